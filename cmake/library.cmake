@@ -73,6 +73,8 @@ add_library(reprise::reprise ALIAS reprise)
 add_library(reprise_static STATIC ${RP_OBJECTS})
 rp_product(reprise_static)
 set_target_properties(reprise_static PROPERTIES OUTPUT_NAME reprise)
+# A program that carries the library inside does not pass its functions on.
+target_compile_definitions(reprise_static INTERFACE REPRISE_STATIC)
 add_library(reprise::reprise_static ALIAS reprise_static)
 
 # oneDNN needs a C++ runtime, so it stays out of the library: a module that the library opens at first use.

@@ -55,7 +55,6 @@ if [ "$purpose" = ci ]; then
     have clang || need clang
     have nm || need binutils
     have git || need git
-    have valgrind || want valgrind
     has_header dnnl.h || has_header oneapi/dnnl/dnnl.h || want libdnnl-dev
     have python3 || need python3
     python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv

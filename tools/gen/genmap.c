@@ -87,9 +87,7 @@ static const char *declared_name(const char *p, size_t *len) {
     return last;
 }
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 int main(int argc, char **argv) {
     if (argc != 4) {

@@ -51,11 +51,8 @@ static error_t parse_main(int key, char *arg, struct argp_state *state) {
         choice->index = state->next - 1;
         state->next = state->argc; /* the rest is the subcommand's */
         return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_usage(state);
-        return EINVAL;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    case ARGP_KEY_NO_ARGS: argp_usage(state); return EINVAL;
+    default: return ARGP_ERR_UNKNOWN;
     }
 }
 
