@@ -34,16 +34,16 @@ test:
 	@$(build) build/test -j $(JOBS)
 	@ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) $(CTEST_FLAGS)
 
-bench: setup
-	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF -DREPRISE_BENCH=ON $(CMAKE_FLAGS)
-	@$(build) build/release -j $(JOBS)
+bench: all
+	@$(build) build/release -j $(JOBS) --target bench_programs
 	@$(build) build/release --target bench
 
 bench-gpu: all
 	@sh bench/gpu.sh
 
 install: all
-	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+	@prefix="$(PREFIX)"; case $$prefix in /*) ;; *) prefix=$$PWD/$$prefix ;; esac; \
+	    DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$$prefix"
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 format:
