@@ -18,16 +18,27 @@ endfunction()
 set(RP_PUBLIC_HEADERS "")
 file(GLOB RP_PUBLIC_HEADERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.h)
 set(RP_GENERATED_HEADERS "")
-if(EXISTS ${PROJECT_SOURCE_DIR}/tools/gen/genops.c)
-    rp_host_program(rp_genops tools/gen/genops.c src/ops/schema.c)
-    target_include_directories(rp_genops PRIVATE include src)
-    # The generator writes each file only when its text changes; the stamp is what the build compares.
+set(RP_GENOPS_SOURCE ${PROJECT_SOURCE_DIR}/tools/gen/genops.c)
+file(GLOB RP_GENOPS_EXISTS CONFIGURE_DEPENDS ${RP_GENOPS_SOURCE})
+if(RP_GENOPS_EXISTS)
+    rp_host_program(rp_genops ${RP_GENOPS_SOURCE} src/ops/schema.c)
+    # reprise.h includes what this program is to write: for the program itself that is an empty file.
+    file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_ops.h CONTENT "/* Generated: no ops while ops are generated. */\n" @ONLY)
+    target_include_directories(rp_genops PRIVATE include ${RP_GEN}/host src)
     file(GLOB_RECURSE RP_OP_TABLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*.def)
+    # The tables that it writes are those whose names it has in its text: the build must know them, or an object would
+    # be older than a table that it includes.
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${RP_GENOPS_SOURCE})
+    file(READ ${RP_GENOPS_SOURCE} text)
+    string(REGEX MATCHALL "[A-Za-z0-9_]+\\.inc\"" RP_OP_INCS "${text}")
+    string(REPLACE "\"" "" RP_OP_INCS "${RP_OP_INCS}")
+    list(TRANSFORM RP_OP_INCS PREPEND ${RP_GEN}/)
+    list(REMOVE_DUPLICATES RP_OP_INCS)
     set(RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/reprise_ops.h)
-    add_custom_command(OUTPUT ${RP_GEN_INCLUDE}/reprise_ops.h
+    add_custom_command(OUTPUT ${RP_GENERATED_HEADERS} ${RP_OP_INCS}
         COMMAND rp_genops ${RP_GEN_INCLUDE} ${RP_GEN}
         DEPENDS rp_genops ${RP_OP_TABLES} COMMENT "Generating op headers and tables" VERBATIM)
-    list(APPEND RP_GENERATED ${RP_GENERATED_HEADERS})
+    list(APPEND RP_GENERATED ${RP_GENERATED_HEADERS} ${RP_OP_INCS})
 else()
     # No ops yet: the header that reprise.h includes is empty.
     set(RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/reprise_ops.h)
@@ -37,7 +48,8 @@ endif()
 # Texts that the library carries as strings: preludes of emitted code. src/embed.list: one path or glob a line.
 rp_host_program(rp_embed tools/gen/embed.c)
 set(RP_EMBED_FILES "")
-if(EXISTS ${PROJECT_SOURCE_DIR}/src/embed.list)
+file(GLOB RP_EMBED_LIST CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/embed.list)
+if(RP_EMBED_LIST)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/embed.list)
     file(STRINGS ${PROJECT_SOURCE_DIR}/src/embed.list RP_EMBED_LINES REGEX "^[^#]")
     foreach(line IN LISTS RP_EMBED_LINES)

@@ -38,8 +38,11 @@ case " $(pkg-config --static --libs reprise) " in
 esac
 
 cmake_build() { # PREFIX DIR
-    cmake -S "$here" -B "$work/$2" -DCMAKE_PREFIX_PATH="$1" -DWANT_VERSION="$version" >"$work/$2.log" 2>&1 &&
-        cmake --build "$work/$2" >>"$work/$2.log" 2>&1 || { cat "$work/$2.log" >&2; exit 1; }
+    if ! { cmake -S "$here" -B "$work/$2" -DCMAKE_PREFIX_PATH="$1" -DWANT_VERSION="$version" &&
+        cmake --build "$work/$2"; } >"$work/$2.log" 2>&1; then
+        cat "$work/$2.log" >&2
+        exit 1
+    fi
 }
 cmake_build "$prefix" cmake
 check "$work/cmake/consumer_shared" shared
