@@ -162,9 +162,7 @@ rp_status rp__op_error(const rp__call *call, rp_status status, const char *forma
         }
         used += (size_t)n;
     }
-    const char *site = call->site && *call->site ? call->site : NULL;
-    return rp__fail(status, "%s: %s%s%s%s%s%s", call->op->name, text, call->n_in ? " (" : "", operands, call->n_in ? ")" : "",
-                    site ? " at " : "", site ? site : "");
+    return rp__fail(status, "%s: %s%s%s%s", call->op->name, text, call->n_in ? " (" : "", operands, call->n_in ? ")" : "");
 }
 
 /* ---- inference */

@@ -11,6 +11,10 @@ enum { RP__LOWER_MAX_IN = 16 }; /* tensor operands of one loop kernel */
 /* Lowers a loop op whose outputs are allocated, and launches it. lower.c */
 rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s);
 
+/* Reserves counters of the generator that attribute k names (NULL: the default one of d). lower.c */
+rp_status rp__reserve_draw(const rp__call *call, unsigned generator_attr, rp__device *d, rp_stream *s, uint64_t counters,
+                           struct rp__random_draw *out);
+
 /* The argument that output k of an in-place op is. dispatch.c */
 rp_tensor *rp__call_written(const rp__call *call, uint32_t k);
 

@@ -180,7 +180,7 @@ rp_status rp__execute(rp__call *call);
 /* infer (or view) only, for tracing: metas of the outputs. */
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
 
-/* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4)) at file.c:12". */
+/* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4))"; rp__fail adds the call site. */
 rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) RP__PRINTF(3, 4);
 
 #endif
