@@ -79,8 +79,8 @@ def remez(xs, fs, ws, powers):
     return best
 
 
-def fit(name, bits, lo, hi, n, f, w, fixed=()):
-    """P(x) = sum c_k x^k, k < n, on [lo, hi] against f with weight w; fixed holds leading coefficients."""
+def fit(name, bits, lo, hi, n, f, w, once=False):
+    """P(x) = sum c_k x^k, k < n, on [lo, hi] against f with weight w; once: round all coefficients of one fit."""
     m = 40 * n
     xs = [(mpf(lo) + hi) / 2 - (mpf(hi) - lo) / 2 * mp.cos(pi * (2 * i + 1) / (2 * m)) for i in range(m)]
     ws = [mpf(w(x)) for x in xs]
@@ -88,11 +88,11 @@ def fit(name, bits, lo, hi, n, f, w, fixed=()):
     rest = list(fs)
     out = []
     for k in range(n):
-        if k < len(fixed):
-            c = mpf(fixed[k])
-        else:
+        if not once or not k:
             cs, _ = remez(xs, rest, ws, list(range(k, n)))
-            c = round_to(cs[0], bits)
+        c = round_to(cs[k if once else 0], bits)
+        if once and not k:
+            print('%s: low part of the first: %s' % (name, float(cs[0] - c).hex()))
         out.append(c)
         rest = [r - c * x ** k for r, x in zip(rest, xs)]
     worst = max(abs(r * w_) for r, w_ in zip(rest, ws))
@@ -134,6 +134,16 @@ def erfcx(x):
     return exp(x * x) * erfc(x)
 
 
+ERFC_K = mpf(4)                                  # t = (x - k) / (x + k) for x in [0.468, 28]
+ERFC_LO = (mpf('0.468') - ERFC_K) / (mpf('0.468') + ERFC_K)
+ERFC_HI = (28 - ERFC_K) / (28 + ERFC_K)
+
+
+def erfc_t(t):
+    x = ERFC_K * (1 + t) / (1 - t)
+    return (1 + 2 * x) * erfcx(x)
+
+
 def jobs():
     yield 'exp_f32', lambda k: fit(k, 24, -H, H, 5, expq, lambda r: r * r / exp(r))
     yield 'exp2_f32', lambda k: fit(k, 24, -0.5005, 0.5005, 6, exp2q, lambda r: abs(r) / mpf(2) ** r)
@@ -141,9 +151,9 @@ def jobs():
     yield 'tanh_f32', lambda k: fit(k, 24, EPS, mpf(1.0), 8,
                                     lambda z: (tanh(sqrt(z)) / sqrt(z) - 1) / z,
                                     lambda z: z * sqrt(z) / tanh(sqrt(z)))
-    yield 'erf_f32', lambda k: fit(k, 24, EPS, mpf('0.8836'), 7, lambda z: erf(sqrt(z)) / sqrt(z) - 1,
+    yield 'erf_f32', lambda k: fit(k, 24, EPS, mpf('1.27'), 8, lambda z: erf(sqrt(z)) / sqrt(z) - 1,
                                    lambda z: sqrt(z) / erf(sqrt(z)))
-    yield 'erfg_f32', lambda k: fit(k, 24, mpf('-1.08'), mpf(2), 10, lambda x: -log(erfc(x + 2)), lambda x: erfc(x + 2))
+    yield 'erfh_f32', lambda k: fit(k, 24, mpf('-0.89'), mpf(2), 7, lambda x: -log(erfcx(x + 2)), lambda x: erfc(x + 2))
     yield 'sin_f32', lambda k: fit(k, 53, EPS, Q * Q, 3, lambda z: (sin(sqrt(z)) / sqrt(z) - 1) / z,
                                    lambda z: z * sqrt(z) / sin(sqrt(z)))
     yield 'cos_f32', lambda k: fit(k, 53, EPS, Q * Q, 4, lambda z: (cos(sqrt(z)) - 1) / z, lambda z: z / cos(sqrt(z)))
@@ -165,6 +175,7 @@ def jobs():
                                     lambda z: z * sqrt(z) / asin(sqrt(z)))
     yield 'erf_f64', lambda k: fit(k, 53, EPS, mpf('0.7225'), 13, lambda z: erf(sqrt(z)) / sqrt(z) - 1,
                                    lambda z: sqrt(z) / erf(sqrt(z)))
+    yield 'erfc_f64', lambda k: fit(k, 53, ERFC_LO, ERFC_HI, 23, erfc_t, lambda t: 1 / erfc_t(t), once=True)
 
 
 if __name__ == '__main__':

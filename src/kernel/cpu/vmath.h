@@ -23,6 +23,17 @@
 #define RP__MAGIC_F32 0x1.8p23f
 #define RP__MAGIC_F64 0x1.8p52
 
+/* Applies an f64 function to the halves of an f32 vector: the result is correct but for one rounding. */
+#define RP__VMATH_HALVES(name)                                                                                         \
+    RP__VMATH_FN rp__vf32 rp__v_##name##_f32(rp__vf32 x) {                                                             \
+        return rp__v_f32_f64(rp__v_##name##_f64(rp__v_lo_f64_f32(x)), rp__v_##name##_f64(rp__v_hi_f64_f32(x)));        \
+    }
+#define RP__VMATH_HALVES2(name)                                                                                        \
+    RP__VMATH_FN rp__vf32 rp__v_##name##_f32(rp__vf32 x, rp__vf32 y) {                                                 \
+        return rp__v_f32_f64(rp__v_##name##_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),                             \
+                             rp__v_##name##_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));                            \
+    }
+
 /* ---- rounding ---------------------------------------------------------------------------------------------------- */
 
 /* Ties to even: 2^23 (2^52) pushes the fraction out. Larger values, infinities and NaN pass. -0.3 gives -0. */
@@ -157,7 +168,8 @@ RP__VMATH_FN rp__vf32 rp__v_expm1_f32(rp__vf32 x) {
     rp__vf32 v = ((s - 0.5f) + s * e + s * l) * 2.0f;
     return rp__v_sel_f32(rp__v_abs_f32(x) < 0x1p-25f, x, v);
 }
-RP__VMATH_FN rp__vf64 rp__v_expm1_f64(rp__vf64 x) {
+/* e^x - 1 as result + *lo, for tanh. */
+RP__VEC_FN rp__vf64 rp__v_expm1_pair_f64(rp__vf64 x, rp__vf64 *lo) {
     rp__vf64 y = rp__v_greater_f64(rp__v_splat_f64(-38.0), rp__v_lesser_f64(rp__v_splat_f64(710.0), x));
     rp__vf64 t = y * 0x1.71547652b82fep+0 + RP__MAGIC_F64;
     rp__vf64 n = t - RP__MAGIC_F64;
@@ -166,18 +178,29 @@ RP__VMATH_FN rp__vf64 rp__v_expm1_f64(rp__vf64 x) {
     rp__vf64 q = r * r * rp__v_expq_f64(r);
     rp__vf64 e = r + q, l = (r - e) + q + c;
     rp__vf64 s = (rp__vf64)(((rp__vu64)t + 1022) << 52);
-    rp__vf64 v = ((s - 0.5) + s * e + s * l) * 2.0;
-    return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-54, x, v);
+    rp__vf64 u = s - 0.5, v = s * e, w = u + v, d = w - u;
+    *lo = (((u - (w - d)) + (v - d)) + s * l) * 2.0;
+    return w * 2.0;
+}
+RP__VMATH_FN rp__vf64 rp__v_expm1_f64(rp__vf64 x) {
+    rp__vf64 lo, v = rp__v_expm1_pair_f64(x, &lo);
+    lo = (rp__vf64)((rp__vi64)lo & (rp__v_abs_f64(v) < __builtin_inf())); /* not inf - inf */
+    return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-54, x, v + lo);
 }
 
-/* 1 / (1 + e^-x), with e^-|x| so that neither side overflows and small results underflow gradually. */
+/* 1 / (1 + e^-x), with e^-|x| so that neither side overflows and small results underflow gradually. What rounding 1 + e
+ * lost is put back; 1 / d is y or 1 - y. */
 RP__VMATH_FN rp__vf32 rp__v_sigmoid_f32(rp__vf32 x) {
-    rp__vf32 e = rp__v_exp_f32(rp__v_neg_f32(rp__v_abs_f32(x)));
-    return rp__v_sel_f32(x < 0.0f, e, rp__v_splat_f32(1.0f)) / (1.0f + e);
+    rp__vf32 e = rp__v_exp_f32(rp__v_neg_f32(rp__v_abs_f32(x))), one = rp__v_splat_f32(1.0f);
+    rp__vi32 neg = x < 0.0f;
+    rp__vf32 d = 1.0f + e, y = rp__v_sel_f32(neg, e, one) / d;
+    return y - y * ((1.0f - d) + e) * rp__v_sel_f32(neg, 1.0f - y, y);
 }
 RP__VMATH_FN rp__vf64 rp__v_sigmoid_f64(rp__vf64 x) {
-    rp__vf64 e = rp__v_exp_f64(rp__v_neg_f64(rp__v_abs_f64(x)));
-    return rp__v_sel_f64(x < 0.0, e, rp__v_splat_f64(1.0)) / (1.0 + e);
+    rp__vf64 e = rp__v_exp_f64(rp__v_neg_f64(rp__v_abs_f64(x))), one = rp__v_splat_f64(1.0);
+    rp__vi64 neg = x < 0.0;
+    rp__vf64 d = 1.0 + e, y = rp__v_sel_f64(neg, e, one) / d;
+    return y - y * ((1.0 - d) + e) * rp__v_sel_f64(neg, 1.0 - y, y);
 }
 
 /* tanh: an odd polynomial below 1, 1 - 2 / (e^2x + 1) above. */
@@ -190,11 +213,14 @@ RP__VMATH_FN rp__vf32 rp__v_tanh_f32(rp__vf32 x) {
     rp__vf32 big = 1.0f - 2.0f / (rp__v_exp_mid_f32(a + a) + 1.0f);
     return rp__v_copysign_f32(rp__v_sel_f32(a < 1.0f, small, big), x);
 }
-/* e^2x - 1 over e^2x + 1. */
+/* e^2x - 1 over e^2x + 1, the low parts of both to first order. */
 RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(22.0), rp__v_abs_f64(x));
-    rp__vf64 t = rp__v_expm1_f64(a + a);
-    return rp__v_copysign_f64(t / (t + 2.0), x);
+    rp__vf64 lo, t = rp__v_expm1_pair_f64(a + a, &lo);
+    rp__vf64 d = t + 2.0, b = d - 2.0, dl = (2.0 - (d - b)) + (t - b);
+    rp__vf64 y = t / d;
+    y += (lo - y * (dl + lo)) / d;
+    return rp__v_copysign_f64(rp__v_sel_f64(a < 0x1p-28, a, y), x);
 }
 
 /* ---- logarithms --------------------------------------------------------------------------------------------------
@@ -275,13 +301,20 @@ RP__VEC_FN rp__vf64 rp__v_log2_raw_f64(rp__vf64 x) {
     return w + (((k - w) + a) + b);
 }
 RP__VMATH_FN rp__vf64 rp__v_log2_f64(rp__vf64 x) { return rp__v_logfix_f64(x, rp__v_log2_raw_f64(x)); }
-RP__VMATH_FN rp__vf32 rp__v_log2_f32(rp__vf32 x) {
-    return rp__v_f32_f64(rp__v_log2_f64(rp__v_lo_f64_f32(x)), rp__v_log2_f64(rp__v_hi_f64_f32(x)));
-}
+RP__VMATH_HALVES(log2)
 
 /* ---- sine, cosine, tangent ---------------------------------------------------------------------------------------
  * x = n pi/2 + r, |r| <= pi/4, by Cody-Waite for |x| < 2^20 (pi/2 in three parts, n times the first two exact) and by
  * Payne-Hanek in integers, lane by lane, beyond. f32 works in f64 halves. */
+
+/* a b = *lo + result, exactly but for the last bits of *lo: a and b are cut after 26 bits. */
+RP__VEC_FN rp__vf64 rp__v_mul2_f64(rp__vf64 a, rp__vf64 b, rp__vf64 *lo) {
+    rp__vf64 ah = (rp__vf64)((rp__vi64)a & ~(int64_t)0x7ffffff), al = a - ah;
+    rp__vf64 bh = (rp__vf64)((rp__vi64)b & ~(int64_t)0x7ffffff), bl = b - bh;
+    rp__vf64 p = a * b;
+    *lo = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
+    return p;
+}
 
 /* Product of the 64-bit a and b, upper half, from 32-bit parts: no 128-bit type on every target. */
 RP__VEC_FN uint64_t rp__v_mulhi_u64(uint64_t a, uint64_t b) {
@@ -397,18 +430,22 @@ RP__VMATH_FN rp__vi64 rp__v_pio2_short_f64(rp__vf64 x, rp__vf64 *r) {
     }
     return q;
 }
-/* sin r and cos r for |r| <= pi/4. */
-RP__VEC_FN rp__vf64 rp__v_sink_f64(rp__vf64 r, rp__vf64 lo) {
+/* sin r and cos r for |r| <= pi/4, r = r + lo; *low is what the last addition lost (tan uses it). */
+RP__VEC_FN rp__vf64 rp__v_sink_f64(rp__vf64 r, rp__vf64 lo, rp__vf64 *low) {
     rp__vf64 z = r * r;
     rp__vf64 p = (0x1.5d8b760b8cf9cp-33 * z - 0x1.ae5e4bda31086p-26) * z + 0x1.71de35557c41dp-19;
     p = ((p * z - 0x1.a01a019be95fbp-13) * z + 0x1.111111110f731p-7) * z - 0x1.5555555555548p-3;
-    return r + (r * z * p + lo * (1.0 - 0.5 * z));
+    rp__vf64 t = r * z * p + lo * (1.0 - 0.5 * z), s = r + t;
+    *low = (r - s) + t;
+    return s;
 }
-RP__VEC_FN rp__vf64 rp__v_cosk_f64(rp__vf64 r, rp__vf64 lo) {
+RP__VEC_FN rp__vf64 rp__v_cosk_f64(rp__vf64 r, rp__vf64 lo, rp__vf64 *low) {
     rp__vf64 z = r * r, h = 0.5 * z, w = 1.0 - h;
     rp__vf64 p = (-0x1.8fa65e9962e4fp-37 * z + 0x1.1ee9db8e1be4dp-29) * z - 0x1.27e4f7f140d63p-22;
     p = ((p * z + 0x1.a01a019c8ed03p-16) * z - 0x1.6c16c16c15013p-10) * z + 0x1.555555555554bp-5;
-    return w + (((1.0 - w) - h) + (z * z * p - r * lo));
+    rp__vf64 t = ((1.0 - w) - h) + (z * z * p - r * lo), c = w + t;
+    *low = (w - c) + t;
+    return c;
 }
 RP__VEC_FN rp__vf64 rp__v_sink_short_f64(rp__vf64 r) {
     rp__vf64 z = r * r;
@@ -427,7 +464,7 @@ RP__VEC_FN rp__vf64 rp__v_quadrant_f64(rp__vi64 q, rp__vf64 s, rp__vf64 c) {
 RP__VMATH_FN void rp__v_sincos_f64(rp__vf64 x, rp__vf64 *sine, rp__vf64 *cosine) {
     rp__vf64 r, lo;
     rp__vi64 q = rp__v_pio2_f64(x, &r, &lo);
-    rp__vf64 s = rp__v_sink_f64(r, lo), c = rp__v_cosk_f64(r, lo);
+    rp__vf64 low, s = rp__v_sink_f64(r, lo, &low), c = rp__v_cosk_f64(r, lo, &low);
     *sine = rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-27, x, rp__v_quadrant_f64(q, s, c));
     *cosine = rp__v_quadrant_f64(q + 1, s, c);
 }
@@ -444,9 +481,12 @@ RP__VMATH_FN rp__vf64 rp__v_cos_f64(rp__vf64 x) {
 RP__VMATH_FN rp__vf64 rp__v_tan_f64(rp__vf64 x) {
     rp__vf64 r, lo;
     rp__vi64 q = rp__v_pio2_f64(x, &r, &lo);
-    rp__vf64 s = rp__v_sink_f64(r, lo), c = rp__v_cosk_f64(r, lo);
+    rp__vf64 sl, cl, s = rp__v_sink_f64(r, lo, &sl), c = rp__v_cosk_f64(r, lo, &cl);
     rp__vi64 odd = (q & 1) != 0;
-    rp__vf64 y = rp__v_sel_f64(odd, c, s) / rp__v_sel_f64(odd, rp__v_neg_f64(s), c);
+    rp__vf64 n = rp__v_sel_f64(odd, c, s), nl = rp__v_sel_f64(odd, cl, sl);
+    rp__vf64 d = rp__v_sel_f64(odd, rp__v_neg_f64(s), c), dl = rp__v_sel_f64(odd, rp__v_neg_f64(sl), cl);
+    rp__vf64 y = n / d;
+    y += (nl - y * dl) / d;
     return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-27, x, y);
 }
 
@@ -484,32 +524,67 @@ RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
 }
 
 /* ---- error function ----------------------------------------------------------------------------------------------
- * f32: an odd polynomial below 0.92, 1 - e^-g(x) above, g = -log erfc by a polynomial about 2. */
+ * f32: an odd polynomial below 1.125; above, 1 - e^-(x^2 + h(x)), where h = -log(e^(x^2) erfc x) varies slowly. */
 RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
     rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 2.0f;
-    rp__vf32 p = (0x1.4f9bb2p-14f * z - 0x1.a6153ep-11f) * z + 0x1.544ad8p-8f;
-    p = ((p * z - 0x1.b80122p-6f) * z + 0x1.ce2d64p-4f) * z - 0x1.81274p-2f;
-    p = p * z + 0x1.06eba8p-3f;
-    rp__vf32 g = (0x1.5a459p-16f * t + 0x1.8fd77ap-15f) * t + 0x1.50fe56p-16f;
-    g = ((g * t - 0x1.c209d2p-13f) * t + 0x1.64cef2p-11f) * t - 0x1.d2051ep-9f;
-    g = ((g * t + 0x1.0e1c64p-6f) * t + 0x1.d8f652p-1f) * t + 0x1.1ac322p+2f;
-    g = g * t + 0x1.575b32p+2f;
-    rp__vf32 big = 1.0f - rp__v_exp_mid_f32(rp__v_neg_f32(g));
-    return rp__v_copysign_f32(rp__v_sel_f32(a < 0.92f, a + a * p, big), x);
+    rp__vf32 p = (-0x1.1ad072p-17f * z + 0x1.c3356cp-14f) * z - 0x1.b85c14p-11f;
+    p = ((p * z + 0x1.55afdcp-8f) * z - 0x1.b81bbcp-6f) * z + 0x1.ce2e3ep-4f;
+    p = (p * z - 0x1.812742p-2f) * z + 0x1.06eba8p-3f;
+    rp__vf32 h = (-0x1.46ac3cp-13f * t + 0x1.916c06p-11f) * t - 0x1.ce6fd8p-9f;
+    h = ((h * t + 0x1.0dd9d6p-6f) * t - 0x1.3858d4p-4f) * t + 0x1.ac31cep-2f;
+    h = h * t + 0x1.5d6ccap+0f;
+    rp__vf32 big = 1.0f - rp__v_exp_mid_f32(rp__v_neg_f32(z + h));
+    return rp__v_copysign_f32(rp__v_sel_f32(a < 1.125f, a + a * p, big), x);
+}
+/* erf of |x| < 0.85. */
+RP__VEC_FN rp__vf64 rp__v_erf_small_f64(rp__vf64 x) {
+    rp__vf64 z = x * x;
+    rp__vf64 p = (0x1.34a5934f630a1p-28 * z - 0x1.604480459f12dp-26) * z + 0x1.bc27e271f85d1p-25;
+    p = ((p * z - 0x1.b6972b69ca90fp-23) * z + 0x1.c17ff93d9131cp-20) * z - 0x1.f54275517efd3p-17;
+    p = ((p * z + 0x1.f9a776fa74339p-14) * z - 0x1.c02dcffbf643p-11) * z + 0x1.565bcd81a6656p-8;
+    p = ((p * z - 0x1.b82ce314b96fep-6) * z + 0x1.ce2f21a048423p-4) * z - 0x1.812746b037a3ep-2;
+    return x + x * (p * z + 0x1.06eba8214db69p-3);
+}
+/* erfc of 0.468 <= a <= 27.5: e^(-a^2) P(t) / (1 + 2 a), t = (a - 4) / (a + 4) (Shepherd and Laframboise). The parts lost
+ * from a^2, P and 1 + 2 a go into the exponent; P is 1.13 to 1.29, so its inverse there is about 0.83. */
+RP__VEC_FN rp__vf64 rp__v_erfc_big_f64(rp__vf64 a) {
+    rp__vf64 t = (a - 4.0) / (a + 4.0);
+    rp__vf64 p = (0x1.cdce223be134p-30 * t - 0x1.4c7c18d77b9f8p-27) * t - 0x1.2c714a8f6374ap-26;
+    p = ((p * t + 0x1.bbc1af5e8ac14p-24) * t + 0x1.3e80509c8f133p-24) * t - 0x1.b801ebe7de9fbp-21;
+    p = ((p * t + 0x1.3bc66fa53f856p-22) * t + 0x1.7ef58a7e8e26cp-18) * t - 0x1.788d4ed660dddp-17;
+    p = ((p * t - 0x1.9954eb9fa9bf6p-16) * t + 0x1.3be0680e57815p-13) * t - 0x1.a1df446699b49p-13;
+    p = ((p * t - 0x1.8d4a9c016530dp-11) * t + 0x1.49c672a9a30dbp-8) * t - 0x1.096238830981ep-6;
+    p = ((p * t + 0x1.3079edf61f379p-5) * t - 0x1.0fb06dfe52629p-4) * t + 0x1.7fee004e14c1fp-4;
+    p = ((p * t - 0x1.9ddb23c3e8ba7p-4) * t + 0x1.16ecefcfa52b4p-4) * t + 0x1.f7f5df66fd729p-7;
+    rp__vf64 u = (p * t - 0x1.1df1ad154a28ep-3) * t, pl;
+    p = u + 0x1.3ba5916e9fd7fp+0;
+    pl = ((0x1.3ba5916e9fd7fp+0 - p) + u) - 0x1.a54f94b17660ap-55;
+    rp__vf64 b = a + a, d = 1.0 + b, v = d - b, dl = (b - (d - v)) + (1.0 - v);
+    rp__vf64 q = p / d;
+    rp__vf64 zl, z = rp__v_mul2_f64(a, a, &zl);
+    const double magic = RP__MAGIC_F64 + 2046;
+    t = magic - z * 0x1.71547652b82fep+0;
+    rp__vf64 n = t - magic;
+    rp__vf64 r = ((rp__v_neg_f64(z) - n * RP__LN2_HI_F64) - n * RP__LN2_LO_F64) - (zl + (dl * q - pl) * 0.83);
+    return rp__v_scale_f64(q + q * (r + r * r * rp__v_expq_f64(r)), t);
+}
+RP__VMATH_FN rp__vf64 rp__v_erfc_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(27.5), rp__v_abs_f64(x));
+    rp__vf64 big = rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.468), a));
+    big = rp__v_sel_f64(x < 0.0, 2.0 - big, big);
+    return rp__v_sel_f64(a < 0.468, 1.0 - rp__v_erf_small_f64(x), big);
+}
+RP__VMATH_HALVES(erfc)
+RP__VMATH_FN rp__vf64 rp__v_erf_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(6.0), rp__v_abs_f64(x));
+    rp__vf64 big = 1.0 - rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.468), a));
+    return rp__v_copysign_f64(rp__v_sel_f64(a < 0.85, rp__v_erf_small_f64(a), big), x);
 }
 
 /* ---- power -------------------------------------------------------------------------------------------------------
  * x^y = 2^(y log2 |x|) with log2 |x| as hi + lo to about 2^-65 (double-double with Dekker's products), then signs and
  * special values of C's Annex F. f32 takes log2 to f64's precision only. */
 
-/* a b = *lo + result, exactly but for the last bits of *lo: a and b are cut after 26 bits. */
-RP__VEC_FN rp__vf64 rp__v_mul2_f64(rp__vf64 a, rp__vf64 b, rp__vf64 *lo) {
-    rp__vf64 ah = (rp__vf64)((rp__vi64)a & ~(int64_t)0x7ffffff), al = a - ah;
-    rp__vf64 bh = (rp__vf64)((rp__vi64)b & ~(int64_t)0x7ffffff), bl = b - bh;
-    rp__vf64 p = a * b;
-    *lo = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
-    return p;
-}
 /* 2^(hi + lo) with the special values of pow(x, y); the exponent is replaced where |x| is 0 or infinite, y infinite. */
 RP__VEC_FN rp__vf64 rp__v_powexp_f64(rp__vf64 x, rp__vf64 y, rp__vf64 hi, rp__vf64 lo) {
     const double magic = RP__MAGIC_F64 + 2046, inf = __builtin_inf();
@@ -562,6 +637,149 @@ RP__VEC_FN rp__vf64 rp__v_pow_short_f64(rp__vf64 x, rp__vf64 y) {
 RP__VMATH_FN rp__vf32 rp__v_pow_f32(rp__vf32 x, rp__vf32 y) {
     return rp__v_f32_f64(rp__v_pow_short_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),
                          rp__v_pow_short_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));
+}
+
+/* ---- hyperbolic sine and cosine: E = e^|x| / 2, E -+ 1 / (4 E); an odd polynomial for the sine below 1 --------------- */
+
+RP__VMATH_FN rp__vf64 rp__v_sinh_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x), z = a * a, e = rp__v_exp2k_f64(a, -1);
+    rp__vf64 p = (0x1.d27eab782f5b4p-48 * z + 0x1.a6661a44c05f3p-41) * z + 0x1.61314c562f561p-33;
+    p = ((p * z + 0x1.ae644123cd848p-26) * z + 0x1.71de3a68cf7cdp-19) * z + 0x1.a01a01a00736p-13;
+    p = (p * z + 0x1.111111111119bp-7) * z + 0x1.5555555555555p-3;
+    return rp__v_copysign_f64(rp__v_sel_f64(a < 1.0, a + a * (z * p), e - 0.25 / e), x);
+}
+RP__VMATH_HALVES(sinh)
+RP__VMATH_FN rp__vf64 rp__v_cosh_f64(rp__vf64 x) {
+    rp__vf64 e = rp__v_exp2k_f64(rp__v_abs_f64(x), -1);
+    return e + 0.25 / e;
+}
+RP__VMATH_HALVES(cosh)
+
+/* ---- inverse trigonometry ----------------------------------------------------------------------------------------- */
+
+/* atan(n / d) for n, d >= 0: n / d, (n - d) / (n + d) or -d / n, whichever lies within tan(pi/8), from 0, pi/4 or pi/2. */
+RP__VEC_FN rp__vf64 rp__v_atan_ratio_f64(rp__vf64 n, rp__vf64 d) {
+    rp__vi64 steep = n > d * 0x1.3504f333f9de6p+1, mid = (n > d * 0x1.a827999fcef32p-2) & ~steep;
+    rp__vf64 top = rp__v_sel_f64(steep, rp__v_neg_f64(d), rp__v_sel_f64(mid, n - d, n));
+    rp__vf64 low = rp__v_sel_f64(steep, n, rp__v_sel_f64(mid, n + d, d)), t = top / low, z = t * t;
+    /* what n - d and n + d lost */
+    rp__vf64 v = top - n, w = low - n, tl = (n - (top - v)) - (d + v), ll = (n - (low - w)) + (d - w);
+    tl = (rp__vf64)((rp__vi64)((tl - t * ll) / low) & mid);
+    rp__vf64 p = (-0x1.2ad466d1d9585p-7 * z + 0x1.9edb3cd66d2fp-6) * z - 0x1.3aeef5ca45bdbp-5;
+    p = ((p * z + 0x1.7c8de87f2a41fp-5) * z - 0x1.ada132cb56d12p-5) * z + 0x1.e1b5ec6e8f033p-5;
+    p = ((p * z - 0x1.110f55641a655p-4) * z + 0x1.3b1398fd8c39bp-4) * z - 0x1.745d16616e41fp-4;
+    p = ((p * z + 0x1.c71c71c1b942ap-4) * z - 0x1.2492492488b68p-3) * z + 0x1.9999999999888p-3;
+    p = t * (z * (p * z - 0x1.5555555555555p-2));
+    rp__vf64 hi = (rp__vf64)((steep & (rp__vi64)rp__v_splat_f64(0x1.921fb54442d18p+0)) |
+                             (mid & (rp__vi64)rp__v_splat_f64(0x1.921fb54442d18p-1)));
+    return hi + (t + (p + tl + hi * 0x1.678afae35cdd1p-55));
+}
+RP__VMATH_FN rp__vf64 rp__v_atan_f64(rp__vf64 x) {
+    return rp__v_copysign_f64(rp__v_atan_ratio_f64(rp__v_abs_f64(x), rp__v_splat_f64(1.0)), x);
+}
+RP__VMATH_HALVES(atan)
+/* Large operands are scaled so that n + d stays finite; 0 / 0 counts as 0 / 1, inf / inf as 1 / 1. */
+RP__VMATH_FN rp__vf64 rp__v_atan2_f64(rp__vf64 y, rp__vf64 x) {
+    const double inf = __builtin_inf();
+    rp__vf64 n = rp__v_abs_f64(y), d = rp__v_abs_f64(x), one = rp__v_splat_f64(1.0);
+    rp__vf64 scale = rp__v_sel_f64((n > 0x1p1000) | (d > 0x1p1000), rp__v_splat_f64(0x1p-20), one);
+    rp__vi64 both = (n == inf) & (d == inf);
+    rp__vf64 a = rp__v_sel_f64(both, one, n * scale);
+    rp__vf64 b = rp__v_sel_f64(both | ((n == 0.0) & (d == 0.0)), one, d * scale);
+    rp__vf64 r = rp__v_atan_ratio_f64(a, b);
+    r = rp__v_sel_f64((rp__vi64)x < 0, 0x1.921fb54442d18p+1 - (r - 0x1.1a62633145c07p-53), r);
+    r = rp__v_sel_f64((x != x) | (y != y), x + y, r);
+    return rp__v_copysign_f64(r, y);
+}
+RP__VMATH_HALVES2(atan2)
+
+/* asin and acos above 1/2 by asin a = pi/2 - 2 asin s, s = sqrt((1 - a) / 2), s kept as f + c. */
+RP__VEC_FN rp__vf64 rp__v_asin_parts_f64(rp__vf64 a, rp__vi64 small, rp__vf64 *f, rp__vf64 *c) {
+    rp__vf64 z = rp__v_sel_f64(small, a * a, 0.5 - 0.5 * a);
+    rp__vf64 s = rp__v_sel_f64(small, a, rp__v_sqrt_f64(z));
+    rp__vf64 p = (0x1.134f34b4e258ap-5 * z - 0x1.ab56a29d45156p-6) * z + 0x1.95dd1056b257fp-6;
+    p = ((p * z + 0x1.7360a229b6af4p-11) * z + 0x1.47bacd28519c7p-7) * z + 0x1.36d401915a10fp-7;
+    p = ((p * z + 0x1.7ba19b113a0f9p-7) * z + 0x1.c98128f04c58bp-7) * z + 0x1.1c4f82ba21a61p-6;
+    p = ((p * z + 0x1.6e8b9b169486cp-6) * z + 0x1.f1c71ca6f43dp-6) * z + 0x1.6db6db6d4c2c3p-5;
+    p = (p * z + 0x1.33333333339eap-4) * z + 0x1.5555555555553p-3;
+    *f = (rp__vf64)((rp__vi64)s & ~(int64_t)0xffffffff);
+    *c = (z - *f * *f) / (s + *f + 0x1p-200); /* the last term only keeps 0 / 0 away */
+    return s * (z * p);
+}
+RP__VMATH_FN rp__vf64 rp__v_asin_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x), f, c;
+    rp__vi64 small = a <= 0.5;
+    rp__vf64 p = rp__v_asin_parts_f64(a, small, &f, &c);
+    rp__vf64 big = (0x1.921fb54442d18p+0 - 2.0 * f) + (0x1.1a62633145c07p-54 - 2.0 * (c + p));
+    return rp__v_copysign_f64(rp__v_sel_f64(small, a + p, big), x);
+}
+RP__VMATH_HALVES(asin)
+RP__VMATH_FN rp__vf64 rp__v_acos_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x), f, c;
+    rp__vi64 small = a <= 0.5;
+    rp__vf64 p = rp__v_asin_parts_f64(a, small, &f, &c);
+    rp__vf64 mid = 0x1.921fb54442d18p+0 - (x - (0x1.1a62633145c07p-54 - rp__v_copysign_f64(p, x)));
+    rp__vf64 pos = 2.0 * f + 2.0 * (c + p);
+    rp__vf64 neg = (0x1.921fb54442d18p+1 - 2.0 * f) + (0x1.1a62633145c07p-53 - 2.0 * (c + p));
+    return rp__v_sel_f64(small, mid, rp__v_sel_f64(x < 0.0, neg, pos));
+}
+RP__VMATH_HALVES(acos)
+
+/* ---- fmod, remainder: exact ---------------------------------------------------------------------------------------- */
+
+/* Long division of one lane in integers, eleven quotient bits a step. */
+static __attribute__((unused, noinline)) double rp__v_fmod_lane(double x, double y) {
+    union {
+        double f;
+        uint64_t u;
+    } a = {x}, b = {y};
+    uint64_t sign = a.u & 0x8000000000000000, ax = a.u ^ sign, ay = b.u & 0x7fffffffffffffff;
+    if (ay == 0 || ay > 0x7ff0000000000000 || ax >= 0x7ff0000000000000) return __builtin_nan("");
+    if (ax < ay) return x;
+    int ex = (int)(ax >> 52), ey = (int)(ay >> 52);
+    uint64_t r = ax & 0xfffffffffffff, m = ay & 0xfffffffffffff;
+    if (ex) r |= 0x10000000000000; /* subnormals: no implicit bit, and the exponent of the first binade */
+    else ex = 1;
+    if (ey) m |= 0x10000000000000;
+    else ey = 1;
+    r %= m;
+    for (int n = ex - ey; n > 0 && r; n -= 11) r = (r << (n < 11 ? n : 11)) % m;
+    b.u = ey > 52 ? (uint64_t)(ey - 52) << 52 : (uint64_t)1 << (ey - 1); /* 2^(ey - 1075) */
+    a.f = (double)(int64_t)r * b.f;
+    a.u |= sign;
+    return a.f;
+}
+/* C's fmod and torch.fmod: the sign of x. */
+RP__VMATH_FN rp__vf64 rp__v_fmod_f64(rp__vf64 x, rp__vf64 y) {
+    for (size_t i = 0; i < RP_VEC_F64; i++) x[i] = rp__v_fmod_lane(x[i], y[i]);
+    return x;
+}
+/* Values that were f32: with a quotient below 2^28 the product q y and the difference are exact; q is at most one too
+ * large, since the division may round up. */
+RP__VEC_FN rp__vf64 rp__v_fmod_short_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y), q = a / b;
+    rp__vi64 slow = ~((q < 0x1p28) & (b < __builtin_inf()));
+    rp__vf64 r = a - rp__v_floor_f64(q) * b;
+    r = rp__v_copysign_f64(rp__v_sel_f64(r < 0.0, r + b, r), x);
+    if (__builtin_expect(rp__v_any_i64(slow), 0)) {
+        for (size_t i = 0; i < RP_VEC_F64; i++) {
+            if (slow[i]) r[i] = rp__v_fmod_lane(x[i], y[i]);
+        }
+    }
+    return r;
+}
+RP__VMATH_FN rp__vf32 rp__v_fmod_f32(rp__vf32 x, rp__vf32 y) {
+    return rp__v_f32_f64(rp__v_fmod_short_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),
+                         rp__v_fmod_short_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));
+}
+/* torch.remainder (Python's %): the sign of y. Adding y rounds once, as PyTorch does. */
+RP__VMATH_FN rp__vf32 rp__v_remainder_f32(rp__vf32 x, rp__vf32 y) {
+    rp__vf32 r = rp__v_fmod_f32(x, y);
+    return rp__v_sel_f32((r != 0.0f) & ((r < 0.0f) ^ (y < 0.0f)), r + y, r);
+}
+RP__VMATH_FN rp__vf64 rp__v_remainder_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vf64 r = rp__v_fmod_f64(x, y);
+    return rp__v_sel_f64((r != 0.0) & ((r < 0.0) ^ (y < 0.0)), r + y, r);
 }
 
 #endif /* RP_KERNEL_CPU_VMATH_H */
