@@ -111,7 +111,8 @@ RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
     rp__vf32 r = x - n * RP__LN2_HI_F32 - n * RP__LN2_LO_F32;
     return rp__v_scale_f32(1.0f + (r + r * r * rp__v_expq_f32(r)), t);
 }
-/* e^x for |x| < 87, where one normal factor does: an integer add to the exponent. For use inside this file. */
+/* e^x for |x| < 87, where one normal factor does: an integer add to the exponent. A NaN may come out as a number, so callers
+ * select other lanes for it. */
 RP__VEC_FN rp__vf32 rp__v_exp_mid_f32(rp__vf32 x) {
     rp__vf32 t = x * 0x1.715476p+0f + RP__MAGIC_F32;
     rp__vf32 n = t - RP__MAGIC_F32;
@@ -210,7 +211,7 @@ RP__VMATH_FN rp__vf32 rp__v_tanh_f32(rp__vf32 x) {
     p = ((p * u - 0x1.5b9e38p-9f) * u + 0x1.067494p-7f) * u - 0x1.8be7dep-6f;
     p = ((p * u + 0x1.2b32e4p-4f) * u - 0x1.cb9c5ep-3f) * u - 0x1.3379aap-3f;
     rp__vf32 big = 1.0f - 2.0f / (rp__v_exp_mid_f32(a + a) + 1.0f);
-    return rp__v_copysign_f32(rp__v_sel_f32(a < 1.0f, a + a * p, big), x);
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
 }
 /* e^2x - 1 over e^2x + 1, the low parts of both to first order. */
 RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
@@ -535,7 +536,7 @@ RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
     h = (h * t + 0x1.2b2494p-1f) * t + 0x1.eda624p-1f;
     rp__vf32 s = z + h, w = rp__v_exp_mid_f32(rp__v_neg_f32(s));
     rp__vf32 big = 1.0f - (w - w * ((z - s) + h));
-    return rp__v_copysign_f32(rp__v_sel_f32(a < 1.0f, a + a * p, big), x);
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
 }
 /* erf of |x| < 0.85. */
 RP__VEC_FN rp__vf64 rp__v_erf_small_f64(rp__vf64 x) {
@@ -569,11 +570,12 @@ RP__VEC_FN rp__vf64 rp__v_erfc_big_f64(rp__vf64 a) {
     rp__vf64 r = ((rp__v_neg_f64(z) - n * RP__LN2_HI_F64) - n * RP__LN2_LO_F64) - (zl + (dl * q - pl) * 0.83);
     return rp__v_scale_f64(q + q * (r + r * r * rp__v_expq_f64(r)), t);
 }
+/* Below 0.8 from erf: the subtraction is exact for erf >= 1/2. */
 RP__VMATH_FN rp__vf64 rp__v_erfc_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(27.5), rp__v_abs_f64(x));
-    rp__vf64 big = rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.468), a));
+    rp__vf64 big = rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.8), a));
     big = rp__v_sel_f64(x < 0.0, 2.0 - big, big);
-    return rp__v_sel_f64(a < 0.468, 1.0 - rp__v_erf_small_f64(x), big);
+    return rp__v_sel_f64(a < 0.8, 1.0 - rp__v_erf_small_f64(x), big);
 }
 RP__VMATH_HALVES(erfc)
 RP__VMATH_FN rp__vf64 rp__v_erf_f64(rp__vf64 x) {
