@@ -1,3 +1,4 @@
+/* vmath_hashes.h: what test_vmath --hashes prints; a changed line is a change of the numbers contract. */
 0xb6aaef947ca34128, /* exp f32 */
 0x566fdf3d7c3b374a, /* exp f64 */
 0x654dbe2aa416c1c8, /* exp2 f32 */
@@ -20,7 +21,7 @@
 0x36cc8bcc66e5f73e, /* sincos_s f64 */
 0x6821385d80a596ac, /* sincos_c f32 */
 0x0a8ba3db3afa84cf, /* sincos_c f64 */
-0x2386bb68f023a07f, /* tanh f32 */
+0xce42fa3644cddcb7, /* tanh f32 */
 0x7f39781287e1b572, /* tanh f64 */
 0x5c571a05d778cc3e, /* sigmoid f32 */
 0x42b49f7733699a4c, /* sigmoid f64 */
