@@ -31,8 +31,8 @@ enum {
     BINS = 256,
     CLASSES = 32,
     PIECE_LIMIT = 32 * 1024,
-    CHUNK_BYTES = 16 * 1024,   /* pieces are cut from blocks of this size or of 8 pieces */
-    THREAD_BYTES = 64 * 1024,  /* a thread keeps about this much of each class */
+    CHUNK_BYTES = 16 * 1024,  /* pieces are cut from blocks of this size or of 8 pieces */
+    THREAD_BYTES = 64 * 1024, /* a thread keeps about this much of each class */
 };
 
 typedef enum kind { GENERAL, PIECE, EMPTY } kind;
@@ -66,7 +66,7 @@ typedef struct block {
     char *address;
     size_t size;
     bool free;
-    struct block *before, *after;       /* neighbours in the segment */
+    struct block *before, *after;        /* neighbours in the segment */
     struct block *free_prev, *free_next; /* in the bin; free_next also links spare structs */
 } block;
 
@@ -93,7 +93,7 @@ struct rp__allocator {
     rp__mutex lock;
     shelf *shelves;
     block *spare;
-    base *pending;      /* freed, but used by other streams */
+    base *pending; /* freed, but used by other streams */
     size_t n_pending;
     int64_t allocated, allocated_peak; /* without what threads hold in their counters */
     uint64_t reserved, reserved_peak, in_private_pools, allocations, frees;
@@ -127,8 +127,7 @@ static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 static bool cache_key_made;
 
 static unsigned class_of(size_t bytes) { /* 64-byte steps up to 512, then four steps a doubling */
-    if (bytes <= 512)
-        return (unsigned)((bytes + 63) / 64 - 1);
+    if (bytes <= 512) return (unsigned)((bytes + 63) / 64 - 1);
     unsigned log = 63u - (unsigned)__builtin_clzll((unsigned long long)bytes - 1);
     return 8 + (log - 9) * 4 + (unsigned)((bytes - 1) >> (log - 2) & 3);
 }
@@ -158,14 +157,14 @@ static void unpoison(const void *p, size_t bytes) {
 #endif
 }
 
-#define RELAXED_ADD(field, value) \
-    atomic_store_explicit(&(field), atomic_load_explicit(&(field), memory_order_relaxed) + (value), memory_order_relaxed)
+#define RELAXED_ADD(field, value)                                                                                      \
+    atomic_store_explicit(&(field), atomic_load_explicit(&(field), memory_order_relaxed) + (value),                    \
+                          memory_order_relaxed)
 
 /* Moves a thread's counters into the allocator's; under the lock. Another thread's are only read. */
 static void flush_counters(rp__allocator *a, cache *c) {
     int64_t peak = a->allocated + atomic_load_explicit(&c->peak, memory_order_relaxed);
-    if (peak > a->allocated_peak)
-        a->allocated_peak = peak;
+    if (peak > a->allocated_peak) a->allocated_peak = peak;
     a->allocated += atomic_load_explicit(&c->allocated, memory_order_relaxed);
     a->allocations += atomic_load_explicit(&c->allocations, memory_order_relaxed);
     a->frees += atomic_load_explicit(&c->frees, memory_order_relaxed);
@@ -192,8 +191,7 @@ static void cache_free(void *argument) {
         c->prev->next = c->next;
     else
         a->caches = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
+    if (c->next) c->next->prev = c->prev;
     rp__unlock(&a->lock);
     rp__free(c);
 }
@@ -202,14 +200,11 @@ static void make_cache_key(void) { cache_key_made = pthread_key_create(&cache_ke
 
 /* The calling thread's cache; NULL when out of memory: then the slow path serves. */
 static cache *cache_of(rp__allocator *a) {
-    if (RP__LIKELY(mine != NULL))
-        return mine;
+    if (RP__LIKELY(mine != NULL)) return mine;
     pthread_once(&cache_once, make_cache_key);
-    if (!cache_key_made)
-        return NULL;
+    if (!cache_key_made) return NULL;
     cache *c = rp__calloc(1, sizeof *c);
-    if (!c)
-        return NULL;
+    if (!c) return NULL;
     if (pthread_setspecific(cache_key, c)) {
         rp__free(c);
         return NULL;
@@ -217,8 +212,7 @@ static cache *cache_of(rp__allocator *a) {
     c->owner = a;
     rp__lock(&a->lock);
     c->next = a->caches;
-    if (c->next)
-        c->next->prev = c;
+    if (c->next) c->next->prev = c;
     a->caches = c;
     rp__unlock(&a->lock);
     mine = c;
@@ -241,8 +235,7 @@ static void shelve(rp__allocator *a, block *b) {
     b->free = true;
     b->free_prev = NULL;
     b->free_next = s->bins[bin];
-    if (b->free_next)
-        b->free_next->free_prev = b;
+    if (b->free_next) b->free_next->free_prev = b;
     s->bins[bin] = b;
     s->occupied[bin / 64] |= UINT64_C(1) << bin % 64;
 }
@@ -254,21 +247,17 @@ static void unshelve(rp__allocator *a, block *b) {
         b->free_prev->free_next = b->free_next;
     else
         s->bins[bin] = b->free_next;
-    if (b->free_next)
-        b->free_next->free_prev = b->free_prev;
-    if (!s->bins[bin])
-        s->occupied[bin / 64] &= ~(UINT64_C(1) << bin % 64);
+    if (b->free_next) b->free_next->free_prev = b->free_prev;
+    if (!s->bins[bin]) s->occupied[bin / 64] &= ~(UINT64_C(1) << bin % 64);
     b->free = false;
 }
 
 static shelf *shelf_find(rp__allocator *a, rp_pool *pool, rp_stream *stream, bool small) {
     for (shelf *s = a->shelves; s; s = s->next) {
-        if (s->pool == pool && s->stream == stream && s->small == small && !s->orphan)
-            return s;
+        if (s->pool == pool && s->stream == stream && s->small == small && !s->orphan) return s;
     }
     shelf *s = rp__calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     s->pool = pool;
     s->stream = stream;
     s->small = small;
@@ -279,10 +268,8 @@ static shelf *shelf_find(rp__allocator *a, rp_pool *pool, rp_stream *stream, boo
 
 static block *struct_new(rp__allocator *a) {
     block *b = a->spare;
-    if (!b)
-        return rp__calloc(1, sizeof *b);
-    if (rp__alloc_denied())
-        return NULL;
+    if (!b) return rp__calloc(1, sizeof *b);
+    if (rp__alloc_denied()) return NULL;
     a->spare = b->free_next;
     memset(b, 0, sizeof *b);
     return b;
@@ -298,18 +285,14 @@ static block *best_fit(const rp__allocator *a, const shelf *s, size_t size) {
     unsigned bin = bin_of(a, size);
     for (unsigned word = bin / 64; word < BINS / 64; word++) {
         uint64_t bits = s->occupied[word];
-        if (word == bin / 64)
-            bits &= ~UINT64_C(0) << bin % 64;
+        if (word == bin / 64) bits &= ~UINT64_C(0) << bin % 64;
         for (; bits; bits &= bits - 1) {
             block *best = NULL;
             for (block *b = s->bins[word * 64 + (unsigned)__builtin_ctzll(bits)]; b; b = b->free_next) {
-                if (b->size >= size && (!best || b->size < best->size))
-                    best = b;
-                if (best && best->size == size)
-                    return best;
+                if (b->size >= size && (!best || b->size < best->size)) best = b;
+                if (best && best->size == size) return best;
             }
-            if (best)
-                return best;
+            if (best) return best;
         }
     }
     return NULL;
@@ -321,8 +304,7 @@ static void segment_drop(rp__allocator *a, block *b) { /* a free block that is a
     unpoison(b->address, b->size);
     a->device->ops->segment_free(a->device, b->address, b->size);
     a->reserved -= b->size;
-    if (b->shelf->pool || b->shelf->orphan)
-        a->in_private_pools -= b->size;
+    if (b->shelf->pool || b->shelf->orphan) a->in_private_pools -= b->size;
     struct_free(a, b);
 }
 
@@ -330,8 +312,7 @@ static void shelf_drop_segments(rp__allocator *a, shelf *s) {
     for (unsigned bin = 0; bin < BINS; bin++) {
         for (block *b = s->bins[bin], *next; b; b = next) {
             next = b->free_next;
-            if (!b->before && !b->after)
-                segment_drop(a, b);
+            if (!b->before && !b->after) segment_drop(a, b);
         }
     }
 }
@@ -343,8 +324,7 @@ static void block_return(rp__allocator *a, block *b) {
         unshelve(a, n);
         b->size += n->size;
         b->after = n->after;
-        if (b->after)
-            b->after->before = b;
+        if (b->after) b->after->before = b;
         struct_free(a, n);
     }
     n = b->before;
@@ -352,8 +332,7 @@ static void block_return(rp__allocator *a, block *b) {
         unshelve(a, n);
         n->size += b->size;
         n->after = b->after;
-        if (n->after)
-            n->after->before = n;
+        if (n->after) n->after->before = n;
         struct_free(a, b);
         b = n;
     }
@@ -364,16 +343,13 @@ static void block_return(rp__allocator *a, block *b) {
 static size_t request_size(const rules *r, size_t bytes) { return (bytes + r->granule - 1) / r->granule * r->granule; }
 
 static size_t segment_size(const rules *r, size_t size) {
-    if (size <= r->small_limit)
-        return r->small_segment;
-    if (size < r->medium_limit)
-        return r->medium_segment;
+    if (size <= r->small_limit) return r->small_segment;
+    if (size < r->medium_limit) return r->medium_segment;
     return (size + r->large_round - 1) / r->large_round * r->large_round;
 }
 
 static void drop_orphans(rp__allocator *a) {
-    if (rp__captures_active())
-        return;
+    if (rp__captures_active()) return;
     for (shelf **link = &a->shelves; *link;) {
         shelf *s = *link;
         if (!s->orphan) {
@@ -389,8 +365,7 @@ static void drop_orphans(rp__allocator *a) {
 
 static void uses_free(uses *u) {
     for (size_t i = 0; i < u->n; i++) {
-        if (u->entries[i].event)
-            rp_event_release(u->entries[i].event);
+        if (u->entries[i].event) rp_event_release(u->entries[i].event);
         rp_stream_release(u->entries[i].stream);
     }
     rp__free(u->entries);
@@ -417,14 +392,14 @@ static bool uses_done(rp__allocator *a, uses *u, bool wait) {
                 rp__error_restore(&state);
             }
             if (e->event)
-                done = ops->event_query(a->device, e->event) || (wait && ops->event_synchronize(a->device, e->event) == RP_OK);
+                done = ops->event_query(a->device, e->event) ||
+                       (wait && ops->event_synchronize(a->device, e->event) == RP_OK);
         }
         if (!done) {
             i++;
             continue;
         }
-        if (e->event)
-            rp_event_release(e->event);
+        if (e->event) rp_event_release(e->event);
         rp_stream_release(e->stream);
         *e = u->entries[--u->n];
     }
@@ -450,14 +425,12 @@ static void collect_pending(rp__allocator *a, bool wait) {
 
 /* Gives cached segments of the default pool back to the device. */
 static void drop_cached(rp__allocator *a) {
-    if (rp__captures_active())
-        return;
+    if (rp__captures_active()) return;
     collect_pending(a, true);
     drop_orphans(a);
     a->device->ops->synchronize(a->device); /* queued work may still touch memory that was freed in stream order */
     for (shelf *s = a->shelves; s; s = s->next) {
-        if (!s->pool)
-            shelf_drop_segments(a, s);
+        if (!s->pool) shelf_drop_segments(a, s);
     }
 }
 
@@ -465,24 +438,21 @@ static const char *bytes_text(uint64_t bytes, char buf[32]) {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     unsigned unit = 0;
     double value = (double)bytes;
-    for (; value >= 1024 && unit < 6; unit++)
-        value /= 1024;
+    for (; value >= 1024 && unit < 6; unit++) value /= 1024;
     snprintf(buf, 32, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
     return buf;
 }
 
 static int64_t allocated_now(rp__allocator *a) {
     int64_t total = a->allocated;
-    for (cache *c = a->caches; c; c = c->next)
-        total += atomic_load_explicit(&c->allocated, memory_order_relaxed);
+    for (cache *c = a->caches; c; c = c->next) total += atomic_load_explicit(&c->allocated, memory_order_relaxed);
     return total;
 }
 
 static rp_status segment_new(rp__allocator *a, shelf *s, size_t size, block **out) {
     size_t bytes = segment_size(&a->rules, size);
     block *b = struct_new(a);
-    if (!b)
-        return RP__OOM("a memory block's record");
+    if (!b) return RP__OOM("a memory block's record");
     void *address = NULL;
     rp__error_state state;
     rp__error_save(&state); /* a first refusal is not an error yet */
@@ -498,12 +468,13 @@ static rp_status segment_new(rp__allocator *a, shelf *s, size_t size, block **ou
         if (status == RP_ERROR_OUT_OF_MEMORY) {
             char want[32], live[32], held[32], private[32], device[24];
             rp_error_take();
-            status = rp__fail(RP_ERROR_OUT_OF_MEMORY,
-                              "out of memory: tried to allocate %s on %s; tensors hold %s of %s reserved, %s of it in private pools of "
-                              "graphs; %zu freed blocks wait for other streams",
-                              bytes_text(size, want), rp__device_text(a->device->id, device),
-                              bytes_text((uint64_t)allocated_now(a), live), bytes_text(a->reserved, held),
-                              bytes_text(a->in_private_pools, private), a->n_pending);
+            status = rp__fail(
+                RP_ERROR_OUT_OF_MEMORY,
+                "out of memory: tried to allocate %s on %s; tensors hold %s of %s reserved, %s of it in private pools of "
+                "graphs; %zu freed blocks wait for other streams",
+                bytes_text(size, want), rp__device_text(a->device->id, device),
+                bytes_text((uint64_t)allocated_now(a), live), bytes_text(a->reserved, held),
+                bytes_text(a->in_private_pools, private), a->n_pending);
         }
         rp__error_restore(&state);
         return status;
@@ -511,10 +482,8 @@ static rp_status segment_new(rp__allocator *a, shelf *s, size_t size, block **ou
     rp__error_restore(&state);
     rp__log(RP__LOG_ALLOC, "%s: segment of %zu bytes", a->device->label, bytes);
     a->reserved += bytes;
-    if (a->reserved > a->reserved_peak)
-        a->reserved_peak = a->reserved;
-    if (s->pool)
-        a->in_private_pools += bytes;
+    if (a->reserved > a->reserved_peak) a->reserved_peak = a->reserved;
+    if (s->pool) a->in_private_pools += bytes;
     b->shelf = s;
     b->address = address;
     b->size = bytes;
@@ -528,12 +497,10 @@ static rp_status take_block(rp__allocator *a, rp_pool *pool, rp_stream *stream, 
     const rules *r = &a->rules;
     if (bytes > SIZE_MAX / 2)
         return rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: %zu bytes cannot be addressed", bytes);
-    if (a->pending)
-        collect_pending(a, false);
+    if (a->pending) collect_pending(a, false);
     size_t size = request_size(r, bytes);
     shelf *s = shelf_find(a, pool, stream, size <= r->small_limit);
-    if (!s)
-        return RP__OOM("the allocator's list of a stream");
+    if (!s) return RP__OOM("the allocator's list of a stream");
     block *b = best_fit(a, s, size);
     if (b)
         unshelve(a, b);
@@ -548,8 +515,7 @@ static rp_status take_block(rp__allocator *a, rp_pool *pool, rp_stream *stream, 
             tail->size = rest;
             tail->before = b;
             tail->after = b->after;
-            if (tail->after)
-                tail->after->before = tail;
+            if (tail->after) tail->after->before = tail;
             b->after = tail;
             b->size = size;
             shelve(a, tail);
@@ -562,20 +528,17 @@ static rp_status take_block(rp__allocator *a, rp_pool *pool, rp_stream *stream, 
 }
 
 static void count_alloc(rp__allocator *a, size_t bytes) {
-    if (a->has_pieces && mine)
-        flush_counters(a, mine);
+    if (a->has_pieces && mine) flush_counters(a, mine);
     a->allocations++;
     a->allocated += (int64_t)bytes;
     int64_t now = allocated_now(a);
-    if (now > a->allocated_peak)
-        a->allocated_peak = now;
+    if (now > a->allocated_peak) a->allocated_peak = now;
 }
 
 /* Cuts a new chunk into pieces of class k; under the lock. */
 static rp_status pieces_new(rp__allocator *a, unsigned k) {
     size_t bytes = class_bytes(k), n = CHUNK_BYTES / bytes;
-    if (n < 8)
-        n = 8;
+    if (n < 8) n = 8;
     block *chunk;
     RP_TRY(take_block(a, NULL, a->device->default_stream, n * bytes, &chunk));
     piece *pieces = rp__calloc(n, sizeof *pieces); /* lives as long as the allocator */
@@ -599,10 +562,8 @@ static rp_status refill(rp__allocator *a, cache *c, unsigned k) {
     rp_status status = RP_OK;
     rp__lock(&a->lock);
     flush_counters(a, c);
-    if (!a->classes[k] && a->pending)
-        collect_pending(a, false);
-    if (!a->classes[k])
-        status = pieces_new(a, k);
+    if (!a->classes[k] && a->pending) collect_pending(a, false);
+    if (!a->classes[k]) status = pieces_new(a, k);
     for (size_t n = class_limit(k) / 2; n && a->classes[k]; n--) {
         piece *p = a->classes[k];
         a->classes[k] = p->next;
@@ -636,16 +597,13 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
         *out = &a->empty.pub;
         return RP_OK;
     }
-    if (rp__alloc_denied())
-        return RP__OOM("device memory");
+    if (rp__alloc_denied()) return RP__OOM("device memory");
     rp_pool *pool = s->route;
     if (bytes <= PIECE_LIMIT && a->has_pieces && s->is_default && !pool) {
         cache *c = cache_of(a);
-        if (!c)
-            return RP__OOM("a thread's cache of small memory blocks");
+        if (!c) return RP__OOM("a thread's cache of small memory blocks");
         unsigned k = class_of(bytes);
-        if (RP__UNLIKELY(!c->list[k].head))
-            RP_TRY(refill(a, c, k));
+        if (RP__UNLIKELY(!c->list[k].head)) RP_TRY(refill(a, c, k));
         piece *p = c->list[k].head;
         c->list[k].head = p->next;
         c->list[k].n--;
@@ -661,16 +619,12 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
     block *b = NULL;
     rp__lock(&a->lock);
     rp_status status = take_block(a, pool, s, bytes, &b);
-    if (status == RP_OK)
-        count_alloc(a, b->size);
+    if (status == RP_OK) count_alloc(a, b->size);
     rp__unlock(&a->lock);
     RP_TRY(status);
-    if (pool)
-        rp__pool_retain(pool);
-    if (!s->is_default)
-        rp__stream_retain(s);
-    if (d->id.type == RP_DEVICE_CPU)
-        poison((char *)b->address + bytes, b->size - bytes);
+    if (pool) rp__pool_retain(pool);
+    if (!s->is_default) rp__stream_retain(s);
+    if (d->id.type == RP_DEVICE_CPU) poison((char *)b->address + bytes, b->size - bytes);
     *out = &b->b.pub;
     return RP_OK;
 }
@@ -687,19 +641,15 @@ static void release_now(rp__allocator *a, base *b) {
     rp_pool *pool = b->pub.pool;
     rp_stream *stream = b->pub.stream;
     block_return(a, (block *)b);
-    if (!stream->is_default)
-        rp_stream_release(stream);
-    if (pool)
-        rp_pool_release(pool);
+    if (!stream->is_default) rp_stream_release(stream);
+    if (pool) rp_pool_release(pool);
 }
 
 void rp__block_free(rp__device *d, rp__block *pub) {
-    if (!pub)
-        return;
+    if (!pub) return;
     rp__allocator *a = d->allocator;
     base *b = (base *)(void *)pub;
-    if (b->kind == EMPTY)
-        return;
+    if (b->kind == EMPTY) return;
     if (RP__LIKELY(b->kind == PIECE && !b->uses)) {
         cache *c = cache_of(a);
         if (c) {
@@ -710,8 +660,7 @@ void rp__block_free(rp__device *d, rp__block *pub) {
             c->list[k].head = p;
             RELAXED_ADD(c->frees, 1);
             RELAXED_ADD(c->allocated, -(int64_t)pub->bytes);
-            if (RP__UNLIKELY(++c->list[k].n > class_limit(k)))
-                spill(a, c, k);
+            if (RP__UNLIKELY(++c->list[k].n > class_limit(k))) spill(a, c, k);
             return;
         }
     }
@@ -723,8 +672,7 @@ void rp__block_free(rp__device *d, rp__block *pub) {
         a->pending = b;
         a->n_pending++;
     } else {
-        if (b->uses)
-            uses_free(b->uses);
+        if (b->uses) uses_free(b->uses);
         b->uses = NULL;
         release_now(a, b);
     }
@@ -733,17 +681,14 @@ void rp__block_free(rp__device *d, rp__block *pub) {
 
 rp_status rp__block_used_by(rp__block *pub, rp_stream *s) {
     base *b = (base *)(void *)pub;
-    if (!pub || b->kind == EMPTY || s == pub->stream)
-        return RP_OK;
+    if (!pub || b->kind == EMPTY || s == pub->stream) return RP_OK;
     rp__allocator *a = pub->stream->device->allocator;
     rp_status status = RP_OK;
     rp__lock(&a->lock);
-    if (!b->uses)
-        b->uses = rp__calloc(1, sizeof *b->uses);
+    if (!b->uses) b->uses = rp__calloc(1, sizeof *b->uses);
     uses *u = b->uses;
     bool known = false;
-    for (size_t i = 0; u && i < u->n; i++)
-        known = known || u->entries[i].stream == s;
+    for (size_t i = 0; u && i < u->n; i++) known = known || u->entries[i].stream == s;
     if (!u || (!known && !RP__GROW(&u->entries, &u->capacity, u->n + 1)))
         status = RP__OOM("the list of streams that use a memory block");
     else if (!known)
@@ -761,8 +706,8 @@ void rp__allocator_forget(rp__device *d, rp_stream *stream) {
             link = &s->next;
             continue;
         }
-        while (target && !(target->pool == s->pool && target->stream == d->default_stream && target->small == s->small &&
-                           target->orphan == s->orphan))
+        while (target && !(target->pool == s->pool && target->stream == d->default_stream &&
+                           target->small == s->small && target->orphan == s->orphan))
             target = target->next;
         if (!target) {
             s->stream = d->default_stream;
@@ -786,8 +731,7 @@ void rp__allocator_forget(rp__device *d, rp_stream *stream) {
 rp_status rp__allocator_new(rp__device *d, rp__allocator **out) {
     *out = NULL;
     rp__allocator *a = rp__calloc(1, sizeof *a);
-    if (!a)
-        return RP__OOM("the allocator of a device");
+    if (!a) return RP__OOM("the allocator of a device");
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
@@ -802,8 +746,7 @@ rp_status rp__allocator_new(rp__device *d, rp__allocator **out) {
 }
 
 void rp__allocator_free(rp__allocator *a) {
-    if (!a)
-        return;
+    if (!a) return;
     for (shelf *s = a->shelves, *next; s; s = next) {
         next = s->next;
         shelf_drop_segments(a, s);
@@ -829,8 +772,7 @@ static rp_pool error_pool; /* what rp_pool_new returns on failure: no device */
 rp_pool *rp_pool_new(rp_device device) {
     static _Atomic uint64_t ids;
     rp__device *d = rp__device_get(device);
-    if (!d)
-        return &error_pool;
+    if (!d) return &error_pool;
     rp_pool *p = rp__calloc(1, sizeof *p);
     if (!p) {
         RP__OOM("a memory pool");
@@ -843,14 +785,12 @@ rp_pool *rp_pool_new(rp_device device) {
 }
 
 rp_pool *rp__pool_retain(rp_pool *p) {
-    if (p && p->device)
-        atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    if (p && p->device) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
     return p;
 }
 
 void rp_pool_release(rp_pool *p) {
-    if (!p || !p->device || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1)
-        return;
+    if (!p || !p->device || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     rp__allocator *a = p->device->allocator;
     rp__lock(&a->lock);
     for (shelf *s = a->shelves; s; s = s->next) {
@@ -870,16 +810,13 @@ rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
     if (!stats || stats->struct_size < sizeof stats->struct_size)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "memory_stats_get: struct_size is not set");
     rp__device *d = rp__device_get(device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
     rp_memory_stats full = {.struct_size = stats->struct_size};
     rp__lock(&a->lock);
-    if (a->has_pieces && mine)
-        flush_counters(a, mine);
+    if (a->has_pieces && mine) flush_counters(a, mine);
     int64_t now = allocated_now(a);
-    if (now > a->allocated_peak)
-        a->allocated_peak = now;
+    if (now > a->allocated_peak) a->allocated_peak = now;
     full.allocated = (uint64_t)now;
     full.allocated_peak = (uint64_t)a->allocated_peak;
     full.reserved = a->reserved;
@@ -899,8 +836,7 @@ rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
 
 rp_status rp_empty_cache(rp_device device) {
     rp__device *d = rp__device_get(device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     rp__lock(&d->allocator->lock);
     drop_cached(d->allocator);
     rp__unlock(&d->allocator->lock);

@@ -40,8 +40,7 @@ const char *rp__device_text(rp_device id, char buf[24]) {
 
 rp_status rp__device_open(rp__device *d) {
     d->default_stream = rp__calloc(1, sizeof *d->default_stream);
-    if (!d->default_stream)
-        return RP__OOM("a device's default stream");
+    if (!d->default_stream) return RP__OOM("a device's default stream");
     rp_stream *s = d->default_stream;
     atomic_init(&s->refs, 1);
     s->device = d;
@@ -69,19 +68,15 @@ undo:
 #pragma weak rp__cuda_devices
 
 static void ask_for_cuda(void) { /* under the lock */
-    if (registry.cuda_asked)
-        return;
+    if (registry.cuda_asked) return;
     registry.cuda_asked = true;
     registry.cuda_why = "this build has no CUDA devices";
-    if (!rp__cuda_devices)
-        return;
+    if (!rp__cuda_devices) return;
     rp__error_state state;
     rp__error_save(&state);
     registry.cuda_why = NULL;
-    if (rp__cuda_devices(&registry.cuda, &registry.n_cuda, &registry.cuda_why) != RP_OK)
-        registry.n_cuda = 0;
-    if (registry.n_cuda > RP__DEVICE_SLOTS - 1)
-        registry.n_cuda = RP__DEVICE_SLOTS - 1;
+    if (rp__cuda_devices(&registry.cuda, &registry.n_cuda, &registry.cuda_why) != RP_OK) registry.n_cuda = 0;
+    if (registry.n_cuda > RP__DEVICE_SLOTS - 1) registry.n_cuda = RP__DEVICE_SLOTS - 1;
     if (registry.n_cuda == 0)
         rp__log(RP__LOG_DEVICE, "no CUDA device: %s", registry.cuda_why ? registry.cuda_why : rp_error_message());
     rp_error_take();
@@ -89,8 +84,7 @@ static void ask_for_cuda(void) { /* under the lock */
 }
 
 static rp__device *open_once(rp__device *d, atomic_bool *open) {
-    if (RP__LIKELY(atomic_load_explicit(open, memory_order_acquire)))
-        return d;
+    if (RP__LIKELY(atomic_load_explicit(open, memory_order_acquire))) return d;
     rp__lock(&registry.lock);
     bool is_open = atomic_load_explicit(open, memory_order_relaxed);
     if (!is_open && rp__device_open(d) == RP_OK) {
@@ -102,8 +96,7 @@ static rp__device *open_once(rp__device *d, atomic_bool *open) {
 }
 
 rp__device *rp__device_get(rp_device id) {
-    if (id.type == RP_DEVICE_CPU && id.index == 0)
-        return open_once(&rp__cpu_device, &registry.cpu_open);
+    if (id.type == RP_DEVICE_CPU && id.index == 0) return open_once(&rp__cpu_device, &registry.cpu_open);
     char text[24];
     if (id.type == RP_DEVICE_CPU) {
         rp__fail(RP_ERROR_DEVICE, "there is one CPU device: its index is 0, not %d", (int)id.index);
@@ -119,7 +112,8 @@ rp__device *rp__device_get(rp_device id) {
     rp__unlock(&registry.lock);
     if ((size_t)id.index >= n) {
         if (n)
-            rp__fail(RP_ERROR_DEVICE, "%s does not exist: this machine has %zu CUDA device%s", rp__device_text(id, text), n, n == 1 ? "" : "s");
+            rp__fail(RP_ERROR_DEVICE, "%s does not exist: this machine has %zu CUDA device%s",
+                     rp__device_text(id, text), n, n == 1 ? "" : "s");
         else
             rp__fail(RP_ERROR_UNAVAILABLE, "%s is not available: %s", rp__device_text(id, text),
                      registry.cuda_why ? registry.cuda_why : "no CUDA device was found");
@@ -132,21 +126,17 @@ rp__device *rp__device_next_open(rp__device *d) {
     rp__lock(&registry.lock);
     size_t from = !d || d == &rp__cpu_device ? 0 : (size_t)(d - registry.cuda) + 1;
     rp__device *found = NULL;
-    if (!d && atomic_load(&registry.cpu_open))
-        found = &rp__cpu_device;
+    if (!d && atomic_load(&registry.cpu_open)) found = &rp__cpu_device;
     for (size_t i = from; !found && i < registry.n_cuda; i++) {
-        if (atomic_load(&registry.cuda_open[i]))
-            found = &registry.cuda[i];
+        if (atomic_load(&registry.cuda_open[i])) found = &registry.cuda[i];
     }
     rp__unlock(&registry.lock);
     return found;
 }
 
 int rp_device_count(rp_device_type type) {
-    if (type == RP_DEVICE_CPU)
-        return 1;
-    if (type != RP_DEVICE_CUDA)
-        return 0;
+    if (type == RP_DEVICE_CPU) return 1;
+    if (type != RP_DEVICE_CUDA) return 0;
     rp__lock(&registry.lock);
     ask_for_cuda();
     int n = (int)registry.n_cuda;
@@ -180,8 +170,7 @@ static void release_current(void *unused) {
 static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, release_current) == 0; }
 
 rp_status rp_set_default_device(rp_device device) {
-    if (!rp__device_get(device))
-        return rp_error_status();
+    if (!rp__device_get(device)) return rp_error_status();
     default_device = device;
     return RP_OK;
 }
@@ -199,29 +188,28 @@ static rp_stream error_stream; /* what rp_stream_new returns on failure: no devi
 static rp_event error_event;
 
 static rp_status stream_check(const rp_stream *s) {
-    if (!s)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream is NULL");
-    return s->device ? RP_OK : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream was not made (see the error of rp_stream_new)");
+    if (!s) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream is NULL");
+    return s->device ? RP_OK
+                     : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream was not made (see the error of rp_stream_new)");
 }
 
 static rp_status event_check(const rp_event *e) {
-    if (!e)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event is NULL");
-    return e->device ? RP_OK : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event was not made (see the error of rp_event_new)");
+    if (!e) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event is NULL");
+    return e->device ? RP_OK
+                     : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event was not made (see the error of rp_event_new)");
 }
 
 static rp_status same_device(const rp__device *a, const rp__device *b, const char *what) {
     char x[24], y[24];
-    if (a == b)
-        return RP_OK;
-    return rp__fail(RP_ERROR_DEVICE, "%s: the stream is of %s, the event of %s", what, rp__device_text(a->id, x), rp__device_text(b->id, y));
+    if (a == b) return RP_OK;
+    return rp__fail(RP_ERROR_DEVICE, "%s: the stream is of %s, the event of %s", what, rp__device_text(a->id, x),
+                    rp__device_text(b->id, y));
 }
 
 rp_stream *rp_stream_new(rp_device device) {
     static _Atomic uint64_t ids;
     rp__device *d = rp__device_get(device);
-    if (!d)
-        return &error_stream;
+    if (!d) return &error_stream;
     rp_stream *s = rp__calloc(1, sizeof *s);
     if (!s) {
         RP__OOM("a stream");
@@ -238,14 +226,12 @@ rp_stream *rp_stream_new(rp_device device) {
 }
 
 rp_stream *rp__stream_retain(rp_stream *s) {
-    if (s && s->device)
-        atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    if (s && s->device) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     return s;
 }
 
 void rp_stream_release(rp_stream *s) {
-    if (!s || !s->device || s->is_default || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
-        return;
+    if (!s || !s->device || s->is_default || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     rp__device *d = s->device;
     d->ops->stream_destroy(d, s);
     rp__allocator_forget(d, s);
@@ -281,15 +267,13 @@ rp_status rp_stream_synchronize(rp_stream *s) {
 }
 
 bool rp_stream_query(rp_stream *s) {
-    if (stream_check(s) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK)
-        return false;
+    if (stream_check(s) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
     return s->device->ops->stream_query(s->device, s);
 }
 
 rp_status rp_synchronize(rp_device device) {
     rp__device *d = rp__device_get(device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     RP_TRY(rp__capture_forbid(rp__current_stream(d), "synchronising a device"));
     RP_TRY(rp__capture_forbid(NULL, "synchronising a device"));
     RP_TRY(d->ops->synchronize(d));
@@ -300,8 +284,7 @@ rp_status rp_synchronize(rp_device device) {
 
 rp_event *rp_event_new(rp_device device, bool timing) {
     rp__device *d = rp__device_get(device);
-    if (!d)
-        return &error_event;
+    if (!d) return &error_event;
     rp_event *e = rp__calloc(1, sizeof *e);
     if (!e) {
         RP__OOM("an event");
@@ -318,8 +301,7 @@ rp_event *rp_event_new(rp_device device, bool timing) {
 }
 
 void rp_event_release(rp_event *e) {
-    if (!e || !e->device || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1)
-        return;
+    if (!e || !e->device || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
     e->device->ops->event_destroy(e->device, e);
     rp__free(e);
 }
@@ -335,25 +317,20 @@ rp_status rp_event_record(rp_event *e, rp_stream *s) {
 
 rp_status rp_event_synchronize(rp_event *e) {
     RP_TRY(event_check(e));
-    if (!e->recorded)
-        return RP_OK;
+    if (!e->recorded) return RP_OK;
     RP_TRY(rp__capture_forbid(NULL, "synchronising an event"));
     return e->device->ops->event_synchronize(e->device, e);
 }
 
 bool rp_event_query(rp_event *e) {
-    if (event_check(e) != RP_OK)
-        return false;
-    if (!e->recorded)
-        return true;
-    if (rp__capture_forbid(NULL, "querying an event") != RP_OK)
-        return false;
+    if (event_check(e) != RP_OK) return false;
+    if (!e->recorded) return true;
+    if (rp__capture_forbid(NULL, "querying an event") != RP_OK) return false;
     return e->device->ops->event_query(e->device, e);
 }
 
 double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
-    if (event_check(start) != RP_OK || event_check(end) != RP_OK)
-        return -1;
+    if (event_check(start) != RP_OK || event_check(end) != RP_OK) return -1;
     if (start->device != end->device) {
         rp__fail(RP_ERROR_DEVICE, "event_elapsed_ms: the events are of different devices");
         return -1;

@@ -26,17 +26,17 @@ void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
 static rp_generator error_generator; /* what constructors return on failure: no device */
 
 static rp_status generator_check(const rp_generator *g) {
-    if (!g)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator is NULL");
-    return g->device ? RP_OK : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator was not made (see the error of its constructor)");
+    if (!g) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator is NULL");
+    return g->device
+               ? RP_OK
+               : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator was not made (see the error of its constructor)");
 }
 
 static _Atomic uint64_t seed_of_new_devices = DEFAULT_SEED;
 
 rp_status rp__generator_open(rp__device *d, rp_generator **out) {
     rp_generator *g = *out = rp__calloc(1, sizeof *g);
-    if (!g)
-        return RP__OOM("a generator");
+    if (!g) return RP__OOM("a generator");
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
     g->device = d;
@@ -52,20 +52,19 @@ rp_generator *rp_default_generator(rp_device device) {
 rp_generator *rp_generator_new(rp_device device, uint64_t seed) {
     rp__device *d = rp__device_get(device);
     rp_generator *g;
-    if (!d || rp__generator_open(d, &g) != RP_OK)
-        return &error_generator;
+    if (!d || rp__generator_open(d, &g) != RP_OK) return &error_generator;
     g->seed = seed;
     return g;
 }
 
 rp_generator *rp__generator_retain(rp_generator *g) {
-    if (g && g->device)
-        atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+    if (g && g->device) atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
     return g;
 }
 
 void rp_generator_release(rp_generator *g) {
-    if (!g || !g->device || g == g->device->generator || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
+    if (!g || !g->device || g == g->device->generator ||
+        atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
     pthread_mutex_destroy(&g->lock);
     rp__free(g);
@@ -85,18 +84,15 @@ rp_status rp_generator_seed(rp_generator *g, uint64_t seed) { return rp_generato
 rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset) {
     RP_TRY(generator_check(g));
     rp__lock(&g->lock);
-    if (seed)
-        *seed = g->seed;
-    if (offset)
-        *offset = g->offset;
+    if (seed) *seed = g->seed;
+    if (offset) *offset = g->offset;
     rp__unlock(&g->lock);
     return RP_OK;
 }
 
 rp_status rp_manual_seed(uint64_t seed) {
     atomic_store(&seed_of_new_devices, seed);
-    for (rp__device *d = NULL; (d = rp__device_next_open(d));)
-        RP_TRY(rp_generator_seed(d->generator, seed));
+    for (rp__device *d = NULL; (d = rp__device_next_open(d));) RP_TRY(rp_generator_seed(d->generator, seed));
     return RP_OK;
 }
 
@@ -107,8 +103,7 @@ rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, r
         return rp__fail(RP_ERROR_DEVICE, "Expected a generator of %s, got one of %s", rp__device_text(s->device->id, a),
                         rp__device_text(g->device->id, b));
     }
-    if (RP__UNLIKELY(rp__stream_capturing(s)))
-        return rp__capture_reserve(s->capture, g, counters, out);
+    if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_reserve(s->capture, g, counters, out);
     rp__lock(&g->lock);
     *out = (rp__random_draw){NULL, g->seed, g->offset};
     g->offset += counters;

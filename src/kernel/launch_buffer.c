@@ -17,8 +17,7 @@ static void buffer_free(void *p) {
 static void make_key(void) { key_made = pthread_key_create(&key, buffer_free) == 0; }
 
 rp__launch_buffer *rp__launch_buffer_get(void) {
-    if (RP__LIKELY(buffer != NULL))
-        return buffer;
+    if (RP__LIKELY(buffer != NULL)) return buffer;
     pthread_once(&once, make_key);
     rp__launch_buffer *b = key_made ? rp__alloc(sizeof *b) : NULL;
     if (!b || pthread_setspecific(key, b)) {

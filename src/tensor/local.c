@@ -40,15 +40,13 @@ static void queue_push(rp__slot_queue *q, void *slot, void **(*link)(void *)) {
 static void *queue_pop(rp__slot_queue *q, void **(*link)(void *)) {
     void *slot = q->head;
     q->head = *link(slot);
-    if (!q->head)
-        q->tail = NULL;
+    if (!q->head) q->tail = NULL;
     q->n--;
     return slot;
 }
 
 static void queue_move(rp__slot_queue *to, rp__slot_queue *from, size_t n, void **(*link)(void *)) {
-    while (n-- && from->n)
-        queue_push(to, queue_pop(from, link), link);
+    while (n-- && from->n) queue_push(to, queue_pop(from, link), link);
 }
 
 static void local_free(void *argument) {
@@ -65,8 +63,7 @@ static void local_free(void *argument) {
         l->prev->next = l->next;
     else
         shared.threads = l->next;
-    if (l->next)
-        l->next->prev = l->prev;
+    if (l->next) l->next->prev = l->prev;
     rp__unlock(&shared.lock);
     rp__free(l->entries);
     rp__free(l->scopes);
@@ -91,8 +88,7 @@ rp__tensor_local *rp__local_make(void) {
     l->next_scope = (atomic_fetch_add(&threads, 1) + 1) << 40; /* scope ids of threads differ */
     rp__lock(&shared.lock);
     l->next = shared.threads;
-    if (l->next)
-        l->next->prev = l;
+    if (l->next) l->next->prev = l;
     shared.threads = l;
     rp__unlock(&shared.lock);
     rp__local_tls = l;
@@ -101,8 +97,7 @@ rp__tensor_local *rp__local_make(void) {
 
 uint64_t rp__unique_id(void) {
     rp__tensor_local *l = rp__local_tls;
-    if (!l)
-        return atomic_fetch_add_explicit(&ids, 1, memory_order_relaxed);
+    if (!l) return atomic_fetch_add_explicit(&ids, 1, memory_order_relaxed);
     if (l->next_id == l->id_end) {
         l->next_id = atomic_fetch_add_explicit(&ids, ID_CHUNK, memory_order_relaxed);
         l->id_end = l->next_id + ID_CHUNK;
@@ -114,20 +109,16 @@ uint64_t rp__unique_id(void) {
 static bool refill(rp__slot_queue *q, rp__slot_queue *common, size_t bytes, size_t keep, void **(*link)(void *)) {
     rp__lock(&shared.lock);
     bool enough = common->n > keep;
-    if (enough)
-        queue_move(q, common, SLAB, link);
+    if (enough) queue_move(q, common, SLAB, link);
     bool room = RP__GROW(&shared.slabs, &shared.slabs_capacity, shared.n_slabs + 1);
     char *slab = !enough && room ? rp__alloc_aligned(64, SLAB * bytes) : NULL;
-    if (slab)
-        shared.slabs[shared.n_slabs++] = slab;
+    if (slab) shared.slabs[shared.n_slabs++] = slab;
     rp__unlock(&shared.lock);
-    if (!slab)
-        return enough;
+    if (!slab) return enough;
     memset(slab, 0, SLAB * bytes);
     /* New slots go first: they are in nobody's quarantine. */
     rp__slot_queue fresh = {0};
-    for (size_t i = 0; i < SLAB; i++)
-        queue_push(&fresh, slab + i * bytes, link);
+    for (size_t i = 0; i < SLAB; i++) queue_push(&fresh, slab + i * bytes, link);
     queue_move(&fresh, q, q->n, link);
     *q = fresh;
     return true;
@@ -151,8 +142,7 @@ rp_tensor *rp__tensor_slot_take(rp__tensor_local *l) {
 }
 
 void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t) {
-    if (keep_forever)
-        return;
+    if (keep_forever) return;
     queue_push(&l->tensors, t, tensor_link);
     if (RP__UNLIKELY(l->tensors.n > SHARE_ABOVE)) {
         rp__lock(&shared.lock);
@@ -162,7 +152,8 @@ void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t) {
 }
 
 rp__storage *rp__storage_slot_take(rp__tensor_local *l) {
-    if (RP__UNLIKELY(l->storages.n == 0) && !refill(&l->storages, &shared.storages, ROUNDED(rp__storage), 0, storage_link)) {
+    if (RP__UNLIKELY(l->storages.n == 0) &&
+        !refill(&l->storages, &shared.storages, ROUNDED(rp__storage), 0, storage_link)) {
         RP__OOM("storage records");
         return NULL;
     }
@@ -187,13 +178,13 @@ void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors)
     *root_scope_tensors = 0;
     if (mine) {
         size_t end = mine->n_scopes ? mine->scopes[0].first : mine->n_entries;
-        for (size_t i = 0; i < end; i++)
-            *root_scope_tensors += mine->entries[i] != NULL;
+        for (size_t i = 0; i < end; i++) *root_scope_tensors += mine->entries[i] != NULL;
     }
     rp__lock(&shared.lock);
     uint64_t live = shared.created - shared.destroyed;
     for (rp__tensor_local *l = shared.threads; l; l = l->next)
-        live += atomic_load_explicit(&l->created, memory_order_relaxed) - atomic_load_explicit(&l->destroyed, memory_order_relaxed);
+        live += atomic_load_explicit(&l->created, memory_order_relaxed) -
+                atomic_load_explicit(&l->destroyed, memory_order_relaxed);
     rp__unlock(&shared.lock);
     *live_tensors = live;
 }

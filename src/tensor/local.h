@@ -31,17 +31,21 @@ typedef struct rp__tensor_local {
 
 extern RP__TLS_FAST rp__tensor_local *rp__local_tls;
 rp__tensor_local *rp__local_make(void); /* NULL and a sticky error when out of memory */
-static inline rp__tensor_local *rp__local(void) { return RP__LIKELY(rp__local_tls != NULL) ? rp__local_tls : rp__local_make(); }
+static inline rp__tensor_local *rp__local(void) {
+    return RP__LIKELY(rp__local_tls != NULL) ? rp__local_tls : rp__local_make();
+}
 
 rp_tensor *rp__tensor_slot_take(rp__tensor_local *l); /* NULL and a sticky error */
 void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t);
 rp__storage *rp__storage_slot_take(rp__tensor_local *l);
 void rp__storage_slot_give(rp__tensor_local *l, rp__storage *s);
-static inline uint64_t rp__local_id(rp__tensor_local *l) { return RP__LIKELY(l->next_id < l->id_end) ? l->next_id++ : rp__unique_id(); }
+static inline uint64_t rp__local_id(rp__tensor_local *l) {
+    return RP__LIKELY(l->next_id < l->id_end) ? l->next_id++ : rp__unique_id();
+}
 
-void rp__tensor_destroy(rp_tensor *t);  /* refs are 0 */
-void rp__scope_release(rp_tensor *t);   /* drops a reference that a scope owned */
-void rp__scopes_drop(rp__tensor_local *l); /* thread exit: every scope ends, the root too */
+void rp__tensor_destroy(rp_tensor *t);                  /* refs are 0 */
+void rp__scope_release(rp_tensor *t);                   /* drops a reference that a scope owned */
+void rp__scopes_drop(rp__tensor_local *l);              /* thread exit: every scope ends, the root too */
 bool rp__scope_push(rp__tensor_local *l, rp_tensor *t); /* false and a sticky error when out of memory */
 
 #endif

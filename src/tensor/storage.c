@@ -6,8 +6,7 @@
 static rp__storage *slot(rp_device device) {
     rp__tensor_local *l = rp__local();
     rp__storage *s = l ? rp__storage_slot_take(l) : NULL;
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     uint64_t id = rp__local_id(l);
     *s = (rp__storage){.device = device, .id = id};
     atomic_init(&s->refs, 1);
@@ -24,8 +23,7 @@ static void slot_return(rp__storage *s) {
 
 rp__storage *rp__storage_new(rp__device *d, rp_stream *stream, size_t bytes) {
     rp__storage *s = slot(d->id);
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     if (RP__UNLIKELY(rp__block_alloc(d, stream, bytes, &s->block) != RP_OK)) {
         slot_return(s);
         return NULL;
@@ -37,8 +35,7 @@ rp__storage *rp__storage_new(rp__device *d, rp_stream *stream, size_t bytes) {
 
 rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, void (*deleter)(void *), void *ctx) {
     rp__storage *s = slot(device);
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     s->data = data;
     s->bytes = bytes;
     s->deleter = deleter;
@@ -53,8 +50,7 @@ rp__storage *rp__storage_retain(rp__storage *s) {
 }
 
 void rp__storage_release(rp__storage *s) {
-    if (!s)
-        return;
+    if (!s) return;
     /* The last holder need not pay for an atomic decrement: nobody else can be looking. */
     if (atomic_load_explicit(&s->refs, memory_order_acquire) != 1 &&
         atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)

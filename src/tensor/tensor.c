@@ -42,7 +42,8 @@ static rp_tensor *handle(rp_dtype dtype, size_t ndim, rp__storage *storage) {
     t->op = rp__site_op();
     t->site = rp__site();
     t->id = rp__local_id(l);
-    atomic_store_explicit(&l->created, atomic_load_explicit(&l->created, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_store_explicit(&l->created, atomic_load_explicit(&l->created, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
     if (RP__UNLIKELY(!rp__scope_push(l, t))) {
         rp__tensor_destroy(t);
         return rp__tensor_error();
@@ -51,24 +52,20 @@ static rp_tensor *handle(rp_dtype dtype, size_t ndim, rp__storage *storage) {
 }
 
 static bool rank_fits(size_t ndim) {
-    if (RP__LIKELY(ndim <= RP_MAX_DIMS))
-        return true;
+    if (RP__LIKELY(ndim <= RP_MAX_DIMS)) return true;
     rp__fail(RP_ERROR_SHAPE, "a tensor has at most %d dimensions, not %zu", RP_MAX_DIMS, ndim);
     return false;
 }
 
 rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim, rp__storage *storage) {
-    if (!storage)
-        return rp__tensor_error();
+    if (!storage) return rp__tensor_error();
     if (!rank_fits(ndim)) {
         rp__storage_release(storage);
         return rp__tensor_error();
     }
     rp_tensor *t = handle(dtype, ndim, storage);
-    if (RP__UNLIKELY(rp__tensor_is_error(t)))
-        return t;
-    for (size_t i = 0; i < ndim; i++)
-        t->size[i] = size[i];
+    if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
+    for (size_t i = 0; i < ndim; i++) t->size[i] = size[i];
     rp__contiguous_strides(size, ndim, t->stride);
     return t;
 }
@@ -79,8 +76,7 @@ static bool byte_count(rp_dtype dtype, const int64_t *size, size_t ndim, size_t 
         rp__fail(RP_ERROR_DTYPE, "%d is not an element type", (int)dtype);
         return false;
     }
-    if (!rank_fits(ndim))
-        return false;
+    if (!rank_fits(ndim)) return false;
     if (RP__UNLIKELY(ndim && !size)) {
         rp__fail(RP_ERROR_INVALID_ARGUMENT, "the size is NULL");
         return false;
@@ -97,8 +93,7 @@ static bool byte_count(rp_dtype dtype, const int64_t *size, size_t ndim, size_t 
         empty = empty || size[i] == 0;
         fits = rp__mul_i64(n, size[i], &n) && fits;
     }
-    if (empty)
-        n = 0, fits = true;
+    if (empty) n = 0, fits = true;
     if (!fits || !rp__mul_i64(n, (int64_t)rp__dtype_bytes(dtype), &n)) {
         char text[RP__SHAPE_TEXT];
         rp__fail(RP_ERROR_SHAPE, "a %s tensor of size %s has more bytes than can be counted", rp_dtype_name(dtype),
@@ -111,18 +106,15 @@ static bool byte_count(rp_dtype dtype, const int64_t *size, size_t ndim, size_t 
 
 rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size, size_t ndim) {
     size_t bytes;
-    if (!byte_count(dtype, size, ndim, &bytes))
-        return rp__tensor_error();
+    if (!byte_count(dtype, size, ndim, &bytes)) return rp__tensor_error();
     rp__storage *s = rp__storage_new(d, rp__current_stream(d), bytes);
     return RP__LIKELY(s != NULL) ? rp__tensor_new(dtype, size, ndim, s) : rp__tensor_error();
 }
 
 rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset) {
-    if (rp__tensor_is_error(base) || !rank_fits(ndim))
-        return rp__tensor_error();
+    if (rp__tensor_is_error(base) || !rank_fits(ndim)) return rp__tensor_error();
     rp_tensor *t = handle((rp_dtype)base->dtype, ndim, rp__storage_retain(base->storage));
-    if (rp__tensor_is_error(t))
-        return t;
+    if (rp__tensor_is_error(t)) return t;
     t->flags = RP__T_VIEW;
     t->offset = offset;
     for (size_t i = 0; i < ndim; i++) {
@@ -139,14 +131,12 @@ void rp__tensor_destroy(rp_tensor *t) {
     if (t->autograd) {
         struct rp__autograd *a = t->autograd;
         t->autograd = NULL;
-        if (rp__autograd_free_hook)
-            rp__autograd_free_hook(a);
+        if (rp__autograd_free_hook) rp__autograd_free_hook(a);
     }
     if (t->traced) {
         struct rp__trace_value *v = t->traced;
         t->traced = NULL;
-        if (rp__trace_free_hook)
-            rp__trace_free_hook(v);
+        if (rp__trace_free_hook) rp__trace_free_hook(v);
     }
     rp__storage *s = t->storage;
     t->storage = NULL;
@@ -156,7 +146,8 @@ void rp__tensor_destroy(rp_tensor *t) {
         rp_error_take();
         return;
     }
-    atomic_store_explicit(&l->destroyed, atomic_load_explicit(&l->destroyed, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_store_explicit(&l->destroyed, atomic_load_explicit(&l->destroyed, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
     rp__tensor_slot_give(l, t);
 }
 
@@ -166,8 +157,7 @@ static const char *made_by(const rp_tensor *t, char buf[256]) {
 }
 
 rp_tensor *rp_retain(rp_tensor *t) {
-    if (!t || rp__tensor_is_error(t))
-        return t ? t : rp__tensor_error();
+    if (!t || rp__tensor_is_error(t)) return t ? t : rp__tensor_error();
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC)) {
         rp__tensor_check(t, "the tensor to retain");
         return rp__tensor_error();
@@ -186,15 +176,17 @@ static void drop(rp_tensor *t) {
 }
 
 void rp_release(rp_tensor *t) {
-    if (!t || rp__tensor_is_error(t))
-        return;
+    if (!t || rp__tensor_is_error(t)) return;
     char made[256];
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC)) {
         rp__tensor_check(t, "the tensor to release");
         return;
     }
-    if (RP__UNLIKELY(atomic_load_explicit(&t->refs, memory_order_relaxed) <= atomic_load_explicit(&t->scoped, memory_order_relaxed))) {
-        rp__fail(RP_ERROR_STATE, "release: the tensor (%s) belongs to a scope only: it was released more often than retained", made_by(t, made));
+    if (RP__UNLIKELY(atomic_load_explicit(&t->refs, memory_order_relaxed) <=
+                     atomic_load_explicit(&t->scoped, memory_order_relaxed))) {
+        rp__fail(RP_ERROR_STATE,
+                 "release: the tensor (%s) belongs to a scope only: it was released more often than retained",
+                 made_by(t, made));
         return;
     }
     drop(t);
@@ -213,25 +205,24 @@ bool rp_is_error(const rp_tensor *t) { return t && rp__tensor_is_error(t); }
 
 rp_status rp__tensor_check(const rp_tensor *t, const char *what) {
     char made[256];
-    if (RP__UNLIKELY(!t))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
-    if (RP__UNLIKELY(rp__tensor_is_error(t)))
-        return rp_failed() ? rp_error_status() : RP_ERROR_INVALID_ARGUMENT;
+    if (RP__UNLIKELY(!t)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
+    if (RP__UNLIKELY(rp__tensor_is_error(t))) return rp_failed() ? rp_error_status() : RP_ERROR_INVALID_ARGUMENT;
     if (RP__UNLIKELY(t->magic == RP__TENSOR_DEAD))
         return rp__fail(RP_ERROR_STATE, "%s was released already: a tensor %s", what, made_by(t, made));
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is not a tensor", what);
     const rp__storage *s = t->storage;
     if (RP__UNLIKELY(s->generation != NULL) && atomic_load_explicit(s->generation, memory_order_acquire) != s->stamp)
-        return rp__fail(RP_ERROR_STALE, "%s is the output of a replay that a later replay has overwritten: %s; copy it before the next replay", what,
-                        made_by(t, made));
+        return rp__fail(
+            RP_ERROR_STALE,
+            "%s is the output of a replay that a later replay has overwritten: %s; copy it before the next replay",
+            what, made_by(t, made));
     return RP_OK;
 }
 
 /* For accessors: is there a tensor to look at? The error tensor answers silently. */
 static bool usable(const rp_tensor *t) {
-    if (RP__LIKELY(t && t->magic == RP__TENSOR_MAGIC))
-        return !rp__tensor_is_error(t);
+    if (RP__LIKELY(t && t->magic == RP__TENSOR_MAGIC)) return !rp__tensor_is_error(t);
     rp__tensor_check(t, "the tensor");
     return false;
 }
@@ -246,8 +237,7 @@ uint64_t rp_version(const rp_tensor *t) {
 }
 
 static int64_t dim_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const char *op) {
-    if (!usable(t))
-        return -1;
+    if (!usable(t)) return -1;
     size_t k = 0;
     rp__site_frame outer = rp__site_push(NULL, op);
     rp_status status = RP_OK;
@@ -265,8 +255,7 @@ int64_t rp_stride(const rp_tensor *t, int64_t dim) { return dim_of(t, t ? t->str
 rp_dim rp__tensor_numel(const rp_tensor *t) {
     int64_t n = 1;
     for (size_t i = 0; i < t->ndim; i++) {
-        if (RP__UNLIKELY(rp__dim_is_symbol(t->size[i])))
-            return rp__numel(t->size, t->ndim);
+        if (RP__UNLIKELY(rp__dim_is_symbol(t->size[i]))) return rp__numel(t->size, t->ndim);
         n = (int64_t)((uint64_t)n * (uint64_t)t->size[i]); /* checked when the tensor was made */
     }
     return n;
@@ -278,10 +267,8 @@ bool rp__tensor_contiguous(const rp_tensor *t) {
     rp_dim expected = 1;
     bool dense = true;
     for (size_t i = t->ndim; i-- > 0;) {
-        if (t->size[i] == 0)
-            return true;
-        if (!dense || t->size[i] == 1 || (rp__dim_is_symbol(t->size[i]) && same(t->size[i], 1)))
-            continue;
+        if (t->size[i] == 0) return true;
+        if (!dense || t->size[i] == 1 || (rp__dim_is_symbol(t->size[i]) && same(t->size[i], 1))) continue;
         dense = same(t->stride[i], expected);
         if (dense && (rp__dim_is_symbol(expected) || rp__dim_is_symbol(t->size[i])))
             expected = rp__dim_apply(RP__DIM_MUL, expected, t->size[i]);
@@ -293,12 +280,10 @@ bool rp__tensor_contiguous(const rp_tensor *t) {
 
 bool rp__tensor_overlaps_itself(const rp_tensor *t) {
     for (size_t i = 0; i < t->ndim; i++) {
-        if (t->size[i] == 0)
-            return false;
+        if (t->size[i] == 0) return false;
     }
     for (size_t i = 0; i < t->ndim; i++) {
-        if (t->stride[i] == 0 && t->size[i] != 1 && !rp__dim_is(RP__DIM_EQ, t->size[i], 1))
-            return true;
+        if (t->stride[i] == 0 && t->size[i] != 1 && !rp__dim_is(RP__DIM_EQ, t->size[i], 1)) return true;
     }
     return false;
 }
@@ -307,8 +292,7 @@ void rp__tensor_byte_range(const rp_tensor *t, int64_t *begin, int64_t *end) {
     int64_t item = (int64_t)rp__dtype_bytes((rp_dtype)t->dtype), last = t->offset;
     *begin = *end = t->offset * item;
     for (size_t i = 0; i < t->ndim; i++) {
-        if (t->size[i] == 0)
-            return;
+        if (t->size[i] == 0) return;
         last += (t->size[i] - 1) * t->stride[i];
     }
     *end = (last + 1) * item;
@@ -333,8 +317,7 @@ rp_status rp__tensor_materialise(rp_tensor *t) {
 }
 
 void *rp_data(rp_tensor *t) {
-    if (rp__tensor_check(t, "the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK)
-        return NULL;
+    if (rp__tensor_check(t, "the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK) return NULL;
     return rp__tensor_data(t);
 }
 
@@ -347,18 +330,15 @@ rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *si
     rp_tensor *t = rp__tensor_error();
     rp__device *d = rp__device_get(rp_default_device());
     size_t bytes;
-    if (!d || !byte_count(dtype, size, ndim, &bytes))
-        goto done;
+    if (!d || !byte_count(dtype, size, ndim, &bytes)) goto done;
     if (bytes && !data) {
         rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is NULL");
         goto done;
     }
     rp_stream *s = rp__current_stream(d);
-    if (rp__capture_forbid(s, "copying data from the host") != RP_OK)
-        goto done;
+    if (rp__capture_forbid(s, "copying data from the host") != RP_OK) goto done;
     t = rp__tensor_empty(d, dtype, size, ndim);
-    if (rp__tensor_is_error(t) || bytes == 0)
-        goto done;
+    if (rp__tensor_is_error(t) || bytes == 0) goto done;
     if (d->id.type == RP_DEVICE_CPU && s->is_default)
         memcpy(t->storage->data, data, bytes);
     else if (d->ops->copy_in(d, s, t->storage->data, data, bytes) != RP_OK)
@@ -368,15 +348,14 @@ done:
     return t;
 }
 
-rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype, rp_device device,
-                        void (*deleter)(void *ctx), void *ctx) {
+rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
+                        rp_device device, void (*deleter)(void *ctx), void *ctx) {
     rp__site_frame outer = rp__site_push(NULL, "from_blob");
     rp_tensor *t = rp__tensor_error();
     size_t bytes;
     int64_t extent = 1; /* elements between the first and the last, inclusive */
     bool fits = true;
-    if (!rp__device_get(device) || !byte_count(dtype, size, ndim, &bytes))
-        goto failed;
+    if (!rp__device_get(device) || !byte_count(dtype, size, ndim, &bytes)) goto failed;
     if (bytes && !data) {
         rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is NULL");
         goto failed;
@@ -384,36 +363,33 @@ rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, 
     for (size_t i = 0; stride && i < ndim; i++) {
         int64_t reach = 0;
         if (stride[i] < 0) {
-            rp__fail(RP_ERROR_SHAPE, "negative strides are not supported: stride %" PRId64 " of dimension %zu", stride[i], i);
+            rp__fail(RP_ERROR_SHAPE, "negative strides are not supported: stride %" PRId64 " of dimension %zu",
+                     stride[i], i);
             goto failed;
         }
-        fits = fits && (size[i] < 2 || (rp__mul_i64(size[i] - 1, stride[i], &reach) && rp__add_i64(extent, reach, &extent)));
+        fits = fits &&
+               (size[i] < 2 || (rp__mul_i64(size[i] - 1, stride[i], &reach) && rp__add_i64(extent, reach, &extent)));
     }
-    if (stride && bytes)
-        fits = fits && rp__mul_i64(extent, (int64_t)rp__dtype_bytes(dtype), &extent);
+    if (stride && bytes) fits = fits && rp__mul_i64(extent, (int64_t)rp__dtype_bytes(dtype), &extent);
     if (!fits) {
         rp__fail(RP_ERROR_SHAPE, "sizes and strides reach further than can be counted");
         goto failed;
     }
     rp__storage *s = rp__storage_wrap(device, data, stride && bytes ? (size_t)extent : bytes, deleter, ctx);
-    if (!s)
-        goto failed;
+    if (!s) goto failed;
     t = rp__tensor_new(dtype, size, ndim, s); /* owns the storage now: failing calls the deleter */
-    for (size_t i = 0; stride && i < ndim && !rp__tensor_is_error(t); i++)
-        t->stride[i] = stride[i];
+    for (size_t i = 0; stride && i < ndim && !rp__tensor_is_error(t); i++) t->stride[i] = stride[i];
     rp__site_pop(outer);
     return t;
 failed:
     rp__site_pop(outer);
-    if (deleter)
-        deleter(ctx);
+    if (deleter) deleter(ctx);
     return t;
 }
 
 /* Copies elements in row-major order; src is the address of element 0. */
 static void gather(char *dst, const char *src, const int64_t *size, const int64_t *stride, size_t ndim, size_t item) {
-    while (ndim && size[ndim - 1] == 1)
-        ndim--;
+    while (ndim && size[ndim - 1] == 1) ndim--;
     size_t run = item; /* bytes that lie together */
     while (ndim && (stride[ndim - 1] * (int64_t)item == (int64_t)run || size[ndim - 1] == 1)) {
         run *= (size_t)size[ndim - 1];
@@ -422,8 +398,7 @@ static void gather(char *dst, const char *src, const int64_t *size, const int64_
     int64_t index[RP_MAX_DIMS] = {0};
     for (;;) {
         const char *row = src;
-        for (size_t i = 0; i + 1 < ndim; i++)
-            row += index[i] * stride[i] * (int64_t)item;
+        for (size_t i = 0; i + 1 < ndim; i++) row += index[i] * stride[i] * (int64_t)item;
         if (ndim == 0) {
             memcpy(dst, row, run);
             return;
@@ -432,12 +407,10 @@ static void gather(char *dst, const char *src, const int64_t *size, const int64_
             memcpy(dst, row + k * stride[ndim - 1] * (int64_t)item, run);
         size_t i = ndim - 1;
         while (i-- > 0) {
-            if (++index[i] < size[i])
-                break;
+            if (++index[i] < size[i]) break;
             index[i] = 0;
         }
-        if (i == SIZE_MAX)
-            return;
+        if (i == SIZE_MAX) return;
     }
 }
 
@@ -445,16 +418,14 @@ static void gather(char *dst, const char *src, const int64_t *size, const int64_
 static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
     RP_TRY(rp__tensor_materialise(t));
     rp__device *d = rp__device_get(t->device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     rp_stream *s = rp__current_stream(d);
     RP_TRY(rp__capture_forbid(s, "copying data to the host"));
     size_t item = rp__dtype_bytes((rp_dtype)t->dtype);
     if (bytes == 0 || d->id.type == RP_DEVICE_CPU) {
         RP_TRY(d->ops->stream_synchronize(d, s));
         RP_TRY(rp__error_record_check(d));
-        if (bytes)
-            gather(dst, rp__tensor_data(t), t->size, t->stride, t->ndim, item);
+        if (bytes) gather(dst, rp__tensor_data(t), t->size, t->stride, t->ndim, item);
         return RP_OK;
     }
     if (rp__tensor_contiguous(t)) {
@@ -464,13 +435,10 @@ static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
     int64_t begin, end;
     rp__tensor_byte_range(t, &begin, &end);
     char *range = rp__alloc((size_t)(end - begin));
-    if (!range)
-        return RP__OOM("a host copy of a tensor");
+    if (!range) return RP__OOM("a host copy of a tensor");
     rp_status status = d->ops->copy_out(d, s, range, (char *)t->storage->data + begin, (size_t)(end - begin));
-    if (status == RP_OK)
-        status = rp__error_record_check(d);
-    if (status == RP_OK)
-        gather(dst, range, t->size, t->stride, t->ndim, item);
+    if (status == RP_OK) status = rp__error_record_check(d);
+    if (status == RP_OK) gather(dst, range, t->size, t->stride, t->ndim, item);
     rp__free(range);
     return status;
 }
@@ -482,7 +450,8 @@ rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes) {
         size_t want = (size_t)rp_numel(t) * rp__dtype_bytes((rp_dtype)t->dtype);
         char text[RP__SHAPE_TEXT];
         if (bytes != want)
-            status = rp__fail(RP_ERROR_SHAPE, "the destination has %zu bytes, the tensor %s has %zu", bytes, rp__tensor_text(t, text), want);
+            status = rp__fail(RP_ERROR_SHAPE, "the destination has %zu bytes, the tensor %s has %zu", bytes,
+                              rp__tensor_text(t, text), want);
         else if (bytes && !dst)
             status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "the destination is NULL");
         else

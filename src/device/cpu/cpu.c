@@ -23,8 +23,7 @@ rp_status rp__cpu_run(const rp__launch *l) {
     rp__cpu_entry *entry = atomic_load_explicit(&k->cpu, memory_order_acquire);
     if (RP__LIKELY(l->items <= l->grain)) { /* one slice: nothing to share */
         uint64_t before = rp__error_count();
-        if (l->items > 0)
-            entry(k, l->words, 0, l->items);
+        if (l->items > 0) entry(k, l->words, 0, l->items);
         return RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
     }
     return rp__parallel(l->items, l->grain, run_slice, &(job){k, l->words, entry});
@@ -32,9 +31,10 @@ rp_status rp__cpu_run(const rp__launch *l) {
 
 static rp_status segment_alloc(rp__device *d, size_t bytes, void **out) {
     (void)d;
-    void *p = rp__alloc_denied() ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: the system gives no %zu bytes", bytes);
+    void *p = rp__alloc_denied()
+                  ? MAP_FAILED
+                  : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: the system gives no %zu bytes", bytes);
     *out = p;
     return RP_OK;
 }
@@ -45,8 +45,7 @@ static void segment_free(rp__device *d, void *p, size_t bytes) {
 }
 
 static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes) {
-    if (bytes == 0)
-        return RP_OK;
+    if (bytes == 0) return RP_OK;
     if (s->is_default) {
         memcpy(dst, host, bytes);
         return RP_OK;
@@ -56,8 +55,7 @@ static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *hos
 
 static rp_status copy_out(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes) {
     RP_TRY(rp__cpu_stream_synchronize(d, s));
-    if (bytes)
-        memcpy(host, src, bytes);
+    if (bytes) memcpy(host, src, bytes);
     return RP_OK;
 }
 
@@ -70,17 +68,17 @@ static void fill_entry(const rp__kernel *kernel, const uint64_t *words, int64_t 
 static rp__kernel fill_kernel = {.kind = RP__KERNEL_CPU, .name = "fill", .cpu = fill_entry};
 
 static rp_status fill(rp__device *d, rp_stream *s, void *dst, int byte, size_t bytes) {
-    if (bytes == 0)
-        return RP_OK;
+    if (bytes == 0) return RP_OK;
     const uint64_t words[] = {(uint64_t)(uintptr_t)dst, (uint64_t)byte};
-    return rp__cpu_launch(d, s, &(rp__launch){.kernel = &fill_kernel,
-                                              .words = words,
-                                              .n_words = 2,
-                                              .items = (int64_t)bytes,
-                                              .grain = 1 << 20,
-                                              .site = rp__site(),
-                                              .op = "fill",
-                                              .barrier = true});
+    return rp__cpu_launch(d, s,
+                          &(rp__launch){.kernel = &fill_kernel,
+                                        .words = words,
+                                        .n_words = 2,
+                                        .items = (int64_t)bytes,
+                                        .grain = 1 << 20,
+                                        .site = rp__site(),
+                                        .op = "fill",
+                                        .barrier = true});
 }
 
 /* Floor 2 (src/kernel/cpu/) defines them; here they are addresses only. */

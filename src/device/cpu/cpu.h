@@ -21,10 +21,11 @@ bool rp__cpu_event_query(rp__device *d, rp_event *e);
 double rp__cpu_event_elapsed_ms(rp__device *d, rp_event *start, rp_event *end);
 rp_status rp__cpu_launch(rp__device *d, rp_stream *s, const rp__launch *l);
 rp_status rp__cpu_synchronize(rp__device *d);
-rp_status rp__cpu_enqueue_copy(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes); /* queued streams only */
+rp_status rp__cpu_enqueue_copy(rp__device *d, rp_stream *s, void *dst, const void *host,
+                               size_t bytes);                   /* queued streams only */
 rp_status rp__cpu_enqueue_graph(rp_stream *s, rp__devgraph *g); /* queued streams only */
-void rp__cpu_graph_drain(rp__devgraph *g); /* runs what streams have queued of g */
-uint64_t rp__cpu_random(void);             /* of the stream order's sequence; 0 always when REPRISE_STREAM_SEED is 0 */
+void rp__cpu_graph_drain(rp__devgraph *g);                      /* runs what streams have queued of g */
+uint64_t rp__cpu_random(void); /* of the stream order's sequence; 0 always when REPRISE_STREAM_SEED is 0 */
 
 /* graph.c: device graphs and captures */
 rp_status rp__cpu_graph_new(rp__device *d, rp__devgraph **out);
@@ -50,8 +51,10 @@ typedef struct rp__cpu_mark {
     uint64_t capture; /* serial of the capture; 0: none */
     rp__cpu_frontier frontier;
 } rp__cpu_mark;
-rp_status rp__cpu_capture_outsider(rp_stream *s); /* error: a capturing stream waits for an event from outside the capture */
+rp_status
+rp__cpu_capture_outsider(rp_stream *s); /* error: a capturing stream waits for an event from outside the capture */
 rp_status rp__cpu_capture_mark(rp_stream *s, rp__cpu_mark *mark);
-rp_status rp__cpu_capture_wait(rp_stream *s, const rp__cpu_mark *mark); /* joins s to the mark's capture when it is not in it */
+rp_status rp__cpu_capture_wait(rp_stream *s,
+                               const rp__cpu_mark *mark); /* joins s to the mark's capture when it is not in it */
 
 #endif

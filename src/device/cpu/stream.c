@@ -19,7 +19,7 @@ typedef struct record {
 } record;
 
 typedef struct event {
-    record *last;      /* NULL: not recorded, or recorded in a capture */
+    record *last; /* NULL: not recorded, or recorded in a capture */
     rp__cpu_mark mark;
 } event;
 
@@ -33,8 +33,8 @@ typedef struct item {
         struct {
             void *dst;
             size_t bytes;
-        } copy;             /* the bytes follow the item */
-        record *record;     /* counted */
+        } copy;         /* the bytes follow the item */
+        record *record; /* counted */
         rp__devgraph *graph;
     } what;
 } item;
@@ -82,8 +82,7 @@ uint64_t rp__cpu_random(void) {
 /* ---- running; all under the lock */
 
 static void record_release(record *r) {
-    if (r && --r->refs == 0)
-        rp__free(r);
+    if (r && --r->refs == 0) rp__free(r);
 }
 
 static void record_happen(record *r) {
@@ -98,8 +97,7 @@ static rp_status run_head(queue *q) {
     item *i = q->head;
     rp_status status = RP_OK;
     q->head = i->next;
-    if (!q->head)
-        q->tail = NULL;
+    if (!q->head) q->tail = NULL;
     running = true;
     switch (i->kind) {
     case ITEM_LAUNCH: {
@@ -129,8 +127,7 @@ static rp_status step(queue *q) {
     uint64_t chance = rp__cpu_random();
     if (chance & 1) {
         size_t n = 0;
-        for (queue *other = queues; other; other = other->next)
-            n += other->head && !blocked(other);
+        for (queue *other = queues; other; other = other->next) n += other->head && !blocked(other);
         size_t k = (size_t)((chance >> 1) % n); /* n >= 1: q itself */
         for (queue *other = queues; other; other = other->next) {
             if (other->head && !blocked(other) && k-- == 0) {
@@ -185,16 +182,13 @@ static void push(queue *q, item *i) {
 
 rp_status rp__cpu_stream_create(rp__device *d, rp_stream *s) {
     (void)d;
-    if (s->is_default)
-        return RP_OK;
+    if (s->is_default) return RP_OK;
     queue *q = rp__calloc(1, sizeof *q);
-    if (!q)
-        return RP__OOM("a stream's queue");
+    if (!q) return RP__OOM("a stream's queue");
     s->native = q;
     enter();
     q->next = queues;
-    if (q->next)
-        q->next->prev = q;
+    if (q->next) q->next->prev = q;
     queues = q;
     leave();
     return RP_OK;
@@ -203,24 +197,21 @@ rp_status rp__cpu_stream_create(rp__device *d, rp_stream *s) {
 void rp__cpu_stream_destroy(rp__device *d, rp_stream *s) {
     (void)d;
     queue *q = s->native;
-    if (!q)
-        return;
+    if (!q) return;
     enter();
     drain(q);
     if (q->prev)
         q->prev->next = q->next;
     else
         queues = q->next;
-    if (q->next)
-        q->next->prev = q->prev;
+    if (q->next) q->next->prev = q->prev;
     leave();
     rp__free(q);
 }
 
 rp_status rp__cpu_stream_synchronize(rp__device *d, rp_stream *s) {
     (void)d;
-    if (s->is_default)
-        return RP_OK;
+    if (s->is_default) return RP_OK;
     enter();
     rp_status status = drain(s->native);
     leave();
@@ -229,8 +220,7 @@ rp_status rp__cpu_stream_synchronize(rp__device *d, rp_stream *s) {
 
 bool rp__cpu_stream_query(rp__device *d, rp_stream *s) {
     (void)d;
-    if (s->is_default)
-        return true;
+    if (s->is_default) return true;
     queue *q = s->native;
     enter();
     bool done = !q->head;
@@ -256,13 +246,10 @@ rp_status rp__cpu_synchronize(rp__device *d) {
 
 rp_status rp__cpu_launch(rp__device *d, rp_stream *s, const rp__launch *l) {
     (void)d;
-    if (s->is_default)
-        return rp__cpu_run(l);
-    if (s->capture)
-        return rp__cpu_capture_launch(s, l);
+    if (s->is_default) return rp__cpu_run(l);
+    if (s->capture) return rp__cpu_capture_launch(s, l);
     item *i = item_new(ITEM_LAUNCH, 0);
-    if (!i)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!i) return RP_ERROR_OUT_OF_MEMORY;
     i->what.launch = rp__launch_copy(l, false); /* memory is the caller's to keep in stream order, as on a GPU */
     if (!i->what.launch) {
         rp__free(i);
@@ -279,8 +266,7 @@ rp_status rp__cpu_enqueue_copy(rp__device *d, rp_stream *s, void *dst, const voi
     if (s->capture)
         return rp__fail(RP_ERROR_CAPTURE, "copying data from the host is not permitted while its stream is capturing");
     item *i = item_new(ITEM_COPY, bytes);
-    if (!i)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!i) return RP_ERROR_OUT_OF_MEMORY;
     i->what.copy.dst = dst;
     i->what.copy.bytes = bytes;
     memcpy(i + 1, host, bytes);
@@ -292,8 +278,7 @@ rp_status rp__cpu_enqueue_copy(rp__device *d, rp_stream *s, void *dst, const voi
 
 rp_status rp__cpu_enqueue_graph(rp_stream *s, rp__devgraph *g) {
     item *i = item_new(ITEM_GRAPH, 0);
-    if (!i)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!i) return RP_ERROR_OUT_OF_MEMORY;
     i->what.graph = g;
     enter();
     push(s->native, i);
@@ -303,8 +288,7 @@ rp_status rp__cpu_enqueue_graph(rp_stream *s, rp__devgraph *g) {
 
 static bool has_graph(const queue *q, const rp__devgraph *g) {
     for (const item *i = q->head; i; i = i->next) {
-        if (i->kind == ITEM_GRAPH && i->what.graph == g)
-            return true;
+        if (i->kind == ITEM_GRAPH && i->what.graph == g) return true;
     }
     return false;
 }
@@ -312,8 +296,7 @@ static bool has_graph(const queue *q, const rp__devgraph *g) {
 void rp__cpu_graph_drain(rp__devgraph *g) {
     enter();
     for (queue *q = queues; q; q = q->next) {
-        while (!running && has_graph(q, g))
-            step(q);
+        while (!running && has_graph(q, g)) step(q);
     }
     leave();
 }
@@ -353,8 +336,7 @@ rp_status rp__cpu_event_record(rp__device *d, rp_event *e, rp_stream *s) {
         return status;
     }
     r = rp__calloc(1, sizeof *r);
-    if (!r)
-        return RP__OOM("the recording of an event");
+    if (!r) return RP__OOM("the recording of an event");
     r->refs = 1;
     if (!s->is_default && !(i = item_new(ITEM_RECORD, 0))) {
         rp__free(r);
@@ -377,7 +359,8 @@ rp_status rp__cpu_event_record(rp__device *d, rp_event *e, rp_stream *s) {
 }
 
 static rp_status captured(const event *own) {
-    return own->mark.capture ? rp__fail(RP_ERROR_CAPTURE, "an event recorded in a capture has no state to ask for") : RP_OK;
+    return own->mark.capture ? rp__fail(RP_ERROR_CAPTURE, "an event recorded in a capture has no state to ask for")
+                             : RP_OK;
 }
 
 rp_status rp__cpu_event_synchronize(rp__device *d, rp_event *e) {
@@ -393,8 +376,7 @@ rp_status rp__cpu_event_synchronize(rp__device *d, rp_event *e) {
 bool rp__cpu_event_query(rp__device *d, rp_event *e) {
     (void)d;
     event *own = e->native;
-    if (captured(own) != RP_OK)
-        return false;
+    if (captured(own) != RP_OK) return false;
     enter();
     bool done = !own->last || own->last->done;
     if (!done && !running) {
@@ -408,12 +390,12 @@ bool rp__cpu_event_query(rp__device *d, rp_event *e) {
 double rp__cpu_event_elapsed_ms(rp__device *d, rp_event *start_event, rp_event *end_event) {
     (void)d;
     event *a = start_event->native, *b = end_event->native;
-    if (captured(a) != RP_OK || captured(b) != RP_OK)
-        return -1;
+    if (captured(a) != RP_OK || captured(b) != RP_OK) return -1;
     enter();
     double ms = -1;
     if (a->last && b->last && a->last->done && b->last->done)
-        ms = (double)(b->last->time.tv_sec - a->last->time.tv_sec) * 1e3 + (double)(b->last->time.tv_nsec - a->last->time.tv_nsec) * 1e-6;
+        ms = (double)(b->last->time.tv_sec - a->last->time.tv_sec) * 1e3 +
+             (double)(b->last->time.tv_nsec - a->last->time.tv_nsec) * 1e-6;
     else
         rp__fail(RP_ERROR_STATE, "event_elapsed_ms: an event has not happened yet: synchronise it first");
     leave();
@@ -423,13 +405,10 @@ double rp__cpu_event_elapsed_ms(rp__device *d, rp_event *start_event, rp_event *
 rp_status rp__cpu_stream_wait_event(rp__device *d, rp_stream *s, rp_event *e) {
     (void)d;
     event *own = e->native;
-    if (own->mark.capture)
-        return rp__cpu_capture_wait(s, &own->mark);
-    if (s->capture)
-        return rp__cpu_capture_outsider(s);
+    if (own->mark.capture) return rp__cpu_capture_wait(s, &own->mark);
+    if (s->capture) return rp__cpu_capture_outsider(s);
     item *i = s->is_default ? NULL : item_new(ITEM_WAIT, 0);
-    if (!s->is_default && !i)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!s->is_default && !i) return RP_ERROR_OUT_OF_MEMORY;
     rp_status status = RP_OK;
     enter();
     record *r = own->last;
