@@ -19,6 +19,28 @@ rp_tensor *rp__zeros_of(const rp__meta *meta) {
     return t;
 }
 
+rp_tensor *rp__zeros_expanded(const rp__meta *meta) {
+    rp__meta one = {.dtype = meta->dtype, .device = meta->device};
+    rp_tensor *zero = rp__zeros_of(&one);
+    return meta->ndim > 0 ? rp_expand(zero, meta->size, meta->ndim) : zero;
+}
+
+rp_tensor *rp__zero_like(const rp_tensor *t) {
+    rp__meta one = {.dtype = (rp_dtype)t->dtype, .device = t->device};
+    return rp__zeros_of(&one);
+}
+
+rp_tensor *rp__wide(rp_tensor *t) {
+    return t->dtype == RP_F16 || t->dtype == RP_BF16 ? rp_to_dtype(t, RP_F32) : t;
+}
+
+rp_scalar rp__dim_scalar(rp_dim d) { return rp_i64(rp__dim_value(d)); }
+
+size_t rp__attr_dim(int64_t dim, size_t ndim) {
+    if (dim < 0) dim += ndim > 0 ? (int64_t)ndim : 1;
+    return (size_t)dim;
+}
+
 static bool has_size(const rp_tensor *t, const rp__meta *meta) {
     bool same = t->ndim == meta->ndim;
     for (size_t d = 0; same && d < t->ndim; d++) same = rp__dim_is(RP__DIM_EQ, t->size[d], meta->size[d]);
