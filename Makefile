@@ -1,0 +1,56 @@
+# The front door: each target does its own set-up, then calls CMake. Everything made lies under build/.
+#   make run | test | bench | bench-gpu | install | format | check-format | clean
+#   make install PREFIX=/usr/local DESTDIR=
+#   CC, JOBS, CMAKE_FLAGS and CTEST_FLAGS are passed on. WERROR=1 makes warnings errors in the test build.
+SHELL = /bin/sh
+PREFIX ?= /usr/local
+DESTDIR ?=
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+CMAKE_FLAGS ?=
+CTEST_FLAGS ?=
+WERROR ?= 0
+# make's own default for CC is not a choice of the user's.
+ifneq ($(origin CC),default)
+export CC
+endif
+
+configure = sh scripts/configure.sh
+build = cmake --build
+
+.PHONY: all run test bench bench-gpu install format check-format clean setup
+all: setup
+	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
+	@$(build) build/release -j $(JOBS)
+
+setup:
+	@sh scripts/setup.sh build
+
+run: all
+	@build/release/tools/reprise/reprise demo
+
+test:
+	@sh scripts/setup.sh test
+	@$(configure) build/test -DREPRISE_ASSERT=ON -DREPRISE_WERROR=$(WERROR) $(CMAKE_FLAGS)
+	@$(build) build/test -j $(JOBS)
+	@ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) $(CTEST_FLAGS)
+
+bench: all
+	@$(build) build/release -j $(JOBS) --target bench_programs
+	@$(build) build/release --target bench
+
+bench-gpu: all
+	@sh bench/gpu.sh
+
+install: all
+	@prefix="$(PREFIX)"; case $$prefix in /*) ;; *) prefix=$$PWD/$$prefix ;; esac; \
+	    DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$$prefix"
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+format:
+	@sh scripts/format.sh write
+
+check-format:
+	@sh scripts/format.sh check
+
+clean:
+	@rm -rf build

@@ -1,0 +1,91 @@
+# Build-time generation: op headers and tables (tools/gen/genops.c with src/ops/schema.c), embedded texts
+# (tools/gen/embed.c with src/embed.list) and the version map (tools/gen/genmap.c). Everything else depends on
+# the target rp_generated. The programs are plain C and run on the machine that builds.
+set(RP_GEN_INCLUDE ${PROJECT_BINARY_DIR}/include)
+set(RP_GEN ${PROJECT_BINARY_DIR}/gen)
+file(MAKE_DIRECTORY ${RP_GEN_INCLUDE} ${RP_GEN})
+set(RP_GENERATED "")
+
+# Build-time programs share no sanitizer with the library: a leak in one of them is not the product's.
+function(rp_host_program name)
+    add_executable(${name} ${ARGN})
+    target_compile_options(${name} PRIVATE -O1 $<$<BOOL:${REPRISE_WERROR}>:-Werror>
+        -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wvla)
+    target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
+endfunction()
+
+# Ops: prototypes and call-site macros for users (reprise_ops.h), tables for the library (gen/*.inc).
+set(RP_PUBLIC_HEADERS "")
+file(GLOB RP_PUBLIC_HEADERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/*.h)
+set(RP_GENERATED_HEADERS "")
+set(RP_GENOPS_SOURCE ${PROJECT_SOURCE_DIR}/tools/gen/genops.c)
+file(GLOB RP_GENOPS_EXISTS CONFIGURE_DEPENDS ${RP_GENOPS_SOURCE})
+if(RP_GENOPS_EXISTS)
+    rp_host_program(rp_genops ${RP_GENOPS_SOURCE} src/ops/schema.c)
+    # reprise.h includes what this program is to write: for the program itself that is an empty file.
+    file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_ops.h CONTENT "/* Generated: no ops while ops are generated. */\n" @ONLY)
+    target_include_directories(rp_genops PRIVATE include ${RP_GEN}/host src)
+    file(GLOB_RECURSE RP_OP_TABLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*.def)
+    # The tables that it writes are those whose names it has in its text: the build must know them, or an object would
+    # be older than a table that it includes.
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${RP_GENOPS_SOURCE})
+    file(READ ${RP_GENOPS_SOURCE} text)
+    string(REGEX MATCHALL "[A-Za-z0-9_]+\\.inc\"" RP_OP_INCS "${text}")
+    string(REPLACE "\"" "" RP_OP_INCS "${RP_OP_INCS}")
+    list(TRANSFORM RP_OP_INCS PREPEND ${RP_GEN}/)
+    list(REMOVE_DUPLICATES RP_OP_INCS)
+    set(RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/reprise_ops.h)
+    add_custom_command(OUTPUT ${RP_GENERATED_HEADERS} ${RP_OP_INCS}
+        COMMAND rp_genops ${RP_GEN_INCLUDE} ${RP_GEN}
+        DEPENDS rp_genops ${RP_OP_TABLES} COMMENT "Generating op headers and tables" VERBATIM)
+    list(APPEND RP_GENERATED ${RP_GENERATED_HEADERS} ${RP_OP_INCS})
+else()
+    # No ops yet: the header that reprise.h includes is empty.
+    set(RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/reprise_ops.h)
+    file(CONFIGURE OUTPUT ${RP_GENERATED_HEADERS} CONTENT "/* Generated: no ops. */\n" @ONLY)
+endif()
+
+# Texts that the library carries as strings: preludes of emitted code. src/embed.list: one path or glob a line.
+rp_host_program(rp_embed tools/gen/embed.c)
+set(RP_EMBED_FILES "")
+file(GLOB RP_EMBED_LIST CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/embed.list)
+if(RP_EMBED_LIST)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/embed.list)
+    file(STRINGS ${PROJECT_SOURCE_DIR}/src/embed.list RP_EMBED_LINES REGEX "^[^#]")
+    foreach(line IN LISTS RP_EMBED_LINES)
+        string(STRIP "${line}" line)
+        if(line STREQUAL "")
+            continue()
+        endif()
+        file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${line})
+        if(NOT found)
+            message(FATAL_ERROR "src/embed.list names '${line}', which matches no file")
+        endif()
+        list(APPEND RP_EMBED_FILES ${found})
+    endforeach()
+    list(REMOVE_DUPLICATES RP_EMBED_FILES)
+endif()
+add_custom_command(OUTPUT ${RP_GEN}/reprise_embed.c ${RP_GEN}/reprise_embed.h
+    COMMAND rp_embed ${RP_GEN}/reprise_embed.c ${RP_GEN}/reprise_embed.h ${RP_EMBED_FILES}
+    DEPENDS rp_embed ${RP_EMBED_FILES} COMMENT "Embedding texts" VERBATIM)
+list(APPEND RP_GENERATED ${RP_GEN}/reprise_embed.c ${RP_GEN}/reprise_embed.h)
+
+# Version map: every function that a public header declares with default visibility, and nothing else.
+rp_host_program(rp_genmap tools/gen/genmap.c)
+string(REGEX MATCH "^[0-9]+" RP_SOVERSION ${PROJECT_VERSION})
+set(RP_MAP ${RP_GEN}/reprise.map)
+set(RP_MAP_SOURCE "")
+foreach(header IN LISTS RP_PUBLIC_HEADERS RP_GENERATED_HEADERS)
+    get_filename_component(base ${header} NAME)
+    string(APPEND RP_MAP_SOURCE "#include <${base}>\n")
+endforeach()
+file(CONFIGURE OUTPUT ${RP_GEN}/public_headers.c CONTENT "${RP_MAP_SOURCE}" @ONLY)
+add_custom_command(OUTPUT ${RP_MAP}
+    COMMAND ${CMAKE_C_COMPILER} -E -P -I${PROJECT_SOURCE_DIR}/include -I${RP_GEN_INCLUDE}
+            -o ${RP_GEN}/public_headers.i ${RP_GEN}/public_headers.c
+    COMMAND rp_genmap REPRISE_${RP_SOVERSION} ${RP_GEN}/public_headers.i ${RP_MAP}
+    DEPENDS rp_genmap ${RP_GEN}/public_headers.c ${RP_PUBLIC_HEADERS} ${RP_GENERATED_HEADERS}
+    COMMENT "Generating the version map" VERBATIM)
+list(APPEND RP_GENERATED ${RP_MAP})
+
+add_custom_target(rp_generated DEPENDS ${RP_GENERATED})

@@ -1,0 +1,97 @@
+# Targets: reprise (shared), reprise_static (archive; tests link it to reach private functions), and the modules.
+# Both come from the same position-independent objects, compiled once.
+find_path(RP_XXHASH_INCLUDE xxhash.h)
+if(NOT RP_XXHASH_INCLUDE)
+    message(FATAL_ERROR "xxhash.h was not found; install libxxhash-dev")
+endif()
+
+file(GLOB_RECURSE RP_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
+set(RP_ISA_SOURCES ${RP_SOURCES})
+list(FILTER RP_ISA_SOURCES INCLUDE REGEX "/src/kernel/cpu/isa/")
+set(RP_ONEDNN_SOURCES ${RP_SOURCES})
+list(FILTER RP_ONEDNN_SOURCES INCLUDE REGEX "/src/kernel/onednn/")
+list(FILTER RP_SOURCES EXCLUDE REGEX "/src/kernel/(cpu/isa|onednn)/")
+
+set(RP_OBJECTS "")
+function(rp_object_library name)
+    add_library(${name} OBJECT ${ARGN})
+    target_link_libraries(${name} PRIVATE rp_flags Threads::Threads)
+    target_include_directories(${name} PRIVATE
+        ${PROJECT_SOURCE_DIR}/include ${RP_GEN_INCLUDE} ${PROJECT_SOURCE_DIR}/src ${RP_GEN})
+    target_include_directories(${name} SYSTEM PRIVATE ${RP_XXHASH_INCLUDE})
+    target_compile_definitions(${name} PRIVATE RP_BUILD)
+    add_dependencies(${name} rp_generated)
+    set(RP_OBJECTS ${RP_OBJECTS} $<TARGET_OBJECTS:${name}> PARENT_SCOPE)
+endfunction()
+
+rp_object_library(rp_objects ${RP_SOURCES} ${RP_GEN}/reprise_embed.c)
+target_compile_options(rp_objects PRIVATE ${RP_OPT})
+
+# Vector kernels: one source, one object an instruction set; CPUID chooses at run time.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    set(RP_ISAS baseline avx2 avx512)
+else()
+    set(RP_ISAS baseline)
+    target_compile_definitions(rp_objects PRIVATE RP_ISA_BASELINE_ONLY)
+endif()
+set(RP_ISA_BYTES_baseline 16)
+set(RP_ISA_BYTES_avx2 32)
+set(RP_ISA_BYTES_avx512 64)
+set(RP_ISA_FLAGS_baseline "")
+set(RP_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(RP_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
+if(RP_ISA_SOURCES)
+    foreach(isa IN LISTS RP_ISAS)
+        rp_object_library(rp_isa_${isa} ${RP_ISA_SOURCES})
+        target_compile_options(rp_isa_${isa} PRIVATE ${RP_OPT_ISA} ${RP_ISA_FLAGS_${isa}})
+        target_compile_definitions(rp_isa_${isa} PRIVATE RP_ISA=${isa} RP_VEC_BYTES=${RP_ISA_BYTES_${isa}})
+        if(RP_ISAS STREQUAL "baseline")
+            target_compile_definitions(rp_isa_${isa} PRIVATE RP_ISA_BASELINE_ONLY)
+        endif()
+    endforeach()
+endif()
+
+function(rp_product target)
+    target_link_libraries(${target} PUBLIC Threads::Threads m ${CMAKE_DL_LIBS})
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:rp_flags>)
+    target_include_directories(${target} PUBLIC
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${RP_GEN_INCLUDE}>
+        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    add_dependencies(${target} rp_generated)
+endfunction()
+
+add_library(reprise SHARED ${RP_OBJECTS})
+rp_product(reprise)
+set_target_properties(reprise PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+    LINK_DEPENDS ${RP_MAP})
+target_link_options(reprise PRIVATE "LINKER:--version-script=${RP_MAP}" LINKER:--as-needed)
+if(NOT REPRISE_SANITIZE)
+    target_link_options(reprise PRIVATE LINKER:-z,defs)
+endif()
+add_library(reprise::reprise ALIAS reprise)
+
+add_library(reprise_static STATIC ${RP_OBJECTS})
+rp_product(reprise_static)
+set_target_properties(reprise_static PROPERTIES OUTPUT_NAME reprise)
+# A program that carries the library inside does not pass its functions on.
+target_compile_definitions(reprise_static INTERFACE REPRISE_STATIC)
+add_library(reprise::reprise_static ALIAS reprise_static)
+
+# oneDNN needs a C++ runtime, so it stays out of the library: a module that the library opens at first use.
+set(RP_HAVE_ONEDNN FALSE)
+if(REPRISE_ONEDNN AND RP_ONEDNN_SOURCES)
+    find_path(RP_DNNL_INCLUDE NAMES dnnl.h PATH_SUFFIXES oneapi/dnnl)
+    find_library(RP_DNNL_LIBRARY NAMES dnnl)
+    if(RP_DNNL_INCLUDE AND RP_DNNL_LIBRARY)
+        set(RP_HAVE_ONEDNN TRUE)
+        add_library(reprise-onednn MODULE ${RP_ONEDNN_SOURCES})
+        target_link_libraries(reprise-onednn PRIVATE rp_flags Threads::Threads ${RP_DNNL_LIBRARY})
+        target_include_directories(reprise-onednn PRIVATE
+            ${PROJECT_SOURCE_DIR}/include ${RP_GEN_INCLUDE} ${PROJECT_SOURCE_DIR}/src ${RP_GEN})
+        target_include_directories(reprise-onednn SYSTEM PRIVATE ${RP_DNNL_INCLUDE})
+        target_compile_options(reprise-onednn PRIVATE ${RP_OPT})
+        add_dependencies(reprise-onednn rp_generated)
+    else()
+        message(STATUS "oneDNN was not found; libreprise-onednn.so is not built")
+    endif()
+endif()

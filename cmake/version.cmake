@@ -1,0 +1,12 @@
+# The version is written once, in the public header; this reads it from there into RP_VERSION.
+set(RP_VERSION_HEADER ${CMAKE_CURRENT_LIST_DIR}/../include/reprise.h)
+set(RP_VERSION "")
+foreach(part MAJOR MINOR PATCH)
+    file(STRINGS ${RP_VERSION_HEADER} line REGEX "^#define RP_VERSION_${part} +[0-9]+")
+    if(NOT line MATCHES "RP_VERSION_${part} +([0-9]+)")
+        message(FATAL_ERROR "include/reprise.h does not define RP_VERSION_${part}")
+    endif()
+    list(APPEND RP_VERSION ${CMAKE_MATCH_1})
+endforeach()
+list(JOIN RP_VERSION "." RP_VERSION)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${RP_VERSION_HEADER})

@@ -1,0 +1,502 @@
+/* reprise.h - record tensor programs and play them back.
+ *
+ * The manual of the library. Tier 1 (tensors, ops, gradients, compile, graphs) is what a program needs; tier 2 is for
+ * those who capture by hand, embed, extend or inspect. Ops are declared in reprise_ops.h, generated from src/ops/ops.def;
+ * their names, arguments and corner cases are PyTorch's.
+ *
+ * Conventions
+ *   Ownership  A tensor that a function returns belongs to the innermost open scope of the calling thread: it lives until
+ *              that scope ends, longer if rp_retain'ed or moved out by rp_scope_end. Arguments are borrowed.
+ *   Errors     A failed op returns the error tensor, never NULL; the thread's sticky error keeps the first failure.
+ *              Actions return rp_status. Nothing here aborts, exits or prints because of a caller's mistake.
+ *   Threads    A tensor may be used by several threads; its metadata changes (requires_grad, in-place ops) are the
+ *              caller's to order. Scopes, errors, grad mode, default device and current streams belong to a thread.
+ *   Sizes      dims are (const int64_t *, size_t) pairs, outermost first, in elements; strides are in elements.
+ *   Sites      Every op is also a macro that passes "file:line" of the call; errors, explain and dumps name it.
+ */
+#ifndef REPRISE_H
+#define REPRISE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(REPRISE_STATIC)
+#define RP_API
+#elif defined(__GNUC__)
+#define RP_API __attribute__((visibility("default")))
+#else
+#define RP_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RP_VERSION_MAJOR 0
+#define RP_VERSION_MINOR 1
+#define RP_VERSION_PATCH 0
+#define RP_MAX_DIMS 16 /* rank 0 to 16 */
+
+/* ---------------------------------------------------------------- tier 1: status, errors, call sites */
+
+typedef enum rp_status {
+    RP_OK = 0,
+    RP_ERROR_INVALID_ARGUMENT = 1, /* a value outside what the function accepts */
+    RP_ERROR_SHAPE = 2,            /* sizes, ranks or strides that do not fit */
+    RP_ERROR_DTYPE = 3,            /* an element type that the op does not take */
+    RP_ERROR_DEVICE = 4,           /* tensors on different devices, or no such device */
+    RP_ERROR_OUT_OF_MEMORY = 5,    /* host or device memory */
+    RP_ERROR_INDEX = 6,            /* an index outside its dimension, found on the host or by a kernel */
+    /* a call in the wrong order: backward twice, capture inside capture, released handle */
+    RP_ERROR_STATE = 7,
+    RP_ERROR_VERSION = 8,      /* a tensor needed by backward was modified in place */
+    RP_ERROR_STALE = 9,        /* the output of a replay that a later replay has overwritten */
+    RP_ERROR_CAPTURE = 10,     /* an operation that a stream capture does not permit */
+    RP_ERROR_GRAPH_BREAK = 11, /* fullgraph asked for, and the function read a value on the host */
+    RP_ERROR_GUARD = 12,       /* arguments differ from what was recorded */
+    RP_ERROR_UNAVAILABLE = 13, /* a library, driver or feature that this machine lacks */
+    RP_ERROR_COMPILE = 14,     /* a kernel did not compile */
+    RP_ERROR_IO = 15,          /* a file: missing, short, malformed, disk full */
+    RP_ERROR_DRIVER = 16,      /* a CUDA call failed */
+    RP_ERROR_DEVICE_LOST = 17, /* the context died; final, with the first cause */
+    RP_ERROR_INTERNAL = 18     /* a defect of Reprise */
+} rp_status;
+
+/* "file:line" of the place where it is written. */
+#define RP_STRINGIZE_(x) #x
+#define RP_STRINGIZE(x) RP_STRINGIZE_(x)
+#define RP_HERE (__FILE__ ":" RP_STRINGIZE(__LINE__))
+
+RP_API const char *rp_version_string(void);          /* "0.1.0" */
+RP_API const char *rp_status_name(rp_status status); /* "RP_ERROR_SHAPE" */
+RP_API bool rp_failed(void);                         /* does the thread hold a sticky error? */
+RP_API rp_status rp_error_status(void);              /* its code, RP_OK without one */
+/* op, shapes, call site and hint; "" without one; valid until the thread's next failing call or rp_error_take */
+RP_API const char *rp_error_message(void);
+RP_API rp_status rp_error_take(void); /* returns the code and clears the error */
+
+/* ---------------------------------------------------------------- tier 1: element types, devices, scalars */
+
+/* numbering is stable; the table is src/core/dtype.def */
+typedef enum rp_dtype {
+    RP_DTYPE_NONE = 0, /* "not given" where a dtype is optional */
+    RP_F32 = 1,
+    RP_F64 = 2,
+    RP_F16 = 3,
+    RP_BF16 = 4,
+    RP_I32 = 5,
+    RP_I64 = 6,
+    RP_U8 = 7,
+    RP_BOOL = 8
+} rp_dtype;
+
+RP_API const char *rp_dtype_name(rp_dtype dtype); /* "float32" */
+RP_API size_t rp_dtype_size(rp_dtype dtype);      /* bytes an element */
+
+typedef enum rp_device_type { RP_DEVICE_CPU = 0, RP_DEVICE_CUDA = 1 } rp_device_type;
+typedef struct rp_device {
+    rp_device_type type;
+    int32_t index;
+} rp_device;
+
+RP_API rp_device rp_cpu(void);
+RP_API rp_device rp_cuda(int index);
+RP_API bool rp_device_available(rp_device device);
+RP_API int rp_device_count(rp_device_type type);
+RP_API rp_status rp_set_default_device(rp_device device); /* of the calling thread; where factories put tensors */
+RP_API rp_device rp_default_device(void);
+RP_API rp_status rp_synchronize(rp_device device); /* waits for all streams; reports errors found by kernels */
+
+typedef enum rp_scalar_kind { RP_SCALAR_I64 = 0, RP_SCALAR_F64 = 1, RP_SCALAR_BOOL = 2 } rp_scalar_kind;
+/* a host number, exact; a weak type in promotion, like a Python number */
+typedef struct rp_scalar {
+    rp_scalar_kind kind;
+    union {
+        int64_t i;
+        double f;
+        bool b;
+    } v;
+} rp_scalar;
+
+RP_API rp_scalar rp_i64(int64_t value);
+RP_API rp_scalar rp_f64(double value);
+RP_API rp_scalar rp_bool(bool value);
+
+/* ---------------------------------------------------------------- tier 1: tensors and scopes */
+
+typedef struct rp_tensor rp_tensor;
+typedef struct rp_generator rp_generator;
+
+#define RP_DIMS(...) ((const int64_t[]){__VA_ARGS__}), (sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define RP_NO_DIMS ((const int64_t *)NULL), ((size_t)0) /* a 0-d size, or "all dimensions" of a reduction */
+#define RP_TENSORS(...)                                                                                                \
+    ((rp_tensor *const[]){__VA_ARGS__}), (sizeof((rp_tensor *const[]){__VA_ARGS__}) / sizeof(rp_tensor *))
+
+typedef struct rp_scope {
+    uint64_t id; /* opaque */
+} rp_scope;
+
+RP_API rp_scope rp_scope_begin(void);
+/* Releases the scope's reference to every tensor made since rp_scope_begin, except keep[0..n), which move to the next
+   scope out. Scopes opened inside and not ended end with it. RP_ERROR_STATE if `scope` is not open in this thread. */
+RP_API rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
+
+RP_API rp_tensor *rp_retain(rp_tensor *t); /* one more reference, owned by the caller; returns t */
+/* gives back a reference of rp_retain; NULL and the error tensor are ignored */
+RP_API void rp_release(rp_tensor *t);
+RP_API bool rp_is_error(const rp_tensor *t);
+
+RP_API size_t rp_ndim(const rp_tensor *t);
+/* dim may count from the end; -1 and an error if out of range */
+RP_API int64_t rp_size(const rp_tensor *t, int64_t dim);
+RP_API int64_t rp_stride(const rp_tensor *t, int64_t dim); /* in elements */
+RP_API int64_t rp_numel(const rp_tensor *t);
+RP_API rp_dtype rp_dtype_of(const rp_tensor *t);
+RP_API rp_device rp_device_of(const rp_tensor *t);
+RP_API bool rp_is_contiguous(const rp_tensor *t);
+/* in-place writes to the storage so far (PyTorch: Tensor._version) */
+RP_API uint64_t rp_version(const rp_tensor *t);
+/* Address of element 0; computes what is pending; NULL (and an error) for the error tensor. Device memory for CUDA. */
+RP_API void *rp_data(rp_tensor *t);
+
+/* Copies host data (row-major) into a new tensor on the default device. */
+RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
+RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
+#define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
+/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once when no tensor uses it.
+   strides NULL: row-major. Writes that bypass Reprise are not seen by version counters. */
+RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
+                               rp_device device, void (*deleter)(void *ctx), void *ctx);
+/* Copies the elements, row-major, to host memory of exactly `bytes` = numel * element size. Synchronises. */
+RP_API rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes);
+/* The value of a one-element tensor (Tensor.item). Synchronises. On failure i64 0 and a sticky error. */
+RP_API rp_scalar rp_item(rp_tensor *t);
+RP_API double rp_item_f64(rp_tensor *t);
+RP_API int64_t rp_item_i64(rp_tensor *t);
+/* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
+   the length it needs without the NUL. */
+RP_API size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
+
+/* ---------------------------------------------------------------- tier 1: gradients */
+
+RP_API rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad); /* leaves of floating type only */
+RP_API bool rp_requires_grad(const rp_tensor *t);
+RP_API bool rp_is_leaf(const rp_tensor *t);
+RP_API rp_tensor *rp_grad_of(rp_tensor *t);                  /* .grad, borrowed; NULL when there is none */
+RP_API rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad); /* NULL clears it (zero_grad with set_to_none) */
+RP_API rp_status rp_retain_grad(rp_tensor *t);
+/* of the thread; returns the old value (torch.set_grad_enabled) */
+RP_API bool rp_set_grad_enabled(bool enabled);
+RP_API bool rp_grad_enabled(void);
+
+typedef struct rp_backward_options {
+    size_t struct_size;
+    bool retain_graph;
+    bool create_graph; /* the gradients carry a tape themselves; implies retain_graph */
+    bool allow_unused; /* rp_grad only: an input that was not used gets NULL instead of an error */
+} rp_backward_options;
+#define RP_OPTIONS(type, ...) (&(type){.struct_size = sizeof(type), __VA_ARGS__})
+
+/* Adds d(root . gradient)/d(leaf) into .grad of every leaf (torch.Tensor.backward). gradient NULL: 1 for a one-element root. */
+RP_API rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options);
+/* torch.autograd.grad: out[i] = sum_k d(outputs[k] . grad_outputs[k])/d(inputs[i]); .grad of leaves is untouched.
+   grad_outputs may be NULL (ones for one-element outputs), so may its entries. */
+RP_API rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs, size_t n_inputs,
+                         rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out);
+
+/* Called with the gradient that reaches t, before it is accumulated or passed on; returns NULL (unchanged) or a
+   replacement of the same size (Tensor.register_hook). Returns an id for rp_remove_hook, 0 on failure. */
+typedef rp_tensor *rp_hook(void *ctx, rp_tensor *grad);
+RP_API uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx);
+RP_API rp_status rp_remove_hook(rp_tensor *t, uint64_t id);
+
+/* ---------------------------------------------------------------- tier 1: functions, compile, graphs */
+
+/* A function of tensors. It reads in[0..n_in), and writes out[0..n_out); entries left NULL are absent outputs. */
+typedef void rp_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+typedef struct rp_fn {
+    rp_body *body;
+    void *ctx;        /* passed to body; parameters (handles), flags, numbers */
+    size_t ctx_bytes; /* bytes at ctx that are compared at every call of a compiled function */
+    const char *name; /* for messages */
+} rp_fn;
+
+typedef struct rp_compiled rp_compiled; /* a plain, compiled or graphed callable */
+
+/* zero is torch.compile's default */
+typedef struct rp_compile_options {
+    size_t struct_size;
+    /* NULL: "fused" (alias "inductor"); "eager", "aot_eager", "cudagraphs", or a registered one */
+    const char *backend;
+    bool fullgraph;     /* a graph break is an error instead of trace-and-flush */
+    bool static_sizes;  /* never re-trace a changed size as a symbol (dynamic=False) */
+    bool no_graph;      /* "fused": launch the program's kernels one by one instead of as one device graph */
+    bool strict;        /* a skipped graph is an error */
+    bool wait;          /* wait for background compiles before the first run */
+    int purity;         /* re-trace and compare every purity-th call; the second call always is */
+    size_t cache_limit; /* specialisations kept, least recently used goes first; 0: 32 */
+} rp_compile_options;
+
+RP_API rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
+RP_API rp_compiled *rp_plain(rp_fn fn); /* the function itself, called through rp_call */
+RP_API rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+RP_API void rp_compiled_release(rp_compiled *f);
+/* while tracing: compare these bytes too at every later call */
+RP_API rp_status rp_guard_bytes(const void *bytes, size_t n);
+
+/* torch.cuda.make_graphed_callables */
+typedef struct rp_graphed_options {
+    size_t struct_size;
+    int warmup; /* warm-up iterations; 0: 3; negative: none */
+    bool allow_unused_input;
+    bool training;        /* the functions' mode at capture: see rp_graphed_set_training */
+    struct rp_pool *pool; /* NULL: a new private pool */
+} rp_graphed_options;
+/* one callable to be graphed */
+typedef struct rp_graphed_callable {
+    rp_fn fn;
+    rp_tensor *const *args; /* sample arguments: they become the static inputs */
+    size_t n_args;
+    rp_tensor *const *params; /* trainable tensors that fn reads through ctx */
+    size_t n_params;
+    size_t n_out;
+} rp_graphed_callable;
+/* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. */
+RP_API rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,
+                                           const rp_graphed_options *options, rp_compiled **out);
+RP_API rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
+
+/* ---------------------------------------------------------------- tier 1: control flow (regions) */
+
+RP_API rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+                         rp_tensor **out, size_t n_out); /* torch.cond */
+/* torch.while_loop: state' = body(state) while cond(state); max_iter > 0 bounds it and makes it differentiable. */
+RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
+                          rp_tensor **out);
+/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. */
+RP_API rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+
+/* ---------------------------------------------------------------- tier 1: random numbers */
+
+RP_API rp_generator *rp_default_generator(rp_device device);
+RP_API rp_generator *rp_generator_new(rp_device device, uint64_t seed);
+RP_API void rp_generator_release(rp_generator *g);
+RP_API rp_status rp_manual_seed(uint64_t seed); /* all default generators (torch.manual_seed) */
+RP_API rp_status rp_generator_seed(rp_generator *g, uint64_t seed);
+RP_API rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset); /* offset in Philox counters */
+RP_API rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset);
+
+/* ---------------------------------------------------------------- tier 2: streams, events, raw capture */
+
+typedef struct rp_stream rp_stream;
+typedef struct rp_event rp_event;
+typedef struct rp_graph rp_graph;
+typedef struct rp_pool rp_pool;
+
+RP_API rp_stream *rp_stream_new(rp_device device);
+RP_API void rp_stream_release(rp_stream *s);
+RP_API rp_stream *rp_current_stream(rp_device device); /* of the thread, borrowed */
+RP_API rp_status rp_set_current_stream(rp_stream *s);
+RP_API rp_status rp_stream_synchronize(rp_stream *s);
+RP_API bool rp_stream_query(rp_stream *s); /* is all its work done? */
+RP_API rp_event *rp_event_new(rp_device device, bool timing);
+RP_API void rp_event_release(rp_event *e);
+RP_API rp_status rp_event_record(rp_event *e, rp_stream *s);
+RP_API rp_status rp_event_synchronize(rp_event *e);
+RP_API bool rp_event_query(rp_event *e);
+/* negative and an error if not recorded with timing */
+RP_API double rp_event_elapsed_ms(rp_event *start, rp_event *end);
+RP_API rp_status rp_stream_wait_event(rp_stream *s, rp_event *e);
+
+typedef enum rp_capture_mode {
+    RP_CAPTURE_THREAD_LOCAL = 0,
+    RP_CAPTURE_GLOBAL = 1,
+    RP_CAPTURE_RELAXED = 2
+} rp_capture_mode;
+/* torch.cuda.graph */
+typedef struct rp_graph_options {
+    size_t struct_size;
+    rp_pool *pool;     /* NULL: a new private pool */
+    rp_stream *stream; /* NULL: a side stream of the library; never the default stream */
+    rp_capture_mode mode;
+    bool keep_graph;           /* keep the template: rp_graph_instantiate may be called later */
+    bool check_input_liveness; /* replay errors when a tensor read by the graph has died or moved */
+} rp_graph_options;
+
+RP_API rp_graph *rp_graph_new(void);
+RP_API void rp_graph_release(rp_graph *g);
+/* the stream becomes current */
+RP_API rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
+RP_API rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
+RP_API rp_status rp_graph_instantiate(rp_graph *g);
+RP_API rp_status rp_graph_replay(rp_graph *g); /* on the thread's current stream; asynchronous */
+RP_API rp_status rp_graph_reset(rp_graph *g);
+/* The next replays read `to` where the capture read `from` (same size, strides, dtype, device): nodes are re-pointed. */
+RP_API rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to);
+RP_API rp_pool *rp_graph_pool(rp_graph *g);    /* borrowed */
+RP_API bool rp_is_capturing(rp_device device); /* the thread's current stream */
+RP_API rp_pool *rp_pool_new(rp_device device);
+RP_API void rp_pool_release(rp_pool *p);
+
+/* ---------------------------------------------------------------- tier 2: memory statistics, DLPack */
+
+/* bytes; torch.cuda.memory_stats */
+typedef struct rp_memory_stats {
+    size_t struct_size;
+    uint64_t allocated, allocated_peak; /* in live tensors */
+    uint64_t reserved, reserved_peak;   /* held from the device or the system */
+    uint64_t in_private_pools;          /* part of reserved that only graphs may use */
+    uint64_t allocations, frees;        /* counts since start */
+    uint64_t root_scope_tensors;        /* tensors of this thread that no scope will release */
+    uint64_t live_tensors;              /* handles, all threads */
+} rp_memory_stats;
+RP_API rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats);
+RP_API rp_status rp_empty_cache(rp_device device);
+
+struct DLManagedTensorVersioned;
+struct DLManagedTensor;
+/* NULL on failure; the consumer calls its deleter */
+RP_API struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t);
+RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed); /* takes ownership, also on failure */
+
+/* ---------------------------------------------------------------- tier 2: threads, logging, switches */
+
+RP_API rp_status rp_set_num_threads(int n); /* of the CPU pool, this process; results do not depend on it */
+RP_API int rp_num_threads(void);
+RP_API bool rp_set_deterministic(bool on); /* torch.use_deterministic_algorithms; returns the old value */
+RP_API bool rp_deterministic(void);
+
+/* ---------------------------------------------------------------- tier 2: ops by name, user ops, introspection */
+
+typedef enum rp_attr_kind {
+    RP_ATTR_INT = 0,
+    RP_ATTR_FLOAT = 1,
+    RP_ATTR_BOOL = 2,
+    RP_ATTR_SCALAR = 3,
+    RP_ATTR_DTYPE = 4,
+    RP_ATTR_INTS = 5,
+    RP_ATTR_GENERATOR = 6,
+    RP_ATTR_STRING = 7
+} rp_attr_kind;
+/* one attribute of an op, in schema order */
+typedef struct rp_attr {
+    rp_attr_kind kind;
+    size_t n; /* RP_ATTR_INTS: how many */
+    union {
+        int64_t i;
+        double f;
+        bool b;
+        rp_scalar scalar;
+        rp_dtype dtype;
+        const int64_t *ints;
+        rp_generator *generator;
+        const char *string;
+    } v;
+} rp_attr;
+
+/* Calls any op of the table by its name. Tensor arguments in schema order (an optional one may be NULL; a Tensor[]
+   argument takes all remaining tensors); attributes in schema order, trailing ones with defaults may be left out. */
+RP_API rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in, size_t n_in,
+                               const rp_attr *attrs, size_t n_attrs, rp_tensor **out, size_t n_out);
+RP_API rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
+                            rp_tensor **out, size_t n_out);
+#define rp_op_call(...) rp_op_call_at(RP_HERE, __VA_ARGS__)
+
+/* A user's op. The same facts as a row of the table; see docs/forms.md. */
+typedef struct rp_op_descriptor {
+    size_t struct_size;
+    const char *schema; /* "my_scale(Tensor self, float factor=1.0) -> Tensor" */
+    const char *doc;
+    /* Sizes and dtype of output k from the inputs; NULL: those of the first input. */
+    rp_status (*infer)(void *ctx, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs, size_t k,
+                       int64_t *size, size_t *ndim, rp_dtype *dtype);
+    /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. */
+    rp_status (*cpu)(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                     rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs);
+    /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value). */
+    const char *cuda_source;
+    const char *cuda_entry;
+    int cuda_elements_per_block; /* grid = ceil(numel(out 0) / this), block = 256 threads; 0: 256 */
+    /* Gradients with ops: grad_in[i] may be left NULL. NULL: not differentiable. */
+    rp_status (*backward)(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in, size_t n_in,
+                          rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in);
+    void *ctx;
+} rp_op_descriptor;
+RP_API rp_status rp_op_register(const rp_op_descriptor *descriptor);
+
+/* what the table says of an op */
+typedef struct rp_op_info {
+    const char *name;
+    const char *schema;
+    const char *doc;
+    const char *lowering; /* "pointwise", "rows", "view", "library", "composite", "random", "indexed", "user" */
+    bool differentiable;
+    uint32_t flags; /* RP_OP_... */
+} rp_op_info;
+#define RP_OP_INPLACE 1u
+#define RP_OP_VIEW 2u
+#define RP_OP_RANDOM 4u
+#define RP_OP_SYNC 8u              /* reads device data on the host */
+#define RP_OP_NONDETERMINISTIC 16u /* on CUDA, unless rp_set_deterministic */
+#define RP_OP_NO_CAPTURE 32u
+RP_API size_t rp_op_count(void);
+RP_API rp_status rp_op_info_at(size_t index, rp_op_info *info);
+
+/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs. */
+typedef struct rp_function {
+    rp_fn forward;
+    rp_status (*backward)(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
+                          rp_tensor **grad_in, size_t n_in);
+    void *backward_ctx;
+    bool save_outputs; /* saved = inputs, then outputs if true */
+} rp_function;
+RP_API rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                   size_t n_out);
+
+/* ---------------------------------------------------------------- tier 2: backends, explain, graphs as text */
+
+typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form */
+
+/* make_fx; NULL never: an empty rp_ir on failure */
+RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
+RP_API void rp_ir_release(rp_ir *ir);
+RP_API size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes); /* returns the length it needs without the NUL */
+RP_API rp_ir *rp_ir_parse(const char *text, size_t bytes);
+RP_API rp_status rp_ir_check(const rp_ir *ir); /* the checker: types, dominance, regions */
+RP_API bool rp_ir_equal(const rp_ir *a, const rp_ir *b);
+RP_API rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+
+/* A backend turns a functional graph into something callable (torch._dynamo.register_backend). */
+typedef struct rp_backend {
+    size_t struct_size;
+    const char *name;
+    rp_status (*compile)(void *ctx, const rp_ir *graph, void **compiled);
+    rp_status (*run)(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+    void (*destroy)(void *ctx, void *compiled);
+    void *ctx;
+} rp_backend;
+RP_API rp_status rp_register_backend(const rp_backend *backend);
+RP_API size_t rp_backend_count(void);
+RP_API const char *rp_backend_name(size_t index);
+
+/* What a compiled function did and did not do, and why: one record a fact, in program order. */
+typedef struct rp_explain_entry {
+    /* "specialisation", "kernel", "library", "unfused", "copy", "patch", "skip", "break", "guard", "memory" */
+    const char *kind;
+    const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
+    const char *message; /* one sentence */
+    const char *site;    /* call site or "" */
+    int64_t count;       /* how often, or bytes for "memory" */
+} rp_explain_entry;
+RP_API size_t rp_explain_count(rp_compiled *f);
+/* strings live until the next call of f */
+RP_API rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
+
+#ifdef __cplusplus
+}
+#endif
+
+#include "reprise_ops.h"
+
+#endif

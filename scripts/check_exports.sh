@@ -1,0 +1,43 @@
+#!/bin/sh
+# Checks libreprise.so of a build: check_exports.sh BUILD_DIR.
+# What it exports is exactly what the version map lists (so: every declared function is defined, and nothing else is
+# visible), its soname is right, and it needs libc, libm, libdl, threads and the loader only.
+set -eu
+dir=$1
+so=$dir/libreprise.so
+work=$dir/exports
+mkdir -p "$work"
+export LC_ALL=C
+
+# Names of the map between global: and local:.
+sed -n '/^global:/,/^local:/s/^ *\([A-Za-z_][A-Za-z0-9_]*\);.*$/\1/p' "$dir/gen/reprise.map" | sort >"$work/map"
+nm -D --defined-only "$so" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >"$work/so"
+bad=0
+if [ ! -s "$work/map" ]; then
+    echo "the version map is empty"
+    bad=1
+fi
+if ! cmp -s "$work/map" "$work/so"; then
+    comm -23 "$work/map" "$work/so" | sed 's/^/declared, not exported: /'
+    comm -13 "$work/map" "$work/so" | sed 's/^/exported, not declared: /'
+    bad=1
+fi
+readelf -d "$so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' >"$work/needed"
+while read -r lib; do
+    case $lib in
+    libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | ld-linux*) ;;
+    *)
+        echo "needs $lib"
+        bad=1
+        ;;
+    esac
+done <"$work/needed"
+soname=$(readelf -d "$so" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+case $soname in
+libreprise.so.[0-9]*) ;;
+*)
+    echo "soname is '$soname'"
+    bad=1
+    ;;
+esac
+exit $bad

@@ -1,0 +1,102 @@
+#!/bin/sh
+# Installs the system packages that a purpose needs: setup.sh build | test | ci.
+#   build  what `make run`, `make bench` and `make install` need
+#   test   the same, and the unit test library
+#   ci     everything that .ci/run uses
+# Looks for each thing itself, and calls apt-get only when something is absent: as root or through `sudo -n`.
+# Without either it names the packages and fails, unless what is absent can be done without. Quiet unless it fails.
+set -eu
+cd "$(dirname "$0")/.."
+purpose=${1:-build}
+case $purpose in
+build | test | ci) ;;
+*)
+    echo "usage: setup.sh build | test | ci" >&2
+    exit 2
+    ;;
+esac
+
+needed=""
+wanted=""
+need() { needed="$needed $*"; }
+want() { wanted="$wanted $*"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# A compiler that cannot include a C library header or a named header is as good as none.
+compiler=${CC:-}
+if [ -z "$compiler" ]; then
+    for compiler in cc gcc clang; do
+        if have "$compiler"; then break; fi
+    done
+fi
+has_header() { printf '#include <%s>\n' "$1" | $compiler -E -x c - >/dev/null 2>&1; }
+has_module() { have pkg-config && pkg-config --exists "$1"; }
+
+# $compiler may carry arguments ("ccache gcc").
+if ! have "${compiler%% *}"; then
+    case $compiler in
+    clang*) need clang libc6-dev ;;
+    *) need gcc libc6-dev ;;
+    esac
+elif ! has_header stdio.h; then
+    need libc6-dev
+fi
+have cmake || need cmake
+have ninja || want ninja-build
+have pkg-config || need pkg-config
+has_header xxhash.h || need libxxhash-dev
+has_module jansson || need libjansson-dev
+if [ "$purpose" != build ]; then
+    has_module cmocka || need libcmocka-dev
+fi
+if [ "$purpose" = ci ]; then
+    have gcc || need gcc libc6-dev
+    have g++ || need g++
+    have clang || need clang
+    have nm || need binutils
+    have git || need git
+    has_header dnnl.h || has_header oneapi/dnnl/dnnl.h || want libdnnl-dev
+    have python3 || need python3
+    python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv
+fi
+[ -n "$needed$wanted" ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then
+    as_root=""
+elif have sudo && sudo -n true 2>/dev/null; then
+    as_root="sudo -n"
+else
+    [ -n "$needed" ] || exit 0
+    echo "reprise: these packages are missing, and only root can install them:" >&2
+    echo "    apt-get install$needed$wanted" >&2
+    exit 1
+fi
+if ! have apt-get; then
+    [ -n "$needed" ] || exit 0
+    echo "reprise: missing (names of Debian's packages):$needed" >&2
+    exit 1
+fi
+
+mkdir -p build
+log=build/setup.log
+: >"$log"
+apt_install() {
+    echo "+ apt-get install $*" >>"$log"
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0 \
+        install -y -qq --no-install-recommends "$@" >>"$log" 2>&1
+}
+apt_update() { $as_root apt-get -o DPkg::Lock::Timeout=120 update -qq >>"$log" 2>&1; }
+
+echo "reprise: installing$needed$wanted" >&2
+# The package lists may be absent or old: only a failure asks for new ones.
+# shellcheck disable=SC2086
+if apt_install $needed $wanted || { apt_update && apt_install $needed $wanted; }; then
+    exit 0
+fi
+# shellcheck disable=SC2086
+if [ -z "$needed" ] || apt_install $needed; then
+    exit 0
+fi
+cat "$log" >&2
+echo "reprise: could not install$needed" >&2
+exit 1

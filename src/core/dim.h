@@ -1,0 +1,56 @@
+/* Sizes. An rp_dim is one 64-bit word: a value, or a symbol of the trace that is running in this thread. Shape rules are
+   written over it with these checked helpers, so that eager and symbolic execution share one rule.
+   A symbol's expression table belongs to the trace (src/trace/symbols.c), which installs itself through rp__dim_ops. */
+#ifndef RP_CORE_DIM_H
+#define RP_CORE_DIM_H
+
+#include "core/error.h"
+
+typedef int64_t rp_dim;
+
+#define RP__DIM_SYMBOL_LIMIT (-(INT64_C(1) << 62)) /* words below this are symbols: id = word - INT64_MIN */
+static inline bool rp__dim_is_symbol(rp_dim d) { return RP__UNLIKELY(d < RP__DIM_SYMBOL_LIMIT); }
+
+typedef enum rp__dim_op {
+    RP__DIM_ADD,
+    RP__DIM_SUB,
+    RP__DIM_MUL,
+    RP__DIM_FLOORDIV,
+    RP__DIM_MOD,
+    RP__DIM_MAX,
+    RP__DIM_MIN
+} rp__dim_op;
+typedef enum rp__dim_relation { RP__DIM_EQ, RP__DIM_NE, RP__DIM_LT, RP__DIM_LE } rp__dim_relation;
+
+/* Value arithmetic. false on overflow, division by zero. */
+static inline bool rp__mul_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool rp__add_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
+
+/* a op b. Values overflow to a sticky RP_ERROR_SHAPE and 0. With a symbol on either side the thread's trace answers. */
+rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b);
+/* Decides a relation. For values: compares. For symbols: decides by the hint (the value in this call) and records a guard. */
+bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b);
+int64_t rp__dim_hint(rp_dim d);  /* the value in the traced call; no guard */
+int64_t rp__dim_value(rp_dim d); /* the value; a symbol is specialised to it by a guard */
+
+/* Installed by floor 5; NULL members never run because no symbols exist without a trace. */
+typedef struct rp__dim_hooks {
+    rp_dim (*apply)(rp__dim_op op, rp_dim a, rp_dim b);
+    bool (*is)(rp__dim_relation relation, rp_dim a, rp_dim b);
+    int64_t (*hint)(rp_dim d);
+    int64_t (*specialise)(rp_dim d);
+} rp__dim_hooks;
+void rp__dim_install(const rp__dim_hooks *hooks);
+
+/* Shapes. */
+rp_dim rp__numel(const rp_dim *size, size_t ndim); /* 1 for rank 0; sticky error on overflow */
+void rp__contiguous_strides(const rp_dim *size, size_t ndim, rp_dim *stride);
+/* out = broadcast of a and b (torch.broadcast_shapes); error names op in force and both shapes. */
+rp_status rp__broadcast(const rp_dim *a, size_t a_ndim, const rp_dim *b, size_t b_ndim, rp_dim *out, size_t *out_ndim);
+/* Wraps a dim that counts from the end; PyTorch's message and range (rank 0 accepts -1 and 0). */
+rp_status rp__wrap_dim(int64_t dim, size_t ndim, size_t *out);
+/* "(2, 3)" into buf; returns buf. Enough for 16 dims: RP__SHAPE_TEXT bytes. */
+enum { RP__SHAPE_TEXT = 384 };
+const char *rp__shape_text(const rp_dim *size, size_t ndim, char buf[RP__SHAPE_TEXT]);
+
+#endif

@@ -1,0 +1,45 @@
+/* Facts about element types, from dtype.def, and PyTorch's promotion rules (torch.result_type). */
+#ifndef RP_CORE_DTYPE_H
+#define RP_CORE_DTYPE_H
+
+#include <reprise.h>
+
+enum { RP__DTYPE_COUNT = 9 }; /* including RP_DTYPE_NONE */
+
+typedef enum rp__category { RP__CATEGORY_BOOL, RP__CATEGORY_INT, RP__CATEGORY_FLOAT } rp__category;
+
+typedef struct rp__dtype_info {
+    const char *name, *short_name;
+    uint8_t bytes, category, compute; /* rp__category, rp_dtype */
+} rp__dtype_info;
+extern const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT];
+
+static inline size_t rp__dtype_bytes(rp_dtype d) { return rp__dtypes[d].bytes; }
+static inline bool rp__dtype_is_float(rp_dtype d) {
+    return rp__dtypes[d].category == RP__CATEGORY_FLOAT && d != RP_DTYPE_NONE;
+}
+static inline bool rp__dtype_is_valid(rp_dtype d) { return (unsigned)d > 0 && (unsigned)d < RP__DTYPE_COUNT; }
+
+rp_dtype rp__promote(rp_dtype a, rp_dtype b); /* of two tensors of rank > 0; table of torch.promote_types */
+/* Of operands of different weight: a dimensioned tensor outweighs a 0-d tensor, which outweighs a host scalar, unless the
+   lighter one has a higher category (then its default type: float32 for float scalars, int64 for ints). */
+typedef struct rp__promotion {
+    rp_dtype dim, zero, scalar; /* RP_DTYPE_NONE: no such operand yet */
+} rp__promotion;
+void rp__promote_tensor(rp__promotion *p, rp_dtype dtype, size_t ndim);
+void rp__promote_scalar(rp__promotion *p, rp_scalar_kind kind);
+rp_dtype rp__promotion_result(const rp__promotion *p);
+
+bool rp__scalar_fits(rp_scalar s,
+                     rp_dtype d); /* can the number be cast without an overflow error (PyTorch: full, fill_) */
+void rp__scalar_store(rp_scalar s, rp_dtype d, void *dst); /* one element of dtype d */
+rp_scalar rp__scalar_load(rp_dtype d, const void *src);
+double rp__scalar_f64(rp_scalar s);
+int64_t rp__scalar_i64(rp_scalar s); /* truncates, saturating; NaN gives 0 */
+
+uint16_t rp__f32_to_f16(float f); /* round to nearest, ties to even; NaN stays quiet NaN */
+float rp__f16_to_f32(uint16_t h);
+uint16_t rp__f32_to_bf16(float f);
+float rp__bf16_to_f32(uint16_t h);
+
+#endif

@@ -1,0 +1,18 @@
+/* Text builder: a growing NUL-terminated buffer with a sticky out-of-memory flag, for dumps, emitters and messages. */
+#ifndef RP_CORE_TEXT_H
+#define RP_CORE_TEXT_H
+
+#include "core/error.h"
+
+typedef struct rp__text {
+    char *data; /* NULL until something was added */
+    size_t length, capacity;
+    bool failed; /* out of memory once: further calls do nothing */
+} rp__text;
+
+void rp__text_add(rp__text *t, const char *format, ...) RP__PRINTF(2, 3);
+void rp__text_puts(rp__text *t, const char *s);
+void rp__text_write(rp__text *t, const char *bytes, size_t n);
+void rp__text_free(rp__text *t);
+
+#endif

@@ -1,0 +1,22 @@
+/* Threads: locks, once, and the CPU pool that runs slices of a launch. pthreads behind one header. */
+#ifndef RP_CORE_THREAD_H
+#define RP_CORE_THREAD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/error.h"
+
+typedef pthread_mutex_t rp__mutex;
+#define RP__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
+static inline void rp__lock(rp__mutex *m) { (void)pthread_mutex_lock(m); }
+static inline void rp__unlock(rp__mutex *m) { (void)pthread_mutex_unlock(m); }
+
+/* Runs body(ctx, begin, end) over [0, n) in slices that start at multiples of grain; the calling thread takes part; returns
+   when all are done. Slices may run in any order and on any thread: results must not depend on it. Serial when n <= grain,
+   when the pool has one thread, or inside another rp__parallel. An error set by a worker is carried to the caller.
+   Survives fork (the child starts a fresh pool). */
+typedef void rp__slice(void *ctx, int64_t begin, int64_t end);
+rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx);
+
+#endif

@@ -1,0 +1,37 @@
+/* Caching allocator: one for each device. Blocks come from segments, belong to (pool, stream), and return to their pool at
+   once when freed: order on the stream makes reuse safe. Sizes and thresholds are those of PyTorch's CUDACachingAllocator
+   (512 B granule; up to 1 MiB from 2 MiB segments; up to 10 MiB from 20 MiB segments; larger rounded to 2 MiB) on CUDA; the
+   CPU device uses size classes, with a per-thread cache of small blocks so that a tiny tensor costs tens of nanoseconds. */
+#ifndef RP_DEVICE_ALLOCATOR_H
+#define RP_DEVICE_ALLOCATOR_H
+
+#include "device/device.h"
+
+typedef struct rp__allocator rp__allocator;
+
+struct rp__block {
+    void *data;
+    size_t bytes;  /* usable */
+    rp_pool *pool; /* NULL: the default pool */
+    rp_stream *stream;
+    /* the allocator's own links follow in allocator.c */
+};
+
+rp_status rp__allocator_new(rp__device *d, rp__allocator **out);
+void rp__allocator_free(rp__allocator *a);
+
+/* bytes 0 gives a block with data NULL. In a capture on `s`, memory comes from the capture's pool. */
+rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block **out);
+void rp__block_free(rp__device *d, rp__block *b);
+/* The block is used by another stream too: reuse waits for that stream's work (Tensor.record_stream). */
+rp_status rp__block_used_by(rp__block *b, rp_stream *s);
+
+struct rp_pool { /* private memory of graphs; freed with the last graph and the last tensor */
+    atomic_uint refs;
+    rp__device *device;
+    uint64_t id;
+    void *state;
+};
+void rp__allocator_route(rp__device *d, rp_stream *s, rp_pool *pool); /* allocations on s go to pool; NULL ends it */
+
+#endif

@@ -1,0 +1,36 @@
+/* Stream capture: what a stream holds while it records. Device-independent part: pool routing, random accounting, inputs seen
+   (for liveness checks). Floor 7 (rp_graph_*) begins and ends it; devices record launches into it. */
+#ifndef RP_DEVICE_CAPTURE_H
+#define RP_DEVICE_CAPTURE_H
+
+#include "device/device.h"
+#include "device/generator.h"
+
+typedef struct rp__capture_random { /* one generator used in the capture */
+    rp_generator *generator;
+    uint64_t *state; /* device memory {seed, base}; outside the pool; written before each replay */
+    rp__block *block;
+    uint64_t used; /* counters reserved so far: the replay's increment */
+} rp__capture_random;
+
+typedef struct rp__capture {
+    rp_stream *stream;
+    rp_pool *pool;
+    rp_capture_mode mode;
+    pthread_t thread;
+    bool invalid;  /* an operation that capture does not permit happened */
+    char why[256]; /* the first such operation, with op and site */
+    rp__capture_random *random;
+    size_t n_random, random_capacity;
+    void *native; /* the device's recording */
+} rp__capture;
+
+rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode);
+/* Ends on every path; on failure *graph is NULL. The random records move to the caller. */
+rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random **random, size_t *n_random);
+/* An operation that cannot be captured (host read, synchronise, ...): marks the capture and returns RP_ERROR_CAPTURE; RP_OK
+   when s is not capturing (and, in global mode, no stream of the process is). */
+rp_status rp__capture_forbid(rp_stream *s, const char *what);
+bool rp__stream_capturing(const rp_stream *s);
+
+#endif

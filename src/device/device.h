@@ -1,0 +1,102 @@
+/* Devices: the seam between Reprise and a machine that runs launches. src/device/cpu/ and src/device/cuda/ implement
+   rp__device_ops; everything above talks to rp__device, rp__stream, rp__launch and rp__devgraph only. */
+#ifndef RP_DEVICE_DEVICE_H
+#define RP_DEVICE_DEVICE_H
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/thread.h"
+#include "device/launch.h"
+
+typedef struct rp__device rp__device;
+typedef struct rp__block rp__block;       /* a piece of device memory from the caching allocator (allocator.h) */
+typedef struct rp__devgraph rp__devgraph; /* an executable graph of launches */
+
+/* What a device must provide. All functions return a status and set the sticky error. Handles are the device's own. */
+typedef struct rp__device_ops {
+    const char *name; /* "cpu", "cuda" */
+
+    /* segments for the caching allocator: large, rarely called */
+    rp_status (*segment_alloc)(rp__device *d, size_t bytes, void **out);
+    void (*segment_free)(rp__device *d, void *p, size_t bytes);
+
+    /* streams: `native` is the device's handle (CUstream; queue of the CPU device) */
+    rp_status (*stream_create)(rp__device *d, rp_stream *s);
+    void (*stream_destroy)(rp__device *d, rp_stream *s);
+    rp_status (*stream_synchronize)(rp__device *d, rp_stream *s);
+    bool (*stream_query)(rp__device *d, rp_stream *s);
+    rp_status (*stream_wait_event)(rp__device *d, rp_stream *s, rp_event *e);
+    rp_status (*event_create)(rp__device *d, rp_event *e);
+    void (*event_destroy)(rp__device *d, rp_event *e);
+    rp_status (*event_record)(rp__device *d, rp_event *e, rp_stream *s);
+    rp_status (*event_synchronize)(rp__device *d, rp_event *e);
+    bool (*event_query)(rp__device *d, rp_event *e);
+    double (*event_elapsed_ms)(rp__device *d, rp_event *start, rp_event *end);
+
+    /* work */
+    rp_status (*launch)(rp__device *d, rp_stream *s, const rp__launch *launch);
+    rp_status (*copy_in)(rp__device *d, rp_stream *s, void *dst, const void *host,
+                         size_t bytes); /* host bytes may change after return */
+    rp_status (*copy_out)(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes); /* synchronises s */
+    rp_status (*fill)(rp__device *d, rp_stream *s, void *dst, int byte, size_t bytes);
+    rp_status (*synchronize)(rp__device *d);
+
+    /* capture: between begin and end the stream records instead of running; launches go through launch() above */
+    rp_status (*capture_begin)(rp__device *d, rp_stream *s, rp_capture_mode mode);
+    rp_status (*capture_end)(rp__device *d, rp_stream *s,
+                             rp__devgraph **out); /* `out` template, not instantiated; NULL on failure */
+
+    /* explicit graphs: nodes by launch record and dependency indices (edges from slots are the caller's to compute) */
+    rp_status (*graph_new)(rp__device *d, rp__devgraph **out);
+    rp_status (*graph_add)(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                           uint32_t *node);
+    rp_status (*graph_instantiate)(rp__devgraph *g, rp_stream *upload_on);
+    rp_status (*graph_launch)(rp__devgraph *g, rp_stream *s);
+    rp_status (*graph_set_words)(rp__devgraph *g, uint32_t node,
+                                 const uint64_t *words); /* takes effect at the next launch */
+    size_t (*graph_nodes)(const rp__devgraph *g);
+    const rp__launch *(*graph_node)(const rp__devgraph *g, uint32_t node); /* NULL: foreign node, not re-pointable */
+    void (*graph_free)(rp__devgraph *g);
+
+    /* kernels of the loop form (kernel/loop.h) and library ops (kernel/library.h): see there */
+    const struct rp__loop_backend *loops;
+    const struct rp__library *library;
+} rp__device_ops;
+
+struct rp__device {
+    rp_device id;
+    const rp__device_ops *ops;
+    struct rp__allocator *allocator;
+    rp_stream *default_stream;
+    rp_generator *generator;         /* the default generator */
+    struct rp__error_record *errors; /* where kernels report bad indices (error_record.h) */
+    char label[96];                  /* "NVIDIA H200", "cpu (avx512, 2 threads)" */
+    int multiprocessors;             /* CUDA: SMs; CPU: 1 */
+    size_t shared_limit;             /* CUDA: opt-in bytes a block */
+    int arch;                        /* CUDA: 90 for sm_90 */
+    _Atomic(rp_status) lost;         /* RP_ERROR_DEVICE_LOST once the context died */
+    void *native;
+};
+
+/* The device, opened at first use; NULL and a sticky error when there is none. */
+rp__device *rp__device_get(rp_device id);
+static inline bool rp__device_equal(rp_device a, rp_device b) { return a.type == b.type && a.index == b.index; }
+const char *rp__device_text(rp_device id, char buf[24]); /* "cuda:0" */
+
+struct rp_stream {
+    atomic_uint refs;
+    rp__device *device;
+    bool is_default;
+    void *native;
+    struct rp__capture *capture; /* not NULL while capturing (capture.h) */
+    uint64_t id;
+};
+struct rp_event {
+    atomic_uint refs;
+    rp__device *device;
+    bool timing, recorded;
+    void *native;
+};
+rp_stream *rp__current_stream(rp__device *d); /* never NULL */
+
+#endif

@@ -1,0 +1,24 @@
+/* Errors that kernels find in data. A kernel clamps and writes (code, launch number, index, bound) once; synchronisation,
+   host copies and rp_item turn it into the sticky error of the thread with the op and line of the launch. */
+#ifndef RP_DEVICE_ERROR_RECORD_H
+#define RP_DEVICE_ERROR_RECORD_H
+
+#include "device/device.h"
+
+/* Shared with kernels: six 64-bit words. word 0: state (0 free, 1 being written, 2 written). */
+typedef struct rp__error_record {
+    _Atomic uint64_t state;
+    uint64_t code; /* 1: index out of range */
+    uint64_t tag;  /* rp__error_tag of the launch */
+    int64_t index, bound;
+    uint64_t reserved;
+} rp__error_record;
+
+/* A small table tag -> (op, site): 64-bit tag to be put into a parameter word of a checking kernel. */
+uint64_t rp__error_tag(const char *op, const char *site);
+/* CPU kernels call this. */
+void rp__error_record_put(rp__error_record *r, uint64_t tag, int64_t index, int64_t bound);
+/* Turns a written record into the sticky error and clears it. RP_OK when empty. */
+rp_status rp__error_record_check(rp__device *d);
+
+#endif

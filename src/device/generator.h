@@ -1,0 +1,33 @@
+/* Generators: Philox4x32-10, counter based. A random op reserves ceil(n/4) counters (ceil(n/2) for 64-bit values) at its
+   place in program order; element i in logical row-major order uses counter offset + i/4, word i mod 4. Seed and offset also
+   live in device memory, so that a captured kernel reads the values of the replay: a kernel gets (pointer to state, offset
+   inside the launch sequence). Outside captures the state pointer holds {seed, base} and `inner` is 0-based from base. */
+#ifndef RP_DEVICE_GENERATOR_H
+#define RP_DEVICE_GENERATOR_H
+
+#include "device/device.h"
+
+struct rp_generator {
+    atomic_uint refs;
+    rp__device *device;
+    rp__mutex lock;
+    uint64_t seed, offset; /* host truth: the next op's first counter */
+};
+
+/* What a random kernel receives: counter of element 0 = (state ? state[1] : 0) + inner, key = state ? state[0] : seed. */
+typedef struct rp__random_draw {
+    const uint64_t *state; /* device memory {seed, base offset}; NULL outside capture */
+    uint64_t seed, inner;
+} rp__random_draw;
+
+/* Reserves `counters` for one op on stream s; in a capture the increment belongs to the captured graph, whose replay advances
+   the generator by the total. */
+rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out);
+
+/* The function itself; every device implements the same (Salmon et al., SC11). */
+void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]);
+/* Conversions, part of the contract: uniform f32 in [0,1): (w >> 8) * 2^-24; f64: (w0:w1 >> 11) * 2^-53 with w0 the high half;
+   integers in [0, n): high half of the 32x32 (64x64) product; Bernoulli(p): uniform f32 < p; normals: Box-Muller on
+   (u1 = (w0 + 1) * 2^-32, u2 = w1 * 2^-32): words 0,1 give elements 0,1 and words 2,3 elements 2,3 of a counter. */
+
+#endif

@@ -1,0 +1,190 @@
+/* Form 3: the loop kernel. A DAG of primitive values over an iteration space (outer dims x inner dims), with loads, stores and
+   reductions over the inner dims. Softmax, layer norm, cross-entropy, Adam, a cast and a strided copy are all one of these.
+
+   A kernel is a pair:
+     rp__dag   what is computed: immutable, hash-consed, counted, shared by all calls with the same expression and dtypes;
+     rp__space where: extents, and for every access its base address and one stride a dimension, all given at launch.
+   Sizes, strides, addresses, scalars and seeds are never part of a DAG. A backend's key is (DAG, space class), see
+   rp__space_class. The phases of a kernel are not written down: a value that (transitively) reads a REDUCE lives in a later
+   phase than that reduction (rp__dag.phase). A backend loops over the inner dims once a phase, or keeps the row in
+   registers; both give the same bits because every value is a pure function of its inputs.
+
+   Numbers contract: the order of a reduction is a function of the inner extent R alone. On the CPU: element i belongs to
+   chunk i / RP__CHUNK and in it to virtual lane i % RP__LANES; a lane accumulates its elements in rising order from the
+   identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine by the
+   same halving rule applied to the chunk list as a balanced binary tree over indices (rp__tree_combine in loop.c says it in
+   code). CUDA kernels have their own order, again a function of R alone. */
+#ifndef RP_KERNEL_LOOP_H
+#define RP_KERNEL_LOOP_H
+
+#include "core/arena.h"
+#include "core/dtype.h"
+#include "core/hash.h"
+#include "core/text.h"
+#include "device/launch.h"
+
+enum { RP__LANES = 32, RP__CHUNK = 8192 };
+
+typedef enum rp__prim {
+#define RP_PRIM(name, arity, class) RP__##name,
+#include "kernel/prims.def"
+#undef RP_PRIM
+    RP__PRIM_COUNT,
+    /* nodes that are not arithmetic */
+    RP__LOAD =
+        RP__PRIM_COUNT, /* access `access`; a: element offset node (i64) or none, b: predicate node (bool) or none (false: 0, memory untouched) */
+    RP__IOTA, /* i64: sum over dims of index * stride of access `access`, plus its base: loop indices, linear element numbers */
+    RP__CONST,  /* imm, in the node's dtype */
+    RP__SCALAR, /* run-time scalar number `access` of the launch, in the node's dtype */
+    RP__REDUCE, /* imm.i: rp__reduce_kind; a: value; result is a row value */
+    RP__NODE_COUNT
+} rp__prim;
+
+typedef enum rp__reduce_kind {
+    RP__REDUCE_SUM,
+    RP__REDUCE_MAX,
+    RP__REDUCE_MIN,
+    RP__REDUCE_PROD,
+    RP__REDUCE_ANY,
+    RP__REDUCE_ALL
+} rp__reduce_kind;
+/* SUM accumulates f32 in f32 (by lanes), f64 in f64, integers in i64. MAX and MIN propagate NaN. Empty rows give the identity
+   (MAX: -inf or the least integer). */
+
+typedef uint16_t rp__val; /* index of a node */
+#define RP__NO_VAL ((rp__val)0xffff)
+enum { RP__DAG_MAX_NODES = 4096, RP__DAG_MAX_ACCESSES = 64, RP__DAG_MAX_SCALARS = 64 };
+
+typedef struct rp__node {
+    uint8_t op;    /* rp__prim */
+    uint8_t dtype; /* of the value: F32, F64, I32, I64, U8, BOOL */
+    uint8_t row; /* 1: constant along the inner dims (depends on outer indices, REDUCEs, scalars and constants only) */
+    uint8_t phase; /* number of reductions on the longest path to it */
+    rp__val a, b, c;
+    uint16_t access; /* LOAD, IOTA: access; SCALAR: scalar number */
+    union {
+        int64_t i;
+        double f;
+    } imm;
+} rp__node;
+
+typedef enum rp__access_kind {
+    RP__ACCESS_READ,
+    RP__ACCESS_WRITE,
+    RP__ACCESS_READ_WRITE,
+    RP__ACCESS_IOTA
+} rp__access_kind;
+typedef struct rp__access {
+    uint8_t kind;  /* rp__access_kind */
+    uint8_t dtype; /* storage dtype in memory */
+    uint8_t row;   /* strides along the inner dims are all 0 */
+} rp__access;
+
+typedef enum rp__store_mode {
+    RP__STORE_SET,
+    RP__STORE_ADD /* atomic where lanes may collide: flag nondeterministic on CUDA */
+} rp__store_mode;
+typedef struct rp__store {
+    uint16_t access;
+    rp__val value;     /* converted to the access's dtype */
+    rp__val offset;    /* element offset node (i64), or RP__NO_VAL */
+    rp__val predicate; /* bool; false: not stored */
+    uint8_t mode;
+    uint8_t row; /* once a row, not once an element */
+} rp__store;
+
+typedef struct rp__dag {
+    atomic_uint refs;
+    rp__hash key;
+    uint16_t n_nodes, n_accesses, n_scalars, n_stores;
+    uint16_t n_phases;     /* 1 + largest phase */
+    bool random;           /* has PHILOX nodes: the launch carries a draw */
+    bool checks;           /* has CHECK_INDEX nodes: the launch carries an error tag */
+    const rp__node *nodes; /* topological: sources before users */
+    const rp__access *accesses;
+    const rp__store *stores;
+    void *backend[2]; /* compiled forms by device type; owned by the backends (loop_backend.destroy) */
+} rp__dag;
+
+/* ---- building. Nodes are hash-consed and folded (x+0 is not folded: -0.0; constants of integers are). A builder fails
+   sticky: after a failure every call returns RP__NO_VAL and finish returns NULL with the thread's error set. */
+typedef struct rp__dag_builder rp__dag_builder;
+rp__dag_builder *rp__dag_new(void); /* NULL and a sticky error when out of memory; all functions accept NULL */
+uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, bool row);
+uint16_t rp__dag_scalar(rp__dag_builder *b); /* a new run-time scalar */
+rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset,
+                     rp__val predicate); /* value in the compute type */
+rp__val rp__dag_iota(rp__dag_builder *b, uint16_t access);
+rp__val rp__dag_const(rp__dag_builder *b, rp_dtype compute, rp_scalar value);
+rp__val rp__dag_scalar_value(rp__dag_builder *b, uint16_t scalar, rp_dtype compute);
+rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
+                   rp__val c); /* operands must have equal types (WHERE: bool, T, T) */
+rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a,
+                       int64_t imm);                              /* ROUND, PHILOX..., CHECK via c */
+rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
+rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a);
+void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value, bool row);
+void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
+                      rp__store_mode mode, bool row);
+rp_dtype rp__dag_dtype(const rp__dag_builder *b, rp__val v);
+rp__dag *rp__dag_finish(
+    rp__dag_builder *b); /* frees the builder; dead nodes are dropped; equal DAGs are one object (interned) */
+void rp__dag_abandon(rp__dag_builder *b);
+rp__dag *rp__dag_retain(rp__dag *d);
+void rp__dag_release(rp__dag *d);
+void rp__dag_text(const rp__dag *d, rp__text *out); /* one node a line; docs/forms.md */
+
+/* ---- launching */
+enum { RP__SPACE_MAX_DIMS = RP_MAX_DIMS };
+typedef struct rp__space_access {
+    void *base; /* address for index 0 (IOTA: NULL; value in iota_base) */
+    int64_t iota_base;
+    struct rp__storage *storage;        /* for slots; NULL for IOTA */
+    int64_t begin, end;                 /* byte range of the storage that may be touched */
+    int64_t stride[RP__SPACE_MAX_DIMS]; /* elements; outer dims first */
+} rp__space_access;
+typedef struct rp__space {
+    uint8_t n_outer, n_inner; /* dims [0, n_outer) and [n_outer, n_outer + n_inner) */
+    int64_t extent[RP__SPACE_MAX_DIMS];
+    uint16_t n_accesses, n_scalars;
+    const rp__space_access *accesses;
+    const rp_scalar *scalars;     /* stored in the node's dtype by the backend */
+    struct rp__random_draw *draw; /* DAGs with random; one for all draws of the DAG in the order of draw numbers */
+    uint16_t n_draws;
+    const char *op, *site;
+} rp__space;
+
+/* Merges dims that all accesses walk alike, drops extent-1 dims, orders outer dims by stride where no IOTA forbids it (results
+   do not depend on it: inner order is kept). In place on the caller's copy. */
+void rp__space_collapse(rp__space *s, rp__space_access *accesses);
+
+typedef struct rp__loop_backend {
+    /* Fills `out` with a launch of dag over space. Parameter words and slots are written into caller memory of the sizes given
+       by limits; nothing is allocated on the hot path. RP_OK with out->kernel NULL: nothing to do (an empty space without row
+       stores of an empty reduction). */
+    rp_status (*bind)(struct rp__device *d, rp__dag *dag, const rp__space *space, struct rp__launch_buffer *buffer,
+                      rp__launch *out);
+    /* Text of the generated source, for dump; NULL when it has none. */
+    rp_status (*source)(struct rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out);
+    void (*destroy)(rp__dag *dag); /* frees dag->backend[this device type] */
+} rp__loop_backend;
+
+enum { RP__MAX_WORDS = 4096, RP__MAX_SLOTS = 192 };
+typedef struct rp__launch_buffer { /* caller memory for one launch, per thread and reused */
+    uint64_t words[RP__MAX_WORDS];
+    rp__slot slots[RP__MAX_SLOTS];
+} rp__launch_buffer;
+rp__launch_buffer *rp__launch_buffer_get(void); /* the thread's own; NULL and a sticky error when out of memory */
+
+/* bind + rp__launch_on. */
+rp_status rp__loop_launch(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
+
+/* Several equal problems in one launch (multi-tensor: Adam over all parameters): the DAG must have one dim, no reduction;
+   accesses come in groups of dag->n_accesses, extents one a group; scalars are shared. */
+rp_status rp__loop_launch_many(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *shared,
+                               const rp__space_access *accesses, const int64_t *extents, size_t n_groups);
+rp_status rp__loop_bind_many(struct rp__device *d, rp__dag *dag, const rp__space *shared,
+                             const rp__space_access *accesses, const int64_t *extents, size_t n_groups,
+                             rp__launch_buffer *buffer, rp__launch *out);
+
+#endif

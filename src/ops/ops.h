@@ -1,0 +1,177 @@
+/* Form 1: the op table and the dispatch point. ops.def has one row an op; everything that anyone knows about an op is reached
+   from its rp__op. Every call of an op, whoever makes it, is an rp__call that enters rp__dispatch. */
+#ifndef RP_OPS_OPS_H
+#define RP_OPS_OPS_H
+
+#include "device/generator.h"
+#include "kernel/library.h"
+#include "kernel/loop.h"
+#include "tensor/tensor.h"
+
+typedef struct rp__op rp__op;
+typedef struct rp__call rp__call;
+
+/* ---- schema: "add(Tensor self, Tensor other) -> Tensor". Types: Tensor, Tensor? (may be NULL), Tensor[] (a list),
+   Tensor(a) (returned or viewed), Tensor(a!) (written), int, int?, int[], float, bool, Scalar, dtype, Generator?, str; "=value"
+   gives a default; "*," is allowed and ignored. Returns: Tensor, (Tensor, Tensor), Tensor(a!), Tensor[] is not allowed. */
+enum { RP__MAX_PARAMS = 16, RP__MAX_OUTS = 8, RP__MAX_IN = 512 };
+typedef enum rp__param_kind {
+    RP__PARAM_TENSOR,
+    RP__PARAM_OPTIONAL_TENSOR,
+    RP__PARAM_TENSORS,
+    RP__PARAM_ATTR
+} rp__param_kind;
+typedef struct rp__param {
+    char name[32];
+    uint8_t kind;          /* rp__param_kind */
+    uint8_t attr_kind;     /* rp_attr_kind of RP__PARAM_ATTR */
+    bool optional_int;     /* int?: INT64_MIN stands for None */
+    bool written, aliased; /* Tensor(a!), Tensor(a) */
+    char alias;            /* 'a' */
+    bool has_default;
+    rp_attr value; /* the default */
+} rp__param;
+typedef struct rp__schema {
+    char name[48];
+    uint8_t n_params, n_tensor_params, n_attrs, n_outs;
+    rp__param params[RP__MAX_PARAMS]; /* in order, tensors and attributes mixed */
+    char out_alias[RP__MAX_OUTS];     /* 'a' if output k is (a view of) the parameter with that alias; 0: fresh */
+    bool out_written[RP__MAX_OUTS];   /* Tensor(a!): the output is that parameter itself */
+} rp__schema;
+/* Parses; on failure a sticky error that points at the offending text. Needs no other part of the library but core. */
+rp_status rp__schema_parse(const char *text, rp__schema *out);
+
+/* ---- a call */
+typedef struct rp__meta { /* what shape and type rules compute of an output */
+    rp_dtype dtype;
+    rp_device device;
+    uint8_t ndim;
+    rp_dim size[RP_MAX_DIMS];
+} rp__meta;
+
+struct rp__call {
+    const rp__op *op;
+    const char *site;
+    rp_tensor *const *in; /* flat: lists expanded; optional ones may be NULL */
+    uint32_t n_in;
+    uint32_t list_begin[RP__MAX_PARAMS + 1]; /* first flat index of tensor parameter p; [p + 1] its end */
+    const rp_attr *attrs;                    /* all of the schema's, defaults filled in */
+    uint32_t n_attrs;
+    rp_tensor **out; /* results; in-place ops return their argument with one more reference of the scope */
+    uint32_t n_out;
+};
+static inline int64_t rp__attr_int(const rp__call *c, unsigned k) { return c->attrs[k].v.i; }
+static inline double rp__attr_float(const rp__call *c, unsigned k) { return c->attrs[k].v.f; }
+static inline bool rp__attr_bool(const rp__call *c, unsigned k) { return c->attrs[k].v.b; }
+
+/* ---- rules of a row */
+/* Type and shape rule: fills out[0..n_out). Written over rp_dim. Errors through rp__op_error. */
+typedef rp_status rp__infer_fn(const rp__call *call, rp__meta *out);
+/* View rule: sizes, strides and offset (elements) of the result over in[0]'s storage. */
+typedef struct rp__view {
+    uint8_t ndim;
+    rp_dim size[RP_MAX_DIMS], stride[RP_MAX_DIMS], offset;
+} rp__view;
+typedef rp_status rp__view_fn(const rp__call *call, rp__view *out);
+/* Loop lowering: builds the DAG and says how operands walk the iteration space (lower.h). */
+typedef void rp__lower_fn(struct rp__lower *lw);
+/* Library lowering and host ops: outputs are allocated; launches. Runs again under a recorder to build programs. */
+typedef rp_status rp__run_fn(const rp__call *call);
+/* Composite: fills out by calling other ops; dispatch expands it above autograd, so it needs no derivative. */
+typedef rp_status rp__expand_fn(const rp__call *call);
+/* Derivative, written with ops. grad_in[i] may be left NULL (zero). */
+typedef struct rp__vjp {
+    const rp__call *call;               /* in and out hold what the row saves, NULL elsewhere; attrs as called */
+    const rp__meta *in_meta, *out_meta; /* of all inputs and outputs */
+    rp_tensor *const *grad_out;         /* NULL: zero */
+    const bool *needed;                 /* per input */
+    rp_tensor **grad_in;
+} rp__vjp;
+typedef rp_status rp__vjp_fn(const rp__vjp *g);
+
+typedef enum rp__lowering {
+    RP__POINTWISE, /* lower; the space is output 0's shape; every operand broadcasts to it */
+    RP__ROWS,      /* lower; the space is in[0]'s shape, the inner dims those of rp__lower_inner */
+    RP__INDEXED,   /* lower; computed offsets; the space is what the lowering says */
+    RP__VIEW,      /* view */
+    RP__LIBRARY,   /* run */
+    RP__COMPOSITE, /* expand */
+    RP__HOST,      /* run: data-dependent sizes, host reads; a graph break unless it has its own trace rule */
+    RP__USER       /* rp_op_register */
+} rp__lowering;
+
+/* Private flags, beside the public RP_OP_* of the descriptor. */
+enum {
+    RP__OP_DATA_SIZE = 1u << 16, /* output size depends on data: symbol with an upper bound in traces */
+    RP__OP_RANDOM_STATE = 1u << 17
+};
+/* What a derivative needs kept. */
+#define RP__SAVE_NONE 0u
+#define RP__SAVE_IN(k) (1u << (k))
+#define RP__SAVE_OUT(k) (1u << (16 + (k)))
+#define RP__SAVE_IN_ALL 0xffffu
+
+struct rp__op {
+    const char *name, *schema_text, *doc;
+    rp__lowering lowering;
+    union {
+        rp__lower_fn *lower;
+        rp__view_fn *view;
+        rp__run_fn *run;
+        rp__expand_fn *expand;
+    } rule;
+    rp__infer_fn *infer;
+    rp__vjp_fn
+        *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
+    const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
+    uint32_t saves, flags;
+    rp__schema schema; /* parsed at start */
+    void *user;        /* RP__USER: the descriptor */
+    uint32_t index;    /* position in the table: for side tables of a floor, never for switches */
+};
+const rp__op *rp__op_find(const char *name); /* NULL when unknown */
+size_t rp__op_table_count(void);
+const rp__op *rp__op_table_at(size_t index);
+
+/* Builtin ops, for generated prototypes and for C code that calls ops without a name lookup. */
+typedef enum rp__op_id {
+#define RP_OP(name, ...) RP__OP_##name,
+#include "ops/ops.def"
+#undef RP_OP
+    RP__OP_BUILTIN_COUNT
+} rp__op_id;
+const rp__op *rp__op_builtin(rp__op_id id);
+
+/* ---- dispatch */
+/* The one entry. Checks handles, fills call->out (error tensors on failure), returns the status. */
+rp_status rp__dispatch(rp__call *call);
+
+/* Layers of a thread, in this order from the top; each may be absent. A layer handles a call and passes it on (perhaps changed)
+   with rp__dispatch_below. Installed and removed by the floor that owns it. */
+typedef enum rp__layer_kind {
+    RP__LAYER_AUTOCAST,
+    RP__LAYER_AUTOGRAD,
+    RP__LAYER_FUNCTIONALISE,
+    RP__LAYER_TRACE,
+    RP__LAYER_VERIFY,
+    RP__LAYER_COUNT
+} rp__layer_kind;
+typedef struct rp__layer {
+    rp_status (*handle)(struct rp__layer *self, rp__layer_kind at, rp__call *call);
+} rp__layer;
+rp__layer *rp__layer_set(rp__layer_kind kind,
+                         rp__layer *layer); /* of the calling thread; NULL removes; returns the old one */
+rp__layer *rp__layer_get(rp__layer_kind kind);
+rp_status rp__dispatch_below(rp__layer_kind at, rp__call *call); /* continues below layer `at` */
+/* Default layers of new threads (autograd). */
+void rp__layer_default(rp__layer_kind kind, rp__layer *layer);
+
+/* The end of the chain: infers, allocates outputs, lowers, launches. Also used by floor 6 to lower one op at a time. */
+rp_status rp__execute(rp__call *call);
+/* infer (or view) only, for tracing: metas of the outputs. */
+rp_status rp__op_infer(const rp__call *call, rp__meta *out);
+
+/* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4)) at file.c:12". */
+rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) RP__PRINTF(3, 4);
+
+#endif
