@@ -22,6 +22,8 @@ typedef struct cudasim_counters {
     unsigned long long device_bytes; /* in use on all devices */
 } cudasim_counters;
 
+#pragma GCC visibility push(default)
+
 /* All take effect at once and may be called from any thread. */
 void cudasim_seed(unsigned long long seed);
 void cudasim_fail_after(unsigned long long n, int code); /* the n-th call from now fails once with `code`; 0: none */
@@ -33,5 +35,7 @@ int cudasim_last_text(char *text, unsigned int size); /* the last complaint; its
 int cudasim_launch_native(void *stream, void (*fn)(void *params), const void *params, unsigned long long bytes);
 /* The same check that a copy of device memory gets. */
 int cudasim_is_device(unsigned long long address, unsigned long long bytes);
+
+#pragma GCC visibility pop
 
 #endif

@@ -29,7 +29,9 @@
 #include "device/cuda/libnvrtc.def"
 #undef RP__NVRTC_FN
 
-extern const char cudasim_prelude_text[]; /* runtime.h and prelude.h, embedded by the build */
+/* Embedded by the build. */
+extern const char rp__embed_runtime_h[];
+extern const char rp__embed_prelude_h[];
 extern char **environ;
 
 struct _nvrtcProgram {
@@ -262,8 +264,10 @@ static const char *dynamic_shared(rewriter *r, const char *p, const char *start,
 static bool rewrite(rewriter *r, const char *source) {
     const char *begin = strstr(source, "/* rp-prelude begin */"), *end = strstr(source, "/* rp-prelude end */");
     const char *body = source;
+    puts_to(&r->out, "#line 1 \"cudasim-runtime\"\n");
+    puts_to(&r->out, rp__embed_runtime_h);
     puts_to(&r->out, "#line 1 \"cudasim-prelude\"\n");
-    puts_to(&r->out, cudasim_prelude_text);
+    puts_to(&r->out, rp__embed_prelude_h);
     if (begin && end && end > begin) {
         put(&r->out, source, (size_t)(begin - source));
         body = end + strlen("/* rp-prelude end */");
@@ -382,7 +386,7 @@ static void append_table(rewriter *r) {
         snprintf(s, sizeof s, "    char cudasim_end[0];\n};\nstatic void cudasim_run_%u(const unsigned char *a) {\n    (void)a;\n    %s(", i,
                  k->name);
         puts_to(t, s);
-        char table[64];
+        char table[96];
         text offsets = { 0 };
         for (unsigned int j = 0; j < k->n_params; j++) {
             const char *param = k->params[j], *end = param + strlen(param);
@@ -585,12 +589,16 @@ const char *nvrtcGetErrorString(nvrtcResult result) {
     return (unsigned int)result < 8 ? names[result] : result == NVRTC_ERROR_INTERNAL_ERROR ? "NVRTC_ERROR_INTERNAL_ERROR" : "NVRTC_ERROR unknown";
 }
 
+/* The minor number is no NVIDIA release and changes with the emulator's prelude: whoever keeps compiled kernels by version keeps
+ * these apart from real ones and drops them when the prelude changes. */
 nvrtcResult nvrtcVersion(int *major, int *minor) {
     if (!major || !minor) {
         return NVRTC_ERROR_INVALID_INPUT;
     }
+    uint64_t h = hash_bytes(CUDASIM_ABI, rp__embed_prelude_h, strlen(rp__embed_prelude_h));
+    h = hash_bytes(h, rp__embed_runtime_h, strlen(rp__embed_runtime_h));
     *major = 13;
-    *minor = 0;
+    *minor = 1000 + (int)(h % 1000000);
     return NVRTC_SUCCESS;
 }
 
