@@ -9,7 +9,7 @@ typedef struct rp__arena {
     size_t used; /* bytes in the head block */
 } rp__arena;
 
-void *rp__arena_alloc(rp__arena *a, size_t bytes);  /* zeroed, 16-byte aligned; NULL when out of memory */
+void *rp__arena_alloc(rp__arena *a, size_t bytes); /* zeroed, 16-byte aligned; NULL when out of memory */
 char *rp__arena_strdup(rp__arena *a, const char *s);
 void *rp__arena_copy(rp__arena *a, const void *src, size_t bytes);
 void rp__arena_free(rp__arena *a); /* empties it; reusable */

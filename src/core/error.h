@@ -27,18 +27,16 @@ uint64_t rp__error_count(void);
 #define RP__OOM(what) rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: %s", (what))
 
 /* Forwards a failure. */
-#define RP_TRY(expression)                          \
-    do {                                            \
-        rp_status rp_try_status_ = (expression);    \
-        if (RP__UNLIKELY(rp_try_status_ != RP_OK))  \
-            return rp_try_status_;                  \
+#define RP_TRY(expression)                                                                                             \
+    do {                                                                                                               \
+        rp_status rp_try_status_ = (expression);                                                                       \
+        if (RP__UNLIKELY(rp_try_status_ != RP_OK)) return rp_try_status_;                                              \
     } while (0)
 /* The same in a function that frees at a label. */
-#define RP_TRY_GOTO(status_variable, label, expression)       \
-    do {                                                      \
-        (status_variable) = (expression);                     \
-        if (RP__UNLIKELY((status_variable) != RP_OK))         \
-            goto label;                                       \
+#define RP_TRY_GOTO(status_variable, label, expression)                                                                \
+    do {                                                                                                               \
+        (status_variable) = (expression);                                                                              \
+        if (RP__UNLIKELY((status_variable) != RP_OK)) goto label;                                                      \
     } while (0)
 
 /* The call site and op in force, for messages and for nodes made by layers, losses and optimizers: while a site is pushed,
@@ -57,7 +55,7 @@ typedef struct rp__error_state {
     rp_status status;
     char text[1024];
 } rp__error_state;
-void rp__error_save(rp__error_state *out); /* and clears */
+void rp__error_save(rp__error_state *out);            /* and clears */
 void rp__error_restore(const rp__error_state *state); /* keeps an error set meanwhile only if `state` holds none */
 
 #endif

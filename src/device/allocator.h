@@ -11,8 +11,8 @@ typedef struct rp__allocator rp__allocator;
 
 struct rp__block {
     void *data;
-    size_t bytes;       /* usable */
-    rp_pool *pool;      /* NULL: the default pool */
+    size_t bytes;  /* usable */
+    rp_pool *pool; /* NULL: the default pool */
     rp_stream *stream;
     /* the allocator's own links follow in allocator.c */
 };

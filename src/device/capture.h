@@ -8,9 +8,9 @@
 
 typedef struct rp__capture_random { /* one generator used in the capture */
     rp_generator *generator;
-    uint64_t *state;   /* device memory {seed, base}; outside the pool; written before each replay */
+    uint64_t *state; /* device memory {seed, base}; outside the pool; written before each replay */
     rp__block *block;
-    uint64_t used;     /* counters reserved so far: the replay's increment */
+    uint64_t used; /* counters reserved so far: the replay's increment */
 } rp__capture_random;
 
 typedef struct rp__capture {
@@ -18,11 +18,11 @@ typedef struct rp__capture {
     rp_pool *pool;
     rp_capture_mode mode;
     pthread_t thread;
-    bool invalid;             /* an operation that capture does not permit happened */
-    char why[256];            /* the first such operation, with op and site */
+    bool invalid;  /* an operation that capture does not permit happened */
+    char why[256]; /* the first such operation, with op and site */
     rp__capture_random *random;
     size_t n_random, random_capacity;
-    void *native;             /* the device's recording */
+    void *native; /* the device's recording */
 } rp__capture;
 
 rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode);

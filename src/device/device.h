@@ -35,21 +35,25 @@ typedef struct rp__device_ops {
 
     /* work */
     rp_status (*launch)(rp__device *d, rp_stream *s, const rp__launch *launch);
-    rp_status (*copy_in)(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes);  /* host bytes may change after return */
+    rp_status (*copy_in)(rp__device *d, rp_stream *s, void *dst, const void *host,
+                         size_t bytes); /* host bytes may change after return */
     rp_status (*copy_out)(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes); /* synchronises s */
     rp_status (*fill)(rp__device *d, rp_stream *s, void *dst, int byte, size_t bytes);
     rp_status (*synchronize)(rp__device *d);
 
     /* capture: between begin and end the stream records instead of running; launches go through launch() above */
     rp_status (*capture_begin)(rp__device *d, rp_stream *s, rp_capture_mode mode);
-    rp_status (*capture_end)(rp__device *d, rp_stream *s, rp__devgraph **out); /* `out` template, not instantiated; NULL on failure */
+    rp_status (*capture_end)(rp__device *d, rp_stream *s,
+                             rp__devgraph **out); /* `out` template, not instantiated; NULL on failure */
 
     /* explicit graphs: nodes by launch record and dependency indices (edges from slots are the caller's to compute) */
     rp_status (*graph_new)(rp__device *d, rp__devgraph **out);
-    rp_status (*graph_add)(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps, uint32_t *node);
+    rp_status (*graph_add)(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                           uint32_t *node);
     rp_status (*graph_instantiate)(rp__devgraph *g, rp_stream *upload_on);
     rp_status (*graph_launch)(rp__devgraph *g, rp_stream *s);
-    rp_status (*graph_set_words)(rp__devgraph *g, uint32_t node, const uint64_t *words); /* takes effect at the next launch */
+    rp_status (*graph_set_words)(rp__devgraph *g, uint32_t node,
+                                 const uint64_t *words); /* takes effect at the next launch */
     size_t (*graph_nodes)(const rp__devgraph *g);
     const rp__launch *(*graph_node)(const rp__devgraph *g, uint32_t node); /* NULL: foreign node, not re-pointable */
     void (*graph_free)(rp__devgraph *g);
@@ -64,13 +68,13 @@ struct rp__device {
     const rp__device_ops *ops;
     struct rp__allocator *allocator;
     rp_stream *default_stream;
-    rp_generator *generator;   /* the default generator */
+    rp_generator *generator;         /* the default generator */
     struct rp__error_record *errors; /* where kernels report bad indices (error_record.h) */
-    char label[96];            /* "NVIDIA H200", "cpu (avx512, 2 threads)" */
-    int multiprocessors;       /* CUDA: SMs; CPU: 1 */
-    size_t shared_limit;       /* CUDA: opt-in bytes a block */
-    int arch;                  /* CUDA: 90 for sm_90 */
-    _Atomic(rp_status) lost;   /* RP_ERROR_DEVICE_LOST once the context died */
+    char label[96];                  /* "NVIDIA H200", "cpu (avx512, 2 threads)" */
+    int multiprocessors;             /* CUDA: SMs; CPU: 1 */
+    size_t shared_limit;             /* CUDA: opt-in bytes a block */
+    int arch;                        /* CUDA: 90 for sm_90 */
+    _Atomic(rp_status) lost;         /* RP_ERROR_DEVICE_LOST once the context died */
     void *native;
 };
 

@@ -8,8 +8,8 @@
 /* Shared with kernels: six 64-bit words. word 0: state (0 free, 1 being written, 2 written). */
 typedef struct rp__error_record {
     _Atomic uint64_t state;
-    uint64_t code;   /* 1: index out of range */
-    uint64_t tag;    /* rp__error_tag of the launch */
+    uint64_t code; /* 1: index out of range */
+    uint64_t tag;  /* rp__error_tag of the launch */
     int64_t index, bound;
     uint64_t reserved;
 } rp__error_record;
