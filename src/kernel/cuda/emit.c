@@ -252,7 +252,11 @@ static void add_offset(const emitter *e, unsigned a) {
         return;
     }
     if (!is_row_template(e->c)) {
-        rp__text_add(e->out, "o%u%s", a, (e->c->unit & bit) ? " + j" : "");
+        rp__text_add(e->out, "o%u", a);
+        if (e->c->unit & bit)
+            rp__text_puts(e->out, " + j");
+        else if (!(e->c->broadcast & bit) && e->c->vector > 1)
+            rp__text_add(e->out, " + j * (%s)p.w[%u]", index_text(e), stride_word(e, a, e->n_dims - 1));
         return;
     }
     rp__text_add(e->out, "o%u", a);
@@ -304,11 +308,10 @@ static void add_load(const emitter *e, const rp__node *n, const char *guard) {
     rp__text_puts(e->out, ";");
 }
 
-static void add_iota(const emitter *e, unsigned a) {
+static void add_iota(const emitter *e, unsigned a)
+{
     rp__text_add(e->out, "(rp_i64)p.w[%u] + (rp_i64)(", e->words.address + a);
     add_offset(e, a);
-    if (!is_row_template(e->c) && !(e->c->unit >> a & 1) && !(e->c->broadcast >> a & 1) && e->c->vector > 1)
-        rp__text_add(e->out, " + j * (%s)p.w[%u]", index_text(e), stride_word(e, a, e->n_dims - 1));
     rp__text_puts(e->out, ")");
 }
 
@@ -1331,6 +1334,16 @@ void rp__cuda_emit_support(rp__text *out) {
         "    const double m = rp_sqrt_f64(-2.0 * rp_log_f64(u1)), angle = 6.283185307179586 * u2;\n"
         "    return m * (i & 1 ? rp_sin_f64(angle) : rp_cos_f64(angle));\n"
         "}\n"
+        /* the record of device/error_record.h: the first error wins */
+        "RP_FN void rp_report(rp_u64 record, rp_u64 tag, rp_u64 code, rp_i64 index, rp_i64 bound)\n"
+        "{\n"
+        "    volatile rp_u64 *r = (volatile rp_u64 *)record;\n"
+        "    if (rp_atomic_cas_u64((rp_u64 *)record, 0, 1) == 0) {\n"
+        "        r[1] = code; r[2] = tag; r[3] = (rp_u64)index; r[4] = (rp_u64)bound;\n"
+        "        rp_threadfence_system();\n"
+        "        r[0] = 2;\n"
+        "    }\n"
+        "}\n"
         "RP_FN float rp_floordiv_f32(float a, float b)\n"
         "{\n"
         "    if (b == 0) return a / b;\n"
@@ -1349,32 +1362,27 @@ void rp__cuda_emit_support(rp__text *out) {
         "    double f = rp_floor_f64(d);\n"
         "    return d - f > 0.5 ? f + 1 : f;\n"
         "}\n"
-        "RP_FN rp_i64 rp_floordiv_i64(rp_i64 a, rp_i64 b)\n"
+        "RP_FN rp_i64 rp_floordiv_i64(rp_u64 record, rp_u64 tag, rp_i64 a, rp_i64 b)\n"
         "{\n"
-        "    if (b == 0) return 0;\n"
+        "    if (b == 0) { rp_report(record, tag, 2, a, 0); return 0; }\n"
         "    if (b == -1) return (rp_i64)(0 - (rp_u64)a);\n"
         "    const rp_i64 q = a / b;\n"
         "    return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;\n"
         "}\n"
         "RP_FN float rp_remainder_f32(float a, float b) { float m = rp_fmod_f32(a, b); return m != 0 && (b < 0) != (m < 0) ? m + b : m; }\n"
         "RP_FN double rp_remainder_f64(double a, double b) { double m = rp_fmod_f64(a, b); return m != 0 && (b < 0) != (m < 0) ? m + b : m; }\n"
-        "RP_FN rp_i64 rp_remainder_i64(rp_i64 a, rp_i64 b)\n"
+        "RP_FN rp_i64 rp_remainder_i64(rp_u64 record, rp_u64 tag, rp_i64 a, rp_i64 b)\n"
         "{\n"
+        "    if (b == 0) rp_report(record, tag, 2, a, 0);\n"
         "    if (b == 0 || b == -1) return 0;\n"
         "    const rp_i64 m = a % b;\n"
         "    return m != 0 && (b < 0) != (m < 0) ? m + b : m;\n"
         "}\n"
-        /* the record of device/error_record.h: the first bad index wins */
         "RP_FN rp_i64 rp_check_index(rp_u64 record, rp_u64 tag, rp_i64 index, rp_i64 bound, int wrap)\n"
         "{\n"
         "    const rp_i64 at = wrap && index < 0 ? index + bound : index;\n"
         "    if (at >= 0 && at < bound) return at;\n"
-        "    volatile rp_u64 *r = (volatile rp_u64 *)record;\n"
-        "    if (rp_atomic_cas_u64((rp_u64 *)record, 0, 1) == 0) {\n"
-        "        r[1] = 1; r[2] = tag; r[3] = (rp_u64)index; r[4] = (rp_u64)bound;\n"
-        "        rp_threadfence_system();\n"
-        "        r[0] = 2;\n"
-        "    }\n"
+        "    rp_report(record, tag, 1, index, bound);\n"
         "    return 0;\n"
         "}\n");
 }
