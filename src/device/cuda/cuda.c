@@ -19,8 +19,7 @@ extern const rp__library rp__cuda_library;    /* kernel/cuda/library.c */
 /* ---- results ---- */
 
 /* After these the context cannot be used again (CUDA driver API, descriptions of CUresult). */
-static bool ends_context(CUresult r)
-{
+static bool ends_context(CUresult r) {
     switch (r) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
@@ -35,10 +34,8 @@ static bool ends_context(CUresult r)
     }
 }
 
-rp_status rp__cuda_status(rp__device *d, CUresult result, const char *call)
-{
-    if (RP__LIKELY(result == CUDA_SUCCESS))
-        return RP_OK;
+rp_status rp__cuda_status(rp__device *d, CUresult result, const char *call) {
+    if (RP__LIKELY(result == CUDA_SUCCESS)) return RP_OK;
     const rp__libcuda *cu = rp__cuda_of(d)->cu;
     const char *name = NULL, *words = NULL;
     (void)cu->cuGetErrorName(result, &name);
@@ -53,30 +50,30 @@ rp_status rp__cuda_status(rp__device *d, CUresult result, const char *call)
         status = RP_ERROR_DEVICE_LOST;
         atomic_store(&d->lost, RP_ERROR_DEVICE_LOST);
     }
-    return rp__fail(status, "%.*s on cuda:%d gave %s (%s)%s", length, call, (int)d->id.index, name ? name : "an unknown error",
-                    words ? words : "", status == RP_ERROR_DEVICE_LOST ? "; the device is lost to this process" : "");
+    return rp__fail(status, "%.*s on cuda:%d gave %s (%s)%s", length, call, (int)d->id.index,
+                    name ? name : "an unknown error", words ? words : "",
+                    status == RP_ERROR_DEVICE_LOST ? "; the device is lost to this process" : "");
 }
 
-CUstreamCaptureMode rp__cuda_relax(rp__device *d)
-{
+CUstreamCaptureMode rp__cuda_relax(rp__device *d) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     (void)rp__cuda_of(d)->cu->cuThreadExchangeStreamCaptureMode(&mode);
     return mode;
 }
 
-void rp__cuda_unrelax(rp__device *d, CUstreamCaptureMode mode) { (void)rp__cuda_of(d)->cu->cuThreadExchangeStreamCaptureMode(&mode); }
+void rp__cuda_unrelax(rp__device *d, CUstreamCaptureMode mode) {
+    (void)rp__cuda_of(d)->cu->cuThreadExchangeStreamCaptureMode(&mode);
+}
 
 /* ---- opening ---- */
 
-static int attribute(rp__device *d, CUdevice_attribute which)
-{
+static int attribute(rp__device *d, CUdevice_attribute which) {
     int value = 0;
     rp__cuda *c = rp__cuda_of(d);
     return c->cu->cuDeviceGetAttribute(&value, which, c->device) == CUDA_SUCCESS ? value : 0;
 }
 
-static CUmemAllocationProp segment_properties(const rp__device *d)
-{
+static CUmemAllocationProp segment_properties(const rp__device *d) {
     const rp__cuda *c = rp__cuda_of(d);
     CUmemAllocationProp p;
     memset(&p, 0, sizeof p);
@@ -87,8 +84,7 @@ static CUmemAllocationProp segment_properties(const rp__device *d)
     return p;
 }
 
-static rp_status open_context(rp__device *d)
-{
+static rp_status open_context(rp__device *d) {
     rp__cuda *c = rp__cuda_of(d);
     CUcontext ctx = NULL;
     void *record = NULL;
@@ -98,7 +94,8 @@ static rp_status open_context(rp__device *d)
     rp_status status = RP__CU(d, cuCtxSetCurrent(ctx));
     /* kernels write errors straight into host memory: the host reads them without asking the device */
     if (status == RP_OK)
-        status = RP__CU(d, cuMemHostAlloc(&record, sizeof *d->errors, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+        status =
+            RP__CU(d, cuMemHostAlloc(&record, sizeof *d->errors, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     if (status != RP_OK) {
         (void)c->cu->cuDevicePrimaryCtxRelease(c->device);
         return status;
@@ -117,8 +114,7 @@ static rp_status open_context(rp__device *d)
     return RP_OK;
 }
 
-rp_status rp__cuda_enter(rp__device *d)
-{
+rp_status rp__cuda_enter(rp__device *d) {
     rp__cuda *c = rp__cuda_of(d);
     if (RP__UNLIKELY(atomic_load_explicit(&d->lost, memory_order_relaxed)))
         return rp__fail(RP_ERROR_DEVICE_LOST, "cuda:%d was lost to this process by an earlier error", (int)d->id.index);
@@ -127,15 +123,13 @@ rp_status rp__cuda_enter(rp__device *d)
     CUcontext ctx = c->ctx, now = NULL;
     rp__unlock(&c->lock);
     RP_TRY(status);
-    if (c->cu->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == ctx)
-        return RP_OK;
+    if (c->cu->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == ctx) return RP_OK;
     return RP__CU(d, cuCtxSetCurrent(ctx));
 }
 
 static const rp__device_ops rp__cuda_ops;
 
-rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why)
-{
+rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why) {
     static char reason[256];
     static rp__device *devices;
     static size_t count;
@@ -148,13 +142,15 @@ rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why)
         return RP_OK;
     }
     CUresult result = cu->cuInit(0);
-    if (result == CUDA_SUCCESS)
-        result = cu->cuDeviceGetCount(&found);
+    if (result == CUDA_SUCCESS) result = cu->cuDeviceGetCount(&found);
     if (result != CUDA_SUCCESS || found <= 0) {
         const char *words = NULL;
         (void)cu->cuGetErrorString(result, &words);
-        (void)snprintf(reason, sizeof reason, "the CUDA driver reports no device%s%s", result == CUDA_SUCCESS ? "" : ": ",
-                       result == CUDA_SUCCESS ? "" : words ? words : "unknown error");
+        (void)snprintf(reason, sizeof reason, "the CUDA driver reports no device%s%s",
+                       result == CUDA_SUCCESS ? "" : ": ",
+                       result == CUDA_SUCCESS ? ""
+                       : words                ? words
+                                              : "unknown error");
         *why = reason;
         return RP_OK;
     }
@@ -176,13 +172,13 @@ rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why)
             d->ops = &rp__cuda_ops;
             c->cu = cu;
             c->lock = fresh;
-            if (cu->cuDeviceGet(&c->device, k) != CUDA_SUCCESS)
-                continue;
+            if (cu->cuDeviceGet(&c->device, k) != CUDA_SUCCESS) continue;
             if (cu->cuDeviceGetName(d->label, (int)sizeof d->label, c->device) != CUDA_SUCCESS)
                 (void)snprintf(d->label, sizeof d->label, "CUDA device %d", k);
             d->multiprocessors = attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
             d->shared_limit = (size_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-            d->arch = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 + attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+            d->arch = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 +
+                      attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
             d->slot = 1u + (unsigned)count++;
         }
     }
@@ -195,15 +191,15 @@ rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why)
 
 static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-static rp_status segment_map(rp__device *d, size_t bytes, CUdeviceptr *out)
-{
+static rp_status segment_map(rp__device *d, size_t bytes, CUdeviceptr *out) {
     rp__cuda *c = rp__cuda_of(d);
     CUmemAllocationProp p = segment_properties(d);
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, c->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr at = 0;
     CUresult result = c->cu->cuMemCreate(&handle, bytes, &p, 0);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && c->shareable) { /* some containers refuse handles */
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&
+        c->shareable) { /* some containers refuse handles */
         c->shareable = false;
         p = segment_properties(d);
         result = c->cu->cuMemCreate(&handle, bytes, &p, 0);
@@ -215,38 +211,33 @@ static rp_status segment_map(rp__device *d, size_t bytes, CUdeviceptr *out)
         status = RP__CU(d, cuMemMap(at, bytes, 0, handle, 0));
         mapped = status == RP_OK;
     }
-    if (status == RP_OK)
-        status = RP__CU(d, cuMemSetAccess(at, bytes, &access, 1));
+    if (status == RP_OK) status = RP__CU(d, cuMemSetAccess(at, bytes, &access, 1));
     (void)c->cu->cuMemRelease(handle); /* the mapping keeps the memory */
     if (status != RP_OK) {
-        if (mapped)
-            (void)c->cu->cuMemUnmap(at, bytes);
-        if (at)
-            (void)c->cu->cuMemAddressFree(at, bytes);
+        if (mapped) (void)c->cu->cuMemUnmap(at, bytes);
+        if (at) (void)c->cu->cuMemAddressFree(at, bytes);
         return status;
     }
     *out = at;
     return RP_OK;
 }
 
-static rp_status segment_alloc(rp__device *d, size_t bytes, void **out)
-{
+static rp_status segment_alloc(rp__device *d, size_t bytes, void **out) {
     RP_TRY(rp__cuda_enter(d));
     rp__cuda *c = rp__cuda_of(d);
     CUdeviceptr at = 0;
     CUstreamCaptureMode mode = rp__cuda_relax(d);
-    rp_status status = c->granularity ? segment_map(d, round_up(bytes, c->granularity), &at) : RP__CU(d, cuMemAlloc(&at, bytes));
+    rp_status status =
+        c->granularity ? segment_map(d, round_up(bytes, c->granularity), &at) : RP__CU(d, cuMemAlloc(&at, bytes));
     rp__cuda_unrelax(d, mode);
     *out = (void *)(uintptr_t)at;
     return status;
 }
 
-static void segment_free(rp__device *d, void *p, size_t bytes)
-{
+static void segment_free(rp__device *d, void *p, size_t bytes) {
     rp__cuda *c = rp__cuda_of(d);
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
-    if (!p || atomic_load(&d->lost) || c->cu->cuCtxSetCurrent(c->ctx) != CUDA_SUCCESS)
-        return;
+    if (!p || atomic_load(&d->lost) || c->cu->cuCtxSetCurrent(c->ctx) != CUDA_SUCCESS) return;
     CUstreamCaptureMode mode = rp__cuda_relax(d);
     if (c->granularity) {
         /* unlike cuMemFree, unmapping does not wait for work that still uses the memory */
@@ -263,8 +254,7 @@ static void segment_free(rp__device *d, void *p, size_t bytes)
 
 static CUstream native(const rp_stream *s) { return s->native; }
 
-static rp_status stream_create(rp__device *d, rp_stream *s)
-{
+static rp_status stream_create(rp__device *d, rp_stream *s) {
     CUstream stream = NULL;
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(RP__CU(d, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING)));
@@ -272,39 +262,32 @@ static rp_status stream_create(rp__device *d, rp_stream *s)
     return RP_OK;
 }
 
-static void stream_destroy(rp__device *d, rp_stream *s)
-{
+static void stream_destroy(rp__device *d, rp_stream *s) {
     if (s->native && !atomic_load(&d->lost) && rp__cuda_of(d)->cu->cuCtxSetCurrent(rp__cuda_of(d)->ctx) == CUDA_SUCCESS)
         (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
     s->native = NULL;
 }
 
-static rp_status stream_synchronize(rp__device *d, rp_stream *s)
-{
+static rp_status stream_synchronize(rp__device *d, rp_stream *s) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(rp__capture_forbid(s, "waiting for a stream"));
     RP_TRY(RP__CU(d, cuStreamSynchronize(native(s))));
     return rp__error_record_check(d);
 }
 
-static bool stream_query(rp__device *d, rp_stream *s)
-{
-    if (rp__cuda_enter(d) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK)
-        return false;
+static bool stream_query(rp__device *d, rp_stream *s) {
+    if (rp__cuda_enter(d) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
     CUresult result = rp__cuda_of(d)->cu->cuStreamQuery(native(s));
-    if (result != CUDA_ERROR_NOT_READY)
-        (void)rp__cuda_status(d, result, "cuStreamQuery");
+    if (result != CUDA_ERROR_NOT_READY) (void)rp__cuda_status(d, result, "cuStreamQuery");
     return result == CUDA_SUCCESS;
 }
 
-static rp_status stream_wait_event(rp__device *d, rp_stream *s, rp_event *e)
-{
+static rp_status stream_wait_event(rp__device *d, rp_stream *s, rp_event *e) {
     RP_TRY(rp__cuda_enter(d));
     return RP__CU(d, cuStreamWaitEvent(native(s), e->native, 0));
 }
 
-static rp_status event_create(rp__device *d, rp_event *e)
-{
+static rp_status event_create(rp__device *d, rp_event *e) {
     CUevent event = NULL;
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(RP__CU(d, cuEventCreate(&event, e->timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING)));
@@ -312,42 +295,34 @@ static rp_status event_create(rp__device *d, rp_event *e)
     return RP_OK;
 }
 
-static void event_destroy(rp__device *d, rp_event *e)
-{
+static void event_destroy(rp__device *d, rp_event *e) {
     if (e->native && !atomic_load(&d->lost) && rp__cuda_of(d)->cu->cuCtxSetCurrent(rp__cuda_of(d)->ctx) == CUDA_SUCCESS)
         (void)rp__cuda_of(d)->cu->cuEventDestroy(e->native);
     e->native = NULL;
 }
 
-static rp_status event_record(rp__device *d, rp_event *e, rp_stream *s)
-{
+static rp_status event_record(rp__device *d, rp_event *e, rp_stream *s) {
     RP_TRY(rp__cuda_enter(d));
     return RP__CU(d, cuEventRecord(e->native, native(s)));
 }
 
-static rp_status event_synchronize(rp__device *d, rp_event *e)
-{
+static rp_status event_synchronize(rp__device *d, rp_event *e) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(RP__CU(d, cuEventSynchronize(e->native)));
     return rp__error_record_check(d);
 }
 
-static bool event_query(rp__device *d, rp_event *e)
-{
-    if (rp__cuda_enter(d) != RP_OK)
-        return false;
+static bool event_query(rp__device *d, rp_event *e) {
+    if (rp__cuda_enter(d) != RP_OK) return false;
     CUresult result = rp__cuda_of(d)->cu->cuEventQuery(e->native);
-    if (result != CUDA_ERROR_NOT_READY)
-        (void)rp__cuda_status(d, result, "cuEventQuery");
+    if (result != CUDA_ERROR_NOT_READY) (void)rp__cuda_status(d, result, "cuEventQuery");
     return result == CUDA_SUCCESS;
 }
 
-static double event_elapsed_ms(rp__device *d, rp_event *start, rp_event *end)
-{
+static double event_elapsed_ms(rp__device *d, rp_event *start, rp_event *end) {
     const rp__libcuda *cu = rp__cuda_of(d)->cu;
     float ms = -1;
-    if (rp__cuda_enter(d) != RP_OK)
-        return -1;
+    if (rp__cuda_enter(d) != RP_OK) return -1;
     CUresult result = cu->cuEventElapsedTime_v2 ? cu->cuEventElapsedTime_v2(&ms, start->native, end->native)
                                                 : cu->cuEventElapsedTime(&ms, start->native, end->native);
     return rp__cuda_status(d, result, "cuEventElapsedTime") == RP_OK ? (double)ms : -1;
@@ -355,18 +330,15 @@ static double event_elapsed_ms(rp__device *d, rp_event *start, rp_event *end)
 
 /* ---- work ---- */
 
-static rp_status launch(rp__device *d, rp_stream *s, const rp__launch *l)
-{
+static rp_status launch(rp__device *d, rp_stream *s, const rp__launch *l) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(rp__cuda_enqueue(d, s, l));
     return s->capture ? rp__cuda_capture_note(d, s, l) : RP_OK;
 }
 
-rp_status rp__cuda_enqueue(rp__device *d, rp_stream *s, const rp__launch *l)
-{
+rp_status rp__cuda_enqueue(rp__device *d, rp_stream *s, const rp__launch *l) {
     const rp__kernel *k = l->kernel;
-    if (k->kind == RP__KERNEL_CUDA_LIBRARY)
-        return k->enqueue(k, s, l);
+    if (k->kind == RP__KERNEL_CUDA_LIBRARY) return k->enqueue(k, s, l);
     union {
         const uint64_t *words;
         void *param;
@@ -374,51 +346,45 @@ rp_status rp__cuda_enqueue(rp__device *d, rp_stream *s, const rp__launch *l)
     void *params[64] = {all.param};
     if (k->kind == RP__KERNEL_CUDA_USER) { /* one parameter a word; narrower ones lie in its low bytes */
         if (l->n_words > sizeof params / sizeof *params)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a CUDA kernel of a user's op takes at most %zu parameters", l->op,
-                            sizeof params / sizeof *params);
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a CUDA kernel of a user's op takes at most %zu parameters",
+                            l->op, sizeof params / sizeof *params);
         for (uint32_t w = 0; w < l->n_words; w++) {
             all.words = &l->words[w];
             params[w] = all.param;
         }
     }
-    return RP__CU(d, cuLaunchKernel(k->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
-                                    l->shared_bytes, native(s), params, NULL));
+    return RP__CU(d, cuLaunchKernel(k->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1],
+                                    l->block[2], l->shared_bytes, native(s), params, NULL));
 }
 
-static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes)
-{
+static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(rp__capture_forbid(s, "copying from host memory"));
-    if (!bytes)
-        return RP_OK;
+    if (!bytes) return RP_OK;
     RP_TRY(RP__CU(d, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)dst, host, bytes, native(s))));
     /* pageable memory has been staged on return; pinned memory may still be read */
     CUmemorytype type = (CUmemorytype)0;
-    if (rp__cuda_of(d)->cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)host) == CUDA_SUCCESS)
+    if (rp__cuda_of(d)->cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                  (CUdeviceptr)(uintptr_t)host) == CUDA_SUCCESS)
         return RP__CU(d, cuStreamSynchronize(native(s)));
     return RP_OK;
 }
 
-static rp_status copy_out(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes)
-{
+static rp_status copy_out(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(rp__capture_forbid(s, "copying to host memory"));
-    if (bytes)
-        RP_TRY(RP__CU(d, cuMemcpyDtoHAsync(host, (CUdeviceptr)(uintptr_t)src, bytes, native(s))));
+    if (bytes) RP_TRY(RP__CU(d, cuMemcpyDtoHAsync(host, (CUdeviceptr)(uintptr_t)src, bytes, native(s))));
     RP_TRY(RP__CU(d, cuStreamSynchronize(native(s))));
     return rp__error_record_check(d);
 }
 
-static rp_status fill(rp__device *d, rp_stream *s, void *dst, int byte, size_t bytes)
-{
+static rp_status fill(rp__device *d, rp_stream *s, void *dst, int byte, size_t bytes) {
     RP_TRY(rp__cuda_enter(d));
-    if (!bytes)
-        return RP_OK;
+    if (!bytes) return RP_OK;
     return RP__CU(d, cuMemsetD8Async((CUdeviceptr)(uintptr_t)dst, (unsigned char)byte, bytes, native(s)));
 }
 
-static rp_status synchronize(rp__device *d)
-{
+static rp_status synchronize(rp__device *d) {
     RP_TRY(rp__cuda_enter(d));
     RP_TRY(RP__CU(d, cuCtxSynchronize()));
     return rp__error_record_check(d);

@@ -33,7 +33,8 @@ void rp__cuda_unrelax(rp__device *d, CUstreamCaptureMode mode);
 
 /* ---- graph.c */
 rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out);
-rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps, uint32_t *node);
+rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                             uint32_t *node);
 rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on);
 rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s);
 rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t node, const uint64_t *words);
@@ -42,7 +43,8 @@ const rp__launch *rp__cuda_graph_node(const rp__devgraph *g, uint32_t node);
 void rp__cuda_graph_free(rp__devgraph *g);
 rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mode);
 rp_status rp__cuda_capture_end(rp__device *d, rp_stream *s, rp__devgraph **out);
-rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s, const rp__launch *launch); /* after a launch on a capturing stream */
+rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s,
+                                const rp__launch *launch); /* after a launch on a capturing stream */
 
 /* ---- launch.c: puts one launch on a stream, whatever its kind. */
 rp_status rp__cuda_enqueue(rp__device *d, rp_stream *s, const rp__launch *launch);

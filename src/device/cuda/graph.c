@@ -8,7 +8,8 @@
 #include "device/cuda/cuda.h"
 
 typedef struct node {
-    rp__launch *launch; /* a copy; words are what the next launch uses. NULL: foreign node, or copies and fills of a capture */
+    rp__launch
+        *launch; /* a copy; words are what the next launch uses. NULL: foreign node, or copies and fills of a capture */
     CUgraphNode *exits; /* what a successor depends on: one for a kernel, the frontier of a captured library call */
     size_t n_exits;
 } node;
@@ -23,8 +24,7 @@ struct rp__devgraph {
 
 static rp__cuda *state(const rp__devgraph *g) { return rp__cuda_of(g->device); }
 
-static rp__devgraph *graph_struct(rp__device *d)
-{
+static rp__devgraph *graph_struct(rp__device *d) {
     rp__devgraph *g = rp__calloc(1, sizeof *g);
     if (g)
         g->device = d;
@@ -33,13 +33,11 @@ static rp__devgraph *graph_struct(rp__device *d)
     return g;
 }
 
-rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out)
-{
+rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out) {
     *out = NULL;
     RP_TRY(rp__cuda_enter(d));
     rp__devgraph *g = graph_struct(d);
-    if (!g)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!g) return RP_ERROR_OUT_OF_MEMORY;
     rp_status status = RP__CU(d, cuGraphCreate(&g->graph, 0));
     if (status != RP_OK) {
         rp__free(g);
@@ -49,20 +47,15 @@ rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out)
     return RP_OK;
 }
 
-void rp__cuda_graph_free(rp__devgraph *g)
-{
-    if (!g)
-        return;
+void rp__cuda_graph_free(rp__devgraph *g) {
+    if (!g) return;
     rp__cuda *c = state(g);
     if (!atomic_load(&g->device->lost) && c->ctx && c->cu->cuCtxSetCurrent(c->ctx) == CUDA_SUCCESS) {
-        if (g->exec)
-            (void)c->cu->cuGraphExecDestroy(g->exec);
-        if (g->graph)
-            (void)c->cu->cuGraphDestroy(g->graph);
+        if (g->exec) (void)c->cu->cuGraphExecDestroy(g->exec);
+        if (g->graph) (void)c->cu->cuGraphDestroy(g->graph);
     }
     for (size_t k = 0; k < g->n_nodes; k++) {
-        if (g->nodes[k].launch)
-            rp__launch_free(g->nodes[k].launch, true);
+        if (g->nodes[k].launch) rp__launch_free(g->nodes[k].launch, true);
         rp__free(g->nodes[k].exits);
     }
     rp__free(g->nodes);
@@ -71,33 +64,30 @@ void rp__cuda_graph_free(rp__devgraph *g)
 
 size_t rp__cuda_graph_nodes(const rp__devgraph *g) { return g->n_nodes; }
 
-const rp__launch *rp__cuda_graph_node(const rp__devgraph *g, uint32_t k) { return k < g->n_nodes ? g->nodes[k].launch : NULL; }
+const rp__launch *rp__cuda_graph_node(const rp__devgraph *g, uint32_t k) {
+    return k < g->n_nodes ? g->nodes[k].launch : NULL;
+}
 
 /* A table entry with copies of launch and exits. */
-static rp_status table_add(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *exits, size_t n_exits)
-{
-    if (!RP__GROW(&g->nodes, &g->capacity, g->n_nodes + 1))
-        return RP__OOM("nodes of a CUDA graph");
+static rp_status table_add(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *exits, size_t n_exits) {
+    if (!RP__GROW(&g->nodes, &g->capacity, g->n_nodes + 1)) return RP__OOM("nodes of a CUDA graph");
     node *n = &g->nodes[g->n_nodes];
     memset(n, 0, sizeof *n);
     n->exits = rp__alloc((n_exits ? n_exits : 1) * sizeof *exits);
     n->launch = rp__launch_copy(launch, true);
     if (!n->exits || !n->launch) {
         rp__free(n->exits);
-        if (n->launch)
-            rp__launch_free(n->launch, true);
+        if (n->launch) rp__launch_free(n->launch, true);
         return RP__OOM("a node of a CUDA graph");
     }
-    if (n_exits)
-        memcpy(n->exits, exits, n_exits * sizeof *exits);
+    if (n_exits) memcpy(n->exits, exits, n_exits * sizeof *exits);
     n->n_exits = n_exits;
     g->n_nodes++;
     return RP_OK;
 }
 
 /* Kernel parameters from a launch: pointers into `params`, which must outlive the call. */
-static rp_status kernel_params(const rp__launch *l, void *params[64], CUDA_KERNEL_NODE_PARAMS *out)
-{
+static rp_status kernel_params(const rp__launch *l, void *params[64], CUDA_KERNEL_NODE_PARAMS *out) {
     union {
         const uint64_t *words;
         void *param;
@@ -105,7 +95,8 @@ static rp_status kernel_params(const rp__launch *l, void *params[64], CUDA_KERNE
     params[0] = at.param;
     if (l->kernel->kind == RP__KERNEL_CUDA_USER) {
         if (l->n_words > 64)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a CUDA kernel of a user's op takes at most 64 parameters", l->op);
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a CUDA kernel of a user's op takes at most 64 parameters",
+                            l->op);
         for (uint32_t w = 0; w < l->n_words; w++) {
             at.words = &l->words[w];
             params[w] = at.param;
@@ -126,21 +117,20 @@ static rp_status kernel_params(const rp__launch *l, void *params[64], CUDA_KERNE
 
 /* The dependencies of a new node as driver nodes; an edge is programmatic when both ends are our kernels: all of them wait
  * for their predecessors before they touch memory (cuda-frontier: rules of programmatic dependent launch). */
-static rp_status dependencies(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps, CUgraphNode **nodes,
-                              CUgraphEdgeData **edges, size_t *n)
-{
+static rp_status dependencies(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                              CUgraphNode **nodes, CUgraphEdgeData **edges, size_t *n) {
     bool ours = launch->kernel->kind == RP__KERNEL_CUDA && state(g)->programmatic;
     size_t total = 0;
     *n = 0;
     for (size_t k = 0; k < n_deps; k++) {
         if (deps[k] >= g->n_nodes)
-            return rp__fail(RP_ERROR_INTERNAL, "%s: dependency %u of a graph of %zu nodes", launch->op, (unsigned)deps[k], g->n_nodes);
+            return rp__fail(RP_ERROR_INTERNAL, "%s: dependency %u of a graph of %zu nodes", launch->op,
+                            (unsigned)deps[k], g->n_nodes);
         total += g->nodes[deps[k]].n_exits;
     }
     *nodes = rp__alloc((total ? total : 1) * sizeof **nodes);
     *edges = rp__calloc(total ? total : 1, sizeof **edges);
-    if (!*nodes || !*edges)
-        return RP__OOM("dependencies of a CUDA graph node");
+    if (!*nodes || !*edges) return RP__OOM("dependencies of a CUDA graph node");
     for (size_t k = 0; k < n_deps; k++) {
         const node *from = &g->nodes[deps[k]];
         bool both = ours && from->launch && from->launch->kernel->kind == RP__KERNEL_CUDA;
@@ -155,8 +145,8 @@ static rp_status dependencies(rp__devgraph *g, const rp__launch *launch, const u
     return RP_OK;
 }
 
-static rp_status add_kernel(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t n)
-{
+static rp_status add_kernel(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *deps,
+                            const CUgraphEdgeData *edges, size_t n) {
     rp__device *d = g->device;
     const rp__libcuda *cu = state(g)->cu;
     void *params[64];
@@ -176,7 +166,8 @@ static rp_status add_kernel(rp__devgraph *g, const rp__launch *launch, const CUg
         p.kernel.blockDimZ = kernel.blockDimZ;
         p.kernel.sharedMemBytes = kernel.sharedMemBytes;
         p.kernel.kernelParams = params;
-        RP_TRY(rp__cuda_status(d, cu->cuGraphAddNode(&made, g->graph, deps, n ? edges : NULL, n, &p), "cuGraphAddNode"));
+        RP_TRY(
+            rp__cuda_status(d, cu->cuGraphAddNode(&made, g->graph, deps, n ? edges : NULL, n, &p), "cuGraphAddNode"));
     } else {
         RP_TRY(RP__CU(d, cuGraphAddKernelNode(&made, g->graph, deps, n, &kernel)));
     }
@@ -184,20 +175,19 @@ static rp_status add_kernel(rp__devgraph *g, const rp__launch *launch, const CUg
 }
 
 /* A library call is captured into the graph behind its dependencies. */
-static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *deps, size_t n)
-{
+static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *deps, size_t n) {
     rp__device *d = g->device;
     rp__cuda *c = state(g);
     if (!c->cu->cuStreamBeginCaptureToGraph || !c->cu->cuStreamGetCaptureInfo)
-        return rp__fail(RP_ERROR_UNAVAILABLE, "%s: library calls in graphs need a CUDA driver of 12.3 or later", launch->op);
+        return rp__fail(RP_ERROR_UNAVAILABLE, "%s: library calls in graphs need a CUDA driver of 12.3 or later",
+                        launch->op);
     rp__lock(&c->lock);
-    if (!c->side_stream)
-        c->side_stream = rp_stream_new(d->id);
+    if (!c->side_stream) c->side_stream = rp_stream_new(d->id);
     rp_stream *side = c->side_stream;
     rp__unlock(&c->lock);
-    if (!side || !side->native)
-        return rp__fail(RP_ERROR_DRIVER, "%s: no side stream for captures", launch->op);
-    RP_TRY(RP__CU(d, cuStreamBeginCaptureToGraph(side->native, g->graph, deps, NULL, n, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)));
+    if (!side || !side->native) return rp__fail(RP_ERROR_DRIVER, "%s: no side stream for captures", launch->op);
+    RP_TRY(RP__CU(
+        d, cuStreamBeginCaptureToGraph(side->native, g->graph, deps, NULL, n, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)));
     rp_status status = launch->kernel->enqueue(launch->kernel, side, launch);
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
@@ -206,32 +196,31 @@ static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CU
     const CUgraphEdgeData *edges = NULL;
     size_t n_exits = 0;
     if (status == RP_OK)
-        status = rp__cuda_status(d, c->cu->cuStreamGetCaptureInfo(side->native, &capturing, &id, &same, &exits, &edges, &n_exits),
-                                 "cuStreamGetCaptureInfo");
-    if (status == RP_OK)
-        status = table_add(g, launch, exits, n_exits);
+        status = rp__cuda_status(
+            d, c->cu->cuStreamGetCaptureInfo(side->native, &capturing, &id, &same, &exits, &edges, &n_exits),
+            "cuStreamGetCaptureInfo");
+    if (status == RP_OK) status = table_add(g, launch, exits, n_exits);
     CUresult ended = c->cu->cuStreamEndCapture(side->native, &same);
     return status != RP_OK ? status : rp__cuda_status(d, ended, "cuStreamEndCapture");
 }
 
-rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps, uint32_t *out)
-{
+rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                             uint32_t *out) {
     CUgraphNode *nodes = NULL;
     CUgraphEdgeData *edges = NULL;
     size_t n = 0;
     RP_TRY(rp__cuda_enter(g->device));
     rp_status status = dependencies(g, launch, deps, n_deps, &nodes, &edges, &n);
     if (status == RP_OK)
-        status = launch->kernel->kind == RP__KERNEL_CUDA_LIBRARY ? add_library(g, launch, nodes, n) : add_kernel(g, launch, nodes, edges, n);
+        status = launch->kernel->kind == RP__KERNEL_CUDA_LIBRARY ? add_library(g, launch, nodes, n)
+                                                                 : add_kernel(g, launch, nodes, edges, n);
     rp__free(nodes);
     rp__free(edges);
-    if (status == RP_OK && out)
-        *out = (uint32_t)(g->n_nodes - 1);
+    if (status == RP_OK && out) *out = (uint32_t)(g->n_nodes - 1);
     return status;
 }
 
-rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on)
-{
+rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
     rp__device *d = g->device;
     RP_TRY(rp__cuda_enter(d));
     if (g->exec) {
@@ -249,20 +238,18 @@ rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on)
     rp_status status = RP__CU(d, cuGraphInstantiateWithParams(&g->exec, g->graph, &p));
     rp__cuda_unrelax(d, mode);
     if (status == RP_OK && p.result_out != CUDA_GRAPH_INSTANTIATE_SUCCESS)
-        status = rp__fail(RP_ERROR_DRIVER, "cuGraphInstantiateWithParams on cuda:%d: result %d", (int)d->id.index, (int)p.result_out);
+        status = rp__fail(RP_ERROR_DRIVER, "cuGraphInstantiateWithParams on cuda:%d: result %d", (int)d->id.index,
+                          (int)p.result_out);
     return status;
 }
 
-rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s)
-{
+rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s) {
     RP_TRY(rp__cuda_enter(g->device));
-    if (RP__UNLIKELY(!g->exec))
-        return rp__fail(RP_ERROR_STATE, "a CUDA graph is launched before it was instantiated");
+    if (RP__UNLIKELY(!g->exec)) return rp__fail(RP_ERROR_STATE, "a CUDA graph is launched before it was instantiated");
     return rp__cuda_status(g->device, state(g)->cu->cuGraphLaunch(g->exec, s->native), "cuGraphLaunch");
 }
 
-rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *words)
-{
+rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *words) {
     rp__device *d = g->device;
     RP_TRY(rp__cuda_enter(d));
     if (k >= g->n_nodes || !g->nodes[k].launch || g->nodes[k].launch->kernel->kind == RP__KERNEL_CUDA_LIBRARY)
@@ -276,22 +263,19 @@ rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *
     CUDA_KERNEL_NODE_PARAMS kernel;
     memcpy(own.out, words, l->n_words * sizeof *words);
     RP_TRY(kernel_params(l, params, &kernel));
-    if (g->exec)
-        return RP__CU(d, cuGraphExecKernelNodeSetParams(g->exec, g->nodes[k].exits[0], &kernel));
+    if (g->exec) return RP__CU(d, cuGraphExecKernelNodeSetParams(g->exec, g->nodes[k].exits[0], &kernel));
     return RP__CU(d, cuGraphKernelNodeSetParams(g->nodes[k].exits[0], &kernel));
 }
 
 /* ---- capture ---- */
 
-rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mode)
-{
+rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mode) {
     static const CUstreamCaptureMode modes[] = {[RP_CAPTURE_THREAD_LOCAL] = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                 [RP_CAPTURE_GLOBAL] = CU_STREAM_CAPTURE_MODE_GLOBAL,
                                                 [RP_CAPTURE_RELAXED] = CU_STREAM_CAPTURE_MODE_RELAXED};
     RP_TRY(rp__cuda_enter(d));
     rp__devgraph *g = graph_struct(d);
-    if (!g)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!g) return RP_ERROR_OUT_OF_MEMORY;
     rp_status status = RP__CU(d, cuStreamBeginCapture(s->native, modes[mode]));
     if (status != RP_OK) {
         rp__free(g);
@@ -301,8 +285,7 @@ rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mo
     return RP_OK;
 }
 
-rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s, const rp__launch *launch)
-{
+rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s, const rp__launch *launch) {
     rp__cuda *c = rp__cuda_of(d);
     rp__devgraph *g = s->capture->native;
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -318,16 +301,13 @@ rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s, const rp__launch *l
     return table_add(g, launch, last, n);
 }
 
-rp_status rp__cuda_capture_end(rp__device *d, rp_stream *s, rp__devgraph **out)
-{
+rp_status rp__cuda_capture_end(rp__device *d, rp_stream *s, rp__devgraph **out) {
     rp__devgraph *g = s->capture->native;
     s->capture->native = NULL;
     *out = NULL;
     rp_status status = rp__cuda_enter(d);
-    if (status == RP_OK)
-        status = RP__CU(d, cuStreamEndCapture(s->native, &g->graph));
-    if (status == RP_OK && !g->graph)
-        status = rp__fail(RP_ERROR_CAPTURE, "the capture gave no graph");
+    if (status == RP_OK) status = RP__CU(d, cuStreamEndCapture(s->native, &g->graph));
+    if (status == RP_OK && !g->graph) status = rp__fail(RP_ERROR_CAPTURE, "the capture gave no graph");
     if (status != RP_OK) {
         rp__cuda_graph_free(g);
         return status;

@@ -308,8 +308,7 @@ static void add_load(const emitter *e, const rp__node *n, const char *guard) {
     rp__text_puts(e->out, ";");
 }
 
-static void add_iota(const emitter *e, unsigned a)
-{
+static void add_iota(const emitter *e, unsigned a) {
     rp__text_add(e->out, "(rp_i64)p.w[%u] + (rp_i64)(", e->words.address + a);
     add_offset(e, a);
     rp__text_puts(e->out, ")");
@@ -750,6 +749,10 @@ static void emit_pointwise_body(const emitter *e, const char *guard, bool many) 
         }
 }
 
+/* The loads of all of a thread's vectors are issued before anything is computed, so that they are in flight together; only a
+ * one-dim space has a cheap address for that. */
+static bool loads_early(const emitter *e) { return e->n_dims == 1 && e->c->vector > 1; }
+
 /* A thread takes vectors blockIdx * 256 * unroll + u * 256 + threadIdx, u < unroll. */
 static void emit_pointwise(const emitter *e, const char *name) {
     const rp__dag *d = e->dag;
@@ -763,9 +766,8 @@ static void emit_pointwise(const emitter *e, const char *name) {
     rp__text_add(e->out, "    const %s points = (%s)p.w[%u];\n", index, index, extra_word(e, RP__CUDA_WORD_POINTS));
     rp__text_add(e->out, "    const %s first = ((%s)blockIdx.x * %u + (%s)threadIdx.x) * %u;\n", index, index,
                  RP__CUDA_BLOCK * unroll, index, vector);
-    /* loads of all vectors first, so that they are in flight together; only the one-dim space has a cheap address for that */
     char at[64];
-    bool early = e->n_dims == 1 && vector > 1;
+    bool early = loads_early(e);
     if (early) {
         (void)snprintf(at, sizeof at, "first + (%s)u * %u", index, RP__CUDA_BLOCK * vector);
         char guard[96];
@@ -1264,6 +1266,9 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         return RP__OOM("CUDA source of a kernel");
     }
     e.recompute = c->template_ != RP__CUDA_ROW;
+    if (c->template_ == RP__CUDA_ROW_LOOP || c->template_ == RP__CUDA_PARTIAL_ROW ||
+        (c->template_ == RP__CUDA_POINTWISE && !loads_early(&e)))
+        e.at = "[j]";
     find_levels(&e);
     find_places(&e);
     switch ((rp__cuda_template)c->template_) {
@@ -1274,7 +1279,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_PARTIAL_ROW: emit_partial_row(&e, name, needed); break;
     case RP__CUDA_PARTIAL_COLUMN: emit_column(&e, name, needed, true); break;
     case RP__CUDA_FINISH: emit_finish(&e, name); break;
-    case RP__CUDA_MANY: emit_many(&e, name, c->reserved); break;
+    case RP__CUDA_MANY: emit_many(&e, name, c->problems); break;
     }
     rp__arena_free(&arena);
     return out->failed ? RP__OOM("CUDA source of a kernel") : RP_OK;

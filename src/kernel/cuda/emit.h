@@ -32,8 +32,8 @@ typedef struct rp__cuda_class {
     uint8_t groups; /* ROW */
     uint8_t wide;   /* 64-bit element offsets */
     uint8_t n_draws;
-    uint16_t threads; /* ROW: threads a row; COLUMN: threads down a column */
-    uint16_t reserved;
+    uint16_t threads;  /* ROW: threads a row; COLUMN: threads down a column */
+    uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE) or the inner dims (rows) */
     uint64_t unit;      /* stride 1 and aligned for whole vectors */
     uint64_t broadcast; /* stride 0 */

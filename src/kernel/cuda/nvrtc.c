@@ -23,21 +23,19 @@ static rp__nvrtc_stats stats;
 static const rp__libnvrtc *nvrtc; /* NULL until it was needed */
 static char version[VERSION_BYTES];
 
-rp__nvrtc_stats rp__nvrtc_statistics(void)
-{
+rp__nvrtc_stats rp__nvrtc_statistics(void) {
     rp__lock(&lock);
     rp__nvrtc_stats s = stats;
     rp__unlock(&lock);
     return s;
 }
 
-static rp_status need_nvrtc(void)
-{
-    if (nvrtc)
-        return RP_OK;
+static rp_status need_nvrtc(void) {
+    if (nvrtc) return RP_OK;
     const rp__libnvrtc *found = rp__libnvrtc_get();
     if (!found)
-        return rp__fail(RP_ERROR_UNAVAILABLE, "no CUDA compiler: libnvrtc could not be loaded (`reprise doctor` says why)");
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "no CUDA compiler: libnvrtc could not be loaded (`reprise doctor` says why)");
     int major = 0, minor = 0;
     (void)found->nvrtcVersion(&major, &minor);
     (void)snprintf(version, sizeof version, "%d.%d", major, minor);
@@ -46,30 +44,26 @@ static rp_status need_nvrtc(void)
 }
 
 /* sm_<arch>, or the newest that this NVRTC knows: newer devices run it if the cubin's major version fits. */
-static rp_status architecture(const rp__device *d, char out[32])
-{
+static rp_status architecture(const rp__device *d, char out[32]) {
     int n = 0, best = d->arch, all[64];
-    if (nvrtc->nvrtcGetNumSupportedArchs(&n) == NVRTC_SUCCESS && n > 0 && n <= 64 && nvrtc->nvrtcGetSupportedArchs(all) == NVRTC_SUCCESS) {
+    if (nvrtc->nvrtcGetNumSupportedArchs(&n) == NVRTC_SUCCESS && n > 0 && n <= 64 &&
+        nvrtc->nvrtcGetSupportedArchs(all) == NVRTC_SUCCESS) {
         best = 0;
         for (int k = 0; k < n; k++)
-            if (all[k] <= d->arch && all[k] > best)
-                best = all[k];
+            if (all[k] <= d->arch && all[k] > best) best = all[k];
     }
-    if (best == 0)
-        return rp__fail(RP_ERROR_UNAVAILABLE, "NVRTC %s knows no architecture for sm_%d", version, d->arch);
+    if (best == 0) return rp__fail(RP_ERROR_UNAVAILABLE, "NVRTC %s knows no architecture for sm_%d", version, d->arch);
     (void)snprintf(out, 32, "-arch=sm_%d", best);
     return RP_OK;
 }
 
-static uint64_t now_us(void)
-{
+static uint64_t now_us(void) {
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-static rp_status compile_error(nvrtcProgram program, const char *name, nvrtcResult result)
-{
+static rp_status compile_error(nvrtcProgram program, const char *name, nvrtcResult result) {
     size_t bytes = 0;
     char *log = NULL;
     if (program && nvrtc->nvrtcGetProgramLogSize(program, &bytes) == NVRTC_SUCCESS && bytes > 1)
@@ -83,8 +77,7 @@ static rp_status compile_error(nvrtcProgram program, const char *name, nvrtcResu
 }
 
 /* The cubin of the whole text, from rp__alloc. */
-static rp_status compile(const rp__device *d, const char *text, const char *name, void **cubin, size_t *bytes)
-{
+static rp_status compile(const rp__device *d, const char *text, const char *name, void **cubin, size_t *bytes) {
     char arch[32];
     nvrtcProgram program = NULL;
     RP_TRY(need_nvrtc());
@@ -94,8 +87,7 @@ static rp_status compile(const rp__device *d, const char *text, const char *name
     nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, text, name, 0, NULL, NULL);
     if (result == NVRTC_SUCCESS)
         result = nvrtc->nvrtcCompileProgram(program, (int)(sizeof options / sizeof *options), options);
-    if (result == NVRTC_SUCCESS)
-        result = nvrtc->nvrtcGetCUBINSize(program, bytes);
+    if (result == NVRTC_SUCCESS) result = nvrtc->nvrtcGetCUBINSize(program, bytes);
     rp_status status = RP_OK;
     *cubin = NULL;
     if (result == NVRTC_SUCCESS) {
@@ -105,10 +97,8 @@ static rp_status compile(const rp__device *d, const char *text, const char *name
         else
             result = nvrtc->nvrtcGetCUBIN(program, *cubin);
     }
-    if (status == RP_OK && result != NVRTC_SUCCESS)
-        status = compile_error(program, name, result);
-    if (program)
-        (void)nvrtc->nvrtcDestroyProgram(&program);
+    if (status == RP_OK && result != NVRTC_SUCCESS) status = compile_error(program, name, result);
+    if (program) (void)nvrtc->nvrtcDestroyProgram(&program);
     if (status != RP_OK) {
         rp__free(*cubin);
         *cubin = NULL;
@@ -119,39 +109,32 @@ static rp_status compile(const rp__device *d, const char *text, const char *name
     return RP_OK;
 }
 
-static void destroy(rp__kernel *k)
-{
+static void destroy(rp__kernel *k) {
     char *name;
     memcpy(&name, &k->name, sizeof name);
     rp__free(name);
     rp__free(k); /* its module stays loaded: graphs may still hold the function, and keys repeat */
 }
 
-static rp_status load(rp__device *d, const void *cubin, const char *name, CUfunction *out)
-{
+static rp_status load(rp__device *d, const void *cubin, const char *name, CUfunction *out) {
     CUlibrary library = NULL;
     CUkernel kernel = NULL;
     CUstreamCaptureMode mode = rp__cuda_relax(d);
     rp_status status = RP__CU(d, cuLibraryLoadData(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
-    if (status == RP_OK)
-        status = RP__CU(d, cuLibraryGetKernel(&kernel, library, name));
-    if (status == RP_OK)
-        status = RP__CU(d, cuKernelGetFunction(out, kernel));
+    if (status == RP_OK) status = RP__CU(d, cuLibraryGetKernel(&kernel, library, name));
+    if (status == RP_OK) status = RP__CU(d, cuKernelGetFunction(out, kernel));
     if (status == RP_OK && rp__cuda_of(d)->cu->cuFuncLoad) /* now, since a first launch inside a capture could not */
         status = RP__CU(d, cuFuncLoad(*out));
-    if (status != RP_OK && library)
-        (void)rp__cuda_of(d)->cu->cuLibraryUnload(library);
+    if (status != RP_OK && library) (void)rp__cuda_of(d)->cu->cuLibraryUnload(library);
     rp__cuda_unrelax(d, mode);
     return status;
 }
 
-static rp_status from_disk(rp__device *d, rp__hash key, const char *name, CUfunction *out, bool *found)
-{
+static rp_status from_disk(rp__device *d, rp__hash key, const char *name, CUfunction *out, bool *found) {
     void *entry = NULL;
     size_t bytes = 0;
     *found = false;
-    if (!rp__disk_cache_get(key, "cubin", &entry, &bytes))
-        return RP_OK;
+    if (!rp__disk_cache_get(key, "cubin", &entry, &bytes)) return RP_OK;
     const char *text = entry;
     bool fits = bytes > VERSION_BYTES && (!nvrtc || strncmp(text, version, VERSION_BYTES) == 0);
     if (fits && load(d, text + VERSION_BYTES, name, out) == RP_OK) {
@@ -169,12 +152,10 @@ static rp_status from_disk(rp__device *d, rp__hash key, const char *name, CUfunc
     return RP_OK;
 }
 
-static rp_status make(rp__device *d, rp__hash key, const char *text, const char *name, CUfunction *out)
-{
+static rp_status make(rp__device *d, rp__hash key, const char *text, const char *name, CUfunction *out) {
     bool found;
     RP_TRY(from_disk(d, key, name, out, &found));
-    if (found)
-        return RP_OK;
+    if (found) return RP_OK;
     void *cubin = NULL;
     size_t bytes = 0;
     RP_TRY(compile(d, text, name, &cubin, &bytes));
@@ -190,8 +171,8 @@ static rp_status make(rp__device *d, rp__hash key, const char *text, const char 
     return status;
 }
 
-rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, rp__kernel_kind kind, rp__kernel **out)
-{
+rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, rp__kernel_kind kind,
+                           rp__kernel **out) {
     *out = NULL;
     RP_TRY(rp__cuda_enter(d));
     rp__text text = {0};
@@ -230,8 +211,7 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
             k->destroy = destroy;
         }
     }
-    if (k)
-        *out = rp__kernel_retain(k);
+    if (k) *out = rp__kernel_retain(k);
     rp__unlock(&lock);
     rp__text_free(&text);
     return status;
