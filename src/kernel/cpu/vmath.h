@@ -523,7 +523,8 @@ RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
  * f32: x + x P(x^2) below 1 (P about the middle of its range); above, 1 - e^-(x^2 + h(x)), where
  * h = -log(e^(x^2) erfc x) varies slowly; what the sum of the exponent lost is put back to first order. */
 RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
-    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 1.1875f, u = z - 0x1.e1cp-2f;
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 1.1875f,
+             u = z - 0x1.e1cp-2f;
     rp__vf32 p = (-0x1.4383fap-17f * u + 0x1.52f994p-14f) * u - 0x1.2da4ep-11f;
     p = ((p * u + 0x1.d32824p-9f) * u - 0x1.3261b8p-6f) * u + 0x1.4bf9c2p-4f;
     p = (p * u - 0x1.24abeep-2f) * u - 0x1.ac93fep-6f;

@@ -54,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     rp_grid_wait();
     RP_T *y = (RP_T *)p.w[0], *x = (RP_T *)p.w[1], *w = (RP_T *)p.w[2];
     for (rp_i64 k0 = 0; k0 < K; k0 += RP_TK) {
-        for (int e = (int)threadIdx.x; e < RP_TM * RP_TK; e += 256) { /* the row operand: w forward and for dx, dy for dw */
+        for (int e = (int)threadIdx.x; e < RP_TM * RP_TK;
+             e += 256) { /* the row operand: w forward and for dx, dy for dw */
             const rp_i64 m = m0 + e / RP_TK;
             rp_i64 k = k0 + e % RP_TK, at[RP_S];
             RP_ACC v = 0;
@@ -78,7 +79,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             }
             sa[e / RP_TK][e % RP_TK] = v;
         }
-        for (int e = (int)threadIdx.x; e < RP_TN * RP_TK; e += 256) { /* the column operand: x forward and for dw, dy for dx */
+        for (int e = (int)threadIdx.x; e < RP_TN * RP_TK;
+             e += 256) { /* the column operand: x forward and for dw, dy for dx */
             rp_i64 n = n0 + e % RP_TN, k = k0 + e / RP_TN, at[RP_S], r[RP_S];
             RP_ACC v = 0;
             int ok = n < N && k < K;
@@ -88,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
                 rp_split(&p, &k, RP_KERNEL, r);
                 rp_i64 o = n * RP_STRIDE(0, 0) + (g * og + k) * RP_STRIDE(0, 1);
                 _Pragma("unroll") for (int d = 0; d < RP_S; d++) {
-                    const rp_i64 top = at[d] + RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d), step = RP_SIZE(RP_STEP, d);
+                    const rp_i64 top = at[d] + RP_SIZE(RP_PAD, d) - r[d] * RP_SIZE(RP_DIL, d),
+                                 step = RP_SIZE(RP_STEP, d);
                     ok = ok && top >= 0 && top % step == 0 && top / step < RP_SIZE(RP_OUT, d);
                     o += top / step * RP_STRIDE(0, 2 + d);
                 }
@@ -124,33 +127,32 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         }
         rp_barrier();
     }
-    _Pragma("unroll") for (int i = 0; i < 2; i++)
-        _Pragma("unroll") for (int j = 0; j < 2; j++) {
-            const rp_i64 m = m0 + ty + 16 * i;
-            rp_i64 n = n0 + tx + 16 * j, at[RP_S];
-            if (m >= M || n >= N) continue;
-            RP_ACC v = acc[i][j];
+    _Pragma("unroll") for (int i = 0; i < 2; i++) _Pragma("unroll") for (int j = 0; j < 2; j++) {
+        const rp_i64 m = m0 + ty + 16 * i;
+        rp_i64 n = n0 + tx + 16 * j, at[RP_S];
+        if (m >= M || n >= N) continue;
+        RP_ACC v = acc[i][j];
 #if RP_KIND == 0
-            rp_split(&p, &n, RP_OUT, at);
-            rp_i64 o = n * RP_STRIDE(0, 0) + (g * og + m) * RP_STRIDE(0, 1);
-            _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(0, 2 + d);
+        rp_split(&p, &n, RP_OUT, at);
+        rp_i64 o = n * RP_STRIDE(0, 0) + (g * og + m) * RP_STRIDE(0, 1);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(0, 2 + d);
 #if RP_BIAS
-            v = v + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (rp_i64)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
+        v = v + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (rp_i64)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
 #endif
 #if RP_RELU
-            v = v < 0 ? (RP_ACC)0 : v;
+        v = v < 0 ? (RP_ACC)0 : v;
 #endif
-            y[o] = RP_STORE(v);
+        y[o] = RP_STORE(v);
 #elif RP_KIND == 1
-            rp_split(&p, &n, RP_IN, at);
-            rp_i64 o = n * RP_STRIDE(1, 0) + (g * cg + m) * RP_STRIDE(1, 1);
-            _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(1, 2 + d);
-            x[o] = RP_STORE(v);
+        rp_split(&p, &n, RP_IN, at);
+        rp_i64 o = n * RP_STRIDE(1, 0) + (g * cg + m) * RP_STRIDE(1, 1);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(1, 2 + d);
+        x[o] = RP_STORE(v);
 #else
-            rp_split(&p, &n, RP_KERNEL, at);
-            rp_i64 o = (g * og + m) * RP_STRIDE(2, 0) + n * RP_STRIDE(2, 1);
-            _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(2, 2 + d);
-            w[o] = RP_STORE(v);
+        rp_split(&p, &n, RP_KERNEL, at);
+        rp_i64 o = (g * og + m) * RP_STRIDE(2, 0) + n * RP_STRIDE(2, 1);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(2, 2 + d);
+        w[o] = RP_STORE(v);
 #endif
-        }
+    }
 }

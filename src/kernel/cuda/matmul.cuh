@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         bb += i * (rp_i64)p.w[17 + 4 * d];
     }
     RP_ACC acc[RP_TM / 16][RP_TN / 16];
-    _Pragma("unroll") for (int i = 0; i < RP_TM / 16; i++)
-        _Pragma("unroll") for (int j = 0; j < RP_TN / 16; j++) acc[i][j] = 0;
+    _Pragma("unroll") for (int i = 0; i < RP_TM / 16; i++) _Pragma("unroll") for (int j = 0; j < RP_TN / 16; j++)
+        acc[i][j] = 0;
     rp_launch_dependents();
     rp_grid_wait();
     RP_T *out = (RP_T *)p.w[0] + ob;
@@ -61,17 +61,16 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         }
         rp_barrier();
     }
-    _Pragma("unroll") for (int i = 0; i < RP_TM / 16; i++)
-        _Pragma("unroll") for (int j = 0; j < RP_TN / 16; j++) {
-            const rp_i64 m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
-            if (m >= M || n >= N) continue;
-            RP_ACC x = acc[i][j];
+    _Pragma("unroll") for (int i = 0; i < RP_TM / 16; i++) _Pragma("unroll") for (int j = 0; j < RP_TN / 16; j++) {
+        const rp_i64 m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
+        if (m >= M || n >= N) continue;
+        RP_ACC x = acc[i][j];
 #if RP_BIAS
-            x = x + RP_LOAD(((const RP_T *)p.w[3])[n * (rp_i64)p.w[13]]);
+        x = x + RP_LOAD(((const RP_T *)p.w[3])[n * (rp_i64)p.w[13]]);
 #endif
 #if RP_RELU
-            x = x < 0 ? (RP_ACC)0 : x;
+        x = x < 0 ? (RP_ACC)0 : x;
 #endif
-            out[m * om + n * on] = RP_STORE(x);
-        }
+        out[m * om + n * on] = RP_STORE(x);
+    }
 }
