@@ -333,6 +333,4 @@ static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *c
     return status;
 }
 
-static rp__layer autograd_layer = {autograd_handle};
-
-__attribute__((constructor)) static void record_install(void) { rp__layer_default(RP__LAYER_AUTOGRAD, &autograd_layer); }
+rp__layer rp__autograd_layer = {autograd_handle};
