@@ -57,19 +57,118 @@ static uint64_t bits_f64(double f) {
 
 /* Values at which some function changes its branch, overflows, underflows or is exact; their neighbours are taken too. */
 static const double edges[] = {
-    0.0,       0x1p-1074, 0x1p-1022, 0x1p-149,   0x1p-126,  0x1p-60,    0x1p-54,  0x1p-53,   0x1p-28,  0x1p-27,
-    0x1p-25,   0x1p-24,   0x1p-12,   0.25,       0.414213562373095,     0.468,    0.5,       0.70710678118654752,
-    0.85,      1.0,       1.1875,    1.41421356237309505,   1.5,        2.0,      2.41421356237309505,  2.5,
-    3.0,       3.919,     4.0,       5.863,      6.0,       9.01,       9.5,      10.0546,   16.6,     17.33,
-    18.0,      19.06,     22.0,      26.543,     27.226,    27.5,       37.4,     38.0,      65504.0,  65519.99,
-    65520.0,   65536.0,   87.3365,   88.0,       88.72283,  88.7228391, 89.0,     89.4159,   103.2789, 103.972,
-    104.0,     126.0,     127.0,     128.0,      129.0,     149.0,      150.0,    151.0,     708.396,  709.782712893384,
-    710.0,     710.47586, 711.0,     744.44,     745.133,   746.0,      1022.0,   1023.0,    1024.0,   1074.0,
-    1075.0,    1076.0,    0x1p20,    0x1p22,     0x1p23,    0x1p24,     0x1p31,   0x1p32,    0x1p51,   0x1p52,
-    0x1p53,    0x1p62,    0x1p63,    0x1p64,     0x1p100,   0x1p127,    FLT_MAX,  0x1p1000,  0x1p1023, DBL_MAX,
-    INFINITY,  NAN,       1.5707963267948966,    0.78539816339744831,   3.1415926535897931,  4.7123889803846899,
-    6.2831853071795862,   0x1.6ac5b262ca1ffp+849 /* of doubles the nearest to a multiple of pi/2 */,
-    0x1.921fb6p+0, 0x1.2d97c8p+1, 0x1.5e2144p+76 /* and of floats */, 65.5, 1e5, 1e10, 1e22, 1e300,
+    0.0,
+    0x1p-1074,
+    0x1p-1022,
+    0x1p-149,
+    0x1p-126,
+    0x1p-60,
+    0x1p-54,
+    0x1p-53,
+    0x1p-28,
+    0x1p-27,
+    0x1p-25,
+    0x1p-24,
+    0x1p-12,
+    0.25,
+    0.414213562373095,
+    0.468,
+    0.5,
+    0.70710678118654752,
+    0.85,
+    1.0,
+    1.1875,
+    1.41421356237309505,
+    1.5,
+    2.0,
+    2.41421356237309505,
+    2.5,
+    3.0,
+    3.919,
+    4.0,
+    5.863,
+    6.0,
+    9.01,
+    9.5,
+    10.0546,
+    16.6,
+    17.33,
+    18.0,
+    19.06,
+    22.0,
+    26.543,
+    27.226,
+    27.5,
+    37.4,
+    38.0,
+    65504.0,
+    65519.99,
+    65520.0,
+    65536.0,
+    87.3365,
+    88.0,
+    88.72283,
+    88.7228391,
+    89.0,
+    89.4159,
+    103.2789,
+    103.972,
+    104.0,
+    126.0,
+    127.0,
+    128.0,
+    129.0,
+    149.0,
+    150.0,
+    151.0,
+    708.396,
+    709.782712893384,
+    710.0,
+    710.47586,
+    711.0,
+    744.44,
+    745.133,
+    746.0,
+    1022.0,
+    1023.0,
+    1024.0,
+    1074.0,
+    1075.0,
+    1076.0,
+    0x1p20,
+    0x1p22,
+    0x1p23,
+    0x1p24,
+    0x1p31,
+    0x1p32,
+    0x1p51,
+    0x1p52,
+    0x1p53,
+    0x1p62,
+    0x1p63,
+    0x1p64,
+    0x1p100,
+    0x1p127,
+    FLT_MAX,
+    0x1p1000,
+    0x1p1023,
+    DBL_MAX,
+    INFINITY,
+    NAN,
+    1.5707963267948966,
+    0.78539816339744831,
+    3.1415926535897931,
+    4.7123889803846899,
+    6.2831853071795862,
+    0x1.6ac5b262ca1ffp+849 /* of doubles the nearest to a multiple of pi/2 */,
+    0x1.921fb6p+0,
+    0x1.2d97c8p+1,
+    0x1.5e2144p+76 /* and of floats */,
+    65.5,
+    1e5,
+    1e10,
+    1e22,
+    1e300,
 };
 enum { EDGES = sizeof edges / sizeof edges[0] };
 
@@ -89,8 +188,10 @@ static float *sample_f32(size_t n, uint64_t seed) {
     for (; k < n; k++) {
         static const float range[] = {1, 2, 8, 20, 110, 1000};
         uint64_t r = random_bits();
-        if (k & 1) x[k] = float_of((uint32_t)(r & 0x807fffff) | (uint32_t)(k >> 1 & 255) << 23);
-        else x[k] = (float)((double)(int64_t)r * 0x1p-63 * (double)range[(k >> 1) % 6]);
+        if (k & 1)
+            x[k] = float_of((uint32_t)(r & 0x807fffff) | (uint32_t)(k >> 1 & 255) << 23);
+        else
+            x[k] = (float)((double)(int64_t)r * 0x1p-63 * (double)range[(k >> 1) % 6]);
     }
     return x;
 }
@@ -109,8 +210,10 @@ static double *sample_f64(size_t n, uint64_t seed) {
     for (; k < n; k++) {
         static const double range[] = {1, 2, 8, 30, 750, 1e5};
         uint64_t r = random_bits();
-        if (k & 1) x[k] = double_of((r & 0x800fffffffffffff) | (uint64_t)(k >> 1 & 2047) << 52);
-        else x[k] = (double)(int64_t)r * 0x1p-63 * range[(k >> 1) % 6];
+        if (k & 1)
+            x[k] = double_of((r & 0x800fffffffffffff) | (uint64_t)(k >> 1 & 2047) << 52);
+        else
+            x[k] = (double)(int64_t)r * 0x1p-63 * range[(k >> 1) % 6];
     }
     return x;
 }
@@ -120,8 +223,10 @@ static float *second_f32(const float *x, size_t n, uint64_t seed) {
     for (size_t i = EDGES * 34; i < n; i += 2) {
         double l = log2(fabs((double)x[i]));
         uint64_t r = random_bits();
-        if (i & 2) y[i] = (float)((double)(int64_t)r * 0x1p-63 * (l != 0 && isfinite(l) ? 152 / l : 3));
-        else y[i] = x[i] * (float)(int32_t)(r >> 40) * 0x1p-22f;
+        if (i & 2)
+            y[i] = (float)((double)(int64_t)r * 0x1p-63 * (l != 0 && isfinite(l) ? 152 / l : 3));
+        else
+            y[i] = x[i] * (float)(int32_t)(r >> 40) * 0x1p-22f;
     }
     for (size_t i = 0; i < EDGES * 34; i++) y[i] = y[(i * 2654435761u) % (EDGES * 34)];
     for (size_t i = EDGES * 34 + 1; i < EDGES * 400; i += 2) { /* special with special, and whole exponents */
@@ -135,8 +240,10 @@ static double *second_f64(const double *x, size_t n, uint64_t seed) {
     for (size_t i = EDGES * 34; i < n; i += 2) {
         double l = log2(fabs(x[i]));
         uint64_t r = random_bits();
-        if (i & 2) y[i] = (double)(int64_t)r * 0x1p-63 * (l != 0 && isfinite(l) ? 1085 / l : 3);
-        else y[i] = x[i] * (double)(int64_t)(r >> 20) * 0x1p-42;
+        if (i & 2)
+            y[i] = (double)(int64_t)r * 0x1p-63 * (l != 0 && isfinite(l) ? 1085 / l : 3);
+        else
+            y[i] = x[i] * (double)(int64_t)(r >> 20) * 0x1p-42;
     }
     for (size_t i = 0; i < EDGES * 34; i++) y[i] = y[(i * 2654435761u) % (EDGES * 34)];
     for (size_t i = EDGES * 34 + 1; i < EDGES * 400; i += 2) {
@@ -191,7 +298,7 @@ static const struct {
     VMATH_UNARY(X)
 #undef X
 #define X(name, ref, b32, b64) {#name, NULL, ref, b32, b64},
-    VMATH_BINARY(X)
+        VMATH_BINARY(X)
 #undef X
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
@@ -464,13 +571,14 @@ static void test_integers(void **arg) {
 
 /* ---- exhaustive mode ------------------------------------------------------------------------------------------------- */
 
-#define D1(name, call) \
+#define D1(name, call)                                                                                                 \
     static double d_##name(double x) { return call; }
 D1(sigmoid, x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)))
 D1(rsqrt, 1 / sqrt(x))
 /* libm in double is 2^29 times finer than f32's ulp and several times faster than long double. */
-static double (*const doubles[])(double) = {exp,     exp2, expm1, log,  log2, log1p, sin,  cos,  tan,   sin,     cos,   tanh, d_sigmoid,
-                                            erf,     erfc, sinh,  cosh, asin, acos,  atan, sqrt, d_rsqrt, floor, ceil, trunc, rint};
+static double (*const doubles[])(double) = {exp,  exp2, expm1, log,       log2,  log1p, sin,   cos,  tan,
+                                            sin,  cos,  tanh,  d_sigmoid, erf,   erfc,  sinh,  cosh, asin,
+                                            acos, atan, sqrt,  d_rsqrt,   floor, ceil,  trunc, rint};
 
 static int exhaustive(int argc, char **argv) {
     enum { BLOCK = 1 << 16 };

@@ -1,67 +1,67 @@
 /* vmath_hashes.h: what test_vmath --hashes prints; a changed line is a change of the numbers contract. */
-0xb6aaef947ca34128, /* exp f32 */
-0x566fdf3d7c3b374a, /* exp f64 */
-0x654dbe2aa416c1c8, /* exp2 f32 */
-0x5ae7cc408d05bc32, /* exp2 f64 */
-0x494305ae548e71dd, /* expm1 f32 */
-0x02f0fc36bcb4764e, /* expm1 f64 */
-0x2fcf00fb5927c118, /* log f32 */
-0x23d51ec45710bb0e, /* log f64 */
-0x67deb6a722ec7a83, /* log2 f32 */
-0x9a70fe8f73b4d381, /* log2 f64 */
-0x572bcbaa75c6be75, /* log1p f32 */
-0xf7ef47dd044bf0c0, /* log1p f64 */
-0x50093b9a8de9417f, /* sin f32 */
-0x36cc8bcc66e5f73e, /* sin f64 */
-0x6821385d80a596ac, /* cos f32 */
-0x0a8ba3db3afa84cf, /* cos f64 */
-0xda42514815f19077, /* tan f32 */
-0x02cadd5619be8129, /* tan f64 */
-0x50093b9a8de9417f, /* sincos_s f32 */
-0x36cc8bcc66e5f73e, /* sincos_s f64 */
-0x6821385d80a596ac, /* sincos_c f32 */
-0x0a8ba3db3afa84cf, /* sincos_c f64 */
-0xce42fa3644cddcb7, /* tanh f32 */
-0x7f39781287e1b572, /* tanh f64 */
-0x5c571a05d778cc3e, /* sigmoid f32 */
-0x42b49f7733699a4c, /* sigmoid f64 */
-0x2dc4fc5b38c7b0fa, /* erf f32 */
-0xbf9c6b7a6b5c9125, /* erf f64 */
-0x8aefcdb1679d3cce, /* erfc f32 */
-0xc64232fc5fc615fb, /* erfc f64 */
-0x80e2b7c281dc88cf, /* sinh f32 */
-0x93d939f3823f0787, /* sinh f64 */
-0x93e4810d01077359, /* cosh f32 */
-0x1e7f90f59600e2ce, /* cosh f64 */
-0x2676d67781ef36ee, /* asin f32 */
-0x15892c4419c33634, /* asin f64 */
-0xc15ec40f6987e27e, /* acos f32 */
-0xbe1125ea9c93ef0a, /* acos f64 */
-0x1f5f4a02c8e047ca, /* atan f32 */
-0x9d2925e4b0c2ded0, /* atan f64 */
-0x3530ecf13d95090e, /* sqrt f32 */
-0x88a67c9848600fad, /* sqrt f64 */
-0x46b0cfe30e5ca4ee, /* rsqrt f32 */
-0x356ca58a8563d0f7, /* rsqrt f64 */
-0x9ccf0b0d0909f3dd, /* floor f32 */
-0x5cd6ab01a7c63f61, /* floor f64 */
-0x9c4c2935249aeb0d, /* ceil f32 */
-0x87e7b1fe7bdbcc2d, /* ceil f64 */
-0x8449459d436210d1, /* trunc f32 */
-0x14538b404743d067, /* trunc f64 */
-0x2ca528fc41cbb80f, /* rint f32 */
-0x482a6c0d9cabad14, /* rint f64 */
-0x5e1f2b97461f798b, /* pow f32 */
-0xb305ce9db67a09c2, /* pow f64 */
-0x39ed893e3ed703fa, /* atan2 f32 */
-0x81c0c902d62fa637, /* atan2 f64 */
-0xd0d6655348687c2c, /* fmod f32 */
-0x30c4ab1554821e96, /* fmod f64 */
-0xfca8957b1ad62ec4, /* remainder f32 */
-0xa085cf8511394af7, /* remainder f64 */
-0xaa375051ecb86e61, /* copysign f32 */
-0x2154ac4a785f86df, /* copysign f64 */
-0xee8e17c6d18b3e4a, /* min f32 */
-0xeb78cfc13d2022a0, /* min f64 */
-0xc8f5f01478de12c2, /* max f32 */
-0xc3161a363897b1fe, /* max f64 */
+0xb6aaef947ca34128,     /* exp f32 */
+    0x566fdf3d7c3b374a, /* exp f64 */
+    0x654dbe2aa416c1c8, /* exp2 f32 */
+    0x5ae7cc408d05bc32, /* exp2 f64 */
+    0x494305ae548e71dd, /* expm1 f32 */
+    0x02f0fc36bcb4764e, /* expm1 f64 */
+    0x2fcf00fb5927c118, /* log f32 */
+    0x23d51ec45710bb0e, /* log f64 */
+    0x67deb6a722ec7a83, /* log2 f32 */
+    0x9a70fe8f73b4d381, /* log2 f64 */
+    0x572bcbaa75c6be75, /* log1p f32 */
+    0xf7ef47dd044bf0c0, /* log1p f64 */
+    0x50093b9a8de9417f, /* sin f32 */
+    0x36cc8bcc66e5f73e, /* sin f64 */
+    0x6821385d80a596ac, /* cos f32 */
+    0x0a8ba3db3afa84cf, /* cos f64 */
+    0xda42514815f19077, /* tan f32 */
+    0x02cadd5619be8129, /* tan f64 */
+    0x50093b9a8de9417f, /* sincos_s f32 */
+    0x36cc8bcc66e5f73e, /* sincos_s f64 */
+    0x6821385d80a596ac, /* sincos_c f32 */
+    0x0a8ba3db3afa84cf, /* sincos_c f64 */
+    0xce42fa3644cddcb7, /* tanh f32 */
+    0x7f39781287e1b572, /* tanh f64 */
+    0x5c571a05d778cc3e, /* sigmoid f32 */
+    0x42b49f7733699a4c, /* sigmoid f64 */
+    0x2dc4fc5b38c7b0fa, /* erf f32 */
+    0xbf9c6b7a6b5c9125, /* erf f64 */
+    0x8aefcdb1679d3cce, /* erfc f32 */
+    0xc64232fc5fc615fb, /* erfc f64 */
+    0x80e2b7c281dc88cf, /* sinh f32 */
+    0x93d939f3823f0787, /* sinh f64 */
+    0x93e4810d01077359, /* cosh f32 */
+    0x1e7f90f59600e2ce, /* cosh f64 */
+    0x2676d67781ef36ee, /* asin f32 */
+    0x15892c4419c33634, /* asin f64 */
+    0xc15ec40f6987e27e, /* acos f32 */
+    0xbe1125ea9c93ef0a, /* acos f64 */
+    0x1f5f4a02c8e047ca, /* atan f32 */
+    0x9d2925e4b0c2ded0, /* atan f64 */
+    0x3530ecf13d95090e, /* sqrt f32 */
+    0x88a67c9848600fad, /* sqrt f64 */
+    0x46b0cfe30e5ca4ee, /* rsqrt f32 */
+    0x356ca58a8563d0f7, /* rsqrt f64 */
+    0x9ccf0b0d0909f3dd, /* floor f32 */
+    0x5cd6ab01a7c63f61, /* floor f64 */
+    0x9c4c2935249aeb0d, /* ceil f32 */
+    0x87e7b1fe7bdbcc2d, /* ceil f64 */
+    0x8449459d436210d1, /* trunc f32 */
+    0x14538b404743d067, /* trunc f64 */
+    0x2ca528fc41cbb80f, /* rint f32 */
+    0x482a6c0d9cabad14, /* rint f64 */
+    0x5e1f2b97461f798b, /* pow f32 */
+    0xb305ce9db67a09c2, /* pow f64 */
+    0x39ed893e3ed703fa, /* atan2 f32 */
+    0x81c0c902d62fa637, /* atan2 f64 */
+    0xd0d6655348687c2c, /* fmod f32 */
+    0x30c4ab1554821e96, /* fmod f64 */
+    0xfca8957b1ad62ec4, /* remainder f32 */
+    0xa085cf8511394af7, /* remainder f64 */
+    0xaa375051ecb86e61, /* copysign f32 */
+    0x2154ac4a785f86df, /* copysign f64 */
+    0xee8e17c6d18b3e4a, /* min f32 */
+    0xeb78cfc13d2022a0, /* min f64 */
+    0xc8f5f01478de12c2, /* max f32 */
+    0xc3161a363897b1fe, /* max f64 */

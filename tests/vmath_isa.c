@@ -82,6 +82,6 @@ vmath_fn *const JOIN(vmath_table_, VMATH_ISA)[VMATH_COUNT] = {
     VMATH_UNARY(X) VMATH_BINARY(X)
 #undef X
 #define X(from, to) run_##from##_to_##to,
-    VMATH_CONVERT(X)
+        VMATH_CONVERT(X)
 #undef X
 };

@@ -65,9 +65,9 @@ enum vmath_id {
     VMATH_UNARY(X) VMATH_BINARY(X)
 #undef X
 #define X(from, to) VMATH_##from##_to_##to,
-    VMATH_CONVERT(X)
+        VMATH_CONVERT(X)
 #undef X
-    VMATH_COUNT
+            VMATH_COUNT
 };
 
 extern vmath_fn *const vmath_table_baseline[VMATH_COUNT]; /* 16-byte vectors */

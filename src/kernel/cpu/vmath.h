@@ -62,12 +62,8 @@ RP__VMATH_FN rp__vf64 rp__v_ceil_f64(rp__vf64 x) {
     rp__vf64 r = rp__v_rint_f64(x);
     return rp__v_copysign_f64(r + (rp__vf64)((r < x) & (rp__vi64)rp__v_splat_f64(1.0)), x);
 }
-RP__VMATH_FN rp__vf32 rp__v_trunc_f32(rp__vf32 x) {
-    return rp__v_copysign_f32(rp__v_floor_f32(rp__v_abs_f32(x)), x);
-}
-RP__VMATH_FN rp__vf64 rp__v_trunc_f64(rp__vf64 x) {
-    return rp__v_copysign_f64(rp__v_floor_f64(rp__v_abs_f64(x)), x);
-}
+RP__VMATH_FN rp__vf32 rp__v_trunc_f32(rp__vf32 x) { return rp__v_copysign_f32(rp__v_floor_f32(rp__v_abs_f32(x)), x); }
+RP__VMATH_FN rp__vf64 rp__v_trunc_f64(rp__vf64 x) { return rp__v_copysign_f64(rp__v_floor_f64(rp__v_abs_f64(x)), x); }
 
 /* 1 / sqrt(x): both steps correctly rounded. */
 RP__VMATH_FN rp__vf32 rp__v_rsqrt_f32(rp__vf32 x) { return 1.0f / rp__v_sqrt_f32(x); }
@@ -231,15 +227,15 @@ RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
 RP__VEC_FN rp__vf32 rp__v_frexp_f32(rp__vf32 x, rp__vf32 *k) {
     rp__vi32 sub = x < 0x1p-126f;
     rp__vu32 u = (rp__vu32)rp__v_sel_f32(sub, x * 0x1p24f, x) + (0x3f800000 - 0x3f3504f3);
-    *k = (rp__vf32)(u >> 23 | 0x4b000000) - rp__v_sel_f32(sub, rp__v_splat_f32(0x1p23f + 127 + 24),
-                                                          rp__v_splat_f32(0x1p23f + 127));
+    *k = (rp__vf32)(u >> 23 | 0x4b000000) -
+         rp__v_sel_f32(sub, rp__v_splat_f32(0x1p23f + 127 + 24), rp__v_splat_f32(0x1p23f + 127));
     return (rp__vf32)((u & 0x7fffff) + 0x3f3504f3);
 }
 RP__VEC_FN rp__vf64 rp__v_frexp_f64(rp__vf64 x, rp__vf64 *k) {
     rp__vi64 sub = x < 0x1p-1022;
     rp__vu64 u = (rp__vu64)rp__v_sel_f64(sub, x * 0x1p54, x) + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
-    *k = (rp__vf64)(u >> 52 | 0x4330000000000000) - rp__v_sel_f64(sub, rp__v_splat_f64(0x1p52 + 1023 + 54),
-                                                                  rp__v_splat_f64(0x1p52 + 1023));
+    *k = (rp__vf64)(u >> 52 | 0x4330000000000000) -
+         rp__v_sel_f64(sub, rp__v_splat_f64(0x1p52 + 1023 + 54), rp__v_splat_f64(0x1p52 + 1023));
     return (rp__vf64)((u & 0xfffffffffffff) + 0x3fe6a09e667f3bcd);
 }
 /* Logarithms outside (0, inf): -inf at zeros, NaN below, +inf and NaN themselves. */
@@ -527,7 +523,8 @@ RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
  * f32: x + x P(x^2) below 1 (P about the middle of its range); above, 1 - e^-(x^2 + h(x)), where
  * h = -log(e^(x^2) erfc x) varies slowly; what the sum of the exponent lost is put back to first order. */
 RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
-    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 1.1875f, u = z - 0x1.e1cp-2f;
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 1.1875f,
+             u = z - 0x1.e1cp-2f;
     rp__vf32 p = (-0x1.4383fap-17f * u + 0x1.52f994p-14f) * u - 0x1.2da4ep-11f;
     p = ((p * u + 0x1.d32824p-9f) * u - 0x1.3261b8p-6f) * u + 0x1.4bf9c2p-4f;
     p = (p * u - 0x1.24abeep-2f) * u - 0x1.ac93fep-6f;
@@ -741,10 +738,14 @@ static __attribute__((unused, noinline)) double rp__v_fmod_lane(double x, double
     if (ax < ay) return x;
     int ex = (int)(ax >> 52), ey = (int)(ay >> 52);
     uint64_t r = ax & 0xfffffffffffff, m = ay & 0xfffffffffffff;
-    if (ex) r |= 0x10000000000000; /* subnormals: no implicit bit, and the exponent of the first binade */
-    else ex = 1;
-    if (ey) m |= 0x10000000000000;
-    else ey = 1;
+    if (ex)
+        r |= 0x10000000000000; /* subnormals: no implicit bit, and the exponent of the first binade */
+    else
+        ex = 1;
+    if (ey)
+        m |= 0x10000000000000;
+    else
+        ey = 1;
     r %= m;
     for (int n = ex - ey; n > 0 && r; n -= 11) r = (r << (n < 11 ? n : 11)) % m;
     b.u = ey > 52 ? (uint64_t)(ey - 52) << 52 : (uint64_t)1 << (ey - 1); /* 2^(ey - 1075) */
