@@ -390,7 +390,7 @@ bool rp__ir_writes(const rp__ir_node *n, uint32_t k)
     return false;
 }
 
-bool rp__ir_has_effect(const rp_ir *ir, const rp__ir_node *n)
+bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n)
 {
     if (n->kind == RP__IR_ASSIGN)
         return true;
@@ -400,7 +400,7 @@ bool rp__ir_has_effect(const rp_ir *ir, const rp__ir_node *n)
     }
     for (uint32_t r = 0; r < n->n_regions; r++) {
         for (size_t i = 0; i < n->regions[r].n_nodes; i++) {
-            if (rp__ir_has_effect(ir, &ir->nodes[n->regions[r].nodes[i]]))
+            if (rp__ir_node_has_effect(ir, &ir->nodes[n->regions[r].nodes[i]]))
                 return true;
         }
     }

@@ -44,7 +44,8 @@ typedef enum rp__ir_kind {
     RP__IR_CAPTURED,   /* a tensor reached from outside the arguments (a parameter): captured_index into rp_ir.captured */
     RP__IR_CONST,      /* small host constant: data, row-major elements of its one output */
     RP__IR_COND, RP__IR_WHILE, RP__IR_CHECKPOINT, /* regions, see above */
-    RP__IR_ASSIGN,     /* effect: writes value 1 into the memory of value 0 (an input or captured tensor); no result */
+    RP__IR_ASSIGN,     /* effect: writes value 1 into the memory of value 0 (an input or captured tensor); no result, or value 0's
+                          memory after the write */
     RP__IR_KIND_COUNT
 } rp__ir_kind;
 
@@ -122,7 +123,7 @@ rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, co
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
 bool rp__ir_value_contiguous(const rp__ir_value_info *v); /* its strides are those of a new tensor (compares words) */
 bool rp__ir_writes(const rp__ir_node *n, uint32_t k);     /* does the node write operand k in place? */
-bool rp__ir_has_effect(const rp_ir *ir, const rp__ir_node *n); /* may it not be removed or moved although nobody reads its results? */
+bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n); /* may it not be removed or moved although nobody reads its results? */
 bool rp__ir_block_random(const rp_ir *ir, const rp__ir_block *block); /* any random op in it or in a region of it? */
 /* Calls `visit` on every block, regions first. */
 rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block), void *ctx);
@@ -137,21 +138,5 @@ void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out);
 /* ---- text (ir_text.c) */
 void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out);
 void rp__ir_print_node(const rp_ir *ir, uint32_t node, rp__text *out); /* one line, values by index */
-
-/* ---- running (ir_run.c): node by node through dispatch, so a tape or a trace above sees every op */
-typedef struct rp__ir_run_options {
-    /* Words for the symbols of ir (values or words of the table in force); NULL: bound from the inputs' sizes. */
-    const rp_dim *binding;
-    /* Tensors in place of ir->captured; NULL: those. */
-    rp_tensor *const *captured;
-    /* Called after each node with its results; a failure ends the run. */
-    rp_status (*observe)(void *ctx, const rp_ir *ir, uint32_t node, rp_tensor *const *out, uint32_t n_out);
-    void *ctx;
-} rp__ir_run_options;
-/* out[k] belongs to the innermost scope; an absent result is NULL; a result that is an input is that handle. */
-rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                     const rp__ir_run_options *options);
-/* Symbols of ir from the arguments' sizes; binding[rp__symbols_count]. Checks rank, dtype, static sizes and the guards. */
-rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim *binding);
 
 #endif
