@@ -48,18 +48,19 @@ typedef enum rp_status {
     RP_ERROR_DEVICE = 4,           /* tensors on different devices, or no such device */
     RP_ERROR_OUT_OF_MEMORY = 5,    /* host or device memory */
     RP_ERROR_INDEX = 6,            /* an index outside its dimension, found on the host or by a kernel */
-    RP_ERROR_STATE = 7,            /* a call in the wrong order: backward twice, capture inside capture, released handle */
-    RP_ERROR_VERSION = 8,          /* a tensor needed by backward was modified in place */
-    RP_ERROR_STALE = 9,            /* the output of a replay that a later replay has overwritten */
-    RP_ERROR_CAPTURE = 10,         /* an operation that a stream capture does not permit */
-    RP_ERROR_GRAPH_BREAK = 11,     /* fullgraph asked for, and the function read a value on the host */
-    RP_ERROR_GUARD = 12,           /* arguments differ from what was recorded */
-    RP_ERROR_UNAVAILABLE = 13,     /* a library, driver or feature that this machine lacks */
-    RP_ERROR_COMPILE = 14,         /* a kernel did not compile */
-    RP_ERROR_IO = 15,              /* a file: missing, short, malformed, disk full */
-    RP_ERROR_DRIVER = 16,          /* a CUDA call failed */
-    RP_ERROR_DEVICE_LOST = 17,     /* the context died; final, with the first cause */
-    RP_ERROR_INTERNAL = 18         /* a defect of Reprise */
+    /* a call in the wrong order: backward twice, capture inside capture, released handle */
+    RP_ERROR_STATE = 7,
+    RP_ERROR_VERSION = 8,      /* a tensor needed by backward was modified in place */
+    RP_ERROR_STALE = 9,        /* the output of a replay that a later replay has overwritten */
+    RP_ERROR_CAPTURE = 10,     /* an operation that a stream capture does not permit */
+    RP_ERROR_GRAPH_BREAK = 11, /* fullgraph asked for, and the function read a value on the host */
+    RP_ERROR_GUARD = 12,       /* arguments differ from what was recorded */
+    RP_ERROR_UNAVAILABLE = 13, /* a library, driver or feature that this machine lacks */
+    RP_ERROR_COMPILE = 14,     /* a kernel did not compile */
+    RP_ERROR_IO = 15,          /* a file: missing, short, malformed, disk full */
+    RP_ERROR_DRIVER = 16,      /* a CUDA call failed */
+    RP_ERROR_DEVICE_LOST = 17, /* the context died; final, with the first cause */
+    RP_ERROR_INTERNAL = 18     /* a defect of Reprise */
 } rp_status;
 
 /* "file:line" of the place where it is written. */
@@ -67,18 +68,19 @@ typedef enum rp_status {
 #define RP_STRINGIZE(x) RP_STRINGIZE_(x)
 #define RP_HERE (__FILE__ ":" RP_STRINGIZE(__LINE__))
 
-RP_API const char *rp_version_string(void);            /* "0.1.0" */
-RP_API const char *rp_status_name(rp_status status);   /* "RP_ERROR_SHAPE" */
-RP_API bool rp_failed(void);                           /* does the thread hold a sticky error? */
-RP_API rp_status rp_error_status(void);                /* its code, RP_OK without one */
-RP_API const char *rp_error_message(void);             /* op, shapes, call site and hint; "" without one; valid until the thread's
-                                                          next failing call or rp_error_take */
-RP_API rp_status rp_error_take(void);                  /* returns the code and clears the error */
+RP_API const char *rp_version_string(void);          /* "0.1.0" */
+RP_API const char *rp_status_name(rp_status status); /* "RP_ERROR_SHAPE" */
+RP_API bool rp_failed(void);                         /* does the thread hold a sticky error? */
+RP_API rp_status rp_error_status(void);              /* its code, RP_OK without one */
+/* op, shapes, call site and hint; "" without one; valid until the thread's next failing call or rp_error_take */
+RP_API const char *rp_error_message(void);
+RP_API rp_status rp_error_take(void); /* returns the code and clears the error */
 
 /* ---------------------------------------------------------------- tier 1: element types, devices, scalars */
 
-typedef enum rp_dtype { /* numbering is stable; the table is src/core/dtype.def */
-    RP_DTYPE_NONE = 0,  /* "not given" where a dtype is optional */
+/* numbering is stable; the table is src/core/dtype.def */
+typedef enum rp_dtype {
+    RP_DTYPE_NONE = 0, /* "not given" where a dtype is optional */
     RP_F32 = 1,
     RP_F64 = 2,
     RP_F16 = 3,
@@ -107,7 +109,8 @@ RP_API rp_device rp_default_device(void);
 RP_API rp_status rp_synchronize(rp_device device); /* waits for all streams; reports errors found by kernels */
 
 typedef enum rp_scalar_kind { RP_SCALAR_I64 = 0, RP_SCALAR_F64 = 1, RP_SCALAR_BOOL = 2 } rp_scalar_kind;
-typedef struct rp_scalar { /* a host number, exact; a weak type in promotion, like a Python number */
+/* a host number, exact; a weak type in promotion, like a Python number */
+typedef struct rp_scalar {
     rp_scalar_kind kind;
     union {
         int64_t i;
@@ -127,7 +130,8 @@ typedef struct rp_generator rp_generator;
 
 #define RP_DIMS(...) ((const int64_t[]){__VA_ARGS__}), (sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 #define RP_NO_DIMS ((const int64_t *)NULL), ((size_t)0) /* a 0-d size, or "all dimensions" of a reduction */
-#define RP_TENSORS(...) ((rp_tensor *const[]){__VA_ARGS__}), (sizeof((rp_tensor *const[]){__VA_ARGS__}) / sizeof(rp_tensor *))
+#define RP_TENSORS(...)                                                                                                \
+    ((rp_tensor *const[]){__VA_ARGS__}), (sizeof((rp_tensor *const[]){__VA_ARGS__}) / sizeof(rp_tensor *))
 
 typedef struct rp_scope {
     uint64_t id; /* opaque */
@@ -139,17 +143,20 @@ RP_API rp_scope rp_scope_begin(void);
 RP_API rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
 
 RP_API rp_tensor *rp_retain(rp_tensor *t); /* one more reference, owned by the caller; returns t */
-RP_API void rp_release(rp_tensor *t);      /* gives back a reference of rp_retain; NULL and the error tensor are ignored */
+/* gives back a reference of rp_retain; NULL and the error tensor are ignored */
+RP_API void rp_release(rp_tensor *t);
 RP_API bool rp_is_error(const rp_tensor *t);
 
 RP_API size_t rp_ndim(const rp_tensor *t);
-RP_API int64_t rp_size(const rp_tensor *t, int64_t dim);   /* dim may count from the end; -1 and an error if out of range */
+/* dim may count from the end; -1 and an error if out of range */
+RP_API int64_t rp_size(const rp_tensor *t, int64_t dim);
 RP_API int64_t rp_stride(const rp_tensor *t, int64_t dim); /* in elements */
 RP_API int64_t rp_numel(const rp_tensor *t);
 RP_API rp_dtype rp_dtype_of(const rp_tensor *t);
 RP_API rp_device rp_device_of(const rp_tensor *t);
 RP_API bool rp_is_contiguous(const rp_tensor *t);
-RP_API uint64_t rp_version(const rp_tensor *t);            /* in-place writes to the storage so far (PyTorch: Tensor._version) */
+/* in-place writes to the storage so far (PyTorch: Tensor._version) */
+RP_API uint64_t rp_version(const rp_tensor *t);
 /* Address of element 0; computes what is pending; NULL (and an error) for the error tensor. Device memory for CUDA. */
 RP_API void *rp_data(rp_tensor *t);
 
@@ -176,10 +183,11 @@ RP_API size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
 RP_API rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad); /* leaves of floating type only */
 RP_API bool rp_requires_grad(const rp_tensor *t);
 RP_API bool rp_is_leaf(const rp_tensor *t);
-RP_API rp_tensor *rp_grad_of(rp_tensor *t);                /* .grad, borrowed; NULL when there is none */
+RP_API rp_tensor *rp_grad_of(rp_tensor *t);                  /* .grad, borrowed; NULL when there is none */
 RP_API rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad); /* NULL clears it (zero_grad with set_to_none) */
 RP_API rp_status rp_retain_grad(rp_tensor *t);
-RP_API bool rp_set_grad_enabled(bool enabled);             /* of the thread; returns the old value (torch.set_grad_enabled) */
+/* of the thread; returns the old value (torch.set_grad_enabled) */
+RP_API bool rp_set_grad_enabled(bool enabled);
 RP_API bool rp_grad_enabled(void);
 
 typedef struct rp_backward_options {
@@ -216,32 +224,37 @@ typedef struct rp_fn {
 
 typedef struct rp_compiled rp_compiled; /* a plain, compiled or graphed callable */
 
-typedef struct rp_compile_options { /* zero is torch.compile's default */
+/* zero is torch.compile's default */
+typedef struct rp_compile_options {
     size_t struct_size;
-    const char *backend; /* NULL: "fused" (alias "inductor"); "eager", "aot_eager", "cudagraphs", or a registered one */
-    bool fullgraph;      /* a graph break is an error instead of trace-and-flush */
-    bool static_sizes;   /* never re-trace a changed size as a symbol (dynamic=False) */
-    bool no_graph;       /* "fused": launch the program's kernels one by one instead of as one device graph */
-    bool strict;         /* a skipped graph is an error */
-    bool wait;           /* wait for background compiles before the first run */
-    int purity;          /* re-trace and compare every purity-th call; the second call always is */
-    size_t cache_limit;  /* specialisations kept, least recently used goes first; 0: 32 */
+    /* NULL: "fused" (alias "inductor"); "eager", "aot_eager", "cudagraphs", or a registered one */
+    const char *backend;
+    bool fullgraph;     /* a graph break is an error instead of trace-and-flush */
+    bool static_sizes;  /* never re-trace a changed size as a symbol (dynamic=False) */
+    bool no_graph;      /* "fused": launch the program's kernels one by one instead of as one device graph */
+    bool strict;        /* a skipped graph is an error */
+    bool wait;          /* wait for background compiles before the first run */
+    int purity;         /* re-trace and compare every purity-th call; the second call always is */
+    size_t cache_limit; /* specialisations kept, least recently used goes first; 0: 32 */
 } rp_compile_options;
 
 RP_API rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
 RP_API rp_compiled *rp_plain(rp_fn fn); /* the function itself, called through rp_call */
 RP_API rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 RP_API void rp_compiled_release(rp_compiled *f);
-RP_API rp_status rp_guard_bytes(const void *bytes, size_t n); /* while tracing: compare these bytes too at every later call */
+/* while tracing: compare these bytes too at every later call */
+RP_API rp_status rp_guard_bytes(const void *bytes, size_t n);
 
-typedef struct rp_graphed_options { /* torch.cuda.make_graphed_callables */
+/* torch.cuda.make_graphed_callables */
+typedef struct rp_graphed_options {
     size_t struct_size;
-    int warmup;                /* warm-up iterations; 0: 3; negative: none */
+    int warmup; /* warm-up iterations; 0: 3; negative: none */
     bool allow_unused_input;
-    bool training;             /* the functions' mode at capture: see rp_graphed_set_training */
-    struct rp_pool *pool;      /* NULL: a new private pool */
+    bool training;        /* the functions' mode at capture: see rp_graphed_set_training */
+    struct rp_pool *pool; /* NULL: a new private pool */
 } rp_graphed_options;
-typedef struct rp_graphed_callable { /* one callable to be graphed */
+/* one callable to be graphed */
+typedef struct rp_graphed_callable {
     rp_fn fn;
     rp_tensor *const *args; /* sample arguments: they become the static inputs */
     size_t n_args;
@@ -250,16 +263,17 @@ typedef struct rp_graphed_callable { /* one callable to be graphed */
     size_t n_out;
 } rp_graphed_callable;
 /* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. */
-RP_API rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
-                                           rp_compiled **out);
+RP_API rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,
+                                           const rp_graphed_options *options, rp_compiled **out);
 RP_API rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
 
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */
 
-RP_API rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                         size_t n_out); /* torch.cond */
+RP_API rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+                         rp_tensor **out, size_t n_out); /* torch.cond */
 /* torch.while_loop: state' = body(state) while cond(state); max_iter > 0 bounds it and makes it differentiable. */
-RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out);
+RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
+                          rp_tensor **out);
 /* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. */
 RP_API rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
@@ -291,36 +305,44 @@ RP_API void rp_event_release(rp_event *e);
 RP_API rp_status rp_event_record(rp_event *e, rp_stream *s);
 RP_API rp_status rp_event_synchronize(rp_event *e);
 RP_API bool rp_event_query(rp_event *e);
-RP_API double rp_event_elapsed_ms(rp_event *start, rp_event *end); /* negative and an error if not recorded with timing */
+/* negative and an error if not recorded with timing */
+RP_API double rp_event_elapsed_ms(rp_event *start, rp_event *end);
 RP_API rp_status rp_stream_wait_event(rp_stream *s, rp_event *e);
 
-typedef enum rp_capture_mode { RP_CAPTURE_THREAD_LOCAL = 0, RP_CAPTURE_GLOBAL = 1, RP_CAPTURE_RELAXED = 2 } rp_capture_mode;
-typedef struct rp_graph_options { /* torch.cuda.graph */
+typedef enum rp_capture_mode {
+    RP_CAPTURE_THREAD_LOCAL = 0,
+    RP_CAPTURE_GLOBAL = 1,
+    RP_CAPTURE_RELAXED = 2
+} rp_capture_mode;
+/* torch.cuda.graph */
+typedef struct rp_graph_options {
     size_t struct_size;
-    rp_pool *pool;           /* NULL: a new private pool */
-    rp_stream *stream;       /* NULL: a side stream of the library; never the default stream */
+    rp_pool *pool;     /* NULL: a new private pool */
+    rp_stream *stream; /* NULL: a side stream of the library; never the default stream */
     rp_capture_mode mode;
-    bool keep_graph;         /* keep the template: rp_graph_instantiate may be called later */
+    bool keep_graph;           /* keep the template: rp_graph_instantiate may be called later */
     bool check_input_liveness; /* replay errors when a tensor read by the graph has died or moved */
 } rp_graph_options;
 
 RP_API rp_graph *rp_graph_new(void);
 RP_API void rp_graph_release(rp_graph *g);
-RP_API rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options); /* the stream becomes current */
+/* the stream becomes current */
+RP_API rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
 RP_API rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
 RP_API rp_status rp_graph_instantiate(rp_graph *g);
 RP_API rp_status rp_graph_replay(rp_graph *g); /* on the thread's current stream; asynchronous */
 RP_API rp_status rp_graph_reset(rp_graph *g);
 /* The next replays read `to` where the capture read `from` (same size, strides, dtype, device): nodes are re-pointed. */
 RP_API rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to);
-RP_API rp_pool *rp_graph_pool(rp_graph *g); /* borrowed */
+RP_API rp_pool *rp_graph_pool(rp_graph *g);    /* borrowed */
 RP_API bool rp_is_capturing(rp_device device); /* the thread's current stream */
 RP_API rp_pool *rp_pool_new(rp_device device);
 RP_API void rp_pool_release(rp_pool *p);
 
 /* ---------------------------------------------------------------- tier 2: memory statistics, DLPack */
 
-typedef struct rp_memory_stats { /* bytes; torch.cuda.memory_stats */
+/* bytes; torch.cuda.memory_stats */
+typedef struct rp_memory_stats {
     size_t struct_size;
     uint64_t allocated, allocated_peak; /* in live tensors */
     uint64_t reserved, reserved_peak;   /* held from the device or the system */
@@ -334,7 +356,8 @@ RP_API rp_status rp_empty_cache(rp_device device);
 
 struct DLManagedTensorVersioned;
 struct DLManagedTensor;
-RP_API struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t); /* NULL on failure; the consumer calls its deleter */
+/* NULL on failure; the consumer calls its deleter */
+RP_API struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t);
 RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed); /* takes ownership, also on failure */
 
 /* ---------------------------------------------------------------- tier 2: threads, logging, switches */
@@ -356,7 +379,8 @@ typedef enum rp_attr_kind {
     RP_ATTR_GENERATOR = 6,
     RP_ATTR_STRING = 7
 } rp_attr_kind;
-typedef struct rp_attr { /* one attribute of an op, in schema order */
+/* one attribute of an op, in schema order */
+typedef struct rp_attr {
     rp_attr_kind kind;
     size_t n; /* RP_ATTR_INTS: how many */
     union {
@@ -373,8 +397,8 @@ typedef struct rp_attr { /* one attribute of an op, in schema order */
 
 /* Calls any op of the table by its name. Tensor arguments in schema order (an optional one may be NULL; a Tensor[]
    argument takes all remaining tensors); attributes in schema order, trailing ones with defaults may be left out. */
-RP_API rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs,
-                               size_t n_attrs, rp_tensor **out, size_t n_out);
+RP_API rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in, size_t n_in,
+                               const rp_attr *attrs, size_t n_attrs, rp_tensor **out, size_t n_out);
 RP_API rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
                             rp_tensor **out, size_t n_out);
 #define rp_op_call(...) rp_op_call_at(RP_HERE, __VA_ARGS__)
@@ -385,11 +409,11 @@ typedef struct rp_op_descriptor {
     const char *schema; /* "my_scale(Tensor self, float factor=1.0) -> Tensor" */
     const char *doc;
     /* Sizes and dtype of output k from the inputs; NULL: those of the first input. */
-    rp_status (*infer)(void *ctx, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs, size_t k, int64_t *size,
-                       size_t *ndim, rp_dtype *dtype);
+    rp_status (*infer)(void *ctx, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs, size_t k,
+                       int64_t *size, size_t *ndim, rp_dtype *dtype);
     /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. */
-    rp_status (*cpu)(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out, rp_tensor *const *in_tensors,
-                     rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs);
+    rp_status (*cpu)(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                     rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs);
     /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value). */
     const char *cuda_source;
     const char *cuda_entry;
@@ -401,13 +425,14 @@ typedef struct rp_op_descriptor {
 } rp_op_descriptor;
 RP_API rp_status rp_op_register(const rp_op_descriptor *descriptor);
 
-typedef struct rp_op_info { /* what the table says of an op */
+/* what the table says of an op */
+typedef struct rp_op_info {
     const char *name;
     const char *schema;
     const char *doc;
-    const char *lowering;   /* "pointwise", "rows", "view", "library", "composite", "random", "indexed", "user" */
+    const char *lowering; /* "pointwise", "rows", "view", "library", "composite", "random", "indexed", "user" */
     bool differentiable;
-    uint32_t flags;         /* RP_OP_... */
+    uint32_t flags; /* RP_OP_... */
 } rp_op_info;
 #define RP_OP_INPLACE 1u
 #define RP_OP_VIEW 2u
@@ -426,13 +451,15 @@ typedef struct rp_function {
     void *backward_ctx;
     bool save_outputs; /* saved = inputs, then outputs if true */
 } rp_function;
-RP_API rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+RP_API rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                   size_t n_out);
 
 /* ---------------------------------------------------------------- tier 2: backends, explain, graphs as text */
 
 typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form */
 
-RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out); /* make_fx; NULL never: an empty rp_ir on failure */
+/* make_fx; NULL never: an empty rp_ir on failure */
+RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
 RP_API void rp_ir_release(rp_ir *ir);
 RP_API size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes); /* returns the length it needs without the NUL */
 RP_API rp_ir *rp_ir_parse(const char *text, size_t bytes);
@@ -455,14 +482,16 @@ RP_API const char *rp_backend_name(size_t index);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. */
 typedef struct rp_explain_entry {
-    const char *kind;    /* "specialisation", "kernel", "library", "unfused", "copy", "patch", "skip", "break", "guard", "memory" */
+    /* "specialisation", "kernel", "library", "unfused", "copy", "patch", "skip", "break", "guard", "memory" */
+    const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */
     const char *site;    /* call site or "" */
     int64_t count;       /* how often, or bytes for "memory" */
 } rp_explain_entry;
 RP_API size_t rp_explain_count(rp_compiled *f);
-RP_API rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry); /* strings live until the next call of f */
+/* strings live until the next call of f */
+RP_API rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
 
 #ifdef __cplusplus
 }

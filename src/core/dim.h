@@ -11,7 +11,15 @@ typedef int64_t rp_dim;
 #define RP__DIM_SYMBOL_LIMIT (-(INT64_C(1) << 62)) /* words below this are symbols: id = word - INT64_MIN */
 static inline bool rp__dim_is_symbol(rp_dim d) { return RP__UNLIKELY(d < RP__DIM_SYMBOL_LIMIT); }
 
-typedef enum rp__dim_op { RP__DIM_ADD, RP__DIM_SUB, RP__DIM_MUL, RP__DIM_FLOORDIV, RP__DIM_MOD, RP__DIM_MAX, RP__DIM_MIN } rp__dim_op;
+typedef enum rp__dim_op {
+    RP__DIM_ADD,
+    RP__DIM_SUB,
+    RP__DIM_MUL,
+    RP__DIM_FLOORDIV,
+    RP__DIM_MOD,
+    RP__DIM_MAX,
+    RP__DIM_MIN
+} rp__dim_op;
 typedef enum rp__dim_relation { RP__DIM_EQ, RP__DIM_NE, RP__DIM_LT, RP__DIM_LE } rp__dim_relation;
 
 /* Value arithmetic. false on overflow, division by zero. */

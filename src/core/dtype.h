@@ -15,7 +15,9 @@ typedef struct rp__dtype_info {
 extern const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT];
 
 static inline size_t rp__dtype_bytes(rp_dtype d) { return rp__dtypes[d].bytes; }
-static inline bool rp__dtype_is_float(rp_dtype d) { return rp__dtypes[d].category == RP__CATEGORY_FLOAT && d != RP_DTYPE_NONE; }
+static inline bool rp__dtype_is_float(rp_dtype d) {
+    return rp__dtypes[d].category == RP__CATEGORY_FLOAT && d != RP_DTYPE_NONE;
+}
 static inline bool rp__dtype_is_valid(rp_dtype d) { return (unsigned)d > 0 && (unsigned)d < RP__DTYPE_COUNT; }
 
 rp_dtype rp__promote(rp_dtype a, rp_dtype b); /* of two tensors of rank > 0; table of torch.promote_types */
@@ -28,7 +30,8 @@ void rp__promote_tensor(rp__promotion *p, rp_dtype dtype, size_t ndim);
 void rp__promote_scalar(rp__promotion *p, rp_scalar_kind kind);
 rp_dtype rp__promotion_result(const rp__promotion *p);
 
-bool rp__scalar_fits(rp_scalar s, rp_dtype d);       /* can the number be cast without an overflow error (PyTorch: full, fill_) */
+bool rp__scalar_fits(rp_scalar s,
+                     rp_dtype d); /* can the number be cast without an overflow error (PyTorch: full, fill_) */
 void rp__scalar_store(rp_scalar s, rp_dtype d, void *dst); /* one element of dtype d */
 rp_scalar rp__scalar_load(rp_dtype d, const void *src);
 double rp__scalar_f64(rp_scalar s);

@@ -22,21 +22,21 @@
 rp_status rp__fail(rp_status status, const char *format, ...) RP__PRINTF(2, 3);
 /* Adds ": while <text>" to the sticky error that a callee has just set; returns its status. */
 rp_status rp__fail_context(const char *format, ...) RP__PRINTF(1, 2);
+/* Failures reported in this thread so far, first or not: did a call fail while an older error was already held? */
+uint64_t rp__error_count(void);
 #define RP__OOM(what) rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: %s", (what))
 
 /* Forwards a failure. */
-#define RP_TRY(expression)                          \
-    do {                                            \
-        rp_status rp_try_status_ = (expression);    \
-        if (RP__UNLIKELY(rp_try_status_ != RP_OK))  \
-            return rp_try_status_;                  \
+#define RP_TRY(expression)                                                                                             \
+    do {                                                                                                               \
+        rp_status rp_try_status_ = (expression);                                                                       \
+        if (RP__UNLIKELY(rp_try_status_ != RP_OK)) return rp_try_status_;                                              \
     } while (0)
 /* The same in a function that frees at a label. */
-#define RP_TRY_GOTO(status_variable, label, expression)       \
-    do {                                                      \
-        (status_variable) = (expression);                     \
-        if (RP__UNLIKELY((status_variable) != RP_OK))         \
-            goto label;                                       \
+#define RP_TRY_GOTO(status_variable, label, expression)                                                                \
+    do {                                                                                                               \
+        (status_variable) = (expression);                                                                              \
+        if (RP__UNLIKELY((status_variable) != RP_OK)) goto label;                                                      \
     } while (0)
 
 /* The call site and op in force, for messages and for nodes made by layers, losses and optimizers: while a site is pushed,
@@ -46,6 +46,8 @@ typedef struct rp__site_frame {
 } rp__site_frame;
 rp__site_frame rp__site_push(const char *site, const char *op); /* returns what to give to rp__site_pop */
 void rp__site_pop(rp__site_frame previous);
+rp__site_frame rp__site_enter(
+    rp__site_frame exact);  /* replaces the frame, e.g. in a worker or a deferred launch; popped the same way */
 const char *rp__site(void); /* "" when unknown */
 const char *rp__site_op(void);
 
@@ -54,7 +56,7 @@ typedef struct rp__error_state {
     rp_status status;
     char text[1024];
 } rp__error_state;
-void rp__error_save(rp__error_state *out); /* and clears */
+void rp__error_save(rp__error_state *out);            /* and clears */
 void rp__error_restore(const rp__error_state *state); /* keeps an error set meanwhile only if `state` holds none */
 
 #endif

@@ -13,7 +13,7 @@ typedef struct rp__hash {
 rp__hash rp__hash_bytes(const void *data, size_t bytes, rp__hash seed);
 static inline rp__hash rp__hash_none(void) { return (rp__hash){0, 0}; }
 static inline bool rp__hash_equal(rp__hash a, rp__hash b) { return a.lo == b.lo && a.hi == b.hi; }
-void rp__hash_text(rp__hash h, char out[33]); /* lower-case hex */
+void rp__hash_text(rp__hash h, char out[33]);  /* lower-case hex */
 uint64_t rp__hash_mix(uint64_t a, uint64_t b); /* quick in-process mixing */
 
 /* Open-addressing map from rp__hash to pointer. Not locked. */

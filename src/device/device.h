@@ -35,21 +35,25 @@ typedef struct rp__device_ops {
 
     /* work */
     rp_status (*launch)(rp__device *d, rp_stream *s, const rp__launch *launch);
-    rp_status (*copy_in)(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes);  /* host bytes may change after return */
+    rp_status (*copy_in)(rp__device *d, rp_stream *s, void *dst, const void *host,
+                         size_t bytes); /* host bytes may change after return */
     rp_status (*copy_out)(rp__device *d, rp_stream *s, void *host, const void *src, size_t bytes); /* synchronises s */
     rp_status (*fill)(rp__device *d, rp_stream *s, void *dst, int byte, size_t bytes);
     rp_status (*synchronize)(rp__device *d);
 
     /* capture: between begin and end the stream records instead of running; launches go through launch() above */
     rp_status (*capture_begin)(rp__device *d, rp_stream *s, rp_capture_mode mode);
-    rp_status (*capture_end)(rp__device *d, rp_stream *s, rp__devgraph **out); /* `out` template, not instantiated; NULL on failure */
+    rp_status (*capture_end)(rp__device *d, rp_stream *s,
+                             rp__devgraph **out); /* `out` template, not instantiated; NULL on failure */
 
     /* explicit graphs: nodes by launch record and dependency indices (edges from slots are the caller's to compute) */
     rp_status (*graph_new)(rp__device *d, rp__devgraph **out);
-    rp_status (*graph_add)(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps, uint32_t *node);
+    rp_status (*graph_add)(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                           uint32_t *node);
     rp_status (*graph_instantiate)(rp__devgraph *g, rp_stream *upload_on);
     rp_status (*graph_launch)(rp__devgraph *g, rp_stream *s);
-    rp_status (*graph_set_words)(rp__devgraph *g, uint32_t node, const uint64_t *words); /* takes effect at the next launch */
+    rp_status (*graph_set_words)(rp__devgraph *g, uint32_t node,
+                                 const uint64_t *words); /* takes effect at the next launch */
     size_t (*graph_nodes)(const rp__devgraph *g);
     const rp__launch *(*graph_node)(const rp__devgraph *g, uint32_t node); /* NULL: foreign node, not re-pointable */
     void (*graph_free)(rp__devgraph *g);
@@ -64,18 +68,21 @@ struct rp__device {
     const rp__device_ops *ops;
     struct rp__allocator *allocator;
     rp_stream *default_stream;
-    rp_generator *generator;   /* the default generator */
+    rp_generator *generator;         /* the default generator */
     struct rp__error_record *errors; /* where kernels report bad indices (error_record.h) */
-    char label[96];            /* "NVIDIA H200", "cpu (avx512, 2 threads)" */
-    int multiprocessors;       /* CUDA: SMs; CPU: 1 */
-    size_t shared_limit;       /* CUDA: opt-in bytes a block */
-    int arch;                  /* CUDA: 90 for sm_90 */
-    _Atomic(rp_status) lost;   /* RP_ERROR_DEVICE_LOST once the context died */
+    char label[96];                  /* "NVIDIA H200", "cpu (avx512, 2 threads)" */
+    int multiprocessors;             /* CUDA: SMs; CPU: 1 */
+    size_t shared_limit;             /* CUDA: opt-in bytes a block */
+    int arch;                        /* CUDA: 90 for sm_90 */
+    _Atomic(rp_status) lost;         /* RP_ERROR_DEVICE_LOST once the context died */
     void *native;
+    unsigned slot; /* place in per-thread tables: 0 for the CPU, 1 + index for CUDA devices */
 };
+enum { RP__DEVICE_SLOTS = 65 };
 
 /* The device, opened at first use; NULL and a sticky error when there is none. */
 rp__device *rp__device_get(rp_device id);
+rp__device *rp__device_next_open(rp__device *d); /* NULL: the first; devices that are in use */
 static inline bool rp__device_equal(rp_device a, rp_device b) { return a.type == b.type && a.index == b.index; }
 const char *rp__device_text(rp_device id, char buf[24]); /* "cuda:0" */
 
@@ -85,6 +92,7 @@ struct rp_stream {
     bool is_default;
     void *native;
     struct rp__capture *capture; /* not NULL while capturing (capture.h) */
+    rp_pool *route;              /* where its allocations come from; NULL: the default pool (allocator.h) */
     uint64_t id;
 };
 struct rp_event {
@@ -94,5 +102,14 @@ struct rp_event {
     void *native;
 };
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */
+rp_stream *rp__stream_retain(rp_stream *s);
+
+/* A device is made complete (default stream, allocator, generator) by its owner: fills what `ops`, `id` and `native` allow.
+   On failure everything made is undone. */
+rp_status rp__device_open(rp__device *d);
+/* How src/device/cuda/ comes in: the machine's CUDA devices, static or allocated once, not yet opened. Called once, when a
+   CUDA device is first asked for. Their absence is not an error: *n = 0 and *why says the reason (constant or static text). */
+rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why);
+extern rp__device rp__cpu_device; /* src/device/cpu/ */
 
 #endif

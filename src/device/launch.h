@@ -18,10 +18,10 @@ typedef struct rp__kernel rp__kernel;
 typedef void rp__cpu_entry(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);
 
 typedef enum rp__kernel_kind {
-    RP__KERNEL_CPU,          /* `cpu` */
-    RP__KERNEL_CUDA,         /* `function`: a CUfunction of ours; waits for its predecessors (griddepcontrol.wait) first */
+    RP__KERNEL_CPU,  /* `cpu` */
+    RP__KERNEL_CUDA, /* `function`: a CUfunction of ours; waits for its predecessors (griddepcontrol.wait) first */
     RP__KERNEL_CUDA_LIBRARY, /* `enqueue`: puts work of a library on the stream; captured behind its dependencies in graphs */
-    RP__KERNEL_CUDA_USER     /* a user's kernel: full edges only */
+    RP__KERNEL_CUDA_USER /* a user's kernel: full edges only */
 } rp__kernel_kind;
 
 struct rp__kernel {
@@ -32,7 +32,7 @@ struct rp__kernel {
     _Atomic(rp__cpu_entry *) cpu; /* may be swapped by a better tier while launches run: both give the same bits */
     void *function;
     rp_status (*enqueue)(const rp__kernel *k, rp_stream *s, const rp__launch *launch);
-    void *payload;                      /* owned */
+    void *payload;                       /* owned */
     void (*destroy)(rp__kernel *kernel); /* frees payload and the struct; NULL: static kernel, never freed */
 };
 rp__kernel *rp__kernel_retain(rp__kernel *k);
@@ -40,11 +40,11 @@ void rp__kernel_release(rp__kernel *k);
 
 enum { RP__READ = 1, RP__WRITE = 2 };
 typedef struct rp__slot {
-    uint32_t word;              /* index of the pointer in words */
-    uint32_t access;            /* RP__READ | RP__WRITE */
+    uint32_t word;               /* index of the pointer in words */
+    uint32_t access;             /* RP__READ | RP__WRITE */
     struct rp__storage *storage; /* borrowed by the record */
-    int32_t buffer;             /* programs number their storages; -1 elsewhere */
-    int64_t begin, end;         /* byte range touched, relative to the storage's start; conservative */
+    int32_t buffer;              /* programs number their storages; -1 elsewhere */
+    int64_t begin, end;          /* byte range touched, relative to the storage's start; conservative */
 } rp__slot;
 
 struct rp__launch {
@@ -68,7 +68,8 @@ void rp__launch_free(rp__launch *l, bool release_storages);
    by running lowerings under one: nothing executes), else to the stream's device, which runs, queues or captures it. */
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l);
 typedef struct rp__launch_recorder {
-    rp_status (*record)(struct rp__launch_recorder *self, rp_stream *s, const rp__launch *l); /* must copy what it keeps */
+    rp_status (*record)(struct rp__launch_recorder *self, rp_stream *s,
+                        const rp__launch *l); /* must copy what it keeps */
 } rp__launch_recorder;
 rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r); /* of the thread; returns the old one */
 

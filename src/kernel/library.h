@@ -24,31 +24,32 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     const char *op, *site;
     rp__epilogue epilogue;
     rp__conv_geometry conv;
-    int64_t k, dim;             /* topk */
+    int64_t k, dim; /* topk */
     bool largest, sorted, deterministic, replacement;
     struct rp__random_draw draw; /* multinomial */
-    void *workspace;            /* of the size that *_workspace returned */
+    void *workspace;             /* of the size that *_workspace returned */
     struct rp__storage *workspace_storage;
     size_t workspace_bytes;
 } rp__library_call;
 
 /* Each op: bytes of workspace it wants for these operands, and bind. Operands in the order of the comment. */
 typedef enum rp__library_op {
-    RP__LIB_MATMUL,       /* out (..., M, N) = a (..., M, K) b (..., K, N) [+ bias (N) or none] with epilogue; batch dims broadcast by stride 0 */
+    RP__LIB_MATMUL, /* out (..., M, N) = a (..., M, K) b (..., K, N) [+ bias (N) or none] with epilogue; batch dims broadcast by stride 0 */
     RP__LIB_CONV_FORWARD, /* out (N, O, *) , x (N, C, *), w (O, C/g, *), bias (O) or none */
     RP__LIB_CONV_INPUT,   /* dx, dy, w */
     RP__LIB_CONV_WEIGHT,  /* dw, dy, x */
     RP__LIB_TOPK,         /* values (..., k), indices i64 (..., k), x; along dim */
     RP__LIB_NONZERO,      /* indices i64 (numel, ndim) upper bound, count i64 (), x */
     RP__LIB_MULTINOMIAL,  /* out i64 (rows, samples), weights f32 or f64 (rows, n) */
-    RP__LIB_SCATTER_ADD,  /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
+    RP__LIB_SCATTER_ADD, /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
     RP__LIB_COUNT
 } rp__library_op;
 
 typedef struct rp__library {
-    size_t (*workspace)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n, const rp__library_call *call);
-    rp_status (*bind)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n, const rp__library_call *call,
-                      rp__launch_buffer *buffer, rp__launch *out);
+    size_t (*workspace)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                        const rp__library_call *call);
+    rp_status (*bind)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                      const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
     const char *(*name)(struct rp__device *d, rp__library_op op); /* who serves it: "reprise", "onednn", "cublasLt" */
 } rp__library;
 

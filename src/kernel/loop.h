@@ -11,9 +11,9 @@
 
    Numbers contract: the order of a reduction is a function of the inner extent R alone. On the CPU: element i belongs to
    chunk i / RP__CHUNK and in it to virtual lane i % RP__LANES; a lane accumulates its elements in rising order from the
-   identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine by the
-   same halving rule applied to the chunk list as a balanced binary tree over indices (rp__tree_combine in loop.c says it in
-   code). CUDA kernels have their own order, again a function of R alone. */
+   identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine as a
+   balanced binary tree: neighbours 2k and 2k + 1 level by level, an odd last one passes up (rp__tree_push in tree.h says it
+   in code; it needs one partial a level). CUDA kernels have their own order, again a function of R alone. */
 #ifndef RP_KERNEL_LOOP_H
 #define RP_KERNEL_LOOP_H
 
@@ -23,6 +23,10 @@
 #include "core/text.h"
 #include "device/launch.h"
 
+struct rp__device;
+struct rp__launch_buffer;
+struct rp__random_draw;
+
 enum { RP__LANES = 32, RP__CHUNK = 8192 };
 
 typedef enum rp__prim {
@@ -31,16 +35,25 @@ typedef enum rp__prim {
 #undef RP_PRIM
     RP__PRIM_COUNT,
     /* nodes that are not arithmetic */
-    RP__LOAD = RP__PRIM_COUNT, /* access `access`; a: element offset node (i64) or none, b: predicate node (bool) or none (false: 0, memory untouched) */
-    RP__IOTA,   /* i64: sum over dims of index * stride of access `access`, plus its base: loop indices, linear element numbers */
+    RP__LOAD =
+        RP__PRIM_COUNT, /* access `access`; a: element offset node (i64) or none, b: predicate node (bool) or none (false: 0, memory untouched) */
+    RP__IOTA, /* i64: sum over dims of index * stride of access `access`, plus its base: loop indices, linear element numbers */
     RP__CONST,  /* imm, in the node's dtype */
     RP__SCALAR, /* run-time scalar number `access` of the launch, in the node's dtype */
     RP__REDUCE, /* imm.i: rp__reduce_kind; a: value; result is a row value */
     RP__NODE_COUNT
 } rp__prim;
 
-typedef enum rp__reduce_kind { RP__REDUCE_SUM, RP__REDUCE_MAX, RP__REDUCE_MIN, RP__REDUCE_PROD, RP__REDUCE_ANY, RP__REDUCE_ALL } rp__reduce_kind;
-/* SUM accumulates f32 in f32 (by lanes), f64 in f64, integers in i64. MAX and MIN propagate NaN. Empty rows give the identity
+typedef enum rp__reduce_kind {
+    RP__REDUCE_SUM,
+    RP__REDUCE_MAX,
+    RP__REDUCE_MIN,
+    RP__REDUCE_PROD,
+    RP__REDUCE_ANY,
+    RP__REDUCE_ALL
+} rp__reduce_kind;
+/* SUM and PROD accumulate f32 in f32 (by lanes), f64 in f64, integers and bool in i64 (the result's dtype then). ANY and ALL
+   take and give bool, and so do MAX and MIN of bool. MAX and MIN propagate NaN. Empty rows give the identity
    (MAX: -inf or the least integer). */
 
 typedef uint16_t rp__val; /* index of a node */
@@ -48,10 +61,10 @@ typedef uint16_t rp__val; /* index of a node */
 enum { RP__DAG_MAX_NODES = 4096, RP__DAG_MAX_ACCESSES = 64, RP__DAG_MAX_SCALARS = 64 };
 
 typedef struct rp__node {
-    uint8_t op;     /* rp__prim */
-    uint8_t dtype;  /* of the value: F32, F64, I32, I64, U8, BOOL */
-    uint8_t row;    /* 1: constant along the inner dims (depends on outer indices, REDUCEs, scalars and constants only) */
-    uint8_t phase;  /* number of reductions on the longest path to it */
+    uint8_t op;    /* rp__prim */
+    uint8_t dtype; /* of the value: F32, F64, I32, I64, U8, BOOL */
+    uint8_t row; /* 1: constant along the inner dims (depends on outer indices, REDUCEs, scalars and constants only) */
+    uint8_t phase; /* number of reductions on the longest path to it */
     rp__val a, b, c;
     uint16_t access; /* LOAD, IOTA: access; SCALAR: scalar number */
     union {
@@ -60,21 +73,29 @@ typedef struct rp__node {
     } imm;
 } rp__node;
 
-typedef enum rp__access_kind { RP__ACCESS_READ, RP__ACCESS_WRITE, RP__ACCESS_READ_WRITE, RP__ACCESS_IOTA } rp__access_kind;
+typedef enum rp__access_kind {
+    RP__ACCESS_READ,
+    RP__ACCESS_WRITE,
+    RP__ACCESS_READ_WRITE,
+    RP__ACCESS_IOTA
+} rp__access_kind;
 typedef struct rp__access {
-    uint8_t kind;   /* rp__access_kind */
-    uint8_t dtype;  /* storage dtype in memory */
-    uint8_t row;    /* strides along the inner dims are all 0 */
+    uint8_t kind;  /* rp__access_kind */
+    uint8_t dtype; /* storage dtype in memory */
+    uint8_t row;   /* strides along the inner dims are all 0 */
 } rp__access;
 
-typedef enum rp__store_mode { RP__STORE_SET, RP__STORE_ADD /* atomic where lanes may collide: flag nondeterministic on CUDA */ } rp__store_mode;
+typedef enum rp__store_mode {
+    RP__STORE_SET,
+    RP__STORE_ADD /* atomic where lanes may collide: flag nondeterministic on CUDA */
+} rp__store_mode;
 typedef struct rp__store {
     uint16_t access;
-    rp__val value;   /* converted to the access's dtype */
-    rp__val offset;  /* element offset node (i64), or RP__NO_VAL */
+    rp__val value;     /* converted to the access's dtype */
+    rp__val offset;    /* element offset node (i64), or RP__NO_VAL */
     rp__val predicate; /* bool; false: not stored */
     uint8_t mode;
-    uint8_t row;     /* once a row, not once an element */
+    uint8_t row; /* once a row, not once an element */
 } rp__store;
 
 typedef struct rp__dag {
@@ -83,11 +104,13 @@ typedef struct rp__dag {
     uint16_t n_nodes, n_accesses, n_scalars, n_stores;
     uint16_t n_phases;     /* 1 + largest phase */
     bool random;           /* has PHILOX nodes: the launch carries a draw */
-    bool checks;           /* has CHECK_INDEX nodes: the launch carries an error tag */
+    bool checks;           /* has CHECK_INDEX or integer division nodes: the launch carries an error record and tag */
+    uint16_t n_draws;      /* 1 + largest draw number */
+    const uint8_t *scalar_dtypes; /* of each scalar, RP_DTYPE_NONE for one that no node reads */
     const rp__node *nodes; /* topological: sources before users */
     const rp__access *accesses;
     const rp__store *stores;
-    void *backend[2];      /* compiled forms by device type; owned by the backends (loop_backend.destroy) */
+    void *backend[2]; /* compiled forms by device type; owned by the backends (loop_backend.destroy) */
 } rp__dag;
 
 /* ---- building. Nodes are hash-consed and folded (x+0 is not folded: -0.0; constants of integers are). A builder fails
@@ -95,19 +118,25 @@ typedef struct rp__dag {
 typedef struct rp__dag_builder rp__dag_builder;
 rp__dag_builder *rp__dag_new(void); /* NULL and a sticky error when out of memory; all functions accept NULL */
 uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, bool row);
-uint16_t rp__dag_scalar(rp__dag_builder *b);                  /* a new run-time scalar */
-rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset, rp__val predicate); /* value in the compute type */
+uint16_t rp__dag_scalar(rp__dag_builder *b); /* a new run-time scalar */
+rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset,
+                     rp__val predicate); /* value in the compute type */
 rp__val rp__dag_iota(rp__dag_builder *b, uint16_t access);
 rp__val rp__dag_const(rp__dag_builder *b, rp_dtype compute, rp_scalar value);
-rp__val rp__dag_scalar_value(rp__dag_builder *b, uint16_t scalar, rp_dtype compute);
-rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x, rp__val c); /* operands must have equal types (WHERE: bool, T, T) */
-rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a, int64_t imm); /* ROUND, PHILOX..., CHECK via c */
+rp__val rp__dag_scalar_value(rp__dag_builder *b, uint16_t scalar, rp_dtype compute); /* one dtype a scalar */
+rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
+                   rp__val c); /* operands must have equal types (WHERE: bool, T, T). CHECK_INDEX: c = 1 counts negative
+                                  indices from the end, 0 or RP__NO_VAL does not. Unused operands: RP__NO_VAL. */
+rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a,
+                       int64_t imm);                              /* ROUND, PHILOX... */
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a);
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value, bool row);
-void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate, rp__store_mode mode, bool row);
+void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
+                      rp__store_mode mode, bool row);
 rp_dtype rp__dag_dtype(const rp__dag_builder *b, rp__val v);
-rp__dag *rp__dag_finish(rp__dag_builder *b); /* frees the builder; dead nodes are dropped; equal DAGs are one object (interned) */
+rp__dag *rp__dag_finish(
+    rp__dag_builder *b); /* frees the builder; dead nodes are dropped; equal DAGs are one object (interned) */
 void rp__dag_abandon(rp__dag_builder *b);
 rp__dag *rp__dag_retain(rp__dag *d);
 void rp__dag_release(rp__dag *d);
@@ -116,10 +145,10 @@ void rp__dag_text(const rp__dag *d, rp__text *out); /* one node a line; docs/for
 /* ---- launching */
 enum { RP__SPACE_MAX_DIMS = RP_MAX_DIMS };
 typedef struct rp__space_access {
-    void *base;                  /* address for index 0 (IOTA: NULL; value in iota_base) */
+    void *base; /* address for index 0 (IOTA: NULL; value in iota_base) */
     int64_t iota_base;
-    struct rp__storage *storage; /* for slots; NULL for IOTA */
-    int64_t begin, end;          /* byte range of the storage that may be touched */
+    struct rp__storage *storage;        /* for slots; NULL for IOTA */
+    int64_t begin, end;                 /* byte range of the storage that may be touched */
     int64_t stride[RP__SPACE_MAX_DIMS]; /* elements; outer dims first */
 } rp__space_access;
 typedef struct rp__space {
@@ -127,7 +156,7 @@ typedef struct rp__space {
     int64_t extent[RP__SPACE_MAX_DIMS];
     uint16_t n_accesses, n_scalars;
     const rp__space_access *accesses;
-    const rp_scalar *scalars;    /* stored in the node's dtype by the backend */
+    const rp_scalar *scalars;     /* stored in the node's dtype by the backend */
     struct rp__random_draw *draw; /* DAGs with random; one for all draws of the DAG in the order of draw numbers */
     uint16_t n_draws;
     const char *op, *site;
@@ -137,31 +166,58 @@ typedef struct rp__space {
    do not depend on it: inner order is kept). In place on the caller's copy. */
 void rp__space_collapse(rp__space *s, rp__space_access *accesses);
 
+struct rp__launch_buffer;
 typedef struct rp__loop_backend {
     /* Fills `out` with a launch of dag over space. Parameter words and slots are written into caller memory of the sizes given
        by limits; nothing is allocated on the hot path. RP_OK with out->kernel NULL: nothing to do (an empty space without row
        stores of an empty reduction). */
-    rp_status (*bind)(struct rp__device *d, rp__dag *dag, const rp__space *space, struct rp__launch_buffer *buffer, rp__launch *out);
+    rp_status (*bind)(struct rp__device *d, rp__dag *dag, const rp__space *space, struct rp__launch_buffer *buffer,
+                      rp__launch *out);
     /* Text of the generated source, for dump; NULL when it has none. */
     rp_status (*source)(struct rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out);
     void (*destroy)(rp__dag *dag); /* frees dag->backend[this device type] */
+    /* rp__loop_bind_many on this device. RP_ERROR_UNAVAILABLE without a sticky error: too many groups for one launch, or
+       none of this kind; rp__loop_launch_many then halves the list, down to single binds. NULL: always single binds. */
+    rp_status (*bind_many)(struct rp__device *d, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
+                           const int64_t *extents, size_t n_groups, struct rp__launch_buffer *buffer, rp__launch *out);
 } rp__loop_backend;
+/* Who frees dag->backend[type]; the CPU is known from the start. */
+void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend);
+extern const rp__loop_backend rp__cpu_loops; /* kernel/cpu/backend.c */
 
-enum { RP__MAX_WORDS = 4096, RP__MAX_SLOTS = 192 };
+/* Limits of one launch; untouched pages of the buffer cost nothing. */
+enum { RP__MAX_WORDS = 16384, RP__MAX_SLOTS = 4096 };
 typedef struct rp__launch_buffer { /* caller memory for one launch, per thread and reused */
     uint64_t words[RP__MAX_WORDS];
     rp__slot slots[RP__MAX_SLOTS];
 } rp__launch_buffer;
 rp__launch_buffer *rp__launch_buffer_get(void); /* the thread's own; NULL and a sticky error when out of memory */
 
+/* The canonical parameter words of a launch, the same on every device, from words[first] on:
+     [address of each access; IOTA: its base] [extents, outer first] [strides of each access, n_outer + n_inner of them, in
+     elements] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
+     [state pointer, seed, inner of each draw] [error record, error tag if dag->checks].
+   Slots name the address words, and the state pointers of draws. */
+typedef struct rp__space_layout { /* word index of the first of each group */
+    uint32_t address, extent, stride, scalar, draw, error, end;
+} rp__space_layout;
+void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner, uint32_t first, rp__space_layout *out);
+/* Fills words and slots of `buffer`, and n_words, n_slots, words, slots, op and site of `out`. Checks the space against the
+   DAG. RP_ERROR_INTERNAL when they do not fit each other. */
+rp_status rp__space_words(struct rp__device *d, const rp__dag *dag, const rp__space *space, uint32_t first,
+                          struct rp__launch_buffer *buffer, rp__launch *out);
+uint64_t rp__scalar_word(rp_scalar value, rp_dtype compute);
+rp_dtype rp__dag_scalar_dtype(const rp__dag *dag, uint16_t scalar); /* RP_DTYPE_NONE: not read */
+
 /* bind + rp__launch_on. */
 rp_status rp__loop_launch(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
 
 /* Several equal problems in one launch (multi-tensor: Adam over all parameters): the DAG must have one dim, no reduction;
    accesses come in groups of dag->n_accesses, extents one a group; scalars are shared. */
-rp_status rp__loop_launch_many(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
-                               const int64_t *extents, size_t n_groups);
-rp_status rp__loop_bind_many(struct rp__device *d, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
-                             const int64_t *extents, size_t n_groups, rp__launch_buffer *buffer, rp__launch *out);
+rp_status rp__loop_launch_many(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *shared,
+                               const rp__space_access *accesses, const int64_t *extents, size_t n_groups);
+rp_status rp__loop_bind_many(struct rp__device *d, rp__dag *dag, const rp__space *shared,
+                             const rp__space_access *accesses, const int64_t *extents, size_t n_groups,
+                             rp__launch_buffer *buffer, rp__launch *out);
 
 #endif

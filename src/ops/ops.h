@@ -8,6 +8,7 @@
 #include "kernel/loop.h"
 #include "tensor/tensor.h"
 
+struct rp__lower;
 typedef struct rp__op rp__op;
 typedef struct rp__call rp__call;
 
@@ -15,17 +16,24 @@ typedef struct rp__call rp__call;
    Tensor(a) (returned or viewed), Tensor(a!) (written), int, int?, int[], float, bool, Scalar, dtype, Generator?, str; "=value"
    gives a default; "*," is allowed and ignored. Returns: Tensor, (Tensor, Tensor), Tensor(a!), Tensor[] is not allowed. */
 enum { RP__MAX_PARAMS = 16, RP__MAX_OUTS = 8, RP__MAX_IN = 512 };
-typedef enum rp__param_kind { RP__PARAM_TENSOR, RP__PARAM_OPTIONAL_TENSOR, RP__PARAM_TENSORS, RP__PARAM_ATTR } rp__param_kind;
+typedef enum rp__param_kind {
+    RP__PARAM_TENSOR,
+    RP__PARAM_OPTIONAL_TENSOR,
+    RP__PARAM_TENSORS,
+    RP__PARAM_ATTR
+} rp__param_kind;
 typedef struct rp__param {
     char name[32];
-    uint8_t kind;      /* rp__param_kind */
-    uint8_t attr_kind; /* rp_attr_kind of RP__PARAM_ATTR */
-    bool optional_int; /* int?: INT64_MIN stands for None */
+    uint8_t kind;          /* rp__param_kind */
+    uint8_t attr_kind;     /* rp_attr_kind of RP__PARAM_ATTR */
+    bool optional_int;     /* int?: INT64_MIN stands for None */
     bool written, aliased; /* Tensor(a!), Tensor(a) */
-    char alias;        /* 'a' */
+    char alias;            /* 'a' */
     bool has_default;
-    rp_attr value;     /* the default */
+    int64_t default_ints[4]; /* int[]: the default's entries, value.n of them; see rp__param_default */
+    rp_attr value;           /* the default */
 } rp__param;
+rp_attr rp__param_default(const rp__param *p); /* with ints pointing into *p, which must stay where it is */
 typedef struct rp__schema {
     char name[48];
     uint8_t n_params, n_tensor_params, n_attrs, n_outs;
@@ -46,13 +54,13 @@ typedef struct rp__meta { /* what shape and type rules compute of an output */
 
 struct rp__call {
     const rp__op *op;
-    const char *site;
-    rp_tensor *const *in;     /* flat: lists expanded; optional ones may be NULL */
+    const char *site;     /* as given by the caller; dispatch replaces it by the outermost site in force */
+    rp_tensor *const *in; /* flat: lists expanded; optional ones may be NULL */
     uint32_t n_in;
     uint32_t list_begin[RP__MAX_PARAMS + 1]; /* first flat index of tensor parameter p; [p + 1] its end */
-    const rp_attr *attrs;     /* all of the schema's, defaults filled in */
+    const rp_attr *attrs;                    /* all of the schema's, defaults filled in */
     uint32_t n_attrs;
-    rp_tensor **out;          /* results; in-place ops return their argument with one more reference of the scope */
+    rp_tensor **out; /* results; in-place ops return their argument with one more reference of the scope */
     uint32_t n_out;
 };
 static inline int64_t rp__attr_int(const rp__call *c, unsigned k) { return c->attrs[k].v.i; }
@@ -76,10 +84,10 @@ typedef rp_status rp__run_fn(const rp__call *call);
 typedef rp_status rp__expand_fn(const rp__call *call);
 /* Derivative, written with ops. grad_in[i] may be left NULL (zero). */
 typedef struct rp__vjp {
-    const rp__call *call;              /* in and out hold what the row saves, NULL elsewhere; attrs as called */
+    const rp__call *call;               /* in and out hold what the row saves, NULL elsewhere; attrs as called */
     const rp__meta *in_meta, *out_meta; /* of all inputs and outputs */
-    rp_tensor *const *grad_out;        /* NULL: zero */
-    const bool *needed;                /* per input */
+    rp_tensor *const *grad_out;         /* NULL: zero */
+    const bool *needed;                 /* per input */
     rp_tensor **grad_in;
 } rp__vjp;
 typedef rp_status rp__vjp_fn(const rp__vjp *g);
@@ -96,13 +104,16 @@ typedef enum rp__lowering {
 } rp__lowering;
 
 /* Private flags, beside the public RP_OP_* of the descriptor. */
-enum { RP__OP_DATA_SIZE = 1u << 16, /* output size depends on data: symbol with an upper bound in traces */
-       RP__OP_RANDOM_STATE = 1u << 17 };
+enum {
+    RP__OP_DATA_SIZE = 1u << 16, /* output size depends on data: symbol with an upper bound in traces */
+    RP__OP_RANDOM_STATE = 1u << 17
+};
 /* What a derivative needs kept. */
 #define RP__SAVE_NONE 0u
 #define RP__SAVE_IN(k) (1u << (k))
 #define RP__SAVE_OUT(k) (1u << (16 + (k)))
 #define RP__SAVE_IN_ALL 0xffffu
+#define RP__SAVE_CROSS (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
 
 struct rp__op {
     const char *name, *schema_text, *doc;
@@ -114,12 +125,14 @@ struct rp__op {
         rp__expand_fn *expand;
     } rule;
     rp__infer_fn *infer;
-    rp__vjp_fn *vjp;    /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
+    rp__vjp_fn
+        *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
+    const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
     uint32_t saves, flags;
-    rp__schema schema;  /* parsed at start */
-    void *user;         /* RP__USER: the descriptor */
-    uint32_t index;     /* position in the table: for side tables of a floor, never for switches */
+    rp__schema schema; /* parsed at build time by genops, at registration for user ops */
+    void *user;        /* RP__USER: the descriptor */
+    uint32_t index;    /* position in the table: for side tables of a floor, never for switches */
 };
 const rp__op *rp__op_find(const char *name); /* NULL when unknown */
 size_t rp__op_table_count(void);
@@ -132,19 +145,32 @@ typedef enum rp__op_id {
 #undef RP_OP
     RP__OP_BUILTIN_COUNT
 } rp__op_id;
-const rp__op *rp__op_builtin(rp__op_id id);
+extern const rp__op rp__ops[RP__OP_BUILTIN_COUNT];
+static inline const rp__op *rp__op_builtin(rp__op_id id) { return &rp__ops[id]; }
 
 /* ---- dispatch */
+/* For callers that build a flat `in` of RP__MAX_IN entries: appends tensor parameter `param` of n tensors. false when it does not
+   fit; rp__call_too_long then reports that and fills the outputs. */
+bool rp__call_add_list(rp__call *call, rp_tensor **flat, unsigned param, rp_tensor *const *tensors, size_t n);
+rp_status rp__call_too_long(rp__call *call);
 /* The one entry. Checks handles, fills call->out (error tensors on failure), returns the status. */
 rp_status rp__dispatch(rp__call *call);
 
 /* Layers of a thread, in this order from the top; each may be absent. A layer handles a call and passes it on (perhaps changed)
    with rp__dispatch_below. Installed and removed by the floor that owns it. */
-typedef enum rp__layer_kind { RP__LAYER_AUTOCAST, RP__LAYER_AUTOGRAD, RP__LAYER_FUNCTIONALISE, RP__LAYER_TRACE, RP__LAYER_VERIFY, RP__LAYER_COUNT } rp__layer_kind;
+typedef enum rp__layer_kind {
+    RP__LAYER_AUTOCAST,
+    RP__LAYER_AUTOGRAD,
+    RP__LAYER_FUNCTIONALISE,
+    RP__LAYER_TRACE,
+    RP__LAYER_VERIFY,
+    RP__LAYER_COUNT
+} rp__layer_kind;
 typedef struct rp__layer {
     rp_status (*handle)(struct rp__layer *self, rp__layer_kind at, rp__call *call);
 } rp__layer;
-rp__layer *rp__layer_set(rp__layer_kind kind, rp__layer *layer); /* of the calling thread; NULL removes; returns the old one */
+rp__layer *rp__layer_set(rp__layer_kind kind,
+                         rp__layer *layer); /* of the calling thread; NULL removes; returns the old one */
 rp__layer *rp__layer_get(rp__layer_kind kind);
 rp_status rp__dispatch_below(rp__layer_kind at, rp__call *call); /* continues below layer `at` */
 /* Default layers of new threads (autograd). */
@@ -155,7 +181,7 @@ rp_status rp__execute(rp__call *call);
 /* infer (or view) only, for tracing: metas of the outputs. */
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
 
-/* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4)) at file.c:12". */
+/* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4))"; rp__fail adds the call site. */
 rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) RP__PRINTF(3, 4);
 
 #endif

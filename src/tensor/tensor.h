@@ -7,72 +7,93 @@
 #include "core/dtype.h"
 #include "device/allocator.h"
 
+#if defined(__ELF__)
+#define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec"))) /* small and hot only */
+#else
+#define RP__TLS_FAST _Thread_local
+#endif
+
 typedef struct rp__storage {
     atomic_uint refs;
     rp_device device;
-    void *data;                 /* device address of byte 0; NULL when empty or pending */
+    void *data; /* device address of byte 0; NULL when empty or pending */
     size_t bytes;
-    _Atomic uint64_t version;   /* in-place writes */
+    _Atomic uint64_t version;            /* in-place writes */
     const char *writer_op, *writer_site; /* of the last in-place write, for version errors */
-    rp__block *block;           /* ours; NULL for foreign memory */
-    void (*deleter)(void *ctx); /* foreign memory */
+    rp__block *block;                    /* ours; NULL for foreign memory */
+    void (*deleter)(void *ctx);          /* foreign memory */
     void *deleter_ctx;
-    bool foreign;               /* writes may happen that we do not see: graphs copy it unless declared stable */
+    bool foreign; /* writes may happen that we do not see: graphs copy it unless declared stable */
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
-    uint64_t id;                /* unique, never reused: keys of guards and liveness checks */
+    uint64_t id; /* unique, never reused: keys of guards and liveness checks */
 } rp__storage;
 
 rp__storage *rp__storage_new(rp__device *d, rp_stream *s, size_t bytes); /* NULL and a sticky error; refs 1 */
+/* Memory of others; data NULL: a pending storage, whose data (and block) a trace fills in later. */
 rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, void (*deleter)(void *), void *ctx);
 rp__storage *rp__storage_retain(rp__storage *s);
 void rp__storage_release(rp__storage *s);
 void rp__storage_written(rp__storage *s, const char *op, const char *site); /* version + 1 */
 
-enum { /* rp_tensor.flags */
-    RP__T_REQUIRES_GRAD = 1, /* leaf that asks for a gradient */
-    RP__T_VIEW = 2,
-    RP__T_RETAINS_GRAD = 4,
-    RP__T_ERROR = 8
+enum {                          /* rp_tensor.flags */
+       RP__T_REQUIRES_GRAD = 1, /* leaf that asks for a gradient */
+       RP__T_VIEW = 2,
+       RP__T_RETAINS_GRAD = 4,
+       RP__T_ERROR = 8,
+    RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
 };
 enum { RP__TENSOR_MAGIC = 0x52505431, RP__TENSOR_DEAD = 0x52505430 };
 
 struct rp_tensor {
-    uint32_t magic;  /* RP__TENSOR_MAGIC, or RP__TENSOR_DEAD after release: the slot keeps op and site for a while */
+    uint32_t magic; /* RP__TENSOR_MAGIC, or RP__TENSOR_DEAD after release: the slot keeps op and site for a while */
     atomic_uint refs;
+    atomic_uint scoped; /* how many of refs belong to scopes: releasing more than was retained is an error */
     uint8_t dtype, ndim, flags;
     rp_device device;
-    rp__storage *storage;         /* never NULL but for the error tensor; its data is NULL while pending in a trace */
-    rp_dim offset;                /* elements from the storage's start */
-    struct rp__autograd *autograd; /* tape entry (floor 4); NULL: none needed */
+    rp__storage *storage;           /* never NULL but for the error tensor; its data is NULL while pending in a trace */
+    rp_dim offset;                  /* elements from the storage's start */
+    struct rp__autograd *autograd;  /* tape entry (floor 4); NULL: none needed */
     struct rp__trace_value *traced; /* the value that a running trace gave it (floor 5); NULL outside */
-    const char *op, *site;        /* who made it */
-    uint64_t id;                  /* unique, never reused */
-    rp_dim size[RP_MAX_DIMS];     /* only [0, ndim) is meaningful */
+    const char *op, *site;          /* who made it */
+    uint64_t id;                    /* unique, never reused */
+    rp_dim size[RP_MAX_DIMS];       /* only [0, ndim) is meaningful */
     rp_dim stride[RP_MAX_DIMS];
 };
 
 rp_tensor *rp__tensor_error(void); /* the error tensor: static, never counted, scoped or written */
 
 /* New handles, owned by the innermost scope. Error tensor on failure. */
-rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim, rp__storage *storage_retained); /* row-major, offset 0; op and site from the frame in force */
-rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size, size_t ndim); /* with memory; sizes are values */
-rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset); /* same storage */
+rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim,
+                          rp__storage *storage_retained); /* row-major, offset 0; op and site from the frame in force */
+rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size,
+                            size_t ndim); /* with memory; sizes are values */
+rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim,
+                           rp_dim offset); /* same storage */
+/* One more reference, owned by the innermost scope: what an in-place op does with the argument that it returns. t, or the error
+   tensor when out of memory. */
+rp_tensor *rp__tensor_enter_scope(rp_tensor *t);
 /* A handle with its own reference and no scope, for tapes, programs and internal tables; rp_release frees it. */
-rp_tensor *rp__tensor_unscope(rp_tensor *t); /* takes the scope's reference out of the innermost scope that holds it; returns t */
+rp_tensor *
+rp__tensor_unscope(rp_tensor *t); /* takes the scope's reference out of the innermost scope that holds it; returns t */
 
 /* Is the handle usable? Otherwise sets the sticky error (NULL argument, released handle with its op and line, error tensor
    passed on silently) and returns a failure. `what` names the argument. */
 rp_status rp__tensor_check(const rp_tensor *t, const char *what);
 
+/* The released slot is not reused as long as REPRISE_CHECK=1, else for the thread's next RP__QUARANTINE releases. */
+enum { RP__QUARANTINE = 64 };
+
 static inline bool rp__tensor_is_error(const rp_tensor *t) { return (t->flags & RP__T_ERROR) != 0; }
 static inline char *rp__tensor_data(const rp_tensor *t) /* address of element 0 */
 {
-    return t->storage && t->storage->data ? (char *)t->storage->data + (size_t)t->offset * rp__dtype_bytes((rp_dtype)t->dtype) : NULL;
+    return t->storage && t->storage->data
+               ? (char *)t->storage->data + (size_t)t->offset * rp__dtype_bytes((rp_dtype)t->dtype)
+               : NULL;
 }
 rp_dim rp__tensor_numel(const rp_tensor *t);
-bool rp__tensor_contiguous(const rp_tensor *t);   /* row-major without gaps; size-1 dims and empty tensors do not count */
+bool rp__tensor_contiguous(const rp_tensor *t); /* row-major without gaps; size-1 dims and empty tensors do not count */
 bool rp__tensor_overlaps_itself(const rp_tensor *t); /* expanded: two indices, one address */
 /* Bytes of the storage that the tensor can touch. */
 void rp__tensor_byte_range(const rp_tensor *t, int64_t *begin, int64_t *end);
@@ -80,11 +101,18 @@ const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]); /* "f
 /* Makes memory exist and hold the value: computes what a trace left pending. RP_OK for ordinary tensors. Floor 5 installs it. */
 rp_status rp__tensor_materialise(rp_tensor *t);
 extern rp_status (*rp__materialise_hook)(rp_tensor *t);
-extern void (*rp__autograd_free_hook)(struct rp__autograd *a);      /* floor 4: drops tape references of a dying handle */
-extern void (*rp__trace_free_hook)(struct rp__trace_value *v);      /* floor 5 */
+extern void (*rp__autograd_free_hook)(struct rp__autograd *a); /* floor 4: drops tape references of a dying handle */
+extern void (*rp__trace_free_hook)(struct rp__trace_value *v); /* floor 5 */
 
-/* Internal scopes: what the library makes inside lives in one. */
+/* Internal scopes: what the library makes inside lives in one. Out of memory (a sticky error) gives an id of 0: then what is
+   made lives in the scope around, and rp__scope_end does nothing. */
 rp_scope rp__scope_begin(void);
 void rp__scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
+
+/* For rp_memory_stats. */
+void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors);
+
+/* The calling thread's free lists and scopes (src/tensor/local.h). */
+uint64_t rp__unique_id(void); /* of tensors and storages: rising within a thread, never reused */
 
 #endif
