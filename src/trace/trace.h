@@ -99,4 +99,8 @@ void rp__trace_random_seek(rp__trace *trace, rp_generator *g, rp_dim offset);
 /* Computes what is pending, giving `reason`; in ABSTRACT mode RP_ERROR_GRAPH_BREAK. */
 rp_status rp__trace_break(rp__trace *trace, const char *reason, const char *site);
 
+/* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
+rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter,
+                              rp_tensor **out);
+
 #endif
