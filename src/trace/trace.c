@@ -1096,3 +1096,30 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__error_restore(&before);
     return status;
 }
+
+/* ---- export */
+
+rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out)
+{
+    rp__trace_result result = {0};
+    if (n_in && !in) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace: the arguments are NULL");
+        return rp__ir_failed();
+    }
+    for (size_t k = 0; k < n_in; k++) {
+        if (rp__tensor_check(in[k], "an argument") != RP_OK || rp__tensor_is_error(in[k]))
+            return rp__ir_failed();
+    }
+    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
+    rp_status status = rp__trace_run(&request, NULL, &result);
+    rp_ir *ir = result.ir;
+    if (status == RP_OK) {
+        /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
+        ir->body.n_results = (uint32_t)n_out;
+        result.ir = NULL;
+    } else {
+        ir = rp__ir_failed();
+    }
+    rp__trace_result_free(&result);
+    return ir;
+}
