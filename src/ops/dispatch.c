@@ -380,8 +380,7 @@ static rp_tensor *without_repeats(rp_tensor *t)
     return rp__tensor_view(t, size, t->stride, t->ndim, t->offset);
 }
 
-static rp_status run_loop_inplace(rp__call *call)
-{
+static rp_status run_loop_inplace(rp__call *call) {
     replaced r;
     const rp__call *use = call;
     rp_tensor *self = rp__call_written(call, 0);
@@ -410,6 +409,10 @@ static rp_status run_loop_inplace(rp__call *call)
     rp__storage_written(self->storage, call->op->name, call->site);
 done:
     rp__scope_guard_end(guard, NULL, 0);
+    if (status == RP_OK) { /* the argument is returned with one more reference */
+        call->out[0] = rp__tensor_enter_scope(self);
+        status = rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+    }
     return status;
 }
 
