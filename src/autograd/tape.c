@@ -335,4 +335,8 @@ void rp__saved_drop(rp__saved *s) {
     rp__tape_node_release(node);
 }
 
-__attribute__((constructor)) static void tape_install(void) { rp__autograd_free_hook = autograd_free; }
+/* Here and not in record.c: a static link takes this file in wherever a gradient can be asked for. */
+__attribute__((constructor)) static void autograd_install(void) {
+    rp__autograd_free_hook = autograd_free;
+    rp__layer_default(RP__LAYER_AUTOGRAD, &rp__autograd_layer);
+}

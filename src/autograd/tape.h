@@ -165,6 +165,8 @@ void rp__checkpoint_drop(rp__saved *s);
 /* Eager form of rp_checkpoint. */
 rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
+extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
+
 /* One of a fixed set of locks: guards the accumulate node, hooks and view entries of the objects that share it. Never held
    while other code of the library that may lock is called. */
 rp__mutex *rp__autograd_lock(const void *object);
