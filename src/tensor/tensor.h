@@ -106,6 +106,9 @@ extern RP__TLS_FAST bool rp__tensor_tracing;
 extern void (*rp__autograd_free_hook)(struct rp__autograd *a); /* floor 4: drops tape references of a dying handle */
 extern void (*rp__trace_free_hook)(struct rp__trace_value *v); /* floor 5 */
 
+/* Floor 4: the name that a result's derivative is printed under ("AddBackward0"); NULL for tensors without one. */
+extern const char *(*rp__grad_name_hook)(const rp_tensor *t);
+
 /* Internal scopes: what the library makes inside lives in one. Out of memory (a sticky error) gives an id of 0: then what is
    made lives in the scope around, and rp__scope_end does nothing. */
 rp_scope rp__scope_begin(void);
