@@ -59,6 +59,7 @@ static rp_status accumulate(rp_tensor *leaf, rp_tensor *grad, bool create_graph)
     rp__autograd *a = rp__autograd_get(leaf);
     if (!a) return RP_ERROR_OUT_OF_MEMORY;
     rp_tensor *value;
+    rp__grad_watch(leaf);
     if (!a->grad)
         value = !create_graph && own(grad) && layout_fits(grad, leaf) ? grad : clone_like(grad, leaf);
     else if (create_graph)
@@ -169,12 +170,14 @@ bool rp_is_leaf(const rp_tensor *t) {
 }
 
 rp_tensor *rp_grad_of(rp_tensor *t) {
-    if (rp__tensor_check(t, "t") != RP_OK || !t->autograd) return NULL;
-    return t->autograd->grad;
+    if (rp__tensor_check(t, "t") != RP_OK) return NULL;
+    rp__grad_watch(t);
+    return t->autograd ? t->autograd->grad : NULL;
 }
 
 rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad) {
     RP_TRY(rp__tensor_check(t, "t"));
+    rp__grad_watch(t);
     if (!grad) {
         rp_tensor *old = t->autograd ? t->autograd->grad : NULL;
         if (old) {

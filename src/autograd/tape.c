@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+void (*rp__grad_watch_hook)(rp_tensor *t);
+
 /* ---------------------------------------------------------------- locks, grad mode */
 
 enum { LOCKS = 64 };

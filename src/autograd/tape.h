@@ -92,6 +92,13 @@ struct rp__tape_node {
     rp__tape_node *next_dead; /* list of nodes to be taken apart */
 };
 
+/* Called before .grad of t is read or changed; floor 5 installs it: a .grad at entry is a guard of a trace, one that is there at
+   the end another result. */
+extern void (*rp__grad_watch_hook)(rp_tensor *t);
+static inline void rp__grad_watch(rp_tensor *t) {
+    if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
+}
+
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 void rp__tape_in_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
