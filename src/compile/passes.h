@@ -1,0 +1,44 @@
+/* The passes of floor 6 in the order in which they run. Each takes a graph and makes another; the caller releases both. */
+#ifndef RP_COMPILE_PASSES_H
+#define RP_COMPILE_PASSES_H
+
+#include "trace/ir.h"
+
+/* functionalise.c: no node writes memory but ASSIGN nodes at the end of the body, one a mutated input or captured tensor. */
+rp_status rp__functionalise(const rp_ir *ir, rp_ir **out);
+
+/* simplify.c: dead code, common subexpressions, identities that keep every bit. gradients_done: nothing will be differentiated
+   any more, so detach and no_grad boundaries may go. */
+rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
+
+/* joint.c: (inputs, tangents) -> (results, gradients). Arguments of the joint graph: those of ir, then one tangent for each
+   entry of tangent_of; results: those of ir, then one gradient for each entry of grad_of that is not RP__IR_NONE. */
+typedef struct rp__joint {
+    rp_ir *ir;
+    uint32_t n_inputs, n_results; /* of the forward */
+    uint32_t *tangent_of;         /* per tangent: result number of the forward */
+    uint32_t n_tangents;
+    uint32_t *grad_arg;      /* per gradient: argument number, or n_inputs + captured index */
+    uint32_t n_grads;        /* gradients follow the forward's results, in this order */
+    rp__ir_value *grad_value; /* per gradient: the value in ir; RP__IR_NONE: it does not depend on the leaf */
+} rp__joint;
+/* grad_args: which leaves (numbered as grad_arg) want a gradient. `ir` is functional. */
+rp_status rp__joint_build(const rp_ir *ir, const uint32_t *grad_args, uint32_t n_grad_args, rp__joint *out);
+void rp__joint_free(rp__joint *j);
+
+/* partition.c: two graphs. forward: (inputs) -> (results, saved); backward: (saved, tangents) -> (gradients). */
+typedef struct rp__partitioned {
+    rp_ir *forward, *backward;
+    uint32_t n_results, n_saved;
+    /* per saved value: what it is in the forward */
+    struct rp__saved_source {
+        uint32_t kind;  /* 0: result `index` beyond n_results of the forward; 1: argument; 2: captured tensor; 3: result */
+        uint32_t index;
+    } * saved;
+    int64_t saved_bytes; /* by hints; without arguments and captured tensors */
+    uint32_t n_recomputed;
+} rp__partitioned;
+rp_status rp__partition(const rp__joint *joint, rp__partitioned *out);
+void rp__partitioned_free(rp__partitioned *p);
+
+#endif
