@@ -3,6 +3,7 @@
 #ifndef RP_CORE_ALLOC_H
 #define RP_CORE_ALLOC_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,5 +23,11 @@ bool rp__grow(void *array_address, size_t *capacity, size_t needed, size_t eleme
 /* Tests: fail the n-th allocation from now (1 = the next) once; 0 switches off. Returns allocations counted so far. */
 uint64_t rp__alloc_fail_at(uint64_t n);
 uint64_t rp__alloc_live(void); /* blocks not yet freed, for leak tests */
+/* For free lists in front of the heap: true when this allocation is the one to fail. Costs a load while no test is at it. */
+extern atomic_bool rp__alloc_armed;
+bool rp__alloc_inject(void);
+static inline bool rp__alloc_denied(void) {
+    return atomic_load_explicit(&rp__alloc_armed, memory_order_relaxed) && rp__alloc_inject();
+}
 
 #endif

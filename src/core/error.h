@@ -22,6 +22,8 @@
 rp_status rp__fail(rp_status status, const char *format, ...) RP__PRINTF(2, 3);
 /* Adds ": while <text>" to the sticky error that a callee has just set; returns its status. */
 rp_status rp__fail_context(const char *format, ...) RP__PRINTF(1, 2);
+/* Failures reported in this thread so far, first or not: did a call fail while an older error was already held? */
+uint64_t rp__error_count(void);
 #define RP__OOM(what) rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: %s", (what))
 
 /* Forwards a failure. */
@@ -44,6 +46,7 @@ typedef struct rp__site_frame {
 } rp__site_frame;
 rp__site_frame rp__site_push(const char *site, const char *op); /* returns what to give to rp__site_pop */
 void rp__site_pop(rp__site_frame previous);
+rp__site_frame rp__site_enter(rp__site_frame exact); /* replaces the frame, e.g. in a worker or a deferred launch; popped the same way */
 const char *rp__site(void); /* "" when unknown */
 const char *rp__site_op(void);
 

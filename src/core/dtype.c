@@ -1,0 +1,203 @@
+/* Element types: the table, PyTorch's promotion, numbers in and out of memory, and the 16-bit float formats. */
+#include "core/dtype.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT] = {
+    [RP_DTYPE_NONE] = {"none", "none", 0, RP__CATEGORY_BOOL, RP_DTYPE_NONE},
+#define RP__COMPUTE_F32 RP_F32
+#define RP__COMPUTE_F64 RP_F64
+#define RP__COMPUTE_I32 RP_I32
+#define RP__COMPUTE_I64 RP_I64
+#define RP__COMPUTE_U8 RP_U8
+#define RP__COMPUTE_BOOL RP_BOOL
+#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type) \
+    [RP_##suffix] = {name, short_name, bytes, RP__CATEGORY_##category, RP__COMPUTE_##compute},
+#include "core/dtype.def"
+#undef RP_DTYPE
+};
+
+#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type) \
+    _Static_assert(sizeof(c_type) == (bytes), "the storage type has the row's size");
+#include "core/dtype.def"
+#undef RP_DTYPE
+
+const char *rp_dtype_name(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dtypes[dtype].name : "none"; }
+size_t rp_dtype_size(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dtypes[dtype].bytes : 0; }
+
+rp_scalar rp_i64(int64_t value) { return (rp_scalar){.kind = RP_SCALAR_I64, .v.i = value}; }
+rp_scalar rp_f64(double value) { return (rp_scalar){.kind = RP_SCALAR_F64, .v.f = value}; }
+rp_scalar rp_bool(bool value) {
+    rp_scalar s = {.kind = RP_SCALAR_BOOL, .v.i = 0};
+    s.v.b = value;
+    return s;
+}
+
+rp_dtype rp__promote(rp_dtype a, rp_dtype b) {
+    if (a == b || b == RP_DTYPE_NONE)
+        return a;
+    if (a == RP_DTYPE_NONE)
+        return b;
+    unsigned ca = rp__dtypes[a].category, cb = rp__dtypes[b].category;
+    if (ca != cb)
+        return ca > cb ? a : b;
+    if (ca == RP__CATEGORY_FLOAT && rp__dtypes[a].bytes == rp__dtypes[b].bytes)
+        return RP_F32; /* float16 with bfloat16: neither holds the other */
+    return rp__dtypes[a].bytes > rp__dtypes[b].bytes ? a : b; /* uint8 < int32 < int64: the wider holds the narrower */
+}
+
+void rp__promote_tensor(rp__promotion *p, rp_dtype dtype, size_t ndim) {
+    rp_dtype *weight = ndim ? &p->dim : &p->zero;
+    *weight = rp__promote(*weight, dtype);
+}
+
+void rp__promote_scalar(rp__promotion *p, rp_scalar_kind kind) {
+    rp_dtype own = kind == RP_SCALAR_F64 ? RP_F32 : kind == RP_SCALAR_I64 ? RP_I64 : RP_BOOL;
+    p->scalar = rp__promote(p->scalar, own);
+}
+
+/* torch's combine_categories: the heavier operand decides unless the lighter one has a higher category. */
+static rp_dtype combine(rp_dtype heavy, rp_dtype light) {
+    if (heavy == RP_DTYPE_NONE || light == RP_DTYPE_NONE)
+        return heavy == RP_DTYPE_NONE ? light : heavy;
+    return rp__dtypes[light].category > rp__dtypes[heavy].category ? rp__promote(heavy, light) : heavy;
+}
+
+rp_dtype rp__promotion_result(const rp__promotion *p) { return combine(p->dim, combine(p->zero, p->scalar)); }
+
+double rp__scalar_f64(rp_scalar s) {
+    return s.kind == RP_SCALAR_F64 ? s.v.f : s.kind == RP_SCALAR_I64 ? (double)s.v.i : (double)s.v.b;
+}
+
+static int64_t truncate_f64(double f) {
+    if (isnan(f))
+        return 0;
+    if (f >= 0x1p63)
+        return INT64_MAX;
+    return f <= -0x1p63 ? INT64_MIN : (int64_t)f;
+}
+
+int64_t rp__scalar_i64(rp_scalar s) {
+    return s.kind == RP_SCALAR_F64 ? truncate_f64(s.v.f) : s.kind == RP_SCALAR_I64 ? s.v.i : (int64_t)s.v.b;
+}
+
+/* The largest finite value of a float dtype. */
+static double float_max(rp_dtype d) {
+    return d == RP_F64 ? DBL_MAX : d == RP_F32 ? (double)FLT_MAX : d == RP_F16 ? 65504.0 : 0x1.fep127;
+}
+
+bool rp__scalar_fits(rp_scalar s, rp_dtype d) {
+    if (s.kind == RP_SCALAR_BOOL || d == RP_BOOL)
+        return true;
+    if (rp__dtype_is_float(d)) {
+        double f = rp__scalar_f64(s);
+        return isnan(f) || isinf(f) || fabs(f) <= float_max(d);
+    }
+    if (s.kind == RP_SCALAR_F64) {
+        double f = s.v.f;
+        if (d == RP_U8)
+            return f >= 0 && f <= 255;
+        return d == RP_I32 ? f >= -0x1p31 && f <= 0x1p31 - 1 : f >= -0x1p63 && f < 0x1p63;
+    }
+    if (d == RP_U8) /* negative numbers wrap, as in PyTorch */
+        return s.v.i >= -255 && s.v.i <= 255;
+    return d != RP_I32 || (s.v.i >= INT32_MIN && s.v.i <= INT32_MAX);
+}
+
+static float scalar_f32(rp_scalar s) { /* one rounding: not through double for integers */
+    return s.kind == RP_SCALAR_I64 ? (float)s.v.i : (float)rp__scalar_f64(s);
+}
+
+void rp__scalar_store(rp_scalar s, rp_dtype d, void *dst) {
+    switch (d) {
+    case RP_F32: memcpy(dst, &(float){scalar_f32(s)}, 4); break;
+    case RP_F64: memcpy(dst, &(double){rp__scalar_f64(s)}, 8); break;
+    case RP_F16: memcpy(dst, &(uint16_t){rp__f32_to_f16(scalar_f32(s))}, 2); break;
+    case RP_BF16: memcpy(dst, &(uint16_t){rp__f32_to_bf16(scalar_f32(s))}, 2); break;
+    case RP_I32: {
+        int64_t i = rp__scalar_i64(s); /* floats saturate, integers wrap */
+        if (s.kind == RP_SCALAR_F64)
+            i = i > INT32_MAX ? INT32_MAX : i < INT32_MIN ? INT32_MIN : i;
+        memcpy(dst, &(uint32_t){(uint32_t)(uint64_t)i}, 4);
+        break;
+    }
+    case RP_I64: memcpy(dst, &(int64_t){rp__scalar_i64(s)}, 8); break;
+    case RP_U8: memcpy(dst, &(uint8_t){(uint8_t)(uint64_t)rp__scalar_i64(s)}, 1); break;
+    case RP_BOOL:
+        memcpy(dst, &(uint8_t){s.kind == RP_SCALAR_F64 ? s.v.f != 0 : s.kind == RP_SCALAR_I64 ? s.v.i != 0 : s.v.b}, 1);
+        break;
+    case RP_DTYPE_NONE: break;
+    }
+}
+
+rp_scalar rp__scalar_load(rp_dtype d, const void *src) {
+    union {
+        float f32;
+        double f64;
+        uint16_t u16;
+        int32_t i32;
+        int64_t i64;
+        uint8_t u8;
+    } v = {.i64 = 0};
+    memcpy(&v, src, rp__dtype_bytes(d));
+    switch (d) {
+    case RP_F32: return rp_f64((double)v.f32);
+    case RP_F64: return rp_f64(v.f64);
+    case RP_F16: return rp_f64((double)rp__f16_to_f32(v.u16));
+    case RP_BF16: return rp_f64((double)rp__bf16_to_f32(v.u16));
+    case RP_I32: return rp_i64(v.i32);
+    case RP_I64: return rp_i64(v.i64);
+    case RP_U8: return rp_i64(v.u8);
+    case RP_BOOL: return rp_bool(v.u8 != 0);
+    case RP_DTYPE_NONE: break;
+    }
+    return rp_i64(0);
+}
+
+static uint32_t bits_of(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+static float float_of(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+uint16_t rp__f32_to_f16(float f) {
+    uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* quiet, payload kept */
+    if (magnitude >= 0x477ff000) /* rounds to 65536 or more */
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude < 0x38800000) { /* below 2^-14: a multiple of 2^-24; adding 0.5 puts that unit at bit 0 and rounds */
+        float unit = float_of(magnitude) + 0.5f;
+        return (uint16_t)(sign | (bits_of(unit) - 0x3f000000));
+    }
+    uint32_t odd = magnitude >> 13 & 1;
+    return (uint16_t)(sign | (magnitude - 0x38000000 + 0xfff + odd) >> 13);
+}
+
+float rp__f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
+    if (exponent == 31)
+        return float_of(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
+    if (exponent == 0) {
+        float value = (float)mantissa * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+uint16_t rp__f32_to_bf16(float f) {
+    uint32_t u = bits_of(f);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+float rp__bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }

@@ -1,0 +1,58 @@
+/* Text builder. Grows by doubling; after one failed allocation it stays failed, so that callers check once. */
+#include "core/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+
+/* Room for n more bytes and the NUL. */
+static bool reserve(rp__text *t, size_t n) {
+    size_t needed;
+    if (t->failed)
+        return false;
+    if (__builtin_add_overflow(t->length, n, &needed) || needed == SIZE_MAX || !RP__GROW(&t->data, &t->capacity, needed + 1)) {
+        t->failed = true;
+        return false;
+    }
+    return true;
+}
+
+void rp__text_write(rp__text *t, const char *bytes, size_t n) {
+    if (!reserve(t, n))
+        return;
+    if (n)
+        memcpy(t->data + t->length, bytes, n);
+    t->length += n;
+    t->data[t->length] = 0;
+}
+
+void rp__text_puts(rp__text *t, const char *s) { rp__text_write(t, s, strlen(s)); }
+
+void rp__text_add(rp__text *t, const char *format, ...) {
+    char small[256];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(small, sizeof small, format, args);
+    va_end(args);
+    if (n < 0) {
+        t->failed = true;
+        return;
+    }
+    if ((size_t)n < sizeof small) {
+        rp__text_write(t, small, (size_t)n);
+        return;
+    }
+    if (!reserve(t, (size_t)n))
+        return;
+    va_start(args, format);
+    vsnprintf(t->data + t->length, (size_t)n + 1, format, args);
+    va_end(args);
+    t->length += (size_t)n;
+}
+
+void rp__text_free(rp__text *t) {
+    rp__free(t->data);
+    *t = (rp__text){0};
+}

@@ -1,0 +1,243 @@
+/* The CPU pool: runs the slices of one launch at a time on a few threads. Owns the workers; callers of rp__parallel take part
+   themselves. A job is published in one atomic word (serial number, slices left), so that a late worker can never take a
+   slice of a job that has ended. Must not be used for anything that blocks. */
+#include "core/thread.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+
+enum {
+    MAX_THREADS = 256,
+    SPINS = 400,       /* about 10 us: a little longer than the gap between two launches of an eager loop */
+    BLOCKS_A_THREAD = 4 /* slices are taken in this many portions a thread: balance without contention */
+};
+
+static struct {
+    rp__mutex lock; /* sleeping, waking, starting workers */
+    pthread_cond_t wake, finished;
+    atomic_bool busy;           /* a job is running */
+    atomic_int size;            /* threads that take part, the caller included; 0: not yet decided */
+    int workers;                /* threads started; under lock */
+    atomic_int sleepers;
+    _Atomic uint64_t state;     /* serial << 32 | portions not yet taken */
+    atomic_int done;            /* portions finished */
+    atomic_bool caller_waits;
+    /* the job: written before state is published, read after a portion was taken */
+    rp__slice *body;
+    void *ctx;
+    int64_t n, portion;
+    uint32_t portions;
+    rp__site_frame frame;
+    rp_status status;           /* first failure of a worker; under lock */
+    rp__error_state error;
+} pool = {.lock = RP__MUTEX_INIT, .wake = PTHREAD_COND_INITIALIZER, .finished = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool inside; /* this thread is running a slice */
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* In the child of a fork there are no workers, and a job that ran in another thread of the parent is gone. */
+static void reset_after_fork(void) {
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.wake, NULL);
+    pthread_cond_init(&pool.finished, NULL);
+    pool.workers = 0;
+    atomic_store(&pool.busy, false);
+    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.state, 0);
+    atomic_store(&pool.caller_waits, false);
+}
+
+static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after_fork); }
+
+static int usable_processors(void) {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+#endif
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
+static int pool_size(void) {
+    int size = atomic_load_explicit(&pool.size, memory_order_relaxed);
+    if (RP__LIKELY(size > 0))
+        return size;
+    const char *text = getenv("REPRISE_NUM_THREADS");
+    char *end = NULL;
+    long wanted = text ? strtol(text, &end, 10) : 0;
+    if (!text || end == text || *end || wanted < 1)
+        wanted = usable_processors();
+    int decided = wanted > MAX_THREADS ? MAX_THREADS : (int)wanted;
+    int none = 0;
+    return atomic_compare_exchange_strong(&pool.size, &none, decided) ? decided : none;
+}
+
+int rp_num_threads(void) { return pool_size(); }
+
+rp_status rp_set_num_threads(int n) {
+    if (n < 1)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "set_num_threads: expected a positive number of threads, got %d", n);
+    atomic_store(&pool.size, n > MAX_THREADS ? MAX_THREADS : n);
+    return RP_OK;
+}
+
+/* Takes portions of the job that `serial` names until none is left. */
+static void take_portions(uint64_t serial, bool worker) {
+    uint64_t state = atomic_load_explicit(&pool.state, memory_order_acquire);
+    while (state >> 32 == serial && (uint32_t)state > 0) {
+        if (!atomic_compare_exchange_weak_explicit(&pool.state, &state, state - 1, memory_order_acq_rel, memory_order_acquire))
+            continue;
+        int64_t begin = (int64_t)((uint32_t)state - 1) * pool.portion;
+        int64_t end = pool.n - begin > pool.portion ? begin + pool.portion : pool.n;
+        int total = (int)pool.portions; /* after the last portion is reported, the job's fields are the next job's */
+        rp__site_frame outer = worker ? rp__site_enter(pool.frame) : (rp__site_frame){0};
+        pool.body(pool.ctx, begin, end);
+        if (worker) {
+            rp__site_pop(outer);
+            if (RP__UNLIKELY(rp_failed())) {
+                rp__lock(&pool.lock);
+                if (pool.status == RP_OK) {
+                    pool.status = rp_error_status();
+                    rp__error_save(&pool.error);
+                } else {
+                    rp_error_take();
+                }
+                rp__unlock(&pool.lock);
+            }
+        }
+        if (atomic_fetch_add(&pool.done, 1) + 1 == total && atomic_load(&pool.caller_waits)) {
+            rp__lock(&pool.lock);
+            pthread_cond_signal(&pool.finished);
+            rp__unlock(&pool.lock);
+        }
+        state = atomic_load_explicit(&pool.state, memory_order_acquire);
+    }
+}
+
+static void *worker_main(void *argument) {
+    int index = (int)(intptr_t)argument; /* 1 and up: the caller is 0 */
+    inside = true;
+    for (;;) {
+        uint64_t state = 0;
+        for (int i = 0; i < SPINS; i++) {
+            state = atomic_load_explicit(&pool.state, memory_order_acquire);
+            if ((uint32_t)state > 0)
+                break;
+            relax();
+        }
+        if ((uint32_t)state > 0 && index < atomic_load_explicit(&pool.size, memory_order_relaxed)) {
+            take_portions(state >> 32, true);
+            continue;
+        }
+        rp__lock(&pool.lock);
+        atomic_fetch_add(&pool.sleepers, 1);
+        while ((uint32_t)atomic_load(&pool.state) == 0 || index >= atomic_load(&pool.size))
+            pthread_cond_wait(&pool.wake, &pool.lock);
+        atomic_fetch_sub(&pool.sleepers, 1);
+        rp__unlock(&pool.lock);
+    }
+    return NULL;
+}
+
+/* A pool that cannot start all its threads works with those that it has. */
+static void start_workers(int size) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_fork_handler);
+    rp__lock(&pool.lock);
+    while (pool.workers < size - 1) {
+        pthread_attr_t attributes;
+        pthread_t thread;
+        sigset_t all, old;
+        if (pthread_attr_init(&attributes))
+            break;
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the program's threads */
+        int failed = pthread_create(&thread, &attributes, worker_main, (void *)(intptr_t)(pool.workers + 1));
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        pthread_attr_destroy(&attributes);
+        if (failed)
+            break;
+        pool.workers++;
+    }
+    rp__unlock(&pool.lock);
+}
+
+static void wait_for(int total) {
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&pool.done, memory_order_acquire) == total)
+            return;
+        relax();
+    }
+    rp__lock(&pool.lock);
+    atomic_store(&pool.caller_waits, true);
+    while (atomic_load(&pool.done) != total)
+        pthread_cond_wait(&pool.finished, &pool.lock);
+    atomic_store(&pool.caller_waits, false);
+    rp__unlock(&pool.lock);
+}
+
+/* The calling thread does it all. The status is that of a failure that the body reported, if it did. */
+static rp_status run_serial(int64_t n, rp__slice *body, void *ctx) {
+    uint64_t before = rp__error_count();
+    body(ctx, 0, n);
+    return RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
+}
+
+rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
+    if (n <= 0)
+        return RP_OK;
+    if (grain < 1)
+        grain = 1;
+    int size;
+    if (n <= grain || inside || (size = pool_size()) == 1)
+        return run_serial(n, body, ctx);
+    if (atomic_exchange_explicit(&pool.busy, true, memory_order_acquire)) /* another thread's job has the pool */
+        return run_serial(n, body, ctx);
+    if (RP__UNLIKELY(pool.workers < size - 1))
+        start_workers(size);
+
+    int64_t slices = n / grain + (n % grain != 0);
+    int64_t portions = slices < (int64_t)size * BLOCKS_A_THREAD ? slices : (int64_t)size * BLOCKS_A_THREAD;
+    int64_t slices_each = slices / portions + (slices % portions != 0);
+    pool.portion = slices_each * grain;
+    pool.portions = (uint32_t)(n / pool.portion + (n % pool.portion != 0));
+    pool.body = body;
+    pool.ctx = ctx;
+    pool.n = n;
+    pool.frame = (rp__site_frame){rp__site(), rp__site_op()};
+    pool.status = RP_OK;
+    int total = (int)pool.portions;
+    atomic_store_explicit(&pool.done, 0, memory_order_relaxed);
+    uint64_t serial = ((atomic_load_explicit(&pool.state, memory_order_relaxed) >> 32) + 1) & UINT32_MAX;
+    atomic_store(&pool.state, serial << 32 | pool.portions);
+    if (atomic_load(&pool.sleepers) > 0) {
+        rp__lock(&pool.lock);
+        pthread_cond_broadcast(&pool.wake);
+        rp__unlock(&pool.lock);
+    }
+    uint64_t before = rp__error_count();
+    inside = true;
+    take_portions(serial, false);
+    inside = false;
+    wait_for(total);
+    rp_status status = RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
+    if (RP__UNLIKELY(pool.status != RP_OK)) {
+        status = pool.status;
+        if (!rp_failed())
+            rp__error_restore(&pool.error);
+    }
+    atomic_store_explicit(&pool.busy, false, memory_order_release);
+    return status;
+}
