@@ -5,38 +5,17 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "trace/symbols.h"
 
 /* ---- asking */
 
 bool rp__ir_is_outer(const rp_ir *ir, rp__ir_value v) {
     const rp__ir_node *n = rp__ir_producer(ir, v);
-    if (n) return n->kind == RP__IR_INPUT || n->kind == RP__IR_CAPTURED;
-    for (uint32_t k = 0; k < ir->body.n_args; k++) {
-        if (ir->body.args[k] == v) return true;
-    }
-    return false;
+    return !n || n->kind == RP__IR_CAPTURED;
 }
 
-bool rp__ir_has_effect(const rp__ir_node *n) {
-    return n->kind == RP__IR_ASSIGN;
-}
-
-bool rp__ir_contiguous(const rp_ir *ir, rp__ir_value v) {
-    const rp__ir_value_info *info = &ir->values[v];
-    rp_dim expected = 1;
-    for (unsigned d = info->meta.ndim; d-- > 0;) {
-        rp_dim size = info->meta.size[d];
-        if (size == 0) return true;
-        if (size == 1) continue;
-        if (info->stride[d] != expected) return false;
-        if (rp__dim_is_symbol(size) || rp__dim_is_symbol(expected)) {
-            expected = rp__dim_apply(RP__DIM_MUL, expected, size);
-        } else if (!rp__mul_i64(expected, size, &expected)) {
-            return false;
-        }
-    }
-    return true;
+rp__ir_value rp__ir_root(const rp_ir *ir, rp__ir_value v) {
+    for (const rp__ir_node *n = rp__ir_producer(ir, v); rp__ir_is_view(n); n = rp__ir_producer(ir, v)) v = n->in[0];
+    return v;
 }
 
 bool rp__meta_same_size(const rp__meta *a, const rp__meta *b) {
@@ -51,76 +30,77 @@ int64_t rp__meta_bytes_hint(const rp__meta *m) {
     return n;
 }
 
-void rp__ir_fake_tensor(const rp_ir *ir, rp__ir_value v, rp_tensor *out) {
-    const rp__ir_value_info *info = &ir->values[v];
-    memset(out, 0, sizeof *out);
-    out->magic = RP__TENSOR_MAGIC;
-    atomic_store_explicit(&out->refs, 1, memory_order_relaxed);
-    out->dtype = (uint8_t)info->meta.dtype;
-    out->ndim = info->meta.ndim;
-    out->device = info->meta.device;
-    out->op = "";
-    out->site = info->site;
-    memcpy(out->size, info->meta.size, sizeof out->size);
-    memcpy(out->stride, info->stride, sizeof out->stride);
+rp_attr rp__attr_of_int(int64_t i) {
+    rp_attr a;
+    memset(&a, 0, sizeof a);
+    a.kind = RP_ATTR_INT;
+    a.v.i = i;
+    return a;
 }
 
-rp_status rp__pass_check(const rp_ir *ir, const char *pass) {
-#ifdef NDEBUG
-    (void)ir, (void)pass;
-    return RP_OK;
-#else
-    rp_status status = rp_ir_check(ir);
-    return status == RP_OK ? RP_OK : rp__fail_context("checking the graph after %s", pass);
-#endif
+rp_attr rp__attr_of_ints(const int64_t *ints, size_t n) {
+    rp_attr a;
+    memset(&a, 0, sizeof a);
+    a.kind = RP_ATTR_INTS;
+    a.n = n;
+    a.v.ints = ints;
+    return a;
+}
+
+rp_attr rp__attr_of_dtype(rp_dtype dtype) {
+    rp_attr a;
+    memset(&a, 0, sizeof a);
+    a.kind = RP_ATTR_DTYPE;
+    a.v.dtype = dtype;
+    return a;
+}
+
+rp_tensor *rp__ir_stand_in_for(const rp_ir *ir, rp__ir_value v, rp__ir_stand_in *out) {
+    const rp__ir_value_info *info = &ir->values[v];
+    memset(out, 0, sizeof *out);
+    rp_tensor *t = &out->tensor;
+    t->magic = RP__TENSOR_MAGIC;
+    atomic_init(&t->refs, 1);
+    t->dtype = (uint8_t)info->meta.dtype;
+    t->ndim = info->meta.ndim;
+    t->device = info->meta.device;
+    t->storage = &out->storage;
+    t->storage->device = info->meta.device;
+    t->offset = info->offset;
+    t->op = "";
+    t->site = info->site;
+    memcpy(t->size, info->meta.size, sizeof t->size);
+    memcpy(t->stride, info->stride, sizeof t->stride);
+    return t;
 }
 
 /* ---- emitting */
 
-static rp_status set_layout(rp_ir *ir, rp__ir_value v, const rp_dim *stride) {
-    rp__ir_value_info *info = &ir->values[v];
-    if (stride) {
-        memcpy(info->stride, stride, sizeof info->stride);
-    } else {
-        rp__contiguous_strides(info->meta.size, info->meta.ndim, info->stride);
-    }
-    return RP_OK;
-}
-
-static rp_status add_outputs(rp_ir *ir, uint32_t node, const rp__meta *meta, uint32_t n, const char *site,
-                             rp__ir_value *out) {
-    for (uint32_t k = 0; k < n; k++) {
-        rp__ir_value v = rp__ir_add_value(ir, &meta[k], node, k, site);
-        if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-        ir->nodes[node].out[k] = v;
-        RP_TRY(set_layout(ir, v, NULL));
-        out[k] = v;
-    }
-    return RP_OK;
-}
-
-/* list_begin of a call whose operands are all single tensors: parameter p is operand p. */
-static void plain_lists(const rp__op *op, uint32_t n_in, uint32_t list_begin[RP__MAX_PARAMS + 1]) {
-    for (uint32_t p = 0; p <= RP__MAX_PARAMS; p++) list_begin[p] = p < n_in ? p : n_in;
-    (void)op;
-}
-
 rp_status rp__ir_emit(rp_ir *ir, rp__ir_block *block, const rp__op *op, const rp__ir_value *in, uint32_t n_in,
                       const rp_attr *attrs, uint32_t n_attrs, const rp__meta *out_meta, uint32_t n_out,
                       const char *site, rp__ir_value *out) {
-    uint32_t lists[RP__MAX_PARAMS + 1];
-    plain_lists(op, n_in, lists);
-    uint32_t node = rp__ir_add_node(ir, block, RP__IR_OP, op, in, n_in, lists, attrs, n_attrs, n_out, site);
+    uint32_t node = rp__ir_add_node(ir, block, RP__IR_OP, op, in, n_in, NULL, attrs, n_attrs, n_out, site);
     if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-    return add_outputs(ir, node, out_meta, n_out, site, out);
+    for (uint32_t k = 0; k < n_out; k++) {
+        out[k] = rp__ir_set_out(ir, node, k, &out_meta[k]);
+        if (out[k] == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+    }
+    return RP_OK;
 }
 
 rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,
                            uint32_t n_attrs, const char *site, rp__ir_value *out) {
-    rp_tensor fake, *operand = &fake;
-    rp__ir_fake_tensor(ir, in, &fake);
-    rp__call call = {.op = op, .site = site, .in = &operand, .n_in = 1, .attrs = attrs, .n_attrs = n_attrs};
-    plain_lists(op, 1, call.list_begin);
+    rp__ir_stand_in stand_in;
+    rp_tensor *operand = rp__ir_stand_in_for(ir, in, &stand_in), *result = NULL;
+    rp__call call = {.op = op,
+                     .site = site,
+                     .in = &operand,
+                     .n_in = 1,
+                     .attrs = attrs,
+                     .n_attrs = n_attrs,
+                     .out = &result,
+                     .n_out = 1};
+    for (unsigned p = 1; p <= RP__MAX_PARAMS; p++) call.list_begin[p] = 1;
     rp__view view;
     memset(&view, 0, sizeof view);
     RP_TRY(op->rule.view(&call, &view));
@@ -128,67 +108,52 @@ rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp_
     meta.ndim = view.ndim;
     memcpy(meta.size, view.size, sizeof meta.size);
     RP_TRY(rp__ir_emit(ir, block, op, &in, 1, attrs, n_attrs, &meta, 1, site, out));
-    return set_layout(ir, *out, view.stride);
+    rp__ir_value_info *info = &ir->values[*out];
+    memcpy(info->stride, view.stride, sizeof info->stride);
+    info->offset = view.offset;
+    info->storage = ir->values[in].storage;
+    info->requires_grad = ir->values[in].requires_grad;
+    return RP_OK;
 }
 
-rp_status rp__ir_emit_assign(rp_ir *ir, rp__ir_block *block, rp__ir_value target, rp__ir_value value, const char *site,
-                             rp__ir_value *out) {
+rp_status rp__ir_emit_assign(rp_ir *ir, rp__ir_block *block, rp__ir_value target, rp__ir_value value,
+                             const char *site) {
     rp__ir_value in[2] = {target, value};
-    uint32_t lists[RP__MAX_PARAMS + 1];
-    plain_lists(NULL, 2, lists);
-    uint32_t node = rp__ir_add_node(ir, block, RP__IR_ASSIGN, NULL, in, 2, lists, NULL, 0, 1, site);
-    if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-    rp__meta meta = ir->values[target].meta;
-    rp_dim stride[RP_MAX_DIMS];
-    memcpy(stride, ir->values[target].stride, sizeof stride);
-    RP_TRY(add_outputs(ir, node, &meta, 1, site, out));
-    return set_layout(ir, *out, stride);
+    uint32_t node = rp__ir_add_node(ir, block, RP__IR_ASSIGN, NULL, in, 2, NULL, NULL, 0, 0, site);
+    return node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : RP_OK;
 }
 
 /* ---- copying */
 
-rp_status rp__rewrite_args(rp__rewrite *w, const rp__ir_block *from, rp__ir_block *to) {
-    if (from->n_args == 0) return RP_OK;
-    to->args = RP__NEW(&w->dst->arena, rp__ir_value, from->n_args);
-    if (!to->args) return RP__OOM("graph arguments");
-    to->n_args = from->n_args;
+static void take_layout(rp__rewrite *w, rp__ir_value from, rp__ir_value to) {
+    const rp__ir_value_info *info = &w->src->values[from];
+    rp__ir_value_info *made = &w->dst->values[to];
+    memcpy(made->stride, info->stride, sizeof info->stride);
+    made->offset = info->offset;
+    made->requires_grad = info->requires_grad;
+    w->map[from] = to;
+}
+
+static rp_status copy_args(rp__rewrite *w, const rp__ir_block *from, rp__ir_block *to) {
     for (uint32_t k = 0; k < from->n_args; k++) {
         rp__ir_value v = from->args[k];
-        const rp__ir_value_info *info = &w->src->values[v];
-        if (info->node != RP__IR_NONE) { /* an INPUT node makes it: mapped when that node is copied */
-            to->args[k] = RP__IR_NONE;
-            continue;
-        }
-        rp__ir_value made = rp__ir_add_value(w->dst, &info->meta, RP__IR_NONE, info->out_index, info->site);
+        rp__ir_value made = rp__ir_add_arg(w->dst, to, &w->src->values[v].meta, w->src->values[v].site);
         if (made == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-        memcpy(w->dst->values[made].stride, info->stride, sizeof info->stride);
-        w->dst->values[made].requires_grad = info->requires_grad;
-        w->map[v] = to->args[k] = made;
+        take_layout(w, v, made);
+        for (uint32_t j = 0; j < k; j++) { /* arguments that share memory go on to */
+            if (w->src->values[from->args[j]].storage == w->src->values[v].storage) {
+                w->dst->values[made].storage = w->dst->values[to->args[j]].storage;
+                break;
+            }
+        }
     }
     return RP_OK;
 }
 
-void rp__rewrite_inputs(rp__rewrite *w, const rp__ir_block *from, rp__ir_block *to) {
-    for (uint32_t k = 0; k < from->n_args; k++) to->args[k] = w->map[from->args[k]];
-}
-
-rp_status rp__ir_share_outer(rp_ir *dst, const rp_ir *src) {
-    if (src->symbols) dst->symbols = rp__symbols_retain(src->symbols);
-    if (src->n_captured == 0) return RP_OK;
-    dst->captured = rp__alloc(src->n_captured * sizeof *dst->captured);
-    if (!dst->captured) return RP__OOM("captured tensors of a graph");
-    dst->captured_capacity = dst->n_captured = src->n_captured;
-    for (size_t k = 0; k < src->n_captured; k++) dst->captured[k] = rp_retain(src->captured[k]);
-    return RP_OK;
-}
-
 rp_status rp__rewrite_results(rp__rewrite *w, const rp__ir_block *from, rp__ir_block *to) {
-    if (from->n_results == 0) return RP_OK;
-    to->results = RP__NEW(&w->dst->arena, rp__ir_value, from->n_results);
-    if (!to->results) return RP__OOM("graph results");
-    to->n_results = from->n_results;
-    for (uint32_t k = 0; k < from->n_results; k++) {
-        to->results[k] = from->results[k] == RP__IR_NONE ? RP__IR_NONE : w->map[from->results[k]];
+    RP_TRY(rp__ir_set_results(w->dst, to, from->results, from->n_results));
+    for (uint32_t k = 0; k < to->n_results; k++) {
+        if (to->results[k] != RP__IR_NONE) to->results[k] = w->map[to->results[k]];
     }
     return RP_OK;
 }
@@ -196,24 +161,43 @@ rp_status rp__rewrite_results(rp__rewrite *w, const rp__ir_block *from, rp__ir_b
 rp_status rp__rewrite_begin(rp__rewrite *w, const rp_ir *src) {
     memset(w, 0, sizeof *w);
     w->src = src;
+    w->outer = rp__symbols_enter(src->symbols);
+    if (src->symbols) rp__symbols_freeze(src->symbols, true);
     w->dst = rp__ir_new(src->name);
-    if (!w->dst || w->dst->status != RP_OK) return RP__OOM("graph");
-    w->map = rp__alloc((src->n_values ? src->n_values : 1) * sizeof *w->map);
+    if (!w->dst) return RP_ERROR_OUT_OF_MEMORY;
+    if (src->symbols) w->dst->symbols = rp__symbols_retain(src->symbols);
+    w->map = rp__alloc((src->n_values + 1) * sizeof *w->map);
     if (!w->map) return RP__OOM("value map of a pass");
-    memset(w->map, 0xff, src->n_values * sizeof *w->map);
-    RP_TRY(rp__ir_share_outer(w->dst, src));
-    return rp__rewrite_args(w, &src->body, &w->dst->body);
+    memset(w->map, 0xff, (src->n_values + 1) * sizeof *w->map);
+    if (src->n_captured > 0) {
+        if (!RP__GROW(&w->dst->captured, &w->dst->captured_capacity, src->n_captured)) {
+            return RP__OOM("captured tensors of a graph");
+        }
+        for (size_t k = 0; k < src->n_captured; k++) {
+            w->dst->captured[k] = src->captured[k] ? rp_retain(src->captured[k]) : NULL;
+            w->dst->n_captured++;
+        }
+    }
+    return copy_args(w, &src->body, &w->dst->body);
 }
 
-rp_status rp__rewrite_end(rp__rewrite *w, rp_status status, rp_ir **out) {
+rp_status rp__rewrite_end(rp__rewrite *w, rp_status status, const char *pass, rp_ir **out) {
     rp__free(w->map);
     w->map = NULL;
+#ifndef NDEBUG
     if (status == RP_OK) {
-        *out = w->dst;
-    } else {
-        *out = NULL;
-        if (w->dst) rp_ir_release(w->dst);
+        status = rp_ir_check(w->dst);
+        if (status != RP_OK) (void)rp__fail_context("checking the graph after %s", pass);
     }
+#else
+    (void)pass;
+#endif
+    if (w->src) {
+        if (w->src->symbols) rp__symbols_freeze(w->src->symbols, false);
+        (void)rp__symbols_enter(w->outer);
+    }
+    if (status != RP_OK && w->dst) rp_ir_release(w->dst);
+    *out = status == RP_OK ? w->dst : NULL;
     w->dst = NULL;
     return status;
 }
@@ -221,30 +205,38 @@ rp_status rp__rewrite_end(rp__rewrite *w, rp_status status, rp_ir **out) {
 rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t node, const rp__ir_value *in,
                                    rp__rewrite_block *visit, void *ctx) {
     const rp__ir_node *n = &w->src->nodes[node];
+    if (rp__ir_is_view(n)) {
+        rp__ir_value made;
+        RP_TRY(rp__ir_emit_view(w->dst, block, n->op, in[0], n->attrs, n->n_attrs, n->site, &made));
+        w->dst->values[made].requires_grad = w->src->values[n->out[0]].requires_grad;
+        w->map[n->out[0]] = made;
+        return RP_OK;
+    }
     uint32_t made = rp__ir_add_node(w->dst, block, n->kind, n->op, in, n->n_in, n->list_begin, n->attrs, n->n_attrs,
                                     n->n_out, n->site);
     if (made == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-    w->dst->nodes[made].random_offset = n->random_offset;
-    w->dst->nodes[made].random_count = n->random_count;
+    rp__ir_node *m = &w->dst->nodes[made];
+    m->random_offset = n->random_offset;
+    m->random_count = n->random_count;
+    m->captured_index = n->captured_index;
+    if (n->data_bytes > 0) {
+        m->data = rp__arena_copy(&w->dst->arena, n->data, n->data_bytes);
+        m->data_bytes = n->data_bytes;
+        if (!m->data) return RP__OOM("graph constant");
+    }
     if (n->n_regions > 0) {
-        rp__ir_block *regions = RP__NEW(&w->dst->arena, rp__ir_block, n->n_regions);
-        if (!regions) return RP__OOM("regions of a graph node");
-        w->dst->nodes[made].regions = regions;
-        w->dst->nodes[made].n_regions = n->n_regions;
+        RP_TRY(rp__ir_add_regions(w->dst, made, n->n_regions));
         for (uint32_t r = 0; r < n->n_regions; r++) {
-            RP_TRY(rp__rewrite_args(w, &n->regions[r], &regions[r]));
-            RP_TRY(visit(ctx, &n->regions[r], &regions[r]));
-            RP_TRY(rp__rewrite_results(w, &n->regions[r], &regions[r]));
+            rp__ir_block *to = &w->dst->nodes[made].regions[r]; /* in the arena: stays put */
+            RP_TRY(copy_args(w, &n->regions[r], to));
+            RP_TRY(visit(ctx, &n->regions[r], to));
+            RP_TRY(rp__rewrite_results(w, &n->regions[r], to));
         }
     }
     for (uint32_t k = 0; k < n->n_out; k++) {
-        const rp__ir_value_info *info = &w->src->values[n->out[k]];
-        rp__ir_value v = rp__ir_add_value(w->dst, &info->meta, made, k, info->site);
+        rp__ir_value v = rp__ir_set_out(w->dst, made, k, &w->src->values[n->out[k]].meta);
         if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-        memcpy(w->dst->values[v].stride, info->stride, sizeof info->stride);
-        w->dst->values[v].requires_grad = info->requires_grad;
-        w->dst->nodes[made].out[k] = v;
-        w->map[n->out[k]] = v;
+        take_layout(w, n->out[k], v);
     }
     return RP_OK;
 }
@@ -263,8 +255,8 @@ rp_status rp__rewrite_copy_with(rp__rewrite *w, rp__ir_block *block, uint32_t no
 
 rp_status rp__rewrite_copy(rp__rewrite *w, rp__ir_block *block, uint32_t node) {
     const rp__ir_node *n = &w->src->nodes[node];
-    rp__ir_value few[16], *in = few;
-    if (n->n_in > 16) {
+    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    if (n->n_in > RP__FEW_OPERANDS) {
         in = rp__alloc(n->n_in * sizeof *in);
         if (!in) return RP__OOM("operands of a graph node");
     }

@@ -18,6 +18,8 @@ typedef struct simplifier {
     bool *live;    /* per src node */
     bool *escapes; /* per dst root value: memory that a caller can reach (grown with dst) */
     bool *src_escapes; /* per src value: a result, or a view of one's memory */
+    bool *unstable;    /* per src storage: an op in the body writes it in place */
+    bool any_unstable;
     rp__map seen;  /* hash of a dst node -> node index + 1, in the block at hand */
     uint32_t changed;
 } simplifier;
@@ -30,7 +32,7 @@ static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_no
     }
     for (size_t k = block->n_nodes; k-- > 0;) {
         const rp__ir_node *n = &ir->nodes[block->nodes[k]];
-        bool live = !n->dead && (rp__ir_has_effect(n) || n->kind == RP__IR_INPUT);
+        bool live = !n->dead && rp__ir_has_effect(ir, n);
         for (uint32_t r = 0; r < n->n_out && !n->dead; r++) live = live || live_value[n->out[r]];
         live_node[block->nodes[k]] = live;
         if (!live) continue;
@@ -39,11 +41,6 @@ static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_no
         }
         for (uint32_t r = 0; r < n->n_regions; r++) mark_block(ir, &n->regions[r], live_node, live_value);
     }
-}
-
-static rp__ir_value root_of(const rp_ir *ir, rp__ir_value v) {
-    for (const rp__ir_node *n = rp__ir_producer(ir, v); rp__ir_is_view(n); n = rp__ir_producer(ir, v)) v = n->in[0];
-    return v;
 }
 
 /* ---- rules */
@@ -126,11 +123,11 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
         }
         return RP__IR_NONE;
     }
-    if (op == rp__op_builtin(RP__OP_clone)) return rp__ir_contiguous(dst, in[0]) ? in[0] : RP__IR_NONE;
+    if (op == rp__op_builtin(RP__OP_clone)) return rp__ir_value_contiguous(&dst->values[in[0]]) ? in[0] : RP__IR_NONE;
     if (op == rp__op_builtin(RP__OP_copy)) {
         const rp__ir_value_info *src = &dst->values[in[1]];
         return src->meta.dtype == out->meta.dtype && rp__meta_same_size(&src->meta, &out->meta) &&
-                       rp__ir_contiguous(dst, in[1])
+                       rp__ir_value_contiguous(&dst->values[in[1]])
                    ? in[1]
                    : RP__IR_NONE;
     }
@@ -142,21 +139,26 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
 static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_value v, rp__ir_value value) {
     const rp_ir *dst = s->w.dst;
     if (!s->gradients_done && dst->values[value].requires_grad != s->w.src->values[v].requires_grad) return false;
-    if (n->op->lowering == RP__VIEW || !s->src_escapes[v]) return true;
-    rp__ir_value root = root_of(dst, value);
+    if (n->op->lowering == RP__VIEW) return true;
+    rp__ir_value root = rp__ir_root(dst, value);
+    if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
+    if (!s->src_escapes[v]) return true;
     return root == value && !rp__ir_is_outer(dst, root) && !s->escapes[root];
 }
 
 /* ---- common subexpressions */
 
-static bool cse_able(const rp__ir_node *n) {
+static bool cse_able(const simplifier *s, const rp__ir_node *n) {
+    for (uint32_t k = 0; k < n->n_in && s->any_unstable; k++) {
+        if (n->in[k] != RP__IR_NONE && s->unstable[s->w.src->values[n->in[k]].storage]) return false;
+    }
     return n->kind == RP__IR_OP && n->n_regions == 0 && n->op->lowering != RP__HOST && n->op->lowering != RP__USER &&
            !(n->op->flags & RP_OP_INPLACE) && n->n_out == 1;
 }
 
 static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
-    uint64_t head[6] = {(uint64_t)(uintptr_t)n->op, n->n_in, n->random_offset, n->random_count,
+    uint64_t head[6] = {(uint64_t)(uintptr_t)n->op, n->n_in, (uint64_t)n->random_offset, (uint64_t)n->random_count,
                         s->gradients_done ? 0 : out->requires_grad, out->meta.dtype};
     rp__hash h = rp__hash_bytes(head, sizeof head, rp__hash_none());
     if (n->n_in) h = rp__hash_bytes(in, n->n_in * sizeof *in, h);
@@ -189,14 +191,8 @@ static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__i
 
 static rp_status emit_fill_as_full(simplifier *s, rp__ir_block *block, const rp__ir_node *n, bool *done) {
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
-    rp_attr attrs[3];
-    memset(attrs, 0, sizeof attrs);
-    attrs[0].kind = RP_ATTR_INTS;
-    attrs[0].n = out->meta.ndim;
-    attrs[0].v.ints = out->meta.size;
-    attrs[1] = n->attrs[0];
-    attrs[2].kind = RP_ATTR_DTYPE;
-    attrs[2].v.dtype = out->meta.dtype;
+    const rp_attr attrs[3] = {rp__attr_of_ints(out->meta.size, out->meta.ndim), n->attrs[0],
+                              rp__attr_of_dtype(out->meta.dtype)};
     rp__ir_value made;
     RP_TRY(rp__ir_emit(s->w.dst, block, rp__op_builtin(RP__OP_full), NULL, 0, attrs, 3, &out->meta, 1, n->site, &made));
     s->w.dst->values[made].requires_grad = out->requires_grad;
@@ -216,10 +212,7 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
     if (op == rp__op_builtin(RP__OP_copy) && rp__meta_same_size(&dst->values[in[1]].meta, &out->meta)) {
         /* the old value is not read: only src, converted */
         bool convert = dst->values[in[1]].meta.dtype != out->meta.dtype;
-        rp_attr to;
-        memset(&to, 0, sizeof to);
-        to.kind = RP_ATTR_DTYPE;
-        to.v.dtype = out->meta.dtype;
+        rp_attr to = rp__attr_of_dtype(out->meta.dtype);
         rp__ir_value made;
         RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(convert ? RP__OP_to_dtype : RP__OP_clone), &in[1], 1, &to, convert ? 1 : 0,
                            &out->meta, 1, n->site, &made));
@@ -240,9 +233,9 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         return RP_OK;
     }
     /* view of view: the outer one alone, where the inner is a plain reshape of a row-major tensor */
-    if (op == rp__op_builtin(RP__OP_view) && inner == op && rp__ir_contiguous(dst, producer->in[0])) {
-        rp__ir_value made;
-        RP_TRY(rp__ir_emit_view(dst, block, op, producer->in[0], n->attrs, n->n_attrs, n->site, &made));
+    if (op == rp__op_builtin(RP__OP_view) && inner == op && rp__ir_value_contiguous(&dst->values[producer->in[0]])) {
+        rp__ir_value base = producer->in[0], made;
+        RP_TRY(rp__ir_emit_view(dst, block, op, base, n->attrs, n->n_attrs, n->site, &made));
         dst->values[made].requires_grad = out->requires_grad;
         s->w.map[n->out[0]] = made;
         *done = true;
@@ -252,9 +245,8 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
     /* a view of a filled tensor that no caller can reach is a filled tensor */
     if (op->lowering == RP__VIEW && op != rp__op_builtin(RP__OP_detach) && inner == rp__op_builtin(RP__OP_full) &&
         !s->src_escapes[n->out[0]] && !s->src_escapes[n->in[0]]) {
-        rp_attr attrs[3] = {producer->attrs[0], producer->attrs[1], producer->attrs[2]};
-        attrs[0].n = out->meta.ndim;
-        attrs[0].v.ints = out->meta.size;
+        const rp_attr attrs[3] = {rp__attr_of_ints(out->meta.size, out->meta.ndim), producer->attrs[1],
+                                  producer->attrs[2]};
         rp__ir_value made;
         RP_TRY(rp__ir_emit(dst, block, inner, NULL, 0, attrs, 3, &out->meta, 1, n->site, &made));
         dst->values[made].requires_grad = out->requires_grad;
@@ -270,13 +262,13 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
 
 static void note_escapes(simplifier *s, rp__ir_value v, rp__ir_value made) {
-    if (s->src_escapes[v]) s->escapes[root_of(s->w.dst, made)] = true;
+    if (s->src_escapes[v]) s->escapes[rp__ir_root(s->w.dst, made)] = true;
 }
 
 static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) {
     const rp__ir_node *n = &s->w.src->nodes[index];
-    rp__ir_value few[16], *in = few;
-    if (n->n_in > 16) {
+    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    if (n->n_in > RP__FEW_OPERANDS) {
         in = rp__alloc(n->n_in * sizeof *in);
         if (!in) return RP__OOM("operands of a graph node");
     }
@@ -297,7 +289,7 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
             goto done;
         }
     }
-    if (cse_able(n)) {
+    if (cse_able(s, n)) {
         rp__hash key = hash_node(s, n, in);
         uintptr_t before = (uintptr_t)rp__map_get(&s->seen, key);
         if (before) {
@@ -314,7 +306,7 @@ static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) 
             status = RP__OOM("table of expressions");
             goto done;
         }
-    } else if (n->n_regions == 0) {
+    } else if (n->n_regions == 0) { /* effects, constants, ops that are never merged */
         RP_TRY_GOTO(status, done, rp__rewrite_copy_with(&s->w, block, index, in));
     } else {
         rp__map outer = s->seen; /* a region sees only its own expressions */
@@ -354,29 +346,35 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
     live_value = rp__calloc(ir->n_values + 1, sizeof *live_value);
     s.escapes = rp__calloc(ir->n_values + 1, sizeof *s.escapes); /* dst never has more values than src */
     s.src_escapes = rp__calloc(ir->n_values + 1, sizeof *s.src_escapes);
-    if (!s.live || !live_value || !s.escapes || !s.src_escapes) {
+    s.unstable = rp__calloc(ir->n_storages + 1u, sizeof *s.unstable);
+    if (!s.live || !live_value || !s.unstable || !s.escapes || !s.src_escapes) {
         status = RP__OOM("tables of simplification");
         goto done;
     }
     mark_block(ir, &ir->body, s.live, live_value);
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t r = 0; r < n->n_in && n->kind == RP__IR_OP && !n->dead; r++) {
+            if (rp__ir_writes(n, r)) s.any_unstable = s.unstable[ir->values[n->in[r]].storage] = true;
+        }
+    }
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
-        if (ir->body.results[k] != RP__IR_NONE) s.src_escapes[root_of(ir, ir->body.results[k])] = true;
+        if (ir->body.results[k] != RP__IR_NONE) s.src_escapes[rp__ir_root(ir, ir->body.results[k])] = true;
     }
     for (size_t v = 0; v < ir->n_values; v++) {
-        if (s.src_escapes[root_of(ir, (rp__ir_value)v)]) s.src_escapes[v] = true;
+        if (s.src_escapes[rp__ir_root(ir, (rp__ir_value)v)]) s.src_escapes[v] = true;
     }
     RP_TRY_GOTO(status, done, visit_block(&s, &ir->body, &s.w.dst->body));
-    rp__rewrite_inputs(&s.w, &ir->body, &s.w.dst->body);
-    RP_TRY_GOTO(status, done, rp__rewrite_results(&s.w, &ir->body, &s.w.dst->body));
-    status = rp__pass_check(s.w.dst, "simplify");
+    status = rp__rewrite_results(&s.w, &ir->body, &s.w.dst->body);
 done:
     *changed = s.changed;
     rp__free(s.live);
     rp__free(live_value);
     rp__free(s.escapes);
     rp__free(s.src_escapes);
+    rp__free(s.unstable);
     rp__map_free(&s.seen);
-    return rp__rewrite_end(&s.w, status, out);
+    return rp__rewrite_end(&s.w, status, "simplify", out);
 }
 
 rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out) {
