@@ -11,19 +11,19 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out);
    any more, so detach and no_grad boundaries may go. */
 rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
 
-/* joint.c: (inputs, tangents) -> (results, gradients). Arguments of the joint graph: those of ir, then one tangent for each
-   entry of tangent_of; results: those of ir, then one gradient for each entry of grad_of that is not RP__IR_NONE. */
+/* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs + c.
+   One tangent for each result that carries a gradient; one gradient for each leaf asked for, in that order, after the results
+   (RP__IR_NONE: nothing depends on the leaf). */
 typedef struct rp__joint {
     rp_ir *ir;
     uint32_t n_inputs, n_results; /* of the forward */
-    uint32_t *tangent_of;         /* per tangent: result number of the forward */
+    uint32_t n_forward_nodes;     /* the first nodes of the body are the forward's; the rest is the backward's, then ASSIGNs */
+    uint32_t *tangent_of;         /* per tangent: result number */
     uint32_t n_tangents;
-    uint32_t *grad_arg;      /* per gradient: argument number, or n_inputs + captured index */
-    uint32_t n_grads;        /* gradients follow the forward's results, in this order */
-    rp__ir_value *grad_value; /* per gradient: the value in ir; RP__IR_NONE: it does not depend on the leaf */
+    uint32_t *grad_arg; /* per gradient: its leaf */
+    uint32_t n_grads;
 } rp__joint;
-/* grad_args: which leaves (numbered as grad_arg) want a gradient. `ir` is functional. */
-rp_status rp__joint_build(const rp_ir *ir, const uint32_t *grad_args, uint32_t n_grad_args, rp__joint *out);
+rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, rp__joint *out);
 void rp__joint_free(rp__joint *j);
 
 /* partition.c: two graphs. forward: (inputs) -> (results, saved); backward: (saved, tangents) -> (gradients). */
