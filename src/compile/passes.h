@@ -26,17 +26,23 @@ typedef struct rp__joint {
 rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, rp__joint *out);
 void rp__joint_free(rp__joint *j);
 
-/* partition.c: two graphs. forward: (inputs) -> (results, saved); backward: (saved, tangents) -> (gradients). */
+/* partition.c: two graphs. forward: (inputs) -> (results, saved); backward: (saved, tangents) -> (gradients, in the order of the
+   leaves; RP__IR_NONE where there is none). */
+typedef enum rp__saved_kind {
+    RP__SAVED_RESULT,  /* result `index` of the forward: one of the function's own, or one behind them */
+    RP__SAVED_ARG,     /* argument `index` */
+    RP__SAVED_CAPTURED /* captured tensor `index` */
+} rp__saved_kind;
+typedef struct rp__saved_source {
+    rp__saved_kind kind;
+    uint32_t index;
+} rp__saved_source;
 typedef struct rp__partitioned {
     rp_ir *forward, *backward;
-    uint32_t n_results, n_saved;
-    /* per saved value: what it is in the forward */
-    struct rp__saved_source {
-        uint32_t kind;  /* 0: result `index` beyond n_results of the forward; 1: argument; 2: captured tensor; 3: result */
-        uint32_t index;
-    } * saved;
-    int64_t saved_bytes; /* by hints; without arguments and captured tensors */
-    uint32_t n_recomputed;
+    rp__saved_source *saved; /* one an argument of the backward, before the tangents */
+    uint32_t n_saved;
+    int64_t saved_bytes;   /* by hints; without arguments and captured tensors */
+    uint32_t n_recomputed; /* nodes of the forward that the backward runs again */
 } rp__partitioned;
 rp_status rp__partition(const rp__joint *joint, rp__partitioned *out);
 void rp__partitioned_free(rp__partitioned *p);

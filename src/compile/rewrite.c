@@ -158,7 +158,7 @@ rp_status rp__rewrite_results(rp__rewrite *w, const rp__ir_block *from, rp__ir_b
     return RP_OK;
 }
 
-rp_status rp__rewrite_begin(rp__rewrite *w, const rp_ir *src) {
+rp_status rp__rewrite_begin_bare(rp__rewrite *w, const rp_ir *src) {
     memset(w, 0, sizeof *w);
     w->src = src;
     w->outer = rp__symbols_enter(src->symbols);
@@ -178,7 +178,19 @@ rp_status rp__rewrite_begin(rp__rewrite *w, const rp_ir *src) {
             w->dst->n_captured++;
         }
     }
+    return RP_OK;
+}
+
+rp_status rp__rewrite_begin(rp__rewrite *w, const rp_ir *src) {
+    RP_TRY(rp__rewrite_begin_bare(w, src));
     return copy_args(w, &src->body, &w->dst->body);
+}
+
+rp_status rp__rewrite_arg(rp__rewrite *w, rp__ir_value v) {
+    rp__ir_value made = rp__ir_add_arg(w->dst, &w->dst->body, &w->src->values[v].meta, w->src->values[v].site);
+    if (made == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+    take_layout(w, v, made);
+    return RP_OK;
 }
 
 rp_status rp__rewrite_end(rp__rewrite *w, rp_status status, const char *pass, rp_ir **out) {

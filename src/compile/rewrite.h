@@ -15,6 +15,8 @@ typedef struct rp__rewrite {
 /* Starts dst with src's name, captured tensors and symbols; the table of symbols is entered, frozen; arguments of the body are
    made and mapped. */
 rp_status rp__rewrite_begin(rp__rewrite *w, const rp_ir *src);
+rp_status rp__rewrite_begin_bare(rp__rewrite *w, const rp_ir *src); /* no argument yet: rp__rewrite_arg makes them */
+rp_status rp__rewrite_arg(rp__rewrite *w, rp__ir_value v); /* the next argument of dst's body stands for v of src */
 /* Frees the map; *out = dst (checked in debug builds, named by the pass) or, with status != RP_OK, dst is released. */
 rp_status rp__rewrite_end(rp__rewrite *w, rp_status status, const char *pass, rp_ir **out);
 
