@@ -120,7 +120,7 @@ static rp_status op_node(const rp__call *call, const rp__op *op, rp_tensor *self
         p->list_begin = (uint32_t *)(void *)((char *)p + at_lists);
         memcpy(p->list_begin, call->list_begin, sizeof call->list_begin);
     }
-    bool needs[2] = {call->n_in > 0 && rp__tape_needs(n, 0), call->n_in > 1 && rp__tape_needs(n, 1)};
+    bool needs[2] = {call->n_in > 0 && n->edges[0].node, call->n_in > 1 && n->edges[1].node};
     uint32_t i = 0;
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < 16 && status == RP_OK; k++) {

@@ -88,7 +88,7 @@ struct rp__tape_node {
 };
 
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
-static inline bool rp__tape_needs(const rp__tape_node *n, uint32_t in) { return n->edges[in].node != NULL; }
+bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 void rp__tape_in_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
 void rp__tape_out_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
 void rp__meta_of(const rp_tensor *t, rp__meta *out);

@@ -2,23 +2,19 @@
    tools/gen/genops.c from the table; no op is written here by hand. */
 #include "ops/ops.h"
 
-bool rp__call_add_list(rp__call *call, rp_tensor **flat, unsigned param, rp_tensor *const *tensors, size_t n)
-{
-    if (n > RP__MAX_IN - call->n_in)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        flat[call->n_in + i] = tensors ? tensors[i] : NULL;
+bool rp__call_add_list(rp__call *call, rp_tensor **flat, unsigned param, rp_tensor *const *tensors, size_t n) {
+    if (n > RP__MAX_IN - call->n_in) return false;
+    for (size_t i = 0; i < n; i++) flat[call->n_in + i] = tensors ? tensors[i] : NULL;
     call->n_in += (uint32_t)n;
     call->list_begin[param + 1] = call->n_in;
     return true;
 }
 
-rp_status rp__call_too_long(rp__call *call)
-{
-    for (uint32_t k = 0; k < call->n_out; k++)
-        call->out[k] = rp__tensor_error();
+rp_status rp__call_too_long(rp__call *call) {
+    for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
     rp__site_frame frame = rp__site_push(call->site, call->op->name);
-    rp_status status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: one call takes at most %d tensors", call->op->name, RP__MAX_IN);
+    rp_status status =
+        rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: one call takes at most %d tensors", call->op->name, RP__MAX_IN);
     rp__site_pop(frame);
     return status;
 }

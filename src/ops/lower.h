@@ -40,8 +40,9 @@ bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr);
    several operands calculates, also in place. It depends on dtypes, on which inputs are 0-d and on the kind of the number only,
    which are part of every key. */
 rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr);
-rp__val rp__lw_linear_index(rp__lower *lw); /* row-major number of the element in output 0 (i64): random counters, arange */
-rp__val rp__lw_inner_index(rp__lower *lw);  /* row-major number along the inner dims (i64) */
+rp__val
+rp__lw_linear_index(rp__lower *lw); /* row-major number of the element in output 0 (i64): random counters, arange */
+rp__val rp__lw_inner_index(rp__lower *lw);                    /* row-major number along the inner dims (i64) */
 rp__val rp__lw_inner_extent(rp__lower *lw, rp_dtype compute); /* number of elements of a row, as a run-time scalar */
 rp__val rp__lw_1(rp__lower *lw, rp__prim op, rp__val a);
 rp__val rp__lw_2(rp__lower *lw, rp__prim op, rp__val a, rp__val b);
@@ -63,7 +64,8 @@ void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner
    rp__lw_space (ROWS: of in[0]). `row`: the strides of inner dims are 0. */
 uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, bool row);
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate);
-void rp__lw_store(rp__lower *lw, uint16_t access, rp__val value, rp__val offset, rp__val predicate, rp__store_mode mode);
+void rp__lw_store(rp__lower *lw, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
+                  rp__store_mode mode);
 rp__val rp__lw_size(rp__lower *lw, rp_dim d);          /* a size or stride as a run-time i64 scalar */
 rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim); /* loop index of a dim of the space */
 rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative);
@@ -83,9 +85,10 @@ typedef struct rp__lower_sink rp__lower_sink;
 struct rp__lower_sink {
     rp__dag_builder *builder;
     rp__val (*in)(rp__lower_sink *s, const rp__call *call, unsigned k); /* in its compute type, rounded to its dtype */
-    void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row); /* in the compute type, not rounded */
+    void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v,
+                bool row); /* in the compute type, not rounded */
     rp__val (*scalar)(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute);
-    rp__val (*iota)(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim); /* i64 */
+    rp__val (*iota)(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim);   /* i64 */
     unsigned (*draw)(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide); /* its draw number */
     void (*inner)(rp__lower_sink *s, const rp__call *call, uint32_t mask);                         /* ROWS */
     void (*space)(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask);

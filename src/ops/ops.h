@@ -31,7 +31,7 @@ typedef struct rp__param {
     char alias;            /* 'a' */
     bool has_default;
     int64_t default_ints[4]; /* int[]: the default's entries, value.n of them; see rp__param_default */
-    rp_attr value;     /* the default */
+    rp_attr value;           /* the default */
 } rp__param;
 rp_attr rp__param_default(const rp__param *p); /* with ints pointing into *p, which must stay where it is */
 typedef struct rp__schema {
@@ -54,7 +54,7 @@ typedef struct rp__meta { /* what shape and type rules compute of an output */
 
 struct rp__call {
     const rp__op *op;
-    const char *site;         /* as given by the caller; dispatch replaces it by the outermost site in force */
+    const char *site;     /* as given by the caller; dispatch replaces it by the outermost site in force */
     rp_tensor *const *in; /* flat: lists expanded; optional ones may be NULL */
     uint32_t n_in;
     uint32_t list_begin[RP__MAX_PARAMS + 1]; /* first flat index of tensor parameter p; [p + 1] its end */
@@ -130,9 +130,9 @@ struct rp__op {
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
     const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
     uint32_t saves, flags;
-    rp__schema schema;  /* parsed at build time by genops, at registration for user ops */
-    void *user;         /* RP__USER: the descriptor */
-    uint32_t index;     /* position in the table: for side tables of a floor, never for switches */
+    rp__schema schema; /* parsed at build time by genops, at registration for user ops */
+    void *user;        /* RP__USER: the descriptor */
+    uint32_t index;    /* position in the table: for side tables of a floor, never for switches */
 };
 const rp__op *rp__op_find(const char *name); /* NULL when unknown */
 size_t rp__op_table_count(void);

@@ -17,23 +17,18 @@ static rp__mutex lock = RP__MUTEX_INIT;
 
 size_t rp__op_table_count(void) { return RP__OP_BUILTIN_COUNT + atomic_load_explicit(&n_user, memory_order_acquire); }
 
-const rp__op *rp__op_table_at(size_t index)
-{
-    if (index < RP__OP_BUILTIN_COUNT)
-        return &rp__ops[index];
+const rp__op *rp__op_table_at(size_t index) {
+    if (index < RP__OP_BUILTIN_COUNT) return &rp__ops[index];
     index -= RP__OP_BUILTIN_COUNT;
-    if (index >= atomic_load_explicit(&n_user, memory_order_acquire))
-        return NULL;
+    if (index >= atomic_load_explicit(&n_user, memory_order_acquire)) return NULL;
     return atomic_load_explicit(&chunks[index / CHUNK], memory_order_acquire)[index % CHUNK];
 }
 
-static const rp__op *find_user(const char *name)
-{
+static const rp__op *find_user(const char *name) {
     size_t n = atomic_load_explicit(&n_user, memory_order_acquire);
     for (size_t i = 0; i < n; i++) {
         const rp__op *op = rp__op_table_at(RP__OP_BUILTIN_COUNT + i);
-        if (strcmp(op->name, name) == 0)
-            return op;
+        if (strcmp(op->name, name) == 0) return op;
     }
     return NULL;
 }
@@ -42,8 +37,7 @@ static const rp__op *find_user(const char *name)
 static uint16_t by_name[RP__OP_BUILTIN_COUNT];
 static pthread_once_t by_name_once = PTHREAD_ONCE_INIT;
 
-static void sort_names(void)
-{
+static void sort_names(void) {
     for (unsigned i = 0; i < RP__OP_BUILTIN_COUNT; i++) {
         unsigned at = i;
         for (; at > 0 && strcmp(rp__ops[by_name[at - 1]].name, rp__ops[i].name) > 0; at--)
@@ -52,17 +46,14 @@ static void sort_names(void)
     }
 }
 
-const rp__op *rp__op_find(const char *name)
-{
-    if (!name)
-        return NULL;
+const rp__op *rp__op_find(const char *name) {
+    if (!name) return NULL;
     (void)pthread_once(&by_name_once, sort_names);
     size_t low = 0, high = RP__OP_BUILTIN_COUNT;
     while (low < high) {
         size_t middle = (low + high) / 2;
         int order = strcmp(name, rp__ops[by_name[middle]].name);
-        if (order == 0)
-            return &rp__ops[by_name[middle]];
+        if (order == 0) return &rp__ops[by_name[middle]];
         if (order < 0)
             high = middle;
         else
@@ -71,8 +62,7 @@ const rp__op *rp__op_find(const char *name)
     return find_user(name);
 }
 
-rp_status rp__op_table_add(rp__op *op)
-{
+rp_status rp__op_table_add(rp__op *op) {
     rp_status status = RP_OK;
     rp__lock(&lock);
     size_t n = atomic_load(&n_user);
@@ -102,8 +92,7 @@ rp_status rp__op_table_add(rp__op *op)
 
 size_t rp_op_count(void) { return rp__op_table_count(); }
 
-rp_status rp_op_info_at(size_t index, rp_op_info *info)
-{
+rp_status rp_op_info_at(size_t index, rp_op_info *info) {
     static const char *const kinds[] = {
         [RP__POINTWISE] = "pointwise", [RP__ROWS] = "rows",           [RP__INDEXED] = "indexed", [RP__VIEW] = "view",
         [RP__LIBRARY] = "library",     [RP__COMPOSITE] = "composite", [RP__HOST] = "host",       [RP__USER] = "user",

@@ -20,17 +20,24 @@ typedef struct row {
 } row;
 
 static row rows[] = {
-#define RP_OP(name_, schema_, lowering_, rule_, infer_, vjp_, functional_, saves_, flags_, doc_)                          \
-    {.name = #name_, .schema_text = schema_, .lowering = #lowering_, .rule = #rule_, .infer = #infer_, .vjp = #vjp_,      \
-     .functional = functional_, .saves = saves_, .flags = flags_, .doc = doc_},
+#define RP_OP(name_, schema_, lowering_, rule_, infer_, vjp_, functional_, saves_, flags_, doc_)                       \
+    {.name = #name_,                                                                                                   \
+     .schema_text = schema_,                                                                                           \
+     .lowering = #lowering_,                                                                                           \
+     .rule = #rule_,                                                                                                   \
+     .infer = #infer_,                                                                                                 \
+     .vjp = #vjp_,                                                                                                     \
+     .functional = functional_,                                                                                        \
+     .saves = saves_,                                                                                                  \
+     .flags = flags_,                                                                                                  \
+     .doc = doc_},
 #include "ops/ops.def"
 #undef RP_OP
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
 /* The only function of the library that schema.c calls. */
-rp_status rp__fail(rp_status status, const char *format, ...)
-{
+rp_status rp__fail(rp_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     fputs("genops: ", stderr);
@@ -40,23 +47,23 @@ rp_status rp__fail(rp_status status, const char *format, ...)
     return status;
 }
 
-static void die(const char *what, const char *which)
-{
+static void die(const char *what, const char *which) {
     fprintf(stderr, "genops: %s: %s\n", what, which);
     exit(1);
 }
 
 /* Words that a parameter may not have in C or C++, and names that the generated code uses itself. */
-static void check_name(const char *name, const char *op)
-{
+static void check_name(const char *name, const char *op) {
     static const char *const taken[] = {
-        "alignas", "alignof", "and", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const", "continue",
-        "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float", "for",
-        "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "not", "operator", "or", "private",
-        "protected", "public", "register", "restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch",
-        "template", "this", "throw", "true", "try", "typedef", "typename", "union", "unsigned", "using", "virtual", "void",
-        "volatile", "while", "xor", "site", "call", "in", "out", "attrs", "list_begin", "errno", "stdin", "stdout", "stderr",
-        "unix", "linux", "I", "NULL",
+        "alignas", "alignof",  "and",       "asm",      "auto",     "bool",      "break",      "case",     "catch",
+        "char",    "class",    "const",     "continue", "default",  "delete",    "do",         "double",   "else",
+        "enum",    "explicit", "export",    "extern",   "false",    "float",     "for",        "friend",   "goto",
+        "if",      "inline",   "int",       "long",     "mutable",  "namespace", "new",        "not",      "operator",
+        "or",      "private",  "protected", "public",   "register", "restrict",  "return",     "short",    "signed",
+        "sizeof",  "static",   "struct",    "switch",   "template", "this",      "throw",      "true",     "try",
+        "typedef", "typename", "union",     "unsigned", "using",    "virtual",   "void",       "volatile", "while",
+        "xor",     "site",     "call",      "in",       "out",      "attrs",     "list_begin", "errno",    "stdin",
+        "stdout",  "stderr",   "unix",      "linux",    "I",        "NULL",
     };
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         if (strcmp(taken[i], name) == 0) {
@@ -66,29 +73,23 @@ static void check_name(const char *name, const char *op)
     }
 }
 
-static FILE *create(const char *dir, const char *file)
-{
+static FILE *create(const char *dir, const char *file) {
     char path[4096];
-    if (snprintf(path, sizeof path, "%s/%s", dir, file) >= (int)sizeof path)
-        die("path too long", dir);
+    if (snprintf(path, sizeof path, "%s/%s", dir, file) >= (int)sizeof path) die("path too long", dir);
     FILE *f = fopen(path, "w");
-    if (!f)
-        die("cannot write", path);
+    if (!f) die("cannot write", path);
     return f;
 }
 
-static void finish(FILE *f, const char *file)
-{
-    if (ferror(f) | fclose(f))
-        die("cannot write", file);
+static void finish(FILE *f, const char *file) {
+    if (ferror(f) | fclose(f)) die("cannot write", file);
 }
 
 static bool is_rule(const char *rule) { return strcmp(rule, "NULL") != 0; }
 
 /* ---- public prototypes */
 
-static void write_param(FILE *f, const rp__param *p)
-{
+static void write_param(FILE *f, const rp__param *p) {
     switch ((rp__param_kind)p->kind) {
     case RP__PARAM_TENSOR:
     case RP__PARAM_OPTIONAL_TENSOR: fprintf(f, ", rp_tensor *%s", p->name); return;
@@ -108,17 +109,13 @@ static void write_param(FILE *f, const rp__param *p)
 }
 
 /* ", rp_tensor *self, ...": everything after the site, or "(rp_tensor *self, ...)" without it. */
-static void write_params(FILE *f, const row *r, bool site)
-{
+static void write_params(FILE *f, const row *r, bool site) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *t = open_memstream(&text, &bytes);
-    if (!t)
-        die("out of memory", r->name);
-    for (unsigned i = 0; i < r->schema.n_params; i++)
-        write_param(t, &r->schema.params[i]);
-    for (unsigned k = 1; k < r->schema.n_outs; k++)
-        fprintf(t, ", rp_tensor **out%u", k);
+    if (!t) die("out of memory", r->name);
+    for (unsigned i = 0; i < r->schema.n_params; i++) write_param(t, &r->schema.params[i]);
+    for (unsigned k = 1; k < r->schema.n_outs; k++) fprintf(t, ", rp_tensor **out%u", k);
     finish(t, r->name);
     fprintf(f, "(%s%s)", site ? "const char *site" : "", site ? text : text + 2);
     free(text);
@@ -126,15 +123,15 @@ static void write_params(FILE *f, const row *r, bool site)
 
 static const char *result_type(const row *r) { return r->schema.n_outs ? "rp_tensor *" : "rp_status "; }
 
-static void write_header(const char *dir)
-{
+static void write_header(const char *dir) {
     FILE *f = create(dir, "reprise_ops.h");
-    fputs("/* Generated from src/ops/ops.def: the ops. Included by reprise.h.\n"
-          "   A parameter that the schema gives a default is passed all the same; NULL stands for an absent Tensor? or Generator?,\n"
-          "   INT64_MIN for None of int?, RP_DTYPE_NONE for dtype none. The first result is returned, further ones go through the\n"
-          "   trailing pointers (NULL: not wanted). */\n"
-          "#ifndef REPRISE_OPS_H\n#define REPRISE_OPS_H\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n",
-          f);
+    fputs(
+        "/* Generated from src/ops/ops.def: the ops. Included by reprise.h.\n"
+        "   A parameter that the schema gives a default is passed all the same; NULL stands for an absent Tensor? or Generator?,\n"
+        "   INT64_MIN for None of int?, RP_DTYPE_NONE for dtype none. The first result is returned, further ones go through the\n"
+        "   trailing pointers (NULL: not wanted). */\n"
+        "#ifndef REPRISE_OPS_H\n#define REPRISE_OPS_H\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n",
+        f);
     for (size_t i = 0; i < ROWS; i++) {
         const row *r = &rows[i];
         fprintf(f, "\n/* %s\n   %s */\n", r->doc, r->schema_text);
@@ -150,24 +147,21 @@ static void write_header(const char *dir)
 
 /* ---- rules */
 
-static void write_rule(FILE *f, const char *type, const char *rule, const char **seen, size_t *n_seen)
-{
-    if (!is_rule(rule))
-        return;
+static void write_rule(FILE *f, const char *type, const char *rule, const char **seen, size_t *n_seen) {
+    if (!is_rule(rule)) return;
     for (size_t i = 0; i < *n_seen; i++) {
-        if (strcmp(seen[i], rule) == 0)
-            return;
+        if (strcmp(seen[i], rule) == 0) return;
     }
     seen[(*n_seen)++] = rule;
     fprintf(f, "%s %s;\n", type, rule);
 }
 
 /* Which member of rp__op.rule a lowering uses, and the type of the function. */
-static void rule_of(const row *r, const char **member, const char **type)
-{
+static void rule_of(const row *r, const char **member, const char **type) {
     static const char *const kinds[][3] = {
-        {"RP__POINTWISE", "lower", "rp__lower_fn"}, {"RP__ROWS", "lower", "rp__lower_fn"}, {"RP__INDEXED", "lower", "rp__lower_fn"},
-        {"RP__VIEW", "view", "rp__view_fn"},        {"RP__LIBRARY", "run", "rp__run_fn"},  {"RP__HOST", "run", "rp__run_fn"},
+        {"RP__POINTWISE", "lower", "rp__lower_fn"},   {"RP__ROWS", "lower", "rp__lower_fn"},
+        {"RP__INDEXED", "lower", "rp__lower_fn"},     {"RP__VIEW", "view", "rp__view_fn"},
+        {"RP__LIBRARY", "run", "rp__run_fn"},         {"RP__HOST", "run", "rp__run_fn"},
         {"RP__COMPOSITE", "expand", "rp__expand_fn"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -180,8 +174,7 @@ static void rule_of(const row *r, const char **member, const char **type)
     die("unknown lowering", r->schema_text);
 }
 
-static void write_rules(const char *dir)
-{
+static void write_rules(const char *dir) {
     FILE *f = create(dir, "ops_rules.inc");
     const char *seen[3 * ROWS], *member, *type;
     size_t n_seen = 0;
@@ -197,20 +190,21 @@ static void write_rules(const char *dir)
 
 /* ---- table */
 
-static void write_i64(FILE *f, int64_t v)
-{
+static void write_i64(FILE *f, int64_t v) {
     if (v == INT64_MIN)
         fputs("INT64_MIN", f);
     else
         fprintf(f, "INT64_C(%" PRId64 ")", v);
 }
 
-static void write_default(FILE *f, const rp__param *p)
-{
+static void write_default(FILE *f, const rp__param *p) {
     const rp_attr *a = &p->value;
     fprintf(f, ".value = {.kind = (rp_attr_kind)%d, .n = %zu, ", (int)a->kind, a->n);
     switch (a->kind) {
-    case RP_ATTR_INT: fputs(".v.i = ", f); write_i64(f, a->v.i); break;
+    case RP_ATTR_INT:
+        fputs(".v.i = ", f);
+        write_i64(f, a->v.i);
+        break;
     case RP_ATTR_FLOAT: fprintf(f, ".v.f = %a", a->v.f); break;
     case RP_ATTR_BOOL: fprintf(f, ".v.b = %d", a->v.b); break;
     case RP_ATTR_DTYPE: fprintf(f, ".v.dtype = (rp_dtype)%d", (int)a->v.dtype); break;
@@ -232,14 +226,16 @@ static void write_default(FILE *f, const rp__param *p)
     fputs("}", f);
 }
 
-static void write_schema(FILE *f, const rp__schema *s)
-{
-    fprintf(f, "{.name = \"%s\", .n_params = %u, .n_tensor_params = %u, .n_attrs = %u, .n_outs = %u,\n      .params = {", s->name,
-            s->n_params, s->n_tensor_params, s->n_attrs, s->n_outs);
+static void write_schema(FILE *f, const rp__schema *s) {
+    fprintf(f,
+            "{.name = \"%s\", .n_params = %u, .n_tensor_params = %u, .n_attrs = %u, .n_outs = %u,\n      .params = {",
+            s->name, s->n_params, s->n_tensor_params, s->n_attrs, s->n_outs);
     for (unsigned i = 0; i < s->n_params; i++) {
         const rp__param *p = &s->params[i];
-        fprintf(f, "{.name = \"%s\", .kind = %u, .attr_kind = %u, .optional_int = %d, .written = %d, .aliased = %d, .alias = %d, ",
-                p->name, p->kind, p->attr_kind, p->optional_int, p->written, p->aliased, p->alias);
+        fprintf(
+            f,
+            "{.name = \"%s\", .kind = %u, .attr_kind = %u, .optional_int = %d, .written = %d, .aliased = %d, .alias = %d, ",
+            p->name, p->kind, p->attr_kind, p->optional_int, p->written, p->aliased, p->alias);
         fprintf(f, ".has_default = %d, ", p->has_default);
         if (p->value.kind == RP_ATTR_INTS && p->value.n > 0) {
             fputs(".default_ints = {", f);
@@ -253,27 +249,25 @@ static void write_schema(FILE *f, const rp__schema *s)
         fputs("},\n                 ", f);
     }
     fputs("},\n      .out_alias = {", f);
-    for (unsigned k = 0; k < RP__MAX_OUTS; k++)
-        fprintf(f, "%d, ", s->out_alias[k]);
+    for (unsigned k = 0; k < RP__MAX_OUTS; k++) fprintf(f, "%d, ", s->out_alias[k]);
     fputs("}, .out_written = {", f);
-    for (unsigned k = 0; k < RP__MAX_OUTS; k++)
-        fprintf(f, "%d, ", s->out_written[k]);
+    for (unsigned k = 0; k < RP__MAX_OUTS; k++) fprintf(f, "%d, ", s->out_written[k]);
     fputs("}}", f);
 }
 
-static void write_table(const char *dir)
-{
+static void write_table(const char *dir) {
     FILE *f = create(dir, "ops_table.inc");
     fputs("/* Generated: initialisers of the op table, in the order of ops.def. */\n", f);
     for (size_t i = 0; i < ROWS; i++) {
         const row *r = &rows[i];
         const char *member, *type;
         rule_of(r, &member, &type);
-        fprintf(f, "{.name = \"%s\", .schema_text = \"%s\",\n .doc = \"%s\",\n .lowering = %s, .rule = {.%s = %s}, .infer = %s, .vjp = %s,\n",
-                r->name, r->schema_text, r->doc, r->lowering, member, r->rule, r->infer, r->vjp);
+        fprintf(
+            f,
+            "{.name = \"%s\", .schema_text = \"%s\",\n .doc = \"%s\",\n .lowering = %s, .rule = {.%s = %s}, .infer = %s, .vjp = %s,\n",
+            r->name, r->schema_text, r->doc, r->lowering, member, r->rule, r->infer, r->vjp);
         fprintf(f, " .functional = \"%s\", ", r->functional);
-        if (*r->functional)
-            fprintf(f, ".functional_op = &rp__ops[RP__OP_%s], ", r->functional);
+        if (*r->functional) fprintf(f, ".functional_op = &rp__ops[RP__OP_%s], ", r->functional);
         fprintf(f, ".saves = %uu, .flags = %uu, .index = %zu,\n .schema = ", (unsigned)r->saves, (unsigned)r->flags, i);
         write_schema(f, &r->schema);
         fputs("},\n", f);
@@ -283,22 +277,18 @@ static void write_table(const char *dir)
 
 /* ---- definitions: each packs an rp__call on the stack and dispatches it */
 
-static void write_attr(FILE *f, const rp__param *p)
-{
+static void write_attr(FILE *f, const rp__param *p) {
     static const char *const kinds[] = {"INT", "FLOAT", "BOOL", "SCALAR", "DTYPE", "INTS", "GENERATOR", "STRING"};
     static const char *const members[] = {"i", "f", "b", "scalar", "dtype", "ints", "generator", "string"};
     fprintf(f, "{.kind = RP_ATTR_%s, .v.%s = %s", kinds[p->attr_kind], members[p->attr_kind], p->name);
-    if (p->attr_kind == RP_ATTR_INTS)
-        fprintf(f, ", .n = n_%s", p->name);
+    if (p->attr_kind == RP_ATTR_INTS) fprintf(f, ", .n = n_%s", p->name);
     fputs("},\n                              ", f);
 }
 
-static void write_call(FILE *f, const row *r)
-{
+static void write_call(FILE *f, const row *r) {
     const rp__schema *s = &r->schema;
     unsigned lists = 0;
-    for (unsigned i = 0; i < s->n_params; i++)
-        lists += s->params[i].kind == RP__PARAM_TENSORS;
+    for (unsigned i = 0; i < s->n_params; i++) lists += s->params[i].kind == RP__PARAM_TENSORS;
 
     fprintf(f, "\n%srp_%s_at", result_type(r), r->name);
     write_params(f, r, true);
@@ -307,32 +297,29 @@ static void write_call(FILE *f, const row *r)
     if (s->n_attrs > 0) {
         fprintf(f, "    const rp_attr attrs[%u] = {", s->n_attrs);
         for (unsigned i = 0; i < s->n_params; i++) {
-            if (s->params[i].kind == RP__PARAM_ATTR)
-                write_attr(f, &s->params[i]);
+            if (s->params[i].kind == RP__PARAM_ATTR) write_attr(f, &s->params[i]);
         }
         fputs("};\n", f);
     }
-    if (s->n_outs > 0)
-        fprintf(f, "    rp_tensor *out[%u];\n", s->n_outs);
+    if (s->n_outs > 0) fprintf(f, "    rp_tensor *out[%u];\n", s->n_outs);
 
-    fprintf(f, "    rp__call call = {.op = &rp__ops[RP__OP_%s], .site = site, .attrs = %s, .n_attrs = %u, .out = %s, .n_out = %u};\n",
-            r->name, s->n_attrs ? "attrs" : "NULL", s->n_attrs, s->n_outs ? "out" : "NULL", s->n_outs);
+    fprintf(
+        f,
+        "    rp__call call = {.op = &rp__ops[RP__OP_%s], .site = site, .attrs = %s, .n_attrs = %u, .out = %s, .n_out = %u};\n",
+        r->name, s->n_attrs ? "attrs" : "NULL", s->n_attrs, s->n_outs ? "out" : "NULL", s->n_outs);
 
     if (lists == 0 && s->n_tensor_params > 0) {
         fputs("    rp_tensor *const in[] = {", f);
         for (unsigned i = 0, n = 0; i < s->n_params; i++) {
-            if (s->params[i].kind != RP__PARAM_ATTR)
-                fprintf(f, "%s%s", n++ ? ", " : "", s->params[i].name);
+            if (s->params[i].kind != RP__PARAM_ATTR) fprintf(f, "%s%s", n++ ? ", " : "", s->params[i].name);
         }
         fprintf(f, "};\n    call.in = in;\n    call.n_in = %u;\n", s->n_tensor_params);
-        for (unsigned k = 1; k <= s->n_tensor_params; k++)
-            fprintf(f, "    call.list_begin[%u] = %u;\n", k, k);
+        for (unsigned k = 1; k <= s->n_tensor_params; k++) fprintf(f, "    call.list_begin[%u] = %u;\n", k, k);
     } else if (lists > 0) {
         fputs("    rp_tensor *in[RP__MAX_IN];\n    call.in = in;\n    bool fits = true;\n", f);
         for (unsigned i = 0, n = 0; i < s->n_params; i++) {
             const rp__param *p = &s->params[i];
-            if (p->kind == RP__PARAM_ATTR)
-                continue;
+            if (p->kind == RP__PARAM_ATTR) continue;
             if (p->kind == RP__PARAM_TENSORS)
                 fprintf(f, "    fits = fits && rp__call_add_list(&call, in, %u, %s, n_%s);\n", n, p->name, p->name);
             else
@@ -345,8 +332,7 @@ static void write_call(FILE *f, const row *r)
         fprintf(f, "    %srp__dispatch(&call);\n", s->n_outs ? "(void)" : "rp_status status = ");
     else if (s->n_outs)
         fputs("    (void)status;\n", f);
-    for (unsigned k = 1; k < s->n_outs; k++)
-        fprintf(f, "    if (out%u)\n        *out%u = out[%u];\n", k, k, k);
+    for (unsigned k = 1; k < s->n_outs; k++) fprintf(f, "    if (out%u)\n        *out%u = out[%u];\n", k, k, k);
     fputs(s->n_outs ? "    return out[0];\n}\n" : "    return status;\n}\n", f);
 
     /* The plain function: no call site. */
@@ -359,37 +345,27 @@ static void write_call(FILE *f, const row *r)
         if (p->kind == RP__PARAM_TENSORS || (p->kind == RP__PARAM_ATTR && p->attr_kind == RP_ATTR_INTS))
             fprintf(f, ", n_%s", p->name);
     }
-    for (unsigned k = 1; k < s->n_outs; k++)
-        fprintf(f, ", out%u", k);
+    for (unsigned k = 1; k < s->n_outs; k++) fprintf(f, ", out%u", k);
     fputs(");\n}\n", f);
 }
 
-static void write_calls(const char *dir)
-{
+static void write_calls(const char *dir) {
     FILE *f = create(dir, "ops_calls.inc");
     fputs("/* Generated: the public functions of reprise_ops.h. */\n", f);
-    for (size_t i = 0; i < ROWS; i++)
-        write_call(f, &rows[i]);
+    for (size_t i = 0; i < ROWS; i++) write_call(f, &rows[i]);
     finish(f, "ops_calls.inc");
 }
 
-int main(int argc, char **argv)
-{
-    if (argc != 3)
-        die("usage", "genops INCLUDE_DIR GEN_DIR");
+int main(int argc, char **argv) {
+    if (argc != 3) die("usage", "genops INCLUDE_DIR GEN_DIR");
     for (size_t i = 0; i < ROWS; i++) {
         row *r = &rows[i];
-        if (rp__schema_parse(r->schema_text, &r->schema) != RP_OK)
-            return 1;
-        if (strcmp(r->schema.name, r->name) != 0)
-            die("the name of the row and of the schema differ", r->schema_text);
-        if (r->schema.n_params == 0)
-            die("an op needs a parameter (its macro passes at least one argument)", r->name);
-        for (unsigned k = 0; k < r->schema.n_params; k++)
-            check_name(r->schema.params[k].name, r->name);
+        if (rp__schema_parse(r->schema_text, &r->schema) != RP_OK) return 1;
+        if (strcmp(r->schema.name, r->name) != 0) die("the name of the row and of the schema differ", r->schema_text);
+        if (r->schema.n_params == 0) die("an op needs a parameter (its macro passes at least one argument)", r->name);
+        for (unsigned k = 0; k < r->schema.n_params; k++) check_name(r->schema.params[k].name, r->name);
         for (size_t k = 0; k < i; k++) {
-            if (strcmp(rows[k].name, r->name) == 0)
-                die("two rows of one name", r->name);
+            if (strcmp(rows[k].name, r->name) == 0) die("two rows of one name", r->name);
         }
     }
     write_header(argv[1]);
