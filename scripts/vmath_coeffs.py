@@ -148,12 +148,15 @@ def jobs():
     yield 'exp_f32', lambda k: fit(k, 24, -H, H, 5, expq, lambda r: r * r / exp(r))
     yield 'exp2_f32', lambda k: fit(k, 24, -0.5005, 0.5005, 6, exp2q, lambda r: abs(r) / mpf(2) ** r)
     yield 'log_f32', lambda k: fit(k, 24, EPS, ZL, 3, log_r, lambda z: z / 2)
-    yield 'tanh_f32', lambda k: fit(k, 24, EPS, mpf(1.0), 8,
-                                    lambda z: (tanh(sqrt(z)) / sqrt(z) - 1) / z,
-                                    lambda z: z * sqrt(z) / tanh(sqrt(z)))
-    yield 'erf_f32', lambda k: fit(k, 24, EPS, mpf('1.27'), 8, lambda z: erf(sqrt(z)) / sqrt(z) - 1,
-                                   lambda z: sqrt(z) / erf(sqrt(z)))
-    yield 'erfh_f32', lambda k: fit(k, 24, mpf('-0.89'), mpf(2), 7, lambda x: -log(erfcx(x + 2)), lambda x: erfc(x + 2))
+    # about a point near the middle of the range of z = x^2, where the sum's terms are small; the points were searched
+    # in steps of 2^-12 so that the first two coefficients lose next to nothing by rounding
+    tc, ec = mpf(2249) / 4096, mpf(1927) / 4096
+    yield 'tanh_f32', lambda k: fit(k, 24, EPS - tc, 1 - tc, 9, lambda u: tanh(sqrt(u + tc)) / sqrt(u + tc) - 1,
+                                    lambda u: sqrt(u + tc) / tanh(sqrt(u + tc)), once=True)
+    yield 'erf_f32', lambda k: fit(k, 24, EPS - ec, 1 - ec, 8, lambda u: erf(sqrt(u + ec)) / sqrt(u + ec) - 1,
+                                   lambda u: sqrt(u + ec) / erf(sqrt(u + ec)), once=True)
+    yield 'erfh_f32', lambda k: fit(k, 24, mpf('-0.195'), mpf('2.8125'), 8, lambda x: -log(erfcx(x + mpf('1.1875'))),
+                                    lambda x: erfc(x + mpf('1.1875')))
     yield 'sin_f32', lambda k: fit(k, 53, EPS, Q * Q, 3, lambda z: (sin(sqrt(z)) / sqrt(z) - 1) / z,
                                    lambda z: z * sqrt(z) / sin(sqrt(z)))
     yield 'cos_f32', lambda k: fit(k, 53, EPS, Q * Q, 4, lambda z: (cos(sqrt(z)) - 1) / z, lambda z: z / cos(sqrt(z)))

@@ -166,6 +166,7 @@ typedef struct rp__space {
    do not depend on it: inner order is kept). In place on the caller's copy. */
 void rp__space_collapse(rp__space *s, rp__space_access *accesses);
 
+struct rp__launch_buffer;
 typedef struct rp__loop_backend {
     /* Fills `out` with a launch of dag over space. Parameter words and slots are written into caller memory of the sizes given
        by limits; nothing is allocated on the hot path. RP_OK with out->kernel NULL: nothing to do (an empty space without row

@@ -22,11 +22,7 @@
 #error "vec.h needs strict IEEE arithmetic: no -ffast-math, no x87"
 #endif
 
-/* Vectors wider than the target's registers are legal (tests use them); the ABI note is of no interest since everything
- * here is static. */
-#if defined(__GNUC__)
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
+/* Vectors wider than the target's registers are legal (tests use them) and need -Wno-psabi with gcc. */
 
 #define RP_VEC_F32 (RP_VEC_BYTES / 4) /* lanes of 32 bits */
 #define RP_VEC_F64 (RP_VEC_BYTES / 8) /* lanes of 64 bits */

@@ -62,12 +62,8 @@ RP__VMATH_FN rp__vf64 rp__v_ceil_f64(rp__vf64 x) {
     rp__vf64 r = rp__v_rint_f64(x);
     return rp__v_copysign_f64(r + (rp__vf64)((r < x) & (rp__vi64)rp__v_splat_f64(1.0)), x);
 }
-RP__VMATH_FN rp__vf32 rp__v_trunc_f32(rp__vf32 x) {
-    return rp__v_copysign_f32(rp__v_floor_f32(rp__v_abs_f32(x)), x);
-}
-RP__VMATH_FN rp__vf64 rp__v_trunc_f64(rp__vf64 x) {
-    return rp__v_copysign_f64(rp__v_floor_f64(rp__v_abs_f64(x)), x);
-}
+RP__VMATH_FN rp__vf32 rp__v_trunc_f32(rp__vf32 x) { return rp__v_copysign_f32(rp__v_floor_f32(rp__v_abs_f32(x)), x); }
+RP__VMATH_FN rp__vf64 rp__v_trunc_f64(rp__vf64 x) { return rp__v_copysign_f64(rp__v_floor_f64(rp__v_abs_f64(x)), x); }
 
 /* 1 / sqrt(x): both steps correctly rounded. */
 RP__VMATH_FN rp__vf32 rp__v_rsqrt_f32(rp__vf32 x) { return 1.0f / rp__v_sqrt_f32(x); }
@@ -111,7 +107,8 @@ RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
     rp__vf32 r = x - n * RP__LN2_HI_F32 - n * RP__LN2_LO_F32;
     return rp__v_scale_f32(1.0f + (r + r * r * rp__v_expq_f32(r)), t);
 }
-/* e^x for |x| < 87, where one normal factor does: an integer add to the exponent. For use inside this file. */
+/* e^x for |x| < 87, where one normal factor does: an integer add to the exponent. A NaN may come out as a number, so callers
+ * select other lanes for it. */
 RP__VEC_FN rp__vf32 rp__v_exp_mid_f32(rp__vf32 x) {
     rp__vf32 t = x * 0x1.715476p+0f + RP__MAGIC_F32;
     rp__vf32 n = t - RP__MAGIC_F32;
@@ -203,15 +200,14 @@ RP__VMATH_FN rp__vf64 rp__v_sigmoid_f64(rp__vf64 x) {
     return y - y * ((1.0 - d) + e) * rp__v_sel_f64(neg, 1.0 - y, y);
 }
 
-/* tanh: an odd polynomial below 1, 1 - 2 / (e^2x + 1) above. */
+/* tanh: x + x P(x^2) below 1 (P about the middle of its range, where its terms are small), 1 - 2 / (e^2x + 1) above. */
 RP__VMATH_FN rp__vf32 rp__v_tanh_f32(rp__vf32 x) {
-    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(9.5f), rp__v_abs_f32(x)), z = a * a;
-    rp__vf32 p = (0x1.e86d62p-14f * z - 0x1.aee922p-11f) * z + 0x1.8f9f52p-9f;
-    p = ((p * z - 0x1.18de98p-7f) * z + 0x1.64c0a4p-6f) * z - 0x1.b9f6dep-5f;
-    p = (p * z + 0x1.11103cp-3f) * z - 0x1.555552p-2f;
-    rp__vf32 small = a + a * (z * p);
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(9.5f), rp__v_abs_f32(x)), u = a * a - 0x1.192p-1f;
+    rp__vf32 p = (0x1.f708f6p-14f * u - 0x1.42bd4cp-12f) * u + 0x1.c90f68p-11f;
+    p = ((p * u - 0x1.5b9e38p-9f) * u + 0x1.067494p-7f) * u - 0x1.8be7dep-6f;
+    p = ((p * u + 0x1.2b32e4p-4f) * u - 0x1.cb9c5ep-3f) * u - 0x1.3379aap-3f;
     rp__vf32 big = 1.0f - 2.0f / (rp__v_exp_mid_f32(a + a) + 1.0f);
-    return rp__v_copysign_f32(rp__v_sel_f32(a < 1.0f, small, big), x);
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
 }
 /* e^2x - 1 over e^2x + 1, the low parts of both to first order. */
 RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
@@ -231,15 +227,15 @@ RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
 RP__VEC_FN rp__vf32 rp__v_frexp_f32(rp__vf32 x, rp__vf32 *k) {
     rp__vi32 sub = x < 0x1p-126f;
     rp__vu32 u = (rp__vu32)rp__v_sel_f32(sub, x * 0x1p24f, x) + (0x3f800000 - 0x3f3504f3);
-    *k = (rp__vf32)(u >> 23 | 0x4b000000) - rp__v_sel_f32(sub, rp__v_splat_f32(0x1p23f + 127 + 24),
-                                                          rp__v_splat_f32(0x1p23f + 127));
+    *k = (rp__vf32)(u >> 23 | 0x4b000000) -
+         rp__v_sel_f32(sub, rp__v_splat_f32(0x1p23f + 127 + 24), rp__v_splat_f32(0x1p23f + 127));
     return (rp__vf32)((u & 0x7fffff) + 0x3f3504f3);
 }
 RP__VEC_FN rp__vf64 rp__v_frexp_f64(rp__vf64 x, rp__vf64 *k) {
     rp__vi64 sub = x < 0x1p-1022;
     rp__vu64 u = (rp__vu64)rp__v_sel_f64(sub, x * 0x1p54, x) + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
-    *k = (rp__vf64)(u >> 52 | 0x4330000000000000) - rp__v_sel_f64(sub, rp__v_splat_f64(0x1p52 + 1023 + 54),
-                                                                  rp__v_splat_f64(0x1p52 + 1023));
+    *k = (rp__vf64)(u >> 52 | 0x4330000000000000) -
+         rp__v_sel_f64(sub, rp__v_splat_f64(0x1p52 + 1023 + 54), rp__v_splat_f64(0x1p52 + 1023));
     return (rp__vf64)((u & 0xfffffffffffff) + 0x3fe6a09e667f3bcd);
 }
 /* Logarithms outside (0, inf): -inf at zeros, NaN below, +inf and NaN themselves. */
@@ -524,17 +520,20 @@ RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
 }
 
 /* ---- error function ----------------------------------------------------------------------------------------------
- * f32: an odd polynomial below 1.125; above, 1 - e^-(x^2 + h(x)), where h = -log(e^(x^2) erfc x) varies slowly. */
+ * f32: x + x P(x^2) below 1 (P about the middle of its range); above, 1 - e^-(x^2 + h(x)), where
+ * h = -log(e^(x^2) erfc x) varies slowly; what the sum of the exponent lost is put back to first order. */
 RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
-    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 2.0f;
-    rp__vf32 p = (-0x1.1ad072p-17f * z + 0x1.c3356cp-14f) * z - 0x1.b85c14p-11f;
-    p = ((p * z + 0x1.55afdcp-8f) * z - 0x1.b81bbcp-6f) * z + 0x1.ce2e3ep-4f;
-    p = (p * z - 0x1.812742p-2f) * z + 0x1.06eba8p-3f;
-    rp__vf32 h = (-0x1.46ac3cp-13f * t + 0x1.916c06p-11f) * t - 0x1.ce6fd8p-9f;
-    h = ((h * t + 0x1.0dd9d6p-6f) * t - 0x1.3858d4p-4f) * t + 0x1.ac31cep-2f;
-    h = h * t + 0x1.5d6ccap+0f;
-    rp__vf32 big = 1.0f - rp__v_exp_mid_f32(rp__v_neg_f32(z + h));
-    return rp__v_copysign_f32(rp__v_sel_f32(a < 1.125f, a + a * p, big), x);
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 1.1875f,
+             u = z - 0x1.e1cp-2f;
+    rp__vf32 p = (-0x1.4383fap-17f * u + 0x1.52f994p-14f) * u - 0x1.2da4ep-11f;
+    p = ((p * u + 0x1.d32824p-9f) * u - 0x1.3261b8p-6f) * u + 0x1.4bf9c2p-4f;
+    p = (p * u - 0x1.24abeep-2f) * u - 0x1.ac93fep-6f;
+    rp__vf32 h = (0x1.7d2622p-18f * t - 0x1.a82982p-13f) * t + 0x1.ac2cfp-10f;
+    h = ((h * t - 0x1.0f620ap-7f) * t + 0x1.1c435ap-5f) * t - 0x1.158494p-3f;
+    h = (h * t + 0x1.2b2494p-1f) * t + 0x1.eda624p-1f;
+    rp__vf32 s = z + h, w = rp__v_exp_mid_f32(rp__v_neg_f32(s));
+    rp__vf32 big = 1.0f - (w - w * ((z - s) + h));
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
 }
 /* erf of |x| < 0.85. */
 RP__VEC_FN rp__vf64 rp__v_erf_small_f64(rp__vf64 x) {
@@ -568,11 +567,12 @@ RP__VEC_FN rp__vf64 rp__v_erfc_big_f64(rp__vf64 a) {
     rp__vf64 r = ((rp__v_neg_f64(z) - n * RP__LN2_HI_F64) - n * RP__LN2_LO_F64) - (zl + (dl * q - pl) * 0.83);
     return rp__v_scale_f64(q + q * (r + r * r * rp__v_expq_f64(r)), t);
 }
+/* Below 0.8 from erf: the subtraction is exact for erf >= 1/2. */
 RP__VMATH_FN rp__vf64 rp__v_erfc_f64(rp__vf64 x) {
     rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(27.5), rp__v_abs_f64(x));
-    rp__vf64 big = rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.468), a));
+    rp__vf64 big = rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.8), a));
     big = rp__v_sel_f64(x < 0.0, 2.0 - big, big);
-    return rp__v_sel_f64(a < 0.468, 1.0 - rp__v_erf_small_f64(x), big);
+    return rp__v_sel_f64(a < 0.8, 1.0 - rp__v_erf_small_f64(x), big);
 }
 RP__VMATH_HALVES(erfc)
 RP__VMATH_FN rp__vf64 rp__v_erf_f64(rp__vf64 x) {
@@ -738,10 +738,14 @@ static __attribute__((unused, noinline)) double rp__v_fmod_lane(double x, double
     if (ax < ay) return x;
     int ex = (int)(ax >> 52), ey = (int)(ay >> 52);
     uint64_t r = ax & 0xfffffffffffff, m = ay & 0xfffffffffffff;
-    if (ex) r |= 0x10000000000000; /* subnormals: no implicit bit, and the exponent of the first binade */
-    else ex = 1;
-    if (ey) m |= 0x10000000000000;
-    else ey = 1;
+    if (ex)
+        r |= 0x10000000000000; /* subnormals: no implicit bit, and the exponent of the first binade */
+    else
+        ex = 1;
+    if (ey)
+        m |= 0x10000000000000;
+    else
+        ey = 1;
     r %= m;
     for (int n = ex - ey; n > 0 && r; n -= 11) r = (r << (n < 11 ? n : 11)) % m;
     b.u = ey > 52 ? (uint64_t)(ey - 52) << 52 : (uint64_t)1 << (ey - 1); /* 2^(ey - 1075) */

@@ -1,0 +1,383 @@
+/* The CUDA prelude: every intrinsic, PTX instruction and math function that an emitted kernel may use, as functions with plain C
+ * types. It is put before the emitted text between the lines rp-prelude begin and rp-prelude end, needs no header, and is the only
+ * place with inline PTX. tests/cudasim/prelude.h implements the same names on the CPU; a test compiles every name of the list below
+ * with both and refuses a name that one of them has and the list has not. Kernels use CUDA's own words for the rest: __global__,
+ * __device__, __shared__, extern __shared__, __launch_bounds__, __forceinline__, threadIdx, blockIdx, blockDim, gridDim.
+ * Compile with --fmad=false: a product and a sum contract only where rp_fma_* is written.
+ *
+ * Types: rp_i8 rp_u8 rp_i16 rp_u16 rp_i32 rp_u32 rp_i64 rp_u64; rp_f32x2 rp_f32x4 rp_f64x2 rp_i32x4 rp_u32x2 rp_u32x4 rp_i64x2
+ * rp_u64x2, structs of members x y z w aligned to their size. f16 and bf16 are bits in an rp_u16. Constant: rp_warp_size (32).
+ *
+ * [functions]
+ * block and warp (every thread of the block or warp calls; none has returned):
+ *   rp_barrier() rp_warp_sync() rp_lane()
+ *   rp_ballot(pred) rp_any(pred) rp_all(pred)
+ *   rp_shfl_xor_T(v, lane_mask, width) rp_shfl_down_T(v, delta, width) rp_shfl_up_T(v, delta, width) rp_shfl_idx_T(v, lane, width):
+ *   rp_shfl_xor_f32 rp_shfl_xor_f64 rp_shfl_xor_i32 rp_shfl_xor_u32 rp_shfl_xor_i64 rp_shfl_xor_u64
+ *   rp_shfl_down_f32 rp_shfl_down_f64 rp_shfl_down_i32 rp_shfl_down_u32 rp_shfl_down_i64 rp_shfl_down_u64
+ *   rp_shfl_up_f32 rp_shfl_up_f64 rp_shfl_up_i32 rp_shfl_up_u32 rp_shfl_up_i64 rp_shfl_up_u64
+ *   rp_shfl_idx_f32 rp_shfl_idx_f64 rp_shfl_idx_i32 rp_shfl_idx_u32 rp_shfl_idx_i64 rp_shfl_idx_u64
+ * grid (rp_grid_wait: before the first access to what a predecessor writes or reads; rp_launch_dependents: a hint):
+ *   rp_grid_wait() rp_launch_dependents() rp_clock_ns()
+ *   rp_set_conditional(handle, value): only with RP_PRELUDE_CONDITIONAL defined before the prelude
+ *   rp_threadfence_block() rp_threadfence() rp_threadfence_system()
+ *   rp_ld_acquire_u32(p) rp_st_release_u32(p, v) rp_ld_acquire_sys_u32(p) rp_st_release_sys_u32(p, v) rp_spin_pause()
+ * atomics on device memory, relaxed; they return the old value; f32/f64 max and min propagate NaN:
+ *   rp_atomic_add_f32 rp_atomic_add_f64 rp_atomic_add_i32 rp_atomic_add_u32 rp_atomic_add_i64 rp_atomic_add_u64
+ *   rp_atomic_add_f16 rp_atomic_add_bf16
+ *   rp_atomic_max_f32 rp_atomic_max_f64 rp_atomic_max_i32 rp_atomic_max_u32 rp_atomic_max_i64 rp_atomic_max_u64
+ *   rp_atomic_min_f32 rp_atomic_min_f64 rp_atomic_min_i32 rp_atomic_min_u32 rp_atomic_min_i64 rp_atomic_min_u64
+ *   rp_atomic_cas_u32(p, compare, value) rp_atomic_cas_u64 rp_atomic_exch_u32(p, value) rp_atomic_exch_u64
+ *   rp_atomic_or_u32 rp_atomic_and_u32 rp_atomic_xor_u32
+ *   rp_atomic_inc_u32(p, last): old; *p becomes old >= last ? 0 : old + 1 (a ticket that resets itself)
+ * memory; _v: one access, aligned to its size; _nc: read-only path, never for what a predecessor writes:
+ *   rp_ld_nc_f32 rp_ld_nc_f64 rp_ld_nc_i32 rp_ld_nc_u32 rp_ld_nc_i64 rp_ld_nc_u64 rp_ld_nc_u16 rp_ld_nc_u8
+ *   rp_ld_nc_v4_f32 rp_ld_nc_v4_u32 rp_ld_nc_v2_f64
+ *   rp_ld_v2_f32 rp_ld_v4_f32 rp_ld_v2_f64 rp_ld_v4_i32 rp_ld_v2_u32 rp_ld_v4_u32 rp_ld_v2_i64 rp_ld_v2_u64
+ *   rp_st_v2_f32 rp_st_v4_f32 rp_st_v2_f64 rp_st_v4_i32 rp_st_v2_u32 rp_st_v4_u32 rp_st_v2_i64 rp_st_v2_u64
+ *   rp_prefetch_l2(p)
+ *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is zero)
+ *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
+ * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
+ *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half away
+ *   rp_cvt_f32_to_i32 rp_cvt_f32_to_i64 rp_cvt_f64_to_i32 rp_cvt_f64_to_i64
+ * bits (bits_f32: bits to float, f32_bits: float to bits):
+ *   rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64 rp_brev_u32
+ * math, each for f32 and f64 (min and max propagate NaN; fmin and fmax drop it):
+ *   rp_fma_f32 rp_fma_f64 rp_exp_f32 rp_exp_f64 rp_exp2_f32 rp_exp2_f64 rp_expm1_f32 rp_expm1_f64 rp_log_f32 rp_log_f64
+ *   rp_log2_f32 rp_log2_f64 rp_log10_f32 rp_log10_f64 rp_log1p_f32 rp_log1p_f64 rp_sin_f32 rp_sin_f64 rp_cos_f32 rp_cos_f64
+ *   rp_tan_f32 rp_tan_f64 rp_asin_f32 rp_asin_f64 rp_acos_f32 rp_acos_f64 rp_atan_f32 rp_atan_f64 rp_sinh_f32 rp_sinh_f64
+ *   rp_cosh_f32 rp_cosh_f64 rp_tanh_f32 rp_tanh_f64 rp_asinh_f32 rp_asinh_f64 rp_acosh_f32 rp_acosh_f64 rp_atanh_f32 rp_atanh_f64
+ *   rp_erf_f32 rp_erf_f64 rp_erfc_f32 rp_erfc_f64 rp_lgamma_f32 rp_lgamma_f64 rp_tgamma_f32 rp_tgamma_f64
+ *   rp_sqrt_f32 rp_sqrt_f64 rp_rsqrt_f32 rp_rsqrt_f64 rp_cbrt_f32 rp_cbrt_f64 rp_floor_f32 rp_floor_f64 rp_ceil_f32 rp_ceil_f64
+ *   rp_trunc_f32 rp_trunc_f64 rp_rint_f32 rp_rint_f64 rp_round_f32 rp_round_f64 rp_fabs_f32 rp_fabs_f64
+ *   rp_pow_f32 rp_pow_f64 rp_fmod_f32 rp_fmod_f64 rp_atan2_f32 rp_atan2_f64 rp_hypot_f32 rp_hypot_f64
+ *   rp_copysign_f32 rp_copysign_f64 rp_fmin_f32 rp_fmin_f64 rp_fmax_f32 rp_fmax_f64 rp_min_f32 rp_min_f64 rp_max_f32 rp_max_f64
+ *   rp_isnan_f32 rp_isnan_f64 rp_isinf_f32 rp_isinf_f64 rp_isfinite_f32 rp_isfinite_f64
+ *   rp_sincos_f32(x, &s, &c) rp_sincos_f64
+ * tensor cores, one warp, fragments as PTX lays them out; d += a * b:
+ *   rp_mma_m16n8k8_tf32(float d[4], const u32 a[4], const u32 b[2])
+ *   rp_mma_m16n8k16_f16(float d[4], const u32 a[4], const u32 b[2]) rp_mma_m16n8k16_bf16
+ *   rp_ldmatrix_x2(u32 r[2], row) rp_ldmatrix_x4(u32 r[4], row) rp_ldmatrix_x2_trans rp_ldmatrix_x4_trans
+ * [end]
+ */
+#define RP_FN static __device__ __forceinline__
+
+typedef signed char rp_i8;
+typedef unsigned char rp_u8;
+typedef short rp_i16;
+typedef unsigned short rp_u16;
+typedef int rp_i32;
+typedef unsigned int rp_u32;
+typedef long long rp_i64;
+typedef unsigned long long rp_u64;
+typedef struct __align__(8) rp_f32x2 { float x, y; } rp_f32x2;
+typedef struct __align__(16) rp_f32x4 { float x, y, z, w; } rp_f32x4;
+typedef struct __align__(16) rp_f64x2 { double x, y; } rp_f64x2;
+typedef struct __align__(16) rp_i32x4 { int x, y, z, w; } rp_i32x4;
+typedef struct __align__(8) rp_u32x2 { unsigned int x, y; } rp_u32x2;
+typedef struct __align__(16) rp_u32x4 { unsigned int x, y, z, w; } rp_u32x4;
+typedef struct __align__(16) rp_i64x2 { long long x, y; } rp_i64x2;
+typedef struct __align__(16) rp_u64x2 { unsigned long long x, y; } rp_u64x2;
+#define rp_warp_size 32
+#define RP__FULL 0xffffffffu
+
+/* ---- Block and warp ---- */
+
+RP_FN void rp_barrier(void) { __syncthreads(); }
+RP_FN void rp_warp_sync(void) { __syncwarp(RP__FULL); }
+RP_FN rp_u32 rp_lane(void) {
+    rp_u32 lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+RP_FN rp_u32 rp_ballot(int pred) { return __ballot_sync(RP__FULL, pred); }
+RP_FN int rp_any(int pred) { return __any_sync(RP__FULL, pred); }
+RP_FN int rp_all(int pred) { return __all_sync(RP__FULL, pred); }
+#define RP__SHUFFLES(T, type) \
+    RP_FN type rp_shfl_xor_##T(type v, int lane_mask, int width) { return __shfl_xor_sync(RP__FULL, v, lane_mask, width); } \
+    RP_FN type rp_shfl_down_##T(type v, rp_u32 delta, int width) { return __shfl_down_sync(RP__FULL, v, delta, width); } \
+    RP_FN type rp_shfl_up_##T(type v, rp_u32 delta, int width) { return __shfl_up_sync(RP__FULL, v, delta, width); } \
+    RP_FN type rp_shfl_idx_##T(type v, int lane, int width) { return __shfl_sync(RP__FULL, v, lane, width); }
+RP__SHUFFLES(f32, float)
+RP__SHUFFLES(f64, double)
+RP__SHUFFLES(i32, rp_i32)
+RP__SHUFFLES(u32, rp_u32)
+RP__SHUFFLES(i64, rp_i64)
+RP__SHUFFLES(u64, rp_u64)
+
+/* ---- Grid ---- */
+
+/* No library defines this one: the driver resolves it when it loads the module. Declared only where it is called, since a module
+ * with the reference asks the loader for it. */
+#ifdef RP_PRELUDE_CONDITIONAL
+extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
+RP_FN void rp_set_conditional(rp_u64 handle, rp_u32 value) { cudaGraphSetConditional(handle, value); }
+#endif
+#if __CUDA_ARCH__ >= 900
+RP_FN void rp_grid_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+RP_FN void rp_launch_dependents(void) { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else /* before Hopper a grid starts when its predecessors are complete */
+RP_FN void rp_grid_wait(void) {}
+RP_FN void rp_launch_dependents(void) {}
+#endif
+RP_FN rp_u64 rp_clock_ns(void) {
+    rp_u64 t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+RP_FN void rp_threadfence_block(void) { __threadfence_block(); }
+RP_FN void rp_threadfence(void) { __threadfence(); }
+RP_FN void rp_threadfence_system(void) { __threadfence_system(); }
+RP_FN rp_u32 rp_ld_acquire_u32(const rp_u32 *p) {
+    rp_u32 v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+RP_FN void rp_st_release_u32(rp_u32 *p, rp_u32 v) { asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+RP_FN rp_u32 rp_ld_acquire_sys_u32(const rp_u32 *p) {
+    rp_u32 v;
+    asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+RP_FN void rp_st_release_sys_u32(rp_u32 *p, rp_u32 v) {
+    asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+RP_FN void rp_spin_pause(void) { __nanosleep(32); }
+
+/* ---- Bits and conversions ---- */
+
+RP_FN float rp_bits_f32(rp_u32 b) { return __uint_as_float(b); }
+RP_FN rp_u32 rp_f32_bits(float x) { return __float_as_uint(x); }
+RP_FN double rp_bits_f64(rp_u64 b) { return __longlong_as_double((long long)b); }
+RP_FN rp_u64 rp_f64_bits(double x) { return (rp_u64)__double_as_longlong(x); }
+RP_FN rp_u32 rp_mulhi_u32(rp_u32 a, rp_u32 b) { return __umulhi(a, b); }
+RP_FN rp_u64 rp_mulhi_u64(rp_u64 a, rp_u64 b) { return __umul64hi(a, b); }
+RP_FN int rp_clz(rp_u32 v) { return __clz((int)v); }
+RP_FN int rp_clz_u64(rp_u64 v) { return __clzll((long long)v); }
+RP_FN int rp_popc(rp_u32 v) { return __popc(v); }
+RP_FN int rp_popc_u64(rp_u64 v) { return __popcll(v); }
+RP_FN rp_u32 rp_brev_u32(rp_u32 v) { return __brev(v); }
+RP_FN float rp_cvt_f16_to_f32(rp_u16 h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+RP_FN rp_u16 rp_cvt_f32_to_f16(float x) {
+    rp_u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+RP_FN float rp_cvt_bf16_to_f32(rp_u16 h) { return __uint_as_float((rp_u32)h << 16); }
+RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) {
+    rp_u16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
+    rp_u32 r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+    return r;
+}
+RP_FN rp_i32 rp_cvt_f32_to_i32(float x) { return x == x ? __float2int_rz(x) : 0; }
+RP_FN rp_i64 rp_cvt_f32_to_i64(float x) { return x == x ? __float2ll_rz(x) : 0; }
+RP_FN rp_i32 rp_cvt_f64_to_i32(double x) { return x == x ? __double2int_rz(x) : 0; }
+RP_FN rp_i64 rp_cvt_f64_to_i64(double x) { return x == x ? __double2ll_rz(x) : 0; }
+
+/* ---- Math ---- */
+
+#define RP__MATH1(name, f32, f64) \
+    RP_FN float rp_##name##_f32(float x) { return f32(x); } \
+    RP_FN double rp_##name##_f64(double x) { return f64(x); }
+#define RP__MATH2(name, f32, f64) \
+    RP_FN float rp_##name##_f32(float x, float y) { return f32(x, y); } \
+    RP_FN double rp_##name##_f64(double x, double y) { return f64(x, y); }
+RP__MATH1(exp, expf, exp)
+RP__MATH1(exp2, exp2f, exp2)
+RP__MATH1(expm1, expm1f, expm1)
+RP__MATH1(log, logf, log)
+RP__MATH1(log2, log2f, log2)
+RP__MATH1(log10, log10f, log10)
+RP__MATH1(log1p, log1pf, log1p)
+RP__MATH1(sin, sinf, sin)
+RP__MATH1(cos, cosf, cos)
+RP__MATH1(tan, tanf, tan)
+RP__MATH1(asin, asinf, asin)
+RP__MATH1(acos, acosf, acos)
+RP__MATH1(atan, atanf, atan)
+RP__MATH1(sinh, sinhf, sinh)
+RP__MATH1(cosh, coshf, cosh)
+RP__MATH1(tanh, tanhf, tanh)
+RP__MATH1(asinh, asinhf, asinh)
+RP__MATH1(acosh, acoshf, acosh)
+RP__MATH1(atanh, atanhf, atanh)
+RP__MATH1(erf, erff, erf)
+RP__MATH1(erfc, erfcf, erfc)
+RP__MATH1(lgamma, lgammaf, lgamma)
+RP__MATH1(tgamma, tgammaf, tgamma)
+RP__MATH1(sqrt, __fsqrt_rn, __dsqrt_rn)
+RP__MATH1(rsqrt, rsqrtf, rsqrt)
+RP__MATH1(cbrt, cbrtf, cbrt)
+RP__MATH1(floor, floorf, floor)
+RP__MATH1(ceil, ceilf, ceil)
+RP__MATH1(trunc, truncf, trunc)
+RP__MATH1(rint, rintf, rint)
+RP__MATH1(round, roundf, round)
+RP__MATH1(fabs, fabsf, fabs)
+RP__MATH2(pow, powf, pow)
+RP__MATH2(fmod, fmodf, fmod)
+RP__MATH2(atan2, atan2f, atan2)
+RP__MATH2(hypot, hypotf, hypot)
+RP__MATH2(copysign, copysignf, copysign)
+RP__MATH2(fmin, fminf, fmin)
+RP__MATH2(fmax, fmaxf, fmax)
+RP_FN float rp_fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+RP_FN double rp_fma_f64(double a, double b, double c) { return __fma_rn(a, b, c); }
+RP_FN float rp_min_f32(float a, float b) { return a != a || a < b ? a : b; }
+RP_FN double rp_min_f64(double a, double b) { return a != a || a < b ? a : b; }
+RP_FN float rp_max_f32(float a, float b) { return a != a || a > b ? a : b; }
+RP_FN double rp_max_f64(double a, double b) { return a != a || a > b ? a : b; }
+RP_FN int rp_isnan_f32(float x) { return x != x; }
+RP_FN int rp_isnan_f64(double x) { return x != x; }
+RP_FN int rp_isinf_f32(float x) { return (rp_f32_bits(x) & 0x7fffffffu) == 0x7f800000u; }
+RP_FN int rp_isinf_f64(double x) { return (rp_f64_bits(x) & 0x7fffffffffffffffull) == 0x7ff0000000000000ull; }
+RP_FN int rp_isfinite_f32(float x) { return (rp_f32_bits(x) & 0x7f800000u) != 0x7f800000u; }
+RP_FN int rp_isfinite_f64(double x) { return (rp_f64_bits(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
+RP_FN void rp_sincos_f32(float x, float *s, float *c) { sincosf(x, s, c); }
+RP_FN void rp_sincos_f64(double x, double *s, double *c) { sincos(x, s, c); }
+
+/* ---- Atomics ---- */
+
+RP_FN float rp_atomic_add_f32(float *p, float v) { return atomicAdd(p, v); }
+RP_FN double rp_atomic_add_f64(double *p, double v) { return atomicAdd(p, v); }
+RP_FN rp_i32 rp_atomic_add_i32(rp_i32 *p, rp_i32 v) { return atomicAdd(p, v); }
+RP_FN rp_u32 rp_atomic_add_u32(rp_u32 *p, rp_u32 v) { return atomicAdd(p, v); }
+RP_FN rp_i64 rp_atomic_add_i64(rp_i64 *p, rp_i64 v) { return (rp_i64)atomicAdd((rp_u64 *)p, (rp_u64)v); }
+RP_FN rp_u64 rp_atomic_add_u64(rp_u64 *p, rp_u64 v) { return atomicAdd(p, v); }
+RP_FN rp_i32 rp_atomic_max_i32(rp_i32 *p, rp_i32 v) { return atomicMax(p, v); }
+RP_FN rp_u32 rp_atomic_max_u32(rp_u32 *p, rp_u32 v) { return atomicMax(p, v); }
+RP_FN rp_i64 rp_atomic_max_i64(rp_i64 *p, rp_i64 v) { return atomicMax(p, v); }
+RP_FN rp_u64 rp_atomic_max_u64(rp_u64 *p, rp_u64 v) { return atomicMax(p, v); }
+RP_FN rp_i32 rp_atomic_min_i32(rp_i32 *p, rp_i32 v) { return atomicMin(p, v); }
+RP_FN rp_u32 rp_atomic_min_u32(rp_u32 *p, rp_u32 v) { return atomicMin(p, v); }
+RP_FN rp_i64 rp_atomic_min_i64(rp_i64 *p, rp_i64 v) { return atomicMin(p, v); }
+RP_FN rp_u64 rp_atomic_min_u64(rp_u64 *p, rp_u64 v) { return atomicMin(p, v); }
+RP_FN rp_u32 rp_atomic_cas_u32(rp_u32 *p, rp_u32 compare, rp_u32 value) { return atomicCAS(p, compare, value); }
+RP_FN rp_u64 rp_atomic_cas_u64(rp_u64 *p, rp_u64 compare, rp_u64 value) { return atomicCAS(p, compare, value); }
+RP_FN rp_u32 rp_atomic_exch_u32(rp_u32 *p, rp_u32 v) { return atomicExch(p, v); }
+RP_FN rp_u64 rp_atomic_exch_u64(rp_u64 *p, rp_u64 v) { return atomicExch(p, v); }
+RP_FN rp_u32 rp_atomic_or_u32(rp_u32 *p, rp_u32 v) { return atomicOr(p, v); }
+RP_FN rp_u32 rp_atomic_and_u32(rp_u32 *p, rp_u32 v) { return atomicAnd(p, v); }
+RP_FN rp_u32 rp_atomic_xor_u32(rp_u32 *p, rp_u32 v) { return atomicXor(p, v); }
+RP_FN rp_u32 rp_atomic_inc_u32(rp_u32 *p, rp_u32 last) { return atomicInc(p, last); }
+#define RP__ATOMIC_CAS(name, type, bits_type, cas, to_bits, from_bits, expression) \
+    RP_FN type name(type *p, type v) { \
+        bits_type seen = *(volatile bits_type *)p, assumed; \
+        do { \
+            assumed = seen; \
+            type old = from_bits(assumed); \
+            seen = cas((bits_type *)p, assumed, to_bits(expression)); \
+        } while (seen != assumed); \
+        return from_bits(seen); \
+    }
+RP__ATOMIC_CAS(rp_atomic_max_f32, float, rp_u32, atomicCAS, rp_f32_bits, rp_bits_f32, rp_max_f32(old, v))
+RP__ATOMIC_CAS(rp_atomic_min_f32, float, rp_u32, atomicCAS, rp_f32_bits, rp_bits_f32, rp_min_f32(old, v))
+RP__ATOMIC_CAS(rp_atomic_max_f64, double, rp_u64, atomicCAS, rp_f64_bits, rp_bits_f64, rp_max_f64(old, v))
+RP__ATOMIC_CAS(rp_atomic_min_f64, double, rp_u64, atomicCAS, rp_f64_bits, rp_bits_f64, rp_min_f64(old, v))
+#define RP__SAME(x) (x)
+RP__ATOMIC_CAS(rp_atomic_add_f16, rp_u16, rp_u16, atomicCAS, RP__SAME, RP__SAME,
+               rp_cvt_f32_to_f16(rp_cvt_f16_to_f32(old) + rp_cvt_f16_to_f32(v)))
+RP__ATOMIC_CAS(rp_atomic_add_bf16, rp_u16, rp_u16, atomicCAS, RP__SAME, RP__SAME,
+               rp_cvt_f32_to_bf16(rp_cvt_bf16_to_f32(old) + rp_cvt_bf16_to_f32(v)))
+
+/* ---- Memory ---- */
+
+RP_FN float rp_ld_nc_f32(const float *p) { return __ldg(p); }
+RP_FN double rp_ld_nc_f64(const double *p) { return __ldg(p); }
+RP_FN rp_i32 rp_ld_nc_i32(const rp_i32 *p) { return __ldg(p); }
+RP_FN rp_u32 rp_ld_nc_u32(const rp_u32 *p) { return __ldg(p); }
+RP_FN rp_i64 rp_ld_nc_i64(const rp_i64 *p) { return __ldg(p); }
+RP_FN rp_u64 rp_ld_nc_u64(const rp_u64 *p) { return __ldg(p); }
+RP_FN rp_u16 rp_ld_nc_u16(const rp_u16 *p) { return __ldg(p); }
+RP_FN rp_u8 rp_ld_nc_u8(const rp_u8 *p) { return __ldg(p); }
+RP_FN rp_f32x4 rp_ld_nc_v4_f32(const float *p) {
+    rp_f32x4 v;
+    asm("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+    return v;
+}
+RP_FN rp_u32x4 rp_ld_nc_v4_u32(const rp_u32 *p) {
+    rp_u32x4 v;
+    asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+RP_FN rp_f64x2 rp_ld_nc_v2_f64(const double *p) {
+    rp_f64x2 v;
+    asm("ld.global.nc.v2.f64 {%0, %1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
+    return v;
+}
+#define RP__VECTOR(suffix, vector, type) \
+    RP_FN vector rp_ld_##suffix(const type *p) { return *(const vector *)p; } \
+    RP_FN void rp_st_##suffix(type *p, vector v) { *(vector *)p = v; }
+RP__VECTOR(v2_f32, rp_f32x2, float)
+RP__VECTOR(v4_f32, rp_f32x4, float)
+RP__VECTOR(v2_f64, rp_f64x2, double)
+RP__VECTOR(v4_i32, rp_i32x4, rp_i32)
+RP__VECTOR(v2_u32, rp_u32x2, rp_u32)
+RP__VECTOR(v4_u32, rp_u32x4, rp_u32)
+RP__VECTOR(v2_i64, rp_i64x2, rp_i64)
+RP__VECTOR(v2_u64, rp_u64x2, rp_u64)
+RP_FN void rp_prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+RP_FN rp_u32 rp__shared_address(const void *p) { return (rp_u32)__cvta_generic_to_shared(p); }
+RP_FN void rp_cp_async_4(void *shared, const void *global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(rp__shared_address(shared)), "l"(global) : "memory");
+}
+RP_FN void rp_cp_async_8(void *shared, const void *global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(rp__shared_address(shared)), "l"(global) : "memory");
+}
+RP_FN void rp_cp_async_16(void *shared, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(rp__shared_address(shared)), "l"(global) : "memory");
+}
+RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(rp__shared_address(shared)), "l"(global), "r"(bytes)
+                 : "memory");
+}
+RP_FN void rp_cp_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+RP_FN void rp_cp_async_wait(int n) {
+    switch (n) { /* the operand is an immediate; a constant n leaves one case */
+    case 7: asm volatile("cp.async.wait_group 7;" ::: "memory"); break;
+    case 6: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
+    case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+    default: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+    }
+}
+
+/* ---- Tensor cores ---- */
+
+#define RP__MMA(name, instruction) \
+    RP_FN void name(float *d, const rp_u32 *a, const rp_u32 *b) { \
+        asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+    }
+RP__MMA(rp_mma_m16n8k8_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
+RP__MMA(rp_mma_m16n8k16_f16, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
+RP__MMA(rp_mma_m16n8k16_bf16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
+#define RP__LDMATRIX(suffix, modifier) \
+    RP_FN void rp_ldmatrix_x2##suffix(rp_u32 *r, const void *row) { \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2" modifier ".shared.b16 {%0, %1}, [%2];" \
+                     : "=r"(r[0]), "=r"(r[1]) \
+                     : "r"(rp__shared_address(row)) \
+                     : "memory"); \
+    } \
+    RP_FN void rp_ldmatrix_x4##suffix(rp_u32 *r, const void *row) { \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" modifier ".shared.b16 {%0, %1, %2, %3}, [%4];" \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) \
+                     : "r"(rp__shared_address(row)) \
+                     : "memory"); \
+    }
+RP__LDMATRIX(, "")
+RP__LDMATRIX(_trans, ".trans")

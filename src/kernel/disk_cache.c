@@ -1,0 +1,250 @@
+/* See disk_cache.h. One lock around the counters and the folder; file operations run outside it. */
+#include "kernel/disk_cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "core/thread.h"
+
+static rp__mutex lock = RP__MUTEX_INIT;
+static bool opened;
+static char folder[1024];
+static char reason[1280];
+static rp__disk_cache_stats stats;
+static atomic_uint temporary_number;
+
+typedef struct trailer { /* the last RP__DISK_CACHE_TRAILER bytes of an entry */
+    char magic[8];
+    uint64_t bytes;
+    rp__hash hash;
+} trailer;
+_Static_assert(sizeof(trailer) == RP__DISK_CACHE_TRAILER, "the trailer is a file format");
+static const char magic[8] = {'R', 'P', 'K', 'E', 'R', 'N', '0', '1'};
+
+/* Makes every folder of the path. */
+static bool make_folders(char *path) {
+    for (char *p = path + 1;; p++) {
+        if (*p != '/' && *p) continue;
+        char end = *p;
+        *p = 0;
+        bool ok = mkdir(path, 0700) == 0 || errno == EEXIST;
+        *p = end;
+        if (!ok) return false;
+        if (!end) return true;
+    }
+}
+
+static void open_folder(void) {
+    const char *own = getenv("REPRISE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n;
+    opened = true;
+    if (own && *own)
+        n = snprintf(folder, sizeof folder, "%s", own);
+    else if (xdg && *xdg == '/')
+        n = snprintf(folder, sizeof folder, "%s/reprise", xdg);
+    else if (home && *home == '/')
+        n = snprintf(folder, sizeof folder, "%s/.cache/reprise", home);
+    else {
+        (void)snprintf(reason, sizeof reason, "no REPRISE_CACHE_DIR, XDG_CACHE_HOME or HOME names a folder");
+        return;
+    }
+    if (n < 0 || (size_t)n >= sizeof folder) {
+        (void)snprintf(reason, sizeof reason, "the name of the cache folder is longer than %zu bytes",
+                       sizeof folder - 1);
+        folder[0] = 0;
+    } else if (!make_folders(folder)) {
+        (void)snprintf(reason, sizeof reason, "cannot make the cache folder %s: %s", folder, strerror(errno));
+        folder[0] = 0;
+    } else if (access(folder, W_OK | X_OK) != 0) {
+        (void)snprintf(reason, sizeof reason, "cannot write to the cache folder %s: %s", folder, strerror(errno));
+    }
+}
+
+static void count(uint64_t *counter) {
+    rp__lock(&lock);
+    ++*counter;
+    rp__unlock(&lock);
+}
+
+const char *rp__disk_cache_folder(void) {
+    rp__lock(&lock);
+    if (!opened) open_folder();
+    rp__unlock(&lock);
+    return folder;
+}
+
+const char *rp__disk_cache_reason(void) {
+    (void)rp__disk_cache_folder();
+    return reason;
+}
+
+rp__disk_cache_stats rp__disk_cache_statistics(void) {
+    rp__lock(&lock);
+    rp__disk_cache_stats s = stats;
+    rp__unlock(&lock);
+    return s;
+}
+
+static bool entry_path(rp__hash key, const char *extension, char path[RP__DISK_CACHE_PATH]) {
+    char hex[33];
+    rp__hash_text(key, hex);
+    return *rp__disk_cache_folder() &&
+           snprintf(path, RP__DISK_CACHE_PATH, "%s/%s.%s", folder, hex, extension) < RP__DISK_CACHE_PATH;
+}
+
+/* Whole file; NULL when it cannot be read. */
+static void *read_file(const char *path, size_t *bytes) {
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    char *data = NULL;
+    size_t done = 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= RP__DISK_CACHE_TRAILER)
+        data = rp__alloc((size_t)st.st_size);
+    while (data && done < (size_t)st.st_size) {
+        ssize_t n = read(fd, data + done, (size_t)st.st_size - done);
+        if (n <= 0 && !(n < 0 && errno == EINTR)) break;
+        if (n > 0) done += (size_t)n;
+    }
+    (void)close(fd);
+    if (data && done == (size_t)st.st_size) {
+        *bytes = done;
+        return data;
+    }
+    rp__free(data);
+    return NULL;
+}
+
+bool rp__disk_cache_get(rp__hash key, const char *extension, void **data, size_t *bytes) {
+    char path[RP__DISK_CACHE_PATH];
+    size_t all;
+    if (!entry_path(key, extension, path)) return false;
+    char *file = read_file(path, &all);
+    if (!file) {
+        count(&stats.misses);
+        return false;
+    }
+    trailer t;
+    memcpy(&t, file + all - sizeof t, sizeof t);
+    size_t size = all - sizeof t;
+    if (memcmp(t.magic, magic, sizeof magic) != 0 || t.bytes != size ||
+        !rp__hash_equal(t.hash, rp__hash_bytes(file, size, rp__hash_none()))) {
+        rp__log(RP__LOG_CACHE, "removing the damaged entry %s", path);
+        rp__free(file);
+        (void)unlink(path);
+        count(&stats.damaged);
+        return false;
+    }
+    count(&stats.hits);
+    *data = file;
+    *bytes = size;
+    return true;
+}
+
+bool rp__disk_cache_find(rp__hash key, const char *extension, char path[RP__DISK_CACHE_PATH]) {
+    void *data;
+    size_t bytes;
+    if (!rp__disk_cache_get(key, extension, &data, &bytes)) return false;
+    rp__free(data);
+    return entry_path(key, extension, path);
+}
+
+typedef struct entry {
+    char name[64];
+    int64_t when;
+    uint64_t bytes;
+} entry;
+
+static int older_first(const void *a, const void *b) {
+    const entry *x = a, *y = b;
+    return x->when < y->when ? -1 : x->when > y->when;
+}
+
+/* Removes the oldest entries until a quarter of the limit is free. */
+static void prune(uint64_t limit) {
+    DIR *d = opendir(folder);
+    entry *list = NULL;
+    size_t n = 0, capacity = 0;
+    uint64_t total = 0;
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        struct stat st;
+        size_t length = strlen(e->d_name);
+        if (length < 34 || length >= sizeof list->name || e->d_name[32] != '.' ||
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+            continue;
+        if (!RP__GROW(&list, &capacity, n + 1)) break;
+        memcpy(list[n].name, e->d_name, length + 1);
+        list[n].when = (int64_t)st.st_mtime;
+        list[n].bytes = (uint64_t)st.st_size;
+        total += list[n++].bytes;
+    }
+    if (total > limit) {
+        qsort(list, n, sizeof *list, older_first);
+        for (size_t k = 0; k < n && total > limit - limit / 4; k++)
+            if (unlinkat(dirfd(d), list[k].name, 0) == 0) {
+                total -= list[k].bytes;
+                count(&stats.removed);
+            }
+    }
+    rp__free(list);
+    (void)closedir(d);
+}
+
+static uint64_t limit_bytes(void) {
+    const char *text = getenv("REPRISE_CACHE_LIMIT");
+    long long mib = text && *text ? atoll(text) : 512;
+    return (uint64_t)(mib < 1 ? 1 : mib > (1 << 20) ? 1 << 20 : mib) << 20;
+}
+
+static bool write_all(int fd, const void *data, size_t bytes) {
+    const char *p = data;
+    while (bytes > 0) {
+        ssize_t n = write(fd, p, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, size_t bytes) {
+    char path[RP__DISK_CACHE_PATH], temporary[RP__DISK_CACHE_PATH + 64];
+    if (!entry_path(key, extension, path)) return false;
+    (void)snprintf(temporary, sizeof temporary, "%s.%ld.%u.tmp", path, (long)getpid(),
+                   atomic_fetch_add(&temporary_number, 1));
+    trailer t = {.bytes = bytes, .hash = rp__hash_bytes(data, bytes, rp__hash_none())};
+    memcpy(t.magic, magic, sizeof magic);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && write_all(fd, data, bytes) && write_all(fd, &t, sizeof t);
+    int why = errno;
+    if (fd >= 0 && close(fd) != 0 && ok) {
+        ok = false;
+        why = errno;
+    }
+    if (ok && rename(temporary, path) != 0) {
+        ok = false;
+        why = errno;
+    }
+    rp__lock(&lock);
+    if (!ok) (void)snprintf(reason, sizeof reason, "cannot write to the cache folder %s: %s", folder, strerror(why));
+    bool look = ok && stats.stored++ % 64 == 0;
+    rp__unlock(&lock);
+    if (!ok && fd >= 0) (void)unlink(temporary);
+    if (look) prune(limit_bytes());
+    return ok;
+}
+
+void rp__disk_cache_drop(rp__hash key, const char *extension) {
+    char path[RP__DISK_CACHE_PATH];
+    if (entry_path(key, extension, path) && unlink(path) == 0) count(&stats.damaged);
+}
