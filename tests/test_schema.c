@@ -9,21 +9,22 @@
 
 #include "ops/ops.h"
 
-static void test_kinds(void **state)
-{
+static void test_kinds(void **state) {
     (void)state;
     rp__schema s;
-    assert_int_equal(rp__schema_parse("op_1(Tensor(a!) self, Tensor[] xs, Tensor? y, *, int k=-3, int? n=None, int[] size=[1, 2], "
-                                      "float f=1e-05, bool b=True, Scalar s=2, dtype dtype=bfloat16, Generator? g=None, str t=None) "
-                                      "-> (Tensor(a!), Tensor)",
-                                      &s),
-                     RP_OK);
+    assert_int_equal(
+        rp__schema_parse("op_1(Tensor(a!) self, Tensor[] xs, Tensor? y, *, int k=-3, int? n=None, int[] size=[1, 2], "
+                         "float f=1e-05, bool b=True, Scalar s=2, dtype dtype=bfloat16, Generator? g=None, str t=None) "
+                         "-> (Tensor(a!), Tensor)",
+                         &s),
+        RP_OK);
     assert_string_equal(s.name, "op_1");
     assert_int_equal(s.n_params, 12);
     assert_int_equal(s.n_tensor_params, 3);
     assert_int_equal(s.n_attrs, 9);
     assert_int_equal(s.n_outs, 2);
-    assert_true(s.params[0].written && !s.params[0].aliased && s.params[0].alias == 'a' && s.params[0].kind == RP__PARAM_TENSOR);
+    assert_true(s.params[0].written && !s.params[0].aliased && s.params[0].alias == 'a' &&
+                s.params[0].kind == RP__PARAM_TENSOR);
     assert_int_equal(s.params[1].kind, RP__PARAM_TENSORS);
     assert_int_equal(s.params[2].kind, RP__PARAM_OPTIONAL_TENSOR);
     assert_true(s.params[3].has_default && s.params[3].value.v.i == -3);
@@ -39,28 +40,30 @@ static void test_kinds(void **state)
     assert_true(s.out_written[0] && s.out_alias[0] == 'a' && !s.out_written[1] && s.out_alias[1] == 0);
 }
 
-static void test_numbers(void **state)
-{
+static void test_numbers(void **state) {
     (void)state;
     static const struct {
         const char *text;
         rp_scalar_kind kind;
         double value;
-    } cases[] = {{"f(Scalar x=1) -> Tensor", RP_SCALAR_I64, 1},     {"f(Scalar x=-7) -> Tensor", RP_SCALAR_I64, -7},
-                 {"f(Scalar x=1.0) -> Tensor", RP_SCALAR_F64, 1},   {"f(Scalar x=1e3) -> Tensor", RP_SCALAR_F64, 1000},
+    } cases[] = {{"f(Scalar x=1) -> Tensor", RP_SCALAR_I64, 1},
+                 {"f(Scalar x=-7) -> Tensor", RP_SCALAR_I64, -7},
+                 {"f(Scalar x=1.0) -> Tensor", RP_SCALAR_F64, 1},
+                 {"f(Scalar x=1e3) -> Tensor", RP_SCALAR_F64, 1000},
                  {"f(Scalar x=False) -> Tensor", RP_SCALAR_BOOL, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rp__schema s;
         assert_int_equal(rp__schema_parse(cases[i].text, &s), RP_OK);
         rp_scalar v = s.params[0].value.v.scalar;
         assert_int_equal(v.kind, cases[i].kind);
-        assert_true((v.kind == RP_SCALAR_F64 ? v.v.f : v.kind == RP_SCALAR_BOOL ? v.v.b : (double)v.v.i) == cases[i].value);
+        assert_true((v.kind == RP_SCALAR_F64    ? v.v.f
+                     : v.kind == RP_SCALAR_BOOL ? v.v.b
+                                                : (double)v.v.i) == cases[i].value);
     }
 }
 
 /* Every failure says what was expected and where. */
-static void test_refused(void **state)
-{
+static void test_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
         {"", "expected an op name"},
@@ -87,7 +90,8 @@ static void test_refused(void **state)
         {"f(Generator g) -> Tensor", "a Generator is always optional"},
         {"f(Tensor self) -> Tensor x", "text after the schema"},
         {"f(integer k) -> Tensor", "unknown type"},
-        {"f(int aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa) -> Tensor", "expected a parameter name of at most 31 letters"},
+        {"f(int aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa) -> Tensor",
+         "expected a parameter name of at most 31 letters"},
         {"f(int a,int b,int c,int d,int e,int f,int g,int h,int i,int j,int k,int l,int m,int n,int o,int p,int q) -> Tensor",
          "more than 16 parameters"},
     };
@@ -103,16 +107,14 @@ static void test_refused(void **state)
     (void)rp_error_take();
 }
 
-static bool same_param(const rp__param *a, const rp__param *b)
-{
-    if (strcmp(a->name, b->name) != 0 || a->kind != b->kind || a->attr_kind != b->attr_kind || a->optional_int != b->optional_int ||
-        a->written != b->written || a->aliased != b->aliased || a->alias != b->alias || a->has_default != b->has_default)
+static bool same_param(const rp__param *a, const rp__param *b) {
+    if (strcmp(a->name, b->name) != 0 || a->kind != b->kind || a->attr_kind != b->attr_kind ||
+        a->optional_int != b->optional_int || a->written != b->written || a->aliased != b->aliased ||
+        a->alias != b->alias || a->has_default != b->has_default)
         return false;
-    if (a->kind != RP__PARAM_ATTR || !a->has_default)
-        return true;
+    if (a->kind != RP__PARAM_ATTR || !a->has_default) return true;
     rp_attr x = rp__param_default(a), y = rp__param_default(b);
-    if (x.kind != y.kind || x.n != y.n)
-        return false;
+    if (x.kind != y.kind || x.n != y.n) return false;
     switch (x.kind) {
     case RP_ATTR_INT: return x.v.i == y.v.i;
     case RP_ATTR_FLOAT: return x.v.f == y.v.f;
@@ -124,8 +126,7 @@ static bool same_param(const rp__param *a, const rp__param *b)
     }
 }
 
-static void test_rows(void **state)
-{
+static void test_rows(void **state) {
     (void)state;
     for (size_t i = 0; i < RP__OP_BUILTIN_COUNT; i++) {
         const rp__op *op = rp__op_table_at(i);
@@ -144,8 +145,7 @@ static void test_rows(void **state)
         assert_ptr_equal(rp__op_find(op->name), op);
         assert_int_equal(op->index, i);
         bool written = false;
-        for (unsigned k = 0; k < s.n_params; k++)
-            written = written || s.params[k].written;
+        for (unsigned k = 0; k < s.n_params; k++) written = written || s.params[k].written;
         assert_true(written == ((op->flags & RP_OP_INPLACE) != 0));
         assert_true((op->lowering == RP__VIEW) == ((op->flags & RP_OP_VIEW) != 0));
         if (op->functional_op) { /* the same parameters without the mutation */
@@ -161,9 +161,8 @@ static void test_rows(void **state)
     assert_null(rp__op_table_at(rp__op_table_count()));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds), cmocka_unit_test(test_numbers), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_rows)};
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds), cmocka_unit_test(test_numbers),
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
