@@ -63,7 +63,8 @@ static void exports_share_memory(void **state) {
     assert_int_equal(m->flags, 0);
     assert_int_equal(m->tensor.device.device_type, 1);
     assert_true(m->tensor.dtype.code == 2 && m->tensor.dtype.bits == 32 && m->tensor.dtype.lanes == 1);
-    assert_true(m->tensor.ndim == 2 && m->tensor.shape[1] == 2 && m->tensor.strides[0] == 3 && m->tensor.strides[1] == 1);
+    assert_true(m->tensor.ndim == 2 && m->tensor.shape[1] == 2 && m->tensor.strides[0] == 3 &&
+                m->tensor.strides[1] == 1);
     rp_scope_end(scope, NULL, 0);
     assert_true(((float *)m->tensor.data)[0] == 2); /* alive without the scope */
     scope = rp_scope_begin();
@@ -203,8 +204,10 @@ static void the_deleter_runs_once_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exports_share_memory),         cmocka_unit_test(every_dtype_goes_out_and_in),
-        cmocka_unit_test(imports_wrap_or_copy),         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(exports_share_memory),
+        cmocka_unit_test(every_dtype_goes_out_and_in),
+        cmocka_unit_test(imports_wrap_or_copy),
+        cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(the_deleter_runs_once_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

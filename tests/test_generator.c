@@ -16,7 +16,8 @@ static void reference(uint64_t seed, uint64_t counter, uint32_t x[4]) {
     uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0};
     for (int round = 0; round < 10; round++) {
         uint64_t left = UINT64_C(0xD2511F53) * c[0], right = UINT64_C(0xCD9E8D57) * c[2];
-        uint32_t next[4] = {(uint32_t)(right >> 32) ^ c[1] ^ key[0], (uint32_t)right, (uint32_t)(left >> 32) ^ c[3] ^ key[1], (uint32_t)left};
+        uint32_t next[4] = {(uint32_t)(right >> 32) ^ c[1] ^ key[0], (uint32_t)right,
+                            (uint32_t)(left >> 32) ^ c[3] ^ key[1], (uint32_t)left};
         for (int i = 0; i < 4; i++) c[i] = next[i];
         key[0] += 0x9E3779B9u;
         key[1] += 0xBB67AE85u;

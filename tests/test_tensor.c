@@ -36,7 +36,8 @@ static void accessors_answer(void **state) {
     assert_int_equal(rp_to_host(t, y, sizeof y), RP_OK);
     assert_memory_equal(x, y, sizeof x);
     assert_int_equal(rp_size(t, 2), -1);
-    assert_string_equal(rp_error_message(), "size: Dimension out of range (expected to be in range of [-2, 1], but got 2)");
+    assert_string_equal(rp_error_message(),
+                        "size: Dimension out of range (expected to be in range of [-2, 1], but got 2)");
     rp_error_take();
     rp_tensor *zero = rp_from_data(&(int64_t){-7}, RP_NO_DIMS, RP_I64);
     assert_int_equal(rp_item_i64(zero), -7);
@@ -148,7 +149,8 @@ static void misuse_is_an_error_not_a_crash(void **state) {
     assert_int_equal(rp_numel(t), 1);
     rp_scope_end(scope, NULL, 0);
     rp_item(t);
-    assert_string_equal(rp_error_message(), "item: the tensor was released already: a tensor made by from_data at made.c:5");
+    assert_string_equal(rp_error_message(),
+                        "item: the tensor was released already: a tensor made by from_data at made.c:5");
     assert_int_equal(rp_error_take(), RP_ERROR_STATE);
     rp_release(t);
     assert_int_equal(rp_error_take(), RP_ERROR_STATE);
@@ -219,12 +221,14 @@ static void text_is_pytorchs(void **state) {
     check_text(rp_from_data(NULL, RP_DIMS(2, 0), RP_F32), "tensor([], size=(2, 0))");
     float many[25];
     for (int i = 0; i < 25; i++) many[i] = (float)i;
-    check_text(floats(many, RP_DIMS(25)), "tensor([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8.,  9., 10., 11., 12., 13.,\n"
-                                          "        14., 15., 16., 17., 18., 19., 20., 21., 22., 23., 24.])");
+    check_text(floats(many, RP_DIMS(25)),
+               "tensor([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8.,  9., 10., 11., 12., 13.,\n"
+               "        14., 15., 16., 17., 18., 19., 20., 21., 22., 23., 24.])");
     static float thousand[1200];
     for (int i = 0; i < 1200; i++) thousand[i] = (float)i;
-    check_text(floats(thousand, RP_DIMS(1200)), "tensor([0.0000e+00, 1.0000e+00, 2.0000e+00,  ..., 1.1970e+03, 1.1980e+03,\n"
-                                                "        1.1990e+03])");
+    check_text(floats(thousand, RP_DIMS(1200)),
+               "tensor([0.0000e+00, 1.0000e+00, 2.0000e+00,  ..., 1.1970e+03, 1.1980e+03,\n"
+               "        1.1990e+03])");
     static int64_t grid[1200];
     for (int i = 0; i < 1200; i++) grid[i] = i;
     check_text(rp_from_data(grid, RP_DIMS(40, 30), RP_I64), "tensor([[   0,    1,    2,  ...,   27,   28,   29],\n"

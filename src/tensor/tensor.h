@@ -42,7 +42,7 @@ enum {                          /* rp_tensor.flags */
        RP__T_VIEW = 2,
        RP__T_RETAINS_GRAD = 4,
        RP__T_ERROR = 8,
-    RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
+       RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
 };
 enum { RP__TENSOR_MAGIC = 0x52505431, RP__TENSOR_DEAD = 0x52505430 };
 
