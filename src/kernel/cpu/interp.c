@@ -411,6 +411,36 @@ static char *direct_memory(const run *r, unsigned store) {
     return r->base[st->access] + at * (int64_t)st->size;
 }
 
+/* One emitted function: pointers of inputs, outputs and accumulators, and the steps of the inputs. */
+static void run_group(run *r, const rp__group *g, int64_t n) {
+    const rp__program *p = r->p;
+    char *pointers[RP__GROUP_POINTERS];
+    int64_t steps[RP__GROUP_POINTERS];
+    unsigned k = 0;
+    for (unsigned i = 0; i < g->n_inputs; i++, k++) {
+        pointers[k] = r->regs[g->inputs[i]].p;
+        steps[k] = r->regs[g->inputs[i]].step;
+    }
+    const bool across = r->walk == RP__WALK_ACROSS;
+    for (unsigned i = 0; i < g->n_outputs; i++, k++) {
+        const rp__group_output *o = &g->outputs[i];
+        char *d = o->home == RP__HOME_KEPT ? r->kept + r->kept_cap * o->at + (across ? r->pos * r->w : r->pos) * o->size
+                                           : r->tiles + r->tile * o->at;
+        if (o->direct && r->whole && r->direct[o->direct - 1]) {
+            char *memory = direct_memory(r, o->direct - 1u);
+            if (memory) d = memory;
+        }
+        r->regs[o->d] = (reg){d, 1};
+        pointers[k] = d;
+    }
+    for (unsigned i = 0; i < g->n_reductions; i++, k++) {
+        const rp__reduction *red = &p->reductions[g->reductions[i]];
+        pointers[k] = across ? r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w
+                             : r->acc + red->at * RP__LANES;
+    }
+    (across ? g->across : g->along)(pointers, steps, n);
+}
+
 static void run_element(run *r, unsigned phase, int64_t n) {
     const rp__program *p = r->p;
     const rp__insn *i = p->insns + p->element[phase].begin, *end = p->insns + p->element[phase].end;
@@ -436,6 +466,7 @@ static void run_element(run *r, unsigned phase, int64_t n) {
             iota_tile(r, i, (int64_t *)(void *)d, n);
             break;
         case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
+        case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
         case RP__INSN_REDUCE: {
             const rp__reduction *red = &p->reductions[i->access];
             const reg *a = &r->regs[i->a];
@@ -929,22 +960,21 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
     }
 }
 
-void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
-    const rp__cpu_loop *loop = kernel->payload;
+static void run_launch(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
     _Alignas(64) char scratch[SCRATCH_BYTES];
     run r;
     if (walk == RP__WALK_MANY) {
-        run_many(&r, loop->programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
+        run_many(&r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
-    const rp__program *p = loop->programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
+    const rp__program *p = programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     begin(&r, p, words, walk);
     if (walk == RP__WALK_ELEMENTS) {
         run_elements(&r, first, last, scratch);
         return;
     }
-    const rp__program *keep = loop->programs[RP__PLAN_KEEP];
+    const rp__program *keep = programs[RP__PLAN_KEEP];
     if (keep && walk != RP__WALK_LONG) {
         int64_t row_len = 1, rows = 1;
         for (unsigned d = 0; d < r.dims; d++) *(d < r.n_outer ? &rows : &row_len) *= r.extent[d];
@@ -953,4 +983,12 @@ void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t firs
     if (walk == RP__WALK_ALONG) run_along(&r, first, last, scratch);
     else if (walk == RP__WALK_ACROSS) run_across(&r, first, last, scratch);
     else run_long(&r, scratch);
+}
+void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
+    const rp__cpu_loop *loop = kernel->payload;
+    run_launch(loop->programs, words, first, last);
+}
+void rp__run_native(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
+    const rp__cpu_loop *loop = kernel->payload;
+    run_launch(loop->grouped, words, first, last);
 }

@@ -5,6 +5,7 @@
 
 #include "kernel/cpu/vec.h"
 #include "kernel/cpu/vmath.h"
+#include "kernel/cpu/group.h"
 
 #include "kernel/cpu/tiles.h"
 
@@ -89,7 +90,7 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
     BINARY(mul, t, x *y)                                                                                               \
     BINARY(div, t, x / y)                                                                                              \
     BINARY(remainder, t, rp__v_remainder_##t(x, y))                                                                    \
-    BINARY(floordiv, t, floor_divide_##t(x, y))                                                                        \
+    BINARY(floordiv, t, rp__v_floor_divide_##t(x, y))                                                                        \
     BINARY(pow, t, rp__v_pow_##t(x, y))                                                                                \
     BINARY(max, t, rp__v_max_##t(x, y))                                                                                \
     BINARY(min, t, rp__v_min_##t(x, y))                                                                                \
@@ -123,18 +124,6 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
         }                                                                                                              \
     }
 
-/* floor(x / y) as PyTorch computes it: from fmod, so that the quotient of near-integers is not off by one. */
-#define FLOOR_DIVIDE(t, I)                                                                                             \
-    RP__VMATH_FN V_##t floor_divide_##t(V_##t x, V_##t y) {                                                            \
-        V_##t mod = rp__v_fmod_##t(x, y), div = (x - mod) / y;                                                         \
-        div = rp__v_sel_##t((mod != 0) & ((y < 0) ^ (mod < 0)), div - 1, div);                                         \
-        V_##t fl = rp__v_floor_##t(div), plain = x / y;                                                                \
-        fl = rp__v_sel_##t(div - fl > (T_##t)0.5, fl + 1, fl);                                                         \
-        fl = rp__v_sel_##t(div != 0, fl, rp__v_copysign_##t((V_##t){0}, plain));                                       \
-        return rp__v_sel_##t(y == 0, plain, fl);                                                                       \
-    }
-FLOOR_DIVIDE(f32, rp__vi32)
-FLOOR_DIVIDE(f64, rp__vi64)
 FLOAT_OPS(f32, rp__vi32, rp__vu32, INT32_MIN)
 FLOAT_OPS(f64, rp__vi64, rp__vu64, INT64_MIN)
 
