@@ -29,6 +29,41 @@ static rp__block *take(rp__device *d, rp_stream *s, size_t bytes) {
     return b;
 }
 
+/* First of all tests: opening the device, and the thread's first allocation, fail at each step and then succeed. */
+static void the_device_opens_after_failures(void **state) {
+    (void)state;
+    int failures = 0;
+    for (uint64_t n = 1;; n++) {
+        rp__block *b = NULL;
+        rp__alloc_fail_at(n);
+        rp_stream *s = rp_current_stream(rp_cpu());
+        if (s->device) rp__block_alloc(s->device, s, 10, &b);
+        rp__alloc_fail_at(0);
+        bool failed = rp_failed();
+        assert_int_equal(failed, b == NULL);
+        if (failed) assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
+        failures += failed;
+        if (b) rp__block_free(s->device, b);
+        if (!failed) break;
+    }
+    assert_int_equal(failures, 4); /* stream, allocator, generator, block; a refused segment is asked for again */
+    failures = 0;
+    for (uint64_t n = 1; n < 8; n++) {
+        rp_stream *s = rp_stream_new(rp_cpu());
+        rp__block *b[2] = {0};
+        rp__alloc_fail_at(n);
+        for (int k = 0; k < 2; k++)
+            rp__block_alloc(s->device, k ? s : s->device->default_stream, 1000 + 1500 * (size_t)n, &b[k]);
+        rp__alloc_fail_at(0);
+        assert_int_equal(rp_failed(), !b[0] || !b[1]);
+        failures += rp_failed();
+        rp_error_take();
+        for (int k = 0; k < 2; k++) rp__block_free(s->device, b[k]);
+        rp_stream_release(s);
+    }
+    assert_true(failures >= 4);
+}
+
 static void small_blocks_have_classes(void **state) {
     (void)state;
     rp__device *d = cpu();
@@ -301,10 +336,11 @@ static void cuda_sizes_are_pytorchs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_blocks_have_classes),     cmocka_unit_test(the_peak_is_exact_in_one_thread),
-        cmocka_unit_test(blocks_do_not_overlap),         cmocka_unit_test(freed_neighbours_merge),
-        cmocka_unit_test(blocks_wait_for_other_streams), cmocka_unit_test(streams_leave_their_memory),
-        cmocka_unit_test(pools_keep_their_memory),       cmocka_unit_test(cuda_sizes_are_pytorchs),
+        cmocka_unit_test(the_device_opens_after_failures), cmocka_unit_test(small_blocks_have_classes),
+        cmocka_unit_test(the_peak_is_exact_in_one_thread), cmocka_unit_test(blocks_do_not_overlap),
+        cmocka_unit_test(freed_neighbours_merge),          cmocka_unit_test(blocks_wait_for_other_streams),
+        cmocka_unit_test(streams_leave_their_memory),      cmocka_unit_test(pools_keep_their_memory),
+        cmocka_unit_test(cuda_sizes_are_pytorchs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
