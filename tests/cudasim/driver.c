@@ -720,3 +720,14 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint6
     }
     return sim_end(found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND);
 }
+
+/* Not part of the library's table: NVIDIA's NVRTC asks any loaded driver for its private tables, and goes without them when there
+ * are none. (It asks by dlsym and does not expect the function to be absent.) */
+SIM_EXPORT CUresult cuGetExportTable(const void **export_table, const void *id);
+SIM_EXPORT CUresult cuGetExportTable(const void **export_table, const void *id) {
+    (void)id;
+    if (export_table) {
+        *export_table = NULL;
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
