@@ -21,16 +21,14 @@ uint64_t rp__alloc_live(void) { return atomic_load(&live); }
 bool rp__alloc_inject(void) {
     uint64_t mine = atomic_fetch_add_explicit(&counted, 1, memory_order_relaxed) + 1;
     uint64_t at = atomic_load_explicit(&fail_number, memory_order_relaxed);
-    if (at == 0 || mine != at)
-        return false;
+    if (at == 0 || mine != at) return false;
     atomic_store(&fail_number, 0);
     atomic_store(&rp__alloc_armed, false);
     return true;
 }
 
 static void *counted_block(void *p) {
-    if (p)
-        atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    if (p) atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
     return p;
 }
 
@@ -38,27 +36,25 @@ void *rp__alloc(size_t bytes) { return rp__alloc_inject() ? NULL : counted_block
 
 void *rp__calloc(size_t n, size_t bytes) {
     size_t total;
-    if (__builtin_mul_overflow(n, bytes, &total) || rp__alloc_inject())
-        return NULL;
+    if (__builtin_mul_overflow(n, bytes, &total) || rp__alloc_inject()) return NULL;
     return counted_block(calloc(1, total ? total : 1));
 }
 
 void *rp__realloc(void *p, size_t bytes) {
-    if (!p)
-        return rp__alloc(bytes);
+    if (!p) return rp__alloc(bytes);
     return rp__alloc_inject() ? NULL : realloc(p, bytes ? bytes : 1);
 }
 
 void *rp__alloc_aligned(size_t alignment, size_t bytes) {
     void *p = NULL;
-    if (rp__alloc_inject() || posix_memalign(&p, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes ? bytes : 1))
+    if (rp__alloc_inject() ||
+        posix_memalign(&p, alignment < sizeof(void *) ? sizeof(void *) : alignment, bytes ? bytes : 1))
         return NULL;
     return counted_block(p);
 }
 
 void rp__free(void *p) {
-    if (!p)
-        return;
+    if (!p) return;
     atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
     free(p);
 }
@@ -70,20 +66,16 @@ char *rp__strdup(const char *s) {
 }
 
 bool rp__grow(void *array_address, size_t *capacity, size_t needed, size_t element_bytes) {
-    if (needed <= *capacity)
-        return true;
+    if (needed <= *capacity) return true;
     size_t wanted = *capacity ? *capacity : 8, total;
     while (wanted < needed) {
-        if (__builtin_mul_overflow(wanted, (size_t)2, &wanted))
-            return false;
+        if (__builtin_mul_overflow(wanted, (size_t)2, &wanted)) return false;
     }
-    if (__builtin_mul_overflow(wanted, element_bytes, &total))
-        return false;
+    if (__builtin_mul_overflow(wanted, element_bytes, &total)) return false;
     void *old, *grown;
     memcpy(&old, array_address, sizeof old);
     grown = rp__realloc(old, total);
-    if (!grown)
-        return false;
+    if (!grown) return false;
     memcpy(array_address, &grown, sizeof grown);
     *capacity = wanted;
     return true;

@@ -15,14 +15,12 @@ struct rp__arena_block {
 #define HEAD ((sizeof(struct rp__arena_block) + ALIGN - 1) / ALIGN * ALIGN)
 
 void *rp__arena_alloc(rp__arena *a, size_t bytes) {
-    if (bytes > SIZE_MAX / 2)
-        return NULL;
+    if (bytes > SIZE_MAX / 2) return NULL;
     size_t rounded = bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
     if (!a->head || a->head->capacity - a->used < rounded) {
         size_t capacity = rounded > BLOCK_BYTES - HEAD ? rounded : BLOCK_BYTES - HEAD;
         struct rp__arena_block *block = rp__alloc_aligned(ALIGN, HEAD + capacity);
-        if (!block)
-            return NULL;
+        if (!block) return NULL;
         block->capacity = capacity;
         block->next = a->head;
         a->head = block;
@@ -35,8 +33,7 @@ void *rp__arena_alloc(rp__arena *a, size_t bytes) {
 
 void *rp__arena_copy(rp__arena *a, const void *src, size_t bytes) {
     void *p = rp__arena_alloc(a, bytes);
-    if (p && bytes)
-        memcpy(p, src, bytes);
+    if (p && bytes) memcpy(p, src, bytes);
     return p;
 }
 

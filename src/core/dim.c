@@ -12,8 +12,7 @@ void rp__dim_install(const rp__dim_hooks *installed) { hooks = installed; }
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
 rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b) {
-    if (rp__dim_is_symbol(a) || rp__dim_is_symbol(b))
-        return hooks->apply(op, a, b);
+    if (rp__dim_is_symbol(a) || rp__dim_is_symbol(b)) return hooks->apply(op, a, b);
     int64_t out = 0;
     bool fits = true;
     switch (op) {
@@ -23,8 +22,7 @@ rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b) {
     case RP__DIM_FLOORDIV:
     case RP__DIM_MOD:
         fits = b != 0 && !(a == INT64_MIN && b == -1);
-        if (fits)
-            out = op == RP__DIM_MOD ? a - floor_div(a, b) * b : floor_div(a, b);
+        if (fits) out = op == RP__DIM_MOD ? a - floor_div(a, b) * b : floor_div(a, b);
         break;
     case RP__DIM_MAX: out = a > b ? a : b; break;
     case RP__DIM_MIN: out = a < b ? a : b; break;
@@ -105,7 +103,8 @@ rp_status rp__broadcast(const rp_dim *a, size_t a_ndim, const rp_dim *b, size_t 
             return rp__fail(RP_ERROR_SHAPE,
                             "The size of tensor a (%" PRId64 ") must match the size of tensor b (%" PRId64
                             ") at non-singleton dimension %zu: sizes %s and %s do not broadcast",
-                            rp__dim_hint(x), rp__dim_hint(y), ndim - k, rp__shape_text(a, a_ndim, at), rp__shape_text(b, b_ndim, bt));
+                            rp__dim_hint(x), rp__dim_hint(y), ndim - k, rp__shape_text(a, a_ndim, at),
+                            rp__shape_text(b, b_ndim, bt));
         }
     }
     *out_ndim = ndim;
@@ -116,7 +115,9 @@ rp_status rp__wrap_dim(int64_t dim, size_t ndim, size_t *out) {
     int64_t range = ndim ? (int64_t)ndim : 1;
     if (dim < -range || dim >= range) {
         *out = 0;
-        return rp__fail(RP_ERROR_INDEX, "Dimension out of range (expected to be in range of [%" PRId64 ", %" PRId64 "], but got %" PRId64 ")",
+        return rp__fail(RP_ERROR_INDEX,
+                        "Dimension out of range (expected to be in range of [%" PRId64 ", %" PRId64
+                        "], but got %" PRId64 ")",
                         -range, range - 1, dim);
     }
     *out = (size_t)(dim < 0 ? dim + range : dim);
@@ -128,8 +129,9 @@ const char *rp__shape_text(const rp_dim *size, size_t ndim, char buf[RP__SHAPE_T
     buf[used++] = '(';
     for (size_t i = 0; i < ndim && used < RP__SHAPE_TEXT - 32; i++) {
         const char *comma = i ? ", " : "";
-        int n = rp__dim_is_symbol(size[i]) ? snprintf(buf + used, 32, "%ss%" PRIu64, comma, (uint64_t)size[i] - (uint64_t)INT64_MIN)
-                                           : snprintf(buf + used, 32, "%s%" PRId64, comma, size[i]);
+        int n = rp__dim_is_symbol(size[i])
+                    ? snprintf(buf + used, 32, "%ss%" PRIu64, comma, (uint64_t)size[i] - (uint64_t)INT64_MIN)
+                    : snprintf(buf + used, 32, "%s%" PRId64, comma, size[i]);
         used += (size_t)n;
     }
     buf[used++] = ')';

@@ -13,13 +13,13 @@ const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT] = {
 #define RP__COMPUTE_I64 RP_I64
 #define RP__COMPUTE_U8 RP_U8
 #define RP__COMPUTE_BOOL RP_BOOL
-#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type) \
+#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type)                                           \
     [RP_##suffix] = {name, short_name, bytes, RP__CATEGORY_##category, RP__COMPUTE_##compute},
 #include "core/dtype.def"
 #undef RP_DTYPE
 };
 
-#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type) \
+#define RP_DTYPE(suffix, name, short_name, bytes, category, compute, c_type)                                           \
     _Static_assert(sizeof(c_type) == (bytes), "the storage type has the row's size");
 #include "core/dtype.def"
 #undef RP_DTYPE
@@ -36,15 +36,12 @@ rp_scalar rp_bool(bool value) {
 }
 
 rp_dtype rp__promote(rp_dtype a, rp_dtype b) {
-    if (a == b || b == RP_DTYPE_NONE)
-        return a;
-    if (a == RP_DTYPE_NONE)
-        return b;
+    if (a == b || b == RP_DTYPE_NONE) return a;
+    if (a == RP_DTYPE_NONE) return b;
     unsigned ca = rp__dtypes[a].category, cb = rp__dtypes[b].category;
-    if (ca != cb)
-        return ca > cb ? a : b;
+    if (ca != cb) return ca > cb ? a : b;
     if (ca == RP__CATEGORY_FLOAT && rp__dtypes[a].bytes == rp__dtypes[b].bytes)
-        return RP_F32; /* float16 with bfloat16: neither holds the other */
+        return RP_F32;                                        /* float16 with bfloat16: neither holds the other */
     return rp__dtypes[a].bytes > rp__dtypes[b].bytes ? a : b; /* uint8 < int32 < int64: the wider holds the narrower */
 }
 
@@ -60,8 +57,7 @@ void rp__promote_scalar(rp__promotion *p, rp_scalar_kind kind) {
 
 /* torch's combine_categories: the heavier operand decides unless the lighter one has a higher category. */
 static rp_dtype combine(rp_dtype heavy, rp_dtype light) {
-    if (heavy == RP_DTYPE_NONE || light == RP_DTYPE_NONE)
-        return heavy == RP_DTYPE_NONE ? light : heavy;
+    if (heavy == RP_DTYPE_NONE || light == RP_DTYPE_NONE) return heavy == RP_DTYPE_NONE ? light : heavy;
     return rp__dtypes[light].category > rp__dtypes[heavy].category ? rp__promote(heavy, light) : heavy;
 }
 
@@ -72,10 +68,8 @@ double rp__scalar_f64(rp_scalar s) {
 }
 
 static int64_t truncate_f64(double f) {
-    if (isnan(f))
-        return 0;
-    if (f >= 0x1p63)
-        return INT64_MAX;
+    if (isnan(f)) return 0;
+    if (f >= 0x1p63) return INT64_MAX;
     return f <= -0x1p63 ? INT64_MIN : (int64_t)f;
 }
 
@@ -89,16 +83,14 @@ static double float_max(rp_dtype d) {
 }
 
 bool rp__scalar_fits(rp_scalar s, rp_dtype d) {
-    if (s.kind == RP_SCALAR_BOOL || d == RP_BOOL)
-        return true;
+    if (s.kind == RP_SCALAR_BOOL || d == RP_BOOL) return true;
     if (rp__dtype_is_float(d)) {
         double f = rp__scalar_f64(s);
         return isnan(f) || isinf(f) || fabs(f) <= float_max(d);
     }
     if (s.kind == RP_SCALAR_F64) {
         double f = s.v.f;
-        if (d == RP_U8)
-            return f >= 0 && f <= 255;
+        if (d == RP_U8) return f >= 0 && f <= 255;
         return d == RP_I32 ? f >= -0x1p31 && f <= 0x1p31 - 1 : f >= -0x1p63 && f < 0x1p63;
     }
     if (d == RP_U8) /* negative numbers wrap, as in PyTorch */
@@ -118,8 +110,7 @@ void rp__scalar_store(rp_scalar s, rp_dtype d, void *dst) {
     case RP_BF16: memcpy(dst, &(uint16_t){rp__f32_to_bf16(scalar_f32(s))}, 2); break;
     case RP_I32: {
         int64_t i = rp__scalar_i64(s); /* floats saturate, integers wrap */
-        if (s.kind == RP_SCALAR_F64)
-            i = i > INT32_MAX ? INT32_MAX : i < INT32_MIN ? INT32_MIN : i;
+        if (s.kind == RP_SCALAR_F64) i = i > INT32_MAX ? INT32_MAX : i < INT32_MIN ? INT32_MIN : i;
         memcpy(dst, &(uint32_t){(uint32_t)(uint64_t)i}, 4);
         break;
     }
@@ -170,8 +161,7 @@ static float float_of(uint32_t u) {
 
 uint16_t rp__f32_to_f16(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* quiet, payload kept */
+    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x1ff)); /* quiet, payload kept */
     if (magnitude >= 0x477ff000) /* rounds to 65536 or more */
         return (uint16_t)(sign | 0x7c00);
     if (magnitude < 0x38800000) { /* below 2^-14: a multiple of 2^-24; adding 0.5 puts that unit at bit 0 and rounds */
@@ -184,8 +174,7 @@ uint16_t rp__f32_to_f16(float f) {
 
 float rp__f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-    if (exponent == 31)
-        return float_of(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
+    if (exponent == 31) return float_of(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
     if (exponent == 0) {
         float value = (float)mantissa * 0x1p-24f;
         return sign ? -value : value;
@@ -195,8 +184,7 @@ float rp__f16_to_f32(uint16_t h) {
 
 uint16_t rp__f32_to_bf16(float f) {
     uint32_t u = bits_of(f);
-    if ((u & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(u >> 16 | 0x40);
+    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40);
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 

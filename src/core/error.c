@@ -62,41 +62,34 @@ static size_t append(size_t used, const char *format, ...) {
     va_start(args, format);
     int n = vsnprintf(text + used, sizeof text - used, format, args);
     va_end(args);
-    if (n < 0)
-        return used;
+    if (n < 0) return used;
     return used + (size_t)n < sizeof text ? used + (size_t)n : sizeof text - 1;
 }
 
 rp_status rp__fail(rp_status status, const char *format, ...) {
-    if (status == RP_OK)
-        status = RP_ERROR_INTERNAL;
+    if (status == RP_OK) status = RP_ERROR_INTERNAL;
     failures++;
-    if (held != RP_OK)
-        return status;
+    if (held != RP_OK) return status;
     const char *op = rp__site_op(), *site = rp__site();
     char body[sizeof text];
     va_list args;
     va_start(args, format);
     int n = vsnprintf(body, sizeof body, format, args);
     va_end(args);
-    if (n < 0)
-        body[0] = 0;
+    if (n < 0) body[0] = 0;
     size_t op_length = strlen(op), used = 0;
     bool named = op_length && strncmp(body, op, op_length) == 0 && body[op_length] == ':';
     text[0] = 0;
-    if (op_length && !named)
-        used = append(used, "%s: ", op);
+    if (op_length && !named) used = append(used, "%s: ", op);
     used = append(used, "%s", body);
-    if (*site)
-        append(used, " at %s", site);
+    if (*site) append(used, " at %s", site);
     held = status;
     held_at = failures;
     return status;
 }
 
 rp_status rp__fail_context(const char *format, ...) {
-    if (held == RP_OK)
-        return rp__fail(RP_ERROR_INTERNAL, "a context was given for an error that is not set");
+    if (held == RP_OK) return rp__fail(RP_ERROR_INTERNAL, "a context was given for an error that is not set");
     if (held_at != failures) /* the callee's error was not the first: its text was not kept either */
         return held;
     size_t used = append(strlen(text), ": while ");
@@ -104,18 +97,15 @@ rp_status rp__fail_context(const char *format, ...) {
     va_start(args, format);
     int n = vsnprintf(text + used, sizeof text - used, format, args);
     va_end(args);
-    if (n < 0)
-        text[used] = 0;
+    if (n < 0) text[used] = 0;
     return held;
 }
 
 rp__site_frame rp__site_push(const char *site, const char *op) {
     rp__site_frame previous = frame;
     /* The outermost frame that knows a site or an op wins: layers, losses and optimizers speak for the ops inside. */
-    if (!frame.site)
-        frame.site = site;
-    if (!frame.op)
-        frame.op = op;
+    if (!frame.site) frame.site = site;
+    if (!frame.op) frame.op = op;
     return previous;
 }
 
@@ -139,8 +129,7 @@ void rp__error_save(rp__error_state *out) {
 }
 
 void rp__error_restore(const rp__error_state *state) {
-    if (state->status == RP_OK)
-        return;
+    if (state->status == RP_OK) return;
     held = state->status;
     held_at = failures;
     memcpy(text, state->text, sizeof text);

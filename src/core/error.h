@@ -46,7 +46,8 @@ typedef struct rp__site_frame {
 } rp__site_frame;
 rp__site_frame rp__site_push(const char *site, const char *op); /* returns what to give to rp__site_pop */
 void rp__site_pop(rp__site_frame previous);
-rp__site_frame rp__site_enter(rp__site_frame exact); /* replaces the frame, e.g. in a worker or a deferred launch; popped the same way */
+rp__site_frame rp__site_enter(
+    rp__site_frame exact);  /* replaces the frame, e.g. in a worker or a deferred launch; popped the same way */
 const char *rp__site(void); /* "" when unknown */
 const char *rp__site_op(void);
 

@@ -43,14 +43,12 @@ static size_t home(const rp__map *m, rp__hash key) { return (size_t)rp__hash_mix
 /* Index of key, or of the free entry where it belongs. Linear probing; the table is never full. */
 static size_t probe(const rp__map *m, rp__hash key) {
     size_t i = home(m, key);
-    while (m->entries[i].used && !rp__hash_equal(m->entries[i].key, key))
-        i = (i + 1) & (m->capacity - 1);
+    while (m->entries[i].used && !rp__hash_equal(m->entries[i].key, key)) i = (i + 1) & (m->capacity - 1);
     return i;
 }
 
 void *rp__map_get(const rp__map *m, rp__hash key) {
-    if (!m->count)
-        return NULL;
+    if (!m->count) return NULL;
     const struct rp__map_entry *e = &m->entries[probe(m, key)];
     return e->used ? e->value : NULL;
 }
@@ -64,8 +62,7 @@ bool rp__map_put(rp__map *m, rp__hash key, void *value) {
                 return false;
         } else {
             for (size_t i = 0; i < m->capacity; i++) {
-                if (m->entries[i].used)
-                    grown.entries[probe(&grown, m->entries[i].key)] = m->entries[i];
+                if (m->entries[i].used) grown.entries[probe(&grown, m->entries[i].key)] = m->entries[i];
             }
             rp__free(m->entries);
             *m = grown;
@@ -78,11 +75,9 @@ bool rp__map_put(rp__map *m, rp__hash key, void *value) {
 }
 
 void *rp__map_remove(rp__map *m, rp__hash key) {
-    if (!m->count)
-        return NULL;
+    if (!m->count) return NULL;
     size_t mask = m->capacity - 1, hole = probe(m, key);
-    if (!m->entries[hole].used)
-        return NULL;
+    if (!m->entries[hole].used) return NULL;
     void *value = m->entries[hole].value;
     /* Entries behind the hole move up unless that would put them before their home. */
     for (size_t i = (hole + 1) & mask; m->entries[i].used; i = (i + 1) & mask) {
@@ -104,12 +99,9 @@ void rp__map_free(rp__map *m) {
 bool rp__map_next(const rp__map *m, size_t *iterator, rp__hash *key, void **value) {
     for (; *iterator < m->capacity; (*iterator)++) {
         const struct rp__map_entry *e = &m->entries[*iterator];
-        if (!e->used)
-            continue;
-        if (key)
-            *key = e->key;
-        if (value)
-            *value = e->value;
+        if (!e->used) continue;
+        if (key) *key = e->key;
+        if (value) *value = e->value;
         (*iterator)++;
         return true;
     }

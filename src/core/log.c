@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const char *const names[RP__LOG_TOPICS] = {
-    [RP__LOG_DEVICE] = "device", [RP__LOG_ALLOC] = "alloc",     [RP__LOG_KERNEL] = "kernel",
-    [RP__LOG_CACHE] = "cache",   [RP__LOG_TRACE] = "trace",     [RP__LOG_GUARDS] = "guards",
+    [RP__LOG_DEVICE] = "device",   [RP__LOG_ALLOC] = "alloc",   [RP__LOG_KERNEL] = "kernel",
+    [RP__LOG_CACHE] = "cache",     [RP__LOG_TRACE] = "trace",   [RP__LOG_GUARDS] = "guards",
     [RP__LOG_COMPILE] = "compile", [RP__LOG_FUSION] = "fusion", [RP__LOG_GRAPHS] = "graphs",
 };
 static unsigned enabled;
@@ -20,7 +20,8 @@ static void read_environment(void) {
     while (list && *list) {
         size_t n = strcspn(list, ",");
         for (unsigned topic = 0; topic < RP__LOG_TOPICS; topic++) {
-            if ((n == 3 && strncmp(list, "all", 3) == 0) || (strlen(names[topic]) == n && strncmp(list, names[topic], n) == 0))
+            if ((n == 3 && strncmp(list, "all", 3) == 0) ||
+                (strlen(names[topic]) == n && strncmp(list, names[topic], n) == 0))
                 enabled |= 1u << topic;
         }
         list += n + (list[n] == ',');
@@ -33,8 +34,7 @@ bool rp__log_on(rp__log_topic topic) {
 }
 
 void rp__log(rp__log_topic topic, const char *format, ...) {
-    if (!rp__log_on(topic))
-        return;
+    if (!rp__log_on(topic)) return;
     char line[1024];
     int used = snprintf(line, sizeof line, "reprise %s: ", names[topic]);
     va_list args;
@@ -42,8 +42,7 @@ void rp__log(rp__log_topic topic, const char *format, ...) {
     int n = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
     va_end(args);
     size_t length = strlen(line);
-    if (n < 0)
-        return;
+    if (n < 0) return;
     line[length++] = '\n';
     fwrite(line, 1, length, stderr);
 }

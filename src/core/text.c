@@ -10,9 +10,9 @@
 /* Room for n more bytes and the NUL. */
 static bool reserve(rp__text *t, size_t n) {
     size_t needed;
-    if (t->failed)
-        return false;
-    if (__builtin_add_overflow(t->length, n, &needed) || needed == SIZE_MAX || !RP__GROW(&t->data, &t->capacity, needed + 1)) {
+    if (t->failed) return false;
+    if (__builtin_add_overflow(t->length, n, &needed) || needed == SIZE_MAX ||
+        !RP__GROW(&t->data, &t->capacity, needed + 1)) {
         t->failed = true;
         return false;
     }
@@ -20,10 +20,8 @@ static bool reserve(rp__text *t, size_t n) {
 }
 
 void rp__text_write(rp__text *t, const char *bytes, size_t n) {
-    if (!reserve(t, n))
-        return;
-    if (n)
-        memcpy(t->data + t->length, bytes, n);
+    if (!reserve(t, n)) return;
+    if (n) memcpy(t->data + t->length, bytes, n);
     t->length += n;
     t->data[t->length] = 0;
 }
@@ -44,8 +42,7 @@ void rp__text_add(rp__text *t, const char *format, ...) {
         rp__text_write(t, small, (size_t)n);
         return;
     }
-    if (!reserve(t, (size_t)n))
-        return;
+    if (!reserve(t, (size_t)n)) return;
     va_start(args, format);
     vsnprintf(t->data + t->length, (size_t)n + 1, format, args);
     va_end(args);

@@ -8,22 +8,21 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-
 enum {
     MAX_THREADS = 256,
-    SPINS = 400,       /* about 10 us: a little longer than the gap between two launches of an eager loop */
+    SPINS = 400,        /* about 10 us: a little longer than the gap between two launches of an eager loop */
     BLOCKS_A_THREAD = 4 /* slices are taken in this many portions a thread: balance without contention */
 };
 
 static struct {
     rp__mutex lock; /* sleeping, waking, starting workers */
     pthread_cond_t wake, finished;
-    atomic_bool busy;           /* a job is running */
-    atomic_int size;            /* threads that take part, the caller included; 0: not yet decided */
-    int workers;                /* threads started; under lock */
+    atomic_bool busy; /* a job is running */
+    atomic_int size;  /* threads that take part, the caller included; 0: not yet decided */
+    int workers;      /* threads started; under lock */
     atomic_int sleepers;
-    _Atomic uint64_t state;     /* serial << 32 | portions not yet taken */
-    atomic_int done;            /* portions finished */
+    _Atomic uint64_t state; /* serial << 32 | portions not yet taken */
+    atomic_int done;        /* portions finished */
     atomic_bool caller_waits;
     /* the job: written before state is published, read after a portion was taken */
     rp__slice *body;
@@ -31,7 +30,7 @@ static struct {
     int64_t n, portion;
     uint32_t portions;
     rp__site_frame frame;
-    rp_status status;           /* first failure of a worker; under lock */
+    rp_status status; /* first failure of a worker; under lock */
     rp__error_state error;
 } pool = {.lock = RP__MUTEX_INIT, .wake = PTHREAD_COND_INITIALIZER, .finished = PTHREAD_COND_INITIALIZER};
 
@@ -62,8 +61,7 @@ static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after
 static int usable_processors(void) {
 #if defined(__linux__)
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
 #endif
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (int)n : 1;
@@ -71,13 +69,11 @@ static int usable_processors(void) {
 
 static int pool_size(void) {
     int size = atomic_load_explicit(&pool.size, memory_order_relaxed);
-    if (RP__LIKELY(size > 0))
-        return size;
+    if (RP__LIKELY(size > 0)) return size;
     const char *text = getenv("REPRISE_NUM_THREADS");
     char *end = NULL;
     long wanted = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || *end || wanted < 1)
-        wanted = usable_processors();
+    if (!text || end == text || *end || wanted < 1) wanted = usable_processors();
     int decided = wanted > MAX_THREADS ? MAX_THREADS : (int)wanted;
     int none = 0;
     return atomic_compare_exchange_strong(&pool.size, &none, decided) ? decided : none;
@@ -96,7 +92,8 @@ rp_status rp_set_num_threads(int n) {
 static void take_portions(uint64_t serial, bool worker) {
     uint64_t state = atomic_load_explicit(&pool.state, memory_order_acquire);
     while (state >> 32 == serial && (uint32_t)state > 0) {
-        if (!atomic_compare_exchange_weak_explicit(&pool.state, &state, state - 1, memory_order_acq_rel, memory_order_acquire))
+        if (!atomic_compare_exchange_weak_explicit(&pool.state, &state, state - 1, memory_order_acq_rel,
+                                                   memory_order_acquire))
             continue;
         int64_t begin = (int64_t)((uint32_t)state - 1) * pool.portion;
         int64_t end = pool.n - begin > pool.portion ? begin + pool.portion : pool.n;
@@ -132,8 +129,7 @@ static void *worker_main(void *argument) {
         uint64_t state = 0;
         for (int i = 0; i < SPINS; i++) {
             state = atomic_load_explicit(&pool.state, memory_order_acquire);
-            if ((uint32_t)state > 0)
-                break;
+            if ((uint32_t)state > 0) break;
             relax();
         }
         if ((uint32_t)state > 0 && index < atomic_load_explicit(&pool.size, memory_order_relaxed)) {
@@ -159,16 +155,14 @@ static void start_workers(int size) {
         pthread_attr_t attributes;
         pthread_t thread;
         sigset_t all, old;
-        if (pthread_attr_init(&attributes))
-            break;
+        if (pthread_attr_init(&attributes)) break;
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the program's threads */
         int failed = pthread_create(&thread, &attributes, worker_main, (void *)(intptr_t)(pool.workers + 1));
         pthread_sigmask(SIG_SETMASK, &old, NULL);
         pthread_attr_destroy(&attributes);
-        if (failed)
-            break;
+        if (failed) break;
         pool.workers++;
     }
     rp__unlock(&pool.lock);
@@ -176,14 +170,12 @@ static void start_workers(int size) {
 
 static void wait_for(int total) {
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&pool.done, memory_order_acquire) == total)
-            return;
+        if (atomic_load_explicit(&pool.done, memory_order_acquire) == total) return;
         relax();
     }
     rp__lock(&pool.lock);
     atomic_store(&pool.caller_waits, true);
-    while (atomic_load(&pool.done) != total)
-        pthread_cond_wait(&pool.finished, &pool.lock);
+    while (atomic_load(&pool.done) != total) pthread_cond_wait(&pool.finished, &pool.lock);
     atomic_store(&pool.caller_waits, false);
     rp__unlock(&pool.lock);
 }
@@ -196,17 +188,13 @@ static rp_status run_serial(int64_t n, rp__slice *body, void *ctx) {
 }
 
 rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
-    if (n <= 0)
-        return RP_OK;
-    if (grain < 1)
-        grain = 1;
+    if (n <= 0) return RP_OK;
+    if (grain < 1) grain = 1;
     int size;
-    if (n <= grain || inside || (size = pool_size()) == 1)
-        return run_serial(n, body, ctx);
+    if (n <= grain || inside || (size = pool_size()) == 1) return run_serial(n, body, ctx);
     if (atomic_exchange_explicit(&pool.busy, true, memory_order_acquire)) /* another thread's job has the pool */
         return run_serial(n, body, ctx);
-    if (RP__UNLIKELY(pool.workers < size - 1))
-        start_workers(size);
+    if (RP__UNLIKELY(pool.workers < size - 1)) start_workers(size);
 
     int64_t slices = n / grain + (n % grain != 0);
     int64_t portions = slices < (int64_t)size * BLOCKS_A_THREAD ? slices : (int64_t)size * BLOCKS_A_THREAD;
@@ -235,8 +223,7 @@ rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
     rp_status status = RP__LIKELY(rp__error_count() == before) ? RP_OK : rp_error_status();
     if (RP__UNLIKELY(pool.status != RP_OK)) {
         status = pool.status;
-        if (!rp_failed())
-            rp__error_restore(&pool.error);
+        if (!rp_failed()) rp__error_restore(&pool.error);
     }
     atomic_store_explicit(&pool.busy, false, memory_order_release);
     return status;

@@ -32,6 +32,9 @@ struct rp_pool { /* private memory of graphs; freed with the last graph and the 
     uint64_t id;
     void *state;
 };
+rp_pool *rp__pool_retain(rp_pool *p);
+/* The stream is about to be destroyed, its work done: what was cached for it goes to the default stream. */
+void rp__allocator_forget(rp__device *d, rp_stream *s);
 void rp__allocator_route(rp__device *d, rp_stream *s, rp_pool *pool); /* allocations on s go to pool; NULL ends it */
 
 #endif

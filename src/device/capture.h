@@ -22,15 +22,28 @@ typedef struct rp__capture {
     char why[256]; /* the first such operation, with op and site */
     rp__capture_random *random;
     size_t n_random, random_capacity;
-    void *native; /* the device's recording */
+    void *native;       /* the device's recording */
+    rp_stream **forked; /* streams that joined by waiting for an event of the capture; retained */
+    size_t n_forked, forked_capacity;
+    struct rp__capture *next; /* all captures of the process */
 } rp__capture;
 
+/* rp__random_reserve in a capture. */
+rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out);
+
 rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode);
-/* Ends on every path; on failure *graph is NULL. The random records move to the caller. */
+/* Ends on every path; on failure *graph is NULL. The random records move to the caller, who
+   releases each one's generator and frees its block. */
 rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random **random, size_t *n_random);
-/* An operation that cannot be captured (host read, synchronise, ...): marks the capture and returns RP_ERROR_CAPTURE; RP_OK
+/* (s NULL: an operation of the whole device: forbidden to a thread that captures, unless relaxed.)
+   An operation that cannot be captured (host read, synchronise, ...): marks the capture and returns RP_ERROR_CAPTURE; RP_OK
    when s is not capturing (and, in global mode, no stream of the process is). */
 rp_status rp__capture_forbid(rp_stream *s, const char *what);
 bool rp__stream_capturing(const rp_stream *s);
+bool rp__captures_active(void); /* is any stream of the process capturing? */
+/* Devices: s waited for an event of capture c and records into it from now on; its allocations come from c's pool. */
+rp_status rp__capture_join(rp__capture *c, rp_stream *s);
+/* Devices: an operation failed while c records; the first reason is kept. */
+void rp__capture_invalidate(rp__capture *c, const char *why);
 
 #endif

@@ -76,10 +76,13 @@ struct rp__device {
     int arch;                        /* CUDA: 90 for sm_90 */
     _Atomic(rp_status) lost;         /* RP_ERROR_DEVICE_LOST once the context died */
     void *native;
+    unsigned slot; /* place in per-thread tables: 0 for the CPU, 1 + index for CUDA devices */
 };
+enum { RP__DEVICE_SLOTS = 65 };
 
 /* The device, opened at first use; NULL and a sticky error when there is none. */
 rp__device *rp__device_get(rp_device id);
+rp__device *rp__device_next_open(rp__device *d); /* NULL: the first; devices that are in use */
 static inline bool rp__device_equal(rp_device a, rp_device b) { return a.type == b.type && a.index == b.index; }
 const char *rp__device_text(rp_device id, char buf[24]); /* "cuda:0" */
 
@@ -89,6 +92,7 @@ struct rp_stream {
     bool is_default;
     void *native;
     struct rp__capture *capture; /* not NULL while capturing (capture.h) */
+    rp_pool *route;              /* where its allocations come from; NULL: the default pool (allocator.h) */
     uint64_t id;
 };
 struct rp_event {
@@ -98,5 +102,14 @@ struct rp_event {
     void *native;
 };
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */
+rp_stream *rp__stream_retain(rp_stream *s);
+
+/* A device is made complete (default stream, allocator, generator) by its owner: fills what `ops`, `id` and `native` allow.
+   On failure everything made is undone. */
+rp_status rp__device_open(rp__device *d);
+/* How src/device/cuda/ comes in: the machine's CUDA devices, static or allocated once, not yet opened. Called once, when a
+   CUDA device is first asked for. Their absence is not an error: *n = 0 and *why says the reason (constant or static text). */
+rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why);
+extern rp__device rp__cpu_device; /* src/device/cpu/ */
 
 #endif

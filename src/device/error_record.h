@@ -8,16 +8,18 @@
 /* Shared with kernels: six 64-bit words. word 0: state (0 free, 1 being written, 2 written). */
 typedef struct rp__error_record {
     _Atomic uint64_t state;
-    uint64_t code; /* 1: index out of range */
+    uint64_t code; /* 1: index out of range; 2: integer division by zero */
     uint64_t tag;  /* rp__error_tag of the launch */
     int64_t index, bound;
     uint64_t reserved;
 } rp__error_record;
 
-/* A small table tag -> (op, site): 64-bit tag to be put into a parameter word of a checking kernel. */
+/* A small table tag -> (op, site): 64-bit tag to be put into a parameter word of a checking kernel. Constant strings: they are
+   compared and kept as pointers. 0 (no op, no site) when the table is full or out of memory. */
 uint64_t rp__error_tag(const char *op, const char *site);
-/* CPU kernels call this. */
+/* CPU kernels call these. */
 void rp__error_record_put(rp__error_record *r, uint64_t tag, int64_t index, int64_t bound);
+void rp__error_record_put_division(rp__error_record *r, uint64_t tag);
 /* Turns a written record into the sticky error and clears it. RP_OK when empty. */
 rp_status rp__error_record_check(rp__device *d);
 

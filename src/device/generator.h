@@ -14,6 +14,10 @@ struct rp_generator {
     uint64_t seed, offset; /* host truth: the next op's first counter */
 };
 
+rp_status rp__generator_open(rp__device *d,
+                             rp_generator **out); /* a device's default generator, with the seed in force */
+rp_generator *rp__generator_retain(rp_generator *g);
+
 /* What a random kernel receives: counter of element 0 = (state ? state[1] : 0) + inner, key = state ? state[0] : seed. */
 typedef struct rp__random_draw {
     const uint64_t *state; /* device memory {seed, base offset}; NULL outside capture */

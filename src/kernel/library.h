@@ -3,6 +3,7 @@
 #ifndef RP_KERNEL_LIBRARY_H
 #define RP_KERNEL_LIBRARY_H
 
+#include "device/generator.h"
 #include "kernel/loop.h"
 
 /* An operand: a strided array. */

@@ -11,9 +11,9 @@
 
    Numbers contract: the order of a reduction is a function of the inner extent R alone. On the CPU: element i belongs to
    chunk i / RP__CHUNK and in it to virtual lane i % RP__LANES; a lane accumulates its elements in rising order from the
-   identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine by the
-   same halving rule applied to the chunk list as a balanced binary tree over indices (rp__tree_combine in loop.c says it in
-   code). CUDA kernels have their own order, again a function of R alone. */
+   identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine as a
+   balanced binary tree: neighbours 2k and 2k + 1 level by level, an odd last one passes up (rp__tree_push in tree.h says it
+   in code; it needs one partial a level). CUDA kernels have their own order, again a function of R alone. */
 #ifndef RP_KERNEL_LOOP_H
 #define RP_KERNEL_LOOP_H
 
@@ -22,6 +22,10 @@
 #include "core/hash.h"
 #include "core/text.h"
 #include "device/launch.h"
+
+struct rp__device;
+struct rp__launch_buffer;
+struct rp__random_draw;
 
 enum { RP__LANES = 32, RP__CHUNK = 8192 };
 
@@ -48,7 +52,8 @@ typedef enum rp__reduce_kind {
     RP__REDUCE_ANY,
     RP__REDUCE_ALL
 } rp__reduce_kind;
-/* SUM accumulates f32 in f32 (by lanes), f64 in f64, integers in i64. MAX and MIN propagate NaN. Empty rows give the identity
+/* SUM and PROD accumulate f32 in f32 (by lanes), f64 in f64, integers and bool in i64 (the result's dtype then). ANY and ALL
+   take and give bool, and so do MAX and MIN of bool. MAX and MIN propagate NaN. Empty rows give the identity
    (MAX: -inf or the least integer). */
 
 typedef uint16_t rp__val; /* index of a node */
@@ -97,10 +102,12 @@ typedef struct rp__dag {
     atomic_uint refs;
     rp__hash key;
     uint16_t n_nodes, n_accesses, n_scalars, n_stores;
-    uint16_t n_phases;     /* 1 + largest phase */
-    bool random;           /* has PHILOX nodes: the launch carries a draw */
-    bool checks;           /* has CHECK_INDEX nodes: the launch carries an error tag */
-    const rp__node *nodes; /* topological: sources before users */
+    uint16_t n_phases; /* 1 + largest phase */
+    bool random;       /* has PHILOX nodes: the launch carries a draw */
+    bool checks;       /* has CHECK_INDEX or integer division nodes: the launch carries an error record and tag */
+    uint16_t n_draws;  /* 1 + largest draw number */
+    const uint8_t *scalar_dtypes; /* of each scalar, RP_DTYPE_NONE for one that no node reads */
+    const rp__node *nodes;        /* topological: sources before users */
     const rp__access *accesses;
     const rp__store *stores;
     void *backend[2]; /* compiled forms by device type; owned by the backends (loop_backend.destroy) */
@@ -116,11 +123,11 @@ rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset,
                      rp__val predicate); /* value in the compute type */
 rp__val rp__dag_iota(rp__dag_builder *b, uint16_t access);
 rp__val rp__dag_const(rp__dag_builder *b, rp_dtype compute, rp_scalar value);
-rp__val rp__dag_scalar_value(rp__dag_builder *b, uint16_t scalar, rp_dtype compute);
+rp__val rp__dag_scalar_value(rp__dag_builder *b, uint16_t scalar, rp_dtype compute); /* one dtype a scalar */
 rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
-                   rp__val c); /* operands must have equal types (WHERE: bool, T, T) */
-rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a,
-                       int64_t imm);                              /* ROUND, PHILOX..., CHECK via c */
+                   rp__val c); /* operands must have equal types (WHERE: bool, T, T). CHECK_INDEX: c = 1 counts negative
+                                  indices from the end, 0 or RP__NO_VAL does not. Unused operands: RP__NO_VAL. */
+rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a, int64_t imm); /* ROUND, PHILOX... */
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a);
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value, bool row);
@@ -158,6 +165,7 @@ typedef struct rp__space {
    do not depend on it: inner order is kept). In place on the caller's copy. */
 void rp__space_collapse(rp__space *s, rp__space_access *accesses);
 
+struct rp__launch_buffer;
 typedef struct rp__loop_backend {
     /* Fills `out` with a launch of dag over space. Parameter words and slots are written into caller memory of the sizes given
        by limits; nothing is allocated on the hot path. RP_OK with out->kernel NULL: nothing to do (an empty space without row
@@ -167,14 +175,42 @@ typedef struct rp__loop_backend {
     /* Text of the generated source, for dump; NULL when it has none. */
     rp_status (*source)(struct rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out);
     void (*destroy)(rp__dag *dag); /* frees dag->backend[this device type] */
+    /* What rp__loop_launch calls instead of bind and rp__launch_on, for a backend that runs some kernels as several launches
+       (CUDA: few long rows). NULL: one launch each. */
+    rp_status (*launch)(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
+    /* rp__loop_bind_many on this device. RP_ERROR_UNAVAILABLE without a sticky error: too many groups for one launch, or
+       none of this kind; rp__loop_launch_many then halves the list, down to single binds. NULL: always single binds. */
+    rp_status (*bind_many)(struct rp__device *d, rp__dag *dag, const rp__space *shared,
+                           const rp__space_access *accesses, const int64_t *extents, size_t n_groups,
+                           struct rp__launch_buffer *buffer, rp__launch *out);
 } rp__loop_backend;
+/* Who frees dag->backend[type]; the CPU is known from the start. */
+void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend);
+extern const rp__loop_backend rp__cpu_loops; /* kernel/cpu/backend.c */
 
-enum { RP__MAX_WORDS = 4096, RP__MAX_SLOTS = 192 };
+/* Limits of one launch; untouched pages of the buffer cost nothing. */
+enum { RP__MAX_WORDS = 16384, RP__MAX_SLOTS = 4096 };
 typedef struct rp__launch_buffer { /* caller memory for one launch, per thread and reused */
     uint64_t words[RP__MAX_WORDS];
     rp__slot slots[RP__MAX_SLOTS];
 } rp__launch_buffer;
 rp__launch_buffer *rp__launch_buffer_get(void); /* the thread's own; NULL and a sticky error when out of memory */
+
+/* The canonical parameter words of a launch, the same on every device, from words[first] on:
+     [address of each access; IOTA: its base] [extents, outer first] [strides of each access, n_outer + n_inner of them, in
+     elements] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
+     [state pointer, seed, inner of each draw] [error record, error tag if dag->checks].
+   Slots name the address words, and the state pointers of draws. */
+typedef struct rp__space_layout { /* word index of the first of each group */
+    uint32_t address, extent, stride, scalar, draw, error, end;
+} rp__space_layout;
+void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner, uint32_t first, rp__space_layout *out);
+/* Fills words and slots of `buffer`, and n_words, n_slots, words, slots, op and site of `out`. Checks the space against the
+   DAG. RP_ERROR_INTERNAL when they do not fit each other. */
+rp_status rp__space_words(struct rp__device *d, const rp__dag *dag, const rp__space *space, uint32_t first,
+                          struct rp__launch_buffer *buffer, rp__launch *out);
+uint64_t rp__scalar_word(rp_scalar value, rp_dtype compute);
+rp_dtype rp__dag_scalar_dtype(const rp__dag *dag, uint16_t scalar); /* RP_DTYPE_NONE: not read */
 
 /* bind + rp__launch_on. */
 rp_status rp__loop_launch(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);

@@ -22,16 +22,24 @@ rp_dtype rp__lw_compute(rp_dtype dtype); /* compute type */
 
 /* Values. */
 rp__val rp__lw_in(rp__lower *lw, unsigned k); /* input k in its compute type */
-rp__val rp__lw_in_as(rp__lower *lw, unsigned k,
-                     rp_dtype to); /* converted (promotion): rounds through `to` when it is f16 or bf16 */
+/* The same converted (promotion): rounds through `to` when it is f16 or bf16. */
+rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to);
 bool rp__lw_has(const rp__lower *lw, unsigned k); /* optional input present? structural */
 rp__val rp__lw_const(rp__lower *lw, rp_dtype compute, double value);
 rp__val rp__lw_const_i(rp__lower *lw, rp_dtype compute, int64_t value);
 rp__val rp__lw_attr(rp__lower *lw, unsigned attr, rp_dtype compute); /* number attribute as a run-time scalar */
-rp__val rp__lw_scalar_fn(rp__lower *lw, rp_scalar (*value)(const rp__call *call),
-                         rp_dtype compute); /* derived run-time scalar */
-int64_t rp__lw_structural(rp__lower *lw,
-                          unsigned attr); /* int/bool/dtype attribute that shapes the DAG: becomes part of the key */
+/* Derived run-time scalar. */
+rp__val rp__lw_scalar_fn(rp__lower *lw, rp_scalar (*value)(const rp__call *call), rp_dtype compute);
+/* int/bool/dtype attribute that shapes the DAG: becomes part of the key. */
+int64_t rp__lw_structural(rp__lower *lw, unsigned attr);
+/* Any other value that shapes the DAG (a class of exponents): becomes part of the key. Returns value. */
+int64_t rp__lw_structural_value(rp__lower *lw, int64_t value);
+/* Is the Scalar attribute the number 1? Structural, and part of every key: free on the hot path. */
+bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr);
+/* Result type of inputs [0, n) and Scalar attribute `attr` (none: negative) by the promotion rules: the type in which an op with
+   several operands calculates, also in place. It depends on dtypes, on which inputs are 0-d and on the kind of the number only,
+   which are part of every key. */
+rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr);
 rp__val
 rp__lw_linear_index(rp__lower *lw); /* row-major number of the element in output 0 (i64): random counters, arange */
 rp__val rp__lw_inner_index(rp__lower *lw);                    /* row-major number along the inner dims (i64) */
@@ -41,23 +49,54 @@ rp__val rp__lw_2(rp__lower *lw, rp__prim op, rp__val a, rp__val b);
 rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c);
 rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to);
 rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a);
-rp__val rp__lw_random(rp__lower *lw, unsigned generator_attr, rp__prim philox_kind,
-                      rp_dtype dtype); /* one draw; reserves counters at its place */
-void rp__lw_out(rp__lower *lw, unsigned k,
-                rp__val v); /* output k = v (row value for row outputs); rounds to its dtype */
+/* One draw for each element of output 0; reserves its counters at this place. PHILOX and PHILOX64 give bits (i64),
+   PHILOX_NORMAL a number of `dtype`. */
+rp__val rp__lw_random(rp__lower *lw, unsigned generator_attr, rp__prim philox_kind, rp_dtype dtype);
+void rp__lw_out(rp__lower *lw, unsigned k, rp__val v);     /* output k = v, once an element; rounds to its dtype */
+void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v); /* output k = v, once a row: v must be a row value */
 
 /* ROWS: bit d set = dim d of in[0] is inner. Called by the geometry half at every call. */
 void rp__lw_inner(rp__lower *lw, uint32_t mask);
 
-/* INDEXED */
+/* INDEXED (and ROWS, for operands that do not broadcast) */
 void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner_mask);
-/* An access of tensor operand (input k, or output k with `out`) with strides given for each dim of the space. */
-uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride);
+/* An access of tensor operand (input k, or output k with `out`) with strides given for each dim of the space, in the order of
+   rp__lw_space (ROWS: of in[0]). `row`: the strides of inner dims are 0. */
+uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, bool row);
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate);
 void rp__lw_store(rp__lower *lw, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
                   rp__store_mode mode);
 rp__val rp__lw_size(rp__lower *lw, rp_dim d);          /* a size or stride as a run-time i64 scalar */
 rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim); /* loop index of a dim of the space */
 rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative);
+
+/* ---- driving. Eager lowers one call at a time (execute.h). Who puts several calls into one kernel brings a sink: the functions
+   above then ask it for everything that belongs to the kernel as a whole, and build the rest with its builder. Tensors of the
+   call need dtype, sizes and strides, no memory. */
+typedef struct rp__lower_scalar { /* where a run-time scalar comes from */
+    enum { RP__SCALAR_ATTR, RP__SCALAR_FN, RP__SCALAR_INNER_EXTENT, RP__SCALAR_SIZE } kind;
+    unsigned attr;
+    rp_scalar (*fn)(const rp__call *call);
+    rp_dim size;
+} rp__lower_scalar;
+typedef enum rp__lower_iota { RP__IOTA_LINEAR, RP__IOTA_INNER, RP__IOTA_DIM } rp__lower_iota;
+
+typedef struct rp__lower_sink rp__lower_sink;
+struct rp__lower_sink {
+    rp__dag_builder *builder;
+    rp__val (*in)(rp__lower_sink *s, const rp__call *call, unsigned k); /* in its compute type, rounded to its dtype */
+    void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v,
+                bool row); /* in the compute type, not rounded */
+    rp__val (*scalar)(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute);
+    rp__val (*iota)(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim);   /* i64 */
+    unsigned (*draw)(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide); /* its draw number */
+    void (*inner)(rp__lower_sink *s, const rp__call *call, uint32_t mask);                         /* ROWS */
+    void (*space)(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask);
+    uint16_t (*access)(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride, bool row);
+};
+/* Runs the lowering of a loop op (POINTWISE, ROWS, INDEXED) into the sink. */
+rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call);
+/* Value of a run-time scalar for this call; RP__SCALAR_INNER_EXTENT is the caller's. */
+rp_scalar rp__lower_scalar_value(const rp__lower_scalar *from, const rp__call *call);
 
 #endif

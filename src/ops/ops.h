@@ -8,6 +8,7 @@
 #include "kernel/loop.h"
 #include "tensor/tensor.h"
 
+struct rp__lower;
 typedef struct rp__op rp__op;
 typedef struct rp__call rp__call;
 
@@ -29,8 +30,10 @@ typedef struct rp__param {
     bool written, aliased; /* Tensor(a!), Tensor(a) */
     char alias;            /* 'a' */
     bool has_default;
-    rp_attr value; /* the default */
+    int64_t default_ints[4]; /* int[]: the default's entries, value.n of them; see rp__param_default */
+    rp_attr value;           /* the default */
 } rp__param;
+rp_attr rp__param_default(const rp__param *p); /* with ints pointing into *p, which must stay where it is */
 typedef struct rp__schema {
     char name[48];
     uint8_t n_params, n_tensor_params, n_attrs, n_outs;
@@ -51,7 +54,7 @@ typedef struct rp__meta { /* what shape and type rules compute of an output */
 
 struct rp__call {
     const rp__op *op;
-    const char *site;
+    const char *site;     /* as given by the caller; dispatch replaces it by the outermost site in force */
     rp_tensor *const *in; /* flat: lists expanded; optional ones may be NULL */
     uint32_t n_in;
     uint32_t list_begin[RP__MAX_PARAMS + 1]; /* first flat index of tensor parameter p; [p + 1] its end */
@@ -110,6 +113,8 @@ enum {
 #define RP__SAVE_IN(k) (1u << (k))
 #define RP__SAVE_OUT(k) (1u << (16 + (k)))
 #define RP__SAVE_IN_ALL 0xffffu
+#define RP__SAVE_CROSS                                                                                                 \
+    (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
 
 struct rp__op {
     const char *name, *schema_text, *doc;
@@ -124,8 +129,9 @@ struct rp__op {
     rp__vjp_fn
         *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
+    const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
     uint32_t saves, flags;
-    rp__schema schema; /* parsed at start */
+    rp__schema schema; /* parsed at build time by genops, at registration for user ops */
     void *user;        /* RP__USER: the descriptor */
     uint32_t index;    /* position in the table: for side tables of a floor, never for switches */
 };
@@ -140,9 +146,14 @@ typedef enum rp__op_id {
 #undef RP_OP
     RP__OP_BUILTIN_COUNT
 } rp__op_id;
-const rp__op *rp__op_builtin(rp__op_id id);
+extern const rp__op rp__ops[RP__OP_BUILTIN_COUNT];
+static inline const rp__op *rp__op_builtin(rp__op_id id) { return &rp__ops[id]; }
 
 /* ---- dispatch */
+/* For callers that build a flat `in` of RP__MAX_IN entries: appends tensor parameter `param` of n tensors. false when it does not
+   fit; rp__call_too_long then reports that and fills the outputs. */
+bool rp__call_add_list(rp__call *call, rp_tensor **flat, unsigned param, rp_tensor *const *tensors, size_t n);
+rp_status rp__call_too_long(rp__call *call);
 /* The one entry. Checks handles, fills call->out (error tensors on failure), returns the status. */
 rp_status rp__dispatch(rp__call *call);
 
@@ -171,7 +182,10 @@ rp_status rp__execute(rp__call *call);
 /* infer (or view) only, for tracing: metas of the outputs. */
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
 
-/* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4)) at file.c:12". */
+/* Runs a user op's CUDA source: inputs are row-major, outputs allocated. Installed by the CUDA device; NULL without it. */
+extern rp_status (*rp__user_cuda_hook)(const rp_op_descriptor *descriptor, const rp__call *call);
+
+/* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4))"; rp__fail adds the call site. */
 rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) RP__PRINTF(3, 4);
 
 #endif

@@ -7,6 +7,12 @@
 #include "core/dtype.h"
 #include "device/allocator.h"
 
+#if defined(__ELF__)
+#define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec"))) /* small and hot only */
+#else
+#define RP__TLS_FAST _Thread_local
+#endif
+
 typedef struct rp__storage {
     atomic_uint refs;
     rp_device device;
@@ -25,6 +31,7 @@ typedef struct rp__storage {
 } rp__storage;
 
 rp__storage *rp__storage_new(rp__device *d, rp_stream *s, size_t bytes); /* NULL and a sticky error; refs 1 */
+/* Memory of others; data NULL: a pending storage, whose data (and block) a trace fills in later. */
 rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, void (*deleter)(void *), void *ctx);
 rp__storage *rp__storage_retain(rp__storage *s);
 void rp__storage_release(rp__storage *s);
@@ -34,13 +41,15 @@ enum {                          /* rp_tensor.flags */
        RP__T_REQUIRES_GRAD = 1, /* leaf that asks for a gradient */
        RP__T_VIEW = 2,
        RP__T_RETAINS_GRAD = 4,
-       RP__T_ERROR = 8
+       RP__T_ERROR = 8,
+       RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
 };
 enum { RP__TENSOR_MAGIC = 0x52505431, RP__TENSOR_DEAD = 0x52505430 };
 
 struct rp_tensor {
     uint32_t magic; /* RP__TENSOR_MAGIC, or RP__TENSOR_DEAD after release: the slot keeps op and site for a while */
     atomic_uint refs;
+    atomic_uint scoped; /* how many of refs belong to scopes: releasing more than was retained is an error */
     uint8_t dtype, ndim, flags;
     rp_device device;
     rp__storage *storage;           /* never NULL but for the error tensor; its data is NULL while pending in a trace */
@@ -62,6 +71,9 @@ rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size,
                             size_t ndim); /* with memory; sizes are values */
 rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim,
                            rp_dim offset); /* same storage */
+/* One more reference, owned by the innermost scope: what an in-place op does with the argument that it returns. t, or the error
+   tensor when out of memory. */
+rp_tensor *rp__tensor_enter_scope(rp_tensor *t);
 /* A handle with its own reference and no scope, for tapes, programs and internal tables; rp_release frees it. */
 rp_tensor *
 rp__tensor_unscope(rp_tensor *t); /* takes the scope's reference out of the innermost scope that holds it; returns t */
@@ -69,6 +81,9 @@ rp__tensor_unscope(rp_tensor *t); /* takes the scope's reference out of the inne
 /* Is the handle usable? Otherwise sets the sticky error (NULL argument, released handle with its op and line, error tensor
    passed on silently) and returns a failure. `what` names the argument. */
 rp_status rp__tensor_check(const rp_tensor *t, const char *what);
+
+/* The released slot is not reused as long as REPRISE_CHECK=1, else for the thread's next RP__QUARANTINE releases. */
+enum { RP__QUARANTINE = 64 };
 
 static inline bool rp__tensor_is_error(const rp_tensor *t) { return (t->flags & RP__T_ERROR) != 0; }
 static inline char *rp__tensor_data(const rp_tensor *t) /* address of element 0 */
@@ -86,11 +101,26 @@ const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]); /* "f
 /* Makes memory exist and hold the value: computes what a trace left pending. RP_OK for ordinary tensors. Floor 5 installs it. */
 rp_status rp__tensor_materialise(rp_tensor *t);
 extern rp_status (*rp__materialise_hook)(rp_tensor *t);
+/* Is a trace recording in this thread? Then every read of data on the host asks the hook, of whatever tensor. */
+extern RP__TLS_FAST bool rp__tensor_tracing;
 extern void (*rp__autograd_free_hook)(struct rp__autograd *a); /* floor 4: drops tape references of a dying handle */
 extern void (*rp__trace_free_hook)(struct rp__trace_value *v); /* floor 5 */
 
-/* Internal scopes: what the library makes inside lives in one. */
+/* Floor 4: the name that a result's derivative is printed under ("AddBackward0"); NULL for tensors without one. */
+extern const char *(*rp__grad_name_hook)(const rp_tensor *t);
+
+/* Internal scopes: what the library makes inside lives in one. Out of memory (a sticky error) gives an id of 0: then what is
+   made lives in the scope around, and rp__scope_end does nothing. */
 rp_scope rp__scope_begin(void);
 void rp__scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
+
+/* Was t made, in this thread, since `scope` began, and not released since? */
+bool rp__scope_holds(rp_scope scope, const rp_tensor *t);
+
+/* For rp_memory_stats. */
+void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors);
+
+/* The calling thread's free lists and scopes (src/tensor/local.h). */
+uint64_t rp__unique_id(void); /* of tensors and storages: rising within a thread, never reused */
 
 #endif

@@ -144,7 +144,8 @@ static bool try_wheel_tree(const search *s, const char *folder, int depth) {
     struct dirent *entry;
     while (!found && (entry = readdir(dir)) != NULL) {
         char path[RP__DYNLIB_PATH];
-        if (entry->d_name[0] == '.' || (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN)) {
+        if (entry->d_name[0] == '.' ||
+            (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN)) {
             continue;
         }
         int n = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
@@ -171,7 +172,7 @@ static bool try_python_prefix(const search *s, const char *prefix) {
         if (strncmp(entry->d_name, "python3", 7) != 0) {
             continue;
         }
-        static const char *const packages[] = { "site-packages", "dist-packages" };
+        static const char *const packages[] = {"site-packages", "dist-packages"};
         for (size_t i = 0; i < 2 && !found; i++) {
             char path[RP__DYNLIB_PATH];
             int n = snprintf(path, sizeof path, "%s/%s/%s/nvidia", lib_folder, entry->d_name, packages[i]);
@@ -193,7 +194,7 @@ static bool try_python_on_path(const search *s) {
         int len = snprintf(file, sizeof file, "%.*s/python3", (int)(n < RP__DYNLIB_PATH ? n : 0), path);
         if (n > 0 && len > 0 && (size_t)len < sizeof file && access(file, X_OK) == 0) {
             char real[PATH_MAX];
-            char *const files[] = { file, realpath(file, real) };
+            char *const files[] = {file, realpath(file, real)};
             for (size_t i = 0; i < 2; i++) {
                 for (int up = 0; files[i] && up < 2; up++) { /* .../bin/python3 -> ... */
                     char *slash = strrchr(files[i], '/');
@@ -213,8 +214,8 @@ static bool try_python_on_path(const search *s) {
 }
 
 static bool try_toolkit(const search *s) {
-    static const char *const variables[] = { "CUDA_HOME", "CUDA_PATH" };
-    static const char *const below[] = { "lib64", "lib" };
+    static const char *const variables[] = {"CUDA_HOME", "CUDA_PATH"};
+    static const char *const below[] = {"lib64", "lib"};
     char path[RP__DYNLIB_PATH];
     for (size_t i = 0; i < 2; i++) {
         const char *home = getenv(variables[i]);
@@ -274,7 +275,7 @@ static bool try_all(const search *s) {
 bool rp__dynlib_open(rp__dynlib *lib, const rp__dynlib_spec *spec, void *table) {
     pthread_mutex_lock(&lib->lock);
     if (!lib->tried) {
-        search s = { lib, spec, table };
+        search s = {lib, spec, table};
         try_all(&s);
         lib->tried = true;
     }
@@ -291,8 +292,8 @@ size_t rp__dynlib_report(rp__dynlib *lib, const rp__dynlib_spec *spec, char *tex
     } else if (!lib->handle) {
         n = snprintf(text, size, "%s: not found\n%s", spec->title, lib->reasons);
     } else {
-        n = snprintf(text, size, "%s: %s%s%s%s\n", spec->title, lib->file, lib->n_missing ? " (without " : "", lib->missing,
-                     lib->n_missing ? ")" : "");
+        n = snprintf(text, size, "%s: %s%s%s%s\n", spec->title, lib->file, lib->n_missing ? " (without " : "",
+                     lib->missing, lib->n_missing ? ")" : "");
     }
     pthread_mutex_unlock(&lib->lock);
     return n > 0 ? (size_t)n : 0;

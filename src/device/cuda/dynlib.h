@@ -16,11 +16,11 @@ typedef struct rp__dynlib_symbol {
 } rp__dynlib_symbol;
 
 typedef struct rp__dynlib_spec {
-    const char *title;            /* for messages: "CUDA driver" */
-    const char *variable;         /* environment variable that names a file; when set nothing else is tried */
-    const char *const *sonames;   /* newest first, NULL at the end */
-    const char *const *folders;   /* further folders after the loader's path, NULL at the end; may be NULL */
-    bool in_toolkit;              /* also look in $CUDA_HOME, $CUDA_PATH, the default CUDA folder and NVIDIA's Python wheels */
+    const char *title;          /* for messages: "CUDA driver" */
+    const char *variable;       /* environment variable that names a file; when set nothing else is tried */
+    const char *const *sonames; /* newest first, NULL at the end */
+    const char *const *folders; /* further folders after the loader's path, NULL at the end; may be NULL */
+    bool in_toolkit; /* also look in $CUDA_HOME, $CUDA_PATH, the default CUDA folder and NVIDIA's Python wheels */
     const rp__dynlib_symbol *symbols;
     size_t n_symbols;
 } rp__dynlib_spec;
@@ -36,11 +36,12 @@ typedef struct rp__dynlib {
     char file[RP__DYNLIB_PATH];       /* the file that was loaded */
     char reasons[RP__DYNLIB_REASONS]; /* one line a candidate that failed; ends in "...\n" when cut */
     size_t reasons_len;
-    size_t n_missing;                 /* optional symbols that the library lacks */
-    char missing[512];                /* their names, blank separated, cut when too long */
+    size_t n_missing;  /* optional symbols that the library lacks */
+    char missing[512]; /* their names, blank separated, cut when too long */
 } rp__dynlib;
 
-#define RP__DYNLIB_INIT { PTHREAD_MUTEX_INITIALIZER, false, NULL, "", "", 0, 0, "" }
+#define RP__DYNLIB_INIT                                                                                                \
+    { PTHREAD_MUTEX_INITIALIZER, false, NULL, "", "", 0, 0, "" }
 
 /* Opens the library once a process and fills the function pointers of `table`. Later calls, from any thread, return what the first
  * found. A library that lacks a required symbol is closed, its reason kept, and the search goes on. True when found. */

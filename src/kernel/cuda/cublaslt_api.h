@@ -51,10 +51,7 @@ typedef enum cudaDataType_t cudaDataType;
 
 typedef enum { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1 } cublasLtOrder_t;
 
-typedef enum {
-    CUBLASLT_POINTER_MODE_HOST = 0,
-    CUBLASLT_POINTER_MODE_DEVICE = 1
-} cublasLtPointerMode_t;
+typedef enum { CUBLASLT_POINTER_MODE_HOST = 0, CUBLASLT_POINTER_MODE_DEVICE = 1 } cublasLtPointerMode_t;
 
 typedef enum {
     CUBLASLT_MATRIX_LAYOUT_TYPE = 0,

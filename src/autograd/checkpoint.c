@@ -1,0 +1,255 @@
+/* Recomputation (torch.utils.checkpoint, the form without reentrancy): while the function runs, what its ops would save gets a
+   number instead; the first time that a gradient asks for one of them the function runs again, from its saved arguments and
+   with the random state of then, and what its ops save under the same numbers is the answer. The history stays that of the
+   first run, so parameters that the function reaches through ctx, rp_grad and second derivatives work as without it. */
+#include "autograd/tape.h"
+#include "core/alloc.h"
+#include "device/device.h"
+
+#include <string.h>
+
+typedef struct rp__checkpoint checkpoint;
+
+typedef struct random_state { /* of the default generator of a device that is in use */
+    rp_generator *generator;
+    uint64_t seed, offset;
+} random_state;
+
+struct rp__checkpoint {
+    atomic_uint refs;
+    rp_fn fn;
+    const char *site;
+    size_t n_in, n_out;
+    rp__saved *in; /* n_in; tensor NULL: absent */
+    bool *requires_grad;
+    rp_tensor **slots; /* recomputed values by number; NULL: not (or no longer) there */
+    uint32_t *uses;    /* by number: who will still ask; the value goes with the last */
+    size_t n_slots, slots_capacity, uses_capacity;
+    random_state *random; /* n_random: devices in use when the function ran first */
+    size_t n_random;
+    bool recomputing;
+};
+
+static _Thread_local checkpoint *recording; /* whose function runs for the first time */
+static _Thread_local checkpoint *recomputing;
+static _Thread_local size_t recomputed; /* numbers given out by the second run so far */
+static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
+
+static void checkpoint_release(checkpoint *c) {
+    if (!c || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
+    for (size_t i = 0; i < c->n_in; i++) rp__saved_drop(&c->in[i]);
+    for (size_t i = 0; i < c->n_slots; i++)
+        if (c->slots[i]) rp_release(c->slots[i]);
+    rp__free(c->slots);
+    rp__free(c->uses);
+    rp__free(c->in);
+    rp__free(c->requires_grad);
+    rp__free(c->random);
+    rp__free(c);
+}
+
+/* Whether a tensor is kept by somebody else anyway: leaves and the arguments. */
+static bool kept_anyway(const checkpoint *c, const rp_tensor *t) {
+    if (t->flags & RP__T_REQUIRES_GRAD) return true;
+    for (size_t i = 0; i < c->n_in; i++)
+        if (c->in[i].tensor && c->in[i].tensor->storage == t->storage) return true;
+    return false;
+}
+
+bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t index, rp_status *status) {
+    checkpoint *c = recomputing;
+    if (c) {
+        if (muted) return true;
+        if (kept_anyway(c, t)) return false;
+        size_t slot = recomputed++;
+        if (slot < c->n_slots && c->uses[slot] > 0 && !c->slots[slot]) {
+            rp_tensor *value = rp_detach(t);
+            if (rp__tensor_is_error(value))
+                *status = rp_error_status();
+            else
+                c->slots[slot] = rp_retain(value);
+        }
+        return true; /* the second run's own nodes save nothing: no gradient goes through them */
+    }
+    c = recording;
+    if (!c || kept_anyway(c, t)) return false;
+    if (!RP__GROW(&c->slots, &c->slots_capacity, c->n_slots + 1) ||
+        !RP__GROW(&c->uses, &c->uses_capacity, c->n_slots + 1)) {
+        *status = RP__OOM("checkpoint");
+        return true;
+    }
+    if (is_output)
+        s->edge.index = index;
+    else if ((*status = rp__tape_edge_of(t, &s->edge)) != RP_OK)
+        return true;
+    s->is_output = is_output;
+    s->checkpoint = c;
+    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    s->slot = (uint32_t)c->n_slots;
+    c->slots[c->n_slots] = NULL;
+    c->uses[c->n_slots++] = 1;
+    return true;
+}
+
+void rp__checkpoint_drop(rp__saved *s) {
+    checkpoint *c = s->checkpoint;
+    s->checkpoint = NULL;
+    if (c->uses[s->slot] > 0 && --c->uses[s->slot] == 0 && c->slots[s->slot]) {
+        rp_release(c->slots[s->slot]);
+        c->slots[s->slot] = NULL;
+    }
+    checkpoint_release(c);
+}
+
+static rp_status random_save(random_state **list, size_t *n) {
+    size_t limit = 0;
+    for (rp__device *d = rp__device_next_open(NULL); d; d = rp__device_next_open(d)) limit++;
+    *n = 0;
+    *list = rp__alloc((limit > 0 ? limit : 1) * sizeof **list);
+    if (!*list) return RP__OOM("checkpoint");
+    for (rp__device *d = rp__device_next_open(NULL); d && *n < limit; d = rp__device_next_open(d)) {
+        random_state *r = &(*list)[*n];
+        r->generator = d->generator;
+        RP_TRY(rp_generator_get(r->generator, &r->seed, &r->offset));
+        ++*n;
+    }
+    return RP_OK;
+}
+
+static void random_restore(const random_state *list, size_t n) {
+    for (size_t i = 0; i < n; i++) (void)rp_generator_set(list[i].generator, list[i].seed, list[i].offset);
+}
+
+/* The second run itself: the thread's state is that of the first, and put back afterwards. */
+static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
+    random_state *now = NULL;
+    size_t n_now = 0;
+    rp_status status = random_save(&now, &n_now);
+    if (status == RP_OK) {
+        checkpoint *outer = recomputing, *outer_recording = recording;
+        size_t outer_count = recomputed;
+        bool outer_muted = muted;
+        random_restore(c->random, c->n_random);
+        recording = NULL;
+        recomputing = c;
+        recomputed = 0;
+        muted = false;
+        c->recomputing = true;
+        c->fn.body(c->fn.ctx, tensors, c->n_in, tensors + c->n_in, c->n_out);
+        c->recomputing = false;
+        *count = recomputed;
+        recomputing = outer;
+        recomputed = outer_count;
+        recording = outer_recording;
+        muted = outer_muted;
+        random_restore(now, n_now);
+    }
+    rp__free(now);
+    return status;
+}
+
+/* Runs the function again and fills the slots. */
+static rp_status recompute(checkpoint *c, rp__tape_node *n) {
+    if (c->recomputing)
+        return rp__fail(RP_ERROR_STATE, "rp_checkpoint: recomputing `%s` asked for its own result",
+                        c->fn.name ? c->fn.name : "fn");
+    rp_tensor **tensors = rp__calloc(c->n_in + c->n_out, sizeof *tensors);
+    if (!tensors) return RP__OOM("checkpoint");
+    size_t count = 0;
+    rp_scope scope = rp__scope_begin();
+    rp_status status = RP_OK;
+    bool grad_mode = rp_set_grad_enabled(false);
+    for (size_t i = 0; i < c->n_in && status == RP_OK; i++) {
+        if (!c->in[i].tensor && !c->in[i].checkpoint) continue;
+        rp_tensor *t = rp__saved_unpack(&c->in[i], n);
+        if (!rp__tensor_is_error(t)) t = rp_detach(t);
+        status = rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
+        if (status == RP_OK && c->requires_grad[i]) status = rp_set_requires_grad(t, true);
+        tensors[i] = t;
+    }
+    (void)rp_set_grad_enabled(true);
+    if (status == RP_OK) {
+        status = body_again(c, tensors, &count);
+        for (size_t k = 0; k < c->n_out && status == RP_OK; k++)
+            if (tensors[c->n_in + k])
+                status = rp__tensor_check(tensors[c->n_in + k], "result of a checkpointed function");
+        if (status == RP_OK && count != c->n_slots)
+            status = rp__fail(
+                RP_ERROR_STATE,
+                "rp_checkpoint: `%s` saved %zu tensors when it ran first and %zu when it was recomputed (%s): it must "
+                "do the same both times",
+                c->fn.name ? c->fn.name : "fn", c->n_slots, count, c->site && *c->site ? c->site : "no call site");
+    }
+    (void)rp_set_grad_enabled(grad_mode);
+    rp__scope_end(scope, NULL, 0);
+    rp__free(tensors);
+    return status;
+}
+
+rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
+    checkpoint *c = s->checkpoint;
+    if (!c->slots[s->slot] && recompute(c, n) != RP_OK) return rp__tensor_error();
+    if (!c->slots[s->slot]) {
+        (void)rp__fail(RP_ERROR_INTERNAL, "rp_checkpoint: number %u was not recomputed", (unsigned)s->slot);
+        return rp__tensor_error();
+    }
+    return rp__saved_attach(s, c->slots[s->slot], n);
+}
+
+static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out) {
+    c->in = rp__calloc(c->n_in > 0 ? c->n_in : 1, sizeof *c->in);
+    c->requires_grad = rp__calloc(c->n_in > 0 ? c->n_in : 1, sizeof *c->requires_grad);
+    if (!c->in || !c->requires_grad) return RP__OOM("checkpoint");
+    for (size_t i = 0; i < c->n_in; i++) {
+        if (!in[i]) continue;
+        RP_TRY(rp__tensor_check(in[i], "argument of a checkpointed function"));
+        RP_TRY(rp__saved_pack(&c->in[i], in[i], false, 0));
+        c->requires_grad[i] = rp__grad_needed(in[i]);
+    }
+    RP_TRY(random_save(&c->random, &c->n_random));
+    checkpoint *outer = recording;
+    recording = c;
+    c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
+    recording = outer;
+    for (size_t k = 0; k < c->n_out; k++)
+        if (out[k]) RP_TRY(rp__tensor_check(out[k], "result of a checkpointed function"));
+    return RP_OK;
+}
+
+rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
+    rp_status status;
+    rp_scope scope = rp__scope_begin();
+    if (!fn.body) {
+        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: no function");
+    } else if (!rp_grad_enabled() || recomputing) {
+        /* Without a tape nothing would be kept. Inside the recomputation of an outer one the arguments take the numbers that
+           they took in the first run, and the rest none. */
+        status = RP_OK;
+        bool outer_muted = muted;
+        for (size_t i = 0; i < n_in && recomputing && status == RP_OK; i++) {
+            rp__saved unused = {NULL};
+            if (in[i]) (void)rp__checkpoint_pack(&unused, in[i], false, 0, &status);
+        }
+        muted = muted || recomputing;
+        fn.body(fn.ctx, in, n_in, out, n_out);
+        muted = outer_muted;
+        for (size_t k = 0; k < n_out && status == RP_OK; k++)
+            if (out[k]) status = rp__tensor_check(out[k], "result of a checkpointed function");
+    } else {
+        checkpoint *c = rp__calloc(1, sizeof *c);
+        status = c ? RP_OK : RP__OOM("checkpoint");
+        if (c) {
+            atomic_init(&c->refs, 1);
+            c->fn = fn;
+            c->site = rp__site();
+            c->n_in = n_in;
+            c->n_out = n_out;
+            status = run_first(c, in, out);
+            checkpoint_release(c);
+        }
+    }
+    rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
+    for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
+    return status;
+}

@@ -1,0 +1,129 @@
+/* Custom functions (torch.autograd.Function): a forward that runs without a tape and a backward written with ops, as one node. */
+#include "autograd/tape.h"
+#include "core/alloc.h"
+#include "ops/grad.h"
+
+typedef struct function_payload {
+    rp_function function;
+    uint32_t n_saved;
+    rp__saved saved[]; /* inputs, then outputs if they are saved */
+} function_payload;
+
+static const char *name_of(const rp_function *f) { return f->forward.name ? f->forward.name : "function"; }
+
+static void function_release_saved(rp__tape_node *n) {
+    function_payload *p = n->payload;
+    for (uint32_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
+    n->released = true;
+}
+
+static void function_destroy(rp__tape_node *n) {
+    function_payload *p = n->payload;
+    for (uint32_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
+    rp__free(p);
+}
+
+static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in,
+                                   bool create_graph) {
+    (void)create_graph;
+    function_payload *p = n->payload;
+    size_t total = p->n_saved + n->n_out;
+    rp_tensor **saved = rp__calloc(total > 0 ? total : 1, sizeof *saved);
+    if (!saved) return RP__OOM("backward of a custom function");
+    rp_tensor **grads = saved + p->n_saved;
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; i < p->n_saved && status == RP_OK; i++) {
+        saved[i] = rp__saved_unpack(&p->saved[i], n);
+        if (rp__tensor_is_error(saved[i])) status = rp_error_status();
+    }
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
+        rp__meta meta;
+        rp__tape_out_meta(n, k, &meta);
+        grads[k] = grad_out[k] ? grad_out[k] : rp__zeros_of(&meta);
+        if (rp__tensor_is_error(grads[k])) status = rp_error_status();
+    }
+    if (status == RP_OK)
+        status = p->function.backward(p->function.backward_ctx, saved, p->n_saved, grads, n->n_out, grad_in, n->n_in);
+    for (uint32_t i = 0; i < n->n_in && status == RP_OK; i++)
+        if (grad_in[i]) status = rp__tensor_check(grad_in[i], "gradient of a custom function");
+    rp__free(saved);
+    return status;
+}
+
+static const rp__tape_class function_class = {"function", function_backward, function_release_saved, function_destroy};
+
+/* Results that are an argument, or the same handle twice, become handles of their own: each has its own history. */
+static rp_status outputs_separate(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    for (size_t k = 0; k < n_out; k++) {
+        if (!out[k]) continue;
+        bool known = false;
+        for (size_t i = 0; i < n_in; i++) known = known || out[k] == in[i];
+        for (size_t i = 0; i < k; i++) known = known || out[k] == out[i];
+        if (known || rp__grad_needed(out[k])) out[k] = rp_detach(out[k]);
+        if (rp__tensor_is_error(out[k])) return rp_error_status();
+    }
+    return RP_OK;
+}
+
+static rp_status function_forward(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                  size_t n_out) {
+    bool grad_mode = rp_set_grad_enabled(false);
+    f->forward.body(f->forward.ctx, in, n_in, out, n_out);
+    rp_status status = RP_OK;
+    for (size_t k = 0; k < n_out && status == RP_OK; k++)
+        if (out[k]) status = rp__tensor_check(out[k], "result of a custom function");
+    if (status == RP_OK) status = outputs_separate(in, n_in, out, n_out);
+    (void)rp_set_grad_enabled(grad_mode);
+    return status;
+}
+
+static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    bool needed = false;
+    for (size_t i = 0; i < n_in; i++) {
+        if (!in[i]) continue; /* an absent argument */
+        RP_TRY(rp__tensor_check(in[i], "argument of a custom function"));
+        needed = needed || rp__grad_needed(in[i]);
+    }
+    needed = needed && rp_grad_enabled();
+    if (!needed) return function_forward(f, in, n_in, out, n_out);
+    if (!f->backward)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "custom function `%s`: no backward, and an argument requires a gradient", name_of(f));
+
+    size_t n_saved = n_in + (f->save_outputs ? n_out : 0);
+    function_payload *p = rp__calloc(1, sizeof *p + n_saved * sizeof(rp__saved));
+    if (!p) return RP__OOM("custom function");
+    rp__tape_node holder = {.class_ = &function_class, .payload = p};
+    p->function = *f;
+    p->n_saved = (uint32_t)n_saved;
+    /* Before the forward, so that an in-place change of an argument is found out. */
+    rp_status status = RP_OK;
+    for (size_t i = 0; i < n_in && status == RP_OK; i++)
+        if (in[i]) status = rp__saved_pack(&p->saved[i], in[i], false, 0);
+    if (status == RP_OK) status = function_forward(f, in, n_in, out, n_out);
+    for (size_t k = 0; k < n_out && f->save_outputs && status == RP_OK; k++)
+        if (out[k]) status = rp__saved_pack(&p->saved[n_in + k], out[k], true, (uint32_t)k);
+    if (status != RP_OK) {
+        function_destroy(&holder);
+        return status;
+    }
+    return rp__tape_attach(&function_class, p, name_of(f), rp__site(), in, (uint32_t)n_in, out, (uint32_t)n_out, NULL);
+}
+
+rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
+    rp_status status = RP_OK;
+    if (!f || !f->forward.body)
+        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: no forward function");
+    else if (n_in > RP__MAX_IN)
+        status =
+            rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: at most %d arguments, not %zu", RP__MAX_IN, n_in);
+    if (status == RP_OK) {
+        rp_scope scope = rp__scope_begin();
+        status = apply(f, in, n_in, out, n_out);
+        rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
+    }
+    if (status != RP_OK)
+        for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
+    return status;
+}

@@ -1,0 +1,167 @@
+/* The device-independent part of stream capture: which streams capture, where their memory comes from, what was forbidden, and
+   how many random counters the graph will use. Devices record; floor 7 begins and ends. */
+#include "device/capture.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "device/allocator.h"
+
+static rp__mutex lock = RP__MUTEX_INIT; /* the list, and `invalid` of its members */
+static rp__capture *captures;
+static atomic_int active;
+
+bool rp__stream_capturing(const rp_stream *s) { return s->capture != NULL; }
+bool rp__captures_active(void) { return atomic_load_explicit(&active, memory_order_acquire) != 0; }
+
+bool rp_is_capturing(rp_device device) {
+    rp__device *d = rp__device_get(device);
+    return d && rp__stream_capturing(rp__current_stream(d));
+}
+
+static void enter(rp__capture *c, rp_stream *s) {
+    s->capture = c;
+    rp__allocator_route(s->device, s, c->pool);
+}
+
+static void leave(rp_stream *s) {
+    s->capture = NULL;
+    rp__allocator_route(s->device, s, NULL);
+}
+
+static void invalidate(rp__capture *c, const char *why) { /* under the lock */
+    if (!c->invalid) snprintf(c->why, sizeof c->why, "%s", why);
+    c->invalid = true;
+}
+
+void rp__capture_invalidate(rp__capture *c, const char *why) {
+    rp__lock(&lock);
+    invalidate(c, why);
+    rp__unlock(&lock);
+}
+
+rp_status rp__capture_forbid(rp_stream *s, const char *what) {
+    if (RP__LIKELY(!rp__captures_active())) return RP_OK;
+    pthread_t self = pthread_self();
+    const char *mode = NULL;
+    rp__lock(&lock);
+    for (rp__capture *c = captures; c; c = c->next) {
+        bool own = s && s->capture == c;
+        bool local = !s && c->mode == RP_CAPTURE_THREAD_LOCAL && pthread_equal(c->thread, self);
+        if (!own && !local && c->mode != RP_CAPTURE_GLOBAL) continue;
+        char why[sizeof c->why];
+        const char *op = rp__site_op(), *site = rp__site();
+        snprintf(why, sizeof why, "%s%s%s%s%s", what, *op ? " in " : "", op, *site ? " at " : "", site);
+        invalidate(c, why);
+        mode = own     ? "while its stream is capturing"
+               : local ? "while this thread is capturing"
+                       : "while a global capture is under way";
+    }
+    rp__unlock(&lock);
+    return mode ? rp__fail(RP_ERROR_CAPTURE, "%s is not permitted %s", what, mode) : RP_OK;
+}
+
+rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
+    if (s->is_default)
+        return rp__fail(RP_ERROR_CAPTURE, "the default stream cannot be captured: make a stream with rp_stream_new");
+    if (s->capture) return rp__fail(RP_ERROR_STATE, "the stream is capturing already");
+    rp__capture *c = rp__calloc(1, sizeof *c);
+    if (!c) return RP__OOM("a capture");
+    c->stream = rp__stream_retain(s);
+    c->pool = rp__pool_retain(pool);
+    c->mode = mode;
+    c->thread = pthread_self();
+    enter(c, s);
+    rp_status status = s->device->ops->capture_begin(s->device, s, mode);
+    if (status != RP_OK) {
+        leave(s);
+        rp_pool_release(pool);
+        rp_stream_release(s);
+        rp__free(c);
+        return status;
+    }
+    rp__lock(&lock);
+    c->next = captures;
+    captures = c;
+    atomic_fetch_add(&active, 1);
+    rp__unlock(&lock);
+    return RP_OK;
+}
+
+rp_status rp__capture_join(rp__capture *c, rp_stream *s) {
+    if (s->is_default) return rp__fail(RP_ERROR_CAPTURE, "the default stream cannot wait for an event of a capture");
+    if (s->capture == c) return RP_OK;
+    if (s->capture) return rp__fail(RP_ERROR_CAPTURE, "a stream of one capture cannot wait for an event of another");
+    if (!RP__GROW(&c->forked, &c->forked_capacity, c->n_forked + 1)) return RP__OOM("the streams of a capture");
+    c->forked[c->n_forked++] = rp__stream_retain(s);
+    enter(c, s);
+    return RP_OK;
+}
+
+static void random_free(rp__capture_random *random, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        rp__block_free(random[i].generator->device, random[i].block);
+        rp_generator_release(random[i].generator);
+    }
+    rp__free(random);
+}
+
+rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random **random, size_t *n_random) {
+    *graph = NULL;
+    *random = NULL;
+    *n_random = 0;
+    rp__capture *c = s->capture;
+    if (!c) return rp__fail(RP_ERROR_STATE, "the stream is not capturing");
+    if (c->stream != s) return rp__fail(RP_ERROR_CAPTURE, "a capture ends on the stream that began it");
+    if (c->mode != RP_CAPTURE_RELAXED && !pthread_equal(c->thread, pthread_self()))
+        return rp__fail(RP_ERROR_CAPTURE, "a capture that is not relaxed ends in the thread that began it");
+    rp__device *d = s->device;
+    rp_status status = d->ops->capture_end(d, s, graph);
+    rp__lock(&lock);
+    for (rp__capture **link = &captures; *link; link = &(*link)->next) {
+        if (*link == c) {
+            *link = c->next;
+            break;
+        }
+    }
+    atomic_fetch_sub(&active, 1);
+    rp__unlock(&lock);
+    if (status == RP_OK && c->invalid) status = rp__fail(RP_ERROR_CAPTURE, "the capture is invalid: %s", c->why);
+    for (size_t i = 0; i < c->n_forked; i++) {
+        leave(c->forked[i]);
+        rp_stream_release(c->forked[i]);
+    }
+    rp__free(c->forked);
+    leave(s);
+    rp_pool_release(c->pool);
+    if (status == RP_OK) {
+        *random = c->random;
+        *n_random = c->n_random;
+    } else {
+        random_free(c->random, c->n_random);
+        if (*graph) d->ops->graph_free(*graph);
+        *graph = NULL;
+    }
+    rp__free(c);
+    rp_stream_release(s);
+    return status;
+}
+
+rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out) {
+    rp__capture_random *r = NULL;
+    for (size_t i = 0; i < c->n_random && !r; i++) {
+        if (c->random[i].generator == g) r = &c->random[i];
+    }
+    if (!r) {
+        rp__block *block;
+        if (!RP__GROW(&c->random, &c->random_capacity, c->n_random + 1)) return RP__OOM("the generators of a capture");
+        /* Of the default stream: outside the pool, for it outlives what the graph frees inside. */
+        RP_TRY(rp__block_alloc(g->device, g->device->default_stream, 2 * sizeof(uint64_t), &block));
+        r = &c->random[c->n_random++];
+        *r = (rp__capture_random){.generator = rp__generator_retain(g), .state = block->data, .block = block};
+    }
+    *out = (rp__random_draw){r->state, 0, r->used};
+    r->used += counters;
+    return RP_OK;
+}

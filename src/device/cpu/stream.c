@@ -1,0 +1,426 @@
+/* Streams and events of the CPU. The default stream runs inline. Another stream is a queue whose items run when somebody waits
+   for it or asks: which queue goes on next is drawn from a seed (REPRISE_STREAM_SEED), so that an order that only an event
+   would guarantee is broken sooner or later. REPRISE_STREAM_SEED=0 runs just what is needed. One lock holds for all queues,
+   also while items run; it is recursive because a kernel may be a user's function that calls the library. */
+#include "device/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/alloc.h"
+
+/* One recording of an event: what waits for it keeps it. */
+typedef struct record {
+    uint32_t refs; /* under the lock */
+    bool done;
+    struct timespec time;
+    struct queue *queue; /* where it waits to happen; NULL when done */
+} record;
+
+typedef struct event {
+    record *last; /* NULL: not recorded, or recorded in a capture */
+    rp__cpu_mark mark;
+} event;
+
+typedef enum item_kind { ITEM_LAUNCH, ITEM_COPY, ITEM_RECORD, ITEM_WAIT, ITEM_GRAPH } item_kind;
+
+typedef struct item {
+    struct item *next;
+    item_kind kind;
+    union {
+        rp__launch *launch; /* owned */
+        struct {
+            void *dst;
+            size_t bytes;
+        } copy;         /* the bytes follow the item */
+        record *record; /* counted */
+        rp__devgraph *graph;
+    } what;
+} item;
+
+typedef struct queue {
+    item *head, *tail;
+    struct queue *next, *prev; /* all queues */
+} queue;
+
+static rp__mutex lock;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static queue *queues;
+static uint64_t random_state;
+static bool running; /* under the lock: an item runs, so a nested wait must not run others */
+
+static void start(void) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    const char *seed = getenv("REPRISE_STREAM_SEED");
+    random_state = seed ? strtoull(seed, NULL, 0) : 1;
+}
+
+static void enter(void) {
+    pthread_once(&once, start);
+    rp__lock(&lock);
+}
+
+static void leave(void) { rp__unlock(&lock); }
+
+uint64_t rp__cpu_random(void) {
+    enter();
+    uint64_t value = 0;
+    if (random_state) {
+        random_state += UINT64_C(0x9e3779b97f4a7c15);
+        random_state += random_state == 0;
+        value = rp__hash_mix(random_state, 0);
+    }
+    leave();
+    return value;
+}
+
+/* ---- running; all under the lock */
+
+static void record_release(record *r) {
+    if (r && --r->refs == 0) rp__free(r);
+}
+
+static void record_happen(record *r) {
+    clock_gettime(CLOCK_MONOTONIC, &r->time);
+    r->done = true;
+    r->queue = NULL;
+}
+
+static bool blocked(const queue *q) { return q->head->kind == ITEM_WAIT && !q->head->what.record->done; }
+
+static rp_status run_head(queue *q) {
+    item *i = q->head;
+    rp_status status = RP_OK;
+    q->head = i->next;
+    if (!q->head) q->tail = NULL;
+    running = true;
+    switch (i->kind) {
+    case ITEM_LAUNCH: {
+        rp__site_frame outer = rp__site_enter((rp__site_frame){i->what.launch->site, i->what.launch->op});
+        status = rp__cpu_run(i->what.launch);
+        rp__site_pop(outer);
+        rp__launch_free(i->what.launch, false);
+        break;
+    }
+    case ITEM_COPY: memcpy(i->what.copy.dst, i + 1, i->what.copy.bytes); break;
+    case ITEM_RECORD:
+        record_happen(i->what.record);
+        record_release(i->what.record);
+        break;
+    case ITEM_WAIT: record_release(i->what.record); break;
+    case ITEM_GRAPH: status = rp__cpu_graph_run_queued(i->what.graph); break;
+    }
+    running = false;
+    rp__free(i);
+    return status;
+}
+
+/* One item that brings q on, or by chance one of another queue. q is not empty. */
+static rp_status step(queue *q) {
+    while (blocked(q)) /* what it waits for was put into its queue earlier: this ends */
+        q = q->head->what.record->queue;
+    uint64_t chance = rp__cpu_random();
+    if (chance & 1) {
+        size_t n = 0;
+        for (queue *other = queues; other; other = other->next) n += other->head && !blocked(other);
+        size_t k = (size_t)((chance >> 1) % n); /* n >= 1: q itself */
+        for (queue *other = queues; other; other = other->next) {
+            if (other->head && !blocked(other) && k-- == 0) {
+                q = other;
+                break;
+            }
+        }
+    }
+    return run_head(q);
+}
+
+static rp_status drain(queue *q) {
+    rp_status status = RP_OK;
+    while (!running && q->head) {
+        rp_status one = step(q);
+        status = status == RP_OK ? one : status;
+    }
+    return status;
+}
+
+static rp_status reach(record *r) {
+    rp_status status = RP_OK;
+    r->refs++;
+    while (!running && !r->done) {
+        rp_status one = step(r->queue);
+        status = status == RP_OK ? one : status;
+    }
+    record_release(r);
+    return status;
+}
+
+static item *item_new(item_kind kind, size_t extra) {
+    item *i = extra <= SIZE_MAX - sizeof *i ? rp__alloc(sizeof *i + extra) : NULL;
+    if (!i) {
+        RP__OOM("an entry of a stream's queue");
+        return NULL;
+    }
+    i->kind = kind;
+    i->next = NULL;
+    return i;
+}
+
+static void push(queue *q, item *i) {
+    if (q->tail)
+        q->tail->next = i;
+    else
+        q->head = i;
+    q->tail = i;
+}
+
+/* ---- streams */
+
+rp_status rp__cpu_stream_create(rp__device *d, rp_stream *s) {
+    (void)d;
+    if (s->is_default) return RP_OK;
+    queue *q = rp__calloc(1, sizeof *q);
+    if (!q) return RP__OOM("a stream's queue");
+    s->native = q;
+    enter();
+    q->next = queues;
+    if (q->next) q->next->prev = q;
+    queues = q;
+    leave();
+    return RP_OK;
+}
+
+void rp__cpu_stream_destroy(rp__device *d, rp_stream *s) {
+    (void)d;
+    queue *q = s->native;
+    if (!q) return;
+    enter();
+    drain(q);
+    if (q->prev)
+        q->prev->next = q->next;
+    else
+        queues = q->next;
+    if (q->next) q->next->prev = q->prev;
+    leave();
+    rp__free(q);
+}
+
+rp_status rp__cpu_stream_synchronize(rp__device *d, rp_stream *s) {
+    (void)d;
+    if (s->is_default) return RP_OK;
+    enter();
+    rp_status status = drain(s->native);
+    leave();
+    return status;
+}
+
+bool rp__cpu_stream_query(rp__device *d, rp_stream *s) {
+    (void)d;
+    if (s->is_default) return true;
+    queue *q = s->native;
+    enter();
+    bool done = !q->head;
+    if (!done && !running) {
+        step(q); /* asking makes some progress, so that a program that polls ends */
+        done = !q->head;
+    }
+    leave();
+    return done;
+}
+
+rp_status rp__cpu_synchronize(rp__device *d) {
+    (void)d;
+    rp_status status = RP_OK;
+    enter();
+    for (queue *q = queues; q; q = q->next) {
+        rp_status one = drain(q);
+        status = status == RP_OK ? one : status;
+    }
+    leave();
+    return status;
+}
+
+rp_status rp__cpu_launch(rp__device *d, rp_stream *s, const rp__launch *l) {
+    (void)d;
+    if (s->is_default) return rp__cpu_run(l);
+    if (s->capture) return rp__cpu_capture_launch(s, l);
+    item *i = item_new(ITEM_LAUNCH, 0);
+    if (!i) return RP_ERROR_OUT_OF_MEMORY;
+    i->what.launch = rp__launch_copy(l, false); /* memory is the caller's to keep in stream order, as on a GPU */
+    if (!i->what.launch) {
+        rp__free(i);
+        return RP_ERROR_OUT_OF_MEMORY;
+    }
+    enter();
+    push(s->native, i);
+    leave();
+    return RP_OK;
+}
+
+rp_status rp__cpu_enqueue_copy(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes) {
+    (void)d;
+    if (s->capture)
+        return rp__fail(RP_ERROR_CAPTURE, "copying data from the host is not permitted while its stream is capturing");
+    item *i = item_new(ITEM_COPY, bytes);
+    if (!i) return RP_ERROR_OUT_OF_MEMORY;
+    i->what.copy.dst = dst;
+    i->what.copy.bytes = bytes;
+    memcpy(i + 1, host, bytes);
+    enter();
+    push(s->native, i);
+    leave();
+    return RP_OK;
+}
+
+rp_status rp__cpu_enqueue_graph(rp_stream *s, rp__devgraph *g) {
+    item *i = item_new(ITEM_GRAPH, 0);
+    if (!i) return RP_ERROR_OUT_OF_MEMORY;
+    i->what.graph = g;
+    enter();
+    push(s->native, i);
+    leave();
+    return RP_OK;
+}
+
+static bool has_graph(const queue *q, const rp__devgraph *g) {
+    for (const item *i = q->head; i; i = i->next) {
+        if (i->kind == ITEM_GRAPH && i->what.graph == g) return true;
+    }
+    return false;
+}
+
+void rp__cpu_graph_drain(rp__devgraph *g) {
+    enter();
+    for (queue *q = queues; q; q = q->next) {
+        while (!running && has_graph(q, g)) step(q);
+    }
+    leave();
+}
+
+/* ---- events */
+
+rp_status rp__cpu_event_create(rp__device *d, rp_event *e) {
+    (void)d;
+    e->native = rp__calloc(1, sizeof(event));
+    return e->native ? RP_OK : RP__OOM("an event");
+}
+
+void rp__cpu_event_destroy(rp__device *d, rp_event *e) {
+    (void)d;
+    event *own = e->native;
+    enter();
+    record_release(own->last);
+    leave();
+    rp__free(own->mark.frontier.nodes);
+    rp__free(own);
+}
+
+rp_status rp__cpu_event_record(rp__device *d, rp_event *e, rp_stream *s) {
+    (void)d;
+    event *own = e->native;
+    rp_status status = RP_OK;
+    record *r = NULL;
+    item *i = NULL;
+    if (s->capture) {
+        enter();
+        status = rp__cpu_capture_mark(s, &own->mark);
+        if (status == RP_OK) {
+            record_release(own->last);
+            own->last = NULL;
+        }
+        leave();
+        return status;
+    }
+    r = rp__calloc(1, sizeof *r);
+    if (!r) return RP__OOM("the recording of an event");
+    r->refs = 1;
+    if (!s->is_default && !(i = item_new(ITEM_RECORD, 0))) {
+        rp__free(r);
+        return RP_ERROR_OUT_OF_MEMORY;
+    }
+    enter();
+    own->mark.capture = 0;
+    record_release(own->last);
+    own->last = r;
+    if (i) {
+        r->refs++;
+        r->queue = s->native;
+        i->what.record = r;
+        push(s->native, i);
+    } else {
+        record_happen(r);
+    }
+    leave();
+    return RP_OK;
+}
+
+static rp_status captured(const event *own) {
+    return own->mark.capture ? rp__fail(RP_ERROR_CAPTURE, "an event recorded in a capture has no state to ask for")
+                             : RP_OK;
+}
+
+rp_status rp__cpu_event_synchronize(rp__device *d, rp_event *e) {
+    (void)d;
+    event *own = e->native;
+    RP_TRY(captured(own));
+    enter();
+    rp_status status = own->last ? reach(own->last) : RP_OK;
+    leave();
+    return status;
+}
+
+bool rp__cpu_event_query(rp__device *d, rp_event *e) {
+    (void)d;
+    event *own = e->native;
+    if (captured(own) != RP_OK) return false;
+    enter();
+    bool done = !own->last || own->last->done;
+    if (!done && !running) {
+        step(own->last->queue);
+        done = own->last->done;
+    }
+    leave();
+    return done;
+}
+
+double rp__cpu_event_elapsed_ms(rp__device *d, rp_event *start_event, rp_event *end_event) {
+    (void)d;
+    event *a = start_event->native, *b = end_event->native;
+    if (captured(a) != RP_OK || captured(b) != RP_OK) return -1;
+    enter();
+    double ms = -1;
+    if (a->last && b->last && a->last->done && b->last->done)
+        ms = (double)(b->last->time.tv_sec - a->last->time.tv_sec) * 1e3 +
+             (double)(b->last->time.tv_nsec - a->last->time.tv_nsec) * 1e-6;
+    else
+        rp__fail(RP_ERROR_STATE, "event_elapsed_ms: an event has not happened yet: synchronise it first");
+    leave();
+    return ms;
+}
+
+rp_status rp__cpu_stream_wait_event(rp__device *d, rp_stream *s, rp_event *e) {
+    (void)d;
+    event *own = e->native;
+    if (own->mark.capture) return rp__cpu_capture_wait(s, &own->mark);
+    if (s->capture) return rp__cpu_capture_outsider(s);
+    item *i = s->is_default ? NULL : item_new(ITEM_WAIT, 0);
+    if (!s->is_default && !i) return RP_ERROR_OUT_OF_MEMORY;
+    rp_status status = RP_OK;
+    enter();
+    record *r = own->last;
+    if (!r || r->done) {
+        rp__free(i);
+    } else if (!i) {
+        status = reach(r); /* the default stream runs inline: so must what it waits for */
+    } else {
+        r->refs++;
+        i->what.record = r;
+        push(s->native, i);
+    }
+    leave();
+    return status;
+}

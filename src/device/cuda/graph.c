@@ -1,0 +1,317 @@
+/* Device graphs on CUDA: explicit ones, built node by node from launch records, and captured ones, whose nodes are read back
+ * after each launch of ours. Both end in one table of nodes, so that both can be re-pointed. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "device/capture.h"
+#include "device/cuda/cuda.h"
+
+typedef struct node {
+    rp__launch
+        *launch; /* a copy; words are what the next launch uses. NULL: foreign node, or copies and fills of a capture */
+    CUgraphNode *exits; /* what a successor depends on: one for a kernel, the frontier of a captured library call */
+    size_t n_exits;
+} node;
+
+struct rp__devgraph {
+    rp__device *device;
+    CUgraph graph;
+    CUgraphExec exec;
+    node *nodes;
+    size_t n_nodes, capacity;
+};
+
+static rp__cuda *state(const rp__devgraph *g) { return rp__cuda_of(g->device); }
+
+static rp__devgraph *graph_struct(rp__device *d) {
+    rp__devgraph *g = rp__calloc(1, sizeof *g);
+    if (g)
+        g->device = d;
+    else
+        (void)RP__OOM("CUDA graph");
+    return g;
+}
+
+rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out) {
+    *out = NULL;
+    RP_TRY(rp__cuda_enter(d));
+    rp__devgraph *g = graph_struct(d);
+    if (!g) return RP_ERROR_OUT_OF_MEMORY;
+    rp_status status = RP__CU(d, cuGraphCreate(&g->graph, 0));
+    if (status != RP_OK) {
+        rp__free(g);
+        return status;
+    }
+    *out = g;
+    return RP_OK;
+}
+
+void rp__cuda_graph_free(rp__devgraph *g) {
+    if (!g) return;
+    rp__cuda *c = state(g);
+    if (!atomic_load(&g->device->lost) && c->ctx && c->cu->cuCtxSetCurrent(c->ctx) == CUDA_SUCCESS) {
+        if (g->exec) (void)c->cu->cuGraphExecDestroy(g->exec);
+        if (g->graph) (void)c->cu->cuGraphDestroy(g->graph);
+    }
+    for (size_t k = 0; k < g->n_nodes; k++) {
+        if (g->nodes[k].launch) rp__launch_free(g->nodes[k].launch, true);
+        rp__free(g->nodes[k].exits);
+    }
+    rp__free(g->nodes);
+    rp__free(g);
+}
+
+size_t rp__cuda_graph_nodes(const rp__devgraph *g) { return g->n_nodes; }
+
+const rp__launch *rp__cuda_graph_node(const rp__devgraph *g, uint32_t k) {
+    return k < g->n_nodes ? g->nodes[k].launch : NULL;
+}
+
+/* A table entry with copies of launch and exits. */
+static rp_status table_add(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *exits, size_t n_exits) {
+    if (!RP__GROW(&g->nodes, &g->capacity, g->n_nodes + 1)) return RP__OOM("nodes of a CUDA graph");
+    node *n = &g->nodes[g->n_nodes];
+    memset(n, 0, sizeof *n);
+    n->exits = rp__alloc((n_exits ? n_exits : 1) * sizeof *exits);
+    n->launch = rp__launch_copy(launch, true);
+    if (!n->exits || !n->launch) {
+        rp__free(n->exits);
+        if (n->launch) rp__launch_free(n->launch, true);
+        return RP__OOM("a node of a CUDA graph");
+    }
+    if (n_exits) memcpy(n->exits, exits, n_exits * sizeof *exits);
+    n->n_exits = n_exits;
+    g->n_nodes++;
+    return RP_OK;
+}
+
+/* Kernel parameters from a launch: pointers into `params`, which must outlive the call. */
+static rp_status kernel_params(const rp__launch *l, void *params[64], CUDA_KERNEL_NODE_PARAMS *out) {
+    union {
+        const uint64_t *words;
+        void *param;
+    } at = {.words = l->words};
+    params[0] = at.param;
+    if (l->kernel->kind == RP__KERNEL_CUDA_USER) {
+        if (l->n_words > 64)
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a CUDA kernel of a user's op takes at most 64 parameters",
+                            l->op);
+        for (uint32_t w = 0; w < l->n_words; w++) {
+            at.words = &l->words[w];
+            params[w] = at.param;
+        }
+    }
+    memset(out, 0, sizeof *out);
+    out->func = l->kernel->function;
+    out->gridDimX = l->grid[0];
+    out->gridDimY = l->grid[1];
+    out->gridDimZ = l->grid[2];
+    out->blockDimX = l->block[0];
+    out->blockDimY = l->block[1];
+    out->blockDimZ = l->block[2];
+    out->sharedMemBytes = l->shared_bytes;
+    out->kernelParams = params;
+    return RP_OK;
+}
+
+/* The dependencies of a new node as driver nodes; an edge is programmatic when both ends are our kernels: all of them wait
+ * for their predecessors before they touch memory (cuda-frontier: rules of programmatic dependent launch). */
+static rp_status dependencies(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                              CUgraphNode **nodes, CUgraphEdgeData **edges, size_t *n) {
+    bool ours = launch->kernel->kind == RP__KERNEL_CUDA && state(g)->programmatic;
+    size_t total = 0;
+    *n = 0;
+    for (size_t k = 0; k < n_deps; k++) {
+        if (deps[k] >= g->n_nodes)
+            return rp__fail(RP_ERROR_INTERNAL, "%s: dependency %u of a graph of %zu nodes", launch->op,
+                            (unsigned)deps[k], g->n_nodes);
+        total += g->nodes[deps[k]].n_exits;
+    }
+    *nodes = rp__alloc((total ? total : 1) * sizeof **nodes);
+    *edges = rp__calloc(total ? total : 1, sizeof **edges);
+    if (!*nodes || !*edges) return RP__OOM("dependencies of a CUDA graph node");
+    for (size_t k = 0; k < n_deps; k++) {
+        const node *from = &g->nodes[deps[k]];
+        bool both = ours && from->launch && from->launch->kernel->kind == RP__KERNEL_CUDA;
+        for (size_t x = 0; x < from->n_exits; x++, ++*n) {
+            (*nodes)[*n] = from->exits[x];
+            if (both) {
+                (*edges)[*n].from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
+                (*edges)[*n].type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+            }
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status add_kernel(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *deps,
+                            const CUgraphEdgeData *edges, size_t n) {
+    rp__device *d = g->device;
+    const rp__libcuda *cu = state(g)->cu;
+    void *params[64];
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    CUgraphNode made = NULL;
+    RP_TRY(kernel_params(launch, params, &kernel));
+    if (state(g)->programmatic) {
+        CUgraphNodeParams p;
+        memset(&p, 0, sizeof p);
+        p.type = CU_GRAPH_NODE_TYPE_KERNEL;
+        p.kernel.func = kernel.func;
+        p.kernel.gridDimX = kernel.gridDimX;
+        p.kernel.gridDimY = kernel.gridDimY;
+        p.kernel.gridDimZ = kernel.gridDimZ;
+        p.kernel.blockDimX = kernel.blockDimX;
+        p.kernel.blockDimY = kernel.blockDimY;
+        p.kernel.blockDimZ = kernel.blockDimZ;
+        p.kernel.sharedMemBytes = kernel.sharedMemBytes;
+        p.kernel.kernelParams = params;
+        RP_TRY(
+            rp__cuda_status(d, cu->cuGraphAddNode(&made, g->graph, deps, n ? edges : NULL, n, &p), "cuGraphAddNode"));
+    } else {
+        RP_TRY(RP__CU(d, cuGraphAddKernelNode(&made, g->graph, deps, n, &kernel)));
+    }
+    return table_add(g, launch, &made, 1);
+}
+
+/* A library call is captured into the graph behind its dependencies. */
+static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *deps, size_t n) {
+    rp__device *d = g->device;
+    rp__cuda *c = state(g);
+    if (!c->cu->cuStreamBeginCaptureToGraph || !c->cu->cuStreamGetCaptureInfo)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "%s: library calls in graphs need a CUDA driver of 12.3 or later",
+                        launch->op);
+    rp__lock(&c->lock);
+    if (!c->side_stream) c->side_stream = rp_stream_new(d->id);
+    rp_stream *side = c->side_stream;
+    rp__unlock(&c->lock);
+    if (!side || !side->native) return rp__fail(RP_ERROR_DRIVER, "%s: no side stream for captures", launch->op);
+    RP_TRY(RP__CU(
+        d, cuStreamBeginCaptureToGraph(side->native, g->graph, deps, NULL, n, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)));
+    rp_status status = launch->kernel->enqueue(launch->kernel, side, launch);
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph same = NULL;
+    const CUgraphNode *exits = NULL;
+    const CUgraphEdgeData *edges = NULL;
+    size_t n_exits = 0;
+    if (status == RP_OK)
+        status = rp__cuda_status(
+            d, c->cu->cuStreamGetCaptureInfo(side->native, &capturing, &id, &same, &exits, &edges, &n_exits),
+            "cuStreamGetCaptureInfo");
+    if (status == RP_OK) status = table_add(g, launch, exits, n_exits);
+    CUresult ended = c->cu->cuStreamEndCapture(side->native, &same);
+    return status != RP_OK ? status : rp__cuda_status(d, ended, "cuStreamEndCapture");
+}
+
+rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
+                             uint32_t *out) {
+    CUgraphNode *nodes = NULL;
+    CUgraphEdgeData *edges = NULL;
+    size_t n = 0;
+    RP_TRY(rp__cuda_enter(g->device));
+    rp_status status = dependencies(g, launch, deps, n_deps, &nodes, &edges, &n);
+    if (status == RP_OK)
+        status = launch->kernel->kind == RP__KERNEL_CUDA_LIBRARY ? add_library(g, launch, nodes, n)
+                                                                 : add_kernel(g, launch, nodes, edges, n);
+    rp__free(nodes);
+    rp__free(edges);
+    if (status == RP_OK && out) *out = (uint32_t)(g->n_nodes - 1);
+    return status;
+}
+
+rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
+    rp__device *d = g->device;
+    RP_TRY(rp__cuda_enter(d));
+    if (g->exec) {
+        CUgraphExec old = g->exec;
+        g->exec = NULL;
+        RP_TRY(RP__CU(d, cuGraphExecDestroy(old)));
+    }
+    CUDA_GRAPH_INSTANTIATE_PARAMS p;
+    memset(&p, 0, sizeof p);
+    if (upload_on) {
+        p.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+        p.hUploadStream = upload_on->native;
+    }
+    CUstreamCaptureMode mode = rp__cuda_relax(d);
+    rp_status status = RP__CU(d, cuGraphInstantiateWithParams(&g->exec, g->graph, &p));
+    rp__cuda_unrelax(d, mode);
+    if (status == RP_OK && p.result_out != CUDA_GRAPH_INSTANTIATE_SUCCESS)
+        status = rp__fail(RP_ERROR_DRIVER, "cuGraphInstantiateWithParams on cuda:%d: result %d", (int)d->id.index,
+                          (int)p.result_out);
+    return status;
+}
+
+rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s) {
+    RP_TRY(rp__cuda_enter(g->device));
+    if (RP__UNLIKELY(!g->exec)) return rp__fail(RP_ERROR_STATE, "a CUDA graph is launched before it was instantiated");
+    return rp__cuda_status(g->device, state(g)->cu->cuGraphLaunch(g->exec, s->native), "cuGraphLaunch");
+}
+
+rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *words) {
+    rp__device *d = g->device;
+    RP_TRY(rp__cuda_enter(d));
+    if (k >= g->n_nodes || !g->nodes[k].launch || g->nodes[k].launch->kernel->kind == RP__KERNEL_CUDA_LIBRARY)
+        return rp__fail(RP_ERROR_INTERNAL, "node %u of a CUDA graph cannot be re-pointed", (unsigned)k);
+    rp__launch *l = g->nodes[k].launch;
+    union {
+        const uint64_t *in;
+        uint64_t *out;
+    } own = {.in = l->words}; /* the copy is ours to change */
+    void *params[64];
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    memcpy(own.out, words, l->n_words * sizeof *words);
+    RP_TRY(kernel_params(l, params, &kernel));
+    if (g->exec) return RP__CU(d, cuGraphExecKernelNodeSetParams(g->exec, g->nodes[k].exits[0], &kernel));
+    return RP__CU(d, cuGraphKernelNodeSetParams(g->nodes[k].exits[0], &kernel));
+}
+
+/* ---- capture ---- */
+
+rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mode) {
+    static const CUstreamCaptureMode modes[] = {[RP_CAPTURE_THREAD_LOCAL] = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                                                [RP_CAPTURE_GLOBAL] = CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                                [RP_CAPTURE_RELAXED] = CU_STREAM_CAPTURE_MODE_RELAXED};
+    RP_TRY(rp__cuda_enter(d));
+    rp__devgraph *g = graph_struct(d);
+    if (!g) return RP_ERROR_OUT_OF_MEMORY;
+    rp_status status = RP__CU(d, cuStreamBeginCapture(s->native, modes[mode]));
+    if (status != RP_OK) {
+        rp__free(g);
+        return status;
+    }
+    s->capture->native = g;
+    return RP_OK;
+}
+
+rp_status rp__cuda_capture_note(rp__device *d, rp_stream *s, const rp__launch *launch) {
+    rp__cuda *c = rp__cuda_of(d);
+    rp__devgraph *g = s->capture->native;
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    const CUgraphNode *last = NULL;
+    const CUgraphEdgeData *edges = NULL;
+    size_t n = 0;
+    if (!c->cu->cuStreamGetCaptureInfo) /* before 12.3 the graph works but its nodes stay where they point */
+        return RP_OK;
+    RP_TRY(rp__cuda_status(d, c->cu->cuStreamGetCaptureInfo(s->native, &capturing, &id, &graph, &last, &edges, &n),
+                           "cuStreamGetCaptureInfo"));
+    return table_add(g, launch, last, n);
+}
+
+rp_status rp__cuda_capture_end(rp__device *d, rp_stream *s, rp__devgraph **out) {
+    rp__devgraph *g = s->capture->native;
+    s->capture->native = NULL;
+    *out = NULL;
+    rp_status status = rp__cuda_enter(d);
+    if (status == RP_OK) status = RP__CU(d, cuStreamEndCapture(s->native, &g->graph));
+    if (status == RP_OK && !g->graph) status = rp__fail(RP_ERROR_CAPTURE, "the capture gave no graph");
+    if (status != RP_OK) {
+        rp__cuda_graph_free(g);
+        return status;
+    }
+    *out = g;
+    return RP_OK;
+}

@@ -1,0 +1,355 @@
+/* The registry of devices, and the public face of streams and events: argument checks, counts, and the thread's defaults.
+   What a device does lies behind its ops; nothing here knows which device it is. */
+#include "device/device.h"
+
+#include <stdio.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "device/allocator.h"
+#include "device/capture.h"
+#include "device/error_record.h"
+#include "device/generator.h"
+
+#if defined(__ELF__)
+#define RP__TLS _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define RP__TLS _Thread_local
+#endif
+
+static struct {
+    rp__mutex lock;
+    atomic_bool cpu_open;
+    bool cuda_asked;
+    rp__device *cuda; /* array of n_cuda */
+    size_t n_cuda;
+    const char *cuda_why;
+    atomic_bool cuda_open[RP__DEVICE_SLOTS - 1];
+} registry = {.lock = RP__MUTEX_INIT};
+
+rp_device rp_cpu(void) { return (rp_device){RP_DEVICE_CPU, 0}; }
+rp_device rp_cuda(int index) { return (rp_device){RP_DEVICE_CUDA, index}; }
+
+const char *rp__device_text(rp_device id, char buf[24]) {
+    if (id.type == RP_DEVICE_CPU)
+        snprintf(buf, 24, "cpu");
+    else
+        snprintf(buf, 24, "cuda:%d", (int)id.index);
+    return buf;
+}
+
+rp_status rp__device_open(rp__device *d) {
+    d->default_stream = rp__calloc(1, sizeof *d->default_stream);
+    if (!d->default_stream) return RP__OOM("a device's default stream");
+    rp_stream *s = d->default_stream;
+    atomic_init(&s->refs, 1);
+    s->device = d;
+    s->is_default = true;
+    rp_status status = d->ops->stream_create(d, s);
+    if (status != RP_OK) {
+        rp__free(s);
+        d->default_stream = NULL;
+        return status;
+    }
+    RP_TRY_GOTO(status, undo, rp__allocator_new(d, &d->allocator));
+    RP_TRY_GOTO(status, undo, rp__generator_open(d, &d->generator));
+    rp__log(RP__LOG_DEVICE, "opened %s", d->label);
+    return RP_OK;
+undo:
+    rp__allocator_free(d->allocator);
+    d->allocator = NULL;
+    d->ops->stream_destroy(d, s);
+    rp__free(s);
+    d->default_stream = NULL;
+    return status;
+}
+
+/* Absent while no file of src/device/cuda/ is part of the library. */
+
+static void ask_for_cuda(void) { /* under the lock */
+    if (registry.cuda_asked) return;
+    registry.cuda_asked = true;
+    registry.cuda_why = "this build has no CUDA devices";
+    rp__error_state state;
+    rp__error_save(&state);
+    registry.cuda_why = NULL;
+    if (rp__cuda_devices(&registry.cuda, &registry.n_cuda, &registry.cuda_why) != RP_OK) registry.n_cuda = 0;
+    if (registry.n_cuda > RP__DEVICE_SLOTS - 1) registry.n_cuda = RP__DEVICE_SLOTS - 1;
+    if (registry.n_cuda == 0)
+        rp__log(RP__LOG_DEVICE, "no CUDA device: %s", registry.cuda_why ? registry.cuda_why : rp_error_message());
+    rp_error_take();
+    rp__error_restore(&state);
+}
+
+static rp__device *open_once(rp__device *d, atomic_bool *open) {
+    if (RP__LIKELY(atomic_load_explicit(open, memory_order_acquire))) return d;
+    rp__lock(&registry.lock);
+    bool is_open = atomic_load_explicit(open, memory_order_relaxed);
+    if (!is_open && rp__device_open(d) == RP_OK) {
+        atomic_store_explicit(open, true, memory_order_release);
+        is_open = true;
+    }
+    rp__unlock(&registry.lock);
+    return is_open ? d : NULL;
+}
+
+rp__device *rp__device_get(rp_device id) {
+    if (id.type == RP_DEVICE_CPU && id.index == 0) return open_once(&rp__cpu_device, &registry.cpu_open);
+    char text[24];
+    if (id.type == RP_DEVICE_CPU) {
+        rp__fail(RP_ERROR_DEVICE, "there is one CPU device: its index is 0, not %d", (int)id.index);
+        return NULL;
+    }
+    if (id.type != RP_DEVICE_CUDA || id.index < 0) {
+        rp__fail(RP_ERROR_DEVICE, "no such device: type %d, index %d", (int)id.type, (int)id.index);
+        return NULL;
+    }
+    rp__lock(&registry.lock);
+    ask_for_cuda();
+    size_t n = registry.n_cuda;
+    rp__unlock(&registry.lock);
+    if ((size_t)id.index >= n) {
+        if (n)
+            rp__fail(RP_ERROR_DEVICE, "%s does not exist: this machine has %zu CUDA device%s",
+                     rp__device_text(id, text), n, n == 1 ? "" : "s");
+        else
+            rp__fail(RP_ERROR_UNAVAILABLE, "%s is not available: %s", rp__device_text(id, text),
+                     registry.cuda_why ? registry.cuda_why : "no CUDA device was found");
+        return NULL;
+    }
+    return open_once(&registry.cuda[id.index], &registry.cuda_open[id.index]);
+}
+
+rp__device *rp__device_next_open(rp__device *d) {
+    rp__lock(&registry.lock);
+    size_t from = !d || d == &rp__cpu_device ? 0 : (size_t)(d - registry.cuda) + 1;
+    rp__device *found = NULL;
+    if (!d && atomic_load(&registry.cpu_open)) found = &rp__cpu_device;
+    for (size_t i = from; !found && i < registry.n_cuda; i++) {
+        if (atomic_load(&registry.cuda_open[i])) found = &registry.cuda[i];
+    }
+    rp__unlock(&registry.lock);
+    return found;
+}
+
+int rp_device_count(rp_device_type type) {
+    if (type == RP_DEVICE_CPU) return 1;
+    if (type != RP_DEVICE_CUDA) return 0;
+    rp__lock(&registry.lock);
+    ask_for_cuda();
+    int n = (int)registry.n_cuda;
+    rp__unlock(&registry.lock);
+    return n;
+}
+
+bool rp_device_available(rp_device device) { return device.index >= 0 && device.index < rp_device_count(device.type); }
+
+/* ---- what belongs to a thread */
+
+static RP__TLS rp_device default_device; /* zero is the CPU */
+static RP__TLS rp_stream *current_cpu;   /* retained; NULL: the default stream */
+static _Thread_local rp_stream *current_cuda[RP__DEVICE_SLOTS - 1];
+static pthread_key_t exit_key;
+static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
+static bool exit_key_made;
+
+static void release_current(void *unused) {
+    (void)unused;
+    rp_stream *s = current_cpu;
+    current_cpu = NULL;
+    rp_stream_release(s);
+    for (size_t i = 0; i < RP__DEVICE_SLOTS - 1; i++) {
+        s = current_cuda[i];
+        current_cuda[i] = NULL;
+        rp_stream_release(s);
+    }
+}
+
+static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, release_current) == 0; }
+
+rp_status rp_set_default_device(rp_device device) {
+    if (!rp__device_get(device)) return rp_error_status();
+    default_device = device;
+    return RP_OK;
+}
+
+rp_device rp_default_device(void) { return default_device; }
+
+rp_stream *rp__current_stream(rp__device *d) {
+    rp_stream *s = d->slot == 0 ? current_cpu : current_cuda[d->slot - 1];
+    return s ? s : d->default_stream;
+}
+
+/* ---- streams */
+
+static rp_stream error_stream; /* what rp_stream_new returns on failure: no device */
+static rp_event error_event;
+
+static rp_status stream_check(const rp_stream *s) {
+    if (!s) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream is NULL");
+    return s->device ? RP_OK
+                     : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream was not made (see the error of rp_stream_new)");
+}
+
+static rp_status event_check(const rp_event *e) {
+    if (!e) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event is NULL");
+    return e->device ? RP_OK
+                     : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event was not made (see the error of rp_event_new)");
+}
+
+static rp_status same_device(const rp__device *a, const rp__device *b, const char *what) {
+    char x[24], y[24];
+    if (a == b) return RP_OK;
+    return rp__fail(RP_ERROR_DEVICE, "%s: the stream is of %s, the event of %s", what, rp__device_text(a->id, x),
+                    rp__device_text(b->id, y));
+}
+
+rp_stream *rp_stream_new(rp_device device) {
+    static _Atomic uint64_t ids;
+    rp__device *d = rp__device_get(device);
+    if (!d) return &error_stream;
+    rp_stream *s = rp__calloc(1, sizeof *s);
+    if (!s) {
+        RP__OOM("a stream");
+        return &error_stream;
+    }
+    atomic_init(&s->refs, 1);
+    s->device = d;
+    s->id = atomic_fetch_add(&ids, 1) + 1;
+    if (d->ops->stream_create(d, s) != RP_OK) {
+        rp__free(s);
+        return &error_stream;
+    }
+    return s;
+}
+
+rp_stream *rp__stream_retain(rp_stream *s) {
+    if (s && s->device) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
+}
+
+void rp_stream_release(rp_stream *s) {
+    if (!s || !s->device || s->is_default || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+    rp__device *d = s->device;
+    d->ops->stream_destroy(d, s);
+    rp__allocator_forget(d, s);
+    rp__free(s);
+}
+
+rp_stream *rp_current_stream(rp_device device) {
+    rp__device *d = rp__device_get(device);
+    return d ? rp__current_stream(d) : &error_stream;
+}
+
+rp_status rp_set_current_stream(rp_stream *s) {
+    RP_TRY(stream_check(s));
+    rp_stream **place = s->device->slot == 0 ? &current_cpu : &current_cuda[s->device->slot - 1];
+    rp_stream *old = *place;
+    if (s->is_default) {
+        *place = NULL;
+    } else {
+        pthread_once(&exit_once, make_exit_key);
+        if (!exit_key_made || pthread_setspecific(exit_key, &error_stream)) /* any value: the destructor runs */
+            return RP__OOM("the thread's current stream");
+        *place = rp__stream_retain(s);
+    }
+    rp_stream_release(old);
+    return RP_OK;
+}
+
+rp_status rp_stream_synchronize(rp_stream *s) {
+    RP_TRY(stream_check(s));
+    RP_TRY(rp__capture_forbid(s, "synchronising a stream"));
+    RP_TRY(s->device->ops->stream_synchronize(s->device, s));
+    return rp__error_record_check(s->device);
+}
+
+bool rp_stream_query(rp_stream *s) {
+    if (stream_check(s) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
+    return s->device->ops->stream_query(s->device, s);
+}
+
+rp_status rp_synchronize(rp_device device) {
+    rp__device *d = rp__device_get(device);
+    if (!d) return rp_error_status();
+    RP_TRY(rp__capture_forbid(rp__current_stream(d), "synchronising a device"));
+    RP_TRY(rp__capture_forbid(NULL, "synchronising a device"));
+    RP_TRY(d->ops->synchronize(d));
+    return rp__error_record_check(d);
+}
+
+/* ---- events */
+
+rp_event *rp_event_new(rp_device device, bool timing) {
+    rp__device *d = rp__device_get(device);
+    if (!d) return &error_event;
+    rp_event *e = rp__calloc(1, sizeof *e);
+    if (!e) {
+        RP__OOM("an event");
+        return &error_event;
+    }
+    atomic_init(&e->refs, 1);
+    e->device = d;
+    e->timing = timing;
+    if (d->ops->event_create(d, e) != RP_OK) {
+        rp__free(e);
+        return &error_event;
+    }
+    return e;
+}
+
+void rp_event_release(rp_event *e) {
+    if (!e || !e->device || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
+    e->device->ops->event_destroy(e->device, e);
+    rp__free(e);
+}
+
+rp_status rp_event_record(rp_event *e, rp_stream *s) {
+    RP_TRY(event_check(e));
+    RP_TRY(stream_check(s));
+    RP_TRY(same_device(s->device, e->device, "event_record"));
+    RP_TRY(e->device->ops->event_record(e->device, e, s));
+    e->recorded = true;
+    return RP_OK;
+}
+
+rp_status rp_event_synchronize(rp_event *e) {
+    RP_TRY(event_check(e));
+    if (!e->recorded) return RP_OK;
+    RP_TRY(rp__capture_forbid(NULL, "synchronising an event"));
+    return e->device->ops->event_synchronize(e->device, e);
+}
+
+bool rp_event_query(rp_event *e) {
+    if (event_check(e) != RP_OK) return false;
+    if (!e->recorded) return true;
+    if (rp__capture_forbid(NULL, "querying an event") != RP_OK) return false;
+    return e->device->ops->event_query(e->device, e);
+}
+
+double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
+    if (event_check(start) != RP_OK || event_check(end) != RP_OK) return -1;
+    if (start->device != end->device) {
+        rp__fail(RP_ERROR_DEVICE, "event_elapsed_ms: the events are of different devices");
+        return -1;
+    }
+    if (!start->timing || !end->timing || !start->recorded || !end->recorded) {
+        rp__fail(RP_ERROR_STATE, "event_elapsed_ms: both events must be made with timing and recorded");
+        return -1;
+    }
+    return start->device->ops->event_elapsed_ms(start->device, start, end);
+}
+
+rp_status rp_stream_wait_event(rp_stream *s, rp_event *e) {
+    RP_TRY(stream_check(s));
+    RP_TRY(event_check(e));
+    RP_TRY(same_device(s->device, e->device, "stream_wait_event"));
+    return e->recorded ? s->device->ops->stream_wait_event(s->device, s, e) : RP_OK;
+}
+
+/* ---- switches */
+
+static atomic_bool deterministic;
+
+bool rp_set_deterministic(bool on) { return atomic_exchange(&deterministic, on); }
+bool rp_deterministic(void) { return atomic_load_explicit(&deterministic, memory_order_relaxed); }

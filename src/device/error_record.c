@@ -1,0 +1,85 @@
+/* Errors that kernels find in data: the table of tags, and turning a record into the thread's sticky error. */
+#include "device/error_record.h"
+
+#include <inttypes.h>
+
+#include "core/alloc.h"
+
+enum { TAG_LIMIT = 1 << 20, RECENT = 64 };
+
+typedef struct tag {
+    const char *op, *site;
+} tag;
+
+static struct {
+    rp__mutex lock;
+    rp__map index;
+    tag *tags; /* tag number - 1 */
+    size_t n, capacity;
+} table = {.lock = RP__MUTEX_INIT};
+
+/* A tag costs a lock once a place in the program; then this thread remembers it. */
+static _Thread_local struct {
+    tag key;
+    uint64_t number;
+} recent[RECENT];
+
+static rp__hash key_of(tag t) { return (rp__hash){(uint64_t)(uintptr_t)t.op, (uint64_t)(uintptr_t)t.site}; }
+
+uint64_t rp__error_tag(const char *op, const char *site) {
+    tag t = {op, site};
+    size_t at = (size_t)(rp__hash_mix((uint64_t)(uintptr_t)op, (uint64_t)(uintptr_t)site) % RECENT);
+    if (recent[at].number && recent[at].key.op == op && recent[at].key.site == site) return recent[at].number;
+    rp__lock(&table.lock);
+    uint64_t number = (uint64_t)(uintptr_t)rp__map_get(&table.index, key_of(t));
+    if (!number && table.n < TAG_LIMIT && RP__GROW(&table.tags, &table.capacity, table.n + 1) &&
+        rp__map_put(&table.index, key_of(t), (void *)(uintptr_t)(table.n + 1))) {
+        table.tags[table.n++] = t;
+        number = table.n;
+    }
+    rp__unlock(&table.lock);
+    if (number) {
+        recent[at].key = t;
+        recent[at].number = number;
+    }
+    return number;
+}
+
+static void put(rp__error_record *r, uint64_t code, uint64_t number, int64_t index, int64_t bound) {
+    uint64_t empty = 0;
+    if (!r ||
+        !atomic_compare_exchange_strong_explicit(&r->state, &empty, 1, memory_order_acquire, memory_order_relaxed))
+        return; /* the first error is kept */
+    r->code = code;
+    r->tag = number;
+    r->index = index;
+    r->bound = bound;
+    atomic_store_explicit(&r->state, 2, memory_order_release);
+}
+
+void rp__error_record_put(rp__error_record *r, uint64_t number, int64_t index, int64_t bound) {
+    put(r, 1, number, index, bound);
+}
+void rp__error_record_put_division(rp__error_record *r, uint64_t number) { put(r, 2, number, 0, 0); }
+
+rp_status rp__error_record_check(rp__device *d) {
+    rp__error_record *r = d->errors;
+    if (!r || atomic_load_explicit(&r->state, memory_order_acquire) != 2) return RP_OK;
+    rp__error_record found = {.code = r->code, .tag = r->tag, .index = r->index, .bound = r->bound};
+    uint64_t written = 2;
+    if (!atomic_compare_exchange_strong_explicit(&r->state, &written, 0, memory_order_acq_rel, memory_order_relaxed))
+        return RP_OK; /* another thread reports it */
+    tag t = {NULL, NULL};
+    rp__lock(&table.lock);
+    if (found.tag > 0 && found.tag <= table.n) t = table.tags[found.tag - 1];
+    rp__unlock(&table.lock);
+    rp__site_frame outer = rp__site_enter((rp__site_frame){t.site, t.op});
+    rp_status status;
+    if (found.code == 2)
+        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "integer division by zero");
+    else
+        status = rp__fail(RP_ERROR_INDEX, "index %" PRId64 " is out of bounds for a dimension of size %" PRId64,
+                          found.index, found.bound);
+    rp__site_pop(outer);
+    return status;
+}

@@ -1,0 +1,112 @@
+/* Generators: host state, the counters that a random op reserves, and Philox itself. Captures keep their own accounts
+   (capture.h): a captured op reserves in the graph, whose replay advances the generator. */
+#include "device/generator.h"
+
+#include "core/alloc.h"
+#include "device/capture.h"
+
+#define DEFAULT_SEED UINT64_C(67280421310721) /* PyTorch's default_rng_seed_val */
+
+void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c0 = n0;
+        c1 = (uint32_t)p1;
+        c2 = n2;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+static rp_generator error_generator; /* what constructors return on failure: no device */
+
+static rp_status generator_check(const rp_generator *g) {
+    if (!g) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator is NULL");
+    return g->device
+               ? RP_OK
+               : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator was not made (see the error of its constructor)");
+}
+
+static _Atomic uint64_t seed_of_new_devices = DEFAULT_SEED;
+
+rp_status rp__generator_open(rp__device *d, rp_generator **out) {
+    rp_generator *g = *out = rp__calloc(1, sizeof *g);
+    if (!g) return RP__OOM("a generator");
+    atomic_init(&g->refs, 1);
+    pthread_mutex_init(&g->lock, NULL);
+    g->device = d;
+    g->seed = atomic_load(&seed_of_new_devices);
+    return RP_OK;
+}
+
+rp_generator *rp_default_generator(rp_device device) {
+    rp__device *d = rp__device_get(device);
+    return d ? d->generator : &error_generator;
+}
+
+rp_generator *rp_generator_new(rp_device device, uint64_t seed) {
+    rp__device *d = rp__device_get(device);
+    rp_generator *g;
+    if (!d || rp__generator_open(d, &g) != RP_OK) return &error_generator;
+    g->seed = seed;
+    return g;
+}
+
+rp_generator *rp__generator_retain(rp_generator *g) {
+    if (g && g->device) atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+    return g;
+}
+
+void rp_generator_release(rp_generator *g) {
+    if (!g || !g->device || g == g->device->generator ||
+        atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_destroy(&g->lock);
+    rp__free(g);
+}
+
+rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset) {
+    RP_TRY(generator_check(g));
+    rp__lock(&g->lock);
+    g->seed = seed;
+    g->offset = offset;
+    rp__unlock(&g->lock);
+    return RP_OK;
+}
+
+rp_status rp_generator_seed(rp_generator *g, uint64_t seed) { return rp_generator_set(g, seed, 0); }
+
+rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset) {
+    RP_TRY(generator_check(g));
+    rp__lock(&g->lock);
+    if (seed) *seed = g->seed;
+    if (offset) *offset = g->offset;
+    rp__unlock(&g->lock);
+    return RP_OK;
+}
+
+rp_status rp_manual_seed(uint64_t seed) {
+    atomic_store(&seed_of_new_devices, seed);
+    for (rp__device *d = NULL; (d = rp__device_next_open(d));) RP_TRY(rp_generator_seed(d->generator, seed));
+    return RP_OK;
+}
+
+rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out) {
+    RP_TRY(generator_check(g));
+    if (g->device != s->device) {
+        char a[24], b[24];
+        return rp__fail(RP_ERROR_DEVICE, "Expected a generator of %s, got one of %s", rp__device_text(s->device->id, a),
+                        rp__device_text(g->device->id, b));
+    }
+    if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_reserve(s->capture, g, counters, out);
+    rp__lock(&g->lock);
+    *out = (rp__random_draw){NULL, g->seed, g->offset};
+    g->offset += counters;
+    rp__unlock(&g->lock);
+    return RP_OK;
+}

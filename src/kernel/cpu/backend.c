@@ -1,0 +1,236 @@
+/* The CPU's loop backend: finds or makes the programs of a DAG, chooses the walk of a space and fills the launch. The words are
+   rp__cpu_header and then the canonical words (loop.h); multi-tensor launches have a layout of their own, see bind_many.
+   What depends on sizes (tile length, keeping or recomputing) is chosen inside the kernel, so that a re-pointed or re-sized
+   launch needs no new kernel. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/thread.h"
+#include "device/device.h"
+#include "kernel/cpu/jit.h"
+#include "kernel/cpu/program.h"
+
+/* dag->backend[RP_DEVICE_CPU]. */
+typedef struct cpu_dag {
+    bool elements; /* no reductions and no row stores: one walk over all dims */
+    _Atomic(rp__kernel *) kernel;
+} cpu_dag;
+static rp__mutex lock = RP__MUTEX_INIT;
+
+static const rp__program *program_of(const rp__kernel *k) {
+    const rp__cpu_loop *loop = k->payload;
+    return loop->programs[RP__PLAN_ELEMENTS] ? loop->programs[RP__PLAN_ELEMENTS] : loop->programs[RP__PLAN_RECOMPUTE];
+}
+static void kernel_destroy(rp__kernel *k) {
+    rp__cpu_loop *loop = k->payload;
+    rp__jit_forget(loop);
+    for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(loop->programs[i]);
+    rp__free(loop);
+    rp__free(k);
+}
+static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
+    const rp__tiles *tiles = rp__tiles_current();
+    rp__kernel *k = rp__calloc(1, sizeof *k);
+    rp__cpu_loop *loop = rp__calloc(1, sizeof *loop);
+    if (!k || !loop) {
+        rp__free(k);
+        rp__free(loop);
+        rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
+        return NULL;
+    }
+    atomic_init(&k->refs, 1);
+    k->kind = RP__KERNEL_CPU;
+    k->name = elements ? "elements" : "rows";
+    atomic_init(&k->cpu, rp__interpret);
+    k->payload = loop;
+    k->destroy = kernel_destroy;
+    bool ok;
+    if (elements) {
+        ok = (loop->programs[RP__PLAN_ELEMENTS] = rp__program_new(dag, RP__PLAN_ELEMENTS, tiles)) != NULL;
+    } else {
+        ok = (loop->programs[RP__PLAN_RECOMPUTE] = rp__program_new(dag, RP__PLAN_RECOMPUTE, tiles)) != NULL;
+        if (ok && loop->programs[RP__PLAN_RECOMPUTE]->n_phases > 1) {
+            ok = (loop->programs[RP__PLAN_KEEP] = rp__program_new(dag, RP__PLAN_KEEP, tiles)) != NULL;
+        }
+    }
+    if (!ok) {
+        kernel_destroy(k);
+        return NULL;
+    }
+    k->key = loop->key = program_of(k)->key;
+    return k;
+}
+/* The DAG's kernel for the current tables, borrowed from the DAG. */
+static rp__kernel *kernel_slow(rp__dag *dag) {
+    rp__kernel *k = NULL;
+    rp__lock(&lock);
+    cpu_dag *c = dag->backend[RP_DEVICE_CPU];
+    if (!c) {
+        c = rp__calloc(1, sizeof *c);
+        if (!c) {
+            rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
+            goto done;
+        }
+        c->elements = dag->n_stores > 0;
+        for (unsigned i = 0; i < dag->n_nodes; i++) c->elements = c->elements && dag->nodes[i].op != RP__REDUCE;
+        for (unsigned i = 0; i < dag->n_stores; i++) c->elements = c->elements && !dag->stores[i].row;
+        atomic_init(&c->kernel, NULL);
+        __atomic_store_n(&dag->backend[RP_DEVICE_CPU], c, __ATOMIC_RELEASE);
+    }
+    k = atomic_load_explicit(&c->kernel, memory_order_acquire);
+    if (k && program_of(k)->tiles == rp__tiles_current()) goto done;
+    rp__kernel *old = k;
+    k = kernel_new(dag, c->elements);
+    if (!k) goto done;
+    atomic_store_explicit(&c->kernel, k, memory_order_release);
+    if (old) rp__kernel_release(old);
+done:
+    rp__unlock(&lock);
+    return k;
+}
+static rp__kernel *kernel_of(rp__dag *dag) {
+    cpu_dag *c = __atomic_load_n(&dag->backend[RP_DEVICE_CPU], __ATOMIC_ACQUIRE);
+    rp__kernel *k = c ? atomic_load_explicit(&c->kernel, memory_order_acquire) : NULL;
+    if (RP__LIKELY(k && program_of(k)->tiles == rp__tiles_current())) return k;
+    return kernel_slow(dag);
+}
+static void destroy(rp__dag *dag) {
+    cpu_dag *c = dag->backend[RP_DEVICE_CPU];
+    dag->backend[RP_DEVICE_CPU] = NULL;
+    if (!c) return;
+    rp__kernel *k = atomic_load_explicit(&c->kernel, memory_order_relaxed);
+    if (k) rp__kernel_release(k);
+    rp__free(c);
+}
+
+/* ---- walks and slices ----------------------------------------------------------------------------------------------- */
+
+enum {
+    SLICE_CYCLES = 1 << 17, /* work of a slice: a few times the cost of handing it to another thread */
+    SHORT_ROW = 32,         /* rows shorter than this always go across: a row's fixed cost would dominate */
+    MAX_SLICES = 512
+};
+
+/* Vectors over rows pay when more accesses are contiguous over rows than along them. */
+static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, int64_t row_len) {
+    if (rows <= 1) return RP__WALK_ALONG;
+    if (row_len < SHORT_ROW) return RP__WALK_ACROSS;
+    int along = 0, across = 0;
+    for (unsigned a = 0; a < dag->n_accesses; a++) {
+        if (dag->accesses[a].row || dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
+        const int64_t *stride = s->accesses[a].stride;
+        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1)
+            along++;
+        else if (s->n_outer && stride[s->n_outer - 1u] == 1)
+            across++;
+    }
+    return across > along ? RP__WALK_ACROSS : RP__WALK_ALONG;
+}
+static int64_t slice_of(int64_t items, uint32_t cost, int64_t elements_an_item, int64_t multiple) {
+    int64_t grain = SLICE_CYCLES / ((int64_t)cost + 1) / (elements_an_item > 0 ? elements_an_item : 1);
+    if (grain < items / MAX_SLICES) grain = items / MAX_SLICES;
+    grain = grain / multiple * multiple;
+    return grain < multiple ? multiple : grain;
+}
+
+static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
+    out->kernel = NULL;
+    int64_t rows = 1, row_len = 1;
+    for (unsigned i = 0; i < space->n_outer; i++) rows *= space->extent[i];
+    for (unsigned i = space->n_outer; i < (unsigned)space->n_outer + space->n_inner; i++) row_len *= space->extent[i];
+    rp__kernel *k = kernel_of(dag);
+    if (!k) return rp_error_status();
+    const rp__program *p = program_of(k);
+    rp__walk walk = RP__WALK_ELEMENTS;
+    if (p->plan == RP__PLAN_ELEMENTS) {
+        if (!rows || !row_len) return RP_OK;
+        out->items = rows * row_len;
+        out->grain = slice_of(out->items, p->cost, 1, RP__MANY_BLOCK);
+    } else {
+        bool row_stores = false;
+        for (unsigned i = 0; i < dag->n_stores; i++) row_stores = row_stores || dag->stores[i].row;
+        if (!rows || (!row_len && !row_stores)) return RP_OK;
+        walk = walk_of(dag, space, rows, row_len);
+        if (walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK) walk = RP__WALK_LONG;
+        out->items = walk == RP__WALK_LONG ? 1 : rows;
+        out->grain = slice_of(rows, p->cost, row_len, walk == RP__WALK_ACROSS ? 64 : 1);
+    }
+    if (p->serial) out->grain = out->items;
+    RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
+    buffer->words[0] = rp__cpu_header(walk, space->n_outer, space->n_inner);
+    out->kernel = k;
+    rp__jit_count(dag, k, rows * row_len);
+    return RP_OK;
+}
+
+/* Words: see run_many in interp.c. Items are blocks of RP__MANY_BLOCK elements; a group starts at an item. */
+static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
+                           const int64_t *extents, size_t n_groups, rp__launch_buffer *buffer, rp__launch *out) {
+    out->kernel = NULL;
+    const size_t n = dag->n_accesses;
+    const size_t need = 1 + (n_groups + 1) + n_groups + 2 * n_groups * n + dag->n_scalars + 3u * dag->n_draws + 2;
+    if (need > RP__MAX_WORDS || n_groups * n > RP__MAX_SLOTS) return RP_ERROR_UNAVAILABLE;
+    rp__kernel *k = kernel_of(dag);
+    if (!k) return rp_error_status();
+    const rp__program *p = program_of(k);
+    if (p->plan != RP__PLAN_ELEMENTS || shared->n_scalars < dag->n_scalars || dag->n_draws) {
+        return rp__fail(RP_ERROR_INTERNAL,
+                        "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
+    }
+    uint64_t *w = buffer->words, *at = w + 1;
+    uint64_t items = 0;
+    w[0] = rp__cpu_header(RP__WALK_MANY, 1, 0) | (uint64_t)n_groups << 32;
+    for (size_t g = 0; g < n_groups; g++) {
+        *at++ = items;
+        items += (uint64_t)(extents[g] + RP__MANY_BLOCK - 1) / RP__MANY_BLOCK;
+    }
+    *at++ = items;
+    for (size_t g = 0; g < n_groups; g++) *at++ = (uint64_t)extents[g];
+    uint32_t n_slots = 0;
+    for (size_t i = 0; i < n_groups * n; i++) {
+        const rp__access *a = &dag->accesses[i % n];
+        if (a->kind == RP__ACCESS_IOTA) {
+            *at++ = (uint64_t)accesses[i].iota_base;
+            continue;
+        }
+        const uint32_t access = a->kind == RP__ACCESS_READ    ? RP__READ
+                                : a->kind == RP__ACCESS_WRITE ? RP__WRITE
+                                                              : RP__READ | RP__WRITE;
+        buffer->slots[n_slots++] = (rp__slot){.word = (uint32_t)(at - w),
+                                              .access = access,
+                                              .storage = accesses[i].storage,
+                                              .buffer = -1,
+                                              .begin = accesses[i].begin,
+                                              .end = accesses[i].end};
+        *at++ = (uint64_t)(uintptr_t)accesses[i].base;
+    }
+    for (size_t i = 0; i < n_groups * n; i++) *at++ = (uint64_t)accesses[i].stride[0];
+    for (unsigned i = 0; i < dag->n_scalars; i++) {
+        *at++ = rp__scalar_word(shared->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
+    }
+    if (dag->checks) {
+        *at++ = (uint64_t)(uintptr_t)d->errors;
+        *at++ = rp__error_tag(shared->op, shared->site);
+    }
+    if (!items) return RP_OK;
+    out->words = w;
+    out->n_words = (uint32_t)(at - w);
+    out->slots = buffer->slots;
+    out->n_slots = n_slots;
+    out->op = shared->op;
+    out->site = shared->site;
+    out->items = (int64_t)items;
+    out->grain = p->serial ? out->items : slice_of(out->items, p->cost, RP__MANY_BLOCK, 1);
+    out->kernel = k;
+    return RP_OK;
+}
+
+static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out) {
+    (void)d;
+    (void)space;
+    rp__kernel *k = kernel_of(dag);
+    if (!k) return rp_error_status();
+    return rp__jit_source(dag, k, out);
+}
+
+const rp__loop_backend rp__cpu_loops = {.bind = bind, .source = source, .destroy = destroy, .bind_many = bind_many};

@@ -1,0 +1,736 @@
+/* Tile routines, compiled once an instruction set (RP_ISA, RP_VEC_BYTES): see tiles.h for the contract. A new primitive gets
+   its routine and its table entry here, its C text in emit_c.c. Nothing here may depend on the width for its bits. */
+#include <math.h>
+#include <string.h>
+
+#include "kernel/cpu/vec.h"
+#include "kernel/cpu/vmath.h"
+
+#include "kernel/cpu/tiles.h"
+
+typedef uint8_t vu8 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef vu8 vu8u __attribute__((aligned(1), may_alias));
+/* One byte for each lane of a 32- or 64-bit vector: bools beside floats. */
+typedef uint8_t vb32 __attribute__((vector_size(RP_VEC_F32)));
+typedef vb32 vb32u __attribute__((aligned(1), may_alias));
+typedef uint8_t vb64 __attribute__((vector_size(RP_VEC_F64)));
+typedef vb64 vb64u __attribute__((aligned(1), may_alias));
+
+#define L_f32 RP_VEC_F32
+#define L_f64 RP_VEC_F64
+#define L_i32 RP_VEC_F32
+#define L_i64 RP_VEC_F64
+#define L_u8 RP_VEC_BYTES
+#define V_f32 rp__vf32
+#define V_f64 rp__vf64
+#define V_i32 rp__vi32
+#define V_i64 rp__vi64
+#define V_u8 vu8
+#define T_f32 float
+#define T_f64 double
+#define T_i32 int32_t
+#define T_i64 int64_t
+#define T_u8 uint8_t
+RP__VEC_FN vu8 rp__v_load_u8(const void *p) { return *(const vu8u *)p; }
+RP__VEC_FN void rp__v_store_u8(void *p, vu8 x) { *(vu8u *)p = x; }
+RP__VEC_FN vu8 rp__v_splat_u8(uint8_t x) { return x - (vu8){0}; }
+/* Bytes 0 or 1 to a mask and back. */
+RP__VEC_FN rp__vi32 mask_load32(const uint8_t *p) { return -__builtin_convertvector(*(const vb32u *)p, rp__vi32); }
+RP__VEC_FN rp__vi64 mask_load64(const uint8_t *p) { return -__builtin_convertvector(*(const vb64u *)p, rp__vi64); }
+RP__VEC_FN void mask_store32(uint8_t *p, rp__vi32 m) { *(vb32u *)p = __builtin_convertvector(m & 1, vb32); }
+RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_convertvector(m & 1, vb64); }
+#define MASK_f32 32
+#define MASK_f64 64
+#define MASK_i32 32
+#define MASK_i64 64
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+/* ---- arithmetic: macros over (name, type, expression in x, y) ------------------------------------------------------- */
+
+#define UNARY(name, t, EXPR)                                                                                           \
+    static void name##_##t(const rp__tile_call *c) {                                                                   \
+        T_##t *d = c->d;                                                                                               \
+        const T_##t *a = c->a;                                                                                         \
+        const int64_t n = c->n, as = c->as;                                                                            \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            V_##t x = rp__v_load_##t(a + i * as);                                                                      \
+            rp__v_store_##t(d + i, EXPR);                                                                              \
+        }                                                                                                              \
+    }
+#define BINARY(name, t, EXPR)                                                                                          \
+    static void name##_##t(const rp__tile_call *c) {                                                                   \
+        T_##t *d = c->d;                                                                                               \
+        const T_##t *a = c->a, *b = c->b;                                                                              \
+        const int64_t n = c->n, as = c->as, bs = c->bs;                                                                \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            V_##t x = rp__v_load_##t(a + i * as), y = rp__v_load_##t(b + i * bs);                                      \
+            rp__v_store_##t(d + i, EXPR);                                                                              \
+        }                                                                                                              \
+    }
+#define COMPARE(name, t, EXPR)                                                                                         \
+    static void name##_##t(const rp__tile_call *c) {                                                                   \
+        uint8_t *d = c->d;                                                                                             \
+        const T_##t *a = c->a, *b = c->b;                                                                              \
+        const int64_t n = c->n, as = c->as, bs = c->bs;                                                                \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            V_##t x = rp__v_load_##t(a + i * as), y = rp__v_load_##t(b + i * bs);                                      \
+            JOIN(mask_store, MASK_##t)(d + i, EXPR);                                                                   \
+        }                                                                                                              \
+    }
+
+#define FLOAT_OPS(t, I, U, SIGNBIT)                                                                                    \
+    BINARY(add, t, x + y)                                                                                              \
+    BINARY(sub, t, x - y)                                                                                              \
+    BINARY(mul, t, x *y)                                                                                               \
+    BINARY(div, t, x / y)                                                                                              \
+    BINARY(remainder, t, rp__v_remainder_##t(x, y))                                                                    \
+    BINARY(floordiv, t, floor_divide_##t(x, y))                                                                        \
+    BINARY(pow, t, rp__v_pow_##t(x, y))                                                                                \
+    BINARY(max, t, rp__v_max_##t(x, y))                                                                                \
+    BINARY(min, t, rp__v_min_##t(x, y))                                                                                \
+    BINARY(atan2, t, rp__v_atan2_##t(x, y))                                                                            \
+    UNARY(neg, t, rp__v_neg_##t(x))                                                                                    \
+    UNARY(abs, t, rp__v_abs_##t(x))                                                                                    \
+    UNARY(sign, t, (V_##t)((x > 0) & (I)rp__v_splat_##t(1)) - (V_##t)((x < 0) & (I)rp__v_splat_##t(1)))                \
+    UNARY(sqrt, t, rp__v_sqrt_##t(x))                                                                                  \
+    UNARY(rsqrt, t, rp__v_rsqrt_##t(x))                                                                                \
+    UNARY(recip, t, 1 / x)                                                                                             \
+    UNARY(exp, t, rp__v_exp_##t(x))                                                                                    \
+    UNARY(expm1, t, rp__v_expm1_##t(x))                                                                                \
+    UNARY(log, t, rp__v_log_##t(x))                                                                                    \
+    UNARY(log1p, t, rp__v_log1p_##t(x))                                                                                \
+    UNARY(sin, t, rp__v_sin_##t(x))                                                                                    \
+    UNARY(cos, t, rp__v_cos_##t(x))                                                                                    \
+    UNARY(tanh, t, rp__v_tanh_##t(x))                                                                                  \
+    UNARY(erf, t, rp__v_erf_##t(x))                                                                                    \
+    UNARY(sigmoid, t, rp__v_sigmoid_##t(x))                                                                            \
+    UNARY(floor, t, rp__v_floor_##t(x))                                                                                \
+    UNARY(ceil, t, rp__v_ceil_##t(x))                                                                                  \
+    UNARY(trunc, t, rp__v_trunc_##t(x))                                                                                \
+    UNARY(rint, t, rp__v_rint_##t(x))                                                                                  \
+    static void isnan_##t(const rp__tile_call *c) {                                                                    \
+        uint8_t *d = c->d;                                                                                             \
+        const T_##t *a = c->a;                                                                                         \
+        const int64_t n = c->n, as = c->as;                                                                            \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            V_##t x = rp__v_load_##t(a + i * as);                                                                      \
+            JOIN(mask_store, MASK_##t)(d + i, x != x);                                                                 \
+        }                                                                                                              \
+    }
+
+/* floor(x / y) as PyTorch computes it: from fmod, so that the quotient of near-integers is not off by one. */
+#define FLOOR_DIVIDE(t, I)                                                                                             \
+    RP__VMATH_FN V_##t floor_divide_##t(V_##t x, V_##t y) {                                                            \
+        V_##t mod = rp__v_fmod_##t(x, y), div = (x - mod) / y;                                                         \
+        div = rp__v_sel_##t((mod != 0) & ((y < 0) ^ (mod < 0)), div - 1, div);                                         \
+        V_##t fl = rp__v_floor_##t(div), plain = x / y;                                                                \
+        fl = rp__v_sel_##t(div - fl > (T_##t)0.5, fl + 1, fl);                                                         \
+        fl = rp__v_sel_##t(div != 0, fl, rp__v_copysign_##t((V_##t){0}, plain));                                       \
+        return rp__v_sel_##t(y == 0, plain, fl);                                                                       \
+    }
+FLOOR_DIVIDE(f32, rp__vi32)
+FLOOR_DIVIDE(f64, rp__vi64)
+FLOAT_OPS(f32, rp__vi32, rp__vu32, INT32_MIN)
+FLOAT_OPS(f64, rp__vi64, rp__vu64, INT64_MIN)
+
+/* Integers wrap: arithmetic on the unsigned twin. */
+#define INT_OPS(t, U)                                                                                                  \
+    BINARY(add, t, (V_##t)((U)x + (U)y))                                                                               \
+    BINARY(sub, t, (V_##t)((U)x - (U)y))                                                                               \
+    BINARY(mul, t, (V_##t)((U)x * (U)y))                                                                               \
+    BINARY(and, t, x &y)                                                                                               \
+    BINARY(or, t, x | y)                                                                                               \
+    BINARY(xor, t, x ^ y)                                                                                              \
+    UNARY(neg, t, (V_##t)(-(U)x))                                                                                      \
+    UNARY(not, t, ~x)
+INT_OPS(i32, rp__vu32)
+INT_OPS(i64, rp__vu64)
+INT_OPS(u8, vu8)
+#define SIGNED_OPS(t, U)                                                                                               \
+    BINARY(max, t, rp__v_max_##t(x, y))                                                                                \
+    BINARY(min, t, rp__v_min_##t(x, y))                                                                                \
+    UNARY(abs, t, rp__v_sel_##t(x < 0, (V_##t)(-(U)x), x))                                                             \
+    UNARY(sign, t, (x < 0) - (x > 0))
+SIGNED_OPS(i32, rp__vu32)
+SIGNED_OPS(i64, rp__vu64)
+#define SEL_U8(m, x, y) (((vu8)(m) & (x)) | (~(vu8)(m) & (y)))
+BINARY(max, u8, SEL_U8(x > y, x, y))
+BINARY(min, u8, SEL_U8(x < y, x, y))
+UNARY(abs, u8, x)
+UNARY(sign, u8, (vu8)(x != 0) & 1)
+static void not_bool(const rp__tile_call *c) {
+    uint8_t *d = c->d;
+    const uint8_t *a = c->a;
+    const int64_t n = c->n, as = c->as;
+    for (int64_t i = 0; i < n; i += L_u8) rp__v_store_u8(d + i, rp__v_load_u8(a + i * as) ^ 1);
+}
+
+#define COMPARES(t)                                                                                                    \
+    COMPARE(eq, t, x == y)                                                                                             \
+    COMPARE(ne, t, x != y)                                                                                             \
+    COMPARE(lt, t, x < y)                                                                                              \
+    COMPARE(le, t, x <= y)
+COMPARES(f32)
+COMPARES(f64)
+COMPARES(i32)
+COMPARES(i64)
+BINARY(eq, u8, (vu8)(x == y) & 1)
+BINARY(ne, u8, (vu8)(x != y) & 1)
+BINARY(lt, u8, (vu8)(x < y) & 1)
+BINARY(le, u8, (vu8)(x <= y) & 1)
+
+#define WHERE(t)                                                                                                       \
+    static void where_##t(const rp__tile_call *c) {                                                                    \
+        T_##t *d = c->d;                                                                                               \
+        const uint8_t *m = c->a;                                                                                       \
+        const T_##t *a = c->b, *b = c->c;                                                                              \
+        const int64_t n = c->n, ms = c->as, as = c->bs, bs = c->cs;                                                    \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            V_##t x = rp__v_load_##t(a + i * as), y = rp__v_load_##t(b + i * bs);                                      \
+            rp__v_store_##t(d + i, rp__v_sel_##t(JOIN(mask_load, MASK_##t)(m + i * ms), x, y));                        \
+        }                                                                                                              \
+    }
+WHERE(f32)
+WHERE(f64)
+WHERE(i32)
+WHERE(i64)
+static void where_u8(const rp__tile_call *c) {
+    uint8_t *d = c->d;
+    const uint8_t *m = c->a, *a = c->b, *b = c->c;
+    const int64_t n = c->n, ms = c->as, as = c->bs, bs = c->cs;
+    for (int64_t i = 0; i < n; i += L_u8) {
+        vu8 mask = -rp__v_load_u8(m + i * ms), x = rp__v_load_u8(a + i * as), y = rp__v_load_u8(b + i * bs);
+        rp__v_store_u8(d + i, (mask & x) | (~mask & y));
+    }
+}
+
+/* Integer division: exactly n elements, because a zero divisor is reported. */
+#define INT_DIVIDE(t)                                                                                                  \
+    static void floordiv_##t(const rp__tile_call *c) {                                                                 \
+        T_##t *d = c->d;                                                                                               \
+        const T_##t *a = c->a, *b = c->b;                                                                              \
+        for (int64_t i = 0; i < c->n; i++) {                                                                           \
+            T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
+            if (y == 0) {                                                                                              \
+                rp__error_record_put(c->env->errors, c->env->tag, (int64_t)x, 0);                                      \
+                d[i] = 0;                                                                                              \
+            } else if (y == (T_##t) - 1 && (T_##t) - 1 < 0) {                                                          \
+                d[i] = (T_##t)(0 - (uint64_t)x);                                                                       \
+            } else {                                                                                                   \
+                T_##t q = (T_##t)(x / y);                                                                              \
+                d[i] = (T_##t)(q - (q * y != x && ((x < 0) != (y < 0))));                                              \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void remainder_##t(const rp__tile_call *c) {                                                                \
+        T_##t *d = c->d;                                                                                               \
+        const T_##t *a = c->a, *b = c->b;                                                                              \
+        for (int64_t i = 0; i < c->n; i++) {                                                                           \
+            T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
+            if (y == 0) {                                                                                              \
+                rp__error_record_put(c->env->errors, c->env->tag, (int64_t)x, 0);                                      \
+                d[i] = 0;                                                                                              \
+            } else if (y == (T_##t) - 1 && (T_##t) - 1 < 0) {                                                          \
+                d[i] = 0;                                                                                              \
+            } else {                                                                                                   \
+                T_##t r = (T_##t)(x % y);                                                                              \
+                d[i] = (T_##t)(r + (r != 0 && ((r < 0) != (y < 0)) ? y : 0));                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtype-limits"
+#endif
+INT_DIVIDE(i32)
+INT_DIVIDE(i64)
+INT_DIVIDE(u8)
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+static void check_index(const rp__tile_call *c) {
+    int64_t *d = c->d;
+    const int64_t *a = c->a, *b = c->b;
+    for (int64_t i = 0; i < c->n; i++) {
+        int64_t index = a[i * c->as], bound = b[i * c->bs], at = index;
+        if (c->imm && at < 0) at += bound;
+        if (at < 0 || at >= bound) {
+            rp__error_record_put(c->env->errors, c->env->tag, index, bound);
+            at = 0;
+        }
+        d[i] = at;
+    }
+}
+
+/* ---- casts ---------------------------------------------------------------------------------------------------------- */
+
+static inline int64_t i64_of_f64(double x) {
+    if (x >= 0x1p63) return INT64_MAX;
+    if (x < -0x1p63) return INT64_MIN;
+    return x == x ? (int64_t)x : 0;
+}
+static inline int32_t i32_of_f64(double x) {
+    if (x >= 0x1p31) return INT32_MAX;
+    if (x <= -0x1p31) return INT32_MIN;
+    return x == x ? (int32_t)x : 0;
+}
+#define CAST(from, to, F, D, EXPR)                                                                                     \
+    static void cast_##from##_##to(const rp__tile_call *c) {                                                           \
+        D *restrict d = c->d;                                                                                          \
+        const F *restrict a = c->a;                                                                                    \
+        const int64_t n = c->n;                                                                                        \
+        if (c->as) {                                                                                                   \
+            for (int64_t i = 0; i < n; i++) {                                                                          \
+                F x = a[i];                                                                                            \
+                d[i] = (D)(EXPR);                                                                                      \
+            }                                                                                                          \
+        } else {                                                                                                       \
+            F x = a[0];                                                                                                \
+            D y = (D)(EXPR);                                                                                           \
+            for (int64_t i = 0; i < n; i++) d[i] = y;                                                                  \
+        }                                                                                                              \
+    }
+CAST(f32, f64, float, double, x)
+CAST(f32, i64, float, int64_t, i64_of_f64((double)x))
+CAST(f32, u8, float, uint8_t, (uint64_t)i64_of_f64((double)x))
+CAST(f32, bool, float, uint8_t, !(x == 0))
+CAST(f64, f32, double, float, x)
+CAST(f64, i32, double, int32_t, i32_of_f64(x))
+CAST(f64, i64, double, int64_t, i64_of_f64(x))
+CAST(f64, u8, double, uint8_t, (uint64_t)i64_of_f64(x))
+CAST(f64, bool, double, uint8_t, !(x == 0))
+CAST(i32, f32, int32_t, float, x)
+CAST(i32, f64, int32_t, double, x)
+CAST(i32, i64, int32_t, int64_t, x)
+CAST(i32, u8, int32_t, uint8_t, x)
+CAST(i32, bool, int32_t, uint8_t, x != 0)
+CAST(i64, f32, int64_t, float, x)
+CAST(i64, f64, int64_t, double, x)
+CAST(i64, i32, int64_t, int32_t, (uint64_t)x)
+CAST(i64, u8, int64_t, uint8_t, (uint64_t)x)
+CAST(i64, bool, int64_t, uint8_t, x != 0)
+CAST(u8, f32, uint8_t, float, x)
+CAST(u8, f64, uint8_t, double, x)
+CAST(u8, i32, uint8_t, int32_t, x)
+CAST(u8, i64, uint8_t, int64_t, x)
+CAST(u8, bool, uint8_t, uint8_t, x != 0)
+CAST(u8, u8, uint8_t, uint8_t, x)
+static void cast_f32_i32(const rp__tile_call *c) {
+    int32_t *d = c->d;
+    const float *a = c->a;
+    const int64_t n = c->n, as = c->as;
+    for (int64_t i = 0; i < n; i += L_f32) {
+        rp__vf32 x = rp__v_load_f32(a + i * as);
+        rp__vi32 r = rp__v_sel_i32(x >= 0x1p31f, rp__v_splat_i32(INT32_MAX), rp__v_i32_f32(x));
+        rp__v_store_i32(d + i, r & (x == x));
+    }
+}
+UNARY(round_f16, f32, rp__v_f32_f16(rp__v_f16_f32(x)))
+UNARY(round_bf16, f32, rp__v_f32_bf16(rp__v_bf16_f32(x)))
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
+
+#define HALF(kind)                                                                                                     \
+    static void load_##kind(const rp__tile_call *c) {                                                                  \
+        float *d = c->d;                                                                                               \
+        const uint16_t *a = c->a;                                                                                      \
+        const int64_t n = c->n, full = n / L_f32 * L_f32;                                                              \
+        int64_t i = 0;                                                                                                 \
+        for (; i < full; i += L_f32) rp__v_store_f32(d + i, rp__v_f32_##kind(rp__v_load_u16h(a + i)));                 \
+        if (i < n) {                                                                                                   \
+            uint16_t tail[L_f32] = {0};                                                                                \
+            memcpy(tail, a + i, (size_t)(n - i) * 2);                                                                  \
+            rp__v_store_f32(d + i, rp__v_f32_##kind(rp__v_load_u16h(tail)));                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void store_##kind(const rp__tile_call *c) {                                                                 \
+        uint16_t *d = c->d;                                                                                            \
+        const float *a = c->a;                                                                                         \
+        const int64_t n = c->n, as = c->as, full = n / L_f32 * L_f32;                                                  \
+        int64_t i = 0;                                                                                                 \
+        for (; i < full; i += L_f32) rp__v_store_u16h(d + i, rp__v_##kind##_f32(rp__v_load_f32(a + i * as)));          \
+        if (i < n) {                                                                                                   \
+            uint16_t tail[L_f32];                                                                                      \
+            rp__v_store_u16h(tail, rp__v_##kind##_f32(rp__v_load_f32(a + i * as)));                                    \
+            memcpy(d + i, tail, (size_t)(n - i) * 2);                                                                  \
+        }                                                                                                              \
+    }
+HALF(f16)
+HALF(bf16)
+
+#define STRIDED(bits)                                                                                                  \
+    static void gather_##bits(const rp__tile_call *c) {                                                                \
+        uint##bits##_t *d = c->d;                                                                                      \
+        const uint##bits##_t *a = c->a;                                                                                \
+        const int64_t n = c->n, s = c->imm;                                                                            \
+        for (int64_t i = 0; i < n; i++) d[i] = a[i * s];                                                               \
+    }                                                                                                                  \
+    static void scatter_##bits(const rp__tile_call *c) {                                                               \
+        uint##bits##_t *d = c->d;                                                                                      \
+        const uint##bits##_t *a = c->a;                                                                                \
+        const int64_t n = c->n, s = c->imm, as = c->as;                                                                \
+        for (int64_t i = 0; i < n; i++) d[i * s] = a[i * as];                                                          \
+    }
+STRIDED(8)
+STRIDED(16)
+STRIDED(32)
+STRIDED(64)
+
+/* ---- reductions ----------------------------------------------------------------------------------------------------- */
+
+#define REDUCE(name, t, IDENTITY, OP)                                                                                  \
+    static void row_##name##_##t(const rp__tile_call *c) {                                                             \
+        enum { K = RP__LANES / L_##t > 0 ? RP__LANES / L_##t : 1 };                                                    \
+        T_##t *acc = c->d;                                                                                             \
+        const T_##t *a = c->a;                                                                                         \
+        const int64_t n = c->n, as = c->as, full = n / RP__LANES * RP__LANES;                                          \
+        V_##t x[K];                                                                                                    \
+        for (int k = 0; k < K; k++) x[k] = rp__v_load_##t(acc + k * L_##t);                                            \
+        for (int64_t i = 0; i < full; i += RP__LANES) {                                                                \
+            for (int k = 0; k < K; k++) x[k] = OP(x[k], rp__v_load_##t(a + (i + k * L_##t) * as));                     \
+        }                                                                                                              \
+        if (full < n) {                                                                                                \
+            T_##t tail[RP__LANES];                                                                                     \
+            for (int k = 0; k < RP__LANES; k++) tail[k] = full + k < n ? a[(full + k) * as] : (T_##t)(IDENTITY);       \
+            for (int k = 0; k < K; k++) x[k] = OP(x[k], rp__v_load_##t(tail + k * L_##t));                             \
+        }                                                                                                              \
+        for (int k = 0; k < K; k++) rp__v_store_##t(acc + k * L_##t, x[k]);                                            \
+    }                                                                                                                  \
+    static void block_##name##_##t(const rp__tile_call *c) {                                                           \
+        T_##t *d = c->d;                                                                                               \
+        const T_##t *a = c->a;                                                                                         \
+        const int64_t n = c->n, as = c->as, full = n / L_##t * L_##t;                                                  \
+        int64_t i = 0;                                                                                                 \
+        for (; i < full; i += L_##t) rp__v_store_##t(d + i, OP(rp__v_load_##t(d + i), rp__v_load_##t(a + i * as)));    \
+        if (i < n) {                                                                                                   \
+            T_##t x[L_##t], y[L_##t];                                                                                  \
+            for (int64_t k = 0; k < (int64_t)L_##t; k++) {                                                             \
+                x[k] = i + k < n ? d[i + k] : (T_##t)(IDENTITY);                                                       \
+                y[k] = i + k < n ? a[(i + k) * as] : (T_##t)(IDENTITY);                                                \
+            }                                                                                                          \
+            rp__v_store_##t(x, OP(rp__v_load_##t(x), rp__v_load_##t(y)));                                              \
+            memcpy(d + i, x, (size_t)(n - i) * sizeof *d);                                                             \
+        }                                                                                                              \
+    }
+#define OP_ADD(x, y) ((x) + (y))
+#define OP_MUL(x, y) ((x) * (y))
+#define OP_ADD_I64(x, y) ((rp__vi64)((rp__vu64)(x) + (rp__vu64)(y)))
+#define OP_MUL_I64(x, y) ((rp__vi64)((rp__vu64)(x) * (rp__vu64)(y)))
+REDUCE(sum, f32, 0, OP_ADD)
+REDUCE(sum, f64, 0, OP_ADD)
+REDUCE(sum, i64, 0, OP_ADD_I64)
+REDUCE(prod, f32, 1, OP_MUL)
+REDUCE(prod, f64, 1, OP_MUL)
+REDUCE(prod, i64, 1, OP_MUL_I64)
+REDUCE(max, f32, -INFINITY, rp__v_max_f32)
+REDUCE(max, f64, -(double)INFINITY, rp__v_max_f64)
+REDUCE(max, i32, INT32_MIN, rp__v_max_i32)
+REDUCE(max, i64, INT64_MIN, rp__v_max_i64)
+REDUCE(min, f32, INFINITY, rp__v_min_f32)
+REDUCE(min, f64, (double)INFINITY, rp__v_min_f64)
+REDUCE(min, i32, INT32_MAX, rp__v_min_i32)
+REDUCE(min, i64, INT64_MAX, rp__v_min_i64)
+
+/* Bytes: a vector may be wider than the lanes; maximum, minimum, or, and do not depend on order. */
+#define REDUCE_U8(name, IDENTITY, EXPR)                                                                                \
+    static void block_##name##_u8(const rp__tile_call *c) {                                                            \
+        uint8_t *d = c->d;                                                                                             \
+        const uint8_t *a = c->a;                                                                                       \
+        const int64_t n = c->n, as = c->as, full = n / L_u8 * L_u8;                                                    \
+        int64_t i = 0;                                                                                                 \
+        for (; i < full; i += L_u8) {                                                                                  \
+            vu8 x = rp__v_load_u8(d + i), y = rp__v_load_u8(a + i * as);                                               \
+            rp__v_store_u8(d + i, EXPR);                                                                               \
+        }                                                                                                              \
+        for (; i < n; i++) {                                                                                           \
+            vu8 x = rp__v_splat_u8(d[i]), y = rp__v_splat_u8(a[i * as]);                                               \
+            d[i] = (EXPR)[0];                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void row_##name##_u8(const rp__tile_call *c) {                                                              \
+        rp__tile_call part = *c;                                                                                       \
+        for (int64_t i = 0; i < c->n; i += RP__LANES) {                                                                \
+            part.a = (const uint8_t *)c->a + i * c->as;                                                                \
+            part.n = c->n - i < RP__LANES ? c->n - i : RP__LANES;                                                      \
+            block_##name##_u8(&part);                                                                                  \
+        }                                                                                                              \
+    }
+REDUCE_U8(max, 0, SEL_U8(x > y, x, y))
+REDUCE_U8(min, 255, SEL_U8(x < y, x, y))
+REDUCE_U8(any, 0, x | y)
+REDUCE_U8(all, 1, x &y)
+
+/* The lanes of a chunk: j with j + 16, then 8, ... 1. Scalar operations of the same definition as the vector ones. */
+#define FINISH(name, t, EXPR)                                                                                          \
+    static void finish_##name##_##t(const rp__tile_call *c) {                                                          \
+        T_##t v[RP__LANES];                                                                                            \
+        memcpy(v, c->a, sizeof v);                                                                                     \
+        for (int s = RP__LANES / 2; s > 0; s /= 2) {                                                                   \
+            for (int j = 0; j < s; j++) {                                                                              \
+                T_##t x = v[j], y = v[j + s];                                                                          \
+                v[j] = (T_##t)(EXPR);                                                                                  \
+            }                                                                                                          \
+        }                                                                                                              \
+        *(T_##t *)c->d = v[0];                                                                                         \
+    }
+#define FINISH_ORDER(t)                                                                                                \
+    FINISH(max, t, x != x ? x : x > y ? x : y)                                                                         \
+    FINISH(min, t, x != x ? x : x < y ? x : y)
+FINISH_ORDER(f32)
+FINISH_ORDER(f64)
+FINISH_ORDER(i32)
+FINISH_ORDER(i64)
+FINISH_ORDER(u8)
+FINISH(sum, f32, x + y)
+FINISH(sum, f64, x + y)
+FINISH(sum, i64, (uint64_t)x + (uint64_t)y)
+FINISH(prod, f32, x *y)
+FINISH(prod, f64, x *y)
+FINISH(prod, i64, (uint64_t)x *(uint64_t)y)
+FINISH(any, u8, x | y)
+FINISH(all, u8, x &y)
+
+/* ---- random numbers: Philox4x32-10 ----------------------------------------------------------------------------------- */
+
+enum { BATCH = 32 }; /* counters at once: the inner loops below become vector code */
+static void philox_batch(uint64_t seed, const uint64_t *counter, uint32_t out[4][BATCH]) {
+    uint32_t c0[BATCH], c1[BATCH], c2[BATCH], c3[BATCH];
+    for (int i = 0; i < BATCH; i++) {
+        c0[i] = (uint32_t)counter[i];
+        c1[i] = (uint32_t)(counter[i] >> 32);
+        c2[i] = c3[i] = 0;
+    }
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int r = 0; r < 10; r++) {
+        for (int i = 0; i < BATCH; i++) {
+            uint64_t p0 = (uint64_t)c0[i] * 0xD2511F53u, p1 = (uint64_t)c2[i] * 0xCD9E8D57u;
+            uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
+            c1[i] = (uint32_t)p1;
+            c3[i] = (uint32_t)p0;
+            c0[i] = n0;
+            c2[i] = n2;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    memcpy(out[0], c0, sizeof c0);
+    memcpy(out[1], c1, sizeof c1);
+    memcpy(out[2], c2, sizeof c2);
+    memcpy(out[3], c3, sizeof c3);
+}
+/* Element numbers a[0..n) in pieces whose counters are consecutive or not: each piece of up to BATCH counters covers
+   `elements` numbers; word(k) of element e is out[...]. per = elements a counter (4 or 2). */
+typedef struct draw {
+    uint64_t seed, first; /* counter of element 0 */
+} draw;
+static draw draw_of(const rp__tile_call *c) {
+    const uint64_t *w = c->env->draws + 3 * c->imm;
+    const uint64_t *state = (const uint64_t *)(uintptr_t)w[0];
+    return (draw){state ? state[0] : w[1], (state ? state[1] : 0) + w[2]};
+}
+/* Fills out with the words of the distinct counters of a[i..), as many elements as fit; returns how many. where[k]: column of
+   element i + k. */
+static int64_t philox_piece(const rp__tile_call *c, draw r, int64_t i, uint64_t per, uint32_t out[4][BATCH],
+                            uint8_t *where) {
+    const int64_t *a = c->a;
+    uint64_t counters[BATCH];
+    int used = 0;
+    int64_t k = 0;
+    for (; i + k < c->n && k < 4 * BATCH; k++) {
+        uint64_t at = r.first + (uint64_t)a[(i + k) * c->as] / per;
+        if (!used || counters[used - 1] != at) {
+            if (used == BATCH) break;
+            counters[used++] = at;
+        }
+        where[k] = (uint8_t)(used - 1);
+    }
+    for (int j = used; j < BATCH; j++) counters[j] = 0;
+    philox_batch(r.seed, counters, out);
+    return k;
+}
+static void philox32(const rp__tile_call *c) {
+    int64_t *d = c->d;
+    const int64_t *a = c->a;
+    draw r = draw_of(c);
+    uint32_t out[4][BATCH];
+    uint8_t where[4 * BATCH];
+    for (int64_t i = 0; i < c->n;) {
+        int64_t k = philox_piece(c, r, i, 4, out, where);
+        for (int64_t j = 0; j < k; j++) d[i + j] = out[a[(i + j) * c->as] & 3][where[j]];
+        i += k;
+    }
+}
+static void philox64(const rp__tile_call *c) {
+    int64_t *d = c->d;
+    const int64_t *a = c->a;
+    draw r = draw_of(c);
+    uint32_t out[4][BATCH];
+    uint8_t where[4 * BATCH];
+    for (int64_t i = 0; i < c->n;) {
+        int64_t k = philox_piece(c, r, i, 2, out, where);
+        for (int64_t j = 0; j < k; j++) {
+            int w = (int)(a[(i + j) * c->as] & 1) * 2;
+            d[i + j] = (int64_t)((uint64_t)out[w][where[j]] << 32 | out[w + 1][where[j]]);
+        }
+        i += k;
+    }
+}
+/* Box-Muller in f64 on the two word pairs of each counter; z[w] is the normal of word w. */
+static void normals(uint32_t out[4][BATCH], double z[4][BATCH]) {
+    for (int pair = 0; pair < 4; pair += 2) {
+        for (int i = 0; i < BATCH; i += (int)L_f64) {
+            rp__vf64 u1, u2, s, co;
+            for (int k = 0; k < (int)L_f64; k++) {
+                u1[k] = ((double)out[pair][i + k] + 1.0) * 0x1p-32;
+                u2[k] = (double)out[pair + 1][i + k] * 0x1p-32;
+            }
+            rp__vf64 radius = rp__v_sqrt_f64(-2.0 * rp__v_log_f64(u1));
+            rp__v_sincos_f64(u2 * 0x1.921fb54442d18p+2, &s, &co);
+            rp__v_store_f64(&z[pair][i], radius * co);
+            rp__v_store_f64(&z[pair + 1][i], radius * s);
+        }
+    }
+}
+#define NORMAL(t)                                                                                                      \
+    static void normal_##t(const rp__tile_call *c) {                                                                   \
+        T_##t *d = c->d;                                                                                               \
+        const int64_t *a = c->a;                                                                                       \
+        draw r = draw_of(c);                                                                                           \
+        uint32_t out[4][BATCH];                                                                                        \
+        double z[4][BATCH];                                                                                            \
+        uint8_t where[4 * BATCH];                                                                                      \
+        for (int64_t i = 0; i < c->n;) {                                                                               \
+            int64_t k = philox_piece(c, r, i, 4, out, where);                                                          \
+            normals(out, z);                                                                                           \
+            for (int64_t j = 0; j < k; j++) d[i + j] = (T_##t)z[a[(i + j) * c->as] & 3][where[j]];                     \
+            i += k;                                                                                                    \
+        }                                                                                                              \
+    }
+NORMAL(f32)
+NORMAL(f64)
+
+/* ---- the table ------------------------------------------------------------------------------------------------------ */
+
+#define FLOATS(f)                                                                                                      \
+    { [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64 }
+#define NUMBERS(f)                                                                                                     \
+    {                                                                                                                  \
+        [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64, [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64,        \
+        [RP__TILE_U8] = f##_u8                                                                                         \
+    }
+#define ALL(f)                                                                                                         \
+    {                                                                                                                  \
+        [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64, [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64,        \
+        [RP__TILE_U8] = f##_u8, [RP__TILE_BOOL] = f##_u8                                                               \
+    }
+#define INTS(f)                                                                                                        \
+    { [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64, [RP__TILE_U8] = f##_u8, [RP__TILE_BOOL] = f##_u8 }
+
+const rp__tiles
+    JOIN(rp__tiles_, RP_ISA) =
+        {
+            .name = RP_STRINGIZE(RP_ISA),
+            .vec_bytes = RP_VEC_BYTES,
+            .op =
+                {
+                    [RP__ADD] = NUMBERS(add),
+                    [RP__SUB] = NUMBERS(sub),
+                    [RP__MUL] = NUMBERS(mul),
+                    [RP__DIV] = FLOATS(div),
+                    [RP__FLOORDIV] = NUMBERS(floordiv),
+                    [RP__REMAINDER] = NUMBERS(remainder),
+                    [RP__POW] = FLOATS(pow),
+                    [RP__MAX] = NUMBERS(max),
+                    [RP__MIN] = NUMBERS(min),
+                    [RP__ATAN2] = FLOATS(atan2),
+                    [RP__NEG] = NUMBERS(neg),
+                    [RP__ABS] = NUMBERS(abs),
+                    [RP__SIGN] = NUMBERS(sign),
+                    [RP__SQRT] = FLOATS(sqrt),
+                    [RP__RSQRT] = FLOATS(rsqrt),
+                    [RP__RECIP] = FLOATS(recip),
+                    [RP__EXP] = FLOATS(exp),
+                    [RP__EXPM1] = FLOATS(expm1),
+                    [RP__LOG] = FLOATS(log),
+                    [RP__LOG1P] = FLOATS(log1p),
+                    [RP__SIN] = FLOATS(sin),
+                    [RP__COS] = FLOATS(cos),
+                    [RP__TANH] = FLOATS(tanh),
+                    [RP__ERF] = FLOATS(erf),
+                    [RP__SIGMOID] = FLOATS(sigmoid),
+                    [RP__FLOOR] = FLOATS(floor),
+                    [RP__CEIL] = FLOATS(ceil),
+                    [RP__TRUNC] = FLOATS(trunc),
+                    [RP__RINT] = FLOATS(rint),
+                    [RP__ISNAN] = FLOATS(isnan),
+                    [RP__EQ] = ALL(eq),
+                    [RP__NE] = ALL(ne),
+                    [RP__LT] = ALL(lt),
+                    [RP__LE] = ALL(le),
+                    [RP__AND] = INTS(and),
+                    [RP__OR] = INTS(or),
+                    [RP__XOR] = INTS(xor),
+                    [RP__NOT] = {[RP__TILE_I32] = not_i32,
+                                 [RP__TILE_I64] = not_i64,
+                                 [RP__TILE_U8] = not_u8,
+                                 [RP__TILE_BOOL] = not_bool},
+                    [RP__WHERE] = ALL(where),
+                    [RP__CHECK_INDEX] = {[RP__TILE_I64] = check_index},
+                    [RP__PHILOX] = {[RP__TILE_I64] = philox32},
+                    [RP__PHILOX64] = {[RP__TILE_I64] = philox64},
+                    [RP__PHILOX_NORMAL] = FLOATS(normal),
+                },
+            .cast =
+                {
+                    [RP__TILE_F32] = {NULL, cast_f32_f64, cast_f32_i32, cast_f32_i64, cast_f32_u8, cast_f32_bool},
+                    [RP__TILE_F64] = {cast_f64_f32, NULL, cast_f64_i32, cast_f64_i64, cast_f64_u8, cast_f64_bool},
+                    [RP__TILE_I32] = {cast_i32_f32, cast_i32_f64, NULL, cast_i32_i64, cast_i32_u8, cast_i32_bool},
+                    [RP__TILE_I64] = {cast_i64_f32, cast_i64_f64, cast_i64_i32, NULL, cast_i64_u8, cast_i64_bool},
+                    [RP__TILE_U8] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, NULL, cast_u8_bool},
+                    [RP__TILE_BOOL] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, cast_u8_u8, NULL},
+                },
+            .round = {round_f16_f32, round_bf16_f32},
+            .load_half = {load_f16, load_bf16},
+            .store_half = {store_f16, store_bf16},
+            .gather = {gather_8, gather_16, gather_32, gather_64},
+            .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
+            .reduce_row =
+                {
+                    [RP__REDUCE_SUM] =
+                        {[RP__TILE_F32] = row_sum_f32, [RP__TILE_F64] = row_sum_f64, [RP__TILE_I64] = row_sum_i64},
+                    [RP__REDUCE_MAX] = NUMBERS(row_max),
+                    [RP__REDUCE_MIN] = NUMBERS(row_min),
+                    [RP__REDUCE_PROD] =
+                        {[RP__TILE_F32] = row_prod_f32, [RP__TILE_F64] = row_prod_f64, [RP__TILE_I64] = row_prod_i64},
+                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = row_any_u8},
+                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = row_all_u8},
+                },
+            .finish_row =
+                {
+                    [RP__REDUCE_SUM] = {[RP__TILE_F32] = finish_sum_f32,
+                                        [RP__TILE_F64] = finish_sum_f64,
+                                        [RP__TILE_I64] = finish_sum_i64},
+                    [RP__REDUCE_MAX] = NUMBERS(finish_max),
+                    [RP__REDUCE_MIN] = NUMBERS(finish_min),
+                    [RP__REDUCE_PROD] = {[RP__TILE_F32] = finish_prod_f32,
+                                         [RP__TILE_F64] = finish_prod_f64,
+                                         [RP__TILE_I64] = finish_prod_i64},
+                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = finish_any_u8},
+                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = finish_all_u8},
+                },
+            .reduce_block =
+                {
+                    [RP__REDUCE_SUM] = {[RP__TILE_F32] = block_sum_f32,
+                                        [RP__TILE_F64] = block_sum_f64,
+                                        [RP__TILE_I64] = block_sum_i64},
+                    [RP__REDUCE_MAX] = NUMBERS(block_max),
+                    [RP__REDUCE_MIN] = NUMBERS(block_min),
+                    [RP__REDUCE_PROD] = {[RP__TILE_F32] = block_prod_f32,
+                                         [RP__TILE_F64] = block_prod_f64,
+                                         [RP__TILE_I64] = block_prod_i64},
+                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = block_any_u8},
+                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = block_all_u8},
+                },
+};

@@ -1,0 +1,556 @@
+/* DAG -> bytecode of the tile interpreter: classes of values, phases, register homes by liveness, stores that may be written
+   by the producing instruction. Called by backend.c once a DAG and plan; nothing here depends on sizes or strides. */
+#include "kernel/cpu/program.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/thread.h"
+
+typedef enum value_class { DEAD, UNIFORM, ROW, ELEMENT } value_class;
+
+typedef struct compiler {
+    const rp__dag *dag;
+    rp__plan plan;
+    const rp__tiles *tiles;
+    uint8_t class[RP__DAG_MAX_NODES];
+    uint8_t needed[RP__DAG_MAX_NODES]; /* in the phase under way */
+    uint8_t made[RP__DAG_MAX_NODES];   /* in an earlier phase */
+    uint8_t kept[RP__DAG_MAX_NODES];
+    uint32_t kept_at[RP__DAG_MAX_NODES];
+    uint16_t block[RP__DAG_MAX_NODES];
+    uint16_t last_use[RP__DAG_MAX_NODES]; /* in the segment: node number of the last user */
+    uint32_t slot_at[RP__DAG_MAX_NODES];
+    rp__program *p;
+    size_t n_insns, capacity;
+    /* tile slots: offset, size, free */
+    struct slot {
+        uint32_t at;
+        uint8_t size, used;
+    } slots[RP__DAG_MAX_NODES];
+    uint32_t n_slots;
+} compiler;
+
+static unsigned size_of(unsigned dtype) { return (unsigned)rp__dtypes[dtype].bytes; }
+
+static rp__insn *emit(compiler *c) {
+    if (!RP__GROW(&c->p->insns, &c->capacity, c->n_insns + 1)) return NULL;
+    rp__insn *i = &c->p->insns[c->n_insns++];
+    *i = (rp__insn){.a = RP__NO_VAL, .b = RP__NO_VAL, .c = RP__NO_VAL, .d = RP__NO_VAL};
+    return i;
+}
+
+/* Rough cycles an element, for slicing only. */
+static uint32_t op_cost(const rp__node *n) {
+    switch (n->op) {
+    case RP__POW:
+    case RP__ATAN2:
+    case RP__FLOORDIV:
+    case RP__REMAINDER:
+    case RP__PHILOX:
+    case RP__PHILOX64:
+    case RP__PHILOX_NORMAL: return 32;
+    case RP__EXP:
+    case RP__EXPM1:
+    case RP__LOG:
+    case RP__LOG1P:
+    case RP__SIN:
+    case RP__COS:
+    case RP__TANH:
+    case RP__ERF:
+    case RP__SIGMOID: return 8;
+    default: return n->op == RP__LOAD && n->a != RP__NO_VAL ? 8 : 1;
+    }
+}
+
+static void classify(compiler *c) {
+    const rp__dag *d = c->dag;
+    for (unsigned i = 0; i < d->n_nodes; i++) {
+        const rp__node *n = &d->nodes[i];
+        const rp__val operands[3] = {n->a, n->b, n->c};
+        bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE;
+        for (int k = 0; k < 3; k++)
+            uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
+        c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && n->row ? ROW : ELEMENT;
+        if (c->class[i] == ELEMENT) {
+            c->p->cost += op_cost(n);
+            if (size_of(n->dtype) < c->p->min_size) c->p->min_size = (uint8_t)size_of(n->dtype);
+        }
+    }
+}
+
+static bool select_fn(compiler *c, const rp__node *n, rp__insn *i) {
+    unsigned to = rp__tile_type(n->dtype);
+    if (n->op == RP__CAST)
+        i->fn = c->tiles->cast[rp__tile_type(c->dag->nodes[n->a].dtype)][to];
+    else if (n->op == RP__ROUND)
+        i->fn = c->tiles->round[n->imm.i == RP_BF16];
+    else if (n->op == RP__WHERE || n->op == RP__PHILOX_NORMAL)
+        i->fn = c->tiles->op[n->op][to];
+    else
+        i->fn = c->tiles->op[n->op][rp__tile_type(c->dag->nodes[n->a].dtype)];
+    if (!i->fn)
+        rp__fail(RP_ERROR_INTERNAL, "loop kernel: no routine for operation %u on %s", n->op, rp__dtypes[n->dtype].name);
+    return i->fn != NULL;
+}
+/* The instruction of node v, without its home. */
+static rp__insn *emit_node(compiler *c, unsigned v) {
+    const rp__node *n = &c->dag->nodes[v];
+    rp__insn *i = emit(c);
+    if (!i) {
+        rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel program");
+        return NULL;
+    }
+    i->d = (uint16_t)v;
+    i->a = n->a;
+    i->b = n->b;
+    i->c = n->c;
+    i->imm = n->imm.i;
+    i->access = n->access;
+    i->type = (uint8_t)rp__tile_type(n->dtype);
+    i->size = (uint8_t)size_of(n->dtype);
+    i->kind = n->op == RP__LOAD ? RP__INSN_LOAD : n->op == RP__IOTA ? RP__INSN_IOTA : RP__INSN_OP;
+    if (i->kind == RP__INSN_OP && n->op != RP__CONST && n->op != RP__SCALAR && !select_fn(c, n, i)) return NULL;
+    return i;
+}
+
+static uint32_t slot_take(compiler *c, unsigned size) {
+    for (uint32_t k = 0; k < c->n_slots; k++) {
+        if (!c->slots[k].used && c->slots[k].size == size) {
+            c->slots[k].used = 1;
+            return k;
+        }
+    }
+    c->slots[c->n_slots] = (struct slot){c->p->tile_bytes, (uint8_t)size, 1};
+    c->p->tile_bytes += size;
+    return c->n_slots++;
+}
+
+/* May the routine write over an operand of the same element size? */
+static bool in_place(const rp__node *n) {
+    return n->op < RP__PRIM_COUNT && n->op != RP__CAST && n->op != RP__PHILOX && n->op != RP__PHILOX64 &&
+           n->op != RP__PHILOX_NORMAL;
+}
+static void free_operands(compiler *c, const rp__node *n, unsigned v, uint8_t *held) {
+    const rp__val operands[3] = {n->a, n->b, n->c};
+    for (int k = 0; k < 3; k++) {
+        rp__val o = operands[k];
+        if (o != RP__NO_VAL && held[o] && c->last_use[o] == v) {
+            c->slots[c->slot_at[o]].used = 0;
+            held[o] = 0;
+        }
+    }
+}
+static bool plain_load(const compiler *c, const rp__node *n) {
+    return n->op == RP__IOTA ||
+           (n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL && !c->p->access_half[n->access]);
+}
+
+static void need(compiler *c, rp__val v) {
+    if (v != RP__NO_VAL && c->class[v] == ELEMENT) c->needed[v] = 1;
+}
+static void use(compiler *c, rp__val v, unsigned by) {
+    if (v != RP__NO_VAL && c->class[v] == ELEMENT) c->last_use[v] = (uint16_t)by;
+}
+
+/* Which element nodes phase `phase` computes; earlier values are marked kept. */
+static void find_needed(compiler *c, unsigned phase, bool stores) {
+    const rp__dag *d = c->dag;
+    memset(c->needed, 0, d->n_nodes);
+    for (unsigned i = 0; i < c->p->n_reductions; i++) {
+        if (c->p->reductions[i].phase == phase) need(c, d->nodes[c->p->reductions[i].d].a);
+    }
+    for (unsigned i = 0; stores && i < d->n_stores; i++) {
+        if (d->stores[i].row) continue;
+        need(c, d->stores[i].value);
+        need(c, d->stores[i].offset);
+        need(c, d->stores[i].predicate);
+    }
+    for (unsigned v = d->n_nodes; v-- > 0;) {
+        if (!c->needed[v]) continue;
+        const rp__node *n = &d->nodes[v];
+        if (c->plan == RP__PLAN_KEEP && c->made[v] && !plain_load(c, n)) {
+            if (!c->kept[v]) {
+                c->kept[v] = 1;
+                c->kept_at[v] = c->p->kept_bytes;
+                c->p->kept_bytes += size_of(n->dtype);
+            }
+            continue;
+        }
+        need(c, n->a);
+        need(c, n->b);
+        need(c, n->c);
+    }
+}
+
+static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
+    const rp__dag *d = c->dag;
+    rp__program *p = c->p;
+    find_needed(c, phase, stores);
+    memset(c->last_use, 0, sizeof(uint16_t) * d->n_nodes);
+    uint8_t held[RP__DAG_MAX_NODES];
+    memset(held, 0, d->n_nodes);
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        if (!c->needed[v] || (c->kept[v] && c->made[v])) continue;
+        use(c, d->nodes[v].a, v);
+        use(c, d->nodes[v].b, v);
+        use(c, d->nodes[v].c, v);
+    }
+    for (unsigned i = 0; stores && i < d->n_stores; i++) {
+        if (d->stores[i].row) continue;
+        use(c, d->stores[i].value, RP__NO_VAL);
+        use(c, d->stores[i].offset, RP__NO_VAL);
+        use(c, d->stores[i].predicate, RP__NO_VAL);
+    }
+    p->element[phase].begin = (uint32_t)c->n_insns;
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        const rp__node *n = &d->nodes[v];
+        if (c->class[v] == ELEMENT && c->needed[v]) {
+            bool old = c->kept[v] && c->made[v];
+            rp__insn *i = emit_node(c, v);
+            if (!i) return false;
+            if (old) {
+                i->kind = RP__INSN_KEPT;
+                i->a = i->b = i->c = RP__NO_VAL;
+            }
+            if (c->kept[v]) {
+                i->home = RP__HOME_KEPT;
+                i->at = c->kept_at[v];
+                if (!old) free_operands(c, n, v, held);
+            } else {
+                i->home = RP__HOME_TILE;
+                if (in_place(n)) free_operands(c, n, v, held);
+                c->slot_at[v] = slot_take(c, i->size);
+                i->at = c->slots[c->slot_at[v]].at;
+                held[v] = 1;
+                free_operands(c, n, v, held);
+            }
+        }
+        for (unsigned r = 0; r < p->n_reductions; r++) {
+            rp__reduction *red = &p->reductions[r];
+            if (red->phase != phase || d->nodes[red->d].a != v) continue;
+            rp__insn *i = emit(c);
+            if (!i) goto oom;
+            i->kind = RP__INSN_REDUCE;
+            i->a = (uint16_t)v;
+            i->access = (uint16_t)r;
+            i->type = red->type;
+            i->size = red->size;
+        }
+        if (held[v] && !c->last_use[v]) { /* only a reduction used it */
+            c->slots[c->slot_at[v]].used = 0;
+            held[v] = 0;
+        }
+    }
+    for (unsigned i = 0; stores && i < p->n_stores; i++) {
+        if (p->stores[i].row) continue;
+        rp__insn *s = emit(c);
+        if (!s) goto oom;
+        s->kind = RP__INSN_STORE;
+        s->access = (uint16_t)i;
+        s->a = p->stores[i].value;
+    }
+    p->element[phase].end = (uint32_t)c->n_insns;
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        if (held[v]) c->slots[c->slot_at[v]].used = 0;
+        if (c->needed[v]) c->made[v] = 1;
+    }
+    return true;
+oom:
+    rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel program");
+    return false;
+}
+
+/* A store whose producing instruction may write memory itself, and what must not overlap then. */
+static void find_direct(compiler *c) {
+    rp__program *p = c->p;
+    if (!p->n_phases) return;
+    struct rp__segment s = p->element[p->n_phases - 1];
+    for (unsigned k = 0; k < p->n_stores; k++) {
+        rp__program_store *st = &p->stores[k];
+        if (st->row || st->mode != RP__STORE_SET || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL ||
+            p->access_half[st->access] || c->class[st->value] != ELEMENT) {
+            continue;
+        }
+        bool again = false;
+        for (unsigned j = 0; j < k; j++) again = again || (p->stores[j].direct && p->stores[j].value == st->value);
+        for (uint32_t i = s.begin; i < s.end && !again; i++) {
+            const rp__insn *in = &p->insns[i];
+            if (in->d == st->value && in->kind == RP__INSN_OP && in->home == RP__HOME_TILE && in->size == st->size) {
+                st->direct = true;
+                st->producer = i;
+            }
+        }
+        if (!st->direct) continue;
+        p->insns[st->producer].direct = (uint16_t)(k + 1);
+        for (uint32_t i = s.begin; i < s.end; i++) { /* reads after the producer, through registers or by loads */
+            const rp__insn *in = &p->insns[i];
+            if (i > st->producer && in->kind == RP__INSN_LOAD) st->late_reads |= UINT64_C(1) << in->access;
+            if (i > st->producer) {
+                const uint16_t operands[3] = {in->a, in->b, in->c};
+                for (int o = 0; o < 3; o++) {
+                    if (operands[o] == RP__NO_VAL || c->class[operands[o]] != ELEMENT) continue;
+                    const rp__node *n = &c->dag->nodes[operands[o]];
+                    if (n->op == RP__LOAD) st->late_reads |= UINT64_C(1) << n->access;
+                }
+            }
+        }
+    }
+}
+
+static uint64_t identity_of(unsigned kind, unsigned type) {
+    union {
+        float f[2];
+        double d;
+        int32_t i[2];
+        int64_t l;
+        uint8_t b[8];
+        uint64_t u;
+    } v = {.u = 0};
+    switch (kind) {
+    case RP__REDUCE_MAX:
+        if (type == RP__TILE_F32)
+            v.f[0] = -INFINITY;
+        else if (type == RP__TILE_F64)
+            v.d = -(double)INFINITY;
+        else if (type == RP__TILE_I32)
+            v.i[0] = INT32_MIN;
+        else if (type == RP__TILE_I64)
+            v.l = INT64_MIN;
+        break;
+    case RP__REDUCE_MIN:
+        if (type == RP__TILE_F32)
+            v.f[0] = INFINITY;
+        else if (type == RP__TILE_F64)
+            v.d = (double)INFINITY;
+        else if (type == RP__TILE_I32)
+            v.i[0] = INT32_MAX;
+        else if (type == RP__TILE_I64)
+            v.l = INT64_MAX;
+        else
+            v.b[0] = 255;
+        break;
+    case RP__REDUCE_PROD:
+        if (type == RP__TILE_F32)
+            v.f[0] = 1;
+        else if (type == RP__TILE_F64)
+            v.d = 1;
+        else
+            v.l = 1;
+        break;
+    case RP__REDUCE_ALL: v.b[0] = 1; break;
+    default: break;
+    }
+    return v.u;
+}
+
+void rp__program_retain(rp__program *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
+void rp__program_release(rp__program *p) {
+    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    rp__free(p->insns);
+    rp__free(p);
+}
+
+static bool compile(compiler *c) {
+    const rp__dag *d = c->dag;
+    rp__program *p = c->p;
+    for (unsigned i = 0; i < d->n_accesses; i++) {
+        const rp__access *a = &d->accesses[i];
+        p->access_iota[i] = a->kind == RP__ACCESS_IOTA;
+        p->access_size[i] = a->kind == RP__ACCESS_IOTA ? 8 : (uint8_t)size_of(a->dtype);
+        p->access_half[i] = a->kind == RP__ACCESS_IOTA ? 0 : a->dtype == RP_F16 ? 1 : a->dtype == RP_BF16 ? 2 : 0;
+        p->access_row[i] = a->row;
+        if (p->access_half[i]) p->halves = true;
+        if (!a->row && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
+    }
+    classify(c);
+
+    /* Element phases, reductions. */
+    int last = -1;
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        const rp__node *n = &d->nodes[v];
+        if (n->op != RP__REDUCE) continue;
+        unsigned type = rp__tile_type(n->dtype), size = size_of(n->dtype);
+        p->reductions[p->n_reductions++] = (rp__reduction){.kind = (uint8_t)n->imm.i,
+                                                           .type = (uint8_t)type,
+                                                           .size = (uint8_t)size,
+                                                           .d = (uint16_t)v,
+                                                           .phase = (uint16_t)(n->phase - 1),
+                                                           .at = p->acc_bytes,
+                                                           .identity = identity_of((unsigned)n->imm.i, type)};
+        p->acc_bytes += size;
+        if (n->phase - 1 > last) last = n->phase - 1;
+    }
+    for (unsigned i = 0; i < d->n_stores; i++) {
+        const rp__store *s = &d->stores[i];
+        p->stores[i] = (rp__program_store){.access = s->access,
+                                           .value = s->value,
+                                           .offset = s->offset,
+                                           .predicate = s->predicate,
+                                           .dtype = d->accesses[s->access].dtype,
+                                           .mode = s->mode,
+                                           .row = s->row && c->plan != RP__PLAN_ELEMENTS,
+                                           .size = (uint8_t)size_of(d->accesses[s->access].dtype)};
+        if (s->mode == RP__STORE_ADD) p->serial = true;
+        if (p->stores[i].row) continue;
+        const rp__val operands[3] = {s->value, s->offset, s->predicate};
+        for (int k = 0; k < 3; k++) {
+            int phase = operands[k] == RP__NO_VAL || c->plan == RP__PLAN_ELEMENTS ? 0 : d->nodes[operands[k]].phase;
+            if (phase > last) last = phase;
+        }
+    }
+    p->n_phases = (uint16_t)(last + 1);
+
+    /* Uniform values: constants and scalars first of all, then what depends on them only. */
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        if (c->class[v] != UNIFORM) continue;
+        rp__insn *i = emit_node(c, v);
+        if (!i) return false;
+        i->home = RP__HOME_UNIFORM;
+        i->at = p->n_blocks;
+        p->block_reg[p->n_blocks++] = (uint16_t)v;
+        const rp__node *n = &d->nodes[v];
+        if (n->op == RP__CONST) {
+            union {
+                float f;
+                uint64_t u;
+            } f32 = {.u = 0};
+            f32.f = (float)n->imm.f;
+            i->imm = n->dtype == RP_F32 ? (int64_t)f32.u : n->imm.i;
+        }
+        i->b = n->op == RP__SCALAR ? n->access : i->b; /* fn NULL: b none: the bits are imm; else scalar word b */
+    }
+    p->uniform_end = (uint32_t)c->n_insns;
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        if (c->class[v] != ROW) continue;
+        p->row_reg[p->n_row_regs] = (uint16_t)v;
+        p->row_size[p->n_row_regs] = (uint8_t)size_of(d->nodes[v].dtype);
+        c->block[v] = p->n_row_regs++;
+        p->row_bytes += size_of(d->nodes[v].dtype);
+    }
+    for (unsigned phase = 0; phase < p->n_phases;
+         phase++) { /* what must be kept is known before the first is emitted */
+        find_needed(c, phase, phase + 1u == p->n_phases);
+        for (unsigned v = 0; v < d->n_nodes; v++) c->made[v] |= c->needed[v];
+    }
+    memset(c->made, 0, sizeof c->made);
+    for (unsigned phase = 0; phase <= p->n_phases; phase++) {
+        p->row[phase].begin = (uint32_t)c->n_insns;
+        for (unsigned v = 0; v < d->n_nodes; v++) {
+            const rp__node *n = &d->nodes[v];
+            if (c->class[v] != ROW || n->op == RP__REDUCE) continue;
+            if (n->phase != phase && !(phase == p->n_phases && n->phase > phase)) continue;
+            rp__insn *i = emit_node(c, v);
+            if (!i) return false;
+            i->home = RP__HOME_ROW;
+            i->at = c->block[v];
+        }
+        p->row[phase].end = (uint32_t)c->n_insns;
+        if (phase < p->n_phases && !emit_element_phase(c, phase, phase + 1u == p->n_phases)) return false;
+    }
+    p->n_insns = (uint32_t)c->n_insns;
+    find_direct(c);
+    return true;
+}
+
+rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles) {
+    compiler *c = rp__calloc(1, sizeof *c);
+    size_t n = dag->n_nodes + 1u, phases = dag->n_phases + 1u;
+    size_t bytes[] = {sizeof(rp__program),
+                      phases * sizeof(struct rp__segment),
+                      phases * sizeof(struct rp__segment),
+                      n * sizeof(rp__reduction),
+                      (dag->n_stores + 1u) * sizeof(rp__program_store),
+                      n * sizeof(uint16_t),
+                      n * sizeof(uint16_t),
+                      n,
+                      4 * (dag->n_accesses + 1u)};
+    size_t offset[9], total = 0;
+    for (int i = 0; i < 9; i++) {
+        offset[i] = total;
+        total += (bytes[i] + 15) / 16 * 16;
+    }
+    char *memory = rp__calloc(1, total);
+    if (!c || !memory) {
+        rp__free(c);
+        rp__free(memory);
+        rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel program");
+        return NULL;
+    }
+    rp__program *p = (rp__program *)memory;
+    p->row = (struct rp__segment *)(memory + offset[1]);
+    p->element = (struct rp__segment *)(memory + offset[2]);
+    p->reductions = (rp__reduction *)(memory + offset[3]);
+    p->stores = (rp__program_store *)(memory + offset[4]);
+    p->row_reg = (uint16_t *)(memory + offset[5]);
+    p->block_reg = (uint16_t *)(memory + offset[6]);
+    p->row_size = (uint8_t *)(memory + offset[7]);
+    p->access_size = (uint8_t *)(memory + offset[8]);
+    p->access_half = p->access_size + dag->n_accesses;
+    p->access_row = p->access_half + dag->n_accesses;
+    p->access_iota = p->access_row + dag->n_accesses;
+    atomic_init(&p->refs, 1);
+    p->tiles = tiles;
+    p->plan = plan;
+    p->n_regs = dag->n_nodes;
+    p->n_accesses = dag->n_accesses;
+    p->n_scalars = dag->n_scalars;
+    p->n_stores = dag->n_stores;
+    p->n_draws = dag->n_draws;
+    p->checks = dag->checks;
+    p->min_size = 8;
+    const uint64_t extra[2] = {(uint64_t)plan, tiles->vec_bytes};
+    p->key = rp__hash_bytes(extra, sizeof extra, dag->key);
+    c->dag = dag;
+    c->plan = plan;
+    c->tiles = tiles;
+    c->p = p;
+    if (!compile(c)) {
+        rp__program_release(p);
+        p = NULL;
+    }
+    rp__free(c);
+    return p;
+}
+
+/* ---- the table for this CPU ----------------------------------------------------------------------------------------- */
+
+static bool cpu_has(const rp__tiles *t) {
+#ifdef RP_ISA_BASELINE_ONLY
+    return t == &rp__tiles_baseline;
+#else
+    __builtin_cpu_init();
+    if (t == &rp__tiles_avx2) {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    }
+    if (t == &rp__tiles_avx512) {
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && cpu_has(&rp__tiles_avx2);
+    }
+    return t == &rp__tiles_baseline;
+#endif
+}
+const rp__tiles *rp__tiles_named(const char *name) {
+    static const rp__tiles *const all[] = {
+#ifndef RP_ISA_BASELINE_ONLY
+        &rp__tiles_avx512, &rp__tiles_avx2,
+#endif
+        &rp__tiles_baseline};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if ((!name || !strcmp(name, all[i]->name)) && cpu_has(all[i])) return all[i];
+    }
+    return NULL;
+}
+static _Atomic(const rp__tiles *) current;
+const rp__tiles *rp__tiles_current(void) {
+    const rp__tiles *t = atomic_load_explicit(&current, memory_order_acquire);
+    if (RP__LIKELY(t != NULL)) return t;
+    const char *name = getenv("REPRISE_CPU");
+    t = name && *name ? rp__tiles_named(name) : NULL;
+    if (!t) t = rp__tiles_named(NULL);
+    atomic_store_explicit(&current, t, memory_order_release);
+    return t;
+}
+void rp__tiles_set(const rp__tiles *t) { atomic_store_explicit(&current, t, memory_order_release); }

@@ -1,0 +1,115 @@
+/* The interpreter's bytecode: a DAG compiled once for a kind of traversal. Made by program.c, run by interp.c; immutable and
+   counted, because kernels in recorded graphs outlive the DAG. Emitted C (jit.c) replaces the run of one program by native
+   code and shares its words. */
+#ifndef RP_KERNEL_CPU_PROGRAM_H
+#define RP_KERNEL_CPU_PROGRAM_H
+
+#include "kernel/cpu/tiles.h"
+
+/* How a program walks the space. Elements: no row values matter, all dims are walked as one. Rows: one row (or a tile of
+   rows) at a time, phase by phase. A rows program keeps element values that several phases need in row scratch, or computes
+   them again in each phase: the same bits, chosen at launch by the length of the row. */
+typedef enum rp__plan { RP__PLAN_ELEMENTS, RP__PLAN_KEEP, RP__PLAN_RECOMPUTE, RP__PLAN_COUNT } rp__plan;
+
+typedef enum rp__insn_kind {
+    RP__INSN_OP,   /* fn on registers */
+    RP__INSN_LOAD, /* access; a: offset or none, b: predicate or none */
+    RP__INSN_IOTA,
+    RP__INSN_KEPT,   /* d is in row scratch since an earlier phase */
+    RP__INSN_REDUCE, /* a into accumulator `access` */
+    RP__INSN_STORE   /* store number `access` */
+} rp__insn_kind;
+/* Where a register's elements lie. */
+typedef enum rp__home {
+    RP__HOME_UNIFORM, /* a 64-byte block of one repeated value, for the launch */
+    RP__HOME_ROW,     /* one value a row: a block (one row at a time), or a tile over rows */
+    RP__HOME_TILE,    /* a tile buffer, shared over time */
+    RP__HOME_KEPT     /* row scratch */
+} rp__home;
+
+typedef struct rp__insn {
+    rp__tile_fn *fn;
+    int64_t imm;
+    uint8_t kind, home;  /* home of d */
+    uint8_t type, size;  /* tile type and element bytes of d (REDUCE: of a) */
+    uint16_t d, a, b, c; /* registers; RP__NO_VAL: none */
+    uint16_t access;
+    uint16_t direct; /* 1 + the store whose memory may be d */
+    uint32_t at;     /* of d: bytes an element before it in its home (UNIFORM, ROW: number of the block) */
+} rp__insn;
+
+typedef struct rp__reduction {
+    uint8_t kind, type, size;
+    uint16_t d;        /* register of the result */
+    uint16_t phase;    /* element phase that feeds it */
+    uint32_t at;       /* bytes a lane before its accumulators */
+    uint64_t identity; /* bit pattern */
+} rp__reduction;
+
+typedef struct rp__program_store {
+    uint16_t access, value, offset, predicate; /* registers */
+    uint8_t dtype, mode, row, size;            /* storage dtype and its bytes */
+    bool direct;                               /* the producing instruction may write memory itself */
+    uint32_t producer;                         /* its number in insns, if direct */
+    uint64_t late_reads; /* accesses that are read after the producer: direct only if none of them overlaps */
+} rp__program_store;
+
+typedef struct rp__program {
+    atomic_uint refs;
+    rp__hash key;
+    const rp__tiles *tiles;
+    rp__plan plan;
+    uint32_t n_insns;
+    uint16_t n_regs, n_accesses, n_scalars, n_stores, n_reductions, n_draws, n_blocks, n_row_regs;
+    uint16_t n_phases;   /* element phases */
+    bool checks, serial; /* serial: adding stores, one slice only */
+    /* segments of insns: uniform [0, row[0].begin), then for each phase p row segment p and element segment p, then the last
+       row segment */
+    uint32_t uniform_end;
+    struct rp__segment {
+        uint32_t begin, end;
+    } * row, *element; /* n_phases + 1, n_phases */
+    rp__insn *insns;
+    rp__reduction *reductions;
+    rp__program_store *stores;
+    uint8_t *access_size; /* storage bytes */
+    uint8_t *access_half; /* 0, or 1 + index of the half conversion */
+    uint8_t *access_row, *access_iota;
+    uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
+    uint16_t *row_reg;
+    uint16_t *block_reg; /* register of each UNIFORM block */
+    uint32_t tile_bytes; /* of all tile buffers, an element */
+    uint32_t kept_bytes; /* of row scratch, an element of the row */
+    uint32_t acc_bytes;  /* of accumulators, a lane */
+    uint32_t row_bytes;  /* of ROW registers, a row */
+    uint32_t cost;       /* rough cycles an element, for slicing */
+    uint8_t min_size; /* of any element value or access: n * min_size / vec_bytes whole means memory in place is safe */
+    bool halves;      /* needs the raw buffer */
+} rp__program;
+
+rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles); /* NULL and a sticky error */
+void rp__program_retain(rp__program *p);
+void rp__program_release(rp__program *p);
+
+/* words[0] of a CPU launch; the canonical words (loop.h) follow. */
+typedef enum rp__walk {
+    RP__WALK_ELEMENTS, /* items: elements */
+    RP__WALK_ALONG,    /* items: rows; vectors along the row */
+    RP__WALK_ACROSS,   /* items: rows; vectors over rows */
+    RP__WALK_LONG,     /* one item: few long rows, the entry itself splits their chunks over threads */
+    RP__WALK_MANY      /* many element spaces of one dim, see backend.c */
+} rp__walk;
+static inline uint64_t rp__cpu_header(rp__walk walk, unsigned n_outer, unsigned n_inner) {
+    return (uint64_t)walk | (uint64_t)n_outer << 8 | (uint64_t)n_inner << 16;
+}
+
+/* What a CPU kernel of a loop carries (rp__kernel.payload). */
+typedef struct rp__cpu_loop {
+    rp__program *programs[RP__PLAN_COUNT]; /* those that it may need */
+    void *native;                          /* jit.c: entry of the loaded object, once there */
+    rp__hash key;
+} rp__cpu_loop;
+enum { RP__MANY_BLOCK = 2048 }; /* elements an item of RP__WALK_MANY */
+rp__cpu_entry rp__interpret;    /* tier 0 */
+
+#endif

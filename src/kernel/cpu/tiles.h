@@ -1,0 +1,70 @@
+/* Tile routines: one vector routine per primitive and dtype, built once an instruction set from isa/tiles.c.
+   Called by the interpreter (interp.c) and through it by nobody else. A routine reads operands of n elements (step 1) or one
+   vector block that repeats (step 0: every element of 64 bytes is the same value) and writes n elements; it may round n up
+   to full vectors of the widest lane count of its operands, so buffers are padded and memory is used in place only where n
+   is such a multiple. Routines with side effects or per-element memory accesses stay within n. All tables give the same
+   bits. */
+#ifndef RP_KERNEL_CPU_TILES_H
+#define RP_KERNEL_CPU_TILES_H
+
+#include "device/error_record.h"
+#include "device/generator.h"
+#include "kernel/loop.h"
+
+/* What routines with side effects need of a launch. */
+typedef struct rp__tile_env {
+    rp__error_record *errors;
+    uint64_t tag;
+    const uint64_t *draws; /* words: state pointer, seed, inner of each draw */
+} rp__tile_env;
+
+typedef struct rp__tile_call {
+    void *d;
+    const void *a, *b, *c;
+    int64_t as, bs, cs; /* step of each operand: 1 or 0 */
+    int64_t n, imm;
+    const rp__tile_env *env;
+} rp__tile_call;
+typedef void rp__tile_fn(const rp__tile_call *t);
+
+/* Compute dtypes as table columns. */
+enum { RP__TILE_F32, RP__TILE_F64, RP__TILE_I32, RP__TILE_I64, RP__TILE_U8, RP__TILE_BOOL, RP__TILE_TYPES };
+static inline unsigned rp__tile_type(unsigned dtype) {
+    switch (dtype) {
+    case RP_F32: return RP__TILE_F32;
+    case RP_F64: return RP__TILE_F64;
+    case RP_I32: return RP__TILE_I32;
+    case RP_I64: return RP__TILE_I64;
+    case RP_U8: return RP__TILE_U8;
+    default: return RP__TILE_BOOL;
+    }
+}
+
+typedef struct rp__tiles {
+    const char *name; /* "avx2" */
+    unsigned vec_bytes;
+    rp__tile_fn
+        *op[RP__PRIM_COUNT][RP__TILE_TYPES]; /* by the type of operand a (WHERE: of b; PHILOX_NORMAL: of the result) */
+    rp__tile_fn *cast[RP__TILE_TYPES][RP__TILE_TYPES]; /* from, to */
+    rp__tile_fn *round[2];                             /* f32 through f16, bf16 */
+    rp__tile_fn *load_half[2], *store_half[2];         /* n exact: contiguous f16, bf16 <-> f32 */
+    rp__tile_fn *gather[4];                            /* n exact, element size 1 << k: d[i] = a[i * imm] */
+    rp__tile_fn *scatter[4];                           /* n exact: d[i * imm] = a[i * as] */
+    /* d: 32 lane accumulators; a: n elements (n exact), element i goes to lane i % 32 */
+    rp__tile_fn *reduce_row[6][RP__TILE_TYPES];
+    rp__tile_fn *finish_row[6][RP__TILE_TYPES]; /* d: one element = the halving tree over 32 lanes a (overwritten) */
+    /* d[i] = d[i] op a[i] (n exact) */
+    rp__tile_fn *reduce_block[6][RP__TILE_TYPES];
+} rp__tiles;
+
+extern const rp__tiles rp__tiles_baseline;
+#ifndef RP_ISA_BASELINE_ONLY
+extern const rp__tiles rp__tiles_avx2, rp__tiles_avx512;
+#endif
+/* The table for this CPU, or the one that REPRISE_CPU names where the CPU has it; constant over the process unless a test
+   sets another (NULL: back to the choice). */
+const rp__tiles *rp__tiles_current(void);
+const rp__tiles *rp__tiles_named(const char *name); /* NULL: unknown here */
+void rp__tiles_set(const rp__tiles *tiles);
+
+#endif

@@ -1,0 +1,280 @@
+/* vec.h: vectors of RP_VEC_BYTES bytes (16, 32 or 64; default 16) as GNU vector extensions, for gcc >= 12 and clang.
+ *
+ * Owns the types rp__vf32 ... rp__vu16h, masks, selection, min/max, loads and stores, conversions. Users: the CPU tile
+ * interpreter (one file compiled once an ISA), vmath.h, and emitted C, into which this text is pasted; so it includes
+ * nothing but <stdint.h> and <stddef.h>, names no libm function, and needs no immintrin.h.
+ * Every function gives the same bits on every ISA, width, compiler and optimisation level (NaN sign and payload aside),
+ * given -ffp-contract=off -fno-math-errno -fno-trapping-math; builtins of a target are used only where their result is
+ * defined bit for bit and equal to the portable form beside them. Must never depend on -ffast-math. */
+#ifndef RP_KERNEL_CPU_VEC_H
+#define RP_KERNEL_CPU_VEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef RP_VEC_BYTES
+#define RP_VEC_BYTES 16
+#endif
+#if RP_VEC_BYTES != 16 && RP_VEC_BYTES != 32 && RP_VEC_BYTES != 64
+#error "RP_VEC_BYTES must be 16, 32 or 64"
+#endif
+#if defined(__FAST_MATH__) || (defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0)
+#error "vec.h needs strict IEEE arithmetic: no -ffast-math, no x87"
+#endif
+
+/* Vectors wider than the target's registers are legal (tests use them) and need -Wno-psabi with gcc. */
+
+#define RP_VEC_F32 (RP_VEC_BYTES / 4) /* lanes of 32 bits */
+#define RP_VEC_F64 (RP_VEC_BYTES / 8) /* lanes of 64 bits */
+
+/* Functions of vec.h are a few instructions: always inline. Those of vmath.h are left to the compiler. */
+#define RP__VEC_FN static inline __attribute__((always_inline, unused))
+#define RP__VMATH_FN static inline __attribute__((unused))
+
+typedef float rp__vf32 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef double rp__vf64 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef int32_t rp__vi32 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef int64_t rp__vi64 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef uint32_t rp__vu32 __attribute__((vector_size(RP_VEC_BYTES)));
+typedef uint64_t rp__vu64 __attribute__((vector_size(RP_VEC_BYTES)));
+/* Half-width companions: as many lanes as rp__vf64 (f32h, i32h) or rp__vf32 (u16h). */
+typedef float rp__vf32h __attribute__((vector_size(RP_VEC_BYTES / 2)));
+typedef int32_t rp__vi32h __attribute__((vector_size(RP_VEC_BYTES / 2)));
+typedef uint16_t rp__vu16h __attribute__((vector_size(RP_VEC_BYTES / 2)));
+
+/* The same in memory: any alignment, any declared type. */
+typedef rp__vf32 rp__vf32u __attribute__((aligned(1), may_alias));
+typedef rp__vf64 rp__vf64u __attribute__((aligned(1), may_alias));
+typedef rp__vi32 rp__vi32u __attribute__((aligned(1), may_alias));
+typedef rp__vi64 rp__vi64u __attribute__((aligned(1), may_alias));
+typedef rp__vu32 rp__vu32u __attribute__((aligned(1), may_alias));
+typedef rp__vu64 rp__vu64u __attribute__((aligned(1), may_alias));
+typedef rp__vu16h rp__vu16hu __attribute__((aligned(1), may_alias));
+
+/* ---- splat, load, store ---------------------------------------------------------------------------------------- */
+
+/* x - 0 keeps -0, and compilers fold it away. */
+RP__VEC_FN rp__vf32 rp__v_splat_f32(float x) { return x - (rp__vf32){0}; }
+RP__VEC_FN rp__vf64 rp__v_splat_f64(double x) { return x - (rp__vf64){0}; }
+RP__VEC_FN rp__vi32 rp__v_splat_i32(int32_t x) { return x - (rp__vi32){0}; }
+RP__VEC_FN rp__vi64 rp__v_splat_i64(int64_t x) { return x - (rp__vi64){0}; }
+RP__VEC_FN rp__vu32 rp__v_splat_u32(uint32_t x) { return x - (rp__vu32){0}; }
+RP__VEC_FN rp__vu64 rp__v_splat_u64(uint64_t x) { return x - (rp__vu64){0}; }
+
+RP__VEC_FN rp__vf32 rp__v_load_f32(const void *p) { return *(const rp__vf32u *)p; }
+RP__VEC_FN rp__vf64 rp__v_load_f64(const void *p) { return *(const rp__vf64u *)p; }
+RP__VEC_FN rp__vi32 rp__v_load_i32(const void *p) { return *(const rp__vi32u *)p; }
+RP__VEC_FN rp__vi64 rp__v_load_i64(const void *p) { return *(const rp__vi64u *)p; }
+RP__VEC_FN rp__vu32 rp__v_load_u32(const void *p) { return *(const rp__vu32u *)p; }
+RP__VEC_FN rp__vu64 rp__v_load_u64(const void *p) { return *(const rp__vu64u *)p; }
+RP__VEC_FN rp__vu16h rp__v_load_u16h(const void *p) { return *(const rp__vu16hu *)p; }
+RP__VEC_FN void rp__v_store_f32(void *p, rp__vf32 x) { *(rp__vf32u *)p = x; }
+RP__VEC_FN void rp__v_store_f64(void *p, rp__vf64 x) { *(rp__vf64u *)p = x; }
+RP__VEC_FN void rp__v_store_i32(void *p, rp__vi32 x) { *(rp__vi32u *)p = x; }
+RP__VEC_FN void rp__v_store_i64(void *p, rp__vi64 x) { *(rp__vi64u *)p = x; }
+RP__VEC_FN void rp__v_store_u32(void *p, rp__vu32 x) { *(rp__vu32u *)p = x; }
+RP__VEC_FN void rp__v_store_u64(void *p, rp__vu64 x) { *(rp__vu64u *)p = x; }
+RP__VEC_FN void rp__v_store_u16h(void *p, rp__vu16h x) { *(rp__vu16hu *)p = x; }
+
+/* ---- select: m is -1 or 0 in each lane, as a comparison gives it ------------------------------------------------ */
+
+RP__VEC_FN rp__vi32 rp__v_sel_i32(rp__vi32 m, rp__vi32 a, rp__vi32 b) { return (m & a) | (~m & b); }
+RP__VEC_FN rp__vi64 rp__v_sel_i64(rp__vi64 m, rp__vi64 a, rp__vi64 b) { return (m & a) | (~m & b); }
+RP__VEC_FN rp__vu32 rp__v_sel_u32(rp__vi32 m, rp__vu32 a, rp__vu32 b) {
+    return (rp__vu32)rp__v_sel_i32(m, (rp__vi32)a, (rp__vi32)b);
+}
+RP__VEC_FN rp__vu64 rp__v_sel_u64(rp__vi64 m, rp__vu64 a, rp__vu64 b) {
+    return (rp__vu64)rp__v_sel_i64(m, (rp__vi64)a, (rp__vi64)b);
+}
+RP__VEC_FN rp__vf32 rp__v_sel_f32(rp__vi32 m, rp__vf32 a, rp__vf32 b) {
+#if RP_VEC_BYTES == 32 && defined(__AVX__) && !defined(__clang__)
+    return __builtin_ia32_blendvps256(b, a, (rp__vf32)m);
+#else
+    return (rp__vf32)rp__v_sel_i32(m, (rp__vi32)a, (rp__vi32)b);
+#endif
+}
+RP__VEC_FN rp__vf64 rp__v_sel_f64(rp__vi64 m, rp__vf64 a, rp__vf64 b) {
+#if RP_VEC_BYTES == 32 && defined(__AVX__) && !defined(__clang__)
+    return __builtin_ia32_blendvpd256(b, a, (rp__vf64)m);
+#else
+    return (rp__vf64)rp__v_sel_i64(m, (rp__vi64)a, (rp__vi64)b);
+#endif
+}
+
+/* Is any lane of the mask set? Used to skip rare slow paths. */
+RP__VEC_FN int rp__v_any_i64(rp__vi64 m) {
+    int64_t any = 0;
+    for (size_t i = 0; i < RP_VEC_F64; i++) any |= m[i];
+    return any != 0;
+}
+RP__VEC_FN int rp__v_any_i32(rp__vi32 m) { return rp__v_any_i64((rp__vi64)m); }
+
+/* ---- sign, min, max --------------------------------------------------------------------------------------------- */
+
+RP__VEC_FN rp__vf32 rp__v_abs_f32(rp__vf32 x) { return (rp__vf32)((rp__vi32)x & 0x7fffffff); }
+RP__VEC_FN rp__vf64 rp__v_abs_f64(rp__vf64 x) { return (rp__vf64)((rp__vi64)x & INT64_MAX); }
+RP__VEC_FN rp__vf32 rp__v_neg_f32(rp__vf32 x) { return (rp__vf32)((rp__vi32)x ^ INT32_MIN); }
+RP__VEC_FN rp__vf64 rp__v_neg_f64(rp__vf64 x) { return (rp__vf64)((rp__vi64)x ^ INT64_MIN); }
+/* |x| with the sign bit of s, NaNs included. */
+RP__VEC_FN rp__vf32 rp__v_copysign_f32(rp__vf32 x, rp__vf32 s) {
+    return (rp__vf32)(((rp__vi32)x & 0x7fffffff) | ((rp__vi32)s & INT32_MIN));
+}
+RP__VEC_FN rp__vf64 rp__v_copysign_f64(rp__vf64 x, rp__vf64 s) {
+    return (rp__vf64)(((rp__vi64)x & INT64_MAX) | ((rp__vi64)s & INT64_MIN));
+}
+
+/* a < b ? a : b and a > b ? a : b, so b if either is NaN or both are zeros: exactly what MINPS and MAXPS do. */
+#if defined(__SSE2__) && RP_VEC_BYTES == 16
+#define RP__VEC_LT(t, a, b) __builtin_ia32_min##t(a, b)
+#define RP__VEC_GT(t, a, b) __builtin_ia32_max##t(a, b)
+#elif defined(__AVX__) && RP_VEC_BYTES == 32
+#define RP__VEC_LT(t, a, b) __builtin_ia32_min##t##256(a, b)
+#define RP__VEC_GT(t, a, b) __builtin_ia32_max##t##256(a, b)
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64 && defined(__clang__)
+#define RP__VEC_LT(t, a, b) __builtin_ia32_min##t##512(a, b, 4)
+#define RP__VEC_GT(t, a, b) __builtin_ia32_max##t##512(a, b, 4)
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+#define RP__VEC_LT(t, a, b) __builtin_ia32_min##t##512_mask(a, b, a, -1, 4)
+#define RP__VEC_GT(t, a, b) __builtin_ia32_max##t##512_mask(a, b, a, -1, 4)
+#endif
+#ifdef RP__VEC_LT
+RP__VEC_FN rp__vf32 rp__v_lesser_f32(rp__vf32 a, rp__vf32 b) { return RP__VEC_LT(ps, a, b); }
+RP__VEC_FN rp__vf32 rp__v_greater_f32(rp__vf32 a, rp__vf32 b) { return RP__VEC_GT(ps, a, b); }
+RP__VEC_FN rp__vf64 rp__v_lesser_f64(rp__vf64 a, rp__vf64 b) { return RP__VEC_LT(pd, a, b); }
+RP__VEC_FN rp__vf64 rp__v_greater_f64(rp__vf64 a, rp__vf64 b) { return RP__VEC_GT(pd, a, b); }
+#else
+RP__VEC_FN rp__vf32 rp__v_lesser_f32(rp__vf32 a, rp__vf32 b) { return rp__v_sel_f32(a < b, a, b); }
+RP__VEC_FN rp__vf32 rp__v_greater_f32(rp__vf32 a, rp__vf32 b) { return rp__v_sel_f32(a > b, a, b); }
+RP__VEC_FN rp__vf64 rp__v_lesser_f64(rp__vf64 a, rp__vf64 b) { return rp__v_sel_f64(a < b, a, b); }
+RP__VEC_FN rp__vf64 rp__v_greater_f64(rp__vf64 a, rp__vf64 b) { return rp__v_sel_f64(a > b, a, b); }
+#endif
+
+/* PyTorch's minimum and maximum: NaN if either is NaN; of two zeros the second operand. */
+RP__VEC_FN rp__vf32 rp__v_min_f32(rp__vf32 a, rp__vf32 b) { return rp__v_sel_f32(a != a, a, rp__v_lesser_f32(a, b)); }
+RP__VEC_FN rp__vf32 rp__v_max_f32(rp__vf32 a, rp__vf32 b) { return rp__v_sel_f32(a != a, a, rp__v_greater_f32(a, b)); }
+RP__VEC_FN rp__vf64 rp__v_min_f64(rp__vf64 a, rp__vf64 b) { return rp__v_sel_f64(a != a, a, rp__v_lesser_f64(a, b)); }
+RP__VEC_FN rp__vf64 rp__v_max_f64(rp__vf64 a, rp__vf64 b) { return rp__v_sel_f64(a != a, a, rp__v_greater_f64(a, b)); }
+RP__VEC_FN rp__vi32 rp__v_min_i32(rp__vi32 a, rp__vi32 b) { return rp__v_sel_i32(a < b, a, b); }
+RP__VEC_FN rp__vi32 rp__v_max_i32(rp__vi32 a, rp__vi32 b) { return rp__v_sel_i32(a > b, a, b); }
+RP__VEC_FN rp__vi64 rp__v_min_i64(rp__vi64 a, rp__vi64 b) { return rp__v_sel_i64(a < b, a, b); }
+RP__VEC_FN rp__vi64 rp__v_max_i64(rp__vi64 a, rp__vi64 b) { return rp__v_sel_i64(a > b, a, b); }
+
+/* ---- square root: correctly rounded by the hardware (by the compiler's sqrt elsewhere) --------------------------- */
+
+RP__VEC_FN rp__vf32 rp__v_sqrt_f32(rp__vf32 x) {
+#if defined(__SSE2__) && RP_VEC_BYTES == 16
+    return __builtin_ia32_sqrtps(x);
+#elif defined(__AVX__) && RP_VEC_BYTES == 32
+    return __builtin_ia32_sqrtps256(x);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64 && defined(__clang__)
+    return __builtin_ia32_sqrtps512(x, 4);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+    return __builtin_ia32_sqrtps512_mask(x, x, -1, 4);
+#else
+    for (size_t i = 0; i < RP_VEC_F32; i++) x[i] = __builtin_sqrtf(x[i]);
+    return x;
+#endif
+}
+RP__VEC_FN rp__vf64 rp__v_sqrt_f64(rp__vf64 x) {
+#if defined(__SSE2__) && RP_VEC_BYTES == 16
+    return __builtin_ia32_sqrtpd(x);
+#elif defined(__AVX__) && RP_VEC_BYTES == 32
+    return __builtin_ia32_sqrtpd256(x);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64 && defined(__clang__)
+    return __builtin_ia32_sqrtpd512(x, 4);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+    return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4);
+#else
+    for (size_t i = 0; i < RP_VEC_F64; i++) x[i] = __builtin_sqrt(x[i]);
+    return x;
+#endif
+}
+
+/* ---- halves and conversions -------------------------------------------------------------------------------------- */
+
+#if RP_VEC_BYTES == 16
+#define RP__VEC_LO(x) __builtin_shufflevector(x, x, 0, 1)
+#define RP__VEC_HI(x) __builtin_shufflevector(x, x, 2, 3)
+#define RP__VEC_CAT(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3)
+#elif RP_VEC_BYTES == 32
+#define RP__VEC_LO(x) __builtin_shufflevector(x, x, 0, 1, 2, 3)
+#define RP__VEC_HI(x) __builtin_shufflevector(x, x, 4, 5, 6, 7)
+#define RP__VEC_CAT(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7)
+#else
+#define RP__VEC_LO(x) __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define RP__VEC_HI(x) __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
+#define RP__VEC_CAT(a, b) __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#endif
+
+/* The lower or upper lanes of an f32 vector, exactly; and back, rounded to nearest even. */
+RP__VEC_FN rp__vf64 rp__v_lo_f64_f32(rp__vf32 x) { return __builtin_convertvector(RP__VEC_LO(x), rp__vf64); }
+RP__VEC_FN rp__vf64 rp__v_hi_f64_f32(rp__vf32 x) { return __builtin_convertvector(RP__VEC_HI(x), rp__vf64); }
+RP__VEC_FN rp__vf32 rp__v_f32_f64(rp__vf64 lo, rp__vf64 hi) {
+    rp__vf32h a = __builtin_convertvector(lo, rp__vf32h), b = __builtin_convertvector(hi, rp__vf32h);
+    return RP__VEC_CAT(a, b);
+}
+/* i32 <-> i64: sign extension of halves; truncation (wraps). */
+RP__VEC_FN rp__vi64 rp__v_lo_i64_i32(rp__vi32 x) { return __builtin_convertvector(RP__VEC_LO(x), rp__vi64); }
+RP__VEC_FN rp__vi64 rp__v_hi_i64_i32(rp__vi32 x) { return __builtin_convertvector(RP__VEC_HI(x), rp__vi64); }
+RP__VEC_FN rp__vi32 rp__v_i32_i64(rp__vi64 lo, rp__vi64 hi) {
+    rp__vi32h a = __builtin_convertvector(lo, rp__vi32h), b = __builtin_convertvector(hi, rp__vi32h);
+    return RP__VEC_CAT(a, b);
+}
+
+/* Integer to floating point, rounded to nearest even. */
+RP__VEC_FN rp__vf32 rp__v_f32_i32(rp__vi32 x) { return __builtin_convertvector(x, rp__vf32); }
+RP__VEC_FN rp__vf64 rp__v_f64_i64(rp__vi64 x) { return __builtin_convertvector(x, rp__vf64); }
+
+/* Floating point to integer, towards zero; NaN and what does not fit give the smallest integer, as x86 does (C leaves it
+ * undefined, so those lanes are replaced before the conversion). */
+RP__VEC_FN rp__vi32 rp__v_i32_f32(rp__vf32 x) {
+    rp__vi32 in = rp__v_abs_f32(x) < 0x1p31f;
+    rp__vi32 r = __builtin_convertvector((rp__vf32)((rp__vi32)x & in), rp__vi32);
+    return r | (~in & INT32_MIN);
+}
+RP__VEC_FN rp__vi64 rp__v_i64_f64(rp__vf64 x) {
+    rp__vi64 in = rp__v_abs_f64(x) < 0x1p63;
+    rp__vi64 r = __builtin_convertvector((rp__vf64)((rp__vi64)x & in), rp__vi64);
+    return r | (~in & INT64_MIN);
+}
+
+/* Sixteen-bit integers widened to 32-bit lanes, and the low halves of 32-bit lanes. */
+RP__VEC_FN rp__vu32 rp__v_u32_u16(rp__vu16h x) { return __builtin_convertvector(x, rp__vu32); }
+RP__VEC_FN rp__vu16h rp__v_u16_u32(rp__vu32 x) { return __builtin_convertvector(x, rp__vu16h); }
+
+/* bf16 is the upper half of an f32. Widening keeps every bit; narrowing rounds to nearest even, and a NaN keeps its upper
+ * payload and becomes quiet. */
+RP__VEC_FN rp__vf32 rp__v_f32_bf16(rp__vu16h h) { return (rp__vf32)(rp__v_u32_u16(h) << 16); }
+RP__VEC_FN rp__vu16h rp__v_bf16_f32(rp__vf32 x) {
+    rp__vu32 u = (rp__vu32)x;
+    rp__vu32 r = u + 0x7fff + (u >> 16 & 1);
+    return rp__v_u16_u32(rp__v_sel_u32(x != x, u | 0x400000, r) >> 16);
+}
+
+/* f16 to f32, exact; a signalling NaN becomes quiet, as F16C does. The exponent is rebased by an integer add; subnormals
+ * get the implicit bit of 2^-14 and lose it again in a subtraction that is exact. */
+RP__VEC_FN rp__vf32 rp__v_f32_f16(rp__vu16h h) {
+    rp__vu32 u = rp__v_u32_u16(h);
+    rp__vi32 a = (rp__vi32)((u & 0x7fff) << 13), e = a & 0x0f800000;
+    rp__vi32 r = a + ((127 - 15) << 23);
+    rp__vi32 sub = (rp__vi32)((rp__vf32)(r + (1 << 23)) - 0x1p-14f);
+    r += (e == 0x0f800000) & ((128 - 16) << 23);
+    r |= (a > 0x0f800000) & 0x400000;
+    r = rp__v_sel_i32(e == 0, sub, r);
+    return (rp__vf32)((rp__vu32)r | (u & 0x8000) << 16);
+}
+/* f32 to f16, nearest even; overflow to infinity, gradual underflow, NaN quiet with its upper payload. Adding 0.5, whose
+ * unit in the last place is f16's smallest subnormal, rounds the subnormal results. */
+RP__VEC_FN rp__vu16h rp__v_f16_f32(rp__vf32 x) {
+    rp__vu32 u = (rp__vu32)x;
+    rp__vi32 a = (rp__vi32)u & 0x7fffffff;
+    rp__vi32 odd = a >> 13 & 1;
+    rp__vi32 r = (a + (0xfff - (112 << 23)) + odd) >> 13;
+    rp__vi32 sub = (rp__vi32)((rp__vf32)a + 0.5f) - 0x3f000000;
+    r = rp__v_sel_i32(a < 0x38800000, sub, r);
+    r = rp__v_sel_i32(a >= 0x477ff000, rp__v_splat_i32(0x7c00), r);
+    r = rp__v_sel_i32(a > 0x7f800000, (a >> 13 & 0x3ff) | 0x7e00, r);
+    return rp__v_u16_u32((rp__vu32)r | (u >> 16 & 0x8000));
+}
+
+#endif /* RP_KERNEL_CPU_VEC_H */

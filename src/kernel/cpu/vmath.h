@@ -1,0 +1,789 @@
+/* vmath.h: Reprise's one table of vector math functions, f32 and f64, with the bits of the numbers contract.
+ *
+ * Called by the CPU tile interpreter (compiled once an ISA) and by emitted C, into which this text is pasted after vec.h.
+ * Each rp__v_NAME_f32/f64 maps full vectors; its error bound in ulp stands in docs/vmath.md and is asserted by
+ * tests/test_vmath.c. Only IEEE add, subtract, multiply, divide, square root, comparisons and integer operations occur,
+ * in one fixed order, and no fma: so every ISA, width, compiler and optimisation level gives the same bits. NaN results
+ * are quiet; their sign and payload are not part of the contract.
+ * Must not include anything besides vec.h (nor call libm), nor be compiled with contraction or -ffast-math.
+ *
+ * Coefficients: scripts/vmath_coeffs.py (Remez). Methods are named at each function. */
+#ifndef RP_KERNEL_CPU_VMATH_H
+#define RP_KERNEL_CPU_VMATH_H
+
+#ifndef RP_KERNEL_CPU_VEC_H
+#include "vec.h"
+#endif
+
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+/* Adding these to |x| < 2^22 (2^51) leaves rint(x) in the low bits: 1.5 * 2^23 and 1.5 * 2^52. */
+#define RP__MAGIC_F32 0x1.8p23f
+#define RP__MAGIC_F64 0x1.8p52
+
+/* Applies an f64 function to the halves of an f32 vector: the result is correct but for one rounding. */
+#define RP__VMATH_HALVES(name)                                                                                         \
+    RP__VMATH_FN rp__vf32 rp__v_##name##_f32(rp__vf32 x) {                                                             \
+        return rp__v_f32_f64(rp__v_##name##_f64(rp__v_lo_f64_f32(x)), rp__v_##name##_f64(rp__v_hi_f64_f32(x)));        \
+    }
+#define RP__VMATH_HALVES2(name)                                                                                        \
+    RP__VMATH_FN rp__vf32 rp__v_##name##_f32(rp__vf32 x, rp__vf32 y) {                                                 \
+        return rp__v_f32_f64(rp__v_##name##_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),                             \
+                             rp__v_##name##_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));                            \
+    }
+
+/* ---- rounding ---------------------------------------------------------------------------------------------------- */
+
+/* Ties to even: 2^23 (2^52) pushes the fraction out. Larger values, infinities and NaN pass. -0.3 gives -0. */
+RP__VMATH_FN rp__vf32 rp__v_rint_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_abs_f32(x);
+    return rp__v_sel_f32(a < 0x1p23f, rp__v_copysign_f32((a + 0x1p23f) - 0x1p23f, x), x);
+}
+RP__VMATH_FN rp__vf64 rp__v_rint_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x);
+    return rp__v_sel_f64(a < 0x1p52, rp__v_copysign_f64((a + 0x1p52) - 0x1p52, x), x);
+}
+/* The rounded value corrected by one where it went the wrong way; the sign of x restores zeros. */
+RP__VMATH_FN rp__vf32 rp__v_floor_f32(rp__vf32 x) {
+    rp__vf32 r = rp__v_rint_f32(x);
+    return rp__v_copysign_f32(r - (rp__vf32)((r > x) & (rp__vi32)rp__v_splat_f32(1.0f)), x);
+}
+RP__VMATH_FN rp__vf64 rp__v_floor_f64(rp__vf64 x) {
+    rp__vf64 r = rp__v_rint_f64(x);
+    return rp__v_copysign_f64(r - (rp__vf64)((r > x) & (rp__vi64)rp__v_splat_f64(1.0)), x);
+}
+RP__VMATH_FN rp__vf32 rp__v_ceil_f32(rp__vf32 x) {
+    rp__vf32 r = rp__v_rint_f32(x);
+    return rp__v_copysign_f32(r + (rp__vf32)((r < x) & (rp__vi32)rp__v_splat_f32(1.0f)), x);
+}
+RP__VMATH_FN rp__vf64 rp__v_ceil_f64(rp__vf64 x) {
+    rp__vf64 r = rp__v_rint_f64(x);
+    return rp__v_copysign_f64(r + (rp__vf64)((r < x) & (rp__vi64)rp__v_splat_f64(1.0)), x);
+}
+RP__VMATH_FN rp__vf32 rp__v_trunc_f32(rp__vf32 x) { return rp__v_copysign_f32(rp__v_floor_f32(rp__v_abs_f32(x)), x); }
+RP__VMATH_FN rp__vf64 rp__v_trunc_f64(rp__vf64 x) { return rp__v_copysign_f64(rp__v_floor_f64(rp__v_abs_f64(x)), x); }
+
+/* 1 / sqrt(x): both steps correctly rounded. */
+RP__VMATH_FN rp__vf32 rp__v_rsqrt_f32(rp__vf32 x) { return 1.0f / rp__v_sqrt_f32(x); }
+RP__VMATH_FN rp__vf64 rp__v_rsqrt_f64(rp__vf64 x) { return 1.0 / rp__v_sqrt_f64(x); }
+
+/* ---- exponentials ------------------------------------------------------------------------------------------------
+ * Cody-Waite: x = n ln2 + r, |r| <= ln2 / 2, with ln2 = hi + lo and n hi exact; e^r = 1 + r + r^2 Q(r).
+ * The factor 2^n is applied as 2^a 2^b, a + b = n, so that results underflow gradually and overflow late. Both biased
+ * exponents come from the low bits of t, whose magic number contains twice the bias. */
+
+#define RP__LN2_HI_F32 0x1.62e4p-1f
+#define RP__LN2_LO_F32 0x1.7f7d1cp-20f
+#define RP__LN2_HI_F64 0x1.62e42fefa38p-1
+#define RP__LN2_LO_F64 0x1.ef35793c7673p-45
+
+/* p 2^n, where t = n + RP__MAGIC + 2 bias. */
+RP__VEC_FN rp__vf32 rp__v_scale_f32(rp__vf32 p, rp__vf32 t) {
+    rp__vu32 i = (rp__vu32)t, a = i >> 1;
+    return p * (rp__vf32)(a << 23) * (rp__vf32)((i - a) << 23);
+}
+RP__VEC_FN rp__vf64 rp__v_scale_f64(rp__vf64 p, rp__vf64 t) {
+    rp__vu64 i = (rp__vu64)t, a = i >> 1;
+    return p * (rp__vf64)(a << 52) * (rp__vf64)((i - a) << 52);
+}
+/* Q(r) of e^r = 1 + r + r^2 Q(r). */
+RP__VEC_FN rp__vf32 rp__v_expq_f32(rp__vf32 r) {
+    return (((0x1.6ab6ccp-10f * r + 0x1.123d5cp-7f) * r + 0x1.55585ap-5f) * r + 0x1.55548cp-3f) * r + 0x1.fffffcp-2f;
+}
+RP__VMATH_FN rp__vf64 rp__v_expq_f64(rp__vf64 r) {
+    rp__vf64 p = (0x1.add018bfcd6e8p-26 * r + 0x1.28af1781d23d1p-22) * r + 0x1.71defd6bb4821p-19;
+    p = ((p * r + 0x1.a0199868292f3p-16) * r + 0x1.a01a013849c06p-13) * r + 0x1.6c16c184bc227p-10;
+    p = ((p * r + 0x1.1111111125a84p-7) * r + 0x1.55555555505f3p-5) * r + 0x1.55555555555p-3;
+    return p * r + 0x1.000000000000ap-1;
+}
+
+RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
+    const float magic = RP__MAGIC_F32 + 254;
+    x = rp__v_greater_f32(rp__v_splat_f32(-104.0f), rp__v_lesser_f32(rp__v_splat_f32(89.0f), x)); /* keeps NaN */
+    rp__vf32 t = x * 0x1.715476p+0f + magic;
+    rp__vf32 n = t - magic;
+    rp__vf32 r = x - n * RP__LN2_HI_F32 - n * RP__LN2_LO_F32;
+    return rp__v_scale_f32(1.0f + (r + r * r * rp__v_expq_f32(r)), t);
+}
+/* e^x for |x| < 87, where one normal factor does: an integer add to the exponent. A NaN may come out as a number, so callers
+ * select other lanes for it. */
+RP__VEC_FN rp__vf32 rp__v_exp_mid_f32(rp__vf32 x) {
+    rp__vf32 t = x * 0x1.715476p+0f + RP__MAGIC_F32;
+    rp__vf32 n = t - RP__MAGIC_F32;
+    rp__vf32 r = x - n * RP__LN2_HI_F32 - n * RP__LN2_LO_F32;
+    rp__vf32 p = 1.0f + (r + r * r * rp__v_expq_f32(r));
+    return (rp__vf32)((rp__vu32)p + ((rp__vu32)t << 23));
+}
+/* 2^k e^x; |k| <= 1 (sinh and cosh take e^x / 2 where e^x overflows). */
+RP__VEC_FN rp__vf64 rp__v_exp2k_f64(rp__vf64 x, int k) {
+    const double magic = RP__MAGIC_F64 + 2046;
+    x = rp__v_greater_f64(rp__v_splat_f64(-746.0), rp__v_lesser_f64(rp__v_splat_f64(711.0), x));
+    rp__vf64 t = x * 0x1.71547652b82fep+0 + magic;
+    rp__vf64 n = t - magic;
+    rp__vf64 r = x - n * RP__LN2_HI_F64 - n * RP__LN2_LO_F64;
+    return rp__v_scale_f64(1.0 + (r + r * r * rp__v_expq_f64(r)), t + (double)k);
+}
+RP__VMATH_FN rp__vf64 rp__v_exp_f64(rp__vf64 x) { return rp__v_exp2k_f64(x, 0); }
+
+/* 2^x: r = x - n is exact; 2^r = 1 + r Q(r). */
+RP__VMATH_FN rp__vf32 rp__v_exp2_f32(rp__vf32 x) {
+    const float magic = RP__MAGIC_F32 + 254;
+    x = rp__v_greater_f32(rp__v_splat_f32(-151.0f), rp__v_lesser_f32(rp__v_splat_f32(129.0f), x));
+    rp__vf32 t = x + magic;
+    rp__vf32 r = x - (t - magic);
+    rp__vf32 p = (0x1.177d38p-13f * r + 0x1.5ef5p-10f) * r + 0x1.3b6838p-7f;
+    p = ((p * r + 0x1.c6af9ep-5f) * r + 0x1.ebfb94p-3f) * r + 0x1.62e43p-1f;
+    return rp__v_scale_f32(1.0f + p * r, t);
+}
+RP__VEC_FN rp__vf64 rp__v_exp2q_f64(rp__vf64 r) {
+    rp__vf64 p = (0x1.f5b18eb3ca2cp-35 * r + 0x1.ed0d942a6ceb5p-32) * r + 0x1.e3395588508dap-28;
+    p = ((p * r + 0x1.b522ca1ae014bp-24) * r + 0x1.62c091491eeb4p-20) * r + 0x1.ffcbfd79ecb7ap-17;
+    p = ((p * r + 0x1.430912dce3389p-13) * r + 0x1.5d87fe786af9dp-10) * r + 0x1.3b2ab6fbaada8p-7;
+    return ((p * r + 0x1.c6b08d704a1fap-5) * r + 0x1.ebfbdff82c574p-3) * r + 0x1.62e42fefa39efp-1;
+}
+RP__VMATH_FN rp__vf64 rp__v_exp2_f64(rp__vf64 x) {
+    const double magic = RP__MAGIC_F64 + 2046;
+    x = rp__v_greater_f64(rp__v_splat_f64(-1076.0), rp__v_lesser_f64(rp__v_splat_f64(1025.0), x));
+    rp__vf64 t = x + magic;
+    rp__vf64 r = x - (t - magic);
+    return rp__v_scale_f64(1.0 + rp__v_exp2q_f64(r) * r, t);
+}
+
+/* e^x - 1 = s e + (s - 1), e = e^r - 1, s = 2^n. The rounding error of e and of r is carried in a low part, and s / 2 is
+ * used so that n = 1024 does not overflow early. */
+RP__VMATH_FN rp__vf32 rp__v_expm1_f32(rp__vf32 x) {
+    rp__vf32 y = rp__v_greater_f32(rp__v_splat_f32(-18.0f), rp__v_lesser_f32(rp__v_splat_f32(89.0f), x));
+    rp__vf32 t = y * 0x1.715476p+0f + RP__MAGIC_F32;
+    rp__vf32 n = t - RP__MAGIC_F32;
+    rp__vf32 a = y - n * RP__LN2_HI_F32, b = n * RP__LN2_LO_F32;
+    rp__vf32 r = a - b, c = (a - r) - b;
+    rp__vf32 q = r * r * rp__v_expq_f32(r);
+    rp__vf32 e = r + q, l = (r - e) + q + c;
+    rp__vf32 s = (rp__vf32)(((rp__vu32)t + 126) << 23);
+    rp__vf32 v = ((s - 0.5f) + s * e + s * l) * 2.0f;
+    return rp__v_sel_f32(rp__v_abs_f32(x) < 0x1p-25f, x, v);
+}
+/* e^x - 1 as result + *lo, for tanh. */
+RP__VEC_FN rp__vf64 rp__v_expm1_pair_f64(rp__vf64 x, rp__vf64 *lo) {
+    rp__vf64 y = rp__v_greater_f64(rp__v_splat_f64(-38.0), rp__v_lesser_f64(rp__v_splat_f64(710.0), x));
+    rp__vf64 t = y * 0x1.71547652b82fep+0 + RP__MAGIC_F64;
+    rp__vf64 n = t - RP__MAGIC_F64;
+    rp__vf64 a = y - n * RP__LN2_HI_F64, b = n * RP__LN2_LO_F64;
+    rp__vf64 r = a - b, c = (a - r) - b;
+    rp__vf64 q = r * r * rp__v_expq_f64(r);
+    rp__vf64 e = r + q, l = (r - e) + q + c;
+    rp__vf64 s = (rp__vf64)(((rp__vu64)t + 1022) << 52);
+    rp__vf64 u = s - 0.5, v = s * e, w = u + v, d = w - u;
+    *lo = (((u - (w - d)) + (v - d)) + s * l) * 2.0;
+    return w * 2.0;
+}
+RP__VMATH_FN rp__vf64 rp__v_expm1_f64(rp__vf64 x) {
+    rp__vf64 lo, v = rp__v_expm1_pair_f64(x, &lo);
+    lo = (rp__vf64)((rp__vi64)lo & (rp__v_abs_f64(v) < __builtin_inf())); /* not inf - inf */
+    return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-54, x, v + lo);
+}
+
+/* 1 / (1 + e^-x), with e^-|x| so that neither side overflows and small results underflow gradually. What rounding 1 + e
+ * lost is put back; 1 / d is y or 1 - y. */
+RP__VMATH_FN rp__vf32 rp__v_sigmoid_f32(rp__vf32 x) {
+    rp__vf32 e = rp__v_exp_f32(rp__v_neg_f32(rp__v_abs_f32(x))), one = rp__v_splat_f32(1.0f);
+    rp__vi32 neg = x < 0.0f;
+    rp__vf32 d = 1.0f + e, y = rp__v_sel_f32(neg, e, one) / d;
+    return y - y * ((1.0f - d) + e) * rp__v_sel_f32(neg, 1.0f - y, y);
+}
+RP__VMATH_FN rp__vf64 rp__v_sigmoid_f64(rp__vf64 x) {
+    rp__vf64 e = rp__v_exp_f64(rp__v_neg_f64(rp__v_abs_f64(x))), one = rp__v_splat_f64(1.0);
+    rp__vi64 neg = x < 0.0;
+    rp__vf64 d = 1.0 + e, y = rp__v_sel_f64(neg, e, one) / d;
+    return y - y * ((1.0 - d) + e) * rp__v_sel_f64(neg, 1.0 - y, y);
+}
+
+/* tanh: x + x P(x^2) below 1 (P about the middle of its range, where its terms are small), 1 - 2 / (e^2x + 1) above. */
+RP__VMATH_FN rp__vf32 rp__v_tanh_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(9.5f), rp__v_abs_f32(x)), u = a * a - 0x1.192p-1f;
+    rp__vf32 p = (0x1.f708f6p-14f * u - 0x1.42bd4cp-12f) * u + 0x1.c90f68p-11f;
+    p = ((p * u - 0x1.5b9e38p-9f) * u + 0x1.067494p-7f) * u - 0x1.8be7dep-6f;
+    p = ((p * u + 0x1.2b32e4p-4f) * u - 0x1.cb9c5ep-3f) * u - 0x1.3379aap-3f;
+    rp__vf32 big = 1.0f - 2.0f / (rp__v_exp_mid_f32(a + a) + 1.0f);
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
+}
+/* e^2x - 1 over e^2x + 1, the low parts of both to first order. */
+RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(22.0), rp__v_abs_f64(x));
+    rp__vf64 lo, t = rp__v_expm1_pair_f64(a + a, &lo);
+    rp__vf64 d = t + 2.0, b = d - 2.0, dl = (2.0 - (d - b)) + (t - b);
+    rp__vf64 y = t / d;
+    y += (lo - y * (dl + lo)) / d;
+    return rp__v_copysign_f64(rp__v_sel_f64(a < 0x1p-28, a, y), x);
+}
+
+/* ---- logarithms --------------------------------------------------------------------------------------------------
+ * x = 2^k m, m in [sqrt(1/2), sqrt 2); f = m - 1, s = f / (2 + f);
+ * log m = log((1 + s) / (1 - s)) = 2 s + s R(s^2) = f - (f^2 / 2 - s (f^2 / 2 + R)): the last form keeps f exact. */
+
+/* k and m; k as a float from the exponent bits (subnormals are scaled first). */
+RP__VEC_FN rp__vf32 rp__v_frexp_f32(rp__vf32 x, rp__vf32 *k) {
+    rp__vi32 sub = x < 0x1p-126f;
+    rp__vu32 u = (rp__vu32)rp__v_sel_f32(sub, x * 0x1p24f, x) + (0x3f800000 - 0x3f3504f3);
+    *k = (rp__vf32)(u >> 23 | 0x4b000000) -
+         rp__v_sel_f32(sub, rp__v_splat_f32(0x1p23f + 127 + 24), rp__v_splat_f32(0x1p23f + 127));
+    return (rp__vf32)((u & 0x7fffff) + 0x3f3504f3);
+}
+RP__VEC_FN rp__vf64 rp__v_frexp_f64(rp__vf64 x, rp__vf64 *k) {
+    rp__vi64 sub = x < 0x1p-1022;
+    rp__vu64 u = (rp__vu64)rp__v_sel_f64(sub, x * 0x1p54, x) + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
+    *k = (rp__vf64)(u >> 52 | 0x4330000000000000) -
+         rp__v_sel_f64(sub, rp__v_splat_f64(0x1p52 + 1023 + 54), rp__v_splat_f64(0x1p52 + 1023));
+    return (rp__vf64)((u & 0xfffffffffffff) + 0x3fe6a09e667f3bcd);
+}
+/* Logarithms outside (0, inf): -inf at zeros, NaN below, +inf and NaN themselves. */
+RP__VEC_FN rp__vf32 rp__v_logfix_f32(rp__vf32 x, rp__vf32 y) {
+    rp__vf32 low = rp__v_sel_f32(x == 0.0f, rp__v_splat_f32(-__builtin_inff()), rp__v_splat_f32(__builtin_nanf("")));
+    return rp__v_sel_f32((x > 0.0f) & (x < __builtin_inff()), y, rp__v_sel_f32(x <= 0.0f, low, x));
+}
+RP__VEC_FN rp__vf64 rp__v_logfix_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vf64 low = rp__v_sel_f64(x == 0.0, rp__v_splat_f64(-__builtin_inf()), rp__v_splat_f64(__builtin_nan("")));
+    return rp__v_sel_f64((x > 0.0) & (x < __builtin_inf()), y, rp__v_sel_f64(x <= 0.0, low, x));
+}
+/* k ln2 + log(1 + f) + c, where |c| is a correction far below one ulp of f. */
+RP__VEC_FN rp__vf32 rp__v_logsum_f32(rp__vf32 f, rp__vf32 k, rp__vf32 c) {
+    rp__vf32 s = f / (f + 2.0f), z = s * s, h = 0.5f * f * f;
+    rp__vf32 r = z * ((0x1.31e086p-2f * z + 0x1.995ed6p-2f) * z + 0x1.55557ap-1f);
+    return k * RP__LN2_HI_F32 + (f - (h - (s * (h + r) + (k * RP__LN2_LO_F32 + c))));
+}
+RP__VEC_FN rp__vf64 rp__v_logr_f64(rp__vf64 z) {
+    rp__vf64 p = (0x1.2f0452a4f61d4p-3 * z + 0x1.39a1dae523681p-3) * z + 0x1.74663d6938785p-3;
+    p = ((p * z + 0x1.c71c52124744fp-3) * z + 0x1.24924941e3564p-2) * z + 0x1.999999997ff02p-2;
+    return z * (p * z + 0x1.5555555555592p-1);
+}
+RP__VEC_FN rp__vf64 rp__v_logsum_f64(rp__vf64 f, rp__vf64 k, rp__vf64 c) {
+    rp__vf64 s = f / (f + 2.0), h = 0.5 * f * f;
+    rp__vf64 r = rp__v_logr_f64(s * s);
+    return k * RP__LN2_HI_F64 + (f - (h - (s * (h + r) + (k * RP__LN2_LO_F64 + c))));
+}
+RP__VMATH_FN rp__vf32 rp__v_log_f32(rp__vf32 x) {
+    rp__vf32 k, m = rp__v_frexp_f32(x, &k);
+    return rp__v_logfix_f32(x, rp__v_logsum_f32(m - 1.0f, k, (rp__vf32){0}));
+}
+RP__VMATH_FN rp__vf64 rp__v_log_f64(rp__vf64 x) {
+    rp__vf64 k, m = rp__v_frexp_f64(x, &k);
+    return rp__v_logfix_f64(x, rp__v_logsum_f64(m - 1.0, k, (rp__vf64){0}));
+}
+/* log(1 + x) = log u + c / u, where u = 1 + x rounded and c what was lost. */
+RP__VMATH_FN rp__vf32 rp__v_log1p_f32(rp__vf32 x) {
+    rp__vf32 u = 1.0f + x, k, m = rp__v_frexp_f32(u, &k);
+    rp__vf32 c = rp__v_sel_f32(x < 1.0f, x - (u - 1.0f), 1.0f - (u - x)) / u;
+    rp__vf32 y = rp__v_logfix_f32(u, rp__v_logsum_f32(m - 1.0f, k, c));
+    return rp__v_sel_f32(rp__v_abs_f32(x) < 0x1p-25f, x, y);
+}
+RP__VMATH_FN rp__vf64 rp__v_log1p_f64(rp__vf64 x) {
+    rp__vf64 u = 1.0 + x, k, m = rp__v_frexp_f64(u, &k);
+    rp__vf64 c = rp__v_sel_f64(x < 1.0, x - (u - 1.0), 1.0 - (u - x)) / u;
+    rp__vf64 y = rp__v_logfix_f64(u, rp__v_logsum_f64(m - 1.0, k, c));
+    return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-54, x, y);
+}
+/* log2: log m / ln2 with 1 / ln2 = hi + lo, then + k. */
+RP__VEC_FN rp__vf64 rp__v_log2_raw_f64(rp__vf64 x) {
+    rp__vf64 k, f = rp__v_frexp_f64(x, &k) - 1.0;
+    rp__vf64 s = f / (f + 2.0), h = 0.5 * f * f;
+    rp__vf64 d = s * (h + rp__v_logr_f64(s * s));
+    /* f - h as hi + lo, hi of 21 bits so that hi times the 32-bit part of 1 / ln2 is exact */
+    rp__vf64 hi = (rp__vf64)((rp__vi64)(f - h) & ~(int64_t)0xffffffff);
+    rp__vf64 lo = ((f - hi) - h) + d;
+    rp__vf64 a = hi * 0x1.71547652p+0, b = lo * 0x1.71547652p+0 + (hi + lo) * 0x1.705fc2eefa2p-33;
+    rp__vf64 w = k + a;
+    return w + (((k - w) + a) + b);
+}
+RP__VMATH_FN rp__vf64 rp__v_log2_f64(rp__vf64 x) { return rp__v_logfix_f64(x, rp__v_log2_raw_f64(x)); }
+RP__VMATH_HALVES(log2)
+
+/* ---- sine, cosine, tangent ---------------------------------------------------------------------------------------
+ * x = n pi/2 + r, |r| <= pi/4, by Cody-Waite for |x| < 2^20 (pi/2 in three parts, n times the first two exact) and by
+ * Payne-Hanek in integers, lane by lane, beyond. f32 works in f64 halves. */
+
+/* a b = *lo + result, exactly but for the last bits of *lo: a and b are cut after 26 bits. */
+RP__VEC_FN rp__vf64 rp__v_mul2_f64(rp__vf64 a, rp__vf64 b, rp__vf64 *lo) {
+    rp__vf64 ah = (rp__vf64)((rp__vi64)a & ~(int64_t)0x7ffffff), al = a - ah;
+    rp__vf64 bh = (rp__vf64)((rp__vi64)b & ~(int64_t)0x7ffffff), bl = b - bh;
+    rp__vf64 p = a * b;
+    *lo = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
+    return p;
+}
+
+/* Product of the 64-bit a and b, upper half, from 32-bit parts: no 128-bit type on every target. */
+RP__VEC_FN uint64_t rp__v_mulhi_u64(uint64_t a, uint64_t b) {
+    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32;
+    uint64_t m = ah * bl + (al * bl >> 32), l = al * bh + (uint32_t)m;
+    return ah * bh + (m >> 32) + (l >> 32);
+}
+/* Payne-Hanek for one |x| >= 2^20 (or infinity, NaN: NaN): returns n mod 4, *hi + *lo = r to about 70 bits.
+ * x = m 2^e; the bits of 2/pi whose products with m are multiples of 4 are skipped, the next 192 are used:
+ * two integer bits and 190 of fraction, of which at most 62 cancel. */
+static __attribute__((unused, noinline)) int rp__v_payne_hanek(double x, double *hi, double *lo) {
+    static const uint64_t two_over_pi[] = {
+        0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561, 0xb7246e3a424dd2e0,
+        0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41, 0x3991d639835339f4,
+        0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d,
+        0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d,
+    };
+    union {
+        double f;
+        uint64_t u;
+    } b = {x};
+    int e = (int)(b.u >> 52 & 0x7ff) - 1075;
+    if (e == 0x7ff - 1075) {
+        *hi = *lo = __builtin_nan("");
+        return 0;
+    }
+    uint64_t m = (b.u & 0xfffffffffffff) | 0x10000000000000, w[4], p0, p1, p2;
+    int at = e - 2 + 64; /* first bit used, in a string with one zero word before two_over_pi */
+    for (int i = 0; i < 4; i++) w[i] = at / 64 + i ? two_over_pi[at / 64 + i - 1] : 0;
+    if (at % 64) {
+        for (int i = 0; i < 3; i++) w[i] = w[i] << at % 64 | w[i + 1] >> (64 - at % 64);
+    }
+    p0 = m * w[2];
+    p1 = m * w[1] + rp__v_mulhi_u64(m, w[2]);
+    p2 = m * w[0] + rp__v_mulhi_u64(m, w[1]) + (p1 < m * w[1]);
+    int n = (int)(p2 >> 62), neg = (int)(p2 >> 61 & 1);
+    n += neg;
+    p2 &= 0x3fffffffffffffff;
+    if (neg) { /* fraction - 1, as a magnitude */
+        p0 = ~p0 + 1;
+        p1 = ~p1 + (p0 == 0);
+        p2 = (~p2 + (p0 == 0 && p1 == 0)) & 0x3fffffffffffffff;
+    }
+    int shift = -62; /* the value of p2's unit */
+    if (!p2) {
+        p2 = p1;
+        p1 = p0;
+        p0 = 0;
+        shift -= 64;
+    }
+    int z = __builtin_clzll(p2 | 1);
+    if (z) {
+        p2 = p2 << z | p1 >> (64 - z);
+        p1 = p1 << z | p0 >> (64 - z);
+    }
+    shift -= z;
+    union {
+        uint64_t u;
+        double f;
+    } unit = {(uint64_t)(1023 + shift) << 52};
+    double f1 = (double)(p2 & ~(uint64_t)0x7ff) * unit.f;
+    double f2 = (double)((p2 << 53 | p1 >> 11) >> 1) * (unit.f * 0x1p-52);
+    if (neg != (int)(b.u >> 63)) {
+        f1 = -f1;
+        f2 = -f2;
+    }
+    /* (f1 + f2) (pi/2), the leading product exact by splitting off 26 bits (Dekker) */
+    b.f = f1;
+    b.u &= ~(uint64_t)0x7ffffff;
+    double fh = b.f, fl = f1 - fh;
+    double a = f1 * 0x1.921fb54442d18p+0;
+    double err = ((fh * 0x1.921fb5p+0 - a) + fh * 0x1.110b46p-26 + fl * 0x1.921fb5p+0) + fl * 0x1.110b46p-26;
+    err += f1 * 0x1.1a62633145c07p-54 + f2 * 0x1.921fb54442d18p+0;
+    *hi = a + err;
+    *lo = (a - *hi) + err;
+    return (x < 0 ? -n : n) & 3;
+}
+
+/* n mod 4 in the low bits of the result, r = *hi + *lo. */
+RP__VMATH_FN rp__vi64 rp__v_pio2_f64(rp__vf64 x, rp__vf64 *hi, rp__vf64 *lo) {
+    rp__vf64 t = x * 0x1.45f306dc9c883p-1 + RP__MAGIC_F64, n = t - RP__MAGIC_F64;
+    rp__vf64 a = x - n * 0x1.921fb544p+0, b = n * 0x1.0b4611a6p-34;
+    rp__vf64 r = a - b, v = r - a;
+    rp__vf64 e = ((a - (r - v)) - (b + v)) - n * 0x1.3198a2e037073p-69;
+    rp__vi64 q = (rp__vi64)t;
+    *hi = r + e;
+    *lo = (r - *hi) + e;
+    rp__vi64 slow = ~(rp__v_abs_f64(x) < 0x1p20);
+    if (__builtin_expect(rp__v_any_i64(slow), 0)) {
+        for (size_t i = 0; i < RP_VEC_F64; i++) {
+            double h, l;
+            if (!slow[i]) continue;
+            q[i] = rp__v_payne_hanek(x[i], &h, &l);
+            (*hi)[i] = h;
+            (*lo)[i] = l;
+        }
+    }
+    return q;
+}
+/* The same for values that were f32: r to f64's precision in one part. */
+RP__VMATH_FN rp__vi64 rp__v_pio2_short_f64(rp__vf64 x, rp__vf64 *r) {
+    rp__vf64 t = x * 0x1.45f306dc9c883p-1 + RP__MAGIC_F64, n = t - RP__MAGIC_F64;
+    rp__vi64 q = (rp__vi64)t;
+    *r = (x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34;
+    rp__vi64 slow = ~(rp__v_abs_f64(x) < 0x1p20);
+    if (__builtin_expect(rp__v_any_i64(slow), 0)) {
+        for (size_t i = 0; i < RP_VEC_F64; i++) {
+            double h, l;
+            if (!slow[i]) continue;
+            q[i] = rp__v_payne_hanek(x[i], &h, &l);
+            (*r)[i] = h;
+        }
+    }
+    return q;
+}
+/* sin r and cos r for |r| <= pi/4, r = r + lo; *low is what the last addition lost (tan uses it). */
+RP__VEC_FN rp__vf64 rp__v_sink_f64(rp__vf64 r, rp__vf64 lo, rp__vf64 *low) {
+    rp__vf64 z = r * r;
+    rp__vf64 p = (0x1.5d8b760b8cf9cp-33 * z - 0x1.ae5e4bda31086p-26) * z + 0x1.71de35557c41dp-19;
+    p = ((p * z - 0x1.a01a019be95fbp-13) * z + 0x1.111111110f731p-7) * z - 0x1.5555555555548p-3;
+    rp__vf64 t = r * z * p + lo * (1.0 - 0.5 * z), s = r + t;
+    *low = (r - s) + t;
+    return s;
+}
+RP__VEC_FN rp__vf64 rp__v_cosk_f64(rp__vf64 r, rp__vf64 lo, rp__vf64 *low) {
+    rp__vf64 z = r * r, h = 0.5 * z, w = 1.0 - h;
+    rp__vf64 p = (-0x1.8fa65e9962e4fp-37 * z + 0x1.1ee9db8e1be4dp-29) * z - 0x1.27e4f7f140d63p-22;
+    p = ((p * z + 0x1.a01a019c8ed03p-16) * z - 0x1.6c16c16c15013p-10) * z + 0x1.555555555554bp-5;
+    rp__vf64 t = ((1.0 - w) - h) + (z * z * p - r * lo), c = w + t;
+    *low = (w - c) + t;
+    return c;
+}
+RP__VEC_FN rp__vf64 rp__v_sink_short_f64(rp__vf64 r) {
+    rp__vf64 z = r * r;
+    return r * (1.0 + z * ((-0x1.99439d24ca295p-13 * z + 0x1.11073a4d5444bp-7) * z - 0x1.5555452553987p-3));
+}
+RP__VEC_FN rp__vf64 rp__v_cosk_short_f64(rp__vf64 r) {
+    rp__vf64 z = r * r;
+    rp__vf64 p = (0x1.99164a32adfb1p-16 * z - 0x1.6c07f00155868p-10) * z + 0x1.55553c75201ap-5;
+    return 1.0 + z * (p * z - 0x1.ffffffcb79b03p-2);
+}
+/* Of s = sin r and c = cos r the sine in quadrant q (the cosine is the sine in quadrant q + 1, s and c exchanged there). */
+RP__VEC_FN rp__vf64 rp__v_quadrant_f64(rp__vi64 q, rp__vf64 s, rp__vf64 c) {
+    rp__vf64 v = rp__v_sel_f64((q & 1) != 0, c, s);
+    return (rp__vf64)((rp__vu64)v ^ ((rp__vu64)(q & 2) << 62));
+}
+RP__VMATH_FN void rp__v_sincos_f64(rp__vf64 x, rp__vf64 *sine, rp__vf64 *cosine) {
+    rp__vf64 r, lo;
+    rp__vi64 q = rp__v_pio2_f64(x, &r, &lo);
+    rp__vf64 low, s = rp__v_sink_f64(r, lo, &low), c = rp__v_cosk_f64(r, lo, &low);
+    *sine = rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-27, x, rp__v_quadrant_f64(q, s, c));
+    *cosine = rp__v_quadrant_f64(q + 1, s, c);
+}
+RP__VMATH_FN rp__vf64 rp__v_sin_f64(rp__vf64 x) {
+    rp__vf64 s, c;
+    rp__v_sincos_f64(x, &s, &c);
+    return s;
+}
+RP__VMATH_FN rp__vf64 rp__v_cos_f64(rp__vf64 x) {
+    rp__vf64 s, c;
+    rp__v_sincos_f64(x, &s, &c);
+    return c;
+}
+RP__VMATH_FN rp__vf64 rp__v_tan_f64(rp__vf64 x) {
+    rp__vf64 r, lo;
+    rp__vi64 q = rp__v_pio2_f64(x, &r, &lo);
+    rp__vf64 sl, cl, s = rp__v_sink_f64(r, lo, &sl), c = rp__v_cosk_f64(r, lo, &cl);
+    rp__vi64 odd = (q & 1) != 0;
+    rp__vf64 n = rp__v_sel_f64(odd, c, s), nl = rp__v_sel_f64(odd, cl, sl);
+    rp__vf64 d = rp__v_sel_f64(odd, rp__v_neg_f64(s), c), dl = rp__v_sel_f64(odd, rp__v_neg_f64(sl), cl);
+    rp__vf64 y = n / d;
+    y += (nl - y * dl) / d;
+    return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-27, x, y);
+}
+
+/* Sine and cosine of values that were f32; with tangent set, *a is the tangent. */
+RP__VEC_FN void rp__v_trig_short_f64(rp__vf64 x, int tangent, rp__vf64 *a, rp__vf64 *b) {
+    rp__vf64 r;
+    rp__vi64 q = rp__v_pio2_short_f64(x, &r);
+    rp__vf64 s = rp__v_sink_short_f64(r), c = rp__v_cosk_short_f64(r);
+    *a = rp__v_quadrant_f64(q, s, c);
+    *b = rp__v_quadrant_f64(q + 1, s, c);
+    if (tangent) *a /= *b;
+}
+RP__VMATH_FN void rp__v_sincos_f32(rp__vf32 x, rp__vf32 *sine, rp__vf32 *cosine) {
+    rp__vf64 s0, s1, c0, c1;
+    rp__v_trig_short_f64(rp__v_lo_f64_f32(x), 0, &s0, &c0);
+    rp__v_trig_short_f64(rp__v_hi_f64_f32(x), 0, &s1, &c1);
+    *sine = rp__v_f32_f64(s0, s1);
+    *cosine = rp__v_f32_f64(c0, c1);
+}
+RP__VMATH_FN rp__vf32 rp__v_sin_f32(rp__vf32 x) {
+    rp__vf32 s, c;
+    rp__v_sincos_f32(x, &s, &c);
+    return s;
+}
+RP__VMATH_FN rp__vf32 rp__v_cos_f32(rp__vf32 x) {
+    rp__vf32 s, c;
+    rp__v_sincos_f32(x, &s, &c);
+    return c;
+}
+RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
+    rp__vf64 t0, t1, c;
+    rp__v_trig_short_f64(rp__v_lo_f64_f32(x), 1, &t0, &c);
+    rp__v_trig_short_f64(rp__v_hi_f64_f32(x), 1, &t1, &c);
+    return rp__v_f32_f64(t0, t1);
+}
+
+/* ---- error function ----------------------------------------------------------------------------------------------
+ * f32: x + x P(x^2) below 1 (P about the middle of its range); above, 1 - e^-(x^2 + h(x)), where
+ * h = -log(e^(x^2) erfc x) varies slowly; what the sum of the exponent lost is put back to first order. */
+RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 1.1875f,
+             u = z - 0x1.e1cp-2f;
+    rp__vf32 p = (-0x1.4383fap-17f * u + 0x1.52f994p-14f) * u - 0x1.2da4ep-11f;
+    p = ((p * u + 0x1.d32824p-9f) * u - 0x1.3261b8p-6f) * u + 0x1.4bf9c2p-4f;
+    p = (p * u - 0x1.24abeep-2f) * u - 0x1.ac93fep-6f;
+    rp__vf32 h = (0x1.7d2622p-18f * t - 0x1.a82982p-13f) * t + 0x1.ac2cfp-10f;
+    h = ((h * t - 0x1.0f620ap-7f) * t + 0x1.1c435ap-5f) * t - 0x1.158494p-3f;
+    h = (h * t + 0x1.2b2494p-1f) * t + 0x1.eda624p-1f;
+    rp__vf32 s = z + h, w = rp__v_exp_mid_f32(rp__v_neg_f32(s));
+    rp__vf32 big = 1.0f - (w - w * ((z - s) + h));
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
+}
+/* erf of |x| < 0.85. */
+RP__VEC_FN rp__vf64 rp__v_erf_small_f64(rp__vf64 x) {
+    rp__vf64 z = x * x;
+    rp__vf64 p = (0x1.34a5934f630a1p-28 * z - 0x1.604480459f12dp-26) * z + 0x1.bc27e271f85d1p-25;
+    p = ((p * z - 0x1.b6972b69ca90fp-23) * z + 0x1.c17ff93d9131cp-20) * z - 0x1.f54275517efd3p-17;
+    p = ((p * z + 0x1.f9a776fa74339p-14) * z - 0x1.c02dcffbf643p-11) * z + 0x1.565bcd81a6656p-8;
+    p = ((p * z - 0x1.b82ce314b96fep-6) * z + 0x1.ce2f21a048423p-4) * z - 0x1.812746b037a3ep-2;
+    return x + x * (p * z + 0x1.06eba8214db69p-3);
+}
+/* erfc of 0.468 <= a <= 27.5: e^(-a^2) P(t) / (1 + 2 a), t = (a - 4) / (a + 4) (Shepherd and Laframboise). The parts lost
+ * from a^2, P and 1 + 2 a go into the exponent; P is 1.13 to 1.29, so its inverse there is about 0.83. */
+RP__VEC_FN rp__vf64 rp__v_erfc_big_f64(rp__vf64 a) {
+    rp__vf64 t = (a - 4.0) / (a + 4.0);
+    rp__vf64 p = (0x1.cdce223be134p-30 * t - 0x1.4c7c18d77b9f8p-27) * t - 0x1.2c714a8f6374ap-26;
+    p = ((p * t + 0x1.bbc1af5e8ac14p-24) * t + 0x1.3e80509c8f133p-24) * t - 0x1.b801ebe7de9fbp-21;
+    p = ((p * t + 0x1.3bc66fa53f856p-22) * t + 0x1.7ef58a7e8e26cp-18) * t - 0x1.788d4ed660dddp-17;
+    p = ((p * t - 0x1.9954eb9fa9bf6p-16) * t + 0x1.3be0680e57815p-13) * t - 0x1.a1df446699b49p-13;
+    p = ((p * t - 0x1.8d4a9c016530dp-11) * t + 0x1.49c672a9a30dbp-8) * t - 0x1.096238830981ep-6;
+    p = ((p * t + 0x1.3079edf61f379p-5) * t - 0x1.0fb06dfe52629p-4) * t + 0x1.7fee004e14c1fp-4;
+    p = ((p * t - 0x1.9ddb23c3e8ba7p-4) * t + 0x1.16ecefcfa52b4p-4) * t + 0x1.f7f5df66fd729p-7;
+    rp__vf64 u = (p * t - 0x1.1df1ad154a28ep-3) * t, pl;
+    p = u + 0x1.3ba5916e9fd7fp+0;
+    pl = ((0x1.3ba5916e9fd7fp+0 - p) + u) - 0x1.a54f94b17660ap-55;
+    rp__vf64 b = a + a, d = 1.0 + b, v = d - b, dl = (b - (d - v)) + (1.0 - v);
+    rp__vf64 q = p / d;
+    rp__vf64 zl, z = rp__v_mul2_f64(a, a, &zl);
+    const double magic = RP__MAGIC_F64 + 2046;
+    t = magic - z * 0x1.71547652b82fep+0;
+    rp__vf64 n = t - magic;
+    rp__vf64 r = ((rp__v_neg_f64(z) - n * RP__LN2_HI_F64) - n * RP__LN2_LO_F64) - (zl + (dl * q - pl) * 0.83);
+    return rp__v_scale_f64(q + q * (r + r * r * rp__v_expq_f64(r)), t);
+}
+/* Below 0.8 from erf: the subtraction is exact for erf >= 1/2. */
+RP__VMATH_FN rp__vf64 rp__v_erfc_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(27.5), rp__v_abs_f64(x));
+    rp__vf64 big = rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.8), a));
+    big = rp__v_sel_f64(x < 0.0, 2.0 - big, big);
+    return rp__v_sel_f64(a < 0.8, 1.0 - rp__v_erf_small_f64(x), big);
+}
+RP__VMATH_HALVES(erfc)
+RP__VMATH_FN rp__vf64 rp__v_erf_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_lesser_f64(rp__v_splat_f64(6.0), rp__v_abs_f64(x));
+    rp__vf64 big = 1.0 - rp__v_erfc_big_f64(rp__v_greater_f64(rp__v_splat_f64(0.468), a));
+    return rp__v_copysign_f64(rp__v_sel_f64(a < 0.85, rp__v_erf_small_f64(a), big), x);
+}
+
+/* ---- power -------------------------------------------------------------------------------------------------------
+ * x^y = 2^(y log2 |x|) with log2 |x| as hi + lo to about 2^-65 (double-double with Dekker's products), then signs and
+ * special values of C's Annex F. f32 takes log2 to f64's precision only. */
+
+/* 2^(hi + lo) with the special values of pow(x, y); the exponent is replaced where |x| is 0 or infinite, y infinite. */
+RP__VEC_FN rp__vf64 rp__v_powexp_f64(rp__vf64 x, rp__vf64 y, rp__vf64 hi, rp__vf64 lo) {
+    const double magic = RP__MAGIC_F64 + 2046, inf = __builtin_inf();
+    rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y);
+    rp__vi64 edge = (a == 0.0) | (a == inf) | (b == inf);
+    /* sign of log2 |x| times the sign of y: +-2000 stands for overflow and underflow */
+    rp__vf64 way = rp__v_copysign_f64(rp__v_splat_f64(2000.0), (rp__vf64)((rp__vi64)(a - 1.0) ^ (rp__vi64)y));
+    hi = rp__v_sel_f64(edge, way, hi);
+    hi = rp__v_greater_f64(rp__v_splat_f64(-2000.0), rp__v_lesser_f64(rp__v_splat_f64(2000.0), hi));
+    lo = (rp__vf64)((rp__vi64)lo & (rp__v_abs_f64(hi) < 2000.0));
+    rp__vf64 t = hi + magic;
+    rp__vf64 r = (hi - (t - magic)) + lo;
+    rp__vf64 v = rp__v_scale_f64(1.0 + rp__v_exp2q_f64(r) * r, t);
+    rp__vf64 half = 0.5 * y;
+    rp__vi64 whole = rp__v_rint_f64(y) == y;
+    rp__vi64 odd = whole & (b < 0x1p53) & (rp__v_rint_f64(half) != half);
+    v = (rp__vf64)((rp__vi64)v ^ ((rp__vi64)x & odd & INT64_MIN));
+    v = rp__v_sel_f64((x < 0.0) & (a < inf) & ~whole, rp__v_splat_f64(__builtin_nan("")), v);
+    v = rp__v_sel_f64((x != x) | (y != y), x + y, v);
+    return rp__v_sel_f64((x == 1.0) | (y == 0.0) | ((a == 1.0) & (b == inf)), rp__v_splat_f64(1.0), v);
+}
+RP__VMATH_FN rp__vf64 rp__v_pow_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vf64 k, m = rp__v_frexp_f64(rp__v_abs_f64(x), &k);
+    rp__vf64 f = m - 1.0, g = m + 1.0, gb = g - m, gl = (m - (g - gb)) + (1.0 - gb);
+    /* s = f / g as s + sl */
+    rp__vf64 s = f / g, pl, ph = rp__v_mul2_f64(s, g, &pl);
+    rp__vf64 sl = ((f - ph) - pl - s * gl) / g;
+    /* z = s^2 as z + zl; 1 + z / 3 + z^2 P(z) as q + ql */
+    rp__vf64 zl, z = rp__v_mul2_f64(s, s, &zl);
+    zl += 2.0 * s * sl;
+    rp__vf64 p = (0x1.eac64a5818e99p-5 * z + 0x1.de3d61d8b4d29p-5) * z + 0x1.11206f7bad568p-4;
+    p = ((p * z + 0x1.3b1364c7ba9abp-4) * z + 0x1.745d18295a67dp-4) * z + 0x1.c71c71c5968bdp-4;
+    p = ((p * z + 0x1.2492492492f51p-3) * z + 0x1.9999999999996p-3) * z * z;
+    rp__vf64 ul, u = rp__v_mul2_f64(z, rp__v_splat_f64(0x1.5555555555555p-2), &ul);
+    ul += z * 0x1.5555555555555p-56 + zl * 0x1.5555555555555p-2;
+    rp__vf64 w = u + p, wl = ((u - w) + p) + ul;
+    rp__vf64 q = 1.0 + w, ql = ((1.0 - q) + w) + wl;
+    /* log2 m = (2 / ln2) s q, then k and the product with y */
+    rp__vf64 al, a = rp__v_mul2_f64(s, rp__v_splat_f64(0x1.71547652b82fep+1), &al);
+    al += s * 0x1.777d0ffda0d24p-55 + sl * 0x1.71547652b82fep+1;
+    rp__vf64 ll, l = rp__v_mul2_f64(a, q, &ll);
+    ll += a * ql + al * q;
+    rp__vf64 h = k + l, hl = ((k - h) + l) + ll;
+    rp__vf64 el, e = rp__v_mul2_f64(y, h, &el);
+    return rp__v_powexp_f64(x, y, e, el + y * hl);
+}
+RP__VEC_FN rp__vf64 rp__v_pow_short_f64(rp__vf64 x, rp__vf64 y) {
+    return rp__v_powexp_f64(x, y, y * rp__v_log2_raw_f64(rp__v_abs_f64(x)), (rp__vf64){0});
+}
+RP__VMATH_FN rp__vf32 rp__v_pow_f32(rp__vf32 x, rp__vf32 y) {
+    return rp__v_f32_f64(rp__v_pow_short_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),
+                         rp__v_pow_short_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));
+}
+
+/* ---- hyperbolic sine and cosine: E = e^|x| / 2, E -+ 1 / (4 E); an odd polynomial for the sine below 1 --------------- */
+
+RP__VMATH_FN rp__vf64 rp__v_sinh_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x), z = a * a, e = rp__v_exp2k_f64(a, -1);
+    rp__vf64 p = (0x1.d27eab782f5b4p-48 * z + 0x1.a6661a44c05f3p-41) * z + 0x1.61314c562f561p-33;
+    p = ((p * z + 0x1.ae644123cd848p-26) * z + 0x1.71de3a68cf7cdp-19) * z + 0x1.a01a01a00736p-13;
+    p = (p * z + 0x1.111111111119bp-7) * z + 0x1.5555555555555p-3;
+    return rp__v_copysign_f64(rp__v_sel_f64(a < 1.0, a + a * (z * p), e - 0.25 / e), x);
+}
+RP__VMATH_HALVES(sinh)
+RP__VMATH_FN rp__vf64 rp__v_cosh_f64(rp__vf64 x) {
+    rp__vf64 e = rp__v_exp2k_f64(rp__v_abs_f64(x), -1);
+    return e + 0.25 / e;
+}
+RP__VMATH_HALVES(cosh)
+
+/* ---- inverse trigonometry ----------------------------------------------------------------------------------------- */
+
+/* atan(n / d) for n, d >= 0: n / d, (n - d) / (n + d) or -d / n, whichever lies within tan(pi/8), from 0, pi/4 or pi/2. */
+RP__VEC_FN rp__vf64 rp__v_atan_ratio_f64(rp__vf64 n, rp__vf64 d) {
+    rp__vi64 steep = n > d * 0x1.3504f333f9de6p+1, mid = (n > d * 0x1.a827999fcef32p-2) & ~steep;
+    rp__vf64 top = rp__v_sel_f64(steep, rp__v_neg_f64(d), rp__v_sel_f64(mid, n - d, n));
+    rp__vf64 low = rp__v_sel_f64(steep, n, rp__v_sel_f64(mid, n + d, d)), t = top / low, z = t * t;
+    /* what n - d and n + d lost */
+    rp__vf64 v = top - n, w = low - n, tl = (n - (top - v)) - (d + v), ll = (n - (low - w)) + (d - w);
+    tl = (rp__vf64)((rp__vi64)((tl - t * ll) / low) & mid);
+    rp__vf64 p = (-0x1.2ad466d1d9585p-7 * z + 0x1.9edb3cd66d2fp-6) * z - 0x1.3aeef5ca45bdbp-5;
+    p = ((p * z + 0x1.7c8de87f2a41fp-5) * z - 0x1.ada132cb56d12p-5) * z + 0x1.e1b5ec6e8f033p-5;
+    p = ((p * z - 0x1.110f55641a655p-4) * z + 0x1.3b1398fd8c39bp-4) * z - 0x1.745d16616e41fp-4;
+    p = ((p * z + 0x1.c71c71c1b942ap-4) * z - 0x1.2492492488b68p-3) * z + 0x1.9999999999888p-3;
+    p = t * (z * (p * z - 0x1.5555555555555p-2));
+    rp__vf64 hi = (rp__vf64)((steep & (rp__vi64)rp__v_splat_f64(0x1.921fb54442d18p+0)) |
+                             (mid & (rp__vi64)rp__v_splat_f64(0x1.921fb54442d18p-1)));
+    return hi + (t + (p + tl + hi * 0x1.678afae35cdd1p-55));
+}
+RP__VMATH_FN rp__vf64 rp__v_atan_f64(rp__vf64 x) {
+    return rp__v_copysign_f64(rp__v_atan_ratio_f64(rp__v_abs_f64(x), rp__v_splat_f64(1.0)), x);
+}
+RP__VMATH_HALVES(atan)
+/* Large operands are scaled so that n + d stays finite; 0 / 0 counts as 0 / 1, inf / inf as 1 / 1. */
+RP__VMATH_FN rp__vf64 rp__v_atan2_f64(rp__vf64 y, rp__vf64 x) {
+    const double inf = __builtin_inf();
+    rp__vf64 n = rp__v_abs_f64(y), d = rp__v_abs_f64(x), one = rp__v_splat_f64(1.0);
+    rp__vf64 scale = rp__v_sel_f64((n > 0x1p1000) | (d > 0x1p1000), rp__v_splat_f64(0x1p-20), one);
+    rp__vi64 both = (n == inf) & (d == inf);
+    rp__vf64 a = rp__v_sel_f64(both, one, n * scale);
+    rp__vf64 b = rp__v_sel_f64(both | ((n == 0.0) & (d == 0.0)), one, d * scale);
+    rp__vf64 r = rp__v_atan_ratio_f64(a, b);
+    r = rp__v_sel_f64((rp__vi64)x < 0, 0x1.921fb54442d18p+1 - (r - 0x1.1a62633145c07p-53), r);
+    r = rp__v_sel_f64((x != x) | (y != y), x + y, r);
+    return rp__v_copysign_f64(r, y);
+}
+RP__VMATH_HALVES2(atan2)
+
+/* asin and acos above 1/2 by asin a = pi/2 - 2 asin s, s = sqrt((1 - a) / 2), s kept as f + c. */
+RP__VEC_FN rp__vf64 rp__v_asin_parts_f64(rp__vf64 a, rp__vi64 small, rp__vf64 *f, rp__vf64 *c) {
+    rp__vf64 z = rp__v_sel_f64(small, a * a, 0.5 - 0.5 * a);
+    rp__vf64 s = rp__v_sel_f64(small, a, rp__v_sqrt_f64(z));
+    rp__vf64 p = (0x1.134f34b4e258ap-5 * z - 0x1.ab56a29d45156p-6) * z + 0x1.95dd1056b257fp-6;
+    p = ((p * z + 0x1.7360a229b6af4p-11) * z + 0x1.47bacd28519c7p-7) * z + 0x1.36d401915a10fp-7;
+    p = ((p * z + 0x1.7ba19b113a0f9p-7) * z + 0x1.c98128f04c58bp-7) * z + 0x1.1c4f82ba21a61p-6;
+    p = ((p * z + 0x1.6e8b9b169486cp-6) * z + 0x1.f1c71ca6f43dp-6) * z + 0x1.6db6db6d4c2c3p-5;
+    p = (p * z + 0x1.33333333339eap-4) * z + 0x1.5555555555553p-3;
+    *f = (rp__vf64)((rp__vi64)s & ~(int64_t)0xffffffff);
+    *c = (z - *f * *f) / (s + *f + 0x1p-200); /* the last term only keeps 0 / 0 away */
+    return s * (z * p);
+}
+RP__VMATH_FN rp__vf64 rp__v_asin_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x), f, c;
+    rp__vi64 small = a <= 0.5;
+    rp__vf64 p = rp__v_asin_parts_f64(a, small, &f, &c);
+    rp__vf64 big = (0x1.921fb54442d18p+0 - 2.0 * f) + (0x1.1a62633145c07p-54 - 2.0 * (c + p));
+    return rp__v_copysign_f64(rp__v_sel_f64(small, a + p, big), x);
+}
+RP__VMATH_HALVES(asin)
+RP__VMATH_FN rp__vf64 rp__v_acos_f64(rp__vf64 x) {
+    rp__vf64 a = rp__v_abs_f64(x), f, c;
+    rp__vi64 small = a <= 0.5;
+    rp__vf64 p = rp__v_asin_parts_f64(a, small, &f, &c);
+    rp__vf64 mid = 0x1.921fb54442d18p+0 - (x - (0x1.1a62633145c07p-54 - rp__v_copysign_f64(p, x)));
+    rp__vf64 pos = 2.0 * f + 2.0 * (c + p);
+    rp__vf64 neg = (0x1.921fb54442d18p+1 - 2.0 * f) + (0x1.1a62633145c07p-53 - 2.0 * (c + p));
+    return rp__v_sel_f64(small, mid, rp__v_sel_f64(x < 0.0, neg, pos));
+}
+RP__VMATH_HALVES(acos)
+
+/* ---- fmod, remainder: exact ---------------------------------------------------------------------------------------- */
+
+/* Long division of one lane in integers, eleven quotient bits a step. */
+static __attribute__((unused, noinline)) double rp__v_fmod_lane(double x, double y) {
+    union {
+        double f;
+        uint64_t u;
+    } a = {x}, b = {y};
+    uint64_t sign = a.u & 0x8000000000000000, ax = a.u ^ sign, ay = b.u & 0x7fffffffffffffff;
+    if (ay == 0 || ay > 0x7ff0000000000000 || ax >= 0x7ff0000000000000) return __builtin_nan("");
+    if (ax < ay) return x;
+    int ex = (int)(ax >> 52), ey = (int)(ay >> 52);
+    uint64_t r = ax & 0xfffffffffffff, m = ay & 0xfffffffffffff;
+    if (ex)
+        r |= 0x10000000000000; /* subnormals: no implicit bit, and the exponent of the first binade */
+    else
+        ex = 1;
+    if (ey)
+        m |= 0x10000000000000;
+    else
+        ey = 1;
+    r %= m;
+    for (int n = ex - ey; n > 0 && r; n -= 11) r = (r << (n < 11 ? n : 11)) % m;
+    b.u = ey > 52 ? (uint64_t)(ey - 52) << 52 : (uint64_t)1 << (ey - 1); /* 2^(ey - 1075) */
+    a.f = (double)(int64_t)r * b.f;
+    a.u |= sign;
+    return a.f;
+}
+/* C's fmod and torch.fmod: the sign of x. */
+RP__VMATH_FN rp__vf64 rp__v_fmod_f64(rp__vf64 x, rp__vf64 y) {
+    for (size_t i = 0; i < RP_VEC_F64; i++) x[i] = rp__v_fmod_lane(x[i], y[i]);
+    return x;
+}
+/* Values that were f32: with a quotient below 2^28 the product q y and the difference are exact; q is at most one too
+ * large, since the division may round up. */
+RP__VEC_FN rp__vf64 rp__v_fmod_short_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vf64 a = rp__v_abs_f64(x), b = rp__v_abs_f64(y), q = a / b;
+    rp__vi64 slow = ~((q < 0x1p28) & (b < __builtin_inf()));
+    rp__vf64 r = a - rp__v_floor_f64(q) * b;
+    r = rp__v_copysign_f64(rp__v_sel_f64(r < 0.0, r + b, r), x);
+    if (__builtin_expect(rp__v_any_i64(slow), 0)) {
+        for (size_t i = 0; i < RP_VEC_F64; i++) {
+            if (slow[i]) r[i] = rp__v_fmod_lane(x[i], y[i]);
+        }
+    }
+    return r;
+}
+RP__VMATH_FN rp__vf32 rp__v_fmod_f32(rp__vf32 x, rp__vf32 y) {
+    return rp__v_f32_f64(rp__v_fmod_short_f64(rp__v_lo_f64_f32(x), rp__v_lo_f64_f32(y)),
+                         rp__v_fmod_short_f64(rp__v_hi_f64_f32(x), rp__v_hi_f64_f32(y)));
+}
+/* torch.remainder (Python's %): the sign of y. Adding y rounds once, as PyTorch does. */
+RP__VMATH_FN rp__vf32 rp__v_remainder_f32(rp__vf32 x, rp__vf32 y) {
+    rp__vf32 r = rp__v_fmod_f32(x, y);
+    return rp__v_sel_f32((r != 0.0f) & ((r < 0.0f) ^ (y < 0.0f)), r + y, r);
+}
+RP__VMATH_FN rp__vf64 rp__v_remainder_f64(rp__vf64 x, rp__vf64 y) {
+    rp__vf64 r = rp__v_fmod_f64(x, y);
+    return rp__v_sel_f64((r != 0.0) & ((r < 0.0) ^ (y < 0.0)), r + y, r);
+}
+
+#endif /* RP_KERNEL_CPU_VMATH_H */

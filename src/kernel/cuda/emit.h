@@ -1,0 +1,57 @@
+/* CUDA C text of a loop kernel. emit.c turns (DAG, class) into one extern "C" kernel; loops.c chooses the class, binds
+ * parameters and launches. Nothing here talks to a driver, so that sources can be emitted and read anywhere.
+ *
+ * The order of a reduction over R elements (a function of R and nothing else; equal for every template and layout):
+ *   chunks of RP__CUDA_CHUNK elements; in a chunk P = 4 T virtual lanes, T = rp__cuda_row_threads(R); lane p adds its elements
+ *   i = p (mod P) in rising order to the identity; lanes 4g..4g+3 of group g combine as (0 with 2) with (1 with 3); groups
+ *   combine first over g / 32 (halving: q with q + Q/2, Q/4, ...), then over g % 32 the same way; chunks fold left to right. */
+#ifndef RP_KERNEL_CUDA_EMIT_H
+#define RP_KERNEL_CUDA_EMIT_H
+
+#include "kernel/loop.h"
+
+enum { RP__CUDA_CHUNK = 16384, RP__CUDA_BLOCK = 256, RP__CUDA_MAX_VECTOR = 8 };
+
+typedef enum rp__cuda_template {
+    RP__CUDA_POINTWISE, /* a thread computes `unroll` vectors of `vector` points */
+    RP__CUDA_ROW, /* `threads` threads a row, `groups` groups of 4 elements each in registers; R <= 4 threads groups */
+    RP__CUDA_ROW_LOOP, /* a block of 256 threads a row, chunk by chunk, values recomputed in every phase; R > RP__CUDA_CHUNK */
+    RP__CUDA_COLUMN, /* one phase, outer dims run fastest: 32 rows side by side a block, `threads` threads down each */
+    RP__CUDA_PARTIAL_ROW, /* one phase, one chunk of one row a block: writes partial results */
+    RP__CUDA_PARTIAL_COLUMN,
+    RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; a thread a row */
+    RP__CUDA_MANY    /* pointwise over groups of equal problems */
+} rp__cuda_template;
+
+/* All that the source depends on besides the DAG. Compared and hashed as bytes: zero it first. */
+typedef struct rp__cuda_class {
+    uint8_t template_; /* rp__cuda_template */
+    uint8_t n_outer, n_inner;
+    uint8_t vector; /* POINTWISE, MANY: points a vector; rows: 4 when some access is loaded in groups */
+    uint8_t unroll;
+    uint8_t groups; /* ROW */
+    uint8_t wide;   /* 64-bit element offsets */
+    uint8_t n_draws;
+    uint16_t threads;  /* ROW: threads a row; COLUMN: threads down a column */
+    uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
+    /* per access, along the fastest dim (POINTWISE) or the inner dims (rows) */
+    uint64_t unit;      /* stride 1 and aligned for whole vectors */
+    uint64_t broadcast; /* stride 0 */
+} rp__cuda_class;
+
+/* Parameter words: those of rp__space_words (space.h), then these. */
+enum {
+    RP__CUDA_WORD_POINTS,  /* POINTWISE: points; rows: number of rows; MANY: number of groups */
+    RP__CUDA_WORD_PARTIAL, /* address of partial results */
+    RP__CUDA_WORD_CHUNKS,  /* chunks a row */
+    RP__CUDA_EXTRA_WORDS
+};
+/* MANY: scalars, then RP__CUDA_EXTRA_WORDS, then for each group: points, first block, one address an access. */
+
+int rp__cuda_row_threads(int64_t r); /* T of the order above: a power of two, 1 to 256 */
+uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
+/* Adds the kernel `name` to `out`; the prelude and rp__cuda_emit_support come before it. */
+rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);
+void rp__cuda_emit_support(rp__text *out); /* Philox, integer division, error records: plain C over the prelude */
+
+#endif

@@ -1,0 +1,69 @@
+/* The library ops of the CUDA device: the table behind kernel/library.h. */
+#include "kernel/cuda/library.h"
+
+#include <string.h>
+
+#include "kernel/cuda/lib_select.h"
+#include "tensor/tensor.h"
+
+void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
+                            rp__launch *out) {
+    for (size_t k = 0; k < n; k++) {
+        int64_t low = 0, high = 1, bytes = (int64_t)rp__dtype_bytes(o[k].dtype);
+        for (unsigned d = 0; d < o[k].ndim; d++) {
+            int64_t reach = (o[k].size[d] - 1) * o[k].stride[d];
+            if (o[k].size[d] == 0) reach = 0;
+            if (reach < 0)
+                low += reach;
+            else
+                high += reach;
+        }
+        int64_t start =
+            o[k].storage && o[k].storage->data ? (int64_t)((char *)o[k].base - (char *)o[k].storage->data) : 0;
+        buffer->words[k] = (uint64_t)(uintptr_t)o[k].base;
+        buffer->slots[k] = (rp__slot){.word = (uint32_t)k,
+                                      .access = access[k],
+                                      .storage = o[k].storage,
+                                      .buffer = -1,
+                                      .begin = start + low * bytes,
+                                      .end = start + high * bytes};
+    }
+    out->words = buffer->words;
+    out->slots = buffer->slots;
+    out->n_slots = (uint32_t)n;
+}
+
+static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                        const rp__library_call *call) {
+    switch (op) {
+    case RP__LIB_MATMUL: return rp__cuda_matmul_workspace(d, o, n, call);
+    case RP__LIB_TOPK: return rp__cuda_topk_workspace(d, o, n, call);
+    case RP__LIB_NONZERO: return rp__cuda_nonzero_workspace(d, o, n, call);
+    case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_workspace(d, o, n, call);
+    case RP__LIB_SCATTER_ADD: return rp__cuda_scatter_add_workspace(d, o, n, call);
+    default: return 0;
+    }
+}
+
+static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                      rp__launch_buffer *buffer, rp__launch *out) {
+    switch (op) {
+    case RP__LIB_MATMUL: return rp__cuda_matmul_bind(d, o, n, call, buffer, out);
+    case RP__LIB_CONV_FORWARD:
+    case RP__LIB_CONV_INPUT:
+    case RP__LIB_CONV_WEIGHT: return rp__cuda_conv_bind(d, op, o, n, call, buffer, out);
+    case RP__LIB_TOPK: return rp__cuda_topk_bind(d, o, n, call, buffer, out);
+    case RP__LIB_NONZERO: return rp__cuda_nonzero_bind(d, o, n, call, buffer, out);
+    case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
+    case RP__LIB_SCATTER_ADD: return rp__cuda_scatter_add_bind(d, o, n, call, buffer, out);
+    default: return rp__fail(RP_ERROR_INTERNAL, "%s: library op %d on CUDA", call->op, (int)op);
+    }
+}
+
+static const char *name(rp__device *d, rp__library_op op) {
+    (void)d;
+    return op == RP__LIB_MATMUL && rp__cuda_lt_available() ? "cublasLt" : "reprise";
+}
+
+extern const rp__library rp__cuda_library;
+const rp__library rp__cuda_library = {.workspace = workspace, .bind = bind, .name = name};

@@ -1,0 +1,29 @@
+/* Library ops of the CUDA device, a file an op family; library.c is the table. */
+#ifndef RP_KERNEL_CUDA_LIBRARY_H
+#define RP_KERNEL_CUDA_LIBRARY_H
+
+#include "device/device.h"
+#include "kernel/library.h"
+
+size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
+rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                               rp__launch_buffer *buffer, rp__launch *out);
+rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
+
+/* Words and slots of operands: word k is operand k's address. `access` gives RP__READ or RP__WRITE (or both) of each. */
+void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
+                            rp__launch *out);
+
+/* cuBLASLt (matmul_lt.c): can it do the product, and which? NULL kernel: no; use our own. */
+typedef struct rp__lt_problem { /* row-major product; zeroed first, compared as bytes: the key of a plan */
+    int32_t dtype, epilogue;    /* cublasLtEpilogue_t */
+    int32_t transpose_a, transpose_b, alignment, device;
+    int64_t m, n, k, lda, ldb, ldd, batch, stride_a, stride_b, stride_d;
+} rp__lt_problem;
+bool rp__cuda_lt_available(void);
+/* Bytes of workspace of the plan; false: cuBLASLt has no algorithm for it. */
+bool rp__cuda_lt_plan(rp__device *d, const rp__lt_problem *problem, size_t *workspace);
+rp__kernel *rp__cuda_lt_kernel(void); /* words: out a b bias workspace bytes, then the problem */
+
+#endif

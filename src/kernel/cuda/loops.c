@@ -1,0 +1,458 @@
+/* The CUDA backend of the loop form: chooses a class for (DAG, space), gets its kernel, fills a launch. Texts are emit.c's;
+ * compiling and loading are nvrtc.c's. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "device/cuda/cuda.h"
+#include "kernel/cuda/emit.h"
+#include "kernel/cuda/nvrtc.h"
+#include "tensor/tensor.h"
+
+/* dag->backend[RP_DEVICE_CUDA]: the kernels made of it so far. Few, so a list; grown under the lock, read without. */
+typedef struct variant {
+    struct variant *next;
+    const rp__device *device;
+    rp__cuda_class class_;
+    rp__kernel *kernel;
+} variant;
+
+static rp__mutex lock = RP__MUTEX_INIT;
+
+static variant *find(const rp__dag *dag, const rp__device *d, const rp__cuda_class *c) {
+    for (variant *v = dag->backend[RP_DEVICE_CUDA]; v; v = v->next)
+        if (v->device == d && memcmp(&v->class_, c, sizeof *c) == 0) return v;
+    return NULL;
+}
+
+static const char *template_name(unsigned t) {
+    static const char *const names[] = {"pointwise",      "row",    "row_loop", "column", "partial_row",
+                                        "partial_column", "finish", "many"};
+    return names[t];
+}
+
+static rp_status add_source(const rp__dag *dag, const rp__cuda_class *c, char name[64], rp__text *out) {
+    rp__hash key = rp__hash_bytes(c, sizeof *c, dag->key);
+    (void)snprintf(name, 64, "rp_%s_%016llx", template_name(c->template_), (unsigned long long)key.lo);
+    return rp__cuda_emit(dag, c, name, out);
+}
+
+static rp_status kernel_of(rp__device *d, rp__dag *dag, const rp__cuda_class *c, rp__kernel **out) {
+    rp__lock(&lock);
+    variant *v = find(dag, d, c);
+    rp_status status = RP_OK;
+    if (!v) {
+        char name[64];
+        rp__text text = {0};
+        rp__kernel *k = NULL;
+        status = add_source(dag, c, name, &text);
+        if (status == RP_OK) status = rp__nvrtc_kernel(d, text.data, name, RP__KERNEL_CUDA, &k);
+        rp__text_free(&text);
+        v = status == RP_OK ? rp__calloc(1, sizeof *v) : NULL;
+        if (status == RP_OK && !v) {
+            rp__kernel_release(k);
+            status = RP__OOM("a CUDA kernel");
+        }
+        if (v) {
+            v->device = d;
+            v->class_ = *c;
+            v->kernel = k;
+            v->next = dag->backend[RP_DEVICE_CUDA];
+            dag->backend[RP_DEVICE_CUDA] = v;
+        }
+    }
+    *out = v ? v->kernel : NULL;
+    rp__unlock(&lock);
+    return status;
+}
+
+static void destroy(rp__dag *dag) {
+    for (variant *v = dag->backend[RP_DEVICE_CUDA], *next; v; v = next) {
+        next = v->next;
+        rp__kernel_release(v->kernel);
+        rp__free(v);
+    }
+    dag->backend[RP_DEVICE_CUDA] = NULL;
+}
+
+/* ---- classes ---- */
+
+static int64_t product(const int64_t *extent, unsigned n) {
+    int64_t p = 1;
+    for (unsigned d = 0; d < n; d++) p *= extent[d];
+    return p;
+}
+
+/* Do offsets or element numbers need 64 bits? */
+static bool is_wide(const rp__space *s, const rp__space_access *a) {
+    unsigned n = (unsigned)s->n_outer + s->n_inner;
+    int64_t limit = INT32_MAX - 4096;
+    if (product(s->extent, n) > limit) return true;
+    for (unsigned k = 0; k < s->n_accesses; k++) {
+        int64_t reach = 0;
+        for (unsigned d = 0; d < n; d++) {
+            int64_t stride = a[k].stride[d] < 0 ? -a[k].stride[d] : a[k].stride[d];
+            if (s->extent[d] > 1 && stride > limit / (s->extent[d] - 1)) return true;
+            reach += (s->extent[d] - 1) * stride;
+            if (reach > limit) return true;
+        }
+    }
+    return false;
+}
+
+/* Can access k be read in aligned vectors of `width` elements along dim `fast`? */
+static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k, unsigned fast,
+                    unsigned width) {
+    unsigned n = (unsigned)s->n_outer + s->n_inner;
+    if (a[k].stride[fast] != 1) return false;
+    if (dag->accesses[k].kind == RP__ACCESS_IOTA) return true;
+    uint64_t bytes = rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width;
+    uint64_t align = bytes > 16 ? 16 : bytes;
+    if ((uint64_t)(uintptr_t)a[k].base % align) return false;
+    for (unsigned d = 0; d < n; d++)
+        if (d != fast && s->extent[d] > 1 && a[k].stride[d] % (int64_t)width) return false;
+    return true;
+}
+
+static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
+                               rp__cuda_class *c) {
+    unsigned widest = 1;
+    int64_t points = product(s->extent, s->n_outer);
+    c->template_ = RP__CUDA_POINTWISE;
+    c->vector = 1;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (s->n_outer && dag->accesses[k].kind != RP__ACCESS_IOTA && a[k].stride[s->n_outer - 1] != 0) {
+            unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
+            widest = bytes > widest ? bytes : widest;
+        }
+    unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
+    if (s->n_outer) {
+        unsigned fast = s->n_outer - 1u;
+        while (width > 1 && s->extent[fast] % width) width /= 2;
+        for (unsigned k = 0; k < dag->n_accesses; k++) {
+            if (a[k].stride[fast] == 0)
+                c->broadcast |= UINT64_C(1) << k;
+            else if (width > 1 && is_unit(dag, s, a, k, fast, width))
+                c->unit |= UINT64_C(1) << k;
+        }
+        if (c->unit) c->vector = (uint8_t)width;
+    }
+    /* enough loads in flight for a thread, as long as every multiprocessor keeps several blocks */
+    c->unroll = 4;
+    while (c->unroll > 1 &&
+           points / ((int64_t)RP__CUDA_BLOCK * c->vector * c->unroll) < 8 * (int64_t)d->multiprocessors)
+        c->unroll /= 2;
+}
+
+static bool one_phase(const rp__dag *dag) {
+    if (dag->n_phases != 2) return false;
+    for (unsigned k = 0; k < dag->n_stores; k++)
+        if (!dag->stores[k].row) return false;
+    return true;
+}
+
+/* Do the operands run along the outer dims rather than along the inner ones? Decided by the bytes of the loads. */
+static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__space_access *a) {
+    int64_t along_inner = 0, along_outer = 0;
+    if (s->n_inner == 0 || s->n_outer == 0) return false;
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        if (dag->accesses[k].kind == RP__ACCESS_IOTA || dag->accesses[k].row) continue;
+        int64_t bytes = (int64_t)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
+        int64_t in = a[k].stride[s->n_outer + s->n_inner - 1], out = a[k].stride[s->n_outer - 1];
+        if (in > 1 && out == 1)
+            along_outer += bytes;
+        else if (in == 1)
+            along_inner += bytes;
+    }
+    return along_outer > along_inner;
+}
+
+static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
+                          rp__cuda_class *c) {
+    int64_t r = product(s->extent + s->n_outer, s->n_inner), rows = product(s->extent, s->n_outer);
+    unsigned inner = s->n_outer;
+    c->threads = (uint16_t)rp__cuda_row_threads(r);
+    c->vector = 1;
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        bool still = true;
+        for (unsigned x = 0; x < s->n_inner; x++) still = still && a[k].stride[inner + x] == 0;
+        if (still)
+            c->broadcast |= UINT64_C(1) << k;
+        else if (s->n_inner == 1 && r % 4 == 0 && is_unit(dag, s, a, k, inner, 4))
+            c->unit |= UINT64_C(1) << k;
+    }
+    bool column = one_phase(dag) && rows >= 8 && outer_runs_faster(dag, s, a);
+    int64_t blocks = column ? (rows + 31) / 32 : rows;
+    if (r > RP__CUDA_CHUNK && one_phase(dag) && blocks < 2 * (int64_t)d->multiprocessors)
+        c->template_ = column ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_PARTIAL_ROW;
+    else if (column)
+        c->template_ = RP__CUDA_COLUMN;
+    else
+        c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_ROW_LOOP : RP__CUDA_ROW;
+    if (c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN) c->unit = 0;
+    if (c->unit) c->vector = 4;
+    if (c->template_ == RP__CUDA_ROW) {
+        c->groups = 1;
+        while ((int64_t)c->groups * c->threads * 4 < r) c->groups *= 2;
+    }
+}
+
+/* The caller's space with its own accesses, collapsed, and its class. */
+typedef struct work {
+    rp__space space;
+    rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp__cuda_class class_;
+    int64_t rows, inner;
+} work;
+
+static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *space, work *w) {
+    w->space = *space;
+    memcpy(w->accesses, space->accesses, space->n_accesses * sizeof *w->accesses);
+    w->space.accesses = w->accesses;
+    bool rows = dag->n_phases > 1;
+    for (unsigned k = 0; k < dag->n_stores; k++) rows = rows || (dag->stores[k].row && space->n_inner > 0);
+    if (!rows) {
+        w->space.n_outer = (uint8_t)(space->n_outer + space->n_inner);
+        w->space.n_inner = 0;
+    }
+    rp__space_collapse(&w->space, w->accesses);
+    memset(&w->class_, 0, sizeof w->class_);
+    w->class_.n_outer = w->space.n_outer;
+    w->class_.n_inner = w->space.n_inner;
+    w->class_.n_draws = (uint8_t)w->space.n_draws;
+    w->class_.wide = is_wide(&w->space, w->accesses);
+    w->rows = product(w->space.extent, w->space.n_outer);
+    w->inner = product(w->space.extent + w->space.n_outer, w->space.n_inner);
+    if (rows)
+        classify_rows(d, dag, &w->space, w->accesses, &w->class_);
+    else
+        classify_pointwise(d, dag, &w->space, w->accesses, &w->class_);
+}
+
+/* ---- binding ---- */
+
+static int64_t blocks_of(const work *w) {
+    const rp__cuda_class *c = &w->class_;
+    int64_t chunks = (w->inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK, per;
+    switch ((rp__cuda_template)c->template_) {
+    case RP__CUDA_POINTWISE: per = (int64_t)RP__CUDA_BLOCK * c->vector * c->unroll; return (w->rows + per - 1) / per;
+    case RP__CUDA_ROW: per = c->threads >= 128 ? 1 : RP__CUDA_BLOCK / c->threads; return (w->rows + per - 1) / per;
+    case RP__CUDA_ROW_LOOP: return w->rows;
+    case RP__CUDA_COLUMN: return (w->rows + 31) / 32;
+    case RP__CUDA_PARTIAL_ROW: return w->rows * chunks;
+    case RP__CUDA_PARTIAL_COLUMN: return (w->rows + 31) / 32 * chunks;
+    default: return (w->rows + RP__CUDA_BLOCK - 1) / RP__CUDA_BLOCK;
+    }
+}
+
+static unsigned threads_of(const rp__cuda_class *c) {
+    switch ((rp__cuda_template)c->template_) {
+    case RP__CUDA_ROW: return c->threads >= 128 ? c->threads : RP__CUDA_BLOCK;
+    case RP__CUDA_COLUMN:
+    case RP__CUDA_PARTIAL_COLUMN: return 32u * (c->threads < 32 ? c->threads : 32u);
+    default: return RP__CUDA_BLOCK;
+    }
+}
+
+static rp_status too_many_blocks(const work *w) {
+    return rp__fail(RP_ERROR_SHAPE, "%s: %lld rows are more than one CUDA launch takes",
+                    w->space.op ? w->space.op : "kernel", (long long)w->rows);
+}
+
+static rp_status fill(rp__device *d, rp__dag *dag, const work *w, rp__storage *partial, rp__launch_buffer *buffer,
+                      rp__launch *out) {
+    RP_TRY(rp__space_words(d, dag, &w->space, 0, buffer, out));
+    RP_TRY(kernel_of(d, dag, &w->class_, &out->kernel));
+    uint32_t n = rp__cuda_word_count(dag, &w->class_, 0), extra = n - RP__CUDA_EXTRA_WORDS;
+    buffer->words[extra + RP__CUDA_WORD_POINTS] = (uint64_t)w->rows;
+    buffer->words[extra + RP__CUDA_WORD_PARTIAL] = partial ? (uint64_t)(uintptr_t)partial->data : 0;
+    buffer->words[extra + RP__CUDA_WORD_CHUNKS] = (uint64_t)((w->inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK);
+    out->n_words = n;
+    if (partial) {
+        if (out->n_slots >= RP__MAX_SLOTS) return rp__fail(RP_ERROR_INTERNAL, "%s: too many slots", w->space.op);
+        uint32_t access = w->class_.template_ == RP__CUDA_FINISH ? RP__READ : RP__WRITE;
+        buffer->slots[out->n_slots++] = (rp__slot){.word = extra + RP__CUDA_WORD_PARTIAL,
+                                                   .access = access,
+                                                   .storage = partial,
+                                                   .buffer = -1,
+                                                   .begin = 0,
+                                                   .end = (int64_t)partial->bytes};
+    }
+    int64_t blocks = blocks_of(w);
+    if (blocks > INT32_MAX) return too_many_blocks(w);
+    out->grid[0] = (uint32_t)blocks;
+    out->grid[1] = out->grid[2] = 1;
+    out->block[0] = threads_of(&w->class_);
+    out->block[1] = out->block[2] = 1;
+    out->shared_bytes = 0;
+    return RP_OK;
+}
+
+static bool is_partial(const work *w) {
+    return w->class_.template_ == RP__CUDA_PARTIAL_ROW || w->class_.template_ == RP__CUDA_PARTIAL_COLUMN;
+}
+
+static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
+    work w;
+    prepare(d, dag, space, &w);
+    memset(out, 0, sizeof *out);
+    if (w.rows == 0) return RP_OK;
+    if (is_partial(&w)) /* one launch was asked for: slower, the same bits */
+        w.class_.template_ = w.class_.template_ == RP__CUDA_PARTIAL_COLUMN ? RP__CUDA_COLUMN : RP__CUDA_ROW_LOOP;
+    return fill(d, dag, &w, NULL, buffer, out);
+}
+
+/* Few long rows: partial results by many blocks, then one kernel that folds them. */
+static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
+    work w;
+    rp__launch l;
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
+    prepare(d, dag, space, &w);
+    memset(&l, 0, sizeof l);
+    if (w.rows == 0) return RP_OK;
+    if (!is_partial(&w)) {
+        RP_TRY(fill(d, dag, &w, NULL, buffer, &l));
+        return rp__launch_on(s, &l);
+    }
+    size_t results = 0;
+    for (unsigned k = 0; k < dag->n_nodes; k++) results += dag->nodes[k].op == RP__REDUCE;
+    size_t chunks = (size_t)((w.inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK);
+    rp__storage *partial = rp__storage_new(d, s, results * chunks * (size_t)w.rows * sizeof(uint64_t));
+    if (!partial) return RP_ERROR_OUT_OF_MEMORY;
+    rp_status status = fill(d, dag, &w, partial, buffer, &l);
+    if (status == RP_OK) status = rp__launch_on(s, &l);
+    if (status == RP_OK) {
+        w.class_.template_ = RP__CUDA_FINISH;
+        w.class_.vector = 1;
+        w.class_.unit = 0;
+        memset(&l, 0, sizeof l);
+        status = fill(d, dag, &w, partial, buffer, &l);
+    }
+    if (status == RP_OK) status = rp__launch_on(s, &l);
+    rp__storage_release(partial);
+    return status;
+}
+
+static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out) {
+    work w;
+    char name[64];
+    prepare(d, dag, space, &w);
+    RP_TRY(add_source(dag, &w.class_, name, out));
+    if (!is_partial(&w)) return RP_OK;
+    w.class_.template_ = RP__CUDA_FINISH;
+    w.class_.vector = 1;
+    w.class_.unit = 0;
+    return add_source(dag, &w.class_, name, out);
+}
+
+/* ---- many ---- */
+
+/* Parameters of a kernel may take 32764 bytes on sm_70 and later since CUDA 12.1. */
+enum { PARAMETER_WORDS = 32764 / 8 };
+
+static bool many_accepts(const rp__dag *dag) {
+    bool ok = !dag->random && !dag->checks && dag->n_phases == 1;
+    for (unsigned k = 0; k < dag->n_nodes; k++)
+        ok = ok && dag->nodes[k].op != RP__IOTA &&
+             !(dag->nodes[k].op == RP__LOAD && (dag->nodes[k].a != RP__NO_VAL || dag->nodes[k].b != RP__NO_VAL));
+    for (unsigned k = 0; k < dag->n_stores; k++)
+        ok = ok && dag->stores[k].offset == RP__NO_VAL && dag->stores[k].predicate == RP__NO_VAL &&
+             dag->stores[k].mode == RP__STORE_SET;
+    return ok;
+}
+
+static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
+                           const int64_t *extents, size_t n_groups, rp__launch_buffer *buffer, rp__launch *out) {
+    unsigned n = dag->n_accesses, stride = 2u + n;
+    size_t room = 4;
+    rp__cuda_class c;
+    memset(&c, 0, sizeof c);
+    memset(out, 0, sizeof *out);
+    while (room < n_groups) room *= 2;
+    if (!many_accepts(dag) || room > UINT16_MAX || n_groups * n > RP__MAX_SLOTS ||
+        dag->n_scalars + RP__CUDA_EXTRA_WORDS + room * stride > PARAMETER_WORDS)
+        return RP_ERROR_UNAVAILABLE;
+    c.template_ = RP__CUDA_MANY;
+    c.n_outer = 1;
+    c.problems = (uint16_t)room;
+    unsigned widest = 1;
+    for (unsigned k = 0; k < n; k++)
+        if (!dag->accesses[k].row) {
+            unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
+            widest = bytes > widest ? bytes : widest;
+        }
+    unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
+    int64_t points = 0;
+    bool whole = true;
+    for (size_t g = 0; g < n_groups; g++) {
+        points += extents[g];
+        whole = whole && extents[g] % width == 0;
+        for (unsigned k = 0; k < n; k++) {
+            const rp__space_access *a = &accesses[g * n + k];
+            if (dag->accesses[k].row) continue;
+            if (extents[g] > 1 && a->stride[0] != 1) return RP_ERROR_UNAVAILABLE;
+            whole = whole && (uintptr_t)a->base % (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width) == 0;
+        }
+    }
+    c.vector = (uint8_t)(whole ? width : 1);
+    for (unsigned k = 0; whole && k < n; k++)
+        if (!dag->accesses[k].row) c.unit |= UINT64_C(1) << k;
+    c.unroll = 4;
+    while (c.unroll > 1 && points / ((int64_t)RP__CUDA_BLOCK * c.vector * c.unroll) < 8 * (int64_t)d->multiprocessors)
+        c.unroll /= 2;
+    RP_TRY(kernel_of(d, dag, &c, &out->kernel));
+    for (unsigned k = 0; k < dag->n_scalars; k++)
+        buffer->words[k] = rp__scalar_word(shared->scalars[k], rp__dag_scalar_dtype(dag, (uint16_t)k));
+    uint32_t w = dag->n_scalars;
+    uint64_t *count = &buffer->words[w + RP__CUDA_WORD_POINTS];
+    buffer->words[w + RP__CUDA_WORD_PARTIAL] = 0;
+    buffer->words[w + RP__CUDA_WORD_CHUNKS] = 0;
+    w += RP__CUDA_EXTRA_WORDS;
+    int64_t per = (int64_t)RP__CUDA_BLOCK * c.vector * c.unroll, block = 0;
+    uint32_t n_slots = 0;
+    *count = 0;
+    for (size_t g = 0; g < n_groups; g++) {
+        if (extents[g] == 0) continue;
+        buffer->words[w] = (uint64_t)extents[g];
+        buffer->words[w + 1] = (uint64_t)block;
+        for (unsigned k = 0; k < n; k++) {
+            const rp__space_access *a = &accesses[g * n + k];
+            unsigned kind = dag->accesses[k].kind;
+            buffer->words[w + 2 + k] = (uint64_t)(uintptr_t)a->base;
+            buffer->slots[n_slots++] = (rp__slot){.word = w + 2 + k,
+                                                  .access = kind == RP__ACCESS_READ    ? RP__READ
+                                                            : kind == RP__ACCESS_WRITE ? RP__WRITE
+                                                                                       : RP__READ | RP__WRITE,
+                                                  .storage = a->storage,
+                                                  .buffer = -1,
+                                                  .begin = a->begin,
+                                                  .end = a->end};
+        }
+        block += (extents[g] + per - 1) / per;
+        w += stride;
+        ++*count;
+    }
+    uint32_t n_words = rp__cuda_word_count(dag, &c, (uint32_t)room);
+    while (w < n_words) buffer->words[w++] = 0;
+    if (block == 0) {
+        out->kernel = NULL;
+        return RP_OK;
+    }
+    if (block > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: too many elements for one CUDA launch", shared->op);
+    out->words = buffer->words;
+    out->slots = buffer->slots;
+    out->n_words = n_words;
+    out->n_slots = n_slots;
+    out->op = shared->op;
+    out->site = shared->site;
+    out->grid[0] = (uint32_t)block;
+    out->block[0] = RP__CUDA_BLOCK;
+    out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
+    return RP_OK;
+}
+
+extern const rp__loop_backend rp__cuda_loops;
+const rp__loop_backend rp__cuda_loops = {
+    .bind = bind, .launch = launch, .source = source, .destroy = destroy, .bind_many = bind_many};

@@ -1,0 +1,195 @@
+/* Matrix products on CUDA: our own kernel (matmul.cuh) or cuBLASLt (matmul_lt.c), chosen by the problem alone, so that eager,
+ * captured and compiled runs of one problem give the same bits. */
+#include <string.h>
+
+#include "kernel/cuda/library.h"
+#include "kernel/cuda/text_kernel.h"
+#include "reprise_embed.h"
+#include "tensor/tensor.h"
+
+#include "kernel/cuda/cublaslt_api.h"
+
+/* Below this many multiply-adds our kernel's one node costs less than a cuBLASLt call (bench/gpu_matmul.c measures it). */
+#define SMALL_PRODUCT (INT64_C(1) << 22)
+
+typedef struct product { /* the operands as matrices over batch dims; size-1 and mergeable batch dims are gone */
+    int64_t m, n, k;
+    int64_t om, on, am, ak, bk, bn, bias_stride;
+    int64_t batch, extents[RP_MAX_DIMS], so[RP_MAX_DIMS], sa[RP_MAX_DIMS], sb[RP_MAX_DIMS];
+    unsigned n_batch;
+    bool bias;
+    rp_dtype dtype;
+} product;
+
+static void read_product(const rp__operand *o, size_t n, product *p) {
+    unsigned nd = o[0].ndim, batch = nd - 2u;
+    memset(p, 0, sizeof *p);
+    p->dtype = o[0].dtype;
+    p->m = o[0].size[nd - 2];
+    p->n = o[0].size[nd - 1];
+    p->k = o[1].size[nd - 1];
+    p->om = o[0].stride[nd - 2];
+    p->on = o[0].stride[nd - 1];
+    p->am = o[1].stride[nd - 2];
+    p->ak = o[1].stride[nd - 1];
+    p->bk = o[2].stride[nd - 2];
+    p->bn = o[2].stride[nd - 1];
+    p->bias = n > 3 && o[3].base;
+    p->bias_stride = p->bias ? o[3].stride[0] : 0;
+    p->batch = 1;
+    for (unsigned d = 0; d < batch; d++) {
+        int64_t extent = o[0].size[d];
+        p->batch *= extent;
+        if (extent == 1) continue;
+        unsigned last = p->n_batch - 1u;
+        if (p->n_batch && p->so[last] == extent * o[0].stride[d] && p->sa[last] == extent * o[1].stride[d] &&
+            p->sb[last] == extent * o[2].stride[d]) {
+            p->extents[last] *= extent;
+        } else {
+            last = p->n_batch++;
+            p->extents[last] = extent;
+        }
+        p->so[last] = o[0].stride[d];
+        p->sa[last] = o[1].stride[d];
+        p->sb[last] = o[2].stride[d];
+    }
+}
+
+/* ---- cuBLASLt's view of it ---- */
+
+/* A matrix of `rows` x `columns` with these strides as (leading dimension, transposed?) of a row-major one. */
+static bool leading(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride, int64_t *ld,
+                    int32_t *transposed) {
+    if (column_stride == 1 && (row_stride >= columns || rows == 1)) {
+        *ld = rows == 1 && row_stride < columns ? columns : row_stride;
+        *transposed = 0;
+        return true;
+    }
+    if (row_stride == 1 && (column_stride >= rows || columns == 1)) {
+        *ld = columns == 1 && column_stride < rows ? rows : column_stride;
+        *transposed = 1;
+        return true;
+    }
+    return false;
+}
+
+static int32_t alignment_of(const rp__operand *o, size_t n) {
+    uint64_t bits = 16;
+    for (size_t k = 0; k < n; k++) bits |= (uint64_t)(uintptr_t)o[k].base;
+    return (int32_t)(bits & (~bits + 1));
+}
+
+static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, const product *p, rp__epilogue epilogue,
+                       rp__lt_problem *out) {
+    memset(out, 0, sizeof *out);
+    if (!rp__dtype_is_float(p->dtype) || p->n_batch > 1 || p->m == 0 || p->n == 0 || p->k == 0 || p->batch == 0 ||
+        p->batch * p->m * p->n * p->k <= SMALL_PRODUCT || (p->bias && p->bias_stride != 1) || !rp__cuda_lt_available())
+        return false;
+    int32_t flipped = 0;
+    if (!leading(p->m, p->n, p->om, p->on, &out->ldd, &flipped) || flipped ||
+        !leading(p->m, p->k, p->am, p->ak, &out->lda, &out->transpose_a) ||
+        !leading(p->k, p->n, p->bk, p->bn, &out->ldb, &out->transpose_b))
+        return false;
+    bool relu = epilogue == RP__EPILOGUE_RELU;
+    out->dtype = (int32_t)p->dtype;
+    out->epilogue = p->bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                    : relu  ? CUBLASLT_EPILOGUE_RELU
+                            : CUBLASLT_EPILOGUE_DEFAULT;
+    out->alignment = alignment_of(o, n > 3 && p->bias ? 4 : 3);
+    out->device = d->id.index;
+    out->m = p->m;
+    out->n = p->n;
+    out->k = p->k;
+    out->batch = p->batch;
+    if (p->n_batch) {
+        out->stride_a = p->sa[0];
+        out->stride_b = p->sb[0];
+        out->stride_d = p->so[0];
+    }
+    return true;
+}
+
+size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+    product p;
+    rp__lt_problem problem;
+    size_t bytes = 0;
+    read_product(o, n, &p);
+    if (!lt_problem(d, o, n, &p, call->epilogue, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) return 0;
+    return bytes;
+}
+
+/* ---- our own kernel ---- */
+
+static void macros(uint64_t facts, rp__text *out) {
+    unsigned tile = facts >> 16 & 0xff;
+    rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
+    rp__text_add(out,
+                 "#define RP_BATCH %u\n#define RP_BIAS %u\n#define RP_RELU %u\n#define RP_TM %u\n#define RP_TN %u\n",
+                 (unsigned)(facts >> 8 & 0xff), (unsigned)(facts >> 24 & 1), (unsigned)(facts >> 25 & 1), tile, tile);
+}
+
+static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p, const rp__library_call *call,
+                          rp__launch_buffer *buffer, rp__launch *out) {
+    /* larger tiles reuse more, smaller ones fill more multiprocessors; the order of a sum is the same */
+    int64_t tiles = ((p->m + 63) / 64) * ((p->n + 63) / 64) * p->batch;
+    unsigned tile = tiles >= d->multiprocessors ? 64 : 32;
+    rp__text_kernel_key key = {.family = "matmul"};
+    key.facts = (uint64_t)p->dtype | (uint64_t)p->n_batch << 8 | (uint64_t)tile << 16 | (uint64_t)p->bias << 24 |
+                (uint64_t)(call->epilogue == RP__EPILOGUE_RELU) << 25;
+    RP_TRY(rp__text_kernel(d, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel));
+    const int64_t facts[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
+    uint64_t *w = buffer->words;
+    for (unsigned k = 0; k < 10; k++) w[4 + k] = (uint64_t)facts[k];
+    for (unsigned k = 0; k < p->n_batch; k++) {
+        w[14 + 4 * k] = (uint64_t)p->extents[k];
+        w[15 + 4 * k] = (uint64_t)p->so[k];
+        w[16 + 4 * k] = (uint64_t)p->sa[k];
+        w[17 + 4 * k] = (uint64_t)p->sb[k];
+    }
+    out->n_words = 14 + 4 * p->n_batch;
+    int64_t gx = (p->n + tile - 1) / tile, gy = (p->m + tile - 1) / tile;
+    if (gx > INT32_MAX || gy > 65535 || p->batch > 65535)
+        return rp__fail(RP_ERROR_SHAPE,
+                        "%s: a product of %lld x %lld in %lld batches is more than one CUDA launch takes", call->op,
+                        (long long)p->m, (long long)p->n, (long long)p->batch);
+    out->grid[0] = (uint32_t)gx;
+    out->grid[1] = (uint32_t)gy;
+    out->grid[2] = (uint32_t)p->batch;
+    out->block[0] = 256;
+    out->block[1] = out->block[2] = 1;
+    (void)o;
+    return RP_OK;
+}
+
+rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                               rp__launch_buffer *buffer, rp__launch *out) {
+    static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ, RP__READ};
+    product p;
+    rp__lt_problem problem;
+    size_t bytes = 0;
+    read_product(o, n, &p);
+    memset(out, 0, sizeof *out);
+    out->op = call->op;
+    out->site = call->site;
+    if (p.batch * p.m * p.n == 0) return RP_OK;
+    rp__cuda_operand_slots(o, p.bias ? 4 : 3, access, buffer, out);
+    if (!p.bias) buffer->words[3] = 0;
+    if (!lt_problem(d, o, n, &p, call->epilogue, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes))
+        return bind_own(d, o, &p, call, buffer, out);
+    if (bytes > call->workspace_bytes)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: %zu bytes of workspace given, %zu needed", call->op,
+                        call->workspace_bytes, bytes);
+    buffer->words[4] = (uint64_t)(uintptr_t)call->workspace;
+    buffer->words[5] = bytes;
+    memcpy(&buffer->words[6], &problem, sizeof problem);
+    out->n_words = 6 + sizeof problem / sizeof(uint64_t);
+    out->kernel = rp__cuda_lt_kernel();
+    if (bytes)
+        buffer->slots[out->n_slots++] = (rp__slot){.word = 4,
+                                                   .access = RP__READ | RP__WRITE,
+                                                   .storage = call->workspace_storage,
+                                                   .buffer = -1,
+                                                   .begin = 0,
+                                                   .end = (int64_t)bytes};
+    return RP_OK;
+}

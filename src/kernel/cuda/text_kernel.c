@@ -1,0 +1,61 @@
+/* See text_kernel.h. */
+#include "kernel/cuda/text_kernel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "kernel/cuda/nvrtc.h"
+
+static rp__mutex lock = RP__MUTEX_INIT;
+static rp__map known;
+
+rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
+                          const char *text, size_t length, rp__kernel **out) {
+    uint64_t facts[3] = {(uint64_t)(uintptr_t)key->family, key->facts, d->slot};
+    rp__hash at = rp__hash_bytes(facts, sizeof facts, rp__hash_none());
+    rp__lock(&lock);
+    rp__kernel *k = rp__map_get(&known, at);
+    rp__unlock(&lock);
+    if (k) {
+        *out = k;
+        return RP_OK;
+    }
+    char name[64];
+    rp__text source = {0};
+    (void)snprintf(name, sizeof name, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
+    rp__text_add(&source, "#define RP_NAME %s\n#define RP_WORDS %s_words\n", name, name);
+    macros(key->facts, &source);
+    rp__text_write(&source, text, length);
+    rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
+                                     : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
+    rp__text_free(&source);
+    RP_TRY(status);
+    rp__lock(&lock);
+    rp__kernel *other = rp__map_get(&known, at);
+    bool kept = other || rp__map_put(&known, at, k);
+    rp__unlock(&lock);
+    if (other || !kept) rp__kernel_release(k);
+    if (!kept) return RP__OOM("a CUDA kernel");
+    *out = other ? other : k;
+    return RP_OK;
+}
+
+void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out) {
+    static const char *const types[RP__DTYPE_COUNT] = {
+        [RP_F32] = "float",  [RP_F64] = "double", [RP_F16] = "rp_u16", [RP_BF16] = "rp_u16",
+        [RP_I32] = "rp_i32", [RP_I64] = "rp_i64", [RP_U8] = "rp_u8",   [RP_BOOL] = "rp_u8"};
+    const char *type = types[dtype], *acc = dtype == RP_F64 ? "double" : rp__dtype_is_float(dtype) ? "float" : "rp_i64";
+    rp__text_add(out, "#define RP_T %s\n#define RP_ACC %s\n", type, acc);
+    if (dtype == RP_F16 || dtype == RP_BF16)
+        rp__text_add(out, "#define RP_LOAD(x) rp_cvt_%s_to_f32(x)\n#define RP_STORE(x) rp_cvt_f32_to_%s(x)\n",
+                     rp__dtypes[dtype].short_name, rp__dtypes[dtype].short_name);
+    else
+        rp__text_add(out, "#define RP_LOAD(x) ((%s)(x))\n#define RP_STORE(x) ((%s)(x))\n", acc, type);
+    if (dtype == RP_F64)
+        rp__text_puts(out, "#define RP_MULADD(a, b, c) rp_fma_f64(a, b, c)\n");
+    else if (rp__dtype_is_float(dtype))
+        rp__text_puts(out, "#define RP_MULADD(a, b, c) rp_fma_f32(a, b, c)\n");
+    else
+        rp__text_puts(out, "#define RP_MULADD(a, b, c) ((c) + (a) * (b))\n");
+}

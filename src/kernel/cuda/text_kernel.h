@@ -1,0 +1,23 @@
+/* Kernels made of an embedded text (a .cuh of this folder) behind a few macros: found by a small key on the hot path, built
+ * through nvrtc.h the first time. */
+#ifndef RP_KERNEL_CUDA_TEXT_KERNEL_H
+#define RP_KERNEL_CUDA_TEXT_KERNEL_H
+
+#include "core/text.h"
+#include "device/device.h"
+
+typedef struct rp__text_kernel_key { /* compared as bytes: zero it first */
+    const char *family;              /* constant string: start of the kernel's name */
+    uint64_t facts;                  /* whatever the macros depend on */
+} rp__text_kernel_key;
+
+/* Adds the macro lines for `facts` to `out`; RP_NAME and RP_WORDS are defined by the caller of it. */
+typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
+/* Borrowed: kernels of texts live as long as the process. */
+rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
+                          const char *text, size_t length, rp__kernel **out);
+
+/* RP_T, RP_ACC, RP_LOAD, RP_STORE and RP_MULADD of a dtype: f16 and bf16 accumulate in f32, integers in 64 bits. */
+void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out);
+
+#endif

@@ -1,0 +1,223 @@
+/* Spaces: collapsing dims, the canonical parameter words and slots of a launch, and the launch calls. Device-independent; both
+   backends fill words and slots through rp__space_words, so that recorders, planners and re-pointing see one layout. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/thread.h"
+#include "device/device.h"
+#include "device/error_record.h"
+#include "device/generator.h"
+#include "kernel/loop.h"
+
+/* ---- collapsing ----------------------------------------------------------------------------------------------------- */
+
+static void drop_dim(rp__space *s, rp__space_access *accesses, unsigned d) {
+    const unsigned n = s->n_outer + s->n_inner;
+    memmove(&s->extent[d], &s->extent[d + 1], (n - d - 1) * sizeof s->extent[0]);
+    for (unsigned a = 0; a < s->n_accesses; a++) {
+        memmove(&accesses[a].stride[d], &accesses[a].stride[d + 1], (n - d - 1) * sizeof accesses[a].stride[0]);
+    }
+    if (d < s->n_outer)
+        s->n_outer--;
+    else
+        s->n_inner--;
+}
+/* Should outer dim x come inside outer dim y > x? The first access that tells them apart decides, written ones first asked. */
+static bool swap_wanted(const rp__space *s, const rp__space_access *accesses, unsigned x, unsigned y) {
+    for (unsigned a = s->n_accesses; a-- > 0;) {
+        int64_t i = accesses[a].stride[x], j = accesses[a].stride[y];
+        i = i < 0 ? -i : i;
+        j = j < 0 ? -j : j;
+        if (i == j || i == 0 || j == 0) continue;
+        return i < j;
+    }
+    return false;
+}
+void rp__space_collapse(rp__space *s, rp__space_access *accesses) {
+    for (unsigned d = s->n_outer + s->n_inner; d-- > 0;) {
+        if (s->extent[d] == 1) drop_dim(s, accesses, d);
+    }
+    bool iota = false;
+    for (unsigned a = 0; a < s->n_accesses; a++) iota = iota || !accesses[a].base;
+    for (unsigned i = 1; !iota && i < s->n_outer; i++) {
+        for (unsigned j = i; j > 0 && swap_wanted(s, accesses, j - 1, j); j--) {
+            int64_t t = s->extent[j];
+            s->extent[j] = s->extent[j - 1];
+            s->extent[j - 1] = t;
+            for (unsigned a = 0; a < s->n_accesses; a++) {
+                t = accesses[a].stride[j];
+                accesses[a].stride[j] = accesses[a].stride[j - 1];
+                accesses[a].stride[j - 1] = t;
+            }
+        }
+    }
+    for (unsigned d = s->n_outer + s->n_inner; d-- > 1;) {
+        if (d == s->n_outer) continue; /* an outer and an inner dim never merge */
+        bool merge = true;
+        for (unsigned a = 0; a < s->n_accesses && merge; a++) {
+            merge = accesses[a].stride[d - 1] == accesses[a].stride[d] * s->extent[d];
+        }
+        int64_t extent;
+        if (!merge || __builtin_mul_overflow(s->extent[d - 1], s->extent[d], &extent)) continue;
+        for (unsigned a = 0; a < s->n_accesses; a++) accesses[a].stride[d - 1] = accesses[a].stride[d];
+        s->extent[d - 1] = extent;
+        drop_dim(s, accesses, d);
+    }
+}
+
+/* ---- words and slots ------------------------------------------------------------------------------------------------ */
+
+uint64_t rp__scalar_word(rp_scalar value, rp_dtype compute) {
+    union {
+        float f;
+        double d;
+        int32_t i;
+        int64_t l;
+        uint8_t b;
+        uint64_t u;
+    } w = {.u = 0};
+    switch (compute) {
+    case RP_F32: rp__scalar_store(value, RP_F32, &w.f); break;
+    case RP_F64: rp__scalar_store(value, RP_F64, &w.d); break;
+    case RP_I32: {
+        int32_t i;
+        rp__scalar_store(value, RP_I32, &i);
+        w.l = i;
+        break;
+    }
+    case RP_I64: rp__scalar_store(value, RP_I64, &w.l); break;
+    case RP_U8: rp__scalar_store(value, RP_U8, &w.b); break;
+    case RP_BOOL: rp__scalar_store(value, RP_BOOL, &w.b); break;
+    default: break;
+    }
+    return w.u;
+}
+void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner, uint32_t first,
+                         rp__space_layout *out) {
+    const unsigned dims = n_outer + n_inner;
+    out->address = first;
+    out->extent = out->address + dag->n_accesses;
+    out->stride = out->extent + dims;
+    out->scalar = out->stride + dims * dag->n_accesses;
+    out->draw = out->scalar + dag->n_scalars;
+    out->error = out->draw + 3u * dag->n_draws;
+    out->end = out->error + (dag->checks ? 2 : 0);
+}
+static uint32_t access_bits(unsigned kind) {
+    return kind == RP__ACCESS_READ ? RP__READ : kind == RP__ACCESS_WRITE ? RP__WRITE : RP__READ | RP__WRITE;
+}
+rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *space, uint32_t first,
+                          rp__launch_buffer *buffer, rp__launch *out) {
+    const unsigned dims = (unsigned)space->n_outer + space->n_inner;
+    rp__space_layout at;
+    rp__space_layout_of(dag, space->n_outer, space->n_inner, first, &at);
+    if (RP__UNLIKELY(dims > RP__SPACE_MAX_DIMS || space->n_accesses != dag->n_accesses ||
+                     space->n_scalars < dag->n_scalars ||
+                     (dag->n_draws && (!space->draw || space->n_draws < dag->n_draws)) || at.end > RP__MAX_WORDS ||
+                     dag->n_accesses + dag->n_draws > RP__MAX_SLOTS)) {
+        return rp__fail(RP_ERROR_INTERNAL,
+                        "loop kernel: the space (%u dims, %u accesses, %u scalars, %u draws) does not fit "
+                        "the DAG (%u accesses, %u scalars, %u draws)",
+                        dims, space->n_accesses, space->n_scalars, space->n_draws, dag->n_accesses, dag->n_scalars,
+                        dag->n_draws);
+    }
+    uint64_t *words = buffer->words;
+    uint32_t n_slots = 0;
+    for (unsigned i = 0; i < dims; i++) words[at.extent + i] = (uint64_t)space->extent[i];
+    uint64_t *stride = words + at.stride;
+    for (unsigned a = 0; a < dag->n_accesses; a++) {
+        const rp__space_access *x = &space->accesses[a];
+        for (unsigned i = 0; i < dims; i++) *stride++ = (uint64_t)x->stride[i];
+        if (dag->accesses[a].kind == RP__ACCESS_IOTA) {
+            words[at.address + a] = (uint64_t)x->iota_base;
+            continue;
+        }
+        words[at.address + a] = (uint64_t)(uintptr_t)x->base;
+        buffer->slots[n_slots++] = (rp__slot){.word = at.address + a,
+                                              .access = access_bits(dag->accesses[a].kind),
+                                              .storage = x->storage,
+                                              .buffer = -1,
+                                              .begin = x->begin,
+                                              .end = x->end};
+    }
+    for (unsigned i = 0; i < dag->n_scalars; i++) {
+        words[at.scalar + i] = rp__scalar_word(space->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
+    }
+    for (unsigned i = 0; i < dag->n_draws; i++) {
+        words[at.draw + 3 * i] = (uint64_t)(uintptr_t)space->draw[i].state;
+        words[at.draw + 3 * i + 1] = space->draw[i].seed;
+        words[at.draw + 3 * i + 2] = space->draw[i].inner;
+    }
+    if (dag->checks) {
+        words[at.error] = (uint64_t)(uintptr_t)(d ? d->errors : NULL);
+        words[at.error + 1] = rp__error_tag(space->op, space->site);
+    }
+    out->words = words;
+    out->n_words = at.end;
+    out->slots = buffer->slots;
+    out->n_slots = n_slots;
+    out->op = space->op;
+    out->site = space->site;
+    return RP_OK;
+}
+
+/* ---- the thread's buffer -------------------------------------------------------------------------------------------- */
+
+static _Thread_local rp__launch_buffer *thread_buffer;
+static pthread_key_t buffer_key;
+static pthread_once_t buffer_once = PTHREAD_ONCE_INIT;
+static void buffer_free(void *p) { rp__free(p); }
+static void buffer_key_make(void) { (void)pthread_key_create(&buffer_key, buffer_free); }
+
+rp__launch_buffer *rp__launch_buffer_get(void) {
+    if (RP__LIKELY(thread_buffer != NULL)) return thread_buffer;
+    (void)pthread_once(&buffer_once, buffer_key_make);
+    rp__launch_buffer *b = rp__alloc(sizeof *b);
+    if (!b || pthread_setspecific(buffer_key, b)) {
+        rp__free(b);
+        rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: launch parameters");
+        return NULL;
+    }
+    return thread_buffer = b;
+}
+
+/* ---- launching ------------------------------------------------------------------------------------------------------ */
+
+rp_status rp__loop_launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
+    if (d->ops->loops->launch) return d->ops->loops->launch(d, s, dag, space);
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
+    rp__launch launch;
+    memset(&launch, 0, sizeof launch);
+    RP_TRY(d->ops->loops->bind(d, dag, space, buffer, &launch));
+    return launch.kernel ? rp__launch_on(s, &launch) : RP_OK;
+}
+rp_status rp__loop_bind_many(rp__device *d, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
+                             const int64_t *extents, size_t n_groups, rp__launch_buffer *buffer, rp__launch *out) {
+    if (!d->ops->loops->bind_many) return RP_ERROR_UNAVAILABLE;
+    return d->ops->loops->bind_many(d, dag, shared, accesses, extents, n_groups, buffer, out);
+}
+rp_status rp__loop_launch_many(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *shared,
+                               const rp__space_access *accesses, const int64_t *extents, size_t n_groups) {
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
+    if (!n_groups) return RP_OK;
+    if (n_groups > 1) {
+        rp__launch launch;
+        memset(&launch, 0, sizeof launch);
+        rp_status status = rp__loop_bind_many(d, dag, shared, accesses, extents, n_groups, buffer, &launch);
+        if (status == RP_OK) return launch.kernel ? rp__launch_on(s, &launch) : RP_OK;
+        if (status != RP_ERROR_UNAVAILABLE) return status;
+        const size_t half = n_groups / 2;
+        RP_TRY(rp__loop_launch_many(d, s, dag, shared, accesses, extents, half));
+        return rp__loop_launch_many(d, s, dag, shared, accesses + half * dag->n_accesses, extents + half,
+                                    n_groups - half);
+    }
+    rp__space one = *shared;
+    one.n_outer = 1;
+    one.n_inner = 0;
+    one.extent[0] = extents[0];
+    one.accesses = accesses;
+    one.n_accesses = dag->n_accesses;
+    return rp__loop_launch(d, s, dag, &one);
+}

@@ -1,0 +1,138 @@
+/* Factories. Their tensors are row-major and live on the thread's default device, those of _like forms beside their model. */
+#include <math.h>
+
+#include "ops/execute.h"
+#include "ops/infer.h"
+#include "ops/rules.h"
+
+/* Attributes `size` and `dtype` of a factory become a meta. */
+static rp_status factory(const rp__call *call, const rp_attr *size, rp_dtype dtype, rp__meta *out) {
+    char text[RP__SHAPE_TEXT];
+    if (!rp__dtype_is_valid(dtype)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)dtype);
+    if (size->n > RP_MAX_DIMS)
+        return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions, not %zu", RP_MAX_DIMS, size->n);
+    if (size->n && !size->v.ints) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "size is NULL");
+    out->dtype = dtype;
+    out->ndim = (uint8_t)size->n;
+    for (size_t d = 0; d < size->n; d++) {
+        if (!rp__dim_is_symbol(size->v.ints[d]) && size->v.ints[d] < 0)
+            return rp__op_error(call, RP_ERROR_SHAPE, "Trying to create tensor with negative dimension %lld: %s",
+                                (long long)size->v.ints[d], rp__shape_text(size->v.ints, size->n, text));
+        out->size[d] = size->v.ints[d];
+    }
+    return RP_OK;
+}
+
+/* Rows with attributes (size, ..., dtype, ...): the dtype is the attribute of that kind. */
+rp_status rp__infer_factory(const rp__call *call, rp__meta *out) {
+    rp_dtype dtype = RP_F32;
+    for (uint32_t k = 0; k < call->n_attrs; k++) {
+        if (call->attrs[k].kind == RP_ATTR_DTYPE) dtype = call->attrs[k].v.dtype;
+    }
+    return factory(call, &call->attrs[0], dtype, out);
+}
+
+rp_status rp__infer_random_factory(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__infer_factory(call, out));
+    return rp__call_need_float(call, out->dtype);
+}
+
+rp_status rp__infer_full(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__infer_factory(call, out));
+    if (!rp__scalar_fits(call->attrs[1].v.scalar, out->dtype))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
+                            rp_dtype_name(out->dtype));
+    return RP_OK;
+}
+
+rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
+    int64_t low = rp__attr_int(call, 0), high = rp__attr_int(call, 1);
+    RP_TRY(factory(call, &call->attrs[2], call->attrs[3].v.dtype, out));
+    if (low >= high)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)low,
+                            (long long)high);
+    if (high - 1 > 0 && low < high - 1 - INT64_MAX)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "the range from %lld to %lld has more than 2^63 - 1 values", (long long)low,
+                            (long long)high);
+    if (!rp__scalar_fits(rp_i64(low), out->dtype) || (out->dtype == RP_U8 && low < 0))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "from is out of bounds for %s", rp_dtype_name(out->dtype));
+    if (!rp__scalar_fits(rp_i64(high - 1), out->dtype))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "to - 1 is out of bounds for %s",
+                            rp_dtype_name(out->dtype));
+    return RP_OK;
+}
+
+rp_status rp__run_empty(const rp__call *call) {
+    rp__meta meta;
+    RP_TRY(rp__op_infer(call, &meta));
+    rp__device *d = rp__device_get(meta.device);
+    if (!d) return rp_error_status();
+    call->out[0] = rp__tensor_empty(d, meta.dtype, meta.size, meta.ndim);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+void rp__lower_full(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_out_dtype(lw, 0));
+    rp__lw_out(lw, 0, rp__lw_attr(lw, 1, compute == RP_I32 || compute == RP_U8 ? RP_I64 : compute));
+}
+
+/* ---- composites */
+
+static rp_status expand_full(const rp__call *call, int64_t value) {
+    const rp_attr *size = &call->attrs[0];
+    call->out[0] = rp_full_at(call->site, size->v.ints, size->n, rp_i64(value), call->attrs[1].v.dtype);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__expand_zeros(const rp__call *call) { return expand_full(call, 0); }
+rp_status rp__expand_ones(const rp__call *call) { return expand_full(call, 1); }
+
+static rp_status expand_like(const rp__call *call, int64_t value) {
+    call->out[0] = rp_fill_at(call->site, call->in[0], rp_i64(value));
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__expand_zeros_like(const rp__call *call) { return expand_like(call, 0); }
+rp_status rp__expand_ones_like(const rp__call *call) { return expand_like(call, 1); }
+
+/* ---- arange */
+
+/* Number of elements: ceil((end - start) / step), in integers when all three are (exact), else in f64. */
+rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
+    rp_scalar start = call->attrs[0].v.scalar, end = call->attrs[1].v.scalar, step = call->attrs[2].v.scalar;
+    rp_dtype dtype = call->attrs[3].v.dtype;
+    if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL)
+        return rp__op_error(call, RP_ERROR_DTYPE, "\"arange\" not implemented for '%s'", rp__dtype_title(dtype));
+    double a = rp__scalar_f64(start), b = rp__scalar_f64(end), s = rp__scalar_f64(step);
+    if (s == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
+    if (!isfinite(a) || !isfinite(b) || isnan(s))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "unsupported range: %g -> %g", a, b);
+    if (s > 0 ? b < a : b > a)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "upper bound and lower bound inconsistent with step sign");
+    int64_t n;
+    if (start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64) {
+        int64_t distance, by = rp__scalar_i64(step);
+        if (__builtin_sub_overflow(rp__scalar_i64(end), rp__scalar_i64(start), &distance) || by == INT64_MIN)
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "invalid size, possible overflow?");
+        n = distance / by + (distance % by != 0);
+    } else {
+        double length = ceil((b - a) / s);
+        if (!(length >= 0 && length < 0x1p62))
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "invalid size, possible overflow?");
+        n = (int64_t)length;
+    }
+    out->dtype = dtype;
+    out->ndim = 1;
+    out->size[0] = n;
+    return RP_OK;
+}
+
+/* Integer results count in i64 with start and step truncated, floating ones in f64, as PyTorch's CPU kernel accumulates. */
+void rp__lower_arange(rp__lower *lw) {
+    rp_dtype type = rp__dtype_is_float(rp__lw_out_dtype(lw, 0)) ? RP_F64 : RP_I64;
+    rp__val i = rp__lw_cast(lw, rp__lw_linear_index(lw), type);
+    rp__val scaled = rp__lw_2(lw, RP__MUL, i, rp__lw_attr(lw, 2, type));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__ADD, rp__lw_attr(lw, 0, type), scaled));
+}

@@ -1,0 +1,483 @@
+/* Dispatch: the one entry of every op call, the per-thread chain of layers, and the end of the chain, which infers, allocates
+   outputs and hands the call to its lowering. Called by the generated functions, by floors that make calls, and by floor 6 to
+   lower one op at a time. It knows lowering kinds, never single ops. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/execute.h"
+#include "ops/rules.h"
+
+/* ---- layers */
+
+typedef struct chain {
+    rp__layer *layer[RP__LAYER_COUNT];
+    uint32_t mask;    /* bit k: layer k is present */
+    uint32_t own;     /* bit k: set by rp__layer_set in this thread; defaults do not touch it */
+    uint32_t version; /* of the defaults that were taken over */
+} chain;
+
+static _Thread_local chain chain_ __attribute__((tls_model("initial-exec")));
+static _Atomic(rp__layer *) default_layer[RP__LAYER_COUNT];
+static atomic_uint default_version;
+
+static void set_layer(chain *c, unsigned kind, rp__layer *layer) {
+    c->layer[kind] = layer;
+    c->mask = layer ? c->mask | 1u << kind : c->mask & ~(1u << kind);
+}
+
+static __attribute__((noinline)) void take_defaults(chain *c, uint32_t version) {
+    for (unsigned k = 0; k < RP__LAYER_COUNT; k++) {
+        if (!(c->own >> k & 1u)) set_layer(c, k, atomic_load(&default_layer[k]));
+    }
+    c->version = version;
+}
+
+static inline chain *chain_get(void) {
+    chain *c = &chain_;
+    uint32_t version = atomic_load_explicit(&default_version, memory_order_acquire);
+    if (RP__UNLIKELY(c->version != version)) take_defaults(c, version);
+    return c;
+}
+
+rp__layer *rp__layer_set(rp__layer_kind kind, rp__layer *layer) {
+    chain *c = chain_get();
+    rp__layer *old = c->layer[kind];
+    set_layer(c, kind, layer);
+    c->own |= 1u << kind;
+    return old;
+}
+
+rp__layer *rp__layer_get(rp__layer_kind kind) { return chain_get()->layer[kind]; }
+
+void rp__layer_default(rp__layer_kind kind, rp__layer *layer) {
+    atomic_store(&default_layer[kind], layer);
+    atomic_fetch_add(&default_version, 1);
+}
+
+/* A composite is expanded above autograd: the calls that it makes are differentiated, traced and fused, not it. What it makes
+   on the way lives in a scope of its own. */
+static rp_status expand(rp__call *call) {
+    rp__scope_guard guard = rp__scope_guard_begin();
+    rp_status status = call->op->rule.expand(call);
+    rp__scope_guard_end(guard, call->out, status == RP_OK ? call->n_out : 0);
+    return status;
+}
+
+/* Layers [from, ...), then execution. */
+static inline rp_status descend(rp__call *call, unsigned from) {
+    const chain *c = chain_get();
+    uint32_t mask = c->mask & (~0u << from);
+    if (call->op->lowering == RP__COMPOSITE && from <= RP__LAYER_AUTOGRAD && !(mask & ((1u << RP__LAYER_AUTOGRAD) - 1)))
+        return expand(call);
+    if (RP__LIKELY(mask == 0)) return rp__execute(call);
+    unsigned k = (unsigned)__builtin_ctz(mask);
+    return c->layer[k]->handle(c->layer[k], (rp__layer_kind)k, call);
+}
+
+rp_status rp__dispatch_below(rp__layer_kind at, rp__call *call) { return descend(call, (unsigned)at + 1); }
+
+/* ---- handles */
+
+static const rp__param *tensor_param(const rp__call *call, uint32_t flat) {
+    const rp__schema *s = &call->op->schema;
+    for (unsigned i = 0, t = 0; i < s->n_params; i++) {
+        if (s->params[i].kind == RP__PARAM_ATTR) continue;
+        if (flat >= call->list_begin[t] && flat < call->list_begin[t + 1]) return &s->params[i];
+        t++;
+    }
+    return NULL;
+}
+
+static inline bool usable(const rp_tensor *t) {
+    return RP__LIKELY(t != NULL) && RP__LIKELY(t->magic == RP__TENSOR_MAGIC) && RP__LIKELY(!(t->flags & RP__T_ERROR));
+}
+
+static __attribute__((noinline)) rp_status check_handle(const rp__call *call, uint32_t k) {
+    const rp__param *p = tensor_param(call, k);
+    if (!call->in[k] && p && p->kind == RP__PARAM_OPTIONAL_TENSOR) return RP_OK;
+    rp_status status = rp__tensor_check(call->in[k], p ? p->name : "tensor");
+    if (status != RP_OK) return status;
+    /* A sound handle that the fast test does not know would be a defect of one of the two tests. */
+    return usable(call->in[k]) ? RP_OK : rp__op_error(call, RP_ERROR_STATE, "argument %u is not a usable tensor", k);
+}
+
+static __attribute__((noinline)) void fail_outputs(rp__call *call) {
+    for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
+}
+
+rp_status rp__dispatch(rp__call *call) {
+    rp__site_frame frame = rp__site_push(call->site, call->op->name);
+    call->site = rp__site();
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < call->n_in && status == RP_OK; k++) {
+        if (RP__UNLIKELY(!usable(call->in[k]))) status = check_handle(call, k);
+    }
+    if (RP__LIKELY(status == RP_OK)) status = descend(call, 0);
+    if (RP__UNLIKELY(status != RP_OK)) fail_outputs(call);
+    rp__site_pop(frame);
+    return status;
+}
+
+/* ---- messages */
+
+rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) {
+    char text[512], operands[384], one[RP__SHAPE_TEXT];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    size_t used = 0;
+    operands[0] = 0;
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        const char *t = !call->in[k] ? "none" : rp__tensor_text(call->in[k], one);
+        int n = snprintf(operands + used, sizeof operands - used, "%s%s", k ? ", " : "", t);
+        if (n < 0 || (size_t)n >= sizeof operands - used || k == 8) {
+            (void)snprintf(operands + used, sizeof operands - used, ", ...");
+            break;
+        }
+        used += (size_t)n;
+    }
+    return rp__fail(status, "%s: %s%s%s%s", call->op->name, text, call->n_in ? " (" : "", operands,
+                    call->n_in ? ")" : "");
+}
+
+/* ---- inference */
+
+/* The device of a call: that of its tensors; a 0-d CPU tensor goes along with any. Factories use the thread's default. */
+static rp_status call_device(const rp__call *call, rp_device *out) {
+    const rp_tensor *first = NULL;
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        const rp_tensor *t = call->in[k];
+        if (!t) continue;
+        if (!first) {
+            first = t;
+        } else if (!rp__device_equal(first->device, t->device)) {
+            char a[24], b[24];
+            if (first->ndim == 0 && first->device.type == RP_DEVICE_CPU)
+                first = t;
+            else if (t->ndim != 0 || t->device.type != RP_DEVICE_CPU)
+                return rp__op_error(
+                    call, RP_ERROR_DEVICE,
+                    "Expected all tensors to be on the same device, but found at least two devices, %s and %s",
+                    rp__device_text(first->device, a), rp__device_text(t->device, b));
+        }
+    }
+    *out = first ? first->device : rp_default_device();
+    return RP_OK;
+}
+
+static rp_status infer_view(const rp__call *call, rp__meta *out, rp__view *view) {
+    RP_TRY(call->op->rule.view(call, view));
+    const rp_tensor *base = call->in[0];
+    out->dtype = (rp_dtype)base->dtype;
+    out->device = base->device;
+    out->ndim = view->ndim;
+    memcpy(out->size, view->size, view->ndim * sizeof *view->size);
+    return RP_OK;
+}
+
+rp_status rp__op_infer(const rp__call *call, rp__meta *out) {
+    if (call->op->lowering == RP__VIEW) {
+        rp__view view;
+        return infer_view(call, out, &view);
+    }
+    if (!call->op->infer)
+        return rp__op_error(call, RP_ERROR_INTERNAL, "an op that is expanded has no shape rule of its own");
+    if (call->n_out > 0) {
+        RP_TRY(call_device(call, &out[0].device));
+        for (uint32_t k = 1; k < call->n_out; k++) out[k].device = out[0].device;
+    }
+    return call->op->infer(call, out);
+}
+
+/* ---- overlap of memory that is written */
+
+typedef enum overlap { OVERLAP_NONE, OVERLAP_FULL, OVERLAP_PARTIAL, OVERLAP_UNKNOWN } overlap;
+
+/* Does the tensor fill its byte range, each element once? */
+static bool is_dense(const rp_tensor *t) {
+    int64_t begin, end;
+    rp__tensor_byte_range(t, &begin, &end);
+    return !rp__tensor_overlaps_itself(t) &&
+           end - begin == rp__tensor_numel(t) * (int64_t)rp__dtype_bytes((rp_dtype)t->dtype);
+}
+
+static bool same_strides(const rp_tensor *a, const rp_tensor *b) {
+    if (a->ndim != b->ndim) return false;
+    for (unsigned d = 0; d < a->ndim; d++) {
+        if (a->size[d] != b->size[d] || (a->size[d] > 1 && a->stride[d] != b->stride[d])) return false;
+    }
+    return true;
+}
+
+/* PyTorch's get_overlap_status, which decides exactly for dense tensors only. */
+static overlap overlap_of(const rp_tensor *a, const rp_tensor *b) {
+    if (a->storage != b->storage && (!a->storage->foreign || !b->storage->foreign)) return OVERLAP_NONE;
+    if (rp__tensor_numel(a) == 0 || rp__tensor_numel(b) == 0) return OVERLAP_NONE;
+    int64_t a0, a1, b0, b1;
+    rp__tensor_byte_range(a, &a0, &a1);
+    rp__tensor_byte_range(b, &b0, &b1);
+    const char *pa = a->storage->data, *pb = b->storage->data;
+    if (pa + a1 <= pb + b0 || pb + b1 <= pa + a0) return OVERLAP_NONE;
+    if (a->dtype == b->dtype && rp__tensor_data(a) == rp__tensor_data(b) && same_strides(a, b)) return OVERLAP_FULL;
+    return is_dense(a) && is_dense(b) ? OVERLAP_PARTIAL : OVERLAP_UNKNOWN;
+}
+
+static rp_status check_written(const rp__call *call, const rp_tensor *t) {
+    if (rp__tensor_overlaps_itself(t))
+        return rp__op_error(
+            call, RP_ERROR_INVALID_ARGUMENT,
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+            "location. Please clone() the tensor before performing the operation.");
+    return RP_OK;
+}
+
+/* ---- execution */
+
+/* A copy of t with memory of its own on device d: for inputs that the op would overwrite, and for 0-d CPU operands of CUDA ops. */
+static rp_tensor *copy_of(rp__device *d, rp_tensor *t) {
+    rp_tensor *out = rp__tensor_empty(d, (rp_dtype)t->dtype, t->size, t->ndim);
+    if (rp__tensor_is_error(out)) return out;
+    rp_stream *s = rp__current_stream(d);
+    if (!rp__device_equal(t->device, d->id))
+        return d->ops->copy_in(d, s, rp__tensor_data(out), rp__tensor_data(t), rp__dtype_bytes((rp_dtype)t->dtype)) ==
+                       RP_OK
+                   ? out
+                   : rp__tensor_error();
+    rp_tensor *in[] = {t}, *outs[] = {out};
+    rp__call call = {
+        .op = rp__op_builtin(RP__OP_clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};
+    return rp__lower_launch(&call, d, s) == RP_OK ? out : rp__tensor_error();
+}
+
+/* Inputs that cannot be used as they are, replaced in a list of the call's own. */
+typedef struct replaced {
+    rp_tensor *in[RP__LOWER_MAX_IN];
+    rp__call call;
+} replaced;
+
+static rp_status replace_input(replaced *r, const rp__call **call, rp__device *d, uint32_t k) {
+    if (*call != &r->call) {
+        if ((*call)->n_in > RP__LOWER_MAX_IN)
+            return rp__op_error(*call, RP_ERROR_INTERNAL, "too many operands for a loop kernel");
+        memcpy(r->in, (*call)->in, (*call)->n_in * sizeof *r->in);
+        r->call = **call;
+        r->call.in = r->in;
+        *call = &r->call;
+    }
+    r->in[k] = copy_of(d, r->in[k]);
+    return rp__tensor_is_error(r->in[k]) ? rp_error_status() : RP_OK;
+}
+
+/* Outputs of a call: fresh tensors, or the argument that an output is. */
+static rp_status allocate(const rp__call *call, rp__device *d, const rp__meta *meta) {
+    const rp__schema *schema = &call->op->schema;
+    for (uint32_t k = 0; k < call->n_out; k++) {
+        if (schema->out_written[k]) {
+            call->out[k] = rp__call_written(call, k);
+            continue;
+        }
+        call->out[k] = rp__tensor_empty(d, meta[k].dtype, meta[k].size, meta[k].ndim);
+        if (rp__tensor_is_error(call->out[k])) return rp_error_status();
+    }
+    return RP_OK;
+}
+
+rp_tensor *rp__call_written(const rp__call *call, uint32_t k) {
+    const rp__schema *schema = &call->op->schema;
+    for (unsigned i = 0, t = 0; i < schema->n_params; i++) {
+        const rp__param *p = &schema->params[i];
+        if (p->kind == RP__PARAM_ATTR) continue;
+        if (p->written && p->alias == schema->out_alias[k]) return call->in[call->list_begin[t]];
+        t++;
+    }
+    return rp__tensor_error();
+}
+
+/* Every argument that the schema marks as written: no element may be reached twice. */
+static rp_status check_all_written(const rp__call *call) {
+    const rp__schema *schema = &call->op->schema;
+    for (unsigned i = 0, t = 0; i < schema->n_params; i++) {
+        if (schema->params[i].kind == RP__PARAM_ATTR) continue;
+        if (schema->params[i].written) {
+            for (uint32_t k = call->list_begin[t]; k < call->list_begin[t + 1]; k++)
+                RP_TRY(check_written(call, call->in[k]));
+        }
+        t++;
+    }
+    return RP_OK;
+}
+
+static void mark_all_written(const rp__call *call) {
+    const rp__schema *schema = &call->op->schema;
+    for (unsigned i = 0, t = 0; i < schema->n_params; i++) {
+        if (schema->params[i].kind == RP__PARAM_ATTR) continue;
+        if (schema->params[i].written) {
+            for (uint32_t k = call->list_begin[t]; k < call->list_begin[t + 1]; k++)
+                rp__storage_written(call->in[k]->storage, call->op->name, call->site);
+        }
+        t++;
+    }
+}
+
+/* In place: inputs that share memory with the written tensor. The same elements in the same order are read before they are
+   written; what PyTorch refuses is refused; what it leaves undefined is read from a copy. */
+static rp_status settle_overlaps(replaced *r, const rp__call **call, rp__device *d) {
+    rp_tensor *written = rp__call_written(*call, 0);
+    for (uint32_t k = 0; k < (*call)->n_in; k++) {
+        rp_tensor *t = (*call)->in[k];
+        if (!t || t == written) continue;
+        overlap o = overlap_of(t, written);
+        if (o == OVERLAP_PARTIAL)
+            return rp__op_error(
+                *call, RP_ERROR_INVALID_ARGUMENT,
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                "single memory location. Please clone() the tensor before performing the operation.");
+        if (o == OVERLAP_UNKNOWN) RP_TRY(replace_input(r, call, d, k));
+    }
+    return RP_OK;
+}
+
+/* copy_ is the one op whose tensors may live on two devices: src becomes a contiguous tensor of its dtype beside self. */
+static rp_status fetch_source(const rp__call *call, rp__device *d, rp_tensor **src) {
+    rp_tensor *t = *src;
+    rp__device *from = rp__device_get(t->device);
+    if (!from) return rp_error_status();
+    if (!rp__tensor_contiguous(t)) {
+        t = copy_of(from, t);
+        if (rp__tensor_is_error(t)) return rp_error_status();
+    }
+    rp_tensor *here = rp__tensor_empty(d, (rp_dtype)t->dtype, t->size, t->ndim);
+    if (rp__tensor_is_error(here)) return rp_error_status();
+    size_t bytes = (size_t)rp__tensor_numel(t) * rp__dtype_bytes((rp_dtype)t->dtype);
+    *src = here;
+    if (bytes == 0) return RP_OK;
+    if (from->id.type == RP_DEVICE_CPU) {
+        RP_TRY(from->ops->stream_synchronize(from, rp__current_stream(from)));
+        return d->ops->copy_in(d, rp__current_stream(d), rp__tensor_data(here), rp__tensor_data(t), bytes);
+    }
+    if (d->id.type == RP_DEVICE_CPU)
+        return from->ops->copy_out(from, rp__current_stream(from), rp__tensor_data(here), rp__tensor_data(t), bytes);
+    return rp__op_error(call, RP_ERROR_DEVICE,
+                        "a copy between two CUDA devices goes through the CPU: copy there first");
+}
+
+static rp_status materialise(const rp__call *call) {
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        rp_tensor *t = call->in[k];
+        if (t && RP__UNLIKELY(t->traced != NULL) && !t->storage->data) RP_TRY(rp__tensor_materialise(t));
+    }
+    return RP_OK;
+}
+
+/* fill_ may write expanded memory, every element being the same: it writes each place once. */
+static rp_tensor *without_repeats(rp_tensor *t)
+{
+    rp_dim size[RP_MAX_DIMS];
+    for (unsigned d = 0; d < t->ndim; d++)
+        size[d] = t->stride[d] == 0 && t->size[d] > 1 ? 1 : t->size[d];
+    return rp__tensor_view(t, size, t->stride, t->ndim, t->offset);
+}
+
+static rp_status run_loop_inplace(rp__call *call) {
+    replaced r;
+    const rp__call *use = call;
+    rp_tensor *self = rp__call_written(call, 0);
+    rp__device *d = rp__device_get(self->device);
+    if (!d) return rp_error_status();
+    rp_status status;
+    rp__scope_guard guard = rp__scope_guard_begin();
+    if (call->n_in == 2 && !rp__device_equal(call->in[1]->device, self->device) &&
+        (call->op->functional_op == rp__op_builtin(RP__OP_copy) || call->in[1]->ndim == 0)) {
+        r.call = *call;
+        r.in[0] = call->in[0];
+        r.in[1] = call->in[1];
+        r.call.in = r.in;
+        use = &r.call;
+        RP_TRY_GOTO(status, done, fetch_source(call, d, &r.in[1]));
+    }
+    rp__meta meta[RP__MAX_OUTS];
+    RP_TRY_GOTO(status, done, rp__op_infer(use, meta));
+    call->out[0] = self;
+    if (call->op->functional_op == rp__op_builtin(RP__OP_fill) && RP__UNLIKELY(rp__tensor_overlaps_itself(self)))
+        call->out[0] = without_repeats(self);
+    RP_TRY_GOTO(status, done, rp__tensor_is_error(call->out[0]) ? rp_error_status() : check_written(call, call->out[0]));
+    RP_TRY_GOTO(status, done, settle_overlaps(&r, &use, d));
+    RP_TRY_GOTO(status, done, rp__lower_launch(use, d, rp__current_stream(d)));
+    call->out[0] = self;
+    rp__storage_written(self->storage, call->op->name, call->site);
+done:
+    rp__scope_guard_end(guard, NULL, 0);
+    if (status == RP_OK) { /* the argument is returned with one more reference */
+        call->out[0] = rp__tensor_enter_scope(self);
+        status = rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+    }
+    return status;
+}
+
+static rp_status run_loop(rp__call *call) {
+    if (call->op->flags & RP_OP_INPLACE) return run_loop_inplace(call);
+    rp__meta meta[RP__MAX_OUTS];
+    RP_TRY(rp__op_infer(call, meta));
+    rp__device *d = rp__device_get(meta[0].device);
+    if (RP__UNLIKELY(!d)) return rp_error_status();
+    RP_TRY(allocate(call, d, meta));
+    replaced r;
+    const rp__call *use = call;
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        if (call->in[k] && RP__UNLIKELY(!rp__device_equal(call->in[k]->device, d->id)))
+            RP_TRY(replace_input(&r, &use, d, k));
+    }
+    return rp__lower_launch(use, d, rp__current_stream(d));
+}
+
+static rp_status run_view(rp__call *call) {
+    rp__meta meta;
+    rp__view view;
+    RP_TRY(infer_view(call, &meta, &view));
+    call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+static rp_status run_library(rp__call *call) {
+    rp__meta meta[RP__MAX_OUTS];
+    RP_TRY(rp__op_infer(call, meta));
+    for (uint32_t k = 1; k < call->n_in; k++) {
+        if (call->in[k] && call->in[0] && !rp__device_equal(call->in[k]->device, call->in[0]->device))
+            return rp__op_error(call, RP_ERROR_DEVICE, "Expected all tensors to be on the same device");
+    }
+    if (call->n_out > 0) {
+        rp__device *d = rp__device_get(meta[0].device);
+        if (!d) return rp_error_status();
+        RP_TRY(allocate(call, d, meta));
+    }
+    if (call->op->flags & RP_OP_INPLACE) RP_TRY(check_all_written(call));
+    rp__scope_guard guard = rp__scope_guard_begin();
+    rp_status status = call->op->rule.run(call);
+    rp__scope_guard_end(guard, NULL, 0);
+    if (status == RP_OK && (call->op->flags & RP_OP_INPLACE)) mark_all_written(call);
+    return status;
+}
+
+static rp_status run_host(rp__call *call) {
+    rp__scope_guard guard = rp__scope_guard_begin();
+    rp_status status = call->op->rule.run(call);
+    rp__scope_guard_end(guard, call->out, status == RP_OK ? call->n_out : 0);
+    return status;
+}
+
+rp_status rp__execute(rp__call *call) {
+    RP_TRY(materialise(call));
+    switch (call->op->lowering) {
+    case RP__POINTWISE:
+    case RP__ROWS:
+    case RP__INDEXED: return run_loop(call);
+    case RP__VIEW: return run_view(call);
+    case RP__LIBRARY: return run_library(call);
+    case RP__HOST: return run_host(call);
+    case RP__COMPOSITE: return expand(call);
+    case RP__USER: return rp__user_run(call);
+    }
+    return rp__op_error(call, RP_ERROR_INTERNAL, "unknown lowering");
+}

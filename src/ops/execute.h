@@ -1,0 +1,42 @@
+/* What the files of src/ops share beside the public forms of ops.h and lower.h: the step from a call with allocated outputs to
+   launches, scopes of the library's own tensors, and operands of library ops. */
+#ifndef RP_OPS_EXECUTE_H
+#define RP_OPS_EXECUTE_H
+
+#include "ops/lower.h"
+#include "ops/ops.h"
+
+enum { RP__LOWER_MAX_IN = 16 }; /* tensor operands of one loop kernel */
+
+/* Lowers a loop op whose outputs are allocated, and launches it. lower.c */
+rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s);
+
+/* Reserves counters of the generator that attribute k names (NULL: the default one of d). lower.c */
+rp_status rp__reserve_draw(const rp__call *call, unsigned generator_attr, rp__device *d, rp_stream *s,
+                           uint64_t counters, struct rp__random_draw *out);
+
+/* The argument that output k of an in-place op is. dispatch.c */
+rp_tensor *rp__call_written(const rp__call *call, uint32_t k);
+
+/* A scope for what an op makes inside. The sticky error needs no scope: error tensors are never scoped. */
+typedef rp_scope rp__scope_guard;
+static inline rp__scope_guard rp__scope_guard_begin(void) { return rp__scope_begin(); }
+static inline void rp__scope_guard_end(rp__scope_guard guard, rp_tensor **keep, size_t n) {
+    rp__scope_end(guard, keep, n);
+}
+
+/* User ops. user.c */
+rp_status rp__user_run(rp__call *call);
+
+/* Operand of a library op over all of t. library_ops.c */
+rp__operand rp__operand_of(const rp_tensor *t);
+
+/* rp__library_run on the device of operand 0, with op, site and determinism of the call. library_ops.c */
+rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__operand *operands, size_t n,
+                             rp__library_call *library);
+
+/* Calls for rules: shorthand of a dispatch below all layers, for launches that an op is made of. The result has memory of its own. */
+rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype); /* t itself when it is row-major and of that dtype */
+rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src); /* dst = src, broadcast and converted; no checks, no version */
+
+#endif

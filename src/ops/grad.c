@@ -1,0 +1,68 @@
+/* The frame around derivatives: runs one, then brings its gradients to the size and dtype of the inputs. */
+#include "ops/grad.h"
+
+rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
+    int64_t dims[RP_MAX_DIMS];
+    size_t n = 0, lead = t->ndim > ndim ? t->ndim - ndim : 0;
+    for (size_t d = 0; d < t->ndim; d++)
+        if (d < lead || (rp__dim_is(RP__DIM_EQ, size[d - lead], 1) && rp__dim_is(RP__DIM_NE, t->size[d], 1)))
+            dims[n++] = (int64_t)d;
+    if (n > 0) t = rp_sum(t, dims, n, lead == 0, RP_DTYPE_NONE);
+    return lead > 0 ? rp_view(t, size, ndim) : t;
+}
+
+rp_tensor *rp__zeros_of(const rp__meta *meta) {
+    rp_device device = rp_default_device();
+    if (!rp__device_equal(device, meta->device) && rp_set_default_device(meta->device) != RP_OK)
+        return rp__tensor_error();
+    rp_tensor *t = rp_zeros(meta->size, meta->ndim, meta->dtype);
+    if (!rp__device_equal(device, meta->device)) (void)rp_set_default_device(device);
+    return t;
+}
+
+rp_tensor *rp__zeros_expanded(const rp__meta *meta) {
+    rp__meta one = {.dtype = meta->dtype, .device = meta->device};
+    rp_tensor *zero = rp__zeros_of(&one);
+    return meta->ndim > 0 ? rp_expand(zero, meta->size, meta->ndim) : zero;
+}
+
+rp_tensor *rp__zero_like(const rp_tensor *t) {
+    rp__meta one = {.dtype = (rp_dtype)t->dtype, .device = t->device};
+    return rp__zeros_of(&one);
+}
+
+rp_tensor *rp__wide(rp_tensor *t) { return t->dtype == RP_F16 || t->dtype == RP_BF16 ? rp_to_dtype(t, RP_F32) : t; }
+
+rp_scalar rp__dim_scalar(rp_dim d) { return rp_i64(rp__dim_value(d)); }
+
+size_t rp__attr_dim(int64_t dim, size_t ndim) {
+    if (dim < 0) dim += ndim > 0 ? (int64_t)ndim : 1;
+    return (size_t)dim;
+}
+
+static bool has_size(const rp_tensor *t, const rp__meta *meta) {
+    bool same = t->ndim == meta->ndim;
+    for (size_t d = 0; same && d < t->ndim; d++) same = rp__dim_is(RP__DIM_EQ, t->size[d], meta->size[d]);
+    return same;
+}
+
+rp_status rp__vjp_run(const rp__vjp *g) {
+    bool any = false;
+    for (uint32_t k = 0; k < g->call->n_out; k++) any = any || g->grad_out[k];
+    if (!any) return RP_OK;
+    RP_TRY(g->call->op->vjp(g));
+    for (uint32_t i = 0; i < g->call->n_in; i++) {
+        rp_tensor *t = g->grad_in[i];
+        if (!t) continue;
+        if (!g->needed[i]) {
+            g->grad_in[i] = NULL;
+            continue;
+        }
+        const rp__meta *meta = &g->in_meta[i];
+        if (!rp__tensor_is_error(t) && !has_size(t, meta)) t = rp__sum_to_size(t, meta->size, meta->ndim);
+        if (!rp__tensor_is_error(t) && t->dtype != meta->dtype) t = rp_to_dtype(t, meta->dtype);
+        if (rp__tensor_is_error(t)) return rp_error_status();
+        g->grad_in[i] = t;
+    }
+    return RP_OK;
+}

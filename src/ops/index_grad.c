@@ -1,0 +1,57 @@
+/* Derivatives of index.c: gather and scatter_add are each other's, embedding and embedding_backward too. */
+#include "ops/grad.h"
+
+rp_status rp__vjp_cat(const rp__vjp *g) {
+    size_t dim = rp__attr_dim(rp__attr_int(g->call, 0), g->out_meta[0].ndim);
+    rp_dim begin = 0;
+    for (uint32_t i = 0; i < g->call->n_in; i++) {
+        const rp__meta *in = &g->in_meta[i];
+        if (in->ndim != g->out_meta[0].ndim) { /* an empty 1-d tensor joins anything */
+            if (g->needed[i]) g->grad_in[i] = rp__zeros_of(in);
+            continue;
+        }
+        rp_dim end = rp__dim_apply(RP__DIM_ADD, begin, in->size[dim]);
+        if (g->needed[i]) g->grad_in[i] = rp_slice(g->grad_out[0], (int64_t)dim, begin, end, 1);
+        begin = end;
+    }
+    return RP_OK;
+}
+
+rp_status rp__vjp_gather(const rp__vjp *g) {
+    g->grad_in[0] =
+        rp_scatter_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 0), g->call->in[1], g->grad_out[0]);
+    return RP_OK;
+}
+
+rp_status rp__vjp_scatter_add(const rp__vjp *g) {
+    g->grad_in[0] = g->grad_out[0];
+    if (!g->needed[2]) return RP_OK;
+    rp_tensor *index = g->call->in[1];
+    rp_tensor *grad = rp_gather(g->grad_out[0], rp__attr_int(g->call, 0), index);
+    /* src may be larger than index: what was not added has gradient 0. */
+    rp__meta whole = g->in_meta[2];
+    for (size_t d = whole.ndim; d-- > 0 && !rp__tensor_is_error(grad);) {
+        if (rp__dim_is(RP__DIM_EQ, grad->size[d], g->in_meta[2].size[d])) continue;
+        for (size_t k = 0; k < whole.ndim; k++) whole.size[k] = k == d ? g->in_meta[2].size[d] : grad->size[k];
+        grad = rp_slice_scatter(rp__zeros_expanded(&whole), grad, (int64_t)d, 0, grad->size[d], 1);
+    }
+    g->grad_in[2] = grad;
+    return RP_OK;
+}
+
+rp_status rp__vjp_embedding(const rp__vjp *g) {
+    g->grad_in[0] = rp_embedding_backward(g->grad_out[0], g->call->in[1], g->in_meta[0].size[0]);
+    return RP_OK;
+}
+
+rp_status rp__vjp_embedding_backward(const rp__vjp *g) {
+    g->grad_in[0] = rp_embedding(g->grad_out[0], g->call->in[1]);
+    return RP_OK;
+}
+
+rp_status rp__vjp_topk(const rp__vjp *g) {
+    if (!g->grad_out[0]) return RP_OK;
+    g->grad_in[0] =
+        rp_scatter_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 1), g->call->out[1], g->grad_out[0]);
+    return RP_OK;
+}

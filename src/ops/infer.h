@@ -1,0 +1,38 @@
+/* Pieces of type and shape rules that several families share. Sizes are rp_dim: a rule compares them with rp__dim_is only. */
+#ifndef RP_OPS_INFER_H
+#define RP_OPS_INFER_H
+
+#include "ops/ops.h"
+
+const char *rp__dtype_title(rp_dtype d); /* "Float", "Long": PyTorch's names in messages */
+
+void rp__meta_like(rp__meta *out, const rp_tensor *t, rp_dtype dtype); /* sizes of t */
+void rp__meta_scalar(rp__meta *out, rp_dtype dtype);                   /* rank 0 */
+/* Size of inputs a and b broadcast against each other. */
+rp_status rp__meta_broadcast(const rp_tensor *a, const rp_tensor *b, rp__meta *out);
+
+/* Result type of inputs [first, first + n) and Scalar attribute attr (negative: none). */
+rp_dtype rp__call_promote(const rp__call *call, unsigned first, unsigned n, int attr);
+static inline rp_dtype rp__float_or_default(rp_dtype d) { return rp__dtype_is_float(d) ? d : RP_F32; }
+
+bool rp__same_size(const rp_tensor *a, const rp_tensor *b); /* decides by guards in a trace */
+
+/* Wraps dim attribute `dim` for rank ndim; PyTorch's range error with the op's name. */
+rp_status rp__call_dim(const rp__call *call, int64_t dim, size_t ndim, unsigned *out);
+/* Bits of the dims that a reduction names in int[] attribute `attr`; none named: all. */
+rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask);
+/* Size of in[0] reduced over mask. */
+void rp__meta_reduced(const rp__call *call, uint32_t mask, bool keepdim, rp_dtype dtype, rp__meta *out);
+/* "not implemented for 'Long'" unless d is floating. */
+rp_status rp__call_need_float(const rp__call *call, rp_dtype d);
+
+/* Ranges of slice and slice_scatter after clamping. */
+typedef struct rp__range {
+    unsigned dim;
+    rp_dim start, length;
+    int64_t step;
+} rp__range;
+rp_status rp__call_range(const rp__call *call, unsigned first_attr, rp__range *out); /* attrs: dim, start, end, step */
+rp_status rp__call_index(const rp__call *call, int64_t dim, int64_t index, unsigned *out_dim, rp_dim *out_index);
+
+#endif

@@ -1,0 +1,629 @@
+/* Lowering of one op into the loop form: the functions that lowerings call, and the eager driver. A lowering runs at most
+   twice a call: the geometry pass (no builder: collects accesses, scalars, draws and the values that shape the DAG, which are
+   the key) and, when the key is new, the building pass, which makes the same requests in the same order. Pointwise ops whose
+   key holds dtypes only skip both: a cached recipe names their operands. Caches belong to a thread; DAGs are shared. */
+#include "ops/lower.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+#include "ops/execute.h"
+
+enum { MAX_EXPLICIT = 12, MAX_STRUCTURAL = 10, MAX_DRAWS = 4, KEY_WORDS = 3 };
+
+typedef enum source_kind { SRC_IN, SRC_OUT, SRC_IOTA, SRC_EXPLICIT_IN, SRC_EXPLICIT_OUT } source_kind;
+typedef struct source {
+    uint8_t kind, index; /* operand, or rp__lower_iota */
+    uint8_t slot;        /* explicit strides; dim of RP__IOTA_DIM */
+    uint8_t row;
+} source;
+typedef struct scalar {
+    rp__lower_scalar from;
+    rp_dtype compute;
+} scalar;
+
+struct rp__lower {
+    const rp__call *call;
+    rp__dag_builder *b;   /* NULL in the geometry pass */
+    rp__lower_sink *sink; /* NULL in eager execution */
+    rp_status status;
+    uint8_t n_structural, n_draws, n_explicit;
+    uint8_t ndim;   /* of the space in logical order */
+    uint32_t inner; /* bit d: dim d is inner */
+    uint16_t n_accesses, n_scalars;
+    const rp_dim *size;
+    int64_t structural[MAX_STRUCTURAL];
+    source access[RP__DAG_MAX_ACCESSES];
+    scalar scalars[RP__DAG_MAX_SCALARS];
+    rp_dim stride[MAX_EXPLICIT][RP_MAX_DIMS];
+    rp_dim own_size[RP_MAX_DIMS];
+    struct rp__random_draw draw[MAX_DRAWS];
+    rp__device *device;
+    rp_stream *stream;
+};
+
+static void fail(rp__lower *lw, const char *what) {
+    if (lw->status == RP_OK) lw->status = rp__op_error(lw->call, RP_ERROR_INTERNAL, "lowering: %s", what);
+}
+
+static bool building(const rp__lower *lw) { return lw->b != NULL; }
+
+/* ---- what is being lowered */
+
+const rp__call *rp__lw_call(const rp__lower *lw) { return lw->call; }
+rp_dtype rp__lw_in_dtype(const rp__lower *lw, unsigned k) { return (rp_dtype)lw->call->in[k]->dtype; }
+rp_dtype rp__lw_out_dtype(const rp__lower *lw, unsigned k) { return (rp_dtype)lw->call->out[k]->dtype; }
+rp_dtype rp__lw_compute(rp_dtype dtype) { return (rp_dtype)rp__dtypes[dtype].compute; }
+bool rp__lw_has(const rp__lower *lw, unsigned k) { return k < lw->call->n_in && lw->call->in[k]; }
+
+static bool is_one(rp_scalar s) {
+    return s.kind == RP_SCALAR_F64 ? s.v.f == 1.0 : s.kind == RP_SCALAR_BOOL ? s.v.b : s.v.i == 1;
+}
+
+bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) { return is_one(lw->call->attrs[attr].v.scalar); }
+
+rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr) {
+    rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
+    for (unsigned k = 0; k < n; k++) rp__promote_tensor(&p, (rp_dtype)lw->call->in[k]->dtype, lw->call->in[k]->ndim);
+    if (attr >= 0) rp__promote_scalar(&p, lw->call->attrs[attr].v.scalar.kind);
+    return rp__promotion_result(&p);
+}
+
+int64_t rp__lw_structural_value(rp__lower *lw, int64_t value) {
+    if (lw->sink) return value;
+    if (lw->n_structural == MAX_STRUCTURAL)
+        fail(lw, "too many structural values");
+    else
+        lw->structural[lw->n_structural++] = value;
+    return value;
+}
+
+int64_t rp__lw_structural(rp__lower *lw, unsigned attr) {
+    const rp_attr *a = &lw->call->attrs[attr];
+    switch (a->kind) {
+    case RP_ATTR_INT: return rp__lw_structural_value(lw, a->v.i);
+    case RP_ATTR_BOOL: return rp__lw_structural_value(lw, a->v.b);
+    case RP_ATTR_DTYPE: return rp__lw_structural_value(lw, (int64_t)a->v.dtype);
+    default: fail(lw, "an attribute that cannot be structural"); return 0;
+    }
+}
+
+/* ---- accesses */
+
+static rp__access_kind access_kind(const source *s) {
+    return s->kind == SRC_IOTA                                 ? RP__ACCESS_IOTA
+           : s->kind == SRC_OUT || s->kind == SRC_EXPLICIT_OUT ? RP__ACCESS_WRITE
+                                                               : RP__ACCESS_READ;
+}
+
+static const rp_tensor *access_tensor(const rp__call *call, const source *s) {
+    return s->kind == SRC_OUT || s->kind == SRC_EXPLICIT_OUT ? call->out[s->index] : call->in[s->index];
+}
+
+static uint16_t add_access(rp__lower *lw, source s) {
+    if (lw->n_accesses == RP__DAG_MAX_ACCESSES) {
+        fail(lw, "too many accesses");
+        return 0;
+    }
+    lw->access[lw->n_accesses] = s;
+    if (building(lw)) {
+        rp_dtype dtype = s.kind == SRC_IOTA ? RP_I64 : (rp_dtype)access_tensor(lw->call, &s)->dtype;
+        (void)rp__dag_access(lw->b, access_kind(&s), dtype, s.row);
+    }
+    return lw->n_accesses++;
+}
+
+/* The access of an operand or an iota that needs no strides of its own: one each. */
+static uint16_t find_access(rp__lower *lw, source s) {
+    for (uint16_t i = 0; i < lw->n_accesses; i++) {
+        const source *o = &lw->access[i];
+        if (o->kind == s.kind && o->index == s.index && o->slot == s.slot && o->row == s.row) return i;
+    }
+    return add_access(lw, s);
+}
+
+rp__val rp__lw_in(rp__lower *lw, unsigned k) {
+    if (lw->sink) return lw->sink->in(lw->sink, lw->call, k);
+    uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, 0});
+    return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
+}
+
+rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to) {
+    rp__val v = rp__lw_in(lw, k);
+    return rp__lw_in_dtype(lw, k) == to ? v : rp__lw_cast(lw, v, to);
+}
+
+static void store(rp__lower *lw, unsigned k, rp__val v, bool row) {
+    v = rp__lw_cast(lw, v, rp__lw_compute(rp__lw_out_dtype(lw, k)));
+    if (lw->sink) {
+        lw->sink->out(lw->sink, lw->call, k, v, row);
+        return;
+    }
+    uint16_t access = add_access(lw, (source){SRC_OUT, (uint8_t)k, 0, row});
+    if (building(lw)) rp__dag_store(lw->b, access, v, row);
+}
+
+void rp__lw_out(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, false); }
+void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, true); }
+
+static rp__val iota(rp__lower *lw, rp__lower_iota kind, unsigned dim) {
+    if (lw->sink) return lw->sink->iota(lw->sink, lw->call, kind, dim);
+    bool row = kind == RP__IOTA_DIM && lw->inner != 0 && !(lw->inner >> dim & 1u);
+    uint16_t access = find_access(lw, (source){SRC_IOTA, (uint8_t)kind, (uint8_t)dim, row});
+    return building(lw) ? rp__dag_iota(lw->b, access) : 0;
+}
+
+rp__val rp__lw_linear_index(rp__lower *lw) { return iota(lw, RP__IOTA_LINEAR, 0); }
+rp__val rp__lw_inner_index(rp__lower *lw) { return iota(lw, RP__IOTA_INNER, 0); }
+rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim) {
+    if (!lw->sink) rp__lw_structural_value(lw, dim);
+    return iota(lw, RP__IOTA_DIM, dim);
+}
+
+uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, bool row) {
+    if (lw->sink) return lw->sink->access(lw->sink, lw->call, out, k, stride, row);
+    if (lw->n_explicit == MAX_EXPLICIT) {
+        fail(lw, "too many accesses with strides of their own");
+        return 0;
+    }
+    memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
+    return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, row});
+}
+
+rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate) {
+    return building(lw) ? rp__dag_load(lw->b, access, offset, predicate) : 0;
+}
+
+void rp__lw_store(rp__lower *lw, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
+                  rp__store_mode mode) {
+    if (building(lw)) rp__dag_store_at(lw->b, access, value, offset, predicate, mode, false);
+}
+
+/* ---- scalars */
+
+static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute) {
+    if (lw->sink) return lw->sink->scalar(lw->sink, lw->call, &from, compute);
+    uint16_t i = 0;
+    for (; i < lw->n_scalars; i++) {
+        const scalar *s = &lw->scalars[i];
+        if (s->compute == compute && s->from.kind == from.kind && s->from.attr == from.attr && s->from.fn == from.fn &&
+            from.kind != RP__SCALAR_SIZE)
+            break;
+    }
+    if (i == RP__DAG_MAX_SCALARS) {
+        fail(lw, "too many scalars");
+        return 0;
+    }
+    if (i == lw->n_scalars) {
+        lw->scalars[lw->n_scalars++] = (scalar){from, compute};
+        if (building(lw)) (void)rp__dag_scalar(lw->b);
+    }
+    return building(lw) ? rp__dag_scalar_value(lw->b, i, compute) : 0;
+}
+
+rp__val rp__lw_attr(rp__lower *lw, unsigned attr, rp_dtype compute) {
+    return add_scalar(lw, (rp__lower_scalar){.kind = RP__SCALAR_ATTR, .attr = attr}, compute);
+}
+
+rp__val rp__lw_scalar_fn(rp__lower *lw, rp_scalar (*value)(const rp__call *call), rp_dtype compute) {
+    return add_scalar(lw, (rp__lower_scalar){.kind = RP__SCALAR_FN, .fn = value}, compute);
+}
+
+rp__val rp__lw_inner_extent(rp__lower *lw, rp_dtype compute) {
+    return add_scalar(lw, (rp__lower_scalar){.kind = RP__SCALAR_INNER_EXTENT}, compute);
+}
+
+rp__val rp__lw_size(rp__lower *lw, rp_dim d) {
+    return add_scalar(lw, (rp__lower_scalar){.kind = RP__SCALAR_SIZE, .size = d}, RP_I64);
+}
+
+rp_scalar rp__lower_scalar_value(const rp__lower_scalar *from, const rp__call *call) {
+    if (from->kind == RP__SCALAR_FN) return from->fn(call);
+    if (from->kind == RP__SCALAR_SIZE) return rp_i64(rp__dim_value(from->size));
+    const rp_attr *a = &call->attrs[from->attr];
+    switch (a->kind) {
+    case RP_ATTR_SCALAR: return a->v.scalar;
+    case RP_ATTR_FLOAT: return rp_f64(a->v.f);
+    case RP_ATTR_BOOL: return rp_bool(a->v.b);
+    default: return rp_i64(a->v.i);
+    }
+}
+
+/* ---- operations */
+
+rp__val rp__lw_const(rp__lower *lw, rp_dtype compute, double value) {
+    return building(lw) ? rp__dag_const(lw->b, compute, (rp_scalar){RP_SCALAR_F64, {.f = value}}) : 0;
+}
+rp__val rp__lw_const_i(rp__lower *lw, rp_dtype compute, int64_t value) {
+    return building(lw) ? rp__dag_const(lw->b, compute, (rp_scalar){RP_SCALAR_I64, {.i = value}}) : 0;
+}
+rp__val rp__lw_1(rp__lower *lw, rp__prim op, rp__val a) {
+    return building(lw) ? rp__dag_op(lw->b, op, a, RP__NO_VAL, RP__NO_VAL) : 0;
+}
+rp__val rp__lw_2(rp__lower *lw, rp__prim op, rp__val a, rp__val b) {
+    return building(lw) ? rp__dag_op(lw->b, op, a, b, RP__NO_VAL) : 0;
+}
+rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c) {
+    return building(lw) ? rp__dag_op(lw->b, op, a, b, c) : 0;
+}
+rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to) { return building(lw) ? rp__dag_cast(lw->b, a, to) : 0; }
+rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a) {
+    return building(lw) ? rp__dag_reduce(lw->b, kind, a) : 0;
+}
+rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative) {
+    return building(lw) ? rp__dag_op(lw->b, RP__CHECK_INDEX, index, bound, wrap_negative ? 1 : 0) : 0;
+}
+
+/* ---- random numbers */
+
+rp_status rp__reserve_draw(const rp__call *call, unsigned generator_attr, rp__device *d, rp_stream *s,
+                           uint64_t counters, struct rp__random_draw *out) {
+    rp_generator *g = call->attrs[generator_attr].v.generator;
+    if (!g) g = d->generator;
+    if (g->device != d) {
+        char a[24], b[24];
+        return rp__op_error(call, RP_ERROR_DEVICE, "Expected a '%s' device type for generator but found '%s'",
+                            rp__device_text(d->id, a), rp__device_text(g->device->id, b));
+    }
+    return rp__random_reserve(g, s, counters, out);
+}
+
+/* Counters are reserved in the geometry pass, which runs exactly once a call. */
+static unsigned add_draw(rp__lower *lw, unsigned generator_attr, bool wide) {
+    if (lw->sink) return lw->sink->draw(lw->sink, lw->call, generator_attr, wide);
+    if (lw->n_draws == MAX_DRAWS) {
+        fail(lw, "too many draws");
+        return 0;
+    }
+    if (!building(lw) && lw->status == RP_OK) {
+        uint64_t n = (uint64_t)rp__tensor_numel(lw->call->out[0]), per = wide ? 2 : 4;
+        lw->status = rp__reserve_draw(lw->call, generator_attr, lw->device, lw->stream, n / per + (n % per != 0),
+                                      &lw->draw[lw->n_draws]);
+    }
+    return lw->n_draws++;
+}
+
+rp__val rp__lw_random(rp__lower *lw, unsigned generator_attr, rp__prim philox_kind, rp_dtype dtype) {
+    unsigned draw = add_draw(lw, generator_attr, philox_kind == RP__PHILOX64);
+    rp__val element = rp__lw_linear_index(lw);
+    return building(lw)
+               ? rp__dag_op_imm(lw->b, philox_kind, philox_kind == RP__PHILOX_NORMAL ? dtype : RP_I64, element, draw)
+               : 0;
+}
+
+/* ---- spaces */
+
+void rp__lw_inner(rp__lower *lw, uint32_t mask) {
+    if (lw->sink) lw->sink->inner(lw->sink, lw->call, mask);
+    lw->inner = mask;
+}
+
+void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner_mask) {
+    if (lw->sink) lw->sink->space(lw->sink, lw->call, size, ndim, inner_mask);
+    memcpy(lw->own_size, size, ndim * sizeof *size);
+    lw->size = lw->own_size;
+    lw->ndim = (uint8_t)ndim;
+    lw->inner = inner_mask;
+}
+
+/* The space before a lowering says otherwise: of in[0] for ROWS, of output 0 for the rest. */
+static void begin_pass(rp__lower *lw, rp__dag_builder *b) {
+    const rp_tensor *shape = lw->call->op->lowering == RP__ROWS ? lw->call->in[0] : lw->call->out[0];
+    lw->b = b;
+    lw->n_structural = lw->n_draws = lw->n_explicit = 0;
+    lw->n_accesses = lw->n_scalars = 0;
+    lw->inner = 0;
+    lw->ndim = shape->ndim;
+    lw->size = shape->size;
+}
+
+rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call) {
+    rp__lower lw;
+    lw.call = call;
+    lw.sink = sink;
+    lw.status = RP_OK;
+    begin_pass(&lw, sink->builder);
+    call->op->rule.lower(&lw);
+    return lw.status;
+}
+
+/* ---- the thread's cache */
+
+enum { CACHE_SLOTS = 256, RECIPE_ACCESSES = 6, RECIPE_SCALARS = 3 };
+typedef struct entry {
+    uint64_t key[KEY_WORDS]; /* op; input dtypes and ranks; output dtypes and scalar kinds */
+    int64_t structural[MAX_STRUCTURAL];
+    rp__dag *dag; /* NULL: free */
+    uint8_t n_structural, n_accesses, n_scalars;
+    bool recipe; /* pointwise, nothing structural: access and scalars say how to fill a space */
+    source access[RECIPE_ACCESSES];
+    rp__lower_scalar scalars[RECIPE_SCALARS];
+} entry;
+
+static _Thread_local entry *cache_ __attribute__((tls_model("initial-exec")));
+static pthread_key_t cache_key;
+static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
+static bool cache_key_made;
+
+static void free_cache(void *p) {
+    entry *cache = p;
+    for (unsigned i = 0; i < CACHE_SLOTS; i++) rp__dag_release(cache[i].dag);
+    rp__free(cache);
+    cache_ = NULL;
+}
+
+static void make_key(void) { cache_key_made = pthread_key_create(&cache_key, free_cache) == 0; }
+
+static __attribute__((noinline)) entry *new_cache(void) {
+    (void)pthread_once(&cache_once, make_key);
+    entry *cache = cache_key_made ? rp__calloc(CACHE_SLOTS, sizeof *cache) : NULL;
+    if (cache && pthread_setspecific(cache_key, cache) != 0) {
+        rp__free(cache);
+        cache = NULL;
+    }
+    if (!cache) (void)RP__OOM("the kernel cache of a thread");
+    return cache_ = cache;
+}
+
+static inline entry *cache_get(void) { return RP__LIKELY(cache_ != NULL) ? cache_ : new_cache(); }
+
+static inline bool base_key(const rp__call *call, uint64_t key[KEY_WORDS]) {
+    if (RP__UNLIKELY(call->n_in > 8 || call->n_out > 4 || call->n_attrs > 8)) return false;
+    uint64_t in = 0, out = 0;
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        const rp_tensor *t = call->in[k];
+        in |= (uint64_t)(t ? t->dtype | (t->ndim == 0) << 6 : 0) << 8 * k;
+    }
+    for (uint32_t k = 0; k < call->n_out; k++) out |= (uint64_t)call->out[k]->dtype << 8 * k;
+    for (uint32_t k = 0; k < call->n_attrs; k++) {
+        if (call->attrs[k].kind == RP_ATTR_SCALAR) {
+            rp_scalar s = call->attrs[k].v.scalar;
+            out |= (uint64_t)(8u | (unsigned)s.kind << 1 | is_one(s)) << (32 + 4 * k);
+        }
+    }
+    key[0] = (uint64_t)(uintptr_t)call->op;
+    key[1] = in;
+    key[2] = out;
+    return true;
+}
+
+static inline uint64_t mix(uint64_t a, uint64_t b) {
+    a = (a ^ b) * UINT64_C(0x9e3779b97f4a7c15);
+    return a ^ a >> 29;
+}
+
+static inline entry *slot_of(entry *cache, const uint64_t key[KEY_WORDS], const int64_t *structural, unsigned n) {
+    uint64_t h = mix(mix(key[0] >> 4, key[1]), key[2]);
+    for (unsigned i = 0; i < n; i++) h = mix(h, (uint64_t)structural[i]);
+    return &cache[(h >> 20) % CACHE_SLOTS];
+}
+
+static inline bool entry_is(const entry *e, const uint64_t key[KEY_WORDS]) {
+    return e->dag && e->key[0] == key[0] && e->key[1] == key[1] && e->key[2] == key[2];
+}
+
+/* ---- spaces of eager calls */
+
+static void fill_operand(rp__space_access *a, const rp_tensor *t) {
+    a->base = rp__tensor_data(t);
+    a->iota_base = 0;
+    a->storage = t->storage;
+    rp__tensor_byte_range(t, &a->begin, &a->end);
+}
+
+/* A contiguous call of a pointwise op: one dim, all strides 1 or 0. */
+static bool fill_flat(const entry *e, const rp__call *call, rp__space *space, rp__space_access *accesses, int64_t n) {
+    const rp_tensor *out = call->out[0];
+    for (unsigned i = 0; i < e->n_accesses; i++) {
+        const source *s = &e->access[i];
+        rp__space_access *a = &accesses[i];
+        if (s->kind == SRC_IOTA) {
+            *a = (rp__space_access){.base = NULL};
+            a->stride[0] = 1; /* the recipe holds linear numbers only */
+            continue;
+        }
+        const rp_tensor *t = access_tensor(call, s);
+        bool same = t->ndim == out->ndim;
+        for (unsigned d = 0; same && d < t->ndim; d++) same = t->size[d] == out->size[d];
+        if (same) {
+            if (!rp__tensor_contiguous(t)) return false;
+            a->stride[0] = 1;
+        } else if (t->ndim == 0) {
+            a->stride[0] = 0;
+        } else {
+            return false;
+        }
+        int64_t bytes = (int64_t)rp__dtype_bytes((rp_dtype)t->dtype);
+        a->base = rp__tensor_data(t);
+        a->iota_base = 0;
+        a->storage = t->storage;
+        a->begin = t->offset * bytes;
+        a->end = a->begin + (same ? n : 1) * bytes;
+    }
+    space->n_outer = 1;
+    space->n_inner = 0;
+    space->extent[0] = n;
+    return true;
+}
+
+/* Stride of tensor t along dim d of a space of rank n to whose sizes it broadcasts. */
+static int64_t broadcast_stride(const rp_tensor *t, const rp_dim *size, unsigned n, unsigned d) {
+    int td = (int)d - (int)(n - t->ndim);
+    return td < 0 || (t->size[td] == 1 && size[d] != 1) ? 0 : t->stride[td];
+}
+
+/* Strides, by logical dim, of an output of a ROWS op: along inner dims it may have size 1 or no dim at all. */
+static void rows_strides(const rp__lower *lw, const rp_tensor *t, int64_t *stride) {
+    unsigned td = 0;
+    for (unsigned d = 0; d < lw->ndim; d++) {
+        bool inner = lw->inner >> d & 1u;
+        if (t->ndim == lw->ndim)
+            stride[d] = broadcast_stride(t, lw->size, lw->ndim, d);
+        else
+            stride[d] = inner ? 0 : t->stride[td++];
+    }
+}
+
+static void fill_strides(const rp__lower *lw, const source *s, int64_t *stride) {
+    if (s->kind == SRC_EXPLICIT_IN || s->kind == SRC_EXPLICIT_OUT) {
+        memcpy(stride, lw->stride[s->slot], lw->ndim * sizeof *stride);
+    } else if (s->kind == SRC_IOTA) {
+        int64_t step = 1;
+        for (unsigned d = lw->ndim; d-- > 0;) {
+            bool counts = s->index == RP__IOTA_LINEAR || (s->index == RP__IOTA_INNER && lw->inner >> d & 1u);
+            stride[d] = s->index == RP__IOTA_DIM ? d == s->slot : counts ? step : 0;
+            step *= counts ? lw->size[d] : 1;
+        }
+    } else {
+        const rp_tensor *t = access_tensor(lw->call, s);
+        if (s->row || (s->kind == SRC_OUT && lw->call->op->lowering == RP__ROWS)) {
+            rows_strides(lw, t, stride);
+        } else {
+            for (unsigned d = 0; d < lw->ndim; d++) stride[d] = broadcast_stride(t, lw->size, lw->ndim, d);
+        }
+    }
+}
+
+/* Outer dims first, each group in logical order. */
+static void fill_space(const rp__lower *lw, rp__space *space, rp__space_access *accesses) {
+    unsigned order[RP_MAX_DIMS], n = 0;
+    for (unsigned d = 0; d < lw->ndim; d++) {
+        if (!(lw->inner >> d & 1u)) order[n++] = d;
+    }
+    space->n_outer = (uint8_t)n;
+    for (unsigned d = 0; d < lw->ndim; d++) {
+        if (lw->inner >> d & 1u) order[n++] = d;
+    }
+    space->n_inner = (uint8_t)(n - space->n_outer);
+    for (unsigned d = 0; d < n; d++) space->extent[d] = lw->size[order[d]];
+    for (unsigned i = 0; i < lw->n_accesses; i++) {
+        int64_t stride[RP_MAX_DIMS];
+        const source *s = &lw->access[i];
+        if (s->kind == SRC_IOTA)
+            accesses[i] = (rp__space_access){.base = NULL};
+        else
+            fill_operand(&accesses[i], access_tensor(lw->call, s));
+        fill_strides(lw, s, stride);
+        for (unsigned d = 0; d < n; d++) accesses[i].stride[d] = stride[order[d]];
+    }
+}
+
+static bool nothing_to_do(const rp__lower *lw) {
+    for (unsigned d = 0; d < lw->ndim; d++) {
+        if (lw->size[d] == 0 && !(lw->inner >> d & 1u)) return true;
+    }
+    return false;
+}
+
+/* ---- the eager driver */
+
+static rp__dag *build(rp__lower *lw) {
+    rp__dag_builder *b = rp__dag_new();
+    if (!b) return NULL;
+    begin_pass(lw, b);
+    lw->call->op->rule.lower(lw);
+    if (lw->status != RP_OK) {
+        rp__dag_abandon(b);
+        return NULL;
+    }
+    return rp__dag_finish(b);
+}
+
+/* Puts a new DAG into the cache, which then owns the reference. */
+static void remember(entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS], rp__dag *dag) {
+    rp__dag_release(e->dag);
+    memcpy(e->key, key, sizeof e->key);
+    memcpy(e->structural, lw->structural, lw->n_structural * sizeof *e->structural);
+    e->dag = dag;
+    e->n_structural = lw->n_structural;
+    e->n_accesses = (uint8_t)lw->n_accesses;
+    e->n_scalars = (uint8_t)lw->n_scalars;
+    e->recipe = lw->call->op->lowering == RP__POINTWISE && lw->n_structural == 0 && lw->n_draws == 0 &&
+                lw->n_explicit == 0 && lw->n_accesses <= RECIPE_ACCESSES && lw->n_scalars <= RECIPE_SCALARS;
+    for (unsigned i = 0; e->recipe && i < lw->n_accesses; i++) {
+        e->access[i] = lw->access[i];
+        e->recipe = lw->access[i].kind != SRC_IOTA || lw->access[i].index == RP__IOTA_LINEAR;
+    }
+    for (unsigned i = 0; e->recipe && i < lw->n_scalars; i++) {
+        e->scalars[i] = lw->scalars[i].from;
+        e->recipe = e->scalars[i].kind == RP__SCALAR_ATTR || e->scalars[i].kind == RP__SCALAR_FN;
+    }
+}
+
+static bool entry_matches(const entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS]) {
+    return entry_is(e, key) && e->n_structural == lw->n_structural &&
+           memcmp(e->structural, lw->structural, lw->n_structural * sizeof *e->structural) == 0;
+}
+
+/* The geometry pass found what the call needs: fill and launch. */
+static __attribute__((noinline)) rp_status launch_general(const rp__call *call, rp__device *d, rp_stream *s,
+                                                          entry *cache, const uint64_t *key) {
+    rp__lower lw;
+    lw.call = call;
+    lw.sink = NULL;
+    lw.status = RP_OK;
+    lw.device = d;
+    lw.stream = s;
+    begin_pass(&lw, NULL);
+    call->op->rule.lower(&lw);
+    RP_TRY(lw.status);
+    if (nothing_to_do(&lw)) return RP_OK;
+
+    rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp_scalar scalars[RP__DAG_MAX_SCALARS];
+    rp__space space = {.n_accesses = lw.n_accesses,
+                       .n_scalars = lw.n_scalars,
+                       .accesses = accesses,
+                       .scalars = scalars,
+                       .draw = lw.n_draws ? lw.draw : NULL,
+                       .n_draws = lw.n_draws,
+                       .op = call->op->name,
+                       .site = call->site};
+    fill_space(&lw, &space, accesses);
+    int64_t row = 1;
+    for (unsigned i = 0; i < space.n_inner; i++) row *= space.extent[space.n_outer + i];
+    for (unsigned i = 0; i < lw.n_scalars; i++) {
+        const rp__lower_scalar *from = &lw.scalars[i].from;
+        scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
+    }
+
+    entry *e = key ? slot_of(cache, key, lw.structural, lw.n_structural) : NULL;
+    rp__dag *dag;
+    if (e && entry_matches(e, &lw, key)) {
+        dag = rp__dag_retain(e->dag);
+    } else {
+        dag = build(&lw);
+        if (!dag) return rp_error_status();
+        if (e) remember(e, &lw, key, rp__dag_retain(dag));
+    }
+    rp__space_collapse(&space, accesses);
+    rp_status status = rp__loop_launch(d, s, dag, &space);
+    rp__dag_release(dag);
+    return status;
+}
+
+rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s) {
+    entry *cache = cache_get();
+    if (RP__UNLIKELY(!cache)) return rp_error_status();
+    uint64_t key[KEY_WORDS];
+    if (RP__UNLIKELY(!base_key(call, key))) return launch_general(call, d, s, cache, NULL);
+    const entry *e = slot_of(cache, key, NULL, 0);
+    if (!entry_is(e, key) || !e->recipe) return launch_general(call, d, s, cache, key);
+
+    int64_t n = rp__tensor_numel(call->out[0]);
+    if (n == 0) return RP_OK;
+    rp__space_access accesses[RECIPE_ACCESSES];
+    rp_scalar scalars[RECIPE_SCALARS];
+    rp__space space;
+    if (!fill_flat(e, call, &space, accesses, n)) return launch_general(call, d, s, cache, key);
+    for (unsigned i = 0; i < e->n_scalars; i++) scalars[i] = rp__lower_scalar_value(&e->scalars[i], call);
+    space.n_accesses = e->n_accesses;
+    space.n_scalars = e->n_scalars;
+    space.accesses = accesses;
+    space.scalars = scalars;
+    space.draw = NULL;
+    space.n_draws = 0;
+    space.op = call->op->name;
+    space.site = call->site;
+    return rp__loop_launch(d, s, e->dag, &space);
+}

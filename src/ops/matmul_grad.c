@@ -1,0 +1,23 @@
+/* Derivatives of matmul.c: products with transposed factors. matmul itself is a composite over bmm. */
+#include "ops/grad.h"
+
+rp_status rp__vjp_bmm(const rp__vjp *g) {
+    if (g->needed[0]) g->grad_in[0] = rp_bmm(g->grad_out[0], rp_transpose(g->call->in[1], -2, -1));
+    if (g->needed[1]) g->grad_in[1] = rp_bmm(rp_transpose(g->call->in[0], -2, -1), g->grad_out[0]);
+    return RP_OK;
+}
+
+/* t (..., K) as (M, K). */
+static rp_tensor *rows_of(rp_tensor *t) {
+    rp_dim size[2] = {1, t->ndim > 0 ? t->size[t->ndim - 1] : 1};
+    for (size_t d = 0; d + 1 < t->ndim; d++) size[0] = rp__dim_apply(RP__DIM_MUL, size[0], t->size[d]);
+    return t->ndim == 2 ? t : rp_reshape(t, size, 2);
+}
+
+rp_status rp__vjp_linear(const rp__vjp *g) {
+    rp_tensor *grad = g->grad_out[0]; /* (..., N) */
+    if (g->needed[0]) g->grad_in[0] = rp_linear(grad, rp_transpose(g->call->in[1], 0, 1), NULL);
+    if (g->needed[1]) g->grad_in[1] = rp_bmm(rp_transpose(rows_of(grad), 0, 1), rows_of(g->call->in[0]));
+    if (g->call->n_in > 2 && g->needed[2]) g->grad_in[2] = grad; /* summed by rp__vjp_run */
+    return RP_OK;
+}

@@ -1,0 +1,333 @@
+/* Pointwise ops: type and shape rules and lowerings. An op with several operands calculates in their promoted type, a unary
+   function of an integer in float32. bool arithmetic is logic: add is or, mul is and, as in PyTorch. */
+#include "ops/infer.h"
+#include "ops/rules.h"
+
+/* ---- type and shape rules */
+
+rp_status rp__infer_binary(const rp__call *call, rp__meta *out) {
+    out->dtype = rp__call_promote(call, 0, 2, -1);
+    return rp__meta_broadcast(call->in[0], call->in[1], out);
+}
+
+rp_status rp__infer_binary_float(const rp__call *call, rp__meta *out) {
+    out->dtype = rp__float_or_default(rp__call_promote(call, 0, 2, -1));
+    return rp__meta_broadcast(call->in[0], call->in[1], out);
+}
+
+static rp_status check_alpha(const rp__call *call, rp_dtype result) {
+    rp_scalar_kind kind = call->attrs[0].v.scalar.kind;
+    if (kind == RP_SCALAR_BOOL && result != RP_BOOL)
+        return rp__op_error(call, RP_ERROR_DTYPE, "Boolean alpha only supported for Boolean results.");
+    if (kind == RP_SCALAR_F64 && !rp__dtype_is_float(result))
+        return rp__op_error(call, RP_ERROR_DTYPE,
+                            "For integral input tensors, argument alpha must not be a floating point number.");
+    return RP_OK;
+}
+
+rp_status rp__infer_add(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__infer_binary(call, out));
+    return check_alpha(call, out->dtype);
+}
+
+rp_status rp__infer_sub(const rp__call *call, rp__meta *out) {
+    bool a = call->in[0]->dtype == RP_BOOL, b = call->in[1]->dtype == RP_BOOL;
+    if (a && b)
+        return rp__op_error(call, RP_ERROR_DTYPE,
+                            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+                            "`logical_xor()` operator instead.");
+    if (a || b)
+        return rp__op_error(
+            call, RP_ERROR_DTYPE,
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a "
+            "mask, use the `~` or `logical_not()` operator instead.");
+    return rp__infer_add(call, out);
+}
+
+rp_status rp__infer_binary_scalar(const rp__call *call, rp__meta *out) {
+    rp__meta_like(out, call->in[0], rp__call_promote(call, 0, 1, 0));
+    return RP_OK;
+}
+
+rp_status rp__infer_div_scalar(const rp__call *call, rp__meta *out) {
+    rp__meta_like(out, call->in[0], rp__float_or_default(rp__call_promote(call, 0, 1, 0)));
+    return RP_OK;
+}
+
+rp_status rp__infer_pow_scalar(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__infer_binary_scalar(call, out));
+    rp_scalar e = call->attrs[0].v.scalar;
+    if (rp__dtype_is_float(out->dtype)) return RP_OK;
+    if (e.kind == RP_SCALAR_I64 && e.v.i < 0)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
+    if (!rp__scalar_fits(e, out->dtype))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
+                            rp_dtype_name(out->dtype));
+    return RP_OK;
+}
+
+rp_status rp__infer_unary(const rp__call *call, rp__meta *out) {
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    return RP_OK;
+}
+
+rp_status rp__infer_unary_float(const rp__call *call, rp__meta *out) {
+    rp__meta_like(out, call->in[0], rp__float_or_default((rp_dtype)call->in[0]->dtype));
+    return RP_OK;
+}
+
+rp_status rp__infer_float_only(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    return rp__infer_unary(call, out);
+}
+
+rp_status rp__infer_neg(const rp__call *call, rp__meta *out) {
+    if (call->in[0]->dtype == RP_BOOL)
+        return rp__op_error(
+            call, RP_ERROR_DTYPE,
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, "
+            "use the `~` or `logical_not()` operator instead.");
+    return rp__infer_unary(call, out);
+}
+
+rp_status rp__infer_relu(const rp__call *call, rp__meta *out) {
+    if (call->in[0]->dtype == RP_BOOL)
+        return rp__op_error(call, RP_ERROR_DTYPE, "Boolean inputs not supported for relu");
+    return rp__infer_unary(call, out);
+}
+
+rp_status rp__infer_abs(const rp__call *call, rp__meta *out) {
+    if (call->in[0]->dtype == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "\"abs\" not implemented for 'Bool'");
+    return rp__infer_unary(call, out);
+}
+
+rp_status rp__infer_compare(const rp__call *call, rp__meta *out) {
+    out->dtype = RP_BOOL;
+    return rp__meta_broadcast(call->in[0], call->in[1], out);
+}
+
+rp_status rp__infer_compare_scalar(const rp__call *call, rp__meta *out) {
+    rp__meta_like(out, call->in[0], RP_BOOL);
+    return RP_OK;
+}
+
+rp_status rp__infer_to_bool(const rp__call *call, rp__meta *out) {
+    rp__meta_like(out, call->in[0], RP_BOOL);
+    return RP_OK;
+}
+
+rp_status rp__infer_to_dtype(const rp__call *call, rp__meta *out) {
+    rp_dtype to = call->attrs[0].v.dtype;
+    if (!rp__dtype_is_valid(to)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)to);
+    rp__meta_like(out, call->in[0], to);
+    return RP_OK;
+}
+
+rp_status rp__infer_where(const rp__call *call, rp__meta *out) {
+    rp_dtype c = (rp_dtype)call->in[0]->dtype;
+    if (c != RP_BOOL && c != RP_U8)
+        return rp__op_error(call, RP_ERROR_DTYPE,
+                            "where expected condition to be a boolean tensor, but got a tensor with dtype %s",
+                            rp__dtype_title(c));
+    out->dtype = rp__call_promote(call, 1, 2, -1);
+    RP_TRY(rp__meta_broadcast(call->in[1], call->in[2], out));
+    rp__meta values = *out;
+    size_t n = 0;
+    RP_TRY(rp__broadcast(call->in[0]->size, call->in[0]->ndim, values.size, values.ndim, out->size, &n));
+    out->ndim = (uint8_t)n;
+    return RP_OK;
+}
+
+/* ---- arithmetic */
+
+/* self + sign * alpha * other */
+static void lower_add(rp__lower *lw, rp__prim op) {
+    rp_dtype type = rp__lw_promoted(lw, 2, -1), compute = rp__lw_compute(type);
+    rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
+    bool scaled = !rp__lw_attr_is_one(lw, 0);
+    if (type == RP_BOOL) {
+        if (scaled) b = rp__lw_2(lw, RP__AND, b, rp__lw_attr(lw, 0, RP_BOOL));
+        rp__lw_out(lw, 0, rp__lw_2(lw, RP__OR, a, b));
+        return;
+    }
+    if (scaled) b = rp__lw_2(lw, RP__MUL, b, rp__lw_attr(lw, 0, compute));
+    rp__lw_out(lw, 0, rp__lw_2(lw, op, a, b));
+}
+
+void rp__lower_add(rp__lower *lw) { lower_add(lw, RP__ADD); }
+void rp__lower_sub(rp__lower *lw) { lower_add(lw, RP__SUB); }
+
+static void lower_binary(rp__lower *lw, rp__prim op, rp__prim bool_op) {
+    rp_dtype type = rp__lw_promoted(lw, 2, -1);
+    rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
+    rp__lw_out(lw, 0, rp__lw_2(lw, type == RP_BOOL ? bool_op : op, a, b));
+}
+
+void rp__lower_mul(rp__lower *lw) { lower_binary(lw, RP__MUL, RP__AND); }
+void rp__lower_maximum(rp__lower *lw) { lower_binary(lw, RP__MAX, RP__OR); }
+void rp__lower_minimum(rp__lower *lw) { lower_binary(lw, RP__MIN, RP__AND); }
+
+void rp__lower_div(rp__lower *lw) {
+    rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, 2, -1));
+    rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, a, b));
+}
+
+/* A number that meets integers of another width wraps, as PyTorch's conversion does: it comes as i64 and is cast. */
+static rp__val number(rp__lower *lw, rp_dtype type) {
+    rp_dtype compute = rp__lw_compute(type);
+    if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, rp__lw_attr(lw, 0, RP_I64), compute);
+    return rp__lw_attr(lw, 0, compute);
+}
+
+static void lower_scalar(rp__lower *lw, rp__prim op, rp__prim bool_op) {
+    rp_dtype type = rp__lw_promoted(lw, 1, 0);
+    rp__val a = rp__lw_in_as(lw, 0, type);
+    rp__lw_out(lw, 0, rp__lw_2(lw, type == RP_BOOL ? bool_op : op, a, number(lw, type)));
+}
+
+void rp__lower_add_scalar(rp__lower *lw) { lower_scalar(lw, RP__ADD, RP__OR); }
+void rp__lower_mul_scalar(rp__lower *lw) { lower_scalar(lw, RP__MUL, RP__AND); }
+
+void rp__lower_div_scalar(rp__lower *lw) {
+    rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, 1, 0));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_in_as(lw, 0, type), rp__lw_attr(lw, 0, rp__lw_compute(type))));
+}
+
+/* x ** e for a whole e >= 0 by squaring: exact and wrapping for integers. */
+static rp__val whole_power(rp__lower *lw, rp__val x, rp_dtype compute, uint64_t e) {
+    rp__val result = rp__lw_const_i(lw, compute, 1);
+    bool any = false;
+    for (; e; e >>= 1) {
+        if (e & 1) {
+            result = any ? rp__lw_2(lw, RP__MUL, result, x) : x;
+            any = true;
+        }
+        if (e > 1) x = rp__lw_2(lw, RP__MUL, x, x);
+    }
+    return result;
+}
+
+/* Exponents for which PyTorch has a formula of its own; anything else goes to POW. */
+enum { POW_GENERAL, POW_ZERO, POW_ONE, POW_SQUARE, POW_CUBE, POW_SQRT, POW_RSQRT, POW_RECIP, POW_RECIP_SQUARE };
+
+static int64_t power_class(double e) {
+    return e == 0     ? POW_ZERO
+           : e == 1   ? POW_ONE
+           : e == 2   ? POW_SQUARE
+           : e == 3   ? POW_CUBE
+           : e == 0.5 ? POW_SQRT
+           : e == -.5 ? POW_RSQRT
+           : e == -1  ? POW_RECIP
+           : e == -2  ? POW_RECIP_SQUARE
+                      : POW_GENERAL;
+}
+
+void rp__lower_pow_scalar(rp__lower *lw) {
+    rp_dtype type = rp__lw_promoted(lw, 1, 0), compute = rp__lw_compute(type);
+    rp_scalar e = rp__lw_call(lw)->attrs[0].v.scalar;
+    rp__val x = rp__lw_in_as(lw, 0, type), y = x;
+    if (type == RP_BOOL) { /* x ** True is x, x ** False is True */
+        y = rp__lw_2(lw, RP__OR, x, rp__lw_1(lw, RP__NOT, rp__lw_attr(lw, 0, RP_BOOL)));
+    } else if (!rp__dtype_is_float(type)) {
+        y = whole_power(lw, x, compute, (uint64_t)rp__lw_structural_value(lw, rp__scalar_i64(e)));
+    } else {
+        switch (rp__lw_structural_value(lw, power_class(rp__scalar_f64(e)))) {
+        case POW_ZERO: y = rp__lw_const(lw, compute, 1.0); break;
+        case POW_ONE: break;
+        case POW_SQUARE: y = rp__lw_2(lw, RP__MUL, x, x); break;
+        case POW_CUBE: y = rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, x), x); break;
+        case POW_SQRT: y = rp__lw_1(lw, RP__SQRT, x); break;
+        case POW_RSQRT: y = rp__lw_1(lw, RP__RSQRT, x); break;
+        case POW_RECIP: y = rp__lw_1(lw, RP__RECIP, x); break;
+        case POW_RECIP_SQUARE: y = rp__lw_1(lw, RP__RECIP, rp__lw_2(lw, RP__MUL, x, x)); break;
+        default: y = rp__lw_2(lw, RP__POW, x, rp__lw_attr(lw, 0, compute)); break;
+        }
+    }
+    rp__lw_out(lw, 0, y);
+}
+
+/* ---- unary */
+
+static rp__val float_in(rp__lower *lw) { return rp__lw_in_as(lw, 0, rp__float_or_default(rp__lw_in_dtype(lw, 0))); }
+static void lower_float(rp__lower *lw, rp__prim op) { rp__lw_out(lw, 0, rp__lw_1(lw, op, float_in(lw))); }
+
+void rp__lower_sin(rp__lower *lw) { lower_float(lw, RP__SIN); }
+void rp__lower_cos(rp__lower *lw) { lower_float(lw, RP__COS); }
+void rp__lower_exp(rp__lower *lw) { lower_float(lw, RP__EXP); }
+void rp__lower_log(rp__lower *lw) { lower_float(lw, RP__LOG); }
+void rp__lower_sqrt(rp__lower *lw) { lower_float(lw, RP__SQRT); }
+void rp__lower_rsqrt(rp__lower *lw) { lower_float(lw, RP__RSQRT); }
+void rp__lower_tanh(rp__lower *lw) { lower_float(lw, RP__TANH); }
+void rp__lower_sigmoid(rp__lower *lw) { lower_float(lw, RP__SIGMOID); }
+void rp__lower_erf(rp__lower *lw) { lower_float(lw, RP__ERF); }
+void rp__lower_neg(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_1(lw, RP__NEG, rp__lw_in(lw, 0))); }
+void rp__lower_abs(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_1(lw, RP__ABS, rp__lw_in(lw, 0))); }
+
+/* NaN has sign 0, True has sign True. */
+void rp__lower_sign(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__val x = rp__lw_in(lw, 0);
+    if (compute != RP_BOOL) {
+        rp__val zero = rp__lw_const_i(lw, compute, 0), one = rp__lw_const_i(lw, compute, 1);
+        rp__val negative = compute == RP_U8 ? zero : rp__lw_const_i(lw, compute, -1);
+        rp__val below = rp__lw_3(lw, RP__WHERE, rp__lw_2(lw, RP__LT, x, zero), negative, zero);
+        x = rp__lw_3(lw, RP__WHERE, rp__lw_2(lw, RP__LT, zero, x), one, below);
+    }
+    rp__lw_out(lw, 0, x);
+}
+
+void rp__lower_relu(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__MAX, rp__lw_in(lw, 0), rp__lw_const_i(lw, compute, 0)));
+}
+
+/* x / 2 * (1 + erf(x / sqrt 2)) */
+void rp__lower_gelu(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__val x = rp__lw_in(lw, 0);
+    rp__val e = rp__lw_1(lw, RP__ERF, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.70710678118654752440)));
+    rp__val half = rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, half, rp__lw_2(lw, RP__ADD, e, rp__lw_const(lw, compute, 1.0))));
+}
+
+void rp__lower_logical_not(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__val x = rp__lw_in(lw, 0);
+    rp__lw_out(lw, 0,
+               compute == RP_BOOL ? rp__lw_1(lw, RP__NOT, x) : rp__lw_2(lw, RP__EQ, x, rp__lw_const_i(lw, compute, 0)));
+}
+
+void rp__lower_to_dtype(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))); }
+void rp__lower_clone(rp__lower *lw) { rp__lw_out(lw, 0, rp__lw_in(lw, 0)); }
+
+/* ---- choice and comparison */
+
+void rp__lower_where(rp__lower *lw) {
+    rp_dtype type = rp__lw_out_dtype(lw, 0);
+    rp__val a = rp__lw_in_as(lw, 1, type), b = rp__lw_in_as(lw, 2, type);
+    rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_in_as(lw, 0, RP_BOOL), a, b));
+}
+
+static void lower_compare(rp__lower *lw, rp__prim op, bool swapped) {
+    rp_dtype type = rp__lw_promoted(lw, 2, -1);
+    rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
+    rp__lw_out(lw, 0, swapped ? rp__lw_2(lw, op, b, a) : rp__lw_2(lw, op, a, b));
+}
+
+void rp__lower_eq(rp__lower *lw) { lower_compare(lw, RP__EQ, false); }
+void rp__lower_ne(rp__lower *lw) { lower_compare(lw, RP__NE, false); }
+void rp__lower_lt(rp__lower *lw) { lower_compare(lw, RP__LT, false); }
+void rp__lower_le(rp__lower *lw) { lower_compare(lw, RP__LE, false); }
+void rp__lower_gt(rp__lower *lw) { lower_compare(lw, RP__LT, true); }
+void rp__lower_ge(rp__lower *lw) { lower_compare(lw, RP__LE, true); }
+
+static void lower_compare_scalar(rp__lower *lw, rp__prim op, bool swapped) {
+    rp_dtype type = rp__lw_promoted(lw, 1, 0);
+    rp__val a = rp__lw_in_as(lw, 0, type), b = number(lw, type);
+    rp__lw_out(lw, 0, swapped ? rp__lw_2(lw, op, b, a) : rp__lw_2(lw, op, a, b));
+}
+
+void rp__lower_eq_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__EQ, false); }
+void rp__lower_lt_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__LT, false); }
+void rp__lower_gt_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__LT, true); }

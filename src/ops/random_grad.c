@@ -1,0 +1,9 @@
+/* Derivatives of random.c. */
+#include "ops/grad.h"
+
+rp_status rp__vjp_native_dropout(const rp__vjp *g) {
+    double p = rp__attr_float(g->call, 0);
+    if (!g->grad_out[0]) return RP_OK;
+    g->grad_in[0] = rp_mul_scalar(rp_mul(g->grad_out[0], g->call->out[1]), rp_f64(p < 1.0 ? 1.0 / (1.0 - p) : 0.0));
+    return RP_OK;
+}

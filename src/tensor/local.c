@@ -1,0 +1,190 @@
+/* Per-thread free lists of handles and storages, and their life from a thread's first tensor to its end. */
+#include "tensor/local.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+
+enum { SLAB = 64, SHARE_ABOVE = 4096, ID_CHUNK = 1 << 16 };
+
+RP__TLS_FAST rp__tensor_local *rp__local_tls;
+
+static struct {
+    rp__mutex lock;
+    rp__tensor_local *threads;
+    rp__slot_queue tensors, storages; /* left by threads that ended or free more than they make */
+    uint64_t created, destroyed;      /* of threads that ended */
+    void **slabs;                     /* every slab, so that none looks leaked */
+    size_t n_slabs, slabs_capacity;
+} shared = {.lock = RP__MUTEX_INIT};
+static _Atomic uint64_t ids = 1;
+static pthread_key_t key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool key_made, keep_forever;
+
+/* A free slot's link: in a tensor the `traced` field, in a storage the first word. */
+static void **tensor_link(void *t) { return (void **)(void *)&((rp_tensor *)t)->traced; }
+static void **storage_link(void *s) { return (void **)(void *)&((rp__storage *)s)->data; }
+
+static void queue_push(rp__slot_queue *q, void *slot, void **(*link)(void *)) {
+    *link(slot) = NULL;
+    if (q->tail)
+        *link(q->tail) = slot;
+    else
+        q->head = slot;
+    q->tail = slot;
+    q->n++;
+}
+
+static void *queue_pop(rp__slot_queue *q, void **(*link)(void *)) {
+    void *slot = q->head;
+    q->head = *link(slot);
+    if (!q->head) q->tail = NULL;
+    q->n--;
+    return slot;
+}
+
+static void queue_move(rp__slot_queue *to, rp__slot_queue *from, size_t n, void **(*link)(void *)) {
+    while (n-- && from->n) queue_push(to, queue_pop(from, link), link);
+}
+
+static void local_free(void *argument) {
+    rp__tensor_local *l = argument;
+    rp__local_tls = l; /* releasing what is left needs it */
+    rp__scopes_drop(l);
+    rp__local_tls = NULL;
+    rp__lock(&shared.lock);
+    queue_move(&shared.tensors, &l->tensors, l->tensors.n, tensor_link);
+    queue_move(&shared.storages, &l->storages, l->storages.n, storage_link);
+    shared.created += atomic_load_explicit(&l->created, memory_order_relaxed);
+    shared.destroyed += atomic_load_explicit(&l->destroyed, memory_order_relaxed);
+    if (l->prev)
+        l->prev->next = l->next;
+    else
+        shared.threads = l->next;
+    if (l->next) l->next->prev = l->prev;
+    rp__unlock(&shared.lock);
+    rp__free(l->entries);
+    rp__free(l->scopes);
+    rp__free(l);
+}
+
+static void start(void) {
+    key_made = pthread_key_create(&key, local_free) == 0;
+    const char *check = getenv("REPRISE_CHECK");
+    keep_forever = check && strcmp(check, "1") == 0;
+}
+
+rp__tensor_local *rp__local_make(void) {
+    static _Atomic uint64_t threads;
+    pthread_once(&once, start);
+    rp__tensor_local *l = key_made ? rp__calloc(1, sizeof *l) : NULL;
+    if (!l || pthread_setspecific(key, l)) {
+        rp__free(l);
+        RP__OOM("a thread's tensor lists");
+        return NULL;
+    }
+    l->next_scope = (atomic_fetch_add(&threads, 1) + 1) << 40; /* scope ids of threads differ */
+    rp__lock(&shared.lock);
+    l->next = shared.threads;
+    if (l->next) l->next->prev = l;
+    shared.threads = l;
+    rp__unlock(&shared.lock);
+    rp__local_tls = l;
+    return l;
+}
+
+uint64_t rp__unique_id(void) {
+    rp__tensor_local *l = rp__local_tls;
+    if (!l) return atomic_fetch_add_explicit(&ids, 1, memory_order_relaxed);
+    if (l->next_id == l->id_end) {
+        l->next_id = atomic_fetch_add_explicit(&ids, ID_CHUNK, memory_order_relaxed);
+        l->id_end = l->next_id + ID_CHUNK;
+    }
+    return l->next_id++;
+}
+
+/* More slots: from what other threads left, else from a new slab. */
+static bool refill(rp__slot_queue *q, rp__slot_queue *common, size_t bytes, size_t keep, void **(*link)(void *)) {
+    rp__lock(&shared.lock);
+    bool enough = common->n > keep;
+    if (enough) queue_move(q, common, SLAB, link);
+    bool room = RP__GROW(&shared.slabs, &shared.slabs_capacity, shared.n_slabs + 1);
+    char *slab = !enough && room ? rp__alloc_aligned(64, SLAB * bytes) : NULL;
+    if (slab) shared.slabs[shared.n_slabs++] = slab;
+    rp__unlock(&shared.lock);
+    if (!slab) return enough;
+    memset(slab, 0, SLAB * bytes);
+    /* New slots go first: they are in nobody's quarantine. */
+    rp__slot_queue fresh = {0};
+    for (size_t i = 0; i < SLAB; i++) queue_push(&fresh, slab + i * bytes, link);
+    queue_move(&fresh, q, q->n, link);
+    *q = fresh;
+    return true;
+}
+
+#define ROUNDED(type) ((sizeof(type) + 63) / 64 * 64)
+
+rp_tensor *rp__tensor_slot_take(rp__tensor_local *l) {
+    /* A slot is used again when RP__QUARANTINE others were released after it. */
+    if (RP__UNLIKELY(l->tensors.n <= RP__QUARANTINE) &&
+        (l->tensors.n == 0 || ((rp_tensor *)l->tensors.head)->magic == RP__TENSOR_DEAD) &&
+        !refill(&l->tensors, &shared.tensors, ROUNDED(rp_tensor), RP__QUARANTINE, tensor_link)) {
+        RP__OOM("tensor handles");
+        return NULL;
+    }
+    if (rp__alloc_denied()) {
+        RP__OOM("a tensor handle");
+        return NULL;
+    }
+    return queue_pop(&l->tensors, tensor_link);
+}
+
+void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t) {
+    if (keep_forever) return;
+    queue_push(&l->tensors, t, tensor_link);
+    if (RP__UNLIKELY(l->tensors.n > SHARE_ABOVE)) {
+        rp__lock(&shared.lock);
+        queue_move(&shared.tensors, &l->tensors, SHARE_ABOVE / 2, tensor_link);
+        rp__unlock(&shared.lock);
+    }
+}
+
+rp__storage *rp__storage_slot_take(rp__tensor_local *l) {
+    if (RP__UNLIKELY(l->storages.n == 0) &&
+        !refill(&l->storages, &shared.storages, ROUNDED(rp__storage), 0, storage_link)) {
+        RP__OOM("storage records");
+        return NULL;
+    }
+    if (rp__alloc_denied()) {
+        RP__OOM("a storage record");
+        return NULL;
+    }
+    return queue_pop(&l->storages, storage_link);
+}
+
+void rp__storage_slot_give(rp__tensor_local *l, rp__storage *s) {
+    queue_push(&l->storages, s, storage_link);
+    if (RP__UNLIKELY(l->storages.n > SHARE_ABOVE)) {
+        rp__lock(&shared.lock);
+        queue_move(&shared.storages, &l->storages, SHARE_ABOVE / 2, storage_link);
+        rp__unlock(&shared.lock);
+    }
+}
+
+void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors) {
+    rp__tensor_local *mine = rp__local_tls;
+    *root_scope_tensors = 0;
+    if (mine) {
+        size_t end = mine->n_scopes ? mine->scopes[0].first : mine->n_entries;
+        for (size_t i = 0; i < end; i++) *root_scope_tensors += mine->entries[i] != NULL;
+    }
+    rp__lock(&shared.lock);
+    uint64_t live = shared.created - shared.destroyed;
+    for (rp__tensor_local *l = shared.threads; l; l = l->next)
+        live += atomic_load_explicit(&l->created, memory_order_relaxed) -
+                atomic_load_explicit(&l->destroyed, memory_order_relaxed);
+    rp__unlock(&shared.lock);
+    *live_tensors = live;
+}

@@ -1,0 +1,132 @@
+/* Scopes: a stack of marks over one list of handles a thread. An entry is one reference; ending a scope drops the entries past
+   its mark, except those that move out. */
+#include "tensor/local.h"
+
+#include "core/alloc.h"
+
+/* Squeezes out holes when they are many, so that the list does not grow with them. */
+static void compact(rp__tensor_local *l) {
+    size_t to = 0, scope = 0;
+    for (size_t i = 0; i < l->n_entries; i++) {
+        while (scope < l->n_scopes && l->scopes[scope].first == i) l->scopes[scope++].first = to;
+        if (l->entries[i]) l->entries[to++] = l->entries[i];
+    }
+    for (; scope < l->n_scopes; scope++) l->scopes[scope].first = to;
+    l->n_entries = to;
+    l->holes = 0;
+}
+
+bool rp__scope_push(rp__tensor_local *l, rp_tensor *t) {
+    if (RP__UNLIKELY(l->n_entries == l->entries_capacity)) {
+        if (l->holes > l->n_entries / 4) compact(l);
+        if (!RP__GROW(&l->entries, &l->entries_capacity, l->n_entries + 1)) {
+            RP__OOM("the tensors of a scope");
+            return false;
+        }
+    }
+    l->entries[l->n_entries++] = t;
+    return true;
+}
+
+static size_t scope_first(const rp__tensor_local *l) { return l->n_scopes ? l->scopes[l->n_scopes - 1].first : 0; }
+
+rp_tensor *rp__tensor_enter_scope(rp_tensor *t) {
+    if (rp__tensor_is_error(t)) return t;
+    rp__tensor_local *l = rp__local();
+    if (!l || !rp__scope_push(l, t)) return rp__tensor_error();
+    atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->scoped, 1, memory_order_relaxed);
+    return t;
+}
+
+rp_tensor *rp__tensor_unscope(rp_tensor *t) {
+    rp__tensor_local *l = rp__local_tls;
+    if (!l || rp__tensor_is_error(t)) return t;
+    for (size_t i = l->n_entries; i-- > 0;) {
+        if (l->entries[i] != t) continue;
+        atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
+        l->entries[i] = NULL;
+        l->holes++;
+        while (l->n_entries > scope_first(l) && !l->entries[l->n_entries - 1]) {
+            l->n_entries--;
+            l->holes--;
+        }
+        break;
+    }
+    return t;
+}
+
+rp_scope rp_scope_begin(void) {
+    rp__tensor_local *l = rp__local();
+    if (!l) return (rp_scope){0};
+    if (rp__alloc_denied() || !RP__GROW(&l->scopes, &l->scopes_capacity, l->n_scopes + 1)) {
+        RP__OOM("a scope");
+        return (rp_scope){0};
+    }
+    rp__scope_record *s = &l->scopes[l->n_scopes++];
+    s->id = l->next_scope++;
+    s->first = l->n_entries;
+    return (rp_scope){s->id};
+}
+
+static bool is_kept(const rp_tensor *t, rp_tensor *const *keep, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (keep[i] == t) return true;
+    }
+    return false;
+}
+
+rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
+    rp__tensor_local *l = rp__local_tls;
+    size_t k = l ? l->n_scopes : 0;
+    while (k > 0 && l->scopes[k - 1].id != scope.id) k--;
+    if (k == 0) return rp__fail(RP_ERROR_STATE, "scope_end: the scope is not open in this thread");
+    if (n && !keep)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: keep is NULL, but %zu tensors are to be kept", n);
+    size_t first = l->scopes[k - 1].first, end = l->n_entries, kept = first;
+    l->n_scopes = k - 1;
+    /* Kept entries close up first: releasing may run deleters and hooks, which may open scopes of their own. */
+    if (n) {
+        for (size_t i = first; i < end; i++) {
+            rp_tensor *t = l->entries[i];
+            if (!t || !is_kept(t, keep, n) || is_kept(t, (rp_tensor *const *)l->entries + first, kept - first))
+                continue;
+            l->entries[i] = l->entries[kept];
+            l->entries[kept++] = t;
+        }
+    }
+    while (l->n_entries > kept) {
+        rp_tensor *t = l->entries[--l->n_entries];
+        if (t)
+            rp__scope_release(t);
+        else
+            l->holes--;
+    }
+    return RP_OK;
+}
+
+bool rp__scope_holds(rp_scope scope, const rp_tensor *t) {
+    rp__tensor_local *l = rp__local_tls;
+    size_t k = l ? l->n_scopes : 0;
+    while (k > 0 && l->scopes[k - 1].id != scope.id)
+        k--;
+    for (size_t i = k ? l->scopes[k - 1].first : SIZE_MAX; k && i < l->n_entries; i++) {
+        if (l->entries[i] == t)
+            return true;
+    }
+    return false;
+}
+
+rp_scope rp__scope_begin(void) { return rp_scope_begin(); }
+
+void rp__scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
+    if (scope.id) rp_scope_end(scope, keep, n);
+}
+
+void rp__scopes_drop(rp__tensor_local *l) {
+    l->n_scopes = 0;
+    while (l->n_entries) {
+        rp_tensor *t = l->entries[--l->n_entries];
+        if (t) rp__scope_release(t);
+    }
+}

@@ -1,0 +1,525 @@
+/* The numbers contract: the same DAG gives the same bits from the interpreter on every instruction set, aligned or not, in any
+   slicing, with one thread or two, over every layout, and from emitted C. NaNs compare equal to NaNs.
+   The order of reductions and the values of the primitives are checked against plain loops written here.
+   ctest: labels=numbers,threads timeout=300 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel/cpu/jit.h"
+#include "support/loops.h"
+
+static test_device device;
+
+/* ---- logical arrays and their layouts -------------------------------------------------------------------------------- */
+
+enum { MAX_ACCESSES = 16, MAX_DIMS = 4 };
+typedef enum layout { CONTIGUOUS, MISALIGNED, PERMUTED, GAPS, LAYOUTS } layout;
+
+typedef struct problem {
+    rp__dag *dag;
+    unsigned n_outer, n_inner;
+    int64_t extent[MAX_DIMS];
+    int64_t rows, row_len;
+    void *in[MAX_ACCESSES]; /* logical values of each read access: rows x row_len, or rows */
+    rp_scalar scalars[8];
+} problem;
+
+typedef struct placed {
+    rp__space_access access[MAX_ACCESSES];
+    char *memory[MAX_ACCESSES];
+} placed;
+
+static int64_t logical_count(const problem *p, unsigned a) {
+    return p->dag->accesses[a].row ? p->rows : p->rows * p->row_len;
+}
+/* Strides of access a under a layout; returns the number of elements that memory needs. */
+static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
+    unsigned dims = p->n_outer + p->n_inner, order[MAX_DIMS];
+    for (unsigned d = 0; d < dims; d++) order[d] = l == PERMUTED ? (d + p->n_outer) % dims : d;
+    int64_t next = l == GAPS ? 3 : 1;
+    for (unsigned k = dims; k-- > 0;) {
+        unsigned d = order[k];
+        if (p->dag->accesses[a].row && d >= p->n_outer) {
+            stride[d] = 0;
+            continue;
+        }
+        stride[d] = next;
+        next *= p->extent[d];
+        if (l == GAPS && k == dims - 1) next += 5;
+    }
+    return next;
+}
+static int64_t element_offset(const problem *p, const int64_t *stride, bool row, int64_t i) {
+    int64_t offset = 0;
+    for (unsigned d = row ? p->n_outer : p->n_outer + p->n_inner; d-- > 0;) {
+        offset += i % p->extent[d] * stride[d];
+        i /= p->extent[d];
+    }
+    return offset;
+}
+static void place(const problem *p, layout l, placed *out) {
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) {
+        const rp__access *acc = &p->dag->accesses[a];
+        rp__space_access *x = &out->access[a];
+        memset(x, 0, sizeof *x);
+        size_t size = acc->kind == RP__ACCESS_IOTA ? 8 : rp__dtypes[acc->dtype].bytes;
+        if (acc->kind == RP__ACCESS_IOTA) { /* the row-major number of the element */
+            lay(p, a, CONTIGUOUS, x->stride);
+            x->iota_base = 5;
+            out->memory[a] = NULL;
+            continue;
+        }
+        int64_t n = lay(p, a, l, x->stride);
+        out->memory[a] = aligned_alloc(64, ((size_t)n * size + 191) / 64 * 64);
+        x->base = out->memory[a] + (l == MISALIGNED ? size : 0);
+        for (int64_t i = 0; p->in[a] && i < logical_count(p, a); i++) {
+            memcpy((char *)x->base + element_offset(p, x->stride, acc->row, i) * (int64_t)size,
+                   (char *)p->in[a] + i * (int64_t)size, size);
+        }
+    }
+}
+static void unplace(const problem *p, placed *x) {
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) free(x->memory[a]);
+}
+/* NaNs become one NaN. */
+static void canonical(rp_dtype dtype, void *data, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        float *f = data;
+        double *g = data;
+        uint16_t *h = data;
+        if (dtype == RP_F32 && f[i] != f[i]) memcpy(&f[i], &(uint32_t){0x7fc00000}, 4);
+        if (dtype == RP_F64 && g[i] != g[i]) memcpy(&g[i], &(uint64_t){0x7ff8000000000000}, 8);
+        if (dtype == RP_F16 && (h[i] & 0x7fff) > 0x7c00) h[i] = 0x7e00;
+        if (dtype == RP_BF16 && (h[i] & 0x7fff) > 0x7f80) h[i] = 0x7fc0;
+    }
+}
+/* Runs p in a layout; the written accesses' logical values go to out[]. */
+static void run_in(const problem *p, layout l, test_rng *split, void **out) {
+    placed x;
+    place(p, l, &x);
+    rp__space s = {.n_outer = (uint8_t)p->n_outer,
+                   .n_inner = (uint8_t)p->n_inner,
+                   .n_accesses = p->dag->n_accesses,
+                   .n_scalars = p->dag->n_scalars,
+                   .scalars = p->scalars,
+                   .op = "test",
+                   .site = "here"};
+    rp__random_draw draws[2] = {{NULL, 1234567, 3}, {NULL, 99, (uint64_t)1 << 33}};
+    s.draw = draws;
+    s.n_draws = 2;
+    memcpy(s.extent, p->extent, sizeof p->extent);
+    rp__space_access collapsed[MAX_ACCESSES];
+    memcpy(collapsed, x.access, sizeof collapsed);
+    s.accesses = collapsed;
+    rp__space_collapse(&s, collapsed);
+    test_run(&device, p->dag, &s, split);
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) {
+        const rp__access *acc = &p->dag->accesses[a];
+        if (acc->kind != RP__ACCESS_WRITE) continue;
+        size_t size = rp__dtypes[acc->dtype].bytes;
+        for (int64_t i = 0; i < logical_count(p, a); i++) {
+            memcpy((char *)out[a] + i * (int64_t)size,
+                   (char *)x.access[a].base + element_offset(p, x.access[a].stride, acc->row, i) * (int64_t)size, size);
+        }
+        canonical((rp_dtype)acc->dtype, out[a], logical_count(p, a));
+    }
+    unplace(p, &x);
+}
+static void alloc_outputs(const problem *p, void **out) {
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) {
+        const rp__access *acc = &p->dag->accesses[a];
+        size_t size = rp__dtypes[acc->dtype].bytes * (size_t)logical_count(p, a);
+        out[a] = acc->kind == RP__ACCESS_WRITE ? calloc(1, size + 1) : NULL;
+    }
+}
+static void fill_inputs(problem *p, test_rng *r) {
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) {
+        const rp__access *acc = &p->dag->accesses[a];
+        if (acc->kind != RP__ACCESS_READ) continue;
+        size_t size = rp__dtypes[acc->dtype].bytes;
+        int64_t n = logical_count(p, a);
+        p->in[a] = malloc((size_t)n * size + 1);
+        for (int64_t i = 0; i < n; i++) {
+            static const double special[] = {0, -0.0, 1, -1, INFINITY, -INFINITY, NAN, 1e30, -1e-30, 0.5, 65519, 1e-42};
+            uint64_t k = test_next(r);
+            double v =
+                k % 64 < 12 && k >> 40 & 1 ? special[k % 64] : ((double)(int64_t)k * 0x1p-63) * (k & 64 ? 4 : 200);
+            rp_scalar s =
+                rp__dtype_is_float((rp_dtype)acc->dtype)
+                    ? test_f(v)
+                    : test_i(acc->dtype == RP_BOOL ? (int64_t)(k & 1)
+                                                   : (int64_t)(k >> 20) % 200 - (acc->dtype == RP_U8 ? 0 : 100));
+            if (acc->dtype == RP_U8) s = test_i((int64_t)(k >> 20 & 255));
+            rp__scalar_store(s, (rp_dtype)acc->dtype, (char *)p->in[a] + i * (int64_t)size);
+        }
+    }
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------------------------------ */
+
+static void same_outputs(const problem *p, void **want, void **got, const char *what) {
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) {
+        if (!want[a]) continue;
+        size_t size = rp__dtypes[p->dag->accesses[a].dtype].bytes;
+        for (int64_t i = 0; i < logical_count(p, a); i++) {
+            if (!memcmp((char *)want[a] + i * (int64_t)size, (char *)got[a] + i * (int64_t)size, size)) continue;
+            rp__text t = {0};
+            rp__dag_text(p->dag, &t);
+            uint64_t w = 0, g = 0;
+            memcpy(&w, (char *)want[a] + i * (int64_t)size, size);
+            memcpy(&g, (char *)got[a] + i * (int64_t)size, size);
+            fail_msg("%s: access %u element %lld of %lld x %lld: %llx, not %llx\n%s", what, a, (long long)i,
+                     (long long)p->rows, (long long)p->row_len, (unsigned long long)g, (unsigned long long)w, t.data);
+        }
+    }
+}
+static void sweep(problem *p) {
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps"};
+    void *want[MAX_ACCESSES], *got[MAX_ACCESSES];
+    alloc_outputs(p, want);
+    alloc_outputs(p, got);
+    rp__tiles_set(rp__tiles_named("baseline"));
+    (void)!rp_set_num_threads(1);
+    run_in(p, CONTIGUOUS, NULL, want);
+    for (int i = 0; i < 3; i++) {
+        const rp__tiles *tiles = rp__tiles_named(isas[i]);
+        if (!tiles) continue;
+        rp__tiles_set(tiles);
+        for (int l = 0; l < LAYOUTS; l++) {
+            for (int mode = 0; mode < 3; mode++) {
+                test_rng split = {(uint64_t)(l + 1)};
+                (void)!rp_set_num_threads(mode == 1 ? 2 : 1);
+                run_in(p, (layout)l, mode == 2 ? &split : NULL, got);
+                char what[96];
+                snprintf(what, sizeof what, "interpreter, %s, %s, %s", isas[i], layouts[l],
+                         mode == 0   ? "1 thread"
+                         : mode == 1 ? "2 threads"
+                                     : "pieces");
+                same_outputs(p, want, got, what);
+            }
+        }
+    }
+    rp__tiles_set(NULL);
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) {
+        free(want[a]);
+        free(got[a]);
+    }
+}
+static void problem_free(problem *p) {
+    for (unsigned a = 0; a < p->dag->n_accesses; a++) free(p->in[a]);
+    rp__dag_release(p->dag);
+}
+static problem problem_of(rp__dag *dag, unsigned n_outer, unsigned n_inner, const int64_t *extent) {
+    problem p;
+    memset(&p, 0, sizeof p);
+    if (!dag) fail_msg("%s", rp_error_message());
+    p.dag = dag;
+    p.n_outer = n_outer;
+    p.n_inner = n_inner;
+    p.rows = p.row_len = 1;
+    for (unsigned d = 0; d < n_outer + n_inner; d++) {
+        p.extent[d] = extent[d];
+        *(d < n_outer ? &p.rows : &p.row_len) *= extent[d];
+    }
+    for (int i = 0; i < 8; i++) p.scalars[i] = test_f(1.25 + i);
+    return p;
+}
+
+static const struct shape {
+    unsigned n_outer, n_inner;
+    int64_t extent[MAX_DIMS];
+} shapes[] = {
+    {1, 1, {1, 1}},      {1, 1, {3, 16}},    {1, 1, {5, 1000}},    {2, 1, {3, 5, 31}},
+    {1, 2, {70, 3, 11}}, {1, 1, {600, 40}},  {2, 2, {2, 9, 4, 5}}, {1, 1, {2, 8193}},
+    {1, 1, {33, 64}},    {1, 1, {1, 40000}}, {0, 1, {33000}},      {1, 1, {20, 9000}},
+};
+
+/* ---- named kernels --------------------------------------------------------------------------------------------------- */
+
+static rp__dag *softmax(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false);
+    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x)));
+    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e)), false);
+    return rp__dag_finish(b);
+}
+static rp__dag *layer_norm(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false), n = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32);
+    rp__val mean = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, x), n), d = op2(b, RP__SUB, x, mean);
+    rp__val var = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d)), n);
+    rp__val r = op1(b, RP__RSQRT, op2(b, RP__ADD, var, rp__dag_const(b, RP_F32, test_f(1e-5))));
+    rp__val y = op2(b, RP__MUL, op2(b, RP__MUL, d, r), load_new(b, RP_F32, false));
+    store_new(b, dtype, y, false);
+    store_new(b, RP_F32, mean, true);
+    store_new(b, dtype, r, true);
+    return rp__dag_finish(b);
+}
+static void named_kernels(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F16, RP_BF16};
+    test_rng r = {1};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int t = 0; t < 3; t++) {
+            problem p = problem_of(softmax(dtypes[t]), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
+            fill_inputs(&p, &r);
+            sweep(&p);
+            problem_free(&p);
+            p = problem_of(layer_norm(dtypes[t]), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
+            fill_inputs(&p, &r);
+            sweep(&p);
+            problem_free(&p);
+        }
+    }
+}
+
+/* Every reduction of every type, and what depends on it in a later phase. */
+static void reductions(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_BF16};
+    test_rng r = {2};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtypes[t], false);
+            for (int k = RP__REDUCE_SUM; k <= RP__REDUCE_ALL; k++) {
+                rp__val v = rp__dag_reduce(b, (rp__reduce_kind)k, x);
+                store_new(b, rp__dag_dtype(b, v), v, true);
+                if (k == RP__REDUCE_MAX)
+                    store_new(b, RP_BOOL, op2(b, RP__EQ, x, rp__dag_cast(b, v, rp__dag_dtype(b, x))), false);
+            }
+            problem p = problem_of(rp__dag_finish(b), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
+            fill_inputs(&p, &r);
+            sweep(&p);
+            problem_free(&p);
+        }
+    }
+}
+
+/* ---- random kernels -------------------------------------------------------------------------------------------------- */
+
+static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool, int n) {
+    static const rp__prim floats1[] = {RP__NEG,     RP__ABS,   RP__SIGN,  RP__SQRT,  RP__RSQRT, RP__RECIP, RP__EXP,
+                                       RP__EXPM1,   RP__LOG,   RP__LOG1P, RP__SIN,   RP__COS,   RP__TANH,  RP__ERF,
+                                       RP__SIGMOID, RP__FLOOR, RP__CEIL,  RP__TRUNC, RP__RINT,  RP__ISNAN};
+    static const rp__prim floats2[] = {RP__ADD, RP__SUB, RP__MUL, RP__DIV,   RP__FLOORDIV, RP__REMAINDER,
+                                       RP__POW, RP__MAX, RP__MIN, RP__ATAN2, RP__EQ,       RP__NE,
+                                       RP__LT,  RP__LE,  RP__ADD, RP__MUL};
+    static const rp__prim ints2[] = {RP__ADD, RP__SUB, RP__MUL, RP__MAX, RP__MIN,      RP__AND,
+                                     RP__OR,  RP__XOR, RP__EQ,  RP__LT,  RP__FLOORDIV, RP__REMAINDER};
+    static const rp__prim ints1[] = {RP__NEG, RP__ABS, RP__SIGN, RP__NOT};
+    static const rp__prim bools[] = {RP__AND, RP__OR, RP__XOR, RP__EQ, RP__NE, RP__LE};
+    static const rp_dtype types[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_F16, RP_BF16};
+    rp__val a = pool[test_below(r, (uint64_t)n)];
+    rp_dtype d = rp__dag_dtype(b, a);
+    rp__val x = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], d);
+    switch (test_below(r, 12)) {
+    case 0: return rp__dag_cast(b, a, types[test_below(r, 8)]);
+    case 1: {
+        rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], RP_BOOL);
+        return rp__dag_op(b, RP__WHERE, c, a, x);
+    }
+    case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a);
+    case 3: return rp__dag_const(b, d, test_f((double)test_below(r, 9) - 3.5));
+    case 4:
+        if (d == RP_F32) return rp__dag_op_imm(b, RP__ROUND, RP_F32, a, test_below(r, 2) ? RP_F16 : RP_BF16);
+        return rp__dag_cast(b, a, RP_F32);
+    default: break;
+    }
+    if (rp__dtype_is_float(d)) {
+        return test_below(r, 2) ? op1(b, floats1[test_below(r, sizeof floats1 / sizeof *floats1)], a)
+                                : op2(b, floats2[test_below(r, sizeof floats2 / sizeof *floats2)], a, x);
+    }
+    if (d == RP_BOOL) return test_below(r, 5) ? op2(b, bools[test_below(r, 6)], a, x) : op1(b, RP__NOT, a);
+    return test_below(r, 3) ? op2(b, ints2[test_below(r, 12)], a, x) : op1(b, ints1[test_below(r, 4)], a);
+}
+static rp__dag *random_dag(test_rng *r) {
+    static const rp_dtype types[] = {RP_F32, RP_F32, RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+    rp__dag_builder *b = rp__dag_new();
+    rp__val pool[64];
+    int n = 0;
+    int loads = 1 + (int)test_below(r, 4);
+    for (int i = 0; i < loads; i++) pool[n++] = load_new(b, types[test_below(r, 10)], i && !test_below(r, 4));
+    if (!test_below(r, 3)) {
+        rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        pool[n++] = i;
+        pool[n++] = rp__dag_op_imm(b, RP__PHILOX, RP_I64, i, 0);
+        pool[n++] = rp__dag_op_imm(b, RP__PHILOX64, RP_I64, i, 1);
+        pool[n++] =
+            rp__dag_op_imm(b, RP__PHILOX_NORMAL, test_below(r, 2) ? RP_F32 : RP_F64, i, (int64_t)test_below(r, 2));
+    }
+    if (test_below(r, 2)) pool[n++] = rp__dag_scalar_value(b, rp__dag_scalar(b), types[test_below(r, 4)]);
+    int values = 3 + (int)test_below(r, 24);
+    for (int i = 0; i < values && n < 60; i++) {
+        pool[n] = random_value(b, r, pool, n);
+        n++;
+    }
+    int stores = 1 + (int)test_below(r, 3);
+    for (int i = 0; i < stores; i++) {
+        rp__val v = pool[n - 1 - i];
+        static const rp_dtype halves[] = {RP_F32, RP_F16, RP_BF16};
+        rp_dtype d = rp__dag_dtype(b, v);
+        store_new(b, d == RP_F32 ? halves[test_below(r, 3)] : d, v, false);
+    }
+    return rp__dag_finish(b);
+}
+static void random_kernels(void **state) {
+    (void)state;
+    test_rng r = {3};
+    for (int i = 0; i < 150; i++) {
+        const struct shape *s = &shapes[test_below(&r, 9)];
+        problem p = problem_of(random_dag(&r), s->n_outer, s->n_inner, s->extent);
+        fill_inputs(&p, &r);
+        sweep(&p);
+        problem_free(&p);
+    }
+}
+
+/* ---- plain loops ----------------------------------------------------------------------------------------------------- */
+
+/* The order of a reduction as loop.h states it, one element after the other. */
+static float sum_in_order(const float *x, int64_t n) {
+    int64_t chunks = (n + RP__CHUNK - 1) / RP__CHUNK;
+    float *partial = malloc(sizeof *partial * (size_t)(chunks + 1));
+    for (int64_t c = 0; c < chunks; c++) {
+        float lane[RP__LANES] = {0};
+        for (int64_t i = c * RP__CHUNK; i < n && i < (c + 1) * RP__CHUNK; i++) lane[i % RP__LANES] += x[i];
+        for (int s = RP__LANES / 2; s > 0; s /= 2)
+            for (int j = 0; j < s; j++) lane[j] += lane[j + s];
+        partial[c] = lane[0];
+    }
+    while (chunks > 1) { /* neighbours level by level, an odd last one passes up */
+        for (int64_t k = 0; k < chunks / 2; k++) partial[k] = partial[2 * k] + partial[2 * k + 1];
+        if (chunks % 2) partial[chunks / 2] = partial[chunks - 1];
+        chunks = (chunks + 1) / 2;
+    }
+    float v = n ? partial[0] : 0;
+    free(partial);
+    return v;
+}
+static void order_is_as_stated(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {0, 1, 5, 31, 32, 33, 1000, 8191, 8192, 8193, 60001, 300000};
+    test_rng r = {4};
+    rp__dag_builder *b = rp__dag_new();
+    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, load_new(b, RP_F32, false)), true);
+    rp__dag *dag = rp__dag_finish(b);
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        int64_t n = lengths[k];
+        float *x = malloc(sizeof *x * (size_t)(n * 2 + 1)), got[2], want[2];
+        for (int64_t i = 0; i < 2 * n; i++) x[i] = (float)((double)(int64_t)test_next(&r) * 0x1p-60);
+        want[0] = sum_in_order(x, n);
+        want[1] = sum_in_order(x + n, n);
+        for (int threads = 1; threads <= 2; threads++) {
+            (void)!rp_set_num_threads(threads);
+            rp__space_access a[2] = {{.base = x, .stride = {n, 1}}, {.base = got, .stride = {1, 0}}};
+            rp__space s = {.n_outer = 1, .n_inner = 1, .extent = {2, n}, .n_accesses = 2, .accesses = a};
+            memset(got, 0xff, sizeof got);
+            test_run(&device, dag, &s, NULL);
+            assert_memory_equal(got, want, sizeof got);
+        }
+        free(x);
+    }
+    rp__dag_release(dag);
+}
+
+static double ulp_distance(float got, double want) {
+    if (isnan(want)) return isnan(got) ? 0 : 1e9;
+    if ((double)got == want) return 0;
+    if (isinf(want) || isinf(got)) return (double)(float)want == (double)got ? 0 : 1e9;
+    int e;
+    frexp(want, &e);
+    double ulp = ldexp(1, e - 24 < -149 ? -149 : e - 24);
+    return fabs((double)got - want) / ulp;
+}
+static double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double ref_recip(double x) { return 1 / x; }
+static double ref_rsqrt(double x) { return 1 / sqrt(x); }
+static double ref_neg(double x) { return -x; }
+static double ref_sign(double x) { return (x > 0) - (x < 0); }
+static void values_are_right(void **state) {
+    (void)state;
+    static const struct {
+        rp__prim op;
+        double (*f)(double);
+        double ulp;
+    } table[] = {
+        {RP__EXP, exp, 2},           {RP__EXPM1, expm1, 2},   {RP__LOG, log, 2},
+        {RP__LOG1P, log1p, 2},       {RP__SIN, sin, 2},       {RP__COS, cos, 2},
+        {RP__TANH, tanh, 2},         {RP__ERF, erf, 2},       {RP__SIGMOID, ref_sigmoid, 3},
+        {RP__SQRT, sqrt, 0.5},       {RP__FLOOR, floor, 0},   {RP__CEIL, ceil, 0},
+        {RP__TRUNC, trunc, 0},       {RP__RINT, rint, 0},     {RP__ABS, fabs, 0},
+        {RP__NEG, ref_neg, 0},       {RP__SIGN, ref_sign, 0}, {RP__RECIP, ref_recip, 0.5},
+        {RP__RSQRT, ref_rsqrt, 1.5},
+    };
+    enum { N = 1000 };
+    float x[N], y[N];
+    for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
+        rp__dag_builder *b = rp__dag_new();
+        store_new(b, RP_F32, op1(b, table[k].op, load_new(b, RP_F32, false)), false);
+        rp__dag *dag = rp__dag_finish(b);
+        test_rng r = {5};
+        for (int i = 0; i < N; i++) x[i] = (float)((double)(int64_t)test_next(&r) * 0x1p-63 * (i % 2 ? 30 : 1));
+        rp__space_access a[2] = {{.base = x, .stride = {1}}, {.base = y, .stride = {1}}};
+        rp__space s = {.n_outer = 1, .extent = {N}, .n_accesses = 2, .accesses = a};
+        test_run(&device, dag, &s, NULL);
+        for (int i = 0; i < N; i++) {
+            double u = ulp_distance(y[i], table[k].f((double)x[i]));
+            if (u > table[k].ulp + 1e-6)
+                fail_msg("operation %d of %a: %a, %g ulp off", table[k].op, (double)x[i], (double)y[i], u);
+        }
+        rp__dag_release(dag);
+    }
+}
+/* PyTorch's corner cases of integers, casts and NaN. */
+static void corner_cases(void **state) {
+    (void)state;
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, RP_F32, false), y = load_new(b, RP_F32, false);
+    store_new(b, RP_F32, op2(b, RP__MAX, x, y), false);
+    store_new(b, RP_I32, rp__dag_cast(b, x, RP_I32), false);
+    store_new(b, RP_I64, rp__dag_cast(b, x, RP_I64), false);
+    store_new(b, RP_U8, rp__dag_cast(b, x, RP_U8), false);
+    store_new(b, RP_F32, op2(b, RP__FLOORDIV, x, y), false);
+    store_new(b, RP_F32, op2(b, RP__REMAINDER, x, y), false);
+    rp__dag *dag = rp__dag_finish(b);
+    float in[] = {NAN, 1, 3e9f, -3e9f, 300.7f, -1.5f, -7}, in2[] = {1, NAN, 2, 2, -7, 0, 2};
+    float max[7], fd[7], rem[7];
+    int32_t i32[7];
+    int64_t i64[7];
+    uint8_t u8[7];
+    void *at[] = {in, in2, max, i32, i64, u8, fd, rem};
+    rp__space_access a[8] = {{.base = NULL}};
+    for (int i = 0; i < 8; i++) a[i] = (rp__space_access){.base = at[i], .stride = {1}};
+    rp__space s = {.n_outer = 1, .extent = {7}, .n_accesses = 8, .accesses = a};
+    test_run(&device, dag, &s, NULL);
+    assert_true(isnan(max[0]) && isnan(max[1]) && max[2] == 3e9f);
+    assert_int_equal(i32[0], 0);
+    assert_int_equal(i32[2], INT32_MAX);
+    assert_int_equal(i32[3], INT32_MIN);
+    assert_int_equal(i32[5], -1);
+    assert_int_equal(i64[2], 3000000000);
+    assert_int_equal(u8[4], 300 % 256);
+    assert_int_equal(u8[5], 255);
+    assert_true(fd[4] == -43 && rem[4] == 300.7f - 43 * 7 && fd[6] == -4 && rem[6] == 1 && isinf(fd[5]));
+    rp__dag_release(dag);
+}
+
+int main(void) {
+    test_device_init(&device);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases),  cmocka_unit_test(order_is_as_stated),
+        cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
