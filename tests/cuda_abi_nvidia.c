@@ -21,10 +21,12 @@
 /* 13.0 declares these two under the plain name, for what the suffixed symbols are; the older form of the first is not declared. */
 #define cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo
 #define cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies
-typedef CUresult capture_info_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, size_t *);
+typedef CUresult capture_info_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
+                                 size_t *);
 #define cuStreamGetCaptureInfo_v2 (*(capture_info_v2 *)0)
 
-#define SAME(symbol, ret, args) _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), ret(*) args), "prototype of " #symbol);
+#define SAME(symbol, ret, args)                                                                                        \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), ret(*) args), "prototype of " #symbol);
 #define RP__CUDA_FN(need, name, symbol, ret, args) SAME(symbol, ret, args)
 #include "device/cuda/libcuda.def"
 #define RP__NVRTC_FN(need, name, symbol, ret, args) SAME(symbol, ret, args)

@@ -23,13 +23,12 @@
 #define ABI_VALUE(name, value) _Static_assert((long long)(name) == (value), "value of " #name);
 #include "cuda_abi.def"
 
-
 /* Compiles cuda_abi_nvidia.c with the system's compiler against the toolkit's headers: the two sets of declarations share names and cannot meet in
  * one file, and the build itself must need no CUDA header. */
 static void test_nvidia_headers(void **state) {
     (void)state;
     const char *home = getenv("CUDA_HOME");
-    char include[1024], header[1200], source[1024], command[4096];
+    char include[1024], header[1200], source[1024], command[8192];
     snprintf(include, sizeof include, "%s/include", home && *home ? home : "/usr/local/cuda");
     snprintf(header, sizeof header, "%s/cublasLt.h", include);
     if (access(header, R_OK) != 0) {
@@ -42,7 +41,8 @@ static void test_nvidia_headers(void **state) {
         slash = *p == '/' ? p : slash;
     }
     *slash = '\0';
-    snprintf(command, sizeof command, "cc -std=c11 -fsyntax-only -I'%s' -I'%s/../src' -I'%s' '%s/cuda_abi_nvidia.c'", include, source, source, source);
+    snprintf(command, sizeof command, "cc -std=c11 -fsyntax-only -I'%s' -I'%s/../src' -I'%s' '%s/cuda_abi_nvidia.c'",
+             include, source, source, source);
     if (system("cc --version >/dev/null 2>&1") != 0) {
         print_message("skipped: no C compiler\n");
         skip();
@@ -51,6 +51,6 @@ static void test_nvidia_headers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_nvidia_headers) };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nvidia_headers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,17 +6,17 @@
 #define CUDASIM_H
 
 typedef struct cudasim_counters {
-    unsigned long long calls;        /* driver calls that failure injection counts */
-    unsigned long long launches;     /* grids that ran */
+    unsigned long long calls;    /* driver calls that failure injection counts */
+    unsigned long long launches; /* grids that ran */
     unsigned long long graph_launches;
-    unsigned long long early;        /* grids begun before a programmatic predecessor was complete */
-    unsigned long long suspended;    /* of these: stopped at rp_grid_wait */
-    unsigned long long faults;       /* kernels that faulted */
-    unsigned long long patches;      /* cuGraphExec*SetParams calls */
-    unsigned int live_allocations;   /* cuMemAlloc */
-    unsigned int live_pinned;        /* cuMemHostAlloc */
-    unsigned int live_physical;      /* cuMemCreate */
-    unsigned int live_reservations;  /* cuMemAddressReserve */
+    unsigned long long early;       /* grids begun before a programmatic predecessor was complete */
+    unsigned long long suspended;   /* of these: stopped at rp_grid_wait */
+    unsigned long long faults;      /* kernels that faulted */
+    unsigned long long patches;     /* cuGraphExec*SetParams calls */
+    unsigned int live_allocations;  /* cuMemAlloc */
+    unsigned int live_pinned;       /* cuMemHostAlloc */
+    unsigned int live_physical;     /* cuMemCreate */
+    unsigned int live_reservations; /* cuMemAddressReserve */
     unsigned int live_streams, live_events, live_libraries, live_graphs, live_execs;
     unsigned int live_contexts;      /* primary contexts retained */
     unsigned long long device_bytes; /* in use on all devices */

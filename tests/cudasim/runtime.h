@@ -49,7 +49,7 @@ struct cudasim_kernel {
     void (*run)(const unsigned char *arguments);
     const struct cudasim_param *params;
     unsigned int n_params;
-    unsigned int max_threads; /* of __launch_bounds__, 0 without */
+    unsigned int max_threads;           /* of __launch_bounds__, 0 without */
     unsigned char *shared, *shared_end; /* the static shared variables */
 };
 
