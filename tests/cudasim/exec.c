@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define STACK_BYTES ((size_t)128 << 10)
@@ -60,7 +61,6 @@ static void *stack_prepare(unsigned char *top, void (*entry)(void)) {
     return sp;
 }
 #else
-#include <ucontext.h>
 #define CONTEXT_ROOM ((sizeof(ucontext_t) + 63) / 64 * 64)
 /* The portable form: `sp` points at a ucontext kept at the low end of the stack. */
 static void cudasim_switch(void **save, void *load) {
@@ -204,18 +204,38 @@ static void fault(CUresult code, const char *text) {
 }
 
 static struct sigaction old_segv, old_bus;
+static CUresult landing_code;
+static char landing_text[256];
+
+/* Where a thread that faulted goes on: outside of the signal handler, at the top of its own stack. */
+static void landing(void) { fault(landing_code, landing_text); }
 
 static void on_signal(int number, siginfo_t *info, void *context) {
     if (in_fiber && pthread_equal(pthread_self(), fiber_thread)) {
-        char near[128], text[256];
         const unsigned char *at = info->si_addr;
-        const unsigned char *top = current->stack->top;
+        unsigned char *top = current->stack->top;
         if (at < top && at >= top - STACK_BYTES - 65536) {
-            fault(CUDA_ERROR_HARDWARE_STACK_ERROR, "the thread's stack is too small for its local variables");
+            landing_code = CUDA_ERROR_HARDWARE_STACK_ERROR;
+            snprintf(landing_text, sizeof landing_text, "the thread's stack is too small for its local variables");
+        } else {
+            char near[128];
+            sim_memory_describe(at, near, sizeof near);
+            landing_code = CUDA_ERROR_ILLEGAL_ADDRESS;
+            snprintf(landing_text, sizeof landing_text, "access to address %p: %s", info->si_addr, near);
         }
-        sim_memory_describe(at, near, sizeof near);
-        snprintf(text, sizeof text, "access to address %p: %s", info->si_addr, near);
-        fault(CUDA_ERROR_ILLEGAL_ADDRESS, text);
+#if defined(__x86_64__)
+        ucontext_t *u = context;
+        u->uc_mcontext.gregs[REG_RSP] = (greg_t)(uintptr_t)(top - 264); /* as behind a call: 8 below a multiple of 16 */
+        u->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)landing;
+        return;
+#elif defined(__aarch64__)
+        ucontext_t *u = context;
+        u->uc_mcontext.sp = (uintptr_t)(top - 256);
+        u->uc_mcontext.pc = (uintptr_t)landing;
+        return;
+#else
+        landing();
+#endif
     }
     const struct sigaction *old = number == SIGSEGV ? &old_segv : &old_bus;
     if (old->sa_flags & SA_SIGINFO) {
