@@ -1,5 +1,5 @@
-/* Holds NVIDIA's headers to tests/cuda_abi.def and every line of our symbol tables to NVIDIA's prototype. Not part of the build:
- * test_cuda_abi.c compiles it, for its static assertions only, where a CUDA toolkit is installed. */
+/* Holds NVIDIA's headers to tests/cuda_abi.def and every line of our symbol tables to NVIDIA's prototype. Not part of
+ * the build: test_cuda_abi.c compiles it, for its static assertions only, where a CUDA toolkit is installed. */
 #include <stddef.h>
 
 #include <cublasLt.h>
@@ -18,7 +18,8 @@
 #define ABI_VALUE(name, value) _Static_assert((long long)(name) == (value), "value of " #name);
 #include "cuda_abi.def"
 
-/* 13.0 declares these two under the plain name, for what the suffixed symbols are; the older form of the first is not declared. */
+/* 13.0 declares these two under the plain name, for what the suffixed symbols are; the older form of the first is not
+ * declared. */
 #define cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo
 #define cuStreamUpdateCaptureDependencies_v2 cuStreamUpdateCaptureDependencies
 typedef CUresult capture_info_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,

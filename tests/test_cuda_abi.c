@@ -1,6 +1,6 @@
-/* The binary interface that our CUDA declarations describe. The static assertions are the test: this file holds our headers to
- * tests/cuda_abi.def, and test_cuda_abi_nvidia.h, compiled by the second half of this file's checks where a toolkit is installed,
- * holds NVIDIA's headers to the same list and every line of the symbol tables to NVIDIA's prototype. */
+/* The binary interface that our CUDA declarations describe. The static assertions hold our headers to cuda_abi.def whenever
+ * this file is compiled; its one test compiles cuda_abi_nvidia.c where a CUDA toolkit is installed, which holds NVIDIA's
+ * headers to the same list and every line of the symbol tables to NVIDIA's prototype. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,8 +23,8 @@
 #define ABI_VALUE(name, value) _Static_assert((long long)(name) == (value), "value of " #name);
 #include "cuda_abi.def"
 
-/* Compiles cuda_abi_nvidia.c with the system's compiler against the toolkit's headers: the two sets of declarations share names and cannot meet in
- * one file, and the build itself must need no CUDA header. */
+/* Compiles cuda_abi_nvidia.c with the system's compiler against the toolkit's headers: the two sets of declarations
+ * share names and cannot meet in one file, and the build itself must need no CUDA header. */
 static void test_nvidia_headers(void **state) {
     (void)state;
     const char *home = getenv("CUDA_HOME");

@@ -1,7 +1,7 @@
-/* The CUDA symbol tables, the prelude and the emulated driver, NVRTC and cuBLASLt, through the tables that the library uses. By
- * default the libraries of REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need
- * the emulator (poison, failure on demand, deliberately wrong kernels) are skipped with a line each: so the rest shows
- * that the emulator answers as a GPU does. */
+/* The CUDA symbol tables, the prelude and the emulated driver, NVRTC and cuBLASLt, through the tables that the library
+ * uses. By default the libraries of REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones
+ * are, and the tests that need the emulator (poison, failure on demand, deliberately wrong kernels) are skipped with a
+ * line each: so the rest shows that the emulator answers as a GPU does. */
 /* ctest: labels=cuda timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -665,7 +665,8 @@ static int clz32(uint32_t v) {
     return n;
 }
 
-/* Nearest even by exact arithmetic in double: the neighbours of x among values with `bits` of mantissa and least exponent `low`. */
+/* Nearest even by exact arithmetic in double: the neighbours of x among values with `bits` of mantissa and least
+ * exponent `low`. */
 static uint32_t round_to(float x, int mantissa, int exponent_bits) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -1340,7 +1341,8 @@ static void add_scale(CUgraphNode *node, CUgraph graph, const char *name, args *
     OK(cu->cuGraphAddNode(node, graph, dep, dep && programmatic ? &edge : NULL, dep ? 1 : 0, &n));
 }
 
-/* A chain of kernels by programmatic edges; with `name` in the middle. Returns how many of SEEDS runs gave the right result. */
+/* A chain of kernels by programmatic edges; with `name` in the middle. Returns how many of SEEDS runs gave the right
+ * result. */
 static int run_chain(const char *name) {
     enum { N = 256, LENGTH = 5 };
     CUdeviceptr buffer[LENGTH + 1];
@@ -1949,7 +1951,8 @@ static void test_prelude_names(void **state) {
     }
 }
 
-/* NVIDIA's NVRTC, where it is installed, compiles the prelude and the kernels of this file for the first and the newest target. */
+/* NVIDIA's NVRTC, where it is installed, compiles the prelude and the kernels of this file for the first and the newest
+ * target. */
 static void test_real_nvrtc(void **state) {
     (void)state;
     static names list;

@@ -1,5 +1,5 @@
-/* Stream capture: which streams and events belong to which capture, and every rule that makes a capture fail. The error of each
- * rule is the one that the real driver returns. */
+/* Stream capture: which streams and events belong to which capture, and every rule that makes a capture fail. The error
+ * of each rule is the one that the real driver returns. */
 #include "sim.h"
 
 #include <pthread.h>

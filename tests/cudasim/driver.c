@@ -1,4 +1,5 @@
-/* The rest of the emulated driver: entering and leaving calls, failure on demand, live handles, devices, contexts, copies, errors. */
+/* The rest of the emulated driver: entering and leaving calls, failure on demand, live handles, devices, contexts,
+ * copies, errors. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -697,7 +698,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint6
     SIM_BEGIN();
     (void)flags;
     void *found = NULL;
-    /* The newest form of a name, as a request for 13.0 gives; the older ones of the list carry their suffix in `name`. */
+    /* The newest form of a name, as a request for 13.0 gives; the older ones of the list carry their suffix in `name`.
+     * */
 #define RP__CUDA_FN(need, name, exact, ret, args)                                                                      \
     if (!found && symbol && strcmp(symbol, #name) == 0) {                                                              \
         ret(*p) args = exact;                                                                                          \
@@ -715,8 +717,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint6
     return sim_end(found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND);
 }
 
-/* Not part of the library's table: NVIDIA's NVRTC asks any loaded driver for its private tables, and goes without them when there
- * are none. (It asks by dlsym and does not expect the function to be absent.) */
+/* Not part of the library's table: NVIDIA's NVRTC asks any loaded driver for its private tables, and goes without them
+ * when there are none. (It asks by dlsym and does not expect the function to be absent.) */
 SIM_EXPORT CUresult cuGetExportTable(const void **export_table, const void *id);
 SIM_EXPORT CUresult cuGetExportTable(const void **export_table, const void *id) {
     (void)id;

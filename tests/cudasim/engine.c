@@ -1,7 +1,8 @@
-/* The queue of the emulated device. Everything that a stream or a graph launch does is an op with full and programmatic predecessors.
- * Ops run when somebody waits (stream, event, context), one at a time, each drawn from all that may legally run then; so what no edge
- * orders runs in an order that changes with the seed. A kernel behind a programmatic edge begins before its producer runs and is
- * suspended at rp_grid_wait until every programmatic producer is complete. */
+/* The queue of the emulated device. Everything that a stream or a graph launch does is an op with full and programmatic
+ * predecessors. Ops run when somebody waits (stream, event, context), one at a time, each drawn from all that may
+ * legally run then; so what no edge orders runs in an order that changes with the seed. A kernel behind a programmatic
+ * edge begins before its producer runs and is suspended at rp_grid_wait until every programmatic producer is complete.
+ * */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

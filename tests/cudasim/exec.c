@@ -1,9 +1,10 @@
-/* Grids on the CPU. A device thread is a fiber: it runs until it waits (barrier, warp function, rp_grid_wait) or ends, and the next one is
- * drawn from the seed. A stack that finishes its thread takes the next unstarted thread of the block, so kernels that never wait pay no
- * switch. Blocks start in a drawn order and run to their end, except that blocks which stop at rp_grid_wait or spin on another
- * block's write stay resident while others run. Static shared variables are one copy a kernel: they are saved and restored when
- * two blocks of a kernel alternate. A fault (bad address, barrier that cannot complete, diverged warp) ends the grid, prints a
- * reason, and sets sim_sticky. Everything runs on the thread that holds the driver's lock. */
+/* Grids on the CPU. A device thread is a fiber: it runs until it waits (barrier, warp function, rp_grid_wait) or ends,
+ * and the next one is drawn from the seed. A stack that finishes its thread takes the next unstarted thread of the
+ * block, so kernels that never wait pay no switch. Blocks start in a drawn order and run to their end, except that
+ * blocks which stop at rp_grid_wait or spin on another block's write stay resident while others run. Static shared
+ * variables are one copy a kernel: they are saved and restored when two blocks of a kernel alternate. A fault (bad
+ * address, barrier that cannot complete, diverged warp) ends the grid, prints a reason, and sets sim_sticky. Everything
+ * runs on the thread that holds the driver's lock. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -247,7 +248,8 @@ static void on_signal(int number, siginfo_t *info, void *context) {
     }
 }
 
-/* Signals of fibers need a stack of their own: a fiber may have overflowed. One a thread, made when it first runs a grid. */
+/* Signals of fibers need a stack of their own: a fiber may have overflowed. One a thread, made when it first runs a
+ * grid. */
 #define SIGNAL_STACK_BYTES ((size_t)64 << 10)
 static pthread_key_t signal_stack;
 
@@ -399,8 +401,8 @@ static void suspend(int state) {
     runtime.self = &t->pub;
 }
 
-/* The value read next may be another thread's: let others have their turn. It is no progress, so a block of which only such threads
- * are left gives up its turn, and a grid of such blocks is a deadlock. */
+/* The value read next may be another thread's: let others have their turn. It is no progress, so a block of which only
+ * such threads are left gives up its turn, and a grid of such blocks is a deadlock. */
 static void rt_spin(void) {
     block *b = current_block;
     bool progress = b->progress;
@@ -626,7 +628,8 @@ static void block_free(block *b) {
     free(b);
 }
 
-/* Gives the block one turn: until it is done, all its threads wait for the grid's predecessors, or only spinning threads are left. */
+/* Gives the block one turn: until it is done, all its threads wait for the grid's predecessors, or only spinning
+ * threads are left. */
 static void block_run(block *b) {
     current_block = b;
     shared_claim(b);
@@ -736,7 +739,8 @@ static bool grid_fault(sim_grid *g) {
     return true;
 }
 
-/* A block that only spins may wait for one that has not begun. A few run side by side at once; more only when all are stuck. */
+/* A block that only spins may wait for one that has not begun. A few run side by side at once; more only when all are
+ * stuck. */
 static bool begin_beside(const sim_grid *g, unsigned long long spins) {
     return spins > 0 && (g->n_resident < 8 || spins > 4ull * g->n_resident);
 }

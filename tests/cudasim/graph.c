@@ -1,6 +1,6 @@
-/* Explicit graphs, executables, updates and launches. A graph owns its nodes; a child or a body graph is owned by its node. Instantiation
- * makes a deep copy in topological order whose nodes remember their origin; a launch turns the copy into ops (engine.c), so
- * changes to the executable concern later launches only. */
+/* Explicit graphs, executables, updates and launches. A graph owns its nodes; a child or a body graph is owned by its
+ * node. Instantiation makes a deep copy in topological order whose nodes remember their origin; a launch turns the copy
+ * into ops (engine.c), so changes to the executable concern later launches only. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -607,7 +607,8 @@ static void node_copy(CUgraphNode to, CUgraphNode from) {
     }
 }
 
-/* The nodes in an order in which every edge goes forward; NULL: there is a cycle. Nodes without an order keep that of their making. */
+/* The nodes in an order in which every edge goes forward; NULL: there is a cycle. Nodes without an order keep that of
+ * their making. */
 static CUgraphNode *sorted(CUgraph g) {
     CUgraphNode *order = sim_alloc(g->n_nodes + 1, sizeof *order);
     bool *placed = sim_alloc(g->n_nodes + 1, sizeof *placed);

@@ -1,8 +1,9 @@
-/* Device memory of the emulator. All of it lies in one reserved range of addresses: every allocation has its own pages with an
- * unreadable page on both sides and ends as near to the upper one as a 256-byte start allows; the bytes between are a red zone that
- * sim_memory_check looks at. Fresh memory is poison (0xff: NaN in every float type, -1 in every integer). Freed pages stay
- * unreadable, and addresses are used again only when the range has been through once. Virtual memory management maps memory files
- * into the same range. Nothing here locks: callers hold the driver's lock. */
+/* Device memory of the emulator. All of it lies in one reserved range of addresses: every allocation has its own pages
+ * with an unreadable page on both sides and ends as near to the upper one as a 256-byte start allows; the bytes between
+ * are a red zone that sim_memory_check looks at. Fresh memory is poison (0xff: NaN in every float type, -1 in every
+ * integer). Freed pages stay unreadable, and addresses are used again only when the range has been through once.
+ * Virtual memory management maps memory files into the same range. Nothing here locks: callers hold the driver's lock.
+ * */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -77,7 +78,8 @@ void sim_memory_start(void) {
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* `bytes` of untouched pages, with a guard page behind (and the one of the neighbour before). NULL: the range is full. */
+/* `bytes` of untouched pages, with a guard page behind (and the one of the neighbour before). NULL: the range is full.
+ * */
 static unsigned char *take(size_t bytes, size_t align) {
     uintptr_t at = round_up((uintptr_t)arena + arena_next + page, align);
     if (at + bytes + page <= (uintptr_t)arena + arena_size) {

@@ -1,5 +1,6 @@
-/* Libraries, kernels and launches of the emulated driver. An image is what the emulated NVRTC made: a header and a shared object, which is
- * loaded from a temporary file (each load is an instance of its own, with its own __device__ variables). */
+/* Libraries, kernels and launches of the emulated driver. An image is what the emulated NVRTC made: a header and a
+ * shared object, which is loaded from a temporary file (each load is an instance of its own, with its own __device__
+ * variables). */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

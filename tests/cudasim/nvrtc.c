@@ -1,8 +1,9 @@
-/* The emulated NVRTC: CUDA C of the common subset to a shared object, by the system's C compiler. The source is rewritten as little as
- * possible: the lines from rp-prelude begin to rp-prelude end become the emulator's prelude; extern "C" goes; __shared__ variables
- * get a section of their kernel; extern __shared__ arrays become pointers. A table of the kernels with a wrapper and the size of each
- * parameter is appended, so sizes come from the compiler. Compiled objects are kept in CUDASIM_CACHE (by default a folder of this
- * process, removed at exit) under the hash of source, options and compiler. */
+/* The emulated NVRTC: CUDA C of the common subset to a shared object, by the system's C compiler. The source is
+ * rewritten as little as possible: the lines from rp-prelude begin to rp-prelude end become the emulator's prelude;
+ * extern "C" goes; __shared__ variables get a section of their kernel; extern __shared__ arrays become pointers. A
+ * table of the kernels with a wrapper and the size of each parameter is appended, so sizes come from the compiler.
+ * Compiled objects are kept in CUDASIM_CACHE (by default a folder of this process, removed at exit) under the hash of
+ * source, options and compiler. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -159,7 +160,8 @@ static bool add_param(kernel *k, const char *p, size_t n) {
     return k->params[k->n_params++] != NULL;
 }
 
-/* At `__global__`: reads attributes, name and parameters. Returns the place of the body's or the declaration's start. */
+/* At `__global__`: reads attributes, name and parameters. Returns the place of the body's or the declaration's start.
+ * */
 static const char *read_kernel(rewriter *r, const char *p, kernel *k) {
     memset(k, 0, sizeof *k);
     const char *name = NULL;
@@ -504,7 +506,8 @@ static const char *compiler(void) {
     return cc && *cc ? cc : "cc";
 }
 
-/* Compiles `source` to `object`; the compiler's words go to *log. 0: done, 1: the source is wrong, -1: the compiler cannot run. */
+/* Compiles `source` to `object`; the compiler's words go to *log. 0: done, 1: the source is wrong, -1: the compiler
+ * cannot run. */
 static int compile(const char *source, const char *object, const char *log_path, char **log) {
     pid_t pid;
     posix_spawn_file_actions_t actions;
@@ -610,8 +613,8 @@ const char *nvrtcGetErrorString(nvrtcResult result) {
                                                   : "NVRTC_ERROR unknown";
 }
 
-/* The minor number is no NVIDIA release and changes with the emulator's prelude: whoever keeps compiled kernels by version keeps
- * these apart from real ones and drops them when the prelude changes. */
+/* The minor number is no NVIDIA release and changes with the emulator's prelude: whoever keeps compiled kernels by
+ * version keeps these apart from real ones and drops them when the prelude changes. */
 nvrtcResult nvrtcVersion(int *major, int *minor) {
     if (!major || !minor) {
         return NVRTC_ERROR_INVALID_INPUT;

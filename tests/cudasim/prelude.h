@@ -1,6 +1,7 @@
-/* The emulator's side of src/kernel/cuda/prelude.cuh: the same functions and types as plain C over runtime.h. nvrtc.c puts this text
- * in the place of the lines between rp-prelude begin and rp-prelude end and compiles the result with the system's C compiler. The list
- * of names and their meaning is in prelude.cuh. Names in cudasim_ and rp__ are not for kernels. */
+/* The emulator's side of src/kernel/cuda/prelude.cuh: the same functions and types as plain C over runtime.h. nvrtc.c
+ * puts this text in the place of the lines between rp-prelude begin and rp-prelude end and compiles the result with the
+ * system's C compiler. The list of names and their meaning is in prelude.cuh. Names in cudasim_ and rp__ are not for
+ * kernels. */
 typedef signed char rp_i8;
 typedef unsigned char rp_u8;
 typedef short rp_i16;
@@ -494,8 +495,8 @@ RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) 
 RP_FN void rp_cp_async_commit(void) { cudasim_rt->copy_async_commit(); }
 RP_FN void rp_cp_async_wait(int n) { cudasim_rt->copy_async_wait(n); }
 
-/* ---- Tensor cores: every lane gives its fragments, then computes its own four results. Fragment layouts are those of PTX: with
- * g = lane / 4 and t = lane % 4, a lane holds d[0..3] at (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). ---- */
+/* ---- Tensor cores: every lane gives its fragments, then computes its own four results. Fragment layouts are those of
+ * PTX: with g = lane / 4 and t = lane % 4, a lane holds d[0..3] at (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). ---- */
 
 struct rp__fragments {
     rp_u32 a[4], b[2];
@@ -540,7 +541,8 @@ RP_FN void rp__mma_tf32(float *d, const rp_u32 *a, const rp_u32 *b) {
 RP_FN void rp_mma_m16n8k8_tf32(float *d, const rp_u32 *a, const rp_u32 *b) { rp__mma_tf32(d, a, b); }
 RP__MMA16(rp_mma_m16n8k16_f16, RP__MMA_F16, rp_cvt_f16_to_f32)
 RP__MMA16(rp_mma_m16n8k16_bf16, RP__MMA_BF16, rp_cvt_bf16_to_f32)
-/* Matrix i of 8 rows of 8 halves has its rows at the addresses of lanes 8i..8i+7; lane l gets row l/4, elements 2(l%4) and the next. */
+/* Matrix i of 8 rows of 8 halves has its rows at the addresses of lanes 8i..8i+7; lane l gets row l/4, elements 2(l%4)
+ * and the next. */
 RP_FN void rp__ldmatrix(rp_u32 *r, const void *row, int n, int trans) {
     rp__aligned(row, 16);
     int lane = (int)cudasim_rt->self->lane;

@@ -1,6 +1,7 @@
-/* Private header of the emulated CUDA driver (libcuda.so.1 of the tests). One mutex guards everything; work is queued as a graph of
- * `op`s and runs only inside sim_run_*, on the thread that synchronises. Files: memory.c (device memory), exec.c (fibers, blocks, grids),
- * engine.c (ops, streams, events), capture.c, graph.c, module.c, driver.c (the rest of the API). */
+/* Private header of the emulated CUDA driver (libcuda.so.1 of the tests). One mutex guards everything; work is queued
+ * as a graph of `op`s and runs only inside sim_run_*, on the thread that synchronises. Files: memory.c (device memory),
+ * exec.c (fibers, blocks, grids), engine.c (ops, streams, events), capture.c, graph.c, module.c, driver.c (the rest of
+ * the API). */
 #ifndef CUDASIM_SIM_H
 #define CUDASIM_SIM_H
 
@@ -22,7 +23,8 @@
 
 /* ---- Entering the API ---- */
 
-/* Takes the lock; counts the call, fails it on demand, and returns a sticky error. On anything but CUDA_SUCCESS the lock is free. */
+/* Takes the lock; counts the call, fails it on demand, and returns a sticky error. On anything but CUDA_SUCCESS the
+ * lock is free. */
 CUresult sim_begin(const char *name);
 /* For calls that only free or only tell: never failed on demand, allowed after an error. */
 CUresult sim_begin_free(const char *name);
@@ -102,8 +104,9 @@ typedef struct sim_launch {
 typedef struct sim_grid sim_grid;
 sim_grid *sim_grid_new(const sim_launch *launch); /* copies the launch, arguments too */
 void sim_grid_free(sim_grid *grid);
-/* Runs blocks. With `wait` the grid's predecessors are not complete: threads stop at rp_grid_wait, and a few such blocks are enough.
- * Returns true when every block is done. On a fault sim_sticky is set and the grid counts as done. */
+/* Runs blocks. With `wait` the grid's predecessors are not complete: threads stop at rp_grid_wait, and a few such
+ * blocks are enough. Returns true when every block is done. On a fault sim_sticky is set and the grid counts as done.
+ * */
 bool sim_grid_run(sim_grid *grid, bool wait);
 unsigned int sim_fibers_suspended(void);
 void sim_exec_start(void);
@@ -201,7 +204,8 @@ typedef struct sim_capture {
     struct sim_capture *next;
 } sim_capture;
 
-/* A call that may be unsafe during capture (cuMemAlloc ...): CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and a dead capture when one forbids. */
+/* A call that may be unsafe during capture (cuMemAlloc ...): CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and a dead capture
+ * when one forbids. */
 CUresult sim_capture_unsafe(void);
 void sim_capture_invalidate(sim_capture *capture);
 /* Replaces what the next captured node of the stream will depend on. */
@@ -288,7 +292,8 @@ bool sim_conditional_step(sim_op *op);
 void sim_exec_begin(struct CUgraphExec_st *exec); /* condition values take their defaults */
 void sim_cond_set(unsigned long long handle, unsigned int value);
 CUresult sim_copy_from_params(const CUDA_MEMCPY3D *p, sim_copy *copy);
-/* A new node behind the capturing stream's tail, which it becomes. `programmatic`: by programmatic edges where both are kernels. */
+/* A new node behind the capturing stream's tail, which it becomes. `programmatic`: by programmatic edges where both are
+ * kernels. */
 CUresult sim_capture_add(CUstream stream, CUgraphNodeType type, bool programmatic, CUgraphNode *node);
 CUresult sim_function_check(CUfunction f); /* alive: its library is loaded */
 
