@@ -45,6 +45,9 @@ typedef struct run {
     uint8_t form[RP__DAG_MAX_ACCESSES], flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS, stacked */
     bool direct[RP__DAG_MAX_ACCESSES];
     reg regs[RP__DAG_MAX_NODES];
+    /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
+       reader may write that buffer while it still reads the block. */
+    _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
 } run;
 
 static inline unsigned log2_size(unsigned size) { return (unsigned)__builtin_ctz(size); }
@@ -210,8 +213,8 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
             } x = {.f = half == 1 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
             bits = x.u;
         }
-        splat(buffer, bits, i->size);
-        *d = (reg){buffer, 0};
+        splat(r->repeated[a], bits, i->size);
+        *d = (reg){r->repeated[a], 0};
         return;
     }
     const char *linear = NULL;
