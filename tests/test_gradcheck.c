@@ -150,7 +150,7 @@ static rp_tensor *f_cross_entropy_rows(rp_tensor **x) {
     return rp_add(rp_mul(loss, loss), lse, rp_i64(1));
 }
 
-CASE(f_view, rp_view(x[0], RP_DIMS(3, 2)))
+CASE(f_view, rp_view(rp_sin(x[0]), RP_DIMS(3, 2)))
 CASE(f_reshape, rp_reshape(rp_transpose(x[0], 0, 1), RP_DIMS(-1)))
 CASE(f_permute, rp_permute(x[0], RP_DIMS(2, 0, -2)))
 CASE(f_transpose, rp_transpose(x[0], 0, -1))
