@@ -164,8 +164,8 @@ RP_API void *rp_data(rp_tensor *t);
 RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 #define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
-/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once when no tensor uses it.
-   strides NULL: row-major. Writes that bypass Reprise are not seen by version counters. */
+/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at once
+   on failure. strides NULL: row-major. Writes that bypass Reprise are not seen by version counters. */
 RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
                                rp_device device, void (*deleter)(void *ctx), void *ctx);
 /* Copies the elements, row-major, to host memory of exactly `bytes` = numel * element size. Synchronises. */

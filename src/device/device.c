@@ -65,13 +65,11 @@ undo:
 }
 
 /* Absent while no file of src/device/cuda/ is part of the library. */
-#pragma weak rp__cuda_devices
 
 static void ask_for_cuda(void) { /* under the lock */
     if (registry.cuda_asked) return;
     registry.cuda_asked = true;
     registry.cuda_why = "this build has no CUDA devices";
-    if (!rp__cuda_devices) return;
     rp__error_state state;
     rp__error_save(&state);
     registry.cuda_why = NULL;

@@ -248,6 +248,16 @@ static void signals_prepare(void) {
         }
     }
     fiber_thread = pthread_self();
+    /* Only while a grid runs: between runs the handlers are the program's. */
+    struct sigaction a = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGSEGV, &a, &old_segv);
+    sigaction(SIGBUS, &a, &old_bus);
+}
+
+static void signals_restore(void) {
+    sigaction(SIGSEGV, &old_segv, NULL);
+    sigaction(SIGBUS, &old_bus, NULL);
 }
 
 /* ---- Shared memory ---- */
@@ -519,11 +529,7 @@ struct cudasim_runtime *sim_runtime(void) {
 }
 
 void sim_exec_start(void) {
-    struct sigaction a = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
-    sigemptyset(&a.sa_mask);
     pthread_key_create(&signal_stack, signal_stack_free);
-    sigaction(SIGSEGV, &a, &old_segv);
-    sigaction(SIGBUS, &a, &old_bus);
 }
 
 /* ---- Blocks ---- */
@@ -727,11 +733,7 @@ static void wake(block *b) {
     b->at_grid = 0;
 }
 
-bool sim_grid_run(sim_grid *g, bool wait) {
-    if (g->faulted) {
-        return true;
-    }
-    signals_prepare();
+static bool run_blocks(sim_grid *g, bool wait) {
     runtime.race = (int)sim_random(64);
     n_suspended -= g->n_resident * g->block_threads;
     g->wait = wait;
@@ -781,4 +783,14 @@ bool sim_grid_run(sim_grid *g, bool wait) {
     }
     n_suspended += g->n_resident * g->block_threads;
     return g->n_resident == 0 && g->begun == g->n_blocks;
+}
+
+bool sim_grid_run(sim_grid *g, bool wait) {
+    if (g->faulted) {
+        return true;
+    }
+    signals_prepare();
+    bool done = run_blocks(g, wait);
+    signals_restore();
+    return done;
 }

@@ -1,0 +1,200 @@
+/* DLPack 1.x, both ways. The structs below are the ABI of dlpack.h, in our own words; they never change within version 1.
+   Exports share memory and hold a reference. Imports wrap; memory that may only be read is copied, because our tensors can be
+   written. The producer's deleter runs exactly once, on every path. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "device/capture.h"
+#include "tensor/tensor.h"
+
+enum { DEVICE_CPU = 1, DEVICE_CUDA = 2, DEVICE_CUDA_HOST = 3, DEVICE_CUDA_MANAGED = 13 };
+enum { CODE_INT = 0, CODE_UINT = 1, CODE_FLOAT = 2, CODE_BFLOAT = 4, CODE_BOOL = 6 };
+#define FLAG_READ_ONLY UINT64_C(1)
+#define FLAG_IS_COPIED UINT64_C(2)
+
+struct dl_tensor {
+    void *data;
+    int32_t device_type, device_id;
+    int32_t ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides; /* strides in elements; NULL: row-major */
+    uint64_t byte_offset;
+};
+
+struct DLManagedTensorVersioned {
+    uint32_t major, minor;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensorVersioned *self); /* may be NULL */
+    uint64_t flags;
+    struct dl_tensor tensor;
+};
+
+_Static_assert(sizeof(struct dl_tensor) == 48, "DLTensor of dlpack.h on 64-bit machines");
+_Static_assert(sizeof(struct DLManagedTensorVersioned) == 80,
+               "DLManagedTensorVersioned of dlpack.h on 64-bit machines");
+
+static const struct {
+    uint8_t dtype, code, bits;
+} types[] = {
+    {RP_F32, CODE_FLOAT, 32}, {RP_F64, CODE_FLOAT, 64}, {RP_F16, CODE_FLOAT, 16}, {RP_BF16, CODE_BFLOAT, 16},
+    {RP_I32, CODE_INT, 32},   {RP_I64, CODE_INT, 64},   {RP_U8, CODE_UINT, 8},    {RP_BOOL, CODE_BOOL, 8},
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+/* ---- out */
+
+typedef struct exported {
+    struct DLManagedTensorVersioned managed;
+    rp_tensor *owner;
+    int64_t shape[RP_MAX_DIMS], strides[RP_MAX_DIMS];
+} exported;
+
+static void exported_free(struct DLManagedTensorVersioned *self) {
+    exported *e = self->manager_ctx;
+    rp_release(e->owner);
+    rp__free(e);
+}
+
+static struct DLManagedTensorVersioned *export_tensor(rp_tensor *t) {
+    if (rp__tensor_check(t, "the tensor") != RP_OK) return NULL;
+    if ((t->flags & RP__T_REQUIRES_GRAD) || (rp__grad_name_hook && rp__grad_name_hook(t))) {
+        rp__fail(RP_ERROR_STATE, "Can't export tensors that require gradient, use detach first");
+        return NULL;
+    }
+    rp__device *d = rp__device_get(t->device);
+    if (!d || rp__tensor_materialise(t) != RP_OK) return NULL;
+    rp_stream *s = rp__current_stream(d);
+    /* The consumer knows nothing of our queues. */
+    if (d->id.type == RP_DEVICE_CPU &&
+        (rp__capture_forbid(s, "exporting a tensor") != RP_OK || d->ops->stream_synchronize(d, s) != RP_OK))
+        return NULL;
+    exported *e = rp__calloc(1, sizeof *e);
+    if (!e) {
+        RP__OOM("an exported tensor");
+        return NULL;
+    }
+    e->owner = rp_retain(t);
+    e->managed = (struct DLManagedTensorVersioned){.major = 1, .minor = 0, .manager_ctx = e, .deleter = exported_free};
+    struct dl_tensor *out = &e->managed.tensor;
+    out->data = rp__tensor_data(t);
+    out->device_type = t->device.type == RP_DEVICE_CPU ? DEVICE_CPU : DEVICE_CUDA;
+    out->device_id = t->device.index;
+    out->ndim = t->ndim;
+    out->lanes = 1;
+    for (size_t i = 0; i < TYPES; i++) {
+        if (types[i].dtype == t->dtype) {
+            out->code = types[i].code;
+            out->bits = types[i].bits;
+        }
+    }
+    for (size_t i = 0; i < t->ndim; i++) {
+        e->shape[i] = rp__dim_value(t->size[i]);
+        e->strides[i] = rp__dim_value(t->stride[i]);
+    }
+    out->shape = e->shape;
+    out->strides = e->strides;
+    return &e->managed;
+}
+
+struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t) {
+    rp__site_frame outer = rp__site_push(NULL, "to_dlpack");
+    struct DLManagedTensorVersioned *managed = export_tensor(t);
+    rp__site_pop(outer);
+    return managed;
+}
+
+/* ---- in */
+
+static void call_deleter(void *ctx) {
+    struct DLManagedTensorVersioned *managed = ctx;
+    if (managed->deleter) managed->deleter(managed);
+}
+
+static rp_status read_type(const struct dl_tensor *in, rp_dtype *dtype) {
+    if (in->lanes != 1)
+        return rp__fail(RP_ERROR_DTYPE, "vector types are not supported: %u lanes", (unsigned)in->lanes);
+    for (size_t i = 0; i < TYPES; i++) {
+        if (types[i].code == in->code && types[i].bits == in->bits) {
+            *dtype = (rp_dtype)types[i].dtype;
+            return RP_OK;
+        }
+    }
+    return rp__fail(RP_ERROR_DTYPE, "the element type with code %u and %u bits is not supported", (unsigned)in->code,
+                    (unsigned)in->bits);
+}
+
+static rp_status read_device(const struct dl_tensor *in, rp_device *device) {
+    if (in->device_type == DEVICE_CPU || in->device_type == DEVICE_CUDA_HOST)
+        *device = rp_cpu();
+    else if (in->device_type == DEVICE_CUDA || in->device_type == DEVICE_CUDA_MANAGED)
+        *device = rp_cuda(in->device_id);
+    else
+        return rp__fail(RP_ERROR_DEVICE, "memory of device type %d is not supported", (int)in->device_type);
+    return rp__device_get(*device) ? RP_OK : rp_error_status();
+}
+
+/* What rp_from_blob does not look at. */
+static rp_status check_managed(const struct DLManagedTensorVersioned *m, rp_dtype *dtype, rp_device *device) {
+    const struct dl_tensor *in = &m->tensor;
+    if (m->major != 1)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "DLPack version %u.%u is not supported, only 1.x",
+                        (unsigned)m->major, (unsigned)m->minor);
+    RP_TRY(read_type(in, dtype));
+    RP_TRY(read_device(in, device));
+    if (in->ndim < 0 || in->ndim > RP_MAX_DIMS)
+        return rp__fail(RP_ERROR_SHAPE, "a tensor has 0 to %d dimensions, not %d", RP_MAX_DIMS, (int)in->ndim);
+    if (in->ndim && !in->shape) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the shape is NULL");
+    if (((uintptr_t)in->data + in->byte_offset) % rp__dtype_bytes(*dtype))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is not aligned to its element size of %zu bytes",
+                        rp__dtype_bytes(*dtype));
+    return RP_OK;
+}
+
+/* A tensor of our own with the bytes of `wrapped`, of the same layout. */
+static rp_tensor *copy_of(rp_tensor *wrapped) {
+    rp__device *d = rp__device_get(wrapped->device);
+    rp_stream *s = rp__current_stream(d);
+    size_t bytes = wrapped->storage->bytes;
+    rp__storage *own = rp__storage_new(d, s, bytes);
+    rp_tensor *t = rp__tensor_new((rp_dtype)wrapped->dtype, wrapped->size, wrapped->ndim, own);
+    if (rp__tensor_is_error(t)) return t;
+    memcpy(t->stride, wrapped->stride, sizeof t->stride);
+    if (bytes == 0) return t;
+    if (d->id.type == RP_DEVICE_CPU)
+        return d->ops->copy_in(d, s, own->data, wrapped->storage->data, bytes) == RP_OK ? t : rp__tensor_error();
+    char *host = rp__alloc(bytes);
+    if (!host) RP__OOM("a host copy of a tensor");
+    bool copied = host && d->ops->copy_out(d, s, host, wrapped->storage->data, bytes) == RP_OK &&
+                  d->ops->copy_in(d, s, own->data, host, bytes) == RP_OK;
+    rp__free(host);
+    return copied ? t : rp__tensor_error();
+}
+
+rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed) {
+    rp__site_frame outer = rp__site_push(NULL, "from_dlpack");
+    rp_tensor *t = rp__tensor_error();
+    rp_dtype dtype = RP_DTYPE_NONE;
+    rp_device device = rp_cpu();
+    if (!managed) {
+        rp__fail(RP_ERROR_INVALID_ARGUMENT, "the managed tensor is NULL");
+    } else if (check_managed(managed, &dtype, &device) != RP_OK) {
+        call_deleter(managed);
+    } else {
+        const struct dl_tensor *in = &managed->tensor;
+        uint64_t flags = managed->flags;
+        char *data = in->data ? (char *)in->data + in->byte_offset : NULL;
+        rp_scope scope = {0};
+        if (flags & FLAG_READ_ONLY) scope = rp__scope_begin();
+        t = rp_from_blob(data, in->shape, in->strides, (size_t)in->ndim, dtype, device, call_deleter, managed);
+        if ((flags & FLAG_IS_COPIED) && !rp__tensor_is_error(t))
+            t->storage->foreign = false; /* the producer made it for us: nobody else writes */
+        if (flags & FLAG_READ_ONLY) {
+            if (!rp__tensor_is_error(t)) t = copy_of(t);
+            rp__scope_end(scope, &t, 1); /* releases the wrapper, and with it the producer's memory */
+        }
+    }
+    rp__site_pop(outer);
+    return t;
+}
