@@ -386,17 +386,26 @@ static void store_tile(run *r, unsigned number, int64_t n) {
 
 /* ---- segments of instructions --------------------------------------------------------------------------------------- */
 
+/* A routine may write over an operand's tile, but not over a value of step 0 there, which it reads again for every vector:
+   that one moves aside. */
+static inline const char *beside(const reg *v, const char *d, char aside[64]) {
+    if (v->step || v->p != d) return v->p;
+    memcpy(aside, v->p, 64);
+    return aside;
+}
+
 static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) {
     rp__tile_call t;
+    _Alignas(64) char aside[3][64];
     t.d = d;
-    t.a = r->regs[i->a].p;
+    t.a = beside(&r->regs[i->a], d, aside[0]);
     t.as = r->regs[i->a].step;
     if (i->b != RP__NO_VAL) {
-        t.b = r->regs[i->b].p;
+        t.b = beside(&r->regs[i->b], d, aside[1]);
         t.bs = r->regs[i->b].step;
     }
     if (i->c != RP__NO_VAL) {
-        t.c = r->regs[i->c].p;
+        t.c = beside(&r->regs[i->c], d, aside[2]);
         t.cs = r->regs[i->c].step;
     }
     t.n = n;
