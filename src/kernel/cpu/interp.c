@@ -835,7 +835,8 @@ static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
         const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
-        r->b = clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
+        r->b = r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
         r->tile = round64(r->w * r->b);
         r->kept_cap = round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */
