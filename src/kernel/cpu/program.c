@@ -588,6 +588,14 @@ static bool compile(compiler *c) {
         if (p->min_size > 4) p->min_size = 4; /* emitted loops step by vectors of 32-bit lanes */
     }
     find_direct(c);
+    if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES || p->acc_bytes > RP__PROGRAM_ACC_BYTES ||
+        p->n_blocks > RP__PROGRAM_BLOCKS || p->n_row_regs > RP__PROGRAM_BLOCKS) {
+        rp__fail(RP_ERROR_INTERNAL,
+                 "loop kernel: too large for one kernel (%u bytes of live values an element, %u of row values, %u of "
+                 "accumulators, %u constants); it must be split",
+                 p->tile_bytes, p->row_bytes, p->acc_bytes, p->n_blocks);
+        return false;
+    }
     return true;
 }
 
