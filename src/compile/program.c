@@ -20,7 +20,7 @@ typedef struct buffer {
     uint32_t index;      /* argument, captured tensor, result slot */
     int64_t bytes;
     int64_t first_byte;  /* arguments: of element 0 as traced, relative to the storage */
-    rp__program_place place;
+    rp__executable_place place;
     char *address; /* outside and results: byte 0 as the records have it */
     patch *patches;
     uint32_t n_patches;
@@ -54,7 +54,7 @@ typedef struct result { /* a handle to be returned */
     const char *op, *site;
 } result;
 
-struct rp__program {
+struct rp__executable {
     rp__mutex lock;
     rp__device *device;
     rp__arena arena;
@@ -82,13 +82,13 @@ struct rp__program {
     uint32_t n_outs;
     uint8_t *touched; /* per record: words changed since the graph has seen them */
     uint32_t *touched_list, n_touched;
-    rp__program_random *random;
+    rp__executable_random *random;
     size_t n_random;
     rp__capture_random *states; /* device memory of seeds; ours */
     size_t n_states;
-    rp__program_kernel *kernels;
+    rp__executable_kernel *kernels;
     size_t n_kernels;
-    struct rp__program_unfused *unfused;
+    struct rp__executable_unfused *unfused;
     size_t n_unfused;
     int64_t arena_bytes, result_bytes, eager_peak;
     uint64_t runs, patches, copies, fresh;
@@ -103,7 +103,7 @@ static rp_generator *generator_of(const rp__ir_node *n) {
     return NULL;
 }
 
-rp_status rp__random_totals(const rp_ir *ir, rp__program_random **out, size_t *n) {
+rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n) {
     size_t capacity = 0;
     *out = NULL;
     *n = 0;
@@ -123,7 +123,7 @@ rp_status rp__random_totals(const rp_ir *ir, rp__program_random **out, size_t *n
                 (void)RP__OOM("random state of a program");
                 goto failed;
             }
-            (*out)[(*n)++] = (rp__program_random){.generator = g};
+            (*out)[(*n)++] = (rp__executable_random){.generator = g};
         }
         uint64_t end = (uint64_t)rp__dim_hint(node->random_offset) + (uint64_t)rp__dim_hint(node->random_count);
         if (end > (*out)[i].count) (*out)[i].count = end;
@@ -140,13 +140,13 @@ failed:
 
 typedef struct recorder {
     rp__launch_recorder hook; /* first */
-    rp__program *p;
+    rp__executable *p;
     uint32_t group;
 } recorder;
 
 static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
     recorder *r = (recorder *)self;
-    rp__program *p = r->p;
+    rp__executable *p = r->p;
     (void)s;
     if (!l->kernel) return RP_OK; /* an empty space */
     if (!RP__GROW(&p->records, &p->records_capacity, p->n_records + 1u) ||
@@ -176,13 +176,13 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
 }
 
 static rp_status draw(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out) {
-    rp__program *p = ctx;
+    rp__executable *p = ctx;
     RP_TRY(rp__random_reserve(g, p->build_stream, 0, out)); /* gives the state of the replay */
     out->inner = inner;
     return RP_OK;
 }
 
-static rp_status check_devices(rp__program *p) {
+static rp_status check_devices(rp__executable *p) {
     const rp_ir *ir = p->ir;
     p->device = NULL;
     for (size_t v = 0; v < ir->n_values; v++) {
@@ -203,7 +203,7 @@ static int64_t value_bytes(const rp_ir *ir, rp__ir_value v) {
 }
 
 /* A storage that stands for memory owned elsewhere while records are made. */
-static rp_status proxy(rp__program *p, buffer *b, char *address, int64_t bytes) {
+static rp_status proxy(rp__executable *p, buffer *b, char *address, int64_t bytes) {
     b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL);
     if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
     b->place.base = 0;
@@ -218,7 +218,7 @@ static char *byte_zero(const rp_tensor *t, const rp__ir_value_info *info) {
     return data ? data - info->offset * (int64_t)rp__dtype_bytes(info->meta.dtype) : NULL;
 }
 
-static rp_status place_outer(rp__program *p, rp__ir_value v, const rp_tensor *t, unsigned kind, uint32_t index) {
+static rp_status place_outer(rp__executable *p, rp__ir_value v, const rp_tensor *t, unsigned kind, uint32_t index) {
     const rp__ir_value_info *info = &p->ir->values[v];
     buffer *b = &p->buffers[info->storage];
     if (b->kind != BUFFER_NONE) return RP_OK; /* a second argument in the same storage reads through the first */
@@ -230,7 +230,7 @@ static rp_status place_outer(rp__program *p, rp__ir_value v, const rp_tensor *t,
     return proxy(p, b, byte_zero(t, info), b->bytes);
 }
 
-static rp_status place_const(rp__program *p, const rp__ir_node *n) {
+static rp_status place_const(rp__executable *p, const rp__ir_node *n) {
     buffer *b = &p->buffers[p->ir->values[n->out[0]].storage];
     b->kind = BUFFER_CONST;
     b->bytes = (int64_t)n->data_bytes;
@@ -241,8 +241,8 @@ static rp_status place_const(rp__program *p, const rp__ir_node *n) {
     return p->device->ops->copy_in(p->device, p->device->default_stream, b->place.storage->data, n->data, n->data_bytes);
 }
 
-static rp_status place_buffers(rp__program *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order,
-                               rp_tensor *const *in, const rp__program_options *options) {
+static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order,
+                               rp_tensor *const *in, const rp__executable_options *options) {
     const rp_ir *ir = p->ir;
     p->n_buffers = ir->n_storages;
     p->buffers = RP__NEW(&p->arena, buffer, ir->n_storages + 1u);
@@ -322,7 +322,7 @@ static rp_status place_buffers(rp__program *p, const rp__fusion *f, const uint32
     }
     for (size_t k = 0; k < n_plan; k++) {
         p->buffers[storage_of[k]].place =
-            (rp__program_place){.storage = p->memory, .base = plan[k].offset, .bytes = plan[k].bytes};
+            (rp__executable_place){.storage = p->memory, .base = plan[k].offset, .bytes = plan[k].bytes};
     }
     p->results = RP__NEW(&p->arena, result_memory, p->n_results + 1u);
     if (!p->results) {
@@ -349,9 +349,9 @@ done:
 }
 
 /* A handle of a value in the program's memory, for rules that take tensors. */
-static rp_tensor *handle_of(rp__program *p, rp__ir_value v) {
+static rp_tensor *handle_of(rp__executable *p, rp__ir_value v) {
     const rp__ir_value_info *info = &p->ir->values[v];
-    const rp__program_place *place = &p->buffers[info->storage].place;
+    const rp__executable_place *place = &p->buffers[info->storage].place;
     if (!place->storage) {
         (void)rp__fail(RP_ERROR_INTERNAL, "a value of the program has no memory");
         return rp__tensor_error();
@@ -363,7 +363,7 @@ static rp_tensor *handle_of(rp__program *p, rp__ir_value v) {
     return t;
 }
 
-static rp_status run_rule(rp__program *p, const rp__ir_node *n, rp_tensor **in, rp_tensor **out) {
+static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **in, rp_tensor **out) {
     rp__call call;
     for (uint32_t k = 0; k < n->n_in; k++) {
         in[k] = n->in[k] == RP__IR_NONE ? NULL : handle_of(p, n->in[k]);
@@ -401,7 +401,7 @@ static rp_status run_rule(rp__program *p, const rp__ir_node *n, rp_tensor **in, 
     return rp__fail(RP_ERROR_UNAVAILABLE, "%s cannot be part of a program", n->op->name);
 }
 
-static rp_status record_library(rp__program *p, const rp__ir_node *n) {
+static rp_status record_library(rp__executable *p, const rp__ir_node *n) {
     rp_tensor **handles = rp__calloc(n->n_in + n->n_out + 1u, sizeof *handles);
     if (!handles) return RP__OOM("operands of a library op");
     rp_scope scope = rp__scope_begin();
@@ -413,8 +413,8 @@ static rp_status record_library(rp__program *p, const rp__ir_node *n) {
     return status;
 }
 
-static rp_status record_groups(rp__program *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
-    rp__program_place *places = rp__calloc(p->n_buffers + 1u, sizeof *places);
+static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
+    rp__executable_place *places = rp__calloc(p->n_buffers + 1u, sizeof *places);
     if (!places) return RP__OOM("buffers of a program");
     for (uint32_t b = 0; b < p->n_buffers; b++) places[b] = p->buffers[b].place;
     recorder r = {.hook = {record}, .p = p};
@@ -462,7 +462,7 @@ typedef struct access {
     bool write;
 } access;
 
-static rp_status build_graph(rp__program *p) {
+static rp_status build_graph(rp__executable *p) {
     const rp__device_ops *ops = p->device->ops;
     access *log = NULL;
     size_t n_log = 0, log_capacity = 0;
@@ -518,7 +518,7 @@ static rp_status build_graph(rp__program *p) {
 }
 
 /* Which words of which records hold addresses of which buffer. */
-static rp_status collect_patches(rp__program *p) {
+static rp_status collect_patches(rp__executable *p) {
     for (uint32_t i = 0; i < p->n_records; i++) {
         for (uint32_t k = 0; k < p->records[i]->n_slots; k++) {
             int32_t b = p->records[i]->slots[k].buffer;
@@ -565,7 +565,7 @@ static rp_status collect_patches(rp__program *p) {
     return RP_OK;
 }
 
-static rp_status describe_results(rp__program *p) {
+static rp_status describe_results(rp__executable *p) {
     const rp_ir *ir = p->ir;
     p->n_outs = ir->body.n_results;
     p->outs = RP__NEW(&p->arena, result, p->n_outs + 1u);
@@ -627,15 +627,15 @@ static int64_t eager_peak(const rp_ir *ir) {
     return peak;
 }
 
-static rp_status describe(rp__program *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
-    p->kernels = RP__NEW(&p->arena, rp__program_kernel, n_order + 1u);
-    p->unfused = RP__NEW(&p->arena, struct rp__program_unfused, f->n_unfused + 1u);
+static rp_status describe(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
+    p->kernels = RP__NEW(&p->arena, rp__executable_kernel, n_order + 1u);
+    p->unfused = RP__NEW(&p->arena, struct rp__executable_unfused, f->n_unfused + 1u);
     if (!p->kernels || !p->unfused) return RP__OOM("facts of a program");
     for (uint32_t i = 0; i < n_order; i++) {
         const rp__fuse_group *g = &f->groups[order[i]];
         const rp__fuse_node *first = &f->nodes[g->members[0]];
         if (first->kind == RP__FUSE_NOTHING) continue;
-        rp__program_kernel *k = &p->kernels[p->n_kernels++];
+        rp__executable_kernel *k = &p->kernels[p->n_kernels++];
         rp__text t = {0};
         for (uint32_t m = 0; m < g->n_members; m++) {
             const rp__ir_node *n = &p->ir->nodes[f->nodes[g->members[m]].node];
@@ -661,24 +661,24 @@ static rp_status describe(rp__program *p, const rp__fusion *f, const uint32_t *o
         if (f->nodes[e->producer].group == f->nodes[e->consumer].group) continue;
         const rp__ir_node *a = &p->ir->nodes[f->nodes[e->producer].node], *b = &p->ir->nodes[f->nodes[e->consumer].node];
         p->unfused[p->n_unfused++] =
-            (struct rp__program_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
+            (struct rp__executable_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
                                          b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
     }
     p->eager_peak = eager_peak(p->ir);
     return RP_OK;
 }
 
-static rp_status take_random(rp__program *p, const rp__program_options *options) {
-    rp__program_random *own = NULL;
+static rp_status take_random(rp__executable *p, const rp__executable_options *options) {
+    rp__executable_random *own = NULL;
     size_t n = 0;
-    const rp__program_random *from = options->random;
+    const rp__executable_random *from = options->random;
     if (from) {
         n = options->n_random;
     } else {
         RP_TRY(rp__random_totals(p->ir, &own, &n));
         from = own;
     }
-    p->random = RP__NEW(&p->arena, rp__program_random, n + 1);
+    p->random = RP__NEW(&p->arena, rp__executable_random, n + 1);
     if (p->random && n) memcpy(p->random, from, n * sizeof *from);
     p->n_random = n;
     rp__free(own);
@@ -687,7 +687,7 @@ static rp_status take_random(rp__program *p, const rp__program_options *options)
     return RP_OK;
 }
 
-static rp_status build(rp__program *p, rp_tensor *const *in, const rp__program_options *options) {
+static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     rp__fusion f;
     const rp__fuse_options fuse = {.none = options->no_fusion};
     RP_TRY(check_devices(p));
@@ -709,27 +709,27 @@ static rp_status build(rp__program *p, rp_tensor *const *in, const rp__program_o
     return status;
 }
 
-rp_status rp__program_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__program_options *options,
-                          rp__program **out) {
-    static const rp__program_options defaults;
+rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
+                          rp__executable **out) {
+    static const rp__executable_options defaults;
     *out = NULL;
     if (n_in != ir->body.n_args) {
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the graph takes %u arguments, not %zu", ir->body.n_args, n_in);
     }
-    rp__program *p = rp__calloc(1, sizeof *p);
+    rp__executable *p = rp__calloc(1, sizeof *p);
     if (!p) return RP__OOM("a program");
     pthread_mutex_init(&p->lock, NULL);
     p->ir = rp__ir_retain((rp_ir *)(uintptr_t)ir);
     rp_status status = build(p, in, options ? options : &defaults);
     if (status != RP_OK) {
-        rp__program_free(p);
+        rp__executable_free(p);
         return status;
     }
     *out = p;
     return RP_OK;
 }
 
-void rp__program_free(rp__program *p) {
+void rp__executable_free(rp__executable *p) {
     if (!p) return;
     if (p->graph) p->device->ops->graph_free(p->graph);
     for (uint32_t i = 0; i < p->n_records; i++) rp__launch_free(p->records[i], false);
@@ -764,7 +764,7 @@ void rp__program_free(rp__program *p) {
 
 /* ---- running */
 
-static void move_buffer(rp__program *p, buffer *b, char *address) {
+static void move_buffer(rp__executable *p, buffer *b, char *address) {
     int64_t by = address - b->address;
     for (uint32_t k = 0; k < b->n_patches; k++) {
         uint32_t r = b->patches[k].record;
@@ -779,7 +779,7 @@ static void move_buffer(rp__program *p, buffer *b, char *address) {
 }
 
 /* Memory for a result: one that nobody holds any more, or new. */
-static rp_status next_memory(rp__program *p, result_memory *r, rp_stream *s) {
+static rp_status next_memory(rp__executable *p, result_memory *r, rp_stream *s) {
     if (RP__LIKELY(atomic_load_explicit(&r->now->refs, memory_order_acquire) == 1)) return RP_OK;
     buffer *b = &p->buffers[r->buffer];
     rp__storage *found = NULL;
@@ -803,10 +803,10 @@ static rp_status next_memory(rp__program *p, result_memory *r, rp_stream *s) {
     return RP_OK;
 }
 
-static rp_status set_random(rp__program *p, rp_stream *s, const rp__program_random *draws, size_t n_draws) {
+static rp_status set_random(rp__executable *p, rp_stream *s, const rp__executable_random *draws, size_t n_draws) {
     for (size_t k = 0; k < p->n_random; k++) {
-        rp__program_random *r = &p->random[k];
-        const rp__program_random *given = NULL;
+        rp__executable_random *r = &p->random[k];
+        const rp__executable_random *given = NULL;
         for (size_t i = 0; i < n_draws; i++) {
             if (draws[i].generator == r->generator) given = &draws[i];
         }
@@ -831,7 +831,7 @@ static rp_status set_random(rp__program *p, rp_stream *s, const rp__program_rand
     return RP_OK;
 }
 
-static rp_status launch(rp__program *p, rp_stream *s) {
+static rp_status launch(rp__executable *p, rp_stream *s) {
     const rp__device_ops *ops = p->device->ops;
     if (!p->graph) {
         p->patches += p->n_touched;
@@ -849,7 +849,7 @@ static rp_status launch(rp__program *p, rp_stream *s) {
     return ops->graph_launch(p->graph, s);
 }
 
-static rp_tensor *result_handle(rp__program *p, const result *r, rp_tensor *const *in) {
+static rp_tensor *result_handle(rp__executable *p, const result *r, rp_tensor *const *in) {
     rp__storage *storage;
     rp_dim offset = r->offset;
     if (RP__LIKELY(r->memory != RP__IR_NONE)) {
@@ -880,7 +880,7 @@ static rp_tensor *result_handle(rp__program *p, const result *r, rp_tensor *cons
     return t;
 }
 
-static rp_status run(rp__program *p, rp_tensor *const *in, rp_tensor **out, const rp__program_random *draws,
+static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, const rp__executable_random *draws,
                      size_t n_draws) {
     rp_stream *s = rp__current_stream(p->device);
     for (uint32_t k = 0; k < p->n_outers; k++) {
@@ -908,8 +908,8 @@ static rp_status run(rp__program *p, rp_tensor *const *in, rp_tensor **out, cons
     return RP_OK;
 }
 
-rp_status rp__program_run(rp__program *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                          const rp__program_random *draws, size_t n_draws) {
+rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                          const rp__executable_random *draws, size_t n_draws) {
     if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) {
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the program takes %u arguments and gives %u results, not %zu and %zu",
                         p->ir->body.n_args, p->n_outs, n_in, n_out);
@@ -920,13 +920,13 @@ rp_status rp__program_run(rp__program *p, rp_tensor *const *in, size_t n_in, rp_
     return status;
 }
 
-const rp__program_random *rp__program_draws(const rp__program *p, size_t *n) {
+const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n) {
     *n = p->n_random;
     return p->random;
 }
 
-void rp__program_facts_of(const rp__program *p, rp__program_facts *out) {
-    *out = (rp__program_facts){.kernels = p->kernels,
+void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
+    *out = (rp__executable_facts){.kernels = p->kernels,
                                .n_kernels = p->n_kernels,
                                .unfused = p->unfused,
                                .n_unfused = p->n_unfused,
