@@ -120,7 +120,7 @@ static rp_status check_forward(const rp_ir *ir) {
         if (n->kind == RP__IR_ASSIGN && ir->values[n->in[1]].requires_grad) {
             return rp__fail(RP_ERROR_UNAVAILABLE, "an argument is written with a value that needs a gradient at %s", site);
         }
-        if (n->kind == RP__IR_OP && rp__ir_has_effect(ir, n)) {
+        if (n->kind == RP__IR_OP && rp__ir_node_has_effect(ir, n)) {
             return rp__fail(RP_ERROR_UNAVAILABLE, "%s, in place, in a function that is differentiated", n->op->name);
         }
         if (n->n_regions > 0 && out) {

@@ -23,8 +23,11 @@ static const rp__program *program_of(const rp__kernel *k) {
 }
 static void kernel_destroy(rp__kernel *k) {
     rp__cpu_loop *loop = k->payload;
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        rp__program_release(loop->programs[i]);
+        rp__program_release(loop->grouped[i]);
+    }
     rp__jit_forget(loop);
-    for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(loop->programs[i]);
     rp__free(loop);
     rp__free(k);
 }
@@ -32,7 +35,7 @@ static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
     const rp__tiles *tiles = rp__tiles_current();
     rp__kernel *k = rp__calloc(1, sizeof *k);
     rp__cpu_loop *loop = rp__calloc(1, sizeof *loop);
-    if (!k || !loop) {
+    if (!k || !loop || rp__jit_begin(loop) != RP_OK) {
         rp__free(k);
         rp__free(loop);
         rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
@@ -46,11 +49,11 @@ static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
     k->destroy = kernel_destroy;
     bool ok;
     if (elements) {
-        ok = (loop->programs[RP__PLAN_ELEMENTS] = rp__program_new(dag, RP__PLAN_ELEMENTS, tiles)) != NULL;
+        ok = (loop->programs[RP__PLAN_ELEMENTS] = rp__program_new(dag, RP__PLAN_ELEMENTS, tiles, false)) != NULL;
     } else {
-        ok = (loop->programs[RP__PLAN_RECOMPUTE] = rp__program_new(dag, RP__PLAN_RECOMPUTE, tiles)) != NULL;
+        ok = (loop->programs[RP__PLAN_RECOMPUTE] = rp__program_new(dag, RP__PLAN_RECOMPUTE, tiles, false)) != NULL;
         if (ok && loop->programs[RP__PLAN_RECOMPUTE]->n_phases > 1) {
-            ok = (loop->programs[RP__PLAN_KEEP] = rp__program_new(dag, RP__PLAN_KEEP, tiles)) != NULL;
+            ok = (loop->programs[RP__PLAN_KEEP] = rp__program_new(dag, RP__PLAN_KEEP, tiles, false)) != NULL;
         }
     }
     if (!ok) {
@@ -94,6 +97,11 @@ static rp__kernel *kernel_of(rp__dag *dag) {
     if (RP__LIKELY(k && program_of(k)->tiles == rp__tiles_current())) return k;
     return kernel_slow(dag);
 }
+rp__kernel *rp__cpu_kernel(rp__dag *dag) { return kernel_of(dag); }
+rp__kernel *rp__cpu_kernel_made(const rp__dag *dag) {
+    cpu_dag *c = __atomic_load_n(&dag->backend[RP_DEVICE_CPU], __ATOMIC_ACQUIRE);
+    return c ? atomic_load_explicit(&c->kernel, memory_order_acquire) : NULL;
+}
 static void destroy(rp__dag *dag) {
     cpu_dag *c = dag->backend[RP_DEVICE_CPU];
     dag->backend[RP_DEVICE_CPU] = NULL;
@@ -119,10 +127,8 @@ static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, in
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         if (dag->accesses[a].row || dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
         const int64_t *stride = s->accesses[a].stride;
-        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1)
-            along++;
-        else if (s->n_outer && stride[s->n_outer - 1u] == 1)
-            across++;
+        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1) along++;
+        else if (s->n_outer && stride[s->n_outer - 1u] == 1) across++;
     }
     return across > along ? RP__WALK_ACROSS : RP__WALK_ALONG;
 }
@@ -174,8 +180,7 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     if (!k) return rp_error_status();
     const rp__program *p = program_of(k);
     if (p->plan != RP__PLAN_ELEMENTS || shared->n_scalars < dag->n_scalars || dag->n_draws) {
-        return rp__fail(RP_ERROR_INTERNAL,
-                        "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
+        return rp__fail(RP_ERROR_INTERNAL, "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
     }
     uint64_t *w = buffer->words, *at = w + 1;
     uint64_t items = 0;
@@ -193,9 +198,7 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
             *at++ = (uint64_t)accesses[i].iota_base;
             continue;
         }
-        const uint32_t access = a->kind == RP__ACCESS_READ    ? RP__READ
-                                : a->kind == RP__ACCESS_WRITE ? RP__WRITE
-                                                              : RP__READ | RP__WRITE;
+        const uint32_t access = a->kind == RP__ACCESS_READ ? RP__READ : a->kind == RP__ACCESS_WRITE ? RP__WRITE : RP__READ | RP__WRITE;
         buffer->slots[n_slots++] = (rp__slot){.word = (uint32_t)(at - w),
                                               .access = access,
                                               .storage = accesses[i].storage,

@@ -13,7 +13,7 @@
 #include "kernel/tree.h"
 
 enum {
-    SCRATCH_BYTES = 320 * 1024,
+    SCRATCH_BYTES = 512 * 1024, /* of stack, touched as far as a launch needs it */
     L1_BYTES = 20 * 1024,  /* of tile buffers: what fits beside the memory operands in a first-level cache of 32 KB */
     KEEP_BYTES = 64 * 1024 /* of row scratch: a small part of a second-level cache */
 };
@@ -45,16 +45,17 @@ typedef struct run {
     uint8_t form[RP__DAG_MAX_ACCESSES], flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS, stacked */
     bool direct[RP__DAG_MAX_ACCESSES];
     reg regs[RP__DAG_MAX_NODES];
+    /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
+       reader may write that buffer while it still reads the block. */
+    _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
 } run;
 
 static inline unsigned log2_size(unsigned size) { return (unsigned)__builtin_ctz(size); }
 static inline int64_t round64(int64_t n) { return (n + 63) & ~INT64_C(63); }
 
 static void splat(char *block, uint64_t bits, unsigned size) {
-    if (size == 1)
-        bits *= UINT64_C(0x0101010101010101);
-    else if (size == 4)
-        bits = (bits & 0xffffffff) * UINT64_C(0x100000001);
+    if (size == 1) bits *= UINT64_C(0x0101010101010101);
+    else if (size == 4) bits = (bits & 0xffffffff) * UINT64_C(0x100000001);
     uint64_t w[8];
     for (int i = 0; i < 8; i++) w[i] = bits;
     memcpy(block, w, sizeof w);
@@ -79,8 +80,7 @@ typedef struct segments {
     int64_t index[RP__SPACE_MAX_DIMS];
 } segments;
 
-static void segments_begin(segments *s, const run *r, unsigned access, unsigned d0, unsigned d1, int64_t start,
-                           int64_t n) {
+static void segments_begin(segments *s, const run *r, unsigned access, unsigned d0, unsigned d1, int64_t start, int64_t n) {
     s->extent = r->extent + d0;
     s->stride = r->stride + access * r->dims + d0;
     s->nd = (int)(d1 - d0);
@@ -156,8 +156,8 @@ static void copy_out(const run *r, char *to, const char *a, int64_t step, unsign
 
 /* Elements through an offset or predicate: the address of each is computed, and memory behind a false predicate is not
    touched. */
-static void load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off,
-                      const reg *pred, int64_t k0) {
+static void load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off, const reg *pred,
+                      int64_t k0) {
     for (int64_t k = 0; k < n; k++) {
         int64_t e = k0 + k;
         if (pred && !((const uint8_t *)pred->p)[e * pred->step]) {
@@ -183,10 +183,8 @@ static void load_part(const run *r, const rp__insn *i, char *d, unsigned d0, uns
     int64_t at, k = 0, m;
     while ((m = segments_next(&s, &at))) {
         const char *from = r->base[a] + (at + extra) * (int64_t)size;
-        if (off || pred)
-            load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
-        else
-            copy_in(r, d + k * size, from, size, s.last, m);
+        if (off || pred) load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
+        else copy_in(r, d + k * size, from, size, s.last, m);
         k += m;
     }
 }
@@ -215,8 +213,8 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
             } x = {.f = half == 1 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
             bits = x.u;
         }
-        splat(buffer, bits, i->size);
-        *d = (reg){buffer, 0};
+        splat(r->repeated[a], bits, i->size);
+        *d = (reg){r->repeated[a], 0};
         return;
     }
     const char *linear = NULL;
@@ -250,8 +248,7 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         load_raw(r, i, buffer, n);
     }
 }
-static void iota_part(const run *r, unsigned a, int64_t *d, unsigned d0, unsigned d1, int64_t start, int64_t n,
-                      int64_t base) {
+static void iota_part(const run *r, unsigned a, int64_t *d, unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t base) {
     segments s;
     segments_begin(&s, r, a, d0, d1, start, n);
     int64_t at, m;
@@ -322,22 +319,20 @@ static void add_one(char *to, const char *value, unsigned dtype) {
     }
 }
 /* value: compute type, `from` bytes an element; a half is converted here when adding, before this when setting. */
-static void store_each(const rp__program_store *st, char *to, const char *value, int64_t step, unsigned from,
-                       int64_t stride, int64_t n, const reg *off, const reg *pred, int64_t k0) {
+static void store_each(const rp__program_store *st, char *to, const char *value, int64_t step, unsigned from, int64_t stride,
+                       int64_t n, const reg *off, const reg *pred, int64_t k0) {
     for (int64_t k = 0; k < n; k++) {
         int64_t e = k0 + k;
         if (pred && !((const uint8_t *)pred->p)[e * pred->step]) continue;
         int64_t at = k * stride + (off ? ((const int64_t *)(const void *)off->p)[e * off->step] : 0);
         char *p = to + at * (int64_t)st->size;
         const char *v = value + e * step * (int64_t)from;
-        if (st->mode == RP__STORE_ADD)
-            add_one(p, v, st->dtype);
-        else
-            memcpy(p, v, st->size);
+        if (st->mode == RP__STORE_ADD) add_one(p, v, st->dtype);
+        else memcpy(p, v, st->size);
     }
 }
-static void store_part(const run *r, const rp__program_store *st, const char *value, int64_t step, unsigned from,
-                       unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t extra, int64_t k0) {
+static void store_part(const run *r, const rp__program_store *st, const char *value, int64_t step, unsigned from, unsigned d0,
+                       unsigned d1, int64_t start, int64_t n, int64_t extra, int64_t k0) {
     const reg *off = st->offset == RP__NO_VAL ? NULL : &r->regs[st->offset];
     const reg *pred = st->predicate == RP__NO_VAL ? NULL : &r->regs[st->predicate];
     segments s;
@@ -428,6 +423,36 @@ static char *direct_memory(const run *r, unsigned store) {
     return r->base[st->access] + at * (int64_t)st->size;
 }
 
+/* One emitted function: pointers of inputs, outputs and accumulators, and the steps of the inputs. */
+static void run_group(run *r, const rp__group *g, int64_t n) {
+    const rp__program *p = r->p;
+    char *pointers[RP__GROUP_POINTERS];
+    int64_t steps[RP__GROUP_POINTERS];
+    unsigned k = 0;
+    for (unsigned i = 0; i < g->n_inputs; i++, k++) {
+        pointers[k] = r->regs[g->inputs[i]].p;
+        steps[k] = r->regs[g->inputs[i]].step;
+    }
+    const bool across = r->walk == RP__WALK_ACROSS;
+    for (unsigned i = 0; i < g->n_outputs; i++, k++) {
+        const rp__group_output *o = &g->outputs[i];
+        char *d = o->home == RP__HOME_KEPT ? r->kept + r->kept_cap * o->at + (across ? r->pos * r->w : r->pos) * o->size
+                                           : r->tiles + r->tile * o->at;
+        if (o->direct && r->whole && r->direct[o->direct - 1]) {
+            char *memory = direct_memory(r, o->direct - 1u);
+            if (memory) d = memory;
+        }
+        r->regs[o->d] = (reg){d, 1};
+        pointers[k] = d;
+    }
+    for (unsigned i = 0; i < g->n_reductions; i++, k++) {
+        const rp__reduction *red = &p->reductions[g->reductions[i]];
+        pointers[k] = across ? r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w
+                             : r->acc + red->at * RP__LANES;
+    }
+    (across ? g->across : g->along)(pointers, steps, n);
+}
+
 static void run_element(run *r, unsigned phase, int64_t n) {
     const rp__program *p = r->p;
     const rp__insn *i = p->insns + p->element[phase].begin, *end = p->insns + p->element[phase].end;
@@ -453,6 +478,7 @@ static void run_element(run *r, unsigned phase, int64_t n) {
             iota_tile(r, i, (int64_t *)(void *)d, n);
             break;
         case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
+        case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
         case RP__INSN_REDUCE: {
             const rp__reduction *red = &p->reductions[i->access];
             const reg *a = &r->regs[i->a];
@@ -489,8 +515,7 @@ static void run_row(run *r, struct rp__segment s) {
                 memcpy(d->p, &v, 8);
             } else {
                 const unsigned size = p->access_size[a], half = p->access_half[a];
-                const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a],
-                          *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
+                const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a], *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
                 char one[8];
                 load_each(one, r->base[a], size, 0, 1, off, pred, 0);
                 if (half) {
@@ -542,8 +567,7 @@ static void fill_identity(const rp__reduction *red, char *d, int64_t n) {
         uint32_t *w;
         uint64_t *l;
     } to = {.c = d};
-    if (red->size == 1)
-        memset(d, (int)(red->identity & 0xff), (size_t)n);
+    if (red->size == 1) memset(d, (int)(red->identity & 0xff), (size_t)n);
     else if (red->size == 4)
         for (int64_t k = 0; k < n; k++) to.w[k] = (uint32_t)red->identity;
     else
@@ -655,10 +679,8 @@ static void run_phases(run *r) {
                 const rp__reduction *red = &p->reductions[k];
                 if (red->phase != phase) continue;
                 char *v = finish_chunk(r, red);
-                if (r->row_len <= RP__CHUNK)
-                    set_result(r, red, v);
-                else
-                    push_chunk(r, red, chunks, v);
+                if (r->row_len <= RP__CHUNK) set_result(r, red, v);
+                else push_chunk(r, red, chunks, v);
             }
         }
         for (unsigned k = 0; k < p->n_reductions && chunks > 1; k++) {
@@ -689,10 +711,8 @@ static void byte_range(const run *r, unsigned access, intptr_t *lo, intptr_t *hi
     int64_t low = 0, high = 1;
     for (unsigned d = 0; d < r->dims; d++) {
         int64_t span = (r->extent[d] - 1) * stride[d];
-        if (span < 0)
-            low += span;
-        else
-            high += span;
+        if (span < 0) low += span;
+        else high += span;
     }
     *lo = (intptr_t)r->address[access] + low * r->p->access_size[access];
     *hi = (intptr_t)r->address[access] + high * r->p->access_size[access];
@@ -712,7 +732,9 @@ static void find_direct(run *r) {
         }
     }
 }
-/* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. */
+/* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. At most, in KB, given the limits of a
+   program: blocks 32; row values 64, or along 32; tiles 64; accumulators 96; stack of partials 30 levels of 1/32 of that;
+   raw halves 16; kept 64. */
 static void lay_out(run *r, char *scratch) {
     const rp__program *p = r->p;
     char *at = scratch;
@@ -801,8 +823,7 @@ static void size_along(run *r) {
     const rp__program *p = r->p;
     r->w = r->nq = 1;
     r->tile = tile_for(p, r->row_len);
-    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= KEEP_BYTES)
-        r->tile = round64(r->row_len ? r->row_len : 1);
+    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= KEEP_BYTES) r->tile = round64(r->row_len ? r->row_len : 1);
     r->b = r->tile;
     r->kept_cap = round64(r->row_len);
 }
@@ -819,7 +840,7 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
 static int64_t across_width(const rp__program *p, int64_t rows) {
     int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->tile_bytes + p->row_bytes * 2 + 2;
-    return clamp(floor_pow2(96 * 1024 / per_row), 16, rows < 512 ? rows > 16 ? rows : 16 : 512);
+    return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
 static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
     begin_walk(r);
@@ -828,10 +849,10 @@ static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
         const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
-        r->b = clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
+        r->b = r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
         r->tile = round64(r->w * r->b);
-        r->kept_cap =
-            round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
+        r->kept_cap = round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */
         for (unsigned a = 0; a < r->p->n_accesses; a++) {
             int64_t want = r->rows;
@@ -940,14 +961,11 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
     uint64_t lo = 0, hi = groups - 1;
     while (lo < hi) { /* the last group that starts at or before `first` */
         uint64_t mid = (lo + hi + 1) / 2;
-        if (start[mid] <= first)
-            lo = mid;
-        else
-            hi = mid - 1;
+        if (start[mid] <= first) lo = mid;
+        else hi = mid - 1;
     }
     for (uint64_t g = lo; g < groups && start[g] < last; g++) {
-        int64_t from = (first > start[g] ? first - start[g] : 0) * RP__MANY_BLOCK,
-                to = (last - start[g]) * RP__MANY_BLOCK;
+        int64_t from = (first > start[g] ? first - start[g] : 0) * RP__MANY_BLOCK, to = (last - start[g]) * RP__MANY_BLOCK;
         if (to > extents[g]) to = extents[g];
         if (from >= to) continue;
         r->address = address + g * p->n_accesses;
@@ -957,31 +975,35 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
     }
 }
 
-void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
-    const rp__cpu_loop *loop = kernel->payload;
+static void run_launch(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
     _Alignas(64) char scratch[SCRATCH_BYTES];
     run r;
     if (walk == RP__WALK_MANY) {
-        run_many(&r, loop->programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
+        run_many(&r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
-    const rp__program *p = loop->programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
+    const rp__program *p = programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     begin(&r, p, words, walk);
     if (walk == RP__WALK_ELEMENTS) {
         run_elements(&r, first, last, scratch);
         return;
     }
-    const rp__program *keep = loop->programs[RP__PLAN_KEEP];
+    const rp__program *keep = programs[RP__PLAN_KEEP];
     if (keep && walk != RP__WALK_LONG) {
         int64_t row_len = 1, rows = 1;
         for (unsigned d = 0; d < r.dims; d++) *(d < r.n_outer ? &rows : &row_len) *= r.extent[d];
         if (keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r.p = keep;
     }
-    if (walk == RP__WALK_ALONG)
-        run_along(&r, first, last, scratch);
-    else if (walk == RP__WALK_ACROSS)
-        run_across(&r, first, last, scratch);
-    else
-        run_long(&r, scratch);
+    if (walk == RP__WALK_ALONG) run_along(&r, first, last, scratch);
+    else if (walk == RP__WALK_ACROSS) run_across(&r, first, last, scratch);
+    else run_long(&r, scratch);
+}
+void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
+    const rp__cpu_loop *loop = kernel->payload;
+    run_launch(loop->programs, words, first, last);
+}
+void rp__run_native(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
+    const rp__cpu_loop *loop = kernel->payload;
+    run_launch(loop->grouped, words, first, last);
 }
