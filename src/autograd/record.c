@@ -88,7 +88,7 @@ static rp_status op_backward_needed(rp__tape_node *n, const bool *needed, rp_ten
 
 static rp_status op_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     (void)create_graph;
-    bool few[FEW], *needed = few;
+    bool few[FEW] = {false}, *needed = few;
     if (n->n_in > FEW) needed = rp__alloc(n->n_in);
     if (!needed) return RP__OOM("backward");
     for (uint32_t i = 0; i < n->n_in; i++) needed[i] = rp__tape_needs(n, i);
@@ -171,7 +171,7 @@ static rp_status slice_compute(rp__tape_node *n, const bool *needed, rp_tensor *
 static rp_status slice_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     (void)create_graph;
     slice_payload *p = n->payload;
-    bool few[FEW], *needed = few;
+    bool few[FEW] = {false}, *needed = few;
     if (p->inner->released) return rp__tape_released(n);
     if (n->n_in > FEW) needed = rp__alloc(n->n_in);
     if (!needed) return RP__OOM("backward");
@@ -274,7 +274,7 @@ static rp_status record_inplace(rp__call *call) {
         old_self = rp_clone(self); /* with history: a second derivative may go through it */
         if (rp__tensor_is_error(old_self)) return rp_error_status();
     }
-    rp__tape_node *inner, *node;
+    rp__tape_node *inner, *node = NULL;
     RP_TRY(op_node(call, op, old_self, &self, &inner));
     rp_status status = RP_OK;
     if (a->base)
@@ -333,6 +333,4 @@ static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *c
     return status;
 }
 
-static rp__layer autograd_layer = {autograd_handle};
-
-__attribute__((constructor)) static void record_install(void) { rp__layer_default(RP__LAYER_AUTOGRAD, &autograd_layer); }
+rp__layer rp__autograd_layer = {autograd_handle};

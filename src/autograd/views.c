@@ -93,8 +93,15 @@ rp_tensor *rp__view_replay(const rp__view_step *steps, rp_tensor *base) {
     rp_tensor *t = base;
     for (size_t i = 0; i < n && !rp__tensor_is_error(t); i++) {
         rp_tensor *out = NULL;
-        rp__call call = {.op = order[i]->op, .site = order[i]->site, .in = &t, .n_in = 1, .list_begin = {0, 1},
-                         .attrs = order[i]->attrs, .n_attrs = order[i]->n_attrs, .out = &out, .n_out = 1};
+        rp__call call = {.op = order[i]->op,
+                         .site = order[i]->site,
+                         .in = &t,
+                         .n_in = 1,
+                         .list_begin = {0, 1},
+                         .attrs = order[i]->attrs,
+                         .n_attrs = order[i]->n_attrs,
+                         .out = &out,
+                         .n_out = 1};
         t = rp__dispatch(&call) == RP_OK ? out : rp__tensor_error();
     }
     if (order != few) rp__free(order);

@@ -371,6 +371,15 @@ static rp_status materialise(const rp__call *call) {
     return RP_OK;
 }
 
+/* fill_ may write expanded memory, every element being the same: it writes each place once. */
+static rp_tensor *without_repeats(rp_tensor *t)
+{
+    rp_dim size[RP_MAX_DIMS];
+    for (unsigned d = 0; d < t->ndim; d++)
+        size[d] = t->stride[d] == 0 && t->size[d] > 1 ? 1 : t->size[d];
+    return rp__tensor_view(t, size, t->stride, t->ndim, t->offset);
+}
+
 static rp_status run_loop_inplace(rp__call *call) {
     replaced r;
     const rp__call *use = call;
@@ -390,13 +399,20 @@ static rp_status run_loop_inplace(rp__call *call) {
     }
     rp__meta meta[RP__MAX_OUTS];
     RP_TRY_GOTO(status, done, rp__op_infer(use, meta));
-    RP_TRY_GOTO(status, done, check_written(call, self));
-    RP_TRY_GOTO(status, done, settle_overlaps(&r, &use, d));
     call->out[0] = self;
+    if (call->op->functional_op == rp__op_builtin(RP__OP_fill) && RP__UNLIKELY(rp__tensor_overlaps_itself(self)))
+        call->out[0] = without_repeats(self);
+    RP_TRY_GOTO(status, done, rp__tensor_is_error(call->out[0]) ? rp_error_status() : check_written(call, call->out[0]));
+    RP_TRY_GOTO(status, done, settle_overlaps(&r, &use, d));
     RP_TRY_GOTO(status, done, rp__lower_launch(use, d, rp__current_stream(d)));
+    call->out[0] = self;
     rp__storage_written(self->storage, call->op->name, call->site);
 done:
     rp__scope_guard_end(guard, NULL, 0);
+    if (status == RP_OK) { /* the argument is returned with one more reference */
+        call->out[0] = rp__tensor_enter_scope(self);
+        status = rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+    }
     return status;
 }
 

@@ -31,6 +31,10 @@ rp_status rp__user_run(rp__call *call);
 /* Operand of a library op over all of t. library_ops.c */
 rp__operand rp__operand_of(const rp_tensor *t);
 
+/* rp__library_run on the device of operand 0, with op, site and determinism of the call. library_ops.c */
+rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__operand *operands, size_t n,
+                             rp__library_call *library);
+
 /* Calls for rules: shorthand of a dispatch below all layers, for launches that an op is made of. The result has memory of its own. */
 rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype); /* t itself when it is row-major and of that dtype */
 rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src); /* dst = src, broadcast and converted; no checks, no version */

@@ -113,7 +113,8 @@ enum {
 #define RP__SAVE_IN(k) (1u << (k))
 #define RP__SAVE_OUT(k) (1u << (16 + (k)))
 #define RP__SAVE_IN_ALL 0xffffu
-#define RP__SAVE_CROSS (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
+#define RP__SAVE_CROSS                                                                                                 \
+    (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
 
 struct rp__op {
     const char *name, *schema_text, *doc;
@@ -180,6 +181,9 @@ void rp__layer_default(rp__layer_kind kind, rp__layer *layer);
 rp_status rp__execute(rp__call *call);
 /* infer (or view) only, for tracing: metas of the outputs. */
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
+
+/* Runs a user op's CUDA source: inputs are row-major, outputs allocated. Installed by the CUDA device; NULL without it. */
+extern rp_status (*rp__user_cuda_hook)(const rp_op_descriptor *descriptor, const rp__call *call);
 
 /* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4))"; rp__fail adds the call site. */
 rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) RP__PRINTF(3, 4);

@@ -105,6 +105,18 @@ rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
     return RP_OK;
 }
 
+bool rp__scope_holds(rp_scope scope, const rp_tensor *t) {
+    rp__tensor_local *l = rp__local_tls;
+    size_t k = l ? l->n_scopes : 0;
+    while (k > 0 && l->scopes[k - 1].id != scope.id)
+        k--;
+    for (size_t i = k ? l->scopes[k - 1].first : SIZE_MAX; k && i < l->n_entries; i++) {
+        if (l->entries[i] == t)
+            return true;
+    }
+    return false;
+}
+
 rp_scope rp__scope_begin(void) { return rp_scope_begin(); }
 
 void rp__scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {

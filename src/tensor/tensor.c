@@ -12,6 +12,7 @@
 rp_status (*rp__materialise_hook)(rp_tensor *t);
 void (*rp__autograd_free_hook)(struct rp__autograd *a);
 void (*rp__trace_free_hook)(struct rp__trace_value *v);
+RP__TLS_FAST bool rp__tensor_tracing;
 
 rp_tensor *rp__tensor_error(void) {
     static rp_tensor error = {.magic = RP__TENSOR_MAGIC, .flags = RP__T_ERROR};
@@ -166,13 +167,9 @@ rp_tensor *rp_retain(rp_tensor *t) {
     return t;
 }
 
+/* Always an atomic decrement, also for the last holder: the tape upgrades weak references while refs is not 0. */
 static void drop(rp_tensor *t) {
-    /* The last holder need not pay for an atomic decrement: nobody else can be looking. */
-    if (atomic_load_explicit(&t->refs, memory_order_acquire) == 1 ||
-        atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) {
-        atomic_store_explicit(&t->refs, 0, memory_order_relaxed);
-        rp__tensor_destroy(t);
-    }
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) rp__tensor_destroy(t);
 }
 
 void rp_release(rp_tensor *t) {
@@ -193,9 +190,7 @@ void rp_release(rp_tensor *t) {
 }
 
 void rp__scope_release(rp_tensor *t) {
-    /* Alone: no other thread can change the counts. */
-    if (atomic_load_explicit(&t->refs, memory_order_acquire) != 1)
-        atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
     drop(t);
 }
 
@@ -312,7 +307,7 @@ const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]) {
 /* ---- data in and out */
 
 rp_status rp__tensor_materialise(rp_tensor *t) {
-    bool pending = t->traced || (!t->storage->data && t->storage->bytes);
+    bool pending = t->traced || rp__tensor_tracing || (!t->storage->data && t->storage->bytes);
     return RP__UNLIKELY(pending) && rp__materialise_hook ? rp__materialise_hook(t) : RP_OK;
 }
 

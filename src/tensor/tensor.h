@@ -42,7 +42,7 @@ enum {                          /* rp_tensor.flags */
        RP__T_VIEW = 2,
        RP__T_RETAINS_GRAD = 4,
        RP__T_ERROR = 8,
-    RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
+       RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
 };
 enum { RP__TENSOR_MAGIC = 0x52505431, RP__TENSOR_DEAD = 0x52505430 };
 
@@ -101,6 +101,8 @@ const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]); /* "f
 /* Makes memory exist and hold the value: computes what a trace left pending. RP_OK for ordinary tensors. Floor 5 installs it. */
 rp_status rp__tensor_materialise(rp_tensor *t);
 extern rp_status (*rp__materialise_hook)(rp_tensor *t);
+/* Is a trace recording in this thread? Then every read of data on the host asks the hook, of whatever tensor. */
+extern RP__TLS_FAST bool rp__tensor_tracing;
 extern void (*rp__autograd_free_hook)(struct rp__autograd *a); /* floor 4: drops tape references of a dying handle */
 extern void (*rp__trace_free_hook)(struct rp__trace_value *v); /* floor 5 */
 
@@ -111,6 +113,9 @@ extern const char *(*rp__grad_name_hook)(const rp_tensor *t);
    made lives in the scope around, and rp__scope_end does nothing. */
 rp_scope rp__scope_begin(void);
 void rp__scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
+
+/* Was t made, in this thread, since `scope` began, and not released since? */
+bool rp__scope_holds(rp_scope scope, const rp_tensor *t);
 
 /* For rp_memory_stats. */
 void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors);

@@ -1,82 +1,142 @@
 /* Form 5: the traced graph. SSA: nodes call ops on values; a node may own regions (sub-graphs with block arguments). Every
-   pass walks regions. Built by tracing (trace.h), by the parser (ir_text.c) and by passes. */
+   pass walks regions. Built by tracing (trace.h), by the parser (ir_parse.c) and by passes. docs/ir.md has the text form.
+
+   What every rp_ir keeps (the checker, ir_check.c, verifies it):
+     - body.args are the function's inputs in order; body.results its outputs (RP__IR_NONE: absent).
+     - A block sees its own arguments and the results of its own earlier nodes, nothing else: what a region needs from outside
+       is an operand of the node that owns it and an argument of its blocks.
+     - The order of a block's nodes is program order. Effects (in-place ops, ASSIGN, random ops) happen in it.
+     - Values with the same `storage` share memory. A view has its base's storage; an in-place op's result has its first
+       operand's storage, sizes and strides. An op `x_` and ASSIGN change what every value of that storage reads afterwards.
+       A *functional* graph has no in-place op, and no two values of one storage except views of a value nobody writes;
+       it may end with ASSIGN nodes.
+     - Sizes, strides, offsets, INT and INTS attributes and random offsets may be symbols (symbols.h, rp_ir.symbols).
+
+   Operands of the kinds with regions:
+     COND        in[0] the predicate (one element); in[1..] the arguments of both blocks. regions: then, else.
+     WHILE       in[0..n_out) the state, then loop invariants; both blocks take all of them. regions: cond (one bool result),
+                 body (n_out results: the next state). attrs[0] INT: max_iter, 0 without a bound.
+     CHECKPOINT  in[] the arguments of its block; outputs are its results. regions: body. */
 #ifndef RP_TRACE_IR_H
 #define RP_TRACE_IR_H
 
 #include "core/arena.h"
 #include "core/text.h"
 #include "ops/ops.h"
+#include "trace/symbols.h"
 
 typedef uint32_t rp__ir_value; /* index into rp_ir.values */
 #define RP__IR_NONE UINT32_MAX
 
 typedef struct rp__ir_value_info {
-    rp__meta meta;              /* sizes may be symbols of the graph */
-    rp_dim stride[RP_MAX_DIMS]; /* strides that eager execution gives it */
+    rp__meta meta;
+    rp_dim stride[RP_MAX_DIMS]; /* strides that eager execution gives it, elements */
+    rp_dim offset;              /* of element 0 in its storage, elements */
+    uint32_t storage;           /* memory; < rp_ir.n_storages */
     uint32_t node;              /* producer: index, or RP__IR_NONE for a block argument */
-    uint32_t out_index;         /* or argument number */
+    uint32_t out_index;         /* result or argument number */
     bool requires_grad;
-    const char *site;
+    const char *site;           /* may be NULL */
 } rp__ir_value_info;
 
 typedef enum rp__ir_kind {
-    RP__IR_OP,       /* op, attrs */
-    RP__IR_INPUT,    /* argument k of the function */
-    RP__IR_CAPTURED, /* a tensor reached from outside the arguments (a parameter): attr: index into rp_ir.captured */
-    RP__IR_CONST,    /* small host constant */
-    RP__IR_COND,
-    RP__IR_WHILE,
-    RP__IR_CHECKPOINT, /* regions */
-    RP__IR_ASSIGN      /* effect: writes value 1 into the memory of value 0 (an input or captured tensor) */
+    RP__IR_OP,         /* op, attrs (all of the schema's, in order) */
+    RP__IR_CAPTURED,   /* a tensor reached from outside the arguments (a parameter): captured_index into rp_ir.captured */
+    RP__IR_CONST,      /* small host constant: data, row-major elements of its one output */
+    RP__IR_COND, RP__IR_WHILE, RP__IR_CHECKPOINT, /* regions, see above */
+    RP__IR_ASSIGN,     /* effect: writes value 1 into the memory of value 0 (an input or captured tensor); no result, or value 0's
+                          memory after the write */
+    RP__IR_KIND_COUNT
 } rp__ir_kind;
 
 typedef struct rp__ir_block rp__ir_block;
 typedef struct rp__ir_node {
     rp__ir_kind kind;
-    const rp__op *op;
-    const rp_attr *attrs;
+    const rp__op *op;        /* RP__IR_OP */
+    const rp_attr *attrs;    /* in the arena, with what they point to; RP_ATTR_GENERATOR handles are held by the rp_ir */
     uint32_t n_attrs;
-    rp__ir_value *in, *out;
+    rp__ir_value *in, *out;  /* in[k] may be RP__IR_NONE: an absent optional argument */
     uint32_t n_in, n_out;
     uint32_t list_begin[RP__MAX_PARAMS + 1]; /* as rp__call */
     rp__ir_block *regions;
     uint32_t n_regions;
-    uint64_t random_offset; /* random ops: counters reserved before it, from the function's start */
-    uint64_t random_count;
-    const char *site;
-    bool dead;
+    uint32_t captured_index; /* RP__IR_CAPTURED */
+    const void *data;        /* RP__IR_CONST */
+    size_t data_bytes;
+    /* Random ops and CHECKPOINT: counters that the same generator has reserved before this node since the function (in a
+       CHECKPOINT's block: the node) began, and how many it takes. Two nodes may name the same counters: a recomputation. */
+    rp_dim random_offset, random_count;
+    const char *site;        /* "file:line" or NULL */
+    bool dead;               /* removed by a pass: every walk skips it */
 } rp__ir_node;
 
 struct rp__ir_block {
-    uint32_t *nodes; /* indices, in program order */
+    uint32_t *nodes;       /* indices, in program order */
     size_t n_nodes, nodes_capacity;
     rp__ir_value *args, *results;
     uint32_t n_args, n_results;
 };
 
 struct rp_ir {
+    atomic_uint refs;
     rp__arena arena;
     const char *name;
-    rp__ir_node *nodes;
+    rp__ir_node *nodes;     /* addresses change as nodes are added: keep indices */
     size_t n_nodes, nodes_capacity;
     rp__ir_value_info *values;
     size_t n_values, values_capacity;
+    uint32_t n_storages;
     rp__ir_block body;
-    rp_tensor **captured; /* retained */
+    rp_tensor **captured;   /* retained; NULL entries in a parsed graph (it can be read, not run) */
     size_t n_captured, captured_capacity;
-    struct rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
-    rp_status status;            /* of an rp_ir that could not be made */
+    rp_generator **generators; /* retained: those that attributes name */
+    size_t n_generators, generators_capacity;
+    rp__symbols *symbols;   /* sizes that are symbols, with hints and guards; NULL: all static */
+    rp_status status;       /* of an rp_ir that could not be made */
 };
 
-rp_ir *rp__ir_new(const char *name);
-rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index,
-                              const char *site); /* RP__IR_NONE: out of memory */
-uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const rp__op *op, const rp__ir_value *in,
-                         uint32_t n_in, const uint32_t *list_begin, const rp_attr *attrs, uint32_t n_attrs,
-                         uint32_t n_out, const char *site);
+/* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */
+rp_ir *rp__ir_new(const char *name); /* NULL and a sticky error when out of memory; refs 1 */
+rp_ir *rp__ir_retain(rp_ir *ir);     /* rp_ir_release gives it back */
+rp_ir *rp__ir_failed(void);          /* what public constructors return on failure: empty, never freed */
+
+/* A value with row-major strides in a storage of its own. */
+rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site);
+/* Appends a node to `block` (NULL: to none, the caller places it). Outputs are RP__IR_NONE until rp__ir_set_out or the
+   caller fills them. attrs are copied with everything they point to. list_begin NULL: every operand is a parameter of its own. */
+uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const rp__op *op, const rp__ir_value *in, uint32_t n_in,
+                         const uint32_t *list_begin, const rp_attr *attrs, uint32_t n_attrs, uint32_t n_out, const char *site);
+rp__ir_value rp__ir_set_out(rp_ir *ir, uint32_t node, uint32_t k, const rp__meta *meta); /* adds value and makes it output k */
+rp_status rp__ir_add_regions(rp_ir *ir, uint32_t node, uint32_t n); /* empty blocks */
+rp__ir_value rp__ir_add_arg(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const char *site);
+rp_status rp__ir_set_results(rp_ir *ir, rp__ir_block *block, const rp__ir_value *results, uint32_t n);
+rp_status rp__ir_block_append(rp_ir *ir, rp__ir_block *block, uint32_t node);
+rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, const char *site); /* retains t; NULL allowed */
+rp__ir_value rp__ir_add_const(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const void *data, size_t bytes, const char *site);
+/* The meta that a real tensor has. */
+void rp__ir_meta_of(const rp_tensor *t, rp__meta *out);
+/* Copies `from` (a block of `source`, regions and all) into block `to` of ir: to->args must exist, one for each of from's.
+   Words of symbols, captured tensors and generators are taken over; both graphs have the same table of symbols or none. */
+rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, const rp__ir_block *from);
+
+/* ---- asking */
+static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
+bool rp__ir_value_contiguous(const rp__ir_value_info *v); /* its strides are those of a new tensor (compares words) */
+bool rp__ir_writes(const rp__ir_node *n, uint32_t k);     /* does the node write operand k in place? */
+bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n); /* may it not be removed or moved although nobody reads its results? */
+bool rp__ir_block_random(const rp_ir *ir, const rp__ir_block *block); /* any random op in it or in a region of it? */
 /* Calls `visit` on every block, regions first. */
-rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block),
-                      void *ctx);
-rp__hash rp__ir_hash(const rp_ir *ir); /* structure, attributes, metas: what the purity check compares */
+rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block), void *ctx);
+/* Structure, attributes, metas, effects, symbols and guards; not names, sites, hints, numbering of values, nor which tensors are
+   captured. This is what the purity check, rp_ir_equal and the segment cache compare. */
+rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out);
+/* The call that a node stands for, over handles in[n_in] (NULL where absent). */
+void rp__ir_call(const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out, rp__call *call);
+/* The first difference of two graphs as one sentence, for messages: "node 3: mul instead of add at net.c:7". */
+void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out);
+
+/* ---- text (ir_text.c) */
+void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out);
+void rp__ir_print_node(const rp_ir *ir, uint32_t node, rp__text *out); /* one line, values by index */
 
 #endif

@@ -45,6 +45,9 @@ typedef struct run {
     uint8_t form[RP__DAG_MAX_ACCESSES], flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS, stacked */
     bool direct[RP__DAG_MAX_ACCESSES];
     reg regs[RP__DAG_MAX_NODES];
+    /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
+       reader may write that buffer while it still reads the block. */
+    _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
 } run;
 
 static inline unsigned log2_size(unsigned size) { return (unsigned)__builtin_ctz(size); }
@@ -210,8 +213,8 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
             } x = {.f = half == 1 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
             bits = x.u;
         }
-        splat(buffer, bits, i->size);
-        *d = (reg){buffer, 0};
+        splat(r->repeated[a], bits, i->size);
+        *d = (reg){r->repeated[a], 0};
         return;
     }
     const char *linear = NULL;
@@ -383,17 +386,26 @@ static void store_tile(run *r, unsigned number, int64_t n) {
 
 /* ---- segments of instructions --------------------------------------------------------------------------------------- */
 
+/* A routine may write over an operand's tile, but not over a value of step 0 there, which it reads again for every vector:
+   that one moves aside. */
+static inline const char *beside(const reg *v, const char *d, char aside[64]) {
+    if (v->step || v->p != d) return v->p;
+    memcpy(aside, v->p, 64);
+    return aside;
+}
+
 static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) {
     rp__tile_call t;
+    _Alignas(64) char aside[3][64];
     t.d = d;
-    t.a = r->regs[i->a].p;
+    t.a = beside(&r->regs[i->a], d, aside[0]);
     t.as = r->regs[i->a].step;
     if (i->b != RP__NO_VAL) {
-        t.b = r->regs[i->b].p;
+        t.b = beside(&r->regs[i->b], d, aside[1]);
         t.bs = r->regs[i->b].step;
     }
     if (i->c != RP__NO_VAL) {
-        t.c = r->regs[i->c].p;
+        t.c = beside(&r->regs[i->c], d, aside[2]);
         t.cs = r->regs[i->c].step;
     }
     t.n = n;

@@ -1,0 +1,40 @@
+/* The backend seam. Inside, a backend is an engine: it takes a graph as it was traced (in-place ops and views as they are) and gives
+   an object whose run() is joined to the tape when the graph is for training. Engines: "eager", "aot_eager" (aot.c), "fused"
+   (alias "inductor"), "cudagraphs"; a public rp_backend becomes an engine through AOT autograd (aot.h). */
+#ifndef RP_COMPILE_BACKEND_H
+#define RP_COMPILE_BACKEND_H
+
+#include "compile/explain.h"
+#include "trace/ir.h"
+
+typedef struct rp__engine rp__engine;
+
+typedef struct rp__engine_request {
+    rp_ir *graph;       /* checked; borrowed: rp__ir_retain to keep it. Arguments: see rp__trace_result */
+    bool training;      /* some result requires a gradient: run() joins forward and backward to the tape as one node */
+    bool segment;       /* of trace-and-flush: no tape (it exists already, op by op); grad mode is off */
+    const rp_compile_options *options; /* borrowed for the call */
+    rp__explain *explain;              /* lives as long as the object */
+} rp__engine_request;
+
+enum { RP__ENGINE_RUNS_FUNCTION = 1, /* "eager": no graph at all, the function runs at every call */
+       RP__ENGINE_DEBUG = 2 };       /* for finding out which layer is wrong; not for speed */
+
+struct rp__engine {
+    const char *name, *alias; /* alias may be NULL */
+    unsigned tags;
+    rp_status (*compile)(const rp__engine *self, const rp__engine_request *request, void **object);
+    /* in: as many as the graph takes; out[k] of the innermost scope, NULL where the graph has no result; a result that is an
+       argument (or a view of one) is that handle (a view of it). Called by any thread, by several at once. */
+    rp_status (*run)(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+    void (*destroy)(void *object);
+    const rp_backend *leaf; /* of a public backend: what compiles its functional graphs */
+};
+
+/* Engines of higher floors; `e` and what it points to stay. The name must be new. */
+rp_status rp__engine_register(const rp__engine *e);
+const rp__engine *rp__engine_find(const char *name); /* NULL name: the default. NULL and an error that lists the names */
+
+extern const rp__engine rp__engine_eager, rp__engine_aot_eager;
+
+#endif

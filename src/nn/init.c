@@ -1,0 +1,64 @@
+/* Initialisers: fill a tensor in place, with grad mode off. Called by layers and programs. */
+#include <reprise_nn.h>
+
+#include "tensor/tensor.h"
+
+#include <math.h>
+
+/* t = value, then forgets what was made on the way. */
+static rp_status write(rp_tensor *t, rp_tensor *value) {
+    return rp__tensor_is_error(rp_copy_(t, value)) ? rp_error_status() : RP_OK;
+}
+
+/* Draws in float32 at least, so that half types are rounded once. */
+static rp_dtype draw_dtype(const rp_tensor *t) { return t->dtype == RP_F64 ? RP_F64 : RP_F32; }
+
+typedef rp_tensor *draw_fn(const int64_t *size, size_t ndim, rp_dtype dtype, double a, double b);
+
+static rp_tensor *draw_uniform(const int64_t *size, size_t ndim, rp_dtype dtype, double low, double high) {
+    return rp_add_scalar(rp_mul_scalar(rp_rand(size, ndim, dtype, NULL), rp_f64(high - low)), rp_f64(low));
+}
+
+static rp_tensor *draw_normal(const int64_t *size, size_t ndim, rp_dtype dtype, double mean, double std) {
+    return rp_add_scalar(rp_mul_scalar(rp_randn(size, ndim, dtype, NULL), rp_f64(std)), rp_f64(mean));
+}
+
+static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {
+    RP_TRY(rp__tensor_check(t, "t"));
+    if (!rp__dtype_is_float((rp_dtype)t->dtype))
+        return rp__fail(RP_ERROR_DTYPE, "initialiser: %s is not a floating type", rp_dtype_name((rp_dtype)t->dtype));
+    rp_device device = rp_default_device();
+    RP_TRY(rp_set_default_device(t->device));
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = write(t, draw(t->size, t->ndim, draw_dtype(t), a, b));
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    rp_status restored = rp_set_default_device(device);
+    return status != RP_OK ? status : restored;
+}
+
+rp_status rp_init_uniform(rp_tensor *t, double low, double high) { return fill_drawn(t, draw_uniform, low, high); }
+
+rp_status rp_init_normal(rp_tensor *t, double mean, double std) { return fill_drawn(t, draw_normal, mean, std); }
+
+rp_status rp_init_constant(rp_tensor *t, double value) {
+    RP_TRY(rp__tensor_check(t, "t"));
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = rp__tensor_is_error(rp_fill_(t, rp_f64(value))) ? rp_error_status() : RP_OK;
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    return status;
+}
+
+rp_status rp_init_kaiming_uniform(rp_tensor *t, double a) {
+    RP_TRY(rp__tensor_check(t, "t"));
+    if (t->ndim < 2)
+        return rp__fail(RP_ERROR_SHAPE, "kaiming_uniform: fan-in needs a tensor of two or more dimensions, not %u", t->ndim);
+    int64_t fan_in = 1;
+    for (size_t d = 1; d < t->ndim; d++) fan_in *= t->size[d];
+    if (fan_in == 0 || t->size[0] == 0) return RP_OK;
+    double bound = sqrt(6.0 / ((1.0 + a * a) * (double)fan_in));
+    return rp_init_uniform(t, -bound, bound);
+}

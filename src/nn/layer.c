@@ -1,0 +1,169 @@
+/* Layers: structs of parameters with PyTorch's initial values, and the op that each stands for. */
+#include <reprise_nn.h>
+
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A parameter: retained, of no scope, requiring a gradient. NULL and a sticky error on failure. */
+static rp_tensor *parameter_new(const int64_t *size, size_t ndim, rp_dtype dtype) {
+    rp_scope scope = rp__scope_begin();
+    rp_tensor *t = rp_empty(size, ndim, dtype == RP_DTYPE_NONE ? RP_F32 : dtype);
+    bool ok = !rp__tensor_is_error(t) && rp_set_requires_grad(t, true) == RP_OK;
+    if (ok) rp_retain(t);
+    rp__scope_end(scope, NULL, 0);
+    return ok ? t : NULL;
+}
+
+static void parameter_release(rp_tensor **t) {
+    if (*t) rp_release(*t);
+    *t = NULL;
+}
+
+static rp_status positive(const char *layer, const char *what, int64_t value) {
+    if (value > 0) return RP_OK;
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: %s must be positive, not %lld", layer, what, (long long)value);
+}
+
+/* ---------------------------------------------------------------- linear */
+
+static rp_status linear_fill(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias, rp_dtype dtype) {
+    RP_TRY(positive("linear layer", "in_features", in_features));
+    RP_TRY(positive("linear layer", "out_features", out_features));
+    l->weight = parameter_new(RP_DIMS(out_features, in_features), dtype);
+    if (!l->weight) return rp_error_status();
+    RP_TRY(rp_init_kaiming_uniform(l->weight, sqrt(5.0)));
+    if (!bias) return RP_OK;
+    l->bias = parameter_new(RP_DIMS(out_features), dtype);
+    if (!l->bias) return rp_error_status();
+    double bound = 1.0 / sqrt((double)in_features);
+    return rp_init_uniform(l->bias, -bound, bound);
+}
+
+rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias, rp_dtype dtype) {
+    memset(l, 0, sizeof *l);
+    rp_status status = linear_fill(l, in_features, out_features, bias, dtype);
+    if (status != RP_OK) rp_linear_layer_release(l);
+    return status;
+}
+
+void rp_linear_layer_release(rp_linear_layer *l) {
+    parameter_release(&l->weight);
+    parameter_release(&l->bias);
+}
+
+rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l, rp_tensor *x) {
+    return rp_linear_at(site, x, l->weight, l->bias);
+}
+
+rp_tensor *(rp_linear_layer_forward)(const rp_linear_layer *l, rp_tensor *x) { return rp_linear_layer_forward_at(NULL, l, x); }
+
+/* ---------------------------------------------------------------- embedding */
+
+rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim, rp_dtype dtype) {
+    memset(l, 0, sizeof *l);
+    RP_TRY(positive("embedding layer", "num_embeddings", num_embeddings));
+    RP_TRY(positive("embedding layer", "embedding_dim", embedding_dim));
+    l->weight = parameter_new(RP_DIMS(num_embeddings, embedding_dim), dtype);
+    rp_status status = l->weight ? rp_init_normal(l->weight, 0.0, 1.0) : rp_error_status();
+    if (status != RP_OK) rp_embedding_layer_release(l);
+    return status;
+}
+
+void rp_embedding_layer_release(rp_embedding_layer *l) { parameter_release(&l->weight); }
+
+rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices) {
+    return rp_embedding_at(site, l->weight, indices);
+}
+
+rp_tensor *(rp_embedding_layer_forward)(const rp_embedding_layer *l, rp_tensor *indices) {
+    return rp_embedding_layer_forward_at(NULL, l, indices);
+}
+
+/* ---------------------------------------------------------------- layer norm */
+
+static rp_status layer_norm_fill(rp_layer_norm_layer *l, rp_dtype dtype) {
+    l->weight = parameter_new(l->normalized_shape, l->n_dims, dtype);
+    l->bias = l->weight ? parameter_new(l->normalized_shape, l->n_dims, dtype) : NULL;
+    if (!l->bias) return rp_error_status();
+    RP_TRY(rp_init_constant(l->weight, 1.0));
+    return rp_init_constant(l->bias, 0.0);
+}
+
+rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normalized_shape, size_t n_dims, double eps,
+                                   bool elementwise_affine, rp_dtype dtype) {
+    memset(l, 0, sizeof *l);
+    if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "layer norm layer: normalized_shape must have 1 to %d dimensions", RP_MAX_DIMS);
+    memcpy(l->normalized_shape, normalized_shape, n_dims * sizeof *normalized_shape);
+    l->n_dims = n_dims;
+    l->eps = eps;
+    rp_status status = elementwise_affine ? layer_norm_fill(l, dtype) : RP_OK;
+    if (status != RP_OK) rp_layer_norm_layer_release(l);
+    return status;
+}
+
+void rp_layer_norm_layer_release(rp_layer_norm_layer *l) {
+    parameter_release(&l->weight);
+    parameter_release(&l->bias);
+}
+
+rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x) {
+    return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps);
+}
+
+rp_tensor *(rp_layer_norm_layer_forward)(const rp_layer_norm_layer *l, rp_tensor *x) {
+    return rp_layer_norm_layer_forward_at(NULL, l, x);
+}
+
+/* ---------------------------------------------------------------- convolution */
+
+static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t height, int64_t width,
+                             const rp_conv2d_options *o) {
+    RP_TRY(positive("conv2d layer", "in_channels", in_channels));
+    RP_TRY(positive("conv2d layer", "out_channels", out_channels));
+    RP_TRY(positive("conv2d layer", "kernel height", height));
+    RP_TRY(positive("conv2d layer", "kernel width", width));
+    l->groups = o->groups ? o->groups : 1;
+    RP_TRY(positive("conv2d layer", "groups", l->groups));
+    if (in_channels % l->groups || out_channels % l->groups)
+        return rp__fail(RP_ERROR_SHAPE, "conv2d layer: %lld groups do not divide %lld input and %lld output channels",
+                        (long long)l->groups, (long long)in_channels, (long long)out_channels);
+    for (int k = 0; k < 2; k++) {
+        l->stride[k] = o->stride[k] ? o->stride[k] : 1;
+        l->padding[k] = o->padding[k];
+        l->dilation[k] = o->dilation[k] ? o->dilation[k] : 1;
+    }
+    l->weight = parameter_new(RP_DIMS(out_channels, in_channels / l->groups, height, width), o->dtype);
+    if (!l->weight) return rp_error_status();
+    RP_TRY(rp_init_kaiming_uniform(l->weight, sqrt(5.0)));
+    if (o->no_bias) return RP_OK;
+    l->bias = parameter_new(RP_DIMS(out_channels), o->dtype);
+    if (!l->bias) return rp_error_status();
+    double bound = 1.0 / sqrt((double)(in_channels / l->groups * height * width));
+    return rp_init_uniform(l->bias, -bound, bound);
+}
+
+rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t kernel_height,
+                               int64_t kernel_width, const rp_conv2d_options *options) {
+    rp_conv2d_options o = {.struct_size = sizeof o};
+    memset(l, 0, sizeof *l);
+    if (options && options->struct_size < sizeof options->struct_size)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "conv2d layer: struct_size of the options is not set; use RP_OPTIONS");
+    if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    rp_status status = conv2d_fill(l, in_channels, out_channels, kernel_height, kernel_width, &o);
+    if (status != RP_OK) rp_conv2d_layer_release(l);
+    return status;
+}
+
+void rp_conv2d_layer_release(rp_conv2d_layer *l) {
+    parameter_release(&l->weight);
+    parameter_release(&l->bias);
+}
+
+rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l, rp_tensor *x) {
+    return rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups);
+}
+
+rp_tensor *(rp_conv2d_layer_forward)(const rp_conv2d_layer *l, rp_tensor *x) { return rp_conv2d_layer_forward_at(NULL, l, x); }

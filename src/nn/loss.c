@@ -1,0 +1,27 @@
+/* Losses that are compositions of ops. */
+#include <reprise_nn.h>
+
+#include "tensor/tensor.h"
+
+rp_tensor *rp_mse_loss_at(const char *site, rp_tensor *input, rp_tensor *target, int64_t reduction) {
+    rp__site_frame frame = rp__site_push(site, "mse_loss");
+    rp_scope scope = rp__scope_begin();
+    rp_tensor *difference = rp_sub(input, target, rp_i64(1));
+    rp_tensor *loss = rp_mul(difference, difference);
+    if (reduction == 1)
+        loss = rp_mean(loss, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    else if (reduction == 2)
+        loss = rp_sum(loss, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    else if (reduction != 0) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "mse_loss: reduction is 0 (none), 1 (mean) or 2 (sum), not %lld",
+                       (long long)reduction);
+        loss = rp__tensor_error();
+    }
+    rp__scope_end(scope, &loss, 1);
+    rp__site_pop(frame);
+    return loss;
+}
+
+rp_tensor *(rp_mse_loss)(rp_tensor *input, rp_tensor *target, int64_t reduction) {
+    return rp_mse_loss_at(NULL, input, target, reduction);
+}

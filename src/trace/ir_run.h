@@ -1,0 +1,39 @@
+/* Runs graphs node by node through dispatch, so that a tape or a trace above sees every op. The reference for every backend, what
+   backends "aot_eager" run, and how a trace computes what is pending. */
+#ifndef RP_TRACE_IR_RUN_H
+#define RP_TRACE_IR_RUN_H
+
+#include "trace/ir.h"
+
+/* Where generators stood when the graph began: a random node draws at its own offset from there, also when it was moved or is a
+   recomputation. Zeroed to begin; positions_end leaves every generator behind the highest counter that was taken. */
+typedef struct rp__ir_positions {
+    struct rp__ir_position {
+        rp_generator *generator;
+        uint64_t base, high;
+    } *entries;
+    size_t n, capacity;
+} rp__ir_positions;
+void rp__ir_positions_end(rp__ir_positions *p);
+
+typedef struct rp__ir_run_options {
+    const rp_dim *binding;      /* words for the symbols of ir (values or words of the table in force); NULL: from the inputs' sizes */
+    rp_tensor *const *captured; /* in place of ir->captured; NULL: those */
+    /* Called after each node of the body with its results; a failure ends the run. */
+    rp_status (*observe)(void *ctx, const rp_ir *ir, uint32_t node, rp_tensor *const *out, uint32_t n_out);
+    void *ctx;
+} rp__ir_run_options;
+/* out[k] belongs to the innermost scope; an absent result is NULL; a result that is an input is that handle. */
+rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                     const rp__ir_run_options *options);
+/* One node over handles; results of the innermost scope. binding NULL: no symbols, or their hints. */
+rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, rp_tensor **out, const rp_dim *binding,
+                          rp__ir_positions *positions);
+/* Symbols of ir from the arguments' sizes; binding[rp__symbols_count]. Checks rank, dtype, static sizes and, for values, the guards. */
+rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim *binding);
+
+/* The generator that a random call uses, and the counters that it takes: what its lowering reserves. */
+rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device device);
+rp_dim rp__ir_counters(const rp__call *call, const rp__meta *out);
+
+#endif

@@ -1,0 +1,972 @@
+/* rp_cond, rp_while and rp_checkpoint. Without a trace the host runs the functions (the tape sees their ops, checkpoint drops what
+   it would save). In a trace each becomes one node whose blocks are the functions, traced abstractly and closed: what they
+   read from outside becomes operands. Gradients of such a node are nodes of the same kind over the derivative of the block:
+     cond        the same predicate chooses the derivative of the branch that ran;
+     while       the forward also keeps every iteration's state (max_iter bounds them); a second loop walks back over them;
+     checkpoint  the block is recorded again, with the random counters of the first time, and differentiated.
+   A function that reads a value on the host or draws random numbers inside cond or while cannot be a block: the trace computes
+   what is pending, and the host runs it. */
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "core/alloc.h"
+#include "trace/ir_run.h"
+#include "trace/trace.h"
+
+/* ---- a closed function */
+
+typedef struct region {
+    rp_ir *ir;            /* arguments: the explicit ones, then operands */
+    rp_tensor **operands; /* retained */
+    size_t n_operands;
+    rp_dim random_count;
+} region;
+
+static void region_free(region *r)
+{
+    rp_ir_release(r->ir);
+    for (size_t i = 0; i < r->n_operands; i++)
+        rp_release(r->operands[i]);
+    rp__free(r->operands);
+    *r = (region){0};
+}
+
+/* Results of a block are fresh row-major tensors: neither arguments, nor views, nor the same twice. */
+typedef struct settled {
+    rp_fn fn;
+} settled;
+
+static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const settled *s = ctx;
+    s->fn.body(s->fn.ctx, in, n_in, out, n_out);
+    for (size_t k = 0; k < n_out && !rp_failed(); k++) {
+        if (!out[k]) {
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a function of a region leaves output %zu out", s->fn.name ? s->fn.name : "region", k);
+            return;
+        }
+        if (rp__tensor_check(out[k], "an output of a region") != RP_OK)
+            return;
+        bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
+        for (size_t i = 0; i < n_in && !copy; i++)
+            copy = in[i] && in[i]->storage == out[k]->storage;
+        for (size_t i = 0; i < k && !copy; i++)
+            copy = out[i]->storage == out[k]->storage;
+        if (copy)
+            out[k] = rp_clone(out[k]);
+    }
+}
+
+static rp_status trace_region(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out)
+{
+    settled s = {fn};
+    rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
+    const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
+    rp__trace_result result = {0};
+    rp_status status = RP_OK;
+    *out = (region){0};
+    if (!infos || !pointers) {
+        status = RP__OOM("region");
+        goto done;
+    }
+    for (size_t k = 0; k < n_in; k++) {
+        rp__ir_meta_of(in[k], &infos[k].meta);
+        memcpy(infos[k].stride, in[k]->stride, sizeof infos[k].stride);
+        pointers[k] = &infos[k];
+    }
+    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
+                                 .fn = {settled_body, &s, 0, fn.name},
+                                 .n_in = n_in,
+                                 .n_out = n_out,
+                                 .arg_info = pointers,
+                                 .close = true,
+                                 .no_grad = true};
+    status = rp__trace_run(&request, NULL, &result);
+    if (status == RP_OK && result.escaped)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a region keeps a tensor that it made");
+    if (status == RP_OK) {
+        *out = (region){result.ir, result.operands, result.n_operands, result.random_count};
+        result.ir = NULL;
+        result.operands = NULL;
+        result.n_operands = 0;
+    }
+done:
+    rp__trace_result_free(&result);
+    rp__free(infos);
+    rp__free(pointers);
+    return status;
+}
+
+/* A copy of r's graph whose arguments past n_explicit are `all` (which holds r's operands). */
+static rp_status widen(const region *r, size_t n_explicit, rp_tensor *const *all, size_t n_all, rp_ir **out)
+{
+    rp_ir *ir = rp__ir_new(r->ir->name);
+    if (!ir)
+        return RP_ERROR_OUT_OF_MEMORY;
+    ir->symbols = rp__symbols_retain(r->ir->symbols);
+    rp_status status = RP_OK;
+    rp__ir_value *args = rp__alloc((r->ir->body.n_args + 1u) * sizeof *args);
+    if (!args)
+        status = RP__OOM("region");
+    for (size_t k = 0; k < n_explicit + n_all && status == RP_OK; k++) {
+        rp__meta meta;
+        if (k < n_explicit)
+            meta = r->ir->values[r->ir->body.args[k]].meta;
+        else
+            rp__ir_meta_of(all[k - n_explicit], &meta);
+        rp__ir_value v = rp__ir_add_arg(ir, &ir->body, &meta, NULL);
+        if (v == RP__IR_NONE)
+            status = RP_ERROR_OUT_OF_MEMORY;
+        else if (k < n_explicit)
+            args[k] = v;
+        for (size_t i = 0; k >= n_explicit && i < r->n_operands; i++) {
+            if (r->operands[i] == all[k - n_explicit])
+                args[n_explicit + i] = v;
+        }
+    }
+    if (status == RP_OK) {
+        rp__ir_block to = ir->body;
+        to.args = args;
+        to.n_args = r->ir->body.n_args;
+        status = rp__ir_copy_block(ir, &to, r->ir, &r->ir->body);
+        to.args = ir->body.args;
+        to.n_args = ir->body.n_args;
+        ir->body = to;
+    }
+    rp__free(args);
+    if (status != RP_OK) {
+        rp_ir_release(ir);
+        return status;
+    }
+    *out = ir;
+    return RP_OK;
+}
+
+/* The operands of two regions, each once. *all: n of them, borrowed. */
+static rp_status merge_operands(const region *a, const region *b, rp_tensor ***all, size_t *n)
+{
+    *n = 0;
+    *all = rp__calloc(a->n_operands + (b ? b->n_operands : 0) + 1, sizeof **all);
+    if (!*all)
+        return RP__OOM("region");
+    for (size_t i = 0; i < a->n_operands; i++)
+        (*all)[(*n)++] = a->operands[i];
+    for (size_t i = 0; b && i < b->n_operands; i++) {
+        size_t k = 0;
+        while (k < *n && (*all)[k] != b->operands[i])
+            k++;
+        if (k == *n)
+            (*all)[(*n)++] = b->operands[i];
+    }
+    return RP_OK;
+}
+
+/* ---- recording a node */
+
+static rp_status add_block(rp_ir *ir, uint32_t node, uint32_t r, const rp_ir *from)
+{
+    rp__ir_block *block = &ir->nodes[node].regions[r];
+    for (uint32_t k = 0; k < from->body.n_args; k++) {
+        const rp__ir_value_info *info = &from->values[from->body.args[k]];
+        if (rp__ir_add_arg(ir, block, &info->meta, info->site) == RP__IR_NONE)
+            return RP_ERROR_OUT_OF_MEMORY;
+    }
+    return rp__ir_copy_block(ir, block, from, &from->body);
+}
+
+static bool same_types(const rp_ir *a, const rp_ir *b)
+{
+    for (uint32_t k = 0; k < a->body.n_results; k++) {
+        const rp__meta *x = &a->values[a->body.results[k]].meta, *y = &b->values[b->body.results[k]].meta;
+        if (x->dtype != y->dtype || x->ndim != y->ndim || memcmp(x->size, y->size, x->ndim * sizeof *x->size) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Records kind(operands) with the graphs a (and b) as blocks; pending outputs typed as the results of `typed`. */
+static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands, size_t n, int64_t max_iter,
+                      const rp_ir *typed, rp_tensor **out, uint32_t *made)
+{
+    rp_ir *ir = rp__trace_ir(t);
+    rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
+    const rp__meta **metas = rp__calloc(typed->body.n_results + 1u, sizeof *metas);
+    rp_attr attr = {.kind = RP_ATTR_INT, .v.i = max_iter};
+    uint32_t node = RP__IR_NONE;
+    rp_status status = in && metas ? RP_OK : RP__OOM("region");
+    for (size_t k = 0; k < n && status == RP_OK; k++) {
+        if ((in[k] = rp__trace_resolve(t, operands[k])) == RP__IR_NONE)
+            status = rp_error_status();
+    }
+    if (status == RP_OK) {
+        node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, &attr, kind == RP__IR_WHILE, typed->body.n_results, rp__site());
+        status = node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : rp__ir_add_regions(ir, node, b ? 2 : 1);
+    }
+    if (status == RP_OK)
+        status = add_block(ir, node, 0, a);
+    if (status == RP_OK && b)
+        status = add_block(ir, node, 1, b);
+    if (status == RP_OK)
+        status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
+    for (uint32_t k = 0; metas && k < typed->body.n_results; k++)
+        metas[k] = &typed->values[typed->body.results[k]].meta;
+    if (status == RP_OK)
+        status = rp__trace_outputs(t, node, metas, out, typed->body.n_results);
+    if (made)
+        *made = node;
+    rp__free(in);
+    rp__free(metas);
+    return status;
+}
+
+/* Operands that a block takes by value: row-major, one storage each. */
+static rp_status settle_operands(rp_tensor *const *in, size_t n, rp_tensor **out)
+{
+    for (size_t k = 0; k < n; k++) {
+        RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
+        if (rp__tensor_is_error(in[k]))
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument of a region is the error tensor");
+        out[k] = rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
+        if (rp__tensor_is_error(out[k]))
+            return rp_error_status();
+    }
+    return RP_OK;
+}
+
+/* Failures after which the host runs the functions. Takes the error. */
+static bool falls_back(rp_status status)
+{
+    if (status != RP_ERROR_GRAPH_BREAK)
+        return false;
+    (void)rp_error_take();
+    return true;
+}
+
+static bool any_needs_grad(rp_tensor *const *in, size_t n)
+{
+    bool any = false;
+    for (size_t k = 0; k < n && rp_grad_enabled(); k++)
+        any = any || rp__grad_needed(in[k]);
+    return any;
+}
+
+/* ---- what the tape keeps of a region */
+
+typedef struct kept {
+    rp__ir_kind kind;
+    rp_ir *a, *b;
+    rp__saved *saved; /* n: predicate (cond), operands; loops: operands, count, stacks */
+    size_t n_saved, n_operands, n_state;
+    int64_t max_iter;
+    rp_generator *generator;
+    rp_dim random_offset;
+    uint64_t random_absolute;
+} kept;
+
+static void kept_release_saved(rp__tape_node *n)
+{
+    kept *p = n->payload;
+    for (size_t i = 0; i < p->n_saved; i++)
+        rp__saved_drop(&p->saved[i]);
+    n->released = true;
+}
+
+static void kept_destroy(rp__tape_node *n)
+{
+    kept *p = n->payload;
+    for (size_t i = 0; i < p->n_saved; i++)
+        rp__saved_drop(&p->saved[i]);
+    rp_ir_release(p->a);
+    rp_ir_release(p->b);
+    rp_generator_release(p->generator);
+    rp__free(p->saved);
+}
+
+static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph);
+static const rp__tape_class kept_class = {"region", kept_backward, kept_release_saved, kept_destroy};
+
+/* Puts out on the tape behind operands. Takes p's contents over, also on failure. */
+static rp_status attach(kept *contents, const char *name, rp_tensor *const *save, size_t n_save, rp_tensor *const *operands, size_t n_operands,
+                        rp_tensor *const *out, size_t n_out)
+{
+    rp__tape_node *n;
+    rp_status status = rp__tape_node_new(&kept_class, name, rp__site(), operands, (uint32_t)n_operands, out, (uint32_t)n_out, sizeof(kept), &n);
+    if (status != RP_OK) {
+        rp_ir_release(contents->a);
+        rp_ir_release(contents->b);
+        rp_generator_release(contents->generator);
+        return status;
+    }
+    kept *p = n->payload;
+    *p = *contents;
+    p->n_operands = n_operands;
+    p->saved = rp__calloc(n_save + 1, sizeof *p->saved);
+    status = p->saved ? RP_OK : RP__OOM("tape");
+    for (size_t i = 0; i < n_save && status == RP_OK; i++) {
+        status = rp__saved_pack(&p->saved[i], save[i], false, 0);
+        p->n_saved = i + 1;
+    }
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
+        if (rp__dtype_is_float((rp_dtype)out[k]->dtype))
+            status = rp__tape_set_history(out[k], n, (uint32_t)k);
+    }
+    rp__tape_node_release(n);
+    return status;
+}
+
+/* ---- the derivative of a block as a function: (gradients of the results, operands) -> gradients of the wanted operands */
+
+typedef struct derivative {
+    const rp_ir *ir;
+    const bool *wanted; /* per operand */
+    size_t n_operands;
+} derivative;
+
+static void zeros_for_missing(rp_tensor *const *like, rp_tensor **grads, size_t n)
+{
+    for (size_t k = 0; k < n; k++) {
+        if (!grads[k])
+            grads[k] = rp_zeros_like(like[k]);
+    }
+}
+
+static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tensor *const *operands, rp_tensor **grads)
+{
+    size_t n_out = d->ir->body.n_results, n_wanted = 0, n_roots = 0;
+    rp_tensor **work = rp__calloc(2 * d->n_operands + 3 * n_out + 1, sizeof *work);
+    if (!work)
+        return RP__OOM("derivative of a region");
+    rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out, **seeds = roots + n_out;
+    bool grad = rp_set_grad_enabled(true);
+    rp_status status = RP_OK;
+    for (size_t k = 0; k < d->n_operands && status == RP_OK; k++) {
+        leaf[k] = operands[k];
+        if (!d->wanted[k])
+            continue;
+        leaf[k] = rp_detach(operands[k]);
+        status = rp_set_requires_grad(leaf[k], true);
+        wanted[n_wanted++] = leaf[k];
+    }
+    if (status == RP_OK)
+        status = rp__ir_run(d->ir, leaf, d->n_operands, out, n_out, NULL);
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
+        if (rp__grad_needed(out[k])) {
+            roots[n_roots] = out[k];
+            seeds[n_roots++] = grad_out[k];
+        }
+    }
+    rp_backward_options options = {.struct_size = sizeof options, .allow_unused = true};
+    if (status == RP_OK && n_roots && n_wanted)
+        status = rp_grad(roots, n_roots, wanted, n_wanted, seeds, &options, grads);
+    (void)rp_set_grad_enabled(grad);
+    if (status == RP_OK)
+        zeros_for_missing(wanted, grads, n_wanted);
+    if (status == RP_OK && rp_failed())
+        status = rp_error_status();
+    rp__free(work);
+    return status;
+}
+
+static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const derivative *d = ctx;
+    (void)n_in;
+    (void)n_out;
+    (void)derive(d, in, in + d->ir->body.n_results, out);
+}
+
+/* ---- cond */
+
+static rp_status host_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp_scalar take = rp_item(pred);
+    if (rp_failed())
+        return rp_error_status();
+    const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
+    fn->body(fn->ctx, in, n_in, out, n_out);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                            size_t n_out)
+{
+    region a = {0}, b = {0};
+    rp_ir *x = NULL, *y = NULL;
+    rp_tensor **all = NULL, **operands = NULL;
+    size_t n_all = 0;
+    rp_status status;
+    RP_TRY_GOTO(status, done, trace_region(then_fn, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, trace_region(else_fn, in, n_in, n_out, &b));
+    if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a branch draws random numbers");
+        goto done;
+    }
+    if (!same_types(a.ir, b.ir)) {
+        status = rp__fail(RP_ERROR_SHAPE, "rp_cond: the branches give results of different sizes or types");
+        goto done;
+    }
+    RP_TRY_GOTO(status, done, merge_operands(&a, &b, &all, &n_all));
+    RP_TRY_GOTO(status, done, widen(&a, n_in, all, n_all, &x));
+    RP_TRY_GOTO(status, done, widen(&b, n_in, all, n_all, &y));
+    operands = rp__calloc(1 + n_in + n_all, sizeof *operands);
+    if (!operands) {
+        status = RP__OOM("rp_cond");
+        goto done;
+    }
+    operands[0] = pred;
+    if (n_in)
+        memcpy(operands + 1, in, n_in * sizeof *operands);
+    memcpy(operands + 1 + n_in, all, n_all * sizeof *operands);
+    RP_TRY_GOTO(status, done, emit(t, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, x, out, NULL));
+    if (any_needs_grad(operands + 1, n_in + n_all)) {
+        kept k = {.kind = RP__IR_COND, .a = x, .b = y};
+        x = y = NULL;
+        status = attach(&k, "cond", operands, 1 + n_in + n_all, operands + 1, n_in + n_all, out, n_out);
+    }
+done:
+    region_free(&a);
+    region_free(&b);
+    rp_ir_release(x);
+    rp_ir_release(y);
+    rp__free(all);
+    rp__free(operands);
+    return status;
+}
+
+static rp_status check_functions(const char *name, rp_fn a, rp_fn b, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    if (!a.body || !b.body || (n_in && !in) || (n_out && !out))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", name);
+    for (size_t k = 0; k < n_out; k++)
+        out[k] = NULL;
+    for (size_t k = 0; k < n_in; k++) {
+        RP_TRY(rp__tensor_check(in[k], "an argument"));
+        if (rp__tensor_is_error(in[k]))
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", name, k);
+    }
+    return RP_OK;
+}
+
+/* On failure every output is the error tensor; on success outputs move out of the inner scope. */
+static rp_status finish(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out)
+{
+    rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
+    for (size_t k = 0; k < n_out && status != RP_OK; k++)
+        out[k] = rp__tensor_error();
+    return status;
+}
+
+rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp_scope scope = rp__scope_begin();
+    rp_status status = check_functions("rp_cond", then_fn, else_fn, in, n_in, out, n_out);
+    if (status == RP_OK)
+        status = rp__tensor_check(pred, "pred");
+    if (status == RP_OK && (rp__tensor_is_error(pred) || pred->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__tensor_numel(pred), 1)))
+        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
+    rp__trace *t = rp__trace_current();
+    if (status == RP_OK && t) {
+        rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
+        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
+        if (status == RP_OK)
+            status = trace_cond(t, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
+        rp__free(settled_in);
+        if (falls_back(status)) {
+            status = rp__trace_break(t, "region-not-traceable", rp__site());
+            t = NULL;
+        }
+    }
+    if (status == RP_OK && !t)
+        status = host_cond(pred, then_fn, else_fn, in, n_in, out, n_out);
+    else if (status == RP_OK && rp_failed())
+        status = rp_error_status();
+    return finish(scope, status, out, n_out);
+}
+
+/* ---- while */
+
+/* The state of a loop, then what does not change, as one list. */
+static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter, rp_tensor **out)
+{
+    rp_tensor **state = rp__calloc(n_in + n_state + 1, sizeof *state), **next = state + n_in;
+    if (!state)
+        return RP__OOM("rp_while");
+    if (n_in)
+        memcpy(state, in, n_in * sizeof *state);
+    rp_status status = RP_OK;
+    for (int64_t i = 0; status == RP_OK && (max_iter <= 0 || i < max_iter); i++) {
+        rp_scope scope = rp__scope_begin();
+        rp_tensor *go = NULL;
+        bool on = false;
+        cond_fn.body(cond_fn.ctx, state, n_in, &go, 1);
+        if (!rp_failed() && go)
+            on = rp__scalar_f64(rp_item(go)) != 0;
+        else if (!rp_failed())
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the condition gives no result");
+        memset(next, 0, n_state * sizeof *next);
+        if (on && !rp_failed())
+            body_fn.body(body_fn.ctx, state, n_in, next, n_state);
+        for (size_t k = 0; on && k < n_state && !rp_failed(); k++) {
+            if (!next[k])
+                (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the body leaves state %zu out", k);
+            else if (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
+                     memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
+                (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
+        }
+        status = rp_failed() ? rp_error_status() : RP_OK;
+        rp__scope_end(scope, next, status == RP_OK && on ? n_state : 0);
+        if (!on)
+            break;
+        if (status == RP_OK)
+            memcpy(state, next, n_state * sizeof *state);
+    }
+    if (status == RP_OK)
+        memcpy(out, state, n_state * sizeof *out);
+    rp__free(state);
+    return status;
+}
+
+typedef struct loop { /* both functions closed over the same operands */
+    rp_ir *cond, *body;
+    rp_tensor **operands; /* state, invariants that were given, then those found */
+    size_t n_state, n;
+} loop;
+
+static void loop_free(loop *l)
+{
+    rp_ir_release(l->cond);
+    rp_ir_release(l->body);
+    rp__free(l->operands);
+}
+
+static rp_status close_loop(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l)
+{
+    region a = {0}, b = {0};
+    rp_tensor **all = NULL;
+    size_t n_all = 0;
+    rp_status status;
+    *l = (loop){.n_state = n_state};
+    RP_TRY_GOTO(status, done, trace_region(cond_fn, in, n_in, 1, &a));
+    RP_TRY_GOTO(status, done, trace_region(body_fn, in, n_in, n_state, &b));
+    if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a loop draws random numbers");
+        goto done;
+    }
+    const rp__meta *go = &a.ir->values[a.ir->body.results[0]].meta;
+    if (go->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__numel(go->size, go->ndim), 1)) {
+        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the condition must give one bool");
+        goto done;
+    }
+    for (size_t k = 0; k < n_state; k++) {
+        const rp__meta *m = &b.ir->values[b.ir->body.results[k]].meta;
+        if (m->dtype != (rp_dtype)in[k]->dtype || m->ndim != in[k]->ndim || memcmp(m->size, in[k]->size, m->ndim * sizeof *m->size) != 0) {
+            status = rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
+            goto done;
+        }
+    }
+    RP_TRY_GOTO(status, done, merge_operands(&a, &b, &all, &n_all));
+    RP_TRY_GOTO(status, done, widen(&a, n_in, all, n_all, &l->cond));
+    RP_TRY_GOTO(status, done, widen(&b, n_in, all, n_all, &l->body));
+    l->operands = rp__calloc(n_in + n_all + 1, sizeof *l->operands);
+    if (!l->operands) {
+        status = RP__OOM("rp_while");
+        goto done;
+    }
+    if (n_in)
+        memcpy(l->operands, in, n_in * sizeof *l->operands);
+    memcpy(l->operands + n_in, all, n_all * sizeof *l->operands);
+    l->n = n_in + n_all;
+done:
+    region_free(&a);
+    region_free(&b);
+    rp__free(all);
+    return status;
+}
+
+/* The loop that also keeps its states: (state, count, stacks) with stacks (max_iter, *size). */
+typedef struct keeping {
+    const loop *l;
+    int64_t max_iter;
+} keeping;
+
+static rp_status loop_operands(const loop *l, rp_tensor *const *state, rp_tensor **out)
+{
+    memcpy(out, l->operands, l->n * sizeof *out);
+    memcpy(out, state, l->n_state * sizeof *out);
+    return RP_OK;
+}
+
+static void keeping_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const keeping *k = ctx;
+    rp_tensor **operands = rp__calloc(k->l->n + 1, sizeof *operands);
+    (void)n_in;
+    if (!operands) {
+        (void)RP__OOM("rp_while");
+        return;
+    }
+    (void)loop_operands(k->l, in, operands);
+    (void)rp__ir_run(k->l->cond, operands, k->l->n, out, n_out, NULL);
+    rp__free(operands);
+}
+
+static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const keeping *k = ctx;
+    size_t n = k->l->n_state;
+    rp_tensor **operands = rp__calloc(k->l->n + 1, sizeof *operands);
+    (void)n_in;
+    (void)n_out;
+    if (!operands) {
+        (void)RP__OOM("rp_while");
+        return;
+    }
+    (void)loop_operands(k->l, in, operands);
+    (void)rp__ir_run(k->l->body, operands, k->l->n, out, n, NULL);
+    rp__free(operands);
+    out[n] = rp_add_scalar(in[n], rp_i64(1));
+    rp_tensor *hit = rp_eq(rp_arange(rp_i64(0), rp_i64(k->max_iter), rp_i64(1), RP_I64), in[n]); /* (max_iter) */
+    for (size_t s = 0; s < n; s++) {
+        rp_dim size[RP_MAX_DIMS];
+        size[0] = k->max_iter;
+        for (unsigned d = 0; d < in[s]->ndim; d++)
+            size[d + 1] = 1;
+        out[n + 1 + s] = rp_where(rp_view(hit, size, in[s]->ndim + 1u), rp_unsqueeze(in[s], 0), in[n + 1 + s]);
+    }
+}
+
+static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter,
+                             rp_tensor **out)
+{
+    loop l = {0}, wide = {0};
+    rp_tensor **states = NULL, **kept_out = NULL, **save = NULL;
+    rp_status status;
+    RP_TRY_GOTO(status, done, close_loop(cond_fn, body_fn, in, n_state, n_in, &l));
+    bool differentiable = any_needs_grad(l.operands, l.n), small = true;
+    for (size_t s = 0; s < n_state; s++)
+        small = small && in[s]->ndim < RP_MAX_DIMS;
+    if (!differentiable || max_iter <= 0 || !small) {
+        RP_TRY_GOTO(status, done, emit(t, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, l.body, out, NULL));
+        if (differentiable) {
+            kept k = {.kind = RP__IR_WHILE, .n_state = n_state};
+            status = attach(&k, "while", NULL, 0, l.operands, l.n, out, n_state);
+        }
+        goto done;
+    }
+    /* state, count, stacks */
+    size_t n_wide = 2 * n_state + 1;
+    states = rp__calloc(n_wide + 1, sizeof *states);
+    kept_out = rp__calloc(n_wide + 1, sizeof *kept_out);
+    save = rp__calloc(l.n + n_state + 2, sizeof *save);
+    if (!states || !kept_out || !save) {
+        status = RP__OOM("rp_while");
+        goto done;
+    }
+    bool grad = rp_set_grad_enabled(false);
+    memcpy(states, in, n_state * sizeof *states);
+    states[n_state] = rp_full(RP_NO_DIMS, rp_i64(0), RP_I64);
+    for (size_t s = 0; s < n_state; s++) {
+        rp_dim size[RP_MAX_DIMS];
+        size[0] = max_iter;
+        memcpy(size + 1, in[s]->size, in[s]->ndim * sizeof *size);
+        states[n_state + 1 + s] = rp_full(size, in[s]->ndim + 1u, rp_i64(0), (rp_dtype)in[s]->dtype);
+    }
+    keeping k = {&l, max_iter};
+    status = rp_failed() ? rp_error_status() : RP_OK;
+    if (status == RP_OK)
+        status = close_loop((rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states, n_wide, n_wide, &wide);
+    if (status == RP_OK)
+        status = emit(t, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, wide.body, kept_out, NULL);
+    (void)rp_set_grad_enabled(grad);
+    if (status == RP_OK) {
+        memcpy(out, kept_out, n_state * sizeof *out);
+        memcpy(save, l.operands, l.n * sizeof *save);
+        memcpy(save + l.n, kept_out + n_state, (n_state + 1) * sizeof *save);
+        kept p = {.kind = RP__IR_WHILE, .a = rp__ir_retain(l.body), .n_state = n_state, .max_iter = max_iter};
+        status = attach(&p, "while", save, l.n + n_state + 1, l.operands, l.n, out, n_state);
+    }
+done:
+    loop_free(&l);
+    loop_free(&wide);
+    rp__free(states);
+    rp__free(kept_out);
+    rp__free(save);
+    return status;
+}
+
+rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter,
+                              rp_tensor **out)
+{
+    rp_scope scope = rp__scope_begin();
+    rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
+    rp__trace *t = rp__trace_current();
+    if (status == RP_OK && t) {
+        rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
+        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
+        if (status == RP_OK)
+            status = trace_while(t, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
+        rp__free(settled_in);
+        if (falls_back(status)) {
+            status = rp__trace_break(t, "region-not-traceable", rp__site());
+            t = NULL;
+        }
+    }
+    if (status == RP_OK && !t)
+        status = host_while(cond_fn, body_fn, in, n_state, n_in, max_iter, out);
+    return finish(scope, status, out, n_state);
+}
+
+rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out)
+{
+    return rp__while_invariant(cond_fn, body_fn, in, n, n, max_iter, out);
+}
+
+/* ---- checkpoint */
+
+static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    region a = {0};
+    rp_tensor **operands = NULL;
+    rp_status status;
+    RP_TRY_GOTO(status, done, trace_region(fn, in, n_in, n_out, &a));
+    /* One generator only: its counters are a range that the node can name. */
+    rp_generator *g = NULL;
+    for (size_t i = 0; i < a.ir->n_nodes; i++) {
+        const rp__ir_node *n = &a.ir->nodes[i];
+        if (n->kind != RP__IR_OP || !(n->op->flags & RP_OP_RANDOM))
+            continue;
+        rp_generator *of = rp__ir_generator(n->attrs, n->n_attrs, a.ir->values[n->out[0]].meta.device);
+        if (g && g != of) {
+            status = rp__fail(RP_ERROR_GRAPH_BREAK, "a checkpoint draws from two generators");
+            goto done;
+        }
+        g = of;
+    }
+    operands = rp__calloc(n_in + a.n_operands + 1, sizeof *operands);
+    if (!operands) {
+        status = RP__OOM("rp_checkpoint");
+        goto done;
+    }
+    if (n_in)
+        memcpy(operands, in, n_in * sizeof *operands);
+    if (a.n_operands)
+        memcpy(operands + n_in, a.operands, a.n_operands * sizeof *operands);
+    size_t n = n_in + a.n_operands;
+    uint32_t node;
+    RP_TRY_GOTO(status, done, emit(t, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, a.ir, out, &node));
+    rp_dim start = 0;
+    uint64_t absolute = 0;
+    if (g) {
+        rp__ir_node *made = &rp__trace_ir(t)->nodes[node];
+        start = rp__trace_random_offset(t, g);
+        made->random_offset = start;
+        made->random_count = a.random_count;
+        rp__trace_random_seek(t, g, rp__dim_apply(RP__DIM_ADD, start, a.random_count));
+        (void)rp_generator_get(g, NULL, &absolute);
+        absolute += (uint64_t)rp__dim_hint(start);
+    }
+    if (any_needs_grad(operands, n)) {
+        kept k = {.kind = RP__IR_CHECKPOINT, .a = rp__ir_retain(a.ir), .generator = rp__generator_retain(g), .random_offset = start,
+                  .random_absolute = absolute};
+        status = attach(&k, "checkpoint", operands, n, operands, n, out, n_out);
+    }
+done:
+    region_free(&a);
+    rp__free(operands);
+    return status;
+}
+
+rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp__trace *t = rp__trace_current();
+    if (!t)
+        return rp__checkpoint_run(fn, in, n_in, out, n_out);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
+    rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
+    if (status == RP_OK)
+        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
+    if (status == RP_OK)
+        status = trace_checkpoint(t, fn, settled_in, n_in, out, n_out);
+    if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
+        fn.body(fn.ctx, in, n_in, out, n_out);
+        status = rp_failed() ? rp_error_status() : RP_OK;
+    }
+    rp__free(settled_in);
+    return finish(scope, status, out, n_out);
+}
+
+/* ---- backward */
+
+typedef struct back { /* one step back of a loop: (i, gradients of the state, sums of gradients of invariants) */
+    const kept *p;
+    rp_tensor *const *operands; /* of the body: state (unused), invariants */
+    rp_tensor *const *stacks;
+    const bool *wanted;         /* per operand; all floating states are */
+    size_t n_invariant;
+} back;
+
+static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_gt(in[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
+}
+
+static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const back *b = ctx;
+    const kept *p = b->p;
+    (void)n_in;
+    rp_tensor **work = rp__calloc(2 * p->n_operands + p->n_state + 1, sizeof *work);
+    if (!work) {
+        (void)RP__OOM("backward of a loop");
+        return;
+    }
+    rp_tensor **operands = work, **grads = work + p->n_operands, **grad_out = grads + p->n_operands;
+    size_t at = 1;
+    out[0] = rp_add_scalar(in[0], rp_i64(-1));
+    memcpy(operands, b->operands, p->n_operands * sizeof *operands);
+    for (size_t s = 0; s < p->n_state; s++) {
+        const rp_tensor *like = b->operands[s];
+        rp_dim rows[2] = {p->max_iter, rp__tensor_numel(like)};
+        operands[s] = rp_view(rp_embedding(rp_view(b->stacks[s], rows, 2), out[0]), like->size, like->ndim);
+        grad_out[s] = b->wanted[s] ? in[at++] : NULL;
+    }
+    derivative d = {p->a, b->wanted, p->n_operands};
+    if (!rp_failed() && derive(&d, grad_out, operands, grads) == RP_OK) {
+        size_t g = 0;
+        for (size_t k = 0, o = 1; k < p->n_operands; k++) {
+            if (!b->wanted[k])
+                continue;
+            out[o] = k < p->n_state ? grads[g] : rp_add(in[o], grads[g], rp_i64(1));
+            o++;
+            g++;
+        }
+    }
+    (void)n_out;
+    rp__free(work);
+}
+
+static rp_status while_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in)
+{
+    if (!p->a)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: a gradient was asked through a loop without max_iter (or with a state of rank %d)",
+                        RP_MAX_DIMS);
+    rp_tensor *const *operands = saved, *count = saved[p->n_operands], *const *stacks = saved + p->n_operands + 1;
+    bool *wanted = rp__calloc(p->n_operands + 1, sizeof *wanted);
+    rp_tensor **state = rp__calloc(2 * p->n_operands + 3, sizeof *state), **out = state + p->n_operands + 1;
+    rp_status status = wanted && state ? RP_OK : RP__OOM("backward of a loop");
+    size_t n = 1;
+    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) {
+        wanted[k] = rp__dtype_is_float((rp_dtype)operands[k]->dtype) && (k < p->n_state || needed[k]);
+        if (!wanted[k])
+            continue;
+        state[n++] = k < p->n_state && grad_out[k] ? grad_out[k] : rp_zeros_like(operands[k]);
+    }
+    back b = {p, operands, stacks, wanted, p->n_operands - p->n_state};
+    if (status == RP_OK) {
+        state[0] = count;
+        status = rp_failed() ? rp_error_status()
+                             : rp_while((rp_fn){back_cond, &b, 0, "while backward"}, (rp_fn){back_body, &b, 0, "while backward"}, state, n,
+                                        p->max_iter, out);
+    }
+    for (size_t k = 0, o = 1; k < p->n_operands && status == RP_OK; k++) {
+        if (wanted[k]) {
+            grad_in[k] = needed[k] ? out[o] : NULL;
+            o++;
+        }
+    }
+    rp__free(wanted);
+    rp__free(state);
+    return status;
+}
+
+static rp_status cond_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in)
+{
+    size_t n_out = p->a->body.n_results, n_wanted = 0;
+    derivative x = {p->a, needed, p->n_operands}, y = {p->b, needed, p->n_operands};
+    rp_tensor **in = rp__calloc(n_out + 2 * p->n_operands + 1, sizeof *in), **grads = in + n_out + p->n_operands;
+    if (!in)
+        return RP__OOM("backward of rp_cond");
+    rp_status status = RP_OK;
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
+        const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
+        in[k] = grad_out[k] ? grad_out[k] : rp_full(m->size, m->ndim, rp_i64(0), m->dtype);
+        status = rp_failed() ? rp_error_status() : RP_OK;
+    }
+    memcpy(in + n_out, saved + 1, p->n_operands * sizeof *in);
+    for (size_t k = 0; k < p->n_operands; k++)
+        n_wanted += needed[k];
+    if (status == RP_OK)
+        status = rp_cond(saved[0], (rp_fn){derivative_body, &x, 0, "then backward"}, (rp_fn){derivative_body, &y, 0, "else backward"}, in,
+                         n_out + p->n_operands, grads, n_wanted);
+    for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
+        if (needed[k])
+            grad_in[k] = grads[g++];
+    }
+    rp__free(in);
+    return status;
+}
+
+static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in)
+{
+    size_t n_out = p->a->body.n_results;
+    derivative d = {p->a, needed, p->n_operands};
+    rp_tensor **work = rp__calloc(n_out + p->n_operands + 1, sizeof *work), **grads = work + n_out;
+    if (!work)
+        return RP__OOM("backward of rp_checkpoint");
+    rp_status status = RP_OK;
+    for (size_t k = 0; k < n_out; k++) {
+        const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
+        work[k] = grad_out[k] ? grad_out[k] : rp_full(m->size, m->ndim, rp_i64(0), m->dtype);
+    }
+    rp__trace *t = rp__trace_current();
+    rp_dim before = 0;
+    uint64_t seed = 0, offset = 0;
+    if (p->generator && t) {
+        before = rp__trace_random_offset(t, p->generator);
+        rp__trace_random_seek(t, p->generator, p->random_offset);
+    } else if (p->generator) {
+        (void)rp_generator_get(p->generator, &seed, &offset);
+        status = rp_generator_set(p->generator, seed, p->random_absolute);
+    }
+    if (status == RP_OK)
+        status = rp_failed() ? rp_error_status() : derive(&d, work, saved, grads);
+    if (p->generator && t)
+        rp__trace_random_seek(t, p->generator, before);
+    else if (p->generator)
+        (void)rp_generator_set(p->generator, seed, offset);
+    for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
+        if (needed[k])
+            grad_in[k] = grads[g++];
+    }
+    rp__free(work);
+    return status;
+}
+
+static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph)
+{
+    const kept *p = n->payload;
+    (void)create_graph;
+    if (n->released)
+        return rp__tape_released(n);
+    rp_tensor **saved = rp__calloc(p->n_saved + 1, sizeof *saved);
+    bool *needed = rp__calloc(p->n_operands + 1, sizeof *needed);
+    rp_status status = saved && needed ? RP_OK : RP__OOM("backward of a region");
+    for (size_t i = 0; i < p->n_saved && status == RP_OK; i++) {
+        saved[i] = rp__saved_unpack(&p->saved[i], n);
+        if (rp__tensor_is_error(saved[i]))
+            status = rp_error_status();
+    }
+    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++)
+        needed[k] = rp__tape_needs(n, (uint32_t)k);
+    if (status == RP_OK)
+        status = p->kind == RP__IR_COND    ? cond_backward(p, saved, needed, grad_out, grad_in)
+                 : p->kind == RP__IR_WHILE ? while_backward(p, saved, needed, grad_out, grad_in)
+                                           : checkpoint_backward(p, saved, needed, grad_out, grad_in);
+    rp__free(saved);
+    rp__free(needed);
+    return status;
+}

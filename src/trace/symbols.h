@@ -1,0 +1,64 @@
+/* Symbols of a trace: sizes (and strides) of arguments that a graph does not fix. Owns the expression table behind symbolic
+   rp_dim words, the hints (values in the traced call) and the guards that shape rules recorded. Floor 5 and 6 use it; shape
+   rules see it only through core/dim.h.
+
+   Every expression is kept as a polynomial over atoms (symbols, quotients, remainders, maxima, minima) with its terms in
+   one fixed order, and is hash-consed: two words of one table are equal exactly when the expressions are equal as polynomials.
+   All atoms are sizes, strides or quotients of them, so none is negative; rules that follow from that need no guard.
+
+   A word means something only together with its table. The table in force belongs to the thread (rp__symbols_enter). */
+#ifndef RP_TRACE_SYMBOLS_H
+#define RP_TRACE_SYMBOLS_H
+
+#include "core/dim.h"
+#include "core/text.h"
+
+typedef struct rp__symbols rp__symbols;
+
+enum { RP__SYMBOL_NO_SOURCE = UINT32_MAX };
+typedef struct rp__symbol { /* where a call finds the value: input `input`, size or stride of dim `dim` */
+    uint32_t input;         /* RP__SYMBOL_NO_SOURCE: not an argument's (a data-dependent size) */
+    uint8_t dim;
+    bool is_stride;
+    int64_t hint;
+} rp__symbol;
+
+typedef struct rp__size_guard { /* holds in every call that the graph serves */
+    rp__dim_relation relation;
+    rp_dim a, b;
+} rp__size_guard;
+
+rp__symbols *rp__symbols_new(void); /* NULL: out of memory (no sticky error); refs 1 */
+rp__symbols *rp__symbols_retain(rp__symbols *s);
+void rp__symbols_release(rp__symbols *s);
+rp__symbols *rp__symbols_enter(rp__symbols *s); /* table in force in this thread; returns the one before. NULL: none */
+rp__symbols *rp__symbols_current(void);
+
+/* A new symbol; 0 and a sticky error when out of memory. */
+rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol);
+size_t rp__symbols_count(const rp__symbols *s);
+const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index);
+rp_dim rp__symbols_word(const rp__symbols *s, size_t index);            /* word of symbol `index` */
+bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index); /* is d a symbol itself (no expression)? */
+int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d);               /* d may be a value */
+
+/* While frozen, questions are answered by the hints and no guard is recorded: for checkers and printers. Nests. */
+void rp__symbols_freeze(rp__symbols *s, bool frozen);
+size_t rp__symbols_guard_count(const rp__symbols *s);
+const rp__size_guard *rp__symbols_guard_at(const rp__symbols *s, size_t index);
+rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b); /* no-op when it is known to hold */
+
+/* d with symbol i replaced by binding[i] (values, or words of the table in force). */
+rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *binding);
+/* The value of d for values binding[i]; false on overflow or a division by zero. No allocation, no errors: guards use it. */
+bool rp__symbols_value(const rp__symbols *s, rp_dim d, const int64_t *binding, int64_t *out);
+/* Does every guard hold? Otherwise *failed is its index. */
+bool rp__symbols_hold(const rp__symbols *s, const int64_t *binding, size_t *failed);
+
+/* "s0*64 + 4"; with words: "in[0].size(0)*64 + 4". s may be NULL when d is a value. */
+void rp__symbols_text(const rp__symbols *s, rp_dim d, bool words, rp__text *out);
+void rp__symbols_guard_text(const rp__symbols *s, const rp__size_guard *g, bool words, rp__text *out);
+
+void rp__symbols_install(void); /* once: hooks of core/dim.h */
+
+#endif
