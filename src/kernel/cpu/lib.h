@@ -12,7 +12,7 @@ typedef size_t rp__cpu_workspace(rp__device *d, rp__library_op op, const rp__ope
 
 rp__cpu_bind rp__cpu_matmul_bind, rp__cpu_conv_bind, rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind,
     rp__cpu_scatter_add_bind;
-rp__cpu_workspace rp__cpu_topk_workspace, rp__cpu_nonzero_workspace, rp__cpu_multinomial_workspace;
+rp__cpu_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace;
 
 /* Word `word` is the address of `o`; its slot says which bytes may be touched. */
 void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer, rp__launch *out);

@@ -47,6 +47,10 @@ static const struct {
     rp__cpu_workspace *workspace; /* NULL: none */
 } families[RP__LIB_COUNT] = {
     [RP__LIB_MATMUL] = {rp__cpu_matmul_bind, NULL},
+    [RP__LIB_TOPK] = {rp__cpu_topk_bind, rp__cpu_topk_workspace},
+    [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
+    [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
+    [RP__LIB_SCATTER_ADD] = {rp__cpu_scatter_add_bind, NULL},
 };
 
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {

@@ -157,16 +157,17 @@ RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, 
             typedef T quad __attribute__((vector_size(16)));
             typedef quad quad_u __attribute__((aligned(1), may_alias));
             if (down == 1 && W % 4 == 0) {
-                for (; k + 4 <= kc; k += 4) {
-                    for (int j = 0; j < W; j += 4) {
-                        const T *q = s + j * along + k;
+                k = kc / 4 * 4;
+                for (int j = 0; j < W; j += 4) { /* four lines at a time: streams that the prefetcher follows */
+                    for (int64_t i = 0; i < k; i += 4) {
+                        const T *q = s + j * along + i;
                         const quad r0 = *(const quad_u *)q, r1 = *(const quad_u *)(q + along);
                         const quad r2 = *(const quad_u *)(q + 2 * along), r3 = *(const quad_u *)(q + 3 * along);
                         const quad lo01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
                         const quad hi01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
                         const quad lo23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
                         const quad hi23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-                        T *t = dst + k * W + j;
+                        T *t = dst + i * W + j;
                         *(quad_u *)t = __builtin_shufflevector(lo01, lo23, 0, 1, 4, 5);
                         *(quad_u *)(t + W) = __builtin_shufflevector(lo01, lo23, 2, 3, 6, 7);
                         *(quad_u *)(t + 2 * W) = __builtin_shufflevector(hi01, hi23, 0, 1, 4, 5);

@@ -10,6 +10,7 @@
 #define A(name) NAME1(name, ACC)
 #define KC (256 * 4 / GEMM_BYTES)
 #define NR (2 * L)
+#define PAD (64 / GEMM_BYTES) /* a cache line between rows, against sets */
 
 /* What a tile reads through a function of its own (convolution): fills dst as pack does. */
 typedef struct N(job) {
@@ -54,7 +55,7 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
 }
 
 static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
-    _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * KC];
+    _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * (KC + PAD)];
     _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N
                             ? RP__GEMM_MAX_TILE_M * GEMM_MAX_NR
                             : RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
@@ -86,14 +87,16 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
             else if (full < nc) N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
         }
         const ST *a = g->gather_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
-        const bool a_here = SAME && !g->gather_a && (g->ak == 1 || nc <= 2 * NR);
-        const bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of kc, or blocks of MICRO_ROWS */
+        /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
+        const bool near = g->ak == 1 && mc * (g->am > 0 ? g->am : -g->am) <= 16384;
+        const bool a_here = SAME && !g->gather_a && (near || nc <= 2 * NR || mc == 1);
+        const bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of kc + PAD, or blocks of MICRO_ROWS */
         for (int64_t i0 = 0; i0 < mc; i0 += a_here ? mc : GEMM_BLOCK_ROWS) {
             const int64_t rows = a_here ? mc : mc - i0 < GEMM_BLOCK_ROWS ? mc - i0 : GEMM_BLOCK_ROWS;
             if (g->gather_a) {
                 g->gather_a(g->conv, g->a, m0 + i0, rows, k0, kc, pa);
             } else if (!a_here && a_rows) {
-                for (int64_t i = 0; i < rows; i++) WIDEN(pa + i * kc, a + (i0 + i) * g->am, kc);
+                for (int64_t i = 0; i < rows; i++) WIDEN(pa + i * (kc + PAD), a + (i0 + i) * g->am, kc);
             } else if (!a_here) {
                 N(pack_lines)(MICRO_ROWS, a + i0 * g->am, g->am, g->ak, rows, kc, pa);
             }
@@ -127,12 +130,12 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
                         A(micro_rows)(&m, rows, g->am);
                     }
                 } else if (a_rows) {
-                    m.a = pa, m.am = kc, m.ak = 1;
+                    m.a = pa, m.am = kc + PAD, m.ak = 1;
                     if (mc == 1 && j + WIDE * NR <= full) {
                         A(micro_wide)(&m, panel_step);
                         j += (WIDE - 1) * NR;
                     } else {
-                        A(micro_rows)(&m, rows, kc);
+                        A(micro_rows)(&m, rows, kc + PAD);
                     }
                 } else {
                     for (int64_t i = 0; i < rows; i += MICRO_ROWS) {
@@ -203,6 +206,7 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
 #undef NAME2
 #undef KC
 #undef NR
+#undef PAD
 #undef S
 #undef ST
 #undef ACC
