@@ -117,7 +117,7 @@ for dtype, eps in ((torch.float32, 2e-6), (torch.float64, 1e-13), (torch.float16
 for x in (torch.zeros(0), torch.zeros(2, 0), torch.zeros(0, 2)):
     for dim in range(x.dim()):
         call("sum", lambda: x.sum(dim), [x], [("ints", dim), ("bool", False), ("dtype", "none")])
-        call("mean", lambda: x.mean(dim), [x], [("ints", dim), ("bool", True), ("dtype", "none")])
+        call("mean", lambda: x.mean(dim, keepdim=True), [x], [("ints", dim), ("bool", True), ("dtype", "none")])
         call("amax", lambda: x.amax(dim), [x], [("ints", dim), ("bool", False)])
         call("softmax", lambda: x.softmax(dim), [x], [("int", dim)])
 logits = T([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [1000.0, 0.0, -1000.0], [-inf, 0.0, 0.0]])
