@@ -20,7 +20,7 @@ typedef struct lowering {
     const rp__fusion *f;
     const rp__fuse_group *group;
     rp__group_space space;
-    const rp__program_place *places;
+    const rp__executable_place *places;
     uint32_t member; /* being lowered */
     bool rows;       /* some member reduces */
     made *made;
@@ -76,7 +76,7 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
     for (unsigned k = 0; k < l->space.n_axes; k++) a->stride[k] = stride[l->space.order[k]];
     if (kind != RP__ACCESS_IOTA) {
         const rp__ir_value_info *info = &l->f->ir->values[value];
-        const rp__program_place *p = &l->places[info->storage];
+        const rp__executable_place *p = &l->places[info->storage];
         int64_t bytes = (int64_t)rp__dtype_bytes(dtype), low = 0, high = 0;
         a->storage = p->storage;
         a->base = (char *)p->storage->data + p->base + info->offset * bytes;
@@ -261,7 +261,7 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__program_place *places, rp__device *d,
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places, rp__device *d,
                           rp_stream *s, rp__draw_source *draw, void *draw_ctx) {
     lowering *l = rp__calloc(1, sizeof *l);
     if (!l) return RP__OOM("a fused kernel");

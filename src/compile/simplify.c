@@ -32,7 +32,7 @@ static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_no
     }
     for (size_t k = block->n_nodes; k-- > 0;) {
         const rp__ir_node *n = &ir->nodes[block->nodes[k]];
-        bool live = !n->dead && rp__ir_has_effect(ir, n);
+        bool live = !n->dead && rp__ir_node_has_effect(ir, n);
         for (uint32_t r = 0; r < n->n_out && !n->dead; r++) live = live || live_value[n->out[r]];
         live_node[block->nodes[k]] = live;
         if (!live) continue;

@@ -13,7 +13,7 @@
 #include "kernel/tree.h"
 
 enum {
-    SCRATCH_BYTES = 320 * 1024,
+    SCRATCH_BYTES = 512 * 1024, /* of stack, touched as far as a launch needs it */
     L1_BYTES = 20 * 1024,  /* of tile buffers: what fits beside the memory operands in a first-level cache of 32 KB */
     KEEP_BYTES = 64 * 1024 /* of row scratch: a small part of a second-level cache */
 };
@@ -45,6 +45,9 @@ typedef struct run {
     uint8_t form[RP__DAG_MAX_ACCESSES], flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS, stacked */
     bool direct[RP__DAG_MAX_ACCESSES];
     reg regs[RP__DAG_MAX_NODES];
+    /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
+       reader may write that buffer while it still reads the block. */
+    _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
 } run;
 
 static inline unsigned log2_size(unsigned size) { return (unsigned)__builtin_ctz(size); }
@@ -210,8 +213,8 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
             } x = {.f = half == 1 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
             bits = x.u;
         }
-        splat(buffer, bits, i->size);
-        *d = (reg){buffer, 0};
+        splat(r->repeated[a], bits, i->size);
+        *d = (reg){r->repeated[a], 0};
         return;
     }
     const char *linear = NULL;
@@ -383,17 +386,26 @@ static void store_tile(run *r, unsigned number, int64_t n) {
 
 /* ---- segments of instructions --------------------------------------------------------------------------------------- */
 
+/* A routine may write over an operand's tile, but not over a value of step 0 there, which it reads again for every vector:
+   that one moves aside. */
+static inline const char *beside(const reg *v, const char *d, char aside[64]) {
+    if (v->step || v->p != d) return v->p;
+    memcpy(aside, v->p, 64);
+    return aside;
+}
+
 static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) {
     rp__tile_call t;
+    _Alignas(64) char aside[3][64];
     t.d = d;
-    t.a = r->regs[i->a].p;
+    t.a = beside(&r->regs[i->a], d, aside[0]);
     t.as = r->regs[i->a].step;
     if (i->b != RP__NO_VAL) {
-        t.b = r->regs[i->b].p;
+        t.b = beside(&r->regs[i->b], d, aside[1]);
         t.bs = r->regs[i->b].step;
     }
     if (i->c != RP__NO_VAL) {
-        t.c = r->regs[i->c].p;
+        t.c = beside(&r->regs[i->c], d, aside[2]);
         t.cs = r->regs[i->c].step;
     }
     t.n = n;
@@ -720,7 +732,9 @@ static void find_direct(run *r) {
         }
     }
 }
-/* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. */
+/* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. At most, in KB, given the limits of a
+   program: blocks 32; row values 64, or along 32; tiles 64; accumulators 96; stack of partials 30 levels of 1/32 of that;
+   raw halves 16; kept 64. */
 static void lay_out(run *r, char *scratch) {
     const rp__program *p = r->p;
     char *at = scratch;
@@ -826,7 +840,7 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
 static int64_t across_width(const rp__program *p, int64_t rows) {
     int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->tile_bytes + p->row_bytes * 2 + 2;
-    return clamp(floor_pow2(96 * 1024 / per_row), 16, rows < 512 ? rows > 16 ? rows : 16 : 512);
+    return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
 static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
     begin_walk(r);
@@ -835,7 +849,8 @@ static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
         const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
-        r->b = clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
+        r->b = r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
         r->tile = round64(r->w * r->b);
         r->kept_cap = round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */

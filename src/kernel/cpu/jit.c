@@ -158,10 +158,11 @@ static const char *compiler(void) {
     const char *cc = getenv("REPRISE_CC");
     return cc && *cc ? cc : "cc";
 }
-/* What the compiler calls itself, once a process: part of every key. */
+/* What the compiler calls itself, asked once: part of every key. Only the worker comes here. */
 static const char *compiler_identity(const char *dir) {
-    static char identity[256];
-    if (identity[0]) return identity;
+    static char identity[512], name[256];
+    if (identity[0] && !strcmp(name, compiler())) return identity;
+    snprintf(name, sizeof name, "%s", compiler());
     char path[PATH_BYTES], why[128], *argv[] = {strdup(compiler()), strdup("--version"), NULL};
     snprintf(path, sizeof path, "%s/version.%ld", dir, (long)getpid());
     size_t n = 0;
