@@ -185,9 +185,12 @@ static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, cons
 
 static bool problem_of(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, rp__onednn_problem *q,
                        unsigned *dim, int64_t *size, int64_t *blocks) {
-    memset(q, 0, sizeof *q);
     const int dtype = dtype_of(o[0].dtype);
-    if (dtype < 0) return false;
+    if (dtype < 0 || n < 3) return false;
+    /* small ones leave here: an upper bound of the multiplications */
+    const int64_t along = op == RP__LIB_MATMUL ? o[1].size[o[1].ndim - 1] : rp__operand_numel(&o[2]);
+    if ((double)rp__operand_numel(op == RP__LIB_CONV_INPUT ? &o[1] : &o[0]) * (double)along < RP__ONEDNN_CONV_WORK) return false;
+    memset(q, 0, sizeof *q);
     q->dtype = dtype;
     for (size_t i = 0; i < n; i++)
         for (unsigned d = 0; d < o[i].ndim; d++)
