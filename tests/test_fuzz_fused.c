@@ -255,10 +255,14 @@ static void print_graph(const program *p, rp_tensor **in) {
     rp_ir *ir = rp_trace(fn, in, N_IN, N_OUT);
     rp__text t = {0};
     rp__ir_print(ir, false, &t);
-    print_message("%s\n", t.data ? t.data : "");
+    fputs(t.data ? t.data : "", stderr);
     rp__text_free(&t);
     rp_ir_release(ir);
     (void)rp_error_take();
+}
+
+static void print_kernels(const rp__explain *e) {
+    for (size_t k = 0; k < e->n; k++) print_message("%s: %s\n", e->records[k].kind, e->records[k].message);
 }
 
 static void run_seed(uint64_t seed) {
@@ -289,7 +293,7 @@ static void run_seed(uint64_t seed) {
     rp_status status = rp__trace_run(&request, NULL, &traced);
     if (status == RP_OK) {
         rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = &explain};
-        status = rp__aot_compile(&rp__leaf_fused, &e, &aot);
+        status = rp__aot_compile(getenv("REPRISE_FUZZ_INTERPRET") ? &rp__leaf_interpreter : &rp__leaf_fused, &e, &aot);
     }
     for (unsigned round = 0; round < 2 && status == RP_OK; round++) { /* the second re-uses memory or is re-pointed */
         rp_tensor **use = round ? in3 : in2;
@@ -300,11 +304,13 @@ static void run_seed(uint64_t seed) {
         for (unsigned k = 0; k < N_OUT; k++) {
             if (same_bits(eager.out[k], fused.out[k])) continue;
             print_graph(&p, in2);
+            print_kernels(&explain);
             fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
         }
         for (unsigned k = 0; k < N_IN; k++) {
             if (same_bits(eager.grad[k], fused.grad[k])) continue;
             print_graph(&p, in2);
+            print_kernels(&explain);
             fail_msg("seed %llu, round %u: gradient %u differs", (unsigned long long)seed, round, k);
         }
     }
