@@ -265,6 +265,22 @@ static void print_kernels(const rp__explain *e) {
     for (size_t k = 0; k < e->n; k++) print_message("%s: %s\n", e->records[k].kind, e->records[k].message);
 }
 
+static void print_values(rp_tensor *a, rp_tensor *b) {
+    if (!a || !b) {
+        print_message("eager %s, compiled %s\n", a ? "some" : "none", b ? "some" : "none");
+        return;
+    }
+    a = rp_to_dtype(a, RP_F32);
+    b = rp_to_dtype(b, RP_F32);
+    int64_t n = rp_numel(a);
+    float *x = malloc((size_t)n * sizeof *x + 1), *y = malloc((size_t)n * sizeof *y + 1);
+    if (rp_to_host(a, x, (size_t)n * 4) == RP_OK && rp_to_host(b, y, (size_t)n * 4) == RP_OK) {
+        for (int64_t k = 0; k < n && k < 8; k++) print_message("  %a %a\n", (double)x[k], (double)y[k]);
+    }
+    free(x);
+    free(y);
+}
+
 static void run_seed(uint64_t seed) {
     program p = {.seed = seed, .steps = 4 + (int)(seed % 17), .in_place = seed % 3 == 0, .training = seed % 2 == 0};
     rp_scope scope = rp_scope_begin();
@@ -305,12 +321,14 @@ static void run_seed(uint64_t seed) {
             if (same_bits(eager.out[k], fused.out[k])) continue;
             print_graph(&p, in2);
             print_kernels(&explain);
+            print_values(eager.out[k], fused.out[k]);
             fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
         }
         for (unsigned k = 0; k < N_IN; k++) {
             if (same_bits(eager.grad[k], fused.grad[k])) continue;
             print_graph(&p, in2);
             print_kernels(&explain);
+            print_values(eager.grad[k], fused.grad[k]);
             fail_msg("seed %llu, round %u: gradient %u differs", (unsigned long long)seed, round, k);
         }
     }
