@@ -227,7 +227,9 @@ static bool finish(program *p, rp_tensor **in, outcome *o) {
     if (rp_failed()) return false;
     rp_tensor *total = NULL;
     for (unsigned k = 0; k < N_OUT && p->training; k++) {
-        if (!rp_requires_grad(o->out[k])) continue;
+        /* An argument that is also a result gets a gradient from outside and one from inside: one node adds them up in another
+           order than many. */
+        if (!rp_requires_grad(o->out[k]) || rp_is_leaf(o->out[k])) continue;
         rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
         total = total ? rp_add(total, part, rp_i64(1)) : part;
     }
@@ -359,7 +361,7 @@ static void test_fuzz(void **state) {
     }
     time_t end = time(NULL) + (limit ? atoi(limit) : 15);
     uint64_t seed = 1;
-    for (; seed <= 2000 && (seed <= 100 || time(NULL) < end); seed++) run_seed(seed);
+    for (; seed <= 100 || time(NULL) < end; seed++) run_seed(seed);
     print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n", (unsigned long long)seed - 1, ran,
                   skipped, interpreted);
     assert_true(ran > (unsigned)(seed / 2));

@@ -2,7 +2,6 @@
    become one executable runs node by node, and explain says why. */
 #include "compile/fused.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "compile/aot.h"
@@ -112,7 +111,7 @@ static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in
         return rp__fail(status, "backend \"%s\" could not compile a graph", u->leaf->name);
     }
     const rp__executable_options options = {
-        .no_fusion = getenv("NOFUSE") != NULL, .no_graph = u->no_graph, .arena = u->arena, .random = u->random, .n_random = u->n_random};
+        .no_graph = u->no_graph, .arena = u->arena, .random = u->random, .n_random = u->n_random};
     RP_TRY(rp__executable_new(v->graph, in, n_in, &options, &v->executable));
     explain(u, v->executable);
     return RP_OK;
