@@ -69,7 +69,7 @@ struct rp__trace {
 
 static _Thread_local rp__trace *current;
 
-rp__trace *rp__trace_current(void) { return current; }
+rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
 rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
 rp__symbols *rp__trace_symbols(const rp__trace *t) { return t->ir->symbols; }
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
@@ -814,10 +814,8 @@ static rp_status make_stand_in(rp__trace *t, size_t k)
         if (rp__tensor_is_error(x))
             return rp_error_status();
         memcpy(x->stride, info->stride, info->meta.ndim * sizeof *x->stride);
-        if (info->requires_grad && !q->no_grad)
-            x->flags |= RP__T_REQUIRES_GRAD;
         t->stand_in[k] = x;
-        return RP_OK;
+        return info->requires_grad && !q->no_grad ? rp_set_requires_grad(x, true) : RP_OK;
     }
     rp_tensor *real = q->in[k];
     const rp_dim *size = q->sizes && q->sizes[k] ? q->sizes[k] : real->size;
@@ -839,7 +837,7 @@ static rp_status make_stand_in(rp__trace *t, size_t k)
         (void)rp_set_grad_enabled(grad);
         return status;
     }
-    x->flags |= RP__T_REQUIRES_GRAD;
+    RP_TRY(rp_set_requires_grad(x, true));
     if (real->autograd && real->autograd->grad) {
         rp__autograd *a = rp__autograd_get(x);
         if (!a)
