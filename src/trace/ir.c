@@ -66,6 +66,20 @@ void rp_ir_release(rp_ir *ir)
 
 /* ---- building */
 
+/* Row-major strides; sizes may be words of the graph's table. */
+static void row_major(const rp_ir *ir, const rp__meta *meta, rp_dim *stride)
+{
+    if (!ir->symbols) {
+        rp__contiguous_strides(meta->size, meta->ndim, stride);
+        return;
+    }
+    rp__symbols *outer = rp__symbols_enter(ir->symbols);
+    rp__symbols_freeze(ir->symbols, true);
+    rp__contiguous_strides(meta->size, meta->ndim, stride);
+    rp__symbols_freeze(ir->symbols, false);
+    (void)rp__symbols_enter(outer);
+}
+
 rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site)
 {
     if (ir->n_values >= RP__IR_NONE - 1 || !RP__GROW(&ir->values, &ir->values_capacity, ir->n_values + 1)) {
@@ -79,7 +93,7 @@ rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, ui
     v->out_index = out_index;
     v->site = site;
     v->storage = ir->n_storages++;
-    rp__contiguous_strides(v->meta.size, v->meta.ndim, v->stride);
+    row_major(ir, &v->meta, v->stride);
     return (rp__ir_value)ir->n_values++;
 }
 
@@ -365,10 +379,10 @@ rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, co
 
 /* ---- asking */
 
-bool rp__ir_value_contiguous(const rp__ir_value_info *v)
+bool rp__ir_value_contiguous(const rp_ir *ir, const rp__ir_value_info *v)
 {
     rp_dim stride[RP_MAX_DIMS];
-    rp__contiguous_strides(v->meta.size, v->meta.ndim, stride);
+    row_major(ir, &v->meta, stride);
     return memcmp(stride, v->stride, v->meta.ndim * sizeof *stride) == 0;
 }
 

@@ -111,6 +111,8 @@ static rp_status check_op(checker *c, uint32_t at)
     rp__meta meta[RP__MAX_OUTS];
     rp_tensor *out[RP__MAX_OUTS] = {NULL};
     rp__call call;
+    rp__site_frame frame = rp__site_push(NULL, NULL);
+    rp__site_pop(frame);
     rp_status status = RP_OK;
     if (!handles || !in) {
         status = RP__OOM("graph check");
@@ -124,6 +126,7 @@ static rp_status check_op(checker *c, uint32_t at)
     }
     rp__ir_call(n, in, out, &call);
     memset(meta, 0, sizeof meta);
+    frame = rp__site_push(n->site, op->name); /* rules name the op and the place */
     if (op->lowering == RP__VIEW) {
         rp__view view = {0};
         RP_TRY_GOTO(status, done, op->rule.view(&call, &view));
@@ -152,11 +155,12 @@ static rp_status check_op(checker *c, uint32_t at)
             rp__text_add(&t, "the rule gives %s %s", rp_dtype_name(meta[k].dtype), rp__shape_text(meta[k].size, meta[k].ndim, want));
             status = fail(c, at, t.data ? t.data : "the rule gives another type");
             rp__text_free(&t);
-        } else if (op->lowering != RP__VIEW && !rp__ir_value_contiguous(info)) {
+        } else if (op->lowering != RP__VIEW && !rp__ir_value_contiguous(c->ir, info)) {
             status = fail(c, at, "a fresh result that is not contiguous");
         }
     }
 done:
+    rp__site_pop(frame);
     rp__free(handles);
     rp__free(in);
     return status;

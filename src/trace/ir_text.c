@@ -58,7 +58,7 @@ static void type(printer *p, rp__ir_value v)
     rp__text_puts(p->out, "]");
     if (info->meta.device.type != RP_DEVICE_CPU || info->meta.device.index != 0)
         rp__text_add(p->out, " %s:%d", info->meta.device.type == RP_DEVICE_CPU ? "cpu" : "cuda", (int)info->meta.device.index);
-    if (!rp__ir_value_contiguous(info)) {
+    if (!rp__ir_value_contiguous(p->ir, info)) {
         rp__text_puts(p->out, " strides(");
         dims(p, info->stride, info->meta.ndim);
         rp__text_puts(p->out, ")");

@@ -419,11 +419,13 @@ typedef struct suspended {
     rp__layer *trace;
     bool grad;
     rp__symbols *symbols;
+    rp__site_frame frame; /* nodes bring their own */
 } suspended;
 
 static suspended suspend(rp__trace *t)
 {
-    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp_set_grad_enabled(false), rp__symbols_enter(NULL)};
+    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp_set_grad_enabled(false), rp__symbols_enter(NULL),
+                   rp__site_enter((rp__site_frame){NULL, NULL})};
     t->busy = true;
     rp__tensor_tracing = false;
     return s;
@@ -431,6 +433,7 @@ static suspended suspend(rp__trace *t)
 
 static void resume(rp__trace *t, suspended s)
 {
+    rp__site_pop(s.frame);
     (void)rp__symbols_enter(s.symbols);
     (void)rp_set_grad_enabled(s.grad);
     (void)rp__layer_set(RP__LAYER_TRACE, s.trace);
