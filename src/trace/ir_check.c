@@ -24,13 +24,7 @@ static rp_status fail(const checker *c, uint32_t node, const char *text)
 
 static bool dim_ok(const checker *c, rp_dim d, bool may_be_negative)
 {
-    if (!rp__dim_is_symbol(d))
-        return may_be_negative || d >= 0;
-    rp__text t = {0};
-    rp__symbols_text(c->ir->symbols, d, false, &t);
-    bool ok = t.data && !strchr(t.data, '?');
-    rp__text_free(&t);
-    return ok;
+    return rp__dim_is_symbol(d) ? rp__symbols_knows(c->ir->symbols, d) : may_be_negative || d >= 0;
 }
 
 static rp_status define(checker *c, rp__ir_value v, uint32_t node, uint32_t index, uint32_t block)
