@@ -192,3 +192,56 @@ rp_status rp__run_multinomial(const rp__call *call)
     }
     return rp__run_library_op(call, RP__LIB_MULTINOMIAL, o, 2, &library);
 }
+
+/* ---- counters, without running: the lowering of a loop op is asked with a sink that keeps nothing */
+
+typedef struct probe {
+    rp__lower_sink sink;
+    unsigned words; /* an element, of the one draw */
+} probe;
+
+static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k)
+{
+    (void)s, (void)call, (void)k;
+    return 0;
+}
+
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row)
+{
+    (void)s, (void)call, (void)k, (void)v, (void)row;
+}
+
+static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute)
+{
+    (void)s, (void)call, (void)from, (void)compute;
+    return 0;
+}
+
+static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim)
+{
+    (void)s, (void)call, (void)kind, (void)dim;
+    return 0;
+}
+
+static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide)
+{
+    (void)call, (void)generator_attr;
+    ((probe *)(void *)s)->words = wide ? 2 : 1;
+    return 0;
+}
+
+rp_status rp__op_counters(const rp__call *call, rp_dim *out)
+{
+    const rp_tensor *of = call->out[0];
+    unsigned words = 1;
+    if (call->op->lowering == RP__POINTWISE) {
+        probe p = {.sink = {.in = probe_in, .out = probe_out, .scalar = probe_scalar, .iota = probe_iota, .draw = probe_draw}};
+        RP_TRY(rp__lower_into(&p.sink, call));
+        words = p.words;
+    } else if (!rp__attr_bool(call, 1)) { /* multinomial: without replacement a word for every weight */
+        of = call->in[0];
+    }
+    int64_t per = 4 / (int64_t)words;
+    *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, rp__tensor_numel(of), per - 1), per);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}

@@ -18,15 +18,6 @@ rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device d
     return rp_default_generator(device);
 }
 
-/* Four 32-bit words a counter: one an element, two for 64-bit values. */
-rp_dim rp__ir_counters(const rp__call *call, const rp__meta *out)
-{
-    (void)call;
-    rp_dim n = rp__numel(out->size, out->ndim);
-    int64_t per = out->dtype == RP_F64 || out->dtype == RP_I64 ? 2 : 4;
-    return rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, n, per - 1), per);
-}
-
 static rp_status seek(rp__ir_positions *p, rp_generator *g, uint64_t offset)
 {
     struct rp__ir_position *at = NULL;

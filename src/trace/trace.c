@@ -261,13 +261,14 @@ void rp__trace_random_seek(rp__trace *t, rp_generator *g, rp_dim offset)
         c->used = offset;
 }
 
-static rp_status reserve(rp__trace *t, const rp__call *call, const rp__meta *out, rp__ir_node *node)
+static rp_status reserve(rp__trace *t, const rp__call *call, rp__ir_node *node)
 {
-    rp_generator *g = rp__ir_generator(call->attrs, call->n_attrs, out->device);
+    rp_generator *g = rp__ir_generator(call->attrs, call->n_attrs, call->out[0]->device);
     counter *c = counter_of(t, g);
+    rp_dim count;
     if (!c)
         return RP_ERROR_OUT_OF_MEMORY;
-    rp_dim count = rp__ir_counters(call, out);
+    RP_TRY(rp__op_counters(call, &count));
     node->random_offset = c->used;
     node->random_count = count;
     c->used = rp__dim_apply(RP__DIM_ADD, c->used, count);
@@ -348,8 +349,6 @@ static rp_status record(rp__trace *t, rp__call *call)
                                     call->site);
     if (node == RP__IR_NONE)
         return RP_ERROR_OUT_OF_MEMORY;
-    if (op->flags & RP_OP_RANDOM)
-        RP_TRY(reserve(t, call, &meta[0], &ir->nodes[node]));
     if (op->lowering == RP__VIEW) {
         rp_tensor *base = call->in[0];
         rp_tensor *out = rp__tensor_view(base, view.size, view.stride, view.ndim, view.offset);
@@ -394,7 +393,7 @@ static rp_status record(rp__trace *t, rp__call *call)
         else
             t->outside[map_get(&t->by_handle, key_of(x))].value = v;
     }
-    return RP_OK;
+    return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
 }
 
 static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call)
