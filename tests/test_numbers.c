@@ -179,7 +179,9 @@ static void same_outputs(const problem *p, void **want, void **got, const char *
         }
     }
 }
-static void sweep(problem *p) {
+static bool have_compiler;
+/* native: emitted C too, for each instruction set. */
+static void sweep(problem *p, bool native) {
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
     static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps"};
     void *want[MAX_ACCESSES], *got[MAX_ACCESSES];
@@ -192,15 +194,18 @@ static void sweep(problem *p) {
         const rp__tiles *tiles = rp__tiles_named(isas[i]);
         if (!tiles) continue;
         rp__tiles_set(tiles);
-        for (int l = 0; l < LAYOUTS; l++) {
-            for (int mode = 0; mode < 3; mode++) {
-                test_rng split = {(uint64_t)(l + 1)};
-                (void)!rp_set_num_threads(mode == 1 ? 2 : 1);
-                run_in(p, (layout)l, mode == 2 ? &split : NULL, got);
-                char what[96];
-                snprintf(what, sizeof what, "interpreter, %s, %s, %s", isas[i], layouts[l],
-                         mode == 0 ? "1 thread" : mode == 1 ? "2 threads" : "pieces");
-                same_outputs(p, want, got, what);
+        for (int tier = 0; tier < (native && have_compiler ? 2 : 1); tier++) {
+            if (tier == 1 && !rp__jit_request(p->dag, true)) fail_msg("%s", rp__jit_reason(p->dag));
+            for (int l = 0; l < LAYOUTS; l++) {
+                for (int mode = 0; mode < 3; mode++) {
+                    test_rng split = {(uint64_t)(l + 1)};
+                    (void)!rp_set_num_threads(mode == 1 ? 2 : 1);
+                    run_in(p, (layout)l, mode == 2 ? &split : NULL, got);
+                    char what[96];
+                    snprintf(what, sizeof what, "%s, %s, %s, %s", tier ? "emitted C" : "interpreter", isas[i], layouts[l],
+                             mode == 0 ? "1 thread" : mode == 1 ? "2 threads" : "pieces");
+                    same_outputs(p, want, got, what);
+                }
             }
         }
     }
@@ -268,11 +273,11 @@ static void named_kernels(void **state) {
         for (int t = 0; t < 3; t++) {
             problem p = problem_of(softmax(dtypes[t]), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
-            sweep(&p);
+            sweep(&p, true);
             problem_free(&p);
             p = problem_of(layer_norm(dtypes[t]), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
-            sweep(&p);
+            sweep(&p, true);
             problem_free(&p);
         }
     }
@@ -294,7 +299,7 @@ static void reductions(void **state) {
             }
             problem p = problem_of(rp__dag_finish(b), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
-            sweep(&p);
+            sweep(&p, true);
             problem_free(&p);
         }
     }
@@ -370,7 +375,7 @@ static void random_kernels(void **state) {
         const struct shape *s = &shapes[test_below(&r, 9)];
         problem p = problem_of(random_dag(&r), s->n_outer, s->n_inner, s->extent);
         fill_inputs(&p, &r);
-        sweep(&p);
+        sweep(&p, i % 8 == 0); /* a compiler takes its time */
         problem_free(&p);
     }
 }
@@ -503,6 +508,8 @@ static void corner_cases(void **state) {
 
 int main(void) {
     test_device_init(&device);
+    setenv("REPRISE_JIT", "1", 1);
+    have_compiler = system("cc --version >/dev/null 2>&1") == 0 && !getenv("REPRISE_CC");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases), cmocka_unit_test(order_is_as_stated),
         cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-typedef struct slot { /* a node that was reached */
+typedef struct slot {    /* a node that was reached */
     rp__tape_node *node; /* borrowed from the edge that led here: alive while the graph is */
     rp_tensor **grads;   /* n_out, counted */
     rp_tensor *one[1];   /* where grads is for nodes with one output */
@@ -39,7 +39,9 @@ static slot **slot_place(const engine *e, const rp__tape_node *n) {
     return &e->slots[i];
 }
 
-static slot *slot_find(const engine *e, const rp__tape_node *n) { return e->slot_capacity > 0 ? *slot_place(e, n) : NULL; }
+static slot *slot_find(const engine *e, const rp__tape_node *n) {
+    return e->slot_capacity > 0 ? *slot_place(e, n) : NULL;
+}
 
 static rp_status slots_double(engine *e) {
     size_t old_capacity = e->slot_capacity;
@@ -300,9 +302,9 @@ static rp_status node_run(engine *e, slot *s) {
     rp_stream *previous = n->stream ? rp__current_stream(n->stream->device) : NULL;
     bool switched = previous != n->stream;
     rp_scope scope = rp__scope_begin();
-    rp__site_frame frame = rp__site_push(n->site, n->op);
-    rp_status status = RP_OK;
-    if (switched) {
+    rp__site_frame frame = rp__site_enter((rp__site_frame){n->site, n->op}); /* its ops are the forward call's */
+    rp_status status = scope.id ? RP_OK : rp_error_status();
+    if (status == RP_OK && switched) {
         status = stream_note(e, n->stream);
         if (status == RP_OK) status = rp_set_current_stream(n->stream);
     }
@@ -333,7 +335,7 @@ static rp_status node_run(engine *e, slot *s) {
                 rp_release(grads_in[i]);
         }
     rp__scope_end(scope, NULL, 0);
-    if (switched && rp_set_current_stream(previous) != RP_OK && status == RP_OK) status = rp_error_status();
+    if (switched && rp__current_stream(n->stream->device) != previous && rp_set_current_stream(previous) != RP_OK && status == RP_OK) status = rp_error_status();
     rp__site_pop(frame);
     if (grads_in != few) rp__free(grads_in);
     return status;
@@ -399,9 +401,13 @@ static rp_status engine_loop(engine *e, const rp__edge *roots, rp_tensor *const 
     return RP_OK;
 }
 
-rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs, size_t n_inputs,
-                         rp_tensor **out, bool retain_graph, bool create_graph) {
-    engine e = {.inputs = inputs, .n_inputs = n_inputs, .captured = out, .retain_graph = retain_graph, .create_graph = create_graph};
+rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
+                         size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph) {
+    engine e = {.inputs = inputs,
+                .n_inputs = n_inputs,
+                .captured = out,
+                .retain_graph = retain_graph,
+                .create_graph = create_graph};
     for (size_t i = 0; i < n_inputs; i++) out[i] = NULL;
     bool grad_mode = rp_set_grad_enabled(create_graph);
     rp__layer *autocast = rp__layer_set(RP__LAYER_AUTOCAST, NULL);
@@ -431,27 +437,30 @@ static rp_tensor *seed_of(const char *function, size_t i, rp_tensor *root, rp_te
     char have[RP__SHAPE_TEXT], want[RP__SHAPE_TEXT];
     if (!given) {
         if (rp__dim_is(RP__DIM_EQ, rp__tensor_numel(root), 1)) return rp_ones_like(root);
-        (void)rp__fail(RP_ERROR_SHAPE, "%s: output %zu has size %s; only an output of one element needs no gradient given",
-                       function, i, rp__shape_text(root->size, root->ndim, want));
+        (void)rp__fail(RP_ERROR_SHAPE,
+                       "%s: output %zu has size %s; only an output of one element needs no gradient given", function, i,
+                       rp__shape_text(root->size, root->ndim, want));
         return rp__tensor_error();
     }
     if (rp__tensor_check(given, "gradient") != RP_OK) return rp__tensor_error();
     bool same = given->ndim == root->ndim;
     for (size_t d = 0; same && d < root->ndim; d++) same = rp__dim_is(RP__DIM_EQ, given->size[d], root->size[d]);
     if (!same || !rp__device_equal(given->device, root->device) || !rp__dtype_is_float((rp_dtype)given->dtype)) {
-        (void)rp__fail(RP_ERROR_SHAPE, "%s: the gradient given for output %zu is %s, and the output %s; size and device must be equal",
+        (void)rp__fail(RP_ERROR_SHAPE,
+                       "%s: the gradient given for output %zu is %s, and the output %s; size and device must be equal",
                        function, i, rp__tensor_text(given, have), rp__tensor_text(root, want));
         return rp__tensor_error();
     }
     return given->dtype == root->dtype ? given : rp_to_dtype(given, (rp_dtype)root->dtype);
 }
 
-static rp_status roots_prepare(const char *function, rp_tensor *const *outputs, size_t n, rp_tensor *const *grad_outputs,
-                               bool create_graph, rp__edge *edges, rp_tensor **seeds) {
+static rp_status roots_prepare(const char *function, rp_tensor *const *outputs, size_t n,
+                               rp_tensor *const *grad_outputs, bool create_graph, rp__edge *edges, rp_tensor **seeds) {
     for (size_t i = 0; i < n; i++) {
         RP_TRY(rp__tensor_check(outputs[i], "output"));
         if (!rp__grad_needed(outputs[i]))
-            return rp__fail(RP_ERROR_STATE, "%s: output %zu does not require a gradient: no op that made it had an input that does",
+            return rp__fail(RP_ERROR_STATE,
+                            "%s: output %zu does not require a gradient: no op that made it had an input that does",
                             function, i);
         RP_TRY(rp__tape_edge_of(outputs[i], &edges[i]));
         bool grad_mode = rp_set_grad_enabled(create_graph);
@@ -466,7 +475,8 @@ static rp_status options_read(const char *function, const rp_backward_options *g
     *o = (rp_backward_options){.struct_size = sizeof *o};
     if (!given) return RP_OK;
     if (given->struct_size < sizeof given->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: struct_size of the options is not set; use RP_OPTIONS", function);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: struct_size of the options is not set; use RP_OPTIONS",
+                        function);
     memcpy(o, given, given->struct_size < sizeof *o ? given->struct_size : sizeof *o);
     return RP_OK;
 }
@@ -477,7 +487,8 @@ rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_op
     rp_scope scope = rp__scope_begin();
     rp__edge edge = {NULL, 0};
     rp_tensor *seed;
-    rp_status status = roots_prepare("rp_backward", &root, 1, &gradient, o.create_graph, &edge, &seed);
+    rp_status status = scope.id ? RP_OK : rp_error_status();
+    if (status == RP_OK) status = roots_prepare("rp_backward", &root, 1, &gradient, o.create_graph, &edge, &seed);
     if (status == RP_OK)
         status = rp__engine_run(&edge, &seed, 1, NULL, 0, NULL, o.retain_graph || o.create_graph, o.create_graph);
     rp__tape_node_release(edge.node);
@@ -495,6 +506,7 @@ rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const 
     rp_tensor **tensors = rp__calloc(n_outputs + n_inputs, sizeof *tensors);
     rp_scope scope = rp__scope_begin();
     rp_status status = edges && tensors ? RP_OK : RP__OOM("rp_grad");
+    if (!scope.id) status = rp_error_status();
     rp_tensor **results = tensors + n_outputs;
     if (status == RP_OK)
         status = roots_prepare("rp_grad", outputs, n_outputs, grad_outputs, o.create_graph, edges, tensors);
@@ -505,13 +517,14 @@ rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const 
         if (status == RP_OK) status = rp__tape_edge_of(inputs[i], &edges[n_outputs + i]);
     }
     if (status == RP_OK && n_outputs > 0)
-        status = rp__engine_run(edges, tensors, n_outputs, edges + n_outputs, n_inputs, results, o.retain_graph || o.create_graph,
-                                o.create_graph);
+        status = rp__engine_run(edges, tensors, n_outputs, edges + n_outputs, n_inputs, results,
+                                o.retain_graph || o.create_graph, o.create_graph);
     bool ran = status == RP_OK;
     for (size_t i = 0; i < n_inputs && status == RP_OK; i++)
         if (!results[i] && !o.allow_unused)
-            status = rp__fail(RP_ERROR_STATE,
-                              "rp_grad: input %zu was not used in making the outputs; set allow_unused to get NULL for it", i);
+            status = rp__fail(
+                RP_ERROR_STATE,
+                "rp_grad: input %zu was not used in making the outputs; set allow_unused to get NULL for it", i);
     /* References given to the caller's scope, not to ours. */
     rp__scope_end(scope, NULL, 0);
     for (size_t i = 0; i < n_inputs && ran; i++) {

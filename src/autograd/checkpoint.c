@@ -20,10 +20,11 @@ struct rp__checkpoint {
     rp_fn fn;
     const char *site;
     size_t n_in, n_out;
-    rp__saved *in;      /* n_in; tensor NULL: absent */
+    rp__saved *in; /* n_in; tensor NULL: absent */
+    rp_tensor *const *args; /* of the run that is going on */
     bool *requires_grad;
-    rp_tensor **slots;  /* recomputed values by number; NULL: not (or no longer) there */
-    uint32_t *uses;     /* by number: who will still ask; the value goes with the last */
+    rp_tensor **slots; /* recomputed values by number; NULL: not (or no longer) there */
+    uint32_t *uses;    /* by number: who will still ask; the value goes with the last */
     size_t n_slots, slots_capacity, uses_capacity;
     random_state *random; /* n_random: devices in use when the function ran first */
     size_t n_random;
@@ -33,7 +34,7 @@ struct rp__checkpoint {
 static _Thread_local checkpoint *recording; /* whose function runs for the first time */
 static _Thread_local checkpoint *recomputing;
 static _Thread_local size_t recomputed; /* numbers given out by the second run so far */
-static _Thread_local bool muted;        /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
+static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
 
 static void checkpoint_release(checkpoint *c) {
     if (!c || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
@@ -48,8 +49,11 @@ static void checkpoint_release(checkpoint *c) {
     rp__free(c);
 }
 
-/* Whether a tensor is kept by somebody else anyway: leaves and the arguments. */
+/* Whether a tensor is kept by somebody else anyway: leaves, and the arguments (unless an outer checkpoint keeps them by number).
+   The answer must be the same in both runs, though arguments are leaves in the second. */
 static bool kept_anyway(const checkpoint *c, const rp_tensor *t) {
+    for (size_t i = 0; i < c->n_in; i++)
+        if (c->args && c->args[i] == t) return c->in[i].tensor != NULL;
     if (t->flags & RP__T_REQUIRES_GRAD) return true;
     for (size_t i = 0; i < c->n_in; i++)
         if (c->in[i].tensor && c->in[i].tensor->storage == t->storage) return true;
@@ -73,7 +77,8 @@ bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
     }
     c = recording;
     if (!c || kept_anyway(c, t)) return false;
-    if (!RP__GROW(&c->slots, &c->slots_capacity, c->n_slots + 1) || !RP__GROW(&c->uses, &c->uses_capacity, c->n_slots + 1)) {
+    if (!RP__GROW(&c->slots, &c->slots_capacity, c->n_slots + 1) ||
+        !RP__GROW(&c->uses, &c->uses_capacity, c->n_slots + 1)) {
         *status = RP__OOM("checkpoint");
         return true;
     }
@@ -134,8 +139,10 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         recomputed = 0;
         muted = false;
         c->recomputing = true;
+        c->args = tensors;
         c->fn.body(c->fn.ctx, tensors, c->n_in, tensors + c->n_in, c->n_out);
         c->recomputing = false;
+        c->args = NULL;
         *count = recomputed;
         recomputing = outer;
         recomputed = outer_count;
@@ -150,12 +157,13 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
 /* Runs the function again and fills the slots. */
 static rp_status recompute(checkpoint *c, rp__tape_node *n) {
     if (c->recomputing)
-        return rp__fail(RP_ERROR_STATE, "rp_checkpoint: recomputing `%s` asked for its own result", c->fn.name ? c->fn.name : "fn");
+        return rp__fail(RP_ERROR_STATE, "rp_checkpoint: recomputing `%s` asked for its own result",
+                        c->fn.name ? c->fn.name : "fn");
     rp_tensor **tensors = rp__calloc(c->n_in + c->n_out, sizeof *tensors);
     if (!tensors) return RP__OOM("checkpoint");
     size_t count = 0;
     rp_scope scope = rp__scope_begin();
-    rp_status status = RP_OK;
+    rp_status status = scope.id ? RP_OK : rp_error_status();
     bool grad_mode = rp_set_grad_enabled(false);
     for (size_t i = 0; i < c->n_in && status == RP_OK; i++) {
         if (!c->in[i].tensor && !c->in[i].checkpoint) continue;
@@ -169,12 +177,14 @@ static rp_status recompute(checkpoint *c, rp__tape_node *n) {
     if (status == RP_OK) {
         status = body_again(c, tensors, &count);
         for (size_t k = 0; k < c->n_out && status == RP_OK; k++)
-            if (tensors[c->n_in + k]) status = rp__tensor_check(tensors[c->n_in + k], "result of a checkpointed function");
+            if (tensors[c->n_in + k])
+                status = rp__tensor_check(tensors[c->n_in + k], "result of a checkpointed function");
         if (status == RP_OK && count != c->n_slots)
-            status = rp__fail(RP_ERROR_STATE,
-                              "rp_checkpoint: `%s` saved %zu tensors when it ran first and %zu when it was recomputed (%s): it must "
-                              "do the same both times",
-                              c->fn.name ? c->fn.name : "fn", c->n_slots, count, c->site && *c->site ? c->site : "no call site");
+            status = rp__fail(
+                RP_ERROR_STATE,
+                "rp_checkpoint: `%s` saved %zu tensors when it ran first and %zu when it was recomputed (%s): it must "
+                "do the same both times",
+                c->fn.name ? c->fn.name : "fn", c->n_slots, count, c->site && *c->site ? c->site : "no call site");
     }
     (void)rp_set_grad_enabled(grad_mode);
     rp__scope_end(scope, NULL, 0);
@@ -205,7 +215,9 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     RP_TRY(random_save(&c->random, &c->n_random));
     checkpoint *outer = recording;
     recording = c;
+    c->args = in;
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
+    c->args = NULL;
     recording = outer;
     for (size_t k = 0; k < c->n_out; k++)
         if (out[k]) RP_TRY(rp__tensor_check(out[k], "result of a checkpointed function"));
@@ -216,7 +228,9 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status;
     rp_scope scope = rp__scope_begin();
-    if (!fn.body) {
+    if (!scope.id) {
+        status = rp_error_status();
+    } else if (!fn.body) {
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: no function");
     } else if (!rp_grad_enabled() || recomputing) {
         /* Without a tape nothing would be kept. Inside the recomputation of an outer one the arguments take the numbers that

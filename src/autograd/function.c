@@ -23,7 +23,8 @@ static void function_destroy(rp__tape_node *n) {
     rp__free(p);
 }
 
-static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
+static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in,
+                                   bool create_graph) {
     (void)create_graph;
     function_payload *p = n->payload;
     size_t total = p->n_saved + n->n_out;
@@ -64,7 +65,8 @@ static rp_status outputs_separate(rp_tensor *const *in, size_t n_in, rp_tensor *
     return RP_OK;
 }
 
-static rp_status function_forward(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+static rp_status function_forward(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                  size_t n_out) {
     bool grad_mode = rp_set_grad_enabled(false);
     f->forward.body(f->forward.ctx, in, n_in, out, n_out);
     rp_status status = RP_OK;
@@ -85,7 +87,8 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
     needed = needed && rp_grad_enabled();
     if (!needed) return function_forward(f, in, n_in, out, n_out);
     if (!f->backward)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "custom function `%s`: no backward, and an argument requires a gradient", name_of(f));
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "custom function `%s`: no backward, and an argument requires a gradient", name_of(f));
 
     size_t n_saved = n_in + (f->save_outputs ? n_out : 0);
     function_payload *p = rp__calloc(1, sizeof *p + n_saved * sizeof(rp__saved));
@@ -113,10 +116,11 @@ rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n
     if (!f || !f->forward.body)
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: no forward function");
     else if (n_in > RP__MAX_IN)
-        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: at most %d arguments, not %zu", RP__MAX_IN, n_in);
+        status =
+            rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: at most %d arguments, not %zu", RP__MAX_IN, n_in);
     if (status == RP_OK) {
         rp_scope scope = rp__scope_begin();
-        status = apply(f, in, n_in, out, n_out);
+        status = scope.id ? apply(f, in, n_in, out, n_out) : rp_error_status();
         rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
     }
     if (status != RP_OK)

@@ -97,7 +97,8 @@ rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
         rp__unlock(rp__autograd_lock(a));
     }
     if (!found)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_remove_hook: the tensor has no hook %llu", (unsigned long long)id);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_remove_hook: the tensor has no hook %llu",
+                        (unsigned long long)id);
     /* Its node keeps the entry and passes over it: a backward may be reading the list. */
     atomic_store_explicit(&found->removed, true, memory_order_release);
     entry_release(found);
@@ -114,15 +115,16 @@ static rp_status hook_call(rp__hook_entry *e, rp_tensor **grad) {
     for (size_t d = 0; same && d < result->ndim; d++) same = rp__dim_is(RP__DIM_EQ, result->size[d], (*grad)->size[d]);
     if (!same) {
         char have[RP__SHAPE_TEXT], want[RP__SHAPE_TEXT];
-        return rp__fail(RP_ERROR_SHAPE, "a hook returned %s; the gradient it was given is %s", rp__tensor_text(result, have),
-                        rp__tensor_text(*grad, want));
+        return rp__fail(RP_ERROR_SHAPE, "a hook returned %s; the gradient it was given is %s",
+                        rp__tensor_text(result, have), rp__tensor_text(*grad, want));
     }
     *grad = result;
     return RP_OK;
 }
 
 /* Hooks may add and remove hooks: what runs is the list as it was, less those removed meanwhile. */
-static rp_status list_run(rp__hook_entry *const *list, bool of_node, uint32_t index, const void *owner, rp_tensor **grad) {
+static rp_status list_run(rp__hook_entry *const *list, bool of_node, uint32_t index, const void *owner,
+                          rp_tensor **grad) {
     enum { FEW = 8 };
     rp__hook_entry *few[FEW], **entries = few;
     size_t n = 0;
@@ -197,7 +199,8 @@ void rp__retain_free(rp__tape_node *n) {
 static bool tensor_try_retain(rp_tensor *t) {
     unsigned refs = atomic_load_explicit(&t->refs, memory_order_relaxed);
     while (refs > 0)
-        if (atomic_compare_exchange_weak_explicit(&t->refs, &refs, refs + 1, memory_order_acq_rel, memory_order_relaxed))
+        if (atomic_compare_exchange_weak_explicit(&t->refs, &refs, refs + 1, memory_order_acq_rel,
+                                                  memory_order_relaxed))
             return true;
     return false;
 }
@@ -232,8 +235,7 @@ rp_status rp__retain_run(rp__tape_node *n, uint32_t index, rp_tensor *grad) {
 
 rp_status rp_retain_grad(rp_tensor *t) {
     RP_TRY(rp__tensor_check(t, "t"));
-    if (!rp__grad_needed(t))
-        return rp__fail(RP_ERROR_STATE, "rp_retain_grad: the tensor does not require a gradient");
+    if (!rp__grad_needed(t)) return rp__fail(RP_ERROR_STATE, "rp_retain_grad: the tensor does not require a gradient");
     if (t->flags & (RP__T_REQUIRES_GRAD | RP__T_RETAINS_GRAD)) return RP_OK; /* leaves keep theirs anyway */
     rp__autograd *a = rp__autograd_get(t);
     if (!a) return RP_ERROR_OUT_OF_MEMORY;

@@ -75,12 +75,13 @@ static rp_status accumulate(rp_tensor *leaf, rp_tensor *grad, bool create_graph)
 }
 
 /* Two threads whose graphs end in the same leaf take turns. */
-static rp__mutex accumulate_locks[16] = {
-    RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT,
-    RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT,
-    RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT};
+static rp__mutex accumulate_locks[16] = {RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT,
+                                         RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT,
+                                         RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT,
+                                         RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT};
 
-static rp_status accumulate_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
+static rp_status accumulate_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in,
+                                     bool create_graph) {
     (void)grad_in;
     rp_tensor *leaf = leaf_of(n);
     rp__mutex *lock = &accumulate_locks[leaf->id % 16];
@@ -105,7 +106,8 @@ const rp__tape_class rp__accumulate_class = {"accumulate", accumulate_backward, 
 static bool node_try_retain(rp__tape_node *n) {
     unsigned refs = atomic_load_explicit(&n->refs, memory_order_relaxed);
     while (refs > 0)
-        if (atomic_compare_exchange_weak_explicit(&n->refs, &refs, refs + 1, memory_order_acq_rel, memory_order_relaxed))
+        if (atomic_compare_exchange_weak_explicit(&n->refs, &refs, refs + 1, memory_order_acq_rel,
+                                                  memory_order_relaxed))
             return true;
     return false;
 }
@@ -144,9 +146,10 @@ rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad) {
     if (leaf_flag == requires_grad && (leaf_flag || !rp__grad_needed(t))) return RP_OK;
     if (!leaf_flag && rp__grad_needed(t)) {
         if (requires_grad) return RP_OK; /* it is a result, and requires one already */
-        return rp__fail(RP_ERROR_STATE,
-                        "rp_set_requires_grad: only leaves can be changed; a result of an op that must not pass on a gradient is "
-                        "made by rp_detach");
+        return rp__fail(
+            RP_ERROR_STATE,
+            "rp_set_requires_grad: only leaves can be changed; a result of an op that must not pass on a gradient is "
+            "made by rp_detach");
     }
     if (requires_grad && !rp__dtype_is_float((rp_dtype)t->dtype))
         return rp__fail(RP_ERROR_DTYPE, "rp_set_requires_grad: only floating types have gradients, not %s",
@@ -187,7 +190,8 @@ rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad) {
     if (grad == t) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_set_grad: a tensor cannot be its own gradient");
     if (!same_size(t, grad) || t->dtype != grad->dtype || !rp__device_equal(t->device, grad->device)) {
         char have[RP__SHAPE_TEXT], want[RP__SHAPE_TEXT];
-        return rp__fail(RP_ERROR_SHAPE, "rp_set_grad: the gradient %s does not have the tensor's size, dtype and device: %s",
+        return rp__fail(RP_ERROR_SHAPE,
+                        "rp_set_grad: the gradient %s does not have the tensor's size, dtype and device: %s",
                         rp__tensor_text(grad, have), rp__tensor_text(t, want));
     }
     rp__autograd *a = rp__autograd_get(t);

@@ -268,10 +268,11 @@ static uint64_t version_of(const rp_tensor *t) {
 static const char *site_of(const char *site) { return site && *site ? site : "no call site"; }
 
 rp_status rp__tape_released(const rp__tape_node *n) {
-    return rp__fail(RP_ERROR_STATE,
-                    "backward through the graph a second time: what `%s` (%s) had saved was freed after the first; pass "
-                    "retain_graph to the first rp_backward or rp_grad",
-                    n->op, site_of(n->site));
+    return rp__fail(
+        RP_ERROR_STATE,
+        "backward through the graph a second time: what `%s` (%s) had saved was freed after the first; pass "
+        "retain_graph to the first rp_backward or rp_grad",
+        n->op, site_of(n->site));
 }
 
 /* A handle is kept only where it cannot come to own, through a later in-place op, the node that keeps it: leaves that require
@@ -314,12 +315,13 @@ rp_tensor *rp__saved_unpack(rp__saved *s, rp__tape_node *n) {
     if (version != s->version) {
         const rp__storage *storage = s->tensor->storage;
         char text[RP__SHAPE_TEXT];
-        (void)rp__fail(RP_ERROR_VERSION,
-                       "a tensor needed for the gradient of `%s` (%s) has been modified in place by `%s` (%s): %s %s is at "
-                       "version %llu, expected version %llu",
-                       n->op, site_of(n->site), storage->writer_op ? storage->writer_op : "a write",
-                       site_of(storage->writer_site), s->is_output ? "its result" : "its argument",
-                       rp__tensor_text(s->tensor, text), (unsigned long long)version, (unsigned long long)s->version);
+        (void)rp__fail(
+            RP_ERROR_VERSION,
+            "a tensor needed for the gradient of `%s` (%s) has been modified in place by `%s` (%s): %s %s is at "
+            "version %llu, expected version %llu",
+            n->op, site_of(n->site), storage->writer_op ? storage->writer_op : "a write", site_of(storage->writer_site),
+            s->is_output ? "its result" : "its argument", rp__tensor_text(s->tensor, text), (unsigned long long)version,
+            (unsigned long long)s->version);
         return rp__tensor_error();
     }
     return rp__saved_attach(s, s->tensor, n);

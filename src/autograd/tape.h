@@ -18,16 +18,17 @@ typedef struct rp__hook_entry rp__hook_entry;
 
 /* What a tensor holds: its place on the tape, its gradient, its hooks. Made when first needed; dies with the handle. */
 typedef struct rp__autograd {
-    rp_tensor *tensor;         /* the handle that owns this */
-    rp__tape_node *node;       /* producer, counted; NULL for leaves. Read it through rp__tape_edge_of: views may be stale */
-    uint32_t out_index;        /* which output of it */
-    rp_tensor *grad;           /* .grad, retained; NULL */
+    rp_tensor *tensor;   /* the handle that owns this */
+    rp__tape_node *node; /* producer, counted; NULL for leaves. Read it through rp__tape_edge_of: views may be stale */
+    uint32_t out_index;  /* which output of it */
+    rp_tensor *grad;     /* .grad, retained; NULL */
     rp__hook_entry *hooks;     /* registered on this handle, in order, counted */
     rp__tape_node *accumulate; /* leaves: the node that adds into .grad; weak, it holds the tensor */
     /* Views made with grad mode on: the tensor that is no view itself, and the way from it. */
-    rp_tensor *base;        /* retained */
-    rp__view_step *steps;   /* last step, counted */
-    uint64_t view_version;  /* version of the storage when `node` was found; another one: history may have been rewritten */
+    rp_tensor *base;      /* retained */
+    rp__view_step *steps; /* last step, counted */
+    uint64_t
+        view_version; /* version of the storage when `node` was found; another one: history may have been rewritten */
 } rp__autograd;
 
 /* How a node computes. All functions run in the calling thread with grad mode = create_graph. */
@@ -37,8 +38,10 @@ typedef struct rp__tape_class {
        the others may be NULL = zero. Sizes and dtypes that differ from the input's by a broadcast are summed and converted by
        the caller. */
     rp_status (*backward)(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph);
-    void (*release_saved)(rp__tape_node *n); /* after a backward without retain_graph; sets n->released if anything was kept */
-    void (*destroy)(rp__tape_node *n);       /* frees what the payload holds; a payload of rp__tape_attach is freed by it too */
+    void (*release_saved)(
+        rp__tape_node *n); /* after a backward without retain_graph; sets n->released if anything was kept */
+    void (*destroy)(
+        rp__tape_node *n); /* frees what the payload holds; a payload of rp__tape_attach is freed by it too */
 } rp__tape_class;
 
 typedef struct rp__edge {
@@ -53,14 +56,16 @@ struct rp__checkpoint;
 typedef struct rp__saved {
     rp_tensor *tensor; /* counted; NULL: nothing saved, released, or left to a checkpoint */
     uint64_t version;
-    bool is_output;    /* of the node that saves it: the edge leads to that node and is not counted */
+    bool is_output; /* of the node that saves it: the edge leads to that node and is not counted */
     rp__edge edge;
     struct rp__checkpoint *checkpoint; /* counted */
     uint32_t slot;
 } rp__saved;
 rp_status rp__saved_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t index);
-rp_tensor *rp__saved_unpack(rp__saved *s, rp__tape_node *n); /* error tensor and a sticky error when modified or released */
-rp_tensor *rp__saved_attach(const rp__saved *s, rp_tensor *value, rp__tape_node *n); /* value with the saved one's history */
+rp_tensor *rp__saved_unpack(rp__saved *s,
+                            rp__tape_node *n); /* error tensor and a sticky error when modified or released */
+rp_tensor *rp__saved_attach(const rp__saved *s, rp_tensor *value,
+                            rp__tape_node *n); /* value with the saved one's history */
 void rp__saved_drop(rp__saved *s);
 
 /* Type, device and size of an input or output, short: nodes are kept by the million. */
@@ -73,9 +78,9 @@ typedef struct rp__tape_meta {
 struct rp__tape_node {
     atomic_uint refs;
     const rp__tape_class *class_;
-    const char *op, *site;     /* forward call */
-    uint64_t sequence;         /* backward runs highest first */
-    rp_stream *stream;         /* of the forward, counted */
+    const char *op, *site; /* forward call */
+    uint64_t sequence;     /* backward runs highest first */
+    rp_stream *stream;     /* of the forward, counted */
     uint32_t n_in, n_out;
     bool released;             /* saved tensors are gone: a second backward is an error that says so */
     rp__hook_entry *hooks;     /* on outputs: run on their gradients before the node; counted */
@@ -84,7 +89,7 @@ struct rp__tape_node {
     rp__tape_meta *meta;       /* n_in, then n_out */
     rp_dim *dims;
     void *payload;
-    rp__tape_node *next_dead;  /* list of nodes to be taken apart */
+    rp__tape_node *next_dead; /* list of nodes to be taken apart */
 };
 
 /* Called before .grad of t is read or changed; floor 5 installs it: a .grad at entry is a guard of a trace, one that is there at
@@ -109,8 +114,9 @@ rp__autograd *rp__autograd_get(rp_tensor *t);
 
 /* A node with n_in edges found from in[] and metas of in[] and out[] (entries may be NULL), and payload_bytes of zeroed memory
    behind `payload` that lives and dies with the node. Not attached to anything: refs 1, the caller's. */
-rp_status rp__tape_node_new(const rp__tape_class *class_, const char *op, const char *site, rp_tensor *const *in, uint32_t n_in,
-                            rp_tensor *const *out, uint32_t n_out, size_t payload_bytes, rp__tape_node **node);
+rp_status rp__tape_node_new(const rp__tape_class *class_, const char *op, const char *site, rp_tensor *const *in,
+                            uint32_t n_in, rp_tensor *const *out, uint32_t n_out, size_t payload_bytes,
+                            rp__tape_node **node);
 /* The error of a second backward. */
 rp_status rp__tape_released(const rp__tape_node *n);
 /* Makes `n` the producer of t as output `index`. */
@@ -119,8 +125,9 @@ rp_status rp__tape_set_history(rp_tensor *t, rp__tape_node *n, uint32_t index);
 /* Makes a node whose inputs are in[0..n_in), attaches outputs (floating ones) to it. Takes ownership of payload, also on
    failure (class_->destroy is called). No node is made, and the payload is destroyed, when no input needs a gradient or grad
    mode is off. *node (optional) is borrowed: it lives as long as its outputs; NULL when none was made. */
-rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const char *op, const char *site, rp_tensor *const *in,
-                          uint32_t n_in, rp_tensor *const *out, uint32_t n_out, rp__tape_node **node);
+rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const char *op, const char *site,
+                          rp_tensor *const *in, uint32_t n_in, rp_tensor *const *out, uint32_t n_out,
+                          rp__tape_node **node);
 
 /* ---- hooks (hooks.c) */
 void rp__hooks_free(rp__tape_node *n);
@@ -153,8 +160,8 @@ extern const rp__tape_class rp__accumulate_class;
 
 /* ---- the engine (backward.c) */
 /* Gradients of sum_k roots[k] . seeds[k]. inputs NULL: into .grad of all leaves; else out[i] for inputs[i], each retained. */
-rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs, size_t n_inputs,
-                         rp_tensor **out, bool retain_graph, bool create_graph);
+rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
+                         size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph);
 /* Brings a gradient to the size and dtype of what it is the gradient of. */
 rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what);
 

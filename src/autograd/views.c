@@ -93,8 +93,15 @@ rp_tensor *rp__view_replay(const rp__view_step *steps, rp_tensor *base) {
     rp_tensor *t = base;
     for (size_t i = 0; i < n && !rp__tensor_is_error(t); i++) {
         rp_tensor *out = NULL;
-        rp__call call = {.op = order[i]->op, .site = order[i]->site, .in = &t, .n_in = 1, .list_begin = {0, 1},
-                         .attrs = order[i]->attrs, .n_attrs = order[i]->n_attrs, .out = &out, .n_out = 1};
+        rp__call call = {.op = order[i]->op,
+                         .site = order[i]->site,
+                         .in = &t,
+                         .n_in = 1,
+                         .list_begin = {0, 1},
+                         .attrs = order[i]->attrs,
+                         .n_attrs = order[i]->n_attrs,
+                         .out = &out,
+                         .n_out = 1};
         t = rp__dispatch(&call) == RP_OK ? out : rp__tensor_error();
     }
     if (order != few) rp__free(order);
@@ -111,7 +118,7 @@ rp_status rp__view_refresh(rp__autograd *a) {
 
     rp_scope scope = rp__scope_begin();
     bool grad_mode = rp_set_grad_enabled(true);
-    rp_tensor *t = rp__view_replay(a->steps, a->base);
+    rp_tensor *t = scope.id ? rp__view_replay(a->steps, a->base) : rp__tensor_error();
     (void)rp_set_grad_enabled(grad_mode);
     rp_status status = rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
     rp__tape_node *old = NULL;

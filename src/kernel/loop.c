@@ -337,7 +337,8 @@ rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val 
     case RP__PHILOX:
     case RP__PHILOX64:
     case RP__PHILOX_NORMAL:
-        if (d != RP_I64 || imm < 0 || imm > 255) return fail(b, "a random number takes an i64 element number and a draw");
+        if (d != RP_I64 || imm < 0 || imm > 255)
+            return fail(b, "a random number takes an i64 element number and a draw");
         if (op != RP__PHILOX_NORMAL) dtype = RP_I64;
         if (!is_float(dtype) && dtype != RP_I64) return fail(b, "random numbers are i64, f32 or f64");
         break;
@@ -413,12 +414,8 @@ void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__va
         fail(b, "too many stores");
         return;
     }
-    b->stores[b->n_stores++] = (rp__store){.access = access,
-                                           .value = value,
-                                           .offset = offset,
-                                           .predicate = predicate,
-                                           .mode = (uint8_t)mode,
-                                           .row = row};
+    b->stores[b->n_stores++] = (rp__store){
+        .access = access, .value = value, .offset = offset, .predicate = predicate, .mode = (uint8_t)mode, .row = row};
 }
 
 /* ---- finishing: dead nodes, key, interning -------------------------------------------------------------------------- */
@@ -484,7 +481,8 @@ rp__dag *rp__dag_finish(rp__dag_builder *b) {
             d->random = true;
             if (m->imm.i >= d->n_draws) d->n_draws = (uint16_t)(m->imm.i + 1);
         }
-        if (m->op == RP__CHECK_INDEX || ((m->op == RP__FLOORDIV || m->op == RP__REMAINDER) && !is_float((rp_dtype)m->dtype))) {
+        if (m->op == RP__CHECK_INDEX ||
+            ((m->op == RP__FLOORDIV || m->op == RP__REMAINDER) && !is_float((rp_dtype)m->dtype))) {
             d->checks = true;
         }
         if (m->op == RP__SCALAR) scalars[m->access] = m->dtype;
@@ -549,7 +547,8 @@ void rp__dag_release(rp__dag *d) {
     /* The last reference goes under the lock: finish, which looks a DAG up there, never meets a dying one. */
     unsigned refs = atomic_load_explicit(&d->refs, memory_order_relaxed);
     while (refs > 1) {
-        if (atomic_compare_exchange_weak_explicit(&d->refs, &refs, refs - 1, memory_order_release, memory_order_relaxed)) {
+        if (atomic_compare_exchange_weak_explicit(&d->refs, &refs, refs - 1, memory_order_release,
+                                                  memory_order_relaxed)) {
             return;
         }
     }
@@ -603,18 +602,22 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
         case RP__IOTA: rp__text_add(out, " @%u", n->access); break;
         case RP__SCALAR: rp__text_add(out, " $%u", n->access); break;
         case RP__CONST:
-            if (is_float((rp_dtype)n->dtype)) rp__text_add(out, " %a", n->imm.f);
-            else rp__text_add(out, " %lld", (long long)n->imm.i);
+            if (is_float((rp_dtype)n->dtype))
+                rp__text_add(out, " %a", n->imm.f);
+            else
+                rp__text_add(out, " %lld", (long long)n->imm.i);
             break;
         case RP__REDUCE: rp__text_add(out, " %s %%%u", reduce_names[n->imm.i], n->a); break;
         default:
             add_operand(out, n->a, " ");
             add_operand(out, n->b, ", ");
             add_operand(out, n->c, ", ");
-            if (n->op == RP__ROUND) rp__text_add(out, " to %s", rp__dtypes[n->imm.i].short_name);
+            if (n->op == RP__ROUND)
+                rp__text_add(out, " to %s", rp__dtypes[n->imm.i].short_name);
             else if (n->op == RP__PHILOX || n->op == RP__PHILOX64 || n->op == RP__PHILOX_NORMAL)
                 rp__text_add(out, " draw %lld", (long long)n->imm.i);
-            else if (n->op == RP__CHECK_INDEX && n->imm.i) rp__text_puts(out, " wrap");
+            else if (n->op == RP__CHECK_INDEX && n->imm.i)
+                rp__text_puts(out, " wrap");
         }
         rp__text_add(out, "%s phase %u\n", n->row ? " row" : "", n->phase);
     }

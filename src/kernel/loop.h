@@ -102,12 +102,12 @@ typedef struct rp__dag {
     atomic_uint refs;
     rp__hash key;
     uint16_t n_nodes, n_accesses, n_scalars, n_stores;
-    uint16_t n_phases;     /* 1 + largest phase */
-    bool random;           /* has PHILOX nodes: the launch carries a draw */
-    bool checks;           /* has CHECK_INDEX or integer division nodes: the launch carries an error record and tag */
-    uint16_t n_draws;      /* 1 + largest draw number */
+    uint16_t n_phases; /* 1 + largest phase */
+    bool random;       /* has PHILOX nodes: the launch carries a draw */
+    bool checks;       /* has CHECK_INDEX or integer division nodes: the launch carries an error record and tag */
+    uint16_t n_draws;  /* 1 + largest draw number */
     const uint8_t *scalar_dtypes; /* of each scalar, RP_DTYPE_NONE for one that no node reads */
-    const rp__node *nodes; /* topological: sources before users */
+    const rp__node *nodes;        /* topological: sources before users */
     const rp__access *accesses;
     const rp__store *stores;
     void *backend[2]; /* compiled forms by device type; owned by the backends (loop_backend.destroy) */
@@ -127,8 +127,7 @@ rp__val rp__dag_scalar_value(rp__dag_builder *b, uint16_t scalar, rp_dtype compu
 rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
                    rp__val c); /* operands must have equal types (WHERE: bool, T, T). CHECK_INDEX: c = 1 counts negative
                                   indices from the end, 0 or RP__NO_VAL does not. Unused operands: RP__NO_VAL. */
-rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a,
-                       int64_t imm);                              /* ROUND, PHILOX... */
+rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a, int64_t imm); /* ROUND, PHILOX... */
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a);
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value, bool row);
@@ -176,10 +175,14 @@ typedef struct rp__loop_backend {
     /* Text of the generated source, for dump; NULL when it has none. */
     rp_status (*source)(struct rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out);
     void (*destroy)(rp__dag *dag); /* frees dag->backend[this device type] */
+    /* What rp__loop_launch calls instead of bind and rp__launch_on, for a backend that runs some kernels as several launches
+       (CUDA: few long rows). NULL: one launch each. */
+    rp_status (*launch)(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
     /* rp__loop_bind_many on this device. RP_ERROR_UNAVAILABLE without a sticky error: too many groups for one launch, or
        none of this kind; rp__loop_launch_many then halves the list, down to single binds. NULL: always single binds. */
-    rp_status (*bind_many)(struct rp__device *d, rp__dag *dag, const rp__space *shared, const rp__space_access *accesses,
-                           const int64_t *extents, size_t n_groups, struct rp__launch_buffer *buffer, rp__launch *out);
+    rp_status (*bind_many)(struct rp__device *d, rp__dag *dag, const rp__space *shared,
+                           const rp__space_access *accesses, const int64_t *extents, size_t n_groups,
+                           struct rp__launch_buffer *buffer, rp__launch *out);
 } rp__loop_backend;
 /* Who frees dag->backend[type]; the CPU is known from the start. */
 void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend);
@@ -197,7 +200,7 @@ rp__launch_buffer *rp__launch_buffer_get(void); /* the thread's own; NULL and a 
      [address of each access; IOTA: its base] [extents, outer first] [strides of each access, n_outer + n_inner of them, in
      elements] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
      [state pointer, seed, inner of each draw] [error record, error tag if dag->checks].
-   Slots name the address words, and the state pointers of draws. */
+   Slots name the address words. (The state of a captured draw lives outside pools and never moves.) */
 typedef struct rp__space_layout { /* word index of the first of each group */
     uint32_t address, extent, stride, scalar, draw, error, end;
 } rp__space_layout;

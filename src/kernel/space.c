@@ -17,8 +17,10 @@ static void drop_dim(rp__space *s, rp__space_access *accesses, unsigned d) {
     for (unsigned a = 0; a < s->n_accesses; a++) {
         memmove(&accesses[a].stride[d], &accesses[a].stride[d + 1], (n - d - 1) * sizeof accesses[a].stride[0]);
     }
-    if (d < s->n_outer) s->n_outer--;
-    else s->n_inner--;
+    if (d < s->n_outer)
+        s->n_outer--;
+    else
+        s->n_inner--;
 }
 /* Should outer dim x come inside outer dim y > x? The first access that tells them apart decides, written ones first asked. */
 static bool swap_wanted(const rp__space *s, const rp__space_access *accesses, unsigned x, unsigned y) {
@@ -90,7 +92,8 @@ uint64_t rp__scalar_word(rp_scalar value, rp_dtype compute) {
     }
     return w.u;
 }
-void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner, uint32_t first, rp__space_layout *out) {
+void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner, uint32_t first,
+                         rp__space_layout *out) {
     const unsigned dims = n_outer + n_inner;
     out->address = first;
     out->extent = out->address + dag->n_accesses;
@@ -103,16 +106,18 @@ void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner,
 static uint32_t access_bits(unsigned kind) {
     return kind == RP__ACCESS_READ ? RP__READ : kind == RP__ACCESS_WRITE ? RP__WRITE : RP__READ | RP__WRITE;
 }
-rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *space, uint32_t first, rp__launch_buffer *buffer,
-                          rp__launch *out) {
+rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *space, uint32_t first,
+                          rp__launch_buffer *buffer, rp__launch *out) {
     const unsigned dims = (unsigned)space->n_outer + space->n_inner;
     rp__space_layout at;
     rp__space_layout_of(dag, space->n_outer, space->n_inner, first, &at);
-    if (RP__UNLIKELY(dims > RP__SPACE_MAX_DIMS || space->n_accesses != dag->n_accesses || space->n_scalars < dag->n_scalars ||
+    if (RP__UNLIKELY(dims > RP__SPACE_MAX_DIMS || space->n_accesses != dag->n_accesses ||
+                     space->n_scalars < dag->n_scalars ||
                      (dag->n_draws && (!space->draw || space->n_draws < dag->n_draws)) || at.end > RP__MAX_WORDS ||
                      dag->n_accesses + dag->n_draws > RP__MAX_SLOTS)) {
-        return rp__fail(RP_ERROR_INTERNAL, "loop kernel: the space (%u dims, %u accesses, %u scalars, %u draws) does not fit "
-                                           "the DAG (%u accesses, %u scalars, %u draws)",
+        return rp__fail(RP_ERROR_INTERNAL,
+                        "loop kernel: the space (%u dims, %u accesses, %u scalars, %u draws) does not fit "
+                        "the DAG (%u accesses, %u scalars, %u draws)",
                         dims, space->n_accesses, space->n_scalars, space->n_draws, dag->n_accesses, dag->n_scalars,
                         dag->n_draws);
     }
@@ -179,6 +184,7 @@ rp__launch_buffer *rp__launch_buffer_get(void) {
 /* ---- launching ------------------------------------------------------------------------------------------------------ */
 
 rp_status rp__loop_launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
+    if (d->ops->loops->launch) return d->ops->loops->launch(d, s, dag, space);
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
     rp__launch launch;
@@ -204,7 +210,8 @@ rp_status rp__loop_launch_many(rp__device *d, rp_stream *s, rp__dag *dag, const 
         if (status != RP_ERROR_UNAVAILABLE) return status;
         const size_t half = n_groups / 2;
         RP_TRY(rp__loop_launch_many(d, s, dag, shared, accesses, extents, half));
-        return rp__loop_launch_many(d, s, dag, shared, accesses + half * dag->n_accesses, extents + half, n_groups - half);
+        return rp__loop_launch_many(d, s, dag, shared, accesses + half * dag->n_accesses, extents + half,
+                                    n_groups - half);
     }
     rp__space one = *shared;
     one.n_outer = 1;

@@ -23,8 +23,8 @@ static rp_tensor *to_input(rp_tensor *grad, rp_tensor *weight, const rp__meta *i
 }
 
 static rp_tensor *to_weight(rp_tensor *grad, rp_tensor *input, const rp__meta *weight, const geometry *c) {
-    return rp_conv2d_weight(grad, input, weight->size, weight->ndim, c->stride->v.ints, c->stride->n, c->padding->v.ints,
-                            c->padding->n, c->dilation->v.ints, c->dilation->n, c->groups);
+    return rp_conv2d_weight(grad, input, weight->size, weight->ndim, c->stride->v.ints, c->stride->n,
+                            c->padding->v.ints, c->padding->n, c->dilation->v.ints, c->dilation->n, c->groups);
 }
 
 rp_status rp__vjp_conv2d(const rp__vjp *g) {

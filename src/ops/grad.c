@@ -13,7 +13,8 @@ rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
 
 rp_tensor *rp__zeros_of(const rp__meta *meta) {
     rp_device device = rp_default_device();
-    if (!rp__device_equal(device, meta->device) && rp_set_default_device(meta->device) != RP_OK) return rp__tensor_error();
+    if (!rp__device_equal(device, meta->device) && rp_set_default_device(meta->device) != RP_OK)
+        return rp__tensor_error();
     rp_tensor *t = rp_zeros(meta->size, meta->ndim, meta->dtype);
     if (!rp__device_equal(device, meta->device)) (void)rp_set_default_device(device);
     return t;
@@ -30,9 +31,7 @@ rp_tensor *rp__zero_like(const rp_tensor *t) {
     return rp__zeros_of(&one);
 }
 
-rp_tensor *rp__wide(rp_tensor *t) {
-    return t->dtype == RP_F16 || t->dtype == RP_BF16 ? rp_to_dtype(t, RP_F32) : t;
-}
+rp_tensor *rp__wide(rp_tensor *t) { return t->dtype == RP_F16 || t->dtype == RP_BF16 ? rp_to_dtype(t, RP_F32) : t; }
 
 rp_scalar rp__dim_scalar(rp_dim d) { return rp_i64(rp__dim_value(d)); }
 

@@ -18,7 +18,8 @@ rp_status rp__vjp_cat(const rp__vjp *g) {
 }
 
 rp_status rp__vjp_gather(const rp__vjp *g) {
-    g->grad_in[0] = rp_scatter_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 0), g->call->in[1], g->grad_out[0]);
+    g->grad_in[0] =
+        rp_scatter_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 0), g->call->in[1], g->grad_out[0]);
     return RP_OK;
 }
 
@@ -50,6 +51,7 @@ rp_status rp__vjp_embedding_backward(const rp__vjp *g) {
 
 rp_status rp__vjp_topk(const rp__vjp *g) {
     if (!g->grad_out[0]) return RP_OK;
-    g->grad_in[0] = rp_scatter_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 1), g->call->out[1], g->grad_out[0]);
+    g->grad_in[0] =
+        rp_scatter_add(rp__zeros_of(&g->in_meta[0]), rp__attr_int(g->call, 1), g->call->out[1], g->grad_out[0]);
     return RP_OK;
 }

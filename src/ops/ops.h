@@ -113,7 +113,8 @@ enum {
 #define RP__SAVE_IN(k) (1u << (k))
 #define RP__SAVE_OUT(k) (1u << (16 + (k)))
 #define RP__SAVE_IN_ALL 0xffffu
-#define RP__SAVE_CROSS (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
+#define RP__SAVE_CROSS                                                                                                 \
+    (1u << 31) /* a product: input 0 is needed only for the gradient of input 1, and the other way round */
 
 struct rp__op {
     const char *name, *schema_text, *doc;

@@ -57,7 +57,7 @@ static rp__dag *make_dag(const step *s, const rp_dtype *types)
     uint16_t access[MAX_GROUP + MAX_SHARED];
     for (unsigned k = 0; k < s->n_lists + s->n_shared; k++) {
         bool written = k < s->n_lists && (s->written >> k & 1u);
-        access[k] = rp__dag_access(b, written ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, types[k], k >= s->n_lists);
+        access[k] = rp__dag_access(b, written ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, types[k], false);
     }
     for (unsigned k = 0; k < s->n_scalars; k++)
         (void)rp__dag_scalar(b);

@@ -9,7 +9,8 @@ static rp_scalar scalar_negated(rp_scalar s) {
 }
 
 static bool scalar_is(rp_scalar s, int64_t value) {
-    return s.kind == RP_SCALAR_F64 ? s.v.f == (double)value : (s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i) == value;
+    return s.kind == RP_SCALAR_F64 ? s.v.f == (double)value
+                                   : (s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i) == value;
 }
 
 rp_status rp__vjp_zero(const rp__vjp *g) {
@@ -37,7 +38,8 @@ rp_status rp__vjp_sub(const rp__vjp *g) {
     rp_scalar alpha = g->call->attrs[0].v.scalar;
     g->grad_in[0] = g->grad_out[0];
     if (g->needed[1])
-        g->grad_in[1] = scalar_is(alpha, 1) ? rp_neg(g->grad_out[0]) : rp_mul_scalar(g->grad_out[0], scalar_negated(alpha));
+        g->grad_in[1] =
+            scalar_is(alpha, 1) ? rp_neg(g->grad_out[0]) : rp_mul_scalar(g->grad_out[0], scalar_negated(alpha));
     return RP_OK;
 }
 
@@ -71,7 +73,8 @@ rp_status rp__vjp_div_scalar(const rp__vjp *g) {
 rp_status rp__vjp_pow_scalar(const rp__vjp *g) {
     rp_scalar e = g->call->attrs[0].v.scalar;
     if (scalar_is(e, 0)) return rp__vjp_zero(g);
-    rp_scalar less = e.kind == RP_SCALAR_F64 ? rp_f64(e.v.f - 1.0) : rp_i64((e.kind == RP_SCALAR_BOOL ? (int64_t)e.v.b : e.v.i) - 1);
+    rp_scalar less =
+        e.kind == RP_SCALAR_F64 ? rp_f64(e.v.f - 1.0) : rp_i64((e.kind == RP_SCALAR_BOOL ? (int64_t)e.v.b : e.v.i) - 1);
     rp_tensor *slope = rp_mul_scalar(rp_pow_scalar(rp__wide(g->call->in[0]), less), e);
     g->grad_in[0] = rp_mul(g->grad_out[0], slope);
     return RP_OK;

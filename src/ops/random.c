@@ -167,7 +167,7 @@ rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out)
     return RP_OK;
 }
 
-/* Counters: with replacement one word a sample, without one word a weight, rows after rows. */
+/* A sample uses one 64-bit word, two a counter, rows after rows. */
 rp_status rp__run_multinomial(const rp__call *call)
 {
     rp_dtype in = (rp_dtype)call->in[0]->dtype;
@@ -178,8 +178,8 @@ rp_status rp__run_multinomial(const rp__call *call)
     if (!d)
         return rp_error_status();
     rp__library_call library = {.replacement = rp__attr_bool(call, 1)};
-    uint64_t words = (uint64_t)rp__tensor_numel(library.replacement ? out : weights);
-    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), words / 4 + (words % 4 != 0), &library.draw));
+    uint64_t words = (uint64_t)rp__tensor_numel(out);
+    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), words / 2 + words % 2, &library.draw));
     if (rp__tensor_numel(out) == 0)
         return RP_OK;
     rp__operand o[2] = {rp__operand_of(out), rp__operand_of(weights)};

@@ -61,8 +61,7 @@ rp_status rp__vjp_slice_scatter(const rp__vjp *g) {
 
 rp_status rp__vjp_select_scatter(const rp__vjp *g) {
     int64_t dim = rp__attr_int(g->call, 0), index = rp__attr_int(g->call, 1);
-    if (g->needed[0])
-        g->grad_in[0] = rp_select_scatter(g->grad_out[0], rp__zeros_expanded(&g->in_meta[1]), dim, index);
+    if (g->needed[0]) g->grad_in[0] = rp_select_scatter(g->grad_out[0], rp__zeros_expanded(&g->in_meta[1]), dim, index);
     if (g->needed[1]) g->grad_in[1] = rp_select(g->grad_out[0], dim, index);
     return RP_OK;
 }

@@ -7,6 +7,12 @@
 #include "core/dtype.h"
 #include "device/allocator.h"
 
+/* Ops that the library itself calls have the site of the public call around them, never a line of the library. */
+#ifdef RP_BUILD
+#undef RP_HERE
+#define RP_HERE NULL
+#endif
+
 #if defined(__ELF__)
 #define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec"))) /* small and hot only */
 #else
@@ -42,7 +48,7 @@ enum {                          /* rp_tensor.flags */
        RP__T_VIEW = 2,
        RP__T_RETAINS_GRAD = 4,
        RP__T_ERROR = 8,
-    RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
+       RP__T_DETACHED = 16 /* a view that autograd takes for a tensor of its own: result of detach */
 };
 enum { RP__TENSOR_MAGIC = 0x52505431, RP__TENSOR_DEAD = 0x52505430 };
 

@@ -181,6 +181,7 @@ rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why) {
                       attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
             d->slot = 1u + (unsigned)count++;
         }
+        rp__loop_backend_register(RP_DEVICE_CUDA, &rp__cuda_loops);
     }
     *out = devices;
     *n = count;

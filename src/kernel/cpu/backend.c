@@ -23,8 +23,11 @@ static const rp__program *program_of(const rp__kernel *k) {
 }
 static void kernel_destroy(rp__kernel *k) {
     rp__cpu_loop *loop = k->payload;
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        rp__program_release(loop->programs[i]);
+        rp__program_release(loop->grouped[i]);
+    }
     rp__jit_forget(loop);
-    for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(loop->programs[i]);
     rp__free(loop);
     rp__free(k);
 }
@@ -32,7 +35,7 @@ static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
     const rp__tiles *tiles = rp__tiles_current();
     rp__kernel *k = rp__calloc(1, sizeof *k);
     rp__cpu_loop *loop = rp__calloc(1, sizeof *loop);
-    if (!k || !loop) {
+    if (!k || !loop || rp__jit_begin(loop) != RP_OK) {
         rp__free(k);
         rp__free(loop);
         rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
@@ -46,11 +49,11 @@ static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
     k->destroy = kernel_destroy;
     bool ok;
     if (elements) {
-        ok = (loop->programs[RP__PLAN_ELEMENTS] = rp__program_new(dag, RP__PLAN_ELEMENTS, tiles)) != NULL;
+        ok = (loop->programs[RP__PLAN_ELEMENTS] = rp__program_new(dag, RP__PLAN_ELEMENTS, tiles, false)) != NULL;
     } else {
-        ok = (loop->programs[RP__PLAN_RECOMPUTE] = rp__program_new(dag, RP__PLAN_RECOMPUTE, tiles)) != NULL;
+        ok = (loop->programs[RP__PLAN_RECOMPUTE] = rp__program_new(dag, RP__PLAN_RECOMPUTE, tiles, false)) != NULL;
         if (ok && loop->programs[RP__PLAN_RECOMPUTE]->n_phases > 1) {
-            ok = (loop->programs[RP__PLAN_KEEP] = rp__program_new(dag, RP__PLAN_KEEP, tiles)) != NULL;
+            ok = (loop->programs[RP__PLAN_KEEP] = rp__program_new(dag, RP__PLAN_KEEP, tiles, false)) != NULL;
         }
     }
     if (!ok) {
@@ -93,6 +96,11 @@ static rp__kernel *kernel_of(rp__dag *dag) {
     rp__kernel *k = c ? atomic_load_explicit(&c->kernel, memory_order_acquire) : NULL;
     if (RP__LIKELY(k && program_of(k)->tiles == rp__tiles_current())) return k;
     return kernel_slow(dag);
+}
+rp__kernel *rp__cpu_kernel(rp__dag *dag) { return kernel_of(dag); }
+rp__kernel *rp__cpu_kernel_made(const rp__dag *dag) {
+    cpu_dag *c = __atomic_load_n(&dag->backend[RP_DEVICE_CPU], __ATOMIC_ACQUIRE);
+    return c ? atomic_load_explicit(&c->kernel, memory_order_acquire) : NULL;
 }
 static void destroy(rp__dag *dag) {
     cpu_dag *c = dag->backend[RP_DEVICE_CPU];

@@ -13,7 +13,7 @@
 #include "kernel/tree.h"
 
 enum {
-    SCRATCH_BYTES = 320 * 1024,
+    SCRATCH_BYTES = 512 * 1024, /* of stack, touched as far as a launch needs it */
     L1_BYTES = 20 * 1024,  /* of tile buffers: what fits beside the memory operands in a first-level cache of 32 KB */
     KEEP_BYTES = 64 * 1024 /* of row scratch: a small part of a second-level cache */
 };
@@ -45,6 +45,9 @@ typedef struct run {
     uint8_t form[RP__DAG_MAX_ACCESSES], flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS, stacked */
     bool direct[RP__DAG_MAX_ACCESSES];
     reg regs[RP__DAG_MAX_NODES];
+    /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
+       reader may write that buffer while it still reads the block. */
+    _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
 } run;
 
 static inline unsigned log2_size(unsigned size) { return (unsigned)__builtin_ctz(size); }
@@ -210,8 +213,8 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
             } x = {.f = half == 1 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
             bits = x.u;
         }
-        splat(buffer, bits, i->size);
-        *d = (reg){buffer, 0};
+        splat(r->repeated[a], bits, i->size);
+        *d = (reg){r->repeated[a], 0};
         return;
     }
     const char *linear = NULL;
@@ -383,17 +386,26 @@ static void store_tile(run *r, unsigned number, int64_t n) {
 
 /* ---- segments of instructions --------------------------------------------------------------------------------------- */
 
+/* A routine may write over an operand's tile, but not over a value of step 0 there, which it reads again for every vector:
+   that one moves aside. */
+static inline const char *beside(const reg *v, const char *d, char aside[64]) {
+    if (v->step || v->p != d) return v->p;
+    memcpy(aside, v->p, 64);
+    return aside;
+}
+
 static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) {
     rp__tile_call t;
+    _Alignas(64) char aside[3][64];
     t.d = d;
-    t.a = r->regs[i->a].p;
+    t.a = beside(&r->regs[i->a], d, aside[0]);
     t.as = r->regs[i->a].step;
     if (i->b != RP__NO_VAL) {
-        t.b = r->regs[i->b].p;
+        t.b = beside(&r->regs[i->b], d, aside[1]);
         t.bs = r->regs[i->b].step;
     }
     if (i->c != RP__NO_VAL) {
-        t.c = r->regs[i->c].p;
+        t.c = beside(&r->regs[i->c], d, aside[2]);
         t.cs = r->regs[i->c].step;
     }
     t.n = n;
@@ -409,6 +421,36 @@ static char *direct_memory(const run *r, unsigned store) {
         at = r->w0 + offset_at(r, st->access, r->n_outer, r->dims, r->pos);
     }
     return r->base[st->access] + at * (int64_t)st->size;
+}
+
+/* One emitted function: pointers of inputs, outputs and accumulators, and the steps of the inputs. */
+static void run_group(run *r, const rp__group *g, int64_t n) {
+    const rp__program *p = r->p;
+    char *pointers[RP__GROUP_POINTERS];
+    int64_t steps[RP__GROUP_POINTERS];
+    unsigned k = 0;
+    for (unsigned i = 0; i < g->n_inputs; i++, k++) {
+        pointers[k] = r->regs[g->inputs[i]].p;
+        steps[k] = r->regs[g->inputs[i]].step;
+    }
+    const bool across = r->walk == RP__WALK_ACROSS;
+    for (unsigned i = 0; i < g->n_outputs; i++, k++) {
+        const rp__group_output *o = &g->outputs[i];
+        char *d = o->home == RP__HOME_KEPT ? r->kept + r->kept_cap * o->at + (across ? r->pos * r->w : r->pos) * o->size
+                                           : r->tiles + r->tile * o->at;
+        if (o->direct && r->whole && r->direct[o->direct - 1]) {
+            char *memory = direct_memory(r, o->direct - 1u);
+            if (memory) d = memory;
+        }
+        r->regs[o->d] = (reg){d, 1};
+        pointers[k] = d;
+    }
+    for (unsigned i = 0; i < g->n_reductions; i++, k++) {
+        const rp__reduction *red = &p->reductions[g->reductions[i]];
+        pointers[k] = across ? r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w
+                             : r->acc + red->at * RP__LANES;
+    }
+    (across ? g->across : g->along)(pointers, steps, n);
 }
 
 static void run_element(run *r, unsigned phase, int64_t n) {
@@ -436,6 +478,7 @@ static void run_element(run *r, unsigned phase, int64_t n) {
             iota_tile(r, i, (int64_t *)(void *)d, n);
             break;
         case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
+        case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
         case RP__INSN_REDUCE: {
             const rp__reduction *red = &p->reductions[i->access];
             const reg *a = &r->regs[i->a];
@@ -689,7 +732,9 @@ static void find_direct(run *r) {
         }
     }
 }
-/* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. */
+/* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. At most, in KB, given the limits of a
+   program: blocks 32; row values 64, or along 32; tiles 64; accumulators 96; stack of partials 30 levels of 1/32 of that;
+   raw halves 16; kept 64. */
 static void lay_out(run *r, char *scratch) {
     const rp__program *p = r->p;
     char *at = scratch;
@@ -795,7 +840,7 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
 static int64_t across_width(const rp__program *p, int64_t rows) {
     int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->tile_bytes + p->row_bytes * 2 + 2;
-    return clamp(floor_pow2(96 * 1024 / per_row), 16, rows < 512 ? rows > 16 ? rows : 16 : 512);
+    return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
 static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
     begin_walk(r);
@@ -804,7 +849,8 @@ static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
         const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
-        r->b = clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
+        r->b = r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
         r->tile = round64(r->w * r->b);
         r->kept_cap = round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */
@@ -929,22 +975,21 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
     }
 }
 
-void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
-    const rp__cpu_loop *loop = kernel->payload;
+static void run_launch(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
     _Alignas(64) char scratch[SCRATCH_BYTES];
     run r;
     if (walk == RP__WALK_MANY) {
-        run_many(&r, loop->programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
+        run_many(&r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
-    const rp__program *p = loop->programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
+    const rp__program *p = programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     begin(&r, p, words, walk);
     if (walk == RP__WALK_ELEMENTS) {
         run_elements(&r, first, last, scratch);
         return;
     }
-    const rp__program *keep = loop->programs[RP__PLAN_KEEP];
+    const rp__program *keep = programs[RP__PLAN_KEEP];
     if (keep && walk != RP__WALK_LONG) {
         int64_t row_len = 1, rows = 1;
         for (unsigned d = 0; d < r.dims; d++) *(d < r.n_outer ? &rows : &row_len) *= r.extent[d];
@@ -953,4 +998,12 @@ void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t firs
     if (walk == RP__WALK_ALONG) run_along(&r, first, last, scratch);
     else if (walk == RP__WALK_ACROSS) run_across(&r, first, last, scratch);
     else run_long(&r, scratch);
+}
+void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
+    const rp__cpu_loop *loop = kernel->payload;
+    run_launch(loop->programs, words, first, last);
+}
+void rp__run_native(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
+    const rp__cpu_loop *loop = kernel->payload;
+    run_launch(loop->grouped, words, first, last);
 }

@@ -1,14 +1,596 @@
-/* Tier 1, see jit.h. */
+/* Tier 1: queue, compiler, disk cache, loading (jit.h). One worker thread at most, started when there is work and gone when
+   there is none; compilers run by posix_spawn without a shell, one at a time, for a limited time. An object in the cache ends
+   with a checksum of its bytes (ELF loaders ignore what follows the sections), so a torn or altered file is compiled again. */
 #include "kernel/cpu/jit.h"
 
-void rp__jit_count(rp__dag *dag, rp__kernel *kernel, int64_t elements) {
-    (void)dag;
-    (void)kernel;
-    (void)elements;
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "core/thread.h"
+#include "reprise_embed.h"
+
+extern char **environ;
+
+enum {
+    HOT_LAUNCHES = 32,        /* a kernel is hot after so many launches ... */
+    HOT_ELEMENTS = 1 << 26,   /* ... over so many elements: some tenths of a second, about what compiling costs */
+    COMPILE_LIMIT_MS = 60000, /* a compiler that takes longer is killed */
+    PATH_BYTES = 1024,
+    FOOTER_BYTES = 32
+};
+static const char footer_magic[16] = "reprise-object1";
+
+typedef enum state { COLD, QUEUED, READY, FAILED } state;
+struct rp__jit_state {
+    _Atomic(int) state;
+    _Atomic uint64_t launches, elements;
+    void *handle;
+    char reason[256];
+};
+typedef struct job {
+    struct job *next;
+    rp__dag *dag;
+    rp__kernel *kernel;
+} job;
+static struct {
+    rp__mutex lock;
+    pthread_cond_t changed;
+    job *first, *last;
+    bool running; /* the worker */
+    rp__jit_counters counters;
+} queue = {.lock = RP__MUTEX_INIT, .changed = PTHREAD_COND_INITIALIZER};
+
+typedef enum mode { MODE_UNKNOWN, MODE_OFF, MODE_HOT, MODE_WAIT } mode;
+static mode mode_of(void) {
+    static _Atomic(int) known;
+    int m = atomic_load_explicit(&known, memory_order_relaxed);
+    if (RP__LIKELY(m != MODE_UNKNOWN)) return (mode)m;
+    const char *text = getenv("REPRISE_JIT"), *cc = getenv("REPRISE_CC");
+    m = text && !strcmp(text, "0") ? MODE_OFF : text && !strcmp(text, "wait") ? MODE_WAIT : MODE_HOT;
+    if (cc && !strcmp(cc, "none")) m = MODE_OFF;
+    atomic_store_explicit(&known, m, memory_order_relaxed);
+    return (mode)m;
 }
-void rp__jit_forget(rp__cpu_loop *loop) { (void)loop; }
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+/* ---- running a compiler ---------------------------------------------------------------------------------------------- */
+
+/* Runs argv; its output goes to the file `log` (or nowhere). Returns 0, or -1 with why. */
+static int run_command(char *const *argv, const char *log, char *why, size_t why_bytes) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+    pid_t pid = 0;
+    if (posix_spawn_file_actions_init(&actions)) return -1;
+    if (posix_spawnattr_init(&attr)) {
+        posix_spawn_file_actions_destroy(&actions);
+        return -1;
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    int e = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    if (!e) e = posix_spawnattr_setsigmask(&attr, &none);
+    if (!e) e = posix_spawnattr_setpgroup(&attr, 0);
+    if (!e) e = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    if (!e) e = posix_spawn_file_actions_addopen(&actions, 1, log ? log : "/dev/null", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (!e) e = posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    if (!e) e = posix_spawnp(&pid, argv[0], &actions, &attr, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attr);
+    if (e) {
+        snprintf(why, why_bytes, "no compiler '%s': %s", argv[0], strerror(e));
+        return -1;
+    }
+    const double limit = now_ms() + COMPILE_LIMIT_MS;
+    int status = 0;
+    for (;;) {
+        pid_t got = waitpid(pid, &status, WNOHANG);
+        if (got == pid) break;
+        if (got < 0 && errno != EINTR) {
+            snprintf(why, why_bytes, "the compiler's exit was lost: %s", strerror(errno));
+            return -1;
+        }
+        if (now_ms() > limit) {
+            kill(-pid, SIGKILL);
+            while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+            }
+            snprintf(why, why_bytes, "the compiler took longer than %d s", COMPILE_LIMIT_MS / 1000);
+            return -1;
+        }
+        nanosleep(&(struct timespec){0, 2000000}, NULL);
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
+    if (WIFSIGNALED(status)) {
+        snprintf(why, why_bytes, "the compiler was killed by signal %d", WTERMSIG(status));
+        return -1;
+    }
+    snprintf(why, why_bytes, WIFEXITED(status) && WEXITSTATUS(status) == 127 ? "no compiler '%s' (exit %d)" : "'%s' failed with exit %d",
+             argv[0], WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    return -1;
+}
+/* All bytes of a file; NULL when it cannot be read. */
+static char *read_file(const char *path, size_t *bytes) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0) return NULL;
+    char *data = fstat(fd, &st) || st.st_size > INT32_MAX ? NULL : rp__alloc((size_t)st.st_size + 1);
+    size_t n = 0;
+    while (data && n < (size_t)st.st_size) {
+        ssize_t got = read(fd, data + n, (size_t)st.st_size - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    close(fd);
+    if (data) data[n] = 0;
+    *bytes = n;
+    return data;
+}
+static bool write_all(int fd, const void *data, size_t bytes) {
+    const char *p = data;
+    while (bytes) {
+        ssize_t n = write(fd, p, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static const char *compiler(void) {
+    const char *cc = getenv("REPRISE_CC");
+    return cc && *cc ? cc : "cc";
+}
+/* What the compiler calls itself, asked once: part of every key. Only the worker comes here. */
+static const char *compiler_identity(const char *dir) {
+    static char identity[512], name[256];
+    if (identity[0] && !strcmp(name, compiler())) return identity;
+    snprintf(name, sizeof name, "%s", compiler());
+    char path[PATH_BYTES], why[128], *argv[] = {strdup(compiler()), strdup("--version"), NULL};
+    snprintf(path, sizeof path, "%s/version.%ld", dir, (long)getpid());
+    size_t n = 0;
+    char *text = NULL;
+    if (argv[0] && argv[1] && run_command(argv, path, why, sizeof why) == 0) text = read_file(path, &n);
+    unlink(path);
+    snprintf(identity, sizeof identity, "%s %.200s", compiler(), text ? text : "unknown");
+    rp__free(text);
+    free(argv[0]);
+    free(argv[1]);
+    return identity;
+}
+
+/* ---- the disk cache -------------------------------------------------------------------------------------------------- */
+
+static bool make_dirs(char *path) {
+    for (char *p = path + 1;; p++) {
+        if (*p && *p != '/') continue;
+        char c = *p;
+        *p = 0;
+        bool ok = mkdir(path, 0700) == 0 || errno == EEXIST;
+        *p = c;
+        if (!c) return ok && access(path, W_OK | X_OK) == 0;
+    }
+}
+/* The folder for objects; *temporary: nothing else was writable, the caller removes it. */
+static bool cache_dir(char out[PATH_BYTES], bool *temporary) {
+    const char *dir = getenv("REPRISE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    *temporary = false;
+    if (dir && *dir) n = snprintf(out, PATH_BYTES, "%s", dir);
+    else if (xdg && *xdg == '/') n = snprintf(out, PATH_BYTES, "%s/reprise", xdg);
+    else if (home && *home == '/') n = snprintf(out, PATH_BYTES, "%s/.cache/reprise", home);
+    if (n > 0 && n < PATH_BYTES - 80 && make_dirs(out)) return true;
+    const char *tmp = getenv("TMPDIR");
+    *temporary = true;
+    snprintf(out, PATH_BYTES, "%s/reprise-XXXXXX", tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp");
+    return mkdtemp(out) != NULL;
+}
+static bool object_is_sound(const char *path) {
+    size_t n = 0;
+    char *data = read_file(path, &n);
+    bool ok = data && n > FOOTER_BYTES && !memcmp(data + n - FOOTER_BYTES, footer_magic, sizeof footer_magic);
+    if (ok) {
+        rp__hash want, got = rp__hash_bytes(data, n - FOOTER_BYTES, rp__hash_none());
+        memcpy(&want, data + n - sizeof want, sizeof want);
+        ok = rp__hash_equal(want, got);
+    }
+    rp__free(data);
+    return ok;
+}
+static bool seal_object(const char *path) {
+    size_t n = 0;
+    char *data = read_file(path, &n);
+    if (!data) return false;
+    rp__hash h = rp__hash_bytes(data, n, rp__hash_none());
+    rp__free(data);
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool ok = write_all(fd, footer_magic, sizeof footer_magic) && write_all(fd, &h, sizeof h);
+    return close(fd) == 0 && ok;
+}
+/* Removes the oldest of our files until the folder is within its bound. */
+static void trim_cache(const char *dir) {
+    const char *text = getenv("REPRISE_CACHE_MB");
+    long long mb = text && *text ? atoll(text) : 256;
+    const int64_t limit = (mb < 1 ? 1 : mb) * INT64_C(1048576);
+    for (int rounds = 0; rounds < 64; rounds++) {
+        DIR *d = opendir(dir);
+        if (!d) return;
+        int64_t total = 0;
+        char oldest[PATH_BYTES] = "";
+        struct timespec when = {0, 0};
+        for (struct dirent *e; (e = readdir(d));) {
+            char path[PATH_BYTES];
+            struct stat st;
+            if (strncmp(e->d_name, "loop-", 5) || snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= PATH_BYTES) continue;
+            if (stat(path, &st) || !S_ISREG(st.st_mode)) continue;
+            total += st.st_size;
+            if (!oldest[0] || st.st_mtim.tv_sec < when.tv_sec ||
+                (st.st_mtim.tv_sec == when.tv_sec && st.st_mtim.tv_nsec < when.tv_nsec)) {
+                when = st.st_mtim;
+                memcpy(oldest, path, sizeof oldest);
+            }
+        }
+        closedir(d);
+        if (total <= limit || !oldest[0] || unlink(oldest)) return;
+    }
+}
+
+/* ---- one kernel ------------------------------------------------------------------------------------------------------ */
+
+static const char *const isa_flags[][10] = {
+    {"baseline", NULL},
+    {"avx2", "-mavx2", "-mfma", "-mf16c", NULL},
+    {"avx512", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c",
+     "-mprefer-vector-width=512", NULL},
+};
+static const char *const common_flags[] = {"-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno",
+                                           "-fno-trapping-math", NULL};
+
+static void write_source(const rp__dag *dag, rp__program *const *grouped, const rp__tiles *tiles, bool whole, rp__text *t) {
+    rp__text_add(t, "/* loop kernel, %s */\n#define RP_VEC_BYTES %u\n", tiles->name, tiles->vec_bytes);
+    if (whole) {
+        rp__text_puts(t, rp__embed_vec_h);
+        rp__text_puts(t, rp__embed_vmath_h);
+        rp__text_puts(t, rp__embed_group_h);
+    }
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        if (grouped[i]) rp__emit_c(dag, grouped[i], t);
+    }
+}
+static const rp__tiles *tiles_of(const rp__cpu_loop *loop) {
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        if (loop->programs[i]) return loop->programs[i]->tiles;
+    }
+    return NULL;
+}
+static bool make_grouped(const rp__dag *dag, const rp__cpu_loop *loop, rp__program **grouped) {
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        if (loop->programs[i] && !(grouped[i] = rp__program_new(dag, (rp__plan)i, loop->programs[i]->tiles, true))) return false;
+    }
+    return true;
+}
+
+/* Compiles `source` to `object`. */
+static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *object, char *why, size_t why_bytes) {
+    char source[PATH_BYTES + 8], log[PATH_BYTES + 8], line[128] = "";
+    snprintf(source, sizeof source, "%s.c", object);
+    snprintf(log, sizeof log, "%s.log", object);
+    int fd = open(source, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && write_all(fd, source_text, bytes);
+    if (fd >= 0) ok = close(fd) == 0 && ok;
+    if (!ok) {
+        snprintf(why, why_bytes, "the source could not be written: %s", strerror(errno));
+    } else {
+        char *argv[32];
+        int n = 0;
+        argv[n++] = strdup(compiler());
+        for (int i = 0; common_flags[i]; i++) argv[n++] = strdup(common_flags[i]);
+        for (size_t k = 0; k < sizeof isa_flags / sizeof *isa_flags; k++) {
+            for (int i = 1; !strcmp(isa_flags[k][0], tiles->name) && isa_flags[k][i]; i++) argv[n++] = strdup(isa_flags[k][i]);
+        }
+        argv[n++] = strdup("-o");
+        argv[n++] = strdup(object);
+        argv[n++] = strdup(source);
+        argv[n] = NULL;
+        for (int i = 0; i < n; i++) ok = ok && argv[i];
+        if (!ok) snprintf(why, why_bytes, "out of memory");
+        ok = ok && run_command(argv, log, why, why_bytes) == 0;
+        for (int i = 0; i < n; i++) free(argv[i]);
+        if (!ok) { /* the compiler's first words */
+            size_t m = 0;
+            char *text = read_file(log, &m);
+            if (text && m) {
+                snprintf(line, sizeof line, ": %.*s", (int)strcspn(text, "\n") < 120 ? (int)strcspn(text, "\n") : 120, text);
+                strncat(why, line, why_bytes - strlen(why) - 1);
+            }
+            rp__free(text);
+        }
+    }
+    unlink(source);
+    unlink(log);
+    return ok;
+}
+static bool bind_symbols(void *handle, rp__program *const *grouped) {
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        for (unsigned k = 0; grouped[i] && k < grouped[i]->n_groups; k++) {
+            rp__group *g = &grouped[i]->groups[k];
+            char name[32];
+            union {
+                void *p;
+                rp__group_fn *f;
+            } along, across;
+            snprintf(name, sizeof name, "rp_a_%d_%u", i, k);
+            along.p = across.p = dlsym(handle, name);
+            if (g->n_reductions) {
+                snprintf(name, sizeof name, "rp_x_%d_%u", i, k);
+                across.p = dlsym(handle, name);
+            }
+            if (!along.p || !across.p) return false;
+            g->along = along.f;
+            g->across = across.f;
+        }
+    }
+    return true;
+}
+/* Source to loaded object. why: how it went, also on success. */
+static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_bytes) {
+    rp__program *grouped[RP__PLAN_COUNT] = {NULL};
+    const rp__tiles *tiles = tiles_of(loop);
+    rp__text text = {NULL, 0, 0, false};
+    char dir[PATH_BYTES] = "", object[PATH_BYTES + 80] = "", temporary[PATH_BYTES + 120] = "";
+    bool ok = false, private_dir = false, hit = false;
+    void *handle = NULL;
+    const double start = now_ms();
+    if (!make_grouped(dag, loop, grouped)) {
+        snprintf(why, why_bytes, "%s", rp_error_message());
+        rp_error_take();
+        goto done;
+    }
+    write_source(dag, grouped, tiles, true, &text);
+    if (text.failed) {
+        snprintf(why, why_bytes, "out of memory");
+        goto done;
+    }
+    if (!cache_dir(dir, &private_dir)) {
+        dir[0] = 0;
+        snprintf(why, why_bytes, "no folder for objects can be written: %s", strerror(errno));
+        goto done;
+    }
+    const char *identity = compiler_identity(dir);
+    rp__hash key = rp__hash_bytes(identity, strlen(identity), rp__hash_none());
+    for (int i = 0; common_flags[i]; i++) key = rp__hash_bytes(common_flags[i], strlen(common_flags[i]), key);
+    key = rp__hash_bytes(tiles->name, strlen(tiles->name), key);
+    key = rp__hash_bytes(text.data, text.length, key);
+    char hex[33];
+    rp__hash_text(key, hex);
+    snprintf(object, sizeof object, "%s/loop-%s.so", dir, hex);
+    hit = object_is_sound(object);
+    if (!hit) {
+        snprintf(temporary, sizeof temporary, "%s/loop-%s.%ld.tmp", dir, hex, (long)getpid());
+        if (!compile(text.data, text.length, tiles, temporary, why, why_bytes)) goto done;
+        if (!seal_object(temporary) || rename(temporary, object)) {
+            snprintf(why, why_bytes, "the object could not be written: %s", strerror(errno));
+            goto done;
+        }
+        temporary[0] = 0;
+        if (!private_dir) trim_cache(dir);
+    }
+    handle = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+    if (!handle || !bind_symbols(handle, grouped)) {
+        const char *e = dlerror();
+        snprintf(why, why_bytes, "the object could not be loaded: %s", e ? e : "a function is missing");
+        goto done;
+    }
+    snprintf(why, why_bytes, hit ? "native: %s, from the cache in %.0f ms%s" : "native: %s, compiled in %.0f ms%s", tiles->name,
+             now_ms() - start, private_dir ? ", not kept: no cache folder can be written" : "");
+    ok = true;
+done:
+    if (temporary[0]) unlink(temporary);
+    if (private_dir && dir[0]) {
+        if (object[0]) unlink(object); /* the mapping lives on */
+        rmdir(dir);
+    }
+    rp__text_free(&text);
+    if (ok) {
+        loop->jit->handle = handle;
+        memcpy(loop->grouped, grouped, sizeof grouped);
+    } else {
+        if (handle) dlclose(handle);
+        for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(grouped[i]);
+    }
+    rp__lock(&queue.lock);
+    if (!ok) queue.counters.failed++;
+    else if (hit) queue.counters.cached++;
+    else queue.counters.compiled++;
+    queue.counters.compile_ms += now_ms() - start;
+    rp__unlock(&queue.lock);
+    return ok;
+}
+
+static void run_job(job *j) {
+    rp__cpu_loop *loop = j->kernel->payload;
+    char why[sizeof loop->jit->reason - 16];
+    why[0] = 0;
+    bool ok = build(j->dag, loop, why, sizeof why);
+    snprintf(loop->jit->reason, sizeof loop->jit->reason, "%s%s", ok ? "" : "interpreted: ", why);
+    /* The programs are in place before the entry that reads them. */
+    if (ok) atomic_store_explicit(&j->kernel->cpu, rp__run_native, memory_order_release);
+    if (rp__log_on(RP__LOG_KERNEL)) rp__log(RP__LOG_KERNEL, "%s", loop->jit->reason);
+    rp__lock(&queue.lock);
+    atomic_store_explicit(&loop->jit->state, ok ? READY : FAILED, memory_order_release);
+    queue.counters.pending--;
+    pthread_cond_broadcast(&queue.changed);
+    rp__unlock(&queue.lock);
+    rp__kernel_release(j->kernel);
+    rp__dag_release(j->dag);
+    rp__free(j);
+}
+static void *work(void *unused) {
+    (void)unused;
+    for (;;) {
+        rp__lock(&queue.lock);
+        job *j = queue.first;
+        if (j) {
+            queue.first = j->next;
+        } else {
+            queue.running = false;
+            pthread_cond_broadcast(&queue.changed);
+        }
+        rp__unlock(&queue.lock);
+        if (!j) return NULL;
+        run_job(j);
+    }
+}
+
+/* A child has no worker: what was queued there is dropped and stays interpreted. */
+static void after_fork(void) {
+    static const pthread_cond_t fresh = PTHREAD_COND_INITIALIZER;
+    static const rp__mutex unlocked = RP__MUTEX_INIT;
+    queue.lock = unlocked;
+    queue.changed = fresh;
+    queue.first = queue.last = NULL;
+    queue.running = false;
+    queue.counters.pending = 0;
+}
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static void watch_fork(void) { (void)pthread_atfork(NULL, NULL, after_fork); }
+
+static void enqueue(rp__dag *dag, rp__kernel *kernel) {
+    rp__cpu_loop *loop = kernel->payload;
+    (void)pthread_once(&fork_once, watch_fork);
+    job *j = rp__calloc(1, sizeof *j);
+    int cold = COLD;
+    if (!j || !atomic_compare_exchange_strong(&loop->jit->state, &cold, QUEUED)) {
+        rp__free(j);
+        return;
+    }
+    j->dag = rp__dag_retain(dag);
+    j->kernel = rp__kernel_retain(kernel);
+    rp__lock(&queue.lock);
+    if (queue.first) queue.last->next = j;
+    else queue.first = j;
+    queue.last = j;
+    queue.counters.pending++;
+    if (!queue.running) {
+        pthread_t thread;
+        sigset_t all, old;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the program's threads */
+        queue.running = pthread_create(&thread, NULL, work, NULL) == 0;
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        if (queue.running) {
+            pthread_detach(thread);
+        } else { /* no thread: interpreted for good */
+            queue.first = queue.last = NULL;
+            queue.counters.pending--;
+            queue.counters.failed++;
+            snprintf(loop->jit->reason, sizeof loop->jit->reason, "interpreted: no thread for the compiler");
+            atomic_store(&loop->jit->state, FAILED);
+        }
+    }
+    bool dropped = !queue.running;
+    rp__unlock(&queue.lock);
+    if (dropped) {
+        rp__kernel_release(j->kernel);
+        rp__dag_release(j->dag);
+        rp__free(j);
+    }
+}
+static void wait_for(rp__cpu_loop *loop) {
+    rp__lock(&queue.lock);
+    while (atomic_load(&loop->jit->state) == QUEUED && (queue.running || queue.first)) {
+        pthread_cond_wait(&queue.changed, &queue.lock);
+    }
+    rp__unlock(&queue.lock);
+}
+
+/* ---- interface -------------------------------------------------------------------------------------------------------- */
+
+rp_status rp__jit_begin(rp__cpu_loop *loop) {
+    loop->jit = rp__calloc(1, sizeof *loop->jit);
+    return loop->jit ? RP_OK : RP_ERROR_OUT_OF_MEMORY;
+}
+void rp__jit_forget(rp__cpu_loop *loop) {
+    if (!loop->jit) return;
+    if (loop->jit->handle) dlclose(loop->jit->handle);
+    rp__free(loop->jit);
+    loop->jit = NULL;
+}
+void rp__jit_count(rp__dag *dag, rp__kernel *kernel, int64_t elements) {
+    rp__cpu_loop *loop = kernel->payload;
+    struct rp__jit_state *s = loop->jit;
+    if (RP__LIKELY(atomic_load_explicit(&s->state, memory_order_relaxed) != COLD)) return;
+    const mode m = mode_of();
+    if (m == MODE_OFF) return;
+    if (m == MODE_WAIT) {
+        enqueue(dag, kernel);
+        wait_for(loop);
+        return;
+    }
+    /* Counts may be lost between threads: it is a heuristic, and a locked add would cost more than the rest of a tiny bind. */
+    uint64_t launches = atomic_load_explicit(&s->launches, memory_order_relaxed) + 1;
+    uint64_t sum = atomic_load_explicit(&s->elements, memory_order_relaxed) + (uint64_t)elements;
+    atomic_store_explicit(&s->launches, launches, memory_order_relaxed);
+    atomic_store_explicit(&s->elements, sum, memory_order_relaxed);
+    if (RP__UNLIKELY(launches >= HOT_LAUNCHES && sum >= HOT_ELEMENTS)) enqueue(dag, kernel);
+}
+bool rp__jit_request(rp__dag *dag, bool wait) {
+    rp__kernel *k = rp__cpu_kernel(dag);
+    if (!k) return false;
+    rp__cpu_loop *loop = k->payload;
+    if (mode_of() == MODE_OFF) return false;
+    enqueue(dag, k);
+    if (wait) wait_for(loop);
+    return atomic_load(&loop->jit->state) == READY;
+}
+const char *rp__jit_reason(const rp__dag *dag) {
+    const rp__kernel *k = rp__cpu_kernel_made(dag);
+    if (!k) return "interpreted: not launched yet";
+    const rp__cpu_loop *loop = k->payload;
+    switch (atomic_load_explicit(&loop->jit->state, memory_order_acquire)) {
+    case READY:
+    case FAILED: return loop->jit->reason;
+    case QUEUED: return "interpreted: native code is being compiled";
+    default: break;
+    }
+    if (mode_of() != MODE_OFF) return "interpreted: not hot yet";
+    const char *cc = getenv("REPRISE_CC");
+    return cc && !strcmp(cc, "none") ? "interpreted: REPRISE_CC=none" : "interpreted: REPRISE_JIT=0";
+}
+void rp__jit_counters_get(rp__jit_counters *out) {
+    rp__lock(&queue.lock);
+    *out = queue.counters;
+    rp__unlock(&queue.lock);
+}
+void rp__jit_drain(void) {
+    rp__lock(&queue.lock);
+    while (queue.running) pthread_cond_wait(&queue.changed, &queue.lock);
+    rp__unlock(&queue.lock);
+}
 rp_status rp__jit_source(const rp__dag *dag, const rp__kernel *kernel, rp__text *out) {
-    (void)kernel;
-    rp__dag_text(dag, out);
-    return RP_OK;
+    const rp__cpu_loop *loop = kernel->payload;
+    rp__program *grouped[RP__PLAN_COUNT] = {NULL};
+    rp_status status = RP_OK;
+    if (make_grouped(dag, loop, grouped)) write_source(dag, grouped, tiles_of(loop), false, out);
+    else status = rp_error_status();
+    for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(grouped[i]);
+    return status;
 }

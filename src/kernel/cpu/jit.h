@@ -1,13 +1,34 @@
 /* Tier 1: emitted C, compiled by the system's compiler in a background thread and swapped into the kernel. Called by
-   backend.c; the rest of the library asks for reasons and counters. It never fails a launch: whatever goes wrong leaves tier 0
-   in place, with a reason. */
+   backend.c; explain and tests ask for reasons and counters. It never fails a launch: whatever goes wrong leaves tier 0 in
+   place, with a reason.
+     REPRISE_JIT        0: never; 1 (default): hot kernels, in the background; wait: every kernel, before its first launch
+     REPRISE_CC         the compiler (default cc); "none": never
+     REPRISE_CACHE_DIR  where objects are kept (default $XDG_CACHE_HOME/reprise, ~/.cache/reprise)
+     REPRISE_CACHE_MB   how much of them (default 256) */
 #ifndef RP_KERNEL_CPU_JIT_H
 #define RP_KERNEL_CPU_JIT_H
 
 #include "kernel/cpu/program.h"
 
+/* Asks for native code of the DAG's CPU kernel; with `wait`, returns when it is there or has failed. True: it is in place. */
+bool rp__jit_request(rp__dag *dag, bool wait);
+/* Why the DAG's CPU kernel runs where it runs: "native: avx2, compiled in 312 ms", "interpreted: no compiler 'cc'", ... Constant
+   until the state changes; never NULL. */
+const char *rp__jit_reason(const rp__dag *dag);
+typedef struct rp__jit_counters {
+    uint64_t compiled, cached, failed, pending;
+    double compile_ms;
+} rp__jit_counters;
+void rp__jit_counters_get(rp__jit_counters *out);
+void rp__jit_drain(void); /* waits until nothing is queued or compiling */
+
+/* For backend.c. */
+rp_status rp__jit_begin(rp__cpu_loop *loop); /* a new kernel; RP_ERROR_OUT_OF_MEMORY without a sticky error */
 void rp__jit_count(rp__dag *dag, rp__kernel *kernel, int64_t elements); /* one launch; may ask for compilation */
 void rp__jit_forget(rp__cpu_loop *loop);                                /* the kernel dies */
 rp_status rp__jit_source(const rp__dag *dag, const rp__kernel *kernel, rp__text *out);
+rp__kernel *rp__cpu_kernel(rp__dag *dag); /* backend.c: borrowed; NULL and a sticky error */
+rp__kernel *rp__cpu_kernel_made(const rp__dag *dag); /* NULL: none yet */
+void rp__emit_c(const rp__dag *dag, const rp__program *p, rp__text *t); /* emit_c.c */
 
 #endif

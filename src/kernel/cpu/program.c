@@ -2,6 +2,9 @@
    by the producing instruction. Called by backend.c once a DAG and plan; nothing here depends on sizes or strides. */
 #include "kernel/cpu/program.h"
 
+#ifndef RP_ISA_BASELINE_ONLY
+#include <cpuid.h>
+#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +12,17 @@
 #include "core/alloc.h"
 #include "core/thread.h"
 
-typedef enum value_class { DEAD, UNIFORM, ROW, ELEMENT } value_class;
+enum { UNIFORM = RP__VALUE_UNIFORM, ROW = RP__VALUE_ROW, ELEMENT = RP__VALUE_ELEMENT };
 
 typedef struct compiler {
     const rp__dag *dag;
     rp__plan plan;
     const rp__tiles *tiles;
+    /* grouped programs: the open group, its nodes and reductions, the group that computes each node of the phase */
+    uint16_t open_nodes[RP__DAG_MAX_NODES], open_reductions[RP__DAG_MAX_NODES];
+    uint16_t n_open, n_open_reductions;
+    uint16_t group_of[RP__DAG_MAX_NODES]; /* 1 + group */
+    size_t group_capacity;
     uint8_t class[RP__DAG_MAX_NODES];
     uint8_t needed[RP__DAG_MAX_NODES]; /* in the phase under way */
     uint8_t made[RP__DAG_MAX_NODES];   /* in an earlier phase */
@@ -128,10 +136,13 @@ static bool in_place(const rp__node *n) {
     return n->op < RP__PRIM_COUNT && n->op != RP__CAST && n->op != RP__PHILOX && n->op != RP__PHILOX64 &&
            n->op != RP__PHILOX_NORMAL;
 }
-static void free_operands(compiler *c, const rp__node *n, unsigned v, uint8_t *held) {
+/* `before`: the result may then lie where an operand did. Not where a load did: at launch it may turn out uniform (one vector
+   that every step reads again), which the first results would overwrite. */
+static void free_operands(compiler *c, const rp__node *n, unsigned v, uint8_t *held, bool before) {
     const rp__val operands[3] = {n->a, n->b, n->c};
     for (int k = 0; k < 3; k++) {
         rp__val o = operands[k];
+        if (before && o != RP__NO_VAL && c->dag->nodes[o].op == RP__LOAD) continue;
         if (o != RP__NO_VAL && held[o] && c->last_use[o] == v) {
             c->slots[c->slot_at[o]].used = 0;
             held[o] = 0;
@@ -180,6 +191,128 @@ static void find_needed(compiler *c, unsigned phase, bool stores) {
     }
 }
 
+/* ---- groups --------------------------------------------------------------------------------------------------------- */
+
+/* What a group can hold: arithmetic whose routine may compute more than n elements. */
+static bool groupable(const compiler *c, const rp__node *n) {
+    if (n->op >= RP__PRIM_COUNT) return false;
+    switch (n->op) {
+    case RP__CHECK_INDEX:
+    case RP__PHILOX:
+    case RP__PHILOX64:
+    case RP__PHILOX_NORMAL: return false;
+    case RP__FLOORDIV:
+    case RP__REMAINDER: return rp__dtype_is_float((rp_dtype)n->dtype);
+    default: return c->class[n - c->dag->nodes] == ELEMENT;
+    }
+}
+static bool add_input(rp__group *g, uint16_t v) {
+    for (unsigned i = 0; i < g->n_inputs; i++) {
+        if (g->inputs[i] == v) return true;
+    }
+    if (g->n_inputs == RP__GROUP_POINTERS) return false;
+    g->inputs[g->n_inputs++] = v;
+    return true;
+}
+/* Is node v, of the group that is being closed, used outside of it in this phase? */
+static bool used_outside(const compiler *c, unsigned v, bool stores) {
+    const rp__dag *d = c->dag;
+    for (unsigned u = 0; u < d->n_nodes; u++) {
+        if (!c->needed[u] || (c->kept[u] && c->made[u]) || c->group_of[u] == c->group_of[v]) continue;
+        if (d->nodes[u].a == v || d->nodes[u].b == v || d->nodes[u].c == v) return true;
+    }
+    for (unsigned i = 0; stores && i < d->n_stores; i++) {
+        const rp__store *s = &d->stores[i];
+        if (!s->row && (s->value == v || s->offset == v || s->predicate == v)) return true;
+    }
+    return c->kept[v];
+}
+static bool close_group(compiler *c, bool stores) {
+    rp__program *p = c->p;
+    if (!c->n_open && !c->n_open_reductions) return true;
+    if (!RP__GROW(&p->groups, &c->group_capacity, p->n_groups + 1u)) goto oom;
+    rp__group *g = &p->groups[p->n_groups++];
+    *g = (rp__group){.n_nodes = c->n_open, .n_reductions = c->n_open_reductions};
+    g->nodes = rp__arena_copy(&p->arena, c->open_nodes, sizeof(uint16_t) * (c->n_open + 1u));
+    g->reductions = rp__arena_copy(&p->arena, c->open_reductions, sizeof(uint16_t) * (c->n_open_reductions + 1u));
+    g->inputs = RP__NEW(&p->arena, uint16_t, RP__GROUP_POINTERS);
+    g->outputs = RP__NEW(&p->arena, rp__group_output, c->n_open + 1u);
+    if (!g->nodes || !g->reductions || !g->inputs || !g->outputs) goto oom;
+    for (unsigned i = 0; i < g->n_nodes; i++) {
+        const rp__node *n = &c->dag->nodes[g->nodes[i]];
+        const rp__val operands[3] = {n->a, n->b, n->c};
+        for (int k = 0; k < 3; k++) {
+            if (operands[k] == RP__NO_VAL || c->group_of[operands[k]] == p->n_groups) continue;
+            if (!add_input(g, operands[k])) goto large;
+        }
+    }
+    for (unsigned i = 0; i < g->n_reductions; i++) {
+        rp__val a = c->dag->nodes[p->reductions[g->reductions[i]].d].a;
+        if (c->group_of[a] != p->n_groups && !add_input(g, a)) goto large;
+    }
+    rp__insn *in = emit(c);
+    if (!in) goto oom;
+    in->kind = RP__INSN_GROUP;
+    in->access = (uint16_t)(p->n_groups - 1);
+    for (unsigned i = 0; i < g->n_nodes; i++) {
+        const unsigned v = g->nodes[i];
+        if (!used_outside(c, v, stores)) continue;
+        const unsigned size = size_of(c->dag->nodes[v].dtype);
+        rp__group_output *o = &g->outputs[g->n_outputs++];
+        *o = (rp__group_output){.d = (uint16_t)v, .size = (uint8_t)size, .home = RP__HOME_TILE};
+        if (c->kept[v]) {
+            o->home = RP__HOME_KEPT;
+            o->at = c->kept_at[v];
+        } else {
+            o->at = p->tile_bytes;
+            p->tile_bytes += size;
+        }
+    }
+    if (g->n_inputs + g->n_outputs + g->n_reductions > RP__GROUP_POINTERS) goto large;
+    c->n_open = c->n_open_reductions = 0;
+    return true;
+large:
+    rp__fail(RP_ERROR_COMPILE, "loop kernel: too many values for one emitted function");
+    return false;
+oom:
+    rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel program");
+    return false;
+}
+/* Node v of a grouped program: into the open group, or an instruction of its own behind it. */
+static bool emit_grouped(compiler *c, unsigned v, unsigned phase, bool stores) {
+    const rp__dag *d = c->dag;
+    rp__program *p = c->p;
+    const rp__node *n = &d->nodes[v];
+    if (c->class[v] == ELEMENT && c->needed[v]) {
+        const bool old = c->kept[v] && c->made[v];
+        if (!old && groupable(c, n)) {
+            c->open_nodes[c->n_open++] = (uint16_t)v;
+            c->group_of[v] = (uint16_t)(p->n_groups + 1);
+        } else {
+            const rp__val operands[3] = {n->a, n->b, n->c};
+            for (int k = 0; k < 3 && !old; k++) {
+                if (operands[k] == RP__NO_VAL || c->group_of[operands[k]] != p->n_groups + 1) continue;
+                if (!close_group(c, stores)) return false;
+            }
+            rp__insn *i = emit_node(c, v);
+            if (!i) return false;
+            if (old) {
+                i->kind = RP__INSN_KEPT;
+                i->a = i->b = i->c = RP__NO_VAL;
+            }
+            i->home = c->kept[v] ? RP__HOME_KEPT : RP__HOME_TILE;
+            i->at = c->kept[v] ? c->kept_at[v] : p->tile_bytes;
+            if (!c->kept[v]) p->tile_bytes += i->size;
+        }
+    }
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        if (p->reductions[r].phase == phase && d->nodes[p->reductions[r].d].a == v) {
+            c->open_reductions[c->n_open_reductions++] = (uint16_t)r;
+        }
+    }
+    return true;
+}
+
 static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
     const rp__dag *d = c->dag;
     rp__program *p = c->p;
@@ -200,7 +333,12 @@ static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
         use(c, d->stores[i].predicate, RP__NO_VAL);
     }
     p->element[phase].begin = (uint32_t)c->n_insns;
-    for (unsigned v = 0; v < d->n_nodes; v++) {
+    memset(c->group_of, 0, sizeof(uint16_t) * d->n_nodes);
+    for (unsigned v = 0; p->grouped && v < d->n_nodes; v++) {
+        if (!emit_grouped(c, v, phase, stores)) return false;
+    }
+    if (p->grouped && !close_group(c, stores)) return false;
+    for (unsigned v = 0; !p->grouped && v < d->n_nodes; v++) {
         const rp__node *n = &d->nodes[v];
         if (c->class[v] == ELEMENT && c->needed[v]) {
             bool old = c->kept[v] && c->made[v];
@@ -213,14 +351,14 @@ static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
             if (c->kept[v]) {
                 i->home = RP__HOME_KEPT;
                 i->at = c->kept_at[v];
-                if (!old) free_operands(c, n, v, held);
+                if (!old) free_operands(c, n, v, held, false);
             } else {
                 i->home = RP__HOME_TILE;
-                if (in_place(n)) free_operands(c, n, v, held);
+                if (in_place(n)) free_operands(c, n, v, held, true);
                 c->slot_at[v] = slot_take(c, i->size);
                 i->at = c->slots[c->slot_at[v]].at;
                 held[v] = 1;
-                free_operands(c, n, v, held);
+                free_operands(c, n, v, held, false);
             }
         }
         for (unsigned r = 0; r < p->n_reductions; r++) {
@@ -276,16 +414,24 @@ static void find_direct(compiler *c) {
             if (in->d == st->value && in->kind == RP__INSN_OP && in->home == RP__HOME_TILE && in->size == st->size) {
                 st->direct = true;
                 st->producer = i;
+                p->insns[i].direct = (uint16_t)(k + 1);
+            }
+            const rp__group *g = in->kind == RP__INSN_GROUP ? &p->groups[in->access] : NULL;
+            for (unsigned o = 0; g && o < g->n_outputs; o++) {
+                if (g->outputs[o].d != st->value || g->outputs[o].home != RP__HOME_TILE) continue;
+                st->direct = true;
+                st->producer = i;
+                g->outputs[o].direct = (uint16_t)(k + 1);
             }
         }
         if (!st->direct) continue;
-        p->insns[st->producer].direct = (uint16_t)(k + 1);
         for (uint32_t i = s.begin; i < s.end; i++) { /* reads after the producer, through registers or by loads */
             const rp__insn *in = &p->insns[i];
             if (i > st->producer && in->kind == RP__INSN_LOAD) st->late_reads |= UINT64_C(1) << in->access;
             if (i > st->producer) {
-                const uint16_t operands[3] = {in->a, in->b, in->c};
-                for (int o = 0; o < 3; o++) {
+                const rp__group *g = in->kind == RP__INSN_GROUP ? &p->groups[in->access] : NULL;
+                const uint16_t own[3] = {in->a, in->b, in->c}, *operands = g ? g->inputs : own;
+                for (int o = 0; o < (g ? g->n_inputs : 3); o++) {
                     if (operands[o] == RP__NO_VAL || c->class[operands[o]] != ELEMENT) continue;
                     const rp__node *n = &c->dag->nodes[operands[o]];
                     if (n->op == RP__LOAD) st->late_reads |= UINT64_C(1) << n->access;
@@ -332,6 +478,8 @@ static uint64_t identity_of(unsigned kind, unsigned type) {
 void rp__program_retain(rp__program *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
 void rp__program_release(rp__program *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    rp__arena_free(&p->arena);
+    rp__free(p->groups);
     rp__free(p->insns);
     rp__free(p);
 }
@@ -356,6 +504,7 @@ static bool compile(compiler *c) {
         const rp__node *n = &d->nodes[v];
         if (n->op != RP__REDUCE) continue;
         unsigned type = rp__tile_type(n->dtype), size = size_of(n->dtype);
+        p->acc_bytes = (p->acc_bytes + size - 1) / size * size; /* every accumulator is aligned */
         p->reductions[p->n_reductions++] = (rp__reduction){.kind = (uint8_t)n->imm.i,
                                                            .type = (uint8_t)type,
                                                            .size = (uint8_t)size,
@@ -365,6 +514,10 @@ static bool compile(compiler *c) {
                                                            .identity = identity_of((unsigned)n->imm.i, type)};
         p->acc_bytes += size;
         if (n->phase - 1 > last) last = n->phase - 1;
+    }
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const unsigned size = p->reductions[r].size;
+        p->acc_bytes = (p->acc_bytes + size - 1) / size * size; /* levels of the stack of partials follow each other */
     }
     for (unsigned i = 0; i < d->n_stores; i++) {
         const rp__store *s = &d->stores[i];
@@ -433,11 +586,23 @@ static bool compile(compiler *c) {
         if (phase < p->n_phases && !emit_element_phase(c, phase, phase + 1u == p->n_phases)) return false;
     }
     p->n_insns = (uint32_t)c->n_insns;
+    if (p->grouped) {
+        memcpy(p->classes, c->class, d->n_nodes);
+        if (p->min_size > 4) p->min_size = 4; /* emitted loops step by vectors of 32-bit lanes */
+    }
     find_direct(c);
+    if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES || p->acc_bytes > RP__PROGRAM_ACC_BYTES ||
+        p->n_blocks > RP__PROGRAM_BLOCKS || p->n_row_regs > RP__PROGRAM_BLOCKS) {
+        rp__fail(RP_ERROR_INTERNAL,
+                 "loop kernel: too large for one kernel (%u bytes of live values an element, %u of row values, %u of "
+                 "accumulators, %u constants); it must be split",
+                 p->tile_bytes, p->row_bytes, p->acc_bytes, p->n_blocks);
+        return false;
+    }
     return true;
 }
 
-rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles) {
+rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles, bool grouped) {
     compiler *c = rp__calloc(1, sizeof *c);
     size_t n = dag->n_nodes + 1u, phases = dag->n_phases + 1u;
     size_t bytes[] = {sizeof(rp__program),
@@ -448,9 +613,10 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
                       n * sizeof(uint16_t),
                       n * sizeof(uint16_t),
                       n,
-                      4 * (dag->n_accesses + 1u)};
-    size_t offset[9], total = 0;
-    for (int i = 0; i < 9; i++) {
+                      4 * (dag->n_accesses + 1u),
+                      n};
+    size_t offset[10], total = 0;
+    for (int i = 0; i < 10; i++) {
         offset[i] = total;
         total += (bytes[i] + 15) / 16 * 16;
     }
@@ -473,7 +639,9 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->access_half = p->access_size + dag->n_accesses;
     p->access_row = p->access_half + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
+    p->classes = (uint8_t *)(memory + offset[9]);
     atomic_init(&p->refs, 1);
+    p->grouped = grouped;
     p->tiles = tiles;
     p->plan = plan;
     p->n_regs = dag->n_nodes;
@@ -499,13 +667,19 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
 
 /* ---- the table for this CPU ----------------------------------------------------------------------------------------- */
 
+#ifndef RP_ISA_BASELINE_ONLY
+static bool has_f16c(void) { /* clang 14 does not know the name */
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 static bool cpu_has(const rp__tiles *t) {
 #ifdef RP_ISA_BASELINE_ONLY
     return t == &rp__tiles_baseline;
 #else
     __builtin_cpu_init();
     if (t == &rp__tiles_avx2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     }
     if (t == &rp__tiles_avx512) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

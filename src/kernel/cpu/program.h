@@ -4,6 +4,7 @@
 #ifndef RP_KERNEL_CPU_PROGRAM_H
 #define RP_KERNEL_CPU_PROGRAM_H
 
+#include "core/arena.h"
 #include "kernel/cpu/tiles.h"
 
 /* How a program walks the space. Elements: no row values matter, all dims are walked as one. Rows: one row (or a tile of
@@ -17,7 +18,8 @@ typedef enum rp__insn_kind {
     RP__INSN_IOTA,
     RP__INSN_KEPT,   /* d is in row scratch since an earlier phase */
     RP__INSN_REDUCE, /* a into accumulator `access` */
-    RP__INSN_STORE   /* store number `access` */
+    RP__INSN_STORE,  /* store number `access` */
+    RP__INSN_GROUP   /* group number `access`: many operations in one emitted function */
 } rp__insn_kind;
 /* Where a register's elements lie. */
 typedef enum rp__home {
@@ -54,8 +56,30 @@ typedef struct rp__program_store {
     uint64_t late_reads; /* accesses that are read after the producer: direct only if none of them overlaps */
 } rp__program_store;
 
+/* Operations that emitted C computes in one loop over the tile: arithmetic between loads, stores and what must go element by
+   element. Lists are in rp__program.lists. */
+typedef void rp__group_fn(char *const *p, const int64_t *s, int64_t n);
+typedef struct rp__group_output {
+    uint16_t d;
+    uint8_t home, size;
+    uint16_t direct; /* as in rp__insn */
+    uint32_t at;
+} rp__group_output;
+typedef struct rp__group {
+    uint16_t *nodes, *inputs, *reductions;
+    rp__group_output *outputs;
+    uint16_t n_nodes, n_inputs, n_outputs, n_reductions;
+    rp__group_fn *along, *across; /* how reductions accumulate; equal without any */
+} rp__group;
+enum { RP__GROUP_POINTERS = 96 }; /* inputs, outputs and accumulators of a group */
+
 typedef struct rp__program {
     atomic_uint refs;
+    bool grouped;      /* for emitted C: operations lie in groups, tile buffers hold what passes between instructions */
+    rp__group *groups;
+    uint16_t n_groups;
+    rp__arena arena;   /* of groups and their lists */
+    uint8_t *classes;  /* of each register: rp__value_class */
     rp__hash key;
     const rp__tiles *tiles;
     rp__plan plan;
@@ -87,7 +111,13 @@ typedef struct rp__program {
     bool halves;              /* needs the raw buffer */
 } rp__program;
 
-rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles); /* NULL and a sticky error */
+typedef enum rp__value_class { RP__VALUE_DEAD, RP__VALUE_UNIFORM, RP__VALUE_ROW, RP__VALUE_ELEMENT } rp__value_class;
+
+/* What one program may hold, so that the smallest layout of a slice (interp.c) fits its scratch: bytes an element of live tile
+   values, of row values, of accumulators, and numbers of uniform and row values. The fuser splits far below this. */
+enum { RP__PROGRAM_TILE_BYTES = 1024, RP__PROGRAM_ROW_BYTES = 1024, RP__PROGRAM_ACC_BYTES = 128, RP__PROGRAM_BLOCKS = 512 };
+/* NULL and a sticky error. grouped: for emitted C. */
+rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles, bool grouped);
 void rp__program_retain(rp__program *p);
 void rp__program_release(rp__program *p);
 
@@ -106,10 +136,12 @@ static inline uint64_t rp__cpu_header(rp__walk walk, unsigned n_outer, unsigned 
 /* What a CPU kernel of a loop carries (rp__kernel.payload). */
 typedef struct rp__cpu_loop {
     rp__program *programs[RP__PLAN_COUNT]; /* those that it may need */
-    void *native;                          /* jit.c: entry of the loaded object, once there */
+    rp__program *grouped[RP__PLAN_COUNT];  /* the same for emitted C; set before the entry becomes rp__run_native */
+    struct rp__jit_state *jit;             /* jit.c */
     rp__hash key;
 } rp__cpu_loop;
 enum { RP__MANY_BLOCK = 2048 }; /* elements an item of RP__WALK_MANY */
-rp__cpu_entry rp__interpret; /* tier 0 */
+rp__cpu_entry rp__interpret;  /* tier 0 */
+rp__cpu_entry rp__run_native; /* tier 1 */
 
 #endif

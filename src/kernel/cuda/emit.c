@@ -787,9 +787,8 @@ static void emit_pointwise(const emitter *e, const char *name) {
             rp__text_add(e->out,
                          "    rp_vec_%s_%u x%u; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x%u.e[j] = 0;\n", type,
                          vector, k, vector, k);
-            rp__text_add(e->out,
-                         "    if (ok) x%u = *(const rp_vec_%s_%u *)(a%u + o%u);\n    const %s *l%u = x%u.e - u * %u;\n",
-                         k, type, vector, n->access, n->access, type, k, k, vector);
+            rp__text_add(e->out, "    if (ok) x%u = *(const rp_vec_%s_%u *)(a%u + o%u);\n    const %s *l%u = x%u.e;\n",
+                         k, type, vector, n->access, n->access, type, k, k);
         }
     }
     emit_pointwise_body(e, "ok", false);

@@ -2,6 +2,7 @@
 #ifndef RP_KERNEL_CUDA_LIBRARY_H
 #define RP_KERNEL_CUDA_LIBRARY_H
 
+#include "device/device.h"
 #include "kernel/library.h"
 
 size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);

@@ -177,7 +177,7 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
     RP_TRY(rp__cuda_enter(d));
     rp__text text = {0};
     rp__text_puts(&text, "/* rp-prelude begin */\n");
-    rp__text_write(&text, (const char *)rp__embed_prelude_cuh, rp__embed_prelude_cuh_len);
+    rp__text_write(&text, rp__embed_prelude_cuh, rp__embed_prelude_cuh_len);
     rp__text_puts(&text, "\n/* rp-prelude end */\n");
     rp__cuda_emit_support(&text);
     rp__text_puts(&text, source);

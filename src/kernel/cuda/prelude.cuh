@@ -1,18 +1,21 @@
-/* The CUDA prelude: every intrinsic, PTX instruction and math function that an emitted kernel may use, as functions with plain C
- * types. It is put before the emitted text between the lines rp-prelude begin and rp-prelude end, needs no header, and is the only
- * place with inline PTX. tests/cudasim/prelude.h implements the same names on the CPU; a test compiles every name of the list below
- * with both and refuses a name that one of them has and the list has not. Kernels use CUDA's own words for the rest: __global__,
- * __device__, __shared__, extern __shared__, __launch_bounds__, __forceinline__, threadIdx, blockIdx, blockDim, gridDim.
- * Compile with --fmad=false: a product and a sum contract only where rp_fma_* is written.
+/* The CUDA prelude: every intrinsic, PTX instruction and math function that an emitted kernel may use, as functions
+ * with plain C types. It is put before the emitted text between the lines rp-prelude begin and rp-prelude end, needs no
+ * header, and is the only place with inline PTX. tests/cudasim/prelude.h implements the same names on the CPU; a test
+ * compiles every name of the list below with both and refuses a name that one of them has and the list has not. Kernels
+ * use CUDA's own words for the rest: __global__, __device__, __shared__, extern __shared__, __launch_bounds__,
+ * __forceinline__, threadIdx, blockIdx, blockDim, gridDim. Compile with --fmad=false: a product and a sum contract only
+ * where rp_fma_* is written.
  *
- * Types: rp_i8 rp_u8 rp_i16 rp_u16 rp_i32 rp_u32 rp_i64 rp_u64; rp_f32x2 rp_f32x4 rp_f64x2 rp_i32x4 rp_u32x2 rp_u32x4 rp_i64x2
- * rp_u64x2, structs of members x y z w aligned to their size. f16 and bf16 are bits in an rp_u16. Constant: rp_warp_size (32).
+ * Types: rp_i8 rp_u8 rp_i16 rp_u16 rp_i32 rp_u32 rp_i64 rp_u64; rp_f32x2 rp_f32x4 rp_f64x2 rp_i32x4 rp_u32x2 rp_u32x4
+ * rp_i64x2 rp_u64x2, structs of members x y z w aligned to their size. f16 and bf16 are bits in an rp_u16. Constant:
+ * rp_warp_size (32).
  *
  * [functions]
  * block and warp (every thread of the block or warp calls; none has returned):
  *   rp_barrier() rp_warp_sync() rp_lane()
  *   rp_ballot(pred) rp_any(pred) rp_all(pred)
- *   rp_shfl_xor_T(v, lane_mask, width) rp_shfl_down_T(v, delta, width) rp_shfl_up_T(v, delta, width) rp_shfl_idx_T(v, lane, width):
+ *   rp_shfl_xor_T(v, lane_mask, width) rp_shfl_down_T(v, delta, width) rp_shfl_up_T(v, delta, width) rp_shfl_idx_T(v,
+ *   lane, width):
  *   rp_shfl_xor_f32 rp_shfl_xor_f64 rp_shfl_xor_i32 rp_shfl_xor_u32 rp_shfl_xor_i64 rp_shfl_xor_u64
  *   rp_shfl_down_f32 rp_shfl_down_f64 rp_shfl_down_i32 rp_shfl_down_u32 rp_shfl_down_i64 rp_shfl_down_u64
  *   rp_shfl_up_f32 rp_shfl_up_f64 rp_shfl_up_i32 rp_shfl_up_u32 rp_shfl_up_i64 rp_shfl_up_u64
@@ -36,23 +39,31 @@
  *   rp_ld_v2_f32 rp_ld_v4_f32 rp_ld_v2_f64 rp_ld_v4_i32 rp_ld_v2_u32 rp_ld_v4_u32 rp_ld_v2_i64 rp_ld_v2_u64
  *   rp_st_v2_f32 rp_st_v4_f32 rp_st_v2_f64 rp_st_v4_i32 rp_st_v2_u32 rp_st_v4_u32 rp_st_v2_i64 rp_st_v2_u64
  *   rp_prefetch_l2(p)
- *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is zero)
+ *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is
+ *   zero)
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
- *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half away
+ *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half
+ *   away
  *   rp_cvt_f32_to_i32 rp_cvt_f32_to_i64 rp_cvt_f64_to_i32 rp_cvt_f64_to_i64
  * bits (bits_f32: bits to float, f32_bits: float to bits):
- *   rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64 rp_brev_u32
+ *   rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64
+ *   rp_brev_u32
  * math, each for f32 and f64 (min and max propagate NaN; fmin and fmax drop it):
  *   rp_fma_f32 rp_fma_f64 rp_exp_f32 rp_exp_f64 rp_exp2_f32 rp_exp2_f64 rp_expm1_f32 rp_expm1_f64 rp_log_f32 rp_log_f64
- *   rp_log2_f32 rp_log2_f64 rp_log10_f32 rp_log10_f64 rp_log1p_f32 rp_log1p_f64 rp_sin_f32 rp_sin_f64 rp_cos_f32 rp_cos_f64
- *   rp_tan_f32 rp_tan_f64 rp_asin_f32 rp_asin_f64 rp_acos_f32 rp_acos_f64 rp_atan_f32 rp_atan_f64 rp_sinh_f32 rp_sinh_f64
- *   rp_cosh_f32 rp_cosh_f64 rp_tanh_f32 rp_tanh_f64 rp_asinh_f32 rp_asinh_f64 rp_acosh_f32 rp_acosh_f64 rp_atanh_f32 rp_atanh_f64
+ *   rp_log2_f32 rp_log2_f64 rp_log10_f32 rp_log10_f64 rp_log1p_f32 rp_log1p_f64 rp_sin_f32 rp_sin_f64 rp_cos_f32
+ *   rp_cos_f64
+ *   rp_tan_f32 rp_tan_f64 rp_asin_f32 rp_asin_f64 rp_acos_f32 rp_acos_f64 rp_atan_f32 rp_atan_f64 rp_sinh_f32
+ *   rp_sinh_f64
+ *   rp_cosh_f32 rp_cosh_f64 rp_tanh_f32 rp_tanh_f64 rp_asinh_f32 rp_asinh_f64 rp_acosh_f32 rp_acosh_f64 rp_atanh_f32
+ *   rp_atanh_f64
  *   rp_erf_f32 rp_erf_f64 rp_erfc_f32 rp_erfc_f64 rp_lgamma_f32 rp_lgamma_f64 rp_tgamma_f32 rp_tgamma_f64
- *   rp_sqrt_f32 rp_sqrt_f64 rp_rsqrt_f32 rp_rsqrt_f64 rp_cbrt_f32 rp_cbrt_f64 rp_floor_f32 rp_floor_f64 rp_ceil_f32 rp_ceil_f64
+ *   rp_sqrt_f32 rp_sqrt_f64 rp_rsqrt_f32 rp_rsqrt_f64 rp_cbrt_f32 rp_cbrt_f64 rp_floor_f32 rp_floor_f64 rp_ceil_f32
+ *   rp_ceil_f64
  *   rp_trunc_f32 rp_trunc_f64 rp_rint_f32 rp_rint_f64 rp_round_f32 rp_round_f64 rp_fabs_f32 rp_fabs_f64
  *   rp_pow_f32 rp_pow_f64 rp_fmod_f32 rp_fmod_f64 rp_atan2_f32 rp_atan2_f64 rp_hypot_f32 rp_hypot_f64
- *   rp_copysign_f32 rp_copysign_f64 rp_fmin_f32 rp_fmin_f64 rp_fmax_f32 rp_fmax_f64 rp_min_f32 rp_min_f64 rp_max_f32 rp_max_f64
+ *   rp_copysign_f32 rp_copysign_f64 rp_fmin_f32 rp_fmin_f64 rp_fmax_f32 rp_fmax_f64 rp_min_f32 rp_min_f64 rp_max_f32
+ *   rp_max_f64
  *   rp_isnan_f32 rp_isnan_f64 rp_isinf_f32 rp_isinf_f64 rp_isfinite_f32 rp_isfinite_f64
  *   rp_sincos_f32(x, &s, &c) rp_sincos_f64
  * tensor cores, one warp, fragments as PTX lays them out; d += a * b:
@@ -71,14 +82,38 @@ typedef int rp_i32;
 typedef unsigned int rp_u32;
 typedef long long rp_i64;
 typedef unsigned long long rp_u64;
-typedef struct __align__(8) rp_f32x2 { float x, y; } rp_f32x2;
-typedef struct __align__(16) rp_f32x4 { float x, y, z, w; } rp_f32x4;
-typedef struct __align__(16) rp_f64x2 { double x, y; } rp_f64x2;
-typedef struct __align__(16) rp_i32x4 { int x, y, z, w; } rp_i32x4;
-typedef struct __align__(8) rp_u32x2 { unsigned int x, y; } rp_u32x2;
-typedef struct __align__(16) rp_u32x4 { unsigned int x, y, z, w; } rp_u32x4;
-typedef struct __align__(16) rp_i64x2 { long long x, y; } rp_i64x2;
-typedef struct __align__(16) rp_u64x2 { unsigned long long x, y; } rp_u64x2;
+typedef struct __align__(8) rp_f32x2 {
+    float x, y;
+}
+rp_f32x2;
+typedef struct __align__(16) rp_f32x4 {
+    float x, y, z, w;
+}
+rp_f32x4;
+typedef struct __align__(16) rp_f64x2 {
+    double x, y;
+}
+rp_f64x2;
+typedef struct __align__(16) rp_i32x4 {
+    int x, y, z, w;
+}
+rp_i32x4;
+typedef struct __align__(8) rp_u32x2 {
+    unsigned int x, y;
+}
+rp_u32x2;
+typedef struct __align__(16) rp_u32x4 {
+    unsigned int x, y, z, w;
+}
+rp_u32x4;
+typedef struct __align__(16) rp_i64x2 {
+    long long x, y;
+}
+rp_i64x2;
+typedef struct __align__(16) rp_u64x2 {
+    unsigned long long x, y;
+}
+rp_u64x2;
 #define rp_warp_size 32
 #define RP__FULL 0xffffffffu
 
@@ -94,10 +129,14 @@ RP_FN rp_u32 rp_lane(void) {
 RP_FN rp_u32 rp_ballot(int pred) { return __ballot_sync(RP__FULL, pred); }
 RP_FN int rp_any(int pred) { return __any_sync(RP__FULL, pred); }
 RP_FN int rp_all(int pred) { return __all_sync(RP__FULL, pred); }
-#define RP__SHUFFLES(T, type) \
-    RP_FN type rp_shfl_xor_##T(type v, int lane_mask, int width) { return __shfl_xor_sync(RP__FULL, v, lane_mask, width); } \
-    RP_FN type rp_shfl_down_##T(type v, rp_u32 delta, int width) { return __shfl_down_sync(RP__FULL, v, delta, width); } \
-    RP_FN type rp_shfl_up_##T(type v, rp_u32 delta, int width) { return __shfl_up_sync(RP__FULL, v, delta, width); } \
+#define RP__SHUFFLES(T, type)                                                                                          \
+    RP_FN type rp_shfl_xor_##T(type v, int lane_mask, int width) {                                                     \
+        return __shfl_xor_sync(RP__FULL, v, lane_mask, width);                                                         \
+    }                                                                                                                  \
+    RP_FN type rp_shfl_down_##T(type v, rp_u32 delta, int width) {                                                     \
+        return __shfl_down_sync(RP__FULL, v, delta, width);                                                            \
+    }                                                                                                                  \
+    RP_FN type rp_shfl_up_##T(type v, rp_u32 delta, int width) { return __shfl_up_sync(RP__FULL, v, delta, width); }   \
     RP_FN type rp_shfl_idx_##T(type v, int lane, int width) { return __shfl_sync(RP__FULL, v, lane, width); }
 RP__SHUFFLES(f32, float)
 RP__SHUFFLES(f64, double)
@@ -108,8 +147,8 @@ RP__SHUFFLES(u64, rp_u64)
 
 /* ---- Grid ---- */
 
-/* No library defines this one: the driver resolves it when it loads the module. Declared only where it is called, since a module
- * with the reference asks the loader for it. */
+/* No library defines this one: the driver resolves it when it loads the module. Declared only where it is called, since
+ * a module with the reference asks the loader for it. */
 #ifdef RP_PRELUDE_CONDITIONAL
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
 RP_FN void rp_set_conditional(rp_u64 handle, rp_u32 value) { cudaGraphSetConditional(handle, value); }
@@ -134,7 +173,9 @@ RP_FN rp_u32 rp_ld_acquire_u32(const rp_u32 *p) {
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
-RP_FN void rp_st_release_u32(rp_u32 *p, rp_u32 v) { asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+RP_FN void rp_st_release_u32(rp_u32 *p, rp_u32 v) {
+    asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 RP_FN rp_u32 rp_ld_acquire_sys_u32(const rp_u32 *p) {
     rp_u32 v;
     asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -186,11 +227,11 @@ RP_FN rp_i64 rp_cvt_f64_to_i64(double x) { return x == x ? __double2ll_rz(x) : 0
 
 /* ---- Math ---- */
 
-#define RP__MATH1(name, f32, f64) \
-    RP_FN float rp_##name##_f32(float x) { return f32(x); } \
+#define RP__MATH1(name, f32, f64)                                                                                      \
+    RP_FN float rp_##name##_f32(float x) { return f32(x); }                                                            \
     RP_FN double rp_##name##_f64(double x) { return f64(x); }
-#define RP__MATH2(name, f32, f64) \
-    RP_FN float rp_##name##_f32(float x, float y) { return f32(x, y); } \
+#define RP__MATH2(name, f32, f64)                                                                                      \
+    RP_FN float rp_##name##_f32(float x, float y) { return f32(x, y); }                                                \
     RP_FN double rp_##name##_f64(double x, double y) { return f64(x, y); }
 RP__MATH1(exp, expf, exp)
 RP__MATH1(exp2, exp2f, exp2)
@@ -270,15 +311,15 @@ RP_FN rp_u32 rp_atomic_or_u32(rp_u32 *p, rp_u32 v) { return atomicOr(p, v); }
 RP_FN rp_u32 rp_atomic_and_u32(rp_u32 *p, rp_u32 v) { return atomicAnd(p, v); }
 RP_FN rp_u32 rp_atomic_xor_u32(rp_u32 *p, rp_u32 v) { return atomicXor(p, v); }
 RP_FN rp_u32 rp_atomic_inc_u32(rp_u32 *p, rp_u32 last) { return atomicInc(p, last); }
-#define RP__ATOMIC_CAS(name, type, bits_type, cas, to_bits, from_bits, expression) \
-    RP_FN type name(type *p, type v) { \
-        bits_type seen = *(volatile bits_type *)p, assumed; \
-        do { \
-            assumed = seen; \
-            type old = from_bits(assumed); \
-            seen = cas((bits_type *)p, assumed, to_bits(expression)); \
-        } while (seen != assumed); \
-        return from_bits(seen); \
+#define RP__ATOMIC_CAS(name, type, bits_type, cas, to_bits, from_bits, expression)                                     \
+    RP_FN type name(type *p, type v) {                                                                                 \
+        bits_type seen = *(volatile bits_type *)p, assumed;                                                            \
+        do {                                                                                                           \
+            assumed = seen;                                                                                            \
+            type old = from_bits(assumed);                                                                             \
+            seen = cas((bits_type *)p, assumed, to_bits(expression));                                                  \
+        } while (seen != assumed);                                                                                     \
+        return from_bits(seen);                                                                                        \
     }
 RP__ATOMIC_CAS(rp_atomic_max_f32, float, rp_u32, atomicCAS, rp_f32_bits, rp_bits_f32, rp_max_f32(old, v))
 RP__ATOMIC_CAS(rp_atomic_min_f32, float, rp_u32, atomicCAS, rp_f32_bits, rp_bits_f32, rp_min_f32(old, v))
@@ -315,8 +356,8 @@ RP_FN rp_f64x2 rp_ld_nc_v2_f64(const double *p) {
     asm("ld.global.nc.v2.f64 {%0, %1}, [%2];" : "=d"(v.x), "=d"(v.y) : "l"(p));
     return v;
 }
-#define RP__VECTOR(suffix, vector, type) \
-    RP_FN vector rp_ld_##suffix(const type *p) { return *(const vector *)p; } \
+#define RP__VECTOR(suffix, vector, type)                                                                               \
+    RP_FN vector rp_ld_##suffix(const type *p) { return *(const vector *)p; }                                          \
     RP_FN void rp_st_##suffix(type *p, vector v) { *(vector *)p = v; }
 RP__VECTOR(v2_f32, rp_f32x2, float)
 RP__VECTOR(v4_f32, rp_f32x4, float)
@@ -338,7 +379,8 @@ RP_FN void rp_cp_async_16(void *shared, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(rp__shared_address(shared)), "l"(global) : "memory");
 }
 RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(rp__shared_address(shared)), "l"(global), "r"(bytes)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(rp__shared_address(shared)), "l"(global),
+                 "r"(bytes)
                  : "memory");
 }
 RP_FN void rp_cp_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -357,27 +399,27 @@ RP_FN void rp_cp_async_wait(int n) {
 
 /* ---- Tensor cores ---- */
 
-#define RP__MMA(name, instruction) \
-    RP_FN void name(float *d, const rp_u32 *a, const rp_u32 *b) { \
-        asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+#define RP__MMA(name, instruction)                                                                                     \
+    RP_FN void name(float *d, const rp_u32 *a, const rp_u32 *b) {                                                      \
+        asm volatile(instruction " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                    \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                              \
     }
 RP__MMA(rp_mma_m16n8k8_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
 RP__MMA(rp_mma_m16n8k16_f16, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32")
 RP__MMA(rp_mma_m16n8k16_bf16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32")
-#define RP__LDMATRIX(suffix, modifier) \
-    RP_FN void rp_ldmatrix_x2##suffix(rp_u32 *r, const void *row) { \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2" modifier ".shared.b16 {%0, %1}, [%2];" \
-                     : "=r"(r[0]), "=r"(r[1]) \
-                     : "r"(rp__shared_address(row)) \
-                     : "memory"); \
-    } \
-    RP_FN void rp_ldmatrix_x4##suffix(rp_u32 *r, const void *row) { \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4" modifier ".shared.b16 {%0, %1, %2, %3}, [%4];" \
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) \
-                     : "r"(rp__shared_address(row)) \
-                     : "memory"); \
+#define RP__LDMATRIX(suffix, modifier)                                                                                 \
+    RP_FN void rp_ldmatrix_x2##suffix(rp_u32 *r, const void *row) {                                                    \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2" modifier ".shared.b16 {%0, %1}, [%2];"                            \
+                     : "=r"(r[0]), "=r"(r[1])                                                                          \
+                     : "r"(rp__shared_address(row))                                                                    \
+                     : "memory");                                                                                      \
+    }                                                                                                                  \
+    RP_FN void rp_ldmatrix_x4##suffix(rp_u32 *r, const void *row) {                                                    \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" modifier ".shared.b16 {%0, %1, %2, %3}, [%4];"                    \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                  \
+                     : "r"(rp__shared_address(row))                                                                    \
+                     : "memory");                                                                                      \
     }
 RP__LDMATRIX(, "")
 RP__LDMATRIX(_trans, ".trans")

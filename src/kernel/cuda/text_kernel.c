@@ -11,7 +11,7 @@ static rp__mutex lock = RP__MUTEX_INIT;
 static rp__map known;
 
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
-                          const unsigned char *text, size_t length, rp__kernel **out) {
+                          const char *text, size_t length, rp__kernel **out) {
     uint64_t facts[3] = {(uint64_t)(uintptr_t)key->family, key->facts, d->slot};
     rp__hash at = rp__hash_bytes(facts, sizeof facts, rp__hash_none());
     rp__lock(&lock);
@@ -26,7 +26,7 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
     (void)snprintf(name, sizeof name, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
     rp__text_add(&source, "#define RP_NAME %s\n#define RP_WORDS %s_words\n", name, name);
     macros(key->facts, &source);
-    rp__text_write(&source, (const char *)text, length);
+    rp__text_write(&source, text, length);
     rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
     rp__text_free(&source);

@@ -15,7 +15,7 @@ typedef struct rp__text_kernel_key { /* compared as bytes: zero it first */
 typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
 /* Borrowed: kernels of texts live as long as the process. */
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
-                          const unsigned char *text, size_t length, rp__kernel **out);
+                          const char *text, size_t length, rp__kernel **out);
 
 /* RP_T, RP_ACC, RP_LOAD, RP_STORE and RP_MULADD of a dtype: f16 and bf16 accumulate in f32, integers in 64 bits. */
 void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out);

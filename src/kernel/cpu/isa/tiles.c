@@ -5,6 +5,7 @@
 
 #include "kernel/cpu/vec.h"
 #include "kernel/cpu/vmath.h"
+#include "kernel/cpu/group.h"
 
 #include "kernel/cpu/tiles.h"
 
@@ -89,7 +90,7 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
     BINARY(mul, t, x *y)                                                                                               \
     BINARY(div, t, x / y)                                                                                              \
     BINARY(remainder, t, rp__v_remainder_##t(x, y))                                                                    \
-    BINARY(floordiv, t, floor_divide_##t(x, y))                                                                        \
+    BINARY(floordiv, t, rp__v_floor_divide_##t(x, y))                                                                        \
     BINARY(pow, t, rp__v_pow_##t(x, y))                                                                                \
     BINARY(max, t, rp__v_max_##t(x, y))                                                                                \
     BINARY(min, t, rp__v_min_##t(x, y))                                                                                \
@@ -123,18 +124,6 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
         }                                                                                                              \
     }
 
-/* floor(x / y) as PyTorch computes it: from fmod, so that the quotient of near-integers is not off by one. */
-#define FLOOR_DIVIDE(t, I)                                                                                             \
-    RP__VMATH_FN V_##t floor_divide_##t(V_##t x, V_##t y) {                                                            \
-        V_##t mod = rp__v_fmod_##t(x, y), div = (x - mod) / y;                                                         \
-        div = rp__v_sel_##t((mod != 0) & ((y < 0) ^ (mod < 0)), div - 1, div);                                         \
-        V_##t fl = rp__v_floor_##t(div), plain = x / y;                                                                \
-        fl = rp__v_sel_##t(div - fl > (T_##t)0.5, fl + 1, fl);                                                         \
-        fl = rp__v_sel_##t(div != 0, fl, rp__v_copysign_##t((V_##t){0}, plain));                                       \
-        return rp__v_sel_##t(y == 0, plain, fl);                                                                       \
-    }
-FLOOR_DIVIDE(f32, rp__vi32)
-FLOOR_DIVIDE(f64, rp__vi64)
 FLOAT_OPS(f32, rp__vi32, rp__vu32, INT32_MIN)
 FLOAT_OPS(f64, rp__vi64, rp__vu64, INT64_MIN)
 
@@ -217,7 +206,7 @@ static void where_u8(const rp__tile_call *c) {
         for (int64_t i = 0; i < c->n; i++) {                                                                           \
             T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
             if (y == 0) {                                                                                              \
-                rp__error_record_put(c->env->errors, c->env->tag, (int64_t)x, 0);                                      \
+                rp__error_record_put_division(c->env->errors, c->env->tag);                                            \
                 d[i] = 0;                                                                                              \
             } else if (y == (T_##t) - 1 && (T_##t) - 1 < 0) {                                                          \
                 d[i] = (T_##t)(0 - (uint64_t)x);                                                                       \
@@ -233,7 +222,7 @@ static void where_u8(const rp__tile_call *c) {
         for (int64_t i = 0; i < c->n; i++) {                                                                           \
             T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
             if (y == 0) {                                                                                              \
-                rp__error_record_put(c->env->errors, c->env->tag, (int64_t)x, 0);                                      \
+                rp__error_record_put_division(c->env->errors, c->env->tag);                                            \
                 d[i] = 0;                                                                                              \
             } else if (y == (T_##t) - 1 && (T_##t) - 1 < 0) {                                                          \
                 d[i] = 0;                                                                                              \
@@ -468,11 +457,21 @@ REDUCE_U8(any, 0, x | y)
 REDUCE_U8(all, 1, x &y)
 
 /* The lanes of a chunk: j with j + 16, then 8, ... 1. Scalar operations of the same definition as the vector ones. */
-#define FINISH(name, t, EXPR)                                                                                          \
+#define FINISH(name, t, V, EXPR)                                                                                       \
     static void finish_##name##_##t(const rp__tile_call *c) {                                                          \
+        enum { K = RP__LANES / L_##t > 0 ? RP__LANES / L_##t : 1, L = L_##t < RP__LANES ? L_##t : RP__LANES };         \
         T_##t v[RP__LANES];                                                                                            \
-        memcpy(v, c->a, sizeof v);                                                                                     \
-        for (int s = RP__LANES / 2; s > 0; s /= 2) {                                                                   \
+        V_##t w[K];                                                                                                    \
+        if ((int)L_##t <= RP__LANES) {                                                                                 \
+            for (int k = 0; k < K; k++) w[k] = rp__v_load_##t((const T_##t *)c->a + k * L);                            \
+            for (int s = K / 2; s > 0; s /= 2) {                                                                       \
+                for (int k = 0; k < s; k++) w[k] = V(w[k], w[k + s]);                                                  \
+            }                                                                                                          \
+            rp__v_store_##t(v, w[0]);                                                                                  \
+        } else {                                                                                                       \
+            memcpy(v, c->a, sizeof v);                                                                                 \
+        }                                                                                                              \
+        for (int s = L / 2; s > 0; s /= 2) {                                                                           \
             for (int j = 0; j < s; j++) {                                                                              \
                 T_##t x = v[j], y = v[j + s];                                                                          \
                 v[j] = (T_##t)(EXPR);                                                                                  \
@@ -480,22 +479,26 @@ REDUCE_U8(all, 1, x &y)
         }                                                                                                              \
         *(T_##t *)c->d = v[0];                                                                                         \
     }
-#define FINISH_ORDER(t)                                                                                                \
-    FINISH(max, t, x != x ? x : x > y ? x : y)                                                                         \
-    FINISH(min, t, x != x ? x : x < y ? x : y)
-FINISH_ORDER(f32)
-FINISH_ORDER(f64)
-FINISH_ORDER(i32)
-FINISH_ORDER(i64)
-FINISH_ORDER(u8)
-FINISH(sum, f32, x + y)
-FINISH(sum, f64, x + y)
-FINISH(sum, i64, (uint64_t)x + (uint64_t)y)
-FINISH(prod, f32, x *y)
-FINISH(prod, f64, x *y)
-FINISH(prod, i64, (uint64_t)x * (uint64_t)y)
-FINISH(any, u8, x | y)
-FINISH(all, u8, x &y)
+#define VMAX_U8(x, y) SEL_U8((x) > (y), x, y)
+#define VMIN_U8(x, y) SEL_U8((x) < (y), x, y)
+#define VOR(x, y) ((x) | (y))
+#define VAND(x, y) ((x) & (y))
+#define FINISH_ORDER(t, MAXIMUM, MINIMUM)                                                                              \
+    FINISH(max, t, MAXIMUM, x != x ? x : x > y ? x : y)                                                                \
+    FINISH(min, t, MINIMUM, x != x ? x : x < y ? x : y)
+FINISH_ORDER(f32, rp__v_max_f32, rp__v_min_f32)
+FINISH_ORDER(f64, rp__v_max_f64, rp__v_min_f64)
+FINISH_ORDER(i32, rp__v_max_i32, rp__v_min_i32)
+FINISH_ORDER(i64, rp__v_max_i64, rp__v_min_i64)
+FINISH_ORDER(u8, VMAX_U8, VMIN_U8)
+FINISH(sum, f32, OP_ADD, x + y)
+FINISH(sum, f64, OP_ADD, x + y)
+FINISH(sum, i64, OP_ADD_I64, (uint64_t)x + (uint64_t)y)
+FINISH(prod, f32, OP_MUL, x *y)
+FINISH(prod, f64, OP_MUL, x *y)
+FINISH(prod, i64, OP_MUL_I64, (uint64_t)x * (uint64_t)y)
+FINISH(any, u8, VOR, x | y)
+FINISH(all, u8, VAND, x &y)
 
 /* ---- random numbers: Philox4x32-10 ----------------------------------------------------------------------------------- */
 

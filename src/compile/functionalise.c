@@ -1,0 +1,394 @@
+/* Functionalise: makes a graph in which no op writes memory.
+   Requires  a graph as traced: in-place ops, views, program order; arguments that share memory are not written.
+   Keeps     results and their order, random counters, sites, metas, gradient marks.
+   Breaks    strides of values that were views of written memory: they become those of the functional result.
+   After it  only ASSIGN nodes write, behind everything else, one a written argument or captured tensor; a result that shares
+             memory with a written argument is a view of that argument. The one exception are ops without a functional form
+             (optimizer steps over many tensors): they stay in place on the memory of arguments and captured tensors, and on
+             copies of anything else, at their place in program order.
+
+   A storage is the memory behind a base value (not a view). It has a version: the base's current functional value. A traced
+   value is a path of view ops from its base. Reading a value whose derivation is older than the storage's version replays
+   the path on the current base; writing through a path computes the new base by the inverse scatters, innermost first. */
+#include <string.h>
+
+#include "compile/passes.h"
+#include "compile/rewrite.h"
+#include "core/alloc.h"
+
+enum { STALE = UINT32_MAX };
+
+typedef struct place { /* of a traced value */
+    rp__ir_value same;   /* the result of an in-place op is its operand: the value that stands for both */
+    rp__ir_value base;   /* itself when it is no view */
+    rp__ir_value parent; /* the value it is a view of; RP__IR_NONE */
+    uint32_t node;       /* the view op */
+    uint32_t version;    /* of the storage when map[] was derived; STALE: never */
+} place;
+
+typedef struct memory { /* of a base value */
+    rp__ir_value outer;   /* in dst, before any write */
+    rp__ir_value current; /* in dst */
+    uint32_t version;     /* 0: never written */
+    const char *site;     /* of the last write */
+    bool fixed;           /* argument of a region: must not be written */
+} memory;
+
+typedef struct functionaliser {
+    rp__rewrite w;
+    place *places;
+    memory *memories;   /* indexed by base value */
+    rp__ir_value *path; /* scratch for replays */
+    uint32_t depth;     /* of regions */
+} functionaliser;
+
+static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
+    rp__ir_value made = f->w.map[v];
+    f->places[v] = (place){.same = v, .base = v, .parent = RP__IR_NONE, .node = RP__IR_NONE, .version = 0};
+    f->memories[v] = (memory){.outer = made, .current = made, .version = 0, .site = "", .fixed = fixed};
+}
+
+static rp_status emit_like(functionaliser *f, rp__ir_block *block, rp__op_id op, const rp__ir_value *in, uint32_t n_in,
+                           const rp_attr *attrs, uint32_t n_attrs, rp__ir_value like, const char *site,
+                           rp__ir_value *out) {
+    rp__meta meta = f->w.dst->values[like].meta;
+    RP_TRY(rp__ir_emit(f->w.dst, block, rp__op_builtin(op), in, n_in, attrs, n_attrs, &meta, 1, site, out));
+    for (uint32_t k = 0; k < n_in; k++) {
+        f->w.dst->values[*out].requires_grad |= f->w.dst->values[in[k]].requires_grad;
+    }
+    return RP_OK;
+}
+
+/* The functional value of traced value v now. */
+static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value v, rp__ir_value *out) {
+    v = f->places[v].same;
+    const memory *m = &f->memories[f->places[v].base];
+    size_t n = 0;
+    rp__ir_value at = v;
+    while (f->places[at].version != m->version && f->places[at].parent != RP__IR_NONE) {
+        f->path[n++] = at;
+        at = f->places[at].parent;
+    }
+    if (f->places[at].version != m->version) { /* the base itself */
+        f->w.map[at] = m->current;
+        f->places[at].version = m->version;
+    }
+    while (n > 0) {
+        rp__ir_value child = f->path[--n];
+        const rp__ir_node *view = &f->w.src->nodes[f->places[child].node];
+        rp__ir_value from = f->w.map[f->places[child].parent], made;
+        /* `view` needs strides that fit; a functional value may lie in memory otherwise than the written one did. */
+        if (m->version > 0 && rp__ir_is_op(view, RP__OP_view) && !rp__ir_value_contiguous(&f->w.dst->values[from]) &&
+            !rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, from))) {
+            RP_TRY(emit_like(f, block, RP__OP_clone, &from, 1, NULL, 0, from, view->site, &from));
+        }
+        RP_TRY(rp__ir_emit_view(f->w.dst, block, view->op, from, view->attrs, view->n_attrs, view->site, &made));
+        f->w.dst->values[made].requires_grad = f->w.src->values[child].requires_grad;
+        f->w.map[child] = made;
+        f->places[child].version = m->version;
+    }
+    *out = f->w.map[v];
+    return RP_OK;
+}
+
+/* value as a tensor of the sizes of `like`: element order kept. */
+static rp_status emit_reshape(functionaliser *f, rp__ir_block *block, rp__ir_value value, rp__ir_value like,
+                              const char *site, rp__ir_value *out) {
+    rp_ir *dst = f->w.dst;
+    *out = value;
+    if (rp__meta_same_size(&dst->values[value].meta, &dst->values[like].meta)) return RP_OK;
+    if (!rp__ir_value_contiguous(&dst->values[value])) {
+        RP_TRY(emit_like(f, block, RP__OP_clone, &value, 1, NULL, 0, value, site, &value));
+    }
+    rp_dim dims[RP_MAX_DIMS];
+    memcpy(dims, dst->values[like].meta.size, sizeof dims);
+    rp_attr size = rp__attr_of_ints(dims, dst->values[like].meta.ndim);
+    return rp__ir_emit_view(dst, block, rp__op_builtin(RP__OP_view), value, &size, 1, site, out);
+}
+
+/* The parent's new value after `value` was written through the view: old is the parent's value before. */
+static rp_status invert_view(functionaliser *f, rp__ir_block *block, const rp__ir_node *view, rp__ir_value old,
+                             rp__ir_value value, const char *site, rp__ir_value *out) {
+    rp_ir *dst = f->w.dst;
+    rp__ir_value both[2] = {old, value};
+    if (rp__ir_is_op(view, RP__OP_detach)) {
+        *out = value;
+        return RP_OK;
+    }
+    if (rp__ir_is_op(view, RP__OP_slice)) {
+        return emit_like(f, block, RP__OP_slice_scatter, both, 2, view->attrs, view->n_attrs, old, site, out);
+    }
+    if (rp__ir_is_op(view, RP__OP_select)) {
+        return emit_like(f, block, RP__OP_select_scatter, both, 2, view->attrs, view->n_attrs, old, site, out);
+    }
+    if (rp__ir_is_op(view, RP__OP_transpose)) {
+        return rp__ir_emit_view(dst, block, view->op, value, view->attrs, view->n_attrs, site, out);
+    }
+    if (rp__ir_is_op(view, RP__OP_permute)) {
+        size_t n = view->attrs[0].n;
+        int64_t inverse[RP_MAX_DIMS];
+        for (size_t d = 0; d < n; d++) {
+            size_t from = 0;
+            RP_TRY(rp__wrap_dim(view->attrs[0].v.ints[d], n, &from));
+            inverse[from] = (int64_t)d;
+        }
+        rp_attr dims = rp__attr_of_ints(inverse, n);
+        return rp__ir_emit_view(dst, block, view->op, value, &dims, 1, site, out);
+    }
+    if (rp__ir_is_op(view, RP__OP_view) || rp__ir_is_op(view, RP__OP_unsqueeze) || rp__ir_is_op(view, RP__OP_squeeze)) {
+        return emit_reshape(f, block, value, old, site, out);
+    }
+    if (rp__ir_is_op(view, RP__OP_expand)) {
+        rp_dim before = rp__numel(dst->values[old].meta.size, dst->values[old].meta.ndim);
+        rp_dim after = rp__numel(dst->values[value].meta.size, dst->values[value].meta.ndim);
+        if (rp__dim_is(RP__DIM_EQ, before, after)) return emit_reshape(f, block, value, old, site, out);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "unsupported operation: more than one element of the written-to tensor refers to a single "
+                        "memory location (an expanded tensor is written in place)");
+    }
+    return rp__fail(RP_ERROR_UNAVAILABLE, "an in-place write through a view made by %s cannot be compiled",
+                    view->op->name);
+}
+
+/* Traced value v now holds `value` (same sizes and dtype). */
+static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_value v, rp__ir_value value,
+                             const char *site) {
+    v = f->places[v].same;
+    memory *m = &f->memories[f->places[v].base];
+    if (m->fixed) {
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a branch or loop body writes a tensor from outside");
+    }
+    uint32_t before = m->version;
+    rp__ir_value at = v;
+    while (f->places[at].parent != RP__IR_NONE) {
+        const rp__ir_node *view = &f->w.src->nodes[f->places[at].node];
+        rp__ir_value parent = f->places[at].parent, old = RP__IR_NONE, above;
+        RP_TRY(read_value(f, block, parent, &old)); /* before the version moves */
+        RP_TRY(invert_view(f, block, view, old, value, site, &above));
+        f->w.map[at] = value;
+        f->places[at].version = before + 1;
+        at = parent;
+        value = above;
+    }
+    f->w.map[at] = value;
+    f->places[at].version = before + 1;
+    m->version = before + 1;
+    m->current = value;
+    m->site = site;
+    return RP_OK;
+}
+
+static rp_status read_operands(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, rp__ir_value *in) {
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        in[k] = RP__IR_NONE;
+        if (n->in[k] != RP__IR_NONE) RP_TRY(read_value(f, block, n->in[k], &in[k]));
+    }
+    return RP_OK;
+}
+
+/* add_(self, ...) -> self' = add(self, ...), converted to self's dtype where promotion widened it. */
+static rp_status in_place(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
+    enum { MAX_OPERANDS = 4 };
+    rp_ir *dst = f->w.dst;
+    const rp__op *op = n->op->functional_op;
+    rp__ir_stand_in handles[MAX_OPERANDS];
+    rp_tensor *operands[MAX_OPERANDS] = {0}, *results[RP__MAX_OUTS] = {0};
+    rp__call call;
+    if (n->n_in > MAX_OPERANDS || op->schema.n_outs != 1) {
+        return rp__fail(RP_ERROR_INTERNAL, "%s: an in-place op with %u operands", n->op->name, n->n_in);
+    }
+    rp__ir_call(n, operands, results, &call);
+    call.op = op;
+    call.n_out = 1;
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        if (in[k] != RP__IR_NONE) operands[k] = rp__ir_stand_in_for(dst, in[k], &handles[k]);
+    }
+    rp__meta meta[RP__MAX_OUTS];
+    memset(meta, 0, sizeof meta);
+    RP_TRY(rp__op_infer(&call, meta));
+    rp__ir_value value;
+    RP_TRY(rp__ir_emit(dst, block, op, in, n->n_in, n->attrs, n->n_attrs, meta, 1, n->site, &value));
+    bool needs_grad = f->w.src->values[n->n_out > 0 ? n->out[0] : n->in[0]].requires_grad;
+    dst->values[value].requires_grad = needs_grad;
+    rp__ir_node *made = &dst->nodes[dst->values[value].node];
+    made->random_offset = n->random_offset;
+    made->random_count = n->random_count;
+    rp_dtype dtype = f->w.src->values[n->in[0]].meta.dtype;
+    if (meta[0].dtype != dtype) {
+        rp_attr to = rp__attr_of_dtype(dtype);
+        meta[0].dtype = dtype;
+        RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(RP__OP_to_dtype), &value, 1, &to, 1, meta, 1, n->site, &value));
+        dst->values[value].requires_grad = needs_grad;
+    }
+    return write_value(f, block, n->in[0], value, n->site);
+}
+
+/* An op that writes several operands and has no functional form: it works on memory. Written arguments get their current value
+   first; anything else is copied, and the copy is the value afterwards. */
+static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, rp__ir_value *in) {
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        if (!rp__ir_writes(n, k)) continue;
+        rp__ir_value v = f->places[n->in[k]].same;
+        memory *m = &f->memories[f->places[v].base];
+        if (m->fixed) return rp__fail(RP_ERROR_UNAVAILABLE, "a branch or loop body writes a tensor from outside");
+        bool outer = rp__ir_is_outer(f->w.dst, m->outer);
+        if (outer && f->places[v].base == v) {
+            if (m->current != m->outer) {
+                RP_TRY(rp__ir_emit_assign(f->w.dst, block, m->outer, m->current, n->site));
+                m->current = m->outer;
+                m->version++;
+            }
+            RP_TRY(read_value(f, block, v, &in[k]));
+        } else {
+            rp__ir_value copy;
+            RP_TRY(emit_like(f, block, RP__OP_clone, &in[k], 1, NULL, 0, in[k], n->site, &copy));
+            in[k] = copy;
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
+
+static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t index, rp__ir_value *in) {
+    const rp__ir_node *n = &f->w.src->nodes[index];
+    if (rp__ir_is_view(n)) {
+        /* Nothing is emitted for a view until it is read: what a later write makes stale is never made. */
+        rp__ir_value v = n->out[0], parent = f->places[n->in[0]].same;
+        f->places[v] = (place){
+            .same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
+        return RP_OK;
+    }
+    if (n->kind == RP__IR_ASSIGN) { /* a write back in the trace: copy_ over the whole */
+        rp__ir_value value;
+        RP_TRY(read_value(f, block, n->in[1], &value));
+        return write_value(f, block, n->in[0], value, n->site);
+    }
+    RP_TRY(read_operands(f, block, n, in));
+    bool writes = n->kind == RP__IR_OP && (n->op->flags & RP_OP_INPLACE);
+    if (writes && n->op->functional_op) {
+        RP_TRY(in_place(f, block, n, in));
+        for (uint32_t k = 0; k < n->n_out; k++) f->places[n->out[k]].same = f->places[n->in[0]].same;
+        return RP_OK;
+    }
+    if (writes) {
+        RP_TRY(in_place_on_memory(f, block, n, in));
+        RP_TRY(rp__rewrite_copy_with(&f->w, block, index, in));
+        for (uint32_t k = 0; k < n->n_in; k++) {
+            if (!rp__ir_writes(n, k)) continue;
+            rp__ir_value v = f->places[n->in[k]].same;
+            memory *m = &f->memories[f->places[v].base];
+            if (f->places[v].base == v && m->current == in[k]) {
+                m->site = n->site; /* on the memory itself: its values read the new content */
+            } else {
+                RP_TRY(write_value(f, block, v, in[k], n->site));
+            }
+        }
+        for (uint32_t k = 0; k < n->n_out; k++) f->places[n->out[k]].same = f->places[n->in[0]].same;
+        return RP_OK;
+    }
+    if (n->n_regions > 0) {
+        f->depth++;
+        rp_status status = rp__rewrite_copy_regions(&f->w, block, index, in, functionalise_block, f);
+        f->depth--;
+        RP_TRY(status);
+    } else {
+        RP_TRY(rp__rewrite_copy_with(&f->w, block, index, in));
+    }
+    for (uint32_t k = 0; k < n->n_out; k++) add_base(f, n->out[k], false);
+    return RP_OK;
+}
+
+/* Makes map[] of every result current, so that rp__rewrite_results takes the right values. */
+static rp_status read_results(functionaliser *f, const rp__ir_block *from, rp__ir_block *to) {
+    for (uint32_t k = 0; k < from->n_results; k++) {
+        rp__ir_value v = from->results[k];
+        if (v != RP__IR_NONE) RP_TRY(read_value(f, to, v, &f->w.map[v]));
+    }
+    return RP_OK;
+}
+
+static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
+    functionaliser *f = ctx;
+    for (uint32_t k = 0; k < from->n_args; k++) add_base(f, from->args[k], f->depth > 0);
+    rp_status status = RP_OK;
+    rp__ir_value few[RP__FEW_OPERANDS];
+    for (size_t k = 0; k < from->n_nodes && status == RP_OK; k++) {
+        const rp__ir_node *n = &f->w.src->nodes[from->nodes[k]];
+        if (n->dead) continue;
+        rp__ir_value *in = n->n_in > RP__FEW_OPERANDS ? rp__alloc(n->n_in * sizeof *in) : few;
+        if (!in) return RP__OOM("operands of a graph node");
+        rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->kind == RP__IR_OP ? n->op->name : "");
+        status = visit_node(f, to, from->nodes[k], in);
+        rp__site_pop(frame);
+        if (in != few) rp__free(in);
+    }
+    if (status != RP_OK || f->depth == 0) return status; /* the body's results follow the write backs */
+    return read_results(f, from, to);
+}
+
+static bool to_write_back(const functionaliser *f, rp__ir_value v) {
+    const memory *m = &f->memories[v];
+    return f->places[v].same == v && f->places[v].base == v && m->version > 0 && !m->fixed && m->outer != RP__IR_NONE &&
+           rp__ir_is_outer(f->w.dst, m->outer) && m->current != m->outer;
+}
+
+/* One ASSIGN a written argument or captured tensor, in the order of their values. */
+static rp_status write_back(functionaliser *f) {
+    const rp_ir *src = f->w.src;
+    rp__ir_block *body = &f->w.dst->body;
+    for (rp__ir_value v = 0; v < src->n_values; v++) {
+        if (!to_write_back(f, v)) continue;
+        memory *m = &f->memories[v];
+        for (uint32_t k = 0; k < src->body.n_args; k++) {
+            rp__ir_value other = src->body.args[k];
+            if (other != v && src->values[other].storage == src->values[v].storage) {
+                return rp__fail(RP_ERROR_UNAVAILABLE,
+                                "argument %u is written and shares its memory with another argument", k);
+            }
+        }
+        /* Assignments among arguments (a swap) would read what another one has written: those values are copied first. */
+        if (!rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, m->current))) continue;
+        RP_TRY(emit_like(f, body, RP__OP_clone, &m->current, 1, NULL, 0, m->current, m->site, &m->current));
+    }
+    for (rp__ir_value v = 0; v < src->n_values; v++) {
+        if (!to_write_back(f, v)) continue;
+        memory *m = &f->memories[v];
+        RP_TRY(rp__ir_emit_assign(f->w.dst, body, m->outer, m->current, m->site));
+        m->current = m->outer; /* from here on the memory holds it */
+        m->version++;
+    }
+    return RP_OK;
+}
+
+rp_status rp__functionalise(const rp_ir *ir, rp_ir **out) {
+    functionaliser f;
+    memset(&f, 0, sizeof f);
+    size_t n = ir->n_values + 1;
+    rp_status status = rp__rewrite_begin(&f.w, ir);
+    if (status != RP_OK) goto done;
+    f.places = rp__calloc(n, sizeof *f.places);
+    f.memories = rp__calloc(n, sizeof *f.memories);
+    f.path = rp__calloc(n, sizeof *f.path);
+    if (!f.places || !f.memories || !f.path) {
+        status = RP__OOM("tables of functionalisation");
+        goto done;
+    }
+    for (size_t v = 0; v < ir->n_values; v++) {
+        f.places[v] = (place){.same = (rp__ir_value)v,
+                              .base = (rp__ir_value)v,
+                              .parent = RP__IR_NONE,
+                              .node = RP__IR_NONE,
+                              .version = STALE};
+        f.memories[v].outer = f.memories[v].current = RP__IR_NONE;
+    }
+    RP_TRY_GOTO(status, done, functionalise_block(&f, &ir->body, &f.w.dst->body));
+    RP_TRY_GOTO(status, done, write_back(&f));
+    RP_TRY_GOTO(status, done, read_results(&f, &ir->body, &f.w.dst->body));
+    status = rp__rewrite_results(&f.w, &ir->body, &f.w.dst->body);
+done:
+    rp__free(f.places);
+    rp__free(f.memories);
+    rp__free(f.path);
+    return rp__rewrite_end(&f.w, status, "functionalise", out);
+}

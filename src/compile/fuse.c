@@ -1,0 +1,471 @@
+/* Fusion: groups of loop nodes that become one kernel each.
+   Requires  a functional graph with concrete sizes.
+   Keeps     the graph (it is only read).
+   After it  every node with work to do is in one group; groups form no cycle; every pair of producer and consumer that stayed
+             apart has a reason.
+
+   Edges are tried by the bytes that merging saves, largest first; a merge must give a space on which all members agree
+   (space.c), stay within the limits of a kernel, and leave no path from the group out and back in. */
+#include "compile/fuse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+#include "ops/lower.h"
+
+/* Limits of a kernel: pointers keep index registers in check, nodes keep the interpreter's tiles in L1. */
+enum { MAX_MEMBERS = 64, MAX_POINTERS = 32, MAX_DAG_NODES = 1000, MAX_SCALARS = 48, MAX_DRAWS_A_KERNEL = 8 };
+
+/* ---- probing: what the lowering of a node asks for */
+
+typedef struct probe {
+    rp__lower_sink sink;
+    rp__fuse_node *node;
+} probe;
+
+static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
+    rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
+    ((probe *)s)->node->n_dag_nodes++;
+    return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, false), RP__NO_VAL, RP__NO_VAL);
+}
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
+    (void)row;
+    rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
+    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, false), v, false);
+}
+static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
+    (void)call, (void)from;
+    ((probe *)s)->node->n_scalars++;
+    return rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute);
+}
+static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
+    (void)call, (void)kind, (void)dim;
+    return rp__dag_iota(s->builder, rp__dag_access(s->builder, RP__ACCESS_IOTA, RP_I64, false));
+}
+static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
+    (void)call, (void)generator_attr, (void)wide;
+    return ((probe *)s)->node->n_draws++;
+}
+static void probe_inner(rp__lower_sink *s, const rp__call *call, uint32_t mask) {
+    (void)call;
+    ((probe *)s)->node->inner = mask;
+}
+static void probe_space(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask) {
+    (void)call;
+    rp__fuse_node *n = ((probe *)s)->node;
+    n->ndim = (uint8_t)ndim;
+    memcpy(n->size, size, ndim * sizeof *size);
+    n->inner = inner_mask;
+}
+static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
+                             bool row) {
+    (void)stride;
+    rp__fuse_node *n = ((probe *)s)->node;
+    if (out) {
+        n->opaque = true;
+    } else {
+        n->memory_operands |= UINT64_C(1) << (k & 63);
+    }
+    rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
+    return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, row);
+}
+
+static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
+    const rp__ir_node *n = &ir->nodes[fn->node];
+    rp__call call;
+    rp__ir_call(n, fn->in, fn->out, &call);
+    const rp_tensor *shape = n->op->lowering == RP__ROWS ? fn->in[0] : fn->out[0];
+    fn->ndim = shape->ndim;
+    memcpy(fn->size, shape->size, shape->ndim * sizeof *shape->size);
+    probe p = {.sink = {rp__dag_new(), probe_in, probe_out, probe_scalar, probe_iota, probe_draw, probe_inner,
+                        probe_space, probe_access},
+               .node = fn};
+    if (!p.sink.builder) return rp_error_status();
+    rp_status status = rp__lower_into(&p.sink, &call);
+    rp__dag *dag = rp__dag_finish(p.sink.builder);
+    if (status == RP_OK && !dag) status = rp_error_status();
+    if (dag) fn->n_dag_nodes = dag->n_nodes;
+    rp__dag_release(dag);
+    return status;
+}
+
+/* ---- nodes and their order */
+
+static bool is_empty(const rp__meta *m) {
+    for (unsigned d = 0; d < m->ndim; d++) {
+        if (m->size[d] == 0) return true;
+    }
+    return false;
+}
+
+static rp_status stand_ins(rp__fusion *f, rp__fuse_node *fn) {
+    const rp__ir_node *n = &f->ir->nodes[fn->node];
+    fn->in = RP__NEW(&f->arena, rp_tensor *, n->n_in + 1u);
+    fn->out = RP__NEW(&f->arena, rp_tensor *, n->n_out + 1u);
+    rp__ir_stand_in *handles = RP__NEW(&f->arena, rp__ir_stand_in, n->n_in + n->n_out + 1u);
+    if (!fn->in || !fn->out || !handles) return RP__OOM("fusion");
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        fn->in[k] = n->in[k] == RP__IR_NONE ? NULL : rp__ir_stand_in_for(f->ir, n->in[k], handles++);
+    }
+    for (uint32_t k = 0; k < n->n_out; k++) fn->out[k] = rp__ir_stand_in_for(f->ir, n->out[k], handles++);
+    return RP_OK;
+}
+
+static rp_status make_nodes(rp__fusion *f) {
+    const rp_ir *ir = f->ir;
+    f->nodes = RP__NEW(&f->arena, rp__fuse_node, ir->body.n_nodes + 1);
+    f->node_of = RP__NEW(&f->arena, uint32_t, ir->n_nodes + 1);
+    if (!f->nodes || !f->node_of) return RP__OOM("fusion");
+    memset(f->node_of, 0xff, ir->n_nodes * sizeof *f->node_of);
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        uint32_t index = ir->body.nodes[k];
+        const rp__ir_node *n = &ir->nodes[index];
+        if (n->dead || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST || rp__ir_is_view(n)) continue;
+        rp__fuse_node *fn = &f->nodes[f->n_nodes];
+        fn->node = index;
+        RP_TRY(stand_ins(f, fn));
+        bool empty = false, loop = n->kind == RP__IR_OP && (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS ||
+                                                            n->op->lowering == RP__INDEXED);
+        for (uint32_t r = 0; r < n->n_in; r++) empty = empty || (n->in[r] != RP__IR_NONE && is_empty(&ir->values[n->in[r]].meta));
+        bool no_result = n->kind == RP__IR_OP && n->n_out > 0;
+        for (uint32_t r = 0; r < n->n_out; r++) {
+            empty = empty || is_empty(&ir->values[n->out[r]].meta);
+            no_result = no_result && is_empty(&ir->values[n->out[r]].meta);
+        }
+        if (n->kind == RP__IR_ASSIGN) {
+            const rp__meta *meta = &ir->values[n->in[1]].meta;
+            fn->kind = is_empty(meta) ? RP__FUSE_NOTHING : RP__FUSE_COPY;
+            fn->ndim = meta->ndim;
+            fn->n_dag_nodes = 1;
+            memcpy(fn->size, meta->size, meta->ndim * sizeof *meta->size);
+        } else if (rp__ir_is_op(n, RP__OP_empty) || no_result) {
+            fn->kind = RP__FUSE_NOTHING;
+        } else if (loop && !empty) {
+            fn->kind = RP__FUSE_LOOP;
+            RP_TRY(probe_node(ir, fn));
+        } else if (n->n_regions > 0) {
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a graph with branches or loops is not planned as one program at %s",
+                            n->site ? n->site : "");
+        } else {
+            fn->kind = RP__FUSE_LIBRARY; /* runs through the op's own rule */
+        }
+        f->node_of[index] = f->n_nodes++;
+    }
+    return RP_OK;
+}
+
+static rp_status append(rp__fusion *f, uint32_t **list, uint32_t *n, uint32_t item) {
+    for (uint32_t k = 0; k < *n; k++) {
+        if ((*list)[k] == item) return RP_OK;
+    }
+    if ((*n & (*n - 1)) == 0) { /* doubles at powers of two, in the arena */
+        uint32_t *grown = RP__NEW(&f->arena, uint32_t, *n ? 2 * *n : 1);
+        if (!grown) return RP__OOM("fusion");
+        if (*n) memcpy(grown, *list, *n * sizeof *grown);
+        *list = grown;
+    }
+    (*list)[(*n)++] = item;
+    return RP_OK;
+}
+
+/* The storage that operand k of a node is written through; RP__IR_NONE: read only. */
+static uint32_t written_storage(const rp_ir *ir, const rp__ir_node *n, uint32_t k) {
+    return rp__ir_writes(n, k) ? ir->values[n->in[k]].storage : RP__IR_NONE;
+}
+
+/* Order between nodes: producers before readers; readers of memory before who writes it, writers before later readers. */
+static rp_status make_order(rp__fusion *f) {
+    const rp_ir *ir = f->ir;
+    f->succ = RP__NEW(&f->arena, uint32_t *, f->n_nodes + 1u);
+    f->n_succ = RP__NEW(&f->arena, uint32_t, f->n_nodes + 1u);
+    f->readers = RP__NEW(&f->arena, uint32_t *, ir->n_values + 1);
+    f->n_readers = RP__NEW(&f->arena, uint32_t, ir->n_values + 1);
+    f->result_storage = RP__NEW(&f->arena, bool, ir->n_storages + 1u);
+    uint32_t *writer = RP__NEW(&f->arena, uint32_t, ir->n_storages + 1u); /* last writer in place + 1 */
+    uint32_t **since = RP__NEW(&f->arena, uint32_t *, ir->n_storages + 1u); /* readers since */
+    uint32_t *n_since = RP__NEW(&f->arena, uint32_t, ir->n_storages + 1u);
+    if (!f->succ || !f->n_succ || !f->readers || !f->n_readers || !f->result_storage || !writer || !since || !n_since) {
+        return RP__OOM("fusion");
+    }
+    for (uint32_t k = 0; k < ir->body.n_results; k++) {
+        if (ir->body.results[k] != RP__IR_NONE) f->result_storage[ir->values[ir->body.results[k]].storage] = true;
+    }
+    for (uint32_t i = 0; i < f->n_nodes; i++) {
+        const rp__ir_node *n = &ir->nodes[f->nodes[i].node];
+        for (uint32_t k = 0; k < n->n_in; k++) {
+            if (n->in[k] == RP__IR_NONE || (n->kind == RP__IR_ASSIGN && k == 0)) continue;
+            rp__ir_value root = rp__ir_root(ir, n->in[k]);
+            uint32_t producer = ir->values[root].node, storage = ir->values[root].storage;
+            RP_TRY(append(f, &f->readers[root], &f->n_readers[root], i));
+            if (producer != RP__IR_NONE && f->node_of[producer] != RP__IR_NONE) {
+                uint32_t p = f->node_of[producer];
+                RP_TRY(append(f, &f->succ[p], &f->n_succ[p], i));
+            }
+            if (writer[storage]) RP_TRY(append(f, &f->succ[writer[storage] - 1], &f->n_succ[writer[storage] - 1], i));
+            RP_TRY(append(f, &since[storage], &n_since[storage], i));
+        }
+        for (uint32_t k = 0; k < n->n_in; k++) {
+            uint32_t storage = n->in[k] == RP__IR_NONE ? RP__IR_NONE : written_storage(ir, n, k);
+            if (storage == RP__IR_NONE) continue;
+            for (uint32_t r = 0; r < n_since[storage]; r++) {
+                uint32_t reader = since[storage][r];
+                if (reader != i) RP_TRY(append(f, &f->succ[reader], &f->n_succ[reader], i));
+            }
+            if (writer[storage] && writer[storage] - 1 != i) {
+                RP_TRY(append(f, &f->succ[writer[storage] - 1], &f->n_succ[writer[storage] - 1], i));
+            }
+            writer[storage] = i + 1;
+            n_since[storage] = 0;
+            since[storage] = NULL;
+        }
+    }
+    return RP_OK;
+}
+
+/* ---- merging */
+
+typedef struct edge {
+    uint32_t a, b; /* fuse nodes; a before b */
+    int64_t bytes; /* that merging saves */
+    bool direct;   /* producer and consumer; else readers of one value */
+} edge;
+
+static int by_gain(const void *x, const void *y) {
+    const edge *p = x, *q = y;
+    if (p->direct != q->direct) return p->direct ? -1 : 1;
+    if (p->bytes != q->bytes) return p->bytes > q->bytes ? -1 : 1;
+    if (p->a != q->a) return p->a < q->a ? -1 : 1;
+    return p->b < q->b ? -1 : p->b > q->b;
+}
+
+typedef struct merger {
+    rp__fusion *f;
+    uint32_t *stack, *mark, stamp; /* per node and per group: scratch of path searches */
+} merger;
+
+/* Is there a way from group a to group b over at least one other group? */
+static bool path_around(merger *m, uint32_t a, uint32_t b) {
+    const rp__fusion *f = m->f;
+    uint32_t top = 0;
+    m->stamp++;
+    m->stack[top++] = a;
+    m->mark[a] = m->stamp;
+    while (top > 0) {
+        uint32_t g = m->stack[--top];
+        for (uint32_t k = 0; k < f->groups[g].n_members; k++) {
+            uint32_t node = f->groups[g].members[k];
+            for (uint32_t s = 0; s < f->n_succ[node]; s++) {
+                uint32_t next = f->nodes[f->succ[node][s]].group;
+                if (next == b) {
+                    if (g != a) return true;
+                    continue;
+                }
+                if (m->mark[next] == m->stamp) continue;
+                m->mark[next] = m->stamp;
+                m->stack[top++] = next;
+            }
+        }
+    }
+    return false;
+}
+
+static bool is_loop(const rp__fuse_node *n) { return n->kind == RP__FUSE_LOOP || n->kind == RP__FUSE_COPY; }
+
+/* A group that writes memory in place and reads it as well: only where every element is read before it is written, by the same
+   element's computation; and no other writer of it. */
+static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
+    const rp_ir *ir = f->ir;
+    for (uint32_t i = 0; i < n; i++) {
+        if (f->nodes[members[i]].kind != RP__FUSE_COPY) continue;
+        const rp__ir_node *assign = &ir->nodes[f->nodes[members[i]].node];
+        const rp__ir_value_info *target = &ir->values[assign->in[0]];
+        const rp__axis_map *to = &s->node_map[i];
+        for (uint32_t j = 0; j < n; j++) {
+            const rp__ir_node *reader = &ir->nodes[f->nodes[members[j]].node];
+            for (uint32_t k = 0; k < reader->n_in; k++) {
+                if (reader->in[k] == RP__IR_NONE || (j == i && k == 0)) continue;
+                const rp__ir_value_info *from = &ir->values[reader->in[k]];
+                if (from->storage != target->storage) continue;
+                if (reader->kind == RP__IR_ASSIGN && k == 0) return false;
+                const rp__axis_map *map = rp__group_map(s, reader->in[k]);
+                if (s->n_inner > 0 || !map || from->offset != target->offset || map->ndim != to->ndim ||
+                    memcmp(map->begin, to->begin, map->ndim + 1u) != 0 ||
+                    memcmp(map->axis, to->axis, map->begin[map->ndim]) != 0 ||
+                    !rp__meta_same_size(&from->meta, &target->meta) ||
+                    memcmp(from->stride, target->stride, map->ndim * sizeof from->stride[0]) != 0) {
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}
+
+/* NULL, or why the nodes cannot be one kernel. "": out of memory. */
+static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    const rp_ir *ir = f->ir;
+    uint32_t dag_nodes = 0, scalars = 0, draws = 0, pointers = 0;
+    if (n > MAX_MEMBERS) return "kernel-too-large";
+    for (uint32_t i = 0; i < n; i++) {
+        const rp__fuse_node *fn = &f->nodes[members[i]];
+        const rp__ir_node *node = &ir->nodes[fn->node];
+        dag_nodes += fn->n_dag_nodes;
+        scalars += fn->n_scalars;
+        draws += fn->n_draws;
+        for (uint32_t k = 0; k < node->n_in; k++) {
+            if (node->in[k] == RP__IR_NONE) continue;
+            uint32_t producer = ir->values[rp__ir_root(ir, node->in[k])].node;
+            bool inside = false;
+            for (uint32_t j = 0; j < n && producer != RP__IR_NONE && !inside; j++) {
+                inside = f->node_of[producer] == members[j];
+            }
+            pointers += !inside;
+        }
+        for (uint32_t k = 0; k < node->n_out; k++) {
+            if (!rp__fuse_stored(f, members, n, node->out[k])) continue;
+            pointers++;
+        }
+        if (fn->opaque) {
+            for (uint32_t k = 0; k < node->n_out; k++) {
+                for (uint32_t r = 0; r < f->n_readers[node->out[k]]; r++) {
+                    for (uint32_t j = 0; j < n; j++) {
+                        if (f->readers[node->out[k]][r] == members[j]) return "scattered-result";
+                    }
+                }
+            }
+        }
+    }
+    if (dag_nodes > MAX_DAG_NODES || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL) return "kernel-too-large";
+    if (pointers > MAX_POINTERS) return "too-many-pointers";
+    rp__group_space space;
+    const char *why = rp__group_space_make(f, members, n, &space);
+    if (why) return why;
+    if (!memory_is_safe(f, members, n, &space)) why = "written-memory";
+    rp__group_space_free(&space);
+    return why;
+}
+
+static rp_status note_unfused(rp__fusion *f, uint32_t a, uint32_t b, const char *reason) {
+    if (!RP__GROW(&f->unfused, &f->unfused_capacity, f->n_unfused + 1u)) return RP__OOM("fusion");
+    f->unfused[f->n_unfused++] = (rp__unfused_edge){a, b, reason};
+    return RP_OK;
+}
+
+static rp_status try_merge(merger *m, const edge *e) {
+    rp__fusion *f = m->f;
+    uint32_t a = f->nodes[e->a].group, b = f->nodes[e->b].group;
+    if (a == b) return RP_OK;
+    rp__fuse_group *x = &f->groups[a], *y = &f->groups[b];
+    const char *why = NULL;
+    if (!is_loop(&f->nodes[e->a]) || !is_loop(&f->nodes[e->b])) {
+        why = "library-op";
+    } else if (path_around(m, a, b) || path_around(m, b, a)) {
+        why = "would-make-a-cycle";
+    }
+    if (!why && x->n_members + y->n_members > MAX_MEMBERS) why = "kernel-too-large";
+    uint32_t *members = NULL, n = 0;
+    if (!why) {
+        members = RP__NEW(&f->arena, uint32_t, x->n_members + y->n_members);
+        if (!members) return RP__OOM("fusion");
+        for (uint32_t i = 0, j = 0; i < x->n_members || j < y->n_members;) { /* program order */
+            bool left = j == y->n_members || (i < x->n_members && x->members[i] < y->members[j]);
+            members[n++] = left ? x->members[i++] : y->members[j++];
+        }
+        why = legal(f, members, n);
+        if (why && !*why) return RP__OOM("fusion");
+    }
+    if (why) {
+        if (rp__log_on(RP__LOG_FUSION)) {
+            rp__log(RP__LOG_FUSION, "node %u and node %u stay apart: %s", f->nodes[e->a].node, f->nodes[e->b].node, why);
+        }
+        return e->direct ? note_unfused(f, e->a, e->b, why) : RP_OK;
+    }
+    x->members = members;
+    x->n_members = n;
+    y->dead = true;
+    y->n_members = 0;
+    for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = a;
+    return RP_OK;
+}
+
+/* Producers with consumers; then, for what is still apart, readers of one value over equal spaces. Neighbours are capped: a
+   value read a thousand times makes no million pairs. */
+enum { MAX_NEIGHBOURS = 64 };
+
+static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
+    const rp_ir *ir = f->ir;
+    size_t capacity = 0;
+    *edges = NULL;
+    *n_edges = 0;
+    for (rp__ir_value v = 0; v < ir->n_values; v++) {
+        if (f->n_readers[v] == 0) continue;
+        uint32_t producer = ir->values[v].node;
+        uint32_t p = producer == RP__IR_NONE ? RP__IR_NONE : f->node_of[producer];
+        int64_t bytes = rp__meta_bytes_hint(&ir->values[v].meta);
+        uint32_t n = f->n_readers[v] < MAX_NEIGHBOURS ? f->n_readers[v] : MAX_NEIGHBOURS;
+        for (uint32_t k = 0; k < n; k++) {
+            uint32_t reader = f->readers[v][k];
+            if (!RP__GROW(edges, &capacity, *n_edges + 2)) return RP__OOM("fusion");
+            if (p != RP__IR_NONE) (*edges)[(*n_edges)++] = (edge){p, reader, bytes, true};
+            if (k == 0 || !is_loop(&f->nodes[reader])) continue;
+            uint32_t before = f->readers[v][k - 1];
+            if (!is_loop(&f->nodes[before])) continue;
+            (*edges)[(*n_edges)++] = (edge){before < reader ? before : reader, before < reader ? reader : before, bytes, false};
+        }
+    }
+    if (*n_edges > 1) qsort(*edges, *n_edges, sizeof **edges, by_gain);
+    return RP_OK;
+}
+
+static rp_status merge_all(rp__fusion *f) {
+    merger m = {.f = f};
+    edge *edges = NULL;
+    size_t n_edges = 0;
+    m.stack = rp__calloc(2 * (f->n_nodes + 1u), sizeof *m.stack);
+    rp_status status = m.stack ? RP_OK : RP__OOM("fusion");
+    if (status == RP_OK) {
+        m.mark = m.stack + f->n_nodes + 1;
+        status = collect_edges(f, &edges, &n_edges);
+    }
+    /* A later merge can open the way for an edge that failed for a store that has gone since: a second round. */
+    for (unsigned round = 0; round < 2 && status == RP_OK; round++) {
+        f->n_unfused = 0;
+        for (size_t k = 0; k < n_edges && status == RP_OK; k++) status = try_merge(&m, &edges[k]);
+    }
+    rp__free(edges);
+    rp__free(m.stack);
+    return status;
+}
+
+rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out) {
+    memset(out, 0, sizeof *out);
+    out->ir = ir;
+    rp_status status = make_nodes(out);
+    if (status == RP_OK) status = make_order(out);
+    if (status == RP_OK) {
+        out->groups = RP__NEW(&out->arena, rp__fuse_group, out->n_nodes + 1u);
+        if (!out->groups) status = RP__OOM("fusion");
+    }
+    for (uint32_t k = 0; k < out->n_nodes && status == RP_OK; k++) {
+        out->nodes[k].group = k;
+        out->groups[k].members = RP__NEW(&out->arena, uint32_t, 1);
+        if (!out->groups[k].members) {
+            status = RP__OOM("fusion");
+            break;
+        }
+        out->groups[k].members[0] = k;
+        out->groups[k].n_members = 1;
+        out->n_groups++;
+    }
+    if (status == RP_OK && !(options && options->none)) status = merge_all(out);
+    if (status != RP_OK) rp__fusion_free(out);
+    return status;
+}
+
+void rp__fusion_free(rp__fusion *f) {
+    rp__free(f->unfused);
+    rp__arena_free(&f->arena);
+    memset(f, 0, sizeof *f);
+}

@@ -1,0 +1,96 @@
+/* Fusion: which nodes of a functional graph become one kernel. The plan is made over concrete sizes (specialise.c has replaced
+   symbols); kernels themselves carry no sizes, so equal plans of different sizes share them.
+
+   A group computes over *axes*. Every value of it has a map: for each of its dims the axes, outermost first, whose combined
+   index runs through that dim; a broadcast or size-1 dim has none. Views between members change maps only. Reshapes split
+   axes. What a map cannot say (a part of a tensor, a reshape across dims that others keep apart) is an edge that is not
+   fused, with its reason. */
+#ifndef RP_COMPILE_FUSE_H
+#define RP_COMPILE_FUSE_H
+
+#include "compile/rewrite.h"
+
+enum { RP__AXES = RP_MAX_DIMS };
+
+typedef struct rp__axis_map {
+    uint8_t ndim;
+    uint8_t begin[RP_MAX_DIMS + 1]; /* axes of dim d: axis[begin[d]] .. axis[begin[d + 1] - 1] */
+    uint8_t axis[RP__AXES];
+} rp__axis_map;
+
+/* One node, as the fuser sees it. */
+typedef struct rp__fuse_node {
+    uint32_t node;
+    enum { RP__FUSE_LOOP, RP__FUSE_COPY /* ASSIGN */, RP__FUSE_LIBRARY, RP__FUSE_NOTHING /* no work: empty */ } kind;
+    uint8_t ndim; /* loop: its space */
+    rp_dim size[RP_MAX_DIMS];
+    uint32_t inner;           /* ROWS, INDEXED: mask of inner dims */
+    uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
+    bool opaque;              /* stores at computed places: results exist in memory only */
+    uint8_t n_draws;
+    uint32_t n_scalars, n_dag_nodes;
+    rp_tensor **in, **out; /* stand-ins */
+    uint32_t group;
+} rp__fuse_node;
+
+typedef struct rp__fuse_group {
+    uint32_t *members; /* indices into rp__fusion.nodes, in program order */
+    uint32_t n_members;
+    bool dead; /* merged into another */
+} rp__fuse_group;
+
+typedef struct rp__unfused_edge {
+    uint32_t producer, consumer; /* fuse nodes */
+    const char *reason;          /* a name of reasons.def */
+} rp__unfused_edge;
+
+typedef struct rp__fusion {
+    const rp_ir *ir;
+    rp__arena arena;
+    rp__fuse_node *nodes;
+    uint32_t n_nodes;
+    uint32_t *node_of; /* graph node -> fuse node, or RP__IR_NONE */
+    rp__fuse_group *groups;
+    uint32_t n_groups;
+    uint32_t **succ; /* per fuse node: nodes that must come later (data and memory) */
+    uint32_t *n_succ;
+    bool *result_storage; /* per storage: a result lies in it */
+    uint32_t **readers;   /* per root value: fuse nodes that read it, through views */
+    uint32_t *n_readers;
+    rp__unfused_edge *unfused;
+    uint32_t n_unfused;
+    size_t unfused_capacity;
+} rp__fusion;
+
+typedef struct rp__fuse_options {
+    bool none; /* every node by itself: aot_eager, and the reference in tests */
+} rp__fuse_options;
+rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out);
+void rp__fusion_free(rp__fusion *f);
+
+/* The space of a group: axes, which of them are inner, and the map of every value that members touch. */
+typedef struct rp__mapped_value {
+    rp__ir_value value;
+    rp__axis_map map;
+} rp__mapped_value;
+typedef struct rp__group_space {
+    uint8_t n_axes, n_inner;
+    int64_t size[RP__AXES];
+    uint8_t order[RP__AXES]; /* outer axes, then inner axes in logical order */
+    bool is_inner[RP__AXES];
+    rp__mapped_value *values;
+    uint32_t n_values;
+    size_t values_capacity;
+    rp__axis_map *node_map; /* per member */
+    uint32_t n_nodes;
+    size_t node_capacity;
+} rp__group_space;
+/* NULL and the space; or the reason why the nodes cannot be one kernel (a name of reasons.def). out-of-memory: "". */
+const char *rp__group_space_make(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *out);
+void rp__group_space_free(rp__group_space *s);
+const rp__axis_map *rp__group_map(const rp__group_space *s, rp__ir_value v); /* NULL: not mapped */
+
+/* Must the value be stored when `group` has run: is it read by another group, or a result? */
+bool rp__fuse_stored(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__ir_value v);
+
+#endif

@@ -1,0 +1,243 @@
+/* Joint graph: appends the derivatives of a functional graph to it.
+   Requires  a functional graph whose values carry requires_grad as tracing saw it.
+   Keeps     the forward's nodes, in order, before all others; its results first among the results.
+   After it  (inputs, tangents) -> (results, gradients). Gradients are added up in the order of the tape: nodes from last to
+             first, the sum so far on the left, so that a compiled gradient has the bits of an eager one.
+   Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop or branch, through an op that
+   works in place on many tensors, through a custom function, or into an argument that the function wrote. */
+#include <string.h>
+
+#include "compile/passes.h"
+#include "compile/record_layer.h"
+#include "compile/rewrite.h"
+#include "core/alloc.h"
+#include "ops/grad.h"
+
+typedef struct differentiator {
+    rp__rewrite w; /* the forward is copied */
+    rp__record_layer r;
+    rp_tensor **handle; /* per forward value of dst, made on demand */
+    rp_tensor **grad;   /* per forward value of dst */
+    size_t n_values;    /* of the forward part of dst */
+} differentiator;
+
+static rp_tensor *handle_of(differentiator *d, rp__ir_value v) {
+    if (!d->handle[v]) d->handle[v] = rp__record_handle(&d->r, v);
+    return d->handle[v];
+}
+
+static rp_status add_gradient(differentiator *d, rp__ir_value v, rp_tensor *grad) {
+    if (rp__tensor_is_error(grad)) return rp_error_status();
+    d->grad[v] = d->grad[v] ? rp_add(d->grad[v], grad, rp_i64(1)) : grad;
+    return rp__tensor_is_error(d->grad[v]) ? rp_error_status() : RP_OK;
+}
+
+static bool wants_gradient(const rp_ir *ir, rp__ir_value v) {
+    return v != RP__IR_NONE && ir->values[v].requires_grad && rp__dtype_is_float(ir->values[v].meta.dtype);
+}
+
+/* Tensor operands and results that the derivative reads; NULL for the rest. */
+static rp_status run_vjp(differentiator *d, uint32_t index, rp_tensor **in, rp_tensor **grad_in, rp__meta *in_meta,
+                         bool *needed) {
+    rp_ir *ir = d->w.dst;
+    const rp__ir_node n = ir->nodes[index]; /* by value: recording moves the array */
+    rp_tensor *out[RP__MAX_OUTS] = {0}, *grad_out[RP__MAX_OUTS] = {0};
+    rp__meta out_meta[RP__MAX_OUTS];
+    bool any_needed = false, any_grad = false;
+    for (uint32_t k = 0; k < n.n_out; k++) {
+        out_meta[k] = ir->values[n.out[k]].meta;
+        grad_out[k] = d->grad[n.out[k]];
+        any_grad = any_grad || grad_out[k];
+        if (n.op->saves & RP__SAVE_OUT(k)) {
+            out[k] = handle_of(d, n.out[k]);
+            if (rp__tensor_is_error(out[k])) return rp_error_status();
+        }
+    }
+    if (!any_grad) return RP_OK;
+    memset(in_meta, 0, n.n_in * sizeof *in_meta);
+    for (uint32_t k = 0; k < n.n_in; k++) {
+        in[k] = grad_in[k] = NULL;
+        needed[k] = wants_gradient(ir, n.in[k]);
+        any_needed = any_needed || needed[k];
+        if (n.in[k] == RP__IR_NONE) continue;
+        in_meta[k] = ir->values[n.in[k]].meta;
+        bool saved = (n.op->saves & RP__SAVE_IN_ALL) == RP__SAVE_IN_ALL || (k < 16 && (n.op->saves & RP__SAVE_IN(k)));
+        if (!saved) continue;
+        in[k] = handle_of(d, n.in[k]);
+        if (rp__tensor_is_error(in[k])) return rp_error_status();
+    }
+    if (!any_needed) return RP_OK;
+    if (!n.op->vjp) {
+        return rp__fail(RP_ERROR_UNAVAILABLE, "the derivative of %s is not implemented", n.op->name);
+    }
+    rp__call call;
+    rp__ir_call(&n, in, out, &call);
+    rp__vjp g = {.call = &call,
+                 .in_meta = in_meta,
+                 .out_meta = out_meta,
+                 .grad_out = grad_out,
+                 .needed = needed,
+                 .grad_in = grad_in};
+    RP_TRY(rp__vjp_run(&g));
+    for (uint32_t k = 0; k < n.n_in; k++) {
+        if (grad_in[k] && needed[k]) RP_TRY(add_gradient(d, n.in[k], grad_in[k]));
+    }
+    return RP_OK;
+}
+
+static rp_status backward_of(differentiator *d, uint32_t index) {
+    const rp__ir_node *n = &d->w.dst->nodes[index];
+    bool any = false;
+    for (uint32_t k = 0; k < n->n_out; k++) any = any || (d->grad[n->out[k]] && d->w.dst->values[n->out[k]].requires_grad);
+    if (!any || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST) return RP_OK;
+    rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->kind == RP__IR_OP ? n->op->name : "");
+    uint32_t n_in = n->n_in ? n->n_in : 1;
+    rp_tensor **tensors = rp__calloc(2 * (size_t)n_in, sizeof *tensors);
+    rp__meta *meta = rp__calloc(n_in, sizeof *meta);
+    bool *needed = rp__calloc(n_in, sizeof *needed);
+    rp_status status = RP_OK;
+    if (!tensors || !meta || !needed) {
+        status = RP__OOM("a derivative");
+    } else {
+        status = run_vjp(d, index, tensors, tensors + n_in, meta, needed);
+    }
+    rp__free(tensors);
+    rp__free(meta);
+    rp__free(needed);
+    rp__site_pop(frame);
+    return status;
+}
+
+/* What the walk over nodes cannot differentiate, found before anything is recorded. */
+static rp_status check_forward(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead) continue;
+        const char *site = n->site ? n->site : "";
+        bool in = false, out = false;
+        for (uint32_t r = 0; r < n->n_in; r++) in = in || (n->in[r] != RP__IR_NONE && ir->values[n->in[r]].requires_grad);
+        for (uint32_t r = 0; r < n->n_out; r++) out = out || ir->values[n->out[r]].requires_grad;
+        if (n->kind == RP__IR_ASSIGN && ir->values[n->in[1]].requires_grad) {
+            return rp__fail(RP_ERROR_UNAVAILABLE, "an argument is written with a value that needs a gradient at %s", site);
+        }
+        if (n->kind == RP__IR_OP && rp__ir_node_has_effect(ir, n)) {
+            return rp__fail(RP_ERROR_UNAVAILABLE, "%s, in place, in a function that is differentiated", n->op->name);
+        }
+        if (n->n_regions > 0 && out) {
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a branch, loop or checkpoint at %s", site);
+        }
+        if (n->kind == RP__IR_OP && out && !in) {
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a custom function at %s", site);
+        }
+    }
+    return RP_OK;
+}
+
+/* Every node of the forward but ASSIGNs, which come last, behind the derivatives: those read the old values. */
+static rp_status copy_forward(differentiator *d) {
+    const rp_ir *src = d->w.src;
+    for (size_t k = 0; k < src->body.n_nodes; k++) {
+        const rp__ir_node *n = &src->nodes[src->body.nodes[k]];
+        if (!n->dead && n->kind != RP__IR_ASSIGN) RP_TRY(rp__rewrite_copy(&d->w, &d->w.dst->body, src->body.nodes[k]));
+    }
+    return RP_OK;
+}
+
+static rp_status add_tangents(differentiator *d, rp__joint *j) {
+    rp_ir *dst = d->w.dst;
+    const rp__ir_block *body = &d->w.src->body;
+    j->tangent_of = rp__alloc((body->n_results + 1u) * sizeof *j->tangent_of);
+    if (!j->tangent_of) return RP__OOM("tangents");
+    for (uint32_t k = 0; k < body->n_results; k++) {
+        if (!wants_gradient(d->w.src, body->results[k]) || rp__ir_is_outer(d->w.src, body->results[k])) continue;
+        rp__meta meta = d->w.src->values[body->results[k]].meta;
+        if (rp__ir_add_arg(dst, &dst->body, &meta, d->w.src->values[body->results[k]].site) == RP__IR_NONE) {
+            return RP_ERROR_OUT_OF_MEMORY;
+        }
+        j->tangent_of[j->n_tangents++] = k;
+    }
+    return RP_OK;
+}
+
+static rp_status add_results(differentiator *d, rp__joint *j, const uint32_t *leaves, uint32_t n_leaves) {
+    rp_ir *dst = d->w.dst;
+    const rp__ir_block *body = &d->w.src->body;
+    rp__ir_value *results = rp__alloc((body->n_results + n_leaves + 1u) * sizeof *results);
+    j->grad_arg = rp__alloc((n_leaves + 1u) * sizeof *j->grad_arg);
+    if (!results || !j->grad_arg) {
+        rp__free(results);
+        return RP__OOM("results of the joint graph");
+    }
+    uint32_t n = 0;
+    for (; n < body->n_results; n++) {
+        results[n] = body->results[n] == RP__IR_NONE ? RP__IR_NONE : d->w.map[body->results[n]];
+    }
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < n_leaves; k++) {
+        rp__ir_value leaf = leaves[k] < body->n_args ? dst->body.args[leaves[k]] : RP__IR_NONE;
+        for (size_t i = 0; i < dst->n_nodes && leaves[k] >= body->n_args; i++) {
+            const rp__ir_node *c = &dst->nodes[i];
+            if (c->kind == RP__IR_CAPTURED && c->captured_index == leaves[k] - body->n_args) leaf = c->out[0];
+        }
+        rp_tensor *grad = leaf == RP__IR_NONE ? NULL : d->grad[leaf];
+        results[n] = grad ? rp__record_value(&d->r, grad) : RP__IR_NONE;
+        if (grad && results[n] == RP__IR_NONE) status = RP_ERROR_INTERNAL;
+        j->grad_arg[j->n_grads++] = leaves[k];
+        n++;
+    }
+    if (status == RP_OK) status = rp__ir_set_results(dst, &dst->body, results, n);
+    rp__free(results);
+    return status;
+}
+
+static rp_status differentiate(differentiator *d, rp__joint *j, const uint32_t *leaves, uint32_t n_leaves) {
+    rp_ir *dst = d->w.dst;
+    RP_TRY(copy_forward(d));
+    d->n_values = dst->n_values;
+    size_t n_nodes = dst->body.n_nodes;
+    RP_TRY(add_tangents(d, j));
+    d->handle = rp__calloc(dst->n_values + 1, sizeof *d->handle);
+    d->grad = rp__calloc(dst->n_values + 1, sizeof *d->grad);
+    if (!d->handle || !d->grad) return RP__OOM("derivatives");
+    for (uint32_t k = 0; k < j->n_tangents; k++) {
+        rp_tensor *tangent = handle_of(d, dst->body.args[j->n_inputs + k]);
+        RP_TRY(add_gradient(d, d->w.map[d->w.src->body.results[j->tangent_of[k]]], tangent));
+    }
+    for (size_t k = n_nodes; k-- > 0;) RP_TRY(backward_of(d, dst->body.nodes[k]));
+    RP_TRY(add_results(d, j, leaves, n_leaves));
+    const rp_ir *src = d->w.src;
+    for (size_t k = 0; k < src->body.n_nodes; k++) {
+        const rp__ir_node *n = &src->nodes[src->body.nodes[k]];
+        if (!n->dead && n->kind == RP__IR_ASSIGN) RP_TRY(rp__rewrite_copy(&d->w, &dst->body, src->body.nodes[k]));
+    }
+    return RP_OK;
+}
+
+rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, rp__joint *out) {
+    memset(out, 0, sizeof *out);
+    RP_TRY(check_forward(ir));
+    differentiator d;
+    memset(&d, 0, sizeof d);
+    out->n_inputs = ir->body.n_args;
+    out->n_results = ir->body.n_results;
+    rp_status status = rp__rewrite_begin(&d.w, ir);
+    if (status == RP_OK) {
+        status = rp__record_begin(&d.r, d.w.dst, &d.w.dst->body);
+        if (status == RP_OK) {
+            status = differentiate(&d, out, leaves, n_leaves);
+            rp__record_end(&d.r);
+        }
+    }
+    rp__free(d.handle);
+    rp__free(d.grad);
+    status = rp__rewrite_end(&d.w, status, "joint", &out->ir);
+    if (status != RP_OK) rp__joint_free(out);
+    return status;
+}
+
+void rp__joint_free(rp__joint *j) {
+    if (j->ir) rp_ir_release(j->ir);
+    rp__free(j->tangent_of);
+    rp__free(j->grad_arg);
+    memset(j, 0, sizeof *j);
+}

@@ -1,0 +1,299 @@
+/* One kernel for a group: runs the lowerings of its members into one DAG, operands bound to the values of members where those
+   make them and to loads elsewhere, and launches it over the group's space (recorded, by whoever builds a program).
+   A value that an op boundary would have rounded to 16 bits is rounded here too, so that fused and eager have the same bits. */
+#include <string.h>
+
+#include "compile/program.h"
+#include "core/alloc.h"
+#include "ops/lower.h"
+
+typedef struct made { /* a value of the kernel */
+    rp__ir_value value;
+    bool row_load; /* loads: made as a row value */
+    rp__val val;
+} made;
+
+enum { MAX_DRAWS = 32 };
+
+typedef struct lowering {
+    rp__lower_sink sink; /* first */
+    const rp__fusion *f;
+    const rp__fuse_group *group;
+    rp__group_space space;
+    const rp__executable_place *places;
+    uint32_t member; /* being lowered */
+    bool rows;       /* some member reduces */
+    made *made;
+    size_t n_made, made_capacity;
+    uint16_t n_accesses, n_scalars;
+    rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp_scalar scalars[RP__DAG_MAX_SCALARS];
+    rp__random_draw draws[MAX_DRAWS];
+    uint16_t n_draws;
+    uint64_t drawn; /* counters that the member's earlier draws took */
+    rp__draw_source *draw;
+    void *draw_ctx;
+    rp__device *device;
+    rp_status status;
+} lowering;
+
+static const rp__ir_node *node_of(const lowering *l) {
+    return &l->f->ir->nodes[l->f->nodes[l->group->members[l->member]].node];
+}
+
+static void fail(lowering *l, rp_status status) {
+    if (l->status == RP_OK) l->status = status;
+}
+
+static bool touches_inner(const lowering *l, const int64_t *stride) {
+    for (unsigned a = 0; a < l->space.n_axes; a++) {
+        if (l->space.is_inner[a] && stride[a] != 0) return true;
+    }
+    return false;
+}
+
+/* Strides by axis of a value whose dims have `stride`, mapped by `map`. */
+static void axis_strides(const lowering *l, const rp__axis_map *map, const rp_dim *stride, int64_t *out) {
+    memset(out, 0, RP__AXES * sizeof *out);
+    for (unsigned d = 0; d < map->ndim; d++) {
+        int64_t step = stride[d];
+        for (unsigned k = map->begin[d + 1]; k-- > map->begin[d];) {
+            out[map->axis[k]] = step;
+            step *= l->space.size[map->axis[k]];
+        }
+    }
+}
+
+/* stride[] by axis -> the access's by position; byte range of what is touched. NULL storage: an iota. */
+static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, const int64_t *stride, bool row,
+                           rp__ir_value value, bool whole) {
+    if (l->n_accesses == RP__DAG_MAX_ACCESSES) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many accesses"));
+        return 0;
+    }
+    rp__space_access *a = &l->accesses[l->n_accesses];
+    memset(a, 0, sizeof *a);
+    for (unsigned k = 0; k < l->space.n_axes; k++) a->stride[k] = stride[l->space.order[k]];
+    if (kind != RP__ACCESS_IOTA) {
+        const rp__ir_value_info *info = &l->f->ir->values[value];
+        const rp__executable_place *p = &l->places[info->storage];
+        int64_t bytes = (int64_t)rp__dtype_bytes(dtype), low = 0, high = 0;
+        a->storage = p->storage;
+        a->base = (char *)p->storage->data + p->base + info->offset * bytes;
+        for (unsigned k = 0; k < l->space.n_axes; k++) {
+            int64_t reach = stride[k] * (l->space.size[k] - 1);
+            if (reach < 0) low += reach;
+            else high += reach;
+        }
+        a->begin = whole ? p->base : p->base + (info->offset + low) * bytes;
+        a->end = whole ? p->base + p->bytes : p->base + (info->offset + high + 1) * bytes;
+    }
+    (void)rp__dag_access(l->sink.builder, kind, dtype, row);
+    return l->n_accesses++;
+}
+
+static rp__val remember(lowering *l, rp__ir_value value, bool row_load, rp__val val) {
+    if (!RP__GROW(&l->made, &l->made_capacity, l->n_made + 1)) {
+        fail(l, RP__OOM("a fused kernel"));
+        return RP__NO_VAL;
+    }
+    l->made[l->n_made++] = (made){value, row_load, val};
+    return val;
+}
+
+static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
+    int64_t stride[RP__AXES];
+    const rp__axis_map *map = rp__group_map(&l->space, v);
+    if (!map) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel reads a value that has no place in its space"));
+        return RP__NO_VAL;
+    }
+    axis_strides(l, map, l->f->ir->values[v].stride, stride);
+    bool row = l->space.n_inner > 0 && !reduced;
+    for (unsigned k = 0; k < map->begin[map->ndim] && row; k++) row = !l->space.is_inner[map->axis[k]];
+    for (size_t k = 0; k < l->n_made; k++) {
+        if (l->made[k].value == v && l->made[k].row_load == row) return l->made[k].val;
+    }
+    rp_dtype dtype = l->f->ir->values[v].meta.dtype;
+    uint16_t access = add_access(l, RP__ACCESS_READ, dtype, stride, row, v, false);
+    return remember(l, v, row, rp__dag_load(l->sink.builder, access, RP__NO_VAL, RP__NO_VAL));
+}
+
+static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
+    rp__ir_value root = rp__ir_root(l->f->ir, v);
+    uint32_t producer = l->f->ir->values[root].node;
+    uint32_t fused = producer == RP__IR_NONE ? RP__IR_NONE : l->f->node_of[producer];
+    for (uint32_t m = 0; m < l->group->n_members && fused != RP__IR_NONE; m++) {
+        if (l->group->members[m] != fused) continue;
+        for (size_t k = 0; k < l->n_made; k++) {
+            if (l->made[k].value == root) return l->made[k].val;
+        }
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel reads a value before it is made"));
+        return RP__NO_VAL;
+    }
+    return load(l, v, reduced);
+}
+
+static rp__val sink_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
+    lowering *l = (lowering *)s;
+    return value_of(l, node_of(l)->in[k], call->op->lowering == RP__ROWS);
+}
+
+static void store(lowering *l, rp__ir_value v, const rp__axis_map *map, rp__val val) {
+    int64_t stride[RP__AXES];
+    axis_strides(l, map, l->f->ir->values[v].stride, stride);
+    bool row = l->space.n_inner > 0;
+    for (unsigned k = 0; k < map->begin[map->ndim] && row; k++) row = !l->space.is_inner[map->axis[k]];
+    uint16_t access = add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, row, v, false);
+    rp__dag_store(l->sink.builder, access, val, row);
+}
+
+static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val val, bool row) {
+    lowering *l = (lowering *)s;
+    (void)row;
+    rp__ir_value v = node_of(l)->out[k];
+    rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
+    bool narrow = dtype == RP_F16 || dtype == RP_BF16;
+    (void)remember(l, v, false, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
+    if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(&l->space, v), val);
+}
+
+static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
+    lowering *l = (lowering *)s;
+    if (l->n_scalars == RP__DAG_MAX_SCALARS) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many scalars"));
+        return RP__NO_VAL;
+    }
+    rp_scalar value;
+    if (from->kind == RP__SCALAR_INNER_EXTENT) {
+        const rp__fuse_node *n = &l->f->nodes[l->group->members[l->member]];
+        int64_t extent = 1;
+        for (unsigned d = 0; d < n->ndim; d++) extent *= n->inner >> d & 1u ? n->size[d] : 1;
+        value = rp_i64(extent);
+    } else {
+        value = rp__lower_scalar_value(from, call);
+    }
+    l->scalars[l->n_scalars++] = value;
+    return rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute);
+}
+
+static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
+    lowering *l = (lowering *)s;
+    (void)call;
+    const rp__fuse_node *n = &l->f->nodes[l->group->members[l->member]];
+    rp_dim by_dim[RP_MAX_DIMS];
+    int64_t stride[RP__AXES], step = 1;
+    for (unsigned d = n->ndim; d-- > 0;) {
+        bool counts = kind == RP__IOTA_LINEAR || (kind == RP__IOTA_INNER && (n->inner >> d & 1u));
+        by_dim[d] = kind == RP__IOTA_DIM ? d == dim : counts ? step : 0;
+        step *= counts ? n->size[d] : 1;
+    }
+    axis_strides(l, &l->space.node_map[l->member], by_dim, stride);
+    bool row = l->space.n_inner > 0 && !touches_inner(l, stride);
+    return rp__dag_iota(s->builder, add_access(l, RP__ACCESS_IOTA, RP_I64, stride, row, RP__IR_NONE, false));
+}
+
+static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
+    lowering *l = (lowering *)s;
+    if (l->n_draws == MAX_DRAWS) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many draws"));
+        return 0;
+    }
+    rp_generator *g = call->attrs[generator_attr].v.generator;
+    uint64_t n = 1, per = wide ? 2 : 4;
+    for (unsigned d = 0; d < call->out[0]->ndim; d++) n *= (uint64_t)call->out[0]->size[d];
+    fail(l, l->draw(l->draw_ctx, g ? g : l->device->generator, (uint64_t)node_of(l)->random_offset + l->drawn,
+                    &l->draws[l->n_draws]));
+    l->drawn += n / per + (n % per != 0);
+    return l->n_draws++;
+}
+
+static void sink_inner(rp__lower_sink *s, const rp__call *call, uint32_t mask) { (void)s, (void)call, (void)mask; }
+static void sink_space(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask) {
+    (void)s, (void)call, (void)size, (void)ndim, (void)inner_mask; /* known since the probe */
+}
+
+static uint16_t sink_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
+                            bool row) {
+    lowering *l = (lowering *)s;
+    (void)row;
+    const rp__ir_node *n = node_of(l);
+    int64_t by_axis[RP__AXES];
+    axis_strides(l, &l->space.node_map[l->member], stride, by_axis);
+    bool is_row = l->space.n_inner > 0 && !touches_inner(l, by_axis);
+    rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
+    return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, is_row, out ? n->out[k] : n->in[k], true);
+}
+
+static void lower_member(lowering *l) {
+    const rp__fuse_node *fn = &l->f->nodes[l->group->members[l->member]];
+    const rp__ir_node *n = node_of(l);
+    rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->kind == RP__IR_OP ? n->op->name : "assign");
+    if (fn->kind == RP__FUSE_COPY) {
+        store(l, n->in[0], &l->space.node_map[l->member], value_of(l, n->in[1], false));
+    } else {
+        rp__call call;
+        rp__ir_call(n, fn->in, fn->out, &call);
+        l->drawn = 0;
+        fail(l, rp__lower_into(&l->sink, &call));
+    }
+    rp__site_pop(frame);
+}
+
+static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
+    const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[l->group->members[0]].node];
+    rp__space space = {.n_inner = l->space.n_inner,
+                       .n_outer = (uint8_t)(l->space.n_axes - l->space.n_inner),
+                       .n_accesses = l->n_accesses,
+                       .n_scalars = l->n_scalars,
+                       .accesses = l->accesses,
+                       .scalars = l->scalars,
+                       .draw = l->n_draws ? l->draws : NULL,
+                       .n_draws = l->n_draws,
+                       .op = first->kind == RP__IR_OP ? first->op->name : "copy_",
+                       .site = first->site ? first->site : ""};
+    for (unsigned k = 0; k < l->space.n_axes; k++) space.extent[k] = l->space.size[l->space.order[k]];
+    if (l->rows && space.n_inner == 0) { /* rows of one element */
+        space.extent[l->space.n_axes] = 1;
+        space.n_inner = 1;
+    }
+    rp__space_collapse(&space, l->accesses);
+    return rp__loop_launch(l->device, s, dag, &space);
+}
+
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places, rp__device *d,
+                          rp_stream *s, rp__draw_source *draw, void *draw_ctx) {
+    lowering *l = rp__calloc(1, sizeof *l);
+    if (!l) return RP__OOM("a fused kernel");
+    l->f = f;
+    l->group = g;
+    l->places = places;
+    l->device = d;
+    l->draw = draw;
+    l->draw_ctx = draw_ctx;
+    const char *why = rp__group_space_make(f, g->members, g->n_members, &l->space);
+    if (why) {
+        rp__free(l);
+        return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why) : RP__OOM("a fused kernel");
+    }
+    l->sink = (rp__lower_sink){rp__dag_new(), sink_in,   sink_out,   sink_scalar, sink_iota,
+                               sink_draw,     sink_inner, sink_space, sink_access};
+    rp_status status = l->sink.builder ? RP_OK : rp_error_status();
+    for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {
+        const rp__ir_node *n = node_of(l);
+        l->rows = l->rows || (n->kind == RP__IR_OP && n->op->lowering == RP__ROWS);
+        lower_member(l);
+    }
+    if (status == RP_OK) status = l->status;
+    if (status != RP_OK) {
+        rp__dag_abandon(l->sink.builder);
+    } else {
+        rp__dag *dag = rp__dag_finish(l->sink.builder);
+        status = dag ? launch(l, s, dag) : rp_error_status();
+        rp__dag_release(dag);
+    }
+    rp__free(l->made);
+    rp__group_space_free(&l->space);
+    rp__free(l);
+    return status;
+}

@@ -1,0 +1,51 @@
+/* The passes of floor 6 in the order in which they run. Each takes a graph and makes another; the caller releases both. */
+#ifndef RP_COMPILE_PASSES_H
+#define RP_COMPILE_PASSES_H
+
+#include "trace/ir.h"
+
+/* functionalise.c: no node writes memory but ASSIGN nodes at the end of the body, one a mutated input or captured tensor. */
+rp_status rp__functionalise(const rp_ir *ir, rp_ir **out);
+
+/* simplify.c: dead code, common subexpressions, identities that keep every bit. gradients_done: nothing will be differentiated
+   any more, so detach and no_grad boundaries may go. */
+rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
+
+/* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs + c.
+   One tangent for each result that carries a gradient and is no argument itself; one gradient for each leaf asked for, in that order, after the results
+   (RP__IR_NONE: nothing depends on the leaf). */
+typedef struct rp__joint {
+    rp_ir *ir;
+    uint32_t n_inputs, n_results; /* of the forward */
+    uint32_t *tangent_of;         /* per tangent: result number */
+    uint32_t n_tangents;
+    uint32_t *grad_arg; /* per gradient: its leaf */
+    uint32_t n_grads;
+} rp__joint;
+rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, rp__joint *out);
+void rp__joint_free(rp__joint *j);
+
+/* partition.c: two graphs. forward: (inputs) -> (results, saved); backward: (saved, tangents) -> (gradients, in the order of the
+   leaves; RP__IR_NONE where there is none). */
+typedef enum rp__saved_kind {
+    RP__SAVED_RESULT,  /* result `index` of the forward: one of the function's own, or one behind them */
+    RP__SAVED_ARG,     /* argument `index` */
+    RP__SAVED_CAPTURED /* captured tensor `index` */
+} rp__saved_kind;
+typedef struct rp__saved_source {
+    rp__saved_kind kind;
+    uint32_t index;
+} rp__saved_source;
+typedef struct rp__partitioned {
+    rp_ir *forward, *backward;
+    rp__saved_source *saved; /* one an argument of the backward, before the tangents */
+    uint32_t n_saved;
+    int64_t saved_bytes;   /* by hints; without arguments and captured tensors */
+    uint32_t n_recomputed; /* nodes that no tangent reaches and that the backward runs */
+} rp__partitioned;
+/* keep_random: random ops are not run again and stay in the forward even if nobody reads them (for leaves that draw as they run,
+   without a base of their own). */
+rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitioned *out);
+void rp__partitioned_free(rp__partitioned *p);
+
+#endif

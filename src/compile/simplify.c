@@ -1,0 +1,395 @@
+/* Simplify: dead code, common subexpressions, identities.
+   Requires  a functional graph.
+   Keeps     every bit of every result (x + 0 stays: -0.0; x * 1 goes), random counters of the nodes that stay, which results
+             share memory and which do not.
+   Breaks    nothing.
+   While gradients are still to be taken (gradients_done false) a value that carries a gradient never stands for one that
+   does not: detach stays, and equal expressions on both sides of a no_grad boundary stay apart. */
+#include <string.h>
+
+#include "compile/passes.h"
+#include "compile/rewrite.h"
+#include "core/alloc.h"
+#include "core/hash.h"
+
+typedef struct simplifier {
+    rp__rewrite w;
+    bool gradients_done;
+    bool *live;    /* per src node */
+    bool *escapes; /* per dst root value: memory that a caller can reach (grown with dst) */
+    bool *src_escapes; /* per src value: a result, or a view of one's memory */
+    bool *unstable;    /* per src storage: an op in the body writes it in place */
+    bool any_unstable;
+    rp__map seen;  /* hash of a dst node -> node index + 1, in the block at hand */
+    uint32_t changed;
+} simplifier;
+
+/* ---- liveness */
+
+static void mark_block(const rp_ir *ir, const rp__ir_block *block, bool *live_node, bool *live_value) {
+    for (uint32_t k = 0; k < block->n_results; k++) {
+        if (block->results[k] != RP__IR_NONE) live_value[block->results[k]] = true;
+    }
+    for (size_t k = block->n_nodes; k-- > 0;) {
+        const rp__ir_node *n = &ir->nodes[block->nodes[k]];
+        bool live = !n->dead && rp__ir_node_has_effect(ir, n);
+        for (uint32_t r = 0; r < n->n_out && !n->dead; r++) live = live || live_value[n->out[r]];
+        live_node[block->nodes[k]] = live;
+        if (!live) continue;
+        for (uint32_t r = 0; r < n->n_in; r++) {
+            if (n->in[r] != RP__IR_NONE) live_value[n->in[r]] = true;
+        }
+        for (uint32_t r = 0; r < n->n_regions; r++) mark_block(ir, &n->regions[r], live_node, live_value);
+    }
+}
+
+/* ---- rules */
+
+static bool scalar_is(const rp_attr *a, double value) {
+    if (a->kind == RP_ATTR_SCALAR) return rp__scalar_f64(a->v.scalar) == value && a->v.scalar.kind != RP_SCALAR_BOOL;
+    return a->kind == RP_ATTR_FLOAT && a->v.f == value;
+}
+
+/* Does a conversion from `a` to `b` keep every value? */
+static bool lossless(rp_dtype a, rp_dtype b) {
+    if (a == b || a == RP_BOOL) return true;
+    switch (a) {
+    case RP_F16:
+    case RP_BF16: return b == RP_F32 || b == RP_F64;
+    case RP_F32: return b == RP_F64;
+    case RP_I32: return b == RP_I64 || b == RP_F64;
+    case RP_U8: return b == RP_I32 || b == RP_I64 || b == RP_F32 || b == RP_F64;
+    default: return false;
+    }
+}
+
+/* The value of dst that stands for out 0 of node n (of src) with operands `in`; RP__IR_NONE: no rule. */
+static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
+    const rp_ir *dst = s->w.dst;
+    const rp__op *op = n->op;
+    const rp__ir_node *producer = n->n_in > 0 && in[0] != RP__IR_NONE ? rp__ir_producer(dst, in[0]) : NULL;
+    const rp__op *inner = producer && producer->kind == RP__IR_OP ? producer->op : NULL;
+    const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
+    if (op->lowering == RP__VIEW) {
+        if (op == rp__op_builtin(RP__OP_detach)) return s->gradients_done ? in[0] : RP__IR_NONE;
+        if (op == rp__op_builtin(RP__OP_slice) || op == rp__op_builtin(RP__OP_select)) {
+            return op == rp__op_builtin(RP__OP_slice) && rp__meta_same_size(&out->meta, &dst->values[in[0]].meta) &&
+                           n->attrs[3].v.i == 1
+                       ? in[0]
+                       : RP__IR_NONE;
+        }
+        if (inner && op == inner && (op == rp__op_builtin(RP__OP_transpose)) &&
+            rp__meta_same_size(&out->meta, &dst->values[producer->in[0]].meta)) {
+            const rp_attr *a = n->attrs, *b = producer->attrs;
+            size_t rank = out->meta.ndim, p[4];
+            const int64_t dims[4] = {a[0].v.i, a[1].v.i, b[0].v.i, b[1].v.i};
+            for (unsigned k = 0; k < 4; k++) p[k] = (size_t)(dims[k] < 0 ? dims[k] + (int64_t)rank : dims[k]);
+            if ((p[0] == p[2] && p[1] == p[3]) || (p[0] == p[3] && p[1] == p[2])) return producer->in[0];
+        }
+        /* same sizes, same strides, no offset: the same tensor */
+        if (!rp__meta_same_size(&out->meta, &dst->values[in[0]].meta)) return RP__IR_NONE;
+        for (unsigned d = 0; d < out->meta.ndim; d++) {
+            if (out->meta.size[d] != 1 && out->stride[d] != dst->values[in[0]].stride[d]) return RP__IR_NONE;
+        }
+        return in[0];
+    }
+    if (op == rp__op_builtin(RP__OP_mul_scalar) || op == rp__op_builtin(RP__OP_div_scalar)) {
+        return scalar_is(&n->attrs[0], 1.0) && out->meta.dtype == dst->values[in[0]].meta.dtype ? in[0] : RP__IR_NONE;
+    }
+    if (op == rp__op_builtin(RP__OP_add_scalar)) {
+        return !rp__dtype_is_float(out->meta.dtype) && scalar_is(&n->attrs[0], 0.0) &&
+                       out->meta.dtype == dst->values[in[0]].meta.dtype
+                   ? in[0]
+                   : RP__IR_NONE;
+    }
+    if (op == rp__op_builtin(RP__OP_mul)) {
+        for (unsigned k = 0; k < 2; k++) { /* x * ones */
+            const rp__ir_node *p = rp__ir_producer(dst, in[k]);
+            if (p && p->kind == RP__IR_OP && p->op == rp__op_builtin(RP__OP_full) && scalar_is(&p->attrs[1], 1.0) &&
+                rp__meta_same_size(&out->meta, &dst->values[in[1 - k]].meta) &&
+                out->meta.dtype == dst->values[in[1 - k]].meta.dtype) {
+                return in[1 - k];
+            }
+        }
+        return RP__IR_NONE;
+    }
+    if (inner && op == inner && op == rp__op_builtin(RP__OP_neg)) return producer->in[0];
+    if (inner && op == inner && (op == rp__op_builtin(RP__OP_relu) || op == rp__op_builtin(RP__OP_abs))) return in[0];
+    if (op == rp__op_builtin(RP__OP_to_dtype)) {
+        if (out->meta.dtype == dst->values[in[0]].meta.dtype) return in[0];
+        if (inner == op) {
+            rp_dtype first = dst->values[producer->in[0]].meta.dtype, middle = dst->values[in[0]].meta.dtype;
+            if (first == out->meta.dtype && lossless(first, middle)) return producer->in[0];
+        }
+        return RP__IR_NONE;
+    }
+    if (op == rp__op_builtin(RP__OP_clone)) return rp__ir_value_contiguous(&dst->values[in[0]]) ? in[0] : RP__IR_NONE;
+    if (op == rp__op_builtin(RP__OP_copy)) {
+        const rp__ir_value_info *src = &dst->values[in[1]];
+        return src->meta.dtype == out->meta.dtype && rp__meta_same_size(&src->meta, &out->meta) &&
+                       rp__ir_value_contiguous(&dst->values[in[1]])
+                   ? in[1]
+                   : RP__IR_NONE;
+    }
+    return RP__IR_NONE;
+}
+
+/* May `value` of dst stand for src value v? Its memory becomes v's memory: two results that eager keeps apart stay apart, a
+   result never becomes an argument, gradients keep their boundary. A view that is itself goes through: it was one memory. */
+static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_value v, rp__ir_value value) {
+    const rp_ir *dst = s->w.dst;
+    if (!s->gradients_done && dst->values[value].requires_grad != s->w.src->values[v].requires_grad) return false;
+    if (n->op->lowering == RP__VIEW) return true;
+    rp__ir_value root = rp__ir_root(dst, value);
+    if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
+    if (!s->src_escapes[v]) return true;
+    return root == value && !rp__ir_is_outer(dst, root) && !s->escapes[root];
+}
+
+/* ---- common subexpressions */
+
+static bool cse_able(const simplifier *s, const rp__ir_node *n) {
+    for (uint32_t k = 0; k < n->n_in && s->any_unstable; k++) {
+        if (n->in[k] != RP__IR_NONE && s->unstable[s->w.src->values[n->in[k]].storage]) return false;
+    }
+    return n->kind == RP__IR_OP && n->n_regions == 0 && n->op->lowering != RP__HOST && n->op->lowering != RP__USER &&
+           !(n->op->flags & RP_OP_INPLACE) && n->n_out == 1;
+}
+
+static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
+    const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
+    uint64_t head[6] = {(uint64_t)(uintptr_t)n->op, n->n_in, (uint64_t)n->random_offset, (uint64_t)n->random_count,
+                        s->gradients_done ? 0 : out->requires_grad, out->meta.dtype};
+    rp__hash h = rp__hash_bytes(head, sizeof head, rp__hash_none());
+    if (n->n_in) h = rp__hash_bytes(in, n->n_in * sizeof *in, h);
+    h = rp__hash_bytes(n->list_begin, sizeof n->list_begin, h);
+    for (uint32_t k = 0; k < n->n_attrs; k++) {
+        const rp_attr *a = &n->attrs[k];
+        uint64_t word[3] = {a->kind, 0, 0};
+        switch (a->kind) {
+        case RP_ATTR_INTS:
+            word[1] = a->n;
+            if (a->n) h = rp__hash_bytes(a->v.ints, a->n * sizeof *a->v.ints, h);
+            break;
+        case RP_ATTR_STRING:
+            if (a->v.string) h = rp__hash_bytes(a->v.string, strlen(a->v.string), h);
+            break;
+        case RP_ATTR_SCALAR:
+            word[1] = a->v.scalar.kind;
+            word[2] = a->v.scalar.kind == RP_SCALAR_BOOL ? a->v.scalar.v.b : (uint64_t)a->v.scalar.v.i;
+            break;
+        case RP_ATTR_BOOL: word[1] = a->v.b; break;
+        case RP_ATTR_DTYPE: word[1] = a->v.dtype; break;
+        default: memcpy(&word[1], &a->v, sizeof word[1]);
+        }
+        h = rp__hash_bytes(word, sizeof word, h);
+    }
+    return h;
+}
+
+/* ---- replacing an op by another */
+
+static rp_status emit_fill_as_full(simplifier *s, rp__ir_block *block, const rp__ir_node *n, bool *done) {
+    const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
+    const rp_attr attrs[3] = {rp__attr_of_ints(out->meta.size, out->meta.ndim), n->attrs[0],
+                              rp__attr_of_dtype(out->meta.dtype)};
+    rp__ir_value made;
+    RP_TRY(rp__ir_emit(s->w.dst, block, rp__op_builtin(RP__OP_full), NULL, 0, attrs, 3, &out->meta, 1, n->site, &made));
+    s->w.dst->values[made].requires_grad = out->requires_grad;
+    s->w.map[n->out[0]] = made;
+    *done = true;
+    s->changed++;
+    return RP_OK;
+}
+
+static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in, bool *done) {
+    const rp__op *op = n->op;
+    const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
+    rp_ir *dst = s->w.dst;
+    if (op == rp__op_builtin(RP__OP_fill)) return emit_fill_as_full(s, block, n, done);
+    const rp__ir_node *producer = n->n_in > 0 && in[0] != RP__IR_NONE ? rp__ir_producer(dst, in[0]) : NULL;
+    const rp__op *inner = producer && producer->kind == RP__IR_OP ? producer->op : NULL;
+    if (op == rp__op_builtin(RP__OP_copy) && rp__meta_same_size(&dst->values[in[1]].meta, &out->meta)) {
+        /* the old value is not read: only src, converted */
+        bool convert = dst->values[in[1]].meta.dtype != out->meta.dtype;
+        rp_attr to = rp__attr_of_dtype(out->meta.dtype);
+        rp__ir_value made;
+        RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(convert ? RP__OP_to_dtype : RP__OP_clone), &in[1], 1, &to, convert ? 1 : 0,
+                           &out->meta, 1, n->site, &made));
+        dst->values[made].requires_grad = out->requires_grad;
+        s->w.map[n->out[0]] = made;
+        *done = true;
+        s->changed++;
+        return RP_OK;
+    }
+    if (op == rp__op_builtin(RP__OP_to_dtype) && inner == op &&
+        lossless(dst->values[producer->in[0]].meta.dtype, dst->values[in[0]].meta.dtype) &&
+        (s->gradients_done || !dst->values[in[0]].requires_grad)) {
+        rp__ir_value from = producer->in[0], made;
+        RP_TRY(rp__ir_emit(dst, block, op, &from, 1, n->attrs, n->n_attrs, &out->meta, 1, n->site, &made));
+        s->w.map[n->out[0]] = made;
+        *done = true;
+        s->changed++;
+        return RP_OK;
+    }
+    /* view of view: the outer one alone, where the inner is a plain reshape of a row-major tensor */
+    if (op == rp__op_builtin(RP__OP_view) && inner == op && rp__ir_value_contiguous(&dst->values[producer->in[0]])) {
+        rp__ir_value base = producer->in[0], made;
+        RP_TRY(rp__ir_emit_view(dst, block, op, base, n->attrs, n->n_attrs, n->site, &made));
+        dst->values[made].requires_grad = out->requires_grad;
+        s->w.map[n->out[0]] = made;
+        *done = true;
+        s->changed++;
+        return RP_OK;
+    }
+    /* a view of a filled tensor that no caller can reach is a filled tensor */
+    if (op->lowering == RP__VIEW && op != rp__op_builtin(RP__OP_detach) && inner == rp__op_builtin(RP__OP_full) &&
+        !s->src_escapes[n->out[0]] && !s->src_escapes[n->in[0]]) {
+        const rp_attr attrs[3] = {rp__attr_of_ints(out->meta.size, out->meta.ndim), producer->attrs[1],
+                                  producer->attrs[2]};
+        rp__ir_value made;
+        RP_TRY(rp__ir_emit(dst, block, inner, NULL, 0, attrs, 3, &out->meta, 1, n->site, &made));
+        dst->values[made].requires_grad = out->requires_grad;
+        s->w.map[n->out[0]] = made;
+        *done = true;
+        s->changed++;
+    }
+    return RP_OK;
+}
+
+/* ---- the walk */
+
+static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
+
+static void note_escapes(simplifier *s, rp__ir_value v, rp__ir_value made) {
+    if (s->src_escapes[v]) s->escapes[rp__ir_root(s->w.dst, made)] = true;
+}
+
+static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) {
+    const rp__ir_node *n = &s->w.src->nodes[index];
+    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    if (n->n_in > RP__FEW_OPERANDS) {
+        in = rp__alloc(n->n_in * sizeof *in);
+        if (!in) return RP__OOM("operands of a graph node");
+    }
+    for (uint32_t k = 0; k < n->n_in; k++) in[k] = n->in[k] == RP__IR_NONE ? RP__IR_NONE : s->w.map[n->in[k]];
+    rp_status status = RP_OK;
+    if (n->kind == RP__IR_OP && n->n_out == 1 && !(n->op->flags & RP_OP_INPLACE)) {
+        rp__ir_value value = find_identity(s, n, in);
+        if (value != RP__IR_NONE && may_stand_for(s, n, n->out[0], value)) {
+            s->w.map[n->out[0]] = value;
+            note_escapes(s, n->out[0], value);
+            s->changed++;
+            goto done;
+        }
+        bool replaced = false;
+        RP_TRY_GOTO(status, done, replace(s, block, n, in, &replaced));
+        if (replaced) {
+            note_escapes(s, n->out[0], s->w.map[n->out[0]]);
+            goto done;
+        }
+    }
+    if (cse_able(s, n)) {
+        rp__hash key = hash_node(s, n, in);
+        uintptr_t before = (uintptr_t)rp__map_get(&s->seen, key);
+        if (before) {
+            rp__ir_value value = s->w.dst->nodes[before - 1].out[0];
+            if (may_stand_for(s, n, n->out[0], value)) {
+                s->w.map[n->out[0]] = value;
+                note_escapes(s, n->out[0], value);
+                s->changed++;
+                goto done;
+            }
+        }
+        RP_TRY_GOTO(status, done, rp__rewrite_copy_with(&s->w, block, index, in));
+        if (!before && !rp__map_put(&s->seen, key, (void *)(uintptr_t)s->w.dst->n_nodes)) {
+            status = RP__OOM("table of expressions");
+            goto done;
+        }
+    } else if (n->n_regions == 0) { /* effects, constants, ops that are never merged */
+        RP_TRY_GOTO(status, done, rp__rewrite_copy_with(&s->w, block, index, in));
+    } else {
+        rp__map outer = s->seen; /* a region sees only its own expressions */
+        memset(&s->seen, 0, sizeof s->seen);
+        status = rp__rewrite_copy_regions(&s->w, block, index, in, visit_block, s);
+        rp__map_free(&s->seen);
+        s->seen = outer;
+        if (status != RP_OK) goto done;
+    }
+    for (uint32_t k = 0; k < n->n_out; k++) note_escapes(s, n->out[k], s->w.map[n->out[k]]);
+done:
+    if (in != few) rp__free(in);
+    return status;
+}
+
+static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
+    simplifier *s = ctx;
+    for (size_t k = 0; k < from->n_nodes; k++) {
+        uint32_t index = from->nodes[k];
+        if (s->live[index]) {
+            RP_TRY(visit_node(s, to, index));
+        } else {
+            s->changed++;
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out, uint32_t *changed) {
+    simplifier s;
+    memset(&s, 0, sizeof s);
+    s.gradients_done = gradients_done;
+    bool *live_value = NULL;
+    rp_status status = rp__rewrite_begin(&s.w, ir);
+    if (status != RP_OK) goto done;
+    s.live = rp__calloc(ir->n_nodes + 1, sizeof *s.live);
+    live_value = rp__calloc(ir->n_values + 1, sizeof *live_value);
+    s.escapes = rp__calloc(ir->n_values + 1, sizeof *s.escapes); /* dst never has more values than src */
+    s.src_escapes = rp__calloc(ir->n_values + 1, sizeof *s.src_escapes);
+    s.unstable = rp__calloc(ir->n_storages + 1u, sizeof *s.unstable);
+    if (!s.live || !live_value || !s.unstable || !s.escapes || !s.src_escapes) {
+        status = RP__OOM("tables of simplification");
+        goto done;
+    }
+    mark_block(ir, &ir->body, s.live, live_value);
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t r = 0; r < n->n_in && n->kind == RP__IR_OP && !n->dead; r++) {
+            if (rp__ir_writes(n, r)) s.any_unstable = s.unstable[ir->values[n->in[r]].storage] = true;
+        }
+    }
+    for (uint32_t k = 0; k < ir->body.n_results; k++) {
+        if (ir->body.results[k] != RP__IR_NONE) s.src_escapes[rp__ir_root(ir, ir->body.results[k])] = true;
+    }
+    for (size_t v = 0; v < ir->n_values; v++) {
+        if (s.src_escapes[rp__ir_root(ir, (rp__ir_value)v)]) s.src_escapes[v] = true;
+    }
+    RP_TRY_GOTO(status, done, visit_block(&s, &ir->body, &s.w.dst->body));
+    status = rp__rewrite_results(&s.w, &ir->body, &s.w.dst->body);
+done:
+    *changed = s.changed;
+    rp__free(s.live);
+    rp__free(live_value);
+    rp__free(s.escapes);
+    rp__free(s.src_escapes);
+    rp__free(s.unstable);
+    rp__map_free(&s.seen);
+    return rp__rewrite_end(&s.w, status, "simplify", out);
+}
+
+rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out) {
+    /* Rules feed each other; three rounds settle what real graphs hold, the bound is for those that never would. */
+    rp_ir *at = NULL;
+    for (unsigned round = 0; round < 8; round++) {
+        rp_ir *next;
+        uint32_t changed;
+        rp_status status = simplify_once(at ? at : ir, gradients_done, &next, &changed);
+        if (at) rp_ir_release(at);
+        at = NULL;
+        if (status != RP_OK) return status;
+        at = next;
+        if (changed == 0) break;
+    }
+    *out = at;
+    return RP_OK;
+}

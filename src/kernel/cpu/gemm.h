@@ -1,0 +1,87 @@
+/* Matrix products on the CPU: the words of a product and of a convolution, and one table of entries an instruction set, built
+   from isa/gemm.c. lib_matmul.c and lib_conv.c fill the words; the entries run tiles of the result.
+
+   Numbers: an element of the result is one chain over k, rising from 0: acc = acc + a * b, without fma, in f32 for f32, f16
+   and bf16, in f64, in wrapping 32-bit integers for i32 and u8, in wrapping 64-bit integers; then + bias, then ReLU, then one
+   rounding to the result's type. So neither tiles, threads, strides, packing nor the instruction set show in the bits. */
+#ifndef RP_KERNEL_CPU_GEMM_H
+#define RP_KERNEL_CPU_GEMM_H
+
+#include "device/launch.h"
+
+/* Flags of a product. */
+enum { RP__GEMM_BIAS_N = 1, RP__GEMM_BIAS_M = 2, RP__GEMM_RELU = 4 };
+
+/* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
+enum {
+    RP__GEMM_OUT,
+    RP__GEMM_A,
+    RP__GEMM_B,
+    RP__GEMM_BIAS,
+    RP__GEMM_M,
+    RP__GEMM_N,
+    RP__GEMM_K,
+    RP__GEMM_OM,
+    RP__GEMM_ON,
+    RP__GEMM_AM,
+    RP__GEMM_AK,
+    RP__GEMM_BK,
+    RP__GEMM_BN,
+    RP__GEMM_BIAS_STRIDE,
+    RP__GEMM_TILE_M, /* an item is a tile: n fastest, then m, then the batch */
+    RP__GEMM_TILE_N,
+    RP__GEMM_FLAGS,
+    RP__GEMM_BATCH, /* number of batch dims, outer first; then for each: extent, strides of out, a, b */
+    RP__GEMM_WORDS
+};
+
+/* Convolution as a product whose operands are gathered while they are packed. Spatial dims are always three: missing ones lead
+   with extent 1. x is the larger side (input or its gradient), y the smaller (output or its gradient), w the weight.
+     FORWARD y[n, o, q] = sum over (c, r) of w[o, c, r] x[n, c, q * stride - padding + r * dilation]
+     INPUT   x[n, c, p] = sum over (o, r) of w[o, c, r] y[n, o, (p + padding - r * dilation) / stride]
+     WEIGHT  w[o, c, r] = sum over (n, q) of y[n, o, q] x[n, c, q * stride - padding + r * dilation]
+   An item is a tile of (image, group, phase): n fastest, then m, phase, group, image. Phases (INPUT only): positions p of one
+   residue modulo the stride, which meet the same taps r, so that no product with a zero between strides is ever made. */
+enum {
+    RP__CONV_X,
+    RP__CONV_W,
+    RP__CONV_Y,
+    RP__CONV_BIAS,
+    RP__CONV_IMAGES,
+    RP__CONV_GROUPS,
+    RP__CONV_C,                            /* input channels of a group */
+    RP__CONV_O,                            /* output channels of a group */
+    RP__CONV_XS,                           /* extents of x, y, w */
+    RP__CONV_YS = RP__CONV_XS + 3,
+    RP__CONV_WS = RP__CONV_YS + 3,
+    RP__CONV_STRIDE = RP__CONV_WS + 3,
+    RP__CONV_PADDING = RP__CONV_STRIDE + 3,
+    RP__CONV_DILATION = RP__CONV_PADDING + 3,
+    RP__CONV_X_STRIDES = RP__CONV_DILATION + 3, /* (image, channel, three spatial) in elements */
+    RP__CONV_W_STRIDES = RP__CONV_X_STRIDES + 5,
+    RP__CONV_Y_STRIDES = RP__CONV_W_STRIDES + 5,
+    RP__CONV_BIAS_STRIDE = RP__CONV_Y_STRIDES + 5,
+    RP__CONV_TILE_M,
+    RP__CONV_TILE_N,
+    RP__CONV_FLAGS,
+    RP__CONV_WORDS
+};
+typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, RP__CONV_KINDS } rp__conv_kind;
+
+/* The largest tile; m is bounded further where partial sums cannot stay in the result (see isa/gemm_tile.h). */
+enum { RP__GEMM_MAX_TILE_M = 240, RP__GEMM_MAX_TILE_N = 64, RP__GEMM_KEPT_TILE_M = 96 };
+
+typedef struct rp__gemm {
+    const char *name; /* of the instruction set */
+    int panel;        /* columns of a 4-byte panel: tiles of n are multiples of it */
+    rp__cpu_entry *matmul[9];               /* by rp_dtype; NULL: not a type of products */
+    rp__cpu_entry *conv[RP__CONV_KINDS][9]; /* floating point only */
+} rp__gemm;
+extern const rp__gemm rp__gemm_baseline;
+#ifndef RP_ISA_BASELINE_ONLY
+extern const rp__gemm rp__gemm_avx2, rp__gemm_avx512;
+#endif
+/* The table of the instruction set in force (tiles.h). */
+const rp__gemm *rp__gemm_current(void);
+
+#endif

@@ -1,0 +1,246 @@
+/* group.h: the primitives of the loop form on a group of RP_VEC_F32 elements, for emitted C: pasted after vec.h and vmath.h.
+ *
+ * A group is one vector of 32-bit lanes (f32, i32; u8 as 0..255 in i32 lanes; bool as a mask of 0 and -1) or two of 64-bit
+ * lanes (f64, i64). g_PRIM_TYPE(...) computes what the tile routine of the same primitive computes, bit for bit
+ * (tests/test_numbers.c). g_load and g_store know how each type lies in memory; s is a step of 1 or 0 elements. */
+#ifndef RP_KERNEL_CPU_GROUP_H
+#define RP_KERNEL_CPU_GROUP_H
+
+#ifndef RP_KERNEL_CPU_VMATH_H
+#include "vmath.h"
+#endif
+
+#define G_FN static inline __attribute__((always_inline, unused))
+enum { G_N = RP_VEC_F32, G_H = RP_VEC_F64 };
+
+typedef rp__vf32 g_f32;
+typedef rp__vi32 g_i32;
+typedef rp__vi32 g_u8;
+typedef rp__vi32 g_bool;
+typedef struct g_f64 {
+    rp__vf64 lo, hi;
+} g_f64;
+typedef struct g_i64 {
+    rp__vi64 lo, hi;
+} g_i64;
+typedef uint8_t g_bytes __attribute__((vector_size(RP_VEC_F32)));
+typedef g_bytes g_bytesu __attribute__((aligned(1), may_alias));
+
+/* floor(x / y) as PyTorch computes it: from fmod, so that the quotient of near-integers is not off by one. */
+#define RP__FLOOR_DIVIDE(t, T)                                                                                         \
+    RP__VMATH_FN rp__v##t rp__v_floor_divide_##t(rp__v##t x, rp__v##t y) {                                             \
+        rp__v##t mod = rp__v_fmod_##t(x, y), div = (x - mod) / y;                                                      \
+        div = rp__v_sel_##t((mod != 0) & ((y < 0) ^ (mod < 0)), div - 1, div);                                         \
+        rp__v##t fl = rp__v_floor_##t(div), plain = x / y;                                                             \
+        fl = rp__v_sel_##t(div - fl > (T)0.5, fl + 1, fl);                                                             \
+        fl = rp__v_sel_##t(div != 0, fl, rp__v_copysign_##t((rp__v##t){0}, plain));                                    \
+        return rp__v_sel_##t(y == 0, plain, fl);                                                                       \
+    }
+RP__FLOOR_DIVIDE(f32, float)
+RP__FLOOR_DIVIDE(f64, double)
+
+/* ---- memory ---- */
+G_FN g_f32 g_load_f32(const char *p, int64_t i, int64_t s) { return rp__v_load_f32(p + i * s * 4); }
+G_FN g_i32 g_load_i32(const char *p, int64_t i, int64_t s) { return rp__v_load_i32(p + i * s * 4); }
+G_FN g_f64 g_load_f64(const char *p, int64_t i, int64_t s) {
+    return (g_f64){rp__v_load_f64(p + i * s * 8), rp__v_load_f64(p + (i + G_H) * s * 8)};
+}
+G_FN g_i64 g_load_i64(const char *p, int64_t i, int64_t s) {
+    return (g_i64){rp__v_load_i64(p + i * s * 8), rp__v_load_i64(p + (i + G_H) * s * 8)};
+}
+G_FN g_u8 g_load_u8(const char *p, int64_t i, int64_t s) {
+    return __builtin_convertvector(*(const g_bytesu *)(p + i * s), rp__vi32);
+}
+G_FN g_bool g_load_bool(const char *p, int64_t i, int64_t s) { return -g_load_u8(p, i, s); }
+G_FN void g_store_f32(char *p, int64_t i, g_f32 x) { rp__v_store_f32(p + i * 4, x); }
+G_FN void g_store_i32(char *p, int64_t i, g_i32 x) { rp__v_store_i32(p + i * 4, x); }
+G_FN void g_store_f64(char *p, int64_t i, g_f64 x) {
+    rp__v_store_f64(p + i * 8, x.lo);
+    rp__v_store_f64(p + (i + G_H) * 8, x.hi);
+}
+G_FN void g_store_i64(char *p, int64_t i, g_i64 x) {
+    rp__v_store_i64(p + i * 8, x.lo);
+    rp__v_store_i64(p + (i + G_H) * 8, x.hi);
+}
+G_FN void g_store_u8(char *p, int64_t i, g_u8 x) { *(g_bytesu *)(p + i) = __builtin_convertvector(x, g_bytes); }
+G_FN void g_store_bool(char *p, int64_t i, g_bool x) { g_store_u8(p, i, x & 1); }
+
+/* ---- masks ---- */
+G_FN rp__vi64 g_mask_lo(g_bool m) { return rp__v_lo_i64_i32(m); }
+G_FN rp__vi64 g_mask_hi(g_bool m) { return rp__v_hi_i64_i32(m); }
+/* Lanes below n. */
+G_FN g_bool g_first(int64_t n) {
+    rp__vi32 lane;
+    for (int i = 0; i < G_N; i++) lane[i] = i;
+    return lane < (int32_t)n;
+}
+G_FN g_f32 g_where_f32(g_bool m, g_f32 x, g_f32 y) { return rp__v_sel_f32(m, x, y); }
+G_FN g_i32 g_where_i32(g_bool m, g_i32 x, g_i32 y) { return rp__v_sel_i32(m, x, y); }
+G_FN g_u8 g_where_u8(g_bool m, g_u8 x, g_u8 y) { return rp__v_sel_i32(m, x, y); }
+G_FN g_bool g_where_bool(g_bool m, g_bool x, g_bool y) { return rp__v_sel_i32(m, x, y); }
+G_FN g_f64 g_where_f64(g_bool m, g_f64 x, g_f64 y) {
+    return (g_f64){rp__v_sel_f64(g_mask_lo(m), x.lo, y.lo), rp__v_sel_f64(g_mask_hi(m), x.hi, y.hi)};
+}
+G_FN g_i64 g_where_i64(g_bool m, g_i64 x, g_i64 y) {
+    return (g_i64){rp__v_sel_i64(g_mask_lo(m), x.lo, y.lo), rp__v_sel_i64(g_mask_hi(m), x.hi, y.hi)};
+}
+
+/* ---- arithmetic: G_1 and G_2 make a primitive of floats from an expression on vectors ---- */
+#define G_1(name, F32, F64)                                                                                            \
+    G_FN g_f32 g_##name##_f32(g_f32 x) { return F32; }                                                                 \
+    G_FN rp__vf64 g_##name##_half(rp__vf64 x) { return F64; }                                                          \
+    G_FN g_f64 g_##name##_f64(g_f64 x) { return (g_f64){g_##name##_half(x.lo), g_##name##_half(x.hi)}; }
+#define G_2(name, F32, F64)                                                                                            \
+    G_FN g_f32 g_##name##_f32(g_f32 x, g_f32 y) { return F32; }                                                        \
+    G_FN rp__vf64 g_##name##_half(rp__vf64 x, rp__vf64 y) { return F64; }                                              \
+    G_FN g_f64 g_##name##_f64(g_f64 x, g_f64 y) {                                                                      \
+        return (g_f64){g_##name##_half(x.lo, y.lo), g_##name##_half(x.hi, y.hi)};                                      \
+    }
+#define G_V1(name) G_1(name, rp__v_##name##_f32(x), rp__v_##name##_f64(x))
+#define G_V2(name) G_2(name, rp__v_##name##_f32(x, y), rp__v_##name##_f64(x, y))
+G_2(add, x + y, x + y)
+G_2(sub, x - y, x - y)
+G_2(mul, x *y, x *y)
+G_2(div, x / y, x / y)
+G_2(floordiv, rp__v_floor_divide_f32(x, y), rp__v_floor_divide_f64(x, y))
+G_V2(remainder)
+G_V2(pow)
+G_V2(max)
+G_V2(min)
+G_V2(atan2)
+G_V1(neg)
+G_V1(abs)
+G_1(sign, (g_f32)((x > 0) & (g_i32)rp__v_splat_f32(1)) - (g_f32)((x < 0) & (g_i32)rp__v_splat_f32(1)),
+    (rp__vf64)((x > 0) & (rp__vi64)rp__v_splat_f64(1)) - (rp__vf64)((x < 0) & (rp__vi64)rp__v_splat_f64(1)))
+G_V1(sqrt)
+G_V1(rsqrt)
+G_1(recip, 1 / x, 1 / x)
+G_V1(exp)
+G_V1(expm1)
+G_V1(log)
+G_V1(log1p)
+G_V1(sin)
+G_V1(cos)
+G_V1(tanh)
+G_V1(erf)
+G_V1(sigmoid)
+G_V1(floor)
+G_V1(ceil)
+G_V1(trunc)
+G_V1(rint)
+G_FN g_bool g_isnan_f32(g_f32 x) { return x != x; }
+G_FN g_bool g_isnan_f64(g_f64 x) { return rp__v_i32_i64(x.lo != x.lo, x.hi != x.hi); }
+
+#define G_COMPARE(name, OP)                                                                                            \
+    G_FN g_bool g_##name##_f32(g_f32 x, g_f32 y) { return x OP y; }                                                    \
+    G_FN g_bool g_##name##_i32(g_i32 x, g_i32 y) { return x OP y; }                                                    \
+    G_FN g_bool g_##name##_u8(g_u8 x, g_u8 y) { return x OP y; }                                                       \
+    G_FN g_bool g_##name##_bool(g_bool x, g_bool y) { return (x & 1)OP(y & 1); }                                       \
+    G_FN g_bool g_##name##_f64(g_f64 x, g_f64 y) { return rp__v_i32_i64(x.lo OP y.lo, x.hi OP y.hi); }                 \
+    G_FN g_bool g_##name##_i64(g_i64 x, g_i64 y) { return rp__v_i32_i64(x.lo OP y.lo, x.hi OP y.hi); }
+G_COMPARE(eq, ==)
+G_COMPARE(ne, !=)
+G_COMPARE(lt, <)
+G_COMPARE(le, <=)
+
+/* Integers wrap: arithmetic on the unsigned twin. */
+#define G_INT1(name, X32, X64, U8)                                                                                     \
+    G_FN g_i32 g_##name##_i32(g_i32 x) { return X32; }                                                                 \
+    G_FN rp__vi64 g_##name##_ihalf(rp__vi64 x) { return X64; }                                                         \
+    G_FN g_i64 g_##name##_i64(g_i64 x) { return (g_i64){g_##name##_ihalf(x.lo), g_##name##_ihalf(x.hi)}; }             \
+    G_FN g_u8 g_##name##_u8(g_u8 x) { return U8; }
+#define G_INT2(name, X32, X64, U8)                                                                                     \
+    G_FN g_i32 g_##name##_i32(g_i32 x, g_i32 y) { return X32; }                                                        \
+    G_FN rp__vi64 g_##name##_ihalf(rp__vi64 x, rp__vi64 y) { return X64; }                                             \
+    G_FN g_i64 g_##name##_i64(g_i64 x, g_i64 y) {                                                                      \
+        return (g_i64){g_##name##_ihalf(x.lo, y.lo), g_##name##_ihalf(x.hi, y.hi)};                                    \
+    }                                                                                                                  \
+    G_FN g_u8 g_##name##_u8(g_u8 x, g_u8 y) { return U8; }
+#define G_WRAP(name, OP)                                                                                               \
+    G_INT2(name, (g_i32)((rp__vu32)x OP(rp__vu32) y), (rp__vi64)((rp__vu64)x OP(rp__vu64) y),                          \
+           (g_i32)((rp__vu32)x OP(rp__vu32) y) & 255)
+G_WRAP(add, +)
+G_WRAP(sub, -)
+G_WRAP(mul, *)
+G_INT2(and, x &y, x &y, x &y)
+G_INT2(or, x | y, x | y, x | y)
+G_INT2(xor, x ^ y, x ^ y, x ^ y)
+G_INT2(max, rp__v_max_i32(x, y), rp__v_max_i64(x, y), rp__v_max_i32(x, y))
+G_INT2(min, rp__v_min_i32(x, y), rp__v_min_i64(x, y), rp__v_min_i32(x, y))
+G_INT1(neg, (g_i32)(-(rp__vu32)x), (rp__vi64)(-(rp__vu64)x), (g_i32)(-(rp__vu32)x) & 255)
+G_INT1(abs, rp__v_sel_i32(x < 0, (g_i32)(-(rp__vu32)x), x), rp__v_sel_i64(x < 0, (rp__vi64)(-(rp__vu64)x), x), x)
+G_INT1(sign, (x < 0) - (x > 0), (x < 0) - (x > 0), (x != 0) & 1)
+G_INT1(not, ~x, ~x, ~x & 255)
+G_FN g_bool g_and_bool(g_bool x, g_bool y) { return x & y; }
+G_FN g_bool g_or_bool(g_bool x, g_bool y) { return x | y; }
+G_FN g_bool g_xor_bool(g_bool x, g_bool y) { return x ^ y; }
+G_FN g_bool g_not_bool(g_bool x) { return ~x; }
+
+/* ---- casts ---- */
+G_FN g_i64 g_cast_i32_i64(g_i32 x) { return (g_i64){rp__v_lo_i64_i32(x), rp__v_hi_i64_i32(x)}; }
+G_FN g_i32 g_cast_i64_i32(g_i64 x) { return rp__v_i32_i64(x.lo, x.hi); }
+G_FN g_f64 g_cast_f32_f64(g_f32 x) { return (g_f64){rp__v_lo_f64_f32(x), rp__v_hi_f64_f32(x)}; }
+G_FN g_f32 g_cast_f64_f32(g_f64 x) { return rp__v_f32_f64(x.lo, x.hi); }
+G_FN g_f64 g_cast_i64_f64(g_i64 x) { return (g_f64){rp__v_f64_i64(x.lo), rp__v_f64_i64(x.hi)}; }
+G_FN g_f32 g_cast_i64_f32(g_i64 x) { /* one rounding */
+    rp__vf32h lo = __builtin_convertvector(x.lo, rp__vf32h), hi = __builtin_convertvector(x.hi, rp__vf32h);
+    return RP__VEC_CAT(lo, hi);
+}
+G_FN g_f32 g_cast_i32_f32(g_i32 x) { return rp__v_f32_i32(x); }
+G_FN g_f64 g_cast_i32_f64(g_i32 x) { return g_cast_i64_f64(g_cast_i32_i64(x)); }
+G_FN g_i32 g_cast_f32_i32(g_f32 x) {
+    return rp__v_sel_i32(x >= 0x1p31f, rp__v_splat_i32(INT32_MAX), rp__v_i32_f32(x)) & (x == x);
+}
+G_FN rp__vi64 g_i64_half(rp__vf64 x) {
+    return rp__v_sel_i64(x >= 0x1p63, rp__v_splat_i64(INT64_MAX), rp__v_i64_f64(x)) & (x == x);
+}
+G_FN g_i64 g_cast_f64_i64(g_f64 x) { return (g_i64){g_i64_half(x.lo), g_i64_half(x.hi)}; }
+G_FN g_i64 g_cast_f32_i64(g_f32 x) { return g_cast_f64_i64(g_cast_f32_f64(x)); }
+G_FN rp__vi64 g_i32_half(rp__vf64 x) {
+    rp__vi64 r = rp__v_i64_f64((rp__vf64)((rp__vi64)x & (rp__v_abs_f64(x) < 0x1p31)));
+    r = rp__v_sel_i64(x >= 0x1p31, rp__v_splat_i64(INT32_MAX), r);
+    return rp__v_sel_i64(x <= -0x1p31, rp__v_splat_i64(INT32_MIN), r);
+}
+G_FN g_i32 g_cast_f64_i32(g_f64 x) { return rp__v_i32_i64(g_i32_half(x.lo), g_i32_half(x.hi)); }
+G_FN g_u8 g_cast_i32_u8(g_i32 x) { return x & 255; }
+G_FN g_u8 g_cast_i64_u8(g_i64 x) { return g_cast_i64_i32(x) & 255; }
+G_FN g_u8 g_cast_f32_u8(g_f32 x) { return g_cast_i64_u8(g_cast_f32_i64(x)); }
+G_FN g_u8 g_cast_f64_u8(g_f64 x) { return g_cast_i64_u8(g_cast_f64_i64(x)); }
+G_FN g_i32 g_cast_u8_i32(g_u8 x) { return x; }
+G_FN g_i64 g_cast_u8_i64(g_u8 x) { return g_cast_i32_i64(x); }
+G_FN g_f32 g_cast_u8_f32(g_u8 x) { return rp__v_f32_i32(x); }
+G_FN g_f64 g_cast_u8_f64(g_u8 x) { return g_cast_i32_f64(x); }
+G_FN g_u8 g_cast_bool_u8(g_bool x) { return x & 1; }
+G_FN g_i32 g_cast_bool_i32(g_bool x) { return x & 1; }
+G_FN g_i64 g_cast_bool_i64(g_bool x) { return g_cast_i32_i64(x & 1); }
+G_FN g_f32 g_cast_bool_f32(g_bool x) { return (g_f32)(x & (g_i32)rp__v_splat_f32(1)); }
+G_FN g_f64 g_cast_bool_f64(g_bool x) { return g_cast_i32_f64(x & 1); }
+G_FN g_bool g_cast_f32_bool(g_f32 x) { return ~(x == 0); }
+G_FN g_bool g_cast_i32_bool(g_i32 x) { return x != 0; }
+G_FN g_bool g_cast_u8_bool(g_u8 x) { return x != 0; }
+G_FN g_bool g_cast_f64_bool(g_f64 x) { return ~rp__v_i32_i64(x.lo == 0, x.hi == 0); }
+G_FN g_bool g_cast_i64_bool(g_i64 x) { return rp__v_i32_i64(x.lo != 0, x.hi != 0); }
+G_FN g_f32 g_round_f16(g_f32 x) { return rp__v_f32_f16(rp__v_f16_f32(x)); }
+G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_f32_bf16(rp__v_bf16_f32(x)); }
+
+/* ---- reductions: sum and prod of f32, f64, i64; max and min of numbers; any and all of bools ---- */
+#define g_red_sum_f32 g_add_f32
+#define g_red_sum_f64 g_add_f64
+#define g_red_sum_i64 g_add_i64
+#define g_red_prod_f32 g_mul_f32
+#define g_red_prod_f64 g_mul_f64
+#define g_red_prod_i64 g_mul_i64
+#define g_red_max_f32 g_max_f32
+#define g_red_max_f64 g_max_f64
+#define g_red_max_i32 g_max_i32
+#define g_red_max_i64 g_max_i64
+#define g_red_max_u8 g_max_u8
+#define g_red_min_f32 g_min_f32
+#define g_red_min_f64 g_min_f64
+#define g_red_min_i32 g_min_i32
+#define g_red_min_i64 g_min_i64
+#define g_red_min_u8 g_min_u8
+#define g_red_any_bool g_or_bool
+#define g_red_all_bool g_and_bool
+
+#endif

@@ -1,0 +1,234 @@
+/* Matrix products and convolutions on the CPU, compiled once an instruction set (RP_ISA, RP_VEC_BYTES); gemm.h has the
+   contract. Called through the launches that lib_matmul.c and lib_conv.c bind. Uses no fma and no width-dependent order. */
+#include "kernel/cpu/gemm.h"
+
+#include <string.h>
+
+#include "core/dtype.h"
+#include "kernel/cpu/vec.h"
+
+/* Rows of the register block: accumulators, two vectors of b, one of a and one product must fit the registers. */
+#if RP_VEC_BYTES == 64 || defined(__aarch64__)
+#define MICRO_ROWS 12
+#else
+#define MICRO_ROWS 6
+#endif
+#define GEMM_BLOCK_ROWS 48              /* rows of a packed at once: with KC that is 48 KiB */
+#define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
+#define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)           /* panels that a lone row takes at once: within a tile */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+struct conv_plan;
+
+#define GEMM_BYTES 4
+#define ACC f32
+#define T float
+#define V rp__vf32
+#define VS rp__vf32
+#define VI rp__vi32
+#define VU rp__vf32u
+#define L RP_VEC_F32
+#include "kernel/cpu/isa/gemm_core.h"
+#undef ACC
+#undef T
+#undef V
+#undef VU
+#undef VS
+#undef VI
+#define ACC u32
+#define T uint32_t
+#define V rp__vu32
+#define VS rp__vi32
+#define VI rp__vi32
+#define VU rp__vu32u
+#include "kernel/cpu/isa/gemm_core.h"
+#undef GEMM_BYTES
+#undef ACC
+#undef T
+#undef V
+#undef VU
+#undef VS
+#undef VI
+#undef L
+#define GEMM_BYTES 8
+#define ACC f64
+#define T double
+#define V rp__vf64
+#define VS rp__vf64
+#define VI rp__vi64
+#define VU rp__vf64u
+#define L RP_VEC_F64
+#include "kernel/cpu/isa/gemm_core.h"
+#undef ACC
+#undef T
+#undef V
+#undef VU
+#undef VS
+#undef VI
+#define ACC u64
+#define T uint64_t
+#define V rp__vu64
+#define VS rp__vi64
+#define VI rp__vi64
+#define VU rp__vu64u
+#include "kernel/cpu/isa/gemm_core.h"
+#undef GEMM_BYTES
+#undef ACC
+#undef T
+#undef V
+#undef VU
+#undef VS
+#undef VI
+#undef L
+
+/* ---- runs of elements between storage and accumulator ---------------------------------------------------------------- */
+
+/* Halves: whole vectors, the rest through a padded one. */
+#define HALF_RUNS(name)                                                                                                \
+    static void widen_##name(float *dst, const uint16_t *src, int64_t n) {                                             \
+        int64_t i = 0;                                                                                                 \
+        for (; i + RP_VEC_F32 <= n; i += RP_VEC_F32)                                                                   \
+            rp__v_store_f32(dst + i, rp__v_f32_##name(rp__v_load_u16h(src + i)));                                      \
+        if (i < n) {                                                                                                   \
+            uint16_t s[RP_VEC_F32] = {0};                                                                              \
+            float d[RP_VEC_F32];                                                                                       \
+            memcpy(s, src + i, (size_t)(n - i) * sizeof *s);                                                           \
+            rp__v_store_f32(d, rp__v_f32_##name(rp__v_load_u16h(s)));                                                  \
+            memcpy(dst + i, d, (size_t)(n - i) * sizeof *d);                                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void narrow_##name(uint16_t *dst, const float *src, int64_t n) {                                            \
+        int64_t i = 0;                                                                                                 \
+        for (; i + RP_VEC_F32 <= n; i += RP_VEC_F32)                                                                   \
+            rp__v_store_u16h(dst + i, rp__v_##name##_f32(rp__v_load_f32(src + i)));                                    \
+        if (i < n) {                                                                                                   \
+            float s[RP_VEC_F32] = {0};                                                                                 \
+            uint16_t d[RP_VEC_F32];                                                                                    \
+            memcpy(s, src + i, (size_t)(n - i) * sizeof *s);                                                           \
+            rp__v_store_u16h(d, rp__v_##name##_f32(rp__v_load_f32(s)));                                                \
+            memcpy(dst + i, d, (size_t)(n - i) * sizeof *d);                                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static inline float load_##name(uint16_t x) {                                                                      \
+        float d;                                                                                                       \
+        widen_##name(&d, &x, 1);                                                                                       \
+        return d;                                                                                                      \
+    }                                                                                                                  \
+    static inline uint16_t store_##name(float x) {                                                                     \
+        uint16_t d;                                                                                                    \
+        narrow_##name(&d, &x, 1);                                                                                      \
+        return d;                                                                                                      \
+    }
+HALF_RUNS(f16)
+HALF_RUNS(bf16)
+static void widen_u8(uint32_t *dst, const uint8_t *src, int64_t n) {
+    for (int64_t i = 0; i < n; i++) dst[i] = src[i];
+}
+static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
+    for (int64_t i = 0; i < n; i++) dst[i] = (uint8_t)src[i];
+}
+#define COPY_RUN(dst, src, n) memcpy((dst), (src), (size_t)(n) * sizeof *(dst))
+
+#define S f32
+#define ST float
+#define ACC f32
+#define T float
+#define L RP_VEC_F32
+#define SAME 1
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#define WIDEN COPY_RUN
+#define NARROW COPY_RUN
+#define GEMM_BYTES 4
+#include "kernel/cpu/isa/gemm_tile.h"
+#define S f64
+#define ST double
+#define ACC f64
+#define T double
+#define L RP_VEC_F64
+#define SAME 1
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#define WIDEN COPY_RUN
+#define NARROW COPY_RUN
+#define GEMM_BYTES 8
+#include "kernel/cpu/isa/gemm_tile.h"
+#define S f16
+#define ST uint16_t
+#define ACC f32
+#define T float
+#define L RP_VEC_F32
+#define SAME 0
+#define LOAD load_f16
+#define STORE store_f16
+#define WIDEN widen_f16
+#define NARROW narrow_f16
+#define GEMM_BYTES 4
+#include "kernel/cpu/isa/gemm_tile.h"
+#define S bf16
+#define ST uint16_t
+#define ACC f32
+#define T float
+#define L RP_VEC_F32
+#define SAME 0
+#define LOAD load_bf16
+#define STORE store_bf16
+#define WIDEN widen_bf16
+#define NARROW narrow_bf16
+#define GEMM_BYTES 4
+#include "kernel/cpu/isa/gemm_tile.h"
+#define S i32
+#define ST uint32_t
+#define ACC u32
+#define T uint32_t
+#define L RP_VEC_F32
+#define SAME 1
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#define WIDEN COPY_RUN
+#define NARROW COPY_RUN
+#define GEMM_BYTES 4
+#include "kernel/cpu/isa/gemm_tile.h"
+#define S i64
+#define ST uint64_t
+#define ACC u64
+#define T uint64_t
+#define L RP_VEC_F64
+#define SAME 1
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#define WIDEN COPY_RUN
+#define NARROW COPY_RUN
+#define GEMM_BYTES 8
+#include "kernel/cpu/isa/gemm_tile.h"
+#define S u8
+#define ST uint8_t
+#define ACC u32
+#define T uint32_t
+#define L RP_VEC_F32
+#define SAME 0
+#define LOAD(x) ((uint32_t)(x))
+#define STORE(x) ((uint8_t)(x))
+#define WIDEN widen_u8
+#define NARROW narrow_u8
+#define GEMM_BYTES 4
+#include "kernel/cpu/isa/gemm_tile.h"
+
+#define TABLE2(isa) rp__gemm_##isa
+#define TABLE1(isa) TABLE2(isa)
+#define TEXT2(isa) #isa
+#define TEXT1(isa) TEXT2(isa)
+const rp__gemm TABLE1(RP_ISA) = {
+    .name = TEXT1(RP_ISA),
+    .panel = GEMM_MAX_NR,
+    .matmul = {[RP_F32] = matmul_f32,
+               [RP_F64] = matmul_f64,
+               [RP_F16] = matmul_f16,
+               [RP_BF16] = matmul_bf16,
+               [RP_I32] = matmul_i32,
+               [RP_I64] = matmul_i64,
+               [RP_U8] = matmul_u8},
+};

@@ -1,0 +1,33 @@
+/* The CPU's library ops, one file a family (lib_<family>.c) behind the table in library.c. Each family has a bind, which checks
+   operands and fills one launch record from them, and where it needs memory a workspace function. Words hold addresses first. */
+#ifndef RP_KERNEL_CPU_LIB_H
+#define RP_KERNEL_CPU_LIB_H
+
+#include "device/device.h"
+#include "kernel/library.h"
+
+typedef rp_status rp__cpu_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                               rp__launch_buffer *buffer, rp__launch *out);
+typedef size_t rp__cpu_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call);
+
+rp__cpu_bind rp__cpu_matmul_bind, rp__cpu_conv_bind, rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind,
+    rp__cpu_scatter_add_bind;
+rp__cpu_workspace rp__cpu_topk_workspace, rp__cpu_multinomial_workspace;
+
+/* Word `word` is the address of `o`; its slot says which bytes may be touched. */
+void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer, rp__launch *out);
+/* Word `word` is the call's workspace, of `bytes`. */
+rp_status rp__cpu_workspace_slot(const rp__library_call *call, size_t bytes, uint32_t word, rp__launch_buffer *buffer,
+                                 rp__launch *out);
+static inline int64_t rp__operand_numel(const rp__operand *o) {
+    int64_t n = 1;
+    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
+    return n;
+}
+/* Items a slice, for items of `cost` cycles: a slice is worth handing to another thread. */
+static inline int64_t rp__cpu_grain(int64_t items, double cost) {
+    double grain = (1 << 17) / (cost > 1 ? cost : 1);
+    return grain < 1 ? 1 : grain < (double)items ? (int64_t)grain : items;
+}
+
+#endif

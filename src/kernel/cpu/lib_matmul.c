@@ -1,0 +1,130 @@
+/* Matrix products on the CPU: from strided operands to the words of gemm.h. Folds batch dims, turns thin results around, cuts
+   the result into tiles. Nothing decided here can be seen in the bits of the result (gemm.h). */
+#include "kernel/cpu/gemm.h"
+
+#include <string.h>
+
+#include "kernel/cpu/lib.h"
+#include "kernel/cpu/tiles.h"
+
+const rp__gemm *rp__gemm_current(void) {
+#ifndef RP_ISA_BASELINE_ONLY
+    const rp__tiles *tiles = rp__tiles_current();
+    if (tiles == &rp__tiles_avx2) return &rp__gemm_avx2;
+    if (tiles == &rp__tiles_avx512) return &rp__gemm_avx512;
+#endif
+    return &rp__gemm_baseline;
+}
+
+/* The kernel of a dtype is the same object for every instruction set: its entry looks the table up. */
+static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);
+#define KERNEL(dtype, text) [dtype] = {.kind = RP__KERNEL_CPU, .name = "matmul_" text, .key = {dtype, 0x6d61746d756c}, .cpu = run}
+static rp__kernel kernels[9] = {
+    KERNEL(RP_F32, "f32"),   KERNEL(RP_F64, "f64"), KERNEL(RP_F16, "f16"), KERNEL(RP_BF16, "bf16"),
+    KERNEL(RP_I32, "i32"),   KERNEL(RP_I64, "i64"), KERNEL(RP_U8, "u8"),
+};
+static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
+    rp__gemm_current()->matmul[kernel - kernels](kernel, words, begin, end);
+}
+
+typedef struct dim {
+    int64_t extent, out, a, b;
+} dim;
+
+static void swap(int64_t *x, int64_t *y) {
+    const int64_t t = *x;
+    *x = *y;
+    *y = t;
+}
+
+rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                              rp__launch_buffer *buffer, rp__launch *out) {
+    (void)d;
+    (void)op;
+    const rp__operand *y = &o[0], *a = &o[1], *b = &o[2], *bias = n > 3 ? &o[3] : NULL;
+    const unsigned nd = y->ndim;
+    if (n < 3 || nd < 2 || a->ndim != nd || b->ndim != nd || (bias && bias->ndim != 1))
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a product need equal ranks of at least 2", call->op);
+    if ((unsigned)y->dtype >= 9 || !kernels[y->dtype].name || a->dtype != y->dtype || b->dtype != y->dtype ||
+        (bias && bias->dtype != y->dtype))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no matrix product of %s, %s to %s", call->op, rp_dtype_name(a->dtype),
+                        rp_dtype_name(b->dtype), rp_dtype_name(y->dtype));
+
+    int64_t M = y->size[nd - 2], N = y->size[nd - 1];
+    const int64_t K = a->size[nd - 1];
+    int64_t om = y->stride[nd - 2], on = y->stride[nd - 1], am = a->stride[nd - 2], ak = a->stride[nd - 1];
+    int64_t bk = b->stride[nd - 2], bn = b->stride[nd - 1];
+    dim batch[RP_MAX_DIMS];
+    unsigned n_batch = 0;
+    int64_t problems = 1;
+    for (unsigned i = 0; i + 2 < nd; i++) {
+        const dim next = {y->size[i], y->stride[i], a->stride[i], b->stride[i]};
+        problems *= next.extent;
+        if (next.extent == 1) continue;
+        dim *last = n_batch ? &batch[n_batch - 1] : NULL;
+        if (last && last->out == next.out * next.extent && last->a == next.a * next.extent && last->b == next.b * next.extent) {
+            *last = (dim){last->extent * next.extent, next.out, next.a, next.b};
+        } else {
+            batch[n_batch++] = next;
+        }
+    }
+    if (M == 0 || N == 0 || problems == 0) return RP_OK;
+    /* (B, T, K) x (K, N): the batch is more rows. */
+    if (n_batch && batch[n_batch - 1].b == 0) {
+        const dim *last = &batch[n_batch - 1];
+        if (M == 1) {
+            om = last->out, am = last->a, M = last->extent, problems /= M, n_batch--;
+        } else if (last->out == om * M && last->a == am * M) {
+            M *= last->extent, problems /= last->extent, n_batch--;
+        }
+    }
+    /* A strided extent of 1 may have any stride. */
+    if (N == 1) on = bn = 1;
+    if (K == 1) ak = bk = 1;
+
+    uint64_t *w = buffer->words;
+    unsigned flags = bias ? RP__GEMM_BIAS_N : 0;
+    if (call->epilogue == RP__EPILOGUE_RELU && y->dtype != RP_U8) flags |= RP__GEMM_RELU;
+    out->n_slots = 0;
+    /* Vectors run along n. A result with few columns, or one that lies by columns, is computed as out^T = b^T a^T. */
+    const bool turn = (N <= 4 && M > N) || (on != 1 && om == 1 && M > 4);
+    rp__cpu_slot(y, RP__GEMM_OUT, RP__WRITE, buffer, out);
+    rp__cpu_slot(a, turn ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);
+    rp__cpu_slot(b, turn ? RP__GEMM_A : RP__GEMM_B, RP__READ, buffer, out);
+    if (turn) {
+        swap(&M, &N);
+        swap(&om, &on);
+        swap(&am, &bn);
+        swap(&ak, &bk);
+        for (unsigned i = 0; i < n_batch; i++) swap(&batch[i].a, &batch[i].b);
+        if (bias) flags = (flags & ~(unsigned)RP__GEMM_BIAS_N) | RP__GEMM_BIAS_M;
+    }
+    w[RP__GEMM_BIAS] = 0;
+    if (bias) rp__cpu_slot(bias, RP__GEMM_BIAS, RP__READ, buffer, out);
+
+    /* Tiles: as large as the kernel takes, evenly cut, smaller where threads would go idle. */
+    const bool direct = on == 1 && y->dtype != RP_F16 && y->dtype != RP_BF16 && y->dtype != RP_U8;
+    int64_t limit = direct ? RP__GEMM_MAX_TILE_M : RP__GEMM_KEPT_TILE_M;
+    const int64_t tn = RP__GEMM_MAX_TILE_N, tiles_n = (N + tn - 1) / tn;
+    const double work = (double)M * (double)N * (double)(K + 4);
+    int64_t tiles_m = (M + limit - 1) / limit;
+    while (problems * tiles_m * tiles_n < 16 && tiles_m * 2 * 24 <= M && work * (double)problems > 1e6) tiles_m *= 2;
+    int64_t tm = (M + tiles_m - 1) / tiles_m;
+    if (tiles_m > 1) tm = (tm + 11) / 12 * 12;
+    tiles_m = (M + tm - 1) / tm;
+
+    w[RP__GEMM_M] = (uint64_t)M, w[RP__GEMM_N] = (uint64_t)N, w[RP__GEMM_K] = (uint64_t)K;
+    w[RP__GEMM_OM] = (uint64_t)om, w[RP__GEMM_ON] = (uint64_t)on;
+    w[RP__GEMM_AM] = (uint64_t)am, w[RP__GEMM_AK] = (uint64_t)ak;
+    w[RP__GEMM_BK] = (uint64_t)bk, w[RP__GEMM_BN] = (uint64_t)bn;
+    w[RP__GEMM_BIAS_STRIDE] = bias ? (uint64_t)bias->stride[0] : 0;
+    w[RP__GEMM_TILE_M] = (uint64_t)tm, w[RP__GEMM_TILE_N] = (uint64_t)tn;
+    w[RP__GEMM_FLAGS] = flags;
+    w[RP__GEMM_BATCH] = n_batch;
+    memcpy(w + RP__GEMM_WORDS, batch, n_batch * sizeof *batch);
+    out->n_words = RP__GEMM_WORDS + 4 * n_batch;
+    out->items = problems * tiles_m * tiles_n;
+    out->grain = rp__cpu_grain(out->items, work * (double)problems / (double)out->items / 8 + 100);
+    out->kernel = &kernels[y->dtype];
+    return RP_OK;
+}

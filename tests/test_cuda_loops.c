@@ -1,0 +1,455 @@
+/* ctest: labels=cuda timeout=600 */
+/* Loop kernels on CUDA against the CPU: every template, the classes of layouts and sizes that choose it, and the rule that the
+   order of a reduction is a function of its length alone (contiguous, transposed and split rows give the same bits). Runs on the
+   emulator; with REPRISE_TEST_CUDA=real on a GPU. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernel/cuda/emit.h"
+#include "support/cuda.h"
+#include "support/loops.h"
+#include "tensor/tensor.h"
+
+enum { MOST = 8 };
+
+/* One operand of a kernel: the same bytes on both devices. */
+typedef struct operand {
+    int64_t offset, elements; /* the array in memory: access starts at `offset` elements */
+    int64_t stride[RP__SPACE_MAX_DIMS];
+} operand;
+
+typedef struct problem {
+    rp__dag *dag;
+    unsigned n_outer, n_inner;
+    int64_t extent[RP__SPACE_MAX_DIMS];
+    operand operands[MOST];
+    rp_scalar scalars[4];
+    struct rp__random_draw draw;
+} problem;
+
+static size_t element_bytes(const problem *p, unsigned k) {
+    return rp__dtype_bytes((rp_dtype)p->dag->accesses[k].dtype);
+}
+
+static void fill_operand(unsigned char *to, rp_dtype dtype, int64_t n, uint64_t seed) {
+    test_rng r = {seed};
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)(int64_t)(test_next(&r) >> 11) * 0x1p-53 * 4.0 - 2.0;
+        rp_scalar s = rp__dtype_is_float(dtype) ? rp_f64(x)
+                      : dtype == RP_BOOL        ? rp_bool(x > 0)
+                                                : rp_i64((int64_t)(fabs(x) * 20));
+        rp__scalar_store(s, dtype, to + (size_t)i * rp__dtype_bytes(dtype));
+    }
+}
+
+/* Runs the problem on a device; out[k] gets the bytes of every operand afterwards. */
+static void run(rp_device id, const problem *p, unsigned char **out) {
+    rp__device *d = rp__device_get(id);
+    if (!d) fail_msg("%s", rp_error_message());
+    rp_stream *s = rp__current_stream(d);
+    rp__storage *storage[MOST];
+    rp__space_access access[MOST];
+    memset(access, 0, sizeof access);
+    for (unsigned k = 0; k < p->dag->n_accesses; k++) {
+        size_t bytes = (size_t)p->operands[k].elements * element_bytes(p, k);
+        memcpy(access[k].stride, p->operands[k].stride, sizeof access[k].stride);
+        storage[k] = NULL;
+        if (p->dag->accesses[k].kind == RP__ACCESS_IOTA) continue;
+        storage[k] = rp__storage_new(d, s, bytes ? bytes : 1);
+        assert_non_null(storage[k]);
+        fill_operand(out[k], (rp_dtype)p->dag->accesses[k].dtype, p->operands[k].elements, 77 + k);
+        if (p->dag->accesses[k].kind == RP__ACCESS_WRITE) memset(out[k], 0xee, bytes);
+        assert_int_equal(d->ops->copy_in(d, s, storage[k]->data, out[k], bytes), RP_OK);
+        access[k].storage = storage[k];
+        access[k].base = (char *)storage[k]->data + (size_t)p->operands[k].offset * element_bytes(p, k);
+        access[k].end = (int64_t)bytes;
+    }
+    struct rp__random_draw draw = p->draw;
+    rp__space space = {.n_outer = (uint8_t)p->n_outer,
+                       .n_inner = (uint8_t)p->n_inner,
+                       .n_accesses = p->dag->n_accesses,
+                       .n_scalars = p->dag->n_scalars,
+                       .accesses = access,
+                       .scalars = p->scalars,
+                       .draw = &draw,
+                       .n_draws = p->dag->n_draws,
+                       .op = "test",
+                       .site = "test_cuda_loops.c"};
+    memcpy(space.extent, p->extent, sizeof space.extent);
+    if (rp__loop_launch(d, s, p->dag, &space) != RP_OK) fail_msg("%s", rp_error_message());
+    for (unsigned k = 0; k < p->dag->n_accesses; k++) {
+        if (!storage[k]) continue;
+        size_t bytes = (size_t)p->operands[k].elements * element_bytes(p, k);
+        if (d->ops->copy_out(d, s, out[k], storage[k]->data, bytes) != RP_OK) fail_msg("%s", rp_error_message());
+        rp__storage_release(storage[k]);
+    }
+}
+
+static void make_room(const problem *p, unsigned char **out) {
+    for (unsigned k = 0; k < p->dag->n_accesses; k++) {
+        out[k] = calloc((size_t)p->operands[k].elements + 1, 8);
+        assert_non_null(out[k]);
+    }
+}
+static void free_room(const problem *p, unsigned char **out) {
+    for (unsigned k = 0; k < p->dag->n_accesses; k++) free(out[k]);
+}
+
+static double as_double(rp_dtype dtype, const unsigned char *at) { return rp__scalar_f64(rp__scalar_load(dtype, at)); }
+
+/* CPU and CUDA agree within `ulps` units of the storage type (0: same bits), relative to the largest of a row of results. */
+static void compare(const problem *p, double tolerance) {
+    unsigned char *cpu[MOST], *cuda[MOST];
+    make_room(p, cpu);
+    make_room(p, cuda);
+    run(rp_cpu(), p, cpu);
+    run(rp_cuda(0), p, cuda);
+    for (unsigned k = 0; k < p->dag->n_accesses; k++) {
+        rp_dtype dtype = (rp_dtype)p->dag->accesses[k].dtype;
+        size_t bytes = element_bytes(p, k);
+        if (p->dag->accesses[k].kind == RP__ACCESS_READ || p->dag->accesses[k].kind == RP__ACCESS_IOTA) continue;
+        for (int64_t i = 0; i < p->operands[k].elements; i++) {
+            const unsigned char *a = cpu[k] + (size_t)i * bytes, *b = cuda[k] + (size_t)i * bytes;
+            if (memcmp(a, b, bytes) == 0) continue;
+            double x = as_double(dtype, a), y = as_double(dtype, b);
+            if (isnan(x) && isnan(y)) continue;
+            if (!(fabs(x - y) <= tolerance * fmax(1.0, fabs(x))))
+                fail_msg("operand %u element %lld: cpu %.9g cuda %.9g", k, (long long)i, x, y);
+        }
+    }
+    free_room(p, cpu);
+    free_room(p, cuda);
+}
+
+static void set_row_major(problem *p, unsigned k, unsigned first, unsigned last) { /* dims [first, last) */
+    int64_t stride = 1;
+    memset(p->operands[k].stride, 0, sizeof p->operands[k].stride);
+    for (unsigned d = last; d-- > first;) {
+        p->operands[k].stride[d] = stride;
+        stride *= p->extent[d];
+    }
+    p->operands[k].elements = stride;
+}
+
+/* ---- pointwise ---- */
+
+static rp__dag *pointwise_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false), y = load_new(b, dtype, false);
+    rp__val z = op2(b, RP__ADD, op2(b, RP__MUL, x, y), x);
+    store_new(b, dtype, z, false);
+    return rp__dag_finish(b);
+}
+
+static void test_pointwise(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    static const int64_t sizes[] = {0, 1, 3, 4, 255, 256, 1024, 5000};
+    (void)state;
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            problem p = {.dag = pointwise_dag(dtypes[t]), .n_outer = 1, .extent = {sizes[n]}};
+            assert_non_null(p.dag);
+            for (unsigned k = 0; k < 3; k++) set_row_major(&p, k, 0, 1);
+            compare(&p, 0);
+            for (unsigned k = 0; k < 3; k++) { /* off the vector alignment */
+                p.operands[k].offset = 1;
+                p.operands[k].elements++;
+            }
+            compare(&p, 0);
+            rp__dag_release(p.dag);
+        }
+}
+
+static void test_pointwise_layouts(void **state) {
+    (void)state;
+    problem p = {.dag = pointwise_dag(RP_F32), .n_outer = 3, .extent = {5, 6, 8}};
+    for (unsigned k = 0; k < 3; k++) set_row_major(&p, k, 0, 3);
+    memset(p.operands[1].stride, 0, sizeof p.operands[1].stride); /* a row broadcast over the outer dims */
+    p.operands[1].stride[2] = 1;
+    p.operands[1].elements = 8;
+    compare(&p, 0);
+    p.operands[0].stride[1] = 1; /* one operand transposed */
+    p.operands[0].stride[2] = 6;
+    compare(&p, 0);
+    p.operands[1].stride[2] = 0; /* a scalar */
+    compare(&p, 0);
+    p.n_outer = 0; /* rank 0 */
+    compare(&p, 0);
+    rp__dag_release(p.dag);
+}
+
+static void test_functions(void **state) {
+    static const rp__prim ops[] = {RP__EXP,     RP__EXPM1, RP__LOG1P, RP__SIN,   RP__COS,  RP__TANH, RP__ERF,
+                                   RP__SIGMOID, RP__FLOOR, RP__CEIL,  RP__TRUNC, RP__RINT, RP__ABS,  RP__SIGN,
+                                   RP__NEG,     RP__RECIP, RP__SQRT,  RP__RSQRT, RP__LOG};
+    (void)state;
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned k = 0; k < sizeof ops / sizeof *ops; k++) {
+            rp_dtype dtype = t ? RP_F64 : RP_F32;
+            rp__dag_builder *b = rp__dag_new();
+            store_new(b, dtype, op1(b, ops[k], load_new(b, dtype, false)), false);
+            problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .extent = {700}};
+            set_row_major(&p, 0, 0, 1);
+            set_row_major(&p, 1, 0, 1);
+            compare(&p, t ? 1e-15 : 5e-7);
+            rp__dag_release(p.dag);
+        }
+}
+
+static void test_gather_and_errors(void **state) {
+    (void)state;
+    rp__dag_builder *b = rp__dag_new();
+    uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
+    uint16_t bound = rp__dag_scalar(b), stride = rp__dag_scalar(b);
+    rp__val index = load_new(b, RP_I64, false);
+    rp__val checked = rp__dag_op(b, RP__CHECK_INDEX, index, rp__dag_scalar_value(b, bound, RP_I64), 0);
+    rp__val offset = op2(b, RP__MUL, checked, rp__dag_scalar_value(b, stride, RP_I64));
+    store_new(b, RP_F32, rp__dag_load(b, table, offset, NONE), false);
+    problem p = {.dag = rp__dag_finish(b), .n_outer = 2, .extent = {7, 5}, .scalars = {test_i(50), test_i(5)}};
+    assert_non_null(p.dag);
+    p.operands[0].elements = 50 * 5;
+    p.operands[0].stride[1] = 1;
+    p.operands[1].elements = 7;
+    p.operands[1].stride[0] = 1;
+    set_row_major(&p, 2, 0, 2);
+    compare(&p, 0);
+    /* a bound that some index passes: the device's record says which op */
+    p.scalars[0] = test_i(3);
+    unsigned char *out[MOST];
+    make_room(&p, out);
+    rp__device *d = rp__device_get(rp_cuda(0));
+    rp_stream *s = rp__current_stream(d);
+    rp__storage *storage[3];
+    rp__space_access access[3];
+    memset(access, 0, sizeof access);
+    for (unsigned k = 0; k < 3; k++) {
+        size_t bytes = (size_t)p.operands[k].elements * element_bytes(&p, k);
+        storage[k] = rp__storage_new(d, s, bytes);
+        fill_operand(out[k], (rp_dtype)p.dag->accesses[k].dtype, p.operands[k].elements, 77 + k);
+        assert_int_equal(d->ops->copy_in(d, s, storage[k]->data, out[k], bytes), RP_OK);
+        access[k].storage = storage[k];
+        access[k].base = storage[k]->data;
+        access[k].end = (int64_t)bytes;
+        memcpy(access[k].stride, p.operands[k].stride, sizeof access[k].stride);
+    }
+    rp__space space = {.n_outer = 2,
+                       .n_accesses = 3,
+                       .n_scalars = 2,
+                       .accesses = access,
+                       .scalars = p.scalars,
+                       .op = "embedding",
+                       .site = "here:1"};
+    memcpy(space.extent, p.extent, sizeof space.extent);
+    assert_int_equal(rp__loop_launch(d, s, p.dag, &space), RP_OK);
+    assert_int_equal(rp_synchronize(rp_cuda(0)), RP_ERROR_INDEX);
+    assert_non_null(strstr(rp_error_message(), "embedding"));
+    assert_int_equal(rp_error_take(), RP_ERROR_INDEX);
+    assert_int_equal(rp_synchronize(rp_cuda(0)), RP_OK);
+    for (unsigned k = 0; k < 3; k++) rp__storage_release(storage[k]);
+    free_room(&p, out);
+    rp__dag_release(p.dag);
+}
+
+static void test_random(void **state) {
+    static const rp__prim kinds[] = {RP__PHILOX, RP__PHILOX64, RP__PHILOX_NORMAL};
+    (void)state;
+    for (unsigned k = 0; k < 3; k++) {
+        rp__dag_builder *b = rp__dag_new();
+        rp_dtype dtype = kinds[k] == RP__PHILOX_NORMAL ? RP_F32 : RP_I64;
+        rp__val number = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        store_new(b, dtype, rp__dag_op_imm(b, kinds[k], dtype, number, 0), false);
+        problem p = {.dag = rp__dag_finish(b), .n_outer = 2, .extent = {13, 21}, .draw = {.seed = 12345, .inner = 99}};
+        assert_non_null(p.dag);
+        set_row_major(&p, 0, 0, 2);
+        set_row_major(&p, 1, 0, 2);
+        compare(&p, kinds[k] == RP__PHILOX_NORMAL ? 3e-7 : 0);
+        rp__dag_release(p.dag);
+    }
+}
+
+/* ---- rows ---- */
+
+static rp__dag *softmax_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false);
+    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x)));
+    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e)), false);
+    return rp__dag_finish(b);
+}
+
+static rp__dag *sum_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false);
+    rp__val s = rp__dag_reduce(b, RP__REDUCE_SUM, x), m = rp__dag_reduce(b, RP__REDUCE_MAX, op1(b, RP__NEG, x));
+    store_new(b, dtype == RP_I32 ? RP_I64 : dtype, s, true);
+    store_new(b, dtype, m, true);
+    return rp__dag_finish(b);
+}
+
+static const int64_t lengths[] = {0, 1, 3, 4, 7, 31, 128, 129, 1000, 1024, 2048, 4100, 16384, 16388, 40000};
+
+static void test_rows(void **state) {
+    (void)state;
+    for (unsigned t = 0; t < 3; t++)
+        for (unsigned n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+            rp_dtype dtype = t == 0 ? RP_F32 : t == 1 ? RP_BF16 : RP_F64;
+            problem p = {.dag = softmax_dag(dtype),
+                         .n_outer = 1,
+                         .n_inner = 1,
+                         .extent = {lengths[n] > 5000 ? 2 : 5, lengths[n]}};
+            assert_non_null(p.dag);
+            set_row_major(&p, 0, 0, 2);
+            set_row_major(&p, 1, 0, 2);
+            compare(&p, t == 0 ? 2e-6 : t == 1 ? 1e-2 : 1e-14);
+            rp__dag_release(p.dag);
+        }
+}
+
+/* Sums of the same rows in three layouts: the same bits; and close to the CPU's. */
+static void test_order(void **state) {
+    (void)state;
+    for (unsigned n = 1; n < sizeof lengths / sizeof *lengths; n++)
+        for (unsigned rows = 3; rows <= 40; rows += 37) {
+            int64_t r = lengths[n];
+            if (r > 20000 && rows > 3 && !test_cuda_is_real()) continue;
+            problem p = {.dag = sum_dag(RP_F32), .n_outer = 1, .n_inner = 1, .extent = {rows, r}};
+            assert_non_null(p.dag);
+            unsigned char *out[3][MOST];
+            for (unsigned layout = 0; layout < 3; layout++) {
+                set_row_major(&p, 0, 0, 2);
+                if (layout == 1) { /* rows side by side */
+                    p.operands[0].stride[0] = 1;
+                    p.operands[0].stride[1] = rows;
+                }
+                if (layout == 2) p.operands[0].offset = 1, p.operands[0].elements++; /* off the vector alignment */
+                for (unsigned k = 1; k < 3; k++) {
+                    memset(p.operands[k].stride, 0, sizeof p.operands[k].stride);
+                    p.operands[k].stride[0] = 1;
+                    p.operands[k].elements = rows;
+                }
+                compare(&p, 1e-5 * sqrt((double)r));
+                make_room(&p, out[layout]);
+                run(rp_cuda(0), &p, out[layout]);
+                p.operands[0].offset = 0;
+                free_room(&p, out[layout]);
+            }
+            /* the same values whichever way they lie: a constant operand makes the layouts equal problems */
+            float *results[2];
+            for (unsigned layout = 0; layout < 2; layout++) {
+                rp__device *d = rp__device_get(rp_cuda(0));
+                rp_stream *s = rp__current_stream(d);
+                float *x = malloc((size_t)(rows * r) * sizeof *x);
+                test_rng g = {5};
+                for (int64_t i = 0; i < rows * r; i++) {
+                    float v = (float)(test_next(&g) >> 40) * 0x1p-24f - 0.5f;
+                    if (layout == 0)
+                        x[i] = v;
+                    else
+                        x[i % r * rows + i / r] = v;
+                }
+                rp__storage *in = rp__storage_new(d, s, (size_t)(rows * r) * 4),
+                            *sum = rp__storage_new(d, s, rows * 4u), *max = rp__storage_new(d, s, rows * 4u);
+                assert_int_equal(d->ops->copy_in(d, s, in->data, x, (size_t)(rows * r) * 4), RP_OK);
+                rp__space_access a[3];
+                memset(a, 0, sizeof a);
+                a[0] = (rp__space_access){.base = in->data,
+                                          .storage = in,
+                                          .end = rows * r * 4,
+                                          .stride = {layout ? 1 : r, layout ? rows : 1}};
+                a[1] = (rp__space_access){.base = sum->data, .storage = sum, .end = rows * 4, .stride = {1, 0}};
+                a[2] = (rp__space_access){.base = max->data, .storage = max, .end = rows * 4, .stride = {1, 0}};
+                rp__space space = {.n_outer = 1,
+                                   .n_inner = 1,
+                                   .extent = {rows, r},
+                                   .n_accesses = 3,
+                                   .accesses = a,
+                                   .op = "sum",
+                                   .site = "here"};
+                assert_int_equal(rp__loop_launch(d, s, p.dag, &space), RP_OK);
+                results[layout] = malloc(rows * sizeof(float));
+                assert_int_equal(d->ops->copy_out(d, s, results[layout], sum->data, rows * 4u), RP_OK);
+                rp__storage_release(in);
+                rp__storage_release(sum);
+                rp__storage_release(max);
+                free(x);
+            }
+            if (memcmp(results[0], results[1], rows * sizeof(float)) != 0)
+                fail_msg("the sum of rows of %lld depends on their layout: %.9g and %.9g", (long long)r,
+                         (double)results[0][0], (double)results[1][0]);
+            free(results[0]);
+            free(results[1]);
+            rp__dag_release(p.dag);
+        }
+}
+
+static void test_many(void **state) {
+    (void)state;
+    rp__device *d = rp__device_get(rp_cuda(0));
+    rp_stream *s = rp__current_stream(d);
+    rp__dag_builder *b = rp__dag_new();
+    uint16_t w = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false),
+             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
+    rp__val lr = load_new(b, RP_F32, true);
+    rp__dag_store(b, w,
+                  op2(b, RP__SUB, rp__dag_load(b, w, NONE, NONE), op2(b, RP__MUL, lr, rp__dag_load(b, g, NONE, NONE))),
+                  false);
+    rp__dag *dag = rp__dag_finish(b);
+    assert_non_null(dag);
+    enum { GROUPS = 37 };
+    static const float rate = 0.25f;
+    rp__storage *rates = rp__storage_new(d, s, 4), *memory[GROUPS][2];
+    assert_int_equal(d->ops->copy_in(d, s, rates->data, &rate, 4), RP_OK);
+    rp__space_access a[GROUPS * 3];
+    int64_t extents[GROUPS];
+    float *host[GROUPS][2];
+    memset(a, 0, sizeof a);
+    for (int64_t k = 0; k < GROUPS; k++) {
+        extents[k] = k * k * 7 % 900;
+        size_t bytes = (size_t)extents[k] * 4;
+        for (unsigned o = 0; o < 2; o++) {
+            host[k][o] = malloc(bytes + 4);
+            fill_operand((unsigned char *)host[k][o], RP_F32, extents[k], (uint64_t)k * 2 + o + 1);
+            memory[k][o] = rp__storage_new(d, s, bytes + 4);
+            assert_int_equal(d->ops->copy_in(d, s, memory[k][o]->data, host[k][o], bytes), RP_OK);
+            a[k * 3 + o] = (rp__space_access){
+                .base = memory[k][o]->data, .storage = memory[k][o], .end = (int64_t)bytes, .stride = {1}};
+        }
+        a[k * 3 + 2] = (rp__space_access){.base = rates->data, .storage = rates, .end = 4};
+    }
+    rp__space shared = {.n_outer = 1, .n_accesses = 3, .op = "sgd", .site = "here"};
+    if (rp__loop_launch_many(d, s, dag, &shared, a, extents, GROUPS) != RP_OK) fail_msg("%s", rp_error_message());
+    for (int64_t k = 0; k < GROUPS; k++) {
+        float *now = malloc((size_t)extents[k] * 4 + 4);
+        assert_int_equal(d->ops->copy_out(d, s, now, memory[k][0]->data, (size_t)extents[k] * 4), RP_OK);
+        for (int64_t i = 0; i < extents[k]; i++) {
+            float want = host[k][0][i] - rate * host[k][1][i];
+            if (now[i] != want)
+                fail_msg("group %lld element %lld: %.9g, want %.9g", (long long)k, (long long)i, (double)now[i],
+                         (double)want);
+        }
+        free(now);
+        for (unsigned o = 0; o < 2; o++) {
+            free(host[k][o]);
+            rp__storage_release(memory[k][o]);
+        }
+    }
+    rp__storage_release(rates);
+    rp__dag_release(dag);
+}
+
+int main(void) {
+    if (!test_cuda_choose()) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pointwise), cmocka_unit_test(test_pointwise_layouts),
+        cmocka_unit_test(test_functions), cmocka_unit_test(test_gather_and_errors),
+        cmocka_unit_test(test_random),    cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_order),     cmocka_unit_test(test_many),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
