@@ -190,7 +190,7 @@ static bool close_to(double got, double want, double mag, rp_dtype d, const ref_
         return true;
     if (c->exact || isinf(want) || isinf(got))
         return isinf(want) && !c->exact && fabs(got) > 1e30 && got * want > 0;
-    double compute = d == RP_F64 ? 0x1p-52 : 0x1p-23;
+    double compute = c->narrow ? epsilon(d) : d == RP_F64 ? 0x1p-52 : 0x1p-23;
     /* the op's own error, one rounding to the stored type, and its smallest steps */
     double bound = c->ulps * compute * fmax(mag, fabs(want)) + epsilon(d) * fabs(want);
     return fabs(got - want) <= bound + (d == RP_F16 ? 0x1p-24 : 1e-38);
@@ -251,7 +251,7 @@ static void sweep_op(const ref_op *op, int *cases)
             for (int variant = 0;; variant++) {
                 ref_case c = {.layout = (ref_layout)layout};
                 bool made = op->make(op, types[t], variant, &c);
-                if (made && c.n_out > 0 && (c.n_in > 0 || c.n_attrs > 0)) {
+                if (made && !c.passed_over) {
                     (void)snprintf(what, sizeof what, "%s %s %s case %d", op->name, rp_dtype_name(types[t]), layout_names[layout], variant);
                     run_case(op, &c, what);
                     (*cases)++;
@@ -894,16 +894,25 @@ static void test_user_op(void **state)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* A failure in one test leaves no sticky error to the next. */
+static int clear_error(void **state)
+{
+    (void)state;
+    (void)rp_error_take();
+    return 0;
+}
+#define TEST(f) cmocka_unit_test_setup(f, clear_error)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_row_is_covered), cmocka_unit_test(test_sweep_cpu),      cmocka_unit_test(test_sweep_cuda),
-        cmocka_unit_test(test_errors_pointwise),     cmocka_unit_test(test_errors_reduce),  cmocka_unit_test(test_errors_views),
-        cmocka_unit_test(test_errors_index),         cmocka_unit_test(test_errors_matrices), cmocka_unit_test(test_errors_random),
-        cmocka_unit_test(test_errors_from_kernels),  cmocka_unit_test(test_overlap),        cmocka_unit_test(test_rand),
-        cmocka_unit_test(test_randint),              cmocka_unit_test(test_dropout),        cmocka_unit_test(test_multinomial),
-        cmocka_unit_test(test_empty),                cmocka_unit_test(test_adam),           cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_by_name),              cmocka_unit_test(test_user_op),
+        TEST(test_every_row_is_covered), TEST(test_sweep_cpu),      TEST(test_sweep_cuda),
+        TEST(test_errors_pointwise),     TEST(test_errors_reduce),  TEST(test_errors_views),
+        TEST(test_errors_index),         TEST(test_errors_matrices), TEST(test_errors_random),
+        TEST(test_errors_from_kernels),  TEST(test_overlap),        TEST(test_rand),
+        TEST(test_randint),              TEST(test_dropout),        TEST(test_multinomial),
+        TEST(test_empty),                TEST(test_adam),           TEST(test_sgd),
+        TEST(test_by_name),              TEST(test_user_op),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
