@@ -782,6 +782,53 @@ static void million_nodes(void **state) {
     in_thread(1024 * 1024, build_chain, &n);
 }
 
+/* ---------------------------------------------------------------- streams, ops without a derivative */
+
+static void backward_on_the_forwards_stream(void **state) {
+    (void)state;
+    rp_stream *main_stream = rp_current_stream(rp_cpu()), *side = rp_stream_new(rp_cpu());
+    rp_tensor *x = LEAF(1, 2), *w = LEAF(3, 4);
+    for (int round = 0; round < 3; round++) { /* accumulation across streams too */
+        rp_tensor *h = rp_mul(x, w); /* on the main stream */
+        rp_event *ready = rp_event_new(rp_cpu(), false);
+        ok(rp_event_record(ready, main_stream));
+        ok(rp_stream_wait_event(side, ready));
+        ok(rp_set_current_stream(side));
+        rp_tensor *y = sum(rp_mul(h, h)); /* on the other */
+        ok(rp_set_current_stream(main_stream));
+        ok(rp_backward(y, NULL, NULL));
+        rp_event_release(ready);
+        assert_ptr_equal(rp_current_stream(rp_cpu()), main_stream);
+    }
+    EQUAL(rp_grad_of(x), 3 * 2 * 9, 3 * 2 * 2 * 16);
+    EQUAL(rp_grad_of(w), 3 * 2 * 3, 3 * 2 * 4 * 4);
+    rp_stream_release(side);
+}
+
+static rp_status twice_on_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                              rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs) {
+    (void)ctx, (void)n_in, (void)n_out, (void)out_tensors, (void)attrs, (void)n_attrs;
+    const double *a = in[0];
+    double *b = out[0];
+    for (int64_t i = 0; i < rp_numel(in_tensors[0]); i++) b[i] = 2 * a[i];
+    return RP_OK;
+}
+
+static void ops_without_a_derivative(void **state) {
+    (void)state;
+    ok(rp_op_register(RP_OPTIONS(rp_op_descriptor, .schema = "autograd_test_twice(Tensor self) -> Tensor", .doc = "2 self",
+                                 .cpu = twice_on_cpu)));
+    rp_tensor *x = LEAF(1, 2), *y;
+    ok(rp_op_call("autograd_test_twice", &x, 1, NULL, 0, &y, 1));
+    EQUAL(y, 2, 4);
+    assert_int_not_equal(rp_backward(sum(y), NULL, NULL), RP_OK); /* asked for, it is an error and not a silent zero */
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "`autograd_test_twice`");
+    /* Not asked for, it is none. */
+    rp_tensor *z = sum(add(rp_mul(x, x), rp_detach(y)));
+    ok(rp_backward(z, NULL, NULL));
+    EQUAL(rp_grad_of(x), 2, 4);
+}
+
 /* ---------------------------------------------------------------- threads */
 
 typedef struct worker {
@@ -897,6 +944,8 @@ int main(void) {
         TEST(recomputation),
         TEST(recomputation_must_repeat),
         TEST(million_nodes),
+        TEST(backward_on_the_forwards_stream),
+        TEST(ops_without_a_derivative),
         TEST(two_threads),
         TEST(every_allocation_fails_once),
     };
