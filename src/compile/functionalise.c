@@ -253,11 +253,12 @@ static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir
 static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t index, rp__ir_value *in) {
     const rp__ir_node *n = &f->w.src->nodes[index];
     if (rp__ir_is_view(n)) {
-        /* Nothing is emitted for a view until it is read: what a later write makes stale is never made. */
+        /* Emitted where it was traced, read or not: derivatives are added up in the order of nodes. */
         rp__ir_value v = n->out[0], parent = f->places[n->in[0]].same;
         f->places[v] = (place){
             .same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
-        return RP_OK;
+        rp__ir_value unused;
+        return read_value(f, block, v, &unused);
     }
     if (n->kind == RP__IR_ASSIGN) { /* a write back in the trace: copy_ over the whole */
         rp__ir_value value;
