@@ -168,6 +168,8 @@ rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out)
 }
 
 /* A sample uses one 64-bit word, two a counter, rows after rows. */
+enum { SAMPLES_A_COUNTER = 2 }; /* multinomial takes a 64-bit word a sample */
+
 rp_status rp__run_multinomial(const rp__call *call)
 {
     rp_dtype in = (rp_dtype)call->in[0]->dtype;
@@ -178,8 +180,8 @@ rp_status rp__run_multinomial(const rp__call *call)
     if (!d)
         return rp_error_status();
     rp__library_call library = {.replacement = rp__attr_bool(call, 1)};
-    uint64_t words = (uint64_t)rp__tensor_numel(out);
-    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), words / 2 + words % 2, &library.draw));
+    uint64_t samples = (uint64_t)rp__tensor_numel(out), per = SAMPLES_A_COUNTER;
+    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), samples / per + (samples % per != 0), &library.draw));
     if (rp__tensor_numel(out) == 0)
         return RP_OK;
     rp__operand o[2] = {rp__operand_of(out), rp__operand_of(weights)};
@@ -232,16 +234,12 @@ static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned gen
 
 rp_status rp__op_counters(const rp__call *call, rp_dim *out)
 {
-    const rp_tensor *of = call->out[0];
-    unsigned words = 1;
+    int64_t per = SAMPLES_A_COUNTER; /* the one random op that is no loop */
     if (call->op->lowering == RP__POINTWISE) {
         probe p = {.sink = {.in = probe_in, .out = probe_out, .scalar = probe_scalar, .iota = probe_iota, .draw = probe_draw}};
         RP_TRY(rp__lower_into(&p.sink, call));
-        words = p.words;
-    } else if (!rp__attr_bool(call, 1)) { /* multinomial: without replacement a word for every weight */
-        of = call->in[0];
+        per = p.words == 2 ? 2 : 4;
     }
-    int64_t per = 4 / (int64_t)words;
-    *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, rp__tensor_numel(of), per - 1), per);
+    *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, rp__tensor_numel(call->out[0]), per - 1), per);
     return rp_failed() ? rp_error_status() : RP_OK;
 }
