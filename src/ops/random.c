@@ -168,7 +168,7 @@ rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out)
 }
 
 /* A sample uses one 64-bit word, two a counter, rows after rows. */
-enum { SAMPLES_A_COUNTER = 2 }; /* multinomial takes a 64-bit word a sample */
+enum { SAMPLES_A_COUNTER = 2 };
 
 rp_status rp__run_multinomial(const rp__call *call)
 {
