@@ -142,9 +142,8 @@ static rp_status invert_view(functionaliser *f, rp__ir_block *block, const rp__i
         rp_dim before = rp__numel(dst->values[old].meta.size, dst->values[old].meta.ndim);
         rp_dim after = rp__numel(dst->values[value].meta.size, dst->values[value].meta.ndim);
         if (rp__dim_is(RP__DIM_EQ, before, after)) return emit_reshape(f, block, value, old, site, out);
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "unsupported operation: more than one element of the written-to tensor refers to a single "
-                        "memory location (an expanded tensor is written in place)");
+        /* Direct writes are an error that the op itself reports when it runs; one element of it may be written. */
+        return rp__fail(RP_ERROR_UNAVAILABLE, "an in-place write through an expanded tensor is left to the op itself");
     }
     return rp__fail(RP_ERROR_UNAVAILABLE, "an in-place write through a view made by %s cannot be compiled",
                     view->op->name);

@@ -142,6 +142,7 @@ static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_valu
     if (!s->gradients_done && dst->values[value].requires_grad != s->w.src->values[v].requires_grad) return false;
     if (s->is_result[v] && rp__ir_is_outer(dst, value)) return false; /* a view of an argument is another handle */
     if (n->op->lowering == RP__VIEW) return true;
+    if (!rp__ir_value_contiguous(&dst->values[value])) return false; /* views of the result count on its strides */
     rp__ir_value root = rp__ir_root(dst, value);
     if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
     if (!s->src_escapes[v]) return true;
