@@ -14,26 +14,26 @@ static const char *const seeds[] = {
     " %20: f32[2] = while(%4, %1) max_iter(3) { cond(%8: f32[2], %9: f32[2]) { %11: b8[] = const [true] return %11 }\n"
     " body(%12: f32[2], %13: f32[2]) { %14: f32[2] = add(%12, %13) return %14 } }\n assign(%1, %20)\n return %20\n}",
 };
-static const char *const tokens[] = {"%0",  "%1",  "%2",     "(",    ")",     "{",     "}",     "[",          "]",    ",",    "=",   ":",
-                                     "s0",  "s1",  "*",      "+",    "-",     "none",  "return", "alias(%0)", "grad", "0",    "-1",  "9223372036854775807",
-                                     "max", "mod", "random", "cond", "while", "const", "nan",   "1e400",      "@\"\"", "f32[", "cuda:7", "strides("};
+static const char *const tokens[] = {"%0",     "%1",        "%2",     "(",    ")",      "{",
+                                     "}",      "[",         "]",      ",",    "=",      ":",
+                                     "s0",     "s1",        "*",      "+",    "-",      "none",
+                                     "return", "alias(%0)", "grad",   "0",    "-1",     "9223372036854775807",
+                                     "max",    "mod",       "random", "cond", "while",  "const",
+                                     "nan",    "1e400",     "@\"\"",  "f32[", "cuda:7", "strides("};
 
 static uint64_t random_state;
-static uint64_t draw(uint64_t n)
-{
+static uint64_t draw(uint64_t n) {
     random_state ^= random_state << 13;
     random_state ^= random_state >> 7;
     random_state ^= random_state << 17;
     return random_state % n;
 }
 
-static size_t mutate(char *text, size_t n, size_t capacity)
-{
+static size_t mutate(char *text, size_t n, size_t capacity) {
     size_t at = n ? draw(n) : 0, length = 1 + draw(12);
     switch (draw(5)) {
     case 0: /* a byte */
-        if (n)
-            text[at] = (char)(draw(4) ? ' ' + (char)draw(95) : (char)draw(256));
+        if (n) text[at] = (char)(draw(4) ? ' ' + (char)draw(95) : (char)draw(256));
         return n;
     case 1: /* a hole */
         length = at + length > n ? n - at : length;
@@ -42,8 +42,7 @@ static size_t mutate(char *text, size_t n, size_t capacity)
     case 2: { /* a token */
         const char *token = tokens[draw(sizeof tokens / sizeof *tokens)];
         length = strlen(token);
-        if (n + length > capacity)
-            return n;
+        if (n + length > capacity) return n;
         memmove(text + at + length, text + at, n - at);
         memcpy(text + at, token, length);
         return n + length;
@@ -51,8 +50,7 @@ static size_t mutate(char *text, size_t n, size_t capacity)
     case 3: { /* a piece from elsewhere */
         size_t from = n ? draw(n) : 0;
         length = from + length > n ? n - from : length;
-        if (n + length > capacity)
-            return n;
+        if (n + length > capacity) return n;
         char piece[16];
         memcpy(piece, text + from, length);
         memmove(text + at + length, text + at, n - at);
@@ -70,8 +68,7 @@ static size_t mutate(char *text, size_t n, size_t capacity)
     }
 }
 
-static void test_mutations(void **state)
-{
+static void test_mutations(void **state) {
     (void)state;
     size_t parsed = 0, total = 0;
     static char text[4096];
@@ -81,8 +78,7 @@ static void test_mutations(void **state)
         for (int round = 0; round < 20000; round++) {
             size_t n = strlen(seeds[s]);
             memcpy(text, seeds[s], n);
-            for (uint64_t k = 1 + draw(4); k > 0; k--)
-                n = mutate(text, n, sizeof text);
+            for (uint64_t k = 1 + draw(4); k > 0; k--) n = mutate(text, n, sizeof text);
             parsed += (size_t)rp_fuzz_ir_parse((const uint8_t *)text, n);
             total++;
         }
@@ -90,8 +86,7 @@ static void test_mutations(void **state)
     assert_true(parsed > total / 50); /* the mutations are not all nonsense */
 }
 
-static void test_depth(void **state)
-{
+static void test_depth(void **state) {
     (void)state;
     /* nesting of everything that nests */
     static const char *const opens[] = {"floordiv(", "[", "%0: f32[", "(", "cond(%0) { then() {", "- ", "\"\\"};
@@ -102,15 +97,13 @@ static void test_depth(void **state)
         char *text = malloc(sizeof head + length * TIMES);
         assert_non_null(text);
         memcpy(text, head, sizeof head);
-        for (size_t k = 0; k < TIMES; k++)
-            memcpy(text + sizeof head - 1 + k * length, opens[i], length);
+        for (size_t k = 0; k < TIMES; k++) memcpy(text + sizeof head - 1 + k * length, opens[i], length);
         assert_int_equal(rp_fuzz_ir_parse((const uint8_t *)text, sizeof head - 1 + length * TIMES), 0);
         free(text);
     }
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutations), cmocka_unit_test(test_depth)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

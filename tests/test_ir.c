@@ -5,8 +5,7 @@
 #include "trace/ir_run.h"
 #include "trace/symbols.h"
 
-static char *text_of(const rp_ir *ir)
-{
+static char *text_of(const rp_ir *ir) {
     size_t n = rp_ir_text(ir, NULL, 0);
     char *text = malloc(n + 1);
     assert_non_null(text);
@@ -14,8 +13,7 @@ static char *text_of(const rp_ir *ir)
     return text;
 }
 
-static rp_ir *parse(const char *text)
-{
+static rp_ir *parse(const char *text) {
     rp_ir *ir = rp_ir_parse(text, strlen(text));
     assert_ok();
     return ir;
@@ -59,8 +57,7 @@ static const char *const whole =
     "    }\n"
     "  }\n";
 
-static void test_round_trip(void **state)
-{
+static void test_round_trip(void **state) {
     (void)state;
     char text[4096];
     snprintf(text, sizeof text, "%s%s", whole,
@@ -107,8 +104,7 @@ static void test_round_trip(void **state)
 }
 
 /* A text, and what its error must say. */
-static void test_errors(void **state)
-{
+static void test_errors(void **state) {
     (void)state;
     static const struct {
         const char *text, *says;
@@ -164,8 +160,7 @@ static void test_errors(void **state)
 }
 
 /* What reads well and is wrong all the same. */
-static void test_checker(void **state)
-{
+static void test_checker(void **state) {
     (void)state;
     static const struct {
         const char *text, *says;
@@ -173,9 +168,11 @@ static void test_checker(void **state)
         {"graph \"a\" (%0: f32[2], %1: f32[3]) { %2: f32[2] = add(%0, %1) return }", "add"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[3] = add(%0, %0) return }", "the rule gives"},
         {"graph \"a\" (%0: f32[2]) { %1: i64[2] = add(%0, %0) return }", "the rule gives"},
-        {"graph \"a\" (%0: f32[2, 3]) { %1: f32[3, 2] = permute(%0) {dims = [1, 0]} return }", "memory is not that of its rule"},
+        {"graph \"a\" (%0: f32[2, 3]) { %1: f32[3, 2] = permute(%0) {dims = [1, 0]} return }",
+         "memory is not that of its rule"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = add_(%0, %0) return }", "not its operand"},
-        {"graph \"a\" (%0: f32[2], %1: f32[2]) { %2: f32[2] = matmul(%0, %1) return }", "not an op that a graph can hold"},
+        {"graph \"a\" (%0: f32[2], %1: f32[2]) { %2: f32[2] = matmul(%0, %1) return }",
+         "not an op that a graph can hold"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = exp(%0) assign(%1, %0) return }", "neither an argument nor captured"},
         {"graph \"a\" (%0: f32[2], %1: f32[3]) { assign(%0, %1) return }", "assign of another type"},
         {"graph \"a\" (%0: f32[], %1: f32[]) { %2: f32[] = cond(%0, %1) { then(%3: f32[]) { return %3 } else(%4: f32[]) { return %4 } } return }",
@@ -197,8 +194,7 @@ static void test_checker(void **state)
     }
 }
 
-static void test_run(void **state)
-{
+static void test_run(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     rp_ir *ir = parse("graph \"f\" with { symbol s0 = 2 of size(0, 0) guard s0 < 9 } (%0: f32[s0, 3], %1: f32[3]) {\n"
@@ -233,8 +229,7 @@ static void test_run(void **state)
 
 /* ---- symbols */
 
-static void test_symbols(void **state)
-{
+static void test_symbols(void **state) {
     (void)state;
     rp__symbols_install();
     rp__symbols *s = rp__symbols_new();
@@ -288,8 +283,7 @@ static void test_symbols(void **state)
     assert_false(rp__symbols_hold(s, (const int64_t[]){9, 2}, &failed));
     /* longer than an expression may be: values of this call, guarded; never wrong */
     rp_dim power = x;
-    for (int i = 0; i < 22; i++)
-        power = rp__dim_apply(RP__DIM_MUL, power, i < 4 ? x : y);
+    for (int i = 0; i < 22; i++) power = rp__dim_apply(RP__DIM_MUL, power, i < 4 ? x : y);
     rp_dim hint = rp__dim_hint(power);
     assert_true(rp__symbols_value(s, power, (const int64_t[]){6, 4}, &value));
     assert_int_equal(value, hint);
@@ -298,8 +292,7 @@ static void test_symbols(void **state)
     rp__symbols_release(s);
 }
 
-static void test_out_of_memory(void **state)
-{
+static void test_out_of_memory(void **state) {
     (void)state;
     char text[4096];
     snprintf(text, sizeof text, "%s  return\n}\n", whole);
@@ -327,15 +320,13 @@ static void test_out_of_memory(void **state)
     }
 }
 
-static int clean(void **state)
-{
+static int clean(void **state) {
     (void)state;
     rp_error_take();
     return 0;
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_round_trip, clean), cmocka_unit_test_teardown(test_errors, clean),
         cmocka_unit_test_teardown(test_checker, clean),    cmocka_unit_test_teardown(test_run, clean),

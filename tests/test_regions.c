@@ -5,8 +5,7 @@ struct weights {
     rp_tensor *w; /* (3) */
 };
 
-static void scale_then(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void scale_then(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct weights *m = ctx;
     (void)n_in;
     (void)n_out;
@@ -14,8 +13,7 @@ static void scale_then(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     out[1] = in[0];
 }
 
-static void scale_else(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void scale_else(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -23,26 +21,23 @@ static void scale_else(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     out[1] = rp_neg(in[0]);
 }
 
-static void with_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void with_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *r[2], *h = rp_mul_scalar(in[0], rp_f64(2));
     (void)n_in;
     (void)n_out;
-    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(0), RP_F32)), (rp_fn){scale_then, ctx, 0, "then"},
-            (rp_fn){scale_else, ctx, 0, "else"}, &h, 1, r, 2);
+    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(0), RP_F32)),
+            (rp_fn){scale_then, ctx, 0, "then"}, (rp_fn){scale_else, ctx, 0, "else"}, &h, 1, r, 2);
     out[0] = rp_add(r[0], r[1], rp_i64(1));
 }
 
-static void loop_go(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void loop_go(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
     out[0] = rp_lt(rp_sum(rp_abs(in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(20), RP_F32));
 }
 
-static void loop_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void loop_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct weights *m = ctx;
     (void)n_in;
     (void)n_out;
@@ -51,8 +46,7 @@ static void loop_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[1] = rp_add_scalar(out[1], rp_f64(0.7));
 }
 
-static void with_while(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void with_while(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_mul_scalar(in[0], rp_f64(0.5))}, *r[2];
     (void)n_in;
     (void)n_out;
@@ -60,16 +54,14 @@ static void with_while(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     out[0] = rp_mul(r[1], r[1]);
 }
 
-static void noisy_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void noisy_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct weights *m = ctx;
     (void)n_in;
     (void)n_out;
     out[0] = rp_tanh(rp_mul(rp_dropout(rp_exp(in[0]), 0.5, true, NULL), m->w));
 }
 
-static void with_checkpoint(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void with_checkpoint(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *noise = rp_rand(RP_DIMS(3), RP_F32, NULL), *r;
     (void)n_in;
     (void)n_out;
@@ -82,8 +74,7 @@ struct inside {
     rp_body *body;
     struct weights *m;
 };
-static void step_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void step_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct inside *s = ctx;
     rp_tensor *y;
     (void)n_out;
@@ -96,10 +87,11 @@ static void step_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
 }
 
 /* A branch that did not run leaves no .grad eagerly; a graph's node gives a gradient of zero. */
-static rp_tensor *grad_or_zero(rp_tensor *t) { return rp_grad_of(t) ? rp_clone(rp_grad_of(t)) : rp_zeros_like(rp_detach(t)); }
+static rp_tensor *grad_or_zero(rp_tensor *t) {
+    return rp_grad_of(t) ? rp_clone(rp_grad_of(t)) : rp_zeros_like(rp_detach(t));
+}
 
-static void compare(rp_body *body, const char *node, double start)
-{
+static void compare(rp_body *body, const char *node, double start) {
     rp_scope scope = rp_scope_begin();
     struct weights m = {rp_retain(filled(0.8, 1, 3))};
     rp_set_requires_grad(m.w, true);
@@ -139,7 +131,8 @@ static void compare(rp_body *body, const char *node, double start)
     rp_ir_release(ir);
 
     /* compiled: forward in the graph, backward behind it; the first call's tape is of recorded regions */
-    rp_compiled *f = rp_compile((rp_fn){body, &m, sizeof m, "region"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_compiled *f = rp_compile((rp_fn){body, &m, sizeof m, "region"},
+                                RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     for (int call = 0; call < 3; call++) {
         leaf = filled(start, 1, 3);
         rp_set_requires_grad(leaf, true);
@@ -156,7 +149,8 @@ static void compare(rp_body *body, const char *node, double start)
 
     /* backward inside the graph: the gradient of the region is part of it */
     struct inside s = {body, &m};
-    f = rp_compile((rp_fn){step_inside, &s, sizeof s, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    f = rp_compile((rp_fn){step_inside, &s, sizeof s, "step"},
+                   RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     for (int call = 0; call < 3; call++) {
         rp_tensor *out[2];
         leaf = filled(start, 1, 3);
@@ -172,30 +166,26 @@ static void compare(rp_body *body, const char *node, double start)
     assert_ok();
 }
 
-static void test_cond(void **state)
-{
+static void test_cond(void **state) {
     (void)state;
     compare(with_cond, "cond(", 0.5);  /* the first branch */
     compare(with_cond, "cond(", -0.5); /* the second: the weight gets a gradient of zero */
 }
 
-static void test_while(void **state)
-{
+static void test_while(void **state) {
     (void)state;
     compare(with_while, "while(", 0.4); /* ends by its condition */
     compare(with_while, "while(", 30);  /* no iteration at all */
     compare(with_while, "while(", -3);  /* ends at max_iter or by its condition */
 }
 
-static void test_checkpoint(void **state)
-{
+static void test_checkpoint(void **state) {
     (void)state;
     compare(with_checkpoint, "checkpoint(", 0.3);
 }
 
 /* a gradient through a loop without a bound is an error that says so */
-static void unbounded(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void unbounded(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0]}, *r[2];
     (void)n_in;
     (void)n_out;
@@ -204,8 +194,7 @@ static void unbounded(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_detach(r[1]);
 }
 
-static void test_unbounded(void **state)
-{
+static void test_unbounded(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     struct weights m = {rp_retain(filled(0.8, 1, 3))};
@@ -214,7 +203,8 @@ static void test_unbounded(void **state)
     unbounded(&m, &x, 1, &y, 1); /* eager: the tape has every iteration */
     assert_ok();
     rp_set_grad(m.w, NULL);
-    rp_compiled *f = rp_compile((rp_fn){unbounded, &m, sizeof m, "unbounded"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f = rp_compile((rp_fn){unbounded, &m, sizeof m, "unbounded"},
+                                RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_INVALID_ARGUMENT);
     assert_non_null(strstr(rp_error_message(), "max_iter"));
     rp_error_take();
@@ -225,8 +215,7 @@ static void test_unbounded(void **state)
 }
 
 /* branches that cannot be blocks: the host runs them */
-static void host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -234,20 +223,19 @@ static void host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     out[1] = rp_rand(RP_DIMS(3), RP_F32, NULL);
 }
 
-static void with_host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void with_host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *zero = rp_full(RP_NO_DIMS, rp_f64(0), RP_F32);
     (void)n_in;
     (void)n_out;
-    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), zero), (rp_fn){host_branch, ctx, 0, "then"}, (rp_fn){scale_else, ctx, 0, "else"},
-            in, 1, out, 2);
+    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), zero), (rp_fn){host_branch, ctx, 0, "then"},
+            (rp_fn){scale_else, ctx, 0, "else"}, in, 1, out, 2);
 }
 
-static void test_fallback(void **state)
-{
+static void test_fallback(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = rp_compile((rp_fn){with_host_branch, NULL, 0, "host"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f =
+        rp_compile((rp_fn){with_host_branch, NULL, 0, "host"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     for (int call = 0; call < 4; call++) {
         rp_tensor *x = filled(call % 2 ? -1 : 1, 1, 3), *got[2], *want[2];
         rp_manual_seed(5);
@@ -264,8 +252,7 @@ static void test_fallback(void **state)
 }
 
 /* what a region may not do */
-static void writing_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void writing_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct weights *m = ctx;
     (void)n_in;
     (void)n_out;
@@ -273,8 +260,7 @@ static void writing_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tens
     out[0] = in[0];
 }
 
-static void narrow_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void narrow_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -282,16 +268,14 @@ static void narrow_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
 }
 
 static rp_body *other_branch;
-static void with_bad_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void with_bad_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *pred = rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(0), RP_F32));
     (void)n_in;
     (void)n_out;
     rp_cond(pred, (rp_fn){narrow_branch, ctx, 0, "then"}, (rp_fn){other_branch, ctx, 0, "else"}, in, 1, out, 1);
 }
 
-static void test_errors(void **state)
-{
+static void test_errors(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     struct weights m = {filled(0.8, 1, 3)};
@@ -308,27 +292,27 @@ static void test_errors(void **state)
     rp_ir_release(rp_trace((rp_fn){with_bad_branch, &unused, 0, "fine"}, &x, 1, 1));
     assert_ok();
     /* the predicate is one bool */
-    assert_int_equal(rp_cond(x, (rp_fn){scale_then, &m, 0, "a"}, (rp_fn){scale_else, &m, 0, "b"}, &x, 1, y, 2), RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(rp_cond(x, (rp_fn){scale_then, &m, 0, "a"}, (rp_fn){scale_else, &m, 0, "b"}, &x, 1, y, 2),
+                     RP_ERROR_INVALID_ARGUMENT);
     assert_true(rp_is_error(y[0]) && rp_is_error(y[1]));
     rp_error_take();
-    assert_int_equal(rp_while((rp_fn){NULL, NULL, 0, "a"}, (rp_fn){scale_else, &m, 0, "b"}, &x, 1, 3, y), RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(rp_while((rp_fn){NULL, NULL, 0, "a"}, (rp_fn){scale_else, &m, 0, "b"}, &x, 1, 3, y),
+                     RP_ERROR_INVALID_ARGUMENT);
     rp_error_take();
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
-static int clean(void **state)
-{
+static int clean(void **state) {
     (void)state;
     rp_error_take();
     return 0;
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_cond, clean),      cmocka_unit_test_teardown(test_while, clean),
+        cmocka_unit_test_teardown(test_cond, clean),       cmocka_unit_test_teardown(test_while, clean),
         cmocka_unit_test_teardown(test_checkpoint, clean), cmocka_unit_test_teardown(test_unbounded, clean),
-        cmocka_unit_test_teardown(test_fallback, clean),  cmocka_unit_test_teardown(test_errors, clean),
+        cmocka_unit_test_teardown(test_fallback, clean),   cmocka_unit_test_teardown(test_errors, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,7 @@ static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value
         const rp__ir_node *view = &f->w.src->nodes[f->places[child].node];
         rp__ir_value from = f->w.map[f->places[child].parent], made;
         /* `view` needs strides that fit; a functional value may lie in memory otherwise than the written one did. */
-        if (m->version > 0 && rp__ir_is_op(view, RP__OP_view) && !rp__ir_value_contiguous(f->w.dst, &f->w.dst->values[from]) &&
+        if (m->version > 0 && rp__ir_is_op(view, RP__OP_view) && !rp__ir_value_contiguous(&f->w.dst->values[from]) &&
             !rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, from))) {
             RP_TRY(emit_like(f, block, RP__OP_clone, &from, 1, NULL, 0, from, view->site, &from));
         }
@@ -97,7 +97,7 @@ static rp_status emit_reshape(functionaliser *f, rp__ir_block *block, rp__ir_val
     rp_ir *dst = f->w.dst;
     *out = value;
     if (rp__meta_same_size(&dst->values[value].meta, &dst->values[like].meta)) return RP_OK;
-    if (!rp__ir_value_contiguous(dst, &dst->values[value])) {
+    if (!rp__ir_value_contiguous(&dst->values[value])) {
         RP_TRY(emit_like(f, block, RP__OP_clone, &value, 1, NULL, 0, value, site, &value));
     }
     rp_dim dims[RP_MAX_DIMS];

@@ -124,11 +124,11 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
         }
         return RP__IR_NONE;
     }
-    if (op == rp__op_builtin(RP__OP_clone)) return rp__ir_value_contiguous(dst, &dst->values[in[0]]) ? in[0] : RP__IR_NONE;
+    if (op == rp__op_builtin(RP__OP_clone)) return rp__ir_value_contiguous(&dst->values[in[0]]) ? in[0] : RP__IR_NONE;
     if (op == rp__op_builtin(RP__OP_copy)) {
         const rp__ir_value_info *src = &dst->values[in[1]];
         return src->meta.dtype == out->meta.dtype && rp__meta_same_size(&src->meta, &out->meta) &&
-                       rp__ir_value_contiguous(dst, &dst->values[in[1]])
+                       rp__ir_value_contiguous(&dst->values[in[1]])
                    ? in[1]
                    : RP__IR_NONE;
     }
@@ -236,7 +236,7 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         return RP_OK;
     }
     /* view of view: the outer one alone, where the inner is a plain reshape of a row-major tensor */
-    if (op == rp__op_builtin(RP__OP_view) && inner == op && rp__ir_value_contiguous(dst, &dst->values[producer->in[0]])) {
+    if (op == rp__op_builtin(RP__OP_view) && inner == op && rp__ir_value_contiguous(&dst->values[producer->in[0]])) {
         rp__ir_value base = producer->in[0], made;
         RP_TRY(rp__ir_emit_view(dst, block, op, base, n->attrs, n->n_attrs, n->site, &made));
         dst->values[made].requires_grad = out->requires_grad;

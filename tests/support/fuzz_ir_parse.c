@@ -7,17 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *text_of(const rp_ir *ir, size_t *n)
-{
+static char *text_of(const rp_ir *ir, size_t *n) {
     *n = rp_ir_text(ir, NULL, 0);
     char *text = malloc(*n + 1);
-    if (text && rp_ir_text(ir, text, *n + 1) != *n)
-        abort();
+    if (text && rp_ir_text(ir, text, *n + 1) != *n) abort();
     return text;
 }
 
-int rp_fuzz_ir_parse(const uint8_t *data, size_t size)
-{
+int rp_fuzz_ir_parse(const uint8_t *data, size_t size) {
     rp_ir *ir = rp_ir_parse((const char *)data, size);
     bool parsed = !rp_failed();
     if (parsed) {
@@ -43,8 +40,7 @@ int rp_fuzz_ir_parse(const uint8_t *data, size_t size)
 
 #ifdef RP_LIBFUZZER
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     (void)rp_fuzz_ir_parse(data, size);
     return 0;
 }
