@@ -1,6 +1,9 @@
 /* rp_cond, rp_while, rp_checkpoint: eager, traced and compiled give the same values and gradients; text form; fallbacks. */
 #include "support/trace_help.h"
 
+#include "core/alloc.h"
+#include "trace/trace.h"
+
 struct weights {
     rp_tensor *w; /* (3) */
 };
@@ -302,6 +305,49 @@ static void test_errors(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+/* ---- the n-th allocation fails */
+
+static rp_status step_twice(rp_body *body, rp_tensor *x) {
+    rp_scope scope = rp_scope_begin();
+    struct weights m = {rp_full(RP_DIMS(3), rp_f64(0.8), RP_F32)};
+    struct inside s = {body, &m};
+    rp_set_requires_grad(m.w, true);
+    rp_compiled *f =
+        rp_compile((rp_fn){step_inside, &s, sizeof s, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 2 && !rp_failed(); call++) {
+        rp_tensor *out[2];
+        rp_call(f, &x, 1, out, 2);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    return rp_failed() ? rp_error_take() : RP_OK;
+}
+
+static void test_out_of_memory(void **state) {
+    (void)state;
+    rp_body *bodies[] = {with_cond, with_while, with_checkpoint};
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(0.4, 1, 3);
+    for (size_t b = 0; b < sizeof bodies / sizeof *bodies; b++) {
+        for (int warm = 0; warm < 2; warm++) assert_int_equal(step_twice(bodies[b], x), RP_OK);
+        uint64_t live = rp__alloc_live();
+        bool done = false;
+        for (uint64_t n = 1; !done; n += n < 100 ? 1 : 11) {
+            uint64_t before = rp__alloc_fail_at(n);
+            rp_status status = step_twice(bodies[b], x);
+            uint64_t after = rp__alloc_fail_at(0);
+            done = after - before < n;
+            if (status != RP_OK && (done || status != RP_ERROR_OUT_OF_MEMORY))
+                fail_msg("function %zu, allocation %llu: status %d", b, (unsigned long long)n, (int)status);
+            assert_null(rp__trace_current());
+        }
+        assert_int_equal(step_twice(bodies[b], x), RP_OK);
+        assert_in_range(rp__alloc_live(), 0, live + 8); /* caches may have lost an entry, or found room for one */
+    }
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
 static int clean(void **state) {
     (void)state;
     rp_error_take();
@@ -310,9 +356,10 @@ static int clean(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_cond, clean),       cmocka_unit_test_teardown(test_while, clean),
-        cmocka_unit_test_teardown(test_checkpoint, clean), cmocka_unit_test_teardown(test_unbounded, clean),
-        cmocka_unit_test_teardown(test_fallback, clean),   cmocka_unit_test_teardown(test_errors, clean),
+        cmocka_unit_test_teardown(test_cond, clean),          cmocka_unit_test_teardown(test_while, clean),
+        cmocka_unit_test_teardown(test_checkpoint, clean),    cmocka_unit_test_teardown(test_unbounded, clean),
+        cmocka_unit_test_teardown(test_fallback, clean),      cmocka_unit_test_teardown(test_errors, clean),
+        cmocka_unit_test_teardown(test_out_of_memory, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
