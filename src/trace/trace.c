@@ -372,20 +372,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
     return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
 }
 
-static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
-    rp__trace *t = current;
-    (void)self;
-    if (!t || t->busy) return rp__dispatch_below(at, call);
-    const rp__op *op = call->op;
-    bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
-    if (!needs_values) return record(t, call);
-    RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
-    return rp__dispatch_below(at, call); /* its operands are real now; what it gives is from outside */
-}
-
-static rp__layer layer = {handle};
-
-/* ---- computing */
+/* ---- the thread out of the trace, for a while */
 
 typedef struct suspended {
     rp__layer *trace;
@@ -410,6 +397,27 @@ static void resume(rp__trace *t, suspended s) {
     t->busy = false;
     rp__tensor_tracing = true;
 }
+
+/* ---- the layer */
+
+static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
+    rp__trace *t = current;
+    (void)self;
+    if (!t || t->busy) return rp__dispatch_below(at, call);
+    const rp__op *op = call->op;
+    bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
+    if (!needs_values) return record(t, call);
+    RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
+    /* Its operands are real now, and what it gives is from outside; ops that it is made of are not recorded. */
+    suspended s = suspend(t);
+    rp_status status = rp__dispatch_below(at, call);
+    resume(t, s);
+    return status;
+}
+
+static rp__layer layer = {handle};
+
+/* ---- computing */
 
 static void release_result(void *tensor) { rp_release(tensor); }
 
