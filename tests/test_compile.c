@@ -1,5 +1,6 @@
 /* rp_compile: specialisations, guards, symbols, purity, breaks, gradients at entry and exit, backends, explain. Every compiled
    result is compared with the function itself, run eagerly. */
+/* ctest: labels=threads timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
