@@ -1,0 +1,728 @@
+/* rp_compile, rp_plain, rp_call: the front end of the compiler. A compiled function is a list of specialisations, most recently used
+   first; each is guards, a graph and the backend's object. The first call records and computes as it goes; the second traces
+   again and compares (purity); a call that differs in sizes only is traced with those sizes as symbols. A function that
+   cannot be one graph becomes trace-and-flush: it runs at every call, and its segments are looked up by hash. */
+#include "compile/compiled.h"
+
+#include <string.h>
+
+#include "compile/backend.h"
+#include "compile/guards.h"
+#include "core/alloc.h"
+#include "trace/ir_run.h"
+#include "trace/trace.h"
+
+enum { CACHE_LIMIT = 32, SEGMENT_LIMIT = 256 };
+
+typedef struct specialisation {
+    atomic_uint refs;
+    rp__guards guards;
+    rp__trace_result trace; /* ir and effects on gradients */
+    rp__hash hash;
+    const rp__engine *engine;
+    void *object;
+    size_t n_out; /* of the function */
+    uint64_t calls;
+    bool symbolic;
+    struct specialisation *next;
+} specialisation;
+
+typedef struct segment {
+    void *object; /* NULL: node by node */
+} segment;
+
+typedef struct compiled {
+    rp_compiled base;
+    const rp__engine *engine;
+    rp_compile_options options;
+    rp__mutex lock;       /* list, segments; held while a call is traced */
+    specialisation *list; /* most recently used first */
+    size_t n;
+    bool lazy;            /* trace-and-flush, because of: */
+    rp__reason lazy_reason;
+    const char *lazy_site;
+    rp__map segments;     /* hash -> segment */
+    uint64_t calls;
+} compiled;
+
+/* ---- life of callables */
+
+rp_compiled *rp__callable_failed(void)
+{
+    static rp_compiled failed;
+    return &failed;
+}
+
+rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn)
+{
+    f->ops = ops;
+    f->fn = fn;
+    f->name = rp__strdup(fn.name ? fn.name : "function");
+    if (!f->name)
+        return RP__OOM("compiled function");
+    f->fn.name = f->name;
+    rp__explain_begin(&f->explain);
+    return RP_OK;
+}
+
+void rp_compiled_release(rp_compiled *f)
+{
+    if (!f || !f->ops)
+        return;
+    char *name = f->name;
+    rp__explain explain = f->explain;
+    f->ops->destroy(f);
+    rp__explain_free(&explain);
+    rp__free(name);
+}
+
+rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out)))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: an argument is NULL");
+    for (size_t k = 0; k < n_out; k++)
+        out[k] = NULL;
+    rp_status status = RP_OK;
+    if (RP__UNLIKELY(!f->ops))
+        status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
+    for (size_t k = 0; k < n_in && status == RP_OK; k++) {
+        if (RP__UNLIKELY(!in[k] || in[k]->magic != RP__TENSOR_MAGIC || rp__tensor_is_error(in[k]))) {
+            status = rp__tensor_check(in[k], "an argument");
+            if (status == RP_OK)
+                status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
+        }
+    }
+    if (RP__LIKELY(status == RP_OK)) {
+        if (rp__trace_current()) { /* inlined */
+            f->fn.body(f->fn.ctx, in, n_in, out, n_out);
+            return rp_failed() ? rp_error_status() : RP_OK;
+        }
+        rp_scope scope = rp__scope_begin();
+        status = f->ops->call(f, in, n_in, out, n_out);
+        rp__scope_end(scope, out, status == RP_OK || status == RP_ERROR_GRAPH_BREAK ? n_out : 0);
+    }
+    if (RP__UNLIKELY(status != RP_OK && status != RP_ERROR_GRAPH_BREAK)) {
+        for (size_t k = 0; k < n_out; k++)
+            out[k] = rp__tensor_error();
+    }
+    return status;
+}
+
+/* Runs the function as it is, with a clean error state, so that its failure can be told from an older one. */
+static rp_status call_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp__error_state before;
+    bool failed = rp_failed();
+    if (failed)
+        rp__error_save(&before);
+    fn.body(fn.ctx, in, n_in, out, n_out);
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    if (failed)
+        rp__error_restore(&before);
+    return status;
+}
+
+/* ---- plain */
+
+static rp_status plain_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    return call_body(f->fn, in, n_in, out, n_out);
+}
+
+static void plain_destroy(rp_compiled *f) { rp__free(f); }
+
+rp_compiled *rp_plain(rp_fn fn)
+{
+    static const rp__callable_ops ops = {"plain", plain_call, plain_destroy};
+    if (!fn.body) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
+        return rp__callable_failed();
+    }
+    rp_compiled *f = rp__calloc(1, sizeof *f);
+    if (!f || rp__callable_begin(f, &ops, fn) != RP_OK) {
+        (void)RP__OOM("function");
+        rp__free(f);
+        return rp__callable_failed();
+    }
+    return f;
+}
+
+/* ---- specialisations */
+
+static void specialisation_release(specialisation *s)
+{
+    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    rp__guards_free(&s->guards);
+    if (s->object)
+        s->engine->destroy(s->object);
+    rp__trace_result_free(&s->trace);
+    rp__free(s);
+}
+
+static void use_first(compiled *c, specialisation *s, specialisation **link)
+{
+    *link = s->next;
+    s->next = c->list;
+    c->list = s;
+}
+
+static void drop(compiled *c, const specialisation *s)
+{
+    for (specialisation **link = &c->list; *link; link = &(*link)->next) {
+        if (*link == s) {
+            specialisation *gone = *link;
+            *link = gone->next;
+            c->n--;
+            specialisation_release(gone);
+            return;
+        }
+    }
+}
+
+static void add(compiled *c, specialisation *s)
+{
+    size_t limit = c->options.cache_limit ? c->options.cache_limit : CACHE_LIMIT;
+    s->next = c->list;
+    c->list = s;
+    c->n++;
+    while (c->n > limit) {
+        specialisation *last = c->list;
+        while (last->next)
+            last = last->next;
+        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_EVICTED, NULL, 1, NULL);
+        drop(c, last);
+    }
+}
+
+static void become_lazy(compiled *c, rp__reason reason, const char *site, const char *detail)
+{
+    c->lazy = true;
+    c->lazy_reason = reason;
+    c->lazy_site = site && *site ? site : "no call site";
+    rp__explain_add(&c->base.explain, "break", reason, site, 1, "%s%s%s; the function runs at every call (trace-and-flush)",
+                    rp__reason_text(reason), detail ? ": " : "", detail ? detail : "");
+}
+
+/* The backend's object for a graph; NULL and RP_OK when it could not and that is not to be an error. */
+static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_, void **object)
+{
+    rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain};
+    *object = NULL;
+    rp_status status = c->engine->compile(c->engine, &request, object);
+    if (status == RP_OK)
+        return RP_OK;
+    *object = NULL;
+    if (c->options.strict || status == RP_ERROR_OUT_OF_MEMORY)
+        return status;
+    rp__explain_add(&c->base.explain, "skip", RP__REASON_COMPILE_FAILED, NULL, 1, "%s: %s", rp__reason_text(RP__REASON_COMPILE_FAILED),
+                    rp_error_message());
+    (void)rp_error_take();
+    return RP_OK;
+}
+
+/* Takes the trace over. */
+static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out, const rp_dim *const *sizes,
+                            const rp_dim *const *strides, specialisation **out)
+{
+    specialisation *s = rp__calloc(1, sizeof *s);
+    if (!s)
+        return RP__OOM("specialisation");
+    atomic_init(&s->refs, 1);
+    s->trace = *trace;
+    memset(trace, 0, sizeof *trace);
+    s->engine = c->engine;
+    s->n_out = n_out;
+    s->symbolic = sizes != NULL;
+    rp_status status = rp__ir_hash(s->trace.ir, &s->hash);
+    if (status == RP_OK)
+        status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
+    if (status == RP_OK)
+        status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
+    if (status != RP_OK) {
+        specialisation_release(s);
+        return status;
+    }
+    add(c, s);
+    rp__explain_add(&c->base.explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
+                    "%zu nodes, %zu captured tensors, %zu symbols, %s", s->trace.ir->body.n_nodes, s->trace.ir->n_captured,
+                    rp__symbols_count(s->trace.ir->symbols), s->trace.training ? "training" : "inference");
+    for (size_t i = 0; i < rp__symbols_guard_count(s->trace.ir->symbols); i++) {
+        rp__text t = {0};
+        rp__symbols_guard_text(s->trace.ir->symbols, rp__symbols_guard_at(s->trace.ir->symbols, i), true, &t);
+        rp__explain_add(&c->base.explain, "guard", RP__REASON_NONE, NULL, 1, "%s", t.data ? t.data : "");
+        rp__text_free(&t);
+    }
+    *out = s;
+    return RP_OK;
+}
+
+/* Gradients that the graph read at entry are its last arguments, those that it leaves its last results. */
+static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const rp_ir *ir = s->trace.ir;
+    size_t n_args = ir->body.n_args, n_results = ir->body.n_results;
+    rp_tensor **args = rp__calloc(n_args + n_results + 1, sizeof *args), **results = args + n_args;
+    if (!args)
+        return RP__OOM("call");
+    if (n_in)
+        memcpy(args, in, n_in * sizeof *args);
+    rp_status status = RP_OK;
+    for (size_t i = 0; i < s->trace.n_grads; i++) {
+        const rp__trace_grad *g = &s->trace.grads[i];
+        rp_tensor *leaf = g->leaf ? g->leaf : in[g->arg];
+        if (g->input != RP__IR_NONE)
+            args[g->input] = rp_grad_of(leaf);
+    }
+    status = s->object ? s->engine->run(s->object, args, n_args, results, n_results) : rp__ir_run(ir, args, n_args, results, n_results, NULL);
+    if (status == RP_OK && n_out)
+        memcpy(out, results, n_out * sizeof *out);
+    for (size_t i = 0; i < s->trace.n_grads && status == RP_OK; i++) {
+        const rp__trace_grad *g = &s->trace.grads[i];
+        rp_tensor *leaf = g->leaf ? g->leaf : in[g->arg];
+        if (g->at_exit == RP__GRAD_RESULT)
+            status = rp_set_grad(leaf, results[g->result]);
+        else if (g->at_exit == RP__GRAD_CLEARED)
+            status = rp_set_grad(leaf, NULL);
+        else if (g->at_exit == RP__GRAD_TENSOR)
+            status = rp_set_grad(leaf, g->tensor);
+    }
+    rp__free(args);
+    return status;
+}
+
+static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
+    bool grad = s->trace.training || rp_set_grad_enabled(false);
+    rp_status status;
+    if (s->trace.n_grads)
+        status = run_with_gradients(s, in, n_in, out, n_out);
+    else if (s->object)
+        status = s->engine->run(s->object, in, n_in, out, n_out);
+    else
+        status = rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
+    if (!s->trace.training)
+        (void)rp_set_grad_enabled(grad);
+    return status;
+}
+
+/* ---- symbols of a changed call */
+
+typedef struct pattern { /* words of arguments whose sizes changed; NULL entries: as the tensor */
+    rp__symbols *symbols;
+    rp_dim (*size)[RP_MAX_DIMS], (*stride)[RP_MAX_DIMS];
+    const rp_dim **sizes, **strides;
+} pattern;
+
+static void pattern_free(pattern *p)
+{
+    rp__symbols_release(p->symbols);
+    rp__free(p->size);
+    rp__free(p->stride);
+    rp__free(p->sizes);
+    rp__free(p->strides);
+}
+
+typedef struct pair { /* what a dynamic dim was and is: dims that agree in both share a symbol */
+    int64_t old, now;
+    rp_dim word;
+} pair;
+
+static rp_status pattern_make(const specialisation *from, rp_tensor *const *in, size_t n_in, bool all_same, pattern *p)
+{
+    pair *pairs = NULL;
+    size_t n = 0, capacity = 0;
+    rp_status status = RP_OK;
+    *p = (pattern){.symbols = rp__symbols_new()};
+    p->size = rp__calloc(n_in + 1, sizeof *p->size);
+    p->stride = rp__calloc(n_in + 1, sizeof *p->stride);
+    p->sizes = rp__calloc(n_in + 1, sizeof *p->sizes);
+    p->strides = rp__calloc(n_in + 1, sizeof *p->strides);
+    if (!p->symbols || !p->size || !p->stride || !p->sizes || !p->strides)
+        return RP__OOM("symbolic sizes");
+    for (size_t k = 0; k < n_in && status == RP_OK; k++) {
+        const rp_tensor *t = in[k];
+        rp_dim *size = p->size[k], *stride = p->stride[k];
+        bool any = false;
+        for (unsigned d = 0; d < t->ndim && status == RP_OK; d++) {
+            bool symbolic;
+            int64_t old = rp__guards_size(&from->guards, k, d, &symbolic), now = t->size[d];
+            size[d] = now;
+            if (!symbolic && (old == now || all_same))
+                continue;
+            size_t i = 0;
+            while (i < n && (pairs[i].old != old || pairs[i].now != now))
+                i++;
+            if (i == n) {
+                rp__symbol s = {.input = (uint32_t)k, .dim = (uint8_t)d, .hint = now};
+                if (!RP__GROW(&pairs, &capacity, n + 1)) {
+                    status = RP__OOM("symbolic sizes");
+                    break;
+                }
+                pairs[n++] = (pair){old, now, rp__symbols_add(p->symbols, &s)};
+            }
+            size[d] = pairs[i].word;
+            any = true;
+        }
+        if (!any || status != RP_OK) {
+            memcpy(stride, t->stride, t->ndim * sizeof *stride);
+            continue;
+        }
+        if (rp__tensor_contiguous(t)) {
+            rp__symbols *outer = rp__symbols_enter(p->symbols);
+            rp__contiguous_strides(size, t->ndim, stride);
+            (void)rp__symbols_enter(outer);
+        } else {
+            for (unsigned d = 0; d < t->ndim; d++) {
+                bool symbolic;
+                int64_t old = rp__guards_stride(&from->guards, k, d, &symbolic);
+                rp__symbol s = {.input = (uint32_t)k, .dim = (uint8_t)d, .is_stride = true, .hint = t->stride[d]};
+                stride[d] = symbolic || old != t->stride[d] ? rp__symbols_add(p->symbols, &s) : t->stride[d];
+            }
+        }
+        p->sizes[k] = size;
+        p->strides[k] = stride;
+    }
+    rp__free(pairs);
+    return status == RP_OK && rp_failed() ? rp_error_status() : status;
+}
+
+/* ---- tracing again without computing */
+
+static rp_status trace_abstract(compiled *c, const pattern *p, rp_tensor *const *in, size_t n_in, size_t n_out, rp__trace_result *result)
+{
+    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = c->base.fn, .in = in, .n_in = n_in, .n_out = n_out};
+    if (p) {
+        request.symbols = p->symbols;
+        request.sizes = p->sizes;
+        request.strides = p->strides;
+    }
+    return rp__trace_run(&request, NULL, result);
+}
+
+/* Why the graph of a trace may not stand for the function. */
+static rp__reason unusable(const rp__trace_result *r)
+{
+    return r->reason ? rp__reason_find(r->reason) : r->left ? RP__REASON_BACKWARD_LEAVES : r->escaped ? RP__REASON_TENSOR_ESCAPES : RP__REASON_NONE;
+}
+
+static bool same_outside(const rp__trace_result *a, const rp__trace_result *b)
+{
+    if (a->ir->n_captured != b->ir->n_captured || a->n_grads != b->n_grads)
+        return false;
+    for (size_t i = 0; i < a->ir->n_captured; i++) {
+        if (a->ir->captured[i] != b->ir->captured[i])
+            return false;
+    }
+    for (size_t i = 0; i < a->n_grads; i++) {
+        if (a->grads[i].leaf != b->grads[i].leaf || a->grads[i].at_exit != b->grads[i].at_exit)
+            return false;
+    }
+    return true;
+}
+
+static bool ctx_changed(const specialisation *s, rp_fn fn)
+{
+    return s->guards.ctx_bytes && memcmp(s->guards.ctx_copy, fn.ctx, s->guards.ctx_bytes) != 0;
+}
+
+/* Traces the call again and compares. RP_OK with *pure false: the function runs at every call from now on. */
+static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out, bool *pure)
+{
+    rp__trace_result again = {0};
+    pattern p = {0};
+    rp__error_state before;
+    rp__error_save(&before);
+    rp_status status = s->symbolic ? pattern_make(s, in, n_in, true, &p) : RP_OK;
+    rp__reason reason = RP__REASON_NONE;
+    rp__text detail = {0};
+    rp__hash hash;
+    if (status == RP_OK) {
+        rp_status traced = trace_abstract(c, s->symbolic ? &p : NULL, in, n_in, n_out, &again);
+        if (traced == RP_ERROR_OUT_OF_MEMORY) {
+            status = traced;
+        } else if (traced != RP_OK) {
+            reason = again.reason ? rp__reason_find(again.reason) : RP__REASON_TRACE_FAILED;
+            rp__text_puts(&detail, rp_error_message());
+        } else if ((reason = unusable(&again)) != RP__REASON_NONE) {
+            rp__text_puts(&detail, again.site ? again.site : "");
+        } else if (ctx_changed(s, c->base.fn)) {
+            reason = RP__REASON_CTX_CHANGES;
+        } else if ((status = rp__ir_hash(again.ir, &hash)) == RP_OK && (!rp__hash_equal(hash, s->hash) || !same_outside(&again, &s->trace))) {
+            reason = RP__REASON_IMPURE;
+            if (rp__hash_equal(hash, s->hash))
+                rp__text_puts(&detail, "it uses other tensors from outside");
+            else
+                rp__ir_diff(s->trace.ir, again.ir, &detail);
+        }
+    }
+    if (status == RP_OK)
+        (void)rp_error_take();
+    rp__error_restore(&before);
+    *pure = reason == RP__REASON_NONE;
+    if (status == RP_OK && !*pure) {
+        become_lazy(c, reason, again.site, detail.data && *detail.data ? detail.data : NULL);
+        if (c->options.fullgraph || c->options.strict)
+            status = rp__fail(RP_ERROR_GUARD, "%s: %s%s%s", c->base.name, rp__reason_text(reason), detail.data && *detail.data ? ": " : "",
+                              detail.data ? detail.data : "");
+    }
+    rp__text_free(&detail);
+    rp__trace_result_free(&again);
+    pattern_free(&p);
+    return status;
+}
+
+/* ---- trace-and-flush */
+
+static void segment_free(const compiled *c, segment *s)
+{
+    if (s->object)
+        c->engine->destroy(s->object);
+    rp__free(s);
+}
+
+static void segments_clear(compiled *c)
+{
+    size_t at = 0;
+    void *value;
+    rp__hash key;
+    while (rp__map_next(&c->segments, &at, &key, &value))
+        segment_free(c, value);
+    rp__map_free(&c->segments);
+    c->segments = (rp__map){0};
+}
+
+static rp_status run_segment(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    compiled *c = ctx;
+    rp__hash hash;
+    RP_TRY(rp__ir_hash(ir, &hash));
+    segment *s = rp__map_get(&c->segments, hash);
+    if (!s) {
+        if (c->segments.count >= SEGMENT_LIMIT)
+            segments_clear(c);
+        s = rp__calloc(1, sizeof *s);
+        if (!s)
+            return RP__OOM("segment");
+        rp_status status = compile(c, ir, false, true, &s->object);
+        if (status != RP_OK || !rp__map_put(&c->segments, hash, s)) {
+            segment_free(c, s);
+            return status != RP_OK ? status : RP__OOM("segment");
+        }
+        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes", ir->body.n_nodes);
+    }
+    return s->object ? c->engine->run(s->object, in, n_in, out, n_out) : rp__ir_run(ir, in, n_in, out, n_out, NULL);
+}
+
+/* Under fullgraph the values are true, and the call is an error all the same. */
+static rp_status fullgraph_error(const compiled *c)
+{
+    return rp__fail(RP_ERROR_GRAPH_BREAK, "%s: %s, and fullgraph was asked for: %s", c->base.name, rp__reason_text(c->lazy_reason), c->lazy_site);
+}
+
+static rp_status call_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp__trace_result result = {0};
+    rp__trace_request request = {.mode = RP__TRACE_SEGMENTS, .fn = c->base.fn, .in = in, .n_in = n_in, .n_out = n_out, .run = run_segment,
+                                 .run_ctx = c};
+    rp_status status = rp__trace_run(&request, out, &result);
+    rp__trace_result_free(&result);
+    return status == RP_OK && c->options.fullgraph ? fullgraph_error(c) : status;
+}
+
+/* ---- a call that no specialisation serves */
+
+static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp__trace_result result = {0};
+    rp_fn fn = c->base.fn;
+    size_t bytes = fn.ctx ? fn.ctx_bytes : 0;
+    void *ctx = rp__alloc(bytes ? bytes : 1);
+    if (!ctx)
+        return RP__OOM("compiled function");
+    if (bytes)
+        memcpy(ctx, fn.ctx, bytes);
+    rp__trace_request request = {.mode = RP__TRACE_FUNCTION, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out, .run = run_segment, .run_ctx = c};
+    /* .grad of arguments and captured tensors as the guards must find it: as it was before. */
+    rp_status status = rp__trace_run(&request, out, &result);
+    rp__reason reason = status == RP_OK ? unusable(&result) : RP__REASON_NONE;
+    if (status == RP_OK && reason == RP__REASON_NONE && bytes && memcmp(ctx, fn.ctx, bytes) != 0)
+        reason = RP__REASON_CTX_CHANGES;
+    rp__free(ctx);
+    if (status == RP_OK && reason != RP__REASON_NONE) {
+        become_lazy(c, reason, result.site, NULL);
+        if (c->options.fullgraph)
+            status = fullgraph_error(c);
+    } else if (status == RP_OK) {
+        specialisation *s;
+        status = specialise(c, &result, in, n_in, n_out, NULL, NULL, &s);
+    }
+    rp__trace_result_free(&result);
+    return status;
+}
+
+/* Records the call with changed sizes as symbols, and runs what came of it. */
+static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    pattern p;
+    rp__trace_result result = {0};
+    rp__error_state before;
+    rp__error_save(&before);
+    rp__reason reason = RP__REASON_NONE;
+    rp_status status = pattern_make(from, in, n_in, false, &p);
+    specialisation *s = NULL;
+    if (status == RP_OK) {
+        rp_status traced = trace_abstract(c, &p, in, n_in, n_out, &result);
+        if (traced == RP_ERROR_OUT_OF_MEMORY)
+            status = traced;
+        else if (traced != RP_OK)
+            reason = result.reason ? rp__reason_find(result.reason) : RP__REASON_TRACE_FAILED;
+        else
+            reason = unusable(&result);
+    }
+    if (status == RP_OK && reason == RP__REASON_NONE) {
+        status = specialise(c, &result, in, n_in, n_out, p.sizes, p.strides, &s);
+        if (status == RP_OK)
+            status = run(s, in, n_in, out, n_out);
+    } else if (status == RP_OK) {
+        (void)rp_error_take();
+        become_lazy(c, reason, result.site, NULL);
+        status = call_lazy(c, in, n_in, out, n_out);
+    }
+    rp__error_restore(&before);
+    rp__trace_result_free(&result);
+    pattern_free(&p);
+    return status;
+}
+
+static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const specialisation *from = NULL;
+    for (const specialisation *s = c->list; s && !from; s = s->next) {
+        if (s->n_out == n_out && rp__guards_only_sizes(&s->guards, c->base.fn, in, n_in))
+            from = s;
+    }
+    if (c->list) {
+        rp__text t = {0};
+        rp__reason reason = rp__guards_explain(from ? &from->guards : &c->list->guards, c->base.fn, in, n_in, &t);
+        rp__explain_add(&c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
+        rp__text_free(&t);
+    }
+    if (from && !c->options.static_sizes)
+        return call_symbolic(c, from, in, n_in, out, n_out);
+    return call_first(c, in, n_in, out, n_out);
+}
+
+static rp_status compiled_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    compiled *c = (compiled *)f;
+    if (c->engine->tags & RP__ENGINE_RUNS_FUNCTION)
+        return call_body(f->fn, in, n_in, out, n_out);
+    rp__lock(&c->lock);
+    if (!c->lazy) {
+        for (specialisation **link = &c->list, *s; (s = *link); link = &s->next) {
+            if (s->n_out != n_out || !rp__guards_hold(&s->guards, f->fn, in, n_in))
+                continue;
+            if (RP__UNLIKELY(link != &c->list))
+                use_first(c, s, link);
+            /* The first call made it; this is the second, or a turn of `purity`. A symbolic one has run once already. */
+            uint64_t call = ++s->calls;
+            if (RP__UNLIKELY(call == 1 || (c->options.purity > 0 && call % (uint64_t)c->options.purity == 0))) {
+                bool pure;
+                rp_status status = check_purity(c, s, in, n_in, n_out, &pure);
+                if (status == RP_OK && !pure) {
+                    drop(c, s);
+                    status = call_lazy(c, in, n_in, out, n_out);
+                    rp__unlock(&c->lock);
+                    return status;
+                }
+                if (status != RP_OK) {
+                    rp__unlock(&c->lock);
+                    return status;
+                }
+            }
+            atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+            rp__unlock(&c->lock);
+            rp_status status = run(s, in, n_in, out, n_out);
+            specialisation_release(s);
+            return status;
+        }
+    }
+    rp_status status = c->lazy ? call_lazy(c, in, n_in, out, n_out) : call_miss(c, in, n_in, out, n_out);
+    rp__unlock(&c->lock);
+    return status;
+}
+
+static void compiled_destroy(rp_compiled *f)
+{
+    compiled *c = (compiled *)f;
+    while (c->list) {
+        specialisation *s = c->list;
+        c->list = s->next;
+        specialisation_release(s);
+    }
+    segments_clear(c);
+    (void)pthread_mutex_destroy(&c->lock);
+    rp__free(c);
+}
+
+rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options)
+{
+    static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy};
+    rp_compile_options o = {.struct_size = sizeof o};
+    if (!fn.body || (fn.ctx_bytes && !fn.ctx)) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: the function is NULL, or ctx_bytes is given without ctx");
+        return rp__callable_failed();
+    }
+    if (options) { /* an older program has a shorter struct: what it lacks is zero */
+        if (options->struct_size < offsetof(rp_compile_options, backend) + sizeof o.backend || options->purity < 0) {
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: options without struct_size (use RP_OPTIONS), or a negative purity");
+            return rp__callable_failed();
+        }
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+        o.struct_size = sizeof o;
+    }
+    const rp__engine *engine = rp__engine_find(o.backend);
+    if (!engine)
+        return rp__callable_failed();
+    o.backend = engine->name;
+    compiled *c = rp__calloc(1, sizeof *c);
+    if (!c || rp__callable_begin(&c->base, &ops, fn) != RP_OK) {
+        (void)RP__OOM("compiled function");
+        rp__free(c);
+        return rp__callable_failed();
+    }
+    (void)pthread_mutex_init(&c->lock, NULL);
+    c->engine = engine;
+    c->options = o;
+    return &c->base;
+}
+
+/* ---- explain */
+
+size_t rp_explain_count(rp_compiled *f)
+{
+    if (!f || !f->ops) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
+        return 0;
+    }
+    rp__lock(&f->explain.lock);
+    size_t n = f->explain.n;
+    rp__unlock(&f->explain.lock);
+    return n;
+}
+
+rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry)
+{
+    if (!f || !f->ops || !entry)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
+    rp__lock(&f->explain.lock);
+    bool there = index < f->explain.n;
+    if (there) {
+        const struct rp__explain_record *r = &f->explain.records[index];
+        *entry = (rp_explain_entry){r->kind, rp__reason_name(r->reason), r->message, r->site, r->count};
+    }
+    rp__unlock(&f->explain.lock);
+    return there ? RP_OK : rp__fail(RP_ERROR_INDEX, "rp_explain_at: there is no entry %zu", index);
+}

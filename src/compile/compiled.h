@@ -1,0 +1,24 @@
+/* What rp_call calls: plain, compiled (this folder) and graphed (floor 7) functions behind one table. */
+#ifndef RP_COMPILE_COMPILED_H
+#define RP_COMPILE_COMPILED_H
+
+#include "compile/explain.h"
+
+typedef struct rp__callable_ops {
+    const char *kind; /* "plain", "compiled", "graphed" */
+    /* Handles of in[] are checked; out[] is zeroed; runs in a scope of its own, from which out[] moves to the caller's. */
+    rp_status (*call)(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+    void (*destroy)(rp_compiled *f); /* frees the whole object but name and explain */
+} rp__callable_ops;
+
+/* First member of every callable; rp__callable_begin fills it. */
+struct rp_compiled {
+    const rp__callable_ops *ops; /* NULL: the object of a failed constructor */
+    rp_fn fn;                    /* inside another trace the function itself is called (inlined) */
+    char *name;
+    rp__explain explain;
+};
+rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
+rp_compiled *rp__callable_failed(void); /* what constructors return on failure */
+
+#endif

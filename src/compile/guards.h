@@ -1,0 +1,47 @@
+/* Guards of one specialisation: everything that must be as it was when its graph was recorded. The check is one pass over packed
+   words (descriptors of the arguments), then memcmp of ctx, then what the graph says of captured tensors and symbols. */
+#ifndef RP_COMPILE_GUARDS_H
+#define RP_COMPILE_GUARDS_H
+
+#include "compile/explain.h"
+#include "trace/trace.h"
+
+/* What a call is checked against. Built once, then read only. */
+typedef struct rp__guards {
+    uint64_t environment;  /* grad mode, determinism, default device */
+    uint64_t *words;       /* per argument: head, then size and stride of each dim */
+    const rp_dim **symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
+    size_t n_in;
+    uint32_t *same;        /* written arguments alias: per argument the first with its storage; NULL: not checked */
+    rp__map written;       /* storages of captured tensors that the graph writes: no argument may lie there unless it did */
+    uint64_t *in_written;  /* per argument: id of the written captured storage that it lies in, 0: none; NULL with an empty map */
+    void *ctx_copy;
+    const void *ctx;
+    size_t ctx_bytes;
+    const rp__guard_bytes *bytes; /* of the trace result; borrowed */
+    size_t n_bytes;
+    struct rp__captured_guard {
+        const rp_tensor *tensor; /* the graph holds it */
+        uint64_t head;
+    } *captured;
+    size_t n_captured;
+    const rp__trace_grad *grads; /* borrowed */
+    size_t n_grads;
+    const rp__symbols *symbols;  /* borrowed */
+} rp__guards;
+
+uint64_t rp__guards_environment(void);
+/* `result` must stay as long as the guards. sizes/strides: words of symbolic arguments, as given to the trace; may be NULL. */
+rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn fn, rp_tensor *const *in, size_t n_in,
+                           const rp_dim *const *sizes, const rp_dim *const *strides);
+void rp__guards_free(rp__guards *g);
+bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in);
+/* Which guard fails, in words with old and new value, for a call that rp__guards_hold refused. */
+rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in, rp__text *out);
+/* Does the call differ in nothing but sizes (and the strides that follow from them)? */
+bool rp__guards_only_sizes(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in);
+/* The recorded size of a dim: its value, or the hint of its symbol. */
+int64_t rp__guards_size(const rp__guards *g, size_t in, unsigned dim, bool *symbolic);
+int64_t rp__guards_stride(const rp__guards *g, size_t in, unsigned dim, bool *symbolic);
+
+#endif
