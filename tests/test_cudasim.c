@@ -1,7 +1,7 @@
-/* The CUDA symbol tables, the prelude and the emulated driver, NVRTC and cuBLASLt, through the tables that the library uses. By
- * default the libraries of REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need
- * the emulator (poison, failure on demand, deliberately wrong kernels) are skipped with a line each: so the rest shows
- * that the emulator answers as a GPU does. */
+/* The CUDA symbol tables, the prelude and the emulated driver, NVRTC and cuBLASLt, through the tables that the library
+ * uses. By default the libraries of REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones
+ * are, and the tests that need the emulator (poison, failure on demand, deliberately wrong kernels) are skipped with a
+ * line each: so the rest shows that the emulator answers as a GPU does. */
 /* ctest: labels=cuda timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,12 +51,12 @@ static CUresult shown(CUresult result, const char *expression, int line) {
 }
 #define OK(expression) assert_int_equal(shown((expression), #expression, __LINE__), CUDA_SUCCESS)
 #define FAILS(code, expression) assert_int_equal((expression), (code))
-#define NEEDS_EMULATOR() \
-    do { \
-        if (real) { \
-            print_message("skipped on a GPU: needs the emulator\n"); \
-            skip(); \
-        } \
+#define NEEDS_EMULATOR()                                                                                               \
+    do {                                                                                                               \
+        if (real) {                                                                                                    \
+            print_message("skipped on a GPU: needs the emulator\n");                                                   \
+            skip();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 static void seed(unsigned long long n) {
@@ -71,13 +71,14 @@ static char *with_prelude(const char *kernels) {
     size_t n = strlen(rp__embed_prelude_cuh) + strlen(kernels) + 256;
     char *text = malloc(n);
     assert_non_null(text);
-    snprintf(text, n, "#define RP_PRELUDE_CONDITIONAL 1\n/* rp-prelude begin */\n%s/* rp-prelude end */\n%s", rp__embed_prelude_cuh, kernels);
+    snprintf(text, n, "#define RP_PRELUDE_CONDITIONAL 1\n/* rp-prelude begin */\n%s/* rp-prelude end */\n%s",
+             rp__embed_prelude_cuh, kernels);
     return text;
 }
 
 static nvrtcResult compile_with(const rp__libnvrtc *r, const char *source, const char *arch, char **image, char **log) {
     nvrtcProgram program;
-    const char *const options[] = { arch, "-default-device", "--fmad=false" };
+    const char *const options[] = {arch, "-default-device", "--fmad=false"};
     size_t n;
     assert_int_equal(r->nvrtcCreateProgram(&program, source, "test.cu", 0, NULL, NULL), NVRTC_SUCCESS);
     nvrtcResult result = r->nvrtcCompileProgram(program, 3, options);
@@ -188,9 +189,7 @@ static const char kernels[] =
 static CUlibrary common;
 static CUstream stream;
 
-static CUfunction fn(const char *name) {
-    return function_of(common, name);
-}
+static CUfunction fn(const char *name) { return function_of(common, name); }
 
 typedef struct args {
     CUdeviceptr out, in;
@@ -205,12 +204,13 @@ static CUdeviceptr device_alloc(size_t bytes) {
     return p;
 }
 
-static void launch(const char *name, unsigned int grid, unsigned int block, unsigned int shared, CUstream s, void **params) {
+static void launch(const char *name, unsigned int grid, unsigned int block, unsigned int shared, CUstream s,
+                   void **params) {
     OK(cu->cuLaunchKernel(fn(name), grid, 1, 1, block, 1, 1, shared, s, params, NULL));
 }
 
 static void launch_put(CUdeviceptr p, int v, CUstream s) {
-    void *params[] = { &p, &v };
+    void *params[] = {&p, &v};
     launch("put", 1, 1, 0, s, params);
 }
 
@@ -220,9 +220,7 @@ static int read_int(CUdeviceptr p) {
     return v;
 }
 
-static void write_int(CUdeviceptr p, int v) {
-    OK(cu->cuMemcpyHtoD(p, &v, sizeof v));
-}
+static void write_int(CUdeviceptr p, int v) { OK(cu->cuMemcpyHtoD(p, &v, sizeof v)); }
 
 /* ---- Set-up ---- */
 
@@ -394,7 +392,8 @@ static void test_memory(void **state) {
     OK(cu->cuPointerGetAttribute(&start_addr, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, p + 5));
     OK(cu->cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, p + 5));
     assert_true(start_addr == p && size == 1000);
-    FAILS(CUDA_ERROR_INVALID_VALUE, cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)host));
+    FAILS(CUDA_ERROR_INVALID_VALUE,
+          cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)host));
     FAILS(CUDA_ERROR_INVALID_VALUE, cu->cuMemAlloc(&start_addr, 0));
     FAILS(CUDA_ERROR_OUT_OF_MEMORY, cu->cuMemAlloc(&start_addr, (size_t)1 << 46));
     OK(cu->cuMemFree(p));
@@ -416,8 +415,9 @@ static void test_memory(void **state) {
 
 static void test_virtual_memory(void **state) {
     (void)state;
-    CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
-    CUmemAccessDesc access = { .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle a, b;
     CUdeviceptr va;
     size_t g;
@@ -489,8 +489,8 @@ static void test_launch(void **state) {
         host[i] = (float)i;
     }
     OK(cu->cuMemcpyHtoD(in, host, sizeof host));
-    args a = { out, in, N, 0.5f, 1 };
-    void *params[] = { &a };
+    args a = {out, in, N, 0.5f, 1};
+    void *params[] = {&a};
     launch("scale", 4, 256, 0, stream, params);
     a.scale = 99.0f; /* parameters were copied */
     OK(cu->cuStreamSynchronize(stream));
@@ -535,7 +535,7 @@ static void test_shared_and_shuffles(void **state) {
         int ints[512], n = N;
         seed(s);
         OK(cu->cuMemsetD32Async(out, 0, 1, stream));
-        void *params[] = { &out, &in, &n };
+        void *params[] = {&out, &in, &n};
         launch("sum", 5, 256, 0, stream, params);
         OK(cu->cuStreamSynchronize(stream));
         OK(cu->cuMemcpyDtoH(&result, out, 4));
@@ -544,7 +544,7 @@ static void test_shared_and_shuffles(void **state) {
             ints[i] = i;
         }
         OK(cu->cuMemcpyHtoD(numbers, ints, sizeof ints));
-        void *reverse_params[] = { &numbers };
+        void *reverse_params[] = {&numbers};
         launch("reverse", 4, 128, 128 * 4, stream, reverse_params);
         OK(cu->cuStreamSynchronize(stream));
         OK(cu->cuMemcpyDtoH(ints, numbers, sizeof ints));
@@ -553,7 +553,7 @@ static void test_shared_and_shuffles(void **state) {
         }
         OK(cu->cuMemsetD32Async(numbers, 0, 512, stream));
         CUdeviceptr parts = numbers + 16, answer = numbers + 4;
-        void *ticket_params[] = { &numbers, &parts, &answer };
+        void *ticket_params[] = {&numbers, &parts, &answer};
         for (int again = 0; again < 2; again++) {
             launch("ticket", 40, 64, 0, stream, ticket_params);
         }
@@ -665,7 +665,8 @@ static int clz32(uint32_t v) {
     return n;
 }
 
-/* Nearest even by exact arithmetic in double: the neighbours of x among values with `bits` of mantissa and least exponent `low`. */
+/* Nearest even by exact arithmetic in double: the neighbours of x among values with `bits` of mantissa and least
+ * exponent `low`. */
 static uint32_t round_to(float x, int mantissa, int exponent_bits) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -697,7 +698,7 @@ static void test_prelude_functions(void **state) {
     (void)state;
     CUlibrary library = load(functions);
     CUdeviceptr p = device_alloc(65536 * 8);
-    void *params[] = { &p };
+    void *params[] = {&p};
     int out[224];
     seed(3);
     OK(cu->cuLaunchKernel(function_of(library, "shuffles"), 1, 1, 1, 32, 1, 1, 0, stream, params, NULL));
@@ -740,8 +741,12 @@ static void test_prelude_functions(void **state) {
     OK(cu->cuLaunchKernel(function_of(library, "integers"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
     OK(cu->cuStreamSynchronize(stream));
     OK(cu->cuMemcpyDtoH(o, p, sizeof o));
-    const int64_t expected[16] = { 0xfffffffd, 2, clz32(0x10000) * 100 + 32, 6364, 864, 0x80000000, 2147483647, -2, INT64_MAX, 0,
-                                   INT32_MIN, 0, 1, 11, 0x3f802000, 1 };
+    const int64_t expected[16] = {0xfffffffd, 2,         clz32(0x10000) * 100 + 32,
+                                  6364,       864,       0x80000000,
+                                  2147483647, -2,        INT64_MAX,
+                                  0,          INT32_MIN, 0,
+                                  1,          11,        0x3f802000,
+                                  1};
     for (int i = 0; i < 16; i++) {
         assert_true(o[i] == expected[i]);
     }
@@ -763,7 +768,7 @@ static void test_prelude_functions(void **state) {
     OK(cu->cuMemcpyHtoD(pb, b, sizeof b));
     OK(cu->cuMemcpyHtoD(pa32, a32, sizeof a32));
     OK(cu->cuMemcpyHtoD(pb32, b32, sizeof b32));
-    void *mma_params[] = { &pd, &pa, &pb, &pa32, &pb32, &pd32 };
+    void *mma_params[] = {&pd, &pa, &pb, &pa32, &pb32, &pd32};
     for (unsigned long long s = 1; s <= SEEDS; s++) {
         seed(s);
         OK(cu->cuLaunchKernel(function_of(library, "mma"), 1, 1, 1, 32, 1, 1, 0, stream, mma_params, NULL));
@@ -774,7 +779,8 @@ static void test_prelude_functions(void **state) {
             for (int j = 0; j < 8; j++) {
                 float sum = 0, sum32 = 1;
                 for (int k = 0; k < 16; k++) {
-                    sum += (1.0f + 0.25f * (float)((i * 16 + k) * 5 % 4)) * (2.0f + 0.5f * (float)((k * 8 + j) * 3 % 4));
+                    sum +=
+                        (1.0f + 0.25f * (float)((i * 16 + k) * 5 % 4)) * (2.0f + 0.5f * (float)((k * 8 + j) * 3 % 4));
                 }
                 for (int k = 0; k < 8; k++) {
                     sum32 += a32[i * 8 + k] * b32[k * 8 + j];
@@ -785,18 +791,18 @@ static void test_prelude_functions(void **state) {
         }
     }
     /* Atomics: 8 blocks of 64. */
-    uint32_t u[6] = { 0, 0, 1000, 0, 0, 0 };
-    float f[3] = { 0, -1, 1 };
+    uint32_t u[6] = {0, 0, 1000, 0, 0, 0};
+    float f[3] = {0, -1, 1};
     double zero = 0;
     uint64_t w = 0;
-    uint16_t h[4] = { 0, 0, 0, 0 };
+    uint16_t h[4] = {0, 0, 0, 0};
     CUdeviceptr pu = p, pf = p + 64, pdd = p + 128, pw = p + 192, ph = p + 256;
     OK(cu->cuMemcpyHtoD(pu, u, sizeof u));
     OK(cu->cuMemcpyHtoD(pf, f, sizeof f));
     OK(cu->cuMemcpyHtoD(pdd, &zero, sizeof zero));
     OK(cu->cuMemcpyHtoD(pw, &w, sizeof w));
     OK(cu->cuMemcpyHtoD(ph, h, sizeof h));
-    void *atomic_params[] = { &pu, &pf, &pdd, &pw, &ph };
+    void *atomic_params[] = {&pu, &pf, &pdd, &pw, &ph};
     OK(cu->cuLaunchKernel(function_of(library, "atomics"), 8, 1, 1, 64, 1, 1, 0, stream, atomic_params, NULL));
     OK(cu->cuStreamSynchronize(stream));
     OK(cu->cuMemcpyDtoH(u, pu, sizeof u));
@@ -863,15 +869,15 @@ static void test_wrong_kernels(void **state) {
     static const struct {
         const char *name, *words;
         CUresult code;
-    } cases[] = { { "lane_gone", "returned", CUDA_ERROR_LAUNCH_FAILED },
-                  { "two_barriers", "different barriers", CUDA_ERROR_LAUNCH_FAILED },
-                  { "half_warp", "deadlock", CUDA_ERROR_LAUNCH_FAILED },
-                  { "misaligned", "16 bytes", CUDA_ERROR_MISALIGNED_ADDRESS },
-                  { "spins", "deadlock", CUDA_ERROR_LAUNCH_TIMEOUT },
-                  { "deep", "stack", CUDA_ERROR_HARDWARE_STACK_ERROR } };
+    } cases[] = {{"lane_gone", "returned", CUDA_ERROR_LAUNCH_FAILED},
+                 {"two_barriers", "different barriers", CUDA_ERROR_LAUNCH_FAILED},
+                 {"half_warp", "deadlock", CUDA_ERROR_LAUNCH_FAILED},
+                 {"misaligned", "16 bytes", CUDA_ERROR_MISALIGNED_ADDRESS},
+                 {"spins", "deadlock", CUDA_ERROR_LAUNCH_TIMEOUT},
+                 {"deep", "stack", CUDA_ERROR_HARDWARE_STACK_ERROR}};
     CUlibrary library = load(wrong);
     CUdeviceptr p = device_alloc(1024), q = p + 512;
-    void *params[] = { &p, &q };
+    void *params[] = {&p, &q};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (unsigned long long s = 1; s <= 3; s++) {
             char text[512];
@@ -883,7 +889,7 @@ static void test_wrong_kernels(void **state) {
             assert_non_null(strstr(text, cases[i].name));
         }
     }
-    static const char *const silent[] = { "missing_barrier", "missing_async_wait" };
+    static const char *const silent[] = {"missing_barrier", "missing_async_wait"};
     for (size_t i = 0; i < 2; i++) {
         int wrong_runs = 0, values[64];
         for (unsigned long long s = 1; s <= SEEDS; s++) {
@@ -907,7 +913,7 @@ static void test_wrong_kernels(void **state) {
 static void test_modules(void **state) {
     (void)state;
     CUdeviceptr p = device_alloc(4), global;
-    void *params[] = { &p };
+    void *params[] = {&p};
     size_t bytes;
     int number = 100;
     CUkernel kernel;
@@ -924,7 +930,8 @@ static void test_modules(void **state) {
         static const char junk[64] = "not an image of any kind";
         FAILS(CUDA_ERROR_INVALID_IMAGE, cu->cuLibraryLoadData(&bad, junk, NULL, NULL, 0, NULL, NULL, 0));
     }
-    char *image, *log, *source = with_prelude("extern \"C\" __global__ void k(int *p) {\n    *p = undeclared_thing;\n}\n");
+    char *image, *log,
+        *source = with_prelude("extern \"C\" __global__ void k(int *p) {\n    *p = undeclared_thing;\n}\n");
     assert_int_equal(compile_with(rtc, source, architecture, &image, &log), NVRTC_ERROR_COMPILATION);
     assert_non_null(strstr(log, "undeclared_thing"));
     free(source);
@@ -958,7 +965,7 @@ static void test_streams(void **state) {
         OK(cu->cuEventRecord(early, stream));
         for (int v = 0; v < 4; v++) { /* to and fro between two streams */
             CUstream on = v % 2 ? other : stream, next = v % 2 ? stream : other;
-            void *params[] = { &list, &n, &v };
+            void *params[] = {&list, &n, &v};
             launch("append", 1, 1, 0, on, params);
             OK(cu->cuLaunchHostFunc(on, on_host, &calls));
             OK(cu->cuEventRecord(event, on));
@@ -966,8 +973,7 @@ static void test_streams(void **state) {
         }
         OK(cu->cuEventRecord(event, stream));
         CUresult result;
-        while ((result = cu->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
-        }
+        while ((result = cu->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {}
         OK(result);
         OK(cu->cuEventSynchronize(event));
         OK(cu->cuCtxSynchronize());
@@ -1121,8 +1127,9 @@ static void test_capture_errors(void **state) {
     OK(cu->cuStreamBeginCapture(stream, local));
     FAILS(CUDA_ERROR_ILLEGAL_STATE, cu->cuStreamBeginCapture(stream, local));
     FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu->cuStreamSynchronize(stream));
-    void *params[] = { &p, &v };
-    FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cu->cuLaunchKernel(fn("put"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    void *params[] = {&p, &v};
+    FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+          cu->cuLaunchKernel(fn("put"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
     FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, end_capture(stream));
     OK(cu->cuStreamBeginCapture(stream, local));
     FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu->cuStreamQuery(stream));
@@ -1212,9 +1219,15 @@ static void test_capture_errors(void **state) {
 static CUgraphNodeParams put_node(CUdeviceptr *p, int *v, void **params) {
     params[0] = p;
     params[1] = v;
-    CUgraphNodeParams n = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
-    n.kernel = (CUDA_KERNEL_NODE_PARAMS){ .func = fn("put"), .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1,
-                                          .blockDimZ = 1, .kernelParams = params };
+    CUgraphNodeParams n = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    n.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = fn("put"),
+                                         .gridDimX = 1,
+                                         .gridDimY = 1,
+                                         .gridDimZ = 1,
+                                         .blockDimX = 1,
+                                         .blockDimY = 1,
+                                         .blockDimZ = 1,
+                                         .kernelParams = params};
     return n;
 }
 
@@ -1228,17 +1241,22 @@ static void test_graph(void **state) {
     void *params[2];
     OK(cu->cuGraphCreate(&graph, 0));
     OK(cu->cuGraphCreate(&child, 0));
-    CUDA_MEMSET_NODE_PARAMS fill = { .dst = a, .value = 5, .elementSize = 4, .width = 8, .height = 1 };
+    CUDA_MEMSET_NODE_PARAMS fill = {.dst = a, .value = 5, .elementSize = 4, .width = 8, .height = 1};
     OK(cu->cuGraphAddMemsetNode(&set, graph, NULL, 0, &fill, ctx));
     CUgraphNodeParams node = put_node(&a, &v1, params);
     OK(cu->cuGraphAddNode(&one, graph, &set, NULL, 1, &node));
     CUdeviceptr a4 = a + 4;
     node = put_node(&a4, &v2, params);
     OK(cu->cuGraphAddKernelNode(&two, graph, &set, 1, &node.kernel));
-    CUgraphNode both[2] = { one, two };
+    CUgraphNode both[2] = {one, two};
     OK(cu->cuGraphAddEmptyNode(&empty, graph, both, 2));
-    CUDA_MEMCPY3D move = { .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = b,
-                           .WidthInBytes = 32, .Height = 1, .Depth = 1 };
+    CUDA_MEMCPY3D move = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = a,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = b,
+                          .WidthInBytes = 32,
+                          .Height = 1,
+                          .Depth = 1};
     OK(cu->cuGraphAddMemcpyNode(&copy, graph, &empty, 1, &move, ctx));
     CUdeviceptr b8 = b + 8;
     node = put_node(&b8, &v3, params);
@@ -1246,7 +1264,7 @@ static void test_graph(void **state) {
     OK(cu->cuGraphAddChildGraphNode(&nested, graph, &copy, 1, child));
     OK(cu->cuGraphDestroy(child)); /* the node has a copy */
     OK(cu->cuGraphInstantiateWithFlags(&exec, graph, 0));
-    const int expected[8] = { 11, 22, 33, 5, 5, 5, 5, 5 };
+    const int expected[8] = {11, 22, 33, 5, 5, 5, 5, 5};
     int got[8];
     for (unsigned long long s = 1; s <= SEEDS; s++) {
         seed(s);
@@ -1300,22 +1318,31 @@ static void test_graph(void **state) {
     CUgraphNode from = nested, to = set;
     OK(cu->cuGraphAddDependencies(graph, &from, &to, NULL, 1));
     assert_int_not_equal(cu->cuGraphInstantiateWithFlags(&none, graph, 0), CUDA_SUCCESS);
-    FAILS(CUDA_ERROR_INVALID_VALUE, cu->cuGraphAddEmptyNode(&more, graph, (CUgraphNode[]){ one, one }, 2));
+    FAILS(CUDA_ERROR_INVALID_VALUE, cu->cuGraphAddEmptyNode(&more, graph, (CUgraphNode[]){one, one}, 2));
     OK(cu->cuGraphExecDestroy(exec));
     OK(cu->cuGraphDestroy(graph));
     OK(cu->cuMemFree(a));
 }
 
-static void add_scale(CUgraphNode *node, CUgraph graph, const char *name, args *a, CUgraphNode *dep, bool programmatic) {
-    void *params[] = { a };
-    CUgraphNodeParams n = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
-    n.kernel = (CUDA_KERNEL_NODE_PARAMS){ .func = fn(name), .gridDimX = 4, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 64, .blockDimY = 1,
-                                          .blockDimZ = 1, .kernelParams = params };
-    CUgraphEdgeData edge = { .from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, .type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC };
+static void add_scale(CUgraphNode *node, CUgraph graph, const char *name, args *a, CUgraphNode *dep,
+                      bool programmatic) {
+    void *params[] = {a};
+    CUgraphNodeParams n = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    n.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = fn(name),
+                                         .gridDimX = 4,
+                                         .gridDimY = 1,
+                                         .gridDimZ = 1,
+                                         .blockDimX = 64,
+                                         .blockDimY = 1,
+                                         .blockDimZ = 1,
+                                         .kernelParams = params};
+    CUgraphEdgeData edge = {.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC,
+                            .type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC};
     OK(cu->cuGraphAddNode(node, graph, dep, dep && programmatic ? &edge : NULL, dep ? 1 : 0, &n));
 }
 
-/* A chain of kernels by programmatic edges; with `name` in the middle. Returns how many of SEEDS runs gave the right result. */
+/* A chain of kernels by programmatic edges; with `name` in the middle. Returns how many of SEEDS runs gave the right
+ * result. */
 static int run_chain(const char *name) {
     enum { N = 256, LENGTH = 5 };
     CUdeviceptr buffer[LENGTH + 1];
@@ -1329,7 +1356,7 @@ static int run_chain(const char *name) {
         buffer[i] = device_alloc(sizeof host);
     }
     for (int i = 0; i < LENGTH; i++) {
-        args a = { buffer[i + 1], buffer[i], N, 2.0f, 0 };
+        args a = {buffer[i + 1], buffer[i], N, 2.0f, 0};
         CUgraphNode node;
         add_scale(&node, graph, i == 2 ? name : "scale", &a, i ? &last : NULL, true);
         last = node;
@@ -1382,11 +1409,18 @@ static void test_programmatic_edges(void **state) {
     CUdeviceptr p = device_alloc(4);
     size_t n = 2;
     int v = 1;
-    void *params[] = { &p, &v };
-    CUlaunchAttribute attr = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION };
+    void *params[] = {&p, &v};
+    CUlaunchAttribute attr = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
     attr.value.programmaticStreamSerializationAllowed = 1;
-    CUlaunchConfig config = { .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
-                              .hStream = stream, .attrs = &attr, .numAttrs = 1 };
+    CUlaunchConfig config = {.gridDimX = 1,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 1,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .hStream = stream,
+                             .attrs = &attr,
+                             .numAttrs = 1};
     OK(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     for (v = 1; v <= 3; v++) {
         OK(cu->cuLaunchKernelEx(&config, fn("put"), params, NULL));
@@ -1427,22 +1461,25 @@ static void test_conditional_nodes(void **state) {
     OK(cu->cuGraphConditionalHandleCreate(&loop, graph, ctx, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
     OK(cu->cuGraphConditionalHandleCreate(&branch, graph, ctx, 0, CU_GRAPH_COND_ASSIGN_DEFAULT));
     OK(cu->cuGraphConditionalHandleCreate(&many, graph, ctx, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-    CUDA_MEMSET_NODE_PARAMS fill = { .dst = count, .value = 0, .elementSize = 4, .width = 4, .height = 1 };
+    CUDA_MEMSET_NODE_PARAMS fill = {.dst = count, .value = 0, .elementSize = 4, .width = 4, .height = 1};
     OK(cu->cuGraphAddMemsetNode(&first, graph, NULL, 0, &fill, ctx));
-    CUgraphNodeParams while_node = { .type = CU_GRAPH_NODE_TYPE_CONDITIONAL };
-    while_node.conditional = (CUDA_CONDITIONAL_NODE_PARAMS){ .handle = loop, .type = CU_GRAPH_COND_TYPE_WHILE, .size = 1, .ctx = ctx };
+    CUgraphNodeParams while_node = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
+    while_node.conditional =
+        (CUDA_CONDITIONAL_NODE_PARAMS){.handle = loop, .type = CU_GRAPH_COND_TYPE_WHILE, .size = 1, .ctx = ctx};
     OK(cu->cuGraphAddNode(&node, graph, &first, NULL, 1, &while_node));
     CUgraph body = while_node.conditional.phGraph_out[0], same = NULL;
     OK(cu->cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    void *count_params[] = { &count }, *down_params[] = { &left, &loop };
+    void *count_params[] = {&count}, *down_params[] = {&left, &loop};
     launch("count", 1, 1, 0, stream, count_params);
     launch("countdown", 1, 1, 0, stream, down_params);
     OK(cu->cuStreamEndCapture(stream, &same));
     assert_ptr_equal(same, body);
     /* IF with ELSE by the default 0, and SWITCH by the default 1. */
-    CUgraphNodeParams if_node = { .type = CU_GRAPH_NODE_TYPE_CONDITIONAL }, switch_node = if_node;
-    if_node.conditional = (CUDA_CONDITIONAL_NODE_PARAMS){ .handle = branch, .type = CU_GRAPH_COND_TYPE_IF, .size = 2, .ctx = ctx };
-    switch_node.conditional = (CUDA_CONDITIONAL_NODE_PARAMS){ .handle = many, .type = CU_GRAPH_COND_TYPE_SWITCH, .size = 3, .ctx = ctx };
+    CUgraphNodeParams if_node = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL}, switch_node = if_node;
+    if_node.conditional =
+        (CUDA_CONDITIONAL_NODE_PARAMS){.handle = branch, .type = CU_GRAPH_COND_TYPE_IF, .size = 2, .ctx = ctx};
+    switch_node.conditional =
+        (CUDA_CONDITIONAL_NODE_PARAMS){.handle = many, .type = CU_GRAPH_COND_TYPE_SWITCH, .size = 3, .ctx = ctx};
     CUgraphNode after, last;
     OK(cu->cuGraphAddNode(&after, graph, &node, NULL, 1, &if_node));
     OK(cu->cuGraphAddNode(&last, graph, &after, NULL, 1, &switch_node));
@@ -1452,7 +1489,9 @@ static void test_conditional_nodes(void **state) {
         void *params[2];
         CUgraphNodeParams put = put_node(&at, &value, params);
         CUgraphNode inner;
-        OK(cu->cuGraphAddNode(&inner, i < 2 ? if_node.conditional.phGraph_out[i] : switch_node.conditional.phGraph_out[i - 2], NULL, NULL, 0, &put));
+        OK(cu->cuGraphAddNode(&inner,
+                              i < 2 ? if_node.conditional.phGraph_out[i] : switch_node.conditional.phGraph_out[i - 2],
+                              NULL, NULL, 0, &put));
     }
     OK(cu->cuGraphInstantiateWithFlags(&exec, graph, 0));
     for (int n = 1; n < 7; n++) {
@@ -1471,7 +1510,7 @@ static void test_conditional_nodes(void **state) {
     OK(cu->cuGraphCreate(&outer, 0));
     assert_int_not_equal(cu->cuGraphAddChildGraphNode(&node, outer, NULL, 0, graph), CUDA_SUCCESS);
     /* A handle that no node uses. */
-    CUDA_GRAPH_INSTANTIATE_PARAMS how = { .flags = 0 };
+    CUDA_GRAPH_INSTANTIATE_PARAMS how = {.flags = 0};
     OK(cu->cuGraphConditionalHandleCreate(&loop, outer, ctx, 1, 0));
     assert_int_not_equal(cu->cuGraphInstantiateWithParams(&second, outer, &how), CUDA_SUCCESS);
     assert_int_equal(how.result_out, CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED);
@@ -1492,9 +1531,14 @@ static CUresult small_work(CUdeviceptr *out) {
     CUgraphNode node;
     int v = 3, back = 0;
     void *params[2];
-    CUgraphNodeParams put = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
-    put.kernel = (CUDA_KERNEL_NODE_PARAMS){ .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
-                                            .kernelParams = params };
+    CUgraphNodeParams put = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    put.kernel = (CUDA_KERNEL_NODE_PARAMS){.gridDimX = 1,
+                                           .gridDimY = 1,
+                                           .gridDimZ = 1,
+                                           .blockDimX = 1,
+                                           .blockDimY = 1,
+                                           .blockDimZ = 1,
+                                           .kernelParams = params};
     CUkernel kernel;
     CUresult result = cu->cuMemAlloc(&p, 64);
     params[0] = &p;
@@ -1606,25 +1650,29 @@ static float get_element(const void *p, cudaDataType type, size_t i) {
     }
 }
 
-static size_t element_size(cudaDataType type) {
-    return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
-}
+static size_t element_size(cudaDataType type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
 
 static cublasLtMatrixLayout_t layout(cudaDataType type, int rows, int cols, bool row_major, int batch) {
     cublasLtMatrixLayout_t l;
     int32_t order = row_major ? CUBLASLT_ORDER_ROW : CUBLASLT_ORDER_COL, count = batch;
     int64_t stride = (int64_t)rows * cols;
-    assert_int_equal(lt->cublasLtMatrixLayoutCreate(&l, type, (uint64_t)rows, (uint64_t)cols, row_major ? cols : rows), 0);
+    assert_int_equal(lt->cublasLtMatrixLayoutCreate(&l, type, (uint64_t)rows, (uint64_t)cols, row_major ? cols : rows),
+                     0);
     assert_int_equal(lt->cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order), 0);
-    assert_int_equal(lt->cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), 0);
-    assert_int_equal(lt->cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride), 0);
+    assert_int_equal(lt->cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+                     0);
+    assert_int_equal(
+        lt->cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+        0);
     return l;
 }
 
 static void run_problem(cublasLtHandle_t handle, const problem *q) {
-    int ar = q->trans_a ? q->k : q->m, ac = q->trans_a ? q->m : q->k, br = q->trans_b ? q->n : q->k, bc = q->trans_b ? q->k : q->n;
+    int ar = q->trans_a ? q->k : q->m, ac = q->trans_a ? q->m : q->k, br = q->trans_b ? q->n : q->k,
+        bc = q->trans_b ? q->k : q->n;
     size_t na = (size_t)(ar * ac * q->batch), nb = (size_t)(br * bc * q->batch), nd = (size_t)(q->m * q->n * q->batch);
-    unsigned char *a = calloc(na, 8), *b = calloc(nb, 8), *c = calloc(nd, 8), *d = calloc(nd, 8), *bias = calloc((size_t)q->m, 8);
+    unsigned char *a = calloc(na, 8), *b = calloc(nb, 8), *c = calloc(nd, 8), *d = calloc(nd, 8),
+                  *bias = calloc((size_t)q->m, 8);
     for (size_t i = 0; i < na; i++) {
         put_element(a, q->type, i, (float)((int)(i * 7 % 9) - 4) * 0.5f);
     }
@@ -1638,7 +1686,8 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
         put_element(bias, q->out, (size_t)i, (float)(i % 3) - 1.0f);
     }
     size_t sa = na * element_size(q->type), sb = nb * element_size(q->type), sd = nd * element_size(q->out);
-    CUdeviceptr pa = device_alloc(sa), pb = device_alloc(sb), pc = device_alloc(sd), pd = device_alloc(sd), work = device_alloc(1 << 20);
+    CUdeviceptr pa = device_alloc(sa), pb = device_alloc(sb), pc = device_alloc(sd), pd = device_alloc(sd),
+                work = device_alloc(1 << 20);
     CUdeviceptr pbias = device_alloc((size_t)q->m * 8);
     OK(cu->cuMemcpyHtoD(pa, a, sa));
     OK(cu->cuMemcpyHtoD(pb, b, sb));
@@ -1649,20 +1698,29 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
     int32_t ta = q->trans_a, tb = q->trans_b;
     uint32_t epilogue = q->epilogue;
     uint64_t workspace = 1 << 20;
-    assert_int_equal(lt->cublasLtMatmulDescCreate(&desc, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F), 0);
+    assert_int_equal(lt->cublasLtMatmulDescCreate(&desc, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                                  wide ? CUDA_R_64F : CUDA_R_32F),
+                     0);
     assert_int_equal(lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta), 0);
     assert_int_equal(lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb), 0);
-    assert_int_equal(lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue), 0);
+    assert_int_equal(
+        lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue), 0);
     void *bias_pointer = (void *)(uintptr_t)pbias;
-    assert_int_equal(lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_pointer, sizeof bias_pointer), 0);
-    cublasLtMatrixLayout_t la = layout(q->type, ar, ac, q->rows, q->batch), lb = layout(q->type, br, bc, q->rows, q->batch),
+    assert_int_equal(
+        lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_pointer, sizeof bias_pointer),
+        0);
+    cublasLtMatrixLayout_t la = layout(q->type, ar, ac, q->rows, q->batch),
+                           lb = layout(q->type, br, bc, q->rows, q->batch),
                            ld = layout(q->out, q->m, q->n, q->rows, q->batch);
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found[4];
     int n_found;
     assert_int_equal(lt->cublasLtMatmulPreferenceCreate(&preference), 0);
-    assert_int_equal(lt->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace), 0);
-    assert_int_equal(lt->cublasLtMatmulAlgoGetHeuristic(handle, desc, la, lb, ld, ld, preference, 4, found, &n_found), 0);
+    assert_int_equal(lt->cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                              &workspace, sizeof workspace),
+                     0);
+    assert_int_equal(lt->cublasLtMatmulAlgoGetHeuristic(handle, desc, la, lb, ld, ld, preference, 4, found, &n_found),
+                     0);
     assert_true(n_found > 0);
     double alpha64 = 2, beta64 = (double)q->beta;
     float alpha32 = 2, beta32 = q->beta;
@@ -1674,8 +1732,8 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
         if (captured) {
             OK(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         }
-        assert_int_equal(lt->cublasLtMatmul(handle, desc, alpha, (void *)(uintptr_t)pa, la, (void *)(uintptr_t)pb, lb, beta,
-                                            (void *)(uintptr_t)pc, ld, (void *)(uintptr_t)pd, ld, &found[0].algo,
+        assert_int_equal(lt->cublasLtMatmul(handle, desc, alpha, (void *)(uintptr_t)pa, la, (void *)(uintptr_t)pb, lb,
+                                            beta, (void *)(uintptr_t)pc, ld, (void *)(uintptr_t)pd, ld, &found[0].algo,
                                             (void *)(uintptr_t)work, 1 << 20, stream),
                          0);
         if (captured) {
@@ -1694,7 +1752,8 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
                 for (int j = 0; j < q->n; j++) {
                     double sum = 0;
                     for (int x = 0; x < q->k; x++) {
-                        int r1 = q->trans_a ? x : i, c1 = q->trans_a ? i : x, r2 = q->trans_b ? j : x, c2 = q->trans_b ? x : j;
+                        int r1 = q->trans_a ? x : i, c1 = q->trans_a ? i : x, r2 = q->trans_b ? j : x,
+                            c2 = q->trans_b ? x : j;
                         size_t ia = (size_t)(t * ar * ac + (q->rows ? r1 * ac + c1 : r1 + c1 * ar));
                         size_t ib = (size_t)(t * br * bc + (q->rows ? r2 * bc + c2 : r2 + c2 * br));
                         sum += (double)get_element(a, q->type, ia) * (double)get_element(b, q->type, ib);
@@ -1728,7 +1787,7 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
     assert_int_equal(lt->cublasLtMatrixLayoutDestroy(lb), 0);
     assert_int_equal(lt->cublasLtMatrixLayoutDestroy(ld), 0);
     assert_int_equal(lt->cublasLtMatmulDescDestroy(desc), 0);
-    CUdeviceptr all[] = { pa, pb, pc, pd, work, pbias };
+    CUdeviceptr all[] = {pa, pb, pc, pd, work, pbias};
     for (size_t i = 0; i < 6; i++) {
         OK(cu->cuMemFree(all[i]));
     }
@@ -1738,17 +1797,17 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
 static void test_cublaslt(void **state) {
     (void)state;
     static const problem problems[] = {
-        { 16, 8, 24, 1, false, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0 },
-        { 16, 8, 24, 1, true, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1 },
-        { 8, 16, 24, 3, false, true, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0 },
-        { 16, 8, 24, 1, false, false, true, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1 },
-        { 16, 8, 24, 1, true, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_RELU_BIAS, 0 },
-        { 16, 8, 24, 1, true, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_BIAS, 0 },
-        { 16, 8, 24, 1, true, false, false, CUDA_R_16F, CUDA_R_16F, CUBLASLT_EPILOGUE_BIAS, 0 },
-        { 16, 8, 24, 1, true, false, false, CUDA_R_16BF, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1 },
-        { 16, 8, 24, 1, true, false, false, CUDA_R_16F, CUDA_R_16F, CUBLASLT_EPILOGUE_GELU_BIAS, 0 },
-        { 16, 8, 24, 2, true, false, false, CUDA_R_64F, CUDA_R_64F, CUBLASLT_EPILOGUE_DEFAULT, 1 },
-        { 16, 16, 32, 1, false, true, false, CUDA_R_16F, CUDA_R_16F, CUBLASLT_EPILOGUE_BGRADA, 0 },
+        {16, 8, 24, 1, false, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0},
+        {16, 8, 24, 1, true, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1},
+        {8, 16, 24, 3, false, true, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0},
+        {16, 8, 24, 1, false, false, true, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1},
+        {16, 8, 24, 1, true, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_RELU_BIAS, 0},
+        {16, 8, 24, 1, true, false, false, CUDA_R_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_BIAS, 0},
+        {16, 8, 24, 1, true, false, false, CUDA_R_16F, CUDA_R_16F, CUBLASLT_EPILOGUE_BIAS, 0},
+        {16, 8, 24, 1, true, false, false, CUDA_R_16BF, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1},
+        {16, 8, 24, 1, true, false, false, CUDA_R_16F, CUDA_R_16F, CUBLASLT_EPILOGUE_GELU_BIAS, 0},
+        {16, 8, 24, 2, true, false, false, CUDA_R_64F, CUDA_R_64F, CUBLASLT_EPILOGUE_DEFAULT, 1},
+        {16, 16, 32, 1, false, true, false, CUDA_R_16F, CUDA_R_16F, CUBLASLT_EPILOGUE_BGRADA, 0},
     };
     cublasLtHandle_t handle;
     assert_true(lt->cublasLtGetVersion() >= 120000);
@@ -1758,13 +1817,15 @@ static void test_cublaslt(void **state) {
         run_problem(handle, &problems[i]);
     }
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a = layout(CUDA_R_32F, 4, 5, false, 1), b = layout(CUDA_R_32F, 6, 7, false, 1), d = layout(CUDA_R_32F, 4, 7, false, 1);
+    cublasLtMatrixLayout_t a = layout(CUDA_R_32F, 4, 5, false, 1), b = layout(CUDA_R_32F, 6, 7, false, 1),
+                           d = layout(CUDA_R_32F, 4, 7, false, 1);
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found;
     int n;
     assert_int_equal(lt->cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), 0);
     assert_int_equal(lt->cublasLtMatmulPreferenceCreate(&preference), 0);
-    assert_int_equal(lt->cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, d, d, preference, 1, &found, &n), CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(lt->cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, d, d, preference, 1, &found, &n),
+                     CUBLAS_STATUS_INVALID_VALUE);
     assert_int_equal(lt->cublasLtMatmulPreferenceDestroy(preference), 0);
     assert_int_equal(lt->cublasLtMatmulDescDestroy(desc), 0);
     assert_int_equal(lt->cublasLtMatrixLayoutDestroy(a), 0);
@@ -1791,7 +1852,8 @@ static bool has_name(const names *list, const char *name, size_t n) {
 
 static size_t name_length(const char *p) {
     size_t n = 0;
-    while ((p[n] >= 'a' && p[n] <= 'z') || (p[n] >= 'A' && p[n] <= 'Z') || (p[n] >= '0' && p[n] <= '9') || p[n] == '_') {
+    while ((p[n] >= 'a' && p[n] <= 'z') || (p[n] >= 'A' && p[n] <= 'Z') || (p[n] >= '0' && p[n] <= '9') ||
+           p[n] == '_') {
         n++;
     }
     return n;
@@ -1889,13 +1951,14 @@ static void test_prelude_names(void **state) {
     }
 }
 
-/* NVIDIA's NVRTC, where it is installed, compiles the prelude and the kernels of this file for the first and the newest target. */
+/* NVIDIA's NVRTC, where it is installed, compiles the prelude and the kernels of this file for the first and the newest
+ * target. */
 static void test_real_nvrtc(void **state) {
     (void)state;
     static names list;
     static rp__libnvrtc table;
-    static const char *const files[] = { "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so.13",
-                                         "/usr/local/cuda/lib64/libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so" };
+    static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so.13",
+                                        "/usr/local/cuda/lib64/libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"};
     void *library = NULL;
     const char *wanted = getenv("REPRISE_REAL_NVRTC");
     library = wanted && *wanted ? dlopen(wanted, RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -1920,8 +1983,8 @@ static void test_real_nvrtc(void **state) {
 #include "device/cuda/libnvrtc.def"
 #undef RP__NVRTC_FN
     listed_names(&list);
-    char *sources[] = { use_all(&list), with_prelude(kernels), with_prelude(functions) };
-    static const char *const archs[] = { "-arch=sm_80", "-arch=sm_90a" };
+    char *sources[] = {use_all(&list), with_prelude(kernels), with_prelude(functions)};
+    static const char *const archs[] = {"-arch=sm_80", "-arch=sm_90a"};
     for (size_t i = 0; i < 3; i++) {
         for (size_t j = 0; j < 2; j++) {
             char *image, *log;
@@ -1940,13 +2003,26 @@ static void test_real_nvrtc(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tables),           cmocka_unit_test(test_device),          cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_virtual_memory),   cmocka_unit_test(test_poison_and_bounds), cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_shared_and_shuffles), cmocka_unit_test(test_prelude_functions), cmocka_unit_test(test_wrong_kernels),
-        cmocka_unit_test(test_modules),          cmocka_unit_test(test_streams),         cmocka_unit_test(test_capture),
-        cmocka_unit_test(test_capture_errors),   cmocka_unit_test(test_graph),           cmocka_unit_test(test_programmatic_edges),
-        cmocka_unit_test(test_conditional_nodes), cmocka_unit_test(test_failures),       cmocka_unit_test(test_cublaslt),
-        cmocka_unit_test(test_prelude_names),    cmocka_unit_test(test_real_nvrtc),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_device),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_virtual_memory),
+        cmocka_unit_test(test_poison_and_bounds),
+        cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_shared_and_shuffles),
+        cmocka_unit_test(test_prelude_functions),
+        cmocka_unit_test(test_wrong_kernels),
+        cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_capture),
+        cmocka_unit_test(test_capture_errors),
+        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_programmatic_edges),
+        cmocka_unit_test(test_conditional_nodes),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_cublaslt),
+        cmocka_unit_test(test_prelude_names),
+        cmocka_unit_test(test_real_nvrtc),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -20,7 +20,8 @@ struct rp__checkpoint {
     rp_fn fn;
     const char *site;
     size_t n_in, n_out;
-    rp__saved *in; /* n_in; tensor NULL: absent */
+    rp__saved *in;          /* n_in; tensor NULL: absent */
+    rp_tensor *const *args; /* of the run that is going on */
     bool *requires_grad;
     rp_tensor **slots; /* recomputed values by number; NULL: not (or no longer) there */
     uint32_t *uses;    /* by number: who will still ask; the value goes with the last */
@@ -48,8 +49,11 @@ static void checkpoint_release(checkpoint *c) {
     rp__free(c);
 }
 
-/* Whether a tensor is kept by somebody else anyway: leaves and the arguments. */
+/* Whether a tensor is kept by somebody else anyway: leaves, and the arguments (unless an outer checkpoint keeps them by number).
+   The answer must be the same in both runs, though arguments are leaves in the second. */
 static bool kept_anyway(const checkpoint *c, const rp_tensor *t) {
+    for (size_t i = 0; i < c->n_in; i++)
+        if (c->args && c->args[i] == t) return c->in[i].tensor != NULL;
     if (t->flags & RP__T_REQUIRES_GRAD) return true;
     for (size_t i = 0; i < c->n_in; i++)
         if (c->in[i].tensor && c->in[i].tensor->storage == t->storage) return true;
@@ -135,8 +139,10 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         recomputed = 0;
         muted = false;
         c->recomputing = true;
+        c->args = tensors;
         c->fn.body(c->fn.ctx, tensors, c->n_in, tensors + c->n_in, c->n_out);
         c->recomputing = false;
+        c->args = NULL;
         *count = recomputed;
         recomputing = outer;
         recomputed = outer_count;
@@ -157,7 +163,7 @@ static rp_status recompute(checkpoint *c, rp__tape_node *n) {
     if (!tensors) return RP__OOM("checkpoint");
     size_t count = 0;
     rp_scope scope = rp__scope_begin();
-    rp_status status = RP_OK;
+    rp_status status = scope.id ? RP_OK : rp_error_status();
     bool grad_mode = rp_set_grad_enabled(false);
     for (size_t i = 0; i < c->n_in && status == RP_OK; i++) {
         if (!c->in[i].tensor && !c->in[i].checkpoint) continue;
@@ -209,7 +215,9 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     RP_TRY(random_save(&c->random, &c->n_random));
     checkpoint *outer = recording;
     recording = c;
+    c->args = in;
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
+    c->args = NULL;
     recording = outer;
     for (size_t k = 0; k < c->n_out; k++)
         if (out[k]) RP_TRY(rp__tensor_check(out[k], "result of a checkpointed function"));
@@ -220,7 +228,9 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status;
     rp_scope scope = rp__scope_begin();
-    if (!fn.body) {
+    if (!scope.id) {
+        status = rp_error_status();
+    } else if (!fn.body) {
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: no function");
     } else if (!rp_grad_enabled() || recomputing) {
         /* Without a tape nothing would be kept. Inside the recomputation of an outer one the arguments take the numbers that

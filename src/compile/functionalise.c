@@ -18,7 +18,7 @@
 
 enum { STALE = UINT32_MAX };
 
-typedef struct place { /* of a traced value */
+typedef struct place {   /* of a traced value */
     rp__ir_value same;   /* the result of an in-place op is its operand: the value that stands for both */
     rp__ir_value base;   /* itself when it is no view */
     rp__ir_value parent; /* the value it is a view of; RP__IR_NONE */
@@ -26,7 +26,7 @@ typedef struct place { /* of a traced value */
     uint32_t version;    /* of the storage when map[] was derived; STALE: never */
 } place;
 
-typedef struct memory { /* of a base value */
+typedef struct memory {   /* of a base value */
     rp__ir_value outer;   /* in dst, before any write */
     rp__ir_value current; /* in dst */
     uint32_t version;     /* 0: never written */
@@ -255,8 +255,8 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
     if (rp__ir_is_view(n)) {
         /* Nothing is emitted for a view until it is read: what a later write makes stale is never made. */
         rp__ir_value v = n->out[0], parent = f->places[n->in[0]].same;
-        f->places[v] = (place){
-            .same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
+        f->places[v] =
+            (place){.same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
         return RP_OK;
     }
     if (n->kind == RP__IR_ASSIGN) { /* a write back in the trace: copy_ over the whole */

@@ -11,7 +11,7 @@
 #include "compile/fuse.h"
 #include "device/generator.h"
 
-typedef struct rp__program rp__program;
+typedef struct rp__executable rp__executable;
 
 /* Memory that programs which never run at once share: forward and backward of one function, its sizes. */
 typedef struct rp__shared_arena {
@@ -19,69 +19,67 @@ typedef struct rp__shared_arena {
 } rp__shared_arena;
 
 /* Counters of one generator: how many a call takes, and where a call found it. */
-typedef struct rp__program_random {
+typedef struct rp__executable_random {
     rp_generator *generator; /* borrowed from the graph */
     uint64_t count;
     uint64_t seed, base;
-} rp__program_random;
+} rp__executable_random;
 
-typedef struct rp__program_options {
+typedef struct rp__executable_options {
     bool no_fusion, no_graph;
     rp__shared_arena *arena; /* NULL: its own. A storage in it that is large enough is used: memory from outside */
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
-    const rp__program_random *random;
+    const rp__executable_random *random;
     size_t n_random;
-} rp__program_options;
+} rp__executable_options;
 
 /* ir has no symbols. in[] are arguments as the first call will bring them. */
-rp_status rp__program_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__program_options *options,
-                          rp__program **out);
-void rp__program_free(rp__program *p);
+rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
+                             rp__executable **out);
+void rp__executable_free(rp__executable *p);
 
 /* Runs. Arguments have the dtypes, sizes and strides of the graph (guards and callers see to it). out[k] of the innermost scope,
    NULL where the graph has no result. draws: seeds and bases of an earlier run that this one repeats (a backward); NULL: the
    generators advance. */
-rp_status rp__program_run(rp__program *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                          const rp__program_random *draws, size_t n_draws);
+rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                             const rp__executable_random *draws, size_t n_draws);
 /* Generators that the program draws from, with seed and base of the last run. */
-const rp__program_random *rp__program_draws(const rp__program *p, size_t *n);
+const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n);
 
 /* How many counters each generator of the graph takes in all; *out is freed with rp__free. */
-rp_status rp__random_totals(const rp_ir *ir, rp__program_random **out, size_t *n);
+rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
 
 /* ---- what explain says of it */
-typedef struct rp__program_kernel {
+typedef struct rp__executable_kernel {
     const char *ops; /* "mul+add+relu", or the library op */
     const char *site;
     const char *server; /* "loop", or who serves the library op */
     int64_t bytes;      /* read and written */
     bool library;
-} rp__program_kernel;
-typedef struct rp__program_facts {
-    const rp__program_kernel *kernels;
+} rp__executable_kernel;
+typedef struct rp__executable_facts {
+    const rp__executable_kernel *kernels;
     size_t n_kernels;
-    const struct rp__program_unfused {
-        const char *reason, *producer, *consumer, *site;
-    } * unfused;
+    const struct rp__executable_unfused { const char *reason, *producer, *consumer, *site; } * unfused;
     size_t n_unfused;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
     uint64_t runs, patches, copies, fresh_results;
-} rp__program_facts;
-void rp__program_facts_of(const rp__program *p, rp__program_facts *out);
+} rp__executable_facts;
+void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 
 /* ---- between the files of the program */
 
 /* Where a storage of the graph lies: data + base is its byte 0. */
-typedef struct rp__program_place {
+typedef struct rp__executable_place {
     rp__storage *storage; /* borrowed by whoever lowers */
     int64_t base, bytes;
-} rp__program_place;
+} rp__executable_place;
 typedef rp_status rp__draw_source(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out);
 
 /* lower_group.c: one launch for the members. */
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__program_place *places, rp__device *d,
-                          rp_stream *s, rp__draw_source *draw, void *draw_ctx);
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx);
 
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);

@@ -99,7 +99,7 @@ rp_status rp__capture_join(rp__capture *c, rp_stream *s) {
     return RP_OK;
 }
 
-static void random_free(rp__capture_random *random, size_t n) {
+void rp__capture_random_free(rp__capture_random *random, size_t n) {
     for (size_t i = 0; i < n; i++) {
         rp__block_free(random[i].generator->device, random[i].block);
         rp_generator_release(random[i].generator);
@@ -139,7 +139,7 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
         *random = c->random;
         *n_random = c->n_random;
     } else {
-        random_free(c->random, c->n_random);
+        rp__capture_random_free(c->random, c->n_random);
         if (*graph) d->ops->graph_free(*graph);
         *graph = NULL;
     }

@@ -32,9 +32,10 @@ typedef struct rp__capture {
 rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out);
 
 rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode);
-/* Ends on every path; on failure *graph is NULL. The random records move to the caller, who
-   releases each one's generator and frees its block. */
+/* Ends on every path; on failure *graph is NULL. The random records move to the caller. */
 rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random **random, size_t *n_random);
+void rp__capture_random_free(rp__capture_random *random,
+                             size_t n); /* frees the device state, releases the generators */
 /* (s NULL: an operation of the whole device: forbidden to a thread that captures, unless relaxed.)
    An operation that cannot be captured (host read, synchronise, ...): marks the capture and returns RP_ERROR_CAPTURE; RP_OK
    when s is not capturing (and, in global mode, no stream of the process is). */

@@ -64,16 +64,15 @@ undo:
     return status;
 }
 
-/* Absent while no file of src/device/cuda/ is part of the library. */
-
 static void ask_for_cuda(void) { /* under the lock */
     if (registry.cuda_asked) return;
     registry.cuda_asked = true;
-    registry.cuda_why = "this build has no CUDA devices";
     rp__error_state state;
     rp__error_save(&state);
-    registry.cuda_why = NULL;
-    if (rp__cuda_devices(&registry.cuda, &registry.n_cuda, &registry.cuda_why) != RP_OK) registry.n_cuda = 0;
+    if (rp__cuda_devices(&registry.cuda, &registry.n_cuda, &registry.cuda_why) != RP_OK) {
+        registry.n_cuda = 0;
+        registry.cuda_asked = false; /* out of memory: the next call asks again */
+    }
     if (registry.n_cuda > RP__DEVICE_SLOTS - 1) registry.n_cuda = RP__DEVICE_SLOTS - 1;
     if (registry.n_cuda == 0)
         rp__log(RP__LOG_DEVICE, "no CUDA device: %s", registry.cuda_why ? registry.cuda_why : rp_error_message());

@@ -58,9 +58,22 @@ static void put(rp__error_record *r, uint64_t code, uint64_t number, int64_t ind
 }
 
 void rp__error_record_put(rp__error_record *r, uint64_t number, int64_t index, int64_t bound) {
-    put(r, 1, number, index, bound);
+    put(r, RP__ERROR_INDEX, number, index, bound);
 }
-void rp__error_record_put_division(rp__error_record *r, uint64_t number) { put(r, 2, number, 0, 0); }
+void rp__error_record_put_code(rp__error_record *r, rp__error_code code, uint64_t number, int64_t index,
+                               int64_t bound) {
+    put(r, code, number, index, bound);
+}
+void rp__error_record_put_division(rp__error_record *r, uint64_t number) { put(r, RP__ERROR_DIVISION, number, 0, 0); }
+
+/* Codes whose text does not depend on the data. */
+static const char *const texts[RP__ERROR_CODES] = {
+    [RP__ERROR_DIVISION] = "integer division by zero",
+    [RP__ERROR_WEIGHT] = "probability tensor contains either `inf`, `nan` or element < 0",
+    [RP__ERROR_WEIGHT_SUM] = "invalid multinomial distribution (sum of probabilities <= 0)",
+    [RP__ERROR_WEIGHT_COUNT] =
+        "invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)",
+};
 
 rp_status rp__error_record_check(rp__device *d) {
     rp__error_record *r = d->errors;
@@ -75,8 +88,8 @@ rp_status rp__error_record_check(rp__device *d) {
     rp__unlock(&table.lock);
     rp__site_frame outer = rp__site_enter((rp__site_frame){t.site, t.op});
     rp_status status;
-    if (found.code == 2)
-        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "integer division by zero");
+    if (found.code < RP__ERROR_CODES && texts[found.code])
+        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s", texts[found.code]);
     else
         status = rp__fail(RP_ERROR_INDEX, "index %" PRId64 " is out of bounds for a dimension of size %" PRId64,
                           found.index, found.bound);

@@ -5,10 +5,20 @@
 
 #include "device/device.h"
 
+/* The numbers are known to kernels; texts are in error_record.c. */
+typedef enum rp__error_code {
+    RP__ERROR_INDEX = 1,
+    RP__ERROR_DIVISION = 2,
+    RP__ERROR_WEIGHT = 3,       /* multinomial: a weight is negative, infinite or NaN; index: the row */
+    RP__ERROR_WEIGHT_SUM = 4,   /* multinomial: no weight of the row is positive */
+    RP__ERROR_WEIGHT_COUNT = 5, /* multinomial without replacement: fewer positive weights than samples */
+    RP__ERROR_CODES
+} rp__error_code;
+
 /* Shared with kernels: six 64-bit words. word 0: state (0 free, 1 being written, 2 written). */
 typedef struct rp__error_record {
     _Atomic uint64_t state;
-    uint64_t code; /* 1: index out of range; 2: integer division by zero */
+    uint64_t code; /* rp__error_code */
     uint64_t tag;  /* rp__error_tag of the launch */
     int64_t index, bound;
     uint64_t reserved;
@@ -20,6 +30,7 @@ uint64_t rp__error_tag(const char *op, const char *site);
 /* CPU kernels call these. */
 void rp__error_record_put(rp__error_record *r, uint64_t tag, int64_t index, int64_t bound);
 void rp__error_record_put_division(rp__error_record *r, uint64_t tag);
+void rp__error_record_put_code(rp__error_record *r, rp__error_code code, uint64_t tag, int64_t index, int64_t bound);
 /* Turns a written record into the sticky error and clears it. RP_OK when empty. */
 rp_status rp__error_record_check(rp__device *d);
 

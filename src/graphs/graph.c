@@ -18,7 +18,9 @@ static rp_graph error_graph; /* what rp_graph_new returns out of memory: every u
 
 static rp_status usable(const rp_graph *g, const char *call) {
     if (!g) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph is NULL", call);
-    if (g == &error_graph) return rp_failed() ? rp_error_status() : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph was never made", call);
+    if (g == &error_graph)
+        return rp_failed() ? rp_error_status()
+                           : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph was never made", call);
     return RP_OK;
 }
 
@@ -112,7 +114,8 @@ rp_status rp_graph_end(rp_graph *g) {
 rp_status rp_graph_instantiate(rp_graph *g) {
     RP_TRY(usable(g, "graph_instantiate"));
     if (!g->keep_graph)
-        return rp__fail(RP_ERROR_STATE, "graph_instantiate: only graphs captured with keep_graph are instantiated by their user");
+        return rp__fail(RP_ERROR_STATE,
+                        "graph_instantiate: only graphs captured with keep_graph are instantiated by their user");
     if (g->capturing || !g->recording.graph)
         return rp__fail(RP_ERROR_STATE, "graph_instantiate: graph_end must have succeeded before");
     return rp__recording_instantiate(&g->recording);
@@ -130,8 +133,10 @@ static rp_status check_liveness(const rp_graph *g) {
         dead++;
     }
     if (!dead) return RP_OK;
-    return rp__fail(RP_ERROR_CAPTURE, "graph_replay: %zu tensor%s that the graph uses ha%s died; the first is used by %s at %s", dead,
-                    dead == 1 ? "" : "s", dead == 1 ? "s" : "ve", first->op ? first->op : "an op", first->site ? first->site : "an unknown place");
+    return rp__fail(RP_ERROR_CAPTURE,
+                    "graph_replay: %zu tensor%s that the graph uses ha%s died; the first is used by %s at %s", dead,
+                    dead == 1 ? "" : "s", dead == 1 ? "s" : "ve", first->op ? first->op : "an op",
+                    first->site ? first->site : "an unknown place");
 }
 
 rp_status rp_graph_replay(rp_graph *g) {
@@ -167,12 +172,16 @@ rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to) {
     for (unsigned k = 0; same && k < from->ndim; k++)
         same = from->size[k] == to->size[k] && (from->size[k] <= 1 || from->stride[k] == to->stride[k]);
     if (!same)
-        return rp__fail(RP_ERROR_GUARD, "graph_repoint: %s cannot stand for %s: sizes, strides, dtype and device must agree",
+        return rp__fail(RP_ERROR_GUARD,
+                        "graph_repoint: %s cannot stand for %s: sizes, strides, dtype and device must agree",
                         rp__tensor_text(to, a), rp__tensor_text(from, b));
     RP_TRY(rp__tensor_materialise(to));
     rp__external *e = rp__recording_find(&g->recording, from->storage);
-    if (!e) return rp__fail(RP_ERROR_CAPTURE, "graph_repoint: the capture does not use %s from outside", rp__tensor_text(from, b));
-    if (from->storage == to->storage && from->offset == to->offset) return rp__recording_repoint(&g->recording, e, NULL, NULL);
+    if (!e)
+        return rp__fail(RP_ERROR_CAPTURE, "graph_repoint: the capture does not use %s from outside",
+                        rp__tensor_text(from, b));
+    if (from->storage == to->storage && from->offset == to->offset)
+        return rp__recording_repoint(&g->recording, e, NULL, NULL);
     /* the graph addresses the whole storage: byte 0 of `from`'s storage goes where `to`'s element 0 asks for it */
     size_t bytes = rp__dtype_bytes((rp_dtype)from->dtype);
     int64_t begin, end;
@@ -181,8 +190,10 @@ rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to) {
         int64_t to_begin, to_end;
         rp__tensor_byte_range(to, &to_begin, &to_end);
         if (to_begin < begin || to->storage->bytes - (size_t)to_begin < from->storage->bytes - (size_t)begin)
-            return rp__fail(RP_ERROR_CAPTURE, "graph_repoint: %s is a part of a larger memory that the graph uses; the new one must lie in as much",
-                            rp__tensor_text(from, b));
+            return rp__fail(
+                RP_ERROR_CAPTURE,
+                "graph_repoint: %s is a part of a larger memory that the graph uses; the new one must lie in as much",
+                rp__tensor_text(from, b));
     }
     return rp__recording_repoint(&g->recording, e, to->storage, rp__tensor_data(to) - (size_t)from->offset * bytes);
 }

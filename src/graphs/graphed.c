@@ -2,6 +2,7 @@
    one graph replay each, over static inputs (the sample arguments themselves), outputs and gradients. What upstream leaves silent
    is an error here: other sizes, dtypes or needs of gradients, a parameter that moved, a backward after another forward or twice,
    the use of an output that a later call has overwritten. */
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -21,8 +22,9 @@ typedef struct graphed {
     atomic_uint refs; /* the handle, and tape nodes of calls */
     rp__device *device;
     size_t n_args, n_params, n_out;
-    rp_tensor **args;         /* n_args, then n_params: the static surface; retained */
-    rp__storage **param_storage; /* of the parameters at capture; borrowed from the recordings' point of view: handles hold them */
+    rp_tensor **args; /* n_args, then n_params: the static surface; retained */
+    rp__storage **
+        param_storage; /* of the parameters at capture; borrowed from the recordings' point of view: handles hold them */
     rp_tensor **outputs;      /* static, without history; retained */
     bool *differentiable;     /* per output */
     rp_tensor **grad_outputs; /* static; NULL where not differentiable */
@@ -102,10 +104,11 @@ static rp_status check_versions(const graphed *g, const call *c) {
     for (size_t k = 0; k < c->n_in; k++) {
         const rp_tensor *t = c->in[k].tensor;
         if (!t || atomic_load(&t->storage->version) == c->in[k].version) continue;
-        return rp__fail(RP_ERROR_VERSION,
-                        "%s: argument %zu is needed by the backward graph and was modified in place after the call, by %s at %s",
-                        g->base.name, k, t->storage->writer_op ? t->storage->writer_op : "an op",
-                        t->storage->writer_site ? t->storage->writer_site : "an unknown place");
+        return rp__fail(
+            RP_ERROR_VERSION,
+            "%s: argument %zu is needed by the backward graph and was modified in place after the call, by %s at %s",
+            g->base.name, k, t->storage->writer_op ? t->storage->writer_op : "an op",
+            t->storage->writer_site ? t->storage->writer_site : "an unknown place");
     }
     return RP_OK;
 }
@@ -129,11 +132,15 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
     call *c = n->payload;
     graphed *g = c->g;
     if (c->stamp != atomic_load(&g->generation->now))
-        return rp__fail(RP_ERROR_STALE, "%s: the forward ran again before the backward of this call: its graph's intermediate values are gone",
-                        g->base.name);
+        return rp__fail(
+            RP_ERROR_STALE,
+            "%s: the forward ran again before the backward of this call: its graph's intermediate values are gone",
+            g->base.name);
     if (c->done)
-        return rp__fail(RP_ERROR_STATE, "%s: a second backward through one graphed call: the backward graph reuses the memory of the values it read",
-                        g->base.name);
+        return rp__fail(
+            RP_ERROR_STATE,
+            "%s: a second backward through one graphed call: the backward graph reuses the memory of the values it read",
+            g->base.name);
     RP_TRY(check_versions(g, c));
     RP_TRY(set_grad_outputs(g, grad_out));
     for (size_t k = 0; k < g->n_args; k++)
@@ -152,7 +159,8 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
 
 static rp_status call_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     if (create_graph)
-        return rp__fail(RP_ERROR_STATE, "%s: a graphed callable can be differentiated once: its backward is a recorded graph", n->op);
+        return rp__fail(RP_ERROR_STATE,
+                        "%s: a graphed callable can be differentiated once: its backward is a recorded graph", n->op);
     return replay_backward(n, grad_out, grad_in);
 }
 
@@ -198,16 +206,18 @@ static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp) 
 
 static rp_status check_argument(const graphed *g, size_t k, const rp_tensor *given) {
     const rp_tensor *fixed = g->args[k];
-    bool same = given->dtype == fixed->dtype && given->ndim == fixed->ndim && rp__device_equal(given->device, fixed->device);
+    bool same =
+        given->dtype == fixed->dtype && given->ndim == fixed->ndim && rp__device_equal(given->device, fixed->device);
     for (unsigned d = 0; same && d < fixed->ndim; d++) same = given->size[d] == fixed->size[d];
     if (RP__UNLIKELY(!same)) {
         char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
-        return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is %s; it was captured with %s", g->base.name, k, rp__tensor_text(given, a),
-                        rp__tensor_text(fixed, b));
+        return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is %s; it was captured with %s", g->base.name, k,
+                        rp__tensor_text(given, a), rp__tensor_text(fixed, b));
     }
     if (RP__UNLIKELY(rp_grad_enabled() && rp_requires_grad(given) != rp_requires_grad(fixed)))
         return rp__fail(RP_ERROR_GUARD, "%s: argument %zu %s a gradient, and the sample argument %s", g->base.name, k,
-                        rp_requires_grad(given) ? "requires" : "does not require", rp_requires_grad(fixed) ? "did" : "did not");
+                        rp_requires_grad(given) ? "requires" : "does not require",
+                        rp_requires_grad(fixed) ? "did" : "did not");
     return RP_OK;
 }
 
@@ -231,8 +241,8 @@ static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint6
     }
     for (size_t k = 0; k < g->n_params; k++) all[g->n_args + k] = param(g, k);
     for (size_t k = 0; k < g->n_out; k++) all[surface(g) + k] = g->differentiable[k] ? out[k] : NULL;
-    rp_status status = rp__tape_attach(&call_class, c, g->base.name, rp__site(), all, (uint32_t)surface(g), all + surface(g),
-                                       (uint32_t)g->n_out, NULL);
+    rp_status status = rp__tape_attach(&call_class, c, g->base.name, rp__site(), all, (uint32_t)surface(g),
+                                       all + surface(g), (uint32_t)g->n_out, NULL);
     rp__free(all);
     return status;
 }
@@ -240,8 +250,9 @@ static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint6
 static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     graphed *g = (graphed *)f;
     if (RP__UNLIKELY(n_in != g->n_args || n_out != g->n_out))
-        return rp__fail(RP_ERROR_GUARD, "%s: called with %zu arguments and %zu results; it was captured with %zu and %zu", f->name, n_in,
-                        n_out, g->n_args, g->n_out);
+        return rp__fail(RP_ERROR_GUARD,
+                        "%s: called with %zu arguments and %zu results; it was captured with %zu and %zu", f->name,
+                        n_in, n_out, g->n_args, g->n_out);
     if (RP__UNLIKELY(g->training != g->captured_training)) {
         rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
         f->fn.body(f->fn.ctx, in, n_in, out, n_out);
@@ -250,7 +261,8 @@ static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in,
     for (size_t k = 0; k < n_in; k++) RP_TRY(check_argument(g, k, in[k]));
     for (size_t k = 0; k < g->n_params; k++)
         if (RP__UNLIKELY(param(g, k)->storage != g->param_storage[k]))
-            return rp__fail(RP_ERROR_GUARD, "%s: parameter %zu lies elsewhere than at capture: change parameters in place", f->name, k);
+            return rp__fail(RP_ERROR_GUARD,
+                            "%s: parameter %zu lies elsewhere than at capture: change parameters in place", f->name, k);
     rp_stream *s = rp__current_stream(g->device);
     if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_forbid(s, "calling a graphed callable");
     for (size_t k = 0; k < n_in; k++) {
@@ -287,12 +299,16 @@ static rp_status check_sample(const rp_graphed_callable *c, size_t which, size_t
     RP_TRY(rp__tensor_check(t, what));
     if (!rp__device_equal(t->device, device))
         return rp__fail(RP_ERROR_DEVICE, "%s is on another device than the first one", what);
-    if (!rp_is_leaf(t)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s has history: sample arguments must be leaves (detach them)", what);
+    if (!rp_is_leaf(t))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s has history: sample arguments must be leaves (detach them)",
+                        what);
     if (rp__tensor_overlaps_itself(t))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is expanded: its elements share memory, so it cannot be a static input", what);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "%s is expanded: its elements share memory, so it cannot be a static input", what);
     for (size_t x = 0; x < k; x++)
         if (c->args[x]->storage == t->storage)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s shares memory with argument %zu: each static input needs its own", what, x);
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "%s shares memory with argument %zu: each static input needs its own", what, x);
     for (size_t x = 0; x < c->n_params; x++)
         if (c->params[x] && c->params[x]->storage == t->storage)
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s shares memory with parameter %zu", what, x);
@@ -302,10 +318,12 @@ static rp_status check_sample(const rp_graphed_callable *c, size_t which, size_t
 static rp_status check_callables(const rp_graphed_callable *c, size_t n, rp_device *device) {
     bool known = false;
     if (!c || n == 0) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: no callable is given");
-    if (rp__trace_current()) return rp__fail(RP_ERROR_STATE, "make_graphed_callables: not inside a function that is being traced");
+    if (rp__trace_current())
+        return rp__fail(RP_ERROR_STATE, "make_graphed_callables: not inside a function that is being traced");
     for (size_t i = 0; i < n; i++) {
         if (!c[i].fn.body || (c[i].n_args && !c[i].args) || (c[i].n_params && !c[i].params) || c[i].n_out == 0)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: callable %zu needs a function, its arrays and a result", i);
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "make_graphed_callables: callable %zu needs a function, its arrays and a result", i);
         for (size_t k = 0; k < c[i].n_args + c[i].n_params; k++) {
             const rp_tensor *t = k < c[i].n_args ? c[i].args[k] : c[i].params[k - c[i].n_args];
             RP_TRY(rp__tensor_check(t, "make_graphed_callables: a tensor of a callable"));
@@ -347,8 +365,9 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->backward_inputs = rp__calloc(c->n_args + 1, sizeof *g->backward_inputs);
     g->backward_grads = rp__calloc(c->n_out, sizeof *g->backward_grads);
     g->generation = rp__calloc(1, sizeof *g->generation);
-    if (!g->args || !g->param_storage || !g->outputs || !g->differentiable || !g->grad_outputs || !g->grad_inputs || !g->forward_inputs ||
-        !g->backward_inputs || !g->backward_grads || !g->generation || rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
+    if (!g->args || !g->param_storage || !g->outputs || !g->differentiable || !g->grad_outputs || !g->grad_inputs ||
+        !g->forward_inputs || !g->backward_inputs || !g->backward_grads || !g->generation ||
+        rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
         graphed_free(g);
         return NULL;
     }
@@ -365,12 +384,16 @@ static rp_status run_body(const graphed *g, rp_tensor **out) {
     g->base.fn.body(g->base.fn.ctx, g->args, g->n_args, out, g->n_out);
     if (rp_failed()) return rp__fail_context("graphing `%s`", g->base.name);
     for (size_t k = 0; k < g->n_out; k++)
-        if (!out[k]) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: result %zu was left NULL: every result of a graphed callable is a tensor", g->base.name, k);
+        if (!out[k])
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "%s: result %zu was left NULL: every result of a graphed callable is a tensor",
+                            g->base.name, k);
     return RP_OK;
 }
 
 /* Differentiable outputs with respect to the surface tensors that require a gradient: grads[k] aligned with the surface. */
-static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tensor *const *grad_out, bool allow_unused, rp_tensor **grads) {
+static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tensor *const *grad_out, bool allow_unused,
+                               rp_tensor **grads) {
     size_t n_out = 0, n_in = 0, room = surface(g) > g->n_out ? surface(g) : g->n_out;
     rp_tensor **list = rp__calloc(4 * room + 4, sizeof *list);
     if (!list) return RP__OOM("gradients of a graphed callable");
@@ -384,9 +407,11 @@ static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tenso
         if (rp_requires_grad(g->args[k])) ins[n_in++] = g->args[k];
     rp_status status = RP_OK;
     if (n_out && n_in)
-        status = rp_grad(outs, n_out, ins, n_in, given, RP_OPTIONS(rp_backward_options, .allow_unused = allow_unused), got);
+        status =
+            rp_grad(outs, n_out, ins, n_in, given, RP_OPTIONS(rp_backward_options, .allow_unused = allow_unused), got);
     size_t at = 0;
-    for (size_t k = 0; k < surface(g); k++) grads[k] = status == RP_OK && n_out && rp_requires_grad(g->args[k]) ? got[at++] : NULL;
+    for (size_t k = 0; k < surface(g); k++)
+        grads[k] = status == RP_OK && n_out && rp_requires_grad(g->args[k]) ? got[at++] : NULL;
     rp__free(list);
     return status == RP_OK ? status : rp__fail_context("differentiating `%s`", g->base.name);
 }
@@ -510,9 +535,11 @@ static rp_status finish(graphed *g) {
     }
     for (size_t k = 0; k < g->n_out; k++)
         if (g->grad_outputs[k]) rp__static_input_find(&g->backward, g->grad_outputs[k], &g->backward_grads[k]);
-    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL, (int64_t)g->device->ops->graph_nodes(g->forward.graph), "nodes of the forward graph");
+    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+                    (int64_t)g->device->ops->graph_nodes(g->forward.graph), "nodes of the forward graph");
     if (g->backward.graph)
-        rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL, (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
+        rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+                        (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
     return RP_OK;
 }
 
@@ -555,7 +582,8 @@ static rp_status make(maker *m, rp_compiled **out) {
     return status;
 }
 
-rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options, rp_compiled **out) {
+rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
+                                    rp_compiled **out) {
     maker m = {.callables = callables, .n = n};
     rp_device device;
     for (size_t i = 0; out && i < n; i++) out[i] = rp__callable_failed();

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "compile/explain.h"
 #include "core/log.h"
 
 /* ---- capturing ---- */
@@ -241,7 +240,8 @@ static rp__reason must_copy(const rp__recording *r, const rp__static_input *inpu
     if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
     if (actual->storage->foreign) return RP__REASON_FOREIGN_MEMORY;
     if (!same_layout(actual, input->tensor)) return RP__REASON_OTHER_LAYOUT;
-    if (((uintptr_t)rp__tensor_data(actual) ^ (uintptr_t)rp__tensor_data(input->tensor)) % 16) return RP__REASON_ALIGNMENT;
+    if (((uintptr_t)rp__tensor_data(actual) ^ (uintptr_t)rp__tensor_data(input->tensor)) % 16)
+        return RP__REASON_ALIGNMENT;
     return RP__REASON_NONE;
 }
 
@@ -261,7 +261,8 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
     if (reason == RP__REASON_NONE) {
         RP_TRY(rp__recording_repoint(r, e, actual->storage, base));
         if (!input->patched) {
-            rp__explain_add(explain, "patch", RP__REASON_MOVED_INPUT, NULL, 1, "argument %zu moved: the nodes that read it were re-pointed", number);
+            rp__explain_add(explain, "patch", RP__REASON_MOVED_INPUT, NULL, 1,
+                            "argument %zu moved: the nodes that read it were re-pointed", number);
             input->patched = true;
         }
         return RP_OK;

@@ -4,6 +4,7 @@
 #ifndef RP_GRAPHS_RECORDING_H
 #define RP_GRAPHS_RECORDING_H
 
+#include "compile/explain.h"
 #include "device/capture.h"
 #include "tensor/tensor.h"
 
@@ -60,7 +61,8 @@ void rp__static_input_find(rp__recording *r, rp_tensor *recorded, rp__static_inp
 /* Makes the next replay see `actual` where the recorded tensor was: re-points the nodes that read it, or copies the values
    (library operands, foreign memory, another layout or alignment). Sizes and dtype are the caller's to check. Each first copy
    and patch is told to `explain` with its reason. `number` is the argument's. */
-rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, struct rp__explain *explain, size_t number);
+rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
+                               size_t number);
 /* Can replays take the bytes of `e` from another place? Otherwise *why says what stands against it. */
 bool rp__recording_movable(const rp__recording *r, const rp__external *e, const char **why);
 /* From the next replay on the bytes of e are those at `address` of `to` (same layout); touches only the nodes that read it.

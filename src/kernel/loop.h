@@ -200,7 +200,7 @@ rp__launch_buffer *rp__launch_buffer_get(void); /* the thread's own; NULL and a 
      [address of each access; IOTA: its base] [extents, outer first] [strides of each access, n_outer + n_inner of them, in
      elements] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
      [state pointer, seed, inner of each draw] [error record, error tag if dag->checks].
-   Slots name the address words, and the state pointers of draws. */
+   Slots name the address words. (The state of a captured draw lives outside pools and never moves.) */
 typedef struct rp__space_layout { /* word index of the first of each group */
     uint32_t address, extent, stride, scalar, draw, error, end;
 } rp__space_layout;

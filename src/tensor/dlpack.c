@@ -185,12 +185,17 @@ rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed) {
         const struct dl_tensor *in = &managed->tensor;
         uint64_t flags = managed->flags;
         char *data = in->data ? (char *)in->data + in->byte_offset : NULL;
-        rp_scope scope = {0};
-        if (flags & FLAG_READ_ONLY) scope = rp__scope_begin();
+        bool copies = (flags & FLAG_READ_ONLY) != 0;
+        rp_scope scope = copies ? rp__scope_begin() : (rp_scope){0};
+        if (copies && !scope.id) {
+            call_deleter(managed);
+            rp__site_pop(outer);
+            return t;
+        }
         t = rp_from_blob(data, in->shape, in->strides, (size_t)in->ndim, dtype, device, call_deleter, managed);
         if ((flags & FLAG_IS_COPIED) && !rp__tensor_is_error(t))
             t->storage->foreign = false; /* the producer made it for us: nobody else writes */
-        if (flags & FLAG_READ_ONLY) {
+        if (copies) {
             if (!rp__tensor_is_error(t)) t = copy_of(t);
             rp__scope_end(scope, &t, 1); /* releases the wrapper, and with it the producer's memory */
         }

@@ -167,13 +167,9 @@ rp_tensor *rp_retain(rp_tensor *t) {
     return t;
 }
 
+/* Always an atomic decrement, also for the last holder: the tape upgrades weak references while refs is not 0. */
 static void drop(rp_tensor *t) {
-    /* The last holder need not pay for an atomic decrement: nobody else can be looking. */
-    if (atomic_load_explicit(&t->refs, memory_order_acquire) == 1 ||
-        atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) {
-        atomic_store_explicit(&t->refs, 0, memory_order_relaxed);
-        rp__tensor_destroy(t);
-    }
+    if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) rp__tensor_destroy(t);
 }
 
 void rp_release(rp_tensor *t) {
@@ -194,9 +190,7 @@ void rp_release(rp_tensor *t) {
 }
 
 void rp__scope_release(rp_tensor *t) {
-    /* Alone: no other thread can change the counts. */
-    if (atomic_load_explicit(&t->refs, memory_order_acquire) != 1)
-        atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
     drop(t);
 }
 

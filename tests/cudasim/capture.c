@@ -1,5 +1,5 @@
-/* Stream capture: which streams and events belong to which capture, and every rule that makes a capture fail. The error of each
- * rule is the one that the real driver returns. */
+/* Stream capture: which streams and events belong to which capture, and every rule that makes a capture fail. The error
+ * of each rule is the one that the real driver returns. */
 #include "sim.h"
 
 #include <pthread.h>
@@ -28,9 +28,7 @@ sim_capture *sim_capture_find(unsigned long long id) {
     return c;
 }
 
-void sim_capture_invalidate(sim_capture *capture) {
-    capture->invalid = true;
-}
+void sim_capture_invalidate(sim_capture *capture) { capture->invalid = true; }
 
 bool sim_capture_any(CUcontext ctx, sim_capture **which) {
     for (CUstream s = sim_streams; s; s = s->next) {
@@ -217,8 +215,8 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
     return sim_end(begin(stream, NULL, NULL, NULL, 0, mode));
 }
 
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t n,
-                                     CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
+                                     const CUgraphEdgeData *edges, size_t n, CUstreamCaptureMode mode) {
     SIM_BEGIN();
     if (!sim_handle_is(graph, SIM_GRAPH) || graph->capturing || (n && !deps)) {
         return sim_end(CUDA_ERROR_INVALID_VALUE);
@@ -313,9 +311,9 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
         return sim_end(s ? CUDA_ERROR_INVALID_VALUE : result);
     }
     result = sim_capture_implicit(s);
-    *status = !s->capture            ? CU_STREAM_CAPTURE_STATUS_NONE
+    *status = !s->capture           ? CU_STREAM_CAPTURE_STATUS_NONE
               : s->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                     : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+                                    : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return sim_end(result);
 }
 
@@ -361,8 +359,8 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
     return cuStreamGetCaptureInfo_v3(stream, status, id, graph, deps, NULL, n);
 }
 
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *deps, const CUgraphEdgeData *edges, size_t n,
-                                              unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *deps, const CUgraphEdgeData *edges,
+                                              size_t n, unsigned int flags) {
     SIM_BEGIN();
     CUresult result;
     CUstream s = sim_stream_get(stream, &result);
@@ -403,8 +401,8 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
     return sim_end(CUDA_SUCCESS);
 }
 
-static const CUgraphEdgeData programmatic_edge = { .from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC,
-                                                   .type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC };
+static const CUgraphEdgeData programmatic_edge = {.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC,
+                                                  .type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC};
 
 CUresult sim_capture_add(CUstream stream, CUgraphNodeType type, bool programmatic, CUgraphNode *node) {
     CUresult result = sim_capture_usable(stream);
@@ -417,7 +415,7 @@ CUresult sim_capture_add(CUstream stream, CUgraphNodeType type, bool programmati
     }
     for (size_t i = 0; i < stream->n_deps; i++) { /* edges of a programmatic event hold for kernels only */
         if (type != CU_GRAPH_NODE_TYPE_KERNEL) {
-            stream->edges[i] = (CUgraphEdgeData){ 0 };
+            stream->edges[i] = (CUgraphEdgeData){0};
         } else if (programmatic && kernels) {
             stream->edges[i] = programmatic_edge;
         }

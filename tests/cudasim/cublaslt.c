@@ -1,6 +1,7 @@
-/* The emulated cuBLASLt: plain loops for matmul with the layouts, types and epilogues of cublaslt_api.h, as one kernel of a stream of the
- * emulated driver (capturable). f16, bf16 and f32 accumulate in f32, f64 in f64. Every sum runs in order of k, so equal operands give
- * equal bits. GELU is the tanh form, as NVIDIA's. What the real library refuses for its parameters is refused here. */
+/* The emulated cuBLASLt: plain loops for matmul with the layouts, types and epilogues of cublaslt_api.h, as one kernel
+ * of a stream of the emulated driver (capturable). f16, bf16 and f32 accumulate in f32, f64 in f64. Every sum runs in
+ * order of k, so equal operands give equal bits. GELU is the tanh form, as NVIDIA's. What the real library refuses for
+ * its parameters is refused here. */
 #include "kernel/cuda/cublaslt_api.h"
 
 #include <math.h>
@@ -91,12 +92,9 @@ static double load(const void *p, uint32_t type, int64_t i) {
     uint32_t bits;
     float f;
     switch (type) {
-    case CUDA_R_64F:
-        return ((const double *)p)[i];
-    case CUDA_R_32F:
-        return (double)((const float *)p)[i];
-    case CUDA_R_16F:
-        return (double)half_to_float(((const uint16_t *)p)[i]);
+    case CUDA_R_64F: return ((const double *)p)[i];
+    case CUDA_R_32F: return (double)((const float *)p)[i];
+    case CUDA_R_16F: return (double)half_to_float(((const uint16_t *)p)[i]);
     default:
         bits = (uint32_t)((const uint16_t *)p)[i] << 16;
         memcpy(&f, &bits, sizeof f);
@@ -108,18 +106,13 @@ static void store(void *p, uint32_t type, int64_t i, double v) {
     float f = (float)v;
     uint32_t bits;
     switch (type) {
-    case CUDA_R_64F:
-        ((double *)p)[i] = v;
-        break;
-    case CUDA_R_32F:
-        ((float *)p)[i] = f;
-        break;
-    case CUDA_R_16F:
-        ((uint16_t *)p)[i] = float_to_half(f);
-        break;
+    case CUDA_R_64F: ((double *)p)[i] = v; break;
+    case CUDA_R_32F: ((float *)p)[i] = f; break;
+    case CUDA_R_16F: ((uint16_t *)p)[i] = float_to_half(f); break;
     default:
         memcpy(&bits, &f, sizeof bits);
-        ((uint16_t *)p)[i] = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        ((uint16_t *)p)[i] =
+            (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
         break;
     }
 }
@@ -161,8 +154,10 @@ static void run(void *params) {
                 double sum = 0;
                 float narrow = 0;
                 for (int64_t i = 0; i < k; i++) {
-                    double x = load(j->a_data, j->a.type, j->desc.trans_a ? at(&j->a, i, row, batch) : at(&j->a, row, i, batch));
-                    double y = load(j->b_data, j->b.type, j->desc.trans_b ? at(&j->b, col, i, batch) : at(&j->b, i, col, batch));
+                    double x = load(j->a_data, j->a.type,
+                                    j->desc.trans_a ? at(&j->a, i, row, batch) : at(&j->a, row, i, batch));
+                    double y = load(j->b_data, j->b.type,
+                                    j->desc.trans_b ? at(&j->b, col, i, batch) : at(&j->b, i, col, batch));
                     if (wide) {
                         sum += x * y;
                     } else {
@@ -193,8 +188,10 @@ static void run(void *params) {
             double sum = 0;
             float narrow = 0;
             for (int64_t q = 0; q < k; q++) {
-                double x = of_a ? load(j->a_data, j->a.type, j->desc.trans_a ? at(&j->a, q, i, batch) : at(&j->a, i, q, batch))
-                                : load(j->b_data, j->b.type, j->desc.trans_b ? at(&j->b, i, q, batch) : at(&j->b, q, i, batch));
+                double x =
+                    of_a
+                        ? load(j->a_data, j->a.type, j->desc.trans_a ? at(&j->a, q, i, batch) : at(&j->a, i, q, batch))
+                        : load(j->b_data, j->b.type, j->desc.trans_b ? at(&j->b, i, q, batch) : at(&j->b, q, i, batch));
                 sum += x;
                 narrow += (float)x;
             }
@@ -205,17 +202,17 @@ static void run(void *params) {
 
 /* ---- Checks ---- */
 
-static bool wide_compute(cublasComputeType_t c) {
-    return c == CUBLAS_COMPUTE_64F || c == CUBLAS_COMPUTE_64F_PEDANTIC;
-}
+static bool wide_compute(cublasComputeType_t c) { return c == CUBLAS_COMPUTE_64F || c == CUBLAS_COMPUTE_64F_PEDANTIC; }
 
 static bool epilogue_known(uint32_t e) {
-    return e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_RELU || e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_RELU_BIAS ||
-           e == CUBLASLT_EPILOGUE_GELU || e == CUBLASLT_EPILOGUE_GELU_BIAS || e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB;
+    return e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_RELU || e == CUBLASLT_EPILOGUE_BIAS ||
+           e == CUBLASLT_EPILOGUE_RELU_BIAS || e == CUBLASLT_EPILOGUE_GELU || e == CUBLASLT_EPILOGUE_GELU_BIAS ||
+           e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB;
 }
 
-static cublasStatus_t check(const struct rp__cublaslt_desc *desc, const struct rp__cublaslt_layout *a, const struct rp__cublaslt_layout *b,
-                            const struct rp__cublaslt_layout *c, const struct rp__cublaslt_layout *d) {
+static cublasStatus_t check(const struct rp__cublaslt_desc *desc, const struct rp__cublaslt_layout *a,
+                            const struct rp__cublaslt_layout *b, const struct rp__cublaslt_layout *c,
+                            const struct rp__cublaslt_layout *d) {
     if (!desc || !a || !b || !c || !d) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -226,10 +223,11 @@ static cublasStatus_t check(const struct rp__cublaslt_desc *desc, const struct r
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     bool wide = wide_compute(desc->compute);
-    bool types = wide ? a->type == CUDA_R_64F && b->type == CUDA_R_64F && c->type == CUDA_R_64F && d->type == CUDA_R_64F &&
-                            desc->scale == CUDA_R_64F
-                      : a->type == b->type && c->type == d->type && a->type != CUDA_R_64F && desc->scale == CUDA_R_32F &&
-                            (d->type == a->type || (d->type == CUDA_R_32F && a->type != CUDA_R_32F));
+    bool types = wide
+                     ? a->type == CUDA_R_64F && b->type == CUDA_R_64F && c->type == CUDA_R_64F &&
+                           d->type == CUDA_R_64F && desc->scale == CUDA_R_64F
+                     : a->type == b->type && c->type == d->type && a->type != CUDA_R_64F && desc->scale == CUDA_R_32F &&
+                           (d->type == a->type || (d->type == CUDA_R_32F && a->type != CUDA_R_32F));
     if (!types || !epilogue_known(desc->epilogue) || (wide && desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
@@ -251,13 +249,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
-size_t cublasLtGetVersion(void) {
-    return 130100;
-}
+size_t cublasLtGetVersion(void) { return 130100; }
 
-size_t cublasLtGetCudartVersion(void) {
-    return 13000;
-}
+size_t cublasLtGetCudartVersion(void) { return 13000; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
     if (!desc) {
@@ -267,7 +261,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComput
     if (!*desc) {
         return CUBLAS_STATUS_ALLOC_FAILED;
     }
-    **desc = (struct rp__cublaslt_desc){ .compute = compute, .scale = scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1 };
+    **desc = (struct rp__cublaslt_desc){
+        .compute = compute, .scale = scale, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -284,35 +279,27 @@ static cublasStatus_t take(void *to, size_t size, const void *from, size_t bytes
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attr, const void *value,
-                                              size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attr,
+                                              const void *value, size_t bytes) {
     int32_t ignored;
     if (!d) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     switch (attr) {
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
-        return take(&d->pointer_mode, sizeof d->pointer_mode, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSA:
-        return take(&d->trans_a, sizeof d->trans_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB:
-        return take(&d->trans_b, sizeof d->trans_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE:
-        return take(&d->epilogue, sizeof d->epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        return take(&d->bias, sizeof d->bias, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
-        return take(&d->bias_stride, sizeof d->bias_stride, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        return take(&d->bias_type, sizeof d->bias_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
-        return take(&ignored, sizeof ignored, value, bytes);
-    default:
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return take(&d->pointer_mode, sizeof d->pointer_mode, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSA: return take(&d->trans_a, sizeof d->trans_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return take(&d->trans_b, sizeof d->trans_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(&d->epilogue, sizeof d->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(&d->bias, sizeof d->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return take(&d->bias_stride, sizeof d->bias_stride, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(&d->bias_type, sizeof d->bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return take(&ignored, sizeof ignored, value, bytes);
+    default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
     if (!layout) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -320,7 +307,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDa
     if (!*layout) {
         return CUBLAS_STATUS_ALLOC_FAILED;
     }
-    **layout = (struct rp__cublaslt_layout){ .type = type, .rows = rows, .cols = cols, .ld = ld, .batch = 1 };
+    **layout = (struct rp__cublaslt_layout){.type = type, .rows = rows, .cols = cols, .ld = ld, .batch = 1};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -329,28 +316,20 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t attr, const void *value,
-                                                size_t bytes) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t attr,
+                                                const void *value, size_t bytes) {
     if (!l) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     switch (attr) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE:
-        return take(&l->type, sizeof l->type, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER:
-        return take(&l->order, sizeof l->order, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS:
-        return take(&l->rows, sizeof l->rows, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_COLS:
-        return take(&l->cols, sizeof l->cols, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_LD:
-        return take(&l->ld, sizeof l->ld, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-        return take(&l->batch, sizeof l->batch, value, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-        return take(&l->stride, sizeof l->stride, value, bytes);
-    default:
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    case CUBLASLT_MATRIX_LAYOUT_TYPE: return take(&l->type, sizeof l->type, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_ORDER: return take(&l->order, sizeof l->order, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS: return take(&l->rows, sizeof l->rows, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_COLS: return take(&l->cols, sizeof l->cols, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_LD: return take(&l->ld, sizeof l->ld, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return take(&l->batch, sizeof l->batch, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return take(&l->stride, sizeof l->stride, value, bytes);
+    default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
 
@@ -367,8 +346,9 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t attr,
-                                                    const void *value, size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t attr, const void *value,
+                                                    size_t bytes) {
     uint32_t ignored;
     if (!p) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -379,8 +359,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return take(&ignored, sizeof ignored, value, bytes);
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t *results, int *found) {
     if (!handle || !preference || requested < 1 || !results || !found) {
@@ -406,7 +387,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 
 /* The last element that a matrix reaches, with all batches. */
 static unsigned long long extent(const struct rp__cublaslt_layout *l) {
-    return (unsigned long long)(at(l, (int64_t)l->rows - 1, (int64_t)l->cols - 1, l->batch - 1) + 1) * type_bytes(l->type);
+    return (unsigned long long)(at(l, (int64_t)l->rows - 1, (int64_t)l->cols - 1, l->batch - 1) + 1) *
+           type_bytes(l->type);
 }
 
 static bool on_device(const void *p, const struct rp__cublaslt_layout *l) {
@@ -416,7 +398,8 @@ static bool on_device(const void *p, const struct rp__cublaslt_layout *l) {
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a_data,
                               cublasLtMatrixLayout_t a, const void *b_data, cublasLtMatrixLayout_t b, const void *beta,
                               const void *c_data, cublasLtMatrixLayout_t c, void *d_data, cublasLtMatrixLayout_t d,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream) {
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
     cublasStatus_t status = check(desc, a, b, c, d);
     if (!handle || !alpha || !beta || status != CUBLAS_STATUS_SUCCESS) {
         return status != CUBLAS_STATUS_SUCCESS ? status : CUBLAS_STATUS_INVALID_VALUE;
@@ -428,7 +411,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                  (algo->data[1] && !cudasim_is_device((unsigned long long)(uintptr_t)workspace, algo->data[1])))) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    job j = { .desc = *desc, .a = *a, .b = *b, .c = *c, .d = *d, .a_data = a_data, .b_data = b_data, .c_data = c_data, .d_data = d_data };
+    job j = {.desc = *desc,
+             .a = *a,
+             .b = *b,
+             .c = *c,
+             .d = *d,
+             .a_data = a_data,
+             .b_data = b_data,
+             .c_data = c_data,
+             .d_data = d_data};
     j.device_scalars = desc->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
     if (j.device_scalars) {
         j.alpha_p = alpha;
@@ -437,7 +428,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         j.alpha = load(alpha, desc->scale, 0);
         j.beta = load(beta, desc->scale, 0);
     }
-    bool wants_bias = (desc->epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB)) != 0;
+    bool wants_bias =
+        (desc->epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB)) != 0;
     if (!on_device(a_data, a) || !on_device(b_data, b) || !on_device(d_data, d) ||
         ((j.device_scalars || j.beta != 0) && !on_device(c_data, c)) || (wants_bias && !desc->bias)) {
         return CUBLAS_STATUS_INVALID_VALUE;

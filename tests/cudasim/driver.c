@@ -1,4 +1,5 @@
-/* The rest of the emulated driver: entering and leaving calls, failure on demand, live handles, devices, contexts, copies, errors. */
+/* The rest of the emulated driver: entering and leaving calls, failure on demand, live handles, devices, contexts,
+ * copies, errors. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -73,7 +74,7 @@ static void seed(unsigned long long n) {
 static struct handle {
     const void *p;
     int type;
-} *handles;
+} * handles;
 static size_t handles_size, handles_filled;
 static unsigned int live[SIM_TYPES];
 #define REMOVED ((const void *)&live)
@@ -103,7 +104,7 @@ void sim_handle_add(const void *p, int type) {
     }
     struct handle *h = handle_place(p);
     handles_filled += h->p == NULL;
-    *h = (struct handle){ p, type };
+    *h = (struct handle){p, type};
     live[type]++;
 }
 
@@ -132,13 +133,14 @@ static void report_leaks(void) {
         return;
     }
     cudasim_get_counters(&c);
-    if (c.live_allocations || c.live_pinned || c.live_physical || c.live_reservations || c.live_streams || c.live_events ||
-        c.live_libraries || c.live_graphs || c.live_execs) {
-        fprintf(stderr,
-                "cudasim: alive at exit: %u allocations (%llu bytes), %u pinned, %u physical, %u reservations, %u streams, %u events, "
-                "%u libraries, %u graphs, %u executables\n",
-                c.live_allocations, c.device_bytes, c.live_pinned, c.live_physical, c.live_reservations, c.live_streams, c.live_events,
-                c.live_libraries, c.live_graphs, c.live_execs);
+    if (c.live_allocations || c.live_pinned || c.live_physical || c.live_reservations || c.live_streams ||
+        c.live_events || c.live_libraries || c.live_graphs || c.live_execs) {
+        fprintf(
+            stderr,
+            "cudasim: alive at exit: %u allocations (%llu bytes), %u pinned, %u physical, %u reservations, %u streams, %u events, "
+            "%u libraries, %u graphs, %u executables\n",
+            c.live_allocations, c.device_bytes, c.live_pinned, c.live_physical, c.live_reservations, c.live_streams,
+            c.live_events, c.live_libraries, c.live_graphs, c.live_execs);
     }
 }
 
@@ -167,9 +169,7 @@ static void start(void) {
     atexit(report_leaks);
 }
 
-CUcontext sim_current(void) {
-    return context_depth ? context_stack[context_depth - 1] : NULL;
-}
+CUcontext sim_current(void) { return context_depth ? context_stack[context_depth - 1] : NULL; }
 
 /* Functions that need neither cuInit nor a context. */
 static bool needs_nothing(const char *name) {
@@ -178,9 +178,10 @@ static bool needs_nothing(const char *name) {
 }
 
 static bool needs_context(const char *name) {
-    static const char *const without[] = { "cuDevice", "cuCtxSet", "cuCtxGet", "cuCtxPush", "cuCtxPop", "cuThread",
-                                           "cuLibrary", "cuMemGetAlloc", "cuMemAddress", "cuMemCreate", "cuMemRelease", "cuMemMap",
-                                           "cuMemUnmap", "cuMemSetAccess", "cuPointer", "cuGraphCreate", "cuGraphDestroy" };
+    static const char *const without[] = {
+        "cuDevice",   "cuCtxSet",       "cuCtxGet",     "cuCtxPush",     "cuCtxPop",      "cuThread",
+        "cuLibrary",  "cuMemGetAlloc",  "cuMemAddress", "cuMemCreate",   "cuMemRelease",  "cuMemMap",
+        "cuMemUnmap", "cuMemSetAccess", "cuPointer",    "cuGraphCreate", "cuGraphDestroy"};
     for (size_t i = 0; i < sizeof without / sizeof without[0]; i++) {
         if (strncmp(name, without[i], strlen(without[i])) == 0) {
             return false;
@@ -214,13 +215,9 @@ static CUresult enter(const char *name, bool freeing) {
     return result;
 }
 
-CUresult sim_begin(const char *name) {
-    return enter(name, false);
-}
+CUresult sim_begin(const char *name) { return enter(name, false); }
 
-CUresult sim_begin_free(const char *name) {
-    return enter(name, true);
-}
+CUresult sim_begin_free(const char *name) { return enter(name, true); }
 
 CUresult sim_end(CUresult result) {
     pthread_mutex_unlock(&sim_lock);
@@ -332,51 +329,51 @@ static const struct {
     CUdevice_attribute id;
     int value;
 } attributes[] = {
-    { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024 },
-    { CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024 },
-    { CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024 },
-    { CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64 },
-    { CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647 },
-    { CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535 },
-    { CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535 },
-    { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152 },
-    { CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536 },
-    { CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32 },
-    { CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536 },
-    { CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000 },
-    { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132 },
-    { CU_DEVICE_ATTRIBUTE_INTEGRATED, 0 },
-    { CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1 },
-    { CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, 0 },
-    { CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1 },
-    { CU_DEVICE_ATTRIBUTE_ECC_ENABLED, 1 },
-    { CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1 },
-    { CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0 },
-    { CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0 },
-    { CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3201000 },
-    { CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 6144 },
-    { CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62914560 },
-    { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048 },
-    { CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3 },
-    { CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1 },
-    { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9 },
-    { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0 },
-    { CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1 },
-    { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472 },
-    { CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536 },
-    { CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1 },
-    { CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0 },
-    { CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1 },
-    { CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1 },
-    { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448 },
-    { CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1 },
-    { CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1 },
-    { CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32 },
-    { CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, 39321600 },
-    { CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, 134217728 },
-    { CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024 },
-    { CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1 },
-    { CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 1 },
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152},
+    {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 65536},
+    {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536},
+    {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
+    {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+    {CU_DEVICE_ATTRIBUTE_INTEGRATED, 0},
+    {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, 0},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
+    {CU_DEVICE_ATTRIBUTE_ECC_ENABLED, 1},
+    {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1},
+    {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3201000},
+    {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 6144},
+    {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62914560},
+    {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
+    {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3},
+    {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
+    {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+    {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
+    {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
+    {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1},
+    {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0},
+    {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1},
+    {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448},
+    {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32},
+    {CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, 39321600},
+    {CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, 134217728},
+    {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, 1024},
+    {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 1},
 };
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
@@ -436,9 +433,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
     return sim_end(CUDA_SUCCESS);
 }
 
-static bool is_context(CUcontext ctx) {
-    return ctx >= sim_contexts && ctx < sim_contexts + sim_n_devices;
-}
+static bool is_context(CUcontext ctx) { return ctx >= sim_contexts && ctx < sim_contexts + sim_n_devices; }
 
 CUresult cuCtxSetCurrent(CUcontext ctx) {
     SIM_BEGIN();
@@ -500,9 +495,12 @@ static CUresult copy(int kind, void *dst, const void *src, size_t bytes, CUstrea
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    bool dst_device = sim_memory_is_device((CUdeviceptr)(uintptr_t)dst, bytes), dst_pinned = sim_memory_is_pinned(dst, bytes);
-    bool src_device = sim_memory_is_device((CUdeviceptr)(uintptr_t)src, bytes), src_pinned = sim_memory_is_pinned(src, bytes);
-    if (!dst || !src || (kind != TO_HOST && !dst_device && !dst_pinned) || (kind != TO_DEVICE && !src_device && !src_pinned)) {
+    bool dst_device = sim_memory_is_device((CUdeviceptr)(uintptr_t)dst, bytes),
+         dst_pinned = sim_memory_is_pinned(dst, bytes);
+    bool src_device = sim_memory_is_device((CUdeviceptr)(uintptr_t)src, bytes),
+         src_pinned = sim_memory_is_pinned(src, bytes);
+    if (!dst || !src || (kind != TO_HOST && !dst_device && !dst_pinned) ||
+        (kind != TO_DEVICE && !src_device && !src_pinned)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     result = sim_capture_implicit(s);
@@ -512,20 +510,20 @@ static CUresult copy(int kind, void *dst, const void *src, size_t bytes, CUstrea
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    sim_copy c = { .dst = dst, .src = src, .width = bytes, .height = 1, .depth = 1 };
+    sim_copy c = {.dst = dst, .src = src, .width = bytes, .height = 1, .depth = 1};
     if (s->capture) {
         CUgraphNode node;
         result = sim_capture_add(s, CU_GRAPH_NODE_TYPE_MEMCPY, false, &node);
         if (result == CUDA_SUCCESS) {
-            node->copy = (CUDA_MEMCPY3D){ .srcMemoryType = kind == TO_DEVICE ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
-                                          .srcHost = kind == TO_DEVICE ? src : NULL,
-                                          .srcDevice = kind == TO_DEVICE ? 0 : (CUdeviceptr)(uintptr_t)src,
-                                          .dstMemoryType = kind == TO_HOST ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
-                                          .dstHost = kind == TO_HOST ? dst : NULL,
-                                          .dstDevice = kind == TO_HOST ? 0 : (CUdeviceptr)(uintptr_t)dst,
-                                          .WidthInBytes = bytes,
-                                          .Height = 1,
-                                          .Depth = 1 };
+            node->copy = (CUDA_MEMCPY3D){.srcMemoryType = kind == TO_DEVICE ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+                                         .srcHost = kind == TO_DEVICE ? src : NULL,
+                                         .srcDevice = kind == TO_DEVICE ? 0 : (CUdeviceptr)(uintptr_t)src,
+                                         .dstMemoryType = kind == TO_HOST ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+                                         .dstHost = kind == TO_HOST ? dst : NULL,
+                                         .dstDevice = kind == TO_HOST ? 0 : (CUdeviceptr)(uintptr_t)dst,
+                                         .WidthInBytes = bytes,
+                                         .Height = 1,
+                                         .Depth = 1};
         }
         return result;
     }
@@ -583,7 +581,8 @@ static CUresult fill(CUdeviceptr dst, unsigned int value, unsigned int size, siz
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    CUDA_MEMSET_NODE_PARAMS set = { .dst = dst, .value = value, .elementSize = size, .width = count, .height = 1, .pitch = 0 };
+    CUDA_MEMSET_NODE_PARAMS set = {
+        .dst = dst, .value = value, .elementSize = size, .width = count, .height = 1, .pitch = 0};
     if (s->capture) {
         CUgraphNode node;
         result = sim_capture_add(s, CU_GRAPH_NODE_TYPE_MEMSET, false, &node);
@@ -623,7 +622,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data) {
         CUgraphNode node;
         result = sim_capture_add(s, CU_GRAPH_NODE_TYPE_HOST, false, &node);
         if (result == CUDA_SUCCESS) {
-            node->host = (CUDA_HOST_NODE_PARAMS_v2){ fn, data };
+            node->host = (CUDA_HOST_NODE_PARAMS_v2){fn, data};
         }
         return sim_end(result);
     }
@@ -636,78 +635,75 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data) {
 
 /* ---- Errors and symbols ---- */
 
-#define ERROR_LIST(E) \
-    E(CUDA_SUCCESS, "no error") \
-    E(CUDA_ERROR_INVALID_VALUE, "invalid argument") \
-    E(CUDA_ERROR_OUT_OF_MEMORY, "out of memory") \
-    E(CUDA_ERROR_NOT_INITIALIZED, "initialization error") \
-    E(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected") \
-    E(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal") \
-    E(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid") \
-    E(CUDA_ERROR_INVALID_CONTEXT, "invalid device context") \
-    E(CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device") \
-    E(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS") \
-    E(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle") \
-    E(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state") \
-    E(CUDA_ERROR_LOSSY_QUERY, "attempted introspection would be semantically lossy") \
-    E(CUDA_ERROR_NOT_FOUND, "named symbol not found") \
-    E(CUDA_ERROR_NOT_READY, "device not ready") \
-    E(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered") \
-    E(CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated") \
-    E(CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error") \
-    E(CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address") \
-    E(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure") \
-    E(CUDA_ERROR_NOT_PERMITTED, "operation not permitted") \
-    E(CUDA_ERROR_NOT_SUPPORTED, "operation not supported") \
-    E(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing") \
-    E(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture") \
-    E(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences") \
-    E(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began") \
-    E(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work") \
-    E(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream") \
-    E(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream") \
-    E(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream") \
-    E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread") \
-    E(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed because it included changes which violated constraints") \
+#define ERROR_LIST(E)                                                                                                  \
+    E(CUDA_SUCCESS, "no error")                                                                                        \
+    E(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                                    \
+    E(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                                       \
+    E(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                                              \
+    E(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                                      \
+    E(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                                             \
+    E(CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid")                                                      \
+    E(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                                            \
+    E(CUDA_ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device")                        \
+    E(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS")                             \
+    E(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle")                                                            \
+    E(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")                              \
+    E(CUDA_ERROR_LOSSY_QUERY, "attempted introspection would be semantically lossy")                                   \
+    E(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                                                  \
+    E(CUDA_ERROR_NOT_READY, "device not ready")                                                                        \
+    E(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                                          \
+    E(CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated")                                            \
+    E(CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error")                                                         \
+    E(CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address")                                                             \
+    E(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure")                                                          \
+    E(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                                             \
+    E(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                                             \
+    E(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")                       \
+    E(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture")                \
+    E(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences")              \
+    E(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began")                     \
+    E(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work")                                        \
+    E(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream")                  \
+    E(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,                                                                              \
+      "operation would make the legacy stream depend on a capturing blocking stream")                                  \
+    E(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream")            \
+    E(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,                                                                          \
+      "attempt to terminate a thread-local capture sequence from another thread")                                      \
+    E(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,                                                                            \
+      "the graph update was not performed because it included changes which violated constraints")                     \
     E(CUDA_ERROR_UNKNOWN, "unknown error")
 
 CUresult cuGetErrorName(CUresult error, const char **text) {
     switch (error) {
-#define NAME(code, words) \
-    case code: \
-        *text = #code; \
-        return CUDA_SUCCESS;
+#define NAME(code, words)                                                                                              \
+    case code: *text = #code; return CUDA_SUCCESS;
         ERROR_LIST(NAME)
 #undef NAME
-    default:
-        *text = NULL;
-        return CUDA_ERROR_INVALID_VALUE;
+    default: *text = NULL; return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
 CUresult cuGetErrorString(CUresult error, const char **text) {
     switch (error) {
-#define WORDS(code, words) \
-    case code: \
-        *text = words; \
-        return CUDA_SUCCESS;
+#define WORDS(code, words)                                                                                             \
+    case code: *text = words; return CUDA_SUCCESS;
         ERROR_LIST(WORDS)
 #undef WORDS
-    default:
-        *text = NULL;
-        return CUDA_ERROR_INVALID_VALUE;
+    default: *text = NULL; return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
-CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
     SIM_BEGIN();
     (void)flags;
     void *found = NULL;
-    /* The newest form of a name, as a request for 13.0 gives; the older ones of the list carry their suffix in `name`. */
-#define RP__CUDA_FN(need, name, exact, ret, args) \
-    if (!found && symbol && strcmp(symbol, #name) == 0) { \
-        ret(*p) args = exact; \
-        memcpy(&found, &p, sizeof found); \
+    /* The newest form of a name, as a request for 13.0 gives; the older ones of the list carry their suffix in `name`.
+     * */
+#define RP__CUDA_FN(need, name, exact, ret, args)                                                                      \
+    if (!found && symbol && strcmp(symbol, #name) == 0) {                                                              \
+        ret(*p) args = exact;                                                                                          \
+        memcpy(&found, &p, sizeof found);                                                                              \
     }
 #include "device/cuda/libcuda.def"
 #undef RP__CUDA_FN
@@ -719,4 +715,15 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int version, cuuint6
         *status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     }
     return sim_end(found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND);
+}
+
+/* Not part of the library's table: NVIDIA's NVRTC asks any loaded driver for its private tables, and goes without them
+ * when there are none. (It asks by dlsym and does not expect the function to be absent.) */
+SIM_EXPORT CUresult cuGetExportTable(const void **export_table, const void *id);
+SIM_EXPORT CUresult cuGetExportTable(const void **export_table, const void *id) {
+    (void)id;
+    if (export_table) {
+        *export_table = NULL;
+    }
+    return CUDA_ERROR_NOT_FOUND;
 }

@@ -1,7 +1,8 @@
-/* The queue of the emulated device. Everything that a stream or a graph launch does is an op with full and programmatic predecessors.
- * Ops run when somebody waits (stream, event, context), one at a time, each drawn from all that may legally run then; so what no edge
- * orders runs in an order that changes with the seed. A kernel behind a programmatic edge begins before its producer runs and is
- * suspended at rp_grid_wait until every programmatic producer is complete. */
+/* The queue of the emulated device. Everything that a stream or a graph launch does is an op with full and programmatic
+ * predecessors. Ops run when somebody waits (stream, event, context), one at a time, each drawn from all that may
+ * legally run then; so what no edge orders runs in an order that changes with the seed. A kernel behind a programmatic
+ * edge begins before its producer runs and is suspended at rp_grid_wait until every programmatic producer is complete.
+ * */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -99,9 +100,7 @@ static void less_full(sim_op *op) {
     }
 }
 
-void sim_op_submit(sim_op *op) {
-    less_full(op);
-}
+void sim_op_submit(sim_op *op) { less_full(op); }
 
 static double now_ms(void) {
     struct timespec t;
@@ -230,18 +229,10 @@ static void run_op(sim_op *op) {
         op->state = 1;
         done = sim_grid_run(op->grid, false);
         break;
-    case OP_COPY:
-        sim_copy_run(&op->copy);
-        break;
-    case OP_SET:
-        set_run(&op->set);
-        break;
-    case OP_HOST:
-        run_host(op);
-        break;
-    case OP_NATIVE:
-        op->native(op->owned);
-        break;
+    case OP_COPY: sim_copy_run(&op->copy); break;
+    case OP_SET: set_run(&op->set); break;
+    case OP_HOST: run_host(op); break;
+    case OP_NATIVE: op->native(op->owned); break;
     case OP_CONDITIONAL:
         done = !sim_conditional_step(op);
         if (!done) { /* comes back when the body, its new predecessor, is complete */
@@ -276,7 +267,8 @@ static bool run_one(void) {
     uint32_t seen = 0;
     for (size_t i = 0; i < n_ready; i++) {
         sim_op *op = ready[i];
-        bool may = op->state == 0 ? op->partial == 0 || (op->type == OP_KERNEL && launchable(op, EARLY_DEPTH)) : op->partial == 0;
+        bool may = op->state == 0 ? op->partial == 0 || (op->type == OP_KERNEL && launchable(op, EARLY_DEPTH))
+                                  : op->partial == 0;
         if (may && op->state == 0 && op->partial > 0 && sim_fibers_suspended() > EARLY_FIBERS) {
             may = false;
         }
@@ -339,14 +331,11 @@ CUresult sim_run_until(sim_op *target) {
 CUresult sim_run_some(void) {
     run_begin();
     uint32_t n = 1 + sim_random(4);
-    while (n-- > 0 && sim_sticky == CUDA_SUCCESS && !busy && run_one()) {
-    }
+    while (n-- > 0 && sim_sticky == CUDA_SUCCESS && !busy && run_one()) {}
     return run_end();
 }
 
-CUresult sim_run_all(void) {
-    return n_pending > 0 || sim_sticky != CUDA_SUCCESS ? sim_run_until(NULL) : CUDA_SUCCESS;
-}
+CUresult sim_run_all(void) { return n_pending > 0 || sim_sticky != CUDA_SUCCESS ? sim_run_until(NULL) : CUDA_SUCCESS; }
 
 CUresult sim_run_stream(CUstream stream) {
     sim_op *op = sim_op_new(OP_EMPTY);
@@ -439,9 +428,7 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int pr
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
-    return cuStreamCreateWithPriority(stream, flags, 0);
-}
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
 
 /* What the stream still has to do goes on without it. */
 CUresult cuStreamDestroy_v2(CUstream stream) {
@@ -653,6 +640,4 @@ CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) {
-    return cuEventElapsedTime_v2(ms, start, end);
-}
+CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end) { return cuEventElapsedTime_v2(ms, start, end); }

@@ -1,9 +1,10 @@
-/* Grids on the CPU. A device thread is a fiber: it runs until it waits (barrier, warp function, rp_grid_wait) or ends, and the next one is
- * drawn from the seed. A stack that finishes its thread takes the next unstarted thread of the block, so kernels that never wait pay no
- * switch. Blocks start in a drawn order and run to their end, except that blocks which stop at rp_grid_wait or spin on another
- * block's write stay resident while others run. Static shared variables are one copy a kernel: they are saved and restored when
- * two blocks of a kernel alternate. A fault (bad address, barrier that cannot complete, diverged warp) ends the grid, prints a
- * reason, and sets sim_sticky. Everything runs on the thread that holds the driver's lock. */
+/* Grids on the CPU. A device thread is a fiber: it runs until it waits (barrier, warp function, rp_grid_wait) or ends,
+ * and the next one is drawn from the seed. A stack that finishes its thread takes the next unstarted thread of the
+ * block, so kernels that never wait pay no switch. Blocks start in a drawn order and run to their end, except that
+ * blocks which stop at rp_grid_wait or spin on another block's write stay resident while others run. Static shared
+ * variables are one copy a kernel: they are saved and restored when two blocks of a kernel alternate. A fault (bad
+ * address, barrier that cannot complete, diverged warp) ends the grid, prints a reason, and sets sim_sticky. Everything
+ * runs on the thread that holds the driver's lock. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -16,13 +17,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define STACK_BYTES ((size_t)128 << 10)
 #define STACK_SLAB 32
-#define MAX_RESIDENT_EARLY 6    /* blocks of a grid that may stand at rp_grid_wait at once */
-#define MAX_SUSPENDED 6144      /* fibers of all grids; beyond it no further early block is begun */
-#define SPIN_LIMIT 2000         /* turns without progress, and 20 more a resident block, that count as a deadlock */
+#define MAX_RESIDENT_EARLY 6 /* blocks of a grid that may stand at rp_grid_wait at once */
+#define MAX_SUSPENDED 6144   /* fibers of all grids; beyond it no further early block is begun */
+#define SPIN_LIMIT 2000      /* turns without progress, and 20 more a resident block, that count as a deadlock */
 
 /* ---- The switch: saves the callee-saved registers on the stack and loads another stack ---- */
 
@@ -44,14 +46,15 @@ static void *stack_prepare(unsigned char *top, void (*entry)(void)) {
 }
 #elif defined(__aarch64__)
 void cudasim_switch(void **save, void *load);
-__asm__(".text\n.p2align 4\n.type cudasim_switch,%function\n.local cudasim_switch\ncudasim_switch:\n"
-        "sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
-        "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\n"
-        "stp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
-        "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\n"
-        "ldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\nldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\n"
-        "ldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\nadd sp, sp, #160\nret\n"
-        ".size cudasim_switch,.-cudasim_switch\n");
+__asm__(
+    ".text\n.p2align 4\n.type cudasim_switch,%function\n.local cudasim_switch\ncudasim_switch:\n"
+    "sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
+    "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\n"
+    "stp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
+    "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\n"
+    "ldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\nldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\n"
+    "ldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\nadd sp, sp, #160\nret\n"
+    ".size cudasim_switch,.-cudasim_switch\n");
 static void *stack_prepare(unsigned char *top, void (*entry)(void)) {
     void **sp = (void **)(void *)(top - 160);
     memset(sp, 0, 160);
@@ -59,7 +62,6 @@ static void *stack_prepare(unsigned char *top, void (*entry)(void)) {
     return sp;
 }
 #else
-#include <ucontext.h>
 #define CONTEXT_ROOM ((sizeof(ucontext_t) + 63) / 64 * 64)
 /* The portable form: `sp` points at a ucontext kept at the low end of the stack. */
 static void cudasim_switch(void **save, void *load) {
@@ -145,16 +147,15 @@ static volatile sig_atomic_t in_fiber;
 static pthread_t fiber_thread;
 extern cudasim_counters sim_counters;
 
-unsigned int sim_fibers_suspended(void) {
-    return n_suspended;
-}
+unsigned int sim_fibers_suspended(void) { return n_suspended; }
 
 /* ---- Stacks ---- */
 
 static stack *stack_take(void) {
     if (!free_stacks) {
         size_t page = (size_t)sysconf(_SC_PAGESIZE), each = STACK_BYTES + page;
-        unsigned char *slab = mmap(NULL, each * STACK_SLAB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        unsigned char *slab =
+            mmap(NULL, each * STACK_SLAB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (slab == MAP_FAILED) {
             sim_complain("no address space for fiber stacks");
             abort();
@@ -186,9 +187,9 @@ static void to_scheduler(void) {
 }
 
 static void where(char *text, size_t size) {
-    snprintf(text, size, "kernel %s, block (%u, %u, %u), thread (%u, %u, %u)", current_block->grid->launch.function->kernel->name,
-             current_block->index.x, current_block->index.y, current_block->index.z, current->pub.thread_idx.x,
-             current->pub.thread_idx.y, current->pub.thread_idx.z);
+    snprintf(text, size, "kernel %s, block (%u, %u, %u), thread (%u, %u, %u)",
+             current_block->grid->launch.function->kernel->name, current_block->index.x, current_block->index.y,
+             current_block->index.z, current->pub.thread_idx.x, current->pub.thread_idx.y, current->pub.thread_idx.z);
 }
 
 /* Ends the running thread's grid; does not return into the kernel. */
@@ -204,18 +205,38 @@ static void fault(CUresult code, const char *text) {
 }
 
 static struct sigaction old_segv, old_bus;
+static CUresult landing_code;
+static char landing_text[256];
+
+/* Where a thread that faulted goes on: outside of the signal handler, at the top of its own stack. */
+static void landing(void) { fault(landing_code, landing_text); }
 
 static void on_signal(int number, siginfo_t *info, void *context) {
     if (in_fiber && pthread_equal(pthread_self(), fiber_thread)) {
-        char near[128], text[256];
         const unsigned char *at = info->si_addr;
-        const unsigned char *top = current->stack->top;
+        unsigned char *top = current->stack->top;
         if (at < top && at >= top - STACK_BYTES - 65536) {
-            fault(CUDA_ERROR_HARDWARE_STACK_ERROR, "the thread's stack is too small for its local variables");
+            landing_code = CUDA_ERROR_HARDWARE_STACK_ERROR;
+            snprintf(landing_text, sizeof landing_text, "the thread's stack is too small for its local variables");
+        } else {
+            char near[128];
+            sim_memory_describe(at, near, sizeof near);
+            landing_code = CUDA_ERROR_ILLEGAL_ADDRESS;
+            snprintf(landing_text, sizeof landing_text, "access to address %p: %s", info->si_addr, near);
         }
-        sim_memory_describe(at, near, sizeof near);
-        snprintf(text, sizeof text, "access to address %p: %s", info->si_addr, near);
-        fault(CUDA_ERROR_ILLEGAL_ADDRESS, text);
+#if defined(__x86_64__)
+        ucontext_t *u = context;
+        u->uc_mcontext.gregs[REG_RSP] = (greg_t)(uintptr_t)(top - 264); /* as behind a call: 8 below a multiple of 16 */
+        u->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)landing;
+        return;
+#elif defined(__aarch64__)
+        ucontext_t *u = context;
+        u->uc_mcontext.sp = (uintptr_t)(top - 256);
+        u->uc_mcontext.pc = (uintptr_t)landing;
+        return;
+#else
+        landing();
+#endif
     }
     const struct sigaction *old = number == SIGSEGV ? &old_segv : &old_bus;
     if (old->sa_flags & SA_SIGINFO) {
@@ -227,12 +248,13 @@ static void on_signal(int number, siginfo_t *info, void *context) {
     }
 }
 
-/* Signals of fibers need a stack of their own: a fiber may have overflowed. One a thread, made when it first runs a grid. */
+/* Signals of fibers need a stack of their own: a fiber may have overflowed. One a thread, made when it first runs a
+ * grid. */
 #define SIGNAL_STACK_BYTES ((size_t)64 << 10)
 static pthread_key_t signal_stack;
 
 static void signal_stack_free(void *p) {
-    stack_t none = { .ss_flags = SS_DISABLE };
+    stack_t none = {.ss_flags = SS_DISABLE};
     sigaltstack(&none, NULL);
     munmap(p, SIGNAL_STACK_BYTES);
 }
@@ -242,14 +264,14 @@ static void signals_prepare(void) {
     if (sigaltstack(NULL, &s) == 0 && (s.ss_flags & SS_DISABLE)) {
         void *p = mmap(NULL, SIGNAL_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p != MAP_FAILED) {
-            s = (stack_t){ .ss_sp = p, .ss_size = SIGNAL_STACK_BYTES };
+            s = (stack_t){.ss_sp = p, .ss_size = SIGNAL_STACK_BYTES};
             sigaltstack(&s, NULL);
             pthread_setspecific(signal_stack, p);
         }
     }
     fiber_thread = pthread_self();
     /* Only while a grid runs: between runs the handlers are the program's. */
-    struct sigaction a = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
+    struct sigaction a = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     sigemptyset(&a.sa_mask);
     sigaction(SIGSEGV, &a, &old_segv);
     sigaction(SIGBUS, &a, &old_bus);
@@ -262,9 +284,7 @@ static void signals_restore(void) {
 
 /* ---- Shared memory ---- */
 
-static size_t static_bytes(const struct cudasim_kernel *k) {
-    return (size_t)(k->shared_end - k->shared);
-}
+static size_t static_bytes(const struct cudasim_kernel *k) { return (size_t)(k->shared_end - k->shared); }
 
 /* Dynamic shared memory ends at an unreadable page. */
 static void dynamic_new(block *b, unsigned int bytes) {
@@ -335,7 +355,8 @@ static void thread_end(block *b, dthread *t) {
     b->progress = true;
     b->warps[t->index / CUDASIM_WARP].gone |= 1u << t->pub.lane;
     if (b->at_barrier > 0) {
-        fault(CUDA_ERROR_LAUNCH_FAILED, "the thread returned while others of its block wait at rp_barrier: the barrier cannot complete");
+        fault(CUDA_ERROR_LAUNCH_FAILED,
+              "the thread returned while others of its block wait at rp_barrier: the barrier cannot complete");
     }
     if (b->warps[t->index / CUDASIM_WARP].arrived) {
         fault(CUDA_ERROR_LAUNCH_FAILED, "the thread returned while other lanes of its warp wait in a warp function");
@@ -380,8 +401,8 @@ static void suspend(int state) {
     runtime.self = &t->pub;
 }
 
-/* The value read next may be another thread's: let others have their turn. It is no progress, so a block of which only such threads
- * are left gives up its turn, and a grid of such blocks is a deadlock. */
+/* The value read next may be another thread's: let others have their turn. It is no progress, so a block of which only
+ * such threads are left gives up its turn, and a grid of such blocks is a deadlock. */
 static void rt_spin(void) {
     block *b = current_block;
     bool progress = b->progress;
@@ -398,11 +419,13 @@ static void rt_yield(void) {
 static void rt_barrier(int line) {
     block *b = current_block;
     if (b->done > 0) {
-        fault(CUDA_ERROR_LAUNCH_FAILED, "rp_barrier after a thread of the block has returned: the barrier cannot complete");
+        fault(CUDA_ERROR_LAUNCH_FAILED,
+              "rp_barrier after a thread of the block has returned: the barrier cannot complete");
     }
     if (b->at_barrier > 0 && line != 0 && b->barrier_line != 0 && line != b->barrier_line) {
         char text[128];
-        snprintf(text, sizeof text, "threads of one block wait at different barriers, lines %d and %d", b->barrier_line, line);
+        snprintf(text, sizeof text, "threads of one block wait at different barriers, lines %d and %d", b->barrier_line,
+                 line);
         fault(CUDA_ERROR_LAUNCH_FAILED, text);
     }
     b->barrier_line = line;
@@ -482,12 +505,10 @@ static void rt_copy_async(void *to, const void *from, unsigned int size, unsigne
         t->cap_copies = t->cap_copies ? t->cap_copies * 2 : 8;
         t->copies = sim_grow(t->copies, t->cap_copies, sizeof *t->copies);
     }
-    t->copies[t->n_copies++] = (async_copy){ to, from, size, valid, t->group };
+    t->copies[t->n_copies++] = (async_copy){to, from, size, valid, t->group};
 }
 
-static void rt_copy_async_commit(void) {
-    current->group++;
-}
+static void rt_copy_async_commit(void) { current->group++; }
 
 static void rt_copy_async_wait(int n) {
     dthread *t = current;
@@ -528,9 +549,7 @@ struct cudasim_runtime *sim_runtime(void) {
     return &runtime;
 }
 
-void sim_exec_start(void) {
-    pthread_key_create(&signal_stack, signal_stack_free);
-}
+void sim_exec_start(void) { pthread_key_create(&signal_stack, signal_stack_free); }
 
 /* ---- Blocks ---- */
 
@@ -578,8 +597,8 @@ static block *block_new(sim_grid *g, unsigned long long number) {
         t->pub.thread_idx.y = i / l->block[0] % l->block[1];
         t->pub.thread_idx.z = i / l->block[0] / l->block[1];
         t->pub.block_idx = b->index;
-        t->pub.block_dim = (struct cudasim_dim3){ l->block[0], l->block[1], l->block[2] };
-        t->pub.grid_dim = (struct cudasim_dim3){ l->grid[0], l->grid[1], l->grid[2] };
+        t->pub.block_dim = (struct cudasim_dim3){l->block[0], l->block[1], l->block[2]};
+        t->pub.grid_dim = (struct cudasim_dim3){l->grid[0], l->grid[1], l->grid[2]};
         t->pub.lane = i % CUDASIM_WARP;
         b->warps[i / CUDASIM_WARP].present |= 1u << t->pub.lane;
     }
@@ -609,7 +628,8 @@ static void block_free(block *b) {
     free(b);
 }
 
-/* Gives the block one turn: until it is done, all its threads wait for the grid's predecessors, or only spinning threads are left. */
+/* Gives the block one turn: until it is done, all its threads wait for the grid's predecessors, or only spinning
+ * threads are left. */
 static void block_run(block *b) {
     current_block = b;
     shared_claim(b);
@@ -719,7 +739,8 @@ static bool grid_fault(sim_grid *g) {
     return true;
 }
 
-/* A block that only spins may wait for one that has not begun. A few run side by side at once; more only when all are stuck. */
+/* A block that only spins may wait for one that has not begun. A few run side by side at once; more only when all are
+ * stuck. */
 static bool begin_beside(const sim_grid *g, unsigned long long spins) {
     return spins > 0 && (g->n_resident < 8 || spins > 4ull * g->n_resident);
 }

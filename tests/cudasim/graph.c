@@ -1,6 +1,6 @@
-/* Explicit graphs, executables, updates and launches. A graph owns its nodes; a child or a body graph is owned by its node. Instantiation
- * makes a deep copy in topological order whose nodes remember their origin; a launch turns the copy into ops (engine.c), so
- * changes to the executable concern later launches only. */
+/* Explicit graphs, executables, updates and launches. A graph owns its nodes; a child or a body graph is owned by its
+ * node. Instantiation makes a deep copy in topological order whose nodes remember their origin; a launch turns the copy
+ * into ops (engine.c), so changes to the executable concern later launches only. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -10,8 +10,8 @@
 extern cudasim_counters sim_counters;
 
 /* What cuGraphKernelNodeGetParams reports as the function of a library's kernel. */
-static const struct cudasim_kernel library_kernel = { .name = "library kernel" };
-static struct CUfunc_st library_function = { .kernel = &library_kernel };
+static const struct cudasim_kernel library_kernel = {.name = "library kernel"};
+static struct CUfunc_st library_function = {.kernel = &library_kernel};
 
 /* ---- Graphs and nodes ---- */
 
@@ -53,10 +53,11 @@ void sim_graph_free(CUgraph g) {
 
 static void add_dep(CUgraphNode node, CUgraphNode dep, const CUgraphEdgeData *edge) {
     node->deps = sim_grow(node->deps, node->n_deps + 1, sizeof *node->deps);
-    node->deps[node->n_deps++] = (struct sim_dep){ .node = dep, .edge = edge ? *edge : (CUgraphEdgeData){ 0 } };
+    node->deps[node->n_deps++] = (struct sim_dep){.node = dep, .edge = edge ? *edge : (CUgraphEdgeData){0}};
 }
 
-CUgraphNode sim_node_new(CUgraph graph, CUgraphNodeType type, CUgraphNode const *deps, const CUgraphEdgeData *edges, size_t n) {
+CUgraphNode sim_node_new(CUgraph graph, CUgraphNodeType type, CUgraphNode const *deps, const CUgraphEdgeData *edges,
+                         size_t n) {
     CUgraphNode node = sim_alloc(1, sizeof *node);
     node->graph = graph;
     node->type = type;
@@ -81,7 +82,8 @@ void sim_node_params(CUgraphNode n) {
 }
 
 static bool edge_ok(CUgraphNodeType from, CUgraphNodeType to, const CUgraphEdgeData *e) {
-    if (e->to_port || e->from_port > CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER || e->type > CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC) {
+    if (e->to_port || e->from_port > CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER ||
+        e->type > CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC) {
         return false;
     }
     if (e->from_port == 0 && e->type == 0) {
@@ -91,13 +93,14 @@ static bool edge_ok(CUgraphNodeType from, CUgraphNodeType to, const CUgraphEdgeD
            e->type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
 }
 
-static CUresult add_check(CUgraphNode *node, CUgraph graph, CUgraphNodeType type, CUgraphNode const *deps, const CUgraphEdgeData *edges,
-                          size_t n) {
+static CUresult add_check(CUgraphNode *node, CUgraph graph, CUgraphNodeType type, CUgraphNode const *deps,
+                          const CUgraphEdgeData *edges, size_t n) {
     if (!node || !sim_handle_is(graph, SIM_GRAPH) || (n && !deps)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t i = 0; i < n; i++) {
-        if (!sim_handle_is(deps[i], SIM_NODE) || deps[i]->graph != graph || (edges && !edge_ok(deps[i]->type, type, &edges[i]))) {
+        if (!sim_handle_is(deps[i], SIM_NODE) || deps[i]->graph != graph ||
+            (edges && !edge_ok(deps[i]->type, type, &edges[i]))) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         for (size_t j = 0; j < i; j++) {
@@ -147,7 +150,7 @@ CUresult sim_copy_from_params(const CUDA_MEMCPY3D *p, sim_copy *c) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     bool src_host = p->srcMemoryType == CU_MEMORYTYPE_HOST, dst_host = p->dstMemoryType == CU_MEMORYTYPE_HOST;
-    *c = (sim_copy){ .width = p->WidthInBytes, .height = p->Height, .depth = p->Depth };
+    *c = (sim_copy){.width = p->WidthInBytes, .height = p->Height, .depth = p->Depth};
     c->src_pitch = p->srcPitch ? p->srcPitch : p->WidthInBytes;
     c->dst_pitch = p->dstPitch ? p->dstPitch : p->WidthInBytes;
     c->src_slice = c->src_pitch * (p->srcHeight ? p->srcHeight : p->Height);
@@ -197,8 +200,8 @@ static void take_launch(CUgraphNode n, const sim_launch *launch) {
 
 /* ---- Adding nodes ---- */
 
-static CUresult add_kernel(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges, size_t n,
-                           const CUDA_KERNEL_NODE_PARAMS *params) {
+static CUresult add_kernel(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges,
+                           size_t n, const CUDA_KERNEL_NODE_PARAMS *params) {
     CUresult result = add_check(node, graph, CU_GRAPH_NODE_TYPE_KERNEL, deps, edges, n);
     sim_launch launch;
     if (result != CUDA_SUCCESS || !params) {
@@ -212,8 +215,8 @@ static CUresult add_kernel(CUgraphNode *node, CUgraph graph, CUgraphNode const *
     return result;
 }
 
-static CUresult add_copy(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges, size_t n,
-                         const CUDA_MEMCPY3D *params) {
+static CUresult add_copy(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges,
+                         size_t n, const CUDA_MEMCPY3D *params) {
     CUresult result = add_check(node, graph, CU_GRAPH_NODE_TYPE_MEMCPY, deps, edges, n);
     sim_copy copy;
     if (result == CUDA_SUCCESS) {
@@ -226,8 +229,8 @@ static CUresult add_copy(CUgraphNode *node, CUgraph graph, CUgraphNode const *de
     return result;
 }
 
-static CUresult add_set(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges, size_t n,
-                        const CUDA_MEMSET_NODE_PARAMS *params) {
+static CUresult add_set(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges,
+                        size_t n, const CUDA_MEMSET_NODE_PARAMS *params) {
     CUresult result = add_check(node, graph, CU_GRAPH_NODE_TYPE_MEMSET, deps, edges, n);
     if (result == CUDA_SUCCESS) {
         result = params ? set_check(params) : CUDA_ERROR_INVALID_VALUE;
@@ -241,8 +244,8 @@ static CUresult add_set(CUgraphNode *node, CUgraph graph, CUgraphNode const *dep
 
 static CUgraph graph_copy(CUgraph from, bool keep_origin);
 
-static CUresult add_child(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges, size_t n,
-                          CUgraph child, bool move) {
+static CUresult add_child(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges,
+                          size_t n, CUgraph child, bool move) {
     CUresult result = add_check(node, graph, CU_GRAPH_NODE_TYPE_GRAPH, deps, edges, n);
     if (result != CUDA_SUCCESS) {
         return result;
@@ -284,16 +287,17 @@ static bool same_tree(CUgraph graph, CUgraph root) {
     return false;
 }
 
-static CUresult add_conditional(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges, size_t n,
-                                CUDA_CONDITIONAL_NODE_PARAMS *params) {
+static CUresult add_conditional(CUgraphNode *node, CUgraph graph, CUgraphNode const *deps, const CUgraphEdgeData *edges,
+                                size_t n, CUDA_CONDITIONAL_NODE_PARAMS *params) {
     CUresult result = add_check(node, graph, CU_GRAPH_NODE_TYPE_CONDITIONAL, deps, edges, n);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     sim_cond *c = cond_of(params->handle);
     bool size_ok = params->type == CU_GRAPH_COND_TYPE_WHILE ? params->size == 1
-                   : params->type == CU_GRAPH_COND_TYPE_IF  ? params->size == 1 || params->size == 2
-                                                            : params->type == CU_GRAPH_COND_TYPE_SWITCH && params->size > 0;
+                   : params->type == CU_GRAPH_COND_TYPE_IF
+                       ? params->size == 1 || params->size == 2
+                       : params->type == CU_GRAPH_COND_TYPE_SWITCH && params->size > 0;
     if (!c || c->user || !size_ok || !same_tree(graph, c->graph)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -309,20 +313,16 @@ static CUresult add_conditional(CUgraphNode *node, CUgraph graph, CUgraphNode co
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t n,
-                           CUgraphNodeParams *params) {
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
+                           size_t n, CUgraphNodeParams *params) {
     SIM_BEGIN();
     CUresult result;
     if (!params) {
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
     switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-        result = add_kernel(node, graph, deps, edges, n, &params->kernel);
-        break;
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-        result = add_copy(node, graph, deps, edges, n, &params->memcpy.copyParams);
-        break;
+    case CU_GRAPH_NODE_TYPE_KERNEL: result = add_kernel(node, graph, deps, edges, n, &params->kernel); break;
+    case CU_GRAPH_NODE_TYPE_MEMCPY: result = add_copy(node, graph, deps, edges, n, &params->memcpy.copyParams); break;
     case CU_GRAPH_NODE_TYPE_MEMSET: {
         CUDA_MEMSET_NODE_PARAMS set;
         memcpy(&set, &params->memset, sizeof set); /* the same fields, then the context */
@@ -352,9 +352,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
         result = add_conditional(node, graph, deps, edges, n, &params->conditional);
         break;
-    default:
-        result = CUDA_ERROR_NOT_SUPPORTED;
-        break;
+    default: result = CUDA_ERROR_NOT_SUPPORTED; break;
     }
     return sim_end(result);
 }
@@ -365,8 +363,8 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
     return sim_end(add_kernel(node, graph, deps, NULL, n, params));
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, const CUDA_MEMCPY3D *params,
-                              CUcontext ctx) {
+CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+                              const CUDA_MEMCPY3D *params, CUcontext ctx) {
     SIM_BEGIN();
     return sim_end(ctx ? add_copy(node, graph, deps, NULL, n, params) : CUDA_ERROR_INVALID_VALUE);
 }
@@ -391,14 +389,15 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
     return sim_end(add_child(node, graph, deps, NULL, n, child, false));
 }
 
-CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges, size_t n) {
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                   const CUgraphEdgeData *edges, size_t n) {
     SIM_BEGIN();
     if (!sim_handle_is(graph, SIM_GRAPH) || (n && (!from || !to))) {
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
     for (size_t i = 0; i < n; i++) {
-        if (!sim_handle_is(from[i], SIM_NODE) || !sim_handle_is(to[i], SIM_NODE) || from[i]->graph != graph || to[i]->graph != graph ||
-            from[i] == to[i] || (edges && !edge_ok(from[i]->type, to[i]->type, &edges[i]))) {
+        if (!sim_handle_is(from[i], SIM_NODE) || !sim_handle_is(to[i], SIM_NODE) || from[i]->graph != graph ||
+            to[i]->graph != graph || from[i] == to[i] || (edges && !edge_ok(from[i]->type, to[i]->type, &edges[i]))) {
             return sim_end(CUDA_ERROR_INVALID_VALUE);
         }
         for (size_t j = 0; j < to[i]->n_deps; j++) {
@@ -413,8 +412,8 @@ CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext ctx, unsigned int value,
-                                        unsigned int flags) {
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext ctx,
+                                        unsigned int value, unsigned int flags) {
     SIM_BEGIN();
     (void)ctx;
     if (!handle || !sim_handle_is(graph, SIM_GRAPH) || flags > CU_GRAPH_COND_ASSIGN_DEFAULT) {
@@ -540,7 +539,7 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID attr
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
     node->n_attrs += i == node->n_attrs;
-    node->attrs[i] = (sim_attr){ attr, *value };
+    node->attrs[i] = (sim_attr){attr, *value};
     return sim_end(CUDA_SUCCESS);
 }
 
@@ -559,7 +558,7 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID attr
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned int flags) {
-    static const char *const names[] = { "kernel", "memcpy", "memset", "host", "graph", "empty" };
+    static const char *const names[] = {"kernel", "memcpy", "memset", "host", "graph", "empty"};
     SIM_BEGIN();
     (void)flags;
     if (!sim_handle_is(graph, SIM_GRAPH) || !path) {
@@ -573,10 +572,13 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned int flag
     for (size_t i = 0; i < graph->n_nodes; i++) {
         CUgraphNode n = graph->nodes[i];
         const char *type = n->type < 6 ? names[n->type] : "conditional";
-        const char *kernel = n->type != CU_GRAPH_NODE_TYPE_KERNEL ? "" : n->native ? "library" : n->launch.function->kernel->name;
+        const char *kernel = n->type != CU_GRAPH_NODE_TYPE_KERNEL ? ""
+                             : n->native                          ? "library"
+                                                                  : n->launch.function->kernel->name;
         fprintf(out, "  n%zu [label=\"%zu %s %s\"];\n", i, i, type, kernel);
         for (size_t j = 0; j < n->n_deps; j++) {
-            fprintf(out, "  n%zu -> n%zu%s;\n", n->deps[j].node->index, i, n->deps[j].edge.type ? " [label=\"programmatic\"]" : "");
+            fprintf(out, "  n%zu -> n%zu%s;\n", n->deps[j].node->index, i,
+                    n->deps[j].edge.type ? " [label=\"programmatic\"]" : "");
         }
     }
     fprintf(out, "}\n");
@@ -605,7 +607,8 @@ static void node_copy(CUgraphNode to, CUgraphNode from) {
     }
 }
 
-/* The nodes in an order in which every edge goes forward; NULL: there is a cycle. Nodes without an order keep that of their making. */
+/* The nodes in an order in which every edge goes forward; NULL: there is a cycle. Nodes without an order keep that of
+ * their making. */
 static CUgraphNode *sorted(CUgraph g) {
     CUgraphNode *order = sim_alloc(g->n_nodes + 1, sizeof *order);
     bool *placed = sim_alloc(g->n_nodes + 1, sizeof *placed);
@@ -735,7 +738,8 @@ static void collect_conds(CUgraph g, CUgraphExec e) {
     }
 }
 
-static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags, CUgraphNode *bad, CUgraphInstantiateResult *why) {
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags, CUgraphNode *bad,
+                            CUgraphInstantiateResult *why) {
     *bad = NULL;
     *why = CUDA_GRAPH_INSTANTIATE_ERROR;
     if (!exec || !sim_handle_is(graph, SIM_GRAPH) || flags > 15 || graph->owned || graph->capturing) {
@@ -772,7 +776,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
     CUgraphNode bad;
     CUgraphInstantiateResult why;
     return sim_end(flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD ? CUDA_ERROR_INVALID_VALUE
-                                                               : instantiate(exec, graph, flags, &bad, &why));
+                                                              : instantiate(exec, graph, flags, &bad, &why));
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
@@ -851,9 +855,7 @@ static sim_op *node_op(CUgraphNode n, sim_op **first) {
         op = sim_op_new(OP_EMPTY);
         expand(n->child, *first, op);
         return op;
-    default:
-        op = sim_op_new(OP_EMPTY);
-        break;
+    default: op = sim_op_new(OP_EMPTY); break;
     }
     return *first = op;
 }
@@ -890,28 +892,21 @@ static void expand(CUgraph g, sim_op *start, sim_op *end) {
 
 void sim_exec_begin(CUgraphExec e) {
     for (size_t i = 0; i < e->n_conds; i++) {
-        e->conds[i]->value = e->conds[i]->flags & CU_GRAPH_COND_ASSIGN_DEFAULT ? e->conds[i]->default_value : sim_random(2);
+        e->conds[i]->value =
+            e->conds[i]->flags & CU_GRAPH_COND_ASSIGN_DEFAULT ? e->conds[i]->default_value : sim_random(2);
     }
 }
 
-void sim_cond_set(unsigned long long handle, unsigned int value) {
-    cond_of(handle)->value = value;
-}
+void sim_cond_set(unsigned long long handle, unsigned int value) { cond_of(handle)->value = value; }
 
 bool sim_conditional_step(sim_op *op) {
     CUgraphNode n = op->conditional;
     unsigned int value = cond_of(n->conditional.handle)->value, body = n->conditional.size;
     bool again = op->state != 0;
     switch (n->conditional.type) {
-    case CU_GRAPH_COND_TYPE_WHILE:
-        body = value ? 0 : 1;
-        break;
-    case CU_GRAPH_COND_TYPE_IF:
-        body = again ? 2 : value ? 0 : 1;
-        break;
-    default:
-        body = again ? n->conditional.size : value;
-        break;
+    case CU_GRAPH_COND_TYPE_WHILE: body = value ? 0 : 1; break;
+    case CU_GRAPH_COND_TYPE_IF: body = again ? 2 : value ? 0 : 1; break;
+    default: body = again ? n->conditional.size : value; break;
     }
     op->state = 1;
     if (body >= n->conditional.size) {
@@ -1061,10 +1056,12 @@ static bool copy_alike(const CUDA_MEMCPY3D *a, const CUDA_MEMCPY3D *b) {
 }
 
 static bool set_alike(const CUDA_MEMSET_NODE_PARAMS *a, const CUDA_MEMSET_NODE_PARAMS *b) {
-    return (a->height == 1 && b->height == 1) || (a->height == b->height && a->width == b->width && a->elementSize == b->elementSize);
+    return (a->height == 1 && b->height == 1) ||
+           (a->height == b->height && a->width == b->width && a->elementSize == b->elementSize);
 }
 
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *params, CUcontext ctx) {
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *params,
+                                        CUcontext ctx) {
     SIM_BEGIN();
     CUgraphNode n = exec_node(exec, node, CU_GRAPH_NODE_TYPE_MEMCPY);
     sim_copy copy;
@@ -1079,7 +1076,8 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, cons
     return sim_end(result);
 }
 
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext ctx) {
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params,
+                                        CUcontext ctx) {
     SIM_BEGIN();
     CUgraphNode n = exec_node(exec, node, CU_GRAPH_NODE_TYPE_MEMSET);
     if (!n || !params || !ctx || !set_alike(&n->set, params)) {
@@ -1096,7 +1094,8 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, cons
 CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned int enabled) {
     SIM_BEGIN();
     CUgraphNode n = exec_node(exec, node, -1);
-    if (!n || (n->type != CU_GRAPH_NODE_TYPE_KERNEL && n->type != CU_GRAPH_NODE_TYPE_MEMCPY && n->type != CU_GRAPH_NODE_TYPE_MEMSET)) {
+    if (!n || (n->type != CU_GRAPH_NODE_TYPE_KERNEL && n->type != CU_GRAPH_NODE_TYPE_MEMCPY &&
+               n->type != CU_GRAPH_NODE_TYPE_MEMSET)) {
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
     n->disabled = !enabled;
@@ -1127,8 +1126,8 @@ static CUgraphExecUpdateResult compare(CUgraph old, CUgraph new, CUgraphNode *ba
             return CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE;
         }
         if ((a->type == CU_GRAPH_NODE_TYPE_MEMCPY && !copy_alike(&a->copy, &b->copy)) ||
-            (a->type == CU_GRAPH_NODE_TYPE_MEMSET && !set_alike(&a->set, &b->set)) || a->conditional.type != b->conditional.type ||
-            a->conditional.size != b->conditional.size) {
+            (a->type == CU_GRAPH_NODE_TYPE_MEMSET && !set_alike(&a->set, &b->set)) ||
+            a->conditional.type != b->conditional.type || a->conditional.size != b->conditional.size) {
             return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
         }
         CUgraphExecUpdateResult result = a->child ? compare(a->child, b->child, bad) : CU_GRAPH_EXEC_UPDATE_SUCCESS;

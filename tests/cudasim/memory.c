@@ -1,8 +1,9 @@
-/* Device memory of the emulator. All of it lies in one reserved range of addresses: every allocation has its own pages with an
- * unreadable page on both sides and ends as near to the upper one as a 256-byte start allows; the bytes between are a red zone that
- * sim_memory_check looks at. Fresh memory is poison (0xff: NaN in every float type, -1 in every integer). Freed pages stay
- * unreadable, and addresses are used again only when the range has been through once. Virtual memory management maps memory files
- * into the same range. Nothing here locks: callers hold the driver's lock. */
+/* Device memory of the emulator. All of it lies in one reserved range of addresses: every allocation has its own pages
+ * with an unreadable page on both sides and ends as near to the upper one as a 256-byte start allows; the bytes between
+ * are a red zone that sim_memory_check looks at. Fresh memory is poison (0xff: NaN in every float type, -1 in every
+ * integer). Freed pages stay unreadable, and addresses are used again only when the range has been through once.
+ * Virtual memory management maps memory files into the same range. Nothing here locks: callers hold the driver's lock.
+ * */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -49,7 +50,7 @@ static size_t n_ranges, cap_ranges;
 static struct {
     unsigned char *base;
     size_t bytes;
-} *recycled;
+} * recycled;
 static size_t n_recycled, first_recycled, cap_recycled;
 static size_t used[SIM_DEVICES], capacity = (size_t)8 << 30;
 static unsigned int n_physical;
@@ -75,11 +76,10 @@ void sim_memory_start(void) {
     }
 }
 
-static size_t round_up(size_t n, size_t to) {
-    return (n + to - 1) / to * to;
-}
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* `bytes` of untouched pages, with a guard page behind (and the one of the neighbour before). NULL: the range is full. */
+/* `bytes` of untouched pages, with a guard page behind (and the one of the neighbour before). NULL: the range is full.
+ * */
 static unsigned char *take(size_t bytes, size_t align) {
     uintptr_t at = round_up((uintptr_t)arena + arena_next + page, align);
     if (at + bytes + page <= (uintptr_t)arena + arena_size) {
@@ -130,9 +130,7 @@ static range *find_range(const void *p, unsigned int kinds) {
     return NULL;
 }
 
-static void drop_range(range *r) {
-    *r = ranges[--n_ranges];
-}
+static void drop_range(range *r) { *r = ranges[--n_ranges]; }
 
 #define DEVICE_KINDS (1u << RANGE_DEVICE | 1u << RANGE_MAPPED | 1u << RANGE_GLOBAL)
 
@@ -200,8 +198,8 @@ CUresult sim_memory_check(void) {
             }
             if (*p != RED) {
                 sim_complain("a write %td bytes %s an allocation of %zu bytes at %p",
-                             p < r->start ? r->start - p : p - (r->start + r->bytes), p < r->start ? "before" : "behind", r->bytes,
-                             (void *)r->start);
+                             p < r->start ? r->start - p : p - (r->start + r->bytes),
+                             p < r->start ? "before" : "behind", r->bytes, (void *)r->start);
                 memset(r->base, RED, (size_t)(r->start - r->base));
                 memset(r->start + r->bytes, RED, (size_t)(r->base + r->pages - (r->start + r->bytes)));
                 result = CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -217,7 +215,7 @@ CUresult sim_memory_check(void) {
 
 void sim_memory_global_add(void *p, size_t bytes) {
     if (!find_range(p, 1u << RANGE_GLOBAL)) {
-        add_range((range){ .kind = RANGE_GLOBAL, .base = p, .start = p, .bytes = bytes });
+        add_range((range){.kind = RANGE_GLOBAL, .base = p, .start = p, .bytes = bytes});
     }
 }
 
@@ -232,7 +230,8 @@ void sim_memory_describe(const void *p, char *text, size_t size) {
     const unsigned char *at = p;
     const range *near = NULL;
     for (size_t i = 0; i < n_ranges; i++) {
-        if (ranges[i].kind == RANGE_DEVICE && at >= ranges[i].base - page && at < ranges[i].base + ranges[i].pages + page) {
+        if (ranges[i].kind == RANGE_DEVICE && at >= ranges[i].base - page &&
+            at < ranges[i].base + ranges[i].pages + page) {
             near = &ranges[i];
         }
     }
@@ -247,9 +246,7 @@ void sim_memory_describe(const void *p, char *text, size_t size) {
 
 /* ---- Allocation ---- */
 
-static int current_device(void) {
-    return sim_current()->device;
-}
+static int current_device(void) { return sim_current()->device; }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) {
     SIM_BEGIN();
@@ -269,7 +266,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) {
     if (!base || mprotect(base, pages, PROT_READ | PROT_WRITE) != 0) {
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    range r = { .kind = RANGE_DEVICE, .base = base, .pages = pages, .start = base + (pages - rounded), .bytes = bytes };
+    range r = {.kind = RANGE_DEVICE, .base = base, .pages = pages, .start = base + (pages - rounded), .bytes = bytes};
     r.device = device;
     memset(base, RED, (size_t)(r.start - base));
     memset(r.start, POISON, bytes);
@@ -344,7 +341,8 @@ CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned int flags) {
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
     }
     memset(base, POISON, bytes);
-    add_range((range){ .kind = RANGE_PINNED, .base = base, .pages = pages, .start = base, .bytes = bytes, .device = current_device() });
+    add_range((range){
+        .kind = RANGE_PINNED, .base = base, .pages = pages, .start = base, .bytes = bytes, .device = current_device()});
     *ptr = base;
     return sim_end(CUDA_SUCCESS);
 }
@@ -391,9 +389,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
         memcpy(data, &type, sizeof type);
         break;
     }
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        memcpy(data, &ptr, sizeof ptr);
-        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: memcpy(data, &ptr, sizeof ptr); break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: {
         void *host = r->kind == RANGE_PINNED ? (void *)(uintptr_t)ptr : NULL;
         if (!host) {
@@ -402,41 +398,39 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
         memcpy(data, &host, sizeof host);
         break;
     }
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        memcpy(data, &r->device, sizeof r->device);
-        break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: memcpy(data, &r->device, sizeof r->device); break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: {
         CUdeviceptr start = (CUdeviceptr)(uintptr_t)r->start;
         memcpy(data, &start, sizeof start);
         break;
     }
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        memcpy(data, &r->bytes, sizeof r->bytes);
-        break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: memcpy(data, &r->bytes, sizeof r->bytes); break;
     case CU_POINTER_ATTRIBUTE_MAPPED: {
         bool mapped = true;
         memcpy(data, &mapped, sizeof mapped);
         break;
     }
-    default:
-        return sim_end(CUDA_ERROR_NOT_SUPPORTED);
+    default: return sim_end(CUDA_ERROR_NOT_SUPPORTED);
     }
     return sim_end(CUDA_SUCCESS);
 }
 
 /* ---- Virtual memory management ---- */
 
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option) {
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option) {
     SIM_BEGIN();
-    if (!granularity || !prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        prop->location.id < 0 || prop->location.id >= sim_n_devices || (unsigned int)option > 1) {
+    if (!granularity || !prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 ||
+        prop->location.id >= sim_n_devices || (unsigned int)option > 1) {
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
     *granularity = GRANULARITY;
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
     SIM_BEGIN();
     (void)addr; /* a wish, which the real driver may refuse as well */
     if (!ptr || size == 0 || size % GRANULARITY || flags || (alignment & (alignment - (alignment != 0)))) {
@@ -446,7 +440,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
     if (!base) {
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    add_range((range){ .kind = RANGE_RESERVED, .base = base, .pages = size, .start = base, .bytes = size });
+    add_range((range){.kind = RANGE_RESERVED, .base = base, .pages = size, .start = base, .bytes = size});
     *ptr = (CUdeviceptr)(uintptr_t)base;
     return sim_end(CUDA_SUCCESS);
 }
@@ -467,10 +461,12 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                     unsigned long long flags) {
     SIM_BEGIN();
     if (!handle || !prop || flags || size == 0 || size % GRANULARITY || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 || prop->location.id >= sim_n_devices) {
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 ||
+        prop->location.id >= sim_n_devices) {
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
     int device = prop->location.id;
@@ -490,7 +486,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
         munmap(p, size);
     }
     physical *ph = sim_alloc(1, sizeof *ph);
-    *ph = (physical){ .file = file, .size = size, .device = device };
+    *ph = (physical){.file = file, .size = size, .device = device};
     n_physical++;
     used[device] += size;
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)ph;
@@ -517,7 +513,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
     SIM_BEGIN();
     physical *ph = (physical *)(uintptr_t)handle;
     unsigned char *at = (unsigned char *)(uintptr_t)ptr;
@@ -535,7 +532,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
     }
     ph->maps++;
-    add_range((range){ .kind = RANGE_MAPPED, .base = at, .pages = size, .start = at, .bytes = size, .device = ph->device, .file = ph });
+    add_range((range){
+        .kind = RANGE_MAPPED, .base = at, .pages = size, .start = at, .bytes = size, .device = ph->device, .file = ph});
     return sim_end(CUDA_SUCCESS);
 }
 
@@ -551,7 +549,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
         }
         physical *ph = r->file;
         done += r->pages;
-        if (mmap(r->base, r->pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+        if (mmap(r->base, r->pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+            MAP_FAILED) {
             abort();
         }
         drop_range(r);

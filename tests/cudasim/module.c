@@ -1,5 +1,6 @@
-/* Libraries, kernels and launches of the emulated driver. An image is what the emulated NVRTC made: a header and a shared object, which is
- * loaded from a temporary file (each load is an instance of its own, with its own __device__ variables). */
+/* Libraries, kernels and launches of the emulated driver. An image is what the emulated NVRTC made: a header and a
+ * shared object, which is loaded from a temporary file (each load is an instance of its own, with its own __device__
+ * variables). */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -61,8 +62,8 @@ static void *open_image(const struct cudasim_image *image) {
     return handle;
 }
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_values, unsigned int n_jit,
-                           CUlibraryOption *options, void **values, unsigned int n) {
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options, void **jit_values,
+                           unsigned int n_jit, CUlibraryOption *options, void **values, unsigned int n) {
     SIM_BEGIN();
     (void)jit_options, (void)jit_values, (void)n_jit, (void)options, (void)values, (void)n;
     if (!library || !code) {
@@ -187,13 +188,9 @@ CUresult cuFuncLoad(CUfunction function) {
 #define SHARED_DEFAULT 49152
 #define SHARED_OPTIN 232448 /* 227 KiB */
 
-static unsigned int static_shared(CUfunction f) {
-    return (unsigned int)(f->kernel->shared_end - f->kernel->shared);
-}
+static unsigned int static_shared(CUfunction f) { return (unsigned int)(f->kernel->shared_end - f->kernel->shared); }
 
-static unsigned int max_threads(CUfunction f) {
-    return f->kernel->max_threads ? f->kernel->max_threads : 1024;
-}
+static unsigned int max_threads(CUfunction f) { return f->kernel->max_threads ? f->kernel->max_threads : 1024; }
 
 static int max_dynamic(CUfunction f) {
     return f->max_dynamic_shared >= 0 ? f->max_dynamic_shared : SHARED_DEFAULT - (int)static_shared(f);
@@ -208,33 +205,18 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfuncti
         return sim_end(CUDA_ERROR_INVALID_HANDLE);
     }
     switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *value = (int)max_threads(f);
-        break;
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
-        *value = (int)static_shared(f);
-        break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-        *value = 32;
-        break;
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = (int)max_threads(f); break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = (int)static_shared(f); break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-        *value = 90;
-        break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-        *value = max_dynamic(f);
-        break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-        *value = f->carveout;
-        break;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = 90; break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = max_dynamic(f); break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = f->carveout; break;
     case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
     case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
     case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-        *value = 0;
-        break;
-    default:
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: *value = 0; break;
+    default: return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
     return sim_end(CUDA_SUCCESS);
 }
@@ -275,7 +257,8 @@ CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int block_size, size_t dynamic_shared_bytes) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int block_size,
+                                                     size_t dynamic_shared_bytes) {
     SIM_BEGIN();
     if (!sim_handle_is(f, SIM_KERNEL)) {
         return sim_end(CUDA_ERROR_INVALID_HANDLE);
@@ -293,21 +276,22 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, 
 
 /* ---- Launches ---- */
 
-CUresult sim_launch_make(sim_launch *launch, CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                         unsigned int by, unsigned int bz, unsigned int shared, void **params, void **extra) {
+CUresult sim_launch_make(sim_launch *launch, CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                         unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared, void **params,
+                         void **extra) {
     memset(launch, 0, sizeof *launch);
     if (!sim_handle_is(f, SIM_KERNEL)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     unsigned long long threads = (unsigned long long)bx * by * bz;
-    if (gx == 0 || gy == 0 || gz == 0 || threads == 0 || gx > 2147483647u || gy > 65535 || gz > 65535 || bz > 64 || bx > 1024 ||
-        by > 1024 || threads > max_threads(f) || (params == NULL && f->kernel->n_params > 0) || extra) {
+    if (gx == 0 || gy == 0 || gz == 0 || threads == 0 || gx > 2147483647u || gy > 65535 || gz > 65535 || bz > 64 ||
+        bx > 1024 || by > 1024 || threads > max_threads(f) || (params == NULL && f->kernel->n_params > 0) || extra) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (shared > (unsigned int)max_dynamic(f)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *launch = (sim_launch){ .function = f, .grid = { gx, gy, gz }, .block = { bx, by, bz }, .shared_bytes = shared };
+    *launch = (sim_launch){.function = f, .grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared};
     launch->arguments = sim_alloc(f->bytes + 16, 1);
     for (unsigned int i = 0; i < f->kernel->n_params; i++) {
         memcpy(launch->arguments + f->kernel->params[i].offset, params[i], f->kernel->params[i].size);
@@ -339,13 +323,14 @@ static CUresult launch_kernel(CUfunction f, const CUlaunchConfig *c, void **para
             if (!sim_handle_is(event, SIM_EVENT) || !(event->flags & CU_EVENT_DISABLE_TIMING)) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
-        } else if (a->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT || a->id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) {
+        } else if (a->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
+                   a->id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) {
             return CUDA_ERROR_NOT_SUPPORTED;
         }
     }
     sim_launch launch;
-    result = sim_launch_make(&launch, f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ,
-                             c->sharedMemBytes, params, extra);
+    result = sim_launch_make(&launch, f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
+                             c->blockDimZ, c->sharedMemBytes, params, extra);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -360,9 +345,9 @@ static CUresult launch_kernel(CUfunction f, const CUlaunchConfig *c, void **para
         sim_node_params(node);
         for (unsigned int i = 0; i < c->numAttrs && node->n_attrs < 8; i++) {
             CUlaunchAttributeID id = c->attrs[i].id;
-            if (id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT &&
-                id != CU_LAUNCH_ATTRIBUTE_IGNORE) {
-                node->attrs[node->n_attrs++] = (sim_attr){ id, c->attrs[i].value };
+            if (id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT && id != CU_LAUNCH_ATTRIBUTE_IGNORE) {
+                node->attrs[node->n_attrs++] = (sim_attr){id, c->attrs[i].value};
             }
         }
         if (event) { /* who waits for it follows by a programmatic edge */
@@ -395,18 +380,18 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     return sim_end(launch_kernel(function, config, params, extra));
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
-                        unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **params,
-                        void **extra) {
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                        CUstream stream, void **params, void **extra) {
     SIM_BEGIN();
-    CUlaunchConfig config = { .gridDimX = grid_x,
-                              .gridDimY = grid_y,
-                              .gridDimZ = grid_z,
-                              .blockDimX = block_x,
-                              .blockDimY = block_y,
-                              .blockDimZ = block_z,
-                              .sharedMemBytes = shared_bytes,
-                              .hStream = stream };
+    CUlaunchConfig config = {.gridDimX = grid_x,
+                             .gridDimY = grid_y,
+                             .gridDimZ = grid_z,
+                             .blockDimX = block_x,
+                             .blockDimY = block_y,
+                             .blockDimZ = block_z,
+                             .sharedMemBytes = shared_bytes,
+                             .hStream = stream};
     return sim_end(launch_kernel(function, &config, params, extra));
 }
 

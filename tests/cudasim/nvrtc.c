@@ -1,8 +1,9 @@
-/* The emulated NVRTC: CUDA C of the common subset to a shared object, by the system's C compiler. The source is rewritten as little as
- * possible: the lines from rp-prelude begin to rp-prelude end become the emulator's prelude; extern "C" goes; __shared__ variables
- * get a section of their kernel; extern __shared__ arrays become pointers. A table of the kernels with a wrapper and the size of each
- * parameter is appended, so sizes come from the compiler. Compiled objects are kept in CUDASIM_CACHE (by default a folder of this
- * process, removed at exit) under the hash of source, options and compiler. */
+/* The emulated NVRTC: CUDA C of the common subset to a shared object, by the system's C compiler. The source is
+ * rewritten as little as possible: the lines from rp-prelude begin to rp-prelude end become the emulator's prelude;
+ * extern "C" goes; __shared__ variables get a section of their kernel; extern __shared__ arrays become pointers. A
+ * table of the kernels with a wrapper and the size of each parameter is appended, so sizes come from the compiler.
+ * Compiled objects are kept in CUDASIM_CACHE (by default a folder of this process, removed at exit) under the hash of
+ * source, options and compiler. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -68,9 +69,7 @@ static void put(text *t, const char *s, size_t n) {
     t->p[t->n] = '\0';
 }
 
-static void puts_to(text *t, const char *s) {
-    put(t, s, strlen(s));
-}
+static void puts_to(text *t, const char *s) { put(t, s, strlen(s)); }
 
 #define MAX_KERNELS 1024
 #define MAX_PARAMS 64
@@ -91,9 +90,7 @@ typedef struct rewriter {
     char error[256];
 } rewriter;
 
-static bool word_char(char c) {
-    return isalnum((unsigned char)c) || c == '_';
-}
+static bool word_char(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
 static bool is_word(const char *p, const char *start, const char *word) {
     size_t n = strlen(word);
@@ -163,7 +160,8 @@ static bool add_param(kernel *k, const char *p, size_t n) {
     return k->params[k->n_params++] != NULL;
 }
 
-/* At `__global__`: reads attributes, name and parameters. Returns the place of the body's or the declaration's start. */
+/* At `__global__`: reads attributes, name and parameters. Returns the place of the body's or the declaration's start.
+ * */
 static const char *read_kernel(rewriter *r, const char *p, kernel *k) {
     memset(k, 0, sizeof *k);
     const char *name = NULL;
@@ -250,7 +248,8 @@ static const char *dynamic_shared(rewriter *r, const char *p, const char *start,
     int type_n = (int)(name - type), name_n = (int)(name_end - name);
     char s[512];
     if (in_function) {
-        snprintf(s, sizeof s, "%.*s *const %.*s = (%.*s *)cudasim_rt->self->dynamic_shared", type_n, type, name_n, name, type_n, type);
+        snprintf(s, sizeof s, "%.*s *const %.*s = (%.*s *)cudasim_rt->self->dynamic_shared", type_n, type, name_n, name,
+                 type_n, type);
         puts_to(&r->out, s);
         return end;
     }
@@ -291,7 +290,8 @@ static bool rewrite(rewriter *r, const char *source) {
             if (strncmp(after, "\"C\"", 3) == 0) {
                 const char *open = skip_space(after + 3);
                 if (*open == '{') {
-                    snprintf(r->error, sizeof r->error, "error: write extern \"C\" before each kernel instead of a block");
+                    snprintf(r->error, sizeof r->error,
+                             "error: write extern \"C\" before each kernel instead of a block");
                     return false;
                 }
                 p = after + 3;
@@ -383,11 +383,13 @@ static void append_table(rewriter *r) {
             puts_to(t, k->params[j]);
             puts_to(t, ";\n");
         }
-        snprintf(s, sizeof s, "    char cudasim_end[0];\n};\nstatic void cudasim_run_%u(const unsigned char *a) {\n    (void)a;\n    %s(", i,
-                 k->name);
+        snprintf(
+            s, sizeof s,
+            "    char cudasim_end[0];\n};\nstatic void cudasim_run_%u(const unsigned char *a) {\n    (void)a;\n    %s(",
+            i, k->name);
         puts_to(t, s);
         char table[96];
-        text offsets = { 0 };
+        text offsets = {0};
         for (unsigned int j = 0; j < k->n_params; j++) {
             const char *param = k->params[j], *end = param + strlen(param);
             const char *name = end;
@@ -396,8 +398,10 @@ static void append_table(rewriter *r) {
             }
             snprintf(s, sizeof s, "%s((const struct cudasim_arguments_%u *)a)->%s", j ? ", " : "", i, name);
             puts_to(t, s);
-            snprintf(s, sizeof s, "{ __builtin_offsetof(struct cudasim_arguments_%u, %s), sizeof(((struct cudasim_arguments_%u *)0)->%s) }, ",
-                     i, name, i, name);
+            snprintf(
+                s, sizeof s,
+                "{ __builtin_offsetof(struct cudasim_arguments_%u, %s), sizeof(((struct cudasim_arguments_%u *)0)->%s) }, ",
+                i, name, i, name);
             puts_to(&offsets, s);
         }
         snprintf(table, sizeof table, "static const struct cudasim_param cudasim_params_%u[] = { ", i);
@@ -412,15 +416,17 @@ static void append_table(rewriter *r) {
     for (unsigned int i = 0; i < r->n_kernels; i++) {
         const kernel *k = &r->kernels[i];
         unsigned int section = r->shared_outside ? 0 : i + 1;
-        snprintf(s, sizeof s,
-                 "    { \"%s\", cudasim_run_%u, cudasim_params_%u, %u, (%s), __start_cudasim_shared_%u, __stop_cudasim_shared_%u },\n", k->name,
-                 i, i, k->n_params, k->bounds[0] ? k->bounds : "0", section, section);
+        snprintf(
+            s, sizeof s,
+            "    { \"%s\", cudasim_run_%u, cudasim_params_%u, %u, (%s), __start_cudasim_shared_%u, __stop_cudasim_shared_%u },\n",
+            k->name, i, i, k->n_params, k->bounds[0] ? k->bounds : "0", section, section);
         puts_to(t, s);
     }
-    snprintf(s, sizeof s,
-             "    { 0, 0, 0, 0, 0, 0, 0 } };\n__attribute__((visibility(\"default\"))) struct cudasim_module cudasim_module = { "
-             "CUDASIM_ABI, %u, cudasim_kernels, &cudasim_runtime };\n",
-             r->n_kernels);
+    snprintf(
+        s, sizeof s,
+        "    { 0, 0, 0, 0, 0, 0, 0 } };\n__attribute__((visibility(\"default\"))) struct cudasim_module cudasim_module = { "
+        "CUDASIM_ABI, %u, cudasim_kernels, &cudasim_runtime };\n",
+        r->n_kernels);
     puts_to(t, s);
 }
 
@@ -479,7 +485,7 @@ static char *read_file(const char *path, size_t *bytes) {
     if (!f) {
         return NULL;
     }
-    text t = { 0 };
+    text t = {0};
     char part[65536];
     size_t n;
     while ((n = fread(part, 1, sizeof part, f)) > 0) {
@@ -500,12 +506,28 @@ static const char *compiler(void) {
     return cc && *cc ? cc : "cc";
 }
 
-/* Compiles `source` to `object`; the compiler's words go to *log. 0: done, 1: the source is wrong, -1: the compiler cannot run. */
+/* Compiles `source` to `object`; the compiler's words go to *log. 0: done, 1: the source is wrong, -1: the compiler
+ * cannot run. */
 static int compile(const char *source, const char *object, const char *log_path, char **log) {
     pid_t pid;
     posix_spawn_file_actions_t actions;
-    const char *const arguments[] = { compiler(), "-x",  "c",          "-std=gnu11", "-O1",  "-fPIC",   "-shared",     "-w", "-fno-math-errno",
-                                      "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=default", source, "-o", object, "-lm", NULL };
+    const char *const arguments[] = {compiler(),
+                                     "-x",
+                                     "c",
+                                     "-std=gnu11",
+                                     "-O1",
+                                     "-fPIC",
+                                     "-shared",
+                                     "-w",
+                                     "-fno-math-errno",
+                                     "-ffp-contract=off",
+                                     "-fno-strict-aliasing",
+                                     "-fvisibility=default",
+                                     source,
+                                     "-o",
+                                     object,
+                                     "-lm",
+                                     NULL};
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 2, log_path, 0x241 /* O_WRONLY|O_CREAT|O_TRUNC */, 0600);
     posix_spawn_file_actions_adddup2(&actions, 2, 1);
@@ -563,7 +585,7 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
             return NVRTC_ERROR_INTERNAL_ERROR;
         }
     }
-    struct cudasim_image head = { .magic = "", .abi = CUDASIM_ABI, .hash = hash, .bytes = bytes };
+    struct cudasim_image head = {.magic = "", .abi = CUDASIM_ABI, .hash = hash, .bytes = bytes};
     memcpy(head.magic, CUDASIM_MAGIC, sizeof head.magic);
     program->image_bytes = sizeof head + bytes;
     program->image = malloc(program->image_bytes);
@@ -578,19 +600,21 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
 /* ---- The API ---- */
 
 const char *nvrtcGetErrorString(nvrtcResult result) {
-    static const char *const names[] = { "NVRTC_SUCCESS",
-                                         "NVRTC_ERROR_OUT_OF_MEMORY",
-                                         "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
-                                         "NVRTC_ERROR_INVALID_INPUT",
-                                         "NVRTC_ERROR_INVALID_PROGRAM",
-                                         "NVRTC_ERROR_INVALID_OPTION",
-                                         "NVRTC_ERROR_COMPILATION",
-                                         "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE" };
-    return (unsigned int)result < 8 ? names[result] : result == NVRTC_ERROR_INTERNAL_ERROR ? "NVRTC_ERROR_INTERNAL_ERROR" : "NVRTC_ERROR unknown";
+    static const char *const names[] = {"NVRTC_SUCCESS",
+                                        "NVRTC_ERROR_OUT_OF_MEMORY",
+                                        "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
+                                        "NVRTC_ERROR_INVALID_INPUT",
+                                        "NVRTC_ERROR_INVALID_PROGRAM",
+                                        "NVRTC_ERROR_INVALID_OPTION",
+                                        "NVRTC_ERROR_COMPILATION",
+                                        "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE"};
+    return (unsigned int)result < 8               ? names[result]
+           : result == NVRTC_ERROR_INTERNAL_ERROR ? "NVRTC_ERROR_INTERNAL_ERROR"
+                                                  : "NVRTC_ERROR unknown";
 }
 
-/* The minor number is no NVIDIA release and changes with the emulator's prelude: whoever keeps compiled kernels by version keeps
- * these apart from real ones and drops them when the prelude changes. */
+/* The minor number is no NVIDIA release and changes with the emulator's prelude: whoever keeps compiled kernels by
+ * version keeps these apart from real ones and drops them when the prelude changes. */
 nvrtcResult nvrtcVersion(int *major, int *minor) {
     if (!major || !minor) {
         return NVRTC_ERROR_INVALID_INPUT;
@@ -602,7 +626,7 @@ nvrtcResult nvrtcVersion(int *major, int *minor) {
     return NVRTC_SUCCESS;
 }
 
-static const int architectures[] = { 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121 };
+static const int architectures[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
 #define N_ARCHITECTURES ((int)(sizeof architectures / sizeof architectures[0]))
 
 nvrtcResult nvrtcGetNumSupportedArchs(int *n) {
@@ -621,8 +645,8 @@ nvrtcResult nvrtcGetSupportedArchs(int *archs) {
     return NVRTC_SUCCESS;
 }
 
-nvrtcResult nvrtcCreateProgram(nvrtcProgram *program, const char *source, const char *name, int n_headers, const char *const *headers,
-                               const char *const *include_names) {
+nvrtcResult nvrtcCreateProgram(nvrtcProgram *program, const char *source, const char *name, int n_headers,
+                               const char *const *headers, const char *const *include_names) {
     (void)name, (void)headers, (void)include_names;
     if (!program || !source || n_headers != 0) { /* emitted sources include nothing */
         return NVRTC_ERROR_INVALID_INPUT;
@@ -656,15 +680,42 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram *program) {
 
 /* Options are checked for their form: a misspelt one fails here as it would with NVIDIA's. */
 static bool option_known(const char *option) {
-    static const char *const known[] = { "-arch=",     "--gpu-architecture=", "-default-device", "--device-as-default-execution-space",
-                                         "-minimal",   "--minimal",           "--fmad=",         "-fmad=",
-                                         "-use_fast_math", "--use_fast_math", "-D",              "--define-macro=",
-                                         "-std=",      "--std=",              "-lineinfo",       "--generate-line-info",
-                                         "-w",         "--disable-warnings",  "--split-compile=", "-split-compile=",
-                                         "-modify-stack-limit=", "--modify-stack-limit=", "--no-cache", "-no-cache",
-                                         "-Ofast-compile=", "--Ofast-compile=", "--ftz=", "-ftz=", "--prec-div=", "-prec-div=",
-                                         "--prec-sqrt=", "-prec-sqrt=", "--extra-device-vectorization", "-extra-device-vectorization",
-                                         "--maxrregcount=", "-maxrregcount=" };
+    static const char *const known[] = {"-arch=",
+                                        "--gpu-architecture=",
+                                        "-default-device",
+                                        "--device-as-default-execution-space",
+                                        "-minimal",
+                                        "--minimal",
+                                        "--fmad=",
+                                        "-fmad=",
+                                        "-use_fast_math",
+                                        "--use_fast_math",
+                                        "-D",
+                                        "--define-macro=",
+                                        "-std=",
+                                        "--std=",
+                                        "-lineinfo",
+                                        "--generate-line-info",
+                                        "-w",
+                                        "--disable-warnings",
+                                        "--split-compile=",
+                                        "-split-compile=",
+                                        "-modify-stack-limit=",
+                                        "--modify-stack-limit=",
+                                        "--no-cache",
+                                        "-no-cache",
+                                        "-Ofast-compile=",
+                                        "--Ofast-compile=",
+                                        "--ftz=",
+                                        "-ftz=",
+                                        "--prec-div=",
+                                        "-prec-div=",
+                                        "--prec-sqrt=",
+                                        "-prec-sqrt=",
+                                        "--extra-device-vectorization",
+                                        "-extra-device-vectorization",
+                                        "--maxrregcount=",
+                                        "-maxrregcount="};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         size_t n = strlen(known[i]);
         bool open = known[i][n - 1] == '=' || strcmp(known[i], "-D") == 0;
@@ -679,7 +730,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int n_options, const char 
     if (!program || n_options < 0 || (n_options && !options)) {
         return NVRTC_ERROR_INVALID_INPUT;
     }
-    rewriter r = { 0 };
+    rewriter r = {0};
     uint64_t hash = hash_bytes(0xcbf29ce484222325u, compiler(), strlen(compiler()));
     for (int i = 0; i < n_options; i++) {
         if (!option_known(options[i])) {
@@ -750,13 +801,9 @@ nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char *cubin) {
     return NVRTC_SUCCESS;
 }
 
-nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, size_t *size) {
-    return nvrtcGetCUBINSize(program, size);
-}
+nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, size_t *size) { return nvrtcGetCUBINSize(program, size); }
 
-nvrtcResult nvrtcGetPTX(nvrtcProgram program, char *ptx) {
-    return nvrtcGetCUBIN(program, ptx);
-}
+nvrtcResult nvrtcGetPTX(nvrtcProgram program, char *ptx) { return nvrtcGetCUBIN(program, ptx); }
 
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, size_t *size) {
     if (!program || !size) {

@@ -1,6 +1,7 @@
-/* The emulator's side of src/kernel/cuda/prelude.cuh: the same functions and types as plain C over runtime.h. nvrtc.c puts this text
- * in the place of the lines between rp-prelude begin and rp-prelude end and compiles the result with the system's C compiler. The list
- * of names and their meaning is in prelude.cuh. Names in cudasim_ and rp__ are not for kernels. */
+/* The emulator's side of src/kernel/cuda/prelude.cuh: the same functions and types as plain C over runtime.h. nvrtc.c
+ * puts this text in the place of the lines between rp-prelude begin and rp-prelude end and compiles the result with the
+ * system's C compiler. The list of names and their meaning is in prelude.cuh. Names in cudasim_ and rp__ are not for
+ * kernels. */
 typedef signed char rp_i8;
 typedef unsigned char rp_u8;
 typedef short rp_i16;
@@ -10,14 +11,30 @@ typedef unsigned int rp_u32;
 typedef long long rp_i64;
 typedef unsigned long long rp_u64;
 #define RP__ALIGN(n) __attribute__((aligned(n)))
-typedef struct RP__ALIGN(8) rp_f32x2 { float x, y; } rp_f32x2;
-typedef struct RP__ALIGN(16) rp_f32x4 { float x, y, z, w; } rp_f32x4;
-typedef struct RP__ALIGN(16) rp_f64x2 { double x, y; } rp_f64x2;
-typedef struct RP__ALIGN(16) rp_i32x4 { int x, y, z, w; } rp_i32x4;
-typedef struct RP__ALIGN(8) rp_u32x2 { unsigned int x, y; } rp_u32x2;
-typedef struct RP__ALIGN(16) rp_u32x4 { unsigned int x, y, z, w; } rp_u32x4;
-typedef struct RP__ALIGN(16) rp_i64x2 { long long x, y; } rp_i64x2;
-typedef struct RP__ALIGN(16) rp_u64x2 { unsigned long long x, y; } rp_u64x2;
+typedef struct RP__ALIGN(8) rp_f32x2 {
+    float x, y;
+} rp_f32x2;
+typedef struct RP__ALIGN(16) rp_f32x4 {
+    float x, y, z, w;
+} rp_f32x4;
+typedef struct RP__ALIGN(16) rp_f64x2 {
+    double x, y;
+} rp_f64x2;
+typedef struct RP__ALIGN(16) rp_i32x4 {
+    int x, y, z, w;
+} rp_i32x4;
+typedef struct RP__ALIGN(8) rp_u32x2 {
+    unsigned int x, y;
+} rp_u32x2;
+typedef struct RP__ALIGN(16) rp_u32x4 {
+    unsigned int x, y, z, w;
+} rp_u32x4;
+typedef struct RP__ALIGN(16) rp_i64x2 {
+    long long x, y;
+} rp_i64x2;
+typedef struct RP__ALIGN(16) rp_u64x2 {
+    unsigned long long x, y;
+} rp_u64x2;
 #define rp_warp_size 32
 
 struct cudasim_runtime *cudasim_runtime;
@@ -124,7 +141,18 @@ extern void sincos(double, double *, double *);
 
 /* ---- Block and warp ---- */
 
-enum { RP__SYNC = 1, RP__BALLOT, RP__SHFL_XOR, RP__SHFL_DOWN, RP__SHFL_UP, RP__SHFL_IDX, RP__MMA_TF32, RP__MMA_F16, RP__MMA_BF16, RP__LDMATRIX };
+enum {
+    RP__SYNC = 1,
+    RP__BALLOT,
+    RP__SHFL_XOR,
+    RP__SHFL_DOWN,
+    RP__SHFL_UP,
+    RP__SHFL_IDX,
+    RP__MMA_TF32,
+    RP__MMA_F16,
+    RP__MMA_BF16,
+    RP__LDMATRIX
+};
 
 RP_FN void rp_barrier(void) { cudasim_rt->barrier(0); }
 #define rp_barrier() cudasim_rt->barrier(__LINE__)
@@ -140,9 +168,19 @@ RP_FN rp_u32 rp__vote(int pred, rp_u32 *lanes) {
     *lanes = e->lanes;
     return votes;
 }
-RP_FN rp_u32 rp_ballot(int pred) { rp_u32 lanes; return rp__vote(pred, &lanes); }
-RP_FN int rp_any(int pred) { rp_u32 lanes; return rp__vote(pred, &lanes) != 0; }
-RP_FN int rp_all(int pred) { rp_u32 lanes; rp_u32 votes = rp__vote(pred, &lanes); return votes == lanes; }
+RP_FN rp_u32 rp_ballot(int pred) {
+    rp_u32 lanes;
+    return rp__vote(pred, &lanes);
+}
+RP_FN int rp_any(int pred) {
+    rp_u32 lanes;
+    return rp__vote(pred, &lanes) != 0;
+}
+RP_FN int rp_all(int pred) {
+    rp_u32 lanes;
+    rp_u32 votes = rp__vote(pred, &lanes);
+    return votes == lanes;
+}
 
 /* The lane that PTX's shfl reads, -1: the value stays. `width` is a power of two up to 32. */
 RP_FN int rp__source(int kind, int lane, int b, int width) {
@@ -154,20 +192,20 @@ RP_FN int rp__source(int kind, int lane, int b, int width) {
     default: return low | (b & (width - 1));
     }
 }
-#define RP__SHUFFLE(name, kind, type, argument) \
-    RP_FN type name(type v, argument b, int width) { \
-        int lane = (int)cudasim_rt->self->lane; \
-        const struct cudasim_exchange *e = cudasim_rt->exchange(kind, &v, sizeof v); \
-        int from = rp__source(kind, lane, (int)b, width); \
-        if (from >= 0) { \
-            __builtin_memcpy(&v, e->slot[from], sizeof v); /* poison when there is no such lane */ \
-        } \
-        return v; \
+#define RP__SHUFFLE(name, kind, type, argument)                                                                        \
+    RP_FN type name(type v, argument b, int width) {                                                                   \
+        int lane = (int)cudasim_rt->self->lane;                                                                        \
+        const struct cudasim_exchange *e = cudasim_rt->exchange(kind, &v, sizeof v);                                   \
+        int from = rp__source(kind, lane, (int)b, width);                                                              \
+        if (from >= 0) {                                                                                               \
+            __builtin_memcpy(&v, e->slot[from], sizeof v); /* poison when there is no such lane */                     \
+        }                                                                                                              \
+        return v;                                                                                                      \
     }
-#define RP__SHUFFLES(T, type) \
-    RP__SHUFFLE(rp_shfl_xor_##T, RP__SHFL_XOR, type, int) \
-    RP__SHUFFLE(rp_shfl_down_##T, RP__SHFL_DOWN, type, rp_u32) \
-    RP__SHUFFLE(rp_shfl_up_##T, RP__SHFL_UP, type, rp_u32) \
+#define RP__SHUFFLES(T, type)                                                                                          \
+    RP__SHUFFLE(rp_shfl_xor_##T, RP__SHFL_XOR, type, int)                                                              \
+    RP__SHUFFLE(rp_shfl_down_##T, RP__SHFL_DOWN, type, rp_u32)                                                         \
+    RP__SHUFFLE(rp_shfl_up_##T, RP__SHFL_UP, type, rp_u32)                                                             \
     RP__SHUFFLE(rp_shfl_idx_##T, RP__SHFL_IDX, type, int)
 RP__SHUFFLES(f32, float)
 RP__SHUFFLES(f64, double)
@@ -191,19 +229,31 @@ RP_FN rp_u64 rp_clock_ns(void) { return cudasim_rt->clock_ns(); }
 RP_FN void rp_threadfence_block(void) { rp__race(); }
 RP_FN void rp_threadfence(void) { rp__race(); }
 RP_FN void rp_threadfence_system(void) { rp__race(); }
-RP_FN rp_u32 rp_ld_acquire_u32(const rp_u32 *p) { cudasim_rt->spin(); return *(const volatile rp_u32 *)p; }
-RP_FN void rp_st_release_u32(rp_u32 *p, rp_u32 v) { *(volatile rp_u32 *)p = v; rp__race(); }
-RP_FN rp_u32 rp_ld_acquire_sys_u32(const rp_u32 *p) { cudasim_rt->spin(); return *(const volatile rp_u32 *)p; }
-RP_FN void rp_st_release_sys_u32(rp_u32 *p, rp_u32 v) { *(volatile rp_u32 *)p = v; rp__race(); }
+RP_FN rp_u32 rp_ld_acquire_u32(const rp_u32 *p) {
+    cudasim_rt->spin();
+    return *(const volatile rp_u32 *)p;
+}
+RP_FN void rp_st_release_u32(rp_u32 *p, rp_u32 v) {
+    *(volatile rp_u32 *)p = v;
+    rp__race();
+}
+RP_FN rp_u32 rp_ld_acquire_sys_u32(const rp_u32 *p) {
+    cudasim_rt->spin();
+    return *(const volatile rp_u32 *)p;
+}
+RP_FN void rp_st_release_sys_u32(rp_u32 *p, rp_u32 v) {
+    *(volatile rp_u32 *)p = v;
+    rp__race();
+}
 RP_FN void rp_spin_pause(void) { cudasim_rt->spin(); }
 
 /* ---- Bits and conversions ---- */
 
-#define RP__BITCAST(name, to, from) \
-    RP_FN to name(from v) { \
-        to r; \
-        __builtin_memcpy(&r, &v, sizeof r); \
-        return r; \
+#define RP__BITCAST(name, to, from)                                                                                    \
+    RP_FN to name(from v) {                                                                                            \
+        to r;                                                                                                          \
+        __builtin_memcpy(&r, &v, sizeof r);                                                                            \
+        return r;                                                                                                      \
     }
 RP__BITCAST(rp_bits_f32, float, rp_u32)
 RP__BITCAST(rp_f32_bits, rp_u32, float)
@@ -241,7 +291,8 @@ RP_FN rp_u16 rp_cvt_f32_to_f16(float x) {
     if (magnitude >= 0x477ff000u) { /* rounds to 65536 or more */
         return (rp_u16)(sign | 0x7c00);
     }
-    if (magnitude < 0x38800000u) { /* below 2^-14: steps of 2^-24; adding 0.5 leaves the rounded count in the low bits */
+    if (magnitude <
+        0x38800000u) { /* below 2^-14: steps of 2^-24; adding 0.5 leaves the rounded count in the low bits */
         return (rp_u16)(sign | (rp_f32_bits(rp_bits_f32(magnitude) + 0.5f) - 0x3f000000u));
     }
     rp_u32 odd = magnitude >> 13 & 1;
@@ -273,11 +324,11 @@ RP_FN rp_i64 rp_cvt_f32_to_i64(float x) { return rp_cvt_f64_to_i64((double)x); }
 
 /* ---- Math ---- */
 
-#define RP__MATH1(name) \
-    RP_FN float rp_##name##_f32(float x) { return name##f(x); } \
+#define RP__MATH1(name)                                                                                                \
+    RP_FN float rp_##name##_f32(float x) { return name##f(x); }                                                        \
     RP_FN double rp_##name##_f64(double x) { return name(x); }
-#define RP__MATH2(name) \
-    RP_FN float rp_##name##_f32(float x, float y) { return name##f(x, y); } \
+#define RP__MATH2(name)                                                                                                \
+    RP_FN float rp_##name##_f32(float x, float y) { return name##f(x, y); }                                            \
     RP_FN double rp_##name##_f64(double x, double y) { return name(x, y); }
 RP__MATH1(exp)
 RP__MATH1(exp2)
@@ -341,16 +392,16 @@ RP_FN void rp__aligned(const void *p, unsigned int size) {
         cudasim_rt->misaligned(p, size);
     }
 }
-#define RP__ATOMIC(name, type, expression) \
-    RP_FN type name(type *p, type v) { \
-        rp__race(); \
-        rp__aligned(p, sizeof *p); \
-        type old = *p; \
-        *p = (expression); \
-        return old; \
+#define RP__ATOMIC(name, type, expression)                                                                             \
+    RP_FN type name(type *p, type v) {                                                                                 \
+        rp__race();                                                                                                    \
+        rp__aligned(p, sizeof *p);                                                                                     \
+        type old = *p;                                                                                                 \
+        *p = (expression);                                                                                             \
+        return old;                                                                                                    \
     }
-#define RP__ATOMICS(T, type) \
-    RP__ATOMIC(rp_atomic_max_##T, type, old > v ? old : v) \
+#define RP__ATOMICS(T, type)                                                                                           \
+    RP__ATOMIC(rp_atomic_max_##T, type, old > v ? old : v)                                                             \
     RP__ATOMIC(rp_atomic_min_##T, type, old < v ? old : v)
 RP__ATOMIC(rp_atomic_add_f32, float, old + v)
 RP__ATOMIC(rp_atomic_add_f64, double, old + v)
@@ -371,28 +422,28 @@ RP__ATOMIC(rp_atomic_min_f64, double, rp_min_f64(old, v))
 RP__ATOMIC(rp_atomic_exch_u32, rp_u32, v)
 RP__ATOMIC(rp_atomic_exch_u64, rp_u64, v)
 RP__ATOMIC(rp_atomic_or_u32, rp_u32, old | v)
-RP__ATOMIC(rp_atomic_and_u32, rp_u32, old & v)
+RP__ATOMIC(rp_atomic_and_u32, rp_u32, old &v)
 RP__ATOMIC(rp_atomic_xor_u32, rp_u32, old ^ v)
 RP__ATOMIC(rp_atomic_inc_u32, rp_u32, old >= v ? 0 : old + 1)
-#define RP__CAS(name, type) \
-    RP_FN type name(type *p, type compare, type value) { \
-        rp__race(); \
-        rp__aligned(p, sizeof *p); \
-        type old = *p; \
-        if (old == compare) { \
-            *p = value; \
-        } \
-        return old; \
+#define RP__CAS(name, type)                                                                                            \
+    RP_FN type name(type *p, type compare, type value) {                                                               \
+        rp__race();                                                                                                    \
+        rp__aligned(p, sizeof *p);                                                                                     \
+        type old = *p;                                                                                                 \
+        if (old == compare) {                                                                                          \
+            *p = value;                                                                                                \
+        }                                                                                                              \
+        return old;                                                                                                    \
     }
 RP__CAS(rp_atomic_cas_u32, rp_u32)
 RP__CAS(rp_atomic_cas_u64, rp_u64)
 
 /* ---- Memory ---- */
 
-#define RP__LDNC(T, type) \
-    RP_FN type rp_ld_nc_##T(const type *p) { \
-        rp__aligned(p, sizeof *p); \
-        return *p; \
+#define RP__LDNC(T, type)                                                                                              \
+    RP_FN type rp_ld_nc_##T(const type *p) {                                                                           \
+        rp__aligned(p, sizeof *p);                                                                                     \
+        return *p;                                                                                                     \
     }
 RP__LDNC(f32, float)
 RP__LDNC(f64, double)
@@ -402,18 +453,18 @@ RP__LDNC(i64, rp_i64)
 RP__LDNC(u64, rp_u64)
 RP__LDNC(u16, rp_u16)
 RP__LDNC(u8, rp_u8)
-#define RP__VECTOR_LD(name, vector, type) \
-    RP_FN vector name(const type *p) { \
-        vector v; \
-        rp__aligned(p, sizeof v); \
-        __builtin_memcpy(&v, p, sizeof v); \
-        return v; \
+#define RP__VECTOR_LD(name, vector, type)                                                                              \
+    RP_FN vector name(const type *p) {                                                                                 \
+        vector v;                                                                                                      \
+        rp__aligned(p, sizeof v);                                                                                      \
+        __builtin_memcpy(&v, p, sizeof v);                                                                             \
+        return v;                                                                                                      \
     }
-#define RP__VECTOR(suffix, vector, type) \
-    RP__VECTOR_LD(rp_ld_##suffix, vector, type) \
-    RP_FN void rp_st_##suffix(type *p, vector v) { \
-        rp__aligned(p, sizeof v); \
-        __builtin_memcpy(p, &v, sizeof v); \
+#define RP__VECTOR(suffix, vector, type)                                                                               \
+    RP__VECTOR_LD(rp_ld_##suffix, vector, type)                                                                        \
+    RP_FN void rp_st_##suffix(type *p, vector v) {                                                                     \
+        rp__aligned(p, sizeof v);                                                                                      \
+        __builtin_memcpy(p, &v, sizeof v);                                                                             \
     }
 RP__VECTOR_LD(rp_ld_nc_v4_f32, rp_f32x4, float)
 RP__VECTOR_LD(rp_ld_nc_v4_u32, rp_u32x4, rp_u32)
@@ -427,11 +478,11 @@ RP__VECTOR(v4_u32, rp_u32x4, rp_u32)
 RP__VECTOR(v2_i64, rp_i64x2, rp_i64)
 RP__VECTOR(v2_u64, rp_u64x2, rp_u64)
 RP_FN void rp_prefetch_l2(const void *p) { (void)p; }
-#define RP__CPASYNC(n) \
-    RP_FN void rp_cp_async_##n(void *shared, const void *global) { \
-        rp__aligned(shared, n); \
-        rp__aligned(global, n); \
-        cudasim_rt->copy_async(shared, global, n, n); \
+#define RP__CPASYNC(n)                                                                                                 \
+    RP_FN void rp_cp_async_##n(void *shared, const void *global) {                                                     \
+        rp__aligned(shared, n);                                                                                        \
+        rp__aligned(global, n);                                                                                        \
+        cudasim_rt->copy_async(shared, global, n, n);                                                                  \
     }
 RP__CPASYNC(4)
 RP__CPASYNC(8)
@@ -444,14 +495,14 @@ RP_FN void rp_cp_async_16_zfill(void *shared, const void *global, rp_u32 bytes) 
 RP_FN void rp_cp_async_commit(void) { cudasim_rt->copy_async_commit(); }
 RP_FN void rp_cp_async_wait(int n) { cudasim_rt->copy_async_wait(n); }
 
-/* ---- Tensor cores: every lane gives its fragments, then computes its own four results. Fragment layouts are those of PTX: with
- * g = lane / 4 and t = lane % 4, a lane holds d[0..3] at (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). ---- */
+/* ---- Tensor cores: every lane gives its fragments, then computes its own four results. Fragment layouts are those of
+ * PTX: with g = lane / 4 and t = lane % 4, a lane holds d[0..3] at (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). ---- */
 
 struct rp__fragments {
     rp_u32 a[4], b[2];
 };
 RP_FN void rp__mma_tf32(float *d, const rp_u32 *a, const rp_u32 *b) {
-    struct rp__fragments mine = { { a[0], a[1], a[2], a[3] }, { b[0], b[1] } };
+    struct rp__fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
     int lane = (int)cudasim_rt->self->lane;
     const struct cudasim_exchange *e = cudasim_rt->exchange(RP__MMA_TF32, &mine, sizeof mine);
     for (int i = 0; i < 4; i++) {
@@ -467,30 +518,31 @@ RP_FN void rp__mma_tf32(float *d, const rp_u32 *a, const rp_u32 *b) {
         d[i] = sum;
     }
 }
-#define RP__MMA16(name, kind, convert) \
-    RP_FN void name(float *d, const rp_u32 *a, const rp_u32 *b) { \
-        struct rp__fragments mine = { { a[0], a[1], a[2], a[3] }, { b[0], b[1] } }; \
-        int lane = (int)cudasim_rt->self->lane; \
-        const struct cudasim_exchange *e = cudasim_rt->exchange(kind, &mine, sizeof mine); \
-        for (int i = 0; i < 4; i++) { \
-            int row = lane / 4 + (i >= 2 ? 8 : 0), col = lane % 4 * 2 + (i & 1); \
-            float sum = d[i]; \
-            for (int k = 0; k < 16; k++) { \
-                struct rp__fragments fa, fb; \
-                int half = k >= 8, t = k % 8 / 2, shift = (k & 1) * 16; \
-                __builtin_memcpy(&fa, e->slot[row % 8 * 4 + t], sizeof fa); \
-                __builtin_memcpy(&fb, e->slot[col * 4 + t], sizeof fb); \
-                float x = convert((rp_u16)(fa.a[(row >= 8) + 2 * half] >> shift)); \
-                float y = convert((rp_u16)(fb.b[half] >> shift)); \
-                sum += x * y; \
-            } \
-            d[i] = sum; \
-        } \
+#define RP__MMA16(name, kind, convert)                                                                                 \
+    RP_FN void name(float *d, const rp_u32 *a, const rp_u32 *b) {                                                      \
+        struct rp__fragments mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};                                          \
+        int lane = (int)cudasim_rt->self->lane;                                                                        \
+        const struct cudasim_exchange *e = cudasim_rt->exchange(kind, &mine, sizeof mine);                             \
+        for (int i = 0; i < 4; i++) {                                                                                  \
+            int row = lane / 4 + (i >= 2 ? 8 : 0), col = lane % 4 * 2 + (i & 1);                                       \
+            float sum = d[i];                                                                                          \
+            for (int k = 0; k < 16; k++) {                                                                             \
+                struct rp__fragments fa, fb;                                                                           \
+                int half = k >= 8, t = k % 8 / 2, shift = (k & 1) * 16;                                                \
+                __builtin_memcpy(&fa, e->slot[row % 8 * 4 + t], sizeof fa);                                            \
+                __builtin_memcpy(&fb, e->slot[col * 4 + t], sizeof fb);                                                \
+                float x = convert((rp_u16)(fa.a[(row >= 8) + 2 * half] >> shift));                                     \
+                float y = convert((rp_u16)(fb.b[half] >> shift));                                                      \
+                sum += x * y;                                                                                          \
+            }                                                                                                          \
+            d[i] = sum;                                                                                                \
+        }                                                                                                              \
     }
 RP_FN void rp_mma_m16n8k8_tf32(float *d, const rp_u32 *a, const rp_u32 *b) { rp__mma_tf32(d, a, b); }
 RP__MMA16(rp_mma_m16n8k16_f16, RP__MMA_F16, rp_cvt_f16_to_f32)
 RP__MMA16(rp_mma_m16n8k16_bf16, RP__MMA_BF16, rp_cvt_bf16_to_f32)
-/* Matrix i of 8 rows of 8 halves has its rows at the addresses of lanes 8i..8i+7; lane l gets row l/4, elements 2(l%4) and the next. */
+/* Matrix i of 8 rows of 8 halves has its rows at the addresses of lanes 8i..8i+7; lane l gets row l/4, elements 2(l%4)
+ * and the next. */
 RP_FN void rp__ldmatrix(rp_u32 *r, const void *row, int n, int trans) {
     rp__aligned(row, 16);
     int lane = (int)cudasim_rt->self->lane;

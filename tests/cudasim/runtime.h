@@ -1,5 +1,6 @@
-/* What compiled kernels and the emulated driver share: the thread that runs, and the calls a kernel makes into the driver. This text
- * is part of every kernel that nvrtc.c compiles (before prelude.h) and is included by the driver, so it must stay free of headers. */
+/* What compiled kernels and the emulated driver share: the thread that runs, and the calls a kernel makes into the
+ * driver. This text is part of every kernel that nvrtc.c compiles (before prelude.h) and is included by the driver, so
+ * it must stay free of headers. */
 #ifndef CUDASIM_RUNTIME_H
 #define CUDASIM_RUNTIME_H
 
@@ -17,7 +18,8 @@ struct cudasim_thread {
     unsigned int lane;
 };
 
-/* What an exchange gives back: the value of each lane and which lanes exist. Valid until the lane's next exchange but one. */
+/* What an exchange gives back: the value of each lane and which lanes exist. Valid until the lane's next exchange but
+ * one. */
 struct cudasim_exchange {
     unsigned char slot[CUDASIM_WARP][CUDASIM_SLOT];
     unsigned int lanes;
@@ -49,7 +51,7 @@ struct cudasim_kernel {
     void (*run)(const unsigned char *arguments);
     const struct cudasim_param *params;
     unsigned int n_params;
-    unsigned int max_threads; /* of __launch_bounds__, 0 without */
+    unsigned int max_threads;           /* of __launch_bounds__, 0 without */
     unsigned char *shared, *shared_end; /* the static shared variables */
 };
 

@@ -1,6 +1,7 @@
-/* Private header of the emulated CUDA driver (libcuda.so.1 of the tests). One mutex guards everything; work is queued as a graph of
- * `op`s and runs only inside sim_run_*, on the thread that synchronises. Files: memory.c (device memory), exec.c (fibers, blocks, grids),
- * engine.c (ops, streams, events), capture.c, graph.c, module.c, driver.c (the rest of the API). */
+/* Private header of the emulated CUDA driver (libcuda.so.1 of the tests). One mutex guards everything; work is queued
+ * as a graph of `op`s and runs only inside sim_run_*, on the thread that synchronises. Files: memory.c (device memory),
+ * exec.c (fibers, blocks, grids), engine.c (ops, streams, events), capture.c, graph.c, module.c, driver.c (the rest of
+ * the API). */
 #ifndef CUDASIM_SIM_H
 #define CUDASIM_SIM_H
 
@@ -22,28 +23,29 @@
 
 /* ---- Entering the API ---- */
 
-/* Takes the lock; counts the call, fails it on demand, and returns a sticky error. On anything but CUDA_SUCCESS the lock is free. */
+/* Takes the lock; counts the call, fails it on demand, and returns a sticky error. On anything but CUDA_SUCCESS the
+ * lock is free. */
 CUresult sim_begin(const char *name);
 /* For calls that only free or only tell: never failed on demand, allowed after an error. */
 CUresult sim_begin_free(const char *name);
 CUresult sim_end(CUresult result); /* releases the lock */
-#define SIM_BEGIN() \
-    do { \
-        CUresult begin_ = sim_begin(__func__); \
-        if (begin_ != CUDA_SUCCESS) { \
-            return begin_; \
-        } \
+#define SIM_BEGIN()                                                                                                    \
+    do {                                                                                                               \
+        CUresult begin_ = sim_begin(__func__);                                                                         \
+        if (begin_ != CUDA_SUCCESS) {                                                                                  \
+            return begin_;                                                                                             \
+        }                                                                                                              \
     } while (0)
-#define SIM_BEGIN_FREE() \
-    do { \
-        CUresult begin_ = sim_begin_free(__func__); \
-        if (begin_ != CUDA_SUCCESS) { \
-            return begin_; \
-        } \
+#define SIM_BEGIN_FREE()                                                                                               \
+    do {                                                                                                               \
+        CUresult begin_ = sim_begin_free(__func__);                                                                    \
+        if (begin_ != CUDA_SUCCESS) {                                                                                  \
+            return begin_;                                                                                             \
+        }                                                                                                              \
     } while (0)
 
-uint32_t sim_random(uint32_t below); /* 0 .. below-1; 0 for 0 */
-void *sim_alloc(size_t n, size_t size);  /* zeroed; the emulator may abort when the host has no memory */
+uint32_t sim_random(uint32_t below);    /* 0 .. below-1; 0 for 0 */
+void *sim_alloc(size_t n, size_t size); /* zeroed; the emulator may abort when the host has no memory */
 void *sim_grow(void *p, size_t n, size_t size);
 __attribute__((format(printf, 1, 2))) void sim_complain(const char *format, ...);
 
@@ -69,8 +71,8 @@ extern CUresult sim_sticky; /* after a kernel's fault every call returns it */
 /* ---- Memory (memory.c) ---- */
 
 void sim_memory_start(void);
-void sim_memory_open(void);  /* device memory becomes readable: an engine run begins */
-void sim_memory_close(void); /* and, under CUDASIM_STRICT, unreadable again */
+void sim_memory_open(void);                             /* device memory becomes readable: an engine run begins */
+void sim_memory_close(void);                            /* and, under CUDASIM_STRICT, unreadable again */
 bool sim_memory_is_device(CUdeviceptr p, size_t bytes); /* wholly in one live range */
 bool sim_memory_is_pinned(const void *p, size_t bytes);
 /* Red zones and such; complains and returns CUDA_ERROR_ILLEGAL_ADDRESS when one was written. */
@@ -102,8 +104,9 @@ typedef struct sim_launch {
 typedef struct sim_grid sim_grid;
 sim_grid *sim_grid_new(const sim_launch *launch); /* copies the launch, arguments too */
 void sim_grid_free(sim_grid *grid);
-/* Runs blocks. With `wait` the grid's predecessors are not complete: threads stop at rp_grid_wait, and a few such blocks are enough.
- * Returns true when every block is done. On a fault sim_sticky is set and the grid counts as done. */
+/* Runs blocks. With `wait` the grid's predecessors are not complete: threads stop at rp_grid_wait, and a few such
+ * blocks are enough. Returns true when every block is done. On a fault sim_sticky is set and the grid counts as done.
+ * */
 bool sim_grid_run(sim_grid *grid, bool wait);
 unsigned int sim_fibers_suspended(void);
 void sim_exec_start(void);
@@ -131,7 +134,7 @@ struct sim_op {
     struct {
         sim_op *op;
         bool programmatic;
-    } *out;
+    } * out;
     unsigned int n_out, cap_out;
     bool early; /* begun before its producers were done */
     double done_at;
@@ -180,7 +183,7 @@ void sim_op_submit(sim_op *op);
 /* Takes the caller's reference of `op`; `programmatic`: it may begin before the stream's last kernel is complete. */
 void sim_stream_push(CUstream stream, sim_op *op, bool programmatic);
 void sim_stream_follow(sim_op *op, CUstream stream); /* op waits for all of the stream */
-CUresult sim_run_until(sim_op *target); /* NULL: everything */
+CUresult sim_run_until(sim_op *target);              /* NULL: everything */
 CUresult sim_run_some(void);
 CUresult sim_run_stream(CUstream stream);
 CUresult sim_run_all(void);
@@ -201,7 +204,8 @@ typedef struct sim_capture {
     struct sim_capture *next;
 } sim_capture;
 
-/* A call that may be unsafe during capture (cuMemAlloc ...): CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and a dead capture when one forbids. */
+/* A call that may be unsafe during capture (cuMemAlloc ...): CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and a dead capture
+ * when one forbids. */
 CUresult sim_capture_unsafe(void);
 void sim_capture_invalidate(sim_capture *capture);
 /* Replaces what the next captured node of the stream will depend on. */
@@ -277,16 +281,19 @@ struct CUgraphExec_st {
 
 CUgraph sim_graph_new(void);
 void sim_graph_free(CUgraph graph);
-CUgraphNode sim_node_new(CUgraph graph, CUgraphNodeType type, CUgraphNode const *deps, const CUgraphEdgeData *edges, size_t n);
-CUresult sim_launch_make(sim_launch *launch, CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                         unsigned int by, unsigned int bz, unsigned int shared, void **params, void **extra);
+CUgraphNode sim_node_new(CUgraph graph, CUgraphNodeType type, CUgraphNode const *deps, const CUgraphEdgeData *edges,
+                         size_t n);
+CUresult sim_launch_make(sim_launch *launch, CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                         unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared, void **params,
+                         void **extra);
 void sim_node_params(CUgraphNode node);
 /* Body graphs of a conditional op that began: queues the next body, or returns false when the node is done. */
 bool sim_conditional_step(sim_op *op);
 void sim_exec_begin(struct CUgraphExec_st *exec); /* condition values take their defaults */
 void sim_cond_set(unsigned long long handle, unsigned int value);
 CUresult sim_copy_from_params(const CUDA_MEMCPY3D *p, sim_copy *copy);
-/* A new node behind the capturing stream's tail, which it becomes. `programmatic`: by programmatic edges where both are kernels. */
+/* A new node behind the capturing stream's tail, which it becomes. `programmatic`: by programmatic edges where both are
+ * kernels. */
 CUresult sim_capture_add(CUstream stream, CUgraphNodeType type, bool programmatic, CUgraphNode *node);
 CUresult sim_function_check(CUfunction f); /* alive: its library is loaded */
 

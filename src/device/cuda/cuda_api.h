@@ -1,7 +1,8 @@
-/* Our own declarations of the part of the CUDA driver API and of NVRTC that Reprise uses, so that no CUDA header is needed to build.
- * Names, sizes, offsets and values are those of CUDA 12.4 to 13; tests/test_cuda_abi.c checks every one against NVIDIA's headers where
- * a toolkit is installed. Only src/device/cuda/, src/kernel/cuda/ and tests/ include this file; it never meets <cuda.h> in one unit.
- * Functions are in libcuda.def and libnvrtc.def and are called through the tables of libcuda.h and libnvrtc.h. */
+/* Our own declarations of the part of the CUDA driver API and of NVRTC that Reprise uses, so that no CUDA header is
+ * needed to build. Names, sizes, offsets and values are those of CUDA 12.4 to 13; tests/test_cuda_abi.c checks every
+ * one against NVIDIA's headers where a toolkit is installed. Only src/device/cuda/, src/kernel/cuda/ and tests/ include
+ * this file; it never meets <cuda.h> in one unit. Functions are in libcuda.def and libnvrtc.def and are called through
+ * the tables of libcuda.h and libnvrtc.h. */
 #ifndef RP_DEVICE_CUDA_CUDA_API_H
 #define RP_DEVICE_CUDA_CUDA_API_H
 

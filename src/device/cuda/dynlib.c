@@ -1,6 +1,7 @@
-/* The search behind rp__dynlib_open. Order: the override variable; the dynamic loader's own path; the folders of the spec;
- * $CUDA_HOME and $CUDA_PATH; the default CUDA folder; NVIDIA's Python wheels (site-packages/nvidia/.../lib) of $VIRTUAL_ENV, of the
- * python3 on PATH and of ~/.local. In each place newer names come first. Only libc is used, no heap of ours. */
+/* The search behind rp__dynlib_open. Order: the override variable; the dynamic loader's own path; the folders of the
+ * spec; $CUDA_HOME and $CUDA_PATH; the default CUDA folder; NVIDIA's Python wheels (site-packages/nvidia/.../lib) of
+ * $VIRTUAL_ENV, of the python3 on PATH and of ~/.local. In each place newer names come first. Only libc is used, no
+ * heap of ours. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1 /* dlinfo */
 #endif
@@ -114,7 +115,8 @@ static bool try_file(const search *s, const char *file) {
     return true;
 }
 
-/* Names of the spec in one folder. A folder without any of them gives no reason line of its own: `absent` asks for one. */
+/* Names of the spec in one folder. A folder without any of them gives no reason line of its own: `absent` asks for one.
+ * */
 static bool try_folder(const search *s, const char *folder, bool absent) {
     bool any = false;
     for (const char *const *name = s->spec->sonames; *name; name++) {

@@ -1,7 +1,7 @@
 /* Libraries opened at run time: where they are looked for, what was found, and the reason for each place that had none.
- * libcuda.c, libnvrtc.c and src/kernel/cuda/libcublaslt.c describe a library as a rp__dynlib_spec and call rp__dynlib_open; `doctor`
- * prints rp__dynlib_report. Nothing here knows CUDA, and nothing here allocates: a library that is absent costs no memory and
- * the reasons survive an out-of-memory process. */
+ * libcuda.c, libnvrtc.c and src/kernel/cuda/libcublaslt.c describe a library as a rp__dynlib_spec and call
+ * rp__dynlib_open; `doctor` prints rp__dynlib_report. Nothing here knows CUDA, and nothing here allocates: a library
+ * that is absent costs no memory and the reasons survive an out-of-memory process. */
 #ifndef RP_DEVICE_CUDA_DYNLIB_H
 #define RP_DEVICE_CUDA_DYNLIB_H
 
@@ -43,12 +43,13 @@ typedef struct rp__dynlib {
 #define RP__DYNLIB_INIT                                                                                                \
     { PTHREAD_MUTEX_INITIALIZER, false, NULL, "", "", 0, 0, "" }
 
-/* Opens the library once a process and fills the function pointers of `table`. Later calls, from any thread, return what the first
- * found. A library that lacks a required symbol is closed, its reason kept, and the search goes on. True when found. */
+/* Opens the library once a process and fills the function pointers of `table`. Later calls, from any thread, return
+ * what the first found. A library that lacks a required symbol is closed, its reason kept, and the search goes on. True
+ * when found. */
 bool rp__dynlib_open(rp__dynlib *lib, const rp__dynlib_spec *spec, void *table);
 
-/* Writes what was found, or the reasons, as lines of text into `text` (always ended by NUL); returns the bytes that the whole text
- * needs, without the NUL. Opens nothing: before the first rp__dynlib_open it says so. */
+/* Writes what was found, or the reasons, as lines of text into `text` (always ended by NUL); returns the bytes that the
+ * whole text needs, without the NUL. Opens nothing: before the first rp__dynlib_open it says so. */
 size_t rp__dynlib_report(rp__dynlib *lib, const rp__dynlib_spec *spec, char *text, size_t size);
 
 #endif

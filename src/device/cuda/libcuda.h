@@ -1,5 +1,6 @@
-/* The CUDA driver as a table of functions, opened at first use. Callers hold the table: `const rp__libcuda *cu = rp__libcuda_get();`
- * then `cu->cuMemAlloc(...)`; NULL means that there is no driver, and rp__libcuda_report says why. */
+/* The CUDA driver as a table of functions, opened at first use. Callers hold the table: `const rp__libcuda *cu =
+ * rp__libcuda_get();` then `cu->cuMemAlloc(...)`; NULL means that there is no driver, and rp__libcuda_report says why.
+ * */
 #ifndef RP_DEVICE_CUDA_LIBCUDA_H
 #define RP_DEVICE_CUDA_LIBCUDA_H
 

@@ -1,5 +1,6 @@
-/* The run-time compiler NVRTC as a table of functions, opened at first use. Callers hold the table: `const rp__libnvrtc *rtc = rp__libnvrtc_get();`
- * then `rtc->nvrtcCreateProgram(...)`; NULL means that there is no NVRTC, and rp__libnvrtc_report says why. */
+/* The run-time compiler NVRTC as a table of functions, opened at first use. Callers hold the table: `const rp__libnvrtc
+ * *rtc = rp__libnvrtc_get();` then `rtc->nvrtcCreateProgram(...)`; NULL means that there is no NVRTC, and
+ * rp__libnvrtc_report says why. */
 #ifndef RP_DEVICE_CUDA_LIBNVRTC_H
 #define RP_DEVICE_CUDA_LIBNVRTC_H
 

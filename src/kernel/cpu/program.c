@@ -2,6 +2,9 @@
    by the producing instruction. Called by backend.c once a DAG and plan; nothing here depends on sizes or strides. */
 #include "kernel/cpu/program.h"
 
+#ifndef RP_ISA_BASELINE_ONLY
+#include <cpuid.h>
+#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +79,8 @@ static void classify(compiler *c) {
         const rp__node *n = &d->nodes[i];
         const rp__val operands[3] = {n->a, n->b, n->c};
         bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE;
-        for (int k = 0; k < 3; k++) uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
+        for (int k = 0; k < 3; k++)
+            uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
         c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && n->row ? ROW : ELEMENT;
         if (c->class[i] == ELEMENT) {
             c->p->cost += op_cost(n);
@@ -87,12 +91,16 @@ static void classify(compiler *c) {
 
 static bool select_fn(compiler *c, const rp__node *n, rp__insn *i) {
     unsigned to = rp__tile_type(n->dtype);
-    if (n->op == RP__CAST) i->fn = c->tiles->cast[rp__tile_type(c->dag->nodes[n->a].dtype)][to];
-    else if (n->op == RP__ROUND) i->fn = c->tiles->round[n->imm.i == RP_BF16];
-    else if (n->op == RP__WHERE || n->op == RP__PHILOX_NORMAL) i->fn = c->tiles->op[n->op][to];
-    else i->fn = c->tiles->op[n->op][rp__tile_type(c->dag->nodes[n->a].dtype)];
-    if (!i->fn) rp__fail(RP_ERROR_INTERNAL, "loop kernel: no routine for operation %u on %s", n->op,
-                         rp__dtypes[n->dtype].name);
+    if (n->op == RP__CAST)
+        i->fn = c->tiles->cast[rp__tile_type(c->dag->nodes[n->a].dtype)][to];
+    else if (n->op == RP__ROUND)
+        i->fn = c->tiles->round[n->imm.i == RP_BF16];
+    else if (n->op == RP__WHERE || n->op == RP__PHILOX_NORMAL)
+        i->fn = c->tiles->op[n->op][to];
+    else
+        i->fn = c->tiles->op[n->op][rp__tile_type(c->dag->nodes[n->a].dtype)];
+    if (!i->fn)
+        rp__fail(RP_ERROR_INTERNAL, "loop kernel: no routine for operation %u on %s", n->op, rp__dtypes[n->dtype].name);
     return i->fn != NULL;
 }
 /* The instruction of node v, without its home. */
@@ -133,10 +141,13 @@ static bool in_place(const rp__node *n) {
     return n->op < RP__PRIM_COUNT && n->op != RP__CAST && n->op != RP__PHILOX && n->op != RP__PHILOX64 &&
            n->op != RP__PHILOX_NORMAL;
 }
-static void free_operands(compiler *c, const rp__node *n, unsigned v, uint8_t *held) {
+/* `before`: the result may then lie where an operand did. Not where a load did: at launch it may turn out uniform (one vector
+   that every step reads again), which the first results would overwrite. */
+static void free_operands(compiler *c, const rp__node *n, unsigned v, uint8_t *held, bool before) {
     const rp__val operands[3] = {n->a, n->b, n->c};
     for (int k = 0; k < 3; k++) {
         rp__val o = operands[k];
+        if (before && o != RP__NO_VAL && c->dag->nodes[o].op == RP__LOAD) continue;
         if (o != RP__NO_VAL && held[o] && c->last_use[o] == v) {
             c->slots[c->slot_at[o]].used = 0;
             held[o] = 0;
@@ -345,14 +356,14 @@ static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
             if (c->kept[v]) {
                 i->home = RP__HOME_KEPT;
                 i->at = c->kept_at[v];
-                if (!old) free_operands(c, n, v, held);
+                if (!old) free_operands(c, n, v, held, false);
             } else {
                 i->home = RP__HOME_TILE;
-                if (in_place(n)) free_operands(c, n, v, held);
+                if (in_place(n)) free_operands(c, n, v, held, true);
                 c->slot_at[v] = slot_take(c, i->size);
                 i->at = c->slots[c->slot_at[v]].at;
                 held[v] = 1;
-                free_operands(c, n, v, held);
+                free_operands(c, n, v, held, false);
             }
         }
         for (unsigned r = 0; r < p->n_reductions; r++) {
@@ -446,22 +457,34 @@ static uint64_t identity_of(unsigned kind, unsigned type) {
     } v = {.u = 0};
     switch (kind) {
     case RP__REDUCE_MAX:
-        if (type == RP__TILE_F32) v.f[0] = -INFINITY;
-        else if (type == RP__TILE_F64) v.d = -(double)INFINITY;
-        else if (type == RP__TILE_I32) v.i[0] = INT32_MIN;
-        else if (type == RP__TILE_I64) v.l = INT64_MIN;
+        if (type == RP__TILE_F32)
+            v.f[0] = -INFINITY;
+        else if (type == RP__TILE_F64)
+            v.d = -(double)INFINITY;
+        else if (type == RP__TILE_I32)
+            v.i[0] = INT32_MIN;
+        else if (type == RP__TILE_I64)
+            v.l = INT64_MIN;
         break;
     case RP__REDUCE_MIN:
-        if (type == RP__TILE_F32) v.f[0] = INFINITY;
-        else if (type == RP__TILE_F64) v.d = (double)INFINITY;
-        else if (type == RP__TILE_I32) v.i[0] = INT32_MAX;
-        else if (type == RP__TILE_I64) v.l = INT64_MAX;
-        else v.b[0] = 255;
+        if (type == RP__TILE_F32)
+            v.f[0] = INFINITY;
+        else if (type == RP__TILE_F64)
+            v.d = (double)INFINITY;
+        else if (type == RP__TILE_I32)
+            v.i[0] = INT32_MAX;
+        else if (type == RP__TILE_I64)
+            v.l = INT64_MAX;
+        else
+            v.b[0] = 255;
         break;
     case RP__REDUCE_PROD:
-        if (type == RP__TILE_F32) v.f[0] = 1;
-        else if (type == RP__TILE_F64) v.d = 1;
-        else v.l = 1;
+        if (type == RP__TILE_F32)
+            v.f[0] = 1;
+        else if (type == RP__TILE_F64)
+            v.d = 1;
+        else
+            v.l = 1;
         break;
     case RP__REDUCE_ALL: v.b[0] = 1; break;
     default: break;
@@ -498,6 +521,7 @@ static bool compile(compiler *c) {
         const rp__node *n = &d->nodes[v];
         if (n->op != RP__REDUCE) continue;
         unsigned type = rp__tile_type(n->dtype), size = size_of(n->dtype);
+        p->acc_bytes = (p->acc_bytes + size - 1) / size * size; /* every accumulator is aligned */
         p->reductions[p->n_reductions++] = (rp__reduction){.kind = (uint8_t)n->imm.i,
                                                            .type = (uint8_t)type,
                                                            .size = (uint8_t)size,
@@ -505,8 +529,12 @@ static bool compile(compiler *c) {
                                                            .phase = (uint16_t)(n->phase - 1),
                                                            .at = p->acc_bytes,
                                                            .identity = identity_of((unsigned)n->imm.i, type)};
-        p->acc_bytes += 8; /* every accumulator is aligned */
+        p->acc_bytes += size;
         if (n->phase - 1 > last) last = n->phase - 1;
+    }
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const unsigned size = p->reductions[r].size;
+        p->acc_bytes = (p->acc_bytes + size - 1) / size * size; /* levels of the stack of partials follow each other */
     }
     for (unsigned i = 0; i < d->n_stores; i++) {
         const rp__store *s = &d->stores[i];
@@ -555,7 +583,8 @@ static bool compile(compiler *c) {
         c->block[v] = p->n_row_regs++;
         p->row_bytes += size_of(d->nodes[v].dtype);
     }
-    for (unsigned phase = 0; phase < p->n_phases; phase++) { /* what must be kept is known before the first is emitted */
+    for (unsigned phase = 0; phase < p->n_phases;
+         phase++) { /* what must be kept is known before the first is emitted */
         find_needed(c, phase, phase + 1u == p->n_phases);
         for (unsigned v = 0; v < d->n_nodes; v++) c->made[v] |= c->needed[v];
     }
@@ -580,6 +609,15 @@ static bool compile(compiler *c) {
         if (p->min_size > 4) p->min_size = 4; /* emitted loops step by vectors of 32-bit lanes */
     }
     find_direct(c);
+    if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES ||
+        p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->n_blocks > RP__PROGRAM_BLOCKS ||
+        p->n_row_regs > RP__PROGRAM_BLOCKS) {
+        rp__fail(RP_ERROR_INTERNAL,
+                 "loop kernel: too large for one kernel (%u bytes of live values an element, %u of row values, %u of "
+                 "accumulators, %u constants); it must be split",
+                 p->tile_bytes, p->row_bytes, p->acc_bytes, p->n_blocks);
+        return false;
+    }
     return true;
 }
 
@@ -648,17 +686,23 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
 
 /* ---- the table for this CPU ----------------------------------------------------------------------------------------- */
 
+#ifndef RP_ISA_BASELINE_ONLY
+static bool has_f16c(void) { /* clang 14 does not know the name */
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 static bool cpu_has(const rp__tiles *t) {
 #ifdef RP_ISA_BASELINE_ONLY
     return t == &rp__tiles_baseline;
 #else
     __builtin_cpu_init();
     if (t == &rp__tiles_avx2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     }
     if (t == &rp__tiles_avx512) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl") && cpu_has(&rp__tiles_avx2);
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && cpu_has(&rp__tiles_avx2);
     }
     return t == &rp__tiles_baseline;
 #endif

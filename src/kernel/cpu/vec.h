@@ -269,7 +269,7 @@ RP__VEC_FN rp__vu16h rp__v_f16_f32(rp__vf32 x) {
     rp__vu32 u = (rp__vu32)x;
     rp__vi32 a = (rp__vi32)u & 0x7fffffff;
     rp__vi32 odd = a >> 13 & 1;
-    rp__vi32 r = (a + (0xfff - (112 << 23)) + odd) >> 13;
+    rp__vi32 r = (rp__vi32)((rp__vu32)a + (uint32_t)(0xfff - (112 << 23)) + (rp__vu32)odd) >> 13;
     rp__vi32 sub = (rp__vi32)((rp__vf32)a + 0.5f) - 0x3f000000;
     r = rp__v_sel_i32(a < 0x38800000, sub, r);
     r = rp__v_sel_i32(a >= 0x477ff000, rp__v_splat_i32(0x7c00), r);

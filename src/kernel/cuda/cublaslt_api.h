@@ -1,5 +1,6 @@
-/* Our own declarations of the part of cuBLASLt that Reprise uses (ABI of CUDA 12.4 to 13), checked by tests/test_cuda_abi.c against
- * NVIDIA's header. Only src/kernel/cuda/ and tests/ include this file. Functions: libcublaslt.def, called through libcublaslt.h. */
+/* Our own declarations of the part of cuBLASLt that Reprise uses (ABI of CUDA 12.4 to 13), checked by
+ * tests/test_cuda_abi.c against NVIDIA's header. Only src/kernel/cuda/ and tests/ include this file. Functions:
+ * libcublaslt.def, called through libcublaslt.h. */
 #ifndef RP_KERNEL_CUDA_CUBLASLT_API_H
 #define RP_KERNEL_CUDA_CUBLASLT_API_H
 

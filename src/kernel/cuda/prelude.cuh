@@ -1,18 +1,21 @@
-/* The CUDA prelude: every intrinsic, PTX instruction and math function that an emitted kernel may use, as functions with plain C
- * types. It is put before the emitted text between the lines rp-prelude begin and rp-prelude end, needs no header, and is the only
- * place with inline PTX. tests/cudasim/prelude.h implements the same names on the CPU; a test compiles every name of the list below
- * with both and refuses a name that one of them has and the list has not. Kernels use CUDA's own words for the rest: __global__,
- * __device__, __shared__, extern __shared__, __launch_bounds__, __forceinline__, threadIdx, blockIdx, blockDim, gridDim.
- * Compile with --fmad=false: a product and a sum contract only where rp_fma_* is written.
+/* The CUDA prelude: every intrinsic, PTX instruction and math function that an emitted kernel may use, as functions
+ * with plain C types. It is put before the emitted text between the lines rp-prelude begin and rp-prelude end, needs no
+ * header, and is the only place with inline PTX. tests/cudasim/prelude.h implements the same names on the CPU; a test
+ * compiles every name of the list below with both and refuses a name that one of them has and the list has not. Kernels
+ * use CUDA's own words for the rest: __global__, __device__, __shared__, extern __shared__, __launch_bounds__,
+ * __forceinline__, threadIdx, blockIdx, blockDim, gridDim. Compile with --fmad=false: a product and a sum contract only
+ * where rp_fma_* is written.
  *
- * Types: rp_i8 rp_u8 rp_i16 rp_u16 rp_i32 rp_u32 rp_i64 rp_u64; rp_f32x2 rp_f32x4 rp_f64x2 rp_i32x4 rp_u32x2 rp_u32x4 rp_i64x2
- * rp_u64x2, structs of members x y z w aligned to their size. f16 and bf16 are bits in an rp_u16. Constant: rp_warp_size (32).
+ * Types: rp_i8 rp_u8 rp_i16 rp_u16 rp_i32 rp_u32 rp_i64 rp_u64; rp_f32x2 rp_f32x4 rp_f64x2 rp_i32x4 rp_u32x2 rp_u32x4
+ * rp_i64x2 rp_u64x2, structs of members x y z w aligned to their size. f16 and bf16 are bits in an rp_u16. Constant:
+ * rp_warp_size (32).
  *
  * [functions]
  * block and warp (every thread of the block or warp calls; none has returned):
  *   rp_barrier() rp_warp_sync() rp_lane()
  *   rp_ballot(pred) rp_any(pred) rp_all(pred)
- *   rp_shfl_xor_T(v, lane_mask, width) rp_shfl_down_T(v, delta, width) rp_shfl_up_T(v, delta, width) rp_shfl_idx_T(v, lane, width):
+ *   rp_shfl_xor_T(v, lane_mask, width) rp_shfl_down_T(v, delta, width) rp_shfl_up_T(v, delta, width) rp_shfl_idx_T(v,
+ *   lane, width):
  *   rp_shfl_xor_f32 rp_shfl_xor_f64 rp_shfl_xor_i32 rp_shfl_xor_u32 rp_shfl_xor_i64 rp_shfl_xor_u64
  *   rp_shfl_down_f32 rp_shfl_down_f64 rp_shfl_down_i32 rp_shfl_down_u32 rp_shfl_down_i64 rp_shfl_down_u64
  *   rp_shfl_up_f32 rp_shfl_up_f64 rp_shfl_up_i32 rp_shfl_up_u32 rp_shfl_up_i64 rp_shfl_up_u64
@@ -36,23 +39,31 @@
  *   rp_ld_v2_f32 rp_ld_v4_f32 rp_ld_v2_f64 rp_ld_v4_i32 rp_ld_v2_u32 rp_ld_v4_u32 rp_ld_v2_i64 rp_ld_v2_u64
  *   rp_st_v2_f32 rp_st_v4_f32 rp_st_v2_f64 rp_st_v4_i32 rp_st_v2_u32 rp_st_v4_u32 rp_st_v2_i64 rp_st_v2_u64
  *   rp_prefetch_l2(p)
- *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is zero)
+ *   rp_cp_async_4(shared, global) rp_cp_async_8 rp_cp_async_16 rp_cp_async_16_zfill(shared, global, bytes: the rest is
+ *   zero)
  *   rp_cp_async_commit() rp_cp_async_wait(n: groups that may still be in flight, a constant 0..7)
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
- *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half away
+ *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half
+ *   away
  *   rp_cvt_f32_to_i32 rp_cvt_f32_to_i64 rp_cvt_f64_to_i32 rp_cvt_f64_to_i64
  * bits (bits_f32: bits to float, f32_bits: float to bits):
- *   rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64 rp_brev_u32
+ *   rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64
+ *   rp_brev_u32
  * math, each for f32 and f64 (min and max propagate NaN; fmin and fmax drop it):
  *   rp_fma_f32 rp_fma_f64 rp_exp_f32 rp_exp_f64 rp_exp2_f32 rp_exp2_f64 rp_expm1_f32 rp_expm1_f64 rp_log_f32 rp_log_f64
- *   rp_log2_f32 rp_log2_f64 rp_log10_f32 rp_log10_f64 rp_log1p_f32 rp_log1p_f64 rp_sin_f32 rp_sin_f64 rp_cos_f32 rp_cos_f64
- *   rp_tan_f32 rp_tan_f64 rp_asin_f32 rp_asin_f64 rp_acos_f32 rp_acos_f64 rp_atan_f32 rp_atan_f64 rp_sinh_f32 rp_sinh_f64
- *   rp_cosh_f32 rp_cosh_f64 rp_tanh_f32 rp_tanh_f64 rp_asinh_f32 rp_asinh_f64 rp_acosh_f32 rp_acosh_f64 rp_atanh_f32 rp_atanh_f64
+ *   rp_log2_f32 rp_log2_f64 rp_log10_f32 rp_log10_f64 rp_log1p_f32 rp_log1p_f64 rp_sin_f32 rp_sin_f64 rp_cos_f32
+ *   rp_cos_f64
+ *   rp_tan_f32 rp_tan_f64 rp_asin_f32 rp_asin_f64 rp_acos_f32 rp_acos_f64 rp_atan_f32 rp_atan_f64 rp_sinh_f32
+ *   rp_sinh_f64
+ *   rp_cosh_f32 rp_cosh_f64 rp_tanh_f32 rp_tanh_f64 rp_asinh_f32 rp_asinh_f64 rp_acosh_f32 rp_acosh_f64 rp_atanh_f32
+ *   rp_atanh_f64
  *   rp_erf_f32 rp_erf_f64 rp_erfc_f32 rp_erfc_f64 rp_lgamma_f32 rp_lgamma_f64 rp_tgamma_f32 rp_tgamma_f64
- *   rp_sqrt_f32 rp_sqrt_f64 rp_rsqrt_f32 rp_rsqrt_f64 rp_cbrt_f32 rp_cbrt_f64 rp_floor_f32 rp_floor_f64 rp_ceil_f32 rp_ceil_f64
+ *   rp_sqrt_f32 rp_sqrt_f64 rp_rsqrt_f32 rp_rsqrt_f64 rp_cbrt_f32 rp_cbrt_f64 rp_floor_f32 rp_floor_f64 rp_ceil_f32
+ *   rp_ceil_f64
  *   rp_trunc_f32 rp_trunc_f64 rp_rint_f32 rp_rint_f64 rp_round_f32 rp_round_f64 rp_fabs_f32 rp_fabs_f64
  *   rp_pow_f32 rp_pow_f64 rp_fmod_f32 rp_fmod_f64 rp_atan2_f32 rp_atan2_f64 rp_hypot_f32 rp_hypot_f64
- *   rp_copysign_f32 rp_copysign_f64 rp_fmin_f32 rp_fmin_f64 rp_fmax_f32 rp_fmax_f64 rp_min_f32 rp_min_f64 rp_max_f32 rp_max_f64
+ *   rp_copysign_f32 rp_copysign_f64 rp_fmin_f32 rp_fmin_f64 rp_fmax_f32 rp_fmax_f64 rp_min_f32 rp_min_f64 rp_max_f32
+ *   rp_max_f64
  *   rp_isnan_f32 rp_isnan_f64 rp_isinf_f32 rp_isinf_f64 rp_isfinite_f32 rp_isfinite_f64
  *   rp_sincos_f32(x, &s, &c) rp_sincos_f64
  * tensor cores, one warp, fragments as PTX lays them out; d += a * b:
@@ -136,8 +147,8 @@ RP__SHUFFLES(u64, rp_u64)
 
 /* ---- Grid ---- */
 
-/* No library defines this one: the driver resolves it when it loads the module. Declared only where it is called, since a module
- * with the reference asks the loader for it. */
+/* No library defines this one: the driver resolves it when it loads the module. Declared only where it is called, since
+ * a module with the reference asks the loader for it. */
 #ifdef RP_PRELUDE_CONDITIONAL
 extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
 RP_FN void rp_set_conditional(rp_u64 handle, rp_u32 value) { cudaGraphSetConditional(handle, value); }

@@ -15,10 +15,10 @@ typedef struct N(micro_call) {
     int64_t bk;
     T *c;
     int64_t ldc;
-    bool first, last;    /* first: start from zero, not from c; last: bias and ReLU */
+    bool first, last; /* first: start from zero, not from c; last: bias and ReLU */
     bool relu;
-    const T *bias_n;     /* 2 L values, or NULL */
-    const T *bias_m;     /* mr values, or NULL */
+    const T *bias_n; /* 2 L values, or NULL */
+    const T *bias_m; /* mr values, or NULL */
 } N(micro_call);
 
 RP__VEC_FN V N(splat)(T x) { return x - (V){0}; }
@@ -124,13 +124,18 @@ static void N(micro_rows)(N(micro_call) * m, int64_t mr, int64_t row_step) {
     while (mr > 0) {
         int step;
 #if MICRO_ROWS > 6
-        if (mr >= 12) N(micro12)(m), step = 12;
+        if (mr >= 12)
+            N(micro12)(m), step = 12;
         else
 #endif
-            if (mr >= 6) N(micro6)(m), step = 6;
-        else if (mr >= 4) N(micro4)(m), step = 4;
-        else if (mr >= 2) N(micro2)(m), step = 2;
-        else N(micro1)(m), step = 1;
+            if (mr >= 6)
+            N(micro6)(m), step = 6;
+        else if (mr >= 4)
+            N(micro4)(m), step = 4;
+        else if (mr >= 2)
+            N(micro2)(m), step = 2;
+        else
+            N(micro1)(m), step = 1;
         mr -= step;
         m->a += step * row_step;
         m->c += step * m->ldc;
@@ -157,16 +162,17 @@ RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, 
             typedef T quad __attribute__((vector_size(16)));
             typedef quad quad_u __attribute__((aligned(1), may_alias));
             if (down == 1 && W % 4 == 0) {
-                for (; k + 4 <= kc; k += 4) {
-                    for (int j = 0; j < W; j += 4) {
-                        const T *q = s + j * along + k;
+                k = kc / 4 * 4;
+                for (int j = 0; j < W; j += 4) { /* four lines at a time: streams that the prefetcher follows */
+                    for (int64_t i = 0; i < k; i += 4) {
+                        const T *q = s + j * along + i;
                         const quad r0 = *(const quad_u *)q, r1 = *(const quad_u *)(q + along);
                         const quad r2 = *(const quad_u *)(q + 2 * along), r3 = *(const quad_u *)(q + 3 * along);
                         const quad lo01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
                         const quad hi01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
                         const quad lo23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
                         const quad hi23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-                        T *t = dst + k * W + j;
+                        T *t = dst + i * W + j;
                         *(quad_u *)t = __builtin_shufflevector(lo01, lo23, 0, 1, 4, 5);
                         *(quad_u *)(t + W) = __builtin_shufflevector(lo01, lo23, 2, 3, 6, 7);
                         *(quad_u *)(t + 2 * W) = __builtin_shufflevector(hi01, hi23, 0, 1, 4, 5);

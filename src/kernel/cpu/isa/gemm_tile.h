@@ -10,6 +10,7 @@
 #define A(name) NAME1(name, ACC)
 #define KC (256 * 4 / GEMM_BYTES)
 #define NR (2 * L)
+#define PAD (64 / GEMM_BYTES) /* a cache line between rows, against sets */
 
 /* What a tile reads through a function of its own (convolution): fills dst as pack does. */
 typedef struct N(job) {
@@ -21,13 +22,17 @@ typedef struct N(job) {
     int64_t bias_stride;
     unsigned flags;
     const struct conv_plan *conv; /* NULL: plain strides */
-    void (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc, T *dst);
-    void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc, T *dst);
-    void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src, int64_t ld);
+    void (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc,
+                     T *dst);
+    void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc,
+                     T *dst);
+    void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
+                    int64_t ld);
 } N(job);
 
 /* Lines into panels of W, converted: contiguous runs by vectors, else one by one. */
-RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc, T *dst) {
+RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc,
+                              T *dst) {
 #if SAME
     A(pack)(W, src, along, down, count, kc, dst);
 #else
@@ -54,13 +59,13 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
 }
 
 static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
-    _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * KC];
+    _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * (KC + PAD)];
     _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N
                             ? RP__GEMM_MAX_TILE_M * GEMM_MAX_NR
                             : RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
     T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
     const bool direct = SAME && g->on == 1 && !g->scatter;
-    const int64_t full = nc / NR * NR;            /* columns in whole panels */
+    const int64_t full = nc / NR * NR;                    /* columns in whole panels */
     const int64_t ld = direct ? NR : RP__GEMM_MAX_TILE_N; /* of kept: the ragged panel, or all */
     const int64_t K = g->k;
     const bool bias_n = g->flags & RP__GEMM_BIAS_N, bias_m = g->flags & RP__GEMM_BIAS_M;
@@ -82,18 +87,22 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
         } else {
             b = g->b + k0 * g->bk + n0 * g->bn;
             b_here = SAME && g->bn == 1 && full && (mc <= 2 * MICRO_ROWS || kc * (g->bk > 0 ? g->bk : -g->bk) <= 8192);
-            if (!b_here) N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb);
-            else if (full < nc) N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
+            if (!b_here)
+                N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb);
+            else if (full < nc)
+                N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
         }
         const ST *a = g->gather_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
-        const bool a_here = SAME && !g->gather_a && (g->ak == 1 || nc <= 2 * NR);
-        const bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of kc, or blocks of MICRO_ROWS */
+        /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
+        const bool near = g->ak == 1 && mc * (g->am > 0 ? g->am : -g->am) <= 16384;
+        const bool a_here = SAME && !g->gather_a && (near || nc <= 2 * NR || mc == 1);
+        const bool a_rows = !g->gather_a && g->ak == 1; /* packed a: rows of kc + PAD, or blocks of MICRO_ROWS */
         for (int64_t i0 = 0; i0 < mc; i0 += a_here ? mc : GEMM_BLOCK_ROWS) {
             const int64_t rows = a_here ? mc : mc - i0 < GEMM_BLOCK_ROWS ? mc - i0 : GEMM_BLOCK_ROWS;
             if (g->gather_a) {
                 g->gather_a(g->conv, g->a, m0 + i0, rows, k0, kc, pa);
             } else if (!a_here && a_rows) {
-                for (int64_t i = 0; i < rows; i++) WIDEN(pa + i * kc, a + (i0 + i) * g->am, kc);
+                for (int64_t i = 0; i < rows; i++) WIDEN(pa + i * (kc + PAD), a + (i0 + i) * g->am, kc);
             } else if (!a_here) {
                 N(pack_lines)(MICRO_ROWS, a + i0 * g->am, g->am, g->ak, rows, kc, pa);
             }
@@ -127,12 +136,12 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
                         A(micro_rows)(&m, rows, g->am);
                     }
                 } else if (a_rows) {
-                    m.a = pa, m.am = kc, m.ak = 1;
+                    m.a = pa, m.am = kc + PAD, m.ak = 1;
                     if (mc == 1 && j + WIDE * NR <= full) {
                         A(micro_wide)(&m, panel_step);
                         j += (WIDE - 1) * NR;
                     } else {
-                        A(micro_rows)(&m, rows, kc);
+                        A(micro_rows)(&m, rows, kc + PAD);
                     }
                 } else {
                     for (int64_t i = 0; i < rows; i += MICRO_ROWS) {
@@ -168,16 +177,17 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
     const int64_t *v = (const int64_t *)w;
     const int64_t M = v[RP__GEMM_M], NN = v[RP__GEMM_N], tm = v[RP__GEMM_TILE_M], tn = v[RP__GEMM_TILE_N];
     const int64_t tiles_n = (NN + tn - 1) / tn, tiles_m = (M + tm - 1) / tm, tiles = tiles_n * tiles_m;
-    N(job) g = {.k = v[RP__GEMM_K],
-                .om = v[RP__GEMM_OM],
-                .on = v[RP__GEMM_ON],
-                .am = v[RP__GEMM_AM],
-                .ak = v[RP__GEMM_AK],
-                .bk = v[RP__GEMM_BK],
-                .bn = v[RP__GEMM_BN],
-                .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
-                .bias_stride = v[RP__GEMM_BIAS_STRIDE],
-                .flags = (unsigned)w[RP__GEMM_FLAGS]};
+    N(job)
+    g = {.k = v[RP__GEMM_K],
+         .om = v[RP__GEMM_OM],
+         .on = v[RP__GEMM_ON],
+         .am = v[RP__GEMM_AM],
+         .ak = v[RP__GEMM_AK],
+         .bk = v[RP__GEMM_BK],
+         .bn = v[RP__GEMM_BN],
+         .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
+         .bias_stride = v[RP__GEMM_BIAS_STRIDE],
+         .flags = (unsigned)w[RP__GEMM_FLAGS]};
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
         int64_t oo = 0, oa = 0, ob = 0;
@@ -203,6 +213,7 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
 #undef NAME2
 #undef KC
 #undef NR
+#undef PAD
 #undef S
 #undef ST
 #undef ACC

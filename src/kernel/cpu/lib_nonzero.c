@@ -1,0 +1,95 @@
+/* nonzero on the CPU: one walk in logical order that writes the indices of each element that is not zero, and their count. */
+#include <string.h>
+
+#include "core/dtype.h"
+#include "kernel/cpu/lib.h"
+
+enum { INDICES, COUNT, X, STRIDE_ROW, STRIDE_COLUMN, DIMS, WORDS }; /* then extent and stride of each dim */
+
+static inline bool is_set(const char *p, unsigned bytes, bool floating) {
+    uint64_t x = 0;
+    switch (bytes) {
+    case 1: return *p != 0;
+    case 2: {
+        uint16_t h;
+        memcpy(&h, p, 2);
+        x = floating ? (uint64_t)(h & 0x7fff) : h;
+        break;
+    }
+    case 4: {
+        uint32_t u;
+        memcpy(&u, p, 4);
+        x = floating ? u & 0x7fffffff : u;
+        break;
+    }
+    default:
+        memcpy(&x, p, 8);
+        if (floating) x &= INT64_MAX;
+    }
+    return x != 0;
+}
+
+static void walk(const uint64_t *w, unsigned bytes, bool floating) {
+    const int64_t *v = (const int64_t *)w, nd = v[DIMS];
+    const int64_t *extent = v + WORDS, *stride = v + WORDS + nd;
+    int64_t *out = (int64_t *)(uintptr_t)w[INDICES], found = 0, at[RP_MAX_DIMS] = {0};
+    const char *x = (const char *)(uintptr_t)w[X];
+    const int64_t run = nd ? extent[nd - 1] : 1, step = nd ? stride[nd - 1] * bytes : 0;
+    int64_t rows = 1;
+    for (int64_t d = 0; d + 1 < nd; d++) rows *= extent[d];
+    for (int64_t row = 0; row < rows; row++) {
+        const char *p = x;
+        for (int64_t d = 0; d + 1 < nd; d++) p += at[d] * stride[d] * bytes;
+        for (int64_t i = 0; i < run; i++, p += step) {
+            if (!is_set(p, bytes, floating)) continue;
+            int64_t *o = out + found * v[STRIDE_ROW];
+            for (int64_t d = 0; d + 1 < nd; d++) o[d * v[STRIDE_COLUMN]] = at[d];
+            if (nd) o[(nd - 1) * v[STRIDE_COLUMN]] = i;
+            found++;
+        }
+        for (int64_t d = nd - 2; d >= 0 && ++at[d] == extent[d]; d--) at[d] = 0;
+    }
+    *(int64_t *)(uintptr_t)w[COUNT] = found;
+}
+
+#define RUN(name, bytes, floating)                                                                                     \
+    static void run_##name(const rp__kernel *k, const uint64_t *w, int64_t begin, int64_t end) {                       \
+        (void)k;                                                                                                       \
+        if (begin < end) walk(w, bytes, floating);                                                                     \
+    }
+RUN(8bit, 1, false)
+RUN(16bit, 2, true)
+RUN(32bit, 4, false)
+RUN(64bit, 8, false)
+RUN(f32, 4, true)
+RUN(f64, 8, true)
+#define KERNEL(dtype, text, run)                                                                                       \
+    [dtype] = {.kind = RP__KERNEL_CPU, .name = "nonzero_" text, .key = {dtype, 0x6e6f6e7a}, .cpu = run}
+static rp__kernel kernels[RP__DTYPE_COUNT] = {
+    KERNEL(RP_F32, "f32", run_f32),     KERNEL(RP_F64, "f64", run_f64),    KERNEL(RP_F16, "f16", run_16bit),
+    KERNEL(RP_BF16, "bf16", run_16bit), KERNEL(RP_I32, "i32", run_32bit),  KERNEL(RP_I64, "i64", run_64bit),
+    KERNEL(RP_U8, "u8", run_8bit),      KERNEL(RP_BOOL, "bool", run_8bit),
+};
+
+rp_status rp__cpu_nonzero_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    (void)d, (void)op;
+    const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
+    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 ||
+        !rp__dtype_is_valid(x->dtype) || indices->size[0] < rp__operand_numel(x) || indices->size[1] != x->ndim)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
+    uint64_t *w = buffer->words;
+    rp__cpu_slot(indices, INDICES, RP__WRITE, buffer, out);
+    rp__cpu_slot(count, COUNT, RP__WRITE, buffer, out);
+    rp__cpu_slot(x, X, RP__READ, buffer, out);
+    w[STRIDE_ROW] = (uint64_t)indices->stride[0], w[STRIDE_COLUMN] = (uint64_t)indices->stride[1];
+    w[DIMS] = x->ndim;
+    for (unsigned i = 0; i < x->ndim; i++) {
+        w[WORDS + i] = (uint64_t)x->size[i];
+        w[WORDS + x->ndim + i] = (uint64_t)x->stride[i];
+    }
+    out->n_words = WORDS + 2u * x->ndim;
+    out->items = out->grain = 1;
+    out->kernel = &kernels[x->dtype];
+    return RP_OK;
+}

@@ -1,0 +1,148 @@
+/* topk on the CPU: a heap of the k best of a row, then that heap sorted. Equal values: the lower index first; -0 equals 0; NaN is
+   the largest value of all. The result is always sorted. An item is a row. */
+#include <string.h>
+
+#include "core/dtype.h"
+#include "kernel/cpu/lib.h"
+
+/* `order` is larger for what comes first. */
+typedef struct entry {
+    uint64_t order;
+    int64_t index;
+} entry;
+
+enum {
+    VALUES,
+    INDICES,
+    X,
+    HEAP,
+    K,
+    N,
+    LARGEST,
+    STRIDE_VALUES,
+    STRIDE_INDICES,
+    STRIDE_X,
+    ROWS,
+    WORDS
+}; /* then the row dims */
+
+static inline bool before(entry a, entry b) { return a.order > b.order || (a.order == b.order && a.index < b.index); }
+
+/* Monotone maps of values to unsigned integers. */
+static inline uint64_t order_f32(float x) {
+    if (x != x) return UINT32_MAX;
+    x += 0.0f; /* -0 becomes 0 */
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u >> 31 ? ~u : u | UINT32_C(1) << 31;
+}
+static inline uint64_t order_f64(double x) {
+    if (x != x) return UINT64_MAX;
+    x += 0.0;
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u >> 63 ? ~u : u | UINT64_C(1) << 63;
+}
+
+/* The root is the last of those kept. */
+static void sift(entry *heap, int64_t n, int64_t at, entry x) {
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(heap[child], heap[child + 1])) child++;
+        if (!before(x, heap[child])) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+#define ROWS_OF(name, T, ORDER)                                                                                        \
+    static void select_##name(const T *x, int64_t stride, int64_t n, int64_t k, uint64_t flip, entry *heap) {          \
+        for (int64_t i = 0; i < k; i++) heap[i] = (entry){ORDER(x[i * stride]) ^ flip, i};                             \
+        for (int64_t i = k / 2 - 1; i >= 0; i--) sift(heap, k, i, heap[i]);                                            \
+        for (int64_t i = k; i < n; i++) { /* an equal value that comes later never gets in */                          \
+            const uint64_t order = ORDER(x[i * stride]) ^ flip;                                                        \
+            if (order > heap[0].order) sift(heap, k, 0, (entry){order, i});                                            \
+        }                                                                                                              \
+        for (int64_t i = k - 1; i > 0; i--) {                                                                          \
+            const entry last = heap[i];                                                                                \
+            heap[i] = heap[0];                                                                                         \
+            sift(heap, i, 0, last);                                                                                    \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void run_##name(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {                  \
+        (void)kernel;                                                                                                  \
+        const int64_t *v = (const int64_t *)w, k = v[K];                                                               \
+        for (int64_t row = begin; row < end; row++) {                                                                  \
+            int64_t rest = row, ov = 0, oi = 0, ox = 0;                                                                \
+            for (int64_t d = v[ROWS] - 1; d >= 0; d--) {                                                               \
+                const int64_t *dim = v + WORDS + 4 * d, i = rest % dim[0];                                             \
+                rest /= dim[0];                                                                                        \
+                ov += i * dim[1], oi += i * dim[2], ox += i * dim[3];                                                  \
+            }                                                                                                          \
+            const T *x = (const T *)(uintptr_t)w[X] + ox;                                                              \
+            T *values = (T *)(uintptr_t)w[VALUES] + ov;                                                                \
+            int64_t *indices = (int64_t *)(uintptr_t)w[INDICES] + oi;                                                  \
+            entry *heap = (entry *)(uintptr_t)w[HEAP] + row * k;                                                       \
+            select_##name(x, v[STRIDE_X], v[N], k, w[LARGEST] ? 0 : UINT64_MAX, heap);                                 \
+            for (int64_t i = 0; i < k; i++) {                                                                          \
+                values[i * v[STRIDE_VALUES]] = x[heap[i].index * v[STRIDE_X]];                                         \
+                indices[i * v[STRIDE_INDICES]] = heap[i].index;                                                        \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+#define ORDER_F16(x) order_f32(rp__f16_to_f32(x))
+#define ORDER_BF16(x) order_f32(rp__bf16_to_f32(x))
+#define ORDER_INT(x) ((uint64_t)(int64_t)(x) ^ UINT64_C(1) << 63)
+ROWS_OF(f32, float, order_f32)
+ROWS_OF(f64, double, order_f64)
+ROWS_OF(f16, uint16_t, ORDER_F16)
+ROWS_OF(bf16, uint16_t, ORDER_BF16)
+ROWS_OF(i32, int32_t, ORDER_INT)
+ROWS_OF(i64, int64_t, ORDER_INT)
+ROWS_OF(u8, uint8_t, ORDER_INT)
+
+#define KERNEL(dtype, text)                                                                                            \
+    [dtype] = {.kind = RP__KERNEL_CPU, .name = "topk_" #text, .key = {dtype, 0x746f706b}, .cpu = run_##text}
+static rp__kernel kernels[RP__DTYPE_COUNT] = {
+    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16),
+    KERNEL(RP_I32, i32), KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, u8),
+};
+
+size_t rp__cpu_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                              const rp__library_call *call) {
+    (void)d, (void)op, (void)n, (void)call;
+    return (size_t)rp__operand_numel(&o[0]) * sizeof(entry);
+}
+
+rp_status rp__cpu_topk_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    const rp__operand *values = &o[0], *indices = &o[1], *x = &o[2];
+    const unsigned dim = (unsigned)call->dim, nd = x->ndim;
+    if (n < 3 || dim >= nd || values->ndim != nd || indices->ndim != nd || indices->dtype != RP_I64 ||
+        values->dtype != x->dtype || !rp__dtype_is_valid(x->dtype) || call->k < 0 || call->k > x->size[dim] ||
+        values->size[dim] != call->k)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of topk do not fit", call->op);
+    const size_t bytes = rp__cpu_topk_workspace(d, op, o, n, call);
+    if (!bytes) return RP_OK;
+    uint64_t *w = buffer->words;
+    rp__cpu_slot(values, VALUES, RP__WRITE, buffer, out);
+    rp__cpu_slot(indices, INDICES, RP__WRITE, buffer, out);
+    rp__cpu_slot(x, X, RP__READ, buffer, out);
+    RP_TRY(rp__cpu_workspace_slot(call, bytes, HEAP, buffer, out));
+    w[K] = (uint64_t)call->k, w[N] = (uint64_t)x->size[dim], w[LARGEST] = call->largest;
+    w[STRIDE_VALUES] = (uint64_t)values->stride[dim], w[STRIDE_INDICES] = (uint64_t)indices->stride[dim];
+    w[STRIDE_X] = (uint64_t)x->stride[dim];
+    uint64_t *at = w + WORDS;
+    int64_t rows = 1;
+    for (unsigned i = 0; i < nd; i++) {
+        if (i == dim) continue;
+        rows *= x->size[i];
+        *at++ = (uint64_t)x->size[i], *at++ = (uint64_t)values->stride[i], *at++ = (uint64_t)indices->stride[i];
+        *at++ = (uint64_t)x->stride[i];
+    }
+    w[ROWS] = nd - 1;
+    out->n_words = (uint32_t)(at - w);
+    out->items = rows;
+    out->grain = rp__cpu_grain(rows, 3.0 * (double)x->size[dim] + 40.0 * (double)call->k);
+    out->kernel = &kernels[x->dtype];
+    return RP_OK;
+}

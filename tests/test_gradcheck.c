@@ -1,0 +1,495 @@
+/* Every derivative of the op table against central differences in float64, and every second derivative; contiguous and
+   transposed inputs. A row that is differentiable and has no case here fails the test. */
+/* ctest: timeout=120 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <reprise.h>
+
+#include "ops/ops.h"
+
+enum { MAX_IN = 4, MAX_NUMEL = 256 };
+
+typedef rp_tensor *case_fn(rp_tensor **x);
+typedef enum range { ANY, POSITIVE, APART /* no two values near each other */ } range;
+typedef struct grad_case {
+    const char *op;     /* row that it covers */
+    const char *shapes; /* "2,3;3": inputs; "-" is 0-d */
+    range values;
+    case_fn *fn;
+} grad_case;
+
+/* ---------------------------------------------------------------- the cases */
+
+#define CASE(id, expression)                                                                                           \
+    static rp_tensor *id(rp_tensor **x) { return expression; }
+
+static rp_tensor *ints(const int64_t *size, size_t ndim, const int64_t *values) {
+    return rp_from_data(values, size, ndim, RP_I64);
+}
+#define INDEX_2_3 ints(RP_DIMS(2, 3), (const int64_t[]){0, 2, 1, 1, 0, 0})
+#define INDEX_3 ints(RP_DIMS(3), (const int64_t[]){2, 0, 2})
+
+static rp_tensor *mask_2_3(void) { return rp_from_data((const uint8_t[]){1, 0, 1, 0, 0, 1}, RP_DIMS(2, 3), RP_BOOL); }
+
+CASE(f_add, rp_add(x[0], x[1], rp_f64(1.5)))
+CASE(f_sub, rp_sub(x[0], x[1], rp_f64(0.75)))
+CASE(f_sub_one, rp_sub(x[0], x[1], rp_i64(1)))
+CASE(f_mul, rp_mul(x[0], x[1]))
+CASE(f_square, rp_mul(x[0], x[0]))
+CASE(f_div, rp_div(x[0], x[1]))
+CASE(f_add_scalar, rp_mul(rp_add_scalar(x[0], rp_f64(2.5)), x[0]))
+CASE(f_mul_scalar, rp_mul_scalar(x[0], rp_f64(-2.5)))
+CASE(f_div_scalar, rp_div_scalar(x[0], rp_f64(3.0)))
+CASE(f_pow_3, rp_pow_scalar(x[0], rp_i64(3)))
+CASE(f_pow_half, rp_pow_scalar(x[0], rp_f64(-1.5)))
+CASE(f_pow_0, rp_add(rp_pow_scalar(x[0], rp_i64(0)), x[0], rp_i64(1)))
+CASE(f_maximum, rp_maximum(x[0], x[1]))
+CASE(f_minimum, rp_minimum(x[0], x[1]))
+CASE(f_neg, rp_neg(x[0]))
+CASE(f_sin, rp_sin(x[0]))
+CASE(f_cos, rp_cos(x[0]))
+CASE(f_exp, rp_exp(x[0]))
+CASE(f_log, rp_log(x[0]))
+CASE(f_sqrt, rp_sqrt(x[0]))
+CASE(f_rsqrt, rp_rsqrt(x[0]))
+CASE(f_tanh, rp_tanh(x[0]))
+CASE(f_sigmoid, rp_sigmoid(x[0]))
+CASE(f_erf, rp_erf(x[0]))
+CASE(f_abs, rp_abs(x[0]))
+CASE(f_sign, rp_mul(rp_sign(x[0]), x[0]))
+CASE(f_relu, rp_relu(x[0]))
+CASE(f_gelu, rp_gelu(x[0]))
+CASE(f_where, rp_where(mask_2_3(), x[0], x[1]))
+CASE(f_to_dtype, rp_to_dtype(rp_mul(x[0], x[0]), RP_F64))
+CASE(f_clone, rp_clone(x[0]))
+CASE(f_copy, rp_mul(rp_copy(x[0], x[1]), x[0]))
+CASE(f_fill, rp_mul(rp_fill(x[0], rp_f64(2)), x[0]))
+CASE(f_detach, rp_add(rp_mul(rp_fill(rp_detach(x[0]), rp_f64(3)), x[0]), x[0], rp_i64(1)))
+
+CASE(f_add_, rp_add_(rp_mul_scalar(x[0], rp_i64(2)), x[1], rp_f64(1.5)))
+CASE(f_sub_, rp_sub_(rp_clone(x[0]), x[1], rp_i64(2)))
+CASE(f_mul_, rp_mul_(rp_clone(x[0]), x[1]))
+CASE(f_div_, rp_div_(rp_clone(x[0]), x[1]))
+CASE(f_add_scalar_, rp_add_scalar_(rp_sin(x[0]), rp_i64(2)))
+CASE(f_mul_scalar_, rp_mul_scalar_(rp_add_scalar(x[0], rp_i64(1)), rp_f64(1.5)))
+CASE(f_neg_, rp_neg_(rp_clone(x[0])))
+CASE(f_exp_, rp_exp_(rp_clone(x[0])))
+CASE(f_sin_, rp_sin_(rp_clone(x[0])))
+CASE(f_tanh_, rp_tanh_(rp_clone(x[0])))
+CASE(f_relu_, rp_relu_(rp_clone(x[0])))
+CASE(f_copy_, rp_mul(rp_copy_(rp_clone(x[0]), x[1]), x[0]))
+CASE(f_fill_, rp_mul(rp_fill_(rp_clone(x[0]), rp_f64(2)), x[0]))
+
+/* In place through views of a result: the whole is returned. */
+static rp_tensor *f_view_mul_(rp_tensor **x) {
+    rp_tensor *base = rp_clone(x[0]); /* (2, 3) */
+    rp_mul_(rp_select(base, 0, 1), x[1]);
+    return base;
+}
+static rp_tensor *f_view_exp_(rp_tensor **x) {
+    rp_tensor *base = rp_sin(x[0]);
+    rp_tensor *view = rp_transpose(rp_slice(base, 1, 0, 2, 1), 0, 1);
+    rp_exp_(view);
+    return rp_add(rp_sum(rp_mul(view, view), RP_NO_DIMS, false, RP_DTYPE_NONE), base, rp_i64(1));
+}
+static rp_tensor *f_view_copy_into_plain(rp_tensor **x) {
+    rp_tensor *base = rp_zeros(RP_DIMS(3, 3), RP_F64);
+    rp_copy_(rp_slice(base, 0, 0, 2, 1), x[0]);
+    rp_copy_(rp_select(base, 0, 2), rp_mul(rp_clone(rp_select(base, 0, 1)), rp_clone(rp_select(base, 0, 0))));
+    return base;
+}
+static rp_tensor *f_base_then_view(rp_tensor **x) {
+    rp_tensor *base = rp_clone(x[0]);
+    rp_tensor *view = rp_select(base, 0, 0);
+    rp_mul_(base, x[0]);
+    return rp_mul(view, view);
+}
+static rp_tensor *f_view_twice(rp_tensor **x) {
+    rp_tensor *base = rp_clone(x[0]);
+    rp_tensor *a = rp_view(base, RP_DIMS(6)), *b = rp_select(base, 1, 2);
+    rp_sin_(rp_slice(a, 0, 1, 4, 2));
+    rp_tanh_(b);
+    return rp_mul(a, a);
+}
+
+CASE(f_sum, rp_sum(rp_mul(x[0], x[0]), RP_NO_DIMS, false, RP_DTYPE_NONE))
+CASE(f_sum_dims, rp_sum(x[0], RP_DIMS(0, -1), false, RP_DTYPE_NONE))
+CASE(f_sum_keep, rp_sum(x[0], RP_DIMS(1), true, RP_DTYPE_NONE))
+CASE(f_mean, rp_mean(rp_mul(x[0], x[0]), RP_NO_DIMS, true, RP_DTYPE_NONE))
+CASE(f_mean_dims, rp_mean(x[0], RP_DIMS(1), false, RP_DTYPE_NONE))
+CASE(f_amax, rp_amax(rp_mul(x[0], x[0]), RP_DIMS(1), false))
+CASE(f_amax_all, rp_amax(x[0], RP_NO_DIMS, false))
+CASE(f_softmax, rp_softmax(x[0], 1))
+CASE(f_softmax_0, rp_softmax(x[0], 0))
+CASE(f_log_softmax, rp_log_softmax(x[0], -1))
+CASE(f_layer_norm, rp_layer_norm(x[0], RP_DIMS(3), x[1], x[2], 1e-5))
+CASE(f_layer_norm_plain, rp_layer_norm(x[0], RP_DIMS(2, 3), NULL, NULL, 1e-5))
+CASE(f_layer_norm_weight, rp_layer_norm(x[0], RP_DIMS(3), x[1], NULL, 1e-2))
+static rp_tensor *f_native_layer_norm(rp_tensor **x) {
+    rp_tensor *mean, *rstd;
+    rp_tensor *y = rp_native_layer_norm(x[0], x[1], x[2], 1, 0.1, &mean, &rstd);
+    return rp_add(rp_sum(y, RP_DIMS(1), false, RP_DTYPE_NONE), rp_view(rp_mul(mean, rstd), RP_DIMS(2)), rp_i64(1));
+}
+CASE(f_cross_entropy, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){2, 0, -100}), 1, -100))
+CASE(f_cross_entropy_sum, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){2, 1, 3}), 2, 1))
+CASE(f_cross_entropy_one, rp_cross_entropy(x[0], ints(NULL, 0, (const int64_t[]){1}), 0, -100))
+static rp_tensor *f_cross_entropy_rows(rp_tensor **x) {
+    rp_tensor *lse;
+    rp_tensor *loss = rp_cross_entropy_rows(x[0], ints(RP_DIMS(3), (const int64_t[]){2, -1, 0}), -1, &lse);
+    return rp_add(rp_mul(loss, loss), lse, rp_i64(1));
+}
+
+CASE(f_view, rp_view(rp_sin(x[0]), RP_DIMS(3, 2)))
+CASE(f_reshape, rp_reshape(rp_transpose(x[0], 0, 1), RP_DIMS(-1)))
+CASE(f_permute, rp_permute(x[0], RP_DIMS(2, 0, -2)))
+CASE(f_transpose, rp_transpose(x[0], 0, -1))
+CASE(f_expand, rp_mul(rp_expand(x[0], RP_DIMS(2, 4, 3)), rp_expand(x[1], RP_DIMS(2, 4, -1))))
+CASE(f_slice, rp_slice(x[0], 1, 0, INT64_MAX, 2))
+CASE(f_slice_negative, rp_slice(x[0], -1, -2, INT64_MIN, 1))
+CASE(f_select, rp_select(x[0], -1, -2))
+CASE(f_unsqueeze, rp_unsqueeze(x[0], -2))
+CASE(f_squeeze, rp_squeeze(x[0], -2))
+CASE(f_squeeze_kept, rp_squeeze(x[0], 0))
+CASE(f_slice_scatter, rp_slice_scatter(x[0], x[1], 1, 0, 3, 2))
+CASE(f_select_scatter, rp_select_scatter(x[0], x[1], 0, 1))
+CASE(f_cat, rp_cat(RP_TENSORS(x[0], x[1], x[0]), 1))
+CASE(f_gather, rp_gather(x[0], 1, INDEX_2_3))
+CASE(f_embedding, rp_embedding(x[0], INDEX_2_3))
+CASE(f_embedding_backward, rp_embedding_backward(x[0], INDEX_3, 4))
+CASE(f_scatter_add, rp_scatter_add(x[0], 1, INDEX_2_3, x[1]))
+CASE(f_scatter_add_larger, rp_scatter_add(x[0], 0, ints(RP_DIMS(1, 2), (const int64_t[]){1, 0}), x[1]))
+static rp_tensor *f_topk(rp_tensor **x) {
+    rp_tensor *indices;
+    return rp_mul_scalar(rp_topk(x[0], 2, 1, true, true, &indices), rp_i64(3));
+}
+CASE(f_topk_smallest, rp_topk(x[0], 1, 0, false, true, NULL))
+CASE(f_bmm, rp_bmm(x[0], x[1]))
+CASE(f_matmul, rp_matmul(x[0], x[1]))
+CASE(f_linear, rp_linear(x[0], x[1], x[2]))
+CASE(f_linear_plain, rp_linear(x[0], x[1], NULL))
+CASE(f_conv2d, rp_conv2d(x[0], x[1], x[2], RP_DIMS(1, 1), RP_DIMS(1, 0), RP_DIMS(1, 1), 1))
+CASE(f_conv2d_groups, rp_conv2d(x[0], x[1], NULL, RP_DIMS(2, 1), RP_DIMS(0, 1), RP_DIMS(1, 2), 2))
+CASE(f_conv2d_input, rp_conv2d_input(x[0], x[1], RP_DIMS(1, 2, 4, 3), RP_DIMS(2, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), 1))
+CASE(f_conv2d_weight, rp_conv2d_weight(x[0], x[1], RP_DIMS(3, 2, 2, 2), RP_DIMS(2, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), 1))
+static rp_tensor *f_native_dropout(rp_tensor **x) {
+    rp_manual_seed(7);
+    return rp_mul(rp_native_dropout(x[0], 0.4, NULL, NULL), x[0]);
+}
+static rp_tensor *f_dropout(rp_tensor **x) {
+    rp_manual_seed(8);
+    return rp_dropout(x[0], 0.5, true, NULL);
+}
+
+static const grad_case cases[] = {
+    {"add", "2,3;3", ANY, f_add},
+    {"add", "2,1,3;4,1", ANY, f_add},
+    {"add", "-;2,2", ANY, f_add},
+    {"sub", "3;2,3", ANY, f_sub},
+    {"sub", "2,3;2,3", ANY, f_sub_one},
+    {"mul", "2,3;2,1", ANY, f_mul},
+    {"mul", "2,0;1", ANY, f_mul},
+    {"mul", "2,3", ANY, f_square},
+    {"div", "2,3;3", APART, f_div},
+    {"add_scalar", "3", ANY, f_add_scalar},
+    {"mul_scalar", "2,2", ANY, f_mul_scalar},
+    {"div_scalar", "2,2", ANY, f_div_scalar},
+    {"pow_scalar", "2,3", ANY, f_pow_3},
+    {"pow_scalar", "2,3", POSITIVE, f_pow_half},
+    {"pow_scalar", "3", ANY, f_pow_0},
+    {"maximum", "2,3;2,3", APART, f_maximum},
+    {"minimum", "2,3;1,3", APART, f_minimum},
+    {"neg", "2,3", ANY, f_neg},
+    {"sin", "2,3", ANY, f_sin},
+    {"cos", "2,3", ANY, f_cos},
+    {"exp", "2,3", ANY, f_exp},
+    {"log", "2,3", POSITIVE, f_log},
+    {"sqrt", "2,3", POSITIVE, f_sqrt},
+    {"rsqrt", "2,3", POSITIVE, f_rsqrt},
+    {"tanh", "2,3", ANY, f_tanh},
+    {"sigmoid", "2,3", ANY, f_sigmoid},
+    {"erf", "2,3", ANY, f_erf},
+    {"abs", "2,3", ANY, f_abs},
+    {"sign", "2,3", ANY, f_sign},
+    {"relu", "2,3", ANY, f_relu},
+    {"gelu", "2,3", ANY, f_gelu},
+    {"where", "2,3;3", ANY, f_where},
+    {"to_dtype", "2,3", ANY, f_to_dtype},
+    {"clone", "2,3", ANY, f_clone},
+    {"copy", "2,3;3", ANY, f_copy},
+    {"fill", "2,3", ANY, f_fill},
+    {"detach", "2,3", ANY, f_detach},
+    {"add_", "2,3;3", ANY, f_add_},
+    {"sub_", "2,3;3", ANY, f_sub_},
+    {"mul_", "2,3;3", ANY, f_mul_},
+    {"div_", "2,3;2,3", APART, f_div_},
+    {"add_scalar_", "2,3", ANY, f_add_scalar_},
+    {"mul_scalar_", "2,3", ANY, f_mul_scalar_},
+    {"neg_", "2,3", ANY, f_neg_},
+    {"exp_", "2,3", ANY, f_exp_},
+    {"sin_", "2,3", ANY, f_sin_},
+    {"tanh_", "2,3", ANY, f_tanh_},
+    {"relu_", "2,3", ANY, f_relu_},
+    {"copy_", "2,3;3", ANY, f_copy_},
+    {"fill_", "2,3", ANY, f_fill_},
+    {"mul_", "2,3;3", ANY, f_view_mul_},
+    {"exp_", "2,3", ANY, f_view_exp_},
+    {"copy_", "2,3", ANY, f_view_copy_into_plain},
+    {"mul_", "2,3", ANY, f_base_then_view},
+    {"sin_", "2,3", ANY, f_view_twice},
+    {"sum", "2,3", ANY, f_sum},
+    {"sum", "2,3,2", ANY, f_sum_dims},
+    {"sum", "2,3", ANY, f_sum_keep},
+    {"mean", "2,3", ANY, f_mean},
+    {"mean", "2,3,2", ANY, f_mean_dims},
+    {"amax", "2,3", APART, f_amax},
+    {"amax", "2,3", APART, f_amax_all},
+    {"softmax", "2,3", ANY, f_softmax},
+    {"softmax", "3,2", ANY, f_softmax_0},
+    {"log_softmax", "2,3", ANY, f_log_softmax},
+    {"layer_norm", "2,3;3;3", ANY, f_layer_norm},
+    {"layer_norm", "2,2,3", ANY, f_layer_norm_plain},
+    {"layer_norm", "2,3;3", ANY, f_layer_norm_weight},
+    {"native_layer_norm", "2,3;3;3", ANY, f_native_layer_norm},
+    {"cross_entropy", "3,4", ANY, f_cross_entropy},
+    {"cross_entropy", "3,4", ANY, f_cross_entropy_sum},
+    {"cross_entropy", "3", ANY, f_cross_entropy_one},
+    {"cross_entropy_rows", "3,4", ANY, f_cross_entropy_rows},
+    {"view", "2,3", ANY, f_view},
+    {"reshape", "2,3", ANY, f_reshape},
+    {"permute", "2,3,2", ANY, f_permute},
+    {"transpose", "2,3,2", ANY, f_transpose},
+    {"expand", "4,1;2,1,3", ANY, f_expand},
+    {"slice", "2,5", ANY, f_slice},
+    {"slice", "2,4", ANY, f_slice_negative},
+    {"select", "2,3", ANY, f_select},
+    {"unsqueeze", "2,3", ANY, f_unsqueeze},
+    {"squeeze", "2,1,3", ANY, f_squeeze},
+    {"squeeze", "2,3", ANY, f_squeeze_kept},
+    {"slice_scatter", "2,4;2,2", ANY, f_slice_scatter},
+    {"select_scatter", "2,3;3", ANY, f_select_scatter},
+    {"cat", "2,3;2,1", ANY, f_cat},
+    {"cat", "2,3;2,0", ANY, f_cat},
+    {"gather", "2,3", ANY, f_gather},
+    {"embedding", "4,2", ANY, f_embedding},
+    {"embedding_backward", "3,2", ANY, f_embedding_backward},
+    {"scatter_add", "2,3;2,3", ANY, f_scatter_add},
+    {"scatter_add", "2,3;2,3", ANY, f_scatter_add_larger},
+    {"topk", "2,4", APART, f_topk},
+    {"topk", "3,2", APART, f_topk_smallest},
+    {"bmm", "2,3;3,2", ANY, f_bmm},
+    {"bmm", "2,2,3;2,3,1", ANY, f_bmm},
+    {"matmul", "2,2,3;3,2", ANY, f_matmul},
+    {"matmul", "3;3,2", ANY, f_matmul},
+    {"matmul", "2,3;3", ANY, f_matmul},
+    {"matmul", "3;3", ANY, f_matmul},
+    {"matmul", "2,1,2,3;3,3,2", ANY, f_matmul},
+    {"linear", "2,3;2,3;2", ANY, f_linear},
+    {"linear", "2,2,3;2,3;2", ANY, f_linear},
+    {"linear", "3;2,3", ANY, f_linear_plain},
+    {"conv2d", "1,2,3,3;3,2,2,2;3", ANY, f_conv2d},
+    {"conv2d", "1,2,4,4;4,1,2,2", ANY, f_conv2d_groups},
+    {"conv2d_input", "1,3,3,4;3,2,2,2", ANY, f_conv2d_input},
+    {"conv2d_weight", "1,3,3,4;1,2,4,3", ANY, f_conv2d_weight},
+    {"native_dropout", "3,4", ANY, f_native_dropout},
+    {"dropout", "3,4", ANY, f_dropout},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* ---------------------------------------------------------------- inputs */
+
+typedef struct inputs {
+    size_t n, ndim[MAX_IN], numel[MAX_IN];
+    int64_t size[MAX_IN][RP_MAX_DIMS];
+    double value[MAX_IN][MAX_NUMEL];
+} inputs;
+
+static uint64_t random_state;
+static double random_unit(void) {
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (double)(random_state >> 11) / 9007199254740992.0;
+}
+
+static void inputs_make(const grad_case *c, inputs *in) {
+    memset(in, 0, sizeof *in);
+    random_state = 12345;
+    const char *s = c->shapes;
+    size_t total = 0;
+    while (*s) {
+        size_t k = in->n++;
+        assert_true(k < MAX_IN);
+        in->numel[k] = 1;
+        if (*s == '-') s++;
+        while (*s && *s != ';') {
+            char *end;
+            in->size[k][in->ndim[k]] = strtol(s, &end, 10);
+            in->numel[k] *= (size_t)in->size[k][in->ndim[k]++];
+            s = *end == ',' ? end + 1 : end;
+        }
+        if (*s == ';') s++;
+        assert_true(in->numel[k] <= MAX_NUMEL);
+        for (size_t i = 0; i < in->numel[k]; i++, total++) {
+            double v = random_unit() * 3 - 1.5;
+            v += v < 0 ? -0.1 : 0.1; /* away from kinks at 0 */
+            if (c->values == POSITIVE) v = fabs(v) + 0.2;
+            if (c->values == APART) v = ((double)((total * 7) % 31) - 15.3) * 0.11;
+            in->value[k][i] = v;
+        }
+    }
+}
+
+/* Leaves with the values; and what the function gets: the leaves, or copies of them with other strides. */
+static void inputs_tensors(const inputs *in, bool transposed, rp_tensor **leaves, rp_tensor **x) {
+    for (size_t k = 0; k < in->n; k++) {
+        leaves[k] = rp_from_data(in->value[k], in->size[k], in->ndim[k], RP_F64);
+        rp_set_requires_grad(leaves[k], true);
+        x[k] = leaves[k];
+        if (transposed && in->ndim[k] > 1) x[k] = rp_transpose(rp_clone(rp_transpose(leaves[k], 0, -1)), 0, -1);
+    }
+}
+
+/* ---------------------------------------------------------------- checks */
+
+static const char *current;
+
+static void require(bool ok) {
+    if (ok && !rp_failed()) return;
+    char text[1024];
+    snprintf(text, sizeof text, "%s", rp_error_message());
+    (void)rp_error_take();
+    fail_msg("%s: %s", current, text);
+}
+
+static void host(rp_tensor *t, double *out) {
+    require(!rp_is_error(t) && rp_numel(t) <= MAX_NUMEL * 4);
+    require(rp_to_host(t, out, (size_t)rp_numel(t) * sizeof(double)) == RP_OK);
+}
+
+/* Fixed weights for the elements of an output. */
+static rp_tensor *cotangent(rp_tensor *y) {
+    double v[MAX_NUMEL * 4];
+    int64_t size[RP_MAX_DIMS], n = rp_numel(y);
+    for (size_t d = 0; d < rp_ndim(y); d++) size[d] = rp_size(y, (int64_t)d);
+    for (int64_t i = 0; i < n; i++) v[i] = 0.3 + 0.17 * (double)((i * 5) % 7) - (i % 2 ? 0.9 : 0.0);
+    return rp_from_data(v, size, rp_ndim(y), RP_F64);
+}
+
+/* The scalar that is differentiated: sum y . v, or in second order sum_k g_k . u_k with g = d(y . v)/dx. */
+static double objective(const grad_case *c, const inputs *in, bool transposed, bool second,
+                        double (*grads)[MAX_NUMEL]) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *leaves[MAX_IN], *x[MAX_IN], *g[MAX_IN];
+    inputs_tensors(in, transposed, leaves, x);
+    rp_tensor *y = c->fn(x);
+    require(!rp_is_error(y));
+    rp_tensor *v = cotangent(y);
+    rp_tensor *total;
+    if (!second) {
+        total = rp_sum(rp_mul(y, v), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    } else {
+        require(rp_grad(&y, 1, leaves, in->n, &v,
+                        RP_OPTIONS(rp_backward_options, .create_graph = true, .allow_unused = true), g) == RP_OK);
+        total = rp_sum(rp_mul(leaves[0], rp_zeros_like(leaves[0])), RP_NO_DIMS, false,
+                       RP_DTYPE_NONE); /* never a constant */
+        for (size_t k = 0; k < in->n; k++)
+            if (g[k])
+                total =
+                    rp_add(total, rp_sum(rp_mul(g[k], cotangent(g[k])), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
+    }
+    require(!rp_is_error(total));
+    double value = rp_item_f64(total);
+    if (grads) {
+        require(rp_grad(&total, 1, leaves, in->n, NULL, RP_OPTIONS(rp_backward_options, .allow_unused = true), g) ==
+                RP_OK);
+        for (size_t k = 0; k < in->n; k++) {
+            memset(grads[k], 0, sizeof grads[k]);
+            if (!g[k]) continue;
+            require(rp_ndim(g[k]) == in->ndim[k] && (size_t)rp_numel(g[k]) == in->numel[k] &&
+                    rp_dtype_of(g[k]) == RP_F64);
+            for (size_t d = 0; d < in->ndim[k]; d++) require(rp_size(g[k], (int64_t)d) == in->size[k][d]);
+            host(g[k], grads[k]);
+        }
+    }
+    require(rp_scope_end(scope, NULL, 0) == RP_OK);
+    return value;
+}
+
+static void check(const grad_case *c, bool transposed, bool second) {
+    static inputs in;
+    static double grads[MAX_IN][MAX_NUMEL];
+    char text[128];
+    snprintf(text, sizeof text, "%s(%s)%s%s", c->op, c->shapes, transposed ? " transposed" : "",
+             second ? " second" : "");
+    current = text;
+    inputs_make(c, &in);
+    (void)objective(c, &in, transposed, second, grads);
+    const double h = 1e-5;
+    for (size_t k = 0; k < in.n; k++)
+        for (size_t i = 0; i < in.numel[k]; i++) {
+            double at = in.value[k][i];
+            in.value[k][i] = at + h;
+            double above = objective(c, &in, transposed, second, NULL);
+            in.value[k][i] = at - h;
+            double below = objective(c, &in, transposed, second, NULL);
+            in.value[k][i] = at;
+            double numeric = (above - below) / (2 * h);
+            /* Differences of h = 1e-5: about 1e-10 of truncation times the third derivative, and 1e-11 of rounding. */
+            if (!(fabs(numeric - grads[k][i]) <= 2e-7 * (1 + fabs(numeric))))
+                fail_msg("%s: input %zu element %zu: gradient %.12g, by differences %.12g", text, k, i, grads[k][i],
+                         numeric);
+        }
+    current = NULL;
+}
+
+static void first_derivatives(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) check(&cases[i], false, false);
+}
+
+static void transposed_inputs(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) check(&cases[i], true, false);
+}
+
+static void second_derivatives(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) check(&cases[i], false, true);
+}
+
+static bool covered(const char *op) {
+    for (size_t i = 0; i < N_CASES; i++)
+        if (strcmp(cases[i].op, op) == 0) return true;
+    return false;
+}
+
+static void every_differentiable_row_has_a_case(void **state) {
+    (void)state;
+    for (size_t i = 0; i < rp__op_table_count(); i++) {
+        const rp__op *op = rp__op_table_at(i);
+        bool differentiable = op->vjp || *op->functional;
+        if (differentiable && !covered(op->name)) fail_msg("`%s` has a derivative and no case", op->name);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) { /* test_gradcheck OP: that op alone; a failure ends the program */
+        for (size_t i = 0; i < N_CASES; i++)
+            for (int k = 0; k < 4 && strcmp(cases[i].op, argv[1]) == 0; k++) check(&cases[i], k & 1, k & 2);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_differentiable_row_has_a_case),
+        cmocka_unit_test(first_derivatives),
+        cmocka_unit_test(transposed_inputs),
+        cmocka_unit_test(second_derivatives),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,223 @@
+/* Tier 1: what is compiled, cached, compiled again, or given up with a reason; results never depend on it.
+   ctest: labels=threads timeout=300 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernel/cpu/jit.h"
+#include "support/loops.h"
+
+static test_device device;
+static char folder[256];
+
+/* x * k + k: a DAG of its own for each k. */
+static rp__dag *line(double k) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val c = rp__dag_const(b, RP_F32, test_f(k));
+    store_new(b, RP_F32, op2(b, RP__ADD, op2(b, RP__MUL, load_new(b, RP_F32, false), c), c), false);
+    return rp__dag_finish(b);
+}
+static void check(rp__dag *dag, float k) {
+    enum { N = 333 };
+    float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = (float)i;
+    rp__space_access a[2] = {{.base = x, .stride = {1}}, {.base = y, .stride = {1}}};
+    rp__space s = {.n_outer = 1, .extent = {N}, .n_accesses = 2, .accesses = a};
+    test_run(&device, dag, &s, NULL);
+    for (int i = 0; i < N; i++) assert_true(y[i] == (float)i * k + k);
+}
+static rp__jit_counters counters(void) {
+    rp__jit_counters c;
+    rp__jit_counters_get(&c);
+    return c;
+}
+static bool have_compiler(void) { return system("cc --version >/dev/null 2>&1") == 0; }
+/* A fresh cache and the usual compiler. */
+static int set_up(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "%s", "loop-jit-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    setenv("REPRISE_CACHE_DIR", folder, 1);
+    unsetenv("REPRISE_CC");
+    unsetenv("REPRISE_CACHE_MB");
+    return 0;
+}
+/* Path of the only object in the cache. */
+static int objects(char *path, size_t bytes) {
+    DIR *d = opendir(folder);
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, bytes, "%s/%s", folder, e->d_name);
+        n++;
+    }
+    if (d) closedir(d);
+    return n;
+}
+static int tear_down(void **state) {
+    (void)state;
+    char path[600];
+    rp__jit_drain();
+    while (objects(path, sizeof path)) unlink(path);
+    rmdir(folder);
+    return 0;
+}
+
+static void compiled_then_cached_then_repaired(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    rp__jit_counters before = counters();
+    rp__dag *dag = line(3);
+    assert_true(rp__jit_request(dag, true));
+    assert_int_equal(counters().compiled, before.compiled + 1);
+    assert_non_null(strstr(rp__jit_reason(dag), "native: "));
+    check(dag, 3);
+    rp__dag_release(dag);
+    rp__jit_drain();
+    char path[600];
+    assert_int_equal(objects(path, sizeof path), 1); /* no source, no log, no temporary */
+    dag = line(3);
+    assert_true(rp__jit_request(dag, true));
+    assert_int_equal(counters().cached, before.cached + 1);
+    check(dag, 3);
+    rp__dag_release(dag);
+    rp__jit_drain();
+    /* A byte in the middle changes: never loaded. */
+    int fd = open(path, O_RDWR);
+    char byte;
+    assert_int_equal(pread(fd, &byte, 1, 4096), 1);
+    byte = (char)~byte;
+    assert_int_equal(pwrite(fd, &byte, 1, 4096), 1);
+    close(fd);
+    dag = line(3);
+    assert_true(rp__jit_request(dag, true));
+    assert_int_equal(counters().compiled, before.compiled + 2);
+    check(dag, 3);
+    rp__dag_release(dag);
+    rp__jit_drain();
+    assert_int_equal(truncate(path, 100), 0);
+    dag = line(3);
+    assert_true(rp__jit_request(dag, true));
+    assert_int_equal(counters().compiled, before.compiled + 3);
+    check(dag, 3);
+    rp__dag_release(dag);
+}
+static void gives_up(const char *cc, double k, const char *reason) {
+    setenv("REPRISE_CC", cc, 1);
+    uint64_t failed = counters().failed;
+    rp__dag *dag = line(k);
+    assert_false(rp__jit_request(dag, true));
+    assert_int_equal(counters().failed, failed + 1);
+    if (!strstr(rp__jit_reason(dag), reason)) fail_msg("'%s' does not say '%s'", rp__jit_reason(dag), reason);
+    check(dag, (float)k);
+    assert_false(rp_failed());
+    rp__dag_release(dag);
+}
+static void script(const char *name, const char *text) {
+    FILE *f = fopen(name, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    chmod(name, 0700);
+}
+static void compilers_that_do_not_work(void **state) {
+    (void)state;
+    gives_up("/nonexistent/compiler", 5, "interpreted: no compiler '/nonexistent/compiler'");
+    gives_up("/bin/false", 6, "failed with exit 1");
+    script("./killed-cc", "#!/bin/sh\nkill -9 $$\n");
+    gives_up("./killed-cc", 7, "killed by signal 9");
+    script("./bad-cc", "#!/bin/sh\necho 'something is wrong'\nexit 3\n");
+    gives_up("./bad-cc", 8, "something is wrong");
+    script("./lying-cc",
+           "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && echo nonsense >\"$2\"; shift; done\nexit 0\n");
+    gives_up("./lying-cc", 9, "could not be loaded");
+    unlink("./killed-cc");
+    unlink("./bad-cc");
+    unlink("./lying-cc");
+}
+static void cache_that_cannot_be_written(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    setenv("REPRISE_CACHE_DIR", "/proc/nothing/here", 1);
+    rp__dag *dag = line(11);
+    assert_true(rp__jit_request(dag, true));
+    assert_non_null(strstr(rp__jit_reason(dag), "not kept"));
+    check(dag, 11);
+    rp__dag_release(dag);
+}
+static void cache_is_bounded(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    for (int i = 0; i < 3; i++) {
+        char path[600];
+        snprintf(path, sizeof path, "%s/loop-%d.so", folder, i);
+        int fd = open(path, O_WRONLY | O_CREAT, 0600);
+        assert_int_equal(ftruncate(fd, 700000), 0);
+        struct timespec old[2] = {{1000 + i, 0}, {1000 + i, 0}};
+        futimens(fd, old);
+        close(fd);
+    }
+    setenv("REPRISE_CACHE_MB", "1", 1);
+    rp__dag *dag = line(12);
+    assert_true(rp__jit_request(dag, true));
+    rp__dag_release(dag);
+    char path[600];
+    snprintf(path, sizeof path, "%s/loop-0.so", folder);
+    assert_int_not_equal(access(path, F_OK), 0);
+    snprintf(path, sizeof path, "%s/loop-1.so", folder);
+    assert_int_not_equal(access(path, F_OK), 0);
+    snprintf(path, sizeof path, "%s/loop-2.so", folder);
+    assert_int_equal(access(path, F_OK), 0);
+}
+/* Environment that is read once needs a process of its own. */
+static int child(const char *name, const char *value, const char *word) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv(name, value, 1);
+        execl("/proc/self/exe", "test_loop_jit", word, (char *)NULL);
+        _exit(99);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+static void switches(void **state) {
+    (void)state;
+    assert_int_equal(child("REPRISE_JIT", "0", "interpreted: REPRISE_JIT=0"), 0);
+    assert_int_equal(child("REPRISE_CC", "none", "interpreted: REPRISE_CC=none"), 0);
+    assert_int_equal(child("REPRISE_JIT", "1", "interpreted: not hot yet"), 0);
+    if (have_compiler()) assert_int_equal(child("REPRISE_JIT", "wait", "native: "), 0);
+}
+
+int main(int argc, char **argv) {
+    test_device_init(&device);
+    if (argc > 1) {
+        rp__dag *dag = line(21);
+        check(dag, 21);
+        int bad = strncmp(rp__jit_reason(dag), argv[1], strlen(argv[1])) != 0;
+        if (bad) fprintf(stderr, "%s\n", rp__jit_reason(dag));
+        rp__dag_release(dag);
+        return bad;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(compiled_then_cached_then_repaired, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(compilers_that_do_not_work, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(cache_that_cannot_be_written, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(cache_is_bounded, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(switches, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,188 @@
+/* Programs: a traced function, functionalised, simplified, fused, planned and run, against the same function run eagerly. Bits are
+   compared, never tolerances. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+
+#include "compile/passes.h"
+#include "compile/program.h"
+#include "core/alloc.h"
+
+static rp_tensor *filled(const int64_t *size, size_t ndim, int seed) {
+    int64_t n = 1;
+    for (size_t d = 0; d < ndim; d++) n *= size[d];
+    float *data = malloc((size_t)(n ? n : 1) * sizeof *data);
+    for (int64_t i = 0; i < n; i++) data[i] = (float)((i * 7919 + seed * 104729) % 2003 - 1001) / 257.0f;
+    rp_tensor *t = rp_from_data(data, size, ndim, RP_F32);
+    free(data);
+    return t;
+}
+#define FILLED(seed, ...) filled(RP_DIMS(__VA_ARGS__), seed)
+
+static void assert_same(rp_tensor *a, rp_tensor *b) {
+    assert_false(rp_failed());
+    assert_int_equal(rp_ndim(a), rp_ndim(b));
+    assert_int_equal(rp_dtype_of(a), rp_dtype_of(b));
+    for (size_t d = 0; d < rp_ndim(a); d++) assert_int_equal(rp_size(a, (int64_t)d), rp_size(b, (int64_t)d));
+    size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
+    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    assert_int_equal(rp_to_host(a, x, bytes), RP_OK);
+    assert_int_equal(rp_to_host(b, y, bytes), RP_OK);
+    for (size_t i = 0; i < bytes; i++) {
+        if (x[i] != y[i]) fail_msg("byte %zu of %zu differs", i, bytes);
+    }
+    free(x);
+    free(y);
+}
+
+static void show_error(void) {
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+}
+
+/* Runs fn eagerly and as a program, on the same arguments, twice with other arguments of the same sizes; returns launches. */
+static size_t compare(rp_body *body, void *ctx, rp_tensor *const *in, rp_tensor *const *in2, size_t n_in, size_t n_out,
+                      size_t max_kernels) {
+    rp_tensor *expected[8] = {0}, *got[8] = {0};
+    rp_fn fn = {body, ctx, 0, "test"};
+    rp_ir *ir = rp_trace(fn, in, n_in, n_out), *functional = NULL, *simple = NULL;
+    show_error();
+    rp__functionalise(ir, &functional);
+    show_error();
+    rp__simplify(functional, true, &simple);
+    show_error();
+    rp__executable *p = NULL;
+    (void)rp__executable_new(simple, in, n_in, NULL, &p);
+    show_error();
+    rp__executable_facts facts;
+    rp__executable_facts_of(p, &facts);
+    if (max_kernels && facts.n_launches > max_kernels) {
+        rp__text t = {0};
+        rp__ir_print(simple, false, &t);
+        for (size_t k = 0; k < facts.n_kernels; k++) rp__text_add(&t, "kernel %s\n", facts.kernels[k].ops);
+        for (size_t k = 0; k < facts.n_unfused; k++)
+            rp__text_add(&t, "unfused %s %s %s\n", facts.unfused[k].producer, facts.unfused[k].consumer,
+                         facts.unfused[k].reason);
+        print_message("%s", t.data);
+        rp__text_free(&t);
+        fail_msg("%zu launches instead of %zu", facts.n_launches, max_kernels);
+    }
+    for (int round = 0; round < 3; round++) {
+        rp_tensor *const *use = round == 1 ? in2 : in;
+        rp_scope scope = rp_scope_begin();
+        body(ctx, use, n_in, expected, n_out);
+        show_error();
+        (void)rp__executable_run(p, use, n_in, got, n_out, NULL, 0);
+        show_error();
+        for (size_t k = 0; k < n_out; k++) assert_same(expected[k], got[k]);
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp__executable_free(p);
+    rp_ir_release(simple);
+    rp_ir_release(functional);
+    rp_ir_release(ir);
+    return facts.n_launches;
+}
+
+static void chain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_tanh(rp_mul(rp_add(in[0], in[1], rp_i64(1)), rp_sin(in[0])));
+}
+static void test_chain(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 33, 17), FILLED(2, 33, 17)}, *b[] = {FILLED(3, 33, 17), FILLED(4, 33, 17)};
+    compare(chain, NULL, a, b, 2, 1, 1);
+}
+
+static void broadcast(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *y = rp_mul(in[0], in[1]);           /* (8, 5, 7) * (7) */
+    out[0] = rp_relu(rp_add(y, in[2], rp_i64(1))); /* + (5, 1) */
+    out[1] = rp_permute(out[0], RP_DIMS(2, 0, 1));
+}
+static void test_broadcast(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 8, 5, 7), FILLED(2, 7), FILLED(3, 5, 1)};
+    compare(broadcast, NULL, a, a, 3, 2, 1);
+}
+
+static void rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *h = rp_gelu(in[0]);
+    h = rp_layer_norm(h, RP_DIMS(40), in[1], in[2], 1e-5);
+    out[0] = rp_softmax(h, -1);
+}
+static void test_rows(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 6, 40), FILLED(2, 40), FILLED(3, 40)},
+              *b[] = {FILLED(4, 6, 40), FILLED(5, 40), FILLED(6, 40)};
+    compare(rows, NULL, a, b, 3, 1, 1);
+}
+
+static void centre(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *m = rp_mean(in[0], RP_DIMS(1), true, RP_DTYPE_NONE);
+    rp_tensor *c = rp_sub(in[0], m, rp_i64(1));
+    out[0] = rp_sum(rp_mul(c, c), RP_DIMS(1), false, RP_DTYPE_NONE);
+    out[1] = c;
+}
+static void test_centre(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 9, 31)}, *b[] = {FILLED(2, 9, 31)};
+    compare(centre, NULL, a, b, 1, 2, 1);
+}
+
+static void in_place(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_mul(in[0], in[0]);
+    rp_tensor *row = rp_select(x, 0, 2);
+    rp_add_(row, rp_select(in[0], 0, 1), rp_i64(2));
+    rp_mul_scalar_(rp_slice(x, 1, 3, INT64_MAX, 2), rp_f64(0.5));
+    out[0] = rp_exp(x);
+    out[1] = x;
+    out[2] = rp_transpose(x, 0, 1);
+}
+static void test_in_place(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 5, 12)}, *b[] = {FILLED(2, 5, 12)};
+    compare(in_place, NULL, a, b, 1, 3, 0);
+}
+
+static void linear_net(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *h = rp_relu(rp_linear(in[0], in[1], in[2]));
+    out[0] = rp_log_softmax(rp_linear(h, in[3], in[4]), 1);
+}
+static void test_linear(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 4, 10), FILLED(2, 64, 10), FILLED(3, 64), FILLED(4, 10, 64), FILLED(5, 10)};
+    compare(linear_net, NULL, a, a, 5, 1, 4);
+}
+
+static void reshapes(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_mul_scalar(in[0], rp_f64(3)); /* (4, 6, 10) */
+    rp_tensor *y = rp_sin(rp_view(x, RP_DIMS(24, 10)));
+    out[0] = rp_add(rp_view(y, RP_DIMS(4, 3, 2, 10)), in[1], rp_i64(1)); /* + (2, 10) */
+    out[1] = rp_sum(y, RP_DIMS(1), false, RP_DTYPE_NONE);
+}
+static void test_reshapes(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 4, 6, 10), FILLED(2, 2, 10)};
+    compare(reshapes, NULL, a, a, 2, 2, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chain),    cmocka_unit_test(test_broadcast), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_centre),   cmocka_unit_test(test_in_place),  cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_reshapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/* Scopes: who owns a handle and when it dies, on every order of ending and keeping, in threads and out of memory. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/alloc.h"
+#include "tensor/tensor.h"
+
+static rp_tensor *one(float value) { return rp_from_data(&value, RP_DIMS(1), RP_F32); }
+
+static uint64_t live(void) {
+    rp_memory_stats s = {.struct_size = sizeof s};
+    rp_memory_stats_get(rp_cpu(), &s);
+    return s.live_tensors;
+}
+
+static uint64_t in_root(void) {
+    rp_memory_stats s = {.struct_size = sizeof s};
+    rp_memory_stats_get(rp_cpu(), &s);
+    return s.root_scope_tensors;
+}
+
+static void scopes_release_and_keep(void **state) {
+    (void)state;
+    uint64_t before = live();
+    rp_scope outer = rp_scope_begin();
+    rp_scope inner = rp_scope_begin();
+    rp_tensor *a = one(1), *b = one(2), *c = one(3);
+    assert_int_equal(live(), before + 3);
+    assert_int_equal(rp_scope_end(inner, (rp_tensor *[]){b, NULL, rp__tensor_error()}, 3), RP_OK);
+    assert_int_equal(live(), before + 1);
+    assert_int_equal(rp_item_i64(b), 2);
+    rp_item(a);
+    assert_int_equal(rp_error_take(), RP_ERROR_STATE);
+    rp_item(c);
+    assert_int_equal(rp_error_take(), RP_ERROR_STATE);
+    assert_int_equal(rp_scope_end(outer, NULL, 0), RP_OK);
+    assert_int_equal(live(), before);
+}
+
+static void retained_handles_outlive_scopes(void **state) {
+    (void)state;
+    uint64_t before = live();
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *t = rp_retain(one(5));
+    rp_scope_end(scope, NULL, 0);
+    assert_int_equal(rp_item_i64(t), 5);
+    rp_release(t);
+    assert_int_equal(live(), before);
+}
+
+static void inner_scopes_end_with_outer_ones(void **state) {
+    (void)state;
+    uint64_t before = live();
+    rp_scope outer = rp_scope_begin();
+    one(1);
+    rp_scope middle = rp_scope_begin();
+    one(2);
+    rp_scope inner = rp_scope_begin();
+    one(3);
+    assert_int_equal(rp_scope_end(outer, NULL, 0), RP_OK);
+    assert_int_equal(live(), before);
+    assert_int_equal(rp_scope_end(middle, NULL, 0), RP_ERROR_STATE);
+    assert_int_equal(rp_scope_end(inner, NULL, 0), RP_ERROR_STATE);
+    assert_int_equal(rp_scope_end((rp_scope){0}, NULL, 0), RP_ERROR_STATE);
+    rp_error_take();
+    rp_scope again = rp_scope_begin();
+    assert_int_not_equal(again.id, outer.id);
+    assert_int_equal(rp_scope_end(again, NULL, 1), RP_ERROR_INVALID_ARGUMENT);
+    rp_error_take();
+    assert_int_equal(rp_scope_end(again, NULL, 0), RP_OK);
+}
+
+static void the_root_scope_is_counted(void **state) {
+    (void)state;
+    uint64_t before = in_root();
+    rp_tensor *t = one(1), *u = one(2);
+    assert_int_equal(in_root(), before + 2);
+    rp_scope scope = rp_scope_begin();
+    one(3);
+    assert_int_equal(in_root(), before + 2);
+    rp_scope_end(scope, NULL, 0);
+    rp_release(rp__tensor_unscope(t)); /* leaves a hole under u */
+    assert_int_equal(in_root(), before + 1);
+    rp_release(rp__tensor_unscope(u));
+    assert_int_equal(in_root(), before);
+}
+
+static void handles_enter_scopes_more_than_once(void **state) {
+    (void)state;
+    uint64_t before = live();
+    rp_scope outer = rp_scope_begin();
+    rp_tensor *t = one(7);
+    rp_scope inner = rp_scope_begin();
+    for (int i = 0; i < 5; i++) assert_ptr_equal(rp__tensor_enter_scope(t), t);
+    assert_int_equal(t->refs, 6);
+    assert_int_equal(t->scoped, 6);
+    rp_scope_end(inner, &t, 1); /* one of the five moves out, the others go */
+    assert_int_equal(t->refs, 2);
+    assert_int_equal(t->scoped, 2);
+    rp_release(t);
+    assert_int_equal(rp_error_take(), RP_ERROR_STATE);
+    rp__tensor_unscope(t);
+    rp_release(t);
+    assert_int_equal(t->refs, 1);
+    assert_int_equal(rp_item_i64(t), 7);
+    rp_scope_end(outer, NULL, 0);
+    assert_int_equal(live(), before);
+}
+
+/* A long loop that moves handles out of the scope must not make the list grow with its holes. */
+static void holes_are_reused(void **state) {
+    (void)state;
+    uint64_t before = live();
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *held[4] = {0};
+    for (int i = 0; i < 10000; i++) {
+        rp_tensor *t = one((float)i);
+        rp_tensor *u = one((float)i); /* stays above: t's entry becomes a hole */
+        if (held[i % 4]) rp_release(held[i % 4]);
+        held[i % 4] = rp__tensor_unscope(t);
+        if (i % 2) rp_release(rp__tensor_unscope(u));
+    }
+    rp_scope deeper = rp_scope_begin();
+    for (int i = 0; i < 5000; i++) one(1);
+    rp_scope_end(deeper, NULL, 0);
+    assert_int_equal(live(), before + 5000 + 4);
+    rp_scope_end(scope, NULL, 0);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(rp_item_i64(held[i]), 9996 + i);
+        rp_release(held[i]);
+    }
+    assert_int_equal(live(), before);
+}
+
+static void a_slot_is_not_reused_at_once(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *t = one(1);
+    rp_scope_end(scope, NULL, 0);
+    for (int i = 0; i < RP__QUARANTINE; i++) {
+        scope = rp_scope_begin();
+        assert_ptr_not_equal(one(2), t);
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp_ndim(t);
+    assert_int_equal(rp_error_take(), RP_ERROR_STATE);
+}
+
+typedef struct handover {
+    rp_tensor *retained, *lost;
+    rp_scope scope;
+} handover;
+
+static void *thread_body(void *argument) {
+    handover *h = argument;
+    h->lost = one(1); /* in the thread's root scope */
+    h->scope = rp_scope_begin();
+    one(2);
+    h->retained = rp_retain(one(3));
+    return NULL;
+}
+
+static void a_thread_ends_its_scopes(void **state) {
+    (void)state;
+    uint64_t before = live();
+    pthread_t thread;
+    handover h;
+    assert_int_equal(pthread_create(&thread, NULL, thread_body, &h), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(live(), before + 1);
+    assert_int_equal(rp_item_i64(h.retained), 3);
+    rp_item(h.lost);
+    assert_int_equal(rp_error_take(), RP_ERROR_STATE);
+    assert_int_equal(rp_scope_end(h.scope, NULL, 0), RP_ERROR_STATE); /* another thread's */
+    rp_error_take();
+    rp_release(h.retained);
+    assert_int_equal(live(), before);
+}
+
+/* Deep nesting allocates; when that fails, what is made lives in the scope around. */
+static void a_scope_that_cannot_begin(void **state) {
+    (void)state;
+    rp_scope outer = rp_scope_begin(), failed = outer;
+    int depth = 0;
+    while (failed.id && depth < 10000) {
+        rp__alloc_fail_at(1);
+        failed = rp__scope_begin();
+        rp__alloc_fail_at(0);
+        depth++;
+    }
+    assert_int_equal(failed.id, 0);
+    assert_true(depth > 32);
+    assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
+    rp_tensor *t = one(4);
+    rp__scope_end(failed, NULL, 0);
+    assert_false(rp_failed());
+    assert_int_equal(rp_item_i64(t), 4);
+    for (int i = 0; i < 1000; i++) {
+        assert_int_not_equal(rp_scope_begin().id, 0);
+        one(5);
+    }
+    assert_int_equal(rp_item_i64(t), 4);
+    rp_scope_end(outer, NULL, 0);
+    assert_int_equal(live(), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scopes_release_and_keep),
+        cmocka_unit_test(retained_handles_outlive_scopes),
+        cmocka_unit_test(inner_scopes_end_with_outer_ones),
+        cmocka_unit_test(the_root_scope_is_counted),
+        cmocka_unit_test(handles_enter_scopes_more_than_once),
+        cmocka_unit_test(holes_are_reused),
+        cmocka_unit_test(a_slot_is_not_reused_at_once),
+        cmocka_unit_test(a_thread_ends_its_scopes),
+        cmocka_unit_test(a_scope_that_cannot_begin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+/* Threads: handles passed between them, caches that migrate, the pool under several callers, streams and captures side by side.
+   ctest: labels=threads */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/thread.h"
+#include "device/capture.h"
+#include "tensor/tensor.h"
+
+enum { THREADS = 4, ROUNDS = 2000 };
+
+static rp_memory_stats stats(void) {
+    rp_memory_stats s = {.struct_size = sizeof s};
+    rp_memory_stats_get(rp_cpu(), &s);
+    return s;
+}
+
+static void run(void *(*body)(void *), void *ctx) {
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, body, ctx), 0);
+    for (int i = 0; i < THREADS; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+}
+
+static void *make_and_release(void *ctx) {
+    (void)ctx;
+    for (int i = 0; i < ROUNDS; i++) {
+        rp_scope scope = rp_scope_begin();
+        float x[3] = {(float)i, 1, 2}, y[3];
+        rp_tensor *t = rp_from_data(x, RP_DIMS(3), RP_F32);
+        rp__tensor_empty(rp_current_stream(rp_cpu())->device, RP_F32, (rp_dim[]){i % 50 * 300 + 1}, 1);
+        if (rp_to_host(t, y, sizeof y) != RP_OK || memcmp(x, y, sizeof x)) return "wrong data";
+        rp_scope_end(scope, NULL, 0);
+    }
+    return NULL;
+}
+
+static void threads_make_tensors(void **state) {
+    (void)state;
+    run(make_and_release, NULL);
+    assert_int_equal(stats().live_tensors, 0);
+    assert_int_equal(stats().allocated, 0);
+    assert_int_equal(stats().allocations, stats().frees);
+}
+
+/* A ring of slots: each thread puts a retained handle and releases what it finds, mostly another thread's. */
+static _Atomic(rp_tensor *) slots[16];
+
+static void *exchange(void *ctx) {
+    (void)ctx;
+    for (int i = 0; i < ROUNDS; i++) {
+        rp_scope scope = rp_scope_begin();
+        int64_t value = i;
+        rp_tensor *mine = rp_retain(rp_from_data(&value, RP_DIMS(1), RP_I64));
+        rp_scope_end(scope, NULL, 0);
+        rp_tensor *found = atomic_exchange(&slots[i % 16], mine);
+        if (found) {
+            int64_t got = rp_item_i64(found);
+            if (got % 16 != i % 16 || rp_failed()) return "wrong handle";
+            rp_release(found);
+        }
+    }
+    return rp_failed() ? "failed" : NULL;
+}
+
+static void handles_move_between_threads(void **state) {
+    (void)state;
+    run(exchange, NULL);
+    for (int i = 0; i < 16; i++) rp_release(atomic_exchange(&slots[i], NULL));
+    assert_int_equal(stats().live_tensors, 0);
+    assert_int_equal(stats().allocated, 0);
+}
+
+static rp_tensor *shared;
+
+static void *retain_release(void *ctx) {
+    (void)ctx;
+    for (int i = 0; i < ROUNDS; i++) {
+        rp_scope scope = rp_scope_begin();
+        rp_retain(shared);
+        rp_tensor *view = rp__tensor_view(shared, (rp_dim[]){1}, (rp_dim[]){1}, 1, 1);
+        rp__tensor_enter_scope(shared);
+        if (rp_item_i64(view) != 8) return "wrong value";
+        rp_scope_end(scope, NULL, 0);
+        rp_release(shared);
+    }
+    return NULL;
+}
+
+static void one_handle_is_counted_by_many(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    shared = rp_from_data((int64_t[]){7, 8}, RP_DIMS(2), RP_I64);
+    run(retain_release, NULL);
+    assert_int_equal(shared->refs, 1);
+    assert_int_equal(shared->storage->refs, 1);
+    rp_scope_end(scope, NULL, 0);
+    assert_int_equal(stats().live_tensors, 0);
+}
+
+static void add_one(void *ctx, int64_t begin, int64_t end) {
+    int *x = ctx;
+    for (int64_t i = begin; i < end; i++) x[i]++;
+}
+
+static void *use_pool(void *ctx) {
+    (void)ctx;
+    int x[500] = {0};
+    for (int i = 0; i < 300; i++) rp__parallel(500, 1 + i % 100, add_one, x);
+    for (int i = 0; i < 500; i++) {
+        if (x[i] != 300) return "wrong count";
+    }
+    return NULL;
+}
+
+static void the_pool_serves_several_callers(void **state) {
+    (void)state;
+    int before = rp_num_threads();
+    rp_set_num_threads(3);
+    run(use_pool, NULL);
+    rp_set_num_threads(before);
+}
+
+static void increment(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
+    (void)kernel, (void)begin, (void)end;
+    ++*(int *)(uintptr_t)words[0];
+}
+static rp__kernel increment_kernel = {.kind = RP__KERNEL_CPU, .name = "increment", .cpu = increment};
+
+static void *use_streams(void *ctx) {
+    (void)ctx;
+    rp_stream *s = rp_stream_new(rp_cpu()), *t = rp_stream_new(rp_cpu());
+    rp_event *e = rp_event_new(rp_cpu(), false);
+    rp_pool *pool = rp_pool_new(rp_cpu());
+    rp_set_current_stream(s); /* left to the thread's end */
+    int x = 0;
+    uint64_t words[] = {(uint64_t)(uintptr_t)&x};
+    rp__launch l = {.kernel = &increment_kernel, .words = words, .n_words = 1, .items = 1, .grain = 1, .barrier = true};
+    const rp__device_ops *ops = s->device->ops;
+    for (int i = 0; i < 100; i++) {
+        rp__launch_on(s, &l);
+        rp_event_record(e, s);
+        rp_stream_wait_event(t, e);
+        rp__launch_on(t, &l);
+        rp_stream_synchronize(t);
+        if (x != 2 * i + 2 + i) return "wrong order";
+        rp__devgraph *graph;
+        rp__capture_random *random;
+        size_t n;
+        if (rp__capture_begin(s, pool, RP_CAPTURE_THREAD_LOCAL) != RP_OK) return "no capture";
+        rp__launch_on(s, &l);
+        if (rp__capture_end(s, &graph, &random, &n) != RP_OK) return "no graph";
+        ops->graph_instantiate(graph, s);
+        ops->graph_launch(graph, s);
+        rp_stream_synchronize(s);
+        ops->graph_free(graph);
+        rp__block *b;
+        if (rp__block_alloc(s->device, s, 70000, &b) != RP_OK || rp__block_used_by(b, t) != RP_OK) return "no memory";
+        rp__block_free(s->device, b);
+    }
+    rp_event_release(e);
+    rp_stream_release(s);
+    rp_stream_release(t);
+    rp_pool_release(pool);
+    return rp_failed() ? "failed" : NULL;
+}
+
+static void threads_have_streams_and_captures(void **state) {
+    (void)state;
+    run(use_streams, NULL);
+    rp_synchronize(rp_cpu());
+    assert_int_equal(stats().allocated, 0);
+}
+
+static void *own_error(void *ctx) {
+    (void)ctx;
+    if (rp_failed()) return "an error of another thread";
+    rp_ndim(NULL);
+    return rp_error_take() == RP_ERROR_INVALID_ARGUMENT ? NULL : "no error";
+}
+
+static void errors_belong_to_threads(void **state) {
+    (void)state;
+    rp_ndim(NULL);
+    run(own_error, NULL);
+    assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_make_tensors),
+        cmocka_unit_test(handles_move_between_threads),
+        cmocka_unit_test(one_handle_is_counted_by_many),
+        cmocka_unit_test(the_pool_serves_several_callers),
+        cmocka_unit_test(threads_have_streams_and_captures),
+        cmocka_unit_test(errors_belong_to_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
