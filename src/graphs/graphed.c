@@ -294,7 +294,7 @@ rp_status rp_graphed_set_training(rp_compiled *f, bool training) {
 
 static rp_status check_sample(const rp_graphed_callable *c, size_t which, size_t k, rp_device device) {
     const rp_tensor *t = c->args[k];
-    char what[64];
+    char what[96];
     (void)snprintf(what, sizeof what, "make_graphed_callables: argument %zu of callable %zu", k, which);
     RP_TRY(rp__tensor_check(t, what));
     if (!rp__device_equal(t->device, device))
