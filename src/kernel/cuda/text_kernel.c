@@ -10,6 +10,17 @@
 static rp__mutex lock = RP__MUTEX_INIT;
 static rp__map known;
 
+/* The text with its name written out: a kernel's name is looked up before any macro is known. */
+static void add_named(rp__text *out, const char *text, size_t length, const char *name) {
+    static const char mark[] = "RP_NAME(";
+    const char *end = text + length;
+    for (const char *at; (at = strstr(text, mark)) != NULL && at < end; text = at + sizeof mark - 2) {
+        rp__text_write(out, text, (size_t)(at - text));
+        rp__text_puts(out, name);
+    }
+    rp__text_write(out, text, (size_t)(end - text));
+}
+
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out) {
     uint64_t facts[3] = {(uint64_t)(uintptr_t)key->family, key->facts, d->slot};
@@ -24,9 +35,9 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
     char name[64];
     rp__text source = {0};
     (void)snprintf(name, sizeof name, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
-    rp__text_add(&source, "#define RP_NAME %s\n#define RP_WORDS %s_words\n", name, name);
+    rp__text_add(&source, "#define RP_WORDS %s_words\n", name);
     macros(key->facts, &source);
-    rp__text_write(&source, text, length);
+    add_named(&source, text, length, name);
     rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
     rp__text_free(&source);
