@@ -62,7 +62,7 @@ static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp_
     rp_ir *functional = NULL, *simple = NULL;
     RP_TRY(rp__functionalise(request->graph, &functional));
     /* The interpreter and users' leaves draw as they go: they get every node. */
-    rp_status status = leaf == &rp__leaf_fused ? rp__simplify(functional, true, &simple) : RP_OK;
+    rp_status status = rp__leaf_is_program(leaf) ? rp__simplify(functional, true, &simple) : RP_OK;
     if (status == RP_OK)
         status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, &a->forward);
     rp_ir_release(functional);
@@ -109,7 +109,7 @@ static bool saves_written(const rp__partitioned *parts) {
 
 static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request,
                                   const rp__executable_random *random, size_t n_random) {
-    bool fused = leaf == &rp__leaf_fused;
+    bool fused = rp__leaf_is_program(leaf);
     rp_ir *functional = NULL, *joined = NULL;
     rp__joint joint = {0};
     rp__partitioned parts = {0};

@@ -61,8 +61,9 @@ const rp__engine rp__engine_eager = {.name = "eager",
 
 enum { MAX_ENGINES = 256 };
 static rp__mutex lock = RP__MUTEX_INIT;
-static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager, &rp__engine_fused};
-static size_t n_engines = 3;
+static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager, &rp__engine_fused,
+                                                 &rp__engine_cudagraphs};
+static size_t n_engines = 4;
 
 static bool is_called(const rp__engine *e, const char *name) {
     return strcmp(e->name, name) == 0 || (e->alias && strcmp(e->alias, name) == 0);
