@@ -47,6 +47,9 @@ static const struct {
     rp__cpu_workspace *workspace; /* NULL: none */
 } families[RP__LIB_COUNT] = {
     [RP__LIB_MATMUL] = {rp__cpu_matmul_bind, NULL},
+    [RP__LIB_CONV_FORWARD] = {rp__cpu_conv_bind, NULL},
+    [RP__LIB_CONV_INPUT] = {rp__cpu_conv_bind, NULL},
+    [RP__LIB_CONV_WEIGHT] = {rp__cpu_conv_bind, NULL},
     [RP__LIB_TOPK] = {rp__cpu_topk_bind, rp__cpu_topk_workspace},
     [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
