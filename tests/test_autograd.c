@@ -44,9 +44,11 @@ static void equal_at(const char *site, rp_tensor *t, size_t n, const double *wan
     if (rp_numel(t) != (int64_t)n) fail_msg("%s: %lld elements instead of %zu", site, (long long)rp_numel(t), n);
     ok(rp_to_host(t, have, n * sizeof *have));
     for (size_t i = 0; i < n; i++)
-        if (!(fabs(have[i] - want[i]) <= 1e-12 * (1 + fabs(want[i])))) fail_msg("%s: element %zu is %.17g, not %.17g", site, i, have[i], want[i]);
+        if (!(fabs(have[i] - want[i]) <= 1e-12 * (1 + fabs(want[i]))))
+            fail_msg("%s: element %zu is %.17g, not %.17g", site, i, have[i], want[i]);
 }
-#define EQUAL(t, ...) equal_at(RP_HERE, (t), sizeof((const double[]){__VA_ARGS__}) / sizeof(double), (const double[]){__VA_ARGS__})
+#define EQUAL(t, ...)                                                                                                  \
+    equal_at(RP_HERE, (t), sizeof((const double[]){__VA_ARGS__}) / sizeof(double), (const double[]){__VA_ARGS__})
 
 /* The call failed with this code, and the message has this text. */
 static void failed_at(const char *site, rp_status code, const char *text) {
@@ -199,7 +201,8 @@ static void kinks(void **state) {
 static void second_backward(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
-    rp_tensor *y = sum(rp_mul(x, x)); const char *line = LINE_(__LINE__);
+    rp_tensor *y = sum(rp_mul(x, x));
+    const char *line = LINE_(__LINE__);
     ok(rp_backward(y, NULL, RETAIN));
     ok(rp_backward(y, NULL, NULL));
     EQUAL(rp_grad_of(x), 4, 8);
@@ -232,8 +235,8 @@ static void grad_leaves_grad_alone(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2), *w = LEAF(3, 4), *unused = LEAF(5), *g[4];
     rp_tensor *h = rp_mul(x, w), *y = sum(rp_mul(h, h)), *z = sum(x);
-    ok(rp_grad((rp_tensor *[]){y, z}, 2, (rp_tensor *[]){x, h, x}, 3, (rp_tensor *[]){NULL, rp_sum(VEC(10), RP_NO_DIMS, false, RP_DTYPE_NONE)},
-               RETAIN, g));
+    ok(rp_grad((rp_tensor *[]){y, z}, 2, (rp_tensor *[]){x, h, x}, 3,
+               (rp_tensor *[]){NULL, rp_sum(VEC(10), RP_NO_DIMS, false, RP_DTYPE_NONE)}, RETAIN, g));
     EQUAL(g[0], 2 * 1 * 9 + 10, 2 * 2 * 16 + 10);
     EQUAL(g[1], 6, 16);
     EQUAL(g[2], 28, 74);
@@ -345,8 +348,10 @@ static void version_errors_name_the_line(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
     rp_tensor *h = rp_mul_scalar(x, rp_i64(1));
-    rp_tensor *y = rp_mul(h, h); const char *used = LINE_(__LINE__);
-    rp_add_scalar_(h, rp_i64(1)); const char *written = LINE_(__LINE__);
+    rp_tensor *y = rp_mul(h, h);
+    const char *used = LINE_(__LINE__);
+    rp_add_scalar_(h, rp_i64(1));
+    const char *written = LINE_(__LINE__);
     assert_int_equal(rp_backward(sum(y), NULL, NULL), RP_ERROR_VERSION);
     const char *message = rp_error_message();
     assert_non_null(strstr(message, used));
@@ -446,7 +451,7 @@ static void no_cycles_are_left(void **state) {
         ok(rp_backward(rp_select(buffer, 0, 4), NULL, NULL));
         EQUAL(rp_grad_of(x), 32);
         rp_tensor *self = rp_mul_scalar(x, rp_i64(1)), *z = rp_mul(self, self);
-        rp_add_(self, z, rp_i64(1)); /* self now comes from z, which saved self */
+        rp_add_(self, z, rp_i64(1));                               /* self now comes from z, which saved self */
         rp_mul_(rp_select(buffer, 0, 0), rp_select(buffer, 0, 1)); /* version error if asked, no leak */
         ok(rp_scope_end(inner, NULL, 0));
         if (round == 0) before = rp__alloc_live();
@@ -577,8 +582,8 @@ static void cube_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_mul(rp_mul(in[0], in[0]), in[0]);
     out[1] = in[1]; /* handed through */
 }
-static rp_status cube_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
-                               rp_tensor **grad_in, size_t n_in) {
+static rp_status cube_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out,
+                               size_t n_out, rp_tensor **grad_in, size_t n_in) {
     assert_true(n_saved == 4 && n_out == 2 && n_in == 2);
     *(int *)ctx += 1;
     /* 3 x^2 by x and by the saved result: x^3 * 3 / x. */
@@ -590,7 +595,10 @@ static rp_status cube_backward(void *ctx, rp_tensor *const *saved, size_t n_save
 static void custom_functions(void **state) {
     (void)state;
     int backward_runs = 0;
-    rp_function f = {.forward = {cube_body, NULL, 0, "cube"}, .backward = cube_backward, .backward_ctx = &backward_runs, .save_outputs = true};
+    rp_function f = {.forward = {cube_body, NULL, 0, "cube"},
+                     .backward = cube_backward,
+                     .backward_ctx = &backward_runs,
+                     .save_outputs = true};
     rp_tensor *x = LEAF(2, 3), *other = VEC(1), *out[2], *g1, *g2;
     ok(rp_function_apply(&f, RP_TENSORS(x, other), out, 2));
     assert_true(rp_requires_grad(out[0]) && !rp_is_leaf(out[0]));
@@ -616,8 +624,8 @@ static void custom_functions(void **state) {
     FAILED(RP_ERROR_INVALID_ARGUMENT, "cube");
 }
 
-static rp_status wrong_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
-                                rp_tensor **grad_in, size_t n_in) {
+static rp_status wrong_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out,
+                                size_t n_out, rp_tensor **grad_in, size_t n_in) {
     (void)ctx, (void)saved, (void)n_saved, (void)n_out, (void)n_in;
     grad_in[0] = rp_cat(RP_TENSORS(grad_out[0], grad_out[0]), 0);
     return RP_OK;
@@ -658,7 +666,8 @@ static void nest_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     (void)n_out;
 }
 
-static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp_tensor **gx, rp_tensor **gw, rp_tensor **ggx) {
+static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp_tensor **gx, rp_tensor **gw,
+                      rp_tensor **ggx) {
     rp_tensor *out, *g[2];
     ok(rp_manual_seed(3));
     b->runs = 0;
@@ -666,7 +675,8 @@ static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp
         ok(rp__checkpoint_run((rp_fn){body, b, sizeof *b, "block"}, &x, 1, &out, 1));
     else
         body(b, &x, 1, &out, 1);
-    rp_tensor *next = rp_rand(RP_DIMS(1), RP_F64, NULL); /* the generator goes on from here, also after a recomputation */
+    rp_tensor *next =
+        rp_rand(RP_DIMS(1), RP_F64, NULL); /* the generator goes on from here, also after a recomputation */
     rp_tensor *y = sum(rp_mul(out, next));
     ok(rp_grad(&y, 1, (rp_tensor *[]){x, b->w}, 2, NULL, CREATE, g));
     *gx = g[0];

@@ -147,9 +147,9 @@ static void optimizers(rp_tensor **out) {
     for (int t = 1; t <= 3; t++) {
         rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_F32);
         for (int k = 0; k < PARAMS; k++) g[k] = wave(t + 0.1 * k, 0.3, sizes[k], 2, RP_F32);
-        assert_int_equal(rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, 0.1,
-                                       t > 1, false),
-                         RP_OK);
+        assert_int_equal(
+            rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, 0.1, t > 1, false),
+            RP_OK);
         assert_int_equal(rp_sgd_step_(p, PARAMS, g, PARAMS, m, PARAMS, lr, 0.9, 0, 0.1, true, false, false), RP_OK);
     }
     for (int k = 0; k < PARAMS; k++) {
@@ -199,8 +199,8 @@ static rp_tensor *m_views(rp_tensor *x, rp_tensor *w) {
 static rp_tensor *m_matmul(rp_tensor *x, rp_tensor *w) { return rp_tanh(rp_matmul(x, rp_transpose(w, 0, 1))); }
 static rp_tensor *m_linear(rp_tensor *x, rp_tensor *w) { return rp_relu(rp_linear(x, w, rp_select(w, 1, 0))); }
 static rp_tensor *m_conv(rp_tensor *x, rp_tensor *w) {
-    return rp_conv2d(rp_view(x, RP_DIMS(1, 2, 3, 4)), rp_view(w, RP_DIMS(3, 2, 2, 2)), NULL, RP_DIMS(1, 1), RP_DIMS(1, 0),
-                     RP_DIMS(1, 1), 1);
+    return rp_conv2d(rp_view(x, RP_DIMS(1, 2, 3, 4)), rp_view(w, RP_DIMS(3, 2, 2, 2)), NULL, RP_DIMS(1, 1),
+                     RP_DIMS(1, 0), RP_DIMS(1, 1), 1);
 }
 static rp_tensor *m_index(rp_tensor *x, rp_tensor *w) {
     static const int64_t rows[] = {3, 0, 3, 1}, columns[] = {0, 5, 2, 2, 1, 0, 4, 4};
@@ -215,12 +215,16 @@ static rp_tensor *m_loss(rp_tensor *x, rp_tensor *w) {
     static const int64_t target[] = {3, 0, 5, 1};
     return rp_cross_entropy(rp_mul(x, w), rp_from_data(target, RP_DIMS(4), RP_I64), 1, -100);
 }
-static rp_tensor *m_topk(rp_tensor *x, rp_tensor *w) { return rp_mul(rp_topk(x, 2, 1, true, true, NULL), rp_slice(w, 1, 0, 2, 1)); }
+static rp_tensor *m_topk(rp_tensor *x, rp_tensor *w) {
+    return rp_mul(rp_topk(x, 2, 1, true, true, NULL), rp_slice(w, 1, 0, 2, 1));
+}
 
-static const model models[] = {{"pointwise", m_pointwise, true}, {"choice", m_choice, false}, {"rows", m_rows, true},
-                               {"reduce", m_reduce, false},      {"views", m_views, false},   {"matmul", m_matmul, true},
-                               {"linear", m_linear, false},      {"conv", m_conv, true},      {"index", m_index, true},
-                               {"cat", m_cat, false},            {"loss", m_loss, true},      {"topk", m_topk, false}};
+static const model models[] = {{"pointwise", m_pointwise, true}, {"choice", m_choice, false},
+                               {"rows", m_rows, true},           {"reduce", m_reduce, false},
+                               {"views", m_views, false},        {"matmul", m_matmul, true},
+                               {"linear", m_linear, false},      {"conv", m_conv, true},
+                               {"index", m_index, true},         {"cat", m_cat, false},
+                               {"loss", m_loss, true},           {"topk", m_topk, false}};
 
 static int gradients(const model *m, rp_tensor **out) {
     rp_tensor *in[2] = {WAVE(0.3, 0.9, 4, 6), WAVE(1.1, 0.4, 4, 6)}, *g[2];
@@ -228,7 +232,8 @@ static int gradients(const model *m, rp_tensor **out) {
     rp_tensor *y = m->run(in[0], in[1]);
     rp_tensor *loss = rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
     if (rp_failed()) fail_msg("%s: %s", m->name, rp_error_message());
-    assert_int_equal(rp_grad(&loss, 1, in, 2, NULL, RP_OPTIONS(rp_backward_options, .create_graph = m->twice), g), RP_OK);
+    assert_int_equal(rp_grad(&loss, 1, in, 2, NULL, RP_OPTIONS(rp_backward_options, .create_graph = m->twice), g),
+                     RP_OK);
     int n = 0;
     out[n++] = y;
     out[n++] = g[0];
@@ -275,7 +280,8 @@ static void test_errors(void **state) {
     rp_scope s = rp_scope_begin();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     const int64_t bad[] = {0, 9}, negative[] = {-1, 0, 1};
-    rp_tensor *w = WAVE(0, 1, 3, 2), *i = rp_from_data(bad, RP_DIMS(2), RP_I64), *m = rp_from_data(negative, RP_DIMS(3, 1), RP_I64);
+    rp_tensor *w = WAVE(0, 1, 3, 2), *i = rp_from_data(bad, RP_DIMS(2), RP_I64),
+              *m = rp_from_data(negative, RP_DIMS(3, 1), RP_I64);
     expect_index("embedding", __LINE__, rp_embedding(w, i));
     expect_index("gather", __LINE__, rp_gather(w, 1, m));
     expect_index("cross_entropy", __LINE__, rp_cross_entropy(rp_slice(w, 0, 0, 2, 1), i, 1, -100));
@@ -335,8 +341,9 @@ static int start(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sweep, start),     cmocka_unit_test_setup(test_random, start), cmocka_unit_test_setup(test_optimizers, start),
-        cmocka_unit_test_setup(test_gradients, start), cmocka_unit_test_setup(test_errors, start), cmocka_unit_test_setup(test_deterministic, start),
+        cmocka_unit_test_setup(test_sweep, start),      cmocka_unit_test_setup(test_random, start),
+        cmocka_unit_test_setup(test_optimizers, start), cmocka_unit_test_setup(test_gradients, start),
+        cmocka_unit_test_setup(test_errors, start),     cmocka_unit_test_setup(test_deterministic, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,19 +14,17 @@
 
 #include "ref/sweep.h"
 
-static void test_sweep_cpu(void **state)
-{
+static void test_sweep_cpu(void **state) {
     (void)state;
     (void)ref_sweep(rp_cpu(), NULL);
 }
 
 /* Ops whose results are not a function of their arguments alone, or that return none: tested below, one by one. */
-static const char *const elsewhere[] = {"empty",         "rand",    "randn",       "randint",    "dropout",
+static const char *const elsewhere[] = {"empty",          "rand",        "randn",      "randint",  "dropout",
                                         "native_dropout", "multinomial", "adam_step_", "sgd_step_"};
 
 /* A row without a reference fails, and so does a reference without a row. */
-static void test_every_row_is_covered(void **state)
-{
+static void test_every_row_is_covered(void **state) {
     (void)state;
     rp_op_info info;
     size_t n = 0;
@@ -35,24 +33,21 @@ static void test_every_row_is_covered(void **state)
         bool covered = ref_find(info.name) != NULL || strcmp(info.lowering, "user") == 0;
         for (size_t k = 0; k < sizeof elsewhere / sizeof *elsewhere; k++)
             covered = covered || strcmp(info.name, elsewhere[k]) == 0;
-        if (!covered)
-            fail_msg("op %s has no reference in tests/ref", info.name);
+        if (!covered) fail_msg("op %s has no reference in tests/ref", info.name);
         n += ref_find(info.name) != NULL;
     }
     size_t references = 0;
-    while (ref_at(references))
-        references++;
+    while (ref_at(references)) references++;
     assert_int_equal(n, references);
 }
 
 /* ---- errors: the op, the text, the line */
 
-static void expect_error(int line, rp_tensor *result, rp_status status, const char *fragment)
-{
+static void expect_error(int line, rp_tensor *result, rp_status status, const char *fragment) {
     if (!rp_is_error(result) || rp_error_status() != status || !strstr(rp_error_message(), fragment) ||
         !strstr(rp_error_message(), "test_ops.c:"))
-        fail_msg("line %d: expected %s '%s', got %s '%s'", line, rp_status_name(status), fragment, rp_status_name(rp_error_status()),
-                 rp_error_message());
+        fail_msg("line %d: expected %s '%s', got %s '%s'", line, rp_status_name(status), fragment,
+                 rp_status_name(rp_error_status()), rp_error_message());
     (void)rp_error_take();
 }
 #define EXPECT(result, status, fragment) expect_error(__LINE__, (result), (status), (fragment))
@@ -61,13 +56,14 @@ static rp_tensor *z(rp_dtype d, const int64_t *size, size_t ndim) { return rp_fu
 #define Z(d, ...) z((d), RP_DIMS(__VA_ARGS__))
 static rp_tensor *scalar_of(rp_dtype d) { return z(d, RP_NO_DIMS); }
 
-static void test_errors_pointwise(void **state)
-{
+static void test_errors_pointwise(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *f = Z(RP_F32, 3), *i = Z(RP_I64, 3), *b = Z(RP_BOOL, 3), *u = Z(RP_U8, 3);
-    EXPECT(rp_add(f, Z(RP_F32, 4), rp_i64(1)), RP_ERROR_SHAPE, "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0");
-    EXPECT(rp_add(i, i, rp_f64(1.5)), RP_ERROR_DTYPE, "For integral input tensors, argument alpha must not be a floating point number.");
+    EXPECT(rp_add(f, Z(RP_F32, 4), rp_i64(1)), RP_ERROR_SHAPE,
+           "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0");
+    EXPECT(rp_add(i, i, rp_f64(1.5)), RP_ERROR_DTYPE,
+           "For integral input tensors, argument alpha must not be a floating point number.");
     EXPECT(rp_add(i, i, rp_bool(true)), RP_ERROR_DTYPE, "Boolean alpha only supported for Boolean results.");
     EXPECT(rp_sub(b, b, rp_i64(1)), RP_ERROR_DTYPE, "with two bool tensors is not supported");
     EXPECT(rp_sub(b, i, rp_i64(1)), RP_ERROR_DTYPE, "with a bool tensor is not supported");
@@ -75,48 +71,64 @@ static void test_errors_pointwise(void **state)
     EXPECT(rp_abs(b), RP_ERROR_DTYPE, "not implemented for 'Bool'");
     EXPECT(rp_relu(b), RP_ERROR_DTYPE, "Boolean inputs not supported for relu");
     EXPECT(rp_gelu(i), RP_ERROR_DTYPE, "not implemented for 'Long'");
-    EXPECT(rp_pow_scalar(i, rp_i64(-1)), RP_ERROR_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
-    EXPECT(rp_where(f, f, f), RP_ERROR_DTYPE, "where expected condition to be a boolean tensor, but got a tensor with dtype Float");
-    EXPECT(rp_add_scalar_(i, rp_f64(1.5)), RP_ERROR_DTYPE, "result type Float can't be cast to the desired output type Long");
-    EXPECT(rp_add_scalar_(b, rp_i64(1)), RP_ERROR_DTYPE, "result type Long can't be cast to the desired output type Bool");
+    EXPECT(rp_pow_scalar(i, rp_i64(-1)), RP_ERROR_INVALID_ARGUMENT,
+           "Integers to negative integer powers are not allowed.");
+    EXPECT(rp_where(f, f, f), RP_ERROR_DTYPE,
+           "where expected condition to be a boolean tensor, but got a tensor with dtype Float");
+    EXPECT(rp_add_scalar_(i, rp_f64(1.5)), RP_ERROR_DTYPE,
+           "result type Float can't be cast to the desired output type Long");
+    EXPECT(rp_add_scalar_(b, rp_i64(1)), RP_ERROR_DTYPE,
+           "result type Long can't be cast to the desired output type Bool");
     EXPECT(rp_div_(i, i), RP_ERROR_DTYPE, "result type Float can't be cast to the desired output type Long");
     EXPECT(rp_exp_(u), RP_ERROR_DTYPE, "result type Float can't be cast to the desired output type Byte");
-    EXPECT(rp_add_(f, Z(RP_F32, 2, 3), rp_i64(1)), RP_ERROR_SHAPE, "output with shape (3) doesn't match the broadcast shape (2, 3)");
-    EXPECT(rp_copy_(f, Z(RP_F32, 2, 3)), RP_ERROR_SHAPE, "output with shape (3) doesn't match the broadcast shape (2, 3)");
+    EXPECT(rp_add_(f, Z(RP_F32, 2, 3), rp_i64(1)), RP_ERROR_SHAPE,
+           "output with shape (3) doesn't match the broadcast shape (2, 3)");
+    EXPECT(rp_copy_(f, Z(RP_F32, 2, 3)), RP_ERROR_SHAPE,
+           "output with shape (3) doesn't match the broadcast shape (2, 3)");
     EXPECT(rp_fill_(u, rp_i64(300)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
     EXPECT(rp_full(RP_DIMS(2), rp_f64(1e6), RP_F16), RP_ERROR_INVALID_ARGUMENT, "without overflow");
-    EXPECT(rp_full(RP_DIMS(-2), rp_i64(1), RP_F32), RP_ERROR_SHAPE, "Trying to create tensor with negative dimension -2");
+    EXPECT(rp_full(RP_DIMS(-2), rp_i64(1), RP_F32), RP_ERROR_SHAPE,
+           "Trying to create tensor with negative dimension -2");
     EXPECT(rp_arange(rp_i64(0), rp_i64(1), rp_i64(0), RP_I64), RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
-    EXPECT(rp_arange(rp_i64(1), rp_i64(0), rp_i64(1), RP_I64), RP_ERROR_INVALID_ARGUMENT, "upper bound and lower bound inconsistent with step sign");
+    EXPECT(rp_arange(rp_i64(1), rp_i64(0), rp_i64(1), RP_I64), RP_ERROR_INVALID_ARGUMENT,
+           "upper bound and lower bound inconsistent with step sign");
     EXPECT(rp_arange(rp_i64(0), rp_f64(INFINITY), rp_i64(1), RP_F32), RP_ERROR_INVALID_ARGUMENT, "unsupported range");
     EXPECT(rp_arange(rp_i64(0), rp_i64(2), rp_i64(1), RP_BOOL), RP_ERROR_DTYPE, "not implemented for 'Bool'");
     EXPECT(rp_add(NULL, f, rp_i64(1)), RP_ERROR_INVALID_ARGUMENT, "self");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_errors_reduce(void **state)
-{
+static void test_errors_reduce(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *f = Z(RP_F32, 2, 3), *i = Z(RP_I64, 2);
-    EXPECT(rp_sum(f, RP_DIMS(0, -2), false, RP_DTYPE_NONE), RP_ERROR_INVALID_ARGUMENT, "dim 0 appears multiple times in the list of dims");
-    EXPECT(rp_sum(f, RP_DIMS(2), false, RP_DTYPE_NONE), RP_ERROR_INDEX, "Dimension out of range (expected to be in range of [-2, 1], but got 2)");
-    EXPECT(rp_mean(i, RP_NO_DIMS, false, RP_DTYPE_NONE), RP_ERROR_DTYPE, "Input dtype must be either a floating point or complex dtype. Got: Long");
+    EXPECT(rp_sum(f, RP_DIMS(0, -2), false, RP_DTYPE_NONE), RP_ERROR_INVALID_ARGUMENT,
+           "dim 0 appears multiple times in the list of dims");
+    EXPECT(rp_sum(f, RP_DIMS(2), false, RP_DTYPE_NONE), RP_ERROR_INDEX,
+           "Dimension out of range (expected to be in range of [-2, 1], but got 2)");
+    EXPECT(rp_mean(i, RP_NO_DIMS, false, RP_DTYPE_NONE), RP_ERROR_DTYPE,
+           "Input dtype must be either a floating point or complex dtype. Got: Long");
     EXPECT(rp_mean(f, RP_NO_DIMS, false, RP_I64), RP_ERROR_DTYPE, "Optional dtype must be either a floating point");
-    EXPECT(rp_amax(Z(RP_F32, 0), RP_NO_DIMS, false), RP_ERROR_SHAPE, "Expected reduction dim to be specified for input.numel() == 0");
-    EXPECT(rp_amax(Z(RP_F32, 0, 3), RP_DIMS(0), false), RP_ERROR_INDEX, "Expected reduction dim 0 to have non-zero size.");
+    EXPECT(rp_amax(Z(RP_F32, 0), RP_NO_DIMS, false), RP_ERROR_SHAPE,
+           "Expected reduction dim to be specified for input.numel() == 0");
+    EXPECT(rp_amax(Z(RP_F32, 0, 3), RP_DIMS(0), false), RP_ERROR_INDEX,
+           "Expected reduction dim 0 to have non-zero size.");
     EXPECT(rp_softmax(i, 0), RP_ERROR_DTYPE, "not implemented for 'Long'");
     EXPECT(rp_softmax(f, 2), RP_ERROR_INDEX, "Dimension out of range");
-    EXPECT(rp_layer_norm(f, RP_DIMS(2), NULL, NULL, 1e-5), RP_ERROR_SHAPE, "Given normalized_shape=(2), expected input with shape");
-    EXPECT(rp_layer_norm(f, RP_NO_DIMS, NULL, NULL, 1e-5), RP_ERROR_SHAPE, "Expected normalized_shape to be at least 1-dimensional");
-    EXPECT(rp_layer_norm(f, RP_DIMS(3), i, NULL, 1e-5), RP_ERROR_SHAPE, "Expected weight to be of same shape as normalized_shape");
-    EXPECT(rp_cross_entropy(f, Z(RP_I64, 3), 1, -100), RP_ERROR_SHAPE, "Expected input batch_size (2) to match target batch_size (3).");
-    EXPECT(rp_cross_entropy(f, Z(RP_F32, 2), 1, -100), RP_ERROR_DTYPE, "expected target dtype to be Long or Byte, but got Float");
+    EXPECT(rp_layer_norm(f, RP_DIMS(2), NULL, NULL, 1e-5), RP_ERROR_SHAPE,
+           "Given normalized_shape=(2), expected input with shape");
+    EXPECT(rp_layer_norm(f, RP_NO_DIMS, NULL, NULL, 1e-5), RP_ERROR_SHAPE,
+           "Expected normalized_shape to be at least 1-dimensional");
+    EXPECT(rp_layer_norm(f, RP_DIMS(3), i, NULL, 1e-5), RP_ERROR_SHAPE,
+           "Expected weight to be of same shape as normalized_shape");
+    EXPECT(rp_cross_entropy(f, Z(RP_I64, 3), 1, -100), RP_ERROR_SHAPE,
+           "Expected input batch_size (2) to match target batch_size (3).");
+    EXPECT(rp_cross_entropy(f, Z(RP_F32, 2), 1, -100), RP_ERROR_DTYPE,
+           "expected target dtype to be Long or Byte, but got Float");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_errors_views(void **state)
-{
+static void test_errors_views(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *f = Z(RP_F32, 2, 3);
@@ -124,32 +136,39 @@ static void test_errors_views(void **state)
     EXPECT(rp_view(f, RP_DIMS(-1, -1)), RP_ERROR_SHAPE, "only one dimension can be inferred");
     EXPECT(rp_view(f, RP_DIMS(-2, 3)), RP_ERROR_SHAPE, "invalid shape dimension -2");
     EXPECT(rp_view(Z(RP_F32, 0), RP_DIMS(0, -1)), RP_ERROR_SHAPE, "cannot reshape tensor of 0 elements into shape");
-    EXPECT(rp_view(rp_transpose(f, 0, 1), RP_DIMS(6)), RP_ERROR_SHAPE, "view size is not compatible with input tensor's size and stride");
-    EXPECT(rp_permute(f, RP_DIMS(0)), RP_ERROR_SHAPE, "number of dimensions in the tensor input does not match the length of the desired ordering");
+    EXPECT(rp_view(rp_transpose(f, 0, 1), RP_DIMS(6)), RP_ERROR_SHAPE,
+           "view size is not compatible with input tensor's size and stride");
+    EXPECT(rp_permute(f, RP_DIMS(0)), RP_ERROR_SHAPE,
+           "number of dimensions in the tensor input does not match the length of the desired ordering");
     EXPECT(rp_permute(f, RP_DIMS(0, 0)), RP_ERROR_INVALID_ARGUMENT, "duplicate dims are not allowed");
-    EXPECT(rp_expand(f, RP_DIMS(2, 4)), RP_ERROR_SHAPE, "The expanded size of the tensor (4) must match the existing size (3) at non-singleton dimension 1.");
-    EXPECT(rp_expand(f, RP_DIMS(3)), RP_ERROR_SHAPE, "must be greater or equal to the number of dimensions in the tensor (2)");
+    EXPECT(rp_expand(f, RP_DIMS(2, 4)), RP_ERROR_SHAPE,
+           "The expanded size of the tensor (4) must match the existing size (3) at non-singleton dimension 1.");
+    EXPECT(rp_expand(f, RP_DIMS(3)), RP_ERROR_SHAPE,
+           "must be greater or equal to the number of dimensions in the tensor (2)");
     EXPECT(rp_expand(f, RP_DIMS(-1, 2, 3)), RP_ERROR_SHAPE, "isn't allowed in a leading, non-existing dimension 0");
     EXPECT(rp_slice(f, 0, 0, 1, 0), RP_ERROR_INVALID_ARGUMENT, "slice step must be positive");
     EXPECT(rp_slice(scalar_of(RP_F32), 0, 0, 1, 1), RP_ERROR_SHAPE, "cannot be applied to a 0-dim tensor.");
     EXPECT(rp_select(f, 0, 5), RP_ERROR_INDEX, "index 5 out of range for tensor of size (2, 3) at dimension 0");
-    EXPECT(rp_slice_scatter(f, Z(RP_F32, 1), 0, 0, 1, 1), RP_ERROR_SHAPE, "expected src to have a size equal to the slice of self");
+    EXPECT(rp_slice_scatter(f, Z(RP_F32, 1), 0, 0, 1, 1), RP_ERROR_SHAPE,
+           "expected src to have a size equal to the slice of self");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_errors_index(void **state)
-{
+static void test_errors_index(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *f = Z(RP_F32, 2, 3), *i = Z(RP_I64, 2), *none[] = {NULL};
     EXPECT(rp_cat(none, 0, 0), RP_ERROR_INVALID_ARGUMENT, "expected a non-empty list of Tensors");
-    EXPECT(rp_cat(RP_TENSORS(f, Z(RP_F32, 3, 4)), 0), RP_ERROR_SHAPE, "Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for tensor number 1");
+    EXPECT(rp_cat(RP_TENSORS(f, Z(RP_F32, 3, 4)), 0), RP_ERROR_SHAPE,
+           "Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for tensor number 1");
     EXPECT(rp_cat(RP_TENSORS(f, i), 0), RP_ERROR_SHAPE, "Tensors must have same number of dimensions: got 2 and 1");
-    EXPECT(rp_cat(RP_TENSORS(scalar_of(RP_F32)), 0), RP_ERROR_SHAPE, "zero-dimensional tensor (at position 0) cannot be concatenated");
+    EXPECT(rp_cat(RP_TENSORS(scalar_of(RP_F32)), 0), RP_ERROR_SHAPE,
+           "zero-dimensional tensor (at position 0) cannot be concatenated");
     EXPECT(rp_gather(f, 0, Z(RP_F32, 2, 3)), RP_ERROR_DTYPE, "for index");
     EXPECT(rp_gather(f, 0, i), RP_ERROR_SHAPE, "Index tensor must have the same number of dimensions as input tensor");
     EXPECT(rp_gather(f, 0, Z(RP_I64, 3, 4)), RP_ERROR_SHAPE, "to be no larger than self");
-    EXPECT(rp_scatter_add(f, 0, Z(RP_I64, 2, 3), Z(RP_I64, 2, 3)), RP_ERROR_DTYPE, "Expected self.dtype to be equal to src.dtype");
+    EXPECT(rp_scatter_add(f, 0, Z(RP_I64, 2, 3), Z(RP_I64, 2, 3)), RP_ERROR_DTYPE,
+           "Expected self.dtype to be equal to src.dtype");
     EXPECT(rp_embedding(i, i), RP_ERROR_SHAPE, "'weight' must be 2-D");
     EXPECT(rp_embedding(f, f), RP_ERROR_DTYPE, "for index");
     EXPECT(rp_topk(f, 4, 1, true, true, NULL), RP_ERROR_INDEX, "selected index k out of range");
@@ -157,30 +176,39 @@ static void test_errors_index(void **state)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_errors_matrices(void **state)
-{
+static void test_errors_matrices(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *f = Z(RP_F32, 2, 3), *v = Z(RP_F32, 4), *x = Z(RP_F32, 1, 3, 4, 4), *w = Z(RP_F32, 2, 3, 3, 3);
     EXPECT(rp_matmul(f, Z(RP_F32, 4, 5)), RP_ERROR_SHAPE, "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)");
     EXPECT(rp_matmul(f, v), RP_ERROR_SHAPE, "size mismatch, got input (2), mat (2x3), vec (4)");
     EXPECT(rp_matmul(v, Z(RP_F32, 3)), RP_ERROR_SHAPE, "inconsistent tensor size, expected tensor [4] and src [3]");
-    EXPECT(rp_matmul(scalar_of(RP_F32), v), RP_ERROR_SHAPE, "both arguments to matmul need to be at least 1D, but they are 0D and 1D");
+    EXPECT(rp_matmul(scalar_of(RP_F32), v), RP_ERROR_SHAPE,
+           "both arguments to matmul need to be at least 1D, but they are 0D and 1D");
     EXPECT(rp_matmul(f, Z(RP_F64, 3, 2)), RP_ERROR_DTYPE, "expected m1 and m2 to have the same dtype");
-    EXPECT(rp_linear(f, Z(RP_F32, 4, 5), NULL), RP_ERROR_SHAPE, "mat1 and mat2 shapes cannot be multiplied (2x3 and 5x4)");
-    EXPECT(rp_conv2d(x, Z(RP_F32, 2, 4, 3, 3), NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE, "to have 4 channels, but got 3 channels instead");
-    EXPECT(rp_conv2d(Z(RP_F32, 1, 3, 2, 2), w, NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE, "Kernel size can't be greater than actual input size");
-    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(0, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_INVALID_ARGUMENT, "non-positive stride is not supported");
-    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1, 1), RP_DIMS(-1, 0), RP_DIMS(1, 1), 1), RP_ERROR_INVALID_ARGUMENT, "negative padding is not supported");
-    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(0, 1), 1), RP_ERROR_INVALID_ARGUMENT, "dilation should be greater than zero");
-    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1, 1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE, "expected stride to be a single integer value or a list of 2 values");
-    EXPECT(rp_conv2d(x, w, v, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE, "expected bias to be 1-dimensional with 2 elements");
-    EXPECT(rp_conv2d(Z(RP_F32, 1, 4, 4, 4), Z(RP_F32, 3, 2, 3, 3), NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 2), RP_ERROR_SHAPE, "expected weight to be divisible by 2 at dimension 0");
+    EXPECT(rp_linear(f, Z(RP_F32, 4, 5), NULL), RP_ERROR_SHAPE,
+           "mat1 and mat2 shapes cannot be multiplied (2x3 and 5x4)");
+    EXPECT(rp_conv2d(x, Z(RP_F32, 2, 4, 3, 3), NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE,
+           "to have 4 channels, but got 3 channels instead");
+    EXPECT(rp_conv2d(Z(RP_F32, 1, 3, 2, 2), w, NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE,
+           "Kernel size can't be greater than actual input size");
+    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(0, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_INVALID_ARGUMENT,
+           "non-positive stride is not supported");
+    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1, 1), RP_DIMS(-1, 0), RP_DIMS(1, 1), 1), RP_ERROR_INVALID_ARGUMENT,
+           "negative padding is not supported");
+    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(0, 1), 1), RP_ERROR_INVALID_ARGUMENT,
+           "dilation should be greater than zero");
+    EXPECT(rp_conv2d(x, w, NULL, RP_DIMS(1, 1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE,
+           "expected stride to be a single integer value or a list of 2 values");
+    EXPECT(rp_conv2d(x, w, v, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 1), RP_ERROR_SHAPE,
+           "expected bias to be 1-dimensional with 2 elements");
+    EXPECT(
+        rp_conv2d(Z(RP_F32, 1, 4, 4, 4), Z(RP_F32, 3, 2, 3, 3), NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(1, 1), 2),
+        RP_ERROR_SHAPE, "expected weight to be divisible by 2 at dimension 0");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_errors_random(void **state)
-{
+static void test_errors_random(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *p = rp_full(RP_DIMS(2), rp_f64(0.5), RP_F32);
@@ -188,27 +216,32 @@ static void test_errors_random(void **state)
     EXPECT(rp_randint(5, 5, RP_DIMS(2), RP_I64, NULL), RP_ERROR_INVALID_ARGUMENT, "from=5 >= to=5");
     EXPECT(rp_randint(0, 300, RP_DIMS(2), RP_U8, NULL), RP_ERROR_INVALID_ARGUMENT, "to - 1 is out of bounds");
     EXPECT(rp_randint(-1, 3, RP_DIMS(2), RP_U8, NULL), RP_ERROR_INVALID_ARGUMENT, "from is out of bounds");
-    EXPECT(rp_dropout(p, 1.5, true, NULL), RP_ERROR_INVALID_ARGUMENT, "dropout probability has to be between 0 and 1, but got 1.5");
-    EXPECT(rp_multinomial(Z(RP_I64, 2), 1, false, NULL), RP_ERROR_DTYPE, "multinomial only supports floating-point dtypes for input, got: Long");
-    EXPECT(rp_multinomial(p, 3, false, NULL), RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+    EXPECT(rp_dropout(p, 1.5, true, NULL), RP_ERROR_INVALID_ARGUMENT,
+           "dropout probability has to be between 0 and 1, but got 1.5");
+    EXPECT(rp_multinomial(Z(RP_I64, 2), 1, false, NULL), RP_ERROR_DTYPE,
+           "multinomial only supports floating-point dtypes for input, got: Long");
+    EXPECT(rp_multinomial(p, 3, false, NULL), RP_ERROR_INVALID_ARGUMENT,
+           "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
     EXPECT(rp_multinomial(p, 0, false, NULL), RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
     EXPECT(rp_multinomial(scalar_of(RP_F32), 1, false, NULL), RP_ERROR_SHAPE, "prob_dist must be 1 or 2 dim");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
 /* An index that only the kernel sees: found at the next synchronisation, with op and line. */
-static void test_errors_from_kernels(void **state)
-{
+static void test_errors_from_kernels(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     const int64_t bad[] = {0, 9}, negative[] = {-1, 0};
-    rp_tensor *w = Z(RP_F32, 3, 2), *i = rp_from_data(bad, RP_DIMS(2), RP_I64), *m = rp_from_data(negative, RP_DIMS(2, 1), RP_I64);
-    rp_tensor *results[] = {rp_embedding(w, i), rp_gather(w, 1, m), rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64), 1, -100)};
+    rp_tensor *w = Z(RP_F32, 3, 2), *i = rp_from_data(bad, RP_DIMS(2), RP_I64),
+              *m = rp_from_data(negative, RP_DIMS(2, 1), RP_I64);
+    rp_tensor *results[] = {rp_embedding(w, i), rp_gather(w, 1, m),
+                            rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64), 1, -100)};
     static const char *const names[] = {"embedding", "gather", "cross_entropy"};
     for (int k = 0; k < 3; k++) {
         if (k > 0)
-            results[k] = k == 1 ? rp_gather(w, 1, m)
-                                : rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64), 1, -100);
+            results[k] =
+                k == 1 ? rp_gather(w, 1, m)
+                       : rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64), 1, -100);
         else
             results[k] = rp_embedding(w, i);
         assert_false(rp_is_error(results[k]));
@@ -224,22 +257,24 @@ static void test_errors_from_kernels(void **state)
 
 /* ---- in place */
 
-static double element(rp_tensor *t, int64_t i)
-{
+static double element(rp_tensor *t, int64_t i) {
     rp_tensor *flat = rp_reshape(rp_to_dtype(t, RP_F64), RP_DIMS(-1));
     return rp_item_f64(rp_select(flat, 0, i));
 }
 
-static void test_overlap(void **state)
-{
+static void test_overlap(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *x = rp_arange(rp_i64(0), rp_i64(16), rp_i64(1), RP_F32), *m = rp_view(x, RP_DIMS(4, 4));
-    EXPECT(rp_add_(rp_slice(x, 0, 1, INT64_MIN, 1), rp_slice(x, 0, 0, 15, 1), rp_i64(1)), RP_ERROR_INVALID_ARGUMENT, "some elements of the input tensor and the written-to tensor refer to a single memory location");
-    EXPECT(rp_copy_(rp_slice(x, 0, 1, INT64_MIN, 1), rp_slice(x, 0, 0, 15, 1)), RP_ERROR_INVALID_ARGUMENT, "some elements of the input tensor");
-    EXPECT(rp_add_(m, rp_transpose(m, 0, 1), rp_i64(1)), RP_ERROR_INVALID_ARGUMENT, "some elements of the input tensor");
+    EXPECT(rp_add_(rp_slice(x, 0, 1, INT64_MIN, 1), rp_slice(x, 0, 0, 15, 1), rp_i64(1)), RP_ERROR_INVALID_ARGUMENT,
+           "some elements of the input tensor and the written-to tensor refer to a single memory location");
+    EXPECT(rp_copy_(rp_slice(x, 0, 1, INT64_MIN, 1), rp_slice(x, 0, 0, 15, 1)), RP_ERROR_INVALID_ARGUMENT,
+           "some elements of the input tensor");
+    EXPECT(rp_add_(m, rp_transpose(m, 0, 1), rp_i64(1)), RP_ERROR_INVALID_ARGUMENT,
+           "some elements of the input tensor");
     rp_tensor *e = rp_expand(Z(RP_F32, 1), RP_DIMS(3));
-    EXPECT(rp_add_scalar_(e, rp_i64(1)), RP_ERROR_INVALID_ARGUMENT, "more than one element of the written-to tensor refers to a single memory location");
+    EXPECT(rp_add_scalar_(e, rp_i64(1)), RP_ERROR_INVALID_ARGUMENT,
+           "more than one element of the written-to tensor refers to a single memory location");
     EXPECT(rp_copy_(e, Z(RP_F32, 3)), RP_ERROR_INVALID_ARGUMENT, "more than one element of the written-to tensor");
     assert_true(element(m, 5) == 5); /* nothing was written */
 
@@ -248,8 +283,7 @@ static void test_overlap(void **state)
     /* parts of rows: PyTorch does not look closer; the result is that of separate memory */
     rp_copy_(rp_slice(m, 1, 1, INT64_MIN, 1), rp_slice(m, 1, 0, 3, 1));
     for (int r = 0; r < 4; r++) {
-        for (int c = 0; c < 4; c++)
-            assert_true(element(m, r * 4 + c) == 2 * (r * 4 + (c ? c - 1 : 0)));
+        for (int c = 0; c < 4; c++) assert_true(element(m, r * 4 + c) == 2 * (r * 4 + (c ? c - 1 : 0)));
     }
     uint64_t version = rp_version(x);
     rp_fill_(rp_select(m, 0, 2), rp_i64(-1)); /* through a view: the storage's version */
@@ -263,15 +297,13 @@ static void test_overlap(void **state)
 
 /* ---- random numbers */
 
-static double word_of(uint64_t seed, uint64_t first, int64_t i)
-{
+static double word_of(uint64_t seed, uint64_t first, int64_t i) {
     uint32_t w[4];
     ref_philox(seed, first + (uint64_t)i / 4, w);
     return w[i % 4];
 }
 
-static void test_rand(void **state)
-{
+static void test_rand(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_generator *g = rp_generator_new(rp_cpu(), 1234);
@@ -305,7 +337,8 @@ static void test_rand(void **state)
     const double two_pi = 6.283185307179586476925;
     for (int i = 0; i < N; i++) {
         int64_t pair = i / 2 * 2;
-        double radius = sqrt(-2 * log(ldexp(word_of(seed, at, pair) + 1, -32))), angle = two_pi * ldexp(word_of(seed, at, pair + 1), -32);
+        double radius = sqrt(-2 * log(ldexp(word_of(seed, at, pair) + 1, -32))),
+               angle = two_pi * ldexp(word_of(seed, at, pair + 1), -32);
         double want = radius * (i % 2 ? sin(angle) : cos(angle));
         assert_true(fabs(v[i] - want) <= 1e-12 * (1 + fabs(want)));
     }
@@ -313,18 +346,21 @@ static void test_rand(void **state)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static uint64_t high_product(uint64_t a, uint64_t b)
-{
+static uint64_t high_product(uint64_t a, uint64_t b) {
     uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
     uint64_t middle = (a0 * b0 >> 32) + (uint32_t)(a1 * b0) + (uint32_t)(a0 * b1);
     return a1 * b1 + (a1 * b0 >> 32) + (a0 * b1 >> 32) + (middle >> 32);
 }
 
-static void test_randint(void **state)
-{
+static void test_randint(void **state) {
     (void)state;
-    static const int64_t ranges[][2] = {{0, 2}, {-5, 12}, {0, INT64_C(1) << 31}, {0, (INT64_C(1) << 31) + 1}, {-7, INT64_C(1) << 40},
-                                        {INT64_MIN / 2, INT64_MAX / 2}, {3, INT64_MAX}};
+    static const int64_t ranges[][2] = {{0, 2},
+                                        {-5, 12},
+                                        {0, INT64_C(1) << 31},
+                                        {0, (INT64_C(1) << 31) + 1},
+                                        {-7, INT64_C(1) << 40},
+                                        {INT64_MIN / 2, INT64_MAX / 2},
+                                        {3, INT64_MAX}};
     rp_scope s = rp_scope_begin();
     rp_generator *g = rp_generator_new(rp_cpu(), 77);
     enum { N = 61 };
@@ -338,21 +374,20 @@ static void test_randint(void **state)
         for (int i = 0; i < N; i++) {
             uint32_t w[4];
             ref_philox(seed, at + (uint64_t)i / (wide ? 2 : 4), w);
-            uint64_t u = wide ? high_product((uint64_t)w[i % 2 * 2] << 32 | w[i % 2 * 2 + 1], n) : (uint64_t)w[i % 4] * n >> 32;
+            uint64_t u =
+                wide ? high_product((uint64_t)w[i % 2 * 2] << 32 | w[i % 2 * 2 + 1], n) : (uint64_t)w[i % 4] * n >> 32;
             int64_t want = (int64_t)((uint64_t)ranges[r][0] + u);
             if (v[i] != want)
                 fail_msg("randint range %zu element %d: %lld, expected %lld", r, i, (long long)v[i], (long long)want);
         }
     }
     rp_tensor *u8 = rp_randint(250, 256, RP_DIMS(50), RP_U8, g);
-    for (int i = 0; i < 50; i++)
-        assert_true(element(u8, i) >= 250);
+    for (int i = 0; i < 50; i++) assert_true(element(u8, i) >= 250);
     rp_generator_release(g);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_dropout(void **state)
-{
+static void test_dropout(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_generator *g = rp_generator_new(rp_cpu(), 5);
@@ -366,7 +401,8 @@ static void test_dropout(void **state)
         assert_true(fabs(element(y, i) - (keep ? (i + 1) / 0.7 : 0)) < 1e-4);
     }
     assert_int_equal(rp_generator_get(g, &seed, &at), RP_OK);
-    rp_tensor *same[] = {rp_dropout(x, 0.0, true, g), rp_dropout(x, 0.5, false, g)}, *none = rp_dropout(x, 1.0, true, g);
+    rp_tensor *same[] = {rp_dropout(x, 0.0, true, g), rp_dropout(x, 0.5, false, g)},
+              *none = rp_dropout(x, 1.0, true, g);
     for (int i = 0; i < 100; i += 33) {
         assert_true(element(same[0], i) == i + 1 && element(same[1], i) == i + 1 && element(none, i) == 0);
     }
@@ -378,8 +414,7 @@ static void test_dropout(void **state)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_multinomial(void **state)
-{
+static void test_multinomial(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_generator *g = rp_generator_new(rp_cpu(), 6);
@@ -404,8 +439,7 @@ static void test_multinomial(void **state)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_empty(void **state)
-{
+static void test_empty(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *t = rp_empty(RP_DIMS(3, 0, 2), RP_F16), *u = rp_empty(RP_DIMS(5, 7), RP_I32);
@@ -419,14 +453,11 @@ static void test_empty(void **state)
 enum { PARAMS = 3, STEPS = 4 };
 static const int64_t param_sizes[PARAMS][2] = {{3, 5}, {1, 40}, {7, 2}};
 
-static void param_values(int k, int salt, double *v, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        v[i] = ref_round(RP_F32, sin((double)(i * 7 + k * 3 + salt)));
+static void param_values(int k, int salt, double *v, int64_t n) {
+    for (int64_t i = 0; i < n; i++) v[i] = ref_round(RP_F32, sin((double)(i * 7 + k * 3 + salt)));
 }
 
-static void check_values(rp_tensor *t, const double *want, int64_t n)
-{
+static void check_values(rp_tensor *t, const double *want, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         double got = element(t, i);
         if (fabs(got - want[i]) > 2e-6 * (1 + fabs(want[i])))
@@ -434,8 +465,7 @@ static void check_values(rp_tensor *t, const double *want, int64_t n)
     }
 }
 
-static void adam_run(double decay, bool decoupled, bool maximize, bool strided)
-{
+static void adam_run(double decay, bool decoupled, bool maximize, bool strided) {
     rp_scope s = rp_scope_begin();
     rp_tensor *p[PARAMS], *g[PARAMS], *m[PARAMS], *v[PARAMS], *lr = rp_full(RP_NO_DIMS, rp_f64(0.125), RP_F32);
     double rp[PARAMS][64], rm[PARAMS][64] = {{0}}, rv[PARAMS][64] = {{0}}, rg[64];
@@ -467,7 +497,9 @@ static void adam_run(double decay, bool decoupled, bool maximize, bool strided)
             }
         }
         rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_F32);
-        assert_int_equal(rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, decay, decoupled, maximize), RP_OK);
+        assert_int_equal(rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, decay,
+                                       decoupled, maximize),
+                         RP_OK);
     }
     for (int k = 0; k < PARAMS; k++) {
         int64_t n = param_sizes[k][0] * param_sizes[k][1];
@@ -479,30 +511,32 @@ static void adam_run(double decay, bool decoupled, bool maximize, bool strided)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_adam(void **state)
-{
+static void test_adam(void **state) {
     (void)state;
     adam_run(0, false, false, false);
     adam_run(0.1, false, true, false);
     adam_run(0.1, true, false, true);
     rp_scope s = rp_scope_begin();
     rp_tensor *p = Z(RP_F32, 2), *q = Z(RP_F32, 3), *one = scalar_of(RP_F32);
-    assert_int_equal(rp_adam_step_(&p, 1, &q, 1, &p, 1, &p, 1, one, one, 0.9, 0.99, 1e-8, 0, false, false), RP_ERROR_SHAPE);
+    assert_int_equal(rp_adam_step_(&p, 1, &q, 1, &p, 1, &p, 1, one, one, 0.9, 0.99, 1e-8, 0, false, false),
+                     RP_ERROR_SHAPE);
     assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
-    assert_int_equal(rp_adam_step_(&p, 1, &p, 0, &p, 1, &p, 1, one, one, 0.9, 0.99, 1e-8, 0, false, false), RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(rp_adam_step_(&p, 1, &p, 0, &p, 1, &p, 1, one, one, 0.9, 0.99, 1e-8, 0, false, false),
+                     RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(rp_adam_step_(&p, 1, &p, 1, &p, 1, &p, 1, one, one, 1.5, 0.99, 1e-8, 0, false, false), RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(rp_adam_step_(&p, 1, &p, 1, &p, 1, &p, 1, one, one, 1.5, 0.99, 1e-8, 0, false, false),
+                     RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void sgd_run(double momentum, double dampening, double decay, bool nesterov, bool maximize)
-{
+static void sgd_run(double momentum, double dampening, double decay, bool nesterov, bool maximize) {
     rp_scope s = rp_scope_begin();
     enum { N = 33 };
     double w[N], b[N] = {0}, g[N];
     param_values(0, 0, w, N);
-    rp_tensor *p = ref_from_values(RP_F32, w, N, (const int64_t[]){N}, 1), *buffer = Z(RP_F32, N), *lr = rp_full(RP_NO_DIMS, rp_f64(0.25), RP_F32);
+    rp_tensor *p = ref_from_values(RP_F32, w, N, (const int64_t[]){N}, 1), *buffer = Z(RP_F32, N),
+              *lr = rp_full(RP_NO_DIMS, rp_f64(0.25), RP_F32);
     for (int t = 0; t < STEPS; t++) {
         param_values(1, t, g, N);
         rp_tensor *grad = ref_from_values(RP_F32, g, N, (const int64_t[]){N}, 1);
@@ -514,16 +548,16 @@ static void sgd_run(double momentum, double dampening, double decay, bool nester
             }
             w[i] -= 0.25 * gi;
         }
-        assert_int_equal(rp_sgd_step_(&p, 1, &grad, 1, &buffer, momentum != 0, lr, momentum, dampening, decay, nesterov, maximize, t == 0), RP_OK);
+        assert_int_equal(rp_sgd_step_(&p, 1, &grad, 1, &buffer, momentum != 0, lr, momentum, dampening, decay, nesterov,
+                                      maximize, t == 0),
+                         RP_OK);
     }
     check_values(p, w, N);
-    if (momentum != 0)
-        check_values(buffer, b, N);
+    if (momentum != 0) check_values(buffer, b, N);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static void test_sgd(void **state)
-{
+static void test_sgd(void **state) {
     (void)state;
     sgd_run(0, 0, 0, false, false);
     sgd_run(0, 0, 0.1, false, true);
@@ -533,8 +567,7 @@ static void test_sgd(void **state)
 
 /* ---- calls by name, user ops */
 
-static void test_by_name(void **state)
-{
+static void test_by_name(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *x = rp_full(RP_DIMS(2, 3), rp_f64(2), RP_F32), *in[] = {x, x}, *out[2];
@@ -557,26 +590,23 @@ static void test_by_name(void **state)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-static rp_status scale_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out, rp_tensor *const *in_tensors,
-                           rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs)
-{
+static rp_status scale_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                           rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs,
+                           size_t n_attrs) {
     const float *x = in[0];
     float *y = out[0];
     (void)n_in;
     (void)n_out;
     (void)out_tensors;
     (void)n_attrs;
-    if (attrs[0].v.f < 0)
-        return RP_ERROR_INVALID_ARGUMENT;
-    for (int64_t i = 0; i < rp_numel(in_tensors[0]); i++)
-        y[i] = x[i] * (float)attrs[0].v.f;
+    if (attrs[0].v.f < 0) return RP_ERROR_INVALID_ARGUMENT;
+    for (int64_t i = 0; i < rp_numel(in_tensors[0]); i++) y[i] = x[i] * (float)attrs[0].v.f;
     ++*(int *)ctx;
     return RP_OK;
 }
 
 static rp_status scale_backward(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in, size_t n_in,
-                                rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in)
-{
+                                rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in) {
     (void)ctx;
     (void)n_out;
     (void)in;
@@ -587,14 +617,17 @@ static rp_status scale_backward(void *ctx, rp_tensor *const *grad_out, size_t n_
     return RP_OK;
 }
 
-static void test_user_op(void **state)
-{
+static void test_user_op(void **state) {
     (void)state;
     static int runs;
     rp_scope s = rp_scope_begin();
     size_t before = rp_op_count();
-    rp_op_descriptor d = {.struct_size = sizeof d, .schema = "test_scale(Tensor self, float factor=2.5) -> Tensor", .doc = "self * factor",
-                          .cpu = scale_cpu, .backward = scale_backward, .ctx = &runs};
+    rp_op_descriptor d = {.struct_size = sizeof d,
+                          .schema = "test_scale(Tensor self, float factor=2.5) -> Tensor",
+                          .doc = "self * factor",
+                          .cpu = scale_cpu,
+                          .backward = scale_backward,
+                          .ctx = &runs};
     assert_int_equal(rp_op_register(&d), RP_OK);
     assert_true(rp_op_count() == before + 1);
     assert_int_equal(rp_op_register(&d), RP_ERROR_INVALID_ARGUMENT);
@@ -614,7 +647,8 @@ static void test_user_op(void **state)
     assert_non_null(rp_grad_of(leaf));
     assert_true(element(rp_grad_of(leaf), 3) == 2.5);
 
-    static const char *const refused[] = {"x(Tensor(a!) self) -> Tensor(a!)", "x(Tensor self) -> ()", "x(Tensor self", "x(Thing self) -> Tensor"};
+    static const char *const refused[] = {"x(Tensor(a!) self) -> Tensor(a!)", "x(Tensor self) -> ()", "x(Tensor self",
+                                          "x(Thing self) -> Tensor"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         d.schema = refused[i];
         assert_int_equal(rp_op_register(&d), RP_ERROR_INVALID_ARGUMENT);
@@ -623,16 +657,28 @@ static void test_user_op(void **state)
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_row_is_covered), cmocka_unit_test(test_sweep_cpu),     
-        cmocka_unit_test(test_errors_pointwise),     cmocka_unit_test(test_errors_reduce),  cmocka_unit_test(test_errors_views),
-        cmocka_unit_test(test_errors_index),         cmocka_unit_test(test_errors_matrices), cmocka_unit_test(test_errors_random),
-        cmocka_unit_test(test_errors_from_kernels),  cmocka_unit_test(test_overlap),        cmocka_unit_test(test_rand),
-        cmocka_unit_test(test_randint),              cmocka_unit_test(test_dropout),        cmocka_unit_test(test_multinomial),
-        cmocka_unit_test(test_empty),                cmocka_unit_test(test_adam),           cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_by_name),              cmocka_unit_test(test_user_op),
+        cmocka_unit_test(test_every_row_is_covered),
+        cmocka_unit_test(test_sweep_cpu),
+
+        cmocka_unit_test(test_errors_pointwise),
+        cmocka_unit_test(test_errors_reduce),
+        cmocka_unit_test(test_errors_views),
+        cmocka_unit_test(test_errors_index),
+        cmocka_unit_test(test_errors_matrices),
+        cmocka_unit_test(test_errors_random),
+        cmocka_unit_test(test_errors_from_kernels),
+        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_rand),
+        cmocka_unit_test(test_randint),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_multinomial),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_by_name),
+        cmocka_unit_test(test_user_op),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -335,7 +335,9 @@ static rp_status node_run(engine *e, slot *s) {
                 rp_release(grads_in[i]);
         }
     rp__scope_end(scope, NULL, 0);
-    if (switched && rp__current_stream(n->stream->device) != previous && rp_set_current_stream(previous) != RP_OK && status == RP_OK) status = rp_error_status();
+    if (switched && rp__current_stream(n->stream->device) != previous && rp_set_current_stream(previous) != RP_OK &&
+        status == RP_OK)
+        status = rp_error_status();
     rp__site_pop(frame);
     if (grads_in != few) rp__free(grads_in);
     return status;

@@ -20,7 +20,7 @@ struct rp__checkpoint {
     rp_fn fn;
     const char *site;
     size_t n_in, n_out;
-    rp__saved *in; /* n_in; tensor NULL: absent */
+    rp__saved *in;          /* n_in; tensor NULL: absent */
     rp_tensor *const *args; /* of the run that is going on */
     bool *requires_grad;
     rp_tensor **slots; /* recomputed values by number; NULL: not (or no longer) there */

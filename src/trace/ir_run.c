@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "ops/lower.h"
 #include "trace/trace.h"
 
 /* ---- random numbers */
@@ -18,13 +19,65 @@ rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device d
     return rp_default_generator(device);
 }
 
-/* Four 32-bit words a counter: one an element, two for 64-bit values. */
+/* A lowering says itself what it draws: this sink only counts. */
+typedef struct draw_counter {
+    rp__lower_sink sink; /* first */
+    rp_dim numel, total;
+} draw_counter;
+
+static rp__val count_in(rp__lower_sink *s, const rp__call *call, unsigned k) { return (void)s, (void)call, (void)k, (rp__val)0; }
+static void count_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row)
+{
+    (void)s, (void)call, (void)k, (void)v, (void)row;
+}
+static rp__val count_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute)
+{
+    return (void)s, (void)call, (void)from, (void)compute, (rp__val)0;
+}
+static rp__val count_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim)
+{
+    return (void)s, (void)call, (void)kind, (void)dim, (rp__val)0;
+}
+static unsigned count_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide)
+{
+    draw_counter *c = (draw_counter *)s;
+    (void)call, (void)generator_attr;
+    int64_t per = wide ? 2 : 4; /* 32-bit words of a counter an element takes */
+    rp_dim rounded = rp__dim_apply(RP__DIM_ADD, c->numel, per - 1);
+    c->total = rp__dim_apply(RP__DIM_ADD, c->total, rp__dim_apply(RP__DIM_FLOORDIV, rounded, per));
+    return 0;
+}
+static void count_inner(rp__lower_sink *s, const rp__call *call, uint32_t mask) { (void)s, (void)call, (void)mask; }
+static void count_space(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask)
+{
+    (void)s, (void)call, (void)size, (void)ndim, (void)inner_mask;
+}
+static uint16_t count_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride, bool row)
+{
+    return (void)s, (void)call, (void)out, (void)k, (void)stride, (void)row, (uint16_t)0;
+}
+
 rp_dim rp__ir_counters(const rp__call *call, const rp__meta *out)
 {
-    (void)call;
     rp_dim n = rp__numel(out->size, out->ndim);
-    int64_t per = out->dtype == RP_F64 || out->dtype == RP_I64 ? 2 : 4;
-    return rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, n, per - 1), per);
+    const rp__op *op = call->op;
+    if (op->lowering != RP__POINTWISE && op->lowering != RP__ROWS && op->lowering != RP__INDEXED) /* a 64-bit word a sample */
+        return rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, n, 1), 2);
+    rp_tensor handles[RP__MAX_OUTS], *results[RP__MAX_OUTS];
+    memset(handles, 0, sizeof handles);
+    for (uint32_t k = 0; k < call->n_out && k < RP__MAX_OUTS; k++) {
+        handles[k].magic = RP__TENSOR_MAGIC;
+        handles[k].dtype = (uint8_t)out[k].dtype;
+        handles[k].ndim = out[k].ndim;
+        handles[k].device = out[k].device;
+        memcpy(handles[k].size, out[k].size, sizeof handles[k].size);
+        results[k] = &handles[k];
+    }
+    rp__call probe = *call;
+    probe.out = results;
+    draw_counter c = {.sink = {NULL, count_in, count_out, count_scalar, count_iota, count_draw, count_inner, count_space, count_access},
+                      .numel = n};
+    return rp__lower_into(&c.sink, &probe) == RP_OK ? c.total : 0;
 }
 
 static rp_status seek(rp__ir_positions *p, rp_generator *g, uint64_t offset)

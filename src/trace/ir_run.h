@@ -11,13 +11,14 @@ typedef struct rp__ir_positions {
     struct rp__ir_position {
         rp_generator *generator;
         uint64_t base, high;
-    } *entries;
+    } * entries;
     size_t n, capacity;
 } rp__ir_positions;
 void rp__ir_positions_end(rp__ir_positions *p);
 
 typedef struct rp__ir_run_options {
-    const rp_dim *binding;      /* words for the symbols of ir (values or words of the table in force); NULL: from the inputs' sizes */
+    const rp_dim *
+        binding; /* words for the symbols of ir (values or words of the table in force); NULL: from the inputs' sizes */
     rp_tensor *const *captured; /* in place of ir->captured; NULL: those */
     /* Called after each node of the body with its results; a failure ends the run. */
     rp_status (*observe)(void *ctx, const rp_ir *ir, uint32_t node, rp_tensor *const *out, uint32_t n_out);

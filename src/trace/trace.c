@@ -326,8 +326,20 @@ rp_status rp__trace_outputs(rp__trace *t, uint32_t node, const rp__meta *const *
     return RP_OK;
 }
 
+/* Does the layer above put this call on the tape? Passes that differentiate the graph must see the same boundary. */
+static bool carries_gradient(const rp__call *call)
+{
+    bool needed = false;
+    for (uint32_t k = 0; k < call->n_in && !needed; k++)
+        needed = call->in[k] && rp__grad_needed(call->in[k]);
+    return needed && rp_grad_enabled() && call->op != rp__op_builtin(RP__OP_detach);
+}
+
+static bool marks_gradient(bool carries, const rp__meta *meta) { return carries && rp__dtype_is_float(meta->dtype); }
+
 static rp_status record(rp__trace *t, rp__call *call)
 {
+    bool carries = carries_gradient(call);
     rp__ir_value in[RP__MAX_IN];
     rp__meta meta[RP__MAX_OUTS];
     rp__view view;
@@ -361,6 +373,7 @@ static rp_status record(rp__trace *t, rp__call *call)
         if (v == RP__IR_NONE)
             return RP_ERROR_OUT_OF_MEMORY;
         RP_TRY(place(t, v, out, false));
+        ir->values[v].requires_grad = marks_gradient(carries, &meta[0]);
         return set_value(t, out, v);
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
@@ -373,6 +386,7 @@ static rp_status record(rp__trace *t, rp__call *call)
             if (v == RP__IR_NONE)
                 return RP_ERROR_OUT_OF_MEMORY;
             RP_TRY(fresh(t, &meta[k], v, &call->out[k]));
+            ir->values[v].requires_grad = marks_gradient(carries, &meta[k]);
             continue;
         }
         /* The result is the operand: the same handle, another value. */
@@ -388,7 +402,7 @@ static rp_status record(rp__trace *t, rp__call *call)
         if (v == RP__IR_NONE)
             return RP_ERROR_OUT_OF_MEMORY;
         RP_TRY(place(t, v, x, false));
-        ir->values[v].requires_grad = ir->values[in[w]].requires_grad;
+        ir->values[v].requires_grad = ir->values[in[w]].requires_grad || marks_gradient(carries, &meta[k]);
         if (x->traced && x->traced->trace == t)
             x->traced->value = v;
         else

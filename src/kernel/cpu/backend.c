@@ -127,8 +127,10 @@ static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, in
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         if (dag->accesses[a].row || dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
         const int64_t *stride = s->accesses[a].stride;
-        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1) along++;
-        else if (s->n_outer && stride[s->n_outer - 1u] == 1) across++;
+        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1)
+            along++;
+        else if (s->n_outer && stride[s->n_outer - 1u] == 1)
+            across++;
     }
     return across > along ? RP__WALK_ACROSS : RP__WALK_ALONG;
 }
@@ -180,7 +182,8 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     if (!k) return rp_error_status();
     const rp__program *p = program_of(k);
     if (p->plan != RP__PLAN_ELEMENTS || shared->n_scalars < dag->n_scalars || dag->n_draws) {
-        return rp__fail(RP_ERROR_INTERNAL, "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
+        return rp__fail(RP_ERROR_INTERNAL,
+                        "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
     }
     uint64_t *w = buffer->words, *at = w + 1;
     uint64_t items = 0;
@@ -198,7 +201,9 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
             *at++ = (uint64_t)accesses[i].iota_base;
             continue;
         }
-        const uint32_t access = a->kind == RP__ACCESS_READ ? RP__READ : a->kind == RP__ACCESS_WRITE ? RP__WRITE : RP__READ | RP__WRITE;
+        const uint32_t access = a->kind == RP__ACCESS_READ    ? RP__READ
+                                : a->kind == RP__ACCESS_WRITE ? RP__WRITE
+                                                              : RP__READ | RP__WRITE;
         buffer->slots[n_slots++] = (rp__slot){.word = (uint32_t)(at - w),
                                               .access = access,
                                               .storage = accesses[i].storage,

@@ -11,8 +11,10 @@ void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__laun
             break;
         }
         const int64_t reach = (o->size[i] - 1) * o->stride[i];
-        if (reach < 0) low += reach;
-        else high += reach;
+        if (reach < 0)
+            low += reach;
+        else
+            high += reach;
     }
     const char *start = o->storage ? o->storage->data : NULL;
     const int64_t at = start && o->base ? (int64_t)((const char *)o->base - start) : 0;
@@ -56,7 +58,8 @@ static const struct {
     [RP__LIB_SCATTER_ADD] = {rp__cpu_scatter_add_bind, NULL},
 };
 
-static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                        const rp__library_call *call) {
     return families[op].workspace ? families[op].workspace(d, op, o, n, call) : 0;
 }
 

@@ -22,13 +22,17 @@ typedef struct N(job) {
     int64_t bias_stride;
     unsigned flags;
     const struct conv_plan *conv; /* NULL: plain strides */
-    void (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc, T *dst);
-    void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc, T *dst);
-    void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src, int64_t ld);
+    void (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc,
+                     T *dst);
+    void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc,
+                     T *dst);
+    void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
+                    int64_t ld);
 } N(job);
 
 /* Lines into panels of W, converted: contiguous runs by vectors, else one by one. */
-RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc, T *dst) {
+RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc,
+                              T *dst) {
 #if SAME
     A(pack)(W, src, along, down, count, kc, dst);
 #else
@@ -61,7 +65,7 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
                             : RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
     T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
     const bool direct = SAME && g->on == 1 && !g->scatter;
-    const int64_t full = nc / NR * NR;            /* columns in whole panels */
+    const int64_t full = nc / NR * NR;                    /* columns in whole panels */
     const int64_t ld = direct ? NR : RP__GEMM_MAX_TILE_N; /* of kept: the ragged panel, or all */
     const int64_t K = g->k;
     const bool bias_n = g->flags & RP__GEMM_BIAS_N, bias_m = g->flags & RP__GEMM_BIAS_M;
@@ -83,8 +87,10 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
         } else {
             b = g->b + k0 * g->bk + n0 * g->bn;
             b_here = SAME && g->bn == 1 && full && (mc <= 2 * MICRO_ROWS || kc * (g->bk > 0 ? g->bk : -g->bk) <= 8192);
-            if (!b_here) N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb);
-            else if (full < nc) N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
+            if (!b_here)
+                N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb);
+            else if (full < nc)
+                N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
         }
         const ST *a = g->gather_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
         /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
@@ -171,16 +177,17 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
     const int64_t *v = (const int64_t *)w;
     const int64_t M = v[RP__GEMM_M], NN = v[RP__GEMM_N], tm = v[RP__GEMM_TILE_M], tn = v[RP__GEMM_TILE_N];
     const int64_t tiles_n = (NN + tn - 1) / tn, tiles_m = (M + tm - 1) / tm, tiles = tiles_n * tiles_m;
-    N(job) g = {.k = v[RP__GEMM_K],
-                .om = v[RP__GEMM_OM],
-                .on = v[RP__GEMM_ON],
-                .am = v[RP__GEMM_AM],
-                .ak = v[RP__GEMM_AK],
-                .bk = v[RP__GEMM_BK],
-                .bn = v[RP__GEMM_BN],
-                .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
-                .bias_stride = v[RP__GEMM_BIAS_STRIDE],
-                .flags = (unsigned)w[RP__GEMM_FLAGS]};
+    N(job)
+    g = {.k = v[RP__GEMM_K],
+         .om = v[RP__GEMM_OM],
+         .on = v[RP__GEMM_ON],
+         .am = v[RP__GEMM_AM],
+         .ak = v[RP__GEMM_AK],
+         .bk = v[RP__GEMM_BK],
+         .bn = v[RP__GEMM_BN],
+         .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
+         .bias_stride = v[RP__GEMM_BIAS_STRIDE],
+         .flags = (unsigned)w[RP__GEMM_FLAGS]};
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
         int64_t oo = 0, oa = 0, ob = 0;
