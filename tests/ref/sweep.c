@@ -165,7 +165,7 @@ static bool close_to(double got, double want, double mag, rp_dtype d, const ref_
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got);
     if (got == want) return true;
     if (c->exact || isinf(want) || isinf(got)) return isinf(want) && !c->exact && fabs(got) > 1e30 && got * want > 0;
-    double compute = d == RP_F64 ? 0x1p-52 : 0x1p-23;
+    double compute = c->narrow ? epsilon(d) : d == RP_F64 ? 0x1p-52 : 0x1p-23;
     /* the op's own error, one rounding to the stored type, and its smallest steps */
     double bound = c->ulps * compute * fmax(mag, fabs(want)) + epsilon(d) * fabs(want);
     return fabs(got - want) <= bound + (d == RP_F16 ? 0x1p-24 : 1e-38);
