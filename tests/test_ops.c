@@ -1,5 +1,6 @@
 /* The op sweep: every row of the op table against the reference in tests/ref, over element types and memory layouts
-   (on the CPU; test_cuda_ops.c: on CUDA); error messages; in-place rules; overlap; random and optimizer ops; calls by name; user ops.
+   (on the CPU; test_cuda_ops.c: on CUDA); error messages; in-place rules; overlap; random and optimizer ops; calls by name;
+   user ops.
    ctest: labels=numbers timeout=300 */
 #include <setjmp.h>
 #include <stdarg.h>

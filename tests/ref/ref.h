@@ -33,16 +33,10 @@ typedef struct ref_case {
     bool absent[REF_MAX_IN];
     rp_attr attrs[REF_MAX_ATTRS];
     ref_value out[REF_MAX_OUT];
-<<<<<<< HEAD
-    bool exact;     /* bits are equal: copies, integers, comparisons */
-    double ulps;    /* else: of the type in which the op calculates, relative to mag */
-    bool any_order; /* in place: out[0] is what in[0] becomes */
-=======
     bool exact;       /* bits are equal: copies, integers, comparisons */
     double ulps;      /* else: of the type in which the op calculates, relative to mag */
     bool narrow;      /* sums are rounded to the stored type after every addition: ulps are that type's */
     bool passed_over; /* this variant is an error, or means nothing: tested elsewhere */
->>>>>>> ops
 } ref_case;
 
 typedef struct ref_op ref_op;
