@@ -670,7 +670,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_every_row_is_covered),
         TEST(test_sweep_cpu),
-        TEST(test_sweep_cuda),
         TEST(test_errors_pointwise),
         TEST(test_errors_reduce),
         TEST(test_errors_views),
