@@ -246,7 +246,7 @@ rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const cha
    makes it. */
 static rp_tensor *shadow_of(rp_tensor *t) {
     rp_tensor *shadow;
-    if (t->traced) {
+    if (t->traced || rp__tensor_tracing) { /* an argument or a parameter, too: the graph must see whose value it is */
         const rp__op *op = rp__op_builtin(RP__OP_detach);
         rp__call call = {
             .op = op, .site = t->site, .in = &t, .n_in = 1, .list_begin = {0, 1}, .out = &shadow, .n_out = 1};

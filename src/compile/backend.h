@@ -25,7 +25,8 @@ struct rp__engine {
     unsigned tags;
     rp_status (*compile)(const rp__engine *self, const rp__engine_request *request, void **object);
     /* in: as many as the graph takes; out[k] of the innermost scope, NULL where the graph has no result; a result that is an
-       argument (or a view of one) is that handle (a view of it). Called by any thread, by several at once. */
+       argument (or a view of one) is that handle (a view of it). Called by any thread, by several at once; grad mode is off unless the graph is for
+       training. */
     rp_status (*run)(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
     void (*destroy)(void *object);
     const rp_backend *leaf; /* of a public backend: what compiles its functional graphs */

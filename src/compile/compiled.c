@@ -293,9 +293,18 @@ static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, siz
 
 static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
 {
+    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
+    bool grad = s->trace.training || rp_set_grad_enabled(false);
+    rp_status status;
     if (s->trace.n_grads)
-        return run_with_gradients(s, in, n_in, out, n_out);
-    return s->object ? s->engine->run(s->object, in, n_in, out, n_out) : rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
+        status = run_with_gradients(s, in, n_in, out, n_out);
+    else if (s->object)
+        status = s->engine->run(s->object, in, n_in, out, n_out);
+    else
+        status = rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
+    if (!s->trace.training)
+        (void)rp_set_grad_enabled(grad);
+    return status;
 }
 
 /* ---- symbols of a changed call */

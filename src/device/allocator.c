@@ -801,6 +801,7 @@ void rp_pool_release(rp_pool *p) {
     }
     drop_orphans(a);
     rp__unlock(&a->lock);
+    if (p->replayed_on) rp_stream_release(p->replayed_on);
     rp__free(p);
 }
 

@@ -705,7 +705,9 @@ static rp_status materialise(rp_tensor *x)
     /* What a segment has not touched is as real as ever. */
     if (t->mode == RP__TRACE_SEGMENTS && !x->traced && map_get(&t->by_storage, key_of_id(x->storage->id)) == SIZE_MAX)
         return RP_OK;
-    return rp__trace_break(t, "host-read", rp__site());
+    /* Accessors take no call site: the best that is known is where the value was made. */
+    const char *site = rp__site();
+    return rp__trace_break(t, "host-read", site && *site ? site : x->site);
 }
 
 static void free_hook(struct rp__trace_value *v) { forget(v); }

@@ -1,0 +1,782 @@
+/* rp_compile: specialisations, guards, symbols, purity, breaks, gradients at entry and exit, backends, explain. Every compiled
+   result is compared with the function itself, run eagerly. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <reprise.h>
+
+#include "core/alloc.h"
+#include "support/trace_help.h"
+
+/* ---- functions */
+
+struct net {
+    rp_tensor *w, *b; /* (4, 3), (4) */
+    int64_t mode;
+};
+
+static void forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    const struct net *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_linear(in[0], m->w, m->b);
+    out[0] = m->mode ? rp_tanh(h) : rp_sin(h);
+}
+
+static struct net new_net(bool grad)
+{
+    struct net m = {filled(0.05, 2, 4, 3), filled(0.1, 1, 4), 0};
+    rp_retain(m.w);
+    rp_retain(m.b);
+    if (grad) {
+        assert_int_equal(rp_set_requires_grad(m.w, true), RP_OK);
+        assert_int_equal(rp_set_requires_grad(m.b, true), RP_OK);
+    }
+    return m;
+}
+
+static void free_net(struct net *m)
+{
+    rp_release(m->w);
+    rp_release(m->b);
+}
+
+static rp_compiled *compiled(rp_fn fn, const rp_compile_options *o)
+{
+    rp_compiled *f = rp_compile(fn, o);
+    assert_ok();
+    return f;
+}
+
+static void test_inference(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct net m = new_net(false);
+    rp_fn fn = {forward, &m, sizeof m, "net"};
+    rp_compiled *f = compiled(fn, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true)), *plain = rp_plain(fn);
+    for (int call = 0; call < 4; call++) {
+        rp_tensor *x = filled(0.3 + call, 2, 5, 3), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        assert_int_equal(rp_call(plain, &x, 1, &want, 1), RP_OK);
+        assert_same(got, want);
+    }
+    assert_int_equal(explain_total(f, "specialisation", NULL), 1);
+    /* ctx bytes are a guard */
+    m.mode = 1;
+    for (int call = 0; call < 2; call++) {
+        rp_tensor *x = filled(0.3, 2, 5, 3), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        assert_int_equal(rp_call(plain, &x, 1, &want, 1), RP_OK);
+        assert_same(got, want);
+    }
+    assert_int_equal(explain_total(f, "specialisation", NULL), 2);
+    assert_int_equal(explain_total(f, "guard", "guard-ctx"), 1);
+    /* the parameter is captured by reference: a write is seen */
+    rp_mul_scalar_(m.w, rp_f64(2));
+    rp_tensor *x = filled(0.3, 2, 5, 3), *got, *want;
+    assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+    assert_int_equal(rp_call(plain, &x, 1, &want, 1), RP_OK);
+    assert_same(got, want);
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    rp_compiled_release(f);
+    rp_compiled_release(plain);
+    free_net(&m);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+static void test_training(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct net m = new_net(true);
+    rp_fn fn = {forward, &m, sizeof m, "net"};
+    rp_compiled *f = compiled(fn, RP_OPTIONS(rp_compile_options, .backend = "aot_eager")), *plain = rp_plain(fn);
+    for (int call = 0; call < 3; call++) {
+        rp_tensor *grads[2][3];
+        for (int k = 0; k < 2; k++) {
+            rp_tensor *leaf = filled(0.2 * call, 2, 5, 3), *y;
+            assert_int_equal(rp_set_requires_grad(leaf, true), RP_OK);
+            rp_tensor *x = rp_mul_scalar(leaf, rp_f64(1.5)); /* an argument with history */
+            assert_int_equal(rp_call(k ? f : plain, &x, 1, &y, 1), RP_OK);
+            assert_int_equal(rp_backward(rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            grads[k][0] = rp_clone(rp_grad_of(m.w));
+            grads[k][1] = rp_clone(rp_grad_of(m.b));
+            grads[k][2] = rp_clone(rp_grad_of(leaf));
+            rp_set_grad(m.w, NULL);
+            rp_set_grad(m.b, NULL);
+        }
+        for (int g = 0; g < 3; g++)
+            assert_same(grads[1][g], grads[0][g]);
+    }
+    assert_int_equal(explain_total(f, "specialisation", NULL), 1);
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    /* grad mode is a guard */
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *x = filled(0.3, 2, 5, 3), *y;
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_false(rp_requires_grad(y));
+    rp_set_grad_enabled(grad);
+    rp_compiled_release(f);
+    rp_compiled_release(plain);
+    free_net(&m);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- a whole step: backward and the update inside */
+
+struct step {
+    struct net net;
+    bool keep_grad;
+};
+
+static void train_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    struct step *s = ctx;
+    rp_tensor *y, *params[] = {s->net.w, s->net.b};
+    (void)n_out;
+    if (s->keep_grad) {
+        for (int k = 0; k < 2; k++)
+            rp_set_grad(params[k], NULL);
+    }
+    forward(&s->net, in, n_in, &y, 1);
+    rp_tensor *loss = rp_mean(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_backward(loss, NULL, NULL);
+    bool grad = rp_set_grad_enabled(false);
+    for (int k = 0; k < 2; k++) {
+        rp_add_(params[k], rp_mul_scalar(rp_grad_of(params[k]), rp_f64(-0.5)), rp_i64(1));
+        if (!s->keep_grad)
+            rp_set_grad(params[k], NULL);
+    }
+    rp_set_grad_enabled(grad);
+    out[0] = rp_detach(loss);
+}
+
+static void whole_step(bool keep_grad)
+{
+    rp_scope scope = rp_scope_begin();
+    struct step a = {new_net(true), keep_grad}, b = {new_net(true), keep_grad};
+    rp_compiled *f = compiled((rp_fn){train_step, &a, sizeof a, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    for (int call = 0; call < 6; call++) {
+        rp_tensor *x = filled(0.4, 2, 5, 3), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        train_step(&b, &x, 1, &want, 1);
+        assert_ok();
+        assert_same(got, want);
+        assert_same(a.net.w, b.net.w);
+        assert_same(a.net.b, b.net.b);
+        assert_int_equal(rp_version(a.net.w), rp_version(b.net.w));
+        assert_int_equal(rp_grad_of(a.net.w) != NULL, keep_grad);
+        if (keep_grad)
+            assert_same(rp_grad_of(a.net.w), rp_grad_of(b.net.w));
+    }
+    /* with keep_grad the first call finds no .grad, all later ones find one: two specialisations */
+    assert_int_equal(explain_total(f, "specialisation", NULL), keep_grad ? 2 : 1);
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    rp_compiled_release(f);
+    rp_set_grad(a.net.w, NULL);
+    free_net(&a.net);
+    free_net(&b.net);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+static void test_whole_step(void **state)
+{
+    (void)state;
+    whole_step(false);
+    whole_step(true);
+}
+
+/* .grad accumulates over calls: the entry gradient is an argument of the graph, written in place */
+static void accumulate(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp_tensor *y;
+    forward(ctx, in, n_in, &y, 1);
+    (void)n_out;
+    rp_tensor *loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_backward(loss, NULL, NULL);
+    out[0] = rp_detach(loss);
+}
+
+static void test_accumulated_gradient(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct net a = new_net(true), b = new_net(true);
+    rp_compiled *f = compiled((rp_fn){accumulate, &a, sizeof a, "accumulate"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 5; call++) {
+        rp_tensor *x = filled(0.1 * call, 2, 5, 3), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        accumulate(&b, &x, 1, &want, 1);
+        assert_same(got, want);
+        assert_same(rp_grad_of(a.w), rp_grad_of(b.w));
+        assert_same(rp_grad_of(a.b), rp_grad_of(b.b));
+    }
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    rp_compiled_release(f);
+    rp_set_grad(a.w, NULL);
+    rp_set_grad(a.b, NULL);
+    free_net(&a);
+    free_net(&b);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* ---- sizes */
+
+static void pair_sum(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_reshape(rp_permute(rp_add(in[0], in[1], rp_i64(1)), RP_DIMS(1, 0)), RP_DIMS(-1));
+    out[1] = rp_mean(rp_exp(rp_mul_scalar(in[0], rp_f64(0.01))), RP_DIMS(1), false, RP_DTYPE_NONE);
+}
+
+static void check_pair(rp_compiled *f, int64_t rows, int64_t columns, int64_t rows2)
+{
+    rp_tensor *in[] = {filled(0.1, 2, rows, columns), filled(0.7, 2, rows2, columns)}, *got[2], *want[2];
+    assert_int_equal(rp_call(f, in, 2, got, 2), RP_OK);
+    pair_sum(NULL, in, 2, want, 2);
+    assert_ok();
+    assert_same(got[0], want[0]);
+    assert_same(got[1], want[1]);
+}
+
+static void test_symbolic_sizes(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled((rp_fn){pair_sum, NULL, 0, "pair"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    check_pair(f, 4, 3, 4);
+    check_pair(f, 4, 3, 4);
+    check_pair(f, 7, 3, 7); /* rows become a symbol, one for both */
+    check_pair(f, 9, 3, 9);
+    check_pair(f, 100, 3, 100);
+    check_pair(f, 2, 3, 2);
+    assert_int_equal(explain_total(f, "specialisation", NULL), 2);
+    check_pair(f, 5, 6, 5); /* columns too */
+    check_pair(f, 8, 11, 8);
+    assert_int_equal(explain_total(f, "specialisation", NULL), 3);
+    check_pair(f, 6, 4, 1); /* broadcast: other relations */
+    check_pair(f, 3, 5, 1);
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    /* the guard in words */
+    bool found = false;
+    for (size_t i = 0; i < rp_explain_count(f); i++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, i, &e), RP_OK);
+        found = found || strstr(e.message, "in[0].size(0)");
+    }
+    assert_true(found);
+    rp_compiled_release(f);
+    f = compiled((rp_fn){pair_sum, NULL, 0, "pair"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .static_sizes = true, .cache_limit = 2));
+    for (int rows = 2; rows < 7; rows++)
+        check_pair(f, rows, 3, rows);
+    assert_int_equal(explain_total(f, "specialisation", ""), 5);
+    assert_int_equal(explain_total(f, "specialisation", "evicted"), 3);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* rp_size on a symbol gives the value and guards it */
+static void scale_by_rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul_scalar(in[0], rp_f64((double)rp_size(in[0], 0)));
+}
+
+static void test_size_read_on_host(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled((rp_fn){scale_by_rows, NULL, 0, "rows"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    for (int64_t rows = 2; rows < 6; rows++) {
+        for (int again = 0; again < 2; again++) {
+            rp_tensor *x = filled(0.1, 2, rows, (int64_t)3), *got, *want;
+            assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+            scale_by_rows(NULL, &x, 1, &want, 1);
+            assert_same(got, want);
+        }
+    }
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* ---- breaks */
+
+static int effects;
+static const char *break_line;
+
+static void branchy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_mul(in[0], in[0]);
+    effects++;
+    break_line = RP_HERE; double sum = rp_item_f64(rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE));
+    out[0] = sum > 10 ? rp_exp(rp_mul_scalar(h, rp_f64(-1))) : rp_sin(h);
+}
+
+static void test_break(void **state)
+{
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        rp_scope scope = rp_scope_begin();
+        effects = 0;
+        rp_compiled *f = compiled((rp_fn){branchy, NULL, 0, "branchy"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = full == 1));
+        for (int call = 0; call < 6; call++) {
+            rp_tensor *leaf[2], *got, *want;
+            for (int k = 0; k < 2; k++) {
+                leaf[k] = filled(call % 2 ? 3 : 0.1, 1, 6);
+                rp_set_requires_grad(leaf[k], true);
+            }
+            rp_status status = rp_call(f, &leaf[0], 1, &got, 1);
+            assert_int_equal(effects, 2 * call + 1); /* once, also when it breaks */
+            if (full) {
+                assert_int_equal(status, RP_ERROR_GRAPH_BREAK);
+                assert_non_null(strstr(rp_error_message(), break_line));
+                rp_error_take();
+            } else {
+                assert_int_equal(status, RP_OK);
+            }
+            branchy(NULL, &leaf[1], 1, &want, 1);
+            assert_same(got, want); /* true values in both cases */
+            assert_int_equal(rp_backward(rp_sum(got, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            assert_int_equal(rp_backward(rp_sum(want, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            assert_same(rp_grad_of(leaf[0]), rp_grad_of(leaf[1]));
+        }
+        assert_int_equal(explain_total(f, "break", "host-read"), 1);
+        rp_compiled_release(f);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        assert_ok();
+    }
+}
+
+/* segments with writes to what comes from outside */
+struct counted {
+    rp_tensor *count;
+};
+static void counting(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    struct counted *c = ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_add_scalar_(c->count, rp_f64(1));
+    if (rp_item_f64(c->count) > 2.5)
+        rp_add_scalar_(c->count, rp_f64(10));
+    rp_tensor *v = rp_select(in[0], 0, 1);
+    rp_add_(v, c->count, rp_i64(1));
+    out[0] = rp_mul_scalar(in[0], rp_f64(2));
+}
+
+static void test_break_with_writes(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct counted a = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))}, b = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))};
+    rp_compiled *f = compiled((rp_fn){counting, &a, sizeof a, "counting"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_tensor *x = filled(1, 2, 3, 2), *y = filled(1, 2, 3, 2);
+    for (int call = 0; call < 5; call++) {
+        rp_tensor *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        counting(&b, &y, 1, &want, 1);
+        assert_same(got, want);
+        assert_same(x, y);
+        assert_same(a.count, b.count);
+        assert_int_equal(rp_version(x), rp_version(y));
+    }
+    rp_compiled_release(f);
+    rp_release(a.count);
+    rp_release(b.count);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- purity */
+
+static double hidden;
+static void impure(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    hidden += 1;
+    out[0] = rp_mul_scalar(in[0], rp_f64(hidden));
+}
+
+static void test_purity(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled((rp_fn){impure, NULL, 0, "impure"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_tensor *x = filled(1, 1, 3), *y;
+    hidden = 0;
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    for (int call = 0; call < 3; call++) {
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_same(y, rp_mul_scalar(x, rp_f64(hidden))); /* it ran in this call, with the value of now */
+    }
+    assert_int_equal(explain_total(f, "break", "impure"), 1);
+    rp_compiled_release(f);
+    f = compiled((rp_fn){impure, NULL, 0, "impure"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_GUARD);
+    assert_non_null(strstr(rp_error_message(), "mul_scalar")); /* the node that differs */
+    rp_error_take();
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+static rp_tensor *stored;
+static void storing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_release(stored);
+    stored = rp_retain(rp_exp(in[0]));
+    out[0] = rp_neg(stored);
+}
+
+static void test_escape(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled((rp_fn){storing, NULL, 0, "storing"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 4; call++) {
+        rp_tensor *x = filled(0.1 * call, 1, 3), *y;
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_same(stored, rp_exp(x));
+        assert_same(y, rp_neg(stored));
+    }
+    assert_int_equal(explain_total(f, "break", "tensor-escapes"), 1);
+    rp_release(stored);
+    stored = NULL;
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- random numbers */
+
+static void noisy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *r = rp_rand(RP_DIMS(5), RP_F32, NULL);
+    out[0] = rp_add(rp_dropout(in[0], 0.5, true, NULL), r, rp_i64(1));
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled((rp_fn){noisy, NULL, 0, "noisy"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_tensor *x = filled(1, 1, 5), *got[4], *want;
+    uint64_t seed, a, b;
+    rp_manual_seed(7);
+    for (int call = 0; call < 4; call++)
+        assert_int_equal(rp_call(f, &x, 1, &got[call], 1), RP_OK);
+    rp_generator_get(rp_default_generator(rp_cpu()), &seed, &a);
+    rp_manual_seed(7);
+    for (int call = 0; call < 4; call++) {
+        noisy(NULL, &x, 1, &want, 1);
+        assert_same(got[call], want);
+    }
+    rp_generator_get(rp_default_generator(rp_cpu()), &seed, &b);
+    assert_int_equal(a, b);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- constants, aliases, errors, nesting */
+
+static void aliases(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    const float table[] = {1, 2, 3};
+    out[0] = in[0];
+    out[1] = rp_view(in[0], RP_DIMS(3, 1));
+    out[2] = rp_add(in[0], rp_from_data(table, RP_DIMS(3), RP_F32), rp_i64(1));
+    out[3] = NULL;
+}
+
+static void test_aliases(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled((rp_fn){aliases, NULL, 0, "aliases"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    for (int call = 0; call < 3; call++) {
+        rp_tensor *x = filled(0.5 + call, 1, 3), *out[4], *want[4];
+        assert_int_equal(rp_call(f, &x, 1, out, 4), RP_OK);
+        aliases(NULL, &x, 1, want, 4);
+        assert_ptr_equal(out[0], x);
+        assert_ptr_equal(rp_data(out[1]), rp_data(x));
+        assert_same(out[1], want[1]);
+        assert_same(out[2], want[2]);
+        assert_null(out[3]);
+    }
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+static void wrong(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *kept_alive = rp_exp(in[0]);
+    if (ctx)
+        *(rp_tensor **)ctx = rp_retain(kept_alive);
+    out[0] = rp_add(kept_alive, rp_zeros(RP_DIMS(7, 7, 7), RP_F32), rp_i64(1));
+}
+
+static void test_error_inside(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *orphan = NULL, *x = filled(1, 1, 3), *y;
+    rp_compiled *f = compiled((rp_fn){wrong, &orphan, 0, "wrong"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_SHAPE);
+    assert_true(rp_is_error(y));
+    assert_non_null(strstr(rp_error_message(), "add"));
+    rp_error_take();
+    /* what the function kept was never computed: an error, not a crash */
+    assert_true(rp_is_error(rp_neg(orphan)));
+    assert_int_equal(rp_error_take(), RP_ERROR_STATE);
+    float host[3];
+    assert_int_equal(rp_to_host(orphan, host, sizeof host), RP_ERROR_STATE);
+    rp_error_take();
+    rp_release(orphan);
+    rp_compiled_release(f);
+    /* and the library works on */
+    assert_same(rp_neg(rp_neg(x)), x);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+static void nested(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    rp_tensor *h;
+    (void)n_in;
+    (void)n_out;
+    rp_call(ctx, in, 1, &h, 1);
+    out[0] = rp_mul(h, h);
+}
+
+static void test_nested(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct net m = new_net(false);
+    rp_compiled *inner = compiled((rp_fn){forward, &m, sizeof m, "inner"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f = compiled((rp_fn){nested, inner, 0, "outer"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    for (int call = 0; call < 3; call++) {
+        rp_tensor *x = filled(0.2 * call, 2, 5, 3), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        forward(&m, &x, 1, &want, 1);
+        assert_same(got, rp_mul(want, want));
+    }
+    assert_int_equal(rp_explain_count(inner), 0); /* inlined */
+    rp_compiled_release(f);
+    rp_compiled_release(inner);
+    free_net(&m);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- backends */
+
+static struct {
+    int compiled, ran, destroyed;
+} seen;
+
+static rp_status my_compile(void *ctx, const rp_ir *graph, void **object)
+{
+    assert_ptr_equal(ctx, &seen);
+    assert_int_equal(rp_ir_check(graph), RP_OK);
+    size_t n = rp_ir_text(graph, NULL, 0);
+    char *text = malloc(n + 1);
+    assert_int_equal(rp_ir_text(graph, text, n + 1), n);
+    assert_non_null(strstr(text, "linear"));
+    free(text);
+    seen.compiled++;
+    *object = (void *)(uintptr_t)graph;
+    return RP_OK;
+}
+
+static rp_status my_run(void *ctx, void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+{
+    (void)ctx;
+    seen.ran++;
+    return rp_ir_run(object, in, n_in, out, n_out);
+}
+
+static void my_destroy(void *ctx, void *object)
+{
+    (void)ctx;
+    (void)object;
+    seen.destroyed++;
+}
+
+static void test_backends(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_backend mine = {sizeof mine, "mine", my_compile, my_run, my_destroy, &seen};
+    assert_int_equal(rp_register_backend(&mine), RP_OK);
+    assert_int_equal(rp_register_backend(&mine), RP_ERROR_INVALID_ARGUMENT); /* the name is taken */
+    rp_error_take();
+    bool found = false;
+    for (size_t i = 0; i < rp_backend_count(); i++)
+        found = found || strcmp(rp_backend_name(i), "mine") == 0;
+    assert_true(found);
+    struct net m = new_net(false);
+    rp_compiled *f = compiled((rp_fn){forward, &m, sizeof m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "mine"));
+    for (int call = 0; call < 3; call++) {
+        rp_tensor *x = filled(0.2, 2, 5, 3), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        forward(&m, &x, 1, &want, 1);
+        assert_same(got, want);
+    }
+    assert_int_equal(seen.compiled, 1);
+    assert_int_equal(seen.ran, 2); /* the first call computes while it records */
+    rp_compiled_release(f);
+    assert_int_equal(seen.destroyed, 1);
+
+    f = rp_compile((rp_fn){forward, &m, sizeof m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "nonsense"));
+    assert_int_equal(rp_error_status(), RP_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(rp_error_message(), "eager, aot_eager"));
+    rp_error_take();
+    rp_tensor *x = filled(0.2, 2, 5, 3), *y;
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_STATE);
+    rp_error_take();
+    rp_compiled_release(f);
+
+    effects = 0;
+    f = compiled((rp_fn){branchy, NULL, 0, "branchy"}, RP_OPTIONS(rp_compile_options, .backend = "eager"));
+    x = filled(0.2, 1, 6);
+    for (int call = 0; call < 3; call++)
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_int_equal(effects, 3);
+    rp_compiled_release(f);
+    free_net(&m);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- threads, memory */
+
+static void *thread_main(void *arg)
+{
+    rp_scope scope = rp_scope_begin();
+    struct net *m = arg; /* shared parameters */
+    rp_compiled *f = rp_compile((rp_fn){forward, m, sizeof *m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 30; call++) {
+        const float data[] = {1, 2, 3, 4, 5, 6};
+        rp_tensor *x = rp_from_data(data, RP_DIMS(2, 3), RP_F32), *y;
+        if (rp_call(f, &x, 1, &y, 1) != RP_OK)
+            return "call failed";
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    return rp_failed() ? "failed" : NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct net m = new_net(false);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, thread_main, &m), 0);
+    for (int i = 0; i < 2; i++) {
+        void *failed;
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+    free_net(&m);
+}
+
+static rp_status train_twice(rp_tensor *x)
+{
+    struct step s = {{x, x, 0}, false};
+    rp_scope scope = rp_scope_begin();
+    s.net.w = rp_full(RP_DIMS(4, 3), rp_f64(0.5), RP_F32);
+    s.net.b = rp_full(RP_DIMS(4), rp_f64(0.25), RP_F32);
+    rp_set_requires_grad(s.net.w, true);
+    rp_set_requires_grad(s.net.b, true);
+    rp_compiled *f = rp_compile((rp_fn){train_step, &s, sizeof s, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 3 && !rp_failed(); call++) {
+        rp_tensor *y;
+        rp_call(f, &x, 1, &y, 1);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    return rp_failed() ? rp_error_take() : RP_OK;
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(0.3, 2, 5, 3);
+    assert_int_equal(train_twice(x), RP_OK);
+    assert_int_equal(train_twice(x), RP_OK); /* caches are warm */
+    uint64_t live = rp__alloc_live();
+    assert_int_equal(train_twice(x), RP_OK);
+    assert_int_equal(rp__alloc_live(), live);
+    bool clean = false;
+    for (uint64_t n = 1; n < 100000 && !clean; n += n < 400 ? 1 : 7) {
+        uint64_t before = rp__alloc_fail_at(n);
+        rp_status status = train_twice(x);
+        uint64_t after = rp__alloc_fail_at(0);
+        clean = after - before < n;
+        if (!clean && status != RP_OK && status != RP_ERROR_OUT_OF_MEMORY)
+            fail_msg("allocation %llu: status %d", (unsigned long long)n, (int)status);
+        assert_false(rp_failed());
+    }
+    assert_true(clean);
+    assert_int_equal(train_twice(x), RP_OK);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* One failure must not make the next tests fail. */
+static int clean(void **state)
+{
+    (void)state;
+    rp_error_take();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_inference, clean),        cmocka_unit_test_teardown(test_training, clean),    cmocka_unit_test_teardown(test_whole_step, clean),
+        cmocka_unit_test_teardown(test_accumulated_gradient, clean), cmocka_unit_test_teardown(test_symbolic_sizes, clean), cmocka_unit_test_teardown(test_size_read_on_host, clean),
+        cmocka_unit_test_teardown(test_break, clean),            cmocka_unit_test_teardown(test_break_with_writes, clean), cmocka_unit_test_teardown(test_purity, clean),
+        cmocka_unit_test_teardown(test_escape, clean),           cmocka_unit_test_teardown(test_random, clean),      cmocka_unit_test_teardown(test_aliases, clean),
+        cmocka_unit_test_teardown(test_error_inside, clean),     cmocka_unit_test_teardown(test_nested, clean),      cmocka_unit_test_teardown(test_backends, clean),
+        cmocka_unit_test_teardown(test_threads, clean),          cmocka_unit_test_teardown(test_out_of_memory, clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
