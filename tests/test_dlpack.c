@@ -37,7 +37,8 @@ typedef struct DLManagedTensorVersioned managed;
 
 static void count_deleter(managed *self) { ++*(int *)self->manager_ctx; }
 
-static float data[6] = {1, 2, 3, 4, 5, 6};
+static float padded[7] = {0, 1, 2, 3, 4, 5, 6};
+static float *const data = padded + 1;
 static int64_t shape[2] = {2, 3};
 static int64_t transposed[2] = {1, 2};
 
@@ -111,7 +112,7 @@ static void imports_wrap_or_copy(void **state) {
     scope = rp_scope_begin();
     m = fresh(&calls);
     m.tensor.strides = transposed;
-    m.tensor.data = data - 1;
+    m.tensor.data = padded;
     m.tensor.byte_offset = 4;
     m.flags = 2; /* copied: ours alone */
     t = rp_from_dlpack(&m);

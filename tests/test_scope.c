@@ -182,19 +182,31 @@ static void a_thread_ends_its_scopes(void **state) {
     assert_int_equal(live(), before);
 }
 
+/* Deep nesting allocates; when that fails, what is made lives in the scope around. */
 static void a_scope_that_cannot_begin(void **state) {
     (void)state;
-    rp_scope outer = rp_scope_begin();
-    rp__alloc_fail_at(1);
-    rp_scope failed = rp__scope_begin();
-    rp__alloc_fail_at(0);
+    rp_scope outer = rp_scope_begin(), failed = outer;
+    int depth = 0;
+    while (failed.id && depth < 10000) {
+        rp__alloc_fail_at(1);
+        failed = rp__scope_begin();
+        rp__alloc_fail_at(0);
+        depth++;
+    }
     assert_int_equal(failed.id, 0);
+    assert_true(depth > 32);
     assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
     rp_tensor *t = one(4);
     rp__scope_end(failed, NULL, 0);
     assert_false(rp_failed());
     assert_int_equal(rp_item_i64(t), 4);
+    for (int i = 0; i < 1000; i++) {
+        assert_int_not_equal(rp_scope_begin().id, 0);
+        one(5);
+    }
+    assert_int_equal(rp_item_i64(t), 4);
     rp_scope_end(outer, NULL, 0);
+    assert_int_equal(live(), 0);
 }
 
 int main(void) {

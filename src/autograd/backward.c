@@ -302,9 +302,9 @@ static rp_status node_run(engine *e, slot *s) {
     rp_stream *previous = n->stream ? rp__current_stream(n->stream->device) : NULL;
     bool switched = previous != n->stream;
     rp_scope scope = rp__scope_begin();
-    rp__site_frame frame = rp__site_push(n->site, n->op);
-    rp_status status = RP_OK;
-    if (switched) {
+    rp__site_frame frame = rp__site_enter((rp__site_frame){n->site, n->op}); /* its ops are the forward call's */
+    rp_status status = scope.id ? RP_OK : rp_error_status();
+    if (status == RP_OK && switched) {
         status = stream_note(e, n->stream);
         if (status == RP_OK) status = rp_set_current_stream(n->stream);
     }
@@ -335,7 +335,7 @@ static rp_status node_run(engine *e, slot *s) {
                 rp_release(grads_in[i]);
         }
     rp__scope_end(scope, NULL, 0);
-    if (switched && rp_set_current_stream(previous) != RP_OK && status == RP_OK) status = rp_error_status();
+    if (switched && rp__current_stream(n->stream->device) != previous && rp_set_current_stream(previous) != RP_OK && status == RP_OK) status = rp_error_status();
     rp__site_pop(frame);
     if (grads_in != few) rp__free(grads_in);
     return status;
@@ -487,7 +487,8 @@ rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_op
     rp_scope scope = rp__scope_begin();
     rp__edge edge = {NULL, 0};
     rp_tensor *seed;
-    rp_status status = roots_prepare("rp_backward", &root, 1, &gradient, o.create_graph, &edge, &seed);
+    rp_status status = scope.id ? RP_OK : rp_error_status();
+    if (status == RP_OK) status = roots_prepare("rp_backward", &root, 1, &gradient, o.create_graph, &edge, &seed);
     if (status == RP_OK)
         status = rp__engine_run(&edge, &seed, 1, NULL, 0, NULL, o.retain_graph || o.create_graph, o.create_graph);
     rp__tape_node_release(edge.node);
@@ -505,6 +506,7 @@ rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const 
     rp_tensor **tensors = rp__calloc(n_outputs + n_inputs, sizeof *tensors);
     rp_scope scope = rp__scope_begin();
     rp_status status = edges && tensors ? RP_OK : RP__OOM("rp_grad");
+    if (!scope.id) status = rp_error_status();
     rp_tensor **results = tensors + n_outputs;
     if (status == RP_OK)
         status = roots_prepare("rp_grad", outputs, n_outputs, grad_outputs, o.create_graph, edges, tensors);

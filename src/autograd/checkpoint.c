@@ -163,7 +163,7 @@ static rp_status recompute(checkpoint *c, rp__tape_node *n) {
     if (!tensors) return RP__OOM("checkpoint");
     size_t count = 0;
     rp_scope scope = rp__scope_begin();
-    rp_status status = RP_OK;
+    rp_status status = scope.id ? RP_OK : rp_error_status();
     bool grad_mode = rp_set_grad_enabled(false);
     for (size_t i = 0; i < c->n_in && status == RP_OK; i++) {
         if (!c->in[i].tensor && !c->in[i].checkpoint) continue;
@@ -228,7 +228,9 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status;
     rp_scope scope = rp__scope_begin();
-    if (!fn.body) {
+    if (!scope.id) {
+        status = rp_error_status();
+    } else if (!fn.body) {
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: no function");
     } else if (!rp_grad_enabled() || recomputing) {
         /* Without a tape nothing would be kept. Inside the recomputation of an outer one the arguments take the numbers that

@@ -120,7 +120,7 @@ rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n
             rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: at most %d arguments, not %zu", RP__MAX_IN, n_in);
     if (status == RP_OK) {
         rp_scope scope = rp__scope_begin();
-        status = apply(f, in, n_in, out, n_out);
+        status = scope.id ? apply(f, in, n_in, out, n_out) : rp_error_status();
         rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
     }
     if (status != RP_OK)

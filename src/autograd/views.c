@@ -118,7 +118,7 @@ rp_status rp__view_refresh(rp__autograd *a) {
 
     rp_scope scope = rp__scope_begin();
     bool grad_mode = rp_set_grad_enabled(true);
-    rp_tensor *t = rp__view_replay(a->steps, a->base);
+    rp_tensor *t = scope.id ? rp__view_replay(a->steps, a->base) : rp__tensor_error();
     (void)rp_set_grad_enabled(grad_mode);
     rp_status status = rp__tensor_is_error(t) ? rp_error_status() : RP_OK;
     rp__tape_node *old = NULL;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "compile/aot.h"
+#include "compile/fused.h"
 #include "core/alloc.h"
 #include "core/text.h"
 #include "core/thread.h"
@@ -57,8 +58,8 @@ const rp__engine rp__engine_eager = {.name = "eager", .tags = RP__ENGINE_DEBUG |
 
 enum { MAX_ENGINES = 256 };
 static rp__mutex lock = RP__MUTEX_INIT;
-static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager};
-static size_t n_engines = 2;
+static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager, &rp__engine_fused};
+static size_t n_engines = 3;
 
 static bool is_called(const rp__engine *e, const char *name)
 {

@@ -149,7 +149,7 @@ static rp_status add_tangents(differentiator *d, rp__joint *j) {
     j->tangent_of = rp__alloc((body->n_results + 1u) * sizeof *j->tangent_of);
     if (!j->tangent_of) return RP__OOM("tangents");
     for (uint32_t k = 0; k < body->n_results; k++) {
-        if (!wants_gradient(d->w.src, body->results[k])) continue;
+        if (!wants_gradient(d->w.src, body->results[k]) || rp__ir_is_outer(d->w.src, body->results[k])) continue;
         rp__meta meta = d->w.src->values[body->results[k]].meta;
         if (rp__ir_add_arg(dst, &dst->body, &meta, d->w.src->values[body->results[k]].site) == RP__IR_NONE) {
             return RP_ERROR_OUT_OF_MEMORY;
@@ -195,7 +195,6 @@ static rp_status differentiate(differentiator *d, rp__joint *j, const uint32_t *
     RP_TRY(copy_forward(d));
     d->n_values = dst->n_values;
     size_t n_nodes = dst->body.n_nodes;
-    j->n_forward_nodes = (uint32_t)n_nodes;
     RP_TRY(add_tangents(d, j));
     d->handle = rp__calloc(dst->n_values + 1, sizeof *d->handle);
     d->grad = rp__calloc(dst->n_values + 1, sizeof *d->grad);

@@ -1,5 +1,5 @@
 /* Partition: cuts a joint graph into a forward and a backward by a minimum cut over what is saved between them.
-   Requires  a joint graph (joint.c), simplified or not, in which forward nodes come first.
+   Requires  a joint graph (joint.c), simplified or not.
    Keeps     every result and gradient bit for bit: a recomputed node is the same node, a random op names the same counters.
    After it  values that the backward gets are results of the forward, its arguments or its captured tensors.
 
@@ -122,6 +122,7 @@ typedef struct partitioner {
     uint32_t *distance; /* per value: steps to the nearest node of the backward */
     bool *fused;        /* per value: every reader would take it from registers */
     uint32_t *chain;    /* per value: recomputable nodes in a row that lead to it */
+    bool keep_random;
 } partitioner;
 
 static bool is_leafy(const rp__ir_node *n) { return !n || n->kind == RP__IR_CAPTURED; }
@@ -164,6 +165,7 @@ static void classify(partitioner *p) {
 static bool recomputable(const partitioner *p, const rp__ir_node *n) {
     if (n->kind == RP__IR_CONST) return true;
     if (n->kind != RP__IR_OP || (n->op->flags & (RP_OP_INPLACE | RP_OP_SYNC))) return false;
+    if (p->keep_random && (n->op->flags & RP_OP_RANDOM)) return false;
     if (rp__ir_is_op(n, RP__OP_cat)) return true;
     if (n->op->lowering != RP__POINTWISE && n->op->lowering != RP__VIEW && n->op->lowering != RP__INDEXED) return false;
     int64_t in = 0, out = 0;
@@ -293,6 +295,7 @@ static rp_status make_forward(partitioner *p, bool *needed, rp__partitioned *out
     for (size_t k = 0; k < body->n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[body->nodes[k]];
         if (n->kind == RP__IR_ASSIGN) need(ir, n->in, n->n_in, needed);
+        if (p->keep_random && n->kind == RP__IR_OP && (n->op->flags & RP_OP_RANDOM)) need(ir, n->in, n->n_in, needed);
     }
     need_back(p, needed, false);
     rp__rewrite w;
@@ -308,7 +311,8 @@ static rp_status make_forward(partitioner *p, bool *needed, rp__partitioned *out
     }
     for (size_t k = 0; k < body->n_nodes && status == RP_OK; k++) {
         const rp__ir_node *n = &ir->nodes[body->nodes[k]];
-        bool run = n->kind == RP__IR_ASSIGN;
+        bool run = n->kind == RP__IR_ASSIGN ||
+                   (p->keep_random && n->kind == RP__IR_OP && (n->op->flags & RP_OP_RANDOM));
         for (uint32_t r = 0; r < n->n_out; r++) run = run || needed[n->out[r]];
         if (run) status = rp__rewrite_copy(&w, &w.dst->body, body->nodes[k]);
     }
@@ -341,7 +345,7 @@ static rp_status make_backward(partitioner *p, bool *needed, rp__partitioned *ou
         bool run = false;
         for (uint32_t r = 0; r < n->n_out; r++) run = run || (needed[n->out[r]] && !p->saved[n->out[r]]);
         if (!run) continue;
-        if (k < p->joint->n_forward_nodes) out->n_recomputed++;
+        if (n->n_out > 0 && !p->backward[n->out[0]] && n->kind != RP__IR_CAPTURED) out->n_recomputed++;
         /* a node with several results may make one that was saved as well: readers take the saved one */
         rp__ir_value kept[RP__MAX_OUTS];
         for (uint32_t r = 0; r < n->n_out && r < RP__MAX_OUTS; r++) kept[r] = w.map[n->out[r]];
@@ -357,10 +361,10 @@ static rp_status make_backward(partitioner *p, bool *needed, rp__partitioned *ou
     return rp__rewrite_end(&w, status, "partition (backward)", &out->backward);
 }
 
-rp_status rp__partition(const rp__joint *joint, rp__partitioned *out) {
+rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitioned *out) {
     memset(out, 0, sizeof *out);
     size_t n = joint->ir->n_values + 1;
-    partitioner p = {.joint = joint, .ir = joint->ir};
+    partitioner p = {.joint = joint, .ir = joint->ir, .keep_random = keep_random};
     bool *flags = rp__calloc(5 * n, sizeof *flags);
     uint32_t *words = rp__calloc(2 * n, sizeof *words);
     rp__symbols *outer = rp__symbols_enter(joint->ir->symbols);

@@ -12,12 +12,11 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out);
 rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
 
 /* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs + c.
-   One tangent for each result that carries a gradient; one gradient for each leaf asked for, in that order, after the results
+   One tangent for each result that carries a gradient and is no argument itself; one gradient for each leaf asked for, in that order, after the results
    (RP__IR_NONE: nothing depends on the leaf). */
 typedef struct rp__joint {
     rp_ir *ir;
     uint32_t n_inputs, n_results; /* of the forward */
-    uint32_t n_forward_nodes;     /* the first nodes of the body are the forward's; the rest is the backward's, then ASSIGNs */
     uint32_t *tangent_of;         /* per tangent: result number */
     uint32_t n_tangents;
     uint32_t *grad_arg; /* per gradient: its leaf */
@@ -42,9 +41,11 @@ typedef struct rp__partitioned {
     rp__saved_source *saved; /* one an argument of the backward, before the tangents */
     uint32_t n_saved;
     int64_t saved_bytes;   /* by hints; without arguments and captured tensors */
-    uint32_t n_recomputed; /* nodes of the forward that the backward runs again */
+    uint32_t n_recomputed; /* nodes that no tangent reaches and that the backward runs */
 } rp__partitioned;
-rp_status rp__partition(const rp__joint *joint, rp__partitioned *out);
+/* keep_random: random ops are not run again and stay in the forward even if nobody reads them (for leaves that draw as they run,
+   without a base of their own). */
+rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitioned *out);
 void rp__partitioned_free(rp__partitioned *p);
 
 #endif

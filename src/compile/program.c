@@ -19,7 +19,7 @@ typedef struct buffer {
     enum { BUFFER_ARG, BUFFER_CAPTURED, BUFFER_RESULT, BUFFER_CONST, BUFFER_TEMP, BUFFER_NONE } kind;
     uint32_t index;      /* argument, captured tensor, result slot */
     int64_t bytes;
-    int64_t first_byte;  /* arguments: of element 0 as traced, relative to the storage */
+    int64_t first_element; /* outside: offset of element 0 as traced */
     rp__executable_place place;
     char *address; /* outside and results: byte 0 as the records have it */
     patch *patches;
@@ -46,6 +46,8 @@ typedef struct result_memory { /* memory of one result buffer: reused when the c
 
 typedef struct result { /* a handle to be returned */
     bool absent;
+    bool same;    /* it is an argument (then `arg`) or a captured tensor itself */
+    uint32_t arg;
     uint32_t memory; /* index into results, RP__IR_NONE: it lies in an argument or captured tensor */
     uint32_t outer_buffer;
     rp_dtype dtype;
@@ -224,6 +226,7 @@ static rp_status place_outer(rp__executable *p, rp__ir_value v, const rp_tensor 
     if (b->kind != BUFFER_NONE) return RP_OK; /* a second argument in the same storage reads through the first */
     b->kind = kind;
     b->index = index;
+    b->first_element = info->offset;
     int64_t begin, end;
     rp__tensor_byte_range(t, &begin, &end);
     b->bytes = end - begin + info->offset * (int64_t)rp__dtype_bytes(info->meta.dtype);
@@ -585,6 +588,8 @@ static rp_status describe_results(rp__executable *p) {
         memcpy(r->stride, info->stride, sizeof r->stride);
         r->offset = info->offset;
         const rp__ir_node *n = rp__ir_producer(ir, v);
+        r->same = rp__ir_is_outer(ir, v);
+        r->arg = n ? RP__IR_NONE : info->out_index;
         r->op = n && n->kind == RP__IR_OP ? n->op->name : "compiled";
         r->site = n && n->site ? n->site : "";
     }
@@ -861,14 +866,8 @@ static rp_tensor *result_handle(rp__executable *p, const result *r, rp_tensor *c
             offset += b->place.base / (int64_t)rp__dtype_bytes(r->dtype);
         } else {
             rp_tensor *base = b->kind == BUFFER_ARG ? in[b->index] : p->ir->captured[b->index];
-            rp__ir_value traced = RP__IR_NONE;
-            if (b->kind == BUFFER_ARG) traced = p->ir->body.args[b->index];
-            for (size_t k = 0; k < p->ir->n_nodes && traced == RP__IR_NONE; k++) {
-                const rp__ir_node *n = &p->ir->nodes[k];
-                if (n->kind == RP__IR_CAPTURED && n->captured_index == b->index) traced = n->out[0];
-            }
-            return rp__tensor_view(base, r->size, r->stride, r->ndim,
-                                   base->offset + r->offset - p->ir->values[traced].offset);
+            if (r->same) return rp__tensor_enter_scope(r->arg != RP__IR_NONE ? in[r->arg] : base);
+            return rp__tensor_view(base, r->size, r->stride, r->ndim, base->offset + r->offset - b->first_element);
         }
     }
     rp_tensor *t = rp__tensor_new(r->dtype, r->size, r->ndim, rp__storage_retain(storage));

@@ -59,6 +59,12 @@ typedef struct piece {
     struct piece *next;
 } piece;
 
+typedef struct chunk { /* a block cut into pieces of one class, until the allocator ends */
+    struct chunk *next;
+    struct block *memory;
+    piece pieces[];
+} chunk;
+
 typedef struct shelf shelf;
 typedef struct block {
     base b;
@@ -100,6 +106,7 @@ struct rp__allocator {
     base empty;
     bool has_pieces;
     piece *classes[CLASSES];
+    chunk *chunks;
     struct cache *caches; /* of all threads */
 };
 
@@ -539,21 +546,25 @@ static void count_alloc(rp__allocator *a, size_t bytes) {
 static rp_status pieces_new(rp__allocator *a, unsigned k) {
     size_t bytes = class_bytes(k), n = CHUNK_BYTES / bytes;
     if (n < 8) n = 8;
-    block *chunk;
-    RP_TRY(take_block(a, NULL, a->device->default_stream, n * bytes, &chunk));
-    piece *pieces = rp__calloc(n, sizeof *pieces); /* lives as long as the allocator */
-    if (!pieces) {
-        block_return(a, chunk);
+    block *memory;
+    RP_TRY(take_block(a, NULL, a->device->default_stream, n * bytes, &memory));
+    chunk *c = rp__calloc(1, sizeof *c + n * sizeof *c->pieces);
+    if (!c) {
+        block_return(a, memory);
         return RP__OOM("records of small memory blocks");
     }
-    poison(chunk->address, n * bytes);
+    poison(memory->address, n * bytes);
     for (size_t i = 0; i < n; i++) {
-        pieces[i].b.pub = (rp__block){chunk->address + i * bytes, bytes, NULL, a->device->default_stream};
-        pieces[i].b.kind = PIECE;
-        pieces[i].b.size_class = (uint8_t)k;
-        pieces[i].next = i + 1 < n ? &pieces[i + 1] : a->classes[k];
+        piece *p = &c->pieces[i];
+        p->b.pub = (rp__block){memory->address + i * bytes, bytes, NULL, a->device->default_stream};
+        p->b.kind = PIECE;
+        p->b.size_class = (uint8_t)k;
+        p->next = i + 1 < n ? p + 1 : a->classes[k];
     }
-    a->classes[k] = pieces;
+    a->classes[k] = c->pieces;
+    c->memory = memory;
+    c->next = a->chunks;
+    a->chunks = c;
     return RP_OK;
 }
 
@@ -747,6 +758,11 @@ rp_status rp__allocator_new(rp__device *d, rp__allocator **out) {
 
 void rp__allocator_free(rp__allocator *a) {
     if (!a) return;
+    for (chunk *c = a->chunks, *next; c; c = next) {
+        next = c->next;
+        block_return(a, c->memory);
+        rp__free(c);
+    }
     for (shelf *s = a->shelves, *next; s; s = next) {
         next = s->next;
         shelf_drop_segments(a, s);

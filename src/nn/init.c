@@ -31,7 +31,7 @@ static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {
     RP_TRY(rp_set_default_device(t->device));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = write(t, draw(t->size, t->ndim, draw_dtype(t), a, b));
+    rp_status status = !scope.id ? rp_error_status() : write(t, draw(t->size, t->ndim, draw_dtype(t), a, b));
     rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
     rp_status restored = rp_set_default_device(device);
@@ -46,7 +46,7 @@ rp_status rp_init_constant(rp_tensor *t, double value) {
     RP_TRY(rp__tensor_check(t, "t"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = rp__tensor_is_error(rp_fill_(t, rp_f64(value))) ? rp_error_status() : RP_OK;
+    rp_status status = !scope.id || rp__tensor_is_error(rp_fill_(t, rp_f64(value))) ? rp_error_status() : RP_OK;
     rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
     return status;

@@ -9,6 +9,7 @@
 /* A parameter: retained, of no scope, requiring a gradient. NULL and a sticky error on failure. */
 static rp_tensor *parameter_new(const int64_t *size, size_t ndim, rp_dtype dtype) {
     rp_scope scope = rp__scope_begin();
+    if (!scope.id) return NULL;
     rp_tensor *t = rp_empty(size, ndim, dtype == RP_DTYPE_NONE ? RP_F32 : dtype);
     bool ok = !rp__tensor_is_error(t) && rp_set_requires_grad(t, true) == RP_OK;
     if (ok) rp_retain(t);

@@ -6,7 +6,7 @@
 rp_tensor *rp_mse_loss_at(const char *site, rp_tensor *input, rp_tensor *target, int64_t reduction) {
     rp__site_frame frame = rp__site_push(site, "mse_loss");
     rp_scope scope = rp__scope_begin();
-    rp_tensor *difference = rp_sub(input, target, rp_i64(1));
+    rp_tensor *difference = scope.id ? rp_sub(input, target, rp_i64(1)) : rp__tensor_error();
     rp_tensor *loss = rp_mul(difference, difference);
     if (reduction == 1)
         loss = rp_mean(loss, RP_NO_DIMS, false, RP_DTYPE_NONE);

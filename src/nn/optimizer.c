@@ -131,7 +131,7 @@ static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n
     rp_device device = rp_default_device();
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = group_fill(g, opt->kind, params, lr);
+    rp_status status = scope.id ? group_fill(g, opt->kind, params, lr) : rp_error_status();
     rp__scope_end(scope, NULL, 0);
     (void)rp_set_grad_enabled(grad_mode);
     rp_status restored = rp_set_default_device(device);
@@ -281,7 +281,7 @@ rp_status rp_optimizer_step_at(const char *site, rp_optimizer *opt) {
     rp__site_frame frame = rp__site_push(site, "optimizer_step");
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = RP_OK;
+    rp_status status = scope.id ? RP_OK : rp_error_status();
     for (size_t k = 0; k < opt->n && status == RP_OK; k++) {
         group *g = opt->groups[k];
         status = classes_split(g);
@@ -300,7 +300,7 @@ rp_status rp_optimizer_zero_grad(rp_optimizer *opt, bool set_to_none) {
     RP_TRY(optimizer_check(opt, "rp_optimizer_zero_grad"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = RP_OK;
+    rp_status status = scope.id ? RP_OK : rp_error_status();
     for (size_t k = 0; k < opt->n && status == RP_OK; k++)
         for (size_t i = 0; i < opt->groups[k]->n && status == RP_OK; i++) {
             rp_tensor *param = opt->groups[k]->members[i].param, *grad = rp_grad_of(param);

@@ -66,7 +66,7 @@ static void local_free(void *argument) {
     if (l->next) l->next->prev = l->prev;
     rp__unlock(&shared.lock);
     rp__free(l->entries);
-    rp__free(l->scopes);
+    if (l->scopes != l->first_scopes) rp__free(l->scopes);
     rp__free(l);
 }
 
@@ -85,6 +85,8 @@ rp__tensor_local *rp__local_make(void) {
         RP__OOM("a thread's tensor lists");
         return NULL;
     }
+    l->scopes = l->first_scopes;
+    l->scopes_capacity = RP__SCOPES_READY;
     l->next_scope = (atomic_fetch_add(&threads, 1) + 1) << 40; /* scope ids of threads differ */
     rp__lock(&shared.lock);
     l->next = shared.threads;

@@ -16,6 +16,8 @@ typedef struct rp__scope_record {
     size_t first; /* index into entries */
 } rp__scope_record;
 
+enum { RP__SCOPES_READY = 64 };
+
 typedef struct rp__tensor_local {
     rp__slot_queue tensors, storages;
     uint64_t next_id, id_end;
@@ -24,6 +26,8 @@ typedef struct rp__tensor_local {
     size_t n_entries, entries_capacity, holes;
     rp__scope_record *scopes;
     size_t n_scopes, scopes_capacity;
+    rp__scope_record
+        first_scopes[RP__SCOPES_READY]; /* what `scopes` points to at first: opening a scope seldom allocates */
     uint64_t next_scope;
     _Atomic uint64_t created, destroyed; /* handles; written by the owner only */
     struct rp__tensor_local *next, *prev;

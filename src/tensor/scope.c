@@ -2,6 +2,8 @@
    its mark, except those that move out. */
 #include "tensor/local.h"
 
+#include <string.h>
+
 #include "core/alloc.h"
 
 /* Squeezes out holes when they are many, so that the list does not grow with them. */
@@ -56,10 +58,20 @@ rp_tensor *rp__tensor_unscope(rp_tensor *t) {
     return t;
 }
 
+static bool scopes_grow(rp__tensor_local *l) {
+    rp__scope_record *grown = rp__alloc(2 * l->scopes_capacity * sizeof *grown);
+    if (!grown) return false;
+    memcpy(grown, l->scopes, l->n_scopes * sizeof *grown);
+    if (l->scopes != l->first_scopes) rp__free(l->scopes);
+    l->scopes = grown;
+    l->scopes_capacity *= 2;
+    return true;
+}
+
 rp_scope rp_scope_begin(void) {
     rp__tensor_local *l = rp__local();
     if (!l) return (rp_scope){0};
-    if (rp__alloc_denied() || !RP__GROW(&l->scopes, &l->scopes_capacity, l->n_scopes + 1)) {
+    if (RP__UNLIKELY(l->n_scopes == l->scopes_capacity) && !scopes_grow(l)) {
         RP__OOM("a scope");
         return (rp_scope){0};
     }
@@ -108,11 +120,9 @@ rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
 bool rp__scope_holds(rp_scope scope, const rp_tensor *t) {
     rp__tensor_local *l = rp__local_tls;
     size_t k = l ? l->n_scopes : 0;
-    while (k > 0 && l->scopes[k - 1].id != scope.id)
-        k--;
+    while (k > 0 && l->scopes[k - 1].id != scope.id) k--;
     for (size_t i = k ? l->scopes[k - 1].first : SIZE_MAX; k && i < l->n_entries; i++) {
-        if (l->entries[i] == t)
-            return true;
+        if (l->entries[i] == t) return true;
     }
     return false;
 }

@@ -7,6 +7,12 @@
 #include "core/dtype.h"
 #include "device/allocator.h"
 
+/* Ops that the library itself calls have the site of the public call around them, never a line of the library. */
+#ifdef RP_BUILD
+#undef RP_HERE
+#define RP_HERE NULL
+#endif
+
 #if defined(__ELF__)
 #define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec"))) /* small and hot only */
 #else

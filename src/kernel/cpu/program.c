@@ -2,6 +2,9 @@
    by the producing instruction. Called by backend.c once a DAG and plan; nothing here depends on sizes or strides. */
 #include "kernel/cpu/program.h"
 
+#ifndef RP_ISA_BASELINE_ONLY
+#include <cpuid.h>
+#endif
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -664,13 +667,19 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
 
 /* ---- the table for this CPU ----------------------------------------------------------------------------------------- */
 
+#ifndef RP_ISA_BASELINE_ONLY
+static bool has_f16c(void) { /* clang 14 does not know the name */
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 static bool cpu_has(const rp__tiles *t) {
 #ifdef RP_ISA_BASELINE_ONLY
     return t == &rp__tiles_baseline;
 #else
     __builtin_cpu_init();
     if (t == &rp__tiles_avx2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     }
     if (t == &rp__tiles_avx512) {
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

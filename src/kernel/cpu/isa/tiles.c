@@ -206,7 +206,7 @@ static void where_u8(const rp__tile_call *c) {
         for (int64_t i = 0; i < c->n; i++) {                                                                           \
             T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
             if (y == 0) {                                                                                              \
-                rp__error_record_put(c->env->errors, c->env->tag, (int64_t)x, 0);                                      \
+                rp__error_record_put_division(c->env->errors, c->env->tag);                                            \
                 d[i] = 0;                                                                                              \
             } else if (y == (T_##t) - 1 && (T_##t) - 1 < 0) {                                                          \
                 d[i] = (T_##t)(0 - (uint64_t)x);                                                                       \
@@ -222,7 +222,7 @@ static void where_u8(const rp__tile_call *c) {
         for (int64_t i = 0; i < c->n; i++) {                                                                           \
             T_##t x = a[i * c->as], y = b[i * c->bs];                                                                  \
             if (y == 0) {                                                                                              \
-                rp__error_record_put(c->env->errors, c->env->tag, (int64_t)x, 0);                                      \
+                rp__error_record_put_division(c->env->errors, c->env->tag);                                            \
                 d[i] = 0;                                                                                              \
             } else if (y == (T_##t) - 1 && (T_##t) - 1 < 0) {                                                          \
                 d[i] = 0;                                                                                              \

@@ -1,0 +1,231 @@
+/* The "fused" backend and the units of AOT autograd (fused.h). A unit keeps one variant a tuple of sizes; a graph that cannot
+   become one executable runs node by node, and explain says why. */
+#include "compile/fused.h"
+
+#include <string.h>
+
+#include "compile/aot.h"
+#include "compile/passes.h"
+#include "core/alloc.h"
+#include "trace/ir_run.h"
+
+typedef struct variant {
+    struct variant *next;
+    int64_t *binding;
+    rp_ir *graph;              /* concrete; counted */
+    rp__executable *executable; /* fused */
+    void *compiled;            /* another leaf's */
+} variant;
+
+struct rp__unit {
+    rp__mutex lock; /* the list */
+    rp_ir *graph;
+    const rp_backend *leaf;
+    bool no_graph, interpreted; /* interpreted: the leaf could not do it */
+    rp__shared_arena *arena;
+    rp__executable_random *random;
+    size_t n_random, n_symbols;
+    rp__explain *explain;
+    variant *variants; /* last used first */
+};
+
+rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
+    rp__unit *u = *out = rp__calloc(1, sizeof *u);
+    if (!u) return RP__OOM("compiled graph");
+    pthread_mutex_init(&u->lock, NULL);
+    u->graph = rp__ir_retain(request->graph);
+    u->leaf = request->leaf;
+    u->interpreted = !request->leaf;
+    u->no_graph = request->no_graph;
+    u->arena = request->arena;
+    u->explain = request->explain;
+    u->n_symbols = rp__symbols_count(u->graph->symbols);
+    if (request->random) {
+        u->random = rp__calloc(request->n_random + 1, sizeof *u->random);
+        if (!u->random) {
+            rp__unit_free(u);
+            *out = NULL;
+            return RP__OOM("compiled graph");
+        }
+        for (size_t k = 0; k < request->n_random; k++) {
+            u->random[u->n_random++] = request->random[k];
+            (void)rp__generator_retain(request->random[k].generator);
+        }
+    }
+    return RP_OK;
+}
+
+static void variant_free(rp__unit *u, variant *v) {
+    if (v->executable) rp__executable_free(v->executable);
+    if (v->compiled && u->leaf->destroy) u->leaf->destroy(u->leaf->ctx, v->compiled);
+    if (v->graph) rp_ir_release(v->graph);
+    rp__free(v->binding);
+    rp__free(v);
+}
+
+void rp__unit_free(rp__unit *u) {
+    if (!u) return;
+    while (u->variants) {
+        variant *next = u->variants->next;
+        variant_free(u, u->variants);
+        u->variants = next;
+    }
+    for (size_t k = 0; k < u->n_random; k++) rp_generator_release(u->random[k].generator);
+    rp__free(u->random);
+    rp_ir_release(u->graph);
+    pthread_mutex_destroy(&u->lock);
+    rp__free(u);
+}
+
+static void explain(rp__unit *u, const rp__executable *e) {
+    if (!u->explain) return;
+    rp__executable_facts f;
+    rp__executable_facts_of(e, &f);
+    for (size_t k = 0; k < f.n_kernels; k++) {
+        const rp__executable_kernel *kernel = &f.kernels[k];
+        rp__explain_add(u->explain, kernel->library ? "library" : "kernel", RP__REASON_NONE, kernel->site, 1,
+                        "%s: %lld bytes, by %s", kernel->ops, (long long)kernel->bytes, kernel->server);
+    }
+    for (size_t k = 0; k < f.n_unfused; k++) {
+        rp__reason reason = rp__reason_find(f.unfused[k].reason);
+        rp__explain_add(u->explain, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
+                        f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
+    }
+    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
+    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
+    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes, "peak of the same graph run op by op");
+}
+
+static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant *v) {
+    if (u->n_symbols > 0) {
+        v->binding = rp__alloc(u->n_symbols * sizeof *v->binding);
+        if (!v->binding) return RP__OOM("compiled graph");
+        memcpy(v->binding, binding, u->n_symbols * sizeof *binding);
+        RP_TRY(rp__specialise(u->graph, binding, &v->graph));
+    } else {
+        v->graph = rp__ir_retain(u->graph);
+    }
+    if (u->leaf != &rp__leaf_fused) {
+        rp_status status = u->leaf->compile(u->leaf->ctx, v->graph, &v->compiled);
+        if (status == RP_OK || rp_failed()) return status;
+        return rp__fail(status, "backend \"%s\" could not compile a graph", u->leaf->name);
+    }
+    const rp__executable_options options = {
+        .no_graph = u->no_graph, .arena = u->arena, .random = u->random, .n_random = u->n_random};
+    RP_TRY(rp__executable_new(v->graph, in, n_in, &options, &v->executable));
+    explain(u, v->executable);
+    return RP_OK;
+}
+
+static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) {
+    return u->n_symbols == 0 || memcmp(v->binding, binding, u->n_symbols * sizeof *binding) == 0;
+}
+
+/* The variant for these sizes, first in the list; made if missing. */
+static rp_status find(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant **out) {
+    variant **at = &u->variants;
+    while (*at && !is_for(u, *at, binding)) at = &(*at)->next;
+    if (*at) {
+        variant *v = *out = *at;
+        *at = v->next;
+        v->next = u->variants;
+        u->variants = v;
+        return RP_OK;
+    }
+    variant *v = rp__calloc(1, sizeof *v);
+    if (!v) return RP__OOM("compiled graph");
+    rp_status status = build(u, binding, in, n_in, v);
+    if (status != RP_OK) {
+        variant_free(u, v);
+        return status;
+    }
+    v->next = u->variants;
+    *out = u->variants = v;
+    return RP_OK;
+}
+
+static rp_status interpret(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                           size_t n_out) {
+    const rp__ir_run_options options = {.binding = u->n_symbols > 0 ? binding : NULL};
+    return rp__ir_run(u->graph, in, n_in, out, n_out, &options);
+}
+
+rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out, const rp__executable_random *draws, size_t n_draws) {
+    if (u->interpreted) return interpret(u, binding, in, n_in, out, n_out);
+    variant *v = NULL;
+    rp__lock(&u->lock);
+    rp_status status = find(u, binding, in, n_in, &v);
+    if (status == RP_ERROR_UNAVAILABLE && u->leaf == &rp__leaf_fused && n_draws == 0) {
+        if (u->explain) {
+            rp__explain_add(u->explain, "skip", RP__REASON_NOT_ONE_PROGRAM, NULL, 1, "%s", rp_error_message());
+        }
+        (void)rp_error_take();
+        u->interpreted = true;
+        rp__unlock(&u->lock);
+        return interpret(u, binding, in, n_in, out, n_out);
+    }
+    rp__unlock(&u->lock);
+    RP_TRY(status);
+    if (v->executable) return rp__executable_run(v->executable, in, n_in, out, n_out, draws, n_draws);
+    status = u->leaf->run(u->leaf->ctx, v->compiled, in, n_in, out, n_out);
+    return status == RP_OK || rp_failed() ? status
+                                          : rp__fail(status, "backend \"%s\" failed to run a graph", u->leaf->name);
+}
+
+const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n) {
+    *n = 0;
+    for (const variant *v = u->variants; v && !u->interpreted; v = v->next) {
+        if (is_for(u, v, binding)) return v->executable ? rp__executable_draws(v->executable, n) : NULL;
+    }
+    return NULL;
+}
+
+/* ---- as a leaf by itself: graphs that come from rp_backend users */
+
+static rp_status leaf_compile(void *ctx, const rp_ir *graph, void **compiled) {
+    (void)ctx;
+    const rp__unit_request request = {.graph = (rp_ir *)(uintptr_t)graph, .leaf = &rp__leaf_fused};
+    rp__unit *u;
+    RP_TRY(rp__unit_new(&request, &u));
+    *compiled = u;
+    return RP_OK;
+}
+
+static rp_status leaf_run(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    rp__unit *u = compiled;
+    int64_t *binding = u->n_symbols > 0 ? rp__alloc(u->n_symbols * sizeof *binding) : NULL;
+    if (u->n_symbols > 0 && !binding) return RP__OOM("compiled graph");
+    rp_status status = binding ? rp__ir_bind(u->graph, in, n_in, binding) : RP_OK;
+    if (status == RP_OK) status = rp__unit_run(u, binding, in, n_in, out, n_out, NULL, 0);
+    rp__free(binding);
+    return status;
+}
+
+static void leaf_destroy(void *ctx, void *compiled) {
+    (void)ctx;
+    rp__unit_free(compiled);
+}
+
+const rp_backend rp__leaf_fused = {sizeof(rp_backend), "fused", leaf_compile, leaf_run, leaf_destroy, NULL};
+
+/* ---- the engine */
+
+static rp_status engine_compile(const rp__engine *self, const rp__engine_request *request, void **object) {
+    rp__aot *a;
+    RP_TRY(rp__aot_compile(self->leaf, request, &a));
+    *object = a;
+    return RP_OK;
+}
+static rp_status engine_run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    return rp__aot_run(object, in, n_in, out, n_out);
+}
+static void engine_destroy(void *object) { rp__aot_free(object); }
+
+const rp__engine rp__engine_fused = {.name = "fused",
+                                     .alias = "inductor",
+                                     .compile = engine_compile,
+                                     .run = engine_run,
+                                     .destroy = engine_destroy,
+                                     .leaf = &rp__leaf_fused};

@@ -1,0 +1,32 @@
+/* What the "fused" backend makes of a functional graph: one executable for each tuple of sizes, built when first called with
+   them; kernels are shared between them. Also runs a graph for any leaf: the unit that AOT autograd calls for forward and
+   backward. */
+#ifndef RP_COMPILE_FUSED_H
+#define RP_COMPILE_FUSED_H
+
+#include "compile/backend.h"
+#include "compile/program.h"
+
+typedef struct rp__unit rp__unit;
+typedef struct rp__unit_request {
+    rp_ir *graph;           /* functional; retained */
+    const rp_backend *leaf; /* NULL: node by node; rp__leaf_fused: executables; else the leaf's own */
+    bool no_graph;
+    rp__shared_arena *arena; /* outlives the unit */
+    const rp__executable_random *random; /* copied; totals of the function */
+    size_t n_random;
+    rp__explain *explain;
+} rp__unit_request;
+
+rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out);
+void rp__unit_free(rp__unit *u);
+/* binding: values of the graph's symbols, NULL without symbols. draws, n_draws: as rp__executable_run, for fused units. */
+rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out, const rp__executable_random *draws, size_t n_draws);
+/* Seeds and bases of the last run: NULL, 0 for units that draw as they run. */
+const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n);
+
+extern const rp_backend rp__leaf_fused;
+extern const rp__engine rp__engine_fused;
+
+#endif

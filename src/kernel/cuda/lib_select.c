@@ -1,0 +1,288 @@
+/* See lib_select.h: macros, words and grids of topk.cuh, nonzero.cuh, multinomial.cuh and scatter.cuh. */
+#include "kernel/cuda/lib_select.h"
+
+#include <string.h>
+
+#include "core/dtype.h"
+#include "device/cuda/cuda.h"
+#include "device/error_record.h"
+#include "kernel/cuda/library.h"
+#include "kernel/cuda/text_kernel.h"
+#include "reprise_embed.h"
+#include "tensor/tensor.h"
+
+static void begin(rp__launch *out, const rp__library_call *call) {
+    memset(out, 0, sizeof *out);
+    out->op = call->op;
+    out->site = call->site;
+}
+
+static rp_status set_grid(rp__launch *out, const rp__library_call *call, int64_t blocks) {
+    if (blocks > INT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: this is more than one CUDA launch takes", call->op);
+    out->grid[0] = (uint32_t)blocks;
+    out->block[0] = 256;
+    out->grid[1] = out->grid[2] = out->block[1] = out->block[2] = 1;
+    return RP_OK;
+}
+
+/* The workspace as word and slot number `at`, behind the operands' slots. */
+static rp_status set_workspace(const rp__library_call *call, size_t bytes, uint32_t at, rp__launch_buffer *buffer,
+                               rp__launch *out) {
+    buffer->words[at] = bytes ? (uint64_t)(uintptr_t)call->workspace : 0;
+    if (!bytes) return RP_OK;
+    if (call->workspace_bytes < bytes || !call->workspace)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: a workspace of %zu bytes where %zu are needed", call->op,
+                        call->workspace_bytes, bytes);
+    const char *start = call->workspace_storage ? call->workspace_storage->data : NULL;
+    int64_t from = start ? (int64_t)((const char *)call->workspace - start) : 0;
+    buffer->slots[out->n_slots++] = (rp__slot){.word = at,
+                                               .access = RP__READ | RP__WRITE,
+                                               .storage = call->workspace_storage,
+                                               .buffer = -1,
+                                               .begin = from,
+                                               .end = from + (int64_t)bytes};
+    return RP_OK;
+}
+
+static int64_t numel(const rp__operand *o) {
+    int64_t n = 1;
+    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
+    return n;
+}
+
+/* ---- topk */
+
+enum { TOPK_SHARED = 1024 }; /* entries that are sorted in shared memory: 16 KiB */
+
+static int64_t padded_of(int64_t k) {
+    int64_t p = 1;
+    while (p < k) p *= 2;
+    return p;
+}
+
+static void topk_macros(uint64_t facts, rp__text *out) {
+    rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    bool wide = dtype == RP_F64 || dtype == RP_I64;
+    rp__text_kernel_dtype(dtype, out);
+    rp__text_add(out, "#define RP_BITS %d\n#define RP_LARGEST %u\n#define RP_BIG %u\n#define RP_DIMS %u\n#define RP_SHARED_K %d\n",
+                 wide ? 64 : 32, (unsigned)(facts >> 8 & 1), (unsigned)(facts >> 9 & 1), (unsigned)(facts >> 16 & 0xff),
+                 TOPK_SHARED);
+    if (dtype == RP_F64) rp__text_puts(out, "#define RP_ORDER(x) rp_order_f64(x)\n");
+    else if (rp__dtype_is_float(dtype)) rp__text_puts(out, "#define RP_ORDER(x) rp_order_f32(RP_LOAD(x))\n");
+    else if (wide) rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)(x) ^ 1ull << 63)\n");
+    else rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)((rp_u32)(x) ^ 0x80000000u))\n");
+}
+
+size_t rp__cuda_topk_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+    (void)d;
+    if (n < 3 || call->k <= TOPK_SHARED || call->k > INT64_C(1) << 40) return 0;
+    return (size_t)(numel(&o[0]) / call->k) * (size_t)padded_of(call->k) * 16;
+}
+
+rp_status rp__cuda_topk_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                             rp__launch_buffer *buffer, rp__launch *out) {
+    static const uint32_t access[3] = {RP__WRITE, RP__WRITE, RP__READ};
+    begin(out, call);
+    const rp__operand *values = &o[0], *indices = &o[1], *x = &o[2];
+    const unsigned dim = (unsigned)call->dim, nd = x->ndim;
+    if (n < 3 || dim >= nd || values->ndim != nd || indices->ndim != nd || indices->dtype != RP_I64 ||
+        values->dtype != x->dtype || !rp__dtype_is_valid(x->dtype) || call->k < 0 || call->k > x->size[dim] ||
+        values->size[dim] != call->k)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of topk do not fit", call->op);
+    if (x->size[dim] > UINT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: rows are limited to 2^32 - 1 elements", call->op);
+    if (numel(values) == 0) return RP_OK;
+    const int64_t rows = numel(values) / call->k, padded = padded_of(call->k);
+    rp__cuda_operand_slots(o, 3, access, buffer, out);
+    RP_TRY(set_workspace(call, rp__cuda_topk_workspace(d, o, n, call), 3, buffer, out));
+    uint64_t *w = buffer->words;
+    w[4] = (uint64_t)x->size[dim], w[5] = (uint64_t)call->k, w[6] = (uint64_t)padded;
+    w[7] = (uint64_t)values->stride[dim], w[8] = (uint64_t)indices->stride[dim], w[9] = (uint64_t)x->stride[dim];
+    uint32_t at = 10;
+    for (unsigned i = 0; i < nd; i++) {
+        if (i == dim) continue;
+        w[at++] = (uint64_t)x->size[i], w[at++] = (uint64_t)values->stride[i], w[at++] = (uint64_t)indices->stride[i];
+        w[at++] = (uint64_t)x->stride[i];
+    }
+    out->n_words = at;
+    rp__text_kernel_key key = {.family = "topk"};
+    key.facts = (uint64_t)x->dtype | (uint64_t)call->largest << 8 | (uint64_t)(call->k > TOPK_SHARED) << 9 |
+                (uint64_t)(nd - 1) << 16;
+    RP_TRY(rp__text_kernel(d, &key, topk_macros, rp__embed_topk_cuh, rp__embed_topk_cuh_len, &out->kernel));
+    return set_grid(out, call, rows);
+}
+
+/* ---- nonzero: three kernels behind one record */
+
+enum { NONZERO_CHUNK = 2048, NONZERO_WORDS = 8 + 2 * RP_MAX_DIMS, NONZERO_FACTS = NONZERO_WORDS };
+
+static void nonzero_macros(uint64_t facts, rp__text *out) {
+    rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    static const char *const types[9] = {[1] = "rp_u8", [2] = "rp_u16", [4] = "rp_u32", [8] = "rp_u64"};
+    size_t bytes = rp__dtype_bytes(dtype);
+    rp__text_add(out, "#define RP_T %s\n#define RP_PHASE %u\n#define RP_DIMS %u\n", types[bytes],
+                 (unsigned)(facts >> 8 & 3), (unsigned)(facts >> 16 & 0xff));
+    /* a float is zero whatever its sign */
+    if (rp__dtype_is_float(dtype)) rp__text_puts(out, "#define RP_BITS_OF(x) ((RP_T)((x) << 1))\n");
+    else rp__text_puts(out, "#define RP_BITS_OF(x) (x)\n");
+}
+
+static rp_status nonzero_kernel(rp__device *d, uint64_t facts, unsigned phase, rp__kernel **out) {
+    rp__text_kernel_key key = {.family = "nonzero"};
+    key.facts = facts | (uint64_t)phase << 8;
+    return rp__text_kernel(d, &key, nonzero_macros, rp__embed_nonzero_cuh, rp__embed_nonzero_cuh_len, out);
+}
+
+static rp_status nonzero_enqueue(const rp__kernel *k, rp_stream *s, const rp__launch *l) {
+    (void)k;
+    for (unsigned phase = 0; phase < 3; phase++) {
+        rp__launch part = *l;
+        RP_TRY(nonzero_kernel(s->device, l->words[NONZERO_FACTS], phase, &part.kernel));
+        part.grid[0] = phase == 1 ? 1 : (uint32_t)l->words[5];
+        RP_TRY(rp__cuda_enqueue(s->device, s, &part));
+    }
+    return RP_OK;
+}
+
+size_t rp__cuda_nonzero_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+    (void)d;
+    (void)call;
+    return n < 3 ? 0 : (size_t)((numel(&o[2]) + NONZERO_CHUNK - 1) / NONZERO_CHUNK) * 8;
+}
+
+rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                                rp__launch_buffer *buffer, rp__launch *out) {
+    static const uint32_t access[3] = {RP__WRITE, RP__WRITE, RP__READ};
+    static rp__kernel kernel = {.refs = 1,
+                                .kind = RP__KERNEL_CUDA_LIBRARY,
+                                .key = {0x6e6f6e7a65726f, 1},
+                                .name = "nonzero",
+                                .enqueue = nonzero_enqueue};
+    begin(out, call);
+    const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
+    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 || !rp__dtype_is_valid(x->dtype) ||
+        indices->size[0] < numel(x) || indices->size[1] != x->ndim)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
+    rp__cuda_operand_slots(o, 3, access, buffer, out);
+    RP_TRY(set_workspace(call, rp__cuda_nonzero_workspace(d, o, n, call), 3, buffer, out));
+    uint64_t *w = buffer->words;
+    memset(w + 4, 0, (NONZERO_WORDS + 1 - 4) * sizeof *w);
+    w[4] = (uint64_t)numel(x), w[5] = (w[4] + NONZERO_CHUNK - 1) / NONZERO_CHUNK;
+    w[6] = (uint64_t)indices->stride[0], w[7] = (uint64_t)indices->stride[1];
+    for (unsigned i = 0; i < x->ndim; i++) w[8 + 2 * i] = (uint64_t)x->size[i], w[9 + 2 * i] = (uint64_t)x->stride[i];
+    w[NONZERO_FACTS] = (uint64_t)x->dtype | (uint64_t)x->ndim << 16;
+    out->n_words = NONZERO_FACTS + 1;
+    /* built now: a capture must not meet a compilation */
+    rp__kernel *part;
+    for (unsigned phase = 0; phase < 3; phase++) RP_TRY(nonzero_kernel(d, w[NONZERO_FACTS], phase, &part));
+    RP_TRY(set_grid(out, call, (int64_t)w[5] > 0 ? (int64_t)w[5] : 1));
+    if (w[5] == 0) { /* nothing to look at: the count alone */
+        RP_TRY(nonzero_kernel(d, w[NONZERO_FACTS], 1, &out->kernel));
+        return RP_OK;
+    }
+    out->kernel = &kernel;
+    return RP_OK;
+}
+
+/* ---- multinomial */
+
+static void multinomial_macros(uint64_t facts, rp__text *out) {
+    rp__text_add(out, "#define RP_T %s\n", facts == RP_F64 ? "double" : "float");
+}
+
+size_t rp__cuda_multinomial_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+    (void)d;
+    return n < 2 || call->replacement ? 0 : (size_t)numel(&o[1]);
+}
+
+rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                                    rp__launch_buffer *buffer, rp__launch *out) {
+    static const uint32_t access[2] = {RP__WRITE, RP__READ};
+    begin(out, call);
+    const rp__operand *y = &o[0], *x = &o[1];
+    if (n < 2 || y->ndim != 2 || x->ndim != 2 || y->dtype != RP_I64 || (x->dtype != RP_F32 && x->dtype != RP_F64) ||
+        y->size[0] != x->size[0])
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of multinomial do not fit", call->op);
+    if (x->size[1] > INT64_C(1) << 24)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: number of categories cannot exceed 2^24", call->op);
+    if (y->size[0] == 0 || y->size[1] == 0) return RP_OK;
+    rp__cuda_operand_slots(o, 2, access, buffer, out);
+    RP_TRY(set_workspace(call, rp__cuda_multinomial_workspace(d, o, n, call), 2, buffer, out));
+    uint64_t *w = buffer->words;
+    int shift = 62;
+    for (int64_t m = 1; m < x->size[1]; m *= 2) shift--;
+    w[3] = (uint64_t)(uintptr_t)call->draw.state, w[4] = call->draw.seed, w[5] = call->draw.inner;
+    w[6] = (uint64_t)(uintptr_t)d->errors, w[7] = rp__error_tag(call->op, call->site);
+    w[8] = (uint64_t)y->size[1], w[9] = (uint64_t)x->size[1], w[10] = (uint64_t)shift, w[11] = call->replacement;
+    w[12] = (uint64_t)y->stride[0], w[13] = (uint64_t)y->stride[1];
+    w[14] = (uint64_t)x->stride[0], w[15] = (uint64_t)x->stride[1];
+    out->n_words = 16;
+    rp__text_kernel_key key = {.family = "multinomial", .facts = (uint64_t)x->dtype};
+    RP_TRY(rp__text_kernel(d, &key, multinomial_macros, rp__embed_multinomial_cuh, rp__embed_multinomial_cuh_len,
+                           &out->kernel));
+    return set_grid(out, call, y->size[0]);
+}
+
+/* ---- scatter_add */
+
+static const char *atomic_of(rp_dtype dtype) {
+    static const char *const names[RP__DTYPE_COUNT] = {[RP_F32] = "f32",   [RP_F64] = "f64", [RP_F16] = "f16",
+                                                       [RP_BF16] = "bf16", [RP_I32] = "i32", [RP_I64] = "i64"};
+    return names[dtype];
+}
+
+static void scatter_macros(uint64_t facts, rp__text *out) {
+    rp_dtype dtype = (rp_dtype)(facts & 0xff);
+    rp__text_kernel_dtype(dtype, out);
+    rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n", (unsigned)(facts >> 8 & 3), (unsigned)(facts >> 16 & 0xff));
+    if (atomic_of(dtype)) rp__text_add(out, "#define RP_ATOMIC(p, v) rp_atomic_add_%s(p, v)\n", atomic_of(dtype));
+    if (dtype == RP_BOOL) rp__text_puts(out, "#define RP_ADD(a, b) ((RP_T)((a) || (b)))\n");
+    else rp__text_puts(out, "#define RP_ADD(a, b) RP_STORE(RP_LOAD(a) + RP_LOAD(b))\n");
+}
+
+size_t rp__cuda_scatter_add_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+    (void)d, (void)o, (void)n, (void)call;
+    return 0;
+}
+
+rp_status rp__cuda_scatter_add_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                                    rp__launch_buffer *buffer, rp__launch *out) {
+    static const uint32_t access[3] = {RP__READ | RP__WRITE, RP__READ, RP__READ};
+    begin(out, call);
+    rp__operand part[3] = {o[0], o[1], o[2]};
+    const rp__operand *y = &part[0], *index = &part[1], *src = &part[2];
+    const unsigned nd = index->ndim, dim = (unsigned)call->dim;
+    if (n < 3 || y->ndim != nd || src->ndim != nd || dim >= nd || index->dtype != RP_I64 || src->dtype != y->dtype ||
+        !rp__dtype_is_valid(y->dtype))
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of scatter_add do not fit", call->op);
+    if (numel(index) == 0) return RP_OK;
+    for (unsigned i = 0; i < nd; i++) part[2].size[i] = index->size[i];
+    rp__cuda_operand_slots(part, 3, access, buffer, out);
+    uint64_t *w = buffer->words;
+    const int64_t length = index->size[dim], bound = y->size[dim], lines = numel(index) / length;
+    w[3] = (uint64_t)(uintptr_t)d->errors, w[4] = rp__error_tag(call->op, call->site);
+    w[5] = (uint64_t)length, w[6] = (uint64_t)bound;
+    w[7] = (uint64_t)y->stride[dim], w[8] = (uint64_t)index->stride[dim], w[9] = (uint64_t)src->stride[dim];
+    w[10] = (uint64_t)lines;
+    uint32_t at = 11;
+    for (unsigned i = 0; i < nd; i++) {
+        if (i == dim) continue;
+        w[at++] = (uint64_t)index->size[i], w[at++] = (uint64_t)y->stride[i], w[at++] = (uint64_t)index->stride[i];
+        w[at++] = (uint64_t)src->stride[i];
+    }
+    out->n_words = at;
+    /* Of the two ordered forms the one with less to wait for: a chain of reads and writes (about 600 ns a step) that all lines
+       walk side by side, or bound times as many threads that only read. */
+    unsigned form = 0;
+    if (call->deterministic || !atomic_of(y->dtype)) {
+        const double chains = (double)lines > 2e5 ? (double)lines / 2e5 : 1;
+        form = chains * 600 > (double)lines * (double)bound * 1e-4 + 4 ? 2 : 1;
+        if (bound == 0) form = 1; /* every index is out of range, and someone has to say so */
+    }
+    const int64_t items = form == 0 ? lines * length : form == 1 ? lines : lines * bound;
+    int64_t blocks = (items + 255) / 256;
+    if (blocks > 1 << 20) blocks = 1 << 20;
+    rp__text_kernel_key key = {.family = "scatter_add"};
+    key.facts = (uint64_t)y->dtype | (uint64_t)form << 8 | (uint64_t)(nd - 1) << 16;
+    RP_TRY(rp__text_kernel(d, &key, scatter_macros, rp__embed_scatter_cuh, rp__embed_scatter_cuh_len, &out->kernel));
+    return set_grid(out, call, blocks);
+}

@@ -1,0 +1,348 @@
+/* Random programs: each is run eagerly and through AOT autograd with the fused backend, forward and backward; every result and
+   every gradient must have the same bits. A seed is one program; REPRISE_FUZZ_SEED runs one, REPRISE_FUZZ_SECONDS sets the time.
+   ctest: timeout=120 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+
+#include "compile/aot.h"
+#include "compile/fused.h"
+#include "trace/trace.h"
+
+enum { N_IN = 3, N_OUT = 3, POOL = 24 };
+
+typedef struct program {
+    uint64_t seed;
+    int steps;
+    bool in_place, training;
+} program;
+
+static uint64_t next(uint64_t *s) {
+    *s ^= *s << 13;
+    *s ^= *s >> 7;
+    *s ^= *s << 17;
+    return *s;
+}
+static unsigned below(uint64_t *s, unsigned n) { return (unsigned)(next(s) >> 20) % n; }
+
+static bool broadcasts(const rp_tensor *a, const rp_tensor *b) {
+    size_t n = rp_ndim(a) < rp_ndim(b) ? rp_ndim(a) : rp_ndim(b);
+    for (size_t k = 1; k <= n; k++) {
+        int64_t x = rp_size(a, -(int64_t)k), y = rp_size(b, -(int64_t)k);
+        if (x != y && x != 1 && y != 1) return false;
+    }
+    return true;
+}
+
+static bool is_float(const rp_tensor *t) {
+    rp_dtype d = rp_dtype_of(t);
+    return d == RP_F32 || d == RP_F64 || d == RP_F16 || d == RP_BF16;
+}
+
+static rp_tensor *unary(uint64_t *s, rp_tensor *t) {
+    switch (below(s, 12)) {
+    case 0: return rp_sin(t);
+    case 1: return rp_cos(t);
+    case 2: return rp_tanh(t);
+    case 3: return rp_relu(t);
+    case 4: return is_float(t) ? rp_gelu(t) : rp_neg(t);
+    case 5: return rp_neg(t);
+    case 6: return rp_sigmoid(t);
+    case 7: return rp_abs(t);
+    case 8: return rp_erf(t);
+    case 9: return rp_exp(rp_mul_scalar(rp_tanh(t), rp_f64(1.5)));
+    case 10: return rp_add_scalar(t, rp_f64(0.25));
+    default: return rp_mul_scalar(t, rp_f64(below(s, 2) ? 1.0 : -0.75));
+    }
+}
+
+static rp_tensor *binary(uint64_t *s, rp_tensor *a, rp_tensor *b) {
+    switch (below(s, 6)) {
+    case 0: return rp_add(a, b, rp_i64(1));
+    case 1: return rp_sub(a, b, rp_f64(0.5));
+    case 2: return rp_mul(a, b);
+    case 3: return rp_maximum(a, b);
+    case 4: return rp_where(rp_gt_scalar(a, rp_f64(0.1)), a, b);
+    default: return rp_div(a, rp_add_scalar(rp_abs(b), rp_f64(1.0)));
+    }
+}
+
+static rp_tensor *view(uint64_t *s, rp_tensor *t) {
+    size_t n = rp_ndim(t);
+    if (n == 0) return rp_unsqueeze(t, 0);
+    int64_t d = (int64_t)below(s, (unsigned)n), size = rp_size(t, d);
+    switch (below(s, 7)) {
+    case 0: return rp_transpose(t, d, (int64_t)below(s, (unsigned)n));
+    case 1: return n < 4 ? rp_unsqueeze(t, d) : t;
+    case 2: return size > 1 ? rp_slice(t, d, 1, INT64_MAX, 1 + (int64_t)below(s, 2)) : t;
+    case 3: return rp_select(t, d, (int64_t)below(s, (unsigned)size));
+    case 4: {
+        if (n < 2 || n > 4 || !rp_is_contiguous(t)) return t;
+        int64_t flat[4];
+        for (size_t k = 0; k + 1 < n; k++) flat[k] = rp_size(t, (int64_t)k);
+        flat[n - 2] *= rp_size(t, (int64_t)n - 1);
+        return rp_view(t, flat, n - 1);
+    }
+    case 5: {
+        if (n > 3) return t;
+        int64_t sizes[4] = {3};
+        for (size_t k = 0; k < n; k++) sizes[k + 1] = rp_size(t, (int64_t)k);
+        return rp_expand(t, sizes, n + 1);
+    }
+    default: {
+        if (n > 3 || !rp_is_contiguous(t)) return t;
+        int64_t sizes[5], m = 0;
+        for (size_t k = 0; k < n; k++) {
+            int64_t z = rp_size(t, (int64_t)k);
+            if (z == 6 && (int64_t)k == d) {
+                sizes[m++] = 2;
+                sizes[m++] = 3;
+            } else {
+                sizes[m++] = z;
+            }
+        }
+        return rp_view(t, sizes, (size_t)m);
+    }
+    }
+}
+
+static rp_tensor *reduce(uint64_t *s, rp_tensor *t) {
+    size_t n = rp_ndim(t);
+    int64_t d = n ? (int64_t)below(s, (unsigned)n) : 0;
+    bool keep = below(s, 2);
+    switch (below(s, 6)) {
+    case 0: return rp_sum(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
+    case 1: return rp_mean(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
+    case 2: return rp_amax(t, &d, n ? 1 : 0, keep);
+    case 3: return rp_softmax(t, d);
+    case 4: return rp_log_softmax(t, d);
+    default: {
+        if (n == 0) return t;
+        int64_t size = rp_size(t, -1);
+        return rp_layer_norm(t, &size, 1, NULL, NULL, 1e-5);
+    }
+    }
+}
+
+static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    program p = *(program *)ctx;
+    uint64_t s = p.seed * 2654435761u + 88172645463325252u;
+    rp_tensor *pool[POOL];
+    bool own[POOL];
+    unsigned n = 0;
+    for (size_t k = 0; k < n_in; k++) {
+        pool[n] = in[k];
+        own[n++] = false;
+    }
+    for (int step = 0; step < p.steps && !rp_failed(); step++) {
+        unsigned i = below(&s, 3) ? n - 1 - below(&s, n < 4 ? n : 4) : below(&s, n), j = below(&s, n);
+        rp_tensor *a = pool[i], *r = NULL;
+        bool fresh = true;
+        unsigned kind = below(&s, 20);
+        if (kind < 6) {
+            r = unary(&s, a);
+        } else if (kind < 11) {
+            for (unsigned tries = 0; tries < n && !(broadcasts(a, pool[j]) && is_float(pool[j])); tries++) j = (j + 1) % n;
+            r = broadcasts(a, pool[j]) ? binary(&s, a, pool[j]) : unary(&s, a);
+        } else if (kind < 14) {
+            r = view(&s, a);
+            fresh = false;
+            own[n < POOL ? n : 0] = own[i];
+        } else if (kind < 17) {
+            r = reduce(&s, a);
+        } else if (kind == 17) {
+            static const rp_dtype types[] = {RP_F32, RP_F16, RP_BF16, RP_F64};
+            r = rp_to_dtype(a, types[below(&s, 4)]);
+        } else if (kind == 18) {
+            if (rp_ndim(a) >= 2) {
+                r = rp_matmul(a, rp_transpose(a, -1, -2));
+            } else {
+                rp_tensor *both[] = {a, a};
+                r = rp_ndim(a) ? rp_cat(both, 2, 0) : rp_neg(a);
+            }
+        } else if (p.in_place && own[i]) {
+            rp_tensor *target = below(&s, 2) ? a : view(&s, a);
+            switch (below(&s, 4)) {
+            case 0: r = rp_mul_scalar_(target, rp_f64(0.5)); break;
+            case 1: r = rp_relu_(target); break;
+            case 2: r = rp_add_(target, rp_tanh(target), rp_i64(1)); break;
+            default: r = rp_fill_(rp_ndim(target) ? rp_select(target, 0, 0) : target, rp_f64(0.125));
+            }
+            continue;
+        } else {
+            r = rp_dropout(a, 0.3, true, NULL);
+        }
+        if (rp_numel(r) > 4000) continue;
+        unsigned at = n < POOL ? n++ : N_IN + below(&s, POOL - N_IN);
+        pool[at] = r;
+        if (fresh) own[at] = r != a;
+        else own[at] = own[i];
+    }
+    for (size_t k = 0; k < n_out; k++) out[k] = pool[n - 1 - k % n];
+}
+
+static rp_tensor *make(uint64_t *s, unsigned which, const int64_t shared[3]) {
+    int64_t size[3] = {shared[0], shared[1], shared[2]};
+    size_t ndim = 3;
+    if (which == 1) size[below(s, 3)] = 1;
+    int64_t *from = size;
+    if (which == 2) {
+        ndim = 1 + below(s, 2);
+        from = size + 3 - ndim;
+    }
+    int64_t n = 1;
+    for (size_t d = 0; d < ndim; d++) n *= from[d];
+    float *data = malloc((size_t)n * sizeof *data);
+    for (int64_t k = 0; k < n; k++) data[k] = (float)((int)below(s, 4001) - 2000) / 701.0f;
+    rp_tensor *t = rp_from_data(data, from, ndim, RP_F32);
+    free(data);
+    return t;
+}
+
+static bool same_bits(rp_tensor *a, rp_tensor *b) {
+    if (!a || !b) return a == b;
+    if (rp_ndim(a) != rp_ndim(b) || rp_dtype_of(a) != rp_dtype_of(b) || rp_numel(a) != rp_numel(b)) return false;
+    size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
+    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    bool same = rp_to_host(a, x, bytes) == RP_OK && rp_to_host(b, y, bytes) == RP_OK && memcmp(x, y, bytes) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+typedef struct outcome {
+    rp_tensor *out[N_OUT], *grad[N_IN];
+} outcome;
+
+static bool finish(program *p, rp_tensor **in, outcome *o) {
+    if (rp_failed()) return false;
+    rp_tensor *total = NULL;
+    for (unsigned k = 0; k < N_OUT && p->training; k++) {
+        if (!rp_requires_grad(o->out[k])) continue;
+        rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
+        total = total ? rp_add(total, part, rp_i64(1)) : part;
+    }
+    if (total && rp_backward(total, NULL, NULL) != RP_OK) return false;
+    for (unsigned k = 0; k < N_IN; k++) o->grad[k] = rp_grad_of(in[k]);
+    return !rp_failed();
+}
+
+static unsigned skipped, ran, interpreted;
+
+static void arguments(uint64_t seed, bool training, rp_tensor **in) {
+    static const int64_t choices[] = {1, 2, 4, 5, 6, 6, 7, 33};
+    uint64_t s = seed * 77777 + 12345;
+    int64_t shared[3];
+    for (unsigned d = 0; d < 3; d++) shared[d] = choices[below(&s, 8)];
+    for (unsigned k = 0; k < N_IN; k++) {
+        in[k] = make(&s, k, shared);
+        if (training) (void)rp_set_requires_grad(in[k], true);
+    }
+}
+
+static void print_graph(const program *p, rp_tensor **in) {
+    (void)rp_error_take();
+    rp_fn fn = {body, (void *)(uintptr_t)p, 0, "fuzz"};
+    rp_ir *ir = rp_trace(fn, in, N_IN, N_OUT);
+    rp__text t = {0};
+    rp__ir_print(ir, false, &t);
+    print_message("%s\n", t.data ? t.data : "");
+    rp__text_free(&t);
+    rp_ir_release(ir);
+    (void)rp_error_take();
+}
+
+static void run_seed(uint64_t seed) {
+    program p = {.seed = seed, .steps = 4 + (int)(seed % 17), .in_place = seed % 3 == 0, .training = seed % 2 == 0};
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[N_IN], *in2[N_IN], *in3[N_IN];
+    outcome eager = {0}, fused = {0};
+    arguments(seed, p.training, in);
+    arguments(seed, p.training, in2);
+    arguments(seed, p.training, in3);
+    rp_manual_seed(seed);
+    body(&p, in, N_IN, eager.out, N_OUT);
+    if (!finish(&p, in, &eager)) { /* a program that eager refuses: a write to what the backward needs */
+        (void)rp_error_take();
+        skipped++;
+        rp_scope_end(scope, NULL, 0);
+        return;
+    }
+    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
+                                 .fn = {body, &p, 0, "fuzz"},
+                                 .in = in2,
+                                 .n_in = N_IN,
+                                 .n_out = N_OUT};
+    rp__trace_result traced;
+    rp__aot *aot = NULL;
+    rp__explain explain;
+    rp__explain_begin(&explain);
+    rp_status status = rp__trace_run(&request, NULL, &traced);
+    if (status == RP_OK) {
+        rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = &explain};
+        status = rp__aot_compile(&rp__leaf_fused, &e, &aot);
+    }
+    for (unsigned round = 0; round < 2 && status == RP_OK; round++) { /* the second re-uses memory or is re-pointed */
+        rp_tensor **use = round ? in3 : in2;
+        rp_manual_seed(seed);
+        memset(&fused, 0, sizeof fused);
+        status = rp__aot_run(aot, use, N_IN, fused.out, N_OUT);
+        if (status != RP_OK || !finish(&p, use, &fused)) break;
+        for (unsigned k = 0; k < N_OUT; k++) {
+            if (same_bits(eager.out[k], fused.out[k])) continue;
+            print_graph(&p, in2);
+            fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
+        }
+        for (unsigned k = 0; k < N_IN; k++) {
+            if (same_bits(eager.grad[k], fused.grad[k])) continue;
+            print_graph(&p, in2);
+            fail_msg("seed %llu, round %u: gradient %u differs", (unsigned long long)seed, round, k);
+        }
+    }
+    if (rp_failed()) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s", rp_error_message());
+        print_graph(&p, in2);
+        fail_msg("seed %llu: %s", (unsigned long long)seed, text);
+    }
+    ran++;
+    for (size_t k = 0; k < explain.n; k++) {
+        if (strcmp(explain.records[k].kind, "skip") != 0) continue;
+        interpreted++;
+        if (getenv("REPRISE_FUZZ_SKIPS")) print_message("seed %llu: %s\n", (unsigned long long)seed, explain.records[k].message);
+    }
+    rp__aot_free(aot);
+    rp__trace_result_free(&traced);
+    rp__explain_free(&explain);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void test_fuzz(void **state) {
+    (void)state;
+    const char *one = getenv("REPRISE_FUZZ_SEED"), *limit = getenv("REPRISE_FUZZ_SECONDS");
+    if (one) {
+        run_seed(strtoull(one, NULL, 10));
+        return;
+    }
+    time_t end = time(NULL) + (limit ? atoi(limit) : 15);
+    uint64_t seed = 1;
+    for (; seed <= 2000 && (seed <= 100 || time(NULL) < end); seed++) run_seed(seed);
+    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n", (unsigned long long)seed - 1, ran,
+                  skipped, interpreted);
+    assert_true(ran > (unsigned)(seed / 2));
+    assert_true(interpreted < ran / 4);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fuzz)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
