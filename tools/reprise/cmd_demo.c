@@ -25,7 +25,7 @@ struct demo_options {
 struct row {
     struct cli_times times;
     double first_ms;     /* compile or capture and the first call */
-    int64_t memory;      /* bytes that the device's allocator holds more than before */
+    int64_t memory;      /* peak bytes in tensors beyond model and input, from recording to the last call */
     double difference;   /* largest, to eager: of results, or of losses and parameters after EPOCHS epochs */
     double loss[EPOCHS]; /* training only */
     rp_status status;
@@ -56,9 +56,10 @@ static double difference(const struct values *a, const struct values *b) {
     return largest;
 }
 
-static uint64_t reserved_bytes(rp_device device) {
+static rp_memory_stats memory_of(rp_device device) {
     rp_memory_stats stats = {.struct_size = sizeof stats};
-    return rp_memory_stats_get(device, &stats) ? 0 : stats.reserved;
+    if (rp_memory_stats_get(device, &stats)) stats = (rp_memory_stats){0};
+    return stats;
 }
 
 /* ---------------------------------------------------------------- one mode of one model */
@@ -76,23 +77,17 @@ static rp_status run_once(void *ctx) {
     return rp_call(r->call, r->in, r->n_in, &r->out, 1);
 }
 
-/* The function itself, or what its recording is called through. NULL and the sticky error on failure. */
-static rp_compiled *record(enum mode mode, rp_fn fn, rp_tensor *const *args, size_t n_args, rp_tensor *const *params,
-                           size_t n_params, bool training) {
-    rp_compiled *f = NULL;
-    switch (mode) {
-    case EAGER: return rp_plain(fn);
-    case GRAPHED: {
+/* The function itself, or what its recording is called through. */
+static rp_status record(enum mode mode, rp_fn fn, rp_tensor *const *args, size_t n_args, rp_tensor *const *params,
+                        size_t n_params, bool training, rp_compiled **out) {
+    if (mode == GRAPHED) {
         const rp_graphed_callable one = {fn, args, n_args, params, n_params, 1};
         const rp_graphed_options options = {.struct_size = sizeof options, .training = training};
-        return rp_make_graphed_callables(&one, 1, &options, &f) ? NULL : f;
+        return rp_make_graphed_callables(&one, 1, &options, out);
     }
-    case CUDAGRAPHS:
-    case FUSED:
-        return rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = mode_names[mode], .fullgraph = true));
-    case MODES: break;
-    }
-    return NULL;
+    const rp_compile_options options = {.struct_size = sizeof options, .backend = mode_names[mode], .fullgraph = true};
+    *out = mode == EAGER ? rp_plain(fn) : rp_compile(fn, &options);
+    return rp_failed() ? rp_error_status() : RP_OK;
 }
 
 /* Inference: the forward function is recorded. Training: eager calls it from a step, graphed callables and cudagraphs
@@ -110,25 +105,24 @@ static rp_status measure_mode(const struct cli_model_kind *kind, enum mode mode,
     bool grad = rp_set_grad_enabled(training);
     status = kind->inputs(&model, in);
     if (!status) status = rp_synchronize(device);
-    rp_empty_cache(device);
-    uint64_t before = reserved_bytes(device);
+    uint64_t before = memory_of(device).allocated;
+    rp_memory_stats_reset_peak(device);
 
     bool own_input = training && !kind->n_step_inputs;
     rp_tensor *const *args = own_input ? model.params : in;
     size_t n_params = own_input ? 0 : model.n_params;
     double begin = cli_now();
     if (!status && !training) {
-        call = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, false);
+        status = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, false, &call);
     } else if (!status && mode == FUSED) {
-        call = record(mode, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true);
+        status = record(mode, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
     } else if (!status) {
         if (mode != EAGER) {
-            forward = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true);
+            status = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true, &forward);
         }
         model.forward = forward;
-        call = rp_plain(cli_model_step(&model));
+        if (!status) status = record(EAGER, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
     }
-    if (!status && rp_failed()) status = rp_error_status();
 
     struct runner runner = {call, in, training ? kind->n_step_inputs : kind->n_inputs, NULL};
     for (int epoch = 0; !status && epoch < (training ? EPOCHS : 1); epoch++) {
@@ -142,8 +136,7 @@ static rp_status measure_mode(const struct cli_model_kind *kind, enum mode mode,
         status = add_values(values, model.params[i]);
     }
     if (!status) status = cli_measure(run_once, &runner, device, MEASURE_SECONDS, &row->times);
-    uint64_t after = reserved_bytes(device);
-    row->memory = after > before ? (int64_t)(after - before) : 0;
+    row->memory = (int64_t)(memory_of(device).allocated_peak - before);
 
     rp_set_grad_enabled(grad);
     rp_scope_end(scope, NULL, 0);
@@ -281,7 +274,7 @@ static int run(int argc, char **argv) {
         .children = children,
         .doc = "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
                "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
-               "first result, memory held, and the largest difference to eager.",
+               "first result, peak memory beyond model and input, and the largest difference to eager.",
     };
     struct demo_options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;

@@ -11,8 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BATCH = 128, STEPS = 4000, HELD_OUT = 512, MAX_BYTES = 8 << 20, MIN_BYTES = 4096 };
-static const double TRAIN_SECONDS = 50, TEMPERATURE = 0.7;
+/* Every tenth block of the text is held out. */
+enum { BATCH = 128, STEPS = 1600, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
+static const double TRAIN_SECONDS = 45, TEMPERATURE = 0.7, DROPOUT = 0.25;
 
 /* ---------------------------------------------------------------- the text */
 
@@ -68,7 +69,6 @@ int cli_text_load(struct cli_text *text, const char *path) {
     for (size_t i = 0; i < text->size; i++) {
         text->codes[i] = code[text->codes[i]];
     }
-    text->train = text->size - text->size / 10;
     return CLI_OK;
 }
 
@@ -78,6 +78,17 @@ void cli_text_free(struct cli_text *text) {
 }
 
 /* ---------------------------------------------------------------- batches */
+
+/* Place k of the held-out blocks, or of the others: contexts and their next characters do not cross a block's end. */
+static size_t place_count(const struct cli_text *text, bool held_out) {
+    size_t blocks = text->size / BLOCK, out = blocks / 10;
+    return (held_out ? out : blocks - out) * (BLOCK - CLI_TEXT_CONTEXT);
+}
+
+static size_t place_of(size_t k, bool held_out) {
+    size_t block = k / (BLOCK - CLI_TEXT_CONTEXT), offset = k % (BLOCK - CLI_TEXT_CONTEXT);
+    return (held_out ? 10 * block + 9 : block + block / 9) * BLOCK + offset;
+}
 
 /* Contexts and what follows them, from `n` places. */
 static rp_status make_batch(const struct cli_text *text, const size_t *places, int64_t n, rp_tensor *in[2]) {
@@ -98,7 +109,7 @@ static rp_status random_batch(const struct cli_text *text, uint64_t *random, rp_
     for (size_t i = 0; i < BATCH; i++) {
         /* Knuth's linear congruential generator (MMIX); its high bits choose the place. */
         *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        places[i] = (size_t)((*random >> 33) % (text->train - CLI_TEXT_CONTEXT));
+        places[i] = place_of((size_t)(*random >> 33) % place_count(text, false), false);
     }
     return make_batch(text, places, BATCH, in);
 }
@@ -123,9 +134,9 @@ static void sample_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
 }
 
 static rp_status held_out_loss(const struct cli_text *text, rp_compiled *f, double *loss) {
-    size_t places[HELD_OUT], room = text->size - text->train - CLI_TEXT_CONTEXT - 1;
+    size_t places[HELD_OUT], n = place_count(text, true);
     for (size_t i = 0; i < HELD_OUT; i++) {
-        places[i] = text->train + i * room / HELD_OUT;
+        places[i] = place_of(i * n / HELD_OUT, true);
     }
     rp_tensor *in[2], *out = NULL;
     rp_scope scope = rp_scope_begin();
@@ -142,7 +153,7 @@ static rp_status held_out_loss(const struct cli_text *text, rp_compiled *f, doub
 static rp_status write_sample(const struct cli_text *text, rp_compiled *f, char *sample) {
     int64_t context[CLI_TEXT_CONTEXT];
     for (size_t i = 0; i < CLI_TEXT_CONTEXT; i++) {
-        context[i] = text->codes[text->train + i];
+        context[i] = text->codes[place_of(0, true) + i];
     }
     bool grad = rp_set_grad_enabled(false);
     rp_status status = RP_OK;
@@ -182,16 +193,16 @@ static void show_progress(struct progress *p, double done, const struct cli_text
         bar[i] = i < (int)(30 * done + 0.5) ? '#' : '.';
     }
     bar[30] = 0;
-    fprintf(p->out, "%s  [%s] %3.0f%%  loss %.3f  %.0f tokens/s  %.0f s left%s", p->bar ? "\r" : "", bar, 100 * done,
-            r->loss, r->tokens_per_second, left, p->bar ? "\033[K" : "\n");
+    fprintf(p->out, "%s  [%s] %3.0f%%  loss %.3f, held out %.3f  %.0f tokens/s  %.0f s left%s", p->bar ? "\r" : "", bar,
+            100 * done, r->loss, r->held_out, r->tokens_per_second, left, p->bar ? "\033[K" : "\n");
     if (p->bar && last) fputc('\n', p->out);
     fflush(p->out);
 }
 
 /* ---------------------------------------------------------------- training */
 
-static rp_status train(const struct cli_text *text, rp_compiled *step, rp_device device, struct progress *p,
-                       struct cli_text_result *r) {
+static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compiled *held_out, rp_device device,
+                       struct progress *p, struct cli_text_result *r) {
     uint64_t random = 1;
     double begin = cli_now(), now = begin;
     rp_status status = RP_OK;
@@ -212,8 +223,12 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_device
         rp_scope_end(scope, NULL, 0);
         now = cli_now();
         r->tokens_per_second = (double)r->steps * BATCH / (now - begin);
-        double done = fmax((double)r->steps / STEPS, (now - begin) / TRAIN_SECONDS);
-        if (!status) show_progress(p, fmin(done, 1), r, false);
+        double done = fmin(fmax((double)r->steps / STEPS, (now - begin) / TRAIN_SECONDS), 1);
+        if (!status && done * EVALUATIONS >= (double)(r->n_held_out + 1) && r->n_held_out < CLI_TEXT_EVALUATIONS) {
+            status = held_out_loss(text, held_out, &r->held_out);
+            r->history[r->n_held_out++] = r->held_out;
+        }
+        if (!status) show_progress(p, done, r, false);
     }
     if (!status) status = rp_synchronize(device);
     r->seconds = cli_now() - begin;
@@ -224,7 +239,7 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_device
 rp_status cli_text_train(const struct cli_text *text, rp_device device, bool quiet, struct cli_text_result *r) {
     *r = (struct cli_text_result){0};
     struct cli_model model, eval;
-    rp_status status = cli_text_model_make(&model, text->vocabulary, 0.1);
+    rp_status status = cli_text_model_make(&model, text->vocabulary, DROPOUT);
     if (status) return status;
     eval = model; /* same parameters, no dropout */
     eval.dropout = 0;
@@ -236,11 +251,12 @@ rp_status cli_text_train(const struct cli_text *text, rp_device device, bool qui
     progress.bar = progress.out && isatty(fileno(progress.out));
     if (!quiet) {
         printf("  %s: %zu characters, %lld different; context %d, batch %d; %zu held out\n", text->path, text->size,
-               (long long)text->vocabulary, CLI_TEXT_CONTEXT, BATCH, text->size - text->train);
+               (long long)text->vocabulary, CLI_TEXT_CONTEXT, BATCH, text->size / BLOCK / 10 * BLOCK);
         fflush(stdout);
     }
     status = rp_failed() ? rp_error_status() : held_out_loss(text, held_out, &r->held_out_before);
-    if (!status) status = train(text, step, device, &progress, r);
+    r->held_out = r->held_out_before;
+    if (!status) status = train(text, step, held_out, device, &progress, r);
     if (!status) status = held_out_loss(text, held_out, &r->held_out);
     if (!status && !quiet) {
         printf("  %zu steps in %.1f s, %.0f tokens/s; loss on held-out text %.3f before, %.3f after\n", r->steps,
@@ -270,8 +286,12 @@ json_t *cli_text_to_json(const struct cli_text *text, const struct cli_text_resu
     for (size_t i = 0; i <= n; i++) {
         sample[i] = (unsigned char)r->sample[i] < 128 ? r->sample[i] : '?';
     }
-    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:s}", "text", text->path, "characters",
+    json_t *history = json_array();
+    for (size_t i = 0; i < r->n_held_out; i++) {
+        json_array_append_new(history, json_real(r->history[i]));
+    }
+    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:s}", "text", text->path, "characters",
                      (json_int_t)text->size, "vocabulary", (json_int_t)text->vocabulary, "steps", (json_int_t)r->steps,
                      "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "loss", r->loss,
-                     "held_out_before", r->held_out_before, "held_out", r->held_out, "sample", sample);
+                     "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history", history, "sample", sample);
 }

@@ -10,15 +10,17 @@
 struct cli_text {
     char path[512];
     uint8_t *codes; /* one a byte of the file, below vocabulary */
-    size_t size, train; /* bytes in all; those before `train` are learnt from, the rest is held out */
+    size_t size;
     int64_t vocabulary;
     uint8_t bytes[256]; /* of a code */
 };
 
-enum { CLI_TEXT_SAMPLE = 400 };
+enum { CLI_TEXT_SAMPLE = 400, CLI_TEXT_EVALUATIONS = 16 };
 struct cli_text_result {
     size_t steps;
     double seconds, tokens_per_second, loss, held_out_before, held_out;
+    double history[CLI_TEXT_EVALUATIONS]; /* held-out loss on the way */
+    size_t n_held_out;
     char sample[CLI_TEXT_SAMPLE + 1];
 };
 
