@@ -13,9 +13,9 @@
 #else
 #define MICRO_ROWS 6
 #endif
-#define GEMM_BLOCK_ROWS 48              /* rows of a packed at once: with KC that is 48 KiB */
+#define GEMM_BLOCK_ROWS 48                 /* rows of a packed at once: with KC that is 48 KiB */
 #define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
-#define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)           /* panels that a lone row takes at once: within a tile */
+#define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
