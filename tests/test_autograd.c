@@ -59,7 +59,10 @@ static void failed_at(const char *site, rp_status code, const char *text) {
     if (!strstr(message, text)) fail_msg("%s: '%s' is not in '%s'", site, text, message);
 }
 #define FAILED(code, text) failed_at(RP_HERE, (code), (text))
-#define LINE_(offset) ("test_autograd.c:" RP_STRINGIZE(offset))
+/* "file:line" of the next line. */
+#define NEXT_LINE(name)                                                                                                \
+    char name[48];                                                                                                     \
+    snprintf(name, sizeof name, "test_autograd.c:%d", __LINE__ + 1)
 
 static rp_scope scope;
 static int setup(void **state) {
@@ -201,8 +204,8 @@ static void kinks(void **state) {
 static void second_backward(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
+    NEXT_LINE(line);
     rp_tensor *y = sum(rp_mul(x, x));
-    const char *line = LINE_(__LINE__);
     ok(rp_backward(y, NULL, RETAIN));
     ok(rp_backward(y, NULL, NULL));
     EQUAL(rp_grad_of(x), 4, 8);
@@ -348,10 +351,10 @@ static void version_errors_name_the_line(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
     rp_tensor *h = rp_mul_scalar(x, rp_i64(1));
+    NEXT_LINE(used);
     rp_tensor *y = rp_mul(h, h);
-    const char *used = LINE_(__LINE__);
+    NEXT_LINE(written);
     rp_add_scalar_(h, rp_i64(1));
-    const char *written = LINE_(__LINE__);
     assert_int_equal(rp_backward(sum(y), NULL, NULL), RP_ERROR_VERSION);
     const char *message = rp_error_message();
     assert_non_null(strstr(message, used));
@@ -771,25 +774,79 @@ static void in_thread(size_t stack, void *(*run)(void *), void *ctx) {
     pthread_attr_destroy(&attributes);
 }
 
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
 static void million_nodes(void **state) {
     (void)state;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    int64_t n = 50000;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || __has_feature(thread_sanitizer) ||                \
+    __has_feature(address_sanitizer)
+    const int64_t slower = 20; /* and larger frames */
 #else
-    int64_t n = 1000000;
+    const int64_t slower = 1;
 #endif
+    int64_t n = 1000000 / slower;
+    const size_t small = (slower > 1 ? 1024 : 256) * 1024;
     rp_memory_stats before = {.struct_size = sizeof before}, after = before;
     ok(rp_memory_stats_get(rp_cpu(), &before));
-    in_thread(256 * 1024, free_chain, chain(n)); /* recursion of any depth would show */
+    in_thread(small, free_chain, chain(n)); /* recursion of any depth would show */
     ok(rp_memory_stats_get(rp_cpu(), &after));
     assert_int_equal(after.live_tensors, before.live_tensors);
     assert_int_equal(after.allocated, before.allocated);
     uint64_t blocks = rp__alloc_live(); /* slabs of handles stay for the next chain */
-    in_thread(256 * 1024, free_chain, chain(n / 2));
+    in_thread(small, free_chain, chain(n / 2));
     assert_true(rp__alloc_live() < blocks + 100);
     /* Backward runs kernels, which want room of their own on the stack; the chain still needs none. */
     n /= 10;
-    in_thread(1024 * 1024, build_chain, &n);
+    in_thread(4 * small, build_chain, &n);
+}
+
+/* ---------------------------------------------------------------- streams, ops without a derivative */
+
+static void backward_on_the_forwards_stream(void **state) {
+    (void)state;
+    rp_stream *main_stream = rp_current_stream(rp_cpu()), *side = rp_stream_new(rp_cpu());
+    rp_tensor *x = LEAF(1, 2), *w = LEAF(3, 4);
+    for (int round = 0; round < 3; round++) { /* accumulation across streams too */
+        rp_tensor *h = rp_mul(x, w);          /* on the main stream */
+        rp_event *ready = rp_event_new(rp_cpu(), false);
+        ok(rp_event_record(ready, main_stream));
+        ok(rp_stream_wait_event(side, ready));
+        ok(rp_set_current_stream(side));
+        rp_tensor *y = sum(rp_mul(h, h)); /* on the other */
+        ok(rp_set_current_stream(main_stream));
+        ok(rp_backward(y, NULL, NULL));
+        rp_event_release(ready);
+        assert_ptr_equal(rp_current_stream(rp_cpu()), main_stream);
+    }
+    EQUAL(rp_grad_of(x), 3 * 2 * 9, 3 * 2 * 2 * 16);
+    EQUAL(rp_grad_of(w), 3 * 2 * 3, 3 * 2 * 4 * 4);
+    rp_stream_release(side);
+}
+
+static rp_status twice_on_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                              rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs,
+                              size_t n_attrs) {
+    (void)ctx, (void)n_in, (void)n_out, (void)out_tensors, (void)attrs, (void)n_attrs;
+    const double *a = in[0];
+    double *b = out[0];
+    for (int64_t i = 0; i < rp_numel(in_tensors[0]); i++) b[i] = 2 * a[i];
+    return RP_OK;
+}
+
+static void ops_without_a_derivative(void **state) {
+    (void)state;
+    ok(rp_op_register(RP_OPTIONS(rp_op_descriptor, .schema = "autograd_test_twice(Tensor self) -> Tensor",
+                                 .doc = "2 self", .cpu = twice_on_cpu)));
+    rp_tensor *x = LEAF(1, 2), *y;
+    ok(rp_op_call("autograd_test_twice", &x, 1, NULL, 0, &y, 1));
+    EQUAL(y, 2, 4);
+    assert_int_not_equal(rp_backward(sum(y), NULL, NULL), RP_OK); /* asked for, it is an error and not a silent zero */
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "`autograd_test_twice`");
+    /* Not asked for, it is none. */
+    rp_tensor *z = sum(add(rp_mul(x, x), rp_detach(y)));
+    ok(rp_backward(z, NULL, NULL));
+    EQUAL(rp_grad_of(x), 2, 4);
 }
 
 /* ---------------------------------------------------------------- threads */
@@ -907,6 +964,8 @@ int main(void) {
         TEST(recomputation),
         TEST(recomputation_must_repeat),
         TEST(million_nodes),
+        TEST(backward_on_the_forwards_stream),
+        TEST(ops_without_a_derivative),
         TEST(two_threads),
         TEST(every_allocation_fails_once),
     };

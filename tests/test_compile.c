@@ -1,5 +1,6 @@
 /* rp_compile: specialisations, guards, symbols, purity, breaks, gradients at entry and exit, backends, explain. Every compiled
    result is compared with the function itself, run eagerly. */
+/* ctest: labels=threads timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -311,8 +312,8 @@ static void branchy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     (void)n_out;
     rp_tensor *h = rp_mul(in[0], in[0]);
     effects++;
-    break_line = RP_HERE;
-    double sum = rp_item_f64(rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE));
+    rp_tensor *total = (break_line = RP_HERE, rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE)); /* one line: the place */
+    double sum = rp_item_f64(total);
     out[0] = sum > 10 ? rp_exp(rp_mul_scalar(h, rp_f64(-1))) : rp_sin(h);
 }
 
@@ -349,6 +350,35 @@ static void test_break(void **state) {
         assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
         assert_ok();
     }
+}
+
+/* an op whose sizes depend on data: it runs between two segments, on a view that it copies first */
+static void positive(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_permute(rp_relu(rp_add_scalar(in[0], rp_f64(-0.1))), RP_DIMS(1, 0));
+    rp_tensor *where = rp_nonzero(h);
+    out[0] = rp_mul(where, where);
+    out[1] = rp_exp(h);
+}
+
+static void test_data_sizes(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f =
+        compiled((rp_fn){positive, NULL, 0, "positive"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 4; call++) {
+        rp_tensor *x = filled(0.2 - 0.1 * call, 2, 3, 4), *got[2], *want[2];
+        assert_int_equal(rp_call(f, &x, 1, got, 2), RP_OK);
+        positive(NULL, &x, 1, want, 2);
+        assert_same(got[0], want[0]);
+        assert_same(got[1], want[1]);
+    }
+    assert_int_equal(explain_total(f, "break", "op-needs-values"), 1);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
 }
 
 /* segments with writes to what comes from outside */
@@ -743,6 +773,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_size_read_on_host, clean),
         cmocka_unit_test_teardown(test_break, clean),
         cmocka_unit_test_teardown(test_break_with_writes, clean),
+        cmocka_unit_test_teardown(test_data_sizes, clean),
         cmocka_unit_test_teardown(test_purity, clean),
         cmocka_unit_test_teardown(test_escape, clean),
         cmocka_unit_test_teardown(test_random, clean),

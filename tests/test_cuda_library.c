@@ -80,7 +80,7 @@ static void fill(const array *a) {
     }
 }
 static void fill_numbers(const array *a) {
-    for (int64_t i = 0, n = numel(&a->o); i < n; i++) put(a, i, (double)(random_word() % 64) / 8);
+    for (int64_t i = 0, n = numel(&a->o); i < n; i++) put(a, i, a->o.dtype == RP_BF16 ? random_word() % 8 : (double)(random_word() % 64) / 8);
 }
 
 static void check(rp_status status) {

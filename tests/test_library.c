@@ -13,6 +13,7 @@
 #include "core/dtype.h"
 #include "device/device.h"
 #include "device/error_record.h"
+#include "kernel/cpu/lib_onednn.h"
 #include "kernel/cpu/tiles.h"
 #include "kernel/library.h"
 
@@ -708,6 +709,79 @@ static void test_scatter_add_rows(void **state) {
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
 }
 
+/* ---- oneDNN against our kernels */
+
+/* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one thread and
+   two, close to ours. `bound`: per unit of the largest result. */
+static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__library_call *call, rp__cpu_bind *ours, double bound) {
+    rp__operand o[4];
+    rp__launch launch = {0};
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    for (size_t i = 0; i < n; i++) o[i] = a[i].o;
+    call->op = "test", call->site = "test_library.c";
+    size_t scratch;
+    assert_true(rp__onednn_serves(op, o, n, call, &scratch));
+    launch.words = buffer->words, launch.slots = buffer->slots;
+    assert_int_equal(ours(cpu, op, o, n, call, buffer, &launch), RP_OK);
+    assert_int_equal(rp__launch_on(rp__current_stream(cpu), &launch), RP_OK);
+    unsigned char *expected = malloc(a[0].bytes), *first = malloc(a[0].bytes);
+    assert_non_null(expected);
+    assert_non_null(first);
+    memcpy(expected, a[0].memory, a[0].bytes);
+    for (int threads = 1; threads <= 2; threads++) {
+        rp_set_num_threads(threads);
+        memset(a[0].memory, 0x5a, a[0].bytes);
+        run_ok(op, a, n, call);
+        if (threads == 1) memcpy(first, a[0].memory, a[0].bytes);
+        else assert_memory_equal(first, a[0].memory, a[0].bytes);
+    }
+    rp__operand other = a[0].o;
+    other.base = expected + ((char *)a[0].o.base - (char *)a[0].memory);
+    double largest = 0;
+    for (int64_t i = 0, m = numel(&other); i < m; i++) largest = fmax(largest, fabs(get(&other, offset_of(&other, i))));
+    for (int64_t i = 0, m = numel(&other); i < m; i++) {
+        const int64_t at = offset_of(&other, i);
+        if (!(fabs(get(&other, at) - get(&a[0].o, at)) <= bound * largest))
+            fail_msg("op %d element %lld: oneDNN %.9g, ours %.9g", (int)op, (long long)i, get(&a[0].o, at), get(&other, at));
+    }
+    free(expected);
+    free(first);
+}
+
+static void test_onednn(void **state) {
+    (void)state;
+    if (!rp__onednn_available()) skip();
+    for (unsigned layout = 0; layout < 8; layout++) { /* bit 0: a transposed, 1: b transposed, 2: many batches */
+        const int64_t batch = layout & 4 ? 11 : 1, M = layout & 4 ? 100 : 301, N = 150, K = 400;
+        const int64_t y[3] = {batch, M, N}, x[3] = {batch, M, K}, w[3] = {batch, K, N};
+        static const unsigned turned[3] = {0, 2, 1};
+        array a[4] = {array_new(RP_F32, 3, y, NULL, 1), array_new(RP_F32, 3, x, layout & 1 ? turned : NULL, 1),
+                      array_new(RP_F32, 3, w, layout & 2 ? turned : NULL, 1), array_new(RP_F32, 1, &N, NULL, 1)};
+        for (unsigned i = 1; i < 4; i++) fill(&a[i]);
+        rp__library_call call = {.epilogue = layout % 3 ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
+        /* 400 terms a sum, each rounded to 2^-24 of at most about the largest result */
+        compare_onednn(RP__LIB_MATMUL, a, layout & 1 ? 4 : 3, &call, rp__cpu_matmul_bind, 2e-5);
+        for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
+    }
+    static const conv_case cases[] = {
+        {4, 16, 32, 1, {0, 28, 28}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+        {5, 16, 48, 2, {0, 41, 33}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}, {0, 2, 2}, 2, false},
+        {3, 24, 40, 1, {0, 31, 30}, {0, 5, 3}, {0, 1, 1}, {0, 2, 1}, {0, 1, 1}, 2, true},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        array a[4];
+        conv_arrays(&cases[c], RP_F32, a);
+        for (unsigned i = 0; i < 4; i++) fill(&a[i]);
+        rp__library_call call = {.epilogue = c == 1 ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
+        conv_geometry(&cases[c], &call);
+        compare_onednn(RP__LIB_CONV_FORWARD, (array[]){a[2], a[0], a[1], a[3]}, c ? 4 : 3, &call, rp__cpu_conv_bind, 2e-5);
+        call.epilogue = RP__EPILOGUE_NONE;
+        fill(&a[2]);
+        compare_onednn(RP__LIB_CONV_INPUT, (array[]){a[0], a[2], a[1]}, 3, &call, rp__cpu_conv_bind, 2e-5);
+        for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     cpu = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
@@ -723,6 +797,7 @@ int main(void) {
         cmocka_unit_test(test_nonzero),            cmocka_unit_test(test_multinomial_rule),
         cmocka_unit_test(test_multinomial_distribution), cmocka_unit_test(test_multinomial_errors),
         cmocka_unit_test(test_scatter_add),        cmocka_unit_test(test_scatter_add_rows),
+        cmocka_unit_test(test_onednn),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -22,7 +22,14 @@ static test_device device;
 /* ---- logical arrays and their layouts -------------------------------------------------------------------------------- */
 
 enum { MAX_ACCESSES = 16, MAX_DIMS = 4 };
-typedef enum layout { CONTIGUOUS, MISALIGNED, PERMUTED, GAPS, LAYOUTS } layout;
+typedef enum layout {
+    CONTIGUOUS,
+    MISALIGNED,
+    PERMUTED,
+    GAPS,
+    MIXED,
+    LAYOUTS
+} layout; /* MIXED: another for each access */
 
 typedef struct problem {
     rp__dag *dag;
@@ -43,6 +50,7 @@ static int64_t logical_count(const problem *p, unsigned a) {
 }
 /* Strides of access a under a layout; returns the number of elements that memory needs. */
 static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
+    if (l == MIXED) l = a % 2 ? CONTIGUOUS : PERMUTED;
     unsigned dims = p->n_outer + p->n_inner, order[MAX_DIMS];
     for (unsigned d = 0; d < dims; d++) order[d] = l == PERMUTED ? (d + p->n_outer) % dims : d;
     int64_t next = l == GAPS ? 3 : 1;
@@ -186,7 +194,7 @@ static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
 static void sweep(problem *p, bool native) {
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
-    static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps"};
+    static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps", "mixed"};
     void *want[MAX_ACCESSES], *got[MAX_ACCESSES];
     alloc_outputs(p, want);
     alloc_outputs(p, got);
@@ -391,6 +399,26 @@ static void random_kernels(void **state) {
     }
 }
 
+/* Pointwise kernels over shapes that are walked in blocks when operands are transposed. */
+static void transposes(void **state) {
+    (void)state;
+    static const int64_t extents[][3] = {{130, 67, 1}, {16, 300, 3}, {40, 7, 50}, {5, 64, 129}};
+    test_rng r = {6};
+    for (int i = 0; i < 4; i++) {
+        static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8, RP_F64};
+        rp__dag_builder *b = rp__dag_new();
+        rp__val x = load_new(b, dtypes[i], false), y = load_new(b, RP_F32, false), z = load_new(b, dtypes[i], true);
+        rp__val n = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val v = op2(b, RP__ADD, op2(b, RP__MUL, rp__dag_cast(b, x, RP_F32), y), rp__dag_cast(b, n, RP_F32));
+        store_new(b, RP_F32, v, false);
+        store_new(b, RP_F16, op2(b, RP__SUB, v, rp__dag_cast(b, z, RP_F32)), false);
+        problem p = problem_of(rp__dag_finish(b), 1, 2, extents[i]);
+        fill_inputs(&p, &r);
+        sweep(&p, true);
+        problem_free(&p);
+    }
+}
+
 /* ---- plain loops ----------------------------------------------------------------------------------------------------- */
 
 /* The order of a reduction as loop.h states it, one element after the other. */
@@ -528,6 +556,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases),  cmocka_unit_test(order_is_as_stated),
         cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),
+        cmocka_unit_test(transposes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

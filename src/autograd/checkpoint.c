@@ -238,7 +238,7 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
         status = RP_OK;
         bool outer_muted = muted;
         for (size_t i = 0; i < n_in && recomputing && status == RP_OK; i++) {
-            rp__saved unused = {NULL};
+            rp__saved unused = {.tensor = NULL};
             if (in[i]) (void)rp__checkpoint_pack(&unused, in[i], false, 0, &status);
         }
         muted = muted || recomputing;

@@ -88,7 +88,9 @@ rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor *
     if (RP__LIKELY(status == RP_OK)) {
         if (rp__trace_current()) { /* inlined */
             f->fn.body(f->fn.ctx, in, n_in, out, n_out);
-            return rp_failed() ? rp_error_status() : RP_OK;
+            status = rp_failed() ? rp_error_status() : RP_OK;
+            for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
+            return status;
         }
         rp_scope scope = rp__scope_begin();
         status = f->ops->call(f, in, n_in, out, n_out);

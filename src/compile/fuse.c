@@ -27,7 +27,7 @@ typedef struct probe {
 
 static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
     rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
-    ((probe *)s)->node->n_dag_nodes++;
+    ((probe *)s)->node->plain_operands |= UINT64_C(1) << (k & 63);
     return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, false), RP__NO_VAL, RP__NO_VAL);
 }
 static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
@@ -141,6 +141,7 @@ static rp_status make_nodes(rp__fusion *f) {
             fn->kind = is_empty(meta) ? RP__FUSE_NOTHING : RP__FUSE_COPY;
             fn->ndim = meta->ndim;
             fn->n_dag_nodes = 1;
+            fn->plain_operands = 2;
             memcpy(fn->size, meta->size, meta->ndim * sizeof *meta->size);
         } else if (rp__ir_is_op(n, RP__OP_empty) || no_result) {
             fn->kind = RP__FUSE_NOTHING;

@@ -25,8 +25,7 @@ static bool has_axis(const rp__axis_map *m, unsigned axis) {
     return false;
 }
 
-static void each_map(rp__group_space *s, void (*visit)(rp__axis_map *m, unsigned a, unsigned b), unsigned a,
-                     unsigned b) {
+static void each_map(rp__group_space *s, void (*visit)(rp__axis_map *m, unsigned a, unsigned b), unsigned a, unsigned b) {
     for (uint32_t k = 0; k < s->n_values; k++) visit(&s->values[k].map, a, b);
     for (uint32_t k = 0; k < s->n_nodes; k++) visit(&s->node_map[k], a, b);
 }
@@ -311,11 +310,11 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
     for (uint32_t k = first; k < n->n_in; k++) {
         if (n->in[k] == RP__IR_NONE) continue;
         bool inside = in_members(b->f, members, n_members, n->in[k]);
-        if (k < 64 && (fn->memory_operands >> k & 1u)) {
-            if (!inside) continue;
+        if (inside && (fn->memory_operands >> k & 1u)) {
             b->why = "gathered-operand";
             return false;
         }
+        if (!(fn->plain_operands >> k & 1u)) continue;
         int place = place_of(b, n->in[k]);
         if (place < 0) {
             if (inside || (b->why && !*b->why)) {
@@ -376,8 +375,7 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
     }
     /* Operands from memory are walked as the node walks: later readers of the same value should agree. */
     for (uint32_t k = first; k < n->n_in; k++) {
-        if (n->in[k] == RP__IR_NONE || (k < 64 && (fn->memory_operands >> k & 1u)) || find_value(s, n->in[k]) >= 0)
-            continue;
+        if (n->in[k] == RP__IR_NONE || !(fn->plain_operands >> k & 1u) || find_value(s, n->in[k]) >= 0) continue;
         const rp__meta *meta = &ir->values[n->in[k]].meta;
         if (meta->ndim > fn->ndim) {
             b->why = SPACES;

@@ -11,10 +11,19 @@ struct rp_graph {
     bool capturing, keep_graph, check_liveness;
     rp__recorder recorder;
     rp__recording recording;
-    rp_pool *pool; /* of the last capture; stays after reset until the next */
+    rp_pool *pool;   /* of the last capture; stays after reset until the next */
+    rp_stream *side; /* taken for the capture under way; NULL: the caller's stream */
 };
 
 static rp_graph error_graph; /* what rp_graph_new returns out of memory: every use of it fails */
+
+static rp_status end_capture(rp_graph *g, size_t *nodes) {
+    g->capturing = false;
+    rp_status status = rp__recorder_end(&g->recorder, nodes);
+    rp__side_stream_give(g->side);
+    g->side = NULL;
+    return status;
+}
 
 static rp_status usable(const rp_graph *g, const char *call) {
     if (!g) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph is NULL", call);
@@ -39,27 +48,13 @@ void rp_graph_release(rp_graph *g) {
     if (g->capturing) { /* abandoned: ended like any other, so that stream and pool come free */
         rp__error_state kept;
         rp__error_save(&kept);
-        (void)rp__recorder_end(&g->recorder, NULL);
+        (void)end_capture(g, NULL);
         (void)rp_error_take();
         rp__error_restore(&kept);
     }
     rp__recording_free(&g->recording);
     if (g->pool) rp_pool_release(g->pool);
     rp__free(g);
-}
-
-/* The library's own side stream of each device, for captures that name none. */
-static rp_stream *side_stream(rp__device *d) {
-    static rp__mutex lock = RP__MUTEX_INIT;
-    static rp_stream *streams[RP__DEVICE_SLOTS];
-    rp__lock(&lock);
-    if (!streams[d->slot]) {
-        rp_stream *s = rp_stream_new(d->id);
-        if (s && s->device) streams[d->slot] = s;
-    }
-    rp_stream *s = streams[d->slot];
-    rp__unlock(&lock);
-    return s;
 }
 
 rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options) {
@@ -76,19 +71,22 @@ rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *
                         "graph_begin: this graph already owns a captured graph: make a new one, or reset it first");
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
-    rp_stream *s = o.stream ? o.stream : side_stream(d);
-    if (!s) return rp_error_status();
-    if (s->device != d)
+    if (o.stream && o.stream->device != d)
         return rp__fail(RP_ERROR_DEVICE, "graph_begin: the stream belongs to another device than the capture");
     if (o.pool && o.pool->device != d)
         return rp__fail(RP_ERROR_DEVICE, "graph_begin: the pool belongs to another device than the capture");
     rp_pool *pool = o.pool ? rp__pool_retain(o.pool) : rp_pool_new(device);
     if (!pool->device) return rp_error_status();
-    rp_status status = rp__recorder_begin(&g->recorder, &g->recording, s, pool, o.mode);
+    rp_stream *side = o.stream ? NULL : rp__side_stream_take(d);
+    rp_status status = RP_OK;
+    if (!o.stream && !side) status = rp_error_status();
+    if (status == RP_OK) status = rp__recorder_begin(&g->recorder, &g->recording, side ? side : o.stream, pool, o.mode);
     if (status != RP_OK) {
+        rp__side_stream_give(side);
         rp_pool_release(pool);
         return status;
     }
+    g->side = side;
     if (g->pool) rp_pool_release(g->pool);
     g->pool = pool;
     g->capturing = true;
@@ -101,8 +99,7 @@ rp_status rp_graph_end(rp_graph *g) {
     size_t nodes;
     RP_TRY(usable(g, "graph_end"));
     if (!g->capturing) return rp__fail(RP_ERROR_STATE, "graph_end: this graph is not capturing");
-    g->capturing = false;
-    RP_TRY(rp__recorder_end(&g->recorder, &nodes));
+    RP_TRY(end_capture(g, &nodes));
     if (nodes == 0)
         rp__log(RP__LOG_GRAPHS, "the captured graph is empty: was the work given to another device or stream?");
     if (g->keep_graph) return RP_OK;
@@ -152,10 +149,7 @@ rp_status rp_graph_replay(rp_graph *g) {
 rp_status rp_graph_reset(rp_graph *g) {
     RP_TRY(usable(g, "graph_reset"));
     rp_status status = RP_OK;
-    if (g->capturing) {
-        g->capturing = false;
-        status = rp__recorder_end(&g->recorder, NULL);
-    }
+    if (g->capturing) status = end_capture(g, NULL);
     rp__recording_free(&g->recording);
     g->keep_graph = g->check_liveness = false;
     return status;

@@ -599,10 +599,10 @@ rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t
     if (m.options.pool && m.options.pool->device != m.device)
         return rp__fail(RP_ERROR_DEVICE, "make_graphed_callables: the pool belongs to another device");
     m.pool = m.options.pool ? rp__pool_retain(m.options.pool) : rp_pool_new(device);
-    m.stream = rp_stream_new(device);
+    m.stream = rp__side_stream_take(m.device);
     m.made = rp__calloc(n, sizeof *m.made);
     rp_status status = RP_OK;
-    if (!m.pool->device || !m.stream || !m.stream->device)
+    if (!m.pool->device || !m.stream)
         status = rp_error_status();
     else if (!m.made)
         status = RP__OOM("graphed callables");
@@ -614,7 +614,7 @@ rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t
     for (size_t i = 0; m.made && i < n; i++)
         if (m.made[i]) rp_compiled_release(&m.made[i]->base);
     rp__free(m.made);
-    if (m.stream && m.stream->device) rp_stream_release(m.stream);
+    rp__side_stream_give(m.stream);
     rp_pool_release(m.pool);
     return status;
 }

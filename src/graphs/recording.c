@@ -6,6 +6,38 @@
 #include "core/alloc.h"
 #include "core/log.h"
 
+/* ---- side streams ---- */
+
+enum { SIDE_STREAMS = 8 };
+static rp__mutex side_lock = RP__MUTEX_INIT;
+static rp_stream *side_streams[SIDE_STREAMS]; /* idle */
+
+rp_stream *rp__side_stream_take(rp__device *d) {
+    rp_stream *s = NULL;
+    rp__lock(&side_lock);
+    for (unsigned k = 0; k < SIDE_STREAMS && !s; k++) {
+        if (!side_streams[k] || side_streams[k]->device != d) continue;
+        s = side_streams[k];
+        side_streams[k] = NULL;
+    }
+    rp__unlock(&side_lock);
+    if (s) return s;
+    s = rp_stream_new(d->id);
+    return s && s->device ? s : NULL;
+}
+
+void rp__side_stream_give(rp_stream *s) {
+    if (!s) return;
+    rp__lock(&side_lock);
+    for (unsigned k = 0; k < SIDE_STREAMS && s; k++) {
+        if (side_streams[k]) continue;
+        side_streams[k] = s;
+        s = NULL;
+    }
+    rp__unlock(&side_lock);
+    if (s) rp_stream_release(s);
+}
+
 /* ---- capturing ---- */
 
 static bool in_pool(const rp__recording *r, const rp__storage *s) { return s->block && s->block->pool == r->pool; }

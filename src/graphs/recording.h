@@ -32,6 +32,11 @@ typedef struct rp__recording {
     uint64_t replays, patches, stream_waits; /* statistics */
 } rp__recording;
 
+/* A stream for captures that name none. Taken from a few that stay: memory is cached for a stream, so a new one each time would
+   leave its cache behind. NULL and a sticky error when none could be made. */
+rp_stream *rp__side_stream_take(rp__device *d);
+void rp__side_stream_give(rp_stream *s);
+
 /* Capturing, in one thread: begin makes `stream` current and records; end restores what was current on every path. */
 typedef struct rp__recorder {
     rp__launch_recorder base;

@@ -90,7 +90,8 @@ static const rp__param *tensor_param(const rp__call *call, uint32_t flat) {
 }
 
 static inline bool usable(const rp_tensor *t) {
-    return RP__LIKELY(t != NULL) && RP__LIKELY(t->magic == RP__TENSOR_MAGIC) && RP__LIKELY(!(t->flags & RP__T_ERROR));
+    return RP__LIKELY(t != NULL) && RP__LIKELY(t->magic == RP__TENSOR_MAGIC) && RP__LIKELY(!(t->flags & RP__T_ERROR)) &&
+           RP__LIKELY(!rp__storage_is_stale(t->storage));
 }
 
 static __attribute__((noinline)) rp_status check_handle(const rp__call *call, uint32_t k) {

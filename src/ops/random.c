@@ -154,6 +154,8 @@ rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out) {
 }
 
 /* A sample uses one 64-bit word, two a counter, rows after rows. */
+enum { SAMPLES_A_COUNTER = 2 };
+
 rp_status rp__run_multinomial(const rp__call *call) {
     rp_dtype in = (rp_dtype)call->in[0]->dtype;
     rp_tensor *weights = rp__run_contiguous(call->in[0], in == RP_F64 ? RP_F64 : RP_F32), *out = call->out[0];
@@ -161,8 +163,8 @@ rp_status rp__run_multinomial(const rp__call *call) {
     rp__device *d = rp__device_get(out->device);
     if (!d) return rp_error_status();
     rp__library_call library = {.replacement = rp__attr_bool(call, 1)};
-    uint64_t words = (uint64_t)rp__tensor_numel(out);
-    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), words / 2 + words % 2, &library.draw));
+    uint64_t samples = (uint64_t)rp__tensor_numel(out), per = SAMPLES_A_COUNTER;
+    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), samples / per + (samples % per != 0), &library.draw));
     if (rp__tensor_numel(out) == 0) return RP_OK;
     rp__operand o[2] = {rp__operand_of(out), rp__operand_of(weights)};
     for (unsigned k = 0; k < 2 && out->ndim == 1; k++) {
@@ -173,4 +175,48 @@ rp_status rp__run_multinomial(const rp__call *call) {
         o[k].stride[0] = o[k].size[1];
     }
     return rp__run_library_op(call, RP__LIB_MULTINOMIAL, o, 2, &library);
+}
+
+/* ---- counters, without running: the lowering of a loop op is asked with a sink that keeps nothing */
+
+typedef struct probe {
+    rp__lower_sink sink;
+    unsigned words; /* an element, of the one draw */
+} probe;
+
+static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
+    (void)s, (void)call, (void)k;
+    return 0;
+}
+
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
+    (void)s, (void)call, (void)k, (void)v, (void)row;
+}
+
+static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
+    (void)s, (void)call, (void)from, (void)compute;
+    return 0;
+}
+
+static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
+    (void)s, (void)call, (void)kind, (void)dim;
+    return 0;
+}
+
+static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
+    (void)call, (void)generator_attr;
+    ((probe *)(void *)s)->words = wide ? 2 : 1;
+    return 0;
+}
+
+rp_status rp__op_counters(const rp__call *call, rp_dim *out) {
+    int64_t per = SAMPLES_A_COUNTER; /* the one random op that is no loop */
+    if (call->op->lowering == RP__POINTWISE) {
+        probe p = {
+            .sink = {.in = probe_in, .out = probe_out, .scalar = probe_scalar, .iota = probe_iota, .draw = probe_draw}};
+        RP_TRY(rp__lower_into(&p.sink, call));
+        per = p.words == 2 ? 2 : 4;
+    }
+    *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, rp__tensor_numel(call->out[0]), per - 1), per);
+    return rp_failed() ? rp_error_status() : RP_OK;
 }

@@ -55,6 +55,19 @@ void rp_ir_release(rp_ir *ir) {
 
 /* ---- building */
 
+/* Row-major strides; sizes may be words of the graph's table. */
+static void row_major(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {
+    if (!ir->symbols) {
+        rp__contiguous_strides(meta->size, meta->ndim, stride);
+        return;
+    }
+    rp__symbols *outer = rp__symbols_enter(ir->symbols);
+    rp__symbols_freeze(ir->symbols, true);
+    rp__contiguous_strides(meta->size, meta->ndim, stride);
+    rp__symbols_freeze(ir->symbols, false);
+    (void)rp__symbols_enter(outer);
+}
+
 rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site) {
     if (ir->n_values >= RP__IR_NONE - 1 || !RP__GROW(&ir->values, &ir->values_capacity, ir->n_values + 1)) {
         (void)RP__OOM("graph value");
@@ -67,7 +80,7 @@ rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, ui
     v->out_index = out_index;
     v->site = site;
     v->storage = ir->n_storages++;
-    rp__contiguous_strides(v->meta.size, v->meta.ndim, v->stride);
+    row_major(ir, &v->meta, v->stride);
     return (rp__ir_value)ir->n_values++;
 }
 

@@ -127,10 +127,11 @@ rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, co
 
 /* ---- asking */
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
-bool rp__ir_value_contiguous(const rp__ir_value_info *v); /* its strides are those of a new tensor (compares words) */
-bool rp__ir_writes(const rp__ir_node *n, uint32_t k);     /* does the node write operand k in place? */
-bool rp__ir_node_has_effect(
-    const rp_ir *ir, const rp__ir_node *n); /* may it not be removed or moved although nobody reads its results? */
+/* Are its strides those of a new tensor? Compares words: the graph's table of symbols must be in force. */
+bool rp__ir_value_contiguous(const rp__ir_value_info *v);
+bool rp__ir_writes(const rp__ir_node *n, uint32_t k); /* does the node write operand k in place? */
+/* May it not be removed or moved although nobody reads its results? */
+bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n);
 bool rp__ir_block_random(const rp_ir *ir, const rp__ir_block *block); /* any random op in it or in a region of it? */
 /* Calls `visit` on every block, regions first. */
 rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block),

@@ -22,12 +22,7 @@ static rp_status fail(const checker *c, uint32_t node, const char *text) {
 }
 
 static bool dim_ok(const checker *c, rp_dim d, bool may_be_negative) {
-    if (!rp__dim_is_symbol(d)) return may_be_negative || d >= 0;
-    rp__text t = {0};
-    rp__symbols_text(c->ir->symbols, d, false, &t);
-    bool ok = t.data && !strchr(t.data, '?');
-    rp__text_free(&t);
-    return ok;
+    return rp__dim_is_symbol(d) ? rp__symbols_knows(c->ir->symbols, d) : may_be_negative || d >= 0;
 }
 
 static rp_status define(checker *c, rp__ir_value v, uint32_t node, uint32_t index, uint32_t block) {
@@ -103,6 +98,8 @@ static rp_status check_op(checker *c, uint32_t at) {
     rp__meta meta[RP__MAX_OUTS];
     rp_tensor *out[RP__MAX_OUTS] = {NULL};
     rp__call call;
+    rp__site_frame frame = rp__site_push(NULL, NULL);
+    rp__site_pop(frame);
     rp_status status = RP_OK;
     if (!handles || !in) {
         status = RP__OOM("graph check");
@@ -115,6 +112,7 @@ static rp_status check_op(checker *c, uint32_t at) {
     }
     rp__ir_call(n, in, out, &call);
     memset(meta, 0, sizeof meta);
+    frame = rp__site_push(n->site, op->name); /* rules name the op and the place */
     if (op->lowering == RP__VIEW) {
         rp__view view = {0};
         RP_TRY_GOTO(status, done, op->rule.view(&call, &view));
@@ -149,6 +147,7 @@ static rp_status check_op(checker *c, uint32_t at) {
         }
     }
 done:
+    rp__site_pop(frame);
     rp__free(handles);
     rp__free(in);
     return status;

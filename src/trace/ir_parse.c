@@ -53,7 +53,9 @@ static bool fail_at(parser *p, const token *t, const char *format, ...) RP__PRIN
 static bool fail_at(parser *p, const token *t, const char *format, ...) {
     char text[256];
     va_list args;
-    if (p->status == RP_OK) {
+    if (p->status == RP_OK && rp_error_status() == RP_ERROR_OUT_OF_MEMORY) {
+        p->status = RP_ERROR_OUT_OF_MEMORY; /* a size could not be made: not the text's fault */
+    } else if (p->status == RP_OK) {
         va_start(args, format);
         (void)vsnprintf(text, sizeof text, format, args);
         va_end(args);

@@ -55,7 +55,12 @@ static void type(printer *p, rp__ir_value v) {
     if (info->meta.device.type != RP_DEVICE_CPU || info->meta.device.index != 0)
         rp__text_add(p->out, " %s:%d", info->meta.device.type == RP_DEVICE_CPU ? "cpu" : "cuda",
                      (int)info->meta.device.index);
-    if (!rp__ir_value_contiguous(info)) {
+    rp__symbols *outer = rp__symbols_enter(p->ir->symbols);
+    rp__symbols_freeze(p->ir->symbols, true);
+    bool contiguous = rp__ir_value_contiguous(info);
+    rp__symbols_freeze(p->ir->symbols, false);
+    (void)rp__symbols_enter(outer);
+    if (!contiguous) {
         rp__text_puts(p->out, " strides(");
         dims(p, info->stride, info->meta.ndim);
         rp__text_puts(p->out, ")");

@@ -114,6 +114,8 @@ bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index) {
     return true;
 }
 
+bool rp__symbols_knows(const rp__symbols *s, rp_dim d) { return !rp__dim_is_symbol(d) || find(s, d) != NULL; }
+
 int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d) {
     if (!rp__dim_is_symbol(d)) return d;
     const expression *e = find(s, d);
@@ -394,11 +396,9 @@ rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_di
     return RP_OK;
 }
 
-static bool known(const rp__symbols *s, rp_dim d) { return !rp__dim_is_symbol(d) || find(s, d); }
-
 static bool hook_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     rp__symbols *s = current;
-    if (!known(s, a) || !known(s, b)) {
+    if (!rp__symbols_knows(s, a) || !rp__symbols_knows(s, b)) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
         return false;
     }
@@ -420,7 +420,7 @@ static int64_t hook_hint(rp_dim d) { return rp__symbols_hint(current, d); }
 
 static int64_t hook_specialise(rp_dim d) {
     rp__symbols *s = current;
-    if (!known(s, d)) {
+    if (!rp__symbols_knows(s, d)) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
         return 0;
     }
@@ -503,7 +503,7 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b) {
 }
 
 static rp_dim hook_apply(rp__dim_op op, rp_dim a, rp_dim b) {
-    if (!current || !known(current, a) || !known(current, b)) {
+    if (!current || !rp__symbols_knows(current, a) || !rp__symbols_knows(current, b)) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
         return 0;
     }

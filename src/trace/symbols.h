@@ -40,7 +40,8 @@ size_t rp__symbols_count(const rp__symbols *s);
 const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index);
 rp_dim rp__symbols_word(const rp__symbols *s, size_t index);              /* word of symbol `index` */
 bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index); /* is d a symbol itself (no expression)? */
-int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d);                 /* d may be a value */
+bool rp__symbols_knows(const rp__symbols *s, rp_dim d);   /* is d a value, or a word of s (NULL: of none)? */
+int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d); /* d may be a value */
 
 /* While frozen, questions are answered by the hints and no guard is recorded: for checkers and printers. Nests. */
 void rp__symbols_freeze(rp__symbols *s, bool frozen);

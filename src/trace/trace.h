@@ -84,7 +84,7 @@ typedef struct rp__trace_result {
 rp_status rp__trace_run(const rp__trace_request *request, rp_tensor **out, rp__trace_result *result);
 void rp__trace_result_free(rp__trace_result *r);
 
-rp__trace *rp__trace_current(void);         /* of the thread; NULL outside */
+rp__trace *rp__trace_current(void);         /* recording in this thread; NULL outside, and while it computes */
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
 rp__trace_mode rp__trace_mode_of(const rp__trace *t);
 rp__symbols *rp__trace_symbols(const rp__trace *t);

@@ -54,6 +54,25 @@ static inline void assert_same(rp_tensor *got, rp_tensor *want) {
     free(b);
 }
 
+/* f32 of the same sizes, equal within rounding of sums taken in another order: 4 ulp of the larger magnitude. */
+static inline void assert_close(rp_tensor *got, rp_tensor *want) {
+    assert_ok();
+    assert_non_null(got);
+    assert_int_equal(rp_numel(got), rp_numel(want));
+    size_t n = (size_t)rp_numel(want);
+    float *a = malloc(n * sizeof *a + 1), *b = malloc(n * sizeof *b + 1);
+    assert_true(a && b);
+    assert_int_equal(rp_to_host(got, a, n * sizeof *a), RP_OK);
+    assert_int_equal(rp_to_host(want, b, n * sizeof *b), RP_OK);
+    for (size_t i = 0; i < n; i++) {
+        float bound = 4 * 1.1920929e-7f * (b[i] < 0 ? -b[i] : b[i]);
+        if (!(a[i] - b[i] <= bound && b[i] - a[i] <= bound))
+            fail_msg("element %zu: got %.9g, want %.9g", i, (double)a[i], (double)b[i]);
+    }
+    free(a);
+    free(b);
+}
+
 /* Sum of the counts of records of a kind, and of a reason unless it is NULL. */
 static inline int64_t explain_total(rp_compiled *f, const char *kind, const char *reason) {
     int64_t total = 0;

@@ -193,6 +193,23 @@ static void load_part(const run *r, const rp__insn *i, char *d, unsigned d0, uns
         k += m;
     }
 }
+/* A tile of an access that is contiguous along the one inner dim: a row after the other, so that a cache line of memory is read
+   once, however far rows lie apart (rows a power of two apart fall into few sets of a cache). */
+static void load_transposed(const run *r, unsigned a, char *d) {
+    const unsigned size = r->p->access_size[a];
+    segments s;
+    segments_begin(&s, r, a, 0, r->n_outer, r->w0, r->w);
+    int64_t at, m;
+    while ((m = segments_next(&s, &at))) {
+        const char *from = r->base[a] + (at + r->pos) * (int64_t)size;
+        for (int64_t j = 0; j < m; j++, d += size, from += s.last * (int64_t)size) {
+            /* Each row is another line, and no hardware prefetcher sees so many streams. */
+            if (j + 12 < m) __builtin_prefetch(from + 12 * s.last * (int64_t)size);
+            rp__tile_call t = {.d = d, .a = from, .as = 1, .n = r->nq, .imm = r->w};
+            r->p->tiles->scatter[log2_size(size)](&t);
+        }
+    }
+}
 /* The tile of an element load, as raw storage, into d. */
 static void load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
     if (r->walk != RP__WALK_ACROSS) {
@@ -200,6 +217,12 @@ static void load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
         return;
     }
     const unsigned size = r->p->access_size[i->access];
+    const int64_t *stride = r->stride + i->access * r->dims;
+    if (r->nq > 1 && r->dims == r->n_outer + 1u && stride[r->n_outer] == 1 && stride[r->n_outer - 1] != 1 &&
+        i->a == RP__NO_VAL && i->b == RP__NO_VAL) {
+        load_transposed(r, i->access, d);
+        return;
+    }
     for (int64_t q = 0; q < r->nq; q++) {
         int64_t extra = offset_at(r, i->access, r->n_outer, r->dims, r->pos + q);
         load_part(r, i, d + q * r->w * size, 0, r->n_outer, r->w0, r->w, extra, q * r->w);
@@ -857,9 +880,10 @@ static int64_t across_width(const rp__program *p, int64_t rows) {
     int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
-static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
+enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
+static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *scratch) {
     begin_walk(r);
-    const int64_t width = across_width(r->p, r->rows);
+    const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
@@ -867,6 +891,7 @@ static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
         /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
         r->b =
             r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
         r->tile = round64(r->w * r->b);
         r->kept_cap =
             round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
@@ -1003,8 +1028,14 @@ static void run_launch(rp__program *const *programs, const uint64_t *words, int6
         run_many(&r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
-    const rp__program *p = programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
+    const rp__program *p =
+        programs[walk == RP__WALK_ELEMENTS || walk == RP__WALK_BLOCKS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     begin(&r, p, words, walk);
+    if (walk == RP__WALK_BLOCKS) {
+        r.walk = RP__WALK_ACROSS;
+        run_across(&r, first, last, true, scratch);
+        return;
+    }
     if (walk == RP__WALK_ELEMENTS) {
         run_elements(&r, first, last, scratch);
         return;
@@ -1018,7 +1049,7 @@ static void run_launch(rp__program *const *programs, const uint64_t *words, int6
     if (walk == RP__WALK_ALONG)
         run_along(&r, first, last, scratch);
     else if (walk == RP__WALK_ACROSS)
-        run_across(&r, first, last, scratch);
+        run_across(&r, first, last, false, scratch);
     else
         run_long(&r, scratch);
 }

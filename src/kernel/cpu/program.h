@@ -132,7 +132,8 @@ typedef enum rp__walk {
     RP__WALK_ALONG,    /* items: rows; vectors along the row */
     RP__WALK_ACROSS,   /* items: rows; vectors over rows */
     RP__WALK_LONG,     /* one item: few long rows, the entry itself splits their chunks over threads */
-    RP__WALK_MANY      /* many element spaces of one dim, see backend.c */
+    RP__WALK_BLOCKS, /* items: elements of all dims but one: transposes, in blocks that use whole cache lines of both sides */
+    RP__WALK_MANY /* many element spaces of one dim, see backend.c */
 } rp__walk;
 static inline uint64_t rp__cpu_header(rp__walk walk, unsigned n_outer, unsigned n_inner) {
     return (uint64_t)walk | (uint64_t)n_outer << 8 | (uint64_t)n_inner << 16;
