@@ -208,8 +208,14 @@ static rp_tensor *make(uint64_t *s, unsigned which, const int64_t shared[3]) {
     return t;
 }
 
-static bool same_bits(rp_tensor *a, rp_tensor *b) {
+/* signless_zeros: the tape takes the gradient of a write through a view apart by copying slices, the graph by scattering zeros;
+   the two agree but for the sign of zeros. */
+static bool same_bits(rp_tensor *a, rp_tensor *b, bool signless_zeros) {
     if (!a || !b) return a == b;
+    if (signless_zeros && is_float(a)) {
+        a = rp_add_scalar(a, rp_f64(0.0));
+        b = rp_add_scalar(b, rp_f64(0.0));
+    }
     if (rp_ndim(a) != rp_ndim(b) || rp_dtype_of(a) != rp_dtype_of(b) || rp_numel(a) != rp_numel(b)) return false;
     size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
     char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
@@ -227,7 +233,9 @@ static bool finish(program *p, rp_tensor **in, outcome *o) {
     if (rp_failed()) return false;
     rp_tensor *total = NULL;
     for (unsigned k = 0; k < N_OUT && p->training; k++) {
-        if (!rp_requires_grad(o->out[k])) continue;
+        /* An argument that is also a result gets a gradient from outside and one from inside: one node adds them up in another
+           order than many. */
+        if (!rp_requires_grad(o->out[k]) || rp_is_leaf(o->out[k])) continue;
         rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
         total = total ? rp_add(total, part, rp_i64(1)) : part;
     }
@@ -255,10 +263,30 @@ static void print_graph(const program *p, rp_tensor **in) {
     rp_ir *ir = rp_trace(fn, in, N_IN, N_OUT);
     rp__text t = {0};
     rp__ir_print(ir, false, &t);
-    print_message("%s\n", t.data ? t.data : "");
+    fputs(t.data ? t.data : "", stderr);
     rp__text_free(&t);
     rp_ir_release(ir);
     (void)rp_error_take();
+}
+
+static void print_kernels(const rp__explain *e) {
+    for (size_t k = 0; k < e->n; k++) print_message("%s: %s\n", e->records[k].kind, e->records[k].message);
+}
+
+static void print_values(rp_tensor *a, rp_tensor *b) {
+    if (!a || !b) {
+        print_message("eager %s, compiled %s\n", a ? "some" : "none", b ? "some" : "none");
+        return;
+    }
+    a = rp_to_dtype(a, RP_F32);
+    b = rp_to_dtype(b, RP_F32);
+    int64_t n = rp_numel(a);
+    float *x = malloc((size_t)n * sizeof *x + 1), *y = malloc((size_t)n * sizeof *y + 1);
+    if (rp_to_host(a, x, (size_t)n * 4) == RP_OK && rp_to_host(b, y, (size_t)n * 4) == RP_OK) {
+        for (int64_t k = 0; k < n && k < 8; k++) print_message("  %a %a\n", (double)x[k], (double)y[k]);
+    }
+    free(x);
+    free(y);
 }
 
 static void run_seed(uint64_t seed) {
@@ -289,7 +317,7 @@ static void run_seed(uint64_t seed) {
     rp_status status = rp__trace_run(&request, NULL, &traced);
     if (status == RP_OK) {
         rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = &explain};
-        status = rp__aot_compile(&rp__leaf_fused, &e, &aot);
+        status = rp__aot_compile(getenv("REPRISE_FUZZ_INTERPRET") ? &rp__leaf_interpreter : &rp__leaf_fused, &e, &aot);
     }
     for (unsigned round = 0; round < 2 && status == RP_OK; round++) { /* the second re-uses memory or is re-pointed */
         rp_tensor **use = round ? in3 : in2;
@@ -298,13 +326,17 @@ static void run_seed(uint64_t seed) {
         status = rp__aot_run(aot, use, N_IN, fused.out, N_OUT);
         if (status != RP_OK || !finish(&p, use, &fused)) break;
         for (unsigned k = 0; k < N_OUT; k++) {
-            if (same_bits(eager.out[k], fused.out[k])) continue;
+            if (same_bits(eager.out[k], fused.out[k], false)) continue;
             print_graph(&p, in2);
+            print_kernels(&explain);
+            print_values(eager.out[k], fused.out[k]);
             fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
         }
         for (unsigned k = 0; k < N_IN; k++) {
-            if (same_bits(eager.grad[k], fused.grad[k])) continue;
+            if (same_bits(eager.grad[k], fused.grad[k], p.in_place)) continue;
             print_graph(&p, in2);
+            print_kernels(&explain);
+            print_values(eager.grad[k], fused.grad[k]);
             fail_msg("seed %llu, round %u: gradient %u differs", (unsigned long long)seed, round, k);
         }
     }
@@ -335,7 +367,7 @@ static void test_fuzz(void **state) {
     }
     time_t end = time(NULL) + (limit ? atoi(limit) : 15);
     uint64_t seed = 1;
-    for (; seed <= 2000 && (seed <= 100 || time(NULL) < end); seed++) run_seed(seed);
+    for (; seed <= 100 || time(NULL) < end; seed++) run_seed(seed);
     print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n", (unsigned long long)seed - 1, ran,
                   skipped, interpreted);
     assert_true(ran > (unsigned)(seed / 2));

@@ -113,7 +113,8 @@ static bool node_try_retain(rp__tape_node *n) {
 }
 
 rp_status rp__accumulate_node(rp_tensor *leaf, rp__tape_node **out) {
-    rp__autograd *a = leaf->autograd; /* made with requires_grad */
+    rp__autograd *a = rp__autograd_get(leaf); /* there already, but for stand-ins of a trace */
+    if (!a) return rp_error_status();
     rp__mutex *lock = rp__autograd_lock(a);
     rp__lock(lock);
     rp__tape_node *n = a->accumulate && node_try_retain(a->accumulate) ? a->accumulate : NULL;

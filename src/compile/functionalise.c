@@ -142,9 +142,8 @@ static rp_status invert_view(functionaliser *f, rp__ir_block *block, const rp__i
         rp_dim before = rp__numel(dst->values[old].meta.size, dst->values[old].meta.ndim);
         rp_dim after = rp__numel(dst->values[value].meta.size, dst->values[value].meta.ndim);
         if (rp__dim_is(RP__DIM_EQ, before, after)) return emit_reshape(f, block, value, old, site, out);
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "unsupported operation: more than one element of the written-to tensor refers to a single "
-                        "memory location (an expanded tensor is written in place)");
+        /* Direct writes are an error that the op itself reports when it runs; one element of it may be written. */
+        return rp__fail(RP_ERROR_UNAVAILABLE, "an in-place write through an expanded tensor is left to the op itself");
     }
     return rp__fail(RP_ERROR_UNAVAILABLE, "an in-place write through a view made by %s cannot be compiled",
                     view->op->name);
@@ -253,11 +252,12 @@ static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir
 static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t index, rp__ir_value *in) {
     const rp__ir_node *n = &f->w.src->nodes[index];
     if (rp__ir_is_view(n)) {
-        /* Nothing is emitted for a view until it is read: what a later write makes stale is never made. */
+        /* Emitted where it was traced, read or not: derivatives are added up in the order of nodes. */
         rp__ir_value v = n->out[0], parent = f->places[n->in[0]].same;
         f->places[v] = (place){
             .same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
-        return RP_OK;
+        rp__ir_value unused;
+        return read_value(f, block, v, &unused);
     }
     if (n->kind == RP__IR_ASSIGN) { /* a write back in the trace: copy_ over the whole */
         rp__ir_value value;

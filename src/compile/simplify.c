@@ -20,6 +20,7 @@ typedef struct simplifier {
     bool *src_escapes; /* per src value: a result, or a view of one's memory */
     bool *unstable;    /* per src storage: an op in the body writes it in place */
     bool any_unstable;
+    bool *is_result; /* per src value */
     rp__map seen;  /* hash of a dst node -> node index + 1, in the block at hand */
     uint32_t changed;
 } simplifier;
@@ -139,7 +140,9 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
 static bool may_stand_for(const simplifier *s, const rp__ir_node *n, rp__ir_value v, rp__ir_value value) {
     const rp_ir *dst = s->w.dst;
     if (!s->gradients_done && dst->values[value].requires_grad != s->w.src->values[v].requires_grad) return false;
+    if (s->is_result[v] && rp__ir_is_outer(dst, value)) return false; /* a view of an argument is another handle */
     if (n->op->lowering == RP__VIEW) return true;
+    if (!rp__ir_value_contiguous(&dst->values[value])) return false; /* views of the result count on its strides */
     rp__ir_value root = rp__ir_root(dst, value);
     if (s->any_unstable && rp__ir_is_outer(dst, root)) return false; /* a reader might come to stand behind a write */
     if (!s->src_escapes[v]) return true;
@@ -347,7 +350,8 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
     s.escapes = rp__calloc(ir->n_values + 1, sizeof *s.escapes); /* dst never has more values than src */
     s.src_escapes = rp__calloc(ir->n_values + 1, sizeof *s.src_escapes);
     s.unstable = rp__calloc(ir->n_storages + 1u, sizeof *s.unstable);
-    if (!s.live || !live_value || !s.unstable || !s.escapes || !s.src_escapes) {
+    s.is_result = rp__calloc(ir->n_values + 1, sizeof *s.is_result);
+    if (!s.live || !live_value || !s.unstable || !s.is_result || !s.escapes || !s.src_escapes) {
         status = RP__OOM("tables of simplification");
         goto done;
     }
@@ -359,7 +363,9 @@ static rp_status simplify_once(const rp_ir *ir, bool gradients_done, rp_ir **out
         }
     }
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
-        if (ir->body.results[k] != RP__IR_NONE) s.src_escapes[rp__ir_root(ir, ir->body.results[k])] = true;
+        if (ir->body.results[k] == RP__IR_NONE) continue;
+        s.is_result[ir->body.results[k]] = true;
+        s.src_escapes[rp__ir_root(ir, ir->body.results[k])] = true;
     }
     for (size_t v = 0; v < ir->n_values; v++) {
         if (s.src_escapes[rp__ir_root(ir, (rp__ir_value)v)]) s.src_escapes[v] = true;
@@ -373,6 +379,7 @@ done:
     rp__free(s.escapes);
     rp__free(s.src_escapes);
     rp__free(s.unstable);
+    rp__free(s.is_result);
     rp__map_free(&s.seen);
     return rp__rewrite_end(&s.w, status, "simplify", out);
 }

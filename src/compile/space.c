@@ -310,11 +310,11 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
     for (uint32_t k = first; k < n->n_in; k++) {
         if (n->in[k] == RP__IR_NONE) continue;
         bool inside = in_members(b->f, members, n_members, n->in[k]);
-        if (k < 64 && (fn->memory_operands >> k & 1u)) {
-            if (!inside) continue;
+        if (inside && (fn->memory_operands >> k & 1u)) {
             b->why = "gathered-operand";
             return false;
         }
+        if (!(fn->plain_operands >> k & 1u)) continue;
         int place = place_of(b, n->in[k]);
         if (place < 0) {
             if (inside || (b->why && !*b->why)) {
@@ -375,7 +375,7 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
     }
     /* Operands from memory are walked as the node walks: later readers of the same value should agree. */
     for (uint32_t k = first; k < n->n_in; k++) {
-        if (n->in[k] == RP__IR_NONE || (k < 64 && (fn->memory_operands >> k & 1u)) || find_value(s, n->in[k]) >= 0) continue;
+        if (n->in[k] == RP__IR_NONE || !(fn->plain_operands >> k & 1u) || find_value(s, n->in[k]) >= 0) continue;
         const rp__meta *meta = &ir->values[n->in[k]].meta;
         if (meta->ndim > fn->ndim) {
             b->why = SPACES;
@@ -435,6 +435,12 @@ bool rp__fuse_stored(const rp__fusion *f, const uint32_t *members, uint32_t n, r
     return false;
 }
 
+/* A reduction, also one over dims of size 1 or a 0-d value: its row must not become longer by an axis of somebody else. */
+static bool reduces(const rp__fusion *f, const rp__fuse_node *fn) {
+    const rp__ir_node *n = &f->ir->nodes[fn->node];
+    return fn->inner != 0 || (n->kind == RP__IR_OP && n->op->lowering == RP__ROWS);
+}
+
 /* Which axes are inner: those that members reduce over; without reductions those that a stored value lacks. */
 static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
     rp__group_space *s = b->s;
@@ -445,7 +451,7 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
     bool found = false;
     for (uint32_t k = 0; k < n; k++) {
         const rp__fuse_node *fn = &b->f->nodes[members[k]];
-        if (fn->inner == 0) continue;
+        if (!reduces(b->f, fn)) continue;
         const rp__axis_map *m = &s->node_map[k];
         uint8_t mine[RP__AXES];
         unsigned count = 0;
@@ -466,7 +472,7 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
         const rp__fuse_node *fn = &b->f->nodes[members[k]];
         const rp__ir_node *node = &ir->nodes[fn->node];
         uint32_t mine = axes_of(&s->node_map[k]);
-        if (fn->inner != 0 && mine != all) {
+        if (reduces(b->f, fn) && mine != all) {
             b->why = "reduction-would-repeat";
             return false;
         }

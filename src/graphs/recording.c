@@ -6,6 +6,38 @@
 #include "core/alloc.h"
 #include "core/log.h"
 
+/* ---- side streams ---- */
+
+enum { SIDE_STREAMS = 8 };
+static rp__mutex side_lock = RP__MUTEX_INIT;
+static rp_stream *side_streams[SIDE_STREAMS]; /* idle */
+
+rp_stream *rp__side_stream_take(rp__device *d) {
+    rp_stream *s = NULL;
+    rp__lock(&side_lock);
+    for (unsigned k = 0; k < SIDE_STREAMS && !s; k++) {
+        if (!side_streams[k] || side_streams[k]->device != d) continue;
+        s = side_streams[k];
+        side_streams[k] = NULL;
+    }
+    rp__unlock(&side_lock);
+    if (s) return s;
+    s = rp_stream_new(d->id);
+    return s && s->device ? s : NULL;
+}
+
+void rp__side_stream_give(rp_stream *s) {
+    if (!s) return;
+    rp__lock(&side_lock);
+    for (unsigned k = 0; k < SIDE_STREAMS && s; k++) {
+        if (side_streams[k]) continue;
+        side_streams[k] = s;
+        s = NULL;
+    }
+    rp__unlock(&side_lock);
+    if (s) rp_stream_release(s);
+}
+
 /* ---- capturing ---- */
 
 static bool in_pool(const rp__recording *r, const rp__storage *s) { return s->block && s->block->pool == r->pool; }
@@ -25,8 +57,12 @@ static rp_status note_external(rp__recording *r, const rp__launch *l, const rp__
                             .version = atomic_load(&slot->storage->version),
                             .op = l->op,
                             .site = l->site,
+                            .begin = slot->begin,
+                            .end = slot->end,
                             .now = slot->storage->data};
     }
+    if (slot->begin < e->begin) e->begin = slot->begin;
+    if (slot->end > e->end) e->end = slot->end;
     e->access |= slot->access;
     if (l->kernel->kind != RP__KERNEL_CPU && l->kernel->kind != RP__KERNEL_CUDA) e->library = true;
     return RP_OK;
@@ -212,4 +248,64 @@ rp_status rp__recording_repoint(rp__recording *r, rp__external *e, rp__storage *
     e->moved = to ? rp__storage_retain(to) : NULL;
     e->now = target;
     return RP_OK;
+}
+
+/* ---- arguments ---- */
+
+void rp__static_input_find(rp__recording *r, rp_tensor *recorded, rp__static_input *out) {
+    *out = (rp__static_input){.tensor = recorded, .external = rp__recording_find(r, recorded->storage)};
+}
+
+static bool same_layout(const rp_tensor *a, const rp_tensor *b) {
+    for (unsigned d = 0; d < a->ndim; d++)
+        if (a->size[d] > 1 && a->stride[d] != b->stride[d]) return false;
+    return true;
+}
+
+/* Why `actual` cannot be read where it is; RP__REASON_NONE when it can. */
+static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual) {
+    const rp__external *e = input->external;
+    const char *why;
+    int64_t begin, end;
+    rp__tensor_byte_range(input->tensor, &begin, &end);
+    if (!rp__recording_movable(r, e, &why)) return RP__REASON_LIBRARY_OPERAND;
+    if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
+    if (actual->storage->foreign) return RP__REASON_FOREIGN_MEMORY;
+    if (!same_layout(actual, input->tensor)) return RP__REASON_OTHER_LAYOUT;
+    if (((uintptr_t)rp__tensor_data(actual) ^ (uintptr_t)rp__tensor_data(input->tensor)) % 16)
+        return RP__REASON_ALIGNMENT;
+    return RP__REASON_NONE;
+}
+
+rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
+                               size_t number) {
+    rp__external *e = input->external;
+    const rp_tensor *recorded = input->tensor;
+    if (!e) return RP_OK;
+    size_t bytes = rp__dtype_bytes((rp_dtype)recorded->dtype);
+    char *base = rp__tensor_data(actual) - (size_t)recorded->offset * bytes;
+    if (RP__LIKELY(base == e->now && (actual->storage == e->moved || actual->storage == e->storage) &&
+                   same_layout(actual, recorded)))
+        return RP_OK;
+    if (actual->storage == e->storage && actual->offset == recorded->offset && same_layout(actual, recorded))
+        return rp__recording_repoint(r, e, NULL, NULL);
+    rp__reason reason = must_copy(r, input, actual);
+    if (reason == RP__REASON_NONE) {
+        RP_TRY(rp__recording_repoint(r, e, actual->storage, base));
+        if (!input->patched) {
+            rp__explain_add(explain, "patch", RP__REASON_MOVED_INPUT, NULL, 1,
+                            "argument %zu moved: the nodes that read it were re-pointed", number);
+            input->patched = true;
+        }
+        return RP_OK;
+    }
+    RP_TRY(rp__recording_repoint(r, e, NULL, NULL));
+    if (!input->copied) {
+        rp__explain_add(explain, "copy", reason, NULL, 1, "argument %zu is copied at every call that moves it", number);
+        input->copied = true;
+    }
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *done = rp_copy_(input->tensor, actual);
+    (void)rp_set_grad_enabled(grad);
+    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
 }

@@ -1,0 +1,296 @@
+/* Training through rp_compile with the fused backend: whole steps (forward, backward, optimizer) as one program, compiled forwards
+   with an eager loop around, changed sizes, released memory, failing allocations. Eager is the reference, bit for bit. */
+/* ctest: timeout=120 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+#include <reprise_nn.h>
+
+#include "core/alloc.h"
+
+enum { BATCH = 16, IN = 10, HIDDEN = 64, OUT = 10, PARAMS = 4 };
+
+typedef struct net {
+    rp_tensor *p[PARAMS]; /* w1 (HIDDEN, IN), b1 (HIDDEN), w2 (OUT, HIDDEN), b2 (OUT) */
+    rp_optimizer *opt;
+} net;
+
+static void ok(void) {
+    if (!rp_failed()) return;
+    char text[1024];
+    snprintf(text, sizeof text, "%s", rp_error_message());
+    (void)rp_error_take();
+    fail_msg("%s", text);
+}
+
+static rp_tensor *filled(int seed, const int64_t *size, size_t ndim) {
+    int64_t n = 1;
+    for (size_t d = 0; d < ndim; d++) n *= size[d];
+    float *data = malloc((size_t)n * sizeof *data);
+    for (int64_t i = 0; i < n; i++) data[i] = (float)((i * 7919 + seed * 104729) % 2003 - 1001) / 3001.0f;
+    rp_tensor *t = rp_from_data(data, size, ndim, RP_F32);
+    free(data);
+    return t;
+}
+
+static rp_tensor *classes(int seed, int64_t n) {
+    int64_t data[64];
+    for (int64_t i = 0; i < n; i++) data[i] = (i * 31 + seed * 7) % OUT;
+    return rp_from_data(data, &n, 1, RP_I64);
+}
+
+static void net_init(net *m) {
+    static const int64_t sizes[PARAMS][2] = {{HIDDEN, IN}, {HIDDEN, 1}, {OUT, HIDDEN}, {OUT, 1}};
+    for (int k = 0; k < PARAMS; k++) {
+        m->p[k] = rp_retain(filled(k + 1, sizes[k], k % 2 ? 1 : 2));
+        rp_set_requires_grad(m->p[k], true);
+    }
+    m->opt = rp_adam(m->p, PARAMS, 0.01, NULL);
+    ok();
+}
+static void net_free(net *m) {
+    rp_optimizer_release(m->opt);
+    for (int k = 0; k < PARAMS; k++) {
+        rp_set_grad(m->p[k], NULL);
+        rp_release(m->p[k]);
+    }
+}
+
+static rp_tensor *forward(const net *m, rp_tensor *x) {
+    rp_tensor *h = rp_relu(rp_linear(x, m->p[0], m->p[1]));
+    return rp_linear(h, m->p[2], m->p[3]);
+}
+
+static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    net *m = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *loss = rp_cross_entropy(forward(m, in[0]), in[1], 1, -100);
+    rp_optimizer_zero_grad(m->opt, true);
+    rp_backward(loss, NULL, NULL);
+    rp_optimizer_step(m->opt);
+    rp_optimizer_zero_grad(m->opt, true);
+    out[0] = rp_detach(loss);
+}
+
+static void model(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = forward(ctx, in[0]);
+}
+
+static void assert_same(rp_tensor *a, rp_tensor *b, const char *what, int at) {
+    static float x[8192], y[8192];
+    assert_int_equal(rp_numel(a), rp_numel(b));
+    size_t bytes = (size_t)rp_numel(a) * sizeof *x;
+    assert_true(bytes <= sizeof x);
+    rp_to_host(a, x, bytes);
+    rp_to_host(b, y, bytes);
+    ok();
+    for (size_t k = 0; k < bytes / sizeof *x; k++) {
+        if (memcmp(&x[k], &y[k], sizeof *x) != 0) {
+            fail_msg("%s, step %d: element %zu is %a, not %a", what, at, k, (double)y[k], (double)x[k]);
+        }
+    }
+}
+
+static void print_explain(rp_compiled *f) {
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        if (rp_explain_at(f, k, &e) == RP_OK) {
+            print_message("%s [%s] %s (%lld)\n", e.kind, e.reason, e.message, (long long)e.count);
+        }
+    }
+}
+
+static int64_t count_of(rp_compiled *f, const char *kind) {
+    int64_t n = 0;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        if (rp_explain_at(f, k, &e) == RP_OK && strcmp(e.kind, kind) == 0) n += e.count;
+    }
+    return n;
+}
+
+static void whole_step(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    net eager, compiled;
+    net_init(&eager);
+    net_init(&compiled);
+    rp_fn fn = {step, &compiled, sizeof compiled, "step"};
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    for (int k = 0; k < 20; k++) {
+        rp_scope inner = rp_scope_begin();
+        rp_tensor *in[2] = {filled(100 + k, (const int64_t[]){BATCH, IN}, 2), classes(k, BATCH)}, *a = NULL, *b = NULL;
+        step(&eager, in, 2, &a, 1);
+        rp_call(f, in, 2, &b, 1);
+        ok();
+        assert_same(a, b, "loss", k);
+        for (int p = 0; p < PARAMS; p++) {
+            assert_same(eager.p[p], compiled.p[p], "parameter", k);
+            assert_null(rp_grad_of(compiled.p[p]));
+        }
+        rp_scope_end(inner, NULL, 0);
+    }
+    if (count_of(f, "skip") > 0 || count_of(f, "kernel") == 0) {
+        print_explain(f);
+        fail_msg("the step did not become one program");
+    }
+    if (getenv("REPRISE_TEST_EXPLAIN")) print_explain(f);
+    rp_compiled_release(f);
+    net_free(&eager);
+    net_free(&compiled);
+    rp_scope_end(scope, NULL, 0);
+    ok();
+}
+
+/* The function is compiled, loss and optimizer are eager; batches of several sizes. */
+static void compiled_forward(void **state) {
+    (void)state;
+    static const int64_t batches[] = {16, 16, 16, 7, 7, 12, 16, 3, 12, 7};
+    rp_scope scope = rp_scope_begin();
+    net eager, compiled;
+    net_init(&eager);
+    net_init(&compiled);
+    rp_fn fn = {model, &compiled, sizeof compiled, "model"};
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int k = 0; k < 10; k++) {
+        rp_scope inner = rp_scope_begin();
+        rp_tensor *x = filled(200 + k, (const int64_t[]){batches[k], IN}, 2), *t = classes(k, batches[k]), *a = NULL, *b = NULL;
+        model(&eager, &x, 1, &a, 1);
+        rp_call(f, &x, 1, &b, 1);
+        ok();
+        assert_same(a, b, "result", k);
+        rp_tensor *both[2] = {a, b};
+        net *nets[2] = {&eager, &compiled};
+        for (int i = 0; i < 2; i++) {
+            rp_backward(rp_cross_entropy(both[i], t, 1, -100), NULL, NULL);
+            ok();
+        }
+        for (int p = 0; p < PARAMS; p++) assert_same(rp_grad_of(eager.p[p]), rp_grad_of(compiled.p[p]), "gradient", k);
+        for (int i = 0; i < 2; i++) {
+            rp_optimizer_step(nets[i]->opt);
+            rp_optimizer_zero_grad(nets[i]->opt, true);
+        }
+        ok();
+        rp_scope_end(inner, NULL, 0);
+    }
+    assert_int_equal(count_of(f, "skip"), 0);
+    assert_true(count_of(f, "specialisation") <= 2); /* one of fixed sizes, one for the rest */
+    rp_compiled_release(f);
+    net_free(&eager);
+    net_free(&compiled);
+    rp_scope_end(scope, NULL, 0);
+}
+
+/* A result that the caller still holds is never overwritten by a later call; a saved one that was written is an error. */
+static void results_are_kept(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    net m;
+    net_init(&m);
+    rp_fn fn = {model, &m, sizeof m, "model"};
+    rp_compiled *f = rp_compile(fn, NULL);
+    rp_tensor *held[8], *expected[8];
+    for (int k = 0; k < 8; k++) {
+        rp_tensor *x = filled(k, (const int64_t[]){4, IN}, 2);
+        model(&m, &x, 1, &expected[k], 1);
+        rp_call(f, &x, 1, &held[k], 1);
+    }
+    ok();
+    for (int k = 0; k < 8; k++) assert_same(expected[k], held[k], "held result", k);
+    /* a parameter that changes between forward and backward */
+    rp_tensor *x = filled(9, (const int64_t[]){4, IN}, 2), *y = NULL;
+    rp_call(f, &x, 1, &y, 1);
+    rp_tensor *loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    bool mode = rp_set_grad_enabled(false);
+    rp_mul_scalar_(m.p[2], rp_f64(2));
+    rp_set_grad_enabled(mode);
+    assert_int_equal(rp_backward(loss, NULL, NULL), RP_ERROR_VERSION);
+    (void)rp_error_take();
+    /* twice without retain_graph */
+    rp_call(f, &x, 1, &y, 1);
+    loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    assert_int_equal(rp_backward(loss, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true)), RP_OK);
+    assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
+    assert_int_equal(rp_backward(loss, NULL, NULL), RP_ERROR_STATE);
+    (void)rp_error_take();
+    rp_compiled_release(f);
+    net_free(&m);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void once(net *m) {
+    rp_scope scope = rp_scope_begin();
+    rp_fn fn = {model, m, sizeof *m, "model"};
+    rp_compiled *f = rp_compile(fn, NULL);
+    rp_tensor *x = filled(1, (const int64_t[]){3, IN}, 2), *y = NULL;
+    for (int k = 0; k < 2 && !rp_failed(); k++) {
+        if (rp_call(f, &x, 1, &y, 1) == RP_OK) (void)rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    }
+    rp_compiled_release(f);
+    for (int k = 0; k < PARAMS; k++) rp_set_grad(m->p[k], NULL);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void nothing_leaks(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    net m;
+    net_init(&m);
+    for (int k = 0; k < 3; k++) once(&m);
+    ok();
+    uint64_t before = rp__alloc_live();
+    for (int k = 0; k < 200; k++) once(&m);
+    ok();
+    uint64_t after = rp__alloc_live();
+    assert_true(after <= before + 8); /* caches of the thread may have grown */
+    net_free(&m);
+    rp_scope_end(scope, NULL, 0);
+}
+
+/* The n-th allocation fails, for every n: a clean error, nothing lost, and the next run works. */
+static void allocations_fail(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    net m;
+    net_init(&m);
+    once(&m);
+    once(&m);
+    ok();
+    uint64_t start = rp__alloc_fail_at(0);
+    once(&m);
+    uint64_t total = rp__alloc_fail_at(0) - start, failures = 0, live = rp__alloc_live();
+    assert_true(total > 100);
+    for (uint64_t n = 1; n <= total; n++) {
+        (void)rp__alloc_fail_at(n);
+        once(&m);
+        (void)rp__alloc_fail_at(0);
+        if (rp_failed()) {
+            failures++;
+            assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
+        }
+    }
+    assert_true(failures > total / 4);
+    once(&m);
+    ok();
+    uint64_t left = rp__alloc_live();
+    if (left > live + 8) fail_msg("%llu blocks were lost", (unsigned long long)(left - live));
+    net_free(&m);
+    rp_scope_end(scope, NULL, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_step),       cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),
+        cmocka_unit_test(nothing_leaks),    cmocka_unit_test(allocations_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
