@@ -208,14 +208,8 @@ static rp_tensor *make(uint64_t *s, unsigned which, const int64_t shared[3]) {
     return t;
 }
 
-/* signless_zeros: the tape takes the gradient of a write through a view apart by copying slices, the graph by scattering zeros;
-   the two agree but for the sign of zeros. */
-static bool same_bits(rp_tensor *a, rp_tensor *b, bool signless_zeros) {
+static bool same_bits(rp_tensor *a, rp_tensor *b) {
     if (!a || !b) return a == b;
-    if (signless_zeros && is_float(a)) {
-        a = rp_add_scalar(a, rp_f64(0.0));
-        b = rp_add_scalar(b, rp_f64(0.0));
-    }
     if (rp_ndim(a) != rp_ndim(b) || rp_dtype_of(a) != rp_dtype_of(b) || rp_numel(a) != rp_numel(b)) return false;
     size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
     char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
@@ -326,14 +320,19 @@ static void run_seed(uint64_t seed) {
         status = rp__aot_run(aot, use, N_IN, fused.out, N_OUT);
         if (status != RP_OK || !finish(&p, use, &fused)) break;
         for (unsigned k = 0; k < N_OUT; k++) {
-            if (same_bits(eager.out[k], fused.out[k], false)) continue;
+            bool strides = rp_ndim(eager.out[k]) == rp_ndim(fused.out[k]);
+            for (size_t d = 0; strides && d < rp_ndim(eager.out[k]); d++) {
+                strides = rp_size(eager.out[k], (int64_t)d) < 2 ||
+                          rp_stride(eager.out[k], (int64_t)d) == rp_stride(fused.out[k], (int64_t)d);
+            }
+            if (strides && same_bits(eager.out[k], fused.out[k])) continue;
             print_graph(&p, in2);
             print_kernels(&explain);
             print_values(eager.out[k], fused.out[k]);
             fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
         }
         for (unsigned k = 0; k < N_IN; k++) {
-            if (same_bits(eager.grad[k], fused.grad[k], p.in_place)) continue;
+            if (same_bits(eager.grad[k], fused.grad[k])) continue;
             print_graph(&p, in2);
             print_kernels(&explain);
             print_values(eager.grad[k], fused.grad[k]);
