@@ -352,6 +352,7 @@ typedef struct rp_memory_stats {
     uint64_t live_tensors;              /* handles, all threads */
 } rp_memory_stats;
 RP_API rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats);
+RP_API rp_status rp_memory_stats_reset_peak(rp_device device); /* the peaks start again from what is held now */
 RP_API rp_status rp_empty_cache(rp_device device);
 
 struct DLManagedTensorVersioned;
@@ -492,6 +493,18 @@ typedef struct rp_explain_entry {
 RP_API size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */
 RP_API rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
+
+/* One loop kernel as it is made ready: its expressions (docs/loop.md), and the sources emitted for the CPU and for CUDA.
+   The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */
+typedef void rp_kernel_log(void *ctx, const char *op, const char *site, const char *loop, const char *c_source,
+                           const char *cuda_source);
+/* Every launch of a loop kernel by the calling thread is told to `log` first, eager ones too; NULL: none. The log calls
+   nothing that computes. Returns the log that was set before. */
+RP_API rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx);
+
+/* What the library found on this machine, and why something is absent: lines "subject: text", a subject's further lines
+   begin with two blanks. NUL-terminated into buf; returns the length it needs without the NUL. */
+RP_API size_t rp_doctor(char *buf, size_t bytes);
 
 #ifdef __cplusplus
 }

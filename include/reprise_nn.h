@@ -23,33 +23,35 @@ RP_API rp_status rp_init_kaiming_uniform(rp_tensor *t, double a);
 /* ---------------------------------------------------------------- layers */
 
 typedef struct rp_linear_layer { /* torch.nn.Linear */
-    rp_tensor *weight; /* (out_features, in_features), kaiming_uniform(a = sqrt 5) */
-    rp_tensor *bias;   /* (out_features), uniform in +-1/sqrt(in_features); NULL: none */
+    rp_tensor *weight;           /* (out_features, in_features), kaiming_uniform(a = sqrt 5) */
+    rp_tensor *bias;             /* (out_features), uniform in +-1/sqrt(in_features); NULL: none */
 } rp_linear_layer;
 /* On failure the struct holds no tensors, and the status says why. dtype RP_DTYPE_NONE: float32. */
-RP_API rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias, rp_dtype dtype);
+RP_API rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias,
+                                      rp_dtype dtype);
 RP_API void rp_linear_layer_release(rp_linear_layer *l);
 RP_API rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l, rp_tensor *x);
 RP_API rp_tensor *rp_linear_layer_forward(const rp_linear_layer *l, rp_tensor *x);
 #define rp_linear_layer_forward(...) rp_linear_layer_forward_at(RP_HERE, __VA_ARGS__)
 
 typedef struct rp_embedding_layer { /* torch.nn.Embedding */
-    rp_tensor *weight; /* (num_embeddings, embedding_dim), standard normal */
+    rp_tensor *weight;              /* (num_embeddings, embedding_dim), standard normal */
 } rp_embedding_layer;
-RP_API rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim, rp_dtype dtype);
+RP_API rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim,
+                                         rp_dtype dtype);
 RP_API void rp_embedding_layer_release(rp_embedding_layer *l);
 RP_API rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices);
 RP_API rp_tensor *rp_embedding_layer_forward(const rp_embedding_layer *l, rp_tensor *indices);
 #define rp_embedding_layer_forward(...) rp_embedding_layer_forward_at(RP_HERE, __VA_ARGS__)
 
 typedef struct rp_layer_norm_layer { /* torch.nn.LayerNorm */
-    rp_tensor *weight, *bias; /* normalized_shape, ones and zeros; NULL without elementwise_affine */
+    rp_tensor *weight, *bias;        /* normalized_shape, ones and zeros; NULL without elementwise_affine */
     int64_t normalized_shape[RP_MAX_DIMS];
     size_t n_dims;
     double eps;
 } rp_layer_norm_layer;
-RP_API rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normalized_shape, size_t n_dims, double eps,
-                                          bool elementwise_affine, rp_dtype dtype);
+RP_API rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normalized_shape, size_t n_dims,
+                                          double eps, bool elementwise_affine, rp_dtype dtype);
 RP_API void rp_layer_norm_layer_release(rp_layer_norm_layer *l);
 RP_API rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x);
 RP_API rp_tensor *rp_layer_norm_layer_forward(const rp_layer_norm_layer *l, rp_tensor *x);
@@ -57,20 +59,20 @@ RP_API rp_tensor *rp_layer_norm_layer_forward(const rp_layer_norm_layer *l, rp_t
 
 typedef struct rp_conv2d_options { /* zero is torch.nn.Conv2d's default */
     size_t struct_size;
-    int64_t stride[2];   /* 0: 1 */
+    int64_t stride[2]; /* 0: 1 */
     int64_t padding[2];
     int64_t dilation[2]; /* 0: 1 */
     int64_t groups;      /* 0: 1 */
     bool no_bias;
-    rp_dtype dtype;      /* RP_DTYPE_NONE: float32 */
+    rp_dtype dtype; /* RP_DTYPE_NONE: float32 */
 } rp_conv2d_options;
 typedef struct rp_conv2d_layer { /* torch.nn.Conv2d */
-    rp_tensor *weight; /* (out_channels, in_channels / groups, kernel height, kernel width) */
-    rp_tensor *bias;   /* (out_channels); NULL: none */
+    rp_tensor *weight;           /* (out_channels, in_channels / groups, kernel height, kernel width) */
+    rp_tensor *bias;             /* (out_channels); NULL: none */
     int64_t stride[2], padding[2], dilation[2], groups;
 } rp_conv2d_layer;
-RP_API rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t kernel_height,
-                                      int64_t kernel_width, const rp_conv2d_options *options);
+RP_API rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels,
+                                      int64_t kernel_height, int64_t kernel_width, const rp_conv2d_options *options);
 RP_API void rp_conv2d_layer_release(rp_conv2d_layer *l);
 RP_API rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l, rp_tensor *x);
 RP_API rp_tensor *rp_conv2d_layer_forward(const rp_conv2d_layer *l, rp_tensor *x);

@@ -44,9 +44,11 @@ static void equal_at(const char *site, rp_tensor *t, size_t n, const double *wan
     if (rp_numel(t) != (int64_t)n) fail_msg("%s: %lld elements instead of %zu", site, (long long)rp_numel(t), n);
     ok(rp_to_host(t, have, n * sizeof *have));
     for (size_t i = 0; i < n; i++)
-        if (!(fabs(have[i] - want[i]) <= 1e-12 * (1 + fabs(want[i])))) fail_msg("%s: element %zu is %.17g, not %.17g", site, i, have[i], want[i]);
+        if (!(fabs(have[i] - want[i]) <= 1e-12 * (1 + fabs(want[i]))))
+            fail_msg("%s: element %zu is %.17g, not %.17g", site, i, have[i], want[i]);
 }
-#define EQUAL(t, ...) equal_at(RP_HERE, (t), sizeof((const double[]){__VA_ARGS__}) / sizeof(double), (const double[]){__VA_ARGS__})
+#define EQUAL(t, ...)                                                                                                  \
+    equal_at(RP_HERE, (t), sizeof((const double[]){__VA_ARGS__}) / sizeof(double), (const double[]){__VA_ARGS__})
 
 /* The call failed with this code, and the message has this text. */
 static void failed_at(const char *site, rp_status code, const char *text) {
@@ -57,7 +59,10 @@ static void failed_at(const char *site, rp_status code, const char *text) {
     if (!strstr(message, text)) fail_msg("%s: '%s' is not in '%s'", site, text, message);
 }
 #define FAILED(code, text) failed_at(RP_HERE, (code), (text))
-#define LINE_(offset) ("test_autograd.c:" RP_STRINGIZE(offset))
+/* "file:line" of the next line. */
+#define NEXT_LINE(name)                                                                                                \
+    char name[48];                                                                                                     \
+    snprintf(name, sizeof name, "test_autograd.c:%d", __LINE__ + 1)
 
 static rp_scope scope;
 static int setup(void **state) {
@@ -199,7 +204,8 @@ static void kinks(void **state) {
 static void second_backward(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
-    rp_tensor *y = sum(rp_mul(x, x)); const char *line = LINE_(__LINE__);
+    NEXT_LINE(line);
+    rp_tensor *y = sum(rp_mul(x, x));
     ok(rp_backward(y, NULL, RETAIN));
     ok(rp_backward(y, NULL, NULL));
     EQUAL(rp_grad_of(x), 4, 8);
@@ -232,8 +238,8 @@ static void grad_leaves_grad_alone(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2), *w = LEAF(3, 4), *unused = LEAF(5), *g[4];
     rp_tensor *h = rp_mul(x, w), *y = sum(rp_mul(h, h)), *z = sum(x);
-    ok(rp_grad((rp_tensor *[]){y, z}, 2, (rp_tensor *[]){x, h, x}, 3, (rp_tensor *[]){NULL, rp_sum(VEC(10), RP_NO_DIMS, false, RP_DTYPE_NONE)},
-               RETAIN, g));
+    ok(rp_grad((rp_tensor *[]){y, z}, 2, (rp_tensor *[]){x, h, x}, 3,
+               (rp_tensor *[]){NULL, rp_sum(VEC(10), RP_NO_DIMS, false, RP_DTYPE_NONE)}, RETAIN, g));
     EQUAL(g[0], 2 * 1 * 9 + 10, 2 * 2 * 16 + 10);
     EQUAL(g[1], 6, 16);
     EQUAL(g[2], 28, 74);
@@ -345,8 +351,10 @@ static void version_errors_name_the_line(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
     rp_tensor *h = rp_mul_scalar(x, rp_i64(1));
-    rp_tensor *y = rp_mul(h, h); const char *used = LINE_(__LINE__);
-    rp_add_scalar_(h, rp_i64(1)); const char *written = LINE_(__LINE__);
+    NEXT_LINE(used);
+    rp_tensor *y = rp_mul(h, h);
+    NEXT_LINE(written);
+    rp_add_scalar_(h, rp_i64(1));
     assert_int_equal(rp_backward(sum(y), NULL, NULL), RP_ERROR_VERSION);
     const char *message = rp_error_message();
     assert_non_null(strstr(message, used));
@@ -446,7 +454,7 @@ static void no_cycles_are_left(void **state) {
         ok(rp_backward(rp_select(buffer, 0, 4), NULL, NULL));
         EQUAL(rp_grad_of(x), 32);
         rp_tensor *self = rp_mul_scalar(x, rp_i64(1)), *z = rp_mul(self, self);
-        rp_add_(self, z, rp_i64(1)); /* self now comes from z, which saved self */
+        rp_add_(self, z, rp_i64(1));                               /* self now comes from z, which saved self */
         rp_mul_(rp_select(buffer, 0, 0), rp_select(buffer, 0, 1)); /* version error if asked, no leak */
         ok(rp_scope_end(inner, NULL, 0));
         if (round == 0) before = rp__alloc_live();
@@ -577,8 +585,8 @@ static void cube_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_mul(rp_mul(in[0], in[0]), in[0]);
     out[1] = in[1]; /* handed through */
 }
-static rp_status cube_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
-                               rp_tensor **grad_in, size_t n_in) {
+static rp_status cube_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out,
+                               size_t n_out, rp_tensor **grad_in, size_t n_in) {
     assert_true(n_saved == 4 && n_out == 2 && n_in == 2);
     *(int *)ctx += 1;
     /* 3 x^2 by x and by the saved result: x^3 * 3 / x. */
@@ -590,7 +598,10 @@ static rp_status cube_backward(void *ctx, rp_tensor *const *saved, size_t n_save
 static void custom_functions(void **state) {
     (void)state;
     int backward_runs = 0;
-    rp_function f = {.forward = {cube_body, NULL, 0, "cube"}, .backward = cube_backward, .backward_ctx = &backward_runs, .save_outputs = true};
+    rp_function f = {.forward = {cube_body, NULL, 0, "cube"},
+                     .backward = cube_backward,
+                     .backward_ctx = &backward_runs,
+                     .save_outputs = true};
     rp_tensor *x = LEAF(2, 3), *other = VEC(1), *out[2], *g1, *g2;
     ok(rp_function_apply(&f, RP_TENSORS(x, other), out, 2));
     assert_true(rp_requires_grad(out[0]) && !rp_is_leaf(out[0]));
@@ -616,8 +627,8 @@ static void custom_functions(void **state) {
     FAILED(RP_ERROR_INVALID_ARGUMENT, "cube");
 }
 
-static rp_status wrong_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
-                                rp_tensor **grad_in, size_t n_in) {
+static rp_status wrong_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out,
+                                size_t n_out, rp_tensor **grad_in, size_t n_in) {
     (void)ctx, (void)saved, (void)n_saved, (void)n_out, (void)n_in;
     grad_in[0] = rp_cat(RP_TENSORS(grad_out[0], grad_out[0]), 0);
     return RP_OK;
@@ -658,7 +669,8 @@ static void nest_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     (void)n_out;
 }
 
-static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp_tensor **gx, rp_tensor **gw, rp_tensor **ggx) {
+static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp_tensor **gx, rp_tensor **gw,
+                      rp_tensor **ggx) {
     rp_tensor *out, *g[2];
     ok(rp_manual_seed(3));
     b->runs = 0;
@@ -666,7 +678,8 @@ static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp
         ok(rp__checkpoint_run((rp_fn){body, b, sizeof *b, "block"}, &x, 1, &out, 1));
     else
         body(b, &x, 1, &out, 1);
-    rp_tensor *next = rp_rand(RP_DIMS(1), RP_F64, NULL); /* the generator goes on from here, also after a recomputation */
+    rp_tensor *next =
+        rp_rand(RP_DIMS(1), RP_F64, NULL); /* the generator goes on from here, also after a recomputation */
     rp_tensor *y = sum(rp_mul(out, next));
     ok(rp_grad(&y, 1, (rp_tensor *[]){x, b->w}, 2, NULL, CREATE, g));
     *gx = g[0];
@@ -761,25 +774,79 @@ static void in_thread(size_t stack, void *(*run)(void *), void *ctx) {
     pthread_attr_destroy(&attributes);
 }
 
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
 static void million_nodes(void **state) {
     (void)state;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    int64_t n = 50000;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || __has_feature(thread_sanitizer) ||                \
+    __has_feature(address_sanitizer)
+    const int64_t slower = 20; /* and larger frames */
 #else
-    int64_t n = 1000000;
+    const int64_t slower = 1;
 #endif
+    int64_t n = 1000000 / slower;
+    const size_t small = (slower > 1 ? 1024 : 256) * 1024;
     rp_memory_stats before = {.struct_size = sizeof before}, after = before;
     ok(rp_memory_stats_get(rp_cpu(), &before));
-    in_thread(256 * 1024, free_chain, chain(n)); /* recursion of any depth would show */
+    in_thread(small, free_chain, chain(n)); /* recursion of any depth would show */
     ok(rp_memory_stats_get(rp_cpu(), &after));
     assert_int_equal(after.live_tensors, before.live_tensors);
     assert_int_equal(after.allocated, before.allocated);
     uint64_t blocks = rp__alloc_live(); /* slabs of handles stay for the next chain */
-    in_thread(256 * 1024, free_chain, chain(n / 2));
+    in_thread(small, free_chain, chain(n / 2));
     assert_true(rp__alloc_live() < blocks + 100);
     /* Backward runs kernels, which want room of their own on the stack; the chain still needs none. */
     n /= 10;
-    in_thread(1024 * 1024, build_chain, &n);
+    in_thread(4 * small, build_chain, &n);
+}
+
+/* ---------------------------------------------------------------- streams, ops without a derivative */
+
+static void backward_on_the_forwards_stream(void **state) {
+    (void)state;
+    rp_stream *main_stream = rp_current_stream(rp_cpu()), *side = rp_stream_new(rp_cpu());
+    rp_tensor *x = LEAF(1, 2), *w = LEAF(3, 4);
+    for (int round = 0; round < 3; round++) { /* accumulation across streams too */
+        rp_tensor *h = rp_mul(x, w);          /* on the main stream */
+        rp_event *ready = rp_event_new(rp_cpu(), false);
+        ok(rp_event_record(ready, main_stream));
+        ok(rp_stream_wait_event(side, ready));
+        ok(rp_set_current_stream(side));
+        rp_tensor *y = sum(rp_mul(h, h)); /* on the other */
+        ok(rp_set_current_stream(main_stream));
+        ok(rp_backward(y, NULL, NULL));
+        rp_event_release(ready);
+        assert_ptr_equal(rp_current_stream(rp_cpu()), main_stream);
+    }
+    EQUAL(rp_grad_of(x), 3 * 2 * 9, 3 * 2 * 2 * 16);
+    EQUAL(rp_grad_of(w), 3 * 2 * 3, 3 * 2 * 4 * 4);
+    rp_stream_release(side);
+}
+
+static rp_status twice_on_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                              rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs,
+                              size_t n_attrs) {
+    (void)ctx, (void)n_in, (void)n_out, (void)out_tensors, (void)attrs, (void)n_attrs;
+    const double *a = in[0];
+    double *b = out[0];
+    for (int64_t i = 0; i < rp_numel(in_tensors[0]); i++) b[i] = 2 * a[i];
+    return RP_OK;
+}
+
+static void ops_without_a_derivative(void **state) {
+    (void)state;
+    ok(rp_op_register(RP_OPTIONS(rp_op_descriptor, .schema = "autograd_test_twice(Tensor self) -> Tensor",
+                                 .doc = "2 self", .cpu = twice_on_cpu)));
+    rp_tensor *x = LEAF(1, 2), *y;
+    ok(rp_op_call("autograd_test_twice", &x, 1, NULL, 0, &y, 1));
+    EQUAL(y, 2, 4);
+    assert_int_not_equal(rp_backward(sum(y), NULL, NULL), RP_OK); /* asked for, it is an error and not a silent zero */
+    FAILED(RP_ERROR_INVALID_ARGUMENT, "`autograd_test_twice`");
+    /* Not asked for, it is none. */
+    rp_tensor *z = sum(add(rp_mul(x, x), rp_detach(y)));
+    ok(rp_backward(z, NULL, NULL));
+    EQUAL(rp_grad_of(x), 2, 4);
 }
 
 /* ---------------------------------------------------------------- threads */
@@ -897,6 +964,8 @@ int main(void) {
         TEST(recomputation),
         TEST(recomputation_must_repeat),
         TEST(million_nodes),
+        TEST(backward_on_the_forwards_stream),
+        TEST(ops_without_a_derivative),
         TEST(two_threads),
         TEST(every_allocation_fails_once),
     };

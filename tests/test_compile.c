@@ -1,5 +1,6 @@
 /* rp_compile: specialisations, guards, symbols, purity, breaks, gradients at entry and exit, backends, explain. Every compiled
    result is compared with the function itself, run eagerly. */
+/* ctest: labels=threads timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,8 +24,7 @@ struct net {
     int64_t mode;
 };
 
-static void forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct net *m = ctx;
     (void)n_in;
     (void)n_out;
@@ -32,8 +32,7 @@ static void forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     out[0] = m->mode ? rp_tanh(h) : rp_sin(h);
 }
 
-static struct net new_net(bool grad)
-{
+static struct net new_net(bool grad) {
     struct net m = {filled(0.05, 2, 4, 3), filled(0.1, 1, 4), 0};
     rp_retain(m.w);
     rp_retain(m.b);
@@ -44,26 +43,24 @@ static struct net new_net(bool grad)
     return m;
 }
 
-static void free_net(struct net *m)
-{
+static void free_net(struct net *m) {
     rp_release(m->w);
     rp_release(m->b);
 }
 
-static rp_compiled *compiled(rp_fn fn, const rp_compile_options *o)
-{
+static rp_compiled *compiled(rp_fn fn, const rp_compile_options *o) {
     rp_compiled *f = rp_compile(fn, o);
     assert_ok();
     return f;
 }
 
-static void test_inference(void **state)
-{
+static void test_inference(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     struct net m = new_net(false);
     rp_fn fn = {forward, &m, sizeof m, "net"};
-    rp_compiled *f = compiled(fn, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true)), *plain = rp_plain(fn);
+    rp_compiled *f = compiled(fn, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true)),
+                *plain = rp_plain(fn);
     for (int call = 0; call < 4; call++) {
         rp_tensor *x = filled(0.3 + call, 2, 5, 3), *got, *want;
         assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
@@ -95,8 +92,7 @@ static void test_inference(void **state)
     assert_ok();
 }
 
-static void test_training(void **state)
-{
+static void test_training(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     struct net m = new_net(true);
@@ -116,8 +112,7 @@ static void test_training(void **state)
             rp_set_grad(m.w, NULL);
             rp_set_grad(m.b, NULL);
         }
-        for (int g = 0; g < 3; g++)
-            assert_same(grads[1][g], grads[0][g]);
+        for (int g = 0; g < 3; g++) assert_same(grads[1][g], grads[0][g]);
     }
     assert_int_equal(explain_total(f, "specialisation", NULL), 1);
     assert_int_equal(explain_total(f, "break", NULL), 0);
@@ -141,14 +136,12 @@ struct step {
     bool keep_grad;
 };
 
-static void train_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void train_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     struct step *s = ctx;
     rp_tensor *y, *params[] = {s->net.w, s->net.b};
     (void)n_out;
     if (s->keep_grad) {
-        for (int k = 0; k < 2; k++)
-            rp_set_grad(params[k], NULL);
+        for (int k = 0; k < 2; k++) rp_set_grad(params[k], NULL);
     }
     forward(&s->net, in, n_in, &y, 1);
     rp_tensor *loss = rp_mean(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
@@ -156,18 +149,17 @@ static void train_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     bool grad = rp_set_grad_enabled(false);
     for (int k = 0; k < 2; k++) {
         rp_add_(params[k], rp_mul_scalar(rp_grad_of(params[k]), rp_f64(-0.5)), rp_i64(1));
-        if (!s->keep_grad)
-            rp_set_grad(params[k], NULL);
+        if (!s->keep_grad) rp_set_grad(params[k], NULL);
     }
     rp_set_grad_enabled(grad);
     out[0] = rp_detach(loss);
 }
 
-static void whole_step(bool keep_grad)
-{
+static void whole_step(bool keep_grad) {
     rp_scope scope = rp_scope_begin();
     struct step a = {new_net(true), keep_grad}, b = {new_net(true), keep_grad};
-    rp_compiled *f = compiled((rp_fn){train_step, &a, sizeof a, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_compiled *f = compiled((rp_fn){train_step, &a, sizeof a, "step"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     for (int call = 0; call < 6; call++) {
         rp_tensor *x = filled(0.4, 2, 5, 3), *got, *want;
         assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
@@ -178,8 +170,7 @@ static void whole_step(bool keep_grad)
         assert_same(a.net.b, b.net.b);
         assert_int_equal(rp_version(a.net.w), rp_version(b.net.w));
         assert_int_equal(rp_grad_of(a.net.w) != NULL, keep_grad);
-        if (keep_grad)
-            assert_same(rp_grad_of(a.net.w), rp_grad_of(b.net.w));
+        if (keep_grad) assert_same(rp_grad_of(a.net.w), rp_grad_of(b.net.w));
     }
     /* with keep_grad the first call finds no .grad, all later ones find one: two specialisations */
     assert_int_equal(explain_total(f, "specialisation", NULL), keep_grad ? 2 : 1);
@@ -191,16 +182,14 @@ static void whole_step(bool keep_grad)
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
-static void test_whole_step(void **state)
-{
+static void test_whole_step(void **state) {
     (void)state;
     whole_step(false);
     whole_step(true);
 }
 
 /* .grad accumulates over calls: the entry gradient is an argument of the graph, written in place */
-static void accumulate(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void accumulate(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *y;
     forward(ctx, in, n_in, &y, 1);
     (void)n_out;
@@ -209,12 +198,12 @@ static void accumulate(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     out[0] = rp_detach(loss);
 }
 
-static void test_accumulated_gradient(void **state)
-{
+static void test_accumulated_gradient(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     struct net a = new_net(true), b = new_net(true);
-    rp_compiled *f = compiled((rp_fn){accumulate, &a, sizeof a, "accumulate"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f = compiled((rp_fn){accumulate, &a, sizeof a, "accumulate"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     for (int call = 0; call < 5; call++) {
         rp_tensor *x = filled(0.1 * call, 2, 5, 3), *got, *want;
         assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
@@ -234,8 +223,7 @@ static void test_accumulated_gradient(void **state)
 
 /* ---- sizes */
 
-static void pair_sum(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void pair_sum(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -243,8 +231,7 @@ static void pair_sum(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     out[1] = rp_mean(rp_exp(rp_mul_scalar(in[0], rp_f64(0.01))), RP_DIMS(1), false, RP_DTYPE_NONE);
 }
 
-static void check_pair(rp_compiled *f, int64_t rows, int64_t columns, int64_t rows2)
-{
+static void check_pair(rp_compiled *f, int64_t rows, int64_t columns, int64_t rows2) {
     rp_tensor *in[] = {filled(0.1, 2, rows, columns), filled(0.7, 2, rows2, columns)}, *got[2], *want[2];
     assert_int_equal(rp_call(f, in, 2, got, 2), RP_OK);
     pair_sum(NULL, in, 2, want, 2);
@@ -253,11 +240,11 @@ static void check_pair(rp_compiled *f, int64_t rows, int64_t columns, int64_t ro
     assert_same(got[1], want[1]);
 }
 
-static void test_symbolic_sizes(void **state)
-{
+static void test_symbolic_sizes(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = compiled((rp_fn){pair_sum, NULL, 0, "pair"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_compiled *f = compiled((rp_fn){pair_sum, NULL, 0, "pair"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     check_pair(f, 4, 3, 4);
     check_pair(f, 4, 3, 4);
     check_pair(f, 7, 3, 7); /* rows become a symbol, one for both */
@@ -280,9 +267,9 @@ static void test_symbolic_sizes(void **state)
     }
     assert_true(found);
     rp_compiled_release(f);
-    f = compiled((rp_fn){pair_sum, NULL, 0, "pair"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .static_sizes = true, .cache_limit = 2));
-    for (int rows = 2; rows < 7; rows++)
-        check_pair(f, rows, 3, rows);
+    f = compiled((rp_fn){pair_sum, NULL, 0, "pair"},
+                 RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .static_sizes = true, .cache_limit = 2));
+    for (int rows = 2; rows < 7; rows++) check_pair(f, rows, 3, rows);
     assert_int_equal(explain_total(f, "specialisation", ""), 5);
     assert_int_equal(explain_total(f, "specialisation", "evicted"), 3);
     rp_compiled_release(f);
@@ -290,19 +277,18 @@ static void test_symbolic_sizes(void **state)
 }
 
 /* rp_size on a symbol gives the value and guards it */
-static void scale_by_rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void scale_by_rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
     out[0] = rp_mul_scalar(in[0], rp_f64((double)rp_size(in[0], 0)));
 }
 
-static void test_size_read_on_host(void **state)
-{
+static void test_size_read_on_host(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = compiled((rp_fn){scale_by_rows, NULL, 0, "rows"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_compiled *f = compiled((rp_fn){scale_by_rows, NULL, 0, "rows"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     for (int64_t rows = 2; rows < 6; rows++) {
         for (int again = 0; again < 2; again++) {
             rp_tensor *x = filled(0.1, 2, rows, (int64_t)3), *got, *want;
@@ -320,24 +306,24 @@ static void test_size_read_on_host(void **state)
 static int effects;
 static const char *break_line;
 
-static void branchy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void branchy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
     rp_tensor *h = rp_mul(in[0], in[0]);
     effects++;
-    break_line = RP_HERE; double sum = rp_item_f64(rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE));
+    rp_tensor *total = (break_line = RP_HERE, rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE)); /* one line: the place */
+    double sum = rp_item_f64(total);
     out[0] = sum > 10 ? rp_exp(rp_mul_scalar(h, rp_f64(-1))) : rp_sin(h);
 }
 
-static void test_break(void **state)
-{
+static void test_break(void **state) {
     (void)state;
     for (int full = 0; full < 2; full++) {
         rp_scope scope = rp_scope_begin();
         effects = 0;
-        rp_compiled *f = compiled((rp_fn){branchy, NULL, 0, "branchy"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = full == 1));
+        rp_compiled *f = compiled((rp_fn){branchy, NULL, 0, "branchy"},
+                                  RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = full == 1));
         for (int call = 0; call < 6; call++) {
             rp_tensor *leaf[2], *got, *want;
             for (int k = 0; k < 2; k++) {
@@ -366,29 +352,57 @@ static void test_break(void **state)
     }
 }
 
+/* an op whose sizes depend on data: it runs between two segments, on a view that it copies first */
+static void positive(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_permute(rp_relu(rp_add_scalar(in[0], rp_f64(-0.1))), RP_DIMS(1, 0));
+    rp_tensor *where = rp_nonzero(h);
+    out[0] = rp_mul(where, where);
+    out[1] = rp_exp(h);
+}
+
+static void test_data_sizes(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f =
+        compiled((rp_fn){positive, NULL, 0, "positive"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 4; call++) {
+        rp_tensor *x = filled(0.2 - 0.1 * call, 2, 3, 4), *got[2], *want[2];
+        assert_int_equal(rp_call(f, &x, 1, got, 2), RP_OK);
+        positive(NULL, &x, 1, want, 2);
+        assert_same(got[0], want[0]);
+        assert_same(got[1], want[1]);
+    }
+    assert_int_equal(explain_total(f, "break", "op-needs-values"), 1);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
 /* segments with writes to what comes from outside */
 struct counted {
     rp_tensor *count;
 };
-static void counting(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void counting(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     struct counted *c = ctx;
     (void)n_in;
     (void)n_out;
     rp_add_scalar_(c->count, rp_f64(1));
-    if (rp_item_f64(c->count) > 2.5)
-        rp_add_scalar_(c->count, rp_f64(10));
+    if (rp_item_f64(c->count) > 2.5) rp_add_scalar_(c->count, rp_f64(10));
     rp_tensor *v = rp_select(in[0], 0, 1);
     rp_add_(v, c->count, rp_i64(1));
     out[0] = rp_mul_scalar(in[0], rp_f64(2));
 }
 
-static void test_break_with_writes(void **state)
-{
+static void test_break_with_writes(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    struct counted a = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))}, b = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))};
-    rp_compiled *f = compiled((rp_fn){counting, &a, sizeof a, "counting"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    struct counted a = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))},
+                   b = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))};
+    rp_compiled *f =
+        compiled((rp_fn){counting, &a, sizeof a, "counting"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     rp_tensor *x = filled(1, 2, 3, 2), *y = filled(1, 2, 3, 2);
     for (int call = 0; call < 5; call++) {
         rp_tensor *got, *want;
@@ -409,8 +423,7 @@ static void test_break_with_writes(void **state)
 /* ---- purity */
 
 static double hidden;
-static void impure(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void impure(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -418,11 +431,11 @@ static void impure(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
     out[0] = rp_mul_scalar(in[0], rp_f64(hidden));
 }
 
-static void test_purity(void **state)
-{
+static void test_purity(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = compiled((rp_fn){impure, NULL, 0, "impure"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f =
+        compiled((rp_fn){impure, NULL, 0, "impure"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     rp_tensor *x = filled(1, 1, 3), *y;
     hidden = 0;
     assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
@@ -432,7 +445,8 @@ static void test_purity(void **state)
     }
     assert_int_equal(explain_total(f, "break", "impure"), 1);
     rp_compiled_release(f);
-    f = compiled((rp_fn){impure, NULL, 0, "impure"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    f = compiled((rp_fn){impure, NULL, 0, "impure"},
+                 RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
     assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_GUARD);
     assert_non_null(strstr(rp_error_message(), "mul_scalar")); /* the node that differs */
@@ -442,8 +456,7 @@ static void test_purity(void **state)
 }
 
 static rp_tensor *stored;
-static void storing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void storing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -452,11 +465,11 @@ static void storing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     out[0] = rp_neg(stored);
 }
 
-static void test_escape(void **state)
-{
+static void test_escape(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = compiled((rp_fn){storing, NULL, 0, "storing"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f =
+        compiled((rp_fn){storing, NULL, 0, "storing"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     for (int call = 0; call < 4; call++) {
         rp_tensor *x = filled(0.1 * call, 1, 3), *y;
         assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
@@ -473,8 +486,7 @@ static void test_escape(void **state)
 
 /* ---- random numbers */
 
-static void noisy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void noisy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -482,16 +494,15 @@ static void noisy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     out[0] = rp_add(rp_dropout(in[0], 0.5, true, NULL), r, rp_i64(1));
 }
 
-static void test_random(void **state)
-{
+static void test_random(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = compiled((rp_fn){noisy, NULL, 0, "noisy"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_compiled *f = compiled((rp_fn){noisy, NULL, 0, "noisy"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     rp_tensor *x = filled(1, 1, 5), *got[4], *want;
     uint64_t seed, a, b;
     rp_manual_seed(7);
-    for (int call = 0; call < 4; call++)
-        assert_int_equal(rp_call(f, &x, 1, &got[call], 1), RP_OK);
+    for (int call = 0; call < 4; call++) assert_int_equal(rp_call(f, &x, 1, &got[call], 1), RP_OK);
     rp_generator_get(rp_default_generator(rp_cpu()), &seed, &a);
     rp_manual_seed(7);
     for (int call = 0; call < 4; call++) {
@@ -507,8 +518,7 @@ static void test_random(void **state)
 
 /* ---- constants, aliases, errors, nesting */
 
-static void aliases(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void aliases(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
@@ -519,11 +529,11 @@ static void aliases(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     out[3] = NULL;
 }
 
-static void test_aliases(void **state)
-{
+static void test_aliases(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_compiled *f = compiled((rp_fn){aliases, NULL, 0, "aliases"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_compiled *f = compiled((rp_fn){aliases, NULL, 0, "aliases"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     for (int call = 0; call < 3; call++) {
         rp_tensor *x = filled(0.5 + call, 1, 3), *out[4], *want[4];
         assert_int_equal(rp_call(f, &x, 1, out, 4), RP_OK);
@@ -540,22 +550,20 @@ static void test_aliases(void **state)
     assert_ok();
 }
 
-static void wrong(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void wrong(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in;
     (void)n_out;
     rp_tensor *kept_alive = rp_exp(in[0]);
-    if (ctx)
-        *(rp_tensor **)ctx = rp_retain(kept_alive);
+    if (ctx) *(rp_tensor **)ctx = rp_retain(kept_alive);
     out[0] = rp_add(kept_alive, rp_zeros(RP_DIMS(7, 7, 7), RP_F32), rp_i64(1));
 }
 
-static void test_error_inside(void **state)
-{
+static void test_error_inside(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     rp_tensor *orphan = NULL, *x = filled(1, 1, 3), *y;
-    rp_compiled *f = compiled((rp_fn){wrong, &orphan, 0, "wrong"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f =
+        compiled((rp_fn){wrong, &orphan, 0, "wrong"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_SHAPE);
     assert_true(rp_is_error(y));
     assert_non_null(strstr(rp_error_message(), "add"));
@@ -574,8 +582,7 @@ static void test_error_inside(void **state)
     assert_ok();
 }
 
-static void nested(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void nested(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *h;
     (void)n_in;
     (void)n_out;
@@ -583,13 +590,14 @@ static void nested(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
     out[0] = rp_mul(h, h);
 }
 
-static void test_nested(void **state)
-{
+static void test_nested(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     struct net m = new_net(false);
-    rp_compiled *inner = compiled((rp_fn){forward, &m, sizeof m, "inner"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
-    rp_compiled *f = compiled((rp_fn){nested, inner, 0, "outer"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    rp_compiled *inner =
+        compiled((rp_fn){forward, &m, sizeof m, "inner"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f = compiled((rp_fn){nested, inner, 0, "outer"},
+                              RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
     for (int call = 0; call < 3; call++) {
         rp_tensor *x = filled(0.2 * call, 2, 5, 3), *got, *want;
         assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
@@ -606,12 +614,9 @@ static void test_nested(void **state)
 
 /* ---- backends */
 
-static struct {
-    int compiled, ran, destroyed;
-} seen;
+static struct { int compiled, ran, destroyed; } seen;
 
-static rp_status my_compile(void *ctx, const rp_ir *graph, void **object)
-{
+static rp_status my_compile(void *ctx, const rp_ir *graph, void **object) {
     assert_ptr_equal(ctx, &seen);
     assert_int_equal(rp_ir_check(graph), RP_OK);
     size_t n = rp_ir_text(graph, NULL, 0);
@@ -624,22 +629,19 @@ static rp_status my_compile(void *ctx, const rp_ir *graph, void **object)
     return RP_OK;
 }
 
-static rp_status my_run(void *ctx, void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status my_run(void *ctx, void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     seen.ran++;
     return rp_ir_run(object, in, n_in, out, n_out);
 }
 
-static void my_destroy(void *ctx, void *object)
-{
+static void my_destroy(void *ctx, void *object) {
     (void)ctx;
     (void)object;
     seen.destroyed++;
 }
 
-static void test_backends(void **state)
-{
+static void test_backends(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     rp_backend mine = {sizeof mine, "mine", my_compile, my_run, my_destroy, &seen};
@@ -647,8 +649,7 @@ static void test_backends(void **state)
     assert_int_equal(rp_register_backend(&mine), RP_ERROR_INVALID_ARGUMENT); /* the name is taken */
     rp_error_take();
     bool found = false;
-    for (size_t i = 0; i < rp_backend_count(); i++)
-        found = found || strcmp(rp_backend_name(i), "mine") == 0;
+    for (size_t i = 0; i < rp_backend_count(); i++) found = found || strcmp(rp_backend_name(i), "mine") == 0;
     assert_true(found);
     struct net m = new_net(false);
     rp_compiled *f = compiled((rp_fn){forward, &m, sizeof m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "mine"));
@@ -675,8 +676,7 @@ static void test_backends(void **state)
     effects = 0;
     f = compiled((rp_fn){branchy, NULL, 0, "branchy"}, RP_OPTIONS(rp_compile_options, .backend = "eager"));
     x = filled(0.2, 1, 6);
-    for (int call = 0; call < 3; call++)
-        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    for (int call = 0; call < 3; call++) assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
     assert_int_equal(effects, 3);
     rp_compiled_release(f);
     free_net(&m);
@@ -686,29 +686,26 @@ static void test_backends(void **state)
 
 /* ---- threads, memory */
 
-static void *thread_main(void *arg)
-{
+static void *thread_main(void *arg) {
     rp_scope scope = rp_scope_begin();
     struct net *m = arg; /* shared parameters */
-    rp_compiled *f = rp_compile((rp_fn){forward, m, sizeof *m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f =
+        rp_compile((rp_fn){forward, m, sizeof *m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     for (int call = 0; call < 30; call++) {
         const float data[] = {1, 2, 3, 4, 5, 6};
         rp_tensor *x = rp_from_data(data, RP_DIMS(2, 3), RP_F32), *y;
-        if (rp_call(f, &x, 1, &y, 1) != RP_OK)
-            return "call failed";
+        if (rp_call(f, &x, 1, &y, 1) != RP_OK) return "call failed";
     }
     rp_compiled_release(f);
     rp_scope_end(scope, NULL, 0);
     return rp_failed() ? "failed" : NULL;
 }
 
-static void test_threads(void **state)
-{
+static void test_threads(void **state) {
     (void)state;
     struct net m = new_net(false);
     pthread_t threads[2];
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, thread_main, &m), 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, thread_main, &m), 0);
     for (int i = 0; i < 2; i++) {
         void *failed;
         assert_int_equal(pthread_join(threads[i], &failed), 0);
@@ -717,15 +714,15 @@ static void test_threads(void **state)
     free_net(&m);
 }
 
-static rp_status train_twice(rp_tensor *x)
-{
+static rp_status train_twice(rp_tensor *x) {
     struct step s = {{x, x, 0}, false};
     rp_scope scope = rp_scope_begin();
     s.net.w = rp_full(RP_DIMS(4, 3), rp_f64(0.5), RP_F32);
     s.net.b = rp_full(RP_DIMS(4), rp_f64(0.25), RP_F32);
     rp_set_requires_grad(s.net.w, true);
     rp_set_requires_grad(s.net.b, true);
-    rp_compiled *f = rp_compile((rp_fn){train_step, &s, sizeof s, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_compiled *f =
+        rp_compile((rp_fn){train_step, &s, sizeof s, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     for (int call = 0; call < 3 && !rp_failed(); call++) {
         rp_tensor *y;
         rp_call(f, &x, 1, &y, 1);
@@ -735,8 +732,7 @@ static rp_status train_twice(rp_tensor *x)
     return rp_failed() ? rp_error_take() : RP_OK;
 }
 
-static void test_out_of_memory(void **state)
-{
+static void test_out_of_memory(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     rp_tensor *x = filled(0.3, 2, 5, 3);
@@ -761,22 +757,32 @@ static void test_out_of_memory(void **state)
 }
 
 /* One failure must not make the next tests fail. */
-static int clean(void **state)
-{
+static int clean(void **state) {
     (void)state;
     rp_error_take();
     return 0;
 }
 
-int main(void)
-{
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_inference, clean),        cmocka_unit_test_teardown(test_training, clean),    cmocka_unit_test_teardown(test_whole_step, clean),
-        cmocka_unit_test_teardown(test_accumulated_gradient, clean), cmocka_unit_test_teardown(test_symbolic_sizes, clean), cmocka_unit_test_teardown(test_size_read_on_host, clean),
-        cmocka_unit_test_teardown(test_break, clean),            cmocka_unit_test_teardown(test_break_with_writes, clean), cmocka_unit_test_teardown(test_purity, clean),
-        cmocka_unit_test_teardown(test_escape, clean),           cmocka_unit_test_teardown(test_random, clean),      cmocka_unit_test_teardown(test_aliases, clean),
-        cmocka_unit_test_teardown(test_error_inside, clean),     cmocka_unit_test_teardown(test_nested, clean),      cmocka_unit_test_teardown(test_backends, clean),
-        cmocka_unit_test_teardown(test_threads, clean),          cmocka_unit_test_teardown(test_out_of_memory, clean),
+        cmocka_unit_test_teardown(test_inference, clean),
+        cmocka_unit_test_teardown(test_training, clean),
+        cmocka_unit_test_teardown(test_whole_step, clean),
+        cmocka_unit_test_teardown(test_accumulated_gradient, clean),
+        cmocka_unit_test_teardown(test_symbolic_sizes, clean),
+        cmocka_unit_test_teardown(test_size_read_on_host, clean),
+        cmocka_unit_test_teardown(test_break, clean),
+        cmocka_unit_test_teardown(test_break_with_writes, clean),
+        cmocka_unit_test_teardown(test_data_sizes, clean),
+        cmocka_unit_test_teardown(test_purity, clean),
+        cmocka_unit_test_teardown(test_escape, clean),
+        cmocka_unit_test_teardown(test_random, clean),
+        cmocka_unit_test_teardown(test_aliases, clean),
+        cmocka_unit_test_teardown(test_error_inside, clean),
+        cmocka_unit_test_teardown(test_nested, clean),
+        cmocka_unit_test_teardown(test_backends, clean),
+        cmocka_unit_test_teardown(test_threads, clean),
+        cmocka_unit_test_teardown(test_out_of_memory, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ typedef struct grad_case {
 
 /* ---------------------------------------------------------------- the cases */
 
-#define CASE(id, expression) \
+#define CASE(id, expression)                                                                                           \
     static rp_tensor *id(rp_tensor **x) { return expression; }
 
 static rp_tensor *ints(const int64_t *size, size_t ndim, const int64_t *values) {
@@ -38,9 +38,7 @@ static rp_tensor *ints(const int64_t *size, size_t ndim, const int64_t *values) 
 #define INDEX_2_3 ints(RP_DIMS(2, 3), (const int64_t[]){0, 2, 1, 1, 0, 0})
 #define INDEX_3 ints(RP_DIMS(3), (const int64_t[]){2, 0, 2})
 
-static rp_tensor *mask_2_3(void) {
-    return rp_from_data((const uint8_t[]){1, 0, 1, 0, 0, 1}, RP_DIMS(2, 3), RP_BOOL);
-}
+static rp_tensor *mask_2_3(void) { return rp_from_data((const uint8_t[]){1, 0, 1, 0, 0, 1}, RP_DIMS(2, 3), RP_BOOL); }
 
 CASE(f_add, rp_add(x[0], x[1], rp_f64(1.5)))
 CASE(f_sub, rp_sub(x[0], x[1], rp_f64(0.75)))
@@ -385,7 +383,8 @@ static rp_tensor *cotangent(rp_tensor *y) {
 }
 
 /* The scalar that is differentiated: sum y . v, or in second order sum_k g_k . u_k with g = d(y . v)/dx. */
-static double objective(const grad_case *c, const inputs *in, bool transposed, bool second, double (*grads)[MAX_NUMEL]) {
+static double objective(const grad_case *c, const inputs *in, bool transposed, bool second,
+                        double (*grads)[MAX_NUMEL]) {
     rp_scope scope = rp_scope_begin();
     rp_tensor *leaves[MAX_IN], *x[MAX_IN], *g[MAX_IN];
     inputs_tensors(in, transposed, leaves, x);
@@ -396,21 +395,25 @@ static double objective(const grad_case *c, const inputs *in, bool transposed, b
     if (!second) {
         total = rp_sum(rp_mul(y, v), RP_NO_DIMS, false, RP_DTYPE_NONE);
     } else {
-        require(rp_grad(&y, 1, leaves, in->n, &v, RP_OPTIONS(rp_backward_options, .create_graph = true, .allow_unused = true), g) ==
-                RP_OK);
-        total = rp_sum(rp_mul(leaves[0], rp_zeros_like(leaves[0])), RP_NO_DIMS, false, RP_DTYPE_NONE); /* never a constant */
+        require(rp_grad(&y, 1, leaves, in->n, &v,
+                        RP_OPTIONS(rp_backward_options, .create_graph = true, .allow_unused = true), g) == RP_OK);
+        total = rp_sum(rp_mul(leaves[0], rp_zeros_like(leaves[0])), RP_NO_DIMS, false,
+                       RP_DTYPE_NONE); /* never a constant */
         for (size_t k = 0; k < in->n; k++)
             if (g[k])
-                total = rp_add(total, rp_sum(rp_mul(g[k], cotangent(g[k])), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
+                total =
+                    rp_add(total, rp_sum(rp_mul(g[k], cotangent(g[k])), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
     }
     require(!rp_is_error(total));
     double value = rp_item_f64(total);
     if (grads) {
-        require(rp_grad(&total, 1, leaves, in->n, NULL, RP_OPTIONS(rp_backward_options, .allow_unused = true), g) == RP_OK);
+        require(rp_grad(&total, 1, leaves, in->n, NULL, RP_OPTIONS(rp_backward_options, .allow_unused = true), g) ==
+                RP_OK);
         for (size_t k = 0; k < in->n; k++) {
             memset(grads[k], 0, sizeof grads[k]);
             if (!g[k]) continue;
-            require(rp_ndim(g[k]) == in->ndim[k] && (size_t)rp_numel(g[k]) == in->numel[k] && rp_dtype_of(g[k]) == RP_F64);
+            require(rp_ndim(g[k]) == in->ndim[k] && (size_t)rp_numel(g[k]) == in->numel[k] &&
+                    rp_dtype_of(g[k]) == RP_F64);
             for (size_t d = 0; d < in->ndim[k]; d++) require(rp_size(g[k], (int64_t)d) == in->size[k][d]);
             host(g[k], grads[k]);
         }
@@ -423,7 +426,8 @@ static void check(const grad_case *c, bool transposed, bool second) {
     static inputs in;
     static double grads[MAX_IN][MAX_NUMEL];
     char text[128];
-    snprintf(text, sizeof text, "%s(%s)%s%s", c->op, c->shapes, transposed ? " transposed" : "", second ? " second" : "");
+    snprintf(text, sizeof text, "%s(%s)%s%s", c->op, c->shapes, transposed ? " transposed" : "",
+             second ? " second" : "");
     current = text;
     inputs_make(c, &in);
     (void)objective(c, &in, transposed, second, grads);
@@ -439,7 +443,8 @@ static void check(const grad_case *c, bool transposed, bool second) {
             double numeric = (above - below) / (2 * h);
             /* Differences of h = 1e-5: about 1e-10 of truncation times the third derivative, and 1e-11 of rounding. */
             if (!(fabs(numeric - grads[k][i]) <= 2e-7 * (1 + fabs(numeric))))
-                fail_msg("%s: input %zu element %zu: gradient %.12g, by differences %.12g", text, k, i, grads[k][i], numeric);
+                fail_msg("%s: input %zu element %zu: gradient %.12g, by differences %.12g", text, k, i, grads[k][i],
+                         numeric);
         }
     current = NULL;
 }

@@ -68,7 +68,8 @@ static void folding(void **state) {
     assert_int_equal(op2(b, RP__ADD, one, one), rp__dag_const(b, RP_I64, test_i(2)));
     assert_int_equal(op2(b, RP__FLOORDIV, rp__dag_const(b, RP_I64, test_i(-7)), rp__dag_const(b, RP_I64, test_i(2))),
                      rp__dag_const(b, RP_I64, test_i(-4)));
-    assert_int_equal(rp__dag_cast(b, rp__dag_const(b, RP_I64, test_i(300)), RP_U8), rp__dag_const(b, RP_U8, test_i(44)));
+    assert_int_equal(rp__dag_cast(b, rp__dag_const(b, RP_I64, test_i(300)), RP_U8),
+                     rp__dag_const(b, RP_U8, test_i(44)));
     /* x + 0 stays: -0 + 0 is 0. */
     assert_int_not_equal(op2(b, RP__ADD, x, rp__dag_const(b, RP_F32, test_f(0))), x);
     assert_int_equal(op2(b, RP__MUL, x, x), op2(b, RP__MUL, x, x));
@@ -126,7 +127,8 @@ static void collapsing(void **state) {
 }
 
 static rp__space space_1d(int64_t n, const rp__space_access *a, unsigned n_accesses) {
-    return (rp__space){.n_outer = 1, .extent = {n}, .n_accesses = (uint16_t)n_accesses, .accesses = a, .op = "test", .site = "here"};
+    return (rp__space){
+        .n_outer = 1, .extent = {n}, .n_accesses = (uint16_t)n_accesses, .accesses = a, .op = "test", .site = "here"};
 }
 
 /* out[i] = table[index[i]] where index[i] != 3, bad indices reported; count[index[i]] += 1. */
@@ -189,7 +191,8 @@ static void writing_over_an_operand(void **state) {
     enum { N = 4096 };
     static float memory[N], other[N];
     for (int i = 0; i < N; i++) memory[i] = (float)i;
-    rp__space_access a[3] = {{.base = memory, .stride = {1}}, {.base = memory, .stride = {1}}, {.base = other, .stride = {1}}};
+    rp__space_access a[3] = {
+        {.base = memory, .stride = {1}}, {.base = memory, .stride = {1}}, {.base = other, .stride = {1}}};
     rp__space s = space_1d(N, a, 3);
     test_run(&device, dag, &s, NULL);
     for (int i = 0; i < N; i++) assert_true(memory[i] == (float)i + 1 && other[i] == (float)i * (float)i);
@@ -224,7 +227,8 @@ static void empty_spaces(void **state) {
     store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_MAX, x), true);
     rp__dag *dag = rp__dag_finish(b);
     float sum[3] = {5, 5, 5}, max[3] = {5, 5, 5}, none = 0;
-    rp__space_access a[3] = {{.base = &none, .stride = {0, 1}}, {.base = sum, .stride = {1, 0}}, {.base = max, .stride = {1, 0}}};
+    rp__space_access a[3] = {
+        {.base = &none, .stride = {0, 1}}, {.base = sum, .stride = {1, 0}}, {.base = max, .stride = {1, 0}}};
     rp__space s = {.n_outer = 1, .n_inner = 1, .extent = {3, 0}, .n_accesses = 3, .accesses = a};
     test_run(&device, dag, &s, NULL);
     for (int i = 0; i < 3; i++) assert_true(sum[i] == 0 && max[i] == -INFINITY);
@@ -237,14 +241,19 @@ static void empty_spaces(void **state) {
 /* One launch over many tensors equals a launch each. */
 static rp__dag *adam(void) {
     rp__dag_builder *b = rp__dag_new();
-    uint16_t p = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false), g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
-    uint16_t m = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false), v = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false);
-    rp__val lr = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32), beta = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32);
+    uint16_t p = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false),
+             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
+    uint16_t m = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false),
+             v = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false);
+    rp__val lr = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32),
+            beta = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32);
     rp__val one = rp__dag_const(b, RP_F32, test_f(1)), rest = op2(b, RP__SUB, one, beta);
     rp__val grad = rp__dag_load(b, g, NONE, NONE);
     rp__val m1 = op2(b, RP__ADD, op2(b, RP__MUL, rp__dag_load(b, m, NONE, NONE), beta), op2(b, RP__MUL, grad, rest));
-    rp__val v1 = op2(b, RP__ADD, op2(b, RP__MUL, rp__dag_load(b, v, NONE, NONE), beta), op2(b, RP__MUL, op2(b, RP__MUL, grad, grad), rest));
-    rp__val step = op2(b, RP__DIV, op2(b, RP__MUL, lr, m1), op2(b, RP__ADD, op1(b, RP__SQRT, v1), rp__dag_const(b, RP_F32, test_f(1e-8))));
+    rp__val v1 = op2(b, RP__ADD, op2(b, RP__MUL, rp__dag_load(b, v, NONE, NONE), beta),
+                     op2(b, RP__MUL, op2(b, RP__MUL, grad, grad), rest));
+    rp__val step = op2(b, RP__DIV, op2(b, RP__MUL, lr, m1),
+                       op2(b, RP__ADD, op1(b, RP__SQRT, v1), rp__dag_const(b, RP_F32, test_f(1e-8))));
     rp__dag_store(b, m, m1, false);
     rp__dag_store(b, v, v1, false);
     rp__dag_store(b, p, op2(b, RP__SUB, rp__dag_load(b, p, NONE, NONE), step), false);
@@ -278,7 +287,7 @@ static void many_tensors(void **state) {
     for (int64_t at = 0; at < l.items;) { /* any slicing */
         int64_t n = 1 + (int64_t)test_below(&r, 9);
         if (n > l.items - at) n = l.items - at;
-        atomic_load(&l.kernel->cpu)(l.kernel, l.words, at, at + n);
+        atomic_load (&l.kernel->cpu)(l.kernel, l.words, at, at + n);
         at += n;
     }
     for (int g = 0; g < GROUPS; g++) {
@@ -297,10 +306,12 @@ static void many_tensors(void **state) {
 
 /* Philox4x32-10 as published (Salmon et al., SC11). */
 static void philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
-    uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0}, k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0},
+             k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     for (int r = 0; r < 10; r++) {
         uint64_t p0 = (uint64_t)c[0] * 0xD2511F53u, p1 = (uint64_t)c[2] * 0xCD9E8D57u;
-        uint32_t n[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c[3] ^ k[1], (uint32_t)p0};
+        uint32_t n[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c[3] ^ k[1],
+                         (uint32_t)p0};
         memcpy(c, n, sizeof c);
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
@@ -342,7 +353,8 @@ static void random_numbers(void **state) {
         assert_int_equal((uint64_t)wide[e - 2], (uint64_t)w[e % 2 * 2] << 32 | w[e % 2 * 2 + 1]);
         philox(77, 1006 + e / 4, w);
         double u1 = (w[e % 4 / 2 * 2] + 1.0) * 0x1p-32, u2 = w[e % 4 / 2 * 2 + 1] * 0x1p-32;
-        double z = sqrt(-2 * log(u1)) * (e % 2 ? sin(2 * 3.14159265358979323846 * u2) : cos(2 * 3.14159265358979323846 * u2));
+        double z =
+            sqrt(-2 * log(u1)) * (e % 2 ? sin(2 * 3.14159265358979323846 * u2) : cos(2 * 3.14159265358979323846 * u2));
         assert_true(fabs(normal[e - 2] - z) <= 1e-7 * fabs(z) + 1e-9);
     }
     rp__dag_release(dag);
@@ -363,11 +375,12 @@ static void failing_allocations(void **state) {
         rp__dag *dag = softmax();
         rp__launch l;
         memset(&l, 0, sizeof l);
-        rp_status status = dag ? rp__cpu_loops.bind(&device.device, dag, &s, rp__launch_buffer_get(), &l) : RP_ERROR_OUT_OF_MEMORY;
+        rp_status status =
+            dag ? rp__cpu_loops.bind(&device.device, dag, &s, rp__launch_buffer_get(), &l) : RP_ERROR_OUT_OF_MEMORY;
         rp__alloc_fail_at(0);
         if (status == RP_OK) {
             done = !rp_failed();
-            atomic_load(&l.kernel->cpu)(l.kernel, l.words, 0, l.items);
+            atomic_load (&l.kernel->cpu)(l.kernel, l.words, 0, l.items);
         } else {
             assert_int_equal(status, RP_ERROR_OUT_OF_MEMORY);
             assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
@@ -381,10 +394,18 @@ static void failing_allocations(void **state) {
 int main(void) {
     test_device_init(&device);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_stable),     cmocka_unit_test(equal_dags_are_one), cmocka_unit_test(folding),
-        cmocka_unit_test(misuse_is_sticky),   cmocka_unit_test(collapsing),         cmocka_unit_test(gather_and_scatter),
-        cmocka_unit_test(writing_over_an_operand), cmocka_unit_test(softmax_in_place), cmocka_unit_test(empty_spaces),
-        cmocka_unit_test(many_tensors),       cmocka_unit_test(random_numbers),     cmocka_unit_test(failing_allocations),
+        cmocka_unit_test(text_is_stable),
+        cmocka_unit_test(equal_dags_are_one),
+        cmocka_unit_test(folding),
+        cmocka_unit_test(misuse_is_sticky),
+        cmocka_unit_test(collapsing),
+        cmocka_unit_test(gather_and_scatter),
+        cmocka_unit_test(writing_over_an_operand),
+        cmocka_unit_test(softmax_in_place),
+        cmocka_unit_test(empty_spaces),
+        cmocka_unit_test(many_tensors),
+        cmocka_unit_test(random_numbers),
+        cmocka_unit_test(failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -141,7 +141,8 @@ static void compilers_that_do_not_work(void **state) {
     gives_up("./killed-cc", 7, "killed by signal 9");
     script("./bad-cc", "#!/bin/sh\necho 'something is wrong'\nexit 3\n");
     gives_up("./bad-cc", 8, "something is wrong");
-    script("./lying-cc", "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && echo nonsense >\"$2\"; shift; done\nexit 0\n");
+    script("./lying-cc",
+           "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = -o ] && echo nonsense >\"$2\"; shift; done\nexit 0\n");
     gives_up("./lying-cc", 9, "could not be loaded");
     unlink("./killed-cc");
     unlink("./bad-cc");

@@ -94,7 +94,8 @@ static void initial_values(void **state) {
     rp_embedding_layer_release(&embedding);
     rp_conv2d_layer conv;
     ok(rp_conv2d_layer_init(&conv, 8, 64, 3, 5, RP_OPTIONS(rp_conv2d_options, .groups = 2, .padding = {1, 2})));
-    assert_true(rp_size(conv.weight, 1) == 4 && rp_size(conv.weight, 3) == 5 && conv.stride[0] == 1 && conv.padding[1] == 2);
+    assert_true(rp_size(conv.weight, 1) == 4 && rp_size(conv.weight, 3) == 5 && conv.stride[0] == 1 &&
+                conv.padding[1] == 2);
     uniform_in(conv.weight, 1 / sqrt(4 * 15));
     rp_conv2d_layer_release(&conv);
     rp_layer_norm_layer norm;
@@ -116,7 +117,8 @@ static void initial_values(void **state) {
     assert_memory_equal(first, second, sizeof first);
     assert_int_equal(rp_linear_layer_init(&linear, 0, 3, true, RP_F32), RP_ERROR_INVALID_ARGUMENT);
     FAILED(RP_ERROR_INVALID_ARGUMENT, "in_features");
-    assert_int_equal(rp_conv2d_layer_init(&conv, 3, 4, 1, 1, RP_OPTIONS(rp_conv2d_options, .groups = 2)), RP_ERROR_SHAPE);
+    assert_int_equal(rp_conv2d_layer_init(&conv, 3, 4, 1, 1, RP_OPTIONS(rp_conv2d_options, .groups = 2)),
+                     RP_ERROR_SHAPE);
     FAILED(RP_ERROR_SHAPE, "groups");
     rp_tensor *flat = rp_zeros(RP_DIMS(3), RP_F32);
     assert_int_equal(rp_init_kaiming_uniform(flat, 0), RP_ERROR_SHAPE);
@@ -147,7 +149,9 @@ static void layers_are_their_ops(void **state) {
     host(rp_linear(x, linear.weight, linear.bias), want);
     assert_memory_equal(have, want, 15 * sizeof *have);
     /* An error inside names the line of the layer's call. */
-    rp_tensor *bad = rp_linear_layer_forward(&linear, rp_zeros(RP_DIMS(2, 5), RP_F32)); const char *line = "test_nn.c:" RP_STRINGIZE(__LINE__);
+    char line[48];
+    snprintf(line, sizeof line, "test_nn.c:%d", __LINE__ + 1);
+    rp_tensor *bad = rp_linear_layer_forward(&linear, rp_zeros(RP_DIMS(2, 5), RP_F32));
     assert_true(rp_is_error(bad));
     assert_non_null(strstr(rp_error_message(), line));
     (void)rp_error_take();
@@ -212,8 +216,8 @@ static void adam_start(adam_state *s, int k) {
     for (int i = 0; i < SIZE; i++) s->p[i] = (float)(cos(k + i) * 2);
 }
 
-static void adam_reference(adam_state *s, int k, int t, double lr, double b1, double b2, double eps, double decay, bool decoupled,
-                           bool maximize) {
+static void adam_reference(adam_state *s, int k, int t, double lr, double b1, double b2, double eps, double decay,
+                           bool decoupled, bool maximize) {
     s->step++;
     for (int i = 0; i < SIZE; i++) {
         double g = (float)gradient(k, t, i) * (maximize ? -1 : 1);
@@ -239,7 +243,8 @@ static void near(rp_tensor *t, const double *want, const char *what) {
 static void adam_variant(bool decoupled, bool maximize, double decay, double b1, double b2, double eps) {
     rp_tensor *p[2] = {parameter(0), parameter(1)};
     adam_state s[2];
-    rp_adam_options o = {.struct_size = sizeof o, .beta1 = b1, .beta2 = b2, .eps = eps, .weight_decay = decay, .maximize = maximize};
+    rp_adam_options o = {
+        .struct_size = sizeof o, .beta1 = b1, .beta2 = b2, .eps = eps, .weight_decay = decay, .maximize = maximize};
     rp_optimizer *opt = (decoupled ? rp_adamw : rp_adam)(p, 2, 0.01, &o);
     ok(rp_error_status());
     for (int k = 0; k < 2; k++) adam_start(&s[k], k);
@@ -249,7 +254,10 @@ static void adam_variant(bool decoupled, bool maximize, double decay, double b1,
         for (int k = 0; k < 2; k++) {
             give_gradient(p[k], k, t);
             adam_reference(&s[k], k, t, lr, b1 ? b1 : 0.9, b2 ? b2 : 0.999, eps ? eps : 1e-8,
-                           decay ? (decay < 0 ? 0 : decay) : decoupled ? 0.01 : 0, decoupled, maximize);
+                           decay       ? (decay < 0 ? 0 : decay)
+                           : decoupled ? 0.01
+                                       : 0,
+                           decoupled, maximize);
         }
         ok(rp_optimizer_step(opt));
         for (int k = 0; k < 2; k++) near(p[k], s[k].p, decoupled ? "adamw" : "adam");
@@ -274,7 +282,8 @@ static void adam(void **state) {
 static void parameters_without_a_gradient(void **state) {
     (void)state;
     enum { N = 4 };
-    static const bool given[STEPS][N] = {{1, 1, 1, 1}, {1, 0, 1, 0}, {0, 0, 0, 0}, {1, 1, 1, 0}, {0, 1, 1, 1}, {1, 1, 1, 1}, {0, 0, 1, 0}};
+    static const bool given[STEPS][N] = {{1, 1, 1, 1}, {1, 0, 1, 0}, {0, 0, 0, 0}, {1, 1, 1, 0},
+                                         {0, 1, 1, 1}, {1, 1, 1, 1}, {0, 0, 1, 0}};
     rp_tensor *p[N];
     adam_state s[N];
     for (int k = 0; k < N; k++) {
@@ -308,7 +317,7 @@ typedef struct sgd_variant {
 static void sgd(void **state) {
     (void)state;
     static const sgd_variant variants[] = {
-        {0, 0, 0, false, false},   {0, 0, 0.1, false, true},    {0.9, 0, 0, false, false},
+        {0, 0, 0, false, false},     {0, 0, 0.1, false, true},      {0.9, 0, 0, false, false},
         {0.9, 0, 0.05, true, false}, {0.8, 0.3, 0.1, false, false}, {0.7, 0.5, 0, false, true},
     };
     for (size_t n = 0; n < sizeof variants / sizeof *variants; n++) {
@@ -316,8 +325,10 @@ static void sgd(void **state) {
         rp_tensor *p[2] = {parameter(0), parameter(1)};
         double w[2][SIZE], buffer[2][SIZE] = {{0}};
         bool begun[2] = {false, false};
-        rp_optimizer *opt = rp_sgd(p, 2, 0.1, RP_OPTIONS(rp_sgd_options, .momentum = o->momentum, .dampening = o->dampening,
-                                                         .weight_decay = o->decay, .nesterov = o->nesterov, .maximize = o->maximize));
+        rp_optimizer *opt =
+            rp_sgd(p, 2, 0.1,
+                   RP_OPTIONS(rp_sgd_options, .momentum = o->momentum, .dampening = o->dampening,
+                              .weight_decay = o->decay, .nesterov = o->nesterov, .maximize = o->maximize));
         ok(rp_error_status());
         for (int k = 0; k < 2; k++)
             for (int i = 0; i < SIZE; i++) w[k][i] = (float)(cos(k + i) * 2);
@@ -414,7 +425,8 @@ static rp_status mlp_make(mlp *m) {
     if (status == RP_OK) status = rp_layer_norm_layer_init(&m->norm, RP_DIMS(8), 1e-5, true, RP_F32);
     if (status == RP_OK) status = rp_linear_layer_init(&m->second, 8, 4, true, RP_F32);
     if (status == RP_OK) {
-        rp_tensor *params[] = {m->first.weight, m->first.bias, m->norm.weight, m->norm.bias, m->second.weight, m->second.bias};
+        rp_tensor *params[] = {m->first.weight, m->first.bias,    m->norm.weight,
+                               m->norm.bias,    m->second.weight, m->second.bias};
         m->opt = rp_adam(params, 6, 0.05, NULL);
         status = rp_error_status();
     }
@@ -443,7 +455,8 @@ static rp_status mlp_step(mlp *m, double *loss) {
     if (status == RP_OK) status = rp_optimizer_zero_grad(m->opt, true);
     if (status == RP_OK) *loss = rp_item_f64(l);
     if (status != RP_OK && m->opt) {
-        rp_tensor *params[] = {m->first.weight, m->first.bias, m->norm.weight, m->norm.bias, m->second.weight, m->second.bias};
+        rp_tensor *params[] = {m->first.weight, m->first.bias,    m->norm.weight,
+                               m->norm.bias,    m->second.weight, m->second.bias};
         for (int i = 0; i < 6; i++) rp_set_grad(params[i], NULL);
     }
     rp_scope_end(s, NULL, 0);
@@ -483,7 +496,8 @@ static void every_allocation_fails_once(void **state) {
         (void)rp__alloc_fail_at(0);
         if (status != RP_OK) {
             failures++;
-            if (status != RP_ERROR_OUT_OF_MEMORY) fail_msg("allocation %llu: %s", (unsigned long long)n, rp_error_message());
+            if (status != RP_ERROR_OUT_OF_MEMORY)
+                fail_msg("allocation %llu: %s", (unsigned long long)n, rp_error_message());
         }
         (void)rp_error_take();
         mlp_free(&m);

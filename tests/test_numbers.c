@@ -22,7 +22,14 @@ static test_device device;
 /* ---- logical arrays and their layouts -------------------------------------------------------------------------------- */
 
 enum { MAX_ACCESSES = 16, MAX_DIMS = 4 };
-typedef enum layout { CONTIGUOUS, MISALIGNED, PERMUTED, GAPS, LAYOUTS } layout;
+typedef enum layout {
+    CONTIGUOUS,
+    MISALIGNED,
+    PERMUTED,
+    GAPS,
+    MIXED,
+    LAYOUTS
+} layout; /* MIXED: another for each access */
 
 typedef struct problem {
     rp__dag *dag;
@@ -43,6 +50,7 @@ static int64_t logical_count(const problem *p, unsigned a) {
 }
 /* Strides of access a under a layout; returns the number of elements that memory needs. */
 static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
+    if (l == MIXED) l = a % 2 ? CONTIGUOUS : PERMUTED;
     unsigned dims = p->n_outer + p->n_inner, order[MAX_DIMS];
     for (unsigned d = 0; d < dims; d++) order[d] = l == PERMUTED ? (d + p->n_outer) % dims : d;
     int64_t next = l == GAPS ? 3 : 1;
@@ -151,10 +159,13 @@ static void fill_inputs(problem *p, test_rng *r) {
         for (int64_t i = 0; i < n; i++) {
             static const double special[] = {0, -0.0, 1, -1, INFINITY, -INFINITY, NAN, 1e30, -1e-30, 0.5, 65519, 1e-42};
             uint64_t k = test_next(r);
-            double v = k % 64 < 12 && k >> 40 & 1 ? special[k % 64] : ((double)(int64_t)k * 0x1p-63) * (k & 64 ? 4 : 200);
-            rp_scalar s = rp__dtype_is_float((rp_dtype)acc->dtype)
-                              ? test_f(v)
-                              : test_i(acc->dtype == RP_BOOL ? (int64_t)(k & 1) : (int64_t)(k >> 20) % 200 - (acc->dtype == RP_U8 ? 0 : 100));
+            double v =
+                k % 64 < 12 && k >> 40 & 1 ? special[k % 64] : ((double)(int64_t)k * 0x1p-63) * (k & 64 ? 4 : 200);
+            rp_scalar s =
+                rp__dtype_is_float((rp_dtype)acc->dtype)
+                    ? test_f(v)
+                    : test_i(acc->dtype == RP_BOOL ? (int64_t)(k & 1)
+                                                   : (int64_t)(k >> 20) % 200 - (acc->dtype == RP_U8 ? 0 : 100));
             if (acc->dtype == RP_U8) s = test_i((int64_t)(k >> 20 & 255));
             rp__scalar_store(s, (rp_dtype)acc->dtype, (char *)p->in[a] + i * (int64_t)size);
         }
@@ -183,7 +194,7 @@ static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
 static void sweep(problem *p, bool native) {
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
-    static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps"};
+    static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps", "mixed"};
     void *want[MAX_ACCESSES], *got[MAX_ACCESSES];
     alloc_outputs(p, want);
     alloc_outputs(p, got);
@@ -202,8 +213,11 @@ static void sweep(problem *p, bool native) {
                     (void)!rp_set_num_threads(mode == 1 ? 2 : 1);
                     run_in(p, (layout)l, mode == 2 ? &split : NULL, got);
                     char what[96];
-                    snprintf(what, sizeof what, "%s, %s, %s, %s", tier ? "emitted C" : "interpreter", isas[i], layouts[l],
-                             mode == 0 ? "1 thread" : mode == 1 ? "2 threads" : "pieces");
+                    snprintf(what, sizeof what, "%s, %s, %s, %s", tier ? "emitted C" : "interpreter", isas[i],
+                             layouts[l],
+                             mode == 0   ? "1 thread"
+                             : mode == 1 ? "2 threads"
+                                         : "pieces");
                     same_outputs(p, want, got, what);
                 }
             }
@@ -239,9 +253,9 @@ static const struct shape {
     unsigned n_outer, n_inner;
     int64_t extent[MAX_DIMS];
 } shapes[] = {
-    {1, 1, {1, 1}},     {1, 1, {3, 16}},     {1, 1, {5, 1000}},   {2, 1, {3, 5, 31}}, {1, 2, {70, 3, 11}},
-    {1, 1, {600, 40}},  {2, 2, {2, 9, 4, 5}}, {1, 1, {2, 8193}},  {1, 1, {33, 64}},   {1, 1, {1, 40000}},
-    {0, 1, {33000}},    {1, 1, {20, 9000}},
+    {1, 1, {1, 1}},      {1, 1, {3, 16}},    {1, 1, {5, 1000}},    {2, 1, {3, 5, 31}},
+    {1, 2, {70, 3, 11}}, {1, 1, {600, 40}},  {2, 2, {2, 9, 4, 5}}, {1, 1, {2, 8193}},
+    {1, 1, {33, 64}},    {1, 1, {1, 40000}}, {0, 1, {33000}},      {1, 1, {20, 9000}},
 };
 
 /* ---- named kernels --------------------------------------------------------------------------------------------------- */
@@ -295,7 +309,8 @@ static void reductions(void **state) {
             for (int k = RP__REDUCE_SUM; k <= RP__REDUCE_ALL; k++) {
                 rp__val v = rp__dag_reduce(b, (rp__reduce_kind)k, x);
                 store_new(b, rp__dag_dtype(b, v), v, true);
-                if (k == RP__REDUCE_MAX) store_new(b, RP_BOOL, op2(b, RP__EQ, x, rp__dag_cast(b, v, rp__dag_dtype(b, x))), false);
+                if (k == RP__REDUCE_MAX)
+                    store_new(b, RP_BOOL, op2(b, RP__EQ, x, rp__dag_cast(b, v, rp__dag_dtype(b, x))), false);
             }
             problem p = problem_of(rp__dag_finish(b), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
             fill_inputs(&p, &r);
@@ -308,11 +323,14 @@ static void reductions(void **state) {
 /* ---- random kernels -------------------------------------------------------------------------------------------------- */
 
 static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool, int n) {
-    static const rp__prim floats1[] = {RP__NEG, RP__ABS, RP__SIGN, RP__SQRT, RP__RSQRT, RP__RECIP, RP__EXP, RP__EXPM1, RP__LOG, RP__LOG1P,
-                                       RP__SIN, RP__COS, RP__TANH, RP__ERF, RP__SIGMOID, RP__FLOOR, RP__CEIL, RP__TRUNC, RP__RINT, RP__ISNAN};
-    static const rp__prim floats2[] = {RP__ADD, RP__SUB, RP__MUL, RP__DIV, RP__FLOORDIV, RP__REMAINDER, RP__POW, RP__MAX, RP__MIN,
-                                       RP__ATAN2, RP__EQ, RP__NE, RP__LT, RP__LE, RP__ADD, RP__MUL};
-    static const rp__prim ints2[] = {RP__ADD, RP__SUB, RP__MUL, RP__MAX, RP__MIN, RP__AND, RP__OR, RP__XOR, RP__EQ, RP__LT, RP__FLOORDIV, RP__REMAINDER};
+    static const rp__prim floats1[] = {RP__NEG,     RP__ABS,   RP__SIGN,  RP__SQRT,  RP__RSQRT, RP__RECIP, RP__EXP,
+                                       RP__EXPM1,   RP__LOG,   RP__LOG1P, RP__SIN,   RP__COS,   RP__TANH,  RP__ERF,
+                                       RP__SIGMOID, RP__FLOOR, RP__CEIL,  RP__TRUNC, RP__RINT,  RP__ISNAN};
+    static const rp__prim floats2[] = {RP__ADD, RP__SUB, RP__MUL, RP__DIV,   RP__FLOORDIV, RP__REMAINDER,
+                                       RP__POW, RP__MAX, RP__MIN, RP__ATAN2, RP__EQ,       RP__NE,
+                                       RP__LT,  RP__LE,  RP__ADD, RP__MUL};
+    static const rp__prim ints2[] = {RP__ADD, RP__SUB, RP__MUL, RP__MAX, RP__MIN,      RP__AND,
+                                     RP__OR,  RP__XOR, RP__EQ,  RP__LT,  RP__FLOORDIV, RP__REMAINDER};
     static const rp__prim ints1[] = {RP__NEG, RP__ABS, RP__SIGN, RP__NOT};
     static const rp__prim bools[] = {RP__AND, RP__OR, RP__XOR, RP__EQ, RP__NE, RP__LE};
     static const rp_dtype types[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_F16, RP_BF16};
@@ -351,7 +369,8 @@ static rp__dag *random_dag(test_rng *r) {
         pool[n++] = i;
         pool[n++] = rp__dag_op_imm(b, RP__PHILOX, RP_I64, i, 0);
         pool[n++] = rp__dag_op_imm(b, RP__PHILOX64, RP_I64, i, 1);
-        pool[n++] = rp__dag_op_imm(b, RP__PHILOX_NORMAL, test_below(r, 2) ? RP_F32 : RP_F64, i, (int64_t)test_below(r, 2));
+        pool[n++] =
+            rp__dag_op_imm(b, RP__PHILOX_NORMAL, test_below(r, 2) ? RP_F32 : RP_F64, i, (int64_t)test_below(r, 2));
     }
     if (test_below(r, 2)) pool[n++] = rp__dag_scalar_value(b, rp__dag_scalar(b), types[test_below(r, 4)]);
     int values = 3 + (int)test_below(r, 24);
@@ -376,6 +395,26 @@ static void random_kernels(void **state) {
         problem p = problem_of(random_dag(&r), s->n_outer, s->n_inner, s->extent);
         fill_inputs(&p, &r);
         sweep(&p, i % 8 == 0); /* a compiler takes its time */
+        problem_free(&p);
+    }
+}
+
+/* Pointwise kernels over shapes that are walked in blocks when operands are transposed. */
+static void transposes(void **state) {
+    (void)state;
+    static const int64_t extents[][3] = {{130, 67, 1}, {16, 300, 3}, {40, 7, 50}, {5, 64, 129}};
+    test_rng r = {6};
+    for (int i = 0; i < 4; i++) {
+        static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8, RP_F64};
+        rp__dag_builder *b = rp__dag_new();
+        rp__val x = load_new(b, dtypes[i], false), y = load_new(b, RP_F32, false), z = load_new(b, dtypes[i], true);
+        rp__val n = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val v = op2(b, RP__ADD, op2(b, RP__MUL, rp__dag_cast(b, x, RP_F32), y), rp__dag_cast(b, n, RP_F32));
+        store_new(b, RP_F32, v, false);
+        store_new(b, RP_F16, op2(b, RP__SUB, v, rp__dag_cast(b, z, RP_F32)), false);
+        problem p = problem_of(rp__dag_finish(b), 1, 2, extents[i]);
+        fill_inputs(&p, &r);
+        sweep(&p, true);
         problem_free(&p);
     }
 }
@@ -449,10 +488,13 @@ static void values_are_right(void **state) {
         double (*f)(double);
         double ulp;
     } table[] = {
-        {RP__EXP, exp, 2},     {RP__EXPM1, expm1, 2}, {RP__LOG, log, 2},     {RP__LOG1P, log1p, 2},         {RP__SIN, sin, 2},
-        {RP__COS, cos, 2},     {RP__TANH, tanh, 2},   {RP__ERF, erf, 2},     {RP__SIGMOID, ref_sigmoid, 3}, {RP__SQRT, sqrt, 0.5},
-        {RP__FLOOR, floor, 0}, {RP__CEIL, ceil, 0},   {RP__TRUNC, trunc, 0}, {RP__RINT, rint, 0},           {RP__ABS, fabs, 0},
-        {RP__NEG, ref_neg, 0}, {RP__SIGN, ref_sign, 0}, {RP__RECIP, ref_recip, 0.5}, {RP__RSQRT, ref_rsqrt, 1.5},
+        {RP__EXP, exp, 2},           {RP__EXPM1, expm1, 2},   {RP__LOG, log, 2},
+        {RP__LOG1P, log1p, 2},       {RP__SIN, sin, 2},       {RP__COS, cos, 2},
+        {RP__TANH, tanh, 2},         {RP__ERF, erf, 2},       {RP__SIGMOID, ref_sigmoid, 3},
+        {RP__SQRT, sqrt, 0.5},       {RP__FLOOR, floor, 0},   {RP__CEIL, ceil, 0},
+        {RP__TRUNC, trunc, 0},       {RP__RINT, rint, 0},     {RP__ABS, fabs, 0},
+        {RP__NEG, ref_neg, 0},       {RP__SIGN, ref_sign, 0}, {RP__RECIP, ref_recip, 0.5},
+        {RP__RSQRT, ref_rsqrt, 1.5},
     };
     enum { N = 1000 };
     float x[N], y[N];
@@ -467,7 +509,8 @@ static void values_are_right(void **state) {
         test_run(&device, dag, &s, NULL);
         for (int i = 0; i < N; i++) {
             double u = ulp_distance(y[i], table[k].f((double)x[i]));
-            if (u > table[k].ulp + 1e-6) fail_msg("operation %d of %a: %a, %g ulp off", table[k].op, (double)x[i], (double)y[i], u);
+            if (u > table[k].ulp + 1e-6)
+                fail_msg("operation %d of %a: %a, %g ulp off", table[k].op, (double)x[i], (double)y[i], u);
         }
         rp__dag_release(dag);
     }
@@ -511,8 +554,9 @@ int main(void) {
     setenv("REPRISE_JIT", "1", 1);
     have_compiler = system("cc --version >/dev/null 2>&1") == 0 && !getenv("REPRISE_CC");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases), cmocka_unit_test(order_is_as_stated),
+        cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases),  cmocka_unit_test(order_is_as_stated),
         cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),
+        cmocka_unit_test(transposes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,7 +67,8 @@ static size_t compare(rp_body *body, void *ctx, rp_tensor *const *in, rp_tensor 
         rp__ir_print(simple, false, &t);
         for (size_t k = 0; k < facts.n_kernels; k++) rp__text_add(&t, "kernel %s\n", facts.kernels[k].ops);
         for (size_t k = 0; k < facts.n_unfused; k++)
-            rp__text_add(&t, "unfused %s %s %s\n", facts.unfused[k].producer, facts.unfused[k].consumer, facts.unfused[k].reason);
+            rp__text_add(&t, "unfused %s %s %s\n", facts.unfused[k].producer, facts.unfused[k].consumer,
+                         facts.unfused[k].reason);
         print_message("%s", t.data);
         rp__text_free(&t);
         fail_msg("%zu launches instead of %zu", facts.n_launches, max_kernels);
@@ -101,7 +102,7 @@ static void test_chain(void **state) {
 
 static void broadcast(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    rp_tensor *y = rp_mul(in[0], in[1]);          /* (8, 5, 7) * (7) */
+    rp_tensor *y = rp_mul(in[0], in[1]);           /* (8, 5, 7) * (7) */
     out[0] = rp_relu(rp_add(y, in[2], rp_i64(1))); /* + (5, 1) */
     out[1] = rp_permute(out[0], RP_DIMS(2, 0, 1));
 }
@@ -119,7 +120,8 @@ static void rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
 }
 static void test_rows(void **state) {
     (void)state;
-    rp_tensor *a[] = {FILLED(1, 6, 40), FILLED(2, 40), FILLED(3, 40)}, *b[] = {FILLED(4, 6, 40), FILLED(5, 40), FILLED(6, 40)};
+    rp_tensor *a[] = {FILLED(1, 6, 40), FILLED(2, 40), FILLED(3, 40)},
+              *b[] = {FILLED(4, 6, 40), FILLED(5, 40), FILLED(6, 40)};
     compare(rows, NULL, a, b, 3, 1, 1);
 }
 

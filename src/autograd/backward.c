@@ -185,11 +185,21 @@ static rp_status stream_note(engine *e, rp_stream *s) {
     return RP_OK;
 }
 
-/* A gradient made on stream `from` arrives at a node that runs on its own. */
-static rp_status stream_hand_over(rp_stream *from, const rp__tape_node *n, rp_tensor *grad) {
-    if (!from || !n->stream || from == n->stream) return RP_OK;
-    RP_TRY(stream_order(from, n->stream));
-    return grad->storage->block ? rp__block_used_by(grad->storage->block, n->stream) : RP_OK;
+/* A gradient made on stream `from`, which is current, arrives at a node that runs on its own: there it is added up, after what
+   `from` was given so far. The reference is taken over. */
+static rp_status deliver(engine *e, rp_stream *from, slot *s, uint32_t index, rp_tensor *grad) {
+    rp_stream *to = s->node->stream;
+    if (!from || !to || from == to || from->device != to->device) return add_into(e, &s->grads[index], grad);
+    rp_status status = stream_order(from, to);
+    if (status == RP_OK && grad->storage->block) status = rp__block_used_by(grad->storage->block, to);
+    if (status == RP_OK) status = rp_set_current_stream(to);
+    if (status != RP_OK) {
+        rp_release(grad);
+        return status;
+    }
+    status = add_into(e, &s->grads[index], grad);
+    rp_status restored = rp_set_current_stream(from);
+    return status != RP_OK ? status : restored;
 }
 
 /* ---------------------------------------------------------------- running nodes */
@@ -225,8 +235,7 @@ static rp_status send(engine *e, const rp__tape_node *from, const rp__edge *edge
     if (edge->node->sequence >= from->sequence)
         status = rp__fail(RP_ERROR_INTERNAL, "tape: `%s` leads to the younger node `%s`", from->op, edge->node->op);
     if (status == RP_OK) status = slot_get(e, edge->node, &s);
-    if (status == RP_OK && s->needed) status = stream_hand_over(from->stream, edge->node, grad);
-    if (status == RP_OK && s->needed) return add_into(e, &s->grads[edge->index], grad);
+    if (status == RP_OK && s->needed) return deliver(e, from->stream, s, edge->index, grad);
     rp_release(grad);
     return status;
 }
@@ -335,7 +344,9 @@ static rp_status node_run(engine *e, slot *s) {
                 rp_release(grads_in[i]);
         }
     rp__scope_end(scope, NULL, 0);
-    if (switched && rp__current_stream(n->stream->device) != previous && rp_set_current_stream(previous) != RP_OK && status == RP_OK) status = rp_error_status();
+    if (switched && rp__current_stream(n->stream->device) != previous && rp_set_current_stream(previous) != RP_OK &&
+        status == RP_OK)
+        status = rp_error_status();
     rp__site_pop(frame);
     if (grads_in != few) rp__free(grads_in);
     return status;
@@ -385,8 +396,7 @@ static rp_status engine_loop(engine *e, const rp__edge *roots, rp_tensor *const 
         if (!s->needed) continue;
         rp__device *device = rp__device_get(seeds[i]->device);
         if (!device) return rp_error_status();
-        RP_TRY(stream_hand_over(rp__current_stream(device), roots[i].node, seeds[i]));
-        RP_TRY(add_into(e, &s->grads[roots[i].index], rp_retain(seeds[i])));
+        RP_TRY(deliver(e, rp__current_stream(device), s, roots[i].index, rp_retain(seeds[i])));
     }
     while (e->n_heap > 0) {
         slot *s = heap_pop(e);

@@ -20,7 +20,7 @@ struct rp__checkpoint {
     rp_fn fn;
     const char *site;
     size_t n_in, n_out;
-    rp__saved *in; /* n_in; tensor NULL: absent */
+    rp__saved *in;          /* n_in; tensor NULL: absent */
     rp_tensor *const *args; /* of the run that is going on */
     bool *requires_grad;
     rp_tensor **slots; /* recomputed values by number; NULL: not (or no longer) there */
@@ -238,7 +238,7 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
         status = RP_OK;
         bool outer_muted = muted;
         for (size_t i = 0; i < n_in && recomputing && status == RP_OK; i++) {
-            rp__saved unused = {NULL};
+            rp__saved unused = {.tensor = NULL};
             if (in[i]) (void)rp__checkpoint_pack(&unused, in[i], false, 0, &status);
         }
         muted = muted || recomputing;

@@ -44,8 +44,8 @@ static void op_destroy(rp__tape_node *n) {
 static uint32_t count_bits(uint32_t bits) { return (uint32_t)__builtin_popcount(bits); }
 
 enum { FEW = 8 };
-static rp_status op_vjp(rp__tape_node *n, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in, rp_tensor **in,
-                        rp__meta *in_meta, rp__meta *out_meta) {
+static rp_status op_vjp(rp__tape_node *n, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in,
+                        rp_tensor **in, rp__meta *in_meta, rp__meta *out_meta) {
     op_payload *p = n->payload;
     rp_tensor *out[RP__MAX_OUTS] = {NULL};
     uint32_t i = 0;
@@ -60,19 +60,26 @@ static rp_status op_vjp(rp__tape_node *n, const bool *needed, rp_tensor *const *
     }
     for (uint32_t k = 0; k < n->n_in; k++) rp__tape_in_meta(n, k, &in_meta[k]);
     for (uint32_t k = 0; k < n->n_out; k++) rp__tape_out_meta(n, k, &out_meta[k]);
-    rp__call call = {.op = p->op, .site = n->site, .in = in, .n_in = n->n_in, .attrs = p->attrs, .n_attrs = p->n_attrs,
-                     .out = out, .n_out = n->n_out};
+    rp__call call = {.op = p->op,
+                     .site = n->site,
+                     .in = in,
+                     .n_in = n->n_in,
+                     .attrs = p->attrs,
+                     .n_attrs = p->n_attrs,
+                     .out = out,
+                     .n_out = n->n_out};
     for (uint32_t k = 0; k <= p->op->schema.n_tensor_params; k++)
         call.list_begin[k] = p->list_begin ? p->list_begin[k] : k;
     rp__vjp g = {&call, in_meta, out_meta, grad_out, needed, grad_in};
     return rp__vjp_run(&g);
 }
 
-static rp_status op_backward_needed(rp__tape_node *n, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in) {
+static rp_status op_backward_needed(rp__tape_node *n, const bool *needed, rp_tensor *const *grad_out,
+                                    rp_tensor **grad_in) {
     const op_payload *p = n->payload;
     if (!p->op->vjp)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "`%s` (%s) has no derivative, and a gradient was asked through it", n->op,
-                        n->site ? n->site : "no call site");
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "`%s` (%s) has no derivative, and a gradient was asked through it",
+                        n->op, n->site ? n->site : "no call site");
     if (n->n_in <= FEW && n->n_out <= FEW) {
         rp_tensor *in[FEW] = {NULL};
         rp__meta in_meta[FEW], out_meta[FEW];
@@ -80,7 +87,8 @@ static rp_status op_backward_needed(rp__tape_node *n, const bool *needed, rp_ten
     }
     rp_tensor **in = rp__calloc(n->n_in, sizeof *in);
     rp__meta *metas = rp__alloc((n->n_in + n->n_out) * sizeof *metas);
-    rp_status status = in && metas ? op_vjp(n, needed, grad_out, grad_in, in, metas, metas + n->n_in) : RP__OOM("backward");
+    rp_status status =
+        in && metas ? op_vjp(n, needed, grad_out, grad_in, in, metas, metas + n->n_in) : RP__OOM("backward");
     rp__free(in);
     rp__free(metas);
     return status;
@@ -101,7 +109,8 @@ static const rp__tape_class op_class = {"op", op_backward, op_release_saved, op_
 
 /* The node of a call, with its inputs saved (not yet its outputs). `self` replaces in[0] as saved value: the clone that an
    in-place op makes of what it overwrites. */
-static rp_status op_node(const rp__call *call, const rp__op *op, rp_tensor *self, rp_tensor *const *out, rp__tape_node **node) {
+static rp_status op_node(const rp__call *call, const rp__op *op, rp_tensor *self, rp_tensor *const *out,
+                         rp__tape_node **node) {
     bool lists = false;
     for (unsigned i = 0; i < op->schema.n_params; i++) lists = lists || op->schema.params[i].kind == RP__PARAM_TENSORS;
     uint32_t n_saved = count_bits(op->saves & ~RP__SAVE_CROSS);
@@ -205,17 +214,20 @@ static bool untracked_view(const rp_tensor *t) {
 static rp_status check_written(const rp__call *call, const rp_tensor *t) {
     const rp_tensor *base = t->autograd ? t->autograd->base : NULL;
     if (untracked_view(t) || (base && untracked_view(base)))
-        return rp__op_error(call, RP_ERROR_STATE,
-                            "a view that was made with grad mode off is modified in place with grad mode on, which is ambiguous: "
-                            "make both under the same mode, or write into a clone");
+        return rp__op_error(
+            call, RP_ERROR_STATE,
+            "a view that was made with grad mode off is modified in place with grad mode on, which is ambiguous: "
+            "make both under the same mode, or write into a clone");
     if (base && (base->flags & RP__T_REQUIRES_GRAD))
-        return rp__op_error(call, RP_ERROR_STATE,
-                            "a view of a leaf that requires a gradient is used in an in-place operation; switch grad mode off "
-                            "around it, or write into a clone");
+        return rp__op_error(
+            call, RP_ERROR_STATE,
+            "a view of a leaf that requires a gradient is used in an in-place operation; switch grad mode off "
+            "around it, or write into a clone");
     if (t->flags & RP__T_REQUIRES_GRAD)
-        return rp__op_error(call, RP_ERROR_STATE,
-                            "a leaf that requires a gradient is used in an in-place operation; switch grad mode off around it, "
-                            "or write into a clone");
+        return rp__op_error(
+            call, RP_ERROR_STATE,
+            "a leaf that requires a gradient is used in an in-place operation; switch grad mode off around it, "
+            "or write into a clone");
     return RP_OK;
 }
 
@@ -259,8 +271,9 @@ static rp_status record_inplace(rp__call *call) {
     }
     if (!op || written != 1 || !rp__dtype_is_float((rp_dtype)call->in[0]->dtype)) {
         if (op && written == 1) return rp__dispatch_below(RP__LAYER_AUTOGRAD, call); /* integers have no gradient */
-        return rp__op_error(call, RP_ERROR_STATE,
-                            "writes in place and has no derivative; switch grad mode off around it (rp_set_grad_enabled)");
+        return rp__op_error(
+            call, RP_ERROR_STATE,
+            "writes in place and has no derivative; switch grad mode off around it (rp_set_grad_enabled)");
     }
     rp_tensor *self = call->in[0];
     rp__autograd *a = rp__autograd_get(self);
@@ -296,8 +309,7 @@ static rp_status record_inplace(rp__call *call) {
 static rp_status record(rp__call *call) {
     RP_TRY(rp__dispatch_below(RP__LAYER_AUTOGRAD, call));
     bool floating = false;
-    for (uint32_t k = 0; k < call->n_out; k++)
-        floating = floating || rp__dtype_is_float((rp_dtype)call->out[k]->dtype);
+    for (uint32_t k = 0; k < call->n_out; k++) floating = floating || rp__dtype_is_float((rp_dtype)call->out[k]->dtype);
     if (!floating) return RP_OK;
     rp__tape_node *n;
     RP_TRY(op_node(call, call->op, NULL, call->out, &n));

@@ -62,8 +62,9 @@ static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp_
     rp_ir *functional = NULL, *simple = NULL;
     RP_TRY(rp__functionalise(request->graph, &functional));
     /* The interpreter and users' leaves draw as they go: they get every node. */
-    rp_status status = leaf == &rp__leaf_fused ? rp__simplify(functional, true, &simple) : RP_OK;
-    if (status == RP_OK) status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, &a->forward);
+    rp_status status = rp__leaf_is_program(leaf) ? rp__simplify(functional, true, &simple) : RP_OK;
+    if (status == RP_OK)
+        status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, &a->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
     return status;
@@ -126,7 +127,7 @@ static bool writes_under_views(const rp_ir *ir) {
 
 static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request,
                                   const rp__executable_random *random, size_t n_random) {
-    bool fused = leaf == &rp__leaf_fused;
+    bool fused = rp__leaf_is_program(leaf);
     rp_ir *functional = NULL, *joined = NULL;
     rp__joint joint = {0};
     rp__partitioned parts = {0};
@@ -159,7 +160,8 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
     joint.tangent_of = NULL;
     if (request->explain) {
         rp__explain_add(request->explain, "memory", RP__REASON_NONE, NULL, parts.saved_bytes,
-                        "saved for the backward (%u values; %u nodes are run again)", parts.n_saved, parts.n_recomputed);
+                        "saved for the backward (%u values; %u nodes are run again)", parts.n_saved,
+                        parts.n_recomputed);
     }
 done:
     rp__partitioned_free(&parts);
@@ -253,8 +255,9 @@ static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
     payload *p = n->payload;
     rp__aot *a = p->aot;
     if (create_graph) {
-        return rp__fail(RP_ERROR_UNAVAILABLE, "the backward of a compiled function cannot be differentiated again: call the "
-                                              "function outside rp_compile, or use backend \"eager\"");
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "the backward of a compiled function cannot be differentiated again: call the "
+                        "function outside rp_compile, or use backend \"eager\"");
     }
     uint32_t n_in = a->n_saved + a->n_tangents;
     rp_tensor **tensors = rp__calloc((size_t)n_in + a->n_leaves + 1, sizeof *tensors), **grads = tensors + n_in;
@@ -306,7 +309,7 @@ static rp_status attach(rp__aot *a, const int64_t *binding, rp_tensor *const *in
     if (status == RP_OK) status = keep_draws(a, p);
     for (uint32_t k = 0; k < a->n_saved && status == RP_OK; k++) {
         const rp__saved_source *s = &a->saved[k];
-        rp_tensor *t = s->kind == RP__SAVED_ARG ? in[s->index]
+        rp_tensor *t = s->kind == RP__SAVED_ARG        ? in[s->index]
                        : s->kind == RP__SAVED_CAPTURED ? a->graph->captured[s->index]
                                                        : results[s->index];
         bool own = false;
@@ -336,7 +339,8 @@ static rp_status attach(rp__aot *a, const int64_t *binding, rp_tensor *const *in
 
 /* ---- running */
 
-static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                     size_t n_out) {
     if (!a->backward) return rp__unit_run(a->forward, binding, in, n_in, out, n_out, NULL, 0);
     uint32_t n_results = a->n_results;
     for (uint32_t k = 0; k < a->n_saved; k++) {
@@ -395,5 +399,5 @@ static void interpreter_destroy(void *ctx, void *compiled) {
     rp_ir_release(compiled);
 }
 
-const rp_backend rp__leaf_interpreter = {
-    sizeof(rp_backend), "interpreter", interpreter_compile, interpreter_run, interpreter_destroy, NULL};
+const rp_backend rp__leaf_interpreter = {sizeof(rp_backend), "interpreter",       interpreter_compile,
+                                         interpreter_run,    interpreter_destroy, NULL};

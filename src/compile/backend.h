@@ -10,15 +10,17 @@
 typedef struct rp__engine rp__engine;
 
 typedef struct rp__engine_request {
-    rp_ir *graph;       /* checked; borrowed: rp__ir_retain to keep it. Arguments: see rp__trace_result */
-    bool training;      /* some result requires a gradient: run() joins forward and backward to the tape as one node */
-    bool segment;       /* of trace-and-flush: no tape (it exists already, op by op); grad mode is off */
+    rp_ir *graph;  /* checked; borrowed: rp__ir_retain to keep it. Arguments: see rp__trace_result */
+    bool training; /* some result requires a gradient: run() joins forward and backward to the tape as one node */
+    bool segment;  /* of trace-and-flush: no tape (it exists already, op by op); grad mode is off */
     const rp_compile_options *options; /* borrowed for the call */
     rp__explain *explain;              /* lives as long as the object */
 } rp__engine_request;
 
-enum { RP__ENGINE_RUNS_FUNCTION = 1, /* "eager": no graph at all, the function runs at every call */
-       RP__ENGINE_DEBUG = 2 };       /* for finding out which layer is wrong; not for speed */
+enum {
+    RP__ENGINE_RUNS_FUNCTION = 1, /* "eager": no graph at all, the function runs at every call */
+    RP__ENGINE_DEBUG = 2
+}; /* for finding out which layer is wrong; not for speed */
 
 struct rp__engine {
     const char *name, *alias; /* alias may be NULL */
@@ -34,7 +36,8 @@ struct rp__engine {
 
 /* Engines of higher floors; `e` and what it points to stay. The name must be new. */
 rp_status rp__engine_register(const rp__engine *e);
-const rp__engine *rp__engine_find(const char *name); /* NULL name: the default. NULL and an error that lists the names */
+const rp__engine *
+rp__engine_find(const char *name); /* NULL name: the default. NULL and an error that lists the names */
 
 extern const rp__engine rp__engine_eager, rp__engine_aot_eager;
 

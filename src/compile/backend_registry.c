@@ -11,36 +11,36 @@
 
 /* ---- engines over a leaf */
 
-static rp_status leaf_compile(const rp__engine *self, const rp__engine_request *request, void **object)
-{
+static rp_status leaf_compile(const rp__engine *self, const rp__engine_request *request, void **object) {
     rp__aot *a;
     RP_TRY(rp__aot_compile(self->leaf, request, &a));
     *object = a;
     return RP_OK;
 }
 
-static rp_status leaf_run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status leaf_run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     return rp__aot_run(object, in, n_in, out, n_out);
 }
 
 static void leaf_destroy(void *object) { rp__aot_free(object); }
 
-const rp__engine rp__engine_aot_eager = {.name = "aot_eager", .tags = RP__ENGINE_DEBUG, .compile = leaf_compile, .run = leaf_run,
-                                         .destroy = leaf_destroy, .leaf = &rp__leaf_interpreter};
+const rp__engine rp__engine_aot_eager = {.name = "aot_eager",
+                                         .tags = RP__ENGINE_DEBUG,
+                                         .compile = leaf_compile,
+                                         .run = leaf_run,
+                                         .destroy = leaf_destroy,
+                                         .leaf = &rp__leaf_interpreter};
 
 /* ---- "eager": compiled.c runs the function itself and asks nothing of the engine */
 
-static rp_status eager_compile(const rp__engine *self, const rp__engine_request *request, void **object)
-{
+static rp_status eager_compile(const rp__engine *self, const rp__engine_request *request, void **object) {
     (void)self;
     (void)request;
     *object = NULL;
     return RP_OK;
 }
 
-static rp_status eager_run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status eager_run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)object;
     (void)in;
     (void)n_in;
@@ -51,66 +51,63 @@ static rp_status eager_run(void *object, rp_tensor *const *in, size_t n_in, rp_t
 
 static void eager_destroy(void *object) { (void)object; }
 
-const rp__engine rp__engine_eager = {.name = "eager", .tags = RP__ENGINE_DEBUG | RP__ENGINE_RUNS_FUNCTION, .compile = eager_compile,
-                                     .run = eager_run, .destroy = eager_destroy};
+const rp__engine rp__engine_eager = {.name = "eager",
+                                     .tags = RP__ENGINE_DEBUG | RP__ENGINE_RUNS_FUNCTION,
+                                     .compile = eager_compile,
+                                     .run = eager_run,
+                                     .destroy = eager_destroy};
 
 /* ---- the table */
 
 enum { MAX_ENGINES = 256 };
 static rp__mutex lock = RP__MUTEX_INIT;
-static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager, &rp__engine_fused};
-static size_t n_engines = 3;
+static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager, &rp__engine_fused,
+                                                 &rp__engine_cudagraphs};
+static size_t n_engines = 4;
 
-static bool is_called(const rp__engine *e, const char *name)
-{
+static bool is_called(const rp__engine *e, const char *name) {
     return strcmp(e->name, name) == 0 || (e->alias && strcmp(e->alias, name) == 0);
 }
 
-static const rp__engine *find(const char *name)
-{
+static const rp__engine *find(const char *name) {
     for (size_t i = 0; i < n_engines; i++) {
-        if (is_called(engines[i], name))
-            return engines[i];
+        if (is_called(engines[i], name)) return engines[i];
     }
     return NULL;
 }
 
-rp_status rp__engine_register(const rp__engine *e)
-{
+rp_status rp__engine_register(const rp__engine *e) {
     rp__lock(&lock);
     bool taken = find(e->name) || (e->alias && find(e->alias)), full = n_engines == MAX_ENGINES;
-    if (!taken && !full)
-        engines[n_engines++] = e;
+    if (!taken && !full) engines[n_engines++] = e;
     rp__unlock(&lock);
-    if (taken)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "there is a backend \"%s\" already", e->name);
+    if (taken) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "there is a backend \"%s\" already", e->name);
     return full ? rp__fail(RP_ERROR_STATE, "more than %d backends", MAX_ENGINES) : RP_OK;
 }
 
-const rp__engine *rp__engine_find(const char *name)
-{
+const rp__engine *rp__engine_find(const char *name) {
     rp__lock(&lock);
     const rp__engine *e = name ? find(name) : find("fused");
-    if (!e && !name)
-        e = &rp__engine_aot_eager;
+    if (!e && !name) e = &rp__engine_aot_eager;
     rp__text names = {0};
     for (size_t i = 0; !e && i < n_engines; i++)
         rp__text_add(&names, "%s%s%s%s%s", i ? ", " : "", engines[i]->name, engines[i]->alias ? " (" : "",
                      engines[i]->alias ? engines[i]->alias : "", engines[i]->alias ? ")" : "");
     rp__unlock(&lock);
     if (!e)
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "there is no backend \"%s\"; there are: %s", name, names.data ? names.data : "");
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "there is no backend \"%s\"; there are: %s", name,
+                       names.data ? names.data : "");
     rp__text_free(&names);
     return e;
 }
 
-rp_status rp_register_backend(const rp_backend *backend)
-{
+rp_status rp_register_backend(const rp_backend *backend) {
     if (!backend || !backend->name || !*backend->name || !backend->compile || !backend->run)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_backend: a name, compile and run are needed");
     if (backend->struct_size < sizeof *backend)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_backend: struct_size is %zu, not %zu: use RP_OPTIONS or sizeof", backend->struct_size,
-                        sizeof *backend);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "rp_register_backend: struct_size is %zu, not %zu: use RP_OPTIONS or sizeof",
+                        backend->struct_size, sizeof *backend);
     struct owned {
         rp__engine engine;
         rp_backend leaf;
@@ -123,7 +120,8 @@ rp_status rp_register_backend(const rp_backend *backend)
     }
     o->leaf = *backend;
     o->leaf.name = name;
-    o->engine = (rp__engine){.name = name, .compile = leaf_compile, .run = leaf_run, .destroy = leaf_destroy, .leaf = &o->leaf};
+    o->engine =
+        (rp__engine){.name = name, .compile = leaf_compile, .run = leaf_run, .destroy = leaf_destroy, .leaf = &o->leaf};
     rp_status status = rp__engine_register(&o->engine);
     if (status != RP_OK) {
         rp__free(name);
@@ -132,20 +130,17 @@ rp_status rp_register_backend(const rp_backend *backend)
     return status;
 }
 
-size_t rp_backend_count(void)
-{
+size_t rp_backend_count(void) {
     rp__lock(&lock);
     size_t n = n_engines;
     rp__unlock(&lock);
     return n;
 }
 
-const char *rp_backend_name(size_t index)
-{
+const char *rp_backend_name(size_t index) {
     rp__lock(&lock);
     const char *name = index < n_engines ? engines[index]->name : NULL;
     rp__unlock(&lock);
-    if (!name)
-        (void)rp__fail(RP_ERROR_INDEX, "backend %zu does not exist", index);
+    if (!name) (void)rp__fail(RP_ERROR_INDEX, "backend %zu does not exist", index);
     return name ? name : "";
 }

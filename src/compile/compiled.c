@@ -38,37 +38,32 @@ typedef struct compiled {
     rp__mutex lock;       /* list, segments; held while a call is traced */
     specialisation *list; /* most recently used first */
     size_t n;
-    bool lazy;            /* trace-and-flush, because of: */
+    bool lazy; /* trace-and-flush, because of: */
     rp__reason lazy_reason;
     const char *lazy_site;
-    rp__map segments;     /* hash -> segment */
+    rp__map segments; /* hash -> segment */
     uint64_t calls;
 } compiled;
 
 /* ---- life of callables */
 
-rp_compiled *rp__callable_failed(void)
-{
+rp_compiled *rp__callable_failed(void) {
     static rp_compiled failed;
     return &failed;
 }
 
-rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn)
-{
+rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn) {
     f->ops = ops;
     f->fn = fn;
     f->name = rp__strdup(fn.name ? fn.name : "function");
-    if (!f->name)
-        return RP__OOM("compiled function");
+    if (!f->name) return RP__OOM("compiled function");
     f->fn.name = f->name;
     rp__explain_begin(&f->explain);
     return RP_OK;
 }
 
-void rp_compiled_release(rp_compiled *f)
-{
-    if (!f || !f->ops)
-        return;
+void rp_compiled_release(rp_compiled *f) {
+    if (!f || !f->ops) return;
     char *name = f->name;
     rp__explain explain = f->explain;
     f->ops->destroy(f);
@@ -76,12 +71,10 @@ void rp_compiled_release(rp_compiled *f)
     rp__free(name);
 }
 
-rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out)))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: an argument is NULL");
-    for (size_t k = 0; k < n_out; k++)
-        out[k] = NULL;
+    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status = RP_OK;
     if (RP__UNLIKELY(!f->ops))
         status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
@@ -95,44 +88,40 @@ rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor *
     if (RP__LIKELY(status == RP_OK)) {
         if (rp__trace_current()) { /* inlined */
             f->fn.body(f->fn.ctx, in, n_in, out, n_out);
-            return rp_failed() ? rp_error_status() : RP_OK;
+            status = rp_failed() ? rp_error_status() : RP_OK;
+            for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
+            return status;
         }
         rp_scope scope = rp__scope_begin();
         status = f->ops->call(f, in, n_in, out, n_out);
         rp__scope_end(scope, out, status == RP_OK || status == RP_ERROR_GRAPH_BREAK ? n_out : 0);
     }
     if (RP__UNLIKELY(status != RP_OK && status != RP_ERROR_GRAPH_BREAK)) {
-        for (size_t k = 0; k < n_out; k++)
-            out[k] = rp__tensor_error();
+        for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     }
     return status;
 }
 
 /* Runs the function as it is, with a clean error state, so that its failure can be told from an older one. */
-static rp_status call_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status call_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__error_state before;
     bool failed = rp_failed();
-    if (failed)
-        rp__error_save(&before);
+    if (failed) rp__error_save(&before);
     fn.body(fn.ctx, in, n_in, out, n_out);
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
-    if (failed)
-        rp__error_restore(&before);
+    if (failed) rp__error_restore(&before);
     return status;
 }
 
 /* ---- plain */
 
-static rp_status plain_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status plain_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     return call_body(f->fn, in, n_in, out, n_out);
 }
 
 static void plain_destroy(rp_compiled *f) { rp__free(f); }
 
-rp_compiled *rp_plain(rp_fn fn)
-{
+rp_compiled *rp_plain(rp_fn fn) {
     static const rp__callable_ops ops = {"plain", plain_call, plain_destroy};
     if (!fn.body) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
@@ -149,26 +138,21 @@ rp_compiled *rp_plain(rp_fn fn)
 
 /* ---- specialisations */
 
-static void specialisation_release(specialisation *s)
-{
-    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
-        return;
+static void specialisation_release(specialisation *s) {
+    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     rp__guards_free(&s->guards);
-    if (s->object)
-        s->engine->destroy(s->object);
+    if (s->object) s->engine->destroy(s->object);
     rp__trace_result_free(&s->trace);
     rp__free(s);
 }
 
-static void use_first(compiled *c, specialisation *s, specialisation **link)
-{
+static void use_first(compiled *c, specialisation *s, specialisation **link) {
     *link = s->next;
     s->next = c->list;
     c->list = s;
 }
 
-static void drop(compiled *c, const specialisation *s)
-{
+static void drop(compiled *c, const specialisation *s) {
     for (specialisation **link = &c->list; *link; link = &(*link)->next) {
         if (*link == s) {
             specialisation *gone = *link;
@@ -180,54 +164,47 @@ static void drop(compiled *c, const specialisation *s)
     }
 }
 
-static void add(compiled *c, specialisation *s)
-{
+static void add(compiled *c, specialisation *s) {
     size_t limit = c->options.cache_limit ? c->options.cache_limit : CACHE_LIMIT;
     s->next = c->list;
     c->list = s;
     c->n++;
     while (c->n > limit) {
         specialisation *last = c->list;
-        while (last->next)
-            last = last->next;
+        while (last->next) last = last->next;
         rp__explain_add(&c->base.explain, "specialisation", RP__REASON_EVICTED, NULL, 1, NULL);
         drop(c, last);
     }
 }
 
-static void become_lazy(compiled *c, rp__reason reason, const char *site, const char *detail)
-{
+static void become_lazy(compiled *c, rp__reason reason, const char *site, const char *detail) {
     c->lazy = true;
     c->lazy_reason = reason;
     c->lazy_site = site && *site ? site : "no call site";
-    rp__explain_add(&c->base.explain, "break", reason, site, 1, "%s%s%s; the function runs at every call (trace-and-flush)",
-                    rp__reason_text(reason), detail ? ": " : "", detail ? detail : "");
+    rp__explain_add(&c->base.explain, "break", reason, site, 1,
+                    "%s%s%s; the function runs at every call (trace-and-flush)", rp__reason_text(reason),
+                    detail ? ": " : "", detail ? detail : "");
 }
 
 /* The backend's object for a graph; NULL and RP_OK when it could not and that is not to be an error. */
-static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_, void **object)
-{
+static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_, void **object) {
     rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain};
     *object = NULL;
     rp_status status = c->engine->compile(c->engine, &request, object);
-    if (status == RP_OK)
-        return RP_OK;
+    if (status == RP_OK) return RP_OK;
     *object = NULL;
-    if (c->options.strict || status == RP_ERROR_OUT_OF_MEMORY)
-        return status;
-    rp__explain_add(&c->base.explain, "skip", RP__REASON_COMPILE_FAILED, NULL, 1, "%s: %s", rp__reason_text(RP__REASON_COMPILE_FAILED),
-                    rp_error_message());
+    if (c->options.strict || status == RP_ERROR_OUT_OF_MEMORY) return status;
+    rp__explain_add(&c->base.explain, "skip", RP__REASON_COMPILE_FAILED, NULL, 1, "%s: %s",
+                    rp__reason_text(RP__REASON_COMPILE_FAILED), rp_error_message());
     (void)rp_error_take();
     return RP_OK;
 }
 
 /* Takes the trace over. */
-static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out, const rp_dim *const *sizes,
-                            const rp_dim *const *strides, specialisation **out)
-{
+static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
+                            const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
     specialisation *s = rp__calloc(1, sizeof *s);
-    if (!s)
-        return RP__OOM("specialisation");
+    if (!s) return RP__OOM("specialisation");
     atomic_init(&s->refs, 1);
     s->trace = *trace;
     memset(trace, 0, sizeof *trace);
@@ -235,18 +212,17 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     s->n_out = n_out;
     s->symbolic = sizes != NULL;
     rp_status status = rp__ir_hash(s->trace.ir, &s->hash);
-    if (status == RP_OK)
-        status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
-    if (status == RP_OK)
-        status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
+    if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
+    if (status == RP_OK) status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
     if (status != RP_OK) {
         specialisation_release(s);
         return status;
     }
     add(c, s);
     rp__explain_add(&c->base.explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
-                    "%zu nodes, %zu captured tensors, %zu symbols, %s", s->trace.ir->body.n_nodes, s->trace.ir->n_captured,
-                    rp__symbols_count(s->trace.ir->symbols), s->trace.training ? "training" : "inference");
+                    "%zu nodes, %zu captured tensors, %zu symbols, %s", s->trace.ir->body.n_nodes,
+                    s->trace.ir->n_captured, rp__symbols_count(s->trace.ir->symbols),
+                    s->trace.training ? "training" : "inference");
     for (size_t i = 0; i < rp__symbols_guard_count(s->trace.ir->symbols); i++) {
         rp__text t = {0};
         rp__symbols_guard_text(s->trace.ir->symbols, rp__symbols_guard_at(s->trace.ir->symbols, i), true, &t);
@@ -258,25 +234,22 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
 }
 
 /* Gradients that the graph read at entry are its last arguments, those that it leaves its last results. */
-static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                    size_t n_out) {
     const rp_ir *ir = s->trace.ir;
     size_t n_args = ir->body.n_args, n_results = ir->body.n_results;
     rp_tensor **args = rp__calloc(n_args + n_results + 1, sizeof *args), **results = args + n_args;
-    if (!args)
-        return RP__OOM("call");
-    if (n_in)
-        memcpy(args, in, n_in * sizeof *args);
+    if (!args) return RP__OOM("call");
+    if (n_in) memcpy(args, in, n_in * sizeof *args);
     rp_status status = RP_OK;
     for (size_t i = 0; i < s->trace.n_grads; i++) {
         const rp__trace_grad *g = &s->trace.grads[i];
         rp_tensor *leaf = g->leaf ? g->leaf : in[g->arg];
-        if (g->input != RP__IR_NONE)
-            args[g->input] = rp_grad_of(leaf);
+        if (g->input != RP__IR_NONE) args[g->input] = rp_grad_of(leaf);
     }
-    status = s->object ? s->engine->run(s->object, args, n_args, results, n_results) : rp__ir_run(ir, args, n_args, results, n_results, NULL);
-    if (status == RP_OK && n_out)
-        memcpy(out, results, n_out * sizeof *out);
+    status = s->object ? s->engine->run(s->object, args, n_args, results, n_results)
+                       : rp__ir_run(ir, args, n_args, results, n_results, NULL);
+    if (status == RP_OK && n_out) memcpy(out, results, n_out * sizeof *out);
     for (size_t i = 0; i < s->trace.n_grads && status == RP_OK; i++) {
         const rp__trace_grad *g = &s->trace.grads[i];
         rp_tensor *leaf = g->leaf ? g->leaf : in[g->arg];
@@ -291,8 +264,7 @@ static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, siz
     return status;
 }
 
-static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     /* A graph that nobody can go back through holds its own derivatives already: no tape. */
     bool grad = s->trace.training || rp_set_grad_enabled(false);
     rp_status status;
@@ -302,8 +274,7 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
         status = s->engine->run(s->object, in, n_in, out, n_out);
     else
         status = rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
-    if (!s->trace.training)
-        (void)rp_set_grad_enabled(grad);
+    if (!s->trace.training) (void)rp_set_grad_enabled(grad);
     return status;
 }
 
@@ -315,8 +286,7 @@ typedef struct pattern { /* words of arguments whose sizes changed; NULL entries
     const rp_dim **sizes, **strides;
 } pattern;
 
-static void pattern_free(pattern *p)
-{
+static void pattern_free(pattern *p) {
     rp__symbols_release(p->symbols);
     rp__free(p->size);
     rp__free(p->stride);
@@ -329,8 +299,8 @@ typedef struct pair { /* what a dynamic dim was and is: dims that agree in both 
     rp_dim word;
 } pair;
 
-static rp_status pattern_make(const specialisation *from, rp_tensor *const *in, size_t n_in, bool all_same, pattern *p)
-{
+static rp_status pattern_make(const specialisation *from, rp_tensor *const *in, size_t n_in, bool all_same,
+                              pattern *p) {
     pair *pairs = NULL;
     size_t n = 0, capacity = 0;
     rp_status status = RP_OK;
@@ -339,8 +309,7 @@ static rp_status pattern_make(const specialisation *from, rp_tensor *const *in, 
     p->stride = rp__calloc(n_in + 1, sizeof *p->stride);
     p->sizes = rp__calloc(n_in + 1, sizeof *p->sizes);
     p->strides = rp__calloc(n_in + 1, sizeof *p->strides);
-    if (!p->symbols || !p->size || !p->stride || !p->sizes || !p->strides)
-        return RP__OOM("symbolic sizes");
+    if (!p->symbols || !p->size || !p->stride || !p->sizes || !p->strides) return RP__OOM("symbolic sizes");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
         const rp_tensor *t = in[k];
         rp_dim *size = p->size[k], *stride = p->stride[k];
@@ -349,11 +318,9 @@ static rp_status pattern_make(const specialisation *from, rp_tensor *const *in, 
             bool symbolic;
             int64_t old = rp__guards_size(&from->guards, k, d, &symbolic), now = t->size[d];
             size[d] = now;
-            if (!symbolic && (old == now || all_same))
-                continue;
+            if (!symbolic && (old == now || all_same)) continue;
             size_t i = 0;
-            while (i < n && (pairs[i].old != old || pairs[i].now != now))
-                i++;
+            while (i < n && (pairs[i].old != old || pairs[i].now != now)) i++;
             if (i == n) {
                 rp__symbol s = {.input = (uint32_t)k, .dim = (uint8_t)d, .hint = now};
                 if (!RP__GROW(&pairs, &capacity, n + 1)) {
@@ -390,8 +357,8 @@ static rp_status pattern_make(const specialisation *from, rp_tensor *const *in, 
 
 /* ---- tracing again without computing */
 
-static rp_status trace_abstract(compiled *c, const pattern *p, rp_tensor *const *in, size_t n_in, size_t n_out, rp__trace_result *result)
-{
+static rp_status trace_abstract(compiled *c, const pattern *p, rp_tensor *const *in, size_t n_in, size_t n_out,
+                                rp__trace_result *result) {
     rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = c->base.fn, .in = in, .n_in = n_in, .n_out = n_out};
     if (p) {
         request.symbols = p->symbols;
@@ -402,34 +369,31 @@ static rp_status trace_abstract(compiled *c, const pattern *p, rp_tensor *const 
 }
 
 /* Why the graph of a trace may not stand for the function. */
-static rp__reason unusable(const rp__trace_result *r)
-{
-    return r->reason ? rp__reason_find(r->reason) : r->left ? RP__REASON_BACKWARD_LEAVES : r->escaped ? RP__REASON_TENSOR_ESCAPES : RP__REASON_NONE;
+static rp__reason unusable(const rp__trace_result *r) {
+    return r->reason    ? rp__reason_find(r->reason)
+           : r->left    ? RP__REASON_BACKWARD_LEAVES
+           : r->escaped ? RP__REASON_TENSOR_ESCAPES
+                        : RP__REASON_NONE;
 }
 
-static bool same_outside(const rp__trace_result *a, const rp__trace_result *b)
-{
-    if (a->ir->n_captured != b->ir->n_captured || a->n_grads != b->n_grads)
-        return false;
+static bool same_outside(const rp__trace_result *a, const rp__trace_result *b) {
+    if (a->ir->n_captured != b->ir->n_captured || a->n_grads != b->n_grads) return false;
     for (size_t i = 0; i < a->ir->n_captured; i++) {
-        if (a->ir->captured[i] != b->ir->captured[i])
-            return false;
+        if (a->ir->captured[i] != b->ir->captured[i]) return false;
     }
     for (size_t i = 0; i < a->n_grads; i++) {
-        if (a->grads[i].leaf != b->grads[i].leaf || a->grads[i].at_exit != b->grads[i].at_exit)
-            return false;
+        if (a->grads[i].leaf != b->grads[i].leaf || a->grads[i].at_exit != b->grads[i].at_exit) return false;
     }
     return true;
 }
 
-static bool ctx_changed(const specialisation *s, rp_fn fn)
-{
+static bool ctx_changed(const specialisation *s, rp_fn fn) {
     return s->guards.ctx_bytes && memcmp(s->guards.ctx_copy, fn.ctx, s->guards.ctx_bytes) != 0;
 }
 
 /* Traces the call again and compares. RP_OK with *pure false: the function runs at every call from now on. */
-static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out, bool *pure)
-{
+static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out,
+                              bool *pure) {
     rp__trace_result again = {0};
     pattern p = {0};
     rp__error_state before;
@@ -449,7 +413,8 @@ static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *
             rp__text_puts(&detail, again.site ? again.site : "");
         } else if (ctx_changed(s, c->base.fn)) {
             reason = RP__REASON_CTX_CHANGES;
-        } else if ((status = rp__ir_hash(again.ir, &hash)) == RP_OK && (!rp__hash_equal(hash, s->hash) || !same_outside(&again, &s->trace))) {
+        } else if ((status = rp__ir_hash(again.ir, &hash)) == RP_OK &&
+                   (!rp__hash_equal(hash, s->hash) || !same_outside(&again, &s->trace))) {
             reason = RP__REASON_IMPURE;
             if (rp__hash_equal(hash, s->hash))
                 rp__text_puts(&detail, "it uses other tensors from outside");
@@ -457,15 +422,14 @@ static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *
                 rp__ir_diff(s->trace.ir, again.ir, &detail);
         }
     }
-    if (status == RP_OK)
-        (void)rp_error_take();
+    if (status == RP_OK) (void)rp_error_take();
     rp__error_restore(&before);
     *pure = reason == RP__REASON_NONE;
     if (status == RP_OK && !*pure) {
         become_lazy(c, reason, again.site, detail.data && *detail.data ? detail.data : NULL);
         if (c->options.fullgraph || c->options.strict)
-            status = rp__fail(RP_ERROR_GUARD, "%s: %s%s%s", c->base.name, rp__reason_text(reason), detail.data && *detail.data ? ": " : "",
-                              detail.data ? detail.data : "");
+            status = rp__fail(RP_ERROR_GUARD, "%s: %s%s%s", c->base.name, rp__reason_text(reason),
+                              detail.data && *detail.data ? ": " : "", detail.data ? detail.data : "");
     }
     rp__text_free(&detail);
     rp__trace_result_free(&again);
@@ -475,56 +439,54 @@ static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *
 
 /* ---- trace-and-flush */
 
-static void segment_free(const compiled *c, segment *s)
-{
-    if (s->object)
-        c->engine->destroy(s->object);
+static void segment_free(const compiled *c, segment *s) {
+    if (s->object) c->engine->destroy(s->object);
     rp__free(s);
 }
 
-static void segments_clear(compiled *c)
-{
+static void segments_clear(compiled *c) {
     size_t at = 0;
     void *value;
     rp__hash key;
-    while (rp__map_next(&c->segments, &at, &key, &value))
-        segment_free(c, value);
+    while (rp__map_next(&c->segments, &at, &key, &value)) segment_free(c, value);
     rp__map_free(&c->segments);
     c->segments = (rp__map){0};
 }
 
-static rp_status run_segment(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status run_segment(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     compiled *c = ctx;
     rp__hash hash;
     RP_TRY(rp__ir_hash(ir, &hash));
     segment *s = rp__map_get(&c->segments, hash);
     if (!s) {
-        if (c->segments.count >= SEGMENT_LIMIT)
-            segments_clear(c);
+        if (c->segments.count >= SEGMENT_LIMIT) segments_clear(c);
         s = rp__calloc(1, sizeof *s);
-        if (!s)
-            return RP__OOM("segment");
+        if (!s) return RP__OOM("segment");
         rp_status status = compile(c, ir, false, true, &s->object);
         if (status != RP_OK || !rp__map_put(&c->segments, hash, s)) {
             segment_free(c, s);
             return status != RP_OK ? status : RP__OOM("segment");
         }
-        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes", ir->body.n_nodes);
+        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes",
+                        ir->body.n_nodes);
     }
     return s->object ? c->engine->run(s->object, in, n_in, out, n_out) : rp__ir_run(ir, in, n_in, out, n_out, NULL);
 }
 
 /* Under fullgraph the values are true, and the call is an error all the same. */
-static rp_status fullgraph_error(const compiled *c)
-{
-    return rp__fail(RP_ERROR_GRAPH_BREAK, "%s: %s, and fullgraph was asked for: %s", c->base.name, rp__reason_text(c->lazy_reason), c->lazy_site);
+static rp_status fullgraph_error(const compiled *c) {
+    return rp__fail(RP_ERROR_GRAPH_BREAK, "%s: %s, and fullgraph was asked for: %s", c->base.name,
+                    rp__reason_text(c->lazy_reason), c->lazy_site);
 }
 
-static rp_status call_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status call_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
-    rp__trace_request request = {.mode = RP__TRACE_SEGMENTS, .fn = c->base.fn, .in = in, .n_in = n_in, .n_out = n_out, .run = run_segment,
+    rp__trace_request request = {.mode = RP__TRACE_SEGMENTS,
+                                 .fn = c->base.fn,
+                                 .in = in,
+                                 .n_in = n_in,
+                                 .n_out = n_out,
+                                 .run = run_segment,
                                  .run_ctx = c};
     rp_status status = rp__trace_run(&request, out, &result);
     rp__trace_result_free(&result);
@@ -533,17 +495,15 @@ static rp_status call_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
 
 /* ---- a call that no specialisation serves */
 
-static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
     rp_fn fn = c->base.fn;
     size_t bytes = fn.ctx ? fn.ctx_bytes : 0;
     void *ctx = rp__alloc(bytes ? bytes : 1);
-    if (!ctx)
-        return RP__OOM("compiled function");
-    if (bytes)
-        memcpy(ctx, fn.ctx, bytes);
-    rp__trace_request request = {.mode = RP__TRACE_FUNCTION, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out, .run = run_segment, .run_ctx = c};
+    if (!ctx) return RP__OOM("compiled function");
+    if (bytes) memcpy(ctx, fn.ctx, bytes);
+    rp__trace_request request = {
+        .mode = RP__TRACE_FUNCTION, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out, .run = run_segment, .run_ctx = c};
     /* .grad of arguments and captured tensors as the guards must find it: as it was before. */
     rp_status status = rp__trace_run(&request, out, &result);
     rp__reason reason = status == RP_OK ? unusable(&result) : RP__REASON_NONE;
@@ -552,8 +512,7 @@ static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_t
     rp__free(ctx);
     if (status == RP_OK && reason != RP__REASON_NONE) {
         become_lazy(c, reason, result.site, NULL);
-        if (c->options.fullgraph)
-            status = fullgraph_error(c);
+        if (c->options.fullgraph) status = fullgraph_error(c);
     } else if (status == RP_OK) {
         specialisation *s;
         status = specialise(c, &result, in, n_in, n_out, NULL, NULL, &s);
@@ -563,8 +522,8 @@ static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_t
 }
 
 /* Records the call with changed sizes as symbols, and runs what came of it. */
-static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tensor *const *in, size_t n_in,
+                               rp_tensor **out, size_t n_out) {
     pattern p;
     rp__trace_result result = {0};
     rp__error_state before;
@@ -583,8 +542,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
     }
     if (status == RP_OK && reason == RP__REASON_NONE) {
         status = specialise(c, &result, in, n_in, n_out, p.sizes, p.strides, &s);
-        if (status == RP_OK)
-            status = run(s, in, n_in, out, n_out);
+        if (status == RP_OK) status = run(s, in, n_in, out, n_out);
     } else if (status == RP_OK) {
         (void)rp_error_take();
         become_lazy(c, reason, result.site, NULL);
@@ -596,12 +554,10 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
     return status;
 }
 
-static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const specialisation *from = NULL;
     for (const specialisation *s = c->list; s && !from; s = s->next) {
-        if (s->n_out == n_out && rp__guards_only_sizes(&s->guards, c->base.fn, in, n_in))
-            from = s;
+        if (s->n_out == n_out && rp__guards_only_sizes(&s->guards, c->base.fn, in, n_in)) from = s;
     }
     if (c->list) {
         rp__text t = {0};
@@ -609,23 +565,18 @@ static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
         rp__explain_add(&c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
         rp__text_free(&t);
     }
-    if (from && !c->options.static_sizes)
-        return call_symbolic(c, from, in, n_in, out, n_out);
+    if (from && !c->options.static_sizes) return call_symbolic(c, from, in, n_in, out, n_out);
     return call_first(c, in, n_in, out, n_out);
 }
 
-static rp_status compiled_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status compiled_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     compiled *c = (compiled *)f;
-    if (c->engine->tags & RP__ENGINE_RUNS_FUNCTION)
-        return call_body(f->fn, in, n_in, out, n_out);
+    if (c->engine->tags & RP__ENGINE_RUNS_FUNCTION) return call_body(f->fn, in, n_in, out, n_out);
     rp__lock(&c->lock);
     if (!c->lazy) {
         for (specialisation **link = &c->list, *s; (s = *link); link = &s->next) {
-            if (s->n_out != n_out || !rp__guards_hold(&s->guards, f->fn, in, n_in))
-                continue;
-            if (RP__UNLIKELY(link != &c->list))
-                use_first(c, s, link);
+            if (s->n_out != n_out || !rp__guards_hold(&s->guards, f->fn, in, n_in)) continue;
+            if (RP__UNLIKELY(link != &c->list)) use_first(c, s, link);
             /* The first call made it; this is the second, or a turn of `purity`. A symbolic one has run once already. */
             uint64_t call = ++s->calls;
             if (RP__UNLIKELY(call == 1 || (c->options.purity > 0 && call % (uint64_t)c->options.purity == 0))) {
@@ -654,8 +605,7 @@ static rp_status compiled_call(rp_compiled *f, rp_tensor *const *in, size_t n_in
     return status;
 }
 
-static void compiled_destroy(rp_compiled *f)
-{
+static void compiled_destroy(rp_compiled *f) {
     compiled *c = (compiled *)f;
     while (c->list) {
         specialisation *s = c->list;
@@ -667,25 +617,25 @@ static void compiled_destroy(rp_compiled *f)
     rp__free(c);
 }
 
-rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options)
-{
+rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
     static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy};
     rp_compile_options o = {.struct_size = sizeof o};
     if (!fn.body || (fn.ctx_bytes && !fn.ctx)) {
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: the function is NULL, or ctx_bytes is given without ctx");
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                       "rp_compile: the function is NULL, or ctx_bytes is given without ctx");
         return rp__callable_failed();
     }
     if (options) { /* an older program has a shorter struct: what it lacks is zero */
         if (options->struct_size < offsetof(rp_compile_options, backend) + sizeof o.backend || options->purity < 0) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: options without struct_size (use RP_OPTIONS), or a negative purity");
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                           "rp_compile: options without struct_size (use RP_OPTIONS), or a negative purity");
             return rp__callable_failed();
         }
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
         o.struct_size = sizeof o;
     }
     const rp__engine *engine = rp__engine_find(o.backend);
-    if (!engine)
-        return rp__callable_failed();
+    if (!engine) return rp__callable_failed();
     o.backend = engine->name;
     compiled *c = rp__calloc(1, sizeof *c);
     if (!c || rp__callable_begin(&c->base, &ops, fn) != RP_OK) {
@@ -701,8 +651,7 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options)
 
 /* ---- explain */
 
-size_t rp_explain_count(rp_compiled *f)
-{
+size_t rp_explain_count(rp_compiled *f) {
     if (!f || !f->ops) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
         return 0;
@@ -713,10 +662,8 @@ size_t rp_explain_count(rp_compiled *f)
     return n;
 }
 
-rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry)
-{
-    if (!f || !f->ops || !entry)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
+rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry) {
+    if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
     rp__lock(&f->explain.lock);
     bool there = index < f->explain.n;
     if (there) {

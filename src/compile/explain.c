@@ -20,23 +20,19 @@ static const struct {
 const char *rp__reason_name(rp__reason r) { return reasons[r].name; }
 const char *rp__reason_text(rp__reason r) { return reasons[r].text; }
 
-rp__reason rp__reason_find(const char *name)
-{
+rp__reason rp__reason_find(const char *name) {
     for (int r = 1; name && r < RP__REASON_COUNT; r++) {
-        if (strcmp(reasons[r].name, name) == 0)
-            return (rp__reason)r;
+        if (strcmp(reasons[r].name, name) == 0) return (rp__reason)r;
     }
     return RP__REASON_NONE;
 }
 
-void rp__explain_begin(rp__explain *e)
-{
+void rp__explain_begin(rp__explain *e) {
     memset(e, 0, sizeof *e);
     (void)pthread_mutex_init(&e->lock, NULL);
 }
 
-void rp__explain_free(rp__explain *e)
-{
+void rp__explain_free(rp__explain *e) {
     for (size_t i = 0; i < e->n; i++) {
         rp__free(e->records[i].message);
         rp__free(e->records[i].site);
@@ -45,8 +41,8 @@ void rp__explain_free(rp__explain *e)
     (void)pthread_mutex_destroy(&e->lock);
 }
 
-void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count, const char *format, ...)
-{
+void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count,
+                     const char *format, ...) {
     char text[1024];
     va_list args;
     if (format) {
@@ -56,13 +52,13 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
     } else {
         (void)snprintf(text, sizeof text, "%s", rp__reason_text(reason));
     }
-    if (!site)
-        site = "";
+    if (!site) site = "";
     rp__log(RP__LOG_COMPILE, "%s: %s %s%s%s", kind, rp__reason_name(reason), text, *site ? " at " : "", site);
     rp__lock(&e->lock);
     for (size_t i = 0; i < e->n; i++) {
         struct rp__explain_record *r = &e->records[i];
-        if (r->reason == reason && strcmp(r->kind, kind) == 0 && strcmp(r->site, site) == 0 && strcmp(r->message, text) == 0) {
+        if (r->reason == reason && strcmp(r->kind, kind) == 0 && strcmp(r->site, site) == 0 &&
+            strcmp(r->message, text) == 0) {
             r->count += count;
             rp__unlock(&e->lock);
             return;

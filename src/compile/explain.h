@@ -20,18 +20,18 @@ rp__reason rp__reason_find(const char *name); /* RP__REASON_NONE when unknown */
 typedef struct rp__explain {
     rp__mutex lock;
     struct rp__explain_record {
-        const char *kind;  /* constant */
+        const char *kind; /* constant */
         rp__reason reason;
         char *message, *site;
         int64_t count;
-    } *records;
+    } * records;
     size_t n, capacity;
 } rp__explain;
 void rp__explain_begin(rp__explain *e);
 void rp__explain_free(rp__explain *e);
 /* Adds `count` to the record of (kind, reason, site, message), made if missing. site and the text may be NULL: then the reason's
    sentence. Never fails: without memory the fact is lost. */
-void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count, const char *format, ...)
-    RP__PRINTF(6, 7);
+void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count,
+                     const char *format, ...) RP__PRINTF(6, 7);
 
 #endif

@@ -126,9 +126,11 @@ static rp_status make_nodes(rp__fusion *f) {
         rp__fuse_node *fn = &f->nodes[f->n_nodes];
         fn->node = index;
         RP_TRY(stand_ins(f, fn));
-        bool empty = false, loop = n->kind == RP__IR_OP && (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS ||
-                                                            n->op->lowering == RP__INDEXED);
-        for (uint32_t r = 0; r < n->n_in; r++) empty = empty || (n->in[r] != RP__IR_NONE && is_empty(&ir->values[n->in[r]].meta));
+        bool empty = false,
+             loop = n->kind == RP__IR_OP &&
+                    (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS || n->op->lowering == RP__INDEXED);
+        for (uint32_t r = 0; r < n->n_in; r++)
+            empty = empty || (n->in[r] != RP__IR_NONE && is_empty(&ir->values[n->in[r]].meta));
         bool no_result = n->kind == RP__IR_OP && n->n_out > 0;
         for (uint32_t r = 0; r < n->n_out; r++) {
             empty = empty || is_empty(&ir->values[n->out[r]].meta);
@@ -184,7 +186,7 @@ static rp_status make_order(rp__fusion *f) {
     f->readers = RP__NEW(&f->arena, uint32_t *, ir->n_values + 1);
     f->n_readers = RP__NEW(&f->arena, uint32_t, ir->n_values + 1);
     f->result_storage = RP__NEW(&f->arena, bool, ir->n_storages + 1u);
-    uint32_t *writer = RP__NEW(&f->arena, uint32_t, ir->n_storages + 1u); /* last writer in place + 1 */
+    uint32_t *writer = RP__NEW(&f->arena, uint32_t, ir->n_storages + 1u);   /* last writer in place + 1 */
     uint32_t **since = RP__NEW(&f->arena, uint32_t *, ir->n_storages + 1u); /* readers since */
     uint32_t *n_since = RP__NEW(&f->arena, uint32_t, ir->n_storages + 1u);
     if (!f->succ || !f->n_succ || !f->readers || !f->n_readers || !f->result_storage || !writer || !since || !n_since) {
@@ -379,7 +381,8 @@ static rp_status try_merge(merger *m, const edge *e) {
     }
     if (why) {
         if (rp__log_on(RP__LOG_FUSION)) {
-            rp__log(RP__LOG_FUSION, "node %u and node %u stay apart: %s", f->nodes[e->a].node, f->nodes[e->b].node, why);
+            rp__log(RP__LOG_FUSION, "node %u and node %u stay apart: %s", f->nodes[e->a].node, f->nodes[e->b].node,
+                    why);
         }
         return e->direct ? note_unfused(f, e->a, e->b, why) : RP_OK;
     }
@@ -413,7 +416,8 @@ static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
             if (k == 0 || !is_loop(&f->nodes[reader])) continue;
             uint32_t before = f->readers[v][k - 1];
             if (!is_loop(&f->nodes[before])) continue;
-            (*edges)[(*n_edges)++] = (edge){before < reader ? before : reader, before < reader ? reader : before, bytes, false};
+            (*edges)[(*n_edges)++] =
+                (edge){before < reader ? before : reader, before < reader ? reader : before, bytes, false};
         }
     }
     if (*n_edges > 1) qsort(*edges, *n_edges, sizeof **edges, by_gain);

@@ -12,9 +12,9 @@
 typedef struct variant {
     struct variant *next;
     int64_t *binding;
-    rp_ir *graph;              /* concrete; counted */
+    rp_ir *graph;               /* concrete; counted */
     rp__executable *executable; /* fused */
-    void *compiled;            /* another leaf's */
+    void *compiled;             /* another leaf's */
 } variant;
 
 struct rp__unit {
@@ -93,7 +93,8 @@ static void explain(rp__unit *u, const rp__executable *e) {
     }
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
-    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes, "peak of the same graph run op by op");
+    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,
+                    "peak of the same graph run op by op");
 }
 
 static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant *v) {
@@ -105,13 +106,16 @@ static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in
     } else {
         v->graph = rp__ir_retain(u->graph);
     }
-    if (u->leaf != &rp__leaf_fused) {
+    if (!rp__leaf_is_program(u->leaf)) {
         rp_status status = u->leaf->compile(u->leaf->ctx, v->graph, &v->compiled);
         if (status == RP_OK || rp_failed()) return status;
         return rp__fail(status, "backend \"%s\" could not compile a graph", u->leaf->name);
     }
-    const rp__executable_options options = {
-        .no_graph = u->no_graph, .arena = u->arena, .random = u->random, .n_random = u->n_random};
+    const rp__executable_options options = {.no_fusion = u->leaf == &rp__leaf_cudagraphs,
+                                            .no_graph = u->no_graph,
+                                            .arena = u->arena,
+                                            .random = u->random,
+                                            .n_random = u->n_random};
     RP_TRY(rp__executable_new(v->graph, in, n_in, &options, &v->executable));
     explain(u, v->executable);
     return RP_OK;
@@ -156,7 +160,7 @@ rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in
     variant *v = NULL;
     rp__lock(&u->lock);
     rp_status status = find(u, binding, in, n_in, &v);
-    if (status == RP_ERROR_UNAVAILABLE && u->leaf == &rp__leaf_fused && n_draws == 0) {
+    if (status == RP_ERROR_UNAVAILABLE && rp__leaf_is_program(u->leaf) && n_draws == 0) {
         if (u->explain) {
             rp__explain_add(u->explain, "skip", RP__REASON_NOT_ONE_PROGRAM, NULL, 1, "%s", rp_error_message());
         }
@@ -184,8 +188,8 @@ const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding,
 /* ---- as a leaf by itself: graphs that come from rp_backend users */
 
 static rp_status leaf_compile(void *ctx, const rp_ir *graph, void **compiled) {
-    (void)ctx;
-    const rp__unit_request request = {.graph = (rp_ir *)(uintptr_t)graph, .leaf = &rp__leaf_fused};
+    const rp__unit_request request = {.graph = (rp_ir *)(uintptr_t)graph,
+                                      .leaf = ctx ? &rp__leaf_cudagraphs : &rp__leaf_fused};
     rp__unit *u;
     RP_TRY(rp__unit_new(&request, &u));
     *compiled = u;
@@ -208,7 +212,13 @@ static void leaf_destroy(void *ctx, void *compiled) {
     rp__unit_free(compiled);
 }
 
+/* ctx tells them apart: NULL for the fusing one. */
 const rp_backend rp__leaf_fused = {sizeof(rp_backend), "fused", leaf_compile, leaf_run, leaf_destroy, NULL};
+static char unfused;
+const rp_backend rp__leaf_cudagraphs = {sizeof(rp_backend), "cudagraphs", leaf_compile,
+                                        leaf_run,           leaf_destroy, &unfused};
+
+bool rp__leaf_is_program(const rp_backend *leaf) { return leaf == &rp__leaf_fused || leaf == &rp__leaf_cudagraphs; }
 
 /* ---- the engine */
 
@@ -229,3 +239,10 @@ const rp__engine rp__engine_fused = {.name = "fused",
                                      .run = engine_run,
                                      .destroy = engine_destroy,
                                      .leaf = &rp__leaf_fused};
+
+/* Eager's kernels, one a node, as one device graph: no launch overhead, nothing fused (torch/_dynamo/backends/cudagraphs.py). */
+const rp__engine rp__engine_cudagraphs = {.name = "cudagraphs",
+                                          .compile = engine_compile,
+                                          .run = engine_run,
+                                          .destroy = engine_destroy,
+                                          .leaf = &rp__leaf_cudagraphs};

@@ -1,4 +1,4 @@
-/* What the "fused" backend makes of a functional graph: one executable for each tuple of sizes, built when first called with
+/* What the "fused" and "cudagraphs" backends make of a functional graph: one executable for each tuple of sizes, built when first called with
    them; kernels are shared between them. Also runs a graph for any leaf: the unit that AOT autograd calls for forward and
    backward. */
 #ifndef RP_COMPILE_FUSED_H
@@ -10,9 +10,9 @@
 typedef struct rp__unit rp__unit;
 typedef struct rp__unit_request {
     rp_ir *graph;           /* functional; retained */
-    const rp_backend *leaf; /* NULL: node by node; rp__leaf_fused: executables; else the leaf's own */
+    const rp_backend *leaf; /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
     bool no_graph;
-    rp__shared_arena *arena; /* outlives the unit */
+    rp__shared_arena *arena;             /* outlives the unit */
     const rp__executable_random *random; /* copied; totals of the function */
     size_t n_random;
     rp__explain *explain;
@@ -26,7 +26,9 @@ rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in
 /* Seeds and bases of the last run: NULL, 0 for units that draw as they run. */
 const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n);
 
-extern const rp_backend rp__leaf_fused;
-extern const rp__engine rp__engine_fused;
+/* Leaves whose units are executables: fused, and node by node as one device graph. */
+extern const rp_backend rp__leaf_fused, rp__leaf_cudagraphs;
+bool rp__leaf_is_program(const rp_backend *leaf);
+extern const rp__engine rp__engine_fused, rp__engine_cudagraphs;
 
 #endif

@@ -7,9 +7,9 @@
 #include "core/alloc.h"
 
 /* Type, rank, device, and what autograd wants of a tensor, in one word. */
-static inline uint64_t head_of(const rp_tensor *t)
-{
-    uint64_t head = (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 | (uint64_t)(uint16_t)t->device.index << 24;
+static inline uint64_t head_of(const rp_tensor *t) {
+    uint64_t head = (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 |
+                    (uint64_t)(uint16_t)t->device.index << 24;
     if (t->flags & RP__T_REQUIRES_GRAD)
         head |= (uint64_t)3 << 40; /* needs a gradient, leaf */
     else if (t->autograd && rp__grad_needed(t))
@@ -17,38 +17,31 @@ static inline uint64_t head_of(const rp_tensor *t)
     return head;
 }
 
-uint64_t rp__guards_environment(void)
-{
+uint64_t rp__guards_environment(void) {
     rp_device d = rp_default_device();
-    return (uint64_t)rp_grad_enabled() | (uint64_t)rp_deterministic() << 1 | (uint64_t)d.type << 8 | (uint64_t)(uint32_t)d.index << 16;
+    return (uint64_t)rp_grad_enabled() | (uint64_t)rp_deterministic() << 1 | (uint64_t)d.type << 8 |
+           (uint64_t)(uint32_t)d.index << 16;
 }
 
 /* words of argument k: head, sizes, strides */
-static uint64_t *add_argument(uint64_t *w, const rp_tensor *t)
-{
+static uint64_t *add_argument(uint64_t *w, const rp_tensor *t) {
     *w++ = head_of(t);
-    for (unsigned d = 0; d < t->ndim; d++)
-        *w++ = (uint64_t)t->size[d];
-    for (unsigned d = 0; d < t->ndim; d++)
-        *w++ = (uint64_t)t->stride[d];
+    for (unsigned d = 0; d < t->ndim; d++) *w++ = (uint64_t)t->size[d];
+    for (unsigned d = 0; d < t->ndim; d++) *w++ = (uint64_t)t->stride[d];
     return w;
 }
 
-static const uint64_t *argument(const rp__guards *g, size_t k)
-{
+static const uint64_t *argument(const rp__guards *g, size_t k) {
     const uint64_t *w = g->words;
-    for (size_t i = 0; i < k; i++)
-        w += 1 + 2 * (w[0] >> 8 & 0xff);
+    for (size_t i = 0; i < k; i++) w += 1 + 2 * (w[0] >> 8 & 0xff);
     return w;
 }
 
-static bool writes_anything(const rp_ir *ir, const rp__ir_block *block, bool *storages)
-{
+static bool writes_anything(const rp_ir *ir, const rp__ir_block *block, bool *storages) {
     bool any = false;
     for (size_t i = 0; i < block->n_nodes; i++) {
         const rp__ir_node *n = &ir->nodes[block->nodes[i]];
-        if (n->dead)
-            continue;
+        if (n->dead) continue;
         for (uint32_t k = 0; k < n->n_in; k++) {
             if (rp__ir_writes(n, k)) {
                 storages[ir->values[n->in[k]].storage] = true;
@@ -59,30 +52,23 @@ static bool writes_anything(const rp_ir *ir, const rp__ir_block *block, bool *st
     return any;
 }
 
-static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const *in, size_t n_in)
-{
+static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const *in, size_t n_in) {
     bool *written = rp__calloc(ir->n_storages + 1u, sizeof *written), arguments = false;
-    if (!written)
-        return RP__OOM("guards");
+    if (!written) return RP__OOM("guards");
     rp_status status = RP_OK;
-    if (!writes_anything(ir, &ir->body, written))
-        goto done;
-    for (size_t k = 0; k < n_in; k++)
-        arguments = arguments || written[ir->values[ir->body.args[k]].storage];
+    if (!writes_anything(ir, &ir->body, written)) goto done;
+    for (size_t k = 0; k < n_in; k++) arguments = arguments || written[ir->values[ir->body.args[k]].storage];
     for (size_t i = 0; i < ir->n_nodes && status == RP_OK; i++) {
         const rp__ir_node *n = &ir->nodes[i];
-        if (n->kind != RP__IR_CAPTURED || n->dead || !written[ir->values[n->out[0]].storage])
-            continue;
+        if (n->kind != RP__IR_CAPTURED || n->dead || !written[ir->values[n->out[0]].storage]) continue;
         uint64_t id = ir->captured[n->captured_index]->storage->id;
-        if (!rp__map_put(&g->written, (rp__hash){rp__hash_mix(id, 3), id}, &g->written))
-            status = RP__OOM("guards");
+        if (!rp__map_put(&g->written, (rp__hash){rp__hash_mix(id, 3), id}, &g->written)) status = RP__OOM("guards");
     }
     if (status == RP_OK && arguments) {
         g->same = rp__calloc(n_in + 1, sizeof *g->same);
         status = g->same ? RP_OK : RP__OOM("guards");
         for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-            while (in[g->same[k]]->storage != in[k]->storage)
-                g->same[k]++;
+            while (in[g->same[k]]->storage != in[k]->storage) g->same[k]++;
         }
     }
     if (status == RP_OK && g->written.count) {
@@ -99,8 +85,7 @@ done:
 }
 
 rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn fn, rp_tensor *const *in, size_t n_in,
-                           const rp_dim *const *sizes, const rp_dim *const *strides)
-{
+                           const rp_dim *const *sizes, const rp_dim *const *strides) {
     const rp_ir *ir = result->ir;
     size_t words = 1;
     memset(g, 0, sizeof *g);
@@ -113,14 +98,12 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     g->grads = result->grads;
     g->n_grads = result->n_grads;
     g->symbols = ir->symbols;
-    for (size_t k = 0; k < n_in; k++)
-        words += 1 + 2u * in[k]->ndim;
+    for (size_t k = 0; k < n_in; k++) words += 1 + 2u * in[k]->ndim;
     g->words = rp__alloc(words * sizeof *g->words);
     g->symbolic = rp__calloc(n_in + 1, sizeof *g->symbolic);
     g->captured = rp__calloc(ir->n_captured + 1, sizeof *g->captured);
     g->ctx_copy = rp__alloc(g->ctx_bytes ? g->ctx_bytes : 1);
-    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy)
-        return RP__OOM("guards");
+    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy) return RP__OOM("guards");
     uint64_t *w = g->words;
     for (size_t k = 0; k < n_in; k++) {
         w = add_argument(w, in[k]);
@@ -128,26 +111,21 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
         unsigned n = in[k]->ndim;
         for (unsigned d = 0; d < n && sizes && sizes[k]; d++)
             symbolic = symbolic || rp__dim_is_symbol(sizes[k][d]) || rp__dim_is_symbol(strides[k][d]);
-        if (!symbolic)
-            continue;
+        if (!symbolic) continue;
         rp_dim *copy = rp__alloc(2u * n * sizeof *copy);
-        if (!copy)
-            return RP__OOM("guards");
+        if (!copy) return RP__OOM("guards");
         memcpy(copy, sizes[k], n * sizeof *copy);
         memcpy(copy + n, strides[k], n * sizeof *copy);
         g->symbolic[k] = copy;
     }
-    if (g->ctx_bytes)
-        memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
+    if (g->ctx_bytes) memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
     for (size_t i = 0; i < ir->n_captured; i++)
         g->captured[g->n_captured++] = (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i])};
     return build_aliases(g, ir, in, n_in);
 }
 
-void rp__guards_free(rp__guards *g)
-{
-    for (size_t k = 0; g->symbolic && k < g->n_in; k++)
-        rp__free((void *)(uintptr_t)g->symbolic[k]);
+void rp__guards_free(rp__guards *g) {
+    for (size_t k = 0; g->symbolic && k < g->n_in; k++) rp__free((void *)(uintptr_t)g->symbolic[k]);
     rp__free(g->symbolic);
     rp__free(g->words);
     rp__free(g->same);
@@ -158,11 +136,9 @@ void rp__guards_free(rp__guards *g)
     memset(g, 0, sizeof *g);
 }
 
-static inline bool same_words(const uint64_t *w, const rp_dim *d, unsigned n)
-{
+static inline bool same_words(const uint64_t *w, const rp_dim *d, unsigned n) {
     for (unsigned i = 0; i < n; i++) {
-        if (w[i] != (uint64_t)d[i])
-            return false;
+        if (w[i] != (uint64_t)d[i]) return false;
     }
     return true;
 }
@@ -172,8 +148,7 @@ static inline bool same_words(const uint64_t *w, const rp_dim *d, unsigned n)
 enum { FEW_SYMBOLS = 64 };
 
 /* Values of the symbols in this call. */
-static void bind(const rp__guards *g, rp_tensor *const *in, int64_t *binding)
-{
+static void bind(const rp__guards *g, rp_tensor *const *in, int64_t *binding) {
     for (size_t i = 0; i < rp__symbols_count(g->symbols); i++) {
         const rp__symbol *s = rp__symbols_at(g->symbols, i);
         const rp_tensor *t = s->input < g->n_in ? in[s->input] : NULL;
@@ -182,27 +157,26 @@ static void bind(const rp__guards *g, rp_tensor *const *in, int64_t *binding)
 }
 
 /* A size or stride of the graph's argument against the call's; strides of dims of size 0 and 1 do not matter. */
-static bool symbolic_argument(const rp__guards *g, size_t k, const rp_tensor *t, const int64_t *binding, bool *stride, unsigned *dim)
-{
+static bool symbolic_argument(const rp__guards *g, size_t k, const rp_tensor *t, const int64_t *binding, bool *stride,
+                              unsigned *dim) {
     const rp_dim *words = g->symbolic[k];
     int64_t value;
     for (unsigned d = 0; d < t->ndim; d++) {
         *dim = d;
         *stride = false;
-        if (!rp__symbols_value(g->symbols, words[d], binding, &value) || value != t->size[d])
-            return false;
+        if (!rp__symbols_value(g->symbols, words[d], binding, &value) || value != t->size[d]) return false;
     }
     for (unsigned d = 0; d < t->ndim; d++) {
         *dim = d;
         *stride = true;
-        if (t->size[d] > 1 && (!rp__symbols_value(g->symbols, words[t->ndim + d], binding, &value) || value != t->stride[d]))
+        if (t->size[d] > 1 &&
+            (!rp__symbols_value(g->symbols, words[t->ndim + d], binding, &value) || value != t->stride[d]))
             return false;
     }
     return true;
 }
 
-static bool symbols_hold(const rp__guards *g, rp_tensor *const *in)
-{
+static bool symbols_hold(const rp__guards *g, rp_tensor *const *in) {
     int64_t few[FEW_SYMBOLS], *binding = few;
     size_t n = rp__symbols_count(g->symbols), failed;
     if (n > FEW_SYMBOLS && !(binding = rp__alloc(n * sizeof *binding)))
@@ -213,63 +187,52 @@ static bool symbols_hold(const rp__guards *g, rp_tensor *const *in)
     for (size_t k = 0; k < g->n_in && holds; k++)
         holds = !g->symbolic[k] || symbolic_argument(g, k, in[k], binding, &stride, &dim);
     holds = holds && rp__symbols_hold(g->symbols, binding, &failed);
-    if (binding != few)
-        rp__free(binding);
+    if (binding != few) rp__free(binding);
     return holds;
 }
 
 /* ---- the check */
 
-static bool aliases_hold(const rp__guards *g, rp_tensor *const *in)
-{
+static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
     for (size_t k = 0; g->same && k < g->n_in; k++) {
         uint32_t first = 0;
-        while (in[first]->storage != in[k]->storage)
-            first++;
-        if (first != g->same[k])
-            return false;
+        while (in[first]->storage != in[k]->storage) first++;
+        if (first != g->same[k]) return false;
     }
     for (size_t k = 0; g->in_written && k < g->n_in; k++) {
         uint64_t id = in[k]->storage->id;
-        if ((rp__map_get(&g->written, (rp__hash){rp__hash_mix(id, 3), id}) ? id : 0) != g->in_written[k])
-            return false;
+        if ((rp__map_get(&g->written, (rp__hash){rp__hash_mix(id, 3), id}) ? id : 0) != g->in_written[k]) return false;
     }
     return true;
 }
 
 static inline bool has_grad(const rp_tensor *t) { return t->autograd && t->autograd->grad; }
 
-static bool rest_holds(const rp__guards *g, rp_fn fn, rp_tensor *const *in)
-{
-    if (g->environment != rp__guards_environment() || g->ctx != fn.ctx || (g->ctx_bytes && memcmp(g->ctx_copy, fn.ctx, g->ctx_bytes) != 0))
+static bool rest_holds(const rp__guards *g, rp_fn fn, rp_tensor *const *in) {
+    if (g->environment != rp__guards_environment() || g->ctx != fn.ctx ||
+        (g->ctx_bytes && memcmp(g->ctx_copy, fn.ctx, g->ctx_bytes) != 0))
         return false;
     for (size_t i = 0; i < g->n_bytes; i++) {
-        if (memcmp(g->bytes[i].copy, g->bytes[i].address, g->bytes[i].n) != 0)
-            return false;
+        if (memcmp(g->bytes[i].copy, g->bytes[i].address, g->bytes[i].n) != 0) return false;
     }
     for (size_t i = 0; i < g->n_captured; i++) {
-        if (head_of(g->captured[i].tensor) != g->captured[i].head)
-            return false;
+        if (head_of(g->captured[i].tensor) != g->captured[i].head) return false;
     }
     for (size_t i = 0; i < g->n_grads; i++) {
         const rp_tensor *leaf = g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg];
-        if (has_grad(leaf) != g->grads[i].at_entry)
-            return false;
+        if (has_grad(leaf) != g->grads[i].at_entry) return false;
     }
     return !(g->same || g->in_written) || aliases_hold(g, in);
 }
 
-bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in)
-{
+bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
     const uint64_t *w = g->words;
     bool symbolic = false;
-    if (n_in != g->n_in)
-        return false;
+    if (n_in != g->n_in) return false;
     for (size_t k = 0; k < n_in; k++) {
         const rp_tensor *t = in[k];
         unsigned n = t->ndim;
-        if (w[0] != head_of(t))
-            return false;
+        if (w[0] != head_of(t)) return false;
         if (RP__UNLIKELY(g->symbolic[k] != NULL))
             symbolic = true;
         else if (!same_words(w + 1, t->size, n) || !same_words(w + 1 + n, t->stride, n))
@@ -279,27 +242,22 @@ bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t
     return rest_holds(g, fn, in) && (!symbolic || symbols_hold(g, in));
 }
 
-bool rp__guards_only_sizes(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in)
-{
+bool rp__guards_only_sizes(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
     const uint64_t *w = g->words;
-    if (n_in != g->n_in)
-        return false;
+    if (n_in != g->n_in) return false;
     for (size_t k = 0; k < n_in; k++) {
-        if (w[0] != head_of(in[k]))
-            return false;
+        if (w[0] != head_of(in[k])) return false;
         w += 1 + 2u * in[k]->ndim;
     }
     return rest_holds(g, fn, in);
 }
 
-int64_t rp__guards_size(const rp__guards *g, size_t in, unsigned dim, bool *symbolic)
-{
+int64_t rp__guards_size(const rp__guards *g, size_t in, unsigned dim, bool *symbolic) {
     *symbolic = g->symbolic[in] && rp__dim_is_symbol(g->symbolic[in][dim]);
     return (int64_t)argument(g, in)[1 + dim];
 }
 
-int64_t rp__guards_stride(const rp__guards *g, size_t in, unsigned dim, bool *symbolic)
-{
+int64_t rp__guards_stride(const rp__guards *g, size_t in, unsigned dim, bool *symbolic) {
     const uint64_t *w = argument(g, in);
     unsigned n = w[0] >> 8 & 0xff;
     *symbolic = g->symbolic[in] && rp__dim_is_symbol(g->symbolic[in][n + dim]);
@@ -308,26 +266,24 @@ int64_t rp__guards_stride(const rp__guards *g, size_t in, unsigned dim, bool *sy
 
 /* ---- in words */
 
-static void head_text(uint64_t head, rp__text *out)
-{
+static void head_text(uint64_t head, rp__text *out) {
     rp__text_add(out, "%s of rank %u on %s:%d%s", rp_dtype_name((rp_dtype)(head & 0xff)), (unsigned)(head >> 8 & 0xff),
                  (head >> 16 & 0xff) == RP_DEVICE_CPU ? "cpu" : "cuda", (int)(head >> 24 & 0xffff),
-                 head >> 40 & 2 ? ", a leaf that requires grad" : head >> 40 & 1 ? ", requires grad" : "");
+                 head >> 40 & 2   ? ", a leaf that requires grad"
+                 : head >> 40 & 1 ? ", requires grad"
+                                  : "");
 }
 
-static rp__reason explain_symbols(const rp__guards *g, rp_tensor *const *in, rp__text *out)
-{
+static rp__reason explain_symbols(const rp__guards *g, rp_tensor *const *in, rp__text *out) {
     int64_t few[FEW_SYMBOLS], *binding = few;
     size_t n = rp__symbols_count(g->symbols), failed;
     bool stride;
     unsigned dim;
-    if (n > FEW_SYMBOLS && !(binding = rp__alloc(n * sizeof *binding)))
-        return RP__REASON_GUARD_RELATION;
+    if (n > FEW_SYMBOLS && !(binding = rp__alloc(n * sizeof *binding))) return RP__REASON_GUARD_RELATION;
     rp__reason reason = RP__REASON_NONE;
     bind(g, in, binding);
     for (size_t k = 0; k < g->n_in && reason == RP__REASON_NONE; k++) {
-        if (!g->symbolic[k] || symbolic_argument(g, k, in[k], binding, &stride, &dim))
-            continue;
+        if (!g->symbolic[k] || symbolic_argument(g, k, in[k], binding, &stride, &dim)) continue;
         reason = stride ? RP__REASON_GUARD_STRIDE : RP__REASON_GUARD_RELATION;
         rp__text_add(out, "in[%zu].%s(%u) == ", k, stride ? "stride" : "size", dim);
         rp__symbols_text(g->symbols, g->symbolic[k][stride ? in[k]->ndim + dim : dim], true, out);
@@ -338,13 +294,11 @@ static rp__reason explain_symbols(const rp__guards *g, rp_tensor *const *in, rp_
         rp__symbols_guard_text(g->symbols, rp__symbols_guard_at(g->symbols, failed), true, out);
         rp__text_puts(out, " does not hold");
     }
-    if (binding != few)
-        rp__free(binding);
+    if (binding != few) rp__free(binding);
     return reason;
 }
 
-rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in, rp__text *out)
-{
+rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in, rp__text *out) {
     const uint64_t *w = g->words;
     if (n_in != g->n_in) {
         rp__text_add(out, "%zu arguments -> %zu", g->n_in, n_in);
@@ -362,9 +316,9 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
         }
         for (unsigned d = 0; d < 2 * n && !g->symbolic[k]; d++) {
             int64_t now = d < n ? t->size[d] : t->stride[d - n];
-            if (w[1 + d] == (uint64_t)now)
-                continue;
-            rp__text_add(out, "in[%zu].%s(%u): %lld -> %lld", k, d < n ? "size" : "stride", d % n, (long long)w[1 + d], (long long)now);
+            if (w[1 + d] == (uint64_t)now) continue;
+            rp__text_add(out, "in[%zu].%s(%u): %lld -> %lld", k, d < n ? "size" : "stride", d % n, (long long)w[1 + d],
+                         (long long)now);
             return d < n ? RP__REASON_GUARD_SIZE : RP__REASON_GUARD_STRIDE;
         }
         w += 1 + 2 * n;
@@ -372,8 +326,13 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
     uint64_t environment = rp__guards_environment();
     if (g->environment != environment) {
         uint64_t changed = g->environment ^ environment;
-        rp__text_add(out, "%s: %s", changed & 1 ? "grad mode" : changed & 2 ? "deterministic" : "default device",
-                     changed & 1 ? (environment & 1 ? "off -> on" : "on -> off") : changed & 2 ? (environment & 2 ? "off -> on" : "on -> off") : "changed");
+        rp__text_add(out, "%s: %s",
+                     changed & 1   ? "grad mode"
+                     : changed & 2 ? "deterministic"
+                                   : "default device",
+                     changed & 1   ? (environment & 1 ? "off -> on" : "on -> off")
+                     : changed & 2 ? (environment & 2 ? "off -> on" : "on -> off")
+                                   : "changed");
         return RP__REASON_GUARD_MODE;
     }
     if (g->ctx != fn.ctx) {
@@ -413,7 +372,8 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
         }
     }
     if (!aliases_hold(g, in)) {
-        rp__text_puts(out, "arguments share memory with each other, or with tensors that the graph writes, in another way");
+        rp__text_puts(out,
+                      "arguments share memory with each other, or with tensors that the graph writes, in another way");
         return RP__REASON_GUARD_ALIAS;
     }
     return explain_symbols(g, in, out);

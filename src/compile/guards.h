@@ -8,13 +8,15 @@
 
 /* What a call is checked against. Built once, then read only. */
 typedef struct rp__guards {
-    uint64_t environment;  /* grad mode, determinism, default device */
-    uint64_t *words;       /* per argument: head, then size and stride of each dim */
-    const rp_dim **symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
+    uint64_t environment; /* grad mode, determinism, default device */
+    uint64_t *words;      /* per argument: head, then size and stride of each dim */
+    const rp_dim *
+        *symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
     size_t n_in;
-    uint32_t *same;        /* written arguments alias: per argument the first with its storage; NULL: not checked */
-    rp__map written;       /* storages of captured tensors that the graph writes: no argument may lie there unless it did */
-    uint64_t *in_written;  /* per argument: id of the written captured storage that it lies in, 0: none; NULL with an empty map */
+    uint32_t *same;  /* written arguments alias: per argument the first with its storage; NULL: not checked */
+    rp__map written; /* storages of captured tensors that the graph writes: no argument may lie there unless it did */
+    uint64_t *
+        in_written; /* per argument: id of the written captured storage that it lies in, 0: none; NULL with an empty map */
     void *ctx_copy;
     const void *ctx;
     size_t ctx_bytes;
@@ -23,11 +25,11 @@ typedef struct rp__guards {
     struct rp__captured_guard {
         const rp_tensor *tensor; /* the graph holds it */
         uint64_t head;
-    } *captured;
+    } * captured;
     size_t n_captured;
     const rp__trace_grad *grads; /* borrowed */
     size_t n_grads;
-    const rp__symbols *symbols;  /* borrowed */
+    const rp__symbols *symbols; /* borrowed */
 } rp__guards;
 
 uint64_t rp__guards_environment(void);

@@ -88,7 +88,8 @@ static rp_status run_vjp(differentiator *d, uint32_t index, rp_tensor **in, rp_t
 static rp_status backward_of(differentiator *d, uint32_t index) {
     const rp__ir_node *n = &d->w.dst->nodes[index];
     bool any = false;
-    for (uint32_t k = 0; k < n->n_out; k++) any = any || (d->grad[n->out[k]] && d->w.dst->values[n->out[k]].requires_grad);
+    for (uint32_t k = 0; k < n->n_out; k++)
+        any = any || (d->grad[n->out[k]] && d->w.dst->values[n->out[k]].requires_grad);
     if (!any || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST) return RP_OK;
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->kind == RP__IR_OP ? n->op->name : "");
     uint32_t n_in = n->n_in ? n->n_in : 1;
@@ -115,10 +116,12 @@ static rp_status check_forward(const rp_ir *ir) {
         if (n->dead) continue;
         const char *site = n->site ? n->site : "";
         bool in = false, out = false;
-        for (uint32_t r = 0; r < n->n_in; r++) in = in || (n->in[r] != RP__IR_NONE && ir->values[n->in[r]].requires_grad);
+        for (uint32_t r = 0; r < n->n_in; r++)
+            in = in || (n->in[r] != RP__IR_NONE && ir->values[n->in[r]].requires_grad);
         for (uint32_t r = 0; r < n->n_out; r++) out = out || ir->values[n->out[r]].requires_grad;
         if (n->kind == RP__IR_ASSIGN && ir->values[n->in[1]].requires_grad) {
-            return rp__fail(RP_ERROR_UNAVAILABLE, "an argument is written with a value that needs a gradient at %s", site);
+            return rp__fail(RP_ERROR_UNAVAILABLE, "an argument is written with a value that needs a gradient at %s",
+                            site);
         }
         if (n->kind == RP__IR_OP && rp__ir_node_has_effect(ir, n)) {
             return rp__fail(RP_ERROR_UNAVAILABLE, "%s, in place, in a function that is differentiated", n->op->name);

@@ -82,8 +82,10 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         a->base = (char *)p->storage->data + p->base + info->offset * bytes;
         for (unsigned k = 0; k < l->space.n_axes; k++) {
             int64_t reach = stride[k] * (l->space.size[k] - 1);
-            if (reach < 0) low += reach;
-            else high += reach;
+            if (reach < 0)
+                low += reach;
+            else
+                high += reach;
         }
         a->begin = whole ? p->base : p->base + (info->offset + low) * bytes;
         a->end = whole ? p->base + p->bytes : p->base + (info->offset + high + 1) * bytes;
@@ -222,7 +224,8 @@ static uint16_t sink_access(rp__lower_sink *s, const rp__call *call, bool out, u
     axis_strides(l, &l->space.node_map[l->member], stride, by_axis);
     bool is_row = l->space.n_inner > 0 && !touches_inner(l, by_axis);
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
-    return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, is_row, out ? n->out[k] : n->in[k], true);
+    return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, is_row, out ? n->out[k] : n->in[k],
+                      true);
 }
 
 static void lower_member(lowering *l) {
@@ -261,8 +264,8 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places, rp__device *d,
-                          rp_stream *s, rp__draw_source *draw, void *draw_ctx) {
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx) {
     lowering *l = rp__calloc(1, sizeof *l);
     if (!l) return RP__OOM("a fused kernel");
     l->f = f;
@@ -274,9 +277,10 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
     const char *why = rp__group_space_make(f, g->members, g->n_members, &l->space);
     if (why) {
         rp__free(l);
-        return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why) : RP__OOM("a fused kernel");
+        return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
+                    : RP__OOM("a fused kernel");
     }
-    l->sink = (rp__lower_sink){rp__dag_new(), sink_in,   sink_out,   sink_scalar, sink_iota,
+    l->sink = (rp__lower_sink){rp__dag_new(), sink_in,    sink_out,   sink_scalar, sink_iota,
                                sink_draw,     sink_inner, sink_space, sink_access};
     rp_status status = l->sink.builder ? RP_OK : rp_error_status();
     for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {

@@ -43,7 +43,8 @@ static int64_t growth(const orderer *o, uint32_t g) {
     return bytes;
 }
 
-static void for_each_reading_group(const rp__fusion *f, rp__ir_value v, uint32_t *stamp, uint32_t mark, uint32_t *count) {
+static void for_each_reading_group(const rp__fusion *f, rp__ir_value v, uint32_t *stamp, uint32_t mark,
+                                   uint32_t *count) {
     for (uint32_t k = 0; k < f->n_readers[v]; k++) {
         uint32_t g = f->nodes[f->readers[v][k]].group;
         if (stamp[g] == mark) continue;

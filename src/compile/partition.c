@@ -80,7 +80,8 @@ static int64_t augment(network *g, uint32_t source, uint32_t sink) {
     uint32_t at = source;
     while (at != sink) {
         uint32_t a = g->current[at];
-        while (a != UINT32_MAX && (g->arcs[a].capacity <= 0 || g->level[g->arcs[a].to] != g->level[at] + 1)) a = g->arcs[a].next;
+        while (a != UINT32_MAX && (g->arcs[a].capacity <= 0 || g->level[g->arcs[a].to] != g->level[at] + 1))
+            a = g->arcs[a].next;
         g->current[at] = a;
         if (a != UINT32_MAX) {
             g->path[depth++] = a;
@@ -311,8 +312,8 @@ static rp_status make_forward(partitioner *p, bool *needed, rp__partitioned *out
     }
     for (size_t k = 0; k < body->n_nodes && status == RP_OK; k++) {
         const rp__ir_node *n = &ir->nodes[body->nodes[k]];
-        bool run = n->kind == RP__IR_ASSIGN ||
-                   (p->keep_random && n->kind == RP__IR_OP && (n->op->flags & RP_OP_RANDOM));
+        bool run =
+            n->kind == RP__IR_ASSIGN || (p->keep_random && n->kind == RP__IR_OP && (n->op->flags & RP_OP_RANDOM));
         for (uint32_t r = 0; r < n->n_out; r++) run = run || needed[n->out[r]];
         if (run) status = rp__rewrite_copy(&w, &w.dst->body, body->nodes[k]);
     }

@@ -53,7 +53,8 @@ rp_status rp__plan(rp__plan_buffer *buffers, size_t n, int64_t *arena_bytes) {
             if (behind > end) end = behind;
         }
         b->offset = best >= 0 ? best : end;
-        if (need > INT64_MAX / 2 - b->offset) status = rp__fail(RP_ERROR_OUT_OF_MEMORY, "the arena of a program is too large");
+        if (need > INT64_MAX / 2 - b->offset)
+            status = rp__fail(RP_ERROR_OUT_OF_MEMORY, "the arena of a program is too large");
         if (status == RP_OK && b->offset + need > *arena_bytes) *arena_bytes = b->offset + need;
     }
     rp__free(sorted);

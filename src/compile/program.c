@@ -17,7 +17,7 @@ typedef struct patch { /* a word that holds an address inside a buffer */
 
 typedef struct buffer {
     enum { BUFFER_ARG, BUFFER_CAPTURED, BUFFER_RESULT, BUFFER_CONST, BUFFER_TEMP, BUFFER_NONE } kind;
-    uint32_t index;      /* argument, captured tensor, result slot */
+    uint32_t index; /* argument, captured tensor, result slot */
     int64_t bytes;
     int64_t first_element; /* outside: offset of element 0 as traced */
     rp__executable_place place;
@@ -46,7 +46,7 @@ typedef struct result_memory { /* memory of one result buffer: reused when the c
 
 typedef struct result { /* a handle to be returned */
     bool absent;
-    bool same;    /* it is an argument (then `arg`) or a captured tensor itself */
+    bool same; /* it is an argument (then `arg`) or a captured tensor itself */
     uint32_t arg;
     uint32_t memory; /* index into results, RP__IR_NONE: it lies in an argument or captured tensor */
     uint32_t outer_buffer;
@@ -60,18 +60,18 @@ struct rp__executable {
     rp__mutex lock;
     rp__device *device;
     rp__arena arena;
-    rp_ir *ir;      /* retained: names, sites, captured tensors and generators live in it */
+    rp_ir *ir; /* retained: names, sites, captured tensors and generators live in it */
     rp_stream *build_stream;
-    rp_pool *pool; /* scratch of library ops */
+    rp_pool *pool;       /* scratch of library ops */
     rp__storage *memory; /* the arena; counted */
-    buffer *buffers; /* per storage of the graph */
+    buffer *buffers;     /* per storage of the graph */
     uint32_t n_buffers;
     rp__launch **records;
     uint32_t n_records;
     size_t records_capacity;
     uint32_t *record_group;
     size_t record_group_capacity;
-    uint32_t *node; /* per record: node of the device graph */
+    uint32_t *node;        /* per record: node of the device graph */
     rp__storage **scratch; /* counted */
     size_t n_scratch, scratch_capacity;
     rp__devgraph *graph; /* NULL: launched one by one */
@@ -171,7 +171,8 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         }
         for (size_t i = 0; i < p->n_scratch && !known; i++) known = p->scratch[i] == storage;
         if (known) continue;
-        if (!RP__GROW(&p->scratch, &p->scratch_capacity, p->n_scratch + 1)) return RP__OOM("scratch memory of a program");
+        if (!RP__GROW(&p->scratch, &p->scratch_capacity, p->n_scratch + 1))
+            return RP__OOM("scratch memory of a program");
         p->scratch[p->n_scratch++] = rp__storage_retain(storage);
     }
     return RP_OK;
@@ -241,7 +242,8 @@ static rp_status place_const(rp__executable *p, const rp__ir_node *n) {
     if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
     b->place.bytes = b->bytes;
     if (n->data_bytes == 0) return RP_OK;
-    return p->device->ops->copy_in(p->device, p->device->default_stream, b->place.storage->data, n->data, n->data_bytes);
+    return p->device->ops->copy_in(p->device, p->device->default_stream, b->place.storage->data, n->data,
+                                   n->data_bytes);
 }
 
 static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order,
@@ -359,7 +361,8 @@ static rp_tensor *handle_of(rp__executable *p, rp__ir_value v) {
         (void)rp__fail(RP_ERROR_INTERNAL, "a value of the program has no memory");
         return rp__tensor_error();
     }
-    rp_tensor *t = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, rp__storage_retain(place->storage));
+    rp_tensor *t =
+        rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, rp__storage_retain(place->storage));
     if (rp__tensor_is_error(t)) return t;
     memcpy(t->stride, info->stride, info->meta.ndim * sizeof *t->stride);
     t->offset = info->offset + place->base / (int64_t)rp__dtype_bytes(info->meta.dtype);
@@ -394,7 +397,8 @@ static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **i
         RP_TRY(rp__random_reserve(g ? g : p->device->generator, p->build_stream, 0, &unused));
         rp__capture *c = p->build_stream->capture;
         for (size_t i = 0; i < c->n_random; i++) {
-            if (c->random[i].generator == (g ? g : p->device->generator)) c->random[i].used = (uint64_t)n->random_offset;
+            if (c->random[i].generator == (g ? g : p->device->generator))
+                c->random[i].used = (uint64_t)n->random_offset;
         }
     }
     if (n->op->lowering == RP__LIBRARY) return n->op->rule.run(&call);
@@ -469,7 +473,8 @@ static rp_status build_graph(rp__executable *p) {
     const rp__device_ops *ops = p->device->ops;
     access *log = NULL;
     size_t n_log = 0, log_capacity = 0;
-    uint32_t *deps = rp__calloc(2 * ((size_t)p->n_records + 1), sizeof *deps), *mark = deps ? deps + p->n_records + 1 : NULL;
+    uint32_t *deps = rp__calloc(2 * ((size_t)p->n_records + 1), sizeof *deps),
+             *mark = deps ? deps + p->n_records + 1 : NULL;
     rp_status status = deps ? ops->graph_new(p->device, &p->graph) : RP__OOM("edges of a program");
     uint32_t barrier = RP__IR_NONE;
     for (uint32_t i = 0; i < p->n_records && status == RP_OK; i++) {
@@ -539,7 +544,8 @@ static rp_status collect_patches(rp__executable *p) {
             if (s->buffer < 0) continue;
             buffer *b = &p->buffers[s->buffer];
             bool twice = false;
-            for (uint32_t j = 0; j < b->n_patches && !twice; j++) twice = b->patches[j].record == i && b->patches[j].word == s->word;
+            for (uint32_t j = 0; j < b->n_patches && !twice; j++)
+                twice = b->patches[j].record == i && b->patches[j].word == s->word;
             if (!twice) b->patches[b->n_patches++] = (patch){i, s->word};
         }
     }
@@ -664,10 +670,11 @@ static rp_status describe(rp__executable *p, const rp__fusion *f, const uint32_t
     for (uint32_t i = 0; i < f->n_unfused; i++) {
         const rp__unfused_edge *e = &f->unfused[i];
         if (f->nodes[e->producer].group == f->nodes[e->consumer].group) continue;
-        const rp__ir_node *a = &p->ir->nodes[f->nodes[e->producer].node], *b = &p->ir->nodes[f->nodes[e->consumer].node];
+        const rp__ir_node *a = &p->ir->nodes[f->nodes[e->producer].node],
+                          *b = &p->ir->nodes[f->nodes[e->consumer].node];
         p->unfused[p->n_unfused++] =
             (struct rp__executable_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
-                                         b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
+                                            b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
     }
     p->eager_peak = eager_peak(p->ir);
     return RP_OK;
@@ -715,7 +722,7 @@ static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__execut
 }
 
 rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
-                          rp__executable **out) {
+                             rp__executable **out) {
     static const rp__executable_options defaults;
     *out = NULL;
     if (n_in != ir->body.n_args) {
@@ -908,10 +915,11 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
 }
 
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                          const rp__executable_random *draws, size_t n_draws) {
+                             const rp__executable_random *draws, size_t n_draws) {
     if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) {
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the program takes %u arguments and gives %u results, not %zu and %zu",
-                        p->ir->body.n_args, p->n_outs, n_in, n_out);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "the program takes %u arguments and gives %u results, not %zu and %zu", p->ir->body.n_args,
+                        p->n_outs, n_in, n_out);
     }
     rp__lock(&p->lock);
     rp_status status = run(p, in, out, draws, n_draws);
@@ -926,16 +934,16 @@ const rp__executable_random *rp__executable_draws(const rp__executable *p, size_
 
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
     *out = (rp__executable_facts){.kernels = p->kernels,
-                               .n_kernels = p->n_kernels,
-                               .unfused = p->unfused,
-                               .n_unfused = p->n_unfused,
-                               .n_launches = p->n_records,
-                               .n_edges = p->n_edges,
-                               .arena_bytes = p->arena_bytes,
-                               .result_bytes = p->result_bytes,
-                               .eager_peak_bytes = p->eager_peak,
-                               .runs = p->runs,
-                               .patches = p->patches,
-                               .copies = p->copies,
-                               .fresh_results = p->fresh};
+                                  .n_kernels = p->n_kernels,
+                                  .unfused = p->unfused,
+                                  .n_unfused = p->n_unfused,
+                                  .n_launches = p->n_records,
+                                  .n_edges = p->n_edges,
+                                  .arena_bytes = p->arena_bytes,
+                                  .result_bytes = p->result_bytes,
+                                  .eager_peak_bytes = p->eager_peak,
+                                  .runs = p->runs,
+                                  .patches = p->patches,
+                                  .copies = p->copies,
+                                  .fresh_results = p->fresh};
 }

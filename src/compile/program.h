@@ -35,14 +35,14 @@ typedef struct rp__executable_options {
 
 /* ir has no symbols. in[] are arguments as the first call will bring them. */
 rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
-                          rp__executable **out);
+                             rp__executable **out);
 void rp__executable_free(rp__executable *p);
 
 /* Runs. Arguments have the dtypes, sizes and strides of the graph (guards and callers see to it). out[k] of the innermost scope,
    NULL where the graph has no result. draws: seeds and bases of an earlier run that this one repeats (a backward); NULL: the
    generators advance. */
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                          const rp__executable_random *draws, size_t n_draws);
+                             const rp__executable_random *draws, size_t n_draws);
 /* Generators that the program draws from, with seed and base of the last run. */
 const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n);
 
@@ -60,9 +60,7 @@ typedef struct rp__executable_kernel {
 typedef struct rp__executable_facts {
     const rp__executable_kernel *kernels;
     size_t n_kernels;
-    const struct rp__executable_unfused {
-        const char *reason, *producer, *consumer, *site;
-    } * unfused;
+    const struct rp__executable_unfused { const char *reason, *producer, *consumer, *site; } * unfused;
     size_t n_unfused;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
@@ -80,8 +78,8 @@ typedef struct rp__executable_place {
 typedef rp_status rp__draw_source(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out);
 
 /* lower_group.c: one launch for the members. */
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places, rp__device *d,
-                          rp_stream *s, rp__draw_source *draw, void *draw_ctx);
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx);
 
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);

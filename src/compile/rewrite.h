@@ -8,8 +8,8 @@
 typedef struct rp__rewrite {
     const rp_ir *src;
     rp_ir *dst;
-    rp__ir_value *map;       /* src value -> dst value; RP__IR_NONE: not made yet */
-    rp__symbols *outer;      /* table in force before */
+    rp__ir_value *map;  /* src value -> dst value; RP__IR_NONE: not made yet */
+    rp__symbols *outer; /* table in force before */
 } rp__rewrite;
 
 /* Starts dst with src's name, captured tensors and symbols; the table of symbols is entered, frozen; arguments of the body are

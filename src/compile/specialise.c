@@ -28,7 +28,8 @@ static rp_status replace_attrs(const specialiser *s, rp__ir_node *n) {
     for (uint32_t k = 0; k < n->n_attrs; k++) {
         const rp_attr *a = &n->attrs[k];
         bool symbolic = a->kind == RP_ATTR_INT && rp__dim_is_symbol(a->v.i);
-        for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) symbolic = symbolic || rp__dim_is_symbol(a->v.ints[i]);
+        for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++)
+            symbolic = symbolic || rp__dim_is_symbol(a->v.ints[i]);
         if (!symbolic) continue;
         if (!attrs) {
             attrs = rp__arena_copy(&s->ir->arena, n->attrs, n->n_attrs * sizeof *attrs);

@@ -817,10 +817,23 @@ void rp_pool_release(rp_pool *p) {
     }
     drop_orphans(a);
     rp__unlock(&a->lock);
+    if (p->replayed_on) rp_stream_release(p->replayed_on);
     rp__free(p);
 }
 
 /* ---- statistics */
+
+rp_status rp_memory_stats_reset_peak(rp_device device) {
+    rp__device *d = rp__device_get(device);
+    if (!d) return rp_error_status();
+    rp__allocator *a = d->allocator;
+    rp__lock(&a->lock);
+    if (a->has_pieces && mine) flush_counters(a, mine);
+    a->allocated_peak = allocated_now(a);
+    a->reserved_peak = a->reserved;
+    rp__unlock(&a->lock);
+    return RP_OK;
+}
 
 rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
     if (!stats || stats->struct_size < sizeof stats->struct_size)

@@ -30,7 +30,7 @@ struct rp_pool { /* private memory of graphs; freed with the last graph and the 
     atomic_uint refs;
     rp__device *device;
     uint64_t id;
-    void *state;
+    rp_stream *replayed_on; /* floor 7: where a graph of the pool ran last; counted */
 };
 rp_pool *rp__pool_retain(rp_pool *p);
 /* The stream is about to be destroyed, its work done: what was cached for it goes to the default stream. */

@@ -60,7 +60,8 @@ static void put(rp__error_record *r, uint64_t code, uint64_t number, int64_t ind
 void rp__error_record_put(rp__error_record *r, uint64_t number, int64_t index, int64_t bound) {
     put(r, RP__ERROR_INDEX, number, index, bound);
 }
-void rp__error_record_put_code(rp__error_record *r, rp__error_code code, uint64_t number, int64_t index, int64_t bound) {
+void rp__error_record_put_code(rp__error_record *r, rp__error_code code, uint64_t number, int64_t index,
+                               int64_t bound) {
     put(r, code, number, index, bound);
 }
 void rp__error_record_put_division(rp__error_record *r, uint64_t number) { put(r, RP__ERROR_DIVISION, number, 0, 0); }

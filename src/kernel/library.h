@@ -27,8 +27,8 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     rp__conv_geometry conv;
     int64_t k, dim; /* topk */
     bool largest, sorted, deterministic, replacement;
-    rp__random_draw draw;        /* multinomial */
-    void *workspace;             /* of the size that *_workspace returned */
+    rp__random_draw draw; /* multinomial */
+    void *workspace;      /* of the size that *_workspace returned */
     struct rp__storage *workspace_storage;
     size_t workspace_bytes;
 } rp__library_call;

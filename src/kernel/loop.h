@@ -22,6 +22,7 @@
 #include "core/hash.h"
 #include "core/text.h"
 #include "device/launch.h"
+#include "tensor/tensor.h"
 
 struct rp__device;
 struct rp__launch_buffer;
@@ -211,6 +212,10 @@ rp_status rp__space_words(struct rp__device *d, const rp__dag *dag, const rp__sp
                           struct rp__launch_buffer *buffer, rp__launch *out);
 uint64_t rp__scalar_word(rp_scalar value, rp_dtype compute);
 rp_dtype rp__dag_scalar_dtype(const rp__dag *dag, uint16_t scalar); /* RP_DTYPE_NONE: not read */
+
+/* kernel_log.c: tells the thread's rp_kernel_log, if any. */
+extern RP__TLS_FAST rp_kernel_log *rp__kernel_log_set;
+void rp__kernel_log_tell(struct rp__device *d, rp__dag *dag, const rp__space *space);
 
 /* bind + rp__launch_on. */
 rp_status rp__loop_launch(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);

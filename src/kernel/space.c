@@ -184,6 +184,7 @@ rp__launch_buffer *rp__launch_buffer_get(void) {
 /* ---- launching ------------------------------------------------------------------------------------------------------ */
 
 rp_status rp__loop_launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
+    if (RP__UNLIKELY(rp__kernel_log_set)) rp__kernel_log_tell(d, dag, space);
     if (d->ops->loops->launch) return d->ops->loops->launch(d, s, dag, space);
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
@@ -203,6 +204,15 @@ rp_status rp__loop_launch_many(rp__device *d, rp_stream *s, rp__dag *dag, const 
     if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
     if (!n_groups) return RP_OK;
     if (n_groups > 1) {
+        if (RP__UNLIKELY(rp__kernel_log_set)) {
+            rp__space first = *shared;
+            first.n_outer = 1;
+            first.n_inner = 0;
+            first.extent[0] = extents[0];
+            first.accesses = accesses;
+            first.n_accesses = dag->n_accesses;
+            rp__kernel_log_tell(d, dag, &first);
+        }
         rp__launch launch;
         memset(&launch, 0, sizeof launch);
         rp_status status = rp__loop_bind_many(d, dag, shared, accesses, extents, n_groups, buffer, &launch);

@@ -55,7 +55,8 @@ rp_status rp_init_constant(rp_tensor *t, double value) {
 rp_status rp_init_kaiming_uniform(rp_tensor *t, double a) {
     RP_TRY(rp__tensor_check(t, "t"));
     if (t->ndim < 2)
-        return rp__fail(RP_ERROR_SHAPE, "kaiming_uniform: fan-in needs a tensor of two or more dimensions, not %u", t->ndim);
+        return rp__fail(RP_ERROR_SHAPE, "kaiming_uniform: fan-in needs a tensor of two or more dimensions, not %u",
+                        t->ndim);
     int64_t fan_in = 1;
     for (size_t d = 1; d < t->ndim; d++) fan_in *= t->size[d];
     if (fan_in == 0 || t->size[0] == 0) return RP_OK;

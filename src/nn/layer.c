@@ -42,7 +42,8 @@ static rp_status linear_fill(rp_linear_layer *l, int64_t in_features, int64_t ou
     return rp_init_uniform(l->bias, -bound, bound);
 }
 
-rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias, rp_dtype dtype) {
+rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias,
+                               rp_dtype dtype) {
     memset(l, 0, sizeof *l);
     rp_status status = linear_fill(l, in_features, out_features, bias, dtype);
     if (status != RP_OK) rp_linear_layer_release(l);
@@ -58,11 +59,14 @@ rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l
     return rp_linear_at(site, x, l->weight, l->bias);
 }
 
-rp_tensor *(rp_linear_layer_forward)(const rp_linear_layer *l, rp_tensor *x) { return rp_linear_layer_forward_at(NULL, l, x); }
+rp_tensor *(rp_linear_layer_forward)(const rp_linear_layer *l, rp_tensor *x) {
+    return rp_linear_layer_forward_at(NULL, l, x);
+}
 
 /* ---------------------------------------------------------------- embedding */
 
-rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim, rp_dtype dtype) {
+rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim,
+                                  rp_dtype dtype) {
     memset(l, 0, sizeof *l);
     RP_TRY(positive("embedding layer", "num_embeddings", num_embeddings));
     RP_TRY(positive("embedding layer", "embedding_dim", embedding_dim));
@@ -96,7 +100,8 @@ rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normal
                                    bool elementwise_affine, rp_dtype dtype) {
     memset(l, 0, sizeof *l);
     if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "layer norm layer: normalized_shape must have 1 to %d dimensions", RP_MAX_DIMS);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "layer norm layer: normalized_shape must have 1 to %d dimensions",
+                        RP_MAX_DIMS);
     memcpy(l->normalized_shape, normalized_shape, n_dims * sizeof *normalized_shape);
     l->n_dims = n_dims;
     l->eps = eps;
@@ -120,8 +125,8 @@ rp_tensor *(rp_layer_norm_layer_forward)(const rp_layer_norm_layer *l, rp_tensor
 
 /* ---------------------------------------------------------------- convolution */
 
-static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t height, int64_t width,
-                             const rp_conv2d_options *o) {
+static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t height,
+                             int64_t width, const rp_conv2d_options *o) {
     RP_TRY(positive("conv2d layer", "in_channels", in_channels));
     RP_TRY(positive("conv2d layer", "out_channels", out_channels));
     RP_TRY(positive("conv2d layer", "kernel height", height));
@@ -151,7 +156,8 @@ rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t 
     rp_conv2d_options o = {.struct_size = sizeof o};
     memset(l, 0, sizeof *l);
     if (options && options->struct_size < sizeof options->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "conv2d layer: struct_size of the options is not set; use RP_OPTIONS");
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "conv2d layer: struct_size of the options is not set; use RP_OPTIONS");
     if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     rp_status status = conv2d_fill(l, in_channels, out_channels, kernel_height, kernel_width, &o);
     if (status != RP_OK) rp_conv2d_layer_release(l);
@@ -167,4 +173,6 @@ rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l
     return rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups);
 }
 
-rp_tensor *(rp_conv2d_layer_forward)(const rp_conv2d_layer *l, rp_tensor *x) { return rp_conv2d_layer_forward_at(NULL, l, x); }
+rp_tensor *(rp_conv2d_layer_forward)(const rp_conv2d_layer *l, rp_tensor *x) {
+    return rp_conv2d_layer_forward_at(NULL, l, x);
+}

@@ -72,7 +72,8 @@ static rp_status group_fill(group *g, kind k, rp_tensor *const *params, double l
     rp_device device = g->n > 0 ? params[0]->device : rp_default_device();
     for (size_t i = 0; i < g->n; i++) {
         if (!rp__device_equal(params[i]->device, device))
-            return rp__fail(RP_ERROR_DEVICE, "optimizer: the parameters of a group must be on one device; use a group for each");
+            return rp__fail(RP_ERROR_DEVICE,
+                            "optimizer: the parameters of a group must be on one device; use a group for each");
         g->members[i].param = rp_retain(params[i]);
     }
     RP_TRY(rp_set_default_device(device));
@@ -108,14 +109,14 @@ static rp_status params_check(const rp_optimizer *opt, rp_tensor *const *params,
         for (size_t k = 0; k < opt->n; k++)
             for (size_t j = 0; j < opt->groups[k]->n; j++)
                 if (params[i] == opt->groups[k]->members[j].param)
-                    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "optimizer: parameter %zu is in group %zu already", i, k);
+                    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "optimizer: parameter %zu is in group %zu already", i,
+                                    k);
     }
     return RP_OK;
 }
 
 static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr, const settings *s) {
-    if (opt == &failed_optimizer)
-        return rp__fail(RP_ERROR_STATE, "optimizer: it could not be made");
+    if (opt == &failed_optimizer) return rp__fail(RP_ERROR_STATE, "optimizer: it could not be made");
     RP_TRY(params_check(opt, params, n, lr));
     if (!RP__GROW(&opt->groups, &opt->capacity, opt->n + 1)) return RP__OOM("optimizer");
     group *g = rp__calloc(1, sizeof *g);
@@ -152,8 +153,11 @@ static rp_status adam_settings(kind k, const rp_adam_options *options, settings 
     if (options && options->struct_size < sizeof options->struct_size)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "adam: struct_size of the options is not set; use RP_OPTIONS");
     if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    *s = (settings){.beta1 = given_or(o.beta1, 0.9), .beta2 = given_or(o.beta2, 0.999), .eps = given_or(o.eps, 1e-8),
-                    .weight_decay = given_or(o.weight_decay, k == ADAMW ? 0.01 : 0.0), .maximize = o.maximize};
+    *s = (settings){.beta1 = given_or(o.beta1, 0.9),
+                    .beta2 = given_or(o.beta2, 0.999),
+                    .eps = given_or(o.eps, 1e-8),
+                    .weight_decay = given_or(o.weight_decay, k == ADAMW ? 0.01 : 0.0),
+                    .maximize = o.maximize};
     if (!(s->beta1 < 1) || !(s->beta2 < 1))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "adam: betas must be below 1, not %g and %g", s->beta1, s->beta2);
     return RP_OK;
@@ -164,11 +168,14 @@ static rp_status sgd_settings(const rp_sgd_options *options, settings *s) {
     if (options && options->struct_size < sizeof options->struct_size)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "sgd: struct_size of the options is not set; use RP_OPTIONS");
     if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    *s = (settings){.momentum = o.momentum, .dampening = o.dampening, .weight_decay = o.weight_decay, .nesterov = o.nesterov,
+    *s = (settings){.momentum = o.momentum,
+                    .dampening = o.dampening,
+                    .weight_decay = o.weight_decay,
+                    .nesterov = o.nesterov,
                     .maximize = o.maximize};
     if (!(o.momentum >= 0) || !(o.weight_decay >= 0))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "sgd: momentum %g and weight_decay %g must not be negative", o.momentum,
-                        o.weight_decay);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "sgd: momentum %g and weight_decay %g must not be negative",
+                        o.momentum, o.weight_decay);
     if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "sgd: nesterov needs a momentum and no dampening");
     return RP_OK;
@@ -186,7 +193,8 @@ static rp_optimizer *optimizer_new(kind k) {
 
 static rp_optimizer *adam_new(kind k, rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options) {
     rp_optimizer *opt = optimizer_new(k);
-    if (opt != &failed_optimizer) (void)rp_adam_add_group(opt, params, n, lr, options); /* the sticky error says what failed */
+    if (opt != &failed_optimizer)
+        (void)rp_adam_add_group(opt, params, n, lr, options); /* the sticky error says what failed */
     return opt;
 }
 
@@ -204,14 +212,17 @@ rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd
     return opt;
 }
 
-rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options) {
+rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                            const rp_adam_options *options) {
     settings s;
-    if (!opt || opt->kind == SGD) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_adam_add_group: not an Adam optimizer");
+    if (!opt || opt->kind == SGD)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_adam_add_group: not an Adam optimizer");
     RP_TRY(adam_settings(opt->kind, options, &s));
     return group_add(opt, params, n, lr, &s);
 }
 
-rp_status rp_sgd_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options) {
+rp_status rp_sgd_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                           const rp_sgd_options *options) {
     settings s;
     if (!opt || opt->kind != SGD) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_sgd_add_group: not an SGD optimizer");
     RP_TRY(sgd_settings(options, &s));
@@ -263,12 +274,11 @@ static rp_status class_step(const rp_optimizer *opt, group *g, size_t lead) {
     }
     rp_tensor *step = g->members[lead].step;
     if (rp__tensor_is_error(rp_add_scalar_(step, rp_i64(1)))) return rp_error_status();
-    if (opt->kind == SGD)
-        /* A zero buffer gives the same first step as none, except under dampening. */
+    if (opt->kind == SGD) /* A zero buffer gives the same first step as none, except under dampening. */
         return rp_sgd_step_(params, n, grads, n, first, s->momentum != 0 ? n : 0, g->lr, s->momentum, s->dampening,
                             s->weight_decay, s->nesterov, s->maximize, s->dampening != 0 && !stepped);
-    return rp_adam_step_(params, n, grads, n, first, n, second, n, step, g->lr, s->beta1, s->beta2, s->eps, s->weight_decay,
-                         opt->kind == ADAMW, s->maximize);
+    return rp_adam_step_(params, n, grads, n, first, n, second, n, step, g->lr, s->beta1, s->beta2, s->eps,
+                         s->weight_decay, opt->kind == ADAMW, s->maximize);
 }
 
 static rp_status optimizer_check(const rp_optimizer *opt, const char *function) {
@@ -346,7 +356,7 @@ rp_tensor *rp_optimizer_state(rp_optimizer *opt, size_t index, size_t param, con
         if (strcmp(name, "exp_avg_sq") == 0) t = m->second;
     }
     if (!t)
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_optimizer_state: group %zu has no state `%s` for parameter %zu", index,
-                       name ? name : "NULL", param);
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_optimizer_state: group %zu has no state `%s` for parameter %zu",
+                       index, name ? name : "NULL", param);
     return t;
 }

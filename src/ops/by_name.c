@@ -4,19 +4,17 @@
 
 #include "ops/table.h"
 
-static rp_status bad(const rp__op *op, const char *name, const char *what)
-{
-    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s: argument '%s' %s (%s)", op->name, name, what, op->schema_text);
+static rp_status bad(const rp__op *op, const char *name, const char *what) {
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s: argument '%s' %s (%s)", op->name, name, what,
+                    op->schema_text);
 }
 
 /* A given attribute in the schema's kind. Numbers convert where nothing is lost: int to float, any number to Scalar. */
-static rp_status convert(const rp__op *op, const rp__param *p, const rp_attr *given, rp_attr *out)
-{
+static rp_status convert(const rp__op *op, const rp__param *p, const rp_attr *given, rp_attr *out) {
     *out = *given;
     rp_attr_kind want = (rp_attr_kind)p->attr_kind;
     if (given->kind == want) {
-        if (want == RP_ATTR_INTS && given->n && !given->v.ints)
-            return bad(op, p->name, "is a list without values");
+        if (want == RP_ATTR_INTS && given->n && !given->v.ints) return bad(op, p->name, "is a list without values");
         return RP_OK;
     }
     out->kind = want;
@@ -33,16 +31,14 @@ static rp_status convert(const rp__op *op, const rp__param *p, const rp_attr *gi
     return bad(op, p->name, "has another kind than the schema says");
 }
 
-static rp_status fill_attrs(const rp__op *op, const rp_attr *attrs, size_t n_attrs, rp_attr *out)
-{
+static rp_status fill_attrs(const rp__op *op, const rp_attr *attrs, size_t n_attrs, rp_attr *out) {
     size_t k = 0;
     if (n_attrs > op->schema.n_attrs)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s takes %u attributes, not %zu (%s)", op->name,
                         op->schema.n_attrs, n_attrs, op->schema_text);
     for (unsigned i = 0; i < op->schema.n_params; i++) {
         const rp__param *p = &op->schema.params[i];
-        if (p->kind != RP__PARAM_ATTR)
-            continue;
+        if (p->kind != RP__PARAM_ATTR) continue;
         if (k < n_attrs)
             RP_TRY(convert(op, p, &attrs[k], &out[k]));
         else if (p->has_default)
@@ -55,8 +51,7 @@ static rp_status fill_attrs(const rp__op *op, const rp_attr *attrs, size_t n_att
 }
 
 /* Which of in[0..n_in) belong to which tensor parameter. Lists share equally what single tensors leave over. */
-static rp_status fill_lists(const rp__op *op, size_t n_in, rp__call *call)
-{
+static rp_status fill_lists(const rp__op *op, size_t n_in, rp__call *call) {
     const rp__schema *s = &op->schema;
     unsigned singles = 0, lists = 0, needed = 0, t = 0;
     for (unsigned i = 0; i < s->n_params; i++) {
@@ -64,33 +59,38 @@ static rp_status fill_lists(const rp__op *op, size_t n_in, rp__call *call)
         needed += s->params[i].kind == RP__PARAM_TENSOR;
         lists += s->params[i].kind == RP__PARAM_TENSORS;
     }
-    bool fits = lists ? n_in >= singles && n_in <= RP__MAX_IN && (n_in - singles) % lists == 0 : n_in >= needed && n_in <= singles;
+    bool fits = lists ? n_in >= singles && n_in <= RP__MAX_IN && (n_in - singles) % lists == 0
+                      : n_in >= needed && n_in <= singles;
     if (!fits)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s does not take %zu tensors (%s)", op->name, n_in, op->schema_text);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s does not take %zu tensors (%s)", op->name, n_in,
+                        op->schema_text);
     size_t each = lists ? (n_in - singles) / lists : 0;
     for (unsigned i = 0; i < s->n_params; i++) {
         uint8_t kind = s->params[i].kind;
-        if (kind == RP__PARAM_ATTR)
-            continue;
+        if (kind == RP__PARAM_ATTR) continue;
         call->list_begin[t + 1] = call->list_begin[t] + (uint32_t)(kind == RP__PARAM_TENSORS ? each : 1);
         t++;
     }
     return RP_OK;
 }
 
-static rp_status call_by_name(const char *site, const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs,
-                              size_t n_attrs, rp_tensor **out, size_t n_out)
-{
+static rp_status call_by_name(const char *site, const char *name, rp_tensor *const *in, size_t n_in,
+                              const rp_attr *attrs, size_t n_attrs, rp_tensor **out, size_t n_out) {
     const rp__op *op = rp__op_find(name);
-    if (!op)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: no op is named '%s'", name ? name : "(null)");
+    if (!op) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: no op is named '%s'", name ? name : "(null)");
     if ((n_in && !in) || (n_attrs && !attrs) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s: a list of arguments is NULL", op->name);
     if (n_out > op->schema.n_outs)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s has %u results, not %zu", op->name, op->schema.n_outs, n_out);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_call: %s has %u results, not %zu", op->name,
+                        op->schema.n_outs, n_out);
     rp_attr all[RP__MAX_PARAMS];
     rp_tensor *results[RP__MAX_OUTS], *padded[RP__MAX_PARAMS] = {NULL};
-    rp__call call = {.op = op, .site = site, .in = in, .attrs = all, .n_attrs = op->schema.n_attrs, .out = results,
+    rp__call call = {.op = op,
+                     .site = site,
+                     .in = in,
+                     .attrs = all,
+                     .n_attrs = op->schema.n_attrs,
+                     .out = results,
                      .n_out = op->schema.n_outs};
     RP_TRY(fill_attrs(op, attrs, n_attrs, all));
     RP_TRY(fill_lists(op, n_in, &call));
@@ -100,24 +100,20 @@ static rp_status call_by_name(const char *site, const char *name, rp_tensor *con
         call.in = padded;
     }
     rp_status status = rp__dispatch(&call);
-    for (size_t k = 0; k < n_out; k++)
-        out[k] = results[k];
+    for (size_t k = 0; k < n_out; k++) out[k] = results[k];
     return status;
 }
 
-rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
-                        rp_tensor **out, size_t n_out)
-{
+rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs,
+                        size_t n_attrs, rp_tensor **out, size_t n_out) {
     rp__site_frame frame = rp__site_push(site, NULL);
-    for (size_t k = 0; out && k < n_out; k++)
-        out[k] = rp__tensor_error();
+    for (size_t k = 0; out && k < n_out; k++) out[k] = rp__tensor_error();
     rp_status status = call_by_name(site, name, in, n_in, attrs, n_attrs, out, n_out);
     rp__site_pop(frame);
     return status;
 }
 
-rp_status(rp_op_call)(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs, rp_tensor **out,
-                      size_t n_out)
-{
+rp_status(rp_op_call)(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
+                      rp_tensor **out, size_t n_out) {
     return rp_op_call_at(NULL, name, in, n_in, attrs, n_attrs, out, n_out);
 }

@@ -90,7 +90,8 @@ static const rp__param *tensor_param(const rp__call *call, uint32_t flat) {
 }
 
 static inline bool usable(const rp_tensor *t) {
-    return RP__LIKELY(t != NULL) && RP__LIKELY(t->magic == RP__TENSOR_MAGIC) && RP__LIKELY(!(t->flags & RP__T_ERROR));
+    return RP__LIKELY(t != NULL) && RP__LIKELY(t->magic == RP__TENSOR_MAGIC) && RP__LIKELY(!(t->flags & RP__T_ERROR)) &&
+           RP__LIKELY(!rp__storage_is_stale(t->storage));
 }
 
 static __attribute__((noinline)) rp_status check_handle(const rp__call *call, uint32_t k) {
@@ -372,11 +373,9 @@ static rp_status materialise(const rp__call *call) {
 }
 
 /* fill_ may write expanded memory, every element being the same: it writes each place once. */
-static rp_tensor *without_repeats(rp_tensor *t)
-{
+static rp_tensor *without_repeats(rp_tensor *t) {
     rp_dim size[RP_MAX_DIMS];
-    for (unsigned d = 0; d < t->ndim; d++)
-        size[d] = t->stride[d] == 0 && t->size[d] > 1 ? 1 : t->size[d];
+    for (unsigned d = 0; d < t->ndim; d++) size[d] = t->stride[d] == 0 && t->size[d] > 1 ? 1 : t->size[d];
     return rp__tensor_view(t, size, t->stride, t->ndim, t->offset);
 }
 
@@ -402,7 +401,8 @@ static rp_status run_loop_inplace(rp__call *call) {
     call->out[0] = self;
     if (call->op->functional_op == rp__op_builtin(RP__OP_fill) && RP__UNLIKELY(rp__tensor_overlaps_itself(self)))
         call->out[0] = without_repeats(self);
-    RP_TRY_GOTO(status, done, rp__tensor_is_error(call->out[0]) ? rp_error_status() : check_written(call, call->out[0]));
+    RP_TRY_GOTO(status, done,
+                rp__tensor_is_error(call->out[0]) ? rp_error_status() : check_written(call, call->out[0]));
     RP_TRY_GOTO(status, done, settle_overlaps(&r, &use, d));
     RP_TRY_GOTO(status, done, rp__lower_launch(use, d, rp__current_stream(d)));
     call->out[0] = self;

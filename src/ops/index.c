@@ -11,8 +11,7 @@
 /* PyTorch's old rule: one-dimensional empty tensors join anything. */
 static bool skipped(const rp_tensor *t) { return t->ndim == 1 && rp__dim_is(RP__DIM_EQ, t->size[0], 0); }
 
-rp_status rp__infer_cat(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_cat(const rp__call *call, rp__meta *out) {
     const rp_tensor *first = NULL;
     if (call->n_in == 0)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "torch.cat(): expected a non-empty list of Tensors");
@@ -20,10 +19,10 @@ rp_status rp__infer_cat(const rp__call *call, rp__meta *out)
     for (uint32_t k = 0; k < call->n_in; k++) {
         const rp_tensor *t = call->in[k];
         if (t->ndim == 0)
-            return rp__op_error(call, RP_ERROR_SHAPE, "zero-dimensional tensor (at position %u) cannot be concatenated", k);
+            return rp__op_error(call, RP_ERROR_SHAPE, "zero-dimensional tensor (at position %u) cannot be concatenated",
+                                k);
         dtype = rp__promote(dtype, (rp_dtype)t->dtype);
-        if (!first && !skipped(t))
-            first = t;
+        if (!first && !skipped(t)) first = t;
     }
     if (!first) {
         rp__meta_like(out, call->in[0], dtype);
@@ -35,16 +34,17 @@ rp_status rp__infer_cat(const rp__call *call, rp__meta *out)
     rp_dim total = 0;
     for (uint32_t k = 0; k < call->n_in; k++) {
         const rp_tensor *t = call->in[k];
-        if (skipped(t))
-            continue;
+        if (skipped(t)) continue;
         if (t->ndim != first->ndim)
-            return rp__op_error(call, RP_ERROR_SHAPE, "Tensors must have same number of dimensions: got %u and %u", first->ndim, t->ndim);
+            return rp__op_error(call, RP_ERROR_SHAPE, "Tensors must have same number of dimensions: got %u and %u",
+                                first->ndim, t->ndim);
         for (unsigned d = 0; d < t->ndim; d++) {
             if (d != dim && !rp__dim_is(RP__DIM_EQ, t->size[d], first->size[d]))
-                return rp__op_error(call, RP_ERROR_SHAPE,
-                                    "Sizes of tensors must match except in dimension %u. Expected size %lld but got size %lld for "
-                                    "tensor number %u in the list.",
-                                    dim, (long long)rp__dim_hint(first->size[d]), (long long)rp__dim_hint(t->size[d]), k);
+                return rp__op_error(
+                    call, RP_ERROR_SHAPE,
+                    "Sizes of tensors must match except in dimension %u. Expected size %lld but got size %lld for "
+                    "tensor number %u in the list.",
+                    dim, (long long)rp__dim_hint(first->size[d]), (long long)rp__dim_hint(t->size[d]), k);
         }
         total = rp__dim_apply(RP__DIM_ADD, total, t->size[dim]);
     }
@@ -53,19 +53,16 @@ rp_status rp__infer_cat(const rp__call *call, rp__meta *out)
 }
 
 /* One copy into a slice of the output for each tensor. */
-rp_status rp__run_cat(const rp__call *call)
-{
+rp_status rp__run_cat(const rp__call *call) {
     rp_tensor *out = call->out[0];
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), out->ndim, &dim));
     rp_dim offset = out->offset;
     for (uint32_t k = 0; k < call->n_in; k++) {
         rp_tensor *t = call->in[k];
-        if (skipped(t))
-            continue;
+        if (skipped(t)) continue;
         rp_tensor *part = rp__tensor_view(out, t->size, out->stride, t->ndim, offset);
-        if (rp__tensor_is_error(part))
-            return rp_error_status();
+        if (rp__tensor_is_error(part)) return rp_error_status();
         RP_TRY(rp__run_copy(part, t));
         offset += t->size[dim] * out->stride[dim];
     }
@@ -74,37 +71,34 @@ rp_status rp__run_cat(const rp__call *call)
 
 /* ---- gather and embedding: a load at a computed offset */
 
-static rp_status need_index(const rp__call *call, unsigned k)
-{
+static rp_status need_index(const rp__call *call, unsigned k) {
     rp_dtype d = (rp_dtype)call->in[k]->dtype;
-    if (d == RP_I64 || d == RP_I32)
-        return RP_OK;
+    if (d == RP_I64 || d == RP_I32) return RP_OK;
     return rp__op_error(call, RP_ERROR_DTYPE, "Expected dtype int32/int64 for index, but got %s", rp__dtype_title(d));
 }
 
 /* index against sizes: of the same rank, not larger than `limit` but along dim (or also there). */
-static rp_status check_index_size(const rp__call *call, const rp_tensor *index, const rp_tensor *limit, unsigned dim, bool also_dim,
-                                  const char *name)
-{
+static rp_status check_index_size(const rp__call *call, const rp_tensor *index, const rp_tensor *limit, unsigned dim,
+                                  bool also_dim, const char *name) {
     unsigned a = index->ndim ? index->ndim : 1, b = limit->ndim ? limit->ndim : 1;
     char ta[RP__SHAPE_TEXT], tb[RP__SHAPE_TEXT];
-    if (rp__dim_is(RP__DIM_EQ, rp__tensor_numel(index), 0))
-        return RP_OK;
+    if (rp__dim_is(RP__DIM_EQ, rp__tensor_numel(index), 0)) return RP_OK;
     if (a != b)
         return rp__op_error(call, RP_ERROR_SHAPE, "Index tensor must have the same number of dimensions as %s tensor",
                             also_dim ? "src" : "input");
     for (unsigned d = 0; d < index->ndim && d < limit->ndim; d++) {
         if ((d != dim || also_dim) && rp__dim_is(RP__DIM_LT, limit->size[d], index->size[d]))
-            return rp__op_error(call, RP_ERROR_SHAPE, "Size does not match at dimension %u expected index %s to be no larger than %s %s%s",
-                                d, rp__shape_text(index->size, index->ndim, ta), name,
-                                rp__shape_text(limit->size, limit->ndim, tb), also_dim ? "" : " apart from dimension dim");
+            return rp__op_error(call, RP_ERROR_SHAPE,
+                                "Size does not match at dimension %u expected index %s to be no larger than %s %s%s", d,
+                                rp__shape_text(index->size, index->ndim, ta), name,
+                                rp__shape_text(limit->size, limit->ndim, tb),
+                                also_dim ? "" : " apart from dimension dim");
     }
     return RP_OK;
 }
 
 /* No index fits into a dim of size 0. */
-static rp_status check_not_empty(const rp__call *call, rp_dim size, const rp_tensor *index)
-{
+static rp_status check_not_empty(const rp__call *call, rp_dim size, const rp_tensor *index) {
     if (rp__dim_is(RP__DIM_EQ, size, 0) && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(index), 0))
         return rp__op_error(call, RP_ERROR_INDEX, "index out of range: the indexed dimension has size 0");
     return RP_OK;
@@ -112,8 +106,7 @@ static rp_status check_not_empty(const rp__call *call, rp_dim size, const rp_ten
 
 static rp_dim size_along(const rp_tensor *t, unsigned dim) { return t->ndim ? t->size[dim] : 1; }
 
-rp_status rp__infer_gather(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_gather(const rp__call *call, rp__meta *out) {
     const rp_tensor *self = call->in[0], *index = call->in[1];
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
@@ -124,17 +117,14 @@ rp_status rp__infer_gather(const rp__call *call, rp__meta *out)
     return RP_OK;
 }
 
-void rp__lower_gather(rp__lower *lw)
-{
+void rp__lower_gather(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *self = call->in[0], *index = call->in[1];
     unsigned dim;
-    if (rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim) != RP_OK)
-        return;
+    if (rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim) != RP_OK) return;
     rp__lw_space(lw, index->size, index->ndim, 0);
     rp_dim stride[RP_MAX_DIMS];
-    for (unsigned d = 0; d < index->ndim; d++)
-        stride[d] = d == dim || d >= self->ndim ? 0 : self->stride[d];
+    for (unsigned d = 0; d < index->ndim; d++) stride[d] = d == dim || d >= self->ndim ? 0 : self->stride[d];
     uint16_t at = rp__lw_access(lw, false, 1, index->stride, false), from = rp__lw_access(lw, false, 0, stride, false);
     rp__val i = rp__lw_cast(lw, rp__lw_load(lw, at, RP__NO_VAL, RP__NO_VAL), RP_I64);
     i = rp__lw_check_index(lw, i, rp__lw_size(lw, size_along(self, dim)), false);
@@ -142,11 +132,9 @@ void rp__lower_gather(rp__lower *lw)
     rp__lw_out(lw, 0, rp__lw_load(lw, from, offset, RP__NO_VAL));
 }
 
-rp_status rp__infer_embedding(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_embedding(const rp__call *call, rp__meta *out) {
     const rp_tensor *weight = call->in[0], *index = call->in[1];
-    if (weight->ndim != 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "'weight' must be 2-D");
+    if (weight->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "'weight' must be 2-D");
     RP_TRY(need_index(call, 1));
     if (index->ndim == RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions", RP_MAX_DIMS);
@@ -156,8 +144,7 @@ rp_status rp__infer_embedding(const rp__call *call, rp__meta *out)
     return RP_OK;
 }
 
-void rp__lower_embedding(rp__lower *lw)
-{
+void rp__lower_embedding(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *weight = call->in[0], *index = call->in[1], *out = call->out[0];
     rp__lw_space(lw, out->size, out->ndim, 0);
@@ -173,8 +160,7 @@ void rp__lower_embedding(rp__lower *lw)
 
 /* ---- scatter_add and embedding_backward: sums at computed places, in index order */
 
-rp_status rp__infer_scatter_add(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_scatter_add(const rp__call *call, rp__meta *out) {
     const rp_tensor *self = call->in[0], *index = call->in[1], *src = call->in[2];
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
@@ -189,26 +175,21 @@ rp_status rp__infer_scatter_add(const rp__call *call, rp__meta *out)
 }
 
 /* A 0-d operand as a row of one; sizes of the walked part. */
-static rp__operand part_of(const rp_tensor *t, const rp_tensor *index)
-{
+static rp__operand part_of(const rp_tensor *t, const rp_tensor *index) {
     rp__operand o = rp__operand_of(t);
     if (o.ndim == 0) {
         o.ndim = 1;
         o.size[0] = o.stride[0] = 1;
     }
-    for (unsigned d = 0; index && d < index->ndim; d++)
-        o.size[d] = index->size[d];
+    for (unsigned d = 0; index && d < index->ndim; d++) o.size[d] = index->size[d];
     return o;
 }
 
-rp_status rp__run_scatter_add(const rp__call *call)
-{
+rp_status rp__run_scatter_add(const rp__call *call) {
     rp_tensor *index = rp__run_contiguous(call->in[1], RP_I64);
-    if (rp__tensor_is_error(index))
-        return rp_error_status();
+    if (rp__tensor_is_error(index)) return rp_error_status();
     RP_TRY(rp__run_copy(call->out[0], call->in[0]));
-    if (rp__tensor_numel(index) == 0)
-        return RP_OK;
+    if (rp__tensor_numel(index) == 0) return RP_OK;
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), call->out[0]->ndim, &dim));
     rp__operand operands[3] = {part_of(call->out[0], NULL), part_of(index, NULL), part_of(call->in[2], index)};
@@ -216,18 +197,15 @@ rp_status rp__run_scatter_add(const rp__call *call)
     return rp__run_library_op(call, RP__LIB_SCATTER_ADD, operands, 3, &library);
 }
 
-rp_status rp__infer_embedding_backward(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_embedding_backward(const rp__call *call, rp__meta *out) {
     const rp_tensor *grad = call->in[0], *index = call->in[1];
     int64_t rows = rp__attr_int(call, 0);
     RP_TRY(need_index(call, 1));
     bool fits = grad->ndim == index->ndim + 1u;
-    for (unsigned d = 0; fits && d < index->ndim; d++)
-        fits = rp__dim_is(RP__DIM_EQ, grad->size[d], index->size[d]);
+    for (unsigned d = 0; fits && d < index->ndim; d++) fits = rp__dim_is(RP__DIM_EQ, grad->size[d], index->size[d]);
     if (!fits)
         return rp__op_error(call, RP_ERROR_SHAPE, "Expected grad to have the size of indices and one dimension more");
-    if (!rp__dim_is_symbol(rows) && rows < 0)
-        return rp__op_error(call, RP_ERROR_SHAPE, "num_weights is negative");
+    if (!rp__dim_is_symbol(rows) && rows < 0) return rp__op_error(call, RP_ERROR_SHAPE, "num_weights is negative");
     RP_TRY(check_not_empty(call, rows, index));
     out->dtype = (rp_dtype)grad->dtype;
     out->ndim = 2;
@@ -237,21 +215,24 @@ rp_status rp__infer_embedding_backward(const rp__call *call, rp__meta *out)
 }
 
 /* scatter_add along dim 0 of (n, D) rows, whose index repeats along D by stride 0. */
-rp_status rp__run_embedding_backward(const rp__call *call)
-{
+rp_status rp__run_embedding_backward(const rp__call *call) {
     rp_tensor *grad = rp__run_contiguous(call->in[0], (rp_dtype)call->in[0]->dtype);
     rp_tensor *index = rp__run_contiguous(call->in[1], RP_I64);
-    if (rp__tensor_is_error(grad) || rp__tensor_is_error(index))
-        return rp_error_status();
+    if (rp__tensor_is_error(grad) || rp__tensor_is_error(index)) return rp_error_status();
     rp__device *d = rp__device_get(grad->device);
     const rp_attr zero[] = {{.kind = RP_ATTR_SCALAR, .v.scalar = rp_i64(0)}};
     rp_tensor *out = call->out[0];
-    rp__call fill = {.op = rp__op_builtin(RP__OP_fill), .site = call->site, .in = &out, .n_in = 1, .attrs = zero, .n_attrs = 1,
-                     .out = call->out, .n_out = 1};
+    rp__call fill = {.op = rp__op_builtin(RP__OP_fill),
+                     .site = call->site,
+                     .in = &out,
+                     .n_in = 1,
+                     .attrs = zero,
+                     .n_attrs = 1,
+                     .out = call->out,
+                     .n_out = 1};
     RP_TRY(rp__lower_launch(&fill, d, rp__current_stream(d)));
     int64_t n = rp__tensor_numel(index), width = out->size[1];
-    if (n == 0 || width == 0)
-        return RP_OK;
+    if (n == 0 || width == 0) return RP_OK;
     rp__operand operands[3] = {rp__operand_of(out), rp__operand_of(index), rp__operand_of(grad)};
     for (unsigned k = 1; k < 3; k++) {
         operands[k].ndim = 2;
@@ -266,31 +247,26 @@ rp_status rp__run_embedding_backward(const rp__call *call)
 
 /* ---- topk */
 
-rp_status rp__infer_topk(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_topk(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
     int64_t k = rp__attr_int(call, 0);
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), t->ndim, &dim));
-    if (t->dtype == RP_BOOL)
-        return rp__op_error(call, RP_ERROR_DTYPE, "\"topk\" not implemented for 'Bool'");
+    if (t->dtype == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "\"topk\" not implemented for 'Bool'");
     if (k < 0 || rp__dim_is(RP__DIM_LT, size_along(t, dim), k))
         return rp__op_error(call, RP_ERROR_INDEX, "selected index k out of range");
     for (unsigned i = 0; i < 2; i++) {
         rp__meta_like(&out[i], t, i ? RP_I64 : (rp_dtype)t->dtype);
-        if (t->ndim)
-            out[i].size[dim] = k;
+        if (t->ndim) out[i].size[dim] = k;
     }
     return RP_OK;
 }
 
-rp_status rp__run_topk(const rp__call *call)
-{
+rp_status rp__run_topk(const rp__call *call) {
     const rp_tensor *t = call->in[0];
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), t->ndim, &dim));
-    if (rp__tensor_numel(call->out[0]) == 0)
-        return RP_OK;
+    if (rp__tensor_numel(call->out[0]) == 0) return RP_OK;
     rp__operand operands[3] = {part_of(call->out[0], NULL), part_of(call->out[1], NULL), part_of(t, NULL)};
     rp__library_call library = {
         .k = rp__attr_int(call, 0), .dim = dim, .largest = rp__attr_bool(call, 2), .sorted = rp__attr_bool(call, 3)};
@@ -302,8 +278,7 @@ rp_status rp__run_topk(const rp__call *call)
 /* ---- nonzero: the size depends on the data */
 
 /* For traces: as many rows as there are elements is the upper bound. */
-rp_status rp__infer_nonzero(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_nonzero(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
     out->dtype = RP_I64;
     out->ndim = 2;
@@ -312,17 +287,14 @@ rp_status rp__infer_nonzero(const rp__call *call, rp__meta *out)
     return RP_OK;
 }
 
-rp_status rp__run_nonzero(const rp__call *call)
-{
+rp_status rp__run_nonzero(const rp__call *call) {
     rp__meta bound;
     RP_TRY(rp__op_infer(call, &bound));
     rp__device *d = rp__device_get(bound.device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     rp_stream *s = rp__current_stream(d);
     rp_tensor *all = rp__tensor_empty(d, RP_I64, bound.size, 2), *count = rp__tensor_empty(d, RP_I64, NULL, 0);
-    if (rp__tensor_is_error(all) || rp__tensor_is_error(count))
-        return rp_error_status();
+    if (rp__tensor_is_error(all) || rp__tensor_is_error(count)) return rp_error_status();
     int64_t n = 0;
     if (bound.size[0] > 0) {
         rp__operand operands[3] = {rp__operand_of(all), rp__operand_of(count), rp__operand_of(call->in[0])};
@@ -333,8 +305,7 @@ rp_status rp__run_nonzero(const rp__call *call)
     const rp_dim size[2] = {n, bound.size[1]}, stride[2] = {bound.size[1], 1};
     rp_tensor *out = rp__tensor_empty(d, RP_I64, size, 2);
     rp_tensor *part = rp__tensor_view(all, size, stride, 2, all->offset);
-    if (rp__tensor_is_error(out) || rp__tensor_is_error(part))
-        return rp_error_status();
+    if (rp__tensor_is_error(out) || rp__tensor_is_error(part)) return rp_error_status();
     RP_TRY(rp__run_copy(out, part));
     call->out[0] = out;
     return RP_OK;

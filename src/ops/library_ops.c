@@ -5,40 +5,34 @@
 #include "ops/execute.h"
 #include "ops/rules.h"
 
-rp__operand rp__operand_of(const rp_tensor *t)
-{
+rp__operand rp__operand_of(const rp_tensor *t) {
     rp__operand o = {.base = rp__tensor_data(t), .storage = t->storage, .dtype = (rp_dtype)t->dtype, .ndim = t->ndim};
     memcpy(o.size, t->size, t->ndim * sizeof *t->size);
     memcpy(o.stride, t->stride, t->ndim * sizeof *t->stride);
     return o;
 }
 
-rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src)
-{
+rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src) {
     rp__device *d = rp__device_get(dst->device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     rp_tensor *in[] = {dst, src}, *out[] = {dst};
-    rp__call call = {.op = rp__op_builtin(RP__OP_copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
+    rp__call call = {
+        .op = rp__op_builtin(RP__OP_copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
     return rp__lower_launch(&call, d, rp__current_stream(d));
 }
 
-rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype)
-{
-    if ((rp_dtype)t->dtype == dtype && rp__tensor_contiguous(t))
-        return t;
+rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype) {
+    if ((rp_dtype)t->dtype == dtype && rp__tensor_contiguous(t)) return t;
     rp__device *d = rp__device_get(t->device);
     rp_tensor *out = d ? rp__tensor_empty(d, dtype, t->size, t->ndim) : rp__tensor_error();
-    if (rp__tensor_is_error(out) || rp__run_copy(out, t) != RP_OK)
-        return rp__tensor_error();
+    if (rp__tensor_is_error(out) || rp__run_copy(out, t) != RP_OK) return rp__tensor_error();
     return out;
 }
 
-rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__operand *operands, size_t n, rp__library_call *library)
-{
+rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__operand *operands, size_t n,
+                             rp__library_call *library) {
     rp__device *d = rp__device_get(operands[0].storage->device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     library->op = call->op->name;
     library->site = call->site;
     library->deterministic = rp_deterministic();

@@ -3,8 +3,7 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-static rp_status check_target(const rp__call *call)
-{
+static rp_status check_target(const rp__call *call) {
     const rp_tensor *x = call->in[0], *target = call->in[1];
     RP_TRY(rp__call_need_float(call, (rp_dtype)x->dtype));
     if (target->dtype != RP_I64 && target->dtype != RP_U8)
@@ -15,20 +14,22 @@ static rp_status check_target(const rp__call *call)
 
 enum { REDUCTION_NONE, REDUCTION_MEAN, REDUCTION_SUM };
 
-rp_status rp__expand_cross_entropy(const rp__call *call)
-{
+rp_status rp__expand_cross_entropy(const rp__call *call) {
     rp_tensor *x = call->in[0], *target = call->in[1];
     int64_t reduction = rp__attr_int(call, 0), ignore = rp__attr_int(call, 1);
     const char *site = call->site;
     RP_TRY(check_target(call));
     if (reduction < REDUCTION_NONE || reduction > REDUCTION_SUM)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%lld is not a valid value for reduction", (long long)reduction);
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%lld is not a valid value for reduction",
+                            (long long)reduction);
     if (x->ndim != 1 && x->ndim != 2)
         return rp__op_error(call, RP_ERROR_SHAPE, "Expected logits of size (N, C) or (C)");
     bool single = x->ndim == 1;
-    bool one_target = single && target->ndim == 1 && rp__dim_is(RP__DIM_EQ, target->size[0], 1); /* (C) takes () and (1) */
+    bool one_target =
+        single && target->ndim == 1 && rp__dim_is(RP__DIM_EQ, target->size[0], 1); /* (C) takes () and (1) */
     if (target->ndim != x->ndim - 1u && !one_target)
-        return rp__op_error(call, RP_ERROR_SHAPE, "%uD target tensor expected, multi-target not supported", x->ndim - 1u);
+        return rp__op_error(call, RP_ERROR_SHAPE, "%uD target tensor expected, multi-target not supported",
+                            x->ndim - 1u);
     rp_dtype dtype = (rp_dtype)x->dtype;
     if (single) {
         x = rp_unsqueeze_at(site, x, 0);
@@ -36,8 +37,7 @@ rp_status rp__expand_cross_entropy(const rp__call *call)
     }
     rp_tensor *loss = rp_cross_entropy_rows_at(site, x, target, ignore, NULL);
     if (reduction == REDUCTION_NONE) {
-        if (single && !one_target)
-            loss = rp_squeeze_at(site, loss, 0);
+        if (single && !one_target) loss = rp_squeeze_at(site, loss, 0);
     } else {
         loss = rp_sum_at(site, loss, NULL, 0, false, RP_DTYPE_NONE);
         if (reduction == REDUCTION_MEAN) {
@@ -45,15 +45,13 @@ rp_status rp__expand_cross_entropy(const rp__call *call)
             loss = rp_div_at(site, loss, rp_sum_at(site, kept, NULL, 0, false, RP_DTYPE_NONE));
         }
     }
-    if (!rp_is_error(loss) && (rp_dtype)loss->dtype != dtype)
-        loss = rp_to_dtype_at(site, loss, dtype);
+    if (!rp_is_error(loss) && (rp_dtype)loss->dtype != dtype) loss = rp_to_dtype_at(site, loss, dtype);
     call->out[0] = loss;
     return rp_is_error(loss) ? rp_error_status() : RP_OK;
 }
 
 /* Both outputs are sums over a row and stay in the compute type. */
-rp_status rp__infer_cross_entropy_rows(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_cross_entropy_rows(const rp__call *call, rp__meta *out) {
     const rp_tensor *x = call->in[0], *target = call->in[1];
     RP_TRY(check_target(call));
     if (x->ndim != 2 || target->ndim != 1)
@@ -72,8 +70,7 @@ rp_status rp__infer_cross_entropy_rows(const rp__call *call, rp__meta *out)
 }
 
 /* loss = log-sum-exp - x[target], 0 where the target is ignored. */
-void rp__lower_cross_entropy_rows(rp__lower *lw)
-{
+void rp__lower_cross_entropy_rows(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *logits = call->in[0];
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));

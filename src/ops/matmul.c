@@ -6,8 +6,7 @@
 #include "ops/rules.h"
 #include "ops/view.h"
 
-static rp_status check_types(const rp__call *call, const rp_tensor *a, const rp_tensor *b)
-{
+static rp_status check_types(const rp__call *call, const rp_tensor *a, const rp_tensor *b) {
     if (a->dtype != b->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "expected m1 and m2 to have the same dtype, but got: %s != %s",
                             rp_dtype_name((rp_dtype)a->dtype), rp_dtype_name((rp_dtype)b->dtype));
@@ -18,46 +17,41 @@ static rp_status check_types(const rp__call *call, const rp_tensor *a, const rp_
 
 static bool differ(rp_dim a, rp_dim b) { return a != b && !rp__dim_is(RP__DIM_EQ, a, b); }
 
-static rp_status shapes_error(const rp__call *call, const rp_tensor *a, rp_dim k, rp_dim n)
-{
+static rp_status shapes_error(const rp__call *call, const rp_tensor *a, rp_dim k, rp_dim n) {
     rp_dim rows = a->ndim == 1 ? 1 : a->size[a->ndim - 2];
-    for (int d = 0; d + 2 < a->ndim; d++)
-        rows = rp__dim_apply(RP__DIM_MUL, rows, a->size[d]);
+    for (int d = 0; d + 2 < a->ndim; d++) rows = rp__dim_apply(RP__DIM_MUL, rows, a->size[d]);
     return rp__op_error(call, RP_ERROR_SHAPE, "mat1 and mat2 shapes cannot be multiplied (%lldx%lld and %lldx%lld)",
-                        (long long)rp__dim_hint(rows), (long long)rp__dim_hint(a->size[a->ndim - 1]), (long long)rp__dim_hint(k),
-                        (long long)rp__dim_hint(n));
+                        (long long)rp__dim_hint(rows), (long long)rp__dim_hint(a->size[a->ndim - 1]),
+                        (long long)rp__dim_hint(k), (long long)rp__dim_hint(n));
 }
 
 /* ---- bmm */
 
-rp_status rp__infer_bmm(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_bmm(const rp__call *call, rp__meta *out) {
     const rp_tensor *a = call->in[0], *b = call->in[1];
     char t[RP__SHAPE_TEXT];
     if (a->ndim < 2 || b->ndim != a->ndim)
-        return rp__op_error(call, RP_ERROR_SHAPE, "batch1 and batch2 must be matrices with the same number of batch dimensions");
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "batch1 and batch2 must be matrices with the same number of batch dimensions");
     RP_TRY(check_types(call, a, b));
     unsigned n = a->ndim;
-    if (n == 2 && differ(a->size[1], b->size[0]))
-        return shapes_error(call, a, b->size[0], b->size[1]);
+    if (n == 2 && differ(a->size[1], b->size[0])) return shapes_error(call, a, b->size[0], b->size[1]);
     rp__meta_like(out, a, (rp_dtype)a->dtype);
     bool same = !differ(a->size[n - 1], b->size[n - 2]);
-    for (unsigned d = 0; d + 2 < n; d++)
-        same = same && !differ(a->size[d], b->size[d]);
+    for (unsigned d = 0; d + 2 < n; d++) same = same && !differ(a->size[d], b->size[d]);
     if (!same) {
         rp__meta want = *out;
         want.size[n - 2] = a->size[n - 1];
-        return rp__op_error(call, RP_ERROR_SHAPE, "Expected size for first two dimensions of batch2 tensor to be: %s but got another.",
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "Expected size for first two dimensions of batch2 tensor to be: %s but got another.",
                             rp__shape_text(want.size, n - 1, t));
     }
     out->size[n - 1] = b->size[n - 1];
     return RP_OK;
 }
 
-rp_status rp__run_bmm(const rp__call *call)
-{
-    if (rp__tensor_numel(call->out[0]) == 0)
-        return RP_OK;
+rp_status rp__run_bmm(const rp__call *call) {
+    if (rp__tensor_numel(call->out[0]) == 0) return RP_OK;
     rp__operand operands[3] = {rp__operand_of(call->out[0]), rp__operand_of(call->in[0]), rp__operand_of(call->in[1])};
     rp__library_call library = {.epilogue = RP__EPILOGUE_NONE};
     return rp__run_library_op(call, RP__LIB_MATMUL, operands, 3, &library);
@@ -66,39 +60,37 @@ rp_status rp__run_bmm(const rp__call *call)
 /* ---- matmul: torch.matmul's cases by rank */
 
 /* t broadcast to batch dims lead[0..n) before its last two. */
-static rp_tensor *with_batch(const char *site, rp_tensor *t, const rp_dim *lead, size_t n)
-{
+static rp_tensor *with_batch(const char *site, rp_tensor *t, const rp_dim *lead, size_t n) {
     rp_dim size[RP_MAX_DIMS];
-    if (rp_is_error(t))
-        return t;
+    if (rp_is_error(t)) return t;
     bool same = t->ndim == n + 2;
     for (size_t d = 0; d < n; d++) {
         size[d] = lead[d];
         same = same && !differ(lead[d], t->size[d]);
     }
-    if (same)
-        return t;
+    if (same) return t;
     size[n] = t->size[t->ndim - 2];
     size[n + 1] = t->size[t->ndim - 1];
     return rp_expand_at(site, t, size, n + 2);
 }
 
-rp_status rp__expand_matmul(const rp__call *call)
-{
+rp_status rp__expand_matmul(const rp__call *call) {
     rp_tensor *a = call->in[0], *b = call->in[1], *c;
     const char *site = call->site;
     unsigned na = a->ndim, nb = b->ndim;
     if (na == 0 || nb == 0)
-        return rp__op_error(call, RP_ERROR_SHAPE, "both arguments to matmul need to be at least 1D, but they are %uD and %uD", na, nb);
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "both arguments to matmul need to be at least 1D, but they are %uD and %uD", na, nb);
     RP_TRY(check_types(call, a, b));
     rp_dim ka = a->size[na - 1], kb = nb == 1 ? b->size[0] : b->size[nb - 2];
     if (differ(ka, kb)) {
         if (na == 1 && nb == 1)
-            return rp__op_error(call, RP_ERROR_SHAPE,
-                                "inconsistent tensor size, expected tensor [%lld] and src [%lld] to have the same number of elements, "
-                                "but got %lld and %lld elements respectively",
-                                (long long)rp__dim_hint(ka), (long long)rp__dim_hint(kb), (long long)rp__dim_hint(ka),
-                                (long long)rp__dim_hint(kb));
+            return rp__op_error(
+                call, RP_ERROR_SHAPE,
+                "inconsistent tensor size, expected tensor [%lld] and src [%lld] to have the same number of elements, "
+                "but got %lld and %lld elements respectively",
+                (long long)rp__dim_hint(ka), (long long)rp__dim_hint(kb), (long long)rp__dim_hint(ka),
+                (long long)rp__dim_hint(kb));
         if (nb == 1)
             return rp__op_error(call, RP_ERROR_SHAPE, "size mismatch, got input (%lld), mat (%lldx%lld), vec (%lld)",
                                 (long long)rp__dim_hint(a->size[na - 2]), (long long)rp__dim_hint(a->size[na - 2]),
@@ -118,16 +110,13 @@ rp_status rp__expand_matmul(const rp__call *call)
         c = rp_view_at(site, rp_bmm_at(site, rp_reshape_at(site, a, flat, 2), b), size, na);
     } else {
         rp_tensor *a2 = na == 1 ? rp_unsqueeze_at(site, a, 0) : a, *b2 = nb == 1 ? rp_unsqueeze_at(site, b, 1) : b;
-        if (rp_is_error(a2) || rp_is_error(b2))
-            return rp_error_status();
+        if (rp_is_error(a2) || rp_is_error(b2)) return rp_error_status();
         rp_dim lead[RP_MAX_DIMS];
         size_t n = 0;
         RP_TRY(rp__broadcast(a2->size, a2->ndim - 2u, b2->size, b2->ndim - 2u, lead, &n));
         c = rp_bmm_at(site, with_batch(site, a2, lead, n), with_batch(site, b2, lead, n));
-        if (na == 1)
-            c = rp_squeeze_at(site, c, -2);
-        if (nb == 1)
-            c = rp_squeeze_at(site, c, -1);
+        if (na == 1) c = rp_squeeze_at(site, c, -2);
+        if (nb == 1) c = rp_squeeze_at(site, c, -1);
     }
     call->out[0] = c;
     return rp_is_error(c) ? rp_error_status() : RP_OK;
@@ -135,21 +124,22 @@ rp_status rp__expand_matmul(const rp__call *call)
 
 /* ---- linear */
 
-rp_status rp__infer_linear(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_linear(const rp__call *call, rp__meta *out) {
     const rp_tensor *x = call->in[0], *w = call->in[1], *bias = call->in[2];
     if (x->ndim == 0)
-        return rp__op_error(call, RP_ERROR_SHAPE, "both arguments to linear need to be at least 1D, but they are 0D and %uD", w->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "both arguments to linear need to be at least 1D, but they are 0D and %uD", w->ndim);
     if (w->ndim != 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "weight must be 2-D (out features, in features), but it is %u-D", w->ndim);
+        return rp__op_error(call, RP_ERROR_SHAPE, "weight must be 2-D (out features, in features), but it is %u-D",
+                            w->ndim);
     RP_TRY(check_types(call, x, w));
-    if (differ(x->size[x->ndim - 1], w->size[1]))
-        return shapes_error(call, x, w->size[1], w->size[0]);
+    if (differ(x->size[x->ndim - 1], w->size[1])) return shapes_error(call, x, w->size[1], w->size[0]);
     if (bias) {
         RP_TRY(check_types(call, x, bias));
         if (bias->ndim != 1 || differ(bias->size[0], w->size[0])) {
             char a[RP__SHAPE_TEXT];
-            return rp__op_error(call, RP_ERROR_SHAPE, "Expected bias to be 1-dimensional with %lld elements, but got bias of size %s",
+            return rp__op_error(call, RP_ERROR_SHAPE,
+                                "Expected bias to be 1-dimensional with %lld elements, but got bias of size %s",
                                 (long long)rp__dim_hint(w->size[0]), rp__shape_text(bias->size, bias->ndim, a));
         }
     }
@@ -159,22 +149,19 @@ rp_status rp__infer_linear(const rp__call *call, rp__meta *out)
 }
 
 /* An operand as (rows, last) when its leading dims fold, else with them as batch dims. */
-static void fold_rows(const rp_tensor *t, rp__operand *o)
-{
-    const rp_dim flat[2] = {rp__tensor_numel(t) / (t->size[t->ndim - 1] ? t->size[t->ndim - 1] : 1), t->size[t->ndim - 1]};
+static void fold_rows(const rp_tensor *t, rp__operand *o) {
+    const rp_dim flat[2] = {rp__tensor_numel(t) / (t->size[t->ndim - 1] ? t->size[t->ndim - 1] : 1),
+                            t->size[t->ndim - 1]};
     rp_dim stride[2];
-    if (!rp__view_strides(t, flat, 2, stride))
-        return;
+    if (!rp__view_strides(t, flat, 2, stride)) return;
     o->ndim = 2;
     memcpy(o->size, flat, sizeof flat);
     memcpy(o->stride, stride, sizeof stride);
 }
 
-rp_status rp__run_linear(const rp__call *call)
-{
+rp_status rp__run_linear(const rp__call *call) {
     const rp_tensor *x = call->in[0], *w = call->in[1], *out = call->out[0];
-    if (rp__tensor_numel(out) == 0)
-        return RP_OK;
+    if (rp__tensor_numel(out) == 0) return RP_OK;
     rp__operand o[4] = {rp__operand_of(out), rp__operand_of(x), rp__operand_of(w)};
     int64_t features = w->size[0], k = w->size[1];
     if (k > 0)
@@ -202,8 +189,7 @@ rp_status rp__run_linear(const rp__call *call)
     o[2].stride[n - 2] = w->stride[1];
     o[2].size[n - 1] = features;
     o[2].stride[n - 1] = w->stride[0];
-    if (call->in[2])
-        o[3] = rp__operand_of(call->in[2]);
+    if (call->in[2]) o[3] = rp__operand_of(call->in[2]);
     rp__library_call library = {.epilogue = RP__EPILOGUE_NONE};
     return rp__run_library_op(call, RP__LIB_MATMUL, o, call->in[2] ? 4 : 3, &library);
 }

@@ -4,8 +4,7 @@
 
 /* ---- softmax along one dim */
 
-rp_status rp__infer_softmax(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_softmax(const rp__call *call, rp__meta *out) {
     unsigned dim;
     RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), call->in[0]->ndim, &dim));
@@ -14,27 +13,23 @@ rp_status rp__infer_softmax(const rp__call *call, rp__meta *out)
 }
 
 /* x - max of its row, the exponentials of that, and their sum. A 0-d tensor is a row of one. */
-static void shifted(rp__lower *lw, rp__val *x, rp__val *e, rp__val *total)
-{
+static void shifted(rp__lower *lw, rp__val *x, rp__val *e, rp__val *total) {
     const rp__call *call = rp__lw_call(lw);
     unsigned dim, ndim = call->in[0]->ndim;
-    if (ndim > 0 && rp__call_dim(call, rp__attr_int(call, 0), ndim, &dim) == RP_OK)
-        rp__lw_inner(lw, 1u << dim);
+    if (ndim > 0 && rp__call_dim(call, rp__attr_int(call, 0), ndim, &dim) == RP_OK) rp__lw_inner(lw, 1u << dim);
     rp__val in = rp__lw_in(lw, 0);
     *x = rp__lw_2(lw, RP__SUB, in, rp__lw_reduce(lw, RP__REDUCE_MAX, in));
     *e = rp__lw_1(lw, RP__EXP, *x);
     *total = rp__lw_reduce(lw, RP__REDUCE_SUM, *e);
 }
 
-void rp__lower_softmax(rp__lower *lw)
-{
+void rp__lower_softmax(rp__lower *lw) {
     rp__val x, e, total;
     shifted(lw, &x, &e, &total);
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, e, total));
 }
 
-void rp__lower_log_softmax(rp__lower *lw)
-{
+void rp__lower_log_softmax(rp__lower *lw) {
     rp__val x, e, total;
     shifted(lw, &x, &e, &total);
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__SUB, x, rp__lw_1(lw, RP__LOG, total)));
@@ -42,49 +37,46 @@ void rp__lower_log_softmax(rp__lower *lw)
 
 /* ---- layer norm over the last n_dims dims */
 
-static rp_status check_affine(const rp__call *call, const rp_tensor *t, const char *what, const int64_t *shape, size_t n)
-{
-    if (!t)
-        return RP_OK;
+static rp_status check_affine(const rp__call *call, const rp_tensor *t, const char *what, const int64_t *shape,
+                              size_t n) {
+    if (!t) return RP_OK;
     bool same = t->ndim == n;
-    for (size_t d = 0; same && d < n; d++)
-        same = rp__dim_is(RP__DIM_EQ, t->size[d], shape[d]);
-    if (same)
-        return rp__call_need_float(call, (rp_dtype)t->dtype);
+    for (size_t d = 0; same && d < n; d++) same = rp__dim_is(RP__DIM_EQ, t->size[d], shape[d]);
+    if (same) return rp__call_need_float(call, (rp_dtype)t->dtype);
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
-    return rp__op_error(call, RP_ERROR_SHAPE,
-                        "Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s", what,
-                        what, rp__shape_text(t->size, t->ndim, a), rp__shape_text(shape, n, b));
+    return rp__op_error(
+        call, RP_ERROR_SHAPE,
+        "Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s", what,
+        what, rp__shape_text(t->size, t->ndim, a), rp__shape_text(shape, n, b));
 }
 
-rp_status rp__expand_layer_norm(const rp__call *call)
-{
+rp_status rp__expand_layer_norm(const rp__call *call) {
     const rp_tensor *t = call->in[0];
     const int64_t *shape = call->attrs[0].v.ints;
     size_t n = call->attrs[0].n;
     if (n == 0)
-        return rp__op_error(call, RP_ERROR_SHAPE,
-                            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
-                            "normalized_shape = []");
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            "normalized_shape = []");
     RP_TRY(check_affine(call, call->in[1], "weight", shape, n));
     RP_TRY(check_affine(call, call->in[2], "bias", shape, n));
     bool fits = t->ndim >= n;
-    for (size_t d = 0; fits && d < n; d++)
-        fits = rp__dim_is(RP__DIM_EQ, t->size[t->ndim - n + d], shape[d]);
+    for (size_t d = 0; fits && d < n; d++) fits = rp__dim_is(RP__DIM_EQ, t->size[t->ndim - n + d], shape[d]);
     if (!fits) {
         char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
-        return rp__op_error(call, RP_ERROR_SHAPE,
-                            "Given normalized_shape=%s, expected input with shape [*, normalized_shape], but got input of size %s",
-                            rp__shape_text(shape, n, a), rp__shape_text(t->size, t->ndim, b));
+        return rp__op_error(
+            call, RP_ERROR_SHAPE,
+            "Given normalized_shape=%s, expected input with shape [*, normalized_shape], but got input of size %s",
+            rp__shape_text(shape, n, a), rp__shape_text(t->size, t->ndim, b));
     }
-    call->out[0] = rp_native_layer_norm_at(call->site, call->in[0], call->in[1], call->in[2], (int64_t)n, rp__attr_float(call, 1),
-                                           NULL, NULL);
+    call->out[0] = rp_native_layer_norm_at(call->site, call->in[0], call->in[1], call->in[2], (int64_t)n,
+                                           rp__attr_float(call, 1), NULL, NULL);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
 /* Normalised values in the input's type; mean and 1/std of each row in its compute type, with size 1 along the row. */
-rp_status rp__infer_native_layer_norm(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_native_layer_norm(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
     int64_t n = rp__attr_int(call, 0);
     RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
@@ -101,8 +93,7 @@ rp_status rp__infer_native_layer_norm(const rp__call *call, rp__meta *out)
 }
 
 /* Two passes: the variance is that of x - mean, so that a large mean costs no digits. */
-void rp__lower_native_layer_norm(rp__lower *lw)
-{
+void rp__lower_native_layer_norm(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     unsigned n = (unsigned)rp__attr_int(call, 0);
@@ -115,10 +106,8 @@ void rp__lower_native_layer_norm(rp__lower *lw)
     rp__val variance = rp__lw_2(lw, RP__DIV, squares, extent);
     rp__val rstd = rp__lw_1(lw, RP__RSQRT, rp__lw_2(lw, RP__ADD, variance, rp__lw_attr(lw, 1, compute)));
     rp__val y = rp__lw_2(lw, RP__MUL, centred, rstd);
-    if (rp__lw_has(lw, 1))
-        y = rp__lw_2(lw, RP__MUL, y, rp__lw_cast(lw, rp__lw_in(lw, 1), compute));
-    if (rp__lw_has(lw, 2))
-        y = rp__lw_2(lw, RP__ADD, y, rp__lw_cast(lw, rp__lw_in(lw, 2), compute));
+    if (rp__lw_has(lw, 1)) y = rp__lw_2(lw, RP__MUL, y, rp__lw_cast(lw, rp__lw_in(lw, 1), compute));
+    if (rp__lw_has(lw, 2)) y = rp__lw_2(lw, RP__ADD, y, rp__lw_cast(lw, rp__lw_in(lw, 2), compute));
     rp__lw_out(lw, 0, y);
     rp__lw_out_row(lw, 1, mean);
     rp__lw_out_row(lw, 2, rstd);

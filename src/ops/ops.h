@@ -185,6 +185,10 @@ rp_status rp__op_infer(const rp__call *call, rp__meta *out);
 /* Runs a user op's CUDA source: inputs are row-major, outputs allocated. Installed by the CUDA device; NULL without it. */
 extern rp_status (*rp__user_cuda_hook)(const rp_op_descriptor *descriptor, const rp__call *call);
 
+/* Counters that a call of a random op reserves (generator.h), without running it: call->out are handles of the result's type.
+   Sizes may be symbols. */
+rp_status rp__op_counters(const rp__call *call, rp_dim *out);
+
 /* Error with op name and all operand shapes: "add: <text> (float32 (2, 3), int64 (4))"; rp__fail adds the call site. */
 rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) RP__PRINTF(3, 4);
 

@@ -1,5 +1,7 @@
 /* Pointwise ops: type and shape rules and lowerings. An op with several operands calculates in their promoted type, a unary
    function of an integer in float32. bool arithmetic is logic: add is or, mul is and, as in PyTorch. */
+#include <math.h>
+
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -211,7 +213,9 @@ static rp__val whole_power(rp__lower *lw, rp__val x, rp_dtype compute, uint64_t 
 /* Exponents for which PyTorch has a formula of its own; anything else goes to POW. */
 enum { POW_GENERAL, POW_ZERO, POW_ONE, POW_SQUARE, POW_CUBE, POW_SQRT, POW_RSQRT, POW_RECIP, POW_RECIP_SQUARE };
 
-static int64_t power_class(double e) {
+/* float16 alone has no formula for roots in PyTorch: there pow(-inf, 0.5) is inf, where a square root is NaN. */
+static int64_t power_class(double e, rp_dtype type) {
+    if (fabs(e) == 0.5 && type == RP_F16) return POW_GENERAL;
     return e == 0     ? POW_ZERO
            : e == 1   ? POW_ONE
            : e == 2   ? POW_SQUARE
@@ -232,7 +236,7 @@ void rp__lower_pow_scalar(rp__lower *lw) {
     } else if (!rp__dtype_is_float(type)) {
         y = whole_power(lw, x, compute, (uint64_t)rp__lw_structural_value(lw, rp__scalar_i64(e)));
     } else {
-        switch (rp__lw_structural_value(lw, power_class(rp__scalar_f64(e)))) {
+        switch (rp__lw_structural_value(lw, power_class(rp__scalar_f64(e), type))) {
         case POW_ZERO: y = rp__lw_const(lw, compute, 1.0); break;
         case POW_ONE: break;
         case POW_SQUARE: y = rp__lw_2(lw, RP__MUL, x, x); break;

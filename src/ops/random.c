@@ -7,15 +7,14 @@
 enum { RAND_GENERATOR = 2, RANDINT_GENERATOR = 4, DROPOUT_GENERATOR = 1 }; /* attribute numbers */
 
 /* Clears all but the upper `bits` of a 32-bit word and scales to [0, 1): (w >> (32 - bits)) * 2^-bits, exact in f32. */
-static rp__val unit_f32(rp__lower *lw, rp__val word, unsigned bits)
-{
-    rp__val high = rp__lw_2(lw, RP__AND, word, rp__lw_const_i(lw, RP_I64, INT64_C(0xffffffff) & -(INT64_C(1) << (32 - bits))));
+static rp__val unit_f32(rp__lower *lw, rp__val word, unsigned bits) {
+    rp__val high =
+        rp__lw_2(lw, RP__AND, word, rp__lw_const_i(lw, RP_I64, INT64_C(0xffffffff) & -(INT64_C(1) << (32 - bits))));
     return rp__lw_2(lw, RP__MUL, rp__lw_cast(lw, high, RP_F32), rp__lw_const(lw, RP_F32, 0x1p-32));
 }
 
 /* (u >> 11) * 2^-53 of a 64-bit word that comes as a signed number: the upper half of the range is negative. */
-static rp__val unit_f64(rp__lower *lw, rp__val word)
-{
+static rp__val unit_f64(rp__lower *lw, rp__val word) {
     rp__val high = rp__lw_cast(lw, rp__lw_2(lw, RP__AND, word, rp__lw_const_i(lw, RP_I64, -2048)), RP_F64);
     rp__val scaled = rp__lw_2(lw, RP__MUL, high, rp__lw_const(lw, RP_F64, 0x1p-64));
     rp__val zero = rp__lw_const(lw, RP_F64, 0.0);
@@ -25,8 +24,7 @@ static rp__val unit_f64(rp__lower *lw, rp__val word)
 }
 
 /* 24 bits in float32, 53 in float64; 16-bit types take as many bits as their significand has, so that 1 is never reached. */
-void rp__lower_rand(rp__lower *lw)
-{
+void rp__lower_rand(rp__lower *lw) {
     switch (rp__lw_out_dtype(lw, 0)) {
     case RP_F64: rp__lw_out(lw, 0, unit_f64(lw, rp__lw_random(lw, RAND_GENERATOR, RP__PHILOX64, RP_I64))); break;
     case RP_F16: rp__lw_out(lw, 0, unit_f32(lw, rp__lw_random(lw, RAND_GENERATOR, RP__PHILOX, RP_I64), 11)); break;
@@ -35,8 +33,7 @@ void rp__lower_rand(rp__lower *lw)
     }
 }
 
-void rp__lower_randn(rp__lower *lw)
-{
+void rp__lower_randn(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_out_dtype(lw, 0));
     rp__lw_out(lw, 0, rp__lw_random(lw, RAND_GENERATOR, RP__PHILOX_NORMAL, compute));
 }
@@ -50,18 +47,15 @@ static rp_scalar count_high(const rp__call *call) { return rp_i64(values_of(call
 static rp_scalar count_low_high(const rp__call *call) { return rp_i64(values_of(call) >> 16 & 0xffff); }
 static rp_scalar count_low_low(const rp__call *call) { return rp_i64(values_of(call) & 0xffff); }
 
-static rp__val shift_right(rp__lower *lw, rp__val a, unsigned bits)
-{
+static rp__val shift_right(rp__lower *lw, rp__val a, unsigned bits) {
     return rp__lw_2(lw, RP__FLOORDIV, a, rp__lw_const_i(lw, RP_I64, INT64_C(1) << bits));
 }
-static rp__val low_word(rp__lower *lw, rp__val a)
-{
+static rp__val low_word(rp__lower *lw, rp__val a) {
     return rp__lw_2(lw, RP__AND, a, rp__lw_const_i(lw, RP_I64, INT64_C(0xffffffff)));
 }
 
 /* u * n for 32-bit u and n as (high, low) words: n in halves of 16 bits, so that no product exceeds 48 bits. */
-static void wide_product(rp__lower *lw, rp__val u, rp__val n_high, rp__val n_low, rp__val *high, rp__val *low)
-{
+static void wide_product(rp__lower *lw, rp__val u, rp__val n_high, rp__val n_low, rp__val *high, rp__val *low) {
     rp__val t1 = rp__lw_2(lw, RP__MUL, u, n_high), t0 = rp__lw_2(lw, RP__MUL, u, n_low);
     rp__val scale = rp__lw_const_i(lw, RP_I64, 1 << 16);
     *high = shift_right(lw, rp__lw_2(lw, RP__ADD, t1, shift_right(lw, t0, 16)), 16);
@@ -69,8 +63,7 @@ static void wide_product(rp__lower *lw, rp__val u, rp__val n_high, rp__val n_low
     *low = low_word(lw, rp__lw_2(lw, RP__ADD, t1_low, t0));
 }
 
-void rp__lower_randint(rp__lower *lw)
-{
+void rp__lower_randint(rp__lower *lw) {
     rp__val r;
     if (!rp__lw_structural_value(lw, values_of(rp__lw_call(lw)) > INT64_C(1) << 31)) {
         rp__val word = rp__lw_random(lw, RANDINT_GENERATOR, RP__PHILOX, RP_I64);
@@ -93,16 +86,14 @@ void rp__lower_randint(rp__lower *lw)
 
 /* ---- dropout */
 
-static rp_status check_probability(const rp__call *call, double p)
-{
-    if (p >= 0 && p <= 1)
-        return RP_OK;
-    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "dropout probability has to be between 0 and 1, but got %g", p);
+static rp_status check_probability(const rp__call *call, double p) {
+    if (p >= 0 && p <= 1) return RP_OK;
+    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "dropout probability has to be between 0 and 1, but got %g",
+                        p);
 }
 
 /* p = 0, evaluation and empty inputs draw nothing; nor does p = 1, which is 0 * self. */
-rp_status rp__expand_dropout(const rp__call *call)
-{
+rp_status rp__expand_dropout(const rp__call *call) {
     rp_tensor *t = call->in[0];
     double p = rp__attr_float(call, 0);
     RP_TRY(check_probability(call, p));
@@ -115,8 +106,7 @@ rp_status rp__expand_dropout(const rp__call *call)
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
-rp_status rp__infer_native_dropout(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_native_dropout(const rp__call *call, rp__meta *out) {
     RP_TRY(check_probability(call, rp__attr_float(call, 0)));
     RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
     rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
@@ -125,15 +115,13 @@ rp_status rp__infer_native_dropout(const rp__call *call, rp__meta *out)
 }
 
 static rp_scalar keep_probability(const rp__call *call) { return rp_f64(1 - rp__attr_float(call, 0)); }
-static rp_scalar keep_scale(const rp__call *call)
-{
+static rp_scalar keep_scale(const rp__call *call) {
     double keep = 1 - rp__attr_float(call, 0);
     return rp_f64(keep == 0 ? 0 : 1 / keep);
 }
 
 /* keep with probability 1 - p (a uniform f32 below it); self * keep * scale */
-void rp__lower_native_dropout(rp__lower *lw)
-{
+void rp__lower_native_dropout(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     rp__val u = unit_f32(lw, rp__lw_random(lw, DROPOUT_GENERATOR, RP__PHILOX, RP_I64), 24);
     rp__val keep = rp__lw_2(lw, RP__LT, u, rp__lw_scalar_fn(lw, keep_probability, RP_F32));
@@ -144,20 +132,18 @@ void rp__lower_native_dropout(rp__lower *lw)
 
 /* ---- multinomial */
 
-rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
     int64_t n = rp__attr_int(call, 0);
     if (!rp__dtype_is_float((rp_dtype)t->dtype))
         return rp__op_error(call, RP_ERROR_DTYPE, "multinomial only supports floating-point dtypes for input, got: %s",
                             rp__dtype_title((rp_dtype)t->dtype));
-    if (t->ndim != 1 && t->ndim != 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "prob_dist must be 1 or 2 dim");
-    if (n <= 0)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
+    if (t->ndim != 1 && t->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "prob_dist must be 1 or 2 dim");
+    if (n <= 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
     rp_dim categories = t->size[t->ndim - 1];
     if (!rp__attr_bool(call, 1) && rp__dim_is(RP__DIM_LT, categories, n))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
     if (rp__dim_is(RP__DIM_LT, INT64_C(1) << 24, categories))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "number of categories cannot exceed 2^24");
     if (rp__dim_is(RP__DIM_EQ, categories, 0))
@@ -168,20 +154,18 @@ rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out)
 }
 
 /* A sample uses one 64-bit word, two a counter, rows after rows. */
-rp_status rp__run_multinomial(const rp__call *call)
-{
+enum { SAMPLES_A_COUNTER = 2 };
+
+rp_status rp__run_multinomial(const rp__call *call) {
     rp_dtype in = (rp_dtype)call->in[0]->dtype;
     rp_tensor *weights = rp__run_contiguous(call->in[0], in == RP_F64 ? RP_F64 : RP_F32), *out = call->out[0];
-    if (rp__tensor_is_error(weights))
-        return rp_error_status();
+    if (rp__tensor_is_error(weights)) return rp_error_status();
     rp__device *d = rp__device_get(out->device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     rp__library_call library = {.replacement = rp__attr_bool(call, 1)};
-    uint64_t words = (uint64_t)rp__tensor_numel(out);
-    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), words / 2 + words % 2, &library.draw));
-    if (rp__tensor_numel(out) == 0)
-        return RP_OK;
+    uint64_t samples = (uint64_t)rp__tensor_numel(out), per = SAMPLES_A_COUNTER;
+    RP_TRY(rp__reserve_draw(call, 2, d, rp__current_stream(d), samples / per + (samples % per != 0), &library.draw));
+    if (rp__tensor_numel(out) == 0) return RP_OK;
     rp__operand o[2] = {rp__operand_of(out), rp__operand_of(weights)};
     for (unsigned k = 0; k < 2 && out->ndim == 1; k++) {
         o[k].ndim = 2;
@@ -191,4 +175,48 @@ rp_status rp__run_multinomial(const rp__call *call)
         o[k].stride[0] = o[k].size[1];
     }
     return rp__run_library_op(call, RP__LIB_MULTINOMIAL, o, 2, &library);
+}
+
+/* ---- counters, without running: the lowering of a loop op is asked with a sink that keeps nothing */
+
+typedef struct probe {
+    rp__lower_sink sink;
+    unsigned words; /* an element, of the one draw */
+} probe;
+
+static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
+    (void)s, (void)call, (void)k;
+    return 0;
+}
+
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
+    (void)s, (void)call, (void)k, (void)v, (void)row;
+}
+
+static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
+    (void)s, (void)call, (void)from, (void)compute;
+    return 0;
+}
+
+static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
+    (void)s, (void)call, (void)kind, (void)dim;
+    return 0;
+}
+
+static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
+    (void)call, (void)generator_attr;
+    ((probe *)(void *)s)->words = wide ? 2 : 1;
+    return 0;
+}
+
+rp_status rp__op_counters(const rp__call *call, rp_dim *out) {
+    int64_t per = SAMPLES_A_COUNTER; /* the one random op that is no loop */
+    if (call->op->lowering == RP__POINTWISE) {
+        probe p = {
+            .sink = {.in = probe_in, .out = probe_out, .scalar = probe_scalar, .iota = probe_iota, .draw = probe_draw}};
+        RP_TRY(rp__lower_into(&p.sink, call));
+        per = p.words == 2 ? 2 : 4;
+    }
+    *out = rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, rp__tensor_numel(call->out[0]), per - 1), per);
+    return rp_failed() ? rp_error_status() : RP_OK;
 }

@@ -4,8 +4,7 @@
 
 /* sum and mean share (int[] dim, bool keepdim, dtype dtype); amax has no dtype. */
 
-static rp_status infer_reduction(const rp__call *call, rp_dtype dtype, rp__meta *out)
-{
+static rp_status infer_reduction(const rp__call *call, rp_dtype dtype, rp__meta *out) {
     uint32_t mask;
     RP_TRY(rp__call_dim_mask(call, 0, &mask));
     rp__meta_reduced(call, mask, rp__attr_bool(call, 1), dtype, out);
@@ -13,70 +12,65 @@ static rp_status infer_reduction(const rp__call *call, rp_dtype dtype, rp__meta 
 }
 
 /* Integers and bools sum in int64. */
-rp_status rp__infer_sum(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_sum(const rp__call *call, rp__meta *out) {
     rp_dtype in = (rp_dtype)call->in[0]->dtype, asked = call->attrs[2].v.dtype;
     rp_dtype dtype = asked != RP_DTYPE_NONE ? asked : rp__dtype_is_float(in) ? in : RP_I64;
-    if (!rp__dtype_is_valid(dtype))
-        return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)dtype);
+    if (!rp__dtype_is_valid(dtype)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)dtype);
     return infer_reduction(call, dtype, out);
 }
 
-rp_status rp__infer_mean(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_mean(const rp__call *call, rp__meta *out) {
     rp_dtype asked = call->attrs[2].v.dtype, dtype = asked != RP_DTYPE_NONE ? asked : (rp_dtype)call->in[0]->dtype;
-    if (!rp__dtype_is_valid(dtype))
-        return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)dtype);
+    if (!rp__dtype_is_valid(dtype)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)dtype);
     if (!rp__dtype_is_float(dtype))
-        return rp__op_error(call, RP_ERROR_DTYPE,
-                            "mean(): could not infer output dtype. %s dtype must be either a floating point or complex dtype. "
-                            "Got: %s",
-                            asked != RP_DTYPE_NONE ? "Optional" : "Input", rp__dtype_title(dtype));
+        return rp__op_error(
+            call, RP_ERROR_DTYPE,
+            "mean(): could not infer output dtype. %s dtype must be either a floating point or complex dtype. "
+            "Got: %s",
+            asked != RP_DTYPE_NONE ? "Optional" : "Input", rp__dtype_title(dtype));
     return infer_reduction(call, dtype, out);
 }
 
-rp_status rp__infer_amax(const rp__call *call, rp__meta *out)
-{
+rp_status rp__infer_amax(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
     uint32_t mask;
     RP_TRY(rp__call_dim_mask(call, 0, &mask));
     if (rp__dim_is(RP__DIM_EQ, rp__tensor_numel(t), 0)) {
         if (call->attrs[0].n == 0)
-            return rp__op_error(call, RP_ERROR_SHAPE,
-                                "amax(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
-                                "with the 'dim' argument.");
+            return rp__op_error(
+                call, RP_ERROR_SHAPE,
+                "amax(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
+                "with the 'dim' argument.");
         for (unsigned d = 0; d < t->ndim; d++) {
             if (mask >> d & 1u && rp__dim_is(RP__DIM_EQ, t->size[d], 0))
-                return rp__op_error(call, RP_ERROR_INDEX, "amax(): Expected reduction dim %u to have non-zero size.", d);
+                return rp__op_error(call, RP_ERROR_INDEX, "amax(): Expected reduction dim %u to have non-zero size.",
+                                    d);
         }
     }
     return infer_reduction(call, (rp_dtype)t->dtype, out);
 }
 
-static void set_inner(rp__lower *lw)
-{
+static void set_inner(rp__lower *lw) {
     uint32_t mask;
     if (rp__call_dim_mask(rp__lw_call(lw), 0, &mask) == RP_OK) /* the shape rule has accepted it */
         rp__lw_inner(lw, mask);
 }
 
 /* Elements are converted to the result's type first, as PyTorch does with dtype=. */
-static rp__val sum(rp__lower *lw)
-{
+static rp__val sum(rp__lower *lw) {
     set_inner(lw);
     return rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0)));
 }
 
 void rp__lower_sum(rp__lower *lw) { rp__lw_out_row(lw, 0, sum(lw)); }
 
-void rp__lower_mean(rp__lower *lw)
-{
+void rp__lower_mean(rp__lower *lw) {
     rp__val total = sum(lw);
-    rp__lw_out_row(lw, 0, rp__lw_2(lw, RP__DIV, total, rp__lw_inner_extent(lw, rp__lw_compute(rp__lw_out_dtype(lw, 0)))));
+    rp__lw_out_row(lw, 0,
+                   rp__lw_2(lw, RP__DIV, total, rp__lw_inner_extent(lw, rp__lw_compute(rp__lw_out_dtype(lw, 0)))));
 }
 
-void rp__lower_amax(rp__lower *lw)
-{
+void rp__lower_amax(rp__lower *lw) {
     set_inner(lw);
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_MAX, rp__lw_in(lw, 0)));
 }

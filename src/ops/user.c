@@ -20,8 +20,7 @@ static const rp_op_descriptor *descriptor_of(const rp__op *op) { return op->user
 
 /* ---- shape and derivative */
 
-static rp_status infer(const rp__call *call, rp__meta *out)
-{
+static rp_status infer(const rp__call *call, rp__meta *out) {
     const rp_op_descriptor *d = descriptor_of(call->op);
     for (uint32_t k = 0; k < call->n_out; k++) {
         if (!d->infer) {
@@ -30,12 +29,12 @@ static rp_status infer(const rp__call *call, rp__meta *out)
         }
         size_t ndim = 0;
         rp_dtype dtype = RP_DTYPE_NONE;
-        rp_status status = d->infer(d->ctx, call->in, call->n_in, call->attrs, call->n_attrs, k, out[k].size, &ndim, &dtype);
-        if (status != RP_OK)
-            return rp__op_error(call, status, "the op's shape function failed");
+        rp_status status =
+            d->infer(d->ctx, call->in, call->n_in, call->attrs, call->n_attrs, k, out[k].size, &ndim, &dtype);
+        if (status != RP_OK) return rp__op_error(call, status, "the op's shape function failed");
         if (ndim > RP_MAX_DIMS || !rp__dtype_is_valid(dtype))
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "the op's shape function gave %zu dimensions and dtype %d", ndim,
-                                (int)dtype);
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                                "the op's shape function gave %zu dimensions and dtype %d", ndim, (int)dtype);
         for (size_t i = 0; i < ndim; i++) {
             if (!rp__dim_is_symbol(out[k].size[i]) && out[k].size[i] < 0)
                 return rp__op_error(call, RP_ERROR_SHAPE, "the op's shape function gave a negative size");
@@ -46,8 +45,7 @@ static rp_status infer(const rp__call *call, rp__meta *out)
     return RP_OK;
 }
 
-static rp_status vjp(const rp__vjp *g)
-{
+static rp_status vjp(const rp__vjp *g) {
     const rp__call *call = g->call;
     const rp_op_descriptor *d = descriptor_of(call->op);
     rp_tensor *grad_out[RP__MAX_OUTS];
@@ -55,10 +53,10 @@ static rp_status vjp(const rp__vjp *g)
         grad_out[k] = g->grad_out[k];
         if (!grad_out[k]) /* the user's function sees zeros, not absence */
             grad_out[k] = rp__zeros_of(&g->out_meta[k]);
-        if (rp__tensor_is_error(grad_out[k]))
-            return rp_error_status();
+        if (rp__tensor_is_error(grad_out[k])) return rp_error_status();
     }
-    return d->backward(d->ctx, grad_out, call->n_out, call->in, call->n_in, call->out, call->attrs, call->n_attrs, g->grad_in);
+    return d->backward(d->ctx, grad_out, call->n_out, call->in, call->n_in, call->out, call->attrs, call->n_attrs,
+                       g->grad_in);
 }
 
 /* ---- the CPU launch */
@@ -70,32 +68,27 @@ typedef struct payload {
     _Atomic(rp_status) status; /* of the last run */
     rp_tensor **handles;       /* inputs, then outputs */
     rp_attr *attrs;
-    int64_t *ints;             /* lists of attrs */
+    int64_t *ints; /* lists of attrs */
 } payload;
 
 /* Words: one address for each input (0 for an absent one), then for each output. */
-static void run_cpu(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end)
-{
+static void run_cpu(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     (void)begin;
     (void)end;
     payload *p = kernel->payload;
     const void *in[RP__MAX_IN];
     void *out[RP__MAX_OUTS];
-    for (uint32_t k = 0; k < p->n_in; k++)
-        in[k] = (const void *)(uintptr_t)words[k];
-    for (uint32_t k = 0; k < p->n_out; k++)
-        out[k] = (void *)(uintptr_t)words[p->n_in + k];
-    rp_status status = p->descriptor->cpu(p->descriptor->ctx, in, p->n_in, out, p->n_out, p->handles, p->handles + p->n_in, p->attrs,
-                                          p->n_attrs);
+    for (uint32_t k = 0; k < p->n_in; k++) in[k] = (const void *)(uintptr_t)words[k];
+    for (uint32_t k = 0; k < p->n_out; k++) out[k] = (void *)(uintptr_t)words[p->n_in + k];
+    rp_status status = p->descriptor->cpu(p->descriptor->ctx, in, p->n_in, out, p->n_out, p->handles,
+                                          p->handles + p->n_in, p->attrs, p->n_attrs);
     atomic_store(&p->status, status);
 }
 
-static void destroy_kernel(rp__kernel *k)
-{
+static void destroy_kernel(rp__kernel *k) {
     payload *p = k->payload;
     if (p) {
-        for (uint32_t i = 0; p->handles && i < p->n_in + p->n_out; i++)
-            rp__free(p->handles[i]);
+        for (uint32_t i = 0; p->handles && i < p->n_in + p->n_out; i++) rp__free(p->handles[i]);
         rp__free(p->handles);
         rp__free(p->attrs);
         rp__free(p->ints);
@@ -105,11 +98,9 @@ static void destroy_kernel(rp__kernel *k)
 }
 
 /* A handle with the geometry of t. It lives in the payload: neither scoped nor counted. */
-static rp_tensor *shell_of(const rp_tensor *t)
-{
+static rp_tensor *shell_of(const rp_tensor *t) {
     rp_tensor *s = rp__calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     s->magic = RP__TENSOR_MAGIC;
     atomic_init(&s->refs, 1);
     s->dtype = t->dtype;
@@ -121,23 +112,19 @@ static rp_tensor *shell_of(const rp_tensor *t)
     return s;
 }
 
-static bool fill_payload(payload *p, const rp__call *call, rp_tensor *const *in)
-{
+static bool fill_payload(payload *p, const rp__call *call, rp_tensor *const *in) {
     size_t n_ints = 0;
     p->n_in = call->n_in;
     p->n_out = call->n_out;
     p->n_attrs = call->n_attrs;
-    for (uint32_t k = 0; k < call->n_attrs; k++)
-        n_ints += call->attrs[k].kind == RP_ATTR_INTS ? call->attrs[k].n : 0;
+    for (uint32_t k = 0; k < call->n_attrs; k++) n_ints += call->attrs[k].kind == RP_ATTR_INTS ? call->attrs[k].n : 0;
     p->handles = rp__calloc(call->n_in + call->n_out, sizeof *p->handles);
     p->attrs = rp__alloc((call->n_attrs + 1) * sizeof *p->attrs);
     p->ints = rp__alloc((n_ints + 1) * sizeof *p->ints);
-    if (!p->handles || !p->attrs || !p->ints)
-        return false;
+    if (!p->handles || !p->attrs || !p->ints) return false;
     for (uint32_t k = 0; k < call->n_in + call->n_out; k++) {
         const rp_tensor *t = k < call->n_in ? in[k] : call->out[k - call->n_in];
-        if (t && !(p->handles[k] = shell_of(t)))
-            return false;
+        if (t && !(p->handles[k] = shell_of(t))) return false;
     }
     int64_t *ints = p->ints;
     for (uint32_t k = 0; k < call->n_attrs; k++) {
@@ -151,8 +138,7 @@ static bool fill_payload(payload *p, const rp__call *call, rp_tensor *const *in)
     return true;
 }
 
-static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in)
-{
+static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in) {
     rp__kernel *k = rp__calloc(1, sizeof *k);
     payload *p = rp__calloc(1, sizeof *p);
     if (!k || !p) {
@@ -168,79 +154,73 @@ static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in)
     k->key = rp__hash_bytes(call->op->schema_text, strlen(call->op->schema_text), rp__hash_none());
     k->payload = p;
     k->destroy = destroy_kernel;
-    if (fill_payload(p, call, in))
-        return k;
+    if (fill_payload(p, call, in)) return k;
     destroy_kernel(k);
     return NULL;
 }
 
-static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *const *in)
-{
+static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *const *in) {
     rp__launch_buffer *buffer = rp__launch_buffer_get();
-    if (!buffer)
-        return rp_error_status();
+    if (!buffer) return rp_error_status();
     rp__kernel *k = make_kernel(call, in);
-    if (!k)
-        return RP__OOM("the launch of a user op");
+    if (!k) return RP__OOM("the launch of a user op");
     uint32_t n = call->n_in + call->n_out, n_slots = 0;
     for (uint32_t i = 0; i < n; i++) {
         const rp_tensor *t = i < call->n_in ? in[i] : call->out[i - call->n_in];
         buffer->words[i] = t ? (uint64_t)(uintptr_t)rp__tensor_data(t) : 0;
-        if (!t)
-            continue;
+        if (!t) continue;
         rp__slot *slot = &buffer->slots[n_slots++];
-        *slot = (rp__slot){.word = i, .access = i < call->n_in ? RP__READ : RP__WRITE, .storage = t->storage, .buffer = -1};
+        *slot =
+            (rp__slot){.word = i, .access = i < call->n_in ? RP__READ : RP__WRITE, .storage = t->storage, .buffer = -1};
         rp__tensor_byte_range(t, &slot->begin, &slot->end);
     }
-    rp__launch launch = {.kernel = k, .words = buffer->words, .slots = buffer->slots, .n_words = n, .n_slots = n_slots, .items = 1,
-                         .grain = 1, .site = call->site, .op = call->op->name};
+    rp__launch launch = {.kernel = k,
+                         .words = buffer->words,
+                         .slots = buffer->slots,
+                         .n_words = n,
+                         .n_slots = n_slots,
+                         .items = 1,
+                         .grain = 1,
+                         .site = call->site,
+                         .op = call->op->name};
     rp_status status = rp__launch_on(rp__current_stream(d), &launch);
     rp_status own = atomic_load(&((payload *)k->payload)->status);
-    if (status == RP_OK && own != RP_OK)
-        status = rp__op_error(call, own, "the op's CPU function failed");
+    if (status == RP_OK && own != RP_OK) status = rp__op_error(call, own, "the op's CPU function failed");
     rp__kernel_release(k);
     return status;
 }
 
-static rp_status run_cpu_op(const rp__call *call, rp__device *d)
-{
+static rp_status run_cpu_op(const rp__call *call, rp__device *d) {
     rp_tensor *in[RP__MAX_IN];
     for (uint32_t k = 0; k < call->n_in; k++) {
         in[k] = call->in[k] ? rp__run_contiguous(call->in[k], (rp_dtype)call->in[k]->dtype) : NULL;
-        if (in[k] && rp__tensor_is_error(in[k]))
-            return rp_error_status();
+        if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
     }
     return launch_cpu(call, d, in);
 }
 
-static rp_status run_cuda_op(const rp__call *call)
-{
+static rp_status run_cuda_op(const rp__call *call) {
     if (!descriptor_of(call->op)->cuda_source)
         return rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CUDA source");
-    if (!rp__user_cuda_hook)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "CUDA is not available");
+    if (!rp__user_cuda_hook) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "CUDA is not available");
     rp_tensor *in[RP__MAX_IN];
     rp__call contiguous = *call;
     for (uint32_t k = 0; k < call->n_in; k++) {
         in[k] = call->in[k] ? rp__run_contiguous(call->in[k], (rp_dtype)call->in[k]->dtype) : NULL;
-        if (in[k] && rp__tensor_is_error(in[k]))
-            return rp_error_status();
+        if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
     }
     contiguous.in = in;
     return rp__user_cuda_hook(descriptor_of(call->op), &contiguous);
 }
 
-rp_status rp__user_run(rp__call *call)
-{
+rp_status rp__user_run(rp__call *call) {
     rp__meta meta[RP__MAX_OUTS];
     RP_TRY(rp__op_infer(call, meta));
     rp__device *d = rp__device_get(meta[0].device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     for (uint32_t k = 0; k < call->n_out; k++) {
         call->out[k] = rp__tensor_empty(d, meta[k].dtype, meta[k].size, meta[k].ndim);
-        if (rp__tensor_is_error(call->out[k]))
-            return rp_error_status();
+        if (rp__tensor_is_error(call->out[k])) return rp_error_status();
     }
     rp__scope_guard guard = rp__scope_guard_begin();
     rp_status status;
@@ -256,62 +236,58 @@ rp_status rp__user_run(rp__call *call)
 
 /* ---- registration */
 
-static rp_status check_schema(const rp__schema *s, const rp_op_descriptor *d)
-{
+static rp_status check_schema(const rp__schema *s, const rp_op_descriptor *d) {
     bool lists = false;
     for (unsigned i = 0; i < s->n_params; i++) {
         const rp__param *p = &s->params[i];
         lists = lists || p->kind == RP__PARAM_TENSORS;
         if (p->written || p->aliased)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s: a user op may not write or return its arguments", s->name);
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "rp_op_register: %s: a user op may not write or return its arguments", s->name);
     }
     if (s->n_outs == 0)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s: a user op has at least one result", s->name);
     if (!d->cpu && !d->cuda_source)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s has neither a CPU function nor CUDA source", s->name);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s has neither a CPU function nor CUDA source",
+                        s->name);
     if (d->cuda_source && !d->cuda_entry)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s: cuda_source without cuda_entry", s->name);
     if (!d->infer && (s->n_tensor_params == 0 || s->params[0].kind != RP__PARAM_TENSOR))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "rp_op_register: %s: without a shape function the first parameter must be a Tensor", s->name);
     if (d->backward && lists)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s: an op with a Tensor[] parameter has no derivative", s->name);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "rp_op_register: %s: an op with a Tensor[] parameter has no derivative", s->name);
     return RP_OK;
 }
 
 /* Strings of the descriptor are copied: it may live on the caller's stack. */
-static bool copy_strings(user_op *u)
-{
+static bool copy_strings(user_op *u) {
     rp_op_descriptor *d = &u->descriptor;
     const char **texts[] = {&d->schema, &d->doc, &d->cuda_source, &d->cuda_entry};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (*texts[i] && !(*texts[i] = rp__strdup(*texts[i]))) {
-            for (size_t k = i; k < sizeof texts / sizeof *texts; k++)
-                *texts[k] = NULL;
+            for (size_t k = i; k < sizeof texts / sizeof *texts; k++) *texts[k] = NULL;
             return false;
         }
     }
     return true;
 }
 
-static void discard(user_op *u)
-{
-    const char *texts[] = {u->descriptor.schema, u->descriptor.doc, u->descriptor.cuda_source, u->descriptor.cuda_entry};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        rp__free((void *)(uintptr_t)texts[i]);
+static void discard(user_op *u) {
+    const char *texts[] = {u->descriptor.schema, u->descriptor.doc, u->descriptor.cuda_source,
+                           u->descriptor.cuda_entry};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) rp__free((void *)(uintptr_t)texts[i]);
     rp__free(u);
 }
 
-rp_status rp_op_register(const rp_op_descriptor *descriptor)
-{
+rp_status rp_op_register(const rp_op_descriptor *descriptor) {
     if (!descriptor || descriptor->struct_size != sizeof *descriptor)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: descriptor is NULL or struct_size is not its size");
     user_op *u = rp__calloc(1, sizeof *u);
-    if (!u)
-        return RP__OOM("a user op");
+    if (!u) return RP__OOM("a user op");
     rp_status status = rp__schema_parse(descriptor->schema, &u->op.schema);
-    if (status == RP_OK)
-        status = check_schema(&u->op.schema, descriptor);
+    if (status == RP_OK) status = check_schema(&u->op.schema, descriptor);
     if (status != RP_OK) {
         rp__free(u);
         return status;
@@ -333,7 +309,6 @@ rp_status rp_op_register(const rp_op_descriptor *descriptor)
         op->saves = ((1u << op->schema.n_tensor_params) - 1u) | ((1u << op->schema.n_outs) - 1u) << 16;
     op->user = &u->descriptor;
     status = rp__op_table_add(op);
-    if (status != RP_OK)
-        discard(u);
+    if (status != RP_OK) discard(u);
     return status;
 }

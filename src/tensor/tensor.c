@@ -206,8 +206,7 @@ rp_status rp__tensor_check(const rp_tensor *t, const char *what) {
         return rp__fail(RP_ERROR_STATE, "%s was released already: a tensor %s", what, made_by(t, made));
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is not a tensor", what);
-    const rp__storage *s = t->storage;
-    if (RP__UNLIKELY(s->generation != NULL) && atomic_load_explicit(s->generation, memory_order_acquire) != s->stamp)
+    if (rp__storage_is_stale(t->storage))
         return rp__fail(
             RP_ERROR_STALE,
             "%s is the output of a replay that a later replay has overwritten: %s; copy it before the next replay",

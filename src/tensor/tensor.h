@@ -41,6 +41,10 @@ rp__storage *rp__storage_new(rp__device *d, rp_stream *s, size_t bytes); /* NULL
 rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, void (*deleter)(void *), void *ctx);
 rp__storage *rp__storage_retain(rp__storage *s);
 void rp__storage_release(rp__storage *s);
+/* Is it the output of a replay that a later one has overwritten? */
+static inline bool rp__storage_is_stale(const rp__storage *s) {
+    return RP__UNLIKELY(s->generation != NULL) && atomic_load_explicit(s->generation, memory_order_acquire) != s->stamp;
+}
 void rp__storage_written(rp__storage *s, const char *op, const char *site); /* version + 1 */
 
 enum {                          /* rp_tensor.flags */

@@ -8,20 +8,17 @@
 
 /* ---- life */
 
-rp_ir *rp__ir_failed(void)
-{
+rp_ir *rp__ir_failed(void) {
     static rp_ir failed = {.status = RP_ERROR_INVALID_ARGUMENT, .name = ""};
     return &failed;
 }
 
-rp_ir *rp__ir_new(const char *name)
-{
+rp_ir *rp__ir_new(const char *name) {
     rp_ir *ir = rp__calloc(1, sizeof *ir);
     if (ir) {
         atomic_init(&ir->refs, 1);
         ir->name = rp__arena_strdup(&ir->arena, name ? name : "");
-        if (ir->name)
-            return ir;
+        if (ir->name) return ir;
         rp__arena_free(&ir->arena);
         rp__free(ir);
     }
@@ -29,32 +26,24 @@ rp_ir *rp__ir_new(const char *name)
     return NULL;
 }
 
-rp_ir *rp__ir_retain(rp_ir *ir)
-{
-    if (ir != rp__ir_failed())
-        atomic_fetch_add_explicit(&ir->refs, 1, memory_order_relaxed);
+rp_ir *rp__ir_retain(rp_ir *ir) {
+    if (ir != rp__ir_failed()) atomic_fetch_add_explicit(&ir->refs, 1, memory_order_relaxed);
     return ir;
 }
 
-static void free_blocks(rp_ir *ir)
-{
+static void free_blocks(rp_ir *ir) {
     /* Blocks own one growable list each; nodes are walked flat, so depth costs nothing. */
     for (size_t i = 0; i < ir->n_nodes; i++) {
-        for (uint32_t r = 0; r < ir->nodes[i].n_regions; r++)
-            rp__free(ir->nodes[i].regions[r].nodes);
+        for (uint32_t r = 0; r < ir->nodes[i].n_regions; r++) rp__free(ir->nodes[i].regions[r].nodes);
     }
     rp__free(ir->body.nodes);
 }
 
-void rp_ir_release(rp_ir *ir)
-{
-    if (!ir || ir == rp__ir_failed() || atomic_fetch_sub_explicit(&ir->refs, 1, memory_order_acq_rel) != 1)
-        return;
+void rp_ir_release(rp_ir *ir) {
+    if (!ir || ir == rp__ir_failed() || atomic_fetch_sub_explicit(&ir->refs, 1, memory_order_acq_rel) != 1) return;
     free_blocks(ir);
-    for (size_t i = 0; i < ir->n_captured; i++)
-        rp_release(ir->captured[i]);
-    for (size_t i = 0; i < ir->n_generators; i++)
-        rp_generator_release(ir->generators[i]);
+    for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
+    for (size_t i = 0; i < ir->n_generators; i++) rp_generator_release(ir->generators[i]);
     rp__free(ir->captured);
     rp__free(ir->generators);
     rp__free(ir->nodes);
@@ -66,8 +55,20 @@ void rp_ir_release(rp_ir *ir)
 
 /* ---- building */
 
-rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site)
-{
+/* Row-major strides; sizes may be words of the graph's table. */
+static void row_major(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {
+    if (!ir->symbols) {
+        rp__contiguous_strides(meta->size, meta->ndim, stride);
+        return;
+    }
+    rp__symbols *outer = rp__symbols_enter(ir->symbols);
+    rp__symbols_freeze(ir->symbols, true);
+    rp__contiguous_strides(meta->size, meta->ndim, stride);
+    rp__symbols_freeze(ir->symbols, false);
+    (void)rp__symbols_enter(outer);
+}
+
+rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site) {
     if (ir->n_values >= RP__IR_NONE - 1 || !RP__GROW(&ir->values, &ir->values_capacity, ir->n_values + 1)) {
         (void)RP__OOM("graph value");
         return RP__IR_NONE;
@@ -79,63 +80,53 @@ rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, ui
     v->out_index = out_index;
     v->site = site;
     v->storage = ir->n_storages++;
-    rp__contiguous_strides(v->meta.size, v->meta.ndim, v->stride);
+    row_major(ir, &v->meta, v->stride);
     return (rp__ir_value)ir->n_values++;
 }
 
-static rp_status hold_generator(rp_ir *ir, rp_generator *g)
-{
+static rp_status hold_generator(rp_ir *ir, rp_generator *g) {
     for (size_t i = 0; i < ir->n_generators; i++) {
-        if (ir->generators[i] == g)
-            return RP_OK;
+        if (ir->generators[i] == g) return RP_OK;
     }
-    if (!RP__GROW(&ir->generators, &ir->generators_capacity, ir->n_generators + 1))
-        return RP__OOM("graph");
+    if (!RP__GROW(&ir->generators, &ir->generators_capacity, ir->n_generators + 1)) return RP__OOM("graph");
     atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
     ir->generators[ir->n_generators++] = g;
     return RP_OK;
 }
 
 /* A copy of attributes and of what they point to, in the arena. */
-static rp_attr *copy_attrs(rp_ir *ir, const rp_attr *attrs, uint32_t n)
-{
+static rp_attr *copy_attrs(rp_ir *ir, const rp_attr *attrs, uint32_t n) {
     rp_attr *copy = RP__NEW(&ir->arena, rp_attr, n ? n : 1);
-    if (!copy)
-        return NULL;
+    if (!copy) return NULL;
     for (uint32_t i = 0; i < n; i++) {
         copy[i] = attrs[i];
         if (attrs[i].kind == RP_ATTR_INTS) {
             int64_t *ints = RP__NEW(&ir->arena, int64_t, attrs[i].n ? attrs[i].n : 1);
-            if (!ints)
-                return NULL;
-            if (attrs[i].n)
-                memcpy(ints, attrs[i].v.ints, attrs[i].n * sizeof *ints);
+            if (!ints) return NULL;
+            if (attrs[i].n) memcpy(ints, attrs[i].v.ints, attrs[i].n * sizeof *ints);
             copy[i].v.ints = ints;
         } else if (attrs[i].kind == RP_ATTR_STRING && attrs[i].v.string) {
             copy[i].v.string = rp__arena_strdup(&ir->arena, attrs[i].v.string);
-            if (!copy[i].v.string)
-                return NULL;
-        } else if (attrs[i].kind == RP_ATTR_GENERATOR && attrs[i].v.generator && hold_generator(ir, attrs[i].v.generator) != RP_OK) {
+            if (!copy[i].v.string) return NULL;
+        } else if (attrs[i].kind == RP_ATTR_GENERATOR && attrs[i].v.generator &&
+                   hold_generator(ir, attrs[i].v.generator) != RP_OK) {
             return NULL;
         }
     }
     return copy;
 }
 
-rp_status rp__ir_block_append(rp_ir *ir, rp__ir_block *block, uint32_t node)
-{
+rp_status rp__ir_block_append(rp_ir *ir, rp__ir_block *block, uint32_t node) {
     (void)ir;
-    if (!RP__GROW(&block->nodes, &block->nodes_capacity, block->n_nodes + 1))
-        return RP__OOM("graph block");
+    if (!RP__GROW(&block->nodes, &block->nodes_capacity, block->n_nodes + 1)) return RP__OOM("graph block");
     block->nodes[block->n_nodes++] = node;
     return RP_OK;
 }
 
-uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const rp__op *op, const rp__ir_value *in, uint32_t n_in,
-                         const uint32_t *list_begin, const rp_attr *attrs, uint32_t n_attrs, uint32_t n_out, const char *site)
-{
-    if (ir->n_nodes >= RP__IR_NONE - 1 || !RP__GROW(&ir->nodes, &ir->nodes_capacity, ir->n_nodes + 1))
-        goto failed;
+uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const rp__op *op, const rp__ir_value *in,
+                         uint32_t n_in, const uint32_t *list_begin, const rp_attr *attrs, uint32_t n_attrs,
+                         uint32_t n_out, const char *site) {
+    if (ir->n_nodes >= RP__IR_NONE - 1 || !RP__GROW(&ir->nodes, &ir->nodes_capacity, ir->n_nodes + 1)) goto failed;
     rp__ir_node n;
     memset(&n, 0, sizeof n);
     n.kind = kind;
@@ -147,16 +138,11 @@ uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const
     n.in = RP__NEW(&ir->arena, rp__ir_value, n_in ? n_in : 1);
     n.out = RP__NEW(&ir->arena, rp__ir_value, n_out ? n_out : 1);
     n.attrs = copy_attrs(ir, attrs, n_attrs);
-    if (!n.in || !n.out || !n.attrs)
-        goto failed;
-    if (n_in)
-        memcpy(n.in, in, n_in * sizeof *in);
-    for (uint32_t k = 0; k < n_out; k++)
-        n.out[k] = RP__IR_NONE;
-    for (uint32_t p = 0; p <= RP__MAX_PARAMS; p++)
-        n.list_begin[p] = list_begin ? list_begin[p] : p < n_in ? p : n_in;
-    if (block && rp__ir_block_append(ir, block, (uint32_t)ir->n_nodes) != RP_OK)
-        return RP__IR_NONE;
+    if (!n.in || !n.out || !n.attrs) goto failed;
+    if (n_in) memcpy(n.in, in, n_in * sizeof *in);
+    for (uint32_t k = 0; k < n_out; k++) n.out[k] = RP__IR_NONE;
+    for (uint32_t p = 0; p <= RP__MAX_PARAMS; p++) n.list_begin[p] = list_begin ? list_begin[p] : p < n_in ? p : n_in;
+    if (block && rp__ir_block_append(ir, block, (uint32_t)ir->n_nodes) != RP_OK) return RP__IR_NONE;
     ir->nodes[ir->n_nodes] = n;
     return (uint32_t)ir->n_nodes++;
 failed:
@@ -164,26 +150,21 @@ failed:
     return RP__IR_NONE;
 }
 
-rp__ir_value rp__ir_set_out(rp_ir *ir, uint32_t node, uint32_t k, const rp__meta *meta)
-{
+rp__ir_value rp__ir_set_out(rp_ir *ir, uint32_t node, uint32_t k, const rp__meta *meta) {
     rp__ir_value v = rp__ir_add_value(ir, meta, node, k, ir->nodes[node].site);
-    if (v != RP__IR_NONE)
-        ir->nodes[node].out[k] = v;
+    if (v != RP__IR_NONE) ir->nodes[node].out[k] = v;
     return v;
 }
 
-rp_status rp__ir_add_regions(rp_ir *ir, uint32_t node, uint32_t n)
-{
+rp_status rp__ir_add_regions(rp_ir *ir, uint32_t node, uint32_t n) {
     rp__ir_block *regions = RP__NEW(&ir->arena, rp__ir_block, n);
-    if (!regions)
-        return RP__OOM("graph region");
+    if (!regions) return RP__OOM("graph region");
     ir->nodes[node].regions = regions;
     ir->nodes[node].n_regions = n;
     return RP_OK;
 }
 
-rp__ir_value rp__ir_add_arg(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const char *site)
-{
+rp__ir_value rp__ir_add_arg(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const char *site) {
     /* Arguments are few and mostly added one after the other: the list doubles at powers of two. */
     if ((block->n_args & (block->n_args - 1)) == 0) {
         rp__ir_value *args = RP__NEW(&ir->arena, rp__ir_value, block->n_args ? 2u * block->n_args : 1u);
@@ -191,29 +172,23 @@ rp__ir_value rp__ir_add_arg(rp_ir *ir, rp__ir_block *block, const rp__meta *meta
             (void)RP__OOM("graph argument");
             return RP__IR_NONE;
         }
-        if (block->n_args)
-            memcpy(args, block->args, block->n_args * sizeof *args);
+        if (block->n_args) memcpy(args, block->args, block->n_args * sizeof *args);
         block->args = args;
     }
     rp__ir_value v = rp__ir_add_value(ir, meta, RP__IR_NONE, block->n_args, site);
-    if (v != RP__IR_NONE)
-        block->args[block->n_args++] = v;
+    if (v != RP__IR_NONE) block->args[block->n_args++] = v;
     return v;
 }
 
-rp_status rp__ir_set_results(rp_ir *ir, rp__ir_block *block, const rp__ir_value *results, uint32_t n)
-{
+rp_status rp__ir_set_results(rp_ir *ir, rp__ir_block *block, const rp__ir_value *results, uint32_t n) {
     block->results = RP__NEW(&ir->arena, rp__ir_value, n ? n : 1);
-    if (!block->results)
-        return RP__OOM("graph results");
-    if (n)
-        memcpy(block->results, results, n * sizeof *results);
+    if (!block->results) return RP__OOM("graph results");
+    if (n) memcpy(block->results, results, n * sizeof *results);
     block->n_results = n;
     return RP_OK;
 }
 
-void rp__ir_meta_of(const rp_tensor *t, rp__meta *out)
-{
+void rp__ir_meta_of(const rp_tensor *t, rp__meta *out) {
     memset(out, 0, sizeof *out);
     out->dtype = (rp_dtype)t->dtype;
     out->device = t->device;
@@ -221,20 +196,17 @@ void rp__ir_meta_of(const rp_tensor *t, rp__meta *out)
     memcpy(out->size, t->size, t->ndim * sizeof *t->size);
 }
 
-rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, const char *site)
-{
+rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, const char *site) {
     if (!RP__GROW(&ir->captured, &ir->captured_capacity, ir->n_captured + 1)) {
         (void)RP__OOM("captured tensor");
         return RP__IR_NONE;
     }
     uint32_t node = rp__ir_add_node(ir, block, RP__IR_CAPTURED, NULL, NULL, 0, NULL, NULL, 0, 1, site);
-    if (node == RP__IR_NONE)
-        return RP__IR_NONE;
+    if (node == RP__IR_NONE) return RP__IR_NONE;
     ir->nodes[node].captured_index = (uint32_t)ir->n_captured;
     ir->captured[ir->n_captured++] = t ? rp_retain(t) : NULL;
     rp__meta meta = {.dtype = RP_F32};
-    if (t)
-        rp__ir_meta_of(t, &meta);
+    if (t) rp__ir_meta_of(t, &meta);
     rp__ir_value v = rp__ir_set_out(ir, node, 0, &meta);
     if (v != RP__IR_NONE && t) {
         memcpy(ir->values[v].stride, t->stride, t->ndim * sizeof *t->stride);
@@ -243,18 +215,16 @@ rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, c
     return v;
 }
 
-rp__ir_value rp__ir_add_const(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const void *data, size_t bytes, const char *site)
-{
+rp__ir_value rp__ir_add_const(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const void *data, size_t bytes,
+                              const char *site) {
     void *copy = rp__arena_alloc(&ir->arena, bytes ? bytes : 1);
     if (!copy) {
         (void)RP__OOM("graph constant");
         return RP__IR_NONE;
     }
-    if (bytes)
-        memcpy(copy, data, bytes);
+    if (bytes) memcpy(copy, data, bytes);
     uint32_t node = rp__ir_add_node(ir, block, RP__IR_CONST, NULL, NULL, 0, NULL, NULL, 0, 1, site);
-    if (node == RP__IR_NONE)
-        return RP__IR_NONE;
+    if (node == RP__IR_NONE) return RP__IR_NONE;
     ir->nodes[node].data = copy;
     ir->nodes[node].data_bytes = bytes;
     return rp__ir_set_out(ir, node, 0, meta);
@@ -270,15 +240,13 @@ typedef struct copier {
     uint32_t depth;
 } copier;
 
-static rp__ir_value copied_value(copier *c, rp__ir_value v, rp__ir_value to)
-{
+static rp__ir_value copied_value(copier *c, rp__ir_value v, rp__ir_value to) {
     const rp__ir_value_info *from = &c->source->values[v];
     rp__ir_value_info *info = &c->ir->values[to];
     memcpy(info->stride, from->stride, sizeof info->stride);
     info->offset = from->offset;
     info->requires_grad = from->requires_grad;
-    if (c->storage[from->storage] == RP__IR_NONE)
-        c->storage[from->storage] = info->storage;
+    if (c->storage[from->storage] == RP__IR_NONE) c->storage[from->storage] = info->storage;
     info->storage = c->storage[from->storage];
     c->value[v] = to;
     return to;
@@ -288,65 +256,54 @@ static rp__ir_value mapped(const copier *c, rp__ir_value v) { return v == RP__IR
 
 enum { MAX_REGION_DEPTH = 64 };
 
-static rp_status copy_into(copier *c, rp__ir_block *to, const rp__ir_block *from)
-{
+static rp_status copy_into(copier *c, rp__ir_block *to, const rp__ir_block *from) {
     rp_ir *ir = c->ir;
     if (++c->depth > MAX_REGION_DEPTH)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "regions nest deeper than %d", MAX_REGION_DEPTH);
-    for (uint32_t i = 0; i < from->n_args; i++)
-        (void)copied_value(c, from->args[i], to->args[i]);
+    for (uint32_t i = 0; i < from->n_args; i++) (void)copied_value(c, from->args[i], to->args[i]);
     for (size_t i = 0; i < from->n_nodes; i++) {
         const rp__ir_node *n = &c->source->nodes[from->nodes[i]];
-        if (n->dead)
-            continue;
-        uint32_t at = rp__ir_add_node(ir, to, n->kind, n->op, n->in, n->n_in, n->list_begin, n->attrs, n->n_attrs, n->n_out, n->site);
-        if (at == RP__IR_NONE)
-            return RP_ERROR_OUT_OF_MEMORY;
+        if (n->dead) continue;
+        uint32_t at = rp__ir_add_node(ir, to, n->kind, n->op, n->in, n->n_in, n->list_begin, n->attrs, n->n_attrs,
+                                      n->n_out, n->site);
+        if (at == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
         rp__ir_node *m = &ir->nodes[at];
-        for (uint32_t k = 0; k < n->n_in; k++)
-            m->in[k] = mapped(c, n->in[k]);
+        for (uint32_t k = 0; k < n->n_in; k++) m->in[k] = mapped(c, n->in[k]);
         m->random_offset = n->random_offset;
         m->random_count = n->random_count;
         if (n->kind == RP__IR_CONST) {
             m->data = rp__arena_copy(&ir->arena, n->data, n->data_bytes);
             m->data_bytes = n->data_bytes;
-            if (!m->data)
-                return RP__OOM("graph constant");
+            if (!m->data) return RP__OOM("graph constant");
         }
         if (n->kind == RP__IR_CAPTURED) {
             rp_tensor *t = c->source->captured[n->captured_index];
-            if (!RP__GROW(&ir->captured, &ir->captured_capacity, ir->n_captured + 1))
-                return RP__OOM("captured tensor");
+            if (!RP__GROW(&ir->captured, &ir->captured_capacity, ir->n_captured + 1)) return RP__OOM("captured tensor");
             m->captured_index = (uint32_t)ir->n_captured;
             ir->captured[ir->n_captured++] = t ? rp_retain(t) : NULL;
         }
         for (uint32_t k = 0; k < n->n_out; k++) {
             rp__ir_value v = rp__ir_set_out(ir, at, k, &c->source->values[n->out[k]].meta);
-            if (v == RP__IR_NONE)
-                return RP_ERROR_OUT_OF_MEMORY;
+            if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
             (void)copied_value(c, n->out[k], v);
         }
-        if (n->n_regions)
-            RP_TRY(rp__ir_add_regions(ir, at, n->n_regions));
+        if (n->n_regions) RP_TRY(rp__ir_add_regions(ir, at, n->n_regions));
         for (uint32_t r = 0; r < n->n_regions; r++) {
             rp__ir_block *region = &ir->nodes[at].regions[r]; /* in the arena: stays put */
             for (uint32_t k = 0; k < n->regions[r].n_args; k++) {
                 const rp__ir_value_info *arg = &c->source->values[n->regions[r].args[k]];
-                if (rp__ir_add_arg(ir, region, &arg->meta, arg->site) == RP__IR_NONE)
-                    return RP_ERROR_OUT_OF_MEMORY;
+                if (rp__ir_add_arg(ir, region, &arg->meta, arg->site) == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
             }
             RP_TRY(copy_into(c, region, &n->regions[r]));
         }
     }
     c->depth--;
     RP_TRY(rp__ir_set_results(ir, to, from->results, from->n_results));
-    for (uint32_t i = 0; i < to->n_results; i++)
-        to->results[i] = mapped(c, to->results[i]);
+    for (uint32_t i = 0; i < to->n_results; i++) to->results[i] = mapped(c, to->results[i]);
     return RP_OK;
 }
 
-rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, const rp__ir_block *from)
-{
+rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, const rp__ir_block *from) {
     copier c = {.ir = ir, .source = source};
     rp_status status = RP_OK;
     c.value = rp__alloc((source->n_values + 1) * sizeof *c.value);
@@ -365,78 +322,62 @@ rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, co
 
 /* ---- asking */
 
-bool rp__ir_value_contiguous(const rp__ir_value_info *v)
-{
+bool rp__ir_value_contiguous(const rp__ir_value_info *v) {
     rp_dim stride[RP_MAX_DIMS];
     rp__contiguous_strides(v->meta.size, v->meta.ndim, stride);
     return memcmp(stride, v->stride, v->meta.ndim * sizeof *stride) == 0;
 }
 
-bool rp__ir_writes(const rp__ir_node *n, uint32_t k)
-{
-    if (n->kind == RP__IR_ASSIGN)
-        return k == 0;
-    if (n->kind != RP__IR_OP)
-        return false;
+bool rp__ir_writes(const rp__ir_node *n, uint32_t k) {
+    if (n->kind == RP__IR_ASSIGN) return k == 0;
+    if (n->kind != RP__IR_OP) return false;
     uint32_t tensor = 0;
     for (uint32_t p = 0; p < n->op->schema.n_params; p++) {
         const rp__param *param = &n->op->schema.params[p];
-        if (param->kind == RP__PARAM_ATTR)
-            continue;
-        if (k >= n->list_begin[tensor] && k < n->list_begin[tensor + 1])
-            return param->written;
+        if (param->kind == RP__PARAM_ATTR) continue;
+        if (k >= n->list_begin[tensor] && k < n->list_begin[tensor + 1]) return param->written;
         tensor++;
     }
     return false;
 }
 
-bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n)
-{
-    if (n->kind == RP__IR_ASSIGN)
-        return true;
+bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n) {
+    if (n->kind == RP__IR_ASSIGN) return true;
     for (uint32_t k = 0; k < n->n_in; k++) {
-        if (rp__ir_writes(n, k))
-            return true;
+        if (rp__ir_writes(n, k)) return true;
     }
     for (uint32_t r = 0; r < n->n_regions; r++) {
         for (size_t i = 0; i < n->regions[r].n_nodes; i++) {
-            if (rp__ir_node_has_effect(ir, &ir->nodes[n->regions[r].nodes[i]]))
-                return true;
+            if (rp__ir_node_has_effect(ir, &ir->nodes[n->regions[r].nodes[i]])) return true;
         }
     }
     return false;
 }
 
-bool rp__ir_block_random(const rp_ir *ir, const rp__ir_block *block)
-{
+bool rp__ir_block_random(const rp_ir *ir, const rp__ir_block *block) {
     for (size_t i = 0; i < block->n_nodes; i++) {
         const rp__ir_node *n = &ir->nodes[block->nodes[i]];
-        if (n->dead)
-            continue;
-        if (n->kind == RP__IR_OP && (n->op->flags & RP_OP_RANDOM))
-            return true;
+        if (n->dead) continue;
+        if (n->kind == RP__IR_OP && (n->op->flags & RP_OP_RANDOM)) return true;
         for (uint32_t r = 0; r < n->n_regions; r++) {
-            if (rp__ir_block_random(ir, &n->regions[r]))
-                return true;
+            if (rp__ir_block_random(ir, &n->regions[r])) return true;
         }
     }
     return false;
 }
 
-rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block), void *ctx)
-{
+rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block),
+                      void *ctx) {
     for (size_t i = 0; i < block->n_nodes; i++) {
         uint32_t at = block->nodes[i];
-        if (ir->nodes[at].dead)
-            continue;
+        if (ir->nodes[at].dead) continue;
         for (uint32_t r = 0; r < ir->nodes[at].n_regions; r++)
             RP_TRY(rp__ir_walk(ir, &ir->nodes[at].regions[r], visit, ctx));
     }
     return visit(ctx, ir, block);
 }
 
-void rp__ir_call(const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out, rp__call *call)
-{
+void rp__ir_call(const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out, rp__call *call) {
     memset(call, 0, sizeof *call);
     call->op = n->op;
     call->site = n->site;
@@ -463,8 +404,7 @@ typedef struct words {
     size_t n_nodes;
 } words;
 
-static void put(words *w, uint64_t x)
-{
+static void put(words *w, uint64_t x) {
     if (w->failed || !RP__GROW(&w->data, &w->capacity, w->n + 1)) {
         w->failed = true;
         return;
@@ -472,8 +412,7 @@ static void put(words *w, uint64_t x)
     w->data[w->n++] = x;
 }
 
-static void put_bytes(words *w, const void *bytes, size_t n)
-{
+static void put_bytes(words *w, const void *bytes, size_t n) {
     put(w, n);
     for (size_t i = 0; i < n; i += 8) {
         uint64_t x = 0;
@@ -483,8 +422,7 @@ static void put_bytes(words *w, const void *bytes, size_t n)
 }
 
 /* Symbolic words as text: two tables number their expressions differently. */
-static void put_dim(words *w, const rp_ir *ir, rp_dim d)
-{
+static void put_dim(words *w, const rp_ir *ir, rp_dim d) {
     if (!rp__dim_is_symbol(d) || d == INT64_MIN) { /* INT64_MIN: None of an optional integer */
         put(w, (uint64_t)d);
         return;
@@ -500,16 +438,14 @@ static void put_dim(words *w, const rp_ir *ir, rp_dim d)
 
 static void put_use(words *w, rp__ir_value v) { put(w, v == RP__IR_NONE ? 0 : w->value[v]); }
 
-static void put_definition(words *w, const rp_ir *ir, rp__ir_value v)
-{
+static void put_definition(words *w, const rp_ir *ir, rp__ir_value v) {
     if (v == RP__IR_NONE) {
         put(w, UINT64_MAX);
         return;
     }
     const rp__ir_value_info *info = &ir->values[v];
     w->value[v] = ++w->n_values;
-    if (w->storage[info->storage] == 0)
-        w->storage[info->storage] = ++w->n_storages;
+    if (w->storage[info->storage] == 0) w->storage[info->storage] = ++w->n_storages;
     put(w, (uint64_t)info->meta.dtype | (uint64_t)info->meta.ndim << 8 | (uint64_t)info->meta.device.type << 16 |
                (uint64_t)info->requires_grad << 24 | (uint64_t)(uint32_t)info->meta.device.index << 32);
     put(w, w->storage[info->storage]);
@@ -520,28 +456,19 @@ static void put_definition(words *w, const rp_ir *ir, rp__ir_value v)
     }
 }
 
-static uint64_t generator_number(const rp_ir *ir, const rp_generator *g)
-{
+static uint64_t generator_number(const rp_ir *ir, const rp_generator *g) {
     for (size_t i = 0; i < ir->n_generators; i++) {
-        if (ir->generators[i] == g)
-            return i + 1;
+        if (ir->generators[i] == g) return i + 1;
     }
     return 0;
 }
 
-static void put_attr(words *w, const rp_ir *ir, const rp_attr *a)
-{
+static void put_attr(words *w, const rp_ir *ir, const rp_attr *a) {
     put(w, a->kind);
     switch (a->kind) {
-    case RP_ATTR_INT:
-        put_dim(w, ir, a->v.i);
-        break;
-    case RP_ATTR_FLOAT:
-        put_bytes(w, &a->v.f, sizeof a->v.f);
-        break;
-    case RP_ATTR_BOOL:
-        put(w, a->v.b);
-        break;
+    case RP_ATTR_INT: put_dim(w, ir, a->v.i); break;
+    case RP_ATTR_FLOAT: put_bytes(w, &a->v.f, sizeof a->v.f); break;
+    case RP_ATTR_BOOL: put(w, a->v.b); break;
     case RP_ATTR_SCALAR:
         put(w, a->v.scalar.kind);
         if (a->v.scalar.kind == RP_SCALAR_BOOL)
@@ -549,71 +476,50 @@ static void put_attr(words *w, const rp_ir *ir, const rp_attr *a)
         else
             put_bytes(w, &a->v.scalar.v, 8);
         break;
-    case RP_ATTR_DTYPE:
-        put(w, a->v.dtype);
-        break;
+    case RP_ATTR_DTYPE: put(w, a->v.dtype); break;
     case RP_ATTR_INTS:
         put(w, a->n);
-        for (size_t i = 0; i < a->n; i++)
-            put_dim(w, ir, a->v.ints[i]);
+        for (size_t i = 0; i < a->n; i++) put_dim(w, ir, a->v.ints[i]);
         break;
-    case RP_ATTR_GENERATOR:
-        put(w, generator_number(ir, a->v.generator));
-        break;
-    case RP_ATTR_STRING:
-        put_bytes(w, a->v.string ? a->v.string : "", a->v.string ? strlen(a->v.string) : 0);
-        break;
+    case RP_ATTR_GENERATOR: put(w, generator_number(ir, a->v.generator)); break;
+    case RP_ATTR_STRING: put_bytes(w, a->v.string ? a->v.string : "", a->v.string ? strlen(a->v.string) : 0); break;
     }
 }
 
-static void put_block(words *w, const rp_ir *ir, const rp__ir_block *block)
-{
+static void put_block(words *w, const rp_ir *ir, const rp__ir_block *block) {
     put(w, block->n_args);
-    for (uint32_t i = 0; i < block->n_args; i++)
-        put_definition(w, ir, block->args[i]);
+    for (uint32_t i = 0; i < block->n_args; i++) put_definition(w, ir, block->args[i]);
     for (size_t i = 0; i < block->n_nodes; i++) {
         const rp__ir_node *n = &ir->nodes[block->nodes[i]];
-        if (n->dead)
-            continue;
+        if (n->dead) continue;
         put(w, (uint64_t)n->kind << 32 | n->n_regions);
-        if (n->kind == RP__IR_OP)
-            put_bytes(w, n->op->name, strlen(n->op->name));
+        if (n->kind == RP__IR_OP) put_bytes(w, n->op->name, strlen(n->op->name));
         put(w, (uint64_t)n->n_in << 32 | n->n_out);
-        for (uint32_t k = 0; k < n->n_in; k++)
-            put_use(w, n->in[k]);
+        for (uint32_t k = 0; k < n->n_in; k++) put_use(w, n->in[k]);
         if (n->kind == RP__IR_OP) {
-            for (unsigned p = 0, last = n->op->schema.n_tensor_params; p <= last; p++)
-                put(w, n->list_begin[p]);
+            for (unsigned p = 0, last = n->op->schema.n_tensor_params; p <= last; p++) put(w, n->list_begin[p]);
         }
         put(w, n->n_attrs);
-        for (uint32_t k = 0; k < n->n_attrs; k++)
-            put_attr(w, ir, &n->attrs[k]);
-        if (n->kind == RP__IR_CAPTURED)
-            put(w, n->captured_index);
-        if (n->kind == RP__IR_CONST)
-            put_bytes(w, n->data, n->data_bytes);
+        for (uint32_t k = 0; k < n->n_attrs; k++) put_attr(w, ir, &n->attrs[k]);
+        if (n->kind == RP__IR_CAPTURED) put(w, n->captured_index);
+        if (n->kind == RP__IR_CONST) put_bytes(w, n->data, n->data_bytes);
         put_dim(w, ir, n->random_offset);
         put_dim(w, ir, n->random_count);
-        for (uint32_t r = 0; r < n->n_regions; r++)
-            put_block(w, ir, &n->regions[r]);
-        for (uint32_t k = 0; k < n->n_out; k++)
-            put_definition(w, ir, n->out[k]);
+        for (uint32_t r = 0; r < n->n_regions; r++) put_block(w, ir, &n->regions[r]);
+        for (uint32_t k = 0; k < n->n_out; k++) put_definition(w, ir, n->out[k]);
         if (w->node_end) {
             w->node_end[w->n_nodes] = w->n;
             w->node_id[w->n_nodes++] = block->nodes[i];
         }
     }
     put(w, block->n_results);
-    for (uint32_t i = 0; i < block->n_results; i++)
-        put_use(w, block->results[i]);
+    for (uint32_t i = 0; i < block->n_results; i++) put_use(w, block->results[i]);
 }
 
-static rp_status words_of(const rp_ir *ir, words *w)
-{
+static rp_status words_of(const rp_ir *ir, words *w) {
     w->value = rp__calloc(ir->n_values + 1, sizeof *w->value);
     w->storage = rp__calloc(ir->n_storages + 1u, sizeof *w->storage);
-    if (!w->value || !w->storage)
-        return RP__OOM("graph comparison");
+    if (!w->value || !w->storage) return RP__OOM("graph comparison");
     put_block(w, ir, &ir->body);
     put(w, rp__symbols_count(ir->symbols));
     for (size_t i = 0; i < rp__symbols_count(ir->symbols); i++) {
@@ -629,8 +535,7 @@ static rp_status words_of(const rp_ir *ir, words *w)
     return w->failed ? RP__OOM("graph comparison") : RP_OK;
 }
 
-static void words_free(words *w)
-{
+static void words_free(words *w) {
     rp__free(w->data);
     rp__free(w->value);
     rp__free(w->storage);
@@ -638,18 +543,15 @@ static void words_free(words *w)
     rp__free(w->node_id);
 }
 
-rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out)
-{
+rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out) {
     words w = {0};
     rp_status status = words_of(ir, &w);
-    if (status == RP_OK)
-        *out = rp__hash_bytes(w.data, w.n * sizeof *w.data, rp__hash_none());
+    if (status == RP_OK) *out = rp__hash_bytes(w.data, w.n * sizeof *w.data, rp__hash_none());
     words_free(&w);
     return status;
 }
 
-bool rp_ir_equal(const rp_ir *a, const rp_ir *b)
-{
+bool rp_ir_equal(const rp_ir *a, const rp_ir *b) {
     if (!a || !b) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_equal: a graph is NULL");
         return false;
@@ -664,30 +566,25 @@ bool rp_ir_equal(const rp_ir *a, const rp_ir *b)
 
 /* ---- difference */
 
-static bool diff_words(const rp_ir *ir, words *w)
-{
+static bool diff_words(const rp_ir *ir, words *w) {
     w->node_end = rp__calloc(ir->n_nodes + 1, sizeof *w->node_end);
     w->node_id = rp__calloc(ir->n_nodes + 1, sizeof *w->node_id);
     return w->node_end && w->node_id && words_of(ir, w) == RP_OK;
 }
 
-static void describe(const rp_ir *ir, const words *w, size_t k, rp__text *out)
-{
+static void describe(const rp_ir *ir, const words *w, size_t k, rp__text *out) {
     if (k >= w->n_nodes)
         rp__text_puts(out, "the end of the graph");
     else
         rp__ir_print_node(ir, w->node_id[k], out);
 }
 
-void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out)
-{
+void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out) {
     words x = {0}, y = {0};
     if (diff_words(a, &x) && diff_words(b, &y)) {
         size_t at = 0, k = 0;
-        while (at < x.n && at < y.n && x.data[at] == y.data[at])
-            at++;
-        while (k < x.n_nodes && k < y.n_nodes && x.node_end[k] <= at && y.node_end[k] <= at)
-            k++;
+        while (at < x.n && at < y.n && x.data[at] == y.data[at]) at++;
+        while (k < x.n_nodes && k < y.n_nodes && x.node_end[k] <= at && y.node_end[k] <= at) k++;
         if (at == x.n && at == y.n) {
             rp__text_puts(out, "no difference");
         } else if (k == x.n_nodes && k == y.n_nodes) {

@@ -36,15 +36,17 @@ typedef struct rp__ir_value_info {
     uint32_t node;              /* producer: index, or RP__IR_NONE for a block argument */
     uint32_t out_index;         /* result or argument number */
     bool requires_grad;
-    const char *site;           /* may be NULL */
+    const char *site; /* may be NULL */
 } rp__ir_value_info;
 
 typedef enum rp__ir_kind {
-    RP__IR_OP,         /* op, attrs (all of the schema's, in order) */
-    RP__IR_CAPTURED,   /* a tensor reached from outside the arguments (a parameter): captured_index into rp_ir.captured */
-    RP__IR_CONST,      /* small host constant: data, row-major elements of its one output */
-    RP__IR_COND, RP__IR_WHILE, RP__IR_CHECKPOINT, /* regions, see above */
-    RP__IR_ASSIGN,     /* effect: writes value 1 into the memory of value 0 (an input or captured tensor); no result, or value 0's
+    RP__IR_OP,       /* op, attrs (all of the schema's, in order) */
+    RP__IR_CAPTURED, /* a tensor reached from outside the arguments (a parameter): captured_index into rp_ir.captured */
+    RP__IR_CONST,    /* small host constant: data, row-major elements of its one output */
+    RP__IR_COND,
+    RP__IR_WHILE,
+    RP__IR_CHECKPOINT, /* regions, see above */
+    RP__IR_ASSIGN, /* effect: writes value 1 into the memory of value 0 (an input or captured tensor); no result, or value 0's
                           memory after the write */
     RP__IR_KIND_COUNT
 } rp__ir_kind;
@@ -52,10 +54,10 @@ typedef enum rp__ir_kind {
 typedef struct rp__ir_block rp__ir_block;
 typedef struct rp__ir_node {
     rp__ir_kind kind;
-    const rp__op *op;        /* RP__IR_OP */
-    const rp_attr *attrs;    /* in the arena, with what they point to; RP_ATTR_GENERATOR handles are held by the rp_ir */
+    const rp__op *op;     /* RP__IR_OP */
+    const rp_attr *attrs; /* in the arena, with what they point to; RP_ATTR_GENERATOR handles are held by the rp_ir */
     uint32_t n_attrs;
-    rp__ir_value *in, *out;  /* in[k] may be RP__IR_NONE: an absent optional argument */
+    rp__ir_value *in, *out; /* in[k] may be RP__IR_NONE: an absent optional argument */
     uint32_t n_in, n_out;
     uint32_t list_begin[RP__MAX_PARAMS + 1]; /* as rp__call */
     rp__ir_block *regions;
@@ -66,12 +68,12 @@ typedef struct rp__ir_node {
     /* Random ops and CHECKPOINT: counters that the same generator has reserved before this node since the function (in a
        CHECKPOINT's block: the node) began, and how many it takes. Two nodes may name the same counters: a recomputation. */
     rp_dim random_offset, random_count;
-    const char *site;        /* "file:line" or NULL */
-    bool dead;               /* removed by a pass: every walk skips it */
+    const char *site; /* "file:line" or NULL */
+    bool dead;        /* removed by a pass: every walk skips it */
 } rp__ir_node;
 
 struct rp__ir_block {
-    uint32_t *nodes;       /* indices, in program order */
+    uint32_t *nodes; /* indices, in program order */
     size_t n_nodes, nodes_capacity;
     rp__ir_value *args, *results;
     uint32_t n_args, n_results;
@@ -81,18 +83,18 @@ struct rp_ir {
     atomic_uint refs;
     rp__arena arena;
     const char *name;
-    rp__ir_node *nodes;     /* addresses change as nodes are added: keep indices */
+    rp__ir_node *nodes; /* addresses change as nodes are added: keep indices */
     size_t n_nodes, nodes_capacity;
     rp__ir_value_info *values;
     size_t n_values, values_capacity;
     uint32_t n_storages;
     rp__ir_block body;
-    rp_tensor **captured;   /* retained; NULL entries in a parsed graph (it can be read, not run) */
+    rp_tensor **captured; /* retained; NULL entries in a parsed graph (it can be read, not run) */
     size_t n_captured, captured_capacity;
     rp_generator **generators; /* retained: those that attributes name */
     size_t n_generators, generators_capacity;
-    rp__symbols *symbols;   /* sizes that are symbols, with hints and guards; NULL: all static */
-    rp_status status;       /* of an rp_ir that could not be made */
+    rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
+    rp_status status;     /* of an rp_ir that could not be made */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */
@@ -104,15 +106,19 @@ rp_ir *rp__ir_failed(void);          /* what public constructors return on failu
 rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site);
 /* Appends a node to `block` (NULL: to none, the caller places it). Outputs are RP__IR_NONE until rp__ir_set_out or the
    caller fills them. attrs are copied with everything they point to. list_begin NULL: every operand is a parameter of its own. */
-uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const rp__op *op, const rp__ir_value *in, uint32_t n_in,
-                         const uint32_t *list_begin, const rp_attr *attrs, uint32_t n_attrs, uint32_t n_out, const char *site);
-rp__ir_value rp__ir_set_out(rp_ir *ir, uint32_t node, uint32_t k, const rp__meta *meta); /* adds value and makes it output k */
+uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const rp__op *op, const rp__ir_value *in,
+                         uint32_t n_in, const uint32_t *list_begin, const rp_attr *attrs, uint32_t n_attrs,
+                         uint32_t n_out, const char *site);
+rp__ir_value rp__ir_set_out(rp_ir *ir, uint32_t node, uint32_t k,
+                            const rp__meta *meta);                  /* adds value and makes it output k */
 rp_status rp__ir_add_regions(rp_ir *ir, uint32_t node, uint32_t n); /* empty blocks */
 rp__ir_value rp__ir_add_arg(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const char *site);
 rp_status rp__ir_set_results(rp_ir *ir, rp__ir_block *block, const rp__ir_value *results, uint32_t n);
 rp_status rp__ir_block_append(rp_ir *ir, rp__ir_block *block, uint32_t node);
-rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, const char *site); /* retains t; NULL allowed */
-rp__ir_value rp__ir_add_const(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const void *data, size_t bytes, const char *site);
+rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t,
+                                 const char *site); /* retains t; NULL allowed */
+rp__ir_value rp__ir_add_const(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const void *data, size_t bytes,
+                              const char *site);
 /* The meta that a real tensor has. */
 void rp__ir_meta_of(const rp_tensor *t, rp__meta *out);
 /* Copies `from` (a block of `source`, regions and all) into block `to` of ir: to->args must exist, one for each of from's.
@@ -121,12 +127,15 @@ rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, co
 
 /* ---- asking */
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
-bool rp__ir_value_contiguous(const rp__ir_value_info *v); /* its strides are those of a new tensor (compares words) */
-bool rp__ir_writes(const rp__ir_node *n, uint32_t k);     /* does the node write operand k in place? */
-bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n); /* may it not be removed or moved although nobody reads its results? */
+/* Are its strides those of a new tensor? Compares words: the graph's table of symbols must be in force. */
+bool rp__ir_value_contiguous(const rp__ir_value_info *v);
+bool rp__ir_writes(const rp__ir_node *n, uint32_t k); /* does the node write operand k in place? */
+/* May it not be removed or moved although nobody reads its results? */
+bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n);
 bool rp__ir_block_random(const rp_ir *ir, const rp__ir_block *block); /* any random op in it or in a region of it? */
 /* Calls `visit` on every block, regions first. */
-rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block), void *ctx);
+rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *ctx, rp_ir *ir, rp__ir_block *block),
+                      void *ctx);
 /* Structure, attributes, metas, effects, symbols and guards; not names, sites, hints, numbering of values, nor which tensors are
    captured. This is what the purity check, rp_ir_equal and the segment cache compare. */
 rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out);

@@ -7,41 +7,29 @@
 
 typedef struct checker {
     rp_ir *ir;
-    uint32_t *seen;  /* value -> number of the block that defines it, 0: not yet */
+    uint32_t *seen; /* value -> number of the block that defines it, 0: not yet */
     uint32_t blocks;
     rp__storage *memory; /* of the stand-in handles: one for each storage of the graph */
 } checker;
 
-static rp_status fail(const checker *c, uint32_t node, const char *text)
-{
+static rp_status fail(const checker *c, uint32_t node, const char *text) {
     rp__text t = {0};
-    if (node != RP__IR_NONE)
-        rp__ir_print_node(c->ir, node, &t);
-    rp_status status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\": %s%s%s", c->ir->name, text, t.data ? ": " : "", t.data ? t.data : "");
+    if (node != RP__IR_NONE) rp__ir_print_node(c->ir, node, &t);
+    rp_status status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\": %s%s%s", c->ir->name, text,
+                                t.data ? ": " : "", t.data ? t.data : "");
     rp__text_free(&t);
     return status;
 }
 
-static bool dim_ok(const checker *c, rp_dim d, bool may_be_negative)
-{
-    if (!rp__dim_is_symbol(d))
-        return may_be_negative || d >= 0;
-    rp__text t = {0};
-    rp__symbols_text(c->ir->symbols, d, false, &t);
-    bool ok = t.data && !strchr(t.data, '?');
-    rp__text_free(&t);
-    return ok;
+static bool dim_ok(const checker *c, rp_dim d, bool may_be_negative) {
+    return rp__dim_is_symbol(d) ? rp__symbols_knows(c->ir->symbols, d) : may_be_negative || d >= 0;
 }
 
-static rp_status define(checker *c, rp__ir_value v, uint32_t node, uint32_t index, uint32_t block)
-{
-    if (v >= c->ir->n_values)
-        return fail(c, node, "a result without a value");
+static rp_status define(checker *c, rp__ir_value v, uint32_t node, uint32_t index, uint32_t block) {
+    if (v >= c->ir->n_values) return fail(c, node, "a result without a value");
     const rp__ir_value_info *info = &c->ir->values[v];
-    if (c->seen[v])
-        return fail(c, node, "a value is defined twice");
-    if (info->node != node || info->out_index != index)
-        return fail(c, node, "a value does not know its producer");
+    if (c->seen[v]) return fail(c, node, "a value is defined twice");
+    if (info->node != node || info->out_index != index) return fail(c, node, "a value does not know its producer");
     if (!rp__dtype_is_valid(info->meta.dtype) || info->meta.ndim > RP_MAX_DIMS || info->storage >= c->ir->n_storages)
         return fail(c, node, "a value without a type");
     for (unsigned d = 0; d < info->meta.ndim; d++) {
@@ -52,18 +40,19 @@ static rp_status define(checker *c, rp__ir_value v, uint32_t node, uint32_t inde
     return RP_OK;
 }
 
-static bool visible(const checker *c, rp__ir_value v, uint32_t block) { return v < c->ir->n_values && c->seen[v] == block; }
+static bool visible(const checker *c, rp__ir_value v, uint32_t block) {
+    return v < c->ir->n_values && c->seen[v] == block;
+}
 
 static bool same_dims(const rp_dim *a, const rp_dim *b, size_t n) { return memcmp(a, b, n * sizeof *a) == 0; }
 
-static bool same_meta(const rp__meta *a, const rp__meta *b)
-{
-    return a->dtype == b->dtype && a->ndim == b->ndim && rp__device_equal(a->device, b->device) && same_dims(a->size, b->size, a->ndim);
+static bool same_meta(const rp__meta *a, const rp__meta *b) {
+    return a->dtype == b->dtype && a->ndim == b->ndim && rp__device_equal(a->device, b->device) &&
+           same_dims(a->size, b->size, a->ndim);
 }
 
 /* A handle that shape rules may ask for everything but data. */
-static void stand_in(const checker *c, rp__ir_value v, rp_tensor *t)
-{
+static void stand_in(const checker *c, rp__ir_value v, rp_tensor *t) {
     const rp__ir_value_info *info = &c->ir->values[v];
     memset(t, 0, sizeof *t);
     t->magic = RP__TENSOR_MAGIC;
@@ -78,8 +67,7 @@ static void stand_in(const checker *c, rp__ir_value v, rp_tensor *t)
     memcpy(t->stride, info->stride, sizeof t->stride);
 }
 
-static rp_status check_op(checker *c, uint32_t at)
-{
+static rp_status check_op(checker *c, uint32_t at) {
     const rp__ir_node *n = &c->ir->nodes[at];
     const rp__op *op = n->op;
     if (!op || op->lowering == RP__COMPOSITE || (op->lowering != RP__VIEW && !op->infer))
@@ -103,27 +91,28 @@ static rp_status check_op(checker *c, uint32_t at)
                 return fail(c, at, "an operand is missing");
         }
     }
-    if (n->list_begin[tensor] != n->n_in)
-        return fail(c, at, "operands do not fit the schema");
+    if (n->list_begin[tensor] != n->n_in) return fail(c, at, "operands do not fit the schema");
 
     rp_tensor *handles = rp__alloc((n->n_in + 1u) * sizeof *handles);
     rp_tensor **in = rp__calloc(n->n_in + 1u, sizeof *in);
     rp__meta meta[RP__MAX_OUTS];
     rp_tensor *out[RP__MAX_OUTS] = {NULL};
     rp__call call;
+    rp__site_frame frame = rp__site_push(NULL, NULL);
+    rp__site_pop(frame);
     rp_status status = RP_OK;
     if (!handles || !in) {
         status = RP__OOM("graph check");
         goto done;
     }
     for (uint32_t k = 0; k < n->n_in; k++) {
-        if (n->in[k] == RP__IR_NONE)
-            continue;
+        if (n->in[k] == RP__IR_NONE) continue;
         stand_in(c, n->in[k], &handles[k]);
         in[k] = &handles[k];
     }
     rp__ir_call(n, in, out, &call);
     memset(meta, 0, sizeof meta);
+    frame = rp__site_push(n->site, op->name); /* rules name the op and the place */
     if (op->lowering == RP__VIEW) {
         rp__view view = {0};
         RP_TRY_GOTO(status, done, op->rule.view(&call, &view));
@@ -131,7 +120,8 @@ static rp_status check_op(checker *c, uint32_t at)
         meta[0] = base->meta;
         meta[0].ndim = view.ndim;
         memcpy(meta[0].size, view.size, sizeof view.size);
-        if (result->storage != base->storage || result->offset != view.offset || !same_dims(result->stride, view.stride, view.ndim))
+        if (result->storage != base->storage || result->offset != view.offset ||
+            !same_dims(result->stride, view.stride, view.ndim))
             status = fail(c, at, "a view whose memory is not that of its rule");
     } else {
         RP_TRY_GOTO(status, done, rp__op_infer(&call, meta));
@@ -140,16 +130,16 @@ static rp_status check_op(checker *c, uint32_t at)
         const rp__ir_value_info *info = &c->ir->values[n->out[k]];
         if (op->schema.out_written[k]) {
             uint32_t w = 0;
-            while (w < n->n_in && !rp__ir_writes(n, w))
-                w++;
+            while (w < n->n_in && !rp__ir_writes(n, w)) w++;
             const rp__ir_value_info *written = &c->ir->values[n->in[w < n->n_in ? w : 0]];
-            if (w == n->n_in || info->storage != written->storage || info->offset != written->offset || !same_meta(&info->meta, &written->meta) ||
-                !same_dims(info->stride, written->stride, info->meta.ndim))
+            if (w == n->n_in || info->storage != written->storage || info->offset != written->offset ||
+                !same_meta(&info->meta, &written->meta) || !same_dims(info->stride, written->stride, info->meta.ndim))
                 status = fail(c, at, "an in-place result that is not its operand");
         } else if (!same_meta(&info->meta, &meta[k])) {
             char want[RP__SHAPE_TEXT];
             rp__text t = {0};
-            rp__text_add(&t, "the rule gives %s %s", rp_dtype_name(meta[k].dtype), rp__shape_text(meta[k].size, meta[k].ndim, want));
+            rp__text_add(&t, "the rule gives %s %s", rp_dtype_name(meta[k].dtype),
+                         rp__shape_text(meta[k].size, meta[k].ndim, want));
             status = fail(c, at, t.data ? t.data : "the rule gives another type");
             rp__text_free(&t);
         } else if (op->lowering != RP__VIEW && !rp__ir_value_contiguous(info)) {
@@ -157,6 +147,7 @@ static rp_status check_op(checker *c, uint32_t at)
         }
     }
 done:
+    rp__site_pop(frame);
     rp__free(handles);
     rp__free(in);
     return status;
@@ -164,8 +155,8 @@ done:
 
 static rp_status check_block(checker *c, const rp__ir_block *block, unsigned depth);
 
-static rp_status check_pass(const checker *c, uint32_t at, const rp__ir_value *values, uint32_t n, const rp__ir_value *others, const char *text)
-{
+static rp_status check_pass(const checker *c, uint32_t at, const rp__ir_value *values, uint32_t n,
+                            const rp__ir_value *others, const char *text) {
     for (uint32_t k = 0; k < n; k++) {
         if (values[k] >= c->ir->n_values || others[k] >= c->ir->n_values ||
             !same_meta(&c->ir->values[values[k]].meta, &c->ir->values[others[k]].meta))
@@ -174,13 +165,12 @@ static rp_status check_pass(const checker *c, uint32_t at, const rp__ir_value *v
     return RP_OK;
 }
 
-static rp_status check_regions(checker *c, uint32_t at, unsigned depth)
-{
+static rp_status check_regions(checker *c, uint32_t at, unsigned depth) {
     const rp__ir_node *n = &c->ir->nodes[at];
     uint32_t n_regions = n->kind == RP__IR_CHECKPOINT ? 1 : 2, first = n->kind == RP__IR_COND;
-    if (depth > 64)
-        return fail(c, at, "regions nest too deep");
-    if (n->n_regions != n_regions || n->n_in < first || (n->kind == RP__IR_WHILE && (n->n_out > n->n_in || n->n_attrs != 1)))
+    if (depth > 64) return fail(c, at, "regions nest too deep");
+    if (n->n_regions != n_regions || n->n_in < first ||
+        (n->kind == RP__IR_WHILE && (n->n_out > n->n_in || n->n_attrs != 1)))
         return fail(c, at, "operands or regions do not fit the kind of node");
     if (n->kind == RP__IR_COND && c->ir->values[n->in[0]].meta.dtype != RP_BOOL)
         return fail(c, at, "the predicate is not bool");
@@ -189,41 +179,37 @@ static rp_status check_regions(checker *c, uint32_t at, unsigned depth)
         bool predicate = n->kind == RP__IR_WHILE && r == 0;
         if (b->n_args != n->n_in - first || b->n_results != (predicate ? 1 : n->n_out))
             return fail(c, at, "a block whose arguments or results are not those of its node");
-        RP_TRY(check_pass(c, at, b->args, b->n_args, n->in + first, "a block argument of another type than its operand"));
+        RP_TRY(
+            check_pass(c, at, b->args, b->n_args, n->in + first, "a block argument of another type than its operand"));
         RP_TRY(check_block(c, b, depth + 1));
         n = &c->ir->nodes[at];
         if (predicate) {
             if (b->results[0] >= c->ir->n_values || c->ir->values[b->results[0]].meta.dtype != RP_BOOL)
                 return fail(c, at, "the condition is not bool");
         } else {
-            RP_TRY(check_pass(c, at, b->results, b->n_results, n->out, "a block result of another type than the node's"));
+            RP_TRY(
+                check_pass(c, at, b->results, b->n_results, n->out, "a block result of another type than the node's"));
         }
     }
-    return n->kind == RP__IR_WHILE ? check_pass(c, at, n->out, n->n_out, n->in, "a loop state that changes its type") : RP_OK;
+    return n->kind == RP__IR_WHILE ? check_pass(c, at, n->out, n->n_out, n->in, "a loop state that changes its type")
+                                   : RP_OK;
 }
 
-static rp_status check_block(checker *c, const rp__ir_block *block, unsigned depth)
-{
+static rp_status check_block(checker *c, const rp__ir_block *block, unsigned depth) {
     uint32_t number = ++c->blocks;
-    for (uint32_t i = 0; i < block->n_args; i++)
-        RP_TRY(define(c, block->args[i], RP__IR_NONE, i, number));
+    for (uint32_t i = 0; i < block->n_args; i++) RP_TRY(define(c, block->args[i], RP__IR_NONE, i, number));
     for (size_t i = 0; i < block->n_nodes; i++) {
         uint32_t at = block->nodes[i];
-        if (at >= c->ir->n_nodes)
-            return fail(c, RP__IR_NONE, "a block lists a node that does not exist");
+        if (at >= c->ir->n_nodes) return fail(c, RP__IR_NONE, "a block lists a node that does not exist");
         const rp__ir_node *n = &c->ir->nodes[at];
-        if (n->dead)
-            continue;
+        if (n->dead) continue;
         for (uint32_t k = 0; k < n->n_in; k++) {
             if (n->in[k] != RP__IR_NONE ? !visible(c, n->in[k], number) : n->kind != RP__IR_OP)
                 return fail(c, at, "an operand that is not defined before, in this block");
         }
-        for (uint32_t k = 0; k < n->n_out; k++)
-            RP_TRY(define(c, n->out[k], at, k, number));
+        for (uint32_t k = 0; k < n->n_out; k++) RP_TRY(define(c, n->out[k], at, k, number));
         switch (n->kind) {
-        case RP__IR_OP:
-            RP_TRY(check_op(c, at));
-            break;
+        case RP__IR_OP: RP_TRY(check_op(c, at)); break;
         case RP__IR_CAPTURED:
             if (n->n_in || n->n_out != 1 || n->captured_index >= c->ir->n_captured)
                 return fail(c, at, "a captured tensor that the graph does not hold");
@@ -237,12 +223,9 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
         }
         case RP__IR_COND:
         case RP__IR_WHILE:
-        case RP__IR_CHECKPOINT:
-            RP_TRY(check_regions(c, at, depth));
-            break;
+        case RP__IR_CHECKPOINT: RP_TRY(check_regions(c, at, depth)); break;
         case RP__IR_ASSIGN: {
-            if (n->n_in != 2 || n->n_out)
-                return fail(c, at, "assign takes two values and gives none");
+            if (n->n_in != 2 || n->n_out) return fail(c, at, "assign takes two values and gives none");
             uint32_t producer = c->ir->values[n->in[0]].node;
             if (producer != RP__IR_NONE && c->ir->nodes[producer].kind != RP__IR_CAPTURED)
                 return fail(c, at, "assign writes to something that is neither an argument nor captured");
@@ -250,8 +233,7 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
                 return fail(c, at, "assign of another type");
             break;
         }
-        case RP__IR_KIND_COUNT:
-            return fail(c, RP__IR_NONE, "a node without a kind");
+        case RP__IR_KIND_COUNT: return fail(c, RP__IR_NONE, "a node without a kind");
         }
     }
     for (uint32_t i = 0; i < block->n_results; i++) {
@@ -261,12 +243,9 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
     return RP_OK;
 }
 
-rp_status rp_ir_check(const rp_ir *ir)
-{
-    if (!ir)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_check: the graph is NULL");
-    if (ir->status != RP_OK)
-        return rp__fail(ir->status, "rp_ir_check: the graph could not be made");
+rp_status rp_ir_check(const rp_ir *ir) {
+    if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_check: the graph is NULL");
+    if (ir->status != RP_OK) return rp__fail(ir->status, "rp_ir_check: the graph could not be made");
     rp_ir *mutable = (rp_ir *)(uintptr_t)ir; /* shape rules ask the table of symbols, which is frozen meanwhile */
     checker c = {.ir = mutable};
     rp__symbols *outer = rp__symbols_enter(mutable->symbols);

@@ -15,16 +15,23 @@
 
 enum { MAX_NESTING = 32, MAX_EXPRESSION_DEPTH = 32, MAX_SYMBOLS = 4096, MAX_RESULTS = 4096 };
 
-typedef enum token_kind { TOKEN_END, TOKEN_NAME, TOKEN_VALUE, TOKEN_NUMBER, TOKEN_STRING, TOKEN_PUNCTUATION } token_kind;
+typedef enum token_kind {
+    TOKEN_END,
+    TOKEN_NAME,
+    TOKEN_VALUE,
+    TOKEN_NUMBER,
+    TOKEN_STRING,
+    TOKEN_PUNCTUATION
+} token_kind;
 typedef struct token {
     token_kind kind;
     const char *begin;
     size_t length;
-    uint64_t value;   /* TOKEN_VALUE */
+    uint64_t value; /* TOKEN_VALUE */
     unsigned line, column;
 } token;
 
-typedef struct name { /* of a printed value number */
+typedef struct name {      /* of a printed value number */
     uint32_t value, block; /* value + 1, 0: none */
 } name;
 
@@ -43,11 +50,12 @@ typedef struct parser {
 } parser;
 
 static bool fail_at(parser *p, const token *t, const char *format, ...) RP__PRINTF(3, 4);
-static bool fail_at(parser *p, const token *t, const char *format, ...)
-{
+static bool fail_at(parser *p, const token *t, const char *format, ...) {
     char text[256];
     va_list args;
-    if (p->status == RP_OK) {
+    if (p->status == RP_OK && rp_error_status() == RP_ERROR_OUT_OF_MEMORY) {
+        p->status = RP_ERROR_OUT_OF_MEMORY; /* a size could not be made: not the text's fault */
+    } else if (p->status == RP_OK) {
         va_start(args, format);
         (void)vsnprintf(text, sizeof text, format, args);
         va_end(args);
@@ -57,10 +65,8 @@ static bool fail_at(parser *p, const token *t, const char *format, ...)
     return false;
 }
 
-static bool fail_memory(parser *p)
-{
-    if (p->status == RP_OK)
-        p->status = RP__OOM("graph text");
+static bool fail_memory(parser *p) {
+    if (p->status == RP_OK) p->status = RP__OOM("graph text");
     return false;
 }
 
@@ -68,12 +74,10 @@ static bool fail_memory(parser *p)
 
 static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_' || c == '.'; }
 
-static bool advance(parser *p)
-{
+static bool advance(parser *p) {
     while (p->at < p->end && (isspace((unsigned char)*p->at) || *p->at == '#')) {
         if (*p->at == '#') { /* a comment up to the end of the line */
-            while (p->at < p->end && *p->at != '\n')
-                p->at++;
+            while (p->at < p->end && *p->at != '\n') p->at++;
             continue;
         }
         if (*p->at == '\n') {
@@ -84,14 +88,12 @@ static bool advance(parser *p)
     }
     token *t = &p->next;
     *t = (token){.begin = p->at, .line = p->line, .column = (unsigned)(p->at - p->line_begin) + 1};
-    if (p->at == p->end)
-        return true;
+    if (p->at == p->end) return true;
     char c = *p->at;
     if (c == '%') {
         const char *s = p->at + 1;
         t->kind = TOKEN_VALUE;
-        if (s == p->end || !isdigit((unsigned char)*s))
-            return fail_at(p, t, "'%%' without the number of a value");
+        if (s == p->end || !isdigit((unsigned char)*s)) return fail_at(p, t, "'%%' without the number of a value");
         for (; s < p->end && isdigit((unsigned char)*s); s++) {
             t->value = t->value * 10 + (uint64_t)(*s - '0');
             if (t->value > p->bytes) /* a definition takes more than one character */
@@ -101,94 +103,83 @@ static bool advance(parser *p)
     } else if (c == '"') {
         const char *s = p->at + 1;
         t->kind = TOKEN_STRING;
-        while (s < p->end && *s != '"' && *s != '\n')
-            s += *s == '\\' && s + 1 < p->end ? 2 : 1;
-        if (s >= p->end || *s != '"')
-            return fail_at(p, t, "a string without an end");
+        while (s < p->end && *s != '"' && *s != '\n') s += *s == '\\' && s + 1 < p->end ? 2 : 1;
+        if (s >= p->end || *s != '"') return fail_at(p, t, "a string without an end");
         p->at = s + 1;
     } else if (isdigit((unsigned char)c)) {
         const char *s = p->at;
         t->kind = TOKEN_NUMBER;
-        while (s < p->end && (is_name(*s) || ((*s == '-' || *s == '+') && (s[-1] == 'e' || s[-1] == 'E') && p->at[1] != 'x')))
+        while (s < p->end &&
+               (is_name(*s) || ((*s == '-' || *s == '+') && (s[-1] == 'e' || s[-1] == 'E') && p->at[1] != 'x')))
             s++;
         p->at = s;
     } else if (isalpha((unsigned char)c) || c == '_') {
         const char *s = p->at;
         t->kind = TOKEN_NAME;
-        while (s < p->end && is_name(*s))
-            s++;
+        while (s < p->end && is_name(*s)) s++;
         p->at = s;
     } else {
         t->kind = TOKEN_PUNCTUATION;
         p->at++;
-        if (p->at < p->end && *p->at == '=' && strchr("<>=!", c))
-            p->at++;
+        if (p->at < p->end && *p->at == '=' && strchr("<>=!", c)) p->at++;
     }
     t->length = (size_t)(p->at - t->begin);
     return true;
 }
 
-static bool is(const parser *p, const char *text)
-{
-    return p->next.kind != TOKEN_STRING && p->next.length == strlen(text) && memcmp(p->next.begin, text, p->next.length) == 0;
+static bool is(const parser *p, const char *text) {
+    return p->next.kind != TOKEN_STRING && p->next.length == strlen(text) &&
+           memcmp(p->next.begin, text, p->next.length) == 0;
 }
 
-static bool accept(parser *p, const char *text) { return p->status == RP_OK && is(p, text) && advance(p) && p->status == RP_OK; }
+static bool accept(parser *p, const char *text) {
+    return p->status == RP_OK && is(p, text) && advance(p) && p->status == RP_OK;
+}
 
-static bool expect(parser *p, const char *text)
-{
-    if (p->status != RP_OK)
-        return false;
+static bool expect(parser *p, const char *text) {
+    if (p->status != RP_OK) return false;
     if (!is(p, text))
-        return fail_at(p, &p->next, "'%s' was expected instead of '%.*s'", text, (int)(p->next.length < 40 ? p->next.length : 40),
-                       p->next.begin);
+        return fail_at(p, &p->next, "'%s' was expected instead of '%.*s'", text,
+                       (int)(p->next.length < 40 ? p->next.length : 40), p->next.begin);
     return advance(p);
 }
 
 /* A signed integer inside the range of sizes: words below it are symbols. */
-static bool integer(parser *p, int64_t *out)
-{
+static bool integer(parser *p, int64_t *out) {
     bool negative = accept(p, "-");
-    if (p->status != RP_OK)
-        return false;
+    if (p->status != RP_OK) return false;
     const token *t = &p->next;
     uint64_t value = 0;
-    if (t->kind != TOKEN_NUMBER)
-        return fail_at(p, t, "an integer was expected");
+    if (t->kind != TOKEN_NUMBER) return fail_at(p, t, "an integer was expected");
     for (size_t i = 0; i < t->length; i++) {
         if (!isdigit((unsigned char)t->begin[i]))
             return fail_at(p, t, "'%.*s' is not an integer", (int)(t->length < 40 ? t->length : 40), t->begin);
-        if (value > (UINT64_MAX - 9) / 10)
-            return fail_at(p, t, "the integer does not fit 64 bits");
+        if (value > (UINT64_MAX - 9) / 10) return fail_at(p, t, "the integer does not fit 64 bits");
         value = value * 10 + (uint64_t)(t->begin[i] - '0');
     }
-    if (value > (negative ? (uint64_t)1 << 62 : (uint64_t)INT64_MAX))
-        return fail_at(p, t, "the integer does not fit");
+    if (value > (negative ? (uint64_t)1 << 62 : (uint64_t)INT64_MAX)) return fail_at(p, t, "the integer does not fit");
     *out = negative ? -(int64_t)value : (int64_t)value;
     return advance(p);
 }
 
-static bool number32(parser *p, uint32_t limit, uint32_t *out)
-{
+static bool number32(parser *p, uint32_t limit, uint32_t *out) {
     token t = p->next;
     int64_t value;
-    if (!integer(p, &value))
-        return false;
-    if (value < 0 || value > limit)
-        return fail_at(p, &t, "the number is not in 0..%u", limit);
+    if (!integer(p, &value)) return false;
+    if (value < 0 || value > limit) return fail_at(p, &t, "the number is not in 0..%u", limit);
     *out = (uint32_t)value;
     return true;
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
-static char *string(parser *p)
-{
-    if (p->status != RP_OK)
-        return NULL;
+static char *string(parser *p) {
+    if (p->status != RP_OK) return NULL;
     token t = p->next;
     if (t.kind != TOKEN_STRING) {
         (void)fail_at(p, &t, "a string was expected");
@@ -226,26 +217,24 @@ static char *string(parser *p)
 
 static bool expression(parser *p, unsigned depth, rp_dim *out);
 
-static bool factor(parser *p, unsigned depth, rp_dim *out)
-{
+static bool factor(parser *p, unsigned depth, rp_dim *out) {
     static const struct {
         const char *name;
         rp__dim_op op;
     } functions[] = {{"floordiv", RP__DIM_FLOORDIV}, {"mod", RP__DIM_MOD}, {"max", RP__DIM_MAX}, {"min", RP__DIM_MIN}};
     token t = p->next;
-    if (p->status != RP_OK)
-        return false;
+    if (p->status != RP_OK) return false;
     if (depth > MAX_EXPRESSION_DEPTH)
         return fail_at(p, &t, "the expression nests deeper than %d", MAX_EXPRESSION_DEPTH);
-    if (t.kind == TOKEN_NUMBER || is(p, "-"))
-        return integer(p, out);
+    if (t.kind == TOKEN_NUMBER || is(p, "-")) return integer(p, out);
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         rp_dim a, b;
-        if (!accept(p, functions[i].name))
-            continue;
-        if (!expect(p, "(") || !expression(p, depth + 1, &a) || !expect(p, ",") || !expression(p, depth + 1, &b) || !expect(p, ")"))
+        if (!accept(p, functions[i].name)) continue;
+        if (!expect(p, "(") || !expression(p, depth + 1, &a) || !expect(p, ",") || !expression(p, depth + 1, &b) ||
+            !expect(p, ")"))
             return false;
-        if (!rp__dim_is_symbol(a) && !rp__dim_is_symbol(b) && b == 0 && (functions[i].op == RP__DIM_FLOORDIV || functions[i].op == RP__DIM_MOD))
+        if (!rp__dim_is_symbol(a) && !rp__dim_is_symbol(b) && b == 0 &&
+            (functions[i].op == RP__DIM_FLOORDIV || functions[i].op == RP__DIM_MOD))
             return fail_at(p, &t, "a division by zero");
         *out = rp__dim_apply(functions[i].op, a, b);
         return !rp_failed() || fail_at(p, &t, "the size does not fit");
@@ -263,59 +252,45 @@ static bool factor(parser *p, unsigned depth, rp_dim *out)
     return fail_at(p, &t, "a size was expected: a number or a symbol of the graph");
 }
 
-static bool product(parser *p, unsigned depth, rp_dim *out)
-{
-    if (!factor(p, depth, out))
-        return false;
+static bool product(parser *p, unsigned depth, rp_dim *out) {
+    if (!factor(p, depth, out)) return false;
     while (p->status == RP_OK && is(p, "*")) {
         token t = p->next;
         rp_dim b;
-        if (!advance(p) || !factor(p, depth, &b))
-            return false;
+        if (!advance(p) || !factor(p, depth, &b)) return false;
         *out = rp__dim_apply(RP__DIM_MUL, *out, b);
-        if (rp_failed())
-            return fail_at(p, &t, "the size does not fit");
+        if (rp_failed()) return fail_at(p, &t, "the size does not fit");
     }
     return p->status == RP_OK;
 }
 
-static bool expression(parser *p, unsigned depth, rp_dim *out)
-{
+static bool expression(parser *p, unsigned depth, rp_dim *out) {
     token first = p->next;
     bool negative = false;
     if (is(p, "-")) { /* "-3" is a number, "-s0*2" a negated product */
         const char *s = p->at;
         negative = s < p->end && !isdigit((unsigned char)*s);
-        if (negative && !advance(p))
-            return false;
+        if (negative && !advance(p)) return false;
     }
-    if (!product(p, depth, out))
-        return false;
-    if (negative)
-        *out = rp__dim_apply(RP__DIM_SUB, 0, *out);
+    if (!product(p, depth, out)) return false;
+    if (negative) *out = rp__dim_apply(RP__DIM_SUB, 0, *out);
     while (p->status == RP_OK && (is(p, "+") || is(p, "-"))) {
         rp__dim_op op = is(p, "+") ? RP__DIM_ADD : RP__DIM_SUB;
         rp_dim b;
-        if (!advance(p) || !product(p, depth, &b))
-            return false;
+        if (!advance(p) || !product(p, depth, &b)) return false;
         *out = rp__dim_apply(op, *out, b);
     }
-    if (p->status == RP_OK && rp_failed())
-        return fail_at(p, &first, "the size does not fit");
+    if (p->status == RP_OK && rp_failed()) return fail_at(p, &first, "the size does not fit");
     return p->status == RP_OK;
 }
 
 /* '[' or '(' dims ']' or ')' */
-static bool dim_list(parser *p, const char *open, const char *close, rp_dim *out, size_t limit, size_t *n)
-{
+static bool dim_list(parser *p, const char *open, const char *close, rp_dim *out, size_t limit, size_t *n) {
     *n = 0;
-    if (!expect(p, open))
-        return false;
+    if (!expect(p, open)) return false;
     while (!is(p, close)) {
-        if (*n == limit)
-            return fail_at(p, &p->next, "more than %zu dimensions", limit);
-        if ((*n > 0 && !expect(p, ",")) || !expression(p, 0, &out[*n]))
-            return false;
+        if (*n == limit) return fail_at(p, &p->next, "more than %zu dimensions", limit);
+        if ((*n > 0 && !expect(p, ",")) || !expression(p, 0, &out[*n])) return false;
         ++*n;
     }
     return expect(p, close);
@@ -323,8 +298,7 @@ static bool dim_list(parser *p, const char *open, const char *close, rp_dim *out
 
 /* ---- values */
 
-static bool dtype_of(const token *t, rp_dtype *out)
-{
+static bool dtype_of(const token *t, rp_dtype *out) {
     for (int d = 1; d < RP__DTYPE_COUNT; d++) {
         const char *s = rp__dtypes[d].short_name;
         if (strlen(s) == t->length && memcmp(s, t->begin, t->length) == 0) {
@@ -335,16 +309,12 @@ static bool dtype_of(const token *t, rp_dtype *out)
     return false;
 }
 
-static bool use(parser *p, rp__ir_value *out)
-{
+static bool use(parser *p, rp__ir_value *out) {
     token t = p->next;
     *out = RP__IR_NONE;
-    if (accept(p, "none"))
-        return true;
-    if (p->status != RP_OK)
-        return false;
-    if (t.kind != TOKEN_VALUE)
-        return fail_at(p, &t, "a value (%%n) or none was expected");
+    if (accept(p, "none")) return true;
+    if (p->status != RP_OK) return false;
+    if (t.kind != TOKEN_VALUE) return fail_at(p, &t, "a value (%%n) or none was expected");
     const name *n = t.value < p->names_capacity ? &p->names[t.value] : NULL;
     if (!n || n->value == 0)
         return fail_at(p, &t, "%%%llu is not defined before this use", (unsigned long long)t.value);
@@ -361,69 +331,53 @@ typedef struct definition {
     bool has_strides;
 } definition;
 
-static bool type(parser *p, definition *d)
-{
+static bool type(parser *p, definition *d) {
     rp__ir_value_info *info = &d->info;
     token t = p->next;
     size_t n;
-    if (t.kind != TOKEN_NAME || !dtype_of(&t, &info->meta.dtype))
-        return fail_at(p, &t, "an element type was expected");
-    if (!advance(p) || !dim_list(p, "[", "]", info->meta.size, RP_MAX_DIMS, &n))
-        return false;
+    if (t.kind != TOKEN_NAME || !dtype_of(&t, &info->meta.dtype)) return fail_at(p, &t, "an element type was expected");
+    if (!advance(p) || !dim_list(p, "[", "]", info->meta.size, RP_MAX_DIMS, &n)) return false;
     info->meta.ndim = (uint8_t)n;
     for (size_t i = 0; i < n; i++) {
-        if (!rp__dim_is_symbol(info->meta.size[i]) && info->meta.size[i] < 0)
-            return fail_at(p, &t, "a negative size");
+        if (!rp__dim_is_symbol(info->meta.size[i]) && info->meta.size[i] < 0) return fail_at(p, &t, "a negative size");
     }
     if (is(p, "cpu") || is(p, "cuda")) {
         uint32_t index;
         info->meta.device.type = is(p, "cpu") ? RP_DEVICE_CPU : RP_DEVICE_CUDA;
-        if (!advance(p) || !expect(p, ":") || !number32(p, INT16_MAX, &index))
-            return false;
+        if (!advance(p) || !expect(p, ":") || !number32(p, INT16_MAX, &index)) return false;
         info->meta.device.index = (int32_t)index;
     }
     if (accept(p, "strides")) {
         size_t strides;
-        if (!dim_list(p, "(", ")", info->stride, RP_MAX_DIMS, &strides))
-            return false;
-        if (strides != n)
-            return fail_at(p, &t, "%zu strides for %zu dimensions", strides, n);
+        if (!dim_list(p, "(", ")", info->stride, RP_MAX_DIMS, &strides)) return false;
+        if (strides != n) return fail_at(p, &t, "%zu strides for %zu dimensions", strides, n);
         d->has_strides = true;
     }
-    if (accept(p, "offset") && (!expect(p, "(") || !expression(p, 0, &info->offset) || !expect(p, ")")))
-        return false;
+    if (accept(p, "offset") && (!expect(p, "(") || !expression(p, 0, &info->offset) || !expect(p, ")"))) return false;
     d->alias = RP__IR_NONE;
-    if (accept(p, "alias") && (!expect(p, "(") || !use(p, &d->alias) || !expect(p, ")")))
-        return false;
+    if (accept(p, "alias") && (!expect(p, "(") || !use(p, &d->alias) || !expect(p, ")"))) return false;
     info->requires_grad = accept(p, "grad");
     return p->status == RP_OK;
 }
 
-static bool define(parser *p, definition *d)
-{
+static bool define(parser *p, definition *d) {
     memset(d, 0, sizeof *d);
     d->at = p->next;
-    if (d->at.kind != TOKEN_VALUE)
-        return fail_at(p, &d->at, "a value (%%n) was expected");
+    if (d->at.kind != TOKEN_VALUE) return fail_at(p, &d->at, "a value (%%n) was expected");
     return advance(p) && expect(p, ":") && type(p, d);
 }
 
 /* Enters a value that was added to the graph under its printed number. */
-static bool enter(parser *p, const definition *d, rp__ir_value v)
-{
-    if (v == RP__IR_NONE)
-        return fail_memory(p);
+static bool enter(parser *p, const definition *d, rp__ir_value v) {
+    if (v == RP__IR_NONE) return fail_memory(p);
     rp__ir_value_info *info = &p->ir->values[v];
-    if (d->has_strides)
-        memcpy(info->stride, d->info.stride, sizeof info->stride);
+    if (d->has_strides) memcpy(info->stride, d->info.stride, sizeof info->stride);
     info->offset = d->info.offset;
     info->requires_grad = d->info.requires_grad;
-    if (d->alias != RP__IR_NONE)
-        info->storage = p->ir->values[d->alias].storage;
+    if (d->alias != RP__IR_NONE) info->storage = p->ir->values[d->alias].storage;
     size_t capacity = p->names_capacity;
     if (d->at.value >= capacity) {
-        if (!RP__GROW(&p->names, &p->names_capacity, (size_t)d->at.value + 1))
-            return fail_memory(p);
+        if (!RP__GROW(&p->names, &p->names_capacity, (size_t)d->at.value + 1)) return fail_memory(p);
         memset(p->names + capacity, 0, (p->names_capacity - capacity) * sizeof *p->names);
     }
     if (p->names[d->at.value].value)
@@ -432,10 +386,8 @@ static bool enter(parser *p, const definition *d, rp__ir_value v)
     return true;
 }
 
-static bool arguments(parser *p, rp__ir_block *block)
-{
-    if (!expect(p, "("))
-        return false;
+static bool arguments(parser *p, rp__ir_block *block) {
+    if (!expect(p, "(")) return false;
     while (!is(p, ")")) {
         definition d;
         if ((block->n_args && !expect(p, ",")) || !define(p, &d) ||
@@ -448,29 +400,24 @@ static bool arguments(parser *p, rp__ir_block *block)
 /* ---- attributes */
 
 /* "(0x...)": the bits of a NaN. */
-static bool bits(parser *p, uint64_t *out)
-{
-    if (!expect(p, "("))
-        return false;
+static bool bits(parser *p, uint64_t *out) {
+    if (!expect(p, "(")) return false;
     token t = p->next;
     *out = 0;
     if (t.kind != TOKEN_NUMBER || t.length < 3 || t.length > 18 || t.begin[0] != '0' || t.begin[1] != 'x')
         return fail_at(p, &t, "bits as 0x... were expected");
     for (size_t i = 2; i < t.length; i++) {
         int digit = hex_digit(t.begin[i]);
-        if (digit < 0)
-            return fail_at(p, &t, "bits as 0x... were expected");
+        if (digit < 0) return fail_at(p, &t, "bits as 0x... were expected");
         *out = *out << 4 | (uint64_t)digit;
     }
     return advance(p) && expect(p, ")");
 }
 
 /* An integer, a real number, true or false. *nan_bits: the bits when they were given, else 0. */
-static bool scalar(parser *p, rp_scalar *out, uint64_t *nan_bits)
-{
+static bool scalar(parser *p, rp_scalar *out, uint64_t *nan_bits) {
     *nan_bits = 0;
-    if (p->status != RP_OK)
-        return false;
+    if (p->status != RP_OK) return false;
     if (is(p, "true") || is(p, "false")) {
         *out = (rp_scalar){.kind = RP_SCALAR_BOOL, .v.b = is(p, "true")};
         return advance(p);
@@ -478,8 +425,7 @@ static bool scalar(parser *p, rp_scalar *out, uint64_t *nan_bits)
     if (accept(p, "nan")) {
         uint64_t word = UINT64_C(0x7ff8000000000000);
         if (is(p, "(")) {
-            if (!bits(p, nan_bits))
-                return false;
+            if (!bits(p, nan_bits)) return false;
             word = *nan_bits;
         }
         out->kind = RP_SCALAR_F64;
@@ -489,14 +435,12 @@ static bool scalar(parser *p, rp_scalar *out, uint64_t *nan_bits)
     bool negative = accept(p, "-");
     token t = p->next;
     char buf[400], *rest;
-    if (p->status != RP_OK)
-        return false;
+    if (p->status != RP_OK) return false;
     if (is(p, "inf")) {
         *out = (rp_scalar){.kind = RP_SCALAR_F64, .v.f = negative ? -HUGE_VAL : HUGE_VAL};
         return advance(p);
     }
-    if (t.kind != TOKEN_NUMBER || t.length >= sizeof buf)
-        return fail_at(p, &t, "a number was expected");
+    if (t.kind != TOKEN_NUMBER || t.length >= sizeof buf) return fail_at(p, &t, "a number was expected");
     memcpy(buf, t.begin, t.length);
     buf[t.length] = '\0';
     if (strspn(buf, "0123456789") == t.length) {
@@ -507,19 +451,16 @@ static bool scalar(parser *p, rp_scalar *out, uint64_t *nan_bits)
         *out = (rp_scalar){.kind = RP_SCALAR_I64, .v.i = (int64_t)(negative ? 0u - value : value)};
         return advance(p);
     }
-    if (strspn(buf, "0123456789.eE+-") != t.length)
-        return fail_at(p, &t, "a number was expected");
+    if (strspn(buf, "0123456789.eE+-") != t.length) return fail_at(p, &t, "a number was expected");
     double value = strtod_l(buf, &rest, p->c_locale);
-    if (*rest)
-        return fail_at(p, &t, "a number was expected");
+    if (*rest) return fail_at(p, &t, "a number was expected");
     *out = (rp_scalar){.kind = RP_SCALAR_F64, .v.f = negative ? -value : value};
     return advance(p);
 }
 
 enum { MAX_GENERATORS = 64 };
 
-static bool attribute(parser *p, const rp__param *param, rp_attr *a)
-{
+static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
     token t = p->next;
     rp_scalar s;
     uint64_t nan_bits;
@@ -532,27 +473,20 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a)
         }
         return expression(p, 0, &a->v.i);
     case RP_ATTR_FLOAT:
-        if (!scalar(p, &s, &nan_bits))
-            return false;
-        if (s.kind == RP_SCALAR_BOOL)
-            return fail_at(p, &t, "%s is a number", param->name);
+        if (!scalar(p, &s, &nan_bits)) return false;
+        if (s.kind == RP_SCALAR_BOOL) return fail_at(p, &t, "%s is a number", param->name);
         a->v.f = rp__scalar_f64(s);
         return true;
     case RP_ATTR_BOOL:
-        if (!scalar(p, &s, &nan_bits))
-            return false;
-        if (s.kind != RP_SCALAR_BOOL)
-            return fail_at(p, &t, "%s is true or false", param->name);
+        if (!scalar(p, &s, &nan_bits)) return false;
+        if (s.kind != RP_SCALAR_BOOL) return fail_at(p, &t, "%s is true or false", param->name);
         a->v.b = s.v.b;
         return true;
-    case RP_ATTR_SCALAR:
-        return scalar(p, &a->v.scalar, &nan_bits);
+    case RP_ATTR_SCALAR: return scalar(p, &a->v.scalar, &nan_bits);
     case RP_ATTR_DTYPE:
         a->v.dtype = RP_DTYPE_NONE;
-        if (accept(p, "none"))
-            return true;
-        if (!dtype_of(&p->next, &a->v.dtype))
-            return fail_at(p, &t, "an element type was expected");
+        if (accept(p, "none")) return true;
+        if (!dtype_of(&p->next, &a->v.dtype)) return fail_at(p, &t, "an element type was expected");
         return advance(p);
     case RP_ATTR_INTS: {
         /* Bounded by the text: an element takes a character. */
@@ -560,11 +494,13 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a)
         size_t n = 0, capacity = 0;
         bool ok = expect(p, "[");
         while (ok && !is(p, "]")) {
-            ok = (n == 0 || expect(p, ",")) && (RP__GROW(&ints, &capacity, n + 1) || fail_memory(p)) && expression(p, 0, &ints[n]);
+            ok = (n == 0 || expect(p, ",")) && (RP__GROW(&ints, &capacity, n + 1) || fail_memory(p)) &&
+                 expression(p, 0, &ints[n]);
             n += ok;
         }
         if (ok) {
-            int64_t *kept = rp__arena_copy(&p->ir->arena, ints ? ints : (const int64_t[]){0}, (n ? n : 1) * sizeof *kept);
+            int64_t *kept =
+                rp__arena_copy(&p->ir->arena, ints ? ints : (const int64_t[]){0}, (n ? n : 1) * sizeof *kept);
             a->v.ints = kept;
             a->n = n;
             ok = kept || fail_memory(p);
@@ -575,16 +511,14 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a)
     case RP_ATTR_GENERATOR: {
         uint32_t k;
         a->v.generator = NULL;
-        if (accept(p, "none"))
-            return true;
+        if (accept(p, "none")) return true;
         if (!expect(p, "generator") || !expect(p, "(") || !number32(p, MAX_GENERATORS - 1, &k) || !expect(p, ")"))
             return false;
         while (p->ir->n_generators <= k) {
             rp_generator *g = RP__GROW(&p->ir->generators, &p->ir->generators_capacity, p->ir->n_generators + 1)
                                   ? rp_generator_new(rp_cpu(), 0)
                                   : NULL;
-            if (!g || rp_failed())
-                return fail_memory(p);
+            if (!g || rp_failed()) return fail_memory(p);
             p->ir->generators[p->ir->n_generators++] = g;
         }
         a->v.generator = p->ir->generators[k];
@@ -592,29 +526,23 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a)
     }
     case RP_ATTR_STRING:
         a->v.string = NULL;
-        if (accept(p, "none"))
-            return true;
+        if (accept(p, "none")) return true;
         a->v.string = string(p);
         return a->v.string != NULL;
     }
     return false;
 }
 
-static bool attributes(parser *p, const rp__op *op, rp_attr *attrs, uint32_t *n)
-{
+static bool attributes(parser *p, const rp__op *op, rp_attr *attrs, uint32_t *n) {
     bool braces = op->schema.n_attrs && accept(p, "{");
     *n = 0;
     for (unsigned i = 0; i < op->schema.n_params; i++) {
         const rp__param *param = &op->schema.params[i];
-        if (param->kind != RP__PARAM_ATTR)
-            continue;
-        if (p->status != RP_OK)
-            return false;
+        if (param->kind != RP__PARAM_ATTR) continue;
+        if (p->status != RP_OK) return false;
         if (braces && is(p, param->name)) {
-            if (!advance(p) || !expect(p, "=") || !attribute(p, param, &attrs[*n]))
-                return false;
-            if (!is(p, "}") && !expect(p, ","))
-                return false;
+            if (!advance(p) || !expect(p, "=") || !attribute(p, param, &attrs[*n])) return false;
+            if (!is(p, "}") && !expect(p, ",")) return false;
         } else if (param->has_default) {
             attrs[*n] = param->value;
         } else {
@@ -627,69 +555,53 @@ static bool attributes(parser *p, const rp__op *op, rp_attr *attrs, uint32_t *n)
 
 /* ---- nodes */
 
-static bool random_range(parser *p, rp_dim *offset, rp_dim *count)
-{
+static bool random_range(parser *p, rp_dim *offset, rp_dim *count) {
     *offset = *count = 0;
     return !accept(p, "random") ||
            (expect(p, "(") && expression(p, 0, offset) && expect(p, ",") && expression(p, 0, count) && expect(p, ")"));
 }
 
-static bool site(parser *p, const char **out)
-{
+static bool site(parser *p, const char **out) {
     *out = NULL;
-    if (!accept(p, "@"))
-        return p->status == RP_OK;
+    if (!accept(p, "@")) return p->status == RP_OK;
     *out = string(p);
     return *out != NULL;
 }
 
-static bool operand(parser *p, rp__ir_value *in, uint32_t *n_in)
-{
-    if (*n_in == RP__MAX_IN)
-        return fail_at(p, &p->next, "more than %d operands", RP__MAX_IN);
+static bool operand(parser *p, rp__ir_value *in, uint32_t *n_in) {
+    if (*n_in == RP__MAX_IN) return fail_at(p, &p->next, "more than %d operands", RP__MAX_IN);
     return use(p, &in[(*n_in)++]);
 }
 
-static bool operands(parser *p, const rp__op *op, rp__ir_value *in, uint32_t *n_in, uint32_t *list_begin)
-{
+static bool operands(parser *p, const rp__op *op, rp__ir_value *in, uint32_t *n_in, uint32_t *list_begin) {
     unsigned tensor = 0;
     *n_in = 0;
-    if (!expect(p, "("))
-        return false;
+    if (!expect(p, "(")) return false;
     for (unsigned i = 0; i < op->schema.n_params; i++) {
         const rp__param *param = &op->schema.params[i];
-        if (param->kind == RP__PARAM_ATTR)
-            continue;
-        if (tensor && !expect(p, ","))
-            return false;
+        if (param->kind == RP__PARAM_ATTR) continue;
+        if (tensor && !expect(p, ",")) return false;
         list_begin[tensor++] = *n_in;
         if (param->kind == RP__PARAM_TENSORS) {
             uint32_t first = *n_in;
-            if (!expect(p, "["))
-                return false;
+            if (!expect(p, "[")) return false;
             while (!is(p, "]")) {
-                if ((*n_in > first && !expect(p, ",")) || !operand(p, in, n_in))
-                    return false;
-                if (in[*n_in - 1] == RP__IR_NONE)
-                    return fail_at(p, &p->next, "%s: none in a list", op->name);
+                if ((*n_in > first && !expect(p, ",")) || !operand(p, in, n_in)) return false;
+                if (in[*n_in - 1] == RP__IR_NONE) return fail_at(p, &p->next, "%s: none in a list", op->name);
             }
-            if (!advance(p))
-                return false;
+            if (!advance(p)) return false;
         } else {
             token t = p->next;
-            if (!operand(p, in, n_in))
-                return false;
+            if (!operand(p, in, n_in)) return false;
             if (in[*n_in - 1] == RP__IR_NONE && param->kind == RP__PARAM_TENSOR)
                 return fail_at(p, &t, "%s: '%s' may not be none", op->name, param->name);
         }
     }
-    for (unsigned i = tensor; i <= RP__MAX_PARAMS; i++)
-        list_begin[i] = *n_in;
+    for (unsigned i = tensor; i <= RP__MAX_PARAMS; i++) list_begin[i] = *n_in;
     return expect(p, ")");
 }
 
-static bool constant(parser *p, const definition *d, void **data, size_t *bytes)
-{
+static bool constant(parser *p, const definition *d, void **data, size_t *bytes) {
     size_t element = rp__dtype_bytes(d->info.meta.dtype), n = 0, capacity = 0;
     int64_t numel = 1;
     char *buf = NULL;
@@ -706,8 +618,7 @@ static bool constant(parser *p, const definition *d, void **data, size_t *bytes)
         token e = p->next;
         ok = (n == 0 || expect(p, ",")) && scalar(p, &s, &nan_bits) &&
              (rp__grow(&buf, &capacity, (n + 1) * element, 1) || fail_memory(p));
-        if (!ok)
-            break;
+        if (!ok) break;
         if (nan_bits)
             memcpy(buf + n * element, &nan_bits, element);
         else if (rp__dtype_is_float(d->info.meta.dtype) || rp__scalar_fits(s, d->info.meta.dtype))
@@ -716,10 +627,8 @@ static bool constant(parser *p, const definition *d, void **data, size_t *bytes)
             ok = fail_at(p, &e, "the number does not fit the element type");
         n++;
     }
-    if (ok && (int64_t)n != numel)
-        ok = fail_at(p, &t, "%zu elements for a constant of %lld", n, (long long)numel);
-    if (ok && !expect(p, "]"))
-        ok = false;
+    if (ok && (int64_t)n != numel) ok = fail_at(p, &t, "%zu elements for a constant of %lld", n, (long long)numel);
+    if (ok && !expect(p, "]")) ok = false;
     if (!ok) {
         rp__free(buf);
         return false;
@@ -731,18 +640,18 @@ static bool constant(parser *p, const definition *d, void **data, size_t *bytes)
 
 static bool block_body(parser *p, rp__ir_block *block, unsigned depth);
 
-static bool region(parser *p, uint32_t node, uint32_t r, const char *word, unsigned depth)
-{
+static bool region(parser *p, uint32_t node, uint32_t r, const char *word, unsigned depth) {
     uint32_t outer = p->block;
     rp__ir_block *block = &p->ir->nodes[node].regions[r];
     p->block = ++p->blocks;
-    bool ok = expect(p, word) && arguments(p, block) && expect(p, "{") && block_body(p, block, depth + 1) && expect(p, "}");
+    bool ok =
+        expect(p, word) && arguments(p, block) && expect(p, "{") && block_body(p, block, depth + 1) && expect(p, "}");
     p->block = outer;
     return ok;
 }
 
-static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_t n_out, unsigned depth, uint32_t *node)
-{
+static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_t n_out, unsigned depth,
+                       uint32_t *node) {
     static const char *const words[RP__IR_KIND_COUNT][2] = {
         [RP__IR_COND] = {"then", "else"}, [RP__IR_WHILE] = {"cond", "body"}, [RP__IR_CHECKPOINT] = {"body", NULL}};
     rp__ir_value in[RP__MAX_IN];
@@ -751,56 +660,45 @@ static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_
     rp_dim offset, count;
     const char *where;
     token t = p->next;
-    if (depth >= MAX_NESTING)
-        return fail_at(p, &t, "regions nest deeper than %d", MAX_NESTING);
-    if (!expect(p, "("))
-        return false;
+    if (depth >= MAX_NESTING) return fail_at(p, &t, "regions nest deeper than %d", MAX_NESTING);
+    if (!expect(p, "(")) return false;
     while (!is(p, ")")) {
-        if ((n_in && !expect(p, ",")) || !operand(p, in, &n_in))
-            return false;
-        if (in[n_in - 1] == RP__IR_NONE)
-            return fail_at(p, &t, "an operand of a node with regions may not be none");
+        if ((n_in && !expect(p, ",")) || !operand(p, in, &n_in)) return false;
+        if (in[n_in - 1] == RP__IR_NONE) return fail_at(p, &t, "an operand of a node with regions may not be none");
     }
-    if (!advance(p))
+    if (!advance(p)) return false;
+    if (kind == RP__IR_WHILE &&
+        (!expect(p, "max_iter") || !expect(p, "(") || !integer(p, &max_iter.v.i) || !expect(p, ")")))
         return false;
-    if (kind == RP__IR_WHILE && (!expect(p, "max_iter") || !expect(p, "(") || !integer(p, &max_iter.v.i) || !expect(p, ")")))
-        return false;
-    if (kind == RP__IR_COND && n_in == 0)
-        return fail_at(p, &t, "cond without a predicate");
-    if (kind == RP__IR_WHILE && n_out > n_in)
-        return fail_at(p, &t, "while gives more results than it takes");
-    if (!random_range(p, &offset, &count) || !expect(p, "{") || !site(p, &where))
-        return false;
+    if (kind == RP__IR_COND && n_in == 0) return fail_at(p, &t, "cond without a predicate");
+    if (kind == RP__IR_WHILE && n_out > n_in) return fail_at(p, &t, "while gives more results than it takes");
+    if (!random_range(p, &offset, &count) || !expect(p, "{") || !site(p, &where)) return false;
     *node = rp__ir_add_node(p->ir, block, kind, NULL, in, n_in, NULL, &max_iter, kind == RP__IR_WHILE, n_out, where);
     uint32_t n_regions = kind == RP__IR_CHECKPOINT ? 1 : 2;
-    if (*node == RP__IR_NONE || rp__ir_add_regions(p->ir, *node, n_regions) != RP_OK)
-        return fail_memory(p);
+    if (*node == RP__IR_NONE || rp__ir_add_regions(p->ir, *node, n_regions) != RP_OK) return fail_memory(p);
     p->ir->nodes[*node].random_offset = offset;
     p->ir->nodes[*node].random_count = count;
     for (uint32_t r = 0; r < n_regions; r++) {
         token begin = p->next;
-        if (!region(p, *node, r, words[kind][r], depth))
-            return false;
+        if (!region(p, *node, r, words[kind][r], depth)) return false;
         const rp__ir_block *b = &p->ir->nodes[*node].regions[r];
         if (b->n_args != n_in - (kind == RP__IR_COND))
-            return fail_at(p, &begin, "the block takes %u arguments, its node passes %u", b->n_args, n_in - (kind == RP__IR_COND));
+            return fail_at(p, &begin, "the block takes %u arguments, its node passes %u", b->n_args,
+                           n_in - (kind == RP__IR_COND));
         if (b->n_results != (kind == RP__IR_WHILE && r == 0 ? 1 : n_out))
             return fail_at(p, &begin, "the block gives %u results, its node %u", b->n_results, n_out);
     }
     return expect(p, "}");
 }
 
-static bool op_node(parser *p, rp__ir_block *block, uint32_t n_out, uint32_t *node)
-{
+static bool op_node(parser *p, rp__ir_block *block, uint32_t n_out, uint32_t *node) {
     char text[64];
     token t = p->next;
-    if (t.kind != TOKEN_NAME || t.length >= sizeof text)
-        return fail_at(p, &t, "an op was expected");
+    if (t.kind != TOKEN_NAME || t.length >= sizeof text) return fail_at(p, &t, "an op was expected");
     memcpy(text, t.begin, t.length);
     text[t.length] = '\0';
     const rp__op *op = rp__op_find(text);
-    if (!op)
-        return fail_at(p, &t, "there is no op '%s'", text);
+    if (!op) return fail_at(p, &t, "there is no op '%s'", text);
     if (n_out != op->schema.n_outs)
         return fail_at(p, &t, "%s gives %u results, not %u", text, (unsigned)op->schema.n_outs, n_out);
     rp__ir_value in[RP__MAX_IN];
@@ -812,15 +710,13 @@ static bool op_node(parser *p, rp__ir_block *block, uint32_t n_out, uint32_t *no
         !random_range(p, &offset, &count) || !site(p, &where))
         return false;
     *node = rp__ir_add_node(p->ir, block, RP__IR_OP, op, in, n_in, list_begin, attrs, n_attrs, n_out, where);
-    if (*node == RP__IR_NONE)
-        return fail_memory(p);
+    if (*node == RP__IR_NONE) return fail_memory(p);
     p->ir->nodes[*node].random_offset = offset;
     p->ir->nodes[*node].random_count = count;
     return true;
 }
 
-static bool statement(parser *p, rp__ir_block *block, unsigned depth)
-{
+static bool statement(parser *p, rp__ir_block *block, unsigned depth) {
     definition outs[RP__MAX_OUTS], *many = NULL;
     definition *out = outs;
     uint32_t n_out = 0, node = RP__IR_NONE;
@@ -832,25 +728,21 @@ static bool statement(parser *p, rp__ir_block *block, unsigned depth)
         if (n_out >= RP__MAX_OUTS) {
             ok = (n_out < MAX_RESULTS || fail_at(p, &p->next, "more than %d results", MAX_RESULTS)) &&
                  (RP__GROW(&many, &capacity, n_out + 1u) || fail_memory(p));
-            if (ok && n_out == RP__MAX_OUTS)
-                memcpy(many, outs, sizeof outs);
+            if (ok && n_out == RP__MAX_OUTS) memcpy(many, outs, sizeof outs);
             out = many;
         }
-        if (!ok || !define(p, &out[n_out]))
-            goto failed;
+        if (!ok || !define(p, &out[n_out])) goto failed;
         n_out++;
-        if (!is(p, ",") || !advance(p))
-            break;
+        if (!is(p, ",") || !advance(p)) break;
     }
-    if (!ok || p->status != RP_OK || (n_out && !expect(p, "=")))
-        goto failed;
+    if (!ok || p->status != RP_OK || (n_out && !expect(p, "="))) goto failed;
     token t = p->next;
     if (accept(p, "captured")) {
         uint32_t index;
-        if (!number32(p, UINT32_MAX, &index) || !site(p, &where))
-            goto failed;
+        if (!number32(p, UINT32_MAX, &index) || !site(p, &where)) goto failed;
         if (index != p->ir->n_captured || n_out != 1) {
-            (void)fail_at(p, &t, "captured tensors are numbered from 0 in the order in which they appear, one value each");
+            (void)fail_at(p, &t,
+                          "captured tensors are numbered from 0 in the order in which they appear, one value each");
             goto failed;
         }
         rp__ir_value v = rp__ir_add_captured(p->ir, block, NULL, where);
@@ -874,15 +766,20 @@ static bool statement(parser *p, rp__ir_block *block, unsigned depth)
         ok = ok && enter(p, &out[0], v);
     } else if (accept(p, "assign")) {
         rp__ir_value in[2];
-        if (n_out || !expect(p, "(") || !use(p, &in[0]) || !expect(p, ",") || !use(p, &in[1]) || !expect(p, ")") || !site(p, &where))
+        if (n_out || !expect(p, "(") || !use(p, &in[0]) || !expect(p, ",") || !use(p, &in[1]) || !expect(p, ")") ||
+            !site(p, &where))
             goto results;
         if (in[0] == RP__IR_NONE || in[1] == RP__IR_NONE) {
             (void)fail_at(p, &t, "assign takes two values");
             goto failed;
         }
-        ok = rp__ir_add_node(p->ir, block, RP__IR_ASSIGN, NULL, in, 2, NULL, NULL, 0, 0, where) != RP__IR_NONE || fail_memory(p);
+        ok = rp__ir_add_node(p->ir, block, RP__IR_ASSIGN, NULL, in, 2, NULL, NULL, 0, 0, where) != RP__IR_NONE ||
+             fail_memory(p);
     } else {
-        rp__ir_kind kind = is(p, "cond") ? RP__IR_COND : is(p, "while") ? RP__IR_WHILE : is(p, "checkpoint") ? RP__IR_CHECKPOINT : RP__IR_OP;
+        rp__ir_kind kind = is(p, "cond")         ? RP__IR_COND
+                           : is(p, "while")      ? RP__IR_WHILE
+                           : is(p, "checkpoint") ? RP__IR_CHECKPOINT
+                                                 : RP__IR_OP;
         if (kind == RP__IR_OP)
             ok = op_node(p, block, n_out, &node);
         else
@@ -893,98 +790,83 @@ static bool statement(parser *p, rp__ir_block *block, unsigned depth)
     rp__free(many);
     return ok && p->status == RP_OK;
 results:
-    if (n_out)
-        (void)fail_at(p, &t, "assign has no result");
+    if (n_out) (void)fail_at(p, &t, "assign has no result");
 failed:
     rp__free(many);
     return false;
 }
 
-static bool block_body(parser *p, rp__ir_block *block, unsigned depth)
-{
+static bool block_body(parser *p, rp__ir_block *block, unsigned depth) {
     while (p->status == RP_OK && !is(p, "return")) {
-        if (p->next.kind == TOKEN_END)
-            return fail_at(p, &p->next, "the text ends inside a block");
-        if (!statement(p, block, depth))
-            return false;
+        if (p->next.kind == TOKEN_END) return fail_at(p, &p->next, "the text ends inside a block");
+        if (!statement(p, block, depth)) return false;
     }
-    if (!expect(p, "return"))
-        return false;
+    if (!expect(p, "return")) return false;
     rp__ir_value *results = NULL;
     size_t n = 0, capacity = 0;
     bool ok = true;
     while (ok && !is(p, "}")) {
-        ok = (n == 0 || expect(p, ",")) && (n < MAX_RESULTS || fail_at(p, &p->next, "more than %d results", MAX_RESULTS)) &&
+        ok = (n == 0 || expect(p, ",")) &&
+             (n < MAX_RESULTS || fail_at(p, &p->next, "more than %d results", MAX_RESULTS)) &&
              (RP__GROW(&results, &capacity, n + 1) || fail_memory(p)) && use(p, &results[n]);
         n += ok;
     }
-    ok = ok && p->status == RP_OK && (rp__ir_set_results(p->ir, block, results, (uint32_t)n) == RP_OK || fail_memory(p));
+    ok =
+        ok && p->status == RP_OK && (rp__ir_set_results(p->ir, block, results, (uint32_t)n) == RP_OK || fail_memory(p));
     rp__free(results);
     return ok;
 }
 
 /* ---- the whole */
 
-static bool symbols(parser *p)
-{
+static bool symbols(parser *p) {
     p->ir->symbols = rp__symbols_new();
-    if (!p->ir->symbols)
-        return fail_memory(p);
+    if (!p->ir->symbols) return fail_memory(p);
     (void)rp__symbols_enter(p->ir->symbols);
-    if (!expect(p, "{"))
-        return false;
+    if (!expect(p, "{")) return false;
     while (accept(p, "symbol")) {
         char expected[24];
         rp__symbol s = {.input = RP__SYMBOL_NO_SOURCE};
         size_t n = rp__symbols_count(p->ir->symbols);
         (void)snprintf(expected, sizeof expected, "s%zu", n);
-        if (n == MAX_SYMBOLS)
-            return fail_at(p, &p->next, "more than %d symbols", MAX_SYMBOLS);
+        if (n == MAX_SYMBOLS) return fail_at(p, &p->next, "more than %d symbols", MAX_SYMBOLS);
         token t;
-        if (!expect(p, expected) || !expect(p, "="))
-            return false;
+        if (!expect(p, expected) || !expect(p, "=")) return false;
         t = p->next;
-        if (!integer(p, &s.hint))
-            return false;
-        if (s.hint < 0)
-            return fail_at(p, &t, "a negative size");
+        if (!integer(p, &s.hint)) return false;
+        if (s.hint < 0) return fail_at(p, &t, "a negative size");
         if (accept(p, "of")) {
             uint32_t dim;
             s.is_stride = is(p, "stride");
-            if (!expect(p, s.is_stride ? "stride" : "size") || !expect(p, "(") || !number32(p, INT32_MAX, &s.input) || !expect(p, ",") ||
-                !number32(p, RP_MAX_DIMS - 1, &dim) || !expect(p, ")"))
+            if (!expect(p, s.is_stride ? "stride" : "size") || !expect(p, "(") || !number32(p, INT32_MAX, &s.input) ||
+                !expect(p, ",") || !number32(p, RP_MAX_DIMS - 1, &dim) || !expect(p, ")"))
                 return false;
             s.dim = (uint8_t)dim;
         }
-        if (rp__symbols_add(p->ir->symbols, &s) == 0)
-            return fail_memory(p);
+        if (rp__symbols_add(p->ir->symbols, &s) == 0) return fail_memory(p);
     }
     while (accept(p, "guard")) {
-        static const char *const relations[] = {[RP__DIM_EQ] = "==", [RP__DIM_NE] = "!=", [RP__DIM_LT] = "<", [RP__DIM_LE] = "<="};
+        static const char *const relations[] = {
+            [RP__DIM_EQ] = "==", [RP__DIM_NE] = "!=", [RP__DIM_LT] = "<", [RP__DIM_LE] = "<="};
         rp_dim a, b;
         unsigned r = 0;
         rp__symbols_freeze(p->ir->symbols, true);
         bool ok = expression(p, 0, &a);
-        while (ok && r < 4 && !is(p, relations[r]))
-            r++;
-        ok = ok && (r < 4 || fail_at(p, &p->next, "==, !=, < or <= was expected")) && advance(p) && expression(p, 0, &b);
+        while (ok && r < 4 && !is(p, relations[r])) r++;
+        ok =
+            ok && (r < 4 || fail_at(p, &p->next, "==, !=, < or <= was expected")) && advance(p) && expression(p, 0, &b);
         rp__symbols_freeze(p->ir->symbols, false);
-        if (!ok)
-            return false;
-        if (rp__symbols_guard_add(p->ir->symbols, (rp__dim_relation)r, a, b) != RP_OK)
-            return fail_memory(p);
+        if (!ok) return false;
+        if (rp__symbols_guard_add(p->ir->symbols, (rp__dim_relation)r, a, b) != RP_OK) return fail_memory(p);
     }
     return expect(p, "}");
 }
 
-static bool graph(parser *p)
-{
+static bool graph(parser *p) {
     char *text;
-    if (!advance(p) || !expect(p, "graph") || !(text = string(p)))
-        return false;
+    if (!advance(p) || !expect(p, "graph") || !(text = string(p))) return false;
     p->ir->name = text;
-    if (accept(p, "with") && !symbols(p))
-        return false;
+    if (accept(p, "with") && !symbols(p)) return false;
     p->block = ++p->blocks;
     rp__symbols_freeze(p->ir->symbols, true);
     bool ok = arguments(p, &p->ir->body) && expect(p, "{") && block_body(p, &p->ir->body, 0) && expect(p, "}");
@@ -992,8 +874,7 @@ static bool graph(parser *p)
     return ok && (p->next.kind == TOKEN_END || fail_at(p, &p->next, "text after the end of the graph"));
 }
 
-rp_ir *rp_ir_parse(const char *text, size_t bytes)
-{
+rp_ir *rp_ir_parse(const char *text, size_t bytes) {
     if (!text) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_parse: the text is NULL");
         return rp__ir_failed();
@@ -1012,13 +893,11 @@ rp_ir *rp_ir_parse(const char *text, size_t bytes)
         (void)fail_memory(&p);
     else
         (void)graph(&p);
-    if (p.c_locale)
-        freelocale(p.c_locale);
+    if (p.c_locale) freelocale(p.c_locale);
     rp__free(p.names);
     (void)rp__symbols_enter(outer);
     rp__error_restore(&before);
-    if (p.status == RP_OK)
-        return p.ir;
+    if (p.status == RP_OK) return p.ir;
     rp_ir_release(p.ir);
     return rp__ir_failed();
 }

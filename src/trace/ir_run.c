@@ -5,100 +5,32 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "ops/lower.h"
 #include "trace/trace.h"
 
 /* ---- random numbers */
 
-rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device device)
-{
+rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device device) {
     for (size_t k = 0; k < n_attrs; k++) {
-        if (attrs[k].kind == RP_ATTR_GENERATOR && attrs[k].v.generator)
-            return attrs[k].v.generator;
+        if (attrs[k].kind == RP_ATTR_GENERATOR && attrs[k].v.generator) return attrs[k].v.generator;
     }
     return rp_default_generator(device);
 }
 
-/* A lowering says itself what it draws: this sink only counts. */
-typedef struct draw_counter {
-    rp__lower_sink sink; /* first */
-    rp_dim numel, total;
-} draw_counter;
-
-static rp__val count_in(rp__lower_sink *s, const rp__call *call, unsigned k) { return (void)s, (void)call, (void)k, (rp__val)0; }
-static void count_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row)
-{
-    (void)s, (void)call, (void)k, (void)v, (void)row;
-}
-static rp__val count_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute)
-{
-    return (void)s, (void)call, (void)from, (void)compute, (rp__val)0;
-}
-static rp__val count_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim)
-{
-    return (void)s, (void)call, (void)kind, (void)dim, (rp__val)0;
-}
-static unsigned count_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide)
-{
-    draw_counter *c = (draw_counter *)s;
-    (void)call, (void)generator_attr;
-    int64_t per = wide ? 2 : 4; /* 32-bit words of a counter an element takes */
-    rp_dim rounded = rp__dim_apply(RP__DIM_ADD, c->numel, per - 1);
-    c->total = rp__dim_apply(RP__DIM_ADD, c->total, rp__dim_apply(RP__DIM_FLOORDIV, rounded, per));
-    return 0;
-}
-static void count_inner(rp__lower_sink *s, const rp__call *call, uint32_t mask) { (void)s, (void)call, (void)mask; }
-static void count_space(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask)
-{
-    (void)s, (void)call, (void)size, (void)ndim, (void)inner_mask;
-}
-static uint16_t count_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride, bool row)
-{
-    return (void)s, (void)call, (void)out, (void)k, (void)stride, (void)row, (uint16_t)0;
-}
-
-rp_dim rp__ir_counters(const rp__call *call, const rp__meta *out)
-{
-    rp_dim n = rp__numel(out->size, out->ndim);
-    const rp__op *op = call->op;
-    if (op->lowering != RP__POINTWISE && op->lowering != RP__ROWS && op->lowering != RP__INDEXED) /* a 64-bit word a sample */
-        return rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_ADD, n, 1), 2);
-    rp_tensor handles[RP__MAX_OUTS], *results[RP__MAX_OUTS];
-    memset(handles, 0, sizeof handles);
-    for (uint32_t k = 0; k < call->n_out && k < RP__MAX_OUTS; k++) {
-        handles[k].magic = RP__TENSOR_MAGIC;
-        handles[k].dtype = (uint8_t)out[k].dtype;
-        handles[k].ndim = out[k].ndim;
-        handles[k].device = out[k].device;
-        memcpy(handles[k].size, out[k].size, sizeof handles[k].size);
-        results[k] = &handles[k];
-    }
-    rp__call probe = *call;
-    probe.out = results;
-    draw_counter c = {.sink = {NULL, count_in, count_out, count_scalar, count_iota, count_draw, count_inner, count_space, count_access},
-                      .numel = n};
-    return rp__lower_into(&c.sink, &probe) == RP_OK ? c.total : 0;
-}
-
-static rp_status seek(rp__ir_positions *p, rp_generator *g, uint64_t offset)
-{
+static rp_status seek(rp__ir_positions *p, rp_generator *g, uint64_t offset) {
     struct rp__ir_position *at = NULL;
     for (size_t i = 0; i < p->n && !at; i++) {
-        if (p->entries[i].generator == g)
-            at = &p->entries[i];
+        if (p->entries[i].generator == g) at = &p->entries[i];
     }
     rp__lock(&g->lock);
     uint64_t now = g->offset;
     rp__unlock(&g->lock);
     if (!at) {
-        if (!RP__GROW(&p->entries, &p->capacity, p->n + 1))
-            return RP__OOM("random numbers of a graph");
+        if (!RP__GROW(&p->entries, &p->capacity, p->n + 1)) return RP__OOM("random numbers of a graph");
         at = &p->entries[p->n++];
         *at = (struct rp__ir_position){rp__generator_retain(g), now - offset, now};
         return RP_OK;
     }
-    if (now > at->high)
-        at->high = now;
+    if (now > at->high) at->high = now;
     if (now != at->base + offset) {
         rp__lock(&g->lock);
         g->offset = at->base + offset;
@@ -107,13 +39,11 @@ static rp_status seek(rp__ir_positions *p, rp_generator *g, uint64_t offset)
     return RP_OK;
 }
 
-void rp__ir_positions_end(rp__ir_positions *p)
-{
+void rp__ir_positions_end(rp__ir_positions *p) {
     for (size_t i = 0; i < p->n; i++) {
         rp_generator *g = p->entries[i].generator;
         rp__lock(&g->lock);
-        if (g->offset < p->entries[i].high)
-            g->offset = p->entries[i].high;
+        if (g->offset < p->entries[i].high) g->offset = p->entries[i].high;
         rp__unlock(&g->lock);
         rp_generator_release(g);
     }
@@ -132,34 +62,29 @@ typedef struct run {
     const rp__ir_run_options *options;
 } run;
 
-static rp_dim word(const run *r, rp_dim d)
-{
-    if (!r->ir->symbols || !rp__dim_is_symbol(d))
-        return d;
-    return r->binding ? rp__symbols_substitute(r->ir->symbols, d, r->binding) : d == INT64_MIN ? d : rp__symbols_hint(r->ir->symbols, d);
+static rp_dim word(const run *r, rp_dim d) {
+    if (!r->ir->symbols || !rp__dim_is_symbol(d)) return d;
+    return r->binding       ? rp__symbols_substitute(r->ir->symbols, d, r->binding)
+           : d == INT64_MIN ? d
+                            : rp__symbols_hint(r->ir->symbols, d);
 }
 
 /* Attributes with symbols replaced: `copy` has room for them, ints come from `arena`. */
-static rp_status attributes(const run *r, const rp__ir_node *n, rp_attr *copy, rp__arena *arena)
-{
+static rp_status attributes(const run *r, const rp__ir_node *n, rp_attr *copy, rp__arena *arena) {
     for (uint32_t k = 0; k < n->n_attrs; k++) {
         copy[k] = n->attrs[k];
-        if (copy[k].kind == RP_ATTR_INT)
-            copy[k].v.i = word(r, copy[k].v.i);
+        if (copy[k].kind == RP_ATTR_INT) copy[k].v.i = word(r, copy[k].v.i);
         if (copy[k].kind == RP_ATTR_INTS && copy[k].n) {
             int64_t *ints = RP__NEW(arena, int64_t, copy[k].n);
-            if (!ints)
-                return RP__OOM("graph run");
-            for (size_t i = 0; i < copy[k].n; i++)
-                ints[i] = word(r, n->attrs[k].v.ints[i]);
+            if (!ints) return RP__OOM("graph run");
+            for (size_t i = 0; i < copy[k].n; i++) ints[i] = word(r, n->attrs[k].v.ints[i]);
             copy[k].v.ints = ints;
         }
     }
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
-static rp_status run_op(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out)
-{
+static rp_status run_op(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
     rp__call call;
     rp_attr attrs[RP__MAX_PARAMS];
     rp__arena arena = {0};
@@ -174,11 +99,9 @@ static rp_status run_op(const run *r, const rp__ir_node *n, rp_tensor *const *in
         rp_device device = r->ir->values[n->out[0]].meta.device;
         rp_generator *g = rp__ir_generator(n->attrs, n->n_attrs, device);
         rp_dim offset = rp__dim_apply(RP__DIM_ADD, word(r, n->random_offset), r->shift);
-        if (!trace)
-            status = seek(r->positions, g, (uint64_t)offset);
+        if (!trace) status = seek(r->positions, g, (uint64_t)offset);
     }
-    if (status == RP_OK)
-        status = rp__dispatch(&call);
+    if (status == RP_OK) status = rp__dispatch(&call);
     rp__arena_free(&arena);
     return status;
 }
@@ -192,8 +115,7 @@ typedef struct block_fn {
     rp_status status;
 } block_fn;
 
-static void block_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void block_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     block_fn *b = ctx;
     (void)n_in;
     (void)n_out;
@@ -202,15 +124,13 @@ static void block_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 
 static rp_fn fn_of(block_fn *b, const char *name) { return (rp_fn){block_body, b, 0, name}; }
 
-static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out)
-{
+static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
     bool traced = rp__trace_current() != NULL;
     if (traced) {
         block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
         if (n->kind == RP__IR_COND)
             return rp_cond(in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, n->n_in - 1, out, n->n_out);
-        if (n->kind == RP__IR_CHECKPOINT)
-            return rp_checkpoint(fn_of(&a, "body"), in, n->n_in, out, n->n_out);
+        if (n->kind == RP__IR_CHECKPOINT) return rp_checkpoint(fn_of(&a, "body"), in, n->n_in, out, n->n_out);
         return rp__while_invariant(fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in, n->attrs[0].v.i, out);
     }
     if (n->kind == RP__IR_CHECKPOINT) {
@@ -220,94 +140,85 @@ static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *cons
     }
     if (n->kind == RP__IR_COND) {
         rp_scalar take = rp_item(in[0]);
-        if (rp_failed())
-            return rp_error_status();
+        if (rp_failed()) return rp_error_status();
         return run_block(r, &n->regions[rp__scalar_f64(take) != 0 ? 0 : 1], in + 1, out);
     }
     /* WHILE */
     rp_tensor **state = rp__calloc(n->n_in + n->n_out + 1u, sizeof *state), **next = state + n->n_in;
     rp_status status = state ? RP_OK : RP__OOM("loop");
     int64_t limit = n->attrs[0].v.i;
-    if (state)
-        memcpy(state, in, n->n_in * sizeof *state);
+    if (state) memcpy(state, in, n->n_in * sizeof *state);
     for (int64_t i = 0; status == RP_OK && (limit == 0 || i < limit); i++) {
         rp_tensor *go = NULL;
         status = run_block(r, &n->regions[0], state, &go);
-        if (status != RP_OK || rp__scalar_f64(rp_item(go)) == 0)
-            break;
+        if (status != RP_OK || rp__scalar_f64(rp_item(go)) == 0) break;
         status = run_block(r, &n->regions[1], state, next);
-        if (status == RP_OK)
-            memcpy(state, next, n->n_out * sizeof *state);
+        if (status == RP_OK) memcpy(state, next, n->n_out * sizeof *state);
     }
-    if (status == RP_OK && rp_failed())
-        status = rp_error_status();
-    if (status == RP_OK)
-        memcpy(out, state, n->n_out * sizeof *out);
+    if (status == RP_OK && rp_failed()) status = rp_error_status();
+    if (status == RP_OK) memcpy(out, state, n->n_out * sizeof *out);
     rp__free(state);
     return status;
 }
 
-static rp_status make_const(const run *r, const rp__ir_node *n, rp_tensor **out)
-{
+static rp_status make_const(const run *r, const rp__ir_node *n, rp_tensor **out) {
     const rp__meta *m = &r->ir->values[n->out[0]].meta;
     rp__device *d = rp__device_get(m->device);
-    if (!d)
-        return rp_error_status();
+    if (!d) return rp_error_status();
     rp_tensor *t = rp__tensor_empty(d, m->dtype, m->size, m->ndim);
     *out = t;
-    if (rp__tensor_is_error(t))
-        return rp_error_status();
-    return n->data_bytes ? d->ops->copy_in(d, rp__current_stream(d), rp__tensor_data(t), n->data, n->data_bytes) : RP_OK;
+    if (rp__tensor_is_error(t)) return rp_error_status();
+    return n->data_bytes ? d->ops->copy_in(d, rp__current_stream(d), rp__tensor_data(t), n->data, n->data_bytes)
+                         : RP_OK;
 }
 
-static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out)
-{
+static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
     switch (n->kind) {
-    case RP__IR_OP:
-        return run_op(r, n, in, out);
+    case RP__IR_OP: return run_op(r, n, in, out);
     case RP__IR_CAPTURED: {
         rp_tensor *t = r->captured[n->captured_index];
         if (!t)
-            return rp__fail(RP_ERROR_STATE, "graph \"%s\": captured tensor %u is not there: a parsed graph can be read, not run",
+            return rp__fail(RP_ERROR_STATE,
+                            "graph \"%s\": captured tensor %u is not there: a parsed graph can be read, not run",
                             r->ir->name, n->captured_index);
         out[0] = t;
         return RP_OK;
     }
-    case RP__IR_CONST:
-        return make_const(r, n, out);
+    case RP__IR_CONST: return make_const(r, n, out);
     case RP__IR_ASSIGN: {
         rp_tensor *results[1];
         rp_attr none;
         bool grad = rp_set_grad_enabled(false);
         rp_tensor *operands[] = {in[0], in[1]};
-        rp__call call = {.op = rp__op_builtin(RP__OP_copy_), .site = n->site, .in = operands, .n_in = 2, .list_begin = {0, 1, 2}, .attrs = &none,
-                         .out = results, .n_out = 1};
+        rp__call call = {.op = rp__op_builtin(RP__OP_copy_),
+                         .site = n->site,
+                         .in = operands,
+                         .n_in = 2,
+                         .list_begin = {0, 1, 2},
+                         .attrs = &none,
+                         .out = results,
+                         .n_out = 1};
         rp_status status = rp__dispatch(&call);
         (void)rp_set_grad_enabled(grad);
-        if (n->n_out)
-            out[0] = in[0];
+        if (n->n_out) out[0] = in[0];
         return status;
     }
     case RP__IR_COND:
     case RP__IR_WHILE:
-    case RP__IR_CHECKPOINT:
-        return run_regions(r, n, in, out);
-    case RP__IR_KIND_COUNT:
-        break;
+    case RP__IR_CHECKPOINT: return run_regions(r, n, in, out);
+    case RP__IR_KIND_COUNT: break;
     }
     return rp__fail(RP_ERROR_INTERNAL, "a graph node without a kind");
 }
 
 rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, rp_tensor **out, const rp_dim *binding,
-                          rp__ir_positions *positions)
-{
+                          rp__ir_positions *positions) {
     run r = {.ir = ir, .binding = binding, .captured = ir->captured, .positions = positions};
     return run_node(&r, &ir->nodes[node], in, out);
 }
 
 /* Each value is held once while later nodes need it. */
-static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *const *in, rp_tensor **out)
-{
+static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *const *in, rp_tensor **out) {
     const rp_ir *ir = r->ir;
     rp_tensor **value = rp__calloc(ir->n_values + 1, sizeof *value);
     uint32_t *uses = rp__calloc(ir->n_values + 1, sizeof *uses);
@@ -320,10 +231,8 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
     }
     for (size_t i = 0; i < block->n_nodes; i++) {
         const rp__ir_node *n = &ir->nodes[block->nodes[i]];
-        if (n->dead)
-            continue;
-        for (uint32_t k = 0; k < n->n_in; k++)
-            uses[n->in[k] == RP__IR_NONE ? ir->n_values : n->in[k]]++;
+        if (n->dead) continue;
+        for (uint32_t k = 0; k < n->n_in; k++) uses[n->in[k] == RP__IR_NONE ? ir->n_values : n->in[k]]++;
         widest = n->n_in + n->n_out > widest ? n->n_in + n->n_out : widest;
     }
     for (uint32_t k = 0; k < block->n_results; k++)
@@ -335,31 +244,24 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
             goto done;
         }
     }
-    for (uint32_t k = 0; k < block->n_args; k++)
-        value[block->args[k]] = rp_retain(in[k]);
+    for (uint32_t k = 0; k < block->n_args; k++) value[block->args[k]] = rp_retain(in[k]);
     for (size_t i = 0; i < block->n_nodes && status == RP_OK; i++) {
         const rp__ir_node *n = &ir->nodes[block->nodes[i]];
-        if (n->dead)
-            continue;
+        if (n->dead) continue;
         rp_tensor **result = operand + n->n_in;
-        for (uint32_t k = 0; k < n->n_in; k++)
-            operand[k] = n->in[k] == RP__IR_NONE ? NULL : value[n->in[k]];
-        for (uint32_t k = 0; k < n->n_out; k++)
-            result[k] = NULL;
+        for (uint32_t k = 0; k < n->n_in; k++) operand[k] = n->in[k] == RP__IR_NONE ? NULL : value[n->in[k]];
+        for (uint32_t k = 0; k < n->n_out; k++) result[k] = NULL;
         /* A constant stays in the caller's scope: a trace around knows it by that as made inside. */
         bool scoped = n->kind != RP__IR_CONST;
         rp_scope scope = {0};
-        if (scoped)
-            scope = rp__scope_begin();
+        if (scoped) scope = rp__scope_begin();
         status = run_node(r, n, operand, result);
         if (status == RP_OK && block == &ir->body && r->options && r->options->observe)
             status = r->options->observe(r->options->ctx, ir, block->nodes[i], result, n->n_out);
         for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
-            if (uses[n->out[k]])
-                value[n->out[k]] = rp_retain(result[k]);
+            if (uses[n->out[k]]) value[n->out[k]] = rp_retain(result[k]);
         }
-        if (scoped)
-            rp__scope_end(scope, NULL, 0);
+        if (scoped) rp__scope_end(scope, NULL, 0);
         for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
             rp__ir_value v = n->in[k];
             if (v != RP__IR_NONE && --uses[v] == 0) {
@@ -371,91 +273,89 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
     for (uint32_t k = 0; k < block->n_results && status == RP_OK; k++) {
         rp__ir_value v = block->results[k];
         out[k] = v == RP__IR_NONE ? NULL : rp__tensor_enter_scope(value[v]);
-        if (out[k] && rp__tensor_is_error(out[k]))
-            status = rp_error_status();
+        if (out[k] && rp__tensor_is_error(out[k])) status = rp_error_status();
     }
 done:
-    for (size_t v = 0; value && v < ir->n_values; v++)
-        rp_release(value[v]);
+    for (size_t v = 0; value && v < ir->n_values; v++) rp_release(value[v]);
     rp__free(value);
     rp__free(uses);
     rp__free(wide);
     return status;
 }
 
-rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim *binding)
-{
+rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim *binding) {
     bool values = true;
     if (n_in != ir->body.n_args)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" takes %u arguments, %zu were given", ir->name, ir->body.n_args, n_in);
-    for (size_t i = 0; i < rp__symbols_count(ir->symbols); i++)
-        binding[i] = rp__symbols_at(ir->symbols, i)->hint;
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" takes %u arguments, %zu were given", ir->name,
+                        ir->body.n_args, n_in);
+    for (size_t i = 0; i < rp__symbols_count(ir->symbols); i++) binding[i] = rp__symbols_at(ir->symbols, i)->hint;
     for (size_t k = 0; k < n_in; k++) {
         RP_TRY(rp__tensor_check(in[k], "an argument"));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\": argument %zu is the error tensor", ir->name, k);
         const rp__ir_value_info *info = &ir->values[ir->body.args[k]];
         char have[RP__SHAPE_TEXT], want[RP__SHAPE_TEXT];
-        bool fits = in[k]->dtype == info->meta.dtype && in[k]->ndim == info->meta.ndim && rp__device_equal(in[k]->device, info->meta.device);
+        bool fits = in[k]->dtype == info->meta.dtype && in[k]->ndim == info->meta.ndim &&
+                    rp__device_equal(in[k]->device, info->meta.device);
         for (unsigned d = 0; fits && d < info->meta.ndim; d++) {
             size_t symbol;
             rp_dim size = in[k]->size[d];
             values = values && !rp__dim_is_symbol(size);
-            if (rp__symbols_is_plain(ir->symbols, info->meta.size[d], &symbol) && rp__symbols_at(ir->symbols, symbol)->input == k &&
-                rp__symbols_at(ir->symbols, symbol)->dim == d && !rp__symbols_at(ir->symbols, symbol)->is_stride)
+            if (rp__symbols_is_plain(ir->symbols, info->meta.size[d], &symbol) &&
+                rp__symbols_at(ir->symbols, symbol)->input == k && rp__symbols_at(ir->symbols, symbol)->dim == d &&
+                !rp__symbols_at(ir->symbols, symbol)->is_stride)
                 binding[symbol] = size;
             else if (!rp__dim_is_symbol(info->meta.size[d]))
                 fits = rp__dim_is(RP__DIM_EQ, size, info->meta.size[d]);
         }
         if (!fits)
-            return rp__fail(RP_ERROR_SHAPE, "graph \"%s\": argument %zu is %s, not %s %s", ir->name, k, rp__tensor_text(in[k], have),
-                            rp_dtype_name(info->meta.dtype), rp__shape_text(info->meta.size, info->meta.ndim, want));
+            return rp__fail(RP_ERROR_SHAPE, "graph \"%s\": argument %zu is %s, not %s %s", ir->name, k,
+                            rp__tensor_text(in[k], have), rp_dtype_name(info->meta.dtype),
+                            rp__shape_text(info->meta.size, info->meta.ndim, want));
         for (size_t i = 0; i < rp__symbols_count(ir->symbols); i++) {
             const rp__symbol *s = rp__symbols_at(ir->symbols, i);
-            if (s->is_stride && s->input == k && s->dim < in[k]->ndim)
-                binding[i] = in[k]->stride[s->dim];
+            if (s->is_stride && s->input == k && s->dim < in[k]->ndim) binding[i] = in[k]->stride[s->dim];
         }
     }
     size_t failed;
     if (values && !rp__symbols_hold(ir->symbols, binding, &failed)) {
         rp__text t = {0};
         rp__symbols_guard_text(ir->symbols, rp__symbols_guard_at(ir->symbols, failed), true, &t);
-        rp_status status = rp__fail(RP_ERROR_GUARD, "graph \"%s\" is for arguments with %s", ir->name, t.data ? t.data : "other sizes");
+        rp_status status = rp__fail(RP_ERROR_GUARD, "graph \"%s\" is for arguments with %s", ir->name,
+                                    t.data ? t.data : "other sizes");
         rp__text_free(&t);
         return status;
     }
     return RP_OK;
 }
 
-rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out, const rp__ir_run_options *options)
-{
-    if (ir->status != RP_OK)
-        return rp__fail(ir->status, "the graph could not be made");
+rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                     const rp__ir_run_options *options) {
+    if (ir->status != RP_OK) return rp__fail(ir->status, "the graph could not be made");
     if (n_out != ir->body.n_results)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" gives %u results, %zu were asked for", ir->name, ir->body.n_results, n_out);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" gives %u results, %zu were asked for", ir->name,
+                        ir->body.n_results, n_out);
     size_t n_symbols = rp__symbols_count(ir->symbols);
     rp_dim *binding = n_symbols ? rp__calloc(n_symbols, sizeof *binding) : NULL;
-    if (n_symbols && !binding)
-        return RP__OOM("graph run");
+    if (n_symbols && !binding) return RP__OOM("graph run");
     rp__ir_positions positions = {0};
-    run r = {.ir = ir, .binding = options && options->binding ? options->binding : binding, .positions = &positions, .options = options};
+    run r = {.ir = ir,
+             .binding = options && options->binding ? options->binding : binding,
+             .positions = &positions,
+             .options = options};
     r.captured = options && options->captured ? options->captured : ir->captured;
     rp_status status = RP_OK;
-    if (!(options && options->binding))
-        status = rp__ir_bind(ir, in, n_in, binding);
-    if (status == RP_OK)
-        status = run_block(&r, &ir->body, in, out);
+    if (!(options && options->binding)) status = rp__ir_bind(ir, in, n_in, binding);
+    if (status == RP_OK) status = run_block(&r, &ir->body, in, out);
     rp__ir_positions_end(&positions);
     if (status != RP_OK) {
-        for (size_t k = 0; k < n_out; k++)
-            out[k] = rp__tensor_error();
+        for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     }
     rp__free(binding);
     return status;
 }
 
-rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     if (!ir || (n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
     RP_TRY(rp_ir_check(ir)); /* a parsed graph may say anything */

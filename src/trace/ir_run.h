@@ -11,13 +11,14 @@ typedef struct rp__ir_positions {
     struct rp__ir_position {
         rp_generator *generator;
         uint64_t base, high;
-    } *entries;
+    } * entries;
     size_t n, capacity;
 } rp__ir_positions;
 void rp__ir_positions_end(rp__ir_positions *p);
 
 typedef struct rp__ir_run_options {
-    const rp_dim *binding;      /* words for the symbols of ir (values or words of the table in force); NULL: from the inputs' sizes */
+    const rp_dim *
+        binding; /* words for the symbols of ir (values or words of the table in force); NULL: from the inputs' sizes */
     rp_tensor *const *captured; /* in place of ir->captured; NULL: those */
     /* Called after each node of the body with its results; a failure ends the run. */
     rp_status (*observe)(void *ctx, const rp_ir *ir, uint32_t node, rp_tensor *const *out, uint32_t n_out);
@@ -32,8 +33,7 @@ rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, 
 /* Symbols of ir from the arguments' sizes; binding[rp__symbols_count]. Checks rank, dtype, static sizes and, for values, the guards. */
 rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim *binding);
 
-/* The generator that a random call uses, and the counters that it takes: what its lowering reserves. */
+/* The generator that a random call uses. */
 rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device device);
-rp_dim rp__ir_counters(const rp__call *call, const rp__meta *out);
 
 #endif

@@ -10,16 +10,15 @@
 typedef struct printer {
     const rp_ir *ir;
     rp__text *out;
-    uint32_t *number;  /* value -> printed number; NULL: the index itself */
-    uint32_t *owner;   /* storage -> printed number of the first value in it, RP__IR_NONE: not met */
+    uint32_t *number; /* value -> printed number; NULL: the index itself */
+    uint32_t *owner;  /* storage -> printed number of the first value in it, RP__IR_NONE: not met */
     uint32_t next;
     bool sites;
 } printer;
 
 static void indent(printer *p, unsigned depth) { rp__text_add(p->out, "%*s", (int)(2 * depth), ""); }
 
-static void quoted(rp__text *out, const char *s)
-{
+static void quoted(rp__text *out, const char *s) {
     rp__text_puts(out, "\"");
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
@@ -33,16 +32,14 @@ static void quoted(rp__text *out, const char *s)
     rp__text_puts(out, "\"");
 }
 
-static void use(printer *p, rp__ir_value v)
-{
+static void use(printer *p, rp__ir_value v) {
     if (v == RP__IR_NONE)
         rp__text_puts(p->out, "none");
     else
         rp__text_add(p->out, "%%%u", p->number ? p->number[v] : v);
 }
 
-static void dims(printer *p, const rp_dim *d, size_t n)
-{
+static void dims(printer *p, const rp_dim *d, size_t n) {
     for (size_t i = 0; i < n; i++) {
         rp__text_puts(p->out, i ? ", " : "");
         rp__symbols_text(p->ir->symbols, d[i], false, p->out);
@@ -50,15 +47,20 @@ static void dims(printer *p, const rp_dim *d, size_t n)
 }
 
 /* f32[2, s0] cuda:1 strides(1, 2) offset(4) alias(%0) grad */
-static void type(printer *p, rp__ir_value v)
-{
+static void type(printer *p, rp__ir_value v) {
     const rp__ir_value_info *info = &p->ir->values[v];
     rp__text_add(p->out, "%s[", rp__dtypes[info->meta.dtype].short_name);
     dims(p, info->meta.size, info->meta.ndim);
     rp__text_puts(p->out, "]");
     if (info->meta.device.type != RP_DEVICE_CPU || info->meta.device.index != 0)
-        rp__text_add(p->out, " %s:%d", info->meta.device.type == RP_DEVICE_CPU ? "cpu" : "cuda", (int)info->meta.device.index);
-    if (!rp__ir_value_contiguous(info)) {
+        rp__text_add(p->out, " %s:%d", info->meta.device.type == RP_DEVICE_CPU ? "cpu" : "cuda",
+                     (int)info->meta.device.index);
+    rp__symbols *outer = rp__symbols_enter(p->ir->symbols);
+    rp__symbols_freeze(p->ir->symbols, true);
+    bool contiguous = rp__ir_value_contiguous(info);
+    rp__symbols_freeze(p->ir->symbols, false);
+    (void)rp__symbols_enter(outer);
+    if (!contiguous) {
         rp__text_puts(p->out, " strides(");
         dims(p, info->stride, info->meta.ndim);
         rp__text_puts(p->out, ")");
@@ -70,18 +72,15 @@ static void type(printer *p, rp__ir_value v)
     }
     if (p->owner && p->owner[info->storage] != RP__IR_NONE)
         rp__text_add(p->out, " alias(%%%u)", p->owner[info->storage]);
-    if (info->requires_grad)
-        rp__text_puts(p->out, " grad");
+    if (info->requires_grad) rp__text_puts(p->out, " grad");
 }
 
-static void definition(printer *p, rp__ir_value v)
-{
+static void definition(printer *p, rp__ir_value v) {
     if (v == RP__IR_NONE) {
         rp__text_puts(p->out, "none");
         return;
     }
-    if (p->number)
-        p->number[v] = p->next++;
+    if (p->number) p->number[v] = p->next++;
     use(p, v);
     rp__text_puts(p->out, ": ");
     type(p, v);
@@ -89,8 +88,7 @@ static void definition(printer *p, rp__ir_value v)
         p->owner[p->ir->values[v].storage] = p->number[v];
 }
 
-static void number(rp__text *out, double f)
-{
+static void number(rp__text *out, double f) {
     char buf[40];
     if (isnan(f)) {
         uint64_t bits;
@@ -113,17 +111,14 @@ static void number(rp__text *out, double f)
             }
         }
         for (int i = 0; i < length; i++) { /* the locale's decimal point */
-            if (!strchr("0123456789+-e", buf[i]))
-                buf[i] = '.';
+            if (!strchr("0123456789+-e", buf[i])) buf[i] = '.';
         }
         rp__text_write(out, buf, (size_t)length);
-        if (!memchr(buf, '.', (size_t)length) && !memchr(buf, 'e', (size_t)length))
-            rp__text_puts(out, ".0");
+        if (!memchr(buf, '.', (size_t)length) && !memchr(buf, 'e', (size_t)length)) rp__text_puts(out, ".0");
     }
 }
 
-static void scalar(rp__text *out, rp_scalar s)
-{
+static void scalar(rp__text *out, rp_scalar s) {
     if (s.kind == RP_SCALAR_I64)
         rp__text_add(out, "%lld", (long long)s.v.i);
     else if (s.kind == RP_SCALAR_BOOL)
@@ -132,8 +127,7 @@ static void scalar(rp__text *out, rp_scalar s)
         number(out, s.v.f);
 }
 
-static void attribute(printer *p, const rp_attr *a, bool optional_int)
-{
+static void attribute(printer *p, const rp_attr *a, bool optional_int) {
     rp__text *out = p->out;
     switch (a->kind) {
     case RP_ATTR_INT:
@@ -142,15 +136,9 @@ static void attribute(printer *p, const rp_attr *a, bool optional_int)
         else
             rp__symbols_text(p->ir->symbols, a->v.i, false, out);
         break;
-    case RP_ATTR_FLOAT:
-        number(out, a->v.f);
-        break;
-    case RP_ATTR_BOOL:
-        rp__text_puts(out, a->v.b ? "true" : "false");
-        break;
-    case RP_ATTR_SCALAR:
-        scalar(out, a->v.scalar);
-        break;
+    case RP_ATTR_FLOAT: number(out, a->v.f); break;
+    case RP_ATTR_BOOL: rp__text_puts(out, a->v.b ? "true" : "false"); break;
+    case RP_ATTR_SCALAR: scalar(out, a->v.scalar); break;
     case RP_ATTR_DTYPE:
         rp__text_puts(out, a->v.dtype == RP_DTYPE_NONE ? "none" : rp__dtypes[a->v.dtype].short_name);
         break;
@@ -165,8 +153,7 @@ static void attribute(printer *p, const rp_attr *a, bool optional_int)
             rp__text_puts(out, "none");
             break;
         }
-        while (k < p->ir->n_generators && p->ir->generators[k] != a->v.generator)
-            k++;
+        while (k < p->ir->n_generators && p->ir->generators[k] != a->v.generator) k++;
         rp__text_add(out, "generator(%zu)", k);
         break;
     }
@@ -179,8 +166,7 @@ static void attribute(printer *p, const rp_attr *a, bool optional_int)
     }
 }
 
-static void operands(printer *p, const rp__ir_node *n)
-{
+static void operands(printer *p, const rp__ir_node *n) {
     rp__text_puts(p->out, "(");
     if (n->kind != RP__IR_OP) {
         for (uint32_t k = 0; k < n->n_in; k++) {
@@ -191,17 +177,14 @@ static void operands(printer *p, const rp__ir_node *n)
         unsigned tensor = 0;
         for (unsigned i = 0; i < n->op->schema.n_params; i++) {
             const rp__param *param = &n->op->schema.params[i];
-            if (param->kind == RP__PARAM_ATTR)
-                continue;
+            if (param->kind == RP__PARAM_ATTR) continue;
             rp__text_puts(p->out, tensor ? ", " : "");
-            if (param->kind == RP__PARAM_TENSORS)
-                rp__text_puts(p->out, "[");
+            if (param->kind == RP__PARAM_TENSORS) rp__text_puts(p->out, "[");
             for (uint32_t k = n->list_begin[tensor]; k < n->list_begin[tensor + 1]; k++) {
                 rp__text_puts(p->out, k > n->list_begin[tensor] ? ", " : "");
                 use(p, n->in[k]);
             }
-            if (param->kind == RP__PARAM_TENSORS)
-                rp__text_puts(p->out, "]");
+            if (param->kind == RP__PARAM_TENSORS) rp__text_puts(p->out, "]");
             tensor++;
         }
     }
@@ -216,8 +199,7 @@ static void operands(printer *p, const rp__ir_node *n)
         rp__text_puts(p->out, " {");
         for (unsigned i = 0; i < n->op->schema.n_params && k < n->n_attrs; i++) {
             const rp__param *param = &n->op->schema.params[i];
-            if (param->kind != RP__PARAM_ATTR)
-                continue;
+            if (param->kind != RP__PARAM_ATTR) continue;
             rp__text_add(p->out, "%s%s = ", k ? ", " : "", param->name);
             attribute(p, &n->attrs[k++], param->optional_int);
         }
@@ -233,8 +215,7 @@ static void operands(printer *p, const rp__ir_node *n)
 }
 
 /* Elements as numbers; NaNs, whose payload a number does not show, as the bits of the element. */
-static void constant(printer *p, const rp__ir_node *n)
-{
+static void constant(printer *p, const rp__ir_node *n) {
     rp_dtype dtype = p->ir->values[n->out[0]].meta.dtype;
     size_t bytes = rp__dtype_bytes(dtype), count = bytes ? n->data_bytes / bytes : 0;
     rp__text_puts(p->out, " [");
@@ -253,19 +234,17 @@ static void constant(printer *p, const rp__ir_node *n)
     rp__text_puts(p->out, "]");
 }
 
-static void site_text(printer *p, const char *site)
-{
+static void site_text(printer *p, const char *site) {
     if (p->sites && site && *site) {
         rp__text_puts(p->out, " @");
         quoted(p->out, site);
     }
 }
 
-static void head(printer *p, const rp__ir_node *n)
-{
-    static const char *const name[RP__IR_KIND_COUNT] = {[RP__IR_CAPTURED] = "captured", [RP__IR_CONST] = "const", [RP__IR_COND] = "cond",
-                                                        [RP__IR_WHILE] = "while", [RP__IR_CHECKPOINT] = "checkpoint",
-                                                        [RP__IR_ASSIGN] = "assign"};
+static void head(printer *p, const rp__ir_node *n) {
+    static const char *const name[RP__IR_KIND_COUNT] = {
+        [RP__IR_CAPTURED] = "captured", [RP__IR_CONST] = "const",           [RP__IR_COND] = "cond",
+        [RP__IR_WHILE] = "while",       [RP__IR_CHECKPOINT] = "checkpoint", [RP__IR_ASSIGN] = "assign"};
     rp__text_puts(p->out, n->kind == RP__IR_OP ? n->op->name : name[n->kind]);
     if (n->kind == RP__IR_CAPTURED)
         rp__text_add(p->out, " %u", n->captured_index);
@@ -275,8 +254,7 @@ static void head(printer *p, const rp__ir_node *n)
         operands(p, n);
 }
 
-static void arguments(printer *p, const rp__ir_block *block)
-{
+static void arguments(printer *p, const rp__ir_block *block) {
     rp__text_puts(p->out, "(");
     for (uint32_t i = 0; i < block->n_args; i++) {
         rp__text_puts(p->out, i ? ", " : "");
@@ -289,8 +267,7 @@ static void block_text(printer *p, const rp__ir_block *block, unsigned depth);
 
 /* Results are defined after the regions: their numbers come after those inside, as in rp__ir_hash. The text puts them in
    front, so they are printed into a buffer of their own first. */
-static void node_text(printer *p, uint32_t at, unsigned depth)
-{
+static void node_text(printer *p, uint32_t at, unsigned depth) {
     static const char *const region_name[RP__IR_KIND_COUNT][2] = {
         [RP__IR_COND] = {"then", "else"}, [RP__IR_WHILE] = {"cond", "body"}, [RP__IR_CHECKPOINT] = {"body", "body"}};
     const rp__ir_node *n = &p->ir->nodes[at];
@@ -322,8 +299,7 @@ static void node_text(printer *p, uint32_t at, unsigned depth)
         rp__text_puts(p->out, k ? ", " : "");
         definition(p, n->out[k]);
     }
-    if (n->n_out)
-        rp__text_puts(p->out, " = ");
+    if (n->n_out) rp__text_puts(p->out, " = ");
     if (tail.failed)
         p->out->failed = true;
     else
@@ -331,11 +307,9 @@ static void node_text(printer *p, uint32_t at, unsigned depth)
     rp__text_free(&tail);
 }
 
-static void block_text(printer *p, const rp__ir_block *block, unsigned depth)
-{
+static void block_text(printer *p, const rp__ir_block *block, unsigned depth) {
     for (size_t i = 0; i < block->n_nodes; i++) {
-        if (!p->ir->nodes[block->nodes[i]].dead)
-            node_text(p, block->nodes[i], depth);
+        if (!p->ir->nodes[block->nodes[i]].dead) node_text(p, block->nodes[i], depth);
     }
     indent(p, depth);
     rp__text_puts(p->out, "return");
@@ -346,8 +320,7 @@ static void block_text(printer *p, const rp__ir_block *block, unsigned depth)
     rp__text_puts(p->out, "\n");
 }
 
-static void symbols_text(printer *p)
-{
+static void symbols_text(printer *p) {
     const rp__symbols *s = p->ir->symbols;
     for (size_t i = 0; i < rp__symbols_count(s); i++) {
         const rp__symbol *symbol = rp__symbols_at(s, i);
@@ -363,8 +336,7 @@ static void symbols_text(printer *p)
     }
 }
 
-void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out)
-{
+void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out) {
     printer p = {.ir = ir, .out = out, .sites = sites};
     p.number = rp__calloc(ir->n_values + 1, sizeof *p.number);
     p.owner = rp__alloc((ir->n_storages + 1u) * sizeof *p.owner);
@@ -390,8 +362,7 @@ void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out)
     rp__free(p.owner);
 }
 
-void rp__ir_print_node(const rp_ir *ir, uint32_t node, rp__text *out)
-{
+void rp__ir_print_node(const rp_ir *ir, uint32_t node, rp__text *out) {
     printer p = {.ir = ir, .out = out};
     const rp__ir_node *n = &ir->nodes[node];
     head(&p, n);
@@ -399,15 +370,12 @@ void rp__ir_print_node(const rp_ir *ir, uint32_t node, rp__text *out)
         rp__text_puts(out, ": ");
         type(&p, n->out[0]);
     }
-    if (n->site && *n->site)
-        rp__text_add(out, " at %s", n->site);
+    if (n->site && *n->site) rp__text_add(out, " at %s", n->site);
 }
 
-size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes)
-{
+size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes) {
     rp__text t = {0};
-    if (bytes && buf)
-        buf[0] = '\0';
+    if (bytes && buf) buf[0] = '\0';
     if (!ir) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_text: the graph is NULL");
         return 0;

@@ -22,11 +22,9 @@ typedef struct region {
     rp_dim random_count;
 } region;
 
-static void region_free(region *r)
-{
+static void region_free(region *r) {
     rp_ir_release(r->ir);
-    for (size_t i = 0; i < r->n_operands; i++)
-        rp_release(r->operands[i]);
+    for (size_t i = 0; i < r->n_operands; i++) rp_release(r->operands[i]);
     rp__free(r->operands);
     *r = (region){0};
 }
@@ -36,29 +34,24 @@ typedef struct settled {
     rp_fn fn;
 } settled;
 
-static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const settled *s = ctx;
     s->fn.body(s->fn.ctx, in, n_in, out, n_out);
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
         if (!out[k]) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a function of a region leaves output %zu out", s->fn.name ? s->fn.name : "region", k);
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a function of a region leaves output %zu out",
+                           s->fn.name ? s->fn.name : "region", k);
             return;
         }
-        if (rp__tensor_check(out[k], "an output of a region") != RP_OK)
-            return;
+        if (rp__tensor_check(out[k], "an output of a region") != RP_OK) return;
         bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
-        for (size_t i = 0; i < n_in && !copy; i++)
-            copy = in[i] && in[i]->storage == out[k]->storage;
-        for (size_t i = 0; i < k && !copy; i++)
-            copy = out[i]->storage == out[k]->storage;
-        if (copy)
-            out[k] = rp_clone(out[k]);
+        for (size_t i = 0; i < n_in && !copy; i++) copy = in[i] && in[i]->storage == out[k]->storage;
+        for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
+        if (copy) out[k] = rp_clone(out[k]);
     }
 }
 
-static rp_status trace_region(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out)
-{
+static rp_status trace_region(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
     settled s = {fn};
     rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
     const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
@@ -98,16 +91,13 @@ done:
 }
 
 /* A copy of r's graph whose arguments past n_explicit are `all` (which holds r's operands). */
-static rp_status widen(const region *r, size_t n_explicit, rp_tensor *const *all, size_t n_all, rp_ir **out)
-{
+static rp_status widen(const region *r, size_t n_explicit, rp_tensor *const *all, size_t n_all, rp_ir **out) {
     rp_ir *ir = rp__ir_new(r->ir->name);
-    if (!ir)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!ir) return RP_ERROR_OUT_OF_MEMORY;
     ir->symbols = rp__symbols_retain(r->ir->symbols);
     rp_status status = RP_OK;
     rp__ir_value *args = rp__alloc((r->ir->body.n_args + 1u) * sizeof *args);
-    if (!args)
-        status = RP__OOM("region");
+    if (!args) status = RP__OOM("region");
     for (size_t k = 0; k < n_explicit + n_all && status == RP_OK; k++) {
         rp__meta meta;
         if (k < n_explicit)
@@ -120,8 +110,7 @@ static rp_status widen(const region *r, size_t n_explicit, rp_tensor *const *all
         else if (k < n_explicit)
             args[k] = v;
         for (size_t i = 0; k >= n_explicit && i < r->n_operands; i++) {
-            if (r->operands[i] == all[k - n_explicit])
-                args[n_explicit + i] = v;
+            if (r->operands[i] == all[k - n_explicit]) args[n_explicit + i] = v;
         }
     }
     if (status == RP_OK) {
@@ -143,39 +132,31 @@ static rp_status widen(const region *r, size_t n_explicit, rp_tensor *const *all
 }
 
 /* The operands of two regions, each once. *all: n of them, borrowed. */
-static rp_status merge_operands(const region *a, const region *b, rp_tensor ***all, size_t *n)
-{
+static rp_status merge_operands(const region *a, const region *b, rp_tensor ***all, size_t *n) {
     *n = 0;
     *all = rp__calloc(a->n_operands + (b ? b->n_operands : 0) + 1, sizeof **all);
-    if (!*all)
-        return RP__OOM("region");
-    for (size_t i = 0; i < a->n_operands; i++)
-        (*all)[(*n)++] = a->operands[i];
+    if (!*all) return RP__OOM("region");
+    for (size_t i = 0; i < a->n_operands; i++) (*all)[(*n)++] = a->operands[i];
     for (size_t i = 0; b && i < b->n_operands; i++) {
         size_t k = 0;
-        while (k < *n && (*all)[k] != b->operands[i])
-            k++;
-        if (k == *n)
-            (*all)[(*n)++] = b->operands[i];
+        while (k < *n && (*all)[k] != b->operands[i]) k++;
+        if (k == *n) (*all)[(*n)++] = b->operands[i];
     }
     return RP_OK;
 }
 
 /* ---- recording a node */
 
-static rp_status add_block(rp_ir *ir, uint32_t node, uint32_t r, const rp_ir *from)
-{
+static rp_status add_block(rp_ir *ir, uint32_t node, uint32_t r, const rp_ir *from) {
     rp__ir_block *block = &ir->nodes[node].regions[r];
     for (uint32_t k = 0; k < from->body.n_args; k++) {
         const rp__ir_value_info *info = &from->values[from->body.args[k]];
-        if (rp__ir_add_arg(ir, block, &info->meta, info->site) == RP__IR_NONE)
-            return RP_ERROR_OUT_OF_MEMORY;
+        if (rp__ir_add_arg(ir, block, &info->meta, info->site) == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
     }
     return rp__ir_copy_block(ir, block, from, &from->body);
 }
 
-static bool same_types(const rp_ir *a, const rp_ir *b)
-{
+static bool same_types(const rp_ir *a, const rp_ir *b) {
     for (uint32_t k = 0; k < a->body.n_results; k++) {
         const rp__meta *x = &a->values[a->body.results[k]].meta, *y = &b->values[b->body.results[k]].meta;
         if (x->dtype != y->dtype || x->ndim != y->ndim || memcmp(x->size, y->size, x->ndim * sizeof *x->size) != 0)
@@ -185,9 +166,8 @@ static bool same_types(const rp_ir *a, const rp_ir *b)
 }
 
 /* Records kind(operands) with the graphs a (and b) as blocks; pending outputs typed as the results of `typed`. */
-static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands, size_t n, int64_t max_iter,
-                      const rp_ir *typed, rp_tensor **out, uint32_t *made)
-{
+static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands,
+                      size_t n, int64_t max_iter, const rp_ir *typed, rp_tensor **out, uint32_t *made) {
     rp_ir *ir = rp__trace_ir(t);
     rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
     const rp__meta **metas = rp__calloc(typed->body.n_results + 1u, sizeof *metas);
@@ -195,58 +175,47 @@ static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_i
     uint32_t node = RP__IR_NONE;
     rp_status status = in && metas ? RP_OK : RP__OOM("region");
     for (size_t k = 0; k < n && status == RP_OK; k++) {
-        if ((in[k] = rp__trace_resolve(t, operands[k])) == RP__IR_NONE)
-            status = rp_error_status();
+        if ((in[k] = rp__trace_resolve(t, operands[k])) == RP__IR_NONE) status = rp_error_status();
     }
     if (status == RP_OK) {
-        node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, &attr, kind == RP__IR_WHILE, typed->body.n_results, rp__site());
+        node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, &attr, kind == RP__IR_WHILE,
+                               typed->body.n_results, rp__site());
         status = node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : rp__ir_add_regions(ir, node, b ? 2 : 1);
     }
-    if (status == RP_OK)
-        status = add_block(ir, node, 0, a);
-    if (status == RP_OK && b)
-        status = add_block(ir, node, 1, b);
-    if (status == RP_OK)
-        status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
+    if (status == RP_OK) status = add_block(ir, node, 0, a);
+    if (status == RP_OK && b) status = add_block(ir, node, 1, b);
+    if (status == RP_OK) status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
     for (uint32_t k = 0; metas && k < typed->body.n_results; k++)
         metas[k] = &typed->values[typed->body.results[k]].meta;
-    if (status == RP_OK)
-        status = rp__trace_outputs(t, node, metas, out, typed->body.n_results);
-    if (made)
-        *made = node;
+    if (status == RP_OK) status = rp__trace_outputs(t, node, metas, out, typed->body.n_results);
+    if (made) *made = node;
     rp__free(in);
     rp__free(metas);
     return status;
 }
 
 /* Operands that a block takes by value: row-major, one storage each. */
-static rp_status settle_operands(rp_tensor *const *in, size_t n, rp_tensor **out)
-{
+static rp_status settle_operands(rp_tensor *const *in, size_t n, rp_tensor **out) {
     for (size_t k = 0; k < n; k++) {
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument of a region is the error tensor");
         out[k] = rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
-        if (rp__tensor_is_error(out[k]))
-            return rp_error_status();
+        if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
 }
 
 /* Failures after which the host runs the functions. Takes the error. */
-static bool falls_back(rp_status status)
-{
-    if (status != RP_ERROR_GRAPH_BREAK)
-        return false;
+static bool falls_back(rp_status status) {
+    if (status != RP_ERROR_GRAPH_BREAK) return false;
     (void)rp_error_take();
     return true;
 }
 
-static bool any_needs_grad(rp_tensor *const *in, size_t n)
-{
+static bool any_needs_grad(rp_tensor *const *in, size_t n) {
     bool any = false;
-    for (size_t k = 0; k < n && rp_grad_enabled(); k++)
-        any = any || rp__grad_needed(in[k]);
+    for (size_t k = 0; k < n && rp_grad_enabled(); k++) any = any || rp__grad_needed(in[k]);
     return any;
 }
 
@@ -263,19 +232,15 @@ typedef struct kept {
     uint64_t random_absolute;
 } kept;
 
-static void kept_release_saved(rp__tape_node *n)
-{
+static void kept_release_saved(rp__tape_node *n) {
     kept *p = n->payload;
-    for (size_t i = 0; i < p->n_saved; i++)
-        rp__saved_drop(&p->saved[i]);
+    for (size_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
     n->released = true;
 }
 
-static void kept_destroy(rp__tape_node *n)
-{
+static void kept_destroy(rp__tape_node *n) {
     kept *p = n->payload;
-    for (size_t i = 0; i < p->n_saved; i++)
-        rp__saved_drop(&p->saved[i]);
+    for (size_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
     rp_ir_release(p->a);
     rp_ir_release(p->b);
     rp_generator_release(p->generator);
@@ -286,11 +251,11 @@ static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
 static const rp__tape_class kept_class = {"region", kept_backward, kept_release_saved, kept_destroy};
 
 /* Puts out on the tape behind operands. Takes p's contents over, also on failure. */
-static rp_status attach(kept *contents, const char *name, rp_tensor *const *save, size_t n_save, rp_tensor *const *operands, size_t n_operands,
-                        rp_tensor *const *out, size_t n_out)
-{
+static rp_status attach(kept *contents, const char *name, rp_tensor *const *save, size_t n_save,
+                        rp_tensor *const *operands, size_t n_operands, rp_tensor *const *out, size_t n_out) {
     rp__tape_node *n;
-    rp_status status = rp__tape_node_new(&kept_class, name, rp__site(), operands, (uint32_t)n_operands, out, (uint32_t)n_out, sizeof(kept), &n);
+    rp_status status = rp__tape_node_new(&kept_class, name, rp__site(), operands, (uint32_t)n_operands, out,
+                                         (uint32_t)n_out, sizeof(kept), &n);
     if (status != RP_OK) {
         rp_ir_release(contents->a);
         rp_ir_release(contents->b);
@@ -307,8 +272,7 @@ static rp_status attach(kept *contents, const char *name, rp_tensor *const *save
         p->n_saved = i + 1;
     }
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (rp__dtype_is_float((rp_dtype)out[k]->dtype))
-            status = rp__tape_set_history(out[k], n, (uint32_t)k);
+        if (rp__dtype_is_float((rp_dtype)out[k]->dtype)) status = rp__tape_set_history(out[k], n, (uint32_t)k);
     }
     rp__tape_node_release(n);
     return status;
@@ -322,33 +286,29 @@ typedef struct derivative {
     size_t n_operands;
 } derivative;
 
-static void zeros_for_missing(rp_tensor *const *like, rp_tensor **grads, size_t n)
-{
+static void zeros_for_missing(rp_tensor *const *like, rp_tensor **grads, size_t n) {
     for (size_t k = 0; k < n; k++) {
-        if (!grads[k])
-            grads[k] = rp_zeros_like(like[k]);
+        if (!grads[k]) grads[k] = rp_zeros_like(like[k]);
     }
 }
 
-static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tensor *const *operands, rp_tensor **grads)
-{
+static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tensor *const *operands,
+                        rp_tensor **grads) {
     size_t n_out = d->ir->body.n_results, n_wanted = 0, n_roots = 0;
     rp_tensor **work = rp__calloc(2 * d->n_operands + 3 * n_out + 1, sizeof *work);
-    if (!work)
-        return RP__OOM("derivative of a region");
-    rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out, **seeds = roots + n_out;
+    if (!work) return RP__OOM("derivative of a region");
+    rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out,
+              **seeds = roots + n_out;
     bool grad = rp_set_grad_enabled(true);
     rp_status status = RP_OK;
     for (size_t k = 0; k < d->n_operands && status == RP_OK; k++) {
         leaf[k] = operands[k];
-        if (!d->wanted[k])
-            continue;
+        if (!d->wanted[k]) continue;
         leaf[k] = rp_detach(operands[k]);
         status = rp_set_requires_grad(leaf[k], true);
         wanted[n_wanted++] = leaf[k];
     }
-    if (status == RP_OK)
-        status = rp__ir_run(d->ir, leaf, d->n_operands, out, n_out, NULL);
+    if (status == RP_OK) status = rp__ir_run(d->ir, leaf, d->n_operands, out, n_out, NULL);
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
         if (rp__grad_needed(out[k])) {
             roots[n_roots] = out[k];
@@ -359,16 +319,13 @@ static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tens
     if (status == RP_OK && n_roots && n_wanted)
         status = rp_grad(roots, n_roots, wanted, n_wanted, seeds, &options, grads);
     (void)rp_set_grad_enabled(grad);
-    if (status == RP_OK)
-        zeros_for_missing(wanted, grads, n_wanted);
-    if (status == RP_OK && rp_failed())
-        status = rp_error_status();
+    if (status == RP_OK) zeros_for_missing(wanted, grads, n_wanted);
+    if (status == RP_OK && rp_failed()) status = rp_error_status();
     rp__free(work);
     return status;
 }
 
-static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const derivative *d = ctx;
     (void)n_in;
     (void)n_out;
@@ -377,19 +334,17 @@ static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
 
 /* ---- cond */
 
-static rp_status host_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status host_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+                           rp_tensor **out, size_t n_out) {
     rp_scalar take = rp_item(pred);
-    if (rp_failed())
-        return rp_error_status();
+    if (rp_failed()) return rp_error_status();
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
     fn->body(fn->ctx, in, n_in, out, n_out);
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
-static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                            size_t n_out)
-{
+static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+                            size_t n_in, rp_tensor **out, size_t n_out) {
     region a = {0}, b = {0};
     rp_ir *x = NULL, *y = NULL;
     rp_tensor **all = NULL, **operands = NULL;
@@ -414,8 +369,7 @@ static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn 
         goto done;
     }
     operands[0] = pred;
-    if (n_in)
-        memcpy(operands + 1, in, n_in * sizeof *operands);
+    if (n_in) memcpy(operands + 1, in, n_in * sizeof *operands);
     memcpy(operands + 1 + n_in, all, n_all * sizeof *operands);
     RP_TRY_GOTO(status, done, emit(t, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, x, out, NULL));
     if (any_needs_grad(operands + 1, n_in + n_all)) {
@@ -433,12 +387,11 @@ done:
     return status;
 }
 
-static rp_status check_functions(const char *name, rp_fn a, rp_fn b, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status check_functions(const char *name, rp_fn a, rp_fn b, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                 size_t n_out) {
     if (!a.body || !b.body || (n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", name);
-    for (size_t k = 0; k < n_out; k++)
-        out[k] = NULL;
+    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     for (size_t k = 0; k < n_in; k++) {
         RP_TRY(rp__tensor_check(in[k], "an argument"));
         if (rp__tensor_is_error(in[k]))
@@ -448,28 +401,25 @@ static rp_status check_functions(const char *name, rp_fn a, rp_fn b, rp_tensor *
 }
 
 /* On failure every output is the error tensor; on success outputs move out of the inner scope. */
-static rp_status finish(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out)
-{
+static rp_status finish(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out) {
     rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
-    for (size_t k = 0; k < n_out && status != RP_OK; k++)
-        out[k] = rp__tensor_error();
+    for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
     return status;
 }
 
-rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                  size_t n_out) {
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_cond", then_fn, else_fn, in, n_in, out, n_out);
-    if (status == RP_OK)
-        status = rp__tensor_check(pred, "pred");
-    if (status == RP_OK && (rp__tensor_is_error(pred) || pred->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__tensor_numel(pred), 1)))
+    if (status == RP_OK) status = rp__tensor_check(pred, "pred");
+    if (status == RP_OK &&
+        (rp__tensor_is_error(pred) || pred->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__tensor_numel(pred), 1)))
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
     rp__trace *t = rp__trace_current();
     if (status == RP_OK && t) {
         rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
         status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
-        if (status == RP_OK)
-            status = trace_cond(t, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
+        if (status == RP_OK) status = trace_cond(t, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
         rp__free(settled_in);
         if (falls_back(status)) {
             status = rp__trace_break(t, "region-not-traceable", rp__site());
@@ -486,13 +436,11 @@ rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *cons
 /* ---- while */
 
 /* The state of a loop, then what does not change, as one list. */
-static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter, rp_tensor **out)
-{
+static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+                            int64_t max_iter, rp_tensor **out) {
     rp_tensor **state = rp__calloc(n_in + n_state + 1, sizeof *state), **next = state + n_in;
-    if (!state)
-        return RP__OOM("rp_while");
-    if (n_in)
-        memcpy(state, in, n_in * sizeof *state);
+    if (!state) return RP__OOM("rp_while");
+    if (n_in) memcpy(state, in, n_in * sizeof *state);
     rp_status status = RP_OK;
     for (int64_t i = 0; status == RP_OK && (max_iter <= 0 || i < max_iter); i++) {
         rp_scope scope = rp__scope_begin();
@@ -504,8 +452,7 @@ static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, 
         else if (!rp_failed())
             (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the condition gives no result");
         memset(next, 0, n_state * sizeof *next);
-        if (on && !rp_failed())
-            body_fn.body(body_fn.ctx, state, n_in, next, n_state);
+        if (on && !rp_failed()) body_fn.body(body_fn.ctx, state, n_in, next, n_state);
         for (size_t k = 0; on && k < n_state && !rp_failed(); k++) {
             if (!next[k])
                 (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the body leaves state %zu out", k);
@@ -515,13 +462,10 @@ static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, 
         }
         status = rp_failed() ? rp_error_status() : RP_OK;
         rp__scope_end(scope, next, status == RP_OK && on ? n_state : 0);
-        if (!on)
-            break;
-        if (status == RP_OK)
-            memcpy(state, next, n_state * sizeof *state);
+        if (!on) break;
+        if (status == RP_OK) memcpy(state, next, n_state * sizeof *state);
     }
-    if (status == RP_OK)
-        memcpy(out, state, n_state * sizeof *out);
+    if (status == RP_OK) memcpy(out, state, n_state * sizeof *out);
     rp__free(state);
     return status;
 }
@@ -532,15 +476,13 @@ typedef struct loop { /* both functions closed over the same operands */
     size_t n_state, n;
 } loop;
 
-static void loop_free(loop *l)
-{
+static void loop_free(loop *l) {
     rp_ir_release(l->cond);
     rp_ir_release(l->body);
     rp__free(l->operands);
 }
 
-static rp_status close_loop(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l)
-{
+static rp_status close_loop(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l) {
     region a = {0}, b = {0};
     rp_tensor **all = NULL;
     size_t n_all = 0;
@@ -559,7 +501,8 @@ static rp_status close_loop(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, 
     }
     for (size_t k = 0; k < n_state; k++) {
         const rp__meta *m = &b.ir->values[b.ir->body.results[k]].meta;
-        if (m->dtype != (rp_dtype)in[k]->dtype || m->ndim != in[k]->ndim || memcmp(m->size, in[k]->size, m->ndim * sizeof *m->size) != 0) {
+        if (m->dtype != (rp_dtype)in[k]->dtype || m->ndim != in[k]->ndim ||
+            memcmp(m->size, in[k]->size, m->ndim * sizeof *m->size) != 0) {
             status = rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
             goto done;
         }
@@ -572,8 +515,7 @@ static rp_status close_loop(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, 
         status = RP__OOM("rp_while");
         goto done;
     }
-    if (n_in)
-        memcpy(l->operands, in, n_in * sizeof *l->operands);
+    if (n_in) memcpy(l->operands, in, n_in * sizeof *l->operands);
     memcpy(l->operands + n_in, all, n_all * sizeof *l->operands);
     l->n = n_in + n_all;
 done:
@@ -589,15 +531,13 @@ typedef struct keeping {
     int64_t max_iter;
 } keeping;
 
-static rp_status loop_operands(const loop *l, rp_tensor *const *state, rp_tensor **out)
-{
+static rp_status loop_operands(const loop *l, rp_tensor *const *state, rp_tensor **out) {
     memcpy(out, l->operands, l->n * sizeof *out);
     memcpy(out, state, l->n_state * sizeof *out);
     return RP_OK;
 }
 
-static void keeping_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void keeping_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const keeping *k = ctx;
     rp_tensor **operands = rp__calloc(k->l->n + 1, sizeof *operands);
     (void)n_in;
@@ -610,8 +550,7 @@ static void keeping_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     rp__free(operands);
 }
 
-static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const keeping *k = ctx;
     size_t n = k->l->n_state;
     rp_tensor **operands = rp__calloc(k->l->n + 1, sizeof *operands);
@@ -629,24 +568,23 @@ static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     for (size_t s = 0; s < n; s++) {
         rp_dim size[RP_MAX_DIMS];
         size[0] = k->max_iter;
-        for (unsigned d = 0; d < in[s]->ndim; d++)
-            size[d + 1] = 1;
+        for (unsigned d = 0; d < in[s]->ndim; d++) size[d + 1] = 1;
         out[n + 1 + s] = rp_where(rp_view(hit, size, in[s]->ndim + 1u), rp_unsqueeze(in[s], 0), in[n + 1 + s]);
     }
 }
 
-static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter,
-                             rp_tensor **out)
-{
+static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
+                             size_t n_in, int64_t max_iter, rp_tensor **out) {
     loop l = {0}, wide = {0};
     rp_tensor **states = NULL, **kept_out = NULL, **save = NULL;
     rp_status status;
     RP_TRY_GOTO(status, done, close_loop(cond_fn, body_fn, in, n_state, n_in, &l));
     bool differentiable = any_needs_grad(l.operands, l.n), small = true;
-    for (size_t s = 0; s < n_state; s++)
-        small = small && in[s]->ndim < RP_MAX_DIMS;
+    for (size_t s = 0; s < n_state; s++) small = small && in[s]->ndim < RP_MAX_DIMS;
     if (!differentiable || max_iter <= 0 || !small) {
-        RP_TRY_GOTO(status, done, emit(t, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, l.body, out, NULL));
+        RP_TRY_GOTO(
+            status, done,
+            emit(t, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, l.body, out, NULL));
         if (differentiable) {
             kept k = {.kind = RP__IR_WHILE, .n_state = n_state};
             status = attach(&k, "while", NULL, 0, l.operands, l.n, out, n_state);
@@ -674,9 +612,11 @@ static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tens
     keeping k = {&l, max_iter};
     status = rp_failed() ? rp_error_status() : RP_OK;
     if (status == RP_OK)
-        status = close_loop((rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states, n_wide, n_wide, &wide);
+        status = close_loop((rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
+                            n_wide, n_wide, &wide);
     if (status == RP_OK)
-        status = emit(t, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, wide.body, kept_out, NULL);
+        status =
+            emit(t, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, wide.body, kept_out, NULL);
     (void)rp_set_grad_enabled(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
@@ -694,37 +634,33 @@ done:
     return status;
 }
 
-rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter,
-                              rp_tensor **out)
-{
+rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+                              int64_t max_iter, rp_tensor **out) {
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
     if (status == RP_OK && t) {
         rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
         status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
-        if (status == RP_OK)
-            status = trace_while(t, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
+        if (status == RP_OK) status = trace_while(t, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
         rp__free(settled_in);
         if (falls_back(status)) {
             status = rp__trace_break(t, "region-not-traceable", rp__site());
             t = NULL;
         }
     }
-    if (status == RP_OK && !t)
-        status = host_while(cond_fn, body_fn, in, n_state, n_in, max_iter, out);
+    if (status == RP_OK && !t) status = host_while(cond_fn, body_fn, in, n_state, n_in, max_iter, out);
     return finish(scope, status, out, n_state);
 }
 
-rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out)
-{
+rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out) {
     return rp__while_invariant(cond_fn, body_fn, in, n, n, max_iter, out);
 }
 
 /* ---- checkpoint */
 
-static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                  size_t n_out) {
     region a = {0};
     rp_tensor **operands = NULL;
     rp_status status;
@@ -733,8 +669,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
     rp_generator *g = NULL;
     for (size_t i = 0; i < a.ir->n_nodes; i++) {
         const rp__ir_node *n = &a.ir->nodes[i];
-        if (n->kind != RP__IR_OP || !(n->op->flags & RP_OP_RANDOM))
-            continue;
+        if (n->kind != RP__IR_OP || !(n->op->flags & RP_OP_RANDOM)) continue;
         rp_generator *of = rp__ir_generator(n->attrs, n->n_attrs, a.ir->values[n->out[0]].meta.device);
         if (g && g != of) {
             status = rp__fail(RP_ERROR_GRAPH_BREAK, "a checkpoint draws from two generators");
@@ -747,10 +682,8 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
         status = RP__OOM("rp_checkpoint");
         goto done;
     }
-    if (n_in)
-        memcpy(operands, in, n_in * sizeof *operands);
-    if (a.n_operands)
-        memcpy(operands + n_in, a.operands, a.n_operands * sizeof *operands);
+    if (n_in) memcpy(operands, in, n_in * sizeof *operands);
+    if (a.n_operands) memcpy(operands + n_in, a.operands, a.n_operands * sizeof *operands);
     size_t n = n_in + a.n_operands;
     uint32_t node;
     RP_TRY_GOTO(status, done, emit(t, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, a.ir, out, &node));
@@ -766,7 +699,10 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
         absolute += (uint64_t)rp__dim_hint(start);
     }
     if (any_needs_grad(operands, n)) {
-        kept k = {.kind = RP__IR_CHECKPOINT, .a = rp__ir_retain(a.ir), .generator = rp__generator_retain(g), .random_offset = start,
+        kept k = {.kind = RP__IR_CHECKPOINT,
+                  .a = rp__ir_retain(a.ir),
+                  .generator = rp__generator_retain(g),
+                  .random_offset = start,
                   .random_absolute = absolute};
         status = attach(&k, "checkpoint", operands, n, operands, n, out, n_out);
     }
@@ -776,18 +712,14 @@ done:
     return status;
 }
 
-rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace *t = rp__trace_current();
-    if (!t)
-        return rp__checkpoint_run(fn, in, n_in, out, n_out);
+    if (!t) return rp__checkpoint_run(fn, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
     rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-    if (status == RP_OK)
-        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
-    if (status == RP_OK)
-        status = trace_checkpoint(t, fn, settled_in, n_in, out, n_out);
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
+    if (status == RP_OK) status = trace_checkpoint(t, fn, settled_in, n_in, out, n_out);
     if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
         fn.body(fn.ctx, in, n_in, out, n_out);
         status = rp_failed() ? rp_error_status() : RP_OK;
@@ -802,20 +734,18 @@ typedef struct back { /* one step back of a loop: (i, gradients of the state, su
     const kept *p;
     rp_tensor *const *operands; /* of the body: state (unused), invariants */
     rp_tensor *const *stacks;
-    const bool *wanted;         /* per operand; all floating states are */
+    const bool *wanted; /* per operand; all floating states are */
     size_t n_invariant;
 } back;
 
-static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
     out[0] = rp_gt(in[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
 }
 
-static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
-{
+static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const back *b = ctx;
     const kept *p = b->p;
     (void)n_in;
@@ -838,8 +768,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     if (!rp_failed() && derive(&d, grad_out, operands, grads) == RP_OK) {
         size_t g = 0;
         for (size_t k = 0, o = 1; k < p->n_operands; k++) {
-            if (!b->wanted[k])
-                continue;
+            if (!b->wanted[k]) continue;
             out[o] = k < p->n_state ? grads[g] : rp_add(in[o], grads[g], rp_i64(1));
             o++;
             g++;
@@ -849,10 +778,11 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     rp__free(work);
 }
 
-static rp_status while_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in)
-{
+static rp_status while_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out,
+                                rp_tensor **grad_in) {
     if (!p->a)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: a gradient was asked through a loop without max_iter (or with a state of rank %d)",
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "rp_while: a gradient was asked through a loop without max_iter (or with a state of rank %d)",
                         RP_MAX_DIMS);
     rp_tensor *const *operands = saved, *count = saved[p->n_operands], *const *stacks = saved + p->n_operands + 1;
     bool *wanted = rp__calloc(p->n_operands + 1, sizeof *wanted);
@@ -861,16 +791,15 @@ static rp_status while_backward(const kept *p, rp_tensor *const *saved, const bo
     size_t n = 1;
     for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) {
         wanted[k] = rp__dtype_is_float((rp_dtype)operands[k]->dtype) && (k < p->n_state || needed[k]);
-        if (!wanted[k])
-            continue;
+        if (!wanted[k]) continue;
         state[n++] = k < p->n_state && grad_out[k] ? grad_out[k] : rp_zeros_like(operands[k]);
     }
     back b = {p, operands, stacks, wanted, p->n_operands - p->n_state};
     if (status == RP_OK) {
         state[0] = count;
         status = rp_failed() ? rp_error_status()
-                             : rp_while((rp_fn){back_cond, &b, 0, "while backward"}, (rp_fn){back_body, &b, 0, "while backward"}, state, n,
-                                        p->max_iter, out);
+                             : rp_while((rp_fn){back_cond, &b, 0, "while backward"},
+                                        (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
     }
     for (size_t k = 0, o = 1; k < p->n_operands && status == RP_OK; k++) {
         if (wanted[k]) {
@@ -883,13 +812,12 @@ static rp_status while_backward(const kept *p, rp_tensor *const *saved, const bo
     return status;
 }
 
-static rp_status cond_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in)
-{
+static rp_status cond_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out,
+                               rp_tensor **grad_in) {
     size_t n_out = p->a->body.n_results, n_wanted = 0;
     derivative x = {p->a, needed, p->n_operands}, y = {p->b, needed, p->n_operands};
     rp_tensor **in = rp__calloc(n_out + 2 * p->n_operands + 1, sizeof *in), **grads = in + n_out + p->n_operands;
-    if (!in)
-        return RP__OOM("backward of rp_cond");
+    if (!in) return RP__OOM("backward of rp_cond");
     rp_status status = RP_OK;
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
         const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
@@ -897,26 +825,23 @@ static rp_status cond_backward(const kept *p, rp_tensor *const *saved, const boo
         status = rp_failed() ? rp_error_status() : RP_OK;
     }
     memcpy(in + n_out, saved + 1, p->n_operands * sizeof *in);
-    for (size_t k = 0; k < p->n_operands; k++)
-        n_wanted += needed[k];
+    for (size_t k = 0; k < p->n_operands; k++) n_wanted += needed[k];
     if (status == RP_OK)
-        status = rp_cond(saved[0], (rp_fn){derivative_body, &x, 0, "then backward"}, (rp_fn){derivative_body, &y, 0, "else backward"}, in,
-                         n_out + p->n_operands, grads, n_wanted);
+        status = rp_cond(saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
+                         (rp_fn){derivative_body, &y, 0, "else backward"}, in, n_out + p->n_operands, grads, n_wanted);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
-        if (needed[k])
-            grad_in[k] = grads[g++];
+        if (needed[k]) grad_in[k] = grads[g++];
     }
     rp__free(in);
     return status;
 }
 
-static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out, rp_tensor **grad_in)
-{
+static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, const bool *needed,
+                                     rp_tensor *const *grad_out, rp_tensor **grad_in) {
     size_t n_out = p->a->body.n_results;
     derivative d = {p->a, needed, p->n_operands};
     rp_tensor **work = rp__calloc(n_out + p->n_operands + 1, sizeof *work), **grads = work + n_out;
-    if (!work)
-        return RP__OOM("backward of rp_checkpoint");
+    if (!work) return RP__OOM("backward of rp_checkpoint");
     rp_status status = RP_OK;
     for (size_t k = 0; k < n_out; k++) {
         const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
@@ -932,36 +857,30 @@ static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, con
         (void)rp_generator_get(p->generator, &seed, &offset);
         status = rp_generator_set(p->generator, seed, p->random_absolute);
     }
-    if (status == RP_OK)
-        status = rp_failed() ? rp_error_status() : derive(&d, work, saved, grads);
+    if (status == RP_OK) status = rp_failed() ? rp_error_status() : derive(&d, work, saved, grads);
     if (p->generator && t)
         rp__trace_random_seek(t, p->generator, before);
     else if (p->generator)
         (void)rp_generator_set(p->generator, seed, offset);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
-        if (needed[k])
-            grad_in[k] = grads[g++];
+        if (needed[k]) grad_in[k] = grads[g++];
     }
     rp__free(work);
     return status;
 }
 
-static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph)
-{
+static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     const kept *p = n->payload;
     (void)create_graph;
-    if (n->released)
-        return rp__tape_released(n);
+    if (n->released) return rp__tape_released(n);
     rp_tensor **saved = rp__calloc(p->n_saved + 1, sizeof *saved);
     bool *needed = rp__calloc(p->n_operands + 1, sizeof *needed);
     rp_status status = saved && needed ? RP_OK : RP__OOM("backward of a region");
     for (size_t i = 0; i < p->n_saved && status == RP_OK; i++) {
         saved[i] = rp__saved_unpack(&p->saved[i], n);
-        if (rp__tensor_is_error(saved[i]))
-            status = rp_error_status();
+        if (rp__tensor_is_error(saved[i])) status = rp_error_status();
     }
-    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++)
-        needed[k] = rp__tape_needs(n, (uint32_t)k);
+    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) needed[k] = rp__tape_needs(n, (uint32_t)k);
     if (status == RP_OK)
         status = p->kind == RP__IR_COND    ? cond_backward(p, saved, needed, grad_out, grad_in)
                  : p->kind == RP__IR_WHILE ? while_backward(p, saved, needed, grad_out, grad_in)

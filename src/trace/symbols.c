@@ -28,7 +28,7 @@ typedef struct expression {
     uint32_t n_terms; /* KIND_POLY */
     rp_dim a, b;      /* the other kinds */
     int64_t hint;
-    uint32_t next;    /* in its hash chain, UINT32_MAX ends */
+    uint32_t next; /* in its hash chain, UINT32_MAX ends */
 } expression;
 
 enum { BUCKETS = 256 };
@@ -56,14 +56,11 @@ static size_t id_of(rp_dim d) { return (size_t)((uint64_t)d - (uint64_t)INT64_MI
 
 /* ---- life */
 
-rp__symbols *rp__symbols_new(void)
-{
+rp__symbols *rp__symbols_new(void) {
     rp__symbols *s = rp__calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
+    if (!s) return NULL;
     atomic_init(&s->refs, 1);
-    for (size_t i = 0; i < BUCKETS; i++)
-        s->bucket[i] = UINT32_MAX;
+    for (size_t i = 0; i < BUCKETS; i++) s->bucket[i] = UINT32_MAX;
     if (!RP__GROW(&s->expressions, &s->expressions_capacity, 1)) {
         rp__free(s);
         return NULL;
@@ -73,17 +70,13 @@ rp__symbols *rp__symbols_new(void)
     return s;
 }
 
-rp__symbols *rp__symbols_retain(rp__symbols *s)
-{
-    if (s)
-        atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+rp__symbols *rp__symbols_retain(rp__symbols *s) {
+    if (s) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     return s;
 }
 
-void rp__symbols_release(rp__symbols *s)
-{
-    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
-        return;
+void rp__symbols_release(rp__symbols *s) {
+    if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     rp__free(s->expressions);
     rp__free(s->terms);
     rp__free(s->symbols);
@@ -92,8 +85,7 @@ void rp__symbols_release(rp__symbols *s)
     rp__free(s);
 }
 
-rp__symbols *rp__symbols_enter(rp__symbols *s)
-{
+rp__symbols *rp__symbols_enter(rp__symbols *s) {
     rp__symbols *before = current;
     current = s;
     return before;
@@ -104,33 +96,28 @@ rp__symbols *rp__symbols_current(void) { return current; }
 size_t rp__symbols_count(const rp__symbols *s) { return s ? s->n_symbols : 0; }
 const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index) { return &s->symbols[index]; }
 rp_dim rp__symbols_word(const rp__symbols *s, size_t index) { return word_of(s->symbol_expression[index]); }
-void rp__symbols_freeze(rp__symbols *s, bool frozen)
-{
-    if (s)
-        s->frozen += frozen ? 1u : -1u;
+void rp__symbols_freeze(rp__symbols *s, bool frozen) {
+    if (s) s->frozen += frozen ? 1u : -1u;
 }
 size_t rp__symbols_guard_count(const rp__symbols *s) { return s ? s->n_guards : 0; }
 const rp__size_guard *rp__symbols_guard_at(const rp__symbols *s, size_t index) { return &s->guards[index]; }
 
 /* A word of another table (a handle that outlived its trace) must not index out of this one. */
-static const expression *find(const rp__symbols *s, rp_dim d)
-{
+static const expression *find(const rp__symbols *s, rp_dim d) {
     return s && id_of(d) > 0 && id_of(d) < s->n_expressions ? &s->expressions[id_of(d)] : NULL;
 }
 
-bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index)
-{
+bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index) {
     const expression *e = rp__dim_is_symbol(d) ? find(s, d) : NULL;
-    if (!e || e->kind != KIND_SYMBOL)
-        return false;
+    if (!e || e->kind != KIND_SYMBOL) return false;
     *index = e->index;
     return true;
 }
 
-int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d)
-{
-    if (!rp__dim_is_symbol(d))
-        return d;
+bool rp__symbols_knows(const rp__symbols *s, rp_dim d) { return !rp__dim_is_symbol(d) || find(s, d) != NULL; }
+
+int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d) {
+    if (!rp__dim_is_symbol(d)) return d;
     const expression *e = find(s, d);
     return e ? e->hint : 0;
 }
@@ -140,29 +127,22 @@ int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d)
 /* Orders by structure, not by number: two tables that hold the same expressions agree. */
 static int words_order(const rp__symbols *s, rp_dim a, rp_dim b);
 
-static int atoms_order(const rp__symbols *s, const term *a, const term *b)
-{
-    if (a->n != b->n)
-        return a->n > b->n ? -1 : 1; /* higher degree first: the constant is last */
+static int atoms_order(const rp__symbols *s, const term *a, const term *b) {
+    if (a->n != b->n) return a->n > b->n ? -1 : 1; /* higher degree first: the constant is last */
     for (uint32_t i = 0; i < a->n; i++) {
         int order = words_order(s, word_of(a->atom[i]), word_of(b->atom[i]));
-        if (order)
-            return order;
+        if (order) return order;
     }
     return 0;
 }
 
-static int words_order(const rp__symbols *s, rp_dim a, rp_dim b)
-{
-    if (a == b)
-        return 0;
+static int words_order(const rp__symbols *s, rp_dim a, rp_dim b) {
+    if (a == b) return 0;
     if (!rp__dim_is_symbol(a) || !rp__dim_is_symbol(b))
         return rp__dim_is_symbol(a) ? -1 : rp__dim_is_symbol(b) ? 1 : a < b ? -1 : 1;
     const expression *x = &s->expressions[id_of(a)], *y = &s->expressions[id_of(b)];
-    if (x->kind != y->kind)
-        return x->kind < y->kind ? -1 : 1;
-    if (x->kind == KIND_SYMBOL)
-        return x->index < y->index ? -1 : 1;
+    if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
+    if (x->kind == KIND_SYMBOL) return x->index < y->index ? -1 : 1;
     if (x->kind != KIND_POLY) {
         int order = words_order(s, x->a, y->a);
         return order ? order : words_order(s, x->b, y->b);
@@ -170,44 +150,36 @@ static int words_order(const rp__symbols *s, rp_dim a, rp_dim b)
     for (uint32_t i = 0; i < x->n_terms && i < y->n_terms; i++) {
         const term *t = &s->terms[x->index + i], *u = &s->terms[y->index + i];
         int order = atoms_order(s, t, u);
-        if (order)
-            return order;
-        if (t->coefficient != u->coefficient)
-            return t->coefficient < u->coefficient ? -1 : 1;
+        if (order) return order;
+        if (t->coefficient != u->coefficient) return t->coefficient < u->coefficient ? -1 : 1;
     }
     return x->n_terms < y->n_terms ? -1 : 1;
 }
 
-static bool poly_add_term(const rp__symbols *s, poly *p, const term *t)
-{
-    if (t->coefficient == 0)
-        return true;
+static bool poly_add_term(const rp__symbols *s, poly *p, const term *t) {
+    if (t->coefficient == 0) return true;
     uint32_t at = 0;
     while (at < p->n) {
         int order = atoms_order(s, t, &p->terms[at]);
         if (order == 0) {
-            if (!rp__add_i64(p->terms[at].coefficient, t->coefficient, &p->terms[at].coefficient))
-                return false;
+            if (!rp__add_i64(p->terms[at].coefficient, t->coefficient, &p->terms[at].coefficient)) return false;
             if (p->terms[at].coefficient == 0) {
                 memmove(&p->terms[at], &p->terms[at + 1], (p->n - at - 1) * sizeof(term));
                 p->n--;
             }
             return true;
         }
-        if (order < 0)
-            break;
+        if (order < 0) break;
         at++;
     }
-    if (p->n == MAX_TERMS)
-        return false;
+    if (p->n == MAX_TERMS) return false;
     memmove(&p->terms[at + 1], &p->terms[at], (p->n - at) * sizeof(term));
     p->terms[at] = *t;
     p->n++;
     return true;
 }
 
-static void to_poly(const rp__symbols *s, rp_dim d, poly *out)
-{
+static void to_poly(const rp__symbols *s, rp_dim d, poly *out) {
     out->n = 0;
     term t = {.coefficient = d};
     if (rp__dim_is_symbol(d)) {
@@ -224,23 +196,21 @@ static void to_poly(const rp__symbols *s, rp_dim d, poly *out)
     (void)poly_add_term(s, out, &t);
 }
 
-static bool term_mul(const rp__symbols *s, const term *a, const term *b, term *out)
-{
+static bool term_mul(const rp__symbols *s, const term *a, const term *b, term *out) {
     memset(out, 0, sizeof *out);
-    if (!rp__mul_i64(a->coefficient, b->coefficient, &out->coefficient) || a->n + b->n > MAX_DEGREE)
-        return false;
+    if (!rp__mul_i64(a->coefficient, b->coefficient, &out->coefficient) || a->n + b->n > MAX_DEGREE) return false;
     uint32_t i = 0, k = 0;
     while (i < a->n || k < b->n)
-        out->atom[out->n++] = k == b->n || (i < a->n && words_order(s, word_of(a->atom[i]), word_of(b->atom[k])) <= 0) ? a->atom[i++] : b->atom[k++];
+        out->atom[out->n++] = k == b->n || (i < a->n && words_order(s, word_of(a->atom[i]), word_of(b->atom[k])) <= 0)
+                                  ? a->atom[i++]
+                                  : b->atom[k++];
     return true;
 }
 
 /* a / b exactly, for one term each. */
-static bool term_divide(const term *a, const term *b, term *out)
-{
+static bool term_divide(const term *a, const term *b, term *out) {
     memset(out, 0, sizeof *out);
-    if (b->coefficient == 0 || b->coefficient == -1 || a->coefficient % b->coefficient != 0)
-        return false;
+    if (b->coefficient == 0 || b->coefficient == -1 || a->coefficient % b->coefficient != 0) return false;
     out->coefficient = a->coefficient / b->coefficient;
     uint32_t k = 0;
     for (uint32_t i = 0; i < a->n; i++) {
@@ -252,8 +222,7 @@ static bool term_divide(const term *a, const term *b, term *out)
     return k == b->n;
 }
 
-static bool poly_combine(const rp__symbols *s, rp_dim a, rp_dim b, int64_t factor, poly *out)
-{
+static bool poly_combine(const rp__symbols *s, rp_dim a, rp_dim b, int64_t factor, poly *out) {
     poly other;
     to_poly(s, a, out);
     to_poly(s, b, &other);
@@ -265,8 +234,7 @@ static bool poly_combine(const rp__symbols *s, rp_dim a, rp_dim b, int64_t facto
     return true;
 }
 
-static bool poly_mul(const rp__symbols *s, rp_dim a, rp_dim b, poly *out)
-{
+static bool poly_mul(const rp__symbols *s, rp_dim a, rp_dim b, poly *out) {
     poly x, y;
     to_poly(s, a, &x);
     to_poly(s, b, &y);
@@ -274,8 +242,7 @@ static bool poly_mul(const rp__symbols *s, rp_dim a, rp_dim b, poly *out)
     for (uint32_t i = 0; i < x.n; i++) {
         for (uint32_t k = 0; k < y.n; k++) {
             term t;
-            if (!term_mul(s, &x.terms[i], &y.terms[k], &t) || !poly_add_term(s, out, &t))
-                return false;
+            if (!term_mul(s, &x.terms[i], &y.terms[k], &t) || !poly_add_term(s, out, &t)) return false;
         }
     }
     return true;
@@ -283,16 +250,15 @@ static bool poly_mul(const rp__symbols *s, rp_dim a, rp_dim b, poly *out)
 
 /* ---- interning */
 
-static uint32_t hash_words(uint64_t h, uint64_t w)
-{
+static uint32_t hash_words(uint64_t h, uint64_t w) {
     h ^= w;
     h *= UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(h >> 32);
 }
 
-static rp_dim append(rp__symbols *s, const expression *e, uint32_t slot)
-{
-    if (s->n_expressions >= UINT32_MAX / 2 || !RP__GROW(&s->expressions, &s->expressions_capacity, s->n_expressions + 1)) {
+static rp_dim append(rp__symbols *s, const expression *e, uint32_t slot) {
+    if (s->n_expressions >= UINT32_MAX / 2 ||
+        !RP__GROW(&s->expressions, &s->expressions_capacity, s->n_expressions + 1)) {
         (void)RP__OOM("symbolic size");
         return 0;
     }
@@ -306,14 +272,10 @@ static rp_dim append(rp__symbols *s, const expression *e, uint32_t slot)
     return word_of(id);
 }
 
-static rp_dim intern_poly(rp__symbols *s, const poly *p)
-{
-    if (p->n == 0)
-        return 0;
-    if (p->n == 1 && p->terms[0].n == 0)
-        return p->terms[0].coefficient;
-    if (p->n == 1 && p->terms[0].n == 1 && p->terms[0].coefficient == 1)
-        return word_of(p->terms[0].atom[0]);
+static rp_dim intern_poly(rp__symbols *s, const poly *p) {
+    if (p->n == 0) return 0;
+    if (p->n == 1 && p->terms[0].n == 0) return p->terms[0].coefficient;
+    if (p->n == 1 && p->terms[0].n == 1 && p->terms[0].coefficient == 1) return word_of(p->terms[0].atom[0]);
     uint32_t h = p->n;
     int64_t hint = 0;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -321,11 +283,9 @@ static rp_dim intern_poly(rp__symbols *s, const poly *p)
         h = hash_words(h, (uint64_t)product);
         for (uint32_t k = 0; k < p->terms[i].n; k++) {
             h = hash_words(h, p->terms[i].atom[k]);
-            if (!rp__mul_i64(product, s->expressions[p->terms[i].atom[k]].hint, &product))
-                goto overflow;
+            if (!rp__mul_i64(product, s->expressions[p->terms[i].atom[k]].hint, &product)) goto overflow;
         }
-        if (!rp__add_i64(hint, product, &hint))
-            goto overflow;
+        if (!rp__add_i64(hint, product, &hint)) goto overflow;
     }
     uint32_t slot = h % BUCKETS;
     for (uint32_t at = s->bucket[slot]; at != UINT32_MAX; at = s->expressions[at].next) {
@@ -335,8 +295,7 @@ static rp_dim intern_poly(rp__symbols *s, const poly *p)
             while (i < p->n && s->terms[e->index + i].coefficient == p->terms[i].coefficient &&
                    atoms_order(s, &s->terms[e->index + i], &p->terms[i]) == 0)
                 i++;
-            if (i == p->n)
-                return word_of(at);
+            if (i == p->n) return word_of(at);
         }
     }
     if (!RP__GROW(&s->terms, &s->terms_capacity, s->n_terms + p->n)) {
@@ -355,20 +314,17 @@ overflow:
     return 0;
 }
 
-static rp_dim intern_pair(rp__symbols *s, kind k, rp_dim a, rp_dim b, int64_t hint)
-{
+static rp_dim intern_pair(rp__symbols *s, kind k, rp_dim a, rp_dim b, int64_t hint) {
     uint32_t slot = hash_words(hash_words((uint64_t)k + 77, (uint64_t)a), (uint64_t)b) % BUCKETS;
     for (uint32_t at = s->bucket[slot]; at != UINT32_MAX; at = s->expressions[at].next) {
         const expression *e = &s->expressions[at];
-        if (e->kind == k && e->a == a && e->b == b)
-            return word_of(at);
+        if (e->kind == k && e->a == a && e->b == b) return word_of(at);
     }
     expression e = {.kind = k, .a = a, .b = b, .hint = hint};
     return append(s, &e, slot);
 }
 
-rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol)
-{
+rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol) {
     if (!RP__GROW(&s->symbols, &s->symbols_capacity, s->n_symbols + 1) ||
         !RP__GROW(&s->symbol_expression, &s->symbol_expression_capacity, s->n_symbols + 1)) {
         (void)RP__OOM("symbol");
@@ -376,8 +332,7 @@ rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol)
     }
     expression e = {.kind = KIND_SYMBOL, .index = (uint32_t)s->n_symbols, .hint = symbol->hint};
     rp_dim d = append(s, &e, UINT32_MAX);
-    if (d == 0)
-        return 0;
+    if (d == 0) return 0;
     s->symbols[s->n_symbols] = *symbol;
     s->symbol_expression[s->n_symbols] = (uint32_t)id_of(d);
     s->n_symbols++;
@@ -387,8 +342,7 @@ rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol)
 /* ---- questions */
 
 /* Can the sign of the polynomial be told from its coefficients? Atoms are not negative. *low: a lower bound. */
-static bool lower_bound(const poly *p, int64_t *low)
-{
+static bool lower_bound(const poly *p, int64_t *low) {
     *low = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         if (p->terms[i].n == 0)
@@ -400,11 +354,9 @@ static bool lower_bound(const poly *p, int64_t *low)
 }
 
 /* 1: always, 0: never, -1: depends on the call. */
-static int decide(const rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b)
-{
+static int decide(const rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b) {
     poly up, down; /* b - a and a - b */
-    if (!poly_combine(s, b, a, -1, &up) || !poly_combine(s, a, b, -1, &down))
-        return -1;
+    if (!poly_combine(s, b, a, -1, &up) || !poly_combine(s, a, b, -1, &down)) return -1;
     int64_t up_low, down_low;
     bool up_known = lower_bound(&up, &up_low), down_known = lower_bound(&down, &down_low);
     switch (relation) {
@@ -413,60 +365,45 @@ static int decide(const rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_
         int equal = up.n == 0 ? 1 : (up_known && up_low > 0) || (down_known && down_low > 0) ? 0 : -1;
         return equal < 0 || relation == RP__DIM_EQ ? equal : !equal;
     }
-    case RP__DIM_LT:
-        return up_known && up_low > 0 ? 1 : down_known && down_low >= 0 ? 0 : -1;
-    case RP__DIM_LE:
-        return up_known && up_low >= 0 ? 1 : down_known && down_low > 0 ? 0 : -1;
+    case RP__DIM_LT: return up_known && up_low > 0 ? 1 : down_known && down_low >= 0 ? 0 : -1;
+    case RP__DIM_LE: return up_known && up_low >= 0 ? 1 : down_known && down_low > 0 ? 0 : -1;
     }
     return -1;
 }
 
-static bool relate(rp__dim_relation relation, int64_t a, int64_t b)
-{
+static bool relate(rp__dim_relation relation, int64_t a, int64_t b) {
     switch (relation) {
-    case RP__DIM_EQ:
-        return a == b;
-    case RP__DIM_NE:
-        return a != b;
-    case RP__DIM_LT:
-        return a < b;
-    case RP__DIM_LE:
-        return a <= b;
+    case RP__DIM_EQ: return a == b;
+    case RP__DIM_NE: return a != b;
+    case RP__DIM_LT: return a < b;
+    case RP__DIM_LE: return a <= b;
     }
     return false;
 }
 
-rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b)
-{
-    if (s->frozen || decide(s, relation, a, b) == 1)
-        return RP_OK;
+rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b) {
+    if (s->frozen || decide(s, relation, a, b) == 1) return RP_OK;
     if ((relation == RP__DIM_EQ || relation == RP__DIM_NE) && !rp__dim_is_symbol(a)) { /* value on the right */
         rp_dim t = a;
         a = b;
         b = t;
     }
     for (size_t i = 0; i < s->n_guards; i++) {
-        if (s->guards[i].relation == relation && s->guards[i].a == a && s->guards[i].b == b)
-            return RP_OK;
+        if (s->guards[i].relation == relation && s->guards[i].a == a && s->guards[i].b == b) return RP_OK;
     }
-    if (!RP__GROW(&s->guards, &s->guards_capacity, s->n_guards + 1))
-        return RP__OOM("size guard");
+    if (!RP__GROW(&s->guards, &s->guards_capacity, s->n_guards + 1)) return RP__OOM("size guard");
     s->guards[s->n_guards++] = (rp__size_guard){relation, a, b};
     return RP_OK;
 }
 
-static bool known(const rp__symbols *s, rp_dim d) { return !rp__dim_is_symbol(d) || find(s, d); }
-
-static bool hook_is(rp__dim_relation relation, rp_dim a, rp_dim b)
-{
+static bool hook_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     rp__symbols *s = current;
-    if (!known(s, a) || !known(s, b)) {
+    if (!rp__symbols_knows(s, a) || !rp__symbols_knows(s, b)) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
         return false;
     }
     int decision = decide(s, relation, a, b);
-    if (decision >= 0)
-        return decision == 1;
+    if (decision >= 0) return decision == 1;
     bool holds = relate(relation, rp__symbols_hint(s, a), rp__symbols_hint(s, b));
     /* What is recorded always holds: the negation of a relation that does not. */
     static const rp__dim_relation negation[] = {RP__DIM_NE, RP__DIM_EQ, RP__DIM_LE, RP__DIM_LT};
@@ -481,10 +418,9 @@ static bool hook_is(rp__dim_relation relation, rp_dim a, rp_dim b)
 
 static int64_t hook_hint(rp_dim d) { return rp__symbols_hint(current, d); }
 
-static int64_t hook_specialise(rp_dim d)
-{
+static int64_t hook_specialise(rp_dim d) {
     rp__symbols *s = current;
-    if (!known(s, d)) {
+    if (!rp__symbols_knows(s, d)) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
         return 0;
     }
@@ -494,10 +430,8 @@ static int64_t hook_specialise(rp_dim d)
 }
 
 /* Floor division as Python's; false for a zero divisor. Sizes are not negative, quotients of differences may be. */
-static bool floor_divide(int64_t a, int64_t b, int64_t *quotient, int64_t *remainder)
-{
-    if (b == 0 || (a == INT64_MIN && b == -1))
-        return false;
+static bool floor_divide(int64_t a, int64_t b, int64_t *quotient, int64_t *remainder) {
+    if (b == 0 || (a == INT64_MIN && b == -1)) return false;
     int64_t q = a / b, r = a % b;
     if (r != 0 && (r < 0) != (b < 0)) {
         q--;
@@ -508,32 +442,21 @@ static bool floor_divide(int64_t a, int64_t b, int64_t *quotient, int64_t *remai
     return true;
 }
 
-static bool value_apply(rp__dim_op op, int64_t a, int64_t b, int64_t *out)
-{
+static bool value_apply(rp__dim_op op, int64_t a, int64_t b, int64_t *out) {
     int64_t other;
     switch (op) {
-    case RP__DIM_ADD:
-        return rp__add_i64(a, b, out);
-    case RP__DIM_SUB:
-        return !__builtin_sub_overflow(a, b, out);
-    case RP__DIM_MUL:
-        return rp__mul_i64(a, b, out);
-    case RP__DIM_FLOORDIV:
-        return floor_divide(a, b, out, &other);
-    case RP__DIM_MOD:
-        return floor_divide(a, b, &other, out);
-    case RP__DIM_MAX:
-        *out = a > b ? a : b;
-        return true;
-    case RP__DIM_MIN:
-        *out = a < b ? a : b;
-        return true;
+    case RP__DIM_ADD: return rp__add_i64(a, b, out);
+    case RP__DIM_SUB: return !__builtin_sub_overflow(a, b, out);
+    case RP__DIM_MUL: return rp__mul_i64(a, b, out);
+    case RP__DIM_FLOORDIV: return floor_divide(a, b, out, &other);
+    case RP__DIM_MOD: return floor_divide(a, b, &other, out);
+    case RP__DIM_MAX: *out = a > b ? a : b; return true;
+    case RP__DIM_MIN: *out = a < b ? a : b; return true;
     }
     return false;
 }
 
-static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b)
-{
+static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b) {
     int64_t hint;
     if (!value_apply(op, rp__symbols_hint(s, a), rp__symbols_hint(s, b), &hint)) {
         (void)rp__fail(RP_ERROR_SHAPE, "a size does not fit 63 bits, or is divided by zero");
@@ -543,12 +466,8 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b)
     bool fits = false;
     switch (op) {
     case RP__DIM_ADD:
-    case RP__DIM_SUB:
-        fits = poly_combine(s, a, b, op == RP__DIM_ADD ? 1 : -1, &p);
-        break;
-    case RP__DIM_MUL:
-        fits = poly_mul(s, a, b, &p);
-        break;
+    case RP__DIM_SUB: fits = poly_combine(s, a, b, op == RP__DIM_ADD ? 1 : -1, &p); break;
+    case RP__DIM_MUL: fits = poly_mul(s, a, b, &p); break;
     case RP__DIM_FLOORDIV:
     case RP__DIM_MOD: {
         /* A divisor of one term that divides every term divides exactly. That the divisor is not zero is guarded. */
@@ -560,25 +479,20 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b)
             term t;
             exact = term_divide(&x.terms[i], &y.terms[0], &t) && poly_add_term(s, &quotient, &t);
         }
-        if (rp__dim_is_symbol(b) && rp__symbols_guard_add(s, RP__DIM_NE, b, 0) != RP_OK)
-            return 0;
-        if (exact)
-            return op == RP__DIM_MOD ? 0 : intern_poly(s, &quotient);
+        if (rp__dim_is_symbol(b) && rp__symbols_guard_add(s, RP__DIM_NE, b, 0) != RP_OK) return 0;
+        if (exact) return op == RP__DIM_MOD ? 0 : intern_poly(s, &quotient);
         return intern_pair(s, op == RP__DIM_MOD ? KIND_MOD : KIND_FLOORDIV, a, b, hint);
     }
     case RP__DIM_MAX:
     case RP__DIM_MIN: {
-        if (decide(s, RP__DIM_LE, a, b) == 1)
-            return op == RP__DIM_MAX ? b : a;
-        if (decide(s, RP__DIM_LE, b, a) == 1)
-            return op == RP__DIM_MAX ? a : b;
+        if (decide(s, RP__DIM_LE, a, b) == 1) return op == RP__DIM_MAX ? b : a;
+        if (decide(s, RP__DIM_LE, b, a) == 1) return op == RP__DIM_MAX ? a : b;
         bool swap = words_order(s, b, a) < 0; /* commutative: one order */
         rp_dim low = swap ? b : a, high = swap ? a : b;
         return intern_pair(s, op == RP__DIM_MAX ? KIND_MAX : KIND_MIN, low, high, hint);
     }
     }
-    if (fits)
-        return intern_poly(s, &p);
+    if (fits) return intern_poly(s, &p);
     /* Too long an expression: its operands become values of this call. */
     int64_t value = 0;
     if ((rp__dim_is_symbol(a) && rp__symbols_guard_add(s, RP__DIM_EQ, a, rp__symbols_hint(s, a)) != RP_OK) ||
@@ -588,38 +502,33 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b)
     return value;
 }
 
-static rp_dim hook_apply(rp__dim_op op, rp_dim a, rp_dim b)
-{
-    if (!current || !known(current, a) || !known(current, b)) {
+static rp_dim hook_apply(rp__dim_op op, rp_dim a, rp_dim b) {
+    if (!current || !rp__symbols_knows(current, a) || !rp__symbols_knows(current, b)) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
         return 0;
     }
     return apply(current, op, a, b);
 }
 
-void rp__symbols_install(void)
-{
+void rp__symbols_install(void) {
     static const rp__dim_hooks hooks = {hook_apply, hook_is, hook_hint, hook_specialise};
     rp__dim_install(&hooks);
 }
 
 /* ---- substitution and values */
 
-static const rp__dim_op op_of[] = {[KIND_FLOORDIV] = RP__DIM_FLOORDIV, [KIND_MOD] = RP__DIM_MOD, [KIND_MAX] = RP__DIM_MAX,
-                                   [KIND_MIN] = RP__DIM_MIN};
+static const rp__dim_op op_of[] = {
+    [KIND_FLOORDIV] = RP__DIM_FLOORDIV, [KIND_MOD] = RP__DIM_MOD, [KIND_MAX] = RP__DIM_MAX, [KIND_MIN] = RP__DIM_MIN};
 
 /* Operands of an expression were made before it, so recursion ends; its depth is that of nested quotients. */
-rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *binding)
-{
-    if (!rp__dim_is_symbol(d) || d == INT64_MIN)
-        return d;
+rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *binding) {
+    if (!rp__dim_is_symbol(d) || d == INT64_MIN) return d;
     const expression *e = find(s, d);
-    if (!e)
-        return 0;
-    if (e->kind == KIND_SYMBOL)
-        return binding[e->index];
+    if (!e) return 0;
+    if (e->kind == KIND_SYMBOL) return binding[e->index];
     if (e->kind != KIND_POLY)
-        return rp__dim_apply(op_of[e->kind], rp__symbols_substitute(s, e->a, binding), rp__symbols_substitute(s, e->b, binding));
+        return rp__dim_apply(op_of[e->kind], rp__symbols_substitute(s, e->a, binding),
+                             rp__symbols_substitute(s, e->b, binding));
     rp_dim sum = 0;
     uint32_t n_terms = e->n_terms, first = e->index; /* s may be the table in force, which grows meanwhile */
     for (uint32_t i = 0; i < n_terms; i++) {
@@ -632,15 +541,13 @@ rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *bind
     return sum;
 }
 
-bool rp__symbols_value(const rp__symbols *s, rp_dim d, const int64_t *binding, int64_t *out)
-{
+bool rp__symbols_value(const rp__symbols *s, rp_dim d, const int64_t *binding, int64_t *out) {
     if (!rp__dim_is_symbol(d)) {
         *out = d;
         return true;
     }
     const expression *e = find(s, d);
-    if (!e)
-        return false;
+    if (!e) return false;
     if (e->kind == KIND_SYMBOL) {
         *out = binding[e->index];
         return true;
@@ -658,15 +565,13 @@ bool rp__symbols_value(const rp__symbols *s, rp_dim d, const int64_t *binding, i
             if (!rp__symbols_value(s, word_of(t->atom[k]), binding, &value) || !rp__mul_i64(product, value, &product))
                 return false;
         }
-        if (!rp__add_i64(sum, product, &sum))
-            return false;
+        if (!rp__add_i64(sum, product, &sum)) return false;
     }
     *out = sum;
     return true;
 }
 
-bool rp__symbols_hold(const rp__symbols *s, const int64_t *binding, size_t *failed)
-{
+bool rp__symbols_hold(const rp__symbols *s, const int64_t *binding, size_t *failed) {
     for (size_t i = 0; s && i < s->n_guards; i++) {
         int64_t a, b;
         if (!rp__symbols_value(s, s->guards[i].a, binding, &a) || !rp__symbols_value(s, s->guards[i].b, binding, &b) ||
@@ -680,9 +585,9 @@ bool rp__symbols_hold(const rp__symbols *s, const int64_t *binding, size_t *fail
 
 /* ---- text */
 
-static void atom_text(const rp__symbols *s, uint32_t id, bool words, rp__text *out)
-{
-    static const char *const name[] = {[KIND_FLOORDIV] = "floordiv", [KIND_MOD] = "mod", [KIND_MAX] = "max", [KIND_MIN] = "min"};
+static void atom_text(const rp__symbols *s, uint32_t id, bool words, rp__text *out) {
+    static const char *const name[] = {
+        [KIND_FLOORDIV] = "floordiv", [KIND_MOD] = "mod", [KIND_MAX] = "max", [KIND_MIN] = "min"};
     const expression *e = &s->expressions[id];
     if (e->kind == KIND_SYMBOL) {
         const rp__symbol *symbol = &s->symbols[e->index];
@@ -699,8 +604,7 @@ static void atom_text(const rp__symbols *s, uint32_t id, bool words, rp__text *o
     rp__text_puts(out, ")");
 }
 
-void rp__symbols_text(const rp__symbols *s, rp_dim d, bool words, rp__text *out)
-{
+void rp__symbols_text(const rp__symbols *s, rp_dim d, bool words, rp__text *out) {
     if (!rp__dim_is_symbol(d)) {
         rp__text_add(out, "%lld", (long long)d);
         return;
@@ -721,8 +625,7 @@ void rp__symbols_text(const rp__symbols *s, rp_dim d, bool words, rp__text *out)
         uint64_t magnitude = negative ? 0u - (uint64_t)c : (uint64_t)c;
         rp__text_puts(out, i == 0 ? (negative ? "-" : "") : negative ? " - " : " + ");
         for (uint32_t k = 0; k < t->n; k++) {
-            if (k)
-                rp__text_puts(out, "*");
+            if (k) rp__text_puts(out, "*");
             atom_text(s, t->atom[k], words, out);
         }
         if (t->n == 0)
@@ -732,9 +635,9 @@ void rp__symbols_text(const rp__symbols *s, rp_dim d, bool words, rp__text *out)
     }
 }
 
-void rp__symbols_guard_text(const rp__symbols *s, const rp__size_guard *g, bool words, rp__text *out)
-{
-    static const char *const name[] = {[RP__DIM_EQ] = "==", [RP__DIM_NE] = "!=", [RP__DIM_LT] = "<", [RP__DIM_LE] = "<="};
+void rp__symbols_guard_text(const rp__symbols *s, const rp__size_guard *g, bool words, rp__text *out) {
+    static const char *const name[] = {
+        [RP__DIM_EQ] = "==", [RP__DIM_NE] = "!=", [RP__DIM_LT] = "<", [RP__DIM_LE] = "<="};
     rp__symbols_text(s, g->a, words, out);
     rp__text_add(out, " %s ", name[g->relation]);
     rp__symbols_text(s, g->b, words, out);

@@ -38,15 +38,17 @@ rp__symbols *rp__symbols_current(void);
 rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol);
 size_t rp__symbols_count(const rp__symbols *s);
 const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index);
-rp_dim rp__symbols_word(const rp__symbols *s, size_t index);            /* word of symbol `index` */
+rp_dim rp__symbols_word(const rp__symbols *s, size_t index);              /* word of symbol `index` */
 bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index); /* is d a symbol itself (no expression)? */
-int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d);               /* d may be a value */
+bool rp__symbols_knows(const rp__symbols *s, rp_dim d);   /* is d a value, or a word of s (NULL: of none)? */
+int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d); /* d may be a value */
 
 /* While frozen, questions are answered by the hints and no guard is recorded: for checkers and printers. Nests. */
 void rp__symbols_freeze(rp__symbols *s, bool frozen);
 size_t rp__symbols_guard_count(const rp__symbols *s);
 const rp__size_guard *rp__symbols_guard_at(const rp__symbols *s, size_t index);
-rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b); /* no-op when it is known to hold */
+rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a,
+                                rp_dim b); /* no-op when it is known to hold */
 
 /* d with symbol i replaced by binding[i] (values, or words of the table in force). */
 rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *binding);

@@ -23,11 +23,11 @@ typedef struct outside { /* a tensor that was not made by a recorded op */
     rp__ir_value value;  /* now: an in-place op gives it another */
 } outside;
 
-typedef struct memory { /* a storage of the graph */
-    rp__storage *storage;   /* retained; NULL: given back early */
-    rp_dim base;            /* offset of the first tensor met in it: the graph counts from there */
-    rp__ir_value first;     /* pending memory: the value that covers it; RP__IR_NONE: memory from outside */
-    bool written;           /* from outside: `version` is what it was */
+typedef struct memory {   /* a storage of the graph */
+    rp__storage *storage; /* retained; NULL: given back early */
+    rp_dim base;          /* offset of the first tensor met in it: the graph counts from there */
+    rp__ir_value first;   /* pending memory: the value that covers it; RP__IR_NONE: memory from outside */
+    bool written;         /* from outside: `version` is what it was */
     uint64_t version;
     const char *writer_op, *writer_site;
 } memory;
@@ -64,49 +64,48 @@ struct rp__trace {
     size_t n_operands, operands_capacity;
     rp_tensor **stand_in; /* ABSTRACT: the arguments that fn sees; in the scope */
     rp__ir_positions positions;
-    bool busy;            /* computing: not to be entered again */
+    bool busy; /* computing: not to be entered again */
 };
 
 static _Thread_local rp__trace *current;
 
-rp__trace *rp__trace_current(void) { return current; }
+rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
 rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
 rp__symbols *rp__trace_symbols(const rp__trace *t) { return t->ir->symbols; }
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
 bool rp__trace_pending(const rp_tensor *t) { return t->traced && t->traced->trace && !t->storage->data; }
 
-static rp__hash key_of(const void *p) { return (rp__hash){rp__hash_mix((uint64_t)(uintptr_t)p, 1), (uint64_t)(uintptr_t)p}; }
+static rp__hash key_of(const void *p) {
+    return (rp__hash){rp__hash_mix((uint64_t)(uintptr_t)p, 1), (uint64_t)(uintptr_t)p};
+}
 static rp__hash key_of_id(uint64_t id) { return (rp__hash){rp__hash_mix(id, 2), id}; }
 
-static bool map_put(rp__map *m, rp__hash key, size_t index) { return rp__map_put(m, key, (void *)(uintptr_t)(index + 1)); }
+static bool map_put(rp__map *m, rp__hash key, size_t index) {
+    return rp__map_put(m, key, (void *)(uintptr_t)(index + 1));
+}
 static size_t map_get(const rp__map *m, rp__hash key) { return (size_t)(uintptr_t)rp__map_get(m, key) - 1; }
 
 /* ---- handles and their values */
 
-static void forget(struct rp__trace_value *v)
-{
+static void forget(struct rp__trace_value *v) {
     if (v->trace) {
         if (v->previous)
             v->previous->next = v->next;
         else
             v->trace->values = v->next;
-        if (v->next)
-            v->next->previous = v->previous;
+        if (v->next) v->next->previous = v->previous;
     }
     rp__free(v);
 }
 
-static rp_status set_value(rp__trace *t, rp_tensor *tensor, rp__ir_value value)
-{
+static rp_status set_value(rp__trace *t, rp_tensor *tensor, rp__ir_value value) {
     if (!tensor->traced) {
         struct rp__trace_value *v = rp__calloc(1, sizeof *v);
-        if (!v)
-            return RP__OOM("trace");
+        if (!v) return RP__OOM("trace");
         v->trace = t;
         v->tensor = tensor;
         v->next = t->values;
-        if (v->next)
-            v->next->previous = v;
+        if (v->next) v->next->previous = v;
         t->values = v;
         tensor->traced = v;
     }
@@ -115,8 +114,7 @@ static rp_status set_value(rp__trace *t, rp_tensor *tensor, rp__ir_value value)
 }
 
 /* Number of a storage in the graph. `first`: the value that covers it, for pending memory. */
-static rp_status storage_number(rp__trace *t, rp__storage *s, rp_dim base, rp__ir_value first, uint32_t *out)
-{
+static rp_status storage_number(rp__trace *t, rp__storage *s, rp_dim base, rp__ir_value first, uint32_t *out) {
     size_t known = map_get(&t->by_storage, key_of_id(s->id));
     if (known != SIZE_MAX) {
         *out = (uint32_t)known;
@@ -125,8 +123,7 @@ static rp_status storage_number(rp__trace *t, rp__storage *s, rp_dim base, rp__i
     uint32_t n = t->ir->n_storages;
     if (!RP__GROW(&t->memory, &t->memory_capacity, n + 1u) || !map_put(&t->by_storage, key_of_id(s->id), n))
         return RP__OOM("trace");
-    for (; t->n_memory < n; t->n_memory++)
-        t->memory[t->n_memory] = (memory){.first = RP__IR_NONE};
+    for (; t->n_memory < n; t->n_memory++) t->memory[t->n_memory] = (memory){.first = RP__IR_NONE};
     t->n_memory = n + 1u;
     t->memory[n] = (memory){.storage = rp__storage_retain(s), .base = base, .first = first};
     t->ir->n_storages++;
@@ -135,8 +132,7 @@ static rp_status storage_number(rp__trace *t, rp__storage *s, rp_dim base, rp__i
 }
 
 /* Gives value v the memory of handle x. */
-static rp_status place(rp__trace *t, rp__ir_value v, const rp_tensor *x, bool pending)
-{
+static rp_status place(rp__trace *t, rp__ir_value v, const rp_tensor *x, bool pending) {
     uint32_t storage;
     t->ir->n_storages--; /* the one that rp__ir_add_value made up */
     RP_TRY(storage_number(t, x->storage, x->offset, pending ? v : RP__IR_NONE, &storage));
@@ -147,21 +143,18 @@ static rp_status place(rp__trace *t, rp__ir_value v, const rp_tensor *x, bool pe
     return RP_OK;
 }
 
-static rp_status add_outside(rp__trace *t, rp_tensor *x, rp__ir_value v)
-{
-    if (v == RP__IR_NONE)
-        return RP_ERROR_OUT_OF_MEMORY;
-    if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) || !map_put(&t->by_handle, key_of(x), t->n_outside))
+static rp_status add_outside(rp__trace *t, rp_tensor *x, rp__ir_value v) {
+    if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+    if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
+        !map_put(&t->by_handle, key_of(x), t->n_outside))
         return RP__OOM("trace");
     t->outside[t->n_outside++] = (outside){rp_retain(x), v};
     t->ir->values[v].requires_grad = rp__grad_needed(x);
     return place(t, v, x, false);
 }
 
-static rp_status add_operand(rp__trace *t, rp_tensor *x)
-{
-    if (!RP__GROW(&t->operands, &t->operands_capacity, t->n_operands + 1))
-        return RP__OOM("trace");
+static rp_status add_operand(rp__trace *t, rp_tensor *x) {
+    if (!RP__GROW(&t->operands, &t->operands_capacity, t->n_operands + 1)) return RP__OOM("trace");
     t->operands[t->n_operands++] = x;
     return RP_OK;
 }
@@ -169,38 +162,32 @@ static rp_status add_operand(rp__trace *t, rp_tensor *x)
 enum { CONST_BYTES = 4096 };
 
 /* A tensor that the function made from host data: part of the graph. */
-static bool is_constant(const rp__trace *t, const rp_tensor *x)
-{
-    return t->mode != RP__TRACE_SEGMENTS && x->device.type == RP_DEVICE_CPU && !x->storage->foreign && x->storage->data &&
-           x->storage->bytes <= CONST_BYTES && !rp__grad_needed(x) && rp__tensor_contiguous(x) && rp__scope_holds(t->scope, x);
+static bool is_constant(const rp__trace *t, const rp_tensor *x) {
+    return t->mode != RP__TRACE_SEGMENTS && x->device.type == RP_DEVICE_CPU && !x->storage->foreign &&
+           x->storage->data && x->storage->bytes <= CONST_BYTES && !rp__grad_needed(x) && rp__tensor_contiguous(x) &&
+           rp__scope_holds(t->scope, x);
 }
 
-static size_t watched_gradient(const rp__trace *t, const rp_tensor *x)
-{
+static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
     for (size_t i = 0; i < t->n_watches; i++) {
-        if (t->watches[i].entry == x)
-            return i;
+        if (t->watches[i].entry == x) return i;
     }
     return SIZE_MAX;
 }
 
-rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x)
-{
-    if (x->traced && x->traced->trace == t)
-        return x->traced->value;
+rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
+    if (x->traced && x->traced->trace == t) return x->traced->value;
     size_t known = map_get(&t->by_handle, key_of(x));
-    if (known != SIZE_MAX)
-        return t->outside[known].value;
+    if (known != SIZE_MAX) return t->outside[known].value;
     if (x->traced && !x->traced->trace) {
-        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)", x->op ? x->op : "?",
-                       x->site ? x->site : "?");
+        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
+                       x->op ? x->op : "?", x->site ? x->site : "?");
         return RP__IR_NONE;
     }
     bool close = t->request->close;
     if (x->traced && !close) {
         const rp__trace *of = t->around;
-        while (of && of != x->traced->trace)
-            of = of->around;
+        while (of && of != x->traced->trace) of = of->around;
         (void)rp__fail(RP_ERROR_STATE, of ? "a trace uses a tensor that the trace around it has not computed"
                                           : "a tensor that another thread is tracing was used");
         return RP__IR_NONE;
@@ -220,12 +207,13 @@ rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x)
         return add_outside(t, x, v) == RP_OK && add_operand(t, x) == RP_OK ? v : RP__IR_NONE;
     }
     if (is_constant(t, x))
-        v = rp__ir_add_const(t->ir, &t->ir->body, &meta, rp__tensor_data(x), (size_t)rp__tensor_numel(x) * rp__dtype_bytes(meta.dtype), site);
+        v = rp__ir_add_const(t->ir, &t->ir->body, &meta, rp__tensor_data(x),
+                             (size_t)rp__tensor_numel(x) * rp__dtype_bytes(meta.dtype), site);
     else
         v = rp__ir_add_captured(t->ir, &t->ir->body, x, site);
-    if (add_outside(t, x, v) != RP_OK)
-        return RP__IR_NONE;
-    if (t->mode != RP__TRACE_SEGMENTS && rp__grad_needed(x) && !rp_is_leaf(x) && rp_grad_enabled() && !t->result->reason) {
+    if (add_outside(t, x, v) != RP_OK) return RP__IR_NONE;
+    if (t->mode != RP__TRACE_SEGMENTS && rp__grad_needed(x) && !rp_is_leaf(x) && rp_grad_enabled() &&
+        !t->result->reason) {
         t->result->reason = "captured-history";
         t->result->site = rp__site();
     }
@@ -234,11 +222,9 @@ rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x)
 
 /* ---- random counters */
 
-static counter *counter_of(rp__trace *t, rp_generator *g)
-{
+static counter *counter_of(rp__trace *t, rp_generator *g) {
     for (size_t i = 0; i < t->n_counters; i++) {
-        if (t->counters[i].generator == g)
-            return &t->counters[i];
+        if (t->counters[i].generator == g) return &t->counters[i];
     }
     if (!RP__GROW(&t->counters, &t->counters_capacity, t->n_counters + 1)) {
         (void)RP__OOM("trace");
@@ -248,26 +234,22 @@ static counter *counter_of(rp__trace *t, rp_generator *g)
     return &t->counters[t->n_counters++];
 }
 
-rp_dim rp__trace_random_offset(rp__trace *t, rp_generator *g)
-{
+rp_dim rp__trace_random_offset(rp__trace *t, rp_generator *g) {
     counter *c = counter_of(t, g);
     return c ? c->used : 0;
 }
 
-void rp__trace_random_seek(rp__trace *t, rp_generator *g, rp_dim offset)
-{
+void rp__trace_random_seek(rp__trace *t, rp_generator *g, rp_dim offset) {
     counter *c = counter_of(t, g);
-    if (c)
-        c->used = offset;
+    if (c) c->used = offset;
 }
 
-static rp_status reserve(rp__trace *t, const rp__call *call, const rp__meta *out, rp__ir_node *node)
-{
-    rp_generator *g = rp__ir_generator(call->attrs, call->n_attrs, out->device);
+static rp_status reserve(rp__trace *t, const rp__call *call, rp__ir_node *node) {
+    rp_generator *g = rp__ir_generator(call->attrs, call->n_attrs, call->out[0]->device);
     counter *c = counter_of(t, g);
-    if (!c)
-        return RP_ERROR_OUT_OF_MEMORY;
-    rp_dim count = rp__ir_counters(call, out);
+    rp_dim count;
+    if (!c) return RP_ERROR_OUT_OF_MEMORY;
+    RP_TRY(rp__op_counters(call, &count));
     node->random_offset = c->used;
     node->random_count = count;
     c->used = rp__dim_apply(RP__DIM_ADD, c->used, count);
@@ -276,8 +258,7 @@ static rp_status reserve(rp__trace *t, const rp__call *call, const rp__meta *out
 
 /* ---- recording one call */
 
-static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x)
-{
+static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x) {
     uint32_t number;
     RP_TRY(storage_number(t, x->storage, x->offset, RP__IR_NONE, &number));
     memory *m = &t->memory[number];
@@ -296,49 +277,40 @@ static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x)
     return RP_OK;
 }
 
-static rp_status fresh(rp__trace *t, const rp__meta *meta, rp__ir_value v, rp_tensor **out)
-{
+static rp_status fresh(rp__trace *t, const rp__meta *meta, rp__ir_value v, rp_tensor **out) {
     rp__storage *s = rp__storage_wrap(meta->device, NULL, 0, NULL, NULL);
-    if (!s)
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!s) return RP_ERROR_OUT_OF_MEMORY;
     int64_t numel = 1;
     for (unsigned d = 0; d < meta->ndim; d++) {
-        if (!rp__mul_i64(numel, rp__dim_hint(meta->size[d]), &numel))
-            numel = 0;
+        if (!rp__mul_i64(numel, rp__dim_hint(meta->size[d]), &numel)) numel = 0;
     }
     s->bytes = (size_t)numel * rp__dtype_bytes(meta->dtype);
     *out = rp__tensor_new(meta->dtype, meta->size, meta->ndim, s); /* takes the reference over */
-    if (rp__tensor_is_error(*out))
-        return rp_error_status();
+    if (rp__tensor_is_error(*out)) return rp_error_status();
     RP_TRY(place(t, v, *out, true));
     return set_value(t, *out, v);
 }
 
-rp_status rp__trace_outputs(rp__trace *t, uint32_t node, const rp__meta *const *meta, rp_tensor **out, uint32_t n_out)
-{
+rp_status rp__trace_outputs(rp__trace *t, uint32_t node, const rp__meta *const *meta, rp_tensor **out, uint32_t n_out) {
     for (uint32_t k = 0; k < n_out; k++) {
         rp__meta m = *meta[k]; /* may lie in the graph's values, which move */
         rp__ir_value v = rp__ir_set_out(t->ir, node, k, &m);
-        if (v == RP__IR_NONE)
-            return RP_ERROR_OUT_OF_MEMORY;
+        if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
         RP_TRY(fresh(t, &m, v, &out[k]));
     }
     return RP_OK;
 }
 
 /* Does the layer above put this call on the tape? Passes that differentiate the graph must see the same boundary. */
-static bool carries_gradient(const rp__call *call)
-{
+static bool carries_gradient(const rp__call *call) {
     bool needed = false;
-    for (uint32_t k = 0; k < call->n_in && !needed; k++)
-        needed = call->in[k] && rp__grad_needed(call->in[k]);
+    for (uint32_t k = 0; k < call->n_in && !needed; k++) needed = call->in[k] && rp__grad_needed(call->in[k]);
     return needed && rp_grad_enabled() && call->op != rp__op_builtin(RP__OP_detach);
 }
 
 static bool marks_gradient(bool carries, const rp__meta *meta) { return carries && rp__dtype_is_float(meta->dtype); }
 
-static rp_status record(rp__trace *t, rp__call *call)
-{
+static rp_status record(rp__trace *t, rp__call *call) {
     bool carries = carries_gradient(call);
     rp__ir_value in[RP__MAX_IN];
     rp__meta meta[RP__MAX_OUTS];
@@ -353,54 +325,43 @@ static rp_status record(rp__trace *t, rp__call *call)
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
         in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
-        if (call->in[k] && in[k] == RP__IR_NONE)
-            return rp_error_status();
+        if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
     }
-    uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs, call->n_attrs, call->n_out,
-                                    call->site);
-    if (node == RP__IR_NONE)
-        return RP_ERROR_OUT_OF_MEMORY;
-    if (op->flags & RP_OP_RANDOM)
-        RP_TRY(reserve(t, call, &meta[0], &ir->nodes[node]));
+    uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
+                                    call->n_attrs, call->n_out, call->site);
+    if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
     if (op->lowering == RP__VIEW) {
         rp_tensor *base = call->in[0];
         rp_tensor *out = rp__tensor_view(base, view.size, view.stride, view.ndim, view.offset);
-        if (rp__tensor_is_error(out))
-            return rp_error_status();
+        if (rp__tensor_is_error(out)) return rp_error_status();
         call->out[0] = out;
         rp__ir_meta_of(out, &meta[0]);
         rp__ir_value v = rp__ir_set_out(ir, node, 0, &meta[0]);
-        if (v == RP__IR_NONE)
-            return RP_ERROR_OUT_OF_MEMORY;
+        if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
         RP_TRY(place(t, v, out, false));
         ir->values[v].requires_grad = marks_gradient(carries, &meta[0]);
         return set_value(t, out, v);
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
-        if (call->in[k] && rp__ir_writes(&ir->nodes[node], k))
-            RP_TRY(written(t, call, call->in[k]));
+        if (call->in[k] && rp__ir_writes(&ir->nodes[node], k)) RP_TRY(written(t, call, call->in[k]));
     }
     for (uint32_t k = 0; k < call->n_out; k++) {
         if (!op->schema.out_written[k]) {
             rp__ir_value v = rp__ir_set_out(ir, node, k, &meta[k]);
-            if (v == RP__IR_NONE)
-                return RP_ERROR_OUT_OF_MEMORY;
+            if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
             RP_TRY(fresh(t, &meta[k], v, &call->out[k]));
             ir->values[v].requires_grad = marks_gradient(carries, &meta[k]);
             continue;
         }
         /* The result is the operand: the same handle, another value. */
         uint32_t w = 0;
-        while (w < call->n_in && !rp__ir_writes(&ir->nodes[node], w))
-            w++;
-        if (w == call->n_in)
-            return rp__op_error(call, RP_ERROR_INTERNAL, "the schema returns what it does not write");
+        while (w < call->n_in && !rp__ir_writes(&ir->nodes[node], w)) w++;
+        if (w == call->n_in) return rp__op_error(call, RP_ERROR_INTERNAL, "the schema returns what it does not write");
         rp_tensor *x = call->in[w];
         call->out[k] = x;
         rp__ir_meta_of(x, &meta[k]);
         rp__ir_value v = rp__ir_set_out(ir, node, k, &meta[k]);
-        if (v == RP__IR_NONE)
-            return RP_ERROR_OUT_OF_MEMORY;
+        if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
         RP_TRY(place(t, v, x, false));
         ir->values[v].requires_grad = ir->values[in[w]].requires_grad || marks_gradient(carries, &meta[k]);
         if (x->traced && x->traced->trace == t)
@@ -408,43 +369,28 @@ static rp_status record(rp__trace *t, rp__call *call)
         else
             t->outside[map_get(&t->by_handle, key_of(x))].value = v;
     }
-    return RP_OK;
+    return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
 }
 
-static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call)
-{
-    rp__trace *t = current;
-    (void)self;
-    if (!t || t->busy)
-        return rp__dispatch_below(at, call);
-    const rp__op *op = call->op;
-    bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
-    if (!needs_values)
-        return record(t, call);
-    RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
-    return rp__dispatch_below(at, call); /* its operands are real now; what it gives is from outside */
-}
-
-static rp__layer layer = {handle};
-
-/* ---- computing */
+/* ---- the thread out of the trace, for a while */
 
 typedef struct suspended {
     rp__layer *trace;
     bool grad;
     rp__symbols *symbols;
+    rp__site_frame frame; /* nodes bring their own */
 } suspended;
 
-static suspended suspend(rp__trace *t)
-{
-    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp_set_grad_enabled(false), rp__symbols_enter(NULL)};
+static suspended suspend(rp__trace *t) {
+    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp_set_grad_enabled(false), rp__symbols_enter(NULL),
+                   rp__site_enter((rp__site_frame){NULL, NULL})};
     t->busy = true;
     rp__tensor_tracing = false;
     return s;
 }
 
-static void resume(rp__trace *t, suspended s)
-{
+static void resume(rp__trace *t, suspended s) {
+    rp__site_pop(s.frame);
     (void)rp__symbols_enter(s.symbols);
     (void)rp_set_grad_enabled(s.grad);
     (void)rp__layer_set(RP__LAYER_TRACE, s.trace);
@@ -452,15 +398,34 @@ static void resume(rp__trace *t, suspended s)
     rp__tensor_tracing = true;
 }
 
+/* ---- the layer */
+
+static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
+    rp__trace *t = current;
+    (void)self;
+    if (!t || t->busy) return rp__dispatch_below(at, call);
+    const rp__op *op = call->op;
+    bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
+    if (!needs_values) return record(t, call);
+    RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
+    /* Its operands are real now, and what it gives is from outside; ops that it is made of are not recorded. */
+    suspended s = suspend(t);
+    rp_status status = rp__dispatch_below(at, call);
+    resume(t, s);
+    return status;
+}
+
+static rp__layer layer = {handle};
+
+/* ---- computing */
+
 static void release_result(void *tensor) { rp_release(tensor); }
 
 /* Makes pending storage s hold what r holds. r is dense and not used afterwards, but perhaps not the only holder of its memory. */
-static rp_status adopt(rp__storage *s, rp_tensor *r)
-{
+static rp_status adopt(rp__storage *s, rp_tensor *r) {
     if (!rp__tensor_contiguous(r)) {
         r = rp_clone(r);
-        if (rp__tensor_is_error(r))
-            return rp_error_status();
+        if (rp__tensor_is_error(r)) return rp_error_status();
     }
     rp__storage *from = r->storage;
     if (atomic_load(&from->refs) == 1 && from->block && rp__tensor_data(r) == (char *)from->data) {
@@ -483,21 +448,18 @@ static rp_status adopt(rp__storage *s, rp_tensor *r)
 }
 
 /* A handle of its own for value v, over the trace's memory; of the innermost scope. */
-static rp_tensor *handle_of(rp__trace *t, rp__ir_value v)
-{
+static rp_tensor *handle_of(rp__trace *t, rp__ir_value v) {
     const rp__ir_value_info *info = &t->ir->values[v];
     const memory *m = &t->memory[info->storage];
     rp_tensor *x = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, rp__storage_retain(m->storage));
-    if (rp__tensor_is_error(x))
-        return x;
+    if (rp__tensor_is_error(x)) return x;
     memcpy(x->stride, info->stride, info->meta.ndim * sizeof *x->stride);
     x->offset = m->base + info->offset;
     return x;
 }
 
 /* Frees memory that only the trace holds once no later node needs it. uses: per storage. */
-static void drop_unused(rp__trace *t, uint32_t *uses, rp__ir_value v)
-{
+static void drop_unused(rp__trace *t, uint32_t *uses, rp__ir_value v) {
     uint32_t s = t->ir->values[v].storage;
     memory *m = &t->memory[s];
     if (--uses[s] == 0 && m->first != RP__IR_NONE && m->storage && atomic_load(&m->storage->refs) == 1) {
@@ -513,8 +475,7 @@ typedef struct version {
     const char *op, *site;
 } version;
 
-static rp_status compute_node(rp__trace *t, uint32_t at)
-{
+static rp_status compute_node(rp__trace *t, uint32_t at) {
     rp_ir *ir = t->ir;
     const rp__ir_node *n = &ir->nodes[at];
     if (n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST || (n->kind == RP__IR_OP && n->op->lowering == RP__VIEW))
@@ -528,8 +489,7 @@ static rp_status compute_node(rp__trace *t, uint32_t at)
         goto done;
     }
     for (uint32_t k = 0; k < n->n_in; k++) {
-        if (n->in[k] == RP__IR_NONE)
-            continue;
+        if (n->in[k] == RP__IR_NONE) continue;
         in[k] = handle_of(t, n->in[k]);
         if (rp__tensor_is_error(in[k])) {
             status = rp_error_status();
@@ -543,12 +503,10 @@ static rp_status compute_node(rp__trace *t, uint32_t at)
     RP_TRY_GOTO(status, done, rp__ir_run_node(ir, at, in, out, NULL, &t->positions));
     for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
         memory *m = &t->memory[ir->values[n->out[k]].storage];
-        if (m->first == n->out[k])
-            status = adopt(m->storage, out[k]);
+        if (m->first == n->out[k]) status = adopt(m->storage, out[k]);
     }
     for (uint32_t k = 0; k < n->n_in; k++) {
-        if (!versions[k].storage)
-            continue;
+        if (!versions[k].storage) continue;
         atomic_store(&versions[k].storage->version, versions[k].version);
         versions[k].storage->writer_op = versions[k].op;
         versions[k].storage->writer_site = versions[k].site;
@@ -560,8 +518,7 @@ done:
     return status;
 }
 
-static rp_status compute_nodes(rp__trace *t)
-{
+static rp_status compute_nodes(rp__trace *t) {
     rp_ir *ir = t->ir;
     uint32_t *uses = rp__calloc(ir->n_storages + 1u, sizeof *uses);
     rp_status status = uses ? RP_OK : RP__OOM("trace");
@@ -569,26 +526,22 @@ static rp_status compute_nodes(rp__trace *t)
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
         for (uint32_t k = 0; k < n->n_in; k++)
             uses[n->in[k] == RP__IR_NONE ? ir->n_storages : ir->values[n->in[k]].storage]++;
-        for (uint32_t k = 0; k < n->n_out; k++)
-            uses[ir->values[n->out[k]].storage]++;
+        for (uint32_t k = 0; k < n->n_out; k++) uses[ir->values[n->out[k]].storage]++;
     }
     for (size_t i = 0; i < ir->body.n_nodes && status == RP_OK; i++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
         status = compute_node(t, ir->body.nodes[i]);
         for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
-            if (n->in[k] != RP__IR_NONE)
-                drop_unused(t, uses, n->in[k]);
+            if (n->in[k] != RP__IR_NONE) drop_unused(t, uses, n->in[k]);
         }
-        for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++)
-            drop_unused(t, uses, n->out[k]);
+        for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) drop_unused(t, uses, n->out[k]);
     }
     rp__free(uses);
     return status;
 }
 
 /* A segment as a whole: its results are the memory that somebody else still holds. */
-static rp_status run_segment(rp__trace *t)
-{
+static rp_status run_segment(rp__trace *t) {
     rp_ir *ir = t->ir;
     rp__ir_value *results = rp__alloc((ir->n_storages + 1u) * sizeof *results);
     rp_tensor **out = rp__calloc(ir->n_storages + 1u, sizeof *out);
@@ -601,24 +554,22 @@ static rp_status run_segment(rp__trace *t)
     }
     bool effect = false;
     for (size_t i = 0; i < ir->body.n_nodes && !effect; i++)
-        effect = rp__ir_node_has_effect(ir, &ir->nodes[ir->body.nodes[i]]) || (ir->nodes[ir->body.nodes[i]].random_count != 0);
+        effect = rp__ir_node_has_effect(ir, &ir->nodes[ir->body.nodes[i]]) ||
+                 (ir->nodes[ir->body.nodes[i]].random_count != 0);
     for (uint32_t s = 0; s < t->n_memory; s++) {
         const memory *m = &t->memory[s];
-        if (!m->storage)
-            continue;
-        if (m->first != RP__IR_NONE && atomic_load(&m->storage->refs) > 1)
-            results[n++] = m->first;
-        versions[s] = (version){m->storage, atomic_load(&m->storage->version), m->storage->writer_op, m->storage->writer_site};
+        if (!m->storage) continue;
+        if (m->first != RP__IR_NONE && atomic_load(&m->storage->refs) > 1) results[n++] = m->first;
+        versions[s] =
+            (version){m->storage, atomic_load(&m->storage->version), m->storage->writer_op, m->storage->writer_site};
     }
-    if (n == 0 && !effect)
-        goto done;
+    if (n == 0 && !effect) goto done;
     RP_TRY_GOTO(status, done, rp__ir_set_results(ir, &ir->body, results, n));
     status = t->request->run(t->request->run_ctx, ir, t->operands, t->n_operands, out, n);
     for (uint32_t k = 0; k < n && status == RP_OK; k++)
         status = adopt(t->memory[ir->values[results[k]].storage].storage, out[k]);
     for (uint32_t s = 0; s < t->n_memory; s++) {
-        if (!versions[s].storage)
-            continue;
+        if (!versions[s].storage) continue;
         atomic_store(&versions[s].storage->version, versions[s].version);
         versions[s].storage->writer_op = versions[s].op;
         versions[s].storage->writer_site = versions[s].site;
@@ -631,8 +582,7 @@ done:
 }
 
 /* Handles of this trace become ordinary ones (computed) or orphans. */
-static void release_values(rp__trace *t, bool computed)
-{
+static void release_values(rp__trace *t, bool computed) {
     while (t->values) {
         struct rp__trace_value *v = t->values;
         rp_tensor *x = v->tensor;
@@ -646,13 +596,10 @@ static void release_values(rp__trace *t, bool computed)
     }
 }
 
-static void clear_recording(rp__trace *t)
-{
-    for (size_t i = 0; i < t->n_outside; i++)
-        rp_release(t->outside[i].tensor);
+static void clear_recording(rp__trace *t) {
+    for (size_t i = 0; i < t->n_outside; i++) rp_release(t->outside[i].tensor);
     t->n_outside = t->n_operands = 0;
-    for (size_t s = 0; s < t->n_memory; s++)
-        rp__storage_release(t->memory[s].storage);
+    for (size_t s = 0; s < t->n_memory; s++) rp__storage_release(t->memory[s].storage);
     t->n_memory = 0;
     rp__map_free(&t->by_handle);
     rp__map_free(&t->by_storage);
@@ -660,11 +607,9 @@ static void clear_recording(rp__trace *t)
 }
 
 /* Computes what was recorded so far. The trace goes on with an empty graph. */
-static rp_status flush(rp__trace *t, bool last)
-{
+static rp_status flush(rp__trace *t, bool last) {
     rp_ir *next = NULL;
-    if (!last && !(next = rp__ir_new(t->request->fn.name)))
-        return RP_ERROR_OUT_OF_MEMORY;
+    if (!last && !(next = rp__ir_new(t->request->fn.name))) return RP_ERROR_OUT_OF_MEMORY;
     suspended s = suspend(t);
     rp_scope scope = rp__scope_begin();
     rp_status status = t->mode == RP__TRACE_SEGMENTS && t->request->run ? run_segment(t) : compute_nodes(t);
@@ -679,26 +624,25 @@ static rp_status flush(rp__trace *t, bool last)
         if (!next && !(t->ir = rp__ir_new(t->request->fn.name)))
             return status != RP_OK ? status : RP_ERROR_OUT_OF_MEMORY;
     }
-    for (size_t i = 0; i < t->n_counters; i++)
-        t->counters[i].used = 0;
+    for (size_t i = 0; i < t->n_counters; i++) t->counters[i].used = 0;
     return status;
 }
 
-rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site)
-{
-    if (t->busy)
-        return RP_OK;
+rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site) {
+    if (t->busy) return RP_OK;
     if (t->mode == RP__TRACE_ABSTRACT) {
         t->result->reason = reason;
         t->result->site = site;
-        return rp__fail(RP_ERROR_GRAPH_BREAK, "%s: the function reads a value on the host (%s), and nothing is computed while it is traced",
+        return rp__fail(RP_ERROR_GRAPH_BREAK,
+                        "%s: the function reads a value on the host (%s), and nothing is computed while it is traced",
                         t->request->fn.name ? t->request->fn.name : "trace", reason);
     }
     if (t->mode == RP__TRACE_FUNCTION) {
         t->result->broken = true;
         t->result->reason = reason;
         t->result->site = site;
-        rp__log(RP__LOG_TRACE, "%s: %s at %s; going on as trace-and-flush", t->request->fn.name ? t->request->fn.name : "function", reason,
+        rp__log(RP__LOG_TRACE, "%s: %s at %s; going on as trace-and-flush",
+                t->request->fn.name ? t->request->fn.name : "function", reason,
                 site && *site ? site : "an unknown place");
     }
     rp_status status = flush(t, false);
@@ -706,16 +650,14 @@ rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site)
     return status;
 }
 
-static rp_status materialise(rp_tensor *x)
-{
+static rp_status materialise(rp_tensor *x) {
     rp__trace *t = current;
-    if (t && t->busy)
-        return RP_OK;
+    if (t && t->busy) return RP_OK;
     if (x->traced && !x->traced->trace)
-        return rp__fail(RP_ERROR_STATE, "the value of a tensor of a trace that was given up was read (made by %s at %s)", x->op ? x->op : "?",
-                        x->site ? x->site : "?");
-    if (!t)
-        return x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
+        return rp__fail(RP_ERROR_STATE,
+                        "the value of a tensor of a trace that was given up was read (made by %s at %s)",
+                        x->op ? x->op : "?", x->site ? x->site : "?");
+    if (!t) return x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
     /* What a segment has not touched is as real as ever. */
     if (t->mode == RP__TRACE_SEGMENTS && !x->traced && map_get(&t->by_storage, key_of_id(x->storage->id)) == SIZE_MAX)
         return RP_OK;
@@ -728,22 +670,17 @@ static void free_hook(struct rp__trace_value *v) { forget(v); }
 
 /* ---- gradients */
 
-static void watch_gradient(rp_tensor *x)
-{
+static void watch_gradient(rp_tensor *x) {
     rp__trace *t = current;
-    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS)
-        return;
+    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS) return;
     uint32_t arg = RP__IR_NONE;
     rp_tensor *const *args = t->stand_in ? t->stand_in : t->request->in;
     for (size_t i = 0; args && i < t->request->n_in; i++) {
-        if (args[i] == x)
-            arg = (uint32_t)i;
+        if (args[i] == x) arg = (uint32_t)i;
     }
-    if (x->traced && arg == RP__IR_NONE)
-        return; /* made inside */
+    if (x->traced && arg == RP__IR_NONE) return; /* made inside */
     for (size_t i = 0; i < t->n_watches; i++) {
-        if (t->watches[i].tensor == x)
-            return;
+        if (t->watches[i].tensor == x) return;
     }
     if (!RP__GROW(&t->watches, &t->watches_capacity, t->n_watches + 1)) {
         (void)RP__OOM("trace");
@@ -753,26 +690,21 @@ static void watch_gradient(rp_tensor *x)
     t->watches[t->n_watches++] = (watch){rp_retain(x), entry ? rp_retain(entry) : NULL, arg, RP__IR_NONE};
 }
 
-static void restore_gradients(rp__trace *t)
-{
+static void restore_gradients(rp__trace *t) {
     for (size_t i = 0; i < t->n_watches; i++) {
         const watch *w = &t->watches[i];
         rp_tensor *now = w->tensor->autograd ? w->tensor->autograd->grad : NULL;
-        if (now == w->entry)
-            continue;
+        if (now == w->entry) continue;
         w->tensor->autograd->grad = w->entry ? rp_retain(w->entry) : NULL;
-        if (now)
-            rp_release(now);
+        if (now) rp_release(now);
     }
 }
 
 /* What .grad of watched tensors is at the end, as results or effects. */
-static rp_status exit_gradients(rp__trace *t, rp__ir_value *results, uint32_t *n)
-{
+static rp_status exit_gradients(rp__trace *t, rp__ir_value *results, uint32_t *n) {
     rp__trace_result *r = t->result;
     r->grads = rp__calloc(t->n_watches + 1, sizeof *r->grads);
-    if (!r->grads)
-        return RP__OOM("trace");
+    if (!r->grads) return RP__OOM("trace");
     for (size_t i = 0; i < t->n_watches; i++) {
         const watch *w = &t->watches[i];
         rp_tensor *now = w->tensor->autograd ? w->tensor->autograd->grad : NULL;
@@ -801,51 +733,42 @@ static rp_status exit_gradients(rp__trace *t, rp__ir_value *results, uint32_t *n
 /* ---- arguments */
 
 /* Stands between an argument with history and what a trace makes of it: a backward inside that arrives here leaves the function. */
-static rp_status alias_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph)
-{
+static rp_status alias_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     (void)n;
     (void)grad_out;
     (void)grad_in;
     (void)create_graph;
-    if (current)
-        current->result->left = true;
+    if (current) current->result->left = true;
     return RP_OK;
 }
 static void alias_nothing(rp__tape_node *n) { (void)n; }
 static const rp__tape_class alias_class = {"argument", alias_backward, alias_nothing, alias_nothing};
 
-static rp_status make_stand_in(rp__trace *t, size_t k)
-{
+static rp_status make_stand_in(rp__trace *t, size_t k) {
     const rp__trace_request *q = t->request;
     rp_tensor *x;
     if (q->arg_info) {
         const rp__ir_value_info *info = q->arg_info[k];
         rp__storage *s = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL);
-        if (!s)
-            return RP_ERROR_OUT_OF_MEMORY;
+        if (!s) return RP_ERROR_OUT_OF_MEMORY;
         s->bytes = 1; /* pending, never computed */
         x = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, s);
-        if (rp__tensor_is_error(x))
-            return rp_error_status();
+        if (rp__tensor_is_error(x)) return rp_error_status();
         memcpy(x->stride, info->stride, info->meta.ndim * sizeof *x->stride);
-        if (info->requires_grad && !q->no_grad)
-            x->flags |= RP__T_REQUIRES_GRAD;
         t->stand_in[k] = x;
-        return RP_OK;
+        return info->requires_grad && !q->no_grad ? rp_set_requires_grad(x, true) : RP_OK;
     }
     rp_tensor *real = q->in[k];
     const rp_dim *size = q->sizes && q->sizes[k] ? q->sizes[k] : real->size;
     const rp_dim *stride = q->strides && q->strides[k] ? q->strides[k] : real->stride;
     x = rp__tensor_new((rp_dtype)real->dtype, size, real->ndim, rp__storage_retain(real->storage));
-    if (rp__tensor_is_error(x))
-        return rp_error_status();
+    if (rp__tensor_is_error(x)) return rp_error_status();
     memcpy(x->stride, stride, real->ndim * sizeof *stride);
     x->offset = real->offset;
     x->op = real->op;
     x->site = real->site;
     t->stand_in[k] = x;
-    if (!rp__grad_needed(real) || q->no_grad)
-        return RP_OK;
+    if (!rp__grad_needed(real) || q->no_grad) return RP_OK;
     if (!rp_is_leaf(real)) {
         rp_tensor *in[] = {real}, *out[] = {x};
         bool grad = rp_set_grad_enabled(true);
@@ -853,38 +776,35 @@ static rp_status make_stand_in(rp__trace *t, size_t k)
         (void)rp_set_grad_enabled(grad);
         return status;
     }
-    x->flags |= RP__T_REQUIRES_GRAD;
+    RP_TRY(rp_set_requires_grad(x, true));
     if (real->autograd && real->autograd->grad) {
         rp__autograd *a = rp__autograd_get(x);
-        if (!a)
-            return RP_ERROR_OUT_OF_MEMORY;
+        if (!a) return RP_ERROR_OUT_OF_MEMORY;
         a->grad = rp_retain(real->autograd->grad);
     }
     return RP_OK;
 }
 
-static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args)
-{
-    if (t->mode == RP__TRACE_SEGMENTS)
-        return RP_OK;
+static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args) {
+    if (t->mode == RP__TRACE_SEGMENTS) return RP_OK;
     for (size_t k = 0; k < t->request->n_in; k++) {
         rp__meta meta;
         rp__ir_meta_of(args[k], &meta);
         rp__ir_value v = rp__ir_add_arg(t->ir, &t->ir->body, &meta, NULL);
-        if (v == RP__IR_NONE)
-            return RP_ERROR_OUT_OF_MEMORY;
-        if (map_get(&t->by_handle, key_of(args[k])) != SIZE_MAX) { /* the same tensor twice: fn cannot tell which it uses */
+        if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+        if (map_get(&t->by_handle, key_of(args[k])) !=
+            SIZE_MAX) { /* the same tensor twice: fn cannot tell which it uses */
             t->ir->values[v].requires_grad = rp__grad_needed(args[k]);
             RP_TRY(place(t, v, args[k], false));
             continue;
         }
         RP_TRY(add_outside(t, args[k], v));
-        if (t->stand_in)
-            RP_TRY(set_value(t, args[k], v));
+        if (t->stand_in) RP_TRY(set_value(t, args[k], v));
         /* A captured tensor that is also an argument is the argument. */
         if (t->stand_in && t->request->in && map_get(&t->by_handle, key_of(t->request->in[k])) == SIZE_MAX) {
             rp_tensor *real = t->request->in[k];
-            if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) || !map_put(&t->by_handle, key_of(real), t->n_outside))
+            if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
+                !map_put(&t->by_handle, key_of(real), t->n_outside))
                 return RP__OOM("trace");
             t->outside[t->n_outside++] = (outside){rp_retain(real), v};
         }
@@ -894,37 +814,30 @@ static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args)
 
 /* ---- the whole */
 
-void rp__trace_result_free(rp__trace_result *r)
-{
-    if (!r)
-        return;
+void rp__trace_result_free(rp__trace_result *r) {
+    if (!r) return;
     rp_ir_release(r->ir);
-    for (size_t i = 0; i < r->n_operands; i++)
-        rp_release(r->operands[i]);
+    for (size_t i = 0; i < r->n_operands; i++) rp_release(r->operands[i]);
     for (size_t i = 0; i < r->n_grads; i++) {
         rp_release(r->grads[i].leaf);
         rp_release(r->grads[i].tensor);
     }
-    for (size_t i = 0; i < r->n_bytes; i++)
-        rp__free(r->bytes[i].copy);
+    for (size_t i = 0; i < r->n_bytes; i++) rp__free(r->bytes[i].copy);
     rp__free(r->operands);
     rp__free(r->grads);
     rp__free(r->bytes);
     memset(r, 0, sizeof *r);
 }
 
-rp_status rp_guard_bytes(const void *bytes, size_t n)
-{
-    if (!bytes && n)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_guard_bytes: the address is NULL");
+rp_status rp_guard_bytes(const void *bytes, size_t n) {
+    if (!bytes && n) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_guard_bytes: the address is NULL");
     if (!current || current->mode == RP__TRACE_SEGMENTS || n == 0)
         return RP_OK; /* the function runs at every call anyway */
     rp__trace_result *r = current->result;
     size_t capacity = r->n_bytes;
     rp__guard_bytes *grown = rp__realloc(r->bytes, (capacity + 1) * sizeof *grown);
     void *copy = rp__alloc(n);
-    if (grown)
-        r->bytes = grown;
+    if (grown) r->bytes = grown;
     if (!grown || !copy) {
         rp__free(copy);
         return RP__OOM("rp_guard_bytes");
@@ -935,20 +848,20 @@ rp_status rp_guard_bytes(const void *bytes, size_t n)
 }
 
 /* Results of the graph: outputs of the function, then gradients. */
-static rp_status take_results(rp__trace *t, rp_tensor *const *out)
-{
+static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
     rp__trace_result *r = t->result;
     size_t n_out = t->request->n_out;
     rp__ir_value *results = rp__alloc((n_out + t->n_watches + 1) * sizeof *results);
     rp_status status = RP_OK;
     uint32_t n = 0;
-    if (!results)
-        return RP__OOM("trace");
+    if (!results) return RP__OOM("trace");
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
         results[n] = RP__IR_NONE;
         if (out[k]) {
             if (rp__tensor_check(out[k], "an output of the function") != RP_OK || rp__tensor_is_error(out[k]))
-                status = rp_failed() ? rp_error_status() : rp__fail(RP_ERROR_INVALID_ARGUMENT, "an output of the function is the error tensor");
+                status = rp_failed()
+                             ? rp_error_status()
+                             : rp__fail(RP_ERROR_INVALID_ARGUMENT, "an output of the function is the error tensor");
             else if ((results[n] = rp__trace_resolve(t, out[k])) == RP__IR_NONE)
                 status = rp_error_status();
             else {
@@ -960,45 +873,35 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out)
         }
         n++;
     }
-    if (status == RP_OK)
-        status = exit_gradients(t, results, &n);
-    if (status == RP_OK)
-        status = rp__ir_set_results(t->ir, &t->ir->body, results, n);
+    if (status == RP_OK) status = exit_gradients(t, results, &n);
+    if (status == RP_OK) status = rp__ir_set_results(t->ir, &t->ir->body, results, n);
     rp__free(results);
     return status;
 }
 
-static rp_status take_operands(rp__trace *t)
-{
+static rp_status take_operands(rp__trace *t) {
     rp__trace_result *r = t->result;
-    if (!t->request->close)
-        return RP_OK;
+    if (!t->request->close) return RP_OK;
     r->operands = rp__calloc(t->n_operands + 1, sizeof *r->operands);
-    if (!r->operands)
-        return RP__OOM("trace");
-    for (size_t i = 0; i < t->n_operands; i++)
-        r->operands[r->n_operands++] = rp_retain(t->operands[i]);
+    if (!r->operands) return RP__OOM("trace");
+    for (size_t i = 0; i < t->n_operands; i++) r->operands[r->n_operands++] = rp_retain(t->operands[i]);
     return RP_OK;
 }
 
-static void restore_versions(rp__trace *t)
-{
+static void restore_versions(rp__trace *t) {
     for (size_t s = 0; s < t->n_memory; s++) {
         memory *m = &t->memory[s];
-        if (!m->written || !m->storage)
-            continue;
+        if (!m->written || !m->storage) continue;
         atomic_store(&m->storage->version, m->version);
         m->storage->writer_op = m->writer_op;
         m->storage->writer_site = m->writer_site;
     }
 }
 
-static void install(void)
-{
+static void install(void) {
     static rp__mutex lock = RP__MUTEX_INIT;
     static atomic_bool installed;
-    if (atomic_load_explicit(&installed, memory_order_acquire))
-        return;
+    if (atomic_load_explicit(&installed, memory_order_acquire)) return;
     rp__lock(&lock);
     rp__symbols_install();
     rp__materialise_hook = materialise;
@@ -1009,38 +912,31 @@ static void install(void)
 }
 
 /* Runs the body between begin and end, and takes what it recorded. */
-static rp_status traced_body(rp__trace *t, rp_tensor **out)
-{
+static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     const rp__trace_request *q = t->request;
     rp_tensor *const *args = q->in;
     if (t->mode == RP__TRACE_ABSTRACT) {
         t->stand_in = rp__calloc(q->n_in + 1, sizeof *t->stand_in);
-        if (!t->stand_in)
-            return RP__OOM("trace");
-        for (size_t k = 0; k < q->n_in; k++)
-            RP_TRY(make_stand_in(t, k));
+        if (!t->stand_in) return RP__OOM("trace");
+        for (size_t k = 0; k < q->n_in; k++) RP_TRY(make_stand_in(t, k));
         args = t->stand_in;
     }
     RP_TRY(enter_arguments(t, args));
     q->fn.body(q->fn.ctx, args, q->n_in, out, q->n_out);
-    if (rp_failed())
-        return rp_error_status();
-    if (t->mode == RP__TRACE_SEGMENTS)
-        return flush(t, true);
+    if (rp_failed()) return rp_error_status();
+    if (t->mode == RP__TRACE_SEGMENTS) return flush(t, true);
     RP_TRY(take_results(t, out));
     RP_TRY(take_operands(t));
     for (size_t i = 0; i < t->n_counters; i++)
-        t->result->random_count = rp__dim_apply(RP__DIM_ADD, t->result->random_count, rp__dim_apply(RP__DIM_SUB, t->counters[i].used, q->random_base));
-    if (t->mode == RP__TRACE_FUNCTION)
-        return flush(t, true);
+        t->result->random_count = rp__dim_apply(RP__DIM_ADD, t->result->random_count,
+                                                rp__dim_apply(RP__DIM_SUB, t->counters[i].used, q->random_base));
+    if (t->mode == RP__TRACE_FUNCTION) return flush(t, true);
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
-rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_result *result)
-{
+rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_result *result) {
     memset(result, 0, sizeof *result);
-    if (!q->fn.body)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the function is NULL");
+    if (!q->fn.body) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the function is NULL");
     if (current && q->mode != RP__TRACE_ABSTRACT)
         return rp__fail(RP_ERROR_INTERNAL, "a trace inside a trace must be abstract");
     install();
@@ -1055,7 +951,9 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     t->result = result;
     t->mode = q->mode;
     t->around = current;
-    t->ir->symbols = q->symbols ? rp__symbols_retain(q->symbols) : current ? rp__symbols_retain(current->ir->symbols) : NULL;
+    t->ir->symbols = q->symbols ? rp__symbols_retain(q->symbols)
+                     : current  ? rp__symbols_retain(current->ir->symbols)
+                                : NULL;
 
     rp__error_state before;
     rp__error_save(&before);
@@ -1076,12 +974,10 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     current = t->around;
     rp__tensor_tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
-    if (q->no_grad)
-        (void)rp_set_grad_enabled(grad);
+    if (q->no_grad) (void)rp_set_grad_enabled(grad);
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
-    for (size_t k = 0; k < q->n_out && !abstract; k++)
-        out[k] = keep ? outs[k] : rp__tensor_error();
+    for (size_t k = 0; k < q->n_out && !abstract; k++) out[k] = keep ? outs[k] : rp__tensor_error();
     for (size_t i = 0; i < t->n_watches; i++) {
         rp_release(t->watches[i].tensor);
         rp_release(t->watches[i].entry);
@@ -1115,16 +1011,14 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
 
 /* ---- export */
 
-rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out)
-{
+rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
     rp__trace_result result = {0};
     if (n_in && !in) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace: the arguments are NULL");
         return rp__ir_failed();
     }
     for (size_t k = 0; k < n_in; k++) {
-        if (rp__tensor_check(in[k], "an argument") != RP_OK || rp__tensor_is_error(in[k]))
-            return rp__ir_failed();
+        if (rp__tensor_check(in[k], "an argument") != RP_OK || rp__tensor_is_error(in[k])) return rp__ir_failed();
     }
     rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
     rp_status status = rp__trace_run(&request, NULL, &result);

@@ -19,7 +19,8 @@ typedef struct rp__trace rp__trace;
 typedef enum rp__trace_mode { RP__TRACE_FUNCTION, RP__TRACE_SEGMENTS, RP__TRACE_ABSTRACT } rp__trace_mode;
 
 /* Computes a segment: graph->body.args are `in`; out[k] are the results, each of the innermost scope. Borrowed: ir. */
-typedef rp_status rp__segment_run(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+typedef rp_status rp__segment_run(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                  size_t n_out);
 
 typedef struct rp__trace_request {
     rp__trace_mode mode;
@@ -39,18 +40,18 @@ typedef struct rp__trace_request {
     bool no_grad;
     rp__segment_run *run; /* SEGMENTS (and FUNCTION after a break); NULL: node by node */
     void *run_ctx;
-    rp_dim random_base;   /* regions: counters reserved before, of every generator */
+    rp_dim random_base; /* regions: counters reserved before, of every generator */
 } rp__trace_request;
 
 /* What happens to .grad of a tensor (an argument or a captured one) when the graph has run. */
 typedef struct rp__trace_grad {
-    rp_tensor *leaf;     /* retained; NULL: argument `arg` */
-    uint32_t arg;        /* RP__IR_NONE: not an argument */
-    bool at_entry;       /* it had a .grad when the function began: a guard */
-    uint32_t input;      /* number of the graph's argument that is this entry gradient, RP__IR_NONE: not read */
+    rp_tensor *leaf; /* retained; NULL: argument `arg` */
+    uint32_t arg;    /* RP__IR_NONE: not an argument */
+    bool at_entry;   /* it had a .grad when the function began: a guard */
+    uint32_t input;  /* number of the graph's argument that is this entry gradient, RP__IR_NONE: not read */
     enum { RP__GRAD_KEPT, RP__GRAD_CLEARED, RP__GRAD_RESULT, RP__GRAD_TENSOR } at_exit;
-    uint32_t result;     /* RP__GRAD_RESULT: number of the graph's result that becomes .grad */
-    rp_tensor *tensor;   /* RP__GRAD_TENSOR: a tensor from outside that becomes .grad; retained */
+    uint32_t result;   /* RP__GRAD_RESULT: number of the graph's result that becomes .grad */
+    rp_tensor *tensor; /* RP__GRAD_TENSOR: a tensor from outside that becomes .grad; retained */
 } rp__trace_grad;
 
 typedef struct rp__guard_bytes {
@@ -60,9 +61,10 @@ typedef struct rp__guard_bytes {
 } rp__guard_bytes;
 
 typedef struct rp__trace_result {
-    rp_ir *ir;       /* caller's; NULL when the trace was broken, or in SEGMENTS mode */
-    bool broken;     /* FUNCTION: a host read made it go on as SEGMENTS */
-    const char *reason, *site; /* of the first break or of what makes the graph unusable: a name of reasons.def; NULL: none */
+    rp_ir *ir;   /* caller's; NULL when the trace was broken, or in SEGMENTS mode */
+    bool broken; /* FUNCTION: a host read made it go on as SEGMENTS */
+    const char *reason,
+        *site; /* of the first break or of what makes the graph unusable: a name of reasons.def; NULL: none */
     /* The graph's arguments: n_in of the function, then entry gradients (grads[].input), then, with `close`, `operands`. Its
        results: n_out of the function, then exit gradients. */
     rp_tensor **operands; /* retained */
@@ -71,9 +73,9 @@ typedef struct rp__trace_result {
     size_t n_grads;
     rp__guard_bytes *bytes;
     size_t n_bytes;
-    size_t escaped;  /* ABSTRACT: pending tensors that outlive the trace: the function stores them somewhere */
-    bool left;       /* a backward inside went on through the history that an argument came with */
-    bool training;   /* some output carries history: a later backward may enter the graph */
+    size_t escaped;      /* ABSTRACT: pending tensors that outlive the trace: the function stores them somewhere */
+    bool left;           /* a backward inside went on through the history that an argument came with */
+    bool training;       /* some output carries history: a later backward may enter the graph */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
 
@@ -82,7 +84,7 @@ typedef struct rp__trace_result {
 rp_status rp__trace_run(const rp__trace_request *request, rp_tensor **out, rp__trace_result *result);
 void rp__trace_result_free(rp__trace_result *r);
 
-rp__trace *rp__trace_current(void); /* of the thread; NULL outside */
+rp__trace *rp__trace_current(void);         /* recording in this thread; NULL outside, and while it computes */
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
 rp__trace_mode rp__trace_mode_of(const rp__trace *t);
 rp__symbols *rp__trace_symbols(const rp__trace *t);
@@ -92,7 +94,8 @@ rp__symbols *rp__trace_symbols(const rp__trace *t);
 rp__ir_value rp__trace_resolve(rp__trace *trace, rp_tensor *t);
 rp_ir *rp__trace_ir(rp__trace *trace); /* being recorded */
 /* Values and pending handles for the outputs of `node`. */
-rp_status rp__trace_outputs(rp__trace *trace, uint32_t node, const rp__meta *const *meta, rp_tensor **out, uint32_t n_out);
+rp_status rp__trace_outputs(rp__trace *trace, uint32_t node, const rp__meta *const *meta, rp_tensor **out,
+                            uint32_t n_out);
 /* Counters of a generator used so far; seek: for recomputation. */
 rp_dim rp__trace_random_offset(rp__trace *trace, rp_generator *g);
 void rp__trace_random_seek(rp__trace *trace, rp_generator *g, rp_dim offset);
@@ -100,7 +103,7 @@ void rp__trace_random_seek(rp__trace *trace, rp_generator *g, rp_dim offset);
 rp_status rp__trace_break(rp__trace *trace, const char *reason, const char *site);
 
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
-rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, int64_t max_iter,
-                              rp_tensor **out);
+rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+                              int64_t max_iter, rp_tensor **out);
 
 #endif

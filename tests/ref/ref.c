@@ -11,29 +11,24 @@
 static void **blocks;
 static size_t n_blocks, capacity;
 
-static void *keep(size_t bytes)
-{
+static void *keep(size_t bytes) {
     if (n_blocks == capacity) {
         capacity = capacity ? 2 * capacity : 64;
         blocks = realloc(blocks, capacity * sizeof *blocks);
     }
     void *p = calloc(1, bytes ? bytes : 1);
-    if (!blocks || !p)
-        abort();
+    if (!blocks || !p) abort();
     return blocks[n_blocks++] = p;
 }
 
-void ref_reset(void)
-{
-    for (size_t i = 0; i < n_blocks; i++)
-        free(blocks[i]);
+void ref_reset(void) {
+    for (size_t i = 0; i < n_blocks; i++) free(blocks[i]);
     free(blocks);
     blocks = NULL;
     n_blocks = capacity = 0;
 }
 
-ref_value ref_new(rp_dtype dtype, const int64_t *size, int ndim)
-{
+ref_value ref_new(rp_dtype dtype, const int64_t *size, int ndim) {
     ref_value r = {.dtype = dtype, .ndim = ndim, .n = 1};
     assert(ndim <= RP_MAX_DIMS);
     for (int d = 0; d < ndim; d++) {
@@ -49,20 +44,16 @@ ref_value ref_new(rp_dtype dtype, const int64_t *size, int ndim)
 bool ref_is_float(rp_dtype d) { return d == RP_F32 || d == RP_F64 || d == RP_F16 || d == RP_BF16; }
 
 /* To `digits` binary digits, ties to even, with the smallest exponent and the largest finite value of the format. */
-static double round_to(double x, int digits, int min_exponent, double max)
-{
-    if (x == 0 || isnan(x) || isinf(x))
-        return x;
+static double round_to(double x, int digits, int min_exponent, double max) {
+    if (x == 0 || isnan(x) || isinf(x)) return x;
     int e;
     (void)frexp(x, &e);
-    if (e < min_exponent)
-        e = min_exponent;
+    if (e < min_exponent) e = min_exponent;
     double y = ldexp(nearbyint(ldexp(x, digits - e)), e - digits);
     return fabs(y) > max ? copysign(INFINITY, x) : y;
 }
 
-double ref_round(rp_dtype dtype, double x)
-{
+double ref_round(rp_dtype dtype, double x) {
     switch (dtype) {
     case RP_F64: return x;
     case RP_F32: return (double)(float)x;
@@ -79,44 +70,38 @@ double ref_round(rp_dtype dtype, double x)
 static int category(rp_dtype d) { return ref_is_float(d) ? 2 : d == RP_BOOL ? 0 : 1; }
 
 /* torch.promote_types for these eight. */
-rp_dtype ref_promote(rp_dtype a, rp_dtype b)
-{
-    if (a == b)
-        return a;
-    if (category(a) != category(b))
-        return category(a) > category(b) ? a : b;
+rp_dtype ref_promote(rp_dtype a, rp_dtype b) {
+    if (a == b) return a;
+    if (category(a) != category(b)) return category(a) > category(b) ? a : b;
     if (category(a) == 2)
-        return a == RP_F64 || b == RP_F64 ? RP_F64 : RP_F32; /* two different ones: float16 with bfloat16 is float32 too */
+        return a == RP_F64 || b == RP_F64 ? RP_F64
+                                          : RP_F32; /* two different ones: float16 with bfloat16 is float32 too */
     return a == RP_I64 || b == RP_I64 ? RP_I64 : RP_I32;
 }
 
 /* Of the highest category among dimensioned tensors, 0-d tensors and numbers, the first kind that reaches it decides. */
-rp_dtype ref_result_type(const ref_value *const *v, int n, int scalar)
-{
+rp_dtype ref_result_type(const ref_value *const *v, int n, int scalar) {
     rp_dtype dim = RP_DTYPE_NONE, zero = RP_DTYPE_NONE, number = RP_DTYPE_NONE;
     for (int i = 0; i < n; i++) {
         rp_dtype *slot = v[i]->ndim ? &dim : &zero;
         *slot = *slot == RP_DTYPE_NONE ? v[i]->dtype : ref_promote(*slot, v[i]->dtype);
     }
-    if (scalar >= 0)
-        number = scalar == RP_SCALAR_F64 ? RP_F32 : scalar == RP_SCALAR_I64 ? RP_I64 : RP_BOOL;
+    if (scalar >= 0) number = scalar == RP_SCALAR_F64 ? RP_F32 : scalar == RP_SCALAR_I64 ? RP_I64 : RP_BOOL;
     rp_dtype result = dim;
-    if (zero != RP_DTYPE_NONE && (result == RP_DTYPE_NONE || category(zero) > category(result)))
-        result = zero;
-    if (number != RP_DTYPE_NONE && (result == RP_DTYPE_NONE || category(number) > category(result)))
-        result = number;
+    if (zero != RP_DTYPE_NONE && (result == RP_DTYPE_NONE || category(zero) > category(result))) result = zero;
+    if (number != RP_DTYPE_NONE && (result == RP_DTYPE_NONE || category(number) > category(result))) result = number;
     return result;
 }
 
 /* ---- Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC11) */
 
-void ref_philox(uint64_t seed, uint64_t counter, uint32_t out[4])
-{
+void ref_philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
     uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), 0, 0};
     uint32_t k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = UINT64_C(0xD2511F53) * c[0], p1 = UINT64_C(0xCD9E8D57) * c[2];
-        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c[3] ^ k[1], (uint32_t)p0};
+        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k[0], (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c[3] ^ k[1],
+                            (uint32_t)p0};
         memcpy(c, next, sizeof c);
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;

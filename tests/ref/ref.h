@@ -17,7 +17,14 @@ typedef struct ref_value {
     double *mag; /* magnitude of what was added up for each value: the tolerance is relative to it; NULL: |v| */
 } ref_value;
 
-typedef enum ref_layout { REF_CONTIGUOUS, REF_TRANSPOSED, REF_SLICED, REF_EXPANDED, REF_OFFSET, REF_LAYOUTS } ref_layout;
+typedef enum ref_layout {
+    REF_CONTIGUOUS,
+    REF_TRANSPOSED,
+    REF_SLICED,
+    REF_EXPANDED,
+    REF_OFFSET,
+    REF_LAYOUTS
+} ref_layout;
 
 typedef struct ref_case {
     ref_layout layout; /* of the inputs: given to the generator */
@@ -26,9 +33,10 @@ typedef struct ref_case {
     bool absent[REF_MAX_IN];
     rp_attr attrs[REF_MAX_ATTRS];
     ref_value out[REF_MAX_OUT];
-    bool exact;      /* bits are equal: copies, integers, comparisons */
-    double ulps;     /* else: of the type in which the op calculates, relative to mag */
-    bool any_order;  /* in place: out[0] is what in[0] becomes */
+    bool exact;       /* bits are equal: copies, integers, comparisons */
+    double ulps;      /* else: of the type in which the op calculates, relative to mag */
+    bool narrow;      /* sums are rounded to the stored type after every addition: ulps are that type's */
+    bool passed_over; /* this variant is an error, or means nothing: tested elsewhere */
 } ref_case;
 
 typedef struct ref_op ref_op;

@@ -24,7 +24,7 @@ void test_device_init(test_device *d) {
 }
 static void slice(void *ctx, int64_t begin, int64_t end) {
     const rp__launch *l = ctx;
-    atomic_load(&l->kernel->cpu)(l->kernel, l->words, begin, end);
+    atomic_load (&l->kernel->cpu)(l->kernel, l->words, begin, end);
 }
 void test_run(test_device *d, rp__dag *dag, const rp__space *space, test_rng *split) {
     rp__launch_buffer *buffer = rp__launch_buffer_get();

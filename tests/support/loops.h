@@ -14,7 +14,9 @@
 static inline rp_scalar test_f(double f) { return (rp_scalar){RP_SCALAR_F64, {.f = f}}; }
 static inline rp_scalar test_i(int64_t i) { return (rp_scalar){RP_SCALAR_I64, {.i = i}}; }
 static inline rp__val op1(rp__dag_builder *b, rp__prim op, rp__val a) { return rp__dag_op(b, op, a, NONE, NONE); }
-static inline rp__val op2(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x) { return rp__dag_op(b, op, a, x, NONE); }
+static inline rp__val op2(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x) {
+    return rp__dag_op(b, op, a, x, NONE);
+}
 static inline rp__val load_new(rp__dag_builder *b, rp_dtype dtype, bool row) {
     return rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, dtype, row), NONE, NONE);
 }

@@ -55,7 +55,7 @@ void rp__cuda_graph_free(rp__devgraph *g) {
         if (g->graph) (void)c->cu->cuGraphDestroy(g->graph);
     }
     for (size_t k = 0; k < g->n_nodes; k++) {
-        if (g->nodes[k].launch) rp__launch_free(g->nodes[k].launch, true);
+        if (g->nodes[k].launch) rp__launch_free(g->nodes[k].launch, false);
         rp__free(g->nodes[k].exits);
     }
     rp__free(g->nodes);
@@ -74,10 +74,10 @@ static rp_status table_add(rp__devgraph *g, const rp__launch *launch, const CUgr
     node *n = &g->nodes[g->n_nodes];
     memset(n, 0, sizeof *n);
     n->exits = rp__alloc((n_exits ? n_exits : 1) * sizeof *exits);
-    n->launch = rp__launch_copy(launch, true);
+    n->launch = rp__launch_copy(launch, false);
     if (!n->exits || !n->launch) {
         rp__free(n->exits);
-        if (n->launch) rp__launch_free(n->launch, true);
+        if (n->launch) rp__launch_free(n->launch, false);
         return RP__OOM("a node of a CUDA graph");
     }
     if (n_exits) memcpy(n->exits, exits, n_exits * sizeof *exits);

@@ -127,8 +127,10 @@ static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, in
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         if (dag->accesses[a].row || dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
         const int64_t *stride = s->accesses[a].stride;
-        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1) along++;
-        else if (s->n_outer && stride[s->n_outer - 1u] == 1) across++;
+        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1)
+            along++;
+        else if (s->n_outer && stride[s->n_outer - 1u] == 1)
+            across++;
     }
     return across > along ? RP__WALK_ACROSS : RP__WALK_ALONG;
 }
@@ -137,6 +139,58 @@ static int64_t slice_of(int64_t items, uint32_t cost, int64_t elements_an_item, 
     if (grain < items / MAX_SLICES) grain = items / MAX_SLICES;
     grain = grain / multiple * multiple;
     return grain < multiple ? multiple : grain;
+}
+
+enum { BLOCK_EXTENT = 16, BLOCK_ELEMENTS = 4096 }; /* below these a transpose stays in the first-level cache anyway */
+
+/* The dim along which an access is contiguous that strides along the last dim: walking both in blocks uses whole cache lines of
+   either. -1: none. */
+static int block_dim(const rp__dag *dag, const rp__space *s, int64_t elements) {
+    const int dims = s->n_outer + s->n_inner;
+    if (dims < 2 || elements < BLOCK_ELEMENTS || s->extent[dims - 1] < BLOCK_EXTENT) return -1;
+    for (unsigned a = 0; a < dag->n_accesses; a++) {
+        const int64_t *stride = s->accesses[a].stride;
+        if (dag->accesses[a].kind == RP__ACCESS_IOTA ||
+            (stride[dims - 1] < BLOCK_EXTENT && stride[dims - 1] > -BLOCK_EXTENT))
+            continue;
+        for (int k = dims - 2; k >= 0; k--) {
+            if (stride[k] == 1 && s->extent[k] >= BLOCK_EXTENT) return k;
+        }
+    }
+    return -1;
+}
+/* The space with dim k as the only inner one; accesses must have room. The order of elements does not matter to their values. */
+static void make_inner(rp__space *s, rp__space_access *accesses, int k) {
+    const int dims = s->n_outer + s->n_inner;
+    int64_t extent = s->extent[k];
+    memmove(&s->extent[k], &s->extent[k + 1], (size_t)(dims - 1 - k) * sizeof extent);
+    s->extent[dims - 1] = extent;
+    for (unsigned a = 0; a < s->n_accesses; a++) {
+        int64_t *stride = accesses[a].stride, own = stride[k];
+        memmove(&stride[k], &stride[k + 1], (size_t)(dims - 1 - k) * sizeof own);
+        stride[dims - 1] = own;
+    }
+    s->n_outer = (uint8_t)(dims - 1);
+    s->n_inner = 1;
+    s->accesses = accesses;
+}
+
+static rp_status bind_blocks(rp__device *d, rp__dag *dag, rp__kernel *k, const rp__space *space, int dim,
+                             rp__launch_buffer *buffer, rp__launch *out) {
+    rp__space s = *space;
+    rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    if (s.n_accesses > RP__DAG_MAX_ACCESSES) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: too many accesses");
+    memcpy(accesses, space->accesses, s.n_accesses * sizeof *accesses);
+    make_inner(&s, accesses, dim);
+    int64_t items = 1;
+    for (unsigned i = 0; i < s.n_outer; i++) items *= s.extent[i];
+    RP_TRY(rp__space_words(d, dag, &s, 1, buffer, out));
+    buffer->words[0] = rp__cpu_header(RP__WALK_BLOCKS, s.n_outer, s.n_inner);
+    out->items = items;
+    out->grain = slice_of(items, program_of(k)->cost, s.extent[s.n_outer], 128);
+    out->kernel = k;
+    rp__jit_count(dag, k, items * s.extent[s.n_outer]);
+    return RP_OK;
 }
 
 static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
@@ -150,6 +204,8 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     rp__walk walk = RP__WALK_ELEMENTS;
     if (p->plan == RP__PLAN_ELEMENTS) {
         if (!rows || !row_len) return RP_OK;
+        const int block = p->serial ? -1 : block_dim(dag, space, rows * row_len);
+        if (block >= 0) return bind_blocks(d, dag, k, space, block, buffer, out);
         out->items = rows * row_len;
         out->grain = slice_of(out->items, p->cost, 1, RP__MANY_BLOCK);
     } else {
@@ -180,7 +236,8 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     if (!k) return rp_error_status();
     const rp__program *p = program_of(k);
     if (p->plan != RP__PLAN_ELEMENTS || shared->n_scalars < dag->n_scalars || dag->n_draws) {
-        return rp__fail(RP_ERROR_INTERNAL, "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
+        return rp__fail(RP_ERROR_INTERNAL,
+                        "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
     }
     uint64_t *w = buffer->words, *at = w + 1;
     uint64_t items = 0;
@@ -198,7 +255,9 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
             *at++ = (uint64_t)accesses[i].iota_base;
             continue;
         }
-        const uint32_t access = a->kind == RP__ACCESS_READ ? RP__READ : a->kind == RP__ACCESS_WRITE ? RP__WRITE : RP__READ | RP__WRITE;
+        const uint32_t access = a->kind == RP__ACCESS_READ    ? RP__READ
+                                : a->kind == RP__ACCESS_WRITE ? RP__WRITE
+                                                              : RP__READ | RP__WRITE;
         buffer->slots[n_slots++] = (rp__slot){.word = (uint32_t)(at - w),
                                               .access = access,
                                               .storage = accesses[i].storage,

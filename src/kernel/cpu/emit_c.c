@@ -63,7 +63,8 @@ static void emit_reduce(const rp__dag *dag, const rp__program *p, const rp__grou
         unsigned v = dag->nodes[red->d].a, at = (unsigned)g->n_inputs + g->n_outputs + i;
         char call[64];
         snprintf(call, sizeof call, "g_red_%s_%s", reduce_names[red->kind], type);
-        if (!strcmp(form, "register")) rp__text_add(t, "a%u[k] = %s(a%u[k], v%u); ", i, call, i, v);
+        if (!strcmp(form, "register"))
+            rp__text_add(t, "a%u[k] = %s(a%u[k], v%u); ", i, call, i, v);
         else if (!strcmp(form, "lanes"))
             rp__text_add(t,
                          "const g_%s x%u = g_load_%s(p[%u], k * G_N, 1); "
@@ -81,13 +82,14 @@ static void emit_reduce(const rp__dag *dag, const rp__program *p, const rp__grou
 
 static void emit_function(const rp__dag *dag, const rp__program *p, unsigned number, bool across, rp__text *t) {
     const rp__group *g = &p->groups[number];
-    rp__text_add(t, "static inline __attribute__((always_inline)) void %s_%d_%u(char *const *q, int64_t n", across ? "x" : "a",
-                 p->plan, number);
+    rp__text_add(t, "static inline __attribute__((always_inline)) void %s_%d_%u(char *const *q, int64_t n",
+                 across ? "x" : "a", p->plan, number);
     for (unsigned i = 0; i < g->n_inputs; i++) {
         if (p->classes[g->inputs[i]] != RP__VALUE_UNIFORM) rp__text_add(t, ", int64_t s%u", i);
     }
     const unsigned pointers = (unsigned)g->n_inputs + g->n_outputs + g->n_reductions;
-    rp__text_add(t, ") {\n    char *p[%u];\n    for (int i = 0; i < %u; i++) p[i] = q[i];\n", pointers ? pointers : 1, pointers);
+    rp__text_add(t, ") {\n    char *p[%u];\n    for (int i = 0; i < %u; i++) p[i] = q[i];\n", pointers ? pointers : 1,
+                 pointers);
     for (unsigned i = 0; i < g->n_inputs; i++) {
         unsigned v = g->inputs[i];
         bool uniform = p->classes[v] == RP__VALUE_UNIFORM;
@@ -115,8 +117,10 @@ static void emit_function(const rp__dag *dag, const rp__program *p, unsigned num
     if (unroll) {
         for (unsigned i = 0; i < g->n_reductions; i++) {
             const char *type = type_names[p->reductions[g->reductions[i]].type];
-            rp__text_add(t, "    g_%s a%u[K];\n#pragma GCC unroll 8\n    for (int k = 0; k < K; k++) a%u[k] = g_load_%s(p[%u], k * G_N, 1);\n",
-                         type, i, i, type, (unsigned)g->n_inputs + g->n_outputs + i);
+            rp__text_add(
+                t,
+                "    g_%s a%u[K];\n#pragma GCC unroll 8\n    for (int k = 0; k < K; k++) a%u[k] = g_load_%s(p[%u], k * G_N, 1);\n",
+                type, i, i, type, (unsigned)g->n_inputs + g->n_outputs + i);
         }
         rp__text_puts(t, "    for (; i + 32 <= n; i += 32) {\n#pragma GCC unroll 8\n"
                          "        for (int k = 0; k < K; k++) { const int64_t j = i + k * G_N; ");
@@ -125,11 +129,14 @@ static void emit_function(const rp__dag *dag, const rp__program *p, unsigned num
         rp__text_puts(t, "}\n    }\n");
         for (unsigned i = 0; i < g->n_reductions; i++) {
             const char *type = type_names[p->reductions[g->reductions[i]].type];
-            rp__text_add(t, "#pragma GCC unroll 8\n    for (int k = 0; k < K; k++) g_store_%s(p[%u], k * G_N, a%u[k]);\n", type,
-                         (unsigned)g->n_inputs + g->n_outputs + i, i);
+            rp__text_add(t,
+                         "#pragma GCC unroll 8\n    for (int k = 0; k < K; k++) g_store_%s(p[%u], k * G_N, a%u[k]);\n",
+                         type, (unsigned)g->n_inputs + g->n_outputs + i, i);
         }
     }
-    rp__text_puts(t, "    for (int64_t j = i, k = 0; j < n; j += G_N, k = (k + 1) % K) { const g_bool m = g_first(n - j < G_N ? n - j : G_N); ");
+    rp__text_puts(
+        t,
+        "    for (int64_t j = i, k = 0; j < n; j += G_N, k = (k + 1) % K) { const g_bool m = g_first(n - j < G_N ? n - j : G_N); ");
     emit_body(dag, p, g, t);
     emit_reduce(dag, p, g, "lanes", t);
     rp__text_puts(t, "}\n}\n");
@@ -140,7 +147,8 @@ static void emit_entry(const rp__dag *dag, const rp__program *p, unsigned number
     const rp__group *g = &p->groups[number];
     const char *form = across ? "x" : "a";
     emit_function(dag, p, number, across, t);
-    rp__text_add(t, "void rp_%s_%d_%u(char *const *p, const int64_t *s, int64_t n) {\n    (void)s;\n", form, p->plan, number);
+    rp__text_add(t, "void rp_%s_%d_%u(char *const *p, const int64_t *s, int64_t n) {\n    (void)s;\n", form, p->plan,
+                 number);
     if (g->n_nodes <= SPECIALISE_NODES && g->n_inputs) {
         rp__text_puts(t, "    if (1");
         for (unsigned i = 0; i < g->n_inputs; i++) {

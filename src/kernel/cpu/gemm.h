@@ -49,9 +49,9 @@ enum {
     RP__CONV_BIAS,
     RP__CONV_IMAGES,
     RP__CONV_GROUPS,
-    RP__CONV_C,                            /* input channels of a group */
-    RP__CONV_O,                            /* output channels of a group */
-    RP__CONV_XS,                           /* extents of x, y, w */
+    RP__CONV_C,  /* input channels of a group */
+    RP__CONV_O,  /* output channels of a group */
+    RP__CONV_XS, /* extents of x, y, w */
     RP__CONV_YS = RP__CONV_XS + 3,
     RP__CONV_WS = RP__CONV_YS + 3,
     RP__CONV_STRIDE = RP__CONV_WS + 3,
@@ -72,8 +72,8 @@ typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, 
 enum { RP__GEMM_MAX_TILE_M = 240, RP__GEMM_MAX_TILE_N = 64, RP__GEMM_KEPT_TILE_M = 96 };
 
 typedef struct rp__gemm {
-    const char *name; /* of the instruction set */
-    int panel;        /* columns of a 4-byte panel: tiles of n are multiples of it */
+    const char *name;                       /* of the instruction set */
+    int panel;                              /* columns of a 4-byte panel: tiles of n are multiples of it */
     rp__cpu_entry *matmul[9];               /* by rp_dtype; NULL: not a type of products */
     rp__cpu_entry *conv[RP__CONV_KINDS][9]; /* floating point only */
 } rp__gemm;

@@ -135,7 +135,7 @@ G_FN g_bool g_isnan_f64(g_f64 x) { return rp__v_i32_i64(x.lo != x.lo, x.hi != x.
     G_FN g_bool g_##name##_f32(g_f32 x, g_f32 y) { return x OP y; }                                                    \
     G_FN g_bool g_##name##_i32(g_i32 x, g_i32 y) { return x OP y; }                                                    \
     G_FN g_bool g_##name##_u8(g_u8 x, g_u8 y) { return x OP y; }                                                       \
-    G_FN g_bool g_##name##_bool(g_bool x, g_bool y) { return (x & 1)OP(y & 1); }                                       \
+    G_FN g_bool g_##name##_bool(g_bool x, g_bool y) { return (x & 1) OP(y & 1); }                                      \
     G_FN g_bool g_##name##_f64(g_f64 x, g_f64 y) { return rp__v_i32_i64(x.lo OP y.lo, x.hi OP y.hi); }                 \
     G_FN g_bool g_##name##_i64(g_i64 x, g_i64 y) { return rp__v_i32_i64(x.lo OP y.lo, x.hi OP y.hi); }
 G_COMPARE(eq, ==)

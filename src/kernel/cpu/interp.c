@@ -54,8 +54,10 @@ static inline unsigned log2_size(unsigned size) { return (unsigned)__builtin_ctz
 static inline int64_t round64(int64_t n) { return (n + 63) & ~INT64_C(63); }
 
 static void splat(char *block, uint64_t bits, unsigned size) {
-    if (size == 1) bits *= UINT64_C(0x0101010101010101);
-    else if (size == 4) bits = (bits & 0xffffffff) * UINT64_C(0x100000001);
+    if (size == 1)
+        bits *= UINT64_C(0x0101010101010101);
+    else if (size == 4)
+        bits = (bits & 0xffffffff) * UINT64_C(0x100000001);
     uint64_t w[8];
     for (int i = 0; i < 8; i++) w[i] = bits;
     memcpy(block, w, sizeof w);
@@ -80,7 +82,8 @@ typedef struct segments {
     int64_t index[RP__SPACE_MAX_DIMS];
 } segments;
 
-static void segments_begin(segments *s, const run *r, unsigned access, unsigned d0, unsigned d1, int64_t start, int64_t n) {
+static void segments_begin(segments *s, const run *r, unsigned access, unsigned d0, unsigned d1, int64_t start,
+                           int64_t n) {
     s->extent = r->extent + d0;
     s->stride = r->stride + access * r->dims + d0;
     s->nd = (int)(d1 - d0);
@@ -156,8 +159,8 @@ static void copy_out(const run *r, char *to, const char *a, int64_t step, unsign
 
 /* Elements through an offset or predicate: the address of each is computed, and memory behind a false predicate is not
    touched. */
-static void load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off, const reg *pred,
-                      int64_t k0) {
+static void load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off,
+                      const reg *pred, int64_t k0) {
     for (int64_t k = 0; k < n; k++) {
         int64_t e = k0 + k;
         if (pred && !((const uint8_t *)pred->p)[e * pred->step]) {
@@ -183,9 +186,28 @@ static void load_part(const run *r, const rp__insn *i, char *d, unsigned d0, uns
     int64_t at, k = 0, m;
     while ((m = segments_next(&s, &at))) {
         const char *from = r->base[a] + (at + extra) * (int64_t)size;
-        if (off || pred) load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
-        else copy_in(r, d + k * size, from, size, s.last, m);
+        if (off || pred)
+            load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
+        else
+            copy_in(r, d + k * size, from, size, s.last, m);
         k += m;
+    }
+}
+/* A tile of an access that is contiguous along the one inner dim: a row after the other, so that a cache line of memory is read
+   once, however far rows lie apart (rows a power of two apart fall into few sets of a cache). */
+static void load_transposed(const run *r, unsigned a, char *d) {
+    const unsigned size = r->p->access_size[a];
+    segments s;
+    segments_begin(&s, r, a, 0, r->n_outer, r->w0, r->w);
+    int64_t at, m;
+    while ((m = segments_next(&s, &at))) {
+        const char *from = r->base[a] + (at + r->pos) * (int64_t)size;
+        for (int64_t j = 0; j < m; j++, d += size, from += s.last * (int64_t)size) {
+            /* Each row is another line, and no hardware prefetcher sees so many streams. */
+            if (j + 12 < m) __builtin_prefetch(from + 12 * s.last * (int64_t)size);
+            rp__tile_call t = {.d = d, .a = from, .as = 1, .n = r->nq, .imm = r->w};
+            r->p->tiles->scatter[log2_size(size)](&t);
+        }
     }
 }
 /* The tile of an element load, as raw storage, into d. */
@@ -195,6 +217,12 @@ static void load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
         return;
     }
     const unsigned size = r->p->access_size[i->access];
+    const int64_t *stride = r->stride + i->access * r->dims;
+    if (r->nq > 1 && r->dims == r->n_outer + 1u && stride[r->n_outer] == 1 && stride[r->n_outer - 1] != 1 &&
+        i->a == RP__NO_VAL && i->b == RP__NO_VAL) {
+        load_transposed(r, i->access, d);
+        return;
+    }
     for (int64_t q = 0; q < r->nq; q++) {
         int64_t extra = offset_at(r, i->access, r->n_outer, r->dims, r->pos + q);
         load_part(r, i, d + q * r->w * size, 0, r->n_outer, r->w0, r->w, extra, q * r->w);
@@ -248,7 +276,8 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         load_raw(r, i, buffer, n);
     }
 }
-static void iota_part(const run *r, unsigned a, int64_t *d, unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t base) {
+static void iota_part(const run *r, unsigned a, int64_t *d, unsigned d0, unsigned d1, int64_t start, int64_t n,
+                      int64_t base) {
     segments s;
     segments_begin(&s, r, a, d0, d1, start, n);
     int64_t at, m;
@@ -319,20 +348,22 @@ static void add_one(char *to, const char *value, unsigned dtype) {
     }
 }
 /* value: compute type, `from` bytes an element; a half is converted here when adding, before this when setting. */
-static void store_each(const rp__program_store *st, char *to, const char *value, int64_t step, unsigned from, int64_t stride,
-                       int64_t n, const reg *off, const reg *pred, int64_t k0) {
+static void store_each(const rp__program_store *st, char *to, const char *value, int64_t step, unsigned from,
+                       int64_t stride, int64_t n, const reg *off, const reg *pred, int64_t k0) {
     for (int64_t k = 0; k < n; k++) {
         int64_t e = k0 + k;
         if (pred && !((const uint8_t *)pred->p)[e * pred->step]) continue;
         int64_t at = k * stride + (off ? ((const int64_t *)(const void *)off->p)[e * off->step] : 0);
         char *p = to + at * (int64_t)st->size;
         const char *v = value + e * step * (int64_t)from;
-        if (st->mode == RP__STORE_ADD) add_one(p, v, st->dtype);
-        else memcpy(p, v, st->size);
+        if (st->mode == RP__STORE_ADD)
+            add_one(p, v, st->dtype);
+        else
+            memcpy(p, v, st->size);
     }
 }
-static void store_part(const run *r, const rp__program_store *st, const char *value, int64_t step, unsigned from, unsigned d0,
-                       unsigned d1, int64_t start, int64_t n, int64_t extra, int64_t k0) {
+static void store_part(const run *r, const rp__program_store *st, const char *value, int64_t step, unsigned from,
+                       unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t extra, int64_t k0) {
     const reg *off = st->offset == RP__NO_VAL ? NULL : &r->regs[st->offset];
     const reg *pred = st->predicate == RP__NO_VAL ? NULL : &r->regs[st->predicate];
     segments s;
@@ -515,7 +546,8 @@ static void run_row(run *r, struct rp__segment s) {
                 memcpy(d->p, &v, 8);
             } else {
                 const unsigned size = p->access_size[a], half = p->access_half[a];
-                const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a], *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
+                const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a],
+                          *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
                 char one[8];
                 load_each(one, r->base[a], size, 0, 1, off, pred, 0);
                 if (half) {
@@ -567,7 +599,8 @@ static void fill_identity(const rp__reduction *red, char *d, int64_t n) {
         uint32_t *w;
         uint64_t *l;
     } to = {.c = d};
-    if (red->size == 1) memset(d, (int)(red->identity & 0xff), (size_t)n);
+    if (red->size == 1)
+        memset(d, (int)(red->identity & 0xff), (size_t)n);
     else if (red->size == 4)
         for (int64_t k = 0; k < n; k++) to.w[k] = (uint32_t)red->identity;
     else
@@ -679,8 +712,10 @@ static void run_phases(run *r) {
                 const rp__reduction *red = &p->reductions[k];
                 if (red->phase != phase) continue;
                 char *v = finish_chunk(r, red);
-                if (r->row_len <= RP__CHUNK) set_result(r, red, v);
-                else push_chunk(r, red, chunks, v);
+                if (r->row_len <= RP__CHUNK)
+                    set_result(r, red, v);
+                else
+                    push_chunk(r, red, chunks, v);
             }
         }
         for (unsigned k = 0; k < p->n_reductions && chunks > 1; k++) {
@@ -711,8 +746,10 @@ static void byte_range(const run *r, unsigned access, intptr_t *lo, intptr_t *hi
     int64_t low = 0, high = 1;
     for (unsigned d = 0; d < r->dims; d++) {
         int64_t span = (r->extent[d] - 1) * stride[d];
-        if (span < 0) low += span;
-        else high += span;
+        if (span < 0)
+            low += span;
+        else
+            high += span;
     }
     *lo = (intptr_t)r->address[access] + low * r->p->access_size[access];
     *hi = (intptr_t)r->address[access] + high * r->p->access_size[access];
@@ -823,7 +860,8 @@ static void size_along(run *r) {
     const rp__program *p = r->p;
     r->w = r->nq = 1;
     r->tile = tile_for(p, r->row_len);
-    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= KEEP_BYTES) r->tile = round64(r->row_len ? r->row_len : 1);
+    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= KEEP_BYTES)
+        r->tile = round64(r->row_len ? r->row_len : 1);
     r->b = r->tile;
     r->kept_cap = round64(r->row_len);
 }
@@ -842,17 +880,21 @@ static int64_t across_width(const rp__program *p, int64_t rows) {
     int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
-static void run_across(run *r, int64_t first, int64_t last, char *scratch) {
+enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
+static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *scratch) {
     begin_walk(r);
-    const int64_t width = across_width(r->p, r->rows);
+    const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
         const int64_t bytes = (int64_t)r->p->tile_bytes + r->p->row_bytes + 1;
         /* Wide tiles take one position: memory is used in place; narrow ones several, so that a tile is worth its calls. */
-        r->b = r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        r->b =
+            r->w >= 128 ? 1 : clamp(floor_pow2((bytes * 512 < L1_BYTES ? 512 : L1_BYTES / bytes) / r->w), 1, RP__LANES);
+        if (blocks) r->b = clamp(floor_pow2(L1_BYTES / bytes / r->w), 1, BLOCK_POSITIONS);
         r->tile = round64(r->w * r->b);
-        r->kept_cap = round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
+        r->kept_cap =
+            round64(r->row_len * r->w) + 64; /* the last tile may start anywhere and is written in full vectors */
         /* One position after the other in memory, of all rows: tiles of several positions are linear too. */
         for (unsigned a = 0; a < r->p->n_accesses; a++) {
             int64_t want = r->rows;
@@ -961,11 +1003,14 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
     uint64_t lo = 0, hi = groups - 1;
     while (lo < hi) { /* the last group that starts at or before `first` */
         uint64_t mid = (lo + hi + 1) / 2;
-        if (start[mid] <= first) lo = mid;
-        else hi = mid - 1;
+        if (start[mid] <= first)
+            lo = mid;
+        else
+            hi = mid - 1;
     }
     for (uint64_t g = lo; g < groups && start[g] < last; g++) {
-        int64_t from = (first > start[g] ? first - start[g] : 0) * RP__MANY_BLOCK, to = (last - start[g]) * RP__MANY_BLOCK;
+        int64_t from = (first > start[g] ? first - start[g] : 0) * RP__MANY_BLOCK,
+                to = (last - start[g]) * RP__MANY_BLOCK;
         if (to > extents[g]) to = extents[g];
         if (from >= to) continue;
         r->address = address + g * p->n_accesses;
@@ -983,8 +1028,14 @@ static void run_launch(rp__program *const *programs, const uint64_t *words, int6
         run_many(&r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
-    const rp__program *p = programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
+    const rp__program *p =
+        programs[walk == RP__WALK_ELEMENTS || walk == RP__WALK_BLOCKS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
     begin(&r, p, words, walk);
+    if (walk == RP__WALK_BLOCKS) {
+        r.walk = RP__WALK_ACROSS;
+        run_across(&r, first, last, true, scratch);
+        return;
+    }
     if (walk == RP__WALK_ELEMENTS) {
         run_elements(&r, first, last, scratch);
         return;
@@ -995,9 +1046,12 @@ static void run_launch(rp__program *const *programs, const uint64_t *words, int6
         for (unsigned d = 0; d < r.dims; d++) *(d < r.n_outer ? &rows : &row_len) *= r.extent[d];
         if (keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r.p = keep;
     }
-    if (walk == RP__WALK_ALONG) run_along(&r, first, last, scratch);
-    else if (walk == RP__WALK_ACROSS) run_across(&r, first, last, scratch);
-    else run_long(&r, scratch);
+    if (walk == RP__WALK_ALONG)
+        run_along(&r, first, last, scratch);
+    else if (walk == RP__WALK_ACROSS)
+        run_across(&r, first, last, false, scratch);
+    else
+        run_long(&r, scratch);
 }
 void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
     const rp__cpu_loop *loop = kernel->payload;

@@ -88,7 +88,8 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
     if (!e) e = posix_spawnattr_setsigmask(&attr, &none);
     if (!e) e = posix_spawnattr_setpgroup(&attr, 0);
     if (!e) e = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    if (!e) e = posix_spawn_file_actions_addopen(&actions, 1, log ? log : "/dev/null", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (!e)
+        e = posix_spawn_file_actions_addopen(&actions, 1, log ? log : "/dev/null", O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (!e) e = posix_spawn_file_actions_adddup2(&actions, 1, 2);
     if (!e) e = posix_spawnp(&pid, argv[0], &actions, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -108,8 +109,7 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
         }
         if (now_ms() > limit) {
             kill(-pid, SIGKILL);
-            while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-            }
+            while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
             snprintf(why, why_bytes, "the compiler took longer than %d s", COMPILE_LIMIT_MS / 1000);
             return -1;
         }
@@ -120,7 +120,9 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
         snprintf(why, why_bytes, "the compiler was killed by signal %d", WTERMSIG(status));
         return -1;
     }
-    snprintf(why, why_bytes, WIFEXITED(status) && WEXITSTATUS(status) == 127 ? "no compiler '%s' (exit %d)" : "'%s' failed with exit %d",
+    snprintf(why, why_bytes,
+             WIFEXITED(status) && WEXITSTATUS(status) == 127 ? "no compiler '%s' (exit %d)"
+                                                             : "'%s' failed with exit %d",
              argv[0], WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     return -1;
 }
@@ -193,9 +195,12 @@ static bool cache_dir(char out[PATH_BYTES], bool *temporary) {
     const char *dir = getenv("REPRISE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
     *temporary = false;
-    if (dir && *dir) n = snprintf(out, PATH_BYTES, "%s", dir);
-    else if (xdg && *xdg == '/') n = snprintf(out, PATH_BYTES, "%s/reprise", xdg);
-    else if (home && *home == '/') n = snprintf(out, PATH_BYTES, "%s/.cache/reprise", home);
+    if (dir && *dir)
+        n = snprintf(out, PATH_BYTES, "%s", dir);
+    else if (xdg && *xdg == '/')
+        n = snprintf(out, PATH_BYTES, "%s/reprise", xdg);
+    else if (home && *home == '/')
+        n = snprintf(out, PATH_BYTES, "%s/.cache/reprise", home);
     if (n > 0 && n < PATH_BYTES - 80 && make_dirs(out)) return true;
     const char *tmp = getenv("TMPDIR");
     *temporary = true;
@@ -239,7 +244,8 @@ static void trim_cache(const char *dir) {
         for (struct dirent *e; (e = readdir(d));) {
             char path[PATH_BYTES];
             struct stat st;
-            if (strncmp(e->d_name, "loop-", 5) || snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= PATH_BYTES) continue;
+            if (strncmp(e->d_name, "loop-", 5) || snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= PATH_BYTES)
+                continue;
             if (stat(path, &st) || !S_ISREG(st.st_mode)) continue;
             total += st.st_size;
             if (!oldest[0] || st.st_mtim.tv_sec < when.tv_sec ||
@@ -261,10 +267,11 @@ static const char *const isa_flags[][10] = {
     {"avx512", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c",
      "-mprefer-vector-width=512", NULL},
 };
-static const char *const common_flags[] = {"-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno",
-                                           "-fno-trapping-math", NULL};
+static const char *const common_flags[] = {
+    "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", NULL};
 
-static void write_source(const rp__dag *dag, rp__program *const *grouped, const rp__tiles *tiles, bool whole, rp__text *t) {
+static void write_source(const rp__dag *dag, rp__program *const *grouped, const rp__tiles *tiles, bool whole,
+                         rp__text *t) {
     rp__text_add(t, "/* loop kernel, %s */\n#define RP_VEC_BYTES %u\n", tiles->name, tiles->vec_bytes);
     if (whole) {
         rp__text_puts(t, rp__embed_vec_h);
@@ -283,13 +290,15 @@ static const rp__tiles *tiles_of(const rp__cpu_loop *loop) {
 }
 static bool make_grouped(const rp__dag *dag, const rp__cpu_loop *loop, rp__program **grouped) {
     for (int i = 0; i < RP__PLAN_COUNT; i++) {
-        if (loop->programs[i] && !(grouped[i] = rp__program_new(dag, (rp__plan)i, loop->programs[i]->tiles, true))) return false;
+        if (loop->programs[i] && !(grouped[i] = rp__program_new(dag, (rp__plan)i, loop->programs[i]->tiles, true)))
+            return false;
     }
     return true;
 }
 
 /* Compiles `source` to `object`. */
-static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *object, char *why, size_t why_bytes) {
+static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *object, char *why,
+                    size_t why_bytes) {
     char source[PATH_BYTES + 8], log[PATH_BYTES + 8], line[128] = "";
     snprintf(source, sizeof source, "%s.c", object);
     snprintf(log, sizeof log, "%s.log", object);
@@ -304,7 +313,8 @@ static bool compile(const char *source_text, size_t bytes, const rp__tiles *tile
         argv[n++] = strdup(compiler());
         for (int i = 0; common_flags[i]; i++) argv[n++] = strdup(common_flags[i]);
         for (size_t k = 0; k < sizeof isa_flags / sizeof *isa_flags; k++) {
-            for (int i = 1; !strcmp(isa_flags[k][0], tiles->name) && isa_flags[k][i]; i++) argv[n++] = strdup(isa_flags[k][i]);
+            for (int i = 1; !strcmp(isa_flags[k][0], tiles->name) && isa_flags[k][i]; i++)
+                argv[n++] = strdup(isa_flags[k][i]);
         }
         argv[n++] = strdup("-o");
         argv[n++] = strdup(object);
@@ -318,7 +328,8 @@ static bool compile(const char *source_text, size_t bytes, const rp__tiles *tile
             size_t m = 0;
             char *text = read_file(log, &m);
             if (text && m) {
-                snprintf(line, sizeof line, ": %.*s", (int)strcspn(text, "\n") < 120 ? (int)strcspn(text, "\n") : 120, text);
+                snprintf(line, sizeof line, ": %.*s", (int)strcspn(text, "\n") < 120 ? (int)strcspn(text, "\n") : 120,
+                         text);
                 strncat(why, line, why_bytes - strlen(why) - 1);
             }
             rp__free(text);
@@ -399,8 +410,8 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
         snprintf(why, why_bytes, "the object could not be loaded: %s", e ? e : "a function is missing");
         goto done;
     }
-    snprintf(why, why_bytes, hit ? "native: %s, from the cache in %.0f ms%s" : "native: %s, compiled in %.0f ms%s", tiles->name,
-             now_ms() - start, private_dir ? ", not kept: no cache folder can be written" : "");
+    snprintf(why, why_bytes, hit ? "native: %s, from the cache in %.0f ms%s" : "native: %s, compiled in %.0f ms%s",
+             tiles->name, now_ms() - start, private_dir ? ", not kept: no cache folder can be written" : "");
     ok = true;
 done:
     if (temporary[0]) unlink(temporary);
@@ -417,9 +428,12 @@ done:
         for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(grouped[i]);
     }
     rp__lock(&queue.lock);
-    if (!ok) queue.counters.failed++;
-    else if (hit) queue.counters.cached++;
-    else queue.counters.compiled++;
+    if (!ok)
+        queue.counters.failed++;
+    else if (hit)
+        queue.counters.cached++;
+    else
+        queue.counters.compiled++;
     queue.counters.compile_ms += now_ms() - start;
     rp__unlock(&queue.lock);
     return ok;
@@ -485,8 +499,10 @@ static void enqueue(rp__dag *dag, rp__kernel *kernel) {
     j->dag = rp__dag_retain(dag);
     j->kernel = rp__kernel_retain(kernel);
     rp__lock(&queue.lock);
-    if (queue.first) queue.last->next = j;
-    else queue.first = j;
+    if (queue.first)
+        queue.last->next = j;
+    else
+        queue.first = j;
     queue.last = j;
     queue.counters.pending++;
     if (!queue.running) {
@@ -589,8 +605,10 @@ rp_status rp__jit_source(const rp__dag *dag, const rp__kernel *kernel, rp__text 
     const rp__cpu_loop *loop = kernel->payload;
     rp__program *grouped[RP__PLAN_COUNT] = {NULL};
     rp_status status = RP_OK;
-    if (make_grouped(dag, loop, grouped)) write_source(dag, grouped, tiles_of(loop), false, out);
-    else status = rp_error_status();
+    if (make_grouped(dag, loop, grouped))
+        write_source(dag, grouped, tiles_of(loop), false, out);
+    else
+        status = rp_error_status();
     for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(grouped[i]);
     return status;
 }

@@ -27,7 +27,7 @@ rp_status rp__jit_begin(rp__cpu_loop *loop); /* a new kernel; RP_ERROR_OUT_OF_ME
 void rp__jit_count(rp__dag *dag, rp__kernel *kernel, int64_t elements); /* one launch; may ask for compilation */
 void rp__jit_forget(rp__cpu_loop *loop);                                /* the kernel dies */
 rp_status rp__jit_source(const rp__dag *dag, const rp__kernel *kernel, rp__text *out);
-rp__kernel *rp__cpu_kernel(rp__dag *dag); /* backend.c: borrowed; NULL and a sticky error */
+rp__kernel *rp__cpu_kernel(rp__dag *dag);            /* backend.c: borrowed; NULL and a sticky error */
 rp__kernel *rp__cpu_kernel_made(const rp__dag *dag); /* NULL: none yet */
 void rp__emit_c(const rp__dag *dag, const rp__program *p, rp__text *t); /* emit_c.c */
 

@@ -6,9 +6,10 @@
 #include "device/device.h"
 #include "kernel/library.h"
 
-typedef rp_status rp__cpu_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
-                               rp__launch_buffer *buffer, rp__launch *out);
-typedef size_t rp__cpu_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call);
+typedef rp_status rp__cpu_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
+typedef size_t rp__cpu_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                                 const rp__library_call *call);
 
 rp__cpu_bind rp__cpu_matmul_bind, rp__cpu_conv_bind, rp__cpu_topk_bind, rp__cpu_nonzero_bind, rp__cpu_multinomial_bind,
     rp__cpu_scatter_add_bind;

@@ -18,10 +18,11 @@ const rp__gemm *rp__gemm_current(void) {
 
 /* The kernel of a dtype is the same object for every instruction set: its entry looks the table up. */
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);
-#define KERNEL(dtype, text) [dtype] = {.kind = RP__KERNEL_CPU, .name = "matmul_" text, .key = {dtype, 0x6d61746d756c}, .cpu = run}
+#define KERNEL(dtype, text)                                                                                            \
+    [dtype] = {.kind = RP__KERNEL_CPU, .name = "matmul_" text, .key = {dtype, 0x6d61746d756c}, .cpu = run}
 static rp__kernel kernels[9] = {
-    KERNEL(RP_F32, "f32"),   KERNEL(RP_F64, "f64"), KERNEL(RP_F16, "f16"), KERNEL(RP_BF16, "bf16"),
-    KERNEL(RP_I32, "i32"),   KERNEL(RP_I64, "i64"), KERNEL(RP_U8, "u8"),
+    KERNEL(RP_F32, "f32"), KERNEL(RP_F64, "f64"), KERNEL(RP_F16, "f16"), KERNEL(RP_BF16, "bf16"),
+    KERNEL(RP_I32, "i32"), KERNEL(RP_I64, "i64"), KERNEL(RP_U8, "u8"),
 };
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     rp__gemm_current()->matmul[kernel - kernels](kernel, words, begin, end);
@@ -37,8 +38,8 @@ static void swap(int64_t *x, int64_t *y) {
     *y = t;
 }
 
-rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
-                              rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                              const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)d;
     (void)op;
     const rp__operand *y = &o[0], *a = &o[1], *b = &o[2], *bias = n > 3 ? &o[3] : NULL;
@@ -47,8 +48,8 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a product need equal ranks of at least 2", call->op);
     if ((unsigned)y->dtype >= 9 || !kernels[y->dtype].name || a->dtype != y->dtype || b->dtype != y->dtype ||
         (bias && bias->dtype != y->dtype))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no matrix product of %s, %s to %s", call->op, rp_dtype_name(a->dtype),
-                        rp_dtype_name(b->dtype), rp_dtype_name(y->dtype));
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no matrix product of %s, %s to %s", call->op,
+                        rp_dtype_name(a->dtype), rp_dtype_name(b->dtype), rp_dtype_name(y->dtype));
 
     int64_t M = y->size[nd - 2], N = y->size[nd - 1];
     const int64_t K = a->size[nd - 1];
@@ -62,7 +63,8 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
         problems *= next.extent;
         if (next.extent == 1) continue;
         dim *last = n_batch ? &batch[n_batch - 1] : NULL;
-        if (last && last->out == next.out * next.extent && last->a == next.a * next.extent && last->b == next.b * next.extent) {
+        if (last && last->out == next.out * next.extent && last->a == next.a * next.extent &&
+            last->b == next.b * next.extent) {
             *last = (dim){last->extent * next.extent, next.out, next.a, next.b};
         } else {
             batch[n_batch++] = next;

@@ -8,7 +8,24 @@
 #include "device/generator.h"
 #include "kernel/cpu/lib.h"
 
-enum { OUT, WEIGHTS, TREE, STATE, SEED, INNER, ERRORS, TAG, SAMPLES, N, REPLACEMENT, OUT_ROW, OUT_SAMPLE, W_ROW, W_N, WORDS };
+enum {
+    OUT,
+    WEIGHTS,
+    TREE,
+    STATE,
+    SEED,
+    INNER,
+    ERRORS,
+    TAG,
+    SAMPLES,
+    N,
+    REPLACEMENT,
+    OUT_ROW,
+    OUT_SAMPLE,
+    W_ROW,
+    W_N,
+    WORDS
+};
 
 typedef struct row {
     const void *w;
@@ -64,9 +81,10 @@ static void sample_row(const row *in, const uint64_t *w, int64_t number, uint64_
         positive += x > 0;
         if (x > r.max) r.max = x;
     }
-    rp__error_code code = bad ? RP__ERROR_WEIGHT : !positive ? RP__ERROR_WEIGHT_SUM
-                                               : !w[REPLACEMENT] && positive < samples ? RP__ERROR_WEIGHT_COUNT
-                                                                                       : (rp__error_code)0;
+    rp__error_code code = bad                                     ? RP__ERROR_WEIGHT
+                          : !positive                             ? RP__ERROR_WEIGHT_SUM
+                          : !w[REPLACEMENT] && positive < samples ? RP__ERROR_WEIGHT_COUNT
+                                                                  : (rp__error_code)0;
     if (code) {
         rp__error_record_put_code(errors, code, w[TAG], number, v[N]);
         for (int64_t s = 0; s < samples; s++) out[s * step] = 0;
@@ -111,8 +129,10 @@ static void run_f64(const rp__kernel *k, const uint64_t *w, int64_t begin, int64
     (void)k;
     run_rows(w, begin, end, RP_F64);
 }
-static rp__kernel kernel_f32 = {.kind = RP__KERNEL_CPU, .name = "multinomial_f32", .key = {1, 0x6d756c7469}, .cpu = run_f32};
-static rp__kernel kernel_f64 = {.kind = RP__KERNEL_CPU, .name = "multinomial_f64", .key = {2, 0x6d756c7469}, .cpu = run_f64};
+static rp__kernel kernel_f32 = {
+    .kind = RP__KERNEL_CPU, .name = "multinomial_f32", .key = {1, 0x6d756c7469}, .cpu = run_f32};
+static rp__kernel kernel_f64 = {
+    .kind = RP__KERNEL_CPU, .name = "multinomial_f64", .key = {2, 0x6d756c7469}, .cpu = run_f64};
 
 size_t rp__cpu_multinomial_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                                      const rp__library_call *call) {

@@ -63,19 +63,20 @@ RUN(32bit, 4, false)
 RUN(64bit, 8, false)
 RUN(f32, 4, true)
 RUN(f64, 8, true)
-#define KERNEL(dtype, text, run) [dtype] = {.kind = RP__KERNEL_CPU, .name = "nonzero_" text, .key = {dtype, 0x6e6f6e7a}, .cpu = run}
+#define KERNEL(dtype, text, run)                                                                                       \
+    [dtype] = {.kind = RP__KERNEL_CPU, .name = "nonzero_" text, .key = {dtype, 0x6e6f6e7a}, .cpu = run}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
-    KERNEL(RP_F32, "f32", run_f32),     KERNEL(RP_F64, "f64", run_f64),   KERNEL(RP_F16, "f16", run_16bit),
-    KERNEL(RP_BF16, "bf16", run_16bit), KERNEL(RP_I32, "i32", run_32bit), KERNEL(RP_I64, "i64", run_64bit),
+    KERNEL(RP_F32, "f32", run_f32),     KERNEL(RP_F64, "f64", run_f64),    KERNEL(RP_F16, "f16", run_16bit),
+    KERNEL(RP_BF16, "bf16", run_16bit), KERNEL(RP_I32, "i32", run_32bit),  KERNEL(RP_I64, "i64", run_64bit),
     KERNEL(RP_U8, "u8", run_8bit),      KERNEL(RP_BOOL, "bool", run_8bit),
 };
 
-rp_status rp__cpu_nonzero_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
-                               rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cpu_nonzero_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                               const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)d, (void)op;
     const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
-    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 || !rp__dtype_is_valid(x->dtype) ||
-        indices->size[0] < rp__operand_numel(x) || indices->size[1] != x->ndim)
+    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 ||
+        !rp__dtype_is_valid(x->dtype) || indices->size[0] < rp__operand_numel(x) || indices->size[1] != x->ndim)
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
     uint64_t *w = buffer->words;
     rp__cpu_slot(indices, INDICES, RP__WRITE, buffer, out);

@@ -11,7 +11,20 @@ typedef struct entry {
     int64_t index;
 } entry;
 
-enum { VALUES, INDICES, X, HEAP, K, N, LARGEST, STRIDE_VALUES, STRIDE_INDICES, STRIDE_X, ROWS, WORDS }; /* then the row dims */
+enum {
+    VALUES,
+    INDICES,
+    X,
+    HEAP,
+    K,
+    N,
+    LARGEST,
+    STRIDE_VALUES,
+    STRIDE_INDICES,
+    STRIDE_X,
+    ROWS,
+    WORDS
+}; /* then the row dims */
 
 static inline bool before(entry a, entry b) { return a.order > b.order || (a.order == b.order && a.index < b.index); }
 
@@ -87,19 +100,21 @@ ROWS_OF(i32, int32_t, ORDER_INT)
 ROWS_OF(i64, int64_t, ORDER_INT)
 ROWS_OF(u8, uint8_t, ORDER_INT)
 
-#define KERNEL(dtype, text) [dtype] = {.kind = RP__KERNEL_CPU, .name = "topk_" #text, .key = {dtype, 0x746f706b}, .cpu = run_##text}
+#define KERNEL(dtype, text)                                                                                            \
+    [dtype] = {.kind = RP__KERNEL_CPU, .name = "topk_" #text, .key = {dtype, 0x746f706b}, .cpu = run_##text}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
     KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16),
     KERNEL(RP_I32, i32), KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, u8),
 };
 
-size_t rp__cpu_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+size_t rp__cpu_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                              const rp__library_call *call) {
     (void)d, (void)op, (void)n, (void)call;
     return (size_t)rp__operand_numel(&o[0]) * sizeof(entry);
 }
 
-rp_status rp__cpu_topk_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
-                            rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cpu_topk_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     const rp__operand *values = &o[0], *indices = &o[1], *x = &o[2];
     const unsigned dim = (unsigned)call->dim, nd = x->ndim;
     if (n < 3 || dim >= nd || values->ndim != nd || indices->ndim != nd || indices->dtype != RP_I64 ||

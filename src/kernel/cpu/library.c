@@ -1,5 +1,6 @@
 /* The CPU's table of library ops, and what its families share. */
 #include "kernel/cpu/lib.h"
+#include "kernel/cpu/lib_onednn.h"
 #include "tensor/tensor.h"
 
 void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer, rp__launch *out) {
@@ -47,26 +48,34 @@ static const struct {
     rp__cpu_workspace *workspace; /* NULL: none */
 } families[RP__LIB_COUNT] = {
     [RP__LIB_MATMUL] = {rp__cpu_matmul_bind, NULL},
+    [RP__LIB_CONV_FORWARD] = {rp__cpu_conv_bind, NULL},
+    [RP__LIB_CONV_INPUT] = {rp__cpu_conv_bind, NULL},
+    [RP__LIB_CONV_WEIGHT] = {rp__cpu_conv_bind, NULL},
     [RP__LIB_TOPK] = {rp__cpu_topk_bind, rp__cpu_topk_workspace},
     [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
     [RP__LIB_SCATTER_ADD] = {rp__cpu_scatter_add_bind, NULL},
 };
 
+static bool may_be_onednn(rp__library_op op) { return op <= RP__LIB_CONV_WEIGHT; }
+
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+    size_t bytes;
+    if (may_be_onednn(op) && rp__onednn_serves(op, o, n, call, &bytes)) return bytes;
     return families[op].workspace ? families[op].workspace(d, op, o, n, call) : 0;
 }
 
 static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                       rp__launch_buffer *buffer, rp__launch *out) {
     *out = (rp__launch){.words = buffer->words, .slots = buffer->slots, .op = call->op, .site = call->site};
+    size_t bytes;
+    if (may_be_onednn(op) && rp__onednn_serves(op, o, n, call, &bytes)) return rp__onednn_bind(op, o, n, call, bytes, buffer, out);
     return families[op].bind(d, op, o, n, call, buffer, out);
 }
 
 static const char *name(rp__device *d, rp__library_op op) {
     (void)d;
-    (void)op;
-    return "reprise";
+    return may_be_onednn(op) && op != RP__LIB_CONV_WEIGHT && rp__onednn_available() ? "onednn" : "reprise";
 }
 
 extern const rp__library rp__cpu_library;

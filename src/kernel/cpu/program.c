@@ -79,7 +79,8 @@ static void classify(compiler *c) {
         const rp__node *n = &d->nodes[i];
         const rp__val operands[3] = {n->a, n->b, n->c};
         bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE;
-        for (int k = 0; k < 3; k++) uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
+        for (int k = 0; k < 3; k++)
+            uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
         c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && n->row ? ROW : ELEMENT;
         if (c->class[i] == ELEMENT) {
             c->p->cost += op_cost(n);
@@ -90,12 +91,16 @@ static void classify(compiler *c) {
 
 static bool select_fn(compiler *c, const rp__node *n, rp__insn *i) {
     unsigned to = rp__tile_type(n->dtype);
-    if (n->op == RP__CAST) i->fn = c->tiles->cast[rp__tile_type(c->dag->nodes[n->a].dtype)][to];
-    else if (n->op == RP__ROUND) i->fn = c->tiles->round[n->imm.i == RP_BF16];
-    else if (n->op == RP__WHERE || n->op == RP__PHILOX_NORMAL) i->fn = c->tiles->op[n->op][to];
-    else i->fn = c->tiles->op[n->op][rp__tile_type(c->dag->nodes[n->a].dtype)];
-    if (!i->fn) rp__fail(RP_ERROR_INTERNAL, "loop kernel: no routine for operation %u on %s", n->op,
-                         rp__dtypes[n->dtype].name);
+    if (n->op == RP__CAST)
+        i->fn = c->tiles->cast[rp__tile_type(c->dag->nodes[n->a].dtype)][to];
+    else if (n->op == RP__ROUND)
+        i->fn = c->tiles->round[n->imm.i == RP_BF16];
+    else if (n->op == RP__WHERE || n->op == RP__PHILOX_NORMAL)
+        i->fn = c->tiles->op[n->op][to];
+    else
+        i->fn = c->tiles->op[n->op][rp__tile_type(c->dag->nodes[n->a].dtype)];
+    if (!i->fn)
+        rp__fail(RP_ERROR_INTERNAL, "loop kernel: no routine for operation %u on %s", n->op, rp__dtypes[n->dtype].name);
     return i->fn != NULL;
 }
 /* The instruction of node v, without its home. */
@@ -452,22 +457,34 @@ static uint64_t identity_of(unsigned kind, unsigned type) {
     } v = {.u = 0};
     switch (kind) {
     case RP__REDUCE_MAX:
-        if (type == RP__TILE_F32) v.f[0] = -INFINITY;
-        else if (type == RP__TILE_F64) v.d = -(double)INFINITY;
-        else if (type == RP__TILE_I32) v.i[0] = INT32_MIN;
-        else if (type == RP__TILE_I64) v.l = INT64_MIN;
+        if (type == RP__TILE_F32)
+            v.f[0] = -INFINITY;
+        else if (type == RP__TILE_F64)
+            v.d = -(double)INFINITY;
+        else if (type == RP__TILE_I32)
+            v.i[0] = INT32_MIN;
+        else if (type == RP__TILE_I64)
+            v.l = INT64_MIN;
         break;
     case RP__REDUCE_MIN:
-        if (type == RP__TILE_F32) v.f[0] = INFINITY;
-        else if (type == RP__TILE_F64) v.d = (double)INFINITY;
-        else if (type == RP__TILE_I32) v.i[0] = INT32_MAX;
-        else if (type == RP__TILE_I64) v.l = INT64_MAX;
-        else v.b[0] = 255;
+        if (type == RP__TILE_F32)
+            v.f[0] = INFINITY;
+        else if (type == RP__TILE_F64)
+            v.d = (double)INFINITY;
+        else if (type == RP__TILE_I32)
+            v.i[0] = INT32_MAX;
+        else if (type == RP__TILE_I64)
+            v.l = INT64_MAX;
+        else
+            v.b[0] = 255;
         break;
     case RP__REDUCE_PROD:
-        if (type == RP__TILE_F32) v.f[0] = 1;
-        else if (type == RP__TILE_F64) v.d = 1;
-        else v.l = 1;
+        if (type == RP__TILE_F32)
+            v.f[0] = 1;
+        else if (type == RP__TILE_F64)
+            v.d = 1;
+        else
+            v.l = 1;
         break;
     case RP__REDUCE_ALL: v.b[0] = 1; break;
     default: break;
@@ -566,7 +583,8 @@ static bool compile(compiler *c) {
         c->block[v] = p->n_row_regs++;
         p->row_bytes += size_of(d->nodes[v].dtype);
     }
-    for (unsigned phase = 0; phase < p->n_phases; phase++) { /* what must be kept is known before the first is emitted */
+    for (unsigned phase = 0; phase < p->n_phases;
+         phase++) { /* what must be kept is known before the first is emitted */
         find_needed(c, phase, phase + 1u == p->n_phases);
         for (unsigned v = 0; v < d->n_nodes; v++) c->made[v] |= c->needed[v];
     }
@@ -591,8 +609,9 @@ static bool compile(compiler *c) {
         if (p->min_size > 4) p->min_size = 4; /* emitted loops step by vectors of 32-bit lanes */
     }
     find_direct(c);
-    if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES || p->acc_bytes > RP__PROGRAM_ACC_BYTES ||
-        p->n_blocks > RP__PROGRAM_BLOCKS || p->n_row_regs > RP__PROGRAM_BLOCKS) {
+    if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES ||
+        p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->n_blocks > RP__PROGRAM_BLOCKS ||
+        p->n_row_regs > RP__PROGRAM_BLOCKS) {
         rp__fail(RP_ERROR_INTERNAL,
                  "loop kernel: too large for one kernel (%u bytes of live values an element, %u of row values, %u of "
                  "accumulators, %u constants); it must be split",
@@ -682,8 +701,8 @@ static bool cpu_has(const rp__tiles *t) {
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     }
     if (t == &rp__tiles_avx512) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl") && cpu_has(&rp__tiles_avx2);
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && cpu_has(&rp__tiles_avx2);
     }
     return t == &rp__tiles_baseline;
 #endif

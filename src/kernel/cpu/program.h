@@ -13,8 +13,8 @@
 typedef enum rp__plan { RP__PLAN_ELEMENTS, RP__PLAN_KEEP, RP__PLAN_RECOMPUTE, RP__PLAN_COUNT } rp__plan;
 
 typedef enum rp__insn_kind {
-    RP__INSN_OP,     /* fn on registers */
-    RP__INSN_LOAD,   /* access; a: offset or none, b: predicate or none */
+    RP__INSN_OP,   /* fn on registers */
+    RP__INSN_LOAD, /* access; a: offset or none, b: predicate or none */
     RP__INSN_IOTA,
     RP__INSN_KEPT,   /* d is in row scratch since an earlier phase */
     RP__INSN_REDUCE, /* a into accumulator `access` */
@@ -32,27 +32,27 @@ typedef enum rp__home {
 typedef struct rp__insn {
     rp__tile_fn *fn;
     int64_t imm;
-    uint8_t kind, home; /* home of d */
-    uint8_t type, size; /* tile type and element bytes of d (REDUCE: of a) */
+    uint8_t kind, home;  /* home of d */
+    uint8_t type, size;  /* tile type and element bytes of d (REDUCE: of a) */
     uint16_t d, a, b, c; /* registers; RP__NO_VAL: none */
     uint16_t access;
     uint16_t direct; /* 1 + the store whose memory may be d */
-    uint32_t at; /* of d: bytes an element before it in its home (UNIFORM, ROW: number of the block) */
+    uint32_t at;     /* of d: bytes an element before it in its home (UNIFORM, ROW: number of the block) */
 } rp__insn;
 
 typedef struct rp__reduction {
     uint8_t kind, type, size;
-    uint16_t d;      /* register of the result */
-    uint16_t phase;  /* element phase that feeds it */
-    uint32_t at;     /* bytes a lane before its accumulators */
+    uint16_t d;        /* register of the result */
+    uint16_t phase;    /* element phase that feeds it */
+    uint32_t at;       /* bytes a lane before its accumulators */
     uint64_t identity; /* bit pattern */
 } rp__reduction;
 
 typedef struct rp__program_store {
     uint16_t access, value, offset, predicate; /* registers */
-    uint8_t dtype, mode, row, size; /* storage dtype and its bytes */
-    bool direct;        /* the producing instruction may write memory itself */
-    uint32_t producer;  /* its number in insns, if direct */
+    uint8_t dtype, mode, row, size;            /* storage dtype and its bytes */
+    bool direct;                               /* the producing instruction may write memory itself */
+    uint32_t producer;                         /* its number in insns, if direct */
     uint64_t late_reads; /* accesses that are read after the producer: direct only if none of them overlaps */
 } rp__program_store;
 
@@ -75,47 +75,52 @@ enum { RP__GROUP_POINTERS = 96 }; /* inputs, outputs and accumulators of a group
 
 typedef struct rp__program {
     atomic_uint refs;
-    bool grouped;      /* for emitted C: operations lie in groups, tile buffers hold what passes between instructions */
+    bool grouped; /* for emitted C: operations lie in groups, tile buffers hold what passes between instructions */
     rp__group *groups;
     uint16_t n_groups;
-    rp__arena arena;   /* of groups and their lists */
-    uint8_t *classes;  /* of each register: rp__value_class */
+    rp__arena arena;  /* of groups and their lists */
+    uint8_t *classes; /* of each register: rp__value_class */
     rp__hash key;
     const rp__tiles *tiles;
     rp__plan plan;
     uint32_t n_insns;
     uint16_t n_regs, n_accesses, n_scalars, n_stores, n_reductions, n_draws, n_blocks, n_row_regs;
-    uint16_t n_phases; /* element phases */
+    uint16_t n_phases;   /* element phases */
     bool checks, serial; /* serial: adding stores, one slice only */
     /* segments of insns: uniform [0, row[0].begin), then for each phase p row segment p and element segment p, then the last
        row segment */
     uint32_t uniform_end;
     struct rp__segment {
         uint32_t begin, end;
-    } *row, *element; /* n_phases + 1, n_phases */
+    } * row, *element; /* n_phases + 1, n_phases */
     rp__insn *insns;
     rp__reduction *reductions;
     rp__program_store *stores;
-    uint8_t *access_size;     /* storage bytes */
-    uint8_t *access_half;     /* 0, or 1 + index of the half conversion */
+    uint8_t *access_size; /* storage bytes */
+    uint8_t *access_half; /* 0, or 1 + index of the half conversion */
     uint8_t *access_row, *access_iota;
-    uint8_t *row_size;        /* bytes of each ROW register, and the register that owns it */
+    uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
-    uint16_t *block_reg;      /* register of each UNIFORM block */
-    uint32_t tile_bytes;      /* of all tile buffers, an element */
-    uint32_t kept_bytes;      /* of row scratch, an element of the row */
-    uint32_t acc_bytes;       /* of accumulators, a lane */
-    uint32_t row_bytes;       /* of ROW registers, a row */
-    uint32_t cost;            /* rough cycles an element, for slicing */
-    uint8_t min_size;         /* of any element value or access: n * min_size / vec_bytes whole means memory in place is safe */
-    bool halves;              /* needs the raw buffer */
+    uint16_t *block_reg; /* register of each UNIFORM block */
+    uint32_t tile_bytes; /* of all tile buffers, an element */
+    uint32_t kept_bytes; /* of row scratch, an element of the row */
+    uint32_t acc_bytes;  /* of accumulators, a lane */
+    uint32_t row_bytes;  /* of ROW registers, a row */
+    uint32_t cost;       /* rough cycles an element, for slicing */
+    uint8_t min_size; /* of any element value or access: n * min_size / vec_bytes whole means memory in place is safe */
+    bool halves;      /* needs the raw buffer */
 } rp__program;
 
 typedef enum rp__value_class { RP__VALUE_DEAD, RP__VALUE_UNIFORM, RP__VALUE_ROW, RP__VALUE_ELEMENT } rp__value_class;
 
 /* What one program may hold, so that the smallest layout of a slice (interp.c) fits its scratch: bytes an element of live tile
    values, of row values, of accumulators, and numbers of uniform and row values. The fuser splits far below this. */
-enum { RP__PROGRAM_TILE_BYTES = 1024, RP__PROGRAM_ROW_BYTES = 1024, RP__PROGRAM_ACC_BYTES = 128, RP__PROGRAM_BLOCKS = 512 };
+enum {
+    RP__PROGRAM_TILE_BYTES = 1024,
+    RP__PROGRAM_ROW_BYTES = 1024,
+    RP__PROGRAM_ACC_BYTES = 128,
+    RP__PROGRAM_BLOCKS = 512
+};
 /* NULL and a sticky error. grouped: for emitted C. */
 rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles, bool grouped);
 void rp__program_retain(rp__program *p);
@@ -127,7 +132,8 @@ typedef enum rp__walk {
     RP__WALK_ALONG,    /* items: rows; vectors along the row */
     RP__WALK_ACROSS,   /* items: rows; vectors over rows */
     RP__WALK_LONG,     /* one item: few long rows, the entry itself splits their chunks over threads */
-    RP__WALK_MANY      /* many element spaces of one dim, see backend.c */
+    RP__WALK_BLOCKS, /* items: elements of all dims but one: transposes, in blocks that use whole cache lines of both sides */
+    RP__WALK_MANY /* many element spaces of one dim, see backend.c */
 } rp__walk;
 static inline uint64_t rp__cpu_header(rp__walk walk, unsigned n_outer, unsigned n_inner) {
     return (uint64_t)walk | (uint64_t)n_outer << 8 | (uint64_t)n_inner << 16;
@@ -141,7 +147,7 @@ typedef struct rp__cpu_loop {
     rp__hash key;
 } rp__cpu_loop;
 enum { RP__MANY_BLOCK = 2048 }; /* elements an item of RP__WALK_MANY */
-rp__cpu_entry rp__interpret;  /* tier 0 */
-rp__cpu_entry rp__run_native; /* tier 1 */
+rp__cpu_entry rp__interpret;    /* tier 0 */
+rp__cpu_entry rp__run_native;   /* tier 1 */
 
 #endif

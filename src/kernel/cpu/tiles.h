@@ -41,14 +41,15 @@ static inline unsigned rp__tile_type(unsigned dtype) {
 }
 
 typedef struct rp__tiles {
-    const char *name;   /* "avx2" */
+    const char *name; /* "avx2" */
     unsigned vec_bytes;
-    rp__tile_fn *op[RP__PRIM_COUNT][RP__TILE_TYPES]; /* by the type of operand a (WHERE: of b; PHILOX_NORMAL: of the result) */
+    rp__tile_fn
+        *op[RP__PRIM_COUNT][RP__TILE_TYPES]; /* by the type of operand a (WHERE: of b; PHILOX_NORMAL: of the result) */
     rp__tile_fn *cast[RP__TILE_TYPES][RP__TILE_TYPES]; /* from, to */
     rp__tile_fn *round[2];                             /* f32 through f16, bf16 */
     rp__tile_fn *load_half[2], *store_half[2];         /* n exact: contiguous f16, bf16 <-> f32 */
-    rp__tile_fn *gather[4];  /* n exact, element size 1 << k: d[i] = a[i * imm] */
-    rp__tile_fn *scatter[4]; /* n exact: d[i * imm] = a[i * as] */
+    rp__tile_fn *gather[4];                            /* n exact, element size 1 << k: d[i] = a[i * imm] */
+    rp__tile_fn *scatter[4];                           /* n exact: d[i * imm] = a[i * as] */
     /* d: 32 lane accumulators; a: n elements (n exact), element i goes to lane i % 32 */
     rp__tile_fn *reduce_row[6][RP__TILE_TYPES];
     rp__tile_fn *finish_row[6][RP__TILE_TYPES]; /* d: one element = the halving tree over 32 lanes a (overwritten) */

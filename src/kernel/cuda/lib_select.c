@@ -64,13 +64,19 @@ static void topk_macros(uint64_t facts, rp__text *out) {
     rp_dtype dtype = (rp_dtype)(facts & 0xff);
     bool wide = dtype == RP_F64 || dtype == RP_I64;
     rp__text_kernel_dtype(dtype, out);
-    rp__text_add(out, "#define RP_BITS %d\n#define RP_LARGEST %u\n#define RP_BIG %u\n#define RP_DIMS %u\n#define RP_SHARED_K %d\n",
-                 wide ? 64 : 32, (unsigned)(facts >> 8 & 1), (unsigned)(facts >> 9 & 1), (unsigned)(facts >> 16 & 0xff),
-                 TOPK_SHARED);
-    if (dtype == RP_F64) rp__text_puts(out, "#define RP_ORDER(x) rp_order_f64(x)\n");
-    else if (rp__dtype_is_float(dtype)) rp__text_puts(out, "#define RP_ORDER(x) rp_order_f32(RP_LOAD(x))\n");
-    else if (wide) rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)(x) ^ 1ull << 63)\n");
-    else rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)((rp_u32)(x) ^ 0x80000000u))\n");
+    rp__text_add(
+        out,
+        "#define RP_BITS %d\n#define RP_LARGEST %u\n#define RP_BIG %u\n#define RP_DIMS %u\n#define RP_SHARED_K %d\n",
+        wide ? 64 : 32, (unsigned)(facts >> 8 & 1), (unsigned)(facts >> 9 & 1), (unsigned)(facts >> 16 & 0xff),
+        TOPK_SHARED);
+    if (dtype == RP_F64)
+        rp__text_puts(out, "#define RP_ORDER(x) rp_order_f64(x)\n");
+    else if (rp__dtype_is_float(dtype))
+        rp__text_puts(out, "#define RP_ORDER(x) rp_order_f32(RP_LOAD(x))\n");
+    else if (wide)
+        rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)(x) ^ 1ull << 63)\n");
+    else
+        rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)((rp_u32)(x) ^ 0x80000000u))\n");
 }
 
 size_t rp__cuda_topk_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
@@ -89,7 +95,8 @@ rp_status rp__cuda_topk_bind(rp__device *d, const rp__operand *o, size_t n, cons
         values->dtype != x->dtype || !rp__dtype_is_valid(x->dtype) || call->k < 0 || call->k > x->size[dim] ||
         values->size[dim] != call->k)
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of topk do not fit", call->op);
-    if (x->size[dim] > UINT32_MAX) return rp__fail(RP_ERROR_SHAPE, "%s: rows are limited to 2^32 - 1 elements", call->op);
+    if (x->size[dim] > UINT32_MAX)
+        return rp__fail(RP_ERROR_SHAPE, "%s: rows are limited to 2^32 - 1 elements", call->op);
     if (numel(values) == 0) return RP_OK;
     const int64_t rows = numel(values) / call->k, padded = padded_of(call->k);
     rp__cuda_operand_slots(o, 3, access, buffer, out);
@@ -122,8 +129,10 @@ static void nonzero_macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_T %s\n#define RP_PHASE %u\n#define RP_DIMS %u\n", types[bytes],
                  (unsigned)(facts >> 8 & 3), (unsigned)(facts >> 16 & 0xff));
     /* a float is zero whatever its sign */
-    if (rp__dtype_is_float(dtype)) rp__text_puts(out, "#define RP_BITS_OF(x) ((RP_T)((x) << 1))\n");
-    else rp__text_puts(out, "#define RP_BITS_OF(x) (x)\n");
+    if (rp__dtype_is_float(dtype))
+        rp__text_puts(out, "#define RP_BITS_OF(x) ((RP_T)((x) << 1))\n");
+    else
+        rp__text_puts(out, "#define RP_BITS_OF(x) (x)\n");
 }
 
 static rp_status nonzero_kernel(rp__device *d, uint64_t facts, unsigned phase, rp__kernel **out) {
@@ -159,8 +168,8 @@ rp_status rp__cuda_nonzero_bind(rp__device *d, const rp__operand *o, size_t n, c
                                 .enqueue = nonzero_enqueue};
     begin(out, call);
     const rp__operand *indices = &o[0], *count = &o[1], *x = &o[2];
-    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 || !rp__dtype_is_valid(x->dtype) ||
-        indices->size[0] < numel(x) || indices->size[1] != x->ndim)
+    if (n < 3 || indices->ndim != 2 || indices->dtype != RP_I64 || count->dtype != RP_I64 ||
+        !rp__dtype_is_valid(x->dtype) || indices->size[0] < numel(x) || indices->size[1] != x->ndim)
         return rp__fail(RP_ERROR_INTERNAL, "%s: operands of nonzero do not fit", call->op);
     rp__cuda_operand_slots(o, 3, access, buffer, out);
     RP_TRY(set_workspace(call, rp__cuda_nonzero_workspace(d, o, n, call), 3, buffer, out));
@@ -225,18 +234,21 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
 /* ---- scatter_add */
 
 static const char *atomic_of(rp_dtype dtype) {
-    static const char *const names[RP__DTYPE_COUNT] = {[RP_F32] = "f32",   [RP_F64] = "f64", [RP_F16] = "f16",
-                                                       [RP_BF16] = "bf16", [RP_I32] = "i32", [RP_I64] = "i64"};
+    static const char *const names[RP__DTYPE_COUNT] = {
+        [RP_F32] = "f32", [RP_F64] = "f64", [RP_F16] = "f16", [RP_BF16] = "bf16", [RP_I32] = "i32", [RP_I64] = "i64"};
     return names[dtype];
 }
 
 static void scatter_macros(uint64_t facts, rp__text *out) {
     rp_dtype dtype = (rp_dtype)(facts & 0xff);
     rp__text_kernel_dtype(dtype, out);
-    rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n", (unsigned)(facts >> 8 & 3), (unsigned)(facts >> 16 & 0xff));
+    rp__text_add(out, "#define RP_FORM %u\n#define RP_DIMS %u\n", (unsigned)(facts >> 8 & 3),
+                 (unsigned)(facts >> 16 & 0xff));
     if (atomic_of(dtype)) rp__text_add(out, "#define RP_ATOMIC(p, v) rp_atomic_add_%s(p, v)\n", atomic_of(dtype));
-    if (dtype == RP_BOOL) rp__text_puts(out, "#define RP_ADD(a, b) ((RP_T)((a) || (b)))\n");
-    else rp__text_puts(out, "#define RP_ADD(a, b) RP_STORE(RP_LOAD(a) + RP_LOAD(b))\n");
+    if (dtype == RP_BOOL)
+        rp__text_puts(out, "#define RP_ADD(a, b) ((RP_T)((a) || (b)))\n");
+    else
+        rp__text_puts(out, "#define RP_ADD(a, b) RP_STORE(RP_LOAD(a) + RP_LOAD(b))\n");
 }
 
 size_t rp__cuda_scatter_add_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {

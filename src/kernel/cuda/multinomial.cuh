@@ -64,12 +64,15 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     rp_barrier();
     if (replacement) {
         for (rp_i64 s = t; s < samples; s += 256) {
-            rp_u64 left = rp_mulhi_u64((rp_u64)rp_random_word64(p.w[3], p.w[4], p.w[5], row * samples + s), before[256]);
+            rp_u64 left =
+                rp_mulhi_u64((rp_u64)rp_random_word64(p.w[3], p.w[4], p.w[5], row * samples + s), before[256]);
             int low = 0, high = 255; /* the first run whose inclusive sum exceeds it */
             while (low < high) {
                 const int middle = (low + high) / 2;
-                if (before[middle + 1] > left) high = middle;
-                else low = middle + 1;
+                if (before[middle + 1] > left)
+                    high = middle;
+                else
+                    low = middle + 1;
             }
             left -= before[low];
             rp_i64 i = low * run;

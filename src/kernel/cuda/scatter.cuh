@@ -30,13 +30,17 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         const RP_T *src = (const RP_T *)p.w[2] + os;
 #if RP_FORM == 0
         const rp_i64 k = index[step * sk];
-        if (k < 0 || k >= bound) rp_report(p.w[3], p.w[4], 1, k, bound);
-        else RP_ATOMIC(out + k * so, src[step * ss]);
+        if (k < 0 || k >= bound)
+            rp_report(p.w[3], p.w[4], 1, k, bound);
+        else
+            RP_ATOMIC(out + k * so, src[step * ss]);
 #elif RP_FORM == 1
         for (rp_i64 i = 0; i < length; i++) {
             const rp_i64 k = index[i * sk];
-            if (k < 0 || k >= bound) rp_report(p.w[3], p.w[4], 1, k, bound);
-            else out[k * so] = RP_ADD(out[k * so], src[i * ss]);
+            if (k < 0 || k >= bound)
+                rp_report(p.w[3], p.w[4], 1, k, bound);
+            else
+                out[k * so] = RP_ADD(out[k * so], src[i * ss]);
         }
         (void)step;
 #else

@@ -24,9 +24,16 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
     char name[64];
     rp__text source = {0};
     (void)snprintf(name, sizeof name, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
-    rp__text_add(&source, "#define RP_NAME %s\n#define RP_WORDS %s_words\n", name, name);
+    rp__text_add(&source, "#define RP_WORDS %s_words\n", name);
     macros(key->facts, &source);
-    rp__text_write(&source, text, length);
+    /* The kernel's name stands in the text itself: what looks for kernels in a source need not expand macros. */
+    static const char mark[] = "RP_NAME(";
+    const char *end = text + length;
+    for (const char *at; (at = memmem(text, (size_t)(end - text), mark, sizeof mark - 1)); text = at + sizeof mark - 2) {
+        rp__text_write(&source, text, (size_t)(at - text));
+        rp__text_puts(&source, name);
+    }
+    rp__text_write(&source, text, (size_t)(end - text));
     rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
     rp__text_free(&source);

@@ -11,7 +11,7 @@ typedef struct rp__text_kernel_key { /* compared as bytes: zero it first */
     uint64_t facts;                  /* whatever the macros depend on */
 } rp__text_kernel_key;
 
-/* Adds the macro lines for `facts` to `out`; RP_NAME and RP_WORDS are defined by the caller of it. */
+/* Adds the macro lines for `facts` to `out`; RP_WORDS is defined before, RP_NAME( is replaced in the text. */
 typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
 /* Borrowed: kernels of texts live as long as the process. */
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,

@@ -13,15 +13,15 @@
 #else
 #define MICRO_ROWS 6
 #endif
-#define GEMM_BLOCK_ROWS 48              /* rows of a packed at once: with KC that is 48 KiB */
+#define GEMM_BLOCK_ROWS 48                 /* rows of a packed at once: with KC that is 48 KiB */
 #define GEMM_MAX_NR (2 * RP_VEC_BYTES / 4) /* columns of a panel of 4-byte elements */
-#define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)           /* panels that a lone row takes at once: within a tile */
+#define WIDE (RP_VEC_BYTES == 64 ? 2 : 4)  /* panels that a lone row takes at once: within a tile */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-struct conv_plan;
+#include "kernel/cpu/isa/conv_plan.h"
 
 #define GEMM_BYTES 4
 #define ACC f32
@@ -133,6 +133,7 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define COPY_RUN(dst, src, n) memcpy((dst), (src), (size_t)(n) * sizeof *(dst))
 
 #define S f32
+#define FLOATING 1
 #define ST float
 #define ACC f32
 #define T float
@@ -145,6 +146,7 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S f64
+#define FLOATING 1
 #define ST double
 #define ACC f64
 #define T double
@@ -157,6 +159,7 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define GEMM_BYTES 8
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S f16
+#define FLOATING 1
 #define ST uint16_t
 #define ACC f32
 #define T float
@@ -169,6 +172,7 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S bf16
+#define FLOATING 1
 #define ST uint16_t
 #define ACC f32
 #define T float
@@ -181,6 +185,7 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S i32
+#define FLOATING 0
 #define ST uint32_t
 #define ACC u32
 #define T uint32_t
@@ -193,6 +198,7 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define GEMM_BYTES 4
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S i64
+#define FLOATING 0
 #define ST uint64_t
 #define ACC u64
 #define T uint64_t
@@ -205,6 +211,7 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define GEMM_BYTES 8
 #include "kernel/cpu/isa/gemm_tile.h"
 #define S u8
+#define FLOATING 0
 #define ST uint8_t
 #define ACC u32
 #define T uint32_t
@@ -221,6 +228,11 @@ static void narrow_u8(uint8_t *dst, const uint32_t *src, int64_t n) {
 #define TABLE1(isa) TABLE2(isa)
 #define TEXT2(isa) #isa
 #define TEXT1(isa) TEXT2(isa)
+#define CONVS(kind)                                                                                                    \
+    {                                                                                                                  \
+        [RP_F32] = conv_##kind##_f32, [RP_F64] = conv_##kind##_f64, [RP_F16] = conv_##kind##_f16,                      \
+        [RP_BF16] = conv_##kind##_bf16                                                                                 \
+    }
 const rp__gemm TABLE1(RP_ISA) = {
     .name = TEXT1(RP_ISA),
     .panel = GEMM_MAX_NR,
@@ -231,4 +243,5 @@ const rp__gemm TABLE1(RP_ISA) = {
                [RP_I32] = matmul_i32,
                [RP_I64] = matmul_i64,
                [RP_U8] = matmul_u8},
+    .conv = {[RP__CONV_FORWARD] = CONVS(forward), [RP__CONV_INPUT] = CONVS(input), [RP__CONV_WEIGHT] = CONVS(weight)},
 };

@@ -15,10 +15,10 @@ typedef struct N(micro_call) {
     int64_t bk;
     T *c;
     int64_t ldc;
-    bool first, last;    /* first: start from zero, not from c; last: bias and ReLU */
+    bool first, last; /* first: start from zero, not from c; last: bias and ReLU */
     bool relu;
-    const T *bias_n;     /* 2 L values, or NULL */
-    const T *bias_m;     /* mr values, or NULL */
+    const T *bias_n; /* 2 L values, or NULL */
+    const T *bias_m; /* mr values, or NULL */
 } N(micro_call);
 
 RP__VEC_FN V N(splat)(T x) { return x - (V){0}; }
@@ -124,13 +124,18 @@ static void N(micro_rows)(N(micro_call) * m, int64_t mr, int64_t row_step) {
     while (mr > 0) {
         int step;
 #if MICRO_ROWS > 6
-        if (mr >= 12) N(micro12)(m), step = 12;
+        if (mr >= 12)
+            N(micro12)(m), step = 12;
         else
 #endif
-            if (mr >= 6) N(micro6)(m), step = 6;
-        else if (mr >= 4) N(micro4)(m), step = 4;
-        else if (mr >= 2) N(micro2)(m), step = 2;
-        else N(micro1)(m), step = 1;
+            if (mr >= 6)
+            N(micro6)(m), step = 6;
+        else if (mr >= 4)
+            N(micro4)(m), step = 4;
+        else if (mr >= 2)
+            N(micro2)(m), step = 2;
+        else
+            N(micro1)(m), step = 1;
         mr -= step;
         m->a += step * row_step;
         m->c += step * m->ldc;

@@ -22,13 +22,17 @@ typedef struct N(job) {
     int64_t bias_stride;
     unsigned flags;
     const struct conv_plan *conv; /* NULL: plain strides */
-    void (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc, T *dst);
-    void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc, T *dst);
-    void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src, int64_t ld);
+    void (*gather_a)(const struct conv_plan *c, const ST *base, int64_t m0, int64_t count, int64_t k0, int64_t kc,
+                     T *dst);
+    void (*gather_b)(const struct conv_plan *c, const ST *base, int64_t n0, int64_t count, int64_t k0, int64_t kc,
+                     T *dst);
+    void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
+                    int64_t ld);
 } N(job);
 
 /* Lines into panels of W, converted: contiguous runs by vectors, else one by one. */
-RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc, T *dst) {
+RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc,
+                              T *dst) {
 #if SAME
     A(pack)(W, src, along, down, count, kc, dst);
 #else
@@ -61,7 +65,7 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
                             : RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
     T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
     const bool direct = SAME && g->on == 1 && !g->scatter;
-    const int64_t full = nc / NR * NR;            /* columns in whole panels */
+    const int64_t full = nc / NR * NR;                    /* columns in whole panels */
     const int64_t ld = direct ? NR : RP__GEMM_MAX_TILE_N; /* of kept: the ragged panel, or all */
     const int64_t K = g->k;
     const bool bias_n = g->flags & RP__GEMM_BIAS_N, bias_m = g->flags & RP__GEMM_BIAS_M;
@@ -83,8 +87,10 @@ static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_
         } else {
             b = g->b + k0 * g->bk + n0 * g->bn;
             b_here = SAME && g->bn == 1 && full && (mc <= 2 * MICRO_ROWS || kc * (g->bk > 0 ? g->bk : -g->bk) <= 8192);
-            if (!b_here) N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb);
-            else if (full < nc) N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
+            if (!b_here)
+                N(pack_lines)(NR, b, g->bn, g->bk, nc, kc, pb);
+            else if (full < nc)
+                N(pack_lines)(NR, b + full, g->bn, g->bk, nc - full, kc, pb + full * kc);
         }
         const ST *a = g->gather_a ? NULL : g->a + m0 * g->am + k0 * g->ak;
         /* a in place when it is read once or twice, or when all of it is near: rows far apart fall into few cache sets */
@@ -171,16 +177,17 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
     const int64_t *v = (const int64_t *)w;
     const int64_t M = v[RP__GEMM_M], NN = v[RP__GEMM_N], tm = v[RP__GEMM_TILE_M], tn = v[RP__GEMM_TILE_N];
     const int64_t tiles_n = (NN + tn - 1) / tn, tiles_m = (M + tm - 1) / tm, tiles = tiles_n * tiles_m;
-    N(job) g = {.k = v[RP__GEMM_K],
-                .om = v[RP__GEMM_OM],
-                .on = v[RP__GEMM_ON],
-                .am = v[RP__GEMM_AM],
-                .ak = v[RP__GEMM_AK],
-                .bk = v[RP__GEMM_BK],
-                .bn = v[RP__GEMM_BN],
-                .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
-                .bias_stride = v[RP__GEMM_BIAS_STRIDE],
-                .flags = (unsigned)w[RP__GEMM_FLAGS]};
+    N(job)
+    g = {.k = v[RP__GEMM_K],
+         .om = v[RP__GEMM_OM],
+         .on = v[RP__GEMM_ON],
+         .am = v[RP__GEMM_AM],
+         .ak = v[RP__GEMM_AK],
+         .bk = v[RP__GEMM_BK],
+         .bn = v[RP__GEMM_BN],
+         .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
+         .bias_stride = v[RP__GEMM_BIAS_STRIDE],
+         .flags = (unsigned)w[RP__GEMM_FLAGS]};
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
         int64_t oo = 0, oa = 0, ob = 0;
@@ -200,6 +207,111 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
     }
 }
 
+#if FLOATING
+/* Lines [l0, l0 + count) times k [k0, k0 + kc) in panels of W: what lies in bounds, zero elsewhere. Lines that are neighbours along
+   the innermost level form runs with one step. */
+RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
+                          T *dst) {
+    struct conv_at ks[KC];
+    struct conv_cursor at;
+    if (kc == 0) return; /* no tap meets this phase */
+    conv_start(&at, &g->k, k0);
+    for (int64_t k = 0; k < kc; k++, conv_next(&at, &g->k)) ks[k] = at.here;
+    const int64_t step = g->line.offset[3], move = g->line.coordinate[3], bound = g->bound[2];
+    conv_start(&at, &g->line, l0);
+    for (int64_t p = 0; p < count; p += W, dst += W * kc) {
+        const int64_t w = count - p < W ? count - p : W;
+        if (w < W) memset(dst, 0, (size_t)(W * kc) * sizeof *dst);
+        for (int64_t j = 0; j < w;) {
+            const int64_t left = g->line.extent[3] - at.index[3], run = left < w - j ? left : w - j;
+            for (int64_t k = 0; k < kc; k++) {
+                const int64_t x = at.here.c[2] + ks[k].c[2], y = at.here.c[1] + ks[k].c[1], z = at.here.c[0] + ks[k].c[0];
+                int64_t low = 0, high = run;
+                if (z < 0 || z >= g->bound[0] || y < 0 || y >= g->bound[1]) {
+                    high = 0;
+                } else if (move == 0) {
+                    if (x < 0 || x >= bound) high = 0;
+                } else if (x < 0 || x + (run - 1) * move >= bound) {
+                    low = x < 0 ? (-x + move - 1) / move : 0;
+                    high = bound > x ? (bound - x + move - 1) / move : 0;
+                    high = high < run ? high : run;
+                    low = low < high ? low : high;
+                }
+                const ST *s = src + at.here.offset + ks[k].offset;
+                T *d = dst + k * W + j;
+                for (int64_t i = 0; i < low; i++) d[i] = 0;
+                if (step == 1) {
+                    if (high > low) WIDEN(d + low, s + low, high - low);
+                } else {
+                    for (int64_t i = low; i < high; i++) d[i] = LOAD(s[i * step]);
+                }
+                for (int64_t i = high; i < run; i++) d[i] = 0;
+            }
+            j += run;
+            conv_advance(&at, &g->line, run);
+        }
+    }
+}
+static void N(gather_a)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc, T *dst) {
+    N(gather)(MICRO_ROWS, &c->a, src, l0, count, k0, kc, dst);
+}
+static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc, T *dst) {
+    N(gather)(NR, &c->b, src, l0, count, k0, kc, dst);
+}
+static void N(scatter)(const struct conv_plan *c, ST *out, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
+                       int64_t ld) {
+    struct conv_cursor at;
+    conv_start(&at, &c->out, n0);
+    for (int64_t j = 0; j < nc; j++, conv_next(&at, &c->out)) {
+        ST *o = out + at.here.offset + m0 * c->out_m;
+        for (int64_t i = 0; i < mc; i++) o[i * c->out_m] = STORE(src[i * ld + j]);
+    }
+}
+RP__VEC_FN void N(conv)(const rp__conv_kind kind, const uint64_t *w, int64_t begin, int64_t end) {
+    const int64_t *v = (const int64_t *)w;
+    const ST *x = (const ST *)(uintptr_t)w[RP__CONV_X], *wt = (const ST *)(uintptr_t)w[RP__CONV_W];
+    const ST *y = (const ST *)(uintptr_t)w[RP__CONV_Y];
+    for (int64_t item = begin; item < end; item++) {
+        struct conv_plan c;
+        int64_t m0, n0;
+        if (!conv_plan_of(kind, v, item, &c, &m0, &n0)) continue;
+        N(job) g = {.k = c.k,
+                    .a = kind == RP__CONV_WEIGHT ? y : wt,
+                    .b = kind == RP__CONV_INPUT ? y : x,
+                    .out = (ST *)(uintptr_t)w[kind == RP__CONV_FORWARD ? RP__CONV_Y
+                                              : kind == RP__CONV_INPUT ? RP__CONV_X
+                                                                       : RP__CONV_W],
+                    .om = c.out_m,
+                    .conv = &c,
+                    .flags = (unsigned)w[RP__CONV_FLAGS],
+                    .bias = (const ST *)(uintptr_t)w[RP__CONV_BIAS],
+                    .bias_stride = v[RP__CONV_BIAS_STRIDE]};
+        if (c.bias_at) g.bias += c.bias_at * g.bias_stride;
+        g.out += c.out.start.offset;
+        if (conv_flat(&c.a.line, &c.a.k, &g.am, &g.ak) && !c.a.bounded) g.a += c.a.line.start.offset + c.a.k.start.offset;
+        else g.gather_a = N(gather_a);
+        if (conv_flat(&c.b.line, &c.b.k, &g.bn, &g.bk) && !c.b.bounded) g.b += c.b.line.start.offset + c.b.k.start.offset;
+        else g.gather_b = N(gather_b);
+        c.out.start.offset = 0;
+        if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
+        const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
+        N(tile)(&g, m0, c.m - m0 < tm ? c.m - m0 : tm, n0, c.n - n0 < tn ? c.n - n0 : tn);
+    }
+}
+static void N(conv_forward)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
+    (void)kernel;
+    N(conv)(RP__CONV_FORWARD, w, begin, end);
+}
+static void N(conv_input)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
+    (void)kernel;
+    N(conv)(RP__CONV_INPUT, w, begin, end);
+}
+static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
+    (void)kernel;
+    N(conv)(RP__CONV_WEIGHT, w, begin, end);
+}
+#endif
+
 #undef A
 #undef N
 #undef NAME1
@@ -218,3 +330,4 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
 #undef WIDEN
 #undef NARROW
 #undef GEMM_BYTES
+#undef FLOATING

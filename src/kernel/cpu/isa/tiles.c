@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernel/cpu/group.h"
 #include "kernel/cpu/vec.h"
 #include "kernel/cpu/vmath.h"
-#include "kernel/cpu/group.h"
 
 #include "kernel/cpu/tiles.h"
 
@@ -36,12 +36,8 @@ RP__VEC_FN vu8 rp__v_load_u8(const void *p) { return *(const vu8u *)p; }
 RP__VEC_FN void rp__v_store_u8(void *p, vu8 x) { *(vu8u *)p = x; }
 RP__VEC_FN vu8 rp__v_splat_u8(uint8_t x) { return x - (vu8){0}; }
 /* Bytes 0 or 1 to a mask and back. */
-RP__VEC_FN rp__vi32 mask_load32(const uint8_t *p) {
-    return -__builtin_convertvector(*(const vb32u *)p, rp__vi32);
-}
-RP__VEC_FN rp__vi64 mask_load64(const uint8_t *p) {
-    return -__builtin_convertvector(*(const vb64u *)p, rp__vi64);
-}
+RP__VEC_FN rp__vi32 mask_load32(const uint8_t *p) { return -__builtin_convertvector(*(const vb32u *)p, rp__vi32); }
+RP__VEC_FN rp__vi64 mask_load64(const uint8_t *p) { return -__builtin_convertvector(*(const vb64u *)p, rp__vi64); }
 RP__VEC_FN void mask_store32(uint8_t *p, rp__vi32 m) { *(vb32u *)p = __builtin_convertvector(m & 1, vb32); }
 RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_convertvector(m & 1, vb64); }
 #define MASK_f32 32
@@ -90,7 +86,7 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
     BINARY(mul, t, x *y)                                                                                               \
     BINARY(div, t, x / y)                                                                                              \
     BINARY(remainder, t, rp__v_remainder_##t(x, y))                                                                    \
-    BINARY(floordiv, t, rp__v_floor_divide_##t(x, y))                                                                        \
+    BINARY(floordiv, t, rp__v_floor_divide_##t(x, y))                                                                  \
     BINARY(pow, t, rp__v_pow_##t(x, y))                                                                                \
     BINARY(max, t, rp__v_max_##t(x, y))                                                                                \
     BINARY(min, t, rp__v_min_##t(x, y))                                                                                \
@@ -396,8 +392,7 @@ STRIDED(64)
         const T_##t *a = c->a;                                                                                         \
         const int64_t n = c->n, as = c->as, full = n / L_##t * L_##t;                                                  \
         int64_t i = 0;                                                                                                 \
-        for (; i < full; i += L_##t)                                                                                   \
-            rp__v_store_##t(d + i, OP(rp__v_load_##t(d + i), rp__v_load_##t(a + i * as)));                             \
+        for (; i < full; i += L_##t) rp__v_store_##t(d + i, OP(rp__v_load_##t(d + i), rp__v_load_##t(a + i * as)));    \
         if (i < n) {                                                                                                   \
             T_##t x[L_##t], y[L_##t];                                                                                  \
             for (int64_t k = 0; k < (int64_t)L_##t; k++) {                                                             \
@@ -496,7 +491,7 @@ FINISH(sum, f64, OP_ADD, x + y)
 FINISH(sum, i64, OP_ADD_I64, (uint64_t)x + (uint64_t)y)
 FINISH(prod, f32, OP_MUL, x *y)
 FINISH(prod, f64, OP_MUL, x *y)
-FINISH(prod, i64, OP_MUL_I64, (uint64_t)x * (uint64_t)y)
+FINISH(prod, i64, OP_MUL_I64, (uint64_t)x *(uint64_t)y)
 FINISH(any, u8, VOR, x | y)
 FINISH(all, u8, VAND, x &y)
 
@@ -540,7 +535,8 @@ static draw draw_of(const rp__tile_call *c) {
 }
 /* Fills out with the words of the distinct counters of a[i..), as many elements as fit; returns how many. where[k]: column of
    element i + k. */
-static int64_t philox_piece(const rp__tile_call *c, draw r, int64_t i, uint64_t per, uint32_t out[4][BATCH], uint8_t *where) {
+static int64_t philox_piece(const rp__tile_call *c, draw r, int64_t i, uint64_t per, uint32_t out[4][BATCH],
+                            uint8_t *where) {
     const int64_t *a = c->a;
     uint64_t counters[BATCH];
     int used = 0;
@@ -620,7 +616,8 @@ NORMAL(f64)
 
 /* ---- the table ------------------------------------------------------------------------------------------------------ */
 
-#define FLOATS(f) {[RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64}
+#define FLOATS(f)                                                                                                      \
+    { [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64 }
 #define NUMBERS(f)                                                                                                     \
     {                                                                                                                  \
         [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64, [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64,        \
@@ -632,101 +629,111 @@ NORMAL(f64)
         [RP__TILE_U8] = f##_u8, [RP__TILE_BOOL] = f##_u8                                                               \
     }
 #define INTS(f)                                                                                                        \
-    {[RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64, [RP__TILE_U8] = f##_u8, [RP__TILE_BOOL] = f##_u8}
+    { [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64, [RP__TILE_U8] = f##_u8, [RP__TILE_BOOL] = f##_u8 }
 
-const rp__tiles JOIN(rp__tiles_, RP_ISA) = {
-    .name = RP_STRINGIZE(RP_ISA),
-    .vec_bytes = RP_VEC_BYTES,
-    .op =
+const rp__tiles
+    JOIN(rp__tiles_, RP_ISA) =
         {
-            [RP__ADD] = NUMBERS(add),
-            [RP__SUB] = NUMBERS(sub),
-            [RP__MUL] = NUMBERS(mul),
-            [RP__DIV] = FLOATS(div),
-            [RP__FLOORDIV] = NUMBERS(floordiv),
-            [RP__REMAINDER] = NUMBERS(remainder),
-            [RP__POW] = FLOATS(pow),
-            [RP__MAX] = NUMBERS(max),
-            [RP__MIN] = NUMBERS(min),
-            [RP__ATAN2] = FLOATS(atan2),
-            [RP__NEG] = NUMBERS(neg),
-            [RP__ABS] = NUMBERS(abs),
-            [RP__SIGN] = NUMBERS(sign),
-            [RP__SQRT] = FLOATS(sqrt),
-            [RP__RSQRT] = FLOATS(rsqrt),
-            [RP__RECIP] = FLOATS(recip),
-            [RP__EXP] = FLOATS(exp),
-            [RP__EXPM1] = FLOATS(expm1),
-            [RP__LOG] = FLOATS(log),
-            [RP__LOG1P] = FLOATS(log1p),
-            [RP__SIN] = FLOATS(sin),
-            [RP__COS] = FLOATS(cos),
-            [RP__TANH] = FLOATS(tanh),
-            [RP__ERF] = FLOATS(erf),
-            [RP__SIGMOID] = FLOATS(sigmoid),
-            [RP__FLOOR] = FLOATS(floor),
-            [RP__CEIL] = FLOATS(ceil),
-            [RP__TRUNC] = FLOATS(trunc),
-            [RP__RINT] = FLOATS(rint),
-            [RP__ISNAN] = FLOATS(isnan),
-            [RP__EQ] = ALL(eq),
-            [RP__NE] = ALL(ne),
-            [RP__LT] = ALL(lt),
-            [RP__LE] = ALL(le),
-            [RP__AND] = INTS(and),
-            [RP__OR] = INTS(or),
-            [RP__XOR] = INTS(xor),
-            [RP__NOT] = {[RP__TILE_I32] = not_i32, [RP__TILE_I64] = not_i64, [RP__TILE_U8] = not_u8,
-                         [RP__TILE_BOOL] = not_bool},
-            [RP__WHERE] = ALL(where),
-            [RP__CHECK_INDEX] = {[RP__TILE_I64] = check_index},
-            [RP__PHILOX] = {[RP__TILE_I64] = philox32},
-            [RP__PHILOX64] = {[RP__TILE_I64] = philox64},
-            [RP__PHILOX_NORMAL] = FLOATS(normal),
-        },
-    .cast =
-        {
-            [RP__TILE_F32] = {NULL, cast_f32_f64, cast_f32_i32, cast_f32_i64, cast_f32_u8, cast_f32_bool},
-            [RP__TILE_F64] = {cast_f64_f32, NULL, cast_f64_i32, cast_f64_i64, cast_f64_u8, cast_f64_bool},
-            [RP__TILE_I32] = {cast_i32_f32, cast_i32_f64, NULL, cast_i32_i64, cast_i32_u8, cast_i32_bool},
-            [RP__TILE_I64] = {cast_i64_f32, cast_i64_f64, cast_i64_i32, NULL, cast_i64_u8, cast_i64_bool},
-            [RP__TILE_U8] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, NULL, cast_u8_bool},
-            [RP__TILE_BOOL] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, cast_u8_u8, NULL},
-        },
-    .round = {round_f16_f32, round_bf16_f32},
-    .load_half = {load_f16, load_bf16},
-    .store_half = {store_f16, store_bf16},
-    .gather = {gather_8, gather_16, gather_32, gather_64},
-    .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
-    .reduce_row =
-        {
-            [RP__REDUCE_SUM] = {[RP__TILE_F32] = row_sum_f32, [RP__TILE_F64] = row_sum_f64, [RP__TILE_I64] = row_sum_i64},
-            [RP__REDUCE_MAX] = NUMBERS(row_max),
-            [RP__REDUCE_MIN] = NUMBERS(row_min),
-            [RP__REDUCE_PROD] = {[RP__TILE_F32] = row_prod_f32, [RP__TILE_F64] = row_prod_f64,
-                                 [RP__TILE_I64] = row_prod_i64},
-            [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = row_any_u8},
-            [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = row_all_u8},
-        },
-    .finish_row =
-        {
-            [RP__REDUCE_SUM] = {[RP__TILE_F32] = finish_sum_f32, [RP__TILE_F64] = finish_sum_f64, [RP__TILE_I64] = finish_sum_i64},
-            [RP__REDUCE_MAX] = NUMBERS(finish_max),
-            [RP__REDUCE_MIN] = NUMBERS(finish_min),
-            [RP__REDUCE_PROD] = {[RP__TILE_F32] = finish_prod_f32, [RP__TILE_F64] = finish_prod_f64,
-                                 [RP__TILE_I64] = finish_prod_i64},
-            [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = finish_any_u8},
-            [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = finish_all_u8},
-        },
-    .reduce_block =
-        {
-            [RP__REDUCE_SUM] = {[RP__TILE_F32] = block_sum_f32, [RP__TILE_F64] = block_sum_f64,
-                                [RP__TILE_I64] = block_sum_i64},
-            [RP__REDUCE_MAX] = NUMBERS(block_max),
-            [RP__REDUCE_MIN] = NUMBERS(block_min),
-            [RP__REDUCE_PROD] = {[RP__TILE_F32] = block_prod_f32, [RP__TILE_F64] = block_prod_f64,
-                                 [RP__TILE_I64] = block_prod_i64},
-            [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = block_any_u8},
-            [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = block_all_u8},
-        },
+            .name = RP_STRINGIZE(RP_ISA),
+            .vec_bytes = RP_VEC_BYTES,
+            .op =
+                {
+                    [RP__ADD] = NUMBERS(add),
+                    [RP__SUB] = NUMBERS(sub),
+                    [RP__MUL] = NUMBERS(mul),
+                    [RP__DIV] = FLOATS(div),
+                    [RP__FLOORDIV] = NUMBERS(floordiv),
+                    [RP__REMAINDER] = NUMBERS(remainder),
+                    [RP__POW] = FLOATS(pow),
+                    [RP__MAX] = NUMBERS(max),
+                    [RP__MIN] = NUMBERS(min),
+                    [RP__ATAN2] = FLOATS(atan2),
+                    [RP__NEG] = NUMBERS(neg),
+                    [RP__ABS] = NUMBERS(abs),
+                    [RP__SIGN] = NUMBERS(sign),
+                    [RP__SQRT] = FLOATS(sqrt),
+                    [RP__RSQRT] = FLOATS(rsqrt),
+                    [RP__RECIP] = FLOATS(recip),
+                    [RP__EXP] = FLOATS(exp),
+                    [RP__EXPM1] = FLOATS(expm1),
+                    [RP__LOG] = FLOATS(log),
+                    [RP__LOG1P] = FLOATS(log1p),
+                    [RP__SIN] = FLOATS(sin),
+                    [RP__COS] = FLOATS(cos),
+                    [RP__TANH] = FLOATS(tanh),
+                    [RP__ERF] = FLOATS(erf),
+                    [RP__SIGMOID] = FLOATS(sigmoid),
+                    [RP__FLOOR] = FLOATS(floor),
+                    [RP__CEIL] = FLOATS(ceil),
+                    [RP__TRUNC] = FLOATS(trunc),
+                    [RP__RINT] = FLOATS(rint),
+                    [RP__ISNAN] = FLOATS(isnan),
+                    [RP__EQ] = ALL(eq),
+                    [RP__NE] = ALL(ne),
+                    [RP__LT] = ALL(lt),
+                    [RP__LE] = ALL(le),
+                    [RP__AND] = INTS(and),
+                    [RP__OR] = INTS(or),
+                    [RP__XOR] = INTS(xor),
+                    [RP__NOT] = {[RP__TILE_I32] = not_i32,
+                                 [RP__TILE_I64] = not_i64,
+                                 [RP__TILE_U8] = not_u8,
+                                 [RP__TILE_BOOL] = not_bool},
+                    [RP__WHERE] = ALL(where),
+                    [RP__CHECK_INDEX] = {[RP__TILE_I64] = check_index},
+                    [RP__PHILOX] = {[RP__TILE_I64] = philox32},
+                    [RP__PHILOX64] = {[RP__TILE_I64] = philox64},
+                    [RP__PHILOX_NORMAL] = FLOATS(normal),
+                },
+            .cast =
+                {
+                    [RP__TILE_F32] = {NULL, cast_f32_f64, cast_f32_i32, cast_f32_i64, cast_f32_u8, cast_f32_bool},
+                    [RP__TILE_F64] = {cast_f64_f32, NULL, cast_f64_i32, cast_f64_i64, cast_f64_u8, cast_f64_bool},
+                    [RP__TILE_I32] = {cast_i32_f32, cast_i32_f64, NULL, cast_i32_i64, cast_i32_u8, cast_i32_bool},
+                    [RP__TILE_I64] = {cast_i64_f32, cast_i64_f64, cast_i64_i32, NULL, cast_i64_u8, cast_i64_bool},
+                    [RP__TILE_U8] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, NULL, cast_u8_bool},
+                    [RP__TILE_BOOL] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, cast_u8_u8, NULL},
+                },
+            .round = {round_f16_f32, round_bf16_f32},
+            .load_half = {load_f16, load_bf16},
+            .store_half = {store_f16, store_bf16},
+            .gather = {gather_8, gather_16, gather_32, gather_64},
+            .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
+            .reduce_row =
+                {
+                    [RP__REDUCE_SUM] =
+                        {[RP__TILE_F32] = row_sum_f32, [RP__TILE_F64] = row_sum_f64, [RP__TILE_I64] = row_sum_i64},
+                    [RP__REDUCE_MAX] = NUMBERS(row_max),
+                    [RP__REDUCE_MIN] = NUMBERS(row_min),
+                    [RP__REDUCE_PROD] =
+                        {[RP__TILE_F32] = row_prod_f32, [RP__TILE_F64] = row_prod_f64, [RP__TILE_I64] = row_prod_i64},
+                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = row_any_u8},
+                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = row_all_u8},
+                },
+            .finish_row =
+                {
+                    [RP__REDUCE_SUM] = {[RP__TILE_F32] = finish_sum_f32,
+                                        [RP__TILE_F64] = finish_sum_f64,
+                                        [RP__TILE_I64] = finish_sum_i64},
+                    [RP__REDUCE_MAX] = NUMBERS(finish_max),
+                    [RP__REDUCE_MIN] = NUMBERS(finish_min),
+                    [RP__REDUCE_PROD] = {[RP__TILE_F32] = finish_prod_f32,
+                                         [RP__TILE_F64] = finish_prod_f64,
+                                         [RP__TILE_I64] = finish_prod_i64},
+                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = finish_any_u8},
+                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = finish_all_u8},
+                },
+            .reduce_block =
+                {
+                    [RP__REDUCE_SUM] = {[RP__TILE_F32] = block_sum_f32,
+                                        [RP__TILE_F64] = block_sum_f64,
+                                        [RP__TILE_I64] = block_sum_i64},
+                    [RP__REDUCE_MAX] = NUMBERS(block_max),
+                    [RP__REDUCE_MIN] = NUMBERS(block_min),
+                    [RP__REDUCE_PROD] = {[RP__TILE_F32] = block_prod_f32,
+                                         [RP__TILE_F64] = block_prod_f64,
+                                         [RP__TILE_I64] = block_prod_i64},
+                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = block_any_u8},
+                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = block_all_u8},
+                },
 };

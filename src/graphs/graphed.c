@@ -1,0 +1,620 @@
+/* Graphed callables (torch.cuda.make_graphed_callables): each function becomes one tape node whose forward and whose backward are
+   one graph replay each, over static inputs (the sample arguments themselves), outputs and gradients. What upstream leaves silent
+   is an error here: other sizes, dtypes or needs of gradients, a parameter that moved, a backward after another forward or twice,
+   the use of an output that a later call has overwritten. */
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "compile/compiled.h"
+#include "core/alloc.h"
+#include "graphs/recording.h"
+#include "trace/trace.h"
+
+/* How often the forward ran. Outputs hold it too: they may outlive the callable. */
+typedef struct generation {
+    atomic_uint refs;
+    _Atomic uint64_t now;
+} generation;
+
+typedef struct graphed {
+    rp_compiled base;
+    atomic_uint refs; /* the handle, and tape nodes of calls */
+    rp__device *device;
+    size_t n_args, n_params, n_out;
+    rp_tensor **args; /* n_args, then n_params: the static surface; retained */
+    rp__storage **
+        param_storage; /* of the parameters at capture; borrowed from the recordings' point of view: handles hold them */
+    rp_tensor **outputs;      /* static, without history; retained */
+    bool *differentiable;     /* per output */
+    rp_tensor **grad_outputs; /* static; NULL where not differentiable */
+    rp_tensor **grad_inputs;  /* static, per surface tensor; NULL where there is none */
+    rp__static_input *forward_inputs, *backward_inputs, *backward_grads;
+    rp__recording forward, backward; /* backward.graph NULL: nothing to differentiate */
+    generation *generation;
+    bool captured_training, training;
+} graphed;
+
+static size_t surface(const graphed *g) { return g->n_args + g->n_params; }
+static rp_tensor *param(const graphed *g, size_t k) { return g->args[g->n_args + k]; }
+
+static void generation_release(generation *x) {
+    if (x && atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) == 1) rp__free(x);
+}
+
+static void release_all(rp_tensor **list, size_t n) {
+    for (size_t k = 0; list && k < n; k++)
+        if (list[k]) rp_release(list[k]);
+    rp__free(list);
+}
+
+static void graphed_free(graphed *g) {
+    rp__recording_free(&g->backward);
+    rp__recording_free(&g->forward);
+    release_all(g->args, surface(g));
+    release_all(g->outputs, g->n_out);
+    release_all(g->grad_outputs, g->n_out);
+    release_all(g->grad_inputs, surface(g));
+    rp__free(g->param_storage);
+    rp__free(g->differentiable);
+    rp__free(g->forward_inputs);
+    rp__free(g->backward_inputs);
+    rp__free(g->backward_grads);
+    generation_release(g->generation);
+    rp__free(g);
+}
+
+static void graphed_drop(graphed *g) {
+    if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) == 1) graphed_free(g);
+}
+
+/* ---- backward ---- */
+
+typedef struct call { /* payload of the tape node of one call */
+    graphed *g;
+    uint64_t stamp;
+    bool done;
+    size_t n_in;
+    struct {
+        rp_tensor *tensor; /* what the call got; counted; NULL: the backward does not read it */
+        uint64_t version;
+    } in[];
+} call;
+
+static void call_drop_inputs(call *c) {
+    for (size_t k = 0; k < c->n_in; k++) {
+        if (c->in[k].tensor) rp_release(c->in[k].tensor);
+        c->in[k].tensor = NULL;
+    }
+}
+
+static void call_release_saved(rp__tape_node *n) {
+    call_drop_inputs(n->payload);
+    n->released = true;
+}
+
+static void call_destroy(rp__tape_node *n) {
+    call *c = n->payload;
+    call_drop_inputs(c);
+    graphed_drop(c->g);
+    rp__free(c);
+}
+
+static rp_status check_versions(const graphed *g, const call *c) {
+    for (size_t k = 0; k < c->n_in; k++) {
+        const rp_tensor *t = c->in[k].tensor;
+        if (!t || atomic_load(&t->storage->version) == c->in[k].version) continue;
+        return rp__fail(
+            RP_ERROR_VERSION,
+            "%s: argument %zu is needed by the backward graph and was modified in place after the call, by %s at %s",
+            g->base.name, k, t->storage->writer_op ? t->storage->writer_op : "an op",
+            t->storage->writer_site ? t->storage->writer_site : "an unknown place");
+    }
+    return RP_OK;
+}
+
+static rp_status set_grad_outputs(graphed *g, rp_tensor *const *grad_out) {
+    for (size_t k = 0; k < g->n_out; k++) {
+        rp_tensor *fixed = g->grad_outputs[k];
+        if (!fixed) continue;
+        rp_tensor *given = grad_out[k];
+        if (!given) {
+            rp_tensor *zero = rp_fill_(fixed, rp_f64(0));
+            if (rp__tensor_is_error(zero)) return rp_error_status();
+            given = fixed;
+        }
+        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, &g->base.explain, k));
+    }
+    return RP_OK;
+}
+
+static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in) {
+    call *c = n->payload;
+    graphed *g = c->g;
+    if (c->stamp != atomic_load(&g->generation->now))
+        return rp__fail(
+            RP_ERROR_STALE,
+            "%s: the forward ran again before the backward of this call: its graph's intermediate values are gone",
+            g->base.name);
+    if (c->done)
+        return rp__fail(
+            RP_ERROR_STATE,
+            "%s: a second backward through one graphed call: the backward graph reuses the memory of the values it read",
+            g->base.name);
+    RP_TRY(check_versions(g, c));
+    RP_TRY(set_grad_outputs(g, grad_out));
+    for (size_t k = 0; k < g->n_args; k++)
+        if (c->in[k].tensor)
+            RP_TRY(rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, &g->base.explain, k));
+    c->done = true;
+    RP_TRY(rp__recording_replay(&g->backward, rp__current_stream(g->device)));
+    for (size_t k = 0; k < surface(g); k++) {
+        if (!g->grad_inputs[k] || !rp__tape_needs(n, (uint32_t)k)) continue;
+        /* a copy: the static gradient is overwritten by the next backward, and accumulation may keep what it is given */
+        grad_in[k] = rp_clone(g->grad_inputs[k]);
+        if (rp__tensor_is_error(grad_in[k])) return rp_error_status();
+    }
+    return RP_OK;
+}
+
+static rp_status call_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
+    if (create_graph)
+        return rp__fail(RP_ERROR_STATE,
+                        "%s: a graphed callable can be differentiated once: its backward is a recorded graph", n->op);
+    return replay_backward(n, grad_out, grad_in);
+}
+
+static const rp__tape_class call_class = {"graphed", call_backward, call_release_saved, call_destroy};
+
+/* ---- forward ---- */
+
+/* Outputs of one call: handles over the static memory that know which call they belong to. */
+typedef struct output_owner {
+    rp__storage *storage;
+    generation *generation;
+} output_owner;
+
+static void output_free(void *ctx) {
+    output_owner *o = ctx;
+    rp__storage_release(o->storage);
+    generation_release(o->generation);
+    rp__free(o);
+}
+
+static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp) {
+    output_owner *o = rp__alloc(sizeof *o);
+    if (!o) {
+        RP__OOM("output of a graphed callable");
+        return rp__tensor_error();
+    }
+    atomic_fetch_add_explicit(&g->generation->refs, 1, memory_order_relaxed);
+    *o = (output_owner){rp__storage_retain(fixed->storage), g->generation};
+    rp__storage *s = rp__storage_wrap(fixed->device, fixed->storage->data, fixed->storage->bytes, output_free, o);
+    if (!s) {
+        output_free(o);
+        return rp__tensor_error();
+    }
+    s->foreign = false;
+    s->generation = &g->generation->now;
+    s->stamp = stamp;
+    rp_tensor *t = rp__tensor_new((rp_dtype)fixed->dtype, fixed->size, fixed->ndim, s);
+    if (rp__tensor_is_error(t)) return t;
+    memcpy(t->stride, fixed->stride, fixed->ndim * sizeof *t->stride);
+    t->offset = fixed->offset;
+    return t;
+}
+
+static rp_status check_argument(const graphed *g, size_t k, const rp_tensor *given) {
+    const rp_tensor *fixed = g->args[k];
+    bool same =
+        given->dtype == fixed->dtype && given->ndim == fixed->ndim && rp__device_equal(given->device, fixed->device);
+    for (unsigned d = 0; same && d < fixed->ndim; d++) same = given->size[d] == fixed->size[d];
+    if (RP__UNLIKELY(!same)) {
+        char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
+        return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is %s; it was captured with %s", g->base.name, k,
+                        rp__tensor_text(given, a), rp__tensor_text(fixed, b));
+    }
+    if (RP__UNLIKELY(rp_grad_enabled() && rp_requires_grad(given) != rp_requires_grad(fixed)))
+        return rp__fail(RP_ERROR_GUARD, "%s: argument %zu %s a gradient, and the sample argument %s", g->base.name, k,
+                        rp_requires_grad(given) ? "requires" : "does not require",
+                        rp_requires_grad(fixed) ? "did" : "did not");
+    return RP_OK;
+}
+
+static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint64_t stamp) {
+    call *c = rp__calloc(1, sizeof *c + g->n_args * sizeof *c->in);
+    rp_tensor **all = rp__alloc((surface(g) + g->n_out) * sizeof *all);
+    if (!c || !all) {
+        rp__free(c);
+        rp__free(all);
+        return RP__OOM("call of a graphed callable");
+    }
+    atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
+    c->g = g;
+    c->stamp = stamp;
+    c->n_in = g->n_args;
+    for (size_t k = 0; k < g->n_args; k++) {
+        all[k] = in[k];
+        if (!g->backward_inputs[k].external) continue;
+        c->in[k].tensor = rp_retain(in[k]);
+        c->in[k].version = atomic_load(&in[k]->storage->version);
+    }
+    for (size_t k = 0; k < g->n_params; k++) all[g->n_args + k] = param(g, k);
+    for (size_t k = 0; k < g->n_out; k++) all[surface(g) + k] = g->differentiable[k] ? out[k] : NULL;
+    rp_status status = rp__tape_attach(&call_class, c, g->base.name, rp__site(), all, (uint32_t)surface(g),
+                                       all + surface(g), (uint32_t)g->n_out, NULL);
+    rp__free(all);
+    return status;
+}
+
+static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    graphed *g = (graphed *)f;
+    if (RP__UNLIKELY(n_in != g->n_args || n_out != g->n_out))
+        return rp__fail(RP_ERROR_GUARD,
+                        "%s: called with %zu arguments and %zu results; it was captured with %zu and %zu", f->name,
+                        n_in, n_out, g->n_args, g->n_out);
+    if (RP__UNLIKELY(g->training != g->captured_training)) {
+        rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
+        f->fn.body(f->fn.ctx, in, n_in, out, n_out);
+        return rp_failed() ? rp_error_status() : RP_OK;
+    }
+    for (size_t k = 0; k < n_in; k++) RP_TRY(check_argument(g, k, in[k]));
+    for (size_t k = 0; k < g->n_params; k++)
+        if (RP__UNLIKELY(param(g, k)->storage != g->param_storage[k]))
+            return rp__fail(RP_ERROR_GUARD,
+                            "%s: parameter %zu lies elsewhere than at capture: change parameters in place", f->name, k);
+    rp_stream *s = rp__current_stream(g->device);
+    if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_forbid(s, "calling a graphed callable");
+    for (size_t k = 0; k < n_in; k++) {
+        RP_TRY(rp__tensor_materialise(in[k]));
+        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], &f->explain, k));
+    }
+    uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
+    RP_TRY(rp__recording_replay(&g->forward, s));
+    for (size_t k = 0; k < n_out; k++) {
+        out[k] = output_of(g, g->outputs[k], stamp);
+        if (rp__tensor_is_error(out[k])) return rp_error_status();
+    }
+    if (!rp_grad_enabled() || !g->backward.graph) return RP_OK;
+    return attach(g, in, out, stamp);
+}
+
+static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
+
+static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
+
+rp_status rp_graphed_set_training(rp_compiled *f, bool training) {
+    if (!f || f->ops != &graphed_ops)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graphed_set_training: the function is not a graphed callable");
+    ((graphed *)f)->training = training;
+    return RP_OK;
+}
+
+/* ---- making ---- */
+
+static rp_status check_sample(const rp_graphed_callable *c, size_t which, size_t k, rp_device device) {
+    const rp_tensor *t = c->args[k];
+    char what[96];
+    (void)snprintf(what, sizeof what, "make_graphed_callables: argument %zu of callable %zu", k, which);
+    RP_TRY(rp__tensor_check(t, what));
+    if (!rp__device_equal(t->device, device))
+        return rp__fail(RP_ERROR_DEVICE, "%s is on another device than the first one", what);
+    if (!rp_is_leaf(t))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s has history: sample arguments must be leaves (detach them)",
+                        what);
+    if (rp__tensor_overlaps_itself(t))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "%s is expanded: its elements share memory, so it cannot be a static input", what);
+    for (size_t x = 0; x < k; x++)
+        if (c->args[x]->storage == t->storage)
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "%s shares memory with argument %zu: each static input needs its own", what, x);
+    for (size_t x = 0; x < c->n_params; x++)
+        if (c->params[x] && c->params[x]->storage == t->storage)
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s shares memory with parameter %zu", what, x);
+    return RP_OK;
+}
+
+static rp_status check_callables(const rp_graphed_callable *c, size_t n, rp_device *device) {
+    bool known = false;
+    if (!c || n == 0) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: no callable is given");
+    if (rp__trace_current())
+        return rp__fail(RP_ERROR_STATE, "make_graphed_callables: not inside a function that is being traced");
+    for (size_t i = 0; i < n; i++) {
+        if (!c[i].fn.body || (c[i].n_args && !c[i].args) || (c[i].n_params && !c[i].params) || c[i].n_out == 0)
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "make_graphed_callables: callable %zu needs a function, its arrays and a result", i);
+        for (size_t k = 0; k < c[i].n_args + c[i].n_params; k++) {
+            const rp_tensor *t = k < c[i].n_args ? c[i].args[k] : c[i].params[k - c[i].n_args];
+            RP_TRY(rp__tensor_check(t, "make_graphed_callables: a tensor of a callable"));
+            if (!known) *device = t->device;
+            known = true;
+        }
+        for (size_t k = 0; k < c[i].n_args; k++) RP_TRY(check_sample(&c[i], i, k, *device));
+    }
+    if (!known) *device = rp_default_device();
+    return RP_OK;
+}
+
+typedef struct maker { /* what the steps of rp_make_graphed_callables share */
+    const rp_graphed_callable *callables;
+    graphed **made;
+    size_t n;
+    rp_graphed_options options;
+    rp__device *device;
+    rp_stream *stream;
+    rp_pool *pool;
+} maker;
+
+static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
+    graphed *g = rp__calloc(1, sizeof *g);
+    size_t all = c->n_args + c->n_params;
+    if (!g) return NULL;
+    g->n_args = c->n_args;
+    g->n_params = c->n_params;
+    g->n_out = c->n_out;
+    g->device = m->device;
+    g->captured_training = g->training = m->options.training;
+    g->args = rp__calloc(all + 1, sizeof *g->args);
+    g->param_storage = rp__calloc(c->n_params + 1, sizeof *g->param_storage);
+    g->outputs = rp__calloc(c->n_out, sizeof *g->outputs);
+    g->differentiable = rp__calloc(c->n_out, sizeof *g->differentiable);
+    g->grad_outputs = rp__calloc(c->n_out, sizeof *g->grad_outputs);
+    g->grad_inputs = rp__calloc(all + 1, sizeof *g->grad_inputs);
+    g->forward_inputs = rp__calloc(c->n_args + 1, sizeof *g->forward_inputs);
+    g->backward_inputs = rp__calloc(c->n_args + 1, sizeof *g->backward_inputs);
+    g->backward_grads = rp__calloc(c->n_out, sizeof *g->backward_grads);
+    g->generation = rp__calloc(1, sizeof *g->generation);
+    if (!g->args || !g->param_storage || !g->outputs || !g->differentiable || !g->grad_outputs || !g->grad_inputs ||
+        !g->forward_inputs || !g->backward_inputs || !g->backward_grads || !g->generation ||
+        rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
+        graphed_free(g);
+        return NULL;
+    }
+    atomic_init(&g->refs, 1);
+    atomic_init(&g->generation->refs, 1);
+    for (size_t k = 0; k < all; k++) g->args[k] = rp_retain(k < c->n_args ? c->args[k] : c->params[k - c->n_args]);
+    for (size_t k = 0; k < c->n_params; k++) g->param_storage[k] = c->params[k]->storage;
+    return g;
+}
+
+/* Runs the function; its outputs of the innermost scope. */
+static rp_status run_body(const graphed *g, rp_tensor **out) {
+    for (size_t k = 0; k < g->n_out; k++) out[k] = NULL;
+    g->base.fn.body(g->base.fn.ctx, g->args, g->n_args, out, g->n_out);
+    if (rp_failed()) return rp__fail_context("graphing `%s`", g->base.name);
+    for (size_t k = 0; k < g->n_out; k++)
+        if (!out[k])
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "%s: result %zu was left NULL: every result of a graphed callable is a tensor",
+                            g->base.name, k);
+    return RP_OK;
+}
+
+/* Differentiable outputs with respect to the surface tensors that require a gradient: grads[k] aligned with the surface. */
+static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tensor *const *grad_out, bool allow_unused,
+                               rp_tensor **grads) {
+    size_t n_out = 0, n_in = 0, room = surface(g) > g->n_out ? surface(g) : g->n_out;
+    rp_tensor **list = rp__calloc(4 * room + 4, sizeof *list);
+    if (!list) return RP__OOM("gradients of a graphed callable");
+    rp_tensor **outs = list, **ins = list + room + 1, **given = ins + room + 1, **got = given + room + 1;
+    for (size_t k = 0; k < g->n_out; k++) {
+        if (!rp_requires_grad(out[k])) continue;
+        outs[n_out] = out[k];
+        given[n_out++] = grad_out ? grad_out[k] : rp_ones_like(out[k]);
+    }
+    for (size_t k = 0; k < surface(g); k++)
+        if (rp_requires_grad(g->args[k])) ins[n_in++] = g->args[k];
+    rp_status status = RP_OK;
+    if (n_out && n_in)
+        status =
+            rp_grad(outs, n_out, ins, n_in, given, RP_OPTIONS(rp_backward_options, .allow_unused = allow_unused), got);
+    size_t at = 0;
+    for (size_t k = 0; k < surface(g); k++)
+        grads[k] = status == RP_OK && n_out && rp_requires_grad(g->args[k]) ? got[at++] : NULL;
+    rp__free(list);
+    return status == RP_OK ? status : rp__fail_context("differentiating `%s`", g->base.name);
+}
+
+static rp_status warm_up_once(graphed *g, bool allow_unused) {
+    rp_tensor **out = rp__calloc(g->n_out + surface(g) + 1, sizeof *out);
+    if (!out) return RP__OOM("warm-up of a graphed callable");
+    rp_scope scope = rp__scope_begin();
+    rp_status status = run_body(g, out);
+    bool any = false;
+    for (size_t k = 0; k < g->n_out && status == RP_OK; k++) any = any || rp_requires_grad(out[k]);
+    if (status == RP_OK && any) status = differentiate(g, out, NULL, allow_unused, out + g->n_out);
+    rp__scope_end(scope, NULL, 0);
+    rp__free(out);
+    return status;
+}
+
+/* On the capture's stream, so that libraries and caches are ready for it; random numbers are given back. */
+static rp_status warm_up(const maker *m) {
+    int rounds = m->options.warmup == 0 ? 3 : m->options.warmup < 0 ? 0 : m->options.warmup;
+    uint64_t seed = 0, offset = 0;
+    rp_generator *generator = rp_default_generator(m->device->id);
+    rp_stream *before = rp__stream_retain(rp__current_stream(m->device));
+    rp_status status = rp_generator_get(generator, &seed, &offset);
+    if (status == RP_OK) status = rp_synchronize(m->device->id);
+    if (status == RP_OK) status = rp_set_current_stream(m->stream);
+    for (size_t i = 0; i < m->n && status == RP_OK; i++)
+        for (int round = 0; round < rounds && status == RP_OK; round++)
+            status = warm_up_once(m->made[i], m->options.allow_unused_input);
+    rp__error_state kept;
+    rp__error_save(&kept);
+    (void)rp_set_current_stream(before);
+    (void)rp_synchronize(m->device->id);
+    (void)rp_generator_set(generator, seed, offset);
+    (void)rp_error_take();
+    rp__error_restore(&kept);
+    rp_stream_release(before);
+    return status;
+}
+
+/* A result that lies outside the pool (an argument, a parameter, a view of one) is copied inside the graph. */
+static rp_tensor *owned(const maker *m, rp_tensor *t) {
+    return t->storage->block && t->storage->block->pool == m->pool ? t : rp_clone(t);
+}
+
+static rp_status capture_forward(const maker *m, graphed *g, rp_tensor **live) {
+    rp__recorder recorder;
+    RP_TRY(rp__recorder_begin(&recorder, &g->forward, m->stream, m->pool, RP_CAPTURE_THREAD_LOCAL));
+    rp_scope scope = rp__scope_begin();
+    rp_status status = run_body(g, live);
+    for (size_t k = 0; k < g->n_out && status == RP_OK; k++) {
+        rp_tensor *t = owned(m, live[k]);
+        if (rp__tensor_is_error(t)) status = rp_error_status();
+        live[k] = t;
+    }
+    for (size_t k = 0; k < g->n_out; k++) {
+        if (status != RP_OK) {
+            live[k] = NULL;
+            continue;
+        }
+        g->differentiable[k] = rp_requires_grad(live[k]);
+        rp_tensor *fixed = rp_detach(live[k]);
+        if (rp__tensor_is_error(fixed)) {
+            status = rp_error_status();
+            live[k] = NULL;
+            continue;
+        }
+        g->outputs[k] = rp_retain(fixed);
+        live[k] = rp_retain(live[k]);
+    }
+    rp__scope_end(scope, NULL, 0);
+    rp_status ended = rp__recorder_end(&recorder, NULL);
+    return status != RP_OK ? status : ended;
+}
+
+static rp_status capture_backward(const maker *m, graphed *g, rp_tensor *const *live) {
+    bool any = false;
+    rp__recorder recorder;
+    for (size_t k = 0; k < g->n_out; k++) {
+        if (!g->differentiable[k]) continue;
+        rp_tensor *zero = rp_zeros_like(g->outputs[k]); /* outside the capture: from the ordinary pool */
+        if (rp__tensor_is_error(zero)) return rp_error_status();
+        g->grad_outputs[k] = rp_retain(zero);
+        any = true;
+    }
+    bool wanted = false;
+    for (size_t k = 0; k < surface(g); k++) wanted = wanted || rp_requires_grad(g->args[k]);
+    if (!any || !wanted) return RP_OK;
+    rp_tensor **grads = rp__calloc(surface(g) + 1, sizeof *grads);
+    if (!grads) return RP__OOM("gradients of a graphed callable");
+    rp_status status = rp__recorder_begin(&recorder, &g->backward, m->stream, m->pool, RP_CAPTURE_THREAD_LOCAL);
+    if (status != RP_OK) {
+        rp__free(grads);
+        return status;
+    }
+    rp_scope scope = rp__scope_begin();
+    status = differentiate(g, live, g->grad_outputs, m->options.allow_unused_input, grads);
+    for (size_t k = 0; k < surface(g) && status == RP_OK; k++) {
+        if (!grads[k]) continue;
+        rp_tensor *t = owned(m, grads[k]);
+        bool twice = false; /* one tensor as two gradients: each static one its own memory */
+        for (size_t x = 0; x < k; x++) twice = twice || (g->grad_inputs[x] && g->grad_inputs[x]->storage == t->storage);
+        if (twice) t = rp_clone(t);
+        if (rp__tensor_is_error(t))
+            status = rp_error_status();
+        else
+            g->grad_inputs[k] = rp_retain(t);
+    }
+    rp__scope_end(scope, NULL, 0);
+    rp_status ended = rp__recorder_end(&recorder, NULL);
+    rp__free(grads);
+    return status != RP_OK ? status : ended;
+}
+
+static rp_status finish(graphed *g) {
+    RP_TRY(rp__recording_instantiate(&g->forward));
+    if (g->backward.graph) RP_TRY(rp__recording_instantiate(&g->backward));
+    for (size_t k = 0; k < g->n_args; k++) {
+        rp__static_input_find(&g->forward, g->args[k], &g->forward_inputs[k]);
+        rp__static_input_find(&g->backward, g->args[k], &g->backward_inputs[k]);
+    }
+    for (size_t k = 0; k < g->n_out; k++)
+        if (g->grad_outputs[k]) rp__static_input_find(&g->backward, g->grad_outputs[k], &g->backward_grads[k]);
+    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+                    (int64_t)g->device->ops->graph_nodes(g->forward.graph), "nodes of the forward graph");
+    if (g->backward.graph)
+        rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+                        (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
+    return RP_OK;
+}
+
+/* Forwards in order, backwards in reverse: a backward frees what its forward kept, and later captures reuse that memory. */
+static rp_status capture_all(const maker *m) {
+    size_t total = 0, at = 0;
+    for (size_t i = 0; i < m->n; i++) total += m->made[i]->n_out;
+    rp_tensor **live = rp__calloc(total, sizeof *live);
+    if (!live) return RP__OOM("outputs of graphed callables");
+    rp_status status = RP_OK;
+    for (size_t i = 0; i < m->n && status == RP_OK; i++) {
+        status = capture_forward(m, m->made[i], live + at);
+        at += m->made[i]->n_out;
+    }
+    size_t end = total;
+    for (size_t i = m->n; i-- > 0;) {
+        end -= m->made[i]->n_out;
+        if (status == RP_OK) status = capture_backward(m, m->made[i], live + end);
+        for (size_t k = end; k < end + m->made[i]->n_out; k++)
+            if (live[k]) rp_release(live[k]);
+    }
+    rp__free(live);
+    for (size_t i = 0; i < m->n && status == RP_OK; i++) status = finish(m->made[i]);
+    return status;
+}
+
+static rp_status make(maker *m, rp_compiled **out) {
+    for (size_t i = 0; i < m->n; i++) {
+        m->made[i] = graphed_new(&m->callables[i], m);
+        if (!m->made[i]) return RP__OOM("a graphed callable");
+    }
+    bool grad = rp_set_grad_enabled(true);
+    rp_status status = warm_up(m);
+    if (status == RP_OK) status = capture_all(m);
+    (void)rp_set_grad_enabled(grad);
+    for (size_t i = 0; i < m->n && status == RP_OK; i++) {
+        out[i] = &m->made[i]->base;
+        m->made[i] = NULL;
+    }
+    return status;
+}
+
+rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
+                                    rp_compiled **out) {
+    maker m = {.callables = callables, .n = n};
+    rp_device device;
+    for (size_t i = 0; out && i < n; i++) out[i] = rp__callable_failed();
+    if (!out) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: out is NULL");
+    if (options) {
+        if (options->struct_size < sizeof options->struct_size)
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: struct_size of the options is not set");
+        memcpy(&m.options, options, options->struct_size < sizeof m.options ? options->struct_size : sizeof m.options);
+    }
+    RP_TRY(check_callables(callables, n, &device));
+    m.device = rp__device_get(device);
+    if (!m.device) return rp_error_status();
+    if (m.options.pool && m.options.pool->device != m.device)
+        return rp__fail(RP_ERROR_DEVICE, "make_graphed_callables: the pool belongs to another device");
+    m.pool = m.options.pool ? rp__pool_retain(m.options.pool) : rp_pool_new(device);
+    m.stream = rp__side_stream_take(m.device);
+    m.made = rp__calloc(n, sizeof *m.made);
+    rp_status status = RP_OK;
+    if (!m.pool->device || !m.stream)
+        status = rp_error_status();
+    else if (!m.made)
+        status = RP__OOM("graphed callables");
+    if (status == RP_OK) {
+        rp_scope scope = rp__scope_begin();
+        status = make(&m, out);
+        rp__scope_end(scope, NULL, 0);
+    }
+    for (size_t i = 0; m.made && i < n; i++)
+        if (m.made[i]) rp_compiled_release(&m.made[i]->base);
+    rp__free(m.made);
+    rp__side_stream_give(m.stream);
+    rp_pool_release(m.pool);
+    return status;
+}

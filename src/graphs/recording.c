@@ -1,0 +1,311 @@
+/* See recording.h. */
+#include "graphs/recording.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/log.h"
+
+/* ---- side streams ---- */
+
+enum { SIDE_STREAMS = 8 };
+static rp__mutex side_lock = RP__MUTEX_INIT;
+static rp_stream *side_streams[SIDE_STREAMS]; /* idle */
+
+rp_stream *rp__side_stream_take(rp__device *d) {
+    rp_stream *s = NULL;
+    rp__lock(&side_lock);
+    for (unsigned k = 0; k < SIDE_STREAMS && !s; k++) {
+        if (!side_streams[k] || side_streams[k]->device != d) continue;
+        s = side_streams[k];
+        side_streams[k] = NULL;
+    }
+    rp__unlock(&side_lock);
+    if (s) return s;
+    s = rp_stream_new(d->id);
+    return s && s->device ? s : NULL;
+}
+
+void rp__side_stream_give(rp_stream *s) {
+    if (!s) return;
+    rp__lock(&side_lock);
+    for (unsigned k = 0; k < SIDE_STREAMS && s; k++) {
+        if (side_streams[k]) continue;
+        side_streams[k] = s;
+        s = NULL;
+    }
+    rp__unlock(&side_lock);
+    if (s) rp_stream_release(s);
+}
+
+/* ---- capturing ---- */
+
+static bool in_pool(const rp__recording *r, const rp__storage *s) { return s->block && s->block->pool == r->pool; }
+
+rp__external *rp__recording_find(rp__recording *r, const rp__storage *s) {
+    for (size_t k = 0; k < r->n_externals; k++)
+        if (r->externals[k].storage == s) return &r->externals[k];
+    return NULL;
+}
+
+static rp_status note_external(rp__recording *r, const rp__launch *l, const rp__slot *slot) {
+    rp__external *e = rp__recording_find(r, slot->storage);
+    if (!e) {
+        if (!RP__GROW(&r->externals, &r->externals_capacity, r->n_externals + 1)) return RP__OOM("what a graph reads");
+        e = &r->externals[r->n_externals++];
+        *e = (rp__external){.storage = rp__storage_retain(slot->storage),
+                            .version = atomic_load(&slot->storage->version),
+                            .op = l->op,
+                            .site = l->site,
+                            .begin = slot->begin,
+                            .end = slot->end,
+                            .now = slot->storage->data};
+    }
+    if (slot->begin < e->begin) e->begin = slot->begin;
+    if (slot->end > e->end) e->end = slot->end;
+    e->access |= slot->access;
+    if (l->kernel->kind != RP__KERNEL_CPU && l->kernel->kind != RP__KERNEL_CUDA) e->library = true;
+    return RP_OK;
+}
+
+static rp_status record(rp__launch_recorder *base, rp_stream *s, const rp__launch *l) {
+    rp__recorder *c = (rp__recorder *)base;
+    for (uint32_t k = 0; k < l->n_slots && s->capture; k++) {
+        rp__storage *storage = l->slots[k].storage;
+        if (!storage || in_pool(c->recording, storage)) continue;
+        rp_status status = note_external(c->recording, l, &l->slots[k]);
+        if (status != RP_OK) {
+            c->failed = status;
+            return status;
+        }
+    }
+    return s->device->ops->launch(s->device, s, l);
+}
+
+rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *stream, rp_pool *pool,
+                             rp_capture_mode mode) {
+    rp__device *d = stream->device;
+    memset(c, 0, sizeof *c);
+    c->base.record = record;
+    c->recording = r;
+    r->device = d;
+    rp_stream *previous = rp__stream_retain(rp__current_stream(d));
+    RP_TRY(rp_set_current_stream(stream));
+    rp_status status = rp__capture_begin(stream, pool, mode);
+    if (status != RP_OK) {
+        rp__error_state kept;
+        rp__error_save(&kept);
+        (void)rp_set_current_stream(previous);
+        (void)rp_error_take();
+        rp__error_restore(&kept);
+        rp_stream_release(previous);
+        return status;
+    }
+    r->pool = rp__pool_retain(pool);
+    c->previous = previous;
+    c->stream = rp__stream_retain(stream);
+    c->outer = rp__launch_recorder_set(&c->base);
+    return RP_OK;
+}
+
+rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
+    rp__recording *r = c->recording;
+    if (nodes) *nodes = 0;
+    (void)rp__launch_recorder_set(c->outer);
+    rp_status status = rp__capture_end(c->stream, &r->graph, &r->random, &r->n_random);
+    rp_status restored = rp_set_current_stream(c->previous);
+    rp_stream_release(c->previous);
+    rp_stream_release(c->stream);
+    if (status == RP_OK) status = c->failed != RP_OK ? c->failed : restored;
+    if (status != RP_OK) {
+        rp__recording_free(r);
+        return status;
+    }
+    if (nodes) *nodes = r->device->ops->graph_nodes(r->graph);
+    return RP_OK;
+}
+
+rp_status rp__recording_instantiate(rp__recording *r) {
+    if (!r->graph) return rp__fail(RP_ERROR_STATE, "there is no captured graph to instantiate");
+    RP_TRY(r->device->ops->graph_instantiate(r->graph, r->device->default_stream));
+    r->instantiated = true;
+    return RP_OK;
+}
+
+void rp__recording_free(rp__recording *r) {
+    for (size_t k = 0; k < r->n_random; k++) {
+        rp__block_free(r->random[k].generator->device, r->random[k].block);
+        rp_generator_release(r->random[k].generator);
+    }
+    rp__free(r->random);
+    if (r->graph) r->device->ops->graph_free(r->graph);
+    for (size_t k = 0; k < r->n_externals; k++) {
+        rp__storage_release(r->externals[k].storage);
+        if (r->externals[k].moved) rp__storage_release(r->externals[k].moved);
+    }
+    rp__free(r->externals);
+    if (r->pool) rp_pool_release(r->pool);
+    memset(r, 0, sizeof *r);
+}
+
+/* ---- replay ---- */
+
+/* Graphs of one pool share memory, so a replay on another stream than the last waits for it. */
+static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
+    static rp__mutex lock = RP__MUTEX_INIT;
+    rp_status status = RP_OK;
+    rp__lock(&lock);
+    rp_stream *last = r->pool->replayed_on;
+    if (last && last != s) {
+        rp_event *e = rp_event_new(r->device->id, false);
+        status = rp_event_record(e, last);
+        if (status == RP_OK) status = rp_stream_wait_event(s, e);
+        rp_event_release(e);
+        r->stream_waits++;
+    }
+    if (status == RP_OK && last != s) {
+        if (last) rp_stream_release(last);
+        r->pool->replayed_on = rp__stream_retain(s);
+    }
+    rp__unlock(&lock);
+    return status;
+}
+
+rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
+    if (RP__UNLIKELY(!r->graph)) return rp__fail(RP_ERROR_STATE, "replay without a preceding successful capture");
+    if (RP__UNLIKELY(!r->instantiated)) RP_TRY(rp__recording_instantiate(r));
+    if (RP__UNLIKELY(r->pool->replayed_on != s)) RP_TRY(order_behind_pool(r, s));
+    for (size_t k = 0; k < r->n_random; k++) {
+        rp__capture_random *random = &r->random[k];
+        uint64_t state[2];
+        rp__lock(&random->generator->lock);
+        state[0] = random->generator->seed;
+        state[1] = random->generator->offset;
+        random->generator->offset += random->used;
+        rp__unlock(&random->generator->lock);
+        RP_TRY(r->device->ops->copy_in(r->device, s, random->state, state, sizeof state));
+    }
+    RP_TRY(r->device->ops->graph_launch(r->graph, s));
+    r->replays++;
+    for (size_t k = 0; k < r->n_externals; k++) {
+        const rp__external *e = &r->externals[k];
+        if (e->access & RP__WRITE) rp__storage_written(e->moved ? e->moved : e->storage, e->op, e->site);
+    }
+    return RP_OK;
+}
+
+/* ---- re-pointing ---- */
+
+bool rp__recording_movable(const rp__recording *r, const rp__external *e, const char **why) {
+    const rp__device_ops *ops = r->device->ops;
+    size_t n = ops->graph_nodes(r->graph);
+    *why = NULL;
+    if (e->library) {
+        *why = "a library call or a user's kernel reads it";
+        return false;
+    }
+    for (size_t k = 0; k < n; k++) {
+        if (!ops->graph_node(r->graph, (uint32_t)k)) {
+            *why = "the graph has nodes that Reprise did not make";
+            return false;
+        }
+    }
+    return true;
+}
+
+static rp_status repoint_node(rp__recording *r, uint32_t node, const rp__launch *l, const rp__external *e,
+                              const char *to) {
+    uint64_t from = (uint64_t)(uintptr_t)e->now, small[64], *words = NULL;
+    for (uint32_t k = 0; k < l->n_slots; k++) {
+        if (l->slots[k].storage != e->storage) continue;
+        if (!words) {
+            words = l->n_words <= sizeof small / sizeof *small ? small : rp__alloc(l->n_words * sizeof *words);
+            if (!words) return RP__OOM("parameters of a graph node");
+            memcpy(words, l->words, l->n_words * sizeof *words);
+        }
+        words[l->slots[k].word] += (uint64_t)(uintptr_t)to - from;
+    }
+    if (!words) return RP_OK;
+    rp_status status = r->device->ops->graph_set_words(r->graph, node, words);
+    if (words != small) rp__free(words);
+    if (status == RP_OK) r->patches++;
+    return status;
+}
+
+rp_status rp__recording_repoint(rp__recording *r, rp__external *e, rp__storage *to, char *address) {
+    const char *why;
+    char *target = to ? address : e->storage->data;
+    if (target == e->now) return RP_OK;
+    if (!rp__recording_movable(r, e, &why))
+        return rp__fail(RP_ERROR_CAPTURE, "memory of a graph cannot be re-pointed: %s", why);
+    if (((uintptr_t)target ^ (uintptr_t)e->storage->data) % 16)
+        return rp__fail(RP_ERROR_CAPTURE, "memory of a graph cannot be re-pointed: the new address is aligned "
+                                          "differently from the captured one (modulo 16)");
+    size_t n = r->device->ops->graph_nodes(r->graph);
+    for (size_t k = 0; k < n; k++)
+        RP_TRY(repoint_node(r, (uint32_t)k, r->device->ops->graph_node(r->graph, (uint32_t)k), e, target));
+    if (e->moved) rp__storage_release(e->moved);
+    e->moved = to ? rp__storage_retain(to) : NULL;
+    e->now = target;
+    return RP_OK;
+}
+
+/* ---- arguments ---- */
+
+void rp__static_input_find(rp__recording *r, rp_tensor *recorded, rp__static_input *out) {
+    *out = (rp__static_input){.tensor = recorded, .external = rp__recording_find(r, recorded->storage)};
+}
+
+static bool same_layout(const rp_tensor *a, const rp_tensor *b) {
+    for (unsigned d = 0; d < a->ndim; d++)
+        if (a->size[d] > 1 && a->stride[d] != b->stride[d]) return false;
+    return true;
+}
+
+/* Why `actual` cannot be read where it is; RP__REASON_NONE when it can. */
+static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual) {
+    const rp__external *e = input->external;
+    const char *why;
+    int64_t begin, end;
+    rp__tensor_byte_range(input->tensor, &begin, &end);
+    if (!rp__recording_movable(r, e, &why)) return RP__REASON_LIBRARY_OPERAND;
+    if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
+    if (actual->storage->foreign) return RP__REASON_FOREIGN_MEMORY;
+    if (!same_layout(actual, input->tensor)) return RP__REASON_OTHER_LAYOUT;
+    if (((uintptr_t)rp__tensor_data(actual) ^ (uintptr_t)rp__tensor_data(input->tensor)) % 16)
+        return RP__REASON_ALIGNMENT;
+    return RP__REASON_NONE;
+}
+
+rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
+                               size_t number) {
+    rp__external *e = input->external;
+    const rp_tensor *recorded = input->tensor;
+    if (!e) return RP_OK;
+    size_t bytes = rp__dtype_bytes((rp_dtype)recorded->dtype);
+    char *base = rp__tensor_data(actual) - (size_t)recorded->offset * bytes;
+    if (RP__LIKELY(base == e->now && (actual->storage == e->moved || actual->storage == e->storage) &&
+                   same_layout(actual, recorded)))
+        return RP_OK;
+    if (actual->storage == e->storage && actual->offset == recorded->offset && same_layout(actual, recorded))
+        return rp__recording_repoint(r, e, NULL, NULL);
+    rp__reason reason = must_copy(r, input, actual);
+    if (reason == RP__REASON_NONE) {
+        RP_TRY(rp__recording_repoint(r, e, actual->storage, base));
+        if (!input->patched) {
+            rp__explain_add(explain, "patch", RP__REASON_MOVED_INPUT, NULL, 1,
+                            "argument %zu moved: the nodes that read it were re-pointed", number);
+            input->patched = true;
+        }
+        return RP_OK;
+    }
+    RP_TRY(rp__recording_repoint(r, e, NULL, NULL));
+    if (!input->copied) {
+        rp__explain_add(explain, "copy", reason, NULL, 1, "argument %zu is copied at every call that moves it", number);
+        input->copied = true;
+    }
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *done = rp_copy_(input->tensor, actual);
+    (void)rp_set_grad_enabled(grad);
+    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
+}

@@ -1,0 +1,187 @@
+/* Convolution as a product with gathered operands: which element of x, w or y stands at (line, k). Every operand is addressed by
+   two axes of four levels (channel or image, then three spatial levels); offsets add, and so do coordinates, which must lie within
+   the operand's spatial extents. Included by gemm.c; knows no element type. */
+struct conv_at {
+    int64_t offset, c[3];
+};
+struct conv_axis {
+    int64_t extent[4], offset[4], coordinate[4]; /* coordinate[1..3] moves c[0..2]; [0] moves none */
+    struct conv_at start;
+};
+struct conv_gather {
+    struct conv_axis line, k;
+    int64_t bound[3];
+    bool bounded; /* some element lies outside */
+};
+struct conv_plan {
+    int64_t m, n, k;
+    struct conv_gather a, b;
+    struct conv_axis out; /* columns */
+    int64_t out_m, bias_at;
+};
+struct conv_cursor {
+    int64_t index[4];
+    struct conv_at here;
+};
+
+static void conv_locate(struct conv_cursor *at, const struct conv_axis *x) {
+    at->here = x->start;
+    for (int l = 0; l < 4; l++) {
+        at->here.offset += at->index[l] * x->offset[l];
+        if (l) at->here.c[l - 1] += at->index[l] * x->coordinate[l];
+    }
+}
+static void conv_start(struct conv_cursor *at, const struct conv_axis *x, int64_t i) {
+    for (int l = 3; l > 0; l--) {
+        at->index[l] = i % x->extent[l];
+        i /= x->extent[l];
+    }
+    at->index[0] = i;
+    conv_locate(at, x);
+}
+/* By at most what is left of the innermost level. */
+static void conv_advance(struct conv_cursor *at, const struct conv_axis *x, int64_t by) {
+    at->index[3] += by;
+    if (at->index[3] < x->extent[3]) {
+        at->here.offset += by * x->offset[3];
+        at->here.c[2] += by * x->coordinate[3];
+        return;
+    }
+    for (int l = 3; l > 0 && at->index[l] == x->extent[l]; l--) {
+        at->index[l] = 0;
+        at->index[l - 1]++;
+    }
+    conv_locate(at, x);
+}
+static void conv_next(struct conv_cursor *at, const struct conv_axis *x) { conv_advance(at, x, 1); }
+
+/* Is the axis one stride? */
+static bool conv_flat_axis(const struct conv_axis *x, int64_t *stride) {
+    int64_t inner = 1;
+    *stride = 1;
+    bool any = false;
+    for (int l = 3; l >= 0; l--) {
+        if (x->extent[l] == 1) continue;
+        if (!any) *stride = x->offset[l];
+        else if (x->offset[l] != *stride * inner) return false;
+        any = true;
+        inner *= x->extent[l];
+    }
+    return true;
+}
+static bool conv_flat(const struct conv_axis *line, const struct conv_axis *k, int64_t *along, int64_t *down) {
+    return conv_flat_axis(line, along) && conv_flat_axis(k, down);
+}
+
+/* Least and greatest coordinate that the two axes reach together. */
+static bool conv_bounded(const struct conv_gather *g) {
+    for (int d = 0; d < 3; d++) {
+        int64_t low = g->line.start.c[d] + g->k.start.c[d], high = low;
+        const int64_t reach[2] = {(g->line.extent[d + 1] - 1) * g->line.coordinate[d + 1],
+                                  (g->k.extent[d + 1] - 1) * g->k.coordinate[d + 1]};
+        for (int i = 0; i < 2; i++) {
+            if (reach[i] < 0) low += reach[i];
+            else high += reach[i];
+        }
+        if (low < 0 || high >= g->bound[d]) return true;
+    }
+    return false;
+}
+
+/* The image, group, phase and tile of an item. False: a phase that is smaller than the largest has no such tile. */
+static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, struct conv_plan *p, int64_t *m0, int64_t *n0) {
+    const int64_t *xs = v + RP__CONV_XS, *ys = v + RP__CONV_YS, *ws = v + RP__CONV_WS;
+    const int64_t *stride = v + RP__CONV_STRIDE, *padding = v + RP__CONV_PADDING, *dilation = v + RP__CONV_DILATION;
+    const int64_t *sx = v + RP__CONV_X_STRIDES, *sw = v + RP__CONV_W_STRIDES, *sy = v + RP__CONV_Y_STRIDES;
+    const int64_t C = v[RP__CONV_C], O = v[RP__CONV_O], tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
+    int64_t phases = 1, columns = 1;
+    for (int d = 0; d < 3; d++) {
+        if (kind == RP__CONV_FORWARD) columns *= ys[d];
+        else if (kind == RP__CONV_INPUT) columns *= (xs[d] + stride[d] - 1) / stride[d], phases *= stride[d];
+        else columns *= ws[d];
+    }
+    if (kind == RP__CONV_WEIGHT) columns *= C;
+    p->m = kind == RP__CONV_INPUT ? C : O;
+    const int64_t tiles_n = (columns + tn - 1) / tn, tiles_m = (p->m + tm - 1) / tm;
+    *n0 = item % tiles_n * tn;
+    item /= tiles_n;
+    *m0 = item % tiles_m * tm;
+    item /= tiles_m;
+    int64_t phase = item % phases;
+    item /= phases;
+    const int64_t group = item % v[RP__CONV_GROUPS], image = item / v[RP__CONV_GROUPS];
+    p->bias_at = group * O;
+    struct conv_axis *al = &p->a.line, *ak = &p->a.k, *bl = &p->b.line, *bk = &p->b.k;
+    *al = *ak = *bl = *bk = p->out = (struct conv_axis){.extent = {1, 1, 1, 1}};
+    for (int d = 0; d < 3; d++) p->a.bound[d] = INT64_MAX;
+
+    if (kind == RP__CONV_FORWARD) {
+        /* a: w[o, (c, r)]; b: x[q, (c, r)] */
+        al->extent[3] = O, al->offset[3] = sw[0], al->start.offset = group * O * sw[0];
+        ak->extent[0] = bk->extent[0] = C, ak->offset[0] = sw[1], bk->offset[0] = sx[1];
+        bl->start.offset = image * sx[0] + group * C * sx[1];
+        p->out.start.offset = image * sy[0] + group * O * sy[1], p->out_m = sy[1];
+        for (int d = 0; d < 3; d++) {
+            const int l = d + 1;
+            ak->extent[l] = bk->extent[l] = ws[d];
+            ak->offset[l] = sw[2 + d];
+            bk->coordinate[l] = dilation[d], bk->offset[l] = dilation[d] * sx[2 + d];
+            bl->extent[l] = p->out.extent[l] = ys[d];
+            bl->coordinate[l] = stride[d], bl->offset[l] = stride[d] * sx[2 + d];
+            bl->start.c[d] = -padding[d], bl->start.offset -= padding[d] * sx[2 + d];
+            p->out.offset[l] = sy[2 + d];
+            p->b.bound[d] = xs[d];
+        }
+    } else if (kind == RP__CONV_INPUT) {
+        /* a: w[(o, r), c]; b: y[p, (o, r)]; positions first + stride i meet taps r0 + step j */
+        al->extent[3] = C, al->offset[3] = sw[1], al->start.offset = group * O * sw[0];
+        ak->extent[0] = bk->extent[0] = O, ak->offset[0] = sw[0], bk->offset[0] = sy[1];
+        bl->start.offset = image * sy[0] + group * O * sy[1];
+        p->out.start.offset = image * sx[0] + group * C * sx[1], p->out_m = sx[1];
+        for (int d = 2; d >= 0; d--) {
+            const int l = d + 1;
+            const int64_t s = stride[d], first = phase % s;
+            phase /= s;
+            int64_t gcd = s, other = dilation[d] % s;
+            while (other) {
+                const int64_t t = gcd % other;
+                gcd = other, other = t;
+            }
+            const int64_t step = s / gcd, count = first < xs[d] ? (xs[d] - first + s - 1) / s : 0;
+            int64_t r0 = 0;
+            while (r0 < step && (first + padding[d] - r0 * dilation[d]) % s) r0++;
+            const int64_t taps = r0 < step && r0 < ws[d] ? (ws[d] - r0 + step - 1) / step : 0;
+            ak->extent[l] = bk->extent[l] = taps;
+            ak->offset[l] = step * sw[2 + d], ak->start.offset += r0 * sw[2 + d];
+            bk->coordinate[l] = -(step * dilation[d] / s), bk->offset[l] = bk->coordinate[l] * sy[2 + d];
+            bl->extent[l] = p->out.extent[l] = count;
+            bl->coordinate[l] = 1, bl->offset[l] = sy[2 + d];
+            bl->start.c[d] = taps ? (first + padding[d] - r0 * dilation[d]) / s : 0;
+            bl->start.offset += bl->start.c[d] * sy[2 + d];
+            p->out.offset[l] = s * sx[2 + d], p->out.start.offset += first * sx[2 + d];
+            p->b.bound[d] = ys[d];
+        }
+    } else {
+        /* a: y[o, (n, q)]; b: x[(c, r), (n, q)] */
+        al->extent[3] = O, al->offset[3] = sy[1], al->start.offset = group * O * sy[1];
+        ak->extent[0] = bk->extent[0] = v[RP__CONV_IMAGES], ak->offset[0] = sy[0], bk->offset[0] = sx[0];
+        bl->extent[0] = p->out.extent[0] = C, bl->offset[0] = sx[1], bl->start.offset = group * C * sx[1];
+        p->out.offset[0] = sw[1], p->out.start.offset = group * O * sw[0], p->out_m = sw[0];
+        for (int d = 0; d < 3; d++) {
+            const int l = d + 1;
+            ak->extent[l] = bk->extent[l] = ys[d];
+            ak->offset[l] = sy[2 + d];
+            bk->coordinate[l] = stride[d], bk->offset[l] = stride[d] * sx[2 + d];
+            bl->extent[l] = p->out.extent[l] = ws[d];
+            bl->coordinate[l] = dilation[d], bl->offset[l] = dilation[d] * sx[2 + d];
+            bl->start.c[d] = -padding[d], bl->start.offset -= padding[d] * sx[2 + d];
+            p->out.offset[l] = sw[2 + d];
+            p->b.bound[d] = xs[d];
+        }
+    }
+    p->n = p->out.extent[0] * p->out.extent[1] * p->out.extent[2] * p->out.extent[3];
+    p->k = bk->extent[0] * bk->extent[1] * bk->extent[2] * bk->extent[3];
+    p->a.bounded = false;
+    p->b.bounded = p->k > 0 && p->n > 0 && conv_bounded(&p->b);
+    return *n0 < p->n;
+}

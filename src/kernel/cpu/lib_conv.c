@@ -1,0 +1,92 @@
+/* Convolutions on the CPU: from operands to the words of gemm.h. Any strides, groups, dilation; 1 to 3 spatial dims. */
+#include "core/dtype.h"
+#include "kernel/cpu/gemm.h"
+#include "kernel/cpu/lib.h"
+
+static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);
+#define KERNEL(which, dtype, text) [dtype] = {.kind = RP__KERNEL_CPU, .name = text, .key = {(which) << 8 | (dtype), 0x636f6e76}, .cpu = run}
+#define KERNELS(which, text)                                                                                           \
+    [which] = {KERNEL(which, RP_F32, text "_f32"), KERNEL(which, RP_F64, text "_f64"),                                 \
+               KERNEL(which, RP_F16, text "_f16"), KERNEL(which, RP_BF16, text "_bf16")}
+static rp__kernel kernels[RP__CONV_KINDS][RP__DTYPE_COUNT] = {
+    KERNELS(RP__CONV_FORWARD, "conv_forward"), KERNELS(RP__CONV_INPUT, "conv_input"), KERNELS(RP__CONV_WEIGHT, "conv_weight")};
+static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
+    rp__gemm_current()->conv[kernel->key.lo >> 8][kernel->key.lo & 0xff](kernel, words, begin, end);
+}
+
+rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                            rp__launch_buffer *buffer, rp__launch *out) {
+    (void)d;
+    /* where x, w, y stand among the operands; the first operand is the result */
+    static const unsigned order[RP__CONV_KINDS][3] = {{1, 2, 0}, {0, 2, 1}, {2, 0, 1}};
+    static const uint32_t words_of[3] = {RP__CONV_X, RP__CONV_W, RP__CONV_Y};
+    const rp__conv_kind kind = op == RP__LIB_CONV_FORWARD ? RP__CONV_FORWARD : op == RP__LIB_CONV_INPUT ? RP__CONV_INPUT
+                                                                                                     : RP__CONV_WEIGHT;
+    const rp__conv_geometry *g = &call->conv;
+    const unsigned s = g->spatial;
+    if (n < 3 || s < 1 || s > 3) return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a convolution do not fit", call->op);
+    const rp__operand *part[3] = {&o[order[kind][0]], &o[order[kind][1]], &o[order[kind][2]]};
+    const rp__operand *x = part[0], *w = part[1], *y = part[2], *bias = kind == RP__CONV_FORWARD && n > 3 && o[3].base ? &o[3] : NULL;
+    for (unsigned i = 0; i < 3; i++) {
+        if (part[i]->ndim != s + 2 || part[i]->dtype != x->dtype)
+            return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a convolution do not fit", call->op);
+    }
+    if (!rp__dtype_is_float(x->dtype) || (bias && (bias->dtype != x->dtype || bias->ndim != 1)))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no convolution of %s", call->op, rp_dtype_name(x->dtype));
+    const int64_t groups = g->groups;
+    if (groups < 1 || x->size[1] % groups || w->size[0] % groups || w->size[1] != x->size[1] / groups ||
+        y->size[1] != w->size[0] || y->size[0] != x->size[0])
+        return rp__fail(RP_ERROR_INTERNAL, "%s: channels of a convolution do not fit", call->op);
+    if (rp__operand_numel(&o[0]) == 0) return RP_OK;
+
+    uint64_t *v = buffer->words;
+    for (unsigned i = 0; i < 3; i++) {
+        rp__cpu_slot(part[i], words_of[i], part[i] == &o[0] ? RP__WRITE : RP__READ, buffer, out);
+        uint64_t *strides = v + (i == 0 ? RP__CONV_X_STRIDES : i == 1 ? RP__CONV_W_STRIDES : RP__CONV_Y_STRIDES);
+        uint64_t *extents = v + (i == 0 ? RP__CONV_XS : i == 1 ? RP__CONV_WS : RP__CONV_YS);
+        strides[0] = (uint64_t)part[i]->stride[0], strides[1] = (uint64_t)part[i]->stride[1];
+        for (unsigned k = 0; k < 3; k++) {
+            const bool missing = k + s < 3;
+            strides[2 + k] = missing ? 0 : (uint64_t)part[i]->stride[2 + k + s - 3];
+            extents[k] = missing ? 1 : (uint64_t)part[i]->size[2 + k + s - 3];
+        }
+    }
+    v[RP__CONV_BIAS] = 0;
+    if (bias) rp__cpu_slot(bias, RP__CONV_BIAS, RP__READ, buffer, out);
+    v[RP__CONV_BIAS_STRIDE] = bias ? (uint64_t)bias->stride[0] : 0;
+    for (unsigned k = 0; k < 3; k++) {
+        const bool missing = k + s < 3;
+        v[RP__CONV_STRIDE + k] = missing ? 1 : (uint64_t)g->stride[k + s - 3];
+        v[RP__CONV_PADDING + k] = missing ? 0 : (uint64_t)g->padding[k + s - 3];
+        v[RP__CONV_DILATION + k] = missing ? 1 : (uint64_t)g->dilation[k + s - 3];
+    }
+    const int64_t C = w->size[1], O = w->size[0] / groups, images = x->size[0];
+    v[RP__CONV_IMAGES] = (uint64_t)images, v[RP__CONV_GROUPS] = (uint64_t)groups;
+    v[RP__CONV_C] = (uint64_t)C, v[RP__CONV_O] = (uint64_t)O;
+    v[RP__CONV_FLAGS] = (bias ? RP__GEMM_BIAS_M : 0) | (call->epilogue == RP__EPILOGUE_RELU ? RP__GEMM_RELU : 0);
+    out->n_words = RP__CONV_WORDS;
+
+    int64_t taps = 1, points = 1, positions = 1, phases = 1;
+    for (unsigned k = 0; k < 3; k++) {
+        const int64_t step = (int64_t)v[RP__CONV_STRIDE + k], extent = (int64_t)v[RP__CONV_XS + k];
+        taps *= (int64_t)v[RP__CONV_WS + k], points *= (int64_t)v[RP__CONV_YS + k];
+        positions *= (extent + step - 1) / step, phases *= step;
+    }
+    if (kind != RP__CONV_INPUT) phases = 1;
+    const int64_t rows = kind == RP__CONV_INPUT ? C : O;
+    const int64_t columns = kind == RP__CONV_FORWARD ? points : kind == RP__CONV_INPUT ? positions : C * taps;
+    const int64_t blocks = phases * groups * (kind == RP__CONV_WEIGHT ? 1 : images);
+    const double work = (double)images * (double)groups * (double)O * (double)C * (double)points * (double)taps;
+    const int64_t tn = RP__GEMM_MAX_TILE_N, tiles_n = (columns + tn - 1) / tn;
+    int64_t tiles_m = (rows + RP__GEMM_KEPT_TILE_M - 1) / RP__GEMM_KEPT_TILE_M;
+    while (blocks * tiles_m * tiles_n < 8 && tiles_m * 2 * 24 <= rows && work > 1e6) tiles_m *= 2;
+    int64_t tm = (rows + tiles_m - 1) / tiles_m;
+    if (tiles_m > 1) tm = (tm + 11) / 12 * 12;
+    if (tm > RP__GEMM_KEPT_TILE_M) tm = RP__GEMM_KEPT_TILE_M;
+    tiles_m = (rows + tm - 1) / tm;
+    v[RP__CONV_TILE_M] = (uint64_t)tm, v[RP__CONV_TILE_N] = (uint64_t)tn;
+    out->items = blocks * tiles_m * tiles_n;
+    out->grain = rp__cpu_grain(out->items, work / (double)out->items / 6 + 300);
+    out->kernel = &kernels[kind][x->dtype];
+    return RP_OK;
+}

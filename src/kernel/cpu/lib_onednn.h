@@ -1,0 +1,19 @@
+/* oneDNN for large products and convolutions on the CPU (lib_onednn.c), through libreprise-onednn.so. Whether it serves is a function
+   of the problem (and of the module being there), so eager, captured and compiled runs agree bit for bit. REPRISE_ONEDNN=0: never. */
+#ifndef RP_KERNEL_CPU_LIB_ONEDNN_H
+#define RP_KERNEL_CPU_LIB_ONEDNN_H
+
+#include "kernel/cpu/lib.h"
+#include "kernel/onednn/onednn.h"
+
+/* Multiplications from which a problem is worth a primitive of its own. */
+#define RP__ONEDNN_MATMUL_WORK 1.6e7
+#define RP__ONEDNN_CONV_WORK 4e6
+
+bool rp__onednn_available(void);
+/* Is the problem oneDNN's? scratch: bytes of workspace then. */
+bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, size_t *scratch);
+rp_status rp__onednn_bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, size_t scratch,
+                          rp__launch_buffer *buffer, rp__launch *out);
+
+#endif

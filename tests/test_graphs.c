@@ -1,0 +1,432 @@
+/* ctest: labels=threads timeout=300 */
+/* Raw graphs and graphed callables on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): M.. of
+   make_graphed_callables, G.. of CUDAGraph, R.. of random numbers. REPRISE_TEST_DEVICE=cuda runs them on the emulator. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <reprise.h>
+
+#include "core/alloc.h"
+#include "support/cuda.h"
+
+static rp_device device;
+
+#define OK(expression)                                                                                                 \
+    do {                                                                                                               \
+        rp_status ok_status = (expression);                                                                            \
+        if (ok_status != RP_OK) fail_msg("%s: %s", #expression, rp_error_message());                                   \
+    } while (0)
+#define FAILS(code, fragment, expression)                                                                              \
+    do {                                                                                                               \
+        assert_int_equal((expression), (code));                                                                        \
+        if (!strstr(rp_error_message(), (fragment))) fail_msg("\"%s\" is not in: %s", (fragment), rp_error_message()); \
+        assert_int_equal(rp_error_take(), (code));                                                                     \
+    } while (0)
+
+static int begin(void **state) {
+    (void)state;
+    (void)rp_set_default_device(device);
+    (void)rp_manual_seed(7);
+    return rp_failed();
+}
+static int end(void **state) {
+    (void)state;
+    (void)rp_synchronize(device);
+    if (rp_failed()) fprintf(stderr, "left behind: %s\n", rp_error_message());
+    (void)rp_error_take();
+    return 0;
+}
+
+static void values(rp_tensor *t, float *to, size_t n) { OK(rp_to_host(rp_to_dtype(t, RP_F32), to, n * sizeof *to)); }
+
+static void same(rp_tensor *a, rp_tensor *b) { /* bit for bit */
+    size_t n = (size_t)rp_numel(a);
+    assert_int_equal(n, rp_numel(b));
+    float *x = malloc(n * sizeof *x + 1), *y = malloc(n * sizeof *y + 1);
+    values(a, x, n);
+    values(b, y, n);
+    assert_memory_equal(x, y, n * sizeof *x);
+    free(x);
+    free(y);
+}
+
+/* ---- raw graphs ---- */
+
+static void test_raw_replay(void **state) { /* G4, G16: the body does not run; replay does, as often as asked */
+    (void)state;
+    rp_tensor *x = rp_ones(RP_DIMS(4, 3), RP_F32), *sum = rp_zeros(RP_DIMS(4, 3), RP_F32);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    assert_true(rp_is_capturing(device));
+    rp_tensor *y = rp_sin(rp_mul_scalar(x, rp_f64(2)));
+    rp_add_(sum, y, rp_i64(1));
+    OK(rp_graph_end(g));
+    assert_false(rp_is_capturing(device));
+    assert_float_equal(rp_item_f64(rp_amax(sum, RP_NO_DIMS, false)), 0, 0);
+    for (int k = 0; k < 3; k++) OK(rp_graph_replay(g));
+    rp_tensor *one = rp_sin(rp_mul_scalar(x, rp_f64(2)));
+    same(y, one);
+    same(sum, rp_add(rp_add(one, one, rp_i64(1)), one, rp_i64(1)));
+    rp_fill_(x, rp_f64(0.25)); /* values of what it reads may change */
+    OK(rp_graph_replay(g));
+    same(y, rp_sin(rp_mul_scalar(x, rp_f64(2))));
+    rp_graph_release(g);
+}
+
+static void test_raw_states(void **state) { /* G6, G7, G12, G14, G16, G17, G20 */
+    (void)state;
+    rp_graph *g = rp_graph_new();
+    FAILS(RP_ERROR_STATE, "without a preceding successful capture", rp_graph_replay(g));
+    FAILS(RP_ERROR_STATE, "not capturing", rp_graph_end(g));
+    OK(rp_graph_begin(g, device, NULL));
+    FAILS(RP_ERROR_STATE, "capturing already", rp_graph_begin(g, device, NULL));
+    OK(rp_graph_end(g)); /* G13: an empty graph is no error */
+    OK(rp_graph_replay(g));
+    FAILS(RP_ERROR_STATE, "already owns a captured graph", rp_graph_begin(g, device, NULL));
+    FAILS(RP_ERROR_STATE, "keep_graph", rp_graph_instantiate(g));
+    OK(rp_graph_reset(g));
+    FAILS(RP_ERROR_STATE, "without a preceding", rp_graph_replay(g));
+    OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .keep_graph = true)));
+    rp_tensor *y = rp_ones(RP_DIMS(5), RP_F32);
+    OK(rp_graph_end(g));
+    OK(rp_graph_instantiate(g));
+    OK(rp_graph_replay(g));
+    assert_float_equal(rp_item_f64(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE)), 5, 0);
+    rp_stream *s = rp_current_stream(device);
+    rp_graph *other = rp_graph_new();
+    FAILS(RP_ERROR_CAPTURE, "default stream", rp_graph_begin(other, device, RP_OPTIONS(rp_graph_options, .stream = s)));
+    rp_graph_release(other);
+    rp_graph_release(g);
+    assert_ptr_equal(rp_current_stream(device), s);
+}
+
+static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates the capture, and says which */
+    (void)state;
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    rp_tensor *y = rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    (void)rp_item_f64(y);
+    assert_int_equal(rp_error_take(), RP_ERROR_CAPTURE);
+    FAILS(RP_ERROR_CAPTURE, "invalid", rp_graph_end(g));
+    assert_ptr_equal(rp_current_stream(device), before); /* G3, mended: the stream comes back on every path */
+    assert_float_equal(rp_item_f64(rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE)), 3, 0);
+    rp_graph_release(g);
+    g = rp_graph_new(); /* abandoned while capturing */
+    OK(rp_graph_begin(g, device, NULL));
+    rp_graph_release(g);
+    assert_ptr_equal(rp_current_stream(device), before);
+    assert_false(rp_is_capturing(device));
+}
+
+static void test_raw_random(void **state) { /* R4: replays and eager ops together give the eager sequence; reseeding is honoured */
+    (void)state;
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    rp_tensor *a = rp_rand(RP_DIMS(10), RP_F32, NULL), *b = rp_randn(RP_DIMS(7), RP_F32, NULL);
+    OK(rp_graph_end(g));
+    for (int round = 0; round < 2; round++) {
+        OK(rp_manual_seed(99));
+        rp_tensor *e1 = rp_rand(RP_DIMS(10), RP_F32, NULL), *e2 = rp_randn(RP_DIMS(7), RP_F32, NULL), *e3 = rp_rand(RP_DIMS(3), RP_F32, NULL);
+        rp_tensor *e4 = rp_rand(RP_DIMS(10), RP_F32, NULL);
+        OK(rp_manual_seed(99));
+        OK(rp_graph_replay(g));
+        same(a, e1);
+        same(b, e2);
+        same(rp_rand(RP_DIMS(3), RP_F32, NULL), e3);
+        OK(rp_graph_replay(g));
+        same(a, e4);
+    }
+    rp_graph_release(g);
+}
+
+static void test_raw_repoint(void **state) {
+    (void)state;
+    rp_tensor *x = rp_rand(RP_DIMS(8, 16), RP_F32, NULL), *other = rp_rand(RP_DIMS(8, 16), RP_F32, NULL);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    rp_tensor *y = rp_softmax(rp_mul_scalar(x, rp_f64(3)), 1), *z = rp_exp(x);
+    OK(rp_graph_end(g));
+    OK(rp_graph_repoint(g, x, other));
+    OK(rp_graph_replay(g));
+    same(y, rp_softmax(rp_mul_scalar(other, rp_f64(3)), 1));
+    same(z, rp_exp(other));
+    OK(rp_graph_repoint(g, x, x)); /* back */
+    OK(rp_graph_replay(g));
+    same(z, rp_exp(x));
+    FAILS(RP_ERROR_GUARD, "cannot stand for", rp_graph_repoint(g, x, rp_rand(RP_DIMS(16, 8), RP_F32, NULL)));
+    FAILS(RP_ERROR_CAPTURE, "does not use", rp_graph_repoint(g, other, x));
+    rp_graph_release(g);
+}
+
+static void test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its handle; the check reports it */
+    (void)state;
+    rp_graph *g = rp_graph_new();
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_full(RP_DIMS(6), rp_f64(2), RP_F32);
+    OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .check_input_liveness = true)));
+    rp_tensor *y = rp_mul_scalar(x, rp_f64(5));
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    assert_float_equal(rp_item_f64(rp_amax(y, RP_NO_DIMS, false)), 10, 0);
+    OK(rp_scope_end(scope, &y, 1));
+    FAILS(RP_ERROR_CAPTURE, "has died", rp_graph_replay(g));
+    OK(rp_graph_reset(g));
+    assert_float_equal(rp_item_f64(rp_amax(y, RP_NO_DIMS, false)), 10, 0); /* A9: a tensor of the pool outlives the graph */
+    rp_graph_release(g);
+}
+
+static void test_raw_streams(void **state) { /* G16: graphs of one pool on two streams are ordered */
+    (void)state;
+    rp_tensor *x = rp_zeros(RP_DIMS(64), RP_F32);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    rp_tensor *y = rp_add_scalar(x, rp_f64(1));
+    rp_copy_(x, y);
+    OK(rp_graph_end(g));
+    rp_stream *first = rp_current_stream(device), *second = rp_stream_new(device);
+    for (int k = 0; k < 10; k++) {
+        OK(rp_set_current_stream(k % 2 ? second : first));
+        OK(rp_graph_replay(g));
+    }
+    OK(rp_set_current_stream(first));
+    OK(rp_synchronize(device));
+    assert_float_equal(rp_item_f64(rp_amax(x, RP_NO_DIMS, false)), 10, 0);
+    rp_stream_release(second);
+    rp_graph_release(g);
+}
+
+/* ---- graphed callables ---- */
+
+typedef struct mlp {
+    rp_tensor *w1, *b1, *w2, *b2;
+} mlp;
+
+static rp_tensor *parameter(rp_tensor *t) {
+    rp_tensor *p = rp_retain(rp_detach(rp_mul_scalar(rp_add_scalar(t, rp_f64(-0.5)), rp_f64(0.6))));
+    OK(rp_set_requires_grad(p, true));
+    return p;
+}
+static void mlp_make(mlp *m) {
+    OK(rp_manual_seed(3));
+    m->w1 = parameter(rp_rand(RP_DIMS(64, 10), RP_F32, NULL));
+    m->b1 = parameter(rp_rand(RP_DIMS(64), RP_F32, NULL));
+    m->w2 = parameter(rp_rand(RP_DIMS(10, 64), RP_F32, NULL));
+    m->b2 = parameter(rp_rand(RP_DIMS(10), RP_F32, NULL));
+}
+static void mlp_free(mlp *m) {
+    rp_release(m->w1);
+    rp_release(m->b1);
+    rp_release(m->w2);
+    rp_release(m->b2);
+}
+static void mlp_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    mlp *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_linear(rp_relu(rp_linear(in[0], m->w1, m->b1)), m->w2, m->b2);
+}
+
+static rp_compiled *graph_mlp(mlp *m, rp_tensor *x) {
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {mlp_body, m, sizeof *m, "mlp"}, .args = &x, .n_args = 1, .params = &m->w1, .n_params = 4, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    return f;
+}
+
+static void test_graphed_training(void **state) { /* M16, M29-M34, M40, M42, M54: equal to eager, bit for bit, step by step */
+    (void)state;
+    mlp a, b;
+    mlp_make(&a);
+    mlp_make(&b);
+    rp_tensor *sample = rp_rand(RP_DIMS(8, 10), RP_F32, NULL);
+    rp_compiled *f = graph_mlp(&a, sample);
+    assert_null(rp_grad_of(a.w1)); /* M16: nothing accumulated by warm-up or capture */
+    for (int step = 0; step < 5; step++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_rand(RP_DIMS(8, 10), RP_F32, NULL), *out, *eager;
+        OK(rp_call(f, &x, 1, &out, 1));
+        mlp_body(&b, &x, 1, &eager, 1);
+        same(out, eager);
+        OK(rp_backward(rp_sum(rp_mul(out, out), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+        OK(rp_backward(rp_sum(rp_mul(eager, eager), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+        same(rp_grad_of(a.w1), rp_grad_of(b.w1)); /* also the second micro-batch, which adds (M42) */
+        same(rp_grad_of(a.b2), rp_grad_of(b.b2));
+        if (step % 2) {
+            bool grad = rp_set_grad_enabled(false);
+            rp_tensor *pa[] = {a.w1, a.b1, a.w2, a.b2}, *pb[] = {b.w1, b.b1, b.w2, b.b2};
+            for (int k = 0; k < 4; k++) {
+                rp_sub_(pa[k], rp_grad_of(pa[k]), rp_f64(0.01));
+                rp_sub_(pb[k], rp_grad_of(pb[k]), rp_f64(0.01));
+                OK(rp_set_grad(pa[k], NULL));
+                OK(rp_set_grad(pb[k], NULL));
+            }
+            (void)rp_set_grad_enabled(grad);
+        }
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+    bool grad = rp_set_grad_enabled(false); /* M36 */
+    rp_tensor *out;
+    OK(rp_call(f, &sample, 1, &out, 1));
+    assert_false(rp_requires_grad(out));
+    (void)rp_set_grad_enabled(grad);
+    rp_compiled_release(f);
+    mlp_free(&a);
+    mlp_free(&b);
+}
+
+static void test_graphed_errors(void **state) { /* M27, M28, M31, M33, M34: upstream is silent */
+    (void)state;
+    mlp m;
+    mlp_make(&m);
+    rp_tensor *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL), *out, *again;
+    rp_compiled *f = graph_mlp(&m, x);
+    rp_tensor *wide = rp_rand(RP_DIMS(4, 11), RP_F32, NULL), *ints = rp_zeros(RP_DIMS(4, 10), RP_I64);
+    FAILS(RP_ERROR_GUARD, "argument 0 is float32 (4, 11)", rp_call(f, &wide, 1, &out, 1));
+    FAILS(RP_ERROR_GUARD, "int64", rp_call(f, &ints, 1, &out, 1));
+    FAILS(RP_ERROR_GUARD, "called with 0 arguments", rp_call(f, NULL, 0, &out, 1));
+    OK(rp_call(f, &x, 1, &out, 1));
+    OK(rp_call(f, &x, 1, &again, 1));
+    assert_true(rp_is_error(rp_sin(out))); /* overwritten by the second call */
+    assert_int_equal(rp_error_status(), RP_ERROR_STALE);
+    (void)rp_error_take();
+    OK(rp_backward(rp_sum(again, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    OK(rp_call(f, &x, 1, &out, 1));
+    rp_tensor *loss = rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    OK(rp_backward(loss, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true)));
+    FAILS(RP_ERROR_STATE, "second backward", rp_backward(loss, NULL, NULL));
+    OK(rp_call(f, &x, 1, &out, 1));
+    FAILS(RP_ERROR_STATE, "differentiated once",
+          rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, RP_OPTIONS(rp_backward_options, .create_graph = true)));
+    rp_compiled_release(f);
+    mlp_free(&m);
+}
+
+static void test_graphed_validation(void **state) { /* M3, M9, M14, M15 */
+    (void)state;
+    mlp m;
+    mlp_make(&m);
+    rp_compiled *f;
+    rp_tensor *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL), *wide = rp_expand(rp_rand(RP_DIMS(1, 10), RP_F32, NULL), RP_DIMS(4, 10));
+    rp_graphed_callable c = {.fn = {mlp_body, &m, sizeof m, "mlp"}, .args = &wide, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1};
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "expanded", rp_make_graphed_callables(&c, 1, NULL, &f));
+    rp_tensor *two[] = {x, rp_view(x, RP_DIMS(40))};
+    c.args = two;
+    c.n_args = 2;
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "shares memory", rp_make_graphed_callables(&c, 1, NULL, &f));
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "no callable", rp_make_graphed_callables(NULL, 0, NULL, &f));
+    rp_tensor *unused = rp_rand(RP_DIMS(3), RP_F32, NULL);
+    OK(rp_set_requires_grad(unused, true));
+    rp_tensor *more[] = {x, unused};
+    c.args = more;
+    assert_int_not_equal(rp_make_graphed_callables(&c, 1, NULL, &f), RP_OK); /* M15: unused, and not allowed */
+    (void)rp_error_take();
+    OK(rp_make_graphed_callables(&c, 1, RP_OPTIONS(rp_graphed_options, .allow_unused_input = true), &f));
+    rp_tensor *out;
+    OK(rp_call(f, more, 2, &out, 1));
+    OK(rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    assert_null(rp_grad_of(unused));
+    rp_compiled_release(f);
+    mlp_free(&m);
+}
+
+static void half_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *y = rp_dropout(in[0], 0.5, true, NULL);
+    out[0] = rp_tanh(y);
+    out[1] = in[0]; /* a result that is an argument */
+}
+
+static void test_graphed_several(void **state) { /* M2, M20-M23, M50, R4: two in one pool; dropout equals eager's */
+    (void)state;
+    mlp m;
+    mlp_make(&m);
+    rp_tensor *x = rp_rand(RP_DIMS(6, 10), RP_F32, NULL), *y = rp_rand(RP_DIMS(6, 10), RP_F32, NULL);
+    OK(rp_set_requires_grad(y, true));
+    rp_graphed_callable c[2] = {
+        {.fn = {mlp_body, &m, sizeof m, "mlp"}, .args = &x, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1},
+        {.fn = {half_body, NULL, 0, "half"}, .args = &y, .n_args = 1, .n_out = 2}};
+    rp_compiled *f[2];
+    OK(rp_make_graphed_callables(c, 2, NULL, f));
+    OK(rp_manual_seed(11));
+    rp_tensor *h, *out[2], *eager[2], *eh;
+    OK(rp_call(f[0], &x, 1, &h, 1));
+    OK(rp_call(f[1], &h, 1, out, 2));
+    OK(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    rp_tensor *w = rp_clone(rp_grad_of(m.w1));
+    OK(rp_set_grad(m.w1, NULL));
+    OK(rp_manual_seed(11));
+    mlp_body(&m, &x, 1, &eh, 1);
+    half_body(NULL, &eh, 1, eager, 2);
+    same(out[0], eager[0]);
+    same(out[1], eh);
+    OK(rp_backward(rp_sum(eager[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    same(w, rp_grad_of(m.w1));
+    OK(rp_graphed_set_training(f[1], true)); /* M45: another mode runs eagerly */
+    OK(rp_call(f[1], &y, 1, out, 2));
+    OK(rp_graphed_set_training(f[1], false));
+    rp_compiled_release(f[0]);
+    rp_compiled_release(f[1]);
+    mlp_free(&m);
+}
+
+static void test_graphed_version(void **state) { /* an argument changed between forward and backward */
+    (void)state;
+    mlp m;
+    mlp_make(&m);
+    rp_tensor *sample = rp_rand(RP_DIMS(4, 10), RP_F32, NULL), *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL), *out;
+    rp_compiled *f = graph_mlp(&m, sample);
+    OK(rp_call(f, &x, 1, &out, 1));
+    rp_mul_scalar_(x, rp_f64(2));
+    FAILS(RP_ERROR_VERSION, "modified in place after the call", rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    rp_compiled_release(f);
+    mlp_free(&m);
+}
+
+static void test_no_leak(void **state) { /* 100 captures */
+    (void)state;
+    uint64_t before = 0;
+    for (int k = 0; k < 100; k++) {
+        rp_scope scope = rp_scope_begin();
+        mlp m;
+        mlp_make(&m);
+        rp_tensor *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL), *out;
+        rp_compiled *f = graph_mlp(&m, x);
+        OK(rp_call(f, &x, 1, &out, 1));
+        rp_compiled_release(f);
+        mlp_free(&m);
+        OK(rp_scope_end(scope, NULL, 0));
+        OK(rp_synchronize(device));
+        rp_memory_stats stats = {.struct_size = sizeof stats};
+        OK(rp_memory_stats_get(device, &stats));
+        if (k == 20) before = stats.reserved + rp__alloc_live();
+        if (k > 20) assert_true(stats.reserved + rp__alloc_live() <= before + 64);
+    }
+}
+
+int main(void) {
+    const char *which = getenv("REPRISE_TEST_DEVICE");
+    device = rp_cpu();
+    if (which && strcmp(which, "cuda") == 0) {
+        if (!test_cuda_choose()) return 1;
+        device = rp_cuda(0);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),        cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),     cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),       cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),       cmocka_unit_test_setup_teardown(test_graphed_training, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),    cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),   cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

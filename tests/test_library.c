@@ -1,0 +1,803 @@
+/* ctest: labels=numbers,threads timeout=300 */
+/* Library ops on the CPU against plain loops. Products and convolutions are compared bit for bit: their order of summation is part of
+   the contract (kernel/cpu/gemm.h), so every instruction set, thread count and layout must give what the loops here give. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/dtype.h"
+#include "device/device.h"
+#include "device/error_record.h"
+#include "kernel/cpu/lib_onednn.h"
+#include "kernel/cpu/tiles.h"
+#include "kernel/library.h"
+
+static rp__device *cpu;
+
+static uint64_t seed = 1;
+static uint32_t random_word(void) {
+    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(seed >> 33);
+}
+static double random_unit(void) { return (double)(random_word() % 4096) / 2048 - 1; }
+
+/* An operand with memory of its own; sizes of 0 own nothing. gap: stride of the innermost dim in `order` (a permutation, outer first). */
+typedef struct array {
+    rp__operand o;
+    unsigned char *memory;
+    size_t bytes;
+} array;
+
+static array array_new(rp_dtype dtype, unsigned ndim, const int64_t *size, const unsigned *order, int64_t gap) {
+    array a = {.o = {.dtype = dtype, .ndim = (uint8_t)ndim}};
+    int64_t n = gap;
+    for (unsigned i = ndim; i-- > 0;) {
+        const unsigned d = order ? order[i] : i;
+        a.o.size[d] = size[d];
+        a.o.stride[d] = n;
+        n *= size[d] > 0 ? size[d] : 1;
+    }
+    const int64_t element = (int64_t)rp__dtype_bytes(dtype);
+    a.bytes = (size_t)(n * element + 64);
+    a.memory = malloc(a.bytes);
+    assert_non_null(a.memory);
+    memset(a.memory, 0x5a, a.bytes);
+    a.o.base = a.memory + element; /* never a vector's alignment */
+    return a;
+}
+static void array_free(array *a) { free(a->memory); }
+
+static double get(const rp__operand *o, int64_t at) {
+    switch (o->dtype) {
+    case RP_F32: return ((const float *)o->base)[at];
+    case RP_F64: return ((const double *)o->base)[at];
+    case RP_F16: return rp__f16_to_f32(((const uint16_t *)o->base)[at]);
+    case RP_BF16: return rp__bf16_to_f32(((const uint16_t *)o->base)[at]);
+    case RP_I32: return ((const int32_t *)o->base)[at];
+    case RP_I64: return (double)((const int64_t *)o->base)[at];
+    default: return ((const uint8_t *)o->base)[at];
+    }
+}
+static void put(const rp__operand *o, int64_t at, double x) {
+    switch (o->dtype) {
+    case RP_F32: ((float *)o->base)[at] = (float)x; break;
+    case RP_F64: ((double *)o->base)[at] = x; break;
+    case RP_F16: ((uint16_t *)o->base)[at] = rp__f32_to_f16((float)x); break;
+    case RP_BF16: ((uint16_t *)o->base)[at] = rp__f32_to_bf16((float)x); break;
+    case RP_I32: ((int32_t *)o->base)[at] = (int32_t)x; break;
+    case RP_I64: ((int64_t *)o->base)[at] = (int64_t)x; break;
+    default: ((uint8_t *)o->base)[at] = (uint8_t)x;
+    }
+}
+static int64_t numel(const rp__operand *o) {
+    int64_t n = 1;
+    for (unsigned i = 0; i < o->ndim; i++) n *= o->size[i];
+    return n;
+}
+/* Offset of the i-th element in logical order. */
+static int64_t offset_of(const rp__operand *o, int64_t i) {
+    int64_t at = 0;
+    for (unsigned d = o->ndim; d-- > 0;) {
+        at += i % o->size[d] * o->stride[d];
+        i /= o->size[d];
+    }
+    return at;
+}
+static void fill(const array *a) {
+    const bool real = rp__dtype_is_float(a->o.dtype);
+    for (int64_t i = 0, n = numel(&a->o); i < n; i++) {
+        const double x = real ? random_unit() : (double)(random_word() % 200) - (a->o.dtype == RP_U8 ? 0 : 100);
+        put(&a->o, offset_of(&a->o, i), x);
+    }
+}
+
+static rp_status run(rp__library_op op, const array *a, size_t n, rp__library_call *call) {
+    rp__operand o[4];
+    for (size_t i = 0; i < n; i++) o[i] = a[i].o;
+    call->op = "test";
+    call->site = "test_library.c";
+    return rp__library_run(cpu, rp__current_stream(cpu), op, o, n, call);
+}
+static void run_ok(rp__library_op op, const array *a, size_t n, rp__library_call *call) {
+    if (run(op, a, n, call) != RP_OK) fail_msg("%s", rp_error_message());
+}
+
+/* Runs the op for every instruction set here, with one thread and with two; the memory of the first result must come back. */
+static void run_everywhere(rp__library_op op, const array *a, size_t n, rp__library_call *call) {
+    static const char *const names[] = {"baseline", "avx2", "avx512"};
+    unsigned char *first = NULL, *empty = malloc(a[0].bytes);
+    assert_non_null(empty);
+    memcpy(empty, a[0].memory, a[0].bytes);
+    for (unsigned i = 0; i < 3; i++) {
+        const rp__tiles *tiles = rp__tiles_named(names[i]);
+        if (!tiles) continue;
+        rp__tiles_set(tiles);
+        for (int threads = 1; threads <= 2; threads++) {
+            assert_int_equal(rp_set_num_threads(threads), RP_OK);
+            memcpy(a[0].memory, empty, a[0].bytes);
+            run_ok(op, a, n, call);
+            if (!first) {
+                first = malloc(a[0].bytes);
+                assert_non_null(first);
+                memcpy(first, a[0].memory, a[0].bytes);
+            } else if (memcmp(first, a[0].memory, a[0].bytes)) {
+                fail_msg("op %d: %s with %d threads gives other bits", (int)op, names[i], threads);
+            }
+        }
+    }
+    rp__tiles_set(NULL);
+    free(first);
+    free(empty);
+}
+
+/* ---- products */
+
+/* One element by the contract; all types but f64 and i64 go through float or 32-bit integers. */
+static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp__operand *b, int64_t bt, int64_t step_b, int64_t k,
+                      const double *bias, bool relu) {
+    switch (a->dtype) {
+    case RP_F64: {
+        double s = 0;
+        for (int64_t i = 0; i < k; i++) s += get(a, at + i * step_a) * get(b, bt + i * step_b);
+        if (bias) s += *bias;
+        return relu && s < 0 ? 0 : s;
+    }
+    case RP_I64: {
+        uint64_t s = 0;
+        for (int64_t i = 0; i < k; i++)
+            s += (uint64_t)((const int64_t *)a->base)[at + i * step_a] * (uint64_t)((const int64_t *)b->base)[bt + i * step_b];
+        if (bias) s += (uint64_t)(int64_t)*bias;
+        return relu && (int64_t)s < 0 ? 0 : (double)(int64_t)s;
+    }
+    case RP_I32: {
+        uint32_t s = 0;
+        for (int64_t i = 0; i < k; i++)
+            s += (uint32_t)((const int32_t *)a->base)[at + i * step_a] * (uint32_t)((const int32_t *)b->base)[bt + i * step_b];
+        if (bias) s += (uint32_t)(int32_t)*bias;
+        return relu && (int32_t)s < 0 ? 0 : (double)(int32_t)s;
+    }
+    case RP_U8: {
+        uint8_t s = 0;
+        for (int64_t i = 0; i < k; i++)
+            s = (uint8_t)(s + ((const uint8_t *)a->base)[at + i * step_a] * ((const uint8_t *)b->base)[bt + i * step_b]);
+        return (uint8_t)(s + (bias ? (uint8_t)*bias : 0));
+    }
+    default: {
+        float s = 0;
+        for (int64_t i = 0; i < k; i++) s += (float)get(a, at + i * step_a) * (float)get(b, bt + i * step_b);
+        if (bias) s += (float)*bias;
+        return relu && s < 0 ? 0 : (double)s;
+    }
+    }
+}
+
+static void check_product(const array *a, bool bias, bool relu) {
+    const unsigned nd = a[0].o.ndim;
+    const int64_t M = a[0].o.size[nd - 2], N = a[0].o.size[nd - 1], K = a[1].o.size[nd - 1];
+    rp__operand expected = a[0].o;
+    double one[1];
+    expected.base = one;
+    for (int64_t i = 0, n = numel(&a[0].o); i < n; i++) {
+        int64_t batch = i / N / M, at = i / N % M * a[1].o.stride[nd - 2], bt = i % N * a[2].o.stride[nd - 1];
+        for (unsigned d = nd - 2; d-- > 0;) {
+            const int64_t j = batch % a[0].o.size[d];
+            batch /= a[0].o.size[d];
+            at += j * a[1].o.stride[d];
+            bt += j * a[2].o.stride[d];
+        }
+        double b = bias ? get(&a[3].o, i % N * a[3].o.stride[0]) : 0;
+        put(&expected, 0, product(&a[1].o, at, a[1].o.stride[nd - 1], &a[2].o, bt, a[2].o.stride[nd - 2], K, bias ? &b : NULL, relu));
+        const size_t bytes = rp__dtype_bytes(a[0].o.dtype);
+        const char *got = (const char *)a[0].o.base + offset_of(&a[0].o, i) * (int64_t)bytes;
+        if (memcmp(got, one, bytes))
+            fail_msg("%s (%lld, %lld, %lld) element %lld: %.9g, expected %.9g", rp_dtype_name(a[0].o.dtype), (long long)M, (long long)N,
+                     (long long)K, (long long)i, get(&a[0].o, offset_of(&a[0].o, i)), get(&expected, 0));
+    }
+}
+
+static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsigned layout, bool bias, bool relu) {
+    static const unsigned plain[2] = {0, 1}, turned[2] = {1, 0};
+    const int64_t y[2] = {M, N}, x[2] = {M, K}, w[2] = {K, N};
+    array a[4] = {array_new(dtype, 2, y, layout & 4 ? turned : plain, layout & 8 ? 3 : 1),
+                  array_new(dtype, 2, x, layout & 1 ? turned : plain, layout & 8 ? 2 : 1),
+                  array_new(dtype, 2, w, layout & 2 ? turned : plain, layout & 16 ? 2 : 1), array_new(dtype, 1, &N, NULL, 2)};
+    for (unsigned i = 1; i < 4; i++) fill(&a[i]);
+    rp__library_call call = {.epilogue = relu ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
+    run_everywhere(RP__LIB_MATMUL, a, bias ? 4 : 3, &call);
+    check_product(a, bias, relu);
+    for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
+}
+
+static void test_matmul_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1},    {1, 64, 10},   {64, 1, 7},   {64, 64, 10}, {64, 10, 64}, {3, 5, 0},    {0, 4, 3},
+                                        {4, 0, 3},    {17, 33, 65},  {7, 100, 1},  {1, 300, 77}, {2, 130, 31}, {13, 67, 300}, {250, 70, 40},
+                                        {100, 3, 520}, {5, 4, 1030}, {97, 129, 9}, {11, 16, 16}, {300, 2, 5}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (unsigned layout = 0; layout < 32; layout += i % 3 + 1)
+            product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2, layout % 3 == 0);
+}
+
+static void test_matmul_dtypes(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    static const int64_t shapes[][3] = {{1, 70, 33}, {9, 4, 150}, {33, 65, 20}, {100, 66, 300}, {13, 17, 0}, {70, 1, 9}};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (unsigned layout = (unsigned)i % 2; layout < 32; layout += 3)
+                product_case(dtypes[d], shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2, layout % 3 == 0);
+}
+
+static void test_matmul_batch(void **state) {
+    (void)state;
+    /* out (2, 3, M, N); a without, b with the inner batch dim; then the reverse; then rows that fold */
+    for (unsigned which = 0; which < 3; which++) {
+        const int64_t y[4] = {2, 3, 10, 19}, x[4] = {2, 3, 10, 21}, w[4] = {2, 3, 21, 19};
+        array a[3] = {array_new(RP_F32, 4, y, NULL, 1), array_new(RP_F32, 4, x, NULL, 1), array_new(RP_F32, 4, w, NULL, 1)};
+        fill(&a[1]);
+        fill(&a[2]);
+        if (which == 0) a[1].o.stride[1] = 0;
+        if (which == 1) a[2].o.stride[0] = 0;
+        if (which == 2) a[2].o.stride[0] = a[2].o.stride[1] = 0;
+        rp__library_call call = {0};
+        run_everywhere(RP__LIB_MATMUL, a, 3, &call);
+        check_product(a, false, false);
+        for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+    }
+}
+
+static void test_matmul_special(void **state) {
+    (void)state;
+    /* NaN and infinity stay where they belong: no product with padding reaches a result */
+    const int64_t y[2] = {7, 21}, x[2] = {7, 5}, w[2] = {5, 21};
+    array a[3] = {array_new(RP_F32, 2, y, NULL, 1), array_new(RP_F32, 2, x, NULL, 1), array_new(RP_F32, 2, w, NULL, 1)};
+    fill(&a[1]);
+    fill(&a[2]);
+    put(&a[1].o, 3 * 5 + 2, INFINITY);
+    put(&a[2].o, 4 * 21 + 20, NAN);
+    rp__library_call call = {.epilogue = RP__EPILOGUE_RELU};
+    run_everywhere(RP__LIB_MATMUL, a, 3, &call);
+    for (int64_t i = 0; i < 7; i++) {
+        for (int64_t j = 0; j < 21; j++) {
+            const double v = get(&a[0].o, i * 21 + j);
+            if (j == 20) assert_true(isnan(v)); /* ReLU keeps NaN */
+            else if (i == 3) assert_true(v == INFINITY || v == 0 || isnan(v));
+            else assert_true(isfinite(v));
+        }
+    }
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
+static void test_matmul_refuses(void **state) {
+    (void)state;
+    const int64_t two[2] = {2, 2};
+    array a[3] = {array_new(RP_BOOL, 2, two, NULL, 1), array_new(RP_BOOL, 2, two, NULL, 1), array_new(RP_BOOL, 2, two, NULL, 1)};
+    rp__library_call call = {0};
+    assert_int_equal(run(RP__LIB_MATMUL, a, 3, &call), RP_ERROR_INVALID_ARGUMENT);
+    rp_error_take();
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
+/* ---- convolutions */
+
+typedef struct conv_case {
+    int64_t n, c, o, groups, x[3], w[3], stride[3], padding[3], dilation[3];
+    unsigned spatial;
+    bool channels_last;
+} conv_case;
+
+static const conv_case conv_cases[] = {
+    {2, 3, 4, 1, {0, 7, 9}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+    {1, 4, 6, 2, {0, 8, 11}, {0, 3, 2}, {0, 2, 3}, {0, 1, 0}, {0, 1, 2}, 2, false},
+    {2, 6, 6, 6, {0, 9, 9}, {0, 3, 3}, {0, 2, 1}, {0, 2, 1}, {0, 2, 1}, 2, true},
+    {1, 5, 70, 1, {0, 10, 13}, {0, 1, 1}, {0, 1, 1}, {0, 0, 0}, {0, 1, 1}, 2, false},
+    {1, 2, 3, 1, {0, 12, 12}, {0, 2, 2}, {0, 4, 4}, {0, 0, 0}, {0, 1, 1}, 2, false}, /* taps that some positions never meet */
+    {2, 3, 5, 1, {0, 0, 40}, {0, 0, 5}, {0, 0, 2}, {0, 0, 3}, {0, 0, 2}, 1, false},
+    {1, 2, 3, 1, {4, 5, 6}, {2, 3, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 2}, 3, false},
+    {1, 40, 30, 1, {0, 14, 15}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+};
+
+static int64_t conv_size(const conv_case *c, unsigned d) {
+    return (c->x[d] + 2 * c->padding[d] - c->dilation[d] * (c->w[d] - 1) - 1) / c->stride[d] + 1;
+}
+
+/* x, w, y, bias with the dims of the case. */
+static void conv_arrays(const conv_case *c, rp_dtype dtype, array a[4]) {
+    static const unsigned last[5] = {0, 2, 3, 1, 4};
+    int64_t x[5] = {c->n, c->c}, w[5] = {c->o, c->c / c->groups}, y[5] = {c->n, c->o};
+    for (unsigned k = 0; k < c->spatial; k++) {
+        const unsigned d = 3 - c->spatial + k;
+        x[2 + k] = c->x[d];
+        w[2 + k] = c->w[d];
+        y[2 + k] = conv_size(c, d);
+    }
+    a[0] = array_new(dtype, c->spatial + 2, x, c->channels_last ? last : NULL, 1);
+    a[1] = array_new(dtype, c->spatial + 2, w, NULL, 1);
+    a[2] = array_new(dtype, c->spatial + 2, y, c->channels_last ? last : NULL, 1);
+    a[3] = array_new(dtype, 1, &c->o, NULL, 1);
+}
+
+static void conv_geometry(const conv_case *c, rp__library_call *call) {
+    call->conv = (rp__conv_geometry){.spatial = (uint8_t)c->spatial, .groups = c->groups};
+    for (unsigned k = 0; k < c->spatial; k++) {
+        call->conv.stride[k] = c->stride[3 - c->spatial + k];
+        call->conv.padding[k] = c->padding[3 - c->spatial + k];
+        call->conv.dilation[k] = c->dilation[3 - c->spatial + k];
+    }
+}
+
+static int64_t at5(const rp__operand *o, unsigned spatial, int64_t i, int64_t j, const int64_t p[3]) {
+    int64_t at = i * o->stride[0] + j * o->stride[1];
+    for (unsigned k = 0; k < spatial; k++) at += p[3 - spatial + k] * o->stride[2 + k];
+    return at;
+}
+
+/* All (image, group, o, c, q, r) with x at q * stride - padding + r * dilation inside, in an order that gives each result its own
+   contract: forward (c, r), input (o, r), weight (n, q). Sums in `dst`, an array of doubles that hold values of the type. */
+static void conv_loops(const conv_case *c, const array a[4], unsigned kind, double *dst) {
+    const unsigned s = c->spatial;
+    int64_t X[3] = {1, 1, 1}, W[3] = {1, 1, 1}, Y[3] = {1, 1, 1}, st[3] = {1, 1, 1}, pd[3] = {0}, dl[3] = {1, 1, 1};
+    for (unsigned d = 3 - s; d < 3; d++)
+        X[d] = c->x[d], W[d] = c->w[d], Y[d] = conv_size(c, d), st[d] = c->stride[d], pd[d] = c->padding[d], dl[d] = c->dilation[d];
+    const int64_t C = c->c / c->groups, O = c->o / c->groups, taps = W[0] * W[1] * W[2], points = Y[0] * Y[1] * Y[2];
+    const bool f64 = a[0].o.dtype == RP_F64;
+    const rp__operand *x = &a[0].o, *w = &a[1].o, *y = &a[2].o;
+    for (int64_t n = 0; n < c->n; n++)
+        for (int64_t g = 0; g < c->groups; g++)
+            for (int64_t o = g * O; o < g * O + O; o++)
+                for (int64_t i = 0; i < C; i++)
+                    for (int64_t outer = 0; outer < (kind == 2 ? points : taps); outer++)
+                        for (int64_t inner = 0; inner < (kind == 2 ? taps : points); inner++) {
+                            const int64_t ri = kind == 2 ? inner : outer, qi = kind == 2 ? outer : inner;
+                            const int64_t r[3] = {ri / (W[1] * W[2]), ri / W[2] % W[1], ri % W[2]};
+                            const int64_t q[3] = {qi / (Y[1] * Y[2]), qi / Y[2] % Y[1], qi % Y[2]};
+                            int64_t p[3];
+                            bool inside = true;
+                            for (unsigned d = 0; d < 3; d++) {
+                                p[d] = q[d] * st[d] - pd[d] + r[d] * dl[d];
+                                inside = inside && p[d] >= 0 && p[d] < X[d];
+                            }
+                            if (!inside) continue;
+                            const int64_t ax = at5(x, s, n, g * C + i, p), aw = at5(w, s, o, i, r), ay = at5(y, s, n, o, q);
+                            double *to = &dst[kind == 0 ? ay : kind == 1 ? ax : aw];
+                            const double u = kind == 0 ? get(w, aw) : kind == 1 ? get(w, aw) : get(y, ay);
+                            const double v = kind == 1 ? get(y, ay) : get(x, ax);
+                            *to = f64 ? *to + u * v : (double)((float)*to + (float)u * (float)v);
+                        }
+}
+
+static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool epilogue) {
+    static const rp__library_op ops[3] = {RP__LIB_CONV_FORWARD, RP__LIB_CONV_INPUT, RP__LIB_CONV_WEIGHT};
+    static const unsigned order[3][3] = {{2, 0, 1}, {0, 2, 1}, {1, 2, 0}};
+    array a[4];
+    conv_arrays(c, dtype, a);
+    for (unsigned i = 0; i < 4; i++)
+        if (i != order[kind][0]) fill(&a[i]);
+    const array used[4] = {a[order[kind][0]], a[order[kind][1]], a[order[kind][2]], a[3]};
+    rp__library_call call = {.epilogue = epilogue ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
+    conv_geometry(c, &call);
+    run_everywhere(ops[kind], used, epilogue ? 4 : 3, &call);
+    double *sums = calloc(used[0].bytes, sizeof *sums);
+    assert_non_null(sums);
+    conv_loops(c, a, kind, sums);
+    for (int64_t i = 0, n = numel(&used[0].o); i < n; i++) {
+        const int64_t at = offset_of(&used[0].o, i);
+        double e = sums[at];
+        if (epilogue) {
+            const double b = get(&a[3].o, i / (n / c->n / c->o) % c->o);
+            e = dtype == RP_F64 ? e + b : (double)((float)e + (float)b);
+            e = e < 0 ? 0 : e;
+        }
+        double one;
+        rp__operand round = {.base = &one, .dtype = dtype};
+        put(&round, 0, e);
+        if (get(&round, 0) != get(&used[0].o, at))
+            fail_msg("convolution %u of case %d, %s, element %lld: %.9g, expected %.9g", kind, (int)(c - conv_cases), rp_dtype_name(dtype),
+                     (long long)i, get(&used[0].o, at), get(&round, 0));
+    }
+    free(sums);
+    for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
+}
+
+static void test_conv(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
+        for (unsigned kind = 0; kind < 3; kind++)
+            for (unsigned d = 0; d < 4; d++) conv_check(&conv_cases[i], dtypes[d], kind, kind == 0 && (i + d) % 2);
+}
+
+static double dot(const rp__operand *a, const rp__operand *b) {
+    double s = 0;
+    for (int64_t i = 0, n = numel(a); i < n; i++) s += get(a, offset_of(a, i)) * get(b, offset_of(b, i));
+    return s;
+}
+
+/* <dy, conv(x, w)> = <conv_input(dy, w), x> = <conv_weight(dy, x), w> */
+static void test_conv_adjoint(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++) {
+        array a[4], b[4];
+        conv_arrays(&conv_cases[i], RP_F64, a);
+        conv_arrays(&conv_cases[i], RP_F64, b);
+        for (unsigned k = 0; k < 3; k++) fill(&a[k]);
+        rp__library_call call = {0};
+        conv_geometry(&conv_cases[i], &call);
+        run_ok(RP__LIB_CONV_FORWARD, (array[]){b[2], a[0], a[1]}, 3, &call);
+        run_ok(RP__LIB_CONV_INPUT, (array[]){b[0], a[2], a[1]}, 3, &call);
+        run_ok(RP__LIB_CONV_WEIGHT, (array[]){b[1], a[2], a[0]}, 3, &call);
+        const double y = dot(&a[2].o, &b[2].o), x = dot(&a[0].o, &b[0].o), w = dot(&a[1].o, &b[1].o);
+        assert_true(fabs(y - x) <= 1e-11 * (1 + fabs(y)));
+        assert_true(fabs(y - w) <= 1e-11 * (1 + fabs(y)));
+        for (unsigned k = 0; k < 4; k++) array_free(&a[k]), array_free(&b[k]);
+    }
+}
+
+/* ---- topk */
+
+static bool comes_first(double a, int64_t i, double b, int64_t j, bool largest) {
+    if (isnan(a) != isnan(b)) return largest ? isnan(a) : isnan(b);
+    if (isnan(a) || a == b) return i < j;
+    return largest ? a > b : a < b;
+}
+
+static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, unsigned dim, bool largest) {
+    const int64_t in[2] = {dim ? rows : n, dim ? n : rows}, out[2] = {dim ? rows : k, dim ? k : rows};
+    array a[3] = {array_new(dtype, 2, out, NULL, 1), array_new(RP_I64, 2, out, NULL, 1), array_new(dtype, 2, in, NULL, 2)};
+    fill(&a[2]);
+    for (int64_t i = 0; i < rows * n; i += 3) { /* ties, and what compares oddly */
+        const double odd[] = {0.0, -0.0, NAN, INFINITY, -INFINITY, 0.5, 0.5, 0.5};
+        const double x = rp__dtype_is_float(dtype) ? odd[random_word() % 8] : (double)(random_word() % 3);
+        put(&a[2].o, offset_of(&a[2].o, i), x);
+    }
+    rp__library_call call = {.k = k, .dim = dim, .largest = largest, .sorted = true};
+    run_ok(RP__LIB_TOPK, a, 3, &call);
+    bool *taken = calloc((size_t)n, sizeof *taken);
+    assert_non_null(taken);
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t base = row * a[2].o.stride[1 - dim], step = a[2].o.stride[dim];
+        memset(taken, 0, (size_t)n * sizeof *taken);
+        for (int64_t i = 0; i < k; i++) {
+            int64_t best = -1;
+            for (int64_t j = 0; j < n; j++)
+                if (!taken[j] && (best < 0 || comes_first(get(&a[2].o, base + j * step), j, get(&a[2].o, base + best * step), best, largest)))
+                    best = j;
+            taken[best] = true;
+            const int64_t at = row * a[1].o.stride[1 - dim] + i * a[1].o.stride[dim];
+            assert_int_equal(((const int64_t *)a[1].o.base)[at], best);
+            const size_t bytes = rp__dtype_bytes(dtype);
+            assert_memory_equal((const char *)a[0].o.base + at * (int64_t)bytes,
+                                (const char *)a[2].o.base + (base + best * step) * (int64_t)bytes, bytes);
+        }
+    }
+    free(taken);
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
+static void test_topk(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (unsigned i = 0; i < 4; i++) {
+            topk_case(dtypes[d], 5, 50, 7, i & 1, i & 2);
+            topk_case(dtypes[d], 3, 20, 20, i & 1, i & 2);
+            topk_case(dtypes[d], 1, 1, 1, i & 1, i & 2);
+        }
+    const int64_t none[2] = {3, 0}, in[2] = {3, 4};
+    array a[3] = {array_new(RP_F32, 2, none, NULL, 1), array_new(RP_I64, 2, none, NULL, 1), array_new(RP_F32, 2, in, NULL, 1)};
+    rp__library_call call = {.k = 0, .dim = 1};
+    run_ok(RP__LIB_TOPK, a, 3, &call);
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
+/* ---- nonzero */
+
+static void test_nonzero(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+    static const unsigned turned[3] = {2, 0, 1};
+    static const int64_t sizes[][3] = {{4, 5, 6}, {1, 1, 1}, {0, 3, 2}, {3, 1, 70}};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (size_t c = 0; c < sizeof sizes / sizeof *sizes; c++)
+            for (unsigned nd = 0; nd <= 3; nd++) {
+                array x = array_new(dtypes[d], nd, sizes[c], nd == 3 ? turned : NULL, 2);
+                const int64_t n = numel(&x.o), rows[2] = {n, nd};
+                array a[3] = {array_new(RP_I64, 2, rows, NULL, 1), array_new(RP_I64, 0, NULL, NULL, 1), x};
+                for (int64_t i = 0; i < n; i++) /* -0 is zero */
+                    put(&x.o, offset_of(&x.o, i),
+                        random_word() % 2 ? (rp__dtype_is_float(dtypes[d]) && random_word() % 2 ? -0.0 : 0) : 1 + random_word() % 9);
+                rp__library_call call = {0};
+                run_ok(RP__LIB_NONZERO, a, 3, &call);
+                int64_t found = 0;
+                for (int64_t i = 0; i < n; i++) {
+                    if (get(&x.o, offset_of(&x.o, i)) == 0) continue;
+                    int64_t rest = i;
+                    for (unsigned k = nd; k-- > 0;) {
+                        assert_int_equal(((const int64_t *)a[0].o.base)[found * nd + k], rest % x.o.size[k]);
+                        rest /= x.o.size[k];
+                    }
+                    found++;
+                }
+                assert_int_equal(*(const int64_t *)a[1].o.base, found);
+                for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+            }
+}
+
+/* ---- multinomial */
+
+__extension__ typedef unsigned __int128 wide;
+
+/* The rule of docs/random.md, said as plainly as can be. */
+static void multinomial_rule(const double *w, int64_t n, int64_t row, int64_t samples, bool replacement, const rp__random_draw *draw,
+                             int64_t *out) {
+    double max = 0;
+    for (int64_t i = 0; i < n; i++) max = w[i] > max ? w[i] : max;
+    int shift = 62;
+    while (n > INT64_C(1) << (62 - shift)) shift--;
+    uint64_t *weights = malloc((size_t)n * sizeof *weights), total = 0;
+    assert_non_null(weights);
+    for (int64_t i = 0; i < n; i++) {
+        weights[i] = (uint64_t)floor(w[i] / max * pow(2, shift));
+        if (w[i] > 0 && weights[i] == 0) weights[i] = 1;
+        total += weights[i];
+    }
+    for (int64_t s = 0; s < samples; s++) {
+        const uint64_t e = (uint64_t)(row * samples + s);
+        uint32_t x[4];
+        rp__philox(draw->seed, draw->inner + e / 2, x);
+        const uint64_t word = (uint64_t)x[e % 2 * 2] << 32 | x[e % 2 * 2 + 1], t = (uint64_t)((wide)word * total >> 64);
+        uint64_t sum = 0;
+        int64_t i = 0;
+        while ((sum += weights[i]) <= t) i++;
+        out[s] = i;
+        if (!replacement) {
+            total -= weights[i];
+            weights[i] = 0;
+        }
+    }
+    free(weights);
+}
+
+static void test_multinomial_rule(void **state) {
+    (void)state;
+    static const int64_t ns[] = {1, 2, 3, 5, 64, 257, 1000};
+    for (size_t c = 0; c < sizeof ns / sizeof *ns; c++)
+        for (unsigned mode = 0; mode < 4; mode++) {
+            const bool replacement = mode & 1;
+            const rp_dtype dtype = mode & 2 ? RP_F64 : RP_F32;
+            const int64_t n = ns[c], rows = 3, samples = replacement ? 40 : (n + 1) / 2;
+            const int64_t ys[2] = {rows, samples}, ws[2] = {rows, n};
+            array a[2] = {array_new(RP_I64, 2, ys, NULL, 2), array_new(dtype, 2, ws, (const unsigned[]){1, 0}, 1)};
+            double w[1000];
+            for (int64_t i = 0; i < rows * n; i++) {
+                double x = random_word() % 4 && n > 2 && i % n >= samples ? random_unit() + 1 : ldexp(1, -(int)(random_word() % 120));
+                put(&a[1].o, offset_of(&a[1].o, i), x);
+            }
+            rp__library_call call = {.replacement = replacement, .draw = {.seed = 77 + c, .inner = UINT64_C(0xfffffffe) + mode}};
+            run_everywhere(RP__LIB_MULTINOMIAL, a, 2, &call);
+            assert_int_equal(rp__error_record_check(cpu), RP_OK);
+            for (int64_t row = 0; row < rows; row++) {
+                int64_t expected[1000];
+                for (int64_t i = 0; i < n; i++) w[i] = get(&a[1].o, row * a[1].o.stride[0] + i * a[1].o.stride[1]);
+                multinomial_rule(w, n, row, samples, replacement, &call.draw, expected);
+                for (int64_t s = 0; s < samples; s++)
+                    assert_int_equal(((const int64_t *)a[0].o.base)[row * a[0].o.stride[0] + s * a[0].o.stride[1]], expected[s]);
+            }
+            array_free(&a[0]);
+            array_free(&a[1]);
+        }
+}
+
+static void test_multinomial_distribution(void **state) {
+    (void)state;
+    enum { N = 12, SAMPLES = 60000 };
+    const int64_t ys[2] = {1, SAMPLES}, ws[2] = {1, N};
+    array a[2] = {array_new(RP_I64, 2, ys, NULL, 1), array_new(RP_F32, 2, ws, NULL, 1)};
+    double total = 0, chi = 0, seen[N] = {0};
+    for (int64_t i = 0; i < N; i++) {
+        put(&a[1].o, i, i == 5 ? 0 : (double)(i + 1));
+        total += get(&a[1].o, i);
+    }
+    rp__library_call call = {.replacement = true, .draw = {.seed = 2024}};
+    run_ok(RP__LIB_MULTINOMIAL, a, 2, &call);
+    for (int64_t s = 0; s < SAMPLES; s++) seen[((const int64_t *)a[0].o.base)[s]]++;
+    assert_true(seen[5] == 0);
+    for (int64_t i = 0; i < N; i++) {
+        const double e = get(&a[1].o, i) / total * SAMPLES;
+        if (e > 0) chi += (seen[i] - e) * (seen[i] - e) / e;
+    }
+    assert_true(chi < 29.6); /* 10 degrees of freedom: exceeded once in a thousand seeds */
+    assert_true(chi > 1.5);  /* and this is no table */
+    array_free(&a[0]);
+    array_free(&a[1]);
+}
+
+static void test_multinomial_errors(void **state) {
+    (void)state;
+    static const struct {
+        double w[3];
+        bool replacement;
+        const char *text;
+    } cases[] = {{{1, -1, 1}, true, "element < 0"},
+                 {{1, NAN, 1}, true, "`nan`"},
+                 {{INFINITY, 1, 1}, false, "`inf`"},
+                 {{0, 0, 0}, true, "sum of probabilities <= 0"},
+                 {{1, 0, 0}, false, "not enough non-negative category"}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const int64_t ys[2] = {1, 2}, ws[2] = {1, 3};
+        array a[2] = {array_new(RP_I64, 2, ys, NULL, 1), array_new(RP_F64, 2, ws, NULL, 1)};
+        for (int64_t i = 0; i < 3; i++) put(&a[1].o, i, cases[c].w[i]);
+        rp__library_call call = {.replacement = cases[c].replacement};
+        run_ok(RP__LIB_MULTINOMIAL, a, 2, &call);
+        assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INVALID_ARGUMENT);
+        assert_non_null(strstr(rp_error_message(), cases[c].text));
+        rp_error_take();
+        assert_int_equal(((const int64_t *)a[0].o.base)[0], 0);
+        array_free(&a[0]);
+        array_free(&a[1]);
+    }
+}
+
+/* ---- scatter_add */
+
+static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
+    const int64_t ys[3] = {4, 5, 6}, is[3] = {dim == 0 ? 9 : 4, dim == 1 ? 40 : 3, dim == 2 ? 11 : 6}, ss[3] = {9, 40, 11};
+    array a[3] = {array_new(dtype, 3, ys, (const unsigned[]){1, 2, 0}, 1), array_new(RP_I64, 3, is, NULL, 1), array_new(dtype, 3, ss, NULL, 1)};
+    fill(&a[0]);
+    fill(&a[2]);
+    for (int64_t i = 0, n = numel(&a[1].o); i < n; i++)
+        ((int64_t *)a[1].o.base)[offset_of(&a[1].o, i)] = bad && i == n / 2 ? ys[dim] : (int64_t)(random_word() % (uint32_t)ys[dim]);
+    array expected = array_new(dtype, 3, ys, (const unsigned[]){1, 2, 0}, 1);
+    memcpy(expected.memory, a[0].memory, a[0].bytes);
+    for (int64_t i = 0, n = numel(&a[1].o); i < n; i++) { /* logical order keeps the order along dim */
+        int64_t rest = i, at = 0, from = 0;
+        const int64_t k = ((const int64_t *)a[1].o.base)[offset_of(&a[1].o, i)];
+        for (unsigned d = 3; d-- > 0;) {
+            const int64_t j = rest % is[d];
+            rest /= is[d];
+            at += (d == dim ? k : j) * expected.o.stride[d];
+            from += j * a[2].o.stride[d];
+        }
+        if (k >= ys[dim]) continue;
+        const double x = get(&expected.o, at), y = get(&a[2].o, from);
+        double s = dtype == RP_F64 ? x + y : rp__dtype_is_float(dtype) ? (double)((float)x + (float)y) : x + y;
+        if (dtype == RP_U8) s = (uint8_t)(int)s;
+        put(&expected.o, at, s);
+    }
+    rp__library_call call = {.dim = dim};
+    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    assert_memory_equal(a[0].memory, expected.memory, a[0].bytes);
+    if (bad) {
+        assert_int_equal(rp__error_record_check(cpu), RP_ERROR_INDEX);
+        assert_non_null(strstr(rp_error_message(), "is out of bounds"));
+        rp_error_take();
+    }
+    assert_int_equal(rp__error_record_check(cpu), RP_OK);
+    array_free(&expected);
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
+static void test_scatter_add(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (unsigned i = 0; i < 6; i++) scatter_case(dtypes[d], i % 3, i >= 3);
+}
+
+/* Many rows of one embedding: more than one slice, and the bits of one. */
+static void test_scatter_add_rows(void **state) {
+    (void)state;
+    const int64_t ys[2] = {10, 300}, is[2] = {500, 300};
+    array a[3] = {array_new(RP_F32, 2, ys, NULL, 1), array_new(RP_I64, 2, is, NULL, 1), array_new(RP_F32, 2, is, NULL, 1)};
+    fill(&a[0]);
+    fill(&a[2]);
+    a[1].o.stride[0] = 1;
+    a[1].o.stride[1] = 0;
+    for (int64_t i = 0; i < 500; i++) ((int64_t *)a[1].o.base)[i] = random_word() % 10;
+    float expected[10][300];
+    memcpy(expected, a[0].o.base, sizeof expected);
+    for (int64_t i = 0; i < 500; i++)
+        for (int64_t j = 0; j < 300; j++) expected[((int64_t *)a[1].o.base)[i]][j] += ((const float *)a[2].o.base)[i * 300 + j];
+    rp__library_call call = {.dim = 0};
+    run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
+    assert_memory_equal(a[0].o.base, expected, sizeof expected);
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
+/* ---- oneDNN against our kernels */
+
+/* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one thread and
+   two, close to ours. `bound`: per unit of the largest result. */
+static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__library_call *call, rp__cpu_bind *ours, double bound) {
+    rp__operand o[4];
+    rp__launch launch = {0};
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    for (size_t i = 0; i < n; i++) o[i] = a[i].o;
+    call->op = "test", call->site = "test_library.c";
+    size_t scratch;
+    assert_true(rp__onednn_serves(op, o, n, call, &scratch));
+    launch.words = buffer->words, launch.slots = buffer->slots;
+    assert_int_equal(ours(cpu, op, o, n, call, buffer, &launch), RP_OK);
+    assert_int_equal(rp__launch_on(rp__current_stream(cpu), &launch), RP_OK);
+    unsigned char *expected = malloc(a[0].bytes), *first = malloc(a[0].bytes);
+    assert_non_null(expected);
+    assert_non_null(first);
+    memcpy(expected, a[0].memory, a[0].bytes);
+    for (int threads = 1; threads <= 2; threads++) {
+        rp_set_num_threads(threads);
+        memset(a[0].memory, 0x5a, a[0].bytes);
+        run_ok(op, a, n, call);
+        if (threads == 1) memcpy(first, a[0].memory, a[0].bytes);
+        else assert_memory_equal(first, a[0].memory, a[0].bytes);
+    }
+    rp__operand other = a[0].o;
+    other.base = expected + ((char *)a[0].o.base - (char *)a[0].memory);
+    double largest = 0;
+    for (int64_t i = 0, m = numel(&other); i < m; i++) largest = fmax(largest, fabs(get(&other, offset_of(&other, i))));
+    for (int64_t i = 0, m = numel(&other); i < m; i++) {
+        const int64_t at = offset_of(&other, i);
+        if (!(fabs(get(&other, at) - get(&a[0].o, at)) <= bound * largest))
+            fail_msg("op %d element %lld: oneDNN %.9g, ours %.9g", (int)op, (long long)i, get(&a[0].o, at), get(&other, at));
+    }
+    free(expected);
+    free(first);
+}
+
+static void test_onednn(void **state) {
+    (void)state;
+    if (!rp__onednn_available()) skip();
+    for (unsigned layout = 0; layout < 8; layout++) { /* bit 0: a transposed, 1: b transposed, 2: many batches */
+        const int64_t batch = layout & 4 ? 11 : 1, M = layout & 4 ? 100 : 301, N = 150, K = 400;
+        const int64_t y[3] = {batch, M, N}, x[3] = {batch, M, K}, w[3] = {batch, K, N};
+        static const unsigned turned[3] = {0, 2, 1};
+        array a[4] = {array_new(RP_F32, 3, y, NULL, 1), array_new(RP_F32, 3, x, layout & 1 ? turned : NULL, 1),
+                      array_new(RP_F32, 3, w, layout & 2 ? turned : NULL, 1), array_new(RP_F32, 1, &N, NULL, 1)};
+        for (unsigned i = 1; i < 4; i++) fill(&a[i]);
+        rp__library_call call = {.epilogue = layout % 3 ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
+        /* 400 terms a sum, each rounded to 2^-24 of at most about the largest result */
+        compare_onednn(RP__LIB_MATMUL, a, layout & 1 ? 4 : 3, &call, rp__cpu_matmul_bind, 2e-5);
+        for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
+    }
+    static const conv_case cases[] = {
+        {4, 16, 32, 1, {0, 28, 28}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
+        {5, 16, 48, 2, {0, 41, 33}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}, {0, 2, 2}, 2, false},
+        {3, 24, 40, 1, {0, 31, 30}, {0, 5, 3}, {0, 1, 1}, {0, 2, 1}, {0, 1, 1}, 2, true},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        array a[4];
+        conv_arrays(&cases[c], RP_F32, a);
+        for (unsigned i = 0; i < 4; i++) fill(&a[i]);
+        rp__library_call call = {.epilogue = c == 1 ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
+        conv_geometry(&cases[c], &call);
+        compare_onednn(RP__LIB_CONV_FORWARD, (array[]){a[2], a[0], a[1], a[3]}, c ? 4 : 3, &call, rp__cpu_conv_bind, 2e-5);
+        call.epilogue = RP__EPILOGUE_NONE;
+        fill(&a[2]);
+        compare_onednn(RP__LIB_CONV_INPUT, (array[]){a[0], a[2], a[1]}, 3, &call, rp__cpu_conv_bind, 2e-5);
+        for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
+    }
+}
+
+static int setup(void **state) {
+    (void)state;
+    cpu = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
+    return cpu ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul_shapes),      cmocka_unit_test(test_matmul_dtypes),
+        cmocka_unit_test(test_matmul_batch),       cmocka_unit_test(test_matmul_special),
+        cmocka_unit_test(test_matmul_refuses),     cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_conv_adjoint),       cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_nonzero),            cmocka_unit_test(test_multinomial_rule),
+        cmocka_unit_test(test_multinomial_distribution), cmocka_unit_test(test_multinomial_errors),
+        cmocka_unit_test(test_scatter_add),        cmocka_unit_test(test_scatter_add_rows),
+        cmocka_unit_test(test_onednn),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

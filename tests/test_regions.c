@@ -1,0 +1,365 @@
+/* rp_cond, rp_while, rp_checkpoint: eager, traced and compiled give the same values and gradients; text form; fallbacks. */
+#include "support/trace_help.h"
+
+#include "core/alloc.h"
+#include "trace/trace.h"
+
+struct weights {
+    rp_tensor *w; /* (3) */
+};
+
+static void scale_then(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct weights *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul(rp_sin(in[0]), m->w); /* m->w is read from outside */
+    out[1] = in[0];
+}
+
+static void scale_else(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_exp(in[0]);
+    out[1] = rp_neg(in[0]);
+}
+
+static void with_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *r[2], *h = rp_mul_scalar(in[0], rp_f64(2));
+    (void)n_in;
+    (void)n_out;
+    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(0), RP_F32)),
+            (rp_fn){scale_then, ctx, 0, "then"}, (rp_fn){scale_else, ctx, 0, "else"}, &h, 1, r, 2);
+    out[0] = rp_add(r[0], r[1], rp_i64(1));
+}
+
+static void loop_go(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_lt(rp_sum(rp_abs(in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(20), RP_F32));
+}
+
+static void loop_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct weights *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_add_scalar(in[0], rp_i64(1));
+    out[1] = rp_add(in[1], rp_mul(rp_sin(in[1]), m->w), rp_i64(1));
+    out[1] = rp_add_scalar(out[1], rp_f64(0.7));
+}
+
+static void with_while(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_mul_scalar(in[0], rp_f64(0.5))}, *r[2];
+    (void)n_in;
+    (void)n_out;
+    rp_while((rp_fn){loop_go, ctx, 0, "go"}, (rp_fn){loop_step, ctx, 0, "step"}, state, 2, 12, r);
+    out[0] = rp_mul(r[1], r[1]);
+}
+
+static void noisy_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct weights *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_tanh(rp_mul(rp_dropout(rp_exp(in[0]), 0.5, true, NULL), m->w));
+}
+
+static void with_checkpoint(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *noise = rp_rand(RP_DIMS(3), RP_F32, NULL), *r;
+    (void)n_in;
+    (void)n_out;
+    rp_checkpoint((rp_fn){noisy_block, ctx, sizeof(struct weights), "block"}, in, 1, &r, 1);
+    out[0] = rp_add(r, rp_mul(noise, rp_rand(RP_DIMS(3), RP_F32, NULL)), rp_i64(1));
+}
+
+/* the same function with its backward inside: a whole step */
+struct inside {
+    rp_body *body;
+    struct weights *m;
+};
+static void step_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct inside *s = ctx;
+    rp_tensor *y;
+    (void)n_out;
+    s->body(s->m, in, n_in, &y, 1);
+    rp_tensor *loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_backward(loss, NULL, NULL);
+    out[0] = rp_detach(loss);
+    out[1] = rp_clone(rp_grad_of(s->m->w));
+    rp_set_grad(s->m->w, NULL);
+}
+
+/* A branch that did not run leaves no .grad eagerly; a graph's node gives a gradient of zero. */
+static rp_tensor *grad_or_zero(rp_tensor *t) {
+    return rp_grad_of(t) ? rp_clone(rp_grad_of(t)) : rp_zeros_like(rp_detach(t));
+}
+
+static void compare(rp_body *body, const char *node, double start) {
+    rp_scope scope = rp_scope_begin();
+    struct weights m = {rp_retain(filled(0.8, 1, 3))};
+    rp_set_requires_grad(m.w, true);
+    rp_tensor *want[4], *y;
+
+    /* the reference: eager, tape by op */
+    rp_tensor *x = filled(start, 1, 3);
+    rp_set_requires_grad(x, true);
+    rp_manual_seed(3);
+    body(&m, &x, 1, &y, 1);
+    assert_ok();
+    want[0] = y;
+    want[1] = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    assert_int_equal(rp_backward(want[1], NULL, NULL), RP_OK);
+    want[2] = grad_or_zero(x);
+    want[3] = grad_or_zero(m.w);
+    rp_set_grad(m.w, NULL);
+
+    /* the graph has the node, passes the checker, and reads back */
+    rp_ir *ir = rp_trace((rp_fn){body, &m, 0, "region"}, &x, 1, 1);
+    assert_ok();
+    size_t n = rp_ir_text(ir, NULL, 0);
+    char *text = malloc(n + 1);
+    assert_non_null(text);
+    rp_ir_text(ir, text, n + 1);
+    assert_non_null(strstr(text, node));
+    assert_int_equal(rp_ir_check(ir), RP_OK);
+    rp_ir *back = rp_ir_parse(text, n);
+    assert_ok();
+    assert_true(rp_ir_equal(ir, back));
+    rp_ir_release(back);
+    free(text);
+    rp_manual_seed(3);
+    rp_tensor *leaf = filled(start, 1, 3);
+    assert_int_equal(rp_ir_run(ir, &leaf, 1, &y, 1), RP_OK);
+    assert_same(y, want[0]);
+    rp_ir_release(ir);
+
+    /* compiled: forward in the graph, backward behind it; the first call's tape is of recorded regions */
+    rp_compiled *f = rp_compile((rp_fn){body, &m, sizeof m, "region"},
+                                RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    for (int call = 0; call < 3; call++) {
+        leaf = filled(start, 1, 3);
+        rp_set_requires_grad(leaf, true);
+        rp_manual_seed(3);
+        assert_int_equal(rp_call(f, &leaf, 1, &y, 1), RP_OK);
+        assert_same(y, want[0]);
+        assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+        assert_close(rp_grad_of(leaf), want[2]);
+        assert_close(grad_or_zero(m.w), want[3]);
+        rp_set_grad(m.w, NULL);
+    }
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    rp_compiled_release(f);
+
+    /* backward inside the graph: the gradient of the region is part of it */
+    struct inside s = {body, &m};
+    f = rp_compile((rp_fn){step_inside, &s, sizeof s, "step"},
+                   RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
+    for (int call = 0; call < 3; call++) {
+        rp_tensor *out[2];
+        leaf = filled(start, 1, 3);
+        rp_manual_seed(3);
+        assert_int_equal(rp_call(f, &leaf, 1, out, 2), RP_OK);
+        assert_same(out[0], want[1]);
+        assert_close(out[1], want[3]);
+    }
+    assert_int_equal(explain_total(f, "break", NULL), 0);
+    rp_compiled_release(f);
+    rp_release(m.w);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+static void test_cond(void **state) {
+    (void)state;
+    compare(with_cond, "cond(", 0.5);  /* the first branch */
+    compare(with_cond, "cond(", -0.5); /* the second: the weight gets a gradient of zero */
+}
+
+static void test_while(void **state) {
+    (void)state;
+    compare(with_while, "while(", 0.4); /* ends by its condition */
+    compare(with_while, "while(", 30);  /* no iteration at all */
+    compare(with_while, "while(", -3);  /* ends at max_iter or by its condition */
+}
+
+static void test_checkpoint(void **state) {
+    (void)state;
+    compare(with_checkpoint, "checkpoint(", 0.3);
+}
+
+/* a gradient through a loop without a bound is an error that says so */
+static void unbounded(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0]}, *r[2];
+    (void)n_in;
+    (void)n_out;
+    rp_while((rp_fn){loop_go, ctx, 0, "go"}, (rp_fn){loop_step, ctx, 0, "step"}, state, 2, 0, r);
+    rp_backward(rp_sum(r[1], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    out[0] = rp_detach(r[1]);
+}
+
+static void test_unbounded(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct weights m = {rp_retain(filled(0.8, 1, 3))};
+    rp_set_requires_grad(m.w, true);
+    rp_tensor *x = filled(0.1, 1, 3), *y;
+    unbounded(&m, &x, 1, &y, 1); /* eager: the tape has every iteration */
+    assert_ok();
+    rp_set_grad(m.w, NULL);
+    rp_compiled *f = rp_compile((rp_fn){unbounded, &m, sizeof m, "unbounded"},
+                                RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(rp_error_message(), "max_iter"));
+    rp_error_take();
+    assert_null(rp_grad_of(m.w));
+    rp_compiled_release(f);
+    rp_release(m.w);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* branches that cannot be blocks: the host runs them */
+static void host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul_scalar(in[0], rp_f64(rp_item_f64(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE))));
+    out[1] = rp_rand(RP_DIMS(3), RP_F32, NULL);
+}
+
+static void with_host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *zero = rp_full(RP_NO_DIMS, rp_f64(0), RP_F32);
+    (void)n_in;
+    (void)n_out;
+    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), zero), (rp_fn){host_branch, ctx, 0, "then"},
+            (rp_fn){scale_else, ctx, 0, "else"}, in, 1, out, 2);
+}
+
+static void test_fallback(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f =
+        rp_compile((rp_fn){with_host_branch, NULL, 0, "host"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 4; call++) {
+        rp_tensor *x = filled(call % 2 ? -1 : 1, 1, 3), *got[2], *want[2];
+        rp_manual_seed(5);
+        assert_int_equal(rp_call(f, &x, 1, got, 2), RP_OK);
+        rp_manual_seed(5);
+        with_host_branch(NULL, &x, 1, want, 2);
+        assert_same(got[0], want[0]);
+        assert_same(got[1], want[1]);
+    }
+    assert_int_equal(explain_total(f, "break", "region-not-traceable"), 1);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* what a region may not do */
+static void writing_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct weights *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_add_scalar_(m->w, rp_f64(1));
+    out[0] = in[0];
+}
+
+static void narrow_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_select(in[0], 0, 0);
+}
+
+static rp_body *other_branch;
+static void with_bad_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *pred = rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(0), RP_F32));
+    (void)n_in;
+    (void)n_out;
+    rp_cond(pred, (rp_fn){narrow_branch, ctx, 0, "then"}, (rp_fn){other_branch, ctx, 0, "else"}, in, 1, out, 1);
+}
+
+static void test_errors(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct weights m = {filled(0.8, 1, 3)};
+    rp_tensor *x = filled(1, 1, 3), *y[2];
+    other_branch = writing_branch;
+    rp_ir *ir = rp_trace((rp_fn){with_bad_branch, &m, 0, "bad"}, &x, 1, 1);
+    assert_int_equal(rp_error_status(), RP_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(rp_error_message(), "may not write"));
+    rp_error_take();
+    rp_ir_release(ir);
+    assert_int_equal(rp_version(m.w), 0);
+    struct weights unused = m;
+    other_branch = narrow_branch;
+    rp_ir_release(rp_trace((rp_fn){with_bad_branch, &unused, 0, "fine"}, &x, 1, 1));
+    assert_ok();
+    /* the predicate is one bool */
+    assert_int_equal(rp_cond(x, (rp_fn){scale_then, &m, 0, "a"}, (rp_fn){scale_else, &m, 0, "b"}, &x, 1, y, 2),
+                     RP_ERROR_INVALID_ARGUMENT);
+    assert_true(rp_is_error(y[0]) && rp_is_error(y[1]));
+    rp_error_take();
+    assert_int_equal(rp_while((rp_fn){NULL, NULL, 0, "a"}, (rp_fn){scale_else, &m, 0, "b"}, &x, 1, 3, y),
+                     RP_ERROR_INVALID_ARGUMENT);
+    rp_error_take();
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* ---- the n-th allocation fails */
+
+static rp_status step_twice(rp_body *body, rp_tensor *x) {
+    rp_scope scope = rp_scope_begin();
+    struct weights m = {rp_full(RP_DIMS(3), rp_f64(0.8), RP_F32)};
+    struct inside s = {body, &m};
+    rp_set_requires_grad(m.w, true);
+    rp_compiled *f =
+        rp_compile((rp_fn){step_inside, &s, sizeof s, "step"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    for (int call = 0; call < 2 && !rp_failed(); call++) {
+        rp_tensor *out[2];
+        rp_call(f, &x, 1, out, 2);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    return rp_failed() ? rp_error_take() : RP_OK;
+}
+
+static void test_out_of_memory(void **state) {
+    (void)state;
+    rp_body *bodies[] = {with_cond, with_while, with_checkpoint};
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(0.4, 1, 3);
+    for (size_t b = 0; b < sizeof bodies / sizeof *bodies; b++) {
+        for (int warm = 0; warm < 2; warm++) assert_int_equal(step_twice(bodies[b], x), RP_OK);
+        uint64_t live = rp__alloc_live();
+        bool done = false;
+        for (uint64_t n = 1; !done; n += n < 100 ? 1 : 11) {
+            uint64_t before = rp__alloc_fail_at(n);
+            rp_status status = step_twice(bodies[b], x);
+            uint64_t after = rp__alloc_fail_at(0);
+            done = after - before < n;
+            if (status != RP_OK && (done || status != RP_ERROR_OUT_OF_MEMORY))
+                fail_msg("function %zu, allocation %llu: status %d", b, (unsigned long long)n, (int)status);
+            assert_null(rp__trace_current());
+        }
+        assert_int_equal(step_twice(bodies[b], x), RP_OK);
+        assert_in_range(rp__alloc_live(), 0, live + 8); /* caches may have lost an entry, or found room for one */
+    }
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+static int clean(void **state) {
+    (void)state;
+    rp_error_take();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_cond, clean),          cmocka_unit_test_teardown(test_while, clean),
+        cmocka_unit_test_teardown(test_checkpoint, clean),    cmocka_unit_test_teardown(test_unbounded, clean),
+        cmocka_unit_test_teardown(test_fallback, clean),      cmocka_unit_test_teardown(test_errors, clean),
+        cmocka_unit_test_teardown(test_out_of_memory, clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

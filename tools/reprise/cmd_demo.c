@@ -1,0 +1,327 @@
+/* `reprise demo`: three models, eagerly and recorded, side by side. The first two end as a table of modes; the third trains
+ * a character-level language model on a real text and samples from it. A mode that this machine or build lacks says why in
+ * its row; the command fails only if something that is there gives an error. */
+#include "cli.h"
+#include "measure.h"
+#include "models.h"
+#include "train_text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EPOCHS = 10, MAX_NUMEL = 1 << 14 };
+static const double MEASURE_SECONDS = 0.4; /* a row */
+
+enum mode { EAGER, GRAPHED, CUDAGRAPHS, FUSED, MODES };
+static const char *const mode_names[MODES] = {"eager", "graphed callables", "cudagraphs", "fused"};
+
+struct demo_options {
+    struct cli_options common;
+    const char *text, *device;
+};
+
+struct row {
+    struct cli_times times;
+    double first_ms;     /* compile or capture and the first call */
+    int64_t memory;      /* peak bytes in tensors beyond model and input, from recording to the last call */
+    double difference;   /* largest, to eager: of results, or of losses and parameters after EPOCHS epochs */
+    double loss[EPOCHS]; /* training only */
+    rp_status status;
+    char reason[512]; /* "" when the row was measured */
+};
+
+/* What one mode of one model computed, for the comparison with eager. */
+struct values {
+    float x[MAX_NUMEL];
+    size_t n;
+};
+
+static rp_status add_values(struct values *v, rp_tensor *t) {
+    size_t n = (size_t)rp_numel(t);
+    if (v->n + n > MAX_NUMEL) return RP_ERROR_INTERNAL;
+    rp_status status = rp_to_host(t, v->x + v->n, n * sizeof(float));
+    if (!status) v->n += n;
+    return status;
+}
+
+static double difference(const struct values *a, const struct values *b) {
+    if (a->n != b->n) return INFINITY;
+    double largest = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        double d = fabs((double)a->x[i] - (double)b->x[i]);
+        if (!(d <= largest)) largest = d; /* a NaN is kept */
+    }
+    return largest;
+}
+
+static rp_memory_stats memory_of(rp_device device) {
+    rp_memory_stats stats = {.struct_size = sizeof stats};
+    if (rp_memory_stats_get(device, &stats)) stats = (rp_memory_stats){0};
+    return stats;
+}
+
+/* ---------------------------------------------------------------- one mode of one model */
+
+/* What is called again and again: plain functions and recorded ones alike. */
+struct runner {
+    rp_compiled *call;
+    rp_tensor *const *in;
+    size_t n_in;
+    rp_tensor *out; /* of the last call; of the scope around the call */
+};
+
+static rp_status run_once(void *ctx) {
+    struct runner *r = ctx;
+    return rp_call(r->call, r->in, r->n_in, &r->out, 1);
+}
+
+/* The function itself, or what its recording is called through. */
+static rp_status record(enum mode mode, rp_fn fn, rp_tensor *const *args, size_t n_args, rp_tensor *const *params,
+                        size_t n_params, bool training, rp_compiled **out) {
+    if (mode == GRAPHED) {
+        const rp_graphed_callable one = {fn, args, n_args, params, n_params, 1};
+        const rp_graphed_options options = {.struct_size = sizeof options, .training = training};
+        return rp_make_graphed_callables(&one, 1, &options, out);
+    }
+    const rp_compile_options options = {.struct_size = sizeof options, .backend = mode_names[mode], .fullgraph = true};
+    *out = mode == EAGER ? rp_plain(fn) : rp_compile(fn, &options);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+/* Inference: the forward function is recorded. Training: eager calls it from a step, graphed callables and cudagraphs
+   record it and leave the rest of the step as it is, fused records the whole step. */
+static rp_status measure_mode(const struct cli_model_kind *kind, enum mode mode, bool training, rp_device device,
+                              struct row *row, struct values *values) {
+    struct cli_model model, net;
+    rp_compiled *forward = NULL, *call = NULL;
+    rp_tensor *in[CLI_MAX_INPUTS] = {NULL};
+    values->n = 0;
+    rp_status status = cli_model_make(&model, kind);
+    if (status) return status;
+    net = model; /* the forward function's own ctx: `model` points to its recording later */
+    rp_scope scope = rp_scope_begin();
+    bool grad = rp_set_grad_enabled(training);
+    status = kind->inputs(&model, in);
+    if (!status) status = rp_synchronize(device);
+    uint64_t before = memory_of(device).allocated;
+    rp_memory_stats_reset_peak(device);
+
+    bool own_input = training && !kind->n_step_inputs;
+    rp_tensor *const *args = own_input ? model.params : in;
+    size_t n_params = own_input ? 0 : model.n_params;
+    double begin = cli_now();
+    if (!status && !training) {
+        status = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, false, &call);
+    } else if (!status && mode == FUSED) {
+        status = record(mode, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
+    } else if (!status) {
+        if (mode != EAGER) {
+            status = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true, &forward);
+        }
+        model.forward = forward;
+        if (!status) status = record(EAGER, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
+    }
+
+    struct runner runner = {call, in, training ? kind->n_step_inputs : kind->n_inputs, NULL};
+    for (int epoch = 0; !status && epoch < (training ? EPOCHS : 1); epoch++) {
+        status = run_once(&runner);
+        if (!status) status = rp_synchronize(device);
+        if (!epoch) row->first_ms = 1e3 * (cli_now() - begin);
+        if (!status && training) row->loss[epoch] = rp_item_f64(runner.out);
+        if (!status) status = add_values(values, runner.out);
+    }
+    for (size_t i = 0; !status && training && i < model.n_params; i++) {
+        status = add_values(values, model.params[i]);
+    }
+    if (!status) status = cli_measure(run_once, &runner, device, MEASURE_SECONDS, &row->times);
+    row->memory = (int64_t)(memory_of(device).allocated_peak - before);
+
+    rp_set_grad_enabled(grad);
+    rp_scope_end(scope, NULL, 0);
+    rp_compiled_release(call);
+    rp_compiled_release(forward);
+    cli_model_release(&model);
+    return status;
+}
+
+/* Takes the thread's error into the row. */
+static void keep_reason(struct row *row, rp_status status) {
+    row->status = status;
+    const char *message = rp_error_message();
+    snprintf(row->reason, sizeof row->reason, "%s: %s", rp_status_name(status), message);
+    row->reason[strcspn(row->reason, "\n")] = 0;
+    rp_error_take();
+}
+
+/* ---------------------------------------------------------------- output */
+
+static void print_bytes(int64_t bytes) {
+    if (bytes < 10 * 1024) {
+        printf("%9lld B  ", (long long)bytes);
+    } else if (bytes < 10 * 1024 * 1024) {
+        printf("%9.1f KiB", (double)bytes / 1024);
+    } else {
+        printf("%9.1f MiB", (double)bytes / (1024 * 1024));
+    }
+}
+
+static const char *row_name(enum mode mode, bool training) {
+    return mode == FUSED && training ? "fused whole step" : mode_names[mode];
+}
+
+static void print_table(const char *title, bool training, const struct row *rows) {
+    printf("\n%s\n", title);
+    if (training && !rows[EAGER].reason[0]) {
+        printf("  loss of epochs 1 to %d, eager:", EPOCHS);
+        for (int i = 0; i < EPOCHS; i++) {
+            printf(" %.4f", rows[EAGER].loss[i]);
+        }
+        putchar('\n');
+    }
+    printf("  %-18s %9s %11s %10s %12s %13s %12s\n", "", "host us", "latency us", "period us", "first ms", "memory",
+           "difference");
+    for (enum mode m = EAGER; m < MODES; m++) {
+        const struct row *r = rows + m;
+        printf("  %-18s ", row_name(m, training));
+        if (r->reason[0]) {
+            printf("%s\n", r->reason);
+            continue;
+        }
+        printf("%9.2f %11.2f %10.2f %12.3f ", r->times.host_us, r->times.latency_us, r->times.period_us, r->first_ms);
+        print_bytes(r->memory);
+        printf(" %12.3g\n", r->difference);
+    }
+    fflush(stdout);
+}
+
+static json_t *rows_to_json(const char *title, bool training, const struct row *rows) {
+    json_t *list = json_array();
+    for (enum mode m = EAGER; m < MODES; m++) {
+        const struct row *r = rows + m;
+        json_t *one = json_pack("{s:s}", "mode", row_name(m, training));
+        if (r->reason[0]) {
+            json_object_set_new(one, "reason", json_string(r->reason));
+        } else {
+            json_object_set_new(one, "host_us", json_real(r->times.host_us));
+            json_object_set_new(one, "latency_us", json_real(r->times.latency_us));
+            json_object_set_new(one, "period_us", json_real(r->times.period_us));
+            json_object_set_new(one, "first_ms", json_real(r->first_ms));
+            json_object_set_new(one, "memory_bytes", json_integer(r->memory));
+            json_object_set_new(one, "calls", json_integer((json_int_t)r->times.calls));
+            /* JSON has no number for "not comparable". */
+            json_object_set_new(one, "difference", isfinite(r->difference) ? json_real(r->difference) : json_null());
+            json_t *losses = training ? json_array() : NULL;
+            for (int i = 0; training && i < EPOCHS; i++) {
+                json_array_append_new(losses, json_real(r->loss[i]));
+            }
+            if (training) json_object_set_new(one, "loss", losses);
+        }
+        json_array_append_new(list, one);
+    }
+    return json_pack("{s:s, s:o}", "title", title, "rows", list);
+}
+
+/* All modes of one model. Adds to *failed if a mode failed that this machine should have. */
+static void compare_modes(const struct cli_model_kind *kind, bool training, const char *title, rp_device device,
+                          json_t *doc, bool *failed) {
+    static struct values eager, other;
+    struct row rows[MODES] = {0};
+    for (enum mode m = EAGER; m < MODES; m++) {
+        struct values *v = m == EAGER ? &eager : &other;
+        rp_status status = measure_mode(kind, m, training, device, rows + m, v);
+        if (!status) {
+            rows[m].difference = difference(&eager, v);
+            if (!isfinite(rows[m].difference)) *failed = true;
+            continue;
+        }
+        keep_reason(rows + m, status);
+        if (status != RP_ERROR_UNAVAILABLE) *failed = true;
+    }
+    if (doc) {
+        json_array_append_new(doc, rows_to_json(title, training, rows));
+    } else {
+        print_table(title, training, rows);
+    }
+}
+
+/* ---------------------------------------------------------------- the command */
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    struct demo_options *o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case 't': o->text = arg; return 0;
+    case 'd':
+        if (strcmp(arg, "cpu") && strcmp(arg, "cuda")) argp_error(state, "--device is cpu or cuda, not '%s'", arg);
+        o->device = arg;
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int run(int argc, char **argv) {
+    static const struct argp_option options[] = {
+        {"text", 't', "FILE", 0, "The text to learn from, instead of a licence text of the system", 0},
+        {"device", 'd', "cpu|cuda", 0, "Where to compute; a GPU is used where there is one", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = children,
+        .doc = "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
+               "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
+               "first result, peak memory beyond model and input, and the largest difference to eager.",
+    };
+    struct demo_options o = {0};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+
+    rp_device device = rp_cpu();
+    if (o.device ? !strcmp(o.device, "cuda") : rp_device_available(rp_cuda(0))) device = rp_cuda(0);
+    if (!rp_device_available(device)) {
+        fputs("reprise demo: there is no CUDA device; `reprise doctor` says why\n", stderr);
+        return CLI_FAILED;
+    }
+    if (rp_set_default_device(device)) {
+        fprintf(stderr, "reprise demo: %s\n", rp_error_message());
+        return CLI_FAILED;
+    }
+    struct cli_text text;
+    int code = cli_text_load(&text, o.text);
+    if (code) return code;
+
+    const char *device_name = device.type == RP_DEVICE_CUDA ? "cuda" : "cpu";
+    json_t *tables = o.common.json ? json_array() : NULL;
+    bool failed = false;
+    if (!tables) {
+        printf("reprise %s on %s, %d thread%s\n", rp_version_string(), device_name, rp_num_threads(),
+               rp_num_threads() == 1 ? "" : "s");
+    }
+    const struct cli_model_kind *trig = cli_model_find("trig"), *mlp = cli_model_find("mlp");
+    compare_modes(trig, false, "1. sin(2x), 5 numbers: inference", device, tables, &failed);
+    compare_modes(trig, true, "1. sin(2x), 5 numbers: epochs of Adam on sum(y - 1)", device, tables, &failed);
+    compare_modes(mlp, false, "2. MLP 10-64-10, batch 64: inference", device, tables, &failed);
+    compare_modes(mlp, true, "2. MLP 10-64-10, batch 64: steps of Adam on cross-entropy", device, tables, &failed);
+
+    if (!tables) printf("\n3. Language model of characters, whole step compiled\n");
+    struct cli_text_result result;
+    rp_status status = cli_text_train(&text, device, tables != NULL, &result);
+    if (status) {
+        fprintf(stderr, "reprise demo: language model: %s: %s\n", rp_status_name(status), rp_error_message());
+        rp_error_take();
+        failed = true;
+    }
+    if (tables) {
+        json_t *doc = json_pack("{s:s, s:s, s:i, s:o, s:o}", "version", rp_version_string(), "device", device_name,
+                                "threads", rp_num_threads(), "tables", tables, "language_model",
+                                cli_text_to_json(&text, &result));
+        code = cli_print_json(doc);
+    }
+    cli_text_free(&text);
+    return failed ? CLI_FAILED : code;
+}
+
+const struct cli_command cli_cmd_demo = {"demo", "train and run three small models, eagerly and recorded", run};

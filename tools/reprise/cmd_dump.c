@@ -1,0 +1,202 @@
+/* `reprise dump`: the graph of a function in text form, the functional graphs that a backend gets, and the kernels that they
+ * end in, each as its loop and as the C and CUDA C emitted for it. Uses the public interface alone: rp_trace, a backend of
+ * its own that writes down what it is given, and rp_set_kernel_log. */
+#include "cli.h"
+#include "models.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct dump_options {
+    struct cli_options common;
+    const char *name;
+    bool train;
+};
+
+/* Parts are printed as they come, or collected. */
+struct dump {
+    json_t *doc; /* NULL: print */
+    rp_status status;
+};
+
+static void add_part(struct dump *d, const char *kind, const char *text) {
+    if (d->doc) {
+        json_array_append_new(d->doc, json_pack("{s:s, s:s}", "part", kind, "text", text));
+    } else {
+        printf("---- %s\n%s%s", kind, text, *text && text[strlen(text) - 1] == '\n' ? "" : "\n");
+    }
+}
+
+static rp_status add_graph(struct dump *d, const char *kind, const rp_ir *ir) {
+    size_t length = rp_ir_text(ir, NULL, 0);
+    char *text = malloc(length + 1);
+    if (!text) return RP_ERROR_OUT_OF_MEMORY;
+    rp_ir_text(ir, text, length + 1);
+    add_part(d, kind, text);
+    free(text);
+    return RP_OK;
+}
+
+/* ---------------------------------------------------------------- a backend that writes down its graphs */
+
+static rp_status keep_graph(void *ctx, const rp_ir *graph, void **compiled) {
+    size_t length = rp_ir_text(graph, NULL, 0);
+    char *text = malloc(length + 1);
+    if (!text) return RP_ERROR_OUT_OF_MEMORY;
+    rp_ir_text(graph, text, length + 1);
+    add_part(ctx, "functional graph", text);
+    *compiled = rp_ir_parse(text, length); /* an own copy to run */
+    free(text);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+static rp_status run_graph(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    return rp_ir_run(compiled, in, n_in, out, n_out);
+}
+
+static void drop_graph(void *ctx, void *compiled) {
+    (void)ctx;
+    rp_ir_release(compiled);
+}
+
+/* ---------------------------------------------------------------- kernels */
+
+static void log_kernel(void *ctx, const char *op, const char *site, const char *loop, const char *c, const char *cuda) {
+    char kind[256];
+    snprintf(kind, sizeof kind, "kernel %s%s%s", op, *site ? " at " : "", site);
+    add_part(ctx, kind, loop);
+    if (*c) add_part(ctx, "C", c);
+    if (*cuda) add_part(ctx, "CUDA C", cuda);
+}
+
+/* ---------------------------------------------------------------- a model, or a file */
+
+static rp_status call_with(struct cli_model *m, const char *backend, bool train, rp_tensor *const *in) {
+    const rp_compile_options options = {.struct_size = sizeof options, .backend = backend};
+    rp_compiled *f = rp_compile(train ? cli_model_step(m) : cli_model_forward(m), &options);
+    rp_tensor *out = NULL;
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    /* A graph reaches its backend at the latest when it is played back for the first time. */
+    for (int i = 0; !status && i < 3; i++) {
+        status = rp_call(f, in, train ? m->kind->n_step_inputs : m->kind->n_inputs, &out, 1);
+    }
+    rp_compiled_release(f);
+    return status;
+}
+
+static rp_status dump_model(struct dump *d, const struct cli_model_kind *kind, bool train) {
+    struct cli_model m;
+    rp_tensor *in[CLI_MAX_INPUTS] = {NULL};
+    rp_status status = cli_model_make(&m, kind);
+    if (status) return status;
+    status = kind->inputs(&m, in);
+    rp_set_grad_enabled(train);
+    rp_ir *ir = NULL;
+    if (!status) {
+        ir = rp_trace(train ? cli_model_step(&m) : cli_model_forward(&m), in, train ? kind->n_step_inputs : kind->n_inputs,
+                      1);
+        status = rp_failed() ? rp_error_status() : add_graph(d, "graph", ir);
+        rp_ir_release(ir);
+    }
+    if (!status) {
+        const rp_backend backend = {sizeof backend, "dump", keep_graph, run_graph, drop_graph, d};
+        status = rp_register_backend(&backend);
+    }
+    if (!status) status = call_with(&m, "dump", train, in);
+    if (!status) {
+        /* The first call computes op by op while it records; only what the compiler makes of it is wanted. */
+        const rp_compile_options options = {.struct_size = sizeof options, .wait = true};
+        rp_compiled *f = rp_compile(train ? cli_model_step(&m) : cli_model_forward(&m), &options);
+        rp_tensor *out = NULL;
+        size_t n_in = train ? kind->n_step_inputs : kind->n_inputs;
+        status = rp_failed() ? rp_error_status() : rp_call(f, in, n_in, &out, 1);
+        rp_set_kernel_log(log_kernel, d);
+        if (!status) status = rp_call(f, in, n_in, &out, 1);
+        rp_set_kernel_log(NULL, NULL);
+        rp_compiled_release(f);
+    }
+    cli_model_release(&m);
+    return status;
+}
+
+/* A graph in text form: parsed, checked and printed again. */
+static int dump_file(struct dump *d, const char *path) {
+    FILE *in = fopen(path, "rb");
+    struct stat st;
+    char *text = NULL;
+    size_t n = 0;
+    if (in && !fstat(fileno(in), &st) && S_ISREG(st.st_mode)) {
+        text = malloc((size_t)st.st_size + 1);
+        if (text) n = fread(text, 1, (size_t)st.st_size, in);
+    }
+    if (in) fclose(in);
+    if (!text) {
+        fprintf(stderr, "reprise dump: %s: %s; models are trig, mlp, rows and text\n", path, strerror(errno ? errno : EINVAL));
+        return CLI_FAILED;
+    }
+    rp_ir *ir = rp_ir_parse(text, n);
+    free(text);
+    d->status = rp_failed() ? rp_error_status() : rp_ir_check(ir);
+    if (!d->status) d->status = add_graph(d, "graph", ir);
+    rp_ir_release(ir);
+    return CLI_OK;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    struct dump_options *o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case 't': o->train = true; return 0;
+    case ARGP_KEY_ARG:
+        if (o->name) argp_error(state, "one model or file at a time");
+        o->name = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS: o->name = "mlp"; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int run(int argc, char **argv) {
+    static const struct argp_option options[] = {
+        {"train", 't', NULL, 0, "The whole training step instead of the forward function", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = children,
+        .args_doc = "[MODEL | FILE]",
+        .doc = "Prints a model of the demo (trig, mlp, rows, text; by default mlp) as a graph in text form, as the functional "
+               "graphs that backends get, and as kernels with their loops and emitted sources; or reads a graph in text form "
+               "from FILE, checks it and prints it again.",
+    };
+    struct dump_options o = {0};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    struct dump d = {.doc = o.common.json ? json_array() : NULL};
+    const struct cli_model_kind *kind = cli_model_find(o.name);
+    int code = CLI_OK;
+    if (!kind) {
+        code = dump_file(&d, o.name);
+    } else if (o.train && !kind->trainable) {
+        fprintf(stderr, "reprise dump: '%s' is not trained\n", o.name);
+        code = CLI_USAGE;
+    } else {
+        d.status = dump_model(&d, kind, o.train);
+    }
+    if (d.status) {
+        fprintf(stderr, "reprise dump: %s: %s\n", rp_status_name(d.status), rp_error_message());
+        code = CLI_FAILED;
+    }
+    if (code) {
+        json_decref(d.doc);
+        return code;
+    }
+    return d.doc ? cli_print_json(d.doc) : CLI_OK;
+}
+
+const struct cli_command cli_cmd_dump = {"dump", "print the graph, the kernels and the sources of a function", run};

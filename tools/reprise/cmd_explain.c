@@ -1,0 +1,108 @@
+/* `reprise explain`: compiles one of the shared models, calls it, and prints what the compiler says of it. */
+#include "cli.h"
+#include "models.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CALLS = 3 }; /* the first traces, the second is compared with it, the third plays back */
+
+struct explain_options {
+    struct cli_options common;
+    const char *name, *backend;
+    bool train;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    struct explain_options *o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case 'b': o->backend = arg; return 0;
+    case 't': o->train = true; return 0;
+    case ARGP_KEY_ARG:
+        if (o->name) argp_error(state, "one model at a time");
+        o->name = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS: o->name = "mlp"; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static json_t *entry_to_json(const rp_explain_entry *e) {
+    return json_pack("{s:s, s:s, s:s, s:s, s:I}", "kind", e->kind, "reason", e->reason, "message", e->message, "site",
+                     e->site, "count", (json_int_t)e->count);
+}
+
+static void print_entry(const rp_explain_entry *e) {
+    printf("%-15s %s", e->kind, e->message);
+    if (*e->reason) printf(" [%s]", e->reason);
+    if (*e->site) printf(" at %s", e->site);
+    if (e->count != 1) printf(" (%lld)", (long long)e->count);
+    putchar('\n');
+}
+
+static rp_status explain(struct cli_model *model, const struct explain_options *o, rp_compiled **f) {
+    const struct cli_model_kind *kind = model->kind;
+    const rp_compile_options options = {.struct_size = sizeof options, .backend = o->backend};
+    rp_tensor *in[CLI_MAX_INPUTS] = {NULL}, *out = NULL;
+    *f = rp_compile(o->train ? cli_model_step(model) : cli_model_forward(model), &options);
+    rp_status status = rp_failed() ? rp_error_status() : kind->inputs(model, in);
+    rp_set_grad_enabled(o->train);
+    for (int i = 0; !status && i < CALLS; i++) {
+        status = rp_call(*f, in, o->train ? kind->n_step_inputs : kind->n_inputs, &out, 1);
+    }
+    return status ? status : rp_synchronize(rp_default_device());
+}
+
+static int run(int argc, char **argv) {
+    static const struct argp_option options[] = {
+        {"backend", 'b', "NAME", 0, "The backend; `reprise backends` lists them", 0},
+        {"train", 't', NULL, 0, "The whole training step instead of the forward function", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = children,
+        .args_doc = "[MODEL]",
+        .doc = "Compiles a model of the demo (trig, mlp, rows, text; by default mlp) and says how: kernels, library calls, "
+               "what was not fused and why, copies, graph breaks, memory.",
+    };
+    struct explain_options o = {0};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    const struct cli_model_kind *kind = cli_model_find(o.name);
+    if (!kind || (o.train && !kind->trainable)) {
+        fprintf(stderr, kind ? "reprise explain: '%s' is not trained\n" : "reprise explain: no model '%s'\n", o.name);
+        return CLI_USAGE;
+    }
+    if (rp_device_available(rp_cuda(0))) rp_set_default_device(rp_cuda(0));
+    struct cli_model model;
+    rp_compiled *f = NULL;
+    rp_status status = cli_model_make(&model, kind);
+    if (!status) status = explain(&model, &o, &f);
+    json_t *list = o.common.json ? json_array() : NULL;
+    for (size_t i = 0; !status && i < rp_explain_count(f); i++) {
+        rp_explain_entry e;
+        status = rp_explain_at(f, i, &e);
+        if (status) break;
+        if (list) {
+            json_array_append_new(list, entry_to_json(&e));
+        } else {
+            print_entry(&e);
+        }
+    }
+    int code = CLI_OK;
+    if (status) {
+        fprintf(stderr, "reprise explain: %s: %s\n", rp_status_name(status), rp_error_message());
+        json_decref(list);
+        code = CLI_FAILED;
+    } else if (list) {
+        code = cli_print_json(list);
+    }
+    rp_compiled_release(f);
+    cli_model_release(&model);
+    return code;
+}
+
+const struct cli_command cli_cmd_explain = {"explain", "say how a function was compiled, and the reason for each thing", run};

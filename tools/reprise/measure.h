@@ -1,0 +1,25 @@
+/* Times of one repeated call, as `demo` and `bench` print them: medians of many calls by CLOCK_MONOTONIC. */
+#ifndef REPRISE_MEASURE_H
+#define REPRISE_MEASURE_H
+
+#include <reprise.h>
+
+double cli_now(void); /* seconds */
+
+/* One call; a status other than RP_OK ends the measurement. Tensors that it makes are released between calls. */
+typedef rp_status cli_work(void *ctx);
+
+struct cli_times {
+    double host_us;    /* until a call returns, the device being idle */
+    double latency_us; /* until its result is there */
+    double period_us;  /* per call, many in a row */
+    size_t calls;      /* that were timed */
+};
+
+/* Repeats `work` on the device for about `seconds`. The error stays the thread's sticky error. */
+rp_status cli_measure(cli_work *work, void *ctx, rp_device device, double seconds, struct cli_times *times);
+
+/* Median of n numbers, which are sorted by it. n > 0. */
+double cli_median(double *values, size_t n);
+
+#endif

@@ -1,0 +1,297 @@
+/* Training and sampling of the language model. Called by cmd_demo.c alone. */
+#include "train_text.h"
+
+#include "measure.h"
+#include "models.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Every tenth block of the text is held out. */
+enum { BATCH = 128, STEPS = 1600, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
+static const double TRAIN_SECONDS = 45, TEMPERATURE = 0.7, DROPOUT = 0.25;
+
+/* ---------------------------------------------------------------- the text */
+
+static bool read_text(struct cli_text *text, const char *path) {
+    FILE *in = fopen(path, "rb");
+    if (!in) return false;
+    text->codes = malloc(MAX_BYTES);
+    text->size = text->codes ? fread(text->codes, 1, MAX_BYTES, in) : 0;
+    bool ok = text->codes && !ferror(in);
+    fclose(in);
+    if (ok && text->size >= MIN_BYTES) {
+        snprintf(text->path, sizeof text->path, "%s", path);
+        return true;
+    }
+    if (ok) errno = EINVAL;
+    cli_text_free(text);
+    return false;
+}
+
+int cli_text_load(struct cli_text *text, const char *path) {
+    static const char *const defaults[] = {"GPL-3", "Apache-2.0", "GPL-2", "LGPL-2.1", "MPL-2.0", "GFDL-1.3", "Artistic"};
+    *text = (struct cli_text){0};
+    if (path) {
+        if (!read_text(text, path)) {
+            if (errno == EINVAL) {
+                fprintf(stderr, "reprise demo: --text %s: a text of at least %d bytes is needed\n", path, MIN_BYTES);
+            } else {
+                fprintf(stderr, "reprise demo: --text %s: %s\n", path, strerror(errno));
+            }
+            return CLI_FAILED;
+        }
+    } else {
+        char name[256];
+        for (size_t i = 0; !text->size && i < sizeof defaults / sizeof *defaults; i++) {
+            snprintf(name, sizeof name, "/usr/share/common-licenses/%s", defaults[i]);
+            read_text(text, name);
+        }
+        if (!text->size) {
+            fputs("reprise demo: this system has no licence text to learn from; name a text with --text FILE\n", stderr);
+            return CLI_FAILED;
+        }
+    }
+    bool seen[256] = {false};
+    uint8_t code[256];
+    for (size_t i = 0; i < text->size; i++) {
+        seen[text->codes[i]] = true;
+    }
+    for (int byte = 0; byte < 256; byte++) {
+        if (!seen[byte]) continue;
+        code[byte] = (uint8_t)text->vocabulary;
+        text->bytes[text->vocabulary++] = (uint8_t)byte;
+    }
+    for (size_t i = 0; i < text->size; i++) {
+        text->codes[i] = code[text->codes[i]];
+    }
+    return CLI_OK;
+}
+
+void cli_text_free(struct cli_text *text) {
+    free(text->codes);
+    *text = (struct cli_text){0};
+}
+
+/* ---------------------------------------------------------------- batches */
+
+/* Place k of the held-out blocks, or of the others: contexts and their next characters do not cross a block's end. */
+static size_t place_count(const struct cli_text *text, bool held_out) {
+    size_t blocks = text->size / BLOCK, out = blocks / 10;
+    return (held_out ? out : blocks - out) * (BLOCK - CLI_TEXT_CONTEXT);
+}
+
+static size_t place_of(size_t k, bool held_out) {
+    size_t block = k / (BLOCK - CLI_TEXT_CONTEXT), offset = k % (BLOCK - CLI_TEXT_CONTEXT);
+    return (held_out ? 10 * block + 9 : block + block / 9) * BLOCK + offset;
+}
+
+/* Contexts and what follows them, from `n` places. */
+static rp_status make_batch(const struct cli_text *text, const size_t *places, int64_t n, rp_tensor *in[2]) {
+    static int64_t contexts[HELD_OUT * CLI_TEXT_CONTEXT], next[HELD_OUT];
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t j = 0; j < CLI_TEXT_CONTEXT; j++) {
+            contexts[i * CLI_TEXT_CONTEXT + j] = text->codes[places[i] + (size_t)j];
+        }
+        next[i] = text->codes[places[i] + CLI_TEXT_CONTEXT];
+    }
+    in[0] = rp_from_data(contexts, RP_DIMS(n, CLI_TEXT_CONTEXT), RP_I64);
+    in[1] = rp_from_data(next, RP_DIMS(n), RP_I64);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+static rp_status random_batch(const struct cli_text *text, uint64_t *random, rp_tensor *in[2]) {
+    size_t places[BATCH];
+    for (size_t i = 0; i < BATCH; i++) {
+        /* Knuth's linear congruential generator (MMIX); its high bits choose the place. */
+        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        places[i] = place_of((size_t)(*random >> 33) % place_count(text, false), false);
+    }
+    return make_batch(text, places, BATCH, in);
+}
+
+/* ---------------------------------------------------------------- functions: step (models.c), held-out loss, next character */
+
+static void held_out_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    struct cli_model *m = ctx;
+    rp_tensor *logits = NULL;
+    (void)n_in, (void)n_out;
+    m->kind->forward(m, in, 1, &logits, 1);
+    out[0] = m->kind->loss(logits, in);
+}
+
+static void sample_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    struct cli_model *m = ctx;
+    rp_tensor *logits = NULL;
+    (void)n_in, (void)n_out;
+    m->kind->forward(m, in, 1, &logits, 1);
+    rp_tensor *p = rp_softmax(rp_div_scalar(logits, rp_f64(TEMPERATURE)), -1); /* (1, vocabulary) */
+    out[0] = rp_multinomial(p, 1, true, NULL);                                 /* (1, 1) */
+}
+
+static rp_status held_out_loss(const struct cli_text *text, rp_compiled *f, double *loss) {
+    size_t places[HELD_OUT], n = place_count(text, true);
+    for (size_t i = 0; i < HELD_OUT; i++) {
+        places[i] = place_of(i * n / HELD_OUT, true);
+    }
+    rp_tensor *in[2], *out = NULL;
+    rp_scope scope = rp_scope_begin();
+    bool grad = rp_set_grad_enabled(false);
+    rp_status status = make_batch(text, places, HELD_OUT, in);
+    if (!status) status = rp_call(f, in, 2, &out, 1);
+    *loss = status ? NAN : rp_item_f64(out);
+    if (!status && rp_failed()) status = rp_error_status();
+    rp_set_grad_enabled(grad);
+    rp_scope_end(scope, NULL, 0);
+    return status;
+}
+
+static rp_status write_sample(const struct cli_text *text, rp_compiled *f, char *sample) {
+    int64_t context[CLI_TEXT_CONTEXT];
+    for (size_t i = 0; i < CLI_TEXT_CONTEXT; i++) {
+        context[i] = text->codes[place_of(0, true) + i];
+    }
+    bool grad = rp_set_grad_enabled(false);
+    rp_status status = RP_OK;
+    for (size_t i = 0; !status && i < CLI_TEXT_SAMPLE; i++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in = rp_from_data(context, RP_DIMS(1, CLI_TEXT_CONTEXT), RP_I64), *out = NULL;
+        status = rp_call(f, &in, 1, &out, 1);
+        int64_t code = status ? 0 : rp_item_i64(out);
+        if (!status && rp_failed()) status = rp_error_status();
+        if (!status && (code < 0 || code >= text->vocabulary)) code = 0;
+        rp_scope_end(scope, NULL, 0);
+        memmove(context, context + 1, (CLI_TEXT_CONTEXT - 1) * sizeof *context);
+        context[CLI_TEXT_CONTEXT - 1] = code;
+        sample[i] = (char)text->bytes[code];
+        sample[i + 1] = 0;
+    }
+    rp_set_grad_enabled(grad);
+    return status;
+}
+
+/* ---------------------------------------------------------------- progress */
+
+struct progress {
+    FILE *out; /* NULL: none */
+    bool bar;  /* a terminal: one line that is written over */
+    double begin, shown;
+};
+
+/* A terminal sees a bar that moves all the time; elsewhere a line is written every four seconds. */
+static void show_progress(struct progress *p, double done, const struct cli_text_result *r, bool last) {
+    double now = cli_now();
+    if (!p->out || (!last && now - p->shown < (p->bar ? 0.1 : 4.0))) return;
+    p->shown = now;
+    double left = done > 0 ? (now - p->begin) * (1 - done) / done : 0;
+    char bar[31];
+    for (int i = 0; i < 30; i++) {
+        bar[i] = i < (int)(30 * done + 0.5) ? '#' : '.';
+    }
+    bar[30] = 0;
+    fprintf(p->out, "%s  [%s] %3.0f%%  loss %.3f, held out %.3f  %.0f tokens/s  %.0f s left%s", p->bar ? "\r" : "", bar,
+            100 * done, r->loss, r->held_out, r->tokens_per_second, left, p->bar ? "\033[K" : "\n");
+    if (p->bar && last) fputc('\n', p->out);
+    fflush(p->out);
+}
+
+/* ---------------------------------------------------------------- training */
+
+static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compiled *held_out, rp_device device,
+                       struct progress *p, struct cli_text_result *r) {
+    uint64_t random = 1;
+    double begin = cli_now(), now = begin;
+    rp_status status = RP_OK;
+    p->begin = begin;
+    p->shown = begin - 3; /* the first line comes after a second */
+    for (r->steps = 0; !status && r->steps < STEPS && now - begin < TRAIN_SECONDS;) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in[2], *loss = NULL;
+        status = random_batch(text, &random, in);
+        if (!status) status = rp_call(step, in, 2, &loss, 1);
+        r->steps++;
+        /* Reading the loss waits for the device: not at every step. */
+        if (!status && (r->steps % 16 == 0 || r->steps == 1)) {
+            double value = rp_item_f64(loss);
+            r->loss = r->steps == 1 ? value : 0.8 * r->loss + 0.2 * value;
+            status = rp_failed() ? rp_error_status() : RP_OK;
+        }
+        rp_scope_end(scope, NULL, 0);
+        now = cli_now();
+        r->tokens_per_second = (double)r->steps * BATCH / (now - begin);
+        double done = fmin(fmax((double)r->steps / STEPS, (now - begin) / TRAIN_SECONDS), 1);
+        if (!status && done * EVALUATIONS >= (double)(r->n_held_out + 1) && r->n_held_out < CLI_TEXT_EVALUATIONS) {
+            status = held_out_loss(text, held_out, &r->held_out);
+            r->history[r->n_held_out++] = r->held_out;
+        }
+        if (!status) show_progress(p, done, r, false);
+    }
+    if (!status) status = rp_synchronize(device);
+    r->seconds = cli_now() - begin;
+    if (!status) show_progress(p, 1, r, true);
+    return status;
+}
+
+rp_status cli_text_train(const struct cli_text *text, rp_device device, bool quiet, struct cli_text_result *r) {
+    *r = (struct cli_text_result){0};
+    struct cli_model model, eval;
+    rp_status status = cli_text_model_make(&model, text->vocabulary, DROPOUT);
+    if (status) return status;
+    eval = model; /* same parameters, no dropout */
+    eval.dropout = 0;
+    const rp_compile_options options = {.struct_size = sizeof options};
+    rp_compiled *step = rp_compile(cli_model_step(&model), &options);
+    rp_compiled *held_out = rp_compile((rp_fn){held_out_body, &eval, sizeof eval, "held_out"}, &options);
+    rp_compiled *next = rp_compile((rp_fn){sample_body, &eval, sizeof eval, "next"}, &options);
+    struct progress progress = {.out = quiet ? (isatty(2) ? stderr : NULL) : stdout};
+    progress.bar = progress.out && isatty(fileno(progress.out));
+    if (!quiet) {
+        printf("  %s: %zu characters, %lld different; context %d, batch %d; %zu held out\n", text->path, text->size,
+               (long long)text->vocabulary, CLI_TEXT_CONTEXT, BATCH, text->size / BLOCK / 10 * BLOCK);
+        fflush(stdout);
+    }
+    status = rp_failed() ? rp_error_status() : held_out_loss(text, held_out, &r->held_out_before);
+    r->held_out = r->held_out_before;
+    if (!status) status = train(text, step, held_out, device, &progress, r);
+    if (!status) status = held_out_loss(text, held_out, &r->held_out);
+    if (!status && !quiet) {
+        printf("  %zu steps in %.1f s, %.0f tokens/s; loss on held-out text %.3f before, %.3f after\n", r->steps,
+               r->seconds, r->tokens_per_second, r->held_out_before, r->held_out);
+    }
+    if (!status) status = write_sample(text, next, r->sample);
+    if (!status && !quiet) {
+        printf("  sampled at temperature %.1f:\n\n", TEMPERATURE);
+        for (const char *line = r->sample; *line;) {
+            int length = (int)strcspn(line, "\n");
+            printf("    %.*s\n", length, line);
+            line += length + (line[length] == '\n');
+        }
+        fflush(stdout);
+    }
+    rp_compiled_release(step);
+    rp_compiled_release(held_out);
+    rp_compiled_release(next);
+    cli_model_release(&model);
+    return status;
+}
+
+json_t *cli_text_to_json(const struct cli_text *text, const struct cli_text_result *r) {
+    /* The sample may cut a character of several bytes; JSON takes whole UTF-8 only. */
+    char sample[CLI_TEXT_SAMPLE + 1];
+    size_t n = strlen(r->sample);
+    for (size_t i = 0; i <= n; i++) {
+        sample[i] = (unsigned char)r->sample[i] < 128 ? r->sample[i] : '?';
+    }
+    json_t *history = json_array();
+    for (size_t i = 0; i < r->n_held_out; i++) {
+        json_array_append_new(history, json_real(r->history[i]));
+    }
+    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:s}", "text", text->path, "characters",
+                     (json_int_t)text->size, "vocabulary", (json_int_t)text->vocabulary, "steps", (json_int_t)r->steps,
+                     "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "loss", r->loss,
+                     "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history", history, "sample", sample);
+}
