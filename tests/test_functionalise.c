@@ -197,8 +197,8 @@ static void results_stay_apart(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_place),  cmocka_unit_test(through_views), cmocka_unit_test(arguments),
-        cmocka_unit_test(swap),      cmocka_unit_test(converted),     cmocka_unit_test(refusals),
+        cmocka_unit_test(in_place),   cmocka_unit_test(through_views),      cmocka_unit_test(arguments),
+        cmocka_unit_test(swap),       cmocka_unit_test(converted),          cmocka_unit_test(refusals),
         cmocka_unit_test(identities), cmocka_unit_test(results_stay_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

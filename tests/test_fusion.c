@@ -35,8 +35,8 @@ static void expect(const char *text, const char *groups, const char *reasons) {
         const rp__unfused_edge *e = &f.unfused[k];
         if (f.nodes[e->producer].group == f.nodes[e->consumer].group) continue;
         assert_int_not_equal(rp__reason_find(e->reason), RP__REASON_NONE); /* every reason is in the table */
-        rp__text_add(&why, "%s%s>%s:%s", why.length ? ";" : "", name_of(&ir->nodes[f.nodes[e->producer].node]), name_of(&ir->nodes[f.nodes[e->consumer].node]),
-                     e->reason);
+        rp__text_add(&why, "%s%s>%s:%s", why.length ? ";" : "", name_of(&ir->nodes[f.nodes[e->producer].node]),
+                     name_of(&ir->nodes[f.nodes[e->consumer].node]), e->reason);
     }
     assert_string_equal(got.data ? got.data : "", groups);
     if (reasons) assert_string_equal(why.data ? why.data : "", reasons);
@@ -61,15 +61,16 @@ static void chains(void **state) {
 
 static void rows(void **state) {
     (void)state;
-    expect("graph \"f\" (%0: f32[4, 8]) {\n"
-           "  %1: f32[4, 8] = gelu(%0)\n"
-           "  %2: f32[4, 8], %3: f32[4, 1], %4: f32[4, 1] = native_layer_norm(%1, none, none) {n_dims = 1, eps = 1e-05}\n"
-           "  %5: f32[4, 8] = softmax(%2) {dim = 1}\n"
-           "  %6: f32[4] = sum(%5) {dim = [1], keepdim = false, dtype = none}\n"
-           "  %7: f32[4] = neg(%6)\n"
-           "  return %5, %7\n"
-           "}\n",
-           "gelu+native_layer_norm+softmax+sum+neg", "");
+    expect(
+        "graph \"f\" (%0: f32[4, 8]) {\n"
+        "  %1: f32[4, 8] = gelu(%0)\n"
+        "  %2: f32[4, 8], %3: f32[4, 1], %4: f32[4, 1] = native_layer_norm(%1, none, none) {n_dims = 1, eps = 1e-05}\n"
+        "  %5: f32[4, 8] = softmax(%2) {dim = 1}\n"
+        "  %6: f32[4] = sum(%5) {dim = [1], keepdim = false, dtype = none}\n"
+        "  %7: f32[4] = neg(%6)\n"
+        "  return %5, %7\n"
+        "}\n",
+        "gelu+native_layer_norm+softmax+sum+neg", "");
 }
 
 static void different_rows(void **state) {
@@ -120,8 +121,7 @@ static void libraries(void **state) {
            "  %5: f32[4, 8] = add(%4, %2) {alpha = 1}\n"
            "  return %5\n"
            "}\n",
-           "neg;linear;relu+add",
-           "neg>linear:library-op;neg>add:would-make-a-cycle;linear>relu:library-op");
+           "neg;linear;relu+add", "neg>linear:library-op;neg>add:would-make-a-cycle;linear>relu:library-op");
 }
 
 static void writes(void **state) {
@@ -145,8 +145,13 @@ static void writes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chains), cmocka_unit_test(rows),      cmocka_unit_test(different_rows), cmocka_unit_test(parts),
-        cmocka_unit_test(stores_are_not_repeated), cmocka_unit_test(libraries), cmocka_unit_test(writes),
+        cmocka_unit_test(chains),
+        cmocka_unit_test(rows),
+        cmocka_unit_test(different_rows),
+        cmocka_unit_test(parts),
+        cmocka_unit_test(stores_are_not_repeated),
+        cmocka_unit_test(libraries),
+        cmocka_unit_test(writes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,7 +151,8 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         if (kind < 6) {
             r = unary(&s, a);
         } else if (kind < 11) {
-            for (unsigned tries = 0; tries < n && !(broadcasts(a, pool[j]) && is_float(pool[j])); tries++) j = (j + 1) % n;
+            for (unsigned tries = 0; tries < n && !(broadcasts(a, pool[j]) && is_float(pool[j])); tries++)
+                j = (j + 1) % n;
             r = broadcasts(a, pool[j]) ? binary(&s, a, pool[j]) : unary(&s, a);
         } else if (kind < 14) {
             r = view(&s, a);
@@ -184,8 +185,10 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         if (rp_numel(r) > 4000) continue;
         unsigned at = n < POOL ? n++ : N_IN + below(&s, POOL - N_IN);
         pool[at] = r;
-        if (fresh) own[at] = r != a;
-        else own[at] = own[i];
+        if (fresh)
+            own[at] = r != a;
+        else
+            own[at] = own[i];
     }
     for (size_t k = 0; k < n_out; k++) out[k] = pool[n - 1 - k % n];
 }
@@ -299,11 +302,8 @@ static void run_seed(uint64_t seed) {
         rp_scope_end(scope, NULL, 0);
         return;
     }
-    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
-                                 .fn = {body, &p, 0, "fuzz"},
-                                 .in = in2,
-                                 .n_in = N_IN,
-                                 .n_out = N_OUT};
+    rp__trace_request request = {
+        .mode = RP__TRACE_ABSTRACT, .fn = {body, &p, 0, "fuzz"}, .in = in2, .n_in = N_IN, .n_out = N_OUT};
     rp__trace_result traced;
     rp__aot *aot = NULL;
     rp__explain explain;
@@ -349,7 +349,8 @@ static void run_seed(uint64_t seed) {
     for (size_t k = 0; k < explain.n; k++) {
         if (strcmp(explain.records[k].kind, "skip") != 0) continue;
         interpreted++;
-        if (getenv("REPRISE_FUZZ_SKIPS")) print_message("seed %llu: %s\n", (unsigned long long)seed, explain.records[k].message);
+        if (getenv("REPRISE_FUZZ_SKIPS"))
+            print_message("seed %llu: %s\n", (unsigned long long)seed, explain.records[k].message);
     }
     rp__aot_free(aot);
     rp__trace_result_free(&traced);
@@ -367,8 +368,8 @@ static void test_fuzz(void **state) {
     time_t end = time(NULL) + (limit ? atoi(limit) : 15);
     uint64_t seed = 1;
     for (; seed <= 100 || time(NULL) < end; seed++) run_seed(seed);
-    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n", (unsigned long long)seed - 1, ran,
-                  skipped, interpreted);
+    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n",
+                  (unsigned long long)seed - 1, ran, skipped, interpreted);
     assert_true(ran > (unsigned)(seed / 2));
     assert_true(interpreted < ran / 4);
 }

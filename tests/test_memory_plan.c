@@ -34,8 +34,10 @@ static void chain_uses_two(void **state) {
 
 static void small_ones_fill_gaps(void **state) {
     (void)state;
-    rp__plan_buffer b[] = {{.bytes = 4096, .first = 0, .last = 1}, {.bytes = 4096, .first = 1, .last = 2},
-                           {.bytes = 256, .first = 2, .last = 3},  {.bytes = 512, .first = 3, .last = 3},
+    rp__plan_buffer b[] = {{.bytes = 4096, .first = 0, .last = 1},
+                           {.bytes = 4096, .first = 1, .last = 2},
+                           {.bytes = 256, .first = 2, .last = 3},
+                           {.bytes = 512, .first = 3, .last = 3},
                            {.bytes = 0, .first = 0, .last = 3}};
     int64_t arena;
     assert_int_equal(rp__plan(b, 5, &arena), RP_OK);

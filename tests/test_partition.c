@@ -43,21 +43,19 @@ static void chain_saves_its_argument(void **state) {
     assert_int_equal(h.parts.n_saved, 1);
     assert_int_equal(h.parts.saved[0].kind, RP__SAVED_ARG);
     assert_int_equal(h.parts.saved_bytes, 0);
-    test_expect_graph(h.parts.forward, 
-                      "graph \"f\" (%0: f32[64] grad) {\n"
-                      "  %1: f32[64] grad = sin(%0)\n"
-                      "  %2: f32[64] grad = exp(%1)\n"
-                      "  return %2\n"
-                      "}\n");
-    test_expect_graph(h.parts.backward, 
-                      "graph \"f\" (%0: f32[64] grad, %1: f32[64]) {\n"
-                      "  %2: f32[64] grad = sin(%0)\n"
-                      "  %3: f32[64] grad = exp(%2)\n"
-                      "  %4: f32[64] = mul(%1, %3)\n"
-                      "  %5: f32[64] = cos(%0)\n"
-                      "  %6: f32[64] = mul(%4, %5)\n"
-                      "  return %6\n"
-                      "}\n");
+    test_expect_graph(h.parts.forward, "graph \"f\" (%0: f32[64] grad) {\n"
+                                       "  %1: f32[64] grad = sin(%0)\n"
+                                       "  %2: f32[64] grad = exp(%1)\n"
+                                       "  return %2\n"
+                                       "}\n");
+    test_expect_graph(h.parts.backward, "graph \"f\" (%0: f32[64] grad, %1: f32[64]) {\n"
+                                        "  %2: f32[64] grad = sin(%0)\n"
+                                        "  %3: f32[64] grad = exp(%2)\n"
+                                        "  %4: f32[64] = mul(%1, %3)\n"
+                                        "  %5: f32[64] = cos(%0)\n"
+                                        "  %6: f32[64] = mul(%4, %5)\n"
+                                        "  return %6\n"
+                                        "}\n");
     drop(&h);
 }
 
@@ -96,11 +94,12 @@ static void products_are_saved(void **state) {
 /* A mask is drawn again from its counters rather than kept, unless the leaf draws as it runs. */
 static void draws_are_repeated(void **state) {
     (void)state;
-    static const char text[] = "graph \"f\" (%0: f32[64] grad) {\n"
-                               "  %1: f32[64] grad, %2: b8[64] = native_dropout(%0) {p = 0.5, generator = none} random(3, 16)\n"
-                               "  %3: f32[64] grad = sin(%1)\n"
-                               "  return %3\n"
-                               "}\n";
+    static const char text[] =
+        "graph \"f\" (%0: f32[64] grad) {\n"
+        "  %1: f32[64] grad, %2: b8[64] = native_dropout(%0) {p = 0.5, generator = none} random(3, 16)\n"
+        "  %3: f32[64] grad = sin(%1)\n"
+        "  return %3\n"
+        "}\n";
     const uint32_t leaf = 0;
     for (int keep = 0; keep < 2; keep++) {
         halves h;

@@ -163,7 +163,8 @@ static void compiled_forward(void **state) {
     rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true));
     for (int k = 0; k < 10; k++) {
         rp_scope inner = rp_scope_begin();
-        rp_tensor *x = filled(200 + k, (const int64_t[]){batches[k], IN}, 2), *t = classes(k, batches[k]), *a = NULL, *b = NULL;
+        rp_tensor *x = filled(200 + k, (const int64_t[]){batches[k], IN}, 2), *t = classes(k, batches[k]), *a = NULL,
+                  *b = NULL;
         model(&eager, &x, 1, &a, 1);
         rp_call(f, &x, 1, &b, 1);
         ok();
@@ -233,7 +234,8 @@ static void once(net *m) {
     rp_compiled *f = rp_compile(fn, NULL);
     rp_tensor *x = filled(1, (const int64_t[]){3, IN}, 2), *y = NULL;
     for (int k = 0; k < 2 && !rp_failed(); k++) {
-        if (rp_call(f, &x, 1, &y, 1) == RP_OK) (void)rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+        if (rp_call(f, &x, 1, &y, 1) == RP_OK)
+            (void)rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
     }
     rp_compiled_release(f);
     for (int k = 0; k < PARAMS; k++) rp_set_grad(m->p[k], NULL);
@@ -289,8 +291,8 @@ static void allocations_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_step),       cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),
-        cmocka_unit_test(nothing_leaks),    cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(whole_step),    cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),
+        cmocka_unit_test(nothing_leaks), cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@
 
 enum { STALE = UINT32_MAX };
 
-typedef struct place { /* of a traced value */
+typedef struct place {   /* of a traced value */
     rp__ir_value same;   /* the result of an in-place op is its operand: the value that stands for both */
     rp__ir_value base;   /* itself when it is no view */
     rp__ir_value parent; /* the value it is a view of; RP__IR_NONE */
@@ -27,7 +27,7 @@ typedef struct place { /* of a traced value */
     bool written;        /* a view whose map[] is what was written through it, not a view of the base */
 } place;
 
-typedef struct memory { /* of a base value */
+typedef struct memory {   /* of a base value */
     rp__ir_value outer;   /* in dst, before any write */
     rp__ir_value current; /* in dst */
     uint32_t version;     /* 0: never written */
@@ -261,8 +261,8 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
     if (rp__ir_is_view(n)) {
         /* Emitted where it was traced, read or not: derivatives are added up in the order of nodes. */
         rp__ir_value v = n->out[0], parent = f->places[n->in[0]].same;
-        f->places[v] = (place){
-            .same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
+        f->places[v] =
+            (place){.same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
         rp__ir_value unused;
         return read_value(f, block, v, &unused);
     }
