@@ -41,7 +41,12 @@ static void release(rp__aot *a) {
     rp__free(a);
 }
 
-void rp__aot_free(rp__aot *a) { release(a); }
+void rp__aot_free(rp__aot *a) {
+    if (!a) return;
+    rp__unit_forget_explain(a->forward); /* tapes may hold the units longer than the list lives */
+    rp__unit_forget_explain(a->backward);
+    release(a);
+}
 
 /* ---- compiling */
 

@@ -274,7 +274,7 @@ static void note_escapes(simplifier *s, rp__ir_value v, rp__ir_value made) {
 
 static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) {
     const rp__ir_node *n = &s->w.src->nodes[index];
-    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    rp__ir_value few[RP__FEW_OPERANDS] = {0}, *in = few;
     if (n->n_in > RP__FEW_OPERANDS) {
         in = rp__alloc(n->n_in * sizeof *in);
         if (!in) return RP__OOM("operands of a graph node");
