@@ -41,7 +41,12 @@ static void release(rp__aot *a) {
     rp__free(a);
 }
 
-void rp__aot_free(rp__aot *a) { release(a); }
+void rp__aot_free(rp__aot *a) {
+    if (!a) return;
+    rp__unit_forget_explain(a->forward); /* tapes may hold the units longer than the list lives */
+    rp__unit_forget_explain(a->backward);
+    release(a);
+}
 
 /* ---- compiling */
 
@@ -107,6 +112,24 @@ static bool saves_written(const rp__partitioned *parts) {
     return false;
 }
 
+/* A tensor that carries a gradient, has views that do, and is written in place: the tape finds the history of its views anew and
+   adds gradients up in an order of its own, which the functional form does not have. */
+static bool writes_under_views(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead || n->kind != RP__IR_OP || !(n->op->flags & RP_OP_INPLACE) || n->n_out == 0) continue;
+        const rp__ir_value_info *written = &ir->values[n->out[0]];
+        for (size_t v = 0; v < ir->n_values && written->requires_grad; v++) {
+            const rp__ir_value_info *info = &ir->values[v];
+            if (info->storage == written->storage && info->requires_grad &&
+                rp__ir_is_view(rp__ir_producer(ir, (rp__ir_value)v))) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request,
                                   const rp__executable_random *random, size_t n_random) {
     bool fused = rp__leaf_is_program(leaf);
@@ -115,6 +138,10 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
     rp__partitioned parts = {0};
     rp_status status;
     RP_TRY_GOTO(status, done, find_leaves(a));
+    if (writes_under_views(a->graph)) {
+        status = rp__fail(RP_ERROR_UNAVAILABLE, "a tensor with views is written in place and carries a gradient");
+        goto done;
+    }
     RP_TRY_GOTO(status, done, rp__functionalise(request->graph, &functional));
     /* Nothing is simplified before the derivatives are taken: merged values would add up their gradients in another order. */
     RP_TRY_GOTO(status, done, rp__joint_build(functional, a->leaves, a->n_leaves, &joint));

@@ -18,15 +18,16 @@
 
 enum { STALE = UINT32_MAX };
 
-typedef struct place { /* of a traced value */
+typedef struct place {   /* of a traced value */
     rp__ir_value same;   /* the result of an in-place op is its operand: the value that stands for both */
     rp__ir_value base;   /* itself when it is no view */
     rp__ir_value parent; /* the value it is a view of; RP__IR_NONE */
     uint32_t node;       /* the view op */
     uint32_t version;    /* of the storage when map[] was derived; STALE: never */
+    bool written;        /* a view whose map[] is what was written through it, not a view of the base */
 } place;
 
-typedef struct memory { /* of a base value */
+typedef struct memory {   /* of a base value */
     rp__ir_value outer;   /* in dst, before any write */
     rp__ir_value current; /* in dst */
     uint32_t version;     /* 0: never written */
@@ -52,10 +53,10 @@ static rp_status emit_like(functionaliser *f, rp__ir_block *block, rp__op_id op,
                            const rp_attr *attrs, uint32_t n_attrs, rp__ir_value like, const char *site,
                            rp__ir_value *out) {
     rp__meta meta = f->w.dst->values[like].meta;
+    bool gradient = false; /* before `out` is written: it may be in[0] */
+    for (uint32_t k = 0; k < n_in; k++) gradient = gradient || f->w.dst->values[in[k]].requires_grad;
     RP_TRY(rp__ir_emit(f->w.dst, block, rp__op_builtin(op), in, n_in, attrs, n_attrs, &meta, 1, site, out));
-    for (uint32_t k = 0; k < n_in; k++) {
-        f->w.dst->values[*out].requires_grad |= f->w.dst->values[in[k]].requires_grad;
-    }
+    f->w.dst->values[*out].requires_grad = gradient;
     return RP_OK;
 }
 
@@ -86,6 +87,7 @@ static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value
         f->w.dst->values[made].requires_grad = f->w.src->values[child].requires_grad;
         f->w.map[child] = made;
         f->places[child].version = m->version;
+        f->places[child].written = false;
     }
     *out = f->w.map[v];
     return RP_OK;
@@ -166,8 +168,13 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
         RP_TRY(invert_view(f, block, view, old, value, site, &above));
         f->w.map[at] = value;
         f->places[at].version = before + 1;
+        f->places[at].written = true;
         at = parent;
         value = above;
+    }
+    /* A tensor of the function's own keeps the strides it was made with: results and `view` count on them. */
+    if (!rp__ir_value_contiguous(&f->w.dst->values[value]) && !rp__ir_is_outer(f->w.dst, m->outer)) {
+        RP_TRY(emit_like(f, block, RP__OP_clone, &value, 1, NULL, 0, value, site, &value));
     }
     f->w.map[at] = value;
     f->places[at].version = before + 1;
@@ -254,8 +261,8 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
     if (rp__ir_is_view(n)) {
         /* Emitted where it was traced, read or not: derivatives are added up in the order of nodes. */
         rp__ir_value v = n->out[0], parent = f->places[n->in[0]].same;
-        f->places[v] = (place){
-            .same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
+        f->places[v] =
+            (place){.same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
         rp__ir_value unused;
         return read_value(f, block, v, &unused);
     }
@@ -303,7 +310,15 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
 static rp_status read_results(functionaliser *f, const rp__ir_block *from, rp__ir_block *to) {
     for (uint32_t k = 0; k < from->n_results; k++) {
         rp__ir_value v = from->results[k];
-        if (v != RP__IR_NONE) RP_TRY(read_value(f, to, v, &f->w.map[v]));
+        if (v == RP__IR_NONE) continue;
+        /* A result that is a view shares its base's memory, also if it was written through. */
+        rp__ir_value at = f->places[v].same;
+        bool again = false;
+        for (; f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) again = again || f->places[at].written;
+        for (at = f->places[v].same; again && f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) {
+            f->places[at].version = STALE;
+        }
+        RP_TRY(read_value(f, to, v, &f->w.map[v]));
     }
     return RP_OK;
 }
@@ -361,6 +376,18 @@ static rp_status write_back(functionaliser *f) {
     return RP_OK;
 }
 
+/* A caller may write what it gets: a constant is copied. */
+static rp_status copy_constant_results(functionaliser *f) {
+    rp__ir_block *body = &f->w.dst->body;
+    for (uint32_t k = 0; k < body->n_results; k++) {
+        rp__ir_value v = body->results[k];
+        const rp__ir_node *n = v == RP__IR_NONE ? NULL : rp__ir_producer(f->w.dst, rp__ir_root(f->w.dst, v));
+        if (!n || n->kind != RP__IR_CONST) continue;
+        RP_TRY(emit_like(f, body, RP__OP_clone, &v, 1, NULL, 0, v, "", &body->results[k]));
+    }
+    return RP_OK;
+}
+
 rp_status rp__functionalise(const rp_ir *ir, rp_ir **out) {
     functionaliser f;
     memset(&f, 0, sizeof f);
@@ -385,7 +412,8 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out) {
     RP_TRY_GOTO(status, done, functionalise_block(&f, &ir->body, &f.w.dst->body));
     RP_TRY_GOTO(status, done, write_back(&f));
     RP_TRY_GOTO(status, done, read_results(&f, &ir->body, &f.w.dst->body));
-    status = rp__rewrite_results(&f.w, &ir->body, &f.w.dst->body);
+    RP_TRY_GOTO(status, done, rp__rewrite_results(&f.w, &ir->body, &f.w.dst->body));
+    status = copy_constant_results(&f);
 done:
     rp__free(f.places);
     rp__free(f.memories);

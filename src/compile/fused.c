@@ -63,8 +63,23 @@ static void variant_free(rp__unit *u, variant *v) {
     rp__free(v);
 }
 
+void rp__unit_forget_explain(rp__unit *u) {
+    if (!u) return;
+    rp__lock(&u->lock);
+    for (const variant *v = u->variants; v && u->explain; v = v->next) {
+        if (!v->executable) continue;
+        rp__executable_facts f;
+        rp__executable_facts_of(v->executable, &f);
+        rp__explain_settle(u->explain, f.patches);
+        rp__explain_settle(u->explain, f.fresh_results);
+    }
+    u->explain = NULL;
+    rp__unlock(&u->lock);
+}
+
 void rp__unit_free(rp__unit *u) {
     if (!u) return;
+    rp__unit_forget_explain(u);
     while (u->variants) {
         variant *next = u->variants->next;
         variant_free(u, u->variants);
@@ -91,6 +106,9 @@ static void explain(rp__unit *u, const rp__executable *e) {
         rp__explain_add(u->explain, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
                         f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
     }
+    rp__explain_live(u->explain, "patch", "launches re-pointed because an argument or a result moved", f.patches);
+    rp__explain_live(u->explain, "patch", "results in fresh memory because the caller held older ones",
+                     f.fresh_results);
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,

@@ -64,7 +64,9 @@ typedef struct rp__executable_facts {
     size_t n_unfused;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
-    uint64_t runs, patches, copies, fresh_results;
+    /* of the executable: they count on */
+    const _Atomic uint64_t *patches, *fresh_results;
+    uint64_t runs;
 } rp__executable_facts;
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 
