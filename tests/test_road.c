@@ -1,0 +1,1000 @@
+/* The whole road for every op of the table: one sample call of each goes through every floor, and all floors agree.
+   On the CPU, bit for bit with eager: traced, printed, parsed and run; compiled by each backend, forward and backward, with a
+   changed size; captured, replayed and replayed with moved inputs; as emitted C (a second process, REPRISE_JIT=wait). On the
+   CUDA device (the emulator, or a real one): eager within a tolerance of the CPU; captured, re-pointed and the backend
+   "cudagraphs" bit for bit with eager there; "fused" within the tolerance. A row of the table without a sample fails.
+   ctest: labels=cuda,slow timeout=900 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <reprise.h>
+
+#include "kernel/cpu/jit.h"
+#include "support/cuda.h"
+
+extern char **environ;
+
+/* ---- samples ---- */
+
+enum {
+    NO_GRAD = 1,    /* no derivative */
+    FIRST = 2,      /* the gradient is constant: no second derivative */
+    IS_VIEW = 4,    /* makes no kernel: captured together with one that reads the result */
+    READS_HOST = 8, /* needs values on the host: neither traced nor captured */
+    UNWRITTEN = 16, /* memory as it was found: filled after the call */
+};
+
+/* in: inputs, "f(n,4)" f32 of either sign, "p" f32 above 0, "b" bool, "i7" i64 below 7, "-" absent; n is the size that
+   changes; "*" in front: the op writes it (it is cloned before), "!": not an input of the op, only where n comes from.
+   attrs: "i3" int, "d0.5" float, "b1" bool, "s1.5" and "sn" Scalar, "tf64" dtype, "[n,4]" ints. */
+typedef struct sample {
+    const char *name, *in, *attrs;
+    int n_out;
+    unsigned flags;
+} sample;
+
+static const sample samples[] = {
+    {"add", "f(n,4) f(4)", "s1.5", 1, 0},
+    {"sub", "f(n,4) f(4)", "s1.5", 1, 0},
+    {"mul", "f(n,4) f(n,1)", "", 1, 0},
+    {"div", "f(n,4) p(4)", "", 1, 0},
+    {"add_scalar", "f(n,4)", "s1.5", 1, 0},
+    {"mul_scalar", "f(n,4)", "s1.5", 1, 0},
+    {"div_scalar", "f(n,4)", "s1.5", 1, 0},
+    {"pow_scalar", "p(n,4)", "s2.5", 1, 0},
+    {"maximum", "f(n,4) f(4)", "", 1, 0},
+    {"minimum", "f(n,4) f(4)", "", 1, 0},
+    {"neg", "f(n,4)", "", 1, 0},
+    {"sin", "f(n,4)", "", 1, 0},
+    {"cos", "f(n,4)", "", 1, 0},
+    {"exp", "f(n,4)", "", 1, 0},
+    {"log", "p(n,4)", "", 1, 0},
+    {"sqrt", "p(n,4)", "", 1, 0},
+    {"rsqrt", "p(n,4)", "", 1, 0},
+    {"tanh", "f(n,4)", "", 1, 0},
+    {"sigmoid", "f(n,4)", "", 1, 0},
+    {"erf", "f(n,4)", "", 1, 0},
+    {"abs", "f(n,4)", "", 1, 0},
+    {"sign", "f(n,4)", "", 1, FIRST},
+    {"relu", "f(n,4)", "", 1, 0},
+    {"gelu", "f(n,4)", "", 1, 0},
+    {"where", "b(n,4) f(n,4) f(4)", "", 1, 0},
+    {"eq", "f(n,4) f(4)", "", 1, NO_GRAD},
+    {"ne", "f(n,4) f(4)", "", 1, NO_GRAD},
+    {"lt", "f(n,4) f(4)", "", 1, NO_GRAD},
+    {"le", "f(n,4) f(4)", "", 1, NO_GRAD},
+    {"gt", "f(n,4) f(4)", "", 1, NO_GRAD},
+    {"ge", "f(n,4) f(4)", "", 1, NO_GRAD},
+    {"eq_scalar", "i5(n,4)", "s2", 1, NO_GRAD},
+    {"lt_scalar", "f(n,4)", "s0.5", 1, NO_GRAD},
+    {"gt_scalar", "f(n,4)", "s0.5", 1, NO_GRAD},
+    {"logical_not", "b(n,4)", "", 1, NO_GRAD},
+    {"to_dtype", "f(n,4)", "tf64", 1, 0},
+    {"clone", "f(n,4)", "", 1, 0},
+    {"add_", "*f(n,4) f(4)", "s1.5", 1, 0},
+    {"sub_", "*f(n,4) f(4)", "s1.5", 1, 0},
+    {"mul_", "*f(n,4) f(n,1)", "", 1, 0},
+    {"div_", "*f(n,4) p(4)", "", 1, 0},
+    {"add_scalar_", "*f(n,4)", "s1.5", 1, 0},
+    {"mul_scalar_", "*f(n,4)", "s1.5", 1, 0},
+    {"neg_", "*f(n,4)", "", 1, 0},
+    {"exp_", "*f(n,4)", "", 1, 0},
+    {"sin_", "*f(n,4)", "", 1, 0},
+    {"tanh_", "*f(n,4)", "", 1, 0},
+    {"relu_", "*f(n,4)", "", 1, 0},
+    {"copy_", "*f(n,4) f(4)", "", 1, 0},
+    {"copy", "f(n,4) f(4)", "", 1, 0},
+    {"fill_", "*f(n,4)", "s2.5", 1, FIRST},
+    {"fill", "f(n,4)", "s2.5", 1, FIRST},
+    {"empty", "!f(n)", "[n,4] tf32", 1, NO_GRAD | UNWRITTEN},
+    {"full", "!f(n)", "[n,4] s2.5 tf32", 1, NO_GRAD},
+    {"zeros", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
+    {"ones", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
+    {"zeros_like", "f(n,4)", "", 1, NO_GRAD},
+    {"ones_like", "f(n,4)", "", 1, NO_GRAD},
+    {"arange", "!f(n)", "s0 sn s1 ti64", 1, NO_GRAD},
+    {"sum", "f(n,4)", "[1] b0 t-", 1, 0},
+    {"mean", "f(n,4)", "[1] b0 t-", 1, 0},
+    {"amax", "f(n,4)", "[1] b0", 1, 0},
+    {"softmax", "f(n,4)", "i-1", 1, 0},
+    {"log_softmax", "f(n,4)", "i-1", 1, 0},
+    {"layer_norm", "f(n,4) f(4) f(4)", "[4] d1e-5", 1, 0},
+    {"native_layer_norm", "f(n,4) f(4) f(4)", "i1 d1e-5", 3, 0},
+    {"cross_entropy", "f(n,4) i4(n)", "i1 i-100", 1, 0},
+    {"cross_entropy_rows", "f(n,4) i4(n)", "i-100", 2, 0},
+    {"view", "f(n,4)", "[-1]", 1, IS_VIEW},
+    {"reshape", "f(n,4)", "[4,-1]", 1, IS_VIEW},
+    {"permute", "f(n,4)", "[1,0]", 1, IS_VIEW},
+    {"transpose", "f(n,4)", "i0 i1", 1, IS_VIEW},
+    {"expand", "f(n,1)", "[-1,4]", 1, IS_VIEW},
+    {"slice", "f(n,4)", "i0 i1 i1000000 i2", 1, IS_VIEW},
+    {"select", "f(n,4)", "i1 i2", 1, IS_VIEW},
+    {"unsqueeze", "f(n,4)", "i1", 1, IS_VIEW},
+    {"squeeze", "f(n,1)", "i1", 1, IS_VIEW},
+    {"detach", "f(n,4)", "", 1, IS_VIEW | NO_GRAD},
+    {"slice_scatter", "f(n,4) f(n,2)", "i1 i1 i3 i1", 1, 0},
+    {"select_scatter", "f(n,4) f(n)", "i1 i2", 1, 0},
+    {"cat", "f(n,4) f(n,2)", "i1", 1, 0},
+    {"gather", "f(n,4) i4(n,3)", "i1", 1, 0},
+    {"embedding", "f(7,4) i7(n)", "", 1, 0},
+    {"embedding_backward", "f(n,4) i7(n)", "i7", 1, 0},
+    {"scatter_add", "f(n,4) i4(n,3) f(n,3)", "i1", 1, 0},
+    {"topk", "f(n,4)", "i2 i-1 b1 b1", 2, 0},
+    {"nonzero", "b(n,4)", "", 1, NO_GRAD | READS_HOST},
+    {"matmul", "f(n,4) f(4,3)", "", 1, 0},
+    {"bmm", "f(2,n,4) f(2,4,3)", "", 1, 0},
+    {"linear", "f(n,4) f(3,4) f(3)", "", 1, 0},
+    {"conv2d", "f(1,2,n,5) f(3,2,3,2) f(3)", "[1,1] [1,0] [1,1] i1", 1, 0},
+    {"conv2d_input", "f(1,3,n,4) f(3,2,3,2)", "[1,2,n,5] [1,1] [1,0] [1,1] i1", 1, 0},
+    {"conv2d_weight", "f(1,3,n,4) f(1,2,n,5)", "[3,2,3,2] [1,1] [1,0] [1,1] i1", 1, 0},
+    {"rand", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
+    {"randn", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
+    {"randint", "!f(n)", "i-5 i100 [n,4] ti64", 1, NO_GRAD},
+    {"dropout", "f(n,4)", "d0.4 b1", 1, 0},
+    {"native_dropout", "f(n,4)", "d0.4", 2, 0},
+    {"multinomial", "p(n,4)", "i2 b0", 1, NO_GRAD},
+    {"adam_step_", "*f(n,4) *f(3) f(n,4) f(3) *f(n,4) *f(3) *p(n,4) *p(3) p() p()", "d0.9 d0.99 d1e-3 d0.01 b1 b0", 0,
+     NO_GRAD},
+    {"sgd_step_", "*f(n,4) f(n,4) *f(n,4) p()", "d0.9 d0 d0.01 b1 b0 b0", 0, NO_GRAD},
+};
+enum { SAMPLES = sizeof samples / sizeof *samples, MAX_IN = 12, MAX_ATTRS = 10, MAX_OUT = 8, MAX_RESULTS = 40 };
+
+static bool wanted(const sample *s) {
+    const char *only = getenv("ROAD_OP"); /* a name: only that op, for finding a fault */
+    return !only || !*only || strcmp(only, s->name) == 0;
+}
+
+typedef struct input {
+    char kind; /* f p b i -, 0 past the end */
+    bool written, hidden;
+    int64_t below;
+    int ndim, n_dim; /* n_dim: which dim is n, -1 none */
+    int64_t size[4]; /* -1: n */
+} input;
+
+static int parse_inputs(const sample *s, input *in) {
+    int n = 0;
+    for (const char *p = s->in; *p; p++) {
+        if (*p == ' ') continue;
+        input *k = &in[n++];
+        *k = (input){.n_dim = -1};
+        for (; *p == '*' || *p == '!'; p++) *(*p == '*' ? &k->written : &k->hidden) = true;
+        k->kind = *p++;
+        if (k->kind == 'i') k->below = strtoll(p, (char **)(uintptr_t)&p, 10);
+        assert_int_equal(*p, '(');
+        for (p++; *p != ')'; p += *p == ',') {
+            if (*p == 'n') {
+                k->n_dim = k->ndim;
+                k->size[k->ndim++] = -1;
+                p++;
+            } else {
+                k->size[k->ndim++] = strtoll(p, (char **)(uintptr_t)&p, 10);
+            }
+        }
+    }
+    return n;
+}
+
+static int64_t number(const char **p, int64_t n) {
+    if (**p == 'n') {
+        ++*p;
+        return n;
+    }
+    char *end;
+    int64_t v = strtoll(*p, &end, 10);
+    *p = end;
+    return v;
+}
+
+/* `ints` holds what lists point to. */
+static int parse_attrs(const sample *s, int64_t n, rp_attr *attrs, int64_t (*ints)[4]) {
+    int count = 0;
+    for (const char *p = s->attrs; *p; p++) {
+        if (*p == ' ') continue;
+        rp_attr *a = &attrs[count];
+        memset(a, 0, sizeof *a);
+        char kind = *p++, *end;
+        switch (kind) {
+        case 'i':
+            a->kind = RP_ATTR_INT;
+            a->v.i = number(&p, n);
+            break;
+        case 'd':
+            a->kind = RP_ATTR_FLOAT;
+            a->v.f = strtod(p, &end);
+            p = end;
+            break;
+        case 'b':
+            a->kind = RP_ATTR_BOOL;
+            a->v.b = *p++ == '1';
+            break;
+        case 's': {
+            a->kind = RP_ATTR_SCALAR;
+            size_t length = strcspn(p, " ");
+            if (memchr(p, '.', length)) {
+                a->v.scalar = rp_f64(strtod(p, &end));
+                p = end;
+            } else {
+                a->v.scalar = rp_i64(number(&p, n));
+            }
+            break;
+        }
+        case 't':
+            a->kind = RP_ATTR_DTYPE;
+            a->v.dtype = *p == '-'                   ? RP_DTYPE_NONE
+                         : strncmp(p, "f64", 3) == 0 ? RP_F64
+                         : strncmp(p, "i64", 3) == 0 ? RP_I64
+                                                     : RP_F32;
+            p += strcspn(p, " ");
+            break;
+        default:
+            assert_int_equal(kind, '[');
+            a->kind = RP_ATTR_INTS;
+            for (; *p != ']'; p += *p == ',') ints[count][a->n++] = number(&p, n);
+            a->v.ints = ints[count];
+            p++;
+            break;
+        }
+        count++;
+        p--;
+    }
+    return count;
+}
+
+static uint32_t noise(int64_t i, unsigned salt) {
+    uint32_t h = (uint32_t)i * 2654435761u + salt * 40503u + 977u;
+    h ^= h >> 15;
+    h *= 2246822519u;
+    h ^= h >> 13;
+    h *= 3266489917u;
+    return h ^ h >> 16;
+}
+
+/* Values of `variant`, on the default device. Floats have no ties among neighbours. */
+static rp_tensor *make_input(const input *k, int64_t n, unsigned salt) {
+    int64_t size[4], numel = 1;
+    for (int d = 0; d < k->ndim; d++) {
+        size[d] = k->size[d] < 0 ? n : k->size[d];
+        numel *= size[d];
+    }
+    union {
+        float f[512];
+        int64_t i[512];
+        uint8_t b[512];
+    } v;
+    assert_true(numel <= 512);
+    for (int64_t i = 0; i < numel; i++) {
+        uint32_t r = noise(i, salt);
+        if (k->kind == 'i')
+            v.i[i] = (int64_t)(r % (uint64_t)k->below);
+        else if (k->kind == 'b')
+            v.b[i] = r >> 7 & 1;
+        else
+            v.f[i] = (float)(r % 8192) / 4096 + (k->kind == 'p' ? 0.3f : -1.0f) + 1.0f / 16384;
+    }
+    return rp_from_data(&v, size, (size_t)k->ndim, k->kind == 'i' ? RP_I64 : k->kind == 'b' ? RP_BOOL : RP_F32);
+}
+
+static int make_inputs(const sample *s, int64_t n, unsigned variant, rp_tensor **in) {
+    input k[MAX_IN];
+    int count = parse_inputs(s, k);
+    for (int i = 0; i < count; i++) in[i] = k[i].kind == '-' ? NULL : make_input(&k[i], n, variant * 31 + (unsigned)i);
+    return count;
+}
+
+typedef struct context {
+    const sample *sample;
+    bool capturing; /* views get a kernel behind them */
+} context;
+
+static int outputs_of(const sample *s) {
+    input k[MAX_IN];
+    int n = s->n_out, count = parse_inputs(s, k);
+    if (n == 0) /* what is written is the result */
+        for (int i = 0; i < count; i++) n += k[i].written;
+    return n;
+}
+
+static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const context *c = ctx;
+    const sample *s = c->sample;
+    input k[MAX_IN];
+    rp_attr attrs[MAX_ATTRS];
+    int64_t ints[MAX_ATTRS][4], n = 0;
+    rp_tensor *args[MAX_IN], *written[MAX_IN];
+    size_t n_args = 0, n_written = 0;
+    (void)parse_inputs(s, k);
+    bool sized = strchr(s->attrs, 'n') != NULL;
+    for (size_t i = 0; i < n_in; i++) {
+        if (sized && n == 0 && k[i].n_dim >= 0) n = rp_size(in[i], k[i].n_dim);
+        if (k[i].hidden) continue;
+        args[n_args] = in[i];
+        if (k[i].written) written[n_written++] = args[n_args] = rp_clone(in[i]);
+        n_args++;
+    }
+    int n_attrs = parse_attrs(s, n, attrs, ints);
+    (void)rp_op_call(s->name, args, n_args, attrs, (size_t)n_attrs, out, (size_t)s->n_out);
+    if (s->n_out == 0)
+        for (size_t i = 0; i < n_out; i++) out[i] = written[i];
+    if (s->flags & UNWRITTEN) (void)rp_fill_(out[0], rp_f64(1.5));
+    if (c->capturing && (s->flags & IS_VIEW)) out[0] = rp_mul_scalar(out[0], rp_f64(2));
+}
+
+/* ---- results ---- */
+
+typedef struct value {
+    bool absent;
+    rp_dtype dtype;
+    int ndim;
+    int64_t size[RP_MAX_DIMS];
+    size_t bytes;
+    void *data;
+} value;
+typedef struct results {
+    int n;
+    value v[MAX_RESULTS];
+} results;
+
+static void results_free(results *r) {
+    for (int i = 0; i < r->n; i++) free(r->v[i].data);
+    r->n = 0;
+}
+
+static bool collect(results *r, rp_tensor *t) {
+    assert_true(r->n < MAX_RESULTS);
+    value *v = &r->v[r->n++];
+    memset(v, 0, sizeof *v);
+    v->absent = !t;
+    if (!t) return true;
+    if (rp_is_error(t)) return false;
+    v->dtype = rp_dtype_of(t);
+    v->ndim = (int)rp_ndim(t);
+    for (int d = 0; d < v->ndim; d++) v->size[d] = rp_size(t, d);
+    v->bytes = (size_t)rp_numel(t) * rp_dtype_size(v->dtype);
+    v->data = calloc(v->bytes + 1, 1);
+    return v->data && rp_to_host(t, v->data, v->bytes) == RP_OK;
+}
+
+static double element(const value *v, size_t i) {
+    switch (v->dtype) {
+    case RP_F32: return ((const float *)v->data)[i];
+    case RP_F64: return ((const double *)v->data)[i];
+    case RP_I64: return (double)((const int64_t *)v->data)[i];
+    case RP_I32: return ((const int32_t *)v->data)[i];
+    default: return ((const uint8_t *)v->data)[i];
+    }
+}
+
+/* tolerance 0: the same bits. Otherwise of the largest magnitude of the array, and at least of 1; integers stay exact. */
+static bool same(const results *got, const results *want, double tolerance, char why[200]) {
+    if (got->n != want->n) {
+        (void)snprintf(why, 200, "%d results instead of %d", got->n, want->n);
+        return false;
+    }
+    for (int k = 0; k < want->n; k++) {
+        const value *a = &got->v[k], *b = &want->v[k];
+        if (a->absent != b->absent || a->dtype != b->dtype || a->ndim != b->ndim || a->bytes != b->bytes ||
+            memcmp(a->size, b->size, sizeof a->size) != 0) {
+            (void)snprintf(why, 200, "result %d of %d has another type, size or presence", k, want->n);
+            return false;
+        }
+        if (a->absent) continue;
+        size_t n = a->bytes / rp_dtype_size(a->dtype);
+        double most = 1;
+        bool real = a->dtype == RP_F32 || a->dtype == RP_F64;
+        for (size_t i = 0; i < n; i++) most = fmax(most, fabs(element(b, i)));
+        for (size_t i = 0; i < n; i++) {
+            double x = element(a, i), y = element(b, i), bound = real ? tolerance * most : 0;
+            size_t size = rp_dtype_size(a->dtype);
+            bool bits = memcmp((char *)a->data + i * size, (char *)b->data + i * size, size) == 0;
+            if (bits || (bound > 0 && fabs(x - y) <= bound)) continue;
+            (void)snprintf(why, 200, "result %d of %d, element %zu is %.9g instead of %.9g", k, want->n, i, x, y);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- the table of what was done ---- */
+
+enum floor {
+    EAGER,
+    BACKWARD,
+    SECOND,
+    TEXT,
+    B_EAGER,
+    B_AOT,
+    B_GRAPHS,
+    B_FUSED,
+    RESIZE,
+    CAPTURE,
+    REPOINT,
+    NATIVE,
+    CUDA,
+    CUDA_BACKWARD,
+    CUDA_CAPTURE,
+    CUDA_REPOINT,
+    CUDA_GRAPHS,
+    CUDA_FUSED,
+    FLOORS
+};
+static const char *const floor_names[FLOORS] = {"eager",        "backward",     "second",    "text",     "b:eager",
+                                                "b:aot_eager",  "b:cudagraphs", "b:fused",   "resize",   "capture",
+                                                "repoint",      "emitted C",    "cuda",      "cuda bwd", "cuda capture",
+                                                "cuda repoint", "cuda graphs",  "cuda fused"};
+typedef struct cell {
+    enum { NOT_RUN, OK, SKIPPED, FAILED } state;
+    const char *reason;
+} cell;
+static cell table[SAMPLES][FLOORS];
+static int failures;
+
+static void ok(const sample *s, enum floor f) {
+    cell *c = &table[s - samples][f];
+    if (c->state == NOT_RUN) c->state = OK;
+}
+static void skipped(const sample *s, enum floor f, const char *reason) {
+    cell *c = &table[s - samples][f];
+    if (c->state != FAILED) *c = (cell){SKIPPED, reason};
+}
+__attribute__((format(printf, 3, 4))) static bool failed(const sample *s, enum floor f, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    table[s - samples][f].state = FAILED;
+    failures++;
+    printf("FAILED %s, %s: ", s->name, floor_names[f]);
+    vprintf(format, args);
+    printf("%s%s\n", rp_failed() ? ": " : "", rp_error_message());
+    (void)rp_error_take();
+    va_end(args);
+    return false;
+}
+
+/* ---- one call, with its gradients ---- */
+
+enum { N = 6, CHANGED = 9 };
+enum { FORWARD = 0, WITH_GRAD = 1, WITH_SECOND = 2 };
+
+/* sum(w * y * y): depends on y twice, so that every op has a second derivative. */
+static rp_tensor *loss_of(rp_tensor *y) {
+    float w[512];
+    int64_t n = rp_numel(y), size[RP_MAX_DIMS];
+    assert_true(n <= 512);
+    for (int64_t i = 0; i < n; i++) w[i] = (float)(noise(i, 99) % 1024) / 512 - 1;
+    for (size_t d = 0; d < rp_ndim(y); d++) size[d] = rp_size(y, (int64_t)d);
+    rp_tensor *weight = rp_to_dtype(rp_from_data(w, size, rp_ndim(y), RP_F32), rp_dtype_of(y));
+    return rp_sum(rp_mul(rp_mul(y, y), weight), RP_NO_DIMS, false, RP_DTYPE_NONE);
+}
+
+/* Outputs, then gradients of the float inputs, then gradients of the sum of their squares. False with a sticky error or a
+   text in why. */
+static bool run(const sample *s, rp_compiled *f, int64_t n, unsigned variant, int order, results *r, char why[200]) {
+    rp_tensor *in[MAX_IN], *out[MAX_OUT] = {0}, *leaf[MAX_IN], *grad[MAX_IN];
+    input k[MAX_IN];
+    int n_leaf = 0, n_out = outputs_of(s);
+    bool done = false;
+    r->n = 0;
+    (void)snprintf(why, 200, "the call failed");
+    rp_scope scope = rp_scope_begin();
+    (void)rp_manual_seed(11);
+    int n_in = make_inputs(s, n, variant, in);
+    (void)parse_inputs(s, k);
+    for (int i = 0; i < n_in && order; i++)
+        if ((k[i].kind == 'f' || k[i].kind == 'p') && !k[i].hidden) {
+            leaf[n_leaf++] = in[i];
+            if (rp_set_requires_grad(in[i], true) != RP_OK) goto end;
+        }
+    if (rp_call(f, in, (size_t)n_in, out, (size_t)n_out) != RP_OK || rp_failed()) goto end;
+    for (int i = 0; i < n_out; i++) {
+        if (!collect(r, out[i])) goto end;
+        if (rp_device_of(out[i]).type == rp_default_device().type) continue;
+        (void)snprintf(why, 200, "result %d is on another device", i);
+        goto end;
+    }
+    if (order) {
+        (void)snprintf(why, 200, "backward failed");
+        if (!rp_requires_grad(out[0])) {
+            (void)snprintf(why, 200, "the result requires no gradient");
+            goto end;
+        }
+        rp_tensor *loss = loss_of(out[0]);
+        if (rp_grad(&loss, 1, leaf, (size_t)n_leaf, NULL,
+                    RP_OPTIONS(rp_backward_options, .create_graph = order == WITH_SECOND, .allow_unused = true),
+                    grad) != RP_OK)
+            goto end;
+        for (int i = 0; i < n_leaf; i++)
+            if (!collect(r, grad[i])) goto end;
+    }
+    if (order == WITH_SECOND) {
+        rp_tensor *sum = NULL;
+        (void)snprintf(why, 200, "the second backward failed");
+        for (int i = 0; i < n_leaf; i++) {
+            if (!grad[i] || !rp_requires_grad(grad[i])) continue;
+            rp_tensor *t = rp_sum(rp_mul(grad[i], grad[i]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+            sum = sum ? rp_add(sum, t, rp_i64(1)) : t;
+        }
+        if (!sum) {
+            (void)snprintf(why, 200, "no gradient carries a tape");
+            goto end;
+        }
+        if (rp_grad(&sum, 1, leaf, (size_t)n_leaf, NULL, RP_OPTIONS(rp_backward_options, .allow_unused = true), grad) !=
+            RP_OK)
+            goto end;
+        for (int i = 0; i < n_leaf; i++)
+            if (!collect(r, grad[i])) goto end;
+    }
+    done = !rp_failed();
+end:
+    (void)rp_scope_end(scope, NULL, 0);
+    return done;
+}
+
+static int order_of(const sample *s) { return s->flags & NO_GRAD ? FORWARD : WITH_GRAD; }
+
+/* ---- the floors ---- */
+
+typedef struct expected {
+    results at[2], resized; /* variants 0 and 1 of size N, variant 0 of size CHANGED: outputs and gradients */
+    results second;
+} expected;
+
+static bool eager(const sample *s, rp_compiled *plain, expected *e) {
+    char why[200];
+    int order = order_of(s);
+    for (int v = 0; v < 2; v++)
+        if (!run(s, plain, N, (unsigned)v, FORWARD, &e->at[v], why)) return failed(s, EAGER, "%s", why);
+    ok(s, EAGER);
+    if (order == FORWARD) skipped(s, BACKWARD, "no derivative");
+    for (int v = 0; v < 2 && order; v++) {
+        results_free(&e->at[v]);
+        if (!run(s, plain, N, (unsigned)v, order, &e->at[v], why)) return failed(s, BACKWARD, "%s", why);
+        ok(s, BACKWARD);
+    }
+    if (!run(s, plain, CHANGED, 0, order, &e->resized, why)) return failed(s, EAGER, "changed size: %s", why);
+    if (!order || (s->flags & FIRST)) {
+        skipped(s, SECOND, order ? "gradient is constant" : "no derivative");
+        return true;
+    }
+    if (!run(s, plain, N, 0, WITH_SECOND, &e->second, why)) return failed(s, SECOND, "%s", why);
+    /* the first part again, whatever is kept for the second */
+    results head = e->second;
+    head.n = e->at[0].n;
+    if (!same(&head, &e->at[0], 0, why)) return failed(s, SECOND, "with create_graph: %s", why);
+    ok(s, SECOND);
+    return true;
+}
+
+/* Trace, text, parse, check, equal, run. */
+static bool as_text(const sample *s, rp_fn fn, const expected *e) {
+    if (s->flags & READS_HOST) {
+        skipped(s, TEXT, "reads values on the host");
+        return true;
+    }
+    rp_tensor *in[MAX_IN], *out[MAX_OUT] = {0};
+    char why[200];
+    bool good = true;
+    rp_scope scope = rp_scope_begin();
+    int n_in = make_inputs(s, N, 0, in), n_out = outputs_of(s);
+    (void)rp_manual_seed(11);
+    rp_ir *ir = rp_trace(fn, in, (size_t)n_in, (size_t)n_out), *parsed = NULL;
+    size_t bytes = rp_failed() ? 0 : rp_ir_text(ir, NULL, 0);
+    char *text = calloc(bytes + 1, 1);
+    if (rp_failed()) good = failed(s, TEXT, "rp_trace");
+    if (good) {
+        (void)rp_ir_text(ir, text, bytes + 1);
+        parsed = rp_ir_parse(text, bytes);
+        if (rp_failed() || rp_ir_check(parsed) != RP_OK)
+            good = failed(s, TEXT, "parsing\n%s\n", text);
+        else if (!rp_ir_equal(ir, parsed))
+            good = failed(s, TEXT, "the parsed text is another graph\n%s\n", text);
+    }
+    for (int which = 0; good && which < 2; which++) {
+        results r = {0}, want = e->at[0];
+        want.n = n_out;
+        (void)rp_manual_seed(11);
+        if (rp_ir_run(which ? parsed : ir, in, (size_t)n_in, out, (size_t)n_out) != RP_OK)
+            good = failed(s, TEXT, "rp_ir_run of the %s graph", which ? "parsed" : "traced");
+        for (int i = 0; good && i < n_out; i++)
+            if (!collect(&r, out[i])) good = failed(s, TEXT, "result %d", i);
+        if (good && !same(&r, &want, 0, why)) good = failed(s, TEXT, "rp_ir_run: %s", why);
+        results_free(&r);
+    }
+    free(text);
+    rp_ir_release(ir);
+    rp_ir_release(parsed);
+    (void)rp_scope_end(scope, NULL, 0);
+    if (good) ok(s, TEXT);
+    return good;
+}
+
+/* A backend that gave up would give the right values too. */
+static bool nothing_skipped(const sample *s, rp_compiled *f, enum floor floor) {
+    for (size_t i = 0; i < rp_explain_count(f); i++) {
+        rp_explain_entry e;
+        if (rp_explain_at(f, i, &e) != RP_OK) return failed(s, floor, "rp_explain_at");
+        if (strcmp(e.kind, "skip") == 0 || strcmp(e.kind, "break") == 0)
+            return failed(s, floor, "%s %s: %s", e.kind, e.reason, e.message);
+    }
+    return true;
+}
+
+static bool compiled(const sample *s, rp_fn fn, const char *backend, enum floor floor, const expected *e,
+                     double tolerance, bool resize) {
+    char why[200];
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backend));
+    bool good = !rp_failed() || failed(s, floor, "rp_compile");
+    static const unsigned variants[] = {0, 1, 0};
+    for (int call = 0; good && call < 3; call++) {
+        results r;
+        if (!run(s, f, N, variants[call], order_of(s), &r, why))
+            good = failed(s, floor, "call %d: %s", call, why);
+        else if (!same(&r, &e->at[variants[call]], tolerance, why))
+            good = failed(s, floor, "call %d: %s", call, why);
+        results_free(&r);
+    }
+    for (int call = 0; good && resize && call < 2; call++) {
+        results r;
+        if (!run(s, f, CHANGED, 0, order_of(s), &r, why))
+            good = failed(s, RESIZE, "\"%s\": %s", backend, why);
+        else if (!same(&r, &e->resized, tolerance, why))
+            good = failed(s, RESIZE, "\"%s\": %s", backend, why);
+        else
+            ok(s, RESIZE);
+        results_free(&r);
+    }
+    if (good && !(s->flags & READS_HOST)) good = nothing_skipped(s, f, floor);
+    rp_compiled_release(f);
+    if (good) ok(s, floor);
+    return good;
+}
+
+/* Takes `to` where the graph read `from`: nodes are re-pointed, or the values are copied. NULL on failure. */
+static const char *move_input(rp_graph *g, rp_tensor *from, rp_tensor *to) {
+    if (rp_graph_repoint(g, from, to) == RP_OK) return "re-pointed";
+    if (rp_error_status() != RP_ERROR_CAPTURE) return NULL;
+    if (strstr(rp_error_message(), "does not use")) {
+        (void)rp_error_take();
+        return "not read";
+    }
+    (void)rp_error_take();
+    bool mode = rp_set_grad_enabled(false);
+    rp_copy_(from, to);
+    (void)rp_set_grad_enabled(mode);
+    return rp_failed() ? NULL : "copied";
+}
+
+static bool captured(const sample *s, rp_device device, rp_fn fn, enum floor capture, enum floor repoint,
+                     const expected *e) {
+    if (s->flags & READS_HOST) {
+        skipped(s, capture, "reads values on the host");
+        skipped(s, repoint, "reads values on the host");
+        return true;
+    }
+    rp_tensor *in[MAX_IN], *moved[MAX_IN], *out[MAX_OUT] = {0};
+    char why[200];
+    bool good = true, patched = false, copied = false;
+    int n_out = outputs_of(s), n_in;
+    results want[2];
+    context capturing = {s, true};
+    rp_fn captured_fn = {fn.body, &capturing, sizeof capturing, fn.name};
+    rp_scope scope = rp_scope_begin();
+    /* what is expected: the same function, eagerly, here */
+    for (int v = 0; v < 2; v++) {
+        rp_compiled *plain = rp_plain(captured_fn);
+        good = run(s, plain, N, (unsigned)v, FORWARD, &want[v], why) && good;
+        rp_compiled_release(plain);
+    }
+    if (!good) good = failed(s, capture, "eager: %s", why);
+    n_in = make_inputs(s, N, 0, in);
+    (void)make_inputs(s, N, 1, moved);
+    rp_graph *g = rp_graph_new();
+    (void)rp_synchronize(device);
+    (void)rp_manual_seed(11);
+    if (good && rp_graph_begin(g, device, NULL) != RP_OK) good = failed(s, capture, "rp_graph_begin");
+    if (good) {
+        captured_fn.body(captured_fn.ctx, in, (size_t)n_in, out, (size_t)n_out);
+        if (rp_graph_end(g) != RP_OK || rp_failed()) good = failed(s, capture, "rp_graph_end");
+    }
+    (void)e;
+    for (int replay = 0; good && replay < 4; replay++) {
+        int v = replay >= 2;
+        results r = {0};
+        if (replay == 2)
+            for (int i = 0; good && i < n_in; i++) {
+                const char *how = in[i] ? move_input(g, in[i], moved[i]) : "not read";
+                if (!how)
+                    good = failed(s, repoint, "input %d", i);
+                else if (strcmp(how, "re-pointed") == 0)
+                    patched = true;
+                else if (strcmp(how, "copied") == 0)
+                    copied = true;
+            }
+        (void)rp_manual_seed(11);
+        if (good && rp_graph_replay(g) != RP_OK) good = failed(s, v ? repoint : capture, "replay %d", replay);
+        if (good && rp_synchronize(device) != RP_OK) good = failed(s, v ? repoint : capture, "replay %d", replay);
+        for (int i = 0; good && i < n_out; i++)
+            if (!collect(&r, out[i])) good = failed(s, v ? repoint : capture, "replay %d", replay);
+        if (good && !same(&r, &want[v], 0, why)) good = failed(s, v ? repoint : capture, "replay %d: %s", replay, why);
+        results_free(&r);
+        if (good && !v) ok(s, capture);
+    }
+    if (good && patched)
+        ok(s, repoint);
+    else if (good)
+        skipped(s, repoint, copied ? "library operand: copied" : "reads no input");
+    rp_graph_release(g);
+    results_free(&want[0]);
+    results_free(&want[1]);
+    (void)rp_scope_end(scope, NULL, 0);
+    return good;
+}
+
+/* ---- emitted C, in a process of its own: what "wait" means is read once ---- */
+
+static pid_t native_child;
+static char native_file[64];
+
+static void write_results(FILE *f, const results *r) {
+    (void)fwrite(&r->n, sizeof r->n, 1, f);
+    for (int i = 0; i < r->n; i++) {
+        (void)fwrite(&r->v[i], sizeof r->v[i], 1, f);
+        if (r->v[i].bytes) (void)fwrite(r->v[i].data, r->v[i].bytes, 1, f);
+    }
+}
+
+static bool read_results(FILE *f, results *r) {
+    if (fread(&r->n, sizeof r->n, 1, f) != 1 || r->n < 0 || r->n > MAX_RESULTS) {
+        r->n = 0;
+        return false;
+    }
+    int n = r->n;
+    r->n = 0;
+    for (int i = 0; i < n; i++) {
+        if (fread(&r->v[i], sizeof r->v[i], 1, f) != 1) return false;
+        r->v[i].data = calloc(r->v[i].bytes + 1, 1);
+        r->n++;
+        if (r->v[i].bytes && fread(r->v[i].data, r->v[i].bytes, 1, f) != 1) return false;
+    }
+    return true;
+}
+
+/* The second process: eager and fused results of every op by compiled kernels. */
+static int native_main(const char *path) {
+    FILE *f = fopen(path, "wb");
+    if (!f) return 2;
+    (void)rp_set_deterministic(true);
+    for (int i = 0; i < SAMPLES; i++) {
+        char why[200];
+        context c = {&samples[i], false};
+        rp_fn fn = {body, &c, sizeof c, samples[i].name};
+        if (!wanted(&samples[i])) continue;
+        for (int k = 0; k < 2; k++) {
+            rp_compiled *g = k ? rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused")) : rp_plain(fn);
+            results r;
+            /* the first call of a compiled function traces, and runs what it traced; the second runs the program */
+            if (k) {
+                (void)run(&samples[i], g, N, 1, order_of(&samples[i]), &r, why);
+                results_free(&r);
+            }
+            if (!run(&samples[i], g, N, 0, order_of(&samples[i]), &r, why)) {
+                (void)fprintf(stderr, "%s by emitted C: %s: %s\n", samples[i].name, why, rp_error_message());
+                (void)rp_error_take();
+                results_free(&r);
+            }
+            write_results(f, &r);
+            results_free(&r);
+            rp_compiled_release(g);
+        }
+    }
+    rp__jit_counters c;
+    rp__jit_counters_get(&c);
+    (void)fwrite(&c, sizeof c, 1, f);
+    return fclose(f) == 0 ? 0 : 2;
+}
+
+static bool have_compiler(void) { return system("cc --version >/dev/null 2>&1") == 0; }
+
+static void native_start(void) {
+    if (!have_compiler()) return;
+    (void)snprintf(native_file, sizeof native_file, "road-native-%d.bin", (int)getpid());
+    native_child = fork();
+    if (native_child == 0) {
+        (void)setenv("REPRISE_JIT", "wait", 1);
+        (void)execl("/proc/self/exe", "test_road", "--native", native_file, (char *)NULL);
+        _exit(127);
+    }
+}
+
+static void native_compare(const expected *all) {
+    if (native_child <= 0) {
+        for (int i = 0; i < SAMPLES; i++) skipped(&samples[i], NATIVE, "no C compiler");
+        return; /* tier 0 is all that there is */
+    }
+    int status = 0;
+    (void)waitpid(native_child, &status, 0);
+    FILE *f = fopen(native_file, "rb");
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || !f) {
+        failures++;
+        printf("FAILED emitted C: its process ended with status %d\n", status);
+        if (f) (void)fclose(f);
+        (void)unlink(native_file);
+        return;
+    }
+    for (int i = 0; i < SAMPLES; i++)
+        for (int k = 0; k < 2; k++) {
+            results r = {0};
+            char why[200];
+            if (!wanted(&samples[i])) continue;
+            if (!read_results(f, &r))
+                (void)failed(&samples[i], NATIVE, "its results are missing");
+            else if (!same(&r, &all[i].at[0], 0, why))
+                (void)failed(&samples[i], NATIVE, "%s: %s", k ? "fused" : "eager", why);
+            else
+                ok(&samples[i], NATIVE);
+            results_free(&r);
+        }
+    rp__jit_counters c = {0};
+    if (fread(&c, sizeof c, 1, f) != 1 || c.compiled + c.cached == 0 || c.failed) {
+        failures++;
+        printf("FAILED emitted C: %llu kernels compiled, %llu cached, %llu failed\n", (unsigned long long)c.compiled,
+               (unsigned long long)c.cached, (unsigned long long)c.failed);
+    }
+    (void)fclose(f);
+    (void)unlink(native_file);
+}
+
+/* ---- all of it ---- */
+
+static const struct {
+    const char *name;
+    enum floor cpu;
+} backends[] = {{"eager", B_EAGER}, {"aot_eager", B_AOT}, {"cudagraphs", B_GRAPHS}, {"fused", B_FUSED}};
+
+static expected all[SAMPLES];
+
+static void test_every_row_has_a_sample(void **state) {
+    (void)state;
+    rp_op_info info;
+    for (size_t i = 0; i < rp_op_count(); i++) {
+        bool found = false;
+        assert_int_equal(rp_op_info_at(i, &info), RP_OK);
+        for (int k = 0; k < SAMPLES && !found; k++) found = strcmp(samples[k].name, info.name) == 0;
+        if (!found) fail_msg("op %s has no sample in test_road.c", info.name);
+    }
+    assert_int_equal(rp_op_count(), SAMPLES);
+    for (size_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+        bool found = false;
+        for (size_t i = 0; i < rp_backend_count(); i++)
+            found = found || strcmp(rp_backend_name(i), backends[b].name) == 0;
+        if (!found) fail_msg("there is no backend \"%s\"", backends[b].name);
+    }
+}
+
+static void test_cpu(void **state) {
+    (void)state;
+    int before = failures;
+    for (int i = 0; i < SAMPLES; i++) {
+        const sample *s = &samples[i];
+        context c = {s, false};
+        rp_fn fn = {body, &c, sizeof c, s->name};
+        if (!wanted(s)) continue;
+        rp_compiled *plain = rp_plain(fn);
+        if (eager(s, plain, &all[i])) {
+            (void)as_text(s, fn, &all[i]);
+            for (size_t b = 0; b < sizeof backends / sizeof *backends; b++)
+                (void)compiled(s, fn, backends[b].name, backends[b].cpu, &all[i], 0, true);
+            (void)captured(s, rp_cpu(), fn, CAPTURE, REPOINT, &all[i]);
+        }
+        rp_compiled_release(plain);
+    }
+    assert_int_equal(failures, before);
+}
+
+static void test_emitted_c(void **state) {
+    (void)state;
+    int before = failures;
+    native_compare(all);
+    assert_int_equal(failures, before);
+}
+
+static void test_cuda(void **state) {
+    (void)state;
+    int before = failures;
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    for (int i = 0; i < SAMPLES; i++) {
+        const sample *s = &samples[i];
+        context c = {s, false};
+        rp_fn fn = {body, &c, sizeof c, s->name};
+        char why[200];
+        /* the emulator's kernels are built without contraction, a GPU's elementary functions differ by a few units */
+        const double tolerance = 1e-5;
+        if (!wanted(s)) continue;
+        rp_compiled *plain = rp_plain(fn);
+        expected here = {0};
+        bool good = true;
+        for (int v = 0; good && v < 2; v++)
+            if (!run(s, plain, N, (unsigned)v, order_of(s), &here.at[v], why)) good = failed(s, CUDA, "%s", why);
+        results out = here.at[0], want = all[i].at[0];
+        out.n = out.n < outputs_of(s) ? out.n : outputs_of(s);
+        want.n = want.n < outputs_of(s) ? want.n : outputs_of(s);
+        if (good && !same(&out, &want, tolerance, why)) good = failed(s, CUDA, "%s", why);
+        if (good) ok(s, CUDA);
+        if (good && order_of(s) == FORWARD)
+            skipped(s, CUDA_BACKWARD, "no derivative");
+        else if (good && !same(&here.at[0], &all[i].at[0], tolerance, why))
+            good = failed(s, CUDA_BACKWARD, "%s", why);
+        else if (good)
+            ok(s, CUDA_BACKWARD);
+        if (good) {
+            (void)captured(s, rp_cuda(0), fn, CUDA_CAPTURE, CUDA_REPOINT, &here);
+            (void)compiled(s, fn, "cudagraphs", CUDA_GRAPHS, &here, 0, false);
+            (void)compiled(s, fn, "fused", CUDA_FUSED, &all[i], tolerance, true);
+        }
+        for (int v = 0; v < 2; v++) results_free(&here.at[v]);
+        rp_compiled_release(plain);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+    assert_int_equal(failures, before);
+}
+
+static void print_table(void) {
+    const char *reasons[16];
+    int n_reasons = 0, counts[4] = {0};
+    printf("%-20s", "");
+    for (int f = 0; f < FLOORS; f++) printf(" %c", 'A' + f);
+    printf("\n");
+    for (int i = 0; i < SAMPLES; i++) {
+        printf("%-20s", samples[i].name);
+        for (int f = 0; f < FLOORS; f++) {
+            const cell *c = &table[i][f];
+            counts[c->state]++;
+            int k = 0;
+            if (c->state == SKIPPED) {
+                while (k < n_reasons && strcmp(reasons[k], c->reason) != 0) k++;
+                if (k == n_reasons && n_reasons < 9) reasons[n_reasons++] = c->reason;
+            }
+            printf(" %c", c->state == OK ? '+' : c->state == SKIPPED ? '1' + k : c->state == FAILED ? 'X' : '?');
+        }
+        printf("\n");
+    }
+    for (int f = 0; f < FLOORS; f++) printf("%s%c %s", f ? ", " : "", 'A' + f, floor_names[f]);
+    printf("\n+ ok, X failed, ? not reached");
+    for (int k = 0; k < n_reasons; k++) printf(", %d skipped: %s", k + 1, reasons[k]);
+    printf("\n%d ok, %d skipped, %d failed, %d not reached\n", counts[OK], counts[SKIPPED], counts[FAILED],
+           counts[NOT_RUN]);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--native") == 0) return native_main(argv[2]);
+    (void)setenv("REPRISE_JIT", "0", 1);
+    bool cuda = test_cuda_choose();
+    native_start();
+    (void)rp_set_deterministic(true); /* sums that collide: the same bits everywhere */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_row_has_a_sample),
+        cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_emitted_c),
+        cmocka_unit_test(test_cuda),
+    };
+    int result = cuda ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
+    print_table();
+    for (int i = 0; i < SAMPLES; i++) {
+        results_free(&all[i].at[0]);
+        results_free(&all[i].at[1]);
+        results_free(&all[i].resized);
+        results_free(&all[i].second);
+    }
+    return result;
+}
