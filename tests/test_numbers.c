@@ -192,7 +192,15 @@ static void same_outputs(const problem *p, void **want, void **got, const char *
 }
 static bool have_compiler;
 /* native: emitted C too, for each instruction set. */
+/* Sanitizers make everything slow: there each sweep takes other runs, one of SHARE (which divides no count of runs). */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SHARE = 7 };
+#else
+enum { SHARE = 1 };
+#endif
+
 static void sweep(problem *p, bool native) {
+    static unsigned turn;
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
     static const char *const layouts[] = {"contiguous", "misaligned", "permuted", "gaps", "mixed"};
     void *want[MAX_ACCESSES], *got[MAX_ACCESSES];
@@ -209,6 +217,7 @@ static void sweep(problem *p, bool native) {
             if (tier == 1 && !rp__jit_request(p->dag, true)) fail_msg("%s", rp__jit_reason(p->dag));
             for (int l = 0; l < LAYOUTS; l++) {
                 for (int mode = 0; mode < 3; mode++) {
+                    if (turn++ % SHARE) continue;
                     test_rng split = {(uint64_t)(l + 1)};
                     (void)!rp_set_num_threads(mode == 1 ? 2 : 1);
                     run_in(p, (layout)l, mode == 2 ? &split : NULL, got);
