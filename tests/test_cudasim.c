@@ -409,6 +409,13 @@ static void test_memory(void **state) {
     OK(cu->cuStreamSynchronize(stream));
     assert_int_equal(pinned[2], 77);
     OK(cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)pinned));
+    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    unsigned int answer = 77;
+    void *answers = &answer;
+    OK(cu->cuPointerGetAttributes(1, &asked, &answers, (CUdeviceptr)(uintptr_t)pinned));
+    assert_int_equal(answer, CU_MEMORYTYPE_HOST);
+    OK(cu->cuPointerGetAttributes(1, &asked, &answers, (CUdeviceptr)(uintptr_t)&answer));
+    assert_int_equal(answer, 0);
     assert_int_equal(type, CU_MEMORYTYPE_HOST);
     OK(cu->cuMemFreeHost(pinned));
 }
