@@ -34,11 +34,13 @@ test:
 	@$(build) build/test -j $(JOBS)
 	@ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) $(CTEST_FLAGS)
 
-bench: all
+bench:
+	@sh scripts/setup.sh bench
+	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF -DREPRISE_BENCH_PEER=ON $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS) --target bench_programs
 	@$(build) build/release --target bench
 
-bench-gpu: all
+bench-gpu:
 	@sh bench/gpu.sh
 
 install: all

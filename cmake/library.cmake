@@ -1,8 +1,9 @@
 # Targets: reprise (shared), reprise_static (archive; tests link it to reach private functions), and the modules.
 # Both come from the same position-independent objects, compiled once.
-find_path(RP_XXHASH_INCLUDE xxhash.h)
+set(REPRISE_XXHASH_INCLUDE "" CACHE PATH "Folder of xxhash.h, where it is not installed")
+find_path(RP_XXHASH_INCLUDE xxhash.h HINTS ${REPRISE_XXHASH_INCLUDE})
 if(NOT RP_XXHASH_INCLUDE)
-    message(FATAL_ERROR "xxhash.h was not found; install libxxhash-dev")
+    message(FATAL_ERROR "xxhash.h was not found; install libxxhash-dev, or set REPRISE_XXHASH_INCLUDE")
 endif()
 
 file(GLOB_RECURSE RP_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs the system packages that a purpose needs: setup.sh build | test | ci.
-#   build  what `make run`, `make bench` and `make install` need
-#   test   the same, and the unit test library
+# Installs the system packages that a purpose needs: setup.sh build | bench | test | ci.
+#   build  what `make run` and `make install` need
+#   bench  the same, and the library that `make bench` compares with, where there is such a package
+#   test   the same as build, and the unit test library
 #   ci     everything that .ci/run uses
 # Looks for each thing itself, and calls apt-get only when something is absent: as root or through `sudo -n`.
 # Without either it names the packages and fails, unless what is absent can be done without. Quiet unless it fails.
@@ -9,9 +10,9 @@ set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-build}
 case $purpose in
-build | test | ci) ;;
+build | bench | test | ci) ;;
 *)
-    echo "usage: setup.sh build | test | ci" >&2
+    echo "usage: setup.sh build | bench | test | ci" >&2
     exit 2
     ;;
 esac
@@ -46,7 +47,14 @@ have ninja || want ninja-build
 have pkg-config || need pkg-config
 has_header xxhash.h || need libxxhash-dev
 has_module jansson || need libjansson-dev
-if [ "$purpose" != build ]; then
+if [ "$purpose" = bench ]; then
+    has_package_file() { printf '#include <%s>\n' "$1" | ${CXX:-c++} -E -x c++ -I/usr/include/torch/csrc/api/include - >/dev/null 2>&1; }
+    if ! have "${CXX:-c++}"; then
+        want g++ libtorch-dev
+    elif ! has_package_file torch/torch.h; then
+        want libtorch-dev
+    fi
+elif [ "$purpose" != build ]; then
     has_module cmocka || need libcmocka-dev
 fi
 if [ "$purpose" = ci ]; then

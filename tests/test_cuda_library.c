@@ -75,12 +75,15 @@ static void fill(const array *a) {
     for (int64_t i = 0, n = numel(&a->o); i < n; i++) {
         const double odd[] = {0.0, -0.0, NAN, INFINITY, -INFINITY, 0.5, 0.5, 0.5};
         const double number = (double)(random_word() % 4096) / 2048 - 1;
-        put(a, i, !real ? (double)(random_word() % 9) - (a->o.dtype == RP_U8 || a->o.dtype == RP_BOOL ? 0 : 4)
-                        : random_word() % 4 ? number : odd[random_word() % 8]);
+        put(a, i,
+            !real               ? (double)(random_word() % 9) - (a->o.dtype == RP_U8 || a->o.dtype == RP_BOOL ? 0 : 4)
+            : random_word() % 4 ? number
+                                : odd[random_word() % 8]);
     }
 }
 static void fill_numbers(const array *a) {
-    for (int64_t i = 0, n = numel(&a->o); i < n; i++) put(a, i, a->o.dtype == RP_BF16 ? random_word() % 8 : (double)(random_word() % 64) / 8);
+    for (int64_t i = 0, n = numel(&a->o); i < n; i++)
+        put(a, i, a->o.dtype == RP_BF16 ? random_word() % 8 : (double)(random_word() % 64) / 8);
 }
 
 static void check(rp_status status) {
@@ -96,7 +99,8 @@ static rp_status found(rp__device *d) {
 }
 
 /* The first n_out arrays are written. Runs on both devices; the bytes must agree, and both find `error` in the data. */
-static void run_both_error(rp__library_op op, array *a, size_t n, size_t n_out, rp__library_call *call, rp_status error) {
+static void run_both_error(rp__library_op op, array *a, size_t n, size_t n_out, rp__library_call *call,
+                           rp_status error) {
     rp__operand o[4], c[4];
     rp__storage *storages[4];
     rp_stream *s = rp__current_stream(cuda);
@@ -133,7 +137,8 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, bool last, bool largest) {
     const int64_t in[2] = {last ? rows : n, last ? n : rows}, out[2] = {last ? rows : k, last ? k : rows};
-    array a[3] = {array_new(dtype, 2, out, false, 1), array_new(RP_I64, 2, out, true, 1), array_new(dtype, 2, in, false, 2)};
+    array a[3] = {array_new(dtype, 2, out, false, 1), array_new(RP_I64, 2, out, true, 1),
+                  array_new(dtype, 2, in, false, 2)};
     fill(&a[2]);
     rp__library_call call = {.k = k, .dim = last, .largest = largest, .sorted = true};
     run_both(RP__LIB_TOPK, a, 3, 2, &call);
@@ -176,7 +181,8 @@ static void test_multinomial(void **state) {
             const int64_t n = ns[c], samples = replacement ? 33 : (n + 1) / 2, ys[2] = {3, samples}, ws[2] = {3, n};
             array a[2] = {array_new(RP_I64, 2, ys, false, 1), array_new(mode & 2 ? RP_F64 : RP_F32, 2, ws, true, 1)};
             for (int64_t i = 0; i < 3 * n; i++) put(&a[1], i, ldexp(1 + random_word() % 7, -(int)(random_word() % 60)));
-            rp__library_call call = {.replacement = replacement, .draw = {.seed = 5 + c, .inner = UINT64_C(0xfffffffe)}};
+            rp__library_call call = {.replacement = replacement,
+                                     .draw = {.seed = 5 + c, .inner = UINT64_C(0xfffffffe)}};
             run_both(RP__LIB_MULTINOMIAL, a, 2, 1, &call);
             free(a[0].memory);
             free(a[1].memory);
@@ -197,7 +203,8 @@ static void test_scatter_add(void **state) {
             /* whole numbers of eighths: sums are exact, so that atomics give them in any order */
             const unsigned dim = mode % 3;
             const int64_t ys[3] = {4, 5, 6}, is[3] = {dim == 0 ? 9 : 4, dim == 1 ? 20 : 3, dim == 2 ? 11 : 6};
-            array a[3] = {array_new(dtypes[d], 3, ys, true, 1), array_new(RP_I64, 3, is, false, 1), array_new(dtypes[d], 3, is, false, 1)};
+            array a[3] = {array_new(dtypes[d], 3, ys, true, 1), array_new(RP_I64, 3, is, false, 1),
+                          array_new(dtypes[d], 3, is, false, 1)};
             fill_numbers(&a[0]);
             fill_numbers(&a[2]);
             for (int64_t i = 0, n = numel(&a[1].o); i < n; i++) put(&a[1], i, random_word() % (uint32_t)ys[dim]);
@@ -208,7 +215,8 @@ static void test_scatter_add(void **state) {
         }
     /* many lines: the ordered form of a chain a line */
     const int64_t ys[2] = {3000, 700}, is[2] = {2, 700};
-    array a[3] = {array_new(RP_F32, 2, ys, false, 1), array_new(RP_I64, 2, is, false, 1), array_new(RP_F32, 2, is, false, 1)};
+    array a[3] = {array_new(RP_F32, 2, ys, false, 1), array_new(RP_I64, 2, is, false, 1),
+                  array_new(RP_F32, 2, is, false, 1)};
     fill_numbers(&a[0]);
     fill_numbers(&a[2]);
     for (int64_t i = 0; i < 1400; i++) put(&a[1], i, random_word() % 3000);

@@ -151,7 +151,8 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         if (kind < 6) {
             r = unary(&s, a);
         } else if (kind < 11) {
-            for (unsigned tries = 0; tries < n && !(broadcasts(a, pool[j]) && is_float(pool[j])); tries++) j = (j + 1) % n;
+            for (unsigned tries = 0; tries < n && !(broadcasts(a, pool[j]) && is_float(pool[j])); tries++)
+                j = (j + 1) % n;
             r = broadcasts(a, pool[j]) ? binary(&s, a, pool[j]) : unary(&s, a);
         } else if (kind < 14) {
             r = view(&s, a);
@@ -184,8 +185,10 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         if (rp_numel(r) > 4000) continue;
         unsigned at = n < POOL ? n++ : N_IN + below(&s, POOL - N_IN);
         pool[at] = r;
-        if (fresh) own[at] = r != a;
-        else own[at] = own[i];
+        if (fresh)
+            own[at] = r != a;
+        else
+            own[at] = own[i];
     }
     for (size_t k = 0; k < n_out; k++) out[k] = pool[n - 1 - k % n];
 }
@@ -208,14 +211,8 @@ static rp_tensor *make(uint64_t *s, unsigned which, const int64_t shared[3]) {
     return t;
 }
 
-/* signless_zeros: the tape takes the gradient of a write through a view apart by copying slices, the graph by scattering zeros;
-   the two agree but for the sign of zeros. */
-static bool same_bits(rp_tensor *a, rp_tensor *b, bool signless_zeros) {
+static bool same_bits(rp_tensor *a, rp_tensor *b) {
     if (!a || !b) return a == b;
-    if (signless_zeros && is_float(a)) {
-        a = rp_add_scalar(a, rp_f64(0.0));
-        b = rp_add_scalar(b, rp_f64(0.0));
-    }
     if (rp_ndim(a) != rp_ndim(b) || rp_dtype_of(a) != rp_dtype_of(b) || rp_numel(a) != rp_numel(b)) return false;
     size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
     char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
@@ -305,11 +302,8 @@ static void run_seed(uint64_t seed) {
         rp_scope_end(scope, NULL, 0);
         return;
     }
-    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
-                                 .fn = {body, &p, 0, "fuzz"},
-                                 .in = in2,
-                                 .n_in = N_IN,
-                                 .n_out = N_OUT};
+    rp__trace_request request = {
+        .mode = RP__TRACE_ABSTRACT, .fn = {body, &p, 0, "fuzz"}, .in = in2, .n_in = N_IN, .n_out = N_OUT};
     rp__trace_result traced;
     rp__aot *aot = NULL;
     rp__explain explain;
@@ -326,14 +320,19 @@ static void run_seed(uint64_t seed) {
         status = rp__aot_run(aot, use, N_IN, fused.out, N_OUT);
         if (status != RP_OK || !finish(&p, use, &fused)) break;
         for (unsigned k = 0; k < N_OUT; k++) {
-            if (same_bits(eager.out[k], fused.out[k], false)) continue;
+            bool strides = rp_ndim(eager.out[k]) == rp_ndim(fused.out[k]);
+            for (size_t d = 0; strides && d < rp_ndim(eager.out[k]); d++) {
+                strides = rp_size(eager.out[k], (int64_t)d) < 2 ||
+                          rp_stride(eager.out[k], (int64_t)d) == rp_stride(fused.out[k], (int64_t)d);
+            }
+            if (strides && same_bits(eager.out[k], fused.out[k])) continue;
             print_graph(&p, in2);
             print_kernels(&explain);
             print_values(eager.out[k], fused.out[k]);
             fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
         }
         for (unsigned k = 0; k < N_IN; k++) {
-            if (same_bits(eager.grad[k], fused.grad[k], p.in_place)) continue;
+            if (same_bits(eager.grad[k], fused.grad[k])) continue;
             print_graph(&p, in2);
             print_kernels(&explain);
             print_values(eager.grad[k], fused.grad[k]);
@@ -350,7 +349,8 @@ static void run_seed(uint64_t seed) {
     for (size_t k = 0; k < explain.n; k++) {
         if (strcmp(explain.records[k].kind, "skip") != 0) continue;
         interpreted++;
-        if (getenv("REPRISE_FUZZ_SKIPS")) print_message("seed %llu: %s\n", (unsigned long long)seed, explain.records[k].message);
+        if (getenv("REPRISE_FUZZ_SKIPS"))
+            print_message("seed %llu: %s\n", (unsigned long long)seed, explain.records[k].message);
     }
     rp__aot_free(aot);
     rp__trace_result_free(&traced);
@@ -368,8 +368,8 @@ static void test_fuzz(void **state) {
     time_t end = time(NULL) + (limit ? atoi(limit) : 15);
     uint64_t seed = 1;
     for (; seed <= 100 || time(NULL) < end; seed++) run_seed(seed);
-    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n", (unsigned long long)seed - 1, ran,
-                  skipped, interpreted);
+    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n",
+                  (unsigned long long)seed - 1, ran, skipped, interpreted);
     assert_true(ran > (unsigned)(seed / 2));
     assert_true(interpreted < ran / 4);
 }

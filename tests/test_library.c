@@ -138,8 +138,8 @@ static void run_everywhere(rp__library_op op, const array *a, size_t n, rp__libr
 /* ---- products */
 
 /* One element by the contract; all types but f64 and i64 go through float or 32-bit integers. */
-static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp__operand *b, int64_t bt, int64_t step_b, int64_t k,
-                      const double *bias, bool relu) {
+static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp__operand *b, int64_t bt,
+                      int64_t step_b, int64_t k, const double *bias, bool relu) {
     switch (a->dtype) {
     case RP_F64: {
         double s = 0;
@@ -150,21 +150,24 @@ static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp
     case RP_I64: {
         uint64_t s = 0;
         for (int64_t i = 0; i < k; i++)
-            s += (uint64_t)((const int64_t *)a->base)[at + i * step_a] * (uint64_t)((const int64_t *)b->base)[bt + i * step_b];
+            s += (uint64_t)((const int64_t *)a->base)[at + i * step_a] *
+                 (uint64_t)((const int64_t *)b->base)[bt + i * step_b];
         if (bias) s += (uint64_t)(int64_t)*bias;
         return relu && (int64_t)s < 0 ? 0 : (double)(int64_t)s;
     }
     case RP_I32: {
         uint32_t s = 0;
         for (int64_t i = 0; i < k; i++)
-            s += (uint32_t)((const int32_t *)a->base)[at + i * step_a] * (uint32_t)((const int32_t *)b->base)[bt + i * step_b];
+            s += (uint32_t)((const int32_t *)a->base)[at + i * step_a] *
+                 (uint32_t)((const int32_t *)b->base)[bt + i * step_b];
         if (bias) s += (uint32_t)(int32_t)*bias;
         return relu && (int32_t)s < 0 ? 0 : (double)(int32_t)s;
     }
     case RP_U8: {
         uint8_t s = 0;
         for (int64_t i = 0; i < k; i++)
-            s = (uint8_t)(s + ((const uint8_t *)a->base)[at + i * step_a] * ((const uint8_t *)b->base)[bt + i * step_b]);
+            s = (uint8_t)(s +
+                          ((const uint8_t *)a->base)[at + i * step_a] * ((const uint8_t *)b->base)[bt + i * step_b]);
         return (uint8_t)(s + (bias ? (uint8_t)*bias : 0));
     }
     default: {
@@ -191,12 +194,14 @@ static void check_product(const array *a, bool bias, bool relu) {
             bt += j * a[2].o.stride[d];
         }
         double b = bias ? get(&a[3].o, i % N * a[3].o.stride[0]) : 0;
-        put(&expected, 0, product(&a[1].o, at, a[1].o.stride[nd - 1], &a[2].o, bt, a[2].o.stride[nd - 2], K, bias ? &b : NULL, relu));
+        put(&expected, 0,
+            product(&a[1].o, at, a[1].o.stride[nd - 1], &a[2].o, bt, a[2].o.stride[nd - 2], K, bias ? &b : NULL, relu));
         const size_t bytes = rp__dtype_bytes(a[0].o.dtype);
         const char *got = (const char *)a[0].o.base + offset_of(&a[0].o, i) * (int64_t)bytes;
         if (memcmp(got, one, bytes))
-            fail_msg("%s (%lld, %lld, %lld) element %lld: %.9g, expected %.9g", rp_dtype_name(a[0].o.dtype), (long long)M, (long long)N,
-                     (long long)K, (long long)i, get(&a[0].o, offset_of(&a[0].o, i)), get(&expected, 0));
+            fail_msg("%s (%lld, %lld, %lld) element %lld: %.9g, expected %.9g", rp_dtype_name(a[0].o.dtype),
+                     (long long)M, (long long)N, (long long)K, (long long)i, get(&a[0].o, offset_of(&a[0].o, i)),
+                     get(&expected, 0));
     }
 }
 
@@ -205,7 +210,8 @@ static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsign
     const int64_t y[2] = {M, N}, x[2] = {M, K}, w[2] = {K, N};
     array a[4] = {array_new(dtype, 2, y, layout & 4 ? turned : plain, layout & 8 ? 3 : 1),
                   array_new(dtype, 2, x, layout & 1 ? turned : plain, layout & 8 ? 2 : 1),
-                  array_new(dtype, 2, w, layout & 2 ? turned : plain, layout & 16 ? 2 : 1), array_new(dtype, 1, &N, NULL, 2)};
+                  array_new(dtype, 2, w, layout & 2 ? turned : plain, layout & 16 ? 2 : 1),
+                  array_new(dtype, 1, &N, NULL, 2)};
     for (unsigned i = 1; i < 4; i++) fill(&a[i]);
     rp__library_call call = {.epilogue = relu ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
     run_everywhere(RP__LIB_MATMUL, a, bias ? 4 : 3, &call);
@@ -215,9 +221,10 @@ static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsign
 
 static void test_matmul_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1},    {1, 64, 10},   {64, 1, 7},   {64, 64, 10}, {64, 10, 64}, {3, 5, 0},    {0, 4, 3},
-                                        {4, 0, 3},    {17, 33, 65},  {7, 100, 1},  {1, 300, 77}, {2, 130, 31}, {13, 67, 300}, {250, 70, 40},
-                                        {100, 3, 520}, {5, 4, 1030}, {97, 129, 9}, {11, 16, 16}, {300, 2, 5}};
+    static const int64_t shapes[][3] = {{1, 1, 1},    {1, 64, 10},  {64, 1, 7},    {64, 64, 10},  {64, 10, 64},
+                                        {3, 5, 0},    {0, 4, 3},    {4, 0, 3},     {17, 33, 65},  {7, 100, 1},
+                                        {1, 300, 77}, {2, 130, 31}, {13, 67, 300}, {250, 70, 40}, {100, 3, 520},
+                                        {5, 4, 1030}, {97, 129, 9}, {11, 16, 16},  {300, 2, 5}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (unsigned layout = 0; layout < 32; layout += i % 3 + 1)
             product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2, layout % 3 == 0);
@@ -226,7 +233,8 @@ static void test_matmul_shapes(void **state) {
 static void test_matmul_dtypes(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
-    static const int64_t shapes[][3] = {{1, 70, 33}, {9, 4, 150}, {33, 65, 20}, {100, 66, 300}, {13, 17, 0}, {70, 1, 9}};
+    static const int64_t shapes[][3] = {{1, 70, 33},    {9, 4, 150}, {33, 65, 20},
+                                        {100, 66, 300}, {13, 17, 0}, {70, 1, 9}};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (unsigned layout = (unsigned)i % 2; layout < 32; layout += 3)
@@ -238,7 +246,8 @@ static void test_matmul_batch(void **state) {
     /* out (2, 3, M, N); a without, b with the inner batch dim; then the reverse; then rows that fold */
     for (unsigned which = 0; which < 3; which++) {
         const int64_t y[4] = {2, 3, 10, 19}, x[4] = {2, 3, 10, 21}, w[4] = {2, 3, 21, 19};
-        array a[3] = {array_new(RP_F32, 4, y, NULL, 1), array_new(RP_F32, 4, x, NULL, 1), array_new(RP_F32, 4, w, NULL, 1)};
+        array a[3] = {array_new(RP_F32, 4, y, NULL, 1), array_new(RP_F32, 4, x, NULL, 1),
+                      array_new(RP_F32, 4, w, NULL, 1)};
         fill(&a[1]);
         fill(&a[2]);
         if (which == 0) a[1].o.stride[1] = 0;
@@ -265,9 +274,12 @@ static void test_matmul_special(void **state) {
     for (int64_t i = 0; i < 7; i++) {
         for (int64_t j = 0; j < 21; j++) {
             const double v = get(&a[0].o, i * 21 + j);
-            if (j == 20) assert_true(isnan(v)); /* ReLU keeps NaN */
-            else if (i == 3) assert_true(v == INFINITY || v == 0 || isnan(v));
-            else assert_true(isfinite(v));
+            if (j == 20)
+                assert_true(isnan(v)); /* ReLU keeps NaN */
+            else if (i == 3)
+                assert_true(v == INFINITY || v == 0 || isnan(v));
+            else
+                assert_true(isfinite(v));
         }
     }
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
@@ -276,7 +288,8 @@ static void test_matmul_special(void **state) {
 static void test_matmul_refuses(void **state) {
     (void)state;
     const int64_t two[2] = {2, 2};
-    array a[3] = {array_new(RP_BOOL, 2, two, NULL, 1), array_new(RP_BOOL, 2, two, NULL, 1), array_new(RP_BOOL, 2, two, NULL, 1)};
+    array a[3] = {array_new(RP_BOOL, 2, two, NULL, 1), array_new(RP_BOOL, 2, two, NULL, 1),
+                  array_new(RP_BOOL, 2, two, NULL, 1)};
     rp__library_call call = {0};
     assert_int_equal(run(RP__LIB_MATMUL, a, 3, &call), RP_ERROR_INVALID_ARGUMENT);
     rp_error_take();
@@ -296,7 +309,17 @@ static const conv_case conv_cases[] = {
     {1, 4, 6, 2, {0, 8, 11}, {0, 3, 2}, {0, 2, 3}, {0, 1, 0}, {0, 1, 2}, 2, false},
     {2, 6, 6, 6, {0, 9, 9}, {0, 3, 3}, {0, 2, 1}, {0, 2, 1}, {0, 2, 1}, 2, true},
     {1, 5, 70, 1, {0, 10, 13}, {0, 1, 1}, {0, 1, 1}, {0, 0, 0}, {0, 1, 1}, 2, false},
-    {1, 2, 3, 1, {0, 12, 12}, {0, 2, 2}, {0, 4, 4}, {0, 0, 0}, {0, 1, 1}, 2, false}, /* taps that some positions never meet */
+    {1,
+     2,
+     3,
+     1,
+     {0, 12, 12},
+     {0, 2, 2},
+     {0, 4, 4},
+     {0, 0, 0},
+     {0, 1, 1},
+     2,
+     false}, /* taps that some positions never meet */
     {2, 3, 5, 1, {0, 0, 40}, {0, 0, 5}, {0, 0, 2}, {0, 0, 3}, {0, 0, 2}, 1, false},
     {1, 2, 3, 1, {4, 5, 6}, {2, 3, 2}, {1, 2, 1}, {1, 1, 1}, {1, 1, 2}, 3, false},
     {1, 40, 30, 1, {0, 14, 15}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 1, 1}, 2, false},
@@ -343,7 +366,8 @@ static void conv_loops(const conv_case *c, const array a[4], unsigned kind, doub
     const unsigned s = c->spatial;
     int64_t X[3] = {1, 1, 1}, W[3] = {1, 1, 1}, Y[3] = {1, 1, 1}, st[3] = {1, 1, 1}, pd[3] = {0}, dl[3] = {1, 1, 1};
     for (unsigned d = 3 - s; d < 3; d++)
-        X[d] = c->x[d], W[d] = c->w[d], Y[d] = conv_size(c, d), st[d] = c->stride[d], pd[d] = c->padding[d], dl[d] = c->dilation[d];
+        X[d] = c->x[d], W[d] = c->w[d], Y[d] = conv_size(c, d), st[d] = c->stride[d], pd[d] = c->padding[d],
+        dl[d] = c->dilation[d];
     const int64_t C = c->c / c->groups, O = c->o / c->groups, taps = W[0] * W[1] * W[2], points = Y[0] * Y[1] * Y[2];
     const bool f64 = a[0].o.dtype == RP_F64;
     const rp__operand *x = &a[0].o, *w = &a[1].o, *y = &a[2].o;
@@ -363,7 +387,8 @@ static void conv_loops(const conv_case *c, const array a[4], unsigned kind, doub
                                 inside = inside && p[d] >= 0 && p[d] < X[d];
                             }
                             if (!inside) continue;
-                            const int64_t ax = at5(x, s, n, g * C + i, p), aw = at5(w, s, o, i, r), ay = at5(y, s, n, o, q);
+                            const int64_t ax = at5(x, s, n, g * C + i, p), aw = at5(w, s, o, i, r),
+                                          ay = at5(y, s, n, o, q);
                             double *to = &dst[kind == 0 ? ay : kind == 1 ? ax : aw];
                             const double u = kind == 0 ? get(w, aw) : kind == 1 ? get(w, aw) : get(y, ay);
                             const double v = kind == 1 ? get(y, ay) : get(x, ax);
@@ -397,8 +422,8 @@ static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool e
         rp__operand round = {.base = &one, .dtype = dtype};
         put(&round, 0, e);
         if (get(&round, 0) != get(&used[0].o, at))
-            fail_msg("convolution %u of case %d, %s, element %lld: %.9g, expected %.9g", kind, (int)(c - conv_cases), rp_dtype_name(dtype),
-                     (long long)i, get(&used[0].o, at), get(&round, 0));
+            fail_msg("convolution %u of case %d, %s, element %lld: %.9g, expected %.9g", kind, (int)(c - conv_cases),
+                     rp_dtype_name(dtype), (long long)i, get(&used[0].o, at), get(&round, 0));
     }
     free(sums);
     for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
@@ -448,7 +473,8 @@ static bool comes_first(double a, int64_t i, double b, int64_t j, bool largest) 
 
 static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, unsigned dim, bool largest) {
     const int64_t in[2] = {dim ? rows : n, dim ? n : rows}, out[2] = {dim ? rows : k, dim ? k : rows};
-    array a[3] = {array_new(dtype, 2, out, NULL, 1), array_new(RP_I64, 2, out, NULL, 1), array_new(dtype, 2, in, NULL, 2)};
+    array a[3] = {array_new(dtype, 2, out, NULL, 1), array_new(RP_I64, 2, out, NULL, 1),
+                  array_new(dtype, 2, in, NULL, 2)};
     fill(&a[2]);
     for (int64_t i = 0; i < rows * n; i += 3) { /* ties, and what compares oddly */
         const double odd[] = {0.0, -0.0, NAN, INFINITY, -INFINITY, 0.5, 0.5, 0.5};
@@ -465,7 +491,8 @@ static void topk_case(rp_dtype dtype, int64_t rows, int64_t n, int64_t k, unsign
         for (int64_t i = 0; i < k; i++) {
             int64_t best = -1;
             for (int64_t j = 0; j < n; j++)
-                if (!taken[j] && (best < 0 || comes_first(get(&a[2].o, base + j * step), j, get(&a[2].o, base + best * step), best, largest)))
+                if (!taken[j] && (best < 0 || comes_first(get(&a[2].o, base + j * step), j,
+                                                          get(&a[2].o, base + best * step), best, largest)))
                     best = j;
             taken[best] = true;
             const int64_t at = row * a[1].o.stride[1 - dim] + i * a[1].o.stride[dim];
@@ -489,7 +516,8 @@ static void test_topk(void **state) {
             topk_case(dtypes[d], 1, 1, 1, i & 1, i & 2);
         }
     const int64_t none[2] = {3, 0}, in[2] = {3, 4};
-    array a[3] = {array_new(RP_F32, 2, none, NULL, 1), array_new(RP_I64, 2, none, NULL, 1), array_new(RP_F32, 2, in, NULL, 1)};
+    array a[3] = {array_new(RP_F32, 2, none, NULL, 1), array_new(RP_I64, 2, none, NULL, 1),
+                  array_new(RP_F32, 2, in, NULL, 1)};
     rp__library_call call = {.k = 0, .dim = 1};
     run_ok(RP__LIB_TOPK, a, 3, &call);
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
@@ -510,7 +538,8 @@ static void test_nonzero(void **state) {
                 array a[3] = {array_new(RP_I64, 2, rows, NULL, 1), array_new(RP_I64, 0, NULL, NULL, 1), x};
                 for (int64_t i = 0; i < n; i++) /* -0 is zero */
                     put(&x.o, offset_of(&x.o, i),
-                        random_word() % 2 ? (rp__dtype_is_float(dtypes[d]) && random_word() % 2 ? -0.0 : 0) : 1 + random_word() % 9);
+                        random_word() % 2 ? (rp__dtype_is_float(dtypes[d]) && random_word() % 2 ? -0.0 : 0)
+                                          : 1 + random_word() % 9);
                 rp__library_call call = {0};
                 run_ok(RP__LIB_NONZERO, a, 3, &call);
                 int64_t found = 0;
@@ -533,8 +562,8 @@ static void test_nonzero(void **state) {
 __extension__ typedef unsigned __int128 wide;
 
 /* The rule of docs/random.md, said as plainly as can be. */
-static void multinomial_rule(const double *w, int64_t n, int64_t row, int64_t samples, bool replacement, const rp__random_draw *draw,
-                             int64_t *out) {
+static void multinomial_rule(const double *w, int64_t n, int64_t row, int64_t samples, bool replacement,
+                             const rp__random_draw *draw, int64_t *out) {
     double max = 0;
     for (int64_t i = 0; i < n; i++) max = w[i] > max ? w[i] : max;
     int shift = 62;
@@ -575,10 +604,12 @@ static void test_multinomial_rule(void **state) {
             array a[2] = {array_new(RP_I64, 2, ys, NULL, 2), array_new(dtype, 2, ws, (const unsigned[]){1, 0}, 1)};
             double w[1000];
             for (int64_t i = 0; i < rows * n; i++) {
-                double x = random_word() % 4 && n > 2 && i % n >= samples ? random_unit() + 1 : ldexp(1, -(int)(random_word() % 120));
+                double x = random_word() % 4 && n > 2 && i % n >= samples ? random_unit() + 1
+                                                                          : ldexp(1, -(int)(random_word() % 120));
                 put(&a[1].o, offset_of(&a[1].o, i), x);
             }
-            rp__library_call call = {.replacement = replacement, .draw = {.seed = 77 + c, .inner = UINT64_C(0xfffffffe) + mode}};
+            rp__library_call call = {.replacement = replacement,
+                                     .draw = {.seed = 77 + c, .inner = UINT64_C(0xfffffffe) + mode}};
             run_everywhere(RP__LIB_MULTINOMIAL, a, 2, &call);
             assert_int_equal(rp__error_record_check(cpu), RP_OK);
             for (int64_t row = 0; row < rows; row++) {
@@ -586,7 +617,8 @@ static void test_multinomial_rule(void **state) {
                 for (int64_t i = 0; i < n; i++) w[i] = get(&a[1].o, row * a[1].o.stride[0] + i * a[1].o.stride[1]);
                 multinomial_rule(w, n, row, samples, replacement, &call.draw, expected);
                 for (int64_t s = 0; s < samples; s++)
-                    assert_int_equal(((const int64_t *)a[0].o.base)[row * a[0].o.stride[0] + s * a[0].o.stride[1]], expected[s]);
+                    assert_int_equal(((const int64_t *)a[0].o.base)[row * a[0].o.stride[0] + s * a[0].o.stride[1]],
+                                     expected[s]);
             }
             array_free(&a[0]);
             array_free(&a[1]);
@@ -646,12 +678,15 @@ static void test_multinomial_errors(void **state) {
 /* ---- scatter_add */
 
 static void scatter_case(rp_dtype dtype, unsigned dim, bool bad) {
-    const int64_t ys[3] = {4, 5, 6}, is[3] = {dim == 0 ? 9 : 4, dim == 1 ? 40 : 3, dim == 2 ? 11 : 6}, ss[3] = {9, 40, 11};
-    array a[3] = {array_new(dtype, 3, ys, (const unsigned[]){1, 2, 0}, 1), array_new(RP_I64, 3, is, NULL, 1), array_new(dtype, 3, ss, NULL, 1)};
+    const int64_t ys[3] = {4, 5, 6}, is[3] = {dim == 0 ? 9 : 4, dim == 1 ? 40 : 3, dim == 2 ? 11 : 6},
+                  ss[3] = {9, 40, 11};
+    array a[3] = {array_new(dtype, 3, ys, (const unsigned[]){1, 2, 0}, 1), array_new(RP_I64, 3, is, NULL, 1),
+                  array_new(dtype, 3, ss, NULL, 1)};
     fill(&a[0]);
     fill(&a[2]);
     for (int64_t i = 0, n = numel(&a[1].o); i < n; i++)
-        ((int64_t *)a[1].o.base)[offset_of(&a[1].o, i)] = bad && i == n / 2 ? ys[dim] : (int64_t)(random_word() % (uint32_t)ys[dim]);
+        ((int64_t *)a[1].o.base)[offset_of(&a[1].o, i)] =
+            bad && i == n / 2 ? ys[dim] : (int64_t)(random_word() % (uint32_t)ys[dim]);
     array expected = array_new(dtype, 3, ys, (const unsigned[]){1, 2, 0}, 1);
     memcpy(expected.memory, a[0].memory, a[0].bytes);
     for (int64_t i = 0, n = numel(&a[1].o); i < n; i++) { /* logical order keeps the order along dim */
@@ -693,7 +728,8 @@ static void test_scatter_add(void **state) {
 static void test_scatter_add_rows(void **state) {
     (void)state;
     const int64_t ys[2] = {10, 300}, is[2] = {500, 300};
-    array a[3] = {array_new(RP_F32, 2, ys, NULL, 1), array_new(RP_I64, 2, is, NULL, 1), array_new(RP_F32, 2, is, NULL, 1)};
+    array a[3] = {array_new(RP_F32, 2, ys, NULL, 1), array_new(RP_I64, 2, is, NULL, 1),
+                  array_new(RP_F32, 2, is, NULL, 1)};
     fill(&a[0]);
     fill(&a[2]);
     a[1].o.stride[0] = 1;
@@ -702,7 +738,8 @@ static void test_scatter_add_rows(void **state) {
     float expected[10][300];
     memcpy(expected, a[0].o.base, sizeof expected);
     for (int64_t i = 0; i < 500; i++)
-        for (int64_t j = 0; j < 300; j++) expected[((int64_t *)a[1].o.base)[i]][j] += ((const float *)a[2].o.base)[i * 300 + j];
+        for (int64_t j = 0; j < 300; j++)
+            expected[((int64_t *)a[1].o.base)[i]][j] += ((const float *)a[2].o.base)[i * 300 + j];
     rp__library_call call = {.dim = 0};
     run_everywhere(RP__LIB_SCATTER_ADD, a, 3, &call);
     assert_memory_equal(a[0].o.base, expected, sizeof expected);
@@ -713,7 +750,8 @@ static void test_scatter_add_rows(void **state) {
 
 /* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one thread and
    two, close to ours. `bound`: per unit of the largest result. */
-static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__library_call *call, rp__cpu_bind *ours, double bound) {
+static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__library_call *call, rp__cpu_bind *ours,
+                           double bound) {
     rp__operand o[4];
     rp__launch launch = {0};
     rp__launch_buffer *buffer = rp__launch_buffer_get();
@@ -732,8 +770,10 @@ static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__libr
         rp_set_num_threads(threads);
         memset(a[0].memory, 0x5a, a[0].bytes);
         run_ok(op, a, n, call);
-        if (threads == 1) memcpy(first, a[0].memory, a[0].bytes);
-        else assert_memory_equal(first, a[0].memory, a[0].bytes);
+        if (threads == 1)
+            memcpy(first, a[0].memory, a[0].bytes);
+        else
+            assert_memory_equal(first, a[0].memory, a[0].bytes);
     }
     rp__operand other = a[0].o;
     other.base = expected + ((char *)a[0].o.base - (char *)a[0].memory);
@@ -742,7 +782,8 @@ static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__libr
     for (int64_t i = 0, m = numel(&other); i < m; i++) {
         const int64_t at = offset_of(&other, i);
         if (!(fabs(get(&other, at) - get(&a[0].o, at)) <= bound * largest))
-            fail_msg("op %d element %lld: oneDNN %.9g, ours %.9g", (int)op, (long long)i, get(&a[0].o, at), get(&other, at));
+            fail_msg("op %d element %lld: oneDNN %.9g, ours %.9g", (int)op, (long long)i, get(&a[0].o, at),
+                     get(&other, at));
     }
     free(expected);
     free(first);
@@ -774,7 +815,8 @@ static void test_onednn(void **state) {
         for (unsigned i = 0; i < 4; i++) fill(&a[i]);
         rp__library_call call = {.epilogue = c == 1 ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
         conv_geometry(&cases[c], &call);
-        compare_onednn(RP__LIB_CONV_FORWARD, (array[]){a[2], a[0], a[1], a[3]}, c ? 4 : 3, &call, rp__cpu_conv_bind, 2e-5);
+        compare_onednn(RP__LIB_CONV_FORWARD, (array[]){a[2], a[0], a[1], a[3]}, c ? 4 : 3, &call, rp__cpu_conv_bind,
+                       2e-5);
         call.epilogue = RP__EPILOGUE_NONE;
         fill(&a[2]);
         compare_onednn(RP__LIB_CONV_INPUT, (array[]){a[0], a[2], a[1]}, 3, &call, rp__cpu_conv_bind, 2e-5);
@@ -790,13 +832,20 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul_shapes),      cmocka_unit_test(test_matmul_dtypes),
-        cmocka_unit_test(test_matmul_batch),       cmocka_unit_test(test_matmul_special),
-        cmocka_unit_test(test_matmul_refuses),     cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_conv_adjoint),       cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_nonzero),            cmocka_unit_test(test_multinomial_rule),
-        cmocka_unit_test(test_multinomial_distribution), cmocka_unit_test(test_multinomial_errors),
-        cmocka_unit_test(test_scatter_add),        cmocka_unit_test(test_scatter_add_rows),
+        cmocka_unit_test(test_matmul_shapes),
+        cmocka_unit_test(test_matmul_dtypes),
+        cmocka_unit_test(test_matmul_batch),
+        cmocka_unit_test(test_matmul_special),
+        cmocka_unit_test(test_matmul_refuses),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_conv_adjoint),
+        cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_nonzero),
+        cmocka_unit_test(test_multinomial_rule),
+        cmocka_unit_test(test_multinomial_distribution),
+        cmocka_unit_test(test_multinomial_errors),
+        cmocka_unit_test(test_scatter_add),
+        cmocka_unit_test(test_scatter_add_rows),
         cmocka_unit_test(test_onednn),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

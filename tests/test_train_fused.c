@@ -163,7 +163,8 @@ static void compiled_forward(void **state) {
     rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true));
     for (int k = 0; k < 10; k++) {
         rp_scope inner = rp_scope_begin();
-        rp_tensor *x = filled(200 + k, (const int64_t[]){batches[k], IN}, 2), *t = classes(k, batches[k]), *a = NULL, *b = NULL;
+        rp_tensor *x = filled(200 + k, (const int64_t[]){batches[k], IN}, 2), *t = classes(k, batches[k]), *a = NULL,
+                  *b = NULL;
         model(&eager, &x, 1, &a, 1);
         rp_call(f, &x, 1, &b, 1);
         ok();
@@ -206,6 +207,7 @@ static void results_are_kept(void **state) {
     }
     ok();
     for (int k = 0; k < 8; k++) assert_same(expected[k], held[k], "held result", k);
+    assert_true(count_of(f, "patch") >= 7); /* every result but the first lies in fresh memory, every argument is another */
     /* a parameter that changes between forward and backward */
     rp_tensor *x = filled(9, (const int64_t[]){4, IN}, 2), *y = NULL;
     rp_call(f, &x, 1, &y, 1);
@@ -222,7 +224,10 @@ static void results_are_kept(void **state) {
     assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
     assert_int_equal(rp_backward(loss, NULL, NULL), RP_ERROR_STATE);
     (void)rp_error_take();
+    /* the tape outlives the compiled function */
+    rp_call(f, &x, 1, &y, 1);
     rp_compiled_release(f);
+    assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
     net_free(&m);
     rp_scope_end(scope, NULL, 0);
 }
@@ -233,7 +238,8 @@ static void once(net *m) {
     rp_compiled *f = rp_compile(fn, NULL);
     rp_tensor *x = filled(1, (const int64_t[]){3, IN}, 2), *y = NULL;
     for (int k = 0; k < 2 && !rp_failed(); k++) {
-        if (rp_call(f, &x, 1, &y, 1) == RP_OK) (void)rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+        if (rp_call(f, &x, 1, &y, 1) == RP_OK)
+            (void)rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
     }
     rp_compiled_release(f);
     for (int k = 0; k < PARAMS; k++) rp_set_grad(m->p[k], NULL);
@@ -289,8 +295,8 @@ static void allocations_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_step),       cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),
-        cmocka_unit_test(nothing_leaks),    cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(whole_step),    cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),
+        cmocka_unit_test(nothing_leaks), cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

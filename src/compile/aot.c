@@ -41,7 +41,12 @@ static void release(rp__aot *a) {
     rp__free(a);
 }
 
-void rp__aot_free(rp__aot *a) { release(a); }
+void rp__aot_free(rp__aot *a) {
+    if (!a) return;
+    rp__unit_forget_explain(a->forward); /* tapes may hold the units longer than the list lives */
+    rp__unit_forget_explain(a->backward);
+    release(a);
+}
 
 /* ---- compiling */
 
@@ -57,8 +62,9 @@ static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_
     return rp__unit_new(&unit, out);
 }
 
-static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request,
-                                   const rp__executable_random *random, size_t n_random) {
+static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
+    rp__executable_random *random = NULL;
+    size_t n_random = 0;
     rp_ir *functional = NULL, *simple = NULL;
     RP_TRY(rp__functionalise(request->graph, &functional));
     /* The interpreter and users' leaves draw as they go: they get every node. */
@@ -67,6 +73,7 @@ static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp_
         status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, &a->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
+    rp__free(random);
     return status;
 }
 
@@ -107,15 +114,39 @@ static bool saves_written(const rp__partitioned *parts) {
     return false;
 }
 
-static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request,
-                                  const rp__executable_random *random, size_t n_random) {
+/* A tensor that carries a gradient, has views that do, and is written in place: the tape finds the history of its views anew and
+   adds gradients up in an order of its own, which the functional form does not have. */
+static bool writes_under_views(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead || n->kind != RP__IR_OP || !(n->op->flags & RP_OP_INPLACE) || n->n_out == 0) continue;
+        const rp__ir_value_info *written = &ir->values[n->out[0]];
+        for (size_t v = 0; v < ir->n_values && written->requires_grad; v++) {
+            const rp__ir_value_info *info = &ir->values[v];
+            if (info->storage == written->storage && info->requires_grad &&
+                rp__ir_is_view(rp__ir_producer(ir, (rp__ir_value)v))) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
+    rp__executable_random *random = NULL;
+    size_t n_random = 0;
     bool fused = rp__leaf_is_program(leaf);
     rp_ir *functional = NULL, *joined = NULL;
     rp__joint joint = {0};
     rp__partitioned parts = {0};
     rp_status status;
     RP_TRY_GOTO(status, done, find_leaves(a));
+    if (writes_under_views(a->graph)) {
+        status = rp__fail(RP_ERROR_UNAVAILABLE, "a tensor with views is written in place and carries a gradient");
+        goto done;
+    }
     RP_TRY_GOTO(status, done, rp__functionalise(request->graph, &functional));
+    RP_TRY_GOTO(status, done, rp__random_totals(functional, &random, &n_random));
     /* Nothing is simplified before the derivatives are taken: merged values would add up their gradients in another order. */
     RP_TRY_GOTO(status, done, rp__joint_build(functional, a->leaves, a->n_leaves, &joint));
     if (fused) {
@@ -144,6 +175,7 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
 done:
     rp__partitioned_free(&parts);
     rp__joint_free(&joint);
+    rp__free(random);
     rp_ir_release(functional);
     return status;
 }
@@ -155,17 +187,10 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
     a->graph = rp__ir_retain(request->graph);
     a->n_symbols = rp__symbols_count(a->graph->symbols);
     a->n_results = a->graph->body.n_results;
-    rp__executable_random *random = NULL;
-    size_t n_random = 0;
     rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
-    rp_status status = rp__random_totals(a->graph, &random, &n_random);
     bool training = request->training && !request->segment;
-    if (status == RP_OK) {
-        status = training ? compile_training(a, leaf, request, random, n_random)
-                          : compile_inference(a, leaf, request, random, n_random);
-    }
+    rp_status status = training ? compile_training(a, leaf, request) : compile_inference(a, leaf, request);
     (void)rp__symbols_enter(outer);
-    rp__free(random);
     if (status == RP_ERROR_UNAVAILABLE) { /* a graph, but not one that these passes can take */
         if (request->explain) {
             rp__explain_add(request->explain, "skip", RP__REASON_NOT_DIFFERENTIATED, NULL, 1, "%s", rp_error_message());

@@ -668,7 +668,8 @@ rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry) {
     bool there = index < f->explain.n;
     if (there) {
         const struct rp__explain_record *r = &f->explain.records[index];
-        *entry = (rp_explain_entry){r->kind, rp__reason_name(r->reason), r->message, r->site, r->count};
+        int64_t live = r->live ? (int64_t)atomic_load_explicit(r->live, memory_order_relaxed) : 0;
+        *entry = (rp_explain_entry){r->kind, rp__reason_name(r->reason), r->message, r->site, r->count + live};
     }
     rp__unlock(&f->explain.lock);
     return there ? RP_OK : rp__fail(RP_ERROR_INDEX, "rp_explain_at: there is no entry %zu", index);

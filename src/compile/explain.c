@@ -66,10 +66,32 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
     }
     char *message = rp__strdup(text), *where = rp__strdup(site);
     if (message && where && RP__GROW(&e->records, &e->capacity, e->n + 1)) {
-        e->records[e->n++] = (struct rp__explain_record){kind, reason, message, where, count};
+        e->records[e->n++] = (struct rp__explain_record){kind, reason, message, where, count, NULL};
     } else {
         rp__free(message);
         rp__free(where);
+    }
+    rp__unlock(&e->lock);
+}
+
+void rp__explain_live(rp__explain *e, const char *kind, const char *text, const _Atomic uint64_t *counter) {
+    char *message = rp__strdup(text), *where = rp__strdup("");
+    rp__lock(&e->lock);
+    if (message && where && RP__GROW(&e->records, &e->capacity, e->n + 1)) {
+        e->records[e->n++] = (struct rp__explain_record){kind, RP__REASON_NONE, message, where, 0, counter};
+    } else {
+        rp__free(message);
+        rp__free(where);
+    }
+    rp__unlock(&e->lock);
+}
+
+void rp__explain_settle(rp__explain *e, const _Atomic uint64_t *counter) {
+    rp__lock(&e->lock);
+    for (size_t i = 0; i < e->n; i++) {
+        if (e->records[i].live != counter) continue;
+        e->records[i].count += (int64_t)atomic_load_explicit(counter, memory_order_relaxed);
+        e->records[i].live = NULL;
     }
     rp__unlock(&e->lock);
 }

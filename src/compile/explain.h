@@ -24,6 +24,7 @@ typedef struct rp__explain {
         rp__reason reason;
         char *message, *site;
         int64_t count;
+        const _Atomic uint64_t *live; /* added to count when asked for; NULL */
     } * records;
     size_t n, capacity;
 } rp__explain;
@@ -33,5 +34,9 @@ void rp__explain_free(rp__explain *e);
    sentence. Never fails: without memory the fact is lost. */
 void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count,
                      const char *format, ...) RP__PRINTF(6, 7);
+
+/* A count that every call may change: read when somebody asks. settle takes its last value; then the counter may die. */
+void rp__explain_live(rp__explain *e, const char *kind, const char *text, const _Atomic uint64_t *counter);
+void rp__explain_settle(rp__explain *e, const _Atomic uint64_t *counter);
 
 #endif

@@ -18,15 +18,16 @@
 
 enum { STALE = UINT32_MAX };
 
-typedef struct place { /* of a traced value */
+typedef struct place {   /* of a traced value */
     rp__ir_value same;   /* the result of an in-place op is its operand: the value that stands for both */
     rp__ir_value base;   /* itself when it is no view */
     rp__ir_value parent; /* the value it is a view of; RP__IR_NONE */
     uint32_t node;       /* the view op */
     uint32_t version;    /* of the storage when map[] was derived; STALE: never */
+    bool written;        /* a view whose map[] is what was written through it, not a view of the base */
 } place;
 
-typedef struct memory { /* of a base value */
+typedef struct memory {   /* of a base value */
     rp__ir_value outer;   /* in dst, before any write */
     rp__ir_value current; /* in dst */
     uint32_t version;     /* 0: never written */
@@ -40,6 +41,7 @@ typedef struct functionaliser {
     memory *memories;   /* indexed by base value */
     rp__ir_value *path; /* scratch for replays */
     uint32_t depth;     /* of regions */
+    rp_dim random_base; /* counters reserved before the checkpoint that is being opened */
 } functionaliser;
 
 static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
@@ -52,10 +54,10 @@ static rp_status emit_like(functionaliser *f, rp__ir_block *block, rp__op_id op,
                            const rp_attr *attrs, uint32_t n_attrs, rp__ir_value like, const char *site,
                            rp__ir_value *out) {
     rp__meta meta = f->w.dst->values[like].meta;
+    bool gradient = false; /* before `out` is written: it may be in[0] */
+    for (uint32_t k = 0; k < n_in; k++) gradient = gradient || f->w.dst->values[in[k]].requires_grad;
     RP_TRY(rp__ir_emit(f->w.dst, block, rp__op_builtin(op), in, n_in, attrs, n_attrs, &meta, 1, site, out));
-    for (uint32_t k = 0; k < n_in; k++) {
-        f->w.dst->values[*out].requires_grad |= f->w.dst->values[in[k]].requires_grad;
-    }
+    f->w.dst->values[*out].requires_grad = gradient;
     return RP_OK;
 }
 
@@ -86,6 +88,7 @@ static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value
         f->w.dst->values[made].requires_grad = f->w.src->values[child].requires_grad;
         f->w.map[child] = made;
         f->places[child].version = m->version;
+        f->places[child].written = false;
     }
     *out = f->w.map[v];
     return RP_OK;
@@ -166,8 +169,13 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
         RP_TRY(invert_view(f, block, view, old, value, site, &above));
         f->w.map[at] = value;
         f->places[at].version = before + 1;
+        f->places[at].written = true;
         at = parent;
         value = above;
+    }
+    /* A tensor of the function's own keeps the strides it was made with: results and `view` count on them. */
+    if (!rp__ir_value_contiguous(&f->w.dst->values[value]) && !rp__ir_is_outer(f->w.dst, m->outer)) {
+        RP_TRY(emit_like(f, block, RP__OP_clone, &value, 1, NULL, 0, value, site, &value));
     }
     f->w.map[at] = value;
     f->places[at].version = before + 1;
@@ -248,14 +256,36 @@ static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, cons
 }
 
 static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
+static rp_status visit_nodes(functionaliser *f, const rp__ir_block *from, rp__ir_block *to);
+
+/* A checkpoint is opened: its nodes become the graph's own, and the partition decides what is run again. */
+static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
+    const rp__ir_block *region = &n->regions[0];
+    for (uint32_t k = 0; k < region->n_args; k++) {
+        f->w.map[region->args[k]] = in[k];
+        add_base(f, region->args[k], true);
+    }
+    rp_dim before = f->random_base;
+    f->random_base = rp__dim_apply(RP__DIM_ADD, before, n->random_offset);
+    rp_status status = visit_nodes(f, region, block);
+    f->random_base = before;
+    RP_TRY(status);
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        rp__ir_value result;
+        RP_TRY(read_value(f, block, region->results[k], &result));
+        f->w.map[n->out[k]] = result;
+        add_base(f, n->out[k], false);
+    }
+    return RP_OK;
+}
 
 static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t index, rp__ir_value *in) {
     const rp__ir_node *n = &f->w.src->nodes[index];
     if (rp__ir_is_view(n)) {
         /* Emitted where it was traced, read or not: derivatives are added up in the order of nodes. */
         rp__ir_value v = n->out[0], parent = f->places[n->in[0]].same;
-        f->places[v] = (place){
-            .same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
+        f->places[v] =
+            (place){.same = v, .base = f->places[parent].base, .parent = parent, .node = index, .version = STALE};
         rp__ir_value unused;
         return read_value(f, block, v, &unused);
     }
@@ -287,6 +317,7 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
         for (uint32_t k = 0; k < n->n_out; k++) f->places[n->out[k]].same = f->places[n->in[0]].same;
         return RP_OK;
     }
+    if (n->kind == RP__IR_CHECKPOINT) return open_checkpoint(f, block, n, in);
     if (n->n_regions > 0) {
         f->depth++;
         rp_status status = rp__rewrite_copy_regions(&f->w, block, index, in, functionalise_block, f);
@@ -294,6 +325,10 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
         RP_TRY(status);
     } else {
         RP_TRY(rp__rewrite_copy_with(&f->w, block, index, in));
+        if (f->random_base != 0 && n->random_count != 0) {
+            rp__ir_node *made = &f->w.dst->nodes[f->w.dst->n_nodes - 1];
+            made->random_offset = rp__dim_apply(RP__DIM_ADD, made->random_offset, f->random_base);
+        }
     }
     for (uint32_t k = 0; k < n->n_out; k++) add_base(f, n->out[k], false);
     return RP_OK;
@@ -303,14 +338,20 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
 static rp_status read_results(functionaliser *f, const rp__ir_block *from, rp__ir_block *to) {
     for (uint32_t k = 0; k < from->n_results; k++) {
         rp__ir_value v = from->results[k];
-        if (v != RP__IR_NONE) RP_TRY(read_value(f, to, v, &f->w.map[v]));
+        if (v == RP__IR_NONE) continue;
+        /* A result that is a view shares its base's memory, also if it was written through. */
+        rp__ir_value at = f->places[v].same;
+        bool again = false;
+        for (; f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) again = again || f->places[at].written;
+        for (at = f->places[v].same; again && f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) {
+            f->places[at].version = STALE;
+        }
+        RP_TRY(read_value(f, to, v, &f->w.map[v]));
     }
     return RP_OK;
 }
 
-static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
-    functionaliser *f = ctx;
-    for (uint32_t k = 0; k < from->n_args; k++) add_base(f, from->args[k], f->depth > 0);
+static rp_status visit_nodes(functionaliser *f, const rp__ir_block *from, rp__ir_block *to) {
     rp_status status = RP_OK;
     rp__ir_value few[RP__FEW_OPERANDS];
     for (size_t k = 0; k < from->n_nodes && status == RP_OK; k++) {
@@ -323,6 +364,13 @@ static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir
         rp__site_pop(frame);
         if (in != few) rp__free(in);
     }
+    return status;
+}
+
+static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
+    functionaliser *f = ctx;
+    for (uint32_t k = 0; k < from->n_args; k++) add_base(f, from->args[k], f->depth > 0);
+    rp_status status = visit_nodes(f, from, to);
     if (status != RP_OK || f->depth == 0) return status; /* the body's results follow the write backs */
     return read_results(f, from, to);
 }
@@ -361,6 +409,18 @@ static rp_status write_back(functionaliser *f) {
     return RP_OK;
 }
 
+/* A caller may write what it gets: a constant is copied. */
+static rp_status copy_constant_results(functionaliser *f) {
+    rp__ir_block *body = &f->w.dst->body;
+    for (uint32_t k = 0; k < body->n_results; k++) {
+        rp__ir_value v = body->results[k];
+        const rp__ir_node *n = v == RP__IR_NONE ? NULL : rp__ir_producer(f->w.dst, rp__ir_root(f->w.dst, v));
+        if (!n || n->kind != RP__IR_CONST) continue;
+        RP_TRY(emit_like(f, body, RP__OP_clone, &v, 1, NULL, 0, v, "", &body->results[k]));
+    }
+    return RP_OK;
+}
+
 rp_status rp__functionalise(const rp_ir *ir, rp_ir **out) {
     functionaliser f;
     memset(&f, 0, sizeof f);
@@ -385,7 +445,8 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out) {
     RP_TRY_GOTO(status, done, functionalise_block(&f, &ir->body, &f.w.dst->body));
     RP_TRY_GOTO(status, done, write_back(&f));
     RP_TRY_GOTO(status, done, read_results(&f, &ir->body, &f.w.dst->body));
-    status = rp__rewrite_results(&f.w, &ir->body, &f.w.dst->body);
+    RP_TRY_GOTO(status, done, rp__rewrite_results(&f.w, &ir->body, &f.w.dst->body));
+    status = copy_constant_results(&f);
 done:
     rp__free(f.places);
     rp__free(f.memories);

@@ -63,8 +63,23 @@ static void variant_free(rp__unit *u, variant *v) {
     rp__free(v);
 }
 
+void rp__unit_forget_explain(rp__unit *u) {
+    if (!u) return;
+    rp__lock(&u->lock);
+    for (const variant *v = u->variants; v && u->explain; v = v->next) {
+        if (!v->executable) continue;
+        rp__executable_facts f;
+        rp__executable_facts_of(v->executable, &f);
+        rp__explain_settle(u->explain, f.patches);
+        rp__explain_settle(u->explain, f.fresh_results);
+    }
+    u->explain = NULL;
+    rp__unlock(&u->lock);
+}
+
 void rp__unit_free(rp__unit *u) {
     if (!u) return;
+    rp__unit_forget_explain(u);
     while (u->variants) {
         variant *next = u->variants->next;
         variant_free(u, u->variants);
@@ -91,6 +106,9 @@ static void explain(rp__unit *u, const rp__executable *e) {
         rp__explain_add(u->explain, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
                         f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
     }
+    rp__explain_live(u->explain, "patch", "launches re-pointed because an argument or a result moved", f.patches);
+    rp__explain_live(u->explain, "patch", "results in fresh memory because the caller held older ones",
+                     f.fresh_results);
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,
@@ -111,12 +129,22 @@ static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in
         if (status == RP_OK || rp_failed()) return status;
         return rp__fail(status, "backend \"%s\" could not compile a graph", u->leaf->name);
     }
-    const rp__executable_options options = {.no_fusion = u->leaf == &rp__leaf_cudagraphs,
-                                            .no_graph = u->no_graph,
-                                            .arena = u->arena,
-                                            .random = u->random,
-                                            .n_random = u->n_random};
-    RP_TRY(rp__executable_new(v->graph, in, n_in, &options, &v->executable));
+    rp__executable_random *random = rp__alloc((u->n_random + 1) * sizeof *random);
+    if (!random) return RP__OOM("compiled graph");
+    rp_status status = RP_OK;
+    for (size_t k = 0; k < u->n_random; k++) {
+        int64_t count = (int64_t)u->random[k].count;
+        random[k] = u->random[k];
+        if (u->n_symbols > 0 && !rp__symbols_value(u->graph->symbols, (rp_dim)count, binding, &count)) {
+            status = rp__fail(RP_ERROR_SHAPE, "a count of random numbers overflows for these arguments");
+        }
+        random[k].count = (uint64_t)count;
+    }
+    const rp__executable_options options = {
+        .no_graph = u->no_graph, .arena = u->arena, .random = u->random ? random : NULL, .n_random = u->n_random};
+    if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
+    rp__free(random);
+    RP_TRY(status);
     explain(u, v->executable);
     return RP_OK;
 }

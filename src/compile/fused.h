@@ -20,6 +20,8 @@ typedef struct rp__unit_request {
 
 rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out);
 void rp__unit_free(rp__unit *u);
+/* The explain list is about to die: counts are settled, later facts are lost. A unit may live on in tapes. NULL is allowed. */
+void rp__unit_forget_explain(rp__unit *u);
 /* binding: values of the graph's symbols, NULL without symbols. draws, n_draws: as rp__executable_run, for fused units. */
 rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out, const rp__executable_random *draws, size_t n_draws);

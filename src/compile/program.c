@@ -93,7 +93,8 @@ struct rp__executable {
     struct rp__executable_unfused *unfused;
     size_t n_unfused;
     int64_t arena_bytes, result_bytes, eager_peak;
-    uint64_t runs, patches, copies, fresh;
+    uint64_t runs;
+    _Atomic uint64_t patches, fresh; /* written under the lock, read by explain */
 };
 
 /* ---- random counters */
@@ -127,8 +128,8 @@ rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t
             }
             (*out)[(*n)++] = (rp__executable_random){.generator = g};
         }
-        uint64_t end = (uint64_t)rp__dim_hint(node->random_offset) + (uint64_t)rp__dim_hint(node->random_count);
-        if (end > (*out)[i].count) (*out)[i].count = end;
+        rp_dim end = rp__dim_apply(RP__DIM_ADD, node->random_offset, node->random_count);
+        (*out)[i].count = (uint64_t)rp__dim_apply(RP__DIM_MAX, (rp_dim)(*out)[i].count, end);
     }
     return RP_OK;
 failed:
@@ -776,6 +777,10 @@ void rp__executable_free(rp__executable *p) {
 
 /* ---- running */
 
+static inline void count(_Atomic uint64_t *counter, uint64_t by) { /* one writer at a time */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);
+}
+
 static void move_buffer(rp__executable *p, buffer *b, char *address) {
     int64_t by = address - b->address;
     for (uint32_t k = 0; k < b->n_patches; k++) {
@@ -808,7 +813,7 @@ static rp_status next_memory(rp__executable *p, result_memory *r, rp_stream *s) 
         if (!found) return RP_ERROR_OUT_OF_MEMORY;
         if (r->kept[free_slot]) rp__storage_release(r->kept[free_slot]); /* the caller keeps it alive */
         r->kept[free_slot] = found;
-        p->fresh++;
+        count(&p->fresh, 1);
     }
     r->now = found;
     move_buffer(p, b, found->data);
@@ -846,7 +851,7 @@ static rp_status set_random(rp__executable *p, rp_stream *s, const rp__executabl
 static rp_status launch(rp__executable *p, rp_stream *s) {
     const rp__device_ops *ops = p->device->ops;
     if (!p->graph) {
-        p->patches += p->n_touched;
+        count(&p->patches, p->n_touched);
         for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
         p->n_touched = 0;
         for (uint32_t i = 0; i < p->n_records; i++) RP_TRY(rp__launch_on(s, p->records[i]));
@@ -855,7 +860,7 @@ static rp_status launch(rp__executable *p, rp_stream *s) {
     while (p->n_touched > 0) {
         uint32_t r = p->touched_list[--p->n_touched];
         p->touched[r] = 0;
-        p->patches++;
+        count(&p->patches, 1);
         RP_TRY(ops->graph_set_words(p->graph, p->node[r], p->records[r]->words));
     }
     return ops->graph_launch(p->graph, s);
@@ -943,7 +948,6 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .result_bytes = p->result_bytes,
                                   .eager_peak_bytes = p->eager_peak,
                                   .runs = p->runs,
-                                  .patches = p->patches,
-                                  .copies = p->copies,
-                                  .fresh_results = p->fresh};
+                                  .patches = &p->patches,
+                                  .fresh_results = &p->fresh};
 }

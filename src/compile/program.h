@@ -46,7 +46,8 @@ rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_i
 /* Generators that the program draws from, with seed and base of the last run. */
 const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n);
 
-/* How many counters each generator of the graph takes in all; *out is freed with rp__free. */
+/* How many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any); *out is freed with
+   rp__free. */
 rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
 
 /* ---- what explain says of it */
@@ -64,7 +65,9 @@ typedef struct rp__executable_facts {
     size_t n_unfused;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
-    uint64_t runs, patches, copies, fresh_results;
+    /* of the executable: they count on */
+    const _Atomic uint64_t *patches, *fresh_results;
+    uint64_t runs;
 } rp__executable_facts;
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 

@@ -63,7 +63,7 @@ static rp_status record(rp__record_layer *r, rp__call *call, rp__ir_value *in) {
 
 static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     (void)at;
-    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    rp__ir_value few[RP__FEW_OPERANDS] = {0}, *in = few;
     if (call->n_in > RP__FEW_OPERANDS) {
         in = rp__alloc(call->n_in * sizeof *in);
         if (!in) return RP__OOM("operands of a graph node");

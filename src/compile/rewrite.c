@@ -267,7 +267,7 @@ rp_status rp__rewrite_copy_with(rp__rewrite *w, rp__ir_block *block, uint32_t no
 
 rp_status rp__rewrite_copy(rp__rewrite *w, rp__ir_block *block, uint32_t node) {
     const rp__ir_node *n = &w->src->nodes[node];
-    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    rp__ir_value few[RP__FEW_OPERANDS] = {0}, *in = few;
     if (n->n_in > RP__FEW_OPERANDS) {
         in = rp__alloc(n->n_in * sizeof *in);
         if (!in) return RP__OOM("operands of a graph node");

@@ -15,13 +15,13 @@
 typedef struct simplifier {
     rp__rewrite w;
     bool gradients_done;
-    bool *live;    /* per src node */
-    bool *escapes; /* per dst root value: memory that a caller can reach (grown with dst) */
+    bool *live;        /* per src node */
+    bool *escapes;     /* per dst root value: memory that a caller can reach (grown with dst) */
     bool *src_escapes; /* per src value: a result, or a view of one's memory */
     bool *unstable;    /* per src storage: an op in the body writes it in place */
     bool any_unstable;
     bool *is_result; /* per src value */
-    rp__map seen;  /* hash of a dst node -> node index + 1, in the block at hand */
+    rp__map seen;    /* hash of a dst node -> node index + 1, in the block at hand */
     uint32_t changed;
 } simplifier;
 
@@ -161,8 +161,12 @@ static bool cse_able(const simplifier *s, const rp__ir_node *n) {
 
 static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
-    uint64_t head[6] = {(uint64_t)(uintptr_t)n->op, n->n_in, (uint64_t)n->random_offset, (uint64_t)n->random_count,
-                        s->gradients_done ? 0 : out->requires_grad, out->meta.dtype};
+    uint64_t head[6] = {(uint64_t)(uintptr_t)n->op,
+                        n->n_in,
+                        (uint64_t)n->random_offset,
+                        (uint64_t)n->random_count,
+                        s->gradients_done ? 0 : out->requires_grad,
+                        out->meta.dtype};
     rp__hash h = rp__hash_bytes(head, sizeof head, rp__hash_none());
     if (n->n_in) h = rp__hash_bytes(in, n->n_in * sizeof *in, h);
     h = rp__hash_bytes(n->list_begin, sizeof n->list_begin, h);
@@ -217,8 +221,8 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         bool convert = dst->values[in[1]].meta.dtype != out->meta.dtype;
         rp_attr to = rp__attr_of_dtype(out->meta.dtype);
         rp__ir_value made;
-        RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(convert ? RP__OP_to_dtype : RP__OP_clone), &in[1], 1, &to, convert ? 1 : 0,
-                           &out->meta, 1, n->site, &made));
+        RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(convert ? RP__OP_to_dtype : RP__OP_clone), &in[1], 1, &to,
+                           convert ? 1 : 0, &out->meta, 1, n->site, &made));
         dst->values[made].requires_grad = out->requires_grad;
         s->w.map[n->out[0]] = made;
         *done = true;
@@ -270,7 +274,7 @@ static void note_escapes(simplifier *s, rp__ir_value v, rp__ir_value made) {
 
 static rp_status visit_node(simplifier *s, rp__ir_block *block, uint32_t index) {
     const rp__ir_node *n = &s->w.src->nodes[index];
-    rp__ir_value few[RP__FEW_OPERANDS], *in = few;
+    rp__ir_value few[RP__FEW_OPERANDS] = {0}, *in = few;
     if (n->n_in > RP__FEW_OPERANDS) {
         in = rp__alloc(n->n_in * sizeof *in);
         if (!in) return RP__OOM("operands of a graph node");

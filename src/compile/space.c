@@ -25,7 +25,8 @@ static bool has_axis(const rp__axis_map *m, unsigned axis) {
     return false;
 }
 
-static void each_map(rp__group_space *s, void (*visit)(rp__axis_map *m, unsigned a, unsigned b), unsigned a, unsigned b) {
+static void each_map(rp__group_space *s, void (*visit)(rp__axis_map *m, unsigned a, unsigned b), unsigned a,
+                     unsigned b) {
     for (uint32_t k = 0; k < s->n_values; k++) visit(&s->values[k].map, a, b);
     for (uint32_t k = 0; k < s->n_nodes; k++) visit(&s->node_map[k], a, b);
 }

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SAMPLES = 1000, BURST = 32 };
+enum { SAMPLES = 1000 };
+static const double BURST_SECONDS = 5e-3; /* long beside one wait for a device */
 
 double cli_now(void) {
     struct timespec t;
@@ -45,19 +46,21 @@ rp_status cli_measure(cli_work *work, void *ctx, rp_device device, double second
         latency[singles] = cli_now() - begin;
         host[singles++] = returned - begin;
     }
-    end = cli_now() + 0.5 * seconds;
-    while (!status && bursts < SAMPLES && (bursts < 3 || cli_now() < end)) {
-        double begin = cli_now();
-        for (int i = 0; i < BURST && !status; i++) {
-            status = once(work, ctx);
-        }
-        if (!status) status = rp_synchronize(device);
-        period[bursts++] = (cli_now() - begin) / BURST;
-    }
     if (status) return status;
     times->host_us = 1e6 * cli_median(host, singles);
     times->latency_us = 1e6 * cli_median(latency, singles);
+    int burst = (int)(1e6 * BURST_SECONDS / (times->latency_us + 1e-3)) + 1;
+    end = cli_now() + 0.5 * seconds;
+    while (!status && bursts < SAMPLES && (bursts < 3 || cli_now() < end)) {
+        double begin = cli_now();
+        for (int i = 0; i < burst && !status; i++) {
+            status = once(work, ctx);
+        }
+        if (!status) status = rp_synchronize(device);
+        period[bursts++] = (cli_now() - begin) / burst;
+    }
+    if (status) return status;
     times->period_us = 1e6 * cli_median(period, bursts);
-    times->calls = singles + bursts * BURST;
+    times->calls = singles + bursts * (size_t)burst;
     return RP_OK;
 }

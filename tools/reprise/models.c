@@ -150,7 +150,7 @@ static rp_status text_fill(struct cli_model *m, int64_t vocabulary, double dropo
     if (!status) status = add_linear(m, CLI_TEXT_CONTEXT * CLI_TEXT_WIDTH, CLI_TEXT_HIDDEN);
     if (!status) status = add_linear(m, CLI_TEXT_HIDDEN, CLI_TEXT_HIDDEN);
     if (!status) status = add_linear(m, CLI_TEXT_HIDDEN, vocabulary);
-    return status ? status : add_adam(m, 1.5e-3);
+    return status ? status : add_adam(m, CLI_TEXT_RATE);
 }
 
 static rp_status text_make(struct cli_model *m) { return text_fill(m, 96, 0.1); }

@@ -42,6 +42,7 @@ rp_fn cli_model_step(struct cli_model *m);
 
 /* The character-level language model is made for a vocabulary. in: (B, context) codes i64; step: and (B) next codes. */
 enum { CLI_TEXT_CONTEXT = 24, CLI_TEXT_WIDTH = 16, CLI_TEXT_HIDDEN = 256 };
+#define CLI_TEXT_RATE 1.5e-3
 rp_status cli_text_model_make(struct cli_model *m, int64_t vocabulary, double dropout);
 
 #endif

@@ -4,29 +4,34 @@
 #include "kernel/cpu/lib.h"
 
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);
-#define KERNEL(which, dtype, text) [dtype] = {.kind = RP__KERNEL_CPU, .name = text, .key = {(which) << 8 | (dtype), 0x636f6e76}, .cpu = run}
+#define KERNEL(which, dtype, text)                                                                                     \
+    [dtype] = {.kind = RP__KERNEL_CPU, .name = text, .key = {(which) << 8 | (dtype), 0x636f6e76}, .cpu = run}
 #define KERNELS(which, text)                                                                                           \
     [which] = {KERNEL(which, RP_F32, text "_f32"), KERNEL(which, RP_F64, text "_f64"),                                 \
                KERNEL(which, RP_F16, text "_f16"), KERNEL(which, RP_BF16, text "_bf16")}
-static rp__kernel kernels[RP__CONV_KINDS][RP__DTYPE_COUNT] = {
-    KERNELS(RP__CONV_FORWARD, "conv_forward"), KERNELS(RP__CONV_INPUT, "conv_input"), KERNELS(RP__CONV_WEIGHT, "conv_weight")};
+static rp__kernel kernels[RP__CONV_KINDS][RP__DTYPE_COUNT] = {KERNELS(RP__CONV_FORWARD, "conv_forward"),
+                                                              KERNELS(RP__CONV_INPUT, "conv_input"),
+                                                              KERNELS(RP__CONV_WEIGHT, "conv_weight")};
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     rp__gemm_current()->conv[kernel->key.lo >> 8][kernel->key.lo & 0xff](kernel, words, begin, end);
 }
 
-rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
-                            rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
     (void)d;
     /* where x, w, y stand among the operands; the first operand is the result */
     static const unsigned order[RP__CONV_KINDS][3] = {{1, 2, 0}, {0, 2, 1}, {2, 0, 1}};
     static const uint32_t words_of[3] = {RP__CONV_X, RP__CONV_W, RP__CONV_Y};
-    const rp__conv_kind kind = op == RP__LIB_CONV_FORWARD ? RP__CONV_FORWARD : op == RP__LIB_CONV_INPUT ? RP__CONV_INPUT
-                                                                                                     : RP__CONV_WEIGHT;
+    const rp__conv_kind kind = op == RP__LIB_CONV_FORWARD ? RP__CONV_FORWARD
+                               : op == RP__LIB_CONV_INPUT ? RP__CONV_INPUT
+                                                          : RP__CONV_WEIGHT;
     const rp__conv_geometry *g = &call->conv;
     const unsigned s = g->spatial;
-    if (n < 3 || s < 1 || s > 3) return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a convolution do not fit", call->op);
+    if (n < 3 || s < 1 || s > 3)
+        return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a convolution do not fit", call->op);
     const rp__operand *part[3] = {&o[order[kind][0]], &o[order[kind][1]], &o[order[kind][2]]};
-    const rp__operand *x = part[0], *w = part[1], *y = part[2], *bias = kind == RP__CONV_FORWARD && n > 3 && o[3].base ? &o[3] : NULL;
+    const rp__operand *x = part[0], *w = part[1], *y = part[2],
+                      *bias = kind == RP__CONV_FORWARD && n > 3 && o[3].base ? &o[3] : NULL;
     for (unsigned i = 0; i < 3; i++) {
         if (part[i]->ndim != s + 2 || part[i]->dtype != x->dtype)
             return rp__fail(RP_ERROR_INTERNAL, "%s: operands of a convolution do not fit", call->op);

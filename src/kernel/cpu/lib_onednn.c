@@ -14,7 +14,19 @@
 #include "core/thread.h"
 
 enum { BLOCKS = 8, PROBLEM_WORDS = sizeof(rp__onednn_problem) / 8 };
-enum { OUT, A, B, BIAS, SCRATCH, BLOCK_COUNT, BLOCK_SCRATCH, BLOCK_DIM, BLOCK_SIZE, PROBLEM, WORDS = PROBLEM + PROBLEM_WORDS };
+enum {
+    OUT,
+    A,
+    B,
+    BIAS,
+    SCRATCH,
+    BLOCK_COUNT,
+    BLOCK_SCRATCH,
+    BLOCK_DIM,
+    BLOCK_SIZE,
+    PROBLEM,
+    WORDS = PROBLEM + PROBLEM_WORDS
+};
 _Static_assert(sizeof(rp__onednn_problem) % 8 == 0, "the problem is copied into words");
 
 static const rp__onednn *table;
@@ -42,7 +54,8 @@ static void open_module(void) {
     Dl_info here;
     if (dladdr((const void *)&table, &here) && here.dli_fname) {
         const char *slash = strrchr(here.dli_fname, '/');
-        const int n = slash ? snprintf(path, sizeof path, "%.*s/%s", (int)(slash - here.dli_fname), here.dli_fname, file) : -1;
+        const int n =
+            slash ? snprintf(path, sizeof path, "%.*s/%s", (int)(slash - here.dli_fname), here.dli_fname, file) : -1;
         if (n > 0 && (size_t)n < sizeof path) table = open_at(path);
     }
     if (!table && folder && *folder) {
@@ -113,7 +126,8 @@ static void run(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int6
         int status = -1;
         if (p && p->plan) {
             rp__lock(&p->lock);
-            status = onednn()->run(p->plan, (void *const *)at, (char *)(uintptr_t)w[SCRATCH] + block * (int64_t)w[BLOCK_SCRATCH]);
+            status = onednn()->run(p->plan, (void *const *)at,
+                                   (char *)(uintptr_t)w[SCRATCH] + block * (int64_t)w[BLOCK_SCRATCH]);
             rp__unlock(&p->lock);
         }
         if (status) rp__fail(RP_ERROR_INTERNAL, "oneDNN failed with status %d", status);
@@ -123,7 +137,9 @@ static rp__kernel kernel = {.kind = RP__KERNEL_CPU, .name = "onednn", .key = {1,
 
 /* ---- which problems */
 
-static int dtype_of(rp_dtype d) { return d == RP_F32 ? RP__ONEDNN_F32 : d == RP_BF16 ? RP__ONEDNN_BF16 : d == RP_F16 ? RP__ONEDNN_F16 : -1; }
+static int dtype_of(rp_dtype d) {
+    return d == RP_F32 ? RP__ONEDNN_F32 : d == RP_BF16 ? RP__ONEDNN_BF16 : d == RP_F16 ? RP__ONEDNN_F16 : -1;
+}
 
 static bool matmul_problem(const rp__operand *o, size_t n, const rp__library_call *call, rp__onednn_problem *q) {
     const unsigned nd = o[0].ndim;
@@ -133,8 +149,10 @@ static bool matmul_problem(const rp__operand *o, size_t n, const rp__library_cal
         int64_t batch = 1, step = 0;
         for (unsigned d = nd - 2; d-- > 0;) { /* the batch dims must be one stride */
             if (o[i].size[d] == 1) continue;
-            if (batch == 1) step = o[i].stride[d];
-            else if (o[i].stride[d] != step * batch) return false;
+            if (batch == 1)
+                step = o[i].stride[d];
+            else if (o[i].stride[d] != step * batch)
+                return false;
             batch *= o[i].size[d];
         }
         q->size[i][0] = batch, q->size[i][1] = o[i].size[nd - 2], q->size[i][2] = o[i].size[nd - 1];
@@ -142,7 +160,8 @@ static bool matmul_problem(const rp__operand *o, size_t n, const rp__library_cal
         q->stride[i][0] = batch > 1 ? step : q->size[i][1] * q->size[i][2];
         /* a plain or transposed matrix: one unit stride, the other at least a row */
         const int64_t *size = q->size[i], *stride = q->stride[i];
-        const bool rows = stride[2] == 1 && stride[1] >= size[2], columns = i > 0 && stride[1] == 1 && stride[2] >= size[1];
+        const bool rows = stride[2] == 1 && stride[1] >= size[2],
+                   columns = i > 0 && stride[1] == 1 && stride[2] >= size[1];
         if (!(rows || columns) || (batch > 1 && stride[0] < size[1] * size[2])) return false;
     }
     if (q->size[0][0] != q->size[1][0] || q->size[0][0] != q->size[2][0]) return false;
@@ -153,7 +172,8 @@ static bool matmul_problem(const rp__operand *o, size_t n, const rp__library_cal
     return work >= RP__ONEDNN_MATMUL_WORK && (q->size[0][0] >= BLOCKS || q->size[0][1] >= 32 * BLOCKS);
 }
 
-static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, rp__onednn_problem *q) {
+static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                         rp__onednn_problem *q) {
     const rp__conv_geometry *g = &call->conv;
     if (op == RP__LIB_CONV_WEIGHT || o[0].size[0] < 2) return false;
     q->kind = op == RP__LIB_CONV_FORWARD ? RP__ONEDNN_CONV_FORWARD : RP__ONEDNN_CONV_INPUT;
@@ -167,14 +187,16 @@ static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, cons
             if (o[i].stride[d] < 1) return false;
         }
     }
-    const rp__operand *x = op == RP__LIB_CONV_FORWARD ? &o[1] : &o[0], *y = op == RP__LIB_CONV_FORWARD ? &o[0] : &o[1], *w = &o[2];
+    const rp__operand *x = op == RP__LIB_CONV_FORWARD ? &o[1] : &o[0], *y = op == RP__LIB_CONV_FORWARD ? &o[0] : &o[1],
+                      *w = &o[2];
     double work = (double)y->size[0] * (double)y->size[1] * (double)w->size[1];
     for (unsigned k = 0; k < g->spatial; k++) {
         q->conv_stride[k] = g->stride[k];
         q->padding[k] = g->padding[k];
         q->dilation[k] = g->dilation[k];
         /* what the last window needs; less than nothing when the tail of x is not looked at */
-        q->padding_end[k] = (y->size[2 + k] - 1) * g->stride[k] + g->dilation[k] * (w->size[2 + k] - 1) + 1 - x->size[2 + k] - g->padding[k];
+        q->padding_end[k] = (y->size[2 + k] - 1) * g->stride[k] + g->dilation[k] * (w->size[2 + k] - 1) + 1 -
+                            x->size[2 + k] - g->padding[k];
         work *= (double)y->size[2 + k] * (double)w->size[2 + k];
     }
     q->bias = op == RP__LIB_CONV_FORWARD && n > 3 && o[3].base;
@@ -183,26 +205,29 @@ static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, cons
     return work >= RP__ONEDNN_CONV_WORK;
 }
 
-static bool problem_of(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, rp__onednn_problem *q,
-                       unsigned *dim, int64_t *size, int64_t *blocks) {
+static bool problem_of(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                       rp__onednn_problem *q, unsigned *dim, int64_t *size, int64_t *blocks) {
     const int dtype = dtype_of(o[0].dtype);
     if (dtype < 0 || n < 3) return false;
     /* small ones leave here: an upper bound of the multiplications */
     const int64_t along = op == RP__LIB_MATMUL ? o[1].size[o[1].ndim - 1] : rp__operand_numel(&o[2]);
-    if ((double)rp__operand_numel(op == RP__LIB_CONV_INPUT ? &o[1] : &o[0]) * (double)along < RP__ONEDNN_CONV_WORK) return false;
+    if ((double)rp__operand_numel(op == RP__LIB_CONV_INPUT ? &o[1] : &o[0]) * (double)along < RP__ONEDNN_CONV_WORK)
+        return false;
     memset(q, 0, sizeof *q);
     q->dtype = dtype;
     for (size_t i = 0; i < n; i++)
         for (unsigned d = 0; d < o[i].ndim; d++)
             if (o[i].size[d] <= 0) return false;
-    if (!(op == RP__LIB_MATMUL ? matmul_problem(o, n, call, q) : conv_problem(op, o, n, call, q)) || !onednn()) return false;
+    if (!(op == RP__LIB_MATMUL ? matmul_problem(o, n, call, q) : conv_problem(op, o, n, call, q)) || !onednn())
+        return false;
     *dim = op == RP__LIB_MATMUL && q->size[0][0] < BLOCKS ? 1 : 0;
     *size = (q->size[0][*dim] + BLOCKS - 1) / BLOCKS;
     *blocks = (q->size[0][*dim] + *size - 1) / *size;
     return true;
 }
 
-bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, size_t *scratch) {
+bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                       size_t *scratch) {
     rp__onednn_problem q;
     unsigned dim;
     int64_t size, blocks;
@@ -218,8 +243,8 @@ bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const 
     return true;
 }
 
-rp_status rp__onednn_bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, size_t scratch,
-                          rp__launch_buffer *buffer, rp__launch *out) {
+rp_status rp__onednn_bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                          size_t scratch, rp__launch_buffer *buffer, rp__launch *out) {
     rp__onednn_problem q;
     unsigned dim;
     int64_t size, blocks;

@@ -12,8 +12,9 @@
 
 bool rp__onednn_available(void);
 /* Is the problem oneDNN's? scratch: bytes of workspace then. */
-bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, size_t *scratch);
-rp_status rp__onednn_bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call, size_t scratch,
-                          rp__launch_buffer *buffer, rp__launch *out);
+bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                       size_t *scratch);
+rp_status rp__onednn_bind(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                          size_t scratch, rp__launch_buffer *buffer, rp__launch *out);
 
 #endif

@@ -12,8 +12,10 @@ void rp__cpu_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__laun
             break;
         }
         const int64_t reach = (o->size[i] - 1) * o->stride[i];
-        if (reach < 0) low += reach;
-        else high += reach;
+        if (reach < 0)
+            low += reach;
+        else
+            high += reach;
     }
     const char *start = o->storage ? o->storage->data : NULL;
     const int64_t at = start && o->base ? (int64_t)((const char *)o->base - start) : 0;
@@ -59,7 +61,8 @@ static const struct {
 
 static bool may_be_onednn(rp__library_op op) { return op <= RP__LIB_CONV_WEIGHT; }
 
-static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                        const rp__library_call *call) {
     size_t bytes;
     if (may_be_onednn(op) && rp__onednn_serves(op, o, n, call, &bytes)) return bytes;
     return families[op].workspace ? families[op].workspace(d, op, o, n, call) : 0;
@@ -69,7 +72,9 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
                       rp__launch_buffer *buffer, rp__launch *out) {
     *out = (rp__launch){.words = buffer->words, .slots = buffer->slots, .op = call->op, .site = call->site};
     size_t bytes;
-    if (may_be_onednn(op) && rp__onednn_serves(op, o, n, call, &bytes)) return rp__onednn_bind(op, o, n, call, bytes, buffer, out);
+    /* A caller without the workspace (out of memory while a plan was made) gets our kernels. */
+    if (may_be_onednn(op) && rp__onednn_serves(op, o, n, call, &bytes) && call->workspace_bytes >= bytes)
+        return rp__onednn_bind(op, o, n, call, bytes, buffer, out);
     return families[op].bind(d, op, o, n, call, buffer, out);
 }
 

@@ -29,8 +29,9 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
     /* The kernel's name stands in the text itself: what looks for kernels in a source need not expand macros. */
     static const char mark[] = "RP_NAME(";
     const char *end = text + length;
-    for (const char *at; (at = memmem(text, (size_t)(end - text), mark, sizeof mark - 1)); text = at + sizeof mark - 2) {
-        rp__text_write(&source, text, (size_t)(at - text));
+    for (const char *found; (found = memmem(text, (size_t)(end - text), mark, sizeof mark - 1));
+         text = found + sizeof mark - 2) {
+        rp__text_write(&source, text, (size_t)(found - text));
         rp__text_puts(&source, name);
     }
     rp__text_write(&source, text, (size_t)(end - text));

@@ -69,17 +69,19 @@ static dnnl_status_t describe(const rp__onednn_problem *q, desc d[4], const_dnnl
         right[i] = q->padding_end[i];
     }
 #if DNNL_VERSION_MAJOR >= 3
-    if (q->kind == RP__ONEDNN_MATMUL) return dnnl_matmul_primitive_desc_create(out, engine, d[1], d[2], bias, d[0], attr);
+    if (q->kind == RP__ONEDNN_MATMUL)
+        return dnnl_matmul_primitive_desc_create(out, engine, d[1], d[2], bias, d[0], attr);
     if (q->kind == RP__ONEDNN_CONV_FORWARD)
-        return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_inference, dnnl_convolution_direct, d[1],
-                                                              d[2], bias, d[0], strides, dilates, left, right, attr);
+        return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_inference,
+                                                              dnnl_convolution_direct, d[1], d[2], bias, d[0], strides,
+                                                              dilates, left, right, attr);
     dnnl_primitive_desc_t hint = NULL;
-    dnnl_status_t status = dnnl_convolution_forward_primitive_desc_create(&hint, engine, dnnl_forward_training,
-                                                                          dnnl_convolution_direct, d[0], d[2], NULL, d[1],
-                                                                          strides, dilates, left, right, NULL);
+    dnnl_status_t status =
+        dnnl_convolution_forward_primitive_desc_create(&hint, engine, dnnl_forward_training, dnnl_convolution_direct,
+                                                       d[0], d[2], NULL, d[1], strides, dilates, left, right, NULL);
     if (status != dnnl_success) return status;
-    status = dnnl_convolution_backward_data_primitive_desc_create(out, engine, dnnl_convolution_direct, d[0], d[2], d[1], strides,
-                                                                  dilates, left, right, hint, attr);
+    status = dnnl_convolution_backward_data_primitive_desc_create(out, engine, dnnl_convolution_direct, d[0], d[2],
+                                                                  d[1], strides, dilates, left, right, hint, attr);
 #else
     dnnl_status_t status;
     if (q->kind == RP__ONEDNN_MATMUL) {
@@ -89,17 +91,17 @@ static dnnl_status_t describe(const rp__onednn_problem *q, desc d[4], const_dnnl
     }
     dnnl_convolution_desc_t op;
     if (q->kind == RP__ONEDNN_CONV_FORWARD) {
-        status = dnnl_dilated_convolution_forward_desc_init(&op, dnnl_forward_inference, dnnl_convolution_direct, &d[1], &d[2], bias,
-                                                            &d[0], strides, dilates, left, right);
+        status = dnnl_dilated_convolution_forward_desc_init(&op, dnnl_forward_inference, dnnl_convolution_direct, &d[1],
+                                                            &d[2], bias, &d[0], strides, dilates, left, right);
         return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, attr, engine, NULL) : status;
     }
     dnnl_primitive_desc_t hint = NULL;
-    status = dnnl_dilated_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &d[0], &d[2], NULL,
-                                                        &d[1], strides, dilates, left, right);
+    status = dnnl_dilated_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &d[0],
+                                                        &d[2], NULL, &d[1], strides, dilates, left, right);
     if (status == dnnl_success) status = dnnl_primitive_desc_create(&hint, &op, NULL, engine, NULL);
     if (status != dnnl_success) return status;
-    status = dnnl_dilated_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &d[0], &d[2], &d[1], strides, dilates,
-                                                              left, right);
+    status = dnnl_dilated_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &d[0], &d[2], &d[1],
+                                                              strides, dilates, left, right);
     if (status == dnnl_success) status = dnnl_primitive_desc_create(out, &op, attr, engine, hint);
 #endif
     dnnl_primitive_desc_destroy(hint);
@@ -146,7 +148,9 @@ static void *plan_new(const rp__onednn_problem *q, size_t *scratch) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, make_engine);
     one_thread();
-    const dnnl_data_type_t type = q->dtype == RP__ONEDNN_F32 ? dnnl_f32 : q->dtype == RP__ONEDNN_BF16 ? dnnl_bf16 : dnnl_f16;
+    const dnnl_data_type_t type = q->dtype == RP__ONEDNN_F32    ? dnnl_f32
+                                  : q->dtype == RP__ONEDNN_BF16 ? dnnl_bf16
+                                                                : dnnl_f16;
     desc d[4];
     memset(d, 0, sizeof d);
     dnnl_primitive_attr_t attr = NULL;
@@ -156,7 +160,8 @@ static void *plan_new(const rp__onednn_problem *q, size_t *scratch) {
     for (int i = 0; ok && i < 3; i++) {
         dnnl_dims_t size = {0}, stride = {0};
         for (int k = 0; k < q->ndim; k++) size[k] = q->size[i][k], stride[k] = q->stride[i][k];
-        ok = i == 2 && q->kind != RP__ONEDNN_MATMUL ? weight_desc(&d[i], q, type) : desc_new(&d[i], q->ndim, size, type, stride);
+        ok = i == 2 && q->kind != RP__ONEDNN_MATMUL ? weight_desc(&d[i], q, type)
+                                                    : desc_new(&d[i], q->ndim, size, type, stride);
     }
     if (ok && q->bias) {
         dnnl_dims_t size = {1, 1, 1}, stride = {1, 1, 1};

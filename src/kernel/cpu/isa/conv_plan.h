@@ -62,8 +62,10 @@ static bool conv_flat_axis(const struct conv_axis *x, int64_t *stride) {
     bool any = false;
     for (int l = 3; l >= 0; l--) {
         if (x->extent[l] == 1) continue;
-        if (!any) *stride = x->offset[l];
-        else if (x->offset[l] != *stride * inner) return false;
+        if (!any)
+            *stride = x->offset[l];
+        else if (x->offset[l] != *stride * inner)
+            return false;
         any = true;
         inner *= x->extent[l];
     }
@@ -80,8 +82,10 @@ static bool conv_bounded(const struct conv_gather *g) {
         const int64_t reach[2] = {(g->line.extent[d + 1] - 1) * g->line.coordinate[d + 1],
                                   (g->k.extent[d + 1] - 1) * g->k.coordinate[d + 1]};
         for (int i = 0; i < 2; i++) {
-            if (reach[i] < 0) low += reach[i];
-            else high += reach[i];
+            if (reach[i] < 0)
+                low += reach[i];
+            else
+                high += reach[i];
         }
         if (low < 0 || high >= g->bound[d]) return true;
     }
@@ -89,16 +93,20 @@ static bool conv_bounded(const struct conv_gather *g) {
 }
 
 /* The image, group, phase and tile of an item. False: a phase that is smaller than the largest has no such tile. */
-static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, struct conv_plan *p, int64_t *m0, int64_t *n0) {
+static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, struct conv_plan *p, int64_t *m0,
+                         int64_t *n0) {
     const int64_t *xs = v + RP__CONV_XS, *ys = v + RP__CONV_YS, *ws = v + RP__CONV_WS;
     const int64_t *stride = v + RP__CONV_STRIDE, *padding = v + RP__CONV_PADDING, *dilation = v + RP__CONV_DILATION;
     const int64_t *sx = v + RP__CONV_X_STRIDES, *sw = v + RP__CONV_W_STRIDES, *sy = v + RP__CONV_Y_STRIDES;
     const int64_t C = v[RP__CONV_C], O = v[RP__CONV_O], tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
     int64_t phases = 1, columns = 1;
     for (int d = 0; d < 3; d++) {
-        if (kind == RP__CONV_FORWARD) columns *= ys[d];
-        else if (kind == RP__CONV_INPUT) columns *= (xs[d] + stride[d] - 1) / stride[d], phases *= stride[d];
-        else columns *= ws[d];
+        if (kind == RP__CONV_FORWARD)
+            columns *= ys[d];
+        else if (kind == RP__CONV_INPUT)
+            columns *= (xs[d] + stride[d] - 1) / stride[d], phases *= stride[d];
+        else
+            columns *= ws[d];
     }
     if (kind == RP__CONV_WEIGHT) columns *= C;
     p->m = kind == RP__CONV_INPUT ? C : O;

@@ -210,8 +210,8 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
 #if FLOATING
 /* Lines [l0, l0 + count) times k [k0, k0 + kc) in panels of W: what lies in bounds, zero elsewhere. Lines that are neighbours along
    the innermost level form runs with one step. */
-RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
-                          T *dst) {
+RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *src, int64_t l0, int64_t count,
+                          int64_t k0, int64_t kc, T *dst) {
     struct conv_at ks[KC];
     struct conv_cursor at;
     if (kc == 0) return; /* no tap meets this phase */
@@ -225,7 +225,8 @@ RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *sr
         for (int64_t j = 0; j < w;) {
             const int64_t left = g->line.extent[3] - at.index[3], run = left < w - j ? left : w - j;
             for (int64_t k = 0; k < kc; k++) {
-                const int64_t x = at.here.c[2] + ks[k].c[2], y = at.here.c[1] + ks[k].c[1], z = at.here.c[0] + ks[k].c[0];
+                const int64_t x = at.here.c[2] + ks[k].c[2], y = at.here.c[1] + ks[k].c[1],
+                              z = at.here.c[0] + ks[k].c[0];
                 int64_t low = 0, high = run;
                 if (z < 0 || z >= g->bound[0] || y < 0 || y >= g->bound[1]) {
                     high = 0;
@@ -252,11 +253,59 @@ RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *sr
         }
     }
 }
-static void N(gather_a)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc, T *dst) {
-    N(gather)(MICRO_ROWS, &c->a, src, l0, count, k0, kc, dst);
+/* The same where k has the longer innermost level (gradients of weights): runs go along k, line by line. */
+RP__VEC_FN void N(gather_k)(const int W, const struct conv_gather *g, const ST *src, int64_t l0, int64_t count,
+                            int64_t k0, int64_t kc, T *dst) {
+    const int64_t step = g->k.offset[3], move = g->k.coordinate[3], bound = g->bound[2];
+    struct conv_cursor line, at;
+    if (kc == 0) return;
+    conv_start(&line, &g->line, l0);
+    for (int64_t p = 0; p < count; p += W, dst += W * kc) {
+        const int64_t w = count - p < W ? count - p : W;
+        if (w < W) memset(dst, 0, (size_t)(W * kc) * sizeof *dst);
+        for (int64_t j = 0; j < w; j++, conv_next(&line, &g->line)) {
+            conv_start(&at, &g->k, k0);
+            for (int64_t k = 0; k < kc;) {
+                const int64_t left = g->k.extent[3] - at.index[3], run = left < kc - k ? left : kc - k;
+                const int64_t x = line.here.c[2] + at.here.c[2], y = line.here.c[1] + at.here.c[1];
+                const int64_t z = line.here.c[0] + at.here.c[0];
+                int64_t low = 0, high = run;
+                if (z < 0 || z >= g->bound[0] || y < 0 || y >= g->bound[1]) {
+                    high = 0;
+                } else if (move > 0) {
+                    if (x < 0) low = (-x + move - 1) / move;
+                    if (x + (run - 1) * move >= bound) high = bound > x ? (bound - x + move - 1) / move : 0;
+                    low = low < high ? low : high;
+                } else if (x < 0 || x >= bound) {
+                    high = 0;
+                }
+                const ST *s = src + line.here.offset + at.here.offset;
+                T *d = dst + k * W + j;
+                for (int64_t i = 0; i < low; i++) d[i * W] = 0;
+                for (int64_t i = low; i < high; i++) d[i * W] = LOAD(s[i * step]);
+                for (int64_t i = high; i < run; i++) d[i * W] = 0;
+                k += run;
+                conv_advance(&at, &g->k, run);
+            }
+        }
+    }
 }
-static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc, T *dst) {
-    N(gather)(NR, &c->b, src, l0, count, k0, kc, dst);
+static bool N(runs_along_k)(const struct conv_gather *g) {
+    return g->k.extent[3] > g->line.extent[3] && g->k.coordinate[3] >= 0;
+}
+static void N(gather_a)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
+                        T *dst) {
+    if (N(runs_along_k)(&c->a))
+        N(gather_k)(MICRO_ROWS, &c->a, src, l0, count, k0, kc, dst);
+    else
+        N(gather)(MICRO_ROWS, &c->a, src, l0, count, k0, kc, dst);
+}
+static void N(gather_b)(const struct conv_plan *c, const ST *src, int64_t l0, int64_t count, int64_t k0, int64_t kc,
+                        T *dst) {
+    if (N(runs_along_k)(&c->b))
+        N(gather_k)(NR, &c->b, src, l0, count, k0, kc, dst);
+    else
+        N(gather)(NR, &c->b, src, l0, count, k0, kc, dst);
 }
 static void N(scatter)(const struct conv_plan *c, ST *out, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                        int64_t ld) {
@@ -275,23 +324,28 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const uint64_t *w, int64_t beg
         struct conv_plan c;
         int64_t m0, n0;
         if (!conv_plan_of(kind, v, item, &c, &m0, &n0)) continue;
-        N(job) g = {.k = c.k,
-                    .a = kind == RP__CONV_WEIGHT ? y : wt,
-                    .b = kind == RP__CONV_INPUT ? y : x,
-                    .out = (ST *)(uintptr_t)w[kind == RP__CONV_FORWARD ? RP__CONV_Y
-                                              : kind == RP__CONV_INPUT ? RP__CONV_X
-                                                                       : RP__CONV_W],
-                    .om = c.out_m,
-                    .conv = &c,
-                    .flags = (unsigned)w[RP__CONV_FLAGS],
-                    .bias = (const ST *)(uintptr_t)w[RP__CONV_BIAS],
-                    .bias_stride = v[RP__CONV_BIAS_STRIDE]};
+        N(job)
+        g = {.k = c.k,
+             .a = kind == RP__CONV_WEIGHT ? y : wt,
+             .b = kind == RP__CONV_INPUT ? y : x,
+             .out = (ST *)(uintptr_t)w[kind == RP__CONV_FORWARD ? RP__CONV_Y
+                                       : kind == RP__CONV_INPUT ? RP__CONV_X
+                                                                : RP__CONV_W],
+             .om = c.out_m,
+             .conv = &c,
+             .flags = (unsigned)w[RP__CONV_FLAGS],
+             .bias = (const ST *)(uintptr_t)w[RP__CONV_BIAS],
+             .bias_stride = v[RP__CONV_BIAS_STRIDE]};
         if (c.bias_at) g.bias += c.bias_at * g.bias_stride;
         g.out += c.out.start.offset;
-        if (conv_flat(&c.a.line, &c.a.k, &g.am, &g.ak) && !c.a.bounded) g.a += c.a.line.start.offset + c.a.k.start.offset;
-        else g.gather_a = N(gather_a);
-        if (conv_flat(&c.b.line, &c.b.k, &g.bn, &g.bk) && !c.b.bounded) g.b += c.b.line.start.offset + c.b.k.start.offset;
-        else g.gather_b = N(gather_b);
+        if (conv_flat(&c.a.line, &c.a.k, &g.am, &g.ak) && !c.a.bounded)
+            g.a += c.a.line.start.offset + c.a.k.start.offset;
+        else
+            g.gather_a = N(gather_a);
+        if (conv_flat(&c.b.line, &c.b.k, &g.bn, &g.bk) && !c.b.bounded)
+            g.b += c.b.line.start.offset + c.b.k.start.offset;
+        else
+            g.gather_b = N(gather_b);
         c.out.start.offset = 0;
         if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
         const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];

@@ -1,0 +1,157 @@
+/* Which nodes become one kernel: groups of graphs given as text, and the reason for every edge that is not fused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "compile/explain.h"
+#include "compile/fuse.h"
+#include "compile/program.h"
+#include "core/alloc.h"
+#include "support/passes.h"
+
+static const char *name_of(const rp__ir_node *n) { return n->kind == RP__IR_OP ? n->op->name : "assign"; }
+
+/* groups: "sin+exp;sum", in the order in which they run. reasons: "a>b:reason;...", sorted as found; NULL: not looked at. */
+static void expect(const char *text, const char *groups, const char *reasons) {
+    rp_ir *ir = test_parse(text);
+    rp__fusion f;
+    (void)rp__fuse(ir, NULL, &f);
+    test_no_error();
+    uint32_t *order = rp__calloc(f.n_groups + 1u, sizeof *order), n = 0;
+    assert_int_equal(rp__fuse_order(&f, order, &n), RP_OK);
+    rp__text got = {0}, why = {0};
+    for (uint32_t g = 0; g < n; g++) {
+        const rp__fuse_group *group = &f.groups[order[g]];
+        for (uint32_t m = 0; m < group->n_members; m++) {
+            const rp__ir_node *node = &ir->nodes[f.nodes[group->members[m]].node];
+            rp__text_add(&got, "%s%s", m ? "+" : g ? ";" : "", name_of(node));
+        }
+    }
+    for (uint32_t k = 0; k < f.n_unfused; k++) {
+        const rp__unfused_edge *e = &f.unfused[k];
+        if (f.nodes[e->producer].group == f.nodes[e->consumer].group) continue;
+        assert_int_not_equal(rp__reason_find(e->reason), RP__REASON_NONE); /* every reason is in the table */
+        rp__text_add(&why, "%s%s>%s:%s", why.length ? ";" : "", name_of(&ir->nodes[f.nodes[e->producer].node]),
+                     name_of(&ir->nodes[f.nodes[e->consumer].node]), e->reason);
+    }
+    assert_string_equal(got.data ? got.data : "", groups);
+    if (reasons) assert_string_equal(why.data ? why.data : "", reasons);
+    rp__text_free(&got);
+    rp__text_free(&why);
+    rp__free(order);
+    rp__fusion_free(&f);
+    rp_ir_release(ir);
+}
+
+static void chains(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[8]) {\n"
+           "  %2: f32[4, 8] = mul(%0, %1)\n"
+           "  %3: f32[4, 8] = sin(%2)\n"
+           "  %4: f32[8, 4] strides(1, 8) alias(%3) = permute(%3) {dims = [1, 0]}\n"
+           "  %5: f32[8, 4] = exp(%4)\n"
+           "  return %5\n"
+           "}\n",
+           "mul+sin+exp", "");
+}
+
+static void rows(void **state) {
+    (void)state;
+    expect(
+        "graph \"f\" (%0: f32[4, 8]) {\n"
+        "  %1: f32[4, 8] = gelu(%0)\n"
+        "  %2: f32[4, 8], %3: f32[4, 1], %4: f32[4, 1] = native_layer_norm(%1, none, none) {n_dims = 1, eps = 1e-05}\n"
+        "  %5: f32[4, 8] = softmax(%2) {dim = 1}\n"
+        "  %6: f32[4] = sum(%5) {dim = [1], keepdim = false, dtype = none}\n"
+        "  %7: f32[4] = neg(%6)\n"
+        "  return %5, %7\n"
+        "}\n",
+        "gelu+native_layer_norm+softmax+sum+neg", "");
+}
+
+static void different_rows(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8]) {\n"
+           "  %1: f32[4, 8] = softmax(%0) {dim = 1}\n"
+           "  %2: f32[8] = sum(%1) {dim = [0], keepdim = false, dtype = none}\n"
+           "  return %2\n"
+           "}\n",
+           "softmax;sum", "softmax>sum:reduction-dims-differ");
+}
+
+static void parts(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8]) {\n"
+           "  %1: f32[4, 8] = exp(%0)\n"
+           "  %2: f32[8] alias(%1) = select(%1) {dim = 0, index = 0}\n"
+           "  %3: f32[8] = sin(%2)\n"
+           "  return %3\n"
+           "}\n",
+           "exp;sin", "exp>sin:view-of-part");
+}
+
+static void stores_are_not_repeated(void **state) {
+    (void)state;
+    /* %1 is a result: storing it once a row of %2 is one kernel; stored once a column it would be written again and again */
+    expect("graph \"f\" (%0: f32[4, 1], %1: f32[4, 8]) {\n"
+           "  %2: f32[4, 1] = exp(%0)\n"
+           "  %3: f32[4, 8] = add(%1, %2) {alpha = 1}\n"
+           "  return %2, %3\n"
+           "}\n",
+           "exp+add", "");
+    expect("graph \"f\" (%0: f32[4, 1], %1: f32[1, 8]) {\n"
+           "  %2: f32[4, 1] = exp(%0)\n"
+           "  %3: f32[1, 8] = exp(%1)\n"
+           "  %4: f32[4, 8] = add(%3, %2) {alpha = 1}\n"
+           "  return %2, %3, %4\n"
+           "}\n",
+           "exp;exp+add", "exp>add:store-would-repeat");
+}
+
+static void libraries(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[4, 8] = neg(%0)\n"
+           "  %3: f32[4, 8] = linear(%2, %1, none)\n"
+           "  %4: f32[4, 8] = relu(%3)\n"
+           "  %5: f32[4, 8] = add(%4, %2) {alpha = 1}\n"
+           "  return %5\n"
+           "}\n",
+           "neg;linear;relu+add", "neg>linear:library-op;neg>add:would-make-a-cycle;linear>relu:library-op");
+}
+
+static void writes(void **state) {
+    (void)state;
+    /* the producer stores straight into the argument */
+    expect("graph \"f\" (%0: f32[4]) {\n"
+           "  %1: f32[4] = exp(%0)\n"
+           "  assign(%0, %1)\n"
+           "  return\n"
+           "}\n",
+           "exp+assign", "");
+    /* not where another element of the argument is read by the same kernel */
+    expect("graph \"f\" (%0: f32[4, 4]) {\n"
+           "  %1: f32[4, 4] strides(1, 4) alias(%0) = permute(%0) {dims = [1, 0]}\n"
+           "  %2: f32[4, 4] = exp(%1)\n"
+           "  assign(%0, %2)\n"
+           "  return\n"
+           "}\n",
+           "exp;assign", NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chains),
+        cmocka_unit_test(rows),
+        cmocka_unit_test(different_rows),
+        cmocka_unit_test(parts),
+        cmocka_unit_test(stores_are_not_repeated),
+        cmocka_unit_test(libraries),
+        cmocka_unit_test(writes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

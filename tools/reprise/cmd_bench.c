@@ -1,0 +1,355 @@
+/* `reprise bench`: times of ops, models and replays on the CPU of this machine, and whether recording leaks. With --peer, a
+ * program that measures the same rows with another library runs first, one line "NAME<TAB>NANOSECONDS" a row, and its times
+ * and ratios stand beside ours; `make bench` does that with bench/peer_libtorch.cpp. */
+#include "cli.h"
+#include "measure.h"
+#include "models.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLES = 400, LEAK_ROUNDS = 1000 };
+
+struct bench_options {
+    struct cli_options common;
+    const char *peer;
+    double seconds; /* a row */
+};
+
+/* What a row repeats. `in` and `f` live as long as the row. */
+struct work {
+    rp_compiled *f;
+    rp_tensor *in[4];
+    size_t n_in;
+    rp_tensor *(*op)(struct work *w); /* without f: an eager op */
+};
+
+struct row {
+    const char *name;
+    double ns, peer_ns; /* medians; 0: not measured */
+    char reason[384];   /* why not */
+};
+
+/* Median nanoseconds of a call; calls are timed in groups of at least 20 us. */
+static rp_status measure(struct work *w, double seconds, double *ns) {
+    static double samples[SAMPLES];
+    size_t n = 0, group = 1;
+    double end = 0;
+    while (n < SAMPLES && (!end || cli_now() < end || n < 3)) {
+        double begin = cli_now();
+        for (size_t i = 0; i < group; i++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *out = NULL;
+            if (w->f) {
+                rp_call(w->f, w->in, w->n_in, &out, 1);
+            } else {
+                w->op(w);
+            }
+            rp_scope_end(scope, NULL, 0);
+        }
+        double took = cli_now() - begin;
+        if (rp_failed()) return rp_error_status();
+        if (!end && took < 20e-6) {
+            group *= 2;
+            continue;
+        }
+        if (!end) end = cli_now() + seconds;
+        samples[n++] = took / (double)group;
+    }
+    *ns = 1e9 * cli_median(samples, n);
+    return RP_OK;
+}
+
+/* ---------------------------------------------------------------- rows: names are those of the peer */
+
+static rp_tensor *add_op(struct work *w) { return rp_add(w->in[0], w->in[1], rp_i64(1)); }
+static rp_tensor *sin_op(struct work *w) { return rp_sin(rp_mul_scalar(w->in[0], rp_i64(2))); }
+static rp_tensor *softmax_op(struct work *w) { return rp_softmax(w->in[0], -1); }
+static rp_tensor *sum_op(struct work *w) { return rp_sum(w->in[0], RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *norm_op(struct work *w) {
+    return rp_layer_norm(w->in[0], RP_DIMS(1024), w->in[1], w->in[2], 1e-5);
+}
+
+static void add_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(in[0], in[1], rp_i64(1));
+}
+
+static void trig_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_sin(rp_mul_scalar(in[0], rp_i64(2)));
+}
+
+enum kind { OP, REPLAY, MODEL_EAGER, MODEL_REPLAY, STEP_EAGER, STEP_REPLAY };
+static const struct row_kind {
+    const char *name;
+    enum kind kind;
+    rp_tensor *(*op)(struct work *w);
+    rp_body *body;
+    int64_t size[2], n_dims, n_in; /* of random inputs; the MLP: batch, 0 for one unbatched row */
+} kinds[] = {
+    {"add, 16 floats", OP, add_op, NULL, {16}, 1, 2},
+    {"add, 16 floats, replay", REPLAY, NULL, add_body, {16}, 1, 2},
+    {"sin(2x), 10000 floats", OP, sin_op, NULL, {10000}, 1, 1},
+    {"sin(2x), 10000 floats, replay", REPLAY, NULL, trig_body, {10000}, 1, 1},
+    {"MLP 10-64-10, (10)", MODEL_EAGER, NULL, NULL, {0}, 0, 0},
+    {"MLP 10-64-10, (10), replay", MODEL_REPLAY, NULL, NULL, {0}, 0, 0},
+    {"MLP 10-64-10, (64, 10)", MODEL_EAGER, NULL, NULL, {64}, 0, 0},
+    {"MLP 10-64-10, (64, 10), replay", MODEL_REPLAY, NULL, NULL, {64}, 0, 0},
+    {"MLP 10-64-10, (64, 10), Adam step", STEP_EAGER, NULL, NULL, {64}, 0, 0},
+    {"MLP 10-64-10, (64, 10), Adam step, replay", STEP_REPLAY, NULL, NULL, {64}, 0, 0},
+    {"softmax, 4096 x 1024", OP, softmax_op, NULL, {4096, 1024}, 2, 1},
+    {"layer_norm, 4096 x 1024", OP, norm_op, NULL, {4096, 1024}, 2, 1},
+    {"sum, 4096 x 1024", OP, sum_op, NULL, {4096, 1024}, 2, 1},
+};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static rp_compiled *recorded(rp_fn fn) {
+    return rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .wait = true));
+}
+
+/* A replay has to have been recorded, compared and built. */
+static rp_status warm_up(struct work *w) {
+    for (int i = 0; w->f && i < 3; i++) {
+        rp_tensor *out = NULL;
+        rp_status status = rp_call(w->f, w->in, w->n_in, &out, 1);
+        if (status) return status;
+    }
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+static rp_status measure_row(const struct row_kind *k, double seconds, double *ns) {
+    struct work w = {.op = k->op, .n_in = (size_t)k->n_in};
+    struct cli_model model = {.n_params = 0};
+    rp_scope scope = rp_scope_begin();
+    bool step = k->kind == STEP_EAGER || k->kind == STEP_REPLAY, grad = rp_set_grad_enabled(step);
+    rp_status status = rp_manual_seed(1);
+    for (int64_t i = 0; i < k->n_in; i++) {
+        w.in[i] = rp_randn(k->size, (size_t)k->n_dims, RP_F32, NULL);
+    }
+    if (k->op == norm_op) {
+        w.in[1] = rp_ones(RP_DIMS(1024), RP_F32);
+        w.in[2] = rp_zeros(RP_DIMS(1024), RP_F32);
+    }
+    if (k->kind == REPLAY) w.f = recorded((rp_fn){k->body, NULL, 0, k->name});
+    if (k->kind >= MODEL_EAGER) {
+        status = cli_model_make(&model, cli_model_find("mlp"));
+        if (!status) status = model.kind->inputs(&model, w.in);
+        if (!k->size[0]) w.in[0] = rp_select(w.in[0], 0, 0); /* (10) */
+        w.n_in = step ? 2 : 1;
+        rp_fn fn = step ? cli_model_step(&model) : cli_model_forward(&model);
+        w.f = k->kind == MODEL_EAGER || k->kind == STEP_EAGER ? rp_plain(fn) : recorded(fn);
+    }
+    if (!status) status = warm_up(&w);
+    if (!status) status = measure(&w, seconds, ns);
+    rp_set_grad_enabled(grad);
+    rp_compiled_release(w.f);
+    rp_scope_end(scope, NULL, 0);
+    if (model.kind) cli_model_release(&model);
+    return status;
+}
+
+/* ---------------------------------------------------------------- leaks */
+
+struct leak {
+    uint64_t bytes, tensors; /* more than before, after LEAK_ROUNDS of each */
+    char reason[384];
+};
+
+static rp_status capture_once(rp_tensor *x) {
+    rp_graph *g = rp_graph_new();
+    rp_status status = rp_graph_begin(g, rp_device_of(x), NULL);
+    if (!status) {
+        rp_sin(rp_mul_scalar(x, rp_i64(2)));
+        status = rp_graph_end(g);
+    }
+    if (!status) status = rp_graph_replay(g);
+    rp_graph_release(g);
+    return status;
+}
+
+static rp_status compile_once(rp_tensor *x) {
+    rp_compiled *f = recorded((rp_fn){trig_body, NULL, 0, "trig"});
+    rp_tensor *out = NULL;
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (int i = 0; !status && i < 3; i++) {
+        status = rp_call(f, &x, 1, &out, 1);
+    }
+    rp_compiled_release(f);
+    return status;
+}
+
+/* The first rounds fill caches that stay; the bytes of the rounds after them are what leaks. */
+static rp_status find_leak(rp_status (*once)(rp_tensor *x), struct leak *leak) {
+    rp_memory_stats before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
+    rp_scope outer = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(1000), RP_F32);
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (int i = 0; !status && i < LEAK_ROUNDS + 10; i++) {
+        if (i == 10) status = rp_memory_stats_get(rp_cpu(), &before);
+        rp_scope scope = rp_scope_begin();
+        if (!status) status = once(x);
+        rp_scope_end(scope, NULL, 0);
+    }
+    if (!status) status = rp_memory_stats_get(rp_cpu(), &after);
+    leak->bytes = after.allocated > before.allocated ? after.allocated - before.allocated : 0;
+    if (after.reserved > before.reserved) leak->bytes += after.reserved - before.reserved;
+    leak->tensors = after.live_tensors > before.live_tensors ? after.live_tensors - before.live_tensors : 0;
+    rp_scope_end(outer, NULL, 0);
+    return status;
+}
+
+static void take_reason(char *reason, size_t bytes, rp_status status) {
+    snprintf(reason, bytes, "%s: %s", rp_status_name(status), rp_error_message());
+    reason[strcspn(reason, "\n")] = 0;
+    rp_error_take();
+}
+
+/* ---------------------------------------------------------------- the peer */
+
+/* Our replays are compared with the peer's eager calls: it has no replay here. */
+static bool same_row(const char *ours, const char *theirs) {
+    size_t n = strlen(theirs);
+    return !strncmp(ours, theirs, n) && (!ours[n] || !strcmp(ours + n, ", replay"));
+}
+
+static int read_peer(const char *program, struct row *rows) {
+    char command[2048], line[256];
+    snprintf(command, sizeof command, "'%s' %d", program, rp_num_threads());
+    FILE *in = popen(command, "r");
+    if (!in) {
+        perror("reprise bench: peer");
+        return CLI_FAILED;
+    }
+    while (fgets(line, sizeof line, in)) {
+        char *tab = strchr(line, '\t');
+        if (!tab) continue;
+        *tab = 0;
+        for (int i = 0; i < N_KINDS; i++) {
+            if (same_row(rows[i].name, line)) rows[i].peer_ns = strtod(tab + 1, NULL);
+        }
+    }
+    if (pclose(in)) {
+        fprintf(stderr, "reprise bench: the peer %s failed\n", program);
+        return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+/* ---------------------------------------------------------------- output */
+
+static void print_time(double ns) {
+    if (!ns) {
+        printf("%14s", "-");
+    } else if (ns < 1e4) {
+        printf("%11.0f ns", ns);
+    } else {
+        printf("%11.1f us", ns / 1e3);
+    }
+}
+
+static void print_rows(const struct row *rows, bool peer) {
+    printf("%-44s %13s%s\n", "", "reprise", peer ? "           peer   peer / reprise" : "");
+    for (int i = 0; i < N_KINDS; i++) {
+        const struct row *r = rows + i;
+        printf("%-44s", r->name);
+        if (r->reason[0]) {
+            printf("  %s\n", r->reason);
+            continue;
+        }
+        print_time(r->ns);
+        if (peer) print_time(r->peer_ns);
+        if (r->peer_ns) printf("   %10.2f", r->peer_ns / r->ns);
+        putchar('\n');
+    }
+}
+
+static json_t *row_to_json(const struct row *r) {
+    json_t *one = json_pack("{s:s}", "name", r->name);
+    if (r->reason[0]) json_object_set_new(one, "reason", json_string(r->reason));
+    if (r->ns) json_object_set_new(one, "ns", json_real(r->ns));
+    if (r->peer_ns) json_object_set_new(one, "peer_ns", json_real(r->peer_ns));
+    if (r->ns && r->peer_ns) json_object_set_new(one, "ratio", json_real(r->peer_ns / r->ns));
+    return one;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    struct bench_options *o = state->input;
+    char *end;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case 'p': o->peer = arg; return 0;
+    case 's':
+        o->seconds = strtod(arg, &end);
+        if (*end || !(o->seconds > 0) || !isfinite(o->seconds)) argp_error(state, "--seconds: '%s' is no time", arg);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int run(int argc, char **argv) {
+    static const struct argp_option options[] = {
+        {"peer", 'p', "PROGRAM", 0, "Measure the same with another library: PROGRAM THREADS prints NAME<TAB>NANOSECONDS lines", 0},
+        {"seconds", 's', "N", 0, "Time for each row (0.5)", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = children,
+        .doc = "Measures ops, models and replays on the CPU, medians of many calls, and counts what a thousand captures and "
+               "a thousand compilations leave behind.",
+    };
+    struct bench_options o = {.seconds = 0.5};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    static struct row rows[N_KINDS];
+    int code = CLI_OK;
+    for (int i = 0; i < N_KINDS; i++) {
+        rows[i].name = kinds[i].name;
+    }
+    if (o.peer) code = read_peer(o.peer, rows);
+    for (int i = 0; i < N_KINDS; i++) {
+        rp_status status = measure_row(kinds + i, o.seconds, &rows[i].ns);
+        if (!status) continue;
+        take_reason(rows[i].reason, sizeof rows[i].reason, status);
+        if (status != RP_ERROR_UNAVAILABLE) code = CLI_FAILED;
+    }
+    struct leak leaks[2] = {{0}};
+    static const char *const leak_names[2] = {"1000 captures", "1000 compilations"};
+    rp_status (*const once[2])(rp_tensor *) = {capture_once, compile_once};
+    for (int i = 0; i < 2; i++) {
+        rp_status status = find_leak(once[i], leaks + i);
+        if (status) take_reason(leaks[i].reason, sizeof leaks[i].reason, status);
+        if ((status && status != RP_ERROR_UNAVAILABLE) || leaks[i].bytes || leaks[i].tensors) code = CLI_FAILED;
+    }
+    if (!o.common.json) {
+        print_rows(rows, o.peer != NULL);
+        for (int i = 0; i < 2; i++) {
+            printf("%-44s", leak_names[i]);
+            if (leaks[i].reason[0]) {
+                printf("  %s\n", leaks[i].reason);
+            } else {
+                printf("  %llu bytes and %llu tensors left\n", (unsigned long long)leaks[i].bytes,
+                       (unsigned long long)leaks[i].tensors);
+            }
+        }
+        return code;
+    }
+    json_t *list = json_array();
+    for (int i = 0; i < N_KINDS; i++) {
+        json_array_append_new(list, row_to_json(rows + i));
+    }
+    for (int i = 0; i < 2; i++) {
+        json_t *one = json_pack("{s:s, s:I, s:I}", "name", leak_names[i], "bytes_left", (json_int_t)leaks[i].bytes,
+                                "tensors_left", (json_int_t)leaks[i].tensors);
+        if (leaks[i].reason[0]) json_object_set_new(one, "reason", json_string(leaks[i].reason));
+        json_array_append_new(list, one);
+    }
+    int printed = cli_print_json(list);
+    return code ? code : printed;
+}
+
+const struct cli_command cli_cmd_bench = {"bench", "measure ops, models and replays on this machine", run};
