@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/ops.txt: calls of ops with the results of a current PyTorch, for semantics that are easily got wrong.
+"""Writes tests/data/golden/ops.txt: calls of ops with the results of a current PyTorch, for semantics that are easily got wrong.
 usage: golden.py OUTPUT   (needs torch; the tests need only the file)
 
 Format, read by tests/test_golden.c: one call is

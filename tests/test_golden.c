@@ -1,4 +1,4 @@
-/* Ops against results of PyTorch: tests/golden/ops.txt, written by scripts/golden.py, which says what the lines mean. */
+/* Ops against results of PyTorch: tests/data/golden/ops.txt, written by scripts/golden.py, which says what the lines mean. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -113,11 +113,11 @@ static void run(const golden *g) {
 static FILE *open_golden(void) {
     char path[4096];
     const char *data = getenv("REPRISE_TEST_DATA");
-    if (data && snprintf(path, sizeof path, "%s/../golden/ops.txt", data) < (int)sizeof path) {
+    if (data && snprintf(path, sizeof path, "%s/golden/ops.txt", data) < (int)sizeof path) {
         FILE *f = fopen(path, "r");
         if (f) return f;
     }
-    return fopen("tests/golden/ops.txt", "r");
+    return fopen("tests/data/golden/ops.txt", "r");
 }
 
 static void test_golden(void **state) {

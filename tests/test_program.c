@@ -178,11 +178,28 @@ static void test_reshapes(void **state) {
     compare(reshapes, NULL, a, a, 2, 2, 1);
 }
 
+static void inner(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_tanh(rp_mul(in[0], in[1]));
+}
+static void checkpoint(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_fn fn = {inner, ctx, 0, "inner"};
+    rp_tensor *args[] = {rp_sin(in[0]), in[1]}, *y = NULL;
+    rp_checkpoint(fn, args, 2, &y, 1);
+    out[0] = rp_exp(y);
+}
+static void test_checkpoint(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 6, 5), FILLED(2, 6, 5)}, *b[] = {FILLED(3, 6, 5), FILLED(4, 6, 5)};
+    compare(checkpoint, NULL, a, b, 2, 1, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),    cmocka_unit_test(test_broadcast), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_centre),   cmocka_unit_test(test_in_place),  cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_reshapes),
+        cmocka_unit_test(test_chain),    cmocka_unit_test(test_broadcast),  cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_centre),   cmocka_unit_test(test_in_place),   cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_reshapes), cmocka_unit_test(test_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,8 +62,9 @@ static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_
     return rp__unit_new(&unit, out);
 }
 
-static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request,
-                                   const rp__executable_random *random, size_t n_random) {
+static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
+    rp__executable_random *random = NULL;
+    size_t n_random = 0;
     rp_ir *functional = NULL, *simple = NULL;
     RP_TRY(rp__functionalise(request->graph, &functional));
     /* The interpreter and users' leaves draw as they go: they get every node. */
@@ -72,6 +73,7 @@ static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp_
         status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, &a->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
+    rp__free(random);
     return status;
 }
 
@@ -130,8 +132,9 @@ static bool writes_under_views(const rp_ir *ir) {
     return false;
 }
 
-static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request,
-                                  const rp__executable_random *random, size_t n_random) {
+static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
+    rp__executable_random *random = NULL;
+    size_t n_random = 0;
     bool fused = rp__leaf_is_program(leaf);
     rp_ir *functional = NULL, *joined = NULL;
     rp__joint joint = {0};
@@ -143,6 +146,7 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
         goto done;
     }
     RP_TRY_GOTO(status, done, rp__functionalise(request->graph, &functional));
+    RP_TRY_GOTO(status, done, rp__random_totals(functional, &random, &n_random));
     /* Nothing is simplified before the derivatives are taken: merged values would add up their gradients in another order. */
     RP_TRY_GOTO(status, done, rp__joint_build(functional, a->leaves, a->n_leaves, &joint));
     if (fused) {
@@ -171,6 +175,7 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
 done:
     rp__partitioned_free(&parts);
     rp__joint_free(&joint);
+    rp__free(random);
     rp_ir_release(functional);
     return status;
 }
@@ -182,17 +187,10 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
     a->graph = rp__ir_retain(request->graph);
     a->n_symbols = rp__symbols_count(a->graph->symbols);
     a->n_results = a->graph->body.n_results;
-    rp__executable_random *random = NULL;
-    size_t n_random = 0;
     rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
-    rp_status status = rp__random_totals(a->graph, &random, &n_random);
     bool training = request->training && !request->segment;
-    if (status == RP_OK) {
-        status = training ? compile_training(a, leaf, request, random, n_random)
-                          : compile_inference(a, leaf, request, random, n_random);
-    }
+    rp_status status = training ? compile_training(a, leaf, request) : compile_inference(a, leaf, request);
     (void)rp__symbols_enter(outer);
-    rp__free(random);
     if (status == RP_ERROR_UNAVAILABLE) { /* a graph, but not one that these passes can take */
         if (request->explain) {
             rp__explain_add(request->explain, "skip", RP__REASON_NOT_DIFFERENTIATED, NULL, 1, "%s", rp_error_message());

@@ -41,6 +41,7 @@ typedef struct functionaliser {
     memory *memories;   /* indexed by base value */
     rp__ir_value *path; /* scratch for replays */
     uint32_t depth;     /* of regions */
+    rp_dim random_base; /* counters reserved before the checkpoint that is being opened */
 } functionaliser;
 
 static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
@@ -255,6 +256,28 @@ static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, cons
 }
 
 static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
+static rp_status visit_nodes(functionaliser *f, const rp__ir_block *from, rp__ir_block *to);
+
+/* A checkpoint is opened: its nodes become the graph's own, and the partition decides what is run again. */
+static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
+    const rp__ir_block *region = &n->regions[0];
+    for (uint32_t k = 0; k < region->n_args; k++) {
+        f->w.map[region->args[k]] = in[k];
+        add_base(f, region->args[k], true);
+    }
+    rp_dim before = f->random_base;
+    f->random_base = rp__dim_apply(RP__DIM_ADD, before, n->random_offset);
+    rp_status status = visit_nodes(f, region, block);
+    f->random_base = before;
+    RP_TRY(status);
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        rp__ir_value result;
+        RP_TRY(read_value(f, block, region->results[k], &result));
+        f->w.map[n->out[k]] = result;
+        add_base(f, n->out[k], false);
+    }
+    return RP_OK;
+}
 
 static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t index, rp__ir_value *in) {
     const rp__ir_node *n = &f->w.src->nodes[index];
@@ -294,6 +317,7 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
         for (uint32_t k = 0; k < n->n_out; k++) f->places[n->out[k]].same = f->places[n->in[0]].same;
         return RP_OK;
     }
+    if (n->kind == RP__IR_CHECKPOINT) return open_checkpoint(f, block, n, in);
     if (n->n_regions > 0) {
         f->depth++;
         rp_status status = rp__rewrite_copy_regions(&f->w, block, index, in, functionalise_block, f);
@@ -301,6 +325,10 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
         RP_TRY(status);
     } else {
         RP_TRY(rp__rewrite_copy_with(&f->w, block, index, in));
+        if (f->random_base != 0 && n->random_count != 0) {
+            rp__ir_node *made = &f->w.dst->nodes[f->w.dst->n_nodes - 1];
+            made->random_offset = rp__dim_apply(RP__DIM_ADD, made->random_offset, f->random_base);
+        }
     }
     for (uint32_t k = 0; k < n->n_out; k++) add_base(f, n->out[k], false);
     return RP_OK;
@@ -323,9 +351,7 @@ static rp_status read_results(functionaliser *f, const rp__ir_block *from, rp__i
     return RP_OK;
 }
 
-static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
-    functionaliser *f = ctx;
-    for (uint32_t k = 0; k < from->n_args; k++) add_base(f, from->args[k], f->depth > 0);
+static rp_status visit_nodes(functionaliser *f, const rp__ir_block *from, rp__ir_block *to) {
     rp_status status = RP_OK;
     rp__ir_value few[RP__FEW_OPERANDS];
     for (size_t k = 0; k < from->n_nodes && status == RP_OK; k++) {
@@ -338,6 +364,13 @@ static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir
         rp__site_pop(frame);
         if (in != few) rp__free(in);
     }
+    return status;
+}
+
+static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
+    functionaliser *f = ctx;
+    for (uint32_t k = 0; k < from->n_args; k++) add_base(f, from->args[k], f->depth > 0);
+    rp_status status = visit_nodes(f, from, to);
     if (status != RP_OK || f->depth == 0) return status; /* the body's results follow the write backs */
     return read_results(f, from, to);
 }

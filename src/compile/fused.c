@@ -129,12 +129,22 @@ static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in
         if (status == RP_OK || rp_failed()) return status;
         return rp__fail(status, "backend \"%s\" could not compile a graph", u->leaf->name);
     }
-    const rp__executable_options options = {.no_fusion = u->leaf == &rp__leaf_cudagraphs,
-                                            .no_graph = u->no_graph,
-                                            .arena = u->arena,
-                                            .random = u->random,
-                                            .n_random = u->n_random};
-    RP_TRY(rp__executable_new(v->graph, in, n_in, &options, &v->executable));
+    rp__executable_random *random = rp__alloc((u->n_random + 1) * sizeof *random);
+    if (!random) return RP__OOM("compiled graph");
+    rp_status status = RP_OK;
+    for (size_t k = 0; k < u->n_random; k++) {
+        int64_t count = (int64_t)u->random[k].count;
+        random[k] = u->random[k];
+        if (u->n_symbols > 0 && !rp__symbols_value(u->graph->symbols, (rp_dim)count, binding, &count)) {
+            status = rp__fail(RP_ERROR_SHAPE, "a count of random numbers overflows for these arguments");
+        }
+        random[k].count = (uint64_t)count;
+    }
+    const rp__executable_options options = {
+        .no_graph = u->no_graph, .arena = u->arena, .random = u->random ? random : NULL, .n_random = u->n_random};
+    if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
+    rp__free(random);
+    RP_TRY(status);
     explain(u, v->executable);
     return RP_OK;
 }

@@ -128,8 +128,8 @@ rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t
             }
             (*out)[(*n)++] = (rp__executable_random){.generator = g};
         }
-        uint64_t end = (uint64_t)rp__dim_hint(node->random_offset) + (uint64_t)rp__dim_hint(node->random_count);
-        if (end > (*out)[i].count) (*out)[i].count = end;
+        rp_dim end = rp__dim_apply(RP__DIM_ADD, node->random_offset, node->random_count);
+        (*out)[i].count = (uint64_t)rp__dim_apply(RP__DIM_MAX, (rp_dim)(*out)[i].count, end);
     }
     return RP_OK;
 failed:

@@ -46,7 +46,8 @@ rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_i
 /* Generators that the program draws from, with seed and base of the last run. */
 const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n);
 
-/* How many counters each generator of the graph takes in all; *out is freed with rp__free. */
+/* How many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any); *out is freed with
+   rp__free. */
 rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
 
 /* ---- what explain says of it */

@@ -123,19 +123,34 @@ size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, 
 static void macros(uint64_t facts, rp__text *out) {
     unsigned tile = facts >> 16 & 0xff;
     rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
-    rp__text_add(out,
-                 "#define RP_BATCH %u\n#define RP_BIAS %u\n#define RP_RELU %u\n#define RP_TM %u\n#define RP_TN %u\n",
-                 (unsigned)(facts >> 8 & 0xff), (unsigned)(facts >> 24 & 1), (unsigned)(facts >> 25 & 1), tile, tile);
+    rp__text_add(out, "#define RP_BATCH %u\n#define RP_BIAS %u\n#define RP_RELU %u\n#define RP_INDEX %s\n",
+                 (unsigned)(facts >> 8 & 0xff), (unsigned)(facts >> 24 & 1), (unsigned)(facts >> 25 & 1),
+                 facts >> 26 & 1 ? "rp_i64" : "rp_i32");
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n", tile, tile, tile == 16 ? 64 : tile == 32 ? 32 : 16);
+}
+
+/* Do offsets need 64 bits? */
+static bool is_wide(const rp__operand *o, size_t n) {
+    for (size_t k = 0; k < n; k++) {
+        int64_t reach = 0;
+        for (unsigned d = 0; d < o[k].ndim; d++) {
+            int64_t stride = o[k].stride[d] < 0 ? -o[k].stride[d] : o[k].stride[d];
+            if (o[k].size[d] > INT32_MAX / 2 || stride > INT32_MAX / 2) return true;
+            reach += o[k].size[d] * stride;
+        }
+        if (reach > INT32_MAX / 2) return true;
+    }
+    return false;
 }
 
 static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p, const rp__library_call *call,
                           rp__launch_buffer *buffer, rp__launch *out) {
-    /* larger tiles reuse more, smaller ones fill more multiprocessors; the order of a sum is the same */
-    int64_t tiles = ((p->m + 63) / 64) * ((p->n + 63) / 64) * p->batch;
-    unsigned tile = tiles >= d->multiprocessors ? 64 : 32;
+    /* larger tiles reuse more, smaller ones fill more multiprocessors and wait less; the order of a sum is the same */
+    int64_t small = ((p->m + 15) / 16) * ((p->n + 15) / 16) * p->batch;
+    unsigned tile = small <= 4 * (int64_t)d->multiprocessors ? 16 : small <= 64 * (int64_t)d->multiprocessors ? 32 : 64;
     rp__text_kernel_key key = {.family = "matmul"};
     key.facts = (uint64_t)p->dtype | (uint64_t)p->n_batch << 8 | (uint64_t)tile << 16 | (uint64_t)p->bias << 24 |
-                (uint64_t)(call->epilogue == RP__EPILOGUE_RELU) << 25;
+                (uint64_t)(call->epilogue == RP__EPILOGUE_RELU) << 25 | (uint64_t)is_wide(o, p->bias ? 4 : 3) << 26;
     RP_TRY(rp__text_kernel(d, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel));
     const int64_t facts[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
     uint64_t *w = buffer->words;
@@ -157,7 +172,6 @@ static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p,
     out->grid[2] = (uint32_t)p->batch;
     out->block[0] = 256;
     out->block[1] = out->block[2] = 1;
-    (void)o;
     return RP_OK;
 }
 
