@@ -43,14 +43,8 @@ static rp_status add_graph(struct dump *d, const char *kind, const rp_ir *ir) {
 /* ---------------------------------------------------------------- a backend that writes down its graphs */
 
 static rp_status keep_graph(void *ctx, const rp_ir *graph, void **compiled) {
-    size_t length = rp_ir_text(graph, NULL, 0);
-    char *text = malloc(length + 1);
-    if (!text) return RP_ERROR_OUT_OF_MEMORY;
-    rp_ir_text(graph, text, length + 1);
-    add_part(ctx, "functional graph", text);
-    *compiled = rp_ir_parse(text, length); /* an own copy to run */
-    free(text);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    *compiled = rp_ir_retain(graph);
+    return add_graph(ctx, "functional graph", graph);
 }
 
 static rp_status run_graph(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out,
