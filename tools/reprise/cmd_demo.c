@@ -118,7 +118,8 @@ static rp_status measure_mode(const struct cli_model_kind *kind, enum mode mode,
         status = record(mode, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
     } else if (!status) {
         if (mode != EAGER) {
-            status = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true, &forward);
+            status =
+                record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true, &forward);
         }
         model.forward = forward;
         if (!status) status = record(EAGER, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
@@ -272,9 +273,10 @@ static int run(int argc, char **argv) {
         .options = options,
         .parser = parse,
         .children = children,
-        .doc = "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
-               "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
-               "first result, peak memory beyond model and input, and the largest difference to eager.",
+        .doc =
+            "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
+            "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
+            "first result, peak memory beyond model and input, and the largest difference to eager.",
     };
     struct demo_options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
@@ -315,9 +317,9 @@ static int run(int argc, char **argv) {
         failed = true;
     }
     if (tables) {
-        json_t *doc = json_pack("{s:s, s:s, s:i, s:o, s:o}", "version", rp_version_string(), "device", device_name,
-                                "threads", rp_num_threads(), "tables", tables, "language_model",
-                                cli_text_to_json(&text, &result));
+        json_t *doc =
+            json_pack("{s:s, s:s, s:i, s:o, s:o}", "version", rp_version_string(), "device", device_name, "threads",
+                      rp_num_threads(), "tables", tables, "language_model", cli_text_to_json(&text, &result));
         code = cli_print_json(doc);
     }
     cli_text_free(&text);

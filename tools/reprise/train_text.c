@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /* Every tenth block of the text is held out. */
-enum { BATCH = 128, STEPS = 2400, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
-static const double TRAIN_SECONDS = 45, TEMPERATURE = 0.7, DROPOUT = 0.3;
+enum { BATCH = 128, STEPS = 5000, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
+static const double TRAIN_SECONDS = 45, TEMPERATURE = 0.5, DROPOUT = 0.3;
 
 /* ---------------------------------------------------------------- the text */
 
@@ -34,7 +34,8 @@ static bool read_text(struct cli_text *text, const char *path) {
 }
 
 int cli_text_load(struct cli_text *text, const char *path) {
-    static const char *const defaults[] = {"GPL-3", "Apache-2.0", "GPL-2", "LGPL-2.1", "MPL-2.0", "GFDL-1.3", "Artistic"};
+    static const char *const defaults[] = {"GPL-3",   "Apache-2.0", "GPL-2",   "LGPL-2.1",
+                                           "MPL-2.0", "GFDL-1.3",   "Artistic"};
     *text = (struct cli_text){0};
     if (path) {
         if (!read_text(text, path)) {
@@ -52,7 +53,8 @@ int cli_text_load(struct cli_text *text, const char *path) {
             read_text(text, name);
         }
         if (!text->size) {
-            fputs("reprise demo: this system has no licence text to learn from; name a text with --text FILE\n", stderr);
+            fputs("reprise demo: this system has no licence text to learn from; name a text with --text FILE\n",
+                  stderr);
             return CLI_FAILED;
         }
     }
@@ -295,5 +297,6 @@ json_t *cli_text_to_json(const struct cli_text *text, const struct cli_text_resu
     return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:s}", "text", text->path, "characters",
                      (json_int_t)text->size, "vocabulary", (json_int_t)text->vocabulary, "steps", (json_int_t)r->steps,
                      "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "loss", r->loss,
-                     "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history", history, "sample", sample);
+                     "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history", history,
+                     "sample", sample);
 }
