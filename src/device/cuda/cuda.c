@@ -394,9 +394,10 @@ static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *hos
     RP_TRY(RP__CU(d, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)dst, host, bytes, native(s))));
     /* pageable memory has been staged on return; pinned memory may still be read */
     CUmemorytype type = (CUmemorytype)0;
-    if (rp__cuda_of(d)->cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                  (CUdeviceptr)(uintptr_t)host) == CUDA_SUCCESS)
-        return RP__CU(d, cuStreamSynchronize(native(s)));
+    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void *answer = &type;
+    RP_TRY(RP__CU(d, cuPointerGetAttributes(1, &asked, &answer, (CUdeviceptr)(uintptr_t)host)));
+    if (type == CU_MEMORYTYPE_HOST) return RP__CU(d, cuStreamSynchronize(native(s)));
     return RP_OK;
 }
 
