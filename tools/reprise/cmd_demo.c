@@ -20,6 +20,7 @@ static const char *const mode_names[MODES] = {"eager", "graphed callables", "cud
 struct demo_options {
     struct cli_options common;
     const char *text, *device;
+    double seconds; /* for training the language model, at most */
 };
 
 struct row {
@@ -251,12 +252,17 @@ static void compare_modes(const struct cli_model_kind *kind, bool training, cons
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
     struct demo_options *o = state->input;
+    char *end;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 't': o->text = arg; return 0;
     case 'd':
         if (strcmp(arg, "cpu") && strcmp(arg, "cuda")) argp_error(state, "--device is cpu or cuda, not '%s'", arg);
         o->device = arg;
+        return 0;
+    case 's':
+        o->seconds = strtod(arg, &end);
+        if (*end || !(o->seconds > 0) || !isfinite(o->seconds)) argp_error(state, "--seconds: '%s' is no time", arg);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -266,6 +272,7 @@ static int run(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"text", 't', "FILE", 0, "The text to learn from, instead of a licence text of the system", 0},
         {"device", 'd', "cpu|cuda", 0, "Where to compute; a GPU is used where there is one", 0},
+        {"seconds", 's', "N", 0, "Time for training the language model, at most (45)", 0},
         {0},
     };
     static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
@@ -278,7 +285,7 @@ static int run(int argc, char **argv) {
             "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
             "first result, peak memory beyond model and input, and the largest difference to eager.",
     };
-    struct demo_options o = {0};
+    struct demo_options o = {.seconds = 45};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
 
     rp_device device = rp_cpu();
@@ -310,7 +317,7 @@ static int run(int argc, char **argv) {
 
     if (!tables) printf("\n3. Language model of characters, whole step compiled\n");
     struct cli_text_result result;
-    rp_status status = cli_text_train(&text, device, tables != NULL, &result);
+    rp_status status = cli_text_train(&text, device, o.seconds, tables != NULL, &result);
     if (status) {
         fprintf(stderr, "reprise demo: language model: %s: %s\n", rp_status_name(status), rp_error_message());
         rp_error_take();
