@@ -50,7 +50,7 @@ rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out) {
 void rp__cuda_graph_free(rp__devgraph *g) {
     if (!g) return;
     rp__cuda *c = state(g);
-    if (!atomic_load(&g->device->lost) && c->ctx && c->cu->cuCtxSetCurrent(c->ctx) == CUDA_SUCCESS) {
+    if (rp__cuda_enter_to_free(g->device)) {
         if (g->exec) (void)c->cu->cuGraphExecDestroy(g->exec);
         if (g->graph) (void)c->cu->cuGraphDestroy(g->graph);
     }
@@ -195,6 +195,18 @@ static void side_stream_give(rp__device *d, rp_stream *s) {
     if (s) rp_stream_release(s);
 }
 
+/* Ends the capture of a stream, on every path: what else failed, the stream must be usable afterwards. */
+static CUresult end_capture(rp__device *d, rp_stream *s, CUgraph *out) {
+    const rp__libcuda *cu = rp__cuda_of(d)->cu;
+    *out = NULL;
+    CUresult result = cu->cuStreamEndCapture(s->native, out);
+    if (result != CUDA_SUCCESS) {
+        CUgraph rest = NULL;
+        if (cu->cuStreamEndCapture(s->native, &rest) == CUDA_SUCCESS && rest && !*out) *out = rest;
+    }
+    return result;
+}
+
 /* Between begin and end of the capture on `side`. */
 static rp_status capture_library(rp__devgraph *g, rp_stream *side, const rp__launch *launch) {
     rp__cuda *c = state(g);
@@ -225,7 +237,7 @@ static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CU
     if (status == RP_OK) {
         CUgraph same = NULL;
         status = capture_library(g, side, launch);
-        CUresult ended = c->cu->cuStreamEndCapture(side->native, &same);
+        CUresult ended = end_capture(d, side, &same); /* g's own graph */
         if (status == RP_OK) status = rp__cuda_status(d, ended, "cuStreamEndCapture");
     }
     side_stream_give(d, side);
@@ -334,7 +346,10 @@ rp_status rp__cuda_capture_end(rp__device *d, rp_stream *s, rp__devgraph **out) 
     s->capture->native = NULL;
     *out = NULL;
     rp_status status = rp__cuda_enter(d);
-    if (status == RP_OK) status = RP__CU(d, cuStreamEndCapture(s->native, &g->graph));
+    if (rp__cuda_enter_to_free(d)) {
+        CUresult result = end_capture(d, s, &g->graph);
+        if (status == RP_OK) status = rp__cuda_status(d, result, "cuStreamEndCapture");
+    }
     if (status == RP_OK && !g->graph) status = rp__fail(RP_ERROR_CAPTURE, "the capture gave no graph");
     if (status != RP_OK) {
         rp__cuda_graph_free(g);
