@@ -1,6 +1,7 @@
 /* ctest: labels=threads timeout=300 */
 /* Raw graphs and graphed callables on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): M.. of
-   make_graphed_callables, G.. of CUDAGraph, R.. of random numbers. REPRISE_TEST_DEVICE=cuda runs them on the emulator. */
+   make_graphed_callables, G.. of CUDAGraph, R.. of random numbers; then the same on CUDA (the emulator, or a GPU with
+   REPRISE_TEST_CUDA=real). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -199,6 +200,29 @@ static void test_raw_streams(void **state) { /* G16: graphs of one pool on two s
     OK(rp_synchronize(device));
     assert_float_equal(rp_item_f64(rp_amax(x, RP_NO_DIMS, false)), 10, 0);
     rp_stream_release(second);
+    rp_graph_release(g);
+}
+
+static void test_raw_bad_index(void **state) { /* a bad index in a replay is an error of the next one */
+    (void)state;
+    int64_t at[2] = {1, 2}, bad[2] = {1, 9};
+    rp_tensor *table = rp_rand(RP_DIMS(4, 3), RP_F32, NULL), *index = rp_from_data(at, RP_DIMS(2), RP_I64);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    (void)rp_embedding(table, index);
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    rp_copy_(index, rp_from_data(bad, RP_DIMS(2), RP_I64));
+    OK(rp_graph_replay(g));
+    FAILS(RP_ERROR_INDEX, "embedding", rp_synchronize(device));
+    OK(rp_graph_replay(g));
+    rp_status status = RP_OK;
+    for (int k = 0; k < 1000 && status == RP_OK; k++) status = rp_graph_replay(g); /* without waiting */
+    if (status == RP_OK) status = rp_synchronize(device);
+    assert_int_equal(status, RP_ERROR_INDEX);
+    (void)rp_error_take();
+    (void)rp_synchronize(device);
+    (void)rp_error_take();
     rp_graph_release(g);
 }
 
@@ -413,20 +437,18 @@ static void test_no_leak(void **state) { /* 100 captures */
 }
 
 int main(void) {
-    const char *which = getenv("REPRISE_TEST_DEVICE");
-    device = rp_cpu();
-    if (which && strcmp(which, "cuda") == 0) {
-        if (!test_cuda_choose()) return 1;
-        device = rp_cuda(0);
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),        cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),     cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),       cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
-        cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),       cmocka_unit_test_setup_teardown(test_graphed_training, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),        cmocka_unit_test_setup_teardown(test_raw_bad_index, begin, end),       cmocka_unit_test_setup_teardown(test_graphed_training, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),    cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),   cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    device = rp_cpu();
+    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+    if (!test_cuda_choose()) return failed; /* it has said why */
+    device = rp_cuda(0);
+    return failed + cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
 }

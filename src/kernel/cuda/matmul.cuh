@@ -44,6 +44,14 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     RP_T *out = (RP_T *)p.w[0] + ob;
     const RP_T *a = (const RP_T *)p.w[1] + ab;
     const RP_T *b = (const RP_T *)p.w[2] + bb;
+#if RP_BIAS
+    RP_ACC bias[RP_J]; /* in flight with the first tile */
+    _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
+        const RP_INDEX n = n0 + tx + 16 * j;
+        bias[j] = 0;
+        if (n < N) bias[j] = RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]);
+    }
+#endif
     for (RP_INDEX k0 = 0; k0 < K; k0 += RP_TK) {
         RP_ACC la[RP_LA], lb[RP_LB];
         _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {
@@ -81,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             if (m >= M || n >= N) continue;
             RP_ACC x = acc[i][j];
 #if RP_BIAS
-            x = x + RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]);
+            x = x + bias[j];
 #endif
 #if RP_RELU
             x = x < 0 ? (RP_ACC)0 : x;
