@@ -119,7 +119,26 @@ static bool training_step(outcome *o) {
     return done;
 }
 
-static bool compiled(void *ctx, outcome *o);
+static void fused_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_softmax(rp_mul(rp_sin(in[0]), in[0]), 0);
+}
+
+/* Traced, compiled, recorded as a device graph, replayed, with a gradient; all of it given back. */
+static bool compile_and_call(outcome *o) {
+    const float v[] = {0.5f, -1, 2, 0.25f};
+    rp_compiled *f = rp_compile((rp_fn){fused_body, NULL, 0, "fused_body"}, NULL);
+    bool done = !rp_failed();
+    for (int call = 0; done && call < 3; call++) {
+        rp_tensor *x = rp_from_data(v, RP_DIMS(4), RP_F32), *y = NULL, *g = NULL;
+        done = rp_set_requires_grad(x, true) == RP_OK && rp_call(f, &x, 1, &y, 1) == RP_OK && keep(o, y);
+        if (!done) break;
+        rp_tensor *loss = rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+        done = rp_grad(&loss, 1, &x, 1, NULL, NULL, &g) == RP_OK && keep(o, g);
+    }
+    rp_compiled_release(f);
+    return done;
+}
 
 static const struct {
     const char *name;
@@ -127,13 +146,9 @@ static const struct {
 } works[] = {{"eager ops", eager_ops},
              {"streams", topk_and_streams},
              {"capture and replay", capture_and_replay},
-             {"training step", training_step}};
+             {"training step", training_step},
+             {"compile and call", compile_and_call}};
 enum { WORKS = sizeof works / sizeof *works };
-
-static void fused_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_softmax(rp_mul(rp_sin(in[0]), in[0]), 0);
-}
 
 /* A compiled function, made before: its calls launch one graph. */
 static bool compiled(void *ctx, outcome *o) {
@@ -231,6 +246,11 @@ static void test_capture(void **state) {
 static void test_training(void **state) {
     (void)state;
     sweep(3, OUT_OF_MEMORY);
+}
+static void test_compile(void **state) {
+    (void)state;
+    sweep(4, UNKNOWN);
+    sweep(4, OUT_OF_MEMORY);
 }
 static void test_compiled(void **state) {
     (void)state;
@@ -403,8 +423,8 @@ int main(void) {
     if (!test_cuda_choose() || !find_emulator()) return 1;
     const struct CMUnitTest tests[] = {
         /* children first: nothing is open yet */
-        TEST(test_open),    TEST(test_no_driver), TEST(test_no_nvrtc), TEST(test_lost),     TEST(test_eager),
-        TEST(test_streams), TEST(test_capture),   TEST(test_training), TEST(test_compiled),
+        TEST(test_open),    TEST(test_no_driver), TEST(test_no_nvrtc), TEST(test_lost),    TEST(test_eager),
+        TEST(test_streams), TEST(test_capture),   TEST(test_training), TEST(test_compile), TEST(test_compiled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
