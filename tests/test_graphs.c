@@ -126,7 +126,8 @@ static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates t
     assert_false(rp_is_capturing(device));
 }
 
-static void test_raw_random(void **state) { /* R4: replays and eager ops together give the eager sequence; reseeding is honoured */
+static void
+test_raw_random(void **state) { /* R4: replays and eager ops together give the eager sequence; reseeding is honoured */
     (void)state;
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
@@ -134,7 +135,8 @@ static void test_raw_random(void **state) { /* R4: replays and eager ops togethe
     OK(rp_graph_end(g));
     for (int round = 0; round < 2; round++) {
         OK(rp_manual_seed(99));
-        rp_tensor *e1 = rp_rand(RP_DIMS(10), RP_F32, NULL), *e2 = rp_randn(RP_DIMS(7), RP_F32, NULL), *e3 = rp_rand(RP_DIMS(3), RP_F32, NULL);
+        rp_tensor *e1 = rp_rand(RP_DIMS(10), RP_F32, NULL), *e2 = rp_randn(RP_DIMS(7), RP_F32, NULL),
+                  *e3 = rp_rand(RP_DIMS(3), RP_F32, NULL);
         rp_tensor *e4 = rp_rand(RP_DIMS(10), RP_F32, NULL);
         OK(rp_manual_seed(99));
         OK(rp_graph_replay(g));
@@ -166,7 +168,8 @@ static void test_raw_repoint(void **state) {
     rp_graph_release(g);
 }
 
-static void test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its handle; the check reports it */
+static void
+test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its handle; the check reports it */
     (void)state;
     rp_graph *g = rp_graph_new();
     rp_scope scope = rp_scope_begin();
@@ -179,7 +182,8 @@ static void test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads 
     OK(rp_scope_end(scope, &y, 1));
     FAILS(RP_ERROR_CAPTURE, "has died", rp_graph_replay(g));
     OK(rp_graph_reset(g));
-    assert_float_equal(rp_item_f64(rp_amax(y, RP_NO_DIMS, false)), 10, 0); /* A9: a tensor of the pool outlives the graph */
+    assert_float_equal(rp_item_f64(rp_amax(y, RP_NO_DIMS, false)), 10,
+                       0); /* A9: a tensor of the pool outlives the graph */
     rp_graph_release(g);
 }
 
@@ -259,12 +263,14 @@ static void mlp_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
 
 static rp_compiled *graph_mlp(mlp *m, rp_tensor *x) {
     rp_compiled *f;
-    rp_graphed_callable c = {.fn = {mlp_body, m, sizeof *m, "mlp"}, .args = &x, .n_args = 1, .params = &m->w1, .n_params = 4, .n_out = 1};
+    rp_graphed_callable c = {
+        .fn = {mlp_body, m, sizeof *m, "mlp"}, .args = &x, .n_args = 1, .params = &m->w1, .n_params = 4, .n_out = 1};
     OK(rp_make_graphed_callables(&c, 1, NULL, &f));
     return f;
 }
 
-static void test_graphed_training(void **state) { /* M16, M29-M34, M40, M42, M54: equal to eager, bit for bit, step by step */
+static void
+test_graphed_training(void **state) { /* M16, M29-M34, M40, M42, M54: equal to eager, bit for bit, step by step */
     (void)state;
     mlp a, b;
     mlp_make(&a);
@@ -327,7 +333,8 @@ static void test_graphed_errors(void **state) { /* M27, M28, M31, M33, M34: upst
     FAILS(RP_ERROR_STATE, "second backward", rp_backward(loss, NULL, NULL));
     OK(rp_call(f, &x, 1, &out, 1));
     FAILS(RP_ERROR_STATE, "differentiated once",
-          rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, RP_OPTIONS(rp_backward_options, .create_graph = true)));
+          rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL,
+                      RP_OPTIONS(rp_backward_options, .create_graph = true)));
     rp_compiled_release(f);
     mlp_free(&m);
 }
@@ -337,8 +344,10 @@ static void test_graphed_validation(void **state) { /* M3, M9, M14, M15 */
     mlp m;
     mlp_make(&m);
     rp_compiled *f;
-    rp_tensor *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL), *wide = rp_expand(rp_rand(RP_DIMS(1, 10), RP_F32, NULL), RP_DIMS(4, 10));
-    rp_graphed_callable c = {.fn = {mlp_body, &m, sizeof m, "mlp"}, .args = &wide, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1};
+    rp_tensor *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL),
+              *wide = rp_expand(rp_rand(RP_DIMS(1, 10), RP_F32, NULL), RP_DIMS(4, 10));
+    rp_graphed_callable c = {
+        .fn = {mlp_body, &m, sizeof m, "mlp"}, .args = &wide, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1};
     FAILS(RP_ERROR_INVALID_ARGUMENT, "expanded", rp_make_graphed_callables(&c, 1, NULL, &f));
     rp_tensor *two[] = {x, rp_view(x, RP_DIMS(40))};
     c.args = two;
@@ -410,7 +419,8 @@ static void test_graphed_version(void **state) { /* an argument changed between 
     rp_compiled *f = graph_mlp(&m, sample);
     OK(rp_call(f, &x, 1, &out, 1));
     rp_mul_scalar_(x, rp_f64(2));
-    FAILS(RP_ERROR_VERSION, "modified in place after the call", rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    FAILS(RP_ERROR_VERSION, "modified in place after the call",
+          rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
     rp_compiled_release(f);
     mlp_free(&m);
 }
@@ -438,12 +448,19 @@ static void test_no_leak(void **state) { /* 100 captures */
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),        cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
-        cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),     cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
-        cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),       cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
-        cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),        cmocka_unit_test_setup_teardown(test_raw_bad_index, begin, end),       cmocka_unit_test_setup_teardown(test_graphed_training, begin, end),
-        cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),    cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
-        cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),   cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_bad_index, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_training, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };
     device = rp_cpu();
