@@ -331,7 +331,7 @@ static void shelf_drop_segments(rp__allocator *a, shelf *s) {
 /* Does a touch of memory of this shelf, while no block has it, mean a defect? Not in a private pool, whose graphs go on using it,
  * and not on a device that works behind the host's back. */
 static bool is_guarded(const rp__allocator *a, const shelf *s) {
-    return a->device->id.type == RP_DEVICE_CPU && !s->pool;
+    return a->device->id.type == RP_DEVICE_CPU && s->in_order;
 }
 
 /* Joins a block that is being freed with its free neighbours and shelves it. */
@@ -353,11 +353,7 @@ static void block_return(rp__allocator *a, block *b) {
         struct_free(a, b);
         b = n;
     }
-<<<<<<< HEAD
     if (is_guarded(a, b->shelf)) poison(b->address, b->size);
-=======
-    if (b->shelf->in_order) poison(b->address, b->size);
->>>>>>> ci
     shelve(a, b);
 }
 
@@ -649,11 +645,7 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
     RP_TRY(status);
     if (pool) rp__pool_retain(pool);
     if (!s->is_default) rp__stream_retain(s);
-<<<<<<< HEAD
     if (is_guarded(a, b->shelf)) poison((char *)b->address + bytes, b->size - bytes);
-=======
-    if (d->id.type == RP_DEVICE_CPU && b->shelf->in_order) poison((char *)b->address + bytes, b->size - bytes);
->>>>>>> ci
     *out = &b->b.pub;
     return RP_OK;
 }
