@@ -229,7 +229,7 @@ static void kernels_in_threads_of_small_stacks(void **state) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     const size_t stack = 512 * 1024; /* frames are larger, and shadow of the thread is in it */
 #else
-    const size_t stack = 1024 * 1024; /* a thread's stack with musl */
+    const size_t stack = 128 * 1024; /* a thread's stack with musl */
 #endif
     assert_int_equal(pthread_attr_setstacksize(&small, stack), 0);
     for (int in_reserve = 0; in_reserve < 2; in_reserve++) {
