@@ -3,7 +3,7 @@
    lowered under a launch recorder, on a stream that captures, so that draws read the replay's state and scratch memory is the
    program's own. Runs on the stream that is current at the call.
 
-   Buffers: arguments and captured tensors (outside, re-pointed when they move), results (fresh memory at each call unless the
+   Buffers: arguments and captured tensors (outside, re-pointed when they move, copied where that cannot be), results (fresh memory at each call unless the
    caller has let go of an older result), constants, temporaries (the arena), scratch of library ops. */
 #ifndef RP_COMPILE_PROGRAM_H
 #define RP_COMPILE_PROGRAM_H
@@ -51,6 +51,14 @@ const rp__executable_random *rp__executable_draws(const rp__executable *p, size_
 rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
 
 /* ---- what explain says of it */
+/* Why a call copies what it could not reach by re-pointing. */
+typedef enum rp__executable_copy {
+    RP__COPY_LIBRARY,   /* an argument that a library call or a user's kernel touches moved */
+    RP__COPY_FOREIGN,   /* an argument moved to wrapped memory */
+    RP__COPY_ALIGNMENT, /* an argument moved to an address of another alignment */
+    RP__COPY_RESULT,    /* a result of a library call or a user's kernel, whose older memory the caller holds */
+    RP__COPY_COUNT
+} rp__executable_copy;
 typedef struct rp__executable_kernel {
     const char *ops; /* "mul+add+relu", or the library op */
     const char *site;
@@ -67,8 +75,11 @@ typedef struct rp__executable_facts {
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
     /* of the executable: they count on */
     const _Atomic uint64_t *patches, *fresh_results;
+    const _Atomic uint64_t *moved, *copies; /* arguments re-pointed; [RP__COPY_COUNT] */
     uint64_t runs;
 } rp__executable_facts;
+/* Which kinds of moves happened yet: bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed. */
+uint32_t rp__executable_moves(const rp__executable *p);
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 
 /* ---- between the files of the program */
