@@ -1,5 +1,6 @@
 /* Programs: a traced function, functionalised, simplified, fused, planned and run, against the same function run eagerly. Bits are
    compared, never tolerances. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -195,11 +196,49 @@ static void test_checkpoint(void **state) {
     compare(checkpoint, NULL, a, b, 2, 1, 1);
 }
 
+static void mlp(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_linear(rp_relu(rp_linear(in[0], in[1], in[2])), in[3], in[4]);
+}
+static void mlp_kept(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[1] = rp_linear(in[0], in[1], in[2]);
+    out[0] = rp_linear(rp_relu(out[1]), in[3], in[4]);
+}
+static void convolution(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), 1));
+}
+static void product(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* a view between */
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_matmul(in[0], in[1]));
+}
+static void test_relu_epilogue(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 5, 7, 12), FILLED(2, 16, 12), FILLED(3, 16), FILLED(4, 9, 16), FILLED(5, 9)},
+              *b[] = {FILLED(6, 5, 7, 12), FILLED(7, 16, 12), FILLED(8, 16), FILLED(9, 9, 16), FILLED(10, 9)};
+    float *x = rp_data(b[0]), *w = rp_data(b[1]), *bias = rp_data(b[2]);
+    x[5] = NAN; /* a row of NaNs */
+    x[30] = INFINITY;
+    for (int k = 0; k < 12; k++) {
+        w[k] = 0; /* zeros of both signs */
+        w[12 + k] = -0.0f;
+    }
+    bias[0] = bias[1] = -0.0f;
+    compare(mlp, NULL, a, b, 5, 1, 2);
+    assert_int_equal(compare(mlp_kept, NULL, a, b, 5, 2, 0), 3); /* somebody else reads what relu reads */
+    rp_tensor *c[] = {FILLED(1, 2, 3, 6, 5), FILLED(2, 4, 3, 3, 3)}, *d[] = {FILLED(3, 2, 3, 6, 5), FILLED(4, 4, 3, 3, 3)};
+    ((float *)rp_data(d[0]))[7] = NAN;
+    compare(convolution, NULL, c, d, 2, 1, 1);
+    rp_tensor *e[] = {FILLED(1, 2, 3, 6), FILLED(2, 6, 4)}, *g[] = {FILLED(3, 2, 3, 6), FILLED(4, 6, 4)};
+    compare(product, NULL, e, g, 2, 1, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chain),    cmocka_unit_test(test_broadcast),  cmocka_unit_test(test_rows),
         cmocka_unit_test(test_centre),   cmocka_unit_test(test_in_place),   cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_reshapes), cmocka_unit_test(test_checkpoint),
+        cmocka_unit_test(test_reshapes), cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_relu_epilogue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

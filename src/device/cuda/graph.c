@@ -182,10 +182,18 @@ static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CU
         return rp__fail(RP_ERROR_UNAVAILABLE, "%s: library calls in graphs need a CUDA driver of 12.3 or later",
                         launch->op);
     rp__lock(&c->lock);
-    if (!c->side_stream) c->side_stream = rp_stream_new(d->id);
     rp_stream *side = c->side_stream;
     rp__unlock(&c->lock);
-    if (!side || !side->native) return rp__fail(RP_ERROR_DRIVER, "%s: no side stream for captures", launch->op);
+    if (!side) { /* made without the lock, which making a stream takes */
+        rp_stream *made = rp_stream_new(d->id);
+        if (!made || !made->device) return rp_error_status();
+        rp__lock(&c->lock);
+        side = c->side_stream ? c->side_stream : made;
+        c->side_stream = side;
+        rp__unlock(&c->lock);
+        if (side != made) rp_stream_release(made);
+    }
+    if (!side->native) return rp__fail(RP_ERROR_DRIVER, "%s: no side stream for captures", launch->op);
     RP_TRY(RP__CU(
         d, cuStreamBeginCaptureToGraph(side->native, g->graph, deps, NULL, n, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)));
     rp_status status = launch->kernel->enqueue(launch->kernel, side, launch);
