@@ -78,6 +78,8 @@ struct rp__executable {
     size_t record_group_capacity;
     uint32_t *node;        /* per record: node of the device graph */
     rp__storage **scratch; /* counted */
+    rp__dag **dags;        /* counted */
+    size_t n_dags, dags_capacity;
     size_t n_scratch, scratch_capacity;
     rp__devgraph *graph; /* NULL: launched one by one */
     bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
@@ -447,6 +449,15 @@ static rp_status record_library(rp__executable *p, const rp__ir_node *n, bool *r
     return status;
 }
 
+/* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
+static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
+                       const rp__executable_place *places) {
+    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 1)) return RP__OOM("kernels of a program");
+    RP_TRY(rp__group_lower(f, g, places, p->device, p->build_stream, draw, p, &p->dags[p->n_dags]));
+    p->n_dags++;
+    return RP_OK;
+}
+
 static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
     rp__executable_place *places = rp__calloc(p->n_buffers + 1u, sizeof *places);
     if (!places) return RP__OOM("buffers of a program");
@@ -474,10 +485,10 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
                 status = record_library(p, &p->ir->nodes[first->node], epilogue ? &done : NULL);
                 if (status == RP_OK && epilogue && !done) { /* over the product, in place */
                     rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
-                    status = rp__group_lower(f, &relu, places, p->device, p->build_stream, draw, p);
+                    status = lower(p, f, &relu, places);
                 }
             } else {
-                status = rp__group_lower(f, g, places, p->device, p->build_stream, draw, p);
+                status = lower(p, f, g, places);
             }
         }
         (void)rp__launch_recorder_set(previous);
@@ -700,6 +711,7 @@ static rp_status describe(rp__executable *p, const rp__fusion *f, const uint32_t
         k->server = k->library ? "library" : "loop";
         for (uint32_t r = 0; r < p->n_records; r++) {
             if (p->record_group[r] != order[i]) continue;
+            k->kernel = p->records[r]->kernel;
             for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
                 k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
             }
@@ -802,6 +814,8 @@ void rp__executable_free(rp__executable *p) {
     }
     for (size_t k = 0; k < p->n_scratch; k++) rp__storage_release(p->scratch[k]);
     rp__free(p->scratch);
+    for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
+    rp__free(p->dags);
     for (size_t k = 0; k < p->n_states; k++) {
         rp__block_free(p->states[k].generator->device, p->states[k].block);
         rp_generator_release(p->states[k].generator);

@@ -65,6 +65,7 @@ typedef struct rp__executable_kernel {
     const char *server; /* "loop", or who serves the library op */
     int64_t bytes;      /* read and written */
     bool library;
+    const rp__kernel *kernel; /* of its last launch */
 } rp__executable_kernel;
 typedef struct rp__executable_facts {
     const rp__executable_kernel *kernels;
@@ -91,9 +92,9 @@ typedef struct rp__executable_place {
 } rp__executable_place;
 typedef rp_status rp__draw_source(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out);
 
-/* lower_group.c: one launch for the members. */
+/* lower_group.c: one launch for the members. *dag is the caller's to release: who keeps it keeps its kernel for other sizes. */
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx);
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__dag **dag);
 
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);
