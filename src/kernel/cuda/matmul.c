@@ -118,6 +118,13 @@ size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, 
     return bytes;
 }
 
+bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n) {
+    product p;
+    rp__lt_problem problem;
+    read_product(o, n, &p);
+    return !lt_problem(d, o, n, &p, RP__EPILOGUE_NONE, &problem);
+}
+
 /* ---- our own kernel ---- */
 
 static void macros(uint64_t facts, rp__text *out) {

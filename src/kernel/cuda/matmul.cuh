@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         x = x + bias[j];
 #endif
 #if RP_RELU
-        x = x < 0 ? (RP_ACC)0 : x;
+        x = x != x || x > 0 ? x : (RP_ACC)0; /* as the op: NaN stays, -0 does not */
 #endif
         out[m * om + n * on] = RP_STORE(x);
     }
