@@ -112,7 +112,10 @@ static void names_and_numbers_out_of_range(void **state) {
     assert_int_equal(rp_dtype_size((rp_dtype)99), 0);
     assert_int_equal(rp_dtype_size((rp_dtype)-5), 0);
     rp_error_take();
-    rp_device nowhere[] = {{(rp_device_type)7, 0}, {RP_DEVICE_CPU, 1}, {RP_DEVICE_CPU, -1}, {RP_DEVICE_CUDA, -3},
+    rp_device nowhere[] = {{(rp_device_type)7, 0},
+                           {RP_DEVICE_CPU, 1},
+                           {RP_DEVICE_CPU, -1},
+                           {RP_DEVICE_CUDA, -3},
                            {RP_DEVICE_CUDA, INT32_MAX}};
     for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
         rp_memory_stats s = {.struct_size = sizeof s};
@@ -424,14 +427,30 @@ static void user_ops_refuse(void **state) {
     static rp_status answer = RP_OK;
     static int64_t shape[4], *shape_ctx = shape;
     static const char *const broken[] = {
-        "", "hostile", "hostile(", "hostile()", "hostile(Tensor)", "hostile(Tensor self)", "hostile(Tensor self) ->",
-        "hostile(Tensor self) -> int", "hostile(Tensor self) -> Tensor trailing", "hostile(Tensor self,) -> Tensor",
-        "hostile(Tensor self, Tensor self) -> Tensor", "hostile(Tensor(a!) self) -> Tensor(a!)",
-        "hostile(Tensor(a) self) -> Tensor(a)", "hostile(Tensor self) -> Tensor(a)", "hostile(Tensor self, int x=) -> Tensor",
-        "hostile(Tensor self, int x=99999999999999999999) -> Tensor", "hostile(Tensor self, int[] x=[1,2,3,4,5]) -> Tensor",
-        "hostile(Tensor self, float x=abc) -> Tensor", "hostile(Tensor self, str x='a') -> Tensor",
-        "hostile(Tensor self, dtype d=float99) -> Tensor", "1hostile(Tensor self) -> Tensor", "hostile(int x) -> Tensor",
-        "hostile(Tensor self) -> ()", "hostile(Tensor self, Foo x) -> Tensor",
+        "",
+        "hostile",
+        "hostile(",
+        "hostile()",
+        "hostile(Tensor)",
+        "hostile(Tensor self)",
+        "hostile(Tensor self) ->",
+        "hostile(Tensor self) -> int",
+        "hostile(Tensor self) -> Tensor trailing",
+        "hostile(Tensor self,) -> Tensor",
+        "hostile(Tensor self, Tensor self) -> Tensor",
+        "hostile(Tensor(a!) self) -> Tensor(a!)",
+        "hostile(Tensor(a) self) -> Tensor(a)",
+        "hostile(Tensor self) -> Tensor(a)",
+        "hostile(Tensor self, int x=) -> Tensor",
+        "hostile(Tensor self, int x=99999999999999999999) -> Tensor",
+        "hostile(Tensor self, int[] x=[1,2,3,4,5]) -> Tensor",
+        "hostile(Tensor self, float x=abc) -> Tensor",
+        "hostile(Tensor self, str x='a') -> Tensor",
+        "hostile(Tensor self, dtype d=float99) -> Tensor",
+        "1hostile(Tensor self) -> Tensor",
+        "hostile(int x) -> Tensor",
+        "hostile(Tensor self) -> ()",
+        "hostile(Tensor self, Foo x) -> Tensor",
         "hostile_with_a_name_that_is_far_too_long_for_any_op_of_the_table(Tensor self) -> Tensor",
         "hostile(Tensor a, Tensor b, Tensor c, Tensor d, Tensor e, Tensor f, Tensor g, Tensor h, Tensor i, Tensor j, "
         "Tensor k, Tensor l, Tensor m, Tensor n, Tensor o, Tensor p, Tensor q) -> Tensor",
@@ -462,18 +481,21 @@ static void user_ops_refuse(void **state) {
     answer = RP_OK;
     refuses(rp_op_call("hostile", &wrong, 1, NULL, 0, out, 1));
     refuses(rp_op_call("hostile", (rp_tensor *[]){NULL}, 1, NULL, 0, out, 1));
-    rp_op_descriptor s = {.struct_size = sizeof s, .schema = "hostile_shape(Tensor self) -> Tensor", .infer = user_infer,
-                          .cpu = user_cpu, .ctx = &answer};
+    rp_op_descriptor s = {.struct_size = sizeof s,
+                          .schema = "hostile_shape(Tensor self) -> Tensor",
+                          .infer = user_infer,
+                          .cpu = user_cpu,
+                          .ctx = &answer};
     (void)s;
     s.ctx = &shape_ctx;
     s.cpu = NULL;
     s.cuda_source = "x";
     s.cuda_entry = "x";
     assert_int_equal(rp_op_register(&s), RP_OK);
-    static const int64_t shapes[][4] = {{-1, 1, RP_F32, 0},           {1, 17, RP_F32, 0}, {1, -1, RP_F32, 0},
-                                        {INT64_MAX, 1, RP_F32, 0},    {1, 1, 0, 0},       {1, 1, 99, 0},
-                                        {1, 1, RP_F32, RP_ERROR_IO},  {1, 1, RP_F32, 0},
-                                        {INT64_MIN + 1, 1, RP_F32, 0}, {INT64_MIN, 1, RP_F32, 0}};
+    static const int64_t shapes[][4] = {{-1, 1, RP_F32, 0},          {1, 17, RP_F32, 0}, {1, -1, RP_F32, 0},
+                                        {INT64_MAX, 1, RP_F32, 0},   {1, 1, 0, 0},       {1, 1, 99, 0},
+                                        {1, 1, RP_F32, RP_ERROR_IO}, {1, 1, RP_F32, 0},  {INT64_MIN + 1, 1, RP_F32, 0},
+                                        {INT64_MIN, 1, RP_F32, 0}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         memcpy(shape, shapes[i], sizeof shape);
         refuses(rp_op_call("hostile_shape", &a, 1, NULL, 0, out, 1));
@@ -622,10 +644,9 @@ static void compiled_functions_refuse(void **state) {
     rp_body *bodies[] = {doubles, leaves_out, gives_errors, shape_error, leaks_scope};
     for (size_t b = 0; b < 5; b++) {
         for (size_t k = 0; k < 5; k++) {
-            rp_compiled *f =
-                backends[b] ? rp_compile((rp_fn){bodies[k], NULL, 0, "hostile"},
-                                         RP_OPTIONS(rp_compile_options, .backend = backends[b]))
-                            : rp_plain((rp_fn){bodies[k], NULL, 0, "hostile"});
+            rp_compiled *f = backends[b] ? rp_compile((rp_fn){bodies[k], NULL, 0, "hostile"},
+                                                      RP_OPTIONS(rp_compile_options, .backend = backends[b]))
+                                         : rp_plain((rp_fn){bodies[k], NULL, 0, "hostile"});
             assert_false(rp_failed());
             for (int round = 0; round < 4; round++) {
                 rp_scope s = rp_scope_begin();
@@ -688,11 +709,10 @@ static void backends_refuse(void **state) {
     assert_int_equal(rp_register_backend(&b), RP_OK);
     refuses(rp_register_backend(&b));
     rp_tensor *a = ones(2), *out[1];
-    rp_compiled *f = rp_compile((rp_fn){doubles, NULL, 0, "f"}, RP_OPTIONS(rp_compile_options, .backend = "hostile"));
+    rp_compiled *f = rp_compile((rp_fn){doubles, NULL, 0, "f"},
+                                RP_OPTIONS(rp_compile_options, .backend = "hostile", .strict = true));
     refuses(rp_call(f, &a, 1, out, 1));
     answer = RP_OK;
-    rp_compiled_release(f);
-    f = rp_compile((rp_fn){doubles, NULL, 0, "f"}, RP_OPTIONS(rp_compile_options, .backend = "hostile"));
     rp_compiled_release(f);
 }
 
@@ -749,8 +769,15 @@ static void regions_refuse(void **state) {
 
 static void graphs_as_text_refuse(void **state) {
     (void)state;
-    static const char *const garbage[] = {"", "graph", "graph {", "{}", "\x00\x01\x02", "graph f(%0: f32[99999999999999999999])",
-                                          "((((((((((((((((((", "%", "graph g(%a: f32[2]) { return %b }"};
+    static const char *const garbage[] = {"",
+                                          "graph",
+                                          "graph {",
+                                          "{}",
+                                          "\x00\x01\x02",
+                                          "graph f(%0: f32[99999999999999999999])",
+                                          "((((((((((((((((((",
+                                          "%",
+                                          "graph g(%a: f32[2]) { return %b }"};
     rp_tensor *a = ones(2), *out[2];
     char text[4096];
     for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
@@ -972,11 +999,21 @@ static int end_test(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(accessors_answer_anything), CASE(names_and_numbers_out_of_range), CASE(factories_refuse),
-        CASE(ops_refuse),                CASE(calls_by_name_refuse),           CASE(user_ops_refuse),
-        CASE(scopes_refuse),             CASE(gradients_refuse),               CASE(compiled_functions_refuse),
-        CASE(backends_refuse),           CASE(regions_refuse),                 CASE(graphs_as_text_refuse),
-        CASE(buffers_of_any_size),       CASE(streams_events_graphs_refuse),   CASE(every_op_by_name),
+        CASE(accessors_answer_anything),
+        CASE(names_and_numbers_out_of_range),
+        CASE(factories_refuse),
+        CASE(ops_refuse),
+        CASE(calls_by_name_refuse),
+        CASE(user_ops_refuse),
+        CASE(scopes_refuse),
+        CASE(gradients_refuse),
+        CASE(compiled_functions_refuse),
+        CASE(backends_refuse),
+        CASE(regions_refuse),
+        CASE(graphs_as_text_refuse),
+        CASE(buffers_of_any_size),
+        CASE(streams_events_graphs_refuse),
+        CASE(every_op_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
