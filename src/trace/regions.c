@@ -340,7 +340,11 @@ static rp_status host_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_ten
     if (rp_failed()) return rp_error_status();
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
     fn->body(fn->ctx, in, n_in, out, n_out);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
+        if (out[k]) status = rp__tensor_check(out[k], "a result of rp_cond");
+    }
+    return status;
 }
 
 static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
