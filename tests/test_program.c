@@ -227,7 +227,8 @@ static void test_relu_epilogue(void **state) {
     bias[0] = bias[1] = -0.0f;
     compare(mlp, NULL, a, b, 5, 1, 2);
     assert_int_equal(compare(mlp_kept, NULL, a, b, 5, 2, 0), 3); /* somebody else reads what relu reads */
-    rp_tensor *c[] = {FILLED(1, 2, 3, 6, 5), FILLED(2, 4, 3, 3, 3)}, *d[] = {FILLED(3, 2, 3, 6, 5), FILLED(4, 4, 3, 3, 3)};
+    rp_tensor *c[] = {FILLED(1, 2, 3, 6, 5), FILLED(2, 4, 3, 3, 3)},
+              *d[] = {FILLED(3, 2, 3, 6, 5), FILLED(4, 4, 3, 3, 3)};
     ((float *)rp_data(d[0]))[7] = NAN;
     compare(convolution, NULL, c, d, 2, 1, 1);
     rp_tensor *e[] = {FILLED(1, 2, 3, 6), FILLED(2, 6, 4)}, *g[] = {FILLED(3, 2, 3, 6), FILLED(4, 6, 4)};
@@ -308,9 +309,9 @@ static void test_dropout_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),    cmocka_unit_test(test_broadcast),  cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_centre),   cmocka_unit_test(test_in_place),   cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_reshapes), cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_relu_epilogue),
+        cmocka_unit_test(test_chain),       cmocka_unit_test(test_broadcast),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_centre),      cmocka_unit_test(test_in_place),      cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_reshapes),    cmocka_unit_test(test_checkpoint),    cmocka_unit_test(test_relu_epilogue),
         cmocka_unit_test(test_sizes_share), cmocka_unit_test(test_dropout_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

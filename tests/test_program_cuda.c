@@ -94,7 +94,8 @@ static void test_library_moved(void **state) {
         rp_retain(in[0]); /* so that the next one lies elsewhere */
         rp_scope_end(s, NULL, 0);
     }
-    assert_int_equal(fact(f, "copy", "library-operand"), 3); /* the first call runs as it traces, the second makes the program */
+    assert_int_equal(fact(f, "copy", "library-operand"),
+                     3); /* the first call runs as it traces, the second makes the program */
     assert_int_equal(fact(f, "patch", "moved-input"), -1);
     rp_compiled_release(f);
 }
@@ -161,7 +162,8 @@ static void test_foreign(void **state) {
     rp_tensor *w = filled(1, 8, 64, 0), *out[2];
     for (int k = 0; k < 5; k++) {
         rp_tensor *own = filled(k, 8, 64, 0);
-        rp_tensor *wrapped = rp_from_blob(rp_data(own), (const int64_t[]){8, 64}, NULL, 2, RP_F32, rp_cuda(0), NULL, NULL);
+        rp_tensor *wrapped =
+            rp_from_blob(rp_data(own), (const int64_t[]){8, 64}, NULL, 2, RP_F32, rp_cuda(0), NULL, NULL);
         rp_tensor *in[] = {k < 2 ? own : wrapped, w};
         check_call(f, pointwise, in, out, 1);
     }
@@ -218,9 +220,12 @@ static int start(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_foreign, start),         cmocka_unit_test_setup(test_training, start),
+        cmocka_unit_test_setup(test_library_moved, start),
+        cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_written, start),
+        cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),
         cmocka_unit_test_setup(test_relu, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

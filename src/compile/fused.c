@@ -109,9 +109,10 @@ static void explain(rp__unit *u, const rp__executable *e) {
         rp__explain_add(u->explain, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
                         f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
     }
-    rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved", f.patches);
-    rp__explain_live(u->explain, "patch", RP__REASON_NONE,
-                     "results in fresh memory because the caller held older ones", f.fresh_results);
+    rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
+                     f.patches);
+    rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
+                     f.fresh_results);
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,

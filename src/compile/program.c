@@ -162,8 +162,10 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
     (void)s;
     if (!l->kernel) return RP_OK; /* an empty space */
     if (l->barrier) {
-        return rp__fail(RP_ERROR_UNAVAILABLE, "%s: a launch without slots hides which memory it uses; "
-                                              "it cannot be part of a program", l->op);
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "%s: a launch without slots hides which memory it uses; "
+                        "it cannot be part of a program",
+                        l->op);
     }
     if (!RP__GROW(&p->records, &p->records_capacity, p->n_records + 1u) ||
         !RP__GROW(&p->record_group, &p->record_group_capacity, p->n_records + 1u)) {
@@ -877,12 +879,13 @@ static rp_tensor *bytes_handle(rp__storage *storage, int64_t at, int64_t bytes, 
 static rp_status copy_bytes(rp__storage *to_storage, const char *to, rp__storage *from_storage, const char *from,
                             int64_t bytes) {
     int64_t to_at = to - (const char *)to_storage->data, from_at = from - (const char *)from_storage->data;
-    uint64_t all = (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)from | (uint64_t)to_at | (uint64_t)from_at |
-                   (uint64_t)bytes;
+    uint64_t all =
+        (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)from | (uint64_t)to_at | (uint64_t)from_at | (uint64_t)bytes;
     int64_t unit = all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : 1;
     if (bytes == 0) return RP_OK;
     rp_scope scope = rp__scope_begin();
-    rp_tensor *dst = bytes_handle(to_storage, to_at, bytes, unit), *src = bytes_handle(from_storage, from_at, bytes, unit);
+    rp_tensor *dst = bytes_handle(to_storage, to_at, bytes, unit),
+              *src = bytes_handle(from_storage, from_at, bytes, unit);
     rp_status status =
         rp__tensor_is_error(dst) || rp__tensor_is_error(src) ? rp_error_status() : rp__run_copy(dst, src);
     rp__scope_end(scope, NULL, 0);
@@ -1125,9 +1128,7 @@ const rp__executable_random *rp__executable_draws(const rp__executable *p, size_
     return p->random;
 }
 
-uint32_t rp__executable_moves(const rp__executable *p) {
-    return atomic_load_explicit(&p->moves, memory_order_relaxed);
-}
+uint32_t rp__executable_moves(const rp__executable *p) { return atomic_load_explicit(&p->moves, memory_order_relaxed); }
 
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
     *out = (rp__executable_facts){.kernels = p->kernels,
