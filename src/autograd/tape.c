@@ -52,8 +52,7 @@ static void node_destroy(rp__tape_node *n) {
 }
 
 void rp__tape_node_release(rp__tape_node *n) {
-    if (!n || atomic_fetch_sub_explicit(&n->refs, 1, memory_order_release) != 1) return;
-    atomic_thread_fence(memory_order_acquire);
+    if (!n || atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1) return;
     n->next_dead = dead_nodes;
     dead_nodes = n;
     if (taking_apart) return;

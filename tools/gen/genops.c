@@ -130,7 +130,7 @@ static void write_header(const char *dir) {
         "   A parameter that the schema gives a default is passed all the same; NULL stands for an absent Tensor? or Generator?,\n"
         "   INT64_MIN for None of int?, RP_DTYPE_NONE for dtype none. The first result is returned, further ones go through the\n"
         "   trailing pointers (NULL: not wanted). */\n"
-        "#ifndef REPRISE_OPS_H\n#define REPRISE_OPS_H\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n",
+        "#ifndef REPRISE_OPS_H\n#define REPRISE_OPS_H\n\n#include \"reprise.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n",
         f);
     for (size_t i = 0; i < ROWS; i++) {
         const row *r = &rows[i];
