@@ -11,6 +11,7 @@
 
 #include "core/thread.h"
 #include "device/capture.h"
+#include "kernel/cpu/program.h"
 #include "tensor/tensor.h"
 
 enum { THREADS = 4, ROUNDS = 2000 };
@@ -195,6 +196,59 @@ static void errors_belong_to_threads(void **state) {
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
 }
 
+/* Kernels of every walk: elements, along, across, several phases, and one row of many chunks. */
+static void *use_kernels(void *ctx) {
+    rp_tensor **x = ctx; /* (300, 500), and a row of 200 000 */
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *y[] = {rp_mul(x[0], x[0]),
+                      rp_sum(x[0], RP_DIMS(1), false, RP_F32),
+                      rp_sum(x[0], RP_DIMS(0), false, RP_F32),
+                      rp_softmax(x[0], 1),
+                      rp_softmax(x[0], 0),
+                      rp_softmax(x[1], 0)};
+    enum { RESULTS = sizeof y / sizeof *y };
+    bool equal = true;
+    for (int i = 0; i < RESULTS; i++) {
+        if (!x[2 + i])
+            x[2 + i] = rp_retain(y[i]);
+        else
+            equal = equal && !memcmp(rp_data(x[2 + i]), rp_data(y[i]), (size_t)rp_numel(y[i]) * sizeof(float));
+    }
+    rp_scope_end(scope, NULL, 0);
+    return rp_failed() ? "failed" : equal ? NULL : "other bits";
+}
+
+/* A kernel needs little stack of the thread that calls it, and works where a thread cannot have scratch of its own. */
+static void kernels_in_threads_of_small_stacks(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x[8] = {rp_randn(RP_DIMS(300, 500), RP_F32, NULL), rp_randn(RP_DIMS(200000), RP_F32, NULL)};
+    assert_null(use_kernels(x));
+    pthread_attr_t small;
+    assert_int_equal(pthread_attr_init(&small), 0);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    const size_t stack = 512 * 1024; /* frames are larger, and shadow of the thread is in it */
+#else
+    const size_t stack = 128 * 1024; /* a thread's stack with musl */
+#endif
+    assert_int_equal(pthread_attr_setstacksize(&small, stack), 0);
+    for (int in_reserve = 0; in_reserve < 2; in_reserve++) {
+        rp__interpret_in_reserve = in_reserve;
+        pthread_t threads[THREADS];
+        for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], &small, use_kernels, x), 0);
+        for (int i = 0; i < THREADS; i++) {
+            void *failed;
+            pthread_join(threads[i], &failed);
+            assert_null(failed);
+        }
+    }
+    rp__interpret_in_reserve = false;
+    pthread_attr_destroy(&small);
+    for (int i = 2; i < 8; i++) rp_release(x[i]);
+    rp_scope_end(scope, NULL, 0);
+    assert_int_equal(stats().live_tensors, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_make_tensors),
@@ -203,6 +257,7 @@ int main(void) {
         cmocka_unit_test(the_pool_serves_several_callers),
         cmocka_unit_test(threads_have_streams_and_captures),
         cmocka_unit_test(errors_belong_to_threads),
+        cmocka_unit_test(kernels_in_threads_of_small_stacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

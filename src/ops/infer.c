@@ -68,7 +68,7 @@ rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask)
     unsigned ndim = call->in[0]->ndim;
     *mask = a->n ? 0 : (1u << ndim) - 1u;
     for (size_t i = 0; i < a->n; i++) {
-        unsigned d;
+        unsigned d = 0;
         RP_TRY(rp__call_dim(call, a->v.ints[i], ndim, &d));
         if (*mask >> d & 1u)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "dim %u appears multiple times in the list of dims",

@@ -403,7 +403,7 @@ static rp_status check_functions(const char *name, rp_fn a, rp_fn b, rp_tensor *
 /* On failure every output is the error tensor; on success outputs move out of the inner scope. */
 static rp_status finish(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out) {
     rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
-    for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
+    for (size_t k = 0; out && k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
     return status;
 }
 
@@ -714,6 +714,8 @@ done:
 
 rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace *t = rp__trace_current();
+    if ((n_in && !in) || (n_out && !out))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: a list of tensors is NULL");
     if (!t) return rp__checkpoint_run(fn, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);

@@ -1,11 +1,12 @@
-/* Tier 0: runs a program (program.h) over a slice of a launch. Everything lives on the stack of the slice; nothing here can
-   fail. The entry is rp__interpret; the words are a header (rp__cpu_header) and then the canonical words of loop.h.
+/* Tier 0: runs a program (program.h) over a slice of a launch. Everything lives on the stack of the slice and in the scratch of
+   its thread; nothing here can fail. The entry is rp__interpret; the words are a header (rp__cpu_header) and then the canonical words of loop.h.
 
    One structure serves all walks. A tile has n = B * W elements: B positions of the inner dims times W rows. ALONG has W = 1
    and long tiles; ACROSS has up to 512 rows and few positions; ELEMENTS has no rows. Lane j of a reduction over W rows is
    the W accumulators at acc[j * W], so that a whole tile accumulates as one vector operation, and the halving tree over
    lanes is one vector operation a level. */
 #include <string.h>
+#include <sys/mman.h>
 
 #include "core/alloc.h"
 #include "core/thread.h"
@@ -13,7 +14,7 @@
 #include "kernel/tree.h"
 
 enum {
-    SCRATCH_BYTES = 512 * 1024, /* of stack, touched as far as a launch needs it */
+    SCRATCH_BYTES = 512 * 1024, /* of a slice, touched as far as a launch needs it: see lay_out */
     L1_BYTES = 20 * 1024,  /* of tile buffers: what fits beside the memory operands in a first-level cache of 32 KB */
     KEEP_BYTES = 64 * 1024 /* of row scratch: a small part of a second-level cache */
 };
@@ -71,6 +72,48 @@ static uint64_t peek(const void *p, unsigned size) {
     default: memcpy(&v, p, 8);
     }
     return v;
+}
+
+/* ---- scratch of a thread -------------------------------------------------------------------------------------------- */
+
+/* It stands in for stack, of which a thread may have little: pages of its own, mapped at the thread's first launch, touched as
+   far as launches need them, unmapped when the thread ends. Two: a slice of a long row runs inside its launch. */
+enum { SCRATCH_LAUNCH, SCRATCH_SLICE, SCRATCHES };
+typedef struct workspace {
+    run r;
+    _Alignas(64) char tiles[SCRATCH_BYTES];
+} workspace;
+static _Thread_local workspace *thread_scratch __attribute__((tls_model("initial-exec")));
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static bool scratch_key_made;
+/* Where the system gives no pages: one slice at a time uses this. Who holds it waits for nobody. */
+static workspace reserve;
+static rp__mutex reserve_lock = RP__MUTEX_INIT;
+bool rp__interpret_in_reserve;
+
+static void scratch_unmap(void *p) {
+    munmap(p, SCRATCHES * sizeof(workspace));
+    thread_scratch = NULL;
+}
+static void scratch_key_make(void) { scratch_key_made = pthread_key_create(&scratch_key, scratch_unmap) == 0; }
+static __attribute__((noinline)) workspace *scratch_map(int which) {
+    (void)pthread_once(&scratch_once, scratch_key_make);
+    const size_t bytes = SCRATCHES * sizeof(workspace);
+    void *p = MAP_FAILED;
+    if (scratch_key_made && !rp__interpret_in_reserve)
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p != MAP_FAILED && pthread_setspecific(scratch_key, p) == 0)
+        return (thread_scratch = p) + which;
+    if (p != MAP_FAILED) munmap(p, bytes);
+    rp__lock(&reserve_lock);
+    return &reserve;
+}
+static inline workspace *scratch_take(int which) {
+    return RP__LIKELY(thread_scratch != NULL) ? thread_scratch + which : scratch_map(which);
+}
+static inline void scratch_give(const workspace *s) {
+    if (RP__UNLIKELY(s == &reserve)) rp__unlock(&reserve_lock);
 }
 
 /* ---- walking: consecutive elements as segments along the last dim --------------------------------------------------- */
@@ -925,24 +968,25 @@ typedef struct long_row {
 
 static void long_slice(void *ctx, int64_t first, int64_t last) {
     const long_row *l = ctx;
-    _Alignas(64) char scratch[SCRATCH_BYTES];
-    run r;
-    begin(&r, l->p, l->words, RP__WALK_LONG);
-    begin_walk(&r);
-    size_along(&r);
-    lay_out(&r, scratch);
-    run_uniform(&r);
-    set_row(&r, l->row);
-    memcpy(r.rowbuf, l->main->rowbuf, 64 * (size_t)l->p->n_row_regs);
+    workspace *mine = scratch_take(SCRATCH_SLICE);
+    run *r = &mine->r;
+    begin(r, l->p, l->words, RP__WALK_LONG);
+    begin_walk(r);
+    size_along(r);
+    lay_out(r, mine->tiles);
+    run_uniform(r);
+    set_row(r, l->row);
+    memcpy(r->rowbuf, l->main->rowbuf, 64 * (size_t)l->p->n_row_regs);
     for (int64_t c = first; c < last; c++) {
-        begin_chunk(&r, l->phase);
-        int64_t at = c * RP__CHUNK, end = r.row_len - at < RP__CHUNK ? r.row_len : at + RP__CHUNK;
-        run_positions(&r, l->phase, at, end);
+        begin_chunk(r, l->phase);
+        int64_t at = c * RP__CHUNK, end = r->row_len - at < RP__CHUNK ? r->row_len : at + RP__CHUNK;
+        run_positions(r, l->phase, at, end);
         for (unsigned k = 0; k < l->p->n_reductions; k++) {
             const rp__reduction *red = &l->p->reductions[k];
-            if (red->phase == l->phase) memcpy(&l->partials[k * l->chunks + c], finish_chunk(&r, red), red->size);
+            if (red->phase == l->phase) memcpy(&l->partials[k * l->chunks + c], finish_chunk(r, red), red->size);
         }
     }
+    scratch_give(mine);
 }
 static void run_long(run *r, char *scratch) {
     const rp__program *p = r->p;
@@ -955,6 +999,7 @@ static void run_long(run *r, char *scratch) {
     const size_t need = (size_t)l.chunks * (p->n_reductions ? p->n_reductions : 1);
     l.partials = few;
     if (need > sizeof few / sizeof *few) l.partials = many = rp__alloc(need * sizeof *many);
+    if (r == &reserve.r) l.partials = NULL; /* slices would wait for it */
     for (int64_t row = 0; row < r->rows; row++) {
         set_row(r, row);
         if (!l.partials) { /* out of memory: the same bits in one thread */
@@ -1020,38 +1065,42 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
     }
 }
 
-static void run_launch(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last) {
+static void run_walk(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last,
+                     run *r, char *scratch) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
-    _Alignas(64) char scratch[SCRATCH_BYTES];
-    run r;
     if (walk == RP__WALK_MANY) {
-        run_many(&r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
+        run_many(r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
     const rp__program *p =
         programs[walk == RP__WALK_ELEMENTS || walk == RP__WALK_BLOCKS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
-    begin(&r, p, words, walk);
+    begin(r, p, words, walk);
     if (walk == RP__WALK_BLOCKS) {
-        r.walk = RP__WALK_ACROSS;
-        run_across(&r, first, last, true, scratch);
+        r->walk = RP__WALK_ACROSS;
+        run_across(r, first, last, true, scratch);
         return;
     }
     if (walk == RP__WALK_ELEMENTS) {
-        run_elements(&r, first, last, scratch);
+        run_elements(r, first, last, scratch);
         return;
     }
     const rp__program *keep = programs[RP__PLAN_KEEP];
     if (keep && walk != RP__WALK_LONG) {
         int64_t row_len = 1, rows = 1;
-        for (unsigned d = 0; d < r.dims; d++) *(d < r.n_outer ? &rows : &row_len) *= r.extent[d];
-        if (keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r.p = keep;
+        for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &rows : &row_len) *= r->extent[d];
+        if (keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r->p = keep;
     }
     if (walk == RP__WALK_ALONG)
-        run_along(&r, first, last, scratch);
+        run_along(r, first, last, scratch);
     else if (walk == RP__WALK_ACROSS)
-        run_across(&r, first, last, false, scratch);
+        run_across(r, first, last, false, scratch);
     else
-        run_long(&r, scratch);
+        run_long(r, scratch);
+}
+static void run_launch(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last) {
+    workspace *mine = scratch_take(SCRATCH_LAUNCH);
+    run_walk(programs, words, first, last, &mine->r, mine->tiles);
+    scratch_give(mine);
 }
 void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
     const rp__cpu_loop *loop = kernel->payload;

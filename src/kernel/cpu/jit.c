@@ -165,7 +165,7 @@ static const char *compiler_identity(const char *dir) {
     static char identity[512], name[256];
     if (identity[0] && !strcmp(name, compiler())) return identity;
     snprintf(name, sizeof name, "%s", compiler());
-    char path[PATH_BYTES], why[128], *argv[] = {strdup(compiler()), strdup("--version"), NULL};
+    char path[PATH_BYTES + 32], why[128], *argv[] = {strdup(compiler()), strdup("--version"), NULL};
     snprintf(path, sizeof path, "%s/version.%ld", dir, (long)getpid());
     size_t n = 0;
     char *text = NULL;
@@ -299,7 +299,7 @@ static bool make_grouped(const rp__dag *dag, const rp__cpu_loop *loop, rp__progr
 /* Compiles `source` to `object`. */
 static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *object, char *why,
                     size_t why_bytes) {
-    char source[PATH_BYTES + 8], log[PATH_BYTES + 8], line[128] = "";
+    char source[PATH_BYTES + 128], log[PATH_BYTES + 128], line[128] = "";
     snprintf(source, sizeof source, "%s.c", object);
     snprintf(log, sizeof log, "%s.log", object);
     int fd = open(source, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
