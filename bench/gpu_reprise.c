@@ -55,7 +55,7 @@ static void report(const struct work *w, const char *mode, rp_status status, con
 }
 
 enum mode { EAGER, RAW_GRAPH, GRAPHED, CUDAGRAPHS, FUSED, FUSED_MOVED, MODES };
-static const char *const names[MODES] = {"eager",     "raw graph", "graphed callables",
+static const char *const names[MODES] = {"eager",      "raw graph", "graphed callables",
                                          "cudagraphs", "fused",     "fused, moved input"};
 
 /* The body as a raw capture of the current work, after one eager run. */
@@ -126,7 +126,8 @@ static void measure_forward(struct work *w, rp_device device) {
 
 /* Eager, and the whole step as one recording. A step with graphed callables inside replays the forward and backward. */
 static void measure_step(rp_device device) {
-    static const char *const modes[] = {"eager", "graphed callables", "fused whole step", "fused whole step, moved input"};
+    static const char *const modes[] = {"eager", "graphed callables", "fused whole step",
+                                        "fused whole step, moved input"};
     for (int m = 0; m < 4; m++) {
         struct cli_model model, net;
         struct work w = {.name = "train MLP b64 Adam", .n_in = 2};

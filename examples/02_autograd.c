@@ -8,9 +8,7 @@ static void show(const char *what, rp_tensor *t) {
     printf("%s = %s\n", what, text);
 }
 
-static rp_tensor *f(rp_tensor *x) {
-    return rp_sum(rp_pow_scalar(x, rp_i64(3)), RP_NO_DIMS, false, RP_DTYPE_NONE);
-}
+static rp_tensor *f(rp_tensor *x) { return rp_sum(rp_pow_scalar(x, rp_i64(3)), RP_NO_DIMS, false, RP_DTYPE_NONE); }
 
 /* Gets the gradient that arrives, and may replace it. */
 static rp_tensor *halve(void *ctx, rp_tensor *grad) {

@@ -18,9 +18,9 @@ int main(void) {
         rp_tensor *radius = rp_sum(rp_mul(x, x), RP_DIMS(1), false, RP_DTYPE_NONE); /* (64) */
         rp_tensor *label = rp_to_dtype(rp_gt_scalar(radius, rp_f64(1.4)), RP_I64);  /* inside or outside of a circle */
 
-        rp_tensor *h = rp_relu(rp_linear_layer_forward(&hidden, x));     /* (64, 32) */
-        rp_tensor *logits = rp_linear_layer_forward(&output, h);         /* (64, 2) */
-        rp_tensor *l = rp_cross_entropy(logits, label, 1, -100);         /* mean */
+        rp_tensor *h = rp_relu(rp_linear_layer_forward(&hidden, x)); /* (64, 32) */
+        rp_tensor *logits = rp_linear_layer_forward(&output, h);     /* (64, 2) */
+        rp_tensor *l = rp_cross_entropy(logits, label, 1, -100);     /* mean */
         rp_optimizer_zero_grad(adam, true);
         rp_backward(l, NULL, NULL);
         rp_optimizer_step(adam);

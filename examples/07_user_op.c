@@ -17,19 +17,19 @@ static rp_status softsign_cpu(void *ctx, const void *const *in, size_t n_in, voi
 }
 
 /* d/dx x / (1 + |x|) = 1 / (1 + |x|)^2, written with ops, so that it has a derivative as well. */
-static rp_status softsign_backward(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in, size_t n_in,
-                                   rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in) {
+static rp_status softsign_backward(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in,
+                                   size_t n_in, rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs,
+                                   rp_tensor **grad_in) {
     (void)ctx, (void)n_out, (void)n_in, (void)out, (void)attrs, (void)n_attrs;
     rp_tensor *d = rp_add_scalar(rp_abs(in[0]), rp_i64(1));
     grad_in[0] = rp_div(grad_out[0], rp_mul(d, d));
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
-static const char *softsign_cuda =
-    "extern \"C\" __global__ void softsign(const float *x, float *y, long long n) {\n"
-    "    long long i = blockIdx.x * 256LL + threadIdx.x;\n"
-    "    if (i < n) y[i] = x[i] / (1 + (x[i] < 0 ? -x[i] : x[i]));\n"
-    "}\n";
+static const char *softsign_cuda = "extern \"C\" __global__ void softsign(const float *x, float *y, long long n) {\n"
+                                   "    long long i = blockIdx.x * 256LL + threadIdx.x;\n"
+                                   "    if (i < n) y[i] = x[i] / (1 + (x[i] < 0 ? -x[i] : x[i]));\n"
+                                   "}\n";
 
 int main(void) {
     const rp_op_descriptor descriptor = {

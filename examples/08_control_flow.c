@@ -22,7 +22,8 @@ static void below_100(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
 static void climb(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *positive = NULL;
-    rp_fn negate = {negated, NULL, 0, "negated"}, same = {doubled, NULL, 0, "doubled"}, go_on = {below_100, NULL, 0, "below"};
+    rp_fn negate = {negated, NULL, 0, "negated"}, same = {doubled, NULL, 0, "doubled"},
+          go_on = {below_100, NULL, 0, "below"};
     rp_cond(rp_lt_scalar(in[0], rp_i64(0)), negate, same, in, 1, &positive, 1);
     rp_while(go_on, same, &positive, 1, 0, out);
 }

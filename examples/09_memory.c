@@ -13,7 +13,8 @@ int main(void) {
     const int64_t size[] = {3}, stride[] = {2};
     rp_tensor *odd = rp_from_blob(samples, size, stride, 1, RP_F32, rp_cpu(), given_back, &returned);
     rp_mul_scalar_(odd, rp_i64(10));
-    printf("written in place: %g %g %g %g %g %g\n", samples[0], samples[1], samples[2], samples[3], samples[4], samples[5]);
+    printf("written in place: %g %g %g %g %g %g\n", samples[0], samples[1], samples[2], samples[3], samples[4],
+           samples[5]);
 
     struct DLManagedTensorVersioned *managed = rp_to_dlpack(odd); /* keeps the memory alive */
     rp_tensor *again = rp_from_dlpack(managed);                   /* owns `managed` now */

@@ -461,6 +461,8 @@ typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form 
 
 /* make_fx; NULL never: an empty rp_ir on failure */
 RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
+/* one more reference; how a backend keeps the graph that it was given */
+RP_API rp_ir *rp_ir_retain(const rp_ir *ir);
 RP_API void rp_ir_release(rp_ir *ir);
 RP_API size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes); /* returns the length it needs without the NUL */
 RP_API rp_ir *rp_ir_parse(const char *text, size_t bytes);

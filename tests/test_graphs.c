@@ -1,6 +1,7 @@
 /* ctest: labels=threads timeout=300 */
 /* Raw graphs and graphed callables on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): M.. of
-   make_graphed_callables, G.. of CUDAGraph, R.. of random numbers. REPRISE_TEST_DEVICE=cuda runs them on the emulator. */
+   make_graphed_callables, G.. of CUDAGraph, R.. of random numbers; then the same on CUDA (the emulator, or a GPU with
+   REPRISE_TEST_CUDA=real). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -125,7 +126,8 @@ static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates t
     assert_false(rp_is_capturing(device));
 }
 
-static void test_raw_random(void **state) { /* R4: replays and eager ops together give the eager sequence; reseeding is honoured */
+static void
+test_raw_random(void **state) { /* R4: replays and eager ops together give the eager sequence; reseeding is honoured */
     (void)state;
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
@@ -133,7 +135,8 @@ static void test_raw_random(void **state) { /* R4: replays and eager ops togethe
     OK(rp_graph_end(g));
     for (int round = 0; round < 2; round++) {
         OK(rp_manual_seed(99));
-        rp_tensor *e1 = rp_rand(RP_DIMS(10), RP_F32, NULL), *e2 = rp_randn(RP_DIMS(7), RP_F32, NULL), *e3 = rp_rand(RP_DIMS(3), RP_F32, NULL);
+        rp_tensor *e1 = rp_rand(RP_DIMS(10), RP_F32, NULL), *e2 = rp_randn(RP_DIMS(7), RP_F32, NULL),
+                  *e3 = rp_rand(RP_DIMS(3), RP_F32, NULL);
         rp_tensor *e4 = rp_rand(RP_DIMS(10), RP_F32, NULL);
         OK(rp_manual_seed(99));
         OK(rp_graph_replay(g));
@@ -165,7 +168,8 @@ static void test_raw_repoint(void **state) {
     rp_graph_release(g);
 }
 
-static void test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its handle; the check reports it */
+static void
+test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its handle; the check reports it */
     (void)state;
     rp_graph *g = rp_graph_new();
     rp_scope scope = rp_scope_begin();
@@ -178,7 +182,8 @@ static void test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads 
     OK(rp_scope_end(scope, &y, 1));
     FAILS(RP_ERROR_CAPTURE, "has died", rp_graph_replay(g));
     OK(rp_graph_reset(g));
-    assert_float_equal(rp_item_f64(rp_amax(y, RP_NO_DIMS, false)), 10, 0); /* A9: a tensor of the pool outlives the graph */
+    assert_float_equal(rp_item_f64(rp_amax(y, RP_NO_DIMS, false)), 10,
+                       0); /* A9: a tensor of the pool outlives the graph */
     rp_graph_release(g);
 }
 
@@ -199,6 +204,29 @@ static void test_raw_streams(void **state) { /* G16: graphs of one pool on two s
     OK(rp_synchronize(device));
     assert_float_equal(rp_item_f64(rp_amax(x, RP_NO_DIMS, false)), 10, 0);
     rp_stream_release(second);
+    rp_graph_release(g);
+}
+
+static void test_raw_bad_index(void **state) { /* a bad index in a replay is an error of the next one */
+    (void)state;
+    int64_t at[2] = {1, 2}, bad[2] = {1, 9};
+    rp_tensor *table = rp_rand(RP_DIMS(4, 3), RP_F32, NULL), *index = rp_from_data(at, RP_DIMS(2), RP_I64);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    (void)rp_embedding(table, index);
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    rp_copy_(index, rp_from_data(bad, RP_DIMS(2), RP_I64));
+    OK(rp_graph_replay(g));
+    FAILS(RP_ERROR_INDEX, "embedding", rp_synchronize(device));
+    OK(rp_graph_replay(g));
+    rp_status status = RP_OK;
+    for (int k = 0; k < 1000 && status == RP_OK; k++) status = rp_graph_replay(g); /* without waiting */
+    if (status == RP_OK) status = rp_synchronize(device);
+    assert_int_equal(status, RP_ERROR_INDEX);
+    (void)rp_error_take();
+    (void)rp_synchronize(device);
+    (void)rp_error_take();
     rp_graph_release(g);
 }
 
@@ -235,12 +263,14 @@ static void mlp_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
 
 static rp_compiled *graph_mlp(mlp *m, rp_tensor *x) {
     rp_compiled *f;
-    rp_graphed_callable c = {.fn = {mlp_body, m, sizeof *m, "mlp"}, .args = &x, .n_args = 1, .params = &m->w1, .n_params = 4, .n_out = 1};
+    rp_graphed_callable c = {
+        .fn = {mlp_body, m, sizeof *m, "mlp"}, .args = &x, .n_args = 1, .params = &m->w1, .n_params = 4, .n_out = 1};
     OK(rp_make_graphed_callables(&c, 1, NULL, &f));
     return f;
 }
 
-static void test_graphed_training(void **state) { /* M16, M29-M34, M40, M42, M54: equal to eager, bit for bit, step by step */
+static void
+test_graphed_training(void **state) { /* M16, M29-M34, M40, M42, M54: equal to eager, bit for bit, step by step */
     (void)state;
     mlp a, b;
     mlp_make(&a);
@@ -303,7 +333,8 @@ static void test_graphed_errors(void **state) { /* M27, M28, M31, M33, M34: upst
     FAILS(RP_ERROR_STATE, "second backward", rp_backward(loss, NULL, NULL));
     OK(rp_call(f, &x, 1, &out, 1));
     FAILS(RP_ERROR_STATE, "differentiated once",
-          rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, RP_OPTIONS(rp_backward_options, .create_graph = true)));
+          rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL,
+                      RP_OPTIONS(rp_backward_options, .create_graph = true)));
     rp_compiled_release(f);
     mlp_free(&m);
 }
@@ -313,8 +344,10 @@ static void test_graphed_validation(void **state) { /* M3, M9, M14, M15 */
     mlp m;
     mlp_make(&m);
     rp_compiled *f;
-    rp_tensor *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL), *wide = rp_expand(rp_rand(RP_DIMS(1, 10), RP_F32, NULL), RP_DIMS(4, 10));
-    rp_graphed_callable c = {.fn = {mlp_body, &m, sizeof m, "mlp"}, .args = &wide, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1};
+    rp_tensor *x = rp_rand(RP_DIMS(4, 10), RP_F32, NULL),
+              *wide = rp_expand(rp_rand(RP_DIMS(1, 10), RP_F32, NULL), RP_DIMS(4, 10));
+    rp_graphed_callable c = {
+        .fn = {mlp_body, &m, sizeof m, "mlp"}, .args = &wide, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1};
     FAILS(RP_ERROR_INVALID_ARGUMENT, "expanded", rp_make_graphed_callables(&c, 1, NULL, &f));
     rp_tensor *two[] = {x, rp_view(x, RP_DIMS(40))};
     c.args = two;
@@ -386,7 +419,8 @@ static void test_graphed_version(void **state) { /* an argument changed between 
     rp_compiled *f = graph_mlp(&m, sample);
     OK(rp_call(f, &x, 1, &out, 1));
     rp_mul_scalar_(x, rp_f64(2));
-    FAILS(RP_ERROR_VERSION, "modified in place after the call", rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    FAILS(RP_ERROR_VERSION, "modified in place after the call",
+          rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
     rp_compiled_release(f);
     mlp_free(&m);
 }
@@ -413,20 +447,25 @@ static void test_no_leak(void **state) { /* 100 captures */
 }
 
 int main(void) {
-    const char *which = getenv("REPRISE_TEST_DEVICE");
-    device = rp_cpu();
-    if (which && strcmp(which, "cuda") == 0) {
-        if (!test_cuda_choose()) return 1;
-        device = rp_cuda(0);
-    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),        cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
-        cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),     cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
-        cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),       cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
-        cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),       cmocka_unit_test_setup_teardown(test_graphed_training, begin, end),
-        cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),    cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
-        cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),   cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_bad_index, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_training, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    device = rp_cpu();
+    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+    if (!test_cuda_choose()) return failed; /* it has said why */
+    device = rp_cuda(0);
+    return failed + cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
 }

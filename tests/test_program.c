@@ -1,5 +1,6 @@
 /* Programs: a traced function, functionalised, simplified, fused, planned and run, against the same function run eagerly. Bits are
    compared, never tolerances. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -195,11 +196,123 @@ static void test_checkpoint(void **state) {
     compare(checkpoint, NULL, a, b, 2, 1, 1);
 }
 
+static void mlp(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_linear(rp_relu(rp_linear(in[0], in[1], in[2])), in[3], in[4]);
+}
+static void mlp_kept(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[1] = rp_linear(in[0], in[1], in[2]);
+    out[0] = rp_linear(rp_relu(out[1]), in[3], in[4]);
+}
+static void convolution(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_conv2d(in[0], in[1], NULL, RP_DIMS(1, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), 1));
+}
+static void product(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* a view between */
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_relu(rp_matmul(in[0], in[1]));
+}
+static void test_relu_epilogue(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 5, 7, 12), FILLED(2, 16, 12), FILLED(3, 16), FILLED(4, 9, 16), FILLED(5, 9)},
+              *b[] = {FILLED(6, 5, 7, 12), FILLED(7, 16, 12), FILLED(8, 16), FILLED(9, 9, 16), FILLED(10, 9)};
+    float *x = rp_data(b[0]), *w = rp_data(b[1]), *bias = rp_data(b[2]);
+    x[5] = NAN; /* a row of NaNs */
+    x[30] = INFINITY;
+    for (int k = 0; k < 12; k++) {
+        w[k] = 0; /* zeros of both signs */
+        w[12 + k] = -0.0f;
+    }
+    bias[0] = bias[1] = -0.0f;
+    compare(mlp, NULL, a, b, 5, 1, 2);
+    assert_int_equal(compare(mlp_kept, NULL, a, b, 5, 2, 0), 3); /* somebody else reads what relu reads */
+    rp_tensor *c[] = {FILLED(1, 2, 3, 6, 5), FILLED(2, 4, 3, 3, 3)},
+              *d[] = {FILLED(3, 2, 3, 6, 5), FILLED(4, 4, 3, 3, 3)};
+    ((float *)rp_data(d[0]))[7] = NAN;
+    compare(convolution, NULL, c, d, 2, 1, 1);
+    rp_tensor *e[] = {FILLED(1, 2, 3, 6), FILLED(2, 6, 4)}, *g[] = {FILLED(3, 2, 3, 6), FILLED(4, 6, 4)};
+    compare(product, NULL, e, g, 2, 1, 1);
+}
+
+static void softmax_of_gelu(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_softmax(rp_gelu(in[0]), -1);
+}
+/* One graph at two sizes is two programs over the same kernels. */
+static void test_sizes_share(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 6, 40)}, *b[] = {FILLED(4, 33, 72)};
+    rp_tensor *const *in[] = {a, b};
+    rp_body *const bodies[] = {softmax_of_gelu, chain};
+    rp_tensor *c[] = {FILLED(1, 33, 18), FILLED(2, 33, 18)}, *d[] = {FILLED(3, 5, 130), FILLED(4, 5, 130)};
+    for (int which = 0; which < 2; which++) {
+        rp__executable *p[2] = {0};
+        rp_ir *ir[2], *functional[2] = {0};
+        rp__executable_facts facts[2];
+        for (int k = 0; k < 2; k++) {
+            rp_tensor *const *use = which == 0 ? in[k] : k == 0 ? c : d;
+            size_t n = which == 0 ? 1 : 2;
+            ir[k] = rp_trace((rp_fn){bodies[which], NULL, 0, "test"}, use, n, 1);
+            show_error();
+            rp__functionalise(ir[k], &functional[k]);
+            (void)rp__executable_new(functional[k], use, n, NULL, &p[k]);
+            show_error();
+            rp__executable_facts_of(p[k], &facts[k]);
+        }
+        assert_true(facts[0].n_kernels > 0);
+        assert_int_equal(facts[0].n_kernels, facts[1].n_kernels);
+        for (size_t k = 0; k < facts[0].n_kernels; k++) {
+            assert_non_null(facts[0].kernels[k].kernel);
+            assert_ptr_equal(facts[0].kernels[k].kernel, facts[1].kernels[k].kernel);
+        }
+        for (int k = 0; k < 2; k++) {
+            rp__executable_free(p[k]);
+            rp_ir_release(functional[k]);
+            rp_ir_release(ir[k]);
+        }
+    }
+}
+
+static void drop(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_dropout(rp_gelu(in[0]), 0.3, true, NULL);
+    out[0] = rp_dropout(rp_add(x, in[0], rp_i64(1)), 0.5, true, NULL);
+}
+/* Sizes that became symbols: the counters of random numbers follow the sizes of each call. */
+static void test_dropout_sizes(void **state) {
+    (void)state;
+    static const int64_t rows_of[] = {5, 5, 7, 3, 12, 7, 5, 33};
+    rp_compiled *f = rp_compile((rp_fn){drop, NULL, 0, "drop"}, RP_OPTIONS(rp_compile_options, .backend = "fused"));
+    rp_tensor *expected[8], *got[8];
+    rp_manual_seed(11);
+    for (int k = 0; k < 8; k++) {
+        rp_tensor *x = FILLED(k, rows_of[k], 9);
+        drop(NULL, &x, 1, &expected[k], 1);
+    }
+    rp_manual_seed(11);
+    for (int k = 0; k < 8; k++) {
+        rp_tensor *x = FILLED(k, rows_of[k], 9);
+        (void)rp_call(f, &x, 1, &got[k], 1);
+        show_error();
+    }
+    for (int k = 0; k < 8; k++) assert_same(expected[k], got[k]);
+    bool symbolic = false;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        symbolic = symbolic || strcmp(e.reason, "symbolic-size") == 0;
+    }
+    assert_true(symbolic);
+    rp_compiled_release(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),    cmocka_unit_test(test_broadcast),  cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_centre),   cmocka_unit_test(test_in_place),   cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_reshapes), cmocka_unit_test(test_checkpoint),
+        cmocka_unit_test(test_chain),       cmocka_unit_test(test_broadcast),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_centre),      cmocka_unit_test(test_in_place),      cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_reshapes),    cmocka_unit_test(test_checkpoint),    cmocka_unit_test(test_relu_epilogue),
+        cmocka_unit_test(test_sizes_share), cmocka_unit_test(test_dropout_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

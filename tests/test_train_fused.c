@@ -207,7 +207,8 @@ static void results_are_kept(void **state) {
     }
     ok();
     for (int k = 0; k < 8; k++) assert_same(expected[k], held[k], "held result", k);
-    assert_true(count_of(f, "patch") >= 7); /* every result but the first lies in fresh memory, every argument is another */
+    assert_true(count_of(f, "patch") >=
+                7); /* every result but the first lies in fresh memory, every argument is another */
     /* a parameter that changes between forward and backward */
     rp_tensor *x = filled(9, (const int64_t[]){4, IN}, 2), *y = NULL;
     rp_call(f, &x, 1, &y, 1);

@@ -509,6 +509,8 @@ rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_op
 rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs, size_t n_inputs,
                   rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out) {
     rp_backward_options o;
+    if ((n_outputs && !outputs) || (n_inputs && (!inputs || !out)))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_grad: a list of tensors is NULL");
     for (size_t i = 0; i < n_inputs; i++) out[i] = rp__tensor_error();
     RP_TRY(options_read("rp_grad", options, &o));
     if (n_inputs == 0) return RP_OK;

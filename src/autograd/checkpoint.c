@@ -224,6 +224,13 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     return RP_OK;
 }
 
+/* An argument may be absent, not broken. */
+static rp_status check_arguments(rp_tensor *const *in, size_t n_in) {
+    for (size_t i = 0; i < n_in; i++)
+        if (in[i]) RP_TRY(rp__tensor_check(in[i], "an argument of a checkpointed function"));
+    return RP_OK;
+}
+
 rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status;
@@ -232,6 +239,8 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
         status = rp_error_status();
     } else if (!fn.body) {
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: no function");
+    } else if ((status = check_arguments(in, n_in)) != RP_OK) {
+        /* told already */
     } else if (!rp_grad_enabled() || recomputing) {
         /* Without a tape nothing would be kept. Inside the recomputation of an outer one the arguments take the numbers that
            they took in the first run, and the rest none. */

@@ -109,6 +109,9 @@ static rp_status call_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tenso
     if (failed) rp__error_save(&before);
     fn.body(fn.ctx, in, n_in, out, n_out);
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
+        if (out[k]) status = rp__tensor_check(out[k], "a result");
+    }
     if (failed) rp__error_restore(&before);
     return status;
 }

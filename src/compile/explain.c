@@ -74,11 +74,12 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
     rp__unlock(&e->lock);
 }
 
-void rp__explain_live(rp__explain *e, const char *kind, const char *text, const _Atomic uint64_t *counter) {
+void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
+                      const _Atomic uint64_t *counter) {
     char *message = rp__strdup(text), *where = rp__strdup("");
     rp__lock(&e->lock);
     if (message && where && RP__GROW(&e->records, &e->capacity, e->n + 1)) {
-        e->records[e->n++] = (struct rp__explain_record){kind, RP__REASON_NONE, message, where, 0, counter};
+        e->records[e->n++] = (struct rp__explain_record){kind, reason, message, where, 0, counter};
     } else {
         rp__free(message);
         rp__free(where);

@@ -36,7 +36,8 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
                      const char *format, ...) RP__PRINTF(6, 7);
 
 /* A count that every call may change: read when somebody asks. settle takes its last value; then the counter may die. */
-void rp__explain_live(rp__explain *e, const char *kind, const char *text, const _Atomic uint64_t *counter);
+void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
+                      const _Atomic uint64_t *counter);
 void rp__explain_settle(rp__explain *e, const _Atomic uint64_t *counter);
 
 #endif

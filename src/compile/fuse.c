@@ -444,6 +444,48 @@ static rp_status merge_all(rp__fusion *f) {
     return status;
 }
 
+static bool is_row_major(const rp__ir_value_info *v) {
+    rp_dim step = 1;
+    for (unsigned d = v->meta.ndim; d-- > 0;) {
+        if (v->meta.size[d] != 1 && v->stride[d] != step) return false;
+        step *= v->meta.size[d];
+    }
+    return v->offset == 0;
+}
+
+/* A product or convolution and the relu by itself that alone reads its result, element by element in the same order. The relu has
+   no other operand, so nothing can lie between the two. */
+static rp_status merge_epilogues(rp__fusion *f) {
+    const rp_ir *ir = f->ir;
+    for (uint32_t k = 0; k < f->n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[f->nodes[k].node];
+        if (f->nodes[k].kind != RP__FUSE_LIBRARY ||
+            !(rp__ir_is_op(n, RP__OP_bmm) || rp__ir_is_op(n, RP__OP_linear) || rp__ir_is_op(n, RP__OP_conv2d))) {
+            continue;
+        }
+        const rp__ir_value_info *made = &ir->values[n->out[0]];
+        if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !is_row_major(made)) continue;
+        uint32_t reader = f->readers[n->out[0]][0], from = f->nodes[reader].group;
+        const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
+        if (!rp__ir_is_op(relu, RP__OP_relu) || f->groups[from].n_members != 1) continue;
+        const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
+        if (!is_row_major(read) || !is_row_major(out) || out->storage == made->storage ||
+            rp__numel(read->meta.size, read->meta.ndim) != rp__numel(made->meta.size, made->meta.ndim)) {
+            continue;
+        }
+        uint32_t *members = RP__NEW(&f->arena, uint32_t, 2);
+        if (!members) return RP__OOM("fusion");
+        members[0] = k;
+        members[1] = reader;
+        f->groups[from].dead = true;
+        f->groups[from].n_members = 0;
+        f->nodes[reader].group = f->nodes[k].group;
+        f->groups[f->nodes[k].group].members = members;
+        f->groups[f->nodes[k].group].n_members = 2;
+    }
+    return RP_OK;
+}
+
 rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out) {
     memset(out, 0, sizeof *out);
     out->ir = ir;
@@ -464,7 +506,10 @@ rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion 
         out->groups[k].n_members = 1;
         out->n_groups++;
     }
-    if (status == RP_OK && !(options && options->none)) status = merge_all(out);
+    if (status == RP_OK && !(options && options->none)) {
+        status = merge_all(out);
+        if (status == RP_OK) status = merge_epilogues(out);
+    }
     if (status != RP_OK) rp__fusion_free(out);
     return status;
 }

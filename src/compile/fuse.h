@@ -34,6 +34,8 @@ typedef struct rp__fuse_node {
     uint32_t group;
 } rp__fuse_node;
 
+/* A group is members of kind LOOP and COPY; or one other node; or a library op whose library knows RP__EPILOGUE_RELU and the relu
+   that alone reads its result: both lie in the relu's memory. */
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
     uint32_t n_members;

@@ -15,6 +15,7 @@ typedef struct variant {
     rp_ir *graph;               /* concrete; counted */
     rp__executable *executable; /* fused */
     void *compiled;             /* another leaf's */
+    _Atomic uint32_t told;      /* what rp__executable_moves said when explain last heard of it */
 } variant;
 
 struct rp__unit {
@@ -72,6 +73,8 @@ void rp__unit_forget_explain(rp__unit *u) {
         rp__executable_facts_of(v->executable, &f);
         rp__explain_settle(u->explain, f.patches);
         rp__explain_settle(u->explain, f.fresh_results);
+        rp__explain_settle(u->explain, f.moved);
+        for (unsigned k = 0; k < RP__COPY_COUNT; k++) rp__explain_settle(u->explain, &f.copies[k]);
     }
     u->explain = NULL;
     rp__unlock(&u->lock);
@@ -106,13 +109,44 @@ static void explain(rp__unit *u, const rp__executable *e) {
         rp__explain_add(u->explain, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
                         f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
     }
-    rp__explain_live(u->explain, "patch", "launches re-pointed because an argument or a result moved", f.patches);
-    rp__explain_live(u->explain, "patch", "results in fresh memory because the caller held older ones",
+    rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
+                     f.patches);
+    rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
                      f.fresh_results);
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,
                     "peak of the same graph run op by op");
+}
+
+/* Moved arguments and copies are facts from the first of their kind on; counts follow by themselves. */
+static void explain_moves(rp__unit *u, variant *v, uint32_t moves) {
+    static const struct {
+        const char *kind, *text;
+        rp__reason reason;
+    } rows[RP__COPY_COUNT + 1] = {
+        [RP__COPY_LIBRARY] = {"copy", "arguments of library calls that moved, copied at each call",
+                              RP__REASON_LIBRARY_OPERAND},
+        [RP__COPY_FOREIGN] = {"copy", "arguments in wrapped memory that moved, copied at each call",
+                              RP__REASON_FOREIGN_MEMORY},
+        [RP__COPY_ALIGNMENT] = {"copy", "arguments at addresses of another alignment, copied at each call",
+                                RP__REASON_ALIGNMENT},
+        [RP__COPY_RESULT] = {"copy", "results of library calls, copied because the caller held older ones",
+                             RP__REASON_LIBRARY_OPERAND},
+        [RP__COPY_COUNT] = {"patch", "arguments that moved: the launches that use them were re-pointed",
+                            RP__REASON_MOVED_INPUT},
+    };
+    rp__executable_facts f;
+    rp__executable_facts_of(v->executable, &f);
+    rp__lock(&u->lock);
+    for (unsigned k = 0; k <= RP__COPY_COUNT && u->explain; k++) {
+        if ((moves & ~v->told) >> k & 1u) {
+            rp__explain_live(u->explain, rows[k].kind, rows[k].reason, rows[k].text,
+                             k == RP__COPY_COUNT ? f.moved : &f.copies[k]);
+        }
+    }
+    v->told |= moves;
+    rp__unlock(&u->lock);
 }
 
 static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant *v) {
@@ -199,7 +233,12 @@ rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in
     }
     rp__unlock(&u->lock);
     RP_TRY(status);
-    if (v->executable) return rp__executable_run(v->executable, in, n_in, out, n_out, draws, n_draws);
+    if (v->executable) {
+        status = rp__executable_run(v->executable, in, n_in, out, n_out, draws, n_draws);
+        uint32_t moves = rp__executable_moves(v->executable);
+        if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
+        return status;
+    }
     status = u->leaf->run(u->leaf->ctx, v->compiled, in, n_in, out, n_out);
     return status == RP_OK || rp_failed() ? status
                                           : rp__fail(status, "backend \"%s\" failed to run a graph", u->leaf->name);

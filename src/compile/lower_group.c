@@ -265,7 +265,8 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
 }
 
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx) {
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__dag **out) {
+    *out = NULL;
     lowering *l = rp__calloc(1, sizeof *l);
     if (!l) return RP__OOM("a fused kernel");
     l->f = f;
@@ -294,7 +295,10 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
     } else {
         rp__dag *dag = rp__dag_finish(l->sink.builder);
         status = dag ? launch(l, s, dag) : rp_error_status();
-        rp__dag_release(dag);
+        if (status == RP_OK)
+            *out = dag;
+        else
+            rp__dag_release(dag);
     }
     rp__free(l->made);
     rp__group_space_free(&l->space);

@@ -26,6 +26,8 @@ typedef struct buffer {
     uint32_t n_patches;
     bool written; /* by an ASSIGN or in place */
     const char *written_site;
+    int64_t begin, end; /* bytes of it that records touch */
+    bool library;       /* a record touches it that cannot be re-pointed inside a device graph */
 } buffer;
 
 typedef struct outer { /* what is compared at each call: one an argument or captured tensor that records touch */
@@ -35,6 +37,8 @@ typedef struct outer { /* what is compared at each call: one an argument or capt
     int64_t shift; /* address of byte 0 = address of element 0 - shift */
     bool write;
     const char *site;
+    rp__storage *fixed; /* counted. Not NULL: records use this memory of ours, and each call copies (see read_moved) */
+    rp__executable_copy why;
 } outer;
 
 enum { RESULT_MEMORIES = 3 };
@@ -42,6 +46,7 @@ typedef struct result_memory { /* memory of one result buffer: reused when the c
     uint32_t buffer;
     rp__storage *kept[RESULT_MEMORIES]; /* counted */
     rp__storage *now;                   /* of the running call; borrowed from kept */
+    rp__storage *fixed; /* counted. Not NULL: records write this memory of ours, and each call copies it to `now` */
 } result_memory;
 
 typedef struct result { /* a handle to be returned */
@@ -73,8 +78,11 @@ struct rp__executable {
     size_t record_group_capacity;
     uint32_t *node;        /* per record: node of the device graph */
     rp__storage **scratch; /* counted */
+    rp__dag **dags;        /* counted */
+    size_t n_dags, dags_capacity;
     size_t n_scratch, scratch_capacity;
     rp__devgraph *graph; /* NULL: launched one by one */
+    bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
     outer *outers;
     uint32_t n_outers;
@@ -94,7 +102,8 @@ struct rp__executable {
     size_t n_unfused;
     int64_t arena_bytes, result_bytes, eager_peak;
     uint64_t runs;
-    _Atomic uint64_t patches, fresh; /* written under the lock, read by explain */
+    _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
+    _Atomic uint32_t moves;
 };
 
 /* ---- random counters */
@@ -152,6 +161,12 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
     rp__executable *p = r->p;
     (void)s;
     if (!l->kernel) return RP_OK; /* an empty space */
+    if (l->barrier) {
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "%s: a launch without slots hides which memory it uses; "
+                        "it cannot be part of a program",
+                        l->op);
+    }
     if (!RP__GROW(&p->records, &p->records_capacity, p->n_records + 1u) ||
         !RP__GROW(&p->record_group, &p->record_group_capacity, p->n_records + 1u)) {
         return RP__OOM("launch records");
@@ -167,7 +182,7 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         if (!storage || storage == p->memory) continue;
         bool known = false;
         for (uint32_t b = 0; b < p->n_buffers && !known; b++) {
-            known = p->buffers[b].place.storage == storage;
+            known = p->buffers[b].kind != BUFFER_NONE && p->buffers[b].place.storage == storage;
             if (known) slots[k].buffer = (int32_t)b;
         }
         for (size_t i = 0; i < p->n_scratch && !known; i++) known = p->scratch[i] == storage;
@@ -247,6 +262,10 @@ static rp_status place_const(rp__executable *p, const rp__ir_node *n) {
                                    n->data_bytes);
 }
 
+static bool has_epilogue(const rp__fusion *f, const rp__fuse_group *g) {
+    return g->n_members == 2 && f->nodes[g->members[0]].kind == RP__FUSE_LIBRARY;
+}
+
 static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order,
                                rp_tensor *const *in, const rp__executable_options *options) {
     const rp_ir *ir = p->ir;
@@ -285,8 +304,8 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
             for (uint32_t k = 0; k < n->n_out; k++) {
                 rp__ir_value v = n->out[k];
                 buffer *b = &p->buffers[ir->values[v].storage];
-                bool loop = fn->kind == RP__FUSE_LOOP;
-                if (b->kind != BUFFER_NONE || (loop && !rp__fuse_stored(f, g->members, g->n_members, v))) continue;
+                bool inside = fn->kind == RP__FUSE_LOOP || g->n_members > 1;
+                if (b->kind != BUFFER_NONE || (inside && !rp__fuse_stored(f, g->members, g->n_members, v))) continue;
                 b->bytes = value_bytes(ir, v);
                 if (f->result_storage[ir->values[v].storage]) {
                     b->kind = BUFFER_RESULT;
@@ -348,6 +367,15 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
         r->now = r->kept[0];
         RP_TRY_GOTO(status, done, proxy(p, b, r->now->data, b->bytes));
     }
+    for (uint32_t i = 0; i < n_order; i++) { /* what an epilogue reads lies where it writes */
+        const rp__fuse_group *g = &f->groups[order[i]];
+        if (!has_epilogue(f, g)) continue;
+        rp__ir_value from = ir->nodes[f->nodes[g->members[0]].node].out[0],
+                     to = ir->nodes[f->nodes[g->members[1]].node].out[0];
+        rp__executable_place *place = &p->buffers[ir->values[from].storage].place;
+        *place = p->buffers[ir->values[to].storage].place;
+        if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+    }
 done:
     rp__free(plan);
     rp__free(storage_of);
@@ -370,13 +398,14 @@ static rp_tensor *handle_of(rp__executable *p, rp__ir_value v) {
     return t;
 }
 
-static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **in, rp_tensor **out) {
+static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **in, rp_tensor **out, bool *relu) {
     rp__call call;
     for (uint32_t k = 0; k < n->n_in; k++) {
         in[k] = n->in[k] == RP__IR_NONE ? NULL : handle_of(p, n->in[k]);
         if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
     }
     rp__ir_call(n, in, out, &call);
+    call.relu = relu;
     if (n->op->lowering == RP__USER) { /* allocates its own results */
         rp_tensor *made[RP__MAX_OUTS] = {0};
         call.out = made;
@@ -409,16 +438,26 @@ static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **i
     return rp__fail(RP_ERROR_UNAVAILABLE, "%s cannot be part of a program", n->op->name);
 }
 
-static rp_status record_library(rp__executable *p, const rp__ir_node *n) {
+/* relu: NULL, or to be set if the op's launch did the relu of its result too. */
+static rp_status record_library(rp__executable *p, const rp__ir_node *n, bool *relu) {
     rp_tensor **handles = rp__calloc(n->n_in + n->n_out + 1u, sizeof *handles);
     if (!handles) return RP__OOM("operands of a library op");
     rp_scope scope = rp__scope_begin();
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
-    rp_status status = run_rule(p, n, handles, handles + n->n_in);
+    rp_status status = run_rule(p, n, handles, handles + n->n_in, relu);
     rp__site_pop(frame);
     rp__scope_end(scope, NULL, 0);
     rp__free(handles);
     return status;
+}
+
+/* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
+static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
+                       const rp__executable_place *places) {
+    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 1)) return RP__OOM("kernels of a program");
+    RP_TRY(rp__group_lower(f, g, places, p->device, p->build_stream, draw, p, &p->dags[p->n_dags]));
+    p->n_dags++;
+    return RP_OK;
 }
 
 static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
@@ -444,9 +483,14 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
             r.group = order[i];
             if (first->kind == RP__FUSE_NOTHING) continue;
             if (first->kind == RP__FUSE_LIBRARY) {
-                status = record_library(p, &p->ir->nodes[first->node]);
+                bool epilogue = has_epilogue(f, g), done = false;
+                status = record_library(p, &p->ir->nodes[first->node], epilogue ? &done : NULL);
+                if (status == RP_OK && epilogue && !done) { /* over the product, in place */
+                    rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
+                    status = lower(p, f, &relu, places);
+                }
             } else {
-                status = rp__group_lower(f, g, places, p->device, p->build_stream, draw, p);
+                status = lower(p, f, g, places);
             }
         }
         (void)rp__launch_recorder_set(previous);
@@ -472,6 +516,7 @@ typedef struct access {
 
 static rp_status build_graph(rp__executable *p) {
     const rp__device_ops *ops = p->device->ops;
+    p->n_edges = 0;
     access *log = NULL;
     size_t n_log = 0, log_capacity = 0;
     uint32_t *deps = rp__calloc(2 * ((size_t)p->n_records + 1), sizeof *deps),
@@ -531,7 +576,13 @@ static rp_status collect_patches(rp__executable *p) {
     for (uint32_t i = 0; i < p->n_records; i++) {
         for (uint32_t k = 0; k < p->records[i]->n_slots; k++) {
             int32_t b = p->records[i]->slots[k].buffer;
-            if (b >= 0) p->buffers[b].n_patches++;
+            if (b < 0) continue;
+            const rp__slot *s = &p->records[i]->slots[k];
+            rp__kernel_kind kind = p->records[i]->kernel->kind;
+            buffer *touched = &p->buffers[b];
+            if (touched->n_patches++ == 0 || s->begin < touched->begin) touched->begin = s->begin;
+            if (s->end > touched->end) touched->end = s->end;
+            if (kind == RP__KERNEL_CUDA_LIBRARY || kind == RP__KERNEL_CUDA_USER) touched->library = true;
         }
     }
     for (uint32_t b = 0; b < p->n_buffers; b++) {
@@ -662,6 +713,7 @@ static rp_status describe(rp__executable *p, const rp__fusion *f, const uint32_t
         k->server = k->library ? "library" : "loop";
         for (uint32_t r = 0; r < p->n_records; r++) {
             if (p->record_group[r] != order[i]) continue;
+            k->kernel = p->records[r]->kernel;
             for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
                 k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
             }
@@ -753,13 +805,19 @@ void rp__executable_free(rp__executable *p) {
             rp__storage_release(p->buffers[b].place.storage);
         }
     }
+    for (uint32_t k = 0; k < p->n_outers; k++) {
+        if (p->outers[k].fixed) rp__storage_release(p->outers[k].fixed);
+    }
     for (uint32_t k = 0; k < p->n_results && p->results; k++) {
+        if (p->results[k].fixed) rp__storage_release(p->results[k].fixed);
         for (unsigned i = 0; i < RESULT_MEMORIES; i++) {
             if (p->results[k].kept[i]) rp__storage_release(p->results[k].kept[i]);
         }
     }
     for (size_t k = 0; k < p->n_scratch; k++) rp__storage_release(p->scratch[k]);
     rp__free(p->scratch);
+    for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
+    rp__free(p->dags);
     for (size_t k = 0; k < p->n_states; k++) {
         rp__block_free(p->states[k].generator->device, p->states[k].block);
         rp_generator_release(p->states[k].generator);
@@ -781,6 +839,11 @@ static inline void count(_Atomic uint64_t *counter, uint64_t by) { /* one writer
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);
 }
 
+static inline void note_move(rp__executable *p, unsigned bit) {
+    uint32_t moves = atomic_load_explicit(&p->moves, memory_order_relaxed);
+    atomic_store_explicit(&p->moves, moves | 1u << bit, memory_order_relaxed);
+}
+
 static void move_buffer(rp__executable *p, buffer *b, char *address) {
     int64_t by = address - b->address;
     for (uint32_t k = 0; k < b->n_patches; k++) {
@@ -793,6 +856,105 @@ static void move_buffer(rp__executable *p, buffer *b, char *address) {
         }
     }
     b->address = address;
+}
+
+/* ---- memory that moved
+
+   Most records are re-pointed. Where that cannot be, the records get memory of the program's own, from the first call that needs
+   it, and every call copies: arguments before the launch, what was written after it. On the device that is so for
+   - library calls and users' kernels in a device graph: their nodes cannot change, so the graph is built once more;
+   - an address whose low bits differ: kernels are compiled for the alignment of what they were recorded with;
+   - wrapped memory in a device graph: a kernel in flight must not read what an owner whom we do not see changes or frees. */
+
+enum { ALIGNMENT_MASK = 15 }; /* the widest load of a kernel is 16 bytes */
+
+static rp_tensor *bytes_handle(rp__storage *storage, int64_t at, int64_t bytes, int64_t unit) {
+    rp_dim n = bytes / unit;
+    rp_tensor *t = rp__tensor_new(unit == 8 ? RP_I64 : unit == 4 ? RP_I32 : RP_U8, &n, 1, rp__storage_retain(storage));
+    if (!rp__tensor_is_error(t)) t->offset = at / unit;
+    return t;
+}
+
+/* to = from, both inside their storages, on the current stream, in the widest units that both addresses allow. */
+static rp_status copy_bytes(rp__storage *to_storage, const char *to, rp__storage *from_storage, const char *from,
+                            int64_t bytes) {
+    int64_t to_at = to - (const char *)to_storage->data, from_at = from - (const char *)from_storage->data;
+    uint64_t all =
+        (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)from | (uint64_t)to_at | (uint64_t)from_at | (uint64_t)bytes;
+    int64_t unit = all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : 1;
+    if (bytes == 0) return RP_OK;
+    rp_scope scope = rp__scope_begin();
+    rp_tensor *dst = bytes_handle(to_storage, to_at, bytes, unit),
+              *src = bytes_handle(from_storage, from_at, bytes, unit);
+    rp_status status =
+        rp__tensor_is_error(dst) || rp__tensor_is_error(src) ? rp_error_status() : rp__run_copy(dst, src);
+    rp__scope_end(scope, NULL, 0);
+    return status;
+}
+
+/* The records of b use memory of ours from now on; aligned as what they were recorded with. */
+static rp_status fix(rp__executable *p, buffer *b, rp_stream *s, rp__storage **out) {
+    rp__storage *own = rp__storage_new(p->device, s, (size_t)(b->end - b->begin) + ALIGNMENT_MASK + 1);
+    if (!own) return RP_ERROR_OUT_OF_MEMORY;
+    uintptr_t low = (uintptr_t)(b->address + b->begin) & ALIGNMENT_MASK;
+    move_buffer(p, b, (char *)own->data + low - b->begin);
+    p->stale = p->stale || (b->library && p->graph);
+    *out = own;
+    return RP_OK;
+}
+
+/* An argument or captured tensor lies at `address`, not where its records read. */
+static rp_status read_moved(rp__executable *p, outer *o, const rp_tensor *t, char *address, rp_stream *s) {
+    buffer *b = &p->buffers[o->buffer];
+    if (!o->fixed) {
+        bool cuda = p->device->id.type != RP_DEVICE_CPU;
+        if (b->library && p->graph)
+            o->why = RP__COPY_LIBRARY;
+        else if (cuda && p->graph && t->storage->foreign)
+            o->why = RP__COPY_FOREIGN;
+        else if (cuda && (((uintptr_t)address ^ (uintptr_t)b->address) & ALIGNMENT_MASK))
+            o->why = RP__COPY_ALIGNMENT;
+        else {
+            move_buffer(p, b, address);
+            count(&p->moved, 1);
+            note_move(p, RP__COPY_COUNT);
+            return RP_OK;
+        }
+        RP_TRY(fix(p, b, s, &o->fixed));
+        note_move(p, o->why);
+    }
+    count(&p->copies[o->why], 1);
+    return copy_bytes(o->fixed, b->address + b->begin, t->storage, address + b->begin, b->end - b->begin);
+}
+
+/* What assignments wrote into memory of ours goes to the tensor: exactly the elements written, nothing between them. */
+static rp_status write_back(rp__executable *p, const outer *o, const rp_tensor *t) {
+    const rp_ir *ir = p->ir;
+    const buffer *b = &p->buffers[o->buffer];
+    rp_scope scope = rp__scope_begin();
+    rp_status status = RP_OK;
+    for (size_t i = 0; i < ir->body.n_nodes && status == RP_OK; i++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
+        for (uint32_t k = 0; k < n->n_in && status == RP_OK && !n->dead; k++) {
+            if (n->in[k] == RP__IR_NONE || !rp__ir_writes(n, k)) continue;
+            const rp__ir_value_info *info = &ir->values[n->in[k]];
+            if (info->storage != o->buffer) continue;
+            const rp__meta *m = &info->meta;
+            rp_tensor *src = rp__tensor_new(m->dtype, m->size, m->ndim, rp__storage_retain(o->fixed)),
+                      *dst = rp__tensor_new(m->dtype, m->size, m->ndim, rp__storage_retain(t->storage));
+            if (rp__tensor_is_error(src) || rp__tensor_is_error(dst)) {
+                status = rp_error_status();
+                break;
+            }
+            memcpy(src->stride, info->stride, m->ndim * sizeof *src->stride);
+            memcpy(dst->stride, info->stride, m->ndim * sizeof *dst->stride);
+            src->offset = (b->address - (char *)o->fixed->data) / (int64_t)rp__dtype_bytes(m->dtype) + info->offset;
+            dst->offset = t->offset + info->offset - b->first_element;
+            status = rp__run_copy(dst, src);
+        }
+    }
+    rp__scope_end(scope, NULL, 0);
+    return status;
 }
 
 /* Memory for a result: one that nobody holds any more, or new. */
@@ -816,8 +978,27 @@ static rp_status next_memory(rp__executable *p, result_memory *r, rp_stream *s) 
         count(&p->fresh, 1);
     }
     r->now = found;
+    if (r->fixed) return RP_OK;
+    if (b->library && p->graph) {
+        note_move(p, RP__COPY_RESULT);
+        return fix(p, b, s, &r->fixed);
+    }
     move_buffer(p, b, found->data);
     return RP_OK;
+}
+
+static rp_status rebuild(rp__executable *p) {
+    p->device->ops->graph_free(p->graph);
+    p->graph = NULL;
+    for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
+    p->n_touched = 0;
+    p->stale = false;
+    rp_status status = build_graph(p);
+    if (status != RP_OK && p->graph) { /* later calls launch one by one */
+        p->device->ops->graph_free(p->graph);
+        p->graph = NULL;
+    }
+    return status;
 }
 
 static rp_status set_random(rp__executable *p, rp_stream *s, const rp__executable_random *draws, size_t n_draws) {
@@ -895,21 +1076,31 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
                      size_t n_draws) {
     rp_stream *s = rp__current_stream(p->device);
     for (uint32_t k = 0; k < p->n_outers; k++) {
-        const outer *o = &p->outers[k];
+        outer *o = &p->outers[k];
         rp_tensor *t = o->captured ? o->captured : in[o->arg];
         char *address = rp__tensor_data(t);
         if (RP__UNLIKELY(!address)) continue; /* empty */
         address -= o->shift;
-        if (RP__UNLIKELY(address != p->buffers[o->buffer].address)) move_buffer(p, &p->buffers[o->buffer], address);
+        if (RP__UNLIKELY(address != p->buffers[o->buffer].address)) RP_TRY(read_moved(p, o, t, address, s));
     }
     for (uint32_t k = 0; k < p->n_results; k++) RP_TRY(next_memory(p, &p->results[k], s));
     if (RP__UNLIKELY(p->n_random > 0)) RP_TRY(set_random(p, s, draws, n_draws));
     p->runs++;
+    if (RP__UNLIKELY(p->stale)) RP_TRY(rebuild(p));
     RP_TRY(launch(p, s));
+    for (uint32_t k = 0; k < p->n_results; k++) {
+        const result_memory *r = &p->results[k];
+        if (RP__LIKELY(!r->fixed)) continue;
+        const buffer *b = &p->buffers[r->buffer];
+        count(&p->copies[RP__COPY_RESULT], 1);
+        RP_TRY(copy_bytes(r->now, (char *)r->now->data + b->begin, r->fixed, b->address + b->begin, b->end - b->begin));
+    }
     for (uint32_t k = 0; k < p->n_outers; k++) {
         const outer *o = &p->outers[k];
         if (RP__UNLIKELY(o->write)) {
-            rp__storage_written((o->captured ? o->captured : in[o->arg])->storage, "compiled function", o->site);
+            const rp_tensor *t = o->captured ? o->captured : in[o->arg];
+            if (o->fixed) RP_TRY(write_back(p, o, t));
+            rp__storage_written(t->storage, "compiled function", o->site);
         }
     }
     for (uint32_t k = 0; k < p->n_outs; k++) {
@@ -937,6 +1128,8 @@ const rp__executable_random *rp__executable_draws(const rp__executable *p, size_
     return p->random;
 }
 
+uint32_t rp__executable_moves(const rp__executable *p) { return atomic_load_explicit(&p->moves, memory_order_relaxed); }
+
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
     *out = (rp__executable_facts){.kernels = p->kernels,
                                   .n_kernels = p->n_kernels,
@@ -948,6 +1141,8 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .result_bytes = p->result_bytes,
                                   .eager_peak_bytes = p->eager_peak,
                                   .runs = p->runs,
+                                  .moved = &p->moved,
+                                  .copies = p->copies,
                                   .patches = &p->patches,
                                   .fresh_results = &p->fresh};
 }

@@ -3,7 +3,7 @@
    lowered under a launch recorder, on a stream that captures, so that draws read the replay's state and scratch memory is the
    program's own. Runs on the stream that is current at the call.
 
-   Buffers: arguments and captured tensors (outside, re-pointed when they move), results (fresh memory at each call unless the
+   Buffers: arguments and captured tensors (outside, re-pointed when they move, copied where that cannot be), results (fresh memory at each call unless the
    caller has let go of an older result), constants, temporaries (the arena), scratch of library ops. */
 #ifndef RP_COMPILE_PROGRAM_H
 #define RP_COMPILE_PROGRAM_H
@@ -51,12 +51,21 @@ const rp__executable_random *rp__executable_draws(const rp__executable *p, size_
 rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
 
 /* ---- what explain says of it */
+/* Why a call copies what it could not reach by re-pointing. */
+typedef enum rp__executable_copy {
+    RP__COPY_LIBRARY,   /* an argument that a library call or a user's kernel touches moved */
+    RP__COPY_FOREIGN,   /* an argument moved to wrapped memory */
+    RP__COPY_ALIGNMENT, /* an argument moved to an address of another alignment */
+    RP__COPY_RESULT,    /* a result of a library call or a user's kernel, whose older memory the caller holds */
+    RP__COPY_COUNT
+} rp__executable_copy;
 typedef struct rp__executable_kernel {
     const char *ops; /* "mul+add+relu", or the library op */
     const char *site;
     const char *server; /* "loop", or who serves the library op */
     int64_t bytes;      /* read and written */
     bool library;
+    const rp__kernel *kernel; /* of its last launch */
 } rp__executable_kernel;
 typedef struct rp__executable_facts {
     const rp__executable_kernel *kernels;
@@ -67,8 +76,11 @@ typedef struct rp__executable_facts {
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
     /* of the executable: they count on */
     const _Atomic uint64_t *patches, *fresh_results;
+    const _Atomic uint64_t *moved, *copies; /* arguments re-pointed; [RP__COPY_COUNT] */
     uint64_t runs;
 } rp__executable_facts;
+/* Which kinds of moves happened yet: bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed. */
+uint32_t rp__executable_moves(const rp__executable *p);
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 
 /* ---- between the files of the program */
@@ -80,9 +92,9 @@ typedef struct rp__executable_place {
 } rp__executable_place;
 typedef rp_status rp__draw_source(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out);
 
-/* lower_group.c: one launch for the members. */
+/* lower_group.c: one launch for the members. *dag is the caller's to release: who keeps it keeps its kernel for other sizes. */
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx);
+                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__dag **dag);
 
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);

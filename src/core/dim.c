@@ -9,10 +9,17 @@ static const rp__dim_hooks *hooks; /* set once, at load of floor 5, before any s
 
 void rp__dim_install(const rp__dim_hooks *installed) { hooks = installed; }
 
+/* A word below the limit that no trace gave out: an argument of the caller that is no size. */
+static int64_t no_size(rp_dim d) {
+    (void)rp__fail(RP_ERROR_SHAPE, "%" PRId64 " is too small for a size or an index", d);
+    return 0;
+}
+
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
 rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b) {
-    if (rp__dim_is_symbol(a) || rp__dim_is_symbol(b)) return hooks->apply(op, a, b);
+    if (rp__dim_is_symbol(a) || rp__dim_is_symbol(b))
+        return hooks ? hooks->apply(op, a, b) : no_size(rp__dim_is_symbol(a) ? a : b);
     int64_t out = 0;
     bool fits = true;
     switch (op) {
@@ -40,7 +47,7 @@ bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     if (rp__dim_is_symbol(a) || rp__dim_is_symbol(b)) {
         if (a == b) /* the same symbol: no guard needed */
             return relation == RP__DIM_EQ || relation == RP__DIM_LE;
-        return hooks->is(relation, a, b);
+        return hooks ? hooks->is(relation, a, b) : no_size(rp__dim_is_symbol(a) ? a : b) != 0;
     }
     switch (relation) {
     case RP__DIM_EQ: return a == b;
@@ -51,8 +58,8 @@ bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     return false;
 }
 
-int64_t rp__dim_hint(rp_dim d) { return rp__dim_is_symbol(d) ? hooks->hint(d) : d; }
-int64_t rp__dim_value(rp_dim d) { return rp__dim_is_symbol(d) ? hooks->specialise(d) : d; }
+int64_t rp__dim_hint(rp_dim d) { return !rp__dim_is_symbol(d) ? d : hooks ? hooks->hint(d) : no_size(d); }
+int64_t rp__dim_value(rp_dim d) { return !rp__dim_is_symbol(d) ? d : hooks ? hooks->specialise(d) : no_size(d); }
 
 rp_dim rp__numel(const rp_dim *size, size_t ndim) {
     rp_dim n = 1;

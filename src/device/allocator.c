@@ -328,6 +328,12 @@ static void shelf_drop_segments(rp__allocator *a, shelf *s) {
     }
 }
 
+/* Does a touch of memory of this shelf, while no block has it, mean a defect? Not in a private pool, whose graphs go on using it,
+ * and not on a device that works behind the host's back. */
+static bool is_guarded(const rp__allocator *a, const shelf *s) {
+    return a->device->id.type == RP_DEVICE_CPU && s->in_order;
+}
+
 /* Joins a block that is being freed with its free neighbours and shelves it. */
 static void block_return(rp__allocator *a, block *b) {
     block *n = b->after;
@@ -347,7 +353,7 @@ static void block_return(rp__allocator *a, block *b) {
         struct_free(a, b);
         b = n;
     }
-    if (b->shelf->in_order) poison(b->address, b->size);
+    if (is_guarded(a, b->shelf)) poison(b->address, b->size);
     shelve(a, b);
 }
 
@@ -498,7 +504,7 @@ static rp_status segment_new(rp__allocator *a, shelf *s, size_t size, block **ou
     b->shelf = s;
     b->address = address;
     b->size = bytes;
-    poison(address, bytes);
+    if (is_guarded(a, s)) poison(address, bytes);
     *out = b;
     return RP_OK;
 }
@@ -639,7 +645,7 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
     RP_TRY(status);
     if (pool) rp__pool_retain(pool);
     if (!s->is_default) rp__stream_retain(s);
-    if (d->id.type == RP_DEVICE_CPU && b->shelf->in_order) poison((char *)b->address + bytes, b->size - bytes);
+    if (is_guarded(a, b->shelf)) poison((char *)b->address + bytes, b->size - bytes);
     *out = &b->b.pub;
     return RP_OK;
 }

@@ -65,6 +65,8 @@ rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph_begin: struct_size of the options is not set");
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     }
+    if ((unsigned)o.mode > RP_CAPTURE_RELAXED)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph_begin: %d is not a capture mode", (int)o.mode);
     if (g->capturing) return rp__fail(RP_ERROR_STATE, "graph_begin: this graph is capturing already");
     if (g->recording.graph)
         return rp__fail(RP_ERROR_STATE,

@@ -388,6 +388,7 @@ static rp_status run_body(const graphed *g, rp_tensor **out) {
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                             "%s: result %zu was left NULL: every result of a graphed callable is a tensor",
                             g->base.name, k);
+    for (size_t k = 0; k < g->n_out; k++) RP_TRY(rp__tensor_check(out[k], "a result of a graphed callable"));
     return RP_OK;
 }
 

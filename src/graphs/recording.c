@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "device/error_record.h"
 
 /* ---- side streams ---- */
 
@@ -174,6 +175,9 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
 rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
     if (RP__UNLIKELY(!r->graph)) return rp__fail(RP_ERROR_STATE, "replay without a preceding successful capture");
     if (RP__UNLIKELY(!r->instantiated)) RP_TRY(rp__recording_instantiate(r));
+    /* what kernels found in earlier replays, read without waiting for the device */
+    if (RP__UNLIKELY(atomic_load_explicit(&r->device->errors->state, memory_order_relaxed) == 2))
+        RP_TRY(rp__error_record_check(r->device));
     if (RP__UNLIKELY(r->pool->replayed_on != s)) RP_TRY(order_behind_pool(r, s));
     for (size_t k = 0; k < r->n_random; k++) {
         rp__capture_random *random = &r->random[k];

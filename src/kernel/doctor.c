@@ -91,7 +91,8 @@ size_t rp_doctor(char *buf, size_t bytes) {
     rp__error_save(&before);
     rp__text_add(&t, "version: %s\n", rp_version_string());
     add_device(&t, rp_cpu());
-    rp__text_add(&t, "vector kernels: %s, %u bytes a vector\n", rp__tiles_current()->name, rp__tiles_current()->vec_bytes);
+    rp__text_add(&t, "vector kernels: %s, %u bytes a vector\n", rp__tiles_current()->name,
+                 rp__tiles_current()->vec_bytes);
     rp__text_add(&t, "threads: %d\n", rp_num_threads());
     int n_cuda = rp_device_count(RP_DEVICE_CUDA);
     for (int i = 0; i < n_cuda; i++) {

@@ -51,6 +51,9 @@ typedef struct rp__library {
                         const rp__library_call *call);
     rp_status (*bind)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                       const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
+    /* Does RP__EPILOGUE_RELU give the bits of the plain op and a relu after it? (zeros, NaNs, and the same sum) */
+    bool (*relu_is_exact)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                          const rp__library_call *call);
     const char *(*name)(struct rp__device *d, rp__library_op op); /* who serves it: "reprise", "onednn", "cublasLt" */
 } rp__library;
 

@@ -34,6 +34,8 @@ static rp_status geometry(const rp__call *call, unsigned first, rp__conv_geometr
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "negative padding is not supported");
         if (g->stride[d] <= 0)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "non-positive stride is not supported");
+        if (g->stride[d] > INT32_MAX || g->padding[d] > INT32_MAX || g->dilation[d] > INT32_MAX)
+            return rp__op_error(call, RP_ERROR_SHAPE, "stride, padding and dilation are at most %d", INT32_MAX);
         if (g->dilation[d] <= 0)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                                 "dilation should be greater than zero, but got (%lld, %lld)", (long long)g->dilation[0],

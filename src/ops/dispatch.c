@@ -107,12 +107,25 @@ static __attribute__((noinline)) void fail_outputs(rp__call *call) {
     for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
 }
 
+static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32_t k) {
+    return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                        call->attrs[k].kind == RP_ATTR_INTS ? "attribute %u is a list without values"
+                                                            : "attribute %u is a scalar of no known kind",
+                        k);
+}
+
 rp_status rp__dispatch(rp__call *call) {
     rp__site_frame frame = rp__site_push(call->site, call->op->name);
     call->site = rp__site();
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < call->n_in && status == RP_OK; k++) {
         if (RP__UNLIKELY(!usable(call->in[k]))) status = check_handle(call, k);
+    }
+    for (uint32_t k = 0; k < call->n_attrs && status == RP_OK; k++) {
+        const rp_attr *a = &call->attrs[k];
+        if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && !a->v.ints) ||
+                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind > RP_SCALAR_BOOL)))
+            status = bad_attr(call, k);
     }
     if (RP__LIKELY(status == RP_OK)) status = descend(call, 0);
     if (RP__UNLIKELY(status != RP_OK)) fail_outputs(call);

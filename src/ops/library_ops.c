@@ -36,5 +36,9 @@ rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__
     library->op = call->op->name;
     library->site = call->site;
     library->deterministic = rp_deterministic();
+    if (call->relu && d->ops->library->relu_is_exact(d, op, operands, n, library)) {
+        library->epilogue = RP__EPILOGUE_RELU;
+        *call->relu = true;
+    }
     return rp__library_run(d, rp__current_stream(d), op, operands, n, library);
 }

@@ -260,7 +260,7 @@ rp_status rp__reserve_draw(const rp__call *call, unsigned generator_attr, rp__de
                            uint64_t counters, struct rp__random_draw *out) {
     rp_generator *g = call->attrs[generator_attr].v.generator;
     if (!g) g = d->generator;
-    if (g->device != d) {
+    if (g->device && g->device != d) {
         char a[24], b[24];
         return rp__op_error(call, RP_ERROR_DEVICE, "Expected a '%s' device type for generator but found '%s'",
                             rp__device_text(d->id, a), rp__device_text(g->device->id, b));

@@ -26,7 +26,8 @@ static void shifted(rp__lower *lw, rp__val *x, rp__val *e, rp__val *total) {
 void rp__lower_softmax(rp__lower *lw) {
     rp__val x, e, total;
     shifted(lw, &x, &e, &total);
-    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, e, total));
+    /* One division a row instead of one an element: total is at least 1 (the largest element adds exp(0)), or NaN. */
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, e, rp__lw_1(lw, RP__RECIP, total)));
 }
 
 void rp__lower_log_softmax(rp__lower *lw) {

@@ -204,6 +204,7 @@ static rp_status host_view(rp_tensor *t, printer *p, char **owned) {
 }
 
 size_t rp_format(rp_tensor *t, char *buf, size_t bytes) {
+    if (!buf) bytes = 0; /* asks for the length */
     if (bytes) buf[0] = 0;
     rp__site_frame outer = rp__site_push(NULL, "format");
     printer p = {.t = t};

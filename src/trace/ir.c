@@ -39,6 +39,10 @@ static void free_blocks(rp_ir *ir) {
     rp__free(ir->body.nodes);
 }
 
+rp_ir *rp_ir_retain(const rp_ir *ir) {
+    return rp__ir_retain((rp_ir *)(uintptr_t)ir); /* counting does not change the graph */
+}
+
 void rp_ir_release(rp_ir *ir) {
     if (!ir || ir == rp__ir_failed() || atomic_fetch_sub_explicit(&ir->refs, 1, memory_order_acq_rel) != 1) return;
     free_blocks(ir);

@@ -340,7 +340,11 @@ static rp_status host_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_ten
     if (rp_failed()) return rp_error_status();
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
     fn->body(fn->ctx, in, n_in, out, n_out);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
+        if (out[k]) status = rp__tensor_check(out[k], "a result of rp_cond");
+    }
+    return status;
 }
 
 static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
@@ -403,7 +407,7 @@ static rp_status check_functions(const char *name, rp_fn a, rp_fn b, rp_tensor *
 /* On failure every output is the error tensor; on success outputs move out of the inner scope. */
 static rp_status finish(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out) {
     rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
-    for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
+    for (size_t k = 0; out && k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
     return status;
 }
 
@@ -714,6 +718,8 @@ done:
 
 rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace *t = rp__trace_current();
+    if ((n_in && !in) || (n_out && !out))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: a list of tensors is NULL");
     if (!t) return rp__checkpoint_run(fn, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);

@@ -274,9 +274,8 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
         return sim_end(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     }
     if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->thread != this_thread()) {
-        return sim_end(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-    }
-    if (c->invalid) {
+        result = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; /* and the capture is over: seen on an H200, driver 580 */
+    } else if (c->invalid) {
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     } else if (!all_joined(c)) {
         result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;

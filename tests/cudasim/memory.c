@@ -372,11 +372,11 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ptr, void *host, unsigned int
     return sim_end(CUDA_SUCCESS);
 }
 
-CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
-    SIM_BEGIN();
+/* One attribute of an address that the emulator knows. */
+static CUresult pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     range *r = find_range((void *)(uintptr_t)ptr, DEVICE_KINDS | 1u << RANGE_PINNED);
     if (!data || !r) {
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     }
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: {
@@ -393,7 +393,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: {
         void *host = r->kind == RANGE_PINNED ? (void *)(uintptr_t)ptr : NULL;
         if (!host) {
-            return sim_end(CUDA_ERROR_INVALID_VALUE);
+            return CUDA_ERROR_INVALID_VALUE;
         }
         memcpy(data, &host, sizeof host);
         break;
@@ -410,7 +410,30 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
         memcpy(data, &mapped, sizeof mapped);
         break;
     }
-    default: return sim_end(CUDA_ERROR_NOT_SUPPORTED);
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    SIM_BEGIN();
+    return sim_end(pointer_attribute(data, attribute, ptr));
+}
+
+/* Unlike the singular form it accepts addresses that it does not know: their attributes are 0. */
+CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr) {
+    SIM_BEGIN();
+    if (!attributes || !data || n == 0) {
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    }
+    for (unsigned int k = 0; k < n; k++) {
+        if (attributes[k] != CU_POINTER_ATTRIBUTE_MEMORY_TYPE && attributes[k] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+            return sim_end(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        int none = attributes[k] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? -2 : 0;
+        if (pointer_attribute(data[k], attributes[k], ptr) != CUDA_SUCCESS) {
+            memcpy(data[k], &none, sizeof none);
+        }
     }
     return sim_end(CUDA_SUCCESS);
 }

@@ -68,9 +68,7 @@ static rp_tensor *add_op(struct work *w) { return rp_add(w->in[0], w->in[1], rp_
 static rp_tensor *sin_op(struct work *w) { return rp_sin(rp_mul_scalar(w->in[0], rp_i64(2))); }
 static rp_tensor *softmax_op(struct work *w) { return rp_softmax(w->in[0], -1); }
 static rp_tensor *sum_op(struct work *w) { return rp_sum(w->in[0], RP_NO_DIMS, false, RP_DTYPE_NONE); }
-static rp_tensor *norm_op(struct work *w) {
-    return rp_layer_norm(w->in[0], RP_DIMS(1024), w->in[1], w->in[2], 1e-5);
-}
+static rp_tensor *norm_op(struct work *w) { return rp_layer_norm(w->in[0], RP_DIMS(1024), w->in[1], w->in[2], 1e-5); }
 
 static void add_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -291,7 +289,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 
 static int run(int argc, char **argv) {
     static const struct argp_option options[] = {
-        {"peer", 'p', "PROGRAM", 0, "Measure the same with another library: PROGRAM THREADS prints NAME<TAB>NANOSECONDS lines", 0},
+        {"peer", 'p', "PROGRAM", 0,
+         "Measure the same with another library: PROGRAM THREADS prints NAME<TAB>NANOSECONDS lines", 0},
         {"seconds", 's', "N", 0, "Time for each row (0.5)", 0},
         {0},
     };
@@ -300,8 +299,9 @@ static int run(int argc, char **argv) {
         .options = options,
         .parser = parse,
         .children = children,
-        .doc = "Measures ops, models and replays on the CPU, medians of many calls, and counts what a thousand captures and "
-               "a thousand compilations leave behind.",
+        .doc =
+            "Measures ops, models and replays on the CPU, medians of many calls, and counts what a thousand captures and "
+            "a thousand compilations leave behind.",
     };
     struct bench_options o = {.seconds = 0.5};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;

@@ -20,6 +20,7 @@ static const char *const mode_names[MODES] = {"eager", "graphed callables", "cud
 struct demo_options {
     struct cli_options common;
     const char *text, *device;
+    double seconds; /* for training the language model, at most */
 };
 
 struct row {
@@ -118,7 +119,8 @@ static rp_status measure_mode(const struct cli_model_kind *kind, enum mode mode,
         status = record(mode, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
     } else if (!status) {
         if (mode != EAGER) {
-            status = record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true, &forward);
+            status =
+                record(mode, cli_model_forward(&net), args, kind->n_inputs, model.params, n_params, true, &forward);
         }
         model.forward = forward;
         if (!status) status = record(EAGER, cli_model_step(&model), in, kind->n_step_inputs, NULL, 0, true, &call);
@@ -250,12 +252,17 @@ static void compare_modes(const struct cli_model_kind *kind, bool training, cons
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
     struct demo_options *o = state->input;
+    char *end;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 't': o->text = arg; return 0;
     case 'd':
         if (strcmp(arg, "cpu") && strcmp(arg, "cuda")) argp_error(state, "--device is cpu or cuda, not '%s'", arg);
         o->device = arg;
+        return 0;
+    case 's':
+        o->seconds = strtod(arg, &end);
+        if (*end || !(o->seconds > 0) || !isfinite(o->seconds)) argp_error(state, "--seconds: '%s' is no time", arg);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -265,6 +272,7 @@ static int run(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"text", 't', "FILE", 0, "The text to learn from, instead of a licence text of the system", 0},
         {"device", 'd', "cpu|cuda", 0, "Where to compute; a GPU is used where there is one", 0},
+        {"seconds", 's', "N", 0, "Time for training the language model, at most (45)", 0},
         {0},
     };
     static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
@@ -272,11 +280,12 @@ static int run(int argc, char **argv) {
         .options = options,
         .parser = parse,
         .children = children,
-        .doc = "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
-               "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
-               "first result, peak memory beyond model and input, and the largest difference to eager.",
+        .doc =
+            "Runs sin(2x), a small network and a language model eagerly and recorded, and compares the modes: host time "
+            "until a call returns, latency until its result is there, period of calls in a row (medians), time to the "
+            "first result, peak memory beyond model and input, and the largest difference to eager.",
     };
-    struct demo_options o = {0};
+    struct demo_options o = {.seconds = 45};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
 
     rp_device device = rp_cpu();
@@ -308,16 +317,16 @@ static int run(int argc, char **argv) {
 
     if (!tables) printf("\n3. Language model of characters, whole step compiled\n");
     struct cli_text_result result;
-    rp_status status = cli_text_train(&text, device, tables != NULL, &result);
+    rp_status status = cli_text_train(&text, device, o.seconds, tables != NULL, &result);
     if (status) {
         fprintf(stderr, "reprise demo: language model: %s: %s\n", rp_status_name(status), rp_error_message());
         rp_error_take();
         failed = true;
     }
     if (tables) {
-        json_t *doc = json_pack("{s:s, s:s, s:i, s:o, s:o}", "version", rp_version_string(), "device", device_name,
-                                "threads", rp_num_threads(), "tables", tables, "language_model",
-                                cli_text_to_json(&text, &result));
+        json_t *doc =
+            json_pack("{s:s, s:s, s:i, s:o, s:o}", "version", rp_version_string(), "device", device_name, "threads",
+                      rp_num_threads(), "tables", tables, "language_model", cli_text_to_json(&text, &result));
         code = cli_print_json(doc);
     }
     cli_text_free(&text);

@@ -43,17 +43,12 @@ static rp_status add_graph(struct dump *d, const char *kind, const rp_ir *ir) {
 /* ---------------------------------------------------------------- a backend that writes down its graphs */
 
 static rp_status keep_graph(void *ctx, const rp_ir *graph, void **compiled) {
-    size_t length = rp_ir_text(graph, NULL, 0);
-    char *text = malloc(length + 1);
-    if (!text) return RP_ERROR_OUT_OF_MEMORY;
-    rp_ir_text(graph, text, length + 1);
-    add_part(ctx, "functional graph", text);
-    *compiled = rp_ir_parse(text, length); /* an own copy to run */
-    free(text);
-    return rp_failed() ? rp_error_status() : RP_OK;
+    *compiled = rp_ir_retain(graph);
+    return add_graph(ctx, "functional graph", graph);
 }
 
-static rp_status run_graph(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+static rp_status run_graph(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                           size_t n_out) {
     (void)ctx;
     return rp_ir_run(compiled, in, n_in, out, n_out);
 }
@@ -97,8 +92,8 @@ static rp_status dump_model(struct dump *d, const struct cli_model_kind *kind, b
     rp_set_grad_enabled(train);
     rp_ir *ir = NULL;
     if (!status) {
-        ir = rp_trace(train ? cli_model_step(&m) : cli_model_forward(&m), in, train ? kind->n_step_inputs : kind->n_inputs,
-                      1);
+        ir = rp_trace(train ? cli_model_step(&m) : cli_model_forward(&m), in,
+                      train ? kind->n_step_inputs : kind->n_inputs, 1);
         status = rp_failed() ? rp_error_status() : add_graph(d, "graph", ir);
         rp_ir_release(ir);
     }
@@ -135,7 +130,8 @@ static int dump_file(struct dump *d, const char *path) {
     }
     if (in) fclose(in);
     if (!text) {
-        fprintf(stderr, "reprise dump: %s: %s; models are trig, mlp, rows and text\n", path, strerror(errno ? errno : EINVAL));
+        fprintf(stderr, "reprise dump: %s: %s; models are trig, mlp, rows and text\n", path,
+                strerror(errno ? errno : EINVAL));
         return CLI_FAILED;
     }
     rp_ir *ir = rp_ir_parse(text, n);
@@ -171,9 +167,10 @@ static int run(int argc, char **argv) {
         .parser = parse,
         .children = children,
         .args_doc = "[MODEL | FILE]",
-        .doc = "Prints a model of the demo (trig, mlp, rows, text; by default mlp) as a graph in text form, as the functional "
-               "graphs that backends get, and as kernels with their loops and emitted sources; or reads a graph in text form "
-               "from FILE, checks it and prints it again.",
+        .doc =
+            "Prints a model of the demo (trig, mlp, rows, text; by default mlp) as a graph in text form, as the functional "
+            "graphs that backends get, and as kernels with their loops and emitted sources; or reads a graph in text form "
+            "from FILE, checks it and prints it again.",
     };
     struct dump_options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;

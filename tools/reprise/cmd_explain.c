@@ -66,8 +66,9 @@ static int run(int argc, char **argv) {
         .parser = parse,
         .children = children,
         .args_doc = "[MODEL]",
-        .doc = "Compiles a model of the demo (trig, mlp, rows, text; by default mlp) and says how: kernels, library calls, "
-               "what was not fused and why, copies, graph breaks, memory.",
+        .doc =
+            "Compiles a model of the demo (trig, mlp, rows, text; by default mlp) and says how: kernels, library calls, "
+            "what was not fused and why, copies, graph breaks, memory.",
     };
     struct explain_options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
@@ -105,4 +106,5 @@ static int run(int argc, char **argv) {
     return code;
 }
 
-const struct cli_command cli_cmd_explain = {"explain", "say how a function was compiled, and the reason for each thing", run};
+const struct cli_command cli_cmd_explain = {"explain", "say how a function was compiled, and the reason for each thing",
+                                            run};

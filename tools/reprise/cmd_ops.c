@@ -22,8 +22,8 @@ static json_t *op_to_json(const rp_op_info *op) {
     for (size_t i = 0; i < N_FLAGS; i++) {
         if (op->flags & flags[i].flag) json_array_append_new(names, json_string(flags[i].name));
     }
-    return json_pack("{s:s, s:s, s:s, s:s, s:b, s:o}", "name", op->name, "schema", op->schema, "doc", op->doc, "lowering",
-                     op->lowering, "differentiable", op->differentiable, "flags", names);
+    return json_pack("{s:s, s:s, s:s, s:s, s:b, s:o}", "name", op->name, "schema", op->schema, "doc", op->doc,
+                     "lowering", op->lowering, "differentiable", op->differentiable, "flags", names);
 }
 
 static void print_op(const rp_op_info *op) {

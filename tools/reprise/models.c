@@ -134,9 +134,9 @@ static void text_forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     const struct cli_model *m = ctx;
     (void)n_in, (void)n_out;
     rp_tensor *const *p = m->params;
-    rp_tensor *e = rp_embedding(p[0], in[0]);                                        /* (B, context, width) */
+    rp_tensor *e = rp_embedding(p[0], in[0]);                                     /* (B, context, width) */
     rp_tensor *x = rp_reshape(e, RP_DIMS(-1, CLI_TEXT_CONTEXT * CLI_TEXT_WIDTH)); /* (B, context * width) */
-    rp_tensor *h = rp_relu(rp_linear(x, p[1], p[2]));                                /* (B, hidden) */
+    rp_tensor *h = rp_relu(rp_linear(x, p[1], p[2]));                             /* (B, hidden) */
     if (m->dropout > 0) h = rp_dropout(h, m->dropout, true, NULL);
     h = rp_relu(rp_linear(h, p[3], p[4])); /* (B, hidden) */
     if (m->dropout > 0) h = rp_dropout(h, m->dropout, true, NULL);
@@ -217,9 +217,7 @@ void cli_model_release(struct cli_model *m) {
     memset(m, 0, sizeof *m);
 }
 
-rp_fn cli_model_forward(struct cli_model *m) {
-    return (rp_fn){m->kind->forward, m, sizeof *m, m->kind->name};
-}
+rp_fn cli_model_forward(struct cli_model *m) { return (rp_fn){m->kind->forward, m, sizeof *m, m->kind->name}; }
 
 static void step_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     struct cli_model *m = ctx;

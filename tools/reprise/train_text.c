@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /* Every tenth block of the text is held out. */
-enum { BATCH = 128, STEPS = 2400, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
-static const double TRAIN_SECONDS = 45, TEMPERATURE = 0.7, DROPOUT = 0.3;
+enum { BATCH = 128, STEPS = 5000, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
+static const double TEMPERATURE = 0.5, DROPOUT = 0.3;
 
 /* ---------------------------------------------------------------- the text */
 
@@ -34,7 +34,8 @@ static bool read_text(struct cli_text *text, const char *path) {
 }
 
 int cli_text_load(struct cli_text *text, const char *path) {
-    static const char *const defaults[] = {"GPL-3", "Apache-2.0", "GPL-2", "LGPL-2.1", "MPL-2.0", "GFDL-1.3", "Artistic"};
+    static const char *const defaults[] = {"GPL-3",   "Apache-2.0", "GPL-2",   "LGPL-2.1",
+                                           "MPL-2.0", "GFDL-1.3",   "Artistic"};
     *text = (struct cli_text){0};
     if (path) {
         if (!read_text(text, path)) {
@@ -52,7 +53,8 @@ int cli_text_load(struct cli_text *text, const char *path) {
             read_text(text, name);
         }
         if (!text->size) {
-            fputs("reprise demo: this system has no licence text to learn from; name a text with --text FILE\n", stderr);
+            fputs("reprise demo: this system has no licence text to learn from; name a text with --text FILE\n",
+                  stderr);
             return CLI_FAILED;
         }
     }
@@ -202,13 +204,13 @@ static void show_progress(struct progress *p, double done, const struct cli_text
 /* ---------------------------------------------------------------- training */
 
 static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compiled *held_out, rp_optimizer *optimizer,
-                       rp_device device, struct progress *p, struct cli_text_result *r) {
+                       rp_device device, double seconds, struct progress *p, struct cli_text_result *r) {
     uint64_t random = 1;
     double begin = cli_now(), now = begin;
     rp_status status = RP_OK;
     p->begin = begin;
     p->shown = begin - 3; /* the first line comes after a second */
-    for (r->steps = 0; !status && r->steps < STEPS && now - begin < TRAIN_SECONDS;) {
+    for (r->steps = 0; !status && r->steps < STEPS && now - begin < seconds;) {
         rp_scope scope = rp_scope_begin();
         rp_tensor *in[2], *loss = NULL;
         status = random_batch(text, &random, in);
@@ -223,7 +225,7 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compil
         rp_scope_end(scope, NULL, 0);
         now = cli_now();
         r->tokens_per_second = (double)r->steps * BATCH / (now - begin);
-        double done = fmin(fmax((double)r->steps / STEPS, (now - begin) / TRAIN_SECONDS), 1);
+        double done = fmin(fmax((double)r->steps / STEPS, (now - begin) / seconds), 1);
         if (!status && done * EVALUATIONS >= (double)(r->n_held_out + 1) && r->n_held_out < CLI_TEXT_EVALUATIONS) {
             status = held_out_loss(text, held_out, &r->held_out);
             r->history[r->n_held_out++] = r->held_out;
@@ -238,7 +240,8 @@ static rp_status train(const struct cli_text *text, rp_compiled *step, rp_compil
     return status;
 }
 
-rp_status cli_text_train(const struct cli_text *text, rp_device device, bool quiet, struct cli_text_result *r) {
+rp_status cli_text_train(const struct cli_text *text, rp_device device, double seconds, bool quiet,
+                         struct cli_text_result *r) {
     *r = (struct cli_text_result){0};
     struct cli_model model, eval;
     rp_status status = cli_text_model_make(&model, text->vocabulary, DROPOUT);
@@ -258,7 +261,7 @@ rp_status cli_text_train(const struct cli_text *text, rp_device device, bool qui
     }
     status = rp_failed() ? rp_error_status() : held_out_loss(text, held_out, &r->held_out_before);
     r->held_out = r->held_out_before;
-    if (!status) status = train(text, step, held_out, model.optimizer, device, &progress, r);
+    if (!status) status = train(text, step, held_out, model.optimizer, device, seconds, &progress, r);
     if (!status) status = held_out_loss(text, held_out, &r->held_out);
     if (!status && !quiet) {
         printf("  %zu steps in %.1f s, %.0f tokens/s; loss on held-out text %.3f before, %.3f after\n", r->steps,
@@ -295,5 +298,6 @@ json_t *cli_text_to_json(const struct cli_text *text, const struct cli_text_resu
     return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o, s:s}", "text", text->path, "characters",
                      (json_int_t)text->size, "vocabulary", (json_int_t)text->vocabulary, "steps", (json_int_t)r->steps,
                      "seconds", r->seconds, "tokens_per_second", r->tokens_per_second, "loss", r->loss,
-                     "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history", history, "sample", sample);
+                     "held_out_before", r->held_out_before, "held_out", r->held_out, "held_out_history", history,
+                     "sample", sample);
 }

@@ -127,7 +127,36 @@ rp_status rp__cuda_enter(rp__device *d) {
     return RP__CU(d, cuCtxSetCurrent(ctx));
 }
 
+bool rp__cuda_enter_to_free(rp__device *d) {
+    rp__cuda *c = rp__cuda_of(d);
+    CUcontext now = NULL;
+    if (atomic_load(&d->lost) || !c->ctx) return false;
+    if (c->cu->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == c->ctx) return true;
+    return c->cu->cuCtxSetCurrent(c->ctx) == CUDA_SUCCESS;
+}
+
 static const rp__device_ops rp__cuda_ops;
+
+/* What the rest of the library decides by: a wrong answer would choose wrong kernels, so every failure counts. */
+static CUresult describe(rp__device *d, int ordinal) {
+    rp__cuda *c = rp__cuda_of(d);
+    const rp__libcuda *cu = c->cu;
+    int shared = 0, major = 0, minor = 0;
+    CUresult result = cu->cuDeviceGet(&c->device, ordinal);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuDeviceGetAttribute(&d->multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->device);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuDeviceGetAttribute(&shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, c->device);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, c->device);
+    if (result == CUDA_SUCCESS)
+        result = cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, c->device);
+    d->shared_limit = (size_t)shared;
+    d->arch = major * 10 + minor;
+    if (cu->cuDeviceGetName(d->label, (int)sizeof d->label, c->device) != CUDA_SUCCESS)
+        (void)snprintf(d->label, sizeof d->label, "CUDA device %d", ordinal);
+    return result;
+}
 
 rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why) {
     static char reason[256];
@@ -172,19 +201,21 @@ rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why) {
             d->ops = &rp__cuda_ops;
             c->cu = cu;
             c->lock = fresh;
-            if (cu->cuDeviceGet(&c->device, k) != CUDA_SUCCESS) continue;
-            if (cu->cuDeviceGetName(d->label, (int)sizeof d->label, c->device) != CUDA_SUCCESS)
-                (void)snprintf(d->label, sizeof d->label, "CUDA device %d", k);
-            d->multiprocessors = attribute(d, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-            d->shared_limit = (size_t)attribute(d, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-            d->arch = attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 +
-                      attribute(d, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+            result = describe(d, k);
+            if (result != CUDA_SUCCESS) { /* a device that cannot be asked what it is cannot be used */
+                const char *words = NULL;
+                (void)cu->cuGetErrorString(result, &words);
+                (void)snprintf(reason, sizeof reason, "the CUDA driver cannot tell what device %d is: %s", k,
+                               words ? words : "unknown error");
+                continue;
+            }
             d->slot = 1u + (unsigned)count++;
         }
         rp__loop_backend_register(RP_DEVICE_CUDA, &rp__cuda_loops);
     }
     *out = devices;
     *n = count;
+    if (count == 0) *why = reason;
     return RP_OK;
 }
 
@@ -238,7 +269,7 @@ static rp_status segment_alloc(rp__device *d, size_t bytes, void **out) {
 static void segment_free(rp__device *d, void *p, size_t bytes) {
     rp__cuda *c = rp__cuda_of(d);
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
-    if (!p || atomic_load(&d->lost) || c->cu->cuCtxSetCurrent(c->ctx) != CUDA_SUCCESS) return;
+    if (!p || !rp__cuda_enter_to_free(d)) return;
     CUstreamCaptureMode mode = rp__cuda_relax(d);
     if (c->granularity) {
         /* unlike cuMemFree, unmapping does not wait for work that still uses the memory */
@@ -264,8 +295,7 @@ static rp_status stream_create(rp__device *d, rp_stream *s) {
 }
 
 static void stream_destroy(rp__device *d, rp_stream *s) {
-    if (s->native && !atomic_load(&d->lost) && rp__cuda_of(d)->cu->cuCtxSetCurrent(rp__cuda_of(d)->ctx) == CUDA_SUCCESS)
-        (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
+    if (s->native && rp__cuda_enter_to_free(d)) (void)rp__cuda_of(d)->cu->cuStreamDestroy(native(s));
     s->native = NULL;
 }
 
@@ -297,8 +327,7 @@ static rp_status event_create(rp__device *d, rp_event *e) {
 }
 
 static void event_destroy(rp__device *d, rp_event *e) {
-    if (e->native && !atomic_load(&d->lost) && rp__cuda_of(d)->cu->cuCtxSetCurrent(rp__cuda_of(d)->ctx) == CUDA_SUCCESS)
-        (void)rp__cuda_of(d)->cu->cuEventDestroy(e->native);
+    if (e->native && rp__cuda_enter_to_free(d)) (void)rp__cuda_of(d)->cu->cuEventDestroy(e->native);
     e->native = NULL;
 }
 
@@ -365,9 +394,10 @@ static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *hos
     RP_TRY(RP__CU(d, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)dst, host, bytes, native(s))));
     /* pageable memory has been staged on return; pinned memory may still be read */
     CUmemorytype type = (CUmemorytype)0;
-    if (rp__cuda_of(d)->cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                  (CUdeviceptr)(uintptr_t)host) == CUDA_SUCCESS)
-        return RP__CU(d, cuStreamSynchronize(native(s)));
+    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void *answer = &type;
+    RP_TRY(RP__CU(d, cuPointerGetAttributes(1, &asked, &answer, (CUdeviceptr)(uintptr_t)host)));
+    if (type == CU_MEMORYTYPE_HOST) return RP__CU(d, cuStreamSynchronize(native(s)));
     return RP_OK;
 }
 

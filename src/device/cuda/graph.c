@@ -50,7 +50,7 @@ rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out) {
 void rp__cuda_graph_free(rp__devgraph *g) {
     if (!g) return;
     rp__cuda *c = state(g);
-    if (!atomic_load(&g->device->lost) && c->ctx && c->cu->cuCtxSetCurrent(c->ctx) == CUDA_SUCCESS) {
+    if (rp__cuda_enter_to_free(g->device)) {
         if (g->exec) (void)c->cu->cuGraphExecDestroy(g->exec);
         if (g->graph) (void)c->cu->cuGraphDestroy(g->graph);
     }
@@ -174,6 +174,55 @@ static rp_status add_kernel(rp__devgraph *g, const rp__launch *launch, const CUg
     return table_add(g, launch, &made, 1);
 }
 
+/* The stream on which library calls are captured into graphs; one thread at a time has it, another makes its own. */
+static rp_stream *side_stream_take(rp__device *d) {
+    rp__cuda *c = rp__cuda_of(d);
+    rp__lock(&c->lock);
+    rp_stream *s = c->side_stream;
+    c->side_stream = NULL;
+    rp__unlock(&c->lock);
+    return s ? s : rp_stream_new(d->id); /* not under the lock, which opening the context takes */
+}
+
+static void side_stream_give(rp__device *d, rp_stream *s) {
+    rp__cuda *c = rp__cuda_of(d);
+    rp__lock(&c->lock);
+    if (!c->side_stream && s->native) {
+        c->side_stream = s;
+        s = NULL;
+    }
+    rp__unlock(&c->lock);
+    if (s) rp_stream_release(s);
+}
+
+/* Ends the capture of a stream, on every path: what else failed, the stream must be usable afterwards. */
+static CUresult end_capture(rp__device *d, rp_stream *s, CUgraph *out) {
+    const rp__libcuda *cu = rp__cuda_of(d)->cu;
+    *out = NULL;
+    CUresult result = cu->cuStreamEndCapture(s->native, out);
+    if (result != CUDA_SUCCESS) {
+        CUgraph rest = NULL;
+        if (cu->cuStreamEndCapture(s->native, &rest) == CUDA_SUCCESS && rest && !*out) *out = rest;
+    }
+    return result;
+}
+
+/* Between begin and end of the capture on `side`. */
+static rp_status capture_library(rp__devgraph *g, rp_stream *side, const rp__launch *launch) {
+    rp__cuda *c = state(g);
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph same = NULL;
+    const CUgraphNode *exits = NULL;
+    const CUgraphEdgeData *edges = NULL;
+    size_t n_exits = 0;
+    RP_TRY(launch->kernel->enqueue(launch->kernel, side, launch));
+    RP_TRY(rp__cuda_status(
+        g->device, c->cu->cuStreamGetCaptureInfo(side->native, &capturing, &id, &same, &exits, &edges, &n_exits),
+        "cuStreamGetCaptureInfo"));
+    return table_add(g, launch, exits, n_exits);
+}
+
 /* A library call is captured into the graph behind its dependencies. */
 static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *deps, size_t n) {
     rp__device *d = g->device;
@@ -181,27 +230,18 @@ static rp_status add_library(rp__devgraph *g, const rp__launch *launch, const CU
     if (!c->cu->cuStreamBeginCaptureToGraph || !c->cu->cuStreamGetCaptureInfo)
         return rp__fail(RP_ERROR_UNAVAILABLE, "%s: library calls in graphs need a CUDA driver of 12.3 or later",
                         launch->op);
-    rp__lock(&c->lock);
-    if (!c->side_stream) c->side_stream = rp_stream_new(d->id);
-    rp_stream *side = c->side_stream;
-    rp__unlock(&c->lock);
-    if (!side || !side->native) return rp__fail(RP_ERROR_DRIVER, "%s: no side stream for captures", launch->op);
-    RP_TRY(RP__CU(
-        d, cuStreamBeginCaptureToGraph(side->native, g->graph, deps, NULL, n, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)));
-    rp_status status = launch->kernel->enqueue(launch->kernel, side, launch);
-    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    cuuint64_t id = 0;
-    CUgraph same = NULL;
-    const CUgraphNode *exits = NULL;
-    const CUgraphEdgeData *edges = NULL;
-    size_t n_exits = 0;
-    if (status == RP_OK)
-        status = rp__cuda_status(
-            d, c->cu->cuStreamGetCaptureInfo(side->native, &capturing, &id, &same, &exits, &edges, &n_exits),
-            "cuStreamGetCaptureInfo");
-    if (status == RP_OK) status = table_add(g, launch, exits, n_exits);
-    CUresult ended = c->cu->cuStreamEndCapture(side->native, &same);
-    return status != RP_OK ? status : rp__cuda_status(d, ended, "cuStreamEndCapture");
+    rp_stream *side = side_stream_take(d);
+    rp_status status = side->native ? RP__CU(d, cuStreamBeginCaptureToGraph(side->native, g->graph, deps, NULL, n,
+                                                                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+                                    : rp_error_status();
+    if (status == RP_OK) {
+        CUgraph same = NULL;
+        status = capture_library(g, side, launch);
+        CUresult ended = end_capture(d, side, &same); /* g's own graph */
+        if (status == RP_OK) status = rp__cuda_status(d, ended, "cuStreamEndCapture");
+    }
+    side_stream_give(d, side);
+    return status;
 }
 
 rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
@@ -306,7 +346,10 @@ rp_status rp__cuda_capture_end(rp__device *d, rp_stream *s, rp__devgraph **out) 
     s->capture->native = NULL;
     *out = NULL;
     rp_status status = rp__cuda_enter(d);
-    if (status == RP_OK) status = RP__CU(d, cuStreamEndCapture(s->native, &g->graph));
+    if (rp__cuda_enter_to_free(d)) {
+        CUresult result = end_capture(d, s, &g->graph);
+        if (status == RP_OK) status = rp__cuda_status(d, result, "cuStreamEndCapture");
+    }
     if (status == RP_OK && !g->graph) status = rp__fail(RP_ERROR_CAPTURE, "the capture gave no graph");
     if (status != RP_OK) {
         rp__cuda_graph_free(g);

@@ -103,8 +103,7 @@ static __attribute__((noinline)) workspace *scratch_map(int which) {
     void *p = MAP_FAILED;
     if (scratch_key_made && !rp__interpret_in_reserve)
         p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p != MAP_FAILED && pthread_setspecific(scratch_key, p) == 0)
-        return (thread_scratch = p) + which;
+    if (p != MAP_FAILED && pthread_setspecific(scratch_key, p) == 0) return (thread_scratch = p) + which;
     if (p != MAP_FAILED) munmap(p, bytes);
     rp__lock(&reserve_lock);
     return &reserve;
@@ -1065,8 +1064,8 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
     }
 }
 
-static void run_walk(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last,
-                     run *r, char *scratch) {
+static void run_walk(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last, run *r,
+                     char *scratch) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
     if (walk == RP__WALK_MANY) {
         run_many(r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);

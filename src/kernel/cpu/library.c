@@ -83,5 +83,19 @@ static const char *name(rp__device *d, rp__library_op op) {
     return may_be_onednn(op) && op != RP__LIB_CONV_WEIGHT && rp__onednn_available() ? "onednn" : "reprise";
 }
 
+/* Our own kernels only: oneDNN's relu makes zeros of NaNs. In 16 bits a negative sum that rounds to zero keeps its sign if it is
+   rounded first. */
+static bool relu_is_exact(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                          const rp__library_call *call) {
+    size_t bytes;
+    (void)d;
+    if ((op != RP__LIB_MATMUL && op != RP__LIB_CONV_FORWARD) || (o[0].dtype != RP_F32 && o[0].dtype != RP_F64))
+        return false;
+    rp__library_call with = *call;
+    with.epilogue = RP__EPILOGUE_RELU;
+    return !rp__onednn_serves(op, o, n, call, &bytes) && !rp__onednn_serves(op, o, n, &with, &bytes);
+}
+
 extern const rp__library rp__cpu_library;
-const rp__library rp__cpu_library = {.workspace = workspace, .bind = bind, .name = name};
+const rp__library rp__cpu_library = {
+    .workspace = workspace, .bind = bind, .relu_is_exact = relu_is_exact, .name = name};

@@ -146,9 +146,9 @@ typedef struct rp__cpu_loop {
     struct rp__jit_state *jit;             /* jit.c */
     rp__hash key;
 } rp__cpu_loop;
-enum { RP__MANY_BLOCK = 2048 }; /* elements an item of RP__WALK_MANY */
-rp__cpu_entry rp__interpret;    /* tier 0 */
+enum { RP__MANY_BLOCK = 2048 };       /* elements an item of RP__WALK_MANY */
+rp__cpu_entry rp__interpret;          /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */
-rp__cpu_entry rp__run_native;   /* tier 1 */
+rp__cpu_entry rp__run_native;         /* tier 1 */
 
 #endif

@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         v = v + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (rp_i64)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
 #endif
 #if RP_RELU
-        v = v < 0 ? (RP_ACC)0 : v;
+        v = v != v || v > 0 ? v : (RP_ACC)0; /* as the op: NaN stays, -0 does not */
 #endif
         y[o] = RP_STORE(v);
 #elif RP_KIND == 1

@@ -24,12 +24,13 @@ typedef struct emitter {
 
 enum { LEVEL_UNIFORM, LEVEL_ROW, LEVEL_ELEMENT };
 
+/* Up to 1024 elements a warp holds the row; longer rows take as many threads as leave 16 elements or fewer each, so that blocks
+ * stay small in registers and enough of them fit a multiprocessor. */
 int rp__cuda_row_threads(int64_t r) {
-    int64_t groups = r > RP__CUDA_CHUNK ? RP__CUDA_CHUNK / 4 : (r + 3) / 4;
     int t = 1;
-    while (t < 32 && t < groups) t *= 2;
-    if (groups > 32 * 8) t = 128;
-    if (groups > 128 * 8) t = 256;
+    if (r > 2048) return 256;
+    if (r > 1024) return 128;
+    while (t < 32 && t < (r + 3) / 4) t *= 2;
     return t;
 }
 

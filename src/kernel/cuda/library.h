@@ -6,6 +6,7 @@
 #include "kernel/library.h"
 
 size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
+bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n); /* not cuBLASLt's */
 rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out);
 rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

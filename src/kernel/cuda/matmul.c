@@ -118,6 +118,13 @@ size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, 
     return bytes;
 }
 
+bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n) {
+    product p;
+    rp__lt_problem problem;
+    read_product(o, n, &p);
+    return !lt_problem(d, o, n, &p, RP__EPILOGUE_NONE, &problem);
+}
+
 /* ---- our own kernel ---- */
 
 static void macros(uint64_t facts, rp__text *out) {
@@ -126,7 +133,10 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_BATCH %u\n#define RP_BIAS %u\n#define RP_RELU %u\n#define RP_INDEX %s\n",
                  (unsigned)(facts >> 8 & 0xff), (unsigned)(facts >> 24 & 1), (unsigned)(facts >> 25 & 1),
                  facts >> 26 & 1 ? "rp_i64" : "rp_i32");
-    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n", tile, tile, tile == 16 ? 64 : tile == 32 ? 32 : 16);
+    rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n", tile, tile,
+                 tile == 16   ? 64
+                 : tile == 32 ? 32
+                              : 16);
 }
 
 /* Do offsets need 64 bits? */

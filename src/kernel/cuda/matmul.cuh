@@ -35,8 +35,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         bb += i * (RP_INDEX)p.w[17 + 4 * d];
     }
     RP_ACC acc[RP_I][RP_J];
-    _Pragma("unroll") for (int i = 0; i < RP_I; i++)
-        _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = 0;
+    _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = 0;
     /* neighbours in a warp read along the unit stride, whichever dim that is */
     const int a_along = ak == 1, b_along = bk == 1;
     rp_launch_dependents();
@@ -44,6 +43,14 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     RP_T *out = (RP_T *)p.w[0] + ob;
     const RP_T *a = (const RP_T *)p.w[1] + ab;
     const RP_T *b = (const RP_T *)p.w[2] + bb;
+#if RP_BIAS
+    RP_ACC bias[RP_J]; /* in flight with the first tile */
+    _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
+        const RP_INDEX n = n0 + tx + 16 * j;
+        bias[j] = 0;
+        if (n < N) bias[j] = RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]);
+    }
+#endif
     for (RP_INDEX k0 = 0; k0 < K; k0 += RP_TK) {
         RP_ACC la[RP_LA], lb[RP_LB];
         _Pragma("unroll") for (int e = 0; e < RP_LA; e++) {
@@ -71,21 +78,20 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             RP_ACC x[RP_I], y[RP_J];
             _Pragma("unroll") for (int i = 0; i < RP_I; i++) x[i] = sa[ty + 16 * i][k];
             _Pragma("unroll") for (int j = 0; j < RP_J; j++) y[j] = sb[k][tx + 16 * j];
-            _Pragma("unroll") for (int i = 0; i < RP_I; i++)
-                _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = RP_MULADD(x[i], y[j], acc[i][j]);
+            _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++)
+                acc[i][j] = RP_MULADD(x[i], y[j], acc[i][j]);
         }
     }
-    _Pragma("unroll") for (int i = 0; i < RP_I; i++)
-        _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
-            const RP_INDEX m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
-            if (m >= M || n >= N) continue;
-            RP_ACC x = acc[i][j];
+    _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
+        const RP_INDEX m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
+        if (m >= M || n >= N) continue;
+        RP_ACC x = acc[i][j];
 #if RP_BIAS
-            x = x + RP_LOAD(((const RP_T *)p.w[3])[n * (RP_INDEX)p.w[13]]);
+        x = x + bias[j];
 #endif
 #if RP_RELU
-            x = x < 0 ? (RP_ACC)0 : x;
+        x = x != x || x > 0 ? x : (RP_ACC)0; /* as the op: NaN stays, -0 does not */
 #endif
-            out[m * om + n * on] = RP_STORE(x);
-        }
+        out[m * om + n * on] = RP_STORE(x);
+    }
 }

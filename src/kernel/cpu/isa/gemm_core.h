@@ -24,8 +24,8 @@ typedef struct N(micro_call) {
 RP__VEC_FN V N(splat)(T x) { return x - (V){0}; }
 RP__VEC_FN V N(load)(const T *p) { return *(const VU *)p; }
 RP__VEC_FN void N(store)(T *p, V x) { *(VU *)p = x; }
-/* x < 0 ? 0 : x, NaN kept. */
-RP__VEC_FN V N(relu)(V x) { return (V)((VI)x & ~((VS)x < (VS){0})); }
+/* As the op: NaN stays, -0 becomes 0. */
+RP__VEC_FN V N(relu)(V x) { return (V)((VI)x & ~((VS)x <= (VS){0})); }
 
 RP__VEC_FN void N(micro)(const int mr, const N(micro_call) * m) {
     const int64_t kc = m->kc, am = m->am, ak = m->ak, bk = m->bk, ldc = m->ldc;

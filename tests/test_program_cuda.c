@@ -1,0 +1,232 @@
+/* Compiled functions whose arguments move and whose results are kept, on the CUDA device: bits against eager on the same device.
+   Products of more than 2^22 multiply-adds are cuBLASLt's, whose graph nodes cannot be re-pointed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+
+#include "support/cuda.h"
+
+enum { M = 192, N = 128, K = 192 };
+
+static void show_error(void) {
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+}
+
+/* n floats on the device, the first at element `skip` of its storage. */
+static rp_tensor *filled(int seed, int64_t rows, int64_t columns, int64_t skip) {
+    int64_t n = rows * columns + skip;
+    float *data = malloc((size_t)n * sizeof *data);
+    for (int64_t i = 0; i < n; i++) data[i] = (float)((i * 7919 + seed * 104729) % 2003 - 1001) / 257.0f;
+    rp_tensor *t = rp_from_data(data, RP_DIMS(n), RP_F32);
+    free(data);
+    return rp_view(rp_slice(t, 0, skip, n, 1), RP_DIMS(rows, columns));
+}
+
+static void assert_same(rp_tensor *a, rp_tensor *b) {
+    show_error();
+    size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
+    assert_int_equal(rp_numel(a), rp_numel(b));
+    char *x = malloc(bytes), *y = malloc(bytes);
+    assert_int_equal(rp_to_host(a, x, bytes), RP_OK);
+    assert_int_equal(rp_to_host(b, y, bytes), RP_OK);
+    assert_memory_equal(x, y, bytes);
+    free(x);
+    free(y);
+}
+
+/* Times that `kind` with `reason` happened; -1: there is no such entry. */
+static int64_t fact(rp_compiled *f, const char *kind, const char *reason) {
+    int64_t n = -1;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        if (strcmp(e.kind, kind) == 0 && strcmp(e.reason, reason) == 0) n = (n < 0 ? 0 : n) + e.count;
+    }
+    return n;
+}
+
+static void product(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(in[0], in[1]);
+    out[1] = rp_tanh(out[0]);
+}
+static void pointwise(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in;
+    for (size_t k = 0; k < n_out; k++) out[k] = rp_mul(rp_sin(in[0]), in[1]);
+}
+static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* writes in[0] */
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_add_(in[0], rp_matmul(in[0], in[1]), rp_i64(1));
+    out[0] = rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE);
+}
+
+static rp_compiled *compiled(rp_body *body, const char *name) {
+    rp_compiled *f = rp_compile((rp_fn){body, NULL, 0, name}, RP_OPTIONS(rp_compile_options, .backend = "fused"));
+    show_error();
+    return f;
+}
+
+static void check_call(rp_compiled *f, rp_body *body, rp_tensor *const *in, rp_tensor **out, size_t n_out) {
+    rp_tensor *expected[2];
+    body(NULL, in, 2, expected, n_out);
+    show_error();
+    (void)rp_call(f, in, 2, out, n_out);
+    show_error();
+    for (size_t k = 0; k < n_out; k++) assert_same(expected[k], out[k]);
+}
+
+static void test_library_moved(void **state) {
+    (void)state;
+    rp_compiled *f = compiled(product, "product");
+    rp_tensor *w = filled(1, K, N, 0), *out[2];
+    for (int k = 0; k < 5; k++) {
+        rp_scope s = rp_scope_begin();
+        rp_tensor *in[] = {filled(10 + k, M, K, k == 3 ? 1 : 0), w}, *keep = filled(0, M, K, 0);
+        check_call(f, product, in, out, 2);
+        (void)keep;
+        rp_retain(in[0]); /* so that the next one lies elsewhere */
+        rp_scope_end(s, NULL, 0);
+    }
+    assert_int_equal(fact(f, "copy", "library-operand"),
+                     3); /* the first call runs as it traces, the second makes the program */
+    assert_int_equal(fact(f, "patch", "moved-input"), -1);
+    rp_compiled_release(f);
+}
+
+static void test_library_results(void **state) { /* every older result stays what it was */
+    (void)state;
+    enum { ROUNDS = 6 };
+    rp_compiled *f = compiled(product, "product");
+    rp_tensor *w = filled(1, K, N, 0), *x = filled(2, M, K, 0), *out[ROUNDS][2], *expected[ROUNDS][2];
+    for (int k = 0; k < ROUNDS; k++) {
+        rp_tensor *in[] = {x, w};
+        rp_mul_scalar_(x, rp_f64(1.25));
+        product(NULL, in, 2, expected[k], 2);
+        (void)rp_call(f, in, 2, out[k], 2);
+        show_error();
+    }
+    for (int k = 0; k < ROUNDS; k++) {
+        assert_same(expected[k][0], out[k][0]);
+        assert_same(expected[k][1], out[k][1]);
+    }
+    assert_true(fact(f, "copy", "library-operand") >= ROUNDS - 2); /* the second call is the one that traces again */
+    rp_compiled_release(f);
+}
+
+static void test_library_written(void **state) { /* an argument that is read by the library and written in place */
+    (void)state;
+    rp_compiled *f = compiled(step, "step");
+    rp_tensor *w = filled(1, M, M, 0);
+    for (int k = 0; k < 4; k++) {
+        rp_scope s = rp_scope_begin();
+        rp_tensor *a[] = {filled(20 + k, M, M, 0), w}, *b[] = {filled(20 + k, M, M, 0), w}, *x, *y;
+        rp_retain(b[0]);
+        step(NULL, a, 2, &x, 1);
+        (void)rp_call(f, b, 2, &y, 1);
+        show_error();
+        assert_same(x, y);
+        assert_same(a[0], b[0]);
+        rp_scope_end(s, NULL, 0);
+    }
+    assert_true(fact(f, "copy", "library-operand") >= 2);
+    rp_compiled_release(f);
+}
+
+static void test_alignment(void **state) {
+    (void)state;
+    rp_compiled *f = compiled(pointwise, "pointwise");
+    rp_tensor *w = filled(1, 8, 64, 0), *out[2];
+    static const int64_t skip[] = {0, 0, 0, 1, 2, 0, 3};
+    for (size_t k = 0; k < sizeof skip / sizeof *skip; k++) {
+        rp_tensor *in[] = {filled((int)k, 8, 64, skip[k]), w};
+        check_call(f, pointwise, in, out, 1);
+        if (k == 2) {
+            assert_true(fact(f, "patch", "moved-input") >= 1);
+            assert_int_equal(fact(f, "copy", "alignment"), -1);
+        }
+    }
+    assert_int_equal(fact(f, "copy", "alignment"), 4); /* from the first misaligned one on */
+    rp_compiled_release(f);
+}
+
+static void test_foreign(void **state) {
+    (void)state;
+    rp_compiled *f = compiled(pointwise, "pointwise");
+    rp_tensor *w = filled(1, 8, 64, 0), *out[2];
+    for (int k = 0; k < 5; k++) {
+        rp_tensor *own = filled(k, 8, 64, 0);
+        rp_tensor *wrapped =
+            rp_from_blob(rp_data(own), (const int64_t[]){8, 64}, NULL, 2, RP_F32, rp_cuda(0), NULL, NULL);
+        rp_tensor *in[] = {k < 2 ? own : wrapped, w};
+        check_call(f, pointwise, in, out, 1);
+    }
+    assert_int_equal(fact(f, "copy", "foreign-memory"), 3);
+    rp_compiled_release(f);
+}
+
+static void test_training(void **state) { /* forward and backward, gradients kept */
+    (void)state;
+    rp_compiled *f = compiled(product, "product");
+    rp_tensor *kept[4], *expected[4];
+    rp_tensor *w = filled(1, K, N, 0);
+    assert_int_equal(rp_set_requires_grad(w, true), RP_OK);
+    for (int k = 0; k < 4; k++) {
+        rp_tensor *in[] = {filled(30 + k, M, K, 0), w}, *out[2];
+        for (int compiled_too = 0; compiled_too < 2; compiled_too++) {
+            if (compiled_too)
+                (void)rp_call(f, in, 2, out, 2);
+            else
+                product(NULL, in, 2, out, 2);
+            rp_tensor *loss = rp_sum(out[1], RP_NO_DIMS, false, RP_DTYPE_NONE);
+            (void)rp_grad(&loss, 1, &w, 1, NULL, NULL, compiled_too ? &kept[k] : &expected[k]);
+            show_error();
+        }
+    }
+    for (int k = 0; k < 4; k++) assert_same(expected[k], kept[k]);
+    rp_compiled_release(f);
+}
+
+static void mlp(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_matmul(rp_relu(rp_matmul(in[0], in[1])), in[1]);
+}
+static void test_relu(void **state) { /* by our own kernel, and by cuBLASLt, whose relu is not used */
+    (void)state;
+    for (int large = 0; large < 2; large++) {
+        int64_t n = large ? M : 24;
+        rp_compiled *f = compiled(mlp, "mlp");
+        rp_tensor *w = filled(1, n, n, 0), *out[1];
+        for (int k = 0; k < 3; k++) {
+            rp_tensor *in[] = {rp_sqrt(filled(k, n, n, 0)), w}; /* NaNs */
+            check_call(f, mlp, in, out, 1);
+        }
+        rp_compiled_release(f);
+    }
+}
+
+static int start(void **state) {
+    (void)state;
+    (void)rp_error_take();
+    return rp_set_default_device(rp_cuda(0)) == RP_OK ? 0 : -1;
+}
+
+int main(void) {
+    if (!test_cuda_choose()) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_library_moved, start),
+        cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_written, start),
+        cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),
+        cmocka_unit_test_setup(test_relu, start),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
