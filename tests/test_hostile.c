@@ -452,8 +452,8 @@ static void user_ops_refuse(void **state) {
         "hostile(Tensor self) -> ()",
         "hostile(Tensor self, Foo x) -> Tensor",
         "hostile_with_a_name_that_is_far_too_long_for_any_op_of_the_table(Tensor self) -> Tensor",
-        "hostile(Tensor a, Tensor b, Tensor c, Tensor d, Tensor e, Tensor f, Tensor g, Tensor h, Tensor i, Tensor j, "
-        "Tensor k, Tensor l, Tensor m, Tensor n, Tensor o, Tensor p, Tensor q) -> Tensor",
+        ("hostile(Tensor a, Tensor b, Tensor c, Tensor d, Tensor e, Tensor f, Tensor g, Tensor h, Tensor i, Tensor j, "
+         "Tensor k, Tensor l, Tensor m, Tensor n, Tensor o, Tensor p, Tensor q) -> Tensor"),
         "hostile(Tensor self) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
         "relu(Tensor self) -> Tensor"};
     rp_op_descriptor d = {.struct_size = sizeof d, .cpu = user_cpu, .ctx = &answer};
