@@ -11,7 +11,7 @@
     X(expm1, expm1l, 1.5, 1.2)                                                                                         \
     X(log, logl, 0.9, 0.9)                                                                                             \
     X(log2, log2l, 0.501, 0.8)                                                                                         \
-    X(log1p, log1pl, 0.9, 0.9)                                                                                         \
+    X(log1p, log1pl, 1.0, 0.9)                                                                                         \
     X(sin, sinl, 1.0, 0.8)                                                                                             \
     X(cos, cosl, 1.0, 0.8)                                                                                             \
     X(tan, tanl, 0.7, 1.4)                                                                                             \
