@@ -180,7 +180,7 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
     rp__text_puts(&text, "/* rp-prelude begin */\n");
     rp__text_write(&text, rp__embed_prelude_cuh, rp__embed_prelude_cuh_len);
     rp__text_puts(&text, "\n/* rp-prelude end */\n");
-    rp__cuda_emit_support(&text);
+    rp__text_write(&text, rp__embed_support_cuh, rp__embed_support_cuh_len);
     rp__text_puts(&text, source);
     if (text.failed) {
         rp__text_free(&text);
