@@ -12,6 +12,9 @@ rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, co
 rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                              const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
 
+rp_status rp__cuda_choose_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
+                               rp__launch_buffer *buffer, rp__launch *out);
+
 /* Words and slots of operands: word k is operand k's address. `access` gives RP__READ or RP__WRITE (or both) of each. */
 void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
                             rp__launch *out);
