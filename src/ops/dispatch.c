@@ -261,7 +261,7 @@ static inline rp_status check_result(const rp__call *call, uint32_t k, const rp_
     return refuse_result(call, k, meta, false);
 }
 
-static rp_status infer_view(const rp__call *call, rp__meta *out, rp__view *view) {
+rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view) {
     uint64_t failures = rp__error_count();
     RP_TRY(call->op->rule.view(call, view));
     const rp_tensor *base = call->in[0];
@@ -275,7 +275,7 @@ static rp_status infer_view(const rp__call *call, rp__meta *out, rp__view *view)
 rp_status rp__op_infer(const rp__call *call, rp__meta *out) {
     if (call->op->lowering == RP__VIEW) {
         rp__view view;
-        return infer_view(call, out, &view);
+        return rp__op_view(call, out, &view);
     }
     if (!call->op->infer)
         return rp__op_error(call, RP_ERROR_INTERNAL, "an op that is expanded has no shape rule of its own");
@@ -532,7 +532,7 @@ static rp_status run_loop(rp__call *call) {
 static rp_status run_view(rp__call *call) {
     rp__meta meta;
     rp__view view;
-    RP_TRY(infer_view(call, &meta, &view));
+    RP_TRY(rp__op_view(call, &meta, &view));
     call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }

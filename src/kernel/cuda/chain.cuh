@@ -39,8 +39,8 @@ RP_FN void rp_chain_wide(RP_ACC *v, const RP_T *from) {
 RP_FN void rp_chain_copy(RP_T *to, int pitch, const RP_T *from, int rows, int columns, int row_stride,
                          int column_stride, int vector, int lanes, int t) {
     const int first = (t & ((1 << lanes) - 1)) * vector, step = vector << lanes;
-    for (int r = t >> lanes; r < rows; r += 256 >> lanes) {
-        for (int c = first; c < columns; c += step) {
+    _Pragma("unroll 1") for (int r = t >> lanes; r < rows; r += 256 >> lanes) {
+        _Pragma("unroll 1") for (int c = first; c < columns; c += step) {
             RP_T *a = to + r * pitch + c;
             const RP_T *b = from + r * row_stride + c * column_stride;
             const int bytes = vector * RP_BYTES;
@@ -101,10 +101,11 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
                     _Pragma("unroll") for (int j = 0; j < RP_WIDE; j++) acc[i] = RP_MULADD(a[j], b[j], acc[i]);
                 }
             }
-            for (; k < K; k++) {
-                const RP_ACC b = RP_LOAD(y[along_n ? k * w_pitch : k]);
+            _Pragma("unroll") for (int j = 0; j < RP_WIDE - 1; j++) {
+                if (k + j >= K) continue;
+                const RP_ACC b = RP_LOAD(y[along_n ? (k + j) * w_pitch : k + j]);
                 _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] =
-                    RP_MULADD(RP_LOAD(from[i * RP_Y * pitch + k]), b, acc[i]);
+                    RP_MULADD(RP_LOAD(from[i * RP_Y * pitch + k + j]), b, acc[i]);
             }
             RP_ACC add = bias[s];
             if ((facts & 1) && n != tx) add = RP_LOAD(((const RP_T *)p.w[at + 1])[n * RP_LOW(at + 6)]);
