@@ -149,8 +149,7 @@ static rp_status make_nodes(rp__fusion *f) {
             fn->kind = RP__FUSE_LOOP;
             RP_TRY(probe_node(ir, fn));
         } else if (n->n_regions > 0) {
-            return rp__fail(RP_ERROR_UNAVAILABLE, "a graph with branches or loops is not planned as one program at %s",
-                            n->site ? n->site : "");
+            fn->kind = RP__FUSE_REGION; /* its blocks are fused by themselves */
         } else {
             fn->kind = RP__FUSE_LIBRARY; /* runs through the op's own rule */
         }
@@ -357,7 +356,8 @@ static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
     rp__fuse_group *x = &f->groups[a], *y = &f->groups[b];
     const char *why = NULL;
     if (!is_loop(&f->nodes[e->a]) || !is_loop(&f->nodes[e->b])) {
-        why = "library-op";
+        bool region = f->nodes[e->a].kind == RP__FUSE_REGION || f->nodes[e->b].kind == RP__FUSE_REGION;
+        why = region ? "region" : "library-op";
     } else if (rp__fuse_path_around(m, a, b) || rp__fuse_path_around(m, b, a)) {
         why = "would-make-a-cycle";
     }

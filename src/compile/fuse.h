@@ -21,7 +21,7 @@ typedef struct rp__axis_map {
 /* One node, as the fuser sees it. */
 typedef struct rp__fuse_node {
     uint32_t node;
-    enum { RP__FUSE_LOOP, RP__FUSE_COPY /* ASSIGN */, RP__FUSE_LIBRARY, RP__FUSE_NOTHING /* no work: empty */ } kind;
+    enum { RP__FUSE_LOOP, RP__FUSE_COPY /* ASSIGN */, RP__FUSE_LIBRARY, RP__FUSE_REGION, RP__FUSE_NOTHING /* no work: empty */ } kind;
     uint8_t ndim; /* loop: its space */
     rp_dim size[RP_MAX_DIMS];
     uint32_t inner;           /* ROWS, INDEXED: mask of inner dims */

@@ -27,6 +27,8 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     rp__conv_geometry conv;
     int64_t k, dim; /* topk */
     bool largest, sorted, deterministic, replacement;
+    int64_t limit; /* choose */
+    bool first;
     rp__random_draw draw; /* multinomial */
     void *workspace;      /* of the size that *_workspace returned */
     struct rp__storage *workspace_storage;
@@ -43,6 +45,9 @@ typedef enum rp__library_op {
     RP__LIB_NONZERO,      /* indices i64 (numel, ndim) upper bound, count i64 (), x */
     RP__LIB_MULTINOMIAL,  /* out i64 (rows, samples), weights f32 or f64 (rows, n) */
     RP__LIB_SCATTER_ADD, /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
+    RP__LIB_CHOOSE, /* predicate bool (1) [, counter i64 (1), written]: makes the decision `decision` of a device graph (device.h):
+                       1 if the predicate holds and, if limit > 0, it held fewer than `limit` times since `first`. The first word is the
+                       decision's handle, 0 until the launch is part of a graph. */
     RP__LIB_COUNT
 } rp__library_op;
 

@@ -184,6 +184,7 @@ void rp__layer_default(rp__layer_kind kind, rp__layer *layer);
 rp_status rp__execute(rp__call *call);
 /* infer (or view) only, for tracing: metas of the outputs. */
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
+rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view); /* of views, with the geometry */
 
 /* Runs a user op's CUDA source: inputs are row-major, outputs allocated. Installed by the CUDA device; NULL without it. */
 extern rp_status (*rp__user_cuda_hook)(const rp_op_descriptor *descriptor, const rp__call *call);

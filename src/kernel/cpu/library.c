@@ -57,6 +57,7 @@ static const struct {
     [RP__LIB_NONZERO] = {rp__cpu_nonzero_bind, NULL},
     [RP__LIB_MULTINOMIAL] = {rp__cpu_multinomial_bind, rp__cpu_multinomial_workspace},
     [RP__LIB_SCATTER_ADD] = {rp__cpu_scatter_add_bind, NULL},
+    [RP__LIB_CHOOSE] = {rp__cpu_choose_bind, NULL},
 };
 
 static bool may_be_onednn(rp__library_op op) { return op <= RP__LIB_CONV_WEIGHT; }
