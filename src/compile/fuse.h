@@ -49,6 +49,7 @@ typedef struct rp__unfused_edge {
 
 typedef struct rp__fusion {
     const rp_ir *ir;
+    bool on_gpu;
     rp__arena arena;
     rp__fuse_node *nodes;
     uint32_t n_nodes;
@@ -92,6 +93,9 @@ typedef struct rp__group_space {
 const char *rp__group_space_make(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *out);
 void rp__group_space_free(rp__group_space *s);
 const rp__axis_map *rp__group_map(const rp__group_space *s, rp__ir_value v); /* NULL: not mapped */
+
+/* The member that a kernel is named by: the first that has operands, if any has. */
+uint32_t rp__fuse_named(const rp__fusion *f, const rp__fuse_group *g);
 
 /* Must the value be stored when `group` has run: is it read by another group, or a result? */
 bool rp__fuse_stored(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__ir_value v);

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "compile/passes.h"
 #include "core/alloc.h"
 #include "device/capture.h"
 #include "ops/execute.h"
@@ -707,7 +708,7 @@ static rp_status describe(rp__executable *p, const rp__fusion *f, const uint32_t
         k->ops = t.failed || !t.data ? NULL : rp__arena_strdup(&p->arena, t.data);
         rp__text_free(&t);
         if (!k->ops) return RP__OOM("facts of a program");
-        const rp__ir_node *n = &p->ir->nodes[first->node];
+        const rp__ir_node *n = &p->ir->nodes[f->nodes[rp__fuse_named(f, g)].node];
         k->site = n->site ? n->site : "";
         k->library = first->kind == RP__FUSE_LIBRARY;
         k->server = k->library ? "library" : "loop";
@@ -729,7 +730,6 @@ static rp_status describe(rp__executable *p, const rp__fusion *f, const uint32_t
             (struct rp__executable_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
                                             b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
     }
-    p->eager_peak = eager_peak(p->ir);
     return RP_OK;
 }
 
@@ -757,6 +757,13 @@ static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__execut
     const rp__fuse_options fuse = {.none = options->no_fusion};
     RP_TRY(check_devices(p));
     RP_TRY(take_random(p, options));
+    p->eager_peak = eager_peak(p->ir);
+    if (!options->no_fusion) {
+        rp_ir *spread;
+        RP_TRY(rp__spread(p->ir, &spread));
+        rp_ir_release(p->ir);
+        p->ir = spread;
+    }
     RP_TRY(rp__fuse(p->ir, &fuse, &f));
     uint32_t n_order = 0, *order = rp__calloc(f.n_groups + 1u, sizeof *order);
     rp_status status = order ? rp__fuse_order(&f, order, &n_order) : RP__OOM("order of a program");
