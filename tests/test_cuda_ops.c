@@ -150,7 +150,7 @@ static void optimizers(rp_tensor **out) {
         assert_int_equal(
             rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, 0.1, t > 1, false),
             RP_OK);
-        assert_int_equal(rp_sgd_step_(p, PARAMS, g, PARAMS, m, PARAMS, lr, 0.9, 0, 0.1, true, false, false), RP_OK);
+        assert_int_equal(rp_sgd_step_(p, PARAMS, g, PARAMS, m, PARAMS, step, lr, 0.9, 0, 0.1, true, false), RP_OK);
     }
     for (int k = 0; k < PARAMS; k++) {
         out[k] = p[k];

@@ -279,9 +279,10 @@ static bool div_size_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) 
 static bool is_class_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     static const int64_t size[][3] = {{40, 1}, {3, 4, 1}, {1}, {0, 1}}, classes[] = {7, 0, 300};
     static const int ndim[] = {2, 3, 1, 2};
-    if (variant >= 12 || (d != RP_I64 && d != RP_I32 && d != RP_U8)) return false;
+    if (variant >= 12) return false;
     int n = ndim[variant / 3];
-    ref_value *x = input(c, d, size[variant / 3], n);
+    rp_dtype type = ref_is_float(d) || d == RP_BOOL ? RP_I64 : d;
+    ref_value *x = input(c, type, size[variant / 3], n);
     int64_t count = classes[variant % 3], out[3];
     memcpy(out, size[variant / 3], sizeof out);
     out[n - 1] = count;
