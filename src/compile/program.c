@@ -160,8 +160,10 @@ static rp_status place_const(rp__executable *p, const rp__ir_node *n) {
                                    n->data_bytes);
 }
 
-static bool has_epilogue(const rp__fusion *f, const rp__fuse_group *g) {
-    return g->n_members == 2 && f->nodes[g->members[0]].kind == RP__FUSE_LIBRARY;
+/* Is member m a library op with its epilogue behind it? */
+static bool has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m) {
+    return m + 1 < g->n_members && f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY &&
+           f->nodes[g->members[m + 1]].kind == RP__FUSE_LOOP;
 }
 
 static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order,
@@ -268,12 +270,14 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
     }
     for (uint32_t i = 0; i < n_order; i++) { /* what an epilogue reads lies where it writes */
         const rp__fuse_group *g = &f->groups[order[i]];
-        if (!has_epilogue(f, g)) continue;
-        rp__ir_value from = ir->nodes[f->nodes[g->members[0]].node].out[0],
-                     to = ir->nodes[f->nodes[g->members[1]].node].out[0];
-        rp__executable_place *place = &p->buffers[ir->values[from].storage].place;
-        *place = p->buffers[ir->values[to].storage].place;
-        if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+        for (uint32_t m = 0; m < g->n_members; m++) {
+            if (!has_epilogue(f, g, m)) continue;
+            rp__ir_value from = ir->nodes[f->nodes[g->members[m]].node].out[0],
+                         to = ir->nodes[f->nodes[g->members[m + 1]].node].out[0];
+            rp__executable_place *place = &p->buffers[ir->values[from].storage].place;
+            *place = p->buffers[ir->values[to].storage].place;
+            if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+        }
     }
 done:
     rp__free(plan);
@@ -350,6 +354,26 @@ static rp_status record_library(rp__executable *p, const rp__ir_node *n, bool *r
     return status;
 }
 
+/* Rows between two products have memory only where somebody else wants them. */
+static rp_tensor *chain_memory(void *ctx, rp__ir_value v) {
+    rp__executable *p = ctx;
+    return p->buffers[p->ir->values[v].storage].place.storage ? handle_of(p, v) : NULL;
+}
+
+static rp_status record_chain(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g) {
+    rp__library_stage stages[RP__CHAIN_MAX];
+    uint32_t n_stages = 0;
+    const rp__ir_node *n = &p->ir->nodes[f->nodes[g->members[0]].node];
+    const rp__library_call call = {.op = n->op->name, .site = n->site};
+    rp_scope scope = rp__scope_begin();
+    rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
+    rp_status status = rp__chain_stages(f, g->members, g->n_members, chain_memory, p, stages, &n_stages);
+    if (status == RP_OK) status = rp__library_run_chain(p->device, p->build_stream, stages, n_stages, &call);
+    rp__site_pop(frame);
+    rp__scope_end(scope, NULL, 0);
+    return status;
+}
+
 /* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
 static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
                        const rp__executable_place *places) {
@@ -381,8 +405,10 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
             const rp__fuse_node *first = &f->nodes[g->members[0]];
             r.group = order[i];
             if (first->kind == RP__FUSE_NOTHING) continue;
-            if (first->kind == RP__FUSE_LIBRARY) {
-                bool epilogue = has_epilogue(f, g), done = false;
+            if (rp__fuse_is_chain(f, g)) {
+                status = record_chain(p, f, g);
+            } else if (first->kind == RP__FUSE_LIBRARY) {
+                bool epilogue = has_epilogue(f, g, 0), done = false;
                 status = record_library(p, &p->ir->nodes[first->node], epilogue ? &done : NULL);
                 if (status == RP_OK && epilogue && !done) { /* over the product, in place */
                     rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
@@ -454,8 +480,8 @@ static rp_status take_random(rp__executable *p, const rp__executable_options *op
 
 static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     rp__fusion f;
-    const rp__fuse_options fuse = {.none = options->no_fusion};
     RP_TRY(check_devices(p));
+    const rp__fuse_options fuse = {.none = options->no_fusion, .device = p->device};
     RP_TRY(take_random(p, options));
     RP_TRY(rp__fuse(p->ir, &fuse, &f));
     uint32_t n_order = 0, *order = rp__calloc(f.n_groups + 1u, sizeof *order);
