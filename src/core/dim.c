@@ -58,6 +58,8 @@ bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     return false;
 }
 
+bool rp__dim_known(rp_dim d) { return !rp__dim_is_symbol(d) || (hooks && hooks->known(d)); }
+
 int64_t rp__dim_hint(rp_dim d) { return !rp__dim_is_symbol(d) ? d : hooks ? hooks->hint(d) : no_size(d); }
 int64_t rp__dim_value(rp_dim d) { return !rp__dim_is_symbol(d) ? d : hooks ? hooks->specialise(d) : no_size(d); }
 
@@ -99,7 +101,9 @@ rp_status rp__broadcast(const rp_dim *a, size_t a_ndim, const rp_dim *b, size_t 
     size_t ndim = a_ndim > b_ndim ? a_ndim : b_ndim;
     for (size_t k = 1; k <= ndim; k++) {
         rp_dim x = k <= a_ndim ? a[a_ndim - k] : 1, y = k <= b_ndim ? b[b_ndim - k] : 1;
-        if (x == y || rp__dim_is(RP__DIM_EQ, y, 1))
+        if (x == 1) /* before y is asked: a symbol need not be told from 1 */
+            out[ndim - k] = y;
+        else if (x == y || rp__dim_is(RP__DIM_EQ, y, 1))
             out[ndim - k] = x;
         else if (rp__dim_is(RP__DIM_EQ, x, 1))
             out[ndim - k] = y;
