@@ -401,6 +401,9 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
     if (status == RP_OK) status = rp__capture_begin(p->build_stream, p->pool, RP_CAPTURE_THREAD_LOCAL);
     if (status == RP_OK) {
         rp__launch_recorder *previous = rp__launch_recorder_set(&r.hook);
+        const rp__loop_backend *loops = p->device->ops->loops;
+        if (loops->batch_begin) status = loops->batch_begin(p->device);
+        bool batch = loops->batch_begin && status == RP_OK;
         for (uint32_t i = 0; i < n_order && status == RP_OK; i++) {
             const rp__fuse_group *g = &f->groups[order[i]];
             const rp__fuse_node *first = &f->nodes[g->members[0]];
@@ -424,6 +427,10 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
         rp_status ended = rp__capture_end(p->build_stream, &nothing, &p->states, &p->n_states);
         if (nothing) p->device->ops->graph_free(nothing);
         if (status == RP_OK) status = ended;
+        if (batch) {
+            rp_status compiled = loops->batch_end(p->device, status == RP_OK);
+            if (status == RP_OK) status = compiled;
+        }
     }
     (void)rp_set_current_stream(before);
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, layers[k]);
