@@ -15,6 +15,7 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
+#include "support/cuda.h"
 
 enum { BATCH = 16, IN = 10, HIDDEN = 64, OUT = 10, PARAMS = 4 };
 
@@ -406,6 +407,7 @@ static void allocations_fail(void **state) {
 }
 
 int main(void) {
+    if (!test_device_choose()) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_step),       cmocka_unit_test(sizes_are_symbols), cmocka_unit_test(dropout),
         cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),  cmocka_unit_test(nothing_leaks),

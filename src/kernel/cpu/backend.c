@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/thread.h"
 #include "device/device.h"
 #include "kernel/cpu/jit.h"
@@ -16,6 +17,7 @@ typedef struct cpu_dag {
     _Atomic(rp__kernel *) kernel;
 } cpu_dag;
 static rp__mutex lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 
 static const rp__program *program_of(const rp__kernel *k) {
     const rp__cpu_loop *loop = k->payload;
@@ -54,6 +56,10 @@ static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
         ok = (loop->programs[RP__PLAN_RECOMPUTE] = rp__program_new(dag, RP__PLAN_RECOMPUTE, tiles, false)) != NULL;
         if (ok && loop->programs[RP__PLAN_RECOMPUTE]->n_phases > 1) {
             ok = (loop->programs[RP__PLAN_KEEP] = rp__program_new(dag, RP__PLAN_KEEP, tiles, false)) != NULL;
+            if (ok && !loop->programs[RP__PLAN_KEEP]->kept_bytes) { /* the same program */
+                rp__program_release(loop->programs[RP__PLAN_KEEP]);
+                loop->programs[RP__PLAN_KEEP] = NULL;
+            }
         }
     }
     if (!ok) {
