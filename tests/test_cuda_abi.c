@@ -35,12 +35,9 @@ static void test_nvidia_headers(void **state) {
         print_message("skipped: no CUDA toolkit headers in %s\n", include);
         skip();
     }
-    snprintf(source, sizeof source, "%s", __FILE__);
-    char *slash = source;
-    for (char *p = source; *p; p++) {
-        slash = *p == '/' ? p : slash;
-    }
-    *slash = '\0';
+    const char *data = getenv("REPRISE_TEST_DATA"); /* tests/data of the source tree */
+    assert_non_null(data);
+    snprintf(source, sizeof source, "%s/..", data);
     snprintf(command, sizeof command, "cc -std=c11 -fsyntax-only -I'%s' -I'%s/../src' -I'%s' '%s/cuda_abi_nvidia.c'",
              include, source, source, source);
     if (system("cc --version >/dev/null 2>&1") != 0) {

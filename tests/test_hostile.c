@@ -733,7 +733,8 @@ static void call_told(bool strict, bool gradient, const char *named) {
         } else if (!named || told.run == B_GOOD) {
             assert_int_equal(status, RP_OK);
             assert_int_equal(rp_item_i64(rp_select(out[0], 0, 1)), 2);
-            if (gradient) assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            if (gradient)
+                assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
         }
         rp_error_take();
         rp_scope_end(scope, NULL, 0);

@@ -1,110 +1,14 @@
-/* Programs (program.h): building by recording, and running. The run path allocates nothing but handles of results, hashes
-   nothing and takes work only where an argument moved.
+/* Building a program (program.h) by recording; program_parts.h says where the rest is.
 
-   Building: buffers get places (arguments as proxies of their memory, so that two arguments in one storage stay two buffers),
-   groups are lowered in order under the recorder, slots are turned into buffer numbers, edges come from slots that conflict. */
-#include "compile/program.h"
+   Buffers get places (arguments as proxies of their memory, so that two arguments in one storage stay two buffers), groups are
+   lowered in order under the recorder, slots are turned into buffer numbers, edges come from slots that conflict. */
+#include "compile/program_parts.h"
 
 #include <string.h>
 
+#include "compile/passes.h"
 #include "core/alloc.h"
-#include "device/capture.h"
 #include "ops/execute.h"
-
-typedef struct patch { /* a word that holds an address inside a buffer */
-    uint32_t record, word;
-} patch;
-
-typedef struct buffer {
-    enum { BUFFER_ARG, BUFFER_CAPTURED, BUFFER_RESULT, BUFFER_CONST, BUFFER_TEMP, BUFFER_NONE } kind;
-    uint32_t index; /* argument, captured tensor, result slot */
-    int64_t bytes;
-    int64_t first_element; /* outside: offset of element 0 as traced */
-    rp__executable_place place;
-    char *address; /* outside and results: byte 0 as the records have it */
-    patch *patches;
-    uint32_t n_patches;
-    bool written; /* by an ASSIGN or in place */
-    const char *written_site;
-    int64_t begin, end; /* bytes of it that records touch */
-    bool library;       /* a record touches it that cannot be re-pointed inside a device graph */
-} buffer;
-
-typedef struct outer { /* what is compared at each call: one an argument or captured tensor that records touch */
-    uint32_t buffer;
-    uint32_t arg; /* RP__IR_NONE: captured */
-    rp_tensor *captured;
-    int64_t shift; /* address of byte 0 = address of element 0 - shift */
-    bool write;
-    const char *site;
-    rp__storage *fixed; /* counted. Not NULL: records use this memory of ours, and each call copies (see read_moved) */
-    rp__executable_copy why;
-} outer;
-
-enum { RESULT_MEMORIES = 3 };
-typedef struct result_memory { /* memory of one result buffer: reused when the caller has let go of it */
-    uint32_t buffer;
-    rp__storage *kept[RESULT_MEMORIES]; /* counted */
-    rp__storage *now;                   /* of the running call; borrowed from kept */
-    rp__storage *fixed; /* counted. Not NULL: records write this memory of ours, and each call copies it to `now` */
-} result_memory;
-
-typedef struct result { /* a handle to be returned */
-    bool absent;
-    bool same; /* it is an argument (then `arg`) or a captured tensor itself */
-    uint32_t arg;
-    uint32_t memory; /* index into results, RP__IR_NONE: it lies in an argument or captured tensor */
-    uint32_t outer_buffer;
-    rp_dtype dtype;
-    uint8_t ndim;
-    rp_dim size[RP_MAX_DIMS], stride[RP_MAX_DIMS], offset; /* offset in the buffer */
-    const char *op, *site;
-} result;
-
-struct rp__executable {
-    rp__mutex lock;
-    rp__device *device;
-    rp__arena arena;
-    rp_ir *ir; /* retained: names, sites, captured tensors and generators live in it */
-    rp_stream *build_stream;
-    rp_pool *pool;       /* scratch of library ops */
-    rp__storage *memory; /* the arena; counted */
-    buffer *buffers;     /* per storage of the graph */
-    uint32_t n_buffers;
-    rp__launch **records;
-    uint32_t n_records;
-    size_t records_capacity;
-    uint32_t *record_group;
-    size_t record_group_capacity;
-    uint32_t *node;        /* per record: node of the device graph */
-    rp__storage **scratch; /* counted */
-    rp__dag **dags;        /* counted */
-    size_t n_dags, dags_capacity;
-    size_t n_scratch, scratch_capacity;
-    rp__devgraph *graph; /* NULL: launched one by one */
-    bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
-    size_t n_edges;
-    outer *outers;
-    uint32_t n_outers;
-    result_memory *results;
-    uint32_t n_results;
-    result *outs;
-    uint32_t n_outs;
-    uint8_t *touched; /* per record: words changed since the graph has seen them */
-    uint32_t *touched_list, n_touched;
-    rp__executable_random *random;
-    size_t n_random;
-    rp__capture_random *states; /* device memory of seeds; ours */
-    size_t n_states;
-    rp__executable_kernel *kernels;
-    size_t n_kernels;
-    struct rp__executable_unfused *unfused;
-    size_t n_unfused;
-    int64_t arena_bytes, result_bytes, eager_peak;
-    uint64_t runs;
-    _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
-    _Atomic uint32_t moves;
-};
 
 /* ---- random counters */
 
@@ -182,7 +86,7 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         if (!storage || storage == p->memory) continue;
         bool known = false;
         for (uint32_t b = 0; b < p->n_buffers && !known; b++) {
-            known = p->buffers[b].kind != BUFFER_NONE && p->buffers[b].place.storage == storage;
+            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].place.storage == storage;
             if (known) slots[k].buffer = (int32_t)b;
         }
         for (size_t i = 0; i < p->n_scratch && !known; i++) known = p->scratch[i] == storage;
@@ -216,13 +120,8 @@ static rp_status check_devices(rp__executable *p) {
     return p->device ? RP_OK : rp_error_status();
 }
 
-static int64_t value_bytes(const rp_ir *ir, rp__ir_value v) {
-    const rp__meta *m = &ir->values[v].meta;
-    return rp__numel(m->size, m->ndim) * (int64_t)rp__dtype_bytes(m->dtype);
-}
-
 /* A storage that stands for memory owned elsewhere while records are made. */
-static rp_status proxy(rp__executable *p, buffer *b, char *address, int64_t bytes) {
+static rp_status proxy(rp__executable *p, rp__program_buffer *b, char *address, int64_t bytes) {
     b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL);
     if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
     b->place.base = 0;
@@ -239,8 +138,8 @@ static char *byte_zero(const rp_tensor *t, const rp__ir_value_info *info) {
 
 static rp_status place_outer(rp__executable *p, rp__ir_value v, const rp_tensor *t, unsigned kind, uint32_t index) {
     const rp__ir_value_info *info = &p->ir->values[v];
-    buffer *b = &p->buffers[info->storage];
-    if (b->kind != BUFFER_NONE) return RP_OK; /* a second argument in the same storage reads through the first */
+    rp__program_buffer *b = &p->buffers[info->storage];
+    if (b->kind != RP__BUFFER_NONE) return RP_OK; /* a second argument in the same storage reads through the first */
     b->kind = kind;
     b->index = index;
     b->first_element = info->offset;
@@ -251,8 +150,8 @@ static rp_status place_outer(rp__executable *p, rp__ir_value v, const rp_tensor 
 }
 
 static rp_status place_const(rp__executable *p, const rp__ir_node *n) {
-    buffer *b = &p->buffers[p->ir->values[n->out[0]].storage];
-    b->kind = BUFFER_CONST;
+    rp__program_buffer *b = &p->buffers[p->ir->values[n->out[0]].storage];
+    b->kind = RP__BUFFER_CONST;
     b->bytes = (int64_t)n->data_bytes;
     b->place.storage = rp__storage_new(p->device, p->device->default_stream, n->data_bytes);
     if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
@@ -262,15 +161,17 @@ static rp_status place_const(rp__executable *p, const rp__ir_node *n) {
                                    n->data_bytes);
 }
 
-static bool has_epilogue(const rp__fusion *f, const rp__fuse_group *g) {
-    return g->n_members == 2 && f->nodes[g->members[0]].kind == RP__FUSE_LIBRARY;
+/* Is member m a library op with its epilogue behind it? */
+static bool has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m) {
+    return m + 1 < g->n_members && f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY &&
+           f->nodes[g->members[m + 1]].kind == RP__FUSE_LOOP;
 }
 
 static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order,
                                rp_tensor *const *in, const rp__executable_options *options) {
     const rp_ir *ir = p->ir;
     p->n_buffers = ir->n_storages;
-    p->buffers = RP__NEW(&p->arena, buffer, ir->n_storages + 1u);
+    p->buffers = RP__NEW(&p->arena, rp__program_buffer, ir->n_storages + 1u);
     rp__plan_buffer *plan = rp__calloc(ir->n_storages + 1u, sizeof *plan);
     uint32_t *storage_of = rp__calloc(ir->n_storages + 1u, sizeof *storage_of);
     rp_status status = RP_OK;
@@ -278,9 +179,9 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
         status = RP__OOM("buffers of a program");
         goto done;
     }
-    for (uint32_t s = 0; s < ir->n_storages; s++) p->buffers[s].kind = BUFFER_NONE;
+    for (uint32_t s = 0; s < ir->n_storages; s++) p->buffers[s].kind = RP__BUFFER_NONE;
     for (uint32_t k = 0; k < ir->body.n_args; k++) {
-        RP_TRY_GOTO(status, done, place_outer(p, ir->body.args[k], in[k], BUFFER_ARG, k));
+        RP_TRY_GOTO(status, done, place_outer(p, ir->body.args[k], in[k], RP__BUFFER_ARG, k));
     }
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
@@ -292,7 +193,7 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
             status = rp__fail(RP_ERROR_STATE, "a parsed graph has no captured tensors and cannot run");
             goto done;
         }
-        RP_TRY_GOTO(status, done, place_outer(p, n->out[0], t, BUFFER_CAPTURED, n->captured_index));
+        RP_TRY_GOTO(status, done, place_outer(p, n->out[0], t, RP__BUFFER_CAPTURED, n->captured_index));
     }
     /* what groups store: results and temporaries, alive from the first writer to the last reader */
     size_t n_plan = 0;
@@ -303,26 +204,27 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
             const rp__ir_node *n = &ir->nodes[fn->node];
             for (uint32_t k = 0; k < n->n_out; k++) {
                 rp__ir_value v = n->out[k];
-                buffer *b = &p->buffers[ir->values[v].storage];
+                rp__program_buffer *b = &p->buffers[ir->values[v].storage];
                 bool inside = fn->kind == RP__FUSE_LOOP || g->n_members > 1;
-                if (b->kind != BUFFER_NONE || (inside && !rp__fuse_stored(f, g->members, g->n_members, v))) continue;
-                b->bytes = value_bytes(ir, v);
+                if (b->kind != RP__BUFFER_NONE || (inside && !rp__fuse_stored(f, g->members, g->n_members, v)))
+                    continue;
+                b->bytes = rp__program_value_bytes(ir, v);
                 if (f->result_storage[ir->values[v].storage]) {
-                    b->kind = BUFFER_RESULT;
+                    b->kind = RP__BUFFER_RESULT;
                     b->index = p->n_results++;
                     p->result_bytes += b->bytes;
                     continue;
                 }
-                b->kind = BUFFER_TEMP;
+                b->kind = RP__BUFFER_TEMP;
                 b->index = (uint32_t)n_plan;
                 storage_of[n_plan] = ir->values[v].storage;
                 plan[n_plan++] = (rp__plan_buffer){.bytes = b->bytes, .first = i, .last = i};
             }
             for (uint32_t k = 0; k < n->n_in; k++) {
                 if (n->in[k] == RP__IR_NONE) continue;
-                buffer *b = &p->buffers[ir->values[n->in[k]].storage];
-                if (b->kind == BUFFER_TEMP && plan[b->index].last < i) plan[b->index].last = i;
-                if (rp__ir_writes(n, k) && (b->kind == BUFFER_ARG || b->kind == BUFFER_CAPTURED)) {
+                rp__program_buffer *b = &p->buffers[ir->values[n->in[k]].storage];
+                if (b->kind == RP__BUFFER_TEMP && plan[b->index].last < i) plan[b->index].last = i;
+                if (rp__ir_writes(n, k) && (b->kind == RP__BUFFER_ARG || b->kind == RP__BUFFER_CAPTURED)) {
                     b->written = true;
                     b->written_site = n->site;
                 }
@@ -349,15 +251,15 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
         p->buffers[storage_of[k]].place =
             (rp__executable_place){.storage = p->memory, .base = plan[k].offset, .bytes = plan[k].bytes};
     }
-    p->results = RP__NEW(&p->arena, result_memory, p->n_results + 1u);
+    p->results = RP__NEW(&p->arena, rp__program_memory, p->n_results + 1u);
     if (!p->results) {
         status = RP__OOM("results of a program");
         goto done;
     }
     for (uint32_t s = 0; s < ir->n_storages; s++) {
-        buffer *b = &p->buffers[s];
-        if (b->kind != BUFFER_RESULT) continue;
-        result_memory *r = &p->results[b->index];
+        rp__program_buffer *b = &p->buffers[s];
+        if (b->kind != RP__BUFFER_RESULT) continue;
+        rp__program_memory *r = &p->results[b->index];
         r->buffer = s;
         r->kept[0] = rp__storage_new(p->device, p->device->default_stream, (size_t)b->bytes);
         if (!r->kept[0]) {
@@ -369,12 +271,14 @@ static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uin
     }
     for (uint32_t i = 0; i < n_order; i++) { /* what an epilogue reads lies where it writes */
         const rp__fuse_group *g = &f->groups[order[i]];
-        if (!has_epilogue(f, g)) continue;
-        rp__ir_value from = ir->nodes[f->nodes[g->members[0]].node].out[0],
-                     to = ir->nodes[f->nodes[g->members[1]].node].out[0];
-        rp__executable_place *place = &p->buffers[ir->values[from].storage].place;
-        *place = p->buffers[ir->values[to].storage].place;
-        if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+        for (uint32_t m = 0; m < g->n_members; m++) {
+            if (!has_epilogue(f, g, m)) continue;
+            rp__ir_value from = ir->nodes[f->nodes[g->members[m]].node].out[0],
+                         to = ir->nodes[f->nodes[g->members[m + 1]].node].out[0];
+            rp__executable_place *place = &p->buffers[ir->values[from].storage].place;
+            *place = p->buffers[ir->values[to].storage].place;
+            if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+        }
     }
 done:
     rp__free(plan);
@@ -451,6 +355,26 @@ static rp_status record_library(rp__executable *p, const rp__ir_node *n, bool *r
     return status;
 }
 
+/* Rows between two products have memory only where somebody else wants them. */
+static rp_tensor *chain_memory(void *ctx, rp__ir_value v) {
+    rp__executable *p = ctx;
+    return p->buffers[p->ir->values[v].storage].place.storage ? handle_of(p, v) : NULL;
+}
+
+static rp_status record_chain(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g) {
+    rp__library_stage stages[RP__CHAIN_MAX];
+    uint32_t n_stages = 0;
+    const rp__ir_node *n = &p->ir->nodes[f->nodes[g->members[0]].node];
+    const rp__library_call call = {.op = n->op->name, .site = n->site};
+    rp_scope scope = rp__scope_begin();
+    rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
+    rp_status status = rp__chain_stages(f, g->members, g->n_members, chain_memory, p, stages, &n_stages);
+    if (status == RP_OK) status = rp__library_run_chain(p->device, p->build_stream, stages, n_stages, &call);
+    rp__site_pop(frame);
+    rp__scope_end(scope, NULL, 0);
+    return status;
+}
+
 /* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
 static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
                        const rp__executable_place *places) {
@@ -482,8 +406,10 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
             const rp__fuse_node *first = &f->nodes[g->members[0]];
             r.group = order[i];
             if (first->kind == RP__FUSE_NOTHING) continue;
-            if (first->kind == RP__FUSE_LIBRARY) {
-                bool epilogue = has_epilogue(f, g), done = false;
+            if (rp__fuse_is_chain(f, g)) {
+                status = record_chain(p, f, g);
+            } else if (first->kind == RP__FUSE_LIBRARY) {
+                bool epilogue = has_epilogue(f, g, 0), done = false;
                 status = record_library(p, &p->ir->nodes[first->node], epilogue ? &done : NULL);
                 if (status == RP_OK && epilogue && !done) { /* over the product, in place */
                     rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
@@ -506,139 +432,19 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
     return status;
 }
 
-/* Edges: for each buffer the accesses so far; a write waits for all that overlap, a read for writes. */
-typedef struct access {
-    rp__storage *storage;
-    int64_t begin, end;
-    uint32_t record;
-    bool write;
-} access;
-
-static rp_status build_graph(rp__executable *p) {
-    const rp__device_ops *ops = p->device->ops;
-    p->n_edges = 0;
-    access *log = NULL;
-    size_t n_log = 0, log_capacity = 0;
-    uint32_t *deps = rp__calloc(2 * ((size_t)p->n_records + 1), sizeof *deps),
-             *mark = deps ? deps + p->n_records + 1 : NULL;
-    rp_status status = deps ? ops->graph_new(p->device, &p->graph) : RP__OOM("edges of a program");
-    uint32_t barrier = RP__IR_NONE;
-    for (uint32_t i = 0; i < p->n_records && status == RP_OK; i++) {
-        const rp__launch *l = p->records[i];
-        uint32_t n = 0;
-        if (l->barrier) {
-            for (uint32_t k = 0; k < i; k++) deps[n++] = k;
-            barrier = i;
-        } else if (barrier != RP__IR_NONE) {
-            deps[n++] = barrier;
-            mark[barrier] = i + 1;
-        }
-        for (uint32_t k = 0; k < l->n_slots && !l->barrier; k++) {
-            const rp__slot *s = &l->slots[k];
-            if (!s->storage) continue;
-            for (size_t a = 0; a < n_log; a++) {
-                if (log[a].storage != s->storage || log[a].begin >= s->end || s->begin >= log[a].end) continue;
-                if (!log[a].write && !(s->access & RP__WRITE)) continue;
-                if (log[a].record == i || mark[log[a].record] == i + 1) continue;
-                mark[log[a].record] = i + 1;
-                deps[n++] = log[a].record;
-            }
-        }
-        for (uint32_t k = 0; k < l->n_slots && !l->barrier && status == RP_OK; k++) {
-            const rp__slot *s = &l->slots[k];
-            if (!s->storage) continue;
-            if (s->access & RP__WRITE) { /* what lies wholly inside is ordered through this write from now on */
-                size_t kept = 0;
-                for (size_t a = 0; a < n_log; a++) {
-                    bool inside = log[a].storage == s->storage && log[a].begin >= s->begin && log[a].end <= s->end &&
-                                  log[a].record != i;
-                    if (!inside) log[kept++] = log[a];
-                }
-                n_log = kept;
-            }
-            if (!RP__GROW(&log, &log_capacity, n_log + 1)) {
-                status = RP__OOM("edges of a program");
-                break;
-            }
-            log[n_log++] = (access){s->storage, s->begin, s->end, i, (s->access & RP__WRITE) != 0};
-        }
-        p->n_edges += n;
-        if (status == RP_OK) status = ops->graph_add(p->graph, l, deps, n, &p->node[i]);
-    }
-    if (status == RP_OK) status = ops->graph_instantiate(p->graph, p->device->default_stream);
-    rp__free(log);
-    rp__free(deps);
-    return status;
-}
-
-/* Which words of which records hold addresses of which buffer. */
-static rp_status collect_patches(rp__executable *p) {
-    for (uint32_t i = 0; i < p->n_records; i++) {
-        for (uint32_t k = 0; k < p->records[i]->n_slots; k++) {
-            int32_t b = p->records[i]->slots[k].buffer;
-            if (b < 0) continue;
-            const rp__slot *s = &p->records[i]->slots[k];
-            rp__kernel_kind kind = p->records[i]->kernel->kind;
-            buffer *touched = &p->buffers[b];
-            if (touched->n_patches++ == 0 || s->begin < touched->begin) touched->begin = s->begin;
-            if (s->end > touched->end) touched->end = s->end;
-            if (kind == RP__KERNEL_CUDA_LIBRARY || kind == RP__KERNEL_CUDA_USER) touched->library = true;
-        }
-    }
-    for (uint32_t b = 0; b < p->n_buffers; b++) {
-        p->buffers[b].patches = RP__NEW(&p->arena, patch, p->buffers[b].n_patches + 1u);
-        if (!p->buffers[b].patches) return RP__OOM("patches of a program");
-        p->buffers[b].n_patches = 0;
-    }
-    for (uint32_t i = 0; i < p->n_records; i++) {
-        for (uint32_t k = 0; k < p->records[i]->n_slots; k++) {
-            const rp__slot *s = &p->records[i]->slots[k];
-            if (s->buffer < 0) continue;
-            buffer *b = &p->buffers[s->buffer];
-            bool twice = false;
-            for (uint32_t j = 0; j < b->n_patches && !twice; j++)
-                twice = b->patches[j].record == i && b->patches[j].word == s->word;
-            if (!twice) b->patches[b->n_patches++] = (patch){i, s->word};
-        }
-    }
-    p->touched = RP__NEW(&p->arena, uint8_t, p->n_records + 1u);
-    p->touched_list = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
-    p->outers = RP__NEW(&p->arena, outer, p->n_buffers + 1u);
-    if (!p->touched || !p->touched_list || !p->outers) return RP__OOM("patches of a program");
-    for (uint32_t s = 0; s < p->n_buffers; s++) {
-        const buffer *b = &p->buffers[s];
-        if (b->kind != BUFFER_ARG && b->kind != BUFFER_CAPTURED) continue;
-        outer *o = &p->outers[p->n_outers];
-        o->buffer = s;
-        o->arg = b->kind == BUFFER_ARG ? b->index : RP__IR_NONE;
-        o->captured = b->kind == BUFFER_CAPTURED ? p->ir->captured[b->index] : NULL;
-        o->write = b->written;
-        o->site = b->written_site ? b->written_site : "";
-        rp__ir_value v = RP__IR_NONE;
-        if (b->kind == BUFFER_ARG) v = p->ir->body.args[b->index];
-        for (size_t k = 0; k < p->ir->n_nodes && v == RP__IR_NONE; k++) {
-            const rp__ir_node *n = &p->ir->nodes[k];
-            if (n->kind == RP__IR_CAPTURED && n->captured_index == b->index) v = n->out[0];
-        }
-        o->shift = p->ir->values[v].offset * (int64_t)rp__dtype_bytes(p->ir->values[v].meta.dtype);
-        if (b->n_patches > 0 || o->write) p->n_outers++;
-    }
-    return RP_OK;
-}
-
 static rp_status describe_results(rp__executable *p) {
     const rp_ir *ir = p->ir;
     p->n_outs = ir->body.n_results;
-    p->outs = RP__NEW(&p->arena, result, p->n_outs + 1u);
+    p->outs = RP__NEW(&p->arena, rp__program_result, p->n_outs + 1u);
     if (!p->outs) return RP__OOM("results of a program");
     for (uint32_t k = 0; k < p->n_outs; k++) {
-        result *r = &p->outs[k];
+        rp__program_result *r = &p->outs[k];
         rp__ir_value v = ir->body.results[k];
         r->absent = v == RP__IR_NONE;
         if (r->absent) continue;
         const rp__ir_value_info *info = &ir->values[v];
-        const buffer *b = &p->buffers[info->storage];
-        r->memory = b->kind == BUFFER_RESULT ? b->index : RP__IR_NONE;
+        const rp__program_buffer *b = &p->buffers[info->storage];
+        r->memory = b->kind == RP__BUFFER_RESULT ? b->index : RP__IR_NONE;
         r->outer_buffer = info->storage;
         r->dtype = info->meta.dtype;
         r->ndim = info->meta.ndim;
@@ -651,85 +457,6 @@ static rp_status describe_results(rp__executable *p) {
         r->op = n && n->kind == RP__IR_OP ? n->op->name : "compiled";
         r->site = n && n->site ? n->site : "";
     }
-    return RP_OK;
-}
-
-/* ---- what explain says */
-
-static int64_t eager_peak(const rp_ir *ir) {
-    /* eager: every op's result lives from its op to the last reader of its memory; results to the end */
-    int64_t now = 0, peak = 0;
-    uint32_t *last = rp__calloc(ir->n_storages + 1u, sizeof *last);
-    int64_t *bytes = rp__calloc(ir->n_storages + 1u, sizeof *bytes);
-    for (size_t k = 0; last && k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < n->n_in; i++) {
-            if (n->in[i] != RP__IR_NONE) last[ir->values[n->in[i]].storage] = (uint32_t)k + 1;
-        }
-    }
-    for (uint32_t k = 0; last && k < ir->body.n_results; k++) {
-        if (ir->body.results[k] != RP__IR_NONE) last[ir->values[ir->body.results[k]].storage] = UINT32_MAX;
-    }
-    for (size_t k = 0; last && bytes && k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < n->n_out && n->kind == RP__IR_OP; i++) {
-            uint32_t s = ir->values[n->out[i]].storage;
-            if (rp__ir_is_view(n) || bytes[s]) continue;
-            bytes[s] = value_bytes(ir, n->out[i]);
-            now += bytes[s];
-        }
-        if (now > peak) peak = now;
-        for (uint32_t i = 0; i < n->n_in; i++) {
-            if (n->in[i] == RP__IR_NONE || last[ir->values[n->in[i]].storage] != (uint32_t)k + 1) continue;
-            now -= bytes[ir->values[n->in[i]].storage];
-            bytes[ir->values[n->in[i]].storage] = 0;
-        }
-    }
-    rp__free(last);
-    rp__free(bytes);
-    return peak;
-}
-
-static rp_status describe(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
-    p->kernels = RP__NEW(&p->arena, rp__executable_kernel, n_order + 1u);
-    p->unfused = RP__NEW(&p->arena, struct rp__executable_unfused, f->n_unfused + 1u);
-    if (!p->kernels || !p->unfused) return RP__OOM("facts of a program");
-    for (uint32_t i = 0; i < n_order; i++) {
-        const rp__fuse_group *g = &f->groups[order[i]];
-        const rp__fuse_node *first = &f->nodes[g->members[0]];
-        if (first->kind == RP__FUSE_NOTHING) continue;
-        rp__executable_kernel *k = &p->kernels[p->n_kernels++];
-        rp__text t = {0};
-        for (uint32_t m = 0; m < g->n_members; m++) {
-            const rp__ir_node *n = &p->ir->nodes[f->nodes[g->members[m]].node];
-            rp__text_add(&t, "%s%s", m ? "+" : "", n->kind == RP__IR_OP ? n->op->name : "assign");
-        }
-        k->ops = t.failed || !t.data ? NULL : rp__arena_strdup(&p->arena, t.data);
-        rp__text_free(&t);
-        if (!k->ops) return RP__OOM("facts of a program");
-        const rp__ir_node *n = &p->ir->nodes[first->node];
-        k->site = n->site ? n->site : "";
-        k->library = first->kind == RP__FUSE_LIBRARY;
-        k->server = k->library ? "library" : "loop";
-        for (uint32_t r = 0; r < p->n_records; r++) {
-            if (p->record_group[r] != order[i]) continue;
-            k->kernel = p->records[r]->kernel;
-            for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
-                k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
-            }
-            if (k->library && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
-        }
-    }
-    for (uint32_t i = 0; i < f->n_unfused; i++) {
-        const rp__unfused_edge *e = &f->unfused[i];
-        if (f->nodes[e->producer].group == f->nodes[e->consumer].group) continue;
-        const rp__ir_node *a = &p->ir->nodes[f->nodes[e->producer].node],
-                          *b = &p->ir->nodes[f->nodes[e->consumer].node];
-        p->unfused[p->n_unfused++] =
-            (struct rp__executable_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
-                                            b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
-    }
-    p->eager_peak = eager_peak(p->ir);
     return RP_OK;
 }
 
@@ -754,9 +481,16 @@ static rp_status take_random(rp__executable *p, const rp__executable_options *op
 
 static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     rp__fusion f;
-    const rp__fuse_options fuse = {.none = options->no_fusion};
     RP_TRY(check_devices(p));
+    const rp__fuse_options fuse = {.none = options->no_fusion, .device = p->device};
     RP_TRY(take_random(p, options));
+    p->eager_peak = rp__program_eager_peak(p->ir);
+    if (!options->no_fusion) {
+        rp_ir *spread;
+        RP_TRY(rp__spread(p->ir, &spread));
+        rp_ir_release(p->ir);
+        p->ir = spread;
+    }
     RP_TRY(rp__fuse(p->ir, &fuse, &f));
     uint32_t n_order = 0, *order = rp__calloc(f.n_groups + 1u, sizeof *order);
     rp_status status = order ? rp__fuse_order(&f, order, &n_order) : RP__OOM("order of a program");
@@ -764,11 +498,11 @@ static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__execut
     if (status == RP_OK) status = record_groups(p, &f, order, n_order);
     if (status == RP_OK) {
         p->node = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
-        status = p->node ? collect_patches(p) : RP__OOM("a program");
+        status = p->node ? rp__program_collect_patches(p) : RP__OOM("a program");
     }
-    if (status == RP_OK && !options->no_graph) status = build_graph(p);
+    if (status == RP_OK && !options->no_graph) status = rp__program_build_graph(p);
     if (status == RP_OK) status = describe_results(p);
-    if (status == RP_OK) status = describe(p, &f, order, n_order);
+    if (status == RP_OK) status = rp__program_describe(p, &f, order, n_order);
     rp__free(order);
     rp__fusion_free(&f);
     return status;
@@ -810,7 +544,7 @@ void rp__executable_free(rp__executable *p) {
     }
     for (uint32_t k = 0; k < p->n_results && p->results; k++) {
         if (p->results[k].fixed) rp__storage_release(p->results[k].fixed);
-        for (unsigned i = 0; i < RESULT_MEMORIES; i++) {
+        for (unsigned i = 0; i < RP__PROGRAM_MEMORIES; i++) {
             if (p->results[k].kept[i]) rp__storage_release(p->results[k].kept[i]);
         }
     }
@@ -831,318 +565,4 @@ void rp__executable_free(rp__executable *p) {
     rp__arena_free(&p->arena);
     pthread_mutex_destroy(&p->lock);
     rp__free(p);
-}
-
-/* ---- running */
-
-static inline void count(_Atomic uint64_t *counter, uint64_t by) { /* one writer at a time */
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);
-}
-
-static inline void note_move(rp__executable *p, unsigned bit) {
-    uint32_t moves = atomic_load_explicit(&p->moves, memory_order_relaxed);
-    atomic_store_explicit(&p->moves, moves | 1u << bit, memory_order_relaxed);
-}
-
-static void move_buffer(rp__executable *p, buffer *b, char *address) {
-    int64_t by = address - b->address;
-    for (uint32_t k = 0; k < b->n_patches; k++) {
-        uint32_t r = b->patches[k].record;
-        uint64_t *words = (uint64_t *)(uintptr_t)p->records[r]->words;
-        words[b->patches[k].word] += (uint64_t)by;
-        if (!p->touched[r]) {
-            p->touched[r] = 1;
-            p->touched_list[p->n_touched++] = r;
-        }
-    }
-    b->address = address;
-}
-
-/* ---- memory that moved
-
-   Most records are re-pointed. Where that cannot be, the records get memory of the program's own, from the first call that needs
-   it, and every call copies: arguments before the launch, what was written after it. On the device that is so for
-   - library calls and users' kernels in a device graph: their nodes cannot change, so the graph is built once more;
-   - an address whose low bits differ: kernels are compiled for the alignment of what they were recorded with;
-   - wrapped memory in a device graph: a kernel in flight must not read what an owner whom we do not see changes or frees. */
-
-enum { ALIGNMENT_MASK = 15 }; /* the widest load of a kernel is 16 bytes */
-
-static rp_tensor *bytes_handle(rp__storage *storage, int64_t at, int64_t bytes, int64_t unit) {
-    rp_dim n = bytes / unit;
-    rp_tensor *t = rp__tensor_new(unit == 8 ? RP_I64 : unit == 4 ? RP_I32 : RP_U8, &n, 1, rp__storage_retain(storage));
-    if (!rp__tensor_is_error(t)) t->offset = at / unit;
-    return t;
-}
-
-/* to = from, both inside their storages, on the current stream, in the widest units that both addresses allow. */
-static rp_status copy_bytes(rp__storage *to_storage, const char *to, rp__storage *from_storage, const char *from,
-                            int64_t bytes) {
-    int64_t to_at = to - (const char *)to_storage->data, from_at = from - (const char *)from_storage->data;
-    uint64_t all =
-        (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)from | (uint64_t)to_at | (uint64_t)from_at | (uint64_t)bytes;
-    int64_t unit = all % 8 == 0 ? 8 : all % 4 == 0 ? 4 : 1;
-    if (bytes == 0) return RP_OK;
-    rp_scope scope = rp__scope_begin();
-    rp_tensor *dst = bytes_handle(to_storage, to_at, bytes, unit),
-              *src = bytes_handle(from_storage, from_at, bytes, unit);
-    rp_status status =
-        rp__tensor_is_error(dst) || rp__tensor_is_error(src) ? rp_error_status() : rp__run_copy(dst, src);
-    rp__scope_end(scope, NULL, 0);
-    return status;
-}
-
-/* The records of b use memory of ours from now on; aligned as what they were recorded with. */
-static rp_status fix(rp__executable *p, buffer *b, rp_stream *s, rp__storage **out) {
-    rp__storage *own = rp__storage_new(p->device, s, (size_t)(b->end - b->begin) + ALIGNMENT_MASK + 1);
-    if (!own) return RP_ERROR_OUT_OF_MEMORY;
-    uintptr_t low = (uintptr_t)(b->address + b->begin) & ALIGNMENT_MASK;
-    move_buffer(p, b, (char *)own->data + low - b->begin);
-    p->stale = p->stale || (b->library && p->graph);
-    *out = own;
-    return RP_OK;
-}
-
-/* An argument or captured tensor lies at `address`, not where its records read. */
-static rp_status read_moved(rp__executable *p, outer *o, const rp_tensor *t, char *address, rp_stream *s) {
-    buffer *b = &p->buffers[o->buffer];
-    if (!o->fixed) {
-        bool cuda = p->device->id.type != RP_DEVICE_CPU;
-        if (b->library && p->graph)
-            o->why = RP__COPY_LIBRARY;
-        else if (cuda && p->graph && t->storage->foreign)
-            o->why = RP__COPY_FOREIGN;
-        else if (cuda && (((uintptr_t)address ^ (uintptr_t)b->address) & ALIGNMENT_MASK))
-            o->why = RP__COPY_ALIGNMENT;
-        else {
-            move_buffer(p, b, address);
-            count(&p->moved, 1);
-            note_move(p, RP__COPY_COUNT);
-            return RP_OK;
-        }
-        RP_TRY(fix(p, b, s, &o->fixed));
-        note_move(p, o->why);
-    }
-    count(&p->copies[o->why], 1);
-    return copy_bytes(o->fixed, b->address + b->begin, t->storage, address + b->begin, b->end - b->begin);
-}
-
-/* What assignments wrote into memory of ours goes to the tensor: exactly the elements written, nothing between them. */
-static rp_status write_back(rp__executable *p, const outer *o, const rp_tensor *t) {
-    const rp_ir *ir = p->ir;
-    const buffer *b = &p->buffers[o->buffer];
-    rp_scope scope = rp__scope_begin();
-    rp_status status = RP_OK;
-    for (size_t i = 0; i < ir->body.n_nodes && status == RP_OK; i++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
-        for (uint32_t k = 0; k < n->n_in && status == RP_OK && !n->dead; k++) {
-            if (n->in[k] == RP__IR_NONE || !rp__ir_writes(n, k)) continue;
-            const rp__ir_value_info *info = &ir->values[n->in[k]];
-            if (info->storage != o->buffer) continue;
-            const rp__meta *m = &info->meta;
-            rp_tensor *src = rp__tensor_new(m->dtype, m->size, m->ndim, rp__storage_retain(o->fixed)),
-                      *dst = rp__tensor_new(m->dtype, m->size, m->ndim, rp__storage_retain(t->storage));
-            if (rp__tensor_is_error(src) || rp__tensor_is_error(dst)) {
-                status = rp_error_status();
-                break;
-            }
-            memcpy(src->stride, info->stride, m->ndim * sizeof *src->stride);
-            memcpy(dst->stride, info->stride, m->ndim * sizeof *dst->stride);
-            src->offset = (b->address - (char *)o->fixed->data) / (int64_t)rp__dtype_bytes(m->dtype) + info->offset;
-            dst->offset = t->offset + info->offset - b->first_element;
-            status = rp__run_copy(dst, src);
-        }
-    }
-    rp__scope_end(scope, NULL, 0);
-    return status;
-}
-
-/* Memory for a result: one that nobody holds any more, or new. */
-static rp_status next_memory(rp__executable *p, result_memory *r, rp_stream *s) {
-    if (RP__LIKELY(atomic_load_explicit(&r->now->refs, memory_order_acquire) == 1)) return RP_OK;
-    buffer *b = &p->buffers[r->buffer];
-    rp__storage *found = NULL;
-    unsigned free_slot = 0;
-    for (unsigned k = 0; k < RESULT_MEMORIES && !found; k++) {
-        if (!r->kept[k]) {
-            free_slot = k;
-        } else if (atomic_load_explicit(&r->kept[k]->refs, memory_order_acquire) == 1) {
-            found = r->kept[k];
-        }
-    }
-    if (!found) {
-        found = rp__storage_new(p->device, s, (size_t)b->bytes);
-        if (!found) return RP_ERROR_OUT_OF_MEMORY;
-        if (r->kept[free_slot]) rp__storage_release(r->kept[free_slot]); /* the caller keeps it alive */
-        r->kept[free_slot] = found;
-        count(&p->fresh, 1);
-    }
-    r->now = found;
-    if (r->fixed) return RP_OK;
-    if (b->library && p->graph) {
-        note_move(p, RP__COPY_RESULT);
-        return fix(p, b, s, &r->fixed);
-    }
-    move_buffer(p, b, found->data);
-    return RP_OK;
-}
-
-static rp_status rebuild(rp__executable *p) {
-    p->device->ops->graph_free(p->graph);
-    p->graph = NULL;
-    for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
-    p->n_touched = 0;
-    p->stale = false;
-    rp_status status = build_graph(p);
-    if (status != RP_OK && p->graph) { /* later calls launch one by one */
-        p->device->ops->graph_free(p->graph);
-        p->graph = NULL;
-    }
-    return status;
-}
-
-static rp_status set_random(rp__executable *p, rp_stream *s, const rp__executable_random *draws, size_t n_draws) {
-    for (size_t k = 0; k < p->n_random; k++) {
-        rp__executable_random *r = &p->random[k];
-        const rp__executable_random *given = NULL;
-        for (size_t i = 0; i < n_draws; i++) {
-            if (draws[i].generator == r->generator) given = &draws[i];
-        }
-        if (given) {
-            r->seed = given->seed;
-            r->base = given->base;
-            continue;
-        }
-        rp__lock(&r->generator->lock);
-        r->seed = r->generator->seed;
-        r->base = r->generator->offset;
-        r->generator->offset += r->count;
-        rp__unlock(&r->generator->lock);
-    }
-    for (size_t k = 0; k < p->n_states; k++) {
-        for (size_t i = 0; i < p->n_random; i++) {
-            if (p->random[i].generator != p->states[k].generator) continue;
-            uint64_t words[2] = {p->random[i].seed, p->random[i].base};
-            RP_TRY(p->device->ops->copy_in(p->device, s, p->states[k].state, words, sizeof words));
-        }
-    }
-    return RP_OK;
-}
-
-static rp_status launch(rp__executable *p, rp_stream *s) {
-    const rp__device_ops *ops = p->device->ops;
-    if (!p->graph) {
-        count(&p->patches, p->n_touched);
-        for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
-        p->n_touched = 0;
-        for (uint32_t i = 0; i < p->n_records; i++) RP_TRY(rp__launch_on(s, p->records[i]));
-        return RP_OK;
-    }
-    while (p->n_touched > 0) {
-        uint32_t r = p->touched_list[--p->n_touched];
-        p->touched[r] = 0;
-        count(&p->patches, 1);
-        RP_TRY(ops->graph_set_words(p->graph, p->node[r], p->records[r]->words));
-    }
-    return ops->graph_launch(p->graph, s);
-}
-
-static rp_tensor *result_handle(rp__executable *p, const result *r, rp_tensor *const *in) {
-    rp__storage *storage;
-    rp_dim offset = r->offset;
-    if (RP__LIKELY(r->memory != RP__IR_NONE)) {
-        storage = p->results[r->memory].now;
-    } else { /* memory of an argument, a captured tensor or a constant */
-        const buffer *b = &p->buffers[r->outer_buffer];
-        if (b->kind != BUFFER_ARG && b->kind != BUFFER_CAPTURED) {
-            storage = b->place.storage;
-            offset += b->place.base / (int64_t)rp__dtype_bytes(r->dtype);
-        } else {
-            rp_tensor *base = b->kind == BUFFER_ARG ? in[b->index] : p->ir->captured[b->index];
-            if (r->same) return rp__tensor_enter_scope(r->arg != RP__IR_NONE ? in[r->arg] : base);
-            return rp__tensor_view(base, r->size, r->stride, r->ndim, base->offset + r->offset - b->first_element);
-        }
-    }
-    rp_tensor *t = rp__tensor_new(r->dtype, r->size, r->ndim, rp__storage_retain(storage));
-    if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
-    memcpy(t->stride, r->stride, r->ndim * sizeof *t->stride);
-    t->offset = offset;
-    t->op = r->op;
-    t->site = r->site;
-    return t;
-}
-
-static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, const rp__executable_random *draws,
-                     size_t n_draws) {
-    rp_stream *s = rp__current_stream(p->device);
-    for (uint32_t k = 0; k < p->n_outers; k++) {
-        outer *o = &p->outers[k];
-        rp_tensor *t = o->captured ? o->captured : in[o->arg];
-        char *address = rp__tensor_data(t);
-        if (RP__UNLIKELY(!address)) continue; /* empty */
-        address -= o->shift;
-        if (RP__UNLIKELY(address != p->buffers[o->buffer].address)) RP_TRY(read_moved(p, o, t, address, s));
-    }
-    for (uint32_t k = 0; k < p->n_results; k++) RP_TRY(next_memory(p, &p->results[k], s));
-    if (RP__UNLIKELY(p->n_random > 0)) RP_TRY(set_random(p, s, draws, n_draws));
-    p->runs++;
-    if (RP__UNLIKELY(p->stale)) RP_TRY(rebuild(p));
-    RP_TRY(launch(p, s));
-    for (uint32_t k = 0; k < p->n_results; k++) {
-        const result_memory *r = &p->results[k];
-        if (RP__LIKELY(!r->fixed)) continue;
-        const buffer *b = &p->buffers[r->buffer];
-        count(&p->copies[RP__COPY_RESULT], 1);
-        RP_TRY(copy_bytes(r->now, (char *)r->now->data + b->begin, r->fixed, b->address + b->begin, b->end - b->begin));
-    }
-    for (uint32_t k = 0; k < p->n_outers; k++) {
-        const outer *o = &p->outers[k];
-        if (RP__UNLIKELY(o->write)) {
-            const rp_tensor *t = o->captured ? o->captured : in[o->arg];
-            if (o->fixed) RP_TRY(write_back(p, o, t));
-            rp__storage_written(t->storage, "compiled function", o->site);
-        }
-    }
-    for (uint32_t k = 0; k < p->n_outs; k++) {
-        out[k] = p->outs[k].absent ? NULL : result_handle(p, &p->outs[k], in);
-        if (out[k] && RP__UNLIKELY(rp__tensor_is_error(out[k]))) return rp_error_status();
-    }
-    return RP_OK;
-}
-
-rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                             const rp__executable_random *draws, size_t n_draws) {
-    if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) {
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "the program takes %u arguments and gives %u results, not %zu and %zu", p->ir->body.n_args,
-                        p->n_outs, n_in, n_out);
-    }
-    rp__lock(&p->lock);
-    rp_status status = run(p, in, out, draws, n_draws);
-    rp__unlock(&p->lock);
-    return status;
-}
-
-const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n) {
-    *n = p->n_random;
-    return p->random;
-}
-
-uint32_t rp__executable_moves(const rp__executable *p) { return atomic_load_explicit(&p->moves, memory_order_relaxed); }
-
-void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
-    *out = (rp__executable_facts){.kernels = p->kernels,
-                                  .n_kernels = p->n_kernels,
-                                  .unfused = p->unfused,
-                                  .n_unfused = p->n_unfused,
-                                  .n_launches = p->n_records,
-                                  .n_edges = p->n_edges,
-                                  .arena_bytes = p->arena_bytes,
-                                  .result_bytes = p->result_bytes,
-                                  .eager_peak_bytes = p->eager_peak,
-                                  .runs = p->runs,
-                                  .moved = &p->moved,
-                                  .copies = p->copies,
-                                  .patches = &p->patches,
-                                  .fresh_results = &p->fresh};
 }

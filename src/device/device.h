@@ -54,6 +54,14 @@ typedef struct rp__device_ops {
     rp_status (*graph_launch)(rp__devgraph *g, rp_stream *s);
     rp_status (*graph_set_words)(rp__devgraph *g, uint32_t node,
                                  const uint64_t *words); /* takes effect at the next launch */
+    /* Choices: nodes that run one of their bodies. graph_choice_new gives the handle of a decision, which a launch of
+       RP__LIB_CHOOSE in g makes (its first word); graph_choice_add the node that obeys it, after deps: of a loop, bodies[0] runs
+       and the decision is looked at again while it is 1; else bodies[0] runs if it is 1, bodies[1] (if two) if it is 0. Bodies
+       belong to the graph: filled before it is instantiated, instantiated and freed with it; their nodes are changed by
+       graph_set_words. RP_ERROR_UNAVAILABLE: graphs of this device have no such nodes. */
+    rp_status (*graph_choice_new)(rp__devgraph *g, bool two, uint64_t *handle);
+    rp_status (*graph_choice_add)(rp__devgraph *g, uint64_t handle, bool loop, bool two, const uint32_t *deps,
+                                  size_t n_deps, uint32_t *node, rp__devgraph *bodies[2]);
     size_t (*graph_nodes)(const rp__devgraph *g);
     const rp__launch *(*graph_node)(const rp__devgraph *g, uint32_t node); /* NULL: foreign node, not re-pointable */
     void (*graph_free)(rp__devgraph *g);

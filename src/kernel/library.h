@@ -27,6 +27,8 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
     rp__conv_geometry conv;
     int64_t k, dim; /* topk */
     bool largest, sorted, deterministic, replacement;
+    int64_t limit; /* choose */
+    bool first;
     rp__random_draw draw; /* multinomial */
     void *workspace;      /* of the size that *_workspace returned */
     struct rp__storage *workspace_storage;
@@ -43,8 +45,28 @@ typedef enum rp__library_op {
     RP__LIB_NONZERO,      /* indices i64 (numel, ndim) upper bound, count i64 (), x */
     RP__LIB_MULTINOMIAL,  /* out i64 (rows, samples), weights f32 or f64 (rows, n) */
     RP__LIB_SCATTER_ADD, /* out (already holding the input), index i64, src; along dim: deterministic form in index order */
+    RP__LIB_CHOOSE, /* predicate bool (1) [, counter i64 (1), written]: makes the decision `decision` of a device graph (device.h):
+                       1 if the predicate holds and, if limit > 0, it held fewer than `limit` times since `first`. The first word is the
+                       decision's handle, 0 until the launch is part of a graph. */
     RP__LIB_COUNT
 } rp__library_op;
+
+/* One matrix product of a chain of them: RP__LIB_MATMUL's operands. From the second product on, o[1] is the rows that the product
+   before made; o[0] without a base: nobody wants these rows in memory. */
+enum { RP__CHAIN_MAX = 6 };
+typedef struct rp__library_stage {
+    rp__library_op op;
+    size_t n; /* operands; 0: no product */
+    rp__operand o[4];
+    rp__epilogue epilogue;
+} rp__library_stage;
+typedef enum rp__chain_answer {
+    RP__CHAIN_YES,
+    RP__CHAIN_NOT_HERE,  /* the device runs products one by one */
+    RP__CHAIN_TOO_LARGE, /* one launch would be slower, or not fit */
+    RP__CHAIN_LAYOUT,    /* a product does not read the rows of the one before as they are */
+    RP__CHAIN_OTHER_SUM  /* one of them is computed elsewhere, in another order */
+} rp__chain_answer;
 
 typedef struct rp__library {
     size_t (*workspace)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
@@ -54,11 +76,19 @@ typedef struct rp__library {
     /* Does RP__EPILOGUE_RELU give the bits of the plain op and a relu after it? (zeros, NaNs, and the same sum) */
     bool (*relu_is_exact)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                           const rp__library_call *call);
+    /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes:
+       bases are not looked at. */
+    rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);
+    rp_status (*bind_chain)(struct rp__device *d, const rp__library_stage *stages, size_t n,
+                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
     const char *(*name)(struct rp__device *d, rp__library_op op); /* who serves it: "reprise", "onednn", "cublasLt" */
 } rp__library;
 
 /* workspace + bind + rp__launch_on. */
 rp_status rp__library_run(struct rp__device *d, rp_stream *s, rp__library_op op, const rp__operand *operands, size_t n,
                           rp__library_call *call);
+/* A chain that the device said yes to, in one launch: bind_chain + rp__launch_on. */
+rp_status rp__library_run_chain(struct rp__device *d, rp_stream *s, const rp__library_stage *stages, size_t n,
+                                const rp__library_call *call);
 
 #endif

@@ -62,8 +62,9 @@ struct rp__call {
     uint32_t n_attrs;
     rp_tensor **out; /* results; in-place ops return their argument with one more reference of the scope */
     uint32_t n_out;
-    bool *
-        relu; /* not NULL (programs): a relu of the result is wanted too; set where the launch does it, with the same bits */
+    /* programs; NULL elsewhere */
+    bool *relu; /* a relu of the result is wanted too; set where the launch does it, with the same bits */
+    struct rp__library_stage *stage; /* a matrix product puts its operands here and launches nothing */
 };
 static inline int64_t rp__attr_int(const rp__call *c, unsigned k) { return c->attrs[k].v.i; }
 static inline double rp__attr_float(const rp__call *c, unsigned k) { return c->attrs[k].v.f; }

@@ -30,6 +30,9 @@ uint64_t rp__cpu_random(void); /* of the stream order's sequence; 0 always when 
 /* graph.c: device graphs and captures */
 rp_status rp__cpu_graph_new(rp__device *d, rp__devgraph **out);
 rp_status rp__cpu_graph_add(rp__devgraph *g, const rp__launch *l, const uint32_t *deps, size_t n_deps, uint32_t *node);
+rp_status rp__cpu_graph_choice_new(rp__devgraph *g, bool two, uint64_t *handle);
+rp_status rp__cpu_graph_choice_add(rp__devgraph *g, uint64_t handle, bool loop, bool two, const uint32_t *deps,
+                                   size_t n_deps, uint32_t *node, rp__devgraph *bodies[2]);
 rp_status rp__cpu_graph_instantiate(rp__devgraph *g, rp_stream *upload_on);
 rp_status rp__cpu_graph_launch(rp__devgraph *g, rp_stream *s);
 rp_status rp__cpu_graph_set_words(rp__devgraph *g, uint32_t node, const uint64_t *words);

@@ -9,8 +9,16 @@
 #include "core/fork.h"
 #include "device/capture.h"
 
+typedef struct choice {
+    struct choice *next; /* of the graph */
+    uint32_t decision;   /* what the handle points to */
+    bool loop;
+    rp__devgraph *body[2]; /* owned; NULL before the node was added, and where there is none */
+} choice;
+
 typedef struct node {
-    rp__launch *launch; /* owned; its words are ours to change */
+    rp__launch *launch; /* owned; its words are ours to change. NULL: a choice */
+    choice *choice;
     uint32_t *deps;
     uint32_t n_deps;
 } node;
@@ -18,8 +26,10 @@ typedef struct node {
 struct rp__devgraph {
     node *nodes;
     size_t n, capacity;
-    const rp__launch **order; /* of the executable form; NULL before */
-    atomic_int queued;        /* launches that streams have not run yet */
+    uint32_t *order;    /* of the executable form; NULL before */
+    choice *choices;    /* owned */
+    rp__devgraph *root; /* of a body: the graph that is launched */
+    atomic_int queued;  /* launches that streams have not run yet; of the root */
 };
 
 rp_status rp__cpu_graph_new(rp__device *d, rp__devgraph **out) {
@@ -28,9 +38,9 @@ rp_status rp__cpu_graph_new(rp__device *d, rp__devgraph **out) {
     return *out ? RP_OK : RP__OOM("a device graph");
 }
 
-rp_status rp__cpu_graph_add(rp__devgraph *g, const rp__launch *l, const uint32_t *deps, size_t n_deps, uint32_t *out) {
+/* Appends a node without work. */
+static rp_status add_node(rp__devgraph *g, const uint32_t *deps, size_t n_deps, uint32_t *out) {
     if (g->order) return rp__fail(RP_ERROR_STATE, "a node cannot be added to an instantiated graph");
-    if (!l->kernel) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "a graph node needs a kernel");
     for (size_t i = 0; i < n_deps; i++) {
         if (deps[i] >= g->n)
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
@@ -45,20 +55,59 @@ rp_status rp__cpu_graph_add(rp__devgraph *g, const rp__launch *l, const uint32_t
         if (!n.deps) return RP__OOM("the edges of a device graph");
         memcpy(n.deps, deps, n_deps * sizeof *deps);
     }
-    n.launch = rp__launch_copy(l, false); /* graphs keep memory alive by pools and plans, not by nodes */
-    if (!n.launch) {
-        rp__free(n.deps);
-        return RP_ERROR_OUT_OF_MEMORY;
-    }
     *out = (uint32_t)g->n;
     g->nodes[g->n++] = n;
+    return RP_OK;
+}
+
+rp_status rp__cpu_graph_add(rp__devgraph *g, const rp__launch *l, const uint32_t *deps, size_t n_deps, uint32_t *out) {
+    if (!l->kernel) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "a graph node needs a kernel");
+    rp__launch *copy = rp__launch_copy(l, false); /* graphs keep memory alive by pools and plans, not by nodes */
+    if (!copy) return RP_ERROR_OUT_OF_MEMORY;
+    rp_status status = add_node(g, deps, n_deps, out);
+    if (status == RP_OK)
+        g->nodes[*out].launch = copy;
+    else
+        rp__launch_free(copy, false);
+    return status;
+}
+
+rp_status rp__cpu_graph_choice_new(rp__devgraph *g, bool two, uint64_t *handle) {
+    (void)two;
+    choice *c = rp__calloc(1, sizeof *c);
+    if (!c) return RP__OOM("a choice of a device graph");
+    c->next = g->choices;
+    g->choices = c;
+    *handle = (uint64_t)(uintptr_t)&c->decision;
+    return RP_OK;
+}
+
+rp_status rp__cpu_graph_choice_add(rp__devgraph *g, uint64_t handle, bool loop, bool two, const uint32_t *deps,
+                                   size_t n_deps, uint32_t *out, rp__devgraph *bodies[2]) {
+    choice *c = g->choices;
+    while (c && (uint64_t)(uintptr_t)&c->decision != handle) c = c->next;
+    if (!c || c->body[0])
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "a choice needs a decision of its own in its graph");
+    c->loop = loop;
+    for (unsigned k = 0; k < (two ? 2u : 1u); k++) {
+        RP_TRY(rp__cpu_graph_new(NULL, &c->body[k]));
+        c->body[k]->root = g->root ? g->root : g;
+    }
+    RP_TRY(add_node(g, deps, n_deps, out));
+    g->nodes[*out].choice = c;
+    bodies[0] = c->body[0];
+    bodies[1] = c->body[1];
     return RP_OK;
 }
 
 rp_status rp__cpu_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
     (void)upload_on;
     if (g->order) return RP_OK;
-    const rp__launch **order = rp__alloc(g->n * sizeof *order);
+    for (const choice *c = g->choices; c; c = c->next) {
+        if (!c->body[0]) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "a decision of a device graph has no choice");
+        for (unsigned k = 0; k < 2 && c->body[k]; k++) RP_TRY(rp__cpu_graph_instantiate(c->body[k], NULL));
+    }
+    uint32_t *order = rp__alloc(g->n * sizeof *order);
     uint32_t *left = rp__alloc(g->n * sizeof *left), *ready = rp__alloc(g->n * sizeof *ready);
     rp_status status = order && left && ready ? RP_OK : RP__OOM("the executable form of a device graph");
     size_t n_ready = 0, done = 0;
@@ -91,7 +140,7 @@ rp_status rp__cpu_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
         size_t pick = chance ? (size_t)(chance % n_ready) : n_ready - 1;
         uint32_t i = ready[pick];
         ready[pick] = ready[--n_ready];
-        order[done++] = g->nodes[i].launch;
+        order[done++] = i;
         for (uint32_t k = i ? first_user[i - 1] : 0; k < first_user[i]; k++) {
             if (--left[users[k]] == 0) ready[n_ready++] = users[k];
         }
@@ -109,10 +158,23 @@ done:
     return status;
 }
 
+static rp_status run(const rp__devgraph *g);
+
+static rp_status run_choice(const choice *c) {
+    if (!c->loop) {
+        const rp__devgraph *body = c->body[c->decision ? 0 : 1];
+        return body ? run(body) : RP_OK;
+    }
+    rp_status status = RP_OK;
+    while (c->decision && status == RP_OK) status = run(c->body[0]);
+    return status;
+}
+
 static rp_status run(const rp__devgraph *g) {
     rp_status status = RP_OK;
     for (size_t i = 0; i < g->n; i++) {
-        rp_status one = rp__cpu_run(g->order[i]);
+        const node *n = &g->nodes[g->order[i]];
+        rp_status one = RP__LIKELY(n->launch != NULL) ? rp__cpu_run(n->launch) : run_choice(n->choice);
         if (RP__UNLIKELY(one != RP_OK) && status == RP_OK) status = one;
     }
     return status;
@@ -128,7 +190,8 @@ rp_status rp__cpu_graph_launch(rp__devgraph *g, rp_stream *s) {
     if (!g->order) return rp__fail(RP_ERROR_STATE, "the device graph is not instantiated");
     if (RP__LIKELY(s->is_default)) return run(g);
     if (s->capture) { /* its nodes become nodes of the capture, one after the other: any order that its edges allow is right */
-        for (size_t i = 0; i < g->n; i++) RP_TRY(rp__cpu_capture_launch(s, g->order[i]));
+        if (g->choices) return rp__fail(RP_ERROR_CAPTURE, "a graph with choices cannot be captured into another");
+        for (size_t i = 0; i < g->n; i++) RP_TRY(rp__cpu_capture_launch(s, g->nodes[g->order[i]].launch));
         return RP_OK;
     }
     atomic_fetch_add(&g->queued, 1);
@@ -141,8 +204,12 @@ rp_status rp__cpu_graph_set_words(rp__devgraph *g, uint32_t index, const uint64_
     if (index >= g->n)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the graph has %zu nodes, there is no node %u", g->n,
                         (unsigned)index);
-    if (atomic_load(&g->queued)) rp__cpu_graph_drain(g); /* launches made before still read the old words */
+    rp__devgraph *root = g->root ? g->root : g;
+    if (atomic_load(&root->queued)) rp__cpu_graph_drain(root); /* launches made before still read the old words */
     rp__launch *l = g->nodes[index].launch;
+    if (!l)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "node %u of the graph is a choice: it has no words",
+                        (unsigned)index);
     memcpy(l + 1, words, l->n_words * sizeof *words); /* where rp__launch_copy put them */
     return RP_OK;
 }
@@ -156,8 +223,15 @@ void rp__cpu_graph_free(rp__devgraph *g) {
     if (!g) return;
     if (atomic_load(&g->queued)) rp__cpu_graph_drain(g);
     for (size_t i = 0; i < g->n; i++) {
-        rp__launch_free(g->nodes[i].launch, false);
+        if (g->nodes[i].launch) rp__launch_free(g->nodes[i].launch, false);
         rp__free(g->nodes[i].deps);
+    }
+    while (g->choices) {
+        choice *c = g->choices;
+        g->choices = c->next;
+        rp__cpu_graph_free(c->body[0]);
+        rp__cpu_graph_free(c->body[1]);
+        rp__free(c);
     }
     rp__free(g->nodes);
     rp__free(g->order);

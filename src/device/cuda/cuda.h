@@ -39,6 +39,9 @@ void rp__cuda_unrelax(rp__device *d, CUstreamCaptureMode mode);
 rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out);
 rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
                              uint32_t *node);
+rp_status rp__cuda_graph_choice_new(rp__devgraph *g, bool two, uint64_t *handle);
+rp_status rp__cuda_graph_choice_add(rp__devgraph *g, uint64_t handle, bool loop, bool two, const uint32_t *deps,
+                                    size_t n_deps, uint32_t *node, rp__devgraph *bodies[2]);
 rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on);
 rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s);
 rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t node, const uint64_t *words);

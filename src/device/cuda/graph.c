@@ -20,6 +20,9 @@ struct rp__devgraph {
     CUgraphExec exec;
     node *nodes;
     size_t n_nodes, capacity;
+    rp__devgraph *root;   /* of a body: the graph that is launched, whose executable has its nodes */
+    rp__devgraph *bodies; /* of its choices, linked by next; the driver owns their graphs */
+    rp__devgraph *next;
 };
 
 static rp__cuda *state(const rp__devgraph *g) { return rp__cuda_of(g->device); }
@@ -52,7 +55,12 @@ void rp__cuda_graph_free(rp__devgraph *g) {
     rp__cuda *c = state(g);
     if (rp__cuda_enter_to_free(g->device)) {
         if (g->exec) (void)c->cu->cuGraphExecDestroy(g->exec);
-        if (g->graph) (void)c->cu->cuGraphDestroy(g->graph);
+        if (g->graph && !g->root) (void)c->cu->cuGraphDestroy(g->graph);
+    }
+    while (g->bodies) {
+        rp__devgraph *body = g->bodies;
+        g->bodies = body->next;
+        rp__cuda_graph_free(body);
     }
     for (size_t k = 0; k < g->n_nodes; k++) {
         if (g->nodes[k].launch) rp__launch_free(g->nodes[k].launch, false);
@@ -68,14 +76,14 @@ const rp__launch *rp__cuda_graph_node(const rp__devgraph *g, uint32_t k) {
     return k < g->n_nodes ? g->nodes[k].launch : NULL;
 }
 
-/* A table entry with copies of launch and exits. */
+/* A table entry with copies of launch, NULL for a choice, and exits. */
 static rp_status table_add(rp__devgraph *g, const rp__launch *launch, const CUgraphNode *exits, size_t n_exits) {
     if (!RP__GROW(&g->nodes, &g->capacity, g->n_nodes + 1)) return RP__OOM("nodes of a CUDA graph");
     node *n = &g->nodes[g->n_nodes];
     memset(n, 0, sizeof *n);
     n->exits = rp__alloc((n_exits ? n_exits : 1) * sizeof *exits);
-    n->launch = rp__launch_copy(launch, false);
-    if (!n->exits || !n->launch) {
+    n->launch = launch ? rp__launch_copy(launch, false) : NULL;
+    if (!n->exits || (launch && !n->launch)) {
         rp__free(n->exits);
         if (n->launch) rp__launch_free(n->launch, false);
         return RP__OOM("a node of a CUDA graph");
@@ -119,13 +127,13 @@ static rp_status kernel_params(const rp__launch *l, void *params[64], CUDA_KERNE
  * for their predecessors before they touch memory (cuda-frontier: rules of programmatic dependent launch). */
 static rp_status dependencies(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
                               CUgraphNode **nodes, CUgraphEdgeData **edges, size_t *n) {
-    bool ours = launch->kernel->kind == RP__KERNEL_CUDA && state(g)->programmatic;
+    bool ours = launch && launch->kernel->kind == RP__KERNEL_CUDA && state(g)->programmatic;
     size_t total = 0;
     *n = 0;
     for (size_t k = 0; k < n_deps; k++) {
         if (deps[k] >= g->n_nodes)
-            return rp__fail(RP_ERROR_INTERNAL, "%s: dependency %u of a graph of %zu nodes", launch->op,
-                            (unsigned)deps[k], g->n_nodes);
+            return rp__fail(RP_ERROR_INTERNAL, "%s: dependency %u of a graph of %zu nodes",
+                            launch ? launch->op : "a choice", (unsigned)deps[k], g->n_nodes);
         total += g->nodes[deps[k]].n_exits;
     }
     *nodes = rp__alloc((total ? total : 1) * sizeof **nodes);
@@ -260,6 +268,65 @@ rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const ui
     return status;
 }
 
+/* ---- choices: conditional nodes (CUDA 12.4, with an else 12.8) ---- */
+
+rp_status rp__cuda_graph_choice_new(rp__devgraph *g, bool two, uint64_t *handle) {
+    rp__device *d = g->device;
+    const rp__libcuda *cu = state(g)->cu;
+    int version = 0;
+    CUgraphConditionalHandle made = 0;
+    RP_TRY(rp__cuda_enter(d));
+    RP_TRY(RP__CU(d, cuDriverGetVersion(&version)));
+    int needed = two ? 12080 : 12040;
+    if (!cu->cuGraphConditionalHandleCreate || !cu->cuGraphAddNode || version < needed)
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "branches and loops in graphs need a CUDA driver of %d.%d or later, not %d.%d", needed / 1000,
+                        needed % 1000 / 10, version / 1000, version % 1000 / 10);
+    RP_TRY(rp__cuda_status(
+        d, cu->cuGraphConditionalHandleCreate(&made, g->graph, state(g)->ctx, 0, CU_GRAPH_COND_ASSIGN_DEFAULT),
+        "cuGraphConditionalHandleCreate"));
+    *handle = (uint64_t)made;
+    return RP_OK;
+}
+
+static rp_status add_choice(rp__devgraph *g, uint64_t handle, bool loop, unsigned n_bodies, const CUgraphNode *deps,
+                            size_t n, rp__devgraph *bodies[2]) {
+    const rp__libcuda *cu = state(g)->cu;
+    CUgraphNode made = NULL;
+    CUgraphNodeParams p;
+    memset(&p, 0, sizeof p);
+    p.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    p.conditional.handle = (CUgraphConditionalHandle)handle;
+    p.conditional.type = loop ? CU_GRAPH_COND_TYPE_WHILE : CU_GRAPH_COND_TYPE_IF;
+    p.conditional.size = n_bodies;
+    p.conditional.ctx = state(g)->ctx;
+    RP_TRY(rp__cuda_status(g->device, cu->cuGraphAddNode(&made, g->graph, deps, NULL, n, &p), "cuGraphAddNode"));
+    for (unsigned k = 0; k < n_bodies; k++) {
+        rp__devgraph *body = graph_struct(g->device);
+        if (!body) return RP_ERROR_OUT_OF_MEMORY;
+        body->root = g->root ? g->root : g;
+        body->graph = p.conditional.phGraph_out[k];
+        body->next = g->bodies;
+        g->bodies = bodies[k] = body;
+    }
+    return table_add(g, NULL, &made, 1);
+}
+
+rp_status rp__cuda_graph_choice_add(rp__devgraph *g, uint64_t handle, bool loop, bool two, const uint32_t *deps,
+                                    size_t n_deps, uint32_t *out, rp__devgraph *bodies[2]) {
+    CUgraphNode *nodes = NULL;
+    CUgraphEdgeData *edges = NULL;
+    size_t n = 0;
+    RP_TRY(rp__cuda_enter(g->device));
+    bodies[0] = bodies[1] = NULL;
+    rp_status status = dependencies(g, NULL, deps, n_deps, &nodes, &edges, &n);
+    if (status == RP_OK) status = add_choice(g, handle, loop, two ? 2 : 1, nodes, n, bodies);
+    rp__free(nodes);
+    rp__free(edges);
+    if (status == RP_OK) *out = (uint32_t)(g->n_nodes - 1);
+    return status;
+}
+
 rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
     rp__device *d = g->device;
     RP_TRY(rp__cuda_enter(d));
@@ -303,7 +370,8 @@ rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *
     CUDA_KERNEL_NODE_PARAMS kernel;
     memcpy(own.out, words, l->n_words * sizeof *words);
     RP_TRY(kernel_params(l, params, &kernel));
-    if (g->exec) return RP__CU(d, cuGraphExecKernelNodeSetParams(g->exec, g->nodes[k].exits[0], &kernel));
+    CUgraphExec exec = g->root ? g->root->exec : g->exec;
+    if (exec) return RP__CU(d, cuGraphExecKernelNodeSetParams(exec, g->nodes[k].exits[0], &kernel));
     return RP__CU(d, cuGraphKernelNodeSetParams(g->nodes[k].exits[0], &kernel));
 }
 

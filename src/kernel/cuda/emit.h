@@ -50,8 +50,7 @@ enum {
 
 int rp__cuda_row_threads(int64_t r); /* T of the order above: a power of two, 1 to 256 */
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
-/* Adds the kernel `name` to `out`; the prelude and rp__cuda_emit_support come before it. */
+/* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);
-void rp__cuda_emit_support(rp__text *out); /* Philox, integer division, error records: plain C over the prelude */
 
 #endif

@@ -6,31 +6,33 @@
 #include "kernel/cuda/lib_select.h"
 #include "tensor/tensor.h"
 
-void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
-                            rp__launch *out) {
-    for (size_t k = 0; k < n; k++) {
-        int64_t low = 0, high = 1, bytes = (int64_t)rp__dtype_bytes(o[k].dtype);
-        for (unsigned d = 0; d < o[k].ndim; d++) {
-            int64_t reach = (o[k].size[d] - 1) * o[k].stride[d];
-            if (o[k].size[d] == 0) reach = 0;
-            if (reach < 0)
-                low += reach;
-            else
-                high += reach;
-        }
-        int64_t start =
-            o[k].storage && o[k].storage->data ? (int64_t)((char *)o[k].base - (char *)o[k].storage->data) : 0;
-        buffer->words[k] = (uint64_t)(uintptr_t)o[k].base;
-        buffer->slots[k] = (rp__slot){.word = (uint32_t)k,
-                                      .access = access[k],
-                                      .storage = o[k].storage,
-                                      .buffer = -1,
-                                      .begin = start + low * bytes,
-                                      .end = start + high * bytes};
+void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
+                           rp__launch *out) {
+    int64_t low = 0, high = 1, bytes = (int64_t)rp__dtype_bytes(o->dtype);
+    for (unsigned d = 0; d < o->ndim; d++) {
+        int64_t reach = (o->size[d] - 1) * o->stride[d];
+        if (o->size[d] == 0) reach = 0;
+        if (reach < 0)
+            low += reach;
+        else
+            high += reach;
     }
+    int64_t start = o->storage && o->storage->data ? (int64_t)((char *)o->base - (char *)o->storage->data) : 0;
+    buffer->words[word] = (uint64_t)(uintptr_t)o->base;
+    buffer->slots[out->n_slots++] = (rp__slot){.word = word,
+                                               .access = access,
+                                               .storage = o->storage,
+                                               .buffer = -1,
+                                               .begin = start + low * bytes,
+                                               .end = start + high * bytes};
     out->words = buffer->words;
     out->slots = buffer->slots;
-    out->n_slots = (uint32_t)n;
+}
+
+void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
+                            rp__launch *out) {
+    out->n_slots = 0;
+    for (size_t k = 0; k < n; k++) rp__cuda_operand_slot(&o[k], (uint32_t)k, access[k], buffer, out);
 }
 
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
@@ -56,6 +58,7 @@ static rp_status bind(rp__device *d, rp__library_op op, const rp__operand *o, si
     case RP__LIB_NONZERO: return rp__cuda_nonzero_bind(d, o, n, call, buffer, out);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_bind(d, o, n, call, buffer, out);
     case RP__LIB_SCATTER_ADD: return rp__cuda_scatter_add_bind(d, o, n, call, buffer, out);
+    case RP__LIB_CHOOSE: return rp__cuda_choose_bind(d, o, n, call, buffer, out);
     default: return rp__fail(RP_ERROR_INTERNAL, "%s: library op %d on CUDA", call->op, (int)op);
     }
 }
@@ -65,15 +68,19 @@ static const char *name(rp__device *d, rp__library_op op) {
     return op == RP__LIB_MATMUL && rp__cuda_lt_available() ? "cublasLt" : "reprise";
 }
 
-/* Our own kernels only: cuBLASLt may plan another order of the sum for another epilogue. In 16 bits a negative sum that rounds
- * to zero keeps its sign if it is rounded first. */
+/* Our own kernels only: cuBLASLt may plan another order of the sum for another epilogue. Convolutions in 16 bits do not round
+ * before the relu. */
 static bool relu_is_exact(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                           const rp__library_call *call) {
     (void)call;
-    if (o[0].dtype != RP_F32 && o[0].dtype != RP_F64) return false;
-    return op == RP__LIB_CONV_FORWARD || (op == RP__LIB_MATMUL && rp__cuda_matmul_is_ours(d, o, n));
+    if (op == RP__LIB_CONV_FORWARD) return o[0].dtype == RP_F32 || o[0].dtype == RP_F64;
+    return op == RP__LIB_MATMUL && rp__dtype_is_float(o[0].dtype) && rp__cuda_matmul_is_ours(d, o, n);
 }
 
 extern const rp__library rp__cuda_library;
-const rp__library rp__cuda_library = {
-    .workspace = workspace, .bind = bind, .relu_is_exact = relu_is_exact, .name = name};
+const rp__library rp__cuda_library = {.workspace = workspace,
+                                      .bind = bind,
+                                      .relu_is_exact = relu_is_exact,
+                                      .chain = rp__cuda_chain,
+                                      .bind_chain = rp__cuda_chain_bind,
+                                      .name = name};

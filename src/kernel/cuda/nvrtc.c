@@ -176,10 +176,11 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
     *out = NULL;
     RP_TRY(rp__cuda_enter(d));
     rp__text text = {0};
+    if (strstr(source, "rp_set_conditional(")) rp__text_puts(&text, "#define RP_PRELUDE_CONDITIONAL 1\n");
     rp__text_puts(&text, "/* rp-prelude begin */\n");
     rp__text_write(&text, rp__embed_prelude_cuh, rp__embed_prelude_cuh_len);
     rp__text_puts(&text, "\n/* rp-prelude end */\n");
-    rp__cuda_emit_support(&text);
+    rp__text_write(&text, rp__embed_support_cuh, rp__embed_support_cuh_len);
     rp__text_puts(&text, source);
     if (text.failed) {
         rp__text_free(&text);

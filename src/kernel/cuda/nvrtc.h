@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 
-/* The kernel `name` of `source` (text after the prelude and rp__cuda_emit_support). One reference for the caller. Compiles when
+/* The kernel `name` of `source` (text after the prelude and support.cuh). One reference for the caller. Compiles when
  * neither the process nor the disk knows it; RP_ERROR_UNAVAILABLE without NVRTC, RP_ERROR_COMPILE with its log. */
 rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, rp__kernel_kind kind, rp__kernel **out);
 

@@ -1,0 +1,99 @@
+/* What explain says of a program (program.h): its kernels, edges that were not fused, memory that eager execution would take. */
+#include "compile/program_parts.h"
+
+#include "core/alloc.h"
+
+int64_t rp__program_eager_peak(const rp_ir *ir) {
+    /* eager: every op's result lives from its op to the last reader of its memory; results to the end */
+    int64_t now = 0, peak = 0;
+    uint32_t *last = rp__calloc(ir->n_storages + 1u, sizeof *last);
+    int64_t *bytes = rp__calloc(ir->n_storages + 1u, sizeof *bytes);
+    for (size_t k = 0; last && k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t i = 0; i < n->n_in; i++) {
+            if (n->in[i] != RP__IR_NONE) last[ir->values[n->in[i]].storage] = (uint32_t)k + 1;
+        }
+    }
+    for (uint32_t k = 0; last && k < ir->body.n_results; k++) {
+        if (ir->body.results[k] != RP__IR_NONE) last[ir->values[ir->body.results[k]].storage] = UINT32_MAX;
+    }
+    for (size_t k = 0; last && bytes && k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t i = 0; i < n->n_out && n->kind == RP__IR_OP; i++) {
+            uint32_t s = ir->values[n->out[i]].storage;
+            if (rp__ir_is_view(n) || bytes[s]) continue;
+            bytes[s] = rp__program_value_bytes(ir, n->out[i]);
+            now += bytes[s];
+        }
+        if (now > peak) peak = now;
+        for (uint32_t i = 0; i < n->n_in; i++) {
+            if (n->in[i] == RP__IR_NONE || last[ir->values[n->in[i]].storage] != (uint32_t)k + 1) continue;
+            now -= bytes[ir->values[n->in[i]].storage];
+            bytes[ir->values[n->in[i]].storage] = 0;
+        }
+    }
+    rp__free(last);
+    rp__free(bytes);
+    return peak;
+}
+
+rp_status rp__program_describe(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
+    p->kernels = RP__NEW(&p->arena, rp__executable_kernel, n_order + 1u);
+    p->unfused = RP__NEW(&p->arena, struct rp__executable_unfused, f->n_unfused + 1u);
+    if (!p->kernels || !p->unfused) return RP__OOM("facts of a program");
+    for (uint32_t i = 0; i < n_order; i++) {
+        const rp__fuse_group *g = &f->groups[order[i]];
+        const rp__fuse_node *first = &f->nodes[g->members[0]];
+        if (first->kind == RP__FUSE_NOTHING) continue;
+        rp__executable_kernel *k = &p->kernels[p->n_kernels++];
+        rp__text t = {0};
+        for (uint32_t m = 0; m < g->n_members; m++) {
+            const rp__ir_node *n = &p->ir->nodes[f->nodes[g->members[m]].node];
+            rp__text_add(&t, "%s%s", m ? "+" : "", n->kind == RP__IR_OP ? n->op->name : "assign");
+        }
+        k->ops = t.failed || !t.data ? NULL : rp__arena_strdup(&p->arena, t.data);
+        rp__text_free(&t);
+        if (!k->ops) return RP__OOM("facts of a program");
+        const rp__ir_node *n = &p->ir->nodes[f->nodes[rp__fuse_named(f, g)].node];
+        k->site = n->site ? n->site : "";
+        k->library = first->kind == RP__FUSE_LIBRARY;
+        k->server = k->library ? "library" : "loop";
+        for (uint32_t r = 0; r < p->n_records; r++) {
+            if (p->record_group[r] != order[i]) continue;
+            k->kernel = p->records[r]->kernel;
+            for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
+                k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
+            }
+            if (k->library && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
+        }
+    }
+    for (uint32_t i = 0; i < f->n_unfused; i++) {
+        const rp__unfused_edge *e = &f->unfused[i];
+        if (f->nodes[e->producer].group == f->nodes[e->consumer].group) continue;
+        const rp__ir_node *a = &p->ir->nodes[f->nodes[e->producer].node],
+                          *b = &p->ir->nodes[f->nodes[e->consumer].node];
+        p->unfused[p->n_unfused++] =
+            (struct rp__executable_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
+                                            b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
+    }
+    return RP_OK;
+}
+
+uint32_t rp__executable_moves(const rp__executable *p) { return atomic_load_explicit(&p->moves, memory_order_relaxed); }
+
+void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
+    *out = (rp__executable_facts){.kernels = p->kernels,
+                                  .n_kernels = p->n_kernels,
+                                  .unfused = p->unfused,
+                                  .n_unfused = p->n_unfused,
+                                  .n_launches = p->n_records,
+                                  .n_edges = p->n_edges,
+                                  .arena_bytes = p->arena_bytes,
+                                  .result_bytes = p->result_bytes,
+                                  .eager_peak_bytes = p->eager_peak,
+                                  .runs = p->runs,
+                                  .moved = &p->moved,
+                                  .copies = p->copies,
+                                  .patches = &p->patches,
+                                  .fresh_results = &p->fresh};
+}

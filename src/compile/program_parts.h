@@ -1,0 +1,143 @@
+/* What the files of a program (program.h) share; nobody else includes it. program.c builds: buffers get places, groups are recorded.
+   program_slots.c reads from the slots of the records which edges there are and which words to patch. program_run.c is the call,
+   program_moved.c what it does where memory moved. program_facts.c says of it what explain prints. */
+#ifndef RP_COMPILE_PROGRAM_PARTS_H
+#define RP_COMPILE_PROGRAM_PARTS_H
+
+#include "compile/program.h"
+#include "device/capture.h"
+
+typedef struct rp__program_patch { /* a word that holds an address inside a buffer */
+    uint32_t record, word;
+} rp__program_patch;
+
+typedef struct rp__program_buffer {
+    enum {
+        RP__BUFFER_ARG,
+        RP__BUFFER_CAPTURED,
+        RP__BUFFER_RESULT,
+        RP__BUFFER_CONST,
+        RP__BUFFER_TEMP,
+        RP__BUFFER_NONE
+    } kind;
+    uint32_t index; /* argument, captured tensor, result slot */
+    int64_t bytes;
+    int64_t first_element; /* outside: offset of element 0 as traced */
+    rp__executable_place place;
+    char *address; /* outside and results: byte 0 as the records have it */
+    rp__program_patch *patches;
+    uint32_t n_patches;
+    bool written; /* by an ASSIGN or in place */
+    const char *written_site;
+    int64_t begin, end; /* bytes of it that records touch */
+    bool library;       /* a record touches it that cannot be re-pointed inside a device graph */
+} rp__program_buffer;
+
+typedef struct
+    rp__program_outer { /* what is compared at each call: one an argument or captured tensor that records touch */
+    uint32_t buffer;
+    uint32_t arg; /* RP__IR_NONE: captured */
+    rp_tensor *captured;
+    int64_t shift; /* address of byte 0 = address of element 0 - shift */
+    bool write;
+    const char *site;
+    rp__storage *
+        fixed; /* counted. Not NULL: records use this memory of ours, and each call copies (see rp__program_read_moved) */
+    rp__executable_copy why;
+} rp__program_outer;
+
+enum { RP__PROGRAM_MEMORIES = 3 };
+typedef struct rp__program_memory { /* memory of one result buffer: reused when the caller has let go of it */
+    uint32_t buffer;
+    rp__storage *kept[RP__PROGRAM_MEMORIES]; /* counted */
+    rp__storage *now;                        /* of the running call; borrowed from kept */
+    rp__storage *fixed; /* counted. Not NULL: records write this memory of ours, and each call copies it to `now` */
+} rp__program_memory;
+
+typedef struct rp__program_result { /* a handle to be returned */
+    bool absent;
+    bool same; /* it is an argument (then `arg`) or a captured tensor itself */
+    uint32_t arg;
+    uint32_t memory; /* index into results, RP__IR_NONE: it lies in an argument or captured tensor */
+    uint32_t outer_buffer;
+    rp_dtype dtype;
+    uint8_t ndim;
+    rp_dim size[RP_MAX_DIMS], stride[RP_MAX_DIMS], offset; /* offset in the buffer */
+    const char *op, *site;
+} rp__program_result;
+
+struct rp__executable {
+    rp__mutex lock;
+    rp__device *device;
+    rp__arena arena;
+    rp_ir *ir; /* retained: names, sites, captured tensors and generators live in it */
+    rp_stream *build_stream;
+    rp_pool *pool;               /* scratch of library ops */
+    rp__storage *memory;         /* the arena; counted */
+    rp__program_buffer *buffers; /* per storage of the graph */
+    uint32_t n_buffers;
+    rp__launch **records;
+    uint32_t n_records;
+    size_t records_capacity;
+    uint32_t *record_group;
+    size_t record_group_capacity;
+    uint32_t *node;        /* per record: node of the device graph */
+    rp__storage **scratch; /* counted */
+    rp__dag **dags;        /* counted */
+    size_t n_dags, dags_capacity;
+    size_t n_scratch, scratch_capacity;
+    rp__devgraph *graph; /* NULL: launched one by one */
+    bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
+    size_t n_edges;
+    rp__program_outer *outers;
+    uint32_t n_outers;
+    rp__program_memory *results;
+    uint32_t n_results;
+    rp__program_result *outs;
+    uint32_t n_outs;
+    uint8_t *touched; /* per record: words changed since the graph has seen them */
+    uint32_t *touched_list, n_touched;
+    rp__executable_random *random;
+    size_t n_random;
+    rp__capture_random *states; /* device memory of seeds; ours */
+    size_t n_states;
+    rp__executable_kernel *kernels;
+    size_t n_kernels;
+    struct rp__executable_unfused *unfused;
+    size_t n_unfused;
+    int64_t arena_bytes, result_bytes, eager_peak;
+    uint64_t runs;
+    _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
+    _Atomic uint32_t moves;
+};
+
+static inline int64_t rp__program_value_bytes(const rp_ir *ir, rp__ir_value v) { /* of a dense value */
+    const rp__meta *m = &ir->values[v].meta;
+    return rp__numel(m->size, m->ndim) * (int64_t)rp__dtype_bytes(m->dtype);
+}
+
+static inline void rp__program_count(_Atomic uint64_t *counter, uint64_t by) { /* one writer at a time */
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);
+}
+
+/* ---- program_slots.c */
+rp_status rp__program_build_graph(rp__executable *p); /* p->graph, a node a record; waits for nothing */
+/* Fills patches of buffers, and outers. Every record is there. */
+rp_status rp__program_collect_patches(rp__executable *p);
+
+/* ---- program_moved.c, under the lock */
+/* An argument or captured tensor t lies at `address`, not where its records read. */
+rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const rp_tensor *t, char *address,
+                                 rp_stream *s);
+/* What assignments wrote into memory of ours goes to the tensor: exactly the elements written, nothing between them. */
+rp_status rp__program_write_back(rp__executable *p, const rp__program_outer *o, const rp_tensor *t);
+/* Memory for a result whose last one the caller holds: one that nobody holds any more, or new. */
+rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_stream *s);
+/* What records wrote into memory of ours goes to the memory of the result. */
+rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r);
+
+/* ---- program_facts.c */
+int64_t rp__program_eager_peak(const rp_ir *ir); /* bytes of the graph run op by op */
+rp_status rp__program_describe(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order);
+
+#endif

@@ -1,0 +1,145 @@
+/* The call of a program (program.h). It allocates nothing but handles of results, hashes nothing, and takes work only where an
+   argument moved (program_moved.c). */
+#include "compile/program_parts.h"
+
+#include <string.h>
+
+static rp_status rebuild(rp__executable *p) {
+    p->device->ops->graph_free(p->graph);
+    p->graph = NULL;
+    for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
+    p->n_touched = 0;
+    p->stale = false;
+    rp_status status = rp__program_build_graph(p);
+    if (status != RP_OK && p->graph) { /* later calls launch one by one */
+        p->device->ops->graph_free(p->graph);
+        p->graph = NULL;
+    }
+    return status;
+}
+
+static rp_status set_random(rp__executable *p, rp_stream *s, const rp__executable_random *draws, size_t n_draws) {
+    for (size_t k = 0; k < p->n_random; k++) {
+        rp__executable_random *r = &p->random[k];
+        const rp__executable_random *given = NULL;
+        for (size_t i = 0; i < n_draws; i++) {
+            if (draws[i].generator == r->generator) given = &draws[i];
+        }
+        if (given) {
+            r->seed = given->seed;
+            r->base = given->base;
+            continue;
+        }
+        rp__lock(&r->generator->lock);
+        r->seed = r->generator->seed;
+        r->base = r->generator->offset;
+        r->generator->offset += r->count;
+        rp__unlock(&r->generator->lock);
+    }
+    for (size_t k = 0; k < p->n_states; k++) {
+        for (size_t i = 0; i < p->n_random; i++) {
+            if (p->random[i].generator != p->states[k].generator) continue;
+            uint64_t words[2] = {p->random[i].seed, p->random[i].base};
+            RP_TRY(p->device->ops->copy_in(p->device, s, p->states[k].state, words, sizeof words));
+        }
+    }
+    return RP_OK;
+}
+
+static rp_status launch(rp__executable *p, rp_stream *s) {
+    const rp__device_ops *ops = p->device->ops;
+    if (!p->graph) {
+        rp__program_count(&p->patches, p->n_touched);
+        for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
+        p->n_touched = 0;
+        for (uint32_t i = 0; i < p->n_records; i++) RP_TRY(rp__launch_on(s, p->records[i]));
+        return RP_OK;
+    }
+    while (p->n_touched > 0) {
+        uint32_t r = p->touched_list[--p->n_touched];
+        p->touched[r] = 0;
+        rp__program_count(&p->patches, 1);
+        RP_TRY(ops->graph_set_words(p->graph, p->node[r], p->records[r]->words));
+    }
+    return ops->graph_launch(p->graph, s);
+}
+
+static rp_tensor *result_handle(rp__executable *p, const rp__program_result *r, rp_tensor *const *in) {
+    rp__storage *storage;
+    rp_dim offset = r->offset;
+    if (RP__LIKELY(r->memory != RP__IR_NONE)) {
+        storage = p->results[r->memory].now;
+    } else { /* memory of an argument, a captured tensor or a constant */
+        const rp__program_buffer *b = &p->buffers[r->outer_buffer];
+        if (b->kind != RP__BUFFER_ARG && b->kind != RP__BUFFER_CAPTURED) {
+            storage = b->place.storage;
+            offset += b->place.base / (int64_t)rp__dtype_bytes(r->dtype);
+        } else {
+            rp_tensor *base = b->kind == RP__BUFFER_ARG ? in[b->index] : p->ir->captured[b->index];
+            if (r->same) return rp__tensor_enter_scope(r->arg != RP__IR_NONE ? in[r->arg] : base);
+            return rp__tensor_view(base, r->size, r->stride, r->ndim, base->offset + r->offset - b->first_element);
+        }
+    }
+    rp_tensor *t = rp__tensor_new(r->dtype, r->size, r->ndim, rp__storage_retain(storage));
+    if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
+    memcpy(t->stride, r->stride, r->ndim * sizeof *t->stride);
+    t->offset = offset;
+    t->op = r->op;
+    t->site = r->site;
+    return t;
+}
+
+static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, const rp__executable_random *draws,
+                     size_t n_draws) {
+    rp_stream *s = rp__current_stream(p->device);
+    for (uint32_t k = 0; k < p->n_outers; k++) {
+        rp__program_outer *o = &p->outers[k];
+        rp_tensor *t = o->captured ? o->captured : in[o->arg];
+        char *address = rp__tensor_data(t);
+        if (RP__UNLIKELY(!address)) continue; /* empty */
+        address -= o->shift;
+        if (RP__UNLIKELY(address != p->buffers[o->buffer].address)) RP_TRY(rp__program_read_moved(p, o, t, address, s));
+    }
+    for (uint32_t k = 0; k < p->n_results; k++) {
+        rp__program_memory *r = &p->results[k];
+        bool held = atomic_load_explicit(&r->now->refs, memory_order_acquire) != 1;
+        if (RP__UNLIKELY(held)) RP_TRY(rp__program_next_memory(p, r, s));
+    }
+    if (RP__UNLIKELY(p->n_random > 0)) RP_TRY(set_random(p, s, draws, n_draws));
+    p->runs++;
+    if (RP__UNLIKELY(p->stale)) RP_TRY(rebuild(p));
+    RP_TRY(launch(p, s));
+    for (uint32_t k = 0; k < p->n_results; k++)
+        if (RP__UNLIKELY(p->results[k].fixed)) RP_TRY(rp__program_give_result(p, &p->results[k]));
+    for (uint32_t k = 0; k < p->n_outers; k++) {
+        const rp__program_outer *o = &p->outers[k];
+        if (RP__UNLIKELY(o->write)) {
+            const rp_tensor *t = o->captured ? o->captured : in[o->arg];
+            if (o->fixed) RP_TRY(rp__program_write_back(p, o, t));
+            rp__storage_written(t->storage, "compiled function", o->site);
+        }
+    }
+    for (uint32_t k = 0; k < p->n_outs; k++) {
+        out[k] = p->outs[k].absent ? NULL : result_handle(p, &p->outs[k], in);
+        if (out[k] && RP__UNLIKELY(rp__tensor_is_error(out[k]))) return rp_error_status();
+    }
+    return RP_OK;
+}
+
+rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                             const rp__executable_random *draws, size_t n_draws) {
+    if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) {
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "the program takes %u arguments and gives %u results, not %zu and %zu", p->ir->body.n_args,
+                        p->n_outs, n_in, n_out);
+    }
+    rp__lock(&p->lock);
+    rp_status status = run(p, in, out, draws, n_draws);
+    rp__unlock(&p->lock);
+    return status;
+}
+
+const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n) {
+    *n = p->n_random;
+    return p->random;
+}

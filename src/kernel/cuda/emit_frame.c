@@ -1,0 +1,164 @@
+/* What the kernels of the CUDA C emitter have in common (emit_parts.h): the signature and what comes before the first loop, indices
+ * and offsets, vector loads, the nodes and stores of a row. It must not decide where a node is computed (emit.c does). */
+#include "kernel/cuda/emit_parts.h"
+
+#include <stdio.h>
+
+/* ---- parameters and indices ---- */
+
+void rp__emit_signature(const rp__emitter *e, const char *name, uint32_t n_words, unsigned threads) {
+    rp__text_add(e->out, "typedef struct { rp_u64 w[%u]; } rp_words_%s;\n", n_words, name);
+    rp__text_add(e->out, "extern \"C\" __global__ void __launch_bounds__(%u) %s(const rp_words_%s p)\n{\n", threads,
+                 name, name);
+}
+
+static void add_bases(const rp__emitter *e) {
+    for (unsigned a = 0; a < e->dag->n_accesses; a++) {
+        const rp__access *x = &e->dag->accesses[a];
+        if (x->kind == RP__ACCESS_IOTA) continue;
+        rp__text_add(e->out, "    %s%s *a%u = (%s%s *)p.w[%u];\n", x->kind == RP__ACCESS_READ ? "const " : "",
+                     rp__emit_type(x->dtype), a, x->kind == RP__ACCESS_READ ? "const " : "", rp__emit_type(x->dtype),
+                     e->words.address + a);
+    }
+}
+
+static void add_uniform_nodes(const rp__emitter *e) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (e->level[k] == RP__LEVEL_UNIFORM) rp__emit_node(e, (rp__val)k, NULL);
+}
+
+void rp__emit_start(const rp__emitter *e, bool many) {
+    rp__text_puts(e->out, "    rp_launch_dependents();\n    rp_grid_wait();\n");
+    if (!many) add_bases(e);
+    add_uniform_nodes(e);
+}
+
+static void add_inner_extent(const rp__emitter *e) {
+    rp__text_add(e->out, "    const %s R = 1", rp__emit_index_type(e));
+    for (unsigned d = 0; d < e->c->n_inner; d++)
+        rp__text_add(e->out, " * (%s)p.w[%u]", rp__emit_index_type(e), e->words.extent + e->c->n_outer + d);
+    rp__text_puts(e->out, ";\n");
+}
+
+void rp__emit_rows_start(const rp__emitter *e, bool inner) {
+    const char *index = rp__emit_index_type(e);
+    rp__emit_start(e, false);
+    rp__text_add(e->out, "    const %s rows = (%s)p.w[%u];\n", index, index,
+                 rp__emit_extra_word(e, RP__CUDA_WORD_POINTS));
+    if (inner) add_inner_extent(e);
+}
+
+void rp__emit_row_nodes(const rp__emitter *e, unsigned phase) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (e->level[k] == RP__LEVEL_ROW && e->dag->nodes[k].phase == phase) rp__emit_node(e, (rp__val)k, NULL);
+}
+
+void rp__emit_indices(const rp__emitter *e, const char *from, const char *prefix, unsigned first, unsigned n) {
+    const char *type = e->c->wide ? "rp_u64" : "rp_u32", *index = rp__emit_index_type(e);
+    rp__text_add(e->out, "    %s %sr = (%s)%s;\n", type, prefix, type, from);
+    for (unsigned d = n; d-- > 0;) {
+        if (d == 0) {
+            rp__text_add(e->out, "    const %s %s0 = (%s)%sr;\n", index, prefix, index, prefix);
+            break;
+        }
+        uint32_t w = e->words.extent + first + d;
+        rp__text_add(e->out, "    const %s %s%u = (%s)(%sr %% (%s)p.w[%u]);\n", index, prefix, d, index, prefix, type,
+                     w);
+        rp__text_add(e->out, "    %sr /= (%s)p.w[%u];\n", prefix, type, w);
+    }
+}
+
+void rp__emit_access_offsets(const rp__emitter *e, const char *prefix, unsigned first, unsigned n) {
+    for (unsigned a = 0; a < e->dag->n_accesses; a++) {
+        rp__text_add(e->out, "    const %s o%u = 0", rp__emit_index_type(e), a);
+        for (unsigned d = 0; d < n; d++)
+            rp__text_add(e->out, " + %s%u * (%s)p.w[%u]", prefix, d, rp__emit_index_type(e),
+                         rp__emit_stride_word(e, a, first + d));
+        rp__text_puts(e->out, ";\n");
+    }
+}
+
+/* ---- vectors ---- */
+
+void rp__emit_vector_types(const rp__emitter *e, unsigned width) {
+    static const unsigned dtypes[] = {RP_F32, RP_F64, RP_F16, RP_I32, RP_I64, RP_U8};
+    for (unsigned k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
+        unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dtypes[k]) * width;
+        const char *type = rp__emit_type(dtypes[k]);
+        rp__text_add(e->out, "#ifndef RP_VEC_%s_%u\n#define RP_VEC_%s_%u\n", type, width, type, width);
+        rp__text_add(e->out, "typedef struct __align__(%u) { %s e[%u]; } rp_vec_%s_%u;\n#endif\n",
+                     bytes > 16 ? 16 : bytes, type, width, type, width);
+    }
+}
+
+void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at,
+                           bool offsets, const char *guard) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || (phase >= 0 && e->place[k] != phase))
+            continue;
+        const char *type = rp__emit_type(e->dag->accesses[n->access].dtype);
+        char offset[32] = "";
+        if (offsets) (void)snprintf(offset, sizeof offset, "o%u + ", n->access);
+        rp__text_add(e->out, "    %s l%u[%u];\n    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", type, k,
+                     count * vector, count);
+        rp__text_add(e->out, "        rp_vec_%s_%u x; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x.e[j] = 0;\n",
+                     type, vector, vector);
+        rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(a%u + (%s%s));\n", guard, type, vector,
+                     n->access, offset, at);
+        rp__text_add(e->out,
+                     "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x.e[j];\n    }\n",
+                     vector, k, vector);
+        if (!e->array[k]) continue;
+        char raw[64];
+        (void)snprintf(raw, sizeof raw, "l%u[e]", k);
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", count * vector, k);
+        rp__emit_converted(e, n->access, raw);
+        rp__text_puts(e->out, ";\n");
+    }
+}
+
+void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard) {
+    unsigned access = e->dag->nodes[node].access;
+    const char *type = rp__emit_type(e->dag->accesses[access].dtype);
+    rp__text_add(e->out, "    rp_vec_%s_%u x%u; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x%u.e[j] = 0;\n", type,
+                 vector, node, vector, node);
+    rp__text_add(e->out, "    if (%s) x%u = *(const rp_vec_%s_%u *)(a%u + o%u%s);\n    const %s *l%u = x%u.e;\n", guard,
+                 node, type, vector, access, access, at, type, node, node);
+}
+
+bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s) {
+    return s->mode == RP__STORE_SET && s->offset == RP__NO_VAL && s->predicate == RP__NO_VAL &&
+           (e->c->unit >> s->access & 1) && e->c->vector > 1;
+}
+
+/* ---- rows ---- */
+
+/* Row number -> indices and offsets; `row` is clamped so that idle threads read valid memory, `live` says whether they store. */
+void rp__emit_row_start(const rp__emitter *e) {
+    rp__text_add(e->out, "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
+                 rp__emit_index_type(e));
+    if (e->c->n_outer > 0) {
+        rp__emit_indices(e, "row", "d", 0, e->c->n_outer);
+        rp__emit_access_offsets(e, "d", 0, e->c->n_outer);
+    } else {
+        for (unsigned a = 0; a < e->dag->n_accesses; a++)
+            rp__text_add(e->out, "    const %s o%u = 0;\n", rp__emit_index_type(e), a);
+    }
+}
+
+void rp__emit_inner_indices(const rp__emitter *e) {
+    if (e->c->n_inner > 1) rp__emit_indices(e, "i", "i", e->c->n_outer, e->c->n_inner);
+}
+
+void rp__emit_element_nodes(const rp__emitter *e, unsigned phase, const char *guard) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        bool here = e->recompute ? e->needed[k] : e->place[k] == phase;
+        if (e->level[k] == RP__LEVEL_ELEMENT && here) rp__emit_node(e, (rp__val)k, guard);
+    }
+}
+
+void rp__emit_row_stores(const rp__emitter *e, const char *guard) {
+    for (unsigned k = 0; k < e->dag->n_stores; k++)
+        if (e->dag->stores[k].row) rp__emit_store(e, &e->dag->stores[k], guard);
+}

@@ -1,0 +1,58 @@
+/* Partial results of long rows (emit_parts.h): where they lie, and the kernel that folds them, a thread a row. */
+#include "kernel/cuda/emit_parts.h"
+
+#include <stdio.h>
+
+/* The address of partial result `which` of (chunk, row). */
+static void add_partial(const rp__emitter *e, unsigned which, const char *chunk) {
+    rp__text_add(
+        e->out, "((rp_u64 *)p.w[%u])[((rp_i64)%u * (rp_i64)p.w[%u] + (rp_i64)%s) * (rp_i64)rows + (rp_i64)row]",
+        rp__emit_extra_word(e, RP__CUDA_WORD_PARTIAL), which, rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS), chunk);
+}
+
+void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk) {
+    unsigned which = 0;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, 0)) {
+            unsigned dtype = e->dag->nodes[k].dtype;
+            rp__text_add(e->out, "    if (%s) ", guard);
+            add_partial(e, which++, chunk);
+            if (dtype == RP_F32)
+                rp__text_add(e->out, " = (rp_u64)rp_f32_bits(s%u);\n", k);
+            else if (dtype == RP_F64)
+                rp__text_add(e->out, " = rp_f64_bits(s%u);\n", k);
+            else
+                rp__text_add(e->out, " = (rp_u64)(rp_i64)s%u;\n", k);
+        }
+}
+
+void rp__emit_finish(const rp__emitter *e, const char *name) {
+    const rp__dag *d = e->dag;
+    const char *index = rp__emit_index_type(e);
+    rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
+    rp__emit_rows_start(e, false);
+    rp__text_add(e->out, "    const rp_i64 chunks = (rp_i64)p.w[%u];\n", rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
+    rp__text_add(e->out, "    const %s row_ = (%s)blockIdx.x * %u + (%s)threadIdx.x;\n", index, index, RP__CUDA_BLOCK,
+                 index);
+    rp__emit_row_start(e);
+    rp__emit_row_nodes(e, 0);
+    unsigned which = 0;
+    for (unsigned k = 0; k < d->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, 0)) continue;
+        unsigned dtype = d->nodes[k].dtype;
+        rp__text_add(e->out,
+                     "    %s r%u = 0;\n    for (rp_i64 chunk = 0; chunk < chunks; chunk++) {\n        const %s x = ",
+                     rp__emit_type(dtype), k, rp__emit_type(dtype));
+        rp__text_puts(e->out, dtype == RP_F32   ? "rp_bits_f32((rp_u32)"
+                              : dtype == RP_F64 ? "rp_bits_f64("
+                              : dtype == RP_I64 ? "(rp_i64)("
+                                                : "(");
+        add_partial(e, which++, "chunk");
+        rp__text_puts(e->out, ");\n    ");
+        rp__emit_fold(e, k, "x");
+        rp__text_puts(e->out, "    }\n");
+    }
+    for (unsigned phase = 1; phase < d->n_phases; phase++) rp__emit_row_nodes(e, phase);
+    rp__emit_row_stores(e, "live");
+    rp__text_puts(e->out, "}\n");
+}

@@ -1,0 +1,102 @@
+/* What the files of the CUDA C emitter share; nobody else includes it. A file a kind of kernel (emit_point.c, emit_row.c,
+ * emit_column.c, emit_partial.c) over three that write pieces: emit_value.c one node, load or store; emit_frame.c what kernels
+ * open with, indices, vectors; emit_reduce.c lanes and trees. emit.c decides where each node is computed and calls them.
+ *
+ * Shape of the text: per-element values live in arrays or loop variables v<node>, row values in scalars r<node>; o<access> is
+ * the element offset of an access, a<access> its address, l<node> a loaded vector, w<store> a vector to store, c<node> the lanes
+ * and s<node> the folded result of a reduction, h<node> its shared memory; `p.w` are the parameter words. */
+#ifndef RP_KERNEL_CUDA_EMIT_PARTS_H
+#define RP_KERNEL_CUDA_EMIT_PARTS_H
+
+#include "kernel/cuda/emit.h"
+
+enum { RP__LEVEL_UNIFORM, RP__LEVEL_ROW, RP__LEVEL_ELEMENT };
+
+typedef struct rp__emitter {
+    const rp__dag *dag;
+    const rp__cuda_class *c;
+    rp__text *out;
+    uint32_t n_dims;
+    rp__space_layout words;
+    const char *at; /* index into a value array: "[e]" */
+    uint8_t *level; /* per node: RP__LEVEL_* */
+    uint8_t *place; /* per node: the phase whose loop computes it */
+    bool *array;    /* per node: kept from one phase to a later one */
+    bool *needed;   /* per node: scratch of rp__emit_find_needed */
+    bool recompute; /* looped templates keep nothing between phases */
+} rp__emitter;
+
+/* ---- emit.c */
+/* Fills e->needed with what the loop of `phase` computes when nothing is kept. */
+void rp__emit_find_needed(const rp__emitter *e, unsigned phase);
+
+/* ---- emit_value.c */
+bool rp__emit_is_rows(const rp__cuda_class *c); /* a kernel over rows, not over points */
+const char *rp__emit_type(unsigned dtype);      /* in memory and in registers: "float", "rp_u16" */
+const char *rp__emit_suffix(unsigned dtype);    /* of prelude functions: "f32" or "f64" */
+const char *rp__emit_index_type(const rp__emitter *e);
+/* A value written as an operand; literals are written out. */
+const char *rp__emit_value(const rp__emitter *e, rp__val v, char buf[64]);
+uint32_t rp__emit_extra_word(const rp__emitter *e, unsigned which); /* RP__CUDA_WORD_* */
+uint32_t rp__emit_stride_word(const rp__emitter *e, unsigned access, unsigned dim);
+/* Is this load read as whole vectors before the loop over elements? */
+bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n);
+/* `raw`, a value in the storage type of an access, in the type that is computed with. */
+void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw);
+/* One per-element or row node. Element nodes are declared here unless they are arrays. guard: NULL, or the condition under which
+ * memory may be touched. */
+void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard);
+void rp__emit_stored(const rp__emitter *e, unsigned access, rp__val v); /* in the storage type of the access */
+void rp__emit_store(const rp__emitter *e, const rp__store *s, const char *guard);
+
+/* ---- emit_frame.c */
+void rp__emit_signature(const rp__emitter *e, const char *name, uint32_t n_words, unsigned threads);
+/* The wait for predecessors, addresses of accesses, uniform values. many: addresses come from a table (emit_point.c). */
+void rp__emit_start(const rp__emitter *e, bool many);
+/* The same for kernels over rows: then `rows` and, if there are inner dims to walk, R, their extent. */
+void rp__emit_rows_start(const rp__emitter *e, bool inner);
+/* Row number row_ -> row, live, indices d<dim> and offsets. Idle threads read a valid row and store nothing. */
+void rp__emit_row_start(const rp__emitter *e);
+/* Splits the number `from` into indices over dims [first, first + n): <prefix>0.. ; the outermost gets what is left. */
+void rp__emit_indices(const rp__emitter *e, const char *from, const char *prefix, unsigned first, unsigned n);
+void rp__emit_inner_indices(const rp__emitter *e);
+void rp__emit_access_offsets(const rp__emitter *e, const char *prefix, unsigned first, unsigned n);
+void rp__emit_row_nodes(const rp__emitter *e, unsigned phase);
+/* Element nodes of a phase: the needed ones of a looped template, else those whose place it is. */
+void rp__emit_element_nodes(const rp__emitter *e, unsigned phase, const char *guard);
+void rp__emit_row_stores(const rp__emitter *e, const char *guard);
+void rp__emit_vector_types(const rp__emitter *e, unsigned width);
+/* Loads of whole vectors, all issued before anything is computed: l<node>[count * vector]. `at`: element offset of vector u behind
+ * the access's own (`offsets`). phase: -1, or only loads whose place it is. */
+void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at,
+                           bool offsets, const char *guard);
+/* The vector of one load at its access's offset and `at` ("" or " + i4"): l<node>[vector]. */
+void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard);
+/* A store whose access takes whole vectors gathers its lanes in w<store> first. */
+bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s);
+
+/* ---- emit_reduce.c */
+bool rp__emit_reduces_in(const rp__emitter *e, unsigned node, unsigned phase);
+/* Shared memory of every reduction: h<node> of the extents `extents`, "[2][256]". */
+void rp__emit_shared(const rp__emitter *e, const char *extents);
+void rp__emit_accumulators(const rp__emitter *e, unsigned phase, unsigned lanes); /* c<node>[lanes] = identity */
+void rp__emit_accumulation(const rp__emitter *e, unsigned phase, const char *lane, const char *guard);
+void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, const char *b); /* an expression */
+/* s<node> = the four lanes of a thread's group, then the tree over `threads` threads t of a row. Every thread gets the result. */
+void rp__emit_tree(const rp__emitter *e, unsigned node, unsigned threads, const char *shared);
+/* Chunks fold left to right: r<node> before the loop over `chunk`, and x, the result of one chunk, into it. */
+void rp__emit_fold_start(const rp__emitter *e, unsigned phase);
+void rp__emit_fold(const rp__emitter *e, unsigned node, const char *x);
+
+/* ---- kernels */
+bool rp__emit_loads_early(const rp__emitter *e); /* of emit_point.c: it changes how values are named */
+void rp__emit_pointwise(const rp__emitter *e, const char *name);
+void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups);
+void rp__emit_row(const rp__emitter *e, const char *name);
+void rp__emit_row_loop(const rp__emitter *e, const char *name);
+void rp__emit_partial_row(const rp__emitter *e, const char *name);
+void rp__emit_column(const rp__emitter *e, const char *name, bool partial);
+void rp__emit_partial_stores(const rp__emitter *e, const char *guard, const char *chunk);
+void rp__emit_finish(const rp__emitter *e, const char *name);
+
+#endif

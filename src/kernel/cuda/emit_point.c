@@ -1,0 +1,110 @@
+/* CUDA C kernels over points (emit_parts.h): one space, or groups of equal problems in one launch. */
+#include "kernel/cuda/emit_parts.h"
+
+#include <stdio.h>
+
+static void add_body(const rp__emitter *e, const char *guard, bool many) {
+    const rp__dag *d = e->dag;
+    unsigned vector = e->c->vector;
+    for (unsigned k = 0; k < d->n_stores; k++)
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__text_add(e->out, "    rp_vec_%s_%u w%u;\n", rp__emit_type(d->accesses[d->stores[k].access].dtype),
+                         vector, k);
+    rp__text_add(e->out,
+                 "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n        const int e = u * %u + j; (void)e;\n",
+                 vector, vector);
+    if (many) rp__text_puts(e->out, "        const rp_i64 x = g + j;\n");
+    for (unsigned k = 0; k < d->n_nodes; k++)
+        if (e->level[k] == RP__LEVEL_ELEMENT) rp__emit_node(e, (rp__val)k, guard);
+    for (unsigned k = 0; k < d->n_stores; k++) {
+        if (rp__emit_vector_store(e, &d->stores[k])) {
+            rp__text_add(e->out, "        w%u.e[j] = ", k);
+            rp__emit_stored(e, d->stores[k].access, d->stores[k].value);
+            rp__text_puts(e->out, ";\n");
+        } else {
+            rp__emit_store(e, &d->stores[k], guard);
+        }
+    }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; k < d->n_stores; k++)
+        if (rp__emit_vector_store(e, &d->stores[k])) {
+            unsigned a = d->stores[k].access;
+            char offset[32];
+            (void)snprintf(offset, sizeof offset, "o%u", a);
+            rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(a%u + %s) = w%u;\n", guard,
+                         rp__emit_type(d->accesses[a].dtype), vector, a, many ? "g" : offset, k);
+        }
+}
+
+/* The loads of all of a thread's vectors are issued before anything is computed, so that they are in flight together; only a
+ * one-dim space has a cheap address for that. */
+bool rp__emit_loads_early(const rp__emitter *e) { return e->n_dims == 1 && e->c->vector > 1; }
+
+/* A thread takes vectors blockIdx * 256 * unroll + u * 256 + threadIdx, u < unroll. */
+void rp__emit_pointwise(const rp__emitter *e, const char *name) {
+    const rp__dag *d = e->dag;
+    unsigned vector = e->c->vector, unroll = e->c->unroll;
+    const char *index = rp__emit_index_type(e);
+    rp__emit_vector_types(e, vector);
+    rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
+    rp__emit_start(e, false);
+    rp__text_add(e->out, "    const %s points = (%s)p.w[%u];\n", index, index,
+                 rp__emit_extra_word(e, RP__CUDA_WORD_POINTS));
+    rp__text_add(e->out, "    const %s first = ((%s)blockIdx.x * %u + (%s)threadIdx.x) * %u;\n", index, index,
+                 RP__CUDA_BLOCK * unroll, index, vector);
+    char at[64];
+    bool early = rp__emit_loads_early(e);
+    if (early) {
+        (void)snprintf(at, sizeof at, "first + (%s)u * %u", index, RP__CUDA_BLOCK * vector);
+        char guard[96];
+        (void)snprintf(guard, sizeof guard, "%s < points", at);
+        rp__emit_vector_loads(e, -1, unroll, vector, at, false, guard);
+    }
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", unroll);
+    rp__text_add(e->out, "    const %s g = first + (%s)u * %u;\n    const int ok = g < points;\n", index, index,
+                 RP__CUDA_BLOCK * vector);
+    rp__emit_indices(e, "g", "d", 0, e->n_dims);
+    rp__emit_access_offsets(e, "d", 0, e->n_dims);
+    for (unsigned k = 0; k < d->n_nodes && !early && vector > 1; k++)
+        if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &d->nodes[k]))
+            rp__emit_vector_load(e, k, vector, "", "ok");
+    add_body(e, "ok", false);
+    rp__text_puts(e->out, "    }\n}\n");
+}
+
+/* Groups of equal problems: a block finds its group by binary search over first-block words. */
+void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
+    const rp__dag *d = e->dag;
+    unsigned vector = e->c->vector, unroll = e->c->unroll, stride = 2u + d->n_accesses;
+    uint32_t table = d->n_scalars + RP__CUDA_EXTRA_WORDS;
+    rp__emit_vector_types(e, vector);
+    rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, n_groups), RP__CUDA_BLOCK);
+    rp__emit_start(e, true);
+    rp__text_add(
+        e->out,
+        "    int lo = 0, hi = (int)p.w[%u] - 1;\n"
+        "    while (lo < hi) { const int mid = (lo + hi + 1) / 2; if (p.w[%u + %u * mid] <= (rp_u64)blockIdx.x) lo = mid; else hi = mid - 1; }\n",
+        rp__emit_extra_word(e, RP__CUDA_WORD_POINTS), table + 1, stride);
+    rp__text_add(e->out, "    const int w = %u + lo * %u;\n    const rp_i64 points = (rp_i64)p.w[w];\n", table, stride);
+    for (unsigned a = 0; a < d->n_accesses; a++) {
+        const rp__access *x = &d->accesses[a];
+        if (x->kind != RP__ACCESS_IOTA)
+            rp__text_add(e->out, "    %s%s *a%u = (%s%s *)p.w[w + %u];\n", x->kind == RP__ACCESS_READ ? "const " : "",
+                         rp__emit_type(x->dtype), a, x->kind == RP__ACCESS_READ ? "const " : "",
+                         rp__emit_type(x->dtype), 2 + a);
+    }
+    rp__text_add(
+        e->out,
+        "    const rp_i64 first = (((rp_i64)blockIdx.x - (rp_i64)p.w[w + 1]) * %u + (rp_i64)threadIdx.x) * %u;\n",
+        RP__CUDA_BLOCK * unroll, vector);
+    char at[64], guard[96];
+    (void)snprintf(at, sizeof at, "first + (rp_i64)u * %u", RP__CUDA_BLOCK * vector);
+    (void)snprintf(guard, sizeof guard, "%s < points", at);
+    if (vector > 1) rp__emit_vector_loads(e, -1, unroll, vector, at, false, guard);
+    rp__text_add(
+        e->out,
+        "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n    const rp_i64 g = %s;\n    const int ok = g < points;\n",
+        unroll, at);
+    add_body(e, "ok", true);
+    rp__text_puts(e->out, "    }\n}\n");
+}

@@ -1,0 +1,139 @@
+/* Reductions in CUDA C (emit_parts.h): identities, the lanes of a thread, the tree over the threads of a row, the fold over chunks.
+ * The order that they add up to is the one in emit.h; nothing here may depend on anything but the size. */
+#include "kernel/cuda/emit_parts.h"
+
+#include <stdio.h>
+
+static void add_identity(const rp__emitter *e, const rp__node *n) {
+    switch ((rp__reduce_kind)n->imm.i) {
+    case RP__REDUCE_SUM:
+    case RP__REDUCE_ANY: rp__text_puts(e->out, "0"); break;
+    case RP__REDUCE_PROD:
+    case RP__REDUCE_ALL: rp__text_puts(e->out, "1"); break;
+    default: {
+        bool max = n->imm.i == RP__REDUCE_MAX;
+        switch ((rp_dtype)n->dtype) {
+        case RP_F32: rp__text_add(e->out, "rp_bits_f32(0x%sf800000u)", max ? "f" : "7"); break;
+        case RP_F64: rp__text_add(e->out, "rp_bits_f64(0x%sff0000000000000ull)", max ? "f" : "7"); break;
+        case RP_I32: rp__text_puts(e->out, max ? "(-2147483647 - 1)" : "2147483647"); break;
+        case RP_I64: rp__text_puts(e->out, max ? "(-9223372036854775807ll - 1ll)" : "9223372036854775807ll"); break;
+        case RP_U8: rp__text_puts(e->out, max ? "0" : "255"); break;
+        default: rp__text_puts(e->out, max ? "0" : "1"); break;
+        }
+    }
+    }
+}
+
+void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, const char *b) {
+    bool real = n->dtype == RP_F32 || n->dtype == RP_F64;
+    const char *type = rp__emit_type(n->dtype);
+    switch ((rp__reduce_kind)n->imm.i) {
+    case RP__REDUCE_SUM: rp__text_add(e->out, "(%s)(%s + %s)", type, a, b); break;
+    case RP__REDUCE_PROD: rp__text_add(e->out, "(%s)(%s * %s)", type, a, b); break;
+    case RP__REDUCE_ANY: rp__text_add(e->out, "(%s)((%s != 0) | (%s != 0))", type, a, b); break;
+    case RP__REDUCE_ALL: rp__text_add(e->out, "(%s)((%s != 0) & (%s != 0))", type, a, b); break;
+    default: {
+        const char *name = n->imm.i == RP__REDUCE_MAX ? "max" : "min";
+        if (real)
+            rp__text_add(e->out, "rp_%s_%s(%s, %s)", name, rp__emit_suffix(n->dtype), a, b);
+        else
+            rp__text_add(e->out, "(%s %s %s ? %s : %s)", a, n->imm.i == RP__REDUCE_MAX ? ">" : "<", b, a, b);
+    }
+    }
+}
+
+static const char *shuffle_text(unsigned dtype) {
+    switch (dtype) {
+    case RP_F32: return "f32";
+    case RP_F64: return "f64";
+    case RP_I64: return "i64";
+    default: return "i32";
+    }
+}
+
+void rp__emit_tree(const rp__emitter *e, unsigned k, unsigned threads, const char *shared) {
+    const rp__node *n = &e->dag->nodes[k];
+    const char *type = rp__emit_type(n->dtype);
+    char a[48], b[48];
+    rp__text_add(e->out, "    %s s%u;\n    { const %s lo = ", type, k, type);
+    (void)snprintf(a, sizeof a, "c%u[0]", k);
+    (void)snprintf(b, sizeof b, "c%u[2]", k);
+    rp__emit_combine(e, n, a, b);
+    rp__text_add(e->out, ", hi = ");
+    (void)snprintf(a, sizeof a, "c%u[1]", k);
+    (void)snprintf(b, sizeof b, "c%u[3]", k);
+    rp__emit_combine(e, n, a, b);
+    rp__text_add(e->out, "; s%u = ", k);
+    rp__emit_combine(e, n, "lo", "hi");
+    rp__text_puts(e->out, "; }\n");
+    if (threads > 32) {
+        rp__text_add(e->out, "    %s[t] = s%u; rp_barrier();\n    { %s q[%u];\n", shared, k, type, threads / 32);
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = %s[m * 32 + (t & 31)];\n",
+                     threads / 32, shared);
+        for (unsigned half = threads / 64; half > 0; half /= 2) {
+            rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = ", half);
+            (void)snprintf(b, sizeof b, "q[m + %u]", half);
+            rp__emit_combine(e, n, "q[m]", b);
+            rp__text_puts(e->out, ";\n");
+        }
+        rp__text_add(e->out, "    s%u = q[0]; }\n", k);
+    }
+    for (unsigned mask = (threads > 32 ? 32 : threads) / 2; mask > 0; mask /= 2) {
+        rp__text_add(e->out, "    { const %s other = (%s)rp_shfl_xor_%s(s%u, %u, 32); s%u = ", type, type,
+                     shuffle_text(n->dtype), k, mask, k);
+        (void)snprintf(a, sizeof a, "s%u", k);
+        rp__emit_combine(e, n, a, "other");
+        rp__text_puts(e->out, "; }\n");
+    }
+}
+
+bool rp__emit_reduces_in(const rp__emitter *e, unsigned k, unsigned phase) {
+    return e->dag->nodes[k].op == RP__REDUCE && e->dag->nodes[k].phase == phase + 1u;
+}
+
+void rp__emit_shared(const rp__emitter *e, const char *extents) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (e->dag->nodes[k].op == RP__REDUCE)
+            rp__text_add(e->out, "    __shared__ %s h%u%s;\n", rp__emit_type(e->dag->nodes[k].dtype), k, extents);
+}
+
+void rp__emit_accumulators(const rp__emitter *e, unsigned phase, unsigned lanes) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            rp__text_add(e->out, "    %s c%u[%u]; _Pragma(\"unroll\") for (int m = 0; m < %u; m++) c%u[m] = ",
+                         rp__emit_type(e->dag->nodes[k].dtype), k, lanes, lanes, k);
+            add_identity(e, &e->dag->nodes[k]);
+            rp__text_puts(e->out, ";\n");
+        }
+}
+
+void rp__emit_accumulation(const rp__emitter *e, unsigned phase, const char *lane, const char *guard) {
+    char t[64], c[64];
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            const rp__node *n = &e->dag->nodes[k];
+            (void)snprintf(c, sizeof c, "c%u[%s]", k, lane);
+            rp__text_puts(e->out, "        ");
+            if (guard) rp__text_add(e->out, "if (%s) ", guard);
+            rp__text_add(e->out, "%s = ", c);
+            rp__emit_combine(e, n, c, rp__emit_value(e, n->a, t));
+            rp__text_puts(e->out, ";\n");
+        }
+}
+
+void rp__emit_fold_start(const rp__emitter *e, unsigned phase) {
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) {
+            rp__text_add(e->out, "    %s r%u = ", rp__emit_type(e->dag->nodes[k].dtype), k);
+            add_identity(e, &e->dag->nodes[k]);
+            rp__text_puts(e->out, ";\n");
+        }
+}
+
+void rp__emit_fold(const rp__emitter *e, unsigned k, const char *x) {
+    char r[24];
+    (void)snprintf(r, sizeof r, "r%u", k);
+    rp__text_add(e->out, "    %s = chunk == 0 ? %s : ", r, x);
+    rp__emit_combine(e, &e->dag->nodes[k], r, x);
+    rp__text_puts(e->out, ";\n");
+}

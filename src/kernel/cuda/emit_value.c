@@ -1,0 +1,361 @@
+/* The CUDA C of one node, load or store of a DAG (emit_parts.h). Every intrinsic and math function it writes is one of the prelude
+ * or of support.cuh; nothing here knows which kernel is being written beyond where its elements lie. */
+#include "kernel/cuda/emit_parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- names ---- */
+
+const char *rp__emit_type(unsigned dtype) {
+    switch ((rp_dtype)dtype) {
+    case RP_F32: return "float";
+    case RP_F64: return "double";
+    case RP_I32: return "rp_i32";
+    case RP_I64: return "rp_i64";
+    case RP_F16:
+    case RP_BF16: return "rp_u16";
+    default: return "rp_u8";
+    }
+}
+
+const char *rp__emit_suffix(unsigned dtype) { return dtype == RP_F64 ? "f64" : "f32"; }
+const char *rp__emit_index_type(const rp__emitter *e) { return e->c->wide ? "rp_i64" : "rp_i32"; }
+
+bool rp__emit_is_rows(const rp__cuda_class *c) {
+    return c->template_ != RP__CUDA_POINTWISE && c->template_ != RP__CUDA_MANY;
+}
+
+/* A value written as an operand; literals are written out. At most 64 bytes. */
+const char *rp__emit_value(const rp__emitter *e, rp__val v, char buf[64]) {
+    const rp__node *n = &e->dag->nodes[v];
+    if (n->op == RP__CONST) {
+        if (n->dtype == RP_F32) {
+            float f = (float)n->imm.f;
+            uint32_t bits;
+            memcpy(&bits, &f, sizeof bits);
+            (void)snprintf(buf, 64, "rp_bits_f32(0x%08" PRIx32 "u)", bits);
+        } else if (n->dtype == RP_F64) {
+            uint64_t bits;
+            memcpy(&bits, &n->imm.f, sizeof bits);
+            (void)snprintf(buf, 64, "rp_bits_f64(0x%016" PRIx64 "ull)", bits);
+        } else if (n->imm.i == INT64_MIN) {
+            (void)snprintf(buf, 64, "(-9223372036854775807ll - 1ll)");
+        } else {
+            (void)snprintf(buf, 64, "((%s)%" PRId64 "ll)", rp__emit_type(n->dtype), n->imm.i);
+        }
+        return buf;
+    }
+    if (e->level[v] != RP__LEVEL_ELEMENT)
+        (void)snprintf(buf, 64, "r%u", v);
+    else
+        (void)snprintf(buf, 64, "v%u%s", v, e->array[v] ? e->at : "");
+    return buf;
+}
+
+/* ---- parameter words ---- */
+
+uint32_t rp__emit_extra_word(const rp__emitter *e, unsigned which) {
+    if (e->c->template_ == RP__CUDA_MANY) return e->dag->n_scalars + which;
+    return e->words.end + which;
+}
+
+static uint32_t scalar_word(const rp__emitter *e, unsigned scalar) {
+    return e->c->template_ == RP__CUDA_MANY ? scalar : e->words.scalar + scalar;
+}
+
+uint32_t rp__emit_stride_word(const rp__emitter *e, unsigned access, unsigned dim) {
+    return e->words.stride + access * e->n_dims + dim;
+}
+
+static void add_scalar(const rp__emitter *e, unsigned scalar, unsigned dtype) {
+    uint32_t w = scalar_word(e, scalar);
+    if (dtype == RP_F32)
+        rp__text_add(e->out, "rp_bits_f32((rp_u32)p.w[%u])", w);
+    else if (dtype == RP_F64)
+        rp__text_add(e->out, "rp_bits_f64(p.w[%u])", w);
+    else
+        rp__text_add(e->out, "(%s)p.w[%u]", rp__emit_type(dtype), w);
+}
+
+/* ---- operations ---- */
+
+static const char *math_name(unsigned op) {
+    switch (op) {
+    case RP__POW: return "pow";
+    case RP__MAX: return "max";
+    case RP__MIN: return "min";
+    case RP__ATAN2: return "atan2";
+    case RP__ABS: return "fabs";
+    case RP__SQRT: return "sqrt";
+    case RP__EXP: return "exp";
+    case RP__EXPM1: return "expm1";
+    case RP__LOG: return "log";
+    case RP__LOG1P: return "log1p";
+    case RP__SIN: return "sin";
+    case RP__COS: return "cos";
+    case RP__TANH: return "tanh";
+    case RP__ERF: return "erf";
+    case RP__FLOOR: return "floor";
+    case RP__CEIL: return "ceil";
+    case RP__TRUNC: return "trunc";
+    case RP__RINT: return "rint";
+    default: return NULL;
+    }
+}
+
+static const char *infix(unsigned op) {
+    switch (op) {
+    case RP__ADD: return "+";
+    case RP__SUB: return "-";
+    case RP__MUL: return "*";
+    case RP__DIV: return "/";
+    case RP__EQ: return "==";
+    case RP__NE: return "!=";
+    case RP__LT: return "<";
+    case RP__LE: return "<=";
+    case RP__AND: return "&";
+    case RP__OR: return "|";
+    case RP__XOR: return "^";
+    default: return NULL;
+    }
+}
+
+static void add_cast(const rp__emitter *e, unsigned from, unsigned to, const char *a) {
+    bool from_float = from == RP_F32 || from == RP_F64;
+    if (to == RP_BOOL)
+        rp__text_add(e->out, "(rp_u8)(%s != 0)", a);
+    else if (from_float && (to == RP_I32 || to == RP_I64))
+        rp__text_add(e->out, "rp_cvt_%s_to_%s(%s)", rp__emit_suffix(from), to == RP_I32 ? "i32" : "i64", a);
+    else if (from_float && to == RP_U8)
+        rp__text_add(e->out, "(rp_u8)rp_cvt_%s_to_i64(%s)", rp__emit_suffix(from), a);
+    else
+        rp__text_add(e->out, "(%s)%s", rp__emit_type(to), a);
+}
+
+static void add_philox(const rp__emitter *e, const rp__node *n, const char *a) {
+    uint32_t w = e->words.draw + 3 * (uint32_t)n->imm.i;
+    const char *kind = n->op == RP__PHILOX     ? "word"
+                       : n->op == RP__PHILOX64 ? "word64"
+                       : n->dtype == RP_F64    ? "normal_f64"
+                                               : "normal_f32";
+    rp__text_add(e->out, "rp_random_%s(p.w[%u], p.w[%u], p.w[%u], %s)", kind, w, w + 1, w + 2, a);
+}
+
+/* The right-hand side of an arithmetic node. */
+static void add_operation(const rp__emitter *e, const rp__node *n) {
+    char ta[64], tb[64], tc[64];
+    const char *a = n->a != RP__NO_VAL ? rp__emit_value(e, n->a, ta) : "";
+    const char *b = n->b != RP__NO_VAL ? rp__emit_value(e, n->b, tb) : "";
+    const char *c = n->c != RP__NO_VAL ? rp__emit_value(e, n->c, tc) : "";
+    unsigned from = n->a != RP__NO_VAL ? e->dag->nodes[n->a].dtype : n->dtype;
+    bool real = n->dtype == RP_F32 || n->dtype == RP_F64;
+    const char *type = rp__emit_type(n->dtype);
+    const char *sign = infix(n->op);
+    if (sign) { /* small integers wrap at their own width */
+        rp__text_add(e->out, "(%s)(%s %s %s)", type, a, sign, b);
+        return;
+    }
+    const char *math = math_name(n->op);
+    if (math && real) {
+        rp__text_add(e->out, "rp_%s_%s(%s%s%s)", math, rp__emit_suffix(n->dtype), a, b[0] ? ", " : "", b);
+        return;
+    }
+    switch (n->op) {
+    case RP__FLOORDIV:
+    case RP__REMAINDER:
+        if (real)
+            rp__text_add(e->out, "rp_%s_%s(%s, %s)", n->op == RP__FLOORDIV ? "floordiv" : "remainder",
+                         rp__emit_suffix(n->dtype), a, b);
+        else
+            rp__text_add(e->out, "(%s)rp_%s_i64(p.w[%u], p.w[%u], %s, %s)", type,
+                         n->op == RP__FLOORDIV ? "floordiv" : "remainder", e->words.error, e->words.error + 1, a, b);
+        break;
+    case RP__MAX: rp__text_add(e->out, "(%s > %s ? %s : %s)", a, b, a, b); break;
+    case RP__MIN: rp__text_add(e->out, "(%s < %s ? %s : %s)", a, b, a, b); break;
+    case RP__NEG: rp__text_add(e->out, "(%s)-%s", type, a); break;
+    case RP__ABS: rp__text_add(e->out, "(%s)(%s < 0 ? -%s : %s)", type, a, a, a); break;
+    case RP__SIGN:
+        if (real)
+            rp__text_add(e->out, "(%s)((%s > 0) - (%s < 0) + (%s != %s ? %s : 0))", type, a, a, a, a, a);
+        else
+            rp__text_add(e->out, "(%s)((%s > 0) - (%s < 0))", type, a, a);
+        break;
+    case RP__RSQRT: rp__text_add(e->out, "((%s)1 / rp_sqrt_%s(%s))", type, rp__emit_suffix(n->dtype), a); break;
+    case RP__RECIP: rp__text_add(e->out, "((%s)1 / %s)", type, a); break;
+    case RP__SIGMOID:
+        rp__text_add(e->out, "((%s)1 / ((%s)1 + rp_exp_%s(-%s)))", type, type, rp__emit_suffix(n->dtype), a);
+        break;
+    case RP__ISNAN: rp__text_add(e->out, "(rp_u8)(%s != %s)", a, a); break;
+    case RP__NOT:
+        rp__text_add(e->out, n->dtype == RP_BOOL ? "(rp_u8)!%s" : "(%s)~%s", n->dtype == RP_BOOL ? a : type, a);
+        break;
+    case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
+    case RP__CAST: add_cast(e, from, n->dtype, a); break;
+    case RP__ROUND:
+        if (n->imm.i == RP_F16)
+            rp__text_add(e->out, "rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(%s))", a);
+        else
+            rp__text_add(e->out, "rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(%s))", a);
+        break;
+    case RP__CHECK_INDEX: {
+        uint32_t w = e->words.error;
+        rp__text_add(e->out, "rp_check_index(p.w[%u], p.w[%u], %s, %s, %d)", w, w + 1, a, b, (int)n->imm.i);
+        break;
+    }
+    default: add_philox(e, n, a); break;
+    }
+}
+
+/* ---- memory ---- */
+
+/* Element offset of access `a` in the loop being emitted, without an offset node. */
+static void add_offset(const rp__emitter *e, unsigned a) {
+    uint64_t bit = UINT64_C(1) << a;
+    if (e->c->template_ == RP__CUDA_MANY) {
+        rp__text_puts(e->out, e->dag->accesses[a].row ? "0" : "x");
+        return;
+    }
+    if (!rp__emit_is_rows(e->c)) {
+        rp__text_add(e->out, "o%u", a);
+        if (e->c->unit & bit)
+            rp__text_puts(e->out, " + j");
+        else if (!(e->c->broadcast & bit) && e->c->vector > 1)
+            rp__text_add(e->out, " + j * (%s)p.w[%u]", rp__emit_index_type(e),
+                         rp__emit_stride_word(e, a, e->n_dims - 1));
+        return;
+    }
+    rp__text_add(e->out, "o%u", a);
+    if (e->c->broadcast & bit || e->c->n_inner == 0) return;
+    if (e->c->n_inner == 1) {
+        if (e->c->unit & bit)
+            rp__text_puts(e->out, " + i");
+        else
+            rp__text_add(e->out, " + i * (%s)p.w[%u]", rp__emit_index_type(e),
+                         rp__emit_stride_word(e, a, e->c->n_outer));
+        return;
+    }
+    for (unsigned d = 0; d < e->c->n_inner; d++)
+        rp__text_add(e->out, " + i%u * (%s)p.w[%u]", d, rp__emit_index_type(e),
+                     rp__emit_stride_word(e, a, e->c->n_outer + d));
+}
+
+void rp__emit_converted(const rp__emitter *e, unsigned access, const char *raw) {
+    switch (e->dag->accesses[access].dtype) {
+    case RP_F16: rp__text_add(e->out, "rp_cvt_f16_to_f32(%s)", raw); break;
+    case RP_BF16: rp__text_add(e->out, "rp_cvt_bf16_to_f32(%s)", raw); break;
+    case RP_BOOL: rp__text_add(e->out, "(rp_u8)(%s != 0)", raw); break;
+    default: rp__text_puts(e->out, raw); break;
+    }
+}
+
+/* Is this load read as whole vectors before the loop over elements? */
+bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n) {
+    return n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL && (e->c->unit >> n->access & 1) &&
+           e->c->vector > 1 &&
+           (e->c->template_ == RP__CUDA_POINTWISE || e->c->template_ == RP__CUDA_MANY ||
+            e->c->template_ == RP__CUDA_ROW || e->c->template_ == RP__CUDA_ROW_LOOP ||
+            e->c->template_ == RP__CUDA_PARTIAL_ROW);
+}
+
+static void add_load(const rp__emitter *e, const rp__node *n, const char *guard) {
+    char t[64];
+    rp__text_add(e->out, "%s x0 = 0; ", rp__emit_type(e->dag->accesses[n->access].dtype));
+    if (n->b != RP__NO_VAL && guard)
+        rp__text_add(e->out, "if (%s && %s) ", guard, rp__emit_value(e, n->b, t));
+    else if (n->b != RP__NO_VAL)
+        rp__text_add(e->out, "if (%s) ", rp__emit_value(e, n->b, t));
+    else if (guard)
+        rp__text_add(e->out, "if (%s) ", guard);
+    rp__text_add(e->out, "x0 = a%u[", n->access);
+    add_offset(e, n->access);
+    if (n->a != RP__NO_VAL) rp__text_add(e->out, " + %s", rp__emit_value(e, n->a, t));
+    rp__text_puts(e->out, "]; ");
+    rp__text_puts(e->out, "y = ");
+    rp__emit_converted(e, n->access, "x0");
+    rp__text_puts(e->out, ";");
+}
+
+static void add_iota(const rp__emitter *e, unsigned a) {
+    rp__text_add(e->out, "(rp_i64)p.w[%u] + (rp_i64)(", e->words.address + a);
+    add_offset(e, a);
+    rp__text_puts(e->out, ")");
+}
+
+/* One per-element or row node. Element nodes are declared here unless they are arrays. */
+void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
+    const rp__node *n = &e->dag->nodes[v];
+    char t[64];
+    bool element = e->level[v] == RP__LEVEL_ELEMENT;
+    if (n->op == RP__CONST || n->op == RP__REDUCE) return;
+    if (element && rp__emit_in_vectors(e, n)) {
+        if (!e->array[v]) {
+            char raw[96];
+            (void)snprintf(raw, sizeof raw, "l%u%s", v, e->at);
+            rp__text_add(e->out, "        const %s v%u = ", rp__emit_type(n->dtype), v);
+            rp__emit_converted(e, n->access, raw);
+            rp__text_puts(e->out, ";\n");
+        }
+        return;
+    }
+    rp__text_puts(e->out, "        ");
+    if (n->op == RP__LOAD) {
+        if (!(element && e->array[v]))
+            rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
+        rp__text_add(e->out, "{ %s y; ", rp__emit_type(n->dtype));
+        add_load(e, n, element ? guard : NULL);
+        rp__text_add(e->out, " %s = y; }\n", rp__emit_value(e, v, t));
+        return;
+    }
+    if (!(element && e->array[v])) rp__text_add(e->out, "const %s ", rp__emit_type(n->dtype));
+    rp__text_add(e->out, "%s = ", rp__emit_value(e, v, t));
+    if (n->op == RP__SCALAR)
+        add_scalar(e, n->access, n->dtype);
+    else if (n->op == RP__IOTA)
+        add_iota(e, n->access);
+    else
+        add_operation(e, n);
+    rp__text_puts(e->out, ";\n");
+}
+
+/* A value in the storage type of an access. */
+void rp__emit_stored(const rp__emitter *e, unsigned access, rp__val v) {
+    char t[64];
+    const char *a = rp__emit_value(e, v, t);
+    unsigned from = e->dag->nodes[v].dtype, to = e->dag->accesses[access].dtype;
+    if (to == RP_F16 || to == RP_BF16) {
+        if (from != RP_F32)
+            rp__text_add(e->out, "rp_cvt_f32_to_%s((float)%s)", to == RP_F16 ? "f16" : "bf16", a);
+        else
+            rp__text_add(e->out, "rp_cvt_f32_to_%s(%s)", to == RP_F16 ? "f16" : "bf16", a);
+    } else if (from == to) {
+        rp__text_puts(e->out, a);
+    } else {
+        add_cast(e, from, to, a);
+    }
+}
+
+void rp__emit_store(const rp__emitter *e, const rp__store *s, const char *guard) {
+    char t[64];
+    unsigned dtype = e->dag->accesses[s->access].dtype;
+    rp__text_puts(e->out, "        ");
+    if (guard || s->predicate != RP__NO_VAL) {
+        rp__text_add(e->out, "if (%s%s", guard ? guard : "", guard && s->predicate != RP__NO_VAL ? " && " : "");
+        if (s->predicate != RP__NO_VAL) rp__text_puts(e->out, rp__emit_value(e, s->predicate, t));
+        rp__text_puts(e->out, ") ");
+    }
+    if (s->mode == RP__STORE_ADD) {
+        static const char *const names[] = {[RP_F32] = "f32",   [RP_F64] = "f64", [RP_F16] = "f16",
+                                            [RP_BF16] = "bf16", [RP_I32] = "i32", [RP_I64] = "i64"};
+        const char *name = dtype < sizeof names / sizeof *names && names[dtype] ? names[dtype] : "i32";
+        rp__text_add(e->out, "rp_atomic_add_%s(a%u + ", name, s->access);
+    } else {
+        rp__text_add(e->out, "a%u[", s->access);
+    }
+    add_offset(e, s->access);
+    if (s->offset != RP__NO_VAL) rp__text_add(e->out, " + %s", rp__emit_value(e, s->offset, t));
+    rp__text_puts(e->out, s->mode == RP__STORE_ADD ? ", " : "] = ");
+    rp__emit_stored(e, s->access, s->value);
+    rp__text_puts(e->out, s->mode == RP__STORE_ADD ? ");\n" : ";\n");
+}

@@ -1,0 +1,129 @@
+/* Put between the prelude and every emitted kernel: random numbers, error records, integer and float division with Python's
+ * rounding. Plain C over the prelude. */
+
+/* Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC11): Philox4x32-10 */
+RP_FN void rp_philox(rp_u64 seed, rp_u64 counter, rp_u32 *x) {
+    rp_u32 k0 = (rp_u32)seed, k1 = (rp_u32)(seed >> 32);
+    x[0] = (rp_u32)counter;
+    x[1] = (rp_u32)(counter >> 32);
+    x[2] = 0;
+    x[3] = 0;
+    _Pragma("unroll") for (int round = 0; round < 10; round++) {
+        const rp_u32 h0 = rp_mulhi_u32(0xD2511F53u, x[0]), l0 = 0xD2511F53u * x[0];
+        const rp_u32 h1 = rp_mulhi_u32(0xCD9E8D57u, x[2]), l1 = 0xCD9E8D57u * x[2];
+        x[0] = h1 ^ x[1] ^ k0;
+        x[1] = l1;
+        x[2] = h0 ^ x[3] ^ k1;
+        x[3] = l0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
+/* state: {seed, base} in device memory for captured draws, else null */
+RP_FN void rp_random_words(rp_u64 state, rp_u64 seed, rp_u64 inner, rp_i64 number, rp_u32 *x) {
+    const volatile rp_u64 *s = (const volatile rp_u64 *)state;
+    rp_u64 base = 0;
+    if (s) {
+        seed = s[0];
+        base = s[1];
+    }
+    rp_philox(seed, base + inner + (rp_u64)number, x);
+}
+
+RP_FN rp_u32 rp_pick(const rp_u32 *x, int k) { return k == 0 ? x[0] : k == 1 ? x[1] : k == 2 ? x[2] : x[3]; }
+
+RP_FN rp_i64 rp_random_word(rp_u64 state, rp_u64 seed, rp_u64 inner, rp_i64 i) {
+    rp_u32 x[4];
+    rp_random_words(state, seed, inner, i >> 2, x);
+    return (rp_i64)rp_pick(x, (int)(i & 3));
+}
+
+RP_FN rp_i64 rp_random_word64(rp_u64 state, rp_u64 seed, rp_u64 inner, rp_i64 i) {
+    rp_u32 x[4];
+    rp_random_words(state, seed, inner, i >> 1, x);
+    return (rp_i64)(i & 1 ? (rp_u64)x[2] << 32 | x[3] : (rp_u64)x[0] << 32 | x[1]);
+}
+
+RP_FN float rp_random_normal_f32(rp_u64 state, rp_u64 seed, rp_u64 inner, rp_i64 i) {
+    rp_u32 x[4];
+    rp_random_words(state, seed, inner, i >> 2, x);
+    const rp_u32 a = i & 2 ? x[2] : x[0], b = i & 2 ? x[3] : x[1];
+    const double u1 = ((double)a + 1.0) * 2.3283064365386963e-10, u2 = (double)b * 2.3283064365386963e-10;
+    const double m = rp_sqrt_f64(-2.0 * rp_log_f64(u1)), angle = 6.283185307179586 * u2;
+    return (float)(m * (i & 1 ? rp_sin_f64(angle) : rp_cos_f64(angle)));
+}
+
+RP_FN double rp_random_normal_f64(rp_u64 state, rp_u64 seed, rp_u64 inner, rp_i64 i) {
+    rp_u32 x[4];
+    rp_random_words(state, seed, inner, i >> 1, x);
+    const double u1 = ((double)(((rp_u64)x[0] << 32 | x[1]) >> 11) + 1.0) * 1.1102230246251565e-16;
+    const double u2 = (double)(((rp_u64)x[2] << 32 | x[3]) >> 11) * 1.1102230246251565e-16;
+    const double m = rp_sqrt_f64(-2.0 * rp_log_f64(u1)), angle = 6.283185307179586 * u2;
+    return m * (i & 1 ? rp_sin_f64(angle) : rp_cos_f64(angle));
+}
+
+/* the record of device/error_record.h: the first error wins */
+RP_FN void rp_report(rp_u64 record, rp_u64 tag, rp_u64 code, rp_i64 index, rp_i64 bound) {
+    volatile rp_u64 *r = (volatile rp_u64 *)record;
+    if (rp_atomic_cas_u64((rp_u64 *)record, 0, 1) == 0) {
+        r[1] = code;
+        r[2] = tag;
+        r[3] = (rp_u64)index;
+        r[4] = (rp_u64)bound;
+        rp_threadfence_system();
+        r[0] = 2;
+    }
+}
+
+RP_FN float rp_floordiv_f32(float a, float b) {
+    if (b == 0) return a / b;
+    float m = rp_fmod_f32(a, b), d = (a - m) / b;
+    if (m != 0 && (b < 0) != (m < 0)) d -= 1;
+    if (d == 0) return rp_copysign_f32(0, a / b);
+    float f = rp_floor_f32(d);
+    return d - f > 0.5f ? f + 1 : f;
+}
+
+RP_FN double rp_floordiv_f64(double a, double b) {
+    if (b == 0) return a / b;
+    double m = rp_fmod_f64(a, b), d = (a - m) / b;
+    if (m != 0 && (b < 0) != (m < 0)) d -= 1;
+    if (d == 0) return rp_copysign_f64(0, a / b);
+    double f = rp_floor_f64(d);
+    return d - f > 0.5 ? f + 1 : f;
+}
+
+RP_FN rp_i64 rp_floordiv_i64(rp_u64 record, rp_u64 tag, rp_i64 a, rp_i64 b) {
+    if (b == 0) {
+        rp_report(record, tag, 2, a, 0);
+        return 0;
+    }
+    if (b == -1) return (rp_i64)(0 - (rp_u64)a);
+    const rp_i64 q = a / b;
+    return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
+}
+
+RP_FN float rp_remainder_f32(float a, float b) {
+    float m = rp_fmod_f32(a, b);
+    return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+
+RP_FN double rp_remainder_f64(double a, double b) {
+    double m = rp_fmod_f64(a, b);
+    return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+
+RP_FN rp_i64 rp_remainder_i64(rp_u64 record, rp_u64 tag, rp_i64 a, rp_i64 b) {
+    if (b == 0) rp_report(record, tag, 2, a, 0);
+    if (b == 0 || b == -1) return 0;
+    const rp_i64 m = a % b;
+    return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+
+RP_FN rp_i64 rp_check_index(rp_u64 record, rp_u64 tag, rp_i64 index, rp_i64 bound, int wrap) {
+    const rp_i64 at = wrap && index < 0 ? index + bound : index;
+    if (at >= 0 && at < bound) return at;
+    rp_report(record, tag, 1, index, bound);
+    return 0;
+}
