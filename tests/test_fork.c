@@ -50,7 +50,8 @@ static const char *work(int seed) {
     rp_compiled *f = rp_compile((rp_fn){model, NULL, 0, "model"}, NULL);
     for (int round = 0; round < 3; round++) {
         if (rp_call(f, &x, 1, &again, 1) != RP_OK) return rp_error_message();
-        if (rp_backward(rp_sum(again, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL) != RP_OK) return rp_error_message();
+        if (rp_backward(rp_sum(again, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL) != RP_OK)
+            return rp_error_message();
         if (memcmp(rp_data(out), rp_data(again), 300 * 300 * sizeof(float)) != 0) return "other bits";
         if (memcmp(rp_data(grad), rp_data(rp_grad_of(x)), 300 * 200 * sizeof(float)) != 0) return "another gradient";
         rp_set_grad(x, NULL);

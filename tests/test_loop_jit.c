@@ -166,10 +166,9 @@ static void compilers_that_misbehave(void **state) {
     char path[600];
     assert_int_equal(objects(path, sizeof path), 0); /* nothing is left of them */
     if (!have_compiler()) return;
-    script("./torn-cc",
-           "#!/bin/sh\ncc \"$@\" || exit 1\n"
-           "while [ $# -gt 0 ]; do [ \"$1\" = -o ] && o=$2; shift; done\n"
-           "[ -z \"$o\" ] || { head -c 5000 \"$o\" >\"$o.x\" && mv \"$o.x\" \"$o\"; }\n");
+    script("./torn-cc", "#!/bin/sh\ncc \"$@\" || exit 1\n"
+                        "while [ $# -gt 0 ]; do [ \"$1\" = -o ] && o=$2; shift; done\n"
+                        "[ -z \"$o\" ] || { head -c 5000 \"$o\" >\"$o.x\" && mv \"$o.x\" \"$o\"; }\n");
     gives_up("./torn-cc", 33, "could not be loaded");
     unlink("./torn-cc");
     script("./empty-cc", "#!/bin/sh\necho 'int x;' | cc -shared -fPIC -x c - -o /dev/null\n"
@@ -236,7 +235,8 @@ static void entries_that_are_not_to_be_trusted(void **state) {
     char second[600] = "";
     DIR *d = opendir(folder);
     for (struct dirent *e; (e = readdir(d));)
-        if (e->d_name[0] != '.' && !strstr(e->d_name, "-kept")) snprintf(second, sizeof second, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.' && !strstr(e->d_name, "-kept"))
+            snprintf(second, sizeof second, "%s/%s", folder, e->d_name);
     closedir(d);
     assert_int_equal(rename(second, path), 0);
     assert_int_equal(how(41), 'n');

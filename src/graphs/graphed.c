@@ -489,8 +489,9 @@ static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tenso
     for (size_t k = 0; k < surface(g); k++)
         grads[k] = status == RP_OK && n_out && rp_requires_grad(g->args[k]) ? got[at++] : NULL;
     rp__free(list);
-    return status == RP_OK ? status : rp__fail_context("differentiating `%s`%s%s", g->base.name,
-                                                           *rp__site() ? " at " : "", rp__site());
+    return status == RP_OK
+               ? status
+               : rp__fail_context("differentiating `%s`%s%s", g->base.name, *rp__site() ? " at " : "", rp__site());
 }
 
 static rp_status warm_up_once(graphed *g, bool allow_unused) {

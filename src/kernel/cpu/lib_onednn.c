@@ -78,7 +78,7 @@ bool rp__onednn_available(void) { return onednn() != NULL; }
 typedef struct kept_plan {
     rp__mutex lock; /* a plan's memory objects serve one run at a time */
     rp__fork_lock fork_lock;
-    void *plan;     /* NULL: oneDNN cannot */
+    void *plan; /* NULL: oneDNN cannot */
     size_t scratch;
 } kept_plan;
 static rp__mutex plans_lock = RP__MUTEX_INIT;
