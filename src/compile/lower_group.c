@@ -244,7 +244,7 @@ static void lower_member(lowering *l) {
 }
 
 static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
-    const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[l->group->members[0]].node];
+    const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
     rp__space space = {.n_inner = l->space.n_inner,
                        .n_outer = (uint8_t)(l->space.n_axes - l->space.n_inner),
                        .n_accesses = l->n_accesses,

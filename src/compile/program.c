@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "compile/passes.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
 
@@ -483,6 +484,13 @@ static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__execut
     RP_TRY(check_devices(p));
     const rp__fuse_options fuse = {.none = options->no_fusion, .device = p->device};
     RP_TRY(take_random(p, options));
+    p->eager_peak = rp__program_eager_peak(p->ir);
+    if (!options->no_fusion) {
+        rp_ir *spread;
+        RP_TRY(rp__spread(p->ir, &spread));
+        rp_ir_release(p->ir);
+        p->ir = spread;
+    }
     RP_TRY(rp__fuse(p->ir, &fuse, &f));
     uint32_t n_order = 0, *order = rp__calloc(f.n_groups + 1u, sizeof *order);
     rp_status status = order ? rp__fuse_order(&f, order, &n_order) : RP__OOM("order of a program");

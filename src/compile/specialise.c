@@ -64,7 +64,8 @@ static rp_status replace_all(const specialiser *s) {
         }
         if (!fits && !empty) { /* eager execution refuses it too (dispatch.c) */
             char size[RP__SHAPE_TEXT];
-            return rp__fail(RP_ERROR_SHAPE, "a value of size %s of the graph is too large: its bytes cannot be counted%s%s",
+            return rp__fail(RP_ERROR_SHAPE,
+                            "a value of size %s of the graph is too large: its bytes cannot be counted%s%s",
                             rp__shape_text(info->meta.size, info->meta.ndim, size), info->site ? ": " : "",
                             info->site ? info->site : "");
         }

@@ -101,7 +101,9 @@ rp_status rp__broadcast(const rp_dim *a, size_t a_ndim, const rp_dim *b, size_t 
     size_t ndim = a_ndim > b_ndim ? a_ndim : b_ndim;
     for (size_t k = 1; k <= ndim; k++) {
         rp_dim x = k <= a_ndim ? a[a_ndim - k] : 1, y = k <= b_ndim ? b[b_ndim - k] : 1;
-        if (x == y || rp__dim_is(RP__DIM_EQ, y, 1))
+        if (x == 1) /* before y is asked: a symbol need not be told from 1 */
+            out[ndim - k] = y;
+        else if (x == y || rp__dim_is(RP__DIM_EQ, y, 1))
             out[ndim - k] = x;
         else if (rp__dim_is(RP__DIM_EQ, x, 1))
             out[ndim - k] = y;
