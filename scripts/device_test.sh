@@ -15,6 +15,7 @@ export REPRISE_TEST_DATA="${REPRISE_TEST_DATA:-$PWD/tests/data}"
 export REPRISE_CACHE_DIR="${REPRISE_CACHE_DIR:-$out/cache}"
 export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 mkdir -p "$REPRISE_CACHE_DIR"
+cd "$out" || exit 1 # what tests write lies there
 jobs=$(nproc)
 : >"$out/verdicts"
 

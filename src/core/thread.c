@@ -3,6 +3,8 @@
    slice of a job that has ended. Must not be used for anything that blocks. */
 #include "core/thread.h"
 
+#include "core/fork.h"
+
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -56,7 +58,7 @@ static void reset_after_fork(void) {
     atomic_store(&pool.caller_waits, false);
 }
 
-static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after_fork); }
+static void register_fork_handler(void) { rp__fork_handler_add(reset_after_fork); }
 
 static int usable_processors(void) {
 #if defined(__linux__)

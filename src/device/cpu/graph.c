@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "device/capture.h"
 
 typedef struct choice {
@@ -254,6 +255,7 @@ typedef struct recording {
 } recording;
 
 static rp__mutex lock = RP__MUTEX_INIT; /* all recordings */
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static recording *recordings;
 
 static lane *lane_of(recording *r, const rp_stream *s) {

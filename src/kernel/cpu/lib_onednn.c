@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/thread.h"
@@ -80,6 +81,7 @@ typedef struct kept_plan {
     size_t scratch;
 } kept_plan;
 static rp__mutex plans_lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_plans, &plans_lock, 1)
 static rp__map plans; /* lives as long as the process */
 
 static kept_plan *plan_of(const rp__onednn_problem *q, int64_t block) {
