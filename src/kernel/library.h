@@ -50,6 +50,7 @@ typedef enum rp__library_op {
                        decision's handle, 0 until the launch is part of a graph. */
     RP__LIB_COUNT
 } rp__library_op;
+enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */
 
 typedef struct rp__library {
     size_t (*workspace)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
