@@ -1,4 +1,5 @@
 /* rp_cond, rp_while, rp_checkpoint: eager, traced and compiled give the same values and gradients; text form; fallbacks. */
+#include "support/region_cases.h"
 #include "support/trace_help.h"
 
 #include "core/alloc.h"
@@ -305,6 +306,23 @@ static void test_errors(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+/* Blocks are parts of one program: fused, planned, replayed with other predicates. */
+static void test_programs(void **state) {
+    (void)state;
+    for (size_t k = 0; k < RC_CASES; k++) {
+        for (int no_graph = 0; no_graph < 2; no_graph++) {
+            rp_scope scope = rp_scope_begin();
+            rp_compiled *f = rc_check(&rc_cases[k], RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true,
+                                                               .no_graph = no_graph != 0));
+            assert_int_equal(rc_told(f, "skip", ""), 0);
+            assert_int_equal(rc_told(f, "region", no_graph ? "host" : "node of the device graph"), rc_cases[k].regions);
+            rp_compiled_release(f);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+            assert_ok();
+        }
+    }
+}
+
 /* ---- the n-th allocation fails */
 
 static rp_status step_twice(rp_body *body, rp_tensor *x) {
@@ -359,6 +377,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_cond, clean),          cmocka_unit_test_teardown(test_while, clean),
         cmocka_unit_test_teardown(test_checkpoint, clean),    cmocka_unit_test_teardown(test_unbounded, clean),
         cmocka_unit_test_teardown(test_fallback, clean),      cmocka_unit_test_teardown(test_errors, clean),
+        cmocka_unit_test_teardown(test_programs, clean),
         cmocka_unit_test_teardown(test_out_of_memory, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
