@@ -144,10 +144,12 @@ static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *cons
         return run_block(r, &n->regions[rp__scalar_f64(take) != 0 ? 0 : 1], in + 1, out);
     }
     /* WHILE */
-    rp_tensor **state = rp__calloc(n->n_in + n->n_out + 1u, sizeof *state), **next = state + n->n_in;
-    rp_status status = state ? RP_OK : RP__OOM("loop");
+    rp_tensor **state = rp__calloc(n->n_in + n->n_out + 1u, sizeof *state);
+    if (!state) return RP__OOM("loop");
+    rp_tensor **next = state + n->n_in;
+    rp_status status = RP_OK;
     int64_t limit = n->attrs[0].v.i;
-    if (state) memcpy(state, in, n->n_in * sizeof *state);
+    memcpy(state, in, n->n_in * sizeof *state);
     for (int64_t i = 0; status == RP_OK && (limit == 0 || i < limit); i++) {
         rp_tensor *go = NULL;
         status = run_block(r, &n->regions[0], state, &go);

@@ -4,6 +4,9 @@
      cond        the same predicate chooses the derivative of the branch that ran;
      while       the forward also keeps every iteration's state (max_iter bounds them); a second loop walks back over them;
      checkpoint  the block is recorded again, with the random counters of the first time, and differentiated.
+   Gradients are added up in the order of eager execution, where each op of a block is a node of the tape: a derivative gets the sum so
+   far of an operand's gradients and adds to it.
+   One rule for results: a function gives every result that it is asked for, and branches give the same types.
    A function that reads a value on the host or draws random numbers inside cond or while cannot be a block: the trace computes
    what is pending, and the host runs it. */
 #include <string.h>
@@ -167,18 +170,18 @@ static bool same_types(const rp_ir *a, const rp_ir *b) {
 
 /* Records kind(operands) with the graphs a (and b) as blocks; pending outputs typed as the results of `typed`. */
 static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands,
-                      size_t n, int64_t max_iter, const rp_ir *typed, rp_tensor **out, uint32_t *made) {
+                      size_t n, int64_t max_iter, size_t keeps, const rp_ir *typed, rp_tensor **out, uint32_t *made) {
     rp_ir *ir = rp__trace_ir(t);
     rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
     const rp__meta **metas = rp__calloc(typed->body.n_results + 1u, sizeof *metas);
-    rp_attr attr = {.kind = RP_ATTR_INT, .v.i = max_iter};
+    const rp_attr attrs[2] = {{.kind = RP_ATTR_INT, .v.i = max_iter}, {.kind = RP_ATTR_INT, .v.i = (int64_t)keeps}};
     uint32_t node = RP__IR_NONE;
     rp_status status = in && metas ? RP_OK : RP__OOM("region");
     for (size_t k = 0; k < n && status == RP_OK; k++) {
         if ((in[k] = rp__trace_resolve(t, operands[k])) == RP__IR_NONE) status = rp_error_status();
     }
     if (status == RP_OK) {
-        node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, &attr, kind == RP__IR_WHILE,
+        node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, attrs, kind == RP__IR_WHILE ? 2 : 0,
                                typed->body.n_results, rp__site());
         status = node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : rp__ir_add_regions(ir, node, b ? 2 : 1);
     }
@@ -254,6 +257,7 @@ static const rp__tape_class kept_class = {"region", kept_backward, kept_release_
 static rp_status attach(kept *contents, const char *name, rp_tensor *const *save, size_t n_save,
                         rp_tensor *const *operands, size_t n_operands, rp_tensor *const *out, size_t n_out) {
     rp__tape_node *n;
+    rp__trace *t = rp__trace_current();
     rp_status status = rp__tape_node_new(&kept_class, name, rp__site(), operands, (uint32_t)n_operands, out,
                                          (uint32_t)n_out, sizeof(kept), &n);
     if (status != RP_OK) {
@@ -272,64 +276,93 @@ static rp_status attach(kept *contents, const char *name, rp_tensor *const *save
         p->n_saved = i + 1;
     }
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (rp__dtype_is_float((rp_dtype)out[k]->dtype)) status = rp__tape_set_history(out[k], n, (uint32_t)k);
+        if (!rp__dtype_is_float((rp_dtype)out[k]->dtype)) continue;
+        status = rp__tape_set_history(out[k], n, (uint32_t)k);
+        if (status == RP_OK && t) rp__trace_ir(t)->values[rp__trace_resolve(t, out[k])].requires_grad = true;
     }
     rp__tape_node_release(n);
     return status;
 }
 
-/* ---- the derivative of a block as a function: (gradients of the results, operands) -> gradients of the wanted operands */
+/* ---- the derivative of a block: from gradients of the results, operands, and sums so far of the operands' gradients */
 
 typedef struct derivative {
     const rp_ir *ir;
-    const bool *wanted; /* per operand */
+    const bool *wanted;     /* per operand */
+    const uint32_t *same;   /* per operand: the first that is the same tensor; NULL: all are their own */
+    const bool *given;      /* per result: a gradient comes in */
+    const bool *summed;     /* per operand: a sum comes in */
     size_t n_operands;
 } derivative;
 
-static void zeros_for_missing(rp_tensor *const *like, rp_tensor **grads, size_t n) {
-    for (size_t k = 0; k < n; k++) {
-        if (!grads[k]) grads[k] = rp_zeros_like(like[k]);
-    }
-}
-
+/* grad_out[k], sums[k]: NULL where nothing comes in. grads: of the wanted operands, one after the other; zero where the block gives
+   none. create_graph: on the tape behind operands and grad_out. */
 static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tensor *const *operands,
-                        rp_tensor **grads) {
-    size_t n_out = d->ir->body.n_results, n_wanted = 0, n_roots = 0;
-    rp_tensor **work = rp__calloc(2 * d->n_operands + 3 * n_out + 1, sizeof *work);
+                        rp_tensor *const *sums, bool create_graph, bool again, rp_tensor **grads) {
+    size_t n_out = d->ir->body.n_results, n_wanted = 0, n_roots = 0, most = n_out + d->n_operands;
+    rp_tensor **work = rp__calloc(2 * d->n_operands + n_out + 2 * most + 1, sizeof *work);
     if (!work) return RP__OOM("derivative of a region");
     rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out,
-              **seeds = roots + n_out;
+              **seeds = roots + most;
     bool grad = rp_set_grad_enabled(true);
     rp_status status = RP_OK;
     for (size_t k = 0; k < d->n_operands && status == RP_OK; k++) {
-        leaf[k] = operands[k];
+        leaf[k] = d->same ? leaf[d->same[k]] : NULL;
+        if (!leaf[k]) leaf[k] = operands[k];
         if (!d->wanted[k]) continue;
-        leaf[k] = rp_detach(operands[k]);
-        status = rp_set_requires_grad(leaf[k], true);
+        if (create_graph && rp__grad_needed(operands[k])) {
+            leaf[k] = rp_view(operands[k], operands[k]->size, operands[k]->ndim);
+        } else {
+            leaf[k] = rp_detach(operands[k]);
+            status = rp_set_requires_grad(leaf[k], true);
+        }
         wanted[n_wanted++] = leaf[k];
+        if (sums[k]) {
+            roots[n_roots] = leaf[k];
+            seeds[n_roots++] = sums[k];
+        }
+        if (status == RP_OK && rp_failed()) status = rp_error_status();
     }
+    rp__trace *t = rp__trace_current();
+    size_t before = t ? rp__trace_ir(t)->n_nodes : 0;
     if (status == RP_OK) status = rp__ir_run(d->ir, leaf, d->n_operands, out, n_out, NULL);
+    for (size_t k = before; again && t && k < rp__trace_ir(t)->n_nodes; k++) rp__trace_ir(t)->nodes[k].recompute = true;
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (rp__grad_needed(out[k])) {
+        if (grad_out[k] && rp__grad_needed(out[k])) {
             roots[n_roots] = out[k];
             seeds[n_roots++] = grad_out[k];
         }
     }
-    rp_backward_options options = {.struct_size = sizeof options, .allow_unused = true};
+    rp_backward_options options = {
+        .struct_size = sizeof options, .allow_unused = true, .create_graph = create_graph, .retain_graph = create_graph};
     if (status == RP_OK && n_roots && n_wanted)
         status = rp_grad(roots, n_roots, wanted, n_wanted, seeds, &options, grads);
     (void)rp_set_grad_enabled(grad);
-    if (status == RP_OK) zeros_for_missing(wanted, grads, n_wanted);
+    for (size_t k = 0; k < n_wanted && status == RP_OK; k++) {
+        if (!grads[k]) grads[k] = rp_zeros_like(wanted[k]);
+    }
     if (status == RP_OK && rp_failed()) status = rp_error_status();
     rp__free(work);
     return status;
 }
 
+/* The same as a function of what comes in: gradients, operands, sums. */
 static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const derivative *d = ctx;
+    size_t n_results = d->ir->body.n_results, at = 0;
+    rp_tensor **all = rp__calloc(n_results + 2 * d->n_operands + 1, sizeof *all);
     (void)n_in;
     (void)n_out;
-    (void)derive(d, in, in + d->ir->body.n_results, out);
+    if (!all) {
+        (void)RP__OOM("derivative of a region");
+        return;
+    }
+    rp_tensor **operands = all + n_results, **sums = operands + d->n_operands;
+    for (size_t k = 0; k < n_results; k++) all[k] = d->given[k] ? in[at++] : NULL;
+    for (size_t k = 0; k < d->n_operands; k++) operands[k] = in[at++];
+    for (size_t k = 0; k < d->n_operands; k++) sums[k] = d->summed[k] ? in[at++] : NULL;
+    (void)derive(d, all, operands, sums, false, false, out);
+    rp__free(all);
 }
 
 /* ---- cond */
@@ -375,7 +408,7 @@ static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn 
     operands[0] = pred;
     if (n_in) memcpy(operands + 1, in, n_in * sizeof *operands);
     memcpy(operands + 1 + n_in, all, n_all * sizeof *operands);
-    RP_TRY_GOTO(status, done, emit(t, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, x, out, NULL));
+    RP_TRY_GOTO(status, done, emit(t, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, 0, x, out, NULL));
     if (any_needs_grad(operands + 1, n_in + n_all)) {
         kept k = {.kind = RP__IR_COND, .a = x, .b = y};
         x = y = NULL;
@@ -442,8 +475,9 @@ rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *cons
 /* The state of a loop, then what does not change, as one list. */
 static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
                             int64_t max_iter, rp_tensor **out) {
-    rp_tensor **state = rp__calloc(n_in + n_state + 1, sizeof *state), **next = state + n_in;
+    rp_tensor **state = rp__calloc(n_in + n_state + 1, sizeof *state);
     if (!state) return RP__OOM("rp_while");
+    rp_tensor **next = state + n_in;
     if (n_in) memcpy(state, in, n_in * sizeof *state);
     rp_status status = RP_OK;
     for (int64_t i = 0; status == RP_OK && (max_iter <= 0 || i < max_iter); i++) {
@@ -588,7 +622,7 @@ static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tens
     if (!differentiable || max_iter <= 0 || !small) {
         RP_TRY_GOTO(
             status, done,
-            emit(t, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, l.body, out, NULL));
+            emit(t, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, 0, l.body, out, NULL));
         if (differentiable) {
             kept k = {.kind = RP__IR_WHILE, .n_state = n_state};
             status = attach(&k, "while", NULL, 0, l.operands, l.n, out, n_state);
@@ -620,7 +654,7 @@ static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tens
                             n_wide, n_wide, &wide);
     if (status == RP_OK)
         status =
-            emit(t, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, wide.body, kept_out, NULL);
+            emit(t, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state, wide.body, kept_out, NULL);
     (void)rp_set_grad_enabled(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
@@ -690,7 +724,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
     if (a.n_operands) memcpy(operands + n_in, a.operands, a.n_operands * sizeof *operands);
     size_t n = n_in + a.n_operands;
     uint32_t node;
-    RP_TRY_GOTO(status, done, emit(t, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, a.ir, out, &node));
+    RP_TRY_GOTO(status, done, emit(t, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, 0, a.ir, out, &node));
     rp_dim start = 0;
     uint64_t absolute = 0;
     if (g) {
@@ -736,12 +770,20 @@ rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor *
 
 /* ---- backward */
 
-typedef struct back { /* one step back of a loop: (i, gradients of the state, sums of gradients of invariants) */
+typedef struct request { /* one backward of a region */
     const kept *p;
-    rp_tensor *const *operands; /* of the body: state (unused), invariants */
+    rp_tensor *const *saved, *const *grad_out; /* grad_out[k] NULL: none */
+    rp_tensor *const *sums;                    /* per operand, NULL: none */
+    const bool *needed;                        /* per operand */
+    const uint32_t *same;                      /* per operand */
+    bool create_graph;
+} request;
+
+typedef struct back { /* one step back of a loop: (i, gradients of the state, sums of gradients of invariants) */
+    const request *q;
+    rp_tensor *const *operands; /* of the body: state (as it began), invariants */
     rp_tensor *const *stacks;
     const bool *wanted; /* per operand; all floating states are */
-    size_t n_invariant;
 } back;
 
 static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -751,108 +793,137 @@ static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_gt(in[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
 }
 
+/* x + nothing is x for every x but nothing + 0, which is 0: where a sum has not begun. */
+static rp_tensor *nothing_like(const rp_tensor *t) {
+    return rp_full(t->size, t->ndim, rp_f64(-0.0), (rp_dtype)t->dtype);
+}
+
 static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const back *b = ctx;
-    const kept *p = b->p;
+    const request *q = b->q;
+    const kept *p = q->p;
+    rp_tensor **work = rp__calloc(3 * p->n_operands + p->n_state + 1, sizeof *work);
     (void)n_in;
-    rp_tensor **work = rp__calloc(2 * p->n_operands + p->n_state + 1, sizeof *work);
+    (void)n_out;
     if (!work) {
         (void)RP__OOM("backward of a loop");
         return;
     }
-    rp_tensor **operands = work, **grads = work + p->n_operands, **grad_out = grads + p->n_operands;
-    size_t at = 1;
+    rp_tensor **operands = work, **grads = work + p->n_operands, **sums = grads + p->n_operands,
+              **grad_out = sums + p->n_operands;
+    size_t at = 1, o = 1;
     out[0] = rp_add_scalar(in[0], rp_i64(-1));
+    rp_tensor *first = rp_eq(out[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
     memcpy(operands, b->operands, p->n_operands * sizeof *operands);
-    for (size_t s = 0; s < p->n_state; s++) {
-        const rp_tensor *like = b->operands[s];
-        rp_dim rows[2] = {p->max_iter, rp__tensor_numel(like)};
-        operands[s] = rp_view(rp_embedding(rp_view(b->stacks[s], rows, 2), out[0]), like->size, like->ndim);
-        grad_out[s] = b->wanted[s] ? in[at++] : NULL;
-    }
-    derivative d = {p->a, b->wanted, p->n_operands};
-    if (!rp_failed() && derive(&d, grad_out, operands, grads) == RP_OK) {
-        size_t g = 0;
-        for (size_t k = 0, o = 1; k < p->n_operands; k++) {
-            if (!b->wanted[k]) continue;
-            out[o] = k < p->n_state ? grads[g] : rp_add(in[o], grads[g], rp_i64(1));
-            o++;
-            g++;
+    for (size_t k = 0; k < p->n_operands; k++) {
+        const rp_tensor *like = b->operands[k];
+        if (k < p->n_state) {
+            rp_dim rows[2] = {p->max_iter, rp__tensor_numel(like)};
+            operands[k] = rp_view(rp_embedding(rp_view(b->stacks[k], rows, 2), out[0]), like->size, like->ndim);
+            /* The state of the first iteration is the operand: what else was made of it comes before. */
+            if (b->wanted[k] && q->sums[k]) sums[k] = rp_where(first, q->sums[k], nothing_like(like));
+            grad_out[k] = b->wanted[k] ? in[at++] : NULL;
+        } else if (b->wanted[k]) {
+            sums[k] = in[at++];
         }
     }
-    (void)n_out;
+    derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
+    if (!rp_failed() && derive(&d, grad_out, operands, sums, false, false, grads) == RP_OK) {
+        for (size_t k = 0, g = 0; k < p->n_operands; k++) {
+            if (b->wanted[k]) out[o++] = grads[g++];
+        }
+    }
     rp__free(work);
 }
 
-static rp_status while_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out,
-                                rp_tensor **grad_in) {
+static rp_status while_backward(const request *q, rp_tensor **grad_in) {
+    const kept *p = q->p;
     if (!p->a)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "rp_while: a gradient was asked through a loop without max_iter (or with a state of rank %d)",
                         RP_MAX_DIMS);
-    rp_tensor *const *operands = saved, *count = saved[p->n_operands], *const *stacks = saved + p->n_operands + 1;
+    rp_tensor *const *operands = q->saved, *count = q->saved[p->n_operands],
+                     *const *stacks = q->saved + p->n_operands + 1;
     bool *wanted = rp__calloc(p->n_operands + 1, sizeof *wanted);
-    rp_tensor **state = rp__calloc(2 * p->n_operands + 3, sizeof *state), **out = state + p->n_operands + 1;
-    rp_status status = wanted && state ? RP_OK : RP__OOM("backward of a loop");
+    rp_tensor **state = rp__calloc(2 * p->n_operands + 3, sizeof *state);
+    if (!wanted || !state) {
+        rp__free(wanted);
+        rp__free(state);
+        return RP__OOM("backward of a loop");
+    }
+    rp_tensor **out = state + p->n_operands + 1;
     size_t n = 1;
-    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) {
-        wanted[k] = rp__dtype_is_float((rp_dtype)operands[k]->dtype) && (k < p->n_state || needed[k]);
+    state[0] = count;
+    for (size_t k = 0; k < p->n_operands; k++) {
+        wanted[k] = rp__dtype_is_float((rp_dtype)operands[k]->dtype) && (k < p->n_state || q->needed[k]);
         if (!wanted[k]) continue;
-        state[n++] = k < p->n_state && grad_out[k] ? grad_out[k] : rp_zeros_like(operands[k]);
+        if (k < p->n_state)
+            state[n++] = q->grad_out[k] ? q->grad_out[k] : rp_zeros_like(operands[k]);
+        else
+            state[n++] = q->sums[k] ? q->sums[k] : nothing_like(operands[k]);
     }
-    back b = {p, operands, stacks, wanted, p->n_operands - p->n_state};
-    if (status == RP_OK) {
-        state[0] = count;
-        status = rp_failed() ? rp_error_status()
-                             : rp_while((rp_fn){back_cond, &b, 0, "while backward"},
-                                        (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
-    }
+    back b = {q, operands, stacks, wanted};
+    rp_status status = rp_failed() ? rp_error_status()
+                                   : rp_while((rp_fn){back_cond, &b, 0, "while backward"},
+                                              (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
+    rp_tensor *ran = status == RP_OK ? rp_gt(count, rp_full(RP_NO_DIMS, rp_i64(0), RP_I64)) : NULL;
     for (size_t k = 0, o = 1; k < p->n_operands && status == RP_OK; k++) {
-        if (wanted[k]) {
-            grad_in[k] = needed[k] ? out[o] : NULL;
-            o++;
-        }
+        if (!wanted[k]) continue;
+        rp_tensor *grad = out[o++];
+        if (k < p->n_state && q->sums[k])
+            grad = rp_where(ran, grad, rp_add(q->sums[k], grad, rp_i64(1)));
+        else if (k >= p->n_state && !q->sums[k])
+            grad = rp_where(ran, grad, rp_zeros_like(grad));
+        grad_in[k] = q->needed[k] ? grad : NULL;
     }
+    if (status == RP_OK && rp_failed()) status = rp_error_status();
     rp__free(wanted);
     rp__free(state);
     return status;
 }
 
-static rp_status cond_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out,
-                               rp_tensor **grad_in) {
-    size_t n_out = p->a->body.n_results, n_wanted = 0;
-    derivative x = {p->a, needed, p->n_operands}, y = {p->b, needed, p->n_operands};
-    rp_tensor **in = rp__calloc(n_out + 2 * p->n_operands + 1, sizeof *in), **grads = in + n_out + p->n_operands;
-    if (!in) return RP__OOM("backward of rp_cond");
-    rp_status status = RP_OK;
-    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
-        in[k] = grad_out[k] ? grad_out[k] : rp_full(m->size, m->ndim, rp_i64(0), m->dtype);
-        status = rp_failed() ? rp_error_status() : RP_OK;
+static rp_status cond_backward(const request *q, rp_tensor **grad_in) {
+    const kept *p = q->p;
+    size_t n_out = p->a->body.n_results, n_wanted = 0, n = 0;
+    rp_tensor **in = rp__calloc(n_out + 3 * p->n_operands + 1, sizeof *in);
+    bool *flags = rp__calloc(n_out + p->n_operands + 1, sizeof *flags);
+    if (!in || !flags) {
+        rp__free(in);
+        rp__free(flags);
+        return RP__OOM("backward of rp_cond");
     }
-    memcpy(in + n_out, saved + 1, p->n_operands * sizeof *in);
-    for (size_t k = 0; k < p->n_operands; k++) n_wanted += needed[k];
-    if (status == RP_OK)
-        status = rp_cond(saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
-                         (rp_fn){derivative_body, &y, 0, "else backward"}, in, n_out + p->n_operands, grads, n_wanted);
+    rp_tensor **grads = in + n_out + 2 * p->n_operands;
+    bool *given = flags, *summed = flags + n_out;
+    for (size_t k = 0; k < n_out; k++) {
+        given[k] = q->grad_out[k] != NULL;
+        if (given[k]) in[n++] = q->grad_out[k];
+    }
+    memcpy(in + n, q->saved + 1, p->n_operands * sizeof *in);
+    n += p->n_operands;
+    for (size_t k = 0; k < p->n_operands; k++) {
+        n_wanted += q->needed[k];
+        summed[k] = q->needed[k] && q->sums[k];
+        if (summed[k]) in[n++] = q->sums[k];
+    }
+    derivative x = {p->a, q->needed, q->same, given, summed, p->n_operands};
+    derivative y = x;
+    y.ir = p->b;
+    rp_status status = rp_cond(q->saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
+                               (rp_fn){derivative_body, &y, 0, "else backward"}, in, n, grads, n_wanted);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
-        if (needed[k]) grad_in[k] = grads[g++];
+        if (q->needed[k]) grad_in[k] = grads[g++];
     }
     rp__free(in);
+    rp__free(flags);
     return status;
 }
 
-static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, const bool *needed,
-                                     rp_tensor *const *grad_out, rp_tensor **grad_in) {
-    size_t n_out = p->a->body.n_results;
-    derivative d = {p->a, needed, p->n_operands};
-    rp_tensor **work = rp__calloc(n_out + p->n_operands + 1, sizeof *work), **grads = work + n_out;
-    if (!work) return RP__OOM("backward of rp_checkpoint");
+static rp_status checkpoint_backward(const request *q, rp_tensor **grad_in) {
+    const kept *p = q->p;
+    derivative d = {.ir = p->a, .wanted = q->needed, .same = q->same, .n_operands = p->n_operands};
+    rp_tensor **grads = rp__calloc(p->n_operands + 1, sizeof *grads);
+    if (!grads) return RP__OOM("backward of rp_checkpoint");
     rp_status status = RP_OK;
-    for (size_t k = 0; k < n_out; k++) {
-        const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
-        work[k] = grad_out[k] ? grad_out[k] : rp_full(m->size, m->ndim, rp_i64(0), m->dtype);
-    }
     rp__trace *t = rp__trace_current();
     rp_dim before = 0;
     uint64_t seed = 0, offset = 0;
@@ -863,35 +934,56 @@ static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, con
         (void)rp_generator_get(p->generator, &seed, &offset);
         status = rp_generator_set(p->generator, seed, p->random_absolute);
     }
-    if (status == RP_OK) status = rp_failed() ? rp_error_status() : derive(&d, work, saved, grads);
+    if (status == RP_OK)
+        status = rp_failed() ? rp_error_status()
+                             : derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
     if (p->generator && t)
         rp__trace_random_seek(t, p->generator, before);
     else if (p->generator)
         (void)rp_generator_set(p->generator, seed, offset);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
-        if (needed[k]) grad_in[k] = grads[g++];
+        if (q->needed[k]) grad_in[k] = grads[g++];
     }
-    rp__free(work);
+    rp__free(grads);
     return status;
+}
+
+static rp_status region_backward(const request *q, rp_tensor **grad_in) {
+    return q->p->kind == RP__IR_COND    ? cond_backward(q, grad_in)
+           : q->p->kind == RP__IR_WHILE ? while_backward(q, grad_in)
+                                        : checkpoint_backward(q, grad_in);
 }
 
 static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     const kept *p = n->payload;
-    (void)create_graph;
     if (n->released) return rp__tape_released(n);
-    rp_tensor **saved = rp__calloc(p->n_saved + 1, sizeof *saved);
+    rp_tensor **tensors = rp__calloc(p->n_saved + p->n_operands + 1, sizeof *tensors);
     bool *needed = rp__calloc(p->n_operands + 1, sizeof *needed);
-    rp_status status = saved && needed ? RP_OK : RP__OOM("backward of a region");
-    for (size_t i = 0; i < p->n_saved && status == RP_OK; i++) {
-        saved[i] = rp__saved_unpack(&p->saved[i], n);
-        if (rp__tensor_is_error(saved[i])) status = rp_error_status();
+    uint32_t *same = rp__calloc(p->n_operands + 1, sizeof *same);
+    rp_status status = tensors && needed && same ? RP_OK : RP__OOM("backward of a region");
+    if (status == RP_OK) {
+        rp_tensor **saved = tensors, **sums = tensors + p->n_saved;
+        for (size_t i = 0; i < p->n_saved && status == RP_OK; i++) {
+            saved[i] = rp__saved_unpack(&p->saved[i], n);
+            if (rp__tensor_is_error(saved[i])) status = rp_error_status();
+        }
+        for (uint32_t k = 0; k < p->n_operands && status == RP_OK; k++) {
+            const rp__edge *edge = &n->edges[k];
+            needed[k] = rp__tape_needs(n, k);
+            same[k] = k;
+            for (uint32_t j = 0; j < k && needed[k] && p->kind != RP__IR_WHILE; j++) {
+                if (n->edges[j].node != edge->node || n->edges[j].index != edge->index) continue;
+                same[k] = same[j];
+                needed[k] = false;
+            }
+            if (needed[k] && !create_graph) sums[k] = rp__tape_take_sum(n, k);
+            if (sums[k] && rp__tensor_is_error(sums[k])) status = rp_error_status();
+        }
+        const request q = {p, saved, grad_out, sums, needed, same, create_graph};
+        if (status == RP_OK) status = region_backward(&q, grad_in);
     }
-    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) needed[k] = rp__tape_needs(n, (uint32_t)k);
-    if (status == RP_OK)
-        status = p->kind == RP__IR_COND    ? cond_backward(p, saved, needed, grad_out, grad_in)
-                 : p->kind == RP__IR_WHILE ? while_backward(p, saved, needed, grad_out, grad_in)
-                                           : checkpoint_backward(p, saved, needed, grad_out, grad_in);
-    rp__free(saved);
+    rp__free(tensors);
     rp__free(needed);
+    rp__free(same);
     return status;
 }
