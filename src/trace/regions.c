@@ -770,17 +770,17 @@ rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor *
 
 /* ---- backward */
 
-typedef struct request { /* one backward of a region */
+typedef struct task { /* one backward of a region */
     const kept *p;
     rp_tensor *const *saved, *const *grad_out; /* grad_out[k] NULL: none */
     rp_tensor *const *sums;                    /* per operand, NULL: none */
     const bool *needed;                        /* per operand */
     const uint32_t *same;                      /* per operand */
     bool create_graph;
-} request;
+} task;
 
 typedef struct back { /* one step back of a loop: (i, gradients of the state, sums of gradients of invariants) */
-    const request *q;
+    const task *q;
     rp_tensor *const *operands; /* of the body: state (as it began), invariants */
     rp_tensor *const *stacks;
     const bool *wanted; /* per operand; all floating states are */
@@ -800,7 +800,7 @@ static rp_tensor *nothing_like(const rp_tensor *t) {
 
 static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const back *b = ctx;
-    const request *q = b->q;
+    const task *q = b->q;
     const kept *p = q->p;
     rp_tensor **work = rp__calloc(3 * p->n_operands + p->n_state + 1, sizeof *work);
     (void)n_in;
@@ -836,7 +836,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     rp__free(work);
 }
 
-static rp_status while_backward(const request *q, rp_tensor **grad_in) {
+static rp_status while_backward(const task *q, rp_tensor **grad_in) {
     const kept *p = q->p;
     if (!p->a)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
@@ -882,7 +882,7 @@ static rp_status while_backward(const request *q, rp_tensor **grad_in) {
     return status;
 }
 
-static rp_status cond_backward(const request *q, rp_tensor **grad_in) {
+static rp_status cond_backward(const task *q, rp_tensor **grad_in) {
     const kept *p = q->p;
     size_t n_out = p->a->body.n_results, n_wanted = 0, n = 0;
     rp_tensor **in = rp__calloc(n_out + 3 * p->n_operands + 1, sizeof *in);
@@ -918,7 +918,7 @@ static rp_status cond_backward(const request *q, rp_tensor **grad_in) {
     return status;
 }
 
-static rp_status checkpoint_backward(const request *q, rp_tensor **grad_in) {
+static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
     const kept *p = q->p;
     derivative d = {.ir = p->a, .wanted = q->needed, .same = q->same, .n_operands = p->n_operands};
     rp_tensor **grads = rp__calloc(p->n_operands + 1, sizeof *grads);
@@ -948,7 +948,7 @@ static rp_status checkpoint_backward(const request *q, rp_tensor **grad_in) {
     return status;
 }
 
-static rp_status region_backward(const request *q, rp_tensor **grad_in) {
+static rp_status region_backward(const task *q, rp_tensor **grad_in) {
     return q->p->kind == RP__IR_COND    ? cond_backward(q, grad_in)
            : q->p->kind == RP__IR_WHILE ? while_backward(q, grad_in)
                                         : checkpoint_backward(q, grad_in);
@@ -979,11 +979,113 @@ static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
             if (needed[k] && !create_graph) sums[k] = rp__tape_take_sum(n, k);
             if (sums[k] && rp__tensor_is_error(sums[k])) status = rp_error_status();
         }
-        const request q = {p, saved, grad_out, sums, needed, same, create_graph};
+        const task q = {p, saved, grad_out, sums, needed, same, create_graph};
         if (status == RP_OK) status = region_backward(&q, grad_in);
     }
     rp__free(tensors);
     rp__free(needed);
     rp__free(same);
+    return status;
+}
+
+/* ---- the backward of a node as a graph */
+
+/* A block as a graph: its first n_results results, without the nodes that only others need. */
+static rp_status block_ir(const rp_ir *ir, const rp__ir_block *block, uint32_t n_results, rp_ir **out) {
+    rp_ir *made = rp__ir_new(ir->name);
+    if (!made) return RP_ERROR_OUT_OF_MEMORY;
+    made->symbols = rp__symbols_retain(ir->symbols);
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < block->n_args && status == RP_OK; k++) {
+        const rp__ir_value_info *info = &ir->values[block->args[k]];
+        if (rp__ir_add_arg(made, &made->body, &info->meta, info->site) == RP__IR_NONE) status = RP_ERROR_OUT_OF_MEMORY;
+    }
+    if (status == RP_OK) status = rp__ir_copy_block(made, &made->body, ir, block);
+    bool *live = status == RP_OK ? rp__calloc(made->n_values + 1, sizeof *live) : NULL;
+    if (status == RP_OK && !live) status = RP__OOM("backward of a region");
+    if (status != RP_OK) {
+        rp_ir_release(made);
+        return status;
+    }
+    made->body.n_results = n_results;
+    for (uint32_t k = 0; k < n_results; k++) live[made->body.results[k]] = true;
+    for (size_t i = made->body.n_nodes; i-- > 0;) {
+        rp__ir_node *n = &made->nodes[made->body.nodes[i]];
+        bool needed = rp__ir_node_has_effect(made, n);
+        for (uint32_t k = 0; k < n->n_out; k++) needed = needed || live[n->out[k]];
+        n->dead = n->dead || !needed;
+        for (uint32_t k = 0; k < n->n_in && !n->dead; k++) {
+            if (n->in[k] != RP__IR_NONE) live[n->in[k]] = true;
+        }
+    }
+    rp__free(live);
+    *out = made;
+    return RP_OK;
+}
+
+typedef struct backward_fn {
+    const kept *p;
+    const rp__region_request *r;
+    size_t n_results;
+} backward_fn;
+
+static void backward_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const backward_fn *f = ctx;
+    const kept *p = f->p;
+    rp_tensor **work = rp__calloc(p->n_saved + f->n_results + 2 * p->n_operands + 1, sizeof *work);
+    (void)n_in;
+    (void)n_out;
+    if (!work) {
+        (void)RP__OOM("backward of a region");
+        return;
+    }
+    rp_tensor **saved = work, **grad_out = saved + p->n_saved, **sums = grad_out + f->n_results,
+              **grads = sums + p->n_operands;
+    size_t at = p->n_saved, o = 0;
+    rp_status status = settle_operands(in, p->n_saved, saved);
+    for (size_t k = 0; k < f->n_results; k++) grad_out[k] = f->r->given[k] ? in[at++] : NULL;
+    for (size_t k = 0; k < p->n_operands; k++) sums[k] = f->r->summed[k] ? in[at++] : NULL;
+    const task q = {p, saved, grad_out, sums, f->r->needed, f->r->same, false};
+    if (status == RP_OK) status = region_backward(&q, grads);
+    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) {
+        if (f->r->needed[k]) out[o++] = grads[k];
+    }
+    rp__free(work);
+}
+
+rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out) {
+    const rp__ir_node *n = &ir->nodes[node];
+    bool looping = n->kind == RP__IR_WHILE;
+    uint32_t keeps = looping ? (uint32_t)n->attrs[1].v.i : 0;
+    *out = NULL;
+    if (n->kind == RP__IR_CHECKPOINT || (looping && keeps == 0))
+        return rp__fail(RP_ERROR_INTERNAL, "the backward of this region is no graph");
+    kept p = {.kind = n->kind,
+              .n_saved = n->n_in + (looping ? keeps + 1 : 0),
+              .n_operands = n->n_in - (looping ? 0 : 1),
+              .n_state = keeps,
+              .max_iter = looping ? n->attrs[0].v.i : 0};
+    uint32_t n_results = looping ? keeps : n->n_out;
+    rp_status status = block_ir(ir, &n->regions[looping ? 1 : 0], n_results, &p.a);
+    if (status == RP_OK && !looping) status = block_ir(ir, &n->regions[1], n_results, &p.b);
+    backward_fn f = {&p, request, n_results};
+    size_t n_out = 0;
+    for (size_t k = 0; k < p.n_operands; k++) n_out += request->needed[k];
+    rp__trace_result result = {0};
+    rp__trace_request trace = {.mode = RP__TRACE_ABSTRACT,
+                               .fn = {backward_body, &f, 0, "backward"},
+                               .n_in = request->n_info,
+                               .n_out = n_out,
+                               .arg_info = request->info,
+                               .symbols = ir->symbols,
+                               .no_grad = true};
+    if (status == RP_OK) status = rp__trace_run(&trace, NULL, &result);
+    if (status == RP_OK) {
+        *out = result.ir;
+        result.ir = NULL;
+    }
+    rp__trace_result_free(&result);
+    rp_ir_release(p.a);
+    rp_ir_release(p.b);
     return status;
 }
