@@ -95,6 +95,14 @@ static rp_tensor *grad_or_zero(rp_tensor *t) {
     return rp_grad_of(t) ? rp_clone(rp_grad_of(t)) : rp_zeros_like(rp_detach(t));
 }
 
+static void assert_whole(rp_compiled *f) { /* nothing ran outside of the graphs */
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        if (strcmp(e.kind, "skip") == 0) fail_msg("skip: %s", e.message);
+    }
+}
+
 static void compare(rp_body *body, const char *node, double start) {
     rp_scope scope = rp_scope_begin();
     struct weights m = {rp_retain(filled(0.8, 1, 3))};
@@ -134,37 +142,42 @@ static void compare(rp_body *body, const char *node, double start) {
     assert_same(y, want[0]);
     rp_ir_release(ir);
 
-    /* compiled: forward in the graph, backward behind it; the first call's tape is of recorded regions */
-    rp_compiled *f = rp_compile((rp_fn){body, &m, sizeof m, "region"},
-                                RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
-    for (int call = 0; call < 3; call++) {
-        leaf = filled(start, 1, 3);
-        rp_set_requires_grad(leaf, true);
-        rp_manual_seed(3);
-        assert_int_equal(rp_call(f, &leaf, 1, &y, 1), RP_OK);
-        assert_same(y, want[0]);
-        assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
-        assert_close(rp_grad_of(leaf), want[2]);
-        assert_close(grad_or_zero(m.w), want[3]);
-        rp_set_grad(m.w, NULL);
-    }
-    assert_int_equal(explain_total(f, "break", NULL), 0);
-    rp_compiled_release(f);
+    static const char *const backends[] = {"aot_eager", "fused", "cudagraphs"};
+    for (size_t k = 0; k < sizeof backends / sizeof *backends; k++) {
+        /* compiled: forward and backward are graphs; the first call's tape is of recorded regions */
+        rp_compiled *f = rp_compile((rp_fn){body, &m, sizeof m, "region"},
+                                    RP_OPTIONS(rp_compile_options, .backend = backends[k], .fullgraph = true));
+        for (int call = 0; call < 4; call++) {
+            leaf = filled(start, 1, 3);
+            rp_set_requires_grad(leaf, true);
+            rp_manual_seed(3);
+            assert_int_equal(rp_call(f, &leaf, 1, &y, 1), RP_OK);
+            assert_same(y, want[0]);
+            assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            assert_same(rp_grad_of(leaf), want[2]);
+            assert_same(grad_or_zero(m.w), want[3]);
+            rp_set_grad(m.w, NULL);
+        }
+        assert_int_equal(explain_total(f, "break", NULL), 0);
+        assert_whole(f);
+        rp_compiled_release(f);
 
-    /* backward inside the graph: the gradient of the region is part of it */
-    struct inside s = {body, &m};
-    f = rp_compile((rp_fn){step_inside, &s, sizeof s, "step"},
-                   RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
-    for (int call = 0; call < 3; call++) {
-        rp_tensor *out[2];
-        leaf = filled(start, 1, 3);
-        rp_manual_seed(3);
-        assert_int_equal(rp_call(f, &leaf, 1, out, 2), RP_OK);
-        assert_same(out[0], want[1]);
-        assert_close(out[1], want[3]);
+        /* backward inside the graph: the gradient of the region is part of it */
+        struct inside s = {body, &m};
+        f = rp_compile((rp_fn){step_inside, &s, sizeof s, "step"},
+                       RP_OPTIONS(rp_compile_options, .backend = backends[k], .fullgraph = true));
+        for (int call = 0; call < 4; call++) {
+            rp_tensor *out[2];
+            leaf = filled(start, 1, 3);
+            rp_manual_seed(3);
+            assert_int_equal(rp_call(f, &leaf, 1, out, 2), RP_OK);
+            assert_same(out[0], want[1]);
+            assert_same(out[1], want[3]);
+        }
+        assert_int_equal(explain_total(f, "break", NULL), 0);
+        assert_whole(f);
+        rp_compiled_release(f);
     }
-    assert_int_equal(explain_total(f, "break", NULL), 0);
-    rp_compiled_release(f);
     rp_release(m.w);
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
     assert_ok();
