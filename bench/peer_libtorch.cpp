@@ -1,5 +1,6 @@
-// The rows of `reprise bench` with libtorch, for `make bench`: prints NAME<TAB>NANOSECONDS, medians of groups of calls of at
-// least 20 us, as cmd_bench.c measures its own. Built only where libtorch is installed; no part of the product.
+// The rows of `reprise bench` with libtorch, for `make bench`: reads SECONDS<TAB>NAME lines and answers each with nanoseconds,
+// the median of groups of calls of at least 20 us, as cmd_bench.c measures its own; 0 for a row that it does not have. Built
+// only where libtorch is installed; no part of the product.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -7,14 +8,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
+#include <map>
+#include <string>
 #include <vector>
 
 static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-static void measure(const char *name, const std::function<void()> &call) {
-    const double seconds = 0.5;
+static double measure(double seconds, const std::function<void()> &call) {
     std::vector<double> samples;
     size_t group = 1;
     double end = 0;
@@ -37,8 +40,7 @@ static void measure(const char *name, const std::function<void()> &call) {
         samples.push_back(took / static_cast<double>(group));
     }
     std::sort(samples.begin(), samples.end());
-    std::printf("%s\t%.3f\n", name, 1e9 * samples[samples.size() / 2]);
-    std::fflush(stdout);
+    return 1e9 * samples[samples.size() / 2];
 }
 
 int main(int argc, char **argv) {
@@ -46,28 +48,41 @@ int main(int argc, char **argv) {
         torch::set_num_threads(std::atoi(argv[1]));
     }
     torch::manual_seed(1);
-    {
-        torch::NoGradGuard no_grad;
-        const auto a = torch::randn({16}), b = torch::randn({16}), x = torch::randn({10000});
-        measure("add, 16 floats", [&] { torch::add(a, b); });
-        measure("sin(2x), 10000 floats", [&] { torch::sin(x * 2); });
-        torch::nn::Sequential mlp(torch::nn::Linear(10, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
-        const auto one = torch::randn({10}), batch = torch::randn({64, 10});
-        measure("MLP 10-64-10, (10)", [&] { mlp->forward(one); });
-        measure("MLP 10-64-10, (64, 10)", [&] { mlp->forward(batch); });
-        const auto big = torch::randn({4096, 1024}), weight = torch::ones({1024}), bias = torch::zeros({1024});
-        measure("softmax, 4096 x 1024", [&] { torch::softmax(big, -1); });
-        measure("layer_norm, 4096 x 1024", [&] { torch::layer_norm(big, {1024}, weight, bias, 1e-5); });
-        measure("sum, 4096 x 1024", [&] { torch::sum(big); });
-    }
+    const auto a = torch::randn({16}), b = torch::randn({16}), x = torch::randn({10000});
+    const auto one = torch::randn({10}), batch = torch::randn({64, 10}), target = torch::randint(0, 10, {64}, torch::kLong);
+    const auto big = torch::randn({4096, 1024}), weight = torch::ones({1024}), bias = torch::zeros({1024});
     torch::nn::Sequential mlp(torch::nn::Linear(10, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
-    torch::optim::Adam adam(mlp->parameters(), torch::optim::AdamOptions(1e-3));
-    const auto batch = torch::randn({64, 10}), target = torch::randint(0, 10, {64}, torch::kLong);
-    measure("MLP 10-64-10, (64, 10), Adam step", [&] {
-        const auto loss = torch::nn::functional::cross_entropy(mlp->forward(batch), target);
+    torch::nn::Sequential trained(torch::nn::Linear(10, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
+    torch::optim::Adam adam(trained->parameters(), torch::optim::AdamOptions(1e-3));
+    const std::map<std::string, std::function<void()>> rows = {
+        {"add, 16 floats", [&] { torch::add(a, b); }},
+        {"sin(2x), 10000 floats", [&] { torch::sin(x * 2); }},
+        {"MLP 10-64-10, (10)", [&] { mlp->forward(one); }},
+        {"MLP 10-64-10, (64, 10)", [&] { mlp->forward(batch); }},
+        {"softmax, 4096 x 1024", [&] { torch::softmax(big, -1); }},
+        {"layer_norm, 4096 x 1024", [&] { torch::layer_norm(big, {1024}, weight, bias, 1e-5); }},
+        {"sum, 4096 x 1024", [&] { torch::sum(big); }},
+    };
+    const auto step = [&] {
+        const auto loss = torch::nn::functional::cross_entropy(trained->forward(batch), target);
         loss.backward();
         adam.step();
         adam.zero_grad();
-    });
+    };
+    std::string line;
+    while (std::getline(std::cin, line)) {
+        const auto tab = line.find('\t');
+        const double seconds = std::atof(line.c_str());
+        const std::string name = tab == std::string::npos ? "" : line.substr(tab + 1);
+        double ns = 0;
+        if (const auto row = rows.find(name); row != rows.end()) {
+            torch::NoGradGuard no_grad;
+            ns = measure(seconds, row->second);
+        } else if (name == "MLP 10-64-10, (64, 10), Adam step") {
+            ns = measure(seconds, step);
+        }
+        std::printf("%.3f\n", ns);
+        std::fflush(stdout);
+    }
     return 0;
 }

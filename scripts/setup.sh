@@ -25,11 +25,10 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 # A compiler that cannot include a C library header or a named header is as good as none.
 compiler=${CC:-}
-if [ -z "$compiler" ]; then
-    for compiler in cc gcc clang; do
-        if have "$compiler"; then break; fi
-    done
-fi
+for name in cc gcc clang; do
+    if [ -z "$compiler" ] && have "$name"; then compiler=$name; fi
+done
+compiler=${compiler:-gcc}
 has_header() { printf '#include <%s>\n' "$1" | $compiler -E -x c - >/dev/null 2>&1; }
 has_module() { have pkg-config && pkg-config --exists "$1"; }
 

@@ -118,6 +118,7 @@ H = LN2 / 2 * mpf('1.001')
 Q = pi / 4 * mpf('1.0001')
 ZL = (sqrt(mpf(2)) - 1) ** 2 / (sqrt(mpf(2)) + 1) ** 2 * mpf('1.0001')
 EPS = mpf(2) ** -60
+THIRD = mpf(1) / 3 * mpf('1.0001')
 
 
 def expq(r):
@@ -128,6 +129,12 @@ def expq(r):
 def exp2q(r):
     with mp.workprec(400):
         return (mpf(2) ** r - 1) / r
+
+
+def log_p(f):
+    """log(1 + f) = f - f^2 / 2 + f^3 P(f)."""
+    with mp.workprec(400):
+        return (log(1 + f) - f + f * f / 2) / f ** 3
 
 
 def erfcx(x):
@@ -147,7 +154,7 @@ def erfc_t(t):
 def jobs():
     yield 'exp_f32', lambda k: fit(k, 24, -H, H, 5, expq, lambda r: r * r / exp(r))
     yield 'exp2_f32', lambda k: fit(k, 24, -0.5005, 0.5005, 6, exp2q, lambda r: abs(r) / mpf(2) ** r)
-    yield 'log_f32', lambda k: fit(k, 24, EPS, ZL, 3, log_r, lambda z: z / 2)
+    yield 'log_f32', lambda k: fit(k, 24, -THIRD, THIRD, 7, log_p, lambda f: f ** 3 / log(1 + f))
     # about a point near the middle of the range of z = x^2, where the sum's terms are small; the points were searched
     # in steps of 2^-12 so that the first two coefficients lose next to nothing by rounding
     tc, ec = mpf(2249) / 4096, mpf(1927) / 4096

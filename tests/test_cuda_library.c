@@ -1,5 +1,6 @@
 /* ctest: labels=cuda timeout=600 */
-/* Library ops of selection and scattering on CUDA against the CPU's, whose bits they must give (test_library.c checks those).
+/* Library ops of selection and scattering on CUDA against the CPU's, whose bits they must give (test_library.c checks those);
+   chains of products in one launch against the same products one by one.
    Runs on the emulator; with REPRISE_TEST_CUDA=real on a GPU. */
 #include <math.h>
 #include <setjmp.h>
@@ -225,6 +226,147 @@ static void test_scatter_add(void **state) {
     for (unsigned i = 0; i < 3; i++) free(a[i].memory);
 }
 
+/* ---- chains */
+
+typedef struct on_device {
+    array host;
+    rp__operand o;
+} on_device;
+
+static on_device upload(array a) {
+    on_device v = {.host = a, .o = a.o};
+    rp_stream *s = rp__current_stream(cuda);
+    v.o.storage = rp__storage_new(cuda, s, a.bytes + 16);
+    if (!v.o.storage) fail_msg("%s", rp_error_message());
+    check(cuda->ops->copy_in(cuda, s, v.o.storage->data, a.memory, a.bytes));
+    v.o.base = v.o.storage->data;
+    return v;
+}
+static void download(const on_device *v) {
+    check(cuda->ops->copy_out(cuda, rp__current_stream(cuda), v->host.memory, v->o.base, v->host.bytes));
+}
+static void drop(on_device *v) {
+    rp__storage_release(v->o.storage);
+    free(v->host.memory);
+}
+
+/* Element i of what lies without gaps. */
+static double get(const array *a, int64_t i) {
+    unsigned char *p = a->memory + i * (int64_t)rp__dtype_bytes(a->o.dtype);
+    switch (a->o.dtype) {
+    case RP_F32: return *(float *)(void *)p;
+    case RP_F64: return *(double *)(void *)p;
+    case RP_F16: return (double)rp__f16_to_f32(*(uint16_t *)(void *)p);
+    default: return (double)rp__bf16_to_f32(*(uint16_t *)(void *)p);
+    }
+}
+/* In the storage type: NaN stays, -0 does not. */
+static void relu_of(const array *a) {
+    for (int64_t i = 0, n = numel(&a->o); i < n; i++) {
+        double x = get(a, i);
+        if (!(x != x || x > 0)) put(a, i, 0);
+    }
+}
+/* The same bits; a NaN is any NaN, since the emulator's processor keeps what the operands carry. */
+static bool is_same(const array *a, const array *b) {
+    for (int64_t i = 0, n = numel(&a->o); i < n; i++) {
+        double x = get(a, i), y = get(b, i);
+        if (isnan(x) ? !isnan(y) : memcmp(&x, &y, sizeof x) != 0) return false;
+    }
+    return true;
+}
+
+/* width[0] features in, width[s + 1] out of product s. bits: two a stage for bias and relu, then stored, turned weight. */
+static void chain_case(rp_dtype dtype, int64_t m, const int64_t *width, unsigned n, unsigned bits, int64_t gap) {
+    rp__library_stage stages[RP__CHAIN_MAX] = {{0}};
+    on_device out[RP__CHAIN_MAX], one[RP__CHAIN_MAX], w[RP__CHAIN_MAX], bias[RP__CHAIN_MAX];
+    rp__library_call call = {.op = "test", .site = "test_cuda_library.c"};
+    const bool odd = bits & 1; /* NaNs, infinities, -0 */
+    array first = array_new(dtype, 2, (int64_t[]){m, width[0]}, bits & 2, gap);
+    if (odd)
+        fill(&first);
+    else
+        fill_numbers(&first);
+    on_device x = upload(first);
+    for (unsigned s = 0; s < n; s++) {
+        const unsigned mine = bits >> (2 + 4 * s) & 15;
+        array weight = array_new(dtype, 2, (int64_t[]){width[s], width[s + 1]}, mine & 8, gap);
+        array b = array_new(dtype, 1, &width[s + 1], false, gap);
+        fill(&b);
+        for (int64_t i = 0; i < width[s] * width[s + 1]; i++)
+            put(&weight, i, (double)(int)(random_word() % 2001 - 1000) / 1000);
+        w[s] = upload(weight), bias[s] = upload(b);
+        out[s] = upload(array_new(dtype, 2, (int64_t[]){m, width[s + 1]}, false, 1));
+        one[s] = upload(array_new(dtype, 2, (int64_t[]){m, width[s + 1]}, false, 1));
+        rp__library_stage *g = &stages[s];
+        *g = (rp__library_stage){.op = RP__LIB_MATMUL, .n = mine & 1 ? 4 : 3};
+        g->o[0] = out[s].o, g->o[1] = s ? out[s - 1].o : x.o, g->o[2] = w[s].o, g->o[3] = bias[s].o;
+        g->epilogue = mine & 2 ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE;
+        if (s + 1 < n && !(mine & 4)) g->o[0].base = NULL, g->o[0].storage = NULL;
+        rp__operand o[4] = {one[s].o, s ? one[s - 1].o : x.o, w[s].o, bias[s].o};
+        check(rp__library_run(cuda, rp__current_stream(cuda), RP__LIB_MATMUL, o, g->n, &call));
+        if (mine & 2) {
+            download(&one[s]);
+            relu_of(&one[s].host);
+            check(cuda->ops->copy_in(cuda, rp__current_stream(cuda), one[s].o.base, one[s].host.memory,
+                                     one[s].host.bytes));
+        }
+    }
+    assert_int_equal(cuda->ops->library->chain(cuda, stages, n), RP__CHAIN_YES);
+    check(rp__library_run_chain(cuda, rp__current_stream(cuda), stages, n, &call));
+    for (unsigned s = 0; s < n; s++) {
+        download(&one[s]);
+        if (stages[s].o[0].base) {
+            download(&out[s]);
+            if (!is_same(&one[s].host, &out[s].host))
+                fail_msg("%s, %d rows, product %u of %u, bits %x, gap %d: the chain differs", rp_dtype_name(dtype),
+                         (int)m, s, n, bits, (int)gap);
+        }
+    }
+    for (unsigned s = 0; s < n; s++) drop(&out[s]), drop(&one[s]), drop(&w[s]), drop(&bias[s]);
+    drop(&x);
+}
+
+static void test_chain(void **state) {
+    (void)state;
+    static const rp_dtype floats[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    static const int64_t mlp[] = {10, 64, 10}, odd[] = {7, 33, 1, 19}, wide[] = {3, 260, 5},
+                         deep[] = {8, 8, 16, 8, 4, 12, 9};
+    for (unsigned d = 0; d < 4; d++) {
+        chain_case(floats[d], 1, mlp, 2, 0x1f << 2 | 1, 1);
+        chain_case(floats[d], 64, mlp, 2, 0x1b << 2, 1);
+        chain_case(floats[d], 5, odd, 3, 0x7a9 << 2 | 3, 1); /* a turned input, turned weights, NaNs */
+        chain_case(floats[d], 3, wide, 2, 0x93 << 2, 2);     /* strides that no copy of several elements takes */
+        chain_case(floats[d], 9, deep, 6, 0x123456 << 2, 1);
+    }
+    chain_case(RP_F32, 3000, mlp, 2, 0x1f << 2 | 1, 1); /* several rows a thread */
+    chain_case(RP_BF16, 40000, (int64_t[]){4, 24, 4}, 2, 0x1b << 2, 1);
+}
+
+static void test_chain_refused(void **state) {
+    (void)state;
+    const rp__library *library = cuda->ops->library;
+    rp__library_stage s[2] = {{0}};
+    for (unsigned k = 0; k < 2; k++) {
+        s[k] = (rp__library_stage){.op = RP__LIB_MATMUL, .n = 3};
+        for (unsigned i = 0; i < 3; i++)
+            s[k].o[i] = (rp__operand){.dtype = RP_F32, .ndim = 2, .size = {8, 8}, .stride = {8, 1}};
+    }
+    assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_YES);
+    assert_int_equal(library->chain(cuda, s, 1), RP__CHAIN_TOO_LARGE);
+    assert_int_equal(cpu->ops->library->chain(cpu, s, 2), RP__CHAIN_NOT_HERE);
+    s[1].o[1].size[0] = 4;
+    assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_LAYOUT);
+    s[1].o[1].size[0] = 8;
+    s[1].o[2].size[1] = s[1].o[0].size[1] = s[1].o[2].stride[0] = s[1].o[0].stride[0] =
+        1600; /* more than a block keeps */
+    assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_TOO_LARGE);
+    for (unsigned k = 0; k < 2; k++)
+        for (unsigned i = 0; i < 3; i++)
+            s[k].o[i] = (rp__operand){.dtype = RP_I32, .ndim = 2, .size = {8, 8}, .stride = {8, 1}};
+    assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_OTHER_SUM);
+}
+
 static int setup(void **state) {
     (void)state;
     cpu = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
@@ -235,10 +377,8 @@ static int setup(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_nonzero),
-        cmocka_unit_test(test_multinomial),
-        cmocka_unit_test(test_scatter_add),
+        cmocka_unit_test(test_topk),        cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
+        cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -11,15 +11,18 @@
 #include "compile/fuse.h"
 #include "compile/program.h"
 #include "core/alloc.h"
+#include "device/device.h"
 #include "support/passes.h"
 
 static const char *name_of(const rp__ir_node *n) { return n->kind == RP__IR_OP ? n->op->name : "assign"; }
+
+static const rp__fuse_options *options; /* of expect */
 
 /* groups: "sin+exp;sum", in the order in which they run. reasons: "a>b:reason;...", sorted as found; NULL: not looked at. */
 static void expect(const char *text, const char *groups, const char *reasons) {
     rp_ir *ir = test_parse(text);
     rp__fusion f;
-    (void)rp__fuse(ir, NULL, &f);
+    (void)rp__fuse(ir, options, &f);
     test_no_error();
     uint32_t *order = rp__calloc(f.n_groups + 1u, sizeof *order), n = 0;
     assert_int_equal(rp__fuse_order(&f, order, &n), RP_OK);
@@ -124,6 +127,85 @@ static void libraries(void **state) {
            "neg;linear;relu+add", "neg>linear:library-op;neg>add:would-make-a-cycle;linear>relu:library-op");
 }
 
+/* A device whose library takes every chain of at most three products, and notes what it was asked. */
+static unsigned asked;
+static rp__chain_answer take_chain(rp__device *d, const rp__library_stage *stages, size_t n) {
+    (void)d;
+    asked++;
+    for (size_t s = 0; s < n; s++) {
+        assert_int_equal(stages[s].op, RP__LIB_MATMUL);
+        assert_null(stages[s].o[0].base);
+        if (s > 0) assert_int_equal(stages[s].o[1].size[1], stages[s - 1].o[0].size[1]);
+    }
+    return n > 3 ? RP__CHAIN_TOO_LARGE : RP__CHAIN_YES;
+}
+
+static void products(void **state) {
+    (void)state;
+    const rp__library library = {.chain = take_chain};
+    const rp__device_ops ops = {.library = &library};
+    rp__device device = {.ops = &ops};
+    const rp__fuse_options with = {.device = &device};
+    static const char mlp[] = "graph \"f\" (%0: f32[10], %1: f32[64, 10], %2: f32[64], %3: f32[10, 64]) {\n"
+                              "  %4: f32[64] = linear(%0, %1, %2)\n"
+                              "  %5: f32[64] = relu(%4)\n"
+                              "  %6: f32[10] = linear(%5, %3, none)\n"
+                              "  %7: f32[10] = relu(%6)\n"
+                              "  return %7\n"
+                              "}\n";
+    expect(mlp, "linear+relu;linear+relu", "relu>linear:library-op"); /* no device to ask */
+    options = &with;
+    expect(mlp, "linear+relu+linear+relu", "");
+    /* rows that others read are stored, and lie in memory as the next product reads them */
+    expect("graph \"f\" (%0: f32[2, 3, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[2, 3, 8] = linear(%0, %1, none)\n"
+           "  %3: f32[6, 8] alias(%2) = view(%2) {size = [6, 8]}\n"
+           "  %4: f32[6, 8] = bmm(%3, %1)\n"
+           "  %5: f32[2, 3, 8] = exp(%2)\n"
+           "  return %4, %5, %2\n"
+           "}\n",
+           "linear+bmm;exp", "linear>exp:library-op");
+    /* other rows: a transposed result; the product as a weight, as both operands; a weight made of it; what is too long */
+    asked = 0;
+    expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[8, 8] = bmm(%0, %1)\n"
+           "  %3: f32[8, 8] strides(1, 8) alias(%2) = permute(%2) {dims = [1, 0]}\n"
+           "  %4: f32[8, 8] = bmm(%3, %1)\n"
+           "  return %4\n"
+           "}\n",
+           "bmm;bmm", "bmm>bmm:product-reads-other-rows");
+    expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[8, 8] = bmm(%0, %1)\n"
+           "  %3: f32[8, 8] = bmm(%1, %2)\n"
+           "  return %3\n"
+           "}\n",
+           "bmm;bmm", "bmm>bmm:product-reads-other-rows");
+    expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[8, 8] = bmm(%0, %1)\n"
+           "  %3: f32[8, 8] = bmm(%2, %2)\n"
+           "  return %3\n"
+           "}\n",
+           "bmm;bmm", "bmm>bmm:product-reads-other-rows");
+    expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[8, 8] = bmm(%0, %1)\n"
+           "  %3: f32[8, 8] = exp(%2)\n"
+           "  %4: f32[8, 8] = bmm(%2, %3)\n"
+           "  return %4\n"
+           "}\n",
+           "bmm;exp;bmm", "bmm>exp:library-op;bmm>bmm:would-make-a-cycle;exp>bmm:library-op");
+    assert_int_equal(asked, 0);
+    expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[8, 8] = bmm(%0, %1)\n"
+           "  %3: f32[8, 8] = bmm(%2, %1)\n"
+           "  %4: f32[8, 8] = bmm(%3, %1)\n"
+           "  %5: f32[8, 8] = bmm(%4, %1)\n"
+           "  %6: f32[8, 8] = bmm(%5, %1)\n"
+           "  return %6\n"
+           "}\n",
+           "bmm+bmm+bmm;bmm+bmm", "bmm>bmm:products-too-large");
+    options = NULL;
+}
+
 static void writes(void **state) {
     (void)state;
     /* the producer stores straight into the argument */
@@ -151,6 +233,7 @@ int main(void) {
         cmocka_unit_test(parts),
         cmocka_unit_test(stores_are_not_repeated),
         cmocka_unit_test(libraries),
+        cmocka_unit_test(products),
         cmocka_unit_test(writes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

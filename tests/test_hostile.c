@@ -681,20 +681,70 @@ static void compiled_functions_refuse(void **state) {
     }
 }
 
+/* A backend that does as it is told. */
+enum { B_GOOD, B_NOTHING, B_SHAPE, B_RANK, B_DTYPE, B_ERROR, B_STICKY, B_STATUS, B_ODD_STATUS, B_KINDS };
+static struct told {
+    rp_status compile;
+    int run;
+    bool drops; /* writes rubbish where its object belongs, although it fails */
+    int live;   /* objects compiled and not destroyed */
+} told;
 static rp_status backend_compile(void *ctx, const rp_ir *graph, void **compiled) {
-    (void)graph, (void)compiled;
-    return *(rp_status *)ctx;
+    (void)ctx;
+    *compiled = told.drops ? (void *)&told : (void *)(uintptr_t)graph;
+    if (told.compile == RP_OK) told.live++;
+    return told.compile;
+}
+static void backend_destroy(void *ctx, void *compiled) {
+    (void)ctx;
+    assert_ptr_not_equal(compiled, &told);
+    told.live--;
 }
 static rp_status backend_run(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                              size_t n_out) {
-    (void)ctx, (void)compiled, (void)in, (void)n_in, (void)out, (void)n_out;
-    return RP_OK; /* and leaves out[] as it was */
+    (void)ctx;
+    switch (told.run) {
+    case B_GOOD: return rp_ir_run(compiled, in, n_in, out, n_out);
+    case B_SHAPE: out[0] = ones(3); break;
+    case B_RANK: out[0] = rp_full(RP_DIMS(2, 1), rp_i64(1), RP_F32); break;
+    case B_DTYPE: out[0] = rp_full(RP_DIMS(2), rp_i64(1), RP_F64); break;
+    case B_ERROR: out[0] = wrong; break;
+    case B_STICKY: out[0] = rp_view(in[0], RP_DIMS(77)); break;
+    case B_STATUS: return RP_ERROR_IO;
+    case B_ODD_STATUS: return (rp_status)-77;
+    default: break; /* leaves out[] as it was */
+    }
+    return RP_OK;
+}
+
+static void call_told(bool strict, bool gradient, const char *named) {
+    rp_tensor *a = ones(2), *out[1];
+    if (gradient) assert_int_equal(rp_set_requires_grad(a, true), RP_OK);
+    rp_compiled *f = rp_compile((rp_fn){doubles, NULL, 0, "f"},
+                                RP_OPTIONS(rp_compile_options, .backend = "hostile", .strict = strict));
+    for (int round = 0; round < 4; round++) {
+        rp_scope scope = rp_scope_begin();
+        rp_status status = rp_call(f, &a, 1, out, 1);
+        if (named && (round > 0 || strict)) { /* the first call computes while it traces */
+            if (status == RP_OK || !strstr(rp_error_message(), named))
+                fail_msg("mode %d/%d, round %d: %s '%s'", (int)told.compile, told.run, round, rp_status_name(status),
+                         rp_error_message());
+            assert_true(rp_is_error(out[0]));
+        } else if (!named || told.run == B_GOOD) {
+            assert_int_equal(status, RP_OK);
+            assert_int_equal(rp_item_i64(rp_select(out[0], 0, 1)), 2);
+            if (gradient) assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+        }
+        rp_error_take();
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp_compiled_release(f);
+    assert_int_equal(told.live, 0);
 }
 
 static void backends_refuse(void **state) {
     (void)state;
-    static rp_status answer = RP_ERROR_IO;
-    rp_backend b = {sizeof b, "hostile", backend_compile, backend_run, NULL, &answer};
+    rp_backend b = {sizeof b, "hostile", backend_compile, backend_run, backend_destroy, NULL};
     refuses(rp_register_backend(NULL));
     refuses(rp_register_backend(&(rp_backend){0}));
     rp_backend cut = b;
@@ -708,13 +758,42 @@ static void backends_refuse(void **state) {
     refuses(rp_register_backend(&cut));
     assert_int_equal(rp_register_backend(&b), RP_OK);
     refuses(rp_register_backend(&b));
-    rp_tensor *a = ones(2), *out[1];
-    rp_compiled *f = rp_compile((rp_fn){doubles, NULL, 0, "f"},
-                                RP_OPTIONS(rp_compile_options, .backend = "hostile", .strict = true));
-    if (rp_call(f, &a, 1, out, 1) == RP_OK)
-        assert_int_equal(rp_item_i64(rp_select(out[0], 0, 1)), 2); /* by other means, and right */
-    rp_error_take();
-    answer = RP_OK;
+    for (int gradient = 0; gradient < 2; gradient++) {
+        /* a compile that fails: an error when strict, else node by node */
+        static const rp_status failures[] = {RP_ERROR_IO, RP_ERROR_UNAVAILABLE, RP_ERROR_COMPILE, (rp_status)-3};
+        for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
+            told = (struct told){.compile = failures[i], .drops = i % 2};
+            call_told(true, gradient, "backend \"hostile\"");
+            call_told(false, gradient, NULL);
+        }
+        /* results that are none, or not what the graph says */
+        for (int kind = 0; kind < B_KINDS; kind++) {
+            told = (struct told){.run = kind};
+            call_told(false, gradient, kind == B_GOOD ? NULL : "backend \"hostile\"");
+        }
+        told = (struct told){.compile = RP_ERROR_OUT_OF_MEMORY};
+        rp_tensor *a = ones(2), *out[1];
+        rp_compiled *f =
+            rp_compile((rp_fn){doubles, NULL, 0, "f"}, RP_OPTIONS(rp_compile_options, .backend = "hostile"));
+        refuses(rp_call(f, &a, 1, out, 1));
+        rp_compiled_release(f);
+    }
+}
+
+/* An op that has no derivative: said in PyTorch's words, with a way out. */
+static void draws_indices(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(in[0], rp_to_dtype(rp_eq(in[0], in[0]), RP_F32));
+}
+static void strict_tells_of_skips(void **state) {
+    (void)state;
+    rp_tensor *x = ones(3), *out[1];
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    rp_compiled *f = rp_compile((rp_fn){draws_indices, NULL, 0, "f"}, RP_OPTIONS(rp_compile_options, .strict = true));
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(rp_call(f, &x, 1, out, 1), RP_OK);
+        assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+    }
     rp_compiled_release(f);
 }
 
@@ -1011,6 +1090,7 @@ int main(void) {
         CASE(gradients_refuse),
         CASE(compiled_functions_refuse),
         CASE(backends_refuse),
+        CASE(strict_tells_of_skips),
         CASE(regions_refuse),
         CASE(graphs_as_text_refuse),
         CASE(buffers_of_any_size),

@@ -549,8 +549,9 @@ static void sgd_run(double momentum, double dampening, double decay, bool nester
             }
             w[i] -= 0.25 * gi;
         }
-        assert_int_equal(rp_sgd_step_(&p, 1, &grad, 1, &buffer, momentum != 0, lr, momentum, dampening, decay, nesterov,
-                                      maximize, t == 0),
+        rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t + 1), RP_F32);
+        assert_int_equal(rp_sgd_step_(&p, 1, &grad, 1, &buffer, momentum != 0, step, lr, momentum, dampening, decay,
+                                      nesterov, maximize),
                          RP_OK);
     }
     check_values(p, w, N);

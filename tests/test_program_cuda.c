@@ -212,6 +212,125 @@ static void test_relu(void **state) { /* by our own kernel, and by cuBLASLt, who
     }
 }
 
+/* ---- chains of products */
+
+static int64_t launches(rp_compiled *f, const char *ops) { /* library launches of these ops */
+    int64_t n = 0;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        if (strcmp(e.kind, "library") == 0 && strncmp(e.message, ops, strlen(ops)) == 0 &&
+            e.message[strlen(ops)] == ':')
+            n += e.count;
+    }
+    return n;
+}
+
+struct net {
+    rp_tensor *w[3], *b[3];
+};
+static void layers(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct net *n = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_relu(rp_linear(in[0], n->w[0], n->b[0]));
+    out[0] = rp_linear(rp_relu(rp_linear(h, n->w[1], NULL)), n->w[2], n->b[2]);
+}
+static void layers_and_hidden(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct net *n = ctx;
+    (void)n_in, (void)n_out;
+    out[1] = rp_relu(rp_linear(in[0], n->w[0], n->b[0]));
+    out[0] = rp_linear(out[1], n->w[1], NULL);
+}
+static void its_own_weight(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct net *n = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_linear(in[0], n->w[0], n->b[0]);
+    out[0] = rp_linear(h, rp_exp(rp_mul_scalar(rp_matmul(n->w[1], h), rp_f64(1e-3))), NULL);
+}
+
+static rp_tensor *uniform(rp_dtype dtype, int seed, int64_t rows, int64_t columns) {
+    rp_tensor *t = rp_mul_scalar(filled(seed, rows, columns, 0), rp_f64(0.125));
+    return rp_to_dtype(rows == 1 ? rp_view(t, RP_DIMS(columns)) : t, dtype);
+}
+
+/* rows of inputs: 0: a vector. Moves the input at each call. */
+static void check_net(rp_body *body, rp_dtype dtype, int64_t rows, size_t n_out, const char *ops, int64_t count) {
+    struct net net;
+    static const int64_t width[] = {10, 64, 32, 10};
+    bool product = body == its_own_weight;
+    for (int k = 0; k < 3; k++) {
+        net.w[k] = uniform(dtype, k + 1, width[k + 1], product && k == 1 ? 64 : width[k]);
+        net.b[k] = uniform(dtype, k + 7, 1, width[k + 1]);
+    }
+    rp_compiled *f =
+        rp_compile((rp_fn){body, &net, sizeof net, "net"}, RP_OPTIONS(rp_compile_options, .backend = "fused"));
+    show_error();
+    for (int k = 0; k < 4; k++) {
+        rp_tensor *in[] = {uniform(dtype, 20 + k, rows ? rows : 1, 10)}, *out[2], *expected[2];
+        body(&net, in, 1, expected, n_out);
+        (void)rp_call(f, in, 1, out, n_out);
+        show_error();
+        for (size_t i = 0; i < n_out; i++) assert_same(expected[i], out[i]);
+    }
+    assert_int_equal(launches(f, ops), count);
+    rp_compiled_release(f);
+}
+
+static void test_chain(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+    for (unsigned d = 0; d < 4; d++) {
+        check_net(layers, dtypes[d], 0, 1, "linear+relu+linear+relu+linear", 1);
+        check_net(layers, dtypes[d], 64, 1, "linear+relu+linear+relu+linear", 1);
+        check_net(layers_and_hidden, dtypes[d], 7, 2, "linear+relu+linear", 1);
+    }
+    check_net(its_own_weight, RP_F32, 64, 1, "linear", 2); /* the second weight is made of the first product */
+}
+
+static void test_chain_training(void **state) { /* the rows that the backward needs are stored by the chain */
+    (void)state;
+    struct net net;
+    static const int64_t width[] = {10, 64, 32, 10};
+    for (int k = 0; k < 3; k++) {
+        net.w[k] = uniform(RP_F32, k + 1, width[k + 1], width[k]);
+        net.b[k] = uniform(RP_F32, k + 7, 1, width[k + 1]);
+        assert_int_equal(rp_set_requires_grad(net.w[k], true), RP_OK);
+        assert_int_equal(rp_set_requires_grad(net.b[k], true), RP_OK);
+    }
+    rp_compiled *f =
+        rp_compile((rp_fn){layers, &net, sizeof net, "net"}, RP_OPTIONS(rp_compile_options, .backend = "fused"));
+    show_error();
+    rp_tensor *leaves[] = {net.w[0], net.b[0], net.w[1], net.w[2], net.b[2]};
+    enum { LEAVES = sizeof leaves / sizeof *leaves };
+    for (int k = 0; k < 4; k++) {
+        rp_tensor *in[] = {uniform(RP_F32, 20 + k, 16, 10)}, *out[2], *grad[2][LEAVES];
+        layers(&net, in, 1, &out[0], 1);
+        (void)rp_call(f, in, 1, &out[1], 1);
+        show_error();
+        assert_same(out[0], out[1]);
+        for (int i = 0; i < 2; i++) {
+            rp_tensor *loss = rp_sum(rp_tanh(out[i]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+            (void)rp_grad(&loss, 1, leaves, LEAVES, NULL, NULL, grad[i]);
+            show_error();
+        }
+        for (int i = 0; i < LEAVES; i++) assert_same(grad[0][i], grad[1][i]);
+    }
+    assert_int_equal(launches(f, "linear+relu+linear+relu+linear"), 1);
+    rp_compiled_release(f);
+}
+
+static void test_chain_refused(void **state) {
+    (void)state;
+    rp_compiled *f = compiled(mlp, "mlp");
+    rp_tensor *w = filled(1, 128, 128, 0), *out[1]; /* twice 64 KB of weights */
+    for (int k = 0; k < 2; k++) {
+        rp_tensor *in[] = {filled(k, 4, 128, 0), w};
+        check_call(f, mlp, in, out, 1);
+    }
+    assert_int_equal(fact(f, "unfused", "products-too-large"), 1);
+    rp_compiled_release(f);
+}
+
 static int start(void **state) {
     (void)state;
     (void)rp_error_take();
@@ -246,6 +365,9 @@ int main(void) {
         cmocka_unit_test_setup(test_training, start),
         cmocka_unit_test_setup(test_relu, start),
         cmocka_unit_test_setup(test_regions, start),
+        cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),
+        cmocka_unit_test_setup(test_chain_refused, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

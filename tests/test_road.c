@@ -147,7 +147,7 @@ static const sample samples[] = {
     {"multinomial", "p(n,4)", "i2 b0", 1, NO_GRAD},
     {"adam_step_", "*f(n,4) *f(3) f(n,4) f(3) *f(n,4) *f(3) *p(n,4) *p(3) p() p()", "d0.9 d0.99 d1e-3 d0.01 b1 b0", 0,
      NO_GRAD},
-    {"sgd_step_", "*f(n,4) f(n,4) *f(n,4) p()", "d0.9 d0 d0.01 b1 b0 b0", 0, NO_GRAD},
+    {"sgd_step_", "*f(n,4) f(n,4) *f(n,4) p() p()", "d0.9 d0 d0.01 b1 b0", 0, NO_GRAD},
 };
 enum { SAMPLES = sizeof samples / sizeof *samples, MAX_IN = 12, MAX_ATTRS = 10, MAX_OUT = 8, MAX_RESULTS = 40 };
 

@@ -11,6 +11,7 @@
 
 #include "core/thread.h"
 #include "device/capture.h"
+#include "kernel/cpu/gemm.h"
 #include "kernel/cpu/program.h"
 #include "tensor/tensor.h"
 
@@ -205,7 +206,12 @@ static void *use_kernels(void *ctx) {
                       rp_sum(x[0], RP_DIMS(0), false, RP_F32),
                       rp_softmax(x[0], 1),
                       rp_softmax(x[0], 0),
-                      rp_softmax(x[1], 0)};
+                      rp_softmax(x[1], 0),
+                      rp_matmul(x[0], rp_transpose(x[0], 0, 1)),
+                      rp_to_dtype(rp_matmul(rp_to_dtype(x[0], RP_F64), rp_to_dtype(rp_transpose(x[0], 0, 1), RP_F64)),
+                                  RP_F32),
+                      rp_conv2d(rp_view(x[1], RP_DIMS(1, 8, 100, 250)), rp_view(x[0], RP_DIMS(750, 8, 5, 5)), NULL,
+                                RP_DIMS(4, 4), RP_DIMS(1, 1), RP_DIMS(1, 1), 1)};
     enum { RESULTS = sizeof y / sizeof *y };
     bool equal = true;
     for (int i = 0; i < RESULTS; i++) {
@@ -222,7 +228,7 @@ static void *use_kernels(void *ctx) {
 static void kernels_in_threads_of_small_stacks(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x[8] = {rp_randn(RP_DIMS(300, 500), RP_F32, NULL), rp_randn(RP_DIMS(200000), RP_F32, NULL)};
+    rp_tensor *x[11] = {rp_randn(RP_DIMS(300, 500), RP_F32, NULL), rp_randn(RP_DIMS(200000), RP_F32, NULL)};
     assert_null(use_kernels(x));
     pthread_attr_t small;
     assert_int_equal(pthread_attr_init(&small), 0);
@@ -233,7 +239,7 @@ static void kernels_in_threads_of_small_stacks(void **state) {
 #endif
     assert_int_equal(pthread_attr_setstacksize(&small, stack), 0);
     for (int in_reserve = 0; in_reserve < 2; in_reserve++) {
-        rp__interpret_in_reserve = in_reserve;
+        rp__interpret_in_reserve = rp__gemm_scratch_shared = in_reserve;
         pthread_t threads[THREADS];
         for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], &small, use_kernels, x), 0);
         for (int i = 0; i < THREADS; i++) {
@@ -242,9 +248,9 @@ static void kernels_in_threads_of_small_stacks(void **state) {
             assert_null(failed);
         }
     }
-    rp__interpret_in_reserve = false;
+    rp__interpret_in_reserve = rp__gemm_scratch_shared = false;
     pthread_attr_destroy(&small);
-    for (int i = 2; i < 8; i++) rp_release(x[i]);
+    for (int i = 2; i < 11; i++) rp_release(x[i]);
     rp_scope_end(scope, NULL, 0);
     assert_int_equal(stats().live_tensors, 0);
 }

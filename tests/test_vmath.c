@@ -454,6 +454,83 @@ static void test_same_bits(void **arg) {
     assert_int_equal(bad, 0);
 }
 
+/* A float of the given number of significant bits and exponent e (the leading bit's value is 2^e). */
+static float float_with(unsigned bits, int e) {
+    uint64_t r = random_bits();
+    double m = (double)((int64_t)(r >> 8 & (((uint64_t)1 << bits) - 1)) | (int64_t)1 << (bits - 1) | 1);
+    return (float)ldexp(r & 1 ? -m : m, e - (int)bits + 1);
+}
+/* a b + c rounded once, in hardware and where it is put together from f64, as libm's fmaf has it. */
+static void test_fma(void **arg) {
+    enum { KINDS = 8 };
+    float *a = malloc(N32 * sizeof *a), *bc = malloc(2 * N32 * sizeof *bc);
+    (void)arg;
+    assert_true(a && bc);
+    state = 5;
+    memcpy(a, x32, N32 * sizeof *a);
+    memcpy(bc, y32, N32 * sizeof *bc);
+    for (size_t i = 0; i < N32; i++) {
+        float *b = bc + i, *c = bc + N32 + i;
+        *c = x32[(i * 2654435761u + 1) % N32];
+        if (i < EDGES * 400) continue; /* special values with special values */
+        int e = (int)(random_bits() % 200) - 100, t = (int)(random_bits() % 60) + 1;
+        switch (i % KINDS) {
+        case 0: /* any bits */
+            a[i] = float_of((uint32_t)random_bits());
+            *b = float_of((uint32_t)random_bits());
+            *c = float_of((uint32_t)random_bits());
+            break;
+        case 1: /* a product of 25 bits, halfway or nearly, and an addend that decides; or none */
+            a[i] = float_with(13, e);
+            *b = float_with(12, 3);
+            *c = i & 8 ? float_with(24, e - 24 - t) : i & 16 ? 0.0f : float_with(1, e - 22);
+            break;
+        case 2: /* a sum that is halfway but for the product's last bits */
+            a[i] = float_with(24, e);
+            *b = float_with(2, -25 - t % 30);
+            *c = float_with(24, e);
+            break;
+        case 3: /* the product cancels, all or nearly */
+            a[i] = float_with(24, e);
+            *b = float_with(24, 0);
+            *c = -(a[i] * *b);
+            if (i & 8) *c = float_of(bits_f32(*c) + (uint32_t)(t % 5));
+            break;
+        case 4: /* subnormal results, and halfway between two */
+            a[i] = float_with(1 + (unsigned)t % 24, -80);
+            *b = float_with(1 + (unsigned)(t / 3) % 24, -46 - t % 25);
+            *c = i & 8 ? 0.0f : float_with(1 + (unsigned)t % 20, -130 - t % 19);
+            break;
+        case 5: /* about the smallest normal number */
+            a[i] = float_with(24, -64);
+            *b = float_with(24, -62);
+            *c = float_of((uint32_t)(random_bits() & 0x80ffffff));
+            break;
+        case 6: /* about the largest */
+            a[i] = float_with(24, 63);
+            *b = float_with(24, 63);
+            *c = i & 8 ? FLT_MAX : float_with(24, 127 - t);
+            break;
+        default: /* small integers: exact, zeros of both signs */
+            a[i] = (float)(t % 7 - 3);
+            *b = (float)(t % 5 - 2);
+            *c = i & 8 ? -(a[i] * *b) : (i & 16 ? -0.0f : 0.0f);
+        }
+    }
+    for (size_t t = 0; t < TABLES; t++) {
+        if (!table_runs(t)) continue;
+        tables[t].table[VMATH_fma](a, bc, out32, N32);
+        for (size_t i = 0; i < N32; i++) {
+            float want = fmaf(a[i], bc[i], bc[N32 + i]);
+            if (isnan(want) ? !isnan(out32[i]) : bits_f32(out32[i]) != bits_f32(want))
+                fail_msg("%s: %a * %a + %a: %a, not %a", tables[t].name, (double)a[i], (double)bc[i],
+                         (double)bc[N32 + i], (double)out32[i], (double)want);
+        }
+    }
+    free(a);
+    free(bc);
+}
+
 /* Plain forms of the conversions, from the formats' definitions. */
 static float plain_f32_f16(uint16_t h) {
     int e = h >> 10 & 31, m = h & 1023;
@@ -628,7 +705,7 @@ static void test_exhaustive_narrow(void **arg) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds_f32), cmocka_unit_test(test_bounds_f64), cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_halves),     cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_fma),        cmocka_unit_test(test_halves),     cmocka_unit_test(test_integers),
     };
     const struct CMUnitTest narrow[] = {cmocka_unit_test(test_exhaustive_narrow)};
     if (argc > 1 && !strcmp(argv[1], "--exhaustive")) {

@@ -49,6 +49,13 @@ VMATH_UNARY(X)
 VMATH_BINARY(X)
 #undef X
 
+static void run_fma(const void *x, const void *y, void *out, size_t n) {
+    for (size_t i = 0; i < n; i += RP_VEC_F32) {
+        rp__vf32 a = rp__v_load_f32((const float *)x + i), b = rp__v_load_f32((const float *)y + i);
+        rp__v_store_f32((float *)out + i, rp__v_fma_f32(a, b, rp__v_load_f32((const float *)y + n + i)));
+    }
+}
+
 /* One group of vectors a step: from IN_BYTES to OUT_BYTES, elements RP_VEC_F32 or RP_VEC_F64. */
 #define CONVERT(from, to, lanes, in_size, out_size, body)                                                              \
     static void run_##from##_to_##to(const void *x, const void *y, void *out, size_t n) {                              \
@@ -84,4 +91,5 @@ vmath_fn *const JOIN(vmath_table_, VMATH_ISA)[VMATH_COUNT] = {
 #define X(from, to) run_##from##_to_##to,
         VMATH_CONVERT(X)
 #undef X
+            run_fma,
 };

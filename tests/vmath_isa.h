@@ -7,7 +7,7 @@
 
 #define VMATH_UNARY(X)                                                                                                 \
     X(exp, expl, 1.0, 1.0)                                                                                             \
-    X(exp2, exp2l, 1.2, 1.1)                                                                                           \
+    X(exp2, exp2l, 1.0, 1.1)                                                                                           \
     X(expm1, expm1l, 1.5, 1.2)                                                                                         \
     X(log, logl, 0.9, 0.9)                                                                                             \
     X(log2, log2l, 0.501, 0.8)                                                                                         \
@@ -57,7 +57,7 @@
     X(i64, i32)                                                                                                        \
     X(i32, i64)
 
-/* n is a multiple of 16; y is NULL but for two-operand functions. */
+/* n is a multiple of 16; y is NULL but for two-operand functions; fma's factors are x and y, its addends y + n. */
 typedef void vmath_fn(const void *x, const void *y, void *out, size_t n);
 
 enum vmath_id {
@@ -67,7 +67,8 @@ enum vmath_id {
 #define X(from, to) VMATH_##from##_to_##to,
         VMATH_CONVERT(X)
 #undef X
-            VMATH_COUNT
+            VMATH_fma,
+    VMATH_COUNT
 };
 
 extern vmath_fn *const vmath_table_baseline[VMATH_COUNT]; /* 16-byte vectors */

@@ -173,7 +173,7 @@ bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n);
 void rp__checkpoint_drop(rp__saved *s);
 /* Eager form of rp_checkpoint. */
-rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+rp_status rp__checkpoint_run(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
 

@@ -55,6 +55,7 @@ static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_
     const rp__unit_request unit = {.graph = graph,
                                    .leaf = leaf == &rp__leaf_interpreter ? NULL : leaf,
                                    .no_graph = request->options && request->options->no_graph,
+                                   .strict = request->options && request->options->strict,
                                    .arena = &a->arena,
                                    .random = random,
                                    .n_random = n_random,
@@ -191,7 +192,8 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
     bool training = request->training && !request->segment;
     rp_status status = training ? compile_training(a, leaf, request) : compile_inference(a, leaf, request);
     (void)rp__symbols_enter(outer);
-    if (status == RP_ERROR_UNAVAILABLE) { /* a graph, but not one that these passes can take */
+    bool strict = request->options && request->options->strict;
+    if (status == RP_ERROR_UNAVAILABLE && !strict) { /* a graph, but not one that these passes can take */
         if (request->explain) {
             rp__explain_add(request->explain, "skip", RP__REASON_NOT_DIFFERENTIATED, NULL, 1, "%s", rp_error_message());
         }

@@ -242,13 +242,7 @@ static int by_gain(const void *x, const void *y) {
     return p->b < q->b ? -1 : p->b > q->b;
 }
 
-typedef struct merger {
-    rp__fusion *f;
-    uint32_t *stack, *mark, stamp; /* per node and per group: scratch of path searches */
-} merger;
-
-/* Is there a way from group a to group b over at least one other group? */
-static bool path_around(merger *m, uint32_t a, uint32_t b) {
+bool rp__fuse_path_around(rp__fuse_paths *m, uint32_t a, uint32_t b) {
     const rp__fusion *f = m->f;
     uint32_t top = 0;
     m->stamp++;
@@ -355,7 +349,7 @@ static rp_status note_unfused(rp__fusion *f, uint32_t a, uint32_t b, const char 
     return RP_OK;
 }
 
-static rp_status try_merge(merger *m, const edge *e) {
+static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
     rp__fusion *f = m->f;
     uint32_t a = f->nodes[e->a].group, b = f->nodes[e->b].group;
     if (a == b) return RP_OK;
@@ -364,7 +358,7 @@ static rp_status try_merge(merger *m, const edge *e) {
     if (!is_loop(&f->nodes[e->a]) || !is_loop(&f->nodes[e->b])) {
         bool region = f->nodes[e->a].kind == RP__FUSE_REGION || f->nodes[e->b].kind == RP__FUSE_REGION;
         why = region ? "region" : "library-op";
-    } else if (path_around(m, a, b) || path_around(m, b, a)) {
+    } else if (rp__fuse_path_around(m, a, b) || rp__fuse_path_around(m, b, a)) {
         why = "would-make-a-cycle";
     }
     if (!why && x->n_members + y->n_members > MAX_MEMBERS) why = "kernel-too-large";
@@ -424,33 +418,18 @@ static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
     return RP_OK;
 }
 
-static rp_status merge_all(rp__fusion *f) {
-    merger m = {.f = f};
+static rp_status merge_all(rp__fuse_paths *m) {
+    rp__fusion *f = m->f;
     edge *edges = NULL;
     size_t n_edges = 0;
-    m.stack = rp__calloc(2 * (f->n_nodes + 1u), sizeof *m.stack);
-    rp_status status = m.stack ? RP_OK : RP__OOM("fusion");
-    if (status == RP_OK) {
-        m.mark = m.stack + f->n_nodes + 1;
-        status = collect_edges(f, &edges, &n_edges);
-    }
+    rp_status status = collect_edges(f, &edges, &n_edges);
     /* A later merge can open the way for an edge that failed for a store that has gone since: a second round. */
     for (unsigned round = 0; round < 2 && status == RP_OK; round++) {
         f->n_unfused = 0;
-        for (size_t k = 0; k < n_edges && status == RP_OK; k++) status = try_merge(&m, &edges[k]);
+        for (size_t k = 0; k < n_edges && status == RP_OK; k++) status = try_merge(m, &edges[k]);
     }
     rp__free(edges);
-    rp__free(m.stack);
     return status;
-}
-
-static bool is_row_major(const rp__ir_value_info *v) {
-    rp_dim step = 1;
-    for (unsigned d = v->meta.ndim; d-- > 0;) {
-        if (v->meta.size[d] != 1 && v->stride[d] != step) return false;
-        step *= v->meta.size[d];
-    }
-    return v->offset == 0;
 }
 
 /* A product or convolution and the relu by itself that alone reads its result, element by element in the same order. The relu has
@@ -464,12 +443,12 @@ static rp_status merge_epilogues(rp__fusion *f) {
             continue;
         }
         const rp__ir_value_info *made = &ir->values[n->out[0]];
-        if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !is_row_major(made)) continue;
+        if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made)) continue;
         uint32_t reader = f->readers[n->out[0]][0], from = f->nodes[reader].group;
         const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
         if (!rp__ir_is_op(relu, RP__OP_relu) || f->groups[from].n_members != 1) continue;
         const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
-        if (!is_row_major(read) || !is_row_major(out) || out->storage == made->storage ||
+        if (!rp__ir_is_row_major(read) || !rp__ir_is_row_major(out) || out->storage == made->storage ||
             rp__numel(read->meta.size, read->meta.ndim) != rp__numel(made->meta.size, made->meta.ndim)) {
             continue;
         }
@@ -507,8 +486,16 @@ rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion 
         out->n_groups++;
     }
     if (status == RP_OK && !(options && options->none)) {
-        status = merge_all(out);
+        rp__fuse_paths paths = {.f = out, .stack = rp__calloc(2 * (out->n_nodes + 1u), sizeof *paths.stack)};
+        if (!paths.stack) {
+            status = RP__OOM("fusion");
+        } else {
+            paths.mark = paths.stack + out->n_nodes + 1;
+            status = merge_all(&paths);
+        }
         if (status == RP_OK) status = merge_epilogues(out);
+        if (status == RP_OK && options && options->device) status = rp__fuse_chains(&paths, options->device);
+        rp__free(paths.stack);
     }
     if (status != RP_OK) rp__fusion_free(out);
     return status;

@@ -35,7 +35,8 @@ typedef struct rp__fuse_node {
 } rp__fuse_node;
 
 /* A group is members of kind LOOP and COPY; or one other node; or a library op whose library knows RP__EPILOGUE_RELU and the relu
-   that alone reads its result: both lie in the relu's memory. */
+   that alone reads its result: both lie in the relu's memory; or a chain: matrix products, each perhaps with such a relu, each
+   reading the rows of the one before, that the device runs in one launch. */
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
     uint32_t n_members;
@@ -66,10 +67,42 @@ typedef struct rp__fusion {
 } rp__fusion;
 
 typedef struct rp__fuse_options {
-    bool none; /* every node by itself: aot_eager, and the reference in tests */
+    bool none;                 /* every node by itself: aot_eager, and the reference in tests */
+    struct rp__device *device; /* whose library is asked for chains of products; NULL: none are made */
 } rp__fuse_options;
 rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out);
 void rp__fusion_free(rp__fusion *f);
+
+/* Row-major without gaps, from the start of its storage. */
+static inline bool rp__ir_is_row_major(const rp__ir_value_info *v) {
+    rp_dim step = 1;
+    for (unsigned d = v->meta.ndim; d-- > 0;) {
+        if (v->meta.size[d] != 1 && v->stride[d] != step) return false;
+        step *= v->meta.size[d];
+    }
+    return v->offset == 0;
+}
+/* Is the group a chain of products? */
+static inline bool rp__fuse_is_chain(const rp__fusion *f, const rp__fuse_group *g) {
+    uint32_t products = 0;
+    for (uint32_t m = 0; m < g->n_members; m++) products += f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY;
+    return products > 1;
+}
+
+/* ---- chains of products (chain.c) */
+
+typedef struct rp__fuse_paths {
+    rp__fusion *f;
+    uint32_t *stack, *mark, stamp; /* per node: scratch of path searches */
+} rp__fuse_paths;
+/* Is there a way from group a to group b over at least one other group? */
+bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
+rp_status rp__fuse_chains(rp__fuse_paths *paths, struct rp__device *d);
+/* The products of a chain as its library takes them. memory: NULL, all operands without memory, as the library is asked; else
+   it gives operand v with its memory, NULL for rows between two products that are not stored. */
+typedef rp_tensor *rp__chain_memory(void *ctx, rp__ir_value v);
+rp_status rp__chain_stages(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__chain_memory *memory,
+                           void *ctx, rp__library_stage *stages, uint32_t *n_stages);
 
 /* The space of a group: axes, which of them are inner, and the map of every value that members touch. */
 typedef struct rp__mapped_value {

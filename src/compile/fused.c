@@ -2,6 +2,7 @@
    become one executable runs node by node, and explain says why. */
 #include "compile/fused.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "compile/aot.h"
@@ -22,13 +23,15 @@ struct rp__unit {
     rp__mutex lock; /* the list */
     rp_ir *graph;
     const rp_backend *leaf;
-    bool no_graph, interpreted; /* interpreted: the leaf could not do it */
+    bool no_graph, strict, interpreted; /* interpreted: the leaf could not do it */
     rp__shared_arena *arena;
     rp__executable_random *random;
     size_t n_random, n_symbols;
     rp__explain *explain;
     variant *variants; /* last used first */
 };
+
+static rp_status find(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant **out);
 
 rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     rp__unit *u = *out = rp__calloc(1, sizeof *u);
@@ -38,6 +41,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->leaf = request->leaf;
     u->interpreted = !request->leaf;
     u->no_graph = request->no_graph;
+    u->strict = request->strict;
     u->arena = request->arena;
     u->explain = request->explain;
     u->n_symbols = rp__symbols_count(u->graph->symbols);
@@ -51,6 +55,16 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
         for (size_t k = 0; k < request->n_random; k++) {
             u->random[u->n_random++] = request->random[k];
             (void)rp__generator_retain(request->random[k].generator);
+        }
+    }
+    /* A program is built for the addresses of a call; a user's backend that cannot do a graph says so now. */
+    if (u->leaf && !rp__leaf_is_program(u->leaf) && u->n_symbols == 0) {
+        variant *v;
+        rp_status status = find(u, NULL, NULL, 0, &v);
+        if (status != RP_OK) {
+            rp__unit_free(u);
+            *out = NULL;
+            return status;
         }
     }
     return RP_OK;
@@ -165,9 +179,14 @@ static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in
         v->graph = rp__ir_retain(u->graph);
     }
     if (!rp__leaf_is_program(u->leaf)) {
+        uint64_t failures = rp__error_count();
         rp_status status = u->leaf->compile(u->leaf->ctx, v->graph, &v->compiled);
-        if (status == RP_OK || rp_failed()) return status;
-        return rp__fail(status, "backend \"%s\" could not compile a graph", u->leaf->name);
+        if (status == RP_OK) return RP_OK;
+        v->compiled = NULL; /* what a failing backend wrote there is nobody's */
+        if (status == RP_ERROR_OUT_OF_MEMORY) return RP__OOM("a backend's graph");
+        if (rp__error_count() == failures) (void)rp__fail(RP_ERROR_COMPILE, "it gave no reason");
+        (void)rp__fail_context("backend \"%s\" compiled a graph", u->leaf->name);
+        return RP_ERROR_COMPILE;
     }
     rp__executable_random *random = rp__alloc((u->n_random + 1) * sizeof *random);
     if (!random) return RP__OOM("compiled graph");
@@ -222,15 +241,68 @@ static rp_status interpret(rp__unit *u, const int64_t *binding, rp_tensor *const
     return rp__ir_run(u->graph, in, n_in, out, n_out, &options);
 }
 
+/* What a user's backend gave must be what the graph says: later graphs, the tape and the caller rely on it. */
+static rp_status check_results(const rp__unit *u, const rp_ir *graph, rp_tensor **out, size_t n_out) {
+    const char *name = u->leaf->name;
+    if (n_out != graph->body.n_results)
+        return rp__fail(RP_ERROR_INTERNAL, "a graph of %u results was run for %zu", graph->body.n_results, n_out);
+    for (size_t k = 0; k < n_out; k++) {
+        rp__ir_value v = graph->body.results[k];
+        if (v == RP__IR_NONE) {
+            out[k] = NULL;
+            continue;
+        }
+        const rp__meta *want = &graph->values[v].meta;
+        char have[RP__SHAPE_TEXT], size[RP__SHAPE_TEXT], what[160];
+        (void)snprintf(what, sizeof what, "result %zu of backend \"%s\"", k, name);
+        if (!out[k])
+            return rp__fail(RP_ERROR_STATE, "backend \"%s\" returned RP_OK and no result %zu (%s %s)", name, k,
+                            rp_dtype_name(want->dtype), rp__shape_text(want->size, want->ndim, size));
+        RP_TRY(rp__tensor_check(out[k], what));
+        if (rp__tensor_is_error(out[k]))
+            return rp__fail(RP_ERROR_STATE, "backend \"%s\" returned RP_OK and the error tensor as result %zu", name,
+                            k);
+        bool same = out[k]->dtype == want->dtype && out[k]->ndim == want->ndim &&
+                    rp__device_equal(out[k]->device, want->device);
+        for (unsigned d = 0; same && d < want->ndim; d++) same = out[k]->size[d] == want->size[d];
+        if (!same)
+            return rp__fail(RP_ERROR_SHAPE, "backend \"%s\" gave %s as result %zu; the graph says %s %s", name,
+                            rp__tensor_text(out[k], have), k, rp_dtype_name(want->dtype),
+                            rp__shape_text(want->size, want->ndim, size));
+    }
+    return RP_OK;
+}
+
+static rp_status run_leaf(const rp__unit *u, const variant *v, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                          size_t n_out) {
+    const rp_backend *leaf = u->leaf;
+    uint64_t failures = rp__error_count();
+    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
+    rp_status status = leaf->run(leaf->ctx, v->compiled, in, n_in, out, n_out);
+    if (status == RP_OK && rp__error_count() == failures) return check_results(u, v->graph, out, n_out);
+    if (status == RP_OK) status = rp_error_status();
+    if (rp__error_count() == failures) (void)rp__fail(status, "it gave no reason");
+    (void)rp__fail_context("backend \"%s\" ran a graph", leaf->name);
+    return status;
+}
+
+/* May the graph run node by node because its leaf could not do it? */
+static bool may_interpret(const rp__unit *u, rp_status status, size_t n_draws) {
+    if (u->strict || n_draws > 0) return false;
+    return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
+}
+
 rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out, const rp__executable_random *draws, size_t n_draws) {
     if (u->interpreted) return interpret(u, binding, in, n_in, out, n_out);
     variant *v = NULL;
     rp__lock(&u->lock);
     rp_status status = find(u, binding, in, n_in, &v);
-    if (status == RP_ERROR_UNAVAILABLE && rp__leaf_is_program(u->leaf) && n_draws == 0) {
+    if (may_interpret(u, status, n_draws)) {
         if (u->explain) {
-            rp__explain_add(u->explain, "skip", RP__REASON_NOT_ONE_PROGRAM, NULL, 1, "%s", rp_error_message());
+            rp__reason reason =
+                rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
+            rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
         }
         (void)rp_error_take();
         u->interpreted = true;
@@ -245,9 +317,7 @@ rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in
         if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
         return status;
     }
-    status = u->leaf->run(u->leaf->ctx, v->compiled, in, n_in, out, n_out);
-    return status == RP_OK || rp_failed() ? status
-                                          : rp__fail(status, "backend \"%s\" failed to run a graph", u->leaf->name);
+    return run_leaf(u, v, in, n_in, out, n_out);
 }
 
 const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n) {

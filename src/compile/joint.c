@@ -71,7 +71,8 @@ static rp_status run_vjp(differentiator *d, uint32_t index, rp_tensor **in, rp_t
     }
     if (!any_needed) return RP_OK;
     if (!n.op->vjp) {
-        return rp__fail(RP_ERROR_UNAVAILABLE, "the derivative of %s is not implemented", n.op->name);
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "%s is not differentiable: detach what it reads, or call it under no_grad", n.op->name);
     }
     rp__call call;
     rp__ir_call(&n, in, out, &call);

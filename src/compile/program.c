@@ -190,6 +190,32 @@ static rp_status record_library(rp__executable *p, const rp__program_part *part,
     return status;
 }
 
+/* Rows between two products have memory only where somebody else wants them. */
+typedef struct chain_part {
+    const rp__executable *p;
+    const rp__program_part *part;
+} chain_part;
+static rp_tensor *chain_memory(void *ctx, rp__ir_value v) {
+    const chain_part *c = ctx;
+    uint32_t buffer = c->part->buffer_of[c->part->ir->values[v].storage];
+    return c->p->buffers[buffer].place.storage ? handle_of(c->p, c->part, v) : NULL;
+}
+static rp_status record_chain(rp__executable *p, const rp__program_part *part, const rp__fuse_group *g) {
+    rp__library_stage stages[RP__CHAIN_MAX];
+    uint32_t n_stages = 0;
+    const rp__fusion *f = &part->fusion;
+    const rp__ir_node *n = &part->ir->nodes[f->nodes[g->members[0]].node];
+    const rp__library_call call = {.op = n->op->name, .site = n->site};
+    chain_part c = {p, part};
+    rp_scope scope = rp__scope_begin();
+    rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
+    rp_status status = rp__chain_stages(f, g->members, g->n_members, chain_memory, &c, stages, &n_stages);
+    if (status == RP_OK) status = rp__library_run_chain(p->device, p->build_stream, stages, n_stages, &call);
+    rp__site_pop(frame);
+    rp__scope_end(scope, NULL, 0);
+    return status;
+}
+
 /* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
 static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
                        const rp__executable_place *places) {
@@ -265,8 +291,10 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
         return add_step(part, RP__IR_NONE, c);
     }
     r->group = part->first_group + group;
-    if (first->kind == RP__FUSE_LIBRARY) {
-        bool epilogue = rp__program_has_epilogue(f, g), done = false;
+    if (rp__fuse_is_chain(f, g)) {
+        RP_TRY(record_chain(p, part, g));
+    } else if (first->kind == RP__FUSE_LIBRARY) {
+        bool epilogue = rp__program_has_epilogue(f, g, 0), done = false;
         RP_TRY(record_library(p, part, &part->ir->nodes[first->node], epilogue ? &done : NULL));
         if (epilogue && !done) { /* over the product, in place */
             rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};

@@ -178,7 +178,8 @@ static inline void rp__program_count(_Atomic uint64_t *counter, uint64_t by) { /
 /* ---- program_place.c */
 /* Fuses and orders the body and every block, and gives each value that is stored its memory. */
 rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options);
-bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g);
+/* Is member m a library op with its epilogue behind it? */
+bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m);
 
 /* ---- program_slots.c */
 /* Device graphs of all records: p->graph, or segments where regions cannot be nodes. */

@@ -52,8 +52,9 @@ static rp_status place_const(rp__executable *p, rp__program_buffer *b, const rp_
                                    n->data_bytes);
 }
 
-bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g) {
-    return g->n_members == 2 && f->nodes[g->members[0]].kind == RP__FUSE_LIBRARY;
+bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m) {
+    return m + 1 < g->n_members && f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY &&
+           f->nodes[g->members[m + 1]].kind == RP__FUSE_LOOP;
 }
 
 /* ---- parts */
@@ -121,7 +122,7 @@ static rp_status place_value(placer *l, const rp__program_part *part, rp__ir_val
 /* A part of `ir`, taken over, fused and ordered; its storages have no buffers yet. */
 static rp_status new_part(placer *l, rp_ir *ir, rp__program_part **out) {
     rp__executable *p = l->p;
-    const rp__fuse_options fuse = {.none = l->options->no_fusion};
+    const rp__fuse_options fuse = {.none = l->options->no_fusion, .device = p->device};
     rp__program_part *part = *out = RP__NEW(&p->arena, rp__program_part, 1);
     if (!part) {
         rp_ir_release(ir);
@@ -303,12 +304,14 @@ static void place_epilogues(rp__executable *p, const rp__program_part *part) {
     const rp__fusion *f = &part->fusion;
     for (uint32_t i = 0; i < part->n_order; i++) {
         const rp__fuse_group *g = &f->groups[part->order[i]];
-        if (!rp__program_has_epilogue(f, g)) continue;
-        rp__ir_value from = part->ir->nodes[f->nodes[g->members[0]].node].out[0],
-                     to = part->ir->nodes[f->nodes[g->members[1]].node].out[0];
-        rp__executable_place *place = &p->buffers[buffer_of(part, from)].place;
-        *place = p->buffers[buffer_of(part, to)].place;
-        if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+        for (uint32_t m = 0; m < g->n_members; m++) {
+            if (!rp__program_has_epilogue(f, g, m)) continue;
+            rp__ir_value from = part->ir->nodes[f->nodes[g->members[m]].node].out[0],
+                         to = part->ir->nodes[f->nodes[g->members[m + 1]].node].out[0];
+            rp__executable_place *place = &p->buffers[buffer_of(part, from)].place;
+            *place = p->buffers[buffer_of(part, to)].place;
+            if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+        }
     }
 }
 

@@ -103,10 +103,9 @@ rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp_
     for (unsigned p = 1; p <= RP__MAX_PARAMS; p++) call.list_begin[p] = 1;
     rp__view view;
     memset(&view, 0, sizeof view);
-    RP_TRY(op->rule.view(&call, &view));
-    rp__meta meta = ir->values[in].meta;
-    meta.ndim = view.ndim;
-    memcpy(meta.size, view.size, sizeof meta.size);
+    rp__meta meta;
+    memset(&meta, 0, sizeof meta);
+    RP_TRY(rp__op_view(&call, &meta, &view));
     RP_TRY(rp__ir_emit(ir, block, op, &in, 1, attrs, n_attrs, &meta, 1, site, out));
     rp__ir_value_info *info = &ir->values[*out];
     memcpy(info->stride, view.stride, sizeof info->stride);

@@ -56,6 +56,18 @@ static rp_status replace_all(const specialiser *s) {
             RP_TRY(replace(s, &info->stride[d]));
         }
         RP_TRY(replace(s, &info->offset));
+        int64_t bytes = (int64_t)rp__dtype_bytes(info->meta.dtype);
+        bool fits = true, empty = false;
+        for (unsigned d = 0; d < info->meta.ndim; d++) {
+            fits = rp__mul_i64(bytes, info->meta.size[d], &bytes) && fits;
+            empty = empty || info->meta.size[d] == 0;
+        }
+        if (!fits && !empty) { /* eager execution refuses it too (dispatch.c) */
+            char size[RP__SHAPE_TEXT];
+            return rp__fail(RP_ERROR_SHAPE, "a value of size %s of the graph is too large: its bytes cannot be counted%s%s",
+                            rp__shape_text(info->meta.size, info->meta.ndim, size), info->site ? ": " : "",
+                            info->site ? info->site : "");
+        }
     }
     for (size_t k = 0; k < s->ir->n_nodes; k++) {
         rp__ir_node *n = &s->ir->nodes[k];

@@ -58,6 +58,8 @@ bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     return false;
 }
 
+bool rp__dim_known(rp_dim d) { return !rp__dim_is_symbol(d) || (hooks && hooks->known(d)); }
+
 int64_t rp__dim_hint(rp_dim d) { return !rp__dim_is_symbol(d) ? d : hooks ? hooks->hint(d) : no_size(d); }
 int64_t rp__dim_value(rp_dim d) { return !rp__dim_is_symbol(d) ? d : hooks ? hooks->specialise(d) : no_size(d); }
 

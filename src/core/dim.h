@@ -32,6 +32,8 @@ rp_dim rp__dim_apply(rp__dim_op op, rp_dim a, rp_dim b);
 bool rp__dim_is(rp__dim_relation relation, rp_dim a, rp_dim b);
 int64_t rp__dim_hint(rp_dim d);  /* the value in the traced call; no guard */
 int64_t rp__dim_value(rp_dim d); /* the value; a symbol is specialised to it by a guard */
+/* A value, or a symbol of the trace in force: what a caller may pass. */
+bool rp__dim_known(rp_dim d);
 
 /* Installed by floor 5; NULL members never run because no symbols exist without a trace. */
 typedef struct rp__dim_hooks {
@@ -39,6 +41,7 @@ typedef struct rp__dim_hooks {
     bool (*is)(rp__dim_relation relation, rp_dim a, rp_dim b);
     int64_t (*hint)(rp_dim d);
     int64_t (*specialise)(rp_dim d);
+    bool (*known)(rp_dim d); /* is the word one that the trace of this thread gave out? */
 } rp__dim_hooks;
 void rp__dim_install(const rp__dim_hooks *hooks);
 

@@ -29,3 +29,12 @@ rp_status rp__library_run(rp__device *d, rp_stream *s, rp__library_op op, const 
     }
     return status;
 }
+
+rp_status rp__library_run_chain(rp__device *d, rp_stream *s, const rp__library_stage *stages, size_t n,
+                                const rp__library_call *call) {
+    rp__launch_buffer *buffer = rp__launch_buffer_get();
+    if (!buffer) return rp_error_status();
+    rp__launch launch = {0};
+    RP_TRY(d->ops->library->bind_chain(d, stages, n, call, buffer, &launch));
+    return rp__launch_on(s, &launch);
+}

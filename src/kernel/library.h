@@ -52,6 +52,23 @@ typedef enum rp__library_op {
 } rp__library_op;
 enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */
 
+/* One matrix product of a chain of them: RP__LIB_MATMUL's operands. From the second product on, o[1] is the rows that the product
+   before made; o[0] without a base: nobody wants these rows in memory. */
+enum { RP__CHAIN_MAX = 6 };
+typedef struct rp__library_stage {
+    rp__library_op op;
+    size_t n; /* operands; 0: no product */
+    rp__operand o[4];
+    rp__epilogue epilogue;
+} rp__library_stage;
+typedef enum rp__chain_answer {
+    RP__CHAIN_YES,
+    RP__CHAIN_NOT_HERE,  /* the device runs products one by one */
+    RP__CHAIN_TOO_LARGE, /* one launch would be slower, or not fit */
+    RP__CHAIN_LAYOUT,    /* a product does not read the rows of the one before as they are */
+    RP__CHAIN_OTHER_SUM  /* one of them is computed elsewhere, in another order */
+} rp__chain_answer;
+
 typedef struct rp__library {
     size_t (*workspace)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                         const rp__library_call *call);
@@ -60,11 +77,19 @@ typedef struct rp__library {
     /* Does RP__EPILOGUE_RELU give the bits of the plain op and a relu after it? (zeros, NaNs, and the same sum) */
     bool (*relu_is_exact)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                           const rp__library_call *call);
+    /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes:
+       bases are not looked at. */
+    rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);
+    rp_status (*bind_chain)(struct rp__device *d, const rp__library_stage *stages, size_t n,
+                            const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
     const char *(*name)(struct rp__device *d, rp__library_op op); /* who serves it: "reprise", "onednn", "cublasLt" */
 } rp__library;
 
 /* workspace + bind + rp__launch_on. */
 rp_status rp__library_run(struct rp__device *d, rp_stream *s, rp__library_op op, const rp__operand *operands, size_t n,
                           rp__library_call *call);
+/* A chain that the device said yes to, in one launch: bind_chain + rp__launch_on. */
+rp_status rp__library_run_chain(struct rp__device *d, rp_stream *s, const rp__library_stage *stages, size_t n,
+                                const rp__library_call *call);
 
 #endif

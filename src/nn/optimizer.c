@@ -4,11 +4,12 @@
    parameters of a group therefore form classes: two are in one class as long as they were always stepped together. Classes
    only ever split. Every parameter has a 0-d count of its own (a view of one vector); a class uses that of its first member,
    and a new class starts from a copy. Nothing is allocated after construction, and which op runs on which memory depends on
-   the set of parameters with a gradient alone: that is what a trace guards. */
+   the set of parameters with a gradient alone: that is what a trace guards. A class with more members than a call of an op has
+   operands takes several calls. */
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
-#include "tensor/tensor.h"
+#include "ops/ops.h"
 
 #include <string.h>
 
@@ -24,7 +25,6 @@ typedef struct member {
     rp_tensor *first, *second; /* exp_avg and exp_avg_sq, or momentum_buffer; NULL: not kept */
     rp_tensor *step;           /* 0-d f32; holds the count if the member leads its class */
     size_t leader;             /* first member of its class */
-    bool stepped;              /* SGD with dampening: the buffer holds something */
 } member;
 
 typedef struct group {
@@ -258,11 +258,23 @@ static rp_status classes_split(group *g) {
     return RP_OK;
 }
 
-static rp_status class_step(const rp_optimizer *opt, group *g, size_t lead) {
+/* Members at `at` and after it in the lists, as many as one call of the op takes. */
+static rp_status part_step(const rp_optimizer *opt, const group *g, rp_tensor *step, size_t at, size_t n) {
     const settings *s = &g->s;
+    rp_tensor **params = g->lists + at, **grads = params + g->n, **first = grads + g->n, **second = first + g->n;
+    if (opt->kind == SGD)
+        return rp_sgd_step_(params, n, grads, n, first, s->momentum != 0 ? n : 0, step, g->lr, s->momentum,
+                            s->dampening, s->weight_decay, s->nesterov, s->maximize);
+    return rp_adam_step_(params, n, grads, n, first, n, second, n, step, g->lr, s->beta1, s->beta2, s->eps,
+                         s->weight_decay, opt->kind == ADAMW, s->maximize);
+}
+
+/* Four lists and two numbers are the operands of a call. */
+enum { PART = (RP__MAX_IN - 2) / 4 };
+
+static rp_status class_step(const rp_optimizer *opt, group *g, size_t lead) {
     rp_tensor **params = g->lists, **grads = params + g->n, **first = grads + g->n, **second = first + g->n;
     size_t n = 0;
-    bool stepped = g->members[lead].stepped;
     for (size_t i = lead; i < g->n; i++) {
         member *m = &g->members[i];
         if (m->leader != lead) continue;
@@ -270,15 +282,11 @@ static rp_status class_step(const rp_optimizer *opt, group *g, size_t lead) {
         grads[n] = grad_of(m);
         first[n] = m->first;
         second[n++] = m->second;
-        m->stepped = true;
     }
     rp_tensor *step = g->members[lead].step;
     if (rp__tensor_is_error(rp_add_scalar_(step, rp_i64(1)))) return rp_error_status();
-    if (opt->kind == SGD) /* A zero buffer gives the same first step as none, except under dampening. */
-        return rp_sgd_step_(params, n, grads, n, first, s->momentum != 0 ? n : 0, g->lr, s->momentum, s->dampening,
-                            s->weight_decay, s->nesterov, s->maximize, s->dampening != 0 && !stepped);
-    return rp_adam_step_(params, n, grads, n, first, n, second, n, step, g->lr, s->beta1, s->beta2, s->eps,
-                         s->weight_decay, opt->kind == ADAMW, s->maximize);
+    for (size_t at = 0; at < n; at += PART) RP_TRY(part_step(opt, g, step, at, n - at < PART ? n - at : PART));
+    return RP_OK;
 }
 
 static rp_status optimizer_check(const rp_optimizer *opt, const char *function) {

@@ -107,6 +107,32 @@ static __attribute__((noinline)) void fail_outputs(rp__call *call) {
     for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
 }
 
+/* An attribute with a word below RP__DIM_SYMBOL_LIMIT: a symbol of this thread's trace, None of an optional integer, or nothing
+   that a caller may pass. */
+static __attribute__((noinline)) rp_status check_words(const rp__call *call, uint32_t k) {
+    const rp__schema *s = &call->op->schema;
+    const rp_attr *a = &call->attrs[k];
+    const rp__param *p = NULL;
+    for (unsigned i = 0, at = 0; i < s->n_params && !p; i++) {
+        if (s->params[i].kind == RP__PARAM_ATTR && at++ == k) p = &s->params[i];
+    }
+    const int64_t *words = a->kind == RP_ATTR_INT ? &a->v.i : a->v.ints;
+    for (size_t i = 0; i < (a->kind == RP_ATTR_INT ? 1 : a->n); i++) {
+        if (rp__dim_known(words[i]) || (p && p->optional_int && words[i] == INT64_MIN)) continue;
+        return rp__op_error(call, RP_ERROR_INDEX, "%s is %lld, out of range: whole numbers begin at %lld",
+                            p ? p->name : "an attribute", (long long)words[i], (long long)RP__DIM_SYMBOL_LIMIT);
+    }
+    return RP_OK;
+}
+
+static inline bool words_are_values(const rp_attr *a) {
+    if (a->kind == RP_ATTR_INT) return !rp__dim_is_symbol(a->v.i);
+    for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) {
+        if (rp__dim_is_symbol(a->v.ints[i])) return false;
+    }
+    return true;
+}
+
 static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32_t k) {
     return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                         call->attrs[k].kind == RP_ATTR_INTS ? "attribute %u is a list without values"
@@ -117,6 +143,7 @@ static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32
 rp_status rp__dispatch(rp__call *call) {
     rp__site_frame frame = rp__site_push(call->site, call->op->name);
     call->site = rp__site();
+    const bool clean = !rp_failed();
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < call->n_in && status == RP_OK; k++) {
         if (RP__UNLIKELY(!usable(call->in[k]))) status = check_handle(call, k);
@@ -126,8 +153,12 @@ rp_status rp__dispatch(rp__call *call) {
         if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && !a->v.ints) ||
                          (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind > RP_SCALAR_BOOL)))
             status = bad_attr(call, k);
+        else if (RP__UNLIKELY(!words_are_values(a)))
+            status = check_words(call, k);
     }
     if (RP__LIKELY(status == RP_OK)) status = descend(call, 0);
+    /* Sizes that overflow in an expansion or a lowering are told by the sticky error alone. */
+    if (RP__UNLIKELY(status == RP_OK && clean && rp_failed())) status = rp_error_status();
     if (RP__UNLIKELY(status != RP_OK)) fail_outputs(call);
     rp__site_pop(frame);
     return status;
@@ -135,25 +166,35 @@ rp_status rp__dispatch(rp__call *call) {
 
 /* ---- messages */
 
-rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) {
-    char text[512], operands[384], one[RP__SHAPE_TEXT];
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+enum { OPERANDS_TEXT = 384 };
+
+/* " (float32 (2, 3), none)"; "" for a call without operands. */
+static const char *operands_text(const rp__call *call, char text[OPERANDS_TEXT]) {
+    char one[RP__SHAPE_TEXT];
+    const size_t room = OPERANDS_TEXT - 8; /* for the end */
     size_t used = 0;
-    operands[0] = 0;
+    text[0] = 0;
     for (uint32_t k = 0; k < call->n_in; k++) {
         const char *t = !call->in[k] ? "none" : rp__tensor_text(call->in[k], one);
-        int n = snprintf(operands + used, sizeof operands - used, "%s%s", k ? ", " : "", t);
-        if (n < 0 || (size_t)n >= sizeof operands - used || k == 8) {
-            (void)snprintf(operands + used, sizeof operands - used, ", ...");
+        int n = snprintf(text + used, room - used, "%s%s", k ? ", " : " (", t);
+        if (n < 0 || (size_t)n >= room - used || k == 8) {
+            (void)snprintf(text + used, OPERANDS_TEXT - used, ", ...");
+            used += strlen(text + used);
             break;
         }
         used += (size_t)n;
     }
-    return rp__fail(status, "%s: %s%s%s%s", call->op->name, text, call->n_in ? " (" : "", operands,
-                    call->n_in ? ")" : "");
+    if (used) (void)snprintf(text + used, OPERANDS_TEXT - used, ")");
+    return text;
+}
+
+rp_status rp__op_error(const rp__call *call, rp_status status, const char *format, ...) {
+    char text[512], operands[OPERANDS_TEXT];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return rp__fail(status, "%s: %s%s", call->op->name, text, operands_text(call, operands));
 }
 
 /* ---- inference */
@@ -181,20 +222,60 @@ static rp_status call_device(const rp__call *call, rp_device *out) {
     return RP_OK;
 }
 
-static rp_status infer_view(const rp__call *call, rp__meta *out, rp__view *view) {
+/* A rule need not look after overflows: rp__dim_apply reports them and goes on with 0, which is found here. So is a result whose
+   elements or bytes cannot be counted; no kernel, view or allocation meets one. */
+static __attribute__((noinline)) rp_status refuse_result(const rp__call *call, uint32_t k, const rp__meta *meta,
+                                                         bool failed) {
+    char size[RP__SHAPE_TEXT];
+    if (failed) { /* the arithmetic named its numbers; the operands are added */
+        char operands[OPERANDS_TEXT];
+        return rp__fail_context("the result of %s was sized%s", call->op->name, operands_text(call, operands));
+    }
+    return rp__op_error(call, RP_ERROR_SHAPE, "result %u of size %s is too large: its bytes cannot be counted", k,
+                        rp__shape_text(meta->size, meta->ndim, size));
+}
+
+static inline rp_status check_result(const rp__call *call, uint32_t k, const rp__meta *meta, uint64_t failures) {
+    if (RP__UNLIKELY(rp__error_count() != failures)) {
+        /* An error that was there before stays; this call's is only counted. */
+        return refuse_result(call, k, meta, true);
+    }
+    int64_t bytes = (int64_t)rp__dtype_bytes(meta->dtype);
+    bool fits = true, empty = false;
+    for (unsigned d = 0; d < meta->ndim; d++) {
+        if (RP__UNLIKELY(meta->size[d] <= 0)) {
+            if (rp__dim_is_symbol(meta->size[d])) continue;
+            fits = fits && meta->size[d] == 0;
+            empty = true;
+        } else {
+            fits = rp__mul_i64(bytes, meta->size[d], &bytes) && fits;
+        }
+    }
+    if (RP__LIKELY(fits)) return RP_OK;
+    if (empty) { /* whatever its other sizes are */
+        bool negative = false;
+        for (unsigned d = 0; d < meta->ndim; d++)
+            negative = negative || (meta->size[d] < 0 && !rp__dim_is_symbol(meta->size[d]));
+        if (!negative) return RP_OK;
+    }
+    return refuse_result(call, k, meta, false);
+}
+
+rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view) {
+    uint64_t failures = rp__error_count();
     RP_TRY(call->op->rule.view(call, view));
     const rp_tensor *base = call->in[0];
     out->dtype = (rp_dtype)base->dtype;
     out->device = base->device;
     out->ndim = view->ndim;
     memcpy(out->size, view->size, view->ndim * sizeof *view->size);
-    return RP_OK;
+    return check_result(call, 0, out, failures);
 }
 
 rp_status rp__op_infer(const rp__call *call, rp__meta *out) {
     if (call->op->lowering == RP__VIEW) {
         rp__view view;
-        return infer_view(call, out, &view);
+        return rp__op_view(call, out, &view);
     }
     if (!call->op->infer)
         return rp__op_error(call, RP_ERROR_INTERNAL, "an op that is expanded has no shape rule of its own");
@@ -202,7 +283,10 @@ rp_status rp__op_infer(const rp__call *call, rp__meta *out) {
         RP_TRY(call_device(call, &out[0].device));
         for (uint32_t k = 1; k < call->n_out; k++) out[k].device = out[0].device;
     }
-    return call->op->infer(call, out);
+    uint64_t failures = rp__error_count();
+    RP_TRY(call->op->infer(call, out));
+    for (uint32_t k = 0; k < call->n_out; k++) RP_TRY(check_result(call, k, &out[k], failures));
+    return RP_OK;
 }
 
 /* ---- overlap of memory that is written */
@@ -448,7 +532,7 @@ static rp_status run_loop(rp__call *call) {
 static rp_status run_view(rp__call *call) {
     rp__meta meta;
     rp__view view;
-    RP_TRY(infer_view(call, &meta, &view));
+    RP_TRY(rp__op_view(call, &meta, &view));
     call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }

@@ -131,9 +131,7 @@ rp_status rp__call_index(const rp__call *call, int64_t dim, int64_t index, unsig
         return rp__op_error(call, RP_ERROR_SHAPE, "%s() cannot be applied to a 0-dim tensor.", call->op->name);
     RP_TRY(rp__call_dim(call, dim, t->ndim, out_dim));
     rp_dim size = t->size[*out_dim];
-    bool failed = rp_failed();
     rp_dim wrapped = index < 0 ? rp__dim_apply(RP__DIM_ADD, size, index) : index;
-    if (RP__UNLIKELY(!failed && rp_failed())) return rp_error_status(); /* smaller than any size */
     if (rp__dim_is(RP__DIM_LT, wrapped, 0) || !rp__dim_is(RP__DIM_LT, wrapped, size))
         return rp__op_error(call, RP_ERROR_INDEX, "%s(): index %lld out of range for tensor of size %s at dimension %u",
                             call->op->name, (long long)index, rp__shape_text(t->size, t->ndim, shape), *out_dim);

@@ -62,8 +62,9 @@ struct rp__call {
     uint32_t n_attrs;
     rp_tensor **out; /* results; in-place ops return their argument with one more reference of the scope */
     uint32_t n_out;
-    bool *
-        relu; /* not NULL (programs): a relu of the result is wanted too; set where the launch does it, with the same bits */
+    /* programs; NULL elsewhere */
+    bool *relu; /* a relu of the result is wanted too; set where the launch does it, with the same bits */
+    struct rp__library_stage *stage; /* a matrix product puts its operands here and launches nothing */
 };
 static inline int64_t rp__attr_int(const rp__call *c, unsigned k) { return c->attrs[k].v.i; }
 static inline double rp__attr_float(const rp__call *c, unsigned k) { return c->attrs[k].v.f; }
@@ -183,6 +184,7 @@ void rp__layer_default(rp__layer_kind kind, rp__layer *layer);
 rp_status rp__execute(rp__call *call);
 /* infer (or view) only, for tracing: metas of the outputs. */
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
+rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view); /* of views, with the geometry */
 
 /* Runs a user op's CUDA source: inputs are row-major, outputs allocated. Installed by the CUDA device; NULL without it. */
 extern rp_status (*rp__user_cuda_hook)(const rp_op_descriptor *descriptor, const rp__call *call);

@@ -9,12 +9,6 @@
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-rp_status rp__infer_none(const rp__call *call, rp__meta *out) {
-    (void)call;
-    (void)out;
-    return RP_OK;
-}
-
 enum { MAX_GROUP = 4, MAX_SHARED = 2, MAX_SCALARS = 8 };
 
 /* One step: lists of equal length that are walked together, then 0-d tensors. */
@@ -96,22 +90,24 @@ static rp_tensor *shared_tensor(const step *s, unsigned k, unsigned n_params) {
     return s->call->in[s->call->list_begin[n_params - s->n_shared + k]];
 }
 
-static rp_status check(const step *s, unsigned n_tensor_params) {
-    const rp__call *call = s->call;
-    for (unsigned list = 1; list < s->n_lists; list++) {
-        if (count(s, list) != count(s, 0))
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "lists of %u parameters and %u tensors beside them",
-                                count(s, 0), count(s, list));
+/* The first n_lists parameters are lists of equal length and sizes; step and lr come last. */
+static rp_status check(const rp__call *call, unsigned n_lists) {
+    const unsigned n_params = call->op->schema.n_tensor_params;
+    const uint32_t *begin = call->list_begin, n = begin[1] - begin[0];
+    for (unsigned list = 1; list < n_lists; list++) {
+        if (begin[list + 1] - begin[list] != n)
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "lists of %u parameters and %u tensors beside them", n,
+                                begin[list + 1] - begin[list]);
     }
-    for (unsigned k = 0; k < s->n_shared; k++) {
-        const rp_tensor *t = shared_tensor(s, k, n_tensor_params);
+    for (unsigned k = n_params - MAX_SHARED; k < n_params; k++) { /* both, also where the kernel reads lr alone */
+        const rp_tensor *t = call->in[begin[k]];
         if (t->ndim != 0 || t->dtype != RP_F32)
             return rp__op_error(call, RP_ERROR_SHAPE, "step and lr must be 0-d float32 tensors");
     }
-    for (uint32_t i = 0; i < count(s, 0); i++) {
-        const rp_tensor *p = member(s, 0, i);
-        for (unsigned list = 0; list < s->n_lists; list++) {
-            const rp_tensor *t = member(s, list, i);
+    for (uint32_t i = 0; i < n; i++) {
+        const rp_tensor *p = call->in[begin[0] + i];
+        for (unsigned list = 0; list < n_lists; list++) {
+            const rp_tensor *t = call->in[begin[list] + i];
             RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
             if (!rp__same_size(p, t)) {
                 char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
@@ -209,7 +205,6 @@ static rp_status run_groups(const step *s, rp__device *d, rp_stream *stream, uns
 
 static rp_status run_step(const step *s) {
     unsigned n_params = s->call->op->schema.n_tensor_params;
-    RP_TRY(check(s, n_params));
     uint32_t n = count(s, 0);
     if (n == 0) return RP_OK;
     rp__device *d = rp__device_get(member(s, 0, 0)->device);
@@ -279,15 +274,22 @@ static void build_adam(rp__dag_builder *b, const step *s, const uint16_t *access
     rp__dag_store(b, access[3], square, false);
 }
 
-rp_status rp__run_adam_step_(const rp__call *call) {
+rp_status rp__infer_adam_step_(const rp__call *call, rp__meta *out) {
     double beta1 = rp__attr_float(call, 0), beta2 = rp__attr_float(call, 1), eps = rp__attr_float(call, 2);
     double decay = rp__attr_float(call, 3);
+    (void)out;
     if (!(beta1 >= 0 && beta1 < 1))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid beta parameter at index 0: %g", beta1);
     if (!(beta2 >= 0 && beta2 < 1))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid beta parameter at index 1: %g", beta2);
     if (!(eps >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid epsilon value: %g", eps);
     if (!(decay >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid weight_decay value: %g", decay);
+    return check(call, 4);
+}
+
+rp_status rp__run_adam_step_(const rp__call *call) {
+    double beta1 = rp__attr_float(call, 0), beta2 = rp__attr_float(call, 1), eps = rp__attr_float(call, 2);
+    double decay = rp__attr_float(call, 3);
     step s = {.call = call,
               .n_lists = 4,
               .n_shared = 2,
@@ -308,43 +310,54 @@ rp_status rp__run_adam_step_(const rp__call *call) {
 
 /* ---- SGD */
 
-enum { SGD_DECAY = 1, SGD_MOMENTUM = 2, SGD_NESTEROV = 4, SGD_MAXIMIZE = 8, SGD_FIRST = 16 };
+enum { SGD_DECAY = 1, SGD_MOMENTUM = 2, SGD_NESTEROV = 4, SGD_MAXIMIZE = 8, SGD_DAMPENED = 16 };
 enum { S_MOMENTUM, S_ONE_MINUS_DAMPENING, S_DECAY, S_SCALARS };
 
-/* access: parameter, gradient[, momentum buffer]; lr */
+/* access: parameter, gradient[, momentum buffer]; [step,] lr. The first gradient enters the buffer whole. A buffer of zeros does
+   that by itself, except under dampening: there the kernel asks the step, so that a recorded step is right at every replay. */
 static void build_sgd(rp__dag_builder *b, const step *s, const uint16_t *access, const rp_dtype *types) {
     maths m = maths_of(b, types);
     bool momentum = s->switches & SGD_MOMENTUM;
-    rp__val p = load(m, access[0]), g = load(m, access[1]), lr = load(m, access[momentum ? 3 : 2]);
+    rp__val p = load(m, access[0]), g = load(m, access[1]), lr = load(m, access[s->n_lists + s->n_shared - 1]);
     if (s->switches & SGD_MAXIMIZE) g = apply(m, RP__NEG, g);
     if (s->switches & SGD_DECAY) g = add(m, g, mul(m, scalar(m, S_DECAY), p));
     if (momentum) {
-        rp__val v = g;
-        if (!(s->switches & SGD_FIRST))
-            v = add(m, mul(m, scalar(m, S_MOMENTUM), load(m, access[2])), mul(m, scalar(m, S_ONE_MINUS_DAMPENING), g));
+        rp__val v =
+            add(m, mul(m, scalar(m, S_MOMENTUM), load(m, access[2])), mul(m, scalar(m, S_ONE_MINUS_DAMPENING), g));
+        if (s->switches & SGD_DAMPENED) {
+            rp__val later =
+                rp__dag_op(b, RP__LT, rp__dag_const(b, m.type, rp_i64(1)), load(m, access[s->n_lists]), RP__NO_VAL);
+            v = rp__dag_op(b, RP__WHERE, later, v, g);
+        }
         rp__dag_store(b, access[2], v, false);
         g = s->switches & SGD_NESTEROV ? add(m, g, mul(m, scalar(m, S_MOMENTUM), v)) : v;
     }
     rp__dag_store(b, access[0], sub(m, p, mul(m, lr, g)), false);
 }
 
-rp_status rp__run_sgd_step_(const rp__call *call) {
+rp_status rp__infer_sgd_step_(const rp__call *call, rp__meta *out) {
     double momentum = rp__attr_float(call, 0), dampening = rp__attr_float(call, 1), decay = rp__attr_float(call, 2);
-    bool nesterov = rp__attr_bool(call, 3), first = rp__attr_bool(call, 5);
+    (void)out;
     if (!(momentum >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid momentum value: %g", momentum);
     if (!(decay >= 0)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Invalid weight_decay value: %g", decay);
-    if (nesterov && (momentum == 0 || dampening != 0))
+    if (rp__attr_bool(call, 3) && (momentum == 0 || dampening != 0))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "Nesterov momentum requires a momentum and zero dampening");
+    return check(call, momentum != 0 ? 3 : 2);
+}
+
+rp_status rp__run_sgd_step_(const rp__call *call) {
+    double momentum = rp__attr_float(call, 0), dampening = rp__attr_float(call, 1), decay = rp__attr_float(call, 2);
+    bool nesterov = rp__attr_bool(call, 3), dampened = momentum != 0 && dampening != 0;
     step s = {.call = call,
               .n_lists = momentum != 0 ? 3 : 2,
-              .n_shared = 1,
+              .n_shared = dampened ? 2 : 1,
               .n_scalars = S_SCALARS,
               .build = build_sgd,
               .written = momentum != 0 ? 1u | 4u : 1u,
               .switches = (decay != 0 ? SGD_DECAY : 0u) | (momentum != 0 ? SGD_MOMENTUM : 0u) |
                           (nesterov ? SGD_NESTEROV : 0u) | (rp__attr_bool(call, 4) ? SGD_MAXIMIZE : 0u) |
-                          (first && momentum != 0 ? SGD_FIRST : 0u)};
+                          (dampened ? SGD_DAMPENED : 0u)};
     s.scalars[S_MOMENTUM] = rp_f64(momentum);
     s.scalars[S_ONE_MINUS_DAMPENING] = rp_f64(1 - dampening);
     s.scalars[S_DECAY] = rp_f64(decay);

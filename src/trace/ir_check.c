@@ -115,11 +115,8 @@ static rp_status check_op(checker *c, uint32_t at) {
     frame = rp__site_push(n->site, op->name); /* rules name the op and the place */
     if (op->lowering == RP__VIEW) {
         rp__view view = {0};
-        RP_TRY_GOTO(status, done, op->rule.view(&call, &view));
+        RP_TRY_GOTO(status, done, rp__op_view(&call, &meta[0], &view));
         const rp__ir_value_info *base = &c->ir->values[n->in[0]], *result = &c->ir->values[n->out[0]];
-        meta[0] = base->meta;
-        meta[0].ndim = view.ndim;
-        memcpy(meta[0].size, view.size, sizeof view.size);
         if (result->storage != base->storage || result->offset != view.offset ||
             !same_dims(result->stride, view.stride, view.ndim))
             status = fail(c, at, "a view whose memory is not that of its rule");

@@ -32,21 +32,32 @@ static void region_free(region *r) {
     *r = (region){0};
 }
 
+typedef struct where { /* a call, for messages */
+    const char *of, *site;
+} where;
+
 /* Results of a block are fresh row-major tensors: neither arguments, nor views, nor the same twice. */
 typedef struct settled {
     rp_fn fn;
+    where at;
 } settled;
+
+static const char *name_of(rp_fn fn) { return fn.name && *fn.name ? fn.name : "a function without a name"; }
+static const char *place_of(const char *site) { return site && *site ? site : "no call site"; }
+
+/* The rule for results, wherever the function runs: each that was asked for is there. */
+static rp_status check_result(where at, rp_fn fn, rp_tensor *t, size_t k) {
+    if (!t)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: `%s` leaves output %zu out (%s)", at.of, name_of(fn), k,
+                        place_of(at.site));
+    return rp__tensor_check(t, "an output of a region");
+}
 
 static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const settled *s = ctx;
     s->fn.body(s->fn.ctx, in, n_in, out, n_out);
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
-        if (!out[k]) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a function of a region leaves output %zu out",
-                           s->fn.name ? s->fn.name : "region", k);
-            return;
-        }
-        if (rp__tensor_check(out[k], "an output of a region") != RP_OK) return;
+        if (check_result(s->at, s->fn, out[k], k) != RP_OK) return;
         bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
         for (size_t i = 0; i < n_in && !copy; i++) copy = in[i] && in[i]->storage == out[k]->storage;
         for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
@@ -54,8 +65,8 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
-static rp_status trace_region(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
-    settled s = {fn};
+static rp_status trace_region(where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
+    settled s = {fn, at};
     rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
     const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
     rp__trace_result result = {0};
@@ -159,17 +170,39 @@ static rp_status add_block(rp_ir *ir, uint32_t node, uint32_t r, const rp_ir *fr
     return rp__ir_copy_block(ir, block, from, &from->body);
 }
 
-static bool same_types(const rp_ir *a, const rp_ir *b) {
-    for (uint32_t k = 0; k < a->body.n_results; k++) {
-        const rp__meta *x = &a->values[a->body.results[k]].meta, *y = &b->values[b->body.results[k]].meta;
-        if (x->dtype != y->dtype || x->ndim != y->ndim || memcmp(x->size, y->size, x->ndim * sizeof *x->size) != 0)
-            return false;
+/* The line of the op that made result k; copies of the trace's own have none. */
+static const char *made_at(const rp_ir *ir, uint32_t k) {
+    rp__ir_value v = ir->body.results[k];
+    for (const char *site = NULL;;) {
+        uint32_t node = ir->values[v].node;
+        const rp__ir_node *n = node == RP__IR_NONE ? NULL : &ir->nodes[node];
+        site = n ? n->site : ir->values[v].site;
+        if ((site && *site) || !n || n->n_in == 0 || n->in[0] == RP__IR_NONE) return site;
+        v = n->in[0];
     }
-    return true;
+}
+
+/* Branches give the same types: else an error that names both and the lines where the results were made. */
+static rp_status check_types(where at, const rp_ir *a, rp_fn a_fn, const rp_ir *b, rp_fn b_fn) {
+    for (uint32_t k = 0; k < a->body.n_results; k++) {
+        const rp__ir_value_info *x = &a->values[a->body.results[k]], *y = &b->values[b->body.results[k]];
+        char x_size[RP__SHAPE_TEXT], y_size[RP__SHAPE_TEXT];
+        if (x->meta.dtype == y->meta.dtype && x->meta.ndim == y->meta.ndim &&
+            rp__device_equal(x->meta.device, y->meta.device) &&
+            memcmp(x->meta.size, y->meta.size, x->meta.ndim * sizeof *x->meta.size) == 0)
+            continue;
+        return rp__fail(RP_ERROR_SHAPE,
+                        "rp_cond: the branches differ in output %u (%s): `%s` gives %s %s (%s), `%s` gives %s %s (%s)",
+                        k, place_of(at.site), name_of(a_fn), rp_dtype_name(x->meta.dtype),
+                        rp__shape_text(x->meta.size, x->meta.ndim, x_size), place_of(made_at(a, k)), name_of(b_fn),
+                        rp_dtype_name(y->meta.dtype), rp__shape_text(y->meta.size, y->meta.ndim, y_size),
+                        place_of(made_at(b, k)));
+    }
+    return RP_OK;
 }
 
 /* Records kind(operands) with the graphs a (and b) as blocks; pending outputs typed as the results of `typed`. */
-static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands,
+static rp_status emit(rp__trace *t, where at, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands,
                       size_t n, int64_t max_iter, size_t keeps, const rp_ir *typed, rp_tensor **out, uint32_t *made) {
     rp_ir *ir = rp__trace_ir(t);
     rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
@@ -182,7 +215,7 @@ static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_i
     }
     if (status == RP_OK) {
         node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, attrs, kind == RP__IR_WHILE ? 2 : 0,
-                               typed->body.n_results, rp__site());
+                               typed->body.n_results, at.site);
         status = node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : rp__ir_add_regions(ir, node, b ? 2 : 1);
     }
     if (status == RP_OK) status = add_block(ir, node, 0, a);
@@ -254,11 +287,11 @@ static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
 static const rp__tape_class kept_class = {"region", kept_backward, kept_release_saved, kept_destroy};
 
 /* Puts out on the tape behind operands. Takes p's contents over, also on failure. */
-static rp_status attach(kept *contents, const char *name, rp_tensor *const *save, size_t n_save,
+static rp_status attach(where at, kept *contents, const char *name, rp_tensor *const *save, size_t n_save,
                         rp_tensor *const *operands, size_t n_operands, rp_tensor *const *out, size_t n_out) {
     rp__tape_node *n;
     rp__trace *t = rp__trace_current();
-    rp_status status = rp__tape_node_new(&kept_class, name, rp__site(), operands, (uint32_t)n_operands, out,
+    rp_status status = rp__tape_node_new(&kept_class, name, at.site, operands, (uint32_t)n_operands, out,
                                          (uint32_t)n_out, sizeof(kept), &n);
     if (status != RP_OK) {
         rp_ir_release(contents->a);
@@ -367,36 +400,31 @@ static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
 
 /* ---- cond */
 
-static rp_status host_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+static rp_status host_cond(where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                            rp_tensor **out, size_t n_out) {
     rp_scalar take = rp_item(pred);
     if (rp_failed()) return rp_error_status();
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
     fn->body(fn->ctx, in, n_in, out, n_out);
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
-    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (out[k]) status = rp__tensor_check(out[k], "a result of rp_cond");
-    }
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) status = check_result(at, *fn, out[k], k);
     return status;
 }
 
-static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+static rp_status trace_cond(rp__trace *t, where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
                             size_t n_in, rp_tensor **out, size_t n_out) {
     region a = {0}, b = {0};
     rp_ir *x = NULL, *y = NULL;
     rp_tensor **all = NULL, **operands = NULL;
     size_t n_all = 0;
     rp_status status;
-    RP_TRY_GOTO(status, done, trace_region(then_fn, in, n_in, n_out, &a));
-    RP_TRY_GOTO(status, done, trace_region(else_fn, in, n_in, n_out, &b));
+    RP_TRY_GOTO(status, done, trace_region(at, then_fn, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, trace_region(at, else_fn, in, n_in, n_out, &b));
     if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a branch draws random numbers");
         goto done;
     }
-    if (!same_types(a.ir, b.ir)) {
-        status = rp__fail(RP_ERROR_SHAPE, "rp_cond: the branches give results of different sizes or types");
-        goto done;
-    }
+    RP_TRY_GOTO(status, done, check_types(at, a.ir, then_fn, b.ir, else_fn));
     RP_TRY_GOTO(status, done, merge_operands(&a, &b, &all, &n_all));
     RP_TRY_GOTO(status, done, widen(&a, n_in, all, n_all, &x));
     RP_TRY_GOTO(status, done, widen(&b, n_in, all, n_all, &y));
@@ -408,11 +436,11 @@ static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn 
     operands[0] = pred;
     if (n_in) memcpy(operands + 1, in, n_in * sizeof *operands);
     memcpy(operands + 1 + n_in, all, n_all * sizeof *operands);
-    RP_TRY_GOTO(status, done, emit(t, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, 0, x, out, NULL));
+    RP_TRY_GOTO(status, done, emit(t, at, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, 0, x, out, NULL));
     if (any_needs_grad(operands + 1, n_in + n_all)) {
         kept k = {.kind = RP__IR_COND, .a = x, .b = y};
         x = y = NULL;
-        status = attach(&k, "cond", operands, 1 + n_in + n_all, operands + 1, n_in + n_all, out, n_out);
+        status = attach(at, &k, "cond", operands, 1 + n_in + n_all, operands + 1, n_in + n_all, out, n_out);
     }
 done:
     region_free(&a);
@@ -444,8 +472,14 @@ static rp_status finish(rp_scope scope, rp_status status, rp_tensor **out, size_
     return status;
 }
 
-rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                  size_t n_out) {
+rp_status(rp_cond)(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                   size_t n_out) {
+    return rp_cond_at(NULL, pred, then_fn, else_fn, in, n_in, out, n_out);
+}
+
+rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+                     rp_tensor **out, size_t n_out) {
+    const where at = {"rp_cond", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_cond", then_fn, else_fn, in, n_in, out, n_out);
     if (status == RP_OK) status = rp__tensor_check(pred, "pred");
@@ -456,15 +490,15 @@ rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *cons
     if (status == RP_OK && t) {
         rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
         status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
-        if (status == RP_OK) status = trace_cond(t, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
+        if (status == RP_OK) status = trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
         rp__free(settled_in);
         if (falls_back(status)) {
-            status = rp__trace_break(t, "region-not-traceable", rp__site());
+            status = rp__trace_break(t, "region-not-traceable", at.site);
             t = NULL;
         }
     }
     if (status == RP_OK && !t)
-        status = host_cond(pred, then_fn, else_fn, in, n_in, out, n_out);
+        status = host_cond(at, pred, then_fn, else_fn, in, n_in, out, n_out);
     else if (status == RP_OK && rp_failed())
         status = rp_error_status();
     return finish(scope, status, out, n_out);
@@ -473,7 +507,7 @@ rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *cons
 /* ---- while */
 
 /* The state of a loop, then what does not change, as one list. */
-static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
                             int64_t max_iter, rp_tensor **out) {
     rp_tensor **state = rp__calloc(n_in + n_state + 1, sizeof *state);
     if (!state) return RP__OOM("rp_while");
@@ -485,16 +519,13 @@ static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, 
         rp_tensor *go = NULL;
         bool on = false;
         cond_fn.body(cond_fn.ctx, state, n_in, &go, 1);
-        if (!rp_failed() && go)
+        if (!rp_failed() && check_result(at, cond_fn, go, 0) == RP_OK)
             on = rp__scalar_f64(rp_item(go)) != 0;
-        else if (!rp_failed())
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the condition gives no result");
         memset(next, 0, n_state * sizeof *next);
         if (on && !rp_failed()) body_fn.body(body_fn.ctx, state, n_in, next, n_state);
         for (size_t k = 0; on && k < n_state && !rp_failed(); k++) {
-            if (!next[k])
-                (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the body leaves state %zu out", k);
-            else if (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
+            if (check_result(at, body_fn, next[k], k) != RP_OK) break;
+            if (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
                      memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
                 (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
         }
@@ -520,14 +551,14 @@ static void loop_free(loop *l) {
     rp__free(l->operands);
 }
 
-static rp_status close_loop(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l) {
+static rp_status close_loop(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l) {
     region a = {0}, b = {0};
     rp_tensor **all = NULL;
     size_t n_all = 0;
     rp_status status;
     *l = (loop){.n_state = n_state};
-    RP_TRY_GOTO(status, done, trace_region(cond_fn, in, n_in, 1, &a));
-    RP_TRY_GOTO(status, done, trace_region(body_fn, in, n_in, n_state, &b));
+    RP_TRY_GOTO(status, done, trace_region(at, cond_fn, in, n_in, 1, &a));
+    RP_TRY_GOTO(status, done, trace_region(at, body_fn, in, n_in, n_state, &b));
     if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a loop draws random numbers");
         goto done;
@@ -611,21 +642,21 @@ static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
-static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
+static rp_status trace_while(rp__trace *t, where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
                              size_t n_in, int64_t max_iter, rp_tensor **out) {
     loop l = {0}, wide = {0};
     rp_tensor **states = NULL, **kept_out = NULL, **save = NULL;
     rp_status status;
-    RP_TRY_GOTO(status, done, close_loop(cond_fn, body_fn, in, n_state, n_in, &l));
+    RP_TRY_GOTO(status, done, close_loop(at, cond_fn, body_fn, in, n_state, n_in, &l));
     bool differentiable = any_needs_grad(l.operands, l.n), small = true;
     for (size_t s = 0; s < n_state; s++) small = small && in[s]->ndim < RP_MAX_DIMS;
     if (!differentiable || max_iter <= 0 || !small) {
         RP_TRY_GOTO(
             status, done,
-            emit(t, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, 0, l.body, out, NULL));
+            emit(t, at, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, 0, l.body, out, NULL));
         if (differentiable) {
             kept k = {.kind = RP__IR_WHILE, .n_state = n_state};
-            status = attach(&k, "while", NULL, 0, l.operands, l.n, out, n_state);
+            status = attach(at, &k, "while", NULL, 0, l.operands, l.n, out, n_state);
         }
         goto done;
     }
@@ -650,18 +681,18 @@ static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tens
     keeping k = {&l, max_iter};
     status = rp_failed() ? rp_error_status() : RP_OK;
     if (status == RP_OK)
-        status = close_loop((rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
+        status = close_loop(at, (rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
                             n_wide, n_wide, &wide);
     if (status == RP_OK)
         status =
-            emit(t, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state, wide.body, kept_out, NULL);
+            emit(t, at, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state, wide.body, kept_out, NULL);
     (void)rp_set_grad_enabled(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
         memcpy(save, l.operands, l.n * sizeof *save);
         memcpy(save + l.n, kept_out + n_state, (n_state + 1) * sizeof *save);
         kept p = {.kind = RP__IR_WHILE, .a = rp__ir_retain(l.body), .n_state = n_state, .max_iter = max_iter};
-        status = attach(&p, "while", save, l.n + n_state + 1, l.operands, l.n, out, n_state);
+        status = attach(at, &p, "while", save, l.n + n_state + 1, l.operands, l.n, out, n_state);
     }
 done:
     loop_free(&l);
@@ -672,37 +703,43 @@ done:
     return status;
 }
 
-rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
-                              int64_t max_iter, rp_tensor **out) {
+rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
+                              size_t n_in, int64_t max_iter, rp_tensor **out) {
+    const where at = {"rp_while", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
     if (status == RP_OK && t) {
         rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
         status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
-        if (status == RP_OK) status = trace_while(t, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
+        if (status == RP_OK) status = trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
         rp__free(settled_in);
         if (falls_back(status)) {
-            status = rp__trace_break(t, "region-not-traceable", rp__site());
+            status = rp__trace_break(t, "region-not-traceable", at.site);
             t = NULL;
         }
     }
-    if (status == RP_OK && !t) status = host_while(cond_fn, body_fn, in, n_state, n_in, max_iter, out);
+    if (status == RP_OK && !t) status = host_while(at, cond_fn, body_fn, in, n_state, n_in, max_iter, out);
     return finish(scope, status, out, n_state);
 }
 
-rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out) {
-    return rp__while_invariant(cond_fn, body_fn, in, n, n, max_iter, out);
+rp_status(rp_while)(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out) {
+    return rp__while_invariant(NULL, cond_fn, body_fn, in, n, n, max_iter, out);
+}
+
+rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
+                      rp_tensor **out) {
+    return rp__while_invariant(site, cond_fn, body_fn, in, n, n, max_iter, out);
 }
 
 /* ---- checkpoint */
 
-static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+static rp_status trace_checkpoint(rp__trace *t, where at, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                   size_t n_out) {
     region a = {0};
     rp_tensor **operands = NULL;
     rp_status status;
-    RP_TRY_GOTO(status, done, trace_region(fn, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, trace_region(at, fn, in, n_in, n_out, &a));
     /* One generator only: its counters are a range that the node can name. */
     rp_generator *g = NULL;
     for (size_t i = 0; i < a.ir->n_nodes; i++) {
@@ -724,7 +761,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
     if (a.n_operands) memcpy(operands + n_in, a.operands, a.n_operands * sizeof *operands);
     size_t n = n_in + a.n_operands;
     uint32_t node;
-    RP_TRY_GOTO(status, done, emit(t, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, 0, a.ir, out, &node));
+    RP_TRY_GOTO(status, done, emit(t, at, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, 0, a.ir, out, &node));
     rp_dim start = 0;
     uint64_t absolute = 0;
     if (g) {
@@ -742,7 +779,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
                   .generator = rp__generator_retain(g),
                   .random_offset = start,
                   .random_absolute = absolute};
-        status = attach(&k, "checkpoint", operands, n, operands, n, out, n_out);
+        status = attach(at, &k, "checkpoint", operands, n, operands, n, out, n_out);
     }
 done:
     region_free(&a);
@@ -750,16 +787,22 @@ done:
     return status;
 }
 
-rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status(rp_checkpoint)(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    return rp_checkpoint_at(NULL, fn, in, n_in, out, n_out);
+}
+
+rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                           size_t n_out) {
+    const where at = {"rp_checkpoint", site ? site : rp__site()};
     rp__trace *t = rp__trace_current();
     if ((n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: a list of tensors is NULL");
-    if (!t) return rp__checkpoint_run(fn, in, n_in, out, n_out);
+    if (!t) return rp__checkpoint_run(at.site, fn, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
     rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
     if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
-    if (status == RP_OK) status = trace_checkpoint(t, fn, settled_in, n_in, out, n_out);
+    if (status == RP_OK) status = trace_checkpoint(t, at, fn, settled_in, n_in, out, n_out);
     if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
         fn.body(fn.ctx, in, n_in, out, n_out);
         status = rp_failed() ? rp_error_status() : RP_OK;
@@ -864,7 +907,7 @@ static rp_status while_backward(const task *q, rp_tensor **grad_in) {
     }
     back b = {q, operands, stacks, wanted};
     rp_status status = rp_failed() ? rp_error_status()
-                                   : rp_while((rp_fn){back_cond, &b, 0, "while backward"},
+                                   : rp_while_at(rp__site(), (rp_fn){back_cond, &b, 0, "while backward"},
                                               (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
     rp_tensor *ran = status == RP_OK ? rp_gt(count, rp_full(RP_NO_DIMS, rp_i64(0), RP_I64)) : NULL;
     for (size_t k = 0, o = 1; k < p->n_operands && status == RP_OK; k++) {
@@ -908,7 +951,7 @@ static rp_status cond_backward(const task *q, rp_tensor **grad_in) {
     derivative x = {p->a, q->needed, q->same, given, summed, p->n_operands};
     derivative y = x;
     y.ir = p->b;
-    rp_status status = rp_cond(q->saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
+    rp_status status = rp_cond_at(rp__site(), q->saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
                                (rp_fn){derivative_body, &y, 0, "else backward"}, in, n, grads, n_wanted);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
         if (q->needed[k]) grad_in[k] = grads[g++];

@@ -416,6 +416,8 @@ static bool hook_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     return holds;
 }
 
+static bool hook_known(rp_dim d) { return rp__symbols_knows(current, d); }
+
 static int64_t hook_hint(rp_dim d) { return rp__symbols_hint(current, d); }
 
 static int64_t hook_specialise(rp_dim d) {
@@ -511,7 +513,7 @@ static rp_dim hook_apply(rp__dim_op op, rp_dim a, rp_dim b) {
 }
 
 void rp__symbols_install(void) {
-    static const rp__dim_hooks hooks = {hook_apply, hook_is, hook_hint, hook_specialise};
+    static const rp__dim_hooks hooks = {hook_apply, hook_is, hook_hint, hook_specialise, hook_known};
     rp__dim_install(&hooks);
 }
 

@@ -318,7 +318,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
     const rp__op *op = call->op;
     rp_ir *ir = t->ir;
     if (op->lowering == RP__VIEW) {
-        RP_TRY(op->rule.view(call, &view));
+        RP_TRY(rp__op_view(call, &meta[0], &view));
     } else {
         memset(meta, 0, sizeof meta);
         RP_TRY(rp__op_infer(call, meta));

@@ -115,7 +115,7 @@ typedef struct rp__region_request {
 rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out);
 
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
-rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
                               int64_t max_iter, rp_tensor **out);
 
 #endif

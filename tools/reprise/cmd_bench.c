@@ -1,16 +1,21 @@
 /* `reprise bench`: times of ops, models and replays on the CPU of this machine, and whether recording leaks. With --peer, a
- * program that measures the same rows with another library runs first, one line "NAME<TAB>NANOSECONDS" a row, and its times
- * and ratios stand beside ours; `make bench` does that with bench/peer_libtorch.cpp. */
+ * program that measures the same rows with another library runs beside: it reads a row's name a line and answers with its
+ * nanoseconds. The two take turns, ROUNDS a row, so that what else the machine does falls on both; medians of the rounds and
+ * their ratio are printed. `make bench` does that with bench/peer_libtorch.cpp. */
 #include "cli.h"
 #include "measure.h"
 #include "models.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-enum { SAMPLES = 400, LEAK_ROUNDS = 1000 };
+enum { SAMPLES = 400, ROUNDS = 5, LEAK_ROUNDS = 1000 };
 
 struct bench_options {
     struct cli_options common;
@@ -62,6 +67,66 @@ static rp_status measure(struct work *w, double seconds, double *ns) {
     return RP_OK;
 }
 
+/* ---------------------------------------------------------------- the peer */
+
+struct peer {
+    FILE *to, *from; /* both NULL: none runs */
+    pid_t pid;
+};
+
+static int peer_start(struct peer *p, const char *program) {
+    char threads[16];
+    int ends[2];
+    snprintf(threads, sizeof threads, "%d", rp_num_threads());
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) {
+        perror("reprise bench: peer");
+        return CLI_FAILED;
+    }
+    signal(SIGPIPE, SIG_IGN); /* a peer that ends early is an answer that does not come */
+    p->pid = fork();
+    if (!p->pid) {
+        dup2(ends[1], STDIN_FILENO);
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        execl(program, program, threads, (char *)NULL);
+        perror(program);
+        _exit(127);
+    }
+    close(ends[1]);
+    int again = dup(ends[0]);
+    p->to = fdopen(ends[0], "w");
+    p->from = again < 0 ? NULL : fdopen(again, "r");
+    if (p->pid < 0 || !p->to || !p->from) {
+        perror("reprise bench: peer");
+        return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+static int peer_end(struct peer *p) {
+    int status = 0;
+    if (p->to) fclose(p->to);
+    if (p->from) {
+        shutdown(fileno(p->from), SHUT_RDWR);
+        fclose(p->from);
+    }
+    if (p->pid > 0 && (waitpid(p->pid, &status, 0) < 0 || status)) {
+        fprintf(stderr, "reprise bench: the peer failed\n");
+        return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+/* The peer has no replay: its eager calls stand beside ours. 0: it does not know the row. */
+static double peer_measure(struct peer *p, const char *name, double seconds) {
+    const char *replay = strstr(name, ", replay");
+    char line[64];
+    if (!p->to) return 0;
+    fprintf(p->to, "%g\t%.*s\n", seconds, (int)(replay ? replay - name : (ptrdiff_t)strlen(name)), name);
+    return !fflush(p->to) && fgets(line, sizeof line, p->from) ? strtod(line, NULL) : 0;
+}
+
 /* ---------------------------------------------------------------- rows: names are those of the peer */
 
 static rp_tensor *add_op(struct work *w) { return rp_add(w->in[0], w->in[1], rp_i64(1)); }
@@ -73,6 +138,12 @@ static rp_tensor *norm_op(struct work *w) { return rp_layer_norm(w->in[0], RP_DI
 static void add_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_add(in[0], in[1], rp_i64(1));
+}
+
+/* No kernel: what is left of a call are its guards, its dispatch to the recording and its results. */
+static void same_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = in[0];
 }
 
 static void trig_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -88,6 +159,7 @@ static const struct row_kind {
     rp_body *body;
     int64_t size[2], n_dims, n_in; /* of random inputs; the MLP: batch, 0 for one unbatched row */
 } kinds[] = {
+    {"no kernel, guards of two inputs, replay", REPLAY, NULL, same_body, {16}, 1, 2},
     {"add, 16 floats", OP, add_op, NULL, {16}, 1, 2},
     {"add, 16 floats, replay", REPLAY, NULL, add_body, {16}, 1, 2},
     {"sin(2x), 10000 floats", OP, sin_op, NULL, {10000}, 1, 1},
@@ -118,7 +190,20 @@ static rp_status warm_up(struct work *w) {
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
-static rp_status measure_row(const struct row_kind *k, double seconds, double *ns) {
+/* Medians of ROUNDS turns of ours and the peer's. */
+static rp_status measure_rounds(struct work *w, struct peer *peer, double seconds, struct row *row) {
+    double ours[ROUNDS], theirs[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        theirs[i] = peer_measure(peer, row->name, seconds / ROUNDS);
+        rp_status status = measure(w, seconds / ROUNDS, ours + i);
+        if (status) return status;
+    }
+    row->ns = cli_median(ours, ROUNDS);
+    row->peer_ns = cli_median(theirs, ROUNDS);
+    return RP_OK;
+}
+
+static rp_status measure_row(const struct row_kind *k, struct peer *peer, double seconds, struct row *row) {
     struct work w = {.op = k->op, .n_in = (size_t)k->n_in};
     struct cli_model model = {.n_params = 0};
     rp_scope scope = rp_scope_begin();
@@ -141,7 +226,7 @@ static rp_status measure_row(const struct row_kind *k, double seconds, double *n
         w.f = k->kind == MODEL_EAGER || k->kind == STEP_EAGER ? rp_plain(fn) : recorded(fn);
     }
     if (!status) status = warm_up(&w);
-    if (!status) status = measure(&w, seconds, ns);
+    if (!status) status = measure_rounds(&w, peer, seconds, row);
     rp_set_grad_enabled(grad);
     rp_compiled_release(w.f);
     rp_scope_end(scope, NULL, 0);
@@ -205,37 +290,6 @@ static void take_reason(char *reason, size_t bytes, rp_status status) {
     rp_error_take();
 }
 
-/* ---------------------------------------------------------------- the peer */
-
-/* Our replays are compared with the peer's eager calls: it has no replay here. */
-static bool same_row(const char *ours, const char *theirs) {
-    size_t n = strlen(theirs);
-    return !strncmp(ours, theirs, n) && (!ours[n] || !strcmp(ours + n, ", replay"));
-}
-
-static int read_peer(const char *program, struct row *rows) {
-    char command[2048], line[256];
-    snprintf(command, sizeof command, "'%s' %d", program, rp_num_threads());
-    FILE *in = popen(command, "r");
-    if (!in) {
-        perror("reprise bench: peer");
-        return CLI_FAILED;
-    }
-    while (fgets(line, sizeof line, in)) {
-        char *tab = strchr(line, '\t');
-        if (!tab) continue;
-        *tab = 0;
-        for (int i = 0; i < N_KINDS; i++) {
-            if (same_row(rows[i].name, line)) rows[i].peer_ns = strtod(tab + 1, NULL);
-        }
-    }
-    if (pclose(in)) {
-        fprintf(stderr, "reprise bench: the peer %s failed\n", program);
-        return CLI_FAILED;
-    }
-    return CLI_OK;
-}
-
 /* ---------------------------------------------------------------- output */
 
 static void print_time(double ns) {
@@ -290,7 +344,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 static int run(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"peer", 'p', "PROGRAM", 0,
-         "Measure the same with another library: PROGRAM THREADS prints NAME<TAB>NANOSECONDS lines", 0},
+         "Measure the same with another library: PROGRAM THREADS answers SECONDS<TAB>NAME lines with nanoseconds", 0},
         {"seconds", 's', "N", 0, "Time for each row (0.5)", 0},
         {0},
     };
@@ -310,13 +364,15 @@ static int run(int argc, char **argv) {
     for (int i = 0; i < N_KINDS; i++) {
         rows[i].name = kinds[i].name;
     }
-    if (o.peer) code = read_peer(o.peer, rows);
+    struct peer peer = {NULL};
+    if (o.peer) code = peer_start(&peer, o.peer);
     for (int i = 0; i < N_KINDS; i++) {
-        rp_status status = measure_row(kinds + i, o.seconds, &rows[i].ns);
+        rp_status status = measure_row(kinds + i, &peer, o.seconds, rows + i);
         if (!status) continue;
         take_reason(rows[i].reason, sizeof rows[i].reason, status);
         if (status != RP_ERROR_UNAVAILABLE) code = CLI_FAILED;
     }
+    if (peer_end(&peer)) code = CLI_FAILED;
     struct leak leaks[2] = {{0}};
     static const char *const leak_names[2] = {"1000 captures", "1000 compilations"};
     rp_status (*const once[2])(rp_tensor *) = {capture_once, compile_once};

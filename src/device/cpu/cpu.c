@@ -7,6 +7,8 @@
 #include "core/alloc.h"
 #include "device/error_record.h"
 
+enum { HUGE_PAGE = 2 << 20 };
+
 typedef struct job {
     const rp__kernel *kernel;
     const uint64_t *words;
@@ -35,6 +37,8 @@ static rp_status segment_alloc(rp__device *d, size_t bytes, void **out) {
                   ? MAP_FAILED
                   : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: the system gives no %zu bytes", bytes);
+    /* Large tensors are read and written end to end: with 4 KB pages that costs a page walk every 64 cache lines. Only advice. */
+    if (bytes >= HUGE_PAGE) (void)madvise(p, bytes, MADV_HUGEPAGE);
     *out = p;
     return RP_OK;
 }

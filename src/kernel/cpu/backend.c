@@ -54,6 +54,10 @@ static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
         ok = (loop->programs[RP__PLAN_RECOMPUTE] = rp__program_new(dag, RP__PLAN_RECOMPUTE, tiles, false)) != NULL;
         if (ok && loop->programs[RP__PLAN_RECOMPUTE]->n_phases > 1) {
             ok = (loop->programs[RP__PLAN_KEEP] = rp__program_new(dag, RP__PLAN_KEEP, tiles, false)) != NULL;
+            if (ok && !loop->programs[RP__PLAN_KEEP]->kept_bytes) { /* the same program */
+                rp__program_release(loop->programs[RP__PLAN_KEEP]);
+                loop->programs[RP__PLAN_KEEP] = NULL;
+            }
         }
     }
     if (!ok) {

@@ -22,7 +22,7 @@ static void lower_name(char out[32], const char *name) {
     out[k] = 0;
 }
 
-static void emit_op(const rp__dag *dag, unsigned v, rp__text *t) {
+void rp__emit_op(const rp__dag *dag, unsigned v, rp__text *t) {
     const rp__node *n = &dag->nodes[v];
     const char *to = type_of(dag, v);
     char name[32];
@@ -50,7 +50,7 @@ static void emit_body(const rp__dag *dag, const rp__program *p, const rp__group 
         if (p->classes[v] == RP__VALUE_UNIFORM) continue;
         rp__text_add(t, "const g_%s v%u = s%u ? g_load_%s(p[%u], j, s%u) : r%u; ", type, v, i, type, i, i, v);
     }
-    for (unsigned i = 0; i < g->n_nodes; i++) emit_op(dag, g->nodes[i], t);
+    for (unsigned i = 0; i < g->n_nodes; i++) rp__emit_op(dag, g->nodes[i], t);
     for (unsigned i = 0; i < g->n_outputs; i++) {
         unsigned v = g->outputs[i].d;
         rp__text_add(t, "g_store_%s(p[%u], j, v%u); ", type_of(dag, v), g->n_inputs + i, v);

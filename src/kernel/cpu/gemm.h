@@ -71,6 +71,13 @@ typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, 
 /* The largest tile; m is bounded further where partial sums cannot stay in the result (see isa/gemm_tile.h). */
 enum { RP__GEMM_MAX_TILE_M = 240, RP__GEMM_MAX_TILE_N = 64, RP__GEMM_KEPT_TILE_M = 96 };
 
+/* Where a tile packs its operands and keeps partial sums: memory of the calling thread, whose stack may be small (musl gives 128
+   KB, fibers less). Given back before the thread takes it again; where the system has no pages, threads take turns in one. */
+enum { RP__GEMM_SCRATCH_BYTES = 192 * 1024 };
+void *rp__gemm_scratch_take(void); /* aligned to a page; never NULL */
+void rp__gemm_scratch_give(const void *scratch);
+extern bool rp__gemm_scratch_shared; /* tests: no thread gets its own */
+
 typedef struct rp__gemm {
     const char *name;                       /* of the instruction set */
     int panel;                              /* columns of a 4-byte panel: tiles of n are multiples of it */

@@ -243,4 +243,155 @@ G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_f32_bf16(rp__v_bf16_f32(x)); }
 #define g_red_any_bool g_or_bool
 #define g_red_all_bool g_and_bool
 
+/* ---- for line functions: 16-bit storage, single elements, the end of a chunk ---- */
+G_FN g_f32 g_load_f16(const char *p, int64_t i, int64_t s) { return rp__v_f32_f16(rp__v_load_u16h(p + i * s * 2)); }
+G_FN g_f32 g_load_bf16(const char *p, int64_t i, int64_t s) { return rp__v_f32_bf16(rp__v_load_u16h(p + i * s * 2)); }
+G_FN void g_store_f16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_f16_f32(x)); }
+G_FN void g_store_bf16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_bf16_f32(x)); }
+
+/* One value in all lanes, from the low bytes of a pattern; from memory; the first lane to memory. */
+G_FN g_f32 g_bits_f32(uint64_t u) { return (g_f32)rp__v_splat_i32((int32_t)u); }
+G_FN g_i32 g_bits_i32(uint64_t u) { return rp__v_splat_i32((int32_t)u); }
+G_FN g_u8 g_bits_u8(uint64_t u) { return rp__v_splat_i32((int32_t)u & 255); }
+G_FN g_bool g_bits_bool(uint64_t u) { return rp__v_splat_i32(-((int32_t)u & 1)); }
+G_FN g_i64 g_bits_i64(uint64_t u) { return (g_i64){rp__v_splat_i64((int64_t)u), rp__v_splat_i64((int64_t)u)}; }
+G_FN g_f64 g_bits_f64(uint64_t u) {
+    return (g_f64){(rp__vf64)rp__v_splat_i64((int64_t)u), (rp__vf64)rp__v_splat_i64((int64_t)u)};
+}
+#define G_ONE(name, type, bytes)                                                                                       \
+    G_FN g_##type g_one_##name(const char *p) {                                                                        \
+        uint64_t u = 0;                                                                                                \
+        __builtin_memcpy(&u, p, bytes);                                                                                \
+        return g_bits_##type(u);                                                                                       \
+    }
+G_ONE(f32, f32, 4)
+G_ONE(f64, f64, 8)
+G_ONE(i32, i32, 4)
+G_ONE(i64, i64, 8)
+G_ONE(u8, u8, 1)
+G_ONE(bool, bool, 1)
+#define G_PUT(name, type, bytes)                                                                                       \
+    G_FN void g_put_##name(char *p, g_##type x) {                                                                      \
+        char all[RP_VEC_BYTES * 2];                                                                                    \
+        g_store_##name(all, 0, x);                                                                                     \
+        __builtin_memcpy(p, all, bytes);                                                                               \
+    }
+G_PUT(f32, f32, 4)
+G_PUT(f64, f64, 8)
+G_PUT(i32, i32, 4)
+G_PUT(i64, i64, 8)
+G_PUT(u8, u8, 1)
+G_PUT(bool, bool, 1)
+G_PUT(f16, f32, 2)
+G_PUT(bf16, f32, 2)
+#define G_ONE_HALF(name)                                                                                               \
+    G_FN g_f32 g_one_##name(const char *p) {                                                                           \
+        char all[RP_VEC_BYTES];                                                                                        \
+        for (int i = 0; i < G_N; i++) __builtin_memcpy(all + 2 * i, p, 2);                                             \
+        return g_load_##name(all, 0, 1);                                                                               \
+    }
+G_ONE_HALF(f16)
+G_ONE_HALF(bf16)
+
+/* The 32 lanes of a chunk become one value in all lanes: lane j with j + 16, then j + 8, 4, 2, 1. G_TURN brings lane j + s to j. */
+#define G_TURN2(x, s) __builtin_shufflevector(x, x, (s)&1, (1 + (s)) & 1)
+#define G_TURN4(x, s) __builtin_shufflevector(x, x, (s)&3, (1 + (s)) & 3, (2 + (s)) & 3, (3 + (s)) & 3)
+#define G_TURN8(x, s)                                                                                                  \
+    __builtin_shufflevector(x, x, (s)&7, (1 + (s)) & 7, (2 + (s)) & 7, (3 + (s)) & 7, (4 + (s)) & 7, (5 + (s)) & 7,    \
+                            (6 + (s)) & 7, (7 + (s)) & 7)
+#if RP_VEC_BYTES == 16
+#define G_TREE(op, a) op(op(op(a[0], a[4]), op(a[2], a[6])), op(op(a[1], a[5]), op(a[3], a[7])))
+#define G_FOLD_1(op, T, x) x = op(x, G_TURN4(x, 2)), x = op(x, G_TURN4(x, 1))
+#define G_FOLD_2(op, T, x) x = op(x, ((T){x.hi, x.hi})), x = op(x, ((T){G_TURN2(x.lo, 1), x.hi}))
+#elif RP_VEC_BYTES == 32
+#define G_TREE(op, a) op(op(a[0], a[2]), op(a[1], a[3]))
+#define G_FOLD_1(op, T, x) x = op(x, G_TURN8(x, 4)), x = op(x, G_TURN8(x, 2)), x = op(x, G_TURN8(x, 1))
+#define G_FOLD_2(op, T, x)                                                                                             \
+    x = op(x, ((T){x.hi, x.hi})), x = op(x, ((T){G_TURN4(x.lo, 2), x.hi})), x = op(x, ((T){G_TURN4(x.lo, 1), x.hi}))
+#else
+#define G_TREE(op, a) op(a[0], a[1])
+#define G_TURN16(x, s)                                                                                                 \
+    __builtin_shufflevector(x, x, (s)&15, (1 + (s)) & 15, (2 + (s)) & 15, (3 + (s)) & 15, (4 + (s)) & 15,              \
+                            (5 + (s)) & 15, (6 + (s)) & 15, (7 + (s)) & 15, (8 + (s)) & 15, (9 + (s)) & 15,            \
+                            (10 + (s)) & 15, (11 + (s)) & 15, (12 + (s)) & 15, (13 + (s)) & 15, (14 + (s)) & 15,       \
+                            (15 + (s)) & 15)
+#define G_FOLD_1(op, T, x)                                                                                             \
+    x = op(x, G_TURN16(x, 8)), x = op(x, G_TURN16(x, 4)), x = op(x, G_TURN16(x, 2)), x = op(x, G_TURN16(x, 1))
+#define G_FOLD_2(op, T, x)                                                                                             \
+    x = op(x, ((T){x.hi, x.hi})), x = op(x, ((T){G_TURN8(x.lo, 4), x.hi})), x = op(x, ((T){G_TURN8(x.lo, 2), x.hi})),  \
+    x = op(x, ((T){G_TURN8(x.lo, 1), x.hi}))
+#endif
+#define G_END(kind, t, FOLD, ALL)                                                                                      \
+    G_FN g_##t g_end_##kind##_##t(const g_##t *a) {                                                                    \
+        g_##t x = G_TREE(g_red_##kind##_##t, a);                                                                       \
+        FOLD(g_red_##kind##_##t, g_##t, x);                                                                            \
+        return ALL;                                                                                                    \
+    }
+#define G_ALL_64(splat)                                                                                                \
+    { splat(x.lo[0]), splat(x.lo[0]) }
+#define G_END_32(kind, t, splat) G_END(kind, t, G_FOLD_1, splat(x[0]))
+#define G_END_64(kind, t, splat) G_END(kind, t, G_FOLD_2, ((g_##t)G_ALL_64(splat)))
+G_END_32(sum, f32, rp__v_splat_f32)
+G_END_32(prod, f32, rp__v_splat_f32)
+G_END_32(max, f32, rp__v_splat_f32)
+G_END_32(min, f32, rp__v_splat_f32)
+G_END_32(max, i32, rp__v_splat_i32)
+G_END_32(min, i32, rp__v_splat_i32)
+G_END_32(max, u8, rp__v_splat_i32)
+G_END_32(min, u8, rp__v_splat_i32)
+G_END_32(any, bool, rp__v_splat_i32)
+G_END_32(all, bool, rp__v_splat_i32)
+G_END_64(sum, f64, rp__v_splat_f64)
+G_END_64(prod, f64, rp__v_splat_f64)
+G_END_64(max, f64, rp__v_splat_f64)
+G_END_64(min, f64, rp__v_splat_f64)
+G_END_64(sum, i64, rp__v_splat_i64)
+G_END_64(prod, i64, rp__v_splat_i64)
+G_END_64(max, i64, rp__v_splat_i64)
+G_END_64(min, i64, rp__v_splat_i64)
+
+/* Stores of full vectors that pass the caches by, where the machine has them. */
+#if defined(__clang__) && defined(__SSE2__)
+#define G_PAST(p, x) __builtin_nontemporal_store(x, (__typeof__(x) *)(void *)(p))
+#elif defined(__SSE2__) && RP_VEC_BYTES == 16
+#define G_PAST(p, x) __builtin_ia32_movntps((float *)(void *)(p), (rp__vf32)(x))
+#elif defined(__AVX__) && RP_VEC_BYTES == 32
+#define G_PAST(p, x) __builtin_ia32_movntps256((float *)(void *)(p), (rp__vf32)(x))
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+#define G_PAST(p, x) __builtin_ia32_movntps512((float *)(void *)(p), (rp__vf32)(x))
+#else
+#define G_PAST(p, x) __builtin_memcpy(p, &(x), sizeof(x))
+#endif
+G_FN void g_past_f32(char *p, int64_t i, g_f32 x) { G_PAST(p + i * 4, x); }
+G_FN void g_past_i32(char *p, int64_t i, g_i32 x) { G_PAST(p + i * 4, x); }
+G_FN void g_past_f64(char *p, int64_t i, g_f64 x) {
+    G_PAST(p + i * 8, x.lo);
+    G_PAST(p + (i + G_H) * 8, x.hi);
+}
+G_FN void g_past_i64(char *p, int64_t i, g_i64 x) {
+    G_PAST(p + i * 8, x.lo);
+    G_PAST(p + (i + G_H) * 8, x.hi);
+}
+/* Half a vector: two stores fill a write-combining buffer as well as one. */
+G_FN void g_past_half(char *p, rp__vu16h x) {
+#if defined(__clang__) && defined(__SSE2__)
+    __builtin_nontemporal_store(x, (rp__vu16h *)(void *)p);
+#elif defined(__SSE2__) && RP_VEC_BYTES == 32
+    __builtin_ia32_movntdq((void *)p, (long long __attribute__((vector_size(16))))x);
+#elif defined(__AVX__) && RP_VEC_BYTES == 64
+    __builtin_ia32_movntdq256((void *)p, (long long __attribute__((vector_size(32))))x);
+#else
+    rp__v_store_u16h(p, x);
+#endif
+}
+G_FN void g_past_f16(char *p, int64_t i, g_f32 x) { g_past_half(p + i * 2, rp__v_f16_f32(x)); }
+G_FN void g_past_bf16(char *p, int64_t i, g_f32 x) { g_past_half(p + i * 2, rp__v_bf16_f32(x)); }
+#define g_past_u8 g_store_u8
+#define g_past_bool g_store_bool
+G_FN void g_past_end(void) {
+#if defined(__SSE2__)
+    __builtin_ia32_sfence();
+#endif
+}
+
 #endif

@@ -15,8 +15,7 @@
 
 enum {
     SCRATCH_BYTES = 512 * 1024, /* of a slice, touched as far as a launch needs it: see lay_out */
-    L1_BYTES = 20 * 1024,  /* of tile buffers: what fits beside the memory operands in a first-level cache of 32 KB */
-    KEEP_BYTES = 64 * 1024 /* of row scratch: a small part of a second-level cache */
+    L1_BYTES = 20 * 1024 /* of tile buffers: what fits beside the memory operands in a first-level cache of 32 KB */
 };
 
 typedef struct reg {
@@ -840,11 +839,6 @@ static void lay_out(run *r, char *scratch) {
 static int64_t floor_pow2(int64_t n) { return n < 1 ? 1 : INT64_C(1) << (63 - __builtin_clzll((uint64_t)n)); }
 static int64_t clamp(int64_t v, int64_t lo, int64_t hi) { return v < lo ? lo : v > hi ? hi : v; }
 
-/* Is the row's scratch of a keeping program small enough? rows: rows of a tile. */
-static bool keep_fits(const rp__program *p, int64_t row_len, int64_t w) {
-    return row_len <= RP__CHUNK && (int64_t)p->kept_bytes * (round64(row_len * w) + 64) <= KEEP_BYTES;
-}
-
 static void begin(run *r, const rp__program *p, const uint64_t *words, rp__walk walk) {
     const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
     r->p = p;
@@ -902,7 +896,7 @@ static void size_along(run *r) {
     const rp__program *p = r->p;
     r->w = r->nq = 1;
     r->tile = tile_for(p, r->row_len);
-    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= KEEP_BYTES)
+    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= RP__KEEP_BYTES)
         r->tile = round64(r->row_len ? r->row_len : 1);
     r->b = r->tile;
     r->kept_cap = round64(r->row_len);
@@ -1029,7 +1023,8 @@ static void run_long(run *r, char *scratch) {
 
 /* Words: [header | groups << 32] [first item of each group, and the end] [extent of each group] [address of each access, group
    by group] [stride of each access, group by group] [scalars] [draws] [error record, tag]. Items are blocks of RP__MANY. */
-static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_t first, int64_t last, char *scratch) {
+static void run_many(run *r, const rp__cpu_loop *loop, const rp__program *p, const uint64_t *words, int64_t first,
+                     int64_t last, char *scratch) {
     const uint64_t groups = words[0] >> 32;
     const int64_t *start = (const int64_t *)(words + 1), *extents = start + groups + 1;
     const uint64_t *address = (const uint64_t *)(extents + groups);
@@ -1057,18 +1052,20 @@ static void run_many(run *r, const rp__program *p, const uint64_t *words, int64_
                 to = (last - start[g]) * RP__MANY_BLOCK;
         if (to > extents[g]) to = extents[g];
         if (from >= to) continue;
+        const int64_t *stride = strides + g * p->n_accesses;
+        if (rp__line_run_group(loop, address + g * p->n_accesses, stride, r->scalars, from, to, scratch)) continue;
         r->address = address + g * p->n_accesses;
         r->extent = extents + g;
-        r->stride = strides + g * p->n_accesses;
+        r->stride = stride;
         run_elements(r, from, to, scratch);
     }
 }
 
-static void run_walk(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last, run *r,
-                     char *scratch) {
+static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, const uint64_t *words, int64_t first,
+                     int64_t last, run *r, char *scratch) {
     const rp__walk walk = (rp__walk)(words[0] & 0xff);
     if (walk == RP__WALK_MANY) {
-        run_many(r, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
+        run_many(r, loop, programs[RP__PLAN_ELEMENTS], words, first, last, scratch);
         return;
     }
     const rp__program *p =
@@ -1087,7 +1084,7 @@ static void run_walk(rp__program *const *programs, const uint64_t *words, int64_
     if (keep && walk != RP__WALK_LONG) {
         int64_t row_len = 1, rows = 1;
         for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &rows : &row_len) *= r->extent[d];
-        if (keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r->p = keep;
+        if (rp__keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r->p = keep;
     }
     if (walk == RP__WALK_ALONG)
         run_along(r, first, last, scratch);
@@ -1096,16 +1093,18 @@ static void run_walk(rp__program *const *programs, const uint64_t *words, int64_
     else
         run_long(r, scratch);
 }
-static void run_launch(rp__program *const *programs, const uint64_t *words, int64_t first, int64_t last) {
+static void run_launch(const rp__cpu_loop *loop, rp__program *const *programs, const uint64_t *words, int64_t first,
+                       int64_t last) {
     workspace *mine = scratch_take(SCRATCH_LAUNCH);
-    run_walk(programs, words, first, last, &mine->r, mine->tiles);
+    if (!rp__line_run(loop, words, first, last, mine->tiles))
+        run_walk(loop, programs, words, first, last, &mine->r, mine->tiles);
     scratch_give(mine);
 }
 void rp__interpret(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
     const rp__cpu_loop *loop = kernel->payload;
-    run_launch(loop->programs, words, first, last);
+    run_launch(loop, loop->programs, words, first, last);
 }
 void rp__run_native(const rp__kernel *kernel, const uint64_t *words, int64_t first, int64_t last) {
     const rp__cpu_loop *loop = kernel->payload;
-    run_launch(loop->grouped, words, first, last);
+    run_launch(loop, loop->grouped, words, first, last);
 }

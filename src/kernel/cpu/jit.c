@@ -270,16 +270,18 @@ static const char *const isa_flags[][10] = {
 static const char *const common_flags[] = {
     "-std=gnu11", "-O2", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", NULL};
 
-static void write_source(const rp__dag *dag, rp__program *const *grouped, const rp__tiles *tiles, bool whole,
-                         rp__text *t) {
+static void write_source(const rp__dag *dag, const rp__cpu_loop *loop, rp__program *const *grouped,
+                         const rp__tiles *tiles, bool whole, rp__text *t) {
     rp__text_add(t, "/* loop kernel, %s */\n#define RP_VEC_BYTES %u\n", tiles->name, tiles->vec_bytes);
     if (whole) {
         rp__text_puts(t, rp__embed_vec_h);
         rp__text_puts(t, rp__embed_vmath_h);
         rp__text_puts(t, rp__embed_group_h);
+        rp__text_puts(t, rp__embed_line_h);
     }
     for (int i = 0; i < RP__PLAN_COUNT; i++) {
         if (grouped[i]) rp__emit_c(dag, grouped[i], t);
+        if (loop->programs[i] && rp__line_fits(dag, loop->programs[i])) rp__emit_line(dag, loop->programs[i], "rp_", t);
     }
 }
 static const rp__tiles *tiles_of(const rp__cpu_loop *loop) {
@@ -361,6 +363,18 @@ static bool bind_symbols(void *handle, rp__program *const *grouped) {
     }
     return true;
 }
+static void bind_lines(void *handle, rp__cpu_loop *loop) {
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        char name[32];
+        union {
+            void *p;
+            rp__line_fn *f;
+        } line;
+        snprintf(name, sizeof name, "rp_l_%d", i);
+        line.p = loop->programs[i] ? dlsym(handle, name) : NULL;
+        if (line.p) atomic_store_explicit(&loop->line[i], line.f, memory_order_release);
+    }
+}
 /* Source to loaded object. why: how it went, also on success. */
 static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_bytes) {
     rp__program *grouped[RP__PLAN_COUNT] = {NULL};
@@ -375,7 +389,7 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
         rp_error_take();
         goto done;
     }
-    write_source(dag, grouped, tiles, true, &text);
+    write_source(dag, loop, grouped, tiles, true, &text);
     if (text.failed) {
         snprintf(why, why_bytes, "out of memory");
         goto done;
@@ -423,6 +437,7 @@ done:
     if (ok) {
         loop->jit->handle = handle;
         memcpy(loop->grouped, grouped, sizeof grouped);
+        bind_lines(handle, loop);
     } else {
         if (handle) dlclose(handle);
         for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(grouped[i]);
@@ -606,7 +621,7 @@ rp_status rp__jit_source(const rp__dag *dag, const rp__kernel *kernel, rp__text 
     rp__program *grouped[RP__PLAN_COUNT] = {NULL};
     rp_status status = RP_OK;
     if (make_grouped(dag, loop, grouped))
-        write_source(dag, grouped, tiles_of(loop), false, out);
+        write_source(dag, loop, grouped, tiles_of(loop), false, out);
     else
         status = rp_error_status();
     for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(grouped[i]);

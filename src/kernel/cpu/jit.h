@@ -30,5 +30,9 @@ rp_status rp__jit_source(const rp__dag *dag, const rp__kernel *kernel, rp__text 
 rp__kernel *rp__cpu_kernel(rp__dag *dag);            /* backend.c: borrowed; NULL and a sticky error */
 rp__kernel *rp__cpu_kernel_made(const rp__dag *dag); /* NULL: none yet */
 void rp__emit_c(const rp__dag *dag, const rp__program *p, rp__text *t); /* emit_c.c */
+void rp__emit_op(const rp__dag *dag, unsigned v, rp__text *t); /* "const g_TYPE vV = ...; " from its operands' names */
+/* emit_line.c. The function is void PREFIXl_PLAN(const rp__line *). */
+bool rp__line_fits(const rp__dag *dag, const rp__program *p);
+void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix, rp__text *t);
 
 #endif

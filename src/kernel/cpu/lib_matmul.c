@@ -3,7 +3,9 @@
 #include "kernel/cpu/gemm.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
+#include "core/thread.h"
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/tiles.h"
 
@@ -15,6 +17,44 @@ const rp__gemm *rp__gemm_current(void) {
 #endif
     return &rp__gemm_baseline;
 }
+
+/* ---- scratch of a thread */
+
+static _Thread_local void *thread_scratch;
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static bool scratch_key_made;
+static _Alignas(4096) char reserve[RP__GEMM_SCRATCH_BYTES]; /* untouched until needed: no page of it is in memory */
+static rp__mutex reserve_lock = RP__MUTEX_INIT;
+bool rp__gemm_scratch_shared;
+
+static void scratch_unmap(void *p) {
+    (void)munmap(p, RP__GEMM_SCRATCH_BYTES);
+    thread_scratch = NULL;
+}
+static void scratch_unlock(void) { reserve_lock = (rp__mutex)RP__MUTEX_INIT; } /* its holder is in the parent */
+static void scratch_key_make(void) {
+    scratch_key_made = pthread_key_create(&scratch_key, scratch_unmap) == 0;
+    (void)pthread_atfork(NULL, NULL, scratch_unlock);
+}
+
+void *rp__gemm_scratch_take(void) {
+    if (RP__LIKELY(thread_scratch && !rp__gemm_scratch_shared)) return thread_scratch;
+    (void)pthread_once(&scratch_once, scratch_key_make);
+    void *p = MAP_FAILED;
+    if (scratch_key_made && !rp__gemm_scratch_shared)
+        p = mmap(NULL, RP__GEMM_SCRATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p != MAP_FAILED && pthread_setspecific(scratch_key, p) == 0) return thread_scratch = p;
+    if (p != MAP_FAILED) (void)munmap(p, RP__GEMM_SCRATCH_BYTES);
+    rp__lock(&reserve_lock);
+    return reserve;
+}
+
+void rp__gemm_scratch_give(const void *scratch) {
+    if (RP__UNLIKELY(scratch == reserve)) rp__unlock(&reserve_lock);
+}
+
+/* ---- entries */
 
 /* The kernel of a dtype is the same object for every instruction set: its entry looks the table up. */
 static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end);

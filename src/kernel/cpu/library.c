@@ -97,6 +97,14 @@ static bool relu_is_exact(rp__device *d, rp__library_op op, const rp__operand *o
     return !rp__onednn_serves(op, o, n, call, &bytes) && !rp__onednn_serves(op, o, n, &with, &bytes);
 }
 
+/* A launch costs less than a row of a small product: nothing to win. */
+static rp__chain_answer chain(rp__device *d, const rp__library_stage *stages, size_t n) {
+    (void)d;
+    (void)stages;
+    (void)n;
+    return RP__CHAIN_NOT_HERE;
+}
+
 extern const rp__library rp__cpu_library;
 const rp__library rp__cpu_library = {
-    .workspace = workspace, .bind = bind, .relu_is_exact = relu_is_exact, .name = name};
+    .workspace = workspace, .bind = bind, .relu_is_exact = relu_is_exact, .chain = chain, .name = name};

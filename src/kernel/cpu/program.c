@@ -12,6 +12,7 @@
 #include "core/alloc.h"
 #include "core/thread.h"
 
+enum { DEAR = 8 }; /* of op_cost's cycles */
 enum { UNIFORM = RP__VALUE_UNIFORM, ROW = RP__VALUE_ROW, ELEMENT = RP__VALUE_ELEMENT };
 
 typedef struct compiler {
@@ -27,6 +28,7 @@ typedef struct compiler {
     uint8_t needed[RP__DAG_MAX_NODES]; /* in the phase under way */
     uint8_t made[RP__DAG_MAX_NODES];   /* in an earlier phase */
     uint8_t kept[RP__DAG_MAX_NODES];
+    uint8_t dear[RP__DAG_MAX_NODES]; /* a later phase reads it from row scratch sooner than it computes it again */
     uint32_t kept_at[RP__DAG_MAX_NODES];
     uint16_t block[RP__DAG_MAX_NODES];
     uint16_t last_use[RP__DAG_MAX_NODES]; /* in the segment: node number of the last user */
@@ -154,9 +156,22 @@ static void free_operands(compiler *c, const rp__node *n, unsigned v, uint8_t *h
         }
     }
 }
-static bool plain_load(const compiler *c, const rp__node *n) {
-    return n->op == RP__IOTA ||
-           (n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL && !c->p->access_half[n->access]);
+/* Which values are worth row scratch: about an exponential. What is cheaper a later phase computes again, from values that
+   are kept, so that the row's scratch stays small and emitted code is not held up by stores. */
+static void find_dear(compiler *c) {
+    uint8_t cost[RP__DAG_MAX_NODES];
+    for (unsigned v = 0; v < c->dag->n_nodes; v++) {
+        const rp__node *n = &c->dag->nodes[v];
+        const rp__val operands[3] = {n->a, n->b, n->c};
+        const bool half = n->op == RP__LOAD && c->p->access_half[n->access];
+        unsigned sum = n->op == RP__IOTA ? 0 : op_cost(n) + half;
+        for (int k = 0; k < 3; k++) {
+            if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
+            sum += c->dear[operands[k]] ? 1 : cost[operands[k]];
+        }
+        cost[v] = (uint8_t)(sum > 255 ? 255 : sum);
+        c->dear[v] = c->class[v] == ELEMENT && sum >= DEAR;
+    }
 }
 
 static void need(compiler *c, rp__val v) {
@@ -182,7 +197,7 @@ static void find_needed(compiler *c, unsigned phase, bool stores) {
     for (unsigned v = d->n_nodes; v-- > 0;) {
         if (!c->needed[v]) continue;
         const rp__node *n = &d->nodes[v];
-        if (c->plan == RP__PLAN_KEEP && c->made[v] && !plain_load(c, n)) {
+        if (c->plan == RP__PLAN_KEEP && c->made[v] && c->dear[v]) {
             if (!c->kept[v]) {
                 c->kept[v] = 1;
                 c->kept_at[v] = c->p->kept_bytes;
@@ -514,6 +529,7 @@ static bool compile(compiler *c) {
         if (!a->row && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
     }
     classify(c);
+    find_dear(c);
 
     /* Element phases, reductions. */
     int last = -1;

@@ -5,6 +5,7 @@
 #define RP_KERNEL_CPU_PROGRAM_H
 
 #include "core/arena.h"
+#include "kernel/cpu/line.h"
 #include "kernel/cpu/tiles.h"
 
 /* How a program walks the space. Elements: no row values matter, all dims are walked as one. Rows: one row (or a tile of
@@ -143,10 +144,23 @@ static inline uint64_t rp__cpu_header(rp__walk walk, unsigned n_outer, unsigned 
 typedef struct rp__cpu_loop {
     rp__program *programs[RP__PLAN_COUNT]; /* those that it may need */
     rp__program *grouped[RP__PLAN_COUNT];  /* the same for emitted C; set before the entry becomes rp__run_native */
-    struct rp__jit_state *jit;             /* jit.c */
+    _Atomic(rp__line_fn *) line[RP__PLAN_COUNT]; /* compiled whole programs, of `programs`; NULL: none */
+    struct rp__jit_state *jit;                   /* jit.c */
     rp__hash key;
 } rp__cpu_loop;
-enum { RP__MANY_BLOCK = 2048 };       /* elements an item of RP__WALK_MANY */
+enum { RP__MANY_BLOCK = 2048 };      /* elements an item of RP__WALK_MANY */
+enum { RP__KEEP_BYTES = 64 * 1024 }; /* of row scratch: a small part of a second-level cache */
+/* Does a row's scratch of a keeping program fit, for tiles of `rows` rows? */
+static inline bool rp__keep_fits(const rp__program *p, int64_t row_len, int64_t rows) {
+    return row_len <= RP__CHUNK &&
+           (int64_t)p->kept_bytes * (((row_len * rows + 63) & ~INT64_C(63)) + 64) <= RP__KEEP_BYTES;
+}
+/* line.c: items [first, last) of a launch by a line function, where there is one for its program and the space suits it. scratch:
+   as interp.c's, at least 64 bytes a uniform value and what is kept. */
+bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first, int64_t last, char *scratch);
+/* The same for elements [first, last) of one group of a launch over many tensors. */
+bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
+                        const uint64_t *scalars, int64_t first, int64_t last, char *scratch);
 rp__cpu_entry rp__interpret;          /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */
 rp__cpu_entry rp__run_native;         /* tier 1 */

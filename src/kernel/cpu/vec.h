@@ -103,11 +103,30 @@ RP__VEC_FN rp__vf64 rp__v_sel_f64(rp__vi64 m, rp__vf64 a, rp__vf64 b) {
 
 /* Is any lane of the mask set? Used to skip rare slow paths. */
 RP__VEC_FN int rp__v_any_i64(rp__vi64 m) {
+#if defined(__SSE2__) && RP_VEC_BYTES == 16
+    return __builtin_ia32_movmskpd((rp__vf64)m) != 0;
+#elif defined(__AVX__) && RP_VEC_BYTES == 32
+    return __builtin_ia32_movmskpd256((rp__vf64)m) != 0;
+#elif defined(__AVX512DQ__) && RP_VEC_BYTES == 64
+    typedef long long wide __attribute__((vector_size(64)));
+    return __builtin_ia32_cvtq2mask512((wide)m) != 0;
+#else
     int64_t any = 0;
     for (size_t i = 0; i < RP_VEC_F64; i++) any |= m[i];
     return any != 0;
+#endif
 }
-RP__VEC_FN int rp__v_any_i32(rp__vi32 m) { return rp__v_any_i64((rp__vi64)m); }
+RP__VEC_FN int rp__v_any_i32(rp__vi32 m) {
+#if defined(__SSE2__) && RP_VEC_BYTES == 16
+    return __builtin_ia32_movmskps((rp__vf32)m) != 0;
+#elif defined(__AVX__) && RP_VEC_BYTES == 32
+    return __builtin_ia32_movmskps256((rp__vf32)m) != 0;
+#elif defined(__AVX512DQ__) && RP_VEC_BYTES == 64
+    return __builtin_ia32_cvtd2mask512(m) != 0;
+#else
+    return rp__v_any_i64((rp__vi64)m);
+#endif
+}
 
 /* ---- sign, min, max --------------------------------------------------------------------------------------------- */
 
@@ -208,7 +227,13 @@ RP__VEC_FN rp__vf64 rp__v_sqrt_f64(rp__vf64 x) {
 
 /* The lower or upper lanes of an f32 vector, exactly; and back, rounded to nearest even. */
 RP__VEC_FN rp__vf64 rp__v_lo_f64_f32(rp__vf32 x) { return __builtin_convertvector(RP__VEC_LO(x), rp__vf64); }
-RP__VEC_FN rp__vf64 rp__v_hi_f64_f32(rp__vf32 x) { return __builtin_convertvector(RP__VEC_HI(x), rp__vf64); }
+RP__VEC_FN rp__vf64 rp__v_hi_f64_f32(rp__vf32 x) {
+#if defined(__SSE2__) && RP_VEC_BYTES == 16 && !defined(__clang__)
+    return __builtin_ia32_cvtps2pd(__builtin_shufflevector(x, x, 2, 3, 2, 3)); /* gcc 12 converts these lanes singly */
+#else
+    return __builtin_convertvector(RP__VEC_HI(x), rp__vf64);
+#endif
+}
 RP__VEC_FN rp__vf32 rp__v_f32_f64(rp__vf64 lo, rp__vf64 hi) {
     rp__vf32h a = __builtin_convertvector(lo, rp__vf32h), b = __builtin_convertvector(hi, rp__vf32h);
     return RP__VEC_CAT(a, b);
@@ -276,5 +301,55 @@ RP__VEC_FN rp__vu16h rp__v_f16_f32(rp__vf32 x) {
     r = rp__v_sel_i32(a > 0x7f800000, (a >> 13 & 0x3ff) | 0x7e00, r);
     return rp__v_u16_u32((rp__vu32)r | (u >> 16 & 0x8000));
 }
+
+/* ---- fused multiply-add: a b + c rounded once ----------------------------------------------------------------------
+ * The hardware's where it has one. Elsewhere from f64, where a b is exact: the sum, rounded twice, is wrong only if its
+ * first rounding lies halfway between two floats, or the result is subnormal. Vectors with such a lane take a sum
+ * rounded to odd, whose second rounding is right everywhere (Boldo and Melquiond). NaN sign and payload aside, the bits
+ * are the same. Compilers must not contract: a fused operation stands only where this function is called. */
+#if defined(__clang__) && defined(__has_builtin)
+#if __has_builtin(__builtin_elementwise_fma)
+#define RP__VEC_ELEMENTWISE_FMA
+#endif
+#endif
+#if defined(RP__VEC_ELEMENTWISE_FMA) && (defined(__FMA__) || defined(__AVX512F__) || defined(__FP_FAST_FMAF))
+RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) { return __builtin_elementwise_fma(a, b, c); }
+#elif defined(__FMA__) && RP_VEC_BYTES == 16
+RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) { return __builtin_ia32_vfmaddps(a, b, c); }
+#elif defined(__FMA__) && RP_VEC_BYTES == 32
+RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) { return __builtin_ia32_vfmaddps256(a, b, c); }
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64
+RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
+    return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+}
+#elif defined(__aarch64__) && RP_VEC_BYTES == 16 && !defined(__clang__)
+RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) { return __builtin_aarch64_fmav4sf(a, b, c); }
+#elif defined(__FMA__) || defined(__AVX512F__) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
+RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
+    for (size_t i = 0; i < RP_VEC_F32; i++) a[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return a;
+}
+#else
+/* a b + c in f64, rounded to odd: where the two-sum's error e is not zero and the sum even, one step towards e. */
+RP__VEC_FN rp__vf64 rp__v_fma_odd_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) {
+    rp__vf64 p = a * b, s = p + c, v = s - p, e = (p - (s - v)) + (c - v);
+    rp__vi64 lost = (e < 0.0) | (e > 0.0), step = (((rp__vi64)s ^ (rp__vi64)e) < 0) | 1;
+    return (rp__vf64)((rp__vi64)s + (step & lost & (((rp__vi64)s & 1) - 1)));
+}
+static __attribute__((unused, noinline)) rp__vf32 rp__v_fma_odd_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
+    return rp__v_f32_f64(rp__v_fma_odd_f64(rp__v_lo_f64_f32(a), rp__v_lo_f64_f32(b), rp__v_lo_f64_f32(c)),
+                         rp__v_fma_odd_f64(rp__v_hi_f64_f32(a), rp__v_hi_f64_f32(b), rp__v_hi_f64_f32(c)));
+}
+RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
+    rp__vf64 s = rp__v_lo_f64_f32(a) * rp__v_lo_f64_f32(b) + rp__v_lo_f64_f32(c);
+    rp__vf64 t = rp__v_hi_f64_f32(a) * rp__v_hi_f64_f32(b) + rp__v_hi_f64_f32(c);
+    rp__vi32 low = rp__v_i32_i64((rp__vi64)s, (rp__vi64)t) & 0x1fffffff; /* the bits that f32 lacks */
+    rp__vi32 high = rp__v_i32_i64((rp__vi64)((rp__vu64)s >> 32), (rp__vi64)((rp__vu64)t >> 32)) & 0x7fffffff;
+    /* sums are 0 or above 2^-300; 0x38100000 begins 2^-126 */
+    rp__vi32 hard = (low == 0x10000000) | ((high > 0) & (high < 0x38100000));
+    if (__builtin_expect(rp__v_any_i32(hard), 0)) return rp__v_fma_odd_f32(a, b, c);
+    return rp__v_f32_f64(s, t);
+}
+#endif
 
 #endif /* RP_KERNEL_CPU_VEC_H */

@@ -2,9 +2,10 @@
  *
  * Called by the CPU tile interpreter (compiled once an ISA) and by emitted C, into which this text is pasted after vec.h.
  * Each rp__v_NAME_f32/f64 maps full vectors; its error bound in ulp stands in docs/vmath.md and is asserted by
- * tests/test_vmath.c. Only IEEE add, subtract, multiply, divide, square root, comparisons and integer operations occur,
- * in one fixed order, and no fma: so every ISA, width, compiler and optimisation level gives the same bits. NaN results
- * are quiet; their sign and payload are not part of the contract.
+ * tests/test_vmath.c. Only IEEE add, subtract, multiply, divide, square root, comparisons, integer operations and, in f32
+ * where written, fma occur, in one fixed order: so every ISA, width, compiler and optimisation level gives the same bits.
+ * A branch is taken by whole vectors, so each side gives a lane that both can see the same bits. NaN results are quiet;
+ * their sign and payload are not part of the contract.
  * Must not include anything besides vec.h (nor call libm), nor be compiled with contraction or -ffast-math.
  *
  * Coefficients: scripts/vmath_coeffs.py (Remez). Methods are named at each function. */
@@ -22,6 +23,9 @@
 /* Adding these to |x| < 2^22 (2^51) leaves rint(x) in the low bits: 1.5 * 2^23 and 1.5 * 2^52. */
 #define RP__MAGIC_F32 0x1.8p23f
 #define RP__MAGIC_F64 0x1.8p52
+
+/* Second forms for vectors that have a rare lane: kept out of line, so that the first stays short. */
+#define RP__VMATH_RARE static __attribute__((unused, noinline, cold))
 
 /* Applies an f64 function to the halves of an f32 vector: the result is correct but for one rounding. */
 #define RP__VMATH_HALVES(name)                                                                                         \
@@ -70,12 +74,14 @@ RP__VMATH_FN rp__vf32 rp__v_rsqrt_f32(rp__vf32 x) { return 1.0f / rp__v_sqrt_f32
 RP__VMATH_FN rp__vf64 rp__v_rsqrt_f64(rp__vf64 x) { return 1.0 / rp__v_sqrt_f64(x); }
 
 /* ---- exponentials ------------------------------------------------------------------------------------------------
- * Cody-Waite: x = n ln2 + r, |r| <= ln2 / 2, with ln2 = hi + lo and n hi exact; e^r = 1 + r + r^2 Q(r).
- * The factor 2^n is applied as 2^a 2^b, a + b = n, so that results underflow gradually and overflow late. Both biased
- * exponents come from the low bits of t, whose magic number contains twice the bias. */
+ * Cody-Waite: x = n ln2 + r, |r| <= ln2 / 2, with ln2 = hi + lo and x - n hi exact; e^r = 1 + r + r^2 Q(r).
+ * f32 adds n to the exponent of e^r; vectors with a lane near overflow or underflow or a NaN take a second form, which
+ * gives the other lanes the same bits. That form and f64 apply the factor 2^n as 2^a 2^b, a + b = n, so that results
+ * underflow gradually and overflow late. Both biased exponents come from the low bits of t, whose magic number contains
+ * twice the bias. */
 
-#define RP__LN2_HI_F32 0x1.62e4p-1f
-#define RP__LN2_LO_F32 0x1.7f7d1cp-20f
+#define RP__LN2_HI_F32 0x1.62e43p-1f
+#define RP__LN2_LO_F32 -0x1.05c61p-29f
 #define RP__LN2_HI_F64 0x1.62e42fefa38p-1
 #define RP__LN2_LO_F64 0x1.ef35793c7673p-45
 
@@ -88,9 +94,23 @@ RP__VEC_FN rp__vf64 rp__v_scale_f64(rp__vf64 p, rp__vf64 t) {
     rp__vu64 i = (rp__vu64)t, a = i >> 1;
     return p * (rp__vf64)(a << 52) * (rp__vf64)((i - a) << 52);
 }
+/* p 2^n for a normal result: t = n + RP__MAGIC. */
+RP__VEC_FN rp__vf32 rp__v_shift_f32(rp__vf32 p, rp__vf32 t) { return (rp__vf32)((rp__vu32)p + ((rp__vu32)t << 23)); }
+/* Horner's step p x + c. */
+RP__VEC_FN rp__vf32 rp__v_step_f32(rp__vf32 p, rp__vf32 x, float c) { return rp__v_fma_f32(p, x, rp__v_splat_f32(c)); }
+
+/* x - n ln2 for n = rint(x / ln2), |n| < 2^21; *t = n + magic. */
+RP__VEC_FN rp__vf32 rp__v_ln2_f32(rp__vf32 x, float magic, rp__vf32 *t) {
+    *t = rp__v_step_f32(x, rp__v_splat_f32(0x1.715476p+0f), magic);
+    rp__vf32 n = *t - magic, r = rp__v_fma_f32(n, rp__v_splat_f32(-RP__LN2_HI_F32), x);
+    return rp__v_fma_f32(n, rp__v_splat_f32(-RP__LN2_LO_F32), r);
+}
 /* Q(r) of e^r = 1 + r + r^2 Q(r). */
 RP__VEC_FN rp__vf32 rp__v_expq_f32(rp__vf32 r) {
-    return (((0x1.6ab6ccp-10f * r + 0x1.123d5cp-7f) * r + 0x1.55585ap-5f) * r + 0x1.55548cp-3f) * r + 0x1.fffffcp-2f;
+    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(0x1.6ab6ccp-10f), r, 0x1.123d5cp-7f);
+    p = rp__v_step_f32(p, r, 0x1.55585ap-5f);
+    p = rp__v_step_f32(p, r, 0x1.55548cp-3f);
+    return rp__v_step_f32(p, r, 0x1.fffffcp-2f);
 }
 RP__VMATH_FN rp__vf64 rp__v_expq_f64(rp__vf64 r) {
     rp__vf64 p = (0x1.add018bfcd6e8p-26 * r + 0x1.28af1781d23d1p-22) * r + 0x1.71defd6bb4821p-19;
@@ -99,22 +119,25 @@ RP__VMATH_FN rp__vf64 rp__v_expq_f64(rp__vf64 r) {
     return p * r + 0x1.000000000000ap-1;
 }
 
-RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
-    const float magic = RP__MAGIC_F32 + 254;
-    x = rp__v_greater_f32(rp__v_splat_f32(-104.0f), rp__v_lesser_f32(rp__v_splat_f32(89.0f), x)); /* keeps NaN */
-    rp__vf32 t = x * 0x1.715476p+0f + magic;
-    rp__vf32 n = t - magic;
-    rp__vf32 r = x - n * RP__LN2_HI_F32 - n * RP__LN2_LO_F32;
-    return rp__v_scale_f32(1.0f + (r + r * r * rp__v_expq_f32(r)), t);
+/* e^x before scaling. */
+RP__VEC_FN rp__vf32 rp__v_expr_f32(rp__vf32 x, float magic, rp__vf32 *t) {
+    rp__vf32 r = rp__v_ln2_f32(x, magic, t);
+    return rp__v_step_f32(rp__v_step_f32(rp__v_expq_f32(r), r, 1.0f), r, 1.0f);
 }
-/* e^x for |x| < 87, where one normal factor does: an integer add to the exponent. A NaN may come out as a number, so callers
- * select other lanes for it. */
+RP__VMATH_RARE rp__vf32 rp__v_exp_far_f32(rp__vf32 x) {
+    x = rp__v_greater_f32(rp__v_splat_f32(-104.0f), rp__v_lesser_f32(rp__v_splat_f32(89.0f), x)); /* keeps NaN */
+    rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32 + 254, &t);
+    return rp__v_scale_f32(p, t);
+}
+RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
+    if (__builtin_expect(rp__v_any_i32(~(rp__v_abs_f32(x) < 87.0f)), 0)) return rp__v_exp_far_f32(x);
+    rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32, &t);
+    return rp__v_shift_f32(p, t);
+}
+/* e^x for |x| < 87 alone. A NaN may come out as a number, so callers select other lanes for it. */
 RP__VEC_FN rp__vf32 rp__v_exp_mid_f32(rp__vf32 x) {
-    rp__vf32 t = x * 0x1.715476p+0f + RP__MAGIC_F32;
-    rp__vf32 n = t - RP__MAGIC_F32;
-    rp__vf32 r = x - n * RP__LN2_HI_F32 - n * RP__LN2_LO_F32;
-    rp__vf32 p = 1.0f + (r + r * r * rp__v_expq_f32(r));
-    return (rp__vf32)((rp__vu32)p + ((rp__vu32)t << 23));
+    rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32, &t);
+    return rp__v_shift_f32(p, t);
 }
 /* 2^k e^x; |k| <= 1 (sinh and cosh take e^x / 2 where e^x overflows). */
 RP__VEC_FN rp__vf64 rp__v_exp2k_f64(rp__vf64 x, int k) {
@@ -128,14 +151,25 @@ RP__VEC_FN rp__vf64 rp__v_exp2k_f64(rp__vf64 x, int k) {
 RP__VMATH_FN rp__vf64 rp__v_exp_f64(rp__vf64 x) { return rp__v_exp2k_f64(x, 0); }
 
 /* 2^x: r = x - n is exact; 2^r = 1 + r Q(r). */
-RP__VMATH_FN rp__vf32 rp__v_exp2_f32(rp__vf32 x) {
-    const float magic = RP__MAGIC_F32 + 254;
+RP__VEC_FN rp__vf32 rp__v_exp2r_f32(rp__vf32 x, float magic, rp__vf32 *t) {
+    *t = x + magic;
+    rp__vf32 r = x - (*t - magic);
+    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(0x1.177d38p-13f), r, 0x1.5ef5p-10f);
+    p = rp__v_step_f32(p, r, 0x1.3b6838p-7f);
+    p = rp__v_step_f32(p, r, 0x1.c6af9ep-5f);
+    p = rp__v_step_f32(p, r, 0x1.ebfb94p-3f);
+    p = rp__v_step_f32(p, r, 0x1.62e43p-1f);
+    return rp__v_step_f32(p, r, 1.0f);
+}
+RP__VMATH_RARE rp__vf32 rp__v_exp2_far_f32(rp__vf32 x) {
     x = rp__v_greater_f32(rp__v_splat_f32(-151.0f), rp__v_lesser_f32(rp__v_splat_f32(129.0f), x));
-    rp__vf32 t = x + magic;
-    rp__vf32 r = x - (t - magic);
-    rp__vf32 p = (0x1.177d38p-13f * r + 0x1.5ef5p-10f) * r + 0x1.3b6838p-7f;
-    p = ((p * r + 0x1.c6af9ep-5f) * r + 0x1.ebfb94p-3f) * r + 0x1.62e43p-1f;
-    return rp__v_scale_f32(1.0f + p * r, t);
+    rp__vf32 t, p = rp__v_exp2r_f32(x, RP__MAGIC_F32 + 254, &t);
+    return rp__v_scale_f32(p, t);
+}
+RP__VMATH_FN rp__vf32 rp__v_exp2_f32(rp__vf32 x) {
+    if (__builtin_expect(rp__v_any_i32(~(rp__v_abs_f32(x) < 126.0f)), 0)) return rp__v_exp2_far_f32(x);
+    rp__vf32 t, p = rp__v_exp2r_f32(x, RP__MAGIC_F32, &t);
+    return rp__v_shift_f32(p, t);
 }
 RP__VEC_FN rp__vf64 rp__v_exp2q_f64(rp__vf64 r) {
     rp__vf64 p = (0x1.f5b18eb3ca2cp-35 * r + 0x1.ed0d942a6ceb5p-32) * r + 0x1.e3395588508dap-28;
@@ -155,14 +189,13 @@ RP__VMATH_FN rp__vf64 rp__v_exp2_f64(rp__vf64 x) {
  * used so that n = 1024 does not overflow early. */
 RP__VMATH_FN rp__vf32 rp__v_expm1_f32(rp__vf32 x) {
     rp__vf32 y = rp__v_greater_f32(rp__v_splat_f32(-18.0f), rp__v_lesser_f32(rp__v_splat_f32(89.0f), x));
-    rp__vf32 t = y * 0x1.715476p+0f + RP__MAGIC_F32;
-    rp__vf32 n = t - RP__MAGIC_F32;
-    rp__vf32 a = y - n * RP__LN2_HI_F32, b = n * RP__LN2_LO_F32;
-    rp__vf32 r = a - b, c = (a - r) - b;
+    rp__vf32 t = rp__v_step_f32(y, rp__v_splat_f32(0x1.715476p+0f), RP__MAGIC_F32), n = t - RP__MAGIC_F32;
+    rp__vf32 nlo = rp__v_splat_f32(-RP__LN2_LO_F32), a = rp__v_fma_f32(n, rp__v_splat_f32(-RP__LN2_HI_F32), y);
+    rp__vf32 r = rp__v_fma_f32(n, nlo, a), c = rp__v_fma_f32(n, nlo, a - r);
     rp__vf32 q = r * r * rp__v_expq_f32(r);
     rp__vf32 e = r + q, l = (r - e) + q + c;
     rp__vf32 s = (rp__vf32)(((rp__vu32)t + 126) << 23);
-    rp__vf32 v = ((s - 0.5f) + s * e + s * l) * 2.0f;
+    rp__vf32 v = rp__v_fma_f32(s, l, rp__v_fma_f32(s, e, s - 0.5f)) * 2.0f;
     return rp__v_sel_f32(rp__v_abs_f32(x) < 0x1p-25f, x, v);
 }
 /* e^x - 1 as result + *lo, for tanh. */
@@ -220,17 +253,40 @@ RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
 }
 
 /* ---- logarithms --------------------------------------------------------------------------------------------------
- * x = 2^k m, m in [sqrt(1/2), sqrt 2); f = m - 1, s = f / (2 + f);
+ * f32: x = 2^k (1 + f), 1 + f in [2/3, 4/3); log(1 + f) = f - f^2 / 2 + f^3 P(f).
+ * f64: x = 2^k m, m in [sqrt(1/2), sqrt 2); f = m - 1, s = f / (2 + f);
  * log m = log((1 + s) / (1 - s)) = 2 s + s R(s^2) = f - (f^2 / 2 - s (f^2 / 2 + R)): the last form keeps f exact. */
 
-/* k and m; k as a float from the exponent bits (subnormals are scaled first). */
-RP__VEC_FN rp__vf32 rp__v_frexp_f32(rp__vf32 x, rp__vf32 *k) {
-    rp__vi32 sub = x < 0x1p-126f;
-    rp__vu32 u = (rp__vu32)rp__v_sel_f32(sub, x * 0x1p24f, x) + (0x3f800000 - 0x3f3504f3);
-    *k = (rp__vf32)(u >> 23 | 0x4b000000) -
-         rp__v_sel_f32(sub, rp__v_splat_f32(0x1p23f + 127 + 24), rp__v_splat_f32(0x1p23f + 127));
-    return (rp__vf32)((u & 0x7fffff) + 0x3f3504f3);
+/* k ln2 + log(1 + f) + c for minus_k = -k 2^23, c below half an ulp of f: a = k hi + f rounded, what that lost (exact), c
+ * and k lo, then the series. hi is below ln2, so that the signs of a zero f agree. */
+RP__VEC_FN rp__vf32 rp__v_logsum_f32(rp__vf32 f, rp__vf32 c, rp__vf32 minus_k) {
+    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(-0x1.07bca2p-3f), f, 0x1.1e753cp-3f);
+    p = rp__v_step_f32(p, f, -0x1.f333bep-4f);
+    p = rp__v_step_f32(p, f, 0x1.1ed3e8p-3f);
+    p = rp__v_step_f32(p, f, -0x1.559c82p-3f);
+    p = rp__v_step_f32(p, f, 0x1.99d06p-3f);
+    p = rp__v_step_f32(p, f, -0x1.fffef8p-3f);
+    p = rp__v_step_f32(p, f, 0x1.555506p-2f);
+    p = rp__v_step_f32(p, f, -0.5f);
+    rp__vf32 a = rp__v_fma_f32(minus_k, rp__v_splat_f32(-0x1.62e42ep-24f), f);
+    rp__vf32 lost = (f - rp__v_fma_f32(minus_k, rp__v_splat_f32(0x1.62e42ep-24f), a)) + c;
+    lost = rp__v_fma_f32(minus_k, rp__v_splat_f32(-0x1.efa39ep-48f), lost);
+    return a + rp__v_fma_f32(p, f * f, lost);
 }
+/* -k 2^23 for the bits of x. */
+RP__VEC_FN rp__vi32 rp__v_logk_f32(rp__vf32 x) {
+    return (rp__vi32)((0x3f2aaaab + 0x7fffff - (rp__vu32)x) & 0xff800000);
+}
+/* log x - shift ln2 / 2^23 for normal finite x > 0. */
+RP__VEC_FN rp__vf32 rp__v_lognormal_f32(rp__vf32 x, rp__vf32 shift) {
+    rp__vi32 k = rp__v_logk_f32(x);
+    return rp__v_logsum_f32((rp__vf32)((rp__vi32)x + k) - 1.0f, rp__v_splat_f32(-0.0f), rp__v_f32_i32(k) + shift);
+}
+/* Is any lane not in [2^-126, inf)? One signed comparison of the bits, moved to the bottom of the range. */
+RP__VEC_FN int rp__v_logfar_f32(rp__vf32 x) {
+    return rp__v_any_i32((rp__vi32)((rp__vu32)x + 0x7f800000) >= (int32_t)(0x7f000000 - 0x80000000));
+}
+/* k and m; k as a float from the exponent bits (subnormals are scaled first). */
 RP__VEC_FN rp__vf64 rp__v_frexp_f64(rp__vf64 x, rp__vf64 *k) {
     rp__vi64 sub = x < 0x1p-1022;
     rp__vu64 u = (rp__vu64)rp__v_sel_f64(sub, x * 0x1p54, x) + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
@@ -247,37 +303,47 @@ RP__VEC_FN rp__vf64 rp__v_logfix_f64(rp__vf64 x, rp__vf64 y) {
     rp__vf64 low = rp__v_sel_f64(x == 0.0, rp__v_splat_f64(-__builtin_inf()), rp__v_splat_f64(__builtin_nan("")));
     return rp__v_sel_f64((x > 0.0) & (x < __builtin_inf()), y, rp__v_sel_f64(x <= 0.0, low, x));
 }
-/* k ln2 + log(1 + f) + c, where |c| is a correction far below one ulp of f. */
-RP__VEC_FN rp__vf32 rp__v_logsum_f32(rp__vf32 f, rp__vf32 k, rp__vf32 c) {
-    rp__vf32 s = f / (f + 2.0f), z = s * s, h = 0.5f * f * f;
-    rp__vf32 r = z * ((0x1.31e086p-2f * z + 0x1.995ed6p-2f) * z + 0x1.55557ap-1f);
-    return k * RP__LN2_HI_F32 + (f - (h - (s * (h + r) + (k * RP__LN2_LO_F32 + c))));
-}
 RP__VEC_FN rp__vf64 rp__v_logr_f64(rp__vf64 z) {
     rp__vf64 p = (0x1.2f0452a4f61d4p-3 * z + 0x1.39a1dae523681p-3) * z + 0x1.74663d6938785p-3;
     p = ((p * z + 0x1.c71c52124744fp-3) * z + 0x1.24924941e3564p-2) * z + 0x1.999999997ff02p-2;
     return z * (p * z + 0x1.5555555555592p-1);
 }
+/* k ln2 + log(1 + f) + c, where |c| is a correction far below one ulp of f. */
 RP__VEC_FN rp__vf64 rp__v_logsum_f64(rp__vf64 f, rp__vf64 k, rp__vf64 c) {
     rp__vf64 s = f / (f + 2.0), h = 0.5 * f * f;
     rp__vf64 r = rp__v_logr_f64(s * s);
     return k * RP__LN2_HI_F64 + (f - (h - (s * (h + r) + (k * RP__LN2_LO_F64 + c))));
 }
+RP__VMATH_RARE rp__vf32 rp__v_log_far_f32(rp__vf32 x) {
+    rp__vi32 sub = x < 0x1p-126f;
+    rp__vf32 shift = (rp__vf32)(sub & (rp__vi32)rp__v_splat_f32(24.0f * 0x1p23f));
+    return rp__v_logfix_f32(x, rp__v_lognormal_f32(rp__v_sel_f32(sub, x * 0x1p24f, x), shift));
+}
 RP__VMATH_FN rp__vf32 rp__v_log_f32(rp__vf32 x) {
-    rp__vf32 k, m = rp__v_frexp_f32(x, &k);
-    return rp__v_logfix_f32(x, rp__v_logsum_f32(m - 1.0f, k, (rp__vf32){0}));
+    if (__builtin_expect(rp__v_logfar_f32(x), 0)) return rp__v_log_far_f32(x);
+    return rp__v_lognormal_f32(x, (rp__vf32){0});
 }
 RP__VMATH_FN rp__vf64 rp__v_log_f64(rp__vf64 x) {
     rp__vf64 k, m = rp__v_frexp_f64(x, &k);
     return rp__v_logfix_f64(x, rp__v_logsum_f64(m - 1.0, k, (rp__vf64){0}));
 }
-/* log(1 + x) = log u + c / u, where u = 1 + x rounded and c what was lost. */
-RP__VMATH_FN rp__vf32 rp__v_log1p_f32(rp__vf32 x) {
-    rp__vf32 u = 1.0f + x, k, m = rp__v_frexp_f32(u, &k);
-    rp__vf32 c = rp__v_sel_f32(x < 1.0f, x - (u - 1.0f), 1.0f - (u - x)) / u;
-    rp__vf32 y = rp__v_logfix_f32(u, rp__v_logsum_f32(m - 1.0f, k, c));
-    return rp__v_sel_f32(rp__v_abs_f32(x) < 0x1p-25f, x, y);
+/* f32: u = 1 + x rounded gives k; f = 2^-k x - (1 - 2^-k), with 4 2^-k to keep away from 2^-128, and what it lost, over 1 + f
+ * to first order. Other u than (0, inf) and their values are those of the logarithm. */
+RP__VEC_FN rp__vf32 rp__v_log1pnormal_f32(rp__vf32 x, rp__vf32 u) {
+    rp__vi32 k = rp__v_logk_f32(u);
+    rp__vf32 v = (rp__vf32)((rp__vi32)x + k);
+    rp__vf32 g = rp__v_step_f32((rp__vf32)(k + 0x40800000), rp__v_splat_f32(-0.25f), 1.0f), f = v - g;
+    return rp__v_logsum_f32(f, (v - (f + g)) * (1.0f - f), rp__v_f32_i32(k));
 }
+RP__VMATH_RARE rp__vf32 rp__v_log1p_far_f32(rp__vf32 x, rp__vf32 u) {
+    return rp__v_logfix_f32(u, rp__v_log1pnormal_f32(x, u));
+}
+RP__VMATH_FN rp__vf32 rp__v_log1p_f32(rp__vf32 x) {
+    rp__vf32 u = 1.0f + x;
+    if (__builtin_expect(rp__v_logfar_f32(u), 0)) return rp__v_log1p_far_f32(x, u);
+    return rp__v_log1pnormal_f32(x, u);
+}
+/* f64: log(1 + x) = log u + c / u, where u = 1 + x rounded and c what was lost. */
 RP__VMATH_FN rp__vf64 rp__v_log1p_f64(rp__vf64 x) {
     rp__vf64 u = 1.0 + x, k, m = rp__v_frexp_f64(u, &k);
     rp__vf64 c = rp__v_sel_f64(x < 1.0, x - (u - 1.0), 1.0 - (u - x)) / u;

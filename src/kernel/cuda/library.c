@@ -6,31 +6,33 @@
 #include "kernel/cuda/lib_select.h"
 #include "tensor/tensor.h"
 
-void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
-                            rp__launch *out) {
-    for (size_t k = 0; k < n; k++) {
-        int64_t low = 0, high = 1, bytes = (int64_t)rp__dtype_bytes(o[k].dtype);
-        for (unsigned d = 0; d < o[k].ndim; d++) {
-            int64_t reach = (o[k].size[d] - 1) * o[k].stride[d];
-            if (o[k].size[d] == 0) reach = 0;
-            if (reach < 0)
-                low += reach;
-            else
-                high += reach;
-        }
-        int64_t start =
-            o[k].storage && o[k].storage->data ? (int64_t)((char *)o[k].base - (char *)o[k].storage->data) : 0;
-        buffer->words[k] = (uint64_t)(uintptr_t)o[k].base;
-        buffer->slots[k] = (rp__slot){.word = (uint32_t)k,
-                                      .access = access[k],
-                                      .storage = o[k].storage,
-                                      .buffer = -1,
-                                      .begin = start + low * bytes,
-                                      .end = start + high * bytes};
+void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
+                           rp__launch *out) {
+    int64_t low = 0, high = 1, bytes = (int64_t)rp__dtype_bytes(o->dtype);
+    for (unsigned d = 0; d < o->ndim; d++) {
+        int64_t reach = (o->size[d] - 1) * o->stride[d];
+        if (o->size[d] == 0) reach = 0;
+        if (reach < 0)
+            low += reach;
+        else
+            high += reach;
     }
+    int64_t start = o->storage && o->storage->data ? (int64_t)((char *)o->base - (char *)o->storage->data) : 0;
+    buffer->words[word] = (uint64_t)(uintptr_t)o->base;
+    buffer->slots[out->n_slots++] = (rp__slot){.word = word,
+                                               .access = access,
+                                               .storage = o->storage,
+                                               .buffer = -1,
+                                               .begin = start + low * bytes,
+                                               .end = start + high * bytes};
     out->words = buffer->words;
     out->slots = buffer->slots;
-    out->n_slots = (uint32_t)n;
+}
+
+void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
+                            rp__launch *out) {
+    out->n_slots = 0;
+    for (size_t k = 0; k < n; k++) rp__cuda_operand_slot(&o[k], (uint32_t)k, access[k], buffer, out);
 }
 
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
@@ -76,5 +78,9 @@ static bool relu_is_exact(rp__device *d, rp__library_op op, const rp__operand *o
 }
 
 extern const rp__library rp__cuda_library;
-const rp__library rp__cuda_library = {
-    .workspace = workspace, .bind = bind, .relu_is_exact = relu_is_exact, .name = name};
+const rp__library rp__cuda_library = {.workspace = workspace,
+                                      .bind = bind,
+                                      .relu_is_exact = relu_is_exact,
+                                      .chain = rp__cuda_chain,
+                                      .bind_chain = rp__cuda_chain_bind,
+                                      .name = name};

@@ -5,16 +5,24 @@
 #include "device/device.h"
 #include "kernel/library.h"
 
+/* Below this many multiply-adds our kernel's one node costs less than a cuBLASLt call (bench/gpu_reprise.c measures it). */
+#define RP__CUDA_SMALL_PRODUCT (INT64_C(1) << 22)
 size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call);
 bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n); /* not cuBLASLt's */
 rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out);
+rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
+rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
+                              rp__launch_buffer *buffer, rp__launch *out);
 rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                              const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
 
 rp_status rp__cuda_choose_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out);
 
+/* Word `word` is the operand's address; its slot is added to those of `out`. */
+void rp__cuda_operand_slot(const rp__operand *o, uint32_t word, uint32_t access, rp__launch_buffer *buffer,
+                           rp__launch *out);
 /* Words and slots of operands: word k is operand k's address. `access` gives RP__READ or RP__WRITE (or both) of each. */
 void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *access, rp__launch_buffer *buffer,
                             rp__launch *out);

@@ -9,9 +9,6 @@
 
 #include "kernel/cuda/cublaslt_api.h"
 
-/* Below this many multiply-adds our kernel's one node costs less than a cuBLASLt call (bench/gpu_matmul.c measures it). */
-#define SMALL_PRODUCT (INT64_C(1) << 22)
-
 typedef struct product { /* the operands as matrices over batch dims; size-1 and mergeable batch dims are gone */
     int64_t m, n, k;
     int64_t om, on, am, ak, bk, bn, bias_stride;
@@ -83,7 +80,8 @@ static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, cons
                        rp__lt_problem *out) {
     memset(out, 0, sizeof *out);
     if (!rp__dtype_is_float(p->dtype) || p->n_batch > 1 || p->m == 0 || p->n == 0 || p->k == 0 || p->batch == 0 ||
-        p->batch * p->m * p->n * p->k <= SMALL_PRODUCT || (p->bias && p->bias_stride != 1) || !rp__cuda_lt_available())
+        p->batch * p->m * p->n * p->k <= RP__CUDA_SMALL_PRODUCT || (p->bias && p->bias_stride != 1) ||
+        !rp__cuda_lt_available())
         return false;
     int32_t flipped = 0;
     if (!leading(p->m, p->n, p->om, p->on, &out->ldd, &flipped) || flipped ||

@@ -30,6 +30,15 @@ typedef struct N(job) {
                     int64_t ld);
 } N(job);
 
+typedef struct N(scratch) {
+    _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * (KC + PAD)];
+    _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N
+                            ? RP__GEMM_MAX_TILE_M * GEMM_MAX_NR
+                            : RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
+    T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
+} N(scratch);
+_Static_assert(sizeof(N(scratch)) <= RP__GEMM_SCRATCH_BYTES, "a tile's scratch is a thread's scratch");
+
 /* Lines into panels of W, converted: contiguous runs by vectors, else one by one. */
 RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t down, int64_t count, int64_t kc,
                               T *dst) {
@@ -58,12 +67,8 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
 #endif
 }
 
-static void N(tile)(const N(job) * g, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
-    _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * (KC + PAD)];
-    _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N
-                            ? RP__GEMM_MAX_TILE_M * GEMM_MAX_NR
-                            : RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
-    T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
+static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
+    T *const pb = memory->pb, *const pa = memory->pa, *const kept = memory->kept, *const bias = memory->bias;
     const bool direct = SAME && g->on == 1 && !g->scatter;
     const int64_t full = nc / NR * NR;                    /* columns in whole panels */
     const int64_t ld = direct ? NR : RP__GEMM_MAX_TILE_N; /* of kept: the ragged panel, or all */
@@ -188,6 +193,7 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
          .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
          .bias_stride = v[RP__GEMM_BIAS_STRIDE],
          .flags = (unsigned)w[RP__GEMM_FLAGS]};
+    N(scratch) *memory = rp__gemm_scratch_take();
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
         int64_t oo = 0, oa = 0, ob = 0;
@@ -203,8 +209,9 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
         g.a = (const ST *)(uintptr_t)w[RP__GEMM_A] + oa;
         g.b = (const ST *)(uintptr_t)w[RP__GEMM_B] + ob;
         const int64_t m0 = t / tiles_n * tm, n0 = t % tiles_n * tn;
-        N(tile)(&g, m0, M - m0 < tm ? M - m0 : tm, n0, NN - n0 < tn ? NN - n0 : tn);
+        N(tile)(&g, memory, m0, M - m0 < tm ? M - m0 : tm, n0, NN - n0 < tn ? NN - n0 : tn);
     }
+    rp__gemm_scratch_give(memory);
 }
 
 #if FLOATING
@@ -320,6 +327,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const uint64_t *w, int64_t beg
     const int64_t *v = (const int64_t *)w;
     const ST *x = (const ST *)(uintptr_t)w[RP__CONV_X], *wt = (const ST *)(uintptr_t)w[RP__CONV_W];
     const ST *y = (const ST *)(uintptr_t)w[RP__CONV_Y];
+    N(scratch) *memory = rp__gemm_scratch_take();
     for (int64_t item = begin; item < end; item++) {
         struct conv_plan c;
         int64_t m0, n0;
@@ -349,8 +357,9 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const uint64_t *w, int64_t beg
         c.out.start.offset = 0;
         if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
         const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
-        N(tile)(&g, m0, c.m - m0 < tm ? c.m - m0 : tm, n0, c.n - n0 < tn ? c.n - n0 : tn);
+        N(tile)(&g, memory, m0, c.m - m0 < tm ? c.m - m0 : tm, n0, c.n - n0 < tn ? c.n - n0 : tn);
     }
+    rp__gemm_scratch_give(memory);
 }
 static void N(conv_forward)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
     (void)kernel;

@@ -1,0 +1,138 @@
+/* Chains: matrix products, each reading the rows of the one before, that become one launch.
+   Requires  a fusion whose groups are final otherwise: loops merged, relus joined to the products before them.
+   Keeps     the graph, and the order that nodes must have.
+   After it  a group may hold several products; the edge to a product that stayed apart from the one before has the library's
+             reason. Rows between two products exist in memory only if another group reads them or they are a result. */
+#include <string.h>
+
+#include "compile/fuse.h"
+#include "device/device.h"
+
+static bool is_product(const rp__fusion *f, uint32_t k) {
+    const rp__ir_node *n = &f->ir->nodes[f->nodes[k].node];
+    return f->nodes[k].kind == RP__FUSE_LIBRARY && (rp__ir_is_op(n, RP__OP_bmm) || rp__ir_is_op(n, RP__OP_linear));
+}
+static rp__ir_value result_of(const rp__fusion *f, uint32_t k) { return f->ir->nodes[f->nodes[k].node].out[0]; }
+
+/* Operands without memory: the stand-ins of the fuse node. With memory: what `memory` gives, else the stand-in. */
+static rp_status stage_of(const rp__fusion *f, uint32_t k, rp__chain_memory *memory, void *ctx,
+                          rp__library_stage *stage) {
+    const rp__fuse_node *fn = &f->nodes[k];
+    const rp__ir_node *n = &f->ir->nodes[fn->node];
+    rp_tensor *in[3], *out[1];
+    rp__call call;
+    memset(stage, 0, sizeof *stage);
+    if (n->n_in > 3 || n->n_out != 1) return RP_OK;
+    for (uint32_t i = 0; i < n->n_in; i++) {
+        in[i] = memory && fn->in[i] ? memory(ctx, n->in[i]) : NULL;
+        if (!in[i]) in[i] = fn->in[i];
+        if (in[i] && rp__tensor_is_error(in[i])) return rp_error_status();
+    }
+    out[0] = memory ? memory(ctx, n->out[0]) : NULL;
+    if (!out[0]) out[0] = fn->out[0];
+    if (rp__tensor_is_error(out[0])) return rp_error_status();
+    rp__ir_call(n, in, out, &call);
+    call.stage = stage;
+    return n->op->rule.run(&call);
+}
+
+rp_status rp__chain_stages(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__chain_memory *memory,
+                           void *ctx, rp__library_stage *stages, uint32_t *n_stages) {
+    uint32_t count = 0;
+    for (uint32_t m = 0; m < n; m++) {
+        if (!is_product(f, members[m])) {
+            stages[count - 1].epilogue = RP__EPILOGUE_RELU; /* the group begins with a product */
+            continue;
+        }
+        RP_TRY(stage_of(f, members[m], memory, ctx, &stages[count]));
+        stages[count++].epilogue = RP__EPILOGUE_NONE;
+    }
+    *n_stages = count;
+    return RP_OK;
+}
+
+static const char *reason_of(rp__chain_answer answer) {
+    switch (answer) {
+    case RP__CHAIN_YES: return NULL;
+    case RP__CHAIN_TOO_LARGE: return "products-too-large";
+    case RP__CHAIN_LAYOUT: return "product-reads-other-rows";
+    case RP__CHAIN_OTHER_SUM: return "product-served-elsewhere";
+    default: return "library-op";
+    }
+}
+
+/* NULL: the library takes the members as one. "": failed, with a sticky error. */
+static const char *ask(const rp__fusion *f, rp__device *d, const uint32_t *members, uint32_t n) {
+    rp__library_stage stages[RP__CHAIN_MAX];
+    uint32_t n_stages = 0;
+    for (uint32_t m = 0; m < n; m++) n_stages += is_product(f, members[m]);
+    if (n_stages > RP__CHAIN_MAX) return reason_of(RP__CHAIN_TOO_LARGE);
+    if (rp__chain_stages(f, members, n, NULL, NULL, stages, &n_stages) != RP_OK) return "";
+    for (uint32_t s = 0; s < n_stages; s++) {
+        if (stages[s].n < 3) return reason_of(RP__CHAIN_LAYOUT); /* an empty product */
+    }
+    return reason_of(d->ops->library->chain(d, stages, n_stages));
+}
+
+/* Why the product `next` cannot follow the group. */
+static const char *follows(rp__fuse_paths *paths, rp__device *d, uint32_t group, uint32_t next, const uint32_t *members,
+                           uint32_t n) {
+    const rp__fusion *f = paths->f;
+    const rp_ir *ir = f->ir;
+    const rp__fuse_group *g = &f->groups[group];
+    const rp__ir_node *node = &ir->nodes[f->nodes[next].node];
+    const rp__ir_value rows = result_of(f, g->members[g->n_members - 1]);
+    if (rp__ir_root(ir, node->in[0]) != rows || !rp__ir_is_row_major(&ir->values[node->in[0]]) ||
+        !rp__ir_is_row_major(&ir->values[rows]) ||
+        rp__numel(ir->values[rows].meta.size, ir->values[rows].meta.ndim) !=
+            rp__numel(ir->values[node->in[0]].meta.size, ir->values[node->in[0]].meta.ndim))
+        return reason_of(RP__CHAIN_LAYOUT);
+    for (uint32_t i = 1; i < node->n_in; i++) {
+        if (node->in[i] != RP__IR_NONE && rp__ir_root(ir, node->in[i]) == rows) return reason_of(RP__CHAIN_LAYOUT);
+    }
+    if (rp__fuse_path_around(paths, group, f->nodes[next].group)) return "would-make-a-cycle";
+    return ask(f, d, members, n);
+}
+
+/* Adds to the group the first product that can follow it. */
+static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bool *done) {
+    rp__fusion *f = paths->f;
+    rp__fuse_group *g = &f->groups[group];
+    const uint32_t last = g->members[g->n_members - 1];
+    const rp__ir_value rows = result_of(f, last);
+    *done = true;
+    for (uint32_t r = 0; r < f->n_readers[rows]; r++) {
+        const uint32_t next = f->readers[rows][r];
+        rp__fuse_group *h = &f->groups[f->nodes[next].group];
+        if (!is_product(f, next) || f->nodes[next].group == group || h->members[0] != next) continue;
+        uint32_t *members = RP__NEW(&f->arena, uint32_t, g->n_members + h->n_members);
+        if (!members) return RP__OOM("fusion");
+        memcpy(members, g->members, g->n_members * sizeof *members);
+        memcpy(members + g->n_members, h->members, h->n_members * sizeof *members);
+        const uint32_t n = g->n_members + h->n_members;
+        const char *why = follows(paths, d, group, next, members, n);
+        if (why && !*why) return rp_error_status();
+        for (uint32_t k = 0; k < f->n_unfused && why; k++) {
+            if (f->unfused[k].producer == last && f->unfused[k].consumer == next) f->unfused[k].reason = why;
+        }
+        if (why) continue;
+        g->members = members;
+        g->n_members = n;
+        h->dead = true;
+        h->n_members = 0;
+        for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = group;
+        *done = false;
+        return RP_OK;
+    }
+    return RP_OK;
+}
+
+rp_status rp__fuse_chains(rp__fuse_paths *paths, rp__device *d) {
+    rp__fusion *f = paths->f;
+    for (uint32_t k = 0; k < f->n_nodes; k++) {
+        const uint32_t group = f->nodes[k].group;
+        bool done = !is_product(f, k) || f->groups[group].members[0] != k;
+        while (!done) RP_TRY(extend(paths, d, group, &done));
+    }
+    return RP_OK;
+}

@@ -1,0 +1,321 @@
+/* C emitter, line functions: a whole program (program.h) as one function over rows of contiguous elements. Values stay in
+   registers, phases follow each other while the row is in the first-level cache, chunks and their tree are inside. Called by
+   jit.c for tier 1 and by tools/gen/genlines.c for what the library carries compiled; line.c decides when one runs. Emits over
+   group.h and line.h only, nothing that depends on a vector's width. */
+#include <stdio.h>
+
+#include "kernel/cpu/jit.h"
+
+static const char *const type_names[RP__TILE_TYPES] = {"f32", "f64", "i32", "i64", "u8", "bool"};
+static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "all"};
+
+enum {
+    MAX_NODES = 96,   /* larger programs run as groups: compiling must stay short */
+    UNROLL_NODES = 24 /* operations of a phase up to which its loop takes 32 elements a turn */
+};
+
+typedef struct emitter {
+    const rp__dag *dag;
+    const rp__program *p;
+    rp__text *t;
+    bool rows, many; /* many: the step of a load is an argument */
+} emitter;
+
+/* ---- what a line function can hold */
+
+static bool plain(const rp__insn *i) { return i->a == RP__NO_VAL && i->b == RP__NO_VAL; }
+static bool insn_fits(const rp__dag *dag, const rp__insn *i, bool row) {
+    if (i->kind == RP__INSN_LOAD) return plain(i);
+    if (i->kind == RP__INSN_IOTA || i->kind == RP__INSN_GROUP) return false;
+    if (i->kind != RP__INSN_OP) return !row;
+    const rp__node *n = &dag->nodes[i->d];
+    switch (n->op) {
+    case RP__CHECK_INDEX:
+    case RP__PHILOX:
+    case RP__PHILOX64:
+    case RP__PHILOX_NORMAL: return false;
+    default: return true;
+    }
+}
+bool rp__line_fits(const rp__dag *dag, const rp__program *p) {
+    if (p->grouped || p->serial || p->checks || dag->n_nodes > MAX_NODES) return false;
+    for (unsigned k = 0; k < p->n_stores; k++) {
+        const rp__program_store *st = &p->stores[k];
+        if (st->mode != RP__STORE_SET || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL) return false;
+    }
+    for (unsigned phase = 0; phase <= p->n_phases; phase++) {
+        for (uint32_t k = p->row[phase].begin; k < p->row[phase].end; k++) {
+            if (!insn_fits(dag, &p->insns[k], true)) return false;
+        }
+        if (phase == p->n_phases) break;
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+            if (!insn_fits(dag, &p->insns[k], false)) return false;
+        }
+    }
+    return true;
+}
+
+/* ---- names */
+
+static const char *type_of(const emitter *e, unsigned v) { return type_names[rp__tile_type(e->dag->nodes[v].dtype)]; }
+/* How an access lies in memory: that of its dtype, 16-bit types included. */
+static const char *storage_of(const emitter *e, unsigned access) {
+    const unsigned half = e->p->access_half[access];
+    return half ? half == 1 ? "f16" : "bf16" : type_names[rp__tile_type(e->dag->accesses[access].dtype)];
+}
+static unsigned bytes_of(const emitter *e, unsigned access) { return e->p->access_size[access]; }
+static const char *red_name(const rp__reduction *red, char out[32]) {
+    (void)snprintf(out, 32, "%s_%s", reduce_names[red->kind], type_names[red->type]);
+    return out;
+}
+
+static bool may_stand(const emitter *e, unsigned access) {
+    return e->many && e->dag->accesses[access].kind == RP__ACCESS_READ;
+}
+
+/* ---- one vector of elements: j is its first element in memory behind `at` (q: the row, b: a padded copy), `kept` in scratch */
+
+static void emit_body(const emitter *e, unsigned phase, char at, const char *kept) {
+    const rp__program *p = e->p;
+    rp__text *t = e->t;
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        const char *type = i->kind == RP__INSN_STORE || i->kind == RP__INSN_REDUCE ? "" : type_of(e, i->d);
+        switch (i->kind) {
+        case RP__INSN_LOAD:
+            if (may_stand(e, i->access))
+                rp__text_add(t, "const g_%s v%u = s%u ? g_load_%s(%c%u, j, 1) : r%u; ", type, i->d, i->access,
+                             storage_of(e, i->access), at, i->access, i->access);
+            else
+                rp__text_add(t, "const g_%s v%u = g_load_%s(%c%u, j, 1); ", type, i->d, storage_of(e, i->access), at,
+                             i->access);
+            break;
+        case RP__INSN_OP: rp__emit_op(e->dag, i->d, t); break;
+        case RP__INSN_KEPT:
+            rp__text_add(t, "const g_%s v%u = g_load_%s(kept + l->kept_cap * %u, %s, 1); ", type, i->d, type, i->at,
+                         kept);
+            break;
+        case RP__INSN_STORE: {
+            const rp__program_store *st = &p->stores[i->access];
+            const char *storage = storage_of(e, st->access);
+            if (at == 'q')
+                rp__text_add(t, "if (past) g_past_%s(q%u, j, v%u); else g_store_%s(q%u, j, v%u); ", storage, st->access,
+                             st->value, storage, st->access, st->value);
+            else
+                rp__text_add(t, "g_store_%s(o%u, j, v%u); ", storage, i->access, st->value);
+            break;
+        }
+        default: break; /* reductions follow the body */
+        }
+        if (i->home == RP__HOME_KEPT && i->kind != RP__INSN_KEPT) {
+            rp__text_add(t, "g_store_%s(kept + l->kept_cap * %u, %s, v%u); ", type, i->at, kept, i->d);
+        }
+    }
+}
+
+static bool reduces(const rp__program *p, unsigned phase) {
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        if (p->reductions[r].phase == phase) return true;
+    }
+    return false;
+}
+/* Elements that a phase takes a turn: 32, lane by lane, or one vector. */
+static bool unrolled(const rp__program *p, unsigned phase) {
+    return reduces(p, phase) || p->element[phase].end - p->element[phase].begin <= UNROLL_NODES;
+}
+/* The next row's first use is far enough away that its lines arrive in time, and no hardware prefetcher crosses pages. */
+static void emit_prefetch(const emitter *e, unsigned phase) {
+    const rp__program *p = e->p;
+    if (!e->rows || phase + 1u != p->n_phases || p->n_phases < 2) return;
+    for (uint32_t k = p->element[0].begin; k < p->element[0].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (i->kind != RP__INSN_LOAD) continue;
+        const unsigned bytes = bytes_of(e, i->access), turn = unrolled(p, phase) ? 32 * bytes : 1;
+        for (unsigned line = 0; line < turn; line += 64) {
+            rp__text_add(e->t, "__builtin_prefetch(q%u + l->row[%u] + i * %u + %u); ", i->access, i->access, bytes,
+                         line);
+        }
+    }
+}
+
+/* What is left behind the last whole turn: m elements from i on, in padded copies. */
+static void emit_tail(const emitter *e, unsigned phase) {
+    const rp__program *p = e->p;
+    rp__text *t = e->t;
+    rp__text_puts(t, "    if (i < end) { const int64_t m = end - i;\n");
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        const unsigned a = i->access;
+        if (i->kind == RP__INSN_STORE) rp__text_add(t, "      char o%u[%u];\n", a, 32u * p->stores[a].size);
+        if (i->kind != RP__INSN_LOAD) continue;
+        rp__text_add(t, "      char b%u[%u] = {0}; ", a, 32 * bytes_of(e, a));
+        if (may_stand(e, a)) rp__text_add(t, "if (s%u) ", a);
+        rp__text_add(t, "__builtin_memcpy(b%u, q%u + i * %u, (size_t)m * %u);\n", a, a, bytes_of(e, a), bytes_of(e, a));
+    }
+    char name[32];
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        if (p->reductions[r].phase != phase) continue;
+        rp__text_add(t,
+                     "      g_%s y%u[K];\n#pragma GCC unroll 8\n      for (int k = 0; k < K; k++) y%u[k] = a%u[k];\n",
+                     type_names[p->reductions[r].type], r, r, r);
+    }
+    rp__text_add(t, "      for (int64_t j = 0%s; j < m; j += G_N%s) { ", reduces(p, phase) ? ", k = 0" : "",
+                 reduces(p, phase) ? ", k++" : "");
+    if (reduces(p, phase)) rp__text_puts(t, "const g_bool mask = g_first(m - j < G_N ? m - j : G_N); ");
+    emit_body(e, phase, 'b', "i + j");
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        if (red->phase != phase) continue;
+        rp__text_add(t, "y%u[k] = g_where_%s(mask, g_red_%s(y%u[k], v%u), y%u[k]); ", r, type_names[red->type],
+                     red_name(red, name), r, e->dag->nodes[red->d].a, r);
+    }
+    rp__text_puts(t, "}\n");
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        if (p->reductions[r].phase != phase) continue;
+        rp__text_add(t, "#pragma GCC unroll 8\n      for (int k = 0; k < K; k++) a%u[k] = y%u[k];\n", r, r);
+    }
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (i->kind != RP__INSN_STORE) continue;
+        const rp__program_store *st = &p->stores[i->access];
+        rp__text_add(t, "      __builtin_memcpy(q%u + i * %u, o%u, (size_t)m * %u);\n", st->access, st->size, i->access,
+                     st->size);
+    }
+    rp__text_puts(t, "    }\n");
+}
+
+/* Elements [i, end) of a phase. */
+static void emit_loop(const emitter *e, unsigned phase) {
+    const rp__program *p = e->p;
+    rp__text *t = e->t;
+    char name[32];
+    if (unrolled(p, phase)) {
+        rp__text_puts(t, "    for (; i + 32 <= end; i += 32) { ");
+        emit_prefetch(e, phase);
+        rp__text_puts(t, "\n#pragma GCC unroll 8\n      for (int k = 0; k < K; k++) { const int64_t j = i + k * G_N; ");
+    } else {
+        rp__text_puts(t, "    for (; i + G_N <= end; i += G_N) { const int64_t j = i; ");
+        emit_prefetch(e, phase);
+    }
+    emit_body(e, phase, 'q', "j");
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        if (red->phase == phase)
+            rp__text_add(t, "a%u[k] = g_red_%s(a%u[k], v%u); ", r, red_name(red, name), r, e->dag->nodes[red->d].a);
+    }
+    rp__text_puts(t, unrolled(p, phase) ? "}\n    }\n" : "}\n");
+    emit_tail(e, phase);
+}
+
+/* A phase: its chunks, and the tree over them (tree.h). */
+static void emit_phase(const emitter *e, unsigned phase) {
+    const rp__program *p = e->p;
+    rp__text *t = e->t;
+    if (p->element[phase].begin == p->element[phase].end) return;
+    char name[32];
+    if (!reduces(p, phase)) {
+        rp__text_puts(t, "  { const int64_t end = n; int64_t i = 0;\n");
+        emit_loop(e, phase);
+        rp__text_puts(t, "  }\n");
+        return;
+    }
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        if (red->phase == phase)
+            rp__text_add(t, "  g_%s v%u = g_bits_%s(0); g_%s t%u[52];\n", type_names[red->type], red->d,
+                         type_names[red->type], type_names[red->type], r);
+    }
+    rp__text_add(t,
+                 "  uint64_t count%u = 0;\n  for (int64_t at = 0; at < n || !count%u; at += %d, count%u++) {\n"
+                 "    const int64_t end = n - at < %d ? n : at + %d; int64_t i = at;\n",
+                 phase, phase, RP__CHUNK, phase, RP__CHUNK, RP__CHUNK);
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        if (red->phase != phase) continue;
+        const char *type = type_names[red->type];
+        rp__text_add(t,
+                     "    g_%s a%u[K];\n#pragma GCC unroll 8\n"
+                     "    for (int k = 0; k < K; k++) a%u[k] = g_bits_%s(UINT64_C(%llu));\n",
+                     type, r, r, type, (unsigned long long)red->identity);
+    }
+    emit_loop(e, phase);
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        if (red->phase != phase) continue;
+        red_name(red, name);
+        rp__text_add(t,
+                     "    v%u = g_end_%s(a%u);\n"
+                     "    if (n > %d) { unsigned level = 0; for (; count%u >> level & 1; level++) "
+                     "v%u = g_red_%s(t%u[level], v%u); t%u[level] = v%u; }\n",
+                     red->d, name, r, RP__CHUNK, phase, red->d, name, r, red->d, r, red->d);
+    }
+    rp__text_puts(t, "  }\n");
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        if (red->phase != phase) continue;
+        rp__text_add(t,
+                     "  if (n > %d) { unsigned level = 0; while (!(count%u >> level & 1)) level++; v%u = t%u[level]; "
+                     "while (count%u >> ++level) if (count%u >> level & 1) v%u = g_red_%s(t%u[level], v%u); }\n",
+                     RP__CHUNK, phase, red->d, r, phase, phase, red->d, red_name(red, name), r, red->d);
+    }
+}
+
+static void emit_row_values(const emitter *e, unsigned phase) {
+    const rp__program *p = e->p;
+    for (uint32_t k = p->row[phase].begin; k < p->row[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        rp__text_puts(e->t, "  ");
+        if (i->kind == RP__INSN_LOAD)
+            rp__text_add(e->t, "const g_%s v%u = g_one_%s(q%u);", type_of(e, i->d), i->d, storage_of(e, i->access),
+                         i->access);
+        else
+            rp__emit_op(e->dag, i->d, e->t);
+        rp__text_puts(e->t, "\n");
+    }
+}
+
+static void emit_function(const emitter *e, const char *prefix) {
+    const rp__program *p = e->p;
+    rp__text *t = e->t;
+    rp__text_add(t, "static inline __attribute__((always_inline)) void %sb_%d%s(const rp__line *l", prefix, p->plan,
+                 e->many ? "m" : "");
+    rp__text_puts(t, ") {\n  enum { K = 32 / G_N };\n  const int64_t n = l->n; const int past = l->stream; "
+                     "char *const kept = l->kept; (void)kept; (void)past;\n");
+    for (unsigned a = 0; a < p->n_accesses; a++) rp__text_add(t, "  char *q%u = l->base[%u];\n", a, a);
+    for (uint32_t k = 0; k < p->uniform_end; k++) {
+        const rp__insn *i = &p->insns[k];
+        rp__text_add(t, "  const g_%s v%u = g_load_%s(l->blocks + 64 * %u, 0, 0);\n", type_of(e, i->d), i->d,
+                     type_of(e, i->d), i->at);
+    }
+    for (unsigned a = 0; e->many && a < p->n_accesses; a++) {
+        if (!may_stand(e, a)) continue;
+        const char *compute = type_names[rp__tile_type(rp__dtypes[e->dag->accesses[a].dtype].compute)];
+        rp__text_add(t,
+                     "  const int s%u = !(l->still >> %u & 1); const g_%s r%u = s%u ? g_bits_%s(0) : g_one_%s(q%u);\n",
+                     a, a, compute, a, a, compute, storage_of(e, a), a);
+    }
+    rp__text_puts(t, "  for (int64_t row = 0; row < l->rows; row++) {\n");
+    for (unsigned phase = 0; phase <= p->n_phases; phase++) {
+        emit_row_values(e, phase);
+        if (phase < p->n_phases) emit_phase(e, phase);
+    }
+    for (unsigned k = 0; k < p->n_stores; k++) {
+        const rp__program_store *st = &p->stores[k];
+        if (st->row) rp__text_add(t, "  g_put_%s(q%u, v%u);\n", storage_of(e, st->access), st->access, st->value);
+    }
+    rp__text_puts(t, " ");
+    for (unsigned a = 0; a < p->n_accesses; a++) rp__text_add(t, " q%u += l->row[%u];", a, a);
+    rp__text_puts(t, "\n  }\n  if (past) g_past_end();\n}\n");
+}
+
+void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix, rp__text *t) {
+    emitter e = {.dag = dag, .p = p, .t = t, .rows = p->plan != RP__PLAN_ELEMENTS};
+    emit_function(&e, prefix);
+    if (!e.rows) {
+        e.many = true;
+        emit_function(&e, prefix);
+    }
+    rp__text_add(t, "void %sl_%d(const rp__line *l) { ", prefix, p->plan);
+    if (!e.rows) rp__text_add(t, "if (l->still) { %sb_%dm(l); return; } ", prefix, p->plan);
+    rp__text_add(t, "%sb_%d(l); }\n", prefix, p->plan);
+}

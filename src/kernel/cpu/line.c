@@ -1,0 +1,180 @@
+/* Runs launches by line functions (line.h): whole programs compiled to one function over rows of contiguous elements, either part
+   of the library (prebuilt.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself; says no, and has
+   done nothing, when the program has no such function or the space is not of rows that lie in memory element after element.
+   The same bits as the interpreter's. */
+#include <string.h>
+#include <unistd.h>
+
+#include "kernel/cpu/program.h"
+
+enum { DEFAULT_CACHE = 32 << 20, STREAM_ALIGN = 64 };
+
+/* Launches that touch more bytes than this leave nothing of their output in the last-level cache: reading it in first, only
+   to write over it, would be all that the cache does. */
+static int64_t stream_bytes(void) {
+    static _Atomic int64_t known;
+    int64_t n = atomic_load_explicit(&known, memory_order_relaxed);
+    if (RP__LIKELY(n != 0)) return n;
+    n = DEFAULT_CACHE;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache > 0) n = cache;
+#endif
+    n = n / 4 * 3;
+    atomic_store_explicit(&known, n, memory_order_relaxed);
+    return n;
+}
+
+static void repeat(char *block, uint64_t bits, unsigned size) {
+    if (size == 1)
+        bits = (bits & 255) * UINT64_C(0x0101010101010101);
+    else if (size == 4)
+        bits = (bits & 0xffffffff) * UINT64_C(0x100000001);
+    uint64_t w[8];
+    for (int i = 0; i < 8; i++) w[i] = bits;
+    memcpy(block, w, sizeof w);
+}
+/* Uniform values: constants, scalars, and what follows from them alone; the k-th instruction makes block k. */
+static void fill_blocks(const rp__program *p, const uint64_t *scalars, char *blocks) {
+    for (uint32_t k = 0; k < p->uniform_end; k++) {
+        const rp__insn *i = &p->insns[k];
+        char *d = blocks + 64 * (size_t)k;
+        if (!i->fn) {
+            repeat(d, i->b == RP__NO_VAL ? (uint64_t)i->imm : scalars[i->b], i->size);
+            continue;
+        }
+        const uint16_t operands[3] = {i->a, i->b, i->c};
+        const void *at[3] = {NULL, NULL, NULL};
+        for (int o = 0; o < 3; o++) {
+            for (uint32_t b = 0; b < k && operands[o] != RP__NO_VAL; b++) {
+                if (p->block_reg[b] == operands[o]) at[o] = blocks + 64 * (size_t)b;
+            }
+        }
+        const rp__tile_call t = {.d = d, .a = at[0], .b = at[1], .c = at[2], .n = 1, .imm = i->imm};
+        i->fn(&t);
+        uint64_t bits = 0;
+        memcpy(&bits, d, i->size);
+        repeat(d, bits, i->size);
+    }
+}
+
+/* Steps of access `a` over dims [d0, d1), walked as one: 1 one element after the other, 0 one value, -1 anything else. */
+static int step_of(const int64_t *extent, const int64_t *stride, unsigned d0, unsigned d1) {
+    int64_t want = 1;
+    bool still = true, linear = true;
+    for (unsigned d = d1; d-- > d0;) {
+        if (extent[d] == 1) continue;
+        still = still && stride[d] == 0;
+        linear = linear && stride[d] == want;
+        want *= extent[d];
+    }
+    return linear ? 1 : still ? 0 : -1;
+}
+/* May stores pass the caches by? Stores of elements only; their rows must be aligned. */
+static bool streams(const rp__program *p, const rp__line *l, int64_t bytes) {
+    if (bytes < stream_bytes()) return false;
+    uintptr_t any = 0;
+    for (unsigned k = 0; k < p->n_stores; k++) {
+        const rp__program_store *st = &p->stores[k];
+        if (!st->row) any |= (uintptr_t)l->base[st->access] | (uintptr_t)(l->rows > 1 ? l->row[st->access] : 0);
+    }
+    return any % STREAM_ALIGN == 0;
+}
+
+/* Elements [first, last) of the whole space as one row. */
+static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
+                         const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
+                         char *scratch) {
+    static const int64_t no_rows[RP__DAG_MAX_ACCESSES];
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
+    char *base[RP__DAG_MAX_ACCESSES];
+    uint64_t still = 0, written = 0;
+    int64_t bytes = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const int step = dims == 1 ? (stride[a] == 1 || extent[0] == 1 ? 1
+                                      : stride[a]                      ? -1
+                                                                       : 0)
+                                   : step_of(extent, stride + (size_t)a * dims, 0, dims);
+        if (step < 0) return false;
+        if (!step) still |= UINT64_C(1) << a;
+        base[a] = (char *)(uintptr_t)address[a] + (step ? first * p->access_size[a] : 0);
+        bytes += step ? p->access_size[a] : 0;
+    }
+    for (unsigned k = 0; k < p->n_stores; k++) written |= UINT64_C(1) << p->stores[k].access;
+    if (still & written) return false;
+    fill_blocks(p, scalars, scratch);
+    rp__line l = {.base = base, .row = no_rows, .blocks = scratch, .rows = 1, .n = last - first, .still = still};
+    l.stream = streams(p, &l, bytes * total);
+    atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&l);
+    return true;
+}
+
+static int64_t offset_of(const int64_t *extent, const int64_t *stride, unsigned dims, int64_t row) {
+    int64_t offset = 0;
+    for (unsigned d = dims; d-- > 0;) {
+        offset += (d ? row % extent[d] : row) * stride[d];
+        if (d) row /= extent[d];
+    }
+    return offset;
+}
+/* Rows [first, last), each of n elements. One call where rows follow each other at equal distances, else one a row. */
+static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, const uint64_t *address,
+                     const int64_t *extent, const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last,
+                     char *scratch) {
+    int64_t n = 1, rows = 1;
+    for (unsigned d = 0; d < dims; d++) *(d < n_outer ? &rows : &n) *= extent[d];
+    rp__plan plan = RP__PLAN_RECOMPUTE;
+    const rp__program *p = loop->programs[RP__PLAN_KEEP];
+    if (p && rp__keep_fits(p, n, 1)) plan = RP__PLAN_KEEP;
+    rp__line_fn *fn = atomic_load_explicit(&loop->line[plan], memory_order_acquire);
+    if (!fn) return false;
+    p = loop->programs[plan];
+    char *base[RP__DAG_MAX_ACCESSES];
+    int64_t row[RP__DAG_MAX_ACCESSES], bytes = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const int64_t *own = stride + (size_t)a * dims;
+        if (!p->access_row[a] && step_of(extent, own, n_outer, dims) != 1) return false;
+        row[a] = n_outer == 1 ? own[0] * p->access_size[a] : 0;
+        bytes += p->access_row[a] ? 0 : p->access_size[a];
+    }
+    fill_blocks(p, scalars, scratch);
+    rp__line l = {.base = base,
+                  .row = row,
+                  .blocks = scratch,
+                  .kept = scratch + 64 * (size_t)p->n_blocks,
+                  .kept_cap = (n + 63) & ~INT64_C(63),
+                  .rows = n_outer == 1 ? last - first : 1,
+                  .n = n};
+    for (int64_t at = first; at < last; at += l.rows) {
+        for (unsigned a = 0; a < p->n_accesses; a++) {
+            base[a] = (char *)(uintptr_t)address[a] +
+                      offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a];
+        }
+        if (at == first || l.rows == 1) l.stream = streams(p, &l, bytes * n * rows);
+        fn(&l);
+    }
+    return true;
+}
+
+bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first, int64_t last, char *scratch) {
+    const rp__walk walk = (rp__walk)(words[0] & 0xff);
+    if (walk == RP__WALK_ELEMENTS
+            ? !atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_relaxed)
+            : walk != RP__WALK_ALONG || !atomic_load_explicit(&loop->line[RP__PLAN_RECOMPUTE], memory_order_relaxed))
+        return false;
+    const rp__program *p = loop->programs[walk == RP__WALK_ELEMENTS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
+    const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
+    const uint64_t *address = words + 1;
+    const int64_t *extent = (const int64_t *)(address + p->n_accesses), *stride = extent + dims;
+    const uint64_t *scalars = (const uint64_t *)(stride + (size_t)dims * p->n_accesses);
+    if (walk == RP__WALK_ALONG)
+        return run_rows(loop, n_outer, dims, address, extent, stride, scalars, first, last, scratch);
+    int64_t total = 1;
+    for (unsigned d = 0; d < dims; d++) total *= extent[d];
+    return run_elements(loop, dims, address, extent, stride, scalars, first, last, total, scratch);
+}
+bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
+                        const uint64_t *scalars, int64_t first, int64_t last, char *scratch) {
+    if (!atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_relaxed)) return false;
+    return run_elements(loop, 1, address, &last, stride, scalars, first, last, last - first, scratch);
+}

@@ -1,0 +1,20 @@
+/* Call of a line function: emitted C (emit_line.c) that runs whole rows of contiguous elements, phase by phase. Filled by line.c;
+   pasted before emitted C, so it stands alone. */
+#ifndef RP_KERNEL_CPU_LINE_H
+#define RP_KERNEL_CPU_LINE_H
+
+#include <stdint.h>
+
+typedef struct rp__line {
+    char *const *base;  /* address of each access at the first row */
+    const int64_t *row; /* of each access: bytes from a row to the next */
+    const char *blocks; /* uniform values, 64 bytes each */
+    char *kept;         /* row scratch: kept_cap elements of each kept value */
+    int64_t kept_cap;   /* a multiple of 64, not less than n */
+    int64_t rows, n;    /* rows, elements of each */
+    uint64_t still;     /* bit a: access a is one value for the row (programs of one row only; others: 0) */
+    int stream;         /* stores pass the caches by: every stored row is aligned to 64 bytes */
+} rp__line;
+typedef void rp__line_fn(const rp__line *l);
+
+#endif

@@ -1,0 +1,127 @@
+/* A chain of small matrix products in one kernel on CUDA: v0 = x, v(s+1) = epilogue(v(s) W(s) + bias(s)). A block of 256 threads
+ * owns RP_Y * RP_R rows from the first product to the last: rows and all weights lie in shared memory, the copies of every
+ * weight are in flight while the first product runs, and a barrier stands between two products. A thread computes RP_R rows of
+ * a column: one rising chain over k each, as in matmul.cuh, and what lies between two products is rounded to the storage type,
+ * so the bits are those of the products one by one. Small chains are latency: one node, one round of loads.
+ * Parameters (chain.c defines the macros):
+ *   RP_NAME kernel name; RP_T storage type, RP_BYTES its size, RP_ACC accumulator, RP_LOAD(x), RP_STORE(x), RP_MULADD(a, b, c);
+ *   RP_STAGES products; RP_X threads along columns, RP_Y = 256 / RP_X along rows; RP_R rows a thread; RP_VECTOR elements that one
+ *   copy of x takes; RP_FACTS six bits a product from the lowest on: bias, relu, stored (the result is wanted in memory), along_n
+ *   (W's unit stride is along n, its rows in shared memory are k), two bits log2 of the elements of one copy of W.
+ * Words: x, M, x's strides (m, k), shared elements of a row of values and the offset of the second row buffer, lanes (log2) that
+ * copy a row of x; then for each product: W bias out, N K, W's strides (of a shared row, along it), out's strides (m, n), bias'
+ * stride and lanes (log2) of a row, offset and pitch of W in shared memory. Two numbers a word, the first in the low half. */
+#define RP_WIDE (16 / RP_BYTES)
+#define RP_LOW(k) ((int)(rp_u32)p.w[k])
+#define RP_HIGH(k) ((int)(rp_u32)(p.w[k] >> 32))
+typedef struct {
+    rp_u64 w[5 + 8 * RP_STAGES];
+} RP_WORDS;
+
+/* 16 bytes of shared memory in the accumulator's type. */
+RP_FN void rp_chain_wide(RP_ACC *v, const RP_T *from) {
+#if RP_BYTES == 8
+    const rp_f64x2 q = rp_ld_v2_f64(from);
+    v[0] = q.x, v[1] = q.y;
+#elif RP_BYTES == 4
+    const rp_f32x4 q = rp_ld_v4_f32(from);
+    v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
+#else
+    const rp_u32x4 q = rp_ld_v4_u32((const rp_u32 *)(const void *)from);
+    v[0] = RP_LOAD((rp_u16)q.x), v[1] = RP_LOAD((rp_u16)(q.x >> 16));
+    v[2] = RP_LOAD((rp_u16)q.y), v[3] = RP_LOAD((rp_u16)(q.y >> 16));
+    v[4] = RP_LOAD((rp_u16)q.z), v[5] = RP_LOAD((rp_u16)(q.z >> 16));
+    v[6] = RP_LOAD((rp_u16)q.w), v[7] = RP_LOAD((rp_u16)(q.w >> 16));
+#endif
+}
+
+/* Starts the copy of rows x columns elements into shared rows of `pitch`; `vector` elements a copy, 1 << lanes threads a row. */
+RP_FN void rp_chain_copy(RP_T *to, int pitch, const RP_T *from, int rows, int columns, int row_stride,
+                         int column_stride, int vector, int lanes, int t) {
+    const int first = (t & ((1 << lanes) - 1)) * vector, step = vector << lanes;
+    _Pragma("unroll 1") for (int r = t >> lanes; r < rows; r += 256 >> lanes) {
+        _Pragma("unroll 1") for (int c = first; c < columns; c += step) {
+            RP_T *a = to + r * pitch + c;
+            const RP_T *b = from + r * row_stride + c * column_stride;
+            const int bytes = vector * RP_BYTES;
+            if (bytes == 16)
+                rp_cp_async_16(a, b);
+            else if (bytes == 8)
+                rp_cp_async_8(a, b);
+            else if (bytes == 4)
+                rp_cp_async_4(a, b);
+            else
+                *a = *b;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
+    extern __shared__ __align__(16) RP_T room[];
+    const int tx = (int)threadIdx.x, ty = (int)threadIdx.y, t = ty * RP_X + tx;
+    const int m0 = (int)blockIdx.x * (RP_Y * RP_R), left = RP_LOW(1) - m0;
+    const int rows = left < RP_Y * RP_R ? left : RP_Y * RP_R, pitch = RP_LOW(3), other = RP_HIGH(3);
+    RP_ACC bias[RP_STAGES];
+    rp_launch_dependents();
+    rp_grid_wait();
+    rp_chain_copy(room, pitch, (const RP_T *)p.w[0] + m0 * RP_LOW(2), rows, RP_HIGH(8), RP_LOW(2), RP_HIGH(2),
+                  RP_VECTOR, RP_LOW(4), t);
+    _Pragma("unroll") for (int s = 0; s < RP_STAGES; s++) {
+        const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (6 * s)) & 63, along_n = facts >> 3 & 1;
+        const int N = RP_LOW(at + 3), K = RP_HIGH(at + 3);
+        rp_chain_copy(room + RP_LOW(at + 7), RP_HIGH(at + 7), (const RP_T *)p.w[at], along_n ? K : N, along_n ? N : K,
+                      RP_LOW(at + 4), RP_HIGH(at + 4), 1 << (facts >> 4), RP_HIGH(at + 6), t);
+        rp_cp_async_commit();
+        bias[s] = 0;
+        if ((facts & 1) && tx < N) bias[s] = RP_LOAD(((const RP_T *)p.w[at + 1])[tx * RP_LOW(at + 6)]);
+    }
+    _Pragma("unroll") for (int s = 0; s < RP_STAGES; s++) {
+        const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (6 * s)) & 63, along_n = facts >> 3 & 1;
+        const int N = RP_LOW(at + 3), K = RP_HIGH(at + 3), w_pitch = RP_HIGH(at + 7);
+        const RP_T *from = room + (s & 1 ? other : 0) + ty * pitch, *w = room + RP_LOW(at + 7);
+        RP_T *to = room + (s & 1 ? 0 : other) + ty * pitch;
+        rp_cp_async_wait(RP_STAGES - 1 - s);
+        rp_barrier(); /* also: the values before are written, and those before them are read */
+        if (ty >= rows) continue;
+        for (int n = tx; n < N; n += RP_X) {
+            RP_ACC acc[RP_R];
+            const RP_T *y = along_n ? w + n : w + n * w_pitch;
+            int k = 0;
+            _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] = 0;
+            _Pragma("unroll 4") for (; k + RP_WIDE <= K; k += RP_WIDE) {
+                RP_ACC b[RP_WIDE];
+                if (along_n) {
+                    _Pragma("unroll") for (int j = 0; j < RP_WIDE; j++) b[j] = RP_LOAD(y[(k + j) * w_pitch]);
+                } else {
+                    rp_chain_wide(b, y + k);
+                }
+                _Pragma("unroll") for (int i = 0; i < RP_R; i++) {
+                    RP_ACC a[RP_WIDE];
+                    rp_chain_wide(a, from + i * RP_Y * pitch + k);
+                    _Pragma("unroll") for (int j = 0; j < RP_WIDE; j++) acc[i] = RP_MULADD(a[j], b[j], acc[i]);
+                }
+            }
+            _Pragma("unroll") for (int j = 0; j < RP_WIDE - 1; j++) {
+                if (k + j >= K) continue;
+                const RP_ACC b = RP_LOAD(y[along_n ? (k + j) * w_pitch : k + j]);
+                _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] =
+                    RP_MULADD(RP_LOAD(from[i * RP_Y * pitch + k + j]), b, acc[i]);
+            }
+            RP_ACC add = bias[s];
+            if ((facts & 1) && n != tx) add = RP_LOAD(((const RP_T *)p.w[at + 1])[n * RP_LOW(at + 6)]);
+            _Pragma("unroll") for (int i = 0; i < RP_R; i++) {
+                const int r = ty + i * RP_Y;
+                RP_ACC x = acc[i];
+                if (r >= rows) continue;
+                if (facts & 1) x = x + add;
+                if (facts & 2) { /* of the rounded sum, as the op: NaN stays, -0 does not */
+                    x = RP_LOAD(RP_STORE(x));
+                    x = x != x || x > 0 ? x : (RP_ACC)0;
+                }
+                if (s + 1 < RP_STAGES) to[i * RP_Y * pitch + n] = RP_STORE(x);
+                if (s + 1 == RP_STAGES || (facts & 4))
+                    ((RP_T *)p.w[at + 2])[(m0 + r) * RP_LOW(at + 5) + n * RP_HIGH(at + 5)] = RP_STORE(x);
+            }
+        }
+    }
+}
