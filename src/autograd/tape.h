@@ -175,6 +175,12 @@ void rp__checkpoint_drop(rp__saved *s);
 /* Eager form of rp_checkpoint. */
 rp_status rp__checkpoint_run(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
+/* A second handle of t's value without history, in the innermost scope. */
+rp_tensor *rp__tape_shadow(rp_tensor *t);
+/* Set while the tape makes one in a trace: the trace of a block, which may be differentiated again, takes it for the value that it is; where a
+   user detaches, the block has a node that cuts. */
+extern _Thread_local bool rp__tape_shadowing;
+
 extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
 
 /* One of a fixed set of locks: guards the accumulate node, hooks and view entries of the objects that share it. Never held

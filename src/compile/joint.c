@@ -118,7 +118,12 @@ static rp_status region_args(differentiator *d, const rp__ir_node *n, uint32_t n
     bool *given = r->flags, *needed = given + n_given, *summed = needed + n_operands, any = false;
     *request = (rp__region_request){.given = given, .needed = needed, .summed = summed, .same = r->same, .info = r->info};
     for (uint32_t k = 0; k < n->n_in; k++) r->args[at++] = n->in[k];
-    for (uint32_t k = n_given; k < n->n_out && loop; k++) r->args[at++] = n->out[k];
+    for (uint32_t k = n_given; k < n->n_out && loop; k++) {
+        r->args[at++] = n->out[k];
+        if (d->grad[n->out[k]])
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through the derivative of a loop at %s",
+                            n->site ? n->site : "");
+    }
     for (uint32_t k = 0; k < n_given; k++) {
         given[k] = d->grad[n->out[k]] && ir->values[n->out[k]].requires_grad;
         any = any || given[k];

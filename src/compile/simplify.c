@@ -332,6 +332,7 @@ done:
 
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
     simplifier *s = ctx;
+    rp__map_free(&s->seen); /* blocks of one node do not see each other either */
     for (size_t k = 0; k < from->n_nodes; k++) {
         uint32_t index = from->nodes[k];
         if (s->live[index]) {

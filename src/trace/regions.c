@@ -305,7 +305,9 @@ static rp_status attach(where at, kept *contents, const char *name, rp_tensor *c
     p->saved = rp__calloc(n_save + 1, sizeof *p->saved);
     status = p->saved ? RP_OK : RP__OOM("tape");
     for (size_t i = 0; i < n_save && status == RP_OK; i++) {
-        status = rp__saved_pack(&p->saved[i], save[i], false, 0);
+        size_t k = 0; /* a result is kept without holding its own node */
+        while (k < n_out && out[k] != save[i]) k++;
+        status = rp__saved_pack(&p->saved[i], save[i], k < n_out, k < n_out ? (uint32_t)k : 0);
         p->n_saved = i + 1;
     }
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
@@ -346,7 +348,7 @@ static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tens
         if (create_graph && rp__grad_needed(operands[k])) {
             leaf[k] = rp_view(operands[k], operands[k]->size, operands[k]->ndim);
         } else {
-            leaf[k] = rp_detach(operands[k]);
+            leaf[k] = rp__tape_shadow(operands[k]);
             status = rp_set_requires_grad(leaf[k], true);
         }
         wanted[n_wanted++] = leaf[k];
@@ -692,7 +694,8 @@ static rp_status trace_while(rp__trace *t, where at, rp_fn cond_fn, rp_fn body_f
         memcpy(save, l.operands, l.n * sizeof *save);
         memcpy(save + l.n, kept_out + n_state, (n_state + 1) * sizeof *save);
         kept p = {.kind = RP__IR_WHILE, .a = rp__ir_retain(l.body), .n_state = n_state, .max_iter = max_iter};
-        status = attach(at, &p, "while", save, l.n + n_state + 1, l.operands, l.n, out, n_state);
+        /* The history is a result, too: a second derivative reaches it. */
+        status = attach(at, &p, "while", save, l.n + n_state + 1, l.operands, l.n, kept_out, n_wide);
     }
 done:
     loop_free(&l);
@@ -815,7 +818,7 @@ rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, siz
 
 typedef struct task { /* one backward of a region */
     const kept *p;
-    rp_tensor *const *saved, *const *grad_out; /* grad_out[k] NULL: none */
+    rp_tensor *const *saved, *const *grad_out; /* grad_out[k] NULL: none; of a loop: state, count, stacks */
     rp_tensor *const *sums;                    /* per operand, NULL: none */
     const bool *needed;                        /* per operand */
     const uint32_t *same;                      /* per operand */
@@ -841,6 +844,13 @@ static rp_tensor *nothing_like(const rp_tensor *t) {
     return rp_full(t->size, t->ndim, rp_f64(-0.0), (rp_dtype)t->dtype);
 }
 
+/* Row i of a stack (max_iter, *size of like). */
+static rp_tensor *row_of(rp_tensor *stack, rp_tensor *i, const rp_tensor *like, int64_t max_iter) {
+    rp_dim rows[2] = {max_iter, rp__tensor_numel(like)};
+    rp_tensor *dense = rp__tensor_contiguous(stack) ? stack : rp_clone(stack);
+    return rp_view(rp_embedding(rp_view(dense, rows, 2), i), like->size, like->ndim);
+}
+
 static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const back *b = ctx;
     const task *q = b->q;
@@ -861,8 +871,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     for (size_t k = 0; k < p->n_operands; k++) {
         const rp_tensor *like = b->operands[k];
         if (k < p->n_state) {
-            rp_dim rows[2] = {p->max_iter, rp__tensor_numel(like)};
-            operands[k] = rp_view(rp_embedding(rp_view(b->stacks[k], rows, 2), out[0]), like->size, like->ndim);
+            operands[k] = row_of(b->stacks[k], out[0], like, p->max_iter);
             /* The state of the first iteration is the operand: what else was made of it comes before. */
             if (b->wanted[k] && q->sums[k]) sums[k] = rp_where(first, q->sums[k], nothing_like(like));
             grad_out[k] = b->wanted[k] ? in[at++] : NULL;
@@ -873,7 +882,9 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
     if (!rp_failed() && derive(&d, grad_out, operands, sums, false, false, grads) == RP_OK) {
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
-            if (b->wanted[k]) out[o++] = grads[g++];
+            if (!b->wanted[k]) continue;
+            rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
+            out[o++] = kept_grad ? rp_add(grad, row_of(kept_grad, out[0], b->operands[k], p->max_iter), rp_i64(1)) : grad;
         }
     }
     rp__free(work);
@@ -1075,14 +1086,15 @@ typedef struct backward_fn {
 static void backward_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const backward_fn *f = ctx;
     const kept *p = f->p;
-    rp_tensor **work = rp__calloc(p->n_saved + f->n_results + 2 * p->n_operands + 1, sizeof *work);
+    size_t n_grads = p->kind == RP__IR_WHILE ? 2 * p->n_state + 1 : f->n_results; /* none of a loop's history */
+    rp_tensor **work = rp__calloc(p->n_saved + n_grads + 2 * p->n_operands + 1, sizeof *work);
     (void)n_in;
     (void)n_out;
     if (!work) {
         (void)RP__OOM("backward of a region");
         return;
     }
-    rp_tensor **saved = work, **grad_out = saved + p->n_saved, **sums = grad_out + f->n_results,
+    rp_tensor **saved = work, **grad_out = saved + p->n_saved, **sums = grad_out + n_grads,
               **grads = sums + p->n_operands;
     size_t at = p->n_saved, o = 0;
     rp_status status = settle_operands(in, p->n_saved, saved);
