@@ -65,6 +65,19 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
+/* The same on the host: no result shares memory with an argument or another result, so that writing one means the same in a trace, and
+   gradients of a result are added up before they reach what it was copied from. */
+static rp_status own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    for (size_t k = 0; k < n_out; k++) {
+        bool copy = false;
+        for (size_t i = 0; i < n_in && !copy; i++) copy = in[i]->storage == out[k]->storage;
+        for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
+        if (copy) out[k] = rp_clone(out[k]);
+        if (rp__tensor_is_error(out[k])) return rp_error_status();
+    }
+    return RP_OK;
+}
+
 static rp_status trace_region(where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
     settled s = {fn, at};
     rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
@@ -230,7 +243,7 @@ static rp_status emit(rp__trace *t, where at, rp__ir_kind kind, const rp_ir *a, 
     return status;
 }
 
-/* Operands that a block takes by value: row-major, one storage each. */
+/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. */
 static rp_status settle_operands(rp_tensor *const *in, size_t n, rp_tensor **out) {
     for (size_t k = 0; k < n; k++) {
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
@@ -410,7 +423,7 @@ static rp_status host_cond(where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_
     fn->body(fn->ctx, in, n_in, out, n_out);
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
     for (size_t k = 0; k < n_out && status == RP_OK; k++) status = check_result(at, *fn, out[k], k);
-    return status;
+    return status == RP_OK ? own_results(in, n_in, out, n_out) : status;
 }
 
 static rp_status trace_cond(rp__trace *t, where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
@@ -489,20 +502,20 @@ rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn els
         (rp__tensor_is_error(pred) || pred->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__tensor_numel(pred), 1)))
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
     rp__trace *t = rp__trace_current();
+    rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
     if (status == RP_OK && t) {
-        rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
-        if (status == RP_OK) status = trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
-        rp__free(settled_in);
+        status = trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
         if (falls_back(status)) {
             status = rp__trace_break(t, "region-not-traceable", at.site);
             t = NULL;
         }
     }
     if (status == RP_OK && !t)
-        status = host_cond(at, pred, then_fn, else_fn, in, n_in, out, n_out);
+        status = host_cond(at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
     else if (status == RP_OK && rp_failed())
         status = rp_error_status();
+    rp__free(settled_in);
     return finish(scope, status, out, n_out);
 }
 
@@ -531,12 +544,15 @@ static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *c
                      memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
                 (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
         }
-        status = rp_failed() ? rp_error_status() : RP_OK;
+        status = rp_failed() ? rp_error_status() : on ? own_results(state, n_in, next, n_state) : RP_OK;
         rp__scope_end(scope, next, status == RP_OK && on ? n_state : 0);
         if (!on) break;
         if (status == RP_OK) memcpy(state, next, n_state * sizeof *state);
     }
-    if (status == RP_OK) memcpy(out, state, n_state * sizeof *out);
+    if (status == RP_OK) {
+        memcpy(out, state, n_state * sizeof *out);
+        status = own_results(in, n_in, out, n_state);
+    }
     rp__free(state);
     return status;
 }
@@ -712,17 +728,17 @@ rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
+    rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
     if (status == RP_OK && t) {
-        rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
-        if (status == RP_OK) status = trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
-        rp__free(settled_in);
+        status = trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
         if (falls_back(status)) {
             status = rp__trace_break(t, "region-not-traceable", at.site);
             t = NULL;
         }
     }
-    if (status == RP_OK && !t) status = host_while(at, cond_fn, body_fn, in, n_state, n_in, max_iter, out);
+    if (status == RP_OK && !t) status = host_while(at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
+    rp__free(settled_in);
     return finish(scope, status, out, n_state);
 }
 
