@@ -166,9 +166,10 @@ static void classify(partitioner *p) {
 /* Ops whose results cost more to make again than to keep. */
 static bool recomputable(const partitioner *p, const rp__ir_node *n) {
     if (n->kind == RP__IR_CONST) return true;
+    if (n->recompute && n->n_regions > 0) return true;
     if (n->kind != RP__IR_OP || (n->op->flags & (RP_OP_INPLACE | RP_OP_SYNC))) return false;
     if (p->keep_random && (n->op->flags & RP_OP_RANDOM)) return false;
-    if (rp__ir_is_op(n, RP__OP_cat)) return true;
+    if (n->recompute || rp__ir_is_op(n, RP__OP_cat)) return true;
     if (n->op->lowering != RP__POINTWISE && n->op->lowering != RP__VIEW && n->op->lowering != RP__INDEXED) return false;
     int64_t in = 0, out = 0;
     for (uint32_t k = 0; k < n->n_in; k++) {
@@ -181,6 +182,7 @@ static bool recomputable(const partitioner *p, const rp__ir_node *n) {
 static int64_t saving_cost(const partitioner *p, rp__ir_value v) {
     const rp__ir_node *n = rp__ir_producer(p->ir, v);
     if (n && n->kind == RP__IR_CAPTURED) return 0; /* lives anyway */
+    if (n && n->recompute && !p->result[v] && recomputable(p, n)) return INFINITE;
     rp__ir_value root = rp__ir_root(p->ir, v);
     double cost = (double)rp__meta_bytes_hint(&p->ir->values[root].meta);
     uint32_t d = p->distance[v] < 1 ? 1 : p->distance[v] > 100 ? 100 : p->distance[v];
@@ -221,7 +223,7 @@ static rp_status choose(partitioner *p) {
         for (uint32_t r = 0; r < n->n_in; r++) {
             if (n->in[r] != RP__IR_NONE && p->chain[n->in[r]] > longest) longest = p->chain[n->in[r]];
         }
-        if (again && longest >= MAX_CHAIN) again = false;
+        if (again && longest >= MAX_CHAIN && !n->recompute) again = false;
         for (uint32_t r = 0; r < n->n_out; r++) {
             rp__ir_value out = n->out[r];
             p->chain[out] = again ? longest + 1 : 0;

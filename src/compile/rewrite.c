@@ -228,6 +228,7 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
     m->random_offset = n->random_offset;
     m->random_count = n->random_count;
     m->captured_index = n->captured_index;
+    m->recompute = n->recompute;
     if (n->data_bytes > 0) {
         m->data = rp__arena_copy(&w->dst->arena, n->data, n->data_bytes);
         m->data_bytes = n->data_bytes;
