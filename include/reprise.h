@@ -263,8 +263,11 @@ typedef struct rp_graphed_callable {
     size_t n_out;
 } rp_graphed_callable;
 /* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. */
+RP_API rp_status rp_make_graphed_callables_at(const char *site, const rp_graphed_callable *callables, size_t n,
+                                              const rp_graphed_options *options, rp_compiled **out);
 RP_API rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,
                                            const rp_graphed_options *options, rp_compiled **out);
+#define rp_make_graphed_callables(...) rp_make_graphed_callables_at(RP_HERE, __VA_ARGS__)
 RP_API rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
 
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */

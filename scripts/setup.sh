@@ -4,8 +4,9 @@
 #   bench  the same, and the library that `make bench` compares with, where there is such a package
 #   test   the same as build, and the unit test library
 #   ci     everything that .ci/run uses
-# Looks for each thing itself, and calls apt-get only when something is absent: as root or through `sudo -n`.
-# Without either it names the packages and fails, unless what is absent can be done without. Quiet unless it fails.
+# Looks for each thing itself, and calls apt-get only when something is absent: as root or through sudo, which asks for a password
+# only at a terminal. Without either it names the packages and fails, unless what is absent can be done without. Quiet unless it
+# fails.
 set -eu
 cd "$(dirname "$0")/.."
 purpose=${1:-build}
@@ -72,6 +73,8 @@ if [ "$(id -u)" = 0 ]; then
     as_root=""
 elif have sudo && sudo -n true 2>/dev/null; then
     as_root="sudo -n"
+elif have sudo && [ -n "$needed" ] && [ -t 0 ] && [ -t 2 ]; then
+    as_root="sudo"
 else
     [ -n "$needed" ] || exit 0
     echo "reprise: these packages are missing, and only root can install them:" >&2

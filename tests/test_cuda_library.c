@@ -5,14 +5,17 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "core/dtype.h"
 #include "device/device.h"
 #include "device/error_record.h"
+#include "kernel/cuda/nvrtc.h"
 #include "kernel/library.h"
 #include "support/cuda.h"
 #include "tensor/tensor.h"
@@ -267,6 +270,16 @@ static void relu_of(const array *a) {
         if (!(x != x || x > 0)) put(a, i, 0);
     }
 }
+/* o as a batch of two, the second operand of stride 0 where `apart` is not set: these products are matmul.cuh's. */
+static rp__operand twice(rp__operand o, bool apart) {
+    rp__operand b = o;
+    b.ndim = 3;
+    b.size[0] = 2;
+    b.stride[0] = apart ? o.size[0] * o.size[1] : 0;
+    for (unsigned d = 0; d < 2; d++) b.size[d + 1] = o.size[d], b.stride[d + 1] = o.stride[d];
+    return b;
+}
+
 /* The same bits; a NaN is any NaN, since the emulator's processor keeps what the operands carry. */
 static bool is_same(const array *a, const array *b) {
     for (int64_t i = 0, n = numel(&a->o); i < n; i++) {
@@ -297,13 +310,15 @@ static void chain_case(rp_dtype dtype, int64_t m, const int64_t *width, unsigned
             put(&weight, i, (double)(int)(random_word() % 2001 - 1000) / 1000);
         w[s] = upload(weight), bias[s] = upload(b);
         out[s] = upload(array_new(dtype, 2, (int64_t[]){m, width[s + 1]}, false, 1));
-        one[s] = upload(array_new(dtype, 2, (int64_t[]){m, width[s + 1]}, false, 1));
+        one[s] = upload(array_new(dtype, 2, (int64_t[]){2 * m, width[s + 1]}, false, 1));
+        one[s].o.size[0] = m;
         rp__library_stage *g = &stages[s];
         *g = (rp__library_stage){.op = RP__LIB_MATMUL, .n = mine & 1 ? 4 : 3};
         g->o[0] = out[s].o, g->o[1] = s ? out[s - 1].o : x.o, g->o[2] = w[s].o, g->o[3] = bias[s].o;
         g->epilogue = mine & 2 ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE;
         if (s + 1 < n && !(mine & 4)) g->o[0].base = NULL, g->o[0].storage = NULL;
-        rp__operand o[4] = {one[s].o, s ? one[s - 1].o : x.o, w[s].o, bias[s].o};
+        rp__operand o[4] = {twice(one[s].o, true), twice(s ? one[s - 1].o : x.o, false), twice(w[s].o, false),
+                            bias[s].o};
         check(rp__library_run(cuda, rp__current_stream(cuda), RP__LIB_MATMUL, o, g->n, &call));
         if (mine & 2) {
             download(&one[s]);
@@ -312,13 +327,18 @@ static void chain_case(rp_dtype dtype, int64_t m, const int64_t *width, unsigned
                                      one[s].host.bytes));
         }
     }
-    assert_int_equal(cuda->ops->library->chain(cuda, stages, n), RP__CHAIN_YES);
-    check(rp__library_run_chain(cuda, rp__current_stream(cuda), stages, n, &call));
+    if (n > 1) {
+        assert_int_equal(cuda->ops->library->chain(cuda, stages, n), RP__CHAIN_YES);
+        check(rp__library_run_chain(cuda, rp__current_stream(cuda), stages, n, &call));
+    } else {
+        call.epilogue = stages[0].epilogue;
+        check(rp__library_run(cuda, rp__current_stream(cuda), RP__LIB_MATMUL, stages[0].o, stages[0].n, &call));
+    }
     for (unsigned s = 0; s < n; s++) {
         download(&one[s]);
         if (stages[s].o[0].base) {
             download(&out[s]);
-            if (!is_same(&one[s].host, &out[s].host))
+            if (!is_same(&out[s].host, &one[s].host))
                 fail_msg("%s, %d rows, product %u of %u, bits %x, gap %d: the chain differs", rp_dtype_name(dtype),
                          (int)m, s, n, bits, (int)gap);
         }
@@ -338,6 +358,11 @@ static void test_chain(void **state) {
         chain_case(floats[d], 5, odd, 3, 0x7a9 << 2 | 3, 1); /* a turned input, turned weights, NaNs */
         chain_case(floats[d], 3, wide, 2, 0x93 << 2, 2);     /* strides that no copy of several elements takes */
         chain_case(floats[d], 9, deep, 6, 0x123456 << 2, 1);
+        for (unsigned mode = 0; mode < 16; mode += 3) { /* single products */
+            chain_case(floats[d], 1, mlp, 1, mode << 2 | 1, 1);
+            chain_case(floats[d], 37, odd, 1, mode << 2 | 2, 1 + (mode & 1));
+            chain_case(floats[d], 3, (int64_t[]){290, 70}, 1, mode << 2, 1);
+        }
     }
     chain_case(RP_F32, 3000, mlp, 2, 0x1f << 2 | 1, 1); /* several rows a thread */
     chain_case(RP_BF16, 40000, (int64_t[]){4, 24, 4}, 2, 0x1b << 2, 1);
@@ -367,6 +392,53 @@ static void test_chain_refused(void **state) {
     assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_OTHER_SUM);
 }
 
+/* ---- kernels compiled side by side */
+
+static rp__kernel *ask(unsigned n, const char *body) { /* a kernel that nobody else has; the caller's reference */
+    char name[32], source[256];
+    rp__kernel *k = NULL;
+    (void)snprintf(name, sizeof name, "batch_%u_%u", (unsigned)getpid(), n);
+    (void)snprintf(source, sizeof source, "extern \"C\" __global__ void %s(rp_u32 *p) {\n    %s\n}\n", name, body);
+    check(rp__nvrtc_kernel(cuda, source, name, RP__KERNEL_CUDA, &k));
+    return k;
+}
+
+static void test_batch(void **state) {
+    (void)state;
+    rp__kernel *k[6];
+    check(rp__nvrtc_batch_begin(cuda));
+    assert_int_not_equal(rp__nvrtc_batch_begin(cuda), RP_OK); /* one at a time */
+    (void)rp_error_take();
+    for (unsigned n = 0; n < 5; n++) k[n] = ask(n, "*p = blockIdx.x;");
+    k[5] = ask(2, "*p = blockIdx.x;"); /* again: the same one */
+    assert_ptr_equal(k[5], k[2]);
+    for (unsigned n = 0; n < 5; n++) assert_true(rp__nvrtc_is_pending(k[n]));
+    const uint64_t before = rp__nvrtc_statistics().compiled;
+    check(rp__nvrtc_batch_end(cuda, true));
+    assert_int_equal(rp__nvrtc_statistics().compiled, before + 5);
+    for (unsigned n = 0; n < 5; n++) assert_false(rp__nvrtc_is_pending(k[n]));
+    rp__kernel *again = ask(3, "*p = blockIdx.x;");
+    assert_ptr_equal(again, k[3]);
+    rp__kernel_release(again);
+    for (unsigned n = 0; n < 6; n++) rp__kernel_release(k[n]);
+
+    check(rp__nvrtc_batch_begin(cuda)); /* one of them is wrong: the error names it, and none is kept half done */
+    k[0] = ask(10, "*p = 1;");
+    k[1] = ask(11, "*p = no_such_thing;");
+    assert_int_equal(rp__nvrtc_batch_end(cuda, true), RP_ERROR_COMPILE);
+    assert_non_null(strstr(rp_error_message(), "_11"));
+    (void)rp_error_take();
+    rp__kernel_release(k[0]), rp__kernel_release(k[1]);
+    check(rp__nvrtc_batch_begin(cuda)); /* dropped */
+    k[0] = ask(12, "*p = 2;");
+    check(rp__nvrtc_batch_end(cuda, false));
+    assert_true(rp__nvrtc_is_pending(k[0]));
+    rp__kernel_release(k[0]);
+    k[0] = ask(12, "*p = 2;"); /* by itself */
+    assert_false(rp__nvrtc_is_pending(k[0]));
+    rp__kernel_release(k[0]);
+}
+
 static int setup(void **state) {
     (void)state;
     cpu = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
@@ -379,6 +451,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk),        cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_batch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

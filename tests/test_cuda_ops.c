@@ -1,6 +1,7 @@
 /* Every op of the table on the CUDA device: the sweep of tests/ref, random and optimizer ops against the CPU, gradients of
    each family, errors that kernels find. On the emulator, where every kernel costs a run of the C compiler, each op meets
-   few types and layouts; REPRISE_TEST_CUDA=real runs the whole sweep.
+   few types and layouts; REPRISE_TEST_CUDA=real runs the whole sweep, in parts with REPRISE_TEST_SHARD (ref/sweep.h), of
+   which the first runs the other tests too.
    ctest: labels=cuda timeout=600 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -339,7 +340,10 @@ static int start(void **state) {
 }
 
 int main(void) {
+    unsigned shard, shards;
     if (!test_cuda_choose()) return 1;
+    ref_shard(&shard, &shards);
+    if (shard > 0) cmocka_set_test_filter("test_sweep");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_sweep, start),      cmocka_unit_test_setup(test_random, start),
         cmocka_unit_test_setup(test_optimizers, start), cmocka_unit_test_setup(test_gradients, start),

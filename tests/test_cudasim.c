@@ -1712,10 +1712,13 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
     assert_int_equal(lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb), 0);
     assert_int_equal(
         lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue), 0);
-    void *bias_pointer = (void *)(uintptr_t)pbias;
-    assert_int_equal(
-        lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_pointer, sizeof bias_pointer),
-        0);
+    void *bias_pointer = (void *)(uintptr_t)pbias, *no_bias = NULL;
+    bool wants_bias = (epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA)) != 0;
+    if (wants_bias) {
+        assert_int_equal(lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_pointer,
+                                                            sizeof bias_pointer),
+                         0);
+    }
     cublasLtMatrixLayout_t la = layout(q->type, ar, ac, q->rows, q->batch),
                            lb = layout(q->type, br, bc, q->rows, q->batch),
                            ld = layout(q->out, q->m, q->n, q->rows, q->batch);
@@ -1739,10 +1742,13 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
         if (captured) {
             OK(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         }
-        assert_int_equal(lt->cublasLtMatmul(handle, desc, alpha, (void *)(uintptr_t)pa, la, (void *)(uintptr_t)pb, lb,
-                                            beta, (void *)(uintptr_t)pc, ld, (void *)(uintptr_t)pd, ld, &found[0].algo,
-                                            (void *)(uintptr_t)work, 1 << 20, stream),
-                         0);
+        int result = (int)lt->cublasLtMatmul(handle, desc, alpha, (void *)(uintptr_t)pa, la, (void *)(uintptr_t)pb, lb,
+                                             beta, (void *)(uintptr_t)pc, ld, (void *)(uintptr_t)pd, ld, &found[0].algo,
+                                             (void *)(uintptr_t)work, 1 << 20, stream);
+        if (result != 0) {
+            fail_msg("%d x %d x %d in %d batches, types %d %d, epilogue %u%s: cublasStatus_t %d", q->m, q->n, q->k,
+                     q->batch, (int)q->type, (int)q->out, epilogue, captured ? ", captured" : "", result);
+        }
         if (captured) {
             OK(cu->cuStreamEndCapture(stream, &graph));
             OK(cu->cuGraphInstantiateWithFlags(&exec, graph, 0));
@@ -1789,6 +1795,14 @@ static void run_problem(cublasLtHandle_t handle, const problem *q) {
             free(grad);
         }
     }
+    /* a bias without an epilogue for it, and the other way round */
+    assert_int_equal(lt->cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                        wants_bias ? &no_bias : &bias_pointer, sizeof bias_pointer),
+                     0);
+    assert_int_equal(lt->cublasLtMatmul(handle, desc, alpha, (void *)(uintptr_t)pa, la, (void *)(uintptr_t)pb, lb, beta,
+                                        (void *)(uintptr_t)pc, ld, (void *)(uintptr_t)pd, ld, &found[0].algo,
+                                        (void *)(uintptr_t)work, 1 << 20, stream),
+                     CUBLAS_STATUS_INVALID_VALUE);
     assert_int_equal(lt->cublasLtMatmulPreferenceDestroy(preference), 0);
     assert_int_equal(lt->cublasLtMatrixLayoutDestroy(la), 0);
     assert_int_equal(lt->cublasLtMatrixLayoutDestroy(lb), 0);
@@ -1833,6 +1847,14 @@ static void test_cublaslt(void **state) {
     assert_int_equal(lt->cublasLtMatmulPreferenceCreate(&preference), 0);
     assert_int_equal(lt->cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, d, d, preference, 1, &found, &n),
                      CUBLAS_STATUS_INVALID_VALUE);
+    /* rows of 4 in steps of 3 */
+    cublasLtMatrixLayout_t narrow_b = layout(CUDA_R_32F, 5, 7, false, 1);
+    int64_t three = 3;
+    assert_int_equal(lt->cublasLtMatmulAlgoGetHeuristic(handle, desc, a, narrow_b, d, d, preference, 1, &found, &n), 0);
+    assert_int_equal(lt->cublasLtMatrixLayoutSetAttribute(d, CUBLASLT_MATRIX_LAYOUT_LD, &three, sizeof three), 0);
+    assert_int_equal(lt->cublasLtMatmulAlgoGetHeuristic(handle, desc, a, narrow_b, d, d, preference, 1, &found, &n),
+                     CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(lt->cublasLtMatrixLayoutDestroy(narrow_b), 0);
     assert_int_equal(lt->cublasLtMatmulPreferenceDestroy(preference), 0);
     assert_int_equal(lt->cublasLtMatmulDescDestroy(desc), 0);
     assert_int_equal(lt->cublasLtMatrixLayoutDestroy(a), 0);

@@ -3,12 +3,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "compile/explain.h"
 #include "compile/fuse.h"
+#include "compile/passes.h"
 #include "compile/program.h"
 #include "core/alloc.h"
 #include "device/device.h"
@@ -20,7 +22,9 @@ static const rp__fuse_options *options; /* of expect */
 
 /* groups: "sin+exp;sum", in the order in which they run. reasons: "a>b:reason;...", sorted as found; NULL: not looked at. */
 static void expect(const char *text, const char *groups, const char *reasons) {
-    rp_ir *ir = test_parse(text);
+    rp_ir *parsed = test_parse(text), *ir = NULL;
+    (void)rp__spread(parsed, &ir);
+    test_no_error();
     rp__fusion f;
     (void)rp__fuse(ir, options, &f);
     test_no_error();
@@ -48,6 +52,7 @@ static void expect(const char *text, const char *groups, const char *reasons) {
     rp__free(order);
     rp__fusion_free(&f);
     rp_ir_release(ir);
+    rp_ir_release(parsed);
 }
 
 static void chains(void **state) {
@@ -124,7 +129,7 @@ static void libraries(void **state) {
            "  %5: f32[4, 8] = add(%4, %2) {alpha = 1}\n"
            "  return %5\n"
            "}\n",
-           "neg;linear;relu+add", "neg>linear:library-op;neg>add:would-make-a-cycle;linear>relu:library-op");
+           "neg;linear;relu+add", "linear>relu:library-op;neg>linear:library-op;neg>add:would-make-a-cycle");
 }
 
 /* A device whose library takes every chain of at most three products, and notes what it was asked. */
@@ -192,7 +197,7 @@ static void products(void **state) {
            "  %4: f32[8, 8] = bmm(%2, %3)\n"
            "  return %4\n"
            "}\n",
-           "bmm;exp;bmm", "bmm>exp:library-op;bmm>bmm:would-make-a-cycle;exp>bmm:library-op");
+           "bmm;exp;bmm", "exp>bmm:library-op;bmm>exp:library-op;bmm>bmm:would-make-a-cycle");
     assert_int_equal(asked, 0);
     expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
            "  %2: f32[8, 8] = bmm(%0, %1)\n"
@@ -225,8 +230,186 @@ static void writes(void **state) {
            "exp;assign", NULL);
 }
 
+/* Logits and their gradient meet over rows although a sum over all rows, and the count that both need, lie between them in the
+   program: the count runs first, the sum and the bias gradient after. */
+static void loss_and_gradient(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[64, 32], %1: f32[96, 32], %2: i64[64]) {\n"
+           "  %3: f32[64, 96] = linear(%0, %1, none)\n"
+           "  %4: f32[64], %5: f32[64] = cross_entropy_rows(%3, %2) {ignore_index = -100}\n"
+           "  %6: f32[] = sum(%4) {dim = [], keepdim = false, dtype = none}\n"
+           "  %7: b8[64] = eq_scalar(%2) {other = -100}\n"
+           "  %8: b8[64] = logical_not(%7)\n"
+           "  %9: i64[] = sum(%8) {dim = [], keepdim = false, dtype = none}\n"
+           "  %10: f32[] = div(%6, %9)\n"
+           "  %11: f32[] = full() {size = [], value = 1, dtype = f32}\n"
+           "  %12: f32[] = div(%11, %9)\n"
+           "  %13: f32[64] strides(0) alias(%12) = expand(%12) {size = [64]}\n"
+           "  %14: f32[64, 1] alias(%5) = unsqueeze(%5) {dim = -1}\n"
+           "  %15: f32[64, 96] = sub(%3, %14) {alpha = 1}\n"
+           "  %16: f32[64, 96] = exp(%15)\n"
+           "  %17: f32[] = full() {size = [], value = 0, dtype = f32}\n"
+           "  %18: f32[64] = where(%7, %17, %13)\n"
+           "  %19: i64[96] = arange() {start = 0, end = 96, step = 1, dtype = i64}\n"
+           "  %20: i64[64, 1] alias(%2) = unsqueeze(%2) {dim = -1}\n"
+           "  %21: b8[64, 96] = eq(%19, %20)\n"
+           "  %22: f32[64, 96] = to_dtype(%21) {dtype = f32}\n"
+           "  %23: f32[64, 96] = sub(%16, %22) {alpha = 1}\n"
+           "  %24: f32[64, 1] alias(%18) = unsqueeze(%18) {dim = -1}\n"
+           "  %25: f32[64, 96] = mul(%24, %23)\n"
+           "  %26: f32[96] = sum(%25) {dim = [0], keepdim = false, dtype = none}\n"
+           "  return %10, %25, %26\n"
+           "}\n",
+           "eq_scalar+logical_not+sum+full+div;linear;"
+           "cross_entropy_rows+sub+exp+full+where+arange+eq+to_dtype+sub+mul;sum+div;sum",
+           NULL);
+}
+
+/* A row of softmax, its layer norm and the way back to the argument are one kernel: nothing leaves the row. */
+static void rows_and_their_gradients(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[8, 64], %1: f32[8, 64]) {\n"
+           "  %2: f32[8, 64] = softmax(%0) {dim = 1}\n"
+           "  %3: f32[8, 64] = mul(%2, %1)\n"
+           "  %4: f32[] = sum(%3) {dim = [], keepdim = false, dtype = none}\n"
+           "  %5: f32[] = full() {size = [], value = 1, dtype = f32}\n"
+           "  %6: f32[8, 64] strides(0, 0) alias(%5) = expand(%5) {size = [8, 64]}\n"
+           "  %7: f32[8, 64] = mul(%6, %1)\n"
+           "  %8: f32[8, 64] = mul(%7, %2)\n"
+           "  %9: f32[8, 1] = sum(%8) {dim = [1], keepdim = true, dtype = none}\n"
+           "  %10: f32[8, 64] = mul(%2, %9)\n"
+           "  %11: f32[8, 64] = sub(%8, %10) {alpha = 1}\n"
+           "  return %4, %11\n"
+           "}\n",
+           "softmax+full+mul+mul+sum+mul+sub;mul+sum", NULL);
+}
+
+/* Constants are made where they are used: kernels that share nothing else stay independent, and nothing is stored. */
+static void constants_are_everywhere(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[8, 8], %2: b8[4, 8]) {\n"
+           "  %3: f32[] = full() {size = [], value = 0, dtype = f32}\n"
+           "  %4: f32[4, 8] = where(%2, %0, %3)\n"
+           "  %5: f32[4, 8] = linear(%4, %1, none)\n"
+           "  %6: f32[4, 8] = where(%2, %5, %3)\n"
+           "  return %6\n"
+           "}\n",
+           "full+where;linear;full+where", "where>linear:library-op;linear>where:library-op");
+    /* a library op and the caller read memory */
+    expect("graph \"f\" (%0: f32[4, 8]) {\n"
+           "  %1: f32[8, 8] = full() {size = [8, 8], value = 2, dtype = f32}\n"
+           "  %2: f32[4, 8] = linear(%0, %1, none)\n"
+           "  %3: f32[4, 8] = mul(%2, %2)\n"
+           "  return %3, %1\n"
+           "}\n",
+           "full;linear;mul", NULL);
+}
+
+/* Numbers are made from counters alone: on a GPU by each kernel that reads them, on a CPU once. */
+static void numbers_are_drawn_again(void **state) {
+    (void)state;
+    static const char *const devices[] = {"", " cuda:0"};
+    for (unsigned d = 0; d < 2; d++) {
+        rp__text t = {0};
+        rp__text_add(&t,
+                     "graph \"f\" (%%0: f32[4, 8]%s, %%1: f32[8, 8]%s) {\n"
+                     "  %%2: f32[4, 8]%s = rand() {size = [4, 8], dtype = f32, generator = none} random(0, 8)\n"
+                     "  %%3: f32[4, 8]%s = add_scalar(%%2) {other = 0.5}\n"
+                     "  %%4: f32[4, 8]%s = mul(%%0, %%3)\n"
+                     "  %%5: f32[4, 8]%s = linear(%%4, %%1, none)\n"
+                     "  %%6: f32[4, 8]%s = mul(%%5, %%3)\n"
+                     "  return %%6\n"
+                     "}\n",
+                     devices[d], devices[d], devices[d], devices[d], devices[d], devices[d], devices[d]);
+        expect(t.data, d ? "rand+add_scalar+mul;linear;rand+add_scalar+mul" : "rand+add_scalar+mul;linear;mul", NULL);
+        rp__text_free(&t);
+    }
+}
+
+/* A step counter costs no launch of its own where some kernel makes one row. */
+static void numbers_ride_along(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[]) {\n"
+           "  %2: f32[] = add_scalar(%1) {other = 1}\n"
+           "  %3: f32[] = sum(%0) {dim = [], keepdim = false, dtype = none}\n"
+           "  assign(%1, %2)\n"
+           "  return %3\n"
+           "}\n",
+           "add_scalar+sum+assign", NULL);
+    /* not when elements of the row are computed with what is overwritten: another thread may come late */
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[]) {\n"
+           "  %2: f32[] = add_scalar(%1) {other = 1}\n"
+           "  %3: f32[4, 8] = mul(%0, %1)\n"
+           "  %4: f32[] = sum(%3) {dim = [], keepdim = false, dtype = none}\n"
+           "  assign(%1, %2)\n"
+           "  return %4\n"
+           "}\n",
+           "mul+sum;add_scalar+assign", NULL);
+    /* nor among many rows: it would be stored by each */
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[]) {\n"
+           "  %2: f32[] = add_scalar(%1) {other = 1}\n"
+           "  %3: f32[4] = sum(%0) {dim = [1], keepdim = false, dtype = none}\n"
+           "  assign(%1, %2)\n"
+           "  return %3\n"
+           "}\n",
+           "add_scalar+assign;sum", NULL);
+}
+
+/* On a GPU one block walks a row: elements are not stored along one long row, nor across memory. */
+static void slow_rows(void **state) {
+    (void)state;
+    static const char *const devices[] = {"", " cuda:0"};
+    static const struct {
+        int rows, columns;
+        const char *dims, *kept, *on_gpu;
+    } cases[] = {{1, 1 << 20, "0, 1", "", "exp;sum"},
+                 {4096, 1024, "0", "1024", "exp;sum"},
+                 {4096, 1024, "1", "4096", "exp+sum"},
+                 {64, 96, "0", "96", "exp+sum"}};
+    for (unsigned k = 0; k < sizeof cases / sizeof *cases; k++) {
+        for (unsigned d = 0; d < 2; d++) {
+            rp__text t = {0};
+            char type[64], sum[64];
+            (void)snprintf(type, sizeof type, "f32[%d, %d]%s", cases[k].rows, cases[k].columns, devices[d]);
+            (void)snprintf(sum, sizeof sum, "f32[%s]%s", cases[k].kept, devices[d]);
+            rp__text_add(&t,
+                         "graph \"f\" (%%0: %s) {\n"
+                         "  %%1: %s = exp(%%0)\n"
+                         "  %%2: %s = sum(%%1) {dim = [%s], keepdim = false, dtype = none}\n"
+                         "  return %%1, %%2\n"
+                         "}\n",
+                         type, type, sum, cases[k].dims);
+            const char *groups = d == 1 ? cases[k].on_gpu : "exp+sum";
+            expect(t.data, groups, strcmp(groups, "exp;sum") == 0 ? "exp>sum:slow-rows" : "");
+            rp__text_free(&t);
+        }
+    }
+}
+
+/* The mask of a relu is made by the backward, so that the relu itself is a part of the product's launch. */
+static void relu_joins_the_product(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[8, 8]) {\n"
+           "  %2: f32[4, 8] = linear(%0, %1, none)\n"
+           "  %3: f32[4, 8] = relu(%2)\n"
+           "  %4: f32[4, 8] = linear(%3, %1, none)\n"
+           "  %5: b8[4, 8] = eq_scalar(%3) {other = 0}\n"
+           "  %6: f32[] = full() {size = [], value = 0, dtype = f32}\n"
+           "  %7: f32[4, 8] = where(%5, %6, %4)\n"
+           "  return %7\n"
+           "}\n",
+           "linear+relu;linear;eq_scalar+full+where", NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_and_gradient),
+        cmocka_unit_test(rows_and_their_gradients),
+        cmocka_unit_test(constants_are_everywhere),
+        cmocka_unit_test(numbers_ride_along),
+        cmocka_unit_test(numbers_are_drawn_again),
+        cmocka_unit_test(relu_joins_the_product),
+        cmocka_unit_test(slow_rows),
         cmocka_unit_test(chains),
         cmocka_unit_test(rows),
         cmocka_unit_test(different_rows),

@@ -16,6 +16,7 @@
 
 #include "compile/aot.h"
 #include "compile/fused.h"
+#include "support/cuda.h"
 #include "trace/trace.h"
 
 enum { N_IN = 3, N_OUT = 3, POOL = 24 };
@@ -367,7 +368,7 @@ static void test_fuzz(void **state) {
     }
     time_t end = time(NULL) + (limit ? atoi(limit) : 15);
     uint64_t seed = 1;
-    for (; seed <= 100 || time(NULL) < end; seed++) run_seed(seed);
+    for (; seed <= (rp_default_device().type == RP_DEVICE_CPU ? 100 : 20) || time(NULL) < end; seed++) run_seed(seed);
     print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n",
                   (unsigned long long)seed - 1, ran, skipped, interpreted);
     assert_true(ran > (unsigned)(seed / 2));
@@ -375,6 +376,7 @@ static void test_fuzz(void **state) {
 }
 
 int main(void) {
+    if (!test_device_choose()) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fuzz)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

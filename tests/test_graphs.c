@@ -465,7 +465,7 @@ int main(void) {
     };
     device = rp_cpu();
     int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
-    if (!test_cuda_choose()) return failed; /* it has said why */
+    if (!test_cuda_choose()) return failed + test_cuda_is_real(); /* it has said why */
     device = rp_cuda(0);
     return failed + cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
 }

@@ -733,7 +733,8 @@ static void call_told(bool strict, bool gradient, const char *named) {
         } else if (!named || told.run == B_GOOD) {
             assert_int_equal(status, RP_OK);
             assert_int_equal(rp_item_i64(rp_select(out[0], 0, 1)), 2);
-            if (gradient) assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            if (gradient)
+                assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
         }
         rp_error_take();
         rp_scope_end(scope, NULL, 0);
@@ -1065,6 +1066,151 @@ static void streams_events_graphs_refuse(void **state) {
     assert_false(rp_is_capturing(rp_cpu()));
 }
 
+/* A callable that behaves until its run number `at`: 0 to 2 are warm-ups, 3 is the capture. */
+enum {
+    G_GOOD,
+    G_ERROR,
+    G_NULL,
+    G_SHAPE,
+    G_RANK,
+    G_DTYPE,
+    G_FAILS,
+    G_RELEASES,
+    G_RELEASES_ALL,
+    G_READS,
+    G_SYNCHRONIZES,
+    G_CAPTURES,
+    G_GRAPHS,
+    G_SCOPE,
+    G_BACKWARD,
+    G_KINDS
+};
+typedef struct odd {
+    int kind, at, runs;
+} odd;
+
+static void odd_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    odd *o = ctx;
+    rp_compiled *inner = NULL;
+    rp_graphed_callable c = {.fn = {doubles, NULL, 0, "inner"}, .args = in, .n_args = 1, .n_out = 1};
+    doubles(NULL, in, n_in, out, n_out);
+    if (o->runs++ != o->at) return;
+    switch (o->kind) {
+    case G_ERROR: out[0] = wrong; break;
+    case G_NULL: out[0] = NULL; break;
+    case G_SHAPE: out[0] = rp_cat(RP_TENSORS(in[0], in[0]), 0); break;
+    case G_RANK: out[0] = rp_unsqueeze(out[0], 0); break;
+    case G_DTYPE: out[0] = rp_to_dtype(out[0], RP_F64); break;
+    case G_FAILS: out[0] = rp_view(in[0], RP_DIMS(77)); break;
+    case G_RELEASES: rp_release(in[0]); break;
+    case G_RELEASES_ALL:
+        for (int k = 0; k < 5; k++) rp_release(in[0]);
+        break;
+    case G_READS: (void)rp_item(rp_select(out[0], 0, 0)); break;
+    case G_SYNCHRONIZES: (void)rp_synchronize(rp_cpu()); break;
+    case G_CAPTURES: {
+        rp_graph *g = rp_graph_new();
+        (void)rp_graph_begin(g, rp_cpu(), NULL);
+        rp_graph_release(g);
+        break;
+    }
+    case G_GRAPHS:
+        (void)rp_make_graphed_callables(&c, 1, NULL, &inner);
+        rp_compiled_release(inner);
+        break;
+    case G_SCOPE: (void)rp_scope_begin(); break;
+    case G_BACKWARD: (void)rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL); break;
+    default: break;
+    }
+}
+
+/* Which runs this one must not survive. */
+static bool is_refused(int kind, int at, bool training) {
+    switch (kind) {
+    case G_GOOD:
+    case G_SCOPE: return false;
+    case G_READS: /* only a capture forbids them */
+    case G_SYNCHRONIZES: return at == 3;
+    case G_CAPTURES: return false; /* another stream, another graph */
+    case G_GRAPHS: return at == 3;
+    case G_BACKWARD: return !training; /* an addition keeps nothing, so it can be gone through again */
+    default: return true;
+    }
+}
+
+static void good_graphed(bool training) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *a = ones(2), *out;
+    if (training) rp_set_requires_grad(a, true);
+    rp_graphed_callable c = {.fn = {doubles, NULL, 0, "good"}, .args = &a, .n_args = 1, .n_out = 1};
+    rp_compiled *f;
+    assert_int_equal(rp_make_graphed_callables(&c, 1, NULL, &f), RP_OK);
+    assert_int_equal(rp_call(f, &a, 1, &out, 1), RP_OK);
+    assert_int_equal(rp_item_i64(rp_select(out, 0, 1)), 2);
+    if (training) {
+        assert_int_equal(rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+        assert_int_equal(rp_item_i64(rp_select(rp_grad_of(a), 0, 1)), 2);
+        rp_set_grad(a, NULL);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void odd_graphed(int kind, int at, bool training, bool second) {
+    rp_scope scope = rp_scope_begin();
+    odd o = {kind, at, 0};
+    rp_tensor *a = ones(2), *b = ones(2), *out;
+    if (training) {
+        rp_set_requires_grad(a, true);
+        rp_set_requires_grad(b, true);
+    }
+    rp_graphed_callable c[2] = {{.fn = {doubles, NULL, 0, "good"}, .args = &b, .n_args = 1, .n_out = 1},
+                                {.fn = {odd_body, &o, 0, "odd"}, .args = &a, .n_args = 1, .n_out = 1}};
+    rp_compiled *f[2];
+    size_t n = second ? 2 : 1;
+    assert_false(rp_failed());
+    rp_status status = rp_make_graphed_callables(second ? c : c + 1, n, NULL, f);
+    const char *m = rp_error_message();
+    if ((status != RP_OK) != is_refused(kind, at, training) || (status != RP_OK) != rp_failed())
+        fail_msg("kind %d at run %d%s: %s '%s'", kind, at, training ? ", training" : "", rp_status_name(status), m);
+    if (status != RP_OK && (!strstr(m, "odd") || !strstr(m, "test_hostile.c:")))
+        fail_msg("kind %d at run %d%s: the message names not both callable and line: '%s'", kind, at,
+                 training ? ", training" : "", m);
+    rp_error_take();
+    assert_false(rp_is_capturing(rp_cpu()));
+    assert_true(rp_grad_enabled());
+    for (size_t k = 0; k < n; k++) {
+        if (status != RP_OK)
+            refuses(rp_call(f[k], &b, 1, &out, 1));
+        else
+            assert_int_equal(rp_call(f[k], second && k == 0 ? &b : &a, 1, &out, 1), RP_OK);
+        rp_compiled_release(f[k]);
+    }
+    rp_error_take();
+    rp_scope_end(scope, NULL, 0);
+    rp_error_take(); /* what the function released too often */
+}
+
+static void graphed_callables_refuse(void **state) {
+    (void)state;
+    for (int training = 0; training < 2; training++) good_graphed(training);
+    rp_memory_stats s = {.struct_size = sizeof s};
+    uint64_t before = live(), reserved = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        for (int kind = 0; kind < G_KINDS; kind++) {
+            for (int at = 0; at < 4; at++) {
+                for (int mode = 0; mode < 4; mode++) odd_graphed(kind, at, mode & 1, mode & 2);
+                good_graphed(at & 1);
+                if (live() != before)
+                    fail_msg("kind %d at run %d: %lld tensors were left", kind, at, (long long)(live() - before));
+            }
+        }
+        assert_int_equal(rp_memory_stats_get(rp_cpu(), &s), RP_OK);
+        if (turn == 0) reserved = s.reserved;
+    }
+    assert_true(s.reserved <= reserved);
+}
+
 static int begin_test(void **state) {
     (void)state;
     wrong = error_tensor();
@@ -1095,6 +1241,7 @@ int main(void) {
         CASE(graphs_as_text_refuse),
         CASE(buffers_of_any_size),
         CASE(streams_events_graphs_refuse),
+        CASE(graphed_callables_refuse),
         CASE(every_op_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

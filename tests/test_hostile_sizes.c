@@ -22,7 +22,7 @@ enum { MAX_IN = 6, MAX_INTS = 40, MAX_ATTRS = RP__MAX_PARAMS };
 
 typedef struct good {
     const char *name;
-    const char *in;    /* "f23 i4": dtype letter and sizes, one digit a dim; '-' absent; 'q' before it: values 0, 1, ... */
+    const char *in; /* "f23 i4": dtype letter and sizes, one digit a dim; '-' absent; 'q' before it: values 0, 1, ... */
     const char *attrs; /* one for each attribute of the schema: "[1,2] 3 0.5 none" */
 } good;
 
@@ -32,6 +32,8 @@ static const good table[] = {
     {"add_scalar", "f23", "2"},
     {"mul_scalar", "i23", "2"},
     {"div_scalar", "f23", "2"},
+    {"div_size", "f23", "2"},
+    {"is_class", "i31", "4"},
     {"pow_scalar", "f23", "2"},
     {"eq_scalar", "i23", "2"},
     {"lt_scalar", "f23", "2"},
@@ -176,7 +178,7 @@ static const int64_t words[] = {INT64_MIN,
                                 INT64_C(1) << 62,
                                 INT64_MAX - 1,
                                 INT64_MAX};
-static const double floats[] = {0.0 / 0.0, 1.0 / 0.0, -1.0 / 0.0, -1,      -0.0,    0,     0.5,
+static const double floats[] = {0.0 / 0.0, 1.0 / 0.0, -1.0 / 0.0, -1,     -0.0,   0,    0.5,
                                 1,         1.5,       1e300,      -1e300, 1e-320, 1e40, 9.3e18};
 enum { N_WORDS = sizeof words / sizeof *words, N_FLOATS = sizeof floats / sizeof *floats };
 
@@ -546,11 +548,8 @@ static int clear(void **state) {
 int main(void) {
     setenv("REPRISE_JIT", "0", 1);
     const struct CMUnitTest tests[] = {
-        CASE(every_op_with_attributes_has_a_row),
-        CASE(sizes_overflow),
-        CASE(words_below_all_sizes),
-        CASE(words_in_symbolic_traces),
-        CASE(every_attribute),
+        CASE(every_op_with_attributes_has_a_row), CASE(sizes_overflow),  CASE(words_below_all_sizes),
+        CASE(words_in_symbolic_traces),           CASE(every_attribute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

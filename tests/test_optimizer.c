@@ -120,7 +120,8 @@ static void many(const rule *r, size_t n, int steps) {
     model_init(&compiled, n, r);
     rp_optimizer **each = calloc(n, sizeof *each);
     for (size_t k = 0; k < n; k++) each[k] = optimizer_of(r, &single.p[k], 1);
-    rp_compiled *f = rp_compile((rp_fn){whole_step, &compiled, 0, "step"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    rp_compiled *f =
+        rp_compile((rp_fn){whole_step, &compiled, 0, "step"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
     for (int t = 0; t < steps; t++) {
         rp_scope scope = rp_scope_begin();
         rp_tensor *x = input(t), *out;

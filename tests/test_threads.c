@@ -201,17 +201,17 @@ static void errors_belong_to_threads(void **state) {
 static void *use_kernels(void *ctx) {
     rp_tensor **x = ctx; /* (300, 500), and a row of 200 000 */
     rp_scope scope = rp_scope_begin();
-    rp_tensor *y[] = {rp_mul(x[0], x[0]),
-                      rp_sum(x[0], RP_DIMS(1), false, RP_F32),
-                      rp_sum(x[0], RP_DIMS(0), false, RP_F32),
-                      rp_softmax(x[0], 1),
-                      rp_softmax(x[0], 0),
-                      rp_softmax(x[1], 0),
-                      rp_matmul(x[0], rp_transpose(x[0], 0, 1)),
-                      rp_to_dtype(rp_matmul(rp_to_dtype(x[0], RP_F64), rp_to_dtype(rp_transpose(x[0], 0, 1), RP_F64)),
-                                  RP_F32),
-                      rp_conv2d(rp_view(x[1], RP_DIMS(1, 8, 100, 250)), rp_view(x[0], RP_DIMS(750, 8, 5, 5)), NULL,
-                                RP_DIMS(4, 4), RP_DIMS(1, 1), RP_DIMS(1, 1), 1)};
+    rp_tensor *y[] = {
+        rp_mul(x[0], x[0]),
+        rp_sum(x[0], RP_DIMS(1), false, RP_F32),
+        rp_sum(x[0], RP_DIMS(0), false, RP_F32),
+        rp_softmax(x[0], 1),
+        rp_softmax(x[0], 0),
+        rp_softmax(x[1], 0),
+        rp_matmul(x[0], rp_transpose(x[0], 0, 1)),
+        rp_to_dtype(rp_matmul(rp_to_dtype(x[0], RP_F64), rp_to_dtype(rp_transpose(x[0], 0, 1), RP_F64)), RP_F32),
+        rp_conv2d(rp_view(x[1], RP_DIMS(1, 8, 100, 250)), rp_view(x[0], RP_DIMS(750, 8, 5, 5)), NULL, RP_DIMS(4, 4),
+                  RP_DIMS(1, 1), RP_DIMS(1, 1), 1)};
     enum { RESULTS = sizeof y / sizeof *y };
     bool equal = true;
     for (int i = 0; i < RESULTS; i++) {

@@ -15,6 +15,7 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
+#include "support/cuda.h"
 
 enum { BATCH = 16, IN = 10, HIDDEN = 64, OUT = 10, PARAMS = 4 };
 
@@ -118,6 +119,16 @@ static int64_t count_of(rp_compiled *f, const char *kind) {
     return n;
 }
 
+static bool has(rp_compiled *f, const char *kind, const char *start) {
+    bool found = false;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        found = found || (rp_explain_at(f, k, &e) == RP_OK && strcmp(e.kind, kind) == 0 &&
+                          strncmp(e.message, start, strlen(start)) == 0);
+    }
+    return found;
+}
+
 static void whole_step(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
@@ -144,6 +155,107 @@ static void whole_step(void **state) {
         fail_msg("the step did not become one program");
     }
     if (getenv("REPRISE_TEST_EXPLAIN")) print_explain(f);
+    /* loops: the count of targets; the loss with the gradient of the logits; the mean with the step counter; two bias gradients, the
+       first with the mask of relu. libraries: three products of each layer but the gradient of the input; Adam. */
+    assert_int_equal(count_of(f, "kernel"), 5);
+    assert_int_equal(count_of(f, "library"), 6);
+    assert_true(has(f, "kernel", "cross_entropy_rows+sub+exp+full+where+is_class+to_dtype+sub+mul:"));
+    assert_true(has(f, "library", "linear+relu:"));
+    rp_compiled_release(f);
+    net_free(&eager);
+    net_free(&compiled);
+    rp_scope_end(scope, NULL, 0);
+    ok();
+}
+
+static void step_of_means(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    net *m = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_layer_norm(rp_linear(in[0], m->p[0], m->p[1]), RP_DIMS(HIDDEN), NULL, NULL, 1e-5);
+    rp_tensor *loss = rp_cross_entropy(rp_linear(h, m->p[2], m->p[3]), in[1], 1, -100);
+    loss = rp_add(loss, rp_mean(rp_mul(h, h), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
+    rp_backward(loss, NULL, NULL);
+    rp_optimizer_step(m->opt);
+    rp_optimizer_zero_grad(m->opt, true);
+    out[0] = rp_detach(loss);
+}
+
+static void step_with_dropout(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    net *m = ctx;
+    (void)n_in, (void)n_out;
+    (void)rp_rand(RP_DIMS(5), RP_F32, NULL); /* nobody reads it; its numbers are gone all the same */
+    rp_tensor *h = rp_dropout(rp_relu(rp_linear(in[0], m->p[0], m->p[1])), 0.25, true, NULL);
+    rp_tensor *loss = rp_cross_entropy(rp_linear(h, m->p[2], m->p[3]), in[1], 1, -100);
+    rp_backward(loss, NULL, NULL);
+    rp_optimizer_step(m->opt);
+    rp_optimizer_zero_grad(m->opt, true);
+    out[0] = rp_detach(loss);
+    (void)rp_rand(RP_DIMS(3), RP_F32, NULL);
+}
+
+/* The mask is a part of the kernels before and behind the products; the generator goes on from where eager execution leaves it. */
+static void dropout(void **state) {
+    (void)state;
+    enum { STEPS = 6 };
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *losses[STEPS], *after = NULL;
+    for (int run = 0; run < 2; run++) {
+        net m;
+        net_init(&m);
+        rp_fn fn = {step_with_dropout, &m, sizeof m, "dropout"};
+        rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        (void)rp_manual_seed(7);
+        for (int k = 0; k < STEPS; k++) {
+            rp_tensor *in[2] = {filled(k, (const int64_t[]){BATCH, IN}, 2), classes(k, BATCH)}, *loss = NULL;
+            if (run == 0) {
+                step_with_dropout(&m, in, 2, &losses[k], 1);
+            } else {
+                rp_call(f, in, 2, &loss, 1);
+                ok();
+                assert_same(losses[k], loss, "loss", k);
+            }
+        }
+        rp_tensor *next = rp_rand(RP_DIMS(16), RP_F32, NULL);
+        if (run == 0) {
+            after = next;
+        } else {
+            assert_same(after, next, "numbers drawn afterwards", 0);
+            assert_true(has(f, "kernel", "relu+rand+lt_scalar+mul+mul_scalar+eq_scalar:"));
+            assert_true(has(f, "kernel", "mul+mul_scalar+full+where+sum:"));
+            assert_int_equal(count_of(f, "kernel"), 6);
+        }
+        rp_compiled_release(f);
+        net_free(&m);
+    }
+    rp_scope_end(scope, NULL, 0);
+    ok();
+}
+
+/* Means and their gradients divide by sizes: a size that changed is a symbol from then on, and one specialisation serves all. */
+static void sizes_are_symbols(void **state) {
+    (void)state;
+    static const int64_t batches[] = {16, 16, 24, 8, 1, 40, 24};
+    rp_scope scope = rp_scope_begin();
+    net eager, compiled;
+    net_init(&eager);
+    net_init(&compiled);
+    rp_fn fn = {step_of_means, &compiled, sizeof compiled, "means"};
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    for (int k = 0; k < (int)(sizeof batches / sizeof *batches); k++) {
+        rp_scope inner = rp_scope_begin();
+        rp_tensor *a = NULL, *b = NULL;
+        rp_tensor *in[2] = {filled(100 + k, (const int64_t[]){batches[k], IN}, 2), classes(k, batches[k])};
+        step_of_means(&eager, in, 2, &a, 1);
+        rp_call(f, in, 2, &b, 1);
+        ok();
+        assert_same(a, b, "loss", k);
+        for (int p = 0; p < PARAMS; p++) assert_same(eager.p[p], compiled.p[p], "parameter", k);
+        rp_scope_end(inner, NULL, 0);
+    }
+    if (count_of(f, "specialisation") != 2 || count_of(f, "skip") > 0) {
+        print_explain(f);
+        fail_msg("%d specialisations", (int)count_of(f, "specialisation"));
+    }
     rp_compiled_release(f);
     net_free(&eager);
     net_free(&compiled);
@@ -295,9 +407,11 @@ static void allocations_fail(void **state) {
 }
 
 int main(void) {
+    if (!test_device_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_step),    cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),
-        cmocka_unit_test(nothing_leaks), cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(whole_step),       cmocka_unit_test(sizes_are_symbols), cmocka_unit_test(dropout),
+        cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),  cmocka_unit_test(nothing_leaks),
+        cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

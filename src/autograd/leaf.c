@@ -2,6 +2,7 @@
    gradient reaches. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "ops/grad.h"
 
 /* ---------------------------------------------------------------- the accumulating node */
@@ -79,6 +80,7 @@ static rp__mutex accumulate_locks[16] = {RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUT
                                          RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT,
                                          RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT,
                                          RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_locks, accumulate_locks, 16)
 
 static rp_status accumulate_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in,
                                      bool create_graph) {

@@ -78,8 +78,9 @@ static rp_status op_backward_needed(rp__tape_node *n, const bool *needed, rp_ten
                                     rp_tensor **grad_in) {
     const op_payload *p = n->payload;
     if (!p->op->vjp)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "`%s` (%s) is not differentiable, and a gradient was asked through it",
-                        n->op, n->site ? n->site : "no call site");
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                        "`%s` (%s) is not differentiable, and a gradient was asked through it", n->op,
+                        n->site ? n->site : "no call site");
     if (n->n_in <= FEW && n->n_out <= FEW) {
         rp_tensor *in[FEW] = {NULL};
         rp__meta in_meta[FEW], out_meta[FEW];

@@ -3,6 +3,7 @@
    Freeing must not recurse along the graph: the last reference to a node only puts it on the thread's list of dead nodes. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "core/fork.h"
 
 #include <string.h>
 
@@ -14,6 +15,7 @@ enum { LOCKS = 64 };
 #define LOCK4 RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT, RP__MUTEX_INIT
 #define LOCK16 LOCK4, LOCK4, LOCK4, LOCK4
 static rp__mutex locks[LOCKS] = {LOCK16, LOCK16, LOCK16, LOCK16};
+RP__LOCKS_SURVIVE_FORK(fork_locks, locks, LOCKS)
 
 rp__mutex *rp__autograd_lock(const void *object) {
     uint64_t h = (uint64_t)(uintptr_t)object;

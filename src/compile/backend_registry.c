@@ -6,6 +6,7 @@
 #include "compile/aot.h"
 #include "compile/fused.h"
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/text.h"
 #include "core/thread.h"
 
@@ -61,6 +62,7 @@ const rp__engine rp__engine_eager = {.name = "eager",
 
 enum { MAX_ENGINES = 256 };
 static rp__mutex lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager, &rp__engine_fused,
                                                  &rp__engine_cudagraphs};
 static size_t n_engines = 4;

@@ -102,8 +102,7 @@ rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor *
     return status;
 }
 
-/* Runs the function as it is, with a clean error state, so that its failure can be told from an older one. */
-static rp_status call_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__error_state before;
     bool failed = rp_failed();
     if (failed) rp__error_save(&before);
@@ -119,7 +118,7 @@ static rp_status call_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tenso
 /* ---- plain */
 
 static rp_status plain_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    return call_body(f->fn, in, n_in, out, n_out);
+    return rp__callable_body(f->fn, in, n_in, out, n_out);
 }
 
 static void plain_destroy(rp_compiled *f) { rp__free(f); }
@@ -574,7 +573,7 @@ static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
 
 static rp_status compiled_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     compiled *c = (compiled *)f;
-    if (c->engine->tags & RP__ENGINE_RUNS_FUNCTION) return call_body(f->fn, in, n_in, out, n_out);
+    if (c->engine->tags & RP__ENGINE_RUNS_FUNCTION) return rp__callable_body(f->fn, in, n_in, out, n_out);
     rp__lock(&c->lock);
     if (!c->lazy) {
         for (specialisation **link = &c->list, *s; (s = *link); link = &s->next) {

@@ -19,6 +19,8 @@ struct rp_compiled {
     rp__explain explain;
 };
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
+/* The function itself, with a clean error state, so that its failure can be told from an older one; its results are checked. */
+rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */
 
 #endif

@@ -4,7 +4,7 @@
    After it  every node with work to do is in one group; groups form no cycle; every pair of producer and consumer that stayed
              apart has a reason.
 
-   Edges are tried by the bytes that merging saves, largest first; a merge must give a space on which all members agree
+   Pairs are tried by the bytes that merging saves, largest first; a merge must give a space on which all members agree
    (space.c), stay within the limits of a kernel, and leave no path from the group out and back in. */
 #include "compile/fuse.h"
 
@@ -230,16 +230,21 @@ static rp_status make_order(rp__fusion *f) {
 
 typedef struct edge {
     uint32_t a, b; /* fuse nodes; a before b */
-    int64_t bytes; /* that merging saves */
-    bool direct;   /* producer and consumer; else readers of one value */
+    int64_t gain;  /* bytes of memory traffic that merging saves */
+    bool direct;   /* producer and consumer; else readers of one value only */
 } edge;
+
+static int by_pair(const void *x, const void *y) {
+    const edge *p = x, *q = y;
+    if (p->a != q->a) return p->a < q->a ? -1 : 1;
+    return p->b < q->b ? -1 : p->b > q->b;
+}
 
 static int by_gain(const void *x, const void *y) {
     const edge *p = x, *q = y;
+    if (p->gain != q->gain) return p->gain > q->gain ? -1 : 1;
     if (p->direct != q->direct) return p->direct ? -1 : 1;
-    if (p->bytes != q->bytes) return p->bytes > q->bytes ? -1 : 1;
-    if (p->a != q->a) return p->a < q->a ? -1 : 1;
-    return p->b < q->b ? -1 : p->b > q->b;
+    return by_pair(x, y);
 }
 
 bool rp__fuse_path_around(rp__fuse_paths *m, uint32_t a, uint32_t b) {
@@ -269,6 +274,29 @@ bool rp__fuse_path_around(rp__fuse_paths *m, uint32_t a, uint32_t b) {
 
 static bool is_loop(const rp__fuse_node *n) { return n->kind == RP__FUSE_LOOP || n->kind == RP__FUSE_COPY; }
 
+/* Does what member `reader` makes stay once a row, through all members that use it? Then nobody but the thread that stores for the
+   row computes with what it read. */
+static bool stays_in_row(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s,
+                         uint32_t reader) {
+    const rp_ir *ir = f->ir;
+    uint64_t reached = UINT64_C(1) << reader; /* MAX_MEMBERS bits */
+    for (uint32_t j = reader; j < n; j++) {
+        const rp__ir_node *node = &ir->nodes[f->nodes[members[j]].node];
+        for (uint32_t k = 0; k < node->n_in && !(reached >> j & 1u); k++) {
+            uint32_t from = node->in[k] == RP__IR_NONE ? RP__IR_NONE : ir->values[rp__ir_root(ir, node->in[k])].node;
+            for (uint32_t i = reader; i < j && from != RP__IR_NONE; i++) {
+                if ((reached >> i & 1u) && members[i] == f->node_of[from]) reached |= UINT64_C(1) << j;
+            }
+        }
+        if (!(reached >> j & 1u)) continue;
+        const rp__axis_map *map = &s->node_map[j];
+        for (unsigned a = 0; a < map->begin[map->ndim]; a++) {
+            if (s->is_inner[map->axis[a]]) return false;
+        }
+    }
+    return true;
+}
+
 /* A group that writes memory in place and reads it as well: only where every element is read before it is written, by the same
    element's computation; and no other writer of it. */
 static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
@@ -286,13 +314,14 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
                 if (from->storage != target->storage) continue;
                 if (reader->kind == RP__IR_ASSIGN && k == 0) return false;
                 const rp__axis_map *map = rp__group_map(s, reader->in[k]);
-                if (s->n_inner > 0 || !map || from->offset != target->offset || map->ndim != to->ndim ||
+                if (!map || from->offset != target->offset || map->ndim != to->ndim ||
                     memcmp(map->begin, to->begin, map->ndim + 1u) != 0 ||
                     memcmp(map->axis, to->axis, map->begin[map->ndim]) != 0 ||
                     !rp__meta_same_size(&from->meta, &target->meta) ||
                     memcmp(from->stride, target->stride, map->ndim * sizeof from->stride[0]) != 0) {
                     return false;
                 }
+                if (s->n_inner > 0 && !stays_in_row(f, members, n, s, j)) return false;
             }
         }
     }
@@ -349,6 +378,53 @@ static rp_status note_unfused(rp__fusion *f, uint32_t a, uint32_t b, const char 
     return RP_OK;
 }
 
+/* The members of both in program order; NULL: out of memory. */
+static uint32_t *join(rp__fusion *f, const rp__fuse_group *x, const rp__fuse_group *y) {
+    uint32_t n = 0, *members = RP__NEW(&f->arena, uint32_t, x->n_members + y->n_members);
+    for (uint32_t i = 0, j = 0; members && (i < x->n_members || j < y->n_members);) {
+        bool left = j == y->n_members || (i < x->n_members && x->members[i] < y->members[j]);
+        members[n++] = left ? x->members[i++] : y->members[j++];
+    }
+    return members;
+}
+
+/* Group a has these members from now on, group b is gone. */
+static void take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint32_t n) {
+    f->groups[a].members = members;
+    f->groups[a].n_members = n;
+    f->groups[b].dead = true;
+    f->groups[b].n_members = 0;
+    for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = a;
+}
+
+/* A row belongs to one block of threads, whose threads lie along the row. On a GPU that is slow where few rows are long, and
+   where memory runs across rows, once elements are stored: reductions alone have kernels for both. */
+enum { FEW_ROWS = 64, LONG_ROW = 8192, MANY_ELEMENTS = 1 << 18 };
+
+static bool runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    const rp_ir *ir = f->ir;
+    rp__group_space s;
+    if (!f->on_gpu) return false;
+    if (rp__group_space_make(f, members, n, &s) != NULL) return false;
+    int64_t rows = 1, row = 1;
+    bool stores = false, across = false;
+    for (unsigned a = 0; a < s.n_axes; a++) *(s.is_inner[a] ? &row : &rows) *= s.size[a];
+    for (uint32_t k = 0; k < n && s.n_inner > 0; k++) {
+        const rp__ir_node *node = &ir->nodes[f->nodes[members[k]].node];
+        for (uint32_t r = 0; r < node->n_out; r++) {
+            const rp__axis_map *map = rp__group_map(&s, node->out[r]);
+            if (!map || !rp__fuse_stored(f, members, n, node->out[r])) continue;
+            unsigned end = map->begin[map->ndim];
+            bool elements = false;
+            for (unsigned a = 0; a < end; a++) elements = elements || s.is_inner[map->axis[a]];
+            stores = stores || elements;
+            across = across || (elements && !s.is_inner[map->axis[end - 1]]);
+        }
+    }
+    rp__group_space_free(&s);
+    return stores && ((rows < FEW_ROWS && row > LONG_ROW) || (across && rows * row > MANY_ELEMENTS));
+}
+
 static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
     rp__fusion *f = m->f;
     uint32_t a = f->nodes[e->a].group, b = f->nodes[e->b].group;
@@ -362,15 +438,15 @@ static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
         why = "would-make-a-cycle";
     }
     if (!why && x->n_members + y->n_members > MAX_MEMBERS) why = "kernel-too-large";
-    uint32_t *members = NULL, n = 0;
+    uint32_t *members = NULL, n = x->n_members + y->n_members;
     if (!why) {
-        members = RP__NEW(&f->arena, uint32_t, x->n_members + y->n_members);
+        members = join(f, x, y);
         if (!members) return RP__OOM("fusion");
-        for (uint32_t i = 0, j = 0; i < x->n_members || j < y->n_members;) { /* program order */
-            bool left = j == y->n_members || (i < x->n_members && x->members[i] < y->members[j]);
-            members[n++] = left ? x->members[i++] : y->members[j++];
-        }
         why = legal(f, members, n);
+        if (!why && runs_slowly(f, members, n) && !runs_slowly(f, x->members, x->n_members) &&
+            !runs_slowly(f, y->members, y->n_members)) {
+            why = "slow-rows";
+        }
         if (why && !*why) return RP__OOM("fusion");
     }
     if (why) {
@@ -380,16 +456,14 @@ static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
         }
         return e->direct ? note_unfused(f, e->a, e->b, why) : RP_OK;
     }
-    x->members = members;
-    x->n_members = n;
-    y->dead = true;
-    y->n_members = 0;
-    for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = a;
+    take(f, a, b, members, n);
     return RP_OK;
 }
 
-/* Producers with consumers; then, for what is still apart, readers of one value over equal spaces. Neighbours are capped: a
-   value read a thousand times makes no million pairs. */
+/* Producers with consumers, and readers of one value. What merging saves: a consumer's load, the store too if nobody else reads
+   the value, and one of two loads of a value that both read; summed over all values between the two. So a loss and its gradient,
+   which share the logits, find each other before a small sum behind the loss ties it to something that the gradient waits for.
+   Neighbours are capped: a value read a thousand times makes no million pairs. */
 enum { MAX_NEIGHBOURS = 64 };
 
 static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
@@ -399,22 +473,80 @@ static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
     *n_edges = 0;
     for (rp__ir_value v = 0; v < ir->n_values; v++) {
         if (f->n_readers[v] == 0) continue;
-        uint32_t producer = ir->values[v].node;
+        uint32_t producer = ir->values[v].node, last_loop = RP__IR_NONE;
         uint32_t p = producer == RP__IR_NONE ? RP__IR_NONE : f->node_of[producer];
         int64_t bytes = rp__meta_bytes_hint(&ir->values[v].meta);
+        bool alone = f->n_readers[v] == 1 && !f->result_storage[ir->values[v].storage];
         uint32_t n = f->n_readers[v] < MAX_NEIGHBOURS ? f->n_readers[v] : MAX_NEIGHBOURS;
         for (uint32_t k = 0; k < n; k++) {
             uint32_t reader = f->readers[v][k];
             if (!RP__GROW(edges, &capacity, *n_edges + 2)) return RP__OOM("fusion");
-            if (p != RP__IR_NONE) (*edges)[(*n_edges)++] = (edge){p, reader, bytes, true};
-            if (k == 0 || !is_loop(&f->nodes[reader])) continue;
-            uint32_t before = f->readers[v][k - 1];
-            if (!is_loop(&f->nodes[before])) continue;
-            (*edges)[(*n_edges)++] =
-                (edge){before < reader ? before : reader, before < reader ? reader : before, bytes, false};
+            if (p != RP__IR_NONE) (*edges)[(*n_edges)++] = (edge){p, reader, alone ? 2 * bytes : bytes, true};
+            if (!is_loop(&f->nodes[reader])) continue;
+            if (last_loop != RP__IR_NONE && last_loop != reader) {
+                bool before = last_loop < reader;
+                (*edges)[(*n_edges)++] = (edge){before ? last_loop : reader, before ? reader : last_loop, bytes, false};
+            }
+            last_loop = reader;
         }
     }
-    if (*n_edges > 1) qsort(*edges, *n_edges, sizeof **edges, by_gain);
+    if (*n_edges < 2) return RP_OK;
+    qsort(*edges, *n_edges, sizeof **edges, by_pair);
+    size_t kept = 0;
+    for (size_t k = 1; k < *n_edges; k++) { /* one edge a pair */
+        edge *last = &(*edges)[kept], *next = &(*edges)[k];
+        if (by_pair(last, next) != 0) {
+            (*edges)[++kept] = *next;
+            continue;
+        }
+        last->gain += next->gain;
+        last->direct = last->direct || next->direct;
+    }
+    *n_edges = kept + 1;
+    qsort(*edges, *n_edges, sizeof **edges, by_gain);
+    return RP_OK;
+}
+
+/* A node that computes one number, by itself: a step counter. One launch less where a kernel makes one row anyway: the number is
+   computed and stored once a row. */
+static bool is_one_number(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    bool one = true;
+    for (uint32_t k = 0; k < n; k++) {
+        const rp__fuse_node *fn = &f->nodes[members[k]];
+        one = one && is_loop(fn) && !fn->opaque && fn->memory_operands == 0;
+        for (unsigned d = 0; d < fn->ndim; d++) one = one && fn->size[d] == 1;
+    }
+    return one;
+}
+
+static bool is_one_row(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    rp__group_space s;
+    if (!is_loop(&f->nodes[members[0]]) || rp__group_space_make(f, members, n, &s) != NULL) return false;
+    bool one = s.n_inner == s.n_axes; /* also nothing but numbers */
+    rp__group_space_free(&s);
+    return one;
+}
+
+static rp_status merge_numbers(rp__fuse_paths *m) {
+    rp__fusion *f = m->f;
+    for (uint32_t a = 0; a < f->n_groups; a++) {
+        rp__fuse_group *x = &f->groups[a];
+        if (x->dead || !is_one_number(f, x->members, x->n_members)) continue;
+        for (uint32_t b = 0; b < f->n_groups; b++) {
+            rp__fuse_group *y = &f->groups[b];
+            if (a == b || y->dead || x->n_members + y->n_members > MAX_MEMBERS) continue;
+            if (!is_one_row(f, y->members, y->n_members) || rp__fuse_path_around(m, a, b) ||
+                rp__fuse_path_around(m, b, a))
+                continue;
+            uint32_t *members = join(f, x, y), n = x->n_members + y->n_members;
+            if (!members) return RP__OOM("fusion");
+            const char *why = legal(f, members, n);
+            if (why && !*why) return RP__OOM("fusion");
+            if (why || !is_one_row(f, members, n)) continue;
+            take(f, a, b, members, n);
+            break;
+        }
+    }
     return RP_OK;
 }
 
@@ -428,12 +560,61 @@ static rp_status merge_all(rp__fuse_paths *m) {
         f->n_unfused = 0;
         for (size_t k = 0; k < n_edges && status == RP_OK; k++) status = try_merge(m, &edges[k]);
     }
+    if (status == RP_OK) status = merge_numbers(m);
     rp__free(edges);
     return status;
 }
 
-/* A product or convolution and the relu by itself that alone reads its result, element by element in the same order. The relu has
-   no other operand, so nothing can lie between the two. */
+/* The one group that reads results of the node; RP__IR_NONE: none, or several. */
+static uint32_t reading_group(const rp__fusion *f, uint32_t node) {
+    const rp__ir_node *n = &f->ir->nodes[f->nodes[node].node];
+    uint32_t group = RP__IR_NONE;
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        if (f->result_storage[f->ir->values[n->out[k]].storage]) return RP__IR_NONE;
+        for (uint32_t r = 0; r < f->n_readers[n->out[k]]; r++) {
+            uint32_t g = f->nodes[f->readers[n->out[k]][r]].group;
+            if (group != RP__IR_NONE && g != group) return RP__IR_NONE;
+            group = g;
+        }
+    }
+    return group;
+}
+
+/* Frees a relu of the nodes that share its kernel, where each can as well run with those that read it: then the relu joins the
+   product. They come after the relu, so they move towards later groups only and no cycle can arise. */
+static rp_status leave_alone(rp__fusion *f, uint32_t relu) {
+    rp__fuse_group *g = &f->groups[f->nodes[relu].group];
+    if (g->n_members == 1 || g->n_members > 4) return RP_OK;
+    uint32_t to[4] = {0}, *members[4] = {0};
+    for (uint32_t k = 0; k < g->n_members; k++) {
+        uint32_t node = g->members[k];
+        if (node == relu) continue;
+        to[k] = f->nodes[node].kind == RP__FUSE_LOOP ? reading_group(f, node) : RP__IR_NONE;
+        if (to[k] == RP__IR_NONE || to[k] == f->nodes[relu].group) return RP_OK;
+        for (uint32_t j = 0; j < k; j++) {
+            if (g->members[j] != relu && to[j] == to[k]) return RP_OK; /* one joins at a time */
+        }
+        rp__fuse_group *h = &f->groups[to[k]], alone = {.members = &node, .n_members = 1};
+        if (!is_loop(&f->nodes[h->members[0]]) || h->n_members == MAX_MEMBERS) return RP_OK;
+        members[k] = join(f, h, &alone);
+        if (!members[k]) return RP__OOM("fusion");
+        const char *why = legal(f, members[k], h->n_members + 1);
+        if (why && !*why) return RP__OOM("fusion");
+        if (why) return RP_OK;
+    }
+    for (uint32_t k = 0; k < g->n_members; k++) {
+        if (g->members[k] == relu) continue;
+        f->nodes[g->members[k]].group = to[k];
+        f->groups[to[k]].members = members[k];
+        f->groups[to[k]].n_members++;
+    }
+    g->members[0] = relu;
+    g->n_members = 1;
+    return RP_OK;
+}
+
+/* A product or convolution and the relu that alone reads its result, element by element in the same order. The relu has no other
+   operand, so nothing can lie between the two. */
 static rp_status merge_epilogues(rp__fusion *f) {
     const rp_ir *ir = f->ir;
     for (uint32_t k = 0; k < f->n_nodes; k++) {
@@ -444,23 +625,22 @@ static rp_status merge_epilogues(rp__fusion *f) {
         }
         const rp__ir_value_info *made = &ir->values[n->out[0]];
         if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made)) continue;
-        uint32_t reader = f->readers[n->out[0]][0], from = f->nodes[reader].group;
+        uint32_t reader = f->readers[n->out[0]][0];
         const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
-        if (!rp__ir_is_op(relu, RP__OP_relu) || f->groups[from].n_members != 1) continue;
+        if (!rp__ir_is_op(relu, RP__OP_relu)) continue;
         const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
         if (!rp__ir_is_row_major(read) || !rp__ir_is_row_major(out) || out->storage == made->storage ||
             rp__numel(read->meta.size, read->meta.ndim) != rp__numel(made->meta.size, made->meta.ndim)) {
             continue;
         }
+        RP_TRY(leave_alone(f, reader));
+        uint32_t from = f->nodes[reader].group;
+        if (f->groups[from].n_members != 1) continue;
         uint32_t *members = RP__NEW(&f->arena, uint32_t, 2);
         if (!members) return RP__OOM("fusion");
         members[0] = k;
         members[1] = reader;
-        f->groups[from].dead = true;
-        f->groups[from].n_members = 0;
-        f->nodes[reader].group = f->nodes[k].group;
-        f->groups[f->nodes[k].group].members = members;
-        f->groups[f->nodes[k].group].n_members = 2;
+        take(f, f->nodes[k].group, from, members, 2);
     }
     return RP_OK;
 }
@@ -468,6 +648,9 @@ static rp_status merge_epilogues(rp__fusion *f) {
 rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out) {
     memset(out, 0, sizeof *out);
     out->ir = ir;
+    for (size_t v = 0; v < ir->n_values; v++) {
+        out->on_gpu = out->on_gpu || ir->values[v].meta.device.type != RP_DEVICE_CPU;
+    }
     rp_status status = make_nodes(out);
     if (status == RP_OK) status = make_order(out);
     if (status == RP_OK) {
@@ -499,6 +682,13 @@ rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion 
     }
     if (status != RP_OK) rp__fusion_free(out);
     return status;
+}
+
+uint32_t rp__fuse_named(const rp__fusion *f, const rp__fuse_group *g) {
+    for (uint32_t k = 0; k < g->n_members; k++) {
+        if (f->ir->nodes[f->nodes[g->members[k]].node].n_in > 0) return g->members[k];
+    }
+    return g->members[0];
 }
 
 void rp__fusion_free(rp__fusion *f) {

@@ -21,7 +21,13 @@ typedef struct rp__axis_map {
 /* One node, as the fuser sees it. */
 typedef struct rp__fuse_node {
     uint32_t node;
-    enum { RP__FUSE_LOOP, RP__FUSE_COPY /* ASSIGN */, RP__FUSE_LIBRARY, RP__FUSE_REGION, RP__FUSE_NOTHING /* no work: empty */ } kind;
+    enum {
+        RP__FUSE_LOOP,
+        RP__FUSE_COPY /* ASSIGN */,
+        RP__FUSE_LIBRARY,
+        RP__FUSE_REGION,
+        RP__FUSE_NOTHING /* no work: empty */
+    } kind;
     uint8_t ndim; /* loop: its space */
     rp_dim size[RP_MAX_DIMS];
     uint32_t inner;           /* ROWS, INDEXED: mask of inner dims */
@@ -50,6 +56,7 @@ typedef struct rp__unfused_edge {
 
 typedef struct rp__fusion {
     const rp_ir *ir;
+    bool on_gpu;
     rp__arena arena;
     rp__fuse_node *nodes;
     uint32_t n_nodes;
@@ -125,6 +132,9 @@ typedef struct rp__group_space {
 const char *rp__group_space_make(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *out);
 void rp__group_space_free(rp__group_space *s);
 const rp__axis_map *rp__group_map(const rp__group_space *s, rp__ir_value v); /* NULL: not mapped */
+
+/* The member that a kernel is named by: the first that has operands, if any has. */
+uint32_t rp__fuse_named(const rp__fusion *f, const rp__fuse_group *g);
 
 /* Must the value be stored when `group` has run: is it read by another group, or a result? */
 bool rp__fuse_stored(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__ir_value v);

@@ -294,8 +294,7 @@ rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in
     rp_status status = find(u, binding, in, n_in, &v);
     if (may_interpret(u, status, n_draws)) {
         if (u->explain) {
-            rp__reason reason =
-                rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
+            rp__reason reason = rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
             rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
         }
         (void)rp_error_take();

@@ -12,7 +12,7 @@ typedef struct rp__unit_request {
     rp_ir *graph;           /* functional; retained */
     const rp_backend *leaf; /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
     bool no_graph;
-    bool strict; /* a graph that the leaf cannot do is an error, not run node by node */
+    bool strict;                         /* a graph that the leaf cannot do is an error, not run node by node */
     rp__shared_arena *arena;             /* outlives the unit */
     const rp__executable_random *random; /* copied; totals of the function */
     size_t n_random;

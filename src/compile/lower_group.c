@@ -202,11 +202,16 @@ static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned gene
         return 0;
     }
     rp_generator *g = call->attrs[generator_attr].v.generator;
-    uint64_t n = 1, per = wide ? 2 : 4;
+    uint64_t n = 1, per = wide ? 2 : 4, inner = (uint64_t)node_of(l)->random_offset + l->drawn;
     for (unsigned d = 0; d < call->out[0]->ndim; d++) n *= (uint64_t)call->out[0]->size[d];
-    fail(l, l->draw(l->draw_ctx, g ? g : l->device->generator, (uint64_t)node_of(l)->random_offset + l->drawn,
-                    &l->draws[l->n_draws]));
     l->drawn += n / per + (n % per != 0);
+    rp__random_draw drawn;
+    memset(&drawn, 0, sizeof drawn);
+    fail(l, l->draw(l->draw_ctx, g ? g : l->device->generator, inner, &drawn));
+    for (unsigned k = 0; k < l->n_draws; k++) { /* a copy of another member draws the same */
+        if (memcmp(&l->draws[k], &drawn, sizeof drawn) == 0) return k;
+    }
+    l->draws[l->n_draws] = drawn;
     return l->n_draws++;
 }
 
@@ -244,7 +249,7 @@ static void lower_member(lowering *l) {
 }
 
 static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
-    const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[l->group->members[0]].node];
+    const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
     rp__space space = {.n_inner = l->space.n_inner,
                        .n_outer = (uint8_t)(l->space.n_axes - l->space.n_inner),
                        .n_accesses = l->n_accesses,

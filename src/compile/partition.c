@@ -6,7 +6,8 @@
    A value that no tangent reaches is split into two vertices joined by an edge whose capacity is the cost of saving it. The
    source feeds what cannot be recomputed, what the derivatives read feeds the sink, a node joins its operands to its results.
    Costs and bans are those of PyTorch's min-cut partitioner (bytes * 1.1^distance to the backward, twice that for a value that
-   would otherwise live in registers), but random ops may be recomputed: their counters are part of the node. */
+   would otherwise live in registers), but random ops may be recomputed: their counters are part of the node. That has a price,
+   the capacity of an arc from the source: drawing is work. */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -193,6 +194,12 @@ static int64_t saving_cost(const partitioner *p, rp__ir_value v) {
     return cost < (double)(INFINITE / 4) ? (int64_t)cost : INFINITE / 4;
 }
 
+static int64_t drawing_cost(const partitioner *p, rp__ir_value v) {
+    const rp__meta *m = &p->ir->values[v].meta;
+    int64_t bytes = (int64_t)rp__dtype_bytes(m->dtype), n = rp__meta_bytes_hint(m) / bytes;
+    return n < INFINITE / 256 ? n * rp__draw_bytes(m->device) : INFINITE / 4;
+}
+
 /* Chains of recomputation longer than this are cut: each link would be run again for every reader's sake. */
 enum { MAX_CHAIN = 100 };
 
@@ -220,6 +227,7 @@ static rp_status choose(partitioner *p) {
             p->chain[out] = again ? longest + 1 : 0;
             if (p->backward[out]) continue;
             if (!again) add_arc(&g, source, 2 * out, INFINITE);
+            if (again && (n->op && (n->op->flags & RP_OP_RANDOM))) add_arc(&g, source, 2 * out, drawing_cost(p, out));
             for (uint32_t i = 0; i < n->n_in && again; i++) {
                 if (n->in[i] != RP__IR_NONE) add_arc(&g, 2 * n->in[i] + 1, 2 * out, INFINITE);
             }

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "compile/passes.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
 
@@ -400,6 +401,9 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
     if (status == RP_OK) status = rp__capture_begin(p->build_stream, p->pool, RP_CAPTURE_THREAD_LOCAL);
     if (status == RP_OK) {
         rp__launch_recorder *previous = rp__launch_recorder_set(&r.hook);
+        const rp__loop_backend *loops = p->device->ops->loops;
+        if (loops->batch_begin) status = loops->batch_begin(p->device);
+        bool batch = loops->batch_begin && status == RP_OK;
         for (uint32_t i = 0; i < n_order && status == RP_OK; i++) {
             const rp__fuse_group *g = &f->groups[order[i]];
             const rp__fuse_node *first = &f->nodes[g->members[0]];
@@ -423,6 +427,10 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
         rp_status ended = rp__capture_end(p->build_stream, &nothing, &p->states, &p->n_states);
         if (nothing) p->device->ops->graph_free(nothing);
         if (status == RP_OK) status = ended;
+        if (batch) {
+            rp_status compiled = loops->batch_end(p->device, status == RP_OK);
+            if (status == RP_OK) status = compiled;
+        }
     }
     (void)rp_set_current_stream(before);
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, layers[k]);
@@ -483,6 +491,13 @@ static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__execut
     RP_TRY(check_devices(p));
     const rp__fuse_options fuse = {.none = options->no_fusion, .device = p->device};
     RP_TRY(take_random(p, options));
+    p->eager_peak = rp__program_eager_peak(p->ir);
+    if (!options->no_fusion) {
+        rp_ir *spread;
+        RP_TRY(rp__spread(p->ir, &spread));
+        rp_ir_release(p->ir);
+        p->ir = spread;
+    }
     RP_TRY(rp__fuse(p->ir, &fuse, &f));
     uint32_t n_order = 0, *order = rp__calloc(f.n_groups + 1u, sizeof *order);
     rp_status status = order ? rp__fuse_order(&f, order, &n_order) : RP__OOM("order of a program");

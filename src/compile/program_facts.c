@@ -3,7 +3,7 @@
 
 #include "core/alloc.h"
 
-static int64_t eager_peak(const rp_ir *ir) {
+int64_t rp__program_eager_peak(const rp_ir *ir) {
     /* eager: every op's result lives from its op to the last reader of its memory; results to the end */
     int64_t now = 0, peak = 0;
     uint32_t *last = rp__calloc(ir->n_storages + 1u, sizeof *last);
@@ -54,7 +54,7 @@ rp_status rp__program_describe(rp__executable *p, const rp__fusion *f, const uin
         k->ops = t.failed || !t.data ? NULL : rp__arena_strdup(&p->arena, t.data);
         rp__text_free(&t);
         if (!k->ops) return RP__OOM("facts of a program");
-        const rp__ir_node *n = &p->ir->nodes[first->node];
+        const rp__ir_node *n = &p->ir->nodes[f->nodes[rp__fuse_named(f, g)].node];
         k->site = n->site ? n->site : "";
         k->library = first->kind == RP__FUSE_LIBRARY;
         k->server = k->library ? "library" : "loop";
@@ -76,7 +76,6 @@ rp_status rp__program_describe(rp__executable *p, const rp__fusion *f, const uin
             (struct rp__executable_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
                                             b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
     }
-    p->eager_peak = eager_peak(p->ir);
     return RP_OK;
 }
 

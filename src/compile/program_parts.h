@@ -137,6 +137,7 @@ rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_s
 rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r);
 
 /* ---- program_facts.c */
+int64_t rp__program_eager_peak(const rp_ir *ir); /* bytes of the graph run op by op */
 rp_status rp__program_describe(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order);
 
 #endif

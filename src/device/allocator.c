@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "device/capture.h"
 #include "tensor/tensor.h"
@@ -100,6 +101,7 @@ struct rp__allocator {
     rp__device *device;
     rules rules;
     rp__mutex lock;
+    rp__fork_lock fork_lock;
     shelf *shelves;
     block *spare;
     base *pending; /* freed, but used by other streams */
@@ -758,6 +760,8 @@ rp_status rp__allocator_new(rp__device *d, rp__allocator **out) {
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&a->lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
+    a->fork_lock = (rp__fork_lock){.locks = &a->lock, .n = 1, .recursive = true};
+    rp__fork_lock_add(&a->fork_lock);
     a->device = d;
     a->has_pieces = d->id.type == RP_DEVICE_CPU;
     a->rules = a->has_pieces ? cpu_rules : cuda_rules;
@@ -768,6 +772,7 @@ rp_status rp__allocator_new(rp__device *d, rp__allocator **out) {
 
 void rp__allocator_free(rp__allocator *a) {
     if (!a) return;
+    rp__fork_lock_remove(&a->fork_lock);
     for (chunk *c = a->chunks, *next; c; c = next) {
         next = c->next;
         block_return(a, c->memory);

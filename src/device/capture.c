@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "device/allocator.h"
 
 static rp__mutex lock = RP__MUTEX_INIT; /* the list, and `invalid` of its members */
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static rp__capture *captures;
 static atomic_int active;
 

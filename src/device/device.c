@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "device/allocator.h"
 #include "device/capture.h"
@@ -26,6 +27,7 @@ static struct {
     const char *cuda_why;
     atomic_bool cuda_open[RP__DEVICE_SLOTS - 1];
 } registry = {.lock = RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_lock, &registry.lock, 1)
 
 rp_device rp_cpu(void) { return (rp_device){RP_DEVICE_CPU, 0}; }
 rp_device rp_cuda(int index) { return (rp_device){RP_DEVICE_CUDA, index}; }

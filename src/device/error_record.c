@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 
 enum { TAG_LIMIT = 1 << 20, RECENT = 64 };
 
@@ -17,6 +18,7 @@ static struct {
     tag *tags; /* tag number - 1 */
     size_t n, capacity;
 } table = {.lock = RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_lock, &table.lock, 1)
 
 /* A tag costs a lock once a place in the program; then this thread remembers it. */
 static _Thread_local struct {

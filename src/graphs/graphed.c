@@ -32,6 +32,8 @@ typedef struct graphed {
     rp__static_input *forward_inputs, *backward_inputs, *backward_grads;
     rp__recording forward, backward; /* backward.graph NULL: nothing to differentiate */
     generation *generation;
+    unsigned *lent; /* references to the surface when the function was last called; NULL: settled */
+    rp__meta *warm; /* per output: what the first warm-up gave; NULL until then */
     bool captured_training, training;
 } graphed;
 
@@ -56,6 +58,8 @@ static void graphed_free(graphed *g) {
     release_all(g->grad_outputs, g->n_out);
     release_all(g->grad_inputs, surface(g));
     rp__free(g->param_storage);
+    rp__free(g->warm);
+    rp__free(g->lent);
     rp__free(g->differentiable);
     rp__free(g->forward_inputs);
     rp__free(g->backward_inputs);
@@ -255,8 +259,7 @@ static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in,
                         n_in, n_out, g->n_args, g->n_out);
     if (RP__UNLIKELY(g->training != g->captured_training)) {
         rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
-        f->fn.body(f->fn.ctx, in, n_in, out, n_out);
-        return rp_failed() ? rp_error_status() : RP_OK;
+        return rp__callable_body(f->fn, in, n_in, out, n_out);
     }
     for (size_t k = 0; k < n_in; k++) RP_TRY(check_argument(g, k, in[k]));
     for (size_t k = 0; k < g->n_params; k++)
@@ -378,18 +381,90 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     return g;
 }
 
-/* Runs the function; its outputs of the innermost scope. */
-static rp_status run_body(const graphed *g, rp_tensor **out) {
-    for (size_t k = 0; k < g->n_out; k++) out[k] = NULL;
-    g->base.fn.body(g->base.fn.ctx, g->args, g->n_args, out, g->n_out);
-    if (rp_failed()) return rp__fail_context("graphing `%s`", g->base.name);
-    for (size_t k = 0; k < g->n_out; k++)
-        if (!out[k])
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                            "%s: result %zu was left NULL: every result of a graphed callable is a tensor",
-                            g->base.name, k);
-    for (size_t k = 0; k < g->n_out; k++) RP_TRY(rp__tensor_check(out[k], "a result of a graphed callable"));
+/* A function may not release what it was lent: the sample arguments are the static inputs. Asked when the tape of the run is
+   gone, which holds arguments too. What the function took is given back, so that the accounts of everybody else hold. */
+static rp_status lend(graphed *g) {
+    if (!g->lent) g->lent = rp__alloc((surface(g) + 1) * sizeof *g->lent);
+    if (!g->lent) return RP__OOM("a graphed callable");
+    for (size_t k = 0; k < surface(g); k++) g->lent[k] = atomic_load(&rp_retain(g->args[k])->refs);
     return RP_OK;
+}
+
+static rp_status settle(graphed *g) {
+    unsigned *before = g->lent;
+    rp_status status = RP_OK;
+    g->lent = NULL;
+    for (size_t k = 0; before && k < surface(g); k++) {
+        rp_tensor *t = g->args[k];
+        const char *what = k < g->n_args ? "argument" : "parameter";
+        size_t number = k < g->n_args ? k : k - g->n_args;
+        if (t->magic != RP__TENSOR_MAGIC) {
+            g->args[k] = rp__tensor_error(); /* gone, and our references with it */
+            status = rp__fail(RP_ERROR_STATE, "%s: the function released %s %zu until nothing was left of it",
+                              g->base.name, what, number);
+            continue;
+        }
+        if (atomic_load(&t->refs) < before[k])
+            status = rp__fail(RP_ERROR_STATE, "%s: the function released %s %zu, which it was only lent", g->base.name,
+                              what, number);
+        while (atomic_load(&t->refs) < before[k]) (void)rp_retain(t);
+    }
+    for (size_t k = 0; before && k < surface(g); k++) rp_release(g->args[k]); /* what lend took */
+    rp__free(before);
+    return status;
+}
+
+/* Every run gives the same kinds of results: the graph holds one of them. */
+static rp_status compare_results(graphed *g, rp_tensor *const *out) {
+    if (!g->warm) {
+        g->warm = rp__calloc(g->n_out, sizeof *g->warm);
+        if (!g->warm) return RP__OOM("results of a graphed callable");
+        for (size_t k = 0; k < g->n_out; k++) rp__ir_meta_of(out[k], &g->warm[k]);
+        return RP_OK;
+    }
+    for (size_t k = 0; k < g->n_out; k++) {
+        const rp__meta *first = &g->warm[k];
+        bool same = out[k]->dtype == first->dtype && out[k]->ndim == first->ndim &&
+                    rp__device_equal(out[k]->device, first->device);
+        for (unsigned d = 0; same && d < first->ndim; d++) same = out[k]->size[d] == first->size[d];
+        char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
+        if (!same)
+            return rp__fail(RP_ERROR_GUARD,
+                            "%s: result %zu is %s, and was %s %s when the function ran before: a graph holds one kind "
+                            "of result",
+                            g->base.name, k, rp__tensor_text(out[k], a), rp_dtype_name(first->dtype),
+                            rp__shape_text(first->size, first->ndim, b));
+    }
+    return RP_OK;
+}
+
+/* Runs the function; its outputs of the innermost scope. Ops inside name their own lines, what is found afterwards that of
+   rp_make_graphed_callables. */
+static rp_status run_body(graphed *g, rp_tensor **out) {
+    for (size_t k = 0; k < g->n_out; k++) out[k] = NULL;
+    rp__site_frame frame = rp__site_enter((rp__site_frame){NULL, NULL});
+    g->base.fn.body(g->base.fn.ctx, g->args, g->n_args, out, g->n_out);
+    rp__site_pop(frame);
+    rp_status status = RP_OK;
+    if (rp_failed()) { /* the first of perhaps several failures: it is told whose it is */
+        rp__error_state first;
+        rp__error_save(&first);
+        rp__error_restore(&first);
+        status = rp__fail_context("graphing `%s`%s%s", g->base.name, *rp__site() ? " at " : "", rp__site());
+    }
+    for (size_t k = 0; k < g->n_out && status == RP_OK; k++) {
+        char what[128];
+        (void)snprintf(what, sizeof what, "%.64s: result %zu of a graphed callable", g->base.name, k);
+        if (!out[k])
+            status = rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                              "%s: result %zu was left NULL: every result of a graphed callable is a tensor",
+                              g->base.name, k);
+        else if (rp__tensor_check(out[k], what) != RP_OK)
+            status = rp_error_status();
+        else if (rp__tensor_is_error(out[k]))
+            status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is the error tensor", what);
+    }
+    return status == RP_OK ? compare_results(g, out) : status;
 }
 
 /* Differentiable outputs with respect to the surface tensors that require a gradient: grads[k] aligned with the surface. */
@@ -414,20 +489,24 @@ static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tenso
     for (size_t k = 0; k < surface(g); k++)
         grads[k] = status == RP_OK && n_out && rp_requires_grad(g->args[k]) ? got[at++] : NULL;
     rp__free(list);
-    return status == RP_OK ? status : rp__fail_context("differentiating `%s`", g->base.name);
+    return status == RP_OK
+               ? status
+               : rp__fail_context("differentiating `%s`%s%s", g->base.name, *rp__site() ? " at " : "", rp__site());
 }
 
 static rp_status warm_up_once(graphed *g, bool allow_unused) {
     rp_tensor **out = rp__calloc(g->n_out + surface(g) + 1, sizeof *out);
     if (!out) return RP__OOM("warm-up of a graphed callable");
     rp_scope scope = rp__scope_begin();
-    rp_status status = run_body(g, out);
+    rp_status status = lend(g);
+    if (status == RP_OK) status = run_body(g, out);
     bool any = false;
     for (size_t k = 0; k < g->n_out && status == RP_OK; k++) any = any || rp_requires_grad(out[k]);
     if (status == RP_OK && any) status = differentiate(g, out, NULL, allow_unused, out + g->n_out);
     rp__scope_end(scope, NULL, 0);
     rp__free(out);
-    return status;
+    rp_status settled = settle(g);
+    return status == RP_OK ? settled : status;
 }
 
 /* On the capture's stream, so that libraries and caches are ready for it; random numbers are given back. */
@@ -460,6 +539,7 @@ static rp_tensor *owned(const maker *m, rp_tensor *t) {
 
 static rp_status capture_forward(const maker *m, graphed *g, rp_tensor **live) {
     rp__recorder recorder;
+    RP_TRY(lend(g));
     RP_TRY(rp__recorder_begin(&recorder, &g->forward, m->stream, m->pool, RP_CAPTURE_THREAD_LOCAL));
     rp_scope scope = rp__scope_begin();
     rp_status status = run_body(g, live);
@@ -563,6 +643,10 @@ static rp_status capture_all(const maker *m) {
             if (live[k]) rp_release(live[k]);
     }
     rp__free(live);
+    for (size_t i = 0; i < m->n; i++) {
+        rp_status settled = settle(m->made[i]);
+        if (status == RP_OK) status = settled;
+    }
     for (size_t i = 0; i < m->n && status == RP_OK; i++) status = finish(m->made[i]);
     return status;
 }
@@ -583,8 +667,8 @@ static rp_status make(maker *m, rp_compiled **out) {
     return status;
 }
 
-rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
-                                    rp_compiled **out) {
+static rp_status make_callables(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
+                                rp_compiled **out) {
     maker m = {.callables = callables, .n = n};
     rp_device device;
     for (size_t i = 0; out && i < n; i++) out[i] = rp__callable_failed();
@@ -618,4 +702,17 @@ rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t
     rp__side_stream_give(m.stream);
     rp_pool_release(m.pool);
     return status;
+}
+
+rp_status rp_make_graphed_callables_at(const char *site, const rp_graphed_callable *callables, size_t n,
+                                       const rp_graphed_options *options, rp_compiled **out) {
+    rp__site_frame frame = rp__site_push(site, NULL);
+    rp_status status = make_callables(callables, n, options, out);
+    rp__site_pop(frame);
+    return status;
+}
+
+rp_status(rp_make_graphed_callables)(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
+                                     rp_compiled **out) {
+    return rp_make_graphed_callables_at(NULL, callables, n, options, out);
 }

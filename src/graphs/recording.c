@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "device/error_record.h"
 
@@ -11,6 +12,9 @@
 
 enum { SIDE_STREAMS = 8 };
 static rp__mutex side_lock = RP__MUTEX_INIT;
+static rp__mutex replay_lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_side, &side_lock, 1)
+RP__LOCKS_SURVIVE_FORK(fork_replay, &replay_lock, 1)
 static rp_stream *side_streams[SIDE_STREAMS]; /* idle */
 
 rp_stream *rp__side_stream_take(rp__device *d) {
@@ -153,9 +157,8 @@ void rp__recording_free(rp__recording *r) {
 
 /* Graphs of one pool share memory, so a replay on another stream than the last waits for it. */
 static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
-    static rp__mutex lock = RP__MUTEX_INIT;
     rp_status status = RP_OK;
-    rp__lock(&lock);
+    rp__lock(&replay_lock);
     rp_stream *last = r->pool->replayed_on;
     if (last && last != s) {
         rp_event *e = rp_event_new(r->device->id, false);
@@ -168,7 +171,7 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
         if (last) rp_stream_release(last);
         r->pool->replayed_on = rp__stream_retain(s);
     }
-    rp__unlock(&lock);
+    rp__unlock(&replay_lock);
     return status;
 }
 

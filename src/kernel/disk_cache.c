@@ -7,14 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "core/thread.h"
 
+enum { ENTRY_LIMIT = 1 << 28 }; /* bytes; what is larger is none of ours */
 static rp__mutex lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static bool opened;
 static char folder[1024];
 static char reason[1280];
@@ -27,7 +30,7 @@ typedef struct trailer { /* the last RP__DISK_CACHE_TRAILER bytes of an entry */
     rp__hash hash;
 } trailer;
 _Static_assert(sizeof(trailer) == RP__DISK_CACHE_TRAILER, "the trailer is a file format");
-static const char magic[8] = {'R', 'P', 'K', 'E', 'R', 'N', '0', '1'};
+static const char magic[8] = {'R', 'P', 'K', 'E', 'R', 'N', '0', '2'};
 
 /* Makes every folder of the path. */
 static bool make_folders(char *path) {
@@ -40,6 +43,29 @@ static bool make_folders(char *path) {
         if (!ok) return false;
         if (!end) return true;
     }
+}
+
+const char *rp__disk_folder_refused(const char *path, char *why, size_t bytes) {
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
+        (void)snprintf(why, bytes, "%s is no folder", path);
+    else if (st.st_uid != geteuid())
+        (void)snprintf(why, bytes, "%s belongs to another user: kernels from there are not run", path);
+    else if (st.st_mode & (S_IWGRP | S_IWOTH))
+        (void)snprintf(why, bytes, "others may write in %s: kernels from there are not run (chmod go-w)", path);
+    else
+        return NULL;
+    return why;
+}
+
+int rp__disk_file_open(const char *path, struct stat *st) {
+    /* O_NONBLOCK: a pipe in its place would be waited for */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return -1;
+    if (fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_uid == geteuid() && !(st->st_mode & (S_IWGRP | S_IWOTH)))
+        return fd;
+    (void)close(fd);
+    return -1;
 }
 
 static void open_folder(void) {
@@ -62,6 +88,8 @@ static void open_folder(void) {
         folder[0] = 0;
     } else if (!make_folders(folder)) {
         (void)snprintf(reason, sizeof reason, "cannot make the cache folder %s: %s", folder, strerror(errno));
+        folder[0] = 0;
+    } else if (rp__disk_folder_refused(folder, reason, sizeof reason)) {
         folder[0] = 0;
     } else if (access(folder, W_OK | X_OK) != 0) {
         (void)snprintf(reason, sizeof reason, "cannot write to the cache folder %s: %s", folder, strerror(errno));
@@ -103,16 +131,16 @@ static bool entry_path(rp__hash key, const char *extension, char path[RP__DISK_C
 /* Whole file; NULL when it cannot be read. */
 static void *read_file(const char *path, size_t *bytes) {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = rp__disk_file_open(path, &st);
     if (fd < 0) return NULL;
     char *data = NULL;
     size_t done = 0;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= RP__DISK_CACHE_TRAILER)
-        data = rp__alloc((size_t)st.st_size);
+    if (st.st_size >= RP__DISK_CACHE_TRAILER && st.st_size <= ENTRY_LIMIT) data = rp__alloc((size_t)st.st_size);
     while (data && done < (size_t)st.st_size) {
         ssize_t n = read(fd, data + done, (size_t)st.st_size - done);
-        if (n <= 0 && !(n < 0 && errno == EINTR)) break;
-        if (n > 0) done += (size_t)n;
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        done += (size_t)n;
     }
     (void)close(fd);
     if (data && done == (size_t)st.st_size) {
@@ -136,7 +164,7 @@ bool rp__disk_cache_get(rp__hash key, const char *extension, void **data, size_t
     memcpy(&t, file + all - sizeof t, sizeof t);
     size_t size = all - sizeof t;
     if (memcmp(t.magic, magic, sizeof magic) != 0 || t.bytes != size ||
-        !rp__hash_equal(t.hash, rp__hash_bytes(file, size, rp__hash_none()))) {
+        !rp__hash_equal(t.hash, rp__hash_bytes(file, size, key))) {
         rp__log(RP__LOG_CACHE, "removing the damaged entry %s", path);
         rp__free(file);
         (void)unlink(path);
@@ -158,7 +186,7 @@ bool rp__disk_cache_find(rp__hash key, const char *extension, char path[RP__DISK
 }
 
 typedef struct entry {
-    char name[64];
+    char name[96];
     int64_t when;
     uint64_t bytes;
 } entry;
@@ -220,9 +248,12 @@ static bool write_all(int fd, const void *data, size_t bytes) {
 bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, size_t bytes) {
     char path[RP__DISK_CACHE_PATH], temporary[RP__DISK_CACHE_PATH + 64];
     if (!entry_path(key, extension, path)) return false;
-    (void)snprintf(temporary, sizeof temporary, "%s.%ld.%u.tmp", path, (long)getpid(),
+    /* Processes of two hosts or containers may have one number: the clock tells them apart, and O_EXCL the rest. */
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)snprintf(temporary, sizeof temporary, "%s.%ld.%lx.%u.tmp", path, (long)getpid(), (unsigned long)now.tv_nsec,
                    atomic_fetch_add(&temporary_number, 1));
-    trailer t = {.bytes = bytes, .hash = rp__hash_bytes(data, bytes, rp__hash_none())};
+    trailer t = {.bytes = bytes, .hash = rp__hash_bytes(data, bytes, key)};
     memcpy(t.magic, magic, sizeof magic);
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool ok = fd >= 0 && write_all(fd, data, bytes) && write_all(fd, &t, sizeof t);

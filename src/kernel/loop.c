@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/thread.h"
 #include "kernel/tree.h"
 
@@ -425,6 +426,7 @@ static struct {
     rp__map map; /* key -> rp__dag; weak: a DAG leaves when its last reference goes */
     const rp__loop_backend *backends[2];
 } interned = {RP__MUTEX_INIT, {NULL, 0, 0}, {&rp__cpu_loops, NULL}};
+RP__LOCKS_SURVIVE_FORK(fork_lock, &interned.lock, 1)
 
 void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend) {
     rp__lock(&interned.lock);

@@ -5,7 +5,7 @@ rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
     int64_t dims[RP_MAX_DIMS];
     size_t n = 0, lead = t->ndim > ndim ? t->ndim - ndim : 0;
     for (size_t d = 0; d < t->ndim; d++)
-        if (d < lead || (rp__dim_is(RP__DIM_EQ, size[d - lead], 1) && rp__dim_is(RP__DIM_NE, t->size[d], 1)))
+        if (d < lead || !rp__dim_is(RP__DIM_EQ, t->size[d], size[d - lead])) /* else a broadcast of size 1 */
             dims[n++] = (int64_t)d;
     if (n > 0) t = rp_sum(t, dims, n, lead == 0, RP_DTYPE_NONE);
     return lead > 0 ? rp_view(t, size, ndim) : t;
@@ -32,8 +32,6 @@ rp_tensor *rp__zero_like(const rp_tensor *t) {
 }
 
 rp_tensor *rp__wide(rp_tensor *t) { return t->dtype == RP_F16 || t->dtype == RP_BF16 ? rp_to_dtype(t, RP_F32) : t; }
-
-rp_scalar rp__dim_scalar(rp_dim d) { return rp_i64(rp__dim_value(d)); }
 
 size_t rp__attr_dim(int64_t dim, size_t ndim) {
     if (dim < 0) dim += ndim > 0 ? (int64_t)ndim : 1;

@@ -16,8 +16,6 @@ rp_tensor *rp__zeros_expanded(const rp__meta *meta);
 rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
 /* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__vjp_run, as one kernel would. */
 rp_tensor *rp__wide(rp_tensor *t);
-/* A size as a number. A number of the host cannot be a symbol: a symbol is specialised. */
-rp_scalar rp__dim_scalar(rp_dim d);
 size_t rp__attr_dim(int64_t dim, size_t ndim); /* of a call that was checked: 0 <= result < max(ndim, 1) */
 
 #endif

@@ -8,14 +8,9 @@ rp_status rp__vjp_cross_entropy_rows(const rp__vjp *g) {
     rp_tensor *p = rp_exp(rp_sub(x, rp_unsqueeze(g->call->out[1], -1), rp_i64(1)));
     rp_tensor *dx = NULL;
     if (g->grad_out[0]) {
-        rp_dim classes = x->size[x->ndim - 1];
         rp_tensor *ignored = rp_eq_scalar(target, rp_i64(rp__attr_int(g->call, 0)));
         rp_tensor *grad = rp_where(ignored, rp__zero_like(g->grad_out[0]), g->grad_out[0]);
-        rp_device device = rp_default_device();
-        RP_TRY(rp_set_default_device(x->device));
-        rp_tensor *numbers = rp_arange(rp_i64(0), rp__dim_scalar(classes), rp_i64(1), (rp_dtype)target->dtype);
-        RP_TRY(rp_set_default_device(device));
-        rp_tensor *hit = rp_eq(numbers, rp_unsqueeze(target, -1));
+        rp_tensor *hit = rp_is_class(rp_unsqueeze(target, -1), x->size[x->ndim - 1]);
         dx = rp_mul(rp_unsqueeze(grad, -1), rp_sub(p, rp_to_dtype(hit, (rp_dtype)p->dtype), rp_i64(1)));
     }
     if (g->grad_out[1]) {

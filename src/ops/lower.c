@@ -556,6 +556,42 @@ static bool entry_matches(const entry *e, const rp__lower *lw, const uint64_t ke
 }
 
 /* The geometry pass found what the call needs: fill and launch. */
+static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *cache, const uint64_t *key) {
+    const rp__call *call = lw->call;
+    rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp_scalar scalars[RP__DAG_MAX_SCALARS];
+    rp__space space = {.n_accesses = lw->n_accesses,
+                       .n_scalars = lw->n_scalars,
+                       .accesses = accesses,
+                       .scalars = scalars,
+                       .draw = lw->n_draws ? lw->draw : NULL,
+                       .n_draws = lw->n_draws,
+                       .op = call->op->name,
+                       .site = call->site};
+    fill_space(lw, &space, accesses);
+    int64_t row = 1;
+    for (unsigned i = 0; i < space.n_inner; i++) row *= space.extent[space.n_outer + i];
+    for (unsigned i = 0; i < lw->n_scalars; i++) {
+        const rp__lower_scalar *from = &lw->scalars[i].from;
+        scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
+    }
+
+    entry *e = key ? slot_of(cache, key, lw->structural, lw->n_structural) : NULL;
+    rp__dag *dag;
+    if (e && entry_matches(e, lw, key)) {
+        dag = rp__dag_retain(e->dag);
+    } else {
+        dag = build(lw);
+        if (!dag) return rp_error_status();
+        if (e) remember(e, lw, key, rp__dag_retain(dag));
+    }
+    rp__space_collapse(&space, accesses);
+    rp_status status = rp__loop_launch(lw->device, lw->stream, dag, &space);
+    rp__dag_release(dag);
+    return status;
+}
+
+/* In two frames: each has large arrays, and a thread may have little stack. */
 static __attribute__((noinline)) rp_status launch_general(const rp__call *call, rp__device *d, rp_stream *s,
                                                           entry *cache, const uint64_t *key) {
     rp__lower lw;
@@ -567,39 +603,7 @@ static __attribute__((noinline)) rp_status launch_general(const rp__call *call, 
     begin_pass(&lw, NULL);
     call->op->rule.lower(&lw);
     RP_TRY(lw.status);
-    if (nothing_to_do(&lw)) return RP_OK;
-
-    rp__space_access accesses[RP__DAG_MAX_ACCESSES];
-    rp_scalar scalars[RP__DAG_MAX_SCALARS];
-    rp__space space = {.n_accesses = lw.n_accesses,
-                       .n_scalars = lw.n_scalars,
-                       .accesses = accesses,
-                       .scalars = scalars,
-                       .draw = lw.n_draws ? lw.draw : NULL,
-                       .n_draws = lw.n_draws,
-                       .op = call->op->name,
-                       .site = call->site};
-    fill_space(&lw, &space, accesses);
-    int64_t row = 1;
-    for (unsigned i = 0; i < space.n_inner; i++) row *= space.extent[space.n_outer + i];
-    for (unsigned i = 0; i < lw.n_scalars; i++) {
-        const rp__lower_scalar *from = &lw.scalars[i].from;
-        scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
-    }
-
-    entry *e = key ? slot_of(cache, key, lw.structural, lw.n_structural) : NULL;
-    rp__dag *dag;
-    if (e && entry_matches(e, &lw, key)) {
-        dag = rp__dag_retain(e->dag);
-    } else {
-        dag = build(&lw);
-        if (!dag) return rp_error_status();
-        if (e) remember(e, &lw, key, rp__dag_retain(dag));
-    }
-    rp__space_collapse(&space, accesses);
-    rp_status status = rp__loop_launch(d, s, dag, &space);
-    rp__dag_release(dag);
-    return status;
+    return nothing_to_do(&lw) ? RP_OK : launch_lowered(&lw, cache, key);
 }
 
 rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s) {

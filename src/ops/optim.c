@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "ops/execute.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
@@ -32,6 +33,7 @@ typedef struct known {
 } known;
 static _Atomic(known *) known_dags;
 static rp__mutex lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 
 static rp__dag *find_dag(const step *s, const rp_dtype *types) {
     for (known *k = atomic_load_explicit(&known_dags, memory_order_acquire); k; k = k->next) {

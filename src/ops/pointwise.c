@@ -56,6 +56,25 @@ rp_status rp__infer_div_scalar(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
+rp_status rp__infer_div_size(const rp__call *call, rp__meta *out) {
+    rp__meta_like(out, call->in[0], rp__float_or_default((rp_dtype)call->in[0]->dtype));
+    return RP_OK;
+}
+
+rp_status rp__infer_is_class(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    rp_dim n = rp__attr_int(call, 0);
+    if (rp__dtype_is_float((rp_dtype)t->dtype) || t->dtype == RP_BOOL)
+        return rp__op_error(call, RP_ERROR_DTYPE, "expected classes as integers, but got %s",
+                            rp__dtype_title((rp_dtype)t->dtype));
+    if (t->ndim == 0 || !rp__dim_is(RP__DIM_EQ, t->size[t->ndim - 1], 1))
+        return rp__op_error(call, RP_ERROR_SHAPE, "expected classes whose last dimension has size 1");
+    if (!rp__dim_is_symbol(n) && n < 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "num_classes is negative");
+    rp__meta_like(out, t, RP_BOOL);
+    out->size[t->ndim - 1] = n;
+    return RP_OK;
+}
+
 rp_status rp__infer_pow_scalar(const rp__call *call, rp__meta *out) {
     RP_TRY(rp__infer_binary_scalar(call, out));
     rp_scalar e = call->attrs[0].v.scalar;
@@ -196,6 +215,12 @@ void rp__lower_div_scalar(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_in_as(lw, 0, type), rp__lw_attr(lw, 0, rp__lw_compute(type))));
 }
 
+/* As div_scalar by an integer. */
+void rp__lower_div_size(rp__lower *lw) {
+    rp_dtype type = rp__float_or_default(rp__lw_in_dtype(lw, 0));
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_in_as(lw, 0, type), rp__lw_attr(lw, 0, rp__lw_compute(type))));
+}
+
 /* x ** e for a whole e >= 0 by squaring: exact and wrapping for integers. */
 static rp__val whole_power(rp__lower *lw, rp__val x, rp_dtype compute, uint64_t e) {
     rp__val result = rp__lw_const_i(lw, compute, 1);
@@ -330,6 +355,11 @@ static void lower_compare_scalar(rp__lower *lw, rp__prim op, bool swapped) {
     rp_dtype type = rp__lw_promoted(lw, 1, 0);
     rp__val a = rp__lw_in_as(lw, 0, type), b = number(lw, type);
     rp__lw_out(lw, 0, swapped ? rp__lw_2(lw, op, b, a) : rp__lw_2(lw, op, a, b));
+}
+
+void rp__lower_is_class(rp__lower *lw) {
+    rp__val number = rp__lw_dim_index(lw, rp__lw_call(lw)->in[0]->ndim - 1u);
+    rp__lw_out(lw, 0, rp__lw_2(lw, RP__EQ, rp__lw_in_as(lw, 0, RP_I64), number));
 }
 
 void rp__lower_eq_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__EQ, false); }

@@ -70,6 +70,11 @@ rp_status rp__vjp_div_scalar(const rp__vjp *g) {
     return RP_OK;
 }
 
+rp_status rp__vjp_div_size(const rp__vjp *g) {
+    g->grad_in[0] = rp_div_size(g->grad_out[0], rp__attr_int(g->call, 0));
+    return RP_OK;
+}
+
 rp_status rp__vjp_pow_scalar(const rp__vjp *g) {
     rp_scalar e = g->call->attrs[0].v.scalar;
     if (scalar_is(e, 0)) return rp__vjp_zero(g);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "ops/rules.h"
 #include "ops/table.h"
 
@@ -14,6 +15,7 @@ enum { CHUNK = 64, CHUNKS = 64 };
 static _Atomic(const rp__op **) chunks[CHUNKS]; /* each of CHUNK rows */
 static atomic_size_t n_user;
 static rp__mutex lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 
 size_t rp__op_table_count(void) { return RP__OP_BUILTIN_COUNT + atomic_load_explicit(&n_user, memory_order_acquire); }
 

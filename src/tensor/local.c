@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 
 enum { SLAB = 64, SHARE_ABOVE = 4096, ID_CHUNK = 1 << 16 };
 
@@ -18,6 +19,7 @@ static struct {
     void **slabs;                     /* every slab, so that none looks leaked */
     size_t n_slabs, slabs_capacity;
 } shared = {.lock = RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_lock, &shared.lock, 1)
 static _Atomic uint64_t ids = 1;
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -66,9 +66,7 @@ static void row_major(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {
         return;
     }
     rp__symbols *outer = rp__symbols_enter(ir->symbols);
-    rp__symbols_freeze(ir->symbols, true);
     rp__contiguous_strides(meta->size, meta->ndim, stride);
-    rp__symbols_freeze(ir->symbols, false);
     (void)rp__symbols_enter(outer);
 }
 

@@ -125,6 +125,7 @@ static rp_status check_op(checker *c, uint32_t at) {
     }
     for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
         const rp__ir_value_info *info = &c->ir->values[n->out[k]];
+        if (n->n_in == 0) meta[k].device = info->meta.device; /* a factory's is that of its trace, not of this thread */
         if (op->schema.out_written[k]) {
             uint32_t w = 0;
             while (w < n->n_in && !rp__ir_writes(n, w)) w++;

@@ -7,6 +7,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "trace/ir_run.h"
 
@@ -898,17 +899,19 @@ static void restore_versions(rp__trace *t) {
     }
 }
 
+static rp__mutex install_lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_lock, &install_lock, 1)
+
 static void install(void) {
-    static rp__mutex lock = RP__MUTEX_INIT;
     static atomic_bool installed;
     if (atomic_load_explicit(&installed, memory_order_acquire)) return;
-    rp__lock(&lock);
+    rp__lock(&install_lock);
     rp__symbols_install();
     rp__materialise_hook = materialise;
     rp__trace_free_hook = free_hook;
     rp__grad_watch_hook = watch_gradient;
     atomic_store_explicit(&installed, true, memory_order_release);
-    rp__unlock(&lock);
+    rp__unlock(&install_lock);
 }
 
 /* Runs the body between begin and end, and takes what it recorded. */

@@ -1,7 +1,7 @@
 /* The emulated cuBLASLt: plain loops for matmul with the layouts, types and epilogues of cublaslt_api.h, as one kernel
  * of a stream of the emulated driver (capturable). f16, bf16 and f32 accumulate in f32, f64 in f64. Every sum runs in
  * order of k, so equal operands give equal bits. GELU is the tanh form, as NVIDIA's. What the real library refuses for
- * its parameters is refused here. */
+ * its parameters (CUBLASLT_LOG_LEVEL=1 makes it say why) is refused here: mostly for a plan already, for pointers when it runs. */
 #include "kernel/cuda/cublaslt_api.h"
 
 #include <math.h>
@@ -210,6 +210,25 @@ static bool epilogue_known(uint32_t e) {
            e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB;
 }
 
+#define WITH_BIAS (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB)
+
+static bool leading_fits(const struct rp__cublaslt_layout *l) {
+    return l->ld >= 0 && (uint64_t)l->ld >= (l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows);
+}
+
+/* Orders and transpositions that epilogues do not go with. */
+static bool epilogue_fits(const struct rp__cublaslt_desc *desc, const struct rp__cublaslt_layout *a,
+                          const struct rp__cublaslt_layout *b, const struct rp__cublaslt_layout *d) {
+    bool row = d->order == CUBLASLT_ORDER_ROW;
+    if (desc->epilogue == CUBLASLT_EPILOGUE_BGRADA) {
+        return !row && a->order == CUBLASLT_ORDER_COL && !desc->trans_a;
+    }
+    if (desc->epilogue == CUBLASLT_EPILOGUE_BGRADB) {
+        return !row && b->order == CUBLASLT_ORDER_COL && desc->trans_b;
+    }
+    return !(row && (desc->epilogue & CUBLASLT_EPILOGUE_BIAS));
+}
+
 static cublasStatus_t check(const struct rp__cublaslt_desc *desc, const struct rp__cublaslt_layout *a,
                             const struct rp__cublaslt_layout *b, const struct rp__cublaslt_layout *c,
                             const struct rp__cublaslt_layout *d) {
@@ -219,7 +238,8 @@ static cublasStatus_t check(const struct rp__cublaslt_desc *desc, const struct r
     uint64_t m = desc->trans_a ? a->cols : a->rows, k = desc->trans_a ? a->rows : a->cols;
     uint64_t k2 = desc->trans_b ? b->cols : b->rows, n = desc->trans_b ? b->rows : b->cols;
     if (k != k2 || m != d->rows || n != d->cols || c->rows != d->rows || c->cols != d->cols || a->batch != d->batch ||
-        b->batch != d->batch || c->batch != d->batch || m == 0 || n == 0 || k == 0) {
+        b->batch != d->batch || c->batch != d->batch || m == 0 || n == 0 || k == 0 || !leading_fits(a) ||
+        !leading_fits(b) || !leading_fits(c) || !leading_fits(d)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     bool wide = wide_compute(desc->compute);
@@ -228,7 +248,8 @@ static cublasStatus_t check(const struct rp__cublaslt_desc *desc, const struct r
                            d->type == CUDA_R_64F && desc->scale == CUDA_R_64F
                      : a->type == b->type && c->type == d->type && a->type != CUDA_R_64F && desc->scale == CUDA_R_32F &&
                            (d->type == a->type || (d->type == CUDA_R_32F && a->type != CUDA_R_32F));
-    if (!types || !epilogue_known(desc->epilogue) || (wide && desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT)) {
+    if (!types || !epilogue_known(desc->epilogue) || !epilogue_fits(desc, a, b, d) || c->order != d->order ||
+        (wide && desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -428,10 +449,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         j.alpha = load(alpha, desc->scale, 0);
         j.beta = load(beta, desc->scale, 0);
     }
-    bool wants_bias =
-        (desc->epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB)) != 0;
+    uint32_t bias_type = desc->bias_type >= 0 ? (uint32_t)desc->bias_type : d->type;
+    if ((desc->bias != NULL) != ((desc->epilogue & WITH_BIAS) != 0) ||
+        (uintptr_t)desc->bias % type_bytes(bias_type) != 0 || (uintptr_t)workspace % 16 != 0) {
+        return CUBLAS_STATUS_INVALID_VALUE; /* a bias that the epilogue does not use is an error too */
+    }
     if (!on_device(a_data, a) || !on_device(b_data, b) || !on_device(d_data, d) ||
-        ((j.device_scalars || j.beta != 0) && !on_device(c_data, c)) || (wants_bias && !desc->bias)) {
+        ((j.device_scalars || j.beta != 0) && !on_device(c_data, c))) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     int result = cudasim_launch_native(stream, run, &j, sizeof j);

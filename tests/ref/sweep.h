@@ -18,7 +18,10 @@ void ref_compare(const char *what, rp_tensor *t, const ref_value *want, const re
 /* Is this case to be run? c holds its inputs and layout. */
 typedef bool ref_wants(const ref_op *op, rp_dtype dtype, const ref_case *c, int variant);
 /* Every op of the reference over types, layouts and cases on `device`; `wants` NULL: all of them. An op left without a case
-   fails. Returns how many cases ran. */
+   fails. Returns how many cases ran.
+   REPRISE_TEST_SHARD=i/n: only the i-th of n parts (0 is the first), by op and type; n processes together run it all. */
 int ref_sweep(rp_device device, ref_wants *wants);
+/* The part that this process is to run. */
+void ref_shard(unsigned *index, unsigned *count);
 
 #endif

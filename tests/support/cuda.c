@@ -1,6 +1,12 @@
 /* See cuda.h. */
 #include "support/cuda.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +29,15 @@ static bool use(const char *variable, const char *folder, const char *file) {
     return setenv(variable, path, 1) == 0;
 }
 
+bool test_device_choose(void) {
+    const char *which = getenv("REPRISE_TEST_CUDA");
+    if (!which || !*which) return true;
+    return test_cuda_choose() && rp_set_default_device(rp_cuda(0)) == RP_OK;
+}
+
 bool test_cuda_choose(void) {
+    const char *filter = getenv("REPRISE_TEST_FILTER");
+    if (filter && *filter) cmocka_set_test_filter(filter);
     if (test_cuda_is_real()) {
         if (rp_device_count(RP_DEVICE_CUDA) > 0) return true;
         printf("REPRISE_TEST_CUDA=real, and there is no CUDA device\n");

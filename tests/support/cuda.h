@@ -4,9 +4,13 @@
 
 #include <stdbool.h>
 
-/* Points the library at the emulator; call before anything else of Reprise. False (with a printed reason) when there is
+/* Points the library at the emulator; call before anything else of Reprise. REPRISE_TEST_FILTER: only the tests whose name
+   matches this pattern. False (with a printed reason) when there is
    neither an emulator nor, if asked for, a real device. */
 bool test_cuda_choose(void);
 bool test_cuda_is_real(void);
+/* For tests of any device: the default device is CUDA where REPRISE_TEST_CUDA is set ("real", or "sim": the emulator). False,
+   with a printed reason, when that device is not there. */
+bool test_device_choose(void);
 
 #endif

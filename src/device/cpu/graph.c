@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "device/capture.h"
 
 typedef struct choice {
-    struct choice *next;   /* of the graph */
-    uint32_t decision;     /* what the handle points to */
+    struct choice *next; /* of the graph */
+    uint32_t decision;   /* what the handle points to */
     bool loop;
     rp__devgraph *body[2]; /* owned; NULL before the node was added, and where there is none */
 } choice;
@@ -25,10 +26,10 @@ typedef struct node {
 struct rp__devgraph {
     node *nodes;
     size_t n, capacity;
-    uint32_t *order;      /* of the executable form; NULL before */
-    choice *choices;      /* owned */
-    rp__devgraph *root;   /* of a body: the graph that is launched */
-    atomic_int queued;    /* launches that streams have not run yet; of the root */
+    uint32_t *order;    /* of the executable form; NULL before */
+    choice *choices;    /* owned */
+    rp__devgraph *root; /* of a body: the graph that is launched */
+    atomic_int queued;  /* launches that streams have not run yet; of the root */
 };
 
 rp_status rp__cpu_graph_new(rp__device *d, rp__devgraph **out) {
@@ -85,7 +86,8 @@ rp_status rp__cpu_graph_choice_add(rp__devgraph *g, uint64_t handle, bool loop, 
                                    size_t n_deps, uint32_t *out, rp__devgraph *bodies[2]) {
     choice *c = g->choices;
     while (c && (uint64_t)(uintptr_t)&c->decision != handle) c = c->next;
-    if (!c || c->body[0]) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "a choice needs a decision of its own in its graph");
+    if (!c || c->body[0])
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "a choice needs a decision of its own in its graph");
     c->loop = loop;
     for (unsigned k = 0; k < (two ? 2u : 1u); k++) {
         RP_TRY(rp__cpu_graph_new(NULL, &c->body[k]));
@@ -205,7 +207,9 @@ rp_status rp__cpu_graph_set_words(rp__devgraph *g, uint32_t index, const uint64_
     rp__devgraph *root = g->root ? g->root : g;
     if (atomic_load(&root->queued)) rp__cpu_graph_drain(root); /* launches made before still read the old words */
     rp__launch *l = g->nodes[index].launch;
-    if (!l) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "node %u of the graph is a choice: it has no words", (unsigned)index);
+    if (!l)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "node %u of the graph is a choice: it has no words",
+                        (unsigned)index);
     memcpy(l + 1, words, l->n_words * sizeof *words); /* where rp__launch_copy put them */
     return RP_OK;
 }
@@ -251,6 +255,7 @@ typedef struct recording {
 } recording;
 
 static rp__mutex lock = RP__MUTEX_INIT; /* all recordings */
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static recording *recordings;
 
 static lane *lane_of(recording *r, const rp_stream *s) {

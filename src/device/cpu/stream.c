@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 
 /* One recording of an event: what waits for it keeps it. */
 typedef struct record {
@@ -45,6 +46,7 @@ typedef struct queue {
 } queue;
 
 static rp__mutex lock;
+static rp__fork_lock fork_lock = {.locks = &lock, .n = 1, .recursive = true};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static queue *queues;
 static uint64_t random_state;
@@ -56,6 +58,7 @@ static void start(void) {
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
+    rp__fork_lock_add(&fork_lock);
     const char *seed = getenv("REPRISE_STREAM_SEED");
     random_state = seed ? strtoull(seed, NULL, 0) : 1;
 }

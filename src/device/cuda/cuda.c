@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "device/capture.h"
 #include "device/error_record.h"
@@ -114,10 +115,30 @@ static rp_status open_context(rp__device *d) {
     return RP_OK;
 }
 
+/* The driver does not survive a fork: every device is lost to the child, with a reason of its own. */
+static bool forked;
+static rp__device *known_devices; /* of the last rp__cuda_devices; `known` of them */
+static size_t known;
+static void lose_after_fork(void) {
+    forked = known > 0;
+    for (size_t k = 0; k < known; k++) {
+        static rp__error_record none; /* the pinned one is not mapped in the child */
+        pthread_mutex_t fresh = RP__MUTEX_INIT;
+        ((rp__cuda *)known_devices[k].native)->lock = fresh;
+        known_devices[k].errors = &none;
+        atomic_store(&known_devices[k].lost, RP_ERROR_DEVICE_LOST);
+    }
+}
+
 rp_status rp__cuda_enter(rp__device *d) {
     rp__cuda *c = rp__cuda_of(d);
     if (RP__UNLIKELY(atomic_load_explicit(&d->lost, memory_order_relaxed)))
-        return rp__fail(RP_ERROR_DEVICE_LOST, "cuda:%d was lost to this process by an earlier error", (int)d->id.index);
+        return forked ? rp__fail(RP_ERROR_DEVICE_LOST,
+                                 "cuda:%d cannot be used in this process: it was forked after CUDA had been used; fork "
+                                 "before the first use, or start the process anew (posix_spawn)",
+                                 (int)d->id.index)
+                      : rp__fail(RP_ERROR_DEVICE_LOST, "cuda:%d was lost to this process by an earlier error",
+                                 (int)d->id.index);
     rp__lock(&c->lock);
     rp_status status = c->ctx ? RP_OK : open_context(d);
     CUcontext ctx = c->ctx, now = NULL;
@@ -212,6 +233,9 @@ rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why) {
             d->slot = 1u + (unsigned)count++;
         }
         rp__loop_backend_register(RP_DEVICE_CUDA, &rp__cuda_loops);
+        known_devices = devices;
+        known = count;
+        rp__fork_handler_add(lose_after_fork);
     }
     *out = devices;
     *n = count;

@@ -130,8 +130,10 @@ static bool try_folder(const search *s, const char *folder, bool absent) {
             return true;
         }
     }
-    if (!any && absent) {
-        add_reason(s->lib, "%s: no %s there\n", folder, s->spec->sonames[0]);
+    char reason[RP__DYNLIB_PATH + 64];
+    snprintf(reason, sizeof reason, "%s: no %s there\n", folder, s->spec->sonames[0]);
+    if (!any && absent && !strstr(s->lib->reasons, reason)) { /* one folder may come from two places of the search */
+        add_reason(s->lib, "%s", reason);
     }
     return false;
 }

@@ -279,12 +279,12 @@ rp_status rp__cuda_graph_choice_new(rp__devgraph *g, bool two, uint64_t *handle)
     RP_TRY(RP__CU(d, cuDriverGetVersion(&version)));
     int needed = two ? 12080 : 12040;
     if (!cu->cuGraphConditionalHandleCreate || !cu->cuGraphAddNode || version < needed)
-        return rp__fail(RP_ERROR_UNAVAILABLE, "branches and loops in graphs need a CUDA driver of %d.%d or later, not %d.%d",
-                        needed / 1000, needed % 1000 / 10, version / 1000, version % 1000 / 10);
-    RP_TRY(rp__cuda_status(d,
-                           cu->cuGraphConditionalHandleCreate(&made, g->graph, state(g)->ctx, 0,
-                                                              CU_GRAPH_COND_ASSIGN_DEFAULT),
-                           "cuGraphConditionalHandleCreate"));
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "branches and loops in graphs need a CUDA driver of %d.%d or later, not %d.%d", needed / 1000,
+                        needed % 1000 / 10, version / 1000, version % 1000 / 10);
+    RP_TRY(rp__cuda_status(
+        d, cu->cuGraphConditionalHandleCreate(&made, g->graph, state(g)->ctx, 0, CU_GRAPH_COND_ASSIGN_DEFAULT),
+        "cuGraphConditionalHandleCreate"));
     *handle = (uint64_t)made;
     return RP_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/thread.h"
 #include "device/device.h"
 #include "kernel/cpu/jit.h"
@@ -16,6 +17,7 @@ typedef struct cpu_dag {
     _Atomic(rp__kernel *) kernel;
 } cpu_dag;
 static rp__mutex lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 
 static const rp__program *program_of(const rp__kernel *k) {
     const rp__cpu_loop *loop = k->payload;

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/thread.h"
 #include "kernel/cpu/program.h"
 #include "kernel/tree.h"
@@ -89,6 +90,7 @@ static bool scratch_key_made;
 /* Where the system gives no pages: one slice at a time uses this. Who holds it waits for nobody. */
 static workspace reserve;
 static rp__mutex reserve_lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_reserve, &reserve_lock, 1)
 bool rp__interpret_in_reserve;
 
 static void scratch_unmap(void *p) {

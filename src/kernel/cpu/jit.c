@@ -1,10 +1,17 @@
 /* Tier 1: queue, compiler, disk cache, loading (jit.h). One worker thread at most, started when there is work and gone when
-   there is none; compilers run by posix_spawn without a shell, one at a time, for a limited time. An object in the cache ends
-   with a checksum of its bytes (ELF loaders ignore what follows the sections), so a torn or altered file is compiled again. */
+   there is none; compilers run by posix_spawn without a shell, one at a time, for a limited time, writing files of a limited
+   size. An object in the cache ends with a checksum of its key and bytes (ELF loaders ignore what follows the sections), so a
+   torn, altered or misplaced file is compiled again; so is one that does not load. Files and folders in which other users may
+   write are not used (disk_cache.h). */
 #include "kernel/cpu/jit.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
+#if defined(__linux__)
+#include <elf.h>
+#include <link.h>
+#include <sys/resource.h>
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,20 +25,23 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/fork.h"
 #include "core/log.h"
 #include "core/thread.h"
+#include "kernel/disk_cache.h"
 #include "reprise_embed.h"
 
 extern char **environ;
 
 enum {
-    HOT_LAUNCHES = 32,        /* a kernel is hot after so many launches ... */
-    HOT_ELEMENTS = 1 << 26,   /* ... over so many elements: some tenths of a second, about what compiling costs */
-    COMPILE_LIMIT_MS = 60000, /* a compiler that takes longer is killed */
+    HOT_LAUNCHES = 32,      /* a kernel is hot after so many launches ... */
+    HOT_ELEMENTS = 1 << 26, /* ... over so many elements: some tenths of a second, about what compiling costs */
+    COMPILE_LIMIT_S = 60,   /* a compiler that takes longer is killed; REPRISE_CC_SECONDS */
+    FILE_LIMIT = 1 << 27,   /* bytes of any file that a compiler writes */
     PATH_BYTES = 1024,
     FOOTER_BYTES = 32
 };
-static const char footer_magic[16] = "reprise-object1";
+static const char footer_magic[16] = "reprise-object2";
 
 typedef enum state { COLD, QUEUED, READY, FAILED } state;
 struct rp__jit_state {
@@ -49,9 +59,14 @@ static struct {
     rp__mutex lock;
     pthread_cond_t changed;
     job *first, *last;
+    job *current; /* the worker's */
     bool running; /* the worker */
     rp__jit_counters counters;
 } queue = {.lock = RP__MUTEX_INIT, .changed = PTHREAD_COND_INITIALIZER};
+/* Held while the worker changes what a fork must find whole: the loader's state, the compiler's name. */
+static rp__mutex loading = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_queue, &queue.lock, 1)
+RP__LOCKS_SURVIVE_FORK(fork_loading, &loading, 1)
 
 typedef enum mode { MODE_UNKNOWN, MODE_OFF, MODE_HOT, MODE_WAIT } mode;
 static mode mode_of(void) {
@@ -71,6 +86,12 @@ static double now_ms(void) {
 }
 
 /* ---- running a compiler ---------------------------------------------------------------------------------------------- */
+
+static int limit_seconds(void) {
+    const char *text = getenv("REPRISE_CC_SECONDS");
+    long s = text && *text ? strtol(text, NULL, 10) : 0;
+    return s > 0 && s < 86400 ? (int)s : COMPILE_LIMIT_S;
+}
 
 /* Runs argv; its output goes to the file `log` (or nowhere). Returns 0, or -1 with why. */
 static int run_command(char *const *argv, const char *log, char *why, size_t why_bytes) {
@@ -98,7 +119,11 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
         snprintf(why, why_bytes, "no compiler '%s': %s", argv[0], strerror(e));
         return -1;
     }
-    const double limit = now_ms() + COMPILE_LIMIT_MS;
+#if defined(__linux__)
+    (void)prlimit(pid, RLIMIT_FSIZE, &(struct rlimit){FILE_LIMIT, FILE_LIMIT}, NULL);
+#endif
+    const int seconds = limit_seconds();
+    const double limit = now_ms() + seconds * 1e3;
     int status = 0;
     for (;;) {
         pid_t got = waitpid(pid, &status, WNOHANG);
@@ -110,13 +135,14 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
         if (now_ms() > limit) {
             kill(-pid, SIGKILL);
             while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-            snprintf(why, why_bytes, "the compiler took longer than %d s", COMPILE_LIMIT_MS / 1000);
+            snprintf(why, why_bytes, "the compiler took longer than %d s", seconds);
             return -1;
         }
         nanosleep(&(struct timespec){0, 2000000}, NULL);
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
     if (WIFSIGNALED(status)) {
+        (void)kill(-pid, SIGKILL); /* what it had started */
         snprintf(why, why_bytes, "the compiler was killed by signal %d", WTERMSIG(status));
         return -1;
     }
@@ -128,10 +154,11 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
 }
 /* All bytes of a file; NULL when it cannot be read. */
 static char *read_file(const char *path, size_t *bytes) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
+    int fd = rp__disk_file_open(path, &st);
+    *bytes = 0;
     if (fd < 0) return NULL;
-    char *data = fstat(fd, &st) || st.st_size > INT32_MAX ? NULL : rp__alloc((size_t)st.st_size + 1);
+    char *data = st.st_size > FILE_LIMIT ? NULL : rp__alloc((size_t)st.st_size + 1);
     size_t n = 0;
     while (data && n < (size_t)st.st_size) {
         ssize_t got = read(fd, data + n, (size_t)st.st_size - n);
@@ -164,14 +191,16 @@ static const char *compiler(void) {
 static const char *compiler_identity(const char *dir) {
     static char identity[512], name[256];
     if (identity[0] && !strcmp(name, compiler())) return identity;
-    snprintf(name, sizeof name, "%s", compiler());
     char path[PATH_BYTES + 32], why[128], *argv[] = {strdup(compiler()), strdup("--version"), NULL};
     snprintf(path, sizeof path, "%s/version.%ld", dir, (long)getpid());
     size_t n = 0;
     char *text = NULL;
     if (argv[0] && argv[1] && run_command(argv, path, why, sizeof why) == 0) text = read_file(path, &n);
     unlink(path);
-    snprintf(identity, sizeof identity, "%s %.200s", compiler(), text ? text : "unknown");
+    rp__lock(&loading);
+    snprintf(name, sizeof name, "%s", compiler());
+    snprintf(identity, sizeof identity, "%s %.200s", name, text ? text : "unknown");
+    rp__unlock(&loading);
     rp__free(text);
     free(argv[0]);
     free(argv[1]);
@@ -190,45 +219,74 @@ static bool make_dirs(char *path) {
         if (!c) return ok && access(path, W_OK | X_OK) == 0;
     }
 }
-/* The folder for objects; *temporary: nothing else was writable, the caller removes it. */
-static bool cache_dir(char out[PATH_BYTES], bool *temporary) {
+/* The folder for objects; NULL, or why it cannot be used. */
+static const char *cache_dir(char out[PATH_BYTES], char *why, size_t why_bytes) {
     const char *dir = getenv("REPRISE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
-    *temporary = false;
     if (dir && *dir)
         n = snprintf(out, PATH_BYTES, "%s", dir);
     else if (xdg && *xdg == '/')
         n = snprintf(out, PATH_BYTES, "%s/reprise", xdg);
     else if (home && *home == '/')
         n = snprintf(out, PATH_BYTES, "%s/.cache/reprise", home);
-    if (n > 0 && n < PATH_BYTES - 80 && make_dirs(out)) return true;
+    if (n > 0 && n < PATH_BYTES - 128 && make_dirs(out)) return rp__disk_folder_refused(out, why, why_bytes);
+    (void)snprintf(why, why_bytes, "no cache folder can be written");
+    return why;
+}
+/* A folder of this process alone; the caller removes it. */
+static bool private_folder(char out[PATH_BYTES]) {
     const char *tmp = getenv("TMPDIR");
-    *temporary = true;
     snprintf(out, PATH_BYTES, "%s/reprise-XXXXXX", tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp");
     return mkdtemp(out) != NULL;
 }
-static bool object_is_sound(const char *path) {
+/* Does the file hold every segment that its headers name? The loader would die of what is missing. */
+static bool image_is_whole(const char *data, size_t n) {
+#if defined(__linux__)
+    ElfW(Ehdr) e;
+    if (n < sizeof e) return false;
+    memcpy(&e, data, sizeof e);
+    if (memcmp(e.e_ident, ELFMAG, SELFMAG) != 0 || e.e_type != ET_DYN || e.e_phentsize != sizeof(ElfW(Phdr)) ||
+        e.e_phoff > n || (n - e.e_phoff) / sizeof(ElfW(Phdr)) < e.e_phnum)
+        return false;
+    for (unsigned k = 0; k < e.e_phnum; k++) {
+        ElfW(Phdr) p;
+        memcpy(&p, data + e.e_phoff + k * sizeof p, sizeof p);
+        if (p.p_offset > n || n - p.p_offset < p.p_filesz) return false;
+    }
+    return e.e_shoff == 0 || (e.e_shoff <= n && (n - e.e_shoff) / sizeof(ElfW(Shdr)) >= e.e_shnum);
+#else
+    return data && n > 0;
+#endif
+}
+static bool object_is_sound(const char *path, rp__hash key) {
     size_t n = 0;
     char *data = read_file(path, &n);
     bool ok = data && n > FOOTER_BYTES && !memcmp(data + n - FOOTER_BYTES, footer_magic, sizeof footer_magic);
     if (ok) {
-        rp__hash want, got = rp__hash_bytes(data, n - FOOTER_BYTES, rp__hash_none());
+        rp__hash want, got = rp__hash_bytes(data, n - FOOTER_BYTES, key);
         memcpy(&want, data + n - sizeof want, sizeof want);
         ok = rp__hash_equal(want, got);
     }
     rp__free(data);
     return ok;
 }
-static bool seal_object(const char *path) {
+/* Makes a compiler's output an entry: whole, ours alone, with its checksum. */
+static bool seal_object(const char *path, rp__hash key, char *why, size_t why_bytes) {
     size_t n = 0;
+    (void)chmod(path, 0600); /* whatever the umask was */
     char *data = read_file(path, &n);
-    if (!data) return false;
-    rp__hash h = rp__hash_bytes(data, n, rp__hash_none());
+    if (!data || !image_is_whole(data, n)) {
+        snprintf(why, why_bytes, "the object could not be loaded: the compiler wrote %s", data ? "none" : "nothing");
+        rp__free(data);
+        return false;
+    }
+    rp__hash h = rp__hash_bytes(data, n, key);
     rp__free(data);
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = write_all(fd, footer_magic, sizeof footer_magic) && write_all(fd, &h, sizeof h);
-    return close(fd) == 0 && ok;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+    bool ok = fd >= 0 && write_all(fd, footer_magic, sizeof footer_magic) && write_all(fd, &h, sizeof h);
+    if (fd >= 0) ok = close(fd) == 0 && ok;
+    if (!ok) snprintf(why, why_bytes, "the object could not be written: %s", strerror(errno));
+    return ok;
 }
 /* Removes the oldest of our files until the folder is within its bound. */
 static void trim_cache(const char *dir) {
@@ -301,10 +359,10 @@ static bool make_grouped(const rp__dag *dag, const rp__cpu_loop *loop, rp__progr
 /* Compiles `source` to `object`. */
 static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *object, char *why,
                     size_t why_bytes) {
-    char source[PATH_BYTES + 128], log[PATH_BYTES + 128], line[128] = "";
+    char source[PATH_BYTES + 192], log[PATH_BYTES + 192], line[128] = "";
     snprintf(source, sizeof source, "%s.c", object);
     snprintf(log, sizeof log, "%s.log", object);
-    int fd = open(source, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = open(source, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool ok = fd >= 0 && write_all(fd, source_text, bytes);
     if (fd >= 0) ok = close(fd) == 0 && ok;
     if (!ok) {
@@ -375,13 +433,47 @@ static void bind_lines(void *handle, rp__cpu_loop *loop) {
         if (line.p) atomic_store_explicit(&loop->line[i], line.f, memory_order_release);
     }
 }
+/* The sealed object of `text` at `object`; a temporary name until it is whole. */
+static bool make_object(const rp__text *text, const rp__tiles *tiles, rp__hash key, const char *object, char *why,
+                        size_t why_bytes) {
+    char temporary[PATH_BYTES + 160];
+    struct timespec now;
+    /* Processes of two hosts or containers may have one number. */
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)snprintf(temporary, sizeof temporary, "%s.%ld.%lx.tmp", object, (long)getpid(), (unsigned long)now.tv_nsec);
+    bool ok = compile(text->data, text->length, tiles, temporary, why, why_bytes) &&
+              seal_object(temporary, key, why, why_bytes);
+    if (ok && rename(temporary, object) != 0) {
+        snprintf(why, why_bytes, "the object could not be written: %s", strerror(errno));
+        ok = false;
+    }
+    if (!ok) (void)unlink(temporary);
+    return ok;
+}
+static void *load_object(const char *object, rp__program *const *grouped, char *why, size_t why_bytes) {
+    rp__lock(&loading);
+    void *handle = dlopen(object, RTLD_NOW | RTLD_LOCAL);
+    if (!handle || !bind_symbols(handle, grouped)) {
+        const char *e = handle ? NULL : dlerror();
+        snprintf(why, why_bytes, "the object could not be loaded: %s", e ? e : "a function is missing");
+        if (handle) (void)dlclose(handle);
+        handle = NULL;
+    }
+    rp__unlock(&loading);
+    return handle;
+}
+static void object_name(char out[PATH_BYTES + 80], const char *dir, rp__hash key) {
+    char hex[33];
+    rp__hash_text(key, hex);
+    snprintf(out, PATH_BYTES + 80, "%s/loop-%s.so", dir, hex);
+}
 /* Source to loaded object. why: how it went, also on success. */
 static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_bytes) {
     rp__program *grouped[RP__PLAN_COUNT] = {NULL};
     const rp__tiles *tiles = tiles_of(loop);
     rp__text text = {NULL, 0, 0, false};
-    char dir[PATH_BYTES] = "", object[PATH_BYTES + 80] = "", temporary[PATH_BYTES + 120] = "";
-    bool ok = false, private_dir = false, hit = false;
+    char dir[PATH_BYTES] = "", object[PATH_BYTES + 80] = "", not_kept[256] = "";
+    bool hit = false;
     void *handle = NULL;
     const double start = now_ms();
     if (!make_grouped(dag, loop, grouped)) {
@@ -394,8 +486,9 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
         snprintf(why, why_bytes, "out of memory");
         goto done;
     }
-    if (!cache_dir(dir, &private_dir)) {
-        dir[0] = 0;
+    const bool shared = cache_dir(dir, not_kept, sizeof not_kept) == NULL;
+    const bool own = !shared && private_folder(dir);
+    if (!shared && !own) {
         snprintf(why, why_bytes, "no folder for objects can be written: %s", strerror(errno));
         goto done;
     }
@@ -404,46 +497,43 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
     for (int i = 0; common_flags[i]; i++) key = rp__hash_bytes(common_flags[i], strlen(common_flags[i]), key);
     key = rp__hash_bytes(tiles->name, strlen(tiles->name), key);
     key = rp__hash_bytes(text.data, text.length, key);
-    char hex[33];
-    rp__hash_text(key, hex);
-    snprintf(object, sizeof object, "%s/loop-%s.so", dir, hex);
-    hit = object_is_sound(object);
-    if (!hit) {
-        snprintf(temporary, sizeof temporary, "%s/loop-%s.%ld.tmp", dir, hex, (long)getpid());
-        if (!compile(text.data, text.length, tiles, temporary, why, why_bytes)) goto done;
-        if (!seal_object(temporary) || rename(temporary, object)) {
-            snprintf(why, why_bytes, "the object could not be written: %s", strerror(errno));
-            goto done;
+    object_name(object, dir, key);
+    if (shared && object_is_sound(object, key)) {
+        handle = load_object(object, grouped, why, why_bytes);
+        hit = handle != NULL;
+    }
+    if (!handle && make_object(&text, tiles, key, object, why, why_bytes)) {
+        handle = load_object(object, grouped, why, why_bytes);
+        if (!handle || own) (void)unlink(object); /* a mapping lives on */
+        if (shared) trim_cache(dir);
+    }
+    if (own) (void)rmdir(dir);
+    /* A folder that is full, or was taken away, is not the compiler's fault. */
+    if (!handle && shared && (strstr(why, "could not be written") || strstr(why, "No space left")) &&
+        private_folder(dir)) {
+        snprintf(not_kept, sizeof not_kept, "%.200s", why);
+        object_name(object, dir, key);
+        if (make_object(&text, tiles, key, object, why, why_bytes)) {
+            handle = load_object(object, grouped, why, why_bytes);
+            (void)unlink(object);
         }
-        temporary[0] = 0;
-        if (!private_dir) trim_cache(dir);
+        (void)rmdir(dir);
     }
-    handle = dlopen(object, RTLD_NOW | RTLD_LOCAL);
-    if (!handle || !bind_symbols(handle, grouped)) {
-        const char *e = dlerror();
-        snprintf(why, why_bytes, "the object could not be loaded: %s", e ? e : "a function is missing");
-        goto done;
-    }
-    snprintf(why, why_bytes, hit ? "native: %s, from the cache in %.0f ms%s" : "native: %s, compiled in %.0f ms%s",
-             tiles->name, now_ms() - start, private_dir ? ", not kept: no cache folder can be written" : "");
-    ok = true;
+    if (handle)
+        snprintf(why, why_bytes,
+                 hit ? "native: %s, from the cache in %.0f ms%s%s" : "native: %s, compiled in %.0f ms%s%s", tiles->name,
+                 now_ms() - start, *not_kept ? ", not kept: " : "", not_kept);
 done:
-    if (temporary[0]) unlink(temporary);
-    if (private_dir && dir[0]) {
-        if (object[0]) unlink(object); /* the mapping lives on */
-        rmdir(dir);
-    }
     rp__text_free(&text);
-    if (ok) {
+    if (handle) {
         loop->jit->handle = handle;
         memcpy(loop->grouped, grouped, sizeof grouped);
         bind_lines(handle, loop);
     } else {
-        if (handle) dlclose(handle);
         for (int i = 0; i < RP__PLAN_COUNT; i++) rp__program_release(grouped[i]);
     }
     rp__lock(&queue.lock);
-    if (!ok)
+    if (!handle)
         queue.counters.failed++;
     else if (hit)
         queue.counters.cached++;
@@ -451,7 +541,7 @@ done:
         queue.counters.compiled++;
     queue.counters.compile_ms += now_ms() - start;
     rp__unlock(&queue.lock);
-    return ok;
+    return handle != NULL;
 }
 
 static void run_job(job *j) {
@@ -466,6 +556,7 @@ static void run_job(job *j) {
     rp__lock(&queue.lock);
     atomic_store_explicit(&loop->jit->state, ok ? READY : FAILED, memory_order_release);
     queue.counters.pending--;
+    queue.current = NULL;
     pthread_cond_broadcast(&queue.changed);
     rp__unlock(&queue.lock);
     rp__kernel_release(j->kernel);
@@ -476,7 +567,7 @@ static void *work(void *unused) {
     (void)unused;
     for (;;) {
         rp__lock(&queue.lock);
-        job *j = queue.first;
+        job *j = queue.current = queue.first;
         if (j) {
             queue.first = j->next;
         } else {
@@ -489,18 +580,32 @@ static void *work(void *unused) {
     }
 }
 
-/* A child has no worker: what was queued there is dropped and stays interpreted. */
+/* A child has no worker. What was queued, or being compiled, waits there for the child's own. */
 static void after_fork(void) {
     static const pthread_cond_t fresh = PTHREAD_COND_INITIALIZER;
-    static const rp__mutex unlocked = RP__MUTEX_INIT;
-    queue.lock = unlocked;
     queue.changed = fresh;
-    queue.first = queue.last = NULL;
     queue.running = false;
-    queue.counters.pending = 0;
+    if (!queue.current) return;
+    queue.current->next = queue.first;
+    if (!queue.first) queue.last = queue.current;
+    queue.first = queue.current;
+    queue.current = NULL;
 }
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static void watch_fork(void) { (void)pthread_atfork(NULL, NULL, after_fork); }
+static void watch_fork(void) { rp__fork_handler_add(after_fork); }
+
+/* Under the lock: there is a worker when there is work, unless no thread can be had. */
+static bool start_worker(void) {
+    pthread_t thread;
+    sigset_t all, old;
+    if (queue.running || !queue.first) return true;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the program's threads */
+    queue.running = pthread_create(&thread, NULL, work, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (queue.running) pthread_detach(thread);
+    return queue.running;
+}
 
 static void enqueue(rp__dag *dag, rp__kernel *kernel) {
     rp__cpu_loop *loop = kernel->payload;
@@ -520,34 +625,31 @@ static void enqueue(rp__dag *dag, rp__kernel *kernel) {
         queue.first = j;
     queue.last = j;
     queue.counters.pending++;
-    if (!queue.running) {
-        pthread_t thread;
-        sigset_t all, old;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the program's threads */
-        queue.running = pthread_create(&thread, NULL, work, NULL) == 0;
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
-        if (queue.running) {
-            pthread_detach(thread);
-        } else { /* no thread: interpreted for good */
-            queue.first = queue.last = NULL;
+    job *dropped = NULL;
+    if (!start_worker()) { /* no thread: interpreted for good */
+        dropped = queue.first;
+        queue.first = queue.last = NULL;
+        for (job *at = dropped; at; at = at->next) {
+            struct rp__jit_state *s = ((rp__cpu_loop *)at->kernel->payload)->jit;
             queue.counters.pending--;
             queue.counters.failed++;
-            snprintf(loop->jit->reason, sizeof loop->jit->reason, "interpreted: no thread for the compiler");
-            atomic_store(&loop->jit->state, FAILED);
+            snprintf(s->reason, sizeof s->reason, "interpreted: no thread for the compiler");
+            atomic_store(&s->state, FAILED);
         }
     }
-    bool dropped = !queue.running;
     rp__unlock(&queue.lock);
-    if (dropped) {
-        rp__kernel_release(j->kernel);
-        rp__dag_release(j->dag);
-        rp__free(j);
+    while (dropped) {
+        job *next = dropped->next;
+        rp__kernel_release(dropped->kernel);
+        rp__dag_release(dropped->dag);
+        rp__free(dropped);
+        dropped = next;
     }
 }
 static void wait_for(rp__cpu_loop *loop) {
     rp__lock(&queue.lock);
-    while (atomic_load(&loop->jit->state) == QUEUED && (queue.running || queue.first)) {
+    (void)start_worker(); /* of a child that was forked while it was queued */
+    while (atomic_load(&loop->jit->state) == QUEUED && queue.running) {
         pthread_cond_wait(&queue.changed, &queue.lock);
     }
     rp__unlock(&queue.lock);
@@ -616,6 +718,7 @@ void rp__jit_counters_get(rp__jit_counters *out) {
 }
 void rp__jit_drain(void) {
     rp__lock(&queue.lock);
+    (void)start_worker();
     while (queue.running) pthread_cond_wait(&queue.changed, &queue.lock);
     rp__unlock(&queue.lock);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/fork.h"
 #include "core/thread.h"
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/tiles.h"
@@ -26,17 +27,14 @@ static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
 static bool scratch_key_made;
 static _Alignas(4096) char reserve[RP__GEMM_SCRATCH_BYTES]; /* untouched until needed: no page of it is in memory */
 static rp__mutex reserve_lock = RP__MUTEX_INIT;
+RP__LOCKS_SURVIVE_FORK(fork_reserve, &reserve_lock, 1)
 bool rp__gemm_scratch_shared;
 
 static void scratch_unmap(void *p) {
     (void)munmap(p, RP__GEMM_SCRATCH_BYTES);
     thread_scratch = NULL;
 }
-static void scratch_unlock(void) { reserve_lock = (rp__mutex)RP__MUTEX_INIT; } /* its holder is in the parent */
-static void scratch_key_make(void) {
-    scratch_key_made = pthread_key_create(&scratch_key, scratch_unmap) == 0;
-    (void)pthread_atfork(NULL, NULL, scratch_unlock);
-}
+static void scratch_key_make(void) { scratch_key_made = pthread_key_create(&scratch_key, scratch_unmap) == 0; }
 
 void *rp__gemm_scratch_take(void) {
     if (RP__LIKELY(thread_scratch && !rp__gemm_scratch_shared)) return thread_scratch;

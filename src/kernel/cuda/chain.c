@@ -1,4 +1,5 @@
-/* Chains of small matrix products on CUDA in one kernel (chain.cuh): whether a chain is worth it, and its launch record. */
+/* Chains of small matrix products on CUDA in one kernel (chain.cuh): whether a chain is worth it, and its launch record. A
+ * single product whose tiles fit a block takes the same way (matmul.c asks). */
 #include <string.h>
 
 #include "kernel/cuda/library.h"
@@ -8,16 +9,17 @@
 
 /* What a block may keep: without opting in to more. 48 KB also bound what every block reads again, about 800 cycles at the 64
  * bytes a cycle that a multiprocessor gets from the L2, which is less than a node of a graph costs (bench/gpu_reprise.c). */
-enum { SHARED_BYTES = 48 * 1024, THREADS = 256, MAX_ROWS = 8 };
+enum { SHARED_BYTES = 48 * 1024, THREADS = 256, MAX_ROWS = 8, COLUMNS = 32 /* a block of a single product */ };
 
 typedef struct weight {               /* a product's second operand, and where a block keeps it */
     int64_t n, k, row_stride, stride; /* of a row in shared memory, and along it */
+    int64_t columns;                  /* of n, that a block takes */
     bool along_n;                     /* rows are k */
     int pitch, offset;                /* elements */
 } weight;
 
 typedef struct plan {
-    int64_t m;
+    int64_t m, tiles;                /* rows; blocks along columns */
     unsigned n_stages, log_x, log_r; /* threads along columns; rows a thread */
     int pitch, other, bytes;         /* elements of a row of values; offset of the second buffer; bytes of it all */
     weight w[RP__CHAIN_MAX];
@@ -57,7 +59,7 @@ static int pitch_of(int64_t n, int element, bool odd) {
 /* Depends on sizes, strides and dtypes alone: what is asked before there is memory is what is bound later. */
 static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *stages, size_t n, plan *p) {
     memset(p, 0, sizeof *p);
-    if (n < 2 || n > RP__CHAIN_MAX) return RP__CHAIN_TOO_LARGE;
+    if (n == 0 || n > RP__CHAIN_MAX) return RP__CHAIN_TOO_LARGE;
     const rp_dtype dtype = stages[0].o[0].dtype;
     const int element = (int)rp__dtype_bytes(dtype);
     if (!rp__dtype_is_float(dtype)) return RP__CHAIN_OTHER_SUM;
@@ -76,28 +78,31 @@ static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *
             if (!is_narrow(&stages[s].o[k])) return RP__CHAIN_TOO_LARGE;
         }
         if (!is_small(p->m, w->n, w->k)) return RP__CHAIN_TOO_LARGE;
-        if (!rp__cuda_matmul_is_ours(d, stages[s].o, stages[s].n)) return RP__CHAIN_OTHER_SUM;
+        if (n > 1 && !rp__cuda_matmul_is_ours(d, stages[s].o, stages[s].n)) return RP__CHAIN_OTHER_SUM;
         int64_t bk = last(b->stride, b, 2), bn = last(b->stride, b, 1);
         w->along_n = bk != 1 && bn == 1;
         w->row_stride = w->along_n ? bk : bn;
         w->stride = w->along_n ? bn : bk;
-        w->pitch = pitch_of(w->along_n ? w->n : w->k, element, !w->along_n);
-        weights += (w->along_n ? w->k : w->n) * w->pitch;
+        w->columns = n == 1 && w->n > COLUMNS ? COLUMNS : w->n;
+        w->pitch = pitch_of(w->along_n ? w->columns : w->k, element, !w->along_n);
+        weights += (w->along_n ? w->k : w->columns) * w->pitch;
         if (weights * element > SHARED_BYTES) return RP__CHAIN_TOO_LARGE;
         if (w->k > widest) widest = w->k;
-        if (w->n > columns) columns = w->n;
+        if (w->columns > columns) columns = w->columns;
     }
     p->log_x = 5;
     while (p->log_x < 8 && INT64_C(1) << p->log_x < columns) p->log_x++;
+    p->tiles = (p->w[n - 1].n + p->w[n - 1].columns - 1) / p->w[n - 1].columns;
+    if (p->tiles > UINT16_MAX) return RP__CHAIN_TOO_LARGE; /* of a grid's second extent */
     const int64_t along_y = THREADS >> p->log_x; /* rows that threads take side by side */
-    while (1 << p->log_r < MAX_ROWS && p->m > (along_y << p->log_r) * 2 * d->multiprocessors) p->log_r++;
+    while (1 << p->log_r < MAX_ROWS && p->m * p->tiles > (along_y << p->log_r) * 2 * d->multiprocessors) p->log_r++;
     const int rows = (int)(along_y << p->log_r);
     p->pitch = pitch_of(widest, element, false);
     p->other = rows * p->pitch;
-    int64_t at = 2 * (int64_t)p->other;
+    int64_t at = (n > 1 ? 2 : 1) * (int64_t)p->other;
     for (size_t s = 0; s < n; s++) {
         p->w[s].offset = (int)at;
-        at += (p->w[s].along_n ? p->w[s].k : p->w[s].n) * p->w[s].pitch;
+        at += (p->w[s].along_n ? p->w[s].k : p->w[s].columns) * p->w[s].pitch;
     }
     if (at * element > SHARED_BYTES) return RP__CHAIN_TOO_LARGE;
     p->bytes = (int)at * element;
@@ -106,7 +111,12 @@ static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *
 
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n) {
     plan p;
-    return make_plan(d, stages, n, &p);
+    return n < 2 ? RP__CHAIN_TOO_LARGE : make_plan(d, stages, n, &p);
+}
+
+bool rp__cuda_chain_takes(const rp__device *d, const rp__library_stage *product) {
+    plan p;
+    return make_plan(d, product, 1, &p) == RP__CHAIN_YES;
 }
 
 /* log2 of the elements that one copy of at most 16 bytes takes, and of the threads that copy a row. */
@@ -166,7 +176,7 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
         const rp__operand *y = &stages[s].o[0], *b = &stages[s].o[2], *bias = stages[s].n > 3 ? &stages[s].o[3] : NULL;
         const weight *v = &p.w[s];
         const uint32_t at = 5 + 8 * (uint32_t)s;
-        const int64_t columns = v->along_n ? v->n : v->k, rows = v->along_n ? v->k : v->n;
+        const int64_t columns = v->along_n ? v->columns : v->k, rows = v->along_n ? v->k : v->n;
         if (bias && !bias->base) bias = NULL;
         log = copy_width(b->base, rows, columns, v->row_stride, v->stride, element);
         rp__cuda_operand_slot(b, at, RP__READ, buffer, out);
@@ -187,7 +197,8 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
     const int64_t rows = (int64_t)(THREADS >> p.log_x) << p.log_r;
     out->n_words = 5 + 8 * (uint32_t)n;
     out->grid[0] = (uint32_t)((p.m + rows - 1) / rows);
-    out->grid[1] = out->grid[2] = 1;
+    out->grid[1] = (uint32_t)p.tiles;
+    out->grid[2] = 1;
     out->block[0] = 1u << p.log_x;
     out->block[1] = (uint32_t)THREADS >> p.log_x;
     out->block[2] = 1;

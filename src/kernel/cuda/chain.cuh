@@ -2,7 +2,8 @@
  * owns RP_Y * RP_R rows from the first product to the last: rows and all weights lie in shared memory, the copies of every
  * weight are in flight while the first product runs, and a barrier stands between two products. A thread computes RP_R rows of
  * a column: one rising chain over k each, as in matmul.cuh, and what lies between two products is rounded to the storage type,
- * so the bits are those of the products one by one. Small chains are latency: one node, one round of loads.
+ * so the bits are those of the products one by one. Small chains are latency: one node, one round of loads. A single product is
+ * a chain as well, whose blocks take RP_X columns each.
  * Parameters (chain.c defines the macros):
  *   RP_NAME kernel name; RP_T storage type, RP_BYTES its size, RP_ACC accumulator, RP_LOAD(x), RP_STORE(x), RP_MULADD(a, b, c);
  *   RP_STAGES products; RP_X threads along columns, RP_Y = 256 / RP_X along rows; RP_R rows a thread; RP_VECTOR elements that one
@@ -56,11 +57,18 @@ RP_FN void rp_chain_copy(RP_T *to, int pitch, const RP_T *from, int rows, int co
     }
 }
 
+/* Columns of a product that this block computes. */
+RP_FN int rp_chain_columns(int N, int n0) {
+    const int left = N - n0;
+    return RP_STAGES == 1 && left > RP_X ? RP_X : left;
+}
+
 extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     extern __shared__ __align__(16) RP_T room[];
     const int tx = (int)threadIdx.x, ty = (int)threadIdx.y, t = ty * RP_X + tx;
     const int m0 = (int)blockIdx.x * (RP_Y * RP_R), left = RP_LOW(1) - m0;
     const int rows = left < RP_Y * RP_R ? left : RP_Y * RP_R, pitch = RP_LOW(3), other = RP_HIGH(3);
+    const int n0 = RP_STAGES == 1 ? (int)blockIdx.y * RP_X : 0;
     RP_ACC bias[RP_STAGES];
     rp_launch_dependents();
     rp_grid_wait();
@@ -68,16 +76,17 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
                   RP_VECTOR, RP_LOW(4), t);
     _Pragma("unroll") for (int s = 0; s < RP_STAGES; s++) {
         const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (6 * s)) & 63, along_n = facts >> 3 & 1;
-        const int N = RP_LOW(at + 3), K = RP_HIGH(at + 3);
-        rp_chain_copy(room + RP_LOW(at + 7), RP_HIGH(at + 7), (const RP_T *)p.w[at], along_n ? K : N, along_n ? N : K,
-                      RP_LOW(at + 4), RP_HIGH(at + 4), 1 << (facts >> 4), RP_HIGH(at + 6), t);
+        const int K = RP_HIGH(at + 3), N = rp_chain_columns(RP_LOW(at + 3), n0);
+        rp_chain_copy(room + RP_LOW(at + 7), RP_HIGH(at + 7),
+                      (const RP_T *)p.w[at] + n0 * (along_n ? RP_HIGH(at + 4) : RP_LOW(at + 4)), along_n ? K : N,
+                      along_n ? N : K, RP_LOW(at + 4), RP_HIGH(at + 4), 1 << (facts >> 4), RP_HIGH(at + 6), t);
         rp_cp_async_commit();
         bias[s] = 0;
-        if ((facts & 1) && tx < N) bias[s] = RP_LOAD(((const RP_T *)p.w[at + 1])[tx * RP_LOW(at + 6)]);
+        if ((facts & 1) && tx < N) bias[s] = RP_LOAD(((const RP_T *)p.w[at + 1])[(n0 + tx) * RP_LOW(at + 6)]);
     }
     _Pragma("unroll") for (int s = 0; s < RP_STAGES; s++) {
         const int at = 5 + 8 * s, facts = (int)(RP_FACTS >> (6 * s)) & 63, along_n = facts >> 3 & 1;
-        const int N = RP_LOW(at + 3), K = RP_HIGH(at + 3), w_pitch = RP_HIGH(at + 7);
+        const int K = RP_HIGH(at + 3), N = rp_chain_columns(RP_LOW(at + 3), n0), w_pitch = RP_HIGH(at + 7);
         const RP_T *from = room + (s & 1 ? other : 0) + ty * pitch, *w = room + RP_LOW(at + 7);
         RP_T *to = room + (s & 1 ? 0 : other) + ty * pitch;
         rp_cp_async_wait(RP_STAGES - 1 - s);
@@ -120,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
                 }
                 if (s + 1 < RP_STAGES) to[i * RP_Y * pitch + n] = RP_STORE(x);
                 if (s + 1 == RP_STAGES || (facts & 4))
-                    ((RP_T *)p.w[at + 2])[(m0 + r) * RP_LOW(at + 5) + n * RP_HIGH(at + 5)] = RP_STORE(x);
+                    ((RP_T *)p.w[at + 2])[(m0 + r) * RP_LOW(at + 5) + (n0 + n) * RP_HIGH(at + 5)] = RP_STORE(x);
             }
         }
     }

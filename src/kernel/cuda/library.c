@@ -68,13 +68,13 @@ static const char *name(rp__device *d, rp__library_op op) {
     return op == RP__LIB_MATMUL && rp__cuda_lt_available() ? "cublasLt" : "reprise";
 }
 
-/* Our own kernels only: cuBLASLt may plan another order of the sum for another epilogue. In 16 bits a negative sum that rounds
- * to zero keeps its sign if it is rounded first. */
+/* Our own kernels only: cuBLASLt may plan another order of the sum for another epilogue. Convolutions in 16 bits do not round
+ * before the relu. */
 static bool relu_is_exact(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                           const rp__library_call *call) {
     (void)call;
-    if (o[0].dtype != RP_F32 && o[0].dtype != RP_F64) return false;
-    return op == RP__LIB_CONV_FORWARD || (op == RP__LIB_MATMUL && rp__cuda_matmul_is_ours(d, o, n));
+    if (op == RP__LIB_CONV_FORWARD) return o[0].dtype == RP_F32 || o[0].dtype == RP_F64;
+    return op == RP__LIB_MATMUL && rp__dtype_is_float(o[0].dtype) && rp__cuda_matmul_is_ours(d, o, n);
 }
 
 extern const rp__library rp__cuda_library;

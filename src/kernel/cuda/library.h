@@ -12,6 +12,8 @@ bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n
 rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out);
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n);
+/* Does a single product with this memory run best as a chain of one? Then rp__cuda_chain_bind takes it. */
+bool rp__cuda_chain_takes(const rp__device *d, const rp__library_stage *product);
 rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, size_t n, const rp__library_call *call,
                               rp__launch_buffer *buffer, rp__launch *out);
 rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

@@ -1,4 +1,5 @@
-/* Matrix products on CUDA: our own kernel (matmul.cuh) or cuBLASLt (matmul_lt.c), chosen by the problem alone, so that eager,
+/* Matrix products on CUDA: our own kernels (chain.cuh for what fits a block's shared memory, else matmul.cuh) or cuBLASLt
+ * (matmul_lt.c), chosen by the problem alone, so that eager,
  * captured and compiled runs of one problem give the same bits. */
 #include <string.h>
 
@@ -196,8 +197,12 @@ rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, co
     if (p.batch * p.m * p.n == 0) return RP_OK;
     rp__cuda_operand_slots(o, p.bias ? 4 : 3, access, buffer, out);
     if (!p.bias) buffer->words[3] = 0;
-    if (!lt_problem(d, o, n, &p, call->epilogue, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes))
+    if (!lt_problem(d, o, n, &p, call->epilogue, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) {
+        rp__library_stage stage = {.op = RP__LIB_MATMUL, .n = n, .epilogue = call->epilogue};
+        memcpy(stage.o, o, n * sizeof *o);
+        if (rp__cuda_chain_takes(d, &stage)) return rp__cuda_chain_bind(d, &stage, 1, call, buffer, out);
         return bind_own(d, o, &p, call, buffer, out);
+    }
     if (bytes > call->workspace_bytes)
         return rp__fail(RP_ERROR_INTERNAL, "%s: %zu bytes of workspace given, %zu needed", call->op,
                         call->workspace_bytes, bytes);

@@ -90,7 +90,8 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         x = x + bias[j];
 #endif
 #if RP_RELU
-        x = x != x || x > 0 ? x : (RP_ACC)0; /* as the op: NaN stays, -0 does not */
+        x = RP_LOAD(RP_STORE(x)); /* of the rounded sum, as the op: NaN stays, -0 does not */
+        x = x != x || x > 0 ? x : (RP_ACC)0;
 #endif
         out[m * om + n * on] = RP_STORE(x);
     }

@@ -173,7 +173,8 @@ static rp_status enqueue(const rp__kernel *k, rp_stream *s, const rp__launch *l)
     const double one_d = 1, zero_d = 0;
     bool f64 = q.dtype == RP_F64;
     rp__lock(&lock); /* the bias pointer lives in the shared description */
-    uint64_t bias = l->words[3];
+    uint64_t bias =
+        l->words[3]; /* not 0 exactly where the epilogue has a bias: cuBLASLt refuses one without the other */
     cublasStatus_t result = CUBLAS_STATUS_SUCCESS;
     if (bias)
         result = lt->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);

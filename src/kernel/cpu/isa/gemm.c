@@ -32,12 +32,6 @@
 #define VU rp__vf32u
 #define L RP_VEC_F32
 #include "kernel/cpu/isa/gemm_core.h"
-#undef ACC
-#undef T
-#undef V
-#undef VU
-#undef VS
-#undef VI
 #define ACC u32
 #define T uint32_t
 #define V rp__vu32
@@ -46,12 +40,6 @@
 #define VU rp__vu32u
 #include "kernel/cpu/isa/gemm_core.h"
 #undef GEMM_BYTES
-#undef ACC
-#undef T
-#undef V
-#undef VU
-#undef VS
-#undef VI
 #undef L
 #define GEMM_BYTES 8
 #define ACC f64
@@ -62,12 +50,6 @@
 #define VU rp__vf64u
 #define L RP_VEC_F64
 #include "kernel/cpu/isa/gemm_core.h"
-#undef ACC
-#undef T
-#undef V
-#undef VU
-#undef VS
-#undef VI
 #define ACC u64
 #define T uint64_t
 #define V rp__vu64
@@ -76,12 +58,6 @@
 #define VU rp__vu64u
 #include "kernel/cpu/isa/gemm_core.h"
 #undef GEMM_BYTES
-#undef ACC
-#undef T
-#undef V
-#undef VU
-#undef VS
-#undef VI
 #undef L
 
 /* ---- runs of elements between storage and accumulator ---------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* Template: the inner kernels of products for one accumulator type. gemm.c includes it once a type with
      ACC suffix of names, T element, V vector, VU the same in memory, VS the vector as signed numbers,
-   VI as signed integers, L lanes.
+   VI as signed integers, L lanes. Undefined here again, but for L.
    A kernel holds mr rows times two vectors of the result in registers and walks k once. Nothing here knows storage types. */
 #define NAME2(a, b) a##_##b
 #define NAME1(a, b) NAME2(a, b)
@@ -190,3 +190,9 @@ RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, 
 #undef N
 #undef NAME1
 #undef NAME2
+#undef ACC
+#undef T
+#undef V
+#undef VU
+#undef VS
+#undef VI

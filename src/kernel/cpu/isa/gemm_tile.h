@@ -32,9 +32,9 @@ typedef struct N(job) {
 
 typedef struct N(scratch) {
     _Alignas(64) T pb[KC * RP__GEMM_MAX_TILE_N], pa[GEMM_BLOCK_ROWS * (KC + PAD)];
-    _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N
-                            ? RP__GEMM_MAX_TILE_M * GEMM_MAX_NR
-                            : RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
+    _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M *RP__GEMM_MAX_TILE_N
+                            ? RP__GEMM_MAX_TILE_M *GEMM_MAX_NR
+                            : RP__GEMM_KEPT_TILE_M *RP__GEMM_MAX_TILE_N];
     T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
 } N(scratch);
 _Static_assert(sizeof(N(scratch)) <= RP__GEMM_SCRATCH_BYTES, "a tile's scratch is a thread's scratch");

@@ -631,6 +631,16 @@ NORMAL(f64)
 #define INTS(f)                                                                                                        \
     { [RP__TILE_I32] = f##_i32, [RP__TILE_I64] = f##_i64, [RP__TILE_U8] = f##_u8, [RP__TILE_BOOL] = f##_u8 }
 
+#define SUMS(f)                                                                                                        \
+    { [RP__TILE_F32] = f##_f32, [RP__TILE_F64] = f##_f64, [RP__TILE_I64] = f##_i64 }
+#define REDUCTIONS(f)                                                                                                  \
+    {                                                                                                                  \
+        [RP__REDUCE_SUM] = SUMS(f##_sum), [RP__REDUCE_PROD] = SUMS(f##_prod), [RP__REDUCE_MAX] = NUMBERS(f##_max),     \
+        [RP__REDUCE_MIN] = NUMBERS(f##_min), [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = f##_any_u8}, [RP__REDUCE_ALL] = {   \
+            [RP__TILE_BOOL] = f##_all_u8                                                                               \
+        }                                                                                                              \
+    }
+
 const rp__tiles
     JOIN(rp__tiles_, RP_ISA) =
         {
@@ -699,41 +709,7 @@ const rp__tiles
             .store_half = {store_f16, store_bf16},
             .gather = {gather_8, gather_16, gather_32, gather_64},
             .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
-            .reduce_row =
-                {
-                    [RP__REDUCE_SUM] =
-                        {[RP__TILE_F32] = row_sum_f32, [RP__TILE_F64] = row_sum_f64, [RP__TILE_I64] = row_sum_i64},
-                    [RP__REDUCE_MAX] = NUMBERS(row_max),
-                    [RP__REDUCE_MIN] = NUMBERS(row_min),
-                    [RP__REDUCE_PROD] =
-                        {[RP__TILE_F32] = row_prod_f32, [RP__TILE_F64] = row_prod_f64, [RP__TILE_I64] = row_prod_i64},
-                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = row_any_u8},
-                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = row_all_u8},
-                },
-            .finish_row =
-                {
-                    [RP__REDUCE_SUM] = {[RP__TILE_F32] = finish_sum_f32,
-                                        [RP__TILE_F64] = finish_sum_f64,
-                                        [RP__TILE_I64] = finish_sum_i64},
-                    [RP__REDUCE_MAX] = NUMBERS(finish_max),
-                    [RP__REDUCE_MIN] = NUMBERS(finish_min),
-                    [RP__REDUCE_PROD] = {[RP__TILE_F32] = finish_prod_f32,
-                                         [RP__TILE_F64] = finish_prod_f64,
-                                         [RP__TILE_I64] = finish_prod_i64},
-                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = finish_any_u8},
-                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = finish_all_u8},
-                },
-            .reduce_block =
-                {
-                    [RP__REDUCE_SUM] = {[RP__TILE_F32] = block_sum_f32,
-                                        [RP__TILE_F64] = block_sum_f64,
-                                        [RP__TILE_I64] = block_sum_i64},
-                    [RP__REDUCE_MAX] = NUMBERS(block_max),
-                    [RP__REDUCE_MIN] = NUMBERS(block_min),
-                    [RP__REDUCE_PROD] = {[RP__TILE_F32] = block_prod_f32,
-                                         [RP__TILE_F64] = block_prod_f64,
-                                         [RP__TILE_I64] = block_prod_i64},
-                    [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = block_any_u8},
-                    [RP__REDUCE_ALL] = {[RP__TILE_BOOL] = block_all_u8},
-                },
+            .reduce_row = REDUCTIONS(row),
+            .finish_row = REDUCTIONS(finish),
+            .reduce_block = REDUCTIONS(block),
 };
