@@ -704,6 +704,9 @@ const char *rp__jit_reason(const rp__dag *dag) {
     case QUEUED: return "interpreted: native code is being compiled";
     default: break;
     }
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        if (atomic_load_explicit(&loop->line[i], memory_order_relaxed)) return "native: part of the library";
+    }
     if (mode_of() != MODE_OFF) return "interpreted: not hot yet";
     const char *cc = getenv("REPRISE_CC");
     return cc && !strcmp(cc, "none") ? "interpreted: REPRISE_CC=none" : "interpreted: REPRISE_JIT=0";
