@@ -255,7 +255,7 @@ G_FN void g_exp_turn(const g_f32 *x, g_f32 *y) {
     g_bool near = rp__v_abs_f32(x[0]) < 87.0f;
 #pragma GCC unroll 8
     for (int k = 1; k < K; k++) near &= rp__v_abs_f32(x[k]) < 87.0f;
-    if (__builtin_expect(rp__v_any_i32(~near), 0)) {
+    if (__builtin_expect(!rp__v_all_i32(near), 0)) {
 #pragma GCC unroll 8
         for (int k = 0; k < K; k++) y[k] = rp__v_exp_f32(x[k]);
     } else {

@@ -128,10 +128,14 @@ RP__VMATH_RARE rp__vf32 rp__v_exp_far_f32(rp__vf32 x) {
     rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32 + 254, &t);
     return rp__v_scale_f32(p, t);
 }
-RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
-    if (__builtin_expect(!rp__v_all_i32(rp__v_abs_f32(x) < 87.0f), 0)) return rp__v_exp_far_f32(x);
+/* For |x| < 87. */
+RP__VEC_FN rp__vf32 rp__v_exp_mid_f32(rp__vf32 x) {
     rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32, &t);
     return rp__v_shift_f32(p, t);
+}
+RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
+    if (__builtin_expect(!rp__v_all_i32(rp__v_abs_f32(x) < 87.0f), 0)) return rp__v_exp_far_f32(x);
+    return rp__v_exp_mid_f32(x);
 }
 /* For |x| < 87: 2^n, with e^-x = 2^n e^-r, and r. */
 RP__VEC_FN rp__vf32 rp__v_expneg_f32(rp__vf32 x, rp__vf32 *r) {
