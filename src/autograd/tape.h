@@ -101,6 +101,8 @@ static inline void rp__grad_watch(rp_tensor *t) {
 
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
+/* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */
+bool rp__tape_retains(void);
 /* In a backward function: what gradients of that input come to so far, NULL if none; belongs to the innermost scope. The function then
    returns the whole sum: its own contributions follow one by one, as if its ops were nodes by themselves. */
 rp_tensor *rp__tape_take_sum(const rp__tape_node *n, uint32_t in);
