@@ -56,6 +56,31 @@ if(RP_ISA_SOURCES)
     endforeach()
 endif()
 
+# Line functions of everyday programs: a program made of the library's own objects emits them, each ISA compiles them.
+set(RP_SO_FAR ${RP_OBJECTS})
+set(RP_LINES ${RP_GEN}/lines.c)
+add_executable(rp_genlines ${PROJECT_SOURCE_DIR}/tools/gen/genlines.c ${RP_SO_FAR})
+target_link_libraries(rp_genlines PRIVATE rp_flags Threads::Threads m ${CMAKE_DL_LIBS})
+target_include_directories(rp_genlines PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${RP_GEN_INCLUDE} ${PROJECT_SOURCE_DIR}/src ${RP_GEN})
+if(RP_ISAS STREQUAL "baseline")
+    target_compile_definitions(rp_genlines PRIVATE RP_ISA_BASELINE_ONLY)
+endif()
+add_dependencies(rp_genlines rp_generated)
+add_custom_command(OUTPUT ${RP_LINES}
+    COMMAND ${CMAKE_COMMAND} -E env --unset=REPRISE_CPU ASAN_OPTIONS=detect_leaks=0 $<TARGET_FILE:rp_genlines> ${RP_LINES}
+    DEPENDS rp_genlines COMMENT "Generating line functions" VERBATIM)
+add_custom_target(rp_lines_source DEPENDS ${RP_LINES})
+foreach(isa IN LISTS RP_ISAS)
+    rp_object_library(rp_lines_${isa} ${RP_LINES})
+    add_dependencies(rp_lines_${isa} rp_lines_source)
+    target_compile_options(rp_lines_${isa} PRIVATE ${RP_OPT} ${RP_ISA_FLAGS_${isa}} -w)
+    target_compile_definitions(rp_lines_${isa} PRIVATE RP_ISA=${isa} RP_VEC_BYTES=${RP_ISA_BYTES_${isa}})
+    if(RP_ISAS STREQUAL "baseline")
+        target_compile_definitions(rp_lines_${isa} PRIVATE RP_ISA_BASELINE_ONLY)
+    endif()
+endforeach()
+
 function(rp_product target)
     target_link_libraries(${target} PUBLIC Threads::Threads m ${CMAKE_DL_LIBS})
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:rp_flags>)

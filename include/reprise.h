@@ -272,13 +272,24 @@ RP_API rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode
 
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */
 
+/* A function gives every result that it is asked for, and branches give the same sizes and types: anything else is an error that
+   names the function and the line. */
+RP_API rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+                            size_t n_in, rp_tensor **out, size_t n_out);
 RP_API rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                          rp_tensor **out, size_t n_out); /* torch.cond */
+#define rp_cond(...) rp_cond_at(RP_HERE, __VA_ARGS__)
 /* torch.while_loop: state' = body(state) while cond(state); max_iter > 0 bounds it and makes it differentiable. */
+RP_API rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n,
+                             int64_t max_iter, rp_tensor **out);
 RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                           rp_tensor **out);
+#define rp_while(...) rp_while_at(RP_HERE, __VA_ARGS__)
 /* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. */
+RP_API rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                  size_t n_out);
 RP_API rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+#define rp_checkpoint(...) rp_checkpoint_at(RP_HERE, __VA_ARGS__)
 
 /* ---------------------------------------------------------------- tier 1: random numbers */
 
@@ -488,7 +499,7 @@ RP_API const char *rp_backend_name(size_t index);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "kernel", "library", "unfused", "copy", "patch", "skip", "break", "guard", "memory" */
+    /* "specialisation", "kernel", "library", "region", "unfused", "copy", "patch", "skip", "break", "guard", "memory" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */

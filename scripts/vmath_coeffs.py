@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Derive the polynomial coefficients of src/kernel/cpu/vmath.h.
 
-Needs mpmath. Discrete Remez exchange on a Chebyshev-spaced grid, weighted so that the error is
-relative to the function's result; the coefficients are rounded to the target format one by one,
-lowest order first, and the rest fitted again after each rounding.
+Needs mpmath, and numpy for some f32 forms. Discrete Remez exchange on a Chebyshev-spaced grid,
+weighted so that the error is relative to the function's result; where the weight vanishes inside
+the range or the exchange stalls, Lawson's reweighted least squares. The coefficients are rounded to
+the target format one by one, lowest order first, and the rest fitted again after each rounding.
 
 usage: vmath_coeffs.py [NAME...]      prints "NAME: log2(max weighted error)" and hex floats
 """
@@ -102,6 +103,35 @@ def fit(name, bits, lo, hi, n, f, w, once=False):
     sys.stdout.flush()
 
 
+def lawson(name, lo, hi, n, f, w):
+    """The same minimax problem as fit() in f32, by least squares whose weights follow the error."""
+    import numpy as np
+    m = 600
+    k = np.arange(m)
+    xs = (lo + hi) / 2 - (hi - lo) / 2 * np.cos(np.pi * (2 * k + 1) / (2 * m))
+    ws = np.array([abs(float(w(mpf(float(x))))) for x in xs])
+    rest = np.array([float(f(mpf(float(x)))) for x in xs])
+    out = []
+    for first in range(n):
+        a = np.array([[x ** p for p in range(first, n)] for x in xs])
+        scale = np.abs(a).max(0)
+        lam = np.ones(m) / m
+        best = None
+        for _ in range(200):
+            root = np.sqrt(lam) * ws
+            c = np.linalg.lstsq(a / scale * root[:, None], rest * root, rcond=None)[0]
+            e = np.abs(ws * (rest - a / scale @ c))
+            if best is None or e.max() < best[1]:
+                best = (c / scale, e.max())
+            lam *= e / e.max() + 1e-12
+            lam /= lam.sum()
+        out.append(round_to(best[0][0], 24))
+        rest = rest - float(out[-1]) * xs ** first
+    print('%s: 2^%.1f' % (name, np.log2(np.abs(ws * rest).max())))
+    print('   ' + ', '.join(hex_float(c, 'f') for c in out))
+    sys.stdout.flush()
+
+
 def log_r(z):
     """log((1+s)/(1-s)) = 2s + s R(z), R = z P(z), z = s^2; this is P."""
     s = sqrt(z)
@@ -118,7 +148,7 @@ H = LN2 / 2 * mpf('1.001')
 Q = pi / 4 * mpf('1.0001')
 ZL = (sqrt(mpf(2)) - 1) ** 2 / (sqrt(mpf(2)) + 1) ** 2 * mpf('1.0001')
 EPS = mpf(2) ** -60
-THIRD = mpf(1) / 3 * mpf('1.0001')
+Z = float((pi / 4) ** 2 * mpf('1.0005'))
 
 
 def expq(r):
@@ -135,6 +165,20 @@ def log_p(f):
     """log(1 + f) = f - f^2 / 2 + f^3 P(f)."""
     with mp.workprec(400):
         return (log(1 + f) - f + f * f / 2) / f ** 3
+
+
+def odd(f):
+    """P of f(x) = x + x^3 P(x^2)."""
+    def p(z):
+        with mp.workprec(400):
+            return (f(sqrt(z)) / sqrt(z) - 1) / z
+    return p
+
+
+def cos_c(z):
+    """cos x = 1 - x^2 / 2 + x^4 P(x^2)."""
+    with mp.workprec(400):
+        return (cos(sqrt(z)) - 1 + z / 2) / z ** 2
 
 
 def erfcx(x):
@@ -154,19 +198,18 @@ def erfc_t(t):
 def jobs():
     yield 'exp_f32', lambda k: fit(k, 24, -H, H, 5, expq, lambda r: r * r / exp(r))
     yield 'exp2_f32', lambda k: fit(k, 24, -0.5005, 0.5005, 6, exp2q, lambda r: abs(r) / mpf(2) ** r)
-    yield 'log_f32', lambda k: fit(k, 24, -THIRD, THIRD, 7, log_p, lambda f: f ** 3 / log(1 + f))
-    # about a point near the middle of the range of z = x^2, where the sum's terms are small; the points were searched
-    # in steps of 2^-12 so that the first two coefficients lose next to nothing by rounding
-    tc, ec = mpf(2249) / 4096, mpf(1927) / 4096
-    yield 'tanh_f32', lambda k: fit(k, 24, EPS - tc, 1 - tc, 9, lambda u: tanh(sqrt(u + tc)) / sqrt(u + tc) - 1,
-                                    lambda u: sqrt(u + tc) / tanh(sqrt(u + tc)), once=True)
-    yield 'erf_f32', lambda k: fit(k, 24, EPS - ec, 1 - ec, 8, lambda u: erf(sqrt(u + ec)) / sqrt(u + ec) - 1,
-                                   lambda u: sqrt(u + ec) / erf(sqrt(u + ec)), once=True)
-    yield 'erfh_f32', lambda k: fit(k, 24, mpf('-0.195'), mpf('2.8125'), 8, lambda x: -log(erfcx(x + mpf('1.1875'))),
-                                    lambda x: erfc(x + mpf('1.1875')))
-    yield 'sin_f32', lambda k: fit(k, 53, EPS, Q * Q, 3, lambda z: (sin(sqrt(z)) / sqrt(z) - 1) / z,
-                                   lambda z: z * sqrt(z) / sin(sqrt(z)))
-    yield 'cos_f32', lambda k: fit(k, 53, EPS, Q * Q, 4, lambda z: (cos(sqrt(z)) - 1) / z, lambda z: z / cos(sqrt(z)))
+    yield 'log_f32', lambda k: lawson(k, -1.0001 / 3, 1.0001 / 3, 8, log_p, lambda f: f ** 3 / log(1 + f))
+    yield 'sin_f32', lambda k: lawson(k, 1e-9, Z, 3, odd(sin), lambda z: z * sqrt(z) / sin(sqrt(z)))
+    yield 'cos_f32', lambda k: lawson(k, 1e-9, Z, 3, cos_c, lambda z: z * z / cos(sqrt(z)))
+    yield 'tanh_f32', lambda k: lawson(k, 1e-9, 1.0001, 7, odd(tanh), lambda z: z * sqrt(z) / tanh(sqrt(z)))
+    yield 'erf_f32', lambda k: lawson(k, 1e-9, 1.0001, 7, lambda z: erf(sqrt(z)) / sqrt(z) - 1,
+                                      lambda z: sqrt(z) / erf(sqrt(z)))
+    yield 'erfg_f32', lambda k: lawson(k, 0.9999, 4, 6, lambda x: -log(erfc(x)) / x - 1,
+                                       lambda x: x * erfc(x) / erf(x))
+    # those of the tangent, in f64
+    yield 'sin_short', lambda k: fit(k, 53, EPS, Q * Q, 3, lambda z: (sin(sqrt(z)) / sqrt(z) - 1) / z,
+                                     lambda z: z * sqrt(z) / sin(sqrt(z)))
+    yield 'cos_short', lambda k: fit(k, 53, EPS, Q * Q, 4, lambda z: (cos(sqrt(z)) - 1) / z, lambda z: z / cos(sqrt(z)))
     yield 'exp_f64', lambda k: fit(k, 53, -H, H, 10, expq, lambda r: r * r / exp(r))
     yield 'exp2_f64', lambda k: fit(k, 53, -0.5005, 0.5005, 12, exp2q, lambda r: abs(r) / mpf(2) ** r)
     yield 'log_f64', lambda k: fit(k, 53, EPS, ZL, 7, log_r, lambda z: z / 2)

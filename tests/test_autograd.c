@@ -664,7 +664,7 @@ static void block_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 
 static void nest_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *first = rp_sin(rp_mul(in[0], in[0])), *middle;
-    ok(rp__checkpoint_run((rp_fn){block_body, ctx, 0, "block"}, &first, n_in, &middle, 1));
+    ok(rp__checkpoint_run(NULL, (rp_fn){block_body, ctx, 0, "block"}, NULL, &first, n_in, &middle, 1));
     out[0] = rp_mul(middle, first);
     (void)n_out;
 }
@@ -675,7 +675,7 @@ static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp
     ok(rp_manual_seed(3));
     b->runs = 0;
     if (checkpoint)
-        ok(rp__checkpoint_run((rp_fn){body, b, sizeof *b, "block"}, &x, 1, &out, 1));
+        ok(rp__checkpoint_run(NULL, (rp_fn){body, b, sizeof *b, "block"}, NULL, &x, 1, &out, 1));
     else
         body(b, &x, 1, &out, 1);
     rp_tensor *next =
@@ -711,7 +711,7 @@ static void recomputation(void **state) {
     for (int i = 0; i < 3; i++) same(want[i], have[i]);
     /* An argument that was changed meanwhile is found out. */
     rp_tensor *in = rp_mul_scalar(x, rp_i64(1)), *out;
-    ok(rp__checkpoint_run((rp_fn){block_body, &b, sizeof b, "block"}, &in, 1, &out, 1));
+    ok(rp__checkpoint_run(NULL, (rp_fn){block_body, &b, sizeof b, "block"}, NULL, &in, 1, &out, 1));
     rp_add_scalar_(in, rp_i64(1));
     assert_int_equal(rp_backward(sum(out), NULL, NULL), RP_ERROR_VERSION);
     FAILED(RP_ERROR_VERSION, "add_scalar_");
@@ -727,7 +727,7 @@ static void recomputation_must_repeat(void **state) {
     (void)state;
     int runs = 0;
     rp_tensor *x = LEAF(1), *out;
-    ok(rp__checkpoint_run((rp_fn){wavering_body, &runs, sizeof runs, "wavering"}, &x, 1, &out, 1));
+    ok(rp__checkpoint_run(NULL, (rp_fn){wavering_body, &runs, sizeof runs, "wavering"}, NULL, &x, 1, &out, 1));
     assert_int_equal(rp_backward(out, NULL, NULL), RP_ERROR_STATE);
     FAILED(RP_ERROR_STATE, "must do the same both times");
 }

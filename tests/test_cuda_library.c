@@ -5,14 +5,17 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "core/dtype.h"
 #include "device/device.h"
 #include "device/error_record.h"
+#include "kernel/cuda/nvrtc.h"
 #include "kernel/library.h"
 #include "support/cuda.h"
 #include "tensor/tensor.h"
@@ -389,6 +392,53 @@ static void test_chain_refused(void **state) {
     assert_int_equal(library->chain(cuda, s, 2), RP__CHAIN_OTHER_SUM);
 }
 
+/* ---- kernels compiled side by side */
+
+static rp__kernel *ask(unsigned n, const char *body) { /* a kernel that nobody else has; the caller's reference */
+    char name[32], source[256];
+    rp__kernel *k = NULL;
+    (void)snprintf(name, sizeof name, "batch_%u_%u", (unsigned)getpid(), n);
+    (void)snprintf(source, sizeof source, "extern \"C\" __global__ void %s(rp_u32 *p) {\n    %s\n}\n", name, body);
+    check(rp__nvrtc_kernel(cuda, source, name, RP__KERNEL_CUDA, &k));
+    return k;
+}
+
+static void test_batch(void **state) {
+    (void)state;
+    rp__kernel *k[6];
+    check(rp__nvrtc_batch_begin(cuda));
+    assert_int_not_equal(rp__nvrtc_batch_begin(cuda), RP_OK); /* one at a time */
+    (void)rp_error_take();
+    for (unsigned n = 0; n < 5; n++) k[n] = ask(n, "*p = blockIdx.x;");
+    k[5] = ask(2, "*p = blockIdx.x;"); /* again: the same one */
+    assert_ptr_equal(k[5], k[2]);
+    for (unsigned n = 0; n < 5; n++) assert_true(rp__nvrtc_is_pending(k[n]));
+    const uint64_t before = rp__nvrtc_statistics().compiled;
+    check(rp__nvrtc_batch_end(cuda, true));
+    assert_int_equal(rp__nvrtc_statistics().compiled, before + 5);
+    for (unsigned n = 0; n < 5; n++) assert_false(rp__nvrtc_is_pending(k[n]));
+    rp__kernel *again = ask(3, "*p = blockIdx.x;");
+    assert_ptr_equal(again, k[3]);
+    rp__kernel_release(again);
+    for (unsigned n = 0; n < 6; n++) rp__kernel_release(k[n]);
+
+    check(rp__nvrtc_batch_begin(cuda)); /* one of them is wrong: the error names it, and none is kept half done */
+    k[0] = ask(10, "*p = 1;");
+    k[1] = ask(11, "*p = no_such_thing;");
+    assert_int_equal(rp__nvrtc_batch_end(cuda, true), RP_ERROR_COMPILE);
+    assert_non_null(strstr(rp_error_message(), "_11"));
+    (void)rp_error_take();
+    rp__kernel_release(k[0]), rp__kernel_release(k[1]);
+    check(rp__nvrtc_batch_begin(cuda)); /* dropped */
+    k[0] = ask(12, "*p = 2;");
+    check(rp__nvrtc_batch_end(cuda, false));
+    assert_true(rp__nvrtc_is_pending(k[0]));
+    rp__kernel_release(k[0]);
+    k[0] = ask(12, "*p = 2;"); /* by itself */
+    assert_false(rp__nvrtc_is_pending(k[0]));
+    rp__kernel_release(k[0]);
+}
+
 static int setup(void **state) {
     (void)state;
     cpu = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
@@ -401,6 +451,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk),        cmocka_unit_test(test_nonzero), cmocka_unit_test(test_multinomial),
         cmocka_unit_test(test_scatter_add), cmocka_unit_test(test_chain),   cmocka_unit_test(test_chain_refused),
+        cmocka_unit_test(test_batch),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -305,6 +305,27 @@ static void constants_are_everywhere(void **state) {
            "full;linear;mul", NULL);
 }
 
+/* Numbers are made from counters alone: on a GPU by each kernel that reads them, on a CPU once. */
+static void numbers_are_drawn_again(void **state) {
+    (void)state;
+    static const char *const devices[] = {"", " cuda:0"};
+    for (unsigned d = 0; d < 2; d++) {
+        rp__text t = {0};
+        rp__text_add(&t,
+                     "graph \"f\" (%%0: f32[4, 8]%s, %%1: f32[8, 8]%s) {\n"
+                     "  %%2: f32[4, 8]%s = rand() {size = [4, 8], dtype = f32, generator = none} random(0, 8)\n"
+                     "  %%3: f32[4, 8]%s = add_scalar(%%2) {other = 0.5}\n"
+                     "  %%4: f32[4, 8]%s = mul(%%0, %%3)\n"
+                     "  %%5: f32[4, 8]%s = linear(%%4, %%1, none)\n"
+                     "  %%6: f32[4, 8]%s = mul(%%5, %%3)\n"
+                     "  return %%6\n"
+                     "}\n",
+                     devices[d], devices[d], devices[d], devices[d], devices[d], devices[d], devices[d]);
+        expect(t.data, d ? "rand+add_scalar+mul;linear;rand+add_scalar+mul" : "rand+add_scalar+mul;linear;mul", NULL);
+        rp__text_free(&t);
+    }
+}
+
 /* A step counter costs no launch of its own where some kernel makes one row. */
 static void numbers_ride_along(void **state) {
     (void)state;
@@ -386,6 +407,7 @@ int main(void) {
         cmocka_unit_test(rows_and_their_gradients),
         cmocka_unit_test(constants_are_everywhere),
         cmocka_unit_test(numbers_ride_along),
+        cmocka_unit_test(numbers_are_drawn_again),
         cmocka_unit_test(relu_joins_the_product),
         cmocka_unit_test(slow_rows),
         cmocka_unit_test(chains),

@@ -24,7 +24,7 @@ enum { N_IN = 3, N_OUT = 3, POOL = 24 };
 typedef struct program {
     uint64_t seed;
     int steps;
-    bool in_place, training;
+    bool in_place, training, regions;
 } program;
 
 static uint64_t next(uint64_t *s) {
@@ -42,6 +42,12 @@ static bool broadcasts(const rp_tensor *a, const rp_tensor *b) {
         if (x != y && x != 1 && y != 1) return false;
     }
     return true;
+}
+
+static bool same_sizes(const rp_tensor *a, const rp_tensor *b) {
+    bool same = rp_ndim(a) == rp_ndim(b);
+    for (size_t d = 0; same && d < rp_ndim(a); d++) same = rp_size(a, (int64_t)d) == rp_size(b, (int64_t)d);
+    return same;
 }
 
 static bool is_float(const rp_tensor *t) {
@@ -134,6 +140,82 @@ static rp_tensor *reduce(uint64_t *s, rp_tensor *t) {
     }
 }
 
+/* ---- regions: functions whose results have the size and type of their first argument */
+
+typedef struct block {
+    uint64_t seed;
+    rp_tensor *outside; /* read from outside: of the argument's size and type; may be NULL */
+    bool draws;
+} block;
+
+static rp_tensor *mild(uint64_t *s, const block *b, rp_tensor *x) {
+    unsigned n = 1 + below(s, 3);
+    rp_tensor *r = x, *with = b->outside ? b->outside : x;
+    for (unsigned k = 0; k < n; k++) {
+        switch (below(s, 8)) {
+        case 0: r = rp_sin(r); break;
+        case 1: r = rp_tanh(rp_mul(r, with)); break;
+        case 2: r = rp_add(r, rp_tanh(with), rp_i64(1)); break;
+        case 3: r = rp_mul_scalar(r, rp_f64(-0.75)); break;
+        case 4: r = rp_ndim(r) ? rp_softmax(r, -1) : rp_sigmoid(r); break;
+        case 5: r = rp_mul(r, rp_sigmoid(x)); break;
+        case 6: r = b->draws ? rp_dropout(r, 0.4, true, NULL) : rp_cos(r); break;
+        default: r = rp_sub(rp_relu(r), rp_mul_scalar(with, rp_f64(0.5)), rp_i64(1));
+        }
+    }
+    return r;
+}
+
+static void block_a(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const block *b = ctx;
+    uint64_t s = b->seed;
+    (void)n_in;
+    for (size_t k = 0; k < n_out; k++) out[k] = mild(&s, b, in[k]);
+}
+static void block_b(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const block *b = ctx;
+    uint64_t s = b->seed * 31 + 7;
+    (void)n_in;
+    for (size_t k = 0; k < n_out; k++) out[k] = mild(&s, b, in[k]);
+}
+static void is_small(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_lt_scalar(rp_sum(rp_abs(in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE),
+                          rp_f64(1.2 * (double)rp_numel(in[0])));
+}
+static void step_both(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* states meet */
+    rp_tensor *r[2];
+    block_a(ctx, in, n_in, r, 2);
+    (void)n_out;
+    out[0] = rp_add(r[0], rp_mul_scalar(r[1], rp_f64(0.25)), rp_i64(1));
+    out[1] = rp_tanh(r[0]);
+}
+static void branch_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    block *b = ctx;
+    (void)n_in, (void)n_out;
+    rp_cond(rp_gt_scalar(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0)), (rp_fn){block_a, b, 0, "a"},
+            (rp_fn){block_b, b, 0, "b"}, in, 1, out, 1);
+}
+
+static rp_tensor *region(uint64_t *s, rp_tensor *a, rp_tensor *outside) {
+    static block kept[256]; /* a checkpoint runs its function again in the backward */
+    static unsigned n_kept;
+    block *b = &kept[n_kept++ % 256];
+    *b = (block){.seed = next(s) | 1, .outside = outside};
+    rp_tensor *two[] = {a, rp_mul_scalar(a, rp_f64(0.5))}, *r[2] = {NULL, NULL};
+    rp_fn x = {block_a, b, 0, "a"}, y = {block_b, b, 0, "b"}, go = {is_small, b, 0, "small"};
+    rp_tensor *on = rp_gt_scalar(rp_sum(a, RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0));
+    switch (below(s, 5)) {
+    case 0: rp_cond(on, x, y, two, 1, r, 1); return r[0];
+    case 1: rp_cond(on, y, x, two, 2, r, 2); return rp_add(r[0], r[1], rp_i64(1));
+    case 2:
+        rp_while(go, (rp_fn){step_both, b, 0, "both"}, two, 2, 1 + (int64_t)below(s, 4), r);
+        return rp_mul(r[0], r[1]);
+    case 3: rp_while(go, (rp_fn){branch_inside, b, 0, "branch"}, two, 1, 3, r); return rp_sin(r[0]);
+    default: b->draws = true; rp_checkpoint(x, two, 1, r, 1); return r[0];
+    }
+}
+
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     program p = *(program *)ctx;
     uint64_t s = p.seed * 2654435761u + 88172645463325252u;
@@ -149,7 +231,14 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         rp_tensor *a = pool[i], *r = NULL;
         bool fresh = true;
         unsigned kind = below(&s, 20);
-        if (kind < 6) {
+        if (p.regions && below(&s, 4) == 0 && rp_dtype_of(a) == RP_F32 && rp_numel(a) <= 400) {
+            unsigned tries = 0;
+            for (; tries < n && (pool[j] == a || rp_dtype_of(pool[j]) != RP_F32 ||
+                                 !same_sizes(pool[j], a));
+                 tries++)
+                j = (j + 1) % n;
+            r = region(&s, a, tries < n ? pool[j] : NULL);
+        } else if (kind < 6) {
             r = unary(&s, a);
         } else if (kind < 11) {
             for (unsigned tries = 0; tries < n && !(broadcasts(a, pool[j]) && is_float(pool[j])); tries++)
@@ -223,6 +312,19 @@ static bool same_bits(rp_tensor *a, rp_tensor *b) {
     return same;
 }
 
+/* A branch that did not run gives a gradient of zero, where eager execution gives none. */
+static bool same_gradients(rp_tensor *a, rp_tensor *b) {
+    if (!a && !b) return true;
+    if (!b || (a && rp_numel(a) != rp_numel(b))) return false;
+    size_t n = (size_t)rp_numel(b);
+    float *x = calloc(n + 1, sizeof *x), *y = calloc(n + 1, sizeof *y);
+    bool same = (!a || rp_to_host(a, x, n * sizeof *x) == RP_OK) && rp_to_host(b, y, n * sizeof *y) == RP_OK;
+    for (size_t k = 0; k < n && same; k++) same = x[k] == y[k] || memcmp(&x[k], &y[k], sizeof *x) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
 typedef struct outcome {
     rp_tensor *out[N_OUT], *grad[N_IN];
 } outcome;
@@ -288,7 +390,8 @@ static void print_values(rp_tensor *a, rp_tensor *b) {
 }
 
 static void run_seed(uint64_t seed) {
-    program p = {.seed = seed, .steps = 4 + (int)(seed % 17), .in_place = seed % 3 == 0, .training = seed % 2 == 0};
+    program p = {.seed = seed, .steps = 4 + (int)(seed % 17), .in_place = seed % 3 == 0, .training = seed % 2 == 0,
+                 .regions = seed % 5 == 1};
     rp_scope scope = rp_scope_begin();
     rp_tensor *in[N_IN], *in2[N_IN], *in3[N_IN];
     outcome eager = {0}, fused = {0};
@@ -334,6 +437,7 @@ static void run_seed(uint64_t seed) {
         }
         for (unsigned k = 0; k < N_IN; k++) {
             if (same_bits(eager.grad[k], fused.grad[k])) continue;
+            if (p.regions && same_gradients(eager.grad[k], fused.grad[k])) continue;
             print_graph(&p, in2);
             print_kernels(&explain);
             print_values(eager.grad[k], fused.grad[k]);

@@ -1131,9 +1131,9 @@ static bool is_refused(int kind, int at, bool training) {
     case G_SCOPE: return false;
     case G_READS: /* only a capture forbids them */
     case G_SYNCHRONIZES: return at == 3;
-    case G_CAPTURES: return at == 3;
-    case G_GRAPHS: return at == 3 || training;
-    case G_BACKWARD: return true; /* without a gradient there is none; with one, the graph is gone when it is differentiated */
+    case G_CAPTURES: return false; /* another stream, another graph */
+    case G_GRAPHS: return at == 3;
+    case G_BACKWARD: return !training; /* an addition keeps nothing, so it can be gone through again */
     default: return true;
     }
 }

@@ -148,6 +148,189 @@ static void compilers_that_do_not_work(void **state) {
     unlink("./bad-cc");
     unlink("./lying-cc");
 }
+/* A compiler that never ends, one whose output ends early, one that writes without end. */
+static void compilers_that_misbehave(void **state) {
+    (void)state;
+    script("./slow-cc", "#!/bin/sh\nsleep 100 &\nsleep 100\n");
+    setenv("REPRISE_CC_SECONDS", "1", 1);
+    time_t start = time(NULL);
+    gives_up("./slow-cc", 31, "took longer than 1 s");
+    assert_true(time(NULL) - start < 20);
+    unsetenv("REPRISE_CC_SECONDS");
+    unlink("./slow-cc");
+    script("./endless-cc",
+           "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n"
+           "while [ $# -gt 0 ]; do [ \"$1\" = -o ] && exec dd if=/dev/zero of=\"$2\" bs=1M count=1000; shift; done\n");
+    gives_up("./endless-cc", 32, "");
+    unlink("./endless-cc");
+    char path[600];
+    assert_int_equal(objects(path, sizeof path), 0); /* nothing is left of them */
+    if (!have_compiler()) return;
+    script("./torn-cc", "#!/bin/sh\ncc \"$@\" || exit 1\n"
+                        "while [ $# -gt 0 ]; do [ \"$1\" = -o ] && o=$2; shift; done\n"
+                        "[ -z \"$o\" ] || { head -c 5000 \"$o\" >\"$o.x\" && mv \"$o.x\" \"$o\"; }\n");
+    gives_up("./torn-cc", 33, "could not be loaded");
+    unlink("./torn-cc");
+    script("./empty-cc", "#!/bin/sh\necho 'int x;' | cc -shared -fPIC -x c - -o /dev/null\n"
+                         "while [ $# -gt 0 ]; do [ \"$1\" = -o ] && echo 'int x;' | cc -shared -fPIC -x c - -o \"$2\"; "
+                         "shift; done\nexit 0\n");
+    gives_up("./empty-cc", 34, "a function is missing");
+    unlink("./empty-cc");
+    assert_int_equal(objects(path, sizeof path), 0);
+    /* no room in the cache: compiled elsewhere, not kept */
+    script("./full-cc", "#!/bin/sh\ncase \"$*\" in\n*loop-jit-*) echo 'No space left on device' >&2; exit 1;;\nesac\n"
+                        "exec cc \"$@\"\n");
+    setenv("REPRISE_CC", "./full-cc", 1);
+    rp__dag *dag = line(35);
+    assert_true(rp__jit_request(dag, true));
+    assert_non_null(strstr(rp__jit_reason(dag), "not kept"));
+    check(dag, 35);
+    rp__dag_release(dag);
+    rp__jit_drain();
+    unlink("./full-cc");
+    assert_int_equal(objects(path, sizeof path), 0);
+}
+
+/* How a request got its object: 'c' from the cache, 'n' newly compiled, 'p' compiled and not kept. */
+static char how_of(rp__dag *dag, float k) {
+    rp__jit_counters before = counters();
+    if (!rp__jit_request(dag, true)) fail_msg("%s", rp__jit_reason(dag));
+    if (k != 0) check(dag, k);
+    bool kept = !strstr(rp__jit_reason(dag), "not kept");
+    rp__dag_release(dag);
+    rp__jit_drain();
+    return counters().cached > before.cached ? 'c' : kept ? 'n' : 'p';
+}
+static char how(float k) { return how_of(line(k), k); }
+/* x * x: other source than any line's (constants are not part of it). */
+static rp__dag *square(void) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, RP_F32, false);
+    store_new(b, RP_F32, op2(b, RP__MUL, x, x), false);
+    return rp__dag_finish(b);
+}
+static void put(const char *path, const void *data, size_t bytes) {
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, data, bytes), (ssize_t)bytes);
+    close(fd);
+}
+static void entries_that_are_not_to_be_trusted(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    char path[600], other[700], noise[9000];
+    assert_int_equal(how(41), 'n');
+    assert_int_equal(objects(path, sizeof path), 1);
+    assert_int_equal(how(41), 'c');
+    put(path, "", 0);
+    assert_int_equal(how(41), 'n');
+    for (size_t i = 0; i < sizeof noise; i++) noise[i] = (char)(i * 2654435761u >> 13);
+    put(path, noise, sizeof noise);
+    assert_int_equal(how(41), 'n');
+    /* a sound object of another kernel */
+    snprintf(other, sizeof other, "%s-kept", path);
+    assert_int_equal(rename(path, other), 0);
+    assert_int_equal(how_of(square(), 0), 'n');
+    char second[600] = "";
+    DIR *d = opendir(folder);
+    for (struct dirent *e; (e = readdir(d));)
+        if (e->d_name[0] != '.' && !strstr(e->d_name, "-kept"))
+            snprintf(second, sizeof second, "%s/%s", folder, e->d_name);
+    closedir(d);
+    assert_int_equal(rename(second, path), 0);
+    assert_int_equal(how(41), 'n');
+    /* a link, a pipe, a folder in its place */
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(strrchr(other, '/') + 1, path), 0);
+    assert_int_equal(how(41), 'n');
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(how(41), 'n');
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(how(41), 'p');
+    assert_int_equal(rmdir(path), 0);
+    /* files and folders that others may write, or that are theirs */
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(how(41), 'c');
+    assert_int_equal(chmod(path, 0620), 0);
+    assert_int_equal(how(41), 'n');
+    assert_int_equal(how(41), 'c');
+    assert_int_equal(chmod(folder, 0770), 0);
+    assert_int_equal(how(41), 'p');
+    assert_int_equal(chmod(folder, 0702), 0);
+    assert_int_equal(how(41), 'p');
+    assert_int_equal(chmod(folder, 0700), 0);
+    assert_int_equal(how(41), 'c');
+    if (geteuid() == 0) {
+        assert_int_equal(chown(path, 12345, 12345), 0);
+        assert_int_equal(how(41), 'n');
+        assert_int_equal(chown(folder, 12345, 12345), 0);
+        assert_int_equal(how(41), 'p');
+        assert_int_equal(chown(folder, 0, 0), 0);
+    } else { /* it can be read only */
+        assert_int_equal(chmod(folder, 0500), 0);
+        assert_int_equal(how(43), 'p');
+        assert_int_equal(chmod(folder, 0700), 0);
+    }
+    assert_int_equal(how(41), 'c');
+}
+
+/* An entry that is what it says and does not load is made anew. */
+static void sound_entries_that_do_not_load(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    char path[600], data[512];
+    assert_int_equal(how(51), 'n');
+    assert_int_equal(objects(path, sizeof path), 1);
+    rp__hash key = {0, 0}, probe = {0x0123456789abcdef, 0xfedcba9876543210};
+    char hex[33], digits[17];
+    rp__hash_text(probe, hex); /* which half comes first */
+    const char *name = strstr(path, "loop-") ? strrchr(path, '/') + 6 : "";
+    uint64_t half[2];
+    for (int i = 0; i < 2; i++) {
+        memcpy(digits, name + 16 * i, 16);
+        digits[16] = 0;
+        half[i] = strtoull(digits, NULL, 16);
+    }
+    uint64_t *first = memcmp(hex, "0123456789abcdef", 16) == 0 ? (uint64_t *)&key : (uint64_t *)&key + 1;
+    first[0] = half[0];
+    ((uint64_t *)&key)[first == (uint64_t *)&key] = half[1];
+    rp__hash_text(key, hex);
+    assert_memory_equal(hex, name, 32);
+    memset(data, 'x', sizeof data);
+    memcpy(data + sizeof data - 32, "reprise-object2", 16);
+    rp__hash h = rp__hash_bytes(data, sizeof data - 32, key);
+    memcpy(data + sizeof data - 16, &h, 16);
+    put(path, data, sizeof data);
+    assert_int_equal(how(51), 'n');
+    assert_int_equal(how(51), 'c');
+}
+
+/* Processes that compile one kernel at once. */
+static void many_processes(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    enum { N = 4 };
+    pid_t pid[N];
+    for (int i = 0; i < N; i++) {
+        pid[i] = fork();
+        if (pid[i] == 0) {
+            setenv("REPRISE_JIT", "wait", 1);
+            execl("/proc/self/exe", "test_loop_jit", "native: ", (char *)NULL);
+            _exit(99);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        int status = -1;
+        waitpid(pid[i], &status, 0);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    char path[600];
+    assert_int_equal(objects(path, sizeof path), 1);
+}
+
 static void cache_that_cannot_be_written(void **state) {
     (void)state;
     if (!have_compiler()) skip();
@@ -215,6 +398,10 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(compiled_then_cached_then_repaired, set_up, tear_down),
         cmocka_unit_test_setup_teardown(compilers_that_do_not_work, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(compilers_that_misbehave, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(entries_that_are_not_to_be_trusted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(sound_entries_that_do_not_load, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(many_processes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cache_that_cannot_be_written, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cache_is_bounded, set_up, tear_down),
         cmocka_unit_test_setup_teardown(switches, set_up, tear_down),

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "compile/passes.h"
+#include "core/text.h"
 #include "support/passes.h"
 
 typedef struct halves {
@@ -15,11 +16,11 @@ typedef struct halves {
     rp__partitioned parts;
 } halves;
 
-static void split(halves *h, const char *text, const uint32_t *leaves, uint32_t n, bool keep_random) {
+static void split(halves *h, const char *text, const uint32_t *leaves, uint32_t n) {
     h->ir = test_parse(text);
     (void)rp__joint_build(h->ir, leaves, n, &h->joint);
     test_no_error();
-    (void)rp__partition(&h->joint, keep_random, &h->parts);
+    (void)rp__partition(&h->joint, false, &h->parts);
     test_no_error();
 }
 static void drop(halves *h) {
@@ -39,7 +40,7 @@ static void chain_saves_its_argument(void **state) {
           "  %2: f32[64] grad = exp(%1)\n"
           "  return %2\n"
           "}\n",
-          &leaf, 1, false);
+          &leaf, 1);
     assert_int_equal(h.parts.n_saved, 1);
     assert_int_equal(h.parts.saved[0].kind, RP__SAVED_ARG);
     assert_int_equal(h.parts.saved_bytes, 0);
@@ -71,7 +72,7 @@ static void products_are_saved(void **state) {
           "  %5: f32[8, 4] grad = linear(%4, %2, none)\n"
           "  return %5\n"
           "}\n",
-          leaves, 3, false);
+          leaves, 3);
     unsigned results = 0, args = 0;
     for (uint32_t k = 0; k < h.parts.n_saved; k++) {
         results += h.parts.saved[k].kind == RP__SAVED_RESULT;
@@ -91,29 +92,68 @@ static void products_are_saved(void **state) {
     drop(&h);
 }
 
-/* A mask is drawn again from its counters rather than kept, unless the leaf draws as it runs. */
+static void cut_random(halves *h, const char *text, bool keep_random) {
+    const uint32_t leaf = 0;
+    h->ir = test_parse(text);
+    (void)rp__joint_build(h->ir, &leaf, 1, &h->joint);
+    test_no_error();
+    rp_ir *parts;
+    (void)rp__decompose(h->joint.ir, &parts);
+    test_no_error();
+    rp_ir_release(h->joint.ir);
+    h->joint.ir = parts;
+    (void)rp__partition(&h->joint, keep_random, &h->parts);
+    test_no_error();
+}
+
+/* Numbers are drawn again where that costs less than keeping them: on a GPU; not if the leaf draws as it runs. */
 static void draws_are_repeated(void **state) {
     (void)state;
-    static const char text[] =
-        "graph \"f\" (%0: f32[64] grad) {\n"
-        "  %1: f32[64] grad, %2: b8[64] = native_dropout(%0) {p = 0.5, generator = none} random(3, 16)\n"
-        "  %3: f32[64] grad = sin(%1)\n"
-        "  return %3\n"
-        "}\n";
-    const uint32_t leaf = 0;
-    for (int keep = 0; keep < 2; keep++) {
+    static const struct {
+        const char *device;
+        bool keep;
+        unsigned draws;
+    } cases[] = {{"", false, 0}, {" cuda:0", false, 1}, {" cuda:0", true, 0}};
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const char *d = cases[c].device;
+        rp__text t = {0};
+        rp__text_add(&t,
+                     "graph \"f\" (%%0: f32[64]%s grad) {\n"
+                     "  %%1: f32[64]%s = randn() {size = [64], dtype = f32, generator = none} random(3, 16)\n"
+                     "  %%2: f32[64]%s grad = mul(%%0, %%1)\n"
+                     "  return %%2\n"
+                     "}\n",
+                     d, d, d);
         halves h;
-        split(&h, text, &leaf, 1, keep);
+        cut_random(&h, t.data, cases[c].keep);
         unsigned draws = 0;
         for (size_t k = 0; k < h.parts.backward->body.n_nodes; k++) {
             const rp__ir_node *n = &h.parts.backward->nodes[h.parts.backward->body.nodes[k]];
-            if (n->op != rp__op_find("native_dropout")) continue;
+            if (n->op != rp__op_find("randn")) continue;
             assert_int_equal(n->random_offset, 3);
+            assert_int_equal(n->random_count, 16);
             draws++;
         }
-        assert_int_equal(draws, keep ? 0 : 1);
+        assert_int_equal(draws, cases[c].draws);
+        assert_int_equal(h.parts.saved_bytes, draws ? 0 : 64 * 4);
+        rp__text_free(&t);
         drop(&h);
     }
+}
+
+/* Of a dropout the mask is kept, a byte an element; it does not take the operand along. */
+static void masks_are_kept(void **state) {
+    (void)state;
+    halves h;
+    cut_random(&h,
+               "graph \"f\" (%0: f32[8, 8] grad, %1: f32[8, 8]) {\n"
+               "  %2: f32[8, 8] grad = linear(%0, %1, none)\n"
+               "  %3: f32[8, 8] grad, %4: b8[8, 8] = native_dropout(%2) {p = 0.5, generator = none} random(3, 16)\n"
+               "  return %3\n"
+               "}\n",
+               false);
+    assert_int_equal(h.parts.saved_bytes, 64);
+    drop(&h);
 }
 
 static void refusals(void **state) {
@@ -136,6 +176,7 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(chain_saves_its_argument), cmocka_unit_test(products_are_saved),
-                                       cmocka_unit_test(draws_are_repeated), cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(draws_are_repeated), cmocka_unit_test(masks_are_kept),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <reprise.h>
 
 #include "support/cuda.h"
+#include "support/region_cases.h"
 
 enum { M = 192, N = 128, K = 192 };
 
@@ -336,6 +337,23 @@ static int start(void **state) {
     return rp_set_default_device(rp_cuda(0)) == RP_OK ? 0 : -1;
 }
 
+/* Branches and loops are conditional nodes of the program's graph: nothing waits for the device between its parts. */
+static void test_regions(void **state) {
+    (void)state;
+    for (size_t k = 0; k < RC_CASES; k++) {
+        for (int no_graph = 0; no_graph < 2; no_graph++) {
+            rp_scope s = rp_scope_begin();
+            rp_compiled *f = rc_check(&rc_cases[k], RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true,
+                                                               .no_graph = no_graph != 0));
+            assert_int_equal(rc_told(f, "skip", ""), 0);
+            assert_int_equal(rc_told(f, "region", no_graph ? "host" : "node of the device graph"), rc_cases[k].regions);
+            rp_compiled_release(f);
+            assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+            show_error();
+        }
+    }
+}
+
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
@@ -346,6 +364,7 @@ int main(void) {
         cmocka_unit_test_setup(test_foreign, start),
         cmocka_unit_test_setup(test_training, start),
         cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),
         cmocka_unit_test_setup(test_chain, start),
         cmocka_unit_test_setup(test_chain_training, start),
         cmocka_unit_test_setup(test_chain_refused, start),

@@ -1,5 +1,8 @@
 /* rp_cond, rp_while, rp_checkpoint: eager, traced and compiled give the same values and gradients; text form; fallbacks. */
+#include "support/region_cases.h"
 #include "support/trace_help.h"
+
+#include <math.h>
 
 #include "core/alloc.h"
 #include "trace/trace.h"
@@ -94,6 +97,14 @@ static rp_tensor *grad_or_zero(rp_tensor *t) {
     return rp_grad_of(t) ? rp_clone(rp_grad_of(t)) : rp_zeros_like(rp_detach(t));
 }
 
+static void assert_whole(rp_compiled *f) { /* nothing ran outside of the graphs */
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        if (strcmp(e.kind, "skip") == 0) fail_msg("skip: %s", e.message);
+    }
+}
+
 static void compare(rp_body *body, const char *node, double start) {
     rp_scope scope = rp_scope_begin();
     struct weights m = {rp_retain(filled(0.8, 1, 3))};
@@ -133,37 +144,42 @@ static void compare(rp_body *body, const char *node, double start) {
     assert_same(y, want[0]);
     rp_ir_release(ir);
 
-    /* compiled: forward in the graph, backward behind it; the first call's tape is of recorded regions */
-    rp_compiled *f = rp_compile((rp_fn){body, &m, sizeof m, "region"},
-                                RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
-    for (int call = 0; call < 3; call++) {
-        leaf = filled(start, 1, 3);
-        rp_set_requires_grad(leaf, true);
-        rp_manual_seed(3);
-        assert_int_equal(rp_call(f, &leaf, 1, &y, 1), RP_OK);
-        assert_same(y, want[0]);
-        assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
-        assert_close(rp_grad_of(leaf), want[2]);
-        assert_close(grad_or_zero(m.w), want[3]);
-        rp_set_grad(m.w, NULL);
-    }
-    assert_int_equal(explain_total(f, "break", NULL), 0);
-    rp_compiled_release(f);
+    static const char *const backends[] = {"aot_eager", "fused", "cudagraphs"};
+    for (size_t k = 0; k < sizeof backends / sizeof *backends; k++) {
+        /* compiled: forward and backward are graphs; the first call's tape is of recorded regions */
+        rp_compiled *f = rp_compile((rp_fn){body, &m, sizeof m, "region"},
+                                    RP_OPTIONS(rp_compile_options, .backend = backends[k], .fullgraph = true));
+        for (int call = 0; call < 4; call++) {
+            leaf = filled(start, 1, 3);
+            rp_set_requires_grad(leaf, true);
+            rp_manual_seed(3);
+            assert_int_equal(rp_call(f, &leaf, 1, &y, 1), RP_OK);
+            assert_same(y, want[0]);
+            assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            assert_same(rp_grad_of(leaf), want[2]);
+            assert_same(grad_or_zero(m.w), want[3]);
+            rp_set_grad(m.w, NULL);
+        }
+        assert_int_equal(explain_total(f, "break", NULL), 0);
+        assert_whole(f);
+        rp_compiled_release(f);
 
-    /* backward inside the graph: the gradient of the region is part of it */
-    struct inside s = {body, &m};
-    f = rp_compile((rp_fn){step_inside, &s, sizeof s, "step"},
-                   RP_OPTIONS(rp_compile_options, .backend = "aot_eager", .fullgraph = true));
-    for (int call = 0; call < 3; call++) {
-        rp_tensor *out[2];
-        leaf = filled(start, 1, 3);
-        rp_manual_seed(3);
-        assert_int_equal(rp_call(f, &leaf, 1, out, 2), RP_OK);
-        assert_same(out[0], want[1]);
-        assert_close(out[1], want[3]);
+        /* backward inside the graph: the gradient of the region is part of it */
+        struct inside s = {body, &m};
+        f = rp_compile((rp_fn){step_inside, &s, sizeof s, "step"},
+                       RP_OPTIONS(rp_compile_options, .backend = backends[k], .fullgraph = true));
+        for (int call = 0; call < 4; call++) {
+            rp_tensor *out[2];
+            leaf = filled(start, 1, 3);
+            rp_manual_seed(3);
+            assert_int_equal(rp_call(f, &leaf, 1, out, 2), RP_OK);
+            assert_same(out[0], want[1]);
+            assert_same(out[1], want[3]);
+        }
+        assert_int_equal(explain_total(f, "break", NULL), 0);
+        assert_whole(f);
+        rp_compiled_release(f);
     }
-    assert_int_equal(explain_total(f, "break", NULL), 0);
-    rp_compiled_release(f);
     rp_release(m.w);
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
     assert_ok();
@@ -305,6 +321,218 @@ static void test_errors(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+/* Blocks are parts of one program: fused, planned, replayed with other predicates. */
+static void test_programs(void **state) {
+    (void)state;
+    for (size_t k = 0; k < RC_CASES; k++) {
+        for (int no_graph = 0; no_graph < 2; no_graph++) {
+            rp_scope scope = rp_scope_begin();
+            rp_compiled *f = rc_check(&rc_cases[k], RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true,
+                                                               .no_graph = no_graph != 0));
+            assert_int_equal(rc_told(f, "skip", ""), 0);
+            assert_int_equal(rc_told(f, "region", no_graph ? "host" : "node of the device graph"), rc_cases[k].regions);
+            rp_compiled_release(f);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+            assert_ok();
+        }
+    }
+}
+
+/* ---- the rule for results: the same words from the host and from a trace */
+
+static bool leaves_out; /* does `lacking` leave its second result out, or give another type? */
+static void lacking(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_neg(in[0]);
+    out[1] = leaves_out ? NULL : rp_to_dtype(in[0], RP_F64);
+}
+static void complete(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_sin(in[0]);
+    out[1] = rp_exp(in[0]);
+}
+static void lacking_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_cond(rp_gt_scalar(rp_select(in[0], 0, 0), rp_f64(0)), (rp_fn){complete, ctx, 0, "complete"},
+            (rp_fn){lacking, ctx, 0, "lacking"}, in, 1, out, 2);
+}
+static void endless(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_lt_scalar(rp_select(in[0], 0, 0), rp_f64(100));
+}
+static void lacking_while(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_tensor *state[] = {in[0], in[0]};
+    rp_while((rp_fn){endless, ctx, 0, "endless"}, (rp_fn){lacking, ctx, 0, "lacking"}, state, 2, 3, out);
+}
+static void lacking_checkpoint(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    rp_checkpoint((rp_fn){lacking, ctx, 0, "lacking"}, in, 1, out, 2);
+}
+
+static void assert_told(rp_status want, const char *const *words) {
+    assert_int_equal(rp_error_status(), want);
+    for (; *words; words++) {
+        if (!strstr(rp_error_message(), *words)) fail_msg("no \"%s\" in: %s", *words, rp_error_message());
+    }
+    rp_error_take();
+}
+
+static void test_results(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(-1, 1, 3), *out[2];
+    static const struct {
+        rp_body *body;
+        const char *name;
+    } regions[] = {{lacking_cond, "rp_cond"}, {lacking_while, "rp_while"}, {lacking_checkpoint, "rp_checkpoint"}};
+    rp_set_requires_grad(x, true);
+    leaves_out = true;
+    for (size_t k = 0; k < sizeof regions / sizeof *regions; k++) {
+        const char *const words[] = {regions[k].name, "`lacking` leaves output 1 out", "test_regions.c:", NULL};
+        for (int grad = 0; grad < 2; grad++) {
+            bool before = rp_set_grad_enabled(grad != 0);
+            out[0] = out[1] = NULL;
+            regions[k].body(NULL, &x, 1, out, 2); /* the host */
+            assert_true(rp_is_error(out[0]) && rp_is_error(out[1]));
+            assert_told(RP_ERROR_INVALID_ARGUMENT, words);
+            (void)rp_set_grad_enabled(before);
+        }
+        rp_ir_release(rp_trace((rp_fn){regions[k].body, NULL, 0, "lacking"}, &x, 1, 2));
+        assert_told(RP_ERROR_INVALID_ARGUMENT, words);
+    }
+    leaves_out = false;
+    const char *const differ[] = {"differ in output 1", "`complete` gives float32 (3)", "`lacking` gives float64 (3)",
+                                  "test_regions.c:", NULL};
+    rp_ir_release(rp_trace((rp_fn){lacking_cond, NULL, 0, "differ"}, &x, 1, 2));
+    assert_told(RP_ERROR_SHAPE, differ);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* ---- second derivatives */
+
+static double region_x[3] = {0.35, -0.2, 0.6};
+enum { SECOND_COND, SECOND_WHILE, SECOND_CHECKPOINT, SECOND_KINDS };
+
+static void cubic(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(rp_mul(in[0], rp_sin(in[0])), in[1]);
+}
+static void other(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(rp_exp(rp_mul(in[0], in[0])), in[1]);
+}
+static void short_loop(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_lt_scalar(rp_sum(rp_mul(in[0], in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(6));
+}
+static void grow(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(1.5)), rp_mul(rp_sin(in[0]), in[1]), rp_i64(1));
+    out[1] = rp_mul(in[1], rp_tanh(in[0]));
+}
+static rp_tensor *second_value(int kind, rp_tensor *x) {
+    rp_tensor *in[2] = {x, rp_mul(x, rp_exp(x))}, *out[2] = {NULL, NULL};
+    rp_tensor *sum = rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_fn f = {cubic, NULL, 0, "cubic"}, g = {other, NULL, 0, "other"};
+    if (kind == SECOND_COND) rp_cond(rp_gt_scalar(sum, rp_f64(0)), f, g, in, 2, out, 1);
+    if (kind == SECOND_WHILE)
+        rp_while((rp_fn){short_loop, NULL, 0, "short"}, (rp_fn){grow, NULL, 0, "grow"}, in, 2, 9, out);
+    if (kind == SECOND_CHECKPOINT) rp_checkpoint(f, in, 2, out, 1);
+    rp_tensor *y = kind == SECOND_WHILE ? rp_mul(out[0], out[1]) : out[0];
+    return rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+}
+
+/* d/dx of sum(v . d value / dx); x is a leaf */
+static void second_gradient(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int *kind = ctx;
+    (void)n_in;
+    rp_tensor *x = rp_detach(in[0]), *value, *g;
+    rp_set_requires_grad(x, true);
+    value = second_value(*kind, x);
+    rp_grad(&value, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g);
+    rp_tensor *dot = rp_sum(rp_mul(g, in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    if (n_out > 1) out[1] = rp_detach(g);
+    rp_grad(&dot, 1, &x, 1, NULL, NULL, &out[0]);
+}
+
+static void test_second_order(void **state) {
+    (void)state;
+    for (int kind = 0; kind < SECOND_KINDS; kind++) {
+        rp_scope scope = rp_scope_begin();
+        const double v[3] = {0.7, -1.1, 0.4}, h = 1e-5;
+        double got[3], plus[3], minus[3];
+        rp_tensor *in[2] = {rp_from_data(region_x, RP_DIMS(3), RP_F64), rp_from_data(v, RP_DIMS(3), RP_F64)}, *out[2];
+        second_gradient(&kind, in, 2, out, 2);
+        assert_ok();
+        assert_int_equal(rp_to_host(out[0], got, sizeof got), RP_OK);
+        for (int d = 0; d < 3; d++) { /* central differences of v . gradient */
+            double at[3], slope = 0;
+            for (int sign = 0; sign < 2; sign++) {
+                memcpy(at, region_x, sizeof at);
+                at[d] += sign ? -h : h;
+                rp_tensor *x = rp_from_data(at, RP_DIMS(3), RP_F64), *value, *g;
+                rp_set_requires_grad(x, true);
+                value = second_value(kind, x);
+                assert_int_equal(rp_grad(&value, 1, &x, 1, NULL, NULL, &g), RP_OK);
+                assert_int_equal(rp_to_host(g, sign ? minus : plus, sizeof plus), RP_OK);
+            }
+            for (int k = 0; k < 3; k++) slope += v[k] * (plus[k] - minus[k]) / (2 * h);
+            double bound = 1e-6 * (1 + fabs(slope));
+            if (!(fabs(got[d] - slope) <= bound)) fail_msg("kind %d, element %d: %.12g, not %.12g", kind, d, got[d], slope);
+        }
+        /* the same inside a compiled function: both derivatives are in its graph */
+        static const char *const backends[] = {"aot_eager", "fused"};
+        for (size_t b = 0; b < 2; b++) {
+            rp_compiled *f = rp_compile((rp_fn){second_gradient, &kind, sizeof kind, "second"},
+                                        RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = true));
+            for (int call = 0; call < 3; call++) {
+                rp_tensor *compiled[2];
+                double again[3];
+                assert_int_equal(rp_call(f, in, 2, compiled, 2), RP_OK);
+                assert_ok();
+                assert_same(compiled[1], out[1]);
+                assert_int_equal(rp_to_host(compiled[0], again, sizeof again), RP_OK);
+                for (int d = 0; d < 3; d++) {
+                    if (!(fabs(again[d] - got[d]) <= 1e-12 * (1 + fabs(got[d]))))
+                        fail_msg("kind %d, %s, call %d: %.12g, not %.12g", kind, backends[b], call, again[d], got[d]);
+                }
+            }
+            assert_whole(f);
+            rp_compiled_release(f);
+        }
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        assert_ok();
+    }
+}
+
+/* a second derivative through a compiled function is an error that says what to do */
+static void value_of(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = second_value(*(const int *)ctx, in[0]);
+}
+static void test_second_order_compiled(void **state) {
+    (void)state;
+    for (int kind = 0; kind < SECOND_KINDS; kind++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = rp_compile((rp_fn){value_of, &kind, sizeof kind, "value"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        for (int call = 0; call < 2; call++) {
+            rp_tensor *x = rp_from_data(region_x, RP_DIMS(3), RP_F64), *y, *g;
+            rp_set_requires_grad(x, true);
+            assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+            if (call == 0) continue; /* the first call's tape is the trace's */
+            assert_int_equal(
+                rp_grad(&y, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g),
+                RP_ERROR_UNAVAILABLE);
+            assert_non_null(strstr(rp_error_message(), "cannot be differentiated again"));
+            rp_error_take();
+        }
+        rp_compiled_release(f);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
 /* ---- the n-th allocation fails */
 
 static rp_status step_twice(rp_body *body, rp_tensor *x) {
@@ -359,6 +587,9 @@ int main(void) {
         cmocka_unit_test_teardown(test_cond, clean),          cmocka_unit_test_teardown(test_while, clean),
         cmocka_unit_test_teardown(test_checkpoint, clean),    cmocka_unit_test_teardown(test_unbounded, clean),
         cmocka_unit_test_teardown(test_fallback, clean),      cmocka_unit_test_teardown(test_errors, clean),
+        cmocka_unit_test_teardown(test_programs, clean),      cmocka_unit_test_teardown(test_results, clean),
+        cmocka_unit_test_teardown(test_second_order, clean),
+        cmocka_unit_test_teardown(test_second_order_compiled, clean),
         cmocka_unit_test_teardown(test_out_of_memory, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

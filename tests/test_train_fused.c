@@ -180,6 +180,57 @@ static void step_of_means(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
     out[0] = rp_detach(loss);
 }
 
+static void step_with_dropout(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    net *m = ctx;
+    (void)n_in, (void)n_out;
+    (void)rp_rand(RP_DIMS(5), RP_F32, NULL); /* nobody reads it; its numbers are gone all the same */
+    rp_tensor *h = rp_dropout(rp_relu(rp_linear(in[0], m->p[0], m->p[1])), 0.25, true, NULL);
+    rp_tensor *loss = rp_cross_entropy(rp_linear(h, m->p[2], m->p[3]), in[1], 1, -100);
+    rp_backward(loss, NULL, NULL);
+    rp_optimizer_step(m->opt);
+    rp_optimizer_zero_grad(m->opt, true);
+    out[0] = rp_detach(loss);
+    (void)rp_rand(RP_DIMS(3), RP_F32, NULL);
+}
+
+/* The mask is a part of the kernels before and behind the products; the generator goes on from where eager execution leaves it. */
+static void dropout(void **state) {
+    (void)state;
+    enum { STEPS = 6 };
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *losses[STEPS], *after = NULL;
+    for (int run = 0; run < 2; run++) {
+        net m;
+        net_init(&m);
+        rp_fn fn = {step_with_dropout, &m, sizeof m, "dropout"};
+        rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        (void)rp_manual_seed(7);
+        for (int k = 0; k < STEPS; k++) {
+            rp_tensor *in[2] = {filled(k, (const int64_t[]){BATCH, IN}, 2), classes(k, BATCH)}, *loss = NULL;
+            if (run == 0) {
+                step_with_dropout(&m, in, 2, &losses[k], 1);
+            } else {
+                rp_call(f, in, 2, &loss, 1);
+                ok();
+                assert_same(losses[k], loss, "loss", k);
+            }
+        }
+        rp_tensor *next = rp_rand(RP_DIMS(16), RP_F32, NULL);
+        if (run == 0) {
+            after = next;
+        } else {
+            assert_same(after, next, "numbers drawn afterwards", 0);
+            assert_true(has(f, "kernel", "relu+rand+lt_scalar+mul+mul_scalar+eq_scalar:"));
+            assert_true(has(f, "kernel", "mul+mul_scalar+full+where+sum:"));
+            assert_int_equal(count_of(f, "kernel"), 6);
+        }
+        rp_compiled_release(f);
+        net_free(&m);
+    }
+    rp_scope_end(scope, NULL, 0);
+    ok();
+}
+
 /* Means and their gradients divide by sizes: a size that changed is a symbol from then on, and one specialisation serves all. */
 static void sizes_are_symbols(void **state) {
     (void)state;
@@ -358,8 +409,9 @@ static void allocations_fail(void **state) {
 int main(void) {
     if (!test_device_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_step),       cmocka_unit_test(sizes_are_symbols), cmocka_unit_test(compiled_forward),
-        cmocka_unit_test(results_are_kept), cmocka_unit_test(nothing_leaks),     cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(whole_step),       cmocka_unit_test(sizes_are_symbols), cmocka_unit_test(dropout),
+        cmocka_unit_test(compiled_forward), cmocka_unit_test(results_are_kept),  cmocka_unit_test(nothing_leaks),
+        cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
 /* vmath_hashes.h: what test_vmath --hashes prints; a changed line is a change of the numbers contract. */
-0x3d29536965f64de0,     /* exp f32 */
+0xe93c9a727b975168,     /* exp f32 */
     0x566fdf3d7c3b374a, /* exp f64 */
     0x8ddf264e0f025ce4, /* exp2 f32 */
     0x5ae7cc408d05bc32, /* exp2 f64 */
-    0x66c731c3ba76d194, /* expm1 f32 */
+    0xba5bd8893e91c3a2, /* expm1 f32 */
     0x02f0fc36bcb4764e, /* expm1 f64 */
     0x5249e28b8771cb3f, /* log f32 */
     0x23d51ec45710bb0e, /* log f64 */
@@ -11,21 +11,21 @@
     0x9a70fe8f73b4d381, /* log2 f64 */
     0xfd40c191ad23f96e, /* log1p f32 */
     0xf7ef47dd044bf0c0, /* log1p f64 */
-    0x50093b9a8de9417f, /* sin f32 */
+    0x6dc17ebf302cd819, /* sin f32 */
     0x36cc8bcc66e5f73e, /* sin f64 */
-    0x6821385d80a596ac, /* cos f32 */
+    0xfb09a3dc2b81b432, /* cos f32 */
     0x0a8ba3db3afa84cf, /* cos f64 */
     0xda42514815f19077, /* tan f32 */
     0x02cadd5619be8129, /* tan f64 */
-    0x50093b9a8de9417f, /* sincos_s f32 */
+    0x6dc17ebf302cd819, /* sincos_s f32 */
     0x36cc8bcc66e5f73e, /* sincos_s f64 */
-    0x6821385d80a596ac, /* sincos_c f32 */
+    0xfb09a3dc2b81b432, /* sincos_c f32 */
     0x0a8ba3db3afa84cf, /* sincos_c f64 */
-    0x55d535f083999407, /* tanh f32 */
+    0x3c0755fe0f3ed23b, /* tanh f32 */
     0x7f39781287e1b572, /* tanh f64 */
-    0x5b4cf47e350bbadf, /* sigmoid f32 */
+    0x543b7c4144da93e4, /* sigmoid f32 */
     0x42b49f7733699a4c, /* sigmoid f64 */
-    0xbc70b82bc41559de, /* erf f32 */
+    0x6efef6a868f96b8f, /* erf f32 */
     0xbf9c6b7a6b5c9125, /* erf f64 */
     0x8aefcdb1679d3cce, /* erfc f32 */
     0xc64232fc5fc615fb, /* erfc f64 */

@@ -11,12 +11,12 @@
     X(expm1, expm1l, 1.5, 1.2)                                                                                         \
     X(log, logl, 0.9, 0.9)                                                                                             \
     X(log2, log2l, 0.501, 0.8)                                                                                         \
-    X(log1p, log1pl, 0.9, 0.9)                                                                                         \
-    X(sin, sinl, 0.6, 0.8)                                                                                             \
-    X(cos, cosl, 0.6, 0.8)                                                                                             \
+    X(log1p, log1pl, 1.0, 0.9)                                                                                         \
+    X(sin, sinl, 1.0, 0.8)                                                                                             \
+    X(cos, cosl, 1.0, 0.8)                                                                                             \
     X(tan, tanl, 0.7, 1.4)                                                                                             \
-    X(sincos_s, sinl, 0.6, 0.8)                                                                                        \
-    X(sincos_c, cosl, 0.6, 0.8)                                                                                        \
+    X(sincos_s, sinl, 1.0, 0.8)                                                                                        \
+    X(sincos_c, cosl, 1.0, 0.8)                                                                                        \
     X(tanh, tanhl, 1.0, 1.5)                                                                                           \
     X(sigmoid, ref_sigmoid, 2.0, 2.0)                                                                                  \
     X(erf, erfl, 1.0, 1.0)                                                                                             \

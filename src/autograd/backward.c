@@ -241,13 +241,23 @@ static rp_status send(engine *e, const rp__tape_node *from, const rp__edge *edge
 }
 
 /* The engine that runs the thread's innermost node: knows which gradients rp_grad does not ask for. */
-static _Thread_local const engine *running;
+static _Thread_local engine *running;
 
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in) {
     if (!n->edges[in].node) return false;
     if (!running || running->n_inputs == 0) return true;
     const slot *s = slot_find(running, n->edges[in].node);
     return !s || s->needed;
+}
+
+rp_tensor *rp__tape_take_sum(const rp__tape_node *n, uint32_t in) {
+    slot *s = running && n->edges[in].node ? slot_find(running, n->edges[in].node) : NULL;
+    if (!s || !s->grads[n->edges[in].index]) return NULL;
+    rp_tensor *sum = rp__tensor_enter_scope(s->grads[n->edges[in].index]);
+    if (rp__tensor_is_error(sum)) return sum;
+    rp_release(sum);
+    s->grads[n->edges[in].index] = NULL;
+    return sum;
 }
 
 /* Runs the node's function; grads_in has n_in entries of NULL. Inside a scope of the caller. */
@@ -421,7 +431,7 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
     for (size_t i = 0; i < n_inputs; i++) out[i] = NULL;
     bool grad_mode = rp_set_grad_enabled(create_graph);
     rp__layer *autocast = rp__layer_set(RP__LAYER_AUTOCAST, NULL);
-    const engine *outer = running;
+    engine *outer = running;
     running = &e;
     rp_status status = engine_loop(&e, roots, seeds, n_roots);
     running = outer;

@@ -18,6 +18,7 @@ typedef struct random_state { /* of the default generator of a device that is in
 struct rp__checkpoint {
     atomic_uint refs;
     rp_fn fn;
+    void (*release)(void *ctx); /* of fn.ctx; NULL: the caller's */
     const char *site;
     size_t n_in, n_out;
     rp__saved *in;          /* n_in; tensor NULL: absent */
@@ -46,6 +47,7 @@ static void checkpoint_release(checkpoint *c) {
     rp__free(c->in);
     rp__free(c->requires_grad);
     rp__free(c->random);
+    if (c->release) c->release(c->fn.ctx);
     rp__free(c);
 }
 
@@ -202,6 +204,19 @@ rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
     return rp__saved_attach(s, c->slots[s->slot], n);
 }
 
+/* Every result that was asked for is there; what failed in the function itself is told already. */
+static rp_status check_results(const char *site, rp_fn fn, rp_tensor **out, size_t n_out) {
+    if (rp_failed()) return RP_OK;
+    for (size_t k = 0; k < n_out; k++) {
+        if (!out[k])
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: `%s` leaves output %zu out (%s)",
+                            fn.name && *fn.name ? fn.name : "a function without a name", k,
+                            site && *site ? site : "no call site");
+        RP_TRY(rp__tensor_check(out[k], "result of a checkpointed function"));
+    }
+    return RP_OK;
+}
+
 static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out) {
     c->in = rp__calloc(c->n_in > 0 ? c->n_in : 1, sizeof *c->in);
     c->requires_grad = rp__calloc(c->n_in > 0 ? c->n_in : 1, sizeof *c->requires_grad);
@@ -219,9 +234,7 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
     c->args = NULL;
     recording = outer;
-    for (size_t k = 0; k < c->n_out; k++)
-        if (out[k]) RP_TRY(rp__tensor_check(out[k], "result of a checkpointed function"));
-    return RP_OK;
+    return check_results(c->site, c->fn, out, c->n_out);
 }
 
 /* An argument may be absent, not broken. */
@@ -231,7 +244,8 @@ static rp_status check_arguments(rp_tensor *const *in, size_t n_in) {
     return RP_OK;
 }
 
-rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *ctx), rp_tensor *const *in, size_t n_in,
+                             rp_tensor **out, size_t n_out) {
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status;
     rp_scope scope = rp__scope_begin();
@@ -253,15 +267,16 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
         muted = muted || recomputing;
         fn.body(fn.ctx, in, n_in, out, n_out);
         muted = outer_muted;
-        for (size_t k = 0; k < n_out && status == RP_OK; k++)
-            if (out[k]) status = rp__tensor_check(out[k], "result of a checkpointed function");
+        status = status == RP_OK ? check_results(site, fn, out, n_out) : status;
     } else {
         checkpoint *c = rp__calloc(1, sizeof *c);
         status = c ? RP_OK : RP__OOM("checkpoint");
         if (c) {
             atomic_init(&c->refs, 1);
             c->fn = fn;
-            c->site = rp__site();
+            c->release = release;
+            c->site = site;
+            release = NULL;
             c->n_in = n_in;
             c->n_out = n_out;
             status = run_first(c, in, out);
@@ -270,5 +285,6 @@ rp_status rp__checkpoint_run(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_ten
     }
     rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
     for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
+    if (release) release(fn.ctx);
     return status;
 }

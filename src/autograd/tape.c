@@ -243,15 +243,19 @@ rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const cha
 
 /* ---------------------------------------------------------------- saved tensors */
 
-/* A second handle of t's value without history, in the innermost scope. In a trace it must be known to the trace, so the op
-   makes it. */
-static rp_tensor *shadow_of(rp_tensor *t) {
+_Thread_local bool rp__tape_shadowing;
+
+/* In a trace it must be known to the trace, so the op makes it. */
+rp_tensor *rp__tape_shadow(rp_tensor *t) {
     rp_tensor *shadow;
     if (t->traced || rp__tensor_tracing) { /* an argument or a parameter, too: the graph must see whose value it is */
         const rp__op *op = rp__op_builtin(RP__OP_detach);
         rp__call call = {
             .op = op, .site = t->site, .in = &t, .n_in = 1, .list_begin = {0, 1}, .out = &shadow, .n_out = 1};
-        if (rp__dispatch_below(RP__LAYER_AUTOGRAD, &call) != RP_OK) return rp__tensor_error();
+        rp__tape_shadowing = true;
+        rp_status status = rp__dispatch_below(RP__LAYER_AUTOGRAD, &call);
+        rp__tape_shadowing = false;
+        if (status != RP_OK) return rp__tensor_error();
     } else {
         shadow = rp__tensor_view(t, t->size, t->stride, t->ndim, t->offset);
     }
@@ -288,7 +292,7 @@ rp_status rp__saved_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
         s->tensor = rp_retain(t);
         return RP_OK;
     }
-    rp_tensor *shadow = shadow_of(t);
+    rp_tensor *shadow = rp__tape_shadow(t);
     if (rp__tensor_is_error(shadow)) return rp_error_status();
     if (is_output)
         s->edge.index = index;
@@ -301,7 +305,7 @@ rp_status rp__saved_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
 rp_tensor *rp__saved_attach(const rp__saved *s, rp_tensor *value, rp__tape_node *n) {
     rp__tape_node *producer = s->is_output ? n : s->edge.node;
     if (grad_disabled || !producer || (value->flags & RP__T_REQUIRES_GRAD)) return value;
-    rp_tensor *t = shadow_of(value);
+    rp_tensor *t = rp__tape_shadow(value);
     if (rp__tensor_is_error(t)) return t;
     return rp__tape_set_history(t, producer, s->edge.index) == RP_OK ? t : rp__tensor_error();
 }

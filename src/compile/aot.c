@@ -63,13 +63,25 @@ static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_
     return rp__unit_new(&unit, out);
 }
 
+/* Once no gradient is to be taken any more. */
+static rp_status simplify(rp_ir *ir, const rp_backend *leaf, rp_ir **out) {
+    rp_ir *parts = NULL;
+    if (leaf == &rp__leaf_fused) RP_TRY(rp__decompose(ir, &parts));
+    rp_status status = rp__simplify(parts ? parts : ir, true, out);
+    rp_ir_release(parts);
+    return status;
+}
+
 static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
     rp__executable_random *random = NULL;
     size_t n_random = 0;
     rp_ir *functional = NULL, *simple = NULL;
     RP_TRY(rp__functionalise(request->graph, &functional));
-    /* The interpreter and users' leaves draw as they go: they get every node. */
-    rp_status status = rp__leaf_is_program(leaf) ? rp__simplify(functional, true, &simple) : RP_OK;
+    rp_status status = RP_OK;
+    if (rp__leaf_is_program(leaf)) { /* the interpreter and users' leaves draw as they go: they get every node */
+        status = rp__random_totals(functional, &random, &n_random); /* also of what goes now */
+        if (status == RP_OK) status = simplify(functional, leaf, &simple);
+    }
     if (status == RP_OK)
         status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, &a->forward);
     rp_ir_release(functional);
@@ -151,7 +163,7 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
     /* Nothing is simplified before the derivatives are taken: merged values would add up their gradients in another order. */
     RP_TRY_GOTO(status, done, rp__joint_build(functional, a->leaves, a->n_leaves, &joint));
     if (fused) {
-        RP_TRY_GOTO(status, done, rp__simplify(joint.ir, true, &joined));
+        RP_TRY_GOTO(status, done, simplify(joint.ir, leaf, &joined));
         rp_ir_release(joint.ir);
         joint.ir = joined;
     }

@@ -258,23 +258,46 @@ static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, cons
 static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
 static rp_status visit_nodes(functionaliser *f, const rp__ir_block *from, rp__ir_block *to);
 
-/* A checkpoint is opened: its nodes become the graph's own, and the partition decides what is run again. */
+/* Blocks are traced without a tape: what follows from a value that carries a gradient carries one. */
+static void carry_gradients(rp_ir *dst, size_t first, size_t first_value) {
+    for (size_t k = first; k < dst->n_nodes; k++) {
+        const rp__ir_node *n = &dst->nodes[k];
+        bool carries = false;
+        for (uint32_t i = 0; i < n->n_in; i++)
+            carries = carries || (n->in[i] != RP__IR_NONE && dst->values[n->in[i]].requires_grad);
+        for (uint32_t i = 0; i < n->n_out; i++) {
+            rp__ir_value_info *out = &dst->values[n->out[i]];
+            if (n->out[i] >= first_value && !rp__ir_is_op(n, RP__OP_detach))
+                out->requires_grad = carries && rp__dtype_is_float(out->meta.dtype);
+        }
+    }
+}
+
+/* A checkpoint is opened: its nodes become the graph's own, marked to be run again rather than kept. */
 static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
     const rp__ir_block *region = &n->regions[0];
     for (uint32_t k = 0; k < region->n_args; k++) {
         f->w.map[region->args[k]] = in[k];
         add_base(f, region->args[k], true);
     }
+    size_t first = f->w.dst->n_nodes, first_value = f->w.dst->n_values;
     rp_dim before = f->random_base;
     f->random_base = rp__dim_apply(RP__DIM_ADD, before, n->random_offset);
     rp_status status = visit_nodes(f, region, block);
     f->random_base = before;
     RP_TRY(status);
+    carry_gradients(f->w.dst, first, first_value);
     for (uint32_t k = 0; k < n->n_out; k++) {
         rp__ir_value result;
         RP_TRY(read_value(f, block, region->results[k], &result));
         f->w.map[n->out[k]] = result;
         add_base(f, n->out[k], false);
+    }
+    /* All but what makes the results, which the caller sees. */
+    for (size_t k = first; k < f->w.dst->n_nodes; k++) f->w.dst->nodes[k].recompute = true;
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        uint32_t made = f->w.dst->values[rp__ir_root(f->w.dst, f->w.map[n->out[k]])].node;
+        if (made != RP__IR_NONE && made >= first) f->w.dst->nodes[made].recompute = false;
     }
     return RP_OK;
 }

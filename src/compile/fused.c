@@ -123,6 +123,12 @@ static void explain(rp__unit *u, const rp__executable *e) {
         rp__explain_add(u->explain, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
                         f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
     }
+    for (size_t k = 0; k < f.n_regions; k++) {
+        bool host = f.split || !f.graphed;
+        rp__explain_add(u->explain, "region", f.split ? RP__REASON_REGION_ON_HOST : RP__REASON_NONE, f.regions[k].site,
+                        1, "%s: %s%s%s", f.regions[k].kind, host ? "decided by the host" : "a node of the device graph",
+                        f.split ? ": " : "", f.split ? f.split : "");
+    }
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
                      f.patches);
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",

@@ -3,7 +3,9 @@
    Keeps     the forward's nodes, in order, before all others; its results first among the results.
    After it  (inputs, tangents) -> (results, gradients). Gradients are added up in the order of the tape: nodes from last to
              first, the sum so far on the left, so that a compiled gradient has the bits of an eager one.
-   Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop or branch, through an op that
+   A branch and a loop that keeps its history get a node of the same kind, made by the tape's own code under a trace
+   (rp__region_backward).
+   Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop without max_iter, through an op that
    works in place on many tensors, through a custom function, or into an argument that the function wrote. */
 #include <string.h>
 
@@ -12,6 +14,7 @@
 #include "compile/rewrite.h"
 #include "core/alloc.h"
 #include "ops/grad.h"
+#include "trace/trace.h"
 
 typedef struct differentiator {
     rp__rewrite w; /* the forward is copied */
@@ -86,6 +89,111 @@ static rp_status run_vjp(differentiator *d, uint32_t index, rp_tensor **in, rp_t
     return RP_OK;
 }
 
+/* The graph `part`, whose arguments are the values args, becomes part of the body; results[k] are values of it. */
+static rp_status splice(rp_ir *dst, const rp_ir *part, const rp__ir_value *args, rp__ir_value *results) {
+    rp__rewrite w = {.src = part, .dst = dst, .map = rp__alloc((part->n_values + 1) * sizeof *w.map)};
+    if (!w.map) return RP__OOM("a derivative");
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < part->body.n_args; k++) w.map[part->body.args[k]] = args[k];
+    for (size_t k = 0; k < part->body.n_nodes && status == RP_OK; k++) {
+        if (!part->nodes[part->body.nodes[k]].dead) status = rp__rewrite_copy(&w, &dst->body, part->body.nodes[k]);
+    }
+    for (uint32_t k = 0; k < part->body.n_results && status == RP_OK; k++) results[k] = w.map[part->body.results[k]];
+    rp__free(w.map);
+    return status;
+}
+
+typedef struct region { /* scratch of one region's backward */
+    bool *flags;
+    uint32_t *same;
+    rp__ir_value *args, *results;
+    const rp__ir_value_info **info;
+} region;
+
+static rp_status region_args(differentiator *d, const rp__ir_node *n, uint32_t n_given, region *r,
+                             rp__region_request *request) {
+    rp_ir *ir = d->w.dst;
+    bool loop = n->kind == RP__IR_WHILE;
+    uint32_t first = loop ? 0 : 1, n_operands = n->n_in - first, at = 0;
+    bool *given = r->flags, *needed = given + n_given, *summed = needed + n_operands, any = false;
+    *request = (rp__region_request){.given = given, .needed = needed, .summed = summed, .same = r->same, .info = r->info};
+    for (uint32_t k = 0; k < n->n_in; k++) r->args[at++] = n->in[k];
+    for (uint32_t k = n_given; k < n->n_out && loop; k++) {
+        r->args[at++] = n->out[k];
+        if (d->grad[n->out[k]])
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through the derivative of a loop at %s",
+                            n->site ? n->site : "");
+    }
+    for (uint32_t k = 0; k < n_given; k++) {
+        given[k] = d->grad[n->out[k]] && ir->values[n->out[k]].requires_grad;
+        any = any || given[k];
+        if (given[k] && (r->args[at++] = rp__record_value(&d->r, d->grad[n->out[k]])) == RP__IR_NONE)
+            return RP_ERROR_INTERNAL;
+    }
+    bool any_needed = false;
+    for (uint32_t k = 0; k < n_operands; k++) {
+        rp__ir_value v = n->in[first + k];
+        needed[k] = wants_gradient(ir, v);
+        r->same[k] = k;
+        for (uint32_t j = 0; j < k && needed[k] && !loop; j++) {
+            if (n->in[first + j] != v) continue;
+            r->same[k] = r->same[j];
+            needed[k] = false;
+        }
+        any_needed = any_needed || needed[k];
+        summed[k] = needed[k] && d->grad[v];
+        /* One sum is one operand's to continue. */
+        for (uint32_t j = 0; j < k && summed[k]; j++) summed[k] = !(summed[j] && n->in[first + j] == v);
+        if (summed[k] && (r->args[at++] = rp__record_value(&d->r, d->grad[v])) == RP__IR_NONE) return RP_ERROR_INTERNAL;
+    }
+    for (uint32_t k = 0; k < at; k++) r->info[k] = &ir->values[r->args[k]];
+    request->n_info = any && any_needed ? at : 0;
+    return RP_OK;
+}
+
+static rp_status run_region(differentiator *d, uint32_t index) {
+    rp_ir *ir = d->w.dst;
+    const rp__ir_node n = ir->nodes[index]; /* by value: splicing moves the array */
+    bool loop = n.kind == RP__IR_WHILE;
+    if (loop && n.attrs[1].v.i == 0)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a loop without max_iter at %s", n.site ? n.site : "");
+    uint32_t n_given = loop ? (uint32_t)n.attrs[1].v.i : n.n_out, first = loop ? 0 : 1;
+    size_t most = 2 * ((size_t)n.n_in + n.n_out) + 1;
+    region r = {.flags = rp__calloc(2 * most, sizeof *r.flags),
+                .same = rp__calloc(most, sizeof *r.same),
+                .args = rp__calloc(most, sizeof *r.args),
+                .results = rp__calloc(most, sizeof *r.results),
+                .info = rp__calloc(most, sizeof *r.info)};
+    rp__region_request request = {.n_info = 0};
+    rp_ir *part = NULL;
+    rp_status status = r.flags && r.same && r.args && r.results && r.info ? region_args(d, &n, n_given, &r, &request)
+                                                                          : RP__OOM("a derivative");
+    if (status == RP_OK && request.n_info > 0) {
+        rp__record_pause(&d->r);
+        status = rp__region_backward(ir, index, &request, &part);
+        rp__record_resume(&d->r);
+        if (status == RP_OK) status = splice(ir, part, r.args, r.results);
+        for (uint32_t k = 0, at = 0; k < n.n_in - first && status == RP_OK; k++) {
+            if (!request.needed[k]) continue;
+            rp_tensor *grad = rp__record_handle(&d->r, r.results[at++]);
+            rp__ir_value v = n.in[first + k];
+            if (rp__tensor_is_error(grad))
+                status = rp_error_status();
+            else if (request.summed[k] || !d->grad[v])
+                d->grad[v] = grad;
+            else
+                status = add_gradient(d, v, grad);
+        }
+    }
+    if (part) rp_ir_release(part);
+    rp__free(r.flags);
+    rp__free(r.same);
+    rp__free(r.args);
+    rp__free(r.results);
+    rp__free(r.info);
+    return status;
+}
+
 static rp_status backward_of(differentiator *d, uint32_t index) {
     const rp__ir_node *n = &d->w.dst->nodes[index];
     bool any = false;
@@ -100,6 +208,8 @@ static rp_status backward_of(differentiator *d, uint32_t index) {
     rp_status status = RP_OK;
     if (!tensors || !meta || !needed) {
         status = RP__OOM("a derivative");
+    } else if (n->n_regions > 0) {
+        status = run_region(d, index);
     } else {
         status = run_vjp(d, index, tensors, tensors + n_in, meta, needed);
     }
@@ -126,9 +236,6 @@ static rp_status check_forward(const rp_ir *ir) {
         }
         if (n->kind == RP__IR_OP && rp__ir_node_has_effect(ir, n)) {
             return rp__fail(RP_ERROR_UNAVAILABLE, "%s, in place, in a function that is differentiated", n->op->name);
-        }
-        if (n->n_regions > 0 && out) {
-            return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a branch, loop or checkpoint at %s", site);
         }
         if (n->kind == RP__IR_OP && out && !in) {
             return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a custom function at %s", site);

@@ -202,11 +202,16 @@ static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned gene
         return 0;
     }
     rp_generator *g = call->attrs[generator_attr].v.generator;
-    uint64_t n = 1, per = wide ? 2 : 4;
+    uint64_t n = 1, per = wide ? 2 : 4, inner = (uint64_t)node_of(l)->random_offset + l->drawn;
     for (unsigned d = 0; d < call->out[0]->ndim; d++) n *= (uint64_t)call->out[0]->size[d];
-    fail(l, l->draw(l->draw_ctx, g ? g : l->device->generator, (uint64_t)node_of(l)->random_offset + l->drawn,
-                    &l->draws[l->n_draws]));
     l->drawn += n / per + (n % per != 0);
+    rp__random_draw drawn;
+    memset(&drawn, 0, sizeof drawn);
+    fail(l, l->draw(l->draw_ctx, g ? g : l->device->generator, inner, &drawn));
+    for (unsigned k = 0; k < l->n_draws; k++) { /* a copy of another member draws the same */
+        if (memcmp(&l->draws[k], &drawn, sizeof drawn) == 0) return k;
+    }
+    l->draws[l->n_draws] = drawn;
     return l->n_draws++;
 }
 

@@ -6,7 +6,8 @@
    A value that no tangent reaches is split into two vertices joined by an edge whose capacity is the cost of saving it. The
    source feeds what cannot be recomputed, what the derivatives read feeds the sink, a node joins its operands to its results.
    Costs and bans are those of PyTorch's min-cut partitioner (bytes * 1.1^distance to the backward, twice that for a value that
-   would otherwise live in registers), but random ops may be recomputed: their counters are part of the node. */
+   would otherwise live in registers), but random ops may be recomputed: their counters are part of the node. That has a price,
+   the capacity of an arc from the source: drawing is work. */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -165,9 +166,10 @@ static void classify(partitioner *p) {
 /* Ops whose results cost more to make again than to keep. */
 static bool recomputable(const partitioner *p, const rp__ir_node *n) {
     if (n->kind == RP__IR_CONST) return true;
+    if (n->recompute && n->n_regions > 0) return true;
     if (n->kind != RP__IR_OP || (n->op->flags & (RP_OP_INPLACE | RP_OP_SYNC))) return false;
     if (p->keep_random && (n->op->flags & RP_OP_RANDOM)) return false;
-    if (rp__ir_is_op(n, RP__OP_cat)) return true;
+    if (n->recompute || rp__ir_is_op(n, RP__OP_cat)) return true;
     if (n->op->lowering != RP__POINTWISE && n->op->lowering != RP__VIEW && n->op->lowering != RP__INDEXED) return false;
     int64_t in = 0, out = 0;
     for (uint32_t k = 0; k < n->n_in; k++) {
@@ -180,6 +182,7 @@ static bool recomputable(const partitioner *p, const rp__ir_node *n) {
 static int64_t saving_cost(const partitioner *p, rp__ir_value v) {
     const rp__ir_node *n = rp__ir_producer(p->ir, v);
     if (n && n->kind == RP__IR_CAPTURED) return 0; /* lives anyway */
+    if (n && n->recompute && !p->result[v] && recomputable(p, n)) return INFINITE;
     rp__ir_value root = rp__ir_root(p->ir, v);
     double cost = (double)rp__meta_bytes_hint(&p->ir->values[root].meta);
     uint32_t d = p->distance[v] < 1 ? 1 : p->distance[v] > 100 ? 100 : p->distance[v];
@@ -191,6 +194,12 @@ static int64_t saving_cost(const partitioner *p, rp__ir_value v) {
     }
     cost += root == v ? 1 : 2; /* of equals the one that is memory itself */
     return cost < (double)(INFINITE / 4) ? (int64_t)cost : INFINITE / 4;
+}
+
+static int64_t drawing_cost(const partitioner *p, rp__ir_value v) {
+    const rp__meta *m = &p->ir->values[v].meta;
+    int64_t bytes = (int64_t)rp__dtype_bytes(m->dtype), n = rp__meta_bytes_hint(m) / bytes;
+    return n < INFINITE / 256 ? n * rp__draw_bytes(m->device) : INFINITE / 4;
 }
 
 /* Chains of recomputation longer than this are cut: each link would be run again for every reader's sake. */
@@ -214,12 +223,13 @@ static rp_status choose(partitioner *p) {
         for (uint32_t r = 0; r < n->n_in; r++) {
             if (n->in[r] != RP__IR_NONE && p->chain[n->in[r]] > longest) longest = p->chain[n->in[r]];
         }
-        if (again && longest >= MAX_CHAIN) again = false;
+        if (again && longest >= MAX_CHAIN && !n->recompute) again = false;
         for (uint32_t r = 0; r < n->n_out; r++) {
             rp__ir_value out = n->out[r];
             p->chain[out] = again ? longest + 1 : 0;
             if (p->backward[out]) continue;
             if (!again) add_arc(&g, source, 2 * out, INFINITE);
+            if (again && (n->op && (n->op->flags & RP_OP_RANDOM))) add_arc(&g, source, 2 * out, drawing_cost(p, out));
             for (uint32_t i = 0; i < n->n_in && again; i++) {
                 if (n->in[i] != RP__IR_NONE) add_arc(&g, 2 * n->in[i] + 1, 2 * out, INFINITE);
             }

@@ -11,6 +11,11 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out);
    any more, so detach and no_grad boundaries may go. */
 rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
 
+/* decompose.c: dropout as a mask that needs no operand and products with it, once gradients are taken. *out may be ir, counted. */
+rp_status rp__decompose(rp_ir *ir, rp_ir **out);
+/* Drawing one random number again, in bytes of memory traffic that take as long. */
+unsigned rp__draw_bytes(rp_device device);
+
 /* spread.c: values that are made from nothing (fills, ranges) once for each loop that reads them, so that each kernel makes its
    own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
 rp_status rp__spread(rp_ir *ir, rp_ir **out);

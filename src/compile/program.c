@@ -1,12 +1,11 @@
 /* Building a program (program.h) by recording; program_parts.h says where the rest is.
 
-   Buffers get places (arguments as proxies of their memory, so that two arguments in one storage stay two buffers), groups are
-   lowered in order under the recorder, slots are turned into buffer numbers, edges come from slots that conflict. */
+   When every value has its place, groups are lowered in order under the recorder, slots are turned into buffer numbers, edges come
+   from slots that conflict. A region is a choice of its part: its blocks are parts with steps of their own. */
 #include "compile/program_parts.h"
 
 #include <string.h>
 
-#include "compile/passes.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
 
@@ -120,176 +119,10 @@ static rp_status check_devices(rp__executable *p) {
     return p->device ? RP_OK : rp_error_status();
 }
 
-/* A storage that stands for memory owned elsewhere while records are made. */
-static rp_status proxy(rp__executable *p, rp__program_buffer *b, char *address, int64_t bytes) {
-    b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL);
-    if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
-    b->place.base = 0;
-    b->place.bytes = bytes;
-    b->address = address;
-    return RP_OK;
-}
-
-/* The address of byte 0 of a buffer in which tensor t, traced at `info`, lies. */
-static char *byte_zero(const rp_tensor *t, const rp__ir_value_info *info) {
-    char *data = rp__tensor_data(t);
-    return data ? data - info->offset * (int64_t)rp__dtype_bytes(info->meta.dtype) : NULL;
-}
-
-static rp_status place_outer(rp__executable *p, rp__ir_value v, const rp_tensor *t, unsigned kind, uint32_t index) {
-    const rp__ir_value_info *info = &p->ir->values[v];
-    rp__program_buffer *b = &p->buffers[info->storage];
-    if (b->kind != RP__BUFFER_NONE) return RP_OK; /* a second argument in the same storage reads through the first */
-    b->kind = kind;
-    b->index = index;
-    b->first_element = info->offset;
-    int64_t begin, end;
-    rp__tensor_byte_range(t, &begin, &end);
-    b->bytes = end - begin + info->offset * (int64_t)rp__dtype_bytes(info->meta.dtype);
-    return proxy(p, b, byte_zero(t, info), b->bytes);
-}
-
-static rp_status place_const(rp__executable *p, const rp__ir_node *n) {
-    rp__program_buffer *b = &p->buffers[p->ir->values[n->out[0]].storage];
-    b->kind = RP__BUFFER_CONST;
-    b->bytes = (int64_t)n->data_bytes;
-    b->place.storage = rp__storage_new(p->device, p->device->default_stream, n->data_bytes);
-    if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
-    b->place.bytes = b->bytes;
-    if (n->data_bytes == 0) return RP_OK;
-    return p->device->ops->copy_in(p->device, p->device->default_stream, b->place.storage->data, n->data,
-                                   n->data_bytes);
-}
-
-/* Is member m a library op with its epilogue behind it? */
-static bool has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m) {
-    return m + 1 < g->n_members && f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY &&
-           f->nodes[g->members[m + 1]].kind == RP__FUSE_LOOP;
-}
-
-static rp_status place_buffers(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order,
-                               rp_tensor *const *in, const rp__executable_options *options) {
-    const rp_ir *ir = p->ir;
-    p->n_buffers = ir->n_storages;
-    p->buffers = RP__NEW(&p->arena, rp__program_buffer, ir->n_storages + 1u);
-    rp__plan_buffer *plan = rp__calloc(ir->n_storages + 1u, sizeof *plan);
-    uint32_t *storage_of = rp__calloc(ir->n_storages + 1u, sizeof *storage_of);
-    rp_status status = RP_OK;
-    if (!p->buffers || !plan || !storage_of) {
-        status = RP__OOM("buffers of a program");
-        goto done;
-    }
-    for (uint32_t s = 0; s < ir->n_storages; s++) p->buffers[s].kind = RP__BUFFER_NONE;
-    for (uint32_t k = 0; k < ir->body.n_args; k++) {
-        RP_TRY_GOTO(status, done, place_outer(p, ir->body.args[k], in[k], RP__BUFFER_ARG, k));
-    }
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        if (n->dead) continue;
-        if (n->kind == RP__IR_CONST) RP_TRY_GOTO(status, done, place_const(p, n));
-        if (n->kind != RP__IR_CAPTURED) continue;
-        const rp_tensor *t = ir->captured[n->captured_index];
-        if (!t) {
-            status = rp__fail(RP_ERROR_STATE, "a parsed graph has no captured tensors and cannot run");
-            goto done;
-        }
-        RP_TRY_GOTO(status, done, place_outer(p, n->out[0], t, RP__BUFFER_CAPTURED, n->captured_index));
-    }
-    /* what groups store: results and temporaries, alive from the first writer to the last reader */
-    size_t n_plan = 0;
-    for (uint32_t i = 0; i < n_order; i++) {
-        const rp__fuse_group *g = &f->groups[order[i]];
-        for (uint32_t m = 0; m < g->n_members; m++) {
-            const rp__fuse_node *fn = &f->nodes[g->members[m]];
-            const rp__ir_node *n = &ir->nodes[fn->node];
-            for (uint32_t k = 0; k < n->n_out; k++) {
-                rp__ir_value v = n->out[k];
-                rp__program_buffer *b = &p->buffers[ir->values[v].storage];
-                bool inside = fn->kind == RP__FUSE_LOOP || g->n_members > 1;
-                if (b->kind != RP__BUFFER_NONE || (inside && !rp__fuse_stored(f, g->members, g->n_members, v)))
-                    continue;
-                b->bytes = rp__program_value_bytes(ir, v);
-                if (f->result_storage[ir->values[v].storage]) {
-                    b->kind = RP__BUFFER_RESULT;
-                    b->index = p->n_results++;
-                    p->result_bytes += b->bytes;
-                    continue;
-                }
-                b->kind = RP__BUFFER_TEMP;
-                b->index = (uint32_t)n_plan;
-                storage_of[n_plan] = ir->values[v].storage;
-                plan[n_plan++] = (rp__plan_buffer){.bytes = b->bytes, .first = i, .last = i};
-            }
-            for (uint32_t k = 0; k < n->n_in; k++) {
-                if (n->in[k] == RP__IR_NONE) continue;
-                rp__program_buffer *b = &p->buffers[ir->values[n->in[k]].storage];
-                if (b->kind == RP__BUFFER_TEMP && plan[b->index].last < i) plan[b->index].last = i;
-                if (rp__ir_writes(n, k) && (b->kind == RP__BUFFER_ARG || b->kind == RP__BUFFER_CAPTURED)) {
-                    b->written = true;
-                    b->written_site = n->site;
-                }
-            }
-        }
-    }
-    RP_TRY_GOTO(status, done, rp__plan(plan, n_plan, &p->arena_bytes));
-    rp__shared_arena *shared = options->arena;
-    if (shared && shared->storage && (int64_t)shared->storage->bytes >= p->arena_bytes &&
-        rp__device_equal(shared->storage->device, p->device->id)) {
-        p->memory = rp__storage_retain(shared->storage);
-    } else {
-        p->memory = rp__storage_new(p->device, p->device->default_stream, (size_t)p->arena_bytes);
-        if (!p->memory) {
-            status = RP_ERROR_OUT_OF_MEMORY;
-            goto done;
-        }
-        if (shared) {
-            if (shared->storage) rp__storage_release(shared->storage);
-            shared->storage = rp__storage_retain(p->memory);
-        }
-    }
-    for (size_t k = 0; k < n_plan; k++) {
-        p->buffers[storage_of[k]].place =
-            (rp__executable_place){.storage = p->memory, .base = plan[k].offset, .bytes = plan[k].bytes};
-    }
-    p->results = RP__NEW(&p->arena, rp__program_memory, p->n_results + 1u);
-    if (!p->results) {
-        status = RP__OOM("results of a program");
-        goto done;
-    }
-    for (uint32_t s = 0; s < ir->n_storages; s++) {
-        rp__program_buffer *b = &p->buffers[s];
-        if (b->kind != RP__BUFFER_RESULT) continue;
-        rp__program_memory *r = &p->results[b->index];
-        r->buffer = s;
-        r->kept[0] = rp__storage_new(p->device, p->device->default_stream, (size_t)b->bytes);
-        if (!r->kept[0]) {
-            status = RP_ERROR_OUT_OF_MEMORY;
-            goto done;
-        }
-        r->now = r->kept[0];
-        RP_TRY_GOTO(status, done, proxy(p, b, r->now->data, b->bytes));
-    }
-    for (uint32_t i = 0; i < n_order; i++) { /* what an epilogue reads lies where it writes */
-        const rp__fuse_group *g = &f->groups[order[i]];
-        for (uint32_t m = 0; m < g->n_members; m++) {
-            if (!has_epilogue(f, g, m)) continue;
-            rp__ir_value from = ir->nodes[f->nodes[g->members[m]].node].out[0],
-                         to = ir->nodes[f->nodes[g->members[m + 1]].node].out[0];
-            rp__executable_place *place = &p->buffers[ir->values[from].storage].place;
-            *place = p->buffers[ir->values[to].storage].place;
-            if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
-        }
-    }
-done:
-    rp__free(plan);
-    rp__free(storage_of);
-    return status;
-}
-
 /* A handle of a value in the program's memory, for rules that take tensors. */
-static rp_tensor *handle_of(rp__executable *p, rp__ir_value v) {
-    const rp__ir_value_info *info = &p->ir->values[v];
-    const rp__executable_place *place = &p->buffers[info->storage].place;
+static rp_tensor *handle_of(const rp__executable *p, const rp__program_part *part, rp__ir_value v) {
+    const rp__ir_value_info *info = &part->ir->values[v];
+    const rp__executable_place *place = &p->buffers[part->buffer_of[info->storage]].place;
     if (!place->storage) {
         (void)rp__fail(RP_ERROR_INTERNAL, "a value of the program has no memory");
         return rp__tensor_error();
@@ -302,10 +135,11 @@ static rp_tensor *handle_of(rp__executable *p, rp__ir_value v) {
     return t;
 }
 
-static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **in, rp_tensor **out, bool *relu) {
+static rp_status run_rule(rp__executable *p, const rp__program_part *part, const rp__ir_node *n, rp_tensor **in,
+                          rp_tensor **out, bool *relu) {
     rp__call call;
     for (uint32_t k = 0; k < n->n_in; k++) {
-        in[k] = n->in[k] == RP__IR_NONE ? NULL : handle_of(p, n->in[k]);
+        in[k] = n->in[k] == RP__IR_NONE ? NULL : handle_of(p, part, n->in[k]);
         if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
     }
     rp__ir_call(n, in, out, &call);
@@ -315,14 +149,14 @@ static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **i
         call.out = made;
         RP_TRY(rp__user_run(&call));
         for (uint32_t k = 0; k < n->n_out; k++) {
-            out[k] = handle_of(p, n->out[k]);
+            out[k] = handle_of(p, part, n->out[k]);
             if (rp__tensor_is_error(out[k])) return rp_error_status();
             RP_TRY(rp__run_copy(out[k], made[k]));
         }
         return RP_OK;
     }
     for (uint32_t k = 0; k < n->n_out; k++) {
-        out[k] = handle_of(p, n->out[k]);
+        out[k] = handle_of(p, part, n->out[k]);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     if (n->op->flags & RP_OP_RANDOM) { /* its own reservation must find the counter of its place */
@@ -343,12 +177,12 @@ static rp_status run_rule(rp__executable *p, const rp__ir_node *n, rp_tensor **i
 }
 
 /* relu: NULL, or to be set if the op's launch did the relu of its result too. */
-static rp_status record_library(rp__executable *p, const rp__ir_node *n, bool *relu) {
+static rp_status record_library(rp__executable *p, const rp__program_part *part, const rp__ir_node *n, bool *relu) {
     rp_tensor **handles = rp__calloc(n->n_in + n->n_out + 1u, sizeof *handles);
     if (!handles) return RP__OOM("operands of a library op");
     rp_scope scope = rp__scope_begin();
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
-    rp_status status = run_rule(p, n, handles, handles + n->n_in, relu);
+    rp_status status = run_rule(p, part, n, handles, handles + n->n_in, relu);
     rp__site_pop(frame);
     rp__scope_end(scope, NULL, 0);
     rp__free(handles);
@@ -356,19 +190,25 @@ static rp_status record_library(rp__executable *p, const rp__ir_node *n, bool *r
 }
 
 /* Rows between two products have memory only where somebody else wants them. */
+typedef struct chain_part {
+    const rp__executable *p;
+    const rp__program_part *part;
+} chain_part;
 static rp_tensor *chain_memory(void *ctx, rp__ir_value v) {
-    rp__executable *p = ctx;
-    return p->buffers[p->ir->values[v].storage].place.storage ? handle_of(p, v) : NULL;
+    const chain_part *c = ctx;
+    uint32_t buffer = c->part->buffer_of[c->part->ir->values[v].storage];
+    return c->p->buffers[buffer].place.storage ? handle_of(c->p, c->part, v) : NULL;
 }
-
-static rp_status record_chain(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g) {
+static rp_status record_chain(rp__executable *p, const rp__program_part *part, const rp__fuse_group *g) {
     rp__library_stage stages[RP__CHAIN_MAX];
     uint32_t n_stages = 0;
-    const rp__ir_node *n = &p->ir->nodes[f->nodes[g->members[0]].node];
+    const rp__fusion *f = &part->fusion;
+    const rp__ir_node *n = &part->ir->nodes[f->nodes[g->members[0]].node];
     const rp__library_call call = {.op = n->op->name, .site = n->site};
+    chain_part c = {p, part};
     rp_scope scope = rp__scope_begin();
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
-    rp_status status = rp__chain_stages(f, g->members, g->n_members, chain_memory, p, stages, &n_stages);
+    rp_status status = rp__chain_stages(f, g->members, g->n_members, chain_memory, &c, stages, &n_stages);
     if (status == RP_OK) status = rp__library_run_chain(p->device, p->build_stream, stages, n_stages, &call);
     rp__site_pop(frame);
     rp__scope_end(scope, NULL, 0);
@@ -384,10 +224,101 @@ static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_gr
     return RP_OK;
 }
 
-static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
-    rp__executable_place *places = rp__calloc(p->n_buffers + 1u, sizeof *places);
+/* ---- regions */
+
+/* The launch that decides for a device graph; elsewhere the host reads its predicate. */
+static rp_status record_decision(recorder *r, const rp__program_part *of, rp__ir_value predicate,
+                                 const rp__program_choice *c, bool first, uint32_t *out) {
+    rp__executable *p = r->p;
+    rp__operand operands[2];
+    rp_scope scope = rp__scope_begin();
+    r->group = RP__IR_NONE;
+    rp_tensor *on = handle_of(p, of, predicate), *counter = NULL;
+    rp_status status = rp__tensor_is_error(on) ? rp_error_status() : RP_OK;
+    if (status == RP_OK && c->counter != RP__IR_NONE) {
+        const rp__executable_place *place = &p->buffers[c->counter].place;
+        counter = rp__tensor_new(RP_I64, NULL, 0, rp__storage_retain(place->storage));
+        status = rp__tensor_is_error(counter) ? rp_error_status() : RP_OK;
+        if (status == RP_OK) counter->offset = place->base / (int64_t)sizeof(int64_t);
+    }
+    if (status == RP_OK) {
+        operands[0] = rp__operand_of(on);
+        if (counter) operands[1] = rp__operand_of(counter);
+        rp__library_call call = {
+            .op = c->loop ? "while" : "cond", .site = c->site, .limit = c->limit, .first = first};
+        *out = p->n_records;
+        status = rp__library_run(p->device, p->build_stream, RP__LIB_CHOOSE, operands, counter ? 2 : 1, &call);
+    }
+    rp__scope_end(scope, NULL, 0);
+    return status;
+}
+
+static rp_status record_part(recorder *r, rp__program_part *part);
+
+static rp_status record_choice(recorder *r, const rp__program_part *part, rp__program_choice *c) {
+    const rp__ir_node *n = &part->ir->nodes[c->node];
+    if (!c->loop) {
+        RP_TRY(record_decision(r, part, n->in[0], c, true, &c->set));
+    } else {
+        rp__ir_value go = c->test->ir->body.results[0];
+        RP_TRY(record_part(r, c->test));
+        RP_TRY(record_decision(r, c->test, go, c, true, &c->set));
+        RP_TRY(record_decision(r, c->test, go, c, false, &c->again));
+    }
+    for (unsigned k = 0; k < 2 && c->body[k]; k++) RP_TRY(record_part(r, c->body[k]));
+    return RP_OK;
+}
+
+static rp_status add_step(rp__program_part *part, uint32_t record, rp__program_choice *choice) {
+    if (!RP__GROW(&part->steps, &part->steps_capacity, part->n_steps + 1u)) return RP__OOM("steps of a program");
+    part->steps[part->n_steps++] = (rp__program_step){record, choice};
+    return RP_OK;
+}
+
+static rp_status record_group(recorder *r, rp__program_part *part, uint32_t group, const rp__executable_place *places) {
+    rp__executable *p = r->p;
+    const rp__fusion *f = &part->fusion;
+    const rp__fuse_group *g = &f->groups[group];
+    const rp__fuse_node *first = &f->nodes[g->members[0]];
+    uint32_t before = p->n_records;
+    if (first->kind == RP__FUSE_NOTHING) return RP_OK;
+    if (first->kind == RP__FUSE_REGION) {
+        rp__program_choice *c = part->choices;
+        while (c && c->group != group) c = c->next;
+        if (!c) return rp__fail(RP_ERROR_INTERNAL, "a region of a program has no blocks");
+        RP_TRY(record_choice(r, part, c));
+        return add_step(part, RP__IR_NONE, c);
+    }
+    r->group = part->first_group + group;
+    if (rp__fuse_is_chain(f, g)) {
+        RP_TRY(record_chain(p, part, g));
+    } else if (first->kind == RP__FUSE_LIBRARY) {
+        bool epilogue = rp__program_has_epilogue(f, g, 0), done = false;
+        RP_TRY(record_library(p, part, &part->ir->nodes[first->node], epilogue ? &done : NULL));
+        if (epilogue && !done) { /* over the product, in place */
+            rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
+            RP_TRY(lower(p, f, &relu, places));
+        }
+    } else {
+        RP_TRY(lower(p, f, g, places));
+    }
+    for (uint32_t k = before; k < p->n_records; k++) RP_TRY(add_step(part, k, NULL));
+    return RP_OK;
+}
+
+static rp_status record_part(recorder *r, rp__program_part *part) {
+    const rp__executable *p = r->p;
+    rp__executable_place *places = rp__calloc(part->ir->n_storages + 1u, sizeof *places);
     if (!places) return RP__OOM("buffers of a program");
-    for (uint32_t b = 0; b < p->n_buffers; b++) places[b] = p->buffers[b].place;
+    for (uint32_t s = 0; s < part->ir->n_storages; s++) places[s] = p->buffers[part->buffer_of[s]].place;
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; i < part->n_order && status == RP_OK; i++)
+        status = record_group(r, part, part->order[i], places);
+    rp__free(places);
+    return status;
+}
+
+static rp_status record_groups(rp__executable *p) {
     recorder r = {.hook = {record}, .p = p};
     rp_status status = RP_OK;
     rp_stream *before = rp__current_stream(p->device);
@@ -401,34 +332,23 @@ static rp_status record_groups(rp__executable *p, const rp__fusion *f, const uin
     if (status == RP_OK) status = rp__capture_begin(p->build_stream, p->pool, RP_CAPTURE_THREAD_LOCAL);
     if (status == RP_OK) {
         rp__launch_recorder *previous = rp__launch_recorder_set(&r.hook);
-        for (uint32_t i = 0; i < n_order && status == RP_OK; i++) {
-            const rp__fuse_group *g = &f->groups[order[i]];
-            const rp__fuse_node *first = &f->nodes[g->members[0]];
-            r.group = order[i];
-            if (first->kind == RP__FUSE_NOTHING) continue;
-            if (rp__fuse_is_chain(f, g)) {
-                status = record_chain(p, f, g);
-            } else if (first->kind == RP__FUSE_LIBRARY) {
-                bool epilogue = has_epilogue(f, g, 0), done = false;
-                status = record_library(p, &p->ir->nodes[first->node], epilogue ? &done : NULL);
-                if (status == RP_OK && epilogue && !done) { /* over the product, in place */
-                    rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
-                    status = lower(p, f, &relu, places);
-                }
-            } else {
-                status = lower(p, f, g, places);
-            }
-        }
+        const rp__loop_backend *loops = p->device->ops->loops;
+        if (loops->batch_begin) status = loops->batch_begin(p->device);
+        bool batch = loops->batch_begin && status == RP_OK;
+        if (status == RP_OK) status = record_part(&r, p->body);
         (void)rp__launch_recorder_set(previous);
         rp__devgraph *nothing = NULL; /* the recorder kept everything from the stream */
         rp_status ended = rp__capture_end(p->build_stream, &nothing, &p->states, &p->n_states);
         if (nothing) p->device->ops->graph_free(nothing);
         if (status == RP_OK) status = ended;
+        if (batch) {
+            rp_status compiled = loops->batch_end(p->device, status == RP_OK);
+            if (status == RP_OK) status = compiled;
+        }
     }
     (void)rp_set_current_stream(before);
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, layers[k]);
     (void)rp_set_grad_enabled(grad_mode);
-    rp__free(places);
     return status;
 }
 
@@ -480,31 +400,19 @@ static rp_status take_random(rp__executable *p, const rp__executable_options *op
 }
 
 static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
-    rp__fusion f;
     RP_TRY(check_devices(p));
-    const rp__fuse_options fuse = {.none = options->no_fusion, .device = p->device};
     RP_TRY(take_random(p, options));
     p->eager_peak = rp__program_eager_peak(p->ir);
-    if (!options->no_fusion) {
-        rp_ir *spread;
-        RP_TRY(rp__spread(p->ir, &spread));
-        rp_ir_release(p->ir);
-        p->ir = spread;
-    }
-    RP_TRY(rp__fuse(p->ir, &fuse, &f));
-    uint32_t n_order = 0, *order = rp__calloc(f.n_groups + 1u, sizeof *order);
-    rp_status status = order ? rp__fuse_order(&f, order, &n_order) : RP__OOM("order of a program");
-    if (status == RP_OK) status = place_buffers(p, &f, order, n_order, in, options);
-    if (status == RP_OK) status = record_groups(p, &f, order, n_order);
+    rp_status status = rp__program_place_buffers(p, in, options);
+    if (status == RP_OK) status = record_groups(p);
     if (status == RP_OK) {
         p->node = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
         status = p->node ? rp__program_collect_patches(p) : RP__OOM("a program");
     }
     if (status == RP_OK && !options->no_graph) status = rp__program_build_graph(p);
     if (status == RP_OK) status = describe_results(p);
-    if (status == RP_OK) status = rp__program_describe(p, &f, order, n_order);
-    rp__free(order);
-    rp__fusion_free(&f);
+    if (status == RP_OK) status = rp__program_describe(p);
+    for (rp__program_part *part = p->parts; part; part = part->next) rp__fusion_free(&part->fusion);
     return status;
 }
 
@@ -530,7 +438,13 @@ rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
 
 void rp__executable_free(rp__executable *p) {
     if (!p) return;
-    if (p->graph) p->device->ops->graph_free(p->graph);
+    rp__program_drop_graph(p);
+    for (rp__program_part *part = p->parts; part; part = part->next) {
+        rp__free(part->steps);
+        rp__free(part->segments);
+        rp_ir_release(part->ir);
+    }
+    rp__free(p->places);
     for (uint32_t i = 0; i < p->n_records; i++) rp__launch_free(p->records[i], false);
     rp__free(p->records);
     rp__free(p->record_group);
@@ -539,6 +453,7 @@ void rp__executable_free(rp__executable *p) {
             rp__storage_release(p->buffers[b].place.storage);
         }
     }
+    rp__free(p->buffers);
     for (uint32_t k = 0; k < p->n_outers; k++) {
         if (p->outers[k].fixed) rp__storage_release(p->outers[k].fixed);
     }

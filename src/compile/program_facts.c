@@ -19,7 +19,7 @@ int64_t rp__program_eager_peak(const rp_ir *ir) {
     }
     for (size_t k = 0; last && bytes && k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        for (uint32_t i = 0; i < n->n_out && n->kind == RP__IR_OP; i++) {
+        for (uint32_t i = 0; i < n->n_out && (n->kind == RP__IR_OP || n->n_regions > 0); i++) {
             uint32_t s = ir->values[n->out[i]].storage;
             if (rp__ir_is_view(n) || bytes[s]) continue;
             bytes[s] = rp__program_value_bytes(ir, n->out[i]);
@@ -37,44 +37,61 @@ int64_t rp__program_eager_peak(const rp_ir *ir) {
     return peak;
 }
 
-rp_status rp__program_describe(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order) {
-    p->kernels = RP__NEW(&p->arena, rp__executable_kernel, n_order + 1u);
-    p->unfused = RP__NEW(&p->arena, struct rp__executable_unfused, f->n_unfused + 1u);
-    if (!p->kernels || !p->unfused) return RP__OOM("facts of a program");
-    for (uint32_t i = 0; i < n_order; i++) {
-        const rp__fuse_group *g = &f->groups[order[i]];
-        const rp__fuse_node *first = &f->nodes[g->members[0]];
-        if (first->kind == RP__FUSE_NOTHING) continue;
-        rp__executable_kernel *k = &p->kernels[p->n_kernels++];
-        rp__text t = {0};
-        for (uint32_t m = 0; m < g->n_members; m++) {
-            const rp__ir_node *n = &p->ir->nodes[f->nodes[g->members[m]].node];
-            rp__text_add(&t, "%s%s", m ? "+" : "", n->kind == RP__IR_OP ? n->op->name : "assign");
-        }
-        k->ops = t.failed || !t.data ? NULL : rp__arena_strdup(&p->arena, t.data);
-        rp__text_free(&t);
-        if (!k->ops) return RP__OOM("facts of a program");
-        const rp__ir_node *n = &p->ir->nodes[f->nodes[rp__fuse_named(f, g)].node];
-        k->site = n->site ? n->site : "";
-        k->library = first->kind == RP__FUSE_LIBRARY;
-        k->server = k->library ? "library" : "loop";
-        for (uint32_t r = 0; r < p->n_records; r++) {
-            if (p->record_group[r] != order[i]) continue;
-            k->kernel = p->records[r]->kernel;
-            for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
-                k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
-            }
-            if (k->library && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
-        }
+static const char *node_name(const rp__ir_node *n) {
+    return n->kind == RP__IR_OP ? n->op->name : n->kind == RP__IR_COND ? "cond" : n->kind == RP__IR_WHILE ? "while" : "assign";
+}
+
+static rp_status describe_group(rp__executable *p, const rp__program_part *part, uint32_t group) {
+    const rp__fusion *f = &part->fusion;
+    const rp__fuse_group *g = &f->groups[group];
+    const rp__fuse_node *first = &f->nodes[g->members[0]];
+    const rp__ir_node *n = &part->ir->nodes[first->node];
+    const char *site = n->site ? n->site : "";
+    if (first->kind == RP__FUSE_NOTHING) return RP_OK;
+    if (first->kind == RP__FUSE_REGION) {
+        p->regions[p->n_regions++] = (struct rp__executable_region){node_name(n), site};
+        return RP_OK;
     }
-    for (uint32_t i = 0; i < f->n_unfused; i++) {
-        const rp__unfused_edge *e = &f->unfused[i];
-        if (f->nodes[e->producer].group == f->nodes[e->consumer].group) continue;
-        const rp__ir_node *a = &p->ir->nodes[f->nodes[e->producer].node],
-                          *b = &p->ir->nodes[f->nodes[e->consumer].node];
-        p->unfused[p->n_unfused++] =
-            (struct rp__executable_unfused){e->reason, a->kind == RP__IR_OP ? a->op->name : "assign",
-                                            b->kind == RP__IR_OP ? b->op->name : "assign", b->site ? b->site : ""};
+    rp__executable_kernel *k = &p->kernels[p->n_kernels++];
+    rp__text t = {0};
+    for (uint32_t m = 0; m < g->n_members; m++)
+        rp__text_add(&t, "%s%s", m ? "+" : "", node_name(&part->ir->nodes[f->nodes[g->members[m]].node]));
+    k->ops = t.failed || !t.data ? NULL : rp__arena_strdup(&p->arena, t.data);
+    rp__text_free(&t);
+    if (!k->ops) return RP__OOM("facts of a program");
+    const rp__ir_node *named = &part->ir->nodes[f->nodes[rp__fuse_named(f, g)].node];
+    k->site = named->site ? named->site : "";
+    k->library = first->kind == RP__FUSE_LIBRARY;
+    k->server = k->library ? "library" : "loop";
+    for (uint32_t r = 0; r < p->n_records; r++) {
+        if (p->record_group[r] != part->first_group + group) continue;
+        k->kernel = p->records[r]->kernel;
+        for (uint32_t s = 0; s < p->records[r]->n_slots; s++) {
+            k->bytes += p->records[r]->slots[s].end - p->records[r]->slots[s].begin;
+        }
+        if (k->library && p->records[r]->kernel->name) k->server = p->records[r]->kernel->name;
+    }
+    return RP_OK;
+}
+
+rp_status rp__program_describe(rp__executable *p) {
+    size_t n_unfused = 0;
+    for (const rp__program_part *part = p->parts; part; part = part->next) n_unfused += part->fusion.n_unfused;
+    p->kernels = RP__NEW(&p->arena, rp__executable_kernel, p->n_groups + 1u);
+    p->unfused = RP__NEW(&p->arena, struct rp__executable_unfused, n_unfused + 1u);
+    p->regions = RP__NEW(&p->arena, struct rp__executable_region, p->n_choices + 1u);
+    if (!p->kernels || !p->unfused || !p->regions) return RP__OOM("facts of a program");
+    for (const rp__program_part *part = p->parts; part; part = part->next) {
+        const rp__fusion *f = &part->fusion;
+        for (uint32_t i = 0; i < part->n_order; i++) RP_TRY(describe_group(p, part, part->order[i]));
+        for (uint32_t i = 0; i < f->n_unfused; i++) {
+            const rp__unfused_edge *e = &f->unfused[i];
+            if (f->nodes[e->producer].group == f->nodes[e->consumer].group) continue;
+            const rp__ir_node *a = &part->ir->nodes[f->nodes[e->producer].node],
+                              *b = &part->ir->nodes[f->nodes[e->consumer].node];
+            p->unfused[p->n_unfused++] = (struct rp__executable_unfused){e->reason, node_name(a), node_name(b),
+                                                                         b->site ? b->site : ""};
+        }
     }
     return RP_OK;
 }
@@ -86,6 +103,10 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .n_kernels = p->n_kernels,
                                   .unfused = p->unfused,
                                   .n_unfused = p->n_unfused,
+                                  .regions = p->regions,
+                                  .n_regions = p->n_regions,
+                                  .split = p->split,
+                                  .graphed = p->graphed,
                                   .n_launches = p->n_records,
                                   .n_edges = p->n_edges,
                                   .arena_bytes = p->arena_bytes,

@@ -63,7 +63,7 @@ static rp_status fix(rp__executable *p, rp__program_buffer *b, rp_stream *s, rp_
     if (!own) return RP_ERROR_OUT_OF_MEMORY;
     uintptr_t low = (uintptr_t)(b->address + b->begin) & ALIGNMENT_MASK;
     move_buffer(p, b, (char *)own->data + low - b->begin);
-    p->stale = p->stale || (b->library && p->graph);
+    p->stale = p->stale || (b->library && p->graphed);
     *out = own;
     return RP_OK;
 }
@@ -73,9 +73,9 @@ rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const 
     rp__program_buffer *b = &p->buffers[o->buffer];
     if (!o->fixed) {
         bool cuda = p->device->id.type != RP_DEVICE_CPU;
-        if (b->library && p->graph)
+        if (b->library && p->graphed)
             o->why = RP__COPY_LIBRARY;
-        else if (cuda && p->graph && t->storage->foreign)
+        else if (cuda && p->graphed && t->storage->foreign)
             o->why = RP__COPY_FOREIGN;
         else if (cuda && (((uintptr_t)address ^ (uintptr_t)b->address) & ALIGNMENT_MASK))
             o->why = RP__COPY_ALIGNMENT;
@@ -141,7 +141,7 @@ rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_s
     }
     r->now = found;
     if (r->fixed) return RP_OK;
-    if (b->library && p->graph) {
+    if (b->library && p->graphed) {
         note_move(p, RP__COPY_RESULT);
         return fix(p, b, s, &r->fixed);
     }

@@ -1,4 +1,4 @@
-/* What the files of a program (program.h) share; nobody else includes it. program.c builds: buffers get places, groups are recorded.
+/* What the files of a program (program.h) share; nobody else includes it. program_place.c gives buffers places, program.c records groups.
    program_slots.c reads from the slots of the records which edges there are and which words to patch. program_run.c is the call,
    program_moved.c what it does where memory moved. program_facts.c says of it what explain prints. */
 #ifndef RP_COMPILE_PROGRAM_PARTS_H
@@ -66,27 +66,80 @@ typedef struct rp__program_result { /* a handle to be returned */
     const char *op, *site;
 } rp__program_result;
 
+/* A block of the graph: its body, or that of a region. */
+typedef struct rp__program_step {
+    uint32_t record;                  /* RP__IR_NONE: a choice */
+    struct rp__program_choice *choice;
+} rp__program_step;
+typedef struct rp__program_segment { /* steps that one device graph runs, where the host decides (p->split) */
+    uint32_t first, n;
+    rp__devgraph *graph;
+} rp__program_segment;
+typedef struct rp__program_part {
+    struct rp__program_part *next; /* of p->parts */
+    rp_ir *ir;                     /* counted */
+    rp__fusion fusion;             /* gone when the program is built */
+    uint32_t *order, n_order;      /* of its groups */
+    uint32_t first_group;          /* its groups as records number them */
+    uint32_t *buffer_of;           /* per storage of ir */
+    struct rp__program_choice *choices;
+    rp__program_step *steps;
+    uint32_t n_steps;
+    size_t steps_capacity;
+    rp__program_segment *segments;
+    uint32_t n_segments;
+    size_t segments_capacity;
+} rp__program_part;
+
+/* A region: which of its blocks run, and how often. */
+typedef struct rp__program_choice {
+    struct rp__program_choice *next; /* of its part */
+    bool loop;
+    int64_t limit;             /* loops: 0: none */
+    uint32_t group, node;      /* of the part */
+    rp__program_part *test;    /* loops: computes whether to go on */
+    rp__program_part *body[2]; /* loops: body; else: then, else */
+    uint32_t counter;          /* buffer; RP__IR_NONE */
+    uint32_t set, again;       /* records that decide for a device graph: before it, and behind each iteration of a loop */
+    const char *site;
+} rp__program_choice;
+
+/* Where a record is in device graphs; a loop's test is in two. */
+typedef struct rp__program_place {
+    rp__devgraph *graph;
+    uint32_t node, next; /* of the same record */
+    uint64_t handle;     /* of the decision that it makes: its first word there; 0: none */
+} rp__program_place;
+
 struct rp__executable {
     rp__mutex lock;
     rp__device *device;
     rp__arena arena;
-    rp_ir *ir; /* retained: names, sites, captured tensors and generators live in it */
+    rp_ir *ir; /* counted; from place_buffers on spread and settled (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
+    rp__program_part *body, *parts; /* parts: all, the body last */
+    uint32_t n_groups, n_choices;
     rp_stream *build_stream;
     rp_pool *pool;               /* scratch of library ops */
     rp__storage *memory;         /* the arena; counted */
-    rp__program_buffer *buffers; /* per storage of the graph */
+    rp__program_buffer *buffers; /* per storage of the graph, then those of regions */
     uint32_t n_buffers;
+    size_t buffers_capacity;
     rp__launch **records;
     uint32_t n_records;
     size_t records_capacity;
     uint32_t *record_group;
     size_t record_group_capacity;
-    uint32_t *node;        /* per record: node of the device graph */
+    uint32_t *node;        /* per record: the first of its places, RP__IR_NONE */
+    rp__program_place *places;
+    uint32_t n_places;
+    size_t places_capacity;
     rp__storage **scratch; /* counted */
     rp__dag **dags;        /* counted */
     size_t n_dags, dags_capacity;
     size_t n_scratch, scratch_capacity;
-    rp__devgraph *graph; /* NULL: launched one by one */
+    bool graphed;        /* launches go through device graphs */
+    rp__devgraph *graph; /* the whole; NULL: launched one by one, or in segments */
+    const char *split;   /* why it is segments: regions are decided by the host */
     bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
     rp__program_outer *outers;
@@ -105,6 +158,8 @@ struct rp__executable {
     size_t n_kernels;
     struct rp__executable_unfused *unfused;
     size_t n_unfused;
+    struct rp__executable_region *regions;
+    size_t n_regions;
     int64_t arena_bytes, result_bytes, eager_peak;
     uint64_t runs;
     _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
@@ -120,8 +175,16 @@ static inline void rp__program_count(_Atomic uint64_t *counter, uint64_t by) { /
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);
 }
 
+/* ---- program_place.c */
+/* Fuses and orders the body and every block, and gives each value that is stored its memory. */
+rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options);
+/* Is member m a library op with its epilogue behind it? */
+bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m);
+
 /* ---- program_slots.c */
-rp_status rp__program_build_graph(rp__executable *p); /* p->graph, a node a record; waits for nothing */
+/* Device graphs of all records: p->graph, or segments where regions cannot be nodes. */
+rp_status rp__program_build_graph(rp__executable *p);
+void rp__program_drop_graph(rp__executable *p);
 /* Fills patches of buffers, and outers. Every record is there. */
 rp_status rp__program_collect_patches(rp__executable *p);
 
@@ -138,6 +201,6 @@ rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r
 
 /* ---- program_facts.c */
 int64_t rp__program_eager_peak(const rp_ir *ir); /* bytes of the graph run op by op */
-rp_status rp__program_describe(rp__executable *p, const rp__fusion *f, const uint32_t *order, uint32_t n_order);
+rp_status rp__program_describe(rp__executable *p); /* while fusions of the parts are there */
 
 #endif

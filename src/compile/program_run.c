@@ -5,16 +5,11 @@
 #include <string.h>
 
 static rp_status rebuild(rp__executable *p) {
-    p->device->ops->graph_free(p->graph);
-    p->graph = NULL;
     for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
     p->n_touched = 0;
     p->stale = false;
     rp_status status = rp__program_build_graph(p);
-    if (status != RP_OK && p->graph) { /* later calls launch one by one */
-        p->device->ops->graph_free(p->graph);
-        p->graph = NULL;
-    }
+    if (status != RP_OK) rp__program_drop_graph(p); /* later calls launch one by one */
     return status;
 }
 
@@ -46,22 +41,76 @@ static rp_status set_random(rp__executable *p, rp_stream *s, const rp__executabl
     return RP_OK;
 }
 
+static rp_status run_part(rp__executable *p, const rp__program_part *part, rp_stream *s);
+
+/* Waits for the stream and reads what a device graph's decision would read. */
+static rp_status holds(rp__executable *p, const rp__program_choice *c, rp_stream *s, bool *out) {
+    uint8_t on = 0;
+    const void *at = (const void *)(uintptr_t)p->records[c->set]->words[RP__CHOOSE_PREDICATE];
+    RP_TRY(p->device->ops->copy_out(p->device, s, &on, at, 1));
+    *out = on != 0;
+    return RP_OK;
+}
+
+static rp_status run_choice(rp__executable *p, const rp__program_choice *c, rp_stream *s) {
+    bool on;
+    if (!c->loop) {
+        RP_TRY(holds(p, c, s, &on));
+        return run_part(p, c->body[on ? 0 : 1], s);
+    }
+    RP_TRY(run_part(p, c->test, s));
+    for (int64_t i = 0; c->limit == 0 || i < c->limit; i++) {
+        RP_TRY(holds(p, c, s, &on));
+        if (!on) break;
+        RP_TRY(run_part(p, c->body[0], s));
+        RP_TRY(run_part(p, c->test, s));
+    }
+    return RP_OK;
+}
+
+static rp_status run_part(rp__executable *p, const rp__program_part *part, rp_stream *s) {
+    const rp__program_segment *segment = part->segments, *end = segment + part->n_segments;
+    for (uint32_t k = 0; k < part->n_steps;) {
+        const rp__program_step *step = &part->steps[k];
+        if (part->n_segments > 0 && segment < end && segment->first == k) {
+            RP_TRY(p->device->ops->graph_launch(segment->graph, s));
+            k += segment++->n;
+            continue;
+        }
+        RP_TRY(step->choice ? run_choice(p, step->choice, s) : rp__launch_on(s, p->records[step->record]));
+        k++;
+    }
+    return RP_OK;
+}
+
+static rp_status repoint(rp__executable *p, uint32_t record) {
+    const rp__launch *l = p->records[record];
+    for (uint32_t at = p->node[record]; at != RP__IR_NONE; at = p->places[at].next) {
+        const rp__program_place *place = &p->places[at];
+        uint64_t decision[8];
+        if (RP__UNLIKELY(place->handle != 0)) {
+            memcpy(decision, l->words, l->n_words * sizeof *decision);
+            decision[0] = place->handle;
+        }
+        RP_TRY(p->device->ops->graph_set_words(place->graph, place->node, place->handle ? decision : l->words));
+    }
+    return RP_OK;
+}
+
 static rp_status launch(rp__executable *p, rp_stream *s) {
-    const rp__device_ops *ops = p->device->ops;
-    if (!p->graph) {
+    if (RP__UNLIKELY(p->n_choices > 0 && s->capture)) return rp__capture_forbid(s, "a compiled branch or loop");
+    if (!p->graphed) {
         rp__program_count(&p->patches, p->n_touched);
         for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
         p->n_touched = 0;
-        for (uint32_t i = 0; i < p->n_records; i++) RP_TRY(rp__launch_on(s, p->records[i]));
-        return RP_OK;
     }
     while (p->n_touched > 0) {
         uint32_t r = p->touched_list[--p->n_touched];
         p->touched[r] = 0;
         rp__program_count(&p->patches, 1);
-        RP_TRY(ops->graph_set_words(p->graph, p->node[r], p->records[r]->words));
+        RP_TRY(repoint(p, r));
     }
-    return ops->graph_launch(p->graph, s);
+    return p->graph ? p->device->ops->graph_launch(p->graph, s) : run_part(p, p->body, s);
 }
 
 static rp_tensor *result_handle(rp__executable *p, const rp__program_result *r, rp_tensor *const *in) {

@@ -2,70 +2,231 @@
    buffers. Called while it is built, and again when its device graph is. */
 #include "compile/program_parts.h"
 
+#include <string.h>
+
 #include "core/alloc.h"
 
 /* Edges: for each buffer the accesses so far; a write waits for all that overlap, a read for writes. */
 typedef struct access {
     rp__storage *storage;
     int64_t begin, end;
-    uint32_t record;
+    uint32_t node;
     bool write;
 } access;
 
-rp_status rp__program_build_graph(rp__executable *p) {
-    const rp__device_ops *ops = p->device->ops;
-    p->n_edges = 0;
-    access *log = NULL;
-    size_t n_log = 0, log_capacity = 0;
-    uint32_t *deps = rp__calloc(2 * ((size_t)p->n_records + 1), sizeof *deps),
-             *mark = deps ? deps + p->n_records + 1 : NULL;
-    rp_status status = deps ? ops->graph_new(p->device, &p->graph) : RP__OOM("edges of a program");
-    uint32_t barrier = RP__IR_NONE;
-    for (uint32_t i = 0; i < p->n_records && status == RP_OK; i++) {
-        const rp__launch *l = p->records[i];
-        uint32_t n = 0;
-        if (l->barrier) {
-            for (uint32_t k = 0; k < i; k++) deps[n++] = k;
-            barrier = i;
-        } else if (barrier != RP__IR_NONE) {
-            deps[n++] = barrier;
-            mark[barrier] = i + 1;
+typedef struct filler { /* of one device graph */
+    rp__executable *p;
+    rp__devgraph *graph;
+    access *log;
+    uint32_t *deps, *mark; /* mark: per node, the last `stamp` that made it a dependency */
+    size_t n_log, log_capacity, deps_capacity, mark_capacity;
+    uint32_t n_deps, n_nodes, stamp;
+} filler;
+
+static void filler_free(filler *f) {
+    rp__free(f->log);
+    rp__free(f->deps);
+    rp__free(f->mark);
+}
+
+static rp_status depend(filler *f, uint32_t node) {
+    if (f->mark[node] == f->stamp) return RP_OK;
+    if (!RP__GROW(&f->deps, &f->deps_capacity, f->n_deps + 1u)) return RP__OOM("edges of a program");
+    f->mark[node] = f->stamp;
+    f->deps[f->n_deps++] = node;
+    return RP_OK;
+}
+
+/* The node being added waits for what the launch conflicts with. */
+static rp_status wait_for(filler *f, const rp__launch *l) {
+    for (uint32_t k = 0; k < l->n_slots; k++) {
+        const rp__slot *s = &l->slots[k];
+        if (!s->storage) continue;
+        for (size_t a = 0; a < f->n_log; a++) {
+            if (f->log[a].storage != s->storage || f->log[a].begin >= s->end || s->begin >= f->log[a].end) continue;
+            if (f->log[a].write || (s->access & RP__WRITE)) RP_TRY(depend(f, f->log[a].node));
         }
-        for (uint32_t k = 0; k < l->n_slots && !l->barrier; k++) {
-            const rp__slot *s = &l->slots[k];
-            if (!s->storage) continue;
-            for (size_t a = 0; a < n_log; a++) {
-                if (log[a].storage != s->storage || log[a].begin >= s->end || s->begin >= log[a].end) continue;
-                if (!log[a].write && !(s->access & RP__WRITE)) continue;
-                if (log[a].record == i || mark[log[a].record] == i + 1) continue;
-                mark[log[a].record] = i + 1;
-                deps[n++] = log[a].record;
-            }
-        }
-        for (uint32_t k = 0; k < l->n_slots && !l->barrier && status == RP_OK; k++) {
-            const rp__slot *s = &l->slots[k];
-            if (!s->storage) continue;
-            if (s->access & RP__WRITE) { /* what lies wholly inside is ordered through this write from now on */
-                size_t kept = 0;
-                for (size_t a = 0; a < n_log; a++) {
-                    bool inside = log[a].storage == s->storage && log[a].begin >= s->begin && log[a].end <= s->end &&
-                                  log[a].record != i;
-                    if (!inside) log[kept++] = log[a];
-                }
-                n_log = kept;
-            }
-            if (!RP__GROW(&log, &log_capacity, n_log + 1)) {
-                status = RP__OOM("edges of a program");
-                break;
-            }
-            log[n_log++] = (access){s->storage, s->begin, s->end, i, (s->access & RP__WRITE) != 0};
-        }
-        p->n_edges += n;
-        if (status == RP_OK) status = ops->graph_add(p->graph, l, deps, n, &p->node[i]);
     }
-    if (status == RP_OK) status = ops->graph_instantiate(p->graph, p->device->default_stream);
-    rp__free(log);
-    rp__free(deps);
+    return RP_OK;
+}
+
+/* Later nodes find what the launch, part of `node`, touches. */
+static rp_status note(filler *f, const rp__launch *l, uint32_t node) {
+    for (uint32_t k = 0; k < l->n_slots; k++) {
+        const rp__slot *s = &l->slots[k];
+        if (!s->storage) continue;
+        if (s->access & RP__WRITE) { /* what lies wholly inside is ordered through this write from now on */
+            size_t kept = 0;
+            for (size_t a = 0; a < f->n_log; a++) {
+                bool inside = f->log[a].storage == s->storage && f->log[a].begin >= s->begin &&
+                              f->log[a].end <= s->end && f->log[a].node != node;
+                if (!inside) f->log[kept++] = f->log[a];
+            }
+            f->n_log = kept;
+        }
+        if (!RP__GROW(&f->log, &f->log_capacity, f->n_log + 1)) return RP__OOM("edges of a program");
+        f->log[f->n_log++] = (access){s->storage, s->begin, s->end, node, (s->access & RP__WRITE) != 0};
+    }
+    return RP_OK;
+}
+
+static rp_status begin_node(filler *f) {
+    f->stamp++;
+    f->n_deps = 0;
+    if (!RP__GROW(&f->mark, &f->mark_capacity, f->n_nodes + 1u)) return RP__OOM("edges of a program");
+    f->mark[f->n_nodes] = 0;
+    return RP_OK;
+}
+
+static void end_node(filler *f) {
+    f->p->n_edges += f->n_deps;
+    f->n_nodes++;
+}
+
+/* handle: of the decision that the record makes; 0: it makes none. */
+static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
+    enum { MAX_WORDS = 8 };
+    rp__executable *p = f->p;
+    rp__launch l = *p->records[record];
+    uint64_t words[MAX_WORDS];
+    uint32_t node;
+    RP_TRY(begin_node(f));
+    RP_TRY(wait_for(f, &l));
+    if (handle) {
+        if (l.n_words > MAX_WORDS) return rp__fail(RP_ERROR_INTERNAL, "a decision of %u words", l.n_words);
+        memcpy(words, l.words, l.n_words * sizeof *words);
+        words[0] = handle;
+        l.words = words;
+    }
+    if (!RP__GROW(&p->places, &p->places_capacity, p->n_places + 1u)) return RP__OOM("nodes of a program");
+    RP_TRY(p->device->ops->graph_add(f->graph, &l, f->deps, f->n_deps, &node));
+    end_node(f);
+    p->places[p->n_places] = (rp__program_place){f->graph, node, p->node[record], handle};
+    p->node[record] = p->n_places++;
+    return note(f, p->records[record], node);
+}
+
+static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t first, uint32_t n);
+
+/* visit(f, launch, node) for every launch that the region may make. */
+static rp_status each_launch(filler *f, const rp__program_choice *c, uint32_t node,
+                             rp_status (*visit)(filler *f, const rp__launch *l, uint32_t node)) {
+    const rp__program_part *parts[3] = {c->test, c->body[0], c->body[1]};
+    for (unsigned k = 0; k < 3; k++) {
+        for (uint32_t i = 0; parts[k] && i < parts[k]->n_steps; i++) {
+            const rp__program_step *step = &parts[k]->steps[i];
+            if (!step->choice) {
+                RP_TRY(visit(f, f->p->records[step->record], node));
+            } else {
+                RP_TRY(visit(f, f->p->records[step->choice->set], node));
+                RP_TRY(each_launch(f, step->choice, node, visit));
+            }
+        }
+    }
+    return c->loop ? visit(f, f->p->records[c->again], node) : RP_OK;
+}
+
+static rp_status visit_wait(filler *f, const rp__launch *l, uint32_t node) {
+    (void)node;
+    return wait_for(f, l);
+}
+
+static rp_status add_choice(filler *f, const rp__program_choice *c) {
+    const rp__device_ops *ops = f->p->device->ops;
+    bool two = !c->loop && c->body[1]->n_steps > 0;
+    uint64_t handle;
+    uint32_t node;
+    rp__devgraph *bodies[2] = {NULL, NULL};
+    if (!ops->graph_choice_new)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "graphs of this device have no branches and loops");
+    if (c->loop) RP_TRY(add_steps(f, c->test, 0, c->test->n_steps));
+    RP_TRY(ops->graph_choice_new(f->graph, two, &handle));
+    RP_TRY(add_record(f, c->set, handle));
+    RP_TRY(begin_node(f));
+    RP_TRY(depend(f, f->n_nodes - 1));
+    RP_TRY(each_launch(f, c, 0, visit_wait));
+    RP_TRY(ops->graph_choice_add(f->graph, handle, c->loop, two, f->deps, f->n_deps, &node, bodies));
+    end_node(f);
+    RP_TRY(each_launch(f, c, node, note));
+    for (unsigned k = 0; k < 2 && bodies[k]; k++) {
+        filler inner = {.p = f->p, .graph = bodies[k]};
+        rp_status status = add_steps(&inner, c->body[k], 0, c->body[k]->n_steps);
+        if (status == RP_OK && c->loop) status = add_steps(&inner, c->test, 0, c->test->n_steps);
+        if (status == RP_OK && c->loop) status = add_record(&inner, c->again, handle);
+        filler_free(&inner);
+        RP_TRY(status);
+    }
+    return RP_OK;
+}
+
+static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t first, uint32_t n) {
+    for (uint32_t k = first; k < first + n; k++) {
+        const rp__program_step *step = &part->steps[k];
+        RP_TRY(step->choice ? add_choice(f, step->choice) : add_record(f, step->record, 0));
+    }
+    return RP_OK;
+}
+
+static rp_status fill_graph(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n,
+                            rp__devgraph **out) {
+    RP_TRY(p->device->ops->graph_new(p->device, out));
+    filler f = {.p = p, .graph = *out};
+    rp_status status = add_steps(&f, part, first, n);
+    if (status == RP_OK) status = p->device->ops->graph_instantiate(*out, p->device->default_stream);
+    filler_free(&f);
+    return status;
+}
+
+/* Runs of launches as graphs; between them the host decides. */
+static rp_status build_segments(rp__executable *p) {
+    for (rp__program_part *part = p->parts; part; part = part->next) {
+        for (uint32_t k = 0, n; k < part->n_steps; k += n) {
+            for (n = 0; k + n < part->n_steps && !part->steps[k + n].choice; n++) {}
+            if (n == 0) {
+                n = 1;
+                continue;
+            }
+            if (!RP__GROW(&part->segments, &part->segments_capacity, part->n_segments + 1u))
+                return RP__OOM("graphs of a program");
+            rp__program_segment *s = &part->segments[part->n_segments++];
+            *s = (rp__program_segment){.first = k, .n = n};
+            RP_TRY(fill_graph(p, part, k, n, &s->graph));
+        }
+    }
+    return RP_OK;
+}
+
+void rp__program_drop_graph(rp__executable *p) {
+    if (p->graph) p->device->ops->graph_free(p->graph);
+    p->graph = NULL;
+    for (rp__program_part *part = p->parts; part; part = part->next) {
+        for (uint32_t k = 0; k < part->n_segments; k++) {
+            if (part->segments[k].graph) p->device->ops->graph_free(part->segments[k].graph);
+        }
+        part->n_segments = 0;
+    }
+    p->graphed = false;
+    p->n_places = 0;
+    for (uint32_t r = 0; r < p->n_records && p->node; r++) p->node[r] = RP__IR_NONE;
+}
+
+rp_status rp__program_build_graph(rp__executable *p) {
+    rp__program_drop_graph(p);
+    p->n_edges = 0;
+    rp_status status = p->split ? RP_ERROR_UNAVAILABLE : fill_graph(p, p->body, 0, p->body->n_steps, &p->graph);
+    bool refused = status == RP_ERROR_UNAVAILABLE || status == RP_ERROR_DRIVER;
+    if (refused && p->n_choices > 0) { /* no such nodes, or not with these bodies */
+        if (!p->split) {
+            p->split = rp__arena_strdup(&p->arena, rp_error_message());
+            (void)rp_error_take();
+            if (!p->split) return RP__OOM("graphs of a program");
+        }
+        rp__program_drop_graph(p);
+        p->n_edges = 0;
+        status = build_segments(p);
+    }
+    if (status == RP_OK)
+        p->graphed = true;
     return status;
 }
 

@@ -86,6 +86,15 @@ rp_status rp__record_begin(rp__record_layer *r, rp_ir *ir, rp__ir_block *block) 
     return RP_OK;
 }
 
+void rp__record_pause(rp__record_layer *r) {
+    for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, r->before[k]);
+}
+
+void rp__record_resume(rp__record_layer *r) {
+    for (unsigned k = 0; k < RP__LAYER_COUNT; k++)
+        (void)rp__layer_set((rp__layer_kind)k, k == RP__LAYER_TRACE ? &r->layer : NULL);
+}
+
 void rp__record_end(rp__record_layer *r) {
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, r->before[k]);
     (void)rp_set_grad_enabled(r->grad_mode);

@@ -19,6 +19,9 @@ typedef struct rp__record_layer {
 
 rp_status rp__record_begin(rp__record_layer *r, rp_ir *ir, rp__ir_block *block);
 void rp__record_end(rp__record_layer *r); /* handles made meanwhile die */
+/* Between the two the thread is as it was before begin: traces may run. */
+void rp__record_pause(rp__record_layer *r);
+void rp__record_resume(rp__record_layer *r);
 /* A handle for a value of the graph; lives until rp__record_end. Error tensor on failure. */
 rp_tensor *rp__record_handle(rp__record_layer *r, rp__ir_value v);
 /* The value that a handle stands for; RP__IR_NONE and a sticky error when it was made outside. */

@@ -161,7 +161,6 @@ rp_status rp__rewrite_begin_bare(rp__rewrite *w, const rp_ir *src) {
     memset(w, 0, sizeof *w);
     w->src = src;
     w->outer = rp__symbols_enter(src->symbols);
-    if (src->symbols) rp__symbols_freeze(src->symbols, true);
     w->dst = rp__ir_new(src->name);
     if (!w->dst) return RP_ERROR_OUT_OF_MEMORY;
     if (src->symbols) w->dst->symbols = rp__symbols_retain(src->symbols);
@@ -204,7 +203,6 @@ rp_status rp__rewrite_end(rp__rewrite *w, rp_status status, const char *pass, rp
     (void)pass;
 #endif
     if (w->src) {
-        if (w->src->symbols) rp__symbols_freeze(w->src->symbols, false);
         (void)rp__symbols_enter(w->outer);
     }
     if (status != RP_OK && w->dst) rp_ir_release(w->dst);
@@ -230,6 +228,7 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
     m->random_offset = n->random_offset;
     m->random_count = n->random_count;
     m->captured_index = n->captured_index;
+    m->recompute = n->recompute;
     if (n->data_bytes > 0) {
         m->data = rp__arena_copy(&w->dst->arena, n->data, n->data_bytes);
         m->data_bytes = n->data_bytes;

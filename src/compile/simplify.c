@@ -161,12 +161,13 @@ static bool cse_able(const simplifier *s, const rp__ir_node *n) {
 
 static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
-    uint64_t head[6] = {(uint64_t)(uintptr_t)n->op,
+    uint64_t head[7] = {(uint64_t)(uintptr_t)n->op,
                         n->n_in,
                         (uint64_t)n->random_offset,
                         (uint64_t)n->random_count,
                         s->gradients_done ? 0 : out->requires_grad,
-                        out->meta.dtype};
+                        out->meta.dtype,
+                        n->recompute};
     rp__hash h = rp__hash_bytes(head, sizeof head, rp__hash_none());
     if (n->n_in) h = rp__hash_bytes(in, n->n_in * sizeof *in, h);
     h = rp__hash_bytes(n->list_begin, sizeof n->list_begin, h);
@@ -331,6 +332,7 @@ done:
 
 static rp_status visit_block(void *ctx, const rp__ir_block *from, rp__ir_block *to) {
     simplifier *s = ctx;
+    rp__map_free(&s->seen); /* blocks of one node do not see each other either */
     for (size_t k = 0; k < from->n_nodes; k++) {
         uint32_t index = from->nodes[k];
         if (s->live[index]) {

@@ -81,6 +81,7 @@ static rp_status replace_all(const specialiser *s) {
 
 rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out) {
     rp__rewrite w;
+    rp__symbols_freeze(ir->symbols, true); /* the guards hold for `binding`, and other threads read them */
     rp_status status = rp__rewrite_begin(&w, ir);
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++) {
         if (!ir->nodes[ir->body.nodes[k]].dead) status = rp__rewrite_copy(&w, &w.dst->body, ir->body.nodes[k]);
@@ -92,5 +93,7 @@ rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out) {
         rp__symbols_release(w.dst->symbols);
         w.dst->symbols = NULL;
     }
-    return rp__rewrite_end(&w, status, "specialise", out);
+    status = rp__rewrite_end(&w, status, "specialise", out);
+    rp__symbols_freeze(ir->symbols, false);
+    return status;
 }

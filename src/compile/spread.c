@@ -18,8 +18,10 @@ enum { MAX_DEPTH = 4 };
 typedef struct spreader {
     const rp_ir *src;
     rp__rewrite w;
-    uint8_t *depth; /* per src value: nodes in a row from nothing to it; 0: it needs an operand */
-    bool *shared;   /* per src value: somebody reads the original */
+    uint8_t *depth;    /* per src value: nodes in a row from nothing to it; 0: it needs an operand */
+    bool *shared;      /* per src value: somebody reads the original */
+    bool *drawn;       /* per src value: random numbers are in it */
+    uint32_t *readers; /* per src value that is no view: loops that read it, through views */
 } spreader;
 
 static bool is_loop(const rp__ir_node *n) {
@@ -36,14 +38,16 @@ static bool find(spreader *s) {
             continue;
         }
         unsigned depth = view ? 0 : 1;
-        bool made = true;
+        bool made = true, drawn = (n->op->flags & RP_OP_RANDOM) != 0;
         for (uint32_t i = 0; i < n->n_in && made; i++) {
             unsigned below = n->in[i] == RP__IR_NONE ? 0 : s->depth[n->in[i]];
             made = below > 0;
+            drawn = drawn || (made && s->drawn[n->in[i]]);
             if (below + !view > depth) depth = below + !view;
         }
         if (!made || depth > MAX_DEPTH) continue;
         s->depth[n->out[0]] = (uint8_t)depth;
+        s->drawn[n->out[0]] = drawn;
         any = true;
     }
     return any;
@@ -51,17 +55,31 @@ static bool find(spreader *s) {
 
 static bool is_made(const spreader *s, rp__ir_value v) { return v != RP__IR_NONE && s->depth[v] > 0; }
 
-/* Marks whose originals stay: results, and what anything but a loop reads. */
+/* Drawing once for all and keeping that, a store and a load for each but the first, against drawing for each. */
+static bool is_dear(const spreader *s, rp__ir_value v) {
+    rp__ir_value root = rp__ir_root(s->src, v);
+    const rp__meta *m = &s->src->values[root].meta;
+    return s->drawn[root] && s->readers[root] > 1 &&
+           (s->readers[root] - 1) * rp__draw_bytes(m->device) > s->readers[root] * rp__dtype_bytes(m->dtype);
+}
+
+/* Marks whose originals stay: results, what anything but a loop reads, and what is dear to make. */
 static void mark_shared(spreader *s) {
     const rp_ir *ir = s->src;
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        for (uint32_t i = 0; i < n->n_in && !n->dead && is_loop(n); i++) {
+            if (n->in[i] != RP__IR_NONE) s->readers[rp__ir_root(ir, n->in[i])]++;
+        }
+    }
     for (uint32_t k = 0; k < ir->body.n_results; k++) {
         if (ir->body.results[k] != RP__IR_NONE) s->shared[ir->body.results[k]] = true;
     }
     for (size_t k = ir->body.n_nodes; k-- > 0;) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         bool copies = n->n_out == 1 && is_made(s, n->out[0]) ? !s->shared[n->out[0]] : is_loop(n);
-        for (uint32_t i = 0; i < n->n_in && !n->dead && !copies; i++) {
-            if (is_made(s, n->in[i])) s->shared[n->in[i]] = true;
+        for (uint32_t i = 0; i < n->n_in && !n->dead; i++) {
+            if (is_made(s, n->in[i]) && (!copies || is_dear(s, n->in[i]))) s->shared[n->in[i]] = true;
         }
     }
 }
@@ -105,13 +123,20 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out) {
     memset(&s, 0, sizeof s);
     s.src = ir;
     size_t n = ir->n_values + 1;
-    uint8_t *flags = rp__calloc(2 * n, sizeof *flags);
+    uint8_t *flags = rp__calloc(3 * n, sizeof *flags);
+    s.readers = rp__calloc(n, sizeof *s.readers);
     *out = NULL;
-    if (!flags) return RP__OOM("copies of a pass");
+    if (!flags || !s.readers) {
+        rp__free(flags);
+        rp__free(s.readers);
+        return RP__OOM("copies of a pass");
+    }
     s.depth = flags;
     s.shared = (bool *)(flags + n);
+    s.drawn = (bool *)(flags + 2 * n);
     if (!find(&s)) {
         rp__free(flags);
+        rp__free(s.readers);
         *out = rp__ir_retain(ir);
         return RP_OK;
     }
@@ -122,5 +147,6 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out) {
     }
     if (status == RP_OK) status = rp__rewrite_results(&s.w, &ir->body, &s.w.dst->body);
     rp__free(flags);
+    rp__free(s.readers);
     return rp__rewrite_end(&s.w, status, "spread", out);
 }

@@ -89,7 +89,9 @@ void rp__contiguous_strides(const rp_dim *size, size_t ndim, rp_dim *stride) {
     rp_dim next = 1;
     for (size_t i = ndim; i-- > 0;) {
         stride[i] = next;
-        rp_dim factor = size[i] == 0 ? 1 : size[i]; /* PyTorch: strides of empty tensors count sizes as at least 1 */
+        /* PyTorch: strides of empty tensors count sizes as at least 1. Of a symbol that is asked: a guard. */
+        bool counts = i > 0 && (rp__dim_is_symbol(size[i]) ? rp__dim_is(RP__DIM_LT, 0, size[i]) : size[i] != 0);
+        rp_dim factor = counts ? size[i] : 1;
         if (rp__dim_is_symbol(next) || rp__dim_is_symbol(factor))
             next = rp__dim_apply(RP__DIM_MUL, next, factor);
         else if (!rp__mul_i64(next, factor, &next))

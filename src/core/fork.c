@@ -31,7 +31,9 @@ static void prepare(void) {
     rp__lock(&adding);
     for (int k = 0; !take() && k < PAUSES; k++) {
         drop();
+        rp__unlock(&adding); /* who holds a lock may wait to register another */
         (void)nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
+        rp__lock(&adding);
     }
 }
 

@@ -17,7 +17,7 @@ typedef struct rp__fork_lock {
 } rp__fork_lock;
 
 void rp__fork_lock_add(rp__fork_lock *l);
-void rp__fork_lock_remove(rp__fork_lock *l); /* before its memory goes; not under one of its locks */
+void rp__fork_lock_remove(rp__fork_lock *l);       /* before its memory goes; not under one of its locks */
 void rp__fork_handler_add(void (*in_child)(void)); /* runs when the locks are free again */
 
 /* At file level: locks (an array or one) of static storage are registered when the library is loaded. */

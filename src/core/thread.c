@@ -12,8 +12,10 @@
 
 enum {
     MAX_THREADS = 256,
-    SPINS = 400,        /* about 10 us: a little longer than the gap between two launches of an eager loop */
-    BLOCKS_A_THREAD = 4 /* slices are taken in this many portions a thread: balance without contention */
+    MAX_TEAM = 16,
+    TEAM_STACK = 16 << 20, /* compilers recurse; untouched pages cost nothing */
+    SPINS = 400,           /* about 10 us: a little longer than the gap between two launches of an eager loop */
+    BLOCKS_A_THREAD = 4    /* slices are taken in this many portions a thread: balance without contention */
 };
 
 static struct {
@@ -229,4 +231,39 @@ rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx) {
     }
     atomic_store_explicit(&pool.busy, false, memory_order_release);
     return status;
+}
+
+/* ---- teams */
+
+typedef struct team {
+    atomic_int_fast64_t next;
+    int64_t n;
+    void (*body)(void *ctx, int64_t k);
+    void *ctx;
+} team;
+
+static void *team_main(void *argument) {
+    team *t = argument;
+    for (int64_t k; (k = atomic_fetch_add(&t->next, 1)) < t->n;) t->body(t->ctx, k);
+    return NULL;
+}
+
+void rp__team(int64_t n, void (*body)(void *ctx, int64_t k), void *ctx) {
+    team t = {.n = n, .body = body, .ctx = ctx};
+    pthread_t threads[MAX_TEAM];
+    pthread_attr_t attributes;
+    int size = pool_size(), started = 0;
+    if (size > MAX_TEAM) size = MAX_TEAM;
+    if (size > n) size = (int)n;
+    if (size > 1 && pthread_attr_init(&attributes) == 0) {
+        sigset_t all, old;
+        (void)pthread_attr_setstacksize(&attributes, TEAM_STACK);
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the program's threads */
+        while (started < size - 1 && pthread_create(&threads[started], &attributes, team_main, &t) == 0) started++;
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        pthread_attr_destroy(&attributes);
+    }
+    (void)team_main(&t);
+    for (int k = 0; k < started; k++) pthread_join(threads[k], NULL);
 }

@@ -450,7 +450,7 @@ static rp_status run_body(graphed *g, rp_tensor **out) {
         rp__error_state first;
         rp__error_save(&first);
         rp__error_restore(&first);
-        status = rp__fail_context("graphing `%s`", g->base.name);
+        status = rp__fail_context("graphing `%s`%s%s", g->base.name, *rp__site() ? " at " : "", rp__site());
     }
     for (size_t k = 0; k < g->n_out && status == RP_OK; k++) {
         char what[128];
@@ -489,7 +489,9 @@ static rp_status differentiate(const graphed *g, rp_tensor *const *out, rp_tenso
     for (size_t k = 0; k < surface(g); k++)
         grads[k] = status == RP_OK && n_out && rp_requires_grad(g->args[k]) ? got[at++] : NULL;
     rp__free(list);
-    return status == RP_OK ? status : rp__fail_context("differentiating `%s`", g->base.name);
+    return status == RP_OK
+               ? status
+               : rp__fail_context("differentiating `%s`%s%s", g->base.name, *rp__site() ? " at " : "", rp__site());
 }
 
 static rp_status warm_up_once(graphed *g, bool allow_unused) {

@@ -135,8 +135,7 @@ static void *read_file(const char *path, size_t *bytes) {
     if (fd < 0) return NULL;
     char *data = NULL;
     size_t done = 0;
-    if (st.st_size >= RP__DISK_CACHE_TRAILER && st.st_size <= ENTRY_LIMIT)
-        data = rp__alloc((size_t)st.st_size);
+    if (st.st_size >= RP__DISK_CACHE_TRAILER && st.st_size <= ENTRY_LIMIT) data = rp__alloc((size_t)st.st_size);
     while (data && done < (size_t)st.st_size) {
         ssize_t n = read(fd, data + done, (size_t)st.st_size - done);
         if (n < 0 && errno == EINTR) continue;

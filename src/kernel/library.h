@@ -50,6 +50,7 @@ typedef enum rp__library_op {
                        decision's handle, 0 until the launch is part of a graph. */
     RP__LIB_COUNT
 } rp__library_op;
+enum { RP__CHOOSE_PREDICATE = 1 }; /* the word of a RP__LIB_CHOOSE launch that is its predicate's address */
 
 /* One matrix product of a chain of them: RP__LIB_MATMUL's operands. From the second product on, o[1] is the rows that the product
    before made; o[0] without a base: nobody wants these rows in memory. */

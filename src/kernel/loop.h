@@ -184,6 +184,10 @@ typedef struct rp__loop_backend {
     rp_status (*bind_many)(struct rp__device *d, rp__dag *dag, const rp__space *shared,
                            const rp__space_access *accesses, const int64_t *extents, size_t n_groups,
                            struct rp__launch_buffer *buffer, rp__launch *out);
+    /* Between the two, launches that this thread binds, library ops' too, are recorded only: the device may put off compiling
+       their kernels and do it side by side at the end. keep false: what was recorded is dropped. NULL: nothing to gain. */
+    rp_status (*batch_begin)(struct rp__device *d);
+    rp_status (*batch_end)(struct rp__device *d, bool keep);
 } rp__loop_backend;
 /* Who frees dag->backend[type]; the CPU is known from the start. */
 void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend);

@@ -99,6 +99,11 @@ static rp_dim clamp(rp_dim x, rp_dim low, rp_dim high) {
     return rp__dim_is(RP__DIM_LT, high, x) ? high : x;
 }
 
+/* An index that may count from the end; a word of the trace is asked for its sign, not compared. */
+static rp_dim from_start(rp_dim index, rp_dim size) {
+    return rp__dim_is(RP__DIM_LT, index, 0) ? rp__dim_apply(RP__DIM_ADD, size, index) : index;
+}
+
 rp_status rp__call_range(const rp__call *call, unsigned first, rp__range *out) {
     const rp_tensor *t = call->in[0];
     int64_t start = rp__attr_int(call, first + 1), end = rp__attr_int(call, first + 2),
@@ -108,8 +113,8 @@ rp_status rp__call_range(const rp__call *call, unsigned first, rp__range *out) {
     RP_TRY(rp__call_dim(call, rp__attr_int(call, first), t->ndim, &out->dim));
     if (step <= 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "slice step must be positive");
     rp_dim size = t->size[out->dim];
-    rp_dim from = start == INT64_MIN ? 0 : start < 0 ? rp__dim_apply(RP__DIM_ADD, size, start) : start;
-    rp_dim to = end == INT64_MIN ? size : end < 0 ? rp__dim_apply(RP__DIM_ADD, size, end) : end;
+    rp_dim from = start == INT64_MIN ? 0 : from_start(start, size);
+    rp_dim to = end == INT64_MIN ? size : from_start(end, size);
     from = clamp(from, 0, size);
     to = end == INT64_MIN ? size : clamp(to, from, size);
     rp_dim length = rp__dim_apply(RP__DIM_SUB, to, from);
@@ -131,7 +136,7 @@ rp_status rp__call_index(const rp__call *call, int64_t dim, int64_t index, unsig
         return rp__op_error(call, RP_ERROR_SHAPE, "%s() cannot be applied to a 0-dim tensor.", call->op->name);
     RP_TRY(rp__call_dim(call, dim, t->ndim, out_dim));
     rp_dim size = t->size[*out_dim];
-    rp_dim wrapped = index < 0 ? rp__dim_apply(RP__DIM_ADD, size, index) : index;
+    rp_dim wrapped = from_start(index, size);
     if (rp__dim_is(RP__DIM_LT, wrapped, 0) || !rp__dim_is(RP__DIM_LT, wrapped, size))
         return rp__op_error(call, RP_ERROR_INDEX, "%s(): index %lld out of range for tensor of size %s at dimension %u",
                             call->op->name, (long long)index, rp__shape_text(t->size, t->ndim, shape), *out_dim);

@@ -66,9 +66,7 @@ static void row_major(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {
         return;
     }
     rp__symbols *outer = rp__symbols_enter(ir->symbols);
-    rp__symbols_freeze(ir->symbols, true);
     rp__contiguous_strides(meta->size, meta->ndim, stride);
-    rp__symbols_freeze(ir->symbols, false);
     (void)rp__symbols_enter(outer);
 }
 
@@ -275,6 +273,7 @@ static rp_status copy_into(copier *c, rp__ir_block *to, const rp__ir_block *from
         for (uint32_t k = 0; k < n->n_in; k++) m->in[k] = mapped(c, n->in[k]);
         m->random_offset = n->random_offset;
         m->random_count = n->random_count;
+        m->recompute = n->recompute;
         if (n->kind == RP__IR_CONST) {
             m->data = rp__arena_copy(&ir->arena, n->data, n->data_bytes);
             m->data_bytes = n->data_bytes;

@@ -15,7 +15,9 @@
    Operands of the kinds with regions:
      COND        in[0] the predicate (one element); in[1..] the arguments of both blocks. regions: then, else.
      WHILE       in[0..n_out) the state, then loop invariants; both blocks take all of them. regions: cond (one bool result),
-                 body (n_out results: the next state). attrs[0] INT: max_iter, 0 without a bound.
+                 body (n_out results: the next state). attrs[0] INT: max_iter, 0 without a bound. attrs[1] INT: keeps, the number s of
+                 states whose history the loop keeps for a derivative: the state is then s values, a count (i64) of iterations and s
+                 stacks (max_iter, *size) of the values at the beginning of each; 0: none, and the state is just that.
      CHECKPOINT  in[] the arguments of its block; outputs are its results. regions: body. */
 #ifndef RP_TRACE_IR_H
 #define RP_TRACE_IR_H
@@ -69,6 +71,7 @@ typedef struct rp__ir_node {
        CHECKPOINT's block: the node) began, and how many it takes. Two nodes may name the same counters: a recomputation. */
     rp_dim random_offset, random_count;
     const char *site; /* "file:line" or NULL */
+    bool recompute;   /* of a checkpoint: a backward runs it again rather than keep its results (a hint, no part of the text) */
     bool dead;        /* removed by a pass: every walk skips it */
 } rp__ir_node;
 

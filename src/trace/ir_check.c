@@ -125,6 +125,7 @@ static rp_status check_op(checker *c, uint32_t at) {
     }
     for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
         const rp__ir_value_info *info = &c->ir->values[n->out[k]];
+        if (n->n_in == 0) meta[k].device = info->meta.device; /* a factory's is that of its trace, not of this thread */
         if (op->schema.out_written[k]) {
             uint32_t w = 0;
             while (w < n->n_in && !rp__ir_writes(n, w)) w++;
@@ -162,13 +163,32 @@ static rp_status check_pass(const checker *c, uint32_t at, const rp__ir_value *v
     return RP_OK;
 }
 
+/* A loop that keeps the history of its state: values, count, stacks. */
+static rp_status check_history(const checker *c, uint32_t at) {
+    const rp__ir_node *n = &c->ir->nodes[at];
+    int64_t keeps = n->attrs[1].v.i;
+    if (keeps == 0) return RP_OK;
+    if (keeps < 0 || keeps > n->n_out || n->n_out != 2 * keeps + 1 || n->attrs[0].v.i <= 0)
+        return fail(c, at, "a history that does not fit the state of the loop");
+    const rp__meta *count = &c->ir->values[n->in[keeps]].meta;
+    if (count->dtype != RP_I64 || count->ndim != 0) return fail(c, at, "a history without a count of iterations");
+    for (int64_t k = 0; k < keeps; k++) {
+        const rp__meta *x = &c->ir->values[n->in[k]].meta, *stack = &c->ir->values[n->in[keeps + 1 + k]].meta;
+        if (stack->dtype != x->dtype || stack->ndim != x->ndim + 1 || stack->size[0] != n->attrs[0].v.i ||
+            !same_dims(stack->size + 1, x->size, x->ndim))
+            return fail(c, at, "a history of another type than the state");
+    }
+    return RP_OK;
+}
+
 static rp_status check_regions(checker *c, uint32_t at, unsigned depth) {
     const rp__ir_node *n = &c->ir->nodes[at];
     uint32_t n_regions = n->kind == RP__IR_CHECKPOINT ? 1 : 2, first = n->kind == RP__IR_COND;
     if (depth > 64) return fail(c, at, "regions nest too deep");
     if (n->n_regions != n_regions || n->n_in < first ||
-        (n->kind == RP__IR_WHILE && (n->n_out > n->n_in || n->n_attrs != 1)))
+        (n->kind == RP__IR_WHILE && (n->n_out > n->n_in || n->n_attrs != 2)))
         return fail(c, at, "operands or regions do not fit the kind of node");
+    if (n->kind == RP__IR_WHILE) RP_TRY(check_history(c, at));
     if (n->kind == RP__IR_COND && c->ir->values[n->in[0]].meta.dtype != RP_BOOL)
         return fail(c, at, "the predicate is not bool");
     for (uint32_t r = 0; r < n_regions; r++) {

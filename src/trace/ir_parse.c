@@ -656,7 +656,7 @@ static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_
         [RP__IR_COND] = {"then", "else"}, [RP__IR_WHILE] = {"cond", "body"}, [RP__IR_CHECKPOINT] = {"body", NULL}};
     rp__ir_value in[RP__MAX_IN];
     uint32_t n_in = 0;
-    rp_attr max_iter = {.kind = RP_ATTR_INT};
+    rp_attr limits[2] = {{.kind = RP_ATTR_INT}, {.kind = RP_ATTR_INT}}; /* max_iter, keeps */
     rp_dim offset, count;
     const char *where;
     token t = p->next;
@@ -668,12 +668,15 @@ static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_
     }
     if (!advance(p)) return false;
     if (kind == RP__IR_WHILE &&
-        (!expect(p, "max_iter") || !expect(p, "(") || !integer(p, &max_iter.v.i) || !expect(p, ")")))
+        (!expect(p, "max_iter") || !expect(p, "(") || !integer(p, &limits[0].v.i) || !expect(p, ")")))
+        return false;
+    if (kind == RP__IR_WHILE && is(p, "keeps") &&
+        (!advance(p) || !expect(p, "(") || !integer(p, &limits[1].v.i) || !expect(p, ")")))
         return false;
     if (kind == RP__IR_COND && n_in == 0) return fail_at(p, &t, "cond without a predicate");
     if (kind == RP__IR_WHILE && n_out > n_in) return fail_at(p, &t, "while gives more results than it takes");
     if (!random_range(p, &offset, &count) || !expect(p, "{") || !site(p, &where)) return false;
-    *node = rp__ir_add_node(p->ir, block, kind, NULL, in, n_in, NULL, &max_iter, kind == RP__IR_WHILE, n_out, where);
+    *node = rp__ir_add_node(p->ir, block, kind, NULL, in, n_in, NULL, limits, kind == RP__IR_WHILE ? 2 : 0, n_out, where);
     uint32_t n_regions = kind == RP__IR_CHECKPOINT ? 1 : 2;
     if (*node == RP__IR_NONE || rp__ir_add_regions(p->ir, *node, n_regions) != RP_OK) return fail_memory(p);
     p->ir->nodes[*node].random_offset = offset;

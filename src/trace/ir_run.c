@@ -1,9 +1,10 @@
 /* Interpreter of graphs (ir_run.h). Values die after their last use. Under a trace, nodes with regions are traced again as such;
-   otherwise the predicate is read and the block runs in place. */
+   otherwise the predicate is read and the block runs in place, that of a checkpoint again when the tape asks. */
 #include "trace/ir_run.h"
 
 #include <string.h>
 
+#include "autograd/tape.h"
 #include "core/alloc.h"
 #include "trace/trace.h"
 
@@ -124,30 +125,109 @@ static void block_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 
 static rp_fn fn_of(block_fn *b, const char *name) { return (rp_fn){block_body, b, 0, name}; }
 
+/* A block as a function that outlives the run, for the tape: it runs again when the backward asks. */
+typedef struct kept_block {
+    run r;
+    rp_ir *ir; /* counted */
+    const rp__ir_block *block;
+    rp_dim *binding;
+    rp_tensor **captured; /* n_captured, counted */
+    size_t n_captured;
+    rp__ir_positions positions; /* as they were before the block */
+} kept_block;
+
+static rp_status copy_positions(const rp__ir_positions *from, rp__ir_positions *to) {
+    if (!RP__GROW(&to->entries, &to->capacity, from->n + 1)) return RP__OOM("random numbers of a graph");
+    for (to->n = 0; to->n < from->n; to->n++) {
+        to->entries[to->n] = from->entries[to->n];
+        (void)rp__generator_retain(to->entries[to->n].generator);
+    }
+    return RP_OK;
+}
+
+static void kept_free(void *ctx) {
+    kept_block *b = ctx;
+    for (size_t k = 0; k < b->positions.n; k++) rp_generator_release(b->positions.entries[k].generator);
+    rp__free(b->positions.entries);
+    for (size_t k = 0; k < b->n_captured && b->captured; k++) rp_release(b->captured[k]);
+    rp__free(b->captured);
+    rp__free(b->binding);
+    rp_ir_release(b->ir);
+    rp__free(b);
+}
+
+/* The first run continues the counters of the graph; those after it start again from where that began. */
+static void kept_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    kept_block *b = ctx;
+    rp__ir_positions again = {0};
+    run r = b->r;
+    (void)n_in;
+    if (!r.positions) {
+        r.positions = &again;
+        if (copy_positions(&b->positions, &again) != RP_OK) return;
+    }
+    if (run_block(&r, b->block, in, out) != RP_OK)
+        for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
+    b->r.positions = NULL;
+    rp__ir_positions_end(&again);
+}
+
+static rp_status kept_new(const run *r, const rp__ir_block *block, kept_block **out) {
+    kept_block *b = *out = rp__calloc(1, sizeof *b);
+    if (!b) return RP__OOM("rp_checkpoint");
+    size_t n_symbols = r->ir->symbols ? rp__symbols_count(r->ir->symbols) : 0, n_captured = r->ir->n_captured;
+    b->r = *r;
+    b->r.options = NULL;
+    b->block = block;
+    b->ir = rp__ir_retain((rp_ir *)(uintptr_t)r->ir);
+    b->n_captured = n_captured;
+    b->captured = rp__calloc(n_captured + 1, sizeof *b->captured);
+    b->binding = rp__alloc((n_symbols + 1) * sizeof *b->binding);
+    rp_status status = b->captured && b->binding ? copy_positions(r->positions, &b->positions) : RP__OOM("rp_checkpoint");
+    if (status != RP_OK) {
+        kept_free(b);
+        return status;
+    }
+    for (size_t k = 0; k < n_captured; k++) b->captured[k] = r->captured[k] ? rp_retain(r->captured[k]) : NULL;
+    if (r->binding && n_symbols) memcpy(b->binding, r->binding, n_symbols * sizeof *b->binding);
+    b->r.captured = b->captured;
+    b->r.binding = r->binding ? b->binding : NULL;
+    return RP_OK;
+}
+
+static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
+    run inner = *r;
+    inner.shift = rp__dim_apply(RP__DIM_ADD, r->shift, word(r, n->random_offset));
+    if (!rp_grad_enabled()) return run_block(&inner, &n->regions[0], in, out);
+    kept_block *b;
+    RP_TRY(kept_new(&inner, &n->regions[0], &b));
+    rp_status status =
+        rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
+    return status == RP_OK && rp_failed() ? rp_error_status() : status;
+}
+
 static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
     bool traced = rp__trace_current() != NULL;
     if (traced) {
         block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
         if (n->kind == RP__IR_COND)
-            return rp_cond(in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, n->n_in - 1, out, n->n_out);
-        if (n->kind == RP__IR_CHECKPOINT) return rp_checkpoint(fn_of(&a, "body"), in, n->n_in, out, n->n_out);
-        return rp__while_invariant(fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in, n->attrs[0].v.i, out);
+            return rp_cond_at(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, n->n_in - 1, out, n->n_out);
+        if (n->kind == RP__IR_CHECKPOINT) return rp_checkpoint_at(n->site, fn_of(&a, "body"), in, n->n_in, out, n->n_out);
+        return rp__while_invariant(n->site, fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in, n->attrs[0].v.i, out);
     }
-    if (n->kind == RP__IR_CHECKPOINT) {
-        run inner = *r;
-        inner.shift = rp__dim_apply(RP__DIM_ADD, r->shift, word(r, n->random_offset));
-        return run_block(&inner, &n->regions[0], in, out);
-    }
+    if (n->kind == RP__IR_CHECKPOINT) return run_checkpoint(r, n, in, out);
     if (n->kind == RP__IR_COND) {
         rp_scalar take = rp_item(in[0]);
         if (rp_failed()) return rp_error_status();
         return run_block(r, &n->regions[rp__scalar_f64(take) != 0 ? 0 : 1], in + 1, out);
     }
     /* WHILE */
-    rp_tensor **state = rp__calloc(n->n_in + n->n_out + 1u, sizeof *state), **next = state + n->n_in;
-    rp_status status = state ? RP_OK : RP__OOM("loop");
+    rp_tensor **state = rp__calloc(n->n_in + n->n_out + 1u, sizeof *state);
+    if (!state) return RP__OOM("loop");
+    rp_tensor **next = state + n->n_in;
+    rp_status status = RP_OK;
     int64_t limit = n->attrs[0].v.i;
-    if (state) memcpy(state, in, n->n_in * sizeof *state);
+    memcpy(state, in, n->n_in * sizeof *state);
     for (int64_t i = 0; status == RP_OK && (limit == 0 || i < limit); i++) {
         rp_tensor *go = NULL;
         status = run_block(r, &n->regions[0], state, &go);

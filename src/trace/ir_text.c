@@ -193,6 +193,7 @@ static void operands(printer *p, const rp__ir_node *n) {
         rp__text_puts(p->out, " max_iter(");
         dims(p, &n->attrs[0].v.i, 1);
         rp__text_puts(p->out, ")");
+        if (n->attrs[1].v.i) rp__text_add(p->out, " keeps(%lld)", (long long)n->attrs[1].v.i);
     }
     if (n->kind == RP__IR_OP && n->n_attrs) {
         unsigned k = 0;

@@ -4,6 +4,9 @@
      cond        the same predicate chooses the derivative of the branch that ran;
      while       the forward also keeps every iteration's state (max_iter bounds them); a second loop walks back over them;
      checkpoint  the block is recorded again, with the random counters of the first time, and differentiated.
+   Gradients are added up in the order of eager execution, where each op of a block is a node of the tape: a derivative gets the sum so
+   far of an operand's gradients and adds to it.
+   One rule for results: a function gives every result that it is asked for, and branches give the same types.
    A function that reads a value on the host or draws random numbers inside cond or while cannot be a block: the trace computes
    what is pending, and the host runs it. */
 #include <string.h>
@@ -29,21 +32,32 @@ static void region_free(region *r) {
     *r = (region){0};
 }
 
+typedef struct where { /* a call, for messages */
+    const char *of, *site;
+} where;
+
 /* Results of a block are fresh row-major tensors: neither arguments, nor views, nor the same twice. */
 typedef struct settled {
     rp_fn fn;
+    where at;
 } settled;
+
+static const char *name_of(rp_fn fn) { return fn.name && *fn.name ? fn.name : "a function without a name"; }
+static const char *place_of(const char *site) { return site && *site ? site : "no call site"; }
+
+/* The rule for results, wherever the function runs: each that was asked for is there. */
+static rp_status check_result(where at, rp_fn fn, rp_tensor *t, size_t k) {
+    if (!t)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: `%s` leaves output %zu out (%s)", at.of, name_of(fn), k,
+                        place_of(at.site));
+    return rp__tensor_check(t, "an output of a region");
+}
 
 static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const settled *s = ctx;
     s->fn.body(s->fn.ctx, in, n_in, out, n_out);
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
-        if (!out[k]) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a function of a region leaves output %zu out",
-                           s->fn.name ? s->fn.name : "region", k);
-            return;
-        }
-        if (rp__tensor_check(out[k], "an output of a region") != RP_OK) return;
+        if (check_result(s->at, s->fn, out[k], k) != RP_OK) return;
         bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
         for (size_t i = 0; i < n_in && !copy; i++) copy = in[i] && in[i]->storage == out[k]->storage;
         for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
@@ -51,8 +65,21 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
-static rp_status trace_region(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
-    settled s = {fn};
+/* The same on the host: no result shares memory with an argument or another result, so that writing one means the same in a trace, and
+   gradients of a result are added up before they reach what it was copied from. */
+static rp_status own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    for (size_t k = 0; k < n_out; k++) {
+        bool copy = false;
+        for (size_t i = 0; i < n_in && !copy; i++) copy = in[i]->storage == out[k]->storage;
+        for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
+        if (copy) out[k] = rp_clone(out[k]);
+        if (rp__tensor_is_error(out[k])) return rp_error_status();
+    }
+    return RP_OK;
+}
+
+static rp_status trace_region(where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
+    settled s = {fn, at};
     rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
     const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
     rp__trace_result result = {0};
@@ -156,30 +183,52 @@ static rp_status add_block(rp_ir *ir, uint32_t node, uint32_t r, const rp_ir *fr
     return rp__ir_copy_block(ir, block, from, &from->body);
 }
 
-static bool same_types(const rp_ir *a, const rp_ir *b) {
-    for (uint32_t k = 0; k < a->body.n_results; k++) {
-        const rp__meta *x = &a->values[a->body.results[k]].meta, *y = &b->values[b->body.results[k]].meta;
-        if (x->dtype != y->dtype || x->ndim != y->ndim || memcmp(x->size, y->size, x->ndim * sizeof *x->size) != 0)
-            return false;
+/* The line of the op that made result k; copies of the trace's own have none. */
+static const char *made_at(const rp_ir *ir, uint32_t k) {
+    rp__ir_value v = ir->body.results[k];
+    for (const char *site = NULL;;) {
+        uint32_t node = ir->values[v].node;
+        const rp__ir_node *n = node == RP__IR_NONE ? NULL : &ir->nodes[node];
+        site = n ? n->site : ir->values[v].site;
+        if ((site && *site) || !n || n->n_in == 0 || n->in[0] == RP__IR_NONE) return site;
+        v = n->in[0];
     }
-    return true;
+}
+
+/* Branches give the same types: else an error that names both and the lines where the results were made. */
+static rp_status check_types(where at, const rp_ir *a, rp_fn a_fn, const rp_ir *b, rp_fn b_fn) {
+    for (uint32_t k = 0; k < a->body.n_results; k++) {
+        const rp__ir_value_info *x = &a->values[a->body.results[k]], *y = &b->values[b->body.results[k]];
+        char x_size[RP__SHAPE_TEXT], y_size[RP__SHAPE_TEXT];
+        if (x->meta.dtype == y->meta.dtype && x->meta.ndim == y->meta.ndim &&
+            rp__device_equal(x->meta.device, y->meta.device) &&
+            memcmp(x->meta.size, y->meta.size, x->meta.ndim * sizeof *x->meta.size) == 0)
+            continue;
+        return rp__fail(RP_ERROR_SHAPE,
+                        "rp_cond: the branches differ in output %u (%s): `%s` gives %s %s (%s), `%s` gives %s %s (%s)",
+                        k, place_of(at.site), name_of(a_fn), rp_dtype_name(x->meta.dtype),
+                        rp__shape_text(x->meta.size, x->meta.ndim, x_size), place_of(made_at(a, k)), name_of(b_fn),
+                        rp_dtype_name(y->meta.dtype), rp__shape_text(y->meta.size, y->meta.ndim, y_size),
+                        place_of(made_at(b, k)));
+    }
+    return RP_OK;
 }
 
 /* Records kind(operands) with the graphs a (and b) as blocks; pending outputs typed as the results of `typed`. */
-static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands,
-                      size_t n, int64_t max_iter, const rp_ir *typed, rp_tensor **out, uint32_t *made) {
+static rp_status emit(rp__trace *t, where at, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands,
+                      size_t n, int64_t max_iter, size_t keeps, const rp_ir *typed, rp_tensor **out, uint32_t *made) {
     rp_ir *ir = rp__trace_ir(t);
     rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
     const rp__meta **metas = rp__calloc(typed->body.n_results + 1u, sizeof *metas);
-    rp_attr attr = {.kind = RP_ATTR_INT, .v.i = max_iter};
+    const rp_attr attrs[2] = {{.kind = RP_ATTR_INT, .v.i = max_iter}, {.kind = RP_ATTR_INT, .v.i = (int64_t)keeps}};
     uint32_t node = RP__IR_NONE;
     rp_status status = in && metas ? RP_OK : RP__OOM("region");
     for (size_t k = 0; k < n && status == RP_OK; k++) {
         if ((in[k] = rp__trace_resolve(t, operands[k])) == RP__IR_NONE) status = rp_error_status();
     }
     if (status == RP_OK) {
-        node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, &attr, kind == RP__IR_WHILE,
-                               typed->body.n_results, rp__site());
+        node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, attrs, kind == RP__IR_WHILE ? 2 : 0,
+                               typed->body.n_results, at.site);
         status = node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : rp__ir_add_regions(ir, node, b ? 2 : 1);
     }
     if (status == RP_OK) status = add_block(ir, node, 0, a);
@@ -194,7 +243,7 @@ static rp_status emit(rp__trace *t, rp__ir_kind kind, const rp_ir *a, const rp_i
     return status;
 }
 
-/* Operands that a block takes by value: row-major, one storage each. */
+/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. */
 static rp_status settle_operands(rp_tensor *const *in, size_t n, rp_tensor **out) {
     for (size_t k = 0; k < n; k++) {
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
@@ -251,10 +300,11 @@ static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
 static const rp__tape_class kept_class = {"region", kept_backward, kept_release_saved, kept_destroy};
 
 /* Puts out on the tape behind operands. Takes p's contents over, also on failure. */
-static rp_status attach(kept *contents, const char *name, rp_tensor *const *save, size_t n_save,
+static rp_status attach(where at, kept *contents, const char *name, rp_tensor *const *save, size_t n_save,
                         rp_tensor *const *operands, size_t n_operands, rp_tensor *const *out, size_t n_out) {
     rp__tape_node *n;
-    rp_status status = rp__tape_node_new(&kept_class, name, rp__site(), operands, (uint32_t)n_operands, out,
+    rp__trace *t = rp__trace_current();
+    rp_status status = rp__tape_node_new(&kept_class, name, at.site, operands, (uint32_t)n_operands, out,
                                          (uint32_t)n_out, sizeof(kept), &n);
     if (status != RP_OK) {
         rp_ir_release(contents->a);
@@ -268,102 +318,128 @@ static rp_status attach(kept *contents, const char *name, rp_tensor *const *save
     p->saved = rp__calloc(n_save + 1, sizeof *p->saved);
     status = p->saved ? RP_OK : RP__OOM("tape");
     for (size_t i = 0; i < n_save && status == RP_OK; i++) {
-        status = rp__saved_pack(&p->saved[i], save[i], false, 0);
+        size_t k = 0; /* a result is kept without holding its own node */
+        while (k < n_out && out[k] != save[i]) k++;
+        status = rp__saved_pack(&p->saved[i], save[i], k < n_out, k < n_out ? (uint32_t)k : 0);
         p->n_saved = i + 1;
     }
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (rp__dtype_is_float((rp_dtype)out[k]->dtype)) status = rp__tape_set_history(out[k], n, (uint32_t)k);
+        if (!rp__dtype_is_float((rp_dtype)out[k]->dtype)) continue;
+        status = rp__tape_set_history(out[k], n, (uint32_t)k);
+        if (status == RP_OK && t) rp__trace_ir(t)->values[rp__trace_resolve(t, out[k])].requires_grad = true;
     }
     rp__tape_node_release(n);
     return status;
 }
 
-/* ---- the derivative of a block as a function: (gradients of the results, operands) -> gradients of the wanted operands */
+/* ---- the derivative of a block: from gradients of the results, operands, and sums so far of the operands' gradients */
 
 typedef struct derivative {
     const rp_ir *ir;
-    const bool *wanted; /* per operand */
+    const bool *wanted;     /* per operand */
+    const uint32_t *same;   /* per operand: the first that is the same tensor; NULL: all are their own */
+    const bool *given;      /* per result: a gradient comes in */
+    const bool *summed;     /* per operand: a sum comes in */
     size_t n_operands;
 } derivative;
 
-static void zeros_for_missing(rp_tensor *const *like, rp_tensor **grads, size_t n) {
-    for (size_t k = 0; k < n; k++) {
-        if (!grads[k]) grads[k] = rp_zeros_like(like[k]);
-    }
-}
-
+/* grad_out[k], sums[k]: NULL where nothing comes in. grads: of the wanted operands, one after the other; zero where the block gives
+   none. create_graph: on the tape behind operands and grad_out. */
 static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tensor *const *operands,
-                        rp_tensor **grads) {
-    size_t n_out = d->ir->body.n_results, n_wanted = 0, n_roots = 0;
-    rp_tensor **work = rp__calloc(2 * d->n_operands + 3 * n_out + 1, sizeof *work);
+                        rp_tensor *const *sums, bool create_graph, bool again, rp_tensor **grads) {
+    size_t n_out = d->ir->body.n_results, n_wanted = 0, n_roots = 0, most = n_out + d->n_operands;
+    rp_tensor **work = rp__calloc(2 * d->n_operands + n_out + 2 * most + 1, sizeof *work);
     if (!work) return RP__OOM("derivative of a region");
     rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out,
-              **seeds = roots + n_out;
+              **seeds = roots + most;
     bool grad = rp_set_grad_enabled(true);
     rp_status status = RP_OK;
     for (size_t k = 0; k < d->n_operands && status == RP_OK; k++) {
-        leaf[k] = operands[k];
+        leaf[k] = d->same ? leaf[d->same[k]] : NULL;
+        if (!leaf[k]) leaf[k] = operands[k];
         if (!d->wanted[k]) continue;
-        leaf[k] = rp_detach(operands[k]);
-        status = rp_set_requires_grad(leaf[k], true);
+        if (create_graph && rp__grad_needed(operands[k])) {
+            leaf[k] = rp_view(operands[k], operands[k]->size, operands[k]->ndim);
+        } else {
+            leaf[k] = rp__tape_shadow(operands[k]);
+            status = rp_set_requires_grad(leaf[k], true);
+        }
         wanted[n_wanted++] = leaf[k];
+        if (sums[k]) {
+            roots[n_roots] = leaf[k];
+            seeds[n_roots++] = sums[k];
+        }
+        if (status == RP_OK && rp_failed()) status = rp_error_status();
     }
+    rp__trace *t = rp__trace_current();
+    size_t before = t ? rp__trace_ir(t)->n_nodes : 0;
     if (status == RP_OK) status = rp__ir_run(d->ir, leaf, d->n_operands, out, n_out, NULL);
+    for (size_t k = before; again && t && k < rp__trace_ir(t)->n_nodes; k++) rp__trace_ir(t)->nodes[k].recompute = true;
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (rp__grad_needed(out[k])) {
+        if (grad_out[k] && rp__grad_needed(out[k])) {
             roots[n_roots] = out[k];
             seeds[n_roots++] = grad_out[k];
         }
     }
-    rp_backward_options options = {.struct_size = sizeof options, .allow_unused = true};
+    rp_backward_options options = {
+        .struct_size = sizeof options, .allow_unused = true, .create_graph = create_graph, .retain_graph = create_graph};
     if (status == RP_OK && n_roots && n_wanted)
         status = rp_grad(roots, n_roots, wanted, n_wanted, seeds, &options, grads);
     (void)rp_set_grad_enabled(grad);
-    if (status == RP_OK) zeros_for_missing(wanted, grads, n_wanted);
+    for (size_t k = 0; k < n_wanted && status == RP_OK; k++) {
+        if (!grads[k]) grads[k] = rp_zeros_like(wanted[k]);
+    }
     if (status == RP_OK && rp_failed()) status = rp_error_status();
     rp__free(work);
     return status;
 }
 
+/* The same as a function of what comes in: gradients, operands, sums. */
 static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const derivative *d = ctx;
+    size_t n_results = d->ir->body.n_results, at = 0;
+    rp_tensor **all = rp__calloc(n_results + 2 * d->n_operands + 1, sizeof *all);
     (void)n_in;
     (void)n_out;
-    (void)derive(d, in, in + d->ir->body.n_results, out);
+    if (!all) {
+        (void)RP__OOM("derivative of a region");
+        return;
+    }
+    rp_tensor **operands = all + n_results, **sums = operands + d->n_operands;
+    for (size_t k = 0; k < n_results; k++) all[k] = d->given[k] ? in[at++] : NULL;
+    for (size_t k = 0; k < d->n_operands; k++) operands[k] = in[at++];
+    for (size_t k = 0; k < d->n_operands; k++) sums[k] = d->summed[k] ? in[at++] : NULL;
+    (void)derive(d, all, operands, sums, false, false, out);
+    rp__free(all);
 }
 
 /* ---- cond */
 
-static rp_status host_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+static rp_status host_cond(where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                            rp_tensor **out, size_t n_out) {
     rp_scalar take = rp_item(pred);
     if (rp_failed()) return rp_error_status();
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
     fn->body(fn->ctx, in, n_in, out, n_out);
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
-    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (out[k]) status = rp__tensor_check(out[k], "a result of rp_cond");
-    }
-    return status;
+    for (size_t k = 0; k < n_out && status == RP_OK; k++) status = check_result(at, *fn, out[k], k);
+    return status == RP_OK ? own_results(in, n_in, out, n_out) : status;
 }
 
-static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+static rp_status trace_cond(rp__trace *t, where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
                             size_t n_in, rp_tensor **out, size_t n_out) {
     region a = {0}, b = {0};
     rp_ir *x = NULL, *y = NULL;
     rp_tensor **all = NULL, **operands = NULL;
     size_t n_all = 0;
     rp_status status;
-    RP_TRY_GOTO(status, done, trace_region(then_fn, in, n_in, n_out, &a));
-    RP_TRY_GOTO(status, done, trace_region(else_fn, in, n_in, n_out, &b));
+    RP_TRY_GOTO(status, done, trace_region(at, then_fn, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, trace_region(at, else_fn, in, n_in, n_out, &b));
     if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a branch draws random numbers");
         goto done;
     }
-    if (!same_types(a.ir, b.ir)) {
-        status = rp__fail(RP_ERROR_SHAPE, "rp_cond: the branches give results of different sizes or types");
-        goto done;
-    }
+    RP_TRY_GOTO(status, done, check_types(at, a.ir, then_fn, b.ir, else_fn));
     RP_TRY_GOTO(status, done, merge_operands(&a, &b, &all, &n_all));
     RP_TRY_GOTO(status, done, widen(&a, n_in, all, n_all, &x));
     RP_TRY_GOTO(status, done, widen(&b, n_in, all, n_all, &y));
@@ -375,11 +451,11 @@ static rp_status trace_cond(rp__trace *t, rp_tensor *pred, rp_fn then_fn, rp_fn 
     operands[0] = pred;
     if (n_in) memcpy(operands + 1, in, n_in * sizeof *operands);
     memcpy(operands + 1 + n_in, all, n_all * sizeof *operands);
-    RP_TRY_GOTO(status, done, emit(t, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, x, out, NULL));
+    RP_TRY_GOTO(status, done, emit(t, at, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, 0, x, out, NULL));
     if (any_needs_grad(operands + 1, n_in + n_all)) {
         kept k = {.kind = RP__IR_COND, .a = x, .b = y};
         x = y = NULL;
-        status = attach(&k, "cond", operands, 1 + n_in + n_all, operands + 1, n_in + n_all, out, n_out);
+        status = attach(at, &k, "cond", operands, 1 + n_in + n_all, operands + 1, n_in + n_all, out, n_out);
     }
 done:
     region_free(&a);
@@ -411,8 +487,14 @@ static rp_status finish(rp_scope scope, rp_status status, rp_tensor **out, size_
     return status;
 }
 
-rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                  size_t n_out) {
+rp_status(rp_cond)(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                   size_t n_out) {
+    return rp_cond_at(NULL, pred, then_fn, else_fn, in, n_in, out, n_out);
+}
+
+rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+                     rp_tensor **out, size_t n_out) {
+    const where at = {"rp_cond", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_cond", then_fn, else_fn, in, n_in, out, n_out);
     if (status == RP_OK) status = rp__tensor_check(pred, "pred");
@@ -420,30 +502,31 @@ rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *cons
         (rp__tensor_is_error(pred) || pred->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__tensor_numel(pred), 1)))
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
     rp__trace *t = rp__trace_current();
+    rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
     if (status == RP_OK && t) {
-        rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
-        if (status == RP_OK) status = trace_cond(t, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
-        rp__free(settled_in);
+        status = trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
         if (falls_back(status)) {
-            status = rp__trace_break(t, "region-not-traceable", rp__site());
+            status = rp__trace_break(t, "region-not-traceable", at.site);
             t = NULL;
         }
     }
     if (status == RP_OK && !t)
-        status = host_cond(pred, then_fn, else_fn, in, n_in, out, n_out);
+        status = host_cond(at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
     else if (status == RP_OK && rp_failed())
         status = rp_error_status();
+    rp__free(settled_in);
     return finish(scope, status, out, n_out);
 }
 
 /* ---- while */
 
 /* The state of a loop, then what does not change, as one list. */
-static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
                             int64_t max_iter, rp_tensor **out) {
-    rp_tensor **state = rp__calloc(n_in + n_state + 1, sizeof *state), **next = state + n_in;
+    rp_tensor **state = rp__calloc(n_in + n_state + 1, sizeof *state);
     if (!state) return RP__OOM("rp_while");
+    rp_tensor **next = state + n_in;
     if (n_in) memcpy(state, in, n_in * sizeof *state);
     rp_status status = RP_OK;
     for (int64_t i = 0; status == RP_OK && (max_iter <= 0 || i < max_iter); i++) {
@@ -451,25 +534,25 @@ static rp_status host_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, 
         rp_tensor *go = NULL;
         bool on = false;
         cond_fn.body(cond_fn.ctx, state, n_in, &go, 1);
-        if (!rp_failed() && go)
+        if (!rp_failed() && check_result(at, cond_fn, go, 0) == RP_OK)
             on = rp__scalar_f64(rp_item(go)) != 0;
-        else if (!rp_failed())
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the condition gives no result");
         memset(next, 0, n_state * sizeof *next);
         if (on && !rp_failed()) body_fn.body(body_fn.ctx, state, n_in, next, n_state);
         for (size_t k = 0; on && k < n_state && !rp_failed(); k++) {
-            if (!next[k])
-                (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_while: the body leaves state %zu out", k);
-            else if (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
+            if (check_result(at, body_fn, next[k], k) != RP_OK) break;
+            if (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
                      memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
                 (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
         }
-        status = rp_failed() ? rp_error_status() : RP_OK;
+        status = rp_failed() ? rp_error_status() : on ? own_results(state, n_in, next, n_state) : RP_OK;
         rp__scope_end(scope, next, status == RP_OK && on ? n_state : 0);
         if (!on) break;
         if (status == RP_OK) memcpy(state, next, n_state * sizeof *state);
     }
-    if (status == RP_OK) memcpy(out, state, n_state * sizeof *out);
+    if (status == RP_OK) {
+        memcpy(out, state, n_state * sizeof *out);
+        status = own_results(in, n_in, out, n_state);
+    }
     rp__free(state);
     return status;
 }
@@ -486,14 +569,14 @@ static void loop_free(loop *l) {
     rp__free(l->operands);
 }
 
-static rp_status close_loop(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l) {
+static rp_status close_loop(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l) {
     region a = {0}, b = {0};
     rp_tensor **all = NULL;
     size_t n_all = 0;
     rp_status status;
     *l = (loop){.n_state = n_state};
-    RP_TRY_GOTO(status, done, trace_region(cond_fn, in, n_in, 1, &a));
-    RP_TRY_GOTO(status, done, trace_region(body_fn, in, n_in, n_state, &b));
+    RP_TRY_GOTO(status, done, trace_region(at, cond_fn, in, n_in, 1, &a));
+    RP_TRY_GOTO(status, done, trace_region(at, body_fn, in, n_in, n_state, &b));
     if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a loop draws random numbers");
         goto done;
@@ -577,21 +660,21 @@ static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
-static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
+static rp_status trace_while(rp__trace *t, where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
                              size_t n_in, int64_t max_iter, rp_tensor **out) {
     loop l = {0}, wide = {0};
     rp_tensor **states = NULL, **kept_out = NULL, **save = NULL;
     rp_status status;
-    RP_TRY_GOTO(status, done, close_loop(cond_fn, body_fn, in, n_state, n_in, &l));
+    RP_TRY_GOTO(status, done, close_loop(at, cond_fn, body_fn, in, n_state, n_in, &l));
     bool differentiable = any_needs_grad(l.operands, l.n), small = true;
     for (size_t s = 0; s < n_state; s++) small = small && in[s]->ndim < RP_MAX_DIMS;
     if (!differentiable || max_iter <= 0 || !small) {
         RP_TRY_GOTO(
             status, done,
-            emit(t, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, l.body, out, NULL));
+            emit(t, at, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, 0, l.body, out, NULL));
         if (differentiable) {
             kept k = {.kind = RP__IR_WHILE, .n_state = n_state};
-            status = attach(&k, "while", NULL, 0, l.operands, l.n, out, n_state);
+            status = attach(at, &k, "while", NULL, 0, l.operands, l.n, out, n_state);
         }
         goto done;
     }
@@ -616,18 +699,19 @@ static rp_status trace_while(rp__trace *t, rp_fn cond_fn, rp_fn body_fn, rp_tens
     keeping k = {&l, max_iter};
     status = rp_failed() ? rp_error_status() : RP_OK;
     if (status == RP_OK)
-        status = close_loop((rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
+        status = close_loop(at, (rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
                             n_wide, n_wide, &wide);
     if (status == RP_OK)
         status =
-            emit(t, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, wide.body, kept_out, NULL);
+            emit(t, at, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state, wide.body, kept_out, NULL);
     (void)rp_set_grad_enabled(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
         memcpy(save, l.operands, l.n * sizeof *save);
         memcpy(save + l.n, kept_out + n_state, (n_state + 1) * sizeof *save);
         kept p = {.kind = RP__IR_WHILE, .a = rp__ir_retain(l.body), .n_state = n_state, .max_iter = max_iter};
-        status = attach(&p, "while", save, l.n + n_state + 1, l.operands, l.n, out, n_state);
+        /* The history is a result, too: a second derivative reaches it. */
+        status = attach(at, &p, "while", save, l.n + n_state + 1, l.operands, l.n, kept_out, n_wide);
     }
 done:
     loop_free(&l);
@@ -638,37 +722,43 @@ done:
     return status;
 }
 
-rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
-                              int64_t max_iter, rp_tensor **out) {
+rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
+                              size_t n_in, int64_t max_iter, rp_tensor **out) {
+    const where at = {"rp_while", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
+    rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
     if (status == RP_OK && t) {
-        rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-        status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
-        if (status == RP_OK) status = trace_while(t, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
-        rp__free(settled_in);
+        status = trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
         if (falls_back(status)) {
-            status = rp__trace_break(t, "region-not-traceable", rp__site());
+            status = rp__trace_break(t, "region-not-traceable", at.site);
             t = NULL;
         }
     }
-    if (status == RP_OK && !t) status = host_while(cond_fn, body_fn, in, n_state, n_in, max_iter, out);
+    if (status == RP_OK && !t) status = host_while(at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
+    rp__free(settled_in);
     return finish(scope, status, out, n_state);
 }
 
-rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out) {
-    return rp__while_invariant(cond_fn, body_fn, in, n, n, max_iter, out);
+rp_status(rp_while)(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out) {
+    return rp__while_invariant(NULL, cond_fn, body_fn, in, n, n, max_iter, out);
+}
+
+rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
+                      rp_tensor **out) {
+    return rp__while_invariant(site, cond_fn, body_fn, in, n, n, max_iter, out);
 }
 
 /* ---- checkpoint */
 
-static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+static rp_status trace_checkpoint(rp__trace *t, where at, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                   size_t n_out) {
     region a = {0};
     rp_tensor **operands = NULL;
     rp_status status;
-    RP_TRY_GOTO(status, done, trace_region(fn, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, trace_region(at, fn, in, n_in, n_out, &a));
     /* One generator only: its counters are a range that the node can name. */
     rp_generator *g = NULL;
     for (size_t i = 0; i < a.ir->n_nodes; i++) {
@@ -690,7 +780,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
     if (a.n_operands) memcpy(operands + n_in, a.operands, a.n_operands * sizeof *operands);
     size_t n = n_in + a.n_operands;
     uint32_t node;
-    RP_TRY_GOTO(status, done, emit(t, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, a.ir, out, &node));
+    RP_TRY_GOTO(status, done, emit(t, at, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, 0, a.ir, out, &node));
     rp_dim start = 0;
     uint64_t absolute = 0;
     if (g) {
@@ -708,7 +798,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp_fn fn, rp_tensor *const *in, 
                   .generator = rp__generator_retain(g),
                   .random_offset = start,
                   .random_absolute = absolute};
-        status = attach(&k, "checkpoint", operands, n, operands, n, out, n_out);
+        status = attach(at, &k, "checkpoint", operands, n, operands, n, out, n_out);
     }
 done:
     region_free(&a);
@@ -716,16 +806,22 @@ done:
     return status;
 }
 
-rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status(rp_checkpoint)(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    return rp_checkpoint_at(NULL, fn, in, n_in, out, n_out);
+}
+
+rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                           size_t n_out) {
+    const where at = {"rp_checkpoint", site ? site : rp__site()};
     rp__trace *t = rp__trace_current();
     if ((n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: a list of tensors is NULL");
-    if (!t) return rp__checkpoint_run(fn, in, n_in, out, n_out);
+    if (!t) return rp__checkpoint_run(at.site, fn, NULL, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
     rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
     if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
-    if (status == RP_OK) status = trace_checkpoint(t, fn, settled_in, n_in, out, n_out);
+    if (status == RP_OK) status = trace_checkpoint(t, at, fn, settled_in, n_in, out, n_out);
     if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
         fn.body(fn.ctx, in, n_in, out, n_out);
         status = rp_failed() ? rp_error_status() : RP_OK;
@@ -736,12 +832,20 @@ rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor *
 
 /* ---- backward */
 
-typedef struct back { /* one step back of a loop: (i, gradients of the state, sums of gradients of invariants) */
+typedef struct task { /* one backward of a region */
     const kept *p;
-    rp_tensor *const *operands; /* of the body: state (unused), invariants */
+    rp_tensor *const *saved, *const *grad_out; /* grad_out[k] NULL: none; of a loop: state, count, stacks */
+    rp_tensor *const *sums;                    /* per operand, NULL: none */
+    const bool *needed;                        /* per operand */
+    const uint32_t *same;                      /* per operand */
+    bool create_graph;
+} task;
+
+typedef struct back { /* one step back of a loop: (i, gradients of the state, sums of gradients of invariants) */
+    const task *q;
+    rp_tensor *const *operands; /* of the body: state (as it began), invariants */
     rp_tensor *const *stacks;
     const bool *wanted; /* per operand; all floating states are */
-    size_t n_invariant;
 } back;
 
 static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -751,108 +855,145 @@ static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_gt(in[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
 }
 
+/* x + nothing is x for every x but nothing + 0, which is 0: where a sum has not begun. */
+static rp_tensor *nothing_like(const rp_tensor *t) {
+    return rp_full(t->size, t->ndim, rp_f64(-0.0), (rp_dtype)t->dtype);
+}
+
+/* Row i of a stack (max_iter, *size of like). */
+static rp_tensor *row_of(rp_tensor *stack, rp_tensor *i, const rp_tensor *like, int64_t max_iter) {
+    rp_dim rows[2] = {max_iter, rp__tensor_numel(like)};
+    rp_tensor *dense = rp__tensor_contiguous(stack) ? stack : rp_clone(stack);
+    return rp_view(rp_embedding(rp_view(dense, rows, 2), i), like->size, like->ndim);
+}
+
 static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const back *b = ctx;
-    const kept *p = b->p;
+    const task *q = b->q;
+    const kept *p = q->p;
+    rp_tensor **work = rp__calloc(3 * p->n_operands + p->n_state + 1, sizeof *work);
     (void)n_in;
-    rp_tensor **work = rp__calloc(2 * p->n_operands + p->n_state + 1, sizeof *work);
+    (void)n_out;
     if (!work) {
         (void)RP__OOM("backward of a loop");
         return;
     }
-    rp_tensor **operands = work, **grads = work + p->n_operands, **grad_out = grads + p->n_operands;
-    size_t at = 1;
+    rp_tensor **operands = work, **grads = work + p->n_operands, **sums = grads + p->n_operands,
+              **grad_out = sums + p->n_operands;
+    size_t at = 1, o = 1;
     out[0] = rp_add_scalar(in[0], rp_i64(-1));
+    rp_tensor *first = rp_eq(out[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
     memcpy(operands, b->operands, p->n_operands * sizeof *operands);
-    for (size_t s = 0; s < p->n_state; s++) {
-        const rp_tensor *like = b->operands[s];
-        rp_dim rows[2] = {p->max_iter, rp__tensor_numel(like)};
-        operands[s] = rp_view(rp_embedding(rp_view(b->stacks[s], rows, 2), out[0]), like->size, like->ndim);
-        grad_out[s] = b->wanted[s] ? in[at++] : NULL;
-    }
-    derivative d = {p->a, b->wanted, p->n_operands};
-    if (!rp_failed() && derive(&d, grad_out, operands, grads) == RP_OK) {
-        size_t g = 0;
-        for (size_t k = 0, o = 1; k < p->n_operands; k++) {
-            if (!b->wanted[k]) continue;
-            out[o] = k < p->n_state ? grads[g] : rp_add(in[o], grads[g], rp_i64(1));
-            o++;
-            g++;
+    for (size_t k = 0; k < p->n_operands; k++) {
+        const rp_tensor *like = b->operands[k];
+        if (k < p->n_state) {
+            operands[k] = row_of(b->stacks[k], out[0], like, p->max_iter);
+            /* The state of the first iteration is the operand: what else was made of it comes before. */
+            if (b->wanted[k] && q->sums[k]) sums[k] = rp_where(first, q->sums[k], nothing_like(like));
+            grad_out[k] = b->wanted[k] ? in[at++] : NULL;
+        } else if (b->wanted[k]) {
+            sums[k] = in[at++];
         }
     }
-    (void)n_out;
+    derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
+    if (!rp_failed() && derive(&d, grad_out, operands, sums, false, false, grads) == RP_OK) {
+        for (size_t k = 0, g = 0; k < p->n_operands; k++) {
+            if (!b->wanted[k]) continue;
+            rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
+            out[o++] = kept_grad ? rp_add(grad, row_of(kept_grad, out[0], b->operands[k], p->max_iter), rp_i64(1)) : grad;
+        }
+    }
     rp__free(work);
 }
 
-static rp_status while_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out,
-                                rp_tensor **grad_in) {
+static rp_status while_backward(const task *q, rp_tensor **grad_in) {
+    const kept *p = q->p;
     if (!p->a)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "rp_while: a gradient was asked through a loop without max_iter (or with a state of rank %d)",
                         RP_MAX_DIMS);
-    rp_tensor *const *operands = saved, *count = saved[p->n_operands], *const *stacks = saved + p->n_operands + 1;
+    rp_tensor *const *operands = q->saved, *count = q->saved[p->n_operands],
+                     *const *stacks = q->saved + p->n_operands + 1;
     bool *wanted = rp__calloc(p->n_operands + 1, sizeof *wanted);
-    rp_tensor **state = rp__calloc(2 * p->n_operands + 3, sizeof *state), **out = state + p->n_operands + 1;
-    rp_status status = wanted && state ? RP_OK : RP__OOM("backward of a loop");
+    rp_tensor **state = rp__calloc(2 * p->n_operands + 3, sizeof *state);
+    if (!wanted || !state) {
+        rp__free(wanted);
+        rp__free(state);
+        return RP__OOM("backward of a loop");
+    }
+    rp_tensor **out = state + p->n_operands + 1;
     size_t n = 1;
-    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) {
-        wanted[k] = rp__dtype_is_float((rp_dtype)operands[k]->dtype) && (k < p->n_state || needed[k]);
+    state[0] = count;
+    for (size_t k = 0; k < p->n_operands; k++) {
+        wanted[k] = rp__dtype_is_float((rp_dtype)operands[k]->dtype) && (k < p->n_state || q->needed[k]);
         if (!wanted[k]) continue;
-        state[n++] = k < p->n_state && grad_out[k] ? grad_out[k] : rp_zeros_like(operands[k]);
+        if (k < p->n_state)
+            state[n++] = q->grad_out[k] ? q->grad_out[k] : rp_zeros_like(operands[k]);
+        else
+            state[n++] = q->sums[k] ? q->sums[k] : nothing_like(operands[k]);
     }
-    back b = {p, operands, stacks, wanted, p->n_operands - p->n_state};
-    if (status == RP_OK) {
-        state[0] = count;
-        status = rp_failed() ? rp_error_status()
-                             : rp_while((rp_fn){back_cond, &b, 0, "while backward"},
-                                        (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
-    }
+    back b = {q, operands, stacks, wanted};
+    rp_status status = rp_failed() ? rp_error_status()
+                                   : rp_while_at(rp__site(), (rp_fn){back_cond, &b, 0, "while backward"},
+                                              (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
+    rp_tensor *ran = status == RP_OK ? rp_gt(count, rp_full(RP_NO_DIMS, rp_i64(0), RP_I64)) : NULL;
     for (size_t k = 0, o = 1; k < p->n_operands && status == RP_OK; k++) {
-        if (wanted[k]) {
-            grad_in[k] = needed[k] ? out[o] : NULL;
-            o++;
-        }
+        if (!wanted[k]) continue;
+        rp_tensor *grad = out[o++];
+        if (k < p->n_state && q->sums[k])
+            grad = rp_where(ran, grad, rp_add(q->sums[k], grad, rp_i64(1)));
+        else if (k >= p->n_state && !q->sums[k])
+            grad = rp_where(ran, grad, rp_zeros_like(grad));
+        grad_in[k] = q->needed[k] ? grad : NULL;
     }
+    if (status == RP_OK && rp_failed()) status = rp_error_status();
     rp__free(wanted);
     rp__free(state);
     return status;
 }
 
-static rp_status cond_backward(const kept *p, rp_tensor *const *saved, const bool *needed, rp_tensor *const *grad_out,
-                               rp_tensor **grad_in) {
-    size_t n_out = p->a->body.n_results, n_wanted = 0;
-    derivative x = {p->a, needed, p->n_operands}, y = {p->b, needed, p->n_operands};
-    rp_tensor **in = rp__calloc(n_out + 2 * p->n_operands + 1, sizeof *in), **grads = in + n_out + p->n_operands;
-    if (!in) return RP__OOM("backward of rp_cond");
-    rp_status status = RP_OK;
-    for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
-        in[k] = grad_out[k] ? grad_out[k] : rp_full(m->size, m->ndim, rp_i64(0), m->dtype);
-        status = rp_failed() ? rp_error_status() : RP_OK;
+static rp_status cond_backward(const task *q, rp_tensor **grad_in) {
+    const kept *p = q->p;
+    size_t n_out = p->a->body.n_results, n_wanted = 0, n = 0;
+    rp_tensor **in = rp__calloc(n_out + 3 * p->n_operands + 1, sizeof *in);
+    bool *flags = rp__calloc(n_out + p->n_operands + 1, sizeof *flags);
+    if (!in || !flags) {
+        rp__free(in);
+        rp__free(flags);
+        return RP__OOM("backward of rp_cond");
     }
-    memcpy(in + n_out, saved + 1, p->n_operands * sizeof *in);
-    for (size_t k = 0; k < p->n_operands; k++) n_wanted += needed[k];
-    if (status == RP_OK)
-        status = rp_cond(saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
-                         (rp_fn){derivative_body, &y, 0, "else backward"}, in, n_out + p->n_operands, grads, n_wanted);
+    rp_tensor **grads = in + n_out + 2 * p->n_operands;
+    bool *given = flags, *summed = flags + n_out;
+    for (size_t k = 0; k < n_out; k++) {
+        given[k] = q->grad_out[k] != NULL;
+        if (given[k]) in[n++] = q->grad_out[k];
+    }
+    memcpy(in + n, q->saved + 1, p->n_operands * sizeof *in);
+    n += p->n_operands;
+    for (size_t k = 0; k < p->n_operands; k++) {
+        n_wanted += q->needed[k];
+        summed[k] = q->needed[k] && q->sums[k];
+        if (summed[k]) in[n++] = q->sums[k];
+    }
+    derivative x = {p->a, q->needed, q->same, given, summed, p->n_operands};
+    derivative y = x;
+    y.ir = p->b;
+    rp_status status = rp_cond_at(rp__site(), q->saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
+                               (rp_fn){derivative_body, &y, 0, "else backward"}, in, n, grads, n_wanted);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
-        if (needed[k]) grad_in[k] = grads[g++];
+        if (q->needed[k]) grad_in[k] = grads[g++];
     }
     rp__free(in);
+    rp__free(flags);
     return status;
 }
 
-static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, const bool *needed,
-                                     rp_tensor *const *grad_out, rp_tensor **grad_in) {
-    size_t n_out = p->a->body.n_results;
-    derivative d = {p->a, needed, p->n_operands};
-    rp_tensor **work = rp__calloc(n_out + p->n_operands + 1, sizeof *work), **grads = work + n_out;
-    if (!work) return RP__OOM("backward of rp_checkpoint");
+static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
+    const kept *p = q->p;
+    derivative d = {.ir = p->a, .wanted = q->needed, .same = q->same, .n_operands = p->n_operands};
+    rp_tensor **grads = rp__calloc(p->n_operands + 1, sizeof *grads);
+    if (!grads) return RP__OOM("backward of rp_checkpoint");
     rp_status status = RP_OK;
-    for (size_t k = 0; k < n_out; k++) {
-        const rp__meta *m = &p->a->values[p->a->body.results[k]].meta;
-        work[k] = grad_out[k] ? grad_out[k] : rp_full(m->size, m->ndim, rp_i64(0), m->dtype);
-    }
     rp__trace *t = rp__trace_current();
     rp_dim before = 0;
     uint64_t seed = 0, offset = 0;
@@ -863,35 +1004,159 @@ static rp_status checkpoint_backward(const kept *p, rp_tensor *const *saved, con
         (void)rp_generator_get(p->generator, &seed, &offset);
         status = rp_generator_set(p->generator, seed, p->random_absolute);
     }
-    if (status == RP_OK) status = rp_failed() ? rp_error_status() : derive(&d, work, saved, grads);
+    if (status == RP_OK)
+        status = rp_failed() ? rp_error_status()
+                             : derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
     if (p->generator && t)
         rp__trace_random_seek(t, p->generator, before);
     else if (p->generator)
         (void)rp_generator_set(p->generator, seed, offset);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
-        if (needed[k]) grad_in[k] = grads[g++];
+        if (q->needed[k]) grad_in[k] = grads[g++];
     }
-    rp__free(work);
+    rp__free(grads);
     return status;
+}
+
+static rp_status region_backward(const task *q, rp_tensor **grad_in) {
+    return q->p->kind == RP__IR_COND    ? cond_backward(q, grad_in)
+           : q->p->kind == RP__IR_WHILE ? while_backward(q, grad_in)
+                                        : checkpoint_backward(q, grad_in);
 }
 
 static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     const kept *p = n->payload;
-    (void)create_graph;
     if (n->released) return rp__tape_released(n);
-    rp_tensor **saved = rp__calloc(p->n_saved + 1, sizeof *saved);
+    rp_tensor **tensors = rp__calloc(p->n_saved + p->n_operands + 1, sizeof *tensors);
     bool *needed = rp__calloc(p->n_operands + 1, sizeof *needed);
-    rp_status status = saved && needed ? RP_OK : RP__OOM("backward of a region");
-    for (size_t i = 0; i < p->n_saved && status == RP_OK; i++) {
-        saved[i] = rp__saved_unpack(&p->saved[i], n);
-        if (rp__tensor_is_error(saved[i])) status = rp_error_status();
+    uint32_t *same = rp__calloc(p->n_operands + 1, sizeof *same);
+    rp_status status = tensors && needed && same ? RP_OK : RP__OOM("backward of a region");
+    if (status == RP_OK) {
+        rp_tensor **saved = tensors, **sums = tensors + p->n_saved;
+        for (size_t i = 0; i < p->n_saved && status == RP_OK; i++) {
+            saved[i] = rp__saved_unpack(&p->saved[i], n);
+            if (rp__tensor_is_error(saved[i])) status = rp_error_status();
+        }
+        for (uint32_t k = 0; k < p->n_operands && status == RP_OK; k++) {
+            const rp__edge *edge = &n->edges[k];
+            needed[k] = rp__tape_needs(n, k);
+            same[k] = k;
+            for (uint32_t j = 0; j < k && needed[k] && p->kind != RP__IR_WHILE; j++) {
+                if (n->edges[j].node != edge->node || n->edges[j].index != edge->index) continue;
+                same[k] = same[j];
+                needed[k] = false;
+            }
+            if (needed[k] && !create_graph) sums[k] = rp__tape_take_sum(n, k);
+            if (sums[k] && rp__tensor_is_error(sums[k])) status = rp_error_status();
+        }
+        const task q = {p, saved, grad_out, sums, needed, same, create_graph};
+        if (status == RP_OK) status = region_backward(&q, grad_in);
     }
-    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) needed[k] = rp__tape_needs(n, (uint32_t)k);
-    if (status == RP_OK)
-        status = p->kind == RP__IR_COND    ? cond_backward(p, saved, needed, grad_out, grad_in)
-                 : p->kind == RP__IR_WHILE ? while_backward(p, saved, needed, grad_out, grad_in)
-                                           : checkpoint_backward(p, saved, needed, grad_out, grad_in);
-    rp__free(saved);
+    rp__free(tensors);
     rp__free(needed);
+    rp__free(same);
+    return status;
+}
+
+/* ---- the backward of a node as a graph */
+
+/* A block as a graph: its first n_results results, without the nodes that only others need. */
+static rp_status block_ir(const rp_ir *ir, const rp__ir_block *block, uint32_t n_results, rp_ir **out) {
+    rp_ir *made = rp__ir_new(ir->name);
+    if (!made) return RP_ERROR_OUT_OF_MEMORY;
+    made->symbols = rp__symbols_retain(ir->symbols);
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < block->n_args && status == RP_OK; k++) {
+        const rp__ir_value_info *info = &ir->values[block->args[k]];
+        if (rp__ir_add_arg(made, &made->body, &info->meta, info->site) == RP__IR_NONE) status = RP_ERROR_OUT_OF_MEMORY;
+    }
+    if (status == RP_OK) status = rp__ir_copy_block(made, &made->body, ir, block);
+    bool *live = status == RP_OK ? rp__calloc(made->n_values + 1, sizeof *live) : NULL;
+    if (status == RP_OK && !live) status = RP__OOM("backward of a region");
+    if (status != RP_OK) {
+        rp_ir_release(made);
+        return status;
+    }
+    made->body.n_results = n_results;
+    for (uint32_t k = 0; k < n_results; k++) live[made->body.results[k]] = true;
+    for (size_t i = made->body.n_nodes; i-- > 0;) {
+        rp__ir_node *n = &made->nodes[made->body.nodes[i]];
+        bool needed = rp__ir_node_has_effect(made, n);
+        for (uint32_t k = 0; k < n->n_out; k++) needed = needed || live[n->out[k]];
+        n->dead = n->dead || !needed;
+        for (uint32_t k = 0; k < n->n_in && !n->dead; k++) {
+            if (n->in[k] != RP__IR_NONE) live[n->in[k]] = true;
+        }
+    }
+    rp__free(live);
+    *out = made;
+    return RP_OK;
+}
+
+typedef struct backward_fn {
+    const kept *p;
+    const rp__region_request *r;
+    size_t n_results;
+} backward_fn;
+
+static void backward_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const backward_fn *f = ctx;
+    const kept *p = f->p;
+    size_t n_grads = p->kind == RP__IR_WHILE ? 2 * p->n_state + 1 : f->n_results; /* none of a loop's history */
+    rp_tensor **work = rp__calloc(p->n_saved + n_grads + 2 * p->n_operands + 1, sizeof *work);
+    (void)n_in;
+    (void)n_out;
+    if (!work) {
+        (void)RP__OOM("backward of a region");
+        return;
+    }
+    rp_tensor **saved = work, **grad_out = saved + p->n_saved, **sums = grad_out + n_grads,
+              **grads = sums + p->n_operands;
+    size_t at = p->n_saved, o = 0;
+    rp_status status = settle_operands(in, p->n_saved, saved);
+    for (size_t k = 0; k < f->n_results; k++) grad_out[k] = f->r->given[k] ? in[at++] : NULL;
+    for (size_t k = 0; k < p->n_operands; k++) sums[k] = f->r->summed[k] ? in[at++] : NULL;
+    const task q = {p, saved, grad_out, sums, f->r->needed, f->r->same, false};
+    if (status == RP_OK) status = region_backward(&q, grads);
+    for (size_t k = 0; k < p->n_operands && status == RP_OK; k++) {
+        if (f->r->needed[k]) out[o++] = grads[k];
+    }
+    rp__free(work);
+}
+
+rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out) {
+    const rp__ir_node *n = &ir->nodes[node];
+    bool looping = n->kind == RP__IR_WHILE;
+    uint32_t keeps = looping ? (uint32_t)n->attrs[1].v.i : 0;
+    *out = NULL;
+    if (n->kind == RP__IR_CHECKPOINT || (looping && keeps == 0))
+        return rp__fail(RP_ERROR_INTERNAL, "the backward of this region is no graph");
+    kept p = {.kind = n->kind,
+              .n_saved = n->n_in + (looping ? keeps + 1 : 0),
+              .n_operands = n->n_in - (looping ? 0 : 1),
+              .n_state = keeps,
+              .max_iter = looping ? n->attrs[0].v.i : 0};
+    uint32_t n_results = looping ? keeps : n->n_out;
+    rp_status status = block_ir(ir, &n->regions[looping ? 1 : 0], n_results, &p.a);
+    if (status == RP_OK && !looping) status = block_ir(ir, &n->regions[1], n_results, &p.b);
+    backward_fn f = {&p, request, n_results};
+    size_t n_out = 0;
+    for (size_t k = 0; k < p.n_operands; k++) n_out += request->needed[k];
+    rp__trace_result result = {0};
+    rp__trace_request trace = {.mode = RP__TRACE_ABSTRACT,
+                               .fn = {backward_body, &f, 0, "backward"},
+                               .n_in = request->n_info,
+                               .n_out = n_out,
+                               .arg_info = request->info,
+                               .symbols = ir->symbols,
+                               .no_grad = true};
+    if (status == RP_OK) status = rp__trace_run(&trace, NULL, &result);
+    if (status == RP_OK) {
+        *out = result.ir;
+        result.ir = NULL;
+    }
+    rp__trace_result_free(&result);
+    rp_ir_release(p.a);
+    rp_ir_release(p.b);
     return status;
 }

@@ -102,8 +102,20 @@ void rp__trace_random_seek(rp__trace *trace, rp_generator *g, rp_dim offset);
 /* Computes what is pending, giving `reason`; in ABSTRACT mode RP_ERROR_GRAPH_BREAK. */
 rp_status rp__trace_break(rp__trace *trace, const char *reason, const char *site);
 
+/* regions.c: the backward of a COND, or of a WHILE that keeps its history, as a graph. Its arguments: the node's operands; of a WHILE
+   the count and stacks that it gives; gradients of the results k with given[k] (states only, of a WHILE); sums so far of the
+   gradients of operands k with summed[k]. Its results: for each operand k with needed[k] its gradient, added to the sum. Operands are
+   numbered behind the predicate of a COND; operand k is the same value as operand same[k] <= k, and only the first is needed. */
+typedef struct rp__region_request {
+    const bool *given, *needed, *summed;
+    const uint32_t *same;
+    const rp__ir_value_info *const *info; /* of the arguments: their layouts */
+    uint32_t n_info;
+} rp__region_request;
+rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out);
+
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
-rp_status rp__while_invariant(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
                               int64_t max_iter, rp_tensor **out);
 
 #endif

@@ -66,6 +66,7 @@ static rp__kernel *kernel_new(const rp__dag *dag, bool elements) {
         kernel_destroy(k);
         return NULL;
     }
+    rp__line_adopt(loop, dag, tiles);
     k->key = loop->key = program_of(k)->key;
     return k;
 }
@@ -227,7 +228,12 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(walk, space->n_outer, space->n_inner);
     out->kernel = k;
-    rp__jit_count(dag, k, rows * row_len);
+    /* A line function of the library is all that a compiler could add. */
+    const rp__cpu_loop *loop = k->payload;
+    const bool line = space->n_inner <= 1 && space->n_outer + space->n_inner <= 2 &&
+                      (walk == RP__WALK_ELEMENTS ? space->n_outer + space->n_inner <= 1 : walk == RP__WALK_ALONG);
+    if (!line || !atomic_load_explicit(&loop->line[p->plan], memory_order_relaxed))
+        rp__jit_count(dag, k, rows * row_len);
     return RP_OK;
 }
 

@@ -75,12 +75,33 @@ static bool may_stand(const emitter *e, unsigned access) {
 
 /* ---- one vector of elements: j is its first element in memory behind `at` (q: the row, b: a padded copy), `kept` in scratch */
 
-static void emit_body(const emitter *e, unsigned phase, char at, const char *kept) {
+/* An operation that is faster on the vectors of a whole turn: then the body is cut in two there. */
+static bool cuts(const emitter *e, const rp__insn *i) {
+    return i->kind == RP__INSN_OP && e->dag->nodes[i->d].op == RP__EXP && e->dag->nodes[i->d].dtype == RP_F32;
+}
+static bool has_value(const rp__insn *i) { return i->kind != RP__INSN_STORE && i->kind != RP__INSN_REDUCE; }
+static void emit_cut(const emitter *e, unsigned phase, uint32_t at) {
+    const rp__program *p = e->p;
+    rp__text *t = e->t;
+    for (uint32_t k = p->element[phase].begin; k < at; k++) {
+        if (has_value(&p->insns[k])) rp__text_add(t, "w%u[k] = v%u; ", p->insns[k].d, p->insns[k].d);
+    }
+    rp__text_add(t,
+                 "}\n      g_exp_turn(w%u, w%u);\n#pragma GCC unroll 8\n"
+                 "      for (int k = 0; k < K; k++) { const int64_t j = i + k * G_N; ",
+                 p->insns[at].a, p->insns[at].d);
+    for (uint32_t k = p->element[phase].begin; k <= at; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (has_value(i)) rp__text_add(t, "const g_%s v%u = w%u[k]; ", type_of(e, i->d), i->d, i->d);
+    }
+}
+
+static void emit_body(const emitter *e, unsigned phase, char at, const char *kept, bool turn) {
     const rp__program *p = e->p;
     rp__text *t = e->t;
     for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
         const rp__insn *i = &p->insns[k];
-        const char *type = i->kind == RP__INSN_STORE || i->kind == RP__INSN_REDUCE ? "" : type_of(e, i->d);
+        const char *type = has_value(i) ? type_of(e, i->d) : "";
         switch (i->kind) {
         case RP__INSN_LOAD:
             if (may_stand(e, i->access))
@@ -90,7 +111,12 @@ static void emit_body(const emitter *e, unsigned phase, char at, const char *kep
                 rp__text_add(t, "const g_%s v%u = g_load_%s(%c%u, j, 1); ", type, i->d, storage_of(e, i->access), at,
                              i->access);
             break;
-        case RP__INSN_OP: rp__emit_op(e->dag, i->d, t); break;
+        case RP__INSN_OP:
+            if (turn && cuts(e, i))
+                emit_cut(e, phase, k);
+            else
+                rp__emit_op(e->dag, i->d, t);
+            break;
         case RP__INSN_KEPT:
             rp__text_add(t, "const g_%s v%u = g_load_%s(kept + l->kept_cap * %u, %s, 1); ", type, i->d, type, i->at,
                          kept);
@@ -162,7 +188,7 @@ static void emit_tail(const emitter *e, unsigned phase) {
     rp__text_add(t, "      for (int64_t j = 0%s; j < m; j += G_N%s) { ", reduces(p, phase) ? ", k = 0" : "",
                  reduces(p, phase) ? ", k++" : "");
     if (reduces(p, phase)) rp__text_puts(t, "const g_bool mask = g_first(m - j < G_N ? m - j : G_N); ");
-    emit_body(e, phase, 'b', "i + j");
+    emit_body(e, phase, 'b', "i + j", false);
     for (unsigned r = 0; r < p->n_reductions; r++) {
         const rp__reduction *red = &p->reductions[r];
         if (red->phase != phase) continue;
@@ -192,12 +218,18 @@ static void emit_loop(const emitter *e, unsigned phase) {
     if (unrolled(p, phase)) {
         rp__text_puts(t, "    for (; i + 32 <= end; i += 32) { ");
         emit_prefetch(e, phase);
+        bool cut = false;
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) cut = cut || cuts(e, &p->insns[k]);
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end && cut; k++) {
+            const rp__insn *i = &p->insns[k];
+            if (has_value(i)) rp__text_add(t, "g_%s w%u[K]; ", type_of(e, i->d), i->d);
+        }
         rp__text_puts(t, "\n#pragma GCC unroll 8\n      for (int k = 0; k < K; k++) { const int64_t j = i + k * G_N; ");
     } else {
         rp__text_puts(t, "    for (; i + G_N <= end; i += G_N) { const int64_t j = i; ");
         emit_prefetch(e, phase);
     }
-    emit_body(e, phase, 'q', "j");
+    emit_body(e, phase, 'q', "j", unrolled(p, phase));
     for (unsigned r = 0; r < p->n_reductions; r++) {
         const rp__reduction *red = &p->reductions[r];
         if (red->phase == phase)
@@ -315,7 +347,7 @@ void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix,
         e.many = true;
         emit_function(&e, prefix);
     }
-    rp__text_add(t, "void %sl_%d(const rp__line *l) { ", prefix, p->plan);
+    rp__text_add(t, "RP_LINE_FN void %sl_%d(const rp__line *l) { ", prefix, p->plan);
     if (!e.rows) rp__text_add(t, "if (l->still) { %sb_%dm(l); return; } ", prefix, p->plan);
     rp__text_add(t, "%sb_%d(l); }\n", prefix, p->plan);
 }

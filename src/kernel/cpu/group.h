@@ -249,6 +249,21 @@ G_FN g_f32 g_load_bf16(const char *p, int64_t i, int64_t s) { return rp__v_f32_b
 G_FN void g_store_f16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_f16_f32(x)); }
 G_FN void g_store_bf16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_bf16_f32(x)); }
 
+/* Exponentials of 32 elements: one test for the usual range, so that the vectors' chains overlap and share constants. */
+G_FN void g_exp_turn(const g_f32 *x, g_f32 *y) {
+    enum { K = 32 / G_N };
+    g_bool near = rp__v_abs_f32(x[0]) < 87.0f;
+#pragma GCC unroll 8
+    for (int k = 1; k < K; k++) near &= rp__v_abs_f32(x[k]) < 87.0f;
+    if (__builtin_expect(!rp__v_all_i32(near), 0)) {
+#pragma GCC unroll 8
+        for (int k = 0; k < K; k++) y[k] = rp__v_exp_f32(x[k]);
+    } else {
+#pragma GCC unroll 8
+        for (int k = 0; k < K; k++) y[k] = rp__v_exp_mid_f32(x[k]);
+    }
+}
+
 /* One value in all lanes, from the low bytes of a pattern; from memory; the first lane to memory. */
 G_FN g_f32 g_bits_f32(uint64_t u) { return (g_f32)rp__v_splat_i32((int32_t)u); }
 G_FN g_i32 g_bits_i32(uint64_t u) { return rp__v_splat_i32((int32_t)u); }

@@ -814,7 +814,7 @@ static void find_direct(run *r) {
 }
 /* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. At most, in KB, given the limits of a
    program: blocks 32; row values 64, or along 32; tiles 64; accumulators 96; stack of partials 30 levels of 1/32 of that;
-   raw halves 16; kept 64. */
+   raw halves 16; kept 128. */
 static void lay_out(run *r, char *scratch) {
     const rp__program *p = r->p;
     char *at = scratch;
@@ -898,7 +898,7 @@ static void size_along(run *r) {
     const rp__program *p = r->p;
     r->w = r->nq = 1;
     r->tile = tile_for(p, r->row_len);
-    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= RP__KEEP_BYTES)
+    if (r->row_len <= RP__CHUNK && round64(r->row_len) * p->tile_bytes <= RP__KEEP_BYTES / 2)
         r->tile = round64(r->row_len ? r->row_len : 1);
     r->b = r->tile;
     r->kept_cap = round64(r->row_len);

@@ -34,10 +34,10 @@
 extern char **environ;
 
 enum {
-    HOT_LAUNCHES = 32,        /* a kernel is hot after so many launches ... */
-    HOT_ELEMENTS = 1 << 26,   /* ... over so many elements: some tenths of a second, about what compiling costs */
-    COMPILE_LIMIT_S = 60,     /* a compiler that takes longer is killed; REPRISE_CC_SECONDS */
-    FILE_LIMIT = 1 << 27,     /* bytes of any file that a compiler writes */
+    HOT_LAUNCHES = 32,      /* a kernel is hot after so many launches ... */
+    HOT_ELEMENTS = 1 << 26, /* ... over so many elements: some tenths of a second, about what compiling costs */
+    COMPILE_LIMIT_S = 60,   /* a compiler that takes longer is killed; REPRISE_CC_SECONDS */
+    FILE_LIMIT = 1 << 27,   /* bytes of any file that a compiler writes */
     PATH_BYTES = 1024,
     FOOTER_BYTES = 32
 };
@@ -509,7 +509,8 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
     }
     if (own) (void)rmdir(dir);
     /* A folder that is full, or was taken away, is not the compiler's fault. */
-    if (!handle && shared && (strstr(why, "could not be written") || strstr(why, "No space left")) && private_folder(dir)) {
+    if (!handle && shared && (strstr(why, "could not be written") || strstr(why, "No space left")) &&
+        private_folder(dir)) {
         snprintf(not_kept, sizeof not_kept, "%.200s", why);
         object_name(object, dir, key);
         if (make_object(&text, tiles, key, object, why, why_bytes)) {
@@ -519,8 +520,9 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
         (void)rmdir(dir);
     }
     if (handle)
-        snprintf(why, why_bytes, hit ? "native: %s, from the cache in %.0f ms%s%s" : "native: %s, compiled in %.0f ms%s%s",
-                 tiles->name, now_ms() - start, *not_kept ? ", not kept: " : "", not_kept);
+        snprintf(why, why_bytes,
+                 hit ? "native: %s, from the cache in %.0f ms%s%s" : "native: %s, compiled in %.0f ms%s%s", tiles->name,
+                 now_ms() - start, *not_kept ? ", not kept: " : "", not_kept);
 done:
     rp__text_free(&text);
     if (handle) {
@@ -701,6 +703,9 @@ const char *rp__jit_reason(const rp__dag *dag) {
     case FAILED: return loop->jit->reason;
     case QUEUED: return "interpreted: native code is being compiled";
     default: break;
+    }
+    for (int i = 0; i < RP__PLAN_COUNT; i++) {
+        if (atomic_load_explicit(&loop->line[i], memory_order_relaxed)) return "native: part of the library";
     }
     if (mode_of() != MODE_OFF) return "interpreted: not hot yet";
     const char *cc = getenv("REPRISE_CC");

@@ -2,7 +2,7 @@
    node reads (device/cpu/graph.c). */
 #include "kernel/cpu/lib.h"
 
-enum { HANDLE, PREDICATE, COUNTER, LIMIT, FIRST, WORDS };
+enum { HANDLE, PREDICATE = RP__CHOOSE_PREDICATE, COUNTER, LIMIT, FIRST, WORDS };
 
 static void run(const rp__kernel *k, const uint64_t *w, int64_t begin, int64_t end) {
     (void)k;

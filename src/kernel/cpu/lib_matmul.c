@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/thread.h"
 #include "core/fork.h"
+#include "core/thread.h"
 #include "kernel/cpu/lib.h"
 #include "kernel/cpu/tiles.h"
 

@@ -77,7 +77,8 @@ bool rp__onednn_available(void) { return onednn() != NULL; }
 
 typedef struct kept_plan {
     rp__mutex lock; /* a plan's memory objects serve one run at a time */
-    void *plan;     /* NULL: oneDNN cannot */
+    rp__fork_lock fork_lock;
+    void *plan; /* NULL: oneDNN cannot */
     size_t scratch;
 } kept_plan;
 static rp__mutex plans_lock = RP__MUTEX_INIT;
@@ -95,6 +96,9 @@ static kept_plan *plan_of(const rp__onednn_problem *q, int64_t block) {
             if (p->plan) onednn()->plan_free(p->plan);
             rp__free(p);
             p = NULL;
+        } else {
+            p->fork_lock = (rp__fork_lock){.locks = &p->lock, .n = 1};
+            rp__fork_lock_add(&p->fork_lock);
         }
     }
     rp__unlock(&plans_lock);

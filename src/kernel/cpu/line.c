@@ -1,29 +1,43 @@
 /* Runs launches by line functions (line.h): whole programs compiled to one function over rows of contiguous elements, either part
-   of the library (prebuilt.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself; says no, and has
+   of the library (tools/gen/genlines.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself; says no, and has
    done nothing, when the program has no such function or the space is not of rows that lie in memory element after element.
    The same bits as the interpreter's. */
 #include <string.h>
-#include <unistd.h>
 
 #include "kernel/cpu/program.h"
 
-enum { DEFAULT_CACHE = 32 << 20, STREAM_ALIGN = 64 };
+enum { STREAM_ALIGN = 64 };
+/* Launches that touch more bytes than this leave little of their output in a last-level cache, which other cores and programs
+   use as well: reading output in, only to write over it, would be all that the caches do. Measured with layer_norm over 16 MB
+   and two threads on a part of a 32 MB cache: 0.7 of the time. */
+int64_t rp__line_stream_bytes = 24 << 20;
 
-/* Launches that touch more bytes than this leave nothing of their output in the last-level cache: reading it in first, only
-   to write over it, would be all that the cache does. */
-static int64_t stream_bytes(void) {
-    static _Atomic int64_t known;
-    int64_t n = atomic_load_explicit(&known, memory_order_relaxed);
-    if (RP__LIKELY(n != 0)) return n;
-    n = DEFAULT_CACHE;
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (cache > 0) n = cache;
+/* ---- those of the library */
+
+static const struct {
+    const rp__tiles *tiles;
+    const rp__line_entry *lines;
+    const size_t *n;
+} tables[] = {
+#ifndef RP_ISA_BASELINE_ONLY
+    {&rp__tiles_avx2, rp__lines_avx2, &rp__n_lines_avx2},
+    {&rp__tiles_avx512, rp__lines_avx512, &rp__n_lines_avx512},
 #endif
-    n = n / 4 * 3;
-    atomic_store_explicit(&known, n, memory_order_relaxed);
-    return n;
+    {&rp__tiles_baseline, rp__lines_baseline, &rp__n_lines_baseline},
+};
+bool rp__line_table_off;
+
+void rp__line_adopt(rp__cpu_loop *loop, const rp__dag *dag, const rp__tiles *tiles) {
+    for (size_t t = 0; t < sizeof tables / sizeof *tables && !rp__line_table_off; t++) {
+        if (tables[t].tiles != tiles) continue;
+        for (size_t i = 0; i < *tables[t].n; i++) {
+            const rp__line_entry *e = &tables[t].lines[i];
+            if (rp__hash_equal(e->key, dag->key) && loop->programs[e->plan]) atomic_init(&loop->line[e->plan], e->fn);
+        }
+    }
 }
+
+/* ---- running */
 
 static void repeat(char *block, uint64_t bits, unsigned size) {
     if (size == 1)
@@ -72,7 +86,7 @@ static int step_of(const int64_t *extent, const int64_t *stride, unsigned d0, un
 }
 /* May stores pass the caches by? Stores of elements only; their rows must be aligned. */
 static bool streams(const rp__program *p, const rp__line *l, int64_t bytes) {
-    if (bytes < stream_bytes()) return false;
+    if (bytes < rp__line_stream_bytes) return false;
     uintptr_t any = 0;
     for (unsigned k = 0; k < p->n_stores; k++) {
         const rp__program_store *st = &p->stores[k];

@@ -16,5 +16,8 @@ typedef struct rp__line {
     int stream;         /* stores pass the caches by: every stored row is aligned to 64 bytes */
 } rp__line;
 typedef void rp__line_fn(const rp__line *l);
+#ifndef RP_LINE_FN
+#define RP_LINE_FN /* how emitted line functions are declared */
+#endif
 
 #endif

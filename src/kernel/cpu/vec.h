@@ -101,7 +101,7 @@ RP__VEC_FN rp__vf64 rp__v_sel_f64(rp__vi64 m, rp__vf64 a, rp__vf64 b) {
 #endif
 }
 
-/* Is any lane of the mask set? Used to skip rare slow paths. */
+/* Is any lane of the mask set? Is every one? Used to skip rare slow paths. */
 RP__VEC_FN int rp__v_any_i64(rp__vi64 m) {
 #if defined(__SSE2__) && RP_VEC_BYTES == 16
     return __builtin_ia32_movmskpd((rp__vf64)m) != 0;
@@ -116,15 +116,15 @@ RP__VEC_FN int rp__v_any_i64(rp__vi64 m) {
     return any != 0;
 #endif
 }
-RP__VEC_FN int rp__v_any_i32(rp__vi32 m) {
+RP__VEC_FN int rp__v_all_i32(rp__vi32 m) {
 #if defined(__SSE2__) && RP_VEC_BYTES == 16
-    return __builtin_ia32_movmskps((rp__vf32)m) != 0;
+    return __builtin_ia32_movmskps((rp__vf32)m) == 0xf;
 #elif defined(__AVX__) && RP_VEC_BYTES == 32
-    return __builtin_ia32_movmskps256((rp__vf32)m) != 0;
+    return __builtin_ia32_movmskps256((rp__vf32)m) == 0xff;
 #elif defined(__AVX512DQ__) && RP_VEC_BYTES == 64
-    return __builtin_ia32_cvtd2mask512(m) != 0;
+    return (unsigned short)__builtin_ia32_cvtd2mask512(m) == 0xffff;
 #else
-    return rp__v_any_i64((rp__vi64)m);
+    return !rp__v_any_i64((rp__vi64)~m);
 #endif
 }
 
@@ -346,8 +346,8 @@ RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
     rp__vi32 low = rp__v_i32_i64((rp__vi64)s, (rp__vi64)t) & 0x1fffffff; /* the bits that f32 lacks */
     rp__vi32 high = rp__v_i32_i64((rp__vi64)((rp__vu64)s >> 32), (rp__vi64)((rp__vu64)t >> 32)) & 0x7fffffff;
     /* sums are 0 or above 2^-300; 0x38100000 begins 2^-126 */
-    rp__vi32 hard = (low == 0x10000000) | ((high > 0) & (high < 0x38100000));
-    if (__builtin_expect(rp__v_any_i32(hard), 0)) return rp__v_fma_odd_f32(a, b, c);
+    rp__vi32 easy = (low != 0x10000000) & ((high < 1) | (high > 0x380fffff));
+    if (__builtin_expect(!rp__v_all_i32(easy), 0)) return rp__v_fma_odd_f32(a, b, c);
     return rp__v_f32_f64(s, t);
 }
 #endif

@@ -105,12 +105,11 @@ RP__VEC_FN rp__vf32 rp__v_ln2_f32(rp__vf32 x, float magic, rp__vf32 *t) {
     rp__vf32 n = *t - magic, r = rp__v_fma_f32(n, rp__v_splat_f32(-RP__LN2_HI_F32), x);
     return rp__v_fma_f32(n, rp__v_splat_f32(-RP__LN2_LO_F32), r);
 }
-/* Q(r) of e^r = 1 + r + r^2 Q(r). */
-RP__VEC_FN rp__vf32 rp__v_expq_f32(rp__vf32 r) {
-    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(0x1.6ab6ccp-10f), r, 0x1.123d5cp-7f);
-    p = rp__v_step_f32(p, r, 0x1.55585ap-5f);
-    p = rp__v_step_f32(p, r, 0x1.55548cp-3f);
-    return rp__v_step_f32(p, r, 0x1.fffffcp-2f);
+/* Q(c r) of e^r = 1 + r + r^2 Q(r), z = r^2; c is 1, -1 or 2. In pairs, which shortens the longest chain. */
+RP__VEC_FN rp__vf32 rp__v_expq_f32(rp__vf32 r, rp__vf32 z, float c) {
+    rp__vf32 p = rp__v_step_f32(r, rp__v_splat_f32(c * c * c * 0x1.123d5cp-7f), c * c * 0x1.55585ap-5f);
+    p = rp__v_fma_f32(z, rp__v_splat_f32(c * c * c * c * 0x1.6ab6ccp-10f), p);
+    return rp__v_fma_f32(p, z, rp__v_step_f32(r, rp__v_splat_f32(c * 0x1.55548cp-3f), 0x1.fffffcp-2f));
 }
 RP__VMATH_FN rp__vf64 rp__v_expq_f64(rp__vf64 r) {
     rp__vf64 p = (0x1.add018bfcd6e8p-26 * r + 0x1.28af1781d23d1p-22) * r + 0x1.71defd6bb4821p-19;
@@ -122,22 +121,29 @@ RP__VMATH_FN rp__vf64 rp__v_expq_f64(rp__vf64 r) {
 /* e^x before scaling. */
 RP__VEC_FN rp__vf32 rp__v_expr_f32(rp__vf32 x, float magic, rp__vf32 *t) {
     rp__vf32 r = rp__v_ln2_f32(x, magic, t);
-    return rp__v_step_f32(rp__v_step_f32(rp__v_expq_f32(r), r, 1.0f), r, 1.0f);
+    return rp__v_step_f32(rp__v_step_f32(rp__v_expq_f32(r, r * r, 1.0f), r, 1.0f), r, 1.0f);
 }
 RP__VMATH_RARE rp__vf32 rp__v_exp_far_f32(rp__vf32 x) {
     x = rp__v_greater_f32(rp__v_splat_f32(-104.0f), rp__v_lesser_f32(rp__v_splat_f32(89.0f), x)); /* keeps NaN */
     rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32 + 254, &t);
     return rp__v_scale_f32(p, t);
 }
-RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
-    if (__builtin_expect(rp__v_any_i32(~(rp__v_abs_f32(x) < 87.0f)), 0)) return rp__v_exp_far_f32(x);
-    rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32, &t);
-    return rp__v_shift_f32(p, t);
-}
-/* e^x for |x| < 87 alone. A NaN may come out as a number, so callers select other lanes for it. */
+/* For |x| < 87. */
 RP__VEC_FN rp__vf32 rp__v_exp_mid_f32(rp__vf32 x) {
     rp__vf32 t, p = rp__v_expr_f32(x, RP__MAGIC_F32, &t);
     return rp__v_shift_f32(p, t);
+}
+RP__VMATH_FN rp__vf32 rp__v_exp_f32(rp__vf32 x) {
+    if (__builtin_expect(!rp__v_all_i32(rp__v_abs_f32(x) < 87.0f), 0)) return rp__v_exp_far_f32(x);
+    return rp__v_exp_mid_f32(x);
+}
+/* For |x| < 87: 2^n, with e^-x = 2^n e^-r, and r. */
+RP__VEC_FN rp__vf32 rp__v_expneg_f32(rp__vf32 x, rp__vf32 *r) {
+    const float magic = RP__MAGIC_F32 + 127;
+    rp__vf32 t = rp__v_step_f32(x, rp__v_splat_f32(-0x1.715476p+0f), magic), n = t - magic;
+    *r = rp__v_fma_f32(n, rp__v_splat_f32(RP__LN2_HI_F32), x);
+    *r = rp__v_fma_f32(n, rp__v_splat_f32(RP__LN2_LO_F32), *r);
+    return (rp__vf32)((rp__vu32)t << 23);
 }
 /* 2^k e^x; |k| <= 1 (sinh and cosh take e^x / 2 where e^x overflows). */
 RP__VEC_FN rp__vf64 rp__v_exp2k_f64(rp__vf64 x, int k) {
@@ -167,7 +173,7 @@ RP__VMATH_RARE rp__vf32 rp__v_exp2_far_f32(rp__vf32 x) {
     return rp__v_scale_f32(p, t);
 }
 RP__VMATH_FN rp__vf32 rp__v_exp2_f32(rp__vf32 x) {
-    if (__builtin_expect(rp__v_any_i32(~(rp__v_abs_f32(x) < 126.0f)), 0)) return rp__v_exp2_far_f32(x);
+    if (__builtin_expect(!rp__v_all_i32(rp__v_abs_f32(x) < 126.0f), 0)) return rp__v_exp2_far_f32(x);
     rp__vf32 t, p = rp__v_exp2r_f32(x, RP__MAGIC_F32, &t);
     return rp__v_shift_f32(p, t);
 }
@@ -192,7 +198,7 @@ RP__VMATH_FN rp__vf32 rp__v_expm1_f32(rp__vf32 x) {
     rp__vf32 t = rp__v_step_f32(y, rp__v_splat_f32(0x1.715476p+0f), RP__MAGIC_F32), n = t - RP__MAGIC_F32;
     rp__vf32 nlo = rp__v_splat_f32(-RP__LN2_LO_F32), a = rp__v_fma_f32(n, rp__v_splat_f32(-RP__LN2_HI_F32), y);
     rp__vf32 r = rp__v_fma_f32(n, nlo, a), c = rp__v_fma_f32(n, nlo, a - r);
-    rp__vf32 q = r * r * rp__v_expq_f32(r);
+    rp__vf32 z = r * r, q = z * rp__v_expq_f32(r, z, 1.0f);
     rp__vf32 e = r + q, l = (r - e) + q + c;
     rp__vf32 s = (rp__vf32)(((rp__vu32)t + 126) << 23);
     rp__vf32 v = rp__v_fma_f32(s, l, rp__v_fma_f32(s, e, s - 0.5f)) * 2.0f;
@@ -218,14 +224,23 @@ RP__VMATH_FN rp__vf64 rp__v_expm1_f64(rp__vf64 x) {
     return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-54, x, v + lo);
 }
 
-/* 1 / (1 + e^-x), with e^-|x| so that neither side overflows and small results underflow gradually. What rounding 1 + e
- * lost is put back; 1 / d is y or 1 - y. */
-RP__VMATH_FN rp__vf32 rp__v_sigmoid_f32(rp__vf32 x) {
-    rp__vf32 e = rp__v_exp_f32(rp__v_neg_f32(rp__v_abs_f32(x))), one = rp__v_splat_f32(1.0f);
-    rp__vi32 neg = x < 0.0f;
-    rp__vf32 d = 1.0f + e, y = rp__v_sel_f32(neg, e, one) / d;
-    return y - y * ((1.0f - d) + e) * rp__v_sel_f32(neg, 1.0f - y, y);
+/* f32: 1 / (1 + e^-x) for -16.25 < x < 87: 1 + e^-x = (1 + s) + s (e^r - 1), s = 2^n, 1 + s exact where s > 1. */
+RP__VEC_FN rp__vf32 rp__v_sigmoid_mid_f32(rp__vf32 x) {
+    rp__vf32 r, s = rp__v_expneg_f32(x, &r), z = r * r;
+    return 1.0f / rp__v_fma_f32(s, rp__v_fma_f32(rp__v_expq_f32(r, z, -1.0f), z, -r), 1.0f + s);
 }
+/* Below, e^x - e^2x. */
+RP__VMATH_RARE rp__vf32 rp__v_sigmoid_far_f32(rp__vf32 x) {
+    rp__vf32 y = rp__v_greater_f32(rp__v_splat_f32(-17.0f), rp__v_lesser_f32(rp__v_splat_f32(87.0f), x));
+    rp__vf32 e = rp__v_exp_far_f32(rp__v_lesser_f32(rp__v_splat_f32(0.0f), x));
+    return rp__v_sel_f32(x <= -16.25f, rp__v_fma_f32(-e, e, e), rp__v_sigmoid_mid_f32(y));
+}
+RP__VMATH_FN rp__vf32 rp__v_sigmoid_f32(rp__vf32 x) {
+    if (__builtin_expect(!rp__v_all_i32((x > -16.25f) & (x < 87.0f)), 0)) return rp__v_sigmoid_far_f32(x);
+    return rp__v_sigmoid_mid_f32(x);
+}
+/* f64: 1 / (1 + e^-x), with e^-|x| so that neither side overflows and small results underflow gradually. What rounding
+ * 1 + e lost is put back; 1 / d is y or 1 - y. */
 RP__VMATH_FN rp__vf64 rp__v_sigmoid_f64(rp__vf64 x) {
     rp__vf64 e = rp__v_exp_f64(rp__v_neg_f64(rp__v_abs_f64(x))), one = rp__v_splat_f64(1.0);
     rp__vi64 neg = x < 0.0;
@@ -233,14 +248,25 @@ RP__VMATH_FN rp__vf64 rp__v_sigmoid_f64(rp__vf64 x) {
     return y - y * ((1.0 - d) + e) * rp__v_sel_f64(neg, 1.0 - y, y);
 }
 
-/* tanh: x + x P(x^2) below 1 (P about the middle of its range, where its terms are small), 1 - 2 / (e^2x + 1) above. */
+/* f32: x + x^3 P(x^2) below 1; above, 1 - 2 / (e^2x + 1), its denominator as in the sigmoid, e^2x = 2^n e^2r. */
 RP__VMATH_FN rp__vf32 rp__v_tanh_f32(rp__vf32 x) {
-    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(9.5f), rp__v_abs_f32(x)), u = a * a - 0x1.192p-1f;
-    rp__vf32 p = (0x1.f708f6p-14f * u - 0x1.42bd4cp-12f) * u + 0x1.c90f68p-11f;
-    p = ((p * u - 0x1.5b9e38p-9f) * u + 0x1.067494p-7f) * u - 0x1.8be7dep-6f;
-    p = ((p * u + 0x1.2b32e4p-4f) * u - 0x1.cb9c5ep-3f) * u - 0x1.3379aap-3f;
-    rp__vf32 big = 1.0f - 2.0f / (rp__v_exp_mid_f32(a + a) + 1.0f);
-    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(9.5f), rp__v_abs_f32(x)), z = a * a;
+    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(-0x1.77ce64p-12f), z, 0x1.2da07p-9f);
+    p = rp__v_step_f32(p, z, -0x1.046004p-7f);
+    p = rp__v_step_f32(p, z, 0x1.6009a8p-6f);
+    p = rp__v_step_f32(p, z, -0x1.b9623ap-5f);
+    p = rp__v_step_f32(p, z, 0x1.110be4p-3f);
+    p = rp__v_step_f32(p, z, -0x1.55553cp-2f);
+    p = rp__v_fma_f32(a * z, p, a);
+    const float magic = RP__MAGIC_F32 + 127;
+    rp__vf32 t = rp__v_step_f32(a, rp__v_splat_f32(0x1.715476p+1f), magic), n = t - magic;
+    rp__vf32 r = rp__v_fma_f32(n, rp__v_splat_f32(-0.5f * RP__LN2_HI_F32), a);
+    r = rp__v_fma_f32(n, rp__v_splat_f32(-0.5f * RP__LN2_LO_F32), r);
+    z = r * r;
+    rp__vf32 e = rp__v_fma_f32(rp__v_expq_f32(r, z, 2.0f), z, 0.5f * r), s = (rp__vf32)((rp__vu32)t << 23);
+    rp__vf32 d = rp__v_fma_f32(s, e, rp__v_step_f32(s, rp__v_splat_f32(0.25f), 0.25f)); /* a quarter of it */
+    rp__vf32 big = 1.0f - 0.5f / d;
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, p), x);
 }
 /* e^2x - 1 over e^2x + 1, the low parts of both to first order. */
 RP__VMATH_FN rp__vf64 rp__v_tanh_f64(rp__vf64 x) {
@@ -282,9 +308,9 @@ RP__VEC_FN rp__vf32 rp__v_lognormal_f32(rp__vf32 x, rp__vf32 shift) {
     rp__vi32 k = rp__v_logk_f32(x);
     return rp__v_logsum_f32((rp__vf32)((rp__vi32)x + k) - 1.0f, rp__v_splat_f32(-0.0f), rp__v_f32_i32(k) + shift);
 }
-/* Is any lane not in [2^-126, inf)? One signed comparison of the bits, moved to the bottom of the range. */
-RP__VEC_FN int rp__v_logfar_f32(rp__vf32 x) {
-    return rp__v_any_i32((rp__vi32)((rp__vu32)x + 0x7f800000) >= (int32_t)(0x7f000000 - 0x80000000));
+/* Is every lane in [2^-126, inf)? One signed comparison of the bits, moved to the bottom of the range. */
+RP__VEC_FN int rp__v_lognear_f32(rp__vf32 x) {
+    return rp__v_all_i32((rp__vi32)((rp__vu32)x + 0x7f800000) < (int32_t)(0x7f000000 - 0x80000000));
 }
 /* k and m; k as a float from the exponent bits (subnormals are scaled first). */
 RP__VEC_FN rp__vf64 rp__v_frexp_f64(rp__vf64 x, rp__vf64 *k) {
@@ -320,7 +346,7 @@ RP__VMATH_RARE rp__vf32 rp__v_log_far_f32(rp__vf32 x) {
     return rp__v_logfix_f32(x, rp__v_lognormal_f32(rp__v_sel_f32(sub, x * 0x1p24f, x), shift));
 }
 RP__VMATH_FN rp__vf32 rp__v_log_f32(rp__vf32 x) {
-    if (__builtin_expect(rp__v_logfar_f32(x), 0)) return rp__v_log_far_f32(x);
+    if (__builtin_expect(!rp__v_lognear_f32(x), 0)) return rp__v_log_far_f32(x);
     return rp__v_lognormal_f32(x, (rp__vf32){0});
 }
 RP__VMATH_FN rp__vf64 rp__v_log_f64(rp__vf64 x) {
@@ -340,7 +366,7 @@ RP__VMATH_RARE rp__vf32 rp__v_log1p_far_f32(rp__vf32 x, rp__vf32 u) {
 }
 RP__VMATH_FN rp__vf32 rp__v_log1p_f32(rp__vf32 x) {
     rp__vf32 u = 1.0f + x;
-    if (__builtin_expect(rp__v_logfar_f32(u), 0)) return rp__v_log1p_far_f32(x, u);
+    if (__builtin_expect(!rp__v_lognear_f32(u), 0)) return rp__v_log1p_far_f32(x, u);
     return rp__v_log1pnormal_f32(x, u);
 }
 /* f64: log(1 + x) = log u + c / u, where u = 1 + x rounded and c what was lost. */
@@ -367,7 +393,7 @@ RP__VMATH_HALVES(log2)
 
 /* ---- sine, cosine, tangent ---------------------------------------------------------------------------------------
  * x = n pi/2 + r, |r| <= pi/4, by Cody-Waite for |x| < 2^20 (pi/2 in three parts, n times the first two exact) and by
- * Payne-Hanek in integers, lane by lane, beyond. f32 works in f64 halves. */
+ * Payne-Hanek in integers, lane by lane, beyond. Large f32 values, and the tangent, take f64 halves. */
 
 /* a b = *lo + result, exactly but for the last bits of *lo: a and b are cut after 26 bits. */
 RP__VEC_FN rp__vf64 rp__v_mul2_f64(rp__vf64 a, rp__vf64 b, rp__vf64 *lo) {
@@ -552,21 +578,61 @@ RP__VMATH_FN rp__vf64 rp__v_tan_f64(rp__vf64 x) {
     return rp__v_sel_f64(rp__v_abs_f64(x) < 0x1p-27, x, y);
 }
 
-/* Sine and cosine of values that were f32; with tangent set, *a is the tangent. */
-RP__VEC_FN void rp__v_trig_short_f64(rp__vf64 x, int tangent, rp__vf64 *a, rp__vf64 *b) {
-    rp__vf64 r;
-    rp__vi64 q = rp__v_pio2_short_f64(x, &r);
-    rp__vf64 s = rp__v_sink_short_f64(r), c = rp__v_cosk_short_f64(r);
-    *a = rp__v_quadrant_f64(q, s, c);
-    *b = rp__v_quadrant_f64(q + 1, s, c);
-    if (tangent) *a /= *b;
+/* f32: pi/2 in three parts for |x| <= 2^14: x - n p1 is exact, n p2 too (p2 has 10 bits), so lo begins with exactly what
+ * rounding hi lost. a = |x|; larger |x| in f64. */
+struct rp__v_pio2 {
+    rp__vf32 hi, lo; /* r = hi + lo, |r| <= pi/4 */
+    rp__vi32 q;      /* n, in its low bits */
+};
+RP__VMATH_RARE struct rp__v_pio2 rp__v_pio2_far_f32(rp__vf32 a) {
+    rp__vf64 r0, r1;
+    rp__vi64 q0 = rp__v_pio2_short_f64(rp__v_lo_f64_f32(a), &r0), q1 = rp__v_pio2_short_f64(rp__v_hi_f64_f32(a), &r1);
+    struct rp__v_pio2 v;
+    v.q = rp__v_i32_i64(q0, q1);
+    v.hi = rp__v_f32_f64(r0, r1);
+    v.lo = rp__v_f32_f64(r0 - rp__v_lo_f64_f32(v.hi), r1 - rp__v_hi_f64_f32(v.hi));
+    return v;
+}
+RP__VEC_FN struct rp__v_pio2 rp__v_pio2_f32(rp__vf32 a) {
+    rp__vf32 t = rp__v_step_f32(a, rp__v_splat_f32(0x1.45f306p-1f), RP__MAGIC_F32), n = t - RP__MAGIC_F32;
+    rp__vf32 r = rp__v_fma_f32(n, rp__v_splat_f32(-0x1.921fb6p+0f), a), p2 = rp__v_splat_f32(0x1.778p-25f);
+    struct rp__v_pio2 v;
+    v.q = (rp__vi32)t;
+    v.hi = rp__v_fma_f32(n, p2, r);
+    v.lo = rp__v_fma_f32(n, p2, r - v.hi);
+    v.lo = rp__v_fma_f32(n, rp__v_splat_f32(-0x1.68c234p-39f), v.lo);
+    rp__vi32 near = a <= 0x1p14f;
+    if (__builtin_expect(!rp__v_all_i32(near), 0)) {
+        struct rp__v_pio2 w = rp__v_pio2_far_f32(a);
+        v.q = rp__v_sel_i32(near, v.q, w.q);
+        v.hi = rp__v_sel_f32(near, v.hi, w.hi);
+        v.lo = rp__v_sel_f32(near, v.lo, w.lo);
+    }
+    return v;
+}
+/* sin (r + lo) and cos (r + lo), z = r^2 rounded; the cosine also puts back half of what z lost. */
+RP__VEC_FN rp__vf32 rp__v_sinr_f32(rp__vf32 r, rp__vf32 lo, rp__vf32 z) {
+    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(-0x1.9953f4p-13f), z, 0x1.110778p-7f);
+    p = rp__v_step_f32(p, z, -0x1.555546p-3f);
+    return r + rp__v_fma_f32(r * z, p, lo);
+}
+RP__VEC_FN rp__vf32 rp__v_cosr_f32(rp__vf32 r, rp__vf32 lo, rp__vf32 z) {
+    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(0x1.99e90cp-16f), z, -0x1.6c0c2ap-10f);
+    p = rp__v_step_f32(p, z, 0x1.55554ap-5f);
+    p = rp__v_step_f32(p, z, -0.5f);
+    rp__vf32 c = rp__v_fma_f32(rp__v_fma_f32(r, r, -z), rp__v_splat_f32(-0.5f), -(r * lo));
+    return 1.0f + rp__v_fma_f32(p, z, c);
+}
+/* s and c are exchanged where q is odd; q's second bit and that of x are the sign. */
+RP__VEC_FN rp__vf32 rp__v_quadrant_f32(rp__vi32 q, rp__vf32 s, rp__vf32 c, rp__vi32 x) {
+    rp__vf32 v = rp__v_sel_f32((rp__vi32)((rp__vu32)q << 31) < 0, c, s);
+    return (rp__vf32)((rp__vi32)v ^ (((rp__vi32)((rp__vu32)q << 30) ^ x) & INT32_MIN));
 }
 RP__VMATH_FN void rp__v_sincos_f32(rp__vf32 x, rp__vf32 *sine, rp__vf32 *cosine) {
-    rp__vf64 s0, s1, c0, c1;
-    rp__v_trig_short_f64(rp__v_lo_f64_f32(x), 0, &s0, &c0);
-    rp__v_trig_short_f64(rp__v_hi_f64_f32(x), 0, &s1, &c1);
-    *sine = rp__v_f32_f64(s0, s1);
-    *cosine = rp__v_f32_f64(c0, c1);
+    struct rp__v_pio2 v = rp__v_pio2_f32(rp__v_abs_f32(x));
+    rp__vf32 z = v.hi * v.hi, s = rp__v_sinr_f32(v.hi, v.lo, z), c = rp__v_cosr_f32(v.hi, v.lo, z);
+    *sine = rp__v_quadrant_f32(v.q, s, c, (rp__vi32)x);
+    *cosine = rp__v_quadrant_f32(v.q + 1, s, c, (rp__vi32){0});
 }
 RP__VMATH_FN rp__vf32 rp__v_sin_f32(rp__vf32 x) {
     rp__vf32 s, c;
@@ -578,28 +644,36 @@ RP__VMATH_FN rp__vf32 rp__v_cos_f32(rp__vf32 x) {
     rp__v_sincos_f32(x, &s, &c);
     return c;
 }
+/* The tangent of values that were f32. */
+RP__VEC_FN rp__vf64 rp__v_tan_short_f64(rp__vf64 x) {
+    rp__vf64 r;
+    rp__vi64 q = rp__v_pio2_short_f64(x, &r);
+    rp__vf64 s = rp__v_sink_short_f64(r), c = rp__v_cosk_short_f64(r);
+    return rp__v_quadrant_f64(q, s, c) / rp__v_quadrant_f64(q + 1, s, c);
+}
 RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
-    rp__vf64 t0, t1, c;
-    rp__v_trig_short_f64(rp__v_lo_f64_f32(x), 1, &t0, &c);
-    rp__v_trig_short_f64(rp__v_hi_f64_f32(x), 1, &t1, &c);
-    return rp__v_f32_f64(t0, t1);
+    return rp__v_f32_f64(rp__v_tan_short_f64(rp__v_lo_f64_f32(x)), rp__v_tan_short_f64(rp__v_hi_f64_f32(x)));
 }
 
 /* ---- error function ----------------------------------------------------------------------------------------------
- * f32: x + x P(x^2) below 1 (P about the middle of its range); above, 1 - e^-(x^2 + h(x)), where
- * h = -log(e^(x^2) erfc x) varies slowly; what the sum of the exponent lost is put back to first order. */
+ * f32: x + x P(x^2) below 1; above, 1 - e^-v, v = x + x G(x) = -log(erfc x). */
 RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
-    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, t = a - 1.1875f,
-             u = z - 0x1.e1cp-2f;
-    rp__vf32 p = (-0x1.4383fap-17f * u + 0x1.52f994p-14f) * u - 0x1.2da4ep-11f;
-    p = ((p * u + 0x1.d32824p-9f) * u - 0x1.3261b8p-6f) * u + 0x1.4bf9c2p-4f;
-    p = (p * u - 0x1.24abeep-2f) * u - 0x1.ac93fep-6f;
-    rp__vf32 h = (0x1.7d2622p-18f * t - 0x1.a82982p-13f) * t + 0x1.ac2cfp-10f;
-    h = ((h * t - 0x1.0f620ap-7f) * t + 0x1.1c435ap-5f) * t - 0x1.158494p-3f;
-    h = (h * t + 0x1.2b2494p-1f) * t + 0x1.eda624p-1f;
-    rp__vf32 s = z + h, w = rp__v_exp_mid_f32(rp__v_neg_f32(s));
-    rp__vf32 big = 1.0f - (w - w * ((z - s) + h));
-    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, a + a * p), x);
+    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, r;
+    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(0x1.4771fcp-14f), z, -0x1.a3515ep-11f);
+    p = rp__v_step_f32(p, z, 0x1.53f224p-8f);
+    p = rp__v_step_f32(p, z, -0x1.b7f71ap-6f);
+    p = rp__v_step_f32(p, z, 0x1.ce2ce6p-4f);
+    p = rp__v_step_f32(p, z, -0x1.81273ep-2f);
+    p = rp__v_step_f32(p, z, 0x1.06eba8p-3f);
+    p = rp__v_fma_f32(a, p, a);
+    rp__vf32 g = rp__v_step_f32(rp__v_splat_f32(-0x1.b9c3b2p-13f), a, 0x1.a1b9e8p-9f);
+    g = rp__v_step_f32(g, a, -0x1.75885ap-6f);
+    g = rp__v_step_f32(g, a, 0x1.ae8e84p-4f);
+    g = rp__v_step_f32(g, a, 0x1.458baep-1f);
+    g = rp__v_step_f32(g, a, 0x1.072092p-3f);
+    rp__vf32 s = rp__v_expneg_f32(rp__v_fma_f32(a, g, a), &r), y = r * r;
+    rp__vf32 big = rp__v_fma_f32(-s, rp__v_fma_f32(rp__v_expq_f32(r, y, -1.0f), y, -r), 1.0f - s);
+    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, p), x);
 }
 /* erf of |x| < 0.85. */
 RP__VEC_FN rp__vf64 rp__v_erf_small_f64(rp__vf64 x) {

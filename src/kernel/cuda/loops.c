@@ -49,6 +49,12 @@ static rp_status kernel_of(rp__device *d, rp__dag *dag, const rp__cuda_class *c,
         status = add_source(dag, c, name, &text);
         if (status == RP_OK) status = rp__nvrtc_kernel(d, text.data, name, RP__KERNEL_CUDA, &k);
         rp__text_free(&text);
+        if (status == RP_OK && rp__nvrtc_is_pending(k)) { /* the batch holds it */
+            rp__kernel_release(k);
+            rp__unlock(&lock);
+            *out = k;
+            return RP_OK;
+        }
         v = status == RP_OK ? rp__calloc(1, sizeof *v) : NULL;
         if (status == RP_OK && !v) {
             rp__kernel_release(k);
@@ -454,5 +460,10 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
 }
 
 extern const rp__loop_backend rp__cuda_loops;
-const rp__loop_backend rp__cuda_loops = {
-    .bind = bind, .launch = launch, .source = source, .destroy = destroy, .bind_many = bind_many};
+const rp__loop_backend rp__cuda_loops = {.bind = bind,
+                                         .launch = launch,
+                                         .source = source,
+                                         .destroy = destroy,
+                                         .bind_many = bind_many,
+                                         .batch_begin = rp__nvrtc_batch_begin,
+                                         .batch_end = rp__nvrtc_batch_end};

@@ -63,50 +63,57 @@ static uint64_t now_us(void) {
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-static rp_status compile_error(nvrtcProgram program, const char *name, nvrtcResult result) {
+/* One text on its way to a cubin. `compile` may run on any thread: what went wrong is kept, not made sticky. */
+typedef struct job {
+    char *text, *name;
+    const char *arch; /* "-arch=sm_90" */
+    void *cubin;      /* from rp__alloc */
+    size_t bytes;
+    uint64_t microseconds;
+    rp_status status;
+    char message[800];
+    rp__kernel *kernel; /* pending; counted */
+    rp__hash key, here;
+} job;
+
+static void compile_failed(job *j, nvrtcProgram program, nvrtcResult result) {
     size_t bytes = 0;
     char *log = NULL;
     if (program && nvrtc->nvrtcGetProgramLogSize(program, &bytes) == NVRTC_SUCCESS && bytes > 1)
         log = rp__calloc(bytes + 1, 1);
     if (log && nvrtc->nvrtcGetProgramLog(program, log) == NVRTC_SUCCESS)
-        rp__log(RP__LOG_KERNEL, "NVRTC on %s:\n%s", name, log);
-    rp_status status = rp__fail(RP_ERROR_COMPILE, "NVRTC %s on kernel %s: %s: %.600s", version, name,
-                                nvrtc->nvrtcGetErrorString(result), log ? log : "");
+        rp__log(RP__LOG_KERNEL, "NVRTC on %s:\n%s", j->name, log);
+    j->status = RP_ERROR_COMPILE;
+    (void)snprintf(j->message, sizeof j->message, "NVRTC %s on kernel %s: %s: %.600s", version, j->name,
+                   nvrtc->nvrtcGetErrorString(result), log ? log : "");
     rp__free(log);
-    return status;
 }
 
-/* The cubin of the whole text, from rp__alloc. */
-static rp_status compile(const rp__device *d, const char *text, const char *name, void **cubin, size_t *bytes) {
-    char arch[32];
+static void compile(job *j) {
     nvrtcProgram program = NULL;
-    RP_TRY(need_nvrtc());
-    RP_TRY(architecture(d, arch));
-    const char *options[] = {arch, "--std=c++17", "--fmad=false", "-default-device"};
+    const char *options[] = {j->arch, "--std=c++17", "--fmad=false", "-default-device"};
     uint64_t start = now_us();
-    nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, text, name, 0, NULL, NULL);
+    nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, j->text, j->name, 0, NULL, NULL);
     if (result == NVRTC_SUCCESS)
         result = nvrtc->nvrtcCompileProgram(program, (int)(sizeof options / sizeof *options), options);
-    if (result == NVRTC_SUCCESS) result = nvrtc->nvrtcGetCUBINSize(program, bytes);
-    rp_status status = RP_OK;
-    *cubin = NULL;
+    if (result == NVRTC_SUCCESS) result = nvrtc->nvrtcGetCUBINSize(program, &j->bytes);
     if (result == NVRTC_SUCCESS) {
-        *cubin = rp__alloc(*bytes);
-        if (!*cubin)
-            status = RP__OOM("a compiled CUDA kernel");
+        j->cubin = rp__alloc(j->bytes);
+        if (j->cubin)
+            result = nvrtc->nvrtcGetCUBIN(program, j->cubin);
         else
-            result = nvrtc->nvrtcGetCUBIN(program, *cubin);
+            j->status = RP_ERROR_OUT_OF_MEMORY;
     }
-    if (status == RP_OK && result != NVRTC_SUCCESS) status = compile_error(program, name, result);
+    if (result != NVRTC_SUCCESS) compile_failed(j, program, result);
     if (program) (void)nvrtc->nvrtcDestroyProgram(&program);
-    if (status != RP_OK) {
-        rp__free(*cubin);
-        *cubin = NULL;
-        return status;
-    }
-    stats.compiled++;
-    stats.microseconds += now_us() - start;
-    return RP_OK;
+    j->microseconds = now_us() - start;
+}
+
+/* The sticky error of a job that failed. */
+static rp_status job_status(const job *j) {
+    if (j->status == RP_OK) return RP_OK;
+    if (j->status == RP_ERROR_OUT_OF_MEMORY) return RP__OOM("a compiled CUDA kernel");
+    return rp__fail(j->status, "%s", j->message);
 }
 
 static void destroy(rp__kernel *k) {
@@ -152,23 +159,157 @@ static rp_status from_disk(rp__device *d, rp__hash key, const char *name, CUfunc
     return RP_OK;
 }
 
-static rp_status make(rp__device *d, rp__hash key, const char *text, const char *name, CUfunction *out) {
-    bool found;
-    RP_TRY(from_disk(d, key, name, out, &found));
-    if (found) return RP_OK;
-    void *cubin = NULL;
-    size_t bytes = 0;
-    RP_TRY(compile(d, text, name, &cubin, &bytes));
-    rp_status status = load(d, cubin, name, out);
-    char *entry = status == RP_OK ? rp__calloc(1, VERSION_BYTES + bytes) : NULL;
+/* Loads the cubin of a finished job and keeps it on disk. */
+static rp_status finish(rp__device *d, const job *j, CUfunction *out) {
+    RP_TRY(job_status(j));
+    stats.compiled++;
+    stats.microseconds += j->microseconds;
+    rp_status status = load(d, j->cubin, j->name, out);
+    char *entry = status == RP_OK ? rp__calloc(1, VERSION_BYTES + j->bytes) : NULL;
     if (entry) {
         memcpy(entry, version, VERSION_BYTES);
-        memcpy(entry + VERSION_BYTES, cubin, bytes);
-        (void)rp__disk_cache_put(key, "cubin", entry, VERSION_BYTES + bytes);
+        memcpy(entry + VERSION_BYTES, j->cubin, j->bytes);
+        (void)rp__disk_cache_put(j->key, "cubin", entry, VERSION_BYTES + j->bytes);
     }
     rp__free(entry);
-    rp__free(cubin);
     return status;
+}
+
+static rp__kernel *kernel_new(rp__hash key, rp__kernel_kind kind, const char *name, CUfunction function) {
+    rp__kernel *k = rp__calloc(1, sizeof *k);
+    char *own = k ? rp__strdup(name) : NULL;
+    if (!own) {
+        rp__free(k);
+        (void)RP__OOM("a CUDA kernel");
+        return NULL;
+    }
+    atomic_init(&k->refs, 1);
+    k->kind = kind;
+    k->key = key;
+    k->name = own;
+    k->function = function;
+    k->destroy = destroy;
+    return k;
+}
+
+/* ---- batches */
+
+typedef struct batch {
+    job *jobs;
+    size_t n, capacity;
+    bool open;
+} batch;
+static _Thread_local batch current;
+
+static void job_free(job *j) {
+    rp__free(j->text);
+    rp__free(j->name);
+    rp__free(j->cubin);
+    if (j->kernel) rp__kernel_release(j->kernel);
+}
+
+rp_status rp__nvrtc_batch_begin(rp__device *d) {
+    (void)d;
+    if (current.open) return rp__fail(RP_ERROR_INTERNAL, "a batch of CUDA kernels inside another");
+    current.open = true;
+    return RP_OK;
+}
+
+/* The pending kernel of a text; NULL: none yet. */
+static rp__kernel *pending(rp__hash here) {
+    for (size_t k = 0; k < current.n; k++) {
+        if (memcmp(&current.jobs[k].here, &here, sizeof here) == 0) return current.jobs[k].kernel;
+    }
+    return NULL;
+}
+
+/* Takes over the text. */
+static rp_status add_job(rp__text *text, rp__hash key, rp__hash here, rp__kernel_kind kind, const char *name,
+                         rp__kernel **out) {
+    if (!RP__GROW(&current.jobs, &current.capacity, current.n + 1)) return RP__OOM("a batch of CUDA kernels");
+    job *j = &current.jobs[current.n];
+    memset(j, 0, sizeof *j);
+    j->name = rp__strdup(name);
+    j->kernel = j->name ? kernel_new(key, kind, name, NULL) : NULL;
+    if (!j->kernel) {
+        rp__free(j->name);
+        return RP__OOM("a batch of CUDA kernels");
+    }
+    j->key = key;
+    j->here = here;
+    j->text = text->data;
+    memset(text, 0, sizeof *text);
+    current.n++;
+    *out = j->kernel;
+    return RP_OK;
+}
+
+static void compile_job(void *ctx, int64_t k) { compile((job *)ctx + k); }
+
+rp_status rp__nvrtc_batch_end(rp__device *d, bool keep) {
+    batch b = current;
+    rp_status status = RP_OK;
+    char arch[32];
+    memset(&current, 0, sizeof current);
+    keep = keep && b.n > 0;
+    if (keep) status = rp__cuda_enter(d);
+    rp__lock(&lock);
+    if (keep && status == RP_OK) status = need_nvrtc();
+    if (keep && status == RP_OK) status = architecture(d, arch);
+    rp__unlock(&lock);
+    if (keep && status == RP_OK) {
+        for (size_t k = 0; k < b.n; k++) b.jobs[k].arch = arch;
+        rp__team((int64_t)b.n, compile_job, b.jobs);
+    }
+    rp__lock(&lock);
+    for (size_t k = 0; k < b.n; k++) {
+        job *j = &b.jobs[k];
+        CUfunction function = NULL;
+        if (keep && status == RP_OK) status = finish(d, j, &function);
+        if (keep && status == RP_OK) {
+            j->kernel->function = function;
+            /* another thread may have made the same one meanwhile: both are good */
+            if (!rp__map_get(&known, j->here) && rp__map_put(&known, j->here, j->kernel)) j->kernel = NULL;
+        }
+    }
+    rp__unlock(&lock);
+    for (size_t k = 0; k < b.n; k++) job_free(&b.jobs[k]);
+    rp__free(b.jobs);
+    return status;
+}
+
+/* ---- one kernel */
+
+static rp_status make(rp__device *d, rp__text *text, rp__hash key, rp__hash here, rp__kernel_kind kind,
+                      const char *name, rp__kernel **out) {
+    CUfunction function = NULL;
+    bool found;
+    RP_TRY(from_disk(d, key, name, &function, &found));
+    if (!found && current.open) {
+        rp__kernel *k = NULL;
+        RP_TRY(add_job(text, key, here, kind, name, &k));
+        *out = rp__kernel_retain(k);
+        return RP_OK;
+    }
+    if (!found) {
+        char arch[32], own[160];
+        RP_TRY(need_nvrtc());
+        RP_TRY(architecture(d, arch));
+        (void)snprintf(own, sizeof own, "%s", name);
+        job j = {.text = text->data, .name = own, .arch = arch, .key = key};
+        compile(&j);
+        rp_status status = finish(d, &j, &function);
+        rp__free(j.cubin);
+        RP_TRY(status);
+    }
+    rp__kernel *k = kernel_new(key, kind, name, function);
+    if (!k) return rp_error_status();
+    if (!rp__map_put(&known, here, k)) {
+        rp__kernel_release(k);
+        return RP__OOM("a CUDA kernel");
+    }
+    *out = rp__kernel_retain(k);
+    return RP_OK;
 }
 
 rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, rp__kernel_kind kind,
@@ -192,27 +333,11 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
     rp__lock(&lock);
     rp__kernel *k = rp__map_get(&known, here);
     rp_status status = RP_OK;
-    if (!k) {
-        CUfunction function = NULL;
-        status = make(d, key, text.data, name, &function);
-        k = status == RP_OK ? rp__calloc(1, sizeof *k) : NULL;
-        char *own = k ? rp__strdup(name) : NULL;
-        if (status == RP_OK && (!k || !own || !rp__map_put(&known, here, k))) {
-            rp__free(k);
-            rp__free(own);
-            k = NULL;
-            status = RP__OOM("a CUDA kernel");
-        }
-        if (k) {
-            atomic_init(&k->refs, 1);
-            k->kind = kind;
-            k->key = key;
-            k->name = own;
-            k->function = function;
-            k->destroy = destroy;
-        }
-    }
-    if (k) *out = rp__kernel_retain(k);
+    if (!k && current.open) k = pending(here);
+    if (k)
+        *out = rp__kernel_retain(k);
+    else
+        status = make(d, &text, key, here, kind, name, out);
     rp__unlock(&lock);
     rp__text_free(&text);
     return status;

@@ -39,6 +39,11 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
     rp__text_free(&source);
     RP_TRY(status);
+    if (rp__nvrtc_is_pending(k)) { /* the batch holds it */
+        rp__kernel_release(k);
+        *out = k;
+        return RP_OK;
+    }
     rp__lock(&lock);
     rp__kernel *other = rp__map_get(&known, at);
     bool kept = other || rp__map_put(&known, at, k);

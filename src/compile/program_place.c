@@ -1,0 +1,349 @@
+/* Memory of a program (program.h): fuses and orders the body and the blocks of its regions, and gives what they store places.
+   Called once, before anything is recorded.
+
+   Arguments and captured tensors are proxies of their memory, so that two arguments in one storage stay two buffers. Results are
+   memory of their own. Temporaries share one arena, planned over one line of positions for the body and all blocks: a region
+   takes its positions between two of its own, at which its operands and results are alive; so branches share memory, and what a
+   loop reads in each iteration lives to its end. An argument of a block is the buffer of the operand behind it, a result of a
+   branch that of the region's result (blocks.c). */
+#include <string.h>
+
+#include "compile/passes.h"
+#include "compile/program_parts.h"
+#include "core/alloc.h"
+
+/* A storage that stands for memory owned elsewhere while records are made. */
+static rp_status proxy(rp__executable *p, rp__program_buffer *b, char *address, int64_t bytes) {
+    b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL);
+    if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
+    b->place.base = 0;
+    b->place.bytes = bytes;
+    b->address = address;
+    return RP_OK;
+}
+
+/* The address of byte 0 of a buffer in which tensor t, traced at `info`, lies. */
+static char *byte_zero(const rp_tensor *t, const rp__ir_value_info *info) {
+    char *data = rp__tensor_data(t);
+    return data ? data - info->offset * (int64_t)rp__dtype_bytes(info->meta.dtype) : NULL;
+}
+
+static rp_status place_outer(rp__executable *p, rp__ir_value v, const rp_tensor *t, unsigned kind, uint32_t index) {
+    const rp__ir_value_info *info = &p->ir->values[v];
+    rp__program_buffer *b = &p->buffers[info->storage];
+    if (b->kind != RP__BUFFER_NONE) return RP_OK; /* a second argument in the same storage reads through the first */
+    b->kind = kind;
+    b->index = index;
+    b->first_element = info->offset;
+    int64_t begin, end;
+    rp__tensor_byte_range(t, &begin, &end);
+    b->bytes = end - begin + info->offset * (int64_t)rp__dtype_bytes(info->meta.dtype);
+    return proxy(p, b, byte_zero(t, info), b->bytes);
+}
+
+static rp_status place_const(rp__executable *p, rp__program_buffer *b, const rp__ir_node *n) {
+    b->kind = RP__BUFFER_CONST;
+    b->bytes = (int64_t)n->data_bytes;
+    b->place.storage = rp__storage_new(p->device, p->device->default_stream, n->data_bytes);
+    if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
+    b->place.bytes = b->bytes;
+    if (n->data_bytes == 0) return RP_OK;
+    return p->device->ops->copy_in(p->device, p->device->default_stream, b->place.storage->data, n->data,
+                                   n->data_bytes);
+}
+
+bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m) {
+    return m + 1 < g->n_members && f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY &&
+           f->nodes[g->members[m + 1]].kind == RP__FUSE_LOOP;
+}
+
+/* ---- parts */
+
+typedef struct placer {
+    rp__executable *p;
+    const rp__executable_options *options;
+    rp__plan_buffer *plan;
+    uint32_t *buffer_at; /* per entry of the plan */
+    size_t n_plan, plan_capacity, buffer_capacity;
+    uint32_t now;
+} placer;
+
+static rp_status new_buffer(rp__executable *p, uint32_t *out) {
+    if (!RP__GROW(&p->buffers, &p->buffers_capacity, p->n_buffers + 1u)) return RP__OOM("buffers of a program");
+    memset(&p->buffers[p->n_buffers], 0, sizeof *p->buffers);
+    p->buffers[p->n_buffers].kind = RP__BUFFER_NONE;
+    *out = p->n_buffers++;
+    return RP_OK;
+}
+
+static rp_status make_temp(placer *l, uint32_t buffer, int64_t bytes) {
+    if (!RP__GROW(&l->plan, &l->plan_capacity, l->n_plan + 1) ||
+        !RP__GROW(&l->buffer_at, &l->buffer_capacity, l->n_plan + 1))
+        return RP__OOM("memory plan");
+    rp__program_buffer *b = &l->p->buffers[buffer];
+    b->kind = RP__BUFFER_TEMP;
+    b->index = (uint32_t)l->n_plan;
+    b->bytes = bytes;
+    l->buffer_at[l->n_plan] = buffer;
+    l->plan[l->n_plan++] = (rp__plan_buffer){.bytes = bytes, .first = l->now, .last = l->now};
+    return RP_OK;
+}
+
+static rp_status new_temp(placer *l, int64_t bytes, uint32_t *out) {
+    RP_TRY(new_buffer(l->p, out));
+    return make_temp(l, *out, bytes);
+}
+
+/* The buffer is still read now. */
+static void alive(placer *l, uint32_t buffer) {
+    const rp__program_buffer *b = &l->p->buffers[buffer];
+    if (b->kind == RP__BUFFER_TEMP && l->plan[b->index].last < l->now) l->plan[b->index].last = l->now;
+}
+
+static uint32_t buffer_of(const rp__program_part *part, rp__ir_value v) {
+    return part->buffer_of[part->ir->values[v].storage];
+}
+
+/* Memory for a value that is stored, unless its storage has some. */
+static rp_status place_value(placer *l, const rp__program_part *part, rp__ir_value v) {
+    rp__executable *p = l->p;
+    uint32_t at = buffer_of(part, v);
+    int64_t bytes = rp__program_value_bytes(part->ir, v);
+    rp__program_buffer *b = &p->buffers[at];
+    if (b->kind != RP__BUFFER_NONE) return RP_OK;
+    if (part != p->body || !part->fusion.result_storage[part->ir->values[v].storage]) return make_temp(l, at, bytes);
+    b->bytes = bytes;
+    b->kind = RP__BUFFER_RESULT;
+    b->index = p->n_results++;
+    p->result_bytes += bytes;
+    return RP_OK;
+}
+
+/* A part of `ir`, taken over, fused and ordered; its storages have no buffers yet. */
+static rp_status new_part(placer *l, rp_ir *ir, rp__program_part **out) {
+    rp__executable *p = l->p;
+    const rp__fuse_options fuse = {.none = l->options->no_fusion, .device = p->device};
+    rp__program_part *part = *out = RP__NEW(&p->arena, rp__program_part, 1);
+    if (!part) {
+        rp_ir_release(ir);
+        return RP__OOM("a program");
+    }
+    memset(part, 0, sizeof *part);
+    part->ir = ir;
+    part->next = p->parts;
+    p->parts = part;
+    part->buffer_of = RP__NEW(&p->arena, uint32_t, ir->n_storages + 1u);
+    if (!part->buffer_of) return RP__OOM("a program");
+    memset(part->buffer_of, 0xff, ir->n_storages * sizeof *part->buffer_of);
+    RP_TRY(rp__fuse(ir, &fuse, &part->fusion));
+    part->first_group = p->n_groups;
+    p->n_groups += part->fusion.n_groups;
+    part->order = RP__NEW(&p->arena, uint32_t, part->fusion.n_groups + 1u);
+    if (!part->order) return RP__OOM("order of a program");
+    return rp__fuse_order(&part->fusion, part->order, &part->n_order);
+}
+
+static rp_status place_part(placer *l, rp__program_part *part);
+
+/* One block of a region: arguments are the buffers behind the operands; results those of `results`, if given. */
+static rp_status place_block(placer *l, const rp__program_part *part, const rp__ir_node *n, uint32_t index,
+                             uint32_t region, const uint32_t *results, rp__program_part **out) {
+    rp__executable *p = l->p;
+    rp_ir *ir;
+    RP_TRY(rp__block_graph(part->ir, index, region, &ir));
+    RP_TRY(new_part(l, ir, out));
+    rp__program_part *block = *out;
+    uint32_t first = n->kind == RP__IR_COND;
+    for (uint32_t k = 0; k < ir->body.n_args; k++)
+        block->buffer_of[ir->values[ir->body.args[k]].storage] = buffer_of(part, n->in[first + k]);
+    for (uint32_t k = 0; k < ir->body.n_results; k++)
+        block->buffer_of[ir->values[ir->body.results[k]].storage] = results[k];
+    for (uint32_t s = 0; s < ir->n_storages; s++) {
+        if (block->buffer_of[s] == RP__IR_NONE) RP_TRY(new_buffer(p, &block->buffer_of[s]));
+    }
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *c = &ir->nodes[ir->body.nodes[k]];
+        if (c->dead) continue;
+        if (c->kind == RP__IR_CONST) RP_TRY(place_const(p, &p->buffers[buffer_of(block, c->out[0])], c));
+        if (c->kind == RP__IR_CAPTURED)
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a branch or loop body holds a captured tensor at %s",
+                            c->site ? c->site : "");
+    }
+    return place_part(l, block);
+}
+
+static rp_status place_region(placer *l, rp__program_part *part, uint32_t group) {
+    rp__executable *p = l->p;
+    const rp__ir_node *n = &part->ir->nodes[part->fusion.nodes[part->fusion.groups[group].members[0]].node];
+    uint32_t index = part->fusion.nodes[part->fusion.groups[group].members[0]].node, go = RP__IR_NONE;
+    if (n->kind != RP__IR_COND && n->kind != RP__IR_WHILE)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a checkpoint inside a program at %s", n->site ? n->site : "");
+    rp__program_choice *c = RP__NEW(&p->arena, rp__program_choice, 1);
+    uint32_t *results = RP__NEW(&p->arena, uint32_t, n->n_out + 1u);
+    if (!c || !results) return RP__OOM("a region of a program");
+    *c = (rp__program_choice){.next = part->choices,
+                              .loop = n->kind == RP__IR_WHILE,
+                              .group = group,
+                              .node = index,
+                              .counter = RP__IR_NONE,
+                              .set = RP__IR_NONE,
+                              .again = RP__IR_NONE,
+                              .site = n->site ? n->site : ""};
+    part->choices = c;
+    p->n_choices++;
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        RP_TRY(place_value(l, part, n->out[k]));
+        results[k] = buffer_of(part, n->out[k]);
+    }
+    if (c->loop) {
+        c->limit = n->attrs[0].v.i > 0 ? n->attrs[0].v.i : 0;
+        if (c->limit > 0) RP_TRY(new_temp(l, (int64_t)sizeof(int64_t), &c->counter));
+        RP_TRY(new_temp(l, 1, &go));
+        RP_TRY(place_block(l, part, n, index, 0, &go, &c->test));
+        RP_TRY(place_block(l, part, n, index, 1, NULL, &c->body[0]));
+    } else {
+        RP_TRY(place_block(l, part, n, index, 0, results, &c->body[0]));
+        RP_TRY(place_block(l, part, n, index, 1, results, &c->body[1]));
+    }
+    l->now++;
+    for (uint32_t k = 0; k < n->n_in; k++) alive(l, buffer_of(part, n->in[k]));
+    for (uint32_t k = 0; k < n->n_out; k++) alive(l, results[k]);
+    if (go != RP__IR_NONE) alive(l, go);
+    if (c->counter != RP__IR_NONE) alive(l, c->counter);
+    return RP_OK;
+}
+
+static rp_status place_group(placer *l, const rp__program_part *part, const rp__fuse_group *g) {
+    const rp__fusion *f = &part->fusion;
+    for (uint32_t m = 0; m < g->n_members; m++) {
+        const rp__fuse_node *fn = &f->nodes[g->members[m]];
+        const rp__ir_node *n = &part->ir->nodes[fn->node];
+        for (uint32_t k = 0; k < n->n_out; k++) {
+            bool inside = fn->kind == RP__FUSE_LOOP || g->n_members > 1;
+            if (!inside || rp__fuse_stored(f, g->members, g->n_members, n->out[k]))
+                RP_TRY(place_value(l, part, n->out[k]));
+        }
+        for (uint32_t k = 0; k < n->n_in; k++) {
+            if (n->in[k] == RP__IR_NONE) continue;
+            alive(l, buffer_of(part, n->in[k]));
+            rp__program_buffer *b = &l->p->buffers[buffer_of(part, n->in[k])];
+            if (rp__ir_writes(n, k) && (b->kind == RP__BUFFER_ARG || b->kind == RP__BUFFER_CAPTURED)) {
+                b->written = true;
+                b->written_site = n->site;
+            }
+        }
+    }
+    return RP_OK;
+}
+
+/* What groups store: results and temporaries, alive from the first writer to the last reader. */
+static rp_status place_part(placer *l, rp__program_part *part) {
+    for (uint32_t i = 0; i < part->n_order; i++) {
+        const rp__fuse_group *g = &part->fusion.groups[part->order[i]];
+        bool region = part->fusion.nodes[g->members[0]].kind == RP__FUSE_REGION;
+        l->now++;
+        RP_TRY(region ? place_region(l, part, part->order[i]) : place_group(l, part, g));
+    }
+    return RP_OK;
+}
+
+/* ---- the whole */
+
+/* Spreading first: what a loop writes is marked in the storages of a settled graph, which no other pass keeps. */
+static rp_status prepare_body(const placer *l) {
+    rp__executable *p = l->p;
+    rp_ir *next;
+    if (!l->options->no_fusion) {
+        RP_TRY(rp__spread(p->ir, &next));
+        rp_ir_release(p->ir);
+        p->ir = next;
+    }
+    RP_TRY(rp__blocks_settle(p->ir, &next));
+    rp_ir_release(p->ir);
+    p->ir = next;
+    return RP_OK;
+}
+
+static rp_status place_body(placer *l, rp_tensor *const *in) {
+    rp__executable *p = l->p;
+    RP_TRY(prepare_body(l));
+    const rp_ir *ir = p->ir;
+    RP_TRY(new_part(l, rp__ir_retain(p->ir), &p->body));
+    for (uint32_t s = 0; s < ir->n_storages; s++) RP_TRY(new_buffer(p, &p->body->buffer_of[s]));
+    for (uint32_t k = 0; k < ir->body.n_args; k++)
+        RP_TRY(place_outer(p, ir->body.args[k], in[k], RP__BUFFER_ARG, k));
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead) continue;
+        if (n->kind == RP__IR_CONST) RP_TRY(place_const(p, &p->buffers[ir->values[n->out[0]].storage], n));
+        if (n->kind != RP__IR_CAPTURED) continue;
+        const rp_tensor *t = ir->captured[n->captured_index];
+        if (!t) return rp__fail(RP_ERROR_STATE, "a parsed graph has no captured tensors and cannot run");
+        RP_TRY(place_outer(p, n->out[0], t, RP__BUFFER_CAPTURED, n->captured_index));
+    }
+    return place_part(l, p->body);
+}
+
+static rp_status take_arena(rp__executable *p, rp__shared_arena *shared) {
+    if (shared && shared->storage && (int64_t)shared->storage->bytes >= p->arena_bytes &&
+        rp__device_equal(shared->storage->device, p->device->id)) {
+        p->memory = rp__storage_retain(shared->storage);
+        return RP_OK;
+    }
+    p->memory = rp__storage_new(p->device, p->device->default_stream, (size_t)p->arena_bytes);
+    if (!p->memory) return RP_ERROR_OUT_OF_MEMORY;
+    if (shared) {
+        if (shared->storage) rp__storage_release(shared->storage);
+        shared->storage = rp__storage_retain(p->memory);
+    }
+    return RP_OK;
+}
+
+static rp_status make_results(rp__executable *p) {
+    p->results = RP__NEW(&p->arena, rp__program_memory, p->n_results + 1u);
+    if (!p->results) return RP__OOM("results of a program");
+    for (uint32_t s = 0; s < p->n_buffers; s++) {
+        rp__program_buffer *b = &p->buffers[s];
+        if (b->kind != RP__BUFFER_RESULT) continue;
+        rp__program_memory *r = &p->results[b->index];
+        r->buffer = s;
+        r->kept[0] = rp__storage_new(p->device, p->device->default_stream, (size_t)b->bytes);
+        if (!r->kept[0]) return RP_ERROR_OUT_OF_MEMORY;
+        r->now = r->kept[0];
+        RP_TRY(proxy(p, b, r->now->data, b->bytes));
+    }
+    return RP_OK;
+}
+
+/* What an epilogue reads lies where it writes. */
+static void place_epilogues(rp__executable *p, const rp__program_part *part) {
+    const rp__fusion *f = &part->fusion;
+    for (uint32_t i = 0; i < part->n_order; i++) {
+        const rp__fuse_group *g = &f->groups[part->order[i]];
+        for (uint32_t m = 0; m < g->n_members; m++) {
+            if (!rp__program_has_epilogue(f, g, m)) continue;
+            rp__ir_value from = part->ir->nodes[f->nodes[g->members[m]].node].out[0],
+                         to = part->ir->nodes[f->nodes[g->members[m + 1]].node].out[0];
+            rp__executable_place *place = &p->buffers[buffer_of(part, from)].place;
+            *place = p->buffers[buffer_of(part, to)].place;
+            if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
+        }
+    }
+}
+
+rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
+    placer l = {.p = p, .options = options};
+    rp_status status = place_body(&l, in);
+    if (status == RP_OK) status = rp__plan(l.plan, l.n_plan, &p->arena_bytes);
+    if (status == RP_OK) status = take_arena(p, options->arena);
+    for (size_t k = 0; k < l.n_plan && status == RP_OK; k++) {
+        p->buffers[l.buffer_at[k]].place =
+            (rp__executable_place){.storage = p->memory, .base = l.plan[k].offset, .bytes = l.plan[k].bytes};
+    }
+    if (status == RP_OK) status = make_results(p);
+    for (const rp__program_part *part = p->parts; part && status == RP_OK; part = part->next)
+        place_epilogues(p, part);
+    rp__free(l.plan);
+    rp__free(l.buffer_at);
+    return status;
+}

@@ -1,0 +1,123 @@
+/* Line functions that the library carries compiled: everyday ops use them, on every instruction set they give the bits of the
+   interpreter, for lengths around vectors, turns and chunks, and whether stores pass the caches by or not.
+   ctest: labels=numbers,threads */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "kernel/cpu/jit.h"
+
+static rp_tensor *x, *y, *w, *b; /* (rows, n) twice, (n) twice */
+static const char *line_missing;
+
+static rp_tensor *run_op(int op) {
+    const int64_t n = rp_size(x, 1);
+    switch (op) {
+    case 0: return rp_softmax(x, -1);
+    case 1: return rp_log_softmax(x, -1);
+    case 2: return rp_layer_norm(x, RP_DIMS(n), w, b, 1e-5);
+    case 3: return rp_layer_norm(x, RP_DIMS(n), NULL, NULL, 1e-5);
+    case 4: return rp_sum(x, RP_DIMS(-1), false, RP_DTYPE_NONE);
+    case 5: return rp_mean(x, RP_DIMS(-1), false, RP_DTYPE_NONE);
+    case 6: return rp_amax(x, RP_DIMS(-1), false);
+    case 7: return rp_add(x, y, rp_i64(1));
+    case 8: return rp_mul(x, y);
+    case 9: return rp_relu(x);
+    case 10: return rp_gelu(x);
+    case 11: return rp_mul_scalar(x, rp_f64(2));
+    case 12: return rp_clone(x);
+    case 13: return rp_add(x, rp_select(rp_select(y, 0, 0), 0, 0), rp_i64(1)); /* an operand that stands still */
+    default: return NULL;
+    }
+}
+
+/* Every launch of this test is one that a line function of the library serves. */
+static rp_status look(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
+    (void)self;
+    bool found = false;
+    const rp__cpu_loop *loop = l->kernel->payload;
+    for (int i = 0; i < RP__PLAN_COUNT; i++) found = found || atomic_load(&loop->line[i]);
+    if (found == rp__line_table_off) line_missing = l->op;
+    return s->device->ops->launch(s->device, s, l);
+}
+
+static void compare(rp_dtype dtype, int64_t rows, int64_t n, bool special) {
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    rp_scope scope = rp_scope_begin();
+    const int64_t size[] = {rows, n};
+    rp_manual_seed((uint64_t)(rows + n));
+    rp_tensor *wide = rp_mul_scalar(rp_randn(size, 2, RP_F32, NULL), rp_f64(special ? 60 : 3)); /* far exponentials */
+    x = rp_to_dtype(wide, dtype);
+    y = rp_to_dtype(rp_randn(size, 2, RP_F32, NULL), dtype);
+    w = rp_to_dtype(rp_randn(size + 1, 1, RP_F32, NULL), dtype);
+    b = rp_to_dtype(rp_randn(size + 1, 1, RP_F32, NULL), dtype);
+    assert_false(rp_failed());
+    for (int op = 0; op < 14; op++) {
+        rp_tensor *want = NULL;
+        for (int how = 0; how < 3; how++) { /* the interpreter, line functions, their stores past the caches */
+            rp__line_table_off = how == 0;
+            rp__line_stream_bytes = how == 2 ? 0 : INT64_MAX;
+            for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+                if (!rp__tiles_named(isas[k])) continue;
+                rp__tiles twin =
+                    *rp__tiles_named(isas[k]); /* a kernel of another table, so that the next is made anew */
+                rp__tiles_set(&twin);
+                run_op(op);
+                rp__tiles_set(rp__tiles_named(isas[k]));
+                rp__launch_recorder recorder = {.record = look};
+                rp__launch_recorder *old = rp__launch_recorder_set(&recorder);
+                rp_tensor *got = run_op(op);
+                rp__launch_recorder_set(old);
+                assert_false(rp_failed());
+                if (line_missing) fail_msg("%s: %s", line_missing, how ? "no line function" : "not the interpreter");
+                if (!want) want = got;
+                const size_t bytes = (size_t)rp_numel(want) * rp_dtype_size(dtype);
+                if (memcmp(rp_data(want), rp_data(got), bytes))
+                    fail_msg("op %d, %lld x %lld, way %d on %s: other bits", op, (long long)rows, (long long)n, how,
+                             isas[k]);
+            }
+        }
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+
+static void lengths(rp_dtype dtype) {
+    static const int64_t n[] = {32, 33, 64, 95, 1000, 1024, 8192, 8193, 20000};
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        compare(dtype, n[i] > 8000 ? 17 : 40, n[i], i % 2);
+    }
+}
+static void same_bits_f32(void **state) {
+    (void)state;
+    lengths(RP_F32);
+}
+static void same_bits_bf16(void **state) {
+    (void)state;
+    lengths(RP_BF16);
+}
+
+static int restore(void **state) {
+    (void)state;
+    rp__tiles_set(NULL);
+    rp__line_table_off = false;
+    rp__line_stream_bytes = 24 << 20;
+    return 0;
+}
+
+int main(void) {
+    setenv("REPRISE_JIT", "0", 1);
+    rp_set_grad_enabled(false);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(same_bits_f32, restore),
+        cmocka_unit_test_teardown(same_bits_bf16, restore),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
