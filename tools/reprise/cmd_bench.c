@@ -364,7 +364,7 @@ static int run(int argc, char **argv) {
     for (int i = 0; i < N_KINDS; i++) {
         rows[i].name = kinds[i].name;
     }
-    struct peer peer = {NULL};
+    struct peer peer = {.to = NULL};
     if (o.peer) code = peer_start(&peer, o.peer);
     for (int i = 0; i < N_KINDS; i++) {
         rp_status status = measure_row(kinds + i, &peer, o.seconds, rows + i);
