@@ -233,6 +233,30 @@ static void test_unbounded(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+static void idle(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0]}, *r[2];
+    (void)n_in;
+    (void)n_out;
+    rp_while((rp_fn){loop_go, ctx, 0, "go"}, (rp_fn){loop_step, ctx, 0, "step"}, state, 2, 0, r);
+    out[0] = r[1];
+}
+
+/* a loop that never runs gives a copy, node by node as eagerly: a write to its result is none to its argument */
+static void test_idle(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct weights m = {filled(0.8, 1, 3)};
+    rp_tensor *x = filled(50, 1, 3), *y;
+    rp_ir *ir = rp_trace((rp_fn){idle, &m, sizeof m, "idle"}, &x, 1, 1);
+    assert_int_equal(rp_ir_run(ir, &x, 1, &y, 1), RP_OK);
+    assert_true(rp_data(y) != rp_data(x));
+    idle(&m, &x, 1, &y, 1);
+    assert_true(rp_data(y) != rp_data(x));
+    assert_ok();
+    rp_ir_release(ir);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
 /* branches that cannot be blocks: the host runs them */
 static void host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
@@ -590,6 +614,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_programs, clean),      cmocka_unit_test_teardown(test_results, clean),
         cmocka_unit_test_teardown(test_second_order, clean),
         cmocka_unit_test_teardown(test_second_order_compiled, clean),
+        cmocka_unit_test_teardown(test_idle, clean),
         cmocka_unit_test_teardown(test_out_of_memory, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,6 +114,10 @@ typedef struct rp__region_request {
 } rp__region_request;
 rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out);
 
+/* regions.c: of a branch or loop that the host runs no result shares memory with an argument or another result, so that writing one means the
+   same as in a trace, and gradients of a result are added up before they reach what it was copied from. */
+rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
 rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
                               int64_t max_iter, rp_tensor **out);
