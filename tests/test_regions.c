@@ -198,9 +198,29 @@ static void test_while(void **state) {
     compare(with_while, "while(", -3);  /* ends at max_iter or by its condition */
 }
 
+/* an argument that does not lie densely, and has a gradient from several places: they are added up as without a trace */
+static void of_a_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct weights *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *r = rp_add(rp_tanh(in[0]), rp_tanh(rp_mul(in[0], m->w)), rp_i64(1));
+    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(0.3)), rp_exp(r), rp_i64(1));
+}
+static void with_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *both[] = {rp_sin(in[0]), rp_mul(in[0], in[0])}, *r;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *v = rp_slice(rp_cat(both, 2, 0), 0, 0, 6, 2);
+    rp_tensor *first = rp_mul_scalar(v, rp_f64(0.7));
+    rp_checkpoint((rp_fn){of_a_view, ctx, 0, "view"}, &v, 1, &r, 1);
+    out[0] = rp_add(rp_mul(r, first), rp_mul_scalar(v, rp_f64(1.1)), rp_i64(1));
+}
+
 static void test_checkpoint(void **state) {
     (void)state;
     compare(with_checkpoint, "checkpoint(", 0.3);
+    compare(with_view, "checkpoint(", 0.3);
+    compare(with_view, "checkpoint(", 0.9);
 }
 
 /* a gradient through a loop without a bound is an error that says so */

@@ -817,14 +817,12 @@ rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, siz
     if (!t) return rp__checkpoint_run(at.site, fn, NULL, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
-    rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
-    if (status == RP_OK) status = trace_checkpoint(t, at, fn, settled_in, n_in, out, n_out);
+    /* Arguments stay as they are, as without a trace: a copy would add up their gradients in another order. */
+    if (status == RP_OK) status = trace_checkpoint(t, at, fn, in, n_in, out, n_out);
     if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
         fn.body(fn.ctx, in, n_in, out, n_out);
         status = rp_failed() ? rp_error_status() : RP_OK;
     }
-    rp__free(settled_in);
     return finish(scope, status, out, n_out);
 }
 
