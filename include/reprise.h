@@ -339,8 +339,9 @@ typedef struct rp_graph_options {
 } rp_graph_options;
 
 RP_API rp_graph *rp_graph_new(void);
+/* Ends a capture that is under way. From another thread than the one that captures it is RP_ERROR_STATE, and the graph stays. */
 RP_API void rp_graph_release(rp_graph *g);
-/* the stream becomes current */
+/* The stream becomes current. A thread has one capture at a time, of whatever device; the thread that begins one ends it. */
 RP_API rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
 RP_API rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
 RP_API rp_status rp_graph_instantiate(rp_graph *g);

@@ -3,6 +3,7 @@
    make_graphed_callables, G.. of CUDAGraph, R.. of random numbers; then the same on CUDA (the emulator, or a GPU with
    REPRISE_TEST_CUDA=real). */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,6 +55,13 @@ static void same(rp_tensor *a, rp_tensor *b) { /* bit for bit */
     assert_memory_equal(x, y, n * sizeof *x);
     free(x);
     free(y);
+}
+
+static void square_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul(in[0], in[0]);
 }
 
 /* ---- raw graphs ---- */
@@ -124,6 +132,66 @@ static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates t
     rp_graph_release(g);
     assert_ptr_equal(rp_current_stream(device), before);
     assert_false(rp_is_capturing(device));
+}
+
+static void test_raw_nested(void **state) { /* captures do not nest: the second is refused, the first is whole */
+    (void)state;
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_graph *outer = rp_graph_new(), *inner = rp_graph_new();
+    OK(rp_graph_begin(outer, device, NULL));
+    FAILS(RP_ERROR_STATE, "capturing already", rp_graph_begin(inner, device, NULL));
+    FAILS(RP_ERROR_STATE, "capturing already", rp_graph_begin(inner, rp_cpu(), NULL));
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {square_body, NULL, 0, "square"}, .args = &x, .n_args = 1, .n_out = 1};
+    FAILS(RP_ERROR_STATE, "capturing already", rp_make_graphed_callables(&c, 1, NULL, &f));
+    FAILS(RP_ERROR_STATE, "not capturing", rp_graph_end(inner));
+    rp_tensor *y = rp_mul_scalar(x, rp_f64(4));
+    OK(rp_graph_end(outer));
+    assert_ptr_equal(rp_current_stream(device), before);
+    rp_graph_release(inner);
+    OK(rp_graph_replay(outer));
+    same(y, rp_mul_scalar(x, rp_f64(4)));
+    rp_graph_release(outer);
+    same(rp_neg(x), rp_mul_scalar(x, rp_f64(-1)));
+}
+
+static void *other_thread(void *arg) { /* what it must not do to a graph that the first thread captures */
+    rp_graph *g = arg;
+    static rp_status got[4];
+    got[0] = rp_graph_end(g);
+    (void)rp_error_take();
+    got[1] = rp_graph_reset(g);
+    (void)rp_error_take();
+    rp_graph_release(g);
+    got[2] = rp_error_status();
+    got[3] = strstr(rp_error_message(), "another thread") ? RP_OK : RP_ERROR_INTERNAL;
+    (void)rp_error_take();
+    return got;
+}
+
+static void test_raw_other_thread(void **state) { /* G12: a capture ends in its thread; a refusal changes nothing */
+    (void)state;
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    for (int mode = RP_CAPTURE_THREAD_LOCAL; mode <= RP_CAPTURE_RELAXED; mode++) {
+        rp_graph *g = rp_graph_new();
+        OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = (rp_capture_mode)mode)));
+        rp_tensor *y = rp_exp(x);
+        pthread_t thread;
+        void *got;
+        assert_int_equal(pthread_create(&thread, NULL, other_thread, g), 0);
+        assert_int_equal(pthread_join(thread, &got), 0);
+        const rp_status want[4] = {RP_ERROR_STATE, RP_ERROR_STATE, RP_ERROR_STATE, RP_OK};
+        assert_memory_equal(got, want, sizeof want);
+        assert_true(rp_is_capturing(device));
+        rp_tensor *z = rp_neg(y);
+        OK(rp_graph_end(g));
+        assert_ptr_equal(rp_current_stream(device), before);
+        OK(rp_graph_replay(g));
+        same(z, rp_neg(rp_exp(x)));
+        rp_graph_release(g);
+    }
 }
 
 static void
@@ -451,6 +519,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_nested, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_other_thread, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),

@@ -323,6 +323,7 @@ static rp_status check_callables(const rp_graphed_callable *c, size_t n, rp_devi
     if (!c || n == 0) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: no callable is given");
     if (rp__trace_current())
         return rp__fail(RP_ERROR_STATE, "make_graphed_callables: not inside a function that is being traced");
+    RP_TRY(rp__recorder_check_outermost("make_graphed_callables"));
     for (size_t i = 0; i < n; i++) {
         if (!c[i].fn.body || (c[i].n_args && !c[i].args) || (c[i].n_params && !c[i].params) || c[i].n_out == 0)
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
