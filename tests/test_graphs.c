@@ -134,6 +134,30 @@ static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates t
     assert_false(rp_is_capturing(device));
 }
 
+static void test_raw_sync_ops(void **state) { /* 2.3: an op whose size depends on values */
+    (void)state;
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_graph *g = rp_graph_new();
+    for (int fresh = 0; fresh < 2; fresh++) { /* what the op reads was computed before the capture, or in it */
+        OK(rp_graph_begin(g, device, NULL));
+        rp_tensor *from = fresh ? rp_neg(x) : x;
+        assert_true(rp_is_error(rp_nonzero_at("model.c:7", from)));
+        FAILS(RP_ERROR_CAPTURE, "nonzero: an op that reads values on the host", rp_error_status());
+        rp_status status = rp_graph_end(g);
+        if (!strstr(rp_error_message(), "model.c:7")) fail_msg("no line: %s", rp_error_message());
+        FAILS(RP_ERROR_CAPTURE, "in nonzero", status);
+        assert_ptr_equal(rp_current_stream(device), before);
+    }
+    assert_int_equal(rp_size(rp_nonzero(x), 0), 3);
+    OK(rp_graph_begin(g, device, NULL)); /* after a failed capture the object is free for another */
+    rp_tensor *y = rp_neg(x);
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    same(y, rp_neg(x));
+    rp_graph_release(g);
+}
+
 static void test_raw_nested(void **state) { /* captures do not nest: the second is refused, the first is whole */
     (void)state;
     rp_stream *before = rp_current_stream(device);
@@ -519,6 +543,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_sync_ops, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_nested, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_other_thread, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
