@@ -503,6 +503,49 @@ static void test_graphed_several(void **state) { /* M2, M20-M23, M50, R4: two in
     mlp_free(&m);
 }
 
+typedef struct scaling {
+    rp_tensor *w;
+    float k;
+} scaling;
+static void scaling_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    scaling *p = ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul_scalar(rp_mul(in[0], p->w), rp_f64((double)p->k));
+}
+
+static void test_graphed_ctx(void **state) { /* 1.12, M33: what the graph holds of ctx may not change behind it */
+    (void)state;
+    scaling p;
+    memset(&p, 0, sizeof p);
+    p.w = rp_ones(RP_DIMS(2), RP_F32);
+    p.k = 2;
+    rp_tensor *x = rp_full(RP_DIMS(2), rp_f64(3), RP_F32), *out;
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {scaling_body, &p, sizeof p, "scaling"}, .args = &x, .n_args = 1, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    OK(rp_call(f, &x, 1, &out, 1));
+    assert_float_equal(rp_item_f64(rp_amax(out, RP_NO_DIMS, false)), 6, 0);
+    p.k = 5;
+    FAILS(RP_ERROR_GUARD, "scaling: byte", rp_call(f, &x, 1, &out, 1));
+    assert_true(rp_is_error(out));
+    OK(rp_graphed_set_training(f, true)); /* the other mode runs the function: it reads ctx itself */
+    OK(rp_call(f, &x, 1, &out, 1));
+    assert_float_equal(rp_item_f64(rp_amax(out, RP_NO_DIMS, false)), 15, 0);
+    OK(rp_graphed_set_training(f, false));
+    p.k = 2;
+    rp_tensor *w = p.w;
+    p.w = rp_full(RP_DIMS(2), rp_f64(100), RP_F32);
+    FAILS(RP_ERROR_GUARD, "is not what it was at capture", rp_call(f, &x, 1, &out, 1));
+    p.w = w;
+    rp_fill_(w, rp_f64(4)); /* in place is seen */
+    OK(rp_call(f, &x, 1, &out, 1));
+    assert_float_equal(rp_item_f64(rp_amax(out, RP_NO_DIMS, false)), 24, 0);
+    rp_compiled_release(f);
+    c.fn.ctx = NULL;
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "ctx", rp_make_graphed_callables(&c, 1, NULL, &f));
+}
+
 static void test_graphed_version(void **state) { /* an argument changed between forward and backward */
     (void)state;
     mlp m;
@@ -555,6 +598,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };

@@ -36,6 +36,7 @@ typedef struct graphed {
     rp__meta *warm; /* per output: what the first warm-up gave; NULL until then */
     bool captured_training, training;
 } graphed;
+    void *ctx;      /* the bytes at fn.ctx when the forward was captured; NULL: none are compared */
 
 static size_t surface(const graphed *g) { return g->n_args + g->n_params; }
 static rp_tensor *param(const graphed *g, size_t k) { return g->args[g->n_args + k]; }
@@ -61,6 +62,7 @@ static void graphed_free(graphed *g) {
     rp__free(g->warm);
     rp__free(g->lent);
     rp__free(g->differentiable);
+    rp__free(g->ctx);
     rp__free(g->forward_inputs);
     rp__free(g->backward_inputs);
     rp__free(g->backward_grads);
@@ -251,8 +253,20 @@ static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint6
     return status;
 }
 
-static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    graphed *g = (graphed *)f;
+/* The graph holds the numbers and addresses that the function read in ctx. */
+static rp_status ctx_changed(const graphed *g) {
+    const unsigned char *was = g->ctx, *is = g->base.fn.ctx;
+    size_t at = 0;
+    while (was[at] == is[at]) at++;
+    return rp__fail(RP_ERROR_GUARD,
+                    "%s: byte %zu of ctx (of %zu) is not what it was at capture: change parameters in place, and "
+                    "capture again where the function reads another number or tensor",
+                    g->base.name, at, g->base.fn.ctx_bytes);
+}
+
+static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                size_t n_out) {
+    rp_compiled *f = &g->base;
     if (RP__UNLIKELY(n_in != g->n_args || n_out != g->n_out))
         return rp__fail(RP_ERROR_GUARD,
                         "%s: called with %zu arguments and %zu results; it was captured with %zu and %zu", f->name,
@@ -262,6 +276,7 @@ static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in,
         return rp__callable_body(f->fn, in, n_in, out, n_out);
     }
     for (size_t k = 0; k < n_in; k++) RP_TRY(check_argument(g, k, in[k]));
+    if (RP__UNLIKELY(g->ctx && memcmp(g->ctx, f->fn.ctx, f->fn.ctx_bytes) != 0)) return ctx_changed(g);
     for (size_t k = 0; k < g->n_params; k++)
         if (RP__UNLIKELY(param(g, k)->storage != g->param_storage[k]))
             return rp__fail(RP_ERROR_GUARD,
@@ -325,7 +340,8 @@ static rp_status check_callables(const rp_graphed_callable *c, size_t n, rp_devi
         return rp__fail(RP_ERROR_STATE, "make_graphed_callables: not inside a function that is being traced");
     RP_TRY(rp__recorder_check_outermost("make_graphed_callables"));
     for (size_t i = 0; i < n; i++) {
-        if (!c[i].fn.body || (c[i].n_args && !c[i].args) || (c[i].n_params && !c[i].params) || c[i].n_out == 0)
+        if (!c[i].fn.body || (c[i].fn.ctx_bytes && !c[i].fn.ctx) || (c[i].n_args && !c[i].args) ||
+            (c[i].n_params && !c[i].params) || c[i].n_out == 0)
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                             "make_graphed_callables: callable %zu needs a function, its arrays and a result", i);
         for (size_t k = 0; k < c[i].n_args + c[i].n_params; k++) {
@@ -369,9 +385,10 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->backward_inputs = rp__calloc(c->n_args + 1, sizeof *g->backward_inputs);
     g->backward_grads = rp__calloc(c->n_out, sizeof *g->backward_grads);
     g->generation = rp__calloc(1, sizeof *g->generation);
-    if (!g->args || !g->param_storage || !g->outputs || !g->differentiable || !g->grad_outputs || !g->grad_inputs ||
-        !g->forward_inputs || !g->backward_inputs || !g->backward_grads || !g->generation ||
-        rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
+    if (c->fn.ctx_bytes) g->ctx = rp__alloc(c->fn.ctx_bytes);
+    if ((c->fn.ctx_bytes && !g->ctx) || !g->args || !g->param_storage || !g->outputs || !g->differentiable ||
+        !g->grad_outputs || !g->grad_inputs || !g->forward_inputs || !g->backward_inputs || !g->backward_grads ||
+        !g->generation || rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
         graphed_free(g);
         return NULL;
     }
@@ -558,6 +575,8 @@ static rp_status capture_forward(const maker *m, graphed *g, rp_tensor **live) {
         rp_tensor *fixed = rp_detach(live[k]);
         if (rp__tensor_is_error(fixed)) {
             status = rp_error_status();
+    /* behind the run, which may count in it */
+    if (g->ctx) memcpy(g->ctx, g->base.fn.ctx, g->base.fn.ctx_bytes);
             live[k] = NULL;
             continue;
         }
