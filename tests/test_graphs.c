@@ -546,6 +546,24 @@ static void test_graphed_ctx(void **state) { /* 1.12, M33: what the graph holds 
     FAILS(RP_ERROR_INVALID_ARGUMENT, "ctx", rp_make_graphed_callables(&c, 1, NULL, &f));
 }
 
+static void test_graphed_stale_place(void **state) { /* T29, M34: the message names the call that made what is gone */
+    (void)state;
+    rp_tensor *x = rp_rand(RP_DIMS(4), RP_F32, NULL), *first, *second;
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {square_body, NULL, 0, "square"}, .args = &x, .n_args = 1, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    OK(rp_call_at("train.c:11", f, &x, 1, &first, 1));
+    rp_tensor *part = rp_view_at("train.c:12", first, RP_DIMS(2, 2));
+    OK(rp_call_at("train.c:21", f, &x, 1, &second, 1));
+    FAILS(RP_ERROR_STALE, "made by rp_call at train.c:11", (rp_sin(first), rp_error_status()));
+    FAILS(RP_ERROR_STALE, "rp_call at train.c:11", (rp_sin(part), rp_error_status())); /* a view: the call too */
+    same(second, rp_mul(x, x));
+    rp_tensor *wide = rp_rand(RP_DIMS(5), RP_F32, NULL);
+    FAILS(RP_ERROR_GUARD, "train.c:31", rp_call_at("train.c:31", f, &wide, 1, &second, 1));
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "train.c:32", rp_call_at("train.c:32", f, NULL, 1, &second, 1));
+    rp_compiled_release(f);
+}
+
 static void test_graphed_version(void **state) { /* an argument changed between forward and backward */
     (void)state;
     mlp m;
@@ -599,6 +617,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };

@@ -187,7 +187,7 @@ static void output_free(void *ctx) {
     rp__free(o);
 }
 
-static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp) {
+static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp, const char *site) {
     output_owner *o = rp__alloc(sizeof *o);
     if (!o) {
         RP__OOM("output of a graphed callable");
@@ -206,6 +206,7 @@ static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp) 
     rp_tensor *t = rp__tensor_new((rp_dtype)fixed->dtype, fixed->size, fixed->ndim, s);
     if (rp__tensor_is_error(t)) return t;
     memcpy(t->stride, fixed->stride, fixed->ndim * sizeof *t->stride);
+    s->replay_site = site;
     t->offset = fixed->offset;
     return t;
 }
@@ -271,10 +272,6 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
         return rp__fail(RP_ERROR_GUARD,
                         "%s: called with %zu arguments and %zu results; it was captured with %zu and %zu", f->name,
                         n_in, n_out, g->n_args, g->n_out);
-    if (RP__UNLIKELY(g->training != g->captured_training)) {
-        rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
-        return rp__callable_body(f->fn, in, n_in, out, n_out);
-    }
     for (size_t k = 0; k < n_in; k++) RP_TRY(check_argument(g, k, in[k]));
     if (RP__UNLIKELY(g->ctx && memcmp(g->ctx, f->fn.ctx, f->fn.ctx_bytes) != 0)) return ctx_changed(g);
     for (size_t k = 0; k < g->n_params; k++)
@@ -290,7 +287,7 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
     uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
     RP_TRY(rp__recording_replay(&g->forward, s));
     for (size_t k = 0; k < n_out; k++) {
-        out[k] = output_of(g, g->outputs[k], stamp);
+        out[k] = output_of(g, g->outputs[k], stamp, site);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     if (!rp_grad_enabled() || !g->backward.graph) return RP_OK;
@@ -300,6 +297,19 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
 static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
 
 static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
+static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                              size_t n_out) {
+    graphed *g = (graphed *)f;
+    if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
+        rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
+        return rp__callable_body(f->fn, in, n_in, out, n_out);
+    }
+    rp__site_frame frame = rp__site_push(site, "rp_call");
+    rp_status status = replay_forward(g, rp__site(), in, n_in, out, n_out);
+    rp__site_pop(frame);
+    return status;
+}
+
 
 rp_status rp_graphed_set_training(rp_compiled *f, bool training) {
     if (!f || f->ops != &graphed_ops)
@@ -343,7 +353,8 @@ static rp_status check_callables(const rp_graphed_callable *c, size_t n, rp_devi
         if (!c[i].fn.body || (c[i].fn.ctx_bytes && !c[i].fn.ctx) || (c[i].n_args && !c[i].args) ||
             (c[i].n_params && !c[i].params) || c[i].n_out == 0)
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                            "make_graphed_callables: callable %zu needs a function, its arrays and a result", i);
+                            "make_graphed_callables: callable %zu needs a function, its ctx and arrays, and a result",
+                            i);
         for (size_t k = 0; k < c[i].n_args + c[i].n_params; k++) {
             const rp_tensor *t = k < c[i].n_args ? c[i].args[k] : c[i].params[k - c[i].n_args];
             RP_TRY(rp__tensor_check(t, "make_graphed_callables: a tensor of a callable"));
