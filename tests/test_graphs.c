@@ -564,6 +564,71 @@ static void test_graphed_stale_place(void **state) { /* T29, M34: the message na
     rp_compiled_release(f);
 }
 
+static void busy_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *a = rp_exp(rp_sin(in[0]));
+    out[0] = rp_tanh(rp_mul(a, rp_sigmoid(rp_mul(in[0], a))));
+}
+
+/* M51: separate calls on one pool. Forwards in order, backwards in reverse, and then in another order: nothing is overwritten. */
+static void test_graphed_one_pool(void **state) {
+    (void)state;
+    enum { N = 3 };
+    for (int given = 0; given < 2; given++) { /* a pool of its own, or that of a raw graph */
+        rp_graph *raw = rp_graph_new();
+        OK(rp_graph_begin(raw, device, NULL));
+        OK(rp_graph_end(raw));
+        rp_pool *pool = given ? rp_graph_pool(raw) : rp_pool_new(device);
+        rp_compiled *f[N];
+        uint64_t held = 0;
+        for (int round = 0; round < 4; round++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *sample[N], *x[N], *eager[N], *out[N], *want[N];
+            for (int i = 0; i < N; i++) {
+                sample[i] = rp_rand(RP_DIMS(50, 40), RP_F32, NULL);
+                OK(rp_set_requires_grad(sample[i], true));
+                rp_graphed_callable c = {
+                    .fn = {busy_body, NULL, 0, "busy"}, .args = &sample[i], .n_args = 1, .n_out = 1};
+                OK(rp_make_graphed_callables(&c, 1, RP_OPTIONS(rp_graphed_options, .pool = pool), &f[i]));
+            }
+            for (int order = 0; order < 2; order++) {
+                for (int i = 0; i < N; i++) {
+                    x[i] = rp_rand(RP_DIMS(50, 40), RP_F32, NULL);
+                    eager[i] = rp_clone(x[i]);
+                    OK(rp_set_requires_grad(x[i], true));
+                    OK(rp_set_requires_grad(eager[i], true));
+                }
+                for (int k = 0; k < N; k++) {
+                    int i = order ? N - 1 - k : k;
+                    OK(rp_call(f[i], &x[i], 1, &out[i], 1));
+                    busy_body(NULL, &eager[i], 1, &want[i], 1);
+                }
+                for (int k = 0; k < N; k++) {
+                    int i = order ? (k + 1) % N : N - 1 - k;
+                    OK(rp_backward(rp_sum(out[i], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+                    OK(rp_backward(rp_sum(want[i], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+                }
+                for (int i = 0; i < N; i++) {
+                    same(out[i], want[i]);
+                    same(rp_grad_of(x[i]), rp_grad_of(eager[i]));
+                    for (int j = 0; j < i; j++) assert_ptr_not_equal(rp_data(out[i]), rp_data(out[j]));
+                }
+            }
+            for (int i = 0; i < N; i++) rp_compiled_release(f[i]);
+            OK(rp_scope_end(scope, NULL, 0));
+            OK(rp_synchronize(device));
+            rp_memory_stats stats = {.struct_size = sizeof stats};
+            OK(rp_memory_stats_get(device, &stats));
+            if (round == 1) held = stats.in_private_pools;
+            if (round > 1) assert_true(stats.in_private_pools <= held); /* the next round takes the same memory */
+        }
+        if (!given) rp_pool_release(pool);
+        rp_graph_release(raw);
+    }
+}
+
 static void test_graphed_version(void **state) { /* an argument changed between forward and backward */
     (void)state;
     mlp m;
@@ -618,6 +683,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_one_pool, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };

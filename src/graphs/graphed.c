@@ -8,6 +8,7 @@
 #include "autograd/tape.h"
 #include "compile/compiled.h"
 #include "core/alloc.h"
+#include "device/allocator.h"
 #include "graphs/recording.h"
 #include "trace/trace.h"
 
@@ -31,12 +32,13 @@ typedef struct graphed {
     rp_tensor **grad_inputs;  /* static, per surface tensor; NULL where there is none */
     rp__static_input *forward_inputs, *backward_inputs, *backward_grads;
     rp__recording forward, backward; /* backward.graph NULL: nothing to differentiate */
+    rp__pool_hold *hold;             /* of all captures of the same making; NULL: their pool is nobody else's */
     generation *generation;
     unsigned *lent; /* references to the surface when the function was last called; NULL: settled */
     rp__meta *warm; /* per output: what the first warm-up gave; NULL until then */
+    void *ctx;      /* the bytes at fn.ctx when the forward was captured; NULL: none are compared */
     bool captured_training, training;
 } graphed;
-    void *ctx;      /* the bytes at fn.ctx when the forward was captured; NULL: none are compared */
 
 static size_t surface(const graphed *g) { return g->n_args + g->n_params; }
 static rp_tensor *param(const graphed *g, size_t k) { return g->args[g->n_args + k]; }
@@ -54,15 +56,16 @@ static void release_all(rp_tensor **list, size_t n) {
 static void graphed_free(graphed *g) {
     rp__recording_free(&g->backward);
     rp__recording_free(&g->forward);
+    rp__pool_hold_release(g->hold);
     release_all(g->args, surface(g));
     release_all(g->outputs, g->n_out);
     release_all(g->grad_outputs, g->n_out);
     release_all(g->grad_inputs, surface(g));
     rp__free(g->param_storage);
+    rp__free(g->ctx);
     rp__free(g->warm);
     rp__free(g->lent);
     rp__free(g->differentiable);
-    rp__free(g->ctx);
     rp__free(g->forward_inputs);
     rp__free(g->backward_inputs);
     rp__free(g->backward_grads);
@@ -203,10 +206,10 @@ static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp, 
     s->foreign = false;
     s->generation = &g->generation->now;
     s->stamp = stamp;
+    s->replay_site = site;
     rp_tensor *t = rp__tensor_new((rp_dtype)fixed->dtype, fixed->size, fixed->ndim, s);
     if (rp__tensor_is_error(t)) return t;
     memcpy(t->stride, fixed->stride, fixed->ndim * sizeof *t->stride);
-    s->replay_site = site;
     t->offset = fixed->offset;
     return t;
 }
@@ -294,9 +297,6 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
     return attach(g, in, out, stamp);
 }
 
-static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
-
-static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
 static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                               size_t n_out) {
     graphed *g = (graphed *)f;
@@ -310,6 +310,9 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     return status;
 }
 
+static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
+
+static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
 
 rp_status rp_graphed_set_training(rp_compiled *f, bool training) {
     if (!f || f->ops != &graphed_ops)
@@ -572,6 +575,8 @@ static rp_status capture_forward(const maker *m, graphed *g, rp_tensor **live) {
     RP_TRY(rp__recorder_begin(&recorder, &g->forward, m->stream, m->pool, RP_CAPTURE_THREAD_LOCAL));
     rp_scope scope = rp__scope_begin();
     rp_status status = run_body(g, live);
+    /* behind the run, which may count in it */
+    if (g->ctx) memcpy(g->ctx, g->base.fn.ctx, g->base.fn.ctx_bytes);
     for (size_t k = 0; k < g->n_out && status == RP_OK; k++) {
         rp_tensor *t = owned(m, live[k]);
         if (rp__tensor_is_error(t)) status = rp_error_status();
@@ -586,8 +591,6 @@ static rp_status capture_forward(const maker *m, graphed *g, rp_tensor **live) {
         rp_tensor *fixed = rp_detach(live[k]);
         if (rp__tensor_is_error(fixed)) {
             status = rp_error_status();
-    /* behind the run, which may count in it */
-    if (g->ctx) memcpy(g->ctx, g->base.fn.ctx, g->base.fn.ctx_bytes);
             live[k] = NULL;
             continue;
         }
@@ -682,6 +685,17 @@ static rp_status capture_all(const maker *m) {
     return status;
 }
 
+/* Into a pool that others capture into as well: what these captures used stays theirs as long as one of the callables lives.
+   Else a later capture would get memory that their replays write, and results would be overwritten in silence. */
+static rp_status capture_holding(const maker *m) {
+    rp__pool_hold *hold = NULL;
+    RP_TRY(rp__pool_hold_begin(m->pool));
+    rp_status status = capture_all(m), held = rp__pool_hold_end(m->pool, status == RP_OK ? &hold : NULL);
+    for (size_t i = 0; i < m->n; i++) m->made[i]->hold = rp__pool_hold_retain(hold);
+    rp__pool_hold_release(hold);
+    return status == RP_OK ? held : status;
+}
+
 static rp_status make(maker *m, rp_compiled **out) {
     for (size_t i = 0; i < m->n; i++) {
         m->made[i] = graphed_new(&m->callables[i], m);
@@ -689,7 +703,7 @@ static rp_status make(maker *m, rp_compiled **out) {
     }
     bool grad = rp_set_grad_enabled(true);
     rp_status status = warm_up(m);
-    if (status == RP_OK) status = capture_all(m);
+    if (status == RP_OK) status = m->options.pool ? capture_holding(m) : capture_all(m);
     (void)rp_set_grad_enabled(grad);
     for (size_t i = 0; i < m->n && status == RP_OK; i++) {
         out[i] = &m->made[i]->base;
