@@ -72,11 +72,10 @@ void rp_compiled_release(rp_compiled *f) {
     rp__free(name);
 }
 
-rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out)))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: an argument is NULL");
-    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
+/* Is the call one that a function can be given? */
+static rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
     rp_status status = RP_OK;
+    rp__site_frame frame = rp__site_push(site, NULL);
     if (RP__UNLIKELY(!f->ops))
         status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
@@ -86,6 +85,17 @@ rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor *
                 status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
         }
     }
+    rp__site_pop(frame);
+    return status;
+}
+
+rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                     size_t n_out) {
+    if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out)))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: an argument is NULL%s%s", site ? " at " : "",
+                        site ? site : "");
+    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
+    rp_status status = check_call(site, f, in, n_in);
     if (RP__LIKELY(status == RP_OK)) {
         if (rp__trace_current()) { /* inlined */
             f->fn.body(f->fn.ctx, in, n_in, out, n_out);
@@ -94,13 +104,17 @@ rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor *
             return status;
         }
         rp_scope scope = rp__scope_begin();
-        status = f->ops->call(f, in, n_in, out, n_out);
+        status = f->ops->call(f, site, in, n_in, out, n_out);
         rp__scope_end(scope, out, status == RP_OK || status == RP_ERROR_GRAPH_BREAK ? n_out : 0);
     }
     if (RP__UNLIKELY(status != RP_OK && status != RP_ERROR_GRAPH_BREAK)) {
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     }
     return status;
+}
+
+rp_status(rp_call)(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    return rp_call_at(NULL, f, in, n_in, out, n_out);
 }
 
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -118,7 +132,9 @@ rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tens
 
 /* ---- plain */
 
-static rp_status plain_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+static rp_status plain_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                            size_t n_out) {
+    (void)site;
     return rp__callable_body(f->fn, in, n_in, out, n_out);
 }
 
@@ -590,7 +606,9 @@ static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
     return call_first(c, in, n_in, out, n_out);
 }
 
-static rp_status compiled_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                               size_t n_out) {
+    (void)site;
     compiled *c = (compiled *)f;
     if (c->engine->tags & RP__ENGINE_RUNS_FUNCTION) return rp__callable_body(f->fn, in, n_in, out, n_out);
     rp__lock(&c->lock);

@@ -452,6 +452,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->foreign = from->foreign;
     s->generation = from->generation;
     s->stamp = from->stamp;
+    s->replay_site = from->replay_site;
     s->deleter = release_result;
     s->deleter_ctx = rp_retain(r);
     return RP_OK;
