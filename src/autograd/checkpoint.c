@@ -278,7 +278,7 @@ rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
 
 /* Every result that was asked for is there; what failed in the function itself is told already. */
 static rp_status check_results(const char *site, rp_fn fn, rp_tensor **out, size_t n_out) {
-    if (rp_failed()) return RP_OK;
+    if (rp_failed()) return rp_error_status();
     for (size_t k = 0; k < n_out; k++) {
         if (!out[k])
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: `%s` leaves output %zu out (%s)",

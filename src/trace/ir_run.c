@@ -203,7 +203,7 @@ static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *c
     RP_TRY(kept_new(&inner, &n->regions[0], &b));
     rp_status status =
         rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
-    return status == RP_OK && rp_failed() ? rp_error_status() : status;
+    return status;
 }
 
 static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
