@@ -201,9 +201,7 @@ static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *c
     if (!rp_grad_enabled()) return run_block(&inner, &n->regions[0], in, out);
     kept_block *b;
     RP_TRY(kept_new(&inner, &n->regions[0], &b));
-    rp_status status =
-        rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
-    return status;
+    return rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
 }
 
 static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
