@@ -56,6 +56,7 @@ static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_
     const rp__unit_request unit = {.graph = graph,
                                    .leaf = leaf == &rp__leaf_interpreter ? NULL : leaf,
                                    .no_graph = request->options && request->options->no_graph,
+                                   .wait = request->options && request->options->wait,
                                    .strict = request->options && request->options->strict,
                                    .arena = &a->arena,
                                    .random = random,

@@ -188,6 +188,9 @@ typedef struct rp__loop_backend {
        their kernels and do it side by side at the end. keep false: what was recorded is dropped. NULL: nothing to gain. */
     rp_status (*batch_begin)(struct rp__device *d);
     rp_status (*batch_end)(struct rp__device *d, bool keep);
+    /* Recorded launches of the DAG are played back often: a better form of its kernel pays, in the background or, with `wait`,
+       before this returns. Its launches use it once it is there. Nothing fails. NULL: there is one form. */
+    void (*hot)(rp__dag *dag, bool wait);
 } rp__loop_backend;
 /* Who frees dag->backend[type]; the CPU is known from the start. */
 void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend);
