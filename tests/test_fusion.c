@@ -102,6 +102,45 @@ static void parts(void **state) {
            "exp;sin", "exp>sin:view-of-part");
 }
 
+/* What is read at computed places lies in memory; where it is read, and what comes of it, stay in registers. */
+static void gathers(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[10, 8], %1: i64[4, 3], %2: f32[3, 8], %3: f32[4, 3, 1]) {\n"
+           "  %4: i64[4, 3] = add_scalar(%1) {other = 2}\n"
+           "  %5: f32[4, 3, 8] = embedding(%0, %4)\n"
+           "  %6: f32[4, 3, 8] = add(%5, %2) {alpha = 1}\n"
+           "  %7: f32[4, 3, 8] = mul(%6, %3)\n"
+           "  %8: f32[4, 3] = sum(%7) {dim = [2], keepdim = false, dtype = none}\n"
+           "  return %7, %8\n"
+           "}\n",
+           "add_scalar+embedding+add+mul+sum", "");
+    /* positions are made from nothing, and so are never stored */
+    expect("graph \"f\" (%0: f32[10, 8], %1: f32[10, 8], %2: i64[4, 3]) {\n"
+           "  %3: i64[3] = arange() {start = 0, end = 3, step = 1, dtype = i64}\n"
+           "  %4: f32[3, 8] = embedding(%0, %3)\n"
+           "  %5: f32[4, 3, 8] = embedding(%1, %2)\n"
+           "  %6: f32[4, 3, 8] = add(%5, %4) {alpha = 1}\n"
+           "  return %6\n"
+           "}\n",
+           "arange+embedding+embedding+add", "");
+    expect("graph \"f\" (%0: f32[4, 8], %1: i64[4, 1]) {\n"
+           "  %2: f32[4, 8] = exp(%0)\n"
+           "  %3: i64[4, 1] = relu(%1)\n"
+           "  %4: f32[4, 1] = gather(%2, %3) {dim = 1}\n"
+           "  %5: f32[4, 1] = neg(%4)\n"
+           "  return %5\n"
+           "}\n",
+           "exp;relu+gather+neg", "exp>gather:gathered-operand");
+    /* an index is computed for each element that it picks, but stored once: rows of the embedding */
+    expect("graph \"f\" (%0: f32[10, 8], %1: i64[4]) {\n"
+           "  %2: i64[4] = add_scalar(%1) {other = 2}\n"
+           "  %3: f32[4, 8] = embedding(%0, %2)\n"
+           "  %4: f32[4, 8] = sin(%3)\n"
+           "  return %4, %2\n"
+           "}\n",
+           "add_scalar+embedding+sin", "");
+}
+
 static void stores_are_not_repeated(void **state) {
     (void)state;
     /* %1 is a result: storing it once a row of %2 is one kernel; stored once a column it would be written again and again */
@@ -414,6 +453,7 @@ int main(void) {
         cmocka_unit_test(rows),
         cmocka_unit_test(different_rows),
         cmocka_unit_test(parts),
+        cmocka_unit_test(gathers),
         cmocka_unit_test(stores_are_not_repeated),
         cmocka_unit_test(libraries),
         cmocka_unit_test(products),

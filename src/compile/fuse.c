@@ -25,9 +25,10 @@ typedef struct probe {
     rp__fuse_node *node;
 } probe;
 
-static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
+static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
     ((probe *)s)->node->plain_operands |= UINT64_C(1) << (k & 63);
+    if (front) ((probe *)s)->node->front_operands |= UINT64_C(1) << (k & 63);
     return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, false), RP__NO_VAL, RP__NO_VAL);
 }
 static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
