@@ -141,6 +141,37 @@ static void gathers(void **state) {
            "add_scalar+embedding+sin", "");
 }
 
+/* A kernel takes 64 nodes; every reader that is left over is told so. */
+static void many_readers(void **state) {
+    (void)state;
+    enum { READERS = 100 };
+    rp__text t = {0}, results = {0};
+    rp__text_add(&t, "graph \"f\" (%%0: f32[8], %%1: f32[8]) {\n  %%2: f32[8] = exp(%%0)\n");
+    for (int k = 0; k < READERS; k++) {
+        rp__text_add(&t, "  %%%d: f32[8] = mul_scalar(%%2) {other = %d}\n", 3 + 2 * k, k + 2);
+        rp__text_add(&t, "  %%%d: f32[8] = %s(%%%d)\n", 4 + 2 * k, k ? "sin" : "cos", 3 + 2 * k);
+        rp__text_add(&results, "%s%%%d", k ? ", " : "", 4 + 2 * k);
+    }
+    rp__text_add(&t, "  return %s\n}\n", results.data);
+    rp_ir *ir = test_parse(t.data);
+    rp__fusion f;
+    (void)rp__fuse(ir, NULL, &f);
+    test_no_error();
+    unsigned apart = 0, reasons = 0;
+    for (uint32_t k = 1; k < f.n_nodes; k++) {
+        bool reads_exp = ir->nodes[f.nodes[k].node].in[0] == ir->nodes[f.nodes[0].node].out[0];
+        if (!reads_exp || f.nodes[k].group == f.nodes[0].group) continue;
+        apart++;
+        for (uint32_t i = 0; i < f.n_unfused; i++) reasons += f.unfused[i].producer == 0 && f.unfused[i].consumer == k;
+    }
+    assert_true(apart >= READERS - 64);
+    assert_int_equal(reasons, apart);
+    rp__fusion_free(&f);
+    rp_ir_release(ir);
+    rp__text_free(&t);
+    rp__text_free(&results);
+}
+
 static void stores_are_not_repeated(void **state) {
     (void)state;
     /* %1 is a result: storing it once a row of %2 is one kernel; stored once a column it would be written again and again */
@@ -454,6 +485,7 @@ int main(void) {
         cmocka_unit_test(different_rows),
         cmocka_unit_test(parts),
         cmocka_unit_test(gathers),
+        cmocka_unit_test(many_readers),
         cmocka_unit_test(stores_are_not_repeated),
         cmocka_unit_test(libraries),
         cmocka_unit_test(products),
