@@ -174,6 +174,9 @@ rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what)
 bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t index, rp_status *status);
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n);
 void rp__checkpoint_drop(rp__saved *s);
+/* Told of every call: what a checkpointed function reads without having made it is noted. */
+rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in);
+rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out);
 /* Eager form of rp_checkpoint. release (NULL: fn.ctx stays the caller's) is called with fn.ctx once the function cannot run again. */
 rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *ctx), rp_tensor *const *in, size_t n_in,
                              rp_tensor **out, size_t n_out);
