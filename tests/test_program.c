@@ -126,6 +126,31 @@ static void test_rows(void **state) {
     compare(rows, NULL, a, b, 3, 1, 1);
 }
 
+/* Places that are computed, read at once, and used up in registers: one kernel each. */
+static void gathered(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *places = rp_to_dtype(rp_relu(in[1]), RP_I64); /* (6, 5), 0 to 3 */
+    rp_tensor *rows = rp_embedding(in[0], places);           /* (6, 5, 40) */
+    out[0] = rp_layer_norm(rp_add(rows, in[2], rp_i64(1)), RP_DIMS(40), NULL, NULL, 1e-5);
+    out[1] = rp_sin(rp_gather(in[0], 1, rp_to_dtype(rp_relu(rp_transpose(in[1], 0, 1)), RP_I64))); /* (5, 6) */
+}
+static void test_gathered(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 7, 40), FILLED(2, 6, 5), FILLED(3, 40)},
+              *b[] = {FILLED(4, 7, 40), FILLED(5, 6, 5), FILLED(6, 40)};
+    compare(gathered, NULL, a, b, 3, 2, 2);
+    /* a bad place is said once, with the op that read there */
+    rp_tensor *far[] = {a[0], rp_mul_scalar(a[1], rp_f64(100)), a[2]}, *out[2] = {0};
+    rp_compiled *f = rp_compile((rp_fn){gathered, NULL, 0, "gathered"}, NULL);
+    assert_int_equal(rp_call(f, far, 3, out, 2), RP_OK);
+    float first;
+    (void)rp_to_host(rp_select(rp_select(rp_select(out[0], 0, 0), 0, 0), 0, 0), &first, sizeof first);
+    assert_true(rp_failed());
+    assert_non_null(strstr(rp_error_message(), "embedding"));
+    assert_int_equal(rp_error_take(), RP_ERROR_INDEX);
+    rp_compiled_release(f);
+}
+
 static void centre(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *m = rp_mean(in[0], RP_DIMS(1), true, RP_DTYPE_NONE);
@@ -310,6 +335,7 @@ static void test_dropout_sizes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chain),       cmocka_unit_test(test_broadcast),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_gathered),
         cmocka_unit_test(test_centre),      cmocka_unit_test(test_in_place),      cmocka_unit_test(test_linear),
         cmocka_unit_test(test_reshapes),    cmocka_unit_test(test_checkpoint),    cmocka_unit_test(test_relu_epilogue),
         cmocka_unit_test(test_sizes_share), cmocka_unit_test(test_dropout_sizes),

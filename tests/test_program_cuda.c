@@ -83,6 +83,27 @@ static void check_call(rp_compiled *f, rp_body *body, rp_tensor *const *in, rp_t
     for (size_t k = 0; k < n_out; k++) assert_same(expected[k], out[k]);
 }
 
+static void gathered(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *places = rp_to_dtype(rp_relu(in[1]), RP_I64); /* 0 to 3 */
+    rp_tensor *rows = rp_embedding(in[0], rp_select(places, 1, 5));
+    out[0] = rp_layer_norm(rp_add(rows, in[0], rp_i64(1)), RP_DIMS(K), NULL, NULL, 1e-5);
+    out[1] = rp_sin(rp_gather(in[0], 1, places));
+}
+
+static void test_gathered(void **state) { /* computed places, and what lies there, stay in registers */
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled(gathered, "gathered");
+    for (int k = 0; k < 3; k++) {
+        rp_tensor *in[2] = {filled(k, M, K, 0), filled(10 + k, M, N, 0)}, *out[2];
+        check_call(f, gathered, in, out, 2);
+    }
+    assert_int_equal(fact(f, "unfused", "gathered-operand"), -1);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
 static void test_library_moved(void **state) {
     (void)state;
     rp_compiled *f = compiled(product, "product");
@@ -357,6 +378,7 @@ static void test_regions(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_gathered, start),
         cmocka_unit_test_setup(test_library_moved, start),
         cmocka_unit_test_setup(test_library_results, start),
         cmocka_unit_test_setup(test_library_written, start),
