@@ -8,7 +8,7 @@
  *     test_vmath --exhaustive [NAME]  every f32 input of the one-operand functions (minutes each), every conversion
  *     test_vmath --hashes             the hashes that vmath_hashes.h holds
  *
- * ctest: labels=numbers timeout=120 */
+ * ctest: labels=numbers timeout=120 cost=12 */
 #include "vmath_isa.h"
 
 #include <float.h>
