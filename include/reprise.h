@@ -240,7 +240,11 @@ typedef struct rp_compile_options {
 
 RP_API rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
 RP_API rp_compiled *rp_plain(rp_fn fn); /* the function itself, called through rp_call */
+/* A call that fails gives error tensors; the line of the call is in messages about its arguments and results. */
+RP_API rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                            size_t n_out);
 RP_API rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+#define rp_call(...) rp_call_at(RP_HERE, __VA_ARGS__)
 RP_API void rp_compiled_release(rp_compiled *f);
 /* while tracing: compare these bytes too at every later call */
 RP_API rp_status rp_guard_bytes(const void *bytes, size_t n);
@@ -339,8 +343,9 @@ typedef struct rp_graph_options {
 } rp_graph_options;
 
 RP_API rp_graph *rp_graph_new(void);
+/* Ends a capture that is under way. From another thread than the one that captures it is RP_ERROR_STATE, and the graph stays. */
 RP_API void rp_graph_release(rp_graph *g);
-/* the stream becomes current */
+/* The stream becomes current. A thread has one capture at a time, of whatever device; the thread that begins one ends it. */
 RP_API rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
 RP_API rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
 RP_API rp_status rp_graph_instantiate(rp_graph *g);

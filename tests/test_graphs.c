@@ -3,6 +3,7 @@
    make_graphed_callables, G.. of CUDAGraph, R.. of random numbers; then the same on CUDA (the emulator, or a GPU with
    REPRISE_TEST_CUDA=real). */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,6 +55,13 @@ static void same(rp_tensor *a, rp_tensor *b) { /* bit for bit */
     assert_memory_equal(x, y, n * sizeof *x);
     free(x);
     free(y);
+}
+
+static void square_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul(in[0], in[0]);
 }
 
 /* ---- raw graphs ---- */
@@ -124,6 +132,90 @@ static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates t
     rp_graph_release(g);
     assert_ptr_equal(rp_current_stream(device), before);
     assert_false(rp_is_capturing(device));
+}
+
+static void test_raw_sync_ops(void **state) { /* 2.3: an op whose size depends on values */
+    (void)state;
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_graph *g = rp_graph_new();
+    for (int fresh = 0; fresh < 2; fresh++) { /* what the op reads was computed before the capture, or in it */
+        OK(rp_graph_begin(g, device, NULL));
+        rp_tensor *from = fresh ? rp_neg(x) : x;
+        assert_true(rp_is_error(rp_nonzero_at("model.c:7", from)));
+        FAILS(RP_ERROR_CAPTURE, "nonzero: an op that reads values on the host", rp_error_status());
+        rp_status status = rp_graph_end(g);
+        if (!strstr(rp_error_message(), "model.c:7")) fail_msg("no line: %s", rp_error_message());
+        FAILS(RP_ERROR_CAPTURE, "in nonzero", status);
+        assert_ptr_equal(rp_current_stream(device), before);
+    }
+    assert_int_equal(rp_size(rp_nonzero(x), 0), 3);
+    OK(rp_graph_begin(g, device, NULL)); /* after a failed capture the object is free for another */
+    rp_tensor *y = rp_neg(x);
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    same(y, rp_neg(x));
+    rp_graph_release(g);
+}
+
+static void test_raw_nested(void **state) { /* captures do not nest: the second is refused, the first is whole */
+    (void)state;
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_graph *outer = rp_graph_new(), *inner = rp_graph_new();
+    OK(rp_graph_begin(outer, device, NULL));
+    FAILS(RP_ERROR_STATE, "capturing already", rp_graph_begin(inner, device, NULL));
+    FAILS(RP_ERROR_STATE, "capturing already", rp_graph_begin(inner, rp_cpu(), NULL));
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {square_body, NULL, 0, "square"}, .args = &x, .n_args = 1, .n_out = 1};
+    FAILS(RP_ERROR_STATE, "capturing already", rp_make_graphed_callables(&c, 1, NULL, &f));
+    FAILS(RP_ERROR_STATE, "not capturing", rp_graph_end(inner));
+    rp_tensor *y = rp_mul_scalar(x, rp_f64(4));
+    OK(rp_graph_end(outer));
+    assert_ptr_equal(rp_current_stream(device), before);
+    rp_graph_release(inner);
+    OK(rp_graph_replay(outer));
+    same(y, rp_mul_scalar(x, rp_f64(4)));
+    rp_graph_release(outer);
+    same(rp_neg(x), rp_mul_scalar(x, rp_f64(-1)));
+}
+
+static void *other_thread(void *arg) { /* what it must not do to a graph that the first thread captures */
+    rp_graph *g = arg;
+    static rp_status got[4];
+    got[0] = rp_graph_end(g);
+    (void)rp_error_take();
+    got[1] = rp_graph_reset(g);
+    (void)rp_error_take();
+    rp_graph_release(g);
+    got[2] = rp_error_status();
+    got[3] = strstr(rp_error_message(), "another thread") ? RP_OK : RP_ERROR_INTERNAL;
+    (void)rp_error_take();
+    return got;
+}
+
+static void test_raw_other_thread(void **state) { /* G12: a capture ends in its thread; a refusal changes nothing */
+    (void)state;
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    for (int mode = RP_CAPTURE_THREAD_LOCAL; mode <= RP_CAPTURE_RELAXED; mode++) {
+        rp_graph *g = rp_graph_new();
+        OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = (rp_capture_mode)mode)));
+        rp_tensor *y = rp_exp(x);
+        pthread_t thread;
+        void *got;
+        assert_int_equal(pthread_create(&thread, NULL, other_thread, g), 0);
+        assert_int_equal(pthread_join(thread, &got), 0);
+        const rp_status want[4] = {RP_ERROR_STATE, RP_ERROR_STATE, RP_ERROR_STATE, RP_OK};
+        assert_memory_equal(got, want, sizeof want);
+        assert_true(rp_is_capturing(device));
+        rp_tensor *z = rp_neg(y);
+        OK(rp_graph_end(g));
+        assert_ptr_equal(rp_current_stream(device), before);
+        OK(rp_graph_replay(g));
+        same(z, rp_neg(rp_exp(x)));
+        rp_graph_release(g);
+    }
 }
 
 static void
@@ -411,6 +503,132 @@ static void test_graphed_several(void **state) { /* M2, M20-M23, M50, R4: two in
     mlp_free(&m);
 }
 
+typedef struct scaling {
+    rp_tensor *w;
+    float k;
+} scaling;
+static void scaling_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    scaling *p = ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul_scalar(rp_mul(in[0], p->w), rp_f64((double)p->k));
+}
+
+static void test_graphed_ctx(void **state) { /* 1.12, M33: what the graph holds of ctx may not change behind it */
+    (void)state;
+    scaling p;
+    memset(&p, 0, sizeof p);
+    p.w = rp_ones(RP_DIMS(2), RP_F32);
+    p.k = 2;
+    rp_tensor *x = rp_full(RP_DIMS(2), rp_f64(3), RP_F32), *out;
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {scaling_body, &p, sizeof p, "scaling"}, .args = &x, .n_args = 1, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    OK(rp_call(f, &x, 1, &out, 1));
+    assert_float_equal(rp_item_f64(rp_amax(out, RP_NO_DIMS, false)), 6, 0);
+    p.k = 5;
+    FAILS(RP_ERROR_GUARD, "scaling: byte", rp_call(f, &x, 1, &out, 1));
+    assert_true(rp_is_error(out));
+    OK(rp_graphed_set_training(f, true)); /* the other mode runs the function: it reads ctx itself */
+    OK(rp_call(f, &x, 1, &out, 1));
+    assert_float_equal(rp_item_f64(rp_amax(out, RP_NO_DIMS, false)), 15, 0);
+    OK(rp_graphed_set_training(f, false));
+    p.k = 2;
+    rp_tensor *w = p.w;
+    p.w = rp_full(RP_DIMS(2), rp_f64(100), RP_F32);
+    FAILS(RP_ERROR_GUARD, "is not what it was at capture", rp_call(f, &x, 1, &out, 1));
+    p.w = w;
+    rp_fill_(w, rp_f64(4)); /* in place is seen */
+    OK(rp_call(f, &x, 1, &out, 1));
+    assert_float_equal(rp_item_f64(rp_amax(out, RP_NO_DIMS, false)), 24, 0);
+    rp_compiled_release(f);
+    c.fn.ctx = NULL;
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "ctx", rp_make_graphed_callables(&c, 1, NULL, &f));
+}
+
+static void test_graphed_stale_place(void **state) { /* T29, M34: the message names the call that made what is gone */
+    (void)state;
+    rp_tensor *x = rp_rand(RP_DIMS(4), RP_F32, NULL), *first, *second;
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {square_body, NULL, 0, "square"}, .args = &x, .n_args = 1, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    OK(rp_call_at("train.c:11", f, &x, 1, &first, 1));
+    rp_tensor *part = rp_view_at("train.c:12", first, RP_DIMS(2, 2));
+    OK(rp_call_at("train.c:21", f, &x, 1, &second, 1));
+    FAILS(RP_ERROR_STALE, "made by rp_call at train.c:11", (rp_sin(first), rp_error_status()));
+    FAILS(RP_ERROR_STALE, "rp_call at train.c:11", (rp_sin(part), rp_error_status())); /* a view: the call too */
+    same(second, rp_mul(x, x));
+    rp_tensor *wide = rp_rand(RP_DIMS(5), RP_F32, NULL);
+    FAILS(RP_ERROR_GUARD, "train.c:31", rp_call_at("train.c:31", f, &wide, 1, &second, 1));
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "train.c:32", rp_call_at("train.c:32", f, NULL, 1, &second, 1));
+    rp_compiled_release(f);
+}
+
+static void busy_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *a = rp_exp(rp_sin(in[0]));
+    out[0] = rp_tanh(rp_mul(a, rp_sigmoid(rp_mul(in[0], a))));
+}
+
+/* M51: separate calls on one pool. Forwards in order, backwards in reverse, and then in another order: nothing is overwritten. */
+static void test_graphed_one_pool(void **state) {
+    (void)state;
+    enum { N = 3 };
+    for (int given = 0; given < 2; given++) { /* a pool of its own, or that of a raw graph */
+        rp_graph *raw = rp_graph_new();
+        OK(rp_graph_begin(raw, device, NULL));
+        OK(rp_graph_end(raw));
+        rp_pool *pool = given ? rp_graph_pool(raw) : rp_pool_new(device);
+        rp_compiled *f[N];
+        uint64_t held = 0;
+        for (int round = 0; round < 4; round++) {
+            rp_scope scope = rp_scope_begin();
+            rp_tensor *sample[N], *x[N], *eager[N], *out[N], *want[N];
+            for (int i = 0; i < N; i++) {
+                sample[i] = rp_rand(RP_DIMS(50, 40), RP_F32, NULL);
+                OK(rp_set_requires_grad(sample[i], true));
+                rp_graphed_callable c = {
+                    .fn = {busy_body, NULL, 0, "busy"}, .args = &sample[i], .n_args = 1, .n_out = 1};
+                OK(rp_make_graphed_callables(&c, 1, RP_OPTIONS(rp_graphed_options, .pool = pool), &f[i]));
+            }
+            for (int order = 0; order < 2; order++) {
+                for (int i = 0; i < N; i++) {
+                    x[i] = rp_rand(RP_DIMS(50, 40), RP_F32, NULL);
+                    eager[i] = rp_clone(x[i]);
+                    OK(rp_set_requires_grad(x[i], true));
+                    OK(rp_set_requires_grad(eager[i], true));
+                }
+                for (int k = 0; k < N; k++) {
+                    int i = order ? N - 1 - k : k;
+                    OK(rp_call(f[i], &x[i], 1, &out[i], 1));
+                    busy_body(NULL, &eager[i], 1, &want[i], 1);
+                }
+                for (int k = 0; k < N; k++) {
+                    int i = order ? (k + 1) % N : N - 1 - k;
+                    OK(rp_backward(rp_sum(out[i], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+                    OK(rp_backward(rp_sum(want[i], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+                }
+                for (int i = 0; i < N; i++) {
+                    same(out[i], want[i]);
+                    same(rp_grad_of(x[i]), rp_grad_of(eager[i]));
+                    for (int j = 0; j < i; j++) assert_ptr_not_equal(rp_data(out[i]), rp_data(out[j]));
+                }
+            }
+            for (int i = 0; i < N; i++) rp_compiled_release(f[i]);
+            OK(rp_scope_end(scope, NULL, 0));
+            OK(rp_synchronize(device));
+            rp_memory_stats stats = {.struct_size = sizeof stats};
+            OK(rp_memory_stats_get(device, &stats));
+            if (round == 1) held = stats.in_private_pools;
+            if (round > 1) assert_true(stats.in_private_pools <= held); /* the next round takes the same memory */
+        }
+        if (!given) rp_pool_release(pool);
+        rp_graph_release(raw);
+    }
+}
+
 static void test_graphed_version(void **state) { /* an argument changed between forward and backward */
     (void)state;
     mlp m;
@@ -451,6 +669,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_raw_replay, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_states, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_forbidden, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_sync_ops, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_nested, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_other_thread, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
@@ -460,6 +681,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_one_pool, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };

@@ -72,5 +72,6 @@ typedef struct rp__launch_recorder {
                         const rp__launch *l); /* must copy what it keeps */
 } rp__launch_recorder;
 rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r); /* of the thread; returns the old one */
+rp__launch_recorder *rp__launch_recorder_get(void);                   /* of the thread; NULL: launches go to devices */
 
 #endif

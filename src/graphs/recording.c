@@ -109,14 +109,22 @@ rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *strea
     r->pool = rp__pool_retain(pool);
     c->previous = previous;
     c->stream = rp__stream_retain(stream);
-    c->outer = rp__launch_recorder_set(&c->base);
+    (void)rp__launch_recorder_set(&c->base);
     return RP_OK;
 }
+
+rp_status rp__recorder_check_outermost(const char *call) {
+    return rp__launch_recorder_get()
+               ? rp__fail(RP_ERROR_STATE, "%s: this thread is capturing already: a capture cannot hold another", call)
+               : RP_OK;
+}
+
+bool rp__recorder_is_current(const rp__recorder *c) { return rp__launch_recorder_get() == &c->base; }
 
 rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
     rp__recording *r = c->recording;
     if (nodes) *nodes = 0;
-    (void)rp__launch_recorder_set(c->outer);
+    (void)rp__launch_recorder_set(NULL);
     rp_status status = rp__capture_end(c->stream, &r->graph, &r->random, &r->n_random);
     rp_status restored = rp_set_current_stream(c->previous);
     rp_stream_release(c->previous);
