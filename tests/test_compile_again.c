@@ -272,6 +272,52 @@ static void test_argument_from_outside(void **state) {
     }
 }
 
+/* ---- a call that fails is one call that fails */
+
+BODY(largest) {
+    UNUSED;
+    out[0] = rp_amax(rp_sin(in[0]), RP_DIMS(0), false);
+}
+static bool broken;
+BODY(sometimes) {
+    UNUSED;
+    out[0] = rp_exp(broken ? rp_slice(in[0], 5, 0, 1, 1) : in[0]);
+}
+
+static void test_failing_call(void **state) {
+    (void)state;
+    static const int64_t rows[] = {3, 3, 5, 5, 0, 6, 6, 0, 0, 7, 3};
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_compiled *f = compiled(largest, "largest", backends[b]);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            if (rows[i]) {
+                check_call(largest, f, 2, (const int64_t[]){rows[i], 2}, true);
+                continue;
+            }
+            rp_tensor *x = rp_zeros(RP_DIMS(0, 2), RP_F32), *y;
+            assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_INDEX);
+            assert_non_null(strstr(rp_error_message(), "amax"));
+            assert_true(rp_is_error(y));
+            rp_error_take();
+        }
+        assert_compiled(f);
+        rp_compiled_release(f);
+
+        f = compiled(sometimes, "sometimes", backends[b]); /* while the second call is compared with the first */
+        check_call(sometimes, f, 1, (const int64_t[]){4}, true);
+        rp_tensor *x = rp_zeros(RP_DIMS(4), RP_F32), *y;
+        assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+        broken = true;
+        assert_int_not_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_non_null(strstr(rp_error_message(), "slice"));
+        rp_error_take();
+        broken = false;
+        for (int call = 0; call < 3; call++) check_call(sometimes, f, 1, (const int64_t[]){4}, true);
+        assert_compiled(f);
+        rp_compiled_release(f);
+    }
+}
+
 /* One failure must not make the next tests fail. */
 static int clean(void **state) {
     (void)state;
@@ -285,6 +331,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_empty, clean),
         cmocka_unit_test_teardown(test_shared_arguments, clean),
         cmocka_unit_test_teardown(test_argument_from_outside, clean),
+        cmocka_unit_test_teardown(test_failing_call, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
