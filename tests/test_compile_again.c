@@ -1,5 +1,5 @@
 /* Compiled functions called again in ways that the first call did not show: a third size of a dim, empty tensors, the same tensor
-   twice, a call that fails. Every result and gradient is compared, bit for bit, with the function run eagerly, on every backend
+   twice, a call that fails, hooks. Every result and gradient is compared, bit for bit, with the function run eagerly, on every backend
    that compiles. */
 /* ctest: labels=compile timeout=120 */
 #include <setjmp.h>
@@ -318,6 +318,149 @@ static void test_failing_call(void **state) {
     }
 }
 
+/* ---- hooks */
+
+static int hooks_run;
+static rp_tensor *tenfold(void *ctx, rp_tensor *grad) {
+    (void)ctx;
+    hooks_run++;
+    return rp_mul_scalar(grad, rp_i64(10));
+}
+BODY(hook_inside) {
+    UNUSED;
+    rp_tensor *h = rp_sin(in[0]);
+    assert_int_not_equal(rp_register_hook(h, tenfold, NULL), 0);
+    out[0] = rp_mul(h, h);
+}
+BODY(hook_on_argument) {
+    UNUSED;
+    assert_int_not_equal(rp_register_hook(in[0], tenfold, NULL), 0);
+    out[0] = rp_exp(in[0]);
+}
+BODY(hook_for_a_while) { /* gone before anybody could ask for a gradient */
+    UNUSED;
+    uint64_t id = rp_register_hook(in[0], tenfold, NULL);
+    assert_int_equal(rp_remove_hook(in[0], id), RP_OK);
+    out[0] = rp_exp(in[0]);
+}
+BODY(hooked_block) {
+    UNUSED;
+    out[0] = rp_sin(in[0]);
+    (void)rp_register_hook(out[0], tenfold, NULL); /* refused where the block is recorded */
+}
+BODY(hook_in_branch) {
+    UNUSED;
+    const rp_fn block = {hooked_block, NULL, 0, "block"};
+    rp_tensor *on = rp_gt_scalar(total(rp_mul(in[0], in[0])), rp_f64(0));
+    assert_int_equal(rp_cond(on, block, block, in, 1, out, 1), RP_OK);
+}
+BODY(hook_in_checkpoint) {
+    UNUSED;
+    assert_int_equal(rp_checkpoint((rp_fn){hooked_block, NULL, 0, "block"}, in, 1, out, 1), RP_OK);
+}
+BODY(hook_and_backward) {
+    UNUSED;
+    rp_tensor *h = rp_sin(in[0]);
+    assert_int_not_equal(rp_register_hook(h, tenfold, NULL), 0);
+    assert_int_equal(rp_backward(total(rp_mul(h, h)), NULL, NULL), RP_OK);
+    out[0] = rp_detach(h);
+}
+
+static double gradient_of_call(rp_compiled *f, rp_status want, bool inside) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_full(RP_DIMS(1), rp_f64(0.5), RP_F32), *y;
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), want);
+    rp_error_take();
+    if (!inside) assert_int_equal(rp_backward(total(y), NULL, NULL), RP_OK);
+    double g = rp_item_f64(rp_grad_of(x));
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    return g;
+}
+
+static void test_hooks(void **state) {
+    (void)state;
+    static const struct {
+        rp_body *body;
+        const char *reason; /* of the break */
+        bool inside;
+    } cases[] = {{hook_inside, "hook-registered", false},  {hook_on_argument, "hook-registered", false},
+                 {hook_for_a_while, NULL, false},          {hook_in_branch, "region-not-traceable", false},
+                 {hook_in_checkpoint, "hook-registered", false}, {hook_and_backward, NULL, true}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        rp_compiled *plain = rp_plain((rp_fn){cases[c].body, NULL, 0, "hooked"});
+        hooks_run = 0;
+        double want = gradient_of_call(plain, RP_OK, cases[c].inside);
+        assert_int_equal(hooks_run, cases[c].body == hook_for_a_while ? 0 : 1);
+        rp_compiled_release(plain);
+        for (int b = 0; b < BACKENDS; b++) {
+            for (int full = 0; full < 2; full++) {
+                rp_compiled *f =
+                    rp_compile((rp_fn){cases[c].body, NULL, 0, "hooked"},
+                               RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = full));
+                for (int call = 0; call < 4; call++) {
+                    hooks_run = 0;
+                    rp_status status = full && cases[c].reason ? RP_ERROR_GRAPH_BREAK : RP_OK;
+                    assert_true(gradient_of_call(f, status, cases[c].inside) == want);
+                    if (cases[c].reason) assert_int_equal(hooks_run, 1);
+                }
+                assert_int_equal(explain_total(f, "break", NULL), cases[c].reason ? 1 : 0);
+                if (cases[c].reason) assert_int_equal(explain_total(f, "break", cases[c].reason), 1);
+                rp_compiled_release(f);
+            }
+        }
+    }
+}
+
+/* A result that keeps its gradient keeps it at every call. */
+BODY(keeps_gradient) {
+    UNUSED;
+    out[0] = rp_sin(in[0]);
+    assert_int_equal(rp_retain_grad(out[0]), RP_OK);
+}
+static void test_retained(void **state) {
+    (void)state;
+    rp_compiled *f = rp_compile((rp_fn){keeps_gradient, NULL, 0, "keeps"}, NULL);
+    for (int call = 0; call < 4; call++) {
+        rp_tensor *x = filled(0.1, 1, 3), *y;
+        assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_int_equal(rp_backward(total(rp_mul(y, y)), NULL, NULL), RP_OK);
+        assert_non_null(rp_grad_of(y));
+    }
+    assert_int_equal(explain_total(f, "break", "hook-registered"), 1);
+    rp_compiled_release(f);
+}
+
+/* A hook of a parameter runs in the backward that the function calls: it is part of the graph, so another one is another graph. */
+static rp_tensor *weight;
+BODY(step) {
+    UNUSED;
+    rp_set_grad(weight, NULL);
+    assert_int_equal(rp_backward(total(rp_mul(in[0], rp_exp(weight))), NULL, NULL), RP_OK);
+    out[0] = rp_clone(rp_grad_of(weight));
+}
+static void test_hook_of_parameter(void **state) {
+    (void)state;
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_compiled *f = compiled(step, "step", backends[b]);
+        weight = rp_zeros(RP_DIMS(1), RP_F32);
+        assert_int_equal(rp_set_requires_grad(weight, true), RP_OK);
+        rp_tensor *x = rp_ones(RP_DIMS(1), RP_F32), *y;
+        uint64_t id = 0;
+        static const double want[] = {1, 1, 1, 10, 10, 10, 1, 1};
+        for (int call = 0; call < 8; call++) {
+            if (call == 3) id = rp_register_hook(weight, tenfold, NULL);
+            if (call == 6) assert_int_equal(rp_remove_hook(weight, id), RP_OK);
+            assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+            assert_true(rp_item_f64(y) == want[call]);
+        }
+        assert_compiled(f);
+        rp_set_grad(weight, NULL);
+        rp_compiled_release(f);
+    }
+}
+
 /* One failure must not make the next tests fail. */
 static int clean(void **state) {
     (void)state;
@@ -332,6 +475,9 @@ int main(void) {
         cmocka_unit_test_teardown(test_shared_arguments, clean),
         cmocka_unit_test_teardown(test_argument_from_outside, clean),
         cmocka_unit_test_teardown(test_failing_call, clean),
+        cmocka_unit_test_teardown(test_hooks, clean),
+        cmocka_unit_test_teardown(test_retained, clean),
+        cmocka_unit_test_teardown(test_hook_of_parameter, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

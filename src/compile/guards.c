@@ -17,6 +17,10 @@ static inline uint64_t head_of(const rp_tensor *t) {
     return head;
 }
 
+static inline uint64_t hooks_of(const rp_tensor *leaf) {
+    return leaf && leaf->autograd && leaf->autograd->hooks ? rp__hooks_key(leaf->autograd) : 0;
+}
+
 uint64_t rp__guards_environment(void) {
     rp_device d = rp_default_device();
     return (uint64_t)rp_grad_enabled() | (uint64_t)rp_deterministic() << 1 | (uint64_t)d.type << 8 |
@@ -100,7 +104,8 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     g->symbolic = rp__calloc(n_in + 1, sizeof *g->symbolic);
     g->captured = rp__calloc(ir->n_captured + 1, sizeof *g->captured);
     g->ctx_copy = rp__alloc(g->ctx_bytes ? g->ctx_bytes : 1);
-    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy) return RP__OOM("guards");
+    g->hooks = rp__calloc(g->n_grads + 1, sizeof *g->hooks);
+    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy || !g->hooks) return RP__OOM("guards");
     uint64_t *w = g->words;
     for (size_t k = 0; k < n_in; k++) {
         w = add_argument(w, in[k]);
@@ -116,6 +121,7 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
         g->symbolic[k] = copy;
     }
     if (g->ctx_bytes) memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
+    for (size_t i = 0; i < g->n_grads; i++) g->hooks[i] = hooks_of(g->grads[i].leaf);
     for (size_t i = 0; i < ir->n_captured; i++)
         g->captured[g->n_captured++] = (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i])};
     for (size_t k = 0; k < n_in && result->reached; k++)
@@ -131,6 +137,7 @@ void rp__guards_free(rp__guards *g) {
     rp__free(g->in_outside);
     rp__free(g->only);
     rp__free(g->captured);
+    rp__free(g->hooks);
     rp__free(g->ctx_copy);
     rp__map_free(&g->outside);
     memset(g, 0, sizeof *g);
@@ -230,7 +237,7 @@ static bool rest_holds(const rp__guards *g, rp_fn fn, rp_tensor *const *in) {
     }
     for (size_t i = 0; i < g->n_grads; i++) {
         const rp_tensor *leaf = g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg];
-        if (has_grad(leaf) != g->grads[i].at_entry) return false;
+        if (has_grad(leaf) != g->grads[i].at_entry || hooks_of(g->grads[i].leaf) != g->hooks[i]) return false;
     }
     return !(g->same || g->in_outside || g->only) || aliases_hold(g, in);
 }
@@ -378,6 +385,10 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
         if (has_grad(leaf) != g->grads[i].at_entry) {
             rp__text_add(out, ".grad of %s tensor: %s", g->grads[i].leaf ? "a captured" : "an argument",
                          g->grads[i].at_entry ? "there -> absent" : "absent -> there");
+            return RP__REASON_GUARD_GRAD;
+        }
+        if (hooks_of(g->grads[i].leaf) != g->hooks[i]) {
+            rp__text_puts(out, "a captured tensor has other hooks");
             return RP__REASON_GUARD_GRAD;
         }
     }

@@ -33,6 +33,7 @@ typedef struct rp__guards {
     } * captured;
     size_t n_captured;
     const rp__trace_grad *grads; /* borrowed */
+    uint64_t *hooks;             /* per entry of grads that is a captured tensor: rp__hooks_key; a backward inside ran them */
     size_t n_grads;
     const rp__symbols *symbols; /* borrowed */
 } rp__guards;
