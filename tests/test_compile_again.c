@@ -1,5 +1,5 @@
 /* Compiled functions called again in ways that the first call did not show: a third size of a dim, empty tensors, the same tensor
-   twice, a call that fails, hooks. Every result and gradient is compared, bit for bit, with the function run eagerly, on every backend
+   twice, a call that fails, hooks, gradients of some results or of gradients. Every result and gradient is compared, bit for bit, with the function run eagerly, on every backend
    that compiles. */
 /* ctest: labels=compile timeout=120 */
 #include <setjmp.h>
@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,6 +319,143 @@ static void test_failing_call(void **state) {
     }
 }
 
+/* ---- gradients of some results, and gradients of gradients */
+
+static rp_tensor *scale;
+BODY(three) { /* the derivative of the second is infinite at 0; the third draws */
+    UNUSED;
+    out[0] = total(rp_mul(rp_sin(in[0]), scale));
+    out[1] = rp_sqrt(rp_mul(in[0], in[0]));
+    out[2] = rp_dropout(rp_mul(rp_exp(in[0]), rp_tanh(in[0])), 0.5, true, NULL);
+}
+BODY(three_by_size) {
+    UNUSED;
+    rp_tensor *h = rp_softmax(in[0], 0);
+    out[0] = total(rp_mul(h, rp_sin(in[0])));
+    out[1] = rp_sqrt(rp_mul(in[0], in[0]));
+    out[2] = rp_mean(rp_mul(in[0], h), RP_DIMS(0), false, RP_DTYPE_NONE);
+}
+
+/* Gradients of the results in `mask`, one backward for all of them, or one each. */
+static void check_some(rp_body *body, rp_compiled *f, int64_t n, int mask, bool together) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *grad[2][3], *out[3];
+    for (int k = 0; k < 2; k++) {
+        rp_tensor *x = filled_with(0.4, 1, &n);
+        rp_mul_scalar_(rp_slice(x, 0, 0, 1, 1), rp_f64(0));
+        assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+        assert_int_equal(rp_manual_seed(3), RP_OK);
+        if (k)
+            assert_int_equal(rp_call(f, &x, 1, out, 3), RP_OK);
+        else
+            body(NULL, &x, 1, out, 3);
+        rp_tensor *after = rp_rand(RP_DIMS(1), RP_F32, NULL), *sum = after;
+        for (int r = 0; r < 3; r++) {
+            if (!(mask >> r & 1)) continue;
+            rp_tensor *part = total(rp_mul(out[r], out[r]));
+            sum = rp_add(sum, part, rp_i64(1));
+            if (!together)
+                assert_int_equal(rp_backward(part, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true)), RP_OK);
+        }
+        if (together) assert_int_equal(rp_backward(sum, NULL, NULL), RP_OK);
+        grad[k][0] = rp_grad_of(x);
+        grad[k][1] = rp_grad_of(scale) ? rp_clone(rp_grad_of(scale)) : NULL;
+        assert_int_equal(rp_set_grad(scale, NULL), RP_OK);
+        grad[k][2] = rp_rand(RP_DIMS(2), RP_F32, NULL); /* the generator goes on as ever */
+    }
+    for (int g = 0; g < 3; g++) {
+        assert_true(!grad[0][g] == !grad[1][g]);
+        if (grad[0][g]) assert_same(grad[1][g], grad[0][g]);
+    }
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+static void test_some_results(void **state) {
+    (void)state;
+    static const int masks[] = {1, 1, 1, 1, 7, 7, 2, 1, 5, 6, 4, 4, 3, 1, 7};
+    scale = rp_retain(rp_full(RP_DIMS(1), rp_f64(1.5), RP_F32));
+    assert_int_equal(rp_set_requires_grad(scale, true), RP_OK);
+    for (int b = 0; b < BACKENDS; b++) {
+        for (int together = 0; together < 2; together++) {
+            rp_compiled *f = compiled(three, "three", backends[b]);
+            for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) check_some(three, f, 5, masks[i], together);
+            assert_compiled(f);
+            rp_compiled_release(f);
+            f = compiled(three_by_size, "three", backends[b]);
+            for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
+                for (int64_t n = 3; n < 6; n++) check_some(three_by_size, f, n, masks[i], together);
+            assert_compiled(f);
+            rp_compiled_release(f);
+        }
+    }
+    rp_release(scale);
+}
+
+/* d/dx and d/dscale of |g|^2 with g = d out / dx, x made from a leaf, and one argument from the other */
+BODY(curved) {
+    UNUSED;
+    out[0] = rp_dropout(rp_mul(rp_sin(rp_mul(in[0], in[1])), scale), 0.25, true, NULL);
+    out[1] = total(rp_mul(rp_exp(in[0]), in[1]));
+}
+static void second_derivative(rp_compiled *f, rp_tensor **grads) {
+    rp_tensor *leaf = filled(0.3, 1, 4), *out[2], *g[3], *squares = NULL;
+    assert_int_equal(rp_set_requires_grad(leaf, true), RP_OK);
+    rp_tensor *in[2] = {rp_mul_scalar(leaf, rp_f64(1.5)), NULL};
+    in[1] = rp_tanh(in[0]);
+    assert_int_equal(rp_manual_seed(8), RP_OK);
+    if (f)
+        assert_int_equal(rp_call(f, in, 2, out, 2), RP_OK);
+    else
+        curved(NULL, in, 2, out, 2);
+    rp_tensor *sum = rp_add(total(rp_mul(out[0], out[0])), out[1], rp_i64(1)), *to[] = {in[0], leaf, scale};
+    assert_int_equal(rp_grad(&sum, 1, to, 3, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), g), RP_OK);
+    for (int k = 0; k < 3; k++) {
+        rp_tensor *part = total(rp_mul(g[k], g[k]));
+        squares = squares ? rp_add(squares, part, rp_i64(1)) : part;
+        grads[k] = rp_detach(g[k]);
+    }
+    assert_int_equal(rp_grad(&squares, 1, to + 1, 2, NULL, NULL, grads + 3), RP_OK);
+    grads[5] = rp_rand(RP_DIMS(2), RP_F32, NULL); /* the generator goes on as ever */
+    assert_ok();
+}
+
+static void test_second_derivative(void **state) {
+    (void)state;
+    scale = rp_retain(rp_full(RP_DIMS(4), rp_f64(1.25), RP_F32));
+    assert_int_equal(rp_set_requires_grad(scale, true), RP_OK);
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = compiled(curved, "curved", backends[b]);
+        rp_tensor *want[6], *got[6];
+        second_derivative(NULL, want);
+        for (int call = 0; call < 4; call++) {
+            second_derivative(f, got);
+            for (int k = 0; k < 6; k++) {
+                float x[4], y[4]; /* sums of second derivatives may be taken in another order */
+                size_t bytes = (size_t)rp_numel(want[k]) * sizeof *x;
+                assert_int_equal(rp_to_host(want[k], x, bytes), RP_OK);
+                assert_int_equal(rp_to_host(got[k], y, bytes), RP_OK);
+                for (size_t i = 0; i < bytes / sizeof *x; i++)
+                    if (!(fabsf(x[i] - y[i]) <= 1e-5f * (1 + fabsf(x[i])))) fail_msg("%d: %g, not %g", k, y[i], x[i]);
+            }
+        }
+        assert_compiled(f);
+        /* what the call read must still be there */
+        rp_tensor *in[2] = {filled(0.1, 1, 4), filled(0.2, 1, 4)}, *out[2], *g;
+        assert_int_equal(rp_set_requires_grad(in[1], true), RP_OK);
+        assert_int_equal(rp_call(f, in, 2, out, 2), RP_OK);
+        assert_int_equal(rp_call(f, in, 2, out, 2), RP_OK);
+        rp_add_scalar_(in[0], rp_i64(1));
+        assert_int_equal(rp_grad(&out[1], 1, &in[1], 1, NULL, NULL, &g), RP_ERROR_VERSION);
+        assert_non_null(strstr(rp_error_message(), "add_scalar_"));
+        rp_error_take();
+        rp_compiled_release(f);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+    rp_release(scale);
+}
+
 /* ---- hooks */
 
 static int hooks_run;
@@ -475,6 +613,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_shared_arguments, clean),
         cmocka_unit_test_teardown(test_argument_from_outside, clean),
         cmocka_unit_test_teardown(test_failing_call, clean),
+        cmocka_unit_test_teardown(test_some_results, clean),
+        cmocka_unit_test_teardown(test_second_derivative, clean),
         cmocka_unit_test_teardown(test_hooks, clean),
         cmocka_unit_test_teardown(test_retained, clean),
         cmocka_unit_test_teardown(test_hook_of_parameter, clean),

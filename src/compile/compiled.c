@@ -44,6 +44,7 @@ typedef struct compiled {
     const char *lazy_site;
     rp__map segments; /* hash -> segment */
     uint64_t calls;
+    _Atomic uint64_t given; /* rp__engine_request.given */
 } compiled;
 
 /* ---- life of callables */
@@ -192,7 +193,7 @@ static void become_lazy(compiled *c, rp__reason reason, const char *site, const 
 
 /* The backend's object for a graph; NULL and RP_OK when it could not and that is not to be an error. */
 static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_, void **object) {
-    rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain};
+    rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain, &c->given};
     *object = NULL;
     rp_status status = c->engine->compile(c->engine, &request, object);
     if (status == RP_OK) return RP_OK;

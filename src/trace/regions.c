@@ -392,7 +392,8 @@ static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tens
     return status;
 }
 
-/* The same as a function of what comes in: gradients, operands, sums. */
+/* The same as a function of what comes in: gradients, operands, sums. On the host grad mode says whether the result needs a history; in
+   a trace the function is a block without a tape, which is differentiated as such. */
 static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const derivative *d = ctx;
     size_t n_results = d->ir->body.n_results, at = 0;
@@ -407,7 +408,7 @@ static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
     for (size_t k = 0; k < n_results; k++) all[k] = d->given[k] ? in[at++] : NULL;
     for (size_t k = 0; k < d->n_operands; k++) operands[k] = in[at++];
     for (size_t k = 0; k < d->n_operands; k++) sums[k] = d->summed[k] ? in[at++] : NULL;
-    (void)derive(d, all, operands, sums, false, false, out);
+    (void)derive(d, all, operands, sums, rp_grad_enabled(), false, out);
     rp__free(all);
 }
 
@@ -892,7 +893,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
         }
     }
     derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
-    if (!rp_failed() && derive(&d, grad_out, operands, sums, false, false, grads) == RP_OK) {
+    if (!rp_failed() && derive(&d, grad_out, operands, sums, rp_grad_enabled(), false, grads) == RP_OK) {
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
             if (!b->wanted[k]) continue;
             rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
