@@ -192,7 +192,7 @@ BODY(product) {
     out[0] = rp_mul(rp_sin(in[0]), in[1]);
 }
 
-enum { APART, TWINS, OVERLAP, LAYOUTS };
+enum { APART, TWINS, OVERLAP, FURTHER, LAYOUTS };
 
 static void pair(int layout, bool grad, rp_tensor **leaf, rp_tensor **in) {
     leaf[0] = filled(0.3, 1, 6);
@@ -200,9 +200,9 @@ static void pair(int layout, bool grad, rp_tensor **leaf, rp_tensor **in) {
     for (int k = 0; k < 2 && grad; k++) assert_int_equal(rp_set_requires_grad(leaf[k], true), RP_OK);
     in[0] = leaf[0];
     in[1] = layout == TWINS ? leaf[0] : leaf[1];
-    if (layout != OVERLAP) return;
-    in[0] = rp_slice(leaf[0], 0, 0, 4, 1);
-    in[1] = rp_slice(leaf[0], 0, 2, 6, 1);
+    if (layout < OVERLAP) return;
+    in[0] = rp_slice(leaf[0], 0, 0, 3, 1);
+    in[1] = rp_slice(leaf[0], 0, layout - OVERLAP + 1, layout - OVERLAP + 4, 1);
 }
 
 static void check_pair(rp_compiled *f, int layout, bool grad) {
@@ -253,14 +253,17 @@ BODY(with_global) {
 /* The argument of a call may be the tensor that the function also reads by itself; that of the next one is another. */
 static void test_argument_from_outside(void **state) {
     (void)state;
-    static const int calls[][5] = {{1, 1, 0, 0, 1}, {1, 0, 0, 1, 0}, {0, 1, 1, 0, 1}, {0, 0, 1, 1, 0}, {2, 2, 0, 1, 2}};
+    static const int calls[][5] = {{1, 1, 0, 0, 1}, {1, 0, 0, 1, 0}, {0, 1, 1, 0, 1}, {0, 0, 1, 1, 0}, {2, 2, 0, 1, 2}, {3, 3, 4, 3, 4}, {3, 4, 4, 0, 3}};
     for (int b = 0; b < BACKENDS; b++) {
         for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
             rp_scope scope = rp_scope_begin();
             rp_compiled *f = compiled(with_global, "global", backends[b]);
             global = filled(0.7, 1, 4);
             rp_tensor *other = filled(0.2, 1, 4), *got, *want;
-            rp_tensor *from[] = {other, global, rp_view(global, RP_DIMS(4))};
+            rp_tensor *both = filled(0.1, 1, 9); /* with the global in it, in some calls */
+            if (calls[c][0] > 2) global = rp_slice(both, 0, 2, 6, 1);
+            rp_tensor *from[] = {other, global, rp_view(global, RP_DIMS(4)), rp_slice(both, 0, 0, 4, 1),
+                                 rp_slice(both, 0, 5, 9, 1)};
             for (int call = 0; call < 5; call++) {
                 assert_int_equal(rp_call(f, &from[calls[c][call]], 1, &got, 1), RP_OK);
                 with_global(NULL, &from[calls[c][call]], 1, &want, 1);

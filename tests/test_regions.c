@@ -216,11 +216,32 @@ static void with_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_add(rp_mul(r, first), rp_mul_scalar(v, rp_f64(1.1)), rp_i64(1));
 }
 
+/* views inside of what does not lie densely, given and read from outside */
+static void of_views(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *const *outside = ctx; /* (3, 2) both */
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *m = rp_matmul(in[0], rp_transpose(*outside, 0, 1)); /* (3, 3) */
+    out[0] = rp_add(rp_tanh(rp_select(rp_transpose(m, 0, 1), 0, 1)), rp_select(*outside, 1, 0), rp_i64(1));
+}
+static void with_views(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    static rp_tensor *outside; /* a checkpoint runs its function again in the backward */
+    const struct weights *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *rows[] = {rp_unsqueeze(rp_sin(in[0]), 0), rp_unsqueeze(rp_mul(in[0], m->w), 0)};
+    rp_tensor *x = rp_transpose(rp_cat(rows, 2, 0), 0, 1); /* (3, 2), strides (1, 3) */
+    outside = rp_expand(rp_slice(x, 1, 0, 1, 1), RP_DIMS(3, 2));
+    rp_checkpoint((rp_fn){of_views, &outside, 0, "views"}, &x, 1, out, 1);
+    out[0] = rp_mul(out[0], rp_select(x, 1, 1));
+}
+
 static void test_checkpoint(void **state) {
     (void)state;
     compare(with_checkpoint, "checkpoint(", 0.3);
     compare(with_view, "checkpoint(", 0.3);
     compare(with_view, "checkpoint(", 0.9);
+    compare(with_views, "checkpoint(", 0.5);
 }
 
 /* a gradient through a loop without a bound is an error that says so */

@@ -56,6 +56,8 @@ static inline uint64_t outside_of(const rp__guards *g, const rp_tensor *t) {
 }
 
 static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const *in, size_t n_in) {
+    g->offset = rp__calloc(n_in + 1, sizeof *g->offset);
+    if (!g->offset) return RP__OOM("guards");
     if (n_in > 1) {
         g->same = rp__calloc(2 * n_in, sizeof *g->same);
         if (!g->same) return RP__OOM("guards");
@@ -64,6 +66,7 @@ static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const 
     for (size_t k = 0; k < n_in && g->same; k++) {
         while (in[g->same[k]]->storage != in[k]->storage) g->same[k]++;
         while (in[g->twin[k]] != in[k]) g->twin[k]++;
+        g->offset[k] = in[k]->offset - in[g->same[k]]->offset;
     }
     for (size_t i = 0; i < ir->n_captured; i++) {
         const rp__storage *s = ir->captured[i]->storage;
@@ -74,7 +77,10 @@ static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const 
     if (!g->outside.count) return RP_OK;
     g->in_outside = rp__calloc(n_in + 1, sizeof *g->in_outside);
     if (!g->in_outside) return RP__OOM("guards");
-    for (size_t k = 0; k < n_in; k++) g->in_outside[k] = outside_of(g, in[k]);
+    for (size_t k = 0; k < n_in; k++) {
+        g->in_outside[k] = outside_of(g, in[k]);
+        if (g->in_outside[k]) g->offset[k] = in[k]->offset;
+    }
     return RP_OK;
 }
 
@@ -134,6 +140,7 @@ void rp__guards_free(rp__guards *g) {
     rp__free(g->symbolic);
     rp__free(g->words);
     rp__free(g->same);
+    rp__free(g->offset);
     rp__free(g->in_outside);
     rp__free(g->only);
     rp__free(g->captured);
@@ -213,11 +220,14 @@ static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
             continue;
         }
         if (in[first]->storage != s || in[twin] != in[k]) return false;
+        if (!(g->in_outside && g->in_outside[k]) && in[k]->offset - in[first]->offset != g->offset[k]) return false;
         for (size_t j = first; j < twin; j++)
             if (in[j] == in[k]) return false;
     }
-    for (size_t k = 0; g->in_outside && k < g->n_in; k++)
+    for (size_t k = 0; g->in_outside && k < g->n_in; k++) {
         if (outside_of(g, in[k]) != g->in_outside[k]) return false;
+        if (g->in_outside[k] && in[k]->offset != g->offset[k]) return false;
+    }
     for (size_t k = 0; g->only && k < g->n_in; k++)
         if (g->only[k] && g->only[k] != in[k]->id) return false;
     return true;
