@@ -16,6 +16,7 @@
 #include <reprise.h>
 #include <reprise_nn.h>
 
+#include "core/alloc.h"
 #include "support/trace_help.h"
 
 #define BODY(name) static void name(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
@@ -602,6 +603,52 @@ static void test_hook_of_parameter(void **state) {
     }
 }
 
+/* ---- the n-th allocation fails */
+
+/* Twins, a hook that comes and goes, a gradient of one result twice, one of all, and one that has a history. */
+static rp_status everything(const char *backend) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *w = rp_full(RP_DIMS(3), rp_f64(1.5), RP_F32);
+    rp_set_requires_grad(w, true);
+    scale = w;
+    rp_compiled *f = rp_compile((rp_fn){curved, NULL, 0, "curved"}, RP_OPTIONS(rp_compile_options, .backend = backend));
+    for (int call = 0; call < 6 && !rp_failed(); call++) {
+        rp_tensor *x = rp_full(RP_DIMS(3), rp_f64(0.4), RP_F32), *in[2] = {x, x}, *out[2], *g;
+        rp_set_requires_grad(x, true);
+        if (rp_call(f, in, 2, out, 2) != RP_OK) break;
+        rp_tensor *sum = total(out[0]);
+        if (call == 4) sum = rp_add(sum, out[1], rp_i64(1));
+        if (call == 5)
+            rp_grad(&sum, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g);
+        else
+            rp_backward(sum, NULL, NULL);
+    }
+    rp_compiled_release(f);
+    rp_set_grad(w, NULL);
+    rp_scope_end(scope, NULL, 0);
+    return rp_failed() ? rp_error_take() : RP_OK;
+}
+
+static void test_out_of_memory(void **state) {
+    (void)state;
+    static const char *const leaves[] = {"aot_eager", "fused"};
+    for (int b = 0; b < 2; b++) {
+        for (int warm = 0; warm < 2; warm++) assert_int_equal(everything(leaves[b]), RP_OK);
+        uint64_t live = rp__alloc_live();
+        bool done = false;
+        for (uint64_t n = 1; !done; n += n < 300 ? 1 : 17) {
+            uint64_t before = rp__alloc_fail_at(n);
+            rp_status status = everything(leaves[b]);
+            uint64_t after = rp__alloc_fail_at(0);
+            done = after - before < n;
+            if (status != RP_OK && (done || status != RP_ERROR_OUT_OF_MEMORY))
+                fail_msg("%s, allocation %llu: status %d", leaves[b], (unsigned long long)n, (int)status);
+        }
+        assert_int_equal(everything(leaves[b]), RP_OK);
+        assert_in_range(rp__alloc_live(), 0, live + 8); /* caches may have lost an entry, or found room for one */
+    }
+}
+
 /* One failure must not make the next tests fail. */
 static int clean(void **state) {
     (void)state;
@@ -621,6 +668,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_hooks, clean),
         cmocka_unit_test_teardown(test_retained, clean),
         cmocka_unit_test_teardown(test_hook_of_parameter, clean),
+        cmocka_unit_test_teardown(test_out_of_memory, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
