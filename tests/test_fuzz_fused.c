@@ -337,6 +337,7 @@ static bool finish(program *p, rp_tensor **in, outcome *o) {
         /* An argument that is also a result gets a gradient from outside and one from inside: one node adds them up in another
            order than many. */
         if (!rp_requires_grad(o->out[k]) || rp_is_leaf(o->out[k])) continue;
+        if (p->seed % 7 == 3 && k != p->seed / 7 % N_OUT) continue; /* a gradient for one result */
         rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
         total = total ? rp_add(total, part, rp_i64(1)) : part;
     }

@@ -67,6 +67,8 @@ struct rp__trace {
     size_t n_operands, operands_capacity;
     rp_tensor **stand_in; /* ABSTRACT: the arguments that fn sees; in the scope */
     rp__ir_positions positions;
+    int hooks, leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
+    const char *hook_site;
     bool busy; /* computing: not to be entered again */
 };
 
@@ -701,6 +703,34 @@ static void watch_gradient(rp_tensor *x) {
     t->watches[t->n_watches++] = (watch){rp_retain(x), entry ? rp_retain(entry) : NULL, arg, RP__IR_NONE};
 }
 
+static rp_status watch_hook(rp_tensor *x, int change) {
+    rp__trace *t = current;
+    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS) return RP_OK;
+    const char *site = rp__site();
+    if (!site || !*site) site = x->site; /* rp_register_hook takes no call site */
+    if (t->request->close) {
+        t->result->reason = "hook-registered";
+        t->result->site = site;
+        return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region registers a hook on a gradient");
+    }
+    t->hook_site = site;
+    *(x->flags & RP__T_REQUIRES_GRAD ? &t->leaf_hooks : &t->hooks) += change;
+    return RP_OK;
+}
+
+/* Does the function leave hooks that a backward outside would have to run, or a result that keeps its gradient? */
+static void judge_hooks(rp__trace *t, rp_tensor *const *out) {
+    rp__trace_result *r = t->result;
+    bool left = t->leaf_hooks != 0 || (t->hooks != 0 && r->training);
+    for (size_t k = 0; k < t->request->n_out && !left; k++) {
+        left = r->training && out[k] && (out[k]->flags & RP__T_RETAINS_GRAD);
+        if (left) t->hook_site = out[k]->site;
+    }
+    if (!left || r->reason) return;
+    r->reason = "hook-registered";
+    r->site = t->hook_site;
+}
+
 static void restore_gradients(rp__trace *t) {
     for (size_t i = 0; i < t->n_watches; i++) {
         const watch *w = &t->watches[i];
@@ -890,6 +920,7 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
         }
         n++;
     }
+    if (status == RP_OK) judge_hooks(t, out);
     if (status == RP_OK) status = exit_gradients(t, results, &n);
     if (status == RP_OK) status = rp__ir_set_results(t->ir, &t->ir->body, results, n);
     rp__free(results);
@@ -937,6 +968,7 @@ static void install(void) {
     rp__materialise_hook = materialise;
     rp__trace_free_hook = free_hook;
     rp__grad_watch_hook = watch_gradient;
+    rp__hook_watch_hook = watch_hook;
     atomic_store_explicit(&installed, true, memory_order_release);
     rp__unlock(&install_lock);
 }
