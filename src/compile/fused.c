@@ -223,9 +223,11 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
         }
         random[k].count = (uint64_t)count;
     }
-    const rp__executable_options options = {
-        .no_graph = u->no_graph, .arena = u->arena, .random = u->random ? random : NULL, .n_random = u->n_random,
-        .donors = v->donate ? u->donors : NULL};
+    const rp__executable_options options = {.no_graph = u->no_graph,
+                                            .arena = u->arena,
+                                            .random = u->random ? random : NULL,
+                                            .n_random = u->n_random,
+                                            .donors = v->donate ? u->donors : NULL};
     if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
     RP_TRY(status);

@@ -117,7 +117,8 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     }
     if (g->ctx_bytes) memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
     for (size_t i = 0; i < ir->n_captured; i++)
-        g->captured[g->n_captured++] = (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
+        g->captured[g->n_captured++] =
+            (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
     for (size_t k = 0; k < n_in && result->reached; k++)
         if (result->reached[k]) RP_TRY(rp__guards_only(g, k, in[k]));
     return build_aliases(g, ir, in, n_in);
