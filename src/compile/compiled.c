@@ -12,7 +12,7 @@
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
-enum { CACHE_LIMIT = 32, SEGMENT_LIMIT = 256 };
+enum { CACHE_LIMIT = 32, SEGMENT_LIMIT = 256, FEW = 24 };
 
 typedef struct specialisation {
     atomic_uint refs;
@@ -260,9 +260,11 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
 static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                     size_t n_out) {
     const rp_ir *ir = s->trace.ir;
-    size_t n_args = ir->body.n_args, n_results = ir->body.n_results;
-    rp_tensor **args = rp__calloc(n_args + n_results + 1, sizeof *args), **results = args + n_args;
+    size_t n_args = ir->body.n_args, n_results = ir->body.n_results, n = n_args + n_results;
+    rp_tensor *few[FEW], **args = n <= FEW ? few : rp__alloc(n * sizeof *args);
     if (!args) return RP__OOM("call");
+    rp_tensor **results = args + n_args;
+    for (size_t i = 0; i < n; i++) args[i] = NULL;
     if (n_in) memcpy(args, in, n_in * sizeof *args);
     rp_status status = RP_OK;
     for (size_t i = 0; i < s->trace.n_grads; i++) {
@@ -283,7 +285,7 @@ static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, siz
         else if (g->at_exit == RP__GRAD_TENSOR)
             status = rp_set_grad(leaf, g->tensor);
     }
-    rp__free(args);
+    if (args != few) rp__free(args);
     return status;
 }
 

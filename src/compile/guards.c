@@ -6,15 +6,15 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 
+/* What autograd wants of a tensor: 3: a leaf that needs a gradient, 1: another that does. */
+static inline uint64_t need_of(const rp_tensor *t) {
+    return t->flags & RP__T_REQUIRES_GRAD ? 3 : t->autograd && rp__grad_needed(t);
+}
+
 /* Type, rank, device, and what autograd wants of a tensor, in one word. */
 static inline uint64_t head_of(const rp_tensor *t) {
-    uint64_t head = (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 |
-                    (uint64_t)(uint16_t)t->device.index << 24;
-    if (t->flags & RP__T_REQUIRES_GRAD)
-        head |= (uint64_t)3 << 40; /* needs a gradient, leaf */
-    else if (t->autograd && rp__grad_needed(t))
-        head |= (uint64_t)1 << 40;
-    return head;
+    return (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 |
+           (uint64_t)(uint16_t)t->device.index << 24 | need_of(t) << 40;
 }
 
 static inline uint64_t hooks_of(const rp_tensor *leaf) {
@@ -129,7 +129,8 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     if (g->ctx_bytes) memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
     for (size_t i = 0; i < g->n_grads; i++) g->hooks[i] = hooks_of(g->grads[i].leaf);
     for (size_t i = 0; i < ir->n_captured; i++)
-        g->captured[g->n_captured++] = (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i])};
+        g->captured[g->n_captured++] =
+            (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
     for (size_t k = 0; k < n_in && result->reached; k++)
         if (result->reached[k]) RP_TRY(rp__guards_only(g, k, in[k]));
     return build_aliases(g, ir, in, n_in);
@@ -243,7 +244,7 @@ static bool rest_holds(const rp__guards *g, rp_fn fn, rp_tensor *const *in) {
         if (memcmp(g->bytes[i].copy, g->bytes[i].address, g->bytes[i].n) != 0) return false;
     }
     for (size_t i = 0; i < g->n_captured; i++) {
-        if (head_of(g->captured[i].tensor) != g->captured[i].head) return false;
+        if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
     }
     for (size_t i = 0; i < g->n_grads; i++) {
         const rp_tensor *leaf = g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg];

@@ -31,6 +31,7 @@ typedef struct rp__guards {
     struct rp__captured_guard {
         const rp_tensor *tensor; /* the graph holds it */
         uint64_t head;
+        uint64_t need; /* of the head: type, rank and device are the handle's for life */
     } * captured;
     size_t n_captured;
     const rp__trace_grad *grads; /* borrowed */

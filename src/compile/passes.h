@@ -20,9 +20,10 @@ unsigned rp__draw_bytes(rp_device device);
    own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
 rp_status rp__spread(rp_ir *ir, rp_ir **out);
 
-/* blocks.c: what planning needs of regions, for the body of a graph (blocks.c says what), and the graph of one region's block. */
+/* blocks.c: what planning needs of regions, for the body of a graph (blocks.c says what), and the graph of one region's block,
+   spread (spread.c) if asked. */
 rp_status rp__blocks_settle(const rp_ir *ir, rp_ir **out);
-rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, rp_ir **out);
+rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, bool spread, rp_ir **out);
 
 /* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs + c.
    One tangent for each result that carries a gradient, is no argument itself and has its bit in `given` (results from the 64th on:
