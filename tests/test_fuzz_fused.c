@@ -1,7 +1,7 @@
 /* Random programs: each is run eagerly and through AOT autograd with the fused backend, forward and backward; every result and
    every gradient must have the same bits. A seed is one program; REPRISE_FUZZ_SEED runs one,
    REPRISE_FUZZ_SEEDS says how many run, REPRISE_FUZZ_SECONDS goes on for that long.
-   ctest: timeout=120 cost=14 */
+   ctest: timeout=300 cost=14 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
