@@ -629,6 +629,177 @@ static void test_graphed_one_pool(void **state) {
     }
 }
 
+/* ---- R8: recomputation draws again what the forward drew */
+
+static void drop_inner(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_sin(rp_dropout(in[0], 0.5, true, NULL));
+    out[0] = rp_mul(h, rp_dropout(h, 0.25, true, ctx)); /* ctx: a generator, or the default one */
+}
+static void drop_nested(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_dropout(in[0], 0.5, true, NULL), *deep;
+    rp_checkpoint(((rp_fn){drop_inner, ctx, 0, "inner"}), &h, 1, &deep, 1);
+    out[0] = rp_exp(rp_dropout(deep, 0.5, true, NULL));
+}
+typedef struct dropped {
+    rp_body *body; /* checkpointed */
+    rp_generator *generator;
+    bool plain; /* without checkpoint: what the checkpoint must equal */
+} dropped;
+static void drop_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const dropped *d = ctx;
+    rp_tensor *before = rp_mul(in[0], rp_dropout(in[0], 0.5, true, NULL)), *h;
+    if (d->plain)
+        d->body(d->generator, &before, n_in, &h, n_out);
+    else
+        rp_checkpoint(((rp_fn){d->body, d->generator, 0, "drop"}), &before, 1, &h, 1);
+    out[0] = rp_mul(h, rp_dropout(h, 0.5, true, NULL));
+}
+
+typedef struct drawn { /* what a step gives, and where the generator is after it */
+    rp_tensor *out, *grad, *next;
+} drawn;
+static void drawn_same(drawn a, drawn b) {
+    same(a.out, b.out);
+    same(a.grad, b.grad);
+    same(a.next, b.next);
+}
+static void drop_seed(dropped *d, uint64_t seed) {
+    OK(rp_manual_seed(seed));
+    OK(rp_generator_seed(d->generator, seed + 100));
+}
+
+/* A leaf without a past: gradients of one that eager results still lead to are added up on the stream of then. */
+static rp_tensor *leaf(rp_tensor *values) {
+    rp_tensor *x = rp_detach(values);
+    OK(rp_set_requires_grad(x, true));
+    return x;
+}
+
+static drawn drop_eager(dropped *d, rp_tensor *values, uint64_t seed) {
+    rp_tensor *x = leaf(values);
+    drawn r;
+    drop_seed(d, seed);
+    drop_body(d, &x, 1, &r.out, 1);
+    rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    OK(rp_grad(&loss, 1, &x, 1, NULL, NULL, &r.grad));
+    r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+    return r;
+}
+
+static void drop_whole(dropped *d, rp_tensor *values, drawn want[3]) { /* forward and backward in one capture */
+    rp_tensor *x = leaf(values);
+    drawn r;
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    drop_body(d, &x, 1, &r.out, 1);
+    rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    OK(rp_grad(&loss, 1, &x, 1, NULL, NULL, &r.grad));
+    OK(rp_graph_end(g));
+    for (uint64_t k = 0; k < 3; k++) {
+        drop_seed(d, k);
+        OK(rp_graph_replay(g));
+        r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+        drawn_same(r, want[k]);
+    }
+    rp_graph_release(g);
+}
+
+/* The forward in one capture or in none, the backward in another or in none. */
+static void drop_parts(dropped *d, rp_tensor *values, drawn want[3], bool forward, bool backward) {
+    rp_tensor *x = leaf(values);
+    drawn r;
+    rp_graph *f = rp_graph_new(), *b = rp_graph_new();
+    /* one stream for all: a backward runs where its forward ran (M43), which must not be the default stream in a capture */
+    rp_stream *before = rp_current_stream(device), *s = rp_stream_new(device);
+    OK(rp_synchronize(device));
+    OK(rp_set_current_stream(s));
+    drop_seed(d, 0);
+    if (forward) OK(rp_graph_begin(f, device, RP_OPTIONS(rp_graph_options, .stream = s)));
+    drop_body(d, &x, 1, &r.out, 1);
+    rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    if (forward) OK(rp_graph_end(f));
+    rp_pool *pool = forward ? rp_graph_pool(f) : NULL;
+    if (backward) OK(rp_graph_begin(b, device, RP_OPTIONS(rp_graph_options, .stream = s, .pool = pool)));
+    if (forward && !backward) OK(rp_graph_replay(f));
+    OK(rp_grad(&loss, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true), &r.grad));
+    if (!backward) {
+        r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+        drawn_same(r, want[0]);
+    }
+    if (backward) {
+        OK(rp_graph_end(b));
+        for (uint64_t k = 0; k < (forward ? 3 : 1); k++) {
+            drop_seed(d, k);
+            if (forward) OK(rp_graph_replay(f));
+            for (int again = 0; again < 2; again++)
+                OK(rp_graph_replay(b)); /* as often as asked: it draws nothing new */
+            same(r.out, want[k].out);
+            same(r.grad, want[k].grad);
+            if (forward) same(rp_rand(RP_DIMS(5), RP_F32, NULL), want[k].next);
+        }
+    }
+    if (forward && backward) { /* the backward's graph holds where the forward's finds its state */
+        drop_seed(d, 1);
+        OK(rp_graph_replay(f));
+        rp_graph_release(f);
+        f = NULL;
+        OK(rp_graph_replay(b));
+        same(r.grad, want[1].grad);
+    }
+    rp_graph_release(f);
+    rp_graph_release(b);
+    OK(rp_synchronize(device));
+    OK(rp_set_current_stream(before));
+    rp_stream_release(s);
+}
+
+static void drop_graphed(dropped *d, rp_tensor *values, drawn want[3]) {
+    rp_tensor *x = leaf(values);
+    rp_compiled *f;
+    rp_tensor *sample = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
+    OK(rp_set_requires_grad(sample, true));
+    rp_graphed_callable c = {.fn = {drop_body, d, sizeof *d, "drop"}, .args = &sample, .n_args = 1, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    for (uint64_t k = 0; k < 3; k++) {
+        drawn r;
+        drop_seed(d, k);
+        OK(rp_call(f, &x, 1, &r.out, 1));
+        rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+        OK(rp_grad(&loss, 1, &x, 1, NULL, NULL, &r.grad));
+        r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+        drawn_same(r, want[k]);
+    }
+    rp_compiled_release(f);
+}
+
+static void test_checkpoint_random(void **state) { /* R8 */
+    (void)state;
+    rp_body *const bodies[] = {drop_inner, drop_nested};
+    for (int k = 0; k < 4; k++) {
+        rp_generator *own = k % 2 ? rp_generator_new(device, 5) : rp_default_generator(device);
+        dropped d;
+        memset(&d, 0, sizeof d);
+        d.body = bodies[k / 2];
+        d.generator = own;
+        rp_tensor *x = rp_add_scalar(rp_rand(RP_DIMS(6, 7), RP_F32, NULL), rp_f64(0.5));
+        drawn want[3];
+        d.plain = true;
+        for (uint64_t seed = 0; seed < 3; seed++) want[seed] = drop_eager(&d, x, seed);
+        d.plain = false;
+        for (uint64_t seed = 0; seed < 3; seed++) drawn_same(drop_eager(&d, x, seed), want[seed]);
+        drop_whole(&d, x, want);
+        drop_graphed(&d, x, want);
+        drop_parts(&d, x, want, true, true);
+        drop_parts(&d, x, want, false, true);
+        drop_parts(&d, x, want, true, false);
+        if (k % 2) rp_generator_release(own);
+    }
+}
+
 static void test_graphed_version(void **state) { /* an argument changed between forward and backward */
     (void)state;
     mlp m;
@@ -684,6 +855,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_one_pool, begin, end),
+        cmocka_unit_test_setup_teardown(test_checkpoint_random, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };

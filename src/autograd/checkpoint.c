@@ -1,10 +1,12 @@
 /* Recomputation (torch.utils.checkpoint, the form without reentrancy): while the function runs, what its ops would save gets a
    number instead; the first time that a gradient asks for one of them the function runs again, from its saved arguments and
    with the random state of then, and what its ops save under the same numbers is the answer. The history stays that of the
-   first run, so parameters that the function reaches through ctx, rp_grad and second derivatives work as without it. */
+   first run, so parameters that the function reaches through ctx, rp_grad and second derivatives work as without it.
+   Where a run is captured the state of then is not known yet: the second run takes its numbers from the draws of the first,
+   one by one, which say where the replays of the first find their state. So it does for generators of the user's. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
-#include "device/device.h"
+#include "device/capture.h"
 
 #include <string.h>
 
@@ -29,6 +31,7 @@ struct rp__checkpoint {
     size_t n_slots, slots_capacity, uses_capacity;
     random_state *random; /* n_random: devices in use when the function ran first */
     size_t n_random;
+    rp__random_log drawn; /* by the first run */
     bool recomputing;
 };
 
@@ -47,6 +50,7 @@ static void checkpoint_release(checkpoint *c) {
     rp__free(c->in);
     rp__free(c->requires_grad);
     rp__free(c->random);
+    rp__random_log_free(&c->drawn);
     if (c->release) c->release(c->fn.ctx);
     rp__free(c);
 }
@@ -116,14 +120,22 @@ static rp_status random_save(random_state **list, size_t *n) {
     for (rp__device *d = rp__device_next_open(NULL); d && *n < limit; d = rp__device_next_open(d)) {
         random_state *r = &(*list)[*n];
         r->generator = d->generator;
-        RP_TRY(rp_generator_get(r->generator, &r->seed, &r->offset));
+        rp__generator_state(r->generator, &r->seed, &r->offset);
         ++*n;
     }
     return RP_OK;
 }
 
 static void random_restore(const random_state *list, size_t n) {
-    for (size_t i = 0; i < n; i++) (void)rp_generator_set(list[i].generator, list[i].seed, list[i].offset);
+    for (size_t i = 0; i < n; i++) rp__generator_put(list[i].generator, list[i].seed, list[i].offset);
+}
+
+/* Is what this thread launches on some device captured? */
+static bool captured_now(void) {
+    if (!rp__captures_active()) return false;
+    for (rp__device *d = rp__device_next_open(NULL); d; d = rp__device_next_open(d))
+        if (rp__stream_capturing(rp__current_stream(d))) return true;
+    return false;
 }
 
 /* The second run itself: the thread's state is that of the first, and put back afterwards. */
@@ -135,6 +147,10 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         checkpoint *outer = recomputing, *outer_recording = recording;
         size_t outer_count = recomputed;
         bool outer_muted = muted;
+        /* Default generators go back to where they were, for compiled functions inside that ask them alone. */
+        rp__random_source again = {.log = &c->drawn, .but_default = !c->drawn.captured && !captured_now()};
+        rp__random_source *outer_source = rp__random_source_set(&again);
+        rp__random_log *outer_log = rp__random_log_set(NULL);
         random_restore(c->random, c->n_random);
         recording = NULL;
         recomputing = c;
@@ -151,6 +167,8 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         recording = outer_recording;
         muted = outer_muted;
         random_restore(now, n_now);
+        (void)rp__random_log_set(outer_log);
+        (void)rp__random_source_set(outer_source);
     }
     rp__free(now);
     return status;
@@ -229,11 +247,15 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     }
     RP_TRY(random_save(&c->random, &c->n_random));
     checkpoint *outer = recording;
+    rp__random_log *outer_log = rp__random_log_set(&c->drawn);
+    c->drawn.outer = outer_log;
     recording = c;
     c->args = in;
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
     c->args = NULL;
     recording = outer;
+    c->drawn.outer = NULL;
+    (void)rp__random_log_set(outer_log);
     return check_results(c->site, c->fn, out, c->n_out);
 }
 
