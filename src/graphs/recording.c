@@ -60,7 +60,7 @@ static rp_status note_external(rp__recording *r, const rp__launch *l, const rp__
         e = &r->externals[r->n_externals++];
         *e = (rp__external){.storage = rp__storage_retain(slot->storage),
                             .version = atomic_load(&slot->storage->version),
-                            .op = l->op,
+                            .op = *rp__site_op() ? rp__site_op() : l->op, /* cat is made of copies */
                             .site = l->site,
                             .begin = slot->begin,
                             .end = slot->end,
