@@ -520,9 +520,12 @@ static void test_random_in_flight(void **state) { /* R5: the state outlives repl
         OK(rp_graph_replay(g));
         OK(rp_set_current_stream(before));
         rp_graph_release(g);
-        for (int k = 0; k < 300; k++) (void)rp_full(RP_DIMS(2), rp_i64(k), RP_I64); /* would take its place */
+        rp_tensor *others[100]; /* one of them would take its place, which the replay writes */
+        for (int k = 0; k < 100; k++) others[k] = rp_full(RP_DIMS(2), rp_i64(k + 1000), RP_I64);
         OK(rp_stream_synchronize(s));
         OK(rp_manual_seed(31));
+        for (int k = 0; k < 100; k++)
+            assert_float_equal(rp_item_f64(rp_sum(others[k], RP_NO_DIMS, false, RP_DTYPE_NONE)), 2 * (k + 1000), 0);
         same(y, rp_rand(RP_DIMS(3000), RP_F32, NULL));
     }
     rp_stream_release(s);
