@@ -184,6 +184,94 @@ static void test_empty(void **state) {
     }
 }
 
+/* ---- arguments that are, or overlap, each other or what the function reaches by itself */
+
+BODY(product) {
+    UNUSED;
+    out[0] = rp_mul(rp_sin(in[0]), in[1]);
+}
+
+enum { APART, TWINS, OVERLAP, LAYOUTS };
+
+static void pair(int layout, bool grad, rp_tensor **leaf, rp_tensor **in) {
+    leaf[0] = filled(0.3, 1, 6);
+    leaf[1] = filled(0.8, 1, 6);
+    for (int k = 0; k < 2 && grad; k++) assert_int_equal(rp_set_requires_grad(leaf[k], true), RP_OK);
+    in[0] = leaf[0];
+    in[1] = layout == TWINS ? leaf[0] : leaf[1];
+    if (layout != OVERLAP) return;
+    in[0] = rp_slice(leaf[0], 0, 0, 4, 1);
+    in[1] = rp_slice(leaf[0], 0, 2, 6, 1);
+}
+
+static void check_pair(rp_compiled *f, int layout, bool grad) {
+    rp_tensor *leaf[2][2], *in[2], *got[2];
+    for (int k = 0; k < 2; k++) {
+        pair(layout, grad, leaf[k], in);
+        if (k)
+            assert_int_equal(rp_call(f, in, 2, &got[k], 1), RP_OK);
+        else
+            product(NULL, in, 2, &got[k], 1);
+        assert_ok();
+        if (grad) assert_int_equal(rp_backward(total(rp_mul(got[k], got[k])), NULL, NULL), RP_OK);
+    }
+    assert_same(got[1], got[0]);
+    for (int k = 0; k < 2 && grad; k++) {
+        rp_tensor *want = rp_grad_of(leaf[0][k]), *have = rp_grad_of(leaf[1][k]);
+        assert_true(!want == !have);
+        if (want) assert_same(have, want);
+    }
+}
+
+static void test_shared_arguments(void **state) {
+    (void)state;
+    for (int b = 0; b < BACKENDS; b++) {
+        for (int first = 0; first < LAYOUTS; first++) {
+            for (int then = 0; then < LAYOUTS; then++) {
+                for (int grad = 0; grad < 2; grad++) {
+                    rp_scope scope = rp_scope_begin();
+                    rp_compiled *f = compiled(product, "product", backends[b]);
+                    for (int call = 0; call < 2; call++) check_pair(f, first, grad);
+                    for (int call = 0; call < 3; call++) check_pair(f, then, grad);
+                    check_pair(f, first, grad);
+                    assert_compiled(f);
+                    rp_compiled_release(f);
+                    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+                }
+            }
+        }
+    }
+}
+
+static rp_tensor *global;
+BODY(with_global) {
+    UNUSED;
+    out[0] = rp_sub(rp_mul(in[0], global), rp_sin(in[0]), rp_i64(1));
+}
+
+/* The argument of a call may be the tensor that the function also reads by itself; that of the next one is another. */
+static void test_argument_from_outside(void **state) {
+    (void)state;
+    static const int calls[][5] = {{1, 1, 0, 0, 1}, {1, 0, 0, 1, 0}, {0, 1, 1, 0, 1}, {0, 0, 1, 1, 0}, {2, 2, 0, 1, 2}};
+    for (int b = 0; b < BACKENDS; b++) {
+        for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
+            rp_scope scope = rp_scope_begin();
+            rp_compiled *f = compiled(with_global, "global", backends[b]);
+            global = filled(0.7, 1, 4);
+            rp_tensor *other = filled(0.2, 1, 4), *got, *want;
+            rp_tensor *from[] = {other, global, rp_view(global, RP_DIMS(4))};
+            for (int call = 0; call < 5; call++) {
+                assert_int_equal(rp_call(f, &from[calls[c][call]], 1, &got, 1), RP_OK);
+                with_global(NULL, &from[calls[c][call]], 1, &want, 1);
+                assert_same(got, want);
+            }
+            assert_compiled(f);
+            rp_compiled_release(f);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        }
+    }
+}
+
 /* One failure must not make the next tests fail. */
 static int clean(void **state) {
     (void)state;
@@ -195,6 +283,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_many_sizes, clean),
         cmocka_unit_test_teardown(test_empty, clean),
+        cmocka_unit_test_teardown(test_shared_arguments, clean),
+        cmocka_unit_test_teardown(test_argument_from_outside, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,9 +198,29 @@ static void test_while(void **state) {
     compare(with_while, "while(", -3);  /* ends at max_iter or by its condition */
 }
 
+/* an argument that does not lie densely, and has a gradient from several places: they are added up as without a trace */
+static void of_a_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct weights *m = ctx;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *r = rp_add(rp_tanh(in[0]), rp_tanh(rp_mul(in[0], m->w)), rp_i64(1));
+    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(0.3)), rp_exp(r), rp_i64(1));
+}
+static void with_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *both[] = {rp_sin(in[0]), rp_mul(in[0], in[0])}, *r;
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *v = rp_slice(rp_cat(both, 2, 0), 0, 0, 6, 2);
+    rp_tensor *first = rp_mul_scalar(v, rp_f64(0.7));
+    rp_checkpoint((rp_fn){of_a_view, ctx, 0, "view"}, &v, 1, &r, 1);
+    out[0] = rp_add(rp_mul(r, first), rp_mul_scalar(v, rp_f64(1.1)), rp_i64(1));
+}
+
 static void test_checkpoint(void **state) {
     (void)state;
     compare(with_checkpoint, "checkpoint(", 0.3);
+    compare(with_view, "checkpoint(", 0.3);
+    compare(with_view, "checkpoint(", 0.9);
 }
 
 /* a gradient through a loop without a bound is an error that says so */
@@ -230,6 +250,30 @@ static void test_unbounded(void **state) {
     assert_null(rp_grad_of(m.w));
     rp_compiled_release(f);
     rp_release(m.w);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+static void idle(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0]}, *r[2];
+    (void)n_in;
+    (void)n_out;
+    rp_while((rp_fn){loop_go, ctx, 0, "go"}, (rp_fn){loop_step, ctx, 0, "step"}, state, 2, 0, r);
+    out[0] = r[1];
+}
+
+/* a loop that never runs gives a copy, node by node as eagerly: a write to its result is none to its argument */
+static void test_idle(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    struct weights m = {filled(0.8, 1, 3)};
+    rp_tensor *x = filled(50, 1, 3), *y;
+    rp_ir *ir = rp_trace((rp_fn){idle, &m, sizeof m, "idle"}, &x, 1, 1);
+    assert_int_equal(rp_ir_run(ir, &x, 1, &y, 1), RP_OK);
+    assert_true(rp_data(y) != rp_data(x));
+    idle(&m, &x, 1, &y, 1);
+    assert_true(rp_data(y) != rp_data(x));
+    assert_ok();
+    rp_ir_release(ir);
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
@@ -590,6 +634,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_programs, clean),      cmocka_unit_test_teardown(test_results, clean),
         cmocka_unit_test_teardown(test_second_order, clean),
         cmocka_unit_test_teardown(test_second_order_compiled, clean),
+        cmocka_unit_test_teardown(test_idle, clean),
         cmocka_unit_test_teardown(test_out_of_memory, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

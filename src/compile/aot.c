@@ -23,6 +23,7 @@ struct rp__aot {
     /* training */
     rp__saved_source *saved;
     uint32_t n_saved;
+    bool donates; /* the backward may overwrite some of them */
     uint32_t *tangent_of; /* per tangent: result number */
     uint32_t n_tangents;
     uint32_t *leaves; /* argument, or n_args + captured tensor */
@@ -51,7 +52,7 @@ void rp__aot_free(rp__aot *a) {
 /* ---- compiling */
 
 static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request, rp_ir *graph,
-                           const rp__executable_random *random, size_t n_random, rp__unit **out) {
+                           const rp__executable_random *random, size_t n_random, const bool *donors, rp__unit **out) {
     const rp__unit_request unit = {.graph = graph,
                                    .leaf = leaf == &rp__leaf_interpreter ? NULL : leaf,
                                    .no_graph = request->options && request->options->no_graph,
@@ -59,6 +60,7 @@ static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_
                                    .arena = &a->arena,
                                    .random = random,
                                    .n_random = n_random,
+                                   .donors = donors,
                                    .explain = request->explain};
     return rp__unit_new(&unit, out);
 }
@@ -83,7 +85,7 @@ static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp_
         if (status == RP_OK) status = simplify(functional, leaf, &simple);
     }
     if (status == RP_OK)
-        status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, &a->forward);
+        status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, NULL, &a->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
     rp__free(random);
@@ -127,6 +129,20 @@ static bool saves_written(const rp__partitioned *parts) {
     return false;
 }
 
+/* Saved memory that nobody but the tape has a handle of: made by the forward, and no part of another result. */
+static bool is_tapes_own(const rp__partitioned *parts, const rp__saved_source *s, uint32_t n_results) {
+    const rp_ir *ir = parts->forward;
+    if (s->kind != RP__SAVED_RESULT || s->index < n_results) return false;
+    uint32_t storage = ir->values[ir->body.results[s->index]].storage;
+    for (uint32_t k = 0; k < ir->body.n_results; k++) {
+        rp__ir_value v = ir->body.results[k];
+        if (k != s->index && v != RP__IR_NONE && ir->values[v].storage == storage) return false;
+    }
+    rp__ir_value root = rp__ir_root(ir, ir->body.results[s->index]);
+    const rp__ir_node *n = rp__ir_producer(ir, root);
+    return n && n->kind != RP__IR_CAPTURED && n->kind != RP__IR_CONST;
+}
+
 /* A tensor that carries a gradient, has views that do, and is written in place: the tape finds the history of its views anew and
    adds gradients up in an order of its own, which the functional form does not have. */
 static bool writes_under_views(const rp_ir *ir) {
@@ -152,6 +168,7 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
     rp_ir *functional = NULL, *joined = NULL;
     rp__joint joint = {0};
     rp__partitioned parts = {0};
+    bool *donors = NULL;
     rp_status status;
     RP_TRY_GOTO(status, done, find_leaves(a));
     if (writes_under_views(a->graph)) {
@@ -172,8 +189,17 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
         status = rp__fail(RP_ERROR_UNAVAILABLE, "the function writes a tensor whose old value its backward needs");
         goto done;
     }
-    RP_TRY_GOTO(status, done, make_unit(a, leaf, request, parts.forward, random, n_random, &a->forward));
-    RP_TRY_GOTO(status, done, make_unit(a, leaf, request, parts.backward, random, n_random, &a->backward));
+    donors = rp__calloc(parts.backward->body.n_args + 1u, sizeof *donors);
+    if (!donors) {
+        status = RP__OOM("backward of a compiled function");
+        goto done;
+    }
+    for (uint32_t k = 0; k < parts.n_saved; k++) {
+        donors[k] = is_tapes_own(&parts, &parts.saved[k], a->n_results);
+        a->donates = a->donates || donors[k];
+    }
+    RP_TRY_GOTO(status, done, make_unit(a, leaf, request, parts.forward, random, n_random, NULL, &a->forward));
+    RP_TRY_GOTO(status, done, make_unit(a, leaf, request, parts.backward, random, n_random, donors, &a->backward));
     a->saved = parts.saved;
     a->n_saved = parts.n_saved;
     parts.saved = NULL;
@@ -189,6 +215,7 @@ done:
     rp__partitioned_free(&parts);
     rp__joint_free(&joint);
     rp__free(random);
+    rp__free(donors);
     rp_ir_release(functional);
     return status;
 }
@@ -268,6 +295,17 @@ static rp_tensor *tangent(const rp__tape_node *n, rp_tensor *const *grad_out, ui
     return rp__tensor_contiguous(grad_out[k]) ? grad_out[k] : rp_clone(grad_out[k]);
 }
 
+/* What the tape saved is read for the last time. A capture may be played again without the forward; a checkpoint keeps what it made
+   again for others. */
+static bool may_overwrite(const rp__tape_node *n) {
+    const payload *p = n->payload;
+    if (!p->aot->donates || rp__tape_retains() || (n->stream && n->stream->capture)) return false;
+    for (uint32_t k = 0; k < p->n_saved; k++) {
+        if (p->saved[k].checkpoint) return false;
+    }
+    return true;
+}
+
 static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     payload *p = n->payload;
     rp__aot *a = p->aot;
@@ -289,7 +327,9 @@ static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
         if (rp__tensor_is_error(tensors[a->n_saved + k])) status = rp_error_status();
     }
     if (status == RP_OK) {
-        status = rp__unit_run(a->backward, p->binding, tensors, n_in, grads, a->n_leaves, p->draws, p->n_draws);
+        const rp__unit_call call = {
+            .binding = p->binding, .draws = p->draws, .n_draws = p->n_draws, .donate = may_overwrite(n)};
+        status = rp__unit_run(a->backward, &call, tensors, n_in, grads, a->n_leaves);
     }
     for (uint32_t k = 0; k < a->n_leaves && status == RP_OK; k++) grad_in[k] = rp__tape_needs(n, k) ? grads[k] : NULL;
     rp__free(tensors);
@@ -358,7 +398,8 @@ static rp_status attach(rp__aot *a, const int64_t *binding, rp_tensor *const *in
 
 static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                      size_t n_out) {
-    if (!a->backward) return rp__unit_run(a->forward, binding, in, n_in, out, n_out, NULL, 0);
+    const rp__unit_call call = {.binding = binding};
+    if (!a->backward) return rp__unit_run(a->forward, &call, in, n_in, out, n_out);
     uint32_t n_results = a->n_results;
     for (uint32_t k = 0; k < a->n_saved; k++) {
         if (a->saved[k].kind == RP__SAVED_RESULT && a->saved[k].index >= n_results) n_results = a->saved[k].index + 1;
@@ -370,7 +411,7 @@ static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, s
     }
     rp_scope scope = rp__scope_begin();
     bool grad_mode = rp_set_grad_enabled(false);
-    rp_status status = rp__unit_run(a->forward, binding, in, n_in, results, n_results, NULL, 0);
+    rp_status status = rp__unit_run(a->forward, &call, in, n_in, results, n_results);
     (void)rp_set_grad_enabled(grad_mode);
     if (status == RP_OK) status = attach(a, binding, in, results);
     if (status == RP_OK) memcpy(out, results, n_out * sizeof *out);

@@ -23,6 +23,7 @@ typedef struct specialisation {
     void *object;
     size_t n_out; /* of the function */
     uint64_t calls;
+    uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
     struct specialisation *next;
 } specialisation;
@@ -161,6 +162,7 @@ static void specialisation_release(specialisation *s) {
     rp__guards_free(&s->guards);
     if (s->object) s->engine->destroy(s->object);
     rp__trace_result_free(&s->trace);
+    rp__free(s->arg_ids);
     rp__free(s);
 }
 
@@ -229,7 +231,9 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     s->engine = c->engine;
     s->n_out = n_out;
     s->symbolic = sizes != NULL;
-    rp_status status = rp__ir_hash(s->trace.ir, &s->hash);
+    s->arg_ids = rp__calloc(n_in + 1, sizeof *s->arg_ids);
+    for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
+    rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
     if (status == RP_OK) status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
     if (status != RP_OK) {
@@ -405,11 +409,22 @@ static bool same_outside(const rp__trace_result *a, const rp__trace_result *b) {
     return true;
 }
 
+/* Was a tensor that the function reaches by itself an argument when s was recorded? Then the graph of that call has the argument in its
+   place, which no other call could know. */
+static bool was_argument(const specialisation *s, const rp_ir *again, size_t n_in) {
+    for (size_t i = 0; i < again->n_captured; i++) {
+        for (size_t k = 0; k < n_in; k++)
+            if (again->captured[i]->id == s->arg_ids[k]) return true;
+    }
+    return false;
+}
+
 static bool ctx_changed(const specialisation *s, rp_fn fn) {
     return s->guards.ctx_bytes && memcmp(s->guards.ctx_copy, fn.ctx, s->guards.ctx_bytes) != 0;
 }
 
-/* Traces the call again and compares. RP_OK with *pure false: the function runs at every call from now on. */
+/* Traces the call again and compares. RP_OK with *pure false: the function runs at every call from now on, or, unless c->lazy, s does
+   not stand for this call. */
 static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out,
                               bool *pure) {
     rp__trace_result again = {0};
@@ -420,6 +435,7 @@ static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *
     rp__reason reason = RP__REASON_NONE;
     rp__text detail = {0};
     rp__hash hash;
+    bool other_call = false;
     if (status == RP_OK) {
         rp_status traced = trace_abstract(c, s->symbolic ? &p : NULL, in, n_in, n_out, &again);
         if (traced == RP_ERROR_OUT_OF_MEMORY) {
@@ -434,6 +450,7 @@ static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *
         } else if ((status = rp__ir_hash(again.ir, &hash)) == RP_OK &&
                    (!rp__hash_equal(hash, s->hash) || !same_outside(&again, &s->trace))) {
             reason = RP__REASON_IMPURE;
+            other_call = was_argument(s, again.ir, n_in);
             if (rp__hash_equal(hash, s->hash))
                 rp__text_puts(&detail, "it uses other tensors from outside");
             else
@@ -443,7 +460,9 @@ static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *
     if (status == RP_OK) (void)rp_error_take();
     rp__error_restore(&before);
     *pure = reason == RP__REASON_NONE;
-    if (status == RP_OK && !*pure) {
+    for (size_t k = 0; k < n_in && status == RP_OK && *pure && again.reached; k++)
+        if (again.reached[k]) status = rp__guards_only(&s->guards, k, in[k]);
+    if (status == RP_OK && !*pure && !other_call) {
         become_lazy(c, reason, again.site, detail.data && *detail.data ? detail.data : NULL);
         if (c->options.fullgraph || c->options.strict)
             status = rp__fail(RP_ERROR_GUARD, "%s: %s%s%s", c->base.name, rp__reason_text(reason),
@@ -604,7 +623,7 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
                 rp_status status = check_purity(c, s, in, n_in, n_out, &pure);
                 if (status == RP_OK && !pure) {
                     drop(c, s);
-                    status = call_lazy(c, in, n_in, out, n_out);
+                    status = c->lazy ? call_lazy(c, in, n_in, out, n_out) : call_first(c, in, n_in, out, n_out);
                     rp__unlock(&c->lock);
                     return status;
                 }

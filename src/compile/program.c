@@ -85,7 +85,8 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         if (!storage || storage == p->memory) continue;
         bool known = false;
         for (uint32_t b = 0; b < p->n_buffers && !known; b++) {
-            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].place.storage == storage;
+            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].kind != RP__BUFFER_TEMP &&
+                    p->buffers[b].place.storage == storage; /* a temporary moves with what it lies in */
             if (known) slots[k].buffer = (int32_t)b;
         }
         for (size_t i = 0; i < p->n_scratch && !known; i++) known = p->scratch[i] == storage;

@@ -31,6 +31,7 @@ typedef struct rp__program_buffer {
     const char *written_site;
     int64_t begin, end; /* bytes of it that records touch */
     bool library;       /* a record touches it that cannot be re-pointed inside a device graph */
+    bool donated;       /* an argument in which temporaries lie, behind its last reader */
 } rp__program_buffer;
 
 typedef struct
@@ -160,7 +161,7 @@ struct rp__executable {
     size_t n_unfused;
     struct rp__executable_region *regions;
     size_t n_regions;
-    int64_t arena_bytes, result_bytes, eager_peak;
+    int64_t arena_bytes, result_bytes, donated_bytes, eager_peak;
     uint64_t runs;
     _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
     _Atomic uint32_t moves;

@@ -138,6 +138,14 @@ static rp_tensor *result_handle(rp__executable *p, const rp__program_result *r, 
     return t;
 }
 
+/* From the launch on, also one that fails, nobody finds in them what was saved there. */
+static void overwrite_donors(const rp__executable *p, rp_tensor *const *in) {
+    for (uint32_t k = 0; k < p->n_outers; k++) {
+        const rp__program_buffer *b = &p->buffers[p->outers[k].buffer];
+        if (b->donated) rp__storage_written(in[b->index]->storage, "a backward without retain_graph", NULL);
+    }
+}
+
 static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, const rp__executable_random *draws,
                      size_t n_draws) {
     rp_stream *s = rp__current_stream(p->device);
@@ -157,6 +165,7 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
     if (RP__UNLIKELY(p->n_random > 0)) RP_TRY(set_random(p, s, draws, n_draws));
     p->runs++;
     if (RP__UNLIKELY(p->stale)) RP_TRY(rebuild(p));
+    if (p->donated_bytes > 0) overwrite_donors(p, in);
     RP_TRY(launch(p, s));
     for (uint32_t k = 0; k < p->n_results; k++)
         if (RP__UNLIKELY(p->results[k].fixed)) RP_TRY(rp__program_give_result(p, &p->results[k]));

@@ -13,8 +13,8 @@
 
 typedef struct chain {
     rp__layer *layer[RP__LAYER_COUNT];
-    uint32_t mask;    /* bit k: layer k is present */
-    uint32_t own;     /* bit k: set by rp__layer_set in this thread; defaults do not touch it */
+    uint16_t mask;    /* bit k: layer k is present */
+    uint16_t own;     /* bit k: set by rp__layer_set in this thread; defaults do not touch it */
     uint32_t version; /* of the defaults that were taken over */
 } chain;
 
@@ -24,7 +24,7 @@ static atomic_uint default_version;
 
 static void set_layer(chain *c, unsigned kind, rp__layer *layer) {
     c->layer[kind] = layer;
-    c->mask = layer ? c->mask | 1u << kind : c->mask & ~(1u << kind);
+    c->mask = (uint16_t)(layer ? c->mask | 1u << kind : c->mask & ~(1u << kind));
 }
 
 static __attribute__((noinline)) void take_defaults(chain *c, uint32_t version) {
@@ -45,7 +45,7 @@ rp__layer *rp__layer_set(rp__layer_kind kind, rp__layer *layer) {
     chain *c = chain_get();
     rp__layer *old = c->layer[kind];
     set_layer(c, kind, layer);
-    c->own |= 1u << kind;
+    c->own |= (uint16_t)(1u << kind);
     return old;
 }
 

@@ -66,9 +66,7 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
-/* The same on the host: no result shares memory with an argument or another result, so that writing one means the same in a trace, and
-   gradients of a result are added up before they reach what it was copied from. */
-static rp_status own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     for (size_t k = 0; k < n_out; k++) {
         bool copy = false;
         for (size_t i = 0; i < n_in && !copy; i++) copy = in[i]->storage == out[k]->storage;
@@ -424,7 +422,7 @@ static rp_status host_cond(where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_
     fn->body(fn->ctx, in, n_in, out, n_out);
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
     for (size_t k = 0; k < n_out && status == RP_OK; k++) status = check_result(at, *fn, out[k], k);
-    return status == RP_OK ? own_results(in, n_in, out, n_out) : status;
+    return status == RP_OK ? rp__region_own_results(in, n_in, out, n_out) : status;
 }
 
 static rp_status trace_cond(rp__trace *t, where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
@@ -545,14 +543,14 @@ static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *c
                      memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
                 (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
         }
-        status = rp_failed() ? rp_error_status() : on ? own_results(state, n_in, next, n_state) : RP_OK;
+        status = rp_failed() ? rp_error_status() : on ? rp__region_own_results(state, n_in, next, n_state) : RP_OK;
         rp__scope_end(scope, next, status == RP_OK && on ? n_state : 0);
         if (!on) break;
         if (status == RP_OK) memcpy(state, next, n_state * sizeof *state);
     }
     if (status == RP_OK) {
         memcpy(out, state, n_state * sizeof *out);
-        status = own_results(in, n_in, out, n_state);
+        status = rp__region_own_results(in, n_in, out, n_state);
     }
     rp__free(state);
     return status;
@@ -820,14 +818,12 @@ rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, siz
     if (!t) return rp__checkpoint_run(at.site, fn, NULL, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
-    rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
-    if (status == RP_OK) status = trace_checkpoint(t, at, fn, settled_in, n_in, out, n_out);
+    /* Arguments stay as they are, as without a trace: a copy would add up their gradients in another order. */
+    if (status == RP_OK) status = trace_checkpoint(t, at, fn, in, n_in, out, n_out);
     if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
         fn.body(fn.ctx, in, n_in, out, n_out);
         status = rp_failed() ? rp_error_status() : RP_OK;
     }
-    rp__free(settled_in);
     return finish(scope, status, out, n_out);
 }
 

@@ -22,6 +22,8 @@ struct rp__trace_value {
 typedef struct outside { /* a tensor that was not made by a recorded op */
     rp_tensor *tensor;   /* retained */
     rp__ir_value value;  /* now: an in-place op gives it another */
+    uint32_t arg;        /* ABSTRACT: it is argument `arg`, behind whose stand-in fn should not get; RP__IR_NONE */
+    bool reached;        /* fn used it all the same */
 } outside;
 
 typedef struct memory {   /* a storage of the graph */
@@ -149,7 +151,7 @@ static rp_status add_outside(rp__trace *t, rp_tensor *x, rp__ir_value v) {
     if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
         !map_put(&t->by_handle, key_of(x), t->n_outside))
         return RP__OOM("trace");
-    t->outside[t->n_outside++] = (outside){rp_retain(x), v};
+    t->outside[t->n_outside++] = (outside){rp_retain(x), v, RP__IR_NONE, false};
     t->ir->values[v].requires_grad = rp__grad_needed(x);
     return place(t, v, x, false);
 }
@@ -179,7 +181,10 @@ static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
 rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
     if (x->traced && x->traced->trace == t) return x->traced->value;
     size_t known = map_get(&t->by_handle, key_of(x));
-    if (known != SIZE_MAX) return t->outside[known].value;
+    if (known != SIZE_MAX) {
+        t->outside[known].reached = true;
+        return t->outside[known].value;
+    }
     if (x->traced && !x->traced->trace) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
                        x->op ? x->op : "?", x->site ? x->site : "?");
@@ -765,6 +770,11 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
         return info->requires_grad && !q->no_grad ? rp_set_requires_grad(x, true) : RP_OK;
     }
     rp_tensor *real = q->in[k];
+    for (size_t j = 0; j < k; j++) {
+        if (q->in[j] != real) continue;
+        t->stand_in[k] = t->stand_in[j]; /* one tensor twice is one in any trace */
+        return RP_OK;
+    }
     const rp_dim *size = q->sizes && q->sizes[k] ? q->sizes[k] : real->size;
     const rp_dim *stride = q->strides && q->strides[k] ? q->strides[k] : real->stride;
     x = rp__tensor_new((rp_dtype)real->dtype, size, real->ndim, rp__storage_retain(real->storage));
@@ -812,7 +822,7 @@ static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args) {
             if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
                 !map_put(&t->by_handle, key_of(real), t->n_outside))
                 return RP__OOM("trace");
-            t->outside[t->n_outside++] = (outside){rp_retain(real), v};
+            t->outside[t->n_outside++] = (outside){rp_retain(real), v, (uint32_t)k, false};
         }
     }
     return RP_OK;
@@ -832,6 +842,7 @@ void rp__trace_result_free(rp__trace_result *r) {
     rp__free(r->operands);
     rp__free(r->grads);
     rp__free(r->bytes);
+    rp__free(r->reached);
     memset(r, 0, sizeof *r);
 }
 
@@ -885,6 +896,17 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
     return status;
 }
 
+static rp_status take_reached(rp__trace *t) {
+    rp__trace_result *r = t->result;
+    for (size_t i = 0; i < t->n_outside; i++) {
+        const outside *o = &t->outside[i];
+        if (o->arg == RP__IR_NONE || !o->reached) continue;
+        if (!r->reached && !(r->reached = rp__calloc(t->request->n_in, sizeof *r->reached))) return RP__OOM("trace");
+        r->reached[o->arg] = true;
+    }
+    return RP_OK;
+}
+
 static rp_status take_operands(rp__trace *t) {
     rp__trace_result *r = t->result;
     if (!t->request->close) return RP_OK;
@@ -935,6 +957,7 @@ static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     if (t->mode == RP__TRACE_SEGMENTS) return flush(t, true);
     RP_TRY(take_results(t, out));
     RP_TRY(take_operands(t));
+    RP_TRY(take_reached(t));
     for (size_t i = 0; i < t->n_counters; i++)
         t->result->random_count = rp__dim_apply(RP__DIM_ADD, t->result->random_count,
                                                 rp__dim_apply(RP__DIM_SUB, t->counters[i].used, q->random_base));
