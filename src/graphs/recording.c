@@ -60,7 +60,7 @@ static rp_status note_external(rp__recording *r, const rp__launch *l, const rp__
         e = &r->externals[r->n_externals++];
         *e = (rp__external){.storage = rp__storage_retain(slot->storage),
                             .version = atomic_load(&slot->storage->version),
-                            .op = l->op,
+                            .op = *rp__site_op() ? rp__site_op() : l->op, /* cat is made of copies */
                             .site = l->site,
                             .begin = slot->begin,
                             .end = slot->end,
@@ -146,11 +146,7 @@ rp_status rp__recording_instantiate(rp__recording *r) {
 }
 
 void rp__recording_free(rp__recording *r) {
-    for (size_t k = 0; k < r->n_random; k++) {
-        rp__block_free(r->random[k].generator->device, r->random[k].block);
-        rp_generator_release(r->random[k].generator);
-    }
-    rp__free(r->random);
+    rp__capture_random_free(r->random, r->n_random);
     if (r->graph) r->device->ops->graph_free(r->graph);
     for (size_t k = 0; k < r->n_externals; k++) {
         rp__storage_release(r->externals[k].storage);
@@ -193,6 +189,9 @@ rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
     for (size_t k = 0; k < r->n_random; k++) {
         rp__capture_random *random = &r->random[k];
         uint64_t state[2];
+        /* the memory outlives replays under way: it is of the default stream */
+        if (!s->is_default) RP_TRY(rp__block_used_by(random->memory->block, s));
+        if (random->borrowed) continue;
         rp__lock(&random->generator->lock);
         state[0] = random->generator->seed;
         state[1] = random->generator->offset;

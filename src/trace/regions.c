@@ -13,6 +13,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "device/capture.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
@@ -794,7 +795,7 @@ static rp_status trace_checkpoint(rp__trace *t, where at, rp_fn fn, rp_tensor *c
         made->random_offset = start;
         made->random_count = a.random_count;
         rp__trace_random_seek(t, g, rp__dim_apply(RP__DIM_ADD, start, a.random_count));
-        (void)rp_generator_get(g, NULL, &absolute);
+        rp__generator_state(g, NULL, &absolute);
         absolute += (uint64_t)rp__dim_hint(start);
     }
     if (any_needs_grad(operands, n)) {
@@ -1004,8 +1005,10 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
         before = rp__trace_random_offset(t, p->generator);
         rp__trace_random_seek(t, p->generator, p->random_offset);
     } else if (p->generator) {
-        (void)rp_generator_get(p->generator, &seed, &offset);
-        status = rp_generator_set(p->generator, seed, p->random_absolute);
+        status = rp__capture_forbid(rp__current_stream(p->generator->device),
+                                    "recomputing a traced checkpoint that draws random numbers");
+        rp__generator_state(p->generator, &seed, &offset);
+        if (status == RP_OK) rp__generator_put(p->generator, seed, p->random_absolute);
     }
     if (status == RP_OK)
         status = rp_failed() ? rp_error_status()
@@ -1013,7 +1016,7 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
     if (p->generator && t)
         rp__trace_random_seek(t, p->generator, before);
     else if (p->generator)
-        (void)rp_generator_set(p->generator, seed, offset);
+        rp__generator_put(p->generator, seed, offset);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
         if (q->needed[k]) grad_in[k] = grads[g++];
     }
