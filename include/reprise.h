@@ -168,6 +168,12 @@ RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndi
    on failure. strides NULL: row-major. Writes that bypass Reprise are not seen by version counters. */
 RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
                                rp_device device, void (*deleter)(void *ctx), void *ctx);
+/* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the
+   one before: its owner could write or free it unseen while they read. This declares that the memory of t is stable: it is
+   there until its deleter was called and the device has done what reads it by then, and nobody writes to it but through Reprise
+   while work that reads it is under way or a backward that reads it is still to come. From now on it is read in place, as memory
+   of the library's own is. For all tensors that share the memory; it cannot be taken back. */
+RP_API rp_status rp_declare_stable(rp_tensor *t);
 /* Copies the elements, row-major, to host memory of exactly `bytes` = numel * element size. Synchronises. */
 RP_API rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes);
 /* The value of a one-element tensor (Tensor.item). Synchronises. On failure i64 0 and a sticky error. */

@@ -277,7 +277,7 @@ static rp__reason must_copy(const rp__recording *r, const rp__static_input *inpu
     rp__tensor_byte_range(input->tensor, &begin, &end);
     if (!rp__recording_movable(r, e, &why)) return RP__REASON_LIBRARY_OPERAND;
     if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
-    if (actual->storage->foreign) return RP__REASON_FOREIGN_MEMORY;
+    if (rp__storage_is_unseen(actual->storage)) return RP__REASON_FOREIGN_MEMORY;
     if (!same_layout(actual, input->tensor)) return RP__REASON_OTHER_LAYOUT;
     if (((uintptr_t)rp__tensor_data(actual) ^ (uintptr_t)rp__tensor_data(input->tensor)) % 16)
         return RP__REASON_ALIGNMENT;

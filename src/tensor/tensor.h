@@ -29,7 +29,8 @@ typedef struct rp__storage {
     rp__block *block;                    /* ours; NULL for foreign memory */
     void (*deleter)(void *ctx);          /* foreign memory */
     void *deleter_ctx;
-    bool foreign; /* writes may happen that we do not see: graphs copy it unless declared stable */
+    bool foreign; /* memory of others: it may lie under another storage as well, and we never give it to anybody */
+    bool stable;  /* foreign, but declared to be written and freed through us alone (rp_declare_stable) */
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
@@ -45,6 +46,8 @@ void rp__storage_release(rp__storage *s);
 static inline bool rp__storage_is_stale(const rp__storage *s) {
     return RP__UNLIKELY(s->generation != NULL) && atomic_load_explicit(s->generation, memory_order_acquire) != s->stamp;
 }
+/* May its owner write or free it unseen? Then graphs copy it. */
+static inline bool rp__storage_is_unseen(const rp__storage *s) { return s->foreign && !s->stable; }
 void rp__storage_written(rp__storage *s, const char *op, const char *site); /* version + 1 */
 
 enum {                          /* rp_tensor.flags */

@@ -445,6 +445,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->data = rp__tensor_data(r);
     s->bytes = (size_t)rp__tensor_numel(r) * rp__dtype_bytes((rp_dtype)r->dtype);
     s->foreign = from->foreign;
+    s->stable = from->stable;
     s->generation = from->generation;
     s->stamp = from->stamp;
     s->deleter = release_result;
