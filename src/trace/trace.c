@@ -452,6 +452,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->data = rp__tensor_data(r);
     s->bytes = (size_t)rp__tensor_numel(r) * rp__dtype_bytes((rp_dtype)r->dtype);
     s->foreign = from->foreign;
+    s->stable = from->stable;
     s->generation = from->generation;
     s->stamp = from->stamp;
     s->replay_site = from->replay_site;
@@ -666,17 +667,19 @@ rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site) {
 static rp_status materialise(rp_tensor *x) {
     rp__trace *t = current;
     if (t && t->busy) return RP_OK;
-    if (x->traced && !x->traced->trace)
+    if (x && x->traced && !x->traced->trace)
         return rp__fail(RP_ERROR_STATE,
                         "the value of a tensor of a trace that was given up was read (made by %s at %s)",
                         x->op ? x->op : "?", x->site ? x->site : "?");
-    if (!t) return x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
+    if (!t)
+        return x && x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
     /* What a segment has not touched is as real as ever. */
-    if (t->mode == RP__TRACE_SEGMENTS && !x->traced && map_get(&t->by_storage, key_of_id(x->storage->id)) == SIZE_MAX)
+    if (x && t->mode == RP__TRACE_SEGMENTS && !x->traced &&
+        map_get(&t->by_storage, key_of_id(x->storage->id)) == SIZE_MAX)
         return RP_OK;
     /* Accessors take no call site: the best that is known is where the value was made. */
     const char *site = rp__site();
-    return rp__trace_break(t, "host-read", site && *site ? site : x->site);
+    return rp__trace_break(t, "host-read", site && *site ? site : x ? x->site : NULL);
 }
 
 static void free_hook(struct rp__trace_value *v) { forget(v); }
