@@ -94,7 +94,8 @@ add_library(reprise SHARED ${RP_OBJECTS})
 rp_product(reprise)
 set_target_properties(reprise PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
     LINK_DEPENDS ${RP_MAP})
-target_link_options(reprise PRIVATE "LINKER:--version-script=${RP_MAP}" LINKER:--as-needed)
+# nodelete: threads of the library, and what threads of the program run when they end, outlive a dlclose.
+target_link_options(reprise PRIVATE "LINKER:--version-script=${RP_MAP}" LINKER:--as-needed LINKER:-z,nodelete)
 if(NOT REPRISE_SANITIZE)
     target_link_options(reprise PRIVATE LINKER:-z,defs)
 endif()

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks libreprise.so of a build: check_exports.sh BUILD_DIR.
 # What it exports is exactly what the version map lists (so: every declared function is defined, and nothing else is
-# visible), its soname is right, and it needs libc, libm, libdl, threads and the loader only.
+# visible), its soname is right, and it needs libc, libm, libdl, threads and the loader only. Its thread-local storage is
+# small: dlopen has to find room for it among what the loader set aside when the program started.
 set -eu
 dir=$1
 so=$dir/libreprise.so
@@ -32,6 +33,11 @@ while read -r lib; do
         ;;
     esac
 done <"$work/needed"
+tls=$(readelf -lW "$so" | awk '$1 == "TLS" { print $6 }')
+if [ $((${tls:-0})) -gt 304 ]; then
+    echo "$((tls)) bytes of thread-local storage"
+    bad=1
+fi
 soname=$(readelf -d "$so" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
 case $soname in
 libreprise.so.[0-9]*) ;;

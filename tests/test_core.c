@@ -1,6 +1,7 @@
 /* The core: sticky errors, injected allocation failures, element types and promotion, sizes, hashing, texts, the pool.
    ctest: labels=threads */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -67,6 +68,67 @@ static void error_text_is_cut_to_its_buffer(void **state) {
     rp__fail_context("%s", big);
     assert_int_equal(strlen(rp_error_message()), sizeof((rp__error_state *)0)->text - 1);
     rp_error_take();
+}
+
+/* A thread that ends with an error leaves its text's place to others. */
+static void *end_with_an_error(void *text) {
+    rp__fail(RP_ERROR_IO, "%s", (const char *)text);
+    return strcmp(rp_error_message(), text) ? "no text" : NULL;
+}
+
+static pthread_barrier_t meeting;
+
+static void *hold_an_error(void *text) {
+    void *failed = end_with_an_error(text);
+    pthread_barrier_wait(&meeting);
+    pthread_barrier_wait(&meeting);
+    return strcmp(rp_error_message(), text) ? "another text" : failed;
+}
+
+static void error_texts_need_no_memory(void **state) {
+    (void)state;
+    pthread_t threads[RP__ERROR_TEXTS];
+    void *failed;
+    rp__alloc_fail_at(1);
+    for (int i = 0; i < 2 * RP__ERROR_TEXTS; i++) {
+        assert_int_equal(pthread_create(&threads[0], NULL, end_with_an_error, "ends"), 0);
+        pthread_join(threads[0], &failed);
+        assert_null(failed);
+    }
+    rp__fail(RP_ERROR_SHAPE, "mine");
+    assert_string_equal(rp_error_message(), "mine");
+    rp_error_take();
+    assert_true(rp__alloc_denied()); /* nothing was allocated: the next one is still to fail */
+
+    /* With every place taken a text lies on the heap; without that the status remains. */
+    char texts[RP__ERROR_TEXTS][16];
+    pthread_barrier_init(&meeting, NULL, RP__ERROR_TEXTS + 1);
+    for (int i = 0; i < RP__ERROR_TEXTS; i++) {
+        snprintf(texts[i], sizeof texts[i], "thread %d", i);
+        assert_int_equal(pthread_create(&threads[i], NULL, hold_an_error, texts[i]), 0);
+    }
+    pthread_barrier_wait(&meeting);
+    uint64_t live = rp__alloc_live();
+    rp__fail(RP_ERROR_SHAPE, "one more");
+    assert_string_equal(rp_error_message(), "one more");
+    assert_int_equal(rp__alloc_live(), live + 1);
+    rp_error_take();
+    assert_int_equal(rp__alloc_live(), live);
+    rp__alloc_fail_at(1);
+    assert_int_equal(rp__fail(RP_ERROR_SHAPE, "too many"), RP_ERROR_SHAPE);
+    assert_int_equal(rp__fail_context("counting"), RP_ERROR_SHAPE);
+    assert_non_null(strstr(rp_error_message(), "no memory"));
+    rp__error_state lost;
+    rp__error_save(&lost);
+    assert_false(rp_failed());
+    pthread_barrier_wait(&meeting);
+    for (int i = 0; i < RP__ERROR_TEXTS; i++) {
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    pthread_barrier_destroy(&meeting);
+    rp__error_restore(&lost);
+    assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
 }
 
 static void error_states_are_saved(void **state) {
@@ -452,6 +514,7 @@ int main(void) {
         cmocka_unit_test(errors_keep_the_first),
         cmocka_unit_test(error_context_belongs_to_the_first),
         cmocka_unit_test(error_text_is_cut_to_its_buffer),
+        cmocka_unit_test(error_texts_need_no_memory),
         cmocka_unit_test(error_states_are_saved),
         cmocka_unit_test(allocations_fail_on_demand),
         cmocka_unit_test(promotion_is_torchs),

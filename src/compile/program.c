@@ -85,7 +85,8 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         if (!storage || storage == p->memory) continue;
         bool known = false;
         for (uint32_t b = 0; b < p->n_buffers && !known; b++) {
-            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].place.storage == storage;
+            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].kind != RP__BUFFER_TEMP &&
+                    p->buffers[b].place.storage == storage; /* a temporary moves with what it lies in */
             if (known) slots[k].buffer = (int32_t)b;
         }
         for (size_t i = 0; i < p->n_scratch && !known; i++) known = p->scratch[i] == storage;
@@ -487,11 +488,7 @@ void rp__executable_free(rp__executable *p) {
     rp__free(p->scratch);
     for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
     rp__free(p->dags);
-    for (size_t k = 0; k < p->n_states; k++) {
-        rp__block_free(p->states[k].generator->device, p->states[k].block);
-        rp_generator_release(p->states[k].generator);
-    }
-    rp__free(p->states);
+    rp__capture_random_free(p->states, p->n_states);
     for (size_t k = 0; k < p->n_random && p->random; k++) rp_generator_release(p->random[k].generator);
     if (p->memory) rp__storage_release(p->memory);
     if (p->build_stream) rp_stream_release(p->build_stream);

@@ -1,10 +1,15 @@
-/* The thread's sticky error, status names, and the frame that says which public call is running. All of it lives in
-   thread-local storage of fixed size: reporting an error never allocates. */
+/* The thread's sticky error, status names, and the frame that says which public call is running. Thread-local storage holds
+   little more than what every op touches, because a program that opens the library late has little to give. A text lies in a
+   place of its own while its error is held: in one of a table that is there from the start, so that an error can be told out of
+   memory, and on the heap only when as many threads hold errors as the table has places. */
 #include "core/error.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "core/alloc.h"
+#include "core/fork.h"
 
 #if defined(__ELF__)
 #define RP__TLS _Thread_local __attribute__((tls_model("initial-exec")))
@@ -12,11 +17,70 @@
 #define RP__TLS _Thread_local
 #endif
 
-/* Hot and small, so that it fits the static TLS block also when the library is opened late. */
+/* scripts/check_exports.sh limits what the whole library has of these. */
 static RP__TLS rp__site_frame frame;
+static RP__TLS uint64_t failures;
+static RP__TLS char *text; /* of the held error; NULL: none is held, or there was no place for its text */
 static RP__TLS rp_status held;
-static RP__TLS uint64_t failures, held_at; /* held_at: value of failures when the held error was set */
-static _Thread_local char text[sizeof((rp__error_state *)0)->text];
+static RP__TLS bool held_is_last; /* no call has failed since the one whose error is held */
+
+/* ---- places for texts */
+
+enum { TEXT_BYTES = sizeof((rp__error_state *)0)->text, PLACES = RP__ERROR_TEXTS };
+static const char no_place[] =
+    "the text of this error was lost: many threads hold errors, and there is no memory for another";
+static char places[PLACES][TEXT_BYTES]; /* pages of it that no error needed are not in memory */
+static _Atomic uint64_t taken;          /* bit k: places[k] is some thread's */
+static pthread_key_t exit_key;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool exit_key_made;
+
+static size_t place_of(const char *p) { return (size_t)(p - places[0]) / TEXT_BYTES; }
+static bool in_table(const char *p) { return p >= places[0] && p < places[0] + sizeof places; }
+
+static void text_give(void) {
+    char *p = text;
+    if (!p) return;
+    text = NULL;
+    if (in_table(p))
+        atomic_fetch_and_explicit(&taken, ~(UINT64_C(1) << place_of(p)), memory_order_release);
+    else
+        rp__free(p);
+}
+
+static void thread_exit(void *unused) {
+    (void)unused;
+    (void)rp_error_take();
+}
+
+/* In the child of a fork the other threads' errors are nobody's. */
+static void keep_own_place(void) { atomic_store(&taken, text && in_table(text) ? UINT64_C(1) << place_of(text) : 0); }
+
+static void start(void) {
+    exit_key_made = pthread_key_create(&exit_key, thread_exit) == 0;
+    rp__fork_handler_add(keep_own_place);
+}
+
+/* The thread's place, empty when it is new; NULL when there is none. */
+static char *text_take(void) {
+    if (text) return text;
+    (void)pthread_once(&once, start);
+    uint64_t now = atomic_load_explicit(&taken, memory_order_relaxed);
+    while (~now && !text) {
+        unsigned k = (unsigned)__builtin_ctzll(~now);
+        if (atomic_compare_exchange_weak_explicit(&taken, &now, now | UINT64_C(1) << k, memory_order_acquire,
+                                                  memory_order_relaxed))
+            text = places[k];
+    }
+    if (!text) text = rp__alloc(TEXT_BYTES);
+    if (!text) return NULL;
+    text[0] = 0;
+    /* Any value: the destructor looks at `text`. Without it a thread that ends with an error keeps the place. */
+    if (exit_key_made && !pthread_getspecific(exit_key)) (void)pthread_setspecific(exit_key, &exit_key);
+    return text;
+}
+
+/* ---- the sticky error */
 
 const char *rp_status_name(rp_status status) {
     static const char *const names[] = {
@@ -45,13 +109,13 @@ const char *rp_status_name(rp_status status) {
 
 bool rp_failed(void) { return held != RP_OK; }
 rp_status rp_error_status(void) { return held; }
-const char *rp_error_message(void) { return held == RP_OK ? "" : text; }
+const char *rp_error_message(void) { return held == RP_OK ? "" : text ? text : no_place; }
 uint64_t rp__error_count(void) { return failures; }
 
 rp_status rp_error_take(void) {
     rp_status status = held;
     held = RP_OK;
-    text[0] = 0;
+    text_give();
     return status;
 }
 
@@ -60,18 +124,21 @@ static size_t append(size_t used, const char *format, ...) RP__PRINTF(2, 3);
 static size_t append(size_t used, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(text + used, sizeof text - used, format, args);
+    int n = vsnprintf(text + used, TEXT_BYTES - used, format, args);
     va_end(args);
     if (n < 0) return used;
-    return used + (size_t)n < sizeof text ? used + (size_t)n : sizeof text - 1;
+    return used + (size_t)n < TEXT_BYTES ? used + (size_t)n : TEXT_BYTES - 1;
 }
 
 rp_status rp__fail(rp_status status, const char *format, ...) {
     if (status == RP_OK) status = RP_ERROR_INTERNAL;
     failures++;
-    if (held != RP_OK) return status;
+    held_is_last = held == RP_OK;
+    if (!held_is_last) return status;
+    held = status;
+    if (!text_take()) return status;
     const char *op = rp__site_op(), *site = rp__site();
-    char body[sizeof text];
+    char body[TEXT_BYTES];
     va_list args;
     va_start(args, format);
     int n = vsnprintf(body, sizeof body, format, args);
@@ -79,23 +146,20 @@ rp_status rp__fail(rp_status status, const char *format, ...) {
     if (n < 0) body[0] = 0;
     size_t op_length = strlen(op), used = 0;
     bool named = op_length && strncmp(body, op, op_length) == 0 && body[op_length] == ':';
-    text[0] = 0;
     if (op_length && !named) used = append(used, "%s: ", op);
     used = append(used, "%s", body);
     if (*site) append(used, " at %s", site);
-    held = status;
-    held_at = failures;
     return status;
 }
 
 rp_status rp__fail_context(const char *format, ...) {
     if (held == RP_OK) return rp__fail(RP_ERROR_INTERNAL, "a context was given for an error that is not set");
-    if (held_at != failures) /* the callee's error was not the first: its text was not kept either */
+    if (!held_is_last || !text) /* the callee's error was not the first: its text was not kept either */
         return held;
     size_t used = append(strlen(text), ": while ");
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(text + used, sizeof text - used, format, args);
+    int n = vsnprintf(text + used, TEXT_BYTES - used, format, args);
     va_end(args);
     if (n < 0) text[used] = 0;
     return held;
@@ -121,16 +185,14 @@ rp__site_frame rp__site_enter(rp__site_frame exact) {
 
 void rp__error_save(rp__error_state *out) {
     out->status = held;
-    if (held == RP_OK)
-        out->text[0] = 0;
-    else
-        memcpy(out->text, text, sizeof text);
+    const char *message = rp_error_message();
+    memcpy(out->text, message, strlen(message) + 1);
     rp_error_take();
 }
 
 void rp__error_restore(const rp__error_state *state) {
     if (state->status == RP_OK) return;
     held = state->status;
-    held_at = failures;
-    memcpy(text, state->text, sizeof text);
+    held_is_last = true;
+    if (text_take()) memcpy(text, state->text, strlen(state->text) + 1);
 }

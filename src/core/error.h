@@ -1,5 +1,5 @@
 /* Status codes and the thread's sticky error. Every floor reports through rp__fail and forwards with RP_TRY.
-   The text lives in a fixed per-thread buffer, so that errors work out of memory. */
+   The text lies in memory that is set aside, so that errors work out of memory. */
 #ifndef RP_CORE_ERROR_H
 #define RP_CORE_ERROR_H
 
@@ -50,6 +50,9 @@ rp__site_frame rp__site_enter(
     rp__site_frame exact);  /* replaces the frame, e.g. in a worker or a deferred launch; popped the same way */
 const char *rp__site(void); /* "" when unknown */
 const char *rp__site_op(void);
+
+/* So many threads can hold an error before a text takes memory from the heap. */
+enum { RP__ERROR_TEXTS = 64 };
 
 /* Saves and restores the sticky error: for code that must run with a clean slate (hooks, workers, probes). */
 typedef struct rp__error_state {

@@ -149,7 +149,7 @@ bool rp_device_available(rp_device device) { return device.index >= 0 && device.
 
 static RP__TLS rp_device default_device; /* zero is the CPU */
 static RP__TLS rp_stream *current_cpu;   /* retained; NULL: the default stream */
-static _Thread_local rp_stream *current_cuda[RP__DEVICE_SLOTS - 1];
+static RP__TLS rp_stream **current_cuda; /* the same, RP__DEVICE_SLOTS - 1 of them; NULL: none was ever set */
 static pthread_key_t exit_key;
 static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
 static bool exit_key_made;
@@ -159,11 +159,10 @@ static void release_current(void *unused) {
     rp_stream *s = current_cpu;
     current_cpu = NULL;
     rp_stream_release(s);
-    for (size_t i = 0; i < RP__DEVICE_SLOTS - 1; i++) {
-        s = current_cuda[i];
-        current_cuda[i] = NULL;
-        rp_stream_release(s);
-    }
+    rp_stream **cuda = current_cuda;
+    current_cuda = NULL;
+    for (size_t i = 0; cuda && i < RP__DEVICE_SLOTS - 1; i++) rp_stream_release(cuda[i]);
+    rp__free(cuda);
 }
 
 static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, release_current) == 0; }
@@ -177,7 +176,7 @@ rp_status rp_set_default_device(rp_device device) {
 rp_device rp_default_device(void) { return default_device; }
 
 rp_stream *rp__current_stream(rp__device *d) {
-    rp_stream *s = d->slot == 0 ? current_cpu : current_cuda[d->slot - 1];
+    rp_stream *s = d->slot == 0 ? current_cpu : current_cuda ? current_cuda[d->slot - 1] : NULL;
     return s ? s : d->default_stream;
 }
 
@@ -244,16 +243,19 @@ rp_stream *rp_current_stream(rp_device device) {
 
 rp_status rp_set_current_stream(rp_stream *s) {
     RP_TRY(stream_check(s));
-    rp_stream **place = s->device->slot == 0 ? &current_cpu : &current_cuda[s->device->slot - 1];
-    rp_stream *old = *place;
-    if (s->is_default) {
-        *place = NULL;
-    } else {
+    bool cpu = s->device->slot == 0;
+    if (!s->is_default) {
         pthread_once(&exit_once, make_exit_key);
         if (!exit_key_made || pthread_setspecific(exit_key, &error_stream)) /* any value: the destructor runs */
             return RP__OOM("the thread's current stream");
-        *place = rp__stream_retain(s);
+        if (!cpu && !current_cuda) current_cuda = rp__calloc(RP__DEVICE_SLOTS - 1, sizeof *current_cuda);
+        if (!cpu && !current_cuda) return RP__OOM("the thread's current streams");
+    } else if (!cpu && !current_cuda) {
+        return RP_OK; /* going back needs no memory */
     }
+    rp_stream **place = cpu ? &current_cpu : &current_cuda[s->device->slot - 1];
+    rp_stream *old = *place;
+    *place = s->is_default ? NULL : rp__stream_retain(s);
     rp_stream_release(old);
     return RP_OK;
 }

@@ -20,18 +20,38 @@ static struct {
 } table = {.lock = RP__MUTEX_INIT};
 RP__LOCKS_SURVIVE_FORK(fork_lock, &table.lock, 1)
 
-/* A tag costs a lock once a place in the program; then this thread remembers it. */
-static _Thread_local struct {
+/* A tag costs a lock once a place in the program; then this thread remembers it. Without memory each costs the lock. */
+typedef struct memo {
     tag key;
     uint64_t number;
-} recent[RECENT];
+} memo;
+static _Thread_local memo *recent; /* of RECENT; NULL: none yet */
+static pthread_key_t recent_key;
+static pthread_once_t recent_once = PTHREAD_ONCE_INIT;
+static bool recent_key_made;
+
+static void recent_free(void *p) {
+    recent = NULL;
+    rp__free(p);
+}
+static void recent_key_make(void) { recent_key_made = pthread_key_create(&recent_key, recent_free) == 0; }
+static __attribute__((noinline)) memo *recent_make(void) {
+    (void)pthread_once(&recent_once, recent_key_make);
+    memo *m = recent_key_made ? rp__calloc(RECENT, sizeof *m) : NULL;
+    if (m && pthread_setspecific(recent_key, m)) {
+        rp__free(m);
+        m = NULL;
+    }
+    return recent = m;
+}
 
 static rp__hash key_of(tag t) { return (rp__hash){(uint64_t)(uintptr_t)t.op, (uint64_t)(uintptr_t)t.site}; }
 
 uint64_t rp__error_tag(const char *op, const char *site) {
     tag t = {op, site};
     size_t at = (size_t)(rp__hash_mix((uint64_t)(uintptr_t)op, (uint64_t)(uintptr_t)site) % RECENT);
-    if (recent[at].number && recent[at].key.op == op && recent[at].key.site == site) return recent[at].number;
+    memo *m = RP__LIKELY(recent != NULL) ? recent : recent_make();
+    if (m && m[at].number && m[at].key.op == op && m[at].key.site == site) return m[at].number;
     rp__lock(&table.lock);
     uint64_t number = (uint64_t)(uintptr_t)rp__map_get(&table.index, key_of(t));
     if (!number && table.n < TAG_LIMIT && RP__GROW(&table.tags, &table.capacity, table.n + 1) &&
@@ -40,10 +60,7 @@ uint64_t rp__error_tag(const char *op, const char *site) {
         number = table.n;
     }
     rp__unlock(&table.lock);
-    if (number) {
-        recent[at].key = t;
-        recent[at].number = number;
-    }
+    if (number && m) m[at] = (memo){t, number};
     return number;
 }
 

@@ -68,6 +68,8 @@ rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r) {
     return old;
 }
 
+rp__launch_recorder *rp__launch_recorder_get(void) { return recorder; }
+
 bool rp__launch_runs_at_once(const rp_stream *s) {
     return !recorder && s->is_default && s->device->id.type == RP_DEVICE_CPU;
 }

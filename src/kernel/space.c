@@ -166,7 +166,10 @@ rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *sp
 static _Thread_local rp__launch_buffer *thread_buffer;
 static pthread_key_t buffer_key;
 static pthread_once_t buffer_once = PTHREAD_ONCE_INIT;
-static void buffer_free(void *p) { rp__free(p); }
+static void buffer_free(void *p) {
+    thread_buffer = NULL;
+    rp__free(p);
+}
 static void buffer_key_make(void) { (void)pthread_key_create(&buffer_key, buffer_free); }
 
 rp__launch_buffer *rp__launch_buffer_get(void) {

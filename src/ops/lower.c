@@ -123,7 +123,7 @@ static uint16_t find_access(rp__lower *lw, source s) {
 }
 
 rp__val rp__lw_in(rp__lower *lw, unsigned k) {
-    if (lw->sink) return lw->sink->in(lw->sink, lw->call, k);
+    if (lw->sink) return lw->sink->in(lw->sink, lw->call, k, false);
     uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, 0});
     return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
@@ -168,6 +168,14 @@ uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride
     }
     memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
     return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, row});
+}
+
+rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
+    if (lw->sink) return lw->sink->in(lw->sink, lw->call, k, true);
+    const rp_tensor *t = lw->call->in[k];
+    rp_dim stride[RP_MAX_DIMS] = {0};
+    memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    return rp__lw_load(lw, rp__lw_access(lw, false, k, stride, false), RP__NO_VAL, RP__NO_VAL);
 }
 
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate) {

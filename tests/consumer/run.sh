@@ -37,6 +37,19 @@ case " $(pkg-config --static --libs reprise) " in
 *) echo "reprise.pc: --static does not name libm" >&2; exit 1 ;;
 esac
 
+# Opened late, by a C program and by an interpreter.
+eval "$CC \"\$here/dlopen.c\" $(pkg-config --cflags reprise) -ldl -pthread -o \"\$work/dlopen\""
+[ "$("$work/dlopen" "$libdir/libreprise.so")" = "$version" ] || { echo "dlopen: another version" >&2; exit 1; }
+if command -v python3 >/dev/null; then
+    python3 - "$libdir/libreprise.so" "$version" <<'END'
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.rp_version_string.restype = library.rp_error_message.restype = ctypes.c_char_p
+assert library.rp_version_string().decode() == sys.argv[2]
+assert library.rp_set_num_threads(0) == 1 and b"set_num_threads" in library.rp_error_message()
+END
+fi
+
 cmake_build() { # PREFIX DIR
     if ! { cmake -S "$here" -B "$work/$2" -DCMAKE_PREFIX_PATH="$1" -DWANT_VERSION="$version" &&
         cmake --build "$work/$2"; } >"$work/$2.log" 2>&1; then

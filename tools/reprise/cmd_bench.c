@@ -403,7 +403,7 @@ static int run(int argc, char **argv) {
         if (is_wanted(&o, kinds[i].name)) rows[i].name = kinds[i].name;
         rows[i].bytes = kinds[i].bytes;
     }
-    struct peer peer = {NULL};
+    struct peer peer = {.to = NULL};
     if (o.peer) code = peer_start(&peer, o.peer);
     for (int i = 0; i < N_KINDS; i++) {
         rp_status status = rows[i].name ? measure_row(kinds + i, &peer, o.seconds, rows + i) : RP_OK;

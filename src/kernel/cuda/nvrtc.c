@@ -197,9 +197,8 @@ static rp__kernel *kernel_new(rp__hash key, rp__kernel_kind kind, const char *na
 typedef struct batch {
     job *jobs;
     size_t n, capacity;
-    bool open;
 } batch;
-static _Thread_local batch current;
+static _Thread_local batch *current; /* NULL: none is open */
 
 static void job_free(job *j) {
     rp__free(j->text);
@@ -210,15 +209,15 @@ static void job_free(job *j) {
 
 rp_status rp__nvrtc_batch_begin(rp__device *d) {
     (void)d;
-    if (current.open) return rp__fail(RP_ERROR_INTERNAL, "a batch of CUDA kernels inside another");
-    current.open = true;
-    return RP_OK;
+    if (current) return rp__fail(RP_ERROR_INTERNAL, "a batch of CUDA kernels inside another");
+    current = rp__calloc(1, sizeof *current);
+    return current ? RP_OK : RP__OOM("a batch of CUDA kernels");
 }
 
 /* The pending kernel of a text; NULL: none yet. */
 static rp__kernel *pending(rp__hash here) {
-    for (size_t k = 0; k < current.n; k++) {
-        if (memcmp(&current.jobs[k].here, &here, sizeof here) == 0) return current.jobs[k].kernel;
+    for (size_t k = 0; k < current->n; k++) {
+        if (memcmp(&current->jobs[k].here, &here, sizeof here) == 0) return current->jobs[k].kernel;
     }
     return NULL;
 }
@@ -226,8 +225,8 @@ static rp__kernel *pending(rp__hash here) {
 /* Takes over the text. */
 static rp_status add_job(rp__text *text, rp__hash key, rp__hash here, rp__kernel_kind kind, const char *name,
                          rp__kernel **out) {
-    if (!RP__GROW(&current.jobs, &current.capacity, current.n + 1)) return RP__OOM("a batch of CUDA kernels");
-    job *j = &current.jobs[current.n];
+    if (!RP__GROW(&current->jobs, &current->capacity, current->n + 1)) return RP__OOM("a batch of CUDA kernels");
+    job *j = &current->jobs[current->n];
     memset(j, 0, sizeof *j);
     j->name = rp__strdup(name);
     j->kernel = j->name ? kernel_new(key, kind, name, NULL) : NULL;
@@ -239,7 +238,7 @@ static rp_status add_job(rp__text *text, rp__hash key, rp__hash here, rp__kernel
     j->here = here;
     j->text = text->data;
     memset(text, 0, sizeof *text);
-    current.n++;
+    current->n++;
     *out = j->kernel;
     return RP_OK;
 }
@@ -247,10 +246,11 @@ static rp_status add_job(rp__text *text, rp__hash key, rp__hash here, rp__kernel
 static void compile_job(void *ctx, int64_t k) { compile((job *)ctx + k); }
 
 rp_status rp__nvrtc_batch_end(rp__device *d, bool keep) {
-    batch b = current;
+    batch b = current ? *current : (batch){0};
     rp_status status = RP_OK;
     char arch[32];
-    memset(&current, 0, sizeof current);
+    rp__free(current);
+    current = NULL;
     keep = keep && b.n > 0;
     if (keep) status = rp__cuda_enter(d);
     rp__lock(&lock);
@@ -285,7 +285,7 @@ static rp_status make(rp__device *d, rp__text *text, rp__hash key, rp__hash here
     CUfunction function = NULL;
     bool found;
     RP_TRY(from_disk(d, key, name, &function, &found));
-    if (!found && current.open) {
+    if (!found && current) {
         rp__kernel *k = NULL;
         RP_TRY(add_job(text, key, here, kind, name, &k));
         *out = rp__kernel_retain(k);
@@ -333,7 +333,7 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
     rp__lock(&lock);
     rp__kernel *k = rp__map_get(&known, here);
     rp_status status = RP_OK;
-    if (!k && current.open) k = pending(here);
+    if (!k && current) k = pending(here);
     if (k)
         *out = rp__kernel_retain(k);
     else
