@@ -24,7 +24,7 @@ struct rp__unit {
     rp__mutex lock; /* the list */
     rp_ir *graph;
     const rp_backend *leaf;
-    bool no_graph, strict, interpreted; /* interpreted: the leaf could not do it */
+    bool no_graph, wait, strict, interpreted; /* interpreted: the leaf could not do it */
     rp__shared_arena *arena;
     rp__executable_random *random;
     size_t n_random, n_symbols;
@@ -54,6 +54,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->leaf = request->leaf;
     u->interpreted = !request->leaf;
     u->no_graph = request->no_graph;
+    u->wait = request->wait;
     u->strict = request->strict;
     u->arena = request->arena;
     u->explain = request->explain;
@@ -224,10 +225,11 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
         random[k].count = (uint64_t)count;
     }
     const rp__executable_options options = {.no_graph = u->no_graph,
-                                            .arena = u->arena,
-                                            .random = u->random ? random : NULL,
-                                            .n_random = u->n_random,
-                                            .donors = v->donate ? u->donors : NULL};
+                                             .wait = u->wait,
+                                             .arena = u->arena,
+                                             .random = u->random ? random : NULL,
+                                             .n_random = u->n_random,
+                                             .donors = v->donate ? u->donors : NULL};
     if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
     RP_TRY(status);

@@ -163,7 +163,7 @@ struct rp__executable {
     struct rp__executable_region *regions;
     size_t n_regions;
     int64_t arena_bytes, result_bytes, donated_bytes, eager_peak;
-    uint64_t runs;
+    uint64_t runs, hot_runs; /* hot_runs: the run at which kernels are worth compiling better; 0: never */
     _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
     _Atomic uint32_t moves;
 };
@@ -187,6 +187,7 @@ bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint
 /* Device graphs of all records: p->graph, or segments where regions cannot be nodes. */
 rp_status rp__program_build_graph(rp__executable *p);
 void rp__program_drop_graph(rp__executable *p);
+void rp__program_heat(rp__executable *p, bool wait); /* its kernels are worth compiling better; with wait, they are when it returns */
 /* Fills patches of buffers, and outers. Every record is there. */
 rp_status rp__program_collect_patches(rp__executable *p);
 

@@ -168,7 +168,7 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
         if (RP__UNLIKELY(held)) RP_TRY(rp__program_next_memory(p, r, s));
     }
     if (RP__UNLIKELY(p->n_random > 0)) RP_TRY(set_random(p, s, draws, n_draws));
-    p->runs++;
+    if (RP__UNLIKELY(++p->runs == p->hot_runs)) rp__program_heat(p, false);
     if (RP__UNLIKELY(p->stale)) RP_TRY(rebuild(p));
     if (p->donated_bytes > 0) overwrite_donors(p, in);
     RP_TRY(launch(p, s));

@@ -225,8 +225,7 @@ rp_status rp__program_build_graph(rp__executable *p) {
         p->n_edges = 0;
         status = build_segments(p);
     }
-    if (status == RP_OK)
-        p->graphed = true;
+    if (status == RP_OK) p->graphed = true;
     return status;
 }
 
@@ -258,7 +257,7 @@ rp_status rp__program_collect_patches(rp__executable *p) {
             rp__program_buffer *touched = &p->buffers[b];
             if (touched->n_patches++ == 0 || s->begin < touched->begin) touched->begin = s->begin;
             if (s->end > touched->end) touched->end = s->end;
-            if (kind == RP__KERNEL_CUDA_LIBRARY || kind == RP__KERNEL_CUDA_USER) touched->library = true;
+            if (kind == RP__KERNEL_CUDA_LIBRARY) touched->library = true;
         }
     }
     for (uint32_t b = 0; b < p->n_buffers; b++) {
