@@ -460,6 +460,45 @@ static void test_second_derivative(void **state) {
     rp_release(scale);
 }
 
+/* ---- writes through views of what carries a gradient: one graph, bit for bit, down to the signs of zeros */
+
+BODY(filled_part) {
+    UNUSED;
+    rp_tensor *a = rp_zeros_like(in[0]);
+    rp_copy_(a, in[0]);
+    rp_fill_(rp_slice(a, 0, 0, 1, 1), rp_f64(0));
+    out[0] = rp_mul(a, a);
+}
+BODY(scaled_part) {
+    UNUSED;
+    rp_tensor *a = rp_mul_scalar(rp_relu(rp_sin(in[0])), rp_f64(2));
+    rp_mul_scalar_(rp_select(rp_slice(a, 0, 1, 3, 1), 1, 1), rp_f64(-0.5));
+    rp_add_(rp_slice(a, 1, 0, 4, 2), rp_exp(rp_slice(in[0], 1, 0, 4, 2)), rp_i64(2));
+    out[0] = rp_mul(rp_relu(a), a);
+}
+BODY(copied_part) {
+    UNUSED;
+    rp_tensor *a = rp_mul_scalar(in[0], rp_f64(3)), *row = rp_select(a, 0, 0), *sum = rp_exp(row);
+    rp_copy_(rp_select(a, 0, 2), sum);
+    rp_tanh_(rp_select(a, 0, 1));
+    out[0] = rp_add(rp_cos(a), rp_select(a, 0, 2), rp_i64(1));
+}
+
+static void test_written_parts(void **state) {
+    (void)state;
+    static rp_body *const bodies[] = {filled_part, scaled_part, copied_part};
+    for (size_t c = 0; c < sizeof bodies / sizeof *bodies; c++) {
+        for (int b = 0; b < BACKENDS; b++) {
+            rp_compiled *f = compiled(bodies[c], "part", backends[b]);
+            for (int64_t rows = 3; rows < 6; rows++)
+                for (int again = 0; again < 2; again++)
+                    check_call(bodies[c], f, 2, (const int64_t[]){rows, 4}, true);
+            assert_compiled(f);
+            rp_compiled_release(f);
+        }
+    }
+}
+
 /* ---- hooks */
 
 static int hooks_run;
@@ -665,6 +704,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_failing_call, clean),
         cmocka_unit_test_teardown(test_some_results, clean),
         cmocka_unit_test_teardown(test_second_derivative, clean),
+        cmocka_unit_test_teardown(test_written_parts, clean),
         cmocka_unit_test_teardown(test_hooks, clean),
         cmocka_unit_test_teardown(test_retained, clean),
         cmocka_unit_test_teardown(test_hook_of_parameter, clean),

@@ -187,8 +187,7 @@ static bool is_tapes_own(const rp__partitioned *parts, const rp__saved_source *s
     return n && n->kind != RP__IR_CAPTURED && n->kind != RP__IR_CONST;
 }
 
-/* A tensor that carries a gradient, has views that do, and is written in place: the tape finds the history of its views anew and
-   adds gradients up in an order of its own, which the functional form does not have. */
+/* A tensor that carries a gradient, has views that do, and is written in place. */
 static bool writes_under_views(const rp_ir *ir) {
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
@@ -203,6 +202,63 @@ static bool writes_under_views(const rp_ir *ir) {
         }
     }
     return false;
+}
+
+typedef struct view_state {
+    uint32_t *version; /* per storage: writes so far */
+    uint32_t *born;    /* per value: version when it was made, if it is a view */
+    bool *through;     /* per value: the result of a write through a view */
+} view_state;
+
+/* Is v what its op made, and no view that a write has overtaken? */
+static bool reads_fresh(const rp_ir *ir, const view_state *s, rp__ir_value v) {
+    if (v == RP__IR_NONE || !ir->values[v].requires_grad) return true;
+    if (s->through[v]) return false;
+    return !rp__ir_is_view(rp__ir_producer(ir, v)) || s->born[v] == s->version[ir->values[v].storage];
+}
+
+static bool is_part(const rp_ir *ir, rp__ir_value v) { /* slices and selections of a tensor, or the tensor */
+    const rp__ir_node *n = rp__ir_producer(ir, v);
+    for (; rp__ir_is_view(n); n = rp__ir_producer(ir, n->in[0]))
+        if (!rp__ir_is_op(n, RP__OP_slice) && !rp__ir_is_op(n, RP__OP_select)) return false;
+    return true;
+}
+
+static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead) continue;
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (!reads_fresh(ir, s, n->in[i])) return false;
+        if (rp__ir_is_view(n)) s->born[n->out[0]] = s->version[ir->values[n->out[0]].storage];
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (rp__ir_writes(n, i)) s->version[ir->values[n->in[i]].storage]++;
+        if (n->kind != RP__IR_OP || !(n->op->flags & RP_OP_INPLACE) || n->n_out == 0) continue;
+        if (!ir->values[n->out[0]].requires_grad || !rp__ir_is_view(rp__ir_producer(ir, n->in[0]))) continue;
+        if (!is_part(ir, n->in[0])) return false;
+        s->through[n->out[0]] = true;
+    }
+    for (uint32_t k = 0; k < ir->body.n_results; k++)
+        if (!reads_fresh(ir, s, ir->body.results[k])) return false;
+    return true;
+}
+
+/* Where a view is read again after a write, the tape finds its history anew and adds gradients up in an order of its own, which the
+   functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
+static rp_status check_views(const rp_ir *ir) {
+    if (!writes_under_views(ir)) return RP_OK;
+    view_state s = {rp__calloc(ir->n_storages + 1u, sizeof *s.version), rp__calloc(ir->n_values + 1, sizeof *s.born),
+                    rp__calloc(ir->n_values + 1, sizeof *s.through)};
+    rp_status status = RP_OK;
+    if (!s.version || !s.born || !s.through)
+        status = RP__OOM("compiled graph");
+    else if (!views_are_fresh(ir, &s))
+        status = rp__fail(RP_ERROR_UNAVAILABLE, "a view that carries a gradient is read after its memory was written, or "
+                                                "written otherwise than by slices and selections");
+    rp__free(s.version);
+    rp__free(s.born);
+    rp__free(s.through);
+    return status;
 }
 
 static bool writes_outside(const rp_ir *functional) {
@@ -289,10 +345,7 @@ static rp_status compile_training(rp__aot *a, uint64_t given, plan *p) {
     rp_ir *functional = NULL;
     rp_status status;
     RP_TRY_GOTO(status, done, find_leaves(a));
-    if (writes_under_views(a->graph)) {
-        status = rp__fail(RP_ERROR_UNAVAILABLE, "a tensor with views is written in place and carries a gradient");
-        goto done;
-    }
+    RP_TRY_GOTO(status, done, check_views(a->graph));
     RP_TRY_GOTO(status, done, rp__functionalise(a->graph, &functional));
     RP_TRY_GOTO(status, done, rp__random_totals(functional, &a->random, &a->n_random));
     RP_TRY_GOTO(status, done, find_tangents(a, functional));
