@@ -254,7 +254,8 @@ BODY(with_global) {
 /* The argument of a call may be the tensor that the function also reads by itself; that of the next one is another. */
 static void test_argument_from_outside(void **state) {
     (void)state;
-    static const int calls[][5] = {{1, 1, 0, 0, 1}, {1, 0, 0, 1, 0}, {0, 1, 1, 0, 1}, {0, 0, 1, 1, 0}, {2, 2, 0, 1, 2}, {3, 3, 4, 3, 4}, {3, 4, 4, 0, 3}};
+    static const int calls[][5] = {{1, 1, 0, 0, 1}, {1, 0, 0, 1, 0}, {0, 1, 1, 0, 1}, {0, 0, 1, 1, 0},
+                                   {2, 2, 0, 1, 2}, {3, 3, 4, 3, 4}, {3, 4, 4, 0, 3}};
     for (int b = 0; b < BACKENDS; b++) {
         for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
             rp_scope scope = rp_scope_begin();
@@ -491,8 +492,7 @@ static void test_written_parts(void **state) {
         for (int b = 0; b < BACKENDS; b++) {
             rp_compiled *f = compiled(bodies[c], "part", backends[b]);
             for (int64_t rows = 3; rows < 6; rows++)
-                for (int again = 0; again < 2; again++)
-                    check_call(bodies[c], f, 2, (const int64_t[]){rows, 4}, true);
+                for (int again = 0; again < 2; again++) check_call(bodies[c], f, 2, (const int64_t[]){rows, 4}, true);
             assert_compiled(f);
             rp_compiled_release(f);
         }
@@ -565,9 +565,12 @@ static void test_hooks(void **state) {
         rp_body *body;
         const char *reason; /* of the break */
         bool inside;
-    } cases[] = {{hook_inside, "hook-registered", false},  {hook_on_argument, "hook-registered", false},
-                 {hook_for_a_while, NULL, false},          {hook_in_branch, "region-not-traceable", false},
-                 {hook_in_checkpoint, "hook-registered", false}, {hook_and_backward, NULL, true}};
+    } cases[] = {{hook_inside, "hook-registered", false},
+                 {hook_on_argument, "hook-registered", false},
+                 {hook_for_a_while, NULL, false},
+                 {hook_in_branch, "region-not-traceable", false},
+                 {hook_in_checkpoint, "hook-registered", false},
+                 {hook_and_backward, NULL, true}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         rp_compiled *plain = rp_plain((rp_fn){cases[c].body, NULL, 0, "hooked"});
         hooks_run = 0;
@@ -576,9 +579,8 @@ static void test_hooks(void **state) {
         rp_compiled_release(plain);
         for (int b = 0; b < BACKENDS; b++) {
             for (int full = 0; full < 2; full++) {
-                rp_compiled *f =
-                    rp_compile((rp_fn){cases[c].body, NULL, 0, "hooked"},
-                               RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = full));
+                rp_compiled *f = rp_compile((rp_fn){cases[c].body, NULL, 0, "hooked"},
+                                            RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = full));
                 for (int call = 0; call < 4; call++) {
                     hooks_run = 0;
                     rp_status status = full && cases[c].reason ? RP_ERROR_GRAPH_BREAK : RP_OK;

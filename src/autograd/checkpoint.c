@@ -17,7 +17,7 @@ typedef struct random_state { /* of the default generator of a device that is in
     uint64_t seed, offset;
 } random_state;
 
-typedef struct outside { /* memory that the function reads and neither is given nor makes */
+typedef struct outside {  /* memory that the function reads and neither is given nor makes */
     rp__storage *storage; /* counted */
     uint64_t version;
 } outside;
@@ -167,14 +167,15 @@ static rp_status check_outside(const checkpoint *c) {
         const rp__storage *s = c->outside[i].storage;
         uint64_t version = atomic_load(&s->version);
         if (version == c->outside[i].version) continue;
-        return rp__fail(RP_ERROR_VERSION,
-                        "rp_checkpoint: `%s` (%s) must run again for a gradient, but a tensor that it reads from outside "
-                        "has been modified in place by `%s` (%s): it is at version %llu, expected version %llu; make it "
-                        "an argument and write into a clone",
-                        c->fn.name && *c->fn.name ? c->fn.name : "fn", c->site && *c->site ? c->site : "no call site",
-                        s->writer_op ? s->writer_op : "a write",
-                        s->writer_site && *s->writer_site ? s->writer_site : "no call site",
-                        (unsigned long long)version, (unsigned long long)c->outside[i].version);
+        return rp__fail(
+            RP_ERROR_VERSION,
+            "rp_checkpoint: `%s` (%s) must run again for a gradient, but a tensor that it reads from outside "
+            "has been modified in place by `%s` (%s): it is at version %llu, expected version %llu; make it "
+            "an argument and write into a clone",
+            c->fn.name && *c->fn.name ? c->fn.name : "fn", c->site && *c->site ? c->site : "no call site",
+            s->writer_op ? s->writer_op : "a write",
+            s->writer_site && *s->writer_site ? s->writer_site : "no call site", (unsigned long long)version,
+            (unsigned long long)c->outside[i].version);
     }
     return RP_OK;
 }

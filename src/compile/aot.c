@@ -17,12 +17,12 @@
 #include "ops/grad.h"
 #include "trace/ir_run.h"
 
-enum { PLAN_LIMIT = 16 };          /* beyond: calls that no plan is for run again */
+enum { PLAN_LIMIT = 16 };                 /* beyond: calls that no plan is for run again */
 static const uint64_t EVERY = UINT64_MAX; /* results: all that have tangents */
 
 typedef struct plan {
-    uint64_t given;   /* results whose gradients its backward takes */
-    int64_t *binding; /* sizes that it is for; NULL: all */
+    uint64_t given;               /* results whose gradients its backward takes */
+    int64_t *binding;             /* sizes that it is for; NULL: all */
     rp__unit *forward, *backward; /* backward NULL: inference */
     rp__saved_source *saved;
     uint32_t n_saved;
@@ -253,8 +253,9 @@ static rp_status check_views(const rp_ir *ir) {
     if (!s.version || !s.born || !s.through)
         status = RP__OOM("compiled graph");
     else if (!views_are_fresh(ir, &s))
-        status = rp__fail(RP_ERROR_UNAVAILABLE, "a view that carries a gradient is read after its memory was written, or "
-                                                "written otherwise than by slices and selections");
+        status =
+            rp__fail(RP_ERROR_UNAVAILABLE, "a view that carries a gradient is read after its memory was written, or "
+                                           "written otherwise than by slices and selections");
     rp__free(s.version);
     rp__free(s.born);
     rp__free(s.through);
@@ -380,8 +381,7 @@ static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
 }
 
 static bool is_for(const rp__aot *a, const plan *p, uint64_t given, const int64_t *binding) {
-    return p->given == given &&
-           (!p->binding || memcmp(p->binding, binding, a->n_symbols * sizeof *binding) == 0);
+    return p->given == given && (!p->binding || memcmp(p->binding, binding, a->n_symbols * sizeof *binding) == 0);
 }
 
 static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, plan **out) {
@@ -475,7 +475,7 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
 /* ---- the tape node */
 
 typedef struct argument { /* of the call, should it run again */
-    rp_tensor *tensor; /* arguments: retained; captured tensors: the graph's */
+    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's */
     uint64_t version;
 } argument;
 
@@ -551,12 +551,13 @@ static uint64_t given_to(const rp__aot *a, rp_tensor *const *grad_out) {
 static rp_status changed(const rp__tape_node *n, const rp_tensor *t, uint64_t expected) {
     const rp__storage *s = t->storage;
     char text[RP__SHAPE_TEXT];
-    return rp__fail(RP_ERROR_VERSION,
-                    "a compiled function must run again for a gradient (%s), but what it read has been modified in place "
-                    "by `%s` (%s): %s is at version %llu, expected version %llu",
-                    n->site && *n->site ? n->site : "no call site", s->writer_op ? s->writer_op : "a write",
-                    s->writer_site && *s->writer_site ? s->writer_site : "no call site", rp__tensor_text(t, text),
-                    (unsigned long long)atomic_load(&s->version), (unsigned long long)expected);
+    return rp__fail(
+        RP_ERROR_VERSION,
+        "a compiled function must run again for a gradient (%s), but what it read has been modified in place "
+        "by `%s` (%s): %s is at version %llu, expected version %llu",
+        n->site && *n->site ? n->site : "no call site", s->writer_op ? s->writer_op : "a write",
+        s->writer_site && *s->writer_site ? s->writer_site : "no call site", rp__tensor_text(t, text),
+        (unsigned long long)atomic_load(&s->version), (unsigned long long)expected);
 }
 
 static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
@@ -679,7 +680,8 @@ static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, payload 
     return RP_OK;
 }
 
-static rp_status payload_new(rp__aot *a, const plan *made, const int64_t *binding, rp_tensor *const *in, payload **out) {
+static rp_status payload_new(rp__aot *a, const plan *made, const int64_t *binding, rp_tensor *const *in,
+                             payload **out) {
     payload *p = *out = rp__calloc(1, sizeof *p);
     if (!p) return RP__OOM("a compiled function");
     p->aot = a;
