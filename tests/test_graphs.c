@@ -933,6 +933,50 @@ static void busy_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_tanh(rp_mul(a, rp_sigmoid(rp_mul(in[0], a))));
 }
 
+/* M50: the callables of one making in another order than they were captured in. What they would overwrite is an error. */
+static void test_graphed_order(void **state) {
+    (void)state;
+    enum { N = 3 };
+    rp_compiled *f[N];
+    rp_tensor *sample[N], *x[N], *out[N], *eager[N], *want[N];
+    rp_graphed_callable c[N];
+    for (int i = 0; i < N; i++) {
+        sample[i] = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL));
+        c[i] = (rp_graphed_callable){.fn = {busy_body, NULL, 0, "busy"}, .args = &sample[i], .n_args = 1, .n_out = 1};
+    }
+    OK(rp_make_graphed_callables(c, N, NULL, f));
+    static const int orders[][2 * N] = {/* forwards, then backwards */
+                                        {0, 1, 2, 2, 1, 0}, {0, 1, 2, 0, 1, 2}, {0, 1, 2, 1, 2, 0},
+                                        {2, 1, 0, 0, 1, 2}, {1, 0, 2, 2, 1, 0}, {0, 1, 2, 2, 1, 0}};
+    for (size_t k = 0; k < sizeof orders / sizeof *orders; k++) {
+        int refused = 0;
+        for (int at = 0; at < N; at++) {
+            int i = orders[k][at];
+            x[i] = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL));
+            eager[i] = leaf(rp_clone(rp_detach(x[i])));
+            OK(rp_call(f[i], &x[i], 1, &out[i], 1));
+            busy_body(NULL, &eager[i], 1, &want[i], 1);
+        }
+        for (int at = N; at < 2 * N; at++) {
+            int i = orders[k][at];
+            OK(rp_backward(rp_sum(want[i], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+            rp_tensor *loss = rp_sum(out[i], RP_NO_DIMS, false, RP_DTYPE_NONE);
+            if (!rp_is_error(loss)) { /* not overwritten: the values are right */
+                same(out[i], want[i]);
+                if (rp_backward(loss, NULL, NULL) == RP_OK) {
+                    same(rp_grad_of(x[i]), rp_grad_of(eager[i]));
+                    continue;
+                }
+            }
+            refused++;
+            assert_int_equal(rp_error_take(), RP_ERROR_STALE);
+        }
+        bool legal = orders[k][0] == 0 && orders[k][1] == 1 && orders[k][N] == 2 && orders[k][N + 1] == 1;
+        assert_int_equal(refused == 0, legal);
+    }
+    for (int i = 0; i < N; i++) rp_compiled_release(f[i]);
+}
+
 /* M51: separate calls on one pool. Forwards in order, backwards in reverse, and then in another order: nothing is overwritten. */
 static void test_graphed_one_pool(void **state) {
     (void)state;
@@ -1377,6 +1421,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_order, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_one_pool, begin, end),
         cmocka_unit_test_setup_teardown(test_checkpoint_random, begin, end),
         cmocka_unit_test_setup_teardown(test_checkpoint_traced, begin, end),
