@@ -1,4 +1,4 @@
-/* ctest: labels=threads timeout=300 */
+/* ctest: labels=threads timeout=300 cost=8 */
 /* Raw graphs and graphed callables on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): M.. of
    make_graphed_callables, G.. of CUDAGraph, R.. of random numbers; then the same on CUDA (the emulator, or a GPU with
    REPRISE_TEST_CUDA=real). */

@@ -400,6 +400,25 @@ static rp_status take_random(rp__executable *p, const rp__executable_options *op
     return RP_OK;
 }
 
+/* The rule of eager launches (kernel/cpu/jit.c), for all of the program's kernels at once. */
+enum { HOT_RUNS = 32, HOT_BYTES = 1 << 28 };
+static void plan_heat(rp__executable *p, bool wait) {
+    if (!p->device->ops->loops->hot || p->n_dags == 0) return;
+    if (wait) {
+        rp__program_heat(p, true);
+        return;
+    }
+    uint64_t bytes = 1;
+    for (uint32_t k = 0; k < p->n_records; k++) {
+        const rp__launch *l = p->records[k];
+        for (uint32_t i = 0; i < l->n_slots; i++) bytes += (uint64_t)(l->slots[i].end - l->slots[i].begin);
+    }
+    p->hot_runs = HOT_BYTES / bytes > HOT_RUNS ? HOT_BYTES / bytes : HOT_RUNS;
+}
+void rp__program_heat(rp__executable *p, bool wait) {
+    for (size_t k = 0; k < p->n_dags; k++) p->device->ops->loops->hot(p->dags[k], wait);
+}
+
 static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     RP_TRY(check_devices(p));
     RP_TRY(take_random(p, options));
@@ -413,6 +432,7 @@ static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__execut
     if (status == RP_OK && !options->no_graph) status = rp__program_build_graph(p);
     if (status == RP_OK) status = describe_results(p);
     if (status == RP_OK) status = rp__program_describe(p);
+    if (status == RP_OK) plan_heat(p, options->wait);
     for (rp__program_part *part = p->parts; part; part = part->next) rp__fusion_free(&part->fusion);
     return status;
 }

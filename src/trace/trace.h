@@ -119,6 +119,10 @@ rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_r
    same as in a trace, and gradients of a result are added up before they reach what it was copied from. */
 rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
+/* regions.c: rp_cond whose operands past n_own its functions read from outside (operands of a COND node that is traced again). */
+rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+                           size_t n_own, size_t n_in, rp_tensor **out, size_t n_out);
+
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
 rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
                               int64_t max_iter, rp_tensor **out);
