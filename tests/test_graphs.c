@@ -1371,6 +1371,57 @@ static void test_graphed_version(void **state) { /* an argument changed between 
     mlp_free(&m);
 }
 
+/* Two callables in a pool that is given, with recomputed dropout: made, called, differentiated, released. */
+static rp_status make_and_step(rp_tensor *x) {
+    rp_status status = RP_OK;
+    rp_scope scope = rp_scope_begin();
+    rp_pool *pool = rp_pool_new(device);
+    rp_compiled *f[2] = {NULL, NULL};
+    dropped d;
+    memset(&d, 0, sizeof d);
+    d.body = drop_inner;
+    rp_tensor *a = rp_detach(x), *b = rp_clone(x), *h, *out;
+    if (!rp_failed()) status = rp_set_requires_grad(b, true);
+    rp_graphed_callable c[2] = {{.fn = {square_body, NULL, 0, "square"}, .args = &a, .n_args = 1, .n_out = 1},
+                                {.fn = {drop_body, &d, sizeof d, "drop"}, .args = &b, .n_args = 1, .n_out = 1}};
+    if (!rp_failed())
+        status = rp_make_graphed_callables(c, 2, RP_OPTIONS(rp_graphed_options, .pool = pool, .warmup = 1), f);
+    if (!rp_failed()) status = rp_call(f[0], &a, 1, &h, 1);
+    if (!rp_failed()) {
+        rp_tensor *in = rp_clone(rp_detach(h));
+        if (!rp_failed()) (void)rp_set_requires_grad(in, true);
+        if (!rp_failed()) (void)rp_call(f[1], &in, 1, &out, 1);
+        if (!rp_failed()) (void)rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    }
+    for (int k = 0; k < 2; k++) rp_compiled_release(f[k]);
+    rp_pool_release(pool);
+    (void)rp_scope_end(scope, NULL, 0);
+    (void)status;
+    return rp_error_take();
+}
+
+static void test_graphed_out_of_memory(void **state) { /* the n-th allocation fails: an error, nothing left behind */
+    (void)state;
+    if (device.type != RP_DEVICE_CPU) return; /* drivers allocate by themselves: test_cuda_faults.c */
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
+    for (int warm = 0; warm < 2; warm++) assert_int_equal(make_and_step(x), RP_OK);
+    uint64_t live = rp__alloc_live();
+    bool done = false;
+    for (uint64_t n = 1; !done; n += n < 200 ? 1 : 7) {
+        uint64_t from = rp__alloc_fail_at(n);
+        rp_status status = make_and_step(x);
+        uint64_t to = rp__alloc_fail_at(0);
+        done = to - from < n;
+        if (status != RP_OK && (done || status != RP_ERROR_OUT_OF_MEMORY))
+            fail_msg("allocation %llu: status %d", (unsigned long long)n, (int)status);
+        assert_ptr_equal(rp_current_stream(device), before);
+        assert_false(rp_is_capturing(device));
+    }
+    assert_int_equal(make_and_step(x), RP_OK);
+    assert_in_range(rp__alloc_live(), 0, live + 16); /* caches may have lost an entry, or found room for one */
+}
+
 static void test_no_leak(void **state) { /* 100 captures */
     (void)state;
     uint64_t before = 0;
@@ -1431,6 +1482,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_eager_between, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_pool_life, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_out_of_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };
     device = rp_cpu();
