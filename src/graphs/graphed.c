@@ -439,6 +439,7 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->backward_inputs = rp__calloc(c->n_args + 1, sizeof *g->backward_inputs);
     g->backward_grads = rp__calloc(c->n_out, sizeof *g->backward_grads);
     g->generation = rp__calloc(1, sizeof *g->generation);
+    if (g->generation) atomic_init(&g->generation->refs, 1);
     if (c->fn.ctx_bytes) g->ctx = rp__alloc(c->fn.ctx_bytes);
     if ((c->fn.ctx_bytes && !g->ctx) || !g->args || !g->param_storage || !g->outputs || !g->differentiable ||
         !g->grad_outputs || !g->grad_inputs || !g->forward_inputs || !g->backward_inputs || !g->backward_grads ||
@@ -447,7 +448,6 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
         return NULL;
     }
     atomic_init(&g->refs, 1);
-    atomic_init(&g->generation->refs, 1);
     for (size_t k = 0; k < all; k++) g->args[k] = rp_retain(k < c->n_args ? c->args[k] : c->params[k - c->n_args]);
     for (size_t k = 0; k < c->n_params; k++) g->param_storage[k] = c->params[k]->storage;
     return g;
