@@ -54,7 +54,7 @@ static _Thread_local bool muted; /* in a checkpoint inside the one that is recom
 
 static void checkpoint_release(checkpoint *c) {
     if (!c || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
-    for (size_t i = 0; i < c->n_in; i++) rp__saved_drop(&c->in[i]);
+    for (size_t i = 0; c->in && i < c->n_in; i++) rp__saved_drop(&c->in[i]);
     for (size_t i = 0; i < c->n_slots; i++)
         if (c->slots[i]) rp_release(c->slots[i]);
     rp__free(c->slots);
