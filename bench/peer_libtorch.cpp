@@ -51,6 +51,10 @@ int main(int argc, char **argv) {
     const auto a = torch::randn({16}), b = torch::randn({16}), x = torch::randn({10000});
     const auto one = torch::randn({10}), batch = torch::randn({64, 10}), target = torch::randint(0, 10, {64}, torch::kLong);
     const auto big = torch::randn({4096, 1024}), weight = torch::ones({1024}), bias = torch::zeros({1024});
+    const auto half = big.to(torch::kBFloat16), other = torch::randn({4096, 1024});
+    const auto chain = [](const torch::Tensor &in) {
+        return torch::softmax(torch::layer_norm(torch::gelu(in), {1024}, {}, {}, 1e-5), -1);
+    };
     torch::nn::Sequential mlp(torch::nn::Linear(10, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
     torch::nn::Sequential trained(torch::nn::Linear(10, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10));
     torch::optim::Adam adam(trained->parameters(), torch::optim::AdamOptions(1e-3));
@@ -62,6 +66,10 @@ int main(int argc, char **argv) {
         {"softmax, 4096 x 1024", [&] { torch::softmax(big, -1); }},
         {"layer_norm, 4096 x 1024", [&] { torch::layer_norm(big, {1024}, weight, bias, 1e-5); }},
         {"sum, 4096 x 1024", [&] { torch::sum(big); }},
+        {"copy_, 4096 x 1024", [&] { other.copy_(big); }},
+        {"gelu, 4096 x 1024", [&] { torch::gelu(big); }},
+        {"gelu-layer_norm-softmax, f32", [&] { chain(big); }},
+        {"gelu-layer_norm-softmax, bf16", [&] { chain(half); }},
     };
     const auto step = [&] {
         const auto loss = torch::nn::functional::cross_entropy(trained->forward(batch), target);

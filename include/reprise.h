@@ -246,7 +246,11 @@ typedef struct rp_compile_options {
 
 RP_API rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
 RP_API rp_compiled *rp_plain(rp_fn fn); /* the function itself, called through rp_call */
+/* A call that fails gives error tensors; the line of the call is in messages about its arguments and results. */
+RP_API rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                            size_t n_out);
 RP_API rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+#define rp_call(...) rp_call_at(RP_HERE, __VA_ARGS__)
 /* The same with a name for each argument: names[i] is that of in[i], dotted where arguments are nested ("batch.tokens"). The
    first call that succeeds fixes count, names and places for f, however it was made; another count, name or place is
    RP_ERROR_GUARD afterwards, and the function does not run. No two names are equal, and none is a part of another's path. */
@@ -353,8 +357,9 @@ typedef struct rp_graph_options {
 } rp_graph_options;
 
 RP_API rp_graph *rp_graph_new(void);
+/* Ends a capture that is under way. From another thread than the one that captures it is RP_ERROR_STATE, and the graph stays. */
 RP_API void rp_graph_release(rp_graph *g);
-/* the stream becomes current */
+/* The stream becomes current. A thread has one capture at a time, of whatever device; the thread that begins one ends it. */
 RP_API rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
 RP_API rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
 RP_API rp_status rp_graph_instantiate(rp_graph *g);

@@ -1,6 +1,6 @@
 /* The tape: accumulation, retain_graph, create_graph, hooks, grad modes, views and in-place ops, version errors, custom
    functions, recomputation, long chains, threads, and what happens when memory runs out. Behaviour is PyTorch's. */
-/* ctest: labels=threads timeout=120 */
+/* ctest: labels=threads timeout=300 cost=13 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -732,6 +732,41 @@ static void recomputation_must_repeat(void **state) {
     FAILED(RP_ERROR_STATE, "must do the same both times");
 }
 
+typedef struct reader { /* reads `other` from outside; `count` is its own to write */
+    rp_tensor *other, *count;
+} reader;
+static void reader_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const reader *r = ctx;
+    (void)n_in, (void)n_out;
+    bool grad = rp_set_grad_enabled(false);
+    rp_add_scalar_(r->count, rp_i64(1));
+    rp_set_grad_enabled(grad);
+    rp_tensor *made = rp_mul_scalar(in[0], rp_i64(3));
+    rp_sin_(made);
+    out[0] = rp_mul(rp_tanh(rp_add(rp_view(r->other, RP_DIMS(2)), made, rp_i64(1))), r->count);
+}
+static void reader_around(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    ok(rp__checkpoint_run(NULL, (rp_fn){reader_body, ctx, sizeof(reader), "reader"}, NULL, in, n_in, out, n_out));
+    out[0] = rp_sin(out[0]);
+}
+
+/* The second run would read the new value: the gradient of another function. */
+static void recomputation_reads_what_was(void **state) {
+    (void)state;
+    for (int nested = 0; nested < 2; nested++) {
+        rp_fn fn = {nested ? reader_around : reader_body, NULL, sizeof(reader), "reader"};
+        rp_tensor *x = LEAF(0.5, 2), *w = LEAF(1, 2), *out;
+        reader r = {rp_mul_scalar(w, rp_i64(2)), VEC(1)};
+        fn.ctx = &r;
+        ok(rp__checkpoint_run(NULL, fn, NULL, &x, 1, &out, 1));
+        ok(rp_backward(sum(out), NULL, NULL));
+        ok(rp__checkpoint_run(NULL, fn, NULL, &x, 1, &out, 1));
+        rp_mul_scalar_(r.other, rp_i64(2));
+        assert_int_equal(rp_backward(sum(out), NULL, NULL), RP_ERROR_VERSION);
+        FAILED(RP_ERROR_VERSION, "must run again for a gradient, but a tensor that it reads from outside");
+    }
+}
+
 /* ---------------------------------------------------------------- long chains */
 
 /* A chain of n nodes, run backward; the result that keeps it, retained. */
@@ -963,6 +998,7 @@ int main(void) {
         TEST(custom_gradients_must_fit),
         TEST(recomputation),
         TEST(recomputation_must_repeat),
+        TEST(recomputation_reads_what_was),
         TEST(million_nodes),
         TEST(backward_on_the_forwards_stream),
         TEST(ops_without_a_derivative),

@@ -2,7 +2,7 @@
    capture with its replays and a training step. Each failure is a status and a message, leaks nothing, and is over: the same
    work then succeeds. Further: no driver, no NVRTC with and without compiled kernels on disk, a context that died.
    Cases that need a process in which nothing was opened yet are children of this one.
-   ctest: labels=cuda timeout=600 */
+   ctest: labels=cuda timeout=600 cost=20 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -102,6 +102,76 @@ static void parts(void **state) {
            "exp;sin", "exp>sin:view-of-part");
 }
 
+/* What is read at computed places lies in memory; where it is read, and what comes of it, stay in registers. */
+static void gathers(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[10, 8], %1: i64[4, 3], %2: f32[3, 8], %3: f32[4, 3, 1]) {\n"
+           "  %4: i64[4, 3] = add_scalar(%1) {other = 2}\n"
+           "  %5: f32[4, 3, 8] = embedding(%0, %4)\n"
+           "  %6: f32[4, 3, 8] = add(%5, %2) {alpha = 1}\n"
+           "  %7: f32[4, 3, 8] = mul(%6, %3)\n"
+           "  %8: f32[4, 3] = sum(%7) {dim = [2], keepdim = false, dtype = none}\n"
+           "  return %7, %8\n"
+           "}\n",
+           "add_scalar+embedding+add+mul+sum", "");
+    /* positions are made from nothing, and so are never stored */
+    expect("graph \"f\" (%0: f32[10, 8], %1: f32[10, 8], %2: i64[4, 3]) {\n"
+           "  %3: i64[3] = arange() {start = 0, end = 3, step = 1, dtype = i64}\n"
+           "  %4: f32[3, 8] = embedding(%0, %3)\n"
+           "  %5: f32[4, 3, 8] = embedding(%1, %2)\n"
+           "  %6: f32[4, 3, 8] = add(%5, %4) {alpha = 1}\n"
+           "  return %6\n"
+           "}\n",
+           "arange+embedding+embedding+add", "");
+    expect("graph \"f\" (%0: f32[4, 8], %1: i64[4, 1]) {\n"
+           "  %2: f32[4, 8] = exp(%0)\n"
+           "  %3: i64[4, 1] = relu(%1)\n"
+           "  %4: f32[4, 1] = gather(%2, %3) {dim = 1}\n"
+           "  %5: f32[4, 1] = neg(%4)\n"
+           "  return %5\n"
+           "}\n",
+           "exp;relu+gather+neg", "exp>gather:gathered-operand");
+    /* an index is computed for each element that it picks, but stored once: rows of the embedding */
+    expect("graph \"f\" (%0: f32[10, 8], %1: i64[4]) {\n"
+           "  %2: i64[4] = add_scalar(%1) {other = 2}\n"
+           "  %3: f32[4, 8] = embedding(%0, %2)\n"
+           "  %4: f32[4, 8] = sin(%3)\n"
+           "  return %4, %2\n"
+           "}\n",
+           "add_scalar+embedding+sin", "");
+}
+
+/* A kernel takes 64 nodes; every reader that is left over is told so. */
+static void many_readers(void **state) {
+    (void)state;
+    enum { READERS = 100 };
+    rp__text t = {0}, results = {0};
+    rp__text_add(&t, "graph \"f\" (%%0: f32[8], %%1: f32[8]) {\n  %%2: f32[8] = exp(%%0)\n");
+    for (int k = 0; k < READERS; k++) {
+        rp__text_add(&t, "  %%%d: f32[8] = mul_scalar(%%2) {other = %d}\n", 3 + 2 * k, k + 2);
+        rp__text_add(&t, "  %%%d: f32[8] = %s(%%%d)\n", 4 + 2 * k, k ? "sin" : "cos", 3 + 2 * k);
+        rp__text_add(&results, "%s%%%d", k ? ", " : "", 4 + 2 * k);
+    }
+    rp__text_add(&t, "  return %s\n}\n", results.data);
+    rp_ir *ir = test_parse(t.data);
+    rp__fusion f;
+    (void)rp__fuse(ir, NULL, &f);
+    test_no_error();
+    unsigned apart = 0, reasons = 0;
+    for (uint32_t k = 1; k < f.n_nodes; k++) {
+        bool reads_exp = ir->nodes[f.nodes[k].node].in[0] == ir->nodes[f.nodes[0].node].out[0];
+        if (!reads_exp || f.nodes[k].group == f.nodes[0].group) continue;
+        apart++;
+        for (uint32_t i = 0; i < f.n_unfused; i++) reasons += f.unfused[i].producer == 0 && f.unfused[i].consumer == k;
+    }
+    assert_true(apart >= READERS - 64);
+    assert_int_equal(reasons, apart);
+    rp__fusion_free(&f);
+    rp_ir_release(ir);
+    rp__text_free(&t);
+    rp__text_free(&results);
+}
+
 static void stores_are_not_repeated(void **state) {
     (void)state;
     /* %1 is a result: storing it once a row of %2 is one kernel; stored once a column it would be written again and again */
@@ -414,6 +484,8 @@ int main(void) {
         cmocka_unit_test(rows),
         cmocka_unit_test(different_rows),
         cmocka_unit_test(parts),
+        cmocka_unit_test(gathers),
+        cmocka_unit_test(many_readers),
         cmocka_unit_test(stores_are_not_repeated),
         cmocka_unit_test(libraries),
         cmocka_unit_test(products),

@@ -1130,8 +1130,8 @@ static bool is_refused(int kind, int at, bool training) {
     case G_GOOD:
     case G_SCOPE: return false;
     case G_READS: /* only a capture forbids them */
-    case G_SYNCHRONIZES: return at == 3;
-    case G_CAPTURES: return false; /* another stream, another graph */
+    case G_SYNCHRONIZES:
+    case G_CAPTURES: /* a thread has one capture */
     case G_GRAPHS: return at == 3;
     case G_BACKWARD: return !training; /* an addition keeps nothing, so it can be gone through again */
     default: return true;

@@ -27,7 +27,7 @@ static void chain_uses_two(void **state) {
     memset(b, 0, sizeof b);
     for (unsigned k = 0; k < 10; k++) b[k] = (rp__plan_buffer){.bytes = 1000, .first = k, .last = k + 1};
     int64_t arena;
-    assert_int_equal(rp__plan(b, 10, &arena), RP_OK);
+    assert_int_equal(rp__plan(b, 10, NULL, 0, &arena), RP_OK);
     check(b, 10, arena);
     assert_int_equal(arena, 2 * 1024);
 }
@@ -40,7 +40,7 @@ static void small_ones_fill_gaps(void **state) {
                            {.bytes = 512, .first = 3, .last = 3},
                            {.bytes = 0, .first = 0, .last = 3}};
     int64_t arena;
-    assert_int_equal(rp__plan(b, 5, &arena), RP_OK);
+    assert_int_equal(rp__plan(b, 5, NULL, 0, &arena), RP_OK);
     check(b, 5, arena);
     assert_int_equal(arena, 8192);
 }
@@ -60,21 +60,56 @@ static void random_lifetimes(void **state) {
                 if (alive[t] > peak) peak = alive[t];
             }
         }
-        assert_int_equal(rp__plan(b, 60, &arena), RP_OK);
+        assert_int_equal(rp__plan(b, 60, NULL, 0, &arena), RP_OK);
         check(b, 60, arena);
         assert_true(arena >= peak && arena <= peak + peak / 2);
     }
 }
 
+/* Memory that is free from some position on costs nothing, is not overrun, and holds one buffer at a time. */
+static void spaces_before_the_arena(void **state) {
+    (void)state;
+    const rp__plan_space spaces[] = {{.bytes = 5000, .last = 2}, {.bytes = 1000, .last = 4}};
+    rp__plan_buffer b[] = {
+        {.bytes = 4096, .first = 2, .last = 3},  /* too early for the first */
+        {.bytes = 4000, .first = 3, .last = 4},  /* in the first */
+        {.bytes = 904, .first = 4, .last = 5},   /* behind it, in what is left: 5000 - 4096 */
+        {.bytes = 905, .first = 4, .last = 4},   /* one byte too many for that, too early for the second */
+        {.bytes = 1000, .first = 5, .last = 6},  /* in the second */
+        {.bytes = 1000, .first = 6, .last = 7},  /* the first is larger than needed, but the second is taken */
+        {.bytes = 6000, .first = 9, .last = 9}}; /* too large for either */
+    enum { N = sizeof b / sizeof *b };
+    int64_t arena;
+    assert_int_equal(rp__plan(b, N, spaces, 2, &arena), RP_OK);
+    const uint32_t expected[N] = {RP__PLAN_ARENA, 0, 0, RP__PLAN_ARENA, 1, 0, RP__PLAN_ARENA};
+    for (unsigned i = 0; i < N; i++) {
+        assert_int_equal(b[i].space, expected[i]);
+        if (b[i].space == RP__PLAN_ARENA) {
+            assert_true(b[i].offset + b[i].bytes <= arena);
+        } else {
+            assert_true(b[i].first > spaces[b[i].space].last);
+            assert_true(b[i].offset >= 0 && b[i].offset + b[i].bytes <= spaces[b[i].space].bytes);
+        }
+        for (unsigned j = 0; j < i; j++) {
+            bool together = b[i].first <= b[j].last && b[j].first <= b[i].last && b[i].space == b[j].space;
+            assert_false(together && b[i].offset < b[j].offset + b[j].bytes && b[j].offset < b[i].offset + b[i].bytes);
+        }
+    }
+    assert_int_equal(arena, 6144);
+    assert_int_equal(rp__plan(b, N, NULL, 0, &arena), RP_OK);
+    assert_int_equal(arena, 4096 + 4096);
+}
+
 static void nothing(void **state) {
     (void)state;
     int64_t arena = 7;
-    assert_int_equal(rp__plan(NULL, 0, &arena), RP_OK);
+    assert_int_equal(rp__plan(NULL, 0, NULL, 0, &arena), RP_OK);
     assert_int_equal(arena, 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(chain_uses_two), cmocka_unit_test(small_ones_fill_gaps),
-                                       cmocka_unit_test(random_lifetimes), cmocka_unit_test(nothing)};
+                                       cmocka_unit_test(random_lifetimes), cmocka_unit_test(spaces_before_the_arena),
+                                       cmocka_unit_test(nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

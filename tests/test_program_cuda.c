@@ -83,6 +83,27 @@ static void check_call(rp_compiled *f, rp_body *body, rp_tensor *const *in, rp_t
     for (size_t k = 0; k < n_out; k++) assert_same(expected[k], out[k]);
 }
 
+static void gathered(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *places = rp_to_dtype(rp_relu(in[1]), RP_I64); /* 0 to 3 */
+    rp_tensor *rows = rp_embedding(in[0], rp_select(places, 1, 5));
+    out[0] = rp_layer_norm(rp_add(rows, in[0], rp_i64(1)), RP_DIMS(K), NULL, NULL, 1e-5);
+    out[1] = rp_sin(rp_gather(in[0], 1, places));
+}
+
+static void test_gathered(void **state) { /* computed places, and what lies there, stay in registers */
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = compiled(gathered, "gathered");
+    for (int k = 0; k < 3; k++) {
+        rp_tensor *in[2] = {filled(k, M, K, 0), filled(10 + k, M, N, 0)}, *out[2];
+        check_call(f, gathered, in, out, 2);
+    }
+    assert_int_equal(fact(f, "unfused", "gathered-operand"), -1);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
 static void test_library_moved(void **state) {
     (void)state;
     rp_compiled *f = compiled(product, "product");
@@ -154,6 +175,20 @@ static void test_alignment(void **state) {
         }
     }
     assert_int_equal(fact(f, "copy", "alignment"), 4); /* from the first misaligned one on */
+    rp_compiled_release(f);
+}
+
+/* What is copied is copied at every call, also where the argument lies again as when the program was made. */
+static void test_moved_back(void **state) {
+    (void)state;
+    rp_compiled *f = compiled(pointwise, "pointwise");
+    rp_tensor *w = filled(1, 8, 64, 0), *first = filled(2, 8, 64, 0), *other = filled(3, 8, 64, 1), *out[2];
+    for (int k = 0; k < 6; k++) {
+        rp_tensor *in[] = {k == 3 || k == 4 ? other : first, w};
+        check_call(f, pointwise, in, out, 1);
+        rp_mul_scalar_(first, rp_f64(0.5)); /* its memory stays: only a copy finds the change */
+    }
+    assert_int_equal(fact(f, "copy", "alignment"), 3);
     rp_compiled_release(f);
 }
 
@@ -357,10 +392,12 @@ static void test_regions(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_gathered, start),
         cmocka_unit_test_setup(test_library_moved, start),
         cmocka_unit_test_setup(test_library_results, start),
         cmocka_unit_test_setup(test_library_written, start),
         cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),
         cmocka_unit_test_setup(test_foreign, start),
         cmocka_unit_test_setup(test_training, start),
         cmocka_unit_test_setup(test_relu, start),

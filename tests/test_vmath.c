@@ -7,8 +7,9 @@
  *     test_vmath                      the tests (seconds)
  *     test_vmath --exhaustive [NAME]  every f32 input of the one-operand functions (minutes each), every conversion
  *     test_vmath --hashes             the hashes that vmath_hashes.h holds
+ *     test_vmath --times              nanoseconds an element, for docs/vmath.md
  *
- * ctest: labels=numbers timeout=120 */
+ * ctest: labels=numbers timeout=300 cost=12 */
 #include "vmath_isa.h"
 
 #include <float.h>
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -702,6 +704,42 @@ static void test_exhaustive_narrow(void **arg) {
     for (uint64_t base = 0; base < (uint64_t)1 << 32; base += 1 << 16) check_narrow((uint32_t)base, NULL, 1 << 16);
 }
 
+/* ---- times ---------------------------------------------------------------------------------------------------------- */
+
+/* Nanoseconds an element of one function on ordinary values in an L1-sized array: the least of many runs, since whatever
+ * else the machine does only adds. */
+static double time_of(vmath_fn *run, int wide) {
+    enum { N = 1024, TIMES = 200, RUNS = 15 };
+    static float x[N], y[N], z[N];
+    static double dx[N], dy[N], dz[N];
+    double best = INFINITY;
+    for (int i = 0; i < N; i++) {
+        dx[i] = x[i] = 0.05f + 0.9f * (float)i / N; /* inside the domain of every function */
+        dy[i] = y[i] = 1.5f - x[i];
+    }
+    for (int r = 0; r < RUNS; r++) {
+        struct timespec begin, end;
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        for (int i = 0; i < TIMES; i++)
+            wide ? run((void *)dx, (void *)dy, (void *)dz, N) : run((void *)x, (void *)y, (void *)z, N);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        best = fmin(best, (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec));
+    }
+    return best / ((double)N * TIMES);
+}
+static void print_times(void) {
+    for (size_t f = 0; f < FUNCTIONS; f++) {
+        printf("%-10s", functions[f].name);
+        for (int wide = 0; wide < 2; wide++) {
+            printf("  %s", wide ? "f64" : "f32");
+            for (size_t t = 0; t < TABLES; t++) {
+                if (table_runs(t) && t != 1) printf(" %s %.2f", tables[t].name, time_of(tables[t].table[2 * f + wide], wide));
+            }
+        }
+        printf("\n");
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds_f32), cmocka_unit_test(test_bounds_f64), cmocka_unit_test(test_same_bits),
@@ -712,6 +750,10 @@ int main(int argc, char **argv) {
         int bad = exhaustive(argc - 2, argv + 2);
         if (argc == 2 || !strcmp(argv[2], "narrow")) bad |= cmocka_run_group_tests(narrow, NULL, NULL);
         return bad;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--times")) {
+        print_times();
+        return 0;
     }
     if (argc > 1 && !strcmp(argv[1], "--hashes")) {
         if (set_up(NULL)) return 1;

@@ -250,6 +250,8 @@ bool rp__tape_needs(const rp__tape_node *n, uint32_t in) {
     return !s || s->needed;
 }
 
+bool rp__tape_retains(void) { return !running || running->retain_graph; }
+
 rp_tensor *rp__tape_take_sum(const rp__tape_node *n, uint32_t in) {
     slot *s = running && n->edges[in].node ? slot_find(running, n->edges[in].node) : NULL;
     if (!s || !s->grads[n->edges[in].index]) return NULL;

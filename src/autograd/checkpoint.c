@@ -1,10 +1,13 @@
 /* Recomputation (torch.utils.checkpoint, the form without reentrancy): while the function runs, what its ops would save gets a
    number instead; the first time that a gradient asks for one of them the function runs again, from its saved arguments and
    with the random state of then, and what its ops save under the same numbers is the answer. The history stays that of the
-   first run, so parameters that the function reaches through ctx, rp_grad and second derivatives work as without it. */
+   first run, so parameters that the function reaches through ctx, rp_grad and second derivatives work as without it. What the
+   function reads from outside its arguments must still hold what it held then: the first run notes versions, the second checks
+   them. Where a run is captured the random state of then is not known yet: the second run takes its numbers from the draws of
+   the first, one by one, which say where the replays of the first find their state. So it does for generators of the user's. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
-#include "device/device.h"
+#include "device/capture.h"
 
 #include <string.h>
 
@@ -14,6 +17,11 @@ typedef struct random_state { /* of the default generator of a device that is in
     rp_generator *generator;
     uint64_t seed, offset;
 } random_state;
+
+typedef struct outside {  /* memory that the function reads and neither is given nor makes */
+    rp__storage *storage; /* counted */
+    uint64_t version;
+} outside;
 
 struct rp__checkpoint {
     atomic_uint refs;
@@ -29,6 +37,13 @@ struct rp__checkpoint {
     size_t n_slots, slots_capacity, uses_capacity;
     random_state *random; /* n_random: devices in use when the function ran first */
     size_t n_random;
+    rp__random_log drawn; /* by the first run */
+    outside *outside;
+    size_t n_outside, outside_capacity;
+    /* While the function runs for the first time: */
+    struct rp__checkpoint *around; /* whose function called it */
+    rp_scope scope;                /* what it makes is in it */
+    rp__map met;                   /* storages that were looked at, by id */
     bool recomputing;
 };
 
@@ -47,6 +62,9 @@ static void checkpoint_release(checkpoint *c) {
     rp__free(c->in);
     rp__free(c->requires_grad);
     rp__free(c->random);
+    rp__random_log_free(&c->drawn);
+    for (size_t i = 0; i < c->n_outside; i++) rp__storage_release(c->outside[i].storage);
+    rp__free(c->outside);
     if (c->release) c->release(c->fn.ctx);
     rp__free(c);
 }
@@ -107,6 +125,64 @@ void rp__checkpoint_drop(rp__saved *s) {
     checkpoint_release(c);
 }
 
+/* ---------------------------------------------------------------- what is read from outside */
+
+static rp__hash key_of(const rp__storage *s) { return (rp__hash){rp__hash_mix(s->id, 5), s->id}; }
+
+static rp_status meet(checkpoint *c, const rp_tensor *t, bool inside) {
+    rp__hash key = key_of(t->storage);
+    if (rp__map_get(&c->met, key)) return RP_OK;
+    if (!rp__map_put(&c->met, key, c)) return RP__OOM("checkpoint");
+    if (inside || rp__scope_holds(c->scope, t)) return RP_OK;
+    if (!RP__GROW(&c->outside, &c->outside_capacity, c->n_outside + 1)) return RP__OOM("checkpoint");
+    c->outside[c->n_outside++] = (outside){rp__storage_retain(t->storage), atomic_load(&t->storage->version)};
+    return RP_OK;
+}
+
+rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in) {
+    for (checkpoint *c = recording; c; c = c->around)
+        for (uint32_t k = 0; k < n_in; k++)
+            if (in[k]) RP_TRY(meet(c, in[k], false));
+    return RP_OK;
+}
+
+rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out) {
+    for (checkpoint *c = recording; c; c = c->around)
+        for (uint32_t k = 0; k < n_out; k++)
+            if (out[k]) RP_TRY(meet(c, out[k], true));
+    return RP_OK;
+}
+
+/* What the function wrote itself (running statistics) it writes again in the second run: that is its own affair. */
+static void forget_written(checkpoint *c) {
+    size_t kept = 0;
+    for (size_t i = 0; i < c->n_outside; i++) {
+        if (atomic_load(&c->outside[i].storage->version) == c->outside[i].version)
+            c->outside[kept++] = c->outside[i];
+        else
+            rp__storage_release(c->outside[i].storage);
+    }
+    c->n_outside = kept;
+}
+
+static rp_status check_outside(const checkpoint *c) {
+    for (size_t i = 0; i < c->n_outside; i++) {
+        const rp__storage *s = c->outside[i].storage;
+        uint64_t version = atomic_load(&s->version);
+        if (version == c->outside[i].version) continue;
+        return rp__fail(
+            RP_ERROR_VERSION,
+            "rp_checkpoint: `%s` (%s) must run again for a gradient, but a tensor that it reads from outside "
+            "has been modified in place by `%s` (%s): it is at version %llu, expected version %llu; make it "
+            "an argument and write into a clone",
+            c->fn.name && *c->fn.name ? c->fn.name : "fn", c->site && *c->site ? c->site : "no call site",
+            s->writer_op ? s->writer_op : "a write",
+            s->writer_site && *s->writer_site ? s->writer_site : "no call site", (unsigned long long)version,
+            (unsigned long long)c->outside[i].version);
+    }
+    return RP_OK;
+}
+
 static rp_status random_save(random_state **list, size_t *n) {
     size_t limit = 0;
     for (rp__device *d = rp__device_next_open(NULL); d; d = rp__device_next_open(d)) limit++;
@@ -116,14 +192,22 @@ static rp_status random_save(random_state **list, size_t *n) {
     for (rp__device *d = rp__device_next_open(NULL); d && *n < limit; d = rp__device_next_open(d)) {
         random_state *r = &(*list)[*n];
         r->generator = d->generator;
-        RP_TRY(rp_generator_get(r->generator, &r->seed, &r->offset));
+        rp__generator_state(r->generator, &r->seed, &r->offset);
         ++*n;
     }
     return RP_OK;
 }
 
 static void random_restore(const random_state *list, size_t n) {
-    for (size_t i = 0; i < n; i++) (void)rp_generator_set(list[i].generator, list[i].seed, list[i].offset);
+    for (size_t i = 0; i < n; i++) rp__generator_put(list[i].generator, list[i].seed, list[i].offset);
+}
+
+/* Is what this thread launches on some device captured? */
+static bool captured_now(void) {
+    if (!rp__captures_active()) return false;
+    for (rp__device *d = rp__device_next_open(NULL); d; d = rp__device_next_open(d))
+        if (rp__stream_capturing(rp__current_stream(d))) return true;
+    return false;
 }
 
 /* The second run itself: the thread's state is that of the first, and put back afterwards. */
@@ -135,6 +219,10 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         checkpoint *outer = recomputing, *outer_recording = recording;
         size_t outer_count = recomputed;
         bool outer_muted = muted;
+        /* Default generators go back to where they were, for compiled functions inside that ask them alone. */
+        rp__random_source again = {.log = &c->drawn, .but_default = !c->drawn.captured && !captured_now()};
+        rp__random_source *outer_source = rp__random_source_set(&again);
+        rp__random_log *outer_log = rp__random_log_set(NULL);
         random_restore(c->random, c->n_random);
         recording = NULL;
         recomputing = c;
@@ -151,6 +239,8 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         recording = outer_recording;
         muted = outer_muted;
         random_restore(now, n_now);
+        (void)rp__random_log_set(outer_log);
+        (void)rp__random_source_set(outer_source);
     }
     rp__free(now);
     return status;
@@ -165,7 +255,7 @@ static rp_status recompute(checkpoint *c, rp__tape_node *n) {
     if (!tensors) return RP__OOM("checkpoint");
     size_t count = 0;
     rp_scope scope = rp__scope_begin();
-    rp_status status = scope.id ? RP_OK : rp_error_status();
+    rp_status status = scope.id ? check_outside(c) : rp_error_status();
     bool grad_mode = rp_set_grad_enabled(false);
     for (size_t i = 0; i < c->n_in && status == RP_OK; i++) {
         if (!c->in[i].tensor && !c->in[i].checkpoint) continue;
@@ -206,7 +296,7 @@ rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
 
 /* Every result that was asked for is there; what failed in the function itself is told already. */
 static rp_status check_results(const char *site, rp_fn fn, rp_tensor **out, size_t n_out) {
-    if (rp_failed()) return RP_OK;
+    if (rp_failed()) return rp_error_status();
     for (size_t k = 0; k < n_out; k++) {
         if (!out[k])
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: `%s` leaves output %zu out (%s)",
@@ -226,14 +316,21 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
         RP_TRY(rp__tensor_check(in[i], "argument of a checkpointed function"));
         RP_TRY(rp__saved_pack(&c->in[i], in[i], false, 0));
         c->requires_grad[i] = rp__grad_needed(in[i]);
+        RP_TRY(meet(c, in[i], true)); /* its version is checked as that of a saved tensor */
     }
     RP_TRY(random_save(&c->random, &c->n_random));
-    checkpoint *outer = recording;
+    c->around = recording;
+    rp__random_log *outer_log = rp__random_log_set(&c->drawn);
+    c->drawn.outer = outer_log;
     recording = c;
     c->args = in;
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
     c->args = NULL;
-    recording = outer;
+    recording = c->around;
+    c->around = NULL;
+    c->drawn.outer = NULL;
+    (void)rp__random_log_set(outer_log);
+    forget_written(c);
     return check_results(c->site, c->fn, out, c->n_out);
 }
 
@@ -279,7 +376,9 @@ rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *c
             release = NULL;
             c->n_in = n_in;
             c->n_out = n_out;
+            c->scope = scope;
             status = run_first(c, in, out);
+            rp__map_free(&c->met);
             checkpoint_release(c);
         }
     }

@@ -321,8 +321,7 @@ static rp_status record(rp__call *call) {
     return status;
 }
 
-static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
-    (void)self;
+static rp_status run_and_record(rp__layer_kind at, rp__call *call) {
     const rp__op *op = call->op;
     bool detach = op->index == RP__OP_detach;
     rp_status status;
@@ -341,6 +340,14 @@ static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *c
         status = record(call);
     if (status == RP_OK && (op->flags & RP_OP_VIEW) && rp__dtype_is_float((rp_dtype)call->out[0]->dtype))
         status = rp__view_track(call, call->out[0]);
+    return status;
+}
+
+static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
+    (void)self;
+    rp_status status = rp__checkpoint_reads(call->in, call->n_in);
+    if (status == RP_OK) status = run_and_record(at, call);
+    if (status == RP_OK) status = rp__checkpoint_makes(call->out, call->n_out);
     if (status != RP_OK)
         for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
     return status;

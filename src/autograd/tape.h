@@ -99,8 +99,17 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
+/* Called before a hook of t is registered (change 1) or removed (-1); floor 5 installs it: a graph that a later backward enters would
+   not run hooks. */
+extern rp_status (*rp__hook_watch_hook)(rp_tensor *t, int change);
+static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
+    return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
+}
+
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
+/* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */
+bool rp__tape_retains(void);
 /* In a backward function: what gradients of that input come to so far, NULL if none; belongs to the innermost scope. The function then
    returns the whole sum: its own contributions follow one by one, as if its ops were nodes by themselves. */
 rp_tensor *rp__tape_take_sum(const rp__tape_node *n, uint32_t in);
@@ -138,6 +147,8 @@ void rp__hooks_free_of_tensor(rp__autograd *a);
 /* Run the hooks of output `index` of n, or of a leaf, on *grad in order; *grad may be replaced by one of the innermost scope. */
 rp_status rp__hooks_run(rp__tape_node *n, uint32_t index, rp_tensor **grad);
 rp_status rp__hooks_run_leaf(rp__autograd *a, rp_tensor **grad);
+/* Which hooks a leaf has, in one number; 0: none. */
+uint64_t rp__hooks_key(rp__autograd *a);
 /* .grad of handles that asked for it through rp_retain_grad. */
 rp_status rp__retain_run(rp__tape_node *n, uint32_t index, rp_tensor *grad);
 rp_status rp__retain_add(rp__tape_node *n, uint32_t index, rp__autograd *a);
@@ -172,6 +183,9 @@ rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what)
 bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t index, rp_status *status);
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n);
 void rp__checkpoint_drop(rp__saved *s);
+/* Told of every call: what a checkpointed function reads without having made it is noted. */
+rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in);
+rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out);
 /* Eager form of rp_checkpoint. release (NULL: fn.ctx stays the caller's) is called with fn.ctx once the function cannot run again. */
 rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *ctx), rp_tensor *const *in, size_t n_in,
                              rp_tensor **out, size_t n_out);

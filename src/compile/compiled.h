@@ -9,7 +9,8 @@
 typedef struct rp__callable_ops {
     const char *kind; /* "plain", "compiled", "graphed" */
     /* Handles of in[] are checked; out[] is zeroed; runs in a scope of its own, from which out[] moves to the caller's. */
-    rp_status (*call)(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+    rp_status (*call)(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                      size_t n_out); /* site: of rp_call; NULL: unknown. Ops of the function name their own */
     void (*destroy)(rp_compiled *f); /* frees the whole object but name and explain */
 } rp__callable_ops;
 

@@ -25,9 +25,10 @@ typedef struct probe {
     rp__fuse_node *node;
 } probe;
 
-static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
+static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
     ((probe *)s)->node->plain_operands |= UINT64_C(1) << (k & 63);
+    if (front) ((probe *)s)->node->front_operands |= UINT64_C(1) << (k & 63);
     return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, false), RP__NO_VAL, RP__NO_VAL);
 }
 static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
@@ -463,8 +464,7 @@ static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
 /* Producers with consumers, and readers of one value. What merging saves: a consumer's load, the store too if nobody else reads
    the value, and one of two loads of a value that both read; summed over all values between the two. So a loss and its gradient,
    which share the logits, find each other before a small sum behind the loss ties it to something that the gradient waits for.
-   Neighbours are capped: a value read a thousand times makes no million pairs. */
-enum { MAX_NEIGHBOURS = 64 };
+   Of the readers of a value only neighbours are paired: one that is read a thousand times makes no million pairs. */
 
 static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
     const rp_ir *ir = f->ir;
@@ -477,8 +477,7 @@ static rp_status collect_edges(rp__fusion *f, edge **edges, size_t *n_edges) {
         uint32_t p = producer == RP__IR_NONE ? RP__IR_NONE : f->node_of[producer];
         int64_t bytes = rp__meta_bytes_hint(&ir->values[v].meta);
         bool alone = f->n_readers[v] == 1 && !f->result_storage[ir->values[v].storage];
-        uint32_t n = f->n_readers[v] < MAX_NEIGHBOURS ? f->n_readers[v] : MAX_NEIGHBOURS;
-        for (uint32_t k = 0; k < n; k++) {
+        for (uint32_t k = 0; k < f->n_readers[v]; k++) {
             uint32_t reader = f->readers[v][k];
             if (!RP__GROW(edges, &capacity, *n_edges + 2)) return RP__OOM("fusion");
             if (p != RP__IR_NONE) (*edges)[(*n_edges)++] = (edge){p, reader, alone ? 2 * bytes : bytes, true};

@@ -33,6 +33,7 @@ typedef struct rp__fuse_node {
     uint32_t inner;           /* ROWS, INDEXED: mask of inner dims */
     uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
+    uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
     uint32_t n_scalars, n_dag_nodes;

@@ -16,6 +16,7 @@ typedef struct variant {
     rp_ir *graph;               /* concrete; counted */
     rp__executable *executable; /* fused */
     void *compiled;             /* another leaf's */
+    bool donate;                /* donors are overwritten */
     _Atomic uint32_t told;      /* what rp__executable_moves said when explain last heard of it */
 } variant;
 
@@ -23,15 +24,27 @@ struct rp__unit {
     rp__mutex lock; /* the list */
     rp_ir *graph;
     const rp_backend *leaf;
-    bool no_graph, strict, interpreted; /* interpreted: the leaf could not do it */
+    bool no_graph, wait, strict, interpreted; /* interpreted: the leaf could not do it */
     rp__shared_arena *arena;
     rp__executable_random *random;
     size_t n_random, n_symbols;
+    bool *donors; /* per argument; NULL: none */
     rp__explain *explain;
-    variant *variants; /* last used first */
+    _Atomic(variant *) variants; /* last used first; what is in the list stays until the unit goes */
 };
 
-static rp_status find(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant **out);
+static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out);
+
+static rp_status take_donors(rp__unit *u, const bool *donors) {
+    uint32_t n = u->graph->body.n_args;
+    bool any = false;
+    for (uint32_t k = 0; k < n && donors && u->leaf && rp__leaf_is_program(u->leaf); k++) any = any || donors[k];
+    if (!any) return RP_OK;
+    u->donors = rp__alloc(n * sizeof *u->donors);
+    if (!u->donors) return RP__OOM("compiled graph");
+    memcpy(u->donors, donors, n * sizeof *donors);
+    return RP_OK;
+}
 
 rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     rp__unit *u = *out = rp__calloc(1, sizeof *u);
@@ -41,6 +54,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->leaf = request->leaf;
     u->interpreted = !request->leaf;
     u->no_graph = request->no_graph;
+    u->wait = request->wait;
     u->strict = request->strict;
     u->arena = request->arena;
     u->explain = request->explain;
@@ -57,10 +71,15 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
             (void)rp__generator_retain(request->random[k].generator);
         }
     }
+    if (take_donors(u, request->donors) != RP_OK) {
+        rp__unit_free(u);
+        *out = NULL;
+        return RP_ERROR_OUT_OF_MEMORY;
+    }
     /* A program is built for the addresses of a call; a user's backend that cannot do a graph says so now. */
     if (u->leaf && !rp__leaf_is_program(u->leaf) && u->n_symbols == 0) {
         variant *v;
-        rp_status status = find(u, NULL, NULL, 0, &v);
+        rp_status status = find(u, &(rp__unit_call){0}, NULL, 0, &v);
         if (status != RP_OK) {
             rp__unit_free(u);
             *out = NULL;
@@ -97,13 +116,13 @@ void rp__unit_forget_explain(rp__unit *u) {
 void rp__unit_free(rp__unit *u) {
     if (!u) return;
     rp__unit_forget_explain(u);
-    while (u->variants) {
-        variant *next = u->variants->next;
-        variant_free(u, u->variants);
-        u->variants = next;
+    for (variant *v = u->variants, *next; v; v = next) {
+        next = v->next;
+        variant_free(u, v);
     }
     for (size_t k = 0; k < u->n_random; k++) rp_generator_release(u->random[k].generator);
     rp__free(u->random);
+    rp__free(u->donors);
     rp_ir_release(u->graph);
     pthread_mutex_destroy(&u->lock);
     rp__free(u);
@@ -134,6 +153,10 @@ static void explain(rp__unit *u, const rp__executable *e) {
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
                      f.fresh_results);
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
+    if (f.donated_bytes > 0)
+        rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.donated_bytes,
+                        "donated: by so much the arena is smaller because temporaries lie in saved values, behind their "
+                        "last readers");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,
                     "peak of the same graph run op by op");
@@ -169,7 +192,9 @@ static void explain_moves(rp__unit *u, variant *v, uint32_t moves) {
     rp__unlock(&u->lock);
 }
 
-static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant *v) {
+static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant *v) {
+    const int64_t *binding = call->binding;
+    v->donate = u->donors && call->donate;
     if (u->n_symbols > 0) {
         v->binding = rp__alloc(u->n_symbols * sizeof *v->binding);
         if (!v->binding) return RP__OOM("compiled graph");
@@ -199,8 +224,12 @@ static rp_status build(rp__unit *u, const int64_t *binding, rp_tensor *const *in
         }
         random[k].count = (uint64_t)count;
     }
-    const rp__executable_options options = {
-        .no_graph = u->no_graph, .arena = u->arena, .random = u->random ? random : NULL, .n_random = u->n_random};
+    const rp__executable_options options = {.no_graph = u->no_graph,
+                                             .wait = u->wait,
+                                             .arena = u->arena,
+                                             .random = u->random ? random : NULL,
+                                             .n_random = u->n_random,
+                                             .donors = v->donate ? u->donors : NULL};
     if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
     RP_TRY(status);
@@ -212,20 +241,25 @@ static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) 
     return u->n_symbols == 0 || memcmp(v->binding, binding, u->n_symbols * sizeof *binding) == 0;
 }
 
-/* The variant for these sizes, first in the list; made if missing. */
-static rp_status find(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, variant **out) {
-    variant **at = &u->variants;
-    while (*at && !is_for(u, *at, binding)) at = &(*at)->next;
-    if (*at) {
-        variant *v = *out = *at;
-        *at = v->next;
+static bool serves(const rp__unit *u, const variant *v, const rp__unit_call *call) {
+    return v->donate == (u->donors && call->donate) && is_for(u, v, call->binding);
+}
+
+/* The variant for these sizes and what may be overwritten, first in the list; made if missing. */
+static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out) {
+    variant *before = NULL;
+    for (variant *v = u->variants; v; before = v, v = v->next) {
+        if (!serves(u, v, call)) continue;
+        *out = v;
+        if (!before) return RP_OK;
+        before->next = v->next;
         v->next = u->variants;
         u->variants = v;
         return RP_OK;
     }
     variant *v = rp__calloc(1, sizeof *v);
     if (!v) return RP__OOM("compiled graph");
-    rp_status status = build(u, binding, in, n_in, v);
+    rp_status status = build(u, call, in, n_in, v);
     if (status != RP_OK) {
         variant_free(u, v);
         return status;
@@ -292,13 +326,23 @@ static bool may_interpret(const rp__unit *u, rp_status status, size_t n_draws) {
     return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
-rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                       size_t n_out, const rp__executable_random *draws, size_t n_draws) {
-    if (u->interpreted) return interpret(u, binding, in, n_in, out, n_out);
-    variant *v = NULL;
+static rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call, rp_tensor *const *in, size_t n_in,
+                             rp_tensor **out, size_t n_out) {
+    if (RP__UNLIKELY(!v->executable)) return run_leaf(u, v, in, n_in, out, n_out);
+    rp_status status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws);
+    uint32_t moves = rp__executable_moves(v->executable);
+    if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
+    return status;
+}
+
+rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out) {
+    if (u->interpreted) return interpret(u, call->binding, in, n_in, out, n_out);
+    variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
+    if (RP__LIKELY(v && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     rp__lock(&u->lock);
-    rp_status status = find(u, binding, in, n_in, &v);
-    if (may_interpret(u, status, n_draws)) {
+    rp_status status = find(u, call, in, n_in, &v);
+    if (may_interpret(u, status, call->n_draws)) {
         if (u->explain) {
             rp__reason reason = rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
             rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
@@ -306,17 +350,11 @@ rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in
         (void)rp_error_take();
         u->interpreted = true;
         rp__unlock(&u->lock);
-        return interpret(u, binding, in, n_in, out, n_out);
+        return interpret(u, call->binding, in, n_in, out, n_out);
     }
     rp__unlock(&u->lock);
     RP_TRY(status);
-    if (v->executable) {
-        status = rp__executable_run(v->executable, in, n_in, out, n_out, draws, n_draws);
-        uint32_t moves = rp__executable_moves(v->executable);
-        if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
-        return status;
-    }
-    return run_leaf(u, v, in, n_in, out, n_out);
+    return run_variant(u, v, call, in, n_in, out, n_out);
 }
 
 const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n) {
@@ -344,7 +382,7 @@ static rp_status leaf_run(void *ctx, void *compiled, rp_tensor *const *in, size_
     int64_t *binding = u->n_symbols > 0 ? rp__alloc(u->n_symbols * sizeof *binding) : NULL;
     if (u->n_symbols > 0 && !binding) return RP__OOM("compiled graph");
     rp_status status = binding ? rp__ir_bind(u->graph, in, n_in, binding) : RP_OK;
-    if (status == RP_OK) status = rp__unit_run(u, binding, in, n_in, out, n_out, NULL, 0);
+    if (status == RP_OK) status = rp__unit_run(u, &(rp__unit_call){.binding = binding}, in, n_in, out, n_out);
     rp__free(binding);
     return status;
 }

@@ -11,11 +11,12 @@ typedef struct rp__unit rp__unit;
 typedef struct rp__unit_request {
     rp_ir *graph;           /* functional; retained */
     const rp_backend *leaf; /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
-    bool no_graph;
+    bool no_graph, wait;                 /* as in rp_compile_options */
     bool strict;                         /* a graph that the leaf cannot do is an error, not run node by node */
     rp__shared_arena *arena;             /* outlives the unit */
     const rp__executable_random *random; /* copied; totals of the function */
     size_t n_random;
+    const bool *donors; /* copied; per argument: who runs the graph may give its memory away; NULL: none */
     rp__explain *explain;
 } rp__unit_request;
 
@@ -23,9 +24,14 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out);
 void rp__unit_free(rp__unit *u);
 /* The explain list is about to die: counts are settled, later facts are lost. A unit may live on in tapes. NULL is allowed. */
 void rp__unit_forget_explain(rp__unit *u);
-/* binding: values of the graph's symbols, NULL without symbols. draws, n_draws: as rp__executable_run, for fused units. */
-rp_status rp__unit_run(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                       size_t n_out, const rp__executable_random *draws, size_t n_draws);
+typedef struct rp__unit_call {
+    const int64_t *binding;             /* values of the graph's symbols; NULL without symbols */
+    const rp__executable_random *draws; /* as rp__executable_run, for fused units */
+    size_t n_draws;
+    bool donate; /* nobody needs the donors any more: the run may overwrite them */
+} rp__unit_call;
+rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out);
 /* Seeds and bases of the last run: NULL, 0 for units that draw as they run. */
 const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n);
 

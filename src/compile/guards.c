@@ -6,15 +6,19 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 
+/* What autograd wants of a tensor: 3: a leaf that needs a gradient, 1: another that does. */
+static inline uint64_t need_of(const rp_tensor *t) {
+    return t->flags & RP__T_REQUIRES_GRAD ? 3 : t->autograd && rp__grad_needed(t);
+}
+
 /* Type, rank, device, and what autograd wants of a tensor, in one word. */
 static inline uint64_t head_of(const rp_tensor *t) {
-    uint64_t head = (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 |
-                    (uint64_t)(uint16_t)t->device.index << 24;
-    if (t->flags & RP__T_REQUIRES_GRAD)
-        head |= (uint64_t)3 << 40; /* needs a gradient, leaf */
-    else if (t->autograd && rp__grad_needed(t))
-        head |= (uint64_t)1 << 40;
-    return head;
+    return (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 |
+           (uint64_t)(uint16_t)t->device.index << 24 | need_of(t) << 40;
+}
+
+static inline uint64_t hooks_of(const rp_tensor *leaf) {
+    return leaf && leaf->autograd && leaf->autograd->hooks ? rp__hooks_key(leaf->autograd) : 0;
 }
 
 uint64_t rp__guards_environment(void) {
@@ -37,51 +41,54 @@ static const uint64_t *argument(const rp__guards *g, size_t k) {
     return w;
 }
 
-static bool writes_anything(const rp_ir *ir, const rp__ir_block *block, bool *storages) {
-    bool any = false;
-    for (size_t i = 0; i < block->n_nodes; i++) {
-        const rp__ir_node *n = &ir->nodes[block->nodes[i]];
-        if (n->dead) continue;
-        for (uint32_t k = 0; k < n->n_in; k++) {
-            if (rp__ir_writes(n, k)) {
-                storages[ir->values[n->in[k]].storage] = true;
-                any = true;
-            }
-        }
-    }
-    return any;
+static inline unsigned bit_of(const rp__storage *s) {
+    return (unsigned)(((uint64_t)(uintptr_t)s >> 5) * UINT64_C(0x9e3779b97f4a7c15) >> 54); /* < RP__GUARD_BITS */
+}
+
+static rp__hash key_of(uint64_t id) { return (rp__hash){rp__hash_mix(id, 3), id}; }
+
+/* Id of the captured storage that t lies in; 0: in none. */
+static inline uint64_t outside_of(const rp__guards *g, const rp_tensor *t) {
+    const rp__storage *s = t->storage;
+    unsigned bit = bit_of(s);
+    if (!(g->outside_bits[bit / 64] >> bit % 64 & 1)) return 0;
+    return rp__map_get(&g->outside, key_of(s->id)) ? s->id : 0;
 }
 
 static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const *in, size_t n_in) {
-    bool *written = rp__calloc(ir->n_storages + 1u, sizeof *written), arguments = false;
-    if (!written) return RP__OOM("guards");
-    rp_status status = RP_OK;
-    if (!writes_anything(ir, &ir->body, written)) goto done;
-    for (size_t k = 0; k < n_in; k++) arguments = arguments || written[ir->values[ir->body.args[k]].storage];
-    for (size_t i = 0; i < ir->n_nodes && status == RP_OK; i++) {
-        const rp__ir_node *n = &ir->nodes[i];
-        if (n->kind != RP__IR_CAPTURED || n->dead || !written[ir->values[n->out[0]].storage]) continue;
-        uint64_t id = ir->captured[n->captured_index]->storage->id;
-        if (!rp__map_put(&g->written, (rp__hash){rp__hash_mix(id, 3), id}, &g->written)) status = RP__OOM("guards");
+    g->offset = rp__calloc(n_in + 1, sizeof *g->offset);
+    if (!g->offset) return RP__OOM("guards");
+    if (n_in > 1) {
+        g->same = rp__calloc(2 * n_in, sizeof *g->same);
+        if (!g->same) return RP__OOM("guards");
+        g->twin = g->same + n_in;
     }
-    if (status == RP_OK && arguments) {
-        g->same = rp__calloc(n_in + 1, sizeof *g->same);
-        status = g->same ? RP_OK : RP__OOM("guards");
-        for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-            while (in[g->same[k]]->storage != in[k]->storage) g->same[k]++;
-        }
+    for (size_t k = 0; k < n_in && g->same; k++) {
+        while (in[g->same[k]]->storage != in[k]->storage) g->same[k]++;
+        while (in[g->twin[k]] != in[k]) g->twin[k]++;
+        g->offset[k] = in[k]->offset - in[g->same[k]]->offset;
     }
-    if (status == RP_OK && g->written.count) {
-        g->in_written = rp__calloc(n_in + 1, sizeof *g->in_written);
-        status = g->in_written ? RP_OK : RP__OOM("guards");
-        for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-            uint64_t id = in[k]->storage->id;
-            g->in_written[k] = rp__map_get(&g->written, (rp__hash){rp__hash_mix(id, 3), id}) ? id : 0;
-        }
+    for (size_t i = 0; i < ir->n_captured; i++) {
+        const rp__storage *s = ir->captured[i]->storage;
+        unsigned bit = bit_of(s);
+        if (!rp__map_put(&g->outside, key_of(s->id), &g->outside)) return RP__OOM("guards");
+        g->outside_bits[bit / 64] |= UINT64_C(1) << bit % 64;
     }
-done:
-    rp__free(written);
-    return status;
+    if (!g->outside.count) return RP_OK;
+    g->in_outside = rp__calloc(n_in + 1, sizeof *g->in_outside);
+    if (!g->in_outside) return RP__OOM("guards");
+    for (size_t k = 0; k < n_in; k++) {
+        g->in_outside[k] = outside_of(g, in[k]);
+        if (g->in_outside[k]) g->offset[k] = in[k]->offset;
+    }
+    return RP_OK;
+}
+
+rp_status rp__guards_only(rp__guards *g, size_t k, const rp_tensor *t) {
+    if (!g->only) g->only = rp__calloc(g->n_in, sizeof *g->only);
+    if (!g->only) return RP__OOM("guards");
+    g->only[k] = t->id;
+    return RP_OK;
 }
 
 rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn fn, rp_tensor *const *in, size_t n_in,
@@ -103,7 +110,8 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     g->symbolic = rp__calloc(n_in + 1, sizeof *g->symbolic);
     g->captured = rp__calloc(ir->n_captured + 1, sizeof *g->captured);
     g->ctx_copy = rp__alloc(g->ctx_bytes ? g->ctx_bytes : 1);
-    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy) return RP__OOM("guards");
+    g->hooks = rp__calloc(g->n_grads + 1, sizeof *g->hooks);
+    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy || !g->hooks) return RP__OOM("guards");
     uint64_t *w = g->words;
     for (size_t k = 0; k < n_in; k++) {
         w = add_argument(w, in[k]);
@@ -119,8 +127,12 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
         g->symbolic[k] = copy;
     }
     if (g->ctx_bytes) memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
+    for (size_t i = 0; i < g->n_grads; i++) g->hooks[i] = hooks_of(g->grads[i].leaf);
     for (size_t i = 0; i < ir->n_captured; i++)
-        g->captured[g->n_captured++] = (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i])};
+        g->captured[g->n_captured++] =
+            (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
+    for (size_t k = 0; k < n_in && result->reached; k++)
+        if (result->reached[k]) RP_TRY(rp__guards_only(g, k, in[k]));
     return build_aliases(g, ir, in, n_in);
 }
 
@@ -129,10 +141,13 @@ void rp__guards_free(rp__guards *g) {
     rp__free(g->symbolic);
     rp__free(g->words);
     rp__free(g->same);
-    rp__free(g->in_written);
+    rp__free(g->offset);
+    rp__free(g->in_outside);
+    rp__free(g->only);
     rp__free(g->captured);
+    rp__free(g->hooks);
     rp__free(g->ctx_copy);
-    rp__map_free(&g->written);
+    rp__map_free(&g->outside);
     memset(g, 0, sizeof *g);
 }
 
@@ -194,15 +209,28 @@ static bool symbols_hold(const rp__guards *g, rp_tensor *const *in) {
 /* ---- the check */
 
 static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
+    uint64_t seen[RP__GUARD_BITS / 64] = {0};
     for (size_t k = 0; g->same && k < g->n_in; k++) {
-        uint32_t first = 0;
-        while (in[first]->storage != in[k]->storage) first++;
-        if (first != g->same[k]) return false;
+        const rp__storage *s = in[k]->storage;
+        uint32_t first = g->same[k], twin = g->twin[k];
+        unsigned bit = bit_of(s);
+        if (first == k) {
+            for (size_t j = 0; seen[bit / 64] >> bit % 64 & 1 && j < k; j++)
+                if (in[j]->storage == s) return false;
+            seen[bit / 64] |= UINT64_C(1) << bit % 64;
+            continue;
+        }
+        if (in[first]->storage != s || in[twin] != in[k]) return false;
+        if (!(g->in_outside && g->in_outside[k]) && in[k]->offset - in[first]->offset != g->offset[k]) return false;
+        for (size_t j = first; j < twin; j++)
+            if (in[j] == in[k]) return false;
     }
-    for (size_t k = 0; g->in_written && k < g->n_in; k++) {
-        uint64_t id = in[k]->storage->id;
-        if ((rp__map_get(&g->written, (rp__hash){rp__hash_mix(id, 3), id}) ? id : 0) != g->in_written[k]) return false;
+    for (size_t k = 0; g->in_outside && k < g->n_in; k++) {
+        if (outside_of(g, in[k]) != g->in_outside[k]) return false;
+        if (g->in_outside[k] && in[k]->offset != g->offset[k]) return false;
     }
+    for (size_t k = 0; g->only && k < g->n_in; k++)
+        if (g->only[k] && g->only[k] != in[k]->id) return false;
     return true;
 }
 
@@ -216,13 +244,13 @@ static bool rest_holds(const rp__guards *g, rp_fn fn, rp_tensor *const *in) {
         if (memcmp(g->bytes[i].copy, g->bytes[i].address, g->bytes[i].n) != 0) return false;
     }
     for (size_t i = 0; i < g->n_captured; i++) {
-        if (head_of(g->captured[i].tensor) != g->captured[i].head) return false;
+        if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
     }
     for (size_t i = 0; i < g->n_grads; i++) {
         const rp_tensor *leaf = g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg];
-        if (has_grad(leaf) != g->grads[i].at_entry) return false;
+        if (has_grad(leaf) != g->grads[i].at_entry || hooks_of(g->grads[i].leaf) != g->hooks[i]) return false;
     }
-    return !(g->same || g->in_written) || aliases_hold(g, in);
+    return !(g->same || g->in_outside || g->only) || aliases_hold(g, in);
 }
 
 bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
@@ -370,10 +398,15 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
                          g->grads[i].at_entry ? "there -> absent" : "absent -> there");
             return RP__REASON_GUARD_GRAD;
         }
+        if (hooks_of(g->grads[i].leaf) != g->hooks[i]) {
+            rp__text_puts(out, "a captured tensor has other hooks");
+            return RP__REASON_GUARD_GRAD;
+        }
     }
     if (!aliases_hold(g, in)) {
         rp__text_puts(out,
-                      "arguments share memory with each other, or with tensors that the graph writes, in another way");
+                      "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
+                      "another way");
         return RP__REASON_GUARD_ALIAS;
     }
     return explain_symbols(g, in, out);

@@ -6,17 +6,23 @@
 #include "compile/explain.h"
 #include "trace/trace.h"
 
-/* What a call is checked against. Built once, then read only. */
+enum { RP__GUARD_BITS = 1024 };
+
+/* What a call is checked against. Built once, then read only (but for rp__guards_only). */
 typedef struct rp__guards {
     uint64_t environment; /* grad mode, determinism, default device */
     uint64_t *words;      /* per argument: head, then size and stride of each dim */
     const rp_dim *
         *symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
     size_t n_in;
-    uint32_t *same;  /* written arguments alias: per argument the first with its storage; NULL: not checked */
-    rp__map written; /* storages of captured tensors that the graph writes: no argument may lie there unless it did */
-    uint64_t *
-        in_written; /* per argument: id of the written captured storage that it lies in, 0: none; NULL with an empty map */
+    /* Memory that arguments share decides which graph a function gives, even where nothing is written. */
+    uint32_t *same, *twin; /* per argument the first with its storage, the first that is the same tensor; NULL: one argument */
+    rp_dim *offset;        /* per argument that shares memory: how far behind the first it begins; in a captured storage: where */
+    rp__map outside;       /* storages of captured tensors */
+    uint64_t outside_bits[RP__GUARD_BITS / 64]; /* a storage whose bit is 0 is not in the map */
+    uint64_t *in_outside; /* per argument: id of the captured storage that it lies in, 0: none; NULL with an empty map */
+    uint64_t *only;       /* per argument: id of the tensor that it must be, as the function also reaches that by itself; 0:
+                             any. NULL: none */
     void *ctx_copy;
     const void *ctx;
     size_t ctx_bytes;
@@ -25,9 +31,11 @@ typedef struct rp__guards {
     struct rp__captured_guard {
         const rp_tensor *tensor; /* the graph holds it */
         uint64_t head;
+        uint64_t need; /* of the head: type, rank and device are the handle's for life */
     } * captured;
     size_t n_captured;
     const rp__trace_grad *grads; /* borrowed */
+    uint64_t *hooks;             /* per entry of grads that is a captured tensor: rp__hooks_key; a backward inside ran them */
     size_t n_grads;
     const rp__symbols *symbols; /* borrowed */
 } rp__guards;
@@ -37,6 +45,8 @@ uint64_t rp__guards_environment(void);
 rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn fn, rp_tensor *const *in, size_t n_in,
                            const rp_dim *const *sizes, const rp_dim *const *strides);
 void rp__guards_free(rp__guards *g);
+/* Argument k must be this very tensor from now on. */
+rp_status rp__guards_only(rp__guards *g, size_t k, const rp_tensor *t);
 bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in);
 /* Which guard fails, in words with old and new value, for a call that rp__guards_hold refused. */
 rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in, rp__text *out);

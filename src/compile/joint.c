@@ -22,6 +22,7 @@ typedef struct differentiator {
     rp_tensor **handle; /* per forward value of dst, made on demand */
     rp_tensor **grad;   /* per forward value of dst */
     size_t n_values;    /* of the forward part of dst */
+    uint64_t given;     /* results that have tangents */
 } differentiator;
 
 static rp_tensor *handle_of(differentiator *d, rp__ir_value v) {
@@ -254,13 +255,18 @@ static rp_status copy_forward(differentiator *d) {
     return RP_OK;
 }
 
+bool rp__joint_has_tangent(const rp_ir *ir, uint32_t k, uint64_t given) {
+    rp__ir_value v = ir->body.results[k];
+    return wants_gradient(ir, v) && !rp__ir_is_outer(ir, v) && (k >= 64 || (given >> k & 1));
+}
+
 static rp_status add_tangents(differentiator *d, rp__joint *j) {
     rp_ir *dst = d->w.dst;
     const rp__ir_block *body = &d->w.src->body;
     j->tangent_of = rp__alloc((body->n_results + 1u) * sizeof *j->tangent_of);
     if (!j->tangent_of) return RP__OOM("tangents");
     for (uint32_t k = 0; k < body->n_results; k++) {
-        if (!wants_gradient(d->w.src, body->results[k]) || rp__ir_is_outer(d->w.src, body->results[k])) continue;
+        if (!rp__joint_has_tangent(d->w.src, k, d->given)) continue;
         rp__meta meta = d->w.src->values[body->results[k]].meta;
         if (rp__ir_add_arg(dst, &dst->body, &meta, d->w.src->values[body->results[k]].site) == RP__IR_NONE) {
             return RP_ERROR_OUT_OF_MEMORY;
@@ -324,11 +330,12 @@ static rp_status differentiate(differentiator *d, rp__joint *j, const uint32_t *
     return RP_OK;
 }
 
-rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, rp__joint *out) {
+rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, uint64_t given, rp__joint *out) {
     memset(out, 0, sizeof *out);
     RP_TRY(check_forward(ir));
     differentiator d;
     memset(&d, 0, sizeof d);
+    d.given = given;
     out->n_inputs = ir->body.n_args;
     out->n_results = ir->body.n_results;
     rp_status status = rp__rewrite_begin(&d.w, ir);

@@ -136,8 +136,9 @@ static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
     return load(l, v, reduced);
 }
 
-static rp__val sink_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
+static rp__val sink_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     lowering *l = (lowering *)s;
+    (void)front; /* known since the probe: the space has placed it */
     return value_of(l, node_of(l)->in[k], call->op->lowering == RP__ROWS);
 }
 

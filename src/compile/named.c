@@ -98,7 +98,7 @@ rp_status rp_call_named_at(const char *site, rp_compiled *f, const char *const *
         for (size_t k = 0; out && k < n_out; k++) out[k] = rp__tensor_error();
         return status;
     }
-    status = (rp_call)(f, in, n_in, out, n_out);
+    status = rp_call_at(site, f, in, n_in, out, n_out);
     /* Of two first calls at once one fixes the names. */
     if (made && (status != RP_OK || !atomic_compare_exchange_strong(&f->names, &none, made))) rp__free(made);
     return status;

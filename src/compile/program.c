@@ -85,7 +85,8 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         if (!storage || storage == p->memory) continue;
         bool known = false;
         for (uint32_t b = 0; b < p->n_buffers && !known; b++) {
-            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].place.storage == storage;
+            known = p->buffers[b].kind != RP__BUFFER_NONE && p->buffers[b].kind != RP__BUFFER_TEMP &&
+                    p->buffers[b].place.storage == storage; /* a temporary moves with what it lies in */
             if (known) slots[k].buffer = (int32_t)b;
         }
         for (size_t i = 0; i < p->n_scratch && !known; i++) known = p->scratch[i] == storage;
@@ -399,6 +400,25 @@ static rp_status take_random(rp__executable *p, const rp__executable_options *op
     return RP_OK;
 }
 
+/* The rule of eager launches (kernel/cpu/jit.c), for all of the program's kernels at once. */
+enum { HOT_RUNS = 32, HOT_BYTES = 1 << 28 };
+static void plan_heat(rp__executable *p, bool wait) {
+    if (!p->device->ops->loops->hot || p->n_dags == 0) return;
+    if (wait) {
+        rp__program_heat(p, true);
+        return;
+    }
+    uint64_t bytes = 1;
+    for (uint32_t k = 0; k < p->n_records; k++) {
+        const rp__launch *l = p->records[k];
+        for (uint32_t i = 0; i < l->n_slots; i++) bytes += (uint64_t)(l->slots[i].end - l->slots[i].begin);
+    }
+    p->hot_runs = HOT_BYTES / bytes > HOT_RUNS ? HOT_BYTES / bytes : HOT_RUNS;
+}
+void rp__program_heat(rp__executable *p, bool wait) {
+    for (size_t k = 0; k < p->n_dags; k++) p->device->ops->loops->hot(p->dags[k], wait);
+}
+
 static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     RP_TRY(check_devices(p));
     RP_TRY(take_random(p, options));
@@ -412,6 +432,7 @@ static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__execut
     if (status == RP_OK && !options->no_graph) status = rp__program_build_graph(p);
     if (status == RP_OK) status = describe_results(p);
     if (status == RP_OK) status = rp__program_describe(p);
+    if (status == RP_OK) plan_heat(p, options->wait);
     for (rp__program_part *part = p->parts; part; part = part->next) rp__fusion_free(&part->fusion);
     return status;
 }
@@ -467,11 +488,7 @@ void rp__executable_free(rp__executable *p) {
     rp__free(p->scratch);
     for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
     rp__free(p->dags);
-    for (size_t k = 0; k < p->n_states; k++) {
-        rp__block_free(p->states[k].generator->device, p->states[k].block);
-        rp_generator_release(p->states[k].generator);
-    }
-    rp__free(p->states);
+    rp__capture_random_free(p->states, p->n_states);
     for (size_t k = 0; k < p->n_random && p->random; k++) rp_generator_release(p->random[k].generator);
     if (p->memory) rp__storage_release(p->memory);
     if (p->build_stream) rp_stream_release(p->build_stream);

@@ -26,11 +26,12 @@ typedef struct rp__executable_random {
 } rp__executable_random;
 
 typedef struct rp__executable_options {
-    bool no_fusion, no_graph;
+    bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
     rp__shared_arena *arena; /* NULL: its own. A storage in it that is large enough is used: memory from outside */
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;
     size_t n_random;
+    const bool *donors; /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
 } rp__executable_options;
 
 /* ir has no symbols. in[] are arguments as the first call will bring them. */
@@ -78,6 +79,7 @@ typedef struct rp__executable_facts {
     bool graphed;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
+    int64_t donated_bytes; /* by which the arena is smaller because temporaries lie in arguments */
     /* of the executable: they count on */
     const _Atomic uint64_t *patches, *fresh_results;
     const _Atomic uint64_t *moved, *copies; /* arguments re-pointed; [RP__COPY_COUNT] */
@@ -103,14 +105,21 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);
 
-/* plan.c: offsets in one arena. Lifetimes are positions in the order, both ends included. */
+/* plan.c: offsets in one arena, or in memory that is there anyway. Lifetimes are positions in the order, both ends included. */
 typedef struct rp__plan_buffer {
     int64_t bytes;
     uint32_t first, last;
-    int64_t offset; /* out */
+    uint32_t space; /* out: RP__PLAN_ARENA, or a space */
+    int64_t offset; /* out: in that */
 } rp__plan_buffer;
+typedef struct rp__plan_space { /* free behind position `last` */
+    int64_t bytes;
+    uint32_t last;
+} rp__plan_space;
 enum { RP__PLAN_ALIGNMENT = 256 };
-rp_status rp__plan(rp__plan_buffer *buffers, size_t n, int64_t *arena_bytes);
+#define RP__PLAN_ARENA UINT32_MAX
+rp_status rp__plan(rp__plan_buffer *buffers, size_t n, const rp__plan_space *spaces, uint32_t n_spaces,
+                   int64_t *arena_bytes);
 
 /* specialise.c: the graph with its symbols replaced by values. */
 rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);

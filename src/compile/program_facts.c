@@ -111,6 +111,7 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .n_edges = p->n_edges,
                                   .arena_bytes = p->arena_bytes,
                                   .result_bytes = p->result_bytes,
+                                  .donated_bytes = p->donated_bytes,
                                   .eager_peak_bytes = p->eager_peak,
                                   .runs = p->runs,
                                   .moved = &p->moved,

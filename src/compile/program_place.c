@@ -2,7 +2,7 @@
    Called once, before anything is recorded.
 
    Arguments and captured tensors are proxies of their memory, so that two arguments in one storage stay two buffers. Results are
-   memory of their own. Temporaries share one arena, planned over one line of positions for the body and all blocks: a region
+   memory of their own. Temporaries share one arena, and what is free of arguments that the caller gives away, planned over one line of positions for the body and all blocks: a region
    takes its positions between two of its own, at which its operands and results are alive; so branches share memory, and what a
    loop reads in each iteration lives to its end. An argument of a block is the buffer of the operand behind it, a result of a
    branch that of the region's result (blocks.c). */
@@ -66,6 +66,10 @@ typedef struct placer {
     uint32_t *buffer_at; /* per entry of the plan */
     size_t n_plan, plan_capacity, buffer_capacity;
     uint32_t now;
+    rp__plan_space *donors; /* of the arena of p */
+    uint32_t *donor_at;     /* per donor: its buffer */
+    uint32_t *donor_of;     /* per argument: its donor, RP__IR_NONE */
+    uint32_t n_donors;
 } placer;
 
 static rp_status new_buffer(rp__executable *p, uint32_t *out) {
@@ -98,6 +102,8 @@ static rp_status new_temp(placer *l, int64_t bytes, uint32_t *out) {
 static void alive(placer *l, uint32_t buffer) {
     const rp__program_buffer *b = &l->p->buffers[buffer];
     if (b->kind == RP__BUFFER_TEMP && l->plan[b->index].last < l->now) l->plan[b->index].last = l->now;
+    if (b->kind == RP__BUFFER_ARG && l->n_donors > 0 && l->donor_of[b->index] != RP__IR_NONE)
+        l->donors[l->donor_of[b->index]].last = l->now;
 }
 
 static uint32_t buffer_of(const rp__program_part *part, rp__ir_value v) {
@@ -150,7 +156,7 @@ static rp_status place_block(placer *l, const rp__program_part *part, const rp__
                              uint32_t region, const uint32_t *results, rp__program_part **out) {
     rp__executable *p = l->p;
     rp_ir *ir;
-    RP_TRY(rp__block_graph(part->ir, index, region, &ir));
+    RP_TRY(rp__block_graph(part->ir, index, region, !l->options->no_fusion, &ir));
     RP_TRY(new_part(l, ir, out));
     rp__program_part *block = *out;
     uint32_t first = n->kind == RP__IR_COND;
@@ -264,6 +270,29 @@ static rp_status prepare_body(const placer *l) {
     return RP_OK;
 }
 
+/* Arguments that may be overwritten, and are no part of a result. */
+static rp_status find_donors(placer *l) {
+    rp__executable *p = l->p;
+    const rp_ir *ir = p->ir;
+    uint32_t n = ir->body.n_args;
+    if (!l->options->donors) return RP_OK;
+    l->donors = RP__NEW(&p->arena, rp__plan_space, n + 1u);
+    l->donor_at = RP__NEW(&p->arena, uint32_t, n + 1u);
+    l->donor_of = RP__NEW(&p->arena, uint32_t, n + 1u);
+    if (!l->donors || !l->donor_at || !l->donor_of) return RP__OOM("memory plan");
+    for (uint32_t k = 0; k < n; k++) {
+        const rp__ir_value_info *info = &ir->values[ir->body.args[k]];
+        const rp__program_buffer *b = &p->buffers[info->storage];
+        l->donor_of[k] = RP__IR_NONE;
+        bool own = b->kind == RP__BUFFER_ARG && b->index == k && info->offset == 0 && b->bytes > 0;
+        if (!l->options->donors[k] || !own || p->body->fusion.result_storage[info->storage]) continue;
+        l->donors[l->n_donors] = (rp__plan_space){.bytes = b->bytes};
+        l->donor_at[l->n_donors] = info->storage;
+        l->donor_of[k] = l->n_donors++;
+    }
+    return RP_OK;
+}
+
 static rp_status place_body(placer *l, rp_tensor *const *in) {
     rp__executable *p = l->p;
     RP_TRY(prepare_body(l));
@@ -281,12 +310,43 @@ static rp_status place_body(placer *l, rp_tensor *const *in) {
         if (!t) return rp__fail(RP_ERROR_STATE, "a parsed graph has no captured tensors and cannot run");
         RP_TRY(place_outer(p, n->out[0], t, RP__BUFFER_CAPTURED, n->captured_index));
     }
+    RP_TRY(find_donors(l));
     return place_part(l, p->body);
 }
 
+static bool has_room(const rp__executable *p, const rp__shared_arena *shared) {
+    return shared && shared->storage && (int64_t)shared->storage->bytes >= p->arena_bytes &&
+           rp__device_equal(shared->storage->device, p->device->id);
+}
+
+/* A temporary in an argument costs a record that is re-pointed when the argument moves: only where the arena gets smaller. */
+static rp_status plan(placer *l) {
+    rp__executable *p = l->p;
+    int64_t alone, less;
+    RP_TRY(rp__plan(l->plan, l->n_plan, NULL, 0, &alone));
+    p->arena_bytes = alone;
+    if (l->n_donors == 0 || has_room(p, l->options->arena)) return RP_OK;
+    RP_TRY(rp__plan(l->plan, l->n_plan, l->donors, l->n_donors, &less));
+    if (less >= alone) return rp__plan(l->plan, l->n_plan, NULL, 0, &p->arena_bytes);
+    p->arena_bytes = less;
+    p->donated_bytes = alone - less;
+    return RP_OK;
+}
+
+/* Where the plan has put it. */
+static void place_temp(placer *l, size_t entry) {
+    rp__executable *p = l->p;
+    const rp__plan_buffer *at = &l->plan[entry];
+    rp__executable_place *place = &p->buffers[l->buffer_at[entry]].place;
+    *place = (rp__executable_place){.storage = p->memory, .base = at->offset, .bytes = at->bytes};
+    if (at->space == RP__PLAN_ARENA) return;
+    rp__program_buffer *donor = &p->buffers[l->donor_at[at->space]];
+    donor->donated = true;
+    place->storage = rp__storage_retain(donor->place.storage);
+}
+
 static rp_status take_arena(rp__executable *p, rp__shared_arena *shared) {
-    if (shared && shared->storage && (int64_t)shared->storage->bytes >= p->arena_bytes &&
-        rp__device_equal(shared->storage->device, p->device->id)) {
+    if (has_room(p, shared)) {
         p->memory = rp__storage_retain(shared->storage);
         return RP_OK;
     }
@@ -334,12 +394,9 @@ static void place_epilogues(rp__executable *p, const rp__program_part *part) {
 rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     placer l = {.p = p, .options = options};
     rp_status status = place_body(&l, in);
-    if (status == RP_OK) status = rp__plan(l.plan, l.n_plan, &p->arena_bytes);
+    if (status == RP_OK) status = plan(&l);
     if (status == RP_OK) status = take_arena(p, options->arena);
-    for (size_t k = 0; k < l.n_plan && status == RP_OK; k++) {
-        p->buffers[l.buffer_at[k]].place =
-            (rp__executable_place){.storage = p->memory, .base = l.plan[k].offset, .bytes = l.plan[k].bytes};
-    }
+    for (size_t k = 0; k < l.n_plan && status == RP_OK; k++) place_temp(&l, k);
     if (status == RP_OK) status = make_results(p);
     for (const rp__program_part *part = p->parts; part && status == RP_OK; part = part->next)
         place_epilogues(p, part);

@@ -292,6 +292,11 @@ static bool in_members(const rp__fusion *f, const uint32_t *members, uint32_t n,
     return false;
 }
 
+/* The dim of the space that dim 0 of operand k runs along. */
+static unsigned lead_of(const rp__fuse_node *fn, uint32_t k, const rp__meta *meta) {
+    return fn->front_operands >> k & 1u ? 0 : (unsigned)(fn->ndim - meta->ndim);
+}
+
 static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, uint32_t member) {
     const rp__fuse_node *fn = &b->f->nodes[members[member]];
     const rp__ir_node *n = &b->f->ir->nodes[fn->node];
@@ -330,7 +335,7 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
             b->why = SPACES;
             return false;
         }
-        unsigned lead = (unsigned)(fn->ndim - meta->ndim);
+        unsigned lead = lead_of(fn, k, meta);
         for (unsigned j = 0; j < meta->ndim; j++) {
             unsigned d = j + lead;
             const rp__axis_map *operand = map_at(s, place);
@@ -388,7 +393,7 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
             if (meta->size[j] == 1) {
                 add_empty_dim(&operand);
             } else {
-                add_dim(&operand, map_at(s, self), j + (unsigned)(fn->ndim - meta->ndim));
+                add_dim(&operand, map_at(s, self), j + lead_of(fn, k, meta));
             }
         }
         if (!add_value(b, n->in[k], &operand)) return false;

@@ -15,6 +15,9 @@ enum {
     MAX_TEAM = 16,
     TEAM_STACK = 16 << 20, /* compilers recurse; untouched pages cost nothing */
     SPINS = 400,           /* about 10 us: a little longer than the gap between two launches of an eager loop */
+    YIELDS = 300, /* turns of SPINS_A_YIELD and a yield after them, some 300 us: a portion of a long launch that one thread
+                     ends early, and what lies between two long launches, cost less than sleeping and being woken */
+    SPINS_A_YIELD = 32,
     BLOCKS_A_THREAD = 4    /* slices are taken in this many portions a thread: balance without contention */
 };
 
@@ -126,15 +129,22 @@ static void take_portions(uint64_t serial, bool worker) {
     }
 }
 
+/* Something to wait for that comes soon, or never: turn 0, 1, 2, ... of waiting for it. False: time to sleep. */
+static bool wait_awake(int turn) {
+    if (turn >= SPINS + YIELDS * SPINS_A_YIELD) return false;
+    relax();
+    if (turn >= SPINS && turn % SPINS_A_YIELD == 0) sched_yield(); /* others may have work for this processor */
+    return true;
+}
+
 static void *worker_main(void *argument) {
     int index = (int)(intptr_t)argument; /* 1 and up: the caller is 0 */
     inside = true;
     for (;;) {
         uint64_t state = 0;
-        for (int i = 0; i < SPINS; i++) {
+        for (int i = 0; wait_awake(i); i++) {
             state = atomic_load_explicit(&pool.state, memory_order_acquire);
             if ((uint32_t)state > 0) break;
-            relax();
         }
         if ((uint32_t)state > 0 && index < atomic_load_explicit(&pool.size, memory_order_relaxed)) {
             take_portions(state >> 32, true);
@@ -173,9 +183,8 @@ static void start_workers(int size) {
 }
 
 static void wait_for(int total) {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; wait_awake(i); i++) {
         if (atomic_load_explicit(&pool.done, memory_order_acquire) == total) return;
-        relax();
     }
     rp__lock(&pool.lock);
     atomic_store(&pool.caller_waits, true);

@@ -9,6 +9,7 @@
 #include "device/allocator.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -511,6 +512,21 @@ static rp_status segment_new(rp__allocator *a, shelf *s, size_t size, block **ou
     return RP_OK;
 }
 
+/* Cuts b, which is not shelved, behind its first `size` bytes; the rest is not shelved either. NULL: no memory for its record. */
+static block *cut(rp__allocator *a, block *b, size_t size) {
+    block *tail = struct_new(a);
+    if (!tail) return NULL;
+    tail->shelf = b->shelf;
+    tail->address = b->address + size;
+    tail->size = b->size - size;
+    tail->before = b;
+    tail->after = b->after;
+    if (tail->after) tail->after->before = tail;
+    b->after = tail;
+    b->size = size;
+    return tail;
+}
+
 /* A block of at least `bytes` bytes; statistics are the caller's. Under the lock. */
 static rp_status take_block(rp__allocator *a, rp_pool *pool, rp_stream *stream, size_t bytes, block **out) {
     const rules *r = &a->rules;
@@ -527,18 +543,8 @@ static rp_status take_block(rp__allocator *a, rp_pool *pool, rp_stream *stream, 
         RP_TRY(segment_new(a, s, size, &b));
     size_t rest = b->size - size;
     if (rest >= (s->small ? r->granule : r->large_split)) {
-        block *tail = struct_new(a);
-        if (tail) { /* without a record for the tail the block stays whole: wasteful, not wrong */
-            tail->shelf = s;
-            tail->address = b->address + size;
-            tail->size = rest;
-            tail->before = b;
-            tail->after = b->after;
-            if (tail->after) tail->after->before = tail;
-            b->after = tail;
-            b->size = size;
-            shelve(a, tail);
-        }
+        block *tail = cut(a, b, size);
+        if (tail) shelve(a, tail); /* without a record for it the block stays whole: wasteful, not wrong */
     }
     b->b = (base){.pub = {b->address, b->size, pool, stream}, .kind = GENERAL};
     unpoison(b->address, b->size);
@@ -611,6 +617,138 @@ static void spill(rp__allocator *a, cache *c, unsigned k) {
     rp__unlock(&a->lock);
 }
 
+/* ---- ledgers: which memory of a pool was in use at any time since rp__pool_hold_begin */
+
+typedef struct range {
+    char *begin, *end;
+} range;
+typedef struct rp__pool_ledger {
+    size_t n, capacity;
+    range *ranges;
+} ledger;
+
+static int by_begin(const void *x, const void *y) {
+    const range *a = x, *b = y;
+    return a->begin < b->begin ? -1 : a->begin > b->begin;
+}
+
+/* Sorts the ranges and joins those that touch. */
+static void ledger_join(ledger *l) {
+    size_t n = 0;
+    qsort(l->ranges, l->n, sizeof *l->ranges, by_begin);
+    for (size_t i = 0; i < l->n; i++) {
+        range r = l->ranges[i];
+        if (n && r.begin <= l->ranges[n - 1].end) {
+            if (r.end > l->ranges[n - 1].end) l->ranges[n - 1].end = r.end;
+        } else {
+            l->ranges[n++] = r;
+        }
+    }
+    l->n = n;
+}
+
+/* Room for one more. Temporaries take the same places again and again: joining them keeps the list short. */
+static rp_status ledger_room(ledger *l) {
+    if (l->n < l->capacity) return RP_OK;
+    if (l->n) ledger_join(l);
+    if (l->n < l->capacity / 2) return RP_OK;
+    return RP__GROW(&l->ranges, &l->capacity, l->capacity + 1) ? RP_OK : RP__OOM("the memory that captures use");
+}
+
+static void ledger_note(ledger *l, char *address, size_t size) { l->ranges[l->n++] = (range){address, address + size}; }
+
+/* A free block of the pool that lies in the range, in part at least. */
+static block *free_in(const rp__allocator *a, const rp_pool *p, range r) {
+    for (const shelf *s = a->shelves; s; s = s->next) {
+        if (s->pool != p) continue;
+        for (unsigned bin = 0; bin < BINS; bin++)
+            for (block *b = s->bins[bin]; b; b = b->free_next)
+                if (b->address < r.end && b->address + b->size > r.begin) return b;
+    }
+    return NULL;
+}
+
+/* Takes what of a free block lies in the range; all of it where there is no memory for records of the rest. */
+static block *take_part(rp__allocator *a, block *b, range r) {
+    unshelve(a, b);
+    if (b->address < r.begin) {
+        block *tail = cut(a, b, (size_t)(r.begin - b->address));
+        if (tail) {
+            shelve(a, b);
+            b = tail;
+        }
+    }
+    if (b->address + b->size > r.end) {
+        block *tail = cut(a, b, (size_t)(r.end - b->address));
+        if (tail) shelve(a, tail);
+    }
+    b->b = (base){.pub = {b->address, b->size, b->shelf->pool, b->shelf->stream}, .kind = GENERAL};
+    unpoison(b->address, b->size);
+    rp__pool_retain(b->shelf->pool);
+    if (!b->shelf->stream->is_default) rp__stream_retain(b->shelf->stream);
+    count_alloc(a, b->size);
+    return b;
+}
+
+rp_status rp__pool_hold_begin(rp_pool *p) {
+    rp__allocator *a = p->device->allocator;
+    rp_status status = RP_OK;
+    rp__lock(&a->lock);
+    if (p->ledger)
+        status = rp__fail(RP_ERROR_STATE, "another thread is capturing graphed callables into this pool");
+    else if (!(p->ledger = rp__calloc(1, sizeof *p->ledger)))
+        status = RP__OOM("the memory that captures use");
+    rp__unlock(&a->lock);
+    return status;
+}
+
+rp_status rp__pool_hold_end(rp_pool *p, rp__pool_hold **out) {
+    rp__allocator *a = p->device->allocator;
+    rp_status status = RP_OK;
+    rp__pool_hold *h = NULL;
+    if (out) {
+        *out = NULL;
+        h = rp__calloc(1, sizeof *h);
+        if (!h) status = RP__OOM("the memory that captures use");
+    }
+    rp__lock(&a->lock);
+    ledger *l = p->ledger;
+    p->ledger = NULL;
+    if (h) {
+        atomic_init(&h->refs, 1);
+        if (a->pending) collect_pending(a, !rp__captures_active());
+        if (l->n) ledger_join(l);
+    }
+    for (size_t i = 0; h && i < l->n && status == RP_OK; i++) {
+        for (block *b; status == RP_OK && (b = free_in(a, p, l->ranges[i]));) {
+            if (RP__GROW(&h->blocks, &h->capacity, h->n + 1))
+                h->blocks[h->n++] = &take_part(a, b, l->ranges[i])->b.pub;
+            else
+                status = RP__OOM("the memory that captures use");
+        }
+    }
+    rp__unlock(&a->lock);
+    rp__free(l->ranges);
+    rp__free(l);
+    if (status == RP_OK && out)
+        *out = h;
+    else
+        rp__pool_hold_release(h);
+    return status;
+}
+
+rp__pool_hold *rp__pool_hold_retain(rp__pool_hold *h) {
+    if (h) atomic_fetch_add_explicit(&h->refs, 1, memory_order_relaxed);
+    return h;
+}
+
+void rp__pool_hold_release(rp__pool_hold *h) {
+    if (!h || atomic_fetch_sub_explicit(&h->refs, 1, memory_order_acq_rel) != 1) return;
+    for (size_t i = 0; i < h->n; i++) rp__block_free(h->blocks[i]->stream->device, h->blocks[i]);
+    rp__free(h->blocks);
+    rp__free(h);
+}
+
 /* ---- the interface */
 
 rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block **out) {
@@ -641,8 +779,12 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
     }
     block *b = NULL;
     rp__lock(&a->lock);
-    rp_status status = take_block(a, pool, s, bytes, &b);
-    if (status == RP_OK) count_alloc(a, b->size);
+    rp_status status = pool && pool->ledger ? ledger_room(pool->ledger) : RP_OK;
+    if (status == RP_OK) status = take_block(a, pool, s, bytes, &b);
+    if (status == RP_OK) {
+        count_alloc(a, b->size);
+        if (pool && pool->ledger) ledger_note(pool->ledger, b->address, b->size);
+    }
     rp__unlock(&a->lock);
     RP_TRY(status);
     if (pool) rp__pool_retain(pool);

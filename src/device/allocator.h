@@ -31,8 +31,22 @@ struct rp_pool { /* private memory of graphs; freed with the last graph and the 
     rp__device *device;
     uint64_t id;
     rp_stream *replayed_on; /* floor 7: where a graph of the pool ran last; counted */
+    struct rp__pool_ledger *ledger; /* between hold_begin and hold_end; under the allocator's lock */
 };
 rp_pool *rp__pool_retain(rp_pool *p);
+
+/* Memory that captures used and freed again is used by every replay of theirs. A hold keeps it from later captures of the pool:
+   between begin and end the pool notes what it hands out; end takes as much of it as is free. */
+typedef struct rp__pool_hold {
+    atomic_uint refs;
+    size_t n, capacity;
+    rp__block **blocks;
+} rp__pool_hold;
+rp_status rp__pool_hold_begin(rp_pool *p);
+/* out NULL: nothing is held. On failure *out is NULL. Ends on every path. */
+rp_status rp__pool_hold_end(rp_pool *p, rp__pool_hold **out);
+rp__pool_hold *rp__pool_hold_retain(rp__pool_hold *h); /* NULL is nothing */
+void rp__pool_hold_release(rp__pool_hold *h);
 /* The stream is about to be destroyed, its work done: what was cached for it goes to the default stream. */
 void rp__allocator_forget(rp__device *d, rp_stream *s);
 void rp__allocator_route(rp__device *d, rp_stream *s, rp_pool *pool); /* allocations on s go to pool; NULL ends it */

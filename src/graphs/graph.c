@@ -7,7 +7,6 @@
 #include "graphs/recording.h"
 
 struct rp_graph {
-    atomic_uint refs;
     bool capturing, keep_graph, check_liveness;
     rp__recorder recorder;
     rp__recording recording;
@@ -16,6 +15,13 @@ struct rp_graph {
 };
 
 static rp_graph error_graph; /* what rp_graph_new returns out of memory: every use of it fails */
+
+/* Only the thread that records can end a capture: its launches still point to the recorder. */
+static rp_status check_owner(const rp_graph *g, const char *call) {
+    if (!g->capturing || rp__recorder_is_current(&g->recorder)) return RP_OK;
+    return rp__fail(RP_ERROR_STATE, "%s: another thread captures into this graph: only that thread can end the capture",
+                    call);
+}
 
 static rp_status end_capture(rp_graph *g, size_t *nodes) {
     g->capturing = false;
@@ -39,12 +45,11 @@ rp_graph *rp_graph_new(void) {
         RP__OOM("a graph");
         return &error_graph;
     }
-    atomic_init(&g->refs, 1);
     return g;
 }
 
 void rp_graph_release(rp_graph *g) {
-    if (!g || g == &error_graph || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!g || g == &error_graph || check_owner(g, "graph_release") != RP_OK) return;
     if (g->capturing) { /* abandoned: ended like any other, so that stream and pool come free */
         rp__error_state kept;
         rp__error_save(&kept);
@@ -71,6 +76,7 @@ rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *
     if (g->recording.graph)
         return rp__fail(RP_ERROR_STATE,
                         "graph_begin: this graph already owns a captured graph: make a new one, or reset it first");
+    RP_TRY(rp__recorder_check_outermost("graph_begin"));
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     if (o.stream && o.stream->device != d)
@@ -101,6 +107,7 @@ rp_status rp_graph_end(rp_graph *g) {
     size_t nodes;
     RP_TRY(usable(g, "graph_end"));
     if (!g->capturing) return rp__fail(RP_ERROR_STATE, "graph_end: this graph is not capturing");
+    RP_TRY(check_owner(g, "graph_end"));
     RP_TRY(end_capture(g, &nodes));
     if (nodes == 0)
         rp__log(RP__LOG_GRAPHS, "the captured graph is empty: was the work given to another device or stream?");
@@ -150,6 +157,7 @@ rp_status rp_graph_replay(rp_graph *g) {
 
 rp_status rp_graph_reset(rp_graph *g) {
     RP_TRY(usable(g, "graph_reset"));
+    RP_TRY(check_owner(g, "graph_reset"));
     rp_status status = RP_OK;
     if (g->capturing) status = end_capture(g, NULL);
     rp__recording_free(&g->recording);

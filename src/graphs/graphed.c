@@ -8,6 +8,7 @@
 #include "autograd/tape.h"
 #include "compile/compiled.h"
 #include "core/alloc.h"
+#include "device/allocator.h"
 #include "graphs/recording.h"
 #include "trace/trace.h"
 
@@ -31,9 +32,11 @@ typedef struct graphed {
     rp_tensor **grad_inputs;  /* static, per surface tensor; NULL where there is none */
     rp__static_input *forward_inputs, *backward_inputs, *backward_grads;
     rp__recording forward, backward; /* backward.graph NULL: nothing to differentiate */
+    rp__pool_hold *hold;             /* of all captures of the same making; NULL: their pool is nobody else's */
     generation *generation;
     unsigned *lent; /* references to the surface when the function was last called; NULL: settled */
     rp__meta *warm; /* per output: what the first warm-up gave; NULL until then */
+    void *ctx;      /* the bytes at fn.ctx when the forward was captured; NULL: none are compared */
     bool captured_training, training;
 } graphed;
 
@@ -53,11 +56,13 @@ static void release_all(rp_tensor **list, size_t n) {
 static void graphed_free(graphed *g) {
     rp__recording_free(&g->backward);
     rp__recording_free(&g->forward);
+    rp__pool_hold_release(g->hold);
     release_all(g->args, surface(g));
     release_all(g->outputs, g->n_out);
     release_all(g->grad_outputs, g->n_out);
     release_all(g->grad_inputs, surface(g));
     rp__free(g->param_storage);
+    rp__free(g->ctx);
     rp__free(g->warm);
     rp__free(g->lent);
     rp__free(g->differentiable);
@@ -185,7 +190,7 @@ static void output_free(void *ctx) {
     rp__free(o);
 }
 
-static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp) {
+static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp, const char *site) {
     output_owner *o = rp__alloc(sizeof *o);
     if (!o) {
         RP__OOM("output of a graphed callable");
@@ -201,6 +206,7 @@ static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp) 
     s->foreign = false;
     s->generation = &g->generation->now;
     s->stamp = stamp;
+    s->replay_site = site;
     rp_tensor *t = rp__tensor_new((rp_dtype)fixed->dtype, fixed->size, fixed->ndim, s);
     if (rp__tensor_is_error(t)) return t;
     memcpy(t->stride, fixed->stride, fixed->ndim * sizeof *t->stride);
@@ -251,17 +257,26 @@ static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint6
     return status;
 }
 
-static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    graphed *g = (graphed *)f;
+/* The graph holds the numbers and addresses that the function read in ctx. */
+static rp_status ctx_changed(const graphed *g) {
+    const unsigned char *was = g->ctx, *is = g->base.fn.ctx;
+    size_t at = 0;
+    while (was[at] == is[at]) at++;
+    return rp__fail(RP_ERROR_GUARD,
+                    "%s: byte %zu of ctx (of %zu) is not what it was at capture: change parameters in place, and "
+                    "capture again where the function reads another number or tensor",
+                    g->base.name, at, g->base.fn.ctx_bytes);
+}
+
+static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                size_t n_out) {
+    rp_compiled *f = &g->base;
     if (RP__UNLIKELY(n_in != g->n_args || n_out != g->n_out))
         return rp__fail(RP_ERROR_GUARD,
                         "%s: called with %zu arguments and %zu results; it was captured with %zu and %zu", f->name,
                         n_in, n_out, g->n_args, g->n_out);
-    if (RP__UNLIKELY(g->training != g->captured_training)) {
-        rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
-        return rp__callable_body(f->fn, in, n_in, out, n_out);
-    }
     for (size_t k = 0; k < n_in; k++) RP_TRY(check_argument(g, k, in[k]));
+    if (RP__UNLIKELY(g->ctx && memcmp(g->ctx, f->fn.ctx, f->fn.ctx_bytes) != 0)) return ctx_changed(g);
     for (size_t k = 0; k < g->n_params; k++)
         if (RP__UNLIKELY(param(g, k)->storage != g->param_storage[k]))
             return rp__fail(RP_ERROR_GUARD,
@@ -275,11 +290,24 @@ static rp_status graphed_call(rp_compiled *f, rp_tensor *const *in, size_t n_in,
     uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
     RP_TRY(rp__recording_replay(&g->forward, s));
     for (size_t k = 0; k < n_out; k++) {
-        out[k] = output_of(g, g->outputs[k], stamp);
+        out[k] = output_of(g, g->outputs[k], stamp, site);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     if (!rp_grad_enabled() || !g->backward.graph) return RP_OK;
     return attach(g, in, out, stamp);
+}
+
+static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                              size_t n_out) {
+    graphed *g = (graphed *)f;
+    if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
+        rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
+        return rp__callable_body(f->fn, in, n_in, out, n_out);
+    }
+    rp__site_frame frame = rp__site_push(site, "rp_call");
+    rp_status status = replay_forward(g, rp__site(), in, n_in, out, n_out);
+    rp__site_pop(frame);
+    return status;
 }
 
 static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
@@ -323,10 +351,13 @@ static rp_status check_callables(const rp_graphed_callable *c, size_t n, rp_devi
     if (!c || n == 0) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: no callable is given");
     if (rp__trace_current())
         return rp__fail(RP_ERROR_STATE, "make_graphed_callables: not inside a function that is being traced");
+    RP_TRY(rp__recorder_check_outermost("make_graphed_callables"));
     for (size_t i = 0; i < n; i++) {
-        if (!c[i].fn.body || (c[i].n_args && !c[i].args) || (c[i].n_params && !c[i].params) || c[i].n_out == 0)
+        if (!c[i].fn.body || (c[i].fn.ctx_bytes && !c[i].fn.ctx) || (c[i].n_args && !c[i].args) ||
+            (c[i].n_params && !c[i].params) || c[i].n_out == 0)
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                            "make_graphed_callables: callable %zu needs a function, its arrays and a result", i);
+                            "make_graphed_callables: callable %zu needs a function, its ctx and arrays, and a result",
+                            i);
         for (size_t k = 0; k < c[i].n_args + c[i].n_params; k++) {
             const rp_tensor *t = k < c[i].n_args ? c[i].args[k] : c[i].params[k - c[i].n_args];
             RP_TRY(rp__tensor_check(t, "make_graphed_callables: a tensor of a callable"));
@@ -368,9 +399,10 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->backward_inputs = rp__calloc(c->n_args + 1, sizeof *g->backward_inputs);
     g->backward_grads = rp__calloc(c->n_out, sizeof *g->backward_grads);
     g->generation = rp__calloc(1, sizeof *g->generation);
-    if (!g->args || !g->param_storage || !g->outputs || !g->differentiable || !g->grad_outputs || !g->grad_inputs ||
-        !g->forward_inputs || !g->backward_inputs || !g->backward_grads || !g->generation ||
-        rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
+    if (c->fn.ctx_bytes) g->ctx = rp__alloc(c->fn.ctx_bytes);
+    if ((c->fn.ctx_bytes && !g->ctx) || !g->args || !g->param_storage || !g->outputs || !g->differentiable ||
+        !g->grad_outputs || !g->grad_inputs || !g->forward_inputs || !g->backward_inputs || !g->backward_grads ||
+        !g->generation || rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
         graphed_free(g);
         return NULL;
     }
@@ -543,6 +575,8 @@ static rp_status capture_forward(const maker *m, graphed *g, rp_tensor **live) {
     RP_TRY(rp__recorder_begin(&recorder, &g->forward, m->stream, m->pool, RP_CAPTURE_THREAD_LOCAL));
     rp_scope scope = rp__scope_begin();
     rp_status status = run_body(g, live);
+    /* behind the run, which may count in it */
+    if (g->ctx) memcpy(g->ctx, g->base.fn.ctx, g->base.fn.ctx_bytes);
     for (size_t k = 0; k < g->n_out && status == RP_OK; k++) {
         rp_tensor *t = owned(m, live[k]);
         if (rp__tensor_is_error(t)) status = rp_error_status();
@@ -651,6 +685,17 @@ static rp_status capture_all(const maker *m) {
     return status;
 }
 
+/* Into a pool that others capture into as well: what these captures used stays theirs as long as one of the callables lives.
+   Else a later capture would get memory that their replays write, and results would be overwritten in silence. */
+static rp_status capture_holding(const maker *m) {
+    rp__pool_hold *hold = NULL;
+    RP_TRY(rp__pool_hold_begin(m->pool));
+    rp_status status = capture_all(m), held = rp__pool_hold_end(m->pool, status == RP_OK ? &hold : NULL);
+    for (size_t i = 0; i < m->n; i++) m->made[i]->hold = rp__pool_hold_retain(hold);
+    rp__pool_hold_release(hold);
+    return status == RP_OK ? held : status;
+}
+
 static rp_status make(maker *m, rp_compiled **out) {
     for (size_t i = 0; i < m->n; i++) {
         m->made[i] = graphed_new(&m->callables[i], m);
@@ -658,7 +703,7 @@ static rp_status make(maker *m, rp_compiled **out) {
     }
     bool grad = rp_set_grad_enabled(true);
     rp_status status = warm_up(m);
-    if (status == RP_OK) status = capture_all(m);
+    if (status == RP_OK) status = m->options.pool ? capture_holding(m) : capture_all(m);
     (void)rp_set_grad_enabled(grad);
     for (size_t i = 0; i < m->n && status == RP_OK; i++) {
         out[i] = &m->made[i]->base;

@@ -60,7 +60,7 @@ static rp_status note_external(rp__recording *r, const rp__launch *l, const rp__
         e = &r->externals[r->n_externals++];
         *e = (rp__external){.storage = rp__storage_retain(slot->storage),
                             .version = atomic_load(&slot->storage->version),
-                            .op = l->op,
+                            .op = *rp__site_op() ? rp__site_op() : l->op, /* cat is made of copies */
                             .site = l->site,
                             .begin = slot->begin,
                             .end = slot->end,
@@ -109,14 +109,22 @@ rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *strea
     r->pool = rp__pool_retain(pool);
     c->previous = previous;
     c->stream = rp__stream_retain(stream);
-    c->outer = rp__launch_recorder_set(&c->base);
+    (void)rp__launch_recorder_set(&c->base);
     return RP_OK;
 }
+
+rp_status rp__recorder_check_outermost(const char *call) {
+    return rp__launch_recorder_get()
+               ? rp__fail(RP_ERROR_STATE, "%s: this thread is capturing already: a capture cannot hold another", call)
+               : RP_OK;
+}
+
+bool rp__recorder_is_current(const rp__recorder *c) { return rp__launch_recorder_get() == &c->base; }
 
 rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
     rp__recording *r = c->recording;
     if (nodes) *nodes = 0;
-    (void)rp__launch_recorder_set(c->outer);
+    (void)rp__launch_recorder_set(NULL);
     rp_status status = rp__capture_end(c->stream, &r->graph, &r->random, &r->n_random);
     rp_status restored = rp_set_current_stream(c->previous);
     rp_stream_release(c->previous);
@@ -144,11 +152,7 @@ rp_status rp__recording_instantiate(rp__recording *r) {
 }
 
 void rp__recording_free(rp__recording *r) {
-    for (size_t k = 0; k < r->n_random; k++) {
-        rp__block_free(r->random[k].generator->device, r->random[k].block);
-        rp_generator_release(r->random[k].generator);
-    }
-    rp__free(r->random);
+    rp__capture_random_free(r->random, r->n_random);
     if (r->graph) r->device->ops->graph_free(r->graph);
     for (size_t k = 0; k < r->n_externals; k++) {
         rp__storage_release(r->externals[k].storage);
@@ -191,6 +195,9 @@ rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
     for (size_t k = 0; k < r->n_random; k++) {
         rp__capture_random *random = &r->random[k];
         uint64_t state[2];
+        /* the memory outlives replays under way: it is of the default stream */
+        if (!s->is_default) RP_TRY(rp__block_used_by(random->memory->block, s));
+        if (random->borrowed) continue;
         rp__lock(&random->generator->lock);
         state[0] = random->generator->seed;
         state[1] = random->generator->offset;

@@ -41,12 +41,15 @@ void rp__side_stream_give(rp_stream *s);
 /* Capturing, in one thread: begin makes `stream` current and records; end restores what was current on every path. */
 typedef struct rp__recorder {
     rp__launch_recorder base;
-    rp__launch_recorder *outer;
     rp__recording *recording;
     rp_stream *stream, *previous; /* retained */
     rp_status failed;
 } rp__recorder;
 rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *stream, rp_pool *pool, rp_capture_mode mode);
+/* Refuses a thread that records already: captures do not nest. */
+rp_status rp__recorder_check_outermost(const char *call);
+/* Is c what this thread records into? Only then may it be ended: another thread's launches still point to it. */
+bool rp__recorder_is_current(const rp__recorder *c);
 /* On failure the recording is empty. An empty capture is allowed: *nodes = 0. */
 rp_status rp__recorder_end(rp__recorder *c, size_t *nodes);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device/capture.h"
 #include "ops/execute.h"
 #include "ops/rules.h"
 
@@ -442,6 +443,8 @@ static rp_status fetch_source(const rp__call *call, rp__device *d, rp_tensor **s
     rp_tensor *t = *src;
     rp__device *from = rp__device_get(t->device);
     if (!from) return rp_error_status();
+    RP_TRY(rp__capture_forbid(rp__current_stream(from), "copying to another device"));
+    RP_TRY(rp__capture_forbid(rp__current_stream(d), "copying from another device"));
     if (!rp__tensor_contiguous(t)) {
         t = copy_of(from, t);
         if (rp__tensor_is_error(t)) return rp_error_status();
@@ -564,8 +567,18 @@ static rp_status run_host(rp__call *call) {
     return status;
 }
 
+/* An op whose result depends on values that the host reads: in a capture there are none yet. */
+static __attribute__((noinline)) rp_status check_sync(const rp__call *call) {
+    rp_device id;
+    RP_TRY(call_device(call, &id));
+    rp__device *d = rp__device_get(id);
+    if (!d) return rp_error_status();
+    return rp__capture_forbid(rp__current_stream(d), "an op that reads values on the host");
+}
+
 rp_status rp__execute(rp__call *call) {
     RP_TRY(materialise(call));
+    if (RP__UNLIKELY(call->op->flags & RP_OP_SYNC)) RP_TRY(check_sync(call));
     switch (call->op->lowering) {
     case RP__POINTWISE:
     case RP__ROWS:

@@ -125,8 +125,8 @@ void rp__lower_gather(rp__lower *lw) {
     rp__lw_space(lw, index->size, index->ndim, 0);
     rp_dim stride[RP_MAX_DIMS];
     for (unsigned d = 0; d < index->ndim; d++) stride[d] = d == dim || d >= self->ndim ? 0 : self->stride[d];
-    uint16_t at = rp__lw_access(lw, false, 1, index->stride, false), from = rp__lw_access(lw, false, 0, stride, false);
-    rp__val i = rp__lw_cast(lw, rp__lw_load(lw, at, RP__NO_VAL, RP__NO_VAL), RP_I64);
+    rp__val i = rp__lw_cast(lw, rp__lw_in_front(lw, 1), RP_I64);
+    uint16_t from = rp__lw_access(lw, false, 0, stride, false);
     i = rp__lw_check_index(lw, i, rp__lw_size(lw, size_along(self, dim)), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, i, rp__lw_size(lw, self->ndim ? self->stride[dim] : 1));
     rp__lw_out(lw, 0, rp__lw_load(lw, from, offset, RP__NO_VAL));
@@ -148,11 +148,10 @@ void rp__lower_embedding(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *weight = call->in[0], *index = call->in[1], *out = call->out[0];
     rp__lw_space(lw, out->size, out->ndim, 0);
-    rp_dim row[RP_MAX_DIMS] = {0}, column[RP_MAX_DIMS] = {0};
-    memcpy(row, index->stride, index->ndim * sizeof *row);
+    rp_dim column[RP_MAX_DIMS] = {0};
     column[index->ndim] = weight->stride[1];
-    uint16_t at = rp__lw_access(lw, false, 1, row, false), from = rp__lw_access(lw, false, 0, column, false);
-    rp__val i = rp__lw_cast(lw, rp__lw_load(lw, at, RP__NO_VAL, RP__NO_VAL), RP_I64);
+    rp__val i = rp__lw_cast(lw, rp__lw_in_front(lw, 1), RP_I64);
+    uint16_t from = rp__lw_access(lw, false, 0, column, false);
     i = rp__lw_check_index(lw, i, rp__lw_size(lw, weight->size[0]), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, i, rp__lw_size(lw, weight->stride[0]));
     rp__lw_out(lw, 0, rp__lw_load(lw, from, offset, RP__NO_VAL));

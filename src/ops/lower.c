@@ -123,7 +123,7 @@ static uint16_t find_access(rp__lower *lw, source s) {
 }
 
 rp__val rp__lw_in(rp__lower *lw, unsigned k) {
-    if (lw->sink) return lw->sink->in(lw->sink, lw->call, k);
+    if (lw->sink) return lw->sink->in(lw->sink, lw->call, k, false);
     uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, 0});
     return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
@@ -168,6 +168,14 @@ uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride
     }
     memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
     return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, row});
+}
+
+rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
+    if (lw->sink) return lw->sink->in(lw->sink, lw->call, k, true);
+    const rp_tensor *t = lw->call->in[k];
+    rp_dim stride[RP_MAX_DIMS] = {0};
+    memcpy(stride, t->stride, t->ndim * sizeof *stride);
+    return rp__lw_load(lw, rp__lw_access(lw, false, k, stride, false), RP__NO_VAL, RP__NO_VAL);
 }
 
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate) {
@@ -411,6 +419,14 @@ static void fill_operand(rp__space_access *a, const rp_tensor *t) {
     rp__tensor_byte_range(t, &a->begin, &a->end);
 }
 
+/* rp__tensor_contiguous, quickly for what is contiguous without sizes of 1. */
+static inline bool is_contiguous(const rp_tensor *t) {
+    uint64_t expected = 1;
+    for (unsigned d = t->ndim; d-- > 0; expected *= (uint64_t)t->size[d])
+        if (RP__UNLIKELY((uint64_t)t->stride[d] != expected)) return rp__tensor_contiguous(t);
+    return true;
+}
+
 /* A contiguous call of a pointwise op: one dim, all strides 1 or 0. */
 static bool fill_flat(const entry *e, const rp__call *call, rp__space *space, rp__space_access *accesses, int64_t n) {
     const rp_tensor *out = call->out[0];
@@ -426,7 +442,7 @@ static bool fill_flat(const entry *e, const rp__call *call, rp__space *space, rp
         bool same = t->ndim == out->ndim;
         for (unsigned d = 0; same && d < t->ndim; d++) same = t->size[d] == out->size[d];
         if (same) {
-            if (!rp__tensor_contiguous(t)) return false;
+            if (!is_contiguous(t)) return false;
             a->stride[0] = 1;
         } else if (t->ndim == 0) {
             a->stride[0] = 0;

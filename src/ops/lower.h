@@ -58,6 +58,8 @@ void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v); /* output k = v, once
 /* ROWS: bit d set = dim d of in[0] is inner. Called by the geometry half at every call. */
 void rp__lw_inner(rp__lower *lw, uint32_t mask);
 
+/* INDEXED: input k, whose dims are the first of the space: like rp__lw_in it may be the value of a producing op. */
+rp__val rp__lw_in_front(rp__lower *lw, unsigned k);
 /* INDEXED (and ROWS, for operands that do not broadcast) */
 void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner_mask);
 /* An access of tensor operand (input k, or output k with `out`) with strides given for each dim of the space, in the order of
@@ -84,7 +86,8 @@ typedef enum rp__lower_iota { RP__IOTA_LINEAR, RP__IOTA_INNER, RP__IOTA_DIM } rp
 typedef struct rp__lower_sink rp__lower_sink;
 struct rp__lower_sink {
     rp__dag_builder *builder;
-    rp__val (*in)(rp__lower_sink *s, const rp__call *call, unsigned k); /* in its compute type, rounded to its dtype */
+    /* In its compute type, rounded to its dtype. front: its dims are the first of the space, else the last. */
+    rp__val (*in)(rp__lower_sink *s, const rp__call *call, unsigned k, bool front);
     void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v,
                 bool row); /* in the compute type, not rounded */
     rp__val (*scalar)(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute);

@@ -184,8 +184,8 @@ typedef struct probe {
     unsigned words; /* an element, of the one draw */
 } probe;
 
-static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k) {
-    (void)s, (void)call, (void)k;
+static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
+    (void)s, (void)call, (void)k, (void)front;
     return 0;
 }
 

@@ -208,11 +208,13 @@ rp_status rp__tensor_check(const rp_tensor *t, const char *what) {
         return rp__fail(RP_ERROR_STATE, "%s was released already: a tensor %s", what, made_by(t, made));
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is not a tensor", what);
-    if (rp__storage_is_stale(t->storage))
-        return rp__fail(
-            RP_ERROR_STALE,
-            "%s is the output of a replay that a later replay has overwritten: %s; copy it before the next replay",
-            what, made_by(t, made));
+    if (rp__storage_is_stale(t->storage)) {
+        const char *site = t->storage->replay_site;
+        return rp__fail(RP_ERROR_STALE,
+                        "%s is the output of a replay (rp_call%s%s) that a later replay has overwritten: %s; copy it "
+                        "before the next replay",
+                        what, site && *site ? " at " : "", site && *site ? site : "", made_by(t, made));
+    }
     return RP_OK;
 }
 

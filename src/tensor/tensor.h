@@ -34,6 +34,7 @@ typedef struct rp__storage {
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
+    const char *replay_site; /* of the rp_call whose replay gave the output; a constant string, "": unknown */
     uint64_t id; /* unique, never reused: keys of guards and liveness checks */
 } rp__storage;
 

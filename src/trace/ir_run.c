@@ -201,9 +201,7 @@ static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *c
     if (!rp_grad_enabled()) return run_block(&inner, &n->regions[0], in, out);
     kept_block *b;
     RP_TRY(kept_new(&inner, &n->regions[0], &b));
-    rp_status status =
-        rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
-    return status == RP_OK && rp_failed() ? rp_error_status() : status;
+    return rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
 }
 
 static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
@@ -211,7 +209,8 @@ static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *cons
     if (traced) {
         block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
         if (n->kind == RP__IR_COND)
-            return rp_cond_at(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, n->n_in - 1, out, n->n_out);
+            return rp__cond_outside(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, 0, n->n_in - 1, out,
+                                    n->n_out);
         if (n->kind == RP__IR_CHECKPOINT) return rp_checkpoint_at(n->site, fn_of(&a, "body"), in, n->n_in, out, n->n_out);
         return rp__while_invariant(n->site, fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in, n->attrs[0].v.i, out);
     }
@@ -219,7 +218,8 @@ static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *cons
     if (n->kind == RP__IR_COND) {
         rp_scalar take = rp_item(in[0]);
         if (rp_failed()) return rp_error_status();
-        return run_block(r, &n->regions[rp__scalar_f64(take) != 0 ? 0 : 1], in + 1, out);
+        RP_TRY(run_block(r, &n->regions[rp__scalar_f64(take) != 0 ? 0 : 1], in + 1, out));
+        return rp__region_own_results(in + 1, n->n_in - 1, out, n->n_out);
     }
     /* WHILE */
     rp_tensor **state = rp__calloc(n->n_in + n->n_out + 1u, sizeof *state);
@@ -236,7 +236,10 @@ static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *cons
         if (status == RP_OK) memcpy(state, next, n->n_out * sizeof *state);
     }
     if (status == RP_OK && rp_failed()) status = rp_error_status();
-    if (status == RP_OK) memcpy(out, state, n->n_out * sizeof *out);
+    if (status == RP_OK) {
+        memcpy(out, state, n->n_out * sizeof *out);
+        status = rp__region_own_results(in, n->n_in, out, n->n_out);
+    }
     rp__free(state);
     return status;
 }

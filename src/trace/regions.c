@@ -66,9 +66,7 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
-/* The same on the host: no result shares memory with an argument or another result, so that writing one means the same in a trace, and
-   gradients of a result are added up before they reach what it was copied from. */
-static rp_status own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     for (size_t k = 0; k < n_out; k++) {
         bool copy = false;
         for (size_t i = 0; i < n_in && !copy; i++) copy = in[i]->storage == out[k]->storage;
@@ -244,13 +242,14 @@ static rp_status emit(rp__trace *t, where at, rp__ir_kind kind, const rp_ir *a, 
     return status;
 }
 
-/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. */
-static rp_status settle_operands(rp_tensor *const *in, size_t n, rp_tensor **out) {
+/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. Operands from `n_own` on are what the
+   functions read from outside, which stays as it is: a copy would add up gradients in another order. */
+static rp_status settle_operands(rp_tensor *const *in, size_t n, size_t n_own, rp_tensor **out) {
     for (size_t k = 0; k < n; k++) {
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument of a region is the error tensor");
-        out[k] = rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
+        out[k] = k >= n_own || rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -395,7 +394,8 @@ static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tens
     return status;
 }
 
-/* The same as a function of what comes in: gradients, operands, sums. */
+/* The same as a function of what comes in: gradients, operands, sums. On the host grad mode says whether the result needs a history; in
+   a trace the function is a block without a tape, which is differentiated as such. */
 static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const derivative *d = ctx;
     size_t n_results = d->ir->body.n_results, at = 0;
@@ -410,7 +410,7 @@ static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
     for (size_t k = 0; k < n_results; k++) all[k] = d->given[k] ? in[at++] : NULL;
     for (size_t k = 0; k < d->n_operands; k++) operands[k] = in[at++];
     for (size_t k = 0; k < d->n_operands; k++) sums[k] = d->summed[k] ? in[at++] : NULL;
-    (void)derive(d, all, operands, sums, false, false, out);
+    (void)derive(d, all, operands, sums, rp_grad_enabled(), false, out);
     rp__free(all);
 }
 
@@ -435,7 +435,7 @@ static rp_status host_cond(where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_
     fn->body(fn->ctx, in, n_in, out, n_out);
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
     for (size_t k = 0; k < n_out && status == RP_OK; k++) status = check_result(at, *fn, out[k], k);
-    return status == RP_OK ? own_results(in, n_in, out, n_out) : status;
+    return status == RP_OK ? rp__region_own_results(in, n_in, out, n_out) : status;
 }
 
 static rp_status trace_cond(rp__trace *t, where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
@@ -506,6 +506,11 @@ rp_status(rp_cond)(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *con
 
 rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                      rp_tensor **out, size_t n_out) {
+    return rp__cond_outside(site, pred, then_fn, else_fn, in, n_in, n_in, out, n_out);
+}
+
+rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+                           size_t n_own, size_t n_in, rp_tensor **out, size_t n_out) {
     const where at = {"rp_cond", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_cond", then_fn, else_fn, in, n_in, out, n_out);
@@ -515,7 +520,7 @@ rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn els
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
     rp__trace *t = rp__trace_current();
     rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
-    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, n_own, settled_in) : RP__OOM("rp_cond");
     if (status == RP_OK && t) {
         status = trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
         if (falls_back(status)) {
@@ -557,14 +562,14 @@ static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *c
                      memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
                 (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
         }
-        status = rp_failed() ? rp_error_status() : on ? own_results(state, n_in, next, n_state) : RP_OK;
+        status = rp_failed() ? rp_error_status() : on ? rp__region_own_results(state, n_in, next, n_state) : RP_OK;
         rp__scope_end(scope, next, status == RP_OK && on ? n_state : 0);
         if (!on) break;
         if (status == RP_OK) memcpy(state, next, n_state * sizeof *state);
     }
     if (status == RP_OK) {
         memcpy(out, state, n_state * sizeof *out);
-        status = own_results(in, n_in, out, n_state);
+        status = rp__region_own_results(in, n_in, out, n_state);
     }
     rp__free(state);
     return status;
@@ -742,7 +747,7 @@ rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp
     rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
     rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
-    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, n_state, settled_in) : RP__OOM("rp_while");
     if (status == RP_OK && t) {
         status = trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
         if (falls_back(status)) {
@@ -802,7 +807,7 @@ static rp_status trace_checkpoint(rp__trace *t, where at, rp_fn fn, rp_tensor *c
         made->random_offset = start;
         made->random_count = a.random_count;
         rp__trace_random_seek(t, g, rp__dim_apply(RP__DIM_ADD, start, a.random_count));
-        (void)rp_generator_get(g, NULL, &absolute);
+        rp__generator_state(g, NULL, &absolute);
         absolute += (uint64_t)rp__dim_hint(start);
     }
     if (any_needs_grad(operands, n)) {
@@ -832,14 +837,12 @@ rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, siz
     if (!t) return rp__checkpoint_run(at.site, fn, NULL, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
-    rp_tensor **settled_in = rp__calloc(n_in + 1, sizeof *settled_in);
-    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_checkpoint");
-    if (status == RP_OK) status = trace_checkpoint(t, at, fn, settled_in, n_in, out, n_out);
+    /* Arguments stay as they are, as without a trace: a copy would add up their gradients in another order. */
+    if (status == RP_OK) status = trace_checkpoint(t, at, fn, in, n_in, out, n_out);
     if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */
         fn.body(fn.ctx, in, n_in, out, n_out);
         status = rp_failed() ? rp_error_status() : RP_OK;
     }
-    rp__free(settled_in);
     return finish(scope, status, out, n_out);
 }
 
@@ -909,7 +912,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
         }
     }
     derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
-    if (!rp_failed() && derive(&d, grad_out, operands, sums, false, false, grads) == RP_OK) {
+    if (!rp_failed() && derive(&d, grad_out, operands, sums, rp_grad_enabled(), false, grads) == RP_OK) {
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
             if (!b->wanted[k]) continue;
             rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
@@ -1014,8 +1017,10 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
         before = rp__trace_random_offset(t, p->generator);
         rp__trace_random_seek(t, p->generator, p->random_offset);
     } else if (p->generator) {
-        (void)rp_generator_get(p->generator, &seed, &offset);
-        status = rp_generator_set(p->generator, seed, p->random_absolute);
+        status = rp__capture_forbid(rp__current_stream(p->generator->device),
+                                    "recomputing a traced checkpoint that draws random numbers");
+        rp__generator_state(p->generator, &seed, &offset);
+        if (status == RP_OK) rp__generator_put(p->generator, seed, p->random_absolute);
     }
     if (status == RP_OK)
         status = rp_failed() ? rp_error_status()
@@ -1023,7 +1028,7 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
     if (p->generator && t)
         rp__trace_random_seek(t, p->generator, before);
     else if (p->generator)
-        (void)rp_generator_set(p->generator, seed, offset);
+        rp__generator_put(p->generator, seed, offset);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
         if (q->needed[k]) grad_in[k] = grads[g++];
     }
@@ -1126,7 +1131,7 @@ static void backward_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
     rp_tensor **saved = work, **grad_out = saved + p->n_saved, **sums = grad_out + n_grads,
               **grads = sums + p->n_operands;
     size_t at = p->n_saved, o = 0;
-    rp_status status = settle_operands(in, p->n_saved, saved);
+    rp_status status = settle_operands(in, p->n_saved, p->n_saved, saved);
     for (size_t k = 0; k < f->n_results; k++) grad_out[k] = f->r->given[k] ? in[at++] : NULL;
     for (size_t k = 0; k < p->n_operands; k++) sums[k] = f->r->summed[k] ? in[at++] : NULL;
     const task q = {p, saved, grad_out, sums, f->r->needed, f->r->same, false};

@@ -22,6 +22,8 @@ struct rp__trace_value {
 typedef struct outside { /* a tensor that was not made by a recorded op */
     rp_tensor *tensor;   /* retained */
     rp__ir_value value;  /* now: an in-place op gives it another */
+    uint32_t arg;        /* ABSTRACT: it is argument `arg`, behind whose stand-in fn should not get; RP__IR_NONE */
+    bool reached;        /* fn used it all the same */
 } outside;
 
 typedef struct memory {   /* a storage of the graph */
@@ -65,6 +67,8 @@ struct rp__trace {
     size_t n_operands, operands_capacity;
     rp_tensor **stand_in; /* ABSTRACT: the arguments that fn sees; in the scope */
     rp__ir_positions positions;
+    int hooks, leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
+    const char *hook_site;
     bool busy; /* computing: not to be entered again */
 };
 
@@ -149,7 +153,7 @@ static rp_status add_outside(rp__trace *t, rp_tensor *x, rp__ir_value v) {
     if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
         !map_put(&t->by_handle, key_of(x), t->n_outside))
         return RP__OOM("trace");
-    t->outside[t->n_outside++] = (outside){rp_retain(x), v};
+    t->outside[t->n_outside++] = (outside){rp_retain(x), v, RP__IR_NONE, false};
     t->ir->values[v].requires_grad = rp__grad_needed(x);
     return place(t, v, x, false);
 }
@@ -179,7 +183,10 @@ static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
 rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
     if (x->traced && x->traced->trace == t) return x->traced->value;
     size_t known = map_get(&t->by_handle, key_of(x));
-    if (known != SIZE_MAX) return t->outside[known].value;
+    if (known != SIZE_MAX) {
+        t->outside[known].reached = true;
+        return t->outside[known].value;
+    }
     if (x->traced && !x->traced->trace) {
         (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
                        x->op ? x->op : "?", x->site ? x->site : "?");
@@ -448,6 +455,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->stable = from->stable;
     s->generation = from->generation;
     s->stamp = from->stamp;
+    s->replay_site = from->replay_site;
     s->deleter = release_result;
     s->deleter_ctx = rp_retain(r);
     return RP_OK;
@@ -698,6 +706,34 @@ static void watch_gradient(rp_tensor *x) {
     t->watches[t->n_watches++] = (watch){rp_retain(x), entry ? rp_retain(entry) : NULL, arg, RP__IR_NONE};
 }
 
+static rp_status watch_hook(rp_tensor *x, int change) {
+    rp__trace *t = current;
+    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS) return RP_OK;
+    const char *site = rp__site();
+    if (!site || !*site) site = x->site; /* rp_register_hook takes no call site */
+    if (t->request->close) {
+        t->result->reason = "hook-registered";
+        t->result->site = site;
+        return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region registers a hook on a gradient");
+    }
+    t->hook_site = site;
+    *(x->flags & RP__T_REQUIRES_GRAD ? &t->leaf_hooks : &t->hooks) += change;
+    return RP_OK;
+}
+
+/* Does the function leave hooks that a backward outside would have to run, or a result that keeps its gradient? */
+static void judge_hooks(rp__trace *t, rp_tensor *const *out) {
+    rp__trace_result *r = t->result;
+    bool left = t->leaf_hooks != 0 || (t->hooks != 0 && r->training);
+    for (size_t k = 0; k < t->request->n_out && !left; k++) {
+        left = r->training && out[k] && (out[k]->flags & RP__T_RETAINS_GRAD);
+        if (left) t->hook_site = out[k]->site;
+    }
+    if (!left || r->reason) return;
+    r->reason = "hook-registered";
+    r->site = t->hook_site;
+}
+
 static void restore_gradients(rp__trace *t) {
     for (size_t i = 0; i < t->n_watches; i++) {
         const watch *w = &t->watches[i];
@@ -767,6 +803,11 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
         return info->requires_grad && !q->no_grad ? rp_set_requires_grad(x, true) : RP_OK;
     }
     rp_tensor *real = q->in[k];
+    for (size_t j = 0; j < k; j++) {
+        if (q->in[j] != real) continue;
+        t->stand_in[k] = t->stand_in[j]; /* one tensor twice is one in any trace */
+        return RP_OK;
+    }
     const rp_dim *size = q->sizes && q->sizes[k] ? q->sizes[k] : real->size;
     const rp_dim *stride = q->strides && q->strides[k] ? q->strides[k] : real->stride;
     x = rp__tensor_new((rp_dtype)real->dtype, size, real->ndim, rp__storage_retain(real->storage));
@@ -814,7 +855,7 @@ static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args) {
             if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
                 !map_put(&t->by_handle, key_of(real), t->n_outside))
                 return RP__OOM("trace");
-            t->outside[t->n_outside++] = (outside){rp_retain(real), v};
+            t->outside[t->n_outside++] = (outside){rp_retain(real), v, (uint32_t)k, false};
         }
     }
     return RP_OK;
@@ -834,6 +875,7 @@ void rp__trace_result_free(rp__trace_result *r) {
     rp__free(r->operands);
     rp__free(r->grads);
     rp__free(r->bytes);
+    rp__free(r->reached);
     memset(r, 0, sizeof *r);
 }
 
@@ -881,10 +923,22 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
         }
         n++;
     }
+    if (status == RP_OK) judge_hooks(t, out);
     if (status == RP_OK) status = exit_gradients(t, results, &n);
     if (status == RP_OK) status = rp__ir_set_results(t->ir, &t->ir->body, results, n);
     rp__free(results);
     return status;
+}
+
+static rp_status take_reached(rp__trace *t) {
+    rp__trace_result *r = t->result;
+    for (size_t i = 0; i < t->n_outside; i++) {
+        const outside *o = &t->outside[i];
+        if (o->arg == RP__IR_NONE || !o->reached) continue;
+        if (!r->reached && !(r->reached = rp__calloc(t->request->n_in, sizeof *r->reached))) return RP__OOM("trace");
+        r->reached[o->arg] = true;
+    }
+    return RP_OK;
 }
 
 static rp_status take_operands(rp__trace *t) {
@@ -917,6 +971,7 @@ static void install(void) {
     rp__materialise_hook = materialise;
     rp__trace_free_hook = free_hook;
     rp__grad_watch_hook = watch_gradient;
+    rp__hook_watch_hook = watch_hook;
     atomic_store_explicit(&installed, true, memory_order_release);
     rp__unlock(&install_lock);
 }
@@ -937,6 +992,7 @@ static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     if (t->mode == RP__TRACE_SEGMENTS) return flush(t, true);
     RP_TRY(take_results(t, out));
     RP_TRY(take_operands(t));
+    RP_TRY(take_reached(t));
     for (size_t i = 0; i < t->n_counters; i++)
         t->result->random_count = rp__dim_apply(RP__DIM_ADD, t->result->random_count,
                                                 rp__dim_apply(RP__DIM_SUB, t->counters[i].used, q->random_base));

@@ -3,7 +3,8 @@
  * extern "C" goes; __shared__ variables get a section of their kernel; extern __shared__ arrays become pointers. A
  * table of the kernels with a wrapper and the size of each parameter is appended, so sizes come from the compiler.
  * Compiled objects are kept in CUDASIM_CACHE (by default a folder of this process, removed at exit) under the hash of
- * source, options and compiler. */
+ * source, options and compiler. REPRISE_REAL_NVRTC names NVIDIA's library: what is compiled here is given to it as it came,
+ * once a hash, and what it refuses is refused. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -11,7 +12,9 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdbool.h>
@@ -548,13 +551,89 @@ static int compile(const char *source, const char *object, const char *log_path,
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
 }
 
-static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash) {
-    char path[600], object[700], c_file[700], log_file[700], made[700];
+/* ---- NVIDIA's own, where it is named: the emulator must not accept what it would not ---- */
+
+static pthread_once_t real_once = PTHREAD_ONCE_INIT;
+static struct {
+    const char *path; /* NULL: not asked for */
+    const char *why;  /* it is asked for and cannot be had; NULL: it is there */
+    nvrtcResult (*create)(nvrtcProgram *, const char *, const char *, int, const char *const *, const char *const *);
+    nvrtcResult (*compile)(nvrtcProgram, int, const char *const *);
+    nvrtcResult (*log_size)(nvrtcProgram, size_t *);
+    nvrtcResult (*log)(nvrtcProgram, char *);
+    nvrtcResult (*destroy)(nvrtcProgram *);
+} real;
+
+static void real_open(void) {
+    const char *path = getenv("REPRISE_REAL_NVRTC");
+    if (!path || !*path) {
+        return;
+    }
+    real.path = path;
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    real.why = handle ? NULL : "it cannot be loaded";
+    const struct {
+        const char *name;
+        void *at;
+    } symbols[] = {{"nvrtcCreateProgram", &real.create},
+                   {"nvrtcCompileProgram", &real.compile},
+                   {"nvrtcGetProgramLogSize", &real.log_size},
+                   {"nvrtcGetProgramLog", &real.log},
+                   {"nvrtcDestroyProgram", &real.destroy}};
+    for (size_t i = 0; handle && i < sizeof symbols / sizeof *symbols; i++) {
+        void *symbol = dlsym(handle, symbols[i].name);
+        memcpy(symbols[i].at, &symbol, sizeof symbol); /* ISO C has no cast from an object to a function */
+        real.why = symbol ? real.why : "it lacks a function";
+    }
+}
+
+/* What NVIDIA's compiler says of the program if it refuses it, to be freed; NULL: nothing. */
+static char *real_refuses(nvrtcProgram program, int n_options, const char *const *options) {
+    pthread_once(&real_once, real_open);
+    if (!real.path) {
+        return NULL;
+    }
+    nvrtcProgram theirs = NULL;
+    char *words = NULL;
+    size_t n = 0;
+    if (real.why || real.create(&theirs, program->source, "reprise.cu", 0, NULL, NULL)) {
+        return asprintf(&words, "NVRTC of %s: %s\n", real.path, real.why ? real.why : "no program") < 0 ? NULL : words;
+    }
+    if (real.compile(theirs, n_options, options) && !real.log_size(theirs, &n)) {
+        char *log = calloc(n + 1, 1);
+        if (log) {
+            real.log(theirs, log);
+        }
+        if (asprintf(&words, "NVRTC of %s refuses what the emulator accepts:\n%s\n", real.path, log ? log : "") < 0) {
+            words = NULL;
+        }
+        free(log);
+    }
+    real.destroy(&theirs);
+    return words;
+}
+
+static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash, int n_options,
+                         const char *const *options) {
+    char path[600], object[700], accepted[700], c_file[700], log_file[700], made[700];
     static unsigned int serial;
     if (!cache_folder(path, sizeof path)) {
         return NVRTC_ERROR_INTERNAL_ERROR;
     }
     snprintf(object, sizeof object, "%s/%016llx.so", path, (unsigned long long)hash);
+    snprintf(accepted, sizeof accepted, "%s/%016llx.real", path, (unsigned long long)hash);
+    if (getenv("REPRISE_REAL_NVRTC") && access(accepted, F_OK)) {
+        char *words = real_refuses(program, n_options, options);
+        if (words) {
+            free(program->log);
+            program->log = words;
+            return NVRTC_ERROR_COMPILATION;
+        }
+        int file = open(accepted, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        if (file >= 0) {
+            close(file);
+        }
+    }
     size_t bytes = 0;
     char *data = read_file(object, &bytes);
     if (!data) {
@@ -769,7 +848,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int n_options, const char 
         }
         if (!r.out.failed) {
             hash = hash_bytes(hash, r.out.p, r.out.n);
-            result = build(program, &r.out, hash);
+            result = build(program, &r.out, hash, n_options, options);
         }
     }
     for (unsigned int i = 0; r.kernels && i < r.n_kernels; i++) {

@@ -24,6 +24,7 @@ enum { MAX_LINES = 512 };
 static struct {
     rp__hash key;
     int plan;
+    unsigned chunks; /* chunk functions */
 } entries[MAX_LINES];
 static size_t n_entries;
 static rp__text text;
@@ -47,6 +48,7 @@ static void emit(const rp__dag *dag, rp__plan plan) {
         rp__text_add(&text, "*/\n");
         rp__emit_line(dag, p, prefix, &text);
         entries[n_entries].key = dag->key;
+        entries[n_entries].chunks = rp__line_chunk_phases(p);
         entries[n_entries++].plan = (int)plan;
     }
     rp__program_release(p);
@@ -140,8 +142,10 @@ int main(int argc, char **argv) {
           "const rp__line_entry JOIN(rp__lines_, RP_ISA)[] = {\n",
           f);
     for (size_t i = 0; i < n_entries; i++) {
-        fprintf(f, "    {{UINT64_C(0x%" PRIx64 "), UINT64_C(0x%" PRIx64 ")}, %d, k%zu_l_%d},\n", entries[i].key.lo,
+        fprintf(f, "    {{UINT64_C(0x%" PRIx64 "), UINT64_C(0x%" PRIx64 ")}, %d, k%zu_l_%d, {", entries[i].key.lo,
                 entries[i].key.hi, entries[i].plan, i, entries[i].plan);
+        for (unsigned k = 0; k < entries[i].chunks; k++) fprintf(f, "k%zu_c_%u, ", i, k);
+        fprintf(f, "%s}},\n", entries[i].chunks ? "" : "NULL");
     }
     fputs("};\nconst size_t JOIN(rp__n_lines_, RP_ISA) = sizeof JOIN(rp__lines_, RP_ISA) / sizeof(rp__line_entry);\n",
           f);

@@ -1,7 +1,8 @@
 /* `reprise bench`: times of ops, models and replays on the CPU of this machine, and whether recording leaks. With --peer, a
  * program that measures the same rows with another library runs beside: it reads a row's name a line and answers with its
  * nanoseconds. The two take turns, ROUNDS a row, so that what else the machine does falls on both; medians of the rounds and
- * their ratio are printed. `make bench` does that with bench/peer_libtorch.cpp. */
+ * their ratio are printed. Rows that read and write much memory also tell bytes a second, to be held against those of copy_.
+ * `make bench` does that with bench/peer_libtorch.cpp. */
 #include "cli.h"
 #include "measure.h"
 #include "models.h"
@@ -21,6 +22,7 @@ struct bench_options {
     struct cli_options common;
     const char *peer;
     double seconds; /* a row */
+    char **only;    /* parts of names, NULL after the last; none: every row */
 };
 
 /* What a row repeats. `in` and `f` live as long as the row. */
@@ -34,6 +36,7 @@ struct work {
 struct row {
     const char *name;
     double ns, peer_ns; /* medians; 0: not measured */
+    double bytes;       /* read and written by a call at the least; 0: too few to tell */
     char reason[384];   /* why not */
 };
 
@@ -134,6 +137,17 @@ static rp_tensor *sin_op(struct work *w) { return rp_sin(rp_mul_scalar(w->in[0],
 static rp_tensor *softmax_op(struct work *w) { return rp_softmax(w->in[0], -1); }
 static rp_tensor *sum_op(struct work *w) { return rp_sum(w->in[0], RP_NO_DIMS, false, RP_DTYPE_NONE); }
 static rp_tensor *norm_op(struct work *w) { return rp_layer_norm(w->in[0], RP_DIMS(1024), w->in[1], w->in[2], 1e-5); }
+static rp_tensor *gelu_op(struct work *w) { return rp_gelu(w->in[0]); }
+static rp_tensor *copy_op(struct work *w) { return rp_copy_(w->in[1], w->in[0]); }
+static rp_tensor *chain(rp_tensor *x) {
+    return rp_softmax(rp_layer_norm(rp_gelu(x), RP_DIMS(1024), NULL, NULL, 1e-5), -1);
+}
+static rp_tensor *chain_op(struct work *w) { return chain(w->in[0]); }
+
+static void chain_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = chain(in[0]);
+}
 
 static void add_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -151,6 +165,7 @@ static void trig_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_sin(rp_mul_scalar(in[0], rp_i64(2)));
 }
 
+#define BIG (4.0 * 4096 * 1024) /* bytes of such a matrix of f32 */
 enum kind { OP, REPLAY, MODEL_EAGER, MODEL_REPLAY, STEP_EAGER, STEP_REPLAY };
 static const struct row_kind {
     const char *name;
@@ -158,21 +173,29 @@ static const struct row_kind {
     rp_tensor *(*op)(struct work *w);
     rp_body *body;
     int64_t size[2], n_dims, n_in; /* of random inputs; the MLP: batch, 0 for one unbatched row */
+    double bytes;                  /* as in struct row */
+    rp_dtype dtype;                /* of inputs */
 } kinds[] = {
-    {"no kernel, guards of two inputs, replay", REPLAY, NULL, same_body, {16}, 1, 2},
-    {"add, 16 floats", OP, add_op, NULL, {16}, 1, 2},
-    {"add, 16 floats, replay", REPLAY, NULL, add_body, {16}, 1, 2},
-    {"sin(2x), 10000 floats", OP, sin_op, NULL, {10000}, 1, 1},
-    {"sin(2x), 10000 floats, replay", REPLAY, NULL, trig_body, {10000}, 1, 1},
-    {"MLP 10-64-10, (10)", MODEL_EAGER, NULL, NULL, {0}, 0, 0},
-    {"MLP 10-64-10, (10), replay", MODEL_REPLAY, NULL, NULL, {0}, 0, 0},
-    {"MLP 10-64-10, (64, 10)", MODEL_EAGER, NULL, NULL, {64}, 0, 0},
-    {"MLP 10-64-10, (64, 10), replay", MODEL_REPLAY, NULL, NULL, {64}, 0, 0},
-    {"MLP 10-64-10, (64, 10), Adam step", STEP_EAGER, NULL, NULL, {64}, 0, 0},
-    {"MLP 10-64-10, (64, 10), Adam step, replay", STEP_REPLAY, NULL, NULL, {64}, 0, 0},
-    {"softmax, 4096 x 1024", OP, softmax_op, NULL, {4096, 1024}, 2, 1},
-    {"layer_norm, 4096 x 1024", OP, norm_op, NULL, {4096, 1024}, 2, 1},
-    {"sum, 4096 x 1024", OP, sum_op, NULL, {4096, 1024}, 2, 1},
+    {"no kernel, guards of two inputs, replay", REPLAY, NULL, same_body, {16}, 1, 2, 0, RP_F32},
+    {"add, 16 floats", OP, add_op, NULL, {16}, 1, 2, 0, RP_F32},
+    {"add, 16 floats, replay", REPLAY, NULL, add_body, {16}, 1, 2, 0, RP_F32},
+    {"sin(2x), 10000 floats", OP, sin_op, NULL, {10000}, 1, 1, 0, RP_F32},
+    {"sin(2x), 10000 floats, replay", REPLAY, NULL, trig_body, {10000}, 1, 1, 0, RP_F32},
+    {"MLP 10-64-10, (10)", MODEL_EAGER, NULL, NULL, {0}, 0, 0, 0, RP_F32},
+    {"MLP 10-64-10, (10), replay", MODEL_REPLAY, NULL, NULL, {0}, 0, 0, 0, RP_F32},
+    {"MLP 10-64-10, (64, 10)", MODEL_EAGER, NULL, NULL, {64}, 0, 0, 0, RP_F32},
+    {"MLP 10-64-10, (64, 10), replay", MODEL_REPLAY, NULL, NULL, {64}, 0, 0, 0, RP_F32},
+    {"MLP 10-64-10, (64, 10), Adam step", STEP_EAGER, NULL, NULL, {64}, 0, 0, 0, RP_F32},
+    {"MLP 10-64-10, (64, 10), Adam step, replay", STEP_REPLAY, NULL, NULL, {64}, 0, 0, 0, RP_F32},
+    {"copy_, 4096 x 1024", OP, copy_op, NULL, {4096, 1024}, 2, 2, 2.0 * BIG, RP_F32},
+    {"softmax, 4096 x 1024", OP, softmax_op, NULL, {4096, 1024}, 2, 1, 2.0 * BIG, RP_F32},
+    {"layer_norm, 4096 x 1024", OP, norm_op, NULL, {4096, 1024}, 2, 1, 2.0 * BIG, RP_F32},
+    {"sum, 4096 x 1024", OP, sum_op, NULL, {4096, 1024}, 2, 1, BIG, RP_F32},
+    {"gelu, 4096 x 1024", OP, gelu_op, NULL, {4096, 1024}, 2, 1, 2.0 * BIG, RP_F32},
+    {"gelu-layer_norm-softmax, f32", OP, chain_op, NULL, {4096, 1024}, 2, 1, 2.0 * BIG, RP_F32},
+    {"gelu-layer_norm-softmax, f32, replay", REPLAY, NULL, chain_body, {4096, 1024}, 2, 1, 2.0 * BIG, RP_F32},
+    {"gelu-layer_norm-softmax, bf16", OP, chain_op, NULL, {4096, 1024}, 2, 1, BIG, RP_BF16},
+    {"gelu-layer_norm-softmax, bf16, replay", REPLAY, NULL, chain_body, {4096, 1024}, 2, 1, BIG, RP_BF16},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -210,7 +233,7 @@ static rp_status measure_row(const struct row_kind *k, struct peer *peer, double
     bool step = k->kind == STEP_EAGER || k->kind == STEP_REPLAY, grad = rp_set_grad_enabled(step);
     rp_status status = rp_manual_seed(1);
     for (int64_t i = 0; i < k->n_in; i++) {
-        w.in[i] = rp_randn(k->size, (size_t)k->n_dims, RP_F32, NULL);
+        w.in[i] = rp_randn(k->size, (size_t)k->n_dims, k->dtype, NULL);
     }
     if (k->op == norm_op) {
         w.in[1] = rp_ones(RP_DIMS(1024), RP_F32);
@@ -303,9 +326,10 @@ static void print_time(double ns) {
 }
 
 static void print_rows(const struct row *rows, bool peer) {
-    printf("%-44s %13s%s\n", "", "reprise", peer ? "           peer   peer / reprise" : "");
+    printf("%-44s %13s%s     GB/s\n", "", "reprise", peer ? "           peer   peer / reprise" : "");
     for (int i = 0; i < N_KINDS; i++) {
         const struct row *r = rows + i;
+        if (!r->name) continue;
         printf("%-44s", r->name);
         if (r->reason[0]) {
             printf("  %s\n", r->reason);
@@ -313,7 +337,11 @@ static void print_rows(const struct row *rows, bool peer) {
         }
         print_time(r->ns);
         if (peer) print_time(r->peer_ns);
-        if (r->peer_ns) printf("   %10.2f", r->peer_ns / r->ns);
+        if (r->peer_ns)
+            printf("   %14.2f", r->peer_ns / r->ns);
+        else if (peer)
+            printf("%17s", "");
+        if (r->bytes) printf(" %8.1f", r->bytes / r->ns);
         putchar('\n');
     }
 }
@@ -324,6 +352,7 @@ static json_t *row_to_json(const struct row *r) {
     if (r->ns) json_object_set_new(one, "ns", json_real(r->ns));
     if (r->peer_ns) json_object_set_new(one, "peer_ns", json_real(r->peer_ns));
     if (r->ns && r->peer_ns) json_object_set_new(one, "ratio", json_real(r->peer_ns / r->ns));
+    if (r->ns && r->bytes) json_object_set_new(one, "gb_per_s", json_real(r->bytes / r->ns));
     return one;
 }
 
@@ -337,8 +366,16 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         o->seconds = strtod(arg, &end);
         if (*end || !(o->seconds > 0) || !isfinite(o->seconds)) argp_error(state, "--seconds: '%s' is no time", arg);
         return 0;
+    case ARGP_KEY_ARGS: o->only = state->argv + state->next; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
+}
+
+static bool is_wanted(const struct bench_options *o, const char *name) {
+    for (char **part = o->only; part && *part; part++) {
+        if (strstr(name, *part)) return true;
+    }
+    return !o->only;
 }
 
 static int run(int argc, char **argv) {
@@ -352,22 +389,24 @@ static int run(int argc, char **argv) {
     static const struct argp argp = {
         .options = options,
         .parser = parse,
+        .args_doc = "[PART-OF-NAME...]",
         .children = children,
         .doc =
             "Measures ops, models and replays on the CPU, medians of many calls, and counts what a thousand captures and "
-            "a thousand compilations leave behind.",
+            "a thousand compilations leave behind. With parts of names: only the rows that contain one, and no counts.",
     };
     struct bench_options o = {.seconds = 0.5};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
     static struct row rows[N_KINDS];
     int code = CLI_OK;
     for (int i = 0; i < N_KINDS; i++) {
-        rows[i].name = kinds[i].name;
+        if (is_wanted(&o, kinds[i].name)) rows[i].name = kinds[i].name;
+        rows[i].bytes = kinds[i].bytes;
     }
-    struct peer peer = {NULL};
+    struct peer peer = {.to = NULL};
     if (o.peer) code = peer_start(&peer, o.peer);
     for (int i = 0; i < N_KINDS; i++) {
-        rp_status status = measure_row(kinds + i, &peer, o.seconds, rows + i);
+        rp_status status = rows[i].name ? measure_row(kinds + i, &peer, o.seconds, rows + i) : RP_OK;
         if (!status) continue;
         take_reason(rows[i].reason, sizeof rows[i].reason, status);
         if (status != RP_ERROR_UNAVAILABLE) code = CLI_FAILED;
@@ -376,14 +415,15 @@ static int run(int argc, char **argv) {
     struct leak leaks[2] = {{0}};
     static const char *const leak_names[2] = {"1000 captures", "1000 compilations"};
     rp_status (*const once[2])(rp_tensor *) = {capture_once, compile_once};
-    for (int i = 0; i < 2; i++) {
+    const int n_leaks = o.only ? 0 : 2;
+    for (int i = 0; i < n_leaks; i++) {
         rp_status status = find_leak(once[i], leaks + i);
         if (status) take_reason(leaks[i].reason, sizeof leaks[i].reason, status);
         if ((status && status != RP_ERROR_UNAVAILABLE) || leaks[i].bytes || leaks[i].tensors) code = CLI_FAILED;
     }
     if (!o.common.json) {
         print_rows(rows, o.peer != NULL);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < n_leaks; i++) {
             printf("%-44s", leak_names[i]);
             if (leaks[i].reason[0]) {
                 printf("  %s\n", leaks[i].reason);
@@ -396,9 +436,9 @@ static int run(int argc, char **argv) {
     }
     json_t *list = json_array();
     for (int i = 0; i < N_KINDS; i++) {
-        json_array_append_new(list, row_to_json(rows + i));
+        if (rows[i].name) json_array_append_new(list, row_to_json(rows + i));
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < n_leaks; i++) {
         json_t *one = json_pack("{s:s, s:I, s:I}", "name", leak_names[i], "bytes_left", (json_int_t)leaks[i].bytes,
                                 "tensors_left", (json_int_t)leaks[i].tensors);
         if (leaks[i].reason[0]) json_object_set_new(one, "reason", json_string(leaks[i].reason));

@@ -1,5 +1,6 @@
 /* C emitter, line functions: a whole program (program.h) as one function over rows of contiguous elements. Values stay in
-   registers, phases follow each other while the row is in the first-level cache, chunks and their tree are inside. Called by
+   registers, phases follow each other while the row is in the first-level cache, chunks and their tree are inside. For few long
+   rows, chunk functions: one phase over some chunks of a row, for a thread; row values come in, partials go out. Called by
    jit.c for tier 1 and by tools/gen/genlines.c for what the library carries compiled; line.c decides when one runs. Emits over
    group.h and line.h only, nothing that depends on a vector's width. */
 #include <stdio.h>
@@ -10,8 +11,9 @@ static const char *const type_names[RP__TILE_TYPES] = {"f32", "f64", "i32", "i64
 static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "all"};
 
 enum {
-    MAX_NODES = 96,   /* larger programs run as groups: compiling must stay short */
-    UNROLL_NODES = 24 /* operations of a phase up to which its loop takes 32 elements a turn */
+    MAX_NODES = 96,    /* larger programs run as groups: compiling must stay short */
+    UNROLL_NODES = 24, /* operations of a phase up to which its loop takes 32 elements a turn */
+    AHEAD_BYTES = 4096
 };
 
 typedef struct emitter {
@@ -19,6 +21,7 @@ typedef struct emitter {
     const rp__program *p;
     rp__text *t;
     bool rows, many; /* many: the step of a load is an argument */
+    bool chunks;     /* of a chunk function */
 } emitter;
 
 /* ---- what a line function can hold */
@@ -149,17 +152,23 @@ static bool reduces(const rp__program *p, unsigned phase) {
 static bool unrolled(const rp__program *p, unsigned phase) {
     return reduces(p, phase) || p->element[phase].end - p->element[phase].begin <= UNROLL_NODES;
 }
-/* The next row's first use is far enough away that its lines arrive in time, and no hardware prefetcher crosses pages. */
+/* Over rows: the next row's first use is far enough away that its lines arrive in time, and no hardware prefetcher crosses
+   pages. Over chunks: lines of a last-level cache arrive too late for one that does not look far ahead (measured with a sum
+   of 16 MB in huge pages: two thirds of the time). */
 static void emit_prefetch(const emitter *e, unsigned phase) {
     const rp__program *p = e->p;
-    if (!e->rows || phase + 1u != p->n_phases || p->n_phases < 2) return;
-    for (uint32_t k = p->element[0].begin; k < p->element[0].end; k++) {
+    if (!e->chunks && (!e->rows || phase + 1u != p->n_phases || p->n_phases < 2)) return;
+    const unsigned from = e->chunks ? phase : 0;
+    for (uint32_t k = p->element[from].begin; k < p->element[from].end; k++) {
         const rp__insn *i = &p->insns[k];
         if (i->kind != RP__INSN_LOAD) continue;
         const unsigned bytes = bytes_of(e, i->access), turn = unrolled(p, phase) ? 32 * bytes : 1;
         for (unsigned line = 0; line < turn; line += 64) {
-            rp__text_add(e->t, "__builtin_prefetch(q%u + l->row[%u] + i * %u + %u); ", i->access, i->access, bytes,
-                         line);
+            if (e->chunks)
+                rp__text_add(e->t, "__builtin_prefetch(q%u + i * %u + %u); ", i->access, bytes, AHEAD_BYTES + line);
+            else
+                rp__text_add(e->t, "__builtin_prefetch(q%u + l->row[%u] + i * %u + %u); ", i->access, i->access, bytes,
+                             line);
         }
     }
 }
@@ -236,7 +245,25 @@ static void emit_loop(const emitter *e, unsigned phase) {
             rp__text_add(t, "a%u[k] = g_red_%s(a%u[k], v%u); ", r, red_name(red, name), r, e->dag->nodes[red->d].a);
     }
     rp__text_puts(t, unrolled(p, phase) ? "}\n    }\n" : "}\n");
+    if (!e->rows && unrolled(p, phase)) { /* tiny tensors are whole vectors more often than whole turns */
+        rp__text_puts(t, "    for (; i + G_N <= end; i += G_N) { const int64_t j = i; ");
+        emit_body(e, phase, 'q', "j", false);
+        rp__text_puts(t, "}\n");
+    }
     emit_tail(e, phase);
+}
+
+static void emit_identities(const emitter *e, unsigned phase) {
+    const rp__program *p = e->p;
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        if (red->phase != phase) continue;
+        const char *type = type_names[red->type];
+        rp__text_add(e->t,
+                     "    g_%s a%u[K];\n#pragma GCC unroll 8\n"
+                     "    for (int k = 0; k < K; k++) a%u[k] = g_bits_%s(UINT64_C(%llu));\n",
+                     type, r, r, type, (unsigned long long)red->identity);
+    }
 }
 
 /* A phase: its chunks, and the tree over them (tree.h). */
@@ -261,15 +288,7 @@ static void emit_phase(const emitter *e, unsigned phase) {
                  "  uint64_t count%u = 0;\n  for (int64_t at = 0; at < n || !count%u; at += %d, count%u++) {\n"
                  "    const int64_t end = n - at < %d ? n : at + %d; int64_t i = at;\n",
                  phase, phase, RP__CHUNK, phase, RP__CHUNK, RP__CHUNK);
-    for (unsigned r = 0; r < p->n_reductions; r++) {
-        const rp__reduction *red = &p->reductions[r];
-        if (red->phase != phase) continue;
-        const char *type = type_names[red->type];
-        rp__text_add(t,
-                     "    g_%s a%u[K];\n#pragma GCC unroll 8\n"
-                     "    for (int k = 0; k < K; k++) a%u[k] = g_bits_%s(UINT64_C(%llu));\n",
-                     type, r, r, type, (unsigned long long)red->identity);
-    }
+    emit_identities(e, phase);
     emit_loop(e, phase);
     for (unsigned r = 0; r < p->n_reductions; r++) {
         const rp__reduction *red = &p->reductions[r];
@@ -306,6 +325,58 @@ static void emit_row_values(const emitter *e, unsigned phase) {
     }
 }
 
+/* Addresses and uniform values. */
+static void emit_operands(const emitter *e) {
+    const rp__program *p = e->p;
+    for (unsigned a = 0; a < p->n_accesses; a++) rp__text_add(e->t, "  char *q%u = l->base[%u];\n", a, a);
+    for (uint32_t k = 0; k < p->uniform_end; k++) {
+        const rp__insn *i = &p->insns[k];
+        rp__text_add(e->t, "  const g_%s v%u = g_load_%s(l->blocks + 64 * %u, 0, 0);\n", type_of(e, i->d), i->d,
+                     type_of(e, i->d), i->at);
+    }
+}
+
+/* Does a row value enter phase `phase`? */
+static bool enters(const rp__program *p, unsigned phase, unsigned v) {
+    for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) {
+        const rp__insn *i = &p->insns[k];
+        if (i->kind == RP__INSN_OP && (i->a == v || i->b == v || i->c == v)) return true;
+        if (i->kind == RP__INSN_REDUCE && i->a == v) return true;
+        if (i->kind == RP__INSN_STORE && p->stores[i->access].value == v) return true;
+    }
+    return false;
+}
+static void emit_chunks(const emitter *e, const char *prefix, unsigned phase) {
+    const rp__program *p = e->p;
+    rp__text *t = e->t;
+    rp__text_add(t,
+                 "RP_LINE_FN void %sc_%u(const rp__line *l) {\n  enum { K = 32 / G_N };\n  const int64_t n = l->n; "
+                 "const int past = l->stream; (void)past;\n",
+                 prefix, phase);
+    emit_operands(e);
+    for (unsigned a = 0; a < p->n_accesses; a++) rp__text_add(t, "  (void)q%u;\n", a);
+    for (unsigned k = 0; k < p->n_row_regs; k++) {
+        const unsigned v = p->row_reg[k];
+        if (enters(p, phase, v))
+            rp__text_add(t, "  const g_%s v%u = g_load_%s(l->values + 64 * %u, 0, 0);\n", type_of(e, v), v,
+                         type_of(e, v), k);
+    }
+    rp__text_add(t,
+                 "  for (int64_t c = l->first; c < l->last; c++) {\n    int64_t i = c * %d; "
+                 "const int64_t end = n - i < %d ? n : i + %d;\n",
+                 RP__CHUNK, RP__CHUNK, RP__CHUNK);
+    emit_identities(e, phase);
+    emit_loop(e, phase);
+    for (unsigned r = 0; r < p->n_reductions; r++) {
+        const rp__reduction *red = &p->reductions[r];
+        char name[32];
+        if (red->phase == phase)
+            rp__text_add(t, "    g_put_%s((char *)(l->partials + l->chunks * %u + c), g_end_%s(a%u));\n",
+                         type_names[red->type], r, red_name(red, name), r);
+    }
+    rp__text_puts(t, "  }\n  if (past) g_past_end();\n}\n");
+}
+
 static void emit_function(const emitter *e, const char *prefix) {
     const rp__program *p = e->p;
     rp__text *t = e->t;
@@ -313,12 +384,7 @@ static void emit_function(const emitter *e, const char *prefix) {
                  e->many ? "m" : "");
     rp__text_puts(t, ") {\n  enum { K = 32 / G_N };\n  const int64_t n = l->n; const int past = l->stream; "
                      "char *const kept = l->kept; (void)kept; (void)past;\n");
-    for (unsigned a = 0; a < p->n_accesses; a++) rp__text_add(t, "  char *q%u = l->base[%u];\n", a, a);
-    for (uint32_t k = 0; k < p->uniform_end; k++) {
-        const rp__insn *i = &p->insns[k];
-        rp__text_add(t, "  const g_%s v%u = g_load_%s(l->blocks + 64 * %u, 0, 0);\n", type_of(e, i->d), i->d,
-                     type_of(e, i->d), i->at);
-    }
+    emit_operands(e);
     for (unsigned a = 0; e->many && a < p->n_accesses; a++) {
         if (!may_stand(e, a)) continue;
         const char *compute = type_names[rp__tile_type(rp__dtypes[e->dag->accesses[a].dtype].compute)];
@@ -340,6 +406,11 @@ static void emit_function(const emitter *e, const char *prefix) {
     rp__text_puts(t, "\n  }\n  if (past) g_past_end();\n}\n");
 }
 
+/* Longer programs are seldom run over few long rows, and take longer to compile. */
+unsigned rp__line_chunk_phases(const rp__program *p) {
+    return p->plan == RP__PLAN_RECOMPUTE && p->n_phases <= RP__CHUNK_PHASES ? p->n_phases : 0;
+}
+
 void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix, rp__text *t) {
     emitter e = {.dag = dag, .p = p, .t = t, .rows = p->plan != RP__PLAN_ELEMENTS};
     emit_function(&e, prefix);
@@ -350,4 +421,6 @@ void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix,
     rp__text_add(t, "RP_LINE_FN void %sl_%d(const rp__line *l) { ", prefix, p->plan);
     if (!e.rows) rp__text_add(t, "if (l->still) { %sb_%dm(l); return; } ", prefix, p->plan);
     rp__text_add(t, "%sb_%d(l); }\n", prefix, p->plan);
+    e.chunks = true;
+    for (unsigned phase = 0; phase < rp__line_chunk_phases(p); phase++) emit_chunks(&e, prefix, phase);
 }

@@ -221,7 +221,7 @@ G_FN g_bool g_cast_u8_bool(g_u8 x) { return x != 0; }
 G_FN g_bool g_cast_f64_bool(g_f64 x) { return ~rp__v_i32_i64(x.lo == 0, x.hi == 0); }
 G_FN g_bool g_cast_i64_bool(g_i64 x) { return rp__v_i32_i64(x.lo != 0, x.hi != 0); }
 G_FN g_f32 g_round_f16(g_f32 x) { return rp__v_f32_f16(rp__v_f16_f32(x)); }
-G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_f32_bf16(rp__v_bf16_f32(x)); }
+G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_round_bf16(x); }
 
 /* ---- reductions: sum and prod of f32, f64, i64; max and min of numbers; any and all of bools ---- */
 #define g_red_sum_f32 g_add_f32

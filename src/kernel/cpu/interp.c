@@ -959,7 +959,17 @@ typedef struct long_row {
     unsigned phase;
     uint64_t *partials; /* [reduction][chunk] */
     int64_t chunks;
+    rp__line line; /* of chunk functions */
+    rp__line_fn *fn;
 } long_row;
+
+static void long_line_slice(void *ctx, int64_t first, int64_t last) {
+    const long_row *l = ctx;
+    rp__line line = l->line;
+    line.first = first;
+    line.last = last;
+    l->fn(&line);
+}
 
 static void long_slice(void *ctx, int64_t first, int64_t last) {
     const long_row *l = ctx;
@@ -983,7 +993,8 @@ static void long_slice(void *ctx, int64_t first, int64_t last) {
     }
     scratch_give(mine);
 }
-static void run_long(run *r, char *scratch) {
+/* loop: its chunk functions serve; NULL: tiles do. */
+static void run_long(run *r, const rp__cpu_loop *loop, char *scratch) {
     const rp__program *p = r->p;
     begin_walk(r);
     size_along(r);
@@ -995,8 +1006,16 @@ static void run_long(run *r, char *scratch) {
     l.partials = few;
     if (need > sizeof few / sizeof *few) l.partials = many = rp__alloc(need * sizeof *many);
     if (r == &reserve.r) l.partials = NULL; /* slices would wait for it */
+    static const int64_t no_rows[RP__DAG_MAX_ACCESSES];
+    l.line = (rp__line){.base = r->base, .row = no_rows, .blocks = r->blocks, .rows = 1, .n = r->row_len};
+    l.line.values = r->rowbuf;
+    l.line.partials = l.partials;
+    l.line.chunks = l.chunks;
+    int64_t bytes = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) bytes += p->access_row[a] ? 0 : p->access_size[a];
     for (int64_t row = 0; row < r->rows; row++) {
         set_row(r, row);
+        l.line.stream = rp__line_streams(p, &l.line, bytes * r->row_len * r->rows);
         if (!l.partials) { /* out of memory: the same bits in one thread */
             run_phases(r);
             continue;
@@ -1005,7 +1024,8 @@ static void run_long(run *r, char *scratch) {
         for (unsigned phase = 0; phase < p->n_phases; phase++) {
             run_row(r, p->row[phase]);
             l.phase = phase;
-            (void)!rp__parallel(l.chunks, p->serial ? l.chunks : 4, long_slice, &l);
+            l.fn = loop ? atomic_load_explicit(&loop->chunk[phase], memory_order_relaxed) : NULL;
+            (void)!rp__parallel(l.chunks, p->serial ? l.chunks : 4, l.fn ? long_line_slice : long_slice, &l);
             for (unsigned k = 0; k < p->n_reductions; k++) {
                 const rp__reduction *red = &p->reductions[k];
                 if (red->phase != phase) continue;
@@ -1072,6 +1092,11 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
     }
     const rp__program *p =
         programs[walk == RP__WALK_ELEMENTS || walk == RP__WALK_BLOCKS ? RP__PLAN_ELEMENTS : RP__PLAN_RECOMPUTE];
+    if (walk == RP__WALK_LONG && rp__line_long_fits(loop, words)) {
+        begin(r, loop->programs[RP__PLAN_RECOMPUTE], words, walk);
+        run_long(r, loop, scratch);
+        return;
+    }
     begin(r, p, words, walk);
     if (walk == RP__WALK_BLOCKS) {
         r->walk = RP__WALK_ACROSS;
@@ -1093,7 +1118,7 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
     else if (walk == RP__WALK_ACROSS)
         run_across(r, first, last, false, scratch);
     else
-        run_long(r, scratch);
+        run_long(r, NULL, scratch);
 }
 static void run_launch(const rp__cpu_loop *loop, rp__program *const *programs, const uint64_t *words, int64_t first,
                        int64_t last) {

@@ -432,6 +432,16 @@ static void bind_lines(void *handle, rp__cpu_loop *loop) {
         line.p = loop->programs[i] ? dlsym(handle, name) : NULL;
         if (line.p) atomic_store_explicit(&loop->line[i], line.f, memory_order_release);
     }
+    for (unsigned k = RP__CHUNK_PHASES; k-- > 0;) {
+        char name[32];
+        union {
+            void *p;
+            rp__line_fn *f;
+        } chunk;
+        snprintf(name, sizeof name, "rp_c_%u", k);
+        chunk.p = dlsym(handle, name);
+        if (chunk.p) atomic_store_explicit(&loop->chunk[k], chunk.f, memory_order_release);
+    }
 }
 /* The sealed object of `text` at `object`; a temporary name until it is whole. */
 static bool make_object(const rp__text *text, const rp__tiles *tiles, rp__hash key, const char *object, char *why,

@@ -31,8 +31,9 @@ rp__kernel *rp__cpu_kernel(rp__dag *dag);            /* backend.c: borrowed; NUL
 rp__kernel *rp__cpu_kernel_made(const rp__dag *dag); /* NULL: none yet */
 void rp__emit_c(const rp__dag *dag, const rp__program *p, rp__text *t); /* emit_c.c */
 void rp__emit_op(const rp__dag *dag, unsigned v, rp__text *t); /* "const g_TYPE vV = ...; " from its operands' names */
-/* emit_line.c. The function is void PREFIXl_PLAN(const rp__line *). */
+/* emit_line.c. The functions are void PREFIXl_PLAN(const rp__line *), and PREFIXc_PHASE for the first rp__line_chunk_phases. */
 bool rp__line_fits(const rp__dag *dag, const rp__program *p);
+unsigned rp__line_chunk_phases(const rp__program *p); /* all of a program's phases or none */
 void rp__emit_line(const rp__dag *dag, const rp__program *p, const char *prefix, rp__text *t);
 
 #endif

@@ -32,7 +32,9 @@ void rp__line_adopt(rp__cpu_loop *loop, const rp__dag *dag, const rp__tiles *til
         if (tables[t].tiles != tiles) continue;
         for (size_t i = 0; i < *tables[t].n; i++) {
             const rp__line_entry *e = &tables[t].lines[i];
-            if (rp__hash_equal(e->key, dag->key) && loop->programs[e->plan]) atomic_init(&loop->line[e->plan], e->fn);
+            if (!rp__hash_equal(e->key, dag->key) || !loop->programs[e->plan]) continue;
+            atomic_init(&loop->line[e->plan], e->fn);
+            for (unsigned k = 0; k < RP__CHUNK_PHASES && e->chunk[0]; k++) atomic_init(&loop->chunk[k], e->chunk[k]);
         }
     }
 }
@@ -85,7 +87,7 @@ static int step_of(const int64_t *extent, const int64_t *stride, unsigned d0, un
     return linear ? 1 : still ? 0 : -1;
 }
 /* May stores pass the caches by? Stores of elements only; their rows must be aligned. */
-static bool streams(const rp__program *p, const rp__line *l, int64_t bytes) {
+bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes) {
     if (bytes < rp__line_stream_bytes) return false;
     uintptr_t any = 0;
     for (unsigned k = 0; k < p->n_stores; k++) {
@@ -118,7 +120,7 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
     if (still & written) return false;
     fill_blocks(p, scalars, scratch);
     rp__line l = {.base = base, .row = no_rows, .blocks = scratch, .rows = 1, .n = last - first, .still = still};
-    l.stream = streams(p, &l, bytes * total);
+    l.stream = rp__line_streams(p, &l, bytes * total);
     atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&l);
     return true;
 }
@@ -164,8 +166,19 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
             base[a] = (char *)(uintptr_t)address[a] +
                       offset_of(extent, stride + (size_t)a * dims, n_outer, at) * p->access_size[a];
         }
-        if (at == first || l.rows == 1) l.stream = streams(p, &l, bytes * n * rows);
+        if (at == first || l.rows == 1) l.stream = rp__line_streams(p, &l, bytes * n * rows);
         fn(&l);
+    }
+    return true;
+}
+
+bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words) {
+    if (!atomic_load_explicit(&loop->chunk[0], memory_order_acquire)) return false;
+    const rp__program *p = loop->programs[RP__PLAN_RECOMPUTE];
+    const unsigned n_outer = (unsigned)(words[0] >> 8 & 0xff), dims = n_outer + (unsigned)(words[0] >> 16 & 0xff);
+    const int64_t *extent = (const int64_t *)(words + 1 + p->n_accesses), *stride = extent + dims;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        if (!p->access_row[a] && step_of(extent, stride + (size_t)a * dims, n_outer, dims) != 1) return false;
     }
     return true;
 }
@@ -186,6 +199,34 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
     int64_t total = 1;
     for (unsigned d = 0; d < dims; d++) total *= extent[d];
     return run_elements(loop, dims, address, extent, stride, scalars, first, last, total, scratch);
+}
+enum { TINY_BLOCKS = 8 }; /* uniform values of a tiny launch */
+bool rp__line_run_tiny(const rp__cpu_loop *loop, const rp__dag *dag, const rp__space *space) {
+    static const int64_t no_rows[RP__DAG_MAX_ACCESSES];
+    rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
+    if (!fn || p->n_blocks > TINY_BLOCKS || dag->n_scalars > TINY_BLOCKS || space->n_scalars < dag->n_scalars ||
+        space->n_accesses != p->n_accesses)
+        return false;
+    char *base[RP__DAG_MAX_ACCESSES];
+    uint64_t still = 0, written = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const rp__space_access *x = &space->accesses[a];
+        base[a] = x->base;
+        if (x->stride[0] == 1) continue;
+        if (x->stride[0] != 0 && space->extent[0] != 1) return false;
+        still |= UINT64_C(1) << a;
+    }
+    for (unsigned k = 0; k < p->n_stores; k++) written |= UINT64_C(1) << p->stores[k].access;
+    if (still & written) return false;
+    _Alignas(64) char blocks[64 * TINY_BLOCKS];
+    uint64_t scalars[TINY_BLOCKS];
+    for (unsigned i = 0; i < dag->n_scalars; i++)
+        scalars[i] = rp__scalar_word(space->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
+    fill_blocks(p, scalars, blocks);
+    fn(&(rp__line){
+        .base = base, .row = no_rows, .blocks = blocks, .rows = 1, .n = space->extent[0], .still = still, .stream = 0});
+    return true;
 }
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch) {

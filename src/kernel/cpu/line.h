@@ -14,6 +14,10 @@ typedef struct rp__line {
     int64_t rows, n;    /* rows, elements of each */
     uint64_t still;     /* bit a: access a is one value for the row (programs of one row only; others: 0) */
     int stream;         /* stores pass the caches by: every stored row is aligned to 64 bytes */
+    /* chunk functions, one a phase: chunks [first, last) of one row of n elements */
+    int64_t first, last, chunks; /* chunks: of the row */
+    const char *values;          /* row values, 64 bytes each */
+    uint64_t *partials;          /* [reduction][chunk] */
 } rp__line;
 typedef void rp__line_fn(const rp__line *l);
 #ifndef RP_LINE_FN

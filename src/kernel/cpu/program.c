@@ -28,7 +28,7 @@ typedef struct compiler {
     uint8_t needed[RP__DAG_MAX_NODES]; /* in the phase under way */
     uint8_t made[RP__DAG_MAX_NODES];   /* in an earlier phase */
     uint8_t kept[RP__DAG_MAX_NODES];
-    uint8_t dear[RP__DAG_MAX_NODES]; /* a later phase reads it from row scratch sooner than it computes it again */
+    uint8_t cost[RP__DAG_MAX_NODES]; /* of computing it again */
     uint32_t kept_at[RP__DAG_MAX_NODES];
     uint16_t block[RP__DAG_MAX_NODES];
     uint16_t last_use[RP__DAG_MAX_NODES]; /* in the segment: node number of the last user */
@@ -71,6 +71,7 @@ static uint32_t op_cost(const rp__node *n) {
     case RP__TANH:
     case RP__ERF:
     case RP__SIGMOID: return 8;
+    case RP__ROUND: return 6;
     default: return n->op == RP__LOAD && n->a != RP__NO_VAL ? 8 : 1;
     }
 }
@@ -156,10 +157,10 @@ static void free_operands(compiler *c, const rp__node *n, unsigned v, uint8_t *h
         }
     }
 }
-/* Which values are worth row scratch: about an exponential. What is cheaper a later phase computes again, from values that
-   are kept, so that the row's scratch stays small and emitted code is not held up by stores. */
-static void find_dear(compiler *c) {
-    uint8_t cost[RP__DAG_MAX_NODES];
+/* What computing each value again would cost a later phase, from values that are kept so far. Values worth row scratch cost about
+   an exponential or more where a later phase first asks for them; what is cheaper is computed again, so that the row's scratch
+   stays small and emitted code is not held up by stores. */
+static void find_costs(compiler *c) {
     for (unsigned v = 0; v < c->dag->n_nodes; v++) {
         const rp__node *n = &c->dag->nodes[v];
         const rp__val operands[3] = {n->a, n->b, n->c};
@@ -167,10 +168,9 @@ static void find_dear(compiler *c) {
         unsigned sum = n->op == RP__IOTA ? 0 : op_cost(n) + half;
         for (int k = 0; k < 3; k++) {
             if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
-            sum += c->dear[operands[k]] ? 1 : cost[operands[k]];
+            sum += c->kept[operands[k]] ? 1 : c->cost[operands[k]];
         }
-        cost[v] = (uint8_t)(sum > 255 ? 255 : sum);
-        c->dear[v] = c->class[v] == ELEMENT && sum >= DEAR;
+        c->cost[v] = (uint8_t)(sum > 255 ? 255 : sum);
     }
 }
 
@@ -185,6 +185,7 @@ static void use(compiler *c, rp__val v, unsigned by) {
 static void find_needed(compiler *c, unsigned phase, bool stores) {
     const rp__dag *d = c->dag;
     memset(c->needed, 0, d->n_nodes);
+    find_costs(c);
     for (unsigned i = 0; i < c->p->n_reductions; i++) {
         if (c->p->reductions[i].phase == phase) need(c, d->nodes[c->p->reductions[i].d].a);
     }
@@ -197,7 +198,7 @@ static void find_needed(compiler *c, unsigned phase, bool stores) {
     for (unsigned v = d->n_nodes; v-- > 0;) {
         if (!c->needed[v]) continue;
         const rp__node *n = &d->nodes[v];
-        if (c->plan == RP__PLAN_KEEP && c->made[v] && c->dear[v]) {
+        if (c->plan == RP__PLAN_KEEP && c->made[v] && (c->kept[v] || c->cost[v] >= DEAR)) {
             if (!c->kept[v]) {
                 c->kept[v] = 1;
                 c->kept_at[v] = c->p->kept_bytes;
@@ -529,7 +530,6 @@ static bool compile(compiler *c) {
         if (!a->row && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
     }
     classify(c);
-    find_dear(c);
 
     /* Element phases, reductions. */
     int last = -1;

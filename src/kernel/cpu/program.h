@@ -140,12 +140,15 @@ static inline uint64_t rp__cpu_header(rp__walk walk, unsigned n_outer, unsigned 
     return (uint64_t)walk | (uint64_t)n_outer << 8 | (uint64_t)n_inner << 16;
 }
 
+enum { RP__CHUNK_PHASES = 3 }; /* of programs that have chunk functions, at most */
 /* What a CPU kernel of a loop carries (rp__kernel.payload). */
 typedef struct rp__cpu_loop {
     rp__program *programs[RP__PLAN_COUNT]; /* those that it may need */
     rp__program *grouped[RP__PLAN_COUNT];  /* the same for emitted C; set before the entry becomes rp__run_native */
     _Atomic(rp__line_fn *) line[RP__PLAN_COUNT]; /* compiled whole programs, of `programs`; NULL: none */
-    struct rp__jit_state *jit;                   /* jit.c */
+    /* the recomputing program's chunk functions, a phase each; the first is set last */
+    _Atomic(rp__line_fn *) chunk[RP__CHUNK_PHASES];
+    struct rp__jit_state *jit; /* jit.c */
     rp__hash key;
 } rp__cpu_loop;
 enum { RP__MANY_BLOCK = 2048 };      /* elements an item of RP__WALK_MANY */
@@ -159,7 +162,7 @@ static inline bool rp__keep_fits(const rp__program *p, int64_t row_len, int64_t 
 typedef struct rp__line_entry {
     rp__hash key; /* of the DAG */
     int plan;
-    rp__line_fn *fn;
+    rp__line_fn *fn, *chunk[RP__CHUNK_PHASES];
 } rp__line_entry;
 #define RP__LINES(isa)                                                                                                 \
     extern const rp__line_entry rp__lines_##isa[];                                                                     \
@@ -179,6 +182,12 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
 /* The same for elements [first, last) of one group of a launch over many tensors. */
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch);
+/* A space of one dim, of few elements, in this thread; the space is checked against the DAG as rp__space_words does. */
+bool rp__line_run_tiny(const rp__cpu_loop *loop, const rp__dag *dag, const rp__space *space);
+/* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
+bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
+/* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */
+bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes);
 rp__cpu_entry rp__interpret;          /* tier 0 */
 extern bool rp__interpret_in_reserve; /* tests: threads get no scratch of their own, as where the system has no pages */
 rp__cpu_entry rp__run_native;         /* tier 1 */

@@ -270,11 +270,13 @@ RP__VEC_FN rp__vu16h rp__v_u16_u32(rp__vu32 x) { return __builtin_convertvector(
 /* bf16 is the upper half of an f32. Widening keeps every bit; narrowing rounds to nearest even, and a NaN keeps its upper
  * payload and becomes quiet. */
 RP__VEC_FN rp__vf32 rp__v_f32_bf16(rp__vu16h h) { return (rp__vf32)(rp__v_u32_u16(h) << 16); }
-RP__VEC_FN rp__vu16h rp__v_bf16_f32(rp__vf32 x) {
+RP__VEC_FN rp__vu32 rp__v_bf16_bits(rp__vf32 x) { /* in the upper halves; what is below is left over */
     rp__vu32 u = (rp__vu32)x;
     rp__vu32 r = u + 0x7fff + (u >> 16 & 1);
-    return rp__v_u16_u32(rp__v_sel_u32(x != x, u | 0x400000, r) >> 16);
+    return (rp__vu32)rp__v_sel_f32(x != x, (rp__vf32)(u | 0x400000), (rp__vf32)r);
 }
+RP__VEC_FN rp__vu16h rp__v_bf16_f32(rp__vf32 x) { return rp__v_u16_u32(rp__v_bf16_bits(x) >> 16); }
+RP__VEC_FN rp__vf32 rp__v_round_bf16(rp__vf32 x) { return (rp__vf32)(rp__v_bf16_bits(x) & 0xffff0000); }
 
 /* f16 to f32, exact; a signalling NaN becomes quiet, as F16C does. The exponent is rebased by an integer add; subnormals
  * get the implicit bit of 2^-14 and lose it again in a subtraction that is exact. */

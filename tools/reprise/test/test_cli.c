@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -201,15 +202,22 @@ static void test_bench(void **state) {
     }
     assert_true(timed >= 10 && leaks == 2);
     json_decref(list);
-    /* A peer's times stand beside ours. */
+    /* A peer is asked a row a line, and its times stand beside ours; one that ends early fails the command. */
     char path[] = "test_cli_XXXXXX", arguments[96];
-    const char script[] = "#!/bin/sh\nprintf 'add, 16 floats\\t123456\\n'\n";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0 && write(fd, script, strlen(script)) == (ssize_t)strlen(script));
-    assert_int_equal(fchmod(fd, 0700), 0);
-    close(fd);
-    snprintf(arguments, sizeof arguments, "bench --seconds 0.002 --peer ./%s", path);
-    expect(arguments, 0, "123.5 us");
+    const char *const scripts[] = {
+        "#!/bin/sh\nwhile IFS='\t' read -r seconds name; do\n"
+        "  case $name in *softmax*) echo 123456 ;; *) echo 0 ;; esac\ndone\n",
+        "#!/bin/sh\nread -r line\necho 123456\nexit 3\n",
+    };
+    for (i = 0; i < 2; i++) {
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0700);
+        if (i == 0) fd = mkstemp(path);
+        assert_true(fd >= 0 && write(fd, scripts[i], strlen(scripts[i])) == (ssize_t)strlen(scripts[i]));
+        assert_int_equal(fchmod(fd, 0700), 0);
+        close(fd);
+        snprintf(arguments, sizeof arguments, "bench --seconds 0.002 --peer ./%s", path);
+        expect(arguments, i ? 1 : 0, i ? "the peer failed" : "123.5 us");
+    }
     unlink(path);
 }
 

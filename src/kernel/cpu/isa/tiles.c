@@ -317,7 +317,7 @@ static void cast_f32_i32(const rp__tile_call *c) {
     }
 }
 UNARY(round_f16, f32, rp__v_f32_f16(rp__v_f16_f32(x)))
-UNARY(round_bf16, f32, rp__v_f32_bf16(rp__v_bf16_f32(x)))
+UNARY(round_bf16, f32, rp__v_round_bf16(x))
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
