@@ -68,7 +68,9 @@ void rp_compiled_release(rp_compiled *f) {
     if (!f || !f->ops) return;
     char *name = f->name;
     rp__explain explain = f->explain;
+    struct rp__argument_names *names = atomic_load(&f->names);
     f->ops->destroy(f);
+    rp__argument_names_free(names);
     rp__explain_free(&explain);
     rp__free(name);
 }
