@@ -251,6 +251,14 @@ RP_API rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *
                             size_t n_out);
 RP_API rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 #define rp_call(...) rp_call_at(RP_HERE, __VA_ARGS__)
+/* The same with a name for each argument: names[i] is that of in[i], dotted where arguments are nested ("batch.tokens"). The
+   first call that succeeds fixes count, names and places for f, however it was made; another count, name or place is
+   RP_ERROR_GUARD afterwards, and the function does not run. No two names are equal, and none is a part of another's path. */
+RP_API rp_status rp_call_named_at(const char *site, rp_compiled *f, const char *const *names, rp_tensor *const *in,
+                                  size_t n_in, rp_tensor **out, size_t n_out);
+RP_API rp_status rp_call_named(rp_compiled *f, const char *const *names, rp_tensor *const *in, size_t n_in,
+                               rp_tensor **out, size_t n_out);
+#define rp_call_named(...) rp_call_named_at(RP_HERE, __VA_ARGS__)
 RP_API void rp_compiled_release(rp_compiled *f);
 /* while tracing: compare these bytes too at every later call */
 RP_API rp_status rp_guard_bytes(const void *bytes, size_t n);

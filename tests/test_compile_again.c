@@ -254,7 +254,8 @@ BODY(with_global) {
 /* The argument of a call may be the tensor that the function also reads by itself; that of the next one is another. */
 static void test_argument_from_outside(void **state) {
     (void)state;
-    static const int calls[][5] = {{1, 1, 0, 0, 1}, {1, 0, 0, 1, 0}, {0, 1, 1, 0, 1}, {0, 0, 1, 1, 0}, {2, 2, 0, 1, 2}, {3, 3, 4, 3, 4}, {3, 4, 4, 0, 3}};
+    static const int calls[][5] = {{1, 1, 0, 0, 1}, {1, 0, 0, 1, 0}, {0, 1, 1, 0, 1}, {0, 0, 1, 1, 0},
+                                   {2, 2, 0, 1, 2}, {3, 3, 4, 3, 4}, {3, 4, 4, 0, 3}};
     for (int b = 0; b < BACKENDS; b++) {
         for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
             rp_scope scope = rp_scope_begin();
@@ -460,6 +461,44 @@ static void test_second_derivative(void **state) {
     rp_release(scale);
 }
 
+/* ---- writes through views of what carries a gradient: one graph, bit for bit, down to the signs of zeros */
+
+BODY(filled_part) {
+    UNUSED;
+    rp_tensor *a = rp_zeros_like(in[0]);
+    rp_copy_(a, in[0]);
+    rp_fill_(rp_slice(a, 0, 0, 1, 1), rp_f64(0));
+    out[0] = rp_mul(a, a);
+}
+BODY(scaled_part) {
+    UNUSED;
+    rp_tensor *a = rp_mul_scalar(rp_relu(rp_sin(in[0])), rp_f64(2));
+    rp_mul_scalar_(rp_select(rp_slice(a, 0, 1, 3, 1), 1, 1), rp_f64(-0.5));
+    rp_add_(rp_slice(a, 1, 0, 4, 2), rp_exp(rp_slice(in[0], 1, 0, 4, 2)), rp_i64(2));
+    out[0] = rp_mul(rp_relu(a), a);
+}
+BODY(copied_part) {
+    UNUSED;
+    rp_tensor *a = rp_mul_scalar(in[0], rp_f64(3)), *row = rp_select(a, 0, 0), *sum = rp_exp(row);
+    rp_copy_(rp_select(a, 0, 2), sum);
+    rp_tanh_(rp_select(a, 0, 1));
+    out[0] = rp_add(rp_cos(a), rp_select(a, 0, 2), rp_i64(1));
+}
+
+static void test_written_parts(void **state) {
+    (void)state;
+    static rp_body *const bodies[] = {filled_part, scaled_part, copied_part};
+    for (size_t c = 0; c < sizeof bodies / sizeof *bodies; c++) {
+        for (int b = 0; b < BACKENDS; b++) {
+            rp_compiled *f = compiled(bodies[c], "part", backends[b]);
+            for (int64_t rows = 3; rows < 6; rows++)
+                for (int again = 0; again < 2; again++) check_call(bodies[c], f, 2, (const int64_t[]){rows, 4}, true);
+            assert_compiled(f);
+            rp_compiled_release(f);
+        }
+    }
+}
+
 /* ---- hooks */
 
 static int hooks_run;
@@ -526,9 +565,12 @@ static void test_hooks(void **state) {
         rp_body *body;
         const char *reason; /* of the break */
         bool inside;
-    } cases[] = {{hook_inside, "hook-registered", false},  {hook_on_argument, "hook-registered", false},
-                 {hook_for_a_while, NULL, false},          {hook_in_branch, "region-not-traceable", false},
-                 {hook_in_checkpoint, "hook-registered", false}, {hook_and_backward, NULL, true}};
+    } cases[] = {{hook_inside, "hook-registered", false},
+                 {hook_on_argument, "hook-registered", false},
+                 {hook_for_a_while, NULL, false},
+                 {hook_in_branch, "region-not-traceable", false},
+                 {hook_in_checkpoint, "hook-registered", false},
+                 {hook_and_backward, NULL, true}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         rp_compiled *plain = rp_plain((rp_fn){cases[c].body, NULL, 0, "hooked"});
         hooks_run = 0;
@@ -537,9 +579,8 @@ static void test_hooks(void **state) {
         rp_compiled_release(plain);
         for (int b = 0; b < BACKENDS; b++) {
             for (int full = 0; full < 2; full++) {
-                rp_compiled *f =
-                    rp_compile((rp_fn){cases[c].body, NULL, 0, "hooked"},
-                               RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = full));
+                rp_compiled *f = rp_compile((rp_fn){cases[c].body, NULL, 0, "hooked"},
+                                            RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = full));
                 for (int call = 0; call < 4; call++) {
                     hooks_run = 0;
                     rp_status status = full && cases[c].reason ? RP_ERROR_GRAPH_BREAK : RP_OK;
@@ -665,6 +706,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_failing_call, clean),
         cmocka_unit_test_teardown(test_some_results, clean),
         cmocka_unit_test_teardown(test_second_derivative, clean),
+        cmocka_unit_test_teardown(test_written_parts, clean),
         cmocka_unit_test_teardown(test_hooks, clean),
         cmocka_unit_test_teardown(test_retained, clean),
         cmocka_unit_test_teardown(test_hook_of_parameter, clean),

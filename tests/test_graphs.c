@@ -933,6 +933,50 @@ static void busy_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_tanh(rp_mul(a, rp_sigmoid(rp_mul(in[0], a))));
 }
 
+/* M50: the callables of one making in another order than they were captured in. What they would overwrite is an error. */
+static void test_graphed_order(void **state) {
+    (void)state;
+    enum { N = 3 };
+    rp_compiled *f[N];
+    rp_tensor *sample[N], *x[N], *out[N], *eager[N], *want[N];
+    rp_graphed_callable c[N];
+    for (int i = 0; i < N; i++) {
+        sample[i] = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL));
+        c[i] = (rp_graphed_callable){.fn = {busy_body, NULL, 0, "busy"}, .args = &sample[i], .n_args = 1, .n_out = 1};
+    }
+    OK(rp_make_graphed_callables(c, N, NULL, f));
+    static const int orders[][2 * N] = {/* forwards, then backwards */
+                                        {0, 1, 2, 2, 1, 0}, {0, 1, 2, 0, 1, 2}, {0, 1, 2, 1, 2, 0},
+                                        {2, 1, 0, 0, 1, 2}, {1, 0, 2, 2, 1, 0}, {0, 1, 2, 2, 1, 0}};
+    for (size_t k = 0; k < sizeof orders / sizeof *orders; k++) {
+        int refused = 0;
+        for (int at = 0; at < N; at++) {
+            int i = orders[k][at];
+            x[i] = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL));
+            eager[i] = leaf(rp_clone(rp_detach(x[i])));
+            OK(rp_call(f[i], &x[i], 1, &out[i], 1));
+            busy_body(NULL, &eager[i], 1, &want[i], 1);
+        }
+        for (int at = N; at < 2 * N; at++) {
+            int i = orders[k][at];
+            OK(rp_backward(rp_sum(want[i], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+            rp_tensor *loss = rp_sum(out[i], RP_NO_DIMS, false, RP_DTYPE_NONE);
+            if (!rp_is_error(loss)) { /* not overwritten: the values are right */
+                same(out[i], want[i]);
+                if (rp_backward(loss, NULL, NULL) == RP_OK) {
+                    same(rp_grad_of(x[i]), rp_grad_of(eager[i]));
+                    continue;
+                }
+            }
+            refused++;
+            assert_int_equal(rp_error_take(), RP_ERROR_STALE);
+        }
+        bool legal = orders[k][0] == 0 && orders[k][1] == 1 && orders[k][N] == 2 && orders[k][N + 1] == 1;
+        assert_int_equal(refused == 0, legal);
+    }
+    for (int i = 0; i < N; i++) rp_compiled_release(f[i]);
+}
+
 /* M51: separate calls on one pool. Forwards in order, backwards in reverse, and then in another order: nothing is overwritten. */
 static void test_graphed_one_pool(void **state) {
     (void)state;
@@ -1327,6 +1371,57 @@ static void test_graphed_version(void **state) { /* an argument changed between 
     mlp_free(&m);
 }
 
+/* Two callables in a pool that is given, with recomputed dropout: made, called, differentiated, released. */
+static rp_status make_and_step(rp_tensor *x) {
+    rp_status status = RP_OK;
+    rp_scope scope = rp_scope_begin();
+    rp_pool *pool = rp_pool_new(device);
+    rp_compiled *f[2] = {NULL, NULL};
+    dropped d;
+    memset(&d, 0, sizeof d);
+    d.body = drop_inner;
+    rp_tensor *a = rp_detach(x), *b = rp_clone(x), *h, *out;
+    if (!rp_failed()) status = rp_set_requires_grad(b, true);
+    rp_graphed_callable c[2] = {{.fn = {square_body, NULL, 0, "square"}, .args = &a, .n_args = 1, .n_out = 1},
+                                {.fn = {drop_body, &d, sizeof d, "drop"}, .args = &b, .n_args = 1, .n_out = 1}};
+    if (!rp_failed())
+        status = rp_make_graphed_callables(c, 2, RP_OPTIONS(rp_graphed_options, .pool = pool, .warmup = 1), f);
+    if (!rp_failed()) status = rp_call(f[0], &a, 1, &h, 1);
+    if (!rp_failed()) {
+        rp_tensor *in = rp_clone(rp_detach(h));
+        if (!rp_failed()) (void)rp_set_requires_grad(in, true);
+        if (!rp_failed()) (void)rp_call(f[1], &in, 1, &out, 1);
+        if (!rp_failed()) (void)rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    }
+    for (int k = 0; k < 2; k++) rp_compiled_release(f[k]);
+    rp_pool_release(pool);
+    (void)rp_scope_end(scope, NULL, 0);
+    (void)status;
+    return rp_error_take();
+}
+
+static void test_graphed_out_of_memory(void **state) { /* the n-th allocation fails: an error, nothing left behind */
+    (void)state;
+    if (device.type != RP_DEVICE_CPU) return; /* drivers allocate by themselves: test_cuda_faults.c */
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
+    for (int warm = 0; warm < 2; warm++) assert_int_equal(make_and_step(x), RP_OK);
+    uint64_t live = rp__alloc_live();
+    bool done = false;
+    for (uint64_t n = 1; !done; n += n < 200 ? 1 : 7) {
+        uint64_t from = rp__alloc_fail_at(n);
+        rp_status status = make_and_step(x);
+        uint64_t to = rp__alloc_fail_at(0);
+        done = to - from < n;
+        if (status != RP_OK && (done || status != RP_ERROR_OUT_OF_MEMORY))
+            fail_msg("allocation %llu: status %d", (unsigned long long)n, (int)status);
+        assert_ptr_equal(rp_current_stream(device), before);
+        assert_false(rp_is_capturing(device));
+    }
+    assert_int_equal(make_and_step(x), RP_OK);
+    assert_in_range(rp__alloc_live(), 0, live + 8); /* caches may have lost an entry, or found room for one */
+}
+
 static void test_no_leak(void **state) { /* 100 captures */
     (void)state;
     uint64_t before = 0;
@@ -1377,6 +1472,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_order, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_one_pool, begin, end),
         cmocka_unit_test_setup_teardown(test_checkpoint_random, begin, end),
         cmocka_unit_test_setup_teardown(test_checkpoint_traced, begin, end),
@@ -1386,6 +1482,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_eager_between, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_pool_life, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_out_of_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };
     device = rp_cpu();

@@ -588,8 +588,8 @@ static void test_second_order_compiled(void **state) {
             rp_tensor *x = rp_from_data(region_x, RP_DIMS(3), RP_F64), *y, *g, *gg;
             rp_set_requires_grad(x, true);
             assert_int_equal(rp_call(call < 0 ? plain : f, &x, 1, &y, 1), RP_OK);
-            assert_int_equal(
-                rp_grad(&y, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g), RP_OK);
+            assert_int_equal(rp_grad(&y, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g),
+                             RP_OK);
             rp_tensor *dot = rp_sum(rp_mul(g, rp_sin(g)), RP_NO_DIMS, false, RP_DTYPE_NONE);
             assert_int_equal(rp_grad(&dot, 1, &x, 1, NULL, NULL, &gg), RP_OK);
             if (call < 0) {
@@ -664,10 +664,14 @@ static int clean(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_cond, clean),          cmocka_unit_test_teardown(test_while, clean),
-        cmocka_unit_test_teardown(test_checkpoint, clean),    cmocka_unit_test_teardown(test_unbounded, clean),
-        cmocka_unit_test_teardown(test_fallback, clean),      cmocka_unit_test_teardown(test_errors, clean),
-        cmocka_unit_test_teardown(test_programs, clean),      cmocka_unit_test_teardown(test_results, clean),
+        cmocka_unit_test_teardown(test_cond, clean),
+        cmocka_unit_test_teardown(test_while, clean),
+        cmocka_unit_test_teardown(test_checkpoint, clean),
+        cmocka_unit_test_teardown(test_unbounded, clean),
+        cmocka_unit_test_teardown(test_fallback, clean),
+        cmocka_unit_test_teardown(test_errors, clean),
+        cmocka_unit_test_teardown(test_programs, clean),
+        cmocka_unit_test_teardown(test_results, clean),
         cmocka_unit_test_teardown(test_second_order, clean),
         cmocka_unit_test_teardown(test_second_order_compiled, clean),
         cmocka_unit_test_teardown(test_idle, clean),

@@ -45,16 +45,16 @@ struct rp__checkpoint {
     rp_scope scope;                /* what it makes is in it */
     rp__map met;                   /* storages that were looked at, by id */
     bool recomputing;
+    size_t recomputed; /* numbers given out by the second run so far */
 };
 
 static _Thread_local checkpoint *recording; /* whose function runs for the first time */
 static _Thread_local checkpoint *recomputing;
-static _Thread_local size_t recomputed; /* numbers given out by the second run so far */
 static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
 
 static void checkpoint_release(checkpoint *c) {
     if (!c || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
-    for (size_t i = 0; i < c->n_in; i++) rp__saved_drop(&c->in[i]);
+    for (size_t i = 0; c->in && i < c->n_in; i++) rp__saved_drop(&c->in[i]);
     for (size_t i = 0; i < c->n_slots; i++)
         if (c->slots[i]) rp_release(c->slots[i]);
     rp__free(c->slots);
@@ -85,7 +85,7 @@ bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
     if (c) {
         if (muted) return true;
         if (kept_anyway(c, t)) return false;
-        size_t slot = recomputed++;
+        size_t slot = c->recomputed++;
         if (slot < c->n_slots && c->uses[slot] > 0 && !c->slots[slot]) {
             rp_tensor *value = rp_detach(t);
             if (rp__tensor_is_error(value))
@@ -217,7 +217,6 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
     rp_status status = random_save(&now, &n_now);
     if (status == RP_OK) {
         checkpoint *outer = recomputing, *outer_recording = recording;
-        size_t outer_count = recomputed;
         bool outer_muted = muted;
         /* Default generators go back to where they were, for compiled functions inside that ask them alone. */
         rp__random_source again = {.log = &c->drawn, .but_default = !c->drawn.captured && !captured_now()};
@@ -226,16 +225,15 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         random_restore(c->random, c->n_random);
         recording = NULL;
         recomputing = c;
-        recomputed = 0;
+        c->recomputed = 0;
         muted = false;
         c->recomputing = true;
         c->args = tensors;
         c->fn.body(c->fn.ctx, tensors, c->n_in, tensors + c->n_in, c->n_out);
         c->recomputing = false;
         c->args = NULL;
-        *count = recomputed;
+        *count = c->recomputed;
         recomputing = outer;
-        recomputed = outer_count;
         recording = outer_recording;
         muted = outer_muted;
         random_restore(now, n_now);

@@ -17,12 +17,12 @@
 #include "ops/grad.h"
 #include "trace/ir_run.h"
 
-enum { PLAN_LIMIT = 16 };          /* beyond: calls that no plan is for run again */
+enum { PLAN_LIMIT = 16 };                 /* beyond: calls that no plan is for run again */
 static const uint64_t EVERY = UINT64_MAX; /* results: all that have tangents */
 
 typedef struct plan {
-    uint64_t given;   /* results whose gradients its backward takes */
-    int64_t *binding; /* sizes that it is for; NULL: all */
+    uint64_t given;               /* results whose gradients its backward takes */
+    int64_t *binding;             /* sizes that it is for; NULL: all */
     rp__unit *forward, *backward; /* backward NULL: inference */
     rp__saved_source *saved;
     uint32_t n_saved;
@@ -187,8 +187,7 @@ static bool is_tapes_own(const rp__partitioned *parts, const rp__saved_source *s
     return n && n->kind != RP__IR_CAPTURED && n->kind != RP__IR_CONST;
 }
 
-/* A tensor that carries a gradient, has views that do, and is written in place: the tape finds the history of its views anew and
-   adds gradients up in an order of its own, which the functional form does not have. */
+/* A tensor that carries a gradient, has views that do, and is written in place. */
 static bool writes_under_views(const rp_ir *ir) {
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
@@ -203,6 +202,64 @@ static bool writes_under_views(const rp_ir *ir) {
         }
     }
     return false;
+}
+
+typedef struct view_state {
+    uint32_t *version; /* per storage: writes so far */
+    uint32_t *born;    /* per value: version when it was made, if it is a view */
+    bool *through;     /* per value: the result of a write through a view */
+} view_state;
+
+/* Is v what its op made, and no view that a write has overtaken? */
+static bool reads_fresh(const rp_ir *ir, const view_state *s, rp__ir_value v) {
+    if (v == RP__IR_NONE || !ir->values[v].requires_grad) return true;
+    if (s->through[v]) return false;
+    return !rp__ir_is_view(rp__ir_producer(ir, v)) || s->born[v] == s->version[ir->values[v].storage];
+}
+
+static bool is_part(const rp_ir *ir, rp__ir_value v) { /* slices and selections of a tensor, or the tensor */
+    const rp__ir_node *n = rp__ir_producer(ir, v);
+    for (; rp__ir_is_view(n); n = rp__ir_producer(ir, n->in[0]))
+        if (!rp__ir_is_op(n, RP__OP_slice) && !rp__ir_is_op(n, RP__OP_select)) return false;
+    return true;
+}
+
+static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead) continue;
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (!reads_fresh(ir, s, n->in[i])) return false;
+        if (rp__ir_is_view(n)) s->born[n->out[0]] = s->version[ir->values[n->out[0]].storage];
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (rp__ir_writes(n, i)) s->version[ir->values[n->in[i]].storage]++;
+        if (n->kind != RP__IR_OP || !(n->op->flags & RP_OP_INPLACE) || n->n_out == 0) continue;
+        if (!ir->values[n->out[0]].requires_grad || !rp__ir_is_view(rp__ir_producer(ir, n->in[0]))) continue;
+        if (!is_part(ir, n->in[0])) return false;
+        s->through[n->out[0]] = true;
+    }
+    for (uint32_t k = 0; k < ir->body.n_results; k++)
+        if (!reads_fresh(ir, s, ir->body.results[k])) return false;
+    return true;
+}
+
+/* Where a view is read again after a write, the tape finds its history anew and adds gradients up in an order of its own, which the
+   functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
+static rp_status check_views(const rp_ir *ir) {
+    if (!writes_under_views(ir)) return RP_OK;
+    view_state s = {rp__calloc(ir->n_storages + 1u, sizeof *s.version), rp__calloc(ir->n_values + 1, sizeof *s.born),
+                    rp__calloc(ir->n_values + 1, sizeof *s.through)};
+    rp_status status = RP_OK;
+    if (!s.version || !s.born || !s.through)
+        status = RP__OOM("compiled graph");
+    else if (!views_are_fresh(ir, &s))
+        status =
+            rp__fail(RP_ERROR_UNAVAILABLE, "a view that carries a gradient is read after its memory was written, or "
+                                           "written otherwise than by slices and selections");
+    rp__free(s.version);
+    rp__free(s.born);
+    rp__free(s.through);
+    return status;
 }
 
 static bool writes_outside(const rp_ir *functional) {
@@ -289,10 +346,7 @@ static rp_status compile_training(rp__aot *a, uint64_t given, plan *p) {
     rp_ir *functional = NULL;
     rp_status status;
     RP_TRY_GOTO(status, done, find_leaves(a));
-    if (writes_under_views(a->graph)) {
-        status = rp__fail(RP_ERROR_UNAVAILABLE, "a tensor with views is written in place and carries a gradient");
-        goto done;
-    }
+    RP_TRY_GOTO(status, done, check_views(a->graph));
     RP_TRY_GOTO(status, done, rp__functionalise(a->graph, &functional));
     RP_TRY_GOTO(status, done, rp__random_totals(functional, &a->random, &a->n_random));
     RP_TRY_GOTO(status, done, find_tangents(a, functional));
@@ -327,8 +381,7 @@ static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
 }
 
 static bool is_for(const rp__aot *a, const plan *p, uint64_t given, const int64_t *binding) {
-    return p->given == given &&
-           (!p->binding || memcmp(p->binding, binding, a->n_symbols * sizeof *binding) == 0);
+    return p->given == given && (!p->binding || memcmp(p->binding, binding, a->n_symbols * sizeof *binding) == 0);
 }
 
 static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, plan **out) {
@@ -422,7 +475,7 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
 /* ---- the tape node */
 
 typedef struct argument { /* of the call, should it run again */
-    rp_tensor *tensor; /* arguments: retained; captured tensors: the graph's */
+    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's */
     uint64_t version;
 } argument;
 
@@ -498,12 +551,13 @@ static uint64_t given_to(const rp__aot *a, rp_tensor *const *grad_out) {
 static rp_status changed(const rp__tape_node *n, const rp_tensor *t, uint64_t expected) {
     const rp__storage *s = t->storage;
     char text[RP__SHAPE_TEXT];
-    return rp__fail(RP_ERROR_VERSION,
-                    "a compiled function must run again for a gradient (%s), but what it read has been modified in place "
-                    "by `%s` (%s): %s is at version %llu, expected version %llu",
-                    n->site && *n->site ? n->site : "no call site", s->writer_op ? s->writer_op : "a write",
-                    s->writer_site && *s->writer_site ? s->writer_site : "no call site", rp__tensor_text(t, text),
-                    (unsigned long long)atomic_load(&s->version), (unsigned long long)expected);
+    return rp__fail(
+        RP_ERROR_VERSION,
+        "a compiled function must run again for a gradient (%s), but what it read has been modified in place "
+        "by `%s` (%s): %s is at version %llu, expected version %llu",
+        n->site && *n->site ? n->site : "no call site", s->writer_op ? s->writer_op : "a write",
+        s->writer_site && *s->writer_site ? s->writer_site : "no call site", rp__tensor_text(t, text),
+        (unsigned long long)atomic_load(&s->version), (unsigned long long)expected);
 }
 
 static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
@@ -626,7 +680,8 @@ static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, payload 
     return RP_OK;
 }
 
-static rp_status payload_new(rp__aot *a, const plan *made, const int64_t *binding, rp_tensor *const *in, payload **out) {
+static rp_status payload_new(rp__aot *a, const plan *made, const int64_t *binding, rp_tensor *const *in,
+                             payload **out) {
     payload *p = *out = rp__calloc(1, sizeof *p);
     if (!p) return RP__OOM("a compiled function");
     p->aot = a;

@@ -57,11 +57,9 @@ static rp_status run(const rp__again *q, rp_tensor *const *args, rp_tensor *cons
         (void)rp_generator_set(start->generator, start->seed, start->base);
     }
     bool grad = rp_set_grad_enabled(true);
-    rp_status status =
-        rp__ir_run(q->graph, args, q->graph->body.n_args, results, q->graph->body.n_results, &options);
+    rp_status status = rp__ir_run(q->graph, args, q->graph->body.n_args, results, q->graph->body.n_results, &options);
     (void)rp_set_grad_enabled(grad);
-    for (size_t k = 0; k < q->n_starts; k++)
-        (void)rp_generator_set(q->starts[k].generator, now[k].seed, now[k].base);
+    for (size_t k = 0; k < q->n_starts; k++) (void)rp_generator_set(q->starts[k].generator, now[k].seed, now[k].base);
     rp__free(now);
     return status;
 }

@@ -11,8 +11,8 @@ typedef struct rp__again {
     const uint32_t *leaves; /* argument, or n_args + captured tensor */
     const bool *needed;     /* per leaf */
     uint32_t n_leaves;
-    const uint32_t *tangent_of;  /* per tangent: result number */
-    rp_tensor *const *grad_out;  /* per tangent; NULL: none */
+    const uint32_t *tangent_of; /* per tangent: result number */
+    rp_tensor *const *grad_out; /* per tangent; NULL: none */
     uint32_t n_tangents;
     const rp__executable_random *starts; /* where the call found its generators */
     size_t n_starts;

@@ -68,7 +68,9 @@ void rp_compiled_release(rp_compiled *f) {
     if (!f || !f->ops) return;
     char *name = f->name;
     rp__explain explain = f->explain;
+    struct rp__argument_names *names = atomic_load(&f->names);
     f->ops->destroy(f);
+    rp__argument_names_free(names);
     rp__explain_free(&explain);
     rp__free(name);
 }
@@ -435,8 +437,8 @@ typedef enum verdict {
 } verdict;
 
 /* Traces the call again and compares. Not RP_OK: out of memory. */
-static rp_status trace_again(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out, verdict *v,
-                             rp__trace_result *again, rp__reason *reason, rp__text *detail) {
+static rp_status trace_again(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out,
+                             verdict *v, rp__trace_result *again, rp__reason *reason, rp__text *detail) {
     pattern p = {0};
     rp__error_state before;
     rp__error_save(&before);

@@ -404,9 +404,9 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
         }
     }
     if (!aliases_hold(g, in)) {
-        rp__text_puts(out,
-                      "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
-                      "another way");
+        rp__text_puts(
+            out, "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
+                 "another way");
         return RP__REASON_GUARD_ALIAS;
     }
     return explain_symbols(g, in, out);

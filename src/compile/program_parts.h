@@ -187,7 +187,8 @@ bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint
 /* Device graphs of all records: p->graph, or segments where regions cannot be nodes. */
 rp_status rp__program_build_graph(rp__executable *p);
 void rp__program_drop_graph(rp__executable *p);
-void rp__program_heat(rp__executable *p, bool wait); /* its kernels are worth compiling better; with wait, they are when it returns */
+/* Its kernels are worth compiling better; with wait, they are when it returns. */
+void rp__program_heat(rp__executable *p, bool wait);
 /* Fills patches of buffers, and outers. Every record is there. */
 rp_status rp__program_collect_patches(rp__executable *p);
 

@@ -226,7 +226,7 @@ void rp__kernel_log_tell(struct rp__device *d, rp__dag *dag, const rp__space *sp
 
 /* bind + rp__launch_on, or what the backend does instead. */
 rp_status rp__loop_launch(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
-rp_status rp__loop_launch_one(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space); /* for backends */
+rp_status rp__loop_launch_one(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
 
 /* Several equal problems in one launch (multi-tensor: Adam over all parameters): the DAG must have one dim, no reduction;
    accesses come in groups of dag->n_accesses, extents one a group; scalars are shared. */

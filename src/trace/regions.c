@@ -414,10 +414,21 @@ static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
     rp__free(all);
 }
 
+/* The host may not decide while the stream captures: replays would take what was taken then. */
+static rp_status may_decide(where at, const rp_tensor *on, const char *what) {
+    rp__device *d = rp__device_get(on->device);
+    if (!d) return rp_error_status();
+    rp__site_frame outer = rp__site_push(at.site, at.of);
+    rp_status status = rp__capture_forbid(rp__current_stream(d), what);
+    rp__site_pop(outer);
+    return status;
+}
+
 /* ---- cond */
 
 static rp_status host_cond(where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                            rp_tensor **out, size_t n_out) {
+    RP_TRY(may_decide(at, pred, "deciding a branch on the host"));
     rp_scalar take = rp_item(pred);
     if (rp_failed()) return rp_error_status();
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
@@ -540,7 +551,8 @@ static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *c
         rp_tensor *go = NULL;
         bool on = false;
         cond_fn.body(cond_fn.ctx, state, n_in, &go, 1);
-        if (!rp_failed() && check_result(at, cond_fn, go, 0) == RP_OK)
+        if (!rp_failed() && check_result(at, cond_fn, go, 0) == RP_OK &&
+            may_decide(at, go, "deciding on the host whether a loop goes on") == RP_OK)
             on = rp__scalar_f64(rp_item(go)) != 0;
         memset(next, 0, n_state * sizeof *next);
         if (on && !rp_failed()) body_fn.body(body_fn.ctx, state, n_in, next, n_state);

@@ -67,7 +67,8 @@ struct rp__trace {
     size_t n_operands, operands_capacity;
     rp_tensor **stand_in; /* ABSTRACT: the arguments that fn sees; in the scope */
     rp__ir_positions positions;
-    int hooks, leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
+    int hooks,
+        leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
     const char *hook_site;
     bool busy; /* computing: not to be entered again */
 };

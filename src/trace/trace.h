@@ -75,7 +75,7 @@ typedef struct rp__trace_result {
     size_t n_bytes;
     size_t escaped;      /* ABSTRACT: pending tensors that outlive the trace: the function stores them somewhere */
     bool left;           /* a backward inside went on through the history that an argument came with */
-    bool *reached;       /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
+    bool *reached; /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
     bool training;       /* some output carries history: a later backward may enter the graph */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;

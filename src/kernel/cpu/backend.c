@@ -313,7 +313,8 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
 static void hot(rp__dag *dag, bool wait) {
     const rp__kernel *k = rp__cpu_kernel_made(dag);
     const rp__cpu_loop *loop = k ? k->payload : NULL;
-    if (loop && !atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed)) (void)rp__jit_request(dag, wait);
+    if (loop && !atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed))
+        (void)rp__jit_request(dag, wait);
 }
 
 /* Tiny launches over contiguous elements that nobody records go straight to their line function: the rest of their cost is not
