@@ -63,7 +63,8 @@ static void names_are_those_of_the_first_call(void **state) {
         FAILS(RP_ERROR_GUARD, "`tokens`; the first call had `batch.tokens` there, and no `tokens`",
               rp_call_named(f, NAMES("weight", "tokens"), in, 2, &out, 1));
         assert_true(rp_is_error(out));
-        FAILS(RP_ERROR_GUARD, "argument 0 is named `batch.tokens`; the first call had `weight` there, and `batch.tokens` at 1",
+        FAILS(RP_ERROR_GUARD,
+              "argument 0 is named `batch.tokens`; the first call had `weight` there, and `batch.tokens` at 1",
               rp_call_named(f, NAMES("batch.tokens", "weight"), in, 2, &out, 1));
         FAILS(RP_ERROR_GUARD, "`batch.tokens` is missing", rp_call_named(f, NAMES("weight"), in, 1, &out, 1));
         FAILS(RP_ERROR_GUARD, "no `mask`", rp_call_named(f, NAMES("weight", "batch.tokens", "mask"), in, 3, &out, 1));

@@ -66,10 +66,12 @@ static rp_status compare(const rp_compiled *f, const argument_names *known, cons
         if (RP__LIKELY(strcmp(names[i], known->list[i]) == 0)) continue;
         size_t before = place_of(known->list, known->n, names[i]);
         if (before == known->n)
-            return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is named `%s`; the first call had `%s` there, and no `%s`",
-                            f->name, i, names[i], known->list[i], names[i]);
-        return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is named `%s`; the first call had `%s` there, and `%s` at %zu",
-                        f->name, i, names[i], known->list[i], names[i], before);
+            return rp__fail(RP_ERROR_GUARD,
+                            "%s: argument %zu is named `%s`; the first call had `%s` there, and no `%s`", f->name, i,
+                            names[i], known->list[i], names[i]);
+        return rp__fail(RP_ERROR_GUARD,
+                        "%s: argument %zu is named `%s`; the first call had `%s` there, and `%s` at %zu", f->name, i,
+                        names[i], known->list[i], names[i], before);
     }
     if (n < known->n)
         return rp__fail(RP_ERROR_GUARD, "%s: %zu arguments; the first call had %zu: `%s` is missing", f->name, n,
