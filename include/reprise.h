@@ -157,7 +157,8 @@ RP_API rp_device rp_device_of(const rp_tensor *t);
 RP_API bool rp_is_contiguous(const rp_tensor *t);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
 RP_API uint64_t rp_version(const rp_tensor *t);
-/* Address of element 0; computes what is pending; NULL (and an error) for the error tensor. Device memory for CUDA. */
+/* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once, unless
+   the current stream is capturing. CUDA: device memory, for work on the stream that wrote it. */
 RP_API void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
@@ -165,7 +166,7 @@ RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int6
 RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 #define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
 /* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at once
-   on failure. strides NULL: row-major. Writes that bypass Reprise are not seen by version counters. */
+   on failure. strides NULL: row-major; none negative but of dimensions of size 1. data must be aligned to an element. Writes that bypass Reprise are not seen by version counters. */
 RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
                                rp_device device, void (*deleter)(void *ctx), void *ctx);
 /* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the

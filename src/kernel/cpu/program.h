@@ -98,7 +98,8 @@ typedef struct rp__program {
     rp__reduction *reductions;
     rp__program_store *stores;
     uint8_t *access_size; /* storage bytes */
-    uint8_t *access_half; /* 0, or 1 + index of the half conversion */
+    uint8_t *access_half; /* 0, RP__LOAD_F16 or RP__LOAD_BF16 */
+    uint8_t *access_load; /* the same or RP__LOAD_BOOL: what a load is converted by */
     uint8_t *access_row, *access_iota;
     uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
@@ -109,7 +110,7 @@ typedef struct rp__program {
     uint32_t row_bytes;  /* of ROW registers, a row */
     uint32_t cost;       /* rough cycles an element, for slicing */
     uint8_t min_size; /* of any element value or access: n * min_size / vec_bytes whole means memory in place is safe */
-    bool halves;      /* needs the raw buffer */
+    bool converts;    /* loads or stores do: needs the raw buffer */
 } rp__program;
 
 typedef enum rp__value_class { RP__VALUE_DEAD, RP__VALUE_UNIFORM, RP__VALUE_ROW, RP__VALUE_ELEMENT } rp__value_class;
