@@ -30,6 +30,7 @@
 #endif
 
 #ifdef __cplusplus
+#include "reprise_cxx.h" /* RP_DIMS, RP_TENSORS, RP_OPTIONS */
 extern "C" {
 #endif
 
@@ -128,10 +129,14 @@ RP_API rp_scalar rp_bool(bool value);
 typedef struct rp_tensor rp_tensor;
 typedef struct rp_generator rp_generator;
 
-#define RP_DIMS(...) ((const int64_t[]){__VA_ARGS__}), (sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 #define RP_NO_DIMS ((const int64_t *)NULL), ((size_t)0) /* a 0-d size, or "all dimensions" of a reduction */
+#ifndef __cplusplus
+#define RP_DIMS(...) ((const int64_t[]){__VA_ARGS__}), (sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 #define RP_TENSORS(...)                                                                                                \
     ((rp_tensor *const[]){__VA_ARGS__}), (sizeof((rp_tensor *const[]){__VA_ARGS__}) / sizeof(rp_tensor *))
+/* An options struct with struct_size filled in: RP_OPTIONS(rp_backward_options, .retain_graph = true) */
+#define RP_OPTIONS(type, ...) (&(type){.struct_size = sizeof(type), __VA_ARGS__})
+#endif
 
 typedef struct rp_scope {
     uint64_t id; /* opaque */
@@ -203,7 +208,6 @@ typedef struct rp_backward_options {
     bool create_graph; /* the gradients carry a tape themselves; implies retain_graph */
     bool allow_unused; /* rp_grad only: an input that was not used gets NULL instead of an error */
 } rp_backward_options;
-#define RP_OPTIONS(type, ...) (&(type){.struct_size = sizeof(type), __VA_ARGS__})
 
 /* Adds d(root . gradient)/d(leaf) into .grad of every leaf (torch.Tensor.backward). gradient NULL: 1 for a one-element root. */
 RP_API rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options);
