@@ -1,5 +1,6 @@
 #!/bin/sh
-# Compiles every public header alone, as C99, C11 and C++11, without a warning: check_headers.sh INCLUDE_DIR.
+# Compiles every public header alone, as C99, C11 and C++11, and a use of their macros, without a warning: check_headers.sh
+# INCLUDE_DIR.
 # INCLUDE_DIR is that of an installed prefix, so that generated headers are there and private ones are not.
 set -eu
 dir=$1
@@ -21,6 +22,30 @@ for header in "$dir"/*.h; do
                 bad=1
             fi
         done
+    done
+done
+# The macros, as a program writes them; rp_full also passes its arguments on to a macro of its own.
+use='#include <reprise.h>
+rp_tensor *use(rp_tensor *x, size_t n) {
+    rp_tensor *y = rp_full(RP_DIMS(2, n, 3), rp_f64(0.5), RP_F32);
+    y = rp_cat(RP_TENSORS(x, y), 0);
+    y = rp_cat(RP_TENSORS(y), 0);
+    y = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_backward(y, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true, .create_graph = n > 2));
+    return rp_mean(y, RP_DIMS(0), true, RP_DTYPE_NONE);
+}'
+for std in c99 c11 c++11 c++20; do
+    case $std in
+    c++*) lang=c++ compilers="g++ clang++" ;;
+    *) lang=c compilers="gcc clang" ;;
+    esac
+    for compiler in $compilers; do
+        n=$((n + 1))
+        if ! printf '%s\n' "$use" | $compiler -x $lang -std=$std -Wall -Wextra -Wshadow -pedantic -Werror -fsyntax-only \
+            -I"$dir" -; then
+            echo "the macros do not work as $std with $compiler"
+            bad=1
+        fi
     done
 done
 [ $n -gt 0 ] || bad=1

@@ -131,6 +131,15 @@ static void gathers(void **state) {
            "  return %5\n"
            "}\n",
            "exp;relu+gather+neg", "exp>gather:gathered-operand");
+    /* a part put into a whole: the whole may be computed here, the part lies in memory */
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[2, 8]) {\n"
+           "  %2: f32[4, 8] = exp(%0)\n"
+           "  %3: f32[2, 8] = sin(%1)\n"
+           "  %4: f32[4, 8] = slice_scatter(%2, %3) {dim = 0, start = 1, end = 3, step = 1}\n"
+           "  %5: f32[4, 8] = neg(%4)\n"
+           "  return %5\n"
+           "}\n",
+           "sin;exp+slice_scatter+neg", "sin>slice_scatter:gathered-operand");
     /* an index is computed for each element that it picks, but stored once: rows of the embedding */
     expect("graph \"f\" (%0: f32[10, 8], %1: i64[4]) {\n"
            "  %2: i64[4] = add_scalar(%1) {other = 2}\n"

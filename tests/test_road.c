@@ -3,7 +3,7 @@
    three changed sizes; captured, replayed and replayed with moved inputs; as emitted C (a second process, REPRISE_JIT=wait). On the
    CUDA device (the emulator, or a real one): eager within a tolerance of the CPU; captured, re-pointed and the backend
    "cudagraphs" bit for bit with eager there; "fused" within the tolerance. A row of the table without a sample fails.
-   ctest: labels=cuda,slow timeout=900 cost=45 */
+   ctest: labels=cuda,slow timeout=1500 cost=45 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

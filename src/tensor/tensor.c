@@ -397,6 +397,14 @@ failed:
     return t;
 }
 
+rp_status rp_declare_stable(rp_tensor *t) {
+    rp__site_frame outer = rp__site_push(NULL, "declare_stable");
+    rp_status status = rp__tensor_check(t, "the tensor");
+    if (status == RP_OK) t->storage->stable = true;
+    rp__site_pop(outer);
+    return status;
+}
+
 /* Copies elements in row-major order; src is the address of element 0. */
 static void gather(char *dst, const char *src, const int64_t *size, const int64_t *stride, size_t ndim, size_t item) {
     while (ndim && size[ndim - 1] == 1) ndim--;

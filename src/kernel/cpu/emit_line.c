@@ -245,6 +245,11 @@ static void emit_loop(const emitter *e, unsigned phase) {
             rp__text_add(t, "a%u[k] = g_red_%s(a%u[k], v%u); ", r, red_name(red, name), r, e->dag->nodes[red->d].a);
     }
     rp__text_puts(t, unrolled(p, phase) ? "}\n    }\n" : "}\n");
+    if (!e->rows && unrolled(p, phase)) { /* tiny tensors are whole vectors more often than whole turns */
+        rp__text_puts(t, "    for (; i + G_N <= end; i += G_N) { const int64_t j = i; ");
+        emit_body(e, phase, 'q', "j", false);
+        rp__text_puts(t, "}\n");
+    }
     emit_tail(e, phase);
 }
 

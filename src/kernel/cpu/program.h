@@ -183,6 +183,8 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
 /* The same for elements [first, last) of one group of a launch over many tensors. */
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch);
+/* A space of one dim, of few elements, in this thread; the space is checked against the DAG as rp__space_words does. */
+bool rp__line_run_tiny(const rp__cpu_loop *loop, const rp__dag *dag, const rp__space *space);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */
