@@ -52,7 +52,8 @@ static void large(bool compiled) {
            slope);
     for (int i = 0; i < ROWS; i++) {
         const double want = log1p(exp(-1.0)), part = 1 / (1 + exp(1.0));
-        if (!(fabs(loss[i] - want) <= 2e-7 && fabs(slope[2 * i] + part) <= 2e-7 && fabs(slope[2 * i + 1] - part) <= 2e-7))
+        if (!(fabs(loss[i] - want) <= 2e-7 && fabs(slope[2 * i] + part) <= 2e-7 &&
+              fabs(slope[2 * i + 1] - part) <= 2e-7))
             fail_msg("logits around %g: loss %.9g, gradient %.9g %.9g", (double)at[i], (double)loss[i],
                      (double)slope[2 * i], (double)slope[2 * i + 1]);
     }
@@ -81,7 +82,8 @@ static void classes_of_bytes(void) {
             for (int bytes = 0; bytes < 2; bytes++) {
                 rp_tensor *x = rp_full(RP_DIMS(2, C), rp_f64(0.5), RP_F32);
                 assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
-                rp_tensor *target = bytes ? rp_from_data(small, RP_DIMS(2), RP_U8) : rp_from_data(wide, RP_DIMS(2), RP_I64);
+                rp_tensor *target =
+                    bytes ? rp_from_data(small, RP_DIMS(2), RP_U8) : rp_from_data(wide, RP_DIMS(2), RP_I64);
                 rp_tensor *loss =
                     rp_sum(rp_cross_entropy(x, target, reduction, ignore), RP_NO_DIMS, false, RP_DTYPE_NONE);
                 assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
