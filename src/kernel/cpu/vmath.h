@@ -358,8 +358,8 @@ RP__VMATH_FN rp__vf64 rp__v_log_f64(rp__vf64 x) {
  * to first order. Other u than (0, inf) and their values are those of the logarithm. */
 RP__VEC_FN rp__vf32 rp__v_log1pnormal_f32(rp__vf32 x, rp__vf32 u) {
     rp__vi32 k = rp__v_logk_f32(u);
-    rp__vf32 v = (rp__vf32)((rp__vi32)x + k);
-    rp__vf32 g = rp__v_step_f32((rp__vf32)(k + 0x40800000), rp__v_splat_f32(-0.25f), 1.0f), f = v - g;
+    rp__vf32 v = (rp__vf32)((rp__vu32)x + (rp__vu32)k);
+    rp__vf32 g = rp__v_step_f32((rp__vf32)((rp__vu32)k + 0x40800000), rp__v_splat_f32(-0.25f), 1.0f), f = v - g;
     return rp__v_logsum_f32(f, (v - (f + g)) * (1.0f - f), rp__v_f32_i32(k));
 }
 RP__VMATH_RARE rp__vf32 rp__v_log1p_far_f32(rp__vf32 x, rp__vf32 u) {
