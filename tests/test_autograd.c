@@ -646,6 +646,48 @@ static void custom_gradients_must_fit(void **state) {
     FAILED(RP_ERROR_SHAPE, "twice returned a gradient of size (4) for an input of size (2)");
 }
 
+/* A backward that only returns a status: the sticky error says whose it was. */
+static rp_status silent_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out,
+                                 size_t n_out, rp_tensor **grad_in, size_t n_in) {
+    (void)ctx, (void)saved, (void)n_saved, (void)grad_out, (void)n_out, (void)grad_in, (void)n_in;
+    return RP_ERROR_IO;
+}
+static rp_status silent_op_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                               rp_tensor *const *in_t, rp_tensor *const *out_t, const rp_attr *attrs, size_t n_attrs) {
+    (void)ctx, (void)in, (void)n_in, (void)out, (void)n_out, (void)in_t, (void)out_t, (void)attrs, (void)n_attrs;
+    return RP_OK;
+}
+static rp_status silent_op_backward(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in,
+                                    size_t n_in, rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs,
+                                    rp_tensor **grad_in) {
+    (void)ctx, (void)grad_out, (void)n_out, (void)in, (void)n_in, (void)out, (void)attrs, (void)n_attrs, (void)grad_in;
+    return RP_ERROR_UNAVAILABLE;
+}
+static void statuses_without_an_error(void **state) {
+    (void)state;
+    rp_function f = {.forward = {twice_body, NULL, 0, "quiet"}, .backward = silent_backward};
+    rp_tensor *x = LEAF(2), *out;
+    ok(rp_function_apply(&f, &x, 1, &out, 1));
+    assert_int_equal(rp_backward(out, NULL, NULL), RP_ERROR_IO);
+    FAILED(RP_ERROR_IO, "the backward of custom function `quiet` returned RP_ERROR_IO");
+    ok(rp_op_register(RP_OPTIONS(rp_op_descriptor, .schema = "quiet_op(Tensor a) -> Tensor", .cpu = silent_op_cpu,
+                                 .backward = silent_op_backward)));
+    ok(rp_op_call("quiet_op", &x, 1, NULL, 0, &out, 1));
+    assert_int_equal(rp_backward(out, NULL, NULL), RP_ERROR_UNAVAILABLE);
+    FAILED(RP_ERROR_UNAVAILABLE, "the backward of op `quiet_op` returned RP_ERROR_UNAVAILABLE");
+}
+
+/* Factors and exponents at the end of 64 bits: less one, and negated, they are floats. */
+static void numbers_at_the_end(void **state) {
+    (void)state;
+    rp_tensor *a = LEAF(1), *b = LEAF(2);
+    ok(rp_backward(sum(rp_sub(a, b, rp_i64(INT64_MIN))), NULL, NULL));
+    EQUAL(rp_grad_of(b), 0x1p63);
+    rp_tensor *x = LEAF(2, 1);
+    ok(rp_backward(sum(rp_pow_scalar(x, rp_i64(INT64_MIN))), NULL, NULL));
+    EQUAL(rp_grad_of(x), 0, -0x1p63);
+}
+
 /* ---------------------------------------------------------------- recomputation */
 
 typedef struct block {
@@ -996,6 +1038,8 @@ int main(void) {
         TEST(retained_gradients),
         TEST(custom_functions),
         TEST(custom_gradients_must_fit),
+        TEST(statuses_without_an_error),
+        TEST(numbers_at_the_end),
         TEST(recomputation),
         TEST(recomputation_must_repeat),
         TEST(recomputation_reads_what_was),

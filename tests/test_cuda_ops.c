@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <reprise_nn.h>
+
 #include "ref/sweep.h"
 #include "support/cuda.h"
 
@@ -263,6 +265,35 @@ static void test_gradients(void **state) {
     }
 }
 
+/* The gradient of a CPU operand of a CUDA op lies on the CPU. */
+static void test_gradients_of_the_cpu(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *factor = rp_full(RP_NO_DIMS, rp_f64(3), RP_F32), *source = rp_full(RP_DIMS(2), rp_f64(5), RP_F32);
+    assert_int_equal(rp_set_requires_grad(factor, true), RP_OK);
+    assert_int_equal(rp_set_requires_grad(source, true), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp_tensor *target = rp_zeros(RP_DIMS(2), RP_F32);
+    rp_copy_(target, source);
+    rp_tensor *loss = rp_sum(rp_mul(target, factor), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+    rp_tensor *leaves[2] = {factor, source};
+    for (int i = 0; i < 2; i++) {
+        rp_tensor *grad = rp_grad_of(leaves[i]);
+        assert_int_equal(rp_device_of(grad).type, RP_DEVICE_CPU);
+        assert_true(rp_item_f64(rp_amax(grad, RP_NO_DIMS, false)) == (i ? 3 : 10));
+    }
+    assert_int_equal(rp_backward(rp_mul(factor, factor), NULL, NULL), RP_OK); /* accumulates */
+    assert_true(rp_item_f64(rp_grad_of(factor)) == 16);
+    rp_optimizer *o = rp_sgd(leaves, 2, 0.5, NULL);
+    assert_int_equal(rp_optimizer_step(o), RP_OK);
+    assert_true(rp_item_f64(factor) == -5);
+    rp_optimizer_release(o);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    OK();
+}
+
 /* ---- errors that only kernels see ---- */
 
 static void expect_index(const char *op, int line, rp_tensor *result) {
@@ -345,9 +376,13 @@ int main(void) {
     ref_shard(&shard, &shards);
     if (shard > 0) cmocka_set_test_filter("test_sweep");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sweep, start),      cmocka_unit_test_setup(test_random, start),
-        cmocka_unit_test_setup(test_optimizers, start), cmocka_unit_test_setup(test_gradients, start),
-        cmocka_unit_test_setup(test_errors, start),     cmocka_unit_test_setup(test_deterministic, start),
+        cmocka_unit_test_setup(test_sweep, start),
+        cmocka_unit_test_setup(test_random, start),
+        cmocka_unit_test_setup(test_optimizers, start),
+        cmocka_unit_test_setup(test_gradients, start),
+        cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
+        cmocka_unit_test_setup(test_errors, start),
+        cmocka_unit_test_setup(test_deterministic, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,6 +161,16 @@ static void what_does_not_fit_is_refused(void **state) {
     m = good, m.tensor.dtype = (dl_type){0, 16, 1}, refuse(m, &calls, RP_ERROR_DTYPE); /* int16 */
     m = good, m.tensor.device.device_type = 7, refuse(m, &calls, RP_ERROR_DEVICE);     /* Vulkan */
     m = good, m.tensor.strides = negative, refuse(m, &calls, RP_ERROR_SHAPE);
+    int64_t one_row[] = {1, 3}; /* a dimension of one element may go any way */
+    m = good, m.tensor.shape = one_row, m.tensor.strides = negative;
+    calls = 0;
+    rp_scope outer = rp_scope_begin();
+    rp_tensor *row = rp_from_dlpack(&m);
+    assert_true(!rp_failed() && rp_numel(row) == 3 && rp_stride(row, 0) >= 0 &&
+                rp_item_f64(rp_sum(row, RP_NO_DIMS, false, RP_DTYPE_NONE)) == 6);
+    rp_scope_end(outer, NULL, 0);
+    assert_int_equal(calls, 1);
+    calls = 0;
     m = good, m.tensor.shape = size, refuse(m, &calls, RP_ERROR_SHAPE);
     m = good, m.tensor.ndim = 17, refuse(m, &calls, RP_ERROR_SHAPE);
     m = good, m.tensor.ndim = -1, refuse(m, &calls, RP_ERROR_SHAPE);

@@ -1,6 +1,7 @@
 /* Hostile callers: every public function of reprise.h with arguments that no program should pass. Each call must come back
    with an error and leave nothing behind; only the public header is used. */
 #include <limits.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -183,6 +184,12 @@ static void factories_refuse(void **state) {
     static const int64_t seventeen[17] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const int64_t huge = INT64_C(1) << 62;
     float x[4] = {1, 2, 3, 4};
+    const int64_t far = INT64_C(1) << 33;
+    rp_tensor *i32 = rp_full(RP_DIMS(1), rp_i64(2), RP_I32);
+    fails(rp_add(i32, i32, rp_i64(far)));
+    fails(rp_sub(i32, i32, rp_i64(INT64_MIN)));
+    fails(rp_add_(i32, i32, rp_i64(far)));
+    fails(rp_add(ones(1), ones(1), rp_f64(1e300)));
     fails(rp_from_data(x, NULL, 1, RP_F32));
     fails(rp_from_data(NULL, RP_DIMS(2), RP_F32));
     fails(rp_from_data(x, RP_DIMS(-1), RP_F32));
@@ -541,6 +548,67 @@ static void scopes_refuse(void **state) {
 static rp_tensor *hook_bad(void *ctx, rp_tensor *grad) {
     (void)grad;
     return ctx ? *(rp_tensor **)ctx : NULL;
+}
+
+static rp_status pass_back(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
+                           rp_tensor **grad_in, size_t n_in) {
+    (void)ctx, (void)saved, (void)n_saved, (void)n_out, (void)n_in;
+    grad_in[0] = grad_out[0];
+    return RP_OK;
+}
+static void exp_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_exp(in[0]);
+}
+static void custom_functions_refuse(void **state) {
+    (void)state;
+    rp_function f = {.forward = {exp_body, NULL, 0, "f"}, .backward = pass_back};
+    rp_tensor *x = ones(1), *out[1];
+    refuses(rp_function_apply(&f, &x, 1, NULL, 1));
+    refuses(rp_function_apply(&f, NULL, 1, out, 1));
+    refuses(rp_function_apply(NULL, &x, 1, out, 1));
+    refuses(rp_function_apply(&f, &wrong, 1, out, 1));
+}
+
+static void layers_refuse(void **state) {
+    (void)state;
+    rp_tensor *x = ones(1);
+    refuses(rp_linear_layer_init(NULL, 1, 1, true, RP_F32));
+    refuses(rp_embedding_layer_init(NULL, 1, 1, RP_F32));
+    refuses(rp_layer_norm_layer_init(NULL, RP_DIMS(1), 1e-5, true, RP_F32));
+    refuses(rp_conv2d_layer_init(NULL, 1, 1, 1, 1, NULL));
+    fails(rp_linear_layer_forward(NULL, x));
+    fails(rp_embedding_layer_forward(NULL, x));
+    fails(rp_layer_norm_layer_forward(NULL, x));
+    fails(rp_conv2d_layer_forward(NULL, x));
+    rp_linear_layer_release(NULL);
+    rp_embedding_layer_release(NULL);
+    rp_layer_norm_layer_release(NULL);
+    rp_conv2d_layer_release(NULL);
+    refuses(rp_init_uniform(NULL, 0, 1));
+    refuses(rp_init_uniform(x, 1, 0));
+    refuses(rp_init_uniform(x, NAN, 1));
+    refuses(rp_init_normal(x, 0, -1));
+    refuses(rp_init_normal(x, 0, NAN));
+}
+
+static void optimizers_refuse(void **state) {
+    (void)state;
+    rp_tensor *x = ones(1);
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    rp_optimizer *o = rp_adam(NULL, 0, 0.1, NULL);
+    assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+    rp_optimizer_release(o);
+    o = rp_sgd(&x, 0, 0.1, NULL);
+    assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+    rp_optimizer_release(o);
+    o = rp_sgd(&x, 1, 0.1, NULL);
+    refuses(rp_sgd_add_group(o, NULL, 0, 0.1, NULL));
+    refuses(rp_optimizer_set_lr(o, 0, NAN));
+    refuses(rp_optimizer_set_lr(o, 0, -1));
+    refuses(rp_optimizer_set_lr(o, 1, 1));
+    assert_true(fabs(rp_item_f64(rp_optimizer_lr(o, 0)) - 0.1) < 1e-7);
+    rp_optimizer_release(o);
 }
 
 static void gradients_refuse(void **state) {
@@ -1234,6 +1302,9 @@ int main(void) {
         CASE(user_ops_refuse),
         CASE(scopes_refuse),
         CASE(gradients_refuse),
+        CASE(custom_functions_refuse),
+        CASE(layers_refuse),
+        CASE(optimizers_refuse),
         CASE(compiled_functions_refuse),
         CASE(backends_refuse),
         CASE(strict_tells_of_skips),

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -209,10 +210,44 @@ static void a_scope_that_cannot_begin(void **state) {
     assert_int_equal(live(), 0);
 }
 
+/* Long lists are looked up, not searched: each of them comes once, also one that entered twice or is named twice. */
+static void many_are_kept(void **state) {
+    (void)state;
+    enum { N = 60000 };
+    static rp_tensor *keep[N + 3];
+    uint64_t before = live();
+    rp_scope outer = rp_scope_begin(), inner = rp_scope_begin();
+    for (int i = 0; i < N; i++) {
+        keep[i] = one((float)i);
+        if (i % 2) one(-1); /* is not kept */
+    }
+    rp__tensor_enter_scope(keep[7]);
+    keep[N] = NULL;
+    keep[N + 1] = keep[9];
+    keep[N + 2] = rp__tensor_error();
+    clock_t start = clock();
+    assert_int_equal(rp_scope_end(inner, keep, N + 3), RP_OK);
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 2); /* a search takes half a minute */
+    assert_int_equal(live(), before + N);
+    assert_int_equal(rp_item_i64(keep[7]), 7);
+    assert_int_equal(rp_item_i64(keep[N - 1]), N - 1);
+    inner = rp_scope_begin(); /* without memory for a table */
+    for (int i = 0; i < 40; i++) keep[i] = one((float)i);
+    (void)rp__alloc_fail_at(1);
+    assert_int_equal(rp_scope_end(inner, keep, 40), RP_OK);
+    (void)rp__alloc_fail_at(0);
+    assert_int_equal(live(), before + N + 40);
+    assert_int_equal(rp_item_i64(keep[39]), 39);
+    rp_scope_end(outer, NULL, 0);
+    assert_int_equal(live(), before);
+    assert_false(rp_failed());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scopes_release_and_keep),
         cmocka_unit_test(retained_handles_outlive_scopes),
+        cmocka_unit_test(many_are_kept),
         cmocka_unit_test(inner_scopes_end_with_outer_ones),
         cmocka_unit_test(the_root_scope_is_counted),
         cmocka_unit_test(handles_enter_scopes_more_than_once),

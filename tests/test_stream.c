@@ -577,11 +577,36 @@ static void every_allocation_may_fail(void **state) {
     assert_true(failures > 25);
 }
 
+/* The address of a tensor is for reading: what the current stream holds is run first, but in a capture. */
+static void data_is_there(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_stream *s = rp_stream_new(rp_cpu()), *before = rp_current_stream(rp_cpu());
+    assert_int_equal(rp_set_current_stream(s), RP_OK);
+    rp_tensor *x = rp_add_scalar(rp_ones(RP_DIMS(8), RP_F32), rp_i64(1));
+    const float *p = rp_data(x);
+    assert_true(p[0] == 2 && p[7] == 2);
+    rp_graph *g = rp_graph_new();
+    assert_int_equal(rp_graph_begin(g, rp_cpu(), NULL), RP_OK);
+    rp_tensor *y = rp_add_scalar(x, rp_i64(1));
+    const float *q = rp_data(y);
+    assert_int_equal(rp_graph_end(g), RP_OK);
+    assert_int_equal(rp_graph_replay(g), RP_OK);
+    assert_int_equal(rp_synchronize(rp_cpu()), RP_OK);
+    assert_true(q[0] == 3 && q[7] == 3);
+    rp_graph_release(g);
+    assert_int_equal(rp_set_current_stream(before), RP_OK);
+    rp_stream_release(s);
+    rp_scope_end(scope, NULL, 0);
+    assert_false(rp_failed());
+}
+
 int main(void) {
     setenv("REPRISE_STREAM_SEED", "1", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_keeps_its_order_and_waits),
         cmocka_unit_test(a_missing_event_shows),
+        cmocka_unit_test(data_is_there),
         cmocka_unit_test(events_answer),
         cmocka_unit_test(streams_belong_to_threads),
         cmocka_unit_test(graphs_run_in_an_order_of_their_edges),

@@ -105,6 +105,10 @@ static void blobs_are_wrapped(void **state) {
     assert_true(t->storage->foreign);
     assert_int_equal(rp_to_host(t, y, sizeof y), RP_OK);
     assert_true(y[0] == 1 && y[1] == 5 && y[2] == 2 && y[3] == 6);
+    assert_true(rp_is_error(rp_from_blob((char *)x + 1, size, NULL, 2, RP_F32, rp_cpu(), count_calls, &calls)));
+    assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(calls, 1);
+    calls = 0;
     rp_tensor *v = rp_retain(rp__tensor_view(t, size, stride, 2, 0));
     rp_scope_end(scope, NULL, 0);
     assert_int_equal(calls, 0);

@@ -111,16 +111,14 @@ rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
     if (s == 0 || (whole && fabs(s) < 1)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
     if (!isfinite(a) || !isfinite(b) || isnan(s))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "unsupported range: %g -> %g", a, b);
-    if (whole &&
-        !(rp__scalar_fits(start, RP_I64) && rp__scalar_fits(end, RP_I64) && rp__scalar_fits(step, RP_I64)))
+    if (whole && !(rp__scalar_fits(start, RP_I64) && rp__scalar_fits(end, RP_I64) && rp__scalar_fits(step, RP_I64)))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "value cannot be converted to type int64_t without overflow");
     double from = whole ? trunc(a) : a, to = whole ? trunc(b) : b;
     if (s > 0 ? to < from : to > from)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "upper bound and lower bound inconsistent with step sign");
     int64_t n;
-    if (dtype == RP_I64 ||
-        (start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64)) {
+    if (dtype == RP_I64 || (start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64)) {
         int64_t distance, by = rp__scalar_i64(step);
         if (__builtin_sub_overflow(rp__scalar_i64(end), rp__scalar_i64(start), &distance) || by == INT64_MIN)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "invalid size, possible overflow?");

@@ -136,8 +136,7 @@ rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
             rp_tensor *t = l->entries[i];
             if (!t) continue;
             if (table.places ? !keep_take(&table, t)
-                             : !is_kept(t, keep, n) ||
-                                   is_kept(t, (rp_tensor *const *)l->entries + first, kept - first))
+                             : !is_kept(t, keep, n) || is_kept(t, (rp_tensor *const *)l->entries + first, kept - first))
                 continue;
             l->entries[i] = l->entries[kept];
             l->entries[kept++] = t;

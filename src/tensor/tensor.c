@@ -316,7 +316,7 @@ rp_status rp__tensor_materialise(rp_tensor *t) {
 
 void *rp_data(rp_tensor *t) {
     if (rp__tensor_check(t, "the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK) return NULL;
-    if (t->device.type == RP_DEVICE_CPU) { /* the caller may read at once: he knows nothing of our queues */
+    if (t->device.type == RP_DEVICE_CPU) { /* the caller, who knows nothing of our queues, may read at once */
         rp__device *d = rp__device_get(t->device);
         rp_stream *s = d ? rp__current_stream(d) : NULL;
         /* In a capture there is nothing to wait for, and the address is that of the recorded launches. */

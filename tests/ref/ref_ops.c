@@ -569,8 +569,7 @@ static bool cross_entropy_op(const ref_op *op, rp_dtype d, int variant, ref_case
     if (!rows_only) add_int(c, reduction);
     add_int(c, ignore);
     rp_dtype wide = d == RP_F64 ? RP_F64 : RP_F32;
-    ref_value loss = ref_new(RP_F64, &n, 1), high_of = ref_new(RP_F64, &n, 1),
-              lse = ref_new(RP_F64, &n, 1);
+    ref_value loss = ref_new(RP_F64, &n, 1), high_of = ref_new(RP_F64, &n, 1), lse = ref_new(RP_F64, &n, 1);
     double total = 0, kept = 0, mag = 0;
     for (int64_t i = 0; i < n; i++) {
         double high = -INFINITY, sum = 0;

@@ -164,7 +164,8 @@ static void find_costs(compiler *c) {
     for (unsigned v = 0; v < c->dag->n_nodes; v++) {
         const rp__node *n = &c->dag->nodes[v];
         const rp__val operands[3] = {n->a, n->b, n->c};
-        const bool half = n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
+        const bool half =
+            n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
         unsigned sum = n->op == RP__IOTA ? 0 : op_cost(n) + half;
         for (int k = 0; k < 3; k++) {
             if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
@@ -524,7 +525,10 @@ static bool compile(compiler *c) {
         const rp__access *a = &d->accesses[i];
         p->access_iota[i] = a->kind == RP__ACCESS_IOTA;
         p->access_size[i] = a->kind == RP__ACCESS_IOTA ? 8 : (uint8_t)size_of(a->dtype);
-        p->access_half[i] = a->kind == RP__ACCESS_IOTA ? 0 : a->dtype == RP_F16 ? RP__LOAD_F16 : a->dtype == RP_BF16 ? RP__LOAD_BF16 : 0;
+        p->access_half[i] = a->kind == RP__ACCESS_IOTA ? 0
+                            : a->dtype == RP_F16       ? RP__LOAD_F16
+                            : a->dtype == RP_BF16      ? RP__LOAD_BF16
+                                                       : 0;
         p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_half[i];
         p->access_row[i] = a->row;
         if (p->access_load[i]) p->converts = true;
