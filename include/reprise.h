@@ -438,10 +438,13 @@ typedef struct rp_op_descriptor {
     /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. */
     rp_status (*cpu)(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
                      rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs);
-    /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value). */
+    /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value).
+       Tensors are row-major; an absent one is NULL. Attributes: int is long long, float and Scalar are double, bool is bool,
+       dtype is int; lists, strings and generators are refused. Compiled at the first call, once a process; the source sees no
+       headers, and a*b+c is not contracted. An error of the compiler is RP_ERROR_COMPILE with its text. */
     const char *cuda_source;
     const char *cuda_entry;
-    int cuda_elements_per_block; /* grid = ceil(numel(out 0) / this), block = 256 threads; 0: 256 */
+    int cuda_elements_per_block; /* grid = ceil(numel(out 0) / this), block = 256 threads; 0: 256. No launch if it is empty */
     /* Gradients with ops: grad_in[i] may be left NULL. NULL: not differentiable. */
     rp_status (*backward)(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in, size_t n_in,
                           rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in);
