@@ -435,7 +435,8 @@ typedef struct rp_op_descriptor {
     /* Sizes and dtype of output k from the inputs; NULL: those of the first input. */
     rp_status (*infer)(void *ctx, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs, size_t k,
                        int64_t *size, size_t *ndim, rp_dtype *dtype);
-    /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. */
+    /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. A status other than RP_OK fails the call, or,
+       on a queued stream and in a replay, the next call that waits for the device. */
     rp_status (*cpu)(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
                      rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs);
     /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value).

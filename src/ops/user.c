@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "device/error_record.h"
 #include "ops/execute.h"
 #include "ops/grad.h"
 #include "ops/infer.h"
@@ -63,8 +64,11 @@ static rp_status vjp(const rp__vjp *g) {
 typedef struct payload {
     const rp_op_descriptor *descriptor;
     uint32_t n_in, n_out, n_attrs;
-    _Atomic(rp_status) status; /* of the last run */
-    rp_tensor **handles;       /* inputs, then outputs */
+    _Atomic(rp_status) status; /* of the last run that failed */
+    atomic_bool watched;       /* the call that made the launch will look at `status` */
+    rp__error_record *errors;  /* where a failure goes that no call looks at: of a queue or a replay */
+    uint64_t tag;
+    rp_tensor **handles; /* inputs, then outputs */
     rp_attr *attrs;
     int64_t *ints; /* lists of attrs */
 } payload;
@@ -79,7 +83,9 @@ static void run_cpu(const rp__kernel *kernel, const uint64_t *words, int64_t beg
     for (uint32_t k = 0; k < p->n_out; k++) out[k] = (void *)(uintptr_t)words[p->n_in + k];
     rp_status status = p->descriptor->cpu(p->descriptor->ctx, in, p->n_in, out, p->n_out, p->handles,
                                           p->handles + p->n_in, p->attrs, p->n_attrs);
+    if (status == RP_OK) return;
     atomic_store(&p->status, status);
+    if (!atomic_load(&p->watched)) rp__error_record_put_code(p->errors, RP__ERROR_USER, p->tag, status, 0);
 }
 
 static void destroy_kernel(rp__kernel *k) {
@@ -135,7 +141,7 @@ static bool fill_payload(payload *p, const rp__call *call, rp_tensor *const *in)
     return true;
 }
 
-static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in) {
+static rp__kernel *make_kernel(const rp__call *call, const rp__device *d, rp_tensor *const *in) {
     rp__kernel *k = rp__calloc(1, sizeof *k);
     payload *p = rp__calloc(1, sizeof *p);
     if (!k || !p) {
@@ -144,6 +150,9 @@ static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in) {
         return NULL;
     }
     p->descriptor = descriptor_of(call->op);
+    p->errors = d->errors;
+    p->tag = rp__error_tag(call->op->name, call->site);
+    atomic_init(&p->watched, true);
     atomic_init(&k->refs, 1);
     atomic_init(&k->cpu, run_cpu);
     k->kind = RP__KERNEL_CPU;
@@ -183,11 +192,13 @@ static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *cons
     if (!descriptor_of(call->op)->cpu) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CPU function");
     RP_TRY(begin_launch(call, in, &launch));
     launch.items = launch.grain = 1;
-    launch.kernel = make_kernel(call, in);
+    launch.kernel = make_kernel(call, d, in);
     if (!launch.kernel) return RP__OOM("the launch of a user op");
     rp_status status = rp__launch_on(rp__current_stream(d), &launch);
-    rp_status own = atomic_load(&((payload *)launch.kernel->payload)->status);
-    if (status == RP_OK && own != RP_OK) status = rp__op_error(call, own, "the op's CPU function failed");
+    payload *p = launch.kernel->payload;
+    atomic_store(&p->watched, false); /* before the status is read: what fails later goes to the record */
+    rp_status own = atomic_load(&p->status);
+    if (status == RP_OK && own != RP_OK) status = rp__op_error(call, own, RP__USER_FAILED);
     rp__kernel_release(launch.kernel);
     return status;
 }
