@@ -71,6 +71,18 @@ static void expect(const char *arguments, int code, const char *text) {
     free(out);
 }
 
+static void test_full_disk(void **state) { /* output that did not reach its reader */
+    (void)state;
+    static const char *const commands[] = {
+        "--version", "--help", "ops", "ops --json", "backends", "doctor", "doctor --json", "dump trig", "explain trig",
+    };
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "%s 2>&1 >/dev/full #", commands[i]);
+        expect(line, 1, "reprise: cannot write the output");
+    }
+}
+
 static void test_wrong_use(void **state) {
     (void)state;
     expect("", 2, "Usage");
@@ -259,9 +271,9 @@ int main(int argc, char **argv) {
     if (argc != 2) return 2;
     tool = argv[1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),     cmocka_unit_test(test_backends),
-        cmocka_unit_test(test_doctor),    cmocka_unit_test(test_explain), cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_bench),     cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),    cmocka_unit_test(test_backends),
+        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_doctor), cmocka_unit_test(test_explain),
+        cmocka_unit_test(test_dump),      cmocka_unit_test(test_bench),  cmocka_unit_test(test_demo),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
