@@ -178,6 +178,7 @@ RP_API rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes);
 /* The value of a one-element tensor (Tensor.item). Synchronises. On failure i64 0 and a sticky error. */
 RP_API rp_scalar rp_item(rp_tensor *t);
 RP_API double rp_item_f64(rp_tensor *t);
+/* rounds towards zero; infinities, NaN and what does not fit: 0 and RP_ERROR_INVALID_ARGUMENT */
 RP_API int64_t rp_item_i64(rp_tensor *t);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
