@@ -144,6 +144,18 @@ static void test_doctor(void **state) {
     expect("doctor", 0, "vector kernels: ");
     setenv("REPRISE_CC", "none", 1);
     expect("doctor", 0, "REPRISE_CC=none");
+    static const char *const wrong[][2] = {
+        {"REPRISE_NUM_THREADS", "2x"}, {"REPRISE_CPU", "avx3"}, {"REPRISE_JIT", "off"}};
+    char text[128];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const char *before = getenv(wrong[i][0]);
+        char *old = before ? strdup(before) : NULL;
+        assert_int_equal(setenv(wrong[i][0], wrong[i][1], 1), 0);
+        snprintf(text, sizeof text, "  %s=%s is not understood", wrong[i][0], wrong[i][1]);
+        expect("doctor", 0, text);
+        assert_int_equal(old ? setenv(wrong[i][0], old, 1) : unsetenv(wrong[i][0]), 0);
+        free(old);
+    }
     unsetenv("REPRISE_CC");
 }
 
