@@ -46,3 +46,8 @@ if(REPRISE_SANITIZE)
         target_compile_options(rp_flags INTERFACE -fno-sanitize-recover=undefined)
     endif()
 endif()
+
+# Call sites are "file:line": the same text wherever the tree lies, whether the compiler is given full paths or (by Ninja, for a
+# build folder inside the tree) relative ones.
+file(RELATIVE_PATH RP_UP ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+set(RP_PREFIX_MAP "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=" "-fmacro-prefix-map=${RP_UP}=")

@@ -162,7 +162,8 @@ RP_API rp_device rp_device_of(const rp_tensor *t);
 RP_API bool rp_is_contiguous(const rp_tensor *t);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
 RP_API uint64_t rp_version(const rp_tensor *t);
-/* Address of element 0; computes what is pending; NULL (and an error) for the error tensor. Device memory for CUDA. */
+/* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once, unless
+   the current stream is capturing. CUDA: device memory, for work on the stream that wrote it. */
 RP_API void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
@@ -170,9 +171,15 @@ RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int6
 RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 #define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
 /* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at once
-   on failure. strides NULL: row-major. Writes that bypass Reprise are not seen by version counters. */
+   on failure. strides NULL: row-major; none negative but of dimensions of size 1. data must be aligned to an element. Writes that bypass Reprise are not seen by version counters. */
 RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
                                rp_device device, void (*deleter)(void *ctx), void *ctx);
+/* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the
+   one before: its owner could write or free it unseen while they read. This declares that the memory of t is stable: it is
+   there until its deleter was called and the device has done what reads it by then, and nobody writes to it but through Reprise
+   while work that reads it is under way or a backward that reads it is still to come. From now on it is read in place, as memory
+   of the library's own is. For all tensors that share the memory; it cannot be taken back. */
+RP_API rp_status rp_declare_stable(rp_tensor *t);
 /* Copies the elements, row-major, to host memory of exactly `bytes` = numel * element size. Synchronises. */
 RP_API rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes);
 /* The value of a one-element tensor (Tensor.item). Synchronises. On failure i64 0 and a sticky error. */
@@ -250,6 +257,14 @@ RP_API rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *
                             size_t n_out);
 RP_API rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 #define rp_call(...) rp_call_at(RP_HERE, __VA_ARGS__)
+/* The same with a name for each argument: names[i] is that of in[i], dotted where arguments are nested ("batch.tokens"). The
+   first call that succeeds fixes count, names and places for f, however it was made; another count, name or place is
+   RP_ERROR_GUARD afterwards, and the function does not run. No two names are equal, and none is a part of another's path. */
+RP_API rp_status rp_call_named_at(const char *site, rp_compiled *f, const char *const *names, rp_tensor *const *in,
+                                  size_t n_in, rp_tensor **out, size_t n_out);
+RP_API rp_status rp_call_named(rp_compiled *f, const char *const *names, rp_tensor *const *in, size_t n_in,
+                               rp_tensor **out, size_t n_out);
+#define rp_call_named(...) rp_call_named_at(RP_HERE, __VA_ARGS__)
 RP_API void rp_compiled_release(rp_compiled *f);
 /* while tracing: compare these bytes too at every later call */
 RP_API rp_status rp_guard_bytes(const void *bytes, size_t n);
@@ -362,6 +377,77 @@ RP_API rp_pool *rp_graph_pool(rp_graph *g);    /* borrowed */
 RP_API bool rp_is_capturing(rp_device device); /* the thread's current stream */
 RP_API rp_pool *rp_pool_new(rp_device device);
 RP_API void rp_pool_release(rp_pool *p);
+
+/* ---------------------------------------------------------------- tier 2: kernels of the program's own */
+
+/* What a kernel does with the memory of a parameter; RP_ACCESS_NONE: the parameter is a number. */
+typedef enum rp_access {
+    RP_ACCESS_NONE = 0,
+    RP_ACCESS_READ = 1,
+    RP_ACCESS_WRITE = 2,
+    RP_ACCESS_READ_WRITE = 3
+} rp_access;
+/* The eight bytes of a parameter, as the kernel sees them: the address of element 0, or a number of at most eight bytes */
+typedef union rp_word {
+    void *data;
+    int64_t i64;
+    uint64_t u64;
+    double f64;
+    int32_t i32;
+    float f32;
+    bool b;
+} rp_word;
+/* a parameter of a kernel */
+typedef struct rp_param {
+    rp_access access;
+    rp_tensor *tensor; /* unless RP_ACCESS_NONE */
+    rp_word value;     /* of RP_ACCESS_NONE */
+} rp_param;
+#define RP_READS(t)                                                                                                    \
+    {                                                                                                                  \
+        RP_ACCESS_READ, (t), { NULL }                                                                                  \
+    }
+#define RP_WRITES(t)                                                                                                   \
+    {                                                                                                                  \
+        RP_ACCESS_WRITE, (t), { NULL }                                                                                 \
+    }
+#define RP_READS_WRITES(t)                                                                                             \
+    {                                                                                                                  \
+        RP_ACCESS_READ_WRITE, (t), { NULL }                                                                            \
+    }
+#define RP_VALUE(member, x)                                                                                            \
+    {                                                                                                                  \
+        RP_ACCESS_NONE, NULL, { .member = (x) }                                                                        \
+    } /* RP_VALUE(f32, 0.5f) */
+#define RP_PARAMS(...) ((const rp_param[]){__VA_ARGS__}), (sizeof((const rp_param[]){__VA_ARGS__}) / sizeof(rp_param))
+
+/* Puts a kernel of the program's own on the current stream of a device, at its place among the ops: streams, captures, graphs
+   and moved arguments treat it as a kernel of the library's, by what `params` say. The tensors that it touches are all named,
+   once for each parameter; their sizes and strides are not passed on. A kernel without tensors keeps its place among all other
+   work, and a graph that holds one copies arguments instead of reading them where they moved. At most 64 parameters.
+   There is no derivative: under grad mode a tensor that is written must not require a gradient (rp_function_apply makes an op of
+   a kernel and its derivative, rp_op_register one that is also traced). In a compiled function a launch is a graph break.
+   `name`, for messages, is kept: a string constant. */
+/* The CPU runs items [0, items), perhaps at once in several threads: begin and end are multiples of grain, or items. The
+   function calls nothing of Reprise. */
+typedef void rp_cpu_kernel(const rp_word *params, int64_t begin, int64_t end);
+RP_API rp_status rp_launch_at(const char *site, const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain,
+                              const rp_param *params, size_t n_params);
+RP_API rp_status rp_launch(const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain,
+                           const rp_param *params, size_t n_params);
+#define rp_launch(...) rp_launch_at(RP_HERE, __VA_ARGS__)
+/* entries left 0 are 1, shared_bytes apart */
+typedef struct rp_cuda_grid {
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes; /* dynamic shared memory */
+} rp_cuda_grid;
+/* `function` is a CUfunction of the device's primary context; its module stays loaded as long as a graph holds the launch. Its
+   parameters are those of `params`, in order. */
+RP_API rp_status rp_cuda_launch_at(const char *site, const char *name, rp_device device, void *function,
+                                   const rp_cuda_grid *grid, const rp_param *params, size_t n_params);
+RP_API rp_status rp_cuda_launch(const char *name, rp_device device, void *function, const rp_cuda_grid *grid,
+                                const rp_param *params, size_t n_params);
+#define rp_cuda_launch(...) rp_cuda_launch_at(RP_HERE, __VA_ARGS__)
 
 /* ---------------------------------------------------------------- tier 2: memory statistics, DLPack */
 

@@ -14,8 +14,8 @@ extern "C" {
 
 /* ---------------------------------------------------------------- initialisers (torch.nn.init): without a gradient, in place */
 
-RP_API rp_status rp_init_uniform(rp_tensor *t, double low, double high);
-RP_API rp_status rp_init_normal(rp_tensor *t, double mean, double std);
+RP_API rp_status rp_init_uniform(rp_tensor *t, double low, double high); /* low <= high */
+RP_API rp_status rp_init_normal(rp_tensor *t, double mean, double std);  /* std >= 0 */
 RP_API rp_status rp_init_constant(rp_tensor *t, double value);
 /* Uniform in +-sqrt(6 / ((1 + a^2) fan_in)), fan_in = elements of t[0] (mode fan_in, leaky_relu with slope a). */
 RP_API rp_status rp_init_kaiming_uniform(rp_tensor *t, double a);
@@ -108,7 +108,8 @@ typedef struct rp_sgd_options {
     bool maximize;
 } rp_sgd_options;
 
-/* Never NULL: on failure an optimizer without groups, on which every call fails. params are retained. options NULL: defaults. */
+/* Never NULL: on failure (no parameters, a learning rate below 0) an optimizer without groups, on which every call fails. params are
+   retained. options NULL: defaults. */
 RP_API rp_optimizer *rp_adam(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_API rp_optimizer *rp_adamw(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_API rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options);

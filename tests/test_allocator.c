@@ -230,7 +230,8 @@ static void streams_leave_their_memory(void **state) {
 
 /* ---- pools */
 
-static void pools_keep_their_memory(void **state) {
+static void
+pools_keep_their_memory(void **state) { /* A2, A3, A9, A10: the route decides; a pool lives while it is used */
     (void)state;
     rp__device *d = cpu();
     rp_stream *s = rp_stream_new(rp_cpu());
@@ -285,7 +286,7 @@ static rp_status fake_synchronize(rp__device *d) {
     return RP_OK;
 }
 
-static void cuda_sizes_are_pytorchs(void **state) {
+static void cuda_sizes_are_pytorchs(void **state) { /* A1; A5: an error tells of private pools */
     (void)state;
     static const rp__device_ops fake_ops = {
         .name = "fake", .segment_alloc = fake_alloc, .segment_free = fake_free, .synchronize = fake_synchronize};

@@ -1,6 +1,6 @@
 /* The tape: accumulation, retain_graph, create_graph, hooks, grad modes, views and in-place ops, version errors, custom
    functions, recomputation, long chains, threads, and what happens when memory runs out. Behaviour is PyTorch's. */
-/* ctest: labels=threads timeout=120 cost=13 */
+/* ctest: labels=threads timeout=300 cost=13 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

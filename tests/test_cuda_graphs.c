@@ -1,7 +1,7 @@
 /* Device graphs of CUDA: explicit graphs whose edges come from slots, raw captures, library calls behind dependencies, moved
    inputs, random state. On the emulator every case runs under several orders of what is unordered, and a consumer behind a
    programmatic edge starts before its producer: a missing edge or wait gives wrong values, which the first test shows.
-   ctest: labels=cuda timeout=300 cost=19 */
+   ctest: labels=cuda timeout=600 cost=19 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -131,6 +131,15 @@ static void gathers(void **state) {
            "  return %5\n"
            "}\n",
            "exp;relu+gather+neg", "exp>gather:gathered-operand");
+    /* a part put into a whole: the whole may be computed here, the part lies in memory */
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[2, 8]) {\n"
+           "  %2: f32[4, 8] = exp(%0)\n"
+           "  %3: f32[2, 8] = sin(%1)\n"
+           "  %4: f32[4, 8] = slice_scatter(%2, %3) {dim = 0, start = 1, end = 3, step = 1}\n"
+           "  %5: f32[4, 8] = neg(%4)\n"
+           "  return %5\n"
+           "}\n",
+           "sin;exp+slice_scatter+neg", "sin>slice_scatter:gathered-operand");
     /* an index is computed for each element that it picks, but stored once: rows of the embedding */
     expect("graph \"f\" (%0: f32[10, 8], %1: i64[4]) {\n"
            "  %2: i64[4] = add_scalar(%1) {other = 2}\n"
@@ -306,32 +315,34 @@ static void loss_and_gradient(void **state) {
     (void)state;
     expect("graph \"f\" (%0: f32[64, 32], %1: f32[96, 32], %2: i64[64]) {\n"
            "  %3: f32[64, 96] = linear(%0, %1, none)\n"
-           "  %4: f32[64], %5: f32[64] = cross_entropy_rows(%3, %2) {ignore_index = -100}\n"
-           "  %6: f32[] = sum(%4) {dim = [], keepdim = false, dtype = none}\n"
-           "  %7: b8[64] = eq_scalar(%2) {other = -100}\n"
-           "  %8: b8[64] = logical_not(%7)\n"
-           "  %9: i64[] = sum(%8) {dim = [], keepdim = false, dtype = none}\n"
-           "  %10: f32[] = div(%6, %9)\n"
-           "  %11: f32[] = full() {size = [], value = 1, dtype = f32}\n"
-           "  %12: f32[] = div(%11, %9)\n"
-           "  %13: f32[64] strides(0) alias(%12) = expand(%12) {size = [64]}\n"
-           "  %14: f32[64, 1] alias(%5) = unsqueeze(%5) {dim = -1}\n"
-           "  %15: f32[64, 96] = sub(%3, %14) {alpha = 1}\n"
-           "  %16: f32[64, 96] = exp(%15)\n"
-           "  %17: f32[] = full() {size = [], value = 0, dtype = f32}\n"
-           "  %18: f32[64] = where(%7, %17, %13)\n"
-           "  %19: i64[96] = arange() {start = 0, end = 96, step = 1, dtype = i64}\n"
-           "  %20: i64[64, 1] alias(%2) = unsqueeze(%2) {dim = -1}\n"
-           "  %21: b8[64, 96] = eq(%19, %20)\n"
-           "  %22: f32[64, 96] = to_dtype(%21) {dtype = f32}\n"
-           "  %23: f32[64, 96] = sub(%16, %22) {alpha = 1}\n"
-           "  %24: f32[64, 1] alias(%18) = unsqueeze(%18) {dim = -1}\n"
-           "  %25: f32[64, 96] = mul(%24, %23)\n"
-           "  %26: f32[96] = sum(%25) {dim = [0], keepdim = false, dtype = none}\n"
-           "  return %10, %25, %26\n"
+           "  %4: f32[64], %5: f32[64], %6: f32[64] = cross_entropy_rows(%3, %2) {ignore_index = -100}\n"
+           "  %7: f32[] = sum(%4) {dim = [], keepdim = false, dtype = none}\n"
+           "  %8: b8[64] = eq_scalar(%2) {other = -100}\n"
+           "  %9: b8[64] = logical_not(%8)\n"
+           "  %10: i64[] = sum(%9) {dim = [], keepdim = false, dtype = none}\n"
+           "  %11: f32[] = div(%7, %10)\n"
+           "  %12: f32[] = full() {size = [], value = 1, dtype = f32}\n"
+           "  %13: f32[] = div(%12, %10)\n"
+           "  %14: f32[64] strides(0) alias(%13) = expand(%13) {size = [64]}\n"
+           "  %15: f32[64, 1] alias(%5) = unsqueeze(%5) {dim = -1}\n"
+           "  %16: f32[64, 96] = sub(%3, %15) {alpha = 1}\n"
+           "  %17: f32[64, 1] alias(%6) = unsqueeze(%6) {dim = -1}\n"
+           "  %18: f32[64, 96] = sub(%16, %17) {alpha = 1}\n"
+           "  %19: f32[64, 96] = exp(%18)\n"
+           "  %20: f32[] = full() {size = [], value = 0, dtype = f32}\n"
+           "  %21: f32[64] = where(%8, %20, %14)\n"
+           "  %22: i64[96] = arange() {start = 0, end = 96, step = 1, dtype = i64}\n"
+           "  %23: i64[64, 1] alias(%2) = unsqueeze(%2) {dim = -1}\n"
+           "  %24: b8[64, 96] = eq(%22, %23)\n"
+           "  %25: f32[64, 96] = to_dtype(%24) {dtype = f32}\n"
+           "  %26: f32[64, 96] = sub(%19, %25) {alpha = 1}\n"
+           "  %27: f32[64, 1] alias(%21) = unsqueeze(%21) {dim = -1}\n"
+           "  %28: f32[64, 96] = mul(%27, %26)\n"
+           "  %29: f32[96] = sum(%28) {dim = [0], keepdim = false, dtype = none}\n"
+           "  return %11, %28, %29\n"
            "}\n",
            "eq_scalar+logical_not+sum+full+div;linear;"
-           "cross_entropy_rows+sub+exp+full+where+arange+eq+to_dtype+sub+mul;sum+div;sum",
+           "cross_entropy_rows+sub+sub+exp+full+where+arange+eq+to_dtype+sub+mul;sum+div;sum",
            NULL);
 }
 

@@ -1,7 +1,7 @@
 /* Random programs: each is run eagerly and through AOT autograd with the fused backend, forward and backward; every result and
    every gradient must have the same bits. A seed is one program; REPRISE_FUZZ_SEED runs one,
    REPRISE_FUZZ_SEEDS says how many run, REPRISE_FUZZ_SECONDS goes on for that long.
-   ctest: timeout=120 cost=14 */
+   ctest: timeout=300 cost=14 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -337,6 +337,7 @@ static bool finish(program *p, rp_tensor **in, outcome *o) {
         /* An argument that is also a result gets a gradient from outside and one from inside: one node adds them up in another
            order than many. */
         if (!rp_requires_grad(o->out[k]) || rp_is_leaf(o->out[k])) continue;
+        if (p->seed % 7 == 3 && k != p->seed / 7 % N_OUT) continue; /* a gradient for one result */
         rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
         total = total ? rp_add(total, part, rp_i64(1)) : part;
     }

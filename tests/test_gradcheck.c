@@ -144,9 +144,10 @@ CASE(f_cross_entropy, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){
 CASE(f_cross_entropy_sum, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){2, 1, 3}), 2, 1))
 CASE(f_cross_entropy_one, rp_cross_entropy(x[0], ints(NULL, 0, (const int64_t[]){1}), 0, -100))
 static rp_tensor *f_cross_entropy_rows(rp_tensor **x) {
-    rp_tensor *lse;
-    rp_tensor *loss = rp_cross_entropy_rows(x[0], ints(RP_DIMS(3), (const int64_t[]){2, -1, 0}), -1, &lse);
-    return rp_add(rp_mul(loss, loss), lse, rp_i64(1));
+    rp_tensor *high, *log_total;
+    rp_tensor *loss =
+        rp_cross_entropy_rows(x[0], ints(RP_DIMS(3), (const int64_t[]){2, -1, 0}), -1, &high, &log_total);
+    return rp_add(rp_mul(loss, high), rp_mul(log_total, loss), rp_i64(1));
 }
 
 CASE(f_view, rp_view(rp_sin(x[0]), RP_DIMS(3, 2)))

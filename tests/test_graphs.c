@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include <reprise.h>
 
+#include "autograd/tape.h"
 #include "core/alloc.h"
 #include "support/cuda.h"
 
@@ -62,6 +63,13 @@ static void square_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     (void)n_in;
     (void)n_out;
     out[0] = rp_mul(in[0], in[0]);
+}
+
+/* A leaf without a past: gradients of one that eager results still lead to are added up on the stream of then. */
+static rp_tensor *leaf(rp_tensor *values) {
+    rp_tensor *x = rp_detach(values);
+    OK(rp_set_requires_grad(x, true));
+    return x;
 }
 
 /* ---- raw graphs ---- */
@@ -238,6 +246,359 @@ test_raw_random(void **state) { /* R4: replays and eager ops together give the e
         OK(rp_graph_replay(g));
         same(a, e4);
     }
+    rp_graph_release(g);
+}
+
+static uint64_t pool_bytes(void) {
+    rp_memory_stats stats = {.struct_size = sizeof stats};
+    OK(rp_synchronize(device));
+    OK(rp_memory_stats_get(device, &stats));
+    return stats.in_private_pools;
+}
+
+static void test_raw_stream(void **state) { /* G2, G3: the caller's stream, or one of the library's that stays */
+    (void)state;
+    rp_stream *before = rp_current_stream(device), *own = rp_stream_new(device), *side[2];
+    rp_tensor *x = rp_rand(RP_DIMS(40), RP_F32, NULL);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .stream = own)));
+    assert_ptr_equal(rp_current_stream(device), own);
+    rp_tensor *y = rp_exp(x);
+    OK(rp_graph_end(g));
+    assert_ptr_equal(rp_current_stream(device), before);
+    OK(rp_graph_replay(g));
+    same(y, rp_exp(x));
+    for (int k = 0; k < 2; k++) { /* memory is cached for a stream: captures that name none share one */
+        OK(rp_graph_reset(g));
+        OK(rp_graph_begin(g, device, NULL));
+        side[k] = rp_current_stream(device);
+        assert_ptr_not_equal(side[k], before);
+        assert_ptr_not_equal(side[k], own);
+        OK(rp_graph_end(g));
+    }
+    assert_ptr_equal(side[0], side[1]);
+    rp_graph_release(g);
+    rp_stream_release(own);
+}
+
+static void test_raw_pool(void **state) { /* G5, G18, M53 for raw graphs */
+    (void)state;
+    rp_tensor *x = rp_rand(RP_DIMS(1000), RP_F32, NULL);
+    uint64_t none = pool_bytes(), before;
+    rp_graph *g = rp_graph_new(), *h = rp_graph_new();
+    assert_null(rp_graph_pool(g)); /* none before the first capture */
+    rp_pool *pool = rp_pool_new(device);
+    OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .pool = pool)));
+    rp_tensor *y = rp_exp(rp_sin(x));
+    OK(rp_graph_end(g));
+    assert_ptr_equal(rp_graph_pool(g), pool);
+    uint64_t one = pool_bytes();
+    assert_true(one > none);
+    OK(rp_graph_begin(h, device, RP_OPTIONS(rp_graph_options, .pool = rp_graph_pool(g)))); /* another graph's */
+    rp_tensor *z = rp_cos(rp_sin(x));
+    OK(rp_graph_end(h));
+    assert_ptr_equal(rp_graph_pool(h), pool);
+    assert_int_equal(pool_bytes(), one); /* from the segments that are there */
+    rp_pool_release(pool);
+    OK(rp_graph_replay(g));
+    OK(rp_graph_replay(h));
+    same(y, rp_exp(rp_sin(x)));
+    same(z, rp_cos(rp_sin(x)));
+    OK(rp_graph_reset(g));
+    assert_ptr_equal(rp_graph_pool(g), pool); /* until the next capture */
+    rp_graph_release(g);
+    OK(rp_graph_replay(h));
+    rp_graph_release(h);
+    assert_int_equal(pool_bytes(), one); /* the tensors hold it */
+    same(z, rp_cos(rp_sin(x)));
+    before = pool_bytes();
+    rp_scope scope = rp_scope_begin(); /* the same again, with tensors that go */
+    g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    (void)rp_exp(x);
+    rp_tensor *last = rp_retain(rp_neg(x));
+    OK(rp_graph_end(g));
+    OK(rp_scope_end(scope, NULL, 0));
+    rp_graph_release(g);
+    assert_true(pool_bytes() > before);
+    rp_release(last);
+    assert_int_equal(pool_bytes(), before);
+}
+
+static void *use_of_event(void *arg) { /* of a thread that does not capture */
+    static rp_status got[2];
+    rp_event *e = arg;
+    got[0] = rp_event_synchronize(e); /* of the whole device CUDA never permits, as long as a stream of it captures */
+    (void)rp_error_take();
+    (void)rp_event_query(e);
+    got[1] = rp_error_take();
+    return got;
+}
+
+static void test_raw_modes(void **state) { /* G8: who may wait for other work while one thread captures */
+    (void)state;
+    static const struct {
+        rp_capture_mode mode;
+        rp_status own, other;
+    } cases[] = {{RP_CAPTURE_THREAD_LOCAL, RP_ERROR_CAPTURE, RP_OK},
+                 {RP_CAPTURE_GLOBAL, RP_ERROR_CAPTURE, RP_ERROR_CAPTURE},
+                 {RP_CAPTURE_RELAXED, RP_OK, RP_OK}};
+    rp_tensor *x = rp_ones(RP_DIMS(4), RP_F32);
+    rp_event *e = rp_event_new(device, false);
+    OK(rp_event_record(e, rp_current_stream(device)));
+    for (size_t k = 0; k < 3; k++) {
+        rp_graph *g = rp_graph_new();
+        OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = cases[k].mode)));
+        rp_tensor *y = rp_neg(x);
+        pthread_t thread;
+        void *result;
+        assert_int_equal(pthread_create(&thread, NULL, use_of_event, e), 0);
+        assert_int_equal(pthread_join(thread, &result), 0);
+        assert_int_equal(((rp_status *)result)[0], cases[k].other);
+        assert_int_equal(((rp_status *)result)[1], cases[k].other);
+        rp_status ended = RP_OK;
+        if (cases[k].other == RP_OK) {
+            (void)rp_event_query(e);
+            assert_int_equal(rp_error_take(), cases[k].own);
+            ended = cases[k].own;
+        } else {
+            ended = RP_ERROR_CAPTURE;
+        }
+        assert_int_equal(rp_graph_end(g), ended);
+        assert_int_equal(rp_error_take(), ended);
+        if (ended == RP_OK) {
+            OK(rp_graph_replay(g));
+            same(y, rp_neg(x));
+        }
+        rp_graph_release(g);
+    }
+    rp_event_release(e);
+    rp_graph *g = rp_graph_new();
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "not a capture mode",
+          rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = (rp_capture_mode)7)));
+    rp_graph_release(g);
+}
+
+static void *is_capturing(void *arg) {
+    *(bool *)arg = rp_is_capturing(device);
+    return NULL;
+}
+
+static void test_raw_capturing(void **state) { /* G19: of the thread's current stream; each pool is a new one */
+    (void)state;
+    rp_pool *a = rp_pool_new(device), *b = rp_pool_new(device);
+    assert_ptr_not_equal(a, b);
+    rp_pool_release(a);
+    rp_pool_release(b);
+    assert_false(rp_is_capturing(device));
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    assert_true(rp_is_capturing(device));
+    bool elsewhere = true;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, is_capturing, &elsewhere), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_false(elsewhere); /* another thread's stream */
+    OK(rp_graph_end(g));
+    assert_false(rp_is_capturing(device));
+    rp_graph_release(g);
+}
+
+static void test_raw_timing(void **state) { /* G23: an event of a capture has no time; those around a replay do */
+    (void)state;
+    rp_tensor *x = rp_ones(RP_DIMS(64), RP_F32);
+    rp_event *start = rp_event_new(device, true), *end_ = rp_event_new(device, true);
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    OK(rp_event_record(start, rp_current_stream(device)));
+    rp_tensor *y = rp_exp(x);
+    OK(rp_event_record(end_, rp_current_stream(device)));
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    OK(rp_synchronize(device));
+    assert_true(rp_event_elapsed_ms(start, end_) < 0);
+    FAILS(RP_ERROR_CAPTURE, "captur", rp_error_status());
+    OK(rp_event_record(start, rp_current_stream(device)));
+    OK(rp_graph_replay(g));
+    OK(rp_event_record(end_, rp_current_stream(device)));
+    OK(rp_event_synchronize(end_));
+    assert_true(rp_event_elapsed_ms(start, end_) >= 0);
+    same(y, rp_exp(x));
+    rp_event_release(start);
+    rp_event_release(end_);
+    rp_graph_release(g);
+}
+
+static void test_raw_liveness(void **state) { /* L3 */
+    (void)state;
+    const rp_graph_options checked = {.struct_size = sizeof checked, .check_input_liveness = true};
+    rp_graph *g = rp_graph_new();
+    rp_tensor *base = rp_rand(RP_DIMS(4, 6), RP_F32, NULL), *y;
+    rp_scope scope = rp_scope_begin(); /* a view dies, its base lives; empty tensors and those of the capture die */
+    rp_tensor *view = rp_select(base, 0, 2), *empty = rp_zeros(RP_DIMS(0), RP_F32);
+    OK(rp_graph_begin(g, device, &checked));
+    y = rp_cat((rp_tensor *[]){rp_mul_scalar(rp_sin(view), rp_f64(2)), empty}, 2, 0);
+    OK(rp_graph_end(g));
+    OK(rp_scope_end(scope, &y, 1));
+    OK(rp_graph_replay(g));
+    same(y, rp_mul_scalar(rp_sin(rp_select(base, 0, 2)), rp_f64(2)));
+    OK(rp_graph_reset(g));
+    scope = rp_scope_begin(); /* one of a list */
+    rp_tensor *one = rp_ones(RP_DIMS(6), RP_F32), *part = rp_select(base, 0, 1);
+    OK(rp_graph_begin(g, device, &checked));
+    y = rp_cat((rp_tensor *[]){part, one}, 2, 0);
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    OK(rp_scope_end(scope, &y, 1));
+    FAILS(RP_ERROR_CAPTURE, "1 tensor that the graph uses has died; the first is used by cat", rp_graph_replay(g));
+    OK(rp_graph_reset(g));
+    scope = rp_scope_begin(); /* inside a region's function */
+    one = rp_ones(RP_DIMS(6), RP_F32);
+    OK(rp_graph_begin(g, device, &checked));
+    rp_checkpoint(((rp_fn){square_body, NULL, 0, "square"}), &one, 1, &y, 1);
+    OK(rp_graph_end(g));
+    OK(rp_scope_end(scope, &y, 1));
+    FAILS(RP_ERROR_CAPTURE, "has died; the first is used by mul", rp_graph_replay(g));
+    rp_graph_release(g);
+}
+
+static void
+test_random_states(void **state) { /* R2, R5, R7: each graph and generator has its own state, found by use */
+    (void)state;
+    rp_generator *own = rp_generator_new(device, 21), *standard = rp_default_generator(device);
+    uint64_t offset[3];
+    rp_graph *g = rp_graph_new(), *plain = rp_graph_new();
+    OK(rp_generator_seed(standard, 20));
+    OK(rp_graph_begin(g, device, NULL));
+    rp_tensor *a = rp_rand(RP_DIMS(10), RP_F32, NULL), *b = rp_rand(RP_DIMS(9), RP_F32, own),
+              *c = rp_rand(RP_DIMS(3), RP_F32, NULL);
+    OK(rp_graph_end(g));
+    OK(rp_graph_begin(plain, device, NULL));
+    rp_tensor *d = rp_neg(a);
+    OK(rp_graph_end(plain));
+    OK(rp_generator_get(standard, NULL, &offset[0]));
+    assert_int_equal(offset[0], 0); /* a capture draws nothing */
+    OK(rp_graph_replay(plain));
+    OK(rp_generator_get(standard, NULL, &offset[0]));
+    assert_int_equal(offset[0], 0); /* nor does a graph without random ops */
+    OK(rp_graph_replay(g));
+    OK(rp_generator_get(standard, NULL, &offset[0]));
+    OK(rp_generator_get(own, NULL, &offset[1]));
+    assert_int_equal(offset[0], 3 + 1); /* R3, R4: whole counters of four numbers, the sum of the graph's */
+    assert_int_equal(offset[1], 3);
+    OK(rp_generator_seed(standard, 20));
+    OK(rp_generator_seed(own, 21));
+    same(a, rp_rand(RP_DIMS(10), RP_F32, NULL));
+    same(b, rp_rand(RP_DIMS(9), RP_F32, own));
+    same(c, rp_rand(RP_DIMS(3), RP_F32, NULL));
+    /* R7: a state set between replays is the one that the next draws from */
+    OK(rp_generator_set(own, 77, 5));
+    OK(rp_graph_replay(g));
+    OK(rp_generator_set(own, 77, 5));
+    same(b, rp_rand(RP_DIMS(9), RP_F32, own));
+    OK(rp_graph_replay(plain));
+    same(d, rp_neg(a));
+    rp_graph_release(plain);
+    rp_generator_release(own); /* the graph holds it */
+    OK(rp_generator_seed(standard, 4));
+    OK(rp_graph_replay(g));
+    OK(rp_generator_seed(standard, 4));
+    same(a, rp_rand(RP_DIMS(10), RP_F32, NULL));
+    rp_graph_release(g);
+}
+
+static void test_random_in_flight(void **state) { /* R5: the state outlives replays that are under way */
+    (void)state;
+    rp_stream *before = rp_current_stream(device), *s = rp_stream_new(device);
+    for (int round = 0; round < 4; round++) {
+        rp_graph *g = rp_graph_new();
+        OK(rp_graph_begin(g, device, NULL));
+        rp_tensor *y = rp_rand(RP_DIMS(3000), RP_F32, NULL);
+        OK(rp_graph_end(g));
+        OK(rp_manual_seed(31));
+        OK(rp_set_current_stream(s));
+        OK(rp_graph_replay(g));
+        OK(rp_set_current_stream(before));
+        rp_graph_release(g);
+        rp_tensor *others[100]; /* one of them would take its place, which the replay writes */
+        for (int k = 0; k < 100; k++) others[k] = rp_full(RP_DIMS(2), rp_i64(k + 1000), RP_I64);
+        OK(rp_stream_synchronize(s));
+        OK(rp_manual_seed(31));
+        for (int k = 0; k < 100; k++)
+            assert_float_equal(rp_item_f64(rp_sum(others[k], RP_NO_DIMS, false, RP_DTYPE_NONE)), 2 * (k + 1000), 0);
+        same(y, rp_rand(RP_DIMS(3000), RP_F32, NULL));
+    }
+    rp_stream_release(s);
+}
+
+static void *capture_random(void *arg) { /* R5: captures at the same time have their own accounts */
+    rp_tensor **out = arg;
+    (void)rp_set_default_device(device);
+    rp_scope scope = rp_scope_begin();
+    rp_graph *g = rp_graph_new();
+    rp_status status = rp_graph_begin(g, device, NULL);
+    rp_tensor *y = NULL;
+    for (int k = 0; k < 20; k++) y = rp_rand(RP_DIMS(16), RP_F32, NULL);
+    if (status == RP_OK) status = rp_graph_end(g);
+    for (int k = 0; k < 3 && status == RP_OK; k++) status = rp_graph_replay(g);
+    if (status == RP_OK) status = rp_stream_synchronize(rp_current_stream(device)); /* others may capture */
+    if (status == RP_OK) *out = rp_retain(y);
+    rp_graph_release(g);
+    (void)rp_scope_end(scope, NULL, 0);
+    return NULL;
+}
+
+static void test_random_at_once(void **state) { /* R5 */
+    (void)state;
+    enum { THREADS = 3 };
+    pthread_t thread[THREADS];
+    rp_tensor *got[THREADS] = {NULL};
+    uint64_t offset;
+    OK(rp_manual_seed(8));
+    for (int k = 0; k < THREADS; k++) assert_int_equal(pthread_create(&thread[k], NULL, capture_random, &got[k]), 0);
+    for (int k = 0; k < THREADS; k++) assert_int_equal(pthread_join(thread[k], NULL), 0);
+    OK(rp_generator_get(rp_default_generator(device), NULL, &offset));
+    assert_int_equal(offset, THREADS * 3 * 20 * 4);
+    for (int k = 0; k < THREADS; k++) { /* each the end of one replay: some 20 draws in a row of the generator's */
+        bool found = false;
+        assert_non_null(got[k]);
+        float is[16], want[16];
+        values(got[k], is, 16);
+        for (uint64_t replay = 0; replay < THREADS * 3 && !found; replay++) {
+            OK(rp_generator_set(rp_default_generator(device), 8, replay * 80 + 76));
+            values(rp_rand(RP_DIMS(16), RP_F32, NULL), want, 16);
+            found = memcmp(is, want, sizeof is) == 0;
+        }
+        assert_true(found);
+        rp_release(got[k]);
+    }
+}
+
+static void test_random_seeding(void **state) { /* R6: refused in a capture, which stays as it was */
+    (void)state;
+    rp_generator *standard = rp_default_generator(device);
+    uint64_t seed, offset;
+    OK(rp_manual_seed(50));
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    rp_tensor *y = rp_rand(RP_DIMS(12), RP_F32, NULL);
+    FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_manual_seed(51));
+    FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_manual_seed(50)); /* the same seed, too */
+    FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_generator_seed(standard, 51));
+    FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_generator_set(standard, 51, 2));
+    FAILS(RP_ERROR_CAPTURE, "reading a generator", rp_generator_get(standard, &seed, &offset));
+    rp_generator *made = rp_generator_new(device, 52); /* a number on the host */
+    rp_tensor *z = rp_rand(RP_DIMS(12), RP_F32, made);
+    OK(rp_graph_end(g));
+    OK(rp_generator_get(standard, &seed, &offset));
+    assert_int_equal(seed, 50);
+    assert_int_equal(offset, 0);
+    OK(rp_graph_replay(g));
+    OK(rp_manual_seed(50));
+    OK(rp_generator_seed(made, 52));
+    same(y, rp_rand(RP_DIMS(12), RP_F32, NULL));
+    same(z, rp_rand(RP_DIMS(12), RP_F32, made));
+    rp_generator_release(made);
     rp_graph_release(g);
 }
 
@@ -572,6 +933,50 @@ static void busy_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_tanh(rp_mul(a, rp_sigmoid(rp_mul(in[0], a))));
 }
 
+/* M50: the callables of one making in another order than they were captured in. What they would overwrite is an error. */
+static void test_graphed_order(void **state) {
+    (void)state;
+    enum { N = 3 };
+    rp_compiled *f[N];
+    rp_tensor *sample[N], *x[N], *out[N], *eager[N], *want[N];
+    rp_graphed_callable c[N];
+    for (int i = 0; i < N; i++) {
+        sample[i] = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL));
+        c[i] = (rp_graphed_callable){.fn = {busy_body, NULL, 0, "busy"}, .args = &sample[i], .n_args = 1, .n_out = 1};
+    }
+    OK(rp_make_graphed_callables(c, N, NULL, f));
+    static const int orders[][2 * N] = {/* forwards, then backwards */
+                                        {0, 1, 2, 2, 1, 0}, {0, 1, 2, 0, 1, 2}, {0, 1, 2, 1, 2, 0},
+                                        {2, 1, 0, 0, 1, 2}, {1, 0, 2, 2, 1, 0}, {0, 1, 2, 2, 1, 0}};
+    for (size_t k = 0; k < sizeof orders / sizeof *orders; k++) {
+        int refused = 0;
+        for (int at = 0; at < N; at++) {
+            int i = orders[k][at];
+            x[i] = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL));
+            eager[i] = leaf(rp_clone(rp_detach(x[i])));
+            OK(rp_call(f[i], &x[i], 1, &out[i], 1));
+            busy_body(NULL, &eager[i], 1, &want[i], 1);
+        }
+        for (int at = N; at < 2 * N; at++) {
+            int i = orders[k][at];
+            OK(rp_backward(rp_sum(want[i], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+            rp_tensor *loss = rp_sum(out[i], RP_NO_DIMS, false, RP_DTYPE_NONE);
+            if (!rp_is_error(loss)) { /* not overwritten: the values are right */
+                same(out[i], want[i]);
+                if (rp_backward(loss, NULL, NULL) == RP_OK) {
+                    same(rp_grad_of(x[i]), rp_grad_of(eager[i]));
+                    continue;
+                }
+            }
+            refused++;
+            assert_int_equal(rp_error_take(), RP_ERROR_STALE);
+        }
+        bool legal = orders[k][0] == 0 && orders[k][1] == 1 && orders[k][N] == 2 && orders[k][N + 1] == 1;
+        assert_int_equal(refused == 0, legal);
+    }
+    for (int i = 0; i < N; i++) rp_compiled_release(f[i]);
+}
+
 /* M51: separate calls on one pool. Forwards in order, backwards in reverse, and then in another order: nothing is overwritten. */
 static void test_graphed_one_pool(void **state) {
     (void)state;
@@ -629,6 +1034,329 @@ static void test_graphed_one_pool(void **state) {
     }
 }
 
+/* ---- R8: recomputation draws again what the forward drew */
+
+static void drop_inner(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_sin(rp_dropout(in[0], 0.5, true, NULL));
+    out[0] = rp_mul(h, rp_dropout(h, 0.25, true, ctx)); /* ctx: a generator, or the default one */
+}
+static void drop_nested(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    rp_tensor *h = rp_dropout(in[0], 0.5, true, NULL), *deep;
+    rp_checkpoint(((rp_fn){drop_inner, ctx, 0, "inner"}), &h, 1, &deep, 1);
+    out[0] = rp_exp(rp_dropout(deep, 0.5, true, NULL));
+}
+typedef struct dropped {
+    rp_body *body; /* checkpointed */
+    rp_generator *generator;
+    bool plain; /* without checkpoint: what the checkpoint must equal */
+} dropped;
+static void drop_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const dropped *d = ctx;
+    rp_tensor *before = rp_mul(in[0], rp_dropout(in[0], 0.5, true, NULL)), *h;
+    if (d->plain)
+        d->body(d->generator, &before, n_in, &h, n_out);
+    else
+        rp_checkpoint(((rp_fn){d->body, d->generator, 0, "drop"}), &before, 1, &h, 1);
+    out[0] = rp_mul(h, rp_dropout(h, 0.5, true, NULL));
+}
+
+typedef struct drawn { /* what a step gives, and where the generator is after it */
+    rp_tensor *out, *grad, *next;
+} drawn;
+static void drawn_same(drawn a, drawn b) {
+    same(a.out, b.out);
+    same(a.grad, b.grad);
+    same(a.next, b.next);
+}
+static void drop_seed(dropped *d, uint64_t seed) {
+    OK(rp_manual_seed(seed));
+    OK(rp_generator_seed(d->generator, seed + 100));
+}
+
+static drawn drop_eager(dropped *d, rp_tensor *values, uint64_t seed) {
+    rp_tensor *x = leaf(values);
+    drawn r;
+    drop_seed(d, seed);
+    drop_body(d, &x, 1, &r.out, 1);
+    rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    OK(rp_grad(&loss, 1, &x, 1, NULL, NULL, &r.grad));
+    r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+    return r;
+}
+
+static void drop_whole(dropped *d, rp_tensor *values, drawn want[3]) { /* forward and backward in one capture */
+    rp_tensor *x = leaf(values);
+    drawn r;
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    drop_body(d, &x, 1, &r.out, 1);
+    rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    OK(rp_grad(&loss, 1, &x, 1, NULL, NULL, &r.grad));
+    OK(rp_graph_end(g));
+    for (uint64_t k = 0; k < 3; k++) {
+        drop_seed(d, k);
+        OK(rp_graph_replay(g));
+        r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+        drawn_same(r, want[k]);
+    }
+    rp_graph_release(g);
+}
+
+/* The forward in one capture or in none, the backward in another or in none. */
+static void drop_parts(dropped *d, rp_tensor *values, drawn want[3], bool forward, bool backward) {
+    rp_tensor *x = leaf(values);
+    drawn r;
+    rp_graph *f = rp_graph_new(), *b = rp_graph_new();
+    /* one stream for all: a backward runs where its forward ran (M43), which must not be the default stream in a capture */
+    rp_stream *before = rp_current_stream(device), *s = rp_stream_new(device);
+    OK(rp_synchronize(device));
+    OK(rp_set_current_stream(s));
+    drop_seed(d, 0);
+    if (forward) OK(rp_graph_begin(f, device, RP_OPTIONS(rp_graph_options, .stream = s)));
+    drop_body(d, &x, 1, &r.out, 1);
+    rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    if (forward) OK(rp_graph_end(f));
+    rp_pool *pool = forward ? rp_graph_pool(f) : NULL;
+    if (backward) OK(rp_graph_begin(b, device, RP_OPTIONS(rp_graph_options, .stream = s, .pool = pool)));
+    if (forward && !backward) OK(rp_graph_replay(f));
+    OK(rp_grad(&loss, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true), &r.grad));
+    if (!backward) {
+        r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+        drawn_same(r, want[0]);
+    }
+    if (backward) {
+        OK(rp_graph_end(b));
+        for (uint64_t k = 0; k < (forward ? 3 : 1); k++) {
+            drop_seed(d, k);
+            if (forward) OK(rp_graph_replay(f));
+            for (int again = 0; again < 2; again++)
+                OK(rp_graph_replay(b)); /* as often as asked: it draws nothing new */
+            same(r.out, want[k].out);
+            same(r.grad, want[k].grad);
+            if (forward) same(rp_rand(RP_DIMS(5), RP_F32, NULL), want[k].next);
+        }
+    }
+    if (forward && backward) { /* the backward's graph holds where the forward's finds its state */
+        drop_seed(d, 1);
+        OK(rp_graph_replay(f));
+        rp_graph_release(f);
+        f = NULL;
+        OK(rp_graph_replay(b));
+        same(r.grad, want[1].grad);
+    }
+    rp_graph_release(f);
+    rp_graph_release(b);
+    OK(rp_synchronize(device));
+    OK(rp_set_current_stream(before));
+    rp_stream_release(s);
+}
+
+static void drop_graphed(dropped *d, rp_tensor *values, drawn want[3]) {
+    rp_tensor *x = leaf(values);
+    rp_compiled *f;
+    rp_tensor *sample = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
+    OK(rp_set_requires_grad(sample, true));
+    rp_graphed_callable c = {.fn = {drop_body, d, sizeof *d, "drop"}, .args = &sample, .n_args = 1, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    for (uint64_t k = 0; k < 3; k++) {
+        drawn r;
+        drop_seed(d, k);
+        OK(rp_call(f, &x, 1, &r.out, 1));
+        rp_tensor *loss = rp_sum(r.out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+        OK(rp_grad(&loss, 1, &x, 1, NULL, NULL, &r.grad));
+        r.next = rp_rand(RP_DIMS(5), RP_F32, NULL);
+        drawn_same(r, want[k]);
+    }
+    rp_compiled_release(f);
+}
+
+static void test_checkpoint_random(void **state) { /* R8 */
+    (void)state;
+    rp_body *const bodies[] = {drop_inner, drop_nested};
+    for (int k = 0; k < 4; k++) {
+        rp_generator *own = k % 2 ? rp_generator_new(device, 5) : rp_default_generator(device);
+        dropped d;
+        memset(&d, 0, sizeof d);
+        d.body = bodies[k / 2];
+        d.generator = own;
+        rp_tensor *x = rp_add_scalar(rp_rand(RP_DIMS(6, 7), RP_F32, NULL), rp_f64(0.5));
+        drawn want[3];
+        d.plain = true;
+        for (uint64_t seed = 0; seed < 3; seed++) want[seed] = drop_eager(&d, x, seed);
+        d.plain = false;
+        for (uint64_t seed = 0; seed < 3; seed++) drawn_same(drop_eager(&d, x, seed), want[seed]);
+        drop_whole(&d, x, want);
+        drop_graphed(&d, x, want);
+        drop_parts(&d, x, want, true, true);
+        drop_parts(&d, x, want, false, true);
+        drop_parts(&d, x, want, true, false);
+        if (k % 2) rp_generator_release(own);
+    }
+}
+
+static void test_checkpoint_traced(void **state) { /* R8: not to be had; said at capture, and the capture is invalid */
+    (void)state;
+    dropped d;
+    memset(&d, 0, sizeof d);
+    d.body = drop_inner;
+    d.generator = rp_default_generator(device);
+    rp_compiled *f =
+        rp_compile((rp_fn){drop_body, &d, sizeof d, "drop"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
+    rp_tensor *x = leaf(rp_rand(RP_DIMS(6, 7), RP_F32, NULL)), *out, *grad;
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    OK(rp_call(f, &x, 1, &out, 1));
+    rp_tensor *loss = rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    FAILS(RP_ERROR_CAPTURE, "recomputing a traced checkpoint", rp_grad(&loss, 1, &x, 1, NULL, NULL, &grad));
+    FAILS(RP_ERROR_CAPTURE, "recomputing a traced checkpoint", rp_graph_end(g));
+    rp_graph_release(g);
+    rp_compiled_release(f);
+}
+
+static void cut_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_detach(rp_mul(in[0], *(rp_tensor **)ctx)); /* no gradient reaches the parameter */
+}
+
+static void
+test_graphed_no_gradient(void **state) { /* M25: no output requires a gradient, so there is no backward graph */
+    (void)state;
+    rp_tensor *w = leaf(rp_rand(RP_DIMS(5), RP_F32, NULL)), *x = rp_rand(RP_DIMS(5), RP_F32, NULL), *out;
+    rp_graphed_callable c[2] = {
+        {.fn = {cut_body, &w, sizeof w, "cut"}, .args = &x, .n_args = 1, .params = &w, .n_params = 1, .n_out = 1},
+        {.fn = {square_body, NULL, 0, "square"}, .args = &x, .n_args = 1, .n_out = 1}}; /* without parameters */
+    for (int k = 0; k < 2; k++) {
+        rp_compiled *f;
+        OK(rp_make_graphed_callables(&c[k], 1, NULL, &f));
+        OK(rp_call(f, &x, 1, &out, 1));
+        same(out, rp_mul(x, k ? x : rp_detach(w)));
+        assert_false(rp_requires_grad(out));
+        FAILS(RP_ERROR_STATE, "does not require a gradient",
+              rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+        rp_tensor *both = rp_sum(rp_mul(out, w), RP_NO_DIMS, false, RP_DTYPE_NONE); /* gradients of others pass by */
+        OK(rp_set_grad(w, NULL));
+        OK(rp_backward(both, NULL, NULL));
+        same(rp_grad_of(w), out);
+        rp_compiled_release(f);
+    }
+}
+
+static void two_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_exp(in[0]);
+    out[1] = rp_sin(in[0]);
+}
+
+static void
+test_graphed_missing_gradient(void **state) { /* M39: what no gradient reaches counts as zeros, at every call */
+    (void)state;
+    rp_tensor *sample = leaf(rp_rand(RP_DIMS(7), RP_F32, NULL)), *out[2];
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {two_body, NULL, 0, "two"}, .args = &sample, .n_args = 1, .n_out = 2};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    for (int used = 3; used >= 1; used--) { /* both first, so that something is left in the static gradients */
+        rp_tensor *x = leaf(rp_rand(RP_DIMS(7), RP_F32, NULL)), *want = rp_zeros(RP_DIMS(7), RP_F32);
+        OK(rp_call(f, &x, 1, out, 2));
+        rp_tensor *loss = rp_zeros(RP_NO_DIMS, RP_F32);
+        for (int k = 0; k < 2; k++)
+            if (used >> k & 1) loss = rp_add(loss, rp_sum(out[k], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
+        if (used & 1) want = rp_add(want, rp_exp(x), rp_i64(1));
+        if (used & 2) want = rp_add(want, rp_cos(x), rp_i64(1));
+        OK(rp_backward(loss, NULL, NULL));
+        same(rp_grad_of(x), rp_detach(want));
+    }
+    rp_compiled_release(f);
+}
+
+static void test_graphed_stream(void **state) { /* M43: the backward runs on the stream of the call */
+    (void)state;
+    rp_stream *before = rp_current_stream(device), *s = rp_stream_new(device);
+    rp_tensor *sample = leaf(rp_rand(RP_DIMS(2000), RP_F32, NULL)), *x = leaf(rp_rand(RP_DIMS(2000), RP_F32, NULL));
+    rp_tensor *y = leaf(rp_clone(rp_detach(x))), *out, *want;
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {busy_body, NULL, 0, "busy"}, .args = &sample, .n_args = 1, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    OK(rp_synchronize(device));
+    OK(rp_set_current_stream(s));
+    OK(rp_call(f, &x, 1, &out, 1));
+    OK(rp_set_current_stream(before));
+    rp__edge edge;
+    OK(rp__tape_edge_of(out, &edge));
+    assert_ptr_equal(edge.node->stream, s);
+    rp__tape_node_release(edge.node);
+    rp_event *e = rp_event_new(device, false); /* what comes next reads the output here */
+    OK(rp_event_record(e, s));
+    OK(rp_stream_wait_event(before, e));
+    OK(rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL)); /* which orders the streams itself */
+    busy_body(NULL, &y, 1, &want, 1);
+    OK(rp_backward(rp_sum(want, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    same(rp_grad_of(x), rp_grad_of(y));
+    assert_ptr_equal(rp_current_stream(device), before);
+    rp_event_release(e);
+    rp_compiled_release(f);
+    rp_stream_release(s);
+}
+
+static void test_graphed_eager_between(void **state) { /* M52: eager work has other memory */
+    (void)state;
+    rp_tensor *sample[2], *x = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL)), *y = leaf(rp_clone(rp_detach(x)));
+    rp_compiled *f[2];
+    rp_graphed_callable c[2];
+    for (int k = 0; k < 2; k++) {
+        sample[k] = leaf(rp_rand(RP_DIMS(50, 40), RP_F32, NULL));
+        c[k] = (rp_graphed_callable){.fn = {busy_body, NULL, 0, "busy"}, .args = &sample[k], .n_args = 1, .n_out = 1};
+    }
+    OK(rp_make_graphed_callables(c, 2, NULL, f));
+    rp_tensor *filled[3][20], *h, *out, *eh, *want;
+    for (int round = 0; round < 3; round++) { /* before the first, between the two, before the backward */
+        if (round == 1) OK(rp_call(f[0], &x, 1, &h, 1));
+        if (round == 2) {
+            rp_tensor *between = rp_sin(h);
+            OK(rp_call(f[1], &between, 1, &out, 1));
+        }
+        for (int k = 0; k < 20; k++) filled[round][k] = rp_full(RP_DIMS(50, 40), rp_f64(round * 20 + k), RP_F32);
+    }
+    OK(rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    busy_body(NULL, &y, 1, &eh, 1);
+    eh = rp_sin(eh);
+    busy_body(NULL, &eh, 1, &want, 1);
+    OK(rp_backward(rp_sum(want, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
+    same(out, want);
+    same(rp_grad_of(x), rp_grad_of(y));
+    for (int round = 0; round < 3; round++)
+        for (int k = 0; k < 20; k++) same(filled[round][k], rp_full(RP_DIMS(50, 40), rp_f64(round * 20 + k), RP_F32));
+    rp_compiled_release(f[0]);
+    rp_compiled_release(f[1]);
+}
+
+static void test_graphed_pool_life(void **state) { /* M53: the pool goes with the last graph and the last tensor */
+    (void)state;
+    uint64_t before = pool_bytes();
+    rp_tensor *x = rp_rand(RP_DIMS(700), RP_F32, NULL), *out;
+    rp_compiled *f;
+    rp_graphed_callable c = {.fn = {square_body, NULL, 0, "square"}, .args = &x, .n_args = 1, .n_out = 1};
+    rp_scope scope = rp_scope_begin();
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    OK(rp_call(f, &x, 1, &out, 1));
+    rp_retain(out);
+    OK(rp_scope_end(scope, NULL, 0));
+    uint64_t with = pool_bytes();
+    assert_true(with > before);
+    rp_compiled_release(f);
+    assert_int_equal(pool_bytes(), with);
+    for (int k = 0; k < 20; k++) (void)rp_full(RP_DIMS(700), rp_f64(9), RP_F32);
+    same(out, rp_mul(x, x)); /* nobody else gets its memory */
+    rp_release(out);
+    assert_int_equal(pool_bytes(), before);
+}
+
 static void test_graphed_version(void **state) { /* an argument changed between forward and backward */
     (void)state;
     mlp m;
@@ -641,6 +1369,57 @@ static void test_graphed_version(void **state) { /* an argument changed between 
           rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL));
     rp_compiled_release(f);
     mlp_free(&m);
+}
+
+/* Two callables in a pool that is given, with recomputed dropout: made, called, differentiated, released. */
+static rp_status make_and_step(rp_tensor *x) {
+    rp_status status = RP_OK;
+    rp_scope scope = rp_scope_begin();
+    rp_pool *pool = rp_pool_new(device);
+    rp_compiled *f[2] = {NULL, NULL};
+    dropped d;
+    memset(&d, 0, sizeof d);
+    d.body = drop_inner;
+    rp_tensor *a = rp_detach(x), *b = rp_clone(x), *h, *out;
+    if (!rp_failed()) status = rp_set_requires_grad(b, true);
+    rp_graphed_callable c[2] = {{.fn = {square_body, NULL, 0, "square"}, .args = &a, .n_args = 1, .n_out = 1},
+                                {.fn = {drop_body, &d, sizeof d, "drop"}, .args = &b, .n_args = 1, .n_out = 1}};
+    if (!rp_failed())
+        status = rp_make_graphed_callables(c, 2, RP_OPTIONS(rp_graphed_options, .pool = pool, .warmup = 1), f);
+    if (!rp_failed()) status = rp_call(f[0], &a, 1, &h, 1);
+    if (!rp_failed()) {
+        rp_tensor *in = rp_clone(rp_detach(h));
+        if (!rp_failed()) (void)rp_set_requires_grad(in, true);
+        if (!rp_failed()) (void)rp_call(f[1], &in, 1, &out, 1);
+        if (!rp_failed()) (void)rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    }
+    for (int k = 0; k < 2; k++) rp_compiled_release(f[k]);
+    rp_pool_release(pool);
+    (void)rp_scope_end(scope, NULL, 0);
+    (void)status;
+    return rp_error_take();
+}
+
+static void test_graphed_out_of_memory(void **state) { /* the n-th allocation fails: an error, nothing left behind */
+    (void)state;
+    if (device.type != RP_DEVICE_CPU) return; /* drivers allocate by themselves: test_cuda_faults.c */
+    rp_stream *before = rp_current_stream(device);
+    rp_tensor *x = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
+    for (int warm = 0; warm < 2; warm++) assert_int_equal(make_and_step(x), RP_OK);
+    uint64_t live = rp__alloc_live();
+    bool done = false;
+    for (uint64_t n = 1; !done; n += n < 200 ? 1 : 7) {
+        uint64_t from = rp__alloc_fail_at(n);
+        rp_status status = make_and_step(x);
+        uint64_t to = rp__alloc_fail_at(0);
+        done = to - from < n;
+        if (status != RP_OK && (done || status != RP_ERROR_OUT_OF_MEMORY))
+            fail_msg("allocation %llu: status %d", (unsigned long long)n, (int)status);
+        assert_ptr_equal(rp_current_stream(device), before);
+        assert_false(rp_is_capturing(device));
+    }
+    assert_int_equal(make_and_step(x), RP_OK);
+    assert_in_range(rp__alloc_live(), 0, live + 8); /* caches may have lost an entry, or found room for one */
 }
 
 static void test_no_leak(void **state) { /* 100 captures */
@@ -673,6 +1452,16 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_raw_nested, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_other_thread, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_random, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_stream, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_pool, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_modes, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_capturing, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_timing, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_liveness, begin, end),
+        cmocka_unit_test_setup_teardown(test_random_states, begin, end),
+        cmocka_unit_test_setup_teardown(test_random_in_flight, begin, end),
+        cmocka_unit_test_setup_teardown(test_random_at_once, begin, end),
+        cmocka_unit_test_setup_teardown(test_random_seeding, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),
@@ -683,8 +1472,17 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_order, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_one_pool, begin, end),
+        cmocka_unit_test_setup_teardown(test_checkpoint_random, begin, end),
+        cmocka_unit_test_setup_teardown(test_checkpoint_traced, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_no_gradient, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_missing_gradient, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_stream, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_eager_between, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_pool_life, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_out_of_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };
     device = rp_cpu();

@@ -17,6 +17,7 @@
 
 static rp_tensor *x, *y, *w, *b; /* (rows, n) twice, (n) twice */
 static const char *line_missing;
+static int long_walks;
 
 static rp_tensor *run_op(int op) {
     const int64_t n = rp_size(x, 1);
@@ -39,12 +40,16 @@ static rp_tensor *run_op(int op) {
     }
 }
 
-/* Every launch of this test is one that a line function of the library serves. */
+/* Every recorded launch of this test is one that a line function of the library serves. */
 static rp_status look(rp__launch_recorder *self, rp_stream *s, const rp__launch *l) {
     (void)self;
     bool found = false;
     const rp__cpu_loop *loop = l->kernel->payload;
     for (int i = 0; i < RP__PLAN_COUNT; i++) found = found || atomic_load(&loop->line[i]);
+    if ((l->words[0] & 0xff) == RP__WALK_LONG) { /* its rows are contiguous */
+        found = rp__line_long_fits(loop, l->words);
+        long_walks++;
+    }
     if (found == rp__line_table_off) line_missing = l->op;
     return s->device->ops->launch(s->device, s, l);
 }
@@ -83,6 +88,10 @@ static void compare(rp_dtype dtype, int64_t rows, int64_t n, bool special) {
                 if (memcmp(rp_data(want), rp_data(got), bytes))
                     fail_msg("op %d, %lld x %lld, way %d on %s: other bits", op, (long long)rows, (long long)n, how,
                              isas[k]);
+                got = run_op(op); /* nobody records it: a tiny one has no record */
+                if (memcmp(rp_data(want), rp_data(got), bytes))
+                    fail_msg("op %d, %lld x %lld, way %d on %s, unrecorded: other bits", op, (long long)rows,
+                             (long long)n, how, isas[k]);
             }
         }
     }
@@ -104,6 +113,24 @@ static void same_bits_bf16(void **state) {
     lengths(RP_BF16);
 }
 
+static void tiny(void **state) {
+    (void)state;
+    static const int64_t n[] = {1, 3, 8, 16, 31, 40, 100, 2048, 2049};
+    for (size_t i = 0; i < 2 * (sizeof n / sizeof *n); i++) compare(i % 2 ? RP_BF16 : RP_F32, 1, n[i / 2], false);
+}
+/* Few long rows: chunk functions, over threads. */
+static void long_rows(void **state) {
+    (void)state;
+    for (int threads = 1; threads < 3; threads++) {
+        rp_set_num_threads(threads);
+        long_walks = 0;
+        compare(RP_F32, 3, 40001, false);
+        compare(RP_F32, 2, 65536, true);
+        compare(RP_BF16, 2, 33000, true);
+        assert_true(long_walks > 0);
+    }
+}
+
 static int restore(void **state) {
     (void)state;
     rp__tiles_set(NULL);
@@ -118,6 +145,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(same_bits_f32, restore),
         cmocka_unit_test_teardown(same_bits_bf16, restore),
+        cmocka_unit_test_teardown(tiny, restore),
+        cmocka_unit_test_teardown(long_rows, restore),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

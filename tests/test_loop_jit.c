@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <reprise.h>
+
 #include "kernel/cpu/jit.h"
 #include "support/loops.h"
 
@@ -385,6 +387,44 @@ static void switches(void **state) {
     if (have_compiler()) assert_int_equal(child("REPRISE_JIT", "wait", "native: "), 0);
 }
 
+static void scaled_sine(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_sin(rp_mul_scalar(in[0], rp_f64(*(const double *)ctx)));
+}
+static uint64_t native(void) { return counters().compiled + counters().cached; } /* scalars are arguments: one kernel */
+static void call(rp_compiled *f, rp_tensor *x) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *out = NULL;
+    assert_int_equal(rp_call(f, &x, 1, &out, 1), RP_OK);
+    rp_scope_end(scope, NULL, 0);
+}
+/* Replays bind nothing, so programs count them: kernels of one that moves much memory are compiled after some replays, or at
+   once where a call is to wait for it. */
+static void kernels_of_programs(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    double k[2] = {1.5, 2.5};
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(1 << 20), RP_F32);
+    uint64_t before = native();
+    for (int wait = 0; wait < 2; wait++) {
+        const rp_fn fn = {scaled_sine, &k[wait], sizeof k[wait], "scaled sine"};
+        rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true, .wait = wait == 1));
+        for (int i = 0; i < 4; i++) call(f, x);
+        if (!wait) {
+            rp__jit_drain();
+            assert_int_equal(native(), before);
+            for (int i = 0; i < 40; i++) call(f, x);
+            rp__jit_drain();
+        }
+        assert_int_equal(counters().pending, 0);
+        assert_true(native() > before);
+        before = native();
+        rp_compiled_release(f);
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+
 int main(int argc, char **argv) {
     test_device_init(&device);
     if (argc > 1) {
@@ -405,6 +445,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(cache_that_cannot_be_written, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cache_is_bounded, set_up, tear_down),
         cmocka_unit_test_setup_teardown(switches, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(kernels_of_programs, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Optimizer steps that a recording must replay rightly: more parameters than one call of an op takes, and the first step of SGD's
    buffers under dampening. One by one and eager are the reference; compiled and captured whole steps must equal them bit for bit,
    on the CPU and on the emulator of CUDA. */
-/* ctest: labels=cuda timeout=120 cost=12 */
+/* ctest: labels=cuda timeout=300 cost=12 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

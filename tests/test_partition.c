@@ -18,7 +18,7 @@ typedef struct halves {
 
 static void split(halves *h, const char *text, const uint32_t *leaves, uint32_t n) {
     h->ir = test_parse(text);
-    (void)rp__joint_build(h->ir, leaves, n, &h->joint);
+    (void)rp__joint_build(h->ir, leaves, n, UINT64_MAX, &h->joint);
     test_no_error();
     (void)rp__partition(&h->joint, false, &h->parts);
     test_no_error();
@@ -95,7 +95,7 @@ static void products_are_saved(void **state) {
 static void cut_random(halves *h, const char *text, bool keep_random) {
     const uint32_t leaf = 0;
     h->ir = test_parse(text);
-    (void)rp__joint_build(h->ir, &leaf, 1, &h->joint);
+    (void)rp__joint_build(h->ir, &leaf, 1, UINT64_MAX, &h->joint);
     test_no_error();
     rp_ir *parts;
     (void)rp__decompose(h->joint.ir, &parts);
@@ -168,7 +168,7 @@ static void refusals(void **state) {
         rp_ir *ir = test_parse(graphs[k]);
         rp__joint joint;
         const uint32_t leaf = 0;
-        assert_int_equal(rp__joint_build(ir, &leaf, 1, &joint), RP_ERROR_UNAVAILABLE);
+        assert_int_equal(rp__joint_build(ir, &leaf, 1, UINT64_MAX, &joint), RP_ERROR_UNAVAILABLE);
         (void)rp_error_take();
         rp_ir_release(ir);
     }

@@ -15,6 +15,7 @@
 #include "compile/passes.h"
 #include "compile/program.h"
 #include "core/alloc.h"
+#include "support/passes.h"
 
 static rp_tensor *filled(const int64_t *size, size_t ndim, int seed) {
     int64_t n = 1;
@@ -149,6 +150,47 @@ static void test_gathered(void **state) {
     assert_non_null(strstr(rp_error_message(), "embedding"));
     assert_int_equal(rp_error_take(), RP_ERROR_INDEX);
     rp_compiled_release(f);
+}
+
+/* A constant inside a block is made by each kernel that reads it, as in the body: not stored, no kernel of its own. */
+static void test_constant_in_block(void **state) {
+    (void)state;
+    rp_ir *ir = test_parse("graph \"f\" (%0: b8[], %1: f32[4, 8], %2: f32[8, 8], %3: b8[4, 8]) {\n"
+                           "  %4: f32[4, 8] = cond(%0, %1, %2, %3) {\n"
+                           "    then(%5: f32[4, 8], %6: f32[8, 8], %7: b8[4, 8]) {\n"
+                           "      %8: f32[4, 8] = full() {size = [4, 8], value = 3, dtype = f32}\n"
+                           "      %9: f32[4, 8] = where(%7, %5, %8)\n"
+                           "      %10: f32[4, 8] = linear(%9, %6, none)\n"
+                           "      %11: f32[4, 8] = where(%7, %10, %8)\n"
+                           "      return %11\n"
+                           "    }\n"
+                           "    else(%12: f32[4, 8], %13: f32[8, 8], %14: b8[4, 8]) {\n"
+                           "      %15: f32[4, 8] = full() {size = [4, 8], value = 5, dtype = f32}\n"
+                           "      return %15\n"
+                           "    }\n"
+                           "  }\n"
+                           "  return %4\n"
+                           "}\n");
+    static const uint8_t kept[32] = {1, 0, 0, 1, 1};
+    rp_tensor *x = FILLED(1, 4, 8), *w = FILLED(2, 8, 8), *mask = rp_from_data(kept, RP_DIMS(4, 8), RP_BOOL);
+    for (uint8_t on = 0; on < 2; on++) {
+        rp_tensor *in[] = {rp_from_data(&on, RP_NO_DIMS, RP_BOOL), x, w, mask}, *out = NULL;
+        rp__executable *p = NULL;
+        (void)rp__executable_new(ir, in, 4, NULL, &p);
+        show_error();
+        rp__executable_facts facts;
+        rp__executable_facts_of(p, &facts);
+        unsigned makers = 0;
+        for (size_t k = 0; k < facts.n_kernels; k++) makers += strcmp(facts.kernels[k].ops, "full+where") == 0;
+        assert_int_equal(makers, 2);
+        assert_int_equal(facts.n_kernels, 4); /* linear between them, and the other branch */
+        assert_int_equal(rp__executable_run(p, in, 4, &out, 1, NULL, 0), RP_OK);
+        rp_tensor *three = rp_full(RP_DIMS(4, 8), rp_f64(3), RP_F32), *five = rp_full(RP_DIMS(4, 8), rp_f64(5), RP_F32);
+        rp_tensor *expected = rp_where(mask, rp_linear(rp_where(mask, x, three), w, NULL), three);
+        assert_same(on ? expected : five, out);
+        rp__executable_free(p);
+    }
+    rp_ir_release(ir);
 }
 
 static void centre(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -334,11 +376,19 @@ static void test_dropout_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chain),       cmocka_unit_test(test_broadcast),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_rows),
         cmocka_unit_test(test_gathered),
-        cmocka_unit_test(test_centre),      cmocka_unit_test(test_in_place),      cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_reshapes),    cmocka_unit_test(test_checkpoint),    cmocka_unit_test(test_relu_epilogue),
-        cmocka_unit_test(test_sizes_share), cmocka_unit_test(test_dropout_sizes),
+        cmocka_unit_test(test_constant_in_block),
+        cmocka_unit_test(test_centre),
+        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_reshapes),
+        cmocka_unit_test(test_checkpoint),
+        cmocka_unit_test(test_relu_epilogue),
+        cmocka_unit_test(test_sizes_share),
+        cmocka_unit_test(test_dropout_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

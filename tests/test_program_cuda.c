@@ -178,6 +178,20 @@ static void test_alignment(void **state) {
     rp_compiled_release(f);
 }
 
+/* What is copied is copied at every call, also where the argument lies again as when the program was made. */
+static void test_moved_back(void **state) {
+    (void)state;
+    rp_compiled *f = compiled(pointwise, "pointwise");
+    rp_tensor *w = filled(1, 8, 64, 0), *first = filled(2, 8, 64, 0), *other = filled(3, 8, 64, 1), *out[2];
+    for (int k = 0; k < 6; k++) {
+        rp_tensor *in[] = {k == 3 || k == 4 ? other : first, w};
+        check_call(f, pointwise, in, out, 1);
+        rp_mul_scalar_(first, rp_f64(0.5)); /* its memory stays: only a copy finds the change */
+    }
+    assert_int_equal(fact(f, "copy", "alignment"), 3);
+    rp_compiled_release(f);
+}
+
 static void test_foreign(void **state) {
     (void)state;
     rp_compiled *f = compiled(pointwise, "pointwise");
@@ -383,6 +397,7 @@ int main(void) {
         cmocka_unit_test_setup(test_library_results, start),
         cmocka_unit_test_setup(test_library_written, start),
         cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),
         cmocka_unit_test_setup(test_foreign, start),
         cmocka_unit_test_setup(test_training, start),
         cmocka_unit_test_setup(test_relu, start),

@@ -223,6 +223,7 @@ rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what)
         t = rp__sum_to_size(t, meta->size, meta->ndim);
     }
     if (!rp__tensor_is_error(t) && t->dtype != meta->dtype) t = rp_to_dtype(t, meta->dtype);
+    t = rp__to_device_of(t, meta);
     if (rp__tensor_is_error(t)) return rp_error_status();
     *grad = t;
     return RP_OK;

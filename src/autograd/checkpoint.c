@@ -3,10 +3,11 @@
    with the random state of then, and what its ops save under the same numbers is the answer. The history stays that of the
    first run, so parameters that the function reaches through ctx, rp_grad and second derivatives work as without it. What the
    function reads from outside its arguments must still hold what it held then: the first run notes versions, the second checks
-   them. */
+   them. Where a run is captured the random state of then is not known yet: the second run takes its numbers from the draws of
+   the first, one by one, which say where the replays of the first find their state. So it does for generators of the user's. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
-#include "device/device.h"
+#include "device/capture.h"
 
 #include <string.h>
 
@@ -17,7 +18,7 @@ typedef struct random_state { /* of the default generator of a device that is in
     uint64_t seed, offset;
 } random_state;
 
-typedef struct outside { /* memory that the function reads and neither is given nor makes */
+typedef struct outside {  /* memory that the function reads and neither is given nor makes */
     rp__storage *storage; /* counted */
     uint64_t version;
 } outside;
@@ -36,6 +37,7 @@ struct rp__checkpoint {
     size_t n_slots, slots_capacity, uses_capacity;
     random_state *random; /* n_random: devices in use when the function ran first */
     size_t n_random;
+    rp__random_log drawn; /* by the first run */
     outside *outside;
     size_t n_outside, outside_capacity;
     /* While the function runs for the first time: */
@@ -43,16 +45,16 @@ struct rp__checkpoint {
     rp_scope scope;                /* what it makes is in it */
     rp__map met;                   /* storages that were looked at, by id */
     bool recomputing;
+    size_t recomputed; /* numbers given out by the second run so far */
 };
 
 static _Thread_local checkpoint *recording; /* whose function runs for the first time */
 static _Thread_local checkpoint *recomputing;
-static _Thread_local size_t recomputed; /* numbers given out by the second run so far */
 static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
 
 static void checkpoint_release(checkpoint *c) {
     if (!c || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1) return;
-    for (size_t i = 0; i < c->n_in; i++) rp__saved_drop(&c->in[i]);
+    for (size_t i = 0; c->in && i < c->n_in; i++) rp__saved_drop(&c->in[i]);
     for (size_t i = 0; i < c->n_slots; i++)
         if (c->slots[i]) rp_release(c->slots[i]);
     rp__free(c->slots);
@@ -60,6 +62,7 @@ static void checkpoint_release(checkpoint *c) {
     rp__free(c->in);
     rp__free(c->requires_grad);
     rp__free(c->random);
+    rp__random_log_free(&c->drawn);
     for (size_t i = 0; i < c->n_outside; i++) rp__storage_release(c->outside[i].storage);
     rp__free(c->outside);
     if (c->release) c->release(c->fn.ctx);
@@ -82,7 +85,7 @@ bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
     if (c) {
         if (muted) return true;
         if (kept_anyway(c, t)) return false;
-        size_t slot = recomputed++;
+        size_t slot = c->recomputed++;
         if (slot < c->n_slots && c->uses[slot] > 0 && !c->slots[slot]) {
             rp_tensor *value = rp_detach(t);
             if (rp__tensor_is_error(value))
@@ -167,14 +170,15 @@ static rp_status check_outside(const checkpoint *c) {
         const rp__storage *s = c->outside[i].storage;
         uint64_t version = atomic_load(&s->version);
         if (version == c->outside[i].version) continue;
-        return rp__fail(RP_ERROR_VERSION,
-                        "rp_checkpoint: `%s` (%s) must run again for a gradient, but a tensor that it reads from outside "
-                        "has been modified in place by `%s` (%s): it is at version %llu, expected version %llu; make it "
-                        "an argument and write into a clone",
-                        c->fn.name && *c->fn.name ? c->fn.name : "fn", c->site && *c->site ? c->site : "no call site",
-                        s->writer_op ? s->writer_op : "a write",
-                        s->writer_site && *s->writer_site ? s->writer_site : "no call site",
-                        (unsigned long long)version, (unsigned long long)c->outside[i].version);
+        return rp__fail(
+            RP_ERROR_VERSION,
+            "rp_checkpoint: `%s` (%s) must run again for a gradient, but a tensor that it reads from outside "
+            "has been modified in place by `%s` (%s): it is at version %llu, expected version %llu; make it "
+            "an argument and write into a clone",
+            c->fn.name && *c->fn.name ? c->fn.name : "fn", c->site && *c->site ? c->site : "no call site",
+            s->writer_op ? s->writer_op : "a write",
+            s->writer_site && *s->writer_site ? s->writer_site : "no call site", (unsigned long long)version,
+            (unsigned long long)c->outside[i].version);
     }
     return RP_OK;
 }
@@ -188,14 +192,22 @@ static rp_status random_save(random_state **list, size_t *n) {
     for (rp__device *d = rp__device_next_open(NULL); d && *n < limit; d = rp__device_next_open(d)) {
         random_state *r = &(*list)[*n];
         r->generator = d->generator;
-        RP_TRY(rp_generator_get(r->generator, &r->seed, &r->offset));
+        rp__generator_state(r->generator, &r->seed, &r->offset);
         ++*n;
     }
     return RP_OK;
 }
 
 static void random_restore(const random_state *list, size_t n) {
-    for (size_t i = 0; i < n; i++) (void)rp_generator_set(list[i].generator, list[i].seed, list[i].offset);
+    for (size_t i = 0; i < n; i++) rp__generator_put(list[i].generator, list[i].seed, list[i].offset);
+}
+
+/* Is what this thread launches on some device captured? */
+static bool captured_now(void) {
+    if (!rp__captures_active()) return false;
+    for (rp__device *d = rp__device_next_open(NULL); d; d = rp__device_next_open(d))
+        if (rp__stream_capturing(rp__current_stream(d))) return true;
+    return false;
 }
 
 /* The second run itself: the thread's state is that of the first, and put back afterwards. */
@@ -205,24 +217,28 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
     rp_status status = random_save(&now, &n_now);
     if (status == RP_OK) {
         checkpoint *outer = recomputing, *outer_recording = recording;
-        size_t outer_count = recomputed;
         bool outer_muted = muted;
+        /* Default generators go back to where they were, for compiled functions inside that ask them alone. */
+        rp__random_source again = {.log = &c->drawn, .but_default = !c->drawn.captured && !captured_now()};
+        rp__random_source *outer_source = rp__random_source_set(&again);
+        rp__random_log *outer_log = rp__random_log_set(NULL);
         random_restore(c->random, c->n_random);
         recording = NULL;
         recomputing = c;
-        recomputed = 0;
+        c->recomputed = 0;
         muted = false;
         c->recomputing = true;
         c->args = tensors;
         c->fn.body(c->fn.ctx, tensors, c->n_in, tensors + c->n_in, c->n_out);
         c->recomputing = false;
         c->args = NULL;
-        *count = recomputed;
+        *count = c->recomputed;
         recomputing = outer;
-        recomputed = outer_count;
         recording = outer_recording;
         muted = outer_muted;
         random_restore(now, n_now);
+        (void)rp__random_log_set(outer_log);
+        (void)rp__random_source_set(outer_source);
     }
     rp__free(now);
     return status;
@@ -302,12 +318,16 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
     }
     RP_TRY(random_save(&c->random, &c->n_random));
     c->around = recording;
+    rp__random_log *outer_log = rp__random_log_set(&c->drawn);
+    c->drawn.outer = outer_log;
     recording = c;
     c->args = in;
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
     c->args = NULL;
     recording = c->around;
     c->around = NULL;
+    c->drawn.outer = NULL;
+    (void)rp__random_log_set(outer_log);
     forget_written(c);
     return check_results(c->site, c->fn, out, c->n_out);
 }

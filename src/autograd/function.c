@@ -42,8 +42,11 @@ static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out,
         grads[k] = grad_out[k] ? grad_out[k] : rp__zeros_of(&meta);
         if (rp__tensor_is_error(grads[k])) status = rp_error_status();
     }
-    if (status == RP_OK)
+    if (status == RP_OK) {
+        uint64_t before = rp__error_count();
         status = p->function.backward(p->function.backward_ctx, saved, p->n_saved, grads, n->n_out, grad_in, n->n_in);
+        status = rp__returned(status, before, "the backward of custom function", n->op);
+    }
     for (uint32_t i = 0; i < n->n_in && status == RP_OK; i++)
         if (grad_in[i]) status = rp__tensor_check(grad_in[i], "gradient of a custom function");
     rp__free(saved);
@@ -111,6 +114,8 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
 }
 
 rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    if ((n_in && !in) || (n_out && !out))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: a list of tensors is NULL");
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status = RP_OK;
     if (!f || !f->forward.body)

@@ -16,6 +16,8 @@ struct rp__hook_entry {
     rp__hook_entry *next_of_tensor, *next_of_node;
 };
 
+rp_status (*rp__hook_watch_hook)(rp_tensor *t, int change);
+
 static atomic_uint_fast64_t last_id;
 
 static void entry_release(rp__hook_entry *e) {
@@ -45,6 +47,7 @@ void rp__hooks_free_of_tensor(rp__autograd *a) {
 uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx) {
     if (rp__tensor_check(t, "t") != RP_OK) return 0;
     if (!hook) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_hook: hook is NULL"), (uint64_t)0;
+    if (rp__hook_watch(t, 1) != RP_OK) return 0;
     if (!rp__grad_needed(t)) {
         (void)rp__fail(RP_ERROR_STATE, "rp_register_hook: a hook needs a tensor that requires a gradient");
         return 0;
@@ -86,6 +89,7 @@ rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
     RP_TRY(rp__tensor_check(t, "t"));
     rp__autograd *a = t->autograd;
     rp__hook_entry *found = NULL;
+    rp_status status = RP_OK;
     if (a) {
         rp__lock(rp__autograd_lock(a));
         rp__hook_entry **at = &a->hooks;
@@ -99,10 +103,11 @@ rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
     if (!found)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_remove_hook: the tensor has no hook %llu",
                         (unsigned long long)id);
+    status = rp__hook_watch(t, -1);
     /* Its node keeps the entry and passes over it: a backward may be reading the list. */
     atomic_store_explicit(&found->removed, true, memory_order_release);
     entry_release(found);
-    return RP_OK;
+    return status;
 }
 
 /* One hook. What it returns must fit, and is kept by the caller's scope. */
@@ -153,6 +158,14 @@ rp_status rp__hooks_run(rp__tape_node *n, uint32_t index, rp_tensor **grad) {
 }
 
 rp_status rp__hooks_run_leaf(rp__autograd *a, rp_tensor **grad) { return list_run(&a->hooks, false, 0, a, grad); }
+
+uint64_t rp__hooks_key(rp__autograd *a) {
+    uint64_t key = 0;
+    rp__lock(rp__autograd_lock(a));
+    for (const rp__hook_entry *e = a->hooks; e; e = e->next_of_tensor) key = rp__hash_mix(key, e->id);
+    rp__unlock(rp__autograd_lock(a));
+    return key;
+}
 
 /* ---------------------------------------------------------------- rp_retain_grad */
 

@@ -99,6 +99,13 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
+/* Called before a hook of t is registered (change 1) or removed (-1); floor 5 installs it: a graph that a later backward enters would
+   not run hooks. */
+extern rp_status (*rp__hook_watch_hook)(rp_tensor *t, int change);
+static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
+    return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
+}
+
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 /* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */
@@ -140,6 +147,8 @@ void rp__hooks_free_of_tensor(rp__autograd *a);
 /* Run the hooks of output `index` of n, or of a leaf, on *grad in order; *grad may be replaced by one of the innermost scope. */
 rp_status rp__hooks_run(rp__tape_node *n, uint32_t index, rp_tensor **grad);
 rp_status rp__hooks_run_leaf(rp__autograd *a, rp_tensor **grad);
+/* Which hooks a leaf has, in one number; 0: none. */
+uint64_t rp__hooks_key(rp__autograd *a);
 /* .grad of handles that asked for it through rp_retain_grad. */
 rp_status rp__retain_run(rp__tape_node *n, uint32_t index, rp_tensor *grad);
 rp_status rp__retain_add(rp__tape_node *n, uint32_t index, rp__autograd *a);

@@ -1,68 +1,115 @@
 /* AOT autograd (aot.h): makes functional graphs of a traced one, has a leaf compile them, and joins forward and backward to the
    tape as one node. Knows no op; a graph whose derivative cannot be written as a graph runs node by node under the tape, and
-   explain says why. */
+   explain says why.
+
+   A forward and a backward are made for each other, and for gradients of certain results: a *plan*. What a backward is given is only
+   known when it runs. If it is not what the plan is for, or the gradients are to be differentiated again, the call is run again under
+   the tape (aot_again.c); later calls then use a plan for what was given. */
 #include "compile/aot.h"
 
 #include <string.h>
 
 #include "autograd/tape.h"
+#include "compile/aot_again.h"
 #include "compile/fused.h"
 #include "compile/passes.h"
 #include "core/alloc.h"
 #include "ops/grad.h"
 #include "trace/ir_run.h"
 
+enum { PLAN_LIMIT = 16 };                 /* beyond: calls that no plan is for run again */
+static const uint64_t EVERY = UINT64_MAX; /* results: all that have tangents */
+
+typedef struct plan {
+    uint64_t given;               /* results whose gradients its backward takes */
+    int64_t *binding;             /* sizes that it is for; NULL: all */
+    rp__unit *forward, *backward; /* backward NULL: inference */
+    rp__saved_source *saved;
+    uint32_t n_saved;
+    bool donates;       /* the backward may overwrite some of them */
+    uint32_t *tangents; /* of the backward: numbers of rp__aot.tangent_of */
+    uint32_t n_tangents;
+    struct plan *next;
+} plan;
+
 struct rp__aot {
     atomic_uint refs; /* the engine's, and one a tape node */
     rp_ir *graph;     /* as traced */
-    bool on_tape;     /* runs node by node under the tape */
-    rp__unit *forward, *backward;
+    const rp_backend *leaf;
+    bool on_tape; /* runs node by node under the tape */
+    bool no_graph, wait, strict;
+    bool training;
+    bool again; /* may run again: it writes nothing outside */
     rp__shared_arena arena;
     size_t n_symbols;
     uint32_t n_results; /* of the function */
+    rp__mutex lock;     /* plans, n_plans, explain */
+    plan *plans;        /* never changed once in the list */
+    uint32_t n_plans;
+    rp__explain *explain;
+    _Atomic(plan *) current;  /* of the last call */
+    _Atomic uint64_t wanted;  /* what the last backward was given; 0: none has run, or nothing can be planned for it */
+    _Atomic uint64_t *shared; /* rp__engine_request.given; used by calls only, as tape nodes may live longer */
+    rp__executable_random *random; /* generators of the function */
+    size_t n_random;
     /* training */
-    rp__saved_source *saved;
-    uint32_t n_saved;
-    bool donates; /* the backward may overwrite some of them */
     uint32_t *tangent_of; /* per tangent: result number */
     uint32_t n_tangents;
-    uint32_t *leaves; /* argument, or n_args + captured tensor */
+    uint32_t *leaves; /* argument, or n_args + captured tensor; rising */
     uint32_t n_leaves;
 };
 
+static void plan_free(plan *p) {
+    if (!p) return;
+    rp__unit_free(p->forward);
+    rp__unit_free(p->backward);
+    rp__free(p->binding);
+    rp__free(p->saved);
+    rp__free(p->tangents);
+    rp__free(p);
+}
+
 static void release(rp__aot *a) {
     if (!a || atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1) return;
-    rp__unit_free(a->forward);
-    rp__unit_free(a->backward);
+    while (a->plans) {
+        plan *next = a->plans->next;
+        plan_free(a->plans);
+        a->plans = next;
+    }
     if (a->arena.storage) rp__storage_release(a->arena.storage);
-    rp__free(a->saved);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
+    rp__free(a->random);
     rp_ir_release(a->graph);
+    (void)pthread_mutex_destroy(&a->lock);
     rp__free(a);
 }
 
 void rp__aot_free(rp__aot *a) {
     if (!a) return;
-    rp__unit_forget_explain(a->forward); /* tapes may hold the units longer than the list lives */
-    rp__unit_forget_explain(a->backward);
+    rp__lock(&a->lock);
+    for (plan *p = a->plans; p; p = p->next) { /* tapes may hold the units longer than the list lives */
+        rp__unit_forget_explain(p->forward);
+        rp__unit_forget_explain(p->backward);
+    }
+    a->explain = NULL;
+    rp__unlock(&a->lock);
     release(a);
 }
 
 /* ---- compiling */
 
-static rp_status make_unit(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request, rp_ir *graph,
-                           const rp__executable_random *random, size_t n_random, const bool *donors, rp__unit **out) {
+static rp_status make_unit(rp__aot *a, rp_ir *graph, const bool *donors, rp__unit **out) {
     const rp__unit_request unit = {.graph = graph,
-                                   .leaf = leaf == &rp__leaf_interpreter ? NULL : leaf,
-                                   .no_graph = request->options && request->options->no_graph,
-                                   .wait = request->options && request->options->wait,
-                                   .strict = request->options && request->options->strict,
+                                   .leaf = a->leaf == &rp__leaf_interpreter ? NULL : a->leaf,
+                                   .no_graph = a->no_graph,
+                                   .wait = a->wait,
+                                   .strict = a->strict,
                                    .arena = &a->arena,
-                                   .random = random,
-                                   .n_random = n_random,
+                                   .random = a->random,
+                                   .n_random = a->n_random,
                                    .donors = donors,
-                                   .explain = request->explain};
+                                   .explain = a->explain};
     return rp__unit_new(&unit, out);
 }
 
@@ -75,21 +122,17 @@ static rp_status simplify(rp_ir *ir, const rp_backend *leaf, rp_ir **out) {
     return status;
 }
 
-static rp_status compile_inference(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
-    rp__executable_random *random = NULL;
-    size_t n_random = 0;
+static rp_status compile_inference(rp__aot *a, plan *p) {
     rp_ir *functional = NULL, *simple = NULL;
-    RP_TRY(rp__functionalise(request->graph, &functional));
+    RP_TRY(rp__functionalise(a->graph, &functional));
     rp_status status = RP_OK;
-    if (rp__leaf_is_program(leaf)) { /* the interpreter and users' leaves draw as they go: they get every node */
-        status = rp__random_totals(functional, &random, &n_random); /* also of what goes now */
-        if (status == RP_OK) status = simplify(functional, leaf, &simple);
+    if (rp__leaf_is_program(a->leaf)) { /* the interpreter and users' leaves draw as they go: they get every node */
+        status = rp__random_totals(functional, &a->random, &a->n_random); /* also of what goes now */
+        if (status == RP_OK) status = simplify(functional, a->leaf, &simple);
     }
-    if (status == RP_OK)
-        status = make_unit(a, leaf, request, simple ? simple : functional, random, n_random, NULL, &a->forward);
+    if (status == RP_OK) status = make_unit(a, simple ? simple : functional, NULL, &p->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
-    rp__free(random);
     return status;
 }
 
@@ -144,8 +187,7 @@ static bool is_tapes_own(const rp__partitioned *parts, const rp__saved_source *s
     return n && n->kind != RP__IR_CAPTURED && n->kind != RP__IR_CONST;
 }
 
-/* A tensor that carries a gradient, has views that do, and is written in place: the tape finds the history of its views anew and
-   adds gradients up in an order of its own, which the functional form does not have. */
+/* A tensor that carries a gradient, has views that do, and is written in place. */
 static bool writes_under_views(const rp_ir *ir) {
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
@@ -162,26 +204,101 @@ static bool writes_under_views(const rp_ir *ir) {
     return false;
 }
 
-static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
-    rp__executable_random *random = NULL;
-    size_t n_random = 0;
-    bool fused = rp__leaf_is_program(leaf);
-    rp_ir *functional = NULL, *joined = NULL;
+typedef struct view_state {
+    uint32_t *version; /* per storage: writes so far */
+    uint32_t *born;    /* per value: version when it was made, if it is a view */
+    bool *through;     /* per value: the result of a write through a view */
+} view_state;
+
+/* Is v what its op made, and no view that a write has overtaken? */
+static bool reads_fresh(const rp_ir *ir, const view_state *s, rp__ir_value v) {
+    if (v == RP__IR_NONE || !ir->values[v].requires_grad) return true;
+    if (s->through[v]) return false;
+    return !rp__ir_is_view(rp__ir_producer(ir, v)) || s->born[v] == s->version[ir->values[v].storage];
+}
+
+static bool is_part(const rp_ir *ir, rp__ir_value v) { /* slices and selections of a tensor, or the tensor */
+    const rp__ir_node *n = rp__ir_producer(ir, v);
+    for (; rp__ir_is_view(n); n = rp__ir_producer(ir, n->in[0]))
+        if (!rp__ir_is_op(n, RP__OP_slice) && !rp__ir_is_op(n, RP__OP_select)) return false;
+    return true;
+}
+
+static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead) continue;
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (!reads_fresh(ir, s, n->in[i])) return false;
+        if (rp__ir_is_view(n)) s->born[n->out[0]] = s->version[ir->values[n->out[0]].storage];
+        for (uint32_t i = 0; i < n->n_in; i++)
+            if (rp__ir_writes(n, i)) s->version[ir->values[n->in[i]].storage]++;
+        if (n->kind != RP__IR_OP || !(n->op->flags & RP_OP_INPLACE) || n->n_out == 0) continue;
+        if (!ir->values[n->out[0]].requires_grad || !rp__ir_is_view(rp__ir_producer(ir, n->in[0]))) continue;
+        if (!is_part(ir, n->in[0])) return false;
+        s->through[n->out[0]] = true;
+    }
+    for (uint32_t k = 0; k < ir->body.n_results; k++)
+        if (!reads_fresh(ir, s, ir->body.results[k])) return false;
+    return true;
+}
+
+/* Where a view is read again after a write, the tape finds its history anew and adds gradients up in an order of its own, which the
+   functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
+static rp_status check_views(const rp_ir *ir) {
+    if (!writes_under_views(ir)) return RP_OK;
+    view_state s = {rp__calloc(ir->n_storages + 1u, sizeof *s.version), rp__calloc(ir->n_values + 1, sizeof *s.born),
+                    rp__calloc(ir->n_values + 1, sizeof *s.through)};
+    rp_status status = RP_OK;
+    if (!s.version || !s.born || !s.through)
+        status = RP__OOM("compiled graph");
+    else if (!views_are_fresh(ir, &s))
+        status =
+            rp__fail(RP_ERROR_UNAVAILABLE, "a view that carries a gradient is read after its memory was written, or "
+                                           "written otherwise than by slices and selections");
+    rp__free(s.version);
+    rp__free(s.born);
+    rp__free(s.through);
+    return status;
+}
+
+static bool writes_outside(const rp_ir *functional) {
+    for (size_t k = 0; k < functional->body.n_nodes; k++) {
+        if (rp__ir_node_has_effect(functional, &functional->nodes[functional->body.nodes[k]])) return true;
+    }
+    return false;
+}
+
+static rp_status find_tangents(rp__aot *a, const rp_ir *functional) {
+    a->tangent_of = rp__calloc(functional->body.n_results + 1u, sizeof *a->tangent_of);
+    if (!a->tangent_of) return RP__OOM("compiled graph");
+    for (uint32_t k = 0; k < functional->body.n_results; k++)
+        if (rp__joint_has_tangent(functional, k, EVERY)) a->tangent_of[a->n_tangents++] = k;
+    return RP_OK;
+}
+
+/* The bits of `given` that say something of this graph, EVERY if those are all. */
+static uint64_t plannable(const rp__aot *a, uint64_t given) {
+    uint64_t all = 0;
+    for (uint32_t k = 0; k < a->n_tangents; k++) {
+        if (a->tangent_of[k] >= 64) return EVERY;
+        all |= UINT64_C(1) << a->tangent_of[k];
+    }
+    return !a->again || (given & all) == 0 || (given & all) == all ? EVERY : given & all;
+}
+
+/* Forward and backward of a functional graph for gradients of p->given. */
+static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
+    bool fused = rp__leaf_is_program(a->leaf);
+    rp_ir *joined = NULL;
     rp__joint joint = {0};
     rp__partitioned parts = {0};
     bool *donors = NULL;
     rp_status status;
-    RP_TRY_GOTO(status, done, find_leaves(a));
-    if (writes_under_views(a->graph)) {
-        status = rp__fail(RP_ERROR_UNAVAILABLE, "a tensor with views is written in place and carries a gradient");
-        goto done;
-    }
-    RP_TRY_GOTO(status, done, rp__functionalise(request->graph, &functional));
-    RP_TRY_GOTO(status, done, rp__random_totals(functional, &random, &n_random));
     /* Nothing is simplified before the derivatives are taken: merged values would add up their gradients in another order. */
-    RP_TRY_GOTO(status, done, rp__joint_build(functional, a->leaves, a->n_leaves, &joint));
+    RP_TRY_GOTO(status, done, rp__joint_build(functional, a->leaves, a->n_leaves, p->given, &joint));
     if (fused) {
-        RP_TRY_GOTO(status, done, simplify(joint.ir, leaf, &joined));
+        RP_TRY_GOTO(status, done, simplify(joint.ir, a->leaf, &joined));
         rp_ir_release(joint.ir);
         joint.ir = joined;
     }
@@ -197,49 +314,153 @@ static rp_status compile_training(rp__aot *a, const rp_backend *leaf, const rp__
     }
     for (uint32_t k = 0; k < parts.n_saved; k++) {
         donors[k] = is_tapes_own(&parts, &parts.saved[k], a->n_results);
-        a->donates = a->donates || donors[k];
+        p->donates = p->donates || donors[k];
     }
-    RP_TRY_GOTO(status, done, make_unit(a, leaf, request, parts.forward, random, n_random, NULL, &a->forward));
-    RP_TRY_GOTO(status, done, make_unit(a, leaf, request, parts.backward, random, n_random, donors, &a->backward));
-    a->saved = parts.saved;
-    a->n_saved = parts.n_saved;
+    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, NULL, &p->forward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, donors, &p->backward));
+    p->tangents = rp__calloc(joint.n_tangents + 1u, sizeof *p->tangents);
+    if (!p->tangents) {
+        status = RP__OOM("compiled graph");
+        goto done;
+    }
+    for (uint32_t k = 0, at = 0; k < joint.n_tangents; k++) {
+        while (a->tangent_of[at] != joint.tangent_of[k]) at++;
+        p->tangents[p->n_tangents++] = at;
+    }
+    p->saved = parts.saved;
+    p->n_saved = parts.n_saved;
     parts.saved = NULL;
-    a->tangent_of = joint.tangent_of;
-    a->n_tangents = joint.n_tangents;
-    joint.tangent_of = NULL;
-    if (request->explain) {
-        rp__explain_add(request->explain, "memory", RP__REASON_NONE, NULL, parts.saved_bytes,
+    if (a->explain) {
+        rp__explain_add(a->explain, "memory", RP__REASON_NONE, NULL, parts.saved_bytes,
                         "saved for the backward (%u values; %u nodes are run again)", parts.n_saved,
                         parts.n_recomputed);
     }
 done:
     rp__partitioned_free(&parts);
     rp__joint_free(&joint);
-    rp__free(random);
     rp__free(donors);
+    return status;
+}
+
+static rp_status compile_training(rp__aot *a, uint64_t given, plan *p) {
+    rp_ir *functional = NULL;
+    rp_status status;
+    RP_TRY_GOTO(status, done, find_leaves(a));
+    RP_TRY_GOTO(status, done, check_views(a->graph));
+    RP_TRY_GOTO(status, done, rp__functionalise(a->graph, &functional));
+    RP_TRY_GOTO(status, done, rp__random_totals(functional, &a->random, &a->n_random));
+    RP_TRY_GOTO(status, done, find_tangents(a, functional));
+    a->again = !writes_outside(functional);
+    p->given = plannable(a, given);
+    status = compile_pair(a, functional, p);
+done:
     rp_ir_release(functional);
     return status;
 }
 
-rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *request, rp__aot **out) {
-    rp__aot *a = rp__calloc(1, sizeof *a);
-    if (!a) return RP__OOM("compiled graph");
-    atomic_init(&a->refs, 1);
+/* A plan for other gradients, while the graph is in use: of a graph with symbols for the sizes of this call only, since what derivatives
+   ask of sizes can be no guard any more. */
+static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
+    rp_ir *functional = NULL, *sized = NULL;
+    rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
+    rp__symbols_freeze(a->graph->symbols, true);
+    rp_status status = rp__functionalise(a->graph, &functional);
+    rp__symbols_freeze(a->graph->symbols, false);
+    (void)rp__symbols_enter(outer);
+    if (status == RP_OK && a->n_symbols) {
+        p->binding = rp__alloc(a->n_symbols * sizeof *p->binding);
+        status = p->binding ? rp__specialise(functional, binding, &sized) : RP__OOM("compiled graph");
+        if (p->binding) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
+    }
+    outer = rp__symbols_enter(NULL);
+    if (status == RP_OK) status = compile_pair(a, sized ? sized : functional, p);
+    (void)rp__symbols_enter(outer);
+    rp_ir_release(functional);
+    rp_ir_release(sized);
+    return status;
+}
+
+static bool is_for(const rp__aot *a, const plan *p, uint64_t given, const int64_t *binding) {
+    return p->given == given && (!p->binding || memcmp(p->binding, binding, a->n_symbols * sizeof *binding) == 0);
+}
+
+static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, plan **out) {
+    rp_status status = RP_OK;
+    plan *p;
+    rp__lock(&a->lock);
+    for (p = a->plans; p && !is_for(a, p, given, binding);) p = p->next;
+    if (!p && a->n_plans < PLAN_LIMIT) {
+        p = rp__calloc(1, sizeof *p);
+        if (p) p->given = given;
+        status = p ? compile_later(a, binding, p) : RP__OOM("compiled graph");
+        if (status == RP_OK) {
+            p->next = a->plans;
+            a->plans = p;
+            a->n_plans++;
+        } else {
+            plan_free(p);
+            p = NULL;
+            if (status != RP_ERROR_OUT_OF_MEMORY) { /* it could be done for all: calls run again */
+                (void)rp_error_take();
+                a->n_plans = PLAN_LIMIT;
+                status = RP_OK;
+            }
+        }
+    }
+    for (plan *any = a->plans; !p && any; any = any->next)
+        if (!any->binding) p = any;
+    rp__unlock(&a->lock);
+    if (status == RP_OK) atomic_store_explicit(&a->current, p, memory_order_release);
+    *out = p;
+    return status;
+}
+
+/* The plan for this call: for what the last backward was given. */
+static rp_status choose_plan(rp__aot *a, const int64_t *binding, plan **out) {
+    plan *p = *out = atomic_load_explicit(&a->current, memory_order_acquire);
+    uint64_t wanted = atomic_load_explicit(&a->wanted, memory_order_relaxed);
+    if (RP__LIKELY(wanted == 0 || is_for(a, p, wanted, binding))) return RP_OK;
+    if (a->shared) atomic_store_explicit(a->shared, wanted, memory_order_relaxed);
+    return find_plan(a, wanted, binding, out);
+}
+
+static void remember(rp__aot *a, const rp_backend *leaf, const rp__engine_request *request) {
     a->graph = rp__ir_retain(request->graph);
+    a->leaf = leaf;
     a->n_symbols = rp__symbols_count(a->graph->symbols);
     a->n_results = a->graph->body.n_results;
+    a->no_graph = request->options && request->options->no_graph;
+    a->wait = request->options && request->options->wait;
+    a->strict = request->options && request->options->strict;
+    a->explain = request->explain;
+    a->shared = request->given;
+    a->training = request->training && !request->segment;
+}
+
+rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *request, rp__aot **out) {
+    rp__aot *a = rp__calloc(1, sizeof *a);
+    plan *first = rp__calloc(1, sizeof *first);
+    if (!a || !first) {
+        rp__free(a);
+        rp__free(first);
+        return RP__OOM("compiled graph");
+    }
+    atomic_init(&a->refs, 1);
+    (void)pthread_mutex_init(&a->lock, NULL);
+    remember(a, leaf, request);
+    a->plans = first;
+    a->n_plans = 1;
+    atomic_init(&a->current, first);
+    first->given = EVERY;
     rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
-    bool training = request->training && !request->segment;
-    rp_status status = training ? compile_training(a, leaf, request) : compile_inference(a, leaf, request);
+    uint64_t given = a->shared ? atomic_load_explicit(a->shared, memory_order_relaxed) : 0;
+    rp_status status = a->training ? compile_training(a, given, first) : compile_inference(a, first);
     (void)rp__symbols_enter(outer);
-    bool strict = request->options && request->options->strict;
-    if (status == RP_ERROR_UNAVAILABLE && !strict) { /* a graph, but not one that these passes can take */
+    if (status == RP_ERROR_UNAVAILABLE && !a->strict) { /* a graph, but not one that these passes can take */
         if (request->explain) {
             rp__explain_add(request->explain, "skip", RP__REASON_NOT_DIFFERENTIATED, NULL, 1, "%s", rp_error_message());
         }
         (void)rp_error_take();
-        rp__unit_free(a->forward);
-        a->forward = NULL;
         a->on_tape = true;
         status = RP_OK;
     }
@@ -253,14 +474,30 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
 
 /* ---- the tape node */
 
+typedef struct argument { /* of the call, should it run again */
+    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's */
+    uint64_t version;
+} argument;
+
 typedef struct payload {
     rp__aot *aot; /* counted */
+    const plan *plan;
     rp__saved *saved;
     uint32_t n_saved; /* packed so far */
     int64_t *binding;
-    rp__executable_random *draws;
+    rp__executable_random *draws; /* of the compiled forward, for its backward */
     size_t n_draws;
+    rp__executable_random *starts; /* per generator of the function: where the call found it; borrowed generators */
+    argument *arguments;           /* arguments, then captured tensors; NULL: the call may not run again */
 } payload;
+
+static size_t n_arguments(const rp__aot *a) { return a->graph->body.n_args + a->graph->n_captured; }
+
+static void drop_arguments(payload *p) {
+    for (uint32_t k = 0; p->arguments && k < p->aot->graph->body.n_args; k++) rp_release(p->arguments[k].tensor);
+    rp__free(p->arguments);
+    p->arguments = NULL;
+}
 
 static void drop_saved(payload *p) {
     for (uint32_t k = 0; k < p->n_saved; k++) rp__saved_drop(&p->saved[k]);
@@ -269,15 +506,18 @@ static void drop_saved(payload *p) {
 
 static void node_release_saved(rp__tape_node *n) {
     payload *p = n->payload;
-    n->released = n->released || p->n_saved > 0;
+    n->released = n->released || p->n_saved > 0 || p->arguments;
     drop_saved(p);
+    drop_arguments(p);
 }
 
 static void payload_free(payload *p) {
     if (!p) return;
     drop_saved(p);
+    drop_arguments(p);
     for (size_t k = 0; k < p->n_draws; k++) rp_generator_release(p->draws[k].generator);
     rp__free(p->draws);
+    rp__free(p->starts);
     rp__free(p->saved);
     rp__free(p->binding);
     release(p->aot);
@@ -296,52 +536,122 @@ static rp_tensor *tangent(const rp__tape_node *n, rp_tensor *const *grad_out, ui
     return rp__tensor_contiguous(grad_out[k]) ? grad_out[k] : rp_clone(grad_out[k]);
 }
 
+static uint64_t given_to(const rp__aot *a, rp_tensor *const *grad_out) {
+    uint64_t given = 0;
+    bool all = true;
+    for (uint32_t k = 0; k < a->n_tangents; k++) {
+        if (!grad_out[k])
+            all = false;
+        else if (a->tangent_of[k] < 64)
+            given |= UINT64_C(1) << a->tangent_of[k];
+    }
+    return all ? EVERY : given;
+}
+
+static rp_status changed(const rp__tape_node *n, const rp_tensor *t, uint64_t expected) {
+    const rp__storage *s = t->storage;
+    char text[RP__SHAPE_TEXT];
+    return rp__fail(
+        RP_ERROR_VERSION,
+        "a compiled function must run again for a gradient (%s), but what it read has been modified in place "
+        "by `%s` (%s): %s is at version %llu, expected version %llu",
+        n->site && *n->site ? n->site : "no call site", s->writer_op ? s->writer_op : "a write",
+        s->writer_site && *s->writer_site ? s->writer_site : "no call site", rp__tensor_text(t, text),
+        (unsigned long long)atomic_load(&s->version), (unsigned long long)expected);
+}
+
+static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
+    const payload *p = n->payload;
+    const rp__aot *a = p->aot;
+    uint32_t n_args = a->graph->body.n_args;
+    rp_tensor **in = rp__calloc(n_args + 1u, sizeof *in);
+    bool *needed = rp__calloc(a->n_leaves + 1u, sizeof *needed);
+    rp_status status = in && needed ? RP_OK : RP__OOM("backward of a compiled function");
+    for (size_t k = 0; k < n_arguments(a) && status == RP_OK; k++) {
+        const argument *x = &p->arguments[k];
+        if (atomic_load(&x->tensor->storage->version) != x->version) status = changed(n, x->tensor, x->version);
+        if (k < n_args) in[k] = x->tensor;
+    }
+    for (uint32_t k = 0; k < a->n_leaves && status == RP_OK; k++) needed[k] = rp__tape_needs(n, k);
+    const rp__again q = {.graph = a->graph,
+                         .in = in,
+                         .leaves = a->leaves,
+                         .needed = needed,
+                         .n_leaves = a->n_leaves,
+                         .tangent_of = a->tangent_of,
+                         .grad_out = grad_out,
+                         .n_tangents = a->n_tangents,
+                         .starts = p->starts,
+                         .n_starts = a->n_random,
+                         .create_graph = create_graph};
+    if (status == RP_OK) status = rp__aot_again(&q, grad_in);
+    rp__free(in);
+    rp__free(needed);
+    return status;
+}
+
 /* What the tape saved is read for the last time. A capture may be played again without the forward; a checkpoint keeps what it made
    again for others. */
 static bool may_overwrite(const rp__tape_node *n) {
     const payload *p = n->payload;
-    if (!p->aot->donates || rp__tape_retains() || (n->stream && n->stream->capture)) return false;
+    if (!p->plan->donates || rp__tape_retains() || (n->stream && n->stream->capture)) return false;
     for (uint32_t k = 0; k < p->n_saved; k++) {
         if (p->saved[k].checkpoint) return false;
     }
     return true;
 }
 
-static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
+static rp_status run_compiled(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in) {
     payload *p = n->payload;
     rp__aot *a = p->aot;
-    if (create_graph) {
-        return rp__fail(RP_ERROR_UNAVAILABLE,
-                        "the backward of a compiled function cannot be differentiated again: call the "
-                        "function outside rp_compile, or use backend \"eager\"");
-    }
-    uint32_t n_in = a->n_saved + a->n_tangents;
+    const plan *made = p->plan;
+    uint32_t n_in = made->n_saved + made->n_tangents;
     rp_tensor **tensors = rp__calloc((size_t)n_in + a->n_leaves + 1, sizeof *tensors), **grads = tensors + n_in;
     if (!tensors) return RP__OOM("backward of a compiled function");
     rp_status status = RP_OK;
-    for (uint32_t k = 0; k < a->n_saved && status == RP_OK; k++) {
+    for (uint32_t k = 0; k < made->n_saved && status == RP_OK; k++) {
         tensors[k] = rp__saved_unpack(&p->saved[k], n);
         if (rp__tensor_is_error(tensors[k])) status = rp_error_status();
     }
-    for (uint32_t k = 0; k < a->n_tangents && status == RP_OK; k++) {
-        tensors[a->n_saved + k] = tangent(n, grad_out, k);
-        if (rp__tensor_is_error(tensors[a->n_saved + k])) status = rp_error_status();
+    for (uint32_t k = 0; k < made->n_tangents && status == RP_OK; k++) {
+        tensors[made->n_saved + k] = tangent(n, grad_out, made->tangents[k]);
+        if (rp__tensor_is_error(tensors[made->n_saved + k])) status = rp_error_status();
     }
     if (status == RP_OK) {
-        const rp__unit_call call = {
-            .binding = p->binding, .draws = p->draws, .n_draws = p->n_draws, .donate = may_overwrite(n)};
-        status = rp__unit_run(a->backward, &call, tensors, n_in, grads, a->n_leaves);
+        const rp__unit_call call = {.binding = made->binding ? NULL : p->binding,
+                                    .draws = p->draws,
+                                    .n_draws = p->n_draws,
+                                    .donate = may_overwrite(n)};
+        status = rp__unit_run(made->backward, &call, tensors, n_in, grads, a->n_leaves);
     }
     for (uint32_t k = 0; k < a->n_leaves && status == RP_OK; k++) grad_in[k] = rp__tape_needs(n, k) ? grads[k] : NULL;
     rp__free(tensors);
     return status;
 }
 
+static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
+    payload *p = n->payload;
+    rp__aot *a = p->aot;
+    if (n->released) return rp__tape_released(n);
+    if (create_graph && !a->again) {
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "the backward of a compiled function that writes to its arguments, or to other tensors from "
+                        "outside, cannot be differentiated again: call the function outside rp_compile, or use "
+                        "backend \"eager\"");
+    }
+    if (create_graph) return run_again(n, grad_out, grad_in, true);
+    uint64_t given = given_to(a, grad_out);
+    if (RP__LIKELY(given == p->plan->given || !a->again)) return run_compiled(n, grad_out, grad_in);
+    uint64_t wanted = given == EVERY ? EVERY : plannable(a, given);
+    atomic_store_explicit(&a->wanted, wanted, memory_order_relaxed);
+    return run_again(n, grad_out, grad_in, false);
+}
+
 static const rp__tape_class compiled_class = {"compiled", node_backward, node_release_saved, node_destroy};
 
-static rp_status keep_draws(rp__aot *a, payload *p) {
+static rp_status keep_draws(payload *p) {
     size_t n;
-    const rp__executable_random *draws = rp__unit_draws(a->forward, p->binding, &n);
+    const rp__executable_random *draws = rp__unit_draws(p->plan->forward, p->plan->binding ? NULL : p->binding, &n);
     if (n == 0) return RP_OK;
     p->draws = rp__calloc(n, sizeof *p->draws);
     if (!p->draws) return RP__OOM("a compiled function");
@@ -352,21 +662,45 @@ static rp_status keep_draws(rp__aot *a, payload *p) {
     return RP_OK;
 }
 
-static rp_status attach(rp__aot *a, const int64_t *binding, rp_tensor *const *in, rp_tensor **results) {
-    payload *p = rp__calloc(1, sizeof *p);
-    rp_tensor **ends = rp__calloc((size_t)a->n_leaves + a->n_tangents + 1, sizeof *ends);
-    rp_status status = p && ends ? RP_OK : RP__OOM("a compiled function");
-    if (p) {
-        p->aot = a;
-        atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
-        p->saved = rp__calloc(a->n_saved + 1u, sizeof *p->saved);
-        p->binding = rp__calloc(a->n_symbols + 1, sizeof *p->binding);
-        if (status == RP_OK && (!p->saved || !p->binding)) status = RP__OOM("a compiled function");
+/* What a second run needs. Before the forward. */
+static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, payload *p) {
+    if (!a->again) return RP_OK;
+    uint32_t n_args = a->graph->body.n_args;
+    p->arguments = rp__calloc(n_arguments(a) + 1, sizeof *p->arguments);
+    p->starts = a->n_random ? rp__calloc(a->n_random, sizeof *p->starts) : NULL;
+    if (!p->arguments || (a->n_random && !p->starts)) return RP__OOM("a compiled function");
+    for (size_t k = 0; k < n_arguments(a); k++) {
+        rp_tensor *t = k < n_args ? rp_retain(in[k]) : a->graph->captured[k - n_args];
+        p->arguments[k] = (argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed)};
     }
-    if (status == RP_OK && a->n_symbols) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
-    if (status == RP_OK) status = keep_draws(a, p);
-    for (uint32_t k = 0; k < a->n_saved && status == RP_OK; k++) {
-        const rp__saved_source *s = &a->saved[k];
+    for (size_t k = 0; k < a->n_random; k++) {
+        p->starts[k] = a->random[k];
+        RP_TRY(rp_generator_get(a->random[k].generator, &p->starts[k].seed, &p->starts[k].base));
+    }
+    return RP_OK;
+}
+
+static rp_status payload_new(rp__aot *a, const plan *made, const int64_t *binding, rp_tensor *const *in,
+                             payload **out) {
+    payload *p = *out = rp__calloc(1, sizeof *p);
+    if (!p) return RP__OOM("a compiled function");
+    p->aot = a;
+    atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
+    p->plan = made;
+    p->saved = rp__calloc(made->n_saved + 1u, sizeof *p->saved);
+    p->binding = rp__calloc(a->n_symbols + 1, sizeof *p->binding);
+    if (!p->saved || !p->binding) return RP__OOM("a compiled function");
+    if (a->n_symbols) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
+    return keep_arguments(a, in, p);
+}
+
+/* Takes p over. */
+static rp_status attach(rp__aot *a, payload *p, rp_tensor *const *in, rp_tensor **results) {
+    const plan *made = p->plan;
+    rp_tensor **ends = rp__calloc((size_t)a->n_leaves + a->n_tangents + 1, sizeof *ends);
+    rp_status status = ends ? keep_draws(p) : RP__OOM("a compiled function");
+    for (uint32_t k = 0; k < made->n_saved && status == RP_OK; k++) {
+        const rp__saved_source *s = &made->saved[k];
         rp_tensor *t = s->kind == RP__SAVED_ARG        ? in[s->index]
                        : s->kind == RP__SAVED_CAPTURED ? a->graph->captured[s->index]
                                                        : results[s->index];
@@ -397,13 +731,15 @@ static rp_status attach(rp__aot *a, const int64_t *binding, rp_tensor *const *in
 
 /* ---- running */
 
-static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                     size_t n_out) {
-    const rp__unit_call call = {.binding = binding};
-    if (!a->backward) return rp__unit_run(a->forward, &call, in, n_in, out, n_out);
+static rp_status run_training(rp__aot *a, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                              size_t n_out) {
+    plan *made;
+    payload *p = NULL;
+    RP_TRY(choose_plan(a, binding, &made));
     uint32_t n_results = a->n_results;
-    for (uint32_t k = 0; k < a->n_saved; k++) {
-        if (a->saved[k].kind == RP__SAVED_RESULT && a->saved[k].index >= n_results) n_results = a->saved[k].index + 1;
+    for (uint32_t k = 0; k < made->n_saved; k++) {
+        if (made->saved[k].kind == RP__SAVED_RESULT && made->saved[k].index >= n_results)
+            n_results = made->saved[k].index + 1;
     }
     rp_tensor *few[RP__FEW_OPERANDS], **results = few;
     if (n_results > RP__FEW_OPERANDS) {
@@ -411,14 +747,27 @@ static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, s
         if (!results) return RP__OOM("results of a compiled function");
     }
     rp_scope scope = rp__scope_begin();
-    bool grad_mode = rp_set_grad_enabled(false);
-    rp_status status = rp__unit_run(a->forward, &call, in, n_in, results, n_results);
-    (void)rp_set_grad_enabled(grad_mode);
-    if (status == RP_OK) status = attach(a, binding, in, results);
+    rp_status status = payload_new(a, made, binding, in, &p);
+    if (status == RP_OK) {
+        const rp__unit_call call = {.binding = made->binding ? NULL : binding};
+        bool grad_mode = rp_set_grad_enabled(false);
+        status = rp__unit_run(made->forward, &call, in, n_in, results, n_results);
+        (void)rp_set_grad_enabled(grad_mode);
+    }
+    if (status == RP_OK)
+        status = attach(a, p, in, results);
+    else
+        payload_free(p);
     if (status == RP_OK) memcpy(out, results, n_out * sizeof *out);
     rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
     if (results != few) rp__free(results);
     return status;
+}
+
+static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                     size_t n_out) {
+    if (a->training) return run_training(a, binding, in, n_in, out, n_out);
+    return rp__unit_run(a->plans->forward, &(rp__unit_call){.binding = binding}, in, n_in, out, n_out);
 }
 
 rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {

@@ -15,6 +15,9 @@ typedef struct rp__engine_request {
     bool segment;  /* of trace-and-flush: no tape (it exists already, op by op); grad mode is off */
     const rp_compile_options *options; /* borrowed for the call */
     rp__explain *explain;              /* lives as long as the object */
+    /* Results (bits) whose gradients the last backward of any graph of the function was given; 0: none ran. Lives as long as the object;
+       NULL: nobody wants to know. */
+    _Atomic uint64_t *given;
 } rp__engine_request;
 
 enum {

@@ -12,7 +12,7 @@
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
-enum { CACHE_LIMIT = 32, SEGMENT_LIMIT = 256 };
+enum { CACHE_LIMIT = 32, SEGMENT_LIMIT = 256, FEW = 24 };
 
 typedef struct specialisation {
     atomic_uint refs;
@@ -44,6 +44,7 @@ typedef struct compiled {
     const char *lazy_site;
     rp__map segments; /* hash -> segment */
     uint64_t calls;
+    _Atomic uint64_t given; /* rp__engine_request.given */
 } compiled;
 
 /* ---- life of callables */
@@ -67,7 +68,9 @@ void rp_compiled_release(rp_compiled *f) {
     if (!f || !f->ops) return;
     char *name = f->name;
     rp__explain explain = f->explain;
+    struct rp__argument_names *names = atomic_load(&f->names);
     f->ops->destroy(f);
+    rp__argument_names_free(names);
     rp__explain_free(&explain);
     rp__free(name);
 }
@@ -208,7 +211,7 @@ static void become_lazy(compiled *c, rp__reason reason, const char *site, const 
 
 /* The backend's object for a graph; NULL and RP_OK when it could not and that is not to be an error. */
 static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_, void **object) {
-    rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain};
+    rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain, &c->given};
     *object = NULL;
     rp_status status = c->engine->compile(c->engine, &request, object);
     if (status == RP_OK) return RP_OK;
@@ -259,9 +262,11 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
 static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                     size_t n_out) {
     const rp_ir *ir = s->trace.ir;
-    size_t n_args = ir->body.n_args, n_results = ir->body.n_results;
-    rp_tensor **args = rp__calloc(n_args + n_results + 1, sizeof *args), **results = args + n_args;
+    size_t n_args = ir->body.n_args, n_results = ir->body.n_results, n = n_args + n_results;
+    rp_tensor *few[FEW], **args = n <= FEW ? few : rp__alloc(n * sizeof *args);
     if (!args) return RP__OOM("call");
+    rp_tensor **results = args + n_args;
+    for (size_t i = 0; i < n; i++) args[i] = NULL;
     if (n_in) memcpy(args, in, n_in * sizeof *args);
     rp_status status = RP_OK;
     for (size_t i = 0; i < s->trace.n_grads; i++) {
@@ -282,7 +287,7 @@ static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, siz
         else if (g->at_exit == RP__GRAD_TENSOR)
             status = rp_set_grad(leaf, g->tensor);
     }
-    rp__free(args);
+    if (args != few) rp__free(args);
     return status;
 }
 
@@ -423,53 +428,49 @@ static bool ctx_changed(const specialisation *s, rp_fn fn) {
     return s->guards.ctx_bytes && memcmp(s->guards.ctx_copy, fn.ctx, s->guards.ctx_bytes) != 0;
 }
 
-/* Traces the call again and compares. RP_OK with *pure false: the function runs at every call from now on, or, unless c->lazy, s does
-   not stand for this call. */
-static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out,
-                              bool *pure) {
-    rp__trace_result again = {0};
+/* What tracing a call again shows. */
+typedef enum verdict {
+    PURE,
+    OTHER_CALL, /* the specialisation does not stand for this call, another may */
+    FAILS,      /* without computing, the function fails: so may the call */
+    UNUSABLE    /* from now on the function runs at every call */
+} verdict;
+
+/* Traces the call again and compares. Not RP_OK: out of memory. */
+static rp_status trace_again(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, size_t n_out,
+                             verdict *v, rp__trace_result *again, rp__reason *reason, rp__text *detail) {
     pattern p = {0};
     rp__error_state before;
     rp__error_save(&before);
     rp_status status = s->symbolic ? pattern_make(s, in, n_in, true, &p) : RP_OK;
-    rp__reason reason = RP__REASON_NONE;
-    rp__text detail = {0};
     rp__hash hash;
-    bool other_call = false;
+    *v = PURE;
     if (status == RP_OK) {
-        rp_status traced = trace_abstract(c, s->symbolic ? &p : NULL, in, n_in, n_out, &again);
+        rp_status traced = trace_abstract(c, s->symbolic ? &p : NULL, in, n_in, n_out, again);
         if (traced == RP_ERROR_OUT_OF_MEMORY) {
             status = traced;
         } else if (traced != RP_OK) {
-            reason = again.reason ? rp__reason_find(again.reason) : RP__REASON_TRACE_FAILED;
-            rp__text_puts(&detail, rp_error_message());
-        } else if ((reason = unusable(&again)) != RP__REASON_NONE) {
-            rp__text_puts(&detail, again.site ? again.site : "");
+            *v = again->reason ? UNUSABLE : FAILS;
+            *reason = again->reason ? rp__reason_find(again->reason) : RP__REASON_TRACE_FAILED;
+            rp__text_puts(detail, rp_error_message());
+        } else if ((*reason = unusable(again)) != RP__REASON_NONE) {
+            *v = UNUSABLE;
+            rp__text_puts(detail, again->site ? again->site : "");
         } else if (ctx_changed(s, c->base.fn)) {
-            reason = RP__REASON_CTX_CHANGES;
-        } else if ((status = rp__ir_hash(again.ir, &hash)) == RP_OK &&
-                   (!rp__hash_equal(hash, s->hash) || !same_outside(&again, &s->trace))) {
-            reason = RP__REASON_IMPURE;
-            other_call = was_argument(s, again.ir, n_in);
+            *v = UNUSABLE;
+            *reason = RP__REASON_CTX_CHANGES;
+        } else if ((status = rp__ir_hash(again->ir, &hash)) == RP_OK &&
+                   (!rp__hash_equal(hash, s->hash) || !same_outside(again, &s->trace))) {
+            *v = was_argument(s, again->ir, n_in) ? OTHER_CALL : UNUSABLE;
+            *reason = RP__REASON_IMPURE;
             if (rp__hash_equal(hash, s->hash))
-                rp__text_puts(&detail, "it uses other tensors from outside");
+                rp__text_puts(detail, "it uses other tensors from outside");
             else
-                rp__ir_diff(s->trace.ir, again.ir, &detail);
+                rp__ir_diff(s->trace.ir, again->ir, detail);
         }
     }
     if (status == RP_OK) (void)rp_error_take();
     rp__error_restore(&before);
-    *pure = reason == RP__REASON_NONE;
-    for (size_t k = 0; k < n_in && status == RP_OK && *pure && again.reached; k++)
-        if (again.reached[k]) status = rp__guards_only(&s->guards, k, in[k]);
-    if (status == RP_OK && !*pure && !other_call) {
-        become_lazy(c, reason, again.site, detail.data && *detail.data ? detail.data : NULL);
-        if (c->options.fullgraph || c->options.strict)
-            status = rp__fail(RP_ERROR_GUARD, "%s: %s%s%s", c->base.name, rp__reason_text(reason),
-                              detail.data && *detail.data ? ": " : "", detail.data ? detail.data : "");
-    }
-    rp__text_free(&detail);
-    rp__trace_result_free(&again);
     pattern_free(&p);
     return status;
 }
@@ -516,7 +517,7 @@ static rp_status fullgraph_error(const compiled *c) {
                     rp__reason_text(c->lazy_reason), c->lazy_site);
 }
 
-static rp_status call_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+static rp_status run_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
     rp__trace_request request = {.mode = RP__TRACE_SEGMENTS,
                                  .fn = c->base.fn,
@@ -527,7 +528,21 @@ static rp_status call_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
                                  .run_ctx = c};
     rp_status status = rp__trace_run(&request, out, &result);
     rp__trace_result_free(&result);
+    return status;
+}
+
+static rp_status call_lazy(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_status status = run_lazy(c, in, n_in, out, n_out);
     return status == RP_OK && c->options.fullgraph ? fullgraph_error(c) : status;
+}
+
+/* A call of which an abstract trace fails: if the function fails here, too, that is all that there is to it; the next call may
+   fare better. Otherwise it cannot be traced, and runs at every call. */
+static rp_status call_that_fails(compiled *c, const char *detail, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                 size_t n_out) {
+    RP_TRY(run_lazy(c, in, n_in, out, n_out));
+    become_lazy(c, RP__REASON_TRACE_FAILED, NULL, detail);
+    return c->options.fullgraph ? fullgraph_error(c) : RP_OK;
 }
 
 /* ---- a call that no specialisation serves */
@@ -566,6 +581,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
     rp__error_state before;
     rp__error_save(&before);
     rp__reason reason = RP__REASON_NONE;
+    rp__text detail = {0};
     rp_status status = pattern_make(from, in, n_in, false, &p);
     specialisation *s = NULL;
     if (status == RP_OK) {
@@ -580,11 +596,16 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
     if (status == RP_OK && reason == RP__REASON_NONE) {
         status = specialise(c, &result, in, n_in, n_out, p.sizes, p.strides, &s);
         if (status == RP_OK) status = run(s, in, n_in, out, n_out);
+    } else if (status == RP_OK && reason == RP__REASON_TRACE_FAILED) {
+        rp__text_puts(&detail, rp_error_message());
+        (void)rp_error_take();
+        status = call_that_fails(c, detail.data, in, n_in, out, n_out);
     } else if (status == RP_OK) {
         (void)rp_error_take();
         become_lazy(c, reason, result.site, NULL);
         status = call_lazy(c, in, n_in, out, n_out);
     }
+    rp__text_free(&detail);
     rp__error_restore(&before);
     rp__trace_result_free(&result);
     pattern_free(&p);
@@ -606,6 +627,39 @@ static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
     return call_first(c, in, n_in, out, n_out);
 }
 
+/* Before s serves the call. *served: it does not, this was the call. */
+static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                              size_t n_out, bool *served) {
+    rp__trace_result again = {0};
+    rp__text detail = {0};
+    rp__reason reason = RP__REASON_NONE;
+    verdict v;
+    rp_status status = trace_again(c, s, in, n_in, n_out, &v, &again, &reason, &detail);
+    const char *text = detail.data && *detail.data ? detail.data : NULL;
+    for (size_t k = 0; k < n_in && status == RP_OK && v == PURE && again.reached; k++)
+        if (again.reached[k]) status = rp__guards_only(&s->guards, k, in[k]);
+    *served = status == RP_OK && v != PURE;
+    if (*served && v == OTHER_CALL) {
+        drop(c, s);
+        status = call_first(c, in, n_in, out, n_out);
+    } else if (*served && v == FAILS) {
+        s->calls--; /* the next call is looked at again */
+        status = call_that_fails(c, text, in, n_in, out, n_out);
+    } else if (*served) {
+        become_lazy(c, reason, again.site, text);
+        if (c->options.fullgraph || c->options.strict) {
+            status = rp__fail(RP_ERROR_GUARD, "%s: %s%s%s", c->base.name, rp__reason_text(reason), text ? ": " : "",
+                              text ? text : "");
+        } else {
+            drop(c, s);
+            status = call_lazy(c, in, n_in, out, n_out);
+        }
+    }
+    rp__text_free(&detail);
+    rp__trace_result_free(&again);
+    return status;
+}
+
 static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                size_t n_out) {
     (void)site;
@@ -619,15 +673,9 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
             /* The first call made it; this is the second, or a turn of `purity`. A symbolic one has run once already. */
             uint64_t call = ++s->calls;
             if (RP__UNLIKELY(call == 1 || (c->options.purity > 0 && call % (uint64_t)c->options.purity == 0))) {
-                bool pure;
-                rp_status status = check_purity(c, s, in, n_in, n_out, &pure);
-                if (status == RP_OK && !pure) {
-                    drop(c, s);
-                    status = c->lazy ? call_lazy(c, in, n_in, out, n_out) : call_first(c, in, n_in, out, n_out);
-                    rp__unlock(&c->lock);
-                    return status;
-                }
-                if (status != RP_OK) {
+                bool served;
+                rp_status status = check_purity(c, s, in, n_in, out, n_out, &served);
+                if (served || status != RP_OK) {
                     rp__unlock(&c->lock);
                     return status;
                 }

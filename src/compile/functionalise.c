@@ -42,6 +42,8 @@ typedef struct functionaliser {
     rp__ir_value *path; /* scratch for replays */
     uint32_t depth;     /* of regions */
     rp_dim random_base; /* counters reserved before the checkpoint that is being opened */
+    uint32_t writes;    /* numbers of rp__ir_node.write given out */
+    uint32_t mark;      /* the next one of the write that is going on, from the written view on; 0: it has none */
 } functionaliser;
 
 static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
@@ -167,6 +169,7 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
         rp__ir_value parent = f->places[at].parent, old = RP__IR_NONE, above;
         RP_TRY(read_value(f, block, parent, &old)); /* before the version moves */
         RP_TRY(invert_view(f, block, view, old, value, site, &above));
+        if (f->mark) f->w.dst->nodes[f->w.dst->values[above].node].write = f->mark++;
         f->w.map[at] = value;
         f->places[at].version = before + 1;
         f->places[at].written = true;
@@ -190,6 +193,31 @@ static rp_status read_operands(functionaliser *f, rp__ir_block *block, const rp_
         in[k] = RP__IR_NONE;
         if (n->in[k] != RP__IR_NONE) RP_TRY(read_value(f, block, n->in[k], &in[k]));
     }
+    return RP_OK;
+}
+
+/* What is written carries a gradient and is a part of another tensor: the op gets views that only it reads, marked together with the
+   scatters that follow, so that the derivative can be that of the tape: the gradient of the whole with that of the old part put into it, with no
+   sum in between. */
+static rp_status mark_write(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, rp__ir_value *in) {
+    rp__ir_value v = f->places[n->in[0]].same;
+    size_t n_path = 0;
+    for (rp__ir_value at = v; f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) {
+        const rp__ir_node *view = &f->w.src->nodes[f->places[at].node];
+        if (!rp__ir_is_op(view, RP__OP_slice) && !rp__ir_is_op(view, RP__OP_select)) return RP_OK;
+        f->path[n_path++] = at;
+    }
+    rp__ir_value from = f->memories[f->places[v].base].current, made;
+    if (n_path == 0 || !f->w.dst->values[from].requires_grad) return RP_OK;
+    f->mark = f->writes + 1;
+    f->writes += (uint32_t)n_path;
+    for (size_t k = n_path; k-- > 0; from = made) {
+        const rp__ir_node *view = &f->w.src->nodes[f->places[f->path[k]].node];
+        RP_TRY(rp__ir_emit_view(f->w.dst, block, view->op, from, view->attrs, view->n_attrs, view->site, &made));
+        f->w.dst->values[made].requires_grad = true;
+        f->w.dst->nodes[f->w.dst->values[made].node].write = f->mark + (uint32_t)k;
+    }
+    in[0] = from;
     return RP_OK;
 }
 
@@ -320,7 +348,9 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
     RP_TRY(read_operands(f, block, n, in));
     bool writes = n->kind == RP__IR_OP && (n->op->flags & RP_OP_INPLACE);
     if (writes && n->op->functional_op) {
+        RP_TRY(mark_write(f, block, n, in));
         RP_TRY(in_place(f, block, n, in));
+        f->mark = 0;
         for (uint32_t k = 0; k < n->n_out; k++) f->places[n->out[k]].same = f->places[n->in[0]].same;
         return RP_OK;
     }

@@ -30,7 +30,7 @@ struct rp__unit {
     size_t n_random, n_symbols;
     bool *donors; /* per argument; NULL: none */
     rp__explain *explain;
-    variant *variants; /* last used first */
+    _Atomic(variant *) variants; /* last used first; what is in the list stays until the unit goes */
 };
 
 static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out);
@@ -116,10 +116,9 @@ void rp__unit_forget_explain(rp__unit *u) {
 void rp__unit_free(rp__unit *u) {
     if (!u) return;
     rp__unit_forget_explain(u);
-    while (u->variants) {
-        variant *next = u->variants->next;
-        variant_free(u, u->variants);
-        u->variants = next;
+    for (variant *v = u->variants, *next; v; v = next) {
+        next = v->next;
+        variant_free(u, v);
     }
     for (size_t k = 0; k < u->n_random; k++) rp_generator_release(u->random[k].generator);
     rp__free(u->random);
@@ -242,14 +241,18 @@ static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) 
     return u->n_symbols == 0 || memcmp(v->binding, binding, u->n_symbols * sizeof *binding) == 0;
 }
 
+static bool serves(const rp__unit *u, const variant *v, const rp__unit_call *call) {
+    return v->donate == (u->donors && call->donate) && is_for(u, v, call->binding);
+}
+
 /* The variant for these sizes and what may be overwritten, first in the list; made if missing. */
 static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out) {
-    bool donate = u->donors && call->donate;
-    variant **at = &u->variants;
-    while (*at && !((*at)->donate == donate && is_for(u, *at, call->binding))) at = &(*at)->next;
-    if (*at) {
-        variant *v = *out = *at;
-        *at = v->next;
+    variant *before = NULL;
+    for (variant *v = u->variants; v; before = v, v = v->next) {
+        if (!serves(u, v, call)) continue;
+        *out = v;
+        if (!before) return RP_OK;
+        before->next = v->next;
         v->next = u->variants;
         u->variants = v;
         return RP_OK;
@@ -323,10 +326,20 @@ static bool may_interpret(const rp__unit *u, rp_status status, size_t n_draws) {
     return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
+static rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call, rp_tensor *const *in, size_t n_in,
+                             rp_tensor **out, size_t n_out) {
+    if (RP__UNLIKELY(!v->executable)) return run_leaf(u, v, in, n_in, out, n_out);
+    rp_status status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws);
+    uint32_t moves = rp__executable_moves(v->executable);
+    if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
+    return status;
+}
+
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out) {
     if (u->interpreted) return interpret(u, call->binding, in, n_in, out, n_out);
-    variant *v = NULL;
+    variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
+    if (RP__LIKELY(v && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     rp__lock(&u->lock);
     rp_status status = find(u, call, in, n_in, &v);
     if (may_interpret(u, status, call->n_draws)) {
@@ -341,13 +354,7 @@ rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     }
     rp__unlock(&u->lock);
     RP_TRY(status);
-    if (v->executable) {
-        status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws);
-        uint32_t moves = rp__executable_moves(v->executable);
-        if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
-        return status;
-    }
-    return run_leaf(u, v, in, n_in, out, n_out);
+    return run_variant(u, v, call, in, n_in, out, n_out);
 }
 
 const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n) {

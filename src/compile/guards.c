@@ -6,15 +6,19 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 
+/* What autograd wants of a tensor: 3: a leaf that needs a gradient, 1: another that does. */
+static inline uint64_t need_of(const rp_tensor *t) {
+    return t->flags & RP__T_REQUIRES_GRAD ? 3 : t->autograd && rp__grad_needed(t);
+}
+
 /* Type, rank, device, and what autograd wants of a tensor, in one word. */
 static inline uint64_t head_of(const rp_tensor *t) {
-    uint64_t head = (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 |
-                    (uint64_t)(uint16_t)t->device.index << 24;
-    if (t->flags & RP__T_REQUIRES_GRAD)
-        head |= (uint64_t)3 << 40; /* needs a gradient, leaf */
-    else if (t->autograd && rp__grad_needed(t))
-        head |= (uint64_t)1 << 40;
-    return head;
+    return (uint64_t)t->dtype | (uint64_t)t->ndim << 8 | (uint64_t)t->device.type << 16 |
+           (uint64_t)(uint16_t)t->device.index << 24 | need_of(t) << 40;
+}
+
+static inline uint64_t hooks_of(const rp_tensor *leaf) {
+    return leaf && leaf->autograd && leaf->autograd->hooks ? rp__hooks_key(leaf->autograd) : 0;
 }
 
 uint64_t rp__guards_environment(void) {
@@ -52,6 +56,8 @@ static inline uint64_t outside_of(const rp__guards *g, const rp_tensor *t) {
 }
 
 static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const *in, size_t n_in) {
+    g->offset = rp__calloc(n_in + 1, sizeof *g->offset);
+    if (!g->offset) return RP__OOM("guards");
     if (n_in > 1) {
         g->same = rp__calloc(2 * n_in, sizeof *g->same);
         if (!g->same) return RP__OOM("guards");
@@ -60,6 +66,7 @@ static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const 
     for (size_t k = 0; k < n_in && g->same; k++) {
         while (in[g->same[k]]->storage != in[k]->storage) g->same[k]++;
         while (in[g->twin[k]] != in[k]) g->twin[k]++;
+        g->offset[k] = in[k]->offset - in[g->same[k]]->offset;
     }
     for (size_t i = 0; i < ir->n_captured; i++) {
         const rp__storage *s = ir->captured[i]->storage;
@@ -70,7 +77,10 @@ static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const 
     if (!g->outside.count) return RP_OK;
     g->in_outside = rp__calloc(n_in + 1, sizeof *g->in_outside);
     if (!g->in_outside) return RP__OOM("guards");
-    for (size_t k = 0; k < n_in; k++) g->in_outside[k] = outside_of(g, in[k]);
+    for (size_t k = 0; k < n_in; k++) {
+        g->in_outside[k] = outside_of(g, in[k]);
+        if (g->in_outside[k]) g->offset[k] = in[k]->offset;
+    }
     return RP_OK;
 }
 
@@ -100,7 +110,8 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     g->symbolic = rp__calloc(n_in + 1, sizeof *g->symbolic);
     g->captured = rp__calloc(ir->n_captured + 1, sizeof *g->captured);
     g->ctx_copy = rp__alloc(g->ctx_bytes ? g->ctx_bytes : 1);
-    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy) return RP__OOM("guards");
+    g->hooks = rp__calloc(g->n_grads + 1, sizeof *g->hooks);
+    if (!g->words || !g->symbolic || !g->captured || !g->ctx_copy || !g->hooks) return RP__OOM("guards");
     uint64_t *w = g->words;
     for (size_t k = 0; k < n_in; k++) {
         w = add_argument(w, in[k]);
@@ -116,8 +127,10 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
         g->symbolic[k] = copy;
     }
     if (g->ctx_bytes) memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
+    for (size_t i = 0; i < g->n_grads; i++) g->hooks[i] = hooks_of(g->grads[i].leaf);
     for (size_t i = 0; i < ir->n_captured; i++)
-        g->captured[g->n_captured++] = (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i])};
+        g->captured[g->n_captured++] =
+            (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
     for (size_t k = 0; k < n_in && result->reached; k++)
         if (result->reached[k]) RP_TRY(rp__guards_only(g, k, in[k]));
     return build_aliases(g, ir, in, n_in);
@@ -128,9 +141,11 @@ void rp__guards_free(rp__guards *g) {
     rp__free(g->symbolic);
     rp__free(g->words);
     rp__free(g->same);
+    rp__free(g->offset);
     rp__free(g->in_outside);
     rp__free(g->only);
     rp__free(g->captured);
+    rp__free(g->hooks);
     rp__free(g->ctx_copy);
     rp__map_free(&g->outside);
     memset(g, 0, sizeof *g);
@@ -206,11 +221,14 @@ static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
             continue;
         }
         if (in[first]->storage != s || in[twin] != in[k]) return false;
+        if (!(g->in_outside && g->in_outside[k]) && in[k]->offset - in[first]->offset != g->offset[k]) return false;
         for (size_t j = first; j < twin; j++)
             if (in[j] == in[k]) return false;
     }
-    for (size_t k = 0; g->in_outside && k < g->n_in; k++)
+    for (size_t k = 0; g->in_outside && k < g->n_in; k++) {
         if (outside_of(g, in[k]) != g->in_outside[k]) return false;
+        if (g->in_outside[k] && in[k]->offset != g->offset[k]) return false;
+    }
     for (size_t k = 0; g->only && k < g->n_in; k++)
         if (g->only[k] && g->only[k] != in[k]->id) return false;
     return true;
@@ -226,11 +244,11 @@ static bool rest_holds(const rp__guards *g, rp_fn fn, rp_tensor *const *in) {
         if (memcmp(g->bytes[i].copy, g->bytes[i].address, g->bytes[i].n) != 0) return false;
     }
     for (size_t i = 0; i < g->n_captured; i++) {
-        if (head_of(g->captured[i].tensor) != g->captured[i].head) return false;
+        if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
     }
     for (size_t i = 0; i < g->n_grads; i++) {
         const rp_tensor *leaf = g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg];
-        if (has_grad(leaf) != g->grads[i].at_entry) return false;
+        if (has_grad(leaf) != g->grads[i].at_entry || hooks_of(g->grads[i].leaf) != g->hooks[i]) return false;
     }
     return !(g->same || g->in_outside || g->only) || aliases_hold(g, in);
 }
@@ -380,11 +398,15 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
                          g->grads[i].at_entry ? "there -> absent" : "absent -> there");
             return RP__REASON_GUARD_GRAD;
         }
+        if (hooks_of(g->grads[i].leaf) != g->hooks[i]) {
+            rp__text_puts(out, "a captured tensor has other hooks");
+            return RP__REASON_GUARD_GRAD;
+        }
     }
     if (!aliases_hold(g, in)) {
-        rp__text_puts(out,
-                      "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
-                      "another way");
+        rp__text_puts(
+            out, "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
+                 "another way");
         return RP__REASON_GUARD_ALIAS;
     }
     return explain_symbols(g, in, out);

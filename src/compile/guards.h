@@ -16,11 +16,15 @@ typedef struct rp__guards {
         *symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
     size_t n_in;
     /* Memory that arguments share decides which graph a function gives, even where nothing is written. */
-    uint32_t *same, *twin; /* per argument the first with its storage, the first that is the same tensor; NULL: one argument */
-    rp__map outside;       /* storages of captured tensors */
+    uint32_t *same,
+        *twin; /* per argument the first with its storage, the first that is the same tensor; NULL: one argument */
+    rp_dim
+        *offset; /* per argument that shares memory: how far behind the first it begins; in a captured storage: where */
+    rp__map outside;                            /* storages of captured tensors */
     uint64_t outside_bits[RP__GUARD_BITS / 64]; /* a storage whose bit is 0 is not in the map */
-    uint64_t *in_outside; /* per argument: id of the captured storage that it lies in, 0: none; NULL with an empty map */
-    uint64_t *only;       /* per argument: id of the tensor that it must be, as the function also reaches that by itself; 0:
+    uint64_t
+        *in_outside; /* per argument: id of the captured storage that it lies in, 0: none; NULL with an empty map */
+    uint64_t *only;  /* per argument: id of the tensor that it must be, as the function also reaches that by itself; 0:
                              any. NULL: none */
     void *ctx_copy;
     const void *ctx;
@@ -30,9 +34,11 @@ typedef struct rp__guards {
     struct rp__captured_guard {
         const rp_tensor *tensor; /* the graph holds it */
         uint64_t head;
+        uint64_t need; /* of the head: type, rank and device are the handle's for life */
     } * captured;
     size_t n_captured;
     const rp__trace_grad *grads; /* borrowed */
+    uint64_t *hooks; /* per entry of grads that is a captured tensor: rp__hooks_key; a backward inside ran them */
     size_t n_grads;
     const rp__symbols *symbols; /* borrowed */
 } rp__guards;

@@ -22,6 +22,8 @@ typedef struct differentiator {
     rp_tensor **handle; /* per forward value of dst, made on demand */
     rp_tensor **grad;   /* per forward value of dst */
     size_t n_values;    /* of the forward part of dst */
+    uint64_t given;     /* results that have tangents */
+    rp_tensor **whole;  /* by rp__ir_node.write: gradient of what was written in part */
 } differentiator;
 
 static rp_tensor *handle_of(differentiator *d, rp__ir_value v) {
@@ -194,8 +196,38 @@ static rp_status run_region(differentiator *d, uint32_t index) {
     return status;
 }
 
+/* A write through a view, as the tape takes it back. The scatter: the part's gradient goes on to what was written. The view before it: the
+   old tensor's gradient is the new one's, with that of the old part (zero if none) in place of the part's; nothing is added up, so that not
+   even the sign of a zero changes. */
+static rp_status backward_of_write(differentiator *d, uint32_t index) {
+    rp_ir *ir = d->w.dst;
+    const rp__ir_node n = ir->nodes[index]; /* by value: recording moves the array */
+    bool select = rp__ir_is_op(&n, RP__OP_select) || rp__ir_is_op(&n, RP__OP_select_scatter);
+    const rp_attr *a = n.attrs;
+    if (!rp__ir_is_view(&n)) {
+        rp_tensor *whole = d->whole[n.write] = d->grad[n.out[0]];
+        if (!whole || !wants_gradient(ir, n.in[1])) return RP_OK;
+        return add_gradient(d, n.in[1],
+                            select ? rp_select(whole, a[0].v.i, a[1].v.i)
+                                   : rp_slice(whole, a[0].v.i, a[1].v.i, a[2].v.i, a[3].v.i));
+    }
+    rp_tensor *whole = d->whole[n.write], *part = d->grad[n.out[0]];
+    if (!whole || !wants_gradient(ir, n.in[0])) return RP_OK;
+    rp__meta meta = ir->values[n.out[0]].meta;
+    if (!part) part = rp__zeros_of(&meta);
+    return add_gradient(d, n.in[0],
+                        select ? rp_select_scatter(whole, part, a[0].v.i, a[1].v.i)
+                               : rp_slice_scatter(whole, part, a[0].v.i, a[1].v.i, a[2].v.i, a[3].v.i));
+}
+
 static rp_status backward_of(differentiator *d, uint32_t index) {
     const rp__ir_node *n = &d->w.dst->nodes[index];
+    if (n->write) {
+        rp__site_frame at = rp__site_push(n->site ? n->site : "", n->op->name);
+        rp_status written = backward_of_write(d, index);
+        rp__site_pop(at);
+        return written;
+    }
     bool any = false;
     for (uint32_t k = 0; k < n->n_out; k++)
         any = any || (d->grad[n->out[k]] && d->w.dst->values[n->out[k]].requires_grad);
@@ -254,13 +286,18 @@ static rp_status copy_forward(differentiator *d) {
     return RP_OK;
 }
 
+bool rp__joint_has_tangent(const rp_ir *ir, uint32_t k, uint64_t given) {
+    rp__ir_value v = ir->body.results[k];
+    return wants_gradient(ir, v) && !rp__ir_is_outer(ir, v) && (k >= 64 || (given >> k & 1));
+}
+
 static rp_status add_tangents(differentiator *d, rp__joint *j) {
     rp_ir *dst = d->w.dst;
     const rp__ir_block *body = &d->w.src->body;
     j->tangent_of = rp__alloc((body->n_results + 1u) * sizeof *j->tangent_of);
     if (!j->tangent_of) return RP__OOM("tangents");
     for (uint32_t k = 0; k < body->n_results; k++) {
-        if (!wants_gradient(d->w.src, body->results[k]) || rp__ir_is_outer(d->w.src, body->results[k])) continue;
+        if (!rp__joint_has_tangent(d->w.src, k, d->given)) continue;
         rp__meta meta = d->w.src->values[body->results[k]].meta;
         if (rp__ir_add_arg(dst, &dst->body, &meta, d->w.src->values[body->results[k]].site) == RP__IR_NONE) {
             return RP_ERROR_OUT_OF_MEMORY;
@@ -309,7 +346,8 @@ static rp_status differentiate(differentiator *d, rp__joint *j, const uint32_t *
     RP_TRY(add_tangents(d, j));
     d->handle = rp__calloc(dst->n_values + 1, sizeof *d->handle);
     d->grad = rp__calloc(dst->n_values + 1, sizeof *d->grad);
-    if (!d->handle || !d->grad) return RP__OOM("derivatives");
+    d->whole = rp__calloc(dst->n_nodes + 1, sizeof *d->whole); /* a number has at least one node */
+    if (!d->handle || !d->grad || !d->whole) return RP__OOM("derivatives");
     for (uint32_t k = 0; k < j->n_tangents; k++) {
         rp_tensor *tangent = handle_of(d, dst->body.args[j->n_inputs + k]);
         RP_TRY(add_gradient(d, d->w.map[d->w.src->body.results[j->tangent_of[k]]], tangent));
@@ -324,11 +362,12 @@ static rp_status differentiate(differentiator *d, rp__joint *j, const uint32_t *
     return RP_OK;
 }
 
-rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, rp__joint *out) {
+rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, uint64_t given, rp__joint *out) {
     memset(out, 0, sizeof *out);
     RP_TRY(check_forward(ir));
     differentiator d;
     memset(&d, 0, sizeof d);
+    d.given = given;
     out->n_inputs = ir->body.n_args;
     out->n_results = ir->body.n_results;
     rp_status status = rp__rewrite_begin(&d.w, ir);
@@ -341,6 +380,7 @@ rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_le
     }
     rp__free(d.handle);
     rp__free(d.grad);
+    rp__free(d.whole);
     status = rp__rewrite_end(&d.w, status, "joint", &out->ir);
     if (status != RP_OK) rp__joint_free(out);
     return status;

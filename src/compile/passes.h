@@ -20,12 +20,14 @@ unsigned rp__draw_bytes(rp_device device);
    own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
 rp_status rp__spread(rp_ir *ir, rp_ir **out);
 
-/* blocks.c: what planning needs of regions, for the body of a graph (blocks.c says what), and the graph of one region's block. */
+/* blocks.c: what planning needs of regions, for the body of a graph (blocks.c says what), and the graph of one region's block,
+   spread (spread.c) if asked. */
 rp_status rp__blocks_settle(const rp_ir *ir, rp_ir **out);
-rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, rp_ir **out);
+rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, bool spread, rp_ir **out);
 
 /* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs + c.
-   One tangent for each result that carries a gradient and is no argument itself; one gradient for each leaf asked for, in that order, after the results
+   One tangent for each result that carries a gradient, is no argument itself and has its bit in `given` (results from the 64th on:
+   always); one gradient for each leaf asked for, in that order, after the results
    (RP__IR_NONE: nothing depends on the leaf). */
 typedef struct rp__joint {
     rp_ir *ir;
@@ -35,7 +37,9 @@ typedef struct rp__joint {
     uint32_t *grad_arg; /* per gradient: its leaf */
     uint32_t n_grads;
 } rp__joint;
-rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, rp__joint *out);
+rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_leaves, uint64_t given, rp__joint *out);
+/* Has result k a tangent? */
+bool rp__joint_has_tangent(const rp_ir *ir, uint32_t k, uint64_t given);
 void rp__joint_free(rp__joint *j);
 
 /* partition.c: two graphs. forward: (inputs) -> (results, saved); backward: (saved, tangents) -> (gradients, in the order of the

@@ -488,11 +488,7 @@ void rp__executable_free(rp__executable *p) {
     rp__free(p->scratch);
     for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
     rp__free(p->dags);
-    for (size_t k = 0; k < p->n_states; k++) {
-        rp__block_free(p->states[k].generator->device, p->states[k].block);
-        rp_generator_release(p->states[k].generator);
-    }
-    rp__free(p->states);
+    rp__capture_random_free(p->states, p->n_states);
     for (size_t k = 0; k < p->n_random && p->random; k++) rp_generator_release(p->random[k].generator);
     if (p->memory) rp__storage_release(p->memory);
     if (p->build_stream) rp_stream_release(p->build_stream);

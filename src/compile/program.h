@@ -54,10 +54,10 @@ rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t
 /* ---- what explain says of it */
 /* Why a call copies what it could not reach by re-pointing. */
 typedef enum rp__executable_copy {
-    RP__COPY_LIBRARY,   /* an argument that a library call or a user's kernel touches moved */
+    RP__COPY_LIBRARY,   /* an argument that a library call touches moved */
     RP__COPY_FOREIGN,   /* an argument moved to wrapped memory */
     RP__COPY_ALIGNMENT, /* an argument moved to an address of another alignment */
-    RP__COPY_RESULT,    /* a result of a library call or a user's kernel, whose older memory the caller holds */
+    RP__COPY_RESULT,    /* a result of a library call, whose older memory the caller holds */
     RP__COPY_COUNT
 } rp__executable_copy;
 typedef struct rp__executable_kernel {

@@ -3,9 +3,9 @@
 
    Most records are re-pointed. Where that cannot be, the records get memory of the program's own, from the first call that needs
    it, and every call copies: arguments before the launch, what was written after it. On the device that is so for
-   - library calls and users' kernels in a device graph: their nodes cannot change, so the graph is built once more;
+   - library calls in a device graph: their nodes cannot change, so the graph is built once more;
    - an address whose low bits differ: kernels are compiled for the alignment of what they were recorded with;
-   - wrapped memory in a device graph: a kernel in flight must not read what an owner whom we do not see changes or frees. */
+   - wrapped memory in a device graph, unless it is declared stable: a kernel in flight must not read what an owner whom we do not see changes or frees. */
 #include "compile/program_parts.h"
 
 #include <string.h>
@@ -75,7 +75,7 @@ rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const 
         bool cuda = p->device->id.type != RP_DEVICE_CPU;
         if (b->library && p->graphed)
             o->why = RP__COPY_LIBRARY;
-        else if (cuda && p->graphed && t->storage->foreign)
+        else if (cuda && p->graphed && rp__storage_is_unseen(t->storage))
             o->why = RP__COPY_FOREIGN;
         else if (cuda && (((uintptr_t)address ^ (uintptr_t)b->address) & ALIGNMENT_MASK))
             o->why = RP__COPY_ALIGNMENT;

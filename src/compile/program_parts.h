@@ -40,7 +40,8 @@ typedef struct
     uint32_t arg; /* RP__IR_NONE: captured */
     rp_tensor *captured;
     int64_t shift; /* address of byte 0 = address of element 0 - shift */
-    bool write;
+    int64_t element_bytes;
+    uintptr_t now; /* the address of element 0 with which the records are right; 0: none */
     const char *site;
     rp__storage *
         fixed; /* counted. Not NULL: records use this memory of ours, and each call copies (see rp__program_read_moved) */
@@ -143,8 +144,8 @@ struct rp__executable {
     const char *split;   /* why it is segments: regions are decided by the host */
     bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
-    rp__program_outer *outers;
-    uint32_t n_outers;
+    rp__program_outer *outers; /* those that are written first */
+    uint32_t n_outers, n_written;
     rp__program_memory *results;
     uint32_t n_results;
     rp__program_result *outs;
@@ -186,7 +187,8 @@ bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint
 /* Device graphs of all records: p->graph, or segments where regions cannot be nodes. */
 rp_status rp__program_build_graph(rp__executable *p);
 void rp__program_drop_graph(rp__executable *p);
-void rp__program_heat(rp__executable *p, bool wait); /* its kernels are worth compiling better; with wait, they are when it returns */
+/* Its kernels are worth compiling better; with wait, they are when it returns. */
+void rp__program_heat(rp__executable *p, bool wait);
 /* Fills patches of buffers, and outers. Every record is there. */
 rp_status rp__program_collect_patches(rp__executable *p);
 

@@ -156,7 +156,7 @@ static rp_status place_block(placer *l, const rp__program_part *part, const rp__
                              uint32_t region, const uint32_t *results, rp__program_part **out) {
     rp__executable *p = l->p;
     rp_ir *ir;
-    RP_TRY(rp__block_graph(part->ir, index, region, &ir));
+    RP_TRY(rp__block_graph(part->ir, index, region, !l->options->no_fusion, &ir));
     RP_TRY(new_part(l, ir, out));
     rp__program_part *block = *out;
     uint32_t first = n->kind == RP__IR_COND;

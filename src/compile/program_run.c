@@ -146,16 +146,21 @@ static void overwrite_donors(const rp__executable *p, rp_tensor *const *in) {
     }
 }
 
+static rp_status read_moved(rp__executable *p, rp__program_outer *o, const rp_tensor *t, rp_stream *s) {
+    char *address = rp__tensor_data(t);
+    if (!address) return RP_OK; /* empty */
+    RP_TRY(rp__program_read_moved(p, o, t, address - o->shift, s));
+    o->now = o->fixed ? 0 : (uintptr_t)address; /* what is copied is copied at each call */
+    return RP_OK;
+}
+
 static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, const rp__executable_random *draws,
                      size_t n_draws) {
     rp_stream *s = rp__current_stream(p->device);
-    for (uint32_t k = 0; k < p->n_outers; k++) {
-        rp__program_outer *o = &p->outers[k];
-        rp_tensor *t = o->captured ? o->captured : in[o->arg];
-        char *address = rp__tensor_data(t);
-        if (RP__UNLIKELY(!address)) continue; /* empty */
-        address -= o->shift;
-        if (RP__UNLIKELY(address != p->buffers[o->buffer].address)) RP_TRY(rp__program_read_moved(p, o, t, address, s));
+    for (rp__program_outer *o = p->outers, *end = o + p->n_outers; o < end; o++) {
+        const rp_tensor *t = o->captured ? o->captured : in[o->arg];
+        uintptr_t address = (uintptr_t)t->storage->data + (uintptr_t)(t->offset * o->element_bytes);
+        if (RP__UNLIKELY(address != o->now)) RP_TRY(read_moved(p, o, t, s));
     }
     for (uint32_t k = 0; k < p->n_results; k++) {
         rp__program_memory *r = &p->results[k];
@@ -169,13 +174,10 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
     RP_TRY(launch(p, s));
     for (uint32_t k = 0; k < p->n_results; k++)
         if (RP__UNLIKELY(p->results[k].fixed)) RP_TRY(rp__program_give_result(p, &p->results[k]));
-    for (uint32_t k = 0; k < p->n_outers; k++) {
-        const rp__program_outer *o = &p->outers[k];
-        if (RP__UNLIKELY(o->write)) {
-            const rp_tensor *t = o->captured ? o->captured : in[o->arg];
-            if (o->fixed) RP_TRY(rp__program_write_back(p, o, t));
-            rp__storage_written(t->storage, "compiled function", o->site);
-        }
+    for (const rp__program_outer *o = p->outers, *end = o + p->n_written; o < end; o++) {
+        const rp_tensor *t = o->captured ? o->captured : in[o->arg];
+        if (RP__UNLIKELY(o->fixed != NULL)) RP_TRY(rp__program_write_back(p, o, t));
+        rp__storage_written(t->storage, "compiled function", o->site);
     }
     for (uint32_t k = 0; k < p->n_outs; k++) {
         out[k] = p->outs[k].absent ? NULL : result_handle(p, &p->outs[k], in);

@@ -225,9 +225,25 @@ rp_status rp__program_build_graph(rp__executable *p) {
         p->n_edges = 0;
         status = build_segments(p);
     }
-    if (status == RP_OK)
-        p->graphed = true;
+    if (status == RP_OK) p->graphed = true;
     return status;
+}
+
+static void describe_outer(const rp__executable *p, uint32_t buffer, rp__program_outer *o) {
+    const rp__program_buffer *b = &p->buffers[buffer];
+    rp__ir_value v = RP__IR_NONE;
+    if (b->kind == RP__BUFFER_ARG) v = p->ir->body.args[b->index];
+    for (size_t k = 0; k < p->ir->n_nodes && v == RP__IR_NONE; k++) {
+        const rp__ir_node *n = &p->ir->nodes[k];
+        if (n->kind == RP__IR_CAPTURED && n->captured_index == b->index) v = n->out[0];
+    }
+    *o = (rp__program_outer){.buffer = buffer,
+                             .arg = b->kind == RP__BUFFER_ARG ? b->index : RP__IR_NONE,
+                             .captured = b->kind == RP__BUFFER_CAPTURED ? p->ir->captured[b->index] : NULL,
+                             .element_bytes = (int64_t)rp__dtype_bytes(p->ir->values[v].meta.dtype),
+                             .site = b->written_site ? b->written_site : ""};
+    o->shift = p->ir->values[v].offset * o->element_bytes;
+    o->now = (uintptr_t)b->address + (uintptr_t)o->shift;
 }
 
 /* Which words of which records hold addresses of which buffer. */
@@ -241,7 +257,7 @@ rp_status rp__program_collect_patches(rp__executable *p) {
             rp__program_buffer *touched = &p->buffers[b];
             if (touched->n_patches++ == 0 || s->begin < touched->begin) touched->begin = s->begin;
             if (s->end > touched->end) touched->end = s->end;
-            if (kind == RP__KERNEL_CUDA_LIBRARY || kind == RP__KERNEL_CUDA_USER) touched->library = true;
+            if (kind == RP__KERNEL_CUDA_LIBRARY) touched->library = true;
         }
     }
     for (uint32_t b = 0; b < p->n_buffers; b++) {
@@ -264,23 +280,14 @@ rp_status rp__program_collect_patches(rp__executable *p) {
     p->touched_list = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
     p->outers = RP__NEW(&p->arena, rp__program_outer, p->n_buffers + 1u);
     if (!p->touched || !p->touched_list || !p->outers) return RP__OOM("patches of a program");
-    for (uint32_t s = 0; s < p->n_buffers; s++) {
-        const rp__program_buffer *b = &p->buffers[s];
-        if (b->kind != RP__BUFFER_ARG && b->kind != RP__BUFFER_CAPTURED) continue;
-        rp__program_outer *o = &p->outers[p->n_outers];
-        o->buffer = s;
-        o->arg = b->kind == RP__BUFFER_ARG ? b->index : RP__IR_NONE;
-        o->captured = b->kind == RP__BUFFER_CAPTURED ? p->ir->captured[b->index] : NULL;
-        o->write = b->written;
-        o->site = b->written_site ? b->written_site : "";
-        rp__ir_value v = RP__IR_NONE;
-        if (b->kind == RP__BUFFER_ARG) v = p->ir->body.args[b->index];
-        for (size_t k = 0; k < p->ir->n_nodes && v == RP__IR_NONE; k++) {
-            const rp__ir_node *n = &p->ir->nodes[k];
-            if (n->kind == RP__IR_CAPTURED && n->captured_index == b->index) v = n->out[0];
+    for (unsigned written = 0; written < 2; written++) {
+        for (uint32_t s = 0; s < p->n_buffers; s++) {
+            const rp__program_buffer *b = &p->buffers[s];
+            bool outside = b->kind == RP__BUFFER_ARG || b->kind == RP__BUFFER_CAPTURED;
+            if (!outside || b->written != !written || (b->n_patches == 0 && !b->written)) continue;
+            describe_outer(p, s, &p->outers[p->n_outers++]);
         }
-        o->shift = p->ir->values[v].offset * (int64_t)rp__dtype_bytes(p->ir->values[v].meta.dtype);
-        if (b->n_patches > 0 || o->write) p->n_outers++;
+        if (!written) p->n_written = p->n_outers;
     }
     return RP_OK;
 }

@@ -152,6 +152,11 @@ rp_status rp__fail(rp_status status, const char *format, ...) {
     return status;
 }
 
+rp_status rp__returned(rp_status status, uint64_t before, const char *what, const char *name) {
+    if (status == RP_OK || (held != RP_OK && failures != before)) return status;
+    return rp__fail(status, "%s `%s` returned %s", what, name, rp_status_name(status));
+}
+
 rp_status rp__fail_context(const char *format, ...) {
     if (held == RP_OK) return rp__fail(RP_ERROR_INTERNAL, "a context was given for an error that is not set");
     if (!held_is_last || !text) /* the callee's error was not the first: its text was not kept either */

@@ -24,6 +24,9 @@ rp_status rp__fail(rp_status status, const char *format, ...) RP__PRINTF(2, 3);
 rp_status rp__fail_context(const char *format, ...) RP__PRINTF(1, 2);
 /* Failures reported in this thread so far, first or not: did a call fail while an older error was already held? */
 uint64_t rp__error_count(void);
+/* What a program's function returned. A failure that nothing was reported for since rp__error_count was `before`, or whose report
+   was taken, gets one: "<what> `<name>` returned ...". */
+rp_status rp__returned(rp_status status, uint64_t before, const char *what, const char *name);
 #define RP__OOM(what) rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: %s", (what))
 
 /* Forwards a failure. */

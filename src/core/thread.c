@@ -15,10 +15,11 @@ enum {
     MAX_TEAM = 16,
     TEAM_STACK = 16 << 20, /* compilers recurse; untouched pages cost nothing */
     SPINS = 400,           /* about 10 us: a little longer than the gap between two launches of an eager loop */
-    YIELDS = 300, /* turns of SPINS_A_YIELD and a yield after them, some 300 us: a portion of a long launch that one thread
-                     ends early, and what lies between two long launches, cost less than sleeping and being woken */
+    /* Turns of SPINS_A_YIELD and a yield after them, some 300 us: a portion of a long launch that one thread ends early, and
+       what lies between two long launches, cost less than sleeping and being woken. */
+    YIELDS = 300,
     SPINS_A_YIELD = 32,
-    BLOCKS_A_THREAD = 4    /* slices are taken in this many portions a thread: balance without contention */
+    BLOCKS_A_THREAD = 4 /* slices are taken in this many portions a thread: balance without contention */
 };
 
 static struct {

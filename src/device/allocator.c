@@ -619,9 +619,7 @@ static void spill(rp__allocator *a, cache *c, unsigned k) {
 
 /* ---- ledgers: which memory of a pool was in use at any time since rp__pool_hold_begin */
 
-typedef struct range {
-    char *begin, *end;
-} range;
+typedef rp__pool_range range;
 typedef struct rp__pool_ledger {
     size_t n, capacity;
     range *ranges;
@@ -690,17 +688,33 @@ static block *take_part(rp__allocator *a, block *b, range r) {
     return b;
 }
 
-rp_status rp__pool_hold_begin(rp_pool *p) {
+static rp_status ledger_open(rp_pool *p, ledger **l) {
     rp__allocator *a = p->device->allocator;
     rp_status status = RP_OK;
     rp__lock(&a->lock);
-    if (p->ledger)
+    if (*l)
         status = rp__fail(RP_ERROR_STATE, "another thread is capturing graphed callables into this pool");
-    else if (!(p->ledger = rp__calloc(1, sizeof *p->ledger)))
+    else if (!(*l = rp__calloc(1, sizeof **l)))
         status = RP__OOM("the memory that captures use");
     rp__unlock(&a->lock);
     return status;
 }
+
+rp_status rp__pool_ranges_begin(rp_pool *p) { return ledger_open(p, &p->capture_ledger); }
+
+void rp__pool_ranges_end(rp_pool *p, rp__pool_range **out, size_t *n) {
+    rp__allocator *a = p->device->allocator;
+    rp__lock(&a->lock);
+    ledger *l = p->capture_ledger;
+    p->capture_ledger = NULL;
+    rp__unlock(&a->lock);
+    if (l->n) ledger_join(l);
+    *out = l->ranges;
+    *n = l->n;
+    rp__free(l);
+}
+
+rp_status rp__pool_hold_begin(rp_pool *p) { return ledger_open(p, &p->ledger); }
 
 rp_status rp__pool_hold_end(rp_pool *p, rp__pool_hold **out) {
     rp__allocator *a = p->device->allocator;
@@ -780,10 +794,12 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
     block *b = NULL;
     rp__lock(&a->lock);
     rp_status status = pool && pool->ledger ? ledger_room(pool->ledger) : RP_OK;
+    if (status == RP_OK && pool && pool->capture_ledger) status = ledger_room(pool->capture_ledger);
     if (status == RP_OK) status = take_block(a, pool, s, bytes, &b);
     if (status == RP_OK) {
         count_alloc(a, b->size);
         if (pool && pool->ledger) ledger_note(pool->ledger, b->address, b->size);
+        if (pool && pool->capture_ledger) ledger_note(pool->capture_ledger, b->address, b->size);
     }
     rp__unlock(&a->lock);
     RP_TRY(status);

@@ -31,7 +31,8 @@ struct rp_pool { /* private memory of graphs; freed with the last graph and the 
     rp__device *device;
     uint64_t id;
     rp_stream *replayed_on; /* floor 7: where a graph of the pool ran last; counted */
-    struct rp__pool_ledger *ledger; /* between hold_begin and hold_end; under the allocator's lock */
+    /* between the calls below, of a hold and of one capture; under the allocator's lock */
+    struct rp__pool_ledger *ledger, *capture_ledger;
 };
 rp_pool *rp__pool_retain(rp_pool *p);
 
@@ -45,6 +46,12 @@ typedef struct rp__pool_hold {
 rp_status rp__pool_hold_begin(rp_pool *p);
 /* out NULL: nothing is held. On failure *out is NULL. Ends on every path. */
 rp_status rp__pool_hold_end(rp_pool *p, rp__pool_hold **out);
+/* Which memory the pool hands out between begin and end: sorted, disjoint. *out is the caller's to free. Ends on every path. */
+typedef struct rp__pool_range {
+    char *begin, *end;
+} rp__pool_range;
+rp_status rp__pool_ranges_begin(rp_pool *p);
+void rp__pool_ranges_end(rp_pool *p, rp__pool_range **out, size_t *n);
 rp__pool_hold *rp__pool_hold_retain(rp__pool_hold *h); /* NULL is nothing */
 void rp__pool_hold_release(rp__pool_hold *h);
 /* The stream is about to be destroyed, its work done: what was cached for it goes to the default stream. */

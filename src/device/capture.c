@@ -103,7 +103,7 @@ rp_status rp__capture_join(rp__capture *c, rp_stream *s) {
 
 void rp__capture_random_free(rp__capture_random *random, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        rp__block_free(random[i].generator->device, random[i].block);
+        rp__random_memory_release(random[i].memory);
         rp_generator_release(random[i].generator);
     }
     rp__free(random);
@@ -150,20 +150,40 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
     return status;
 }
 
-rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out) {
+rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out,
+                              rp__random_memory **memory) {
     rp__capture_random *r = NULL;
     for (size_t i = 0; i < c->n_random && !r; i++) {
-        if (c->random[i].generator == g) r = &c->random[i];
+        if (c->random[i].generator == g && !c->random[i].borrowed) r = &c->random[i];
     }
     if (!r) {
-        rp__block *block;
         if (!RP__GROW(&c->random, &c->random_capacity, c->n_random + 1)) return RP__OOM("the generators of a capture");
+        rp__random_memory *m = rp__calloc(1, sizeof *m);
+        if (!m) return RP__OOM("the generators of a capture");
+        atomic_init(&m->refs, 1);
+        m->device = g->device;
         /* Of the default stream: outside the pool, for it outlives what the graph frees inside. */
-        RP_TRY(rp__block_alloc(g->device, g->device->default_stream, 2 * sizeof(uint64_t), &block));
+        rp_status status = rp__block_alloc(g->device, g->device->default_stream, 2 * sizeof(uint64_t), &m->block);
+        if (status != RP_OK) {
+            rp__free(m);
+            return status;
+        }
         r = &c->random[c->n_random++];
-        *r = (rp__capture_random){.generator = rp__generator_retain(g), .state = block->data, .block = block};
+        *r = (rp__capture_random){.generator = rp__generator_retain(g), .state = m->block->data, .memory = m};
     }
     *out = (rp__random_draw){r->state, 0, r->used};
+    *memory = r->memory;
     r->used += counters;
+    return RP_OK;
+}
+
+rp_status rp__capture_hold_random(rp__capture *c, rp_generator *g, rp__random_memory *m) {
+    for (size_t i = 0; i < c->n_random; i++)
+        if (c->random[i].memory == m) return RP_OK;
+    if (!RP__GROW(&c->random, &c->random_capacity, c->n_random + 1)) return RP__OOM("the generators of a capture");
+    c->random[c->n_random++] = (rp__capture_random){.generator = rp__generator_retain(g),
+                                                    .state = m->block->data,
+                                                    .memory = rp__random_memory_retain(m),
+                                                    .borrowed = true};
     return RP_OK;
 }

@@ -8,9 +8,11 @@
 
 typedef struct rp__capture_random { /* one generator used in the capture */
     rp_generator *generator;
-    uint64_t *state; /* device memory {seed, base}; outside the pool; written before each replay */
-    rp__block *block;
+    uint64_t *state; /* device memory {seed, base}: that of `memory` */
+    rp__random_memory *memory;
     uint64_t used; /* counters reserved so far: the replay's increment */
+    bool
+        borrowed; /* of another capture, whose replays write it: only held. Else written before each replay of this one */
 } rp__capture_random;
 
 typedef struct rp__capture {
@@ -29,7 +31,10 @@ typedef struct rp__capture {
 } rp__capture;
 
 /* rp__random_reserve in a capture. */
-rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out);
+rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters, rp__random_draw *out,
+                              rp__random_memory **memory); /* borrowed */
+/* What c records draws from memory of another capture (or of its own), which must live as long as the graph. */
+rp_status rp__capture_hold_random(rp__capture *c, rp_generator *g, rp__random_memory *m);
 
 rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode);
 /* Ends on every path; on failure *graph is NULL. The random records move to the caller. */

@@ -313,6 +313,7 @@ rp_status rp_event_record(rp_event *e, rp_stream *s) {
     RP_TRY(same_device(s->device, e->device, "event_record"));
     RP_TRY(e->device->ops->event_record(e->device, e, s));
     e->recorded = true;
+    e->captured = s->capture != NULL;
     return RP_OK;
 }
 
@@ -338,6 +339,10 @@ double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
     }
     if (!start->timing || !end->timing || !start->recorded || !end->recorded) {
         rp__fail(RP_ERROR_STATE, "event_elapsed_ms: both events must be made with timing and recorded");
+        return -1;
+    }
+    if (start->captured || end->captured) { /* drivers differ in what they call this */
+        rp__fail(RP_ERROR_CAPTURE, "event_elapsed_ms: an event that was recorded in a capture has no time");
         return -1;
     }
     return start->device->ops->event_elapsed_ms(start->device, start, end);

@@ -112,7 +112,7 @@ struct rp_stream {
 struct rp_event {
     atomic_uint refs;
     rp__device *device;
-    bool timing, recorded;
+    bool timing, recorded, captured; /* captured: it was last recorded in a capture */
     void *native;
 };
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */

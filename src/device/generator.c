@@ -3,6 +3,7 @@
 #include "device/generator.h"
 
 #include "core/alloc.h"
+#include "device/allocator.h"
 #include "device/capture.h"
 
 #define DEFAULT_SEED UINT64_C(67280421310721) /* PyTorch's default_rng_seed_val */
@@ -70,30 +71,114 @@ void rp_generator_release(rp_generator *g) {
     rp__free(g);
 }
 
-rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset) {
-    RP_TRY(generator_check(g));
+void rp__generator_state(rp_generator *g, uint64_t *seed, uint64_t *offset) {
+    rp__lock(&g->lock);
+    if (seed) *seed = g->seed;
+    if (offset) *offset = g->offset;
+    rp__unlock(&g->lock);
+}
+
+void rp__generator_put(rp_generator *g, uint64_t seed, uint64_t offset) {
     rp__lock(&g->lock);
     g->seed = seed;
     g->offset = offset;
     rp__unlock(&g->lock);
+}
+
+/* A captured op takes its numbers from where the generator is at the replay: what is set or read now is not that. */
+static rp_status check_not_capturing(const rp_generator *g, const char *what) {
+    RP_TRY(generator_check(g));
+    if (RP__LIKELY(!rp__captures_active()) || !rp__stream_capturing(rp__current_stream(g->device))) return RP_OK;
+    return rp__fail(RP_ERROR_CAPTURE,
+                    "%s a generator is not permitted while its device's stream is capturing: a replay draws from where "
+                    "the generator is then; do it before the capture or between replays",
+                    what);
+}
+
+rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset) {
+    RP_TRY(check_not_capturing(g, "setting"));
+    rp__generator_put(g, seed, offset);
     return RP_OK;
 }
 
 rp_status rp_generator_seed(rp_generator *g, uint64_t seed) { return rp_generator_set(g, seed, 0); }
 
 rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset) {
-    RP_TRY(generator_check(g));
-    rp__lock(&g->lock);
-    if (seed) *seed = g->seed;
-    if (offset) *offset = g->offset;
-    rp__unlock(&g->lock);
+    RP_TRY(check_not_capturing(g, "reading"));
+    rp__generator_state(g, seed, offset);
     return RP_OK;
 }
 
 rp_status rp_manual_seed(uint64_t seed) {
+    for (rp__device *d = NULL; (d = rp__device_next_open(d));) RP_TRY(check_not_capturing(d->generator, "setting"));
     atomic_store(&seed_of_new_devices, seed);
-    for (rp__device *d = NULL; (d = rp__device_next_open(d));) RP_TRY(rp_generator_seed(d->generator, seed));
+    for (rp__device *d = NULL; (d = rp__device_next_open(d));) rp__generator_put(d->generator, seed, 0);
     return RP_OK;
+}
+
+/* ---- draws */
+
+rp__random_memory *rp__random_memory_retain(rp__random_memory *m) {
+    if (m) atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+    return m;
+}
+
+void rp__random_memory_release(rp__random_memory *m) {
+    if (!m || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1) return;
+    rp__block_free(m->device, m->block);
+    rp__free(m);
+}
+
+static _Thread_local rp__random_log *noting;
+static _Thread_local rp__random_source *replaying;
+
+rp__random_log *rp__random_log_set(rp__random_log *log) {
+    rp__random_log *old = noting;
+    noting = log;
+    return old;
+}
+
+rp__random_source *rp__random_source_set(rp__random_source *source) {
+    rp__random_source *old = replaying;
+    replaying = source;
+    return old;
+}
+
+void rp__random_log_free(rp__random_log *log) {
+    for (size_t i = 0; i < log->n; i++) {
+        rp_generator_release(log->drawn[i].generator);
+        rp__random_memory_release(log->drawn[i].memory);
+    }
+    rp__free(log->drawn);
+    *log = (rp__random_log){0};
+}
+
+static rp_status note(rp_generator *g, uint64_t counters, const rp__random_draw *draw, rp__random_memory *memory) {
+    for (rp__random_log *log = noting; log; log = log->outer) {
+        if (!RP__GROW(&log->drawn, &log->capacity, log->n + 1)) return RP__OOM("the random numbers of a function");
+        log->drawn[log->n++] =
+            (struct rp__random_drawn){rp__generator_retain(g), counters, *draw, rp__random_memory_retain(memory)};
+        log->captured = log->captured || memory;
+    }
+    return RP_OK;
+}
+
+static bool is_default(const rp_generator *g) { return g == g->device->generator; }
+
+/* The next draw of the first run. Its place in memory stays as long as the capture that it is part of now, or as the work of s. */
+static rp_status draw_again(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out) {
+    rp__random_source *from = replaying;
+    while (from->but_default && from->next < from->log->n && is_default(from->log->drawn[from->next].generator))
+        from->next++;
+    const struct rp__random_drawn *d = from->next < from->log->n ? &from->log->drawn[from->next] : NULL;
+    if (!d || d->generator != g || d->counters != counters)
+        return rp__fail(RP_ERROR_STATE, "a recomputed function draws other random numbers than when it ran first: it "
+                                        "must do the same both times");
+    from->next++;
+    *out = d->draw;
+    if (!d->memory) return RP_OK;
+    return rp__stream_capturing(s) ? rp__capture_hold_random(s->capture, g, d->memory)
+                                   : rp__block_used_by(d->memory->block, s);
 }
 
 rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out) {
@@ -103,10 +188,17 @@ rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, r
         return rp__fail(RP_ERROR_DEVICE, "Expected a generator of %s, got one of %s", rp__device_text(s->device->id, a),
                         rp__device_text(g->device->id, b));
     }
-    if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_reserve(s->capture, g, counters, out);
-    rp__lock(&g->lock);
-    *out = (rp__random_draw){NULL, g->seed, g->offset};
-    g->offset += counters;
-    rp__unlock(&g->lock);
-    return RP_OK;
+    /* No counters: a program that is built asks where its state will be. */
+    if (RP__UNLIKELY(replaying != NULL) && counters && !(replaying->but_default && is_default(g)))
+        return draw_again(g, s, counters, out);
+    rp__random_memory *memory = NULL;
+    if (RP__UNLIKELY(rp__stream_capturing(s))) {
+        RP_TRY(rp__capture_reserve(s->capture, g, counters, out, &memory));
+    } else {
+        rp__lock(&g->lock);
+        *out = (rp__random_draw){NULL, g->seed, g->offset};
+        g->offset += counters;
+        rp__unlock(&g->lock);
+    }
+    return RP__UNLIKELY(noting != NULL) && counters ? note(g, counters, out, memory) : RP_OK;
 }

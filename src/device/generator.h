@@ -28,6 +28,45 @@ typedef struct rp__random_draw {
    the generator by the total. */
 rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out);
 
+/* ---- recomputation: a second run of a function draws the numbers of the first, whether either is eager or captured */
+
+/* Where the replays of one capture find {seed, base offset} of a generator. Whoever draws from it holds it. */
+typedef struct rp__random_memory {
+    atomic_uint refs;
+    rp__device *device;
+    rp__block *block; /* of the default stream: outside the capture's pool */
+} rp__random_memory;
+rp__random_memory *rp__random_memory_retain(rp__random_memory *m);
+void rp__random_memory_release(rp__random_memory *m);
+
+/* What the ops of a run have drawn, in order. */
+typedef struct rp__random_log {
+    struct rp__random_log *outer; /* notes the same */
+    struct rp__random_drawn {
+        rp_generator *generator; /* retained */
+        uint64_t counters;
+        rp__random_draw draw;
+        rp__random_memory *memory; /* of draw.state; retained; NULL: drawn outside captures */
+    } * drawn;
+    size_t n, capacity;
+    bool captured; /* a draw was one of a capture */
+} rp__random_log;
+void rp__random_log_free(rp__random_log *log);
+
+/* The thread's; returned: what to give to the next call of the same function. While a log is set, draws are noted in it. */
+rp__random_log *rp__random_log_set(rp__random_log *log);
+/* While a source is set, draws are taken from its log, from the first on, and generators stay where they are. */
+typedef struct rp__random_source {
+    const rp__random_log *log;
+    size_t next;
+    bool but_default; /* default generators draw as ever: they have been put back to where the first run began */
+} rp__random_source;
+rp__random_source *rp__random_source_set(rp__random_source *source);
+
+/* Without the check for captures: what only looks, or puts back what it found. */
+void rp__generator_state(rp_generator *g, uint64_t *seed, uint64_t *offset);
+void rp__generator_put(rp_generator *g, uint64_t seed, uint64_t offset);
+
 /* The function itself; every device implements the same (Salmon et al., SC11). */
 void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]);
 /* Conversions, part of the contract: uniform f32 in [0,1): (w >> 8) * 2^-24; f64: (w0:w1 >> 11) * 2^-53 with w0 the high half;

@@ -70,6 +70,10 @@ rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r) {
 
 rp__launch_recorder *rp__launch_recorder_get(void) { return recorder; }
 
+bool rp__launch_runs_at_once(const rp_stream *s) {
+    return !recorder && s->is_default && s->device->id.type == RP_DEVICE_CPU;
+}
+
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l) {
     if (RP__UNLIKELY(recorder != NULL)) return recorder->record(recorder, s, l);
     if (!l->kernel) /* nothing to do: an empty space */

@@ -12,11 +12,22 @@
 #include "graphs/recording.h"
 #include "trace/trace.h"
 
-/* How often the forward ran. Outputs hold it too: they may outlive the callable. */
+/* How often the forward ran, or another forward over its outputs. Outputs hold it too: they may outlive the callable. */
 typedef struct generation {
     atomic_uint refs;
     _Atomic uint64_t now;
+    _Atomic uint64_t lost; /* how often a replay of the family may have written over what the backward reads */
 } generation;
+
+/* The callables of one making, in the order of capture. Their graphs share memory, which is right as long as forwards run in
+   that order and backwards in reverse: a forward may write where later callables keep what they computed, a backward where
+   later ones kept what their own backward reads. Each replay tells those that it may have harmed. */
+typedef struct family {
+    atomic_uint refs;
+    size_t n;
+    bool *overwrites; /* [j * n + i]: the forward of j writes outputs of i */
+    generation *members[];
+} family;
 
 typedef struct graphed {
     rp_compiled base;
@@ -34,6 +45,8 @@ typedef struct graphed {
     rp__recording forward, backward; /* backward.graph NULL: nothing to differentiate */
     rp__pool_hold *hold;             /* of all captures of the same making; NULL: their pool is nobody else's */
     generation *generation;
+    family *family; /* NULL: alone */
+    size_t number;  /* in it */
     unsigned *lent; /* references to the surface when the function was last called; NULL: settled */
     rp__meta *warm; /* per output: what the first warm-up gave; NULL until then */
     void *ctx;      /* the bytes at fn.ctx when the forward was captured; NULL: none are compared */
@@ -45,6 +58,22 @@ static rp_tensor *param(const graphed *g, size_t k) { return g->args[g->n_args +
 
 static void generation_release(generation *x) {
     if (x && atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) == 1) rp__free(x);
+}
+
+static void family_release(family *f) {
+    if (!f || atomic_fetch_sub_explicit(&f->refs, 1, memory_order_acq_rel) != 1) return;
+    for (size_t i = 0; i < f->n; i++) generation_release(f->members[i]);
+    rp__free(f->overwrites);
+    rp__free(f);
+}
+
+/* A graph of g is about to run: calls of later callables lose what their backward reads, and outputs that it writes over. */
+static void tell_family(const graphed *g, bool forward) {
+    const family *f = g->family;
+    for (size_t i = g->number + 1; f && i < f->n; i++) {
+        atomic_fetch_add(&f->members[i]->lost, 1);
+        if (forward && f->overwrites[g->number * f->n + i]) atomic_fetch_add(&f->members[i]->now, 1);
+    }
 }
 
 static void release_all(rp_tensor **list, size_t n) {
@@ -70,6 +99,7 @@ static void graphed_free(graphed *g) {
     rp__free(g->backward_inputs);
     rp__free(g->backward_grads);
     generation_release(g->generation);
+    family_release(g->family);
     rp__free(g);
 }
 
@@ -81,7 +111,7 @@ static void graphed_drop(graphed *g) {
 
 typedef struct call { /* payload of the tape node of one call */
     graphed *g;
-    uint64_t stamp;
+    uint64_t stamp, lost;
     bool done;
     size_t n_in;
     struct {
@@ -145,6 +175,13 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
             RP_ERROR_STALE,
             "%s: the forward ran again before the backward of this call: its graph's intermediate values are gone",
             g->base.name);
+    if (c->lost != atomic_load(&g->generation->lost) && !c->done)
+        return rp__fail(
+            RP_ERROR_STALE,
+            "%s: a callable that was captured before it ran between the forward and the backward of this call, over the "
+            "intermediate values: callables of one rp_make_graphed_callables run forward in order and backward in "
+            "reverse; make those that do not by calls of their own",
+            g->base.name);
     if (c->done)
         return rp__fail(
             RP_ERROR_STATE,
@@ -156,6 +193,7 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
         if (c->in[k].tensor)
             RP_TRY(rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, &g->base.explain, k));
     c->done = true;
+    tell_family(g, false);
     RP_TRY(rp__recording_replay(&g->backward, rp__current_stream(g->device)));
     for (size_t k = 0; k < surface(g); k++) {
         if (!g->grad_inputs[k] || !rp__tape_needs(n, (uint32_t)k)) continue;
@@ -242,6 +280,7 @@ static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint6
     atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
     c->g = g;
     c->stamp = stamp;
+    c->lost = atomic_load(&g->generation->lost);
     c->n_in = g->n_args;
     for (size_t k = 0; k < g->n_args; k++) {
         all[k] = in[k];
@@ -288,6 +327,7 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
         RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], &f->explain, k));
     }
     uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
+    tell_family(g, true);
     RP_TRY(rp__recording_replay(&g->forward, s));
     for (size_t k = 0; k < n_out; k++) {
         out[k] = output_of(g, g->outputs[k], stamp, site);
@@ -399,6 +439,7 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->backward_inputs = rp__calloc(c->n_args + 1, sizeof *g->backward_inputs);
     g->backward_grads = rp__calloc(c->n_out, sizeof *g->backward_grads);
     g->generation = rp__calloc(1, sizeof *g->generation);
+    if (g->generation) atomic_init(&g->generation->refs, 1);
     if (c->fn.ctx_bytes) g->ctx = rp__alloc(c->fn.ctx_bytes);
     if ((c->fn.ctx_bytes && !g->ctx) || !g->args || !g->param_storage || !g->outputs || !g->differentiable ||
         !g->grad_outputs || !g->grad_inputs || !g->forward_inputs || !g->backward_inputs || !g->backward_grads ||
@@ -407,7 +448,6 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
         return NULL;
     }
     atomic_init(&g->refs, 1);
-    atomic_init(&g->generation->refs, 1);
     for (size_t k = 0; k < all; k++) g->args[k] = rp_retain(k < c->n_args ? c->args[k] : c->params[k - c->n_args]);
     for (size_t k = 0; k < c->n_params; k++) g->param_storage[k] = c->params[k]->storage;
     return g;
@@ -658,17 +698,68 @@ static rp_status finish(graphed *g) {
     return RP_OK;
 }
 
+/* A family of what m makes; NULL with the sticky error out of memory. */
+static rp_status family_make(const maker *m) {
+    if (m->n < 2) return RP_OK;
+    family *f = rp__calloc(1, sizeof *f + m->n * sizeof *f->members);
+    bool *overwrites = rp__calloc(m->n * m->n, sizeof *overwrites);
+    if (!f || !overwrites) {
+        rp__free(f);
+        rp__free(overwrites);
+        return RP__OOM("graphed callables");
+    }
+    atomic_init(&f->refs, (unsigned)m->n);
+    f->n = m->n;
+    f->overwrites = overwrites;
+    for (size_t i = 0; i < m->n; i++) {
+        m->made[i]->family = f;
+        m->made[i]->number = i;
+        f->members[i] = m->made[i]->generation;
+        atomic_fetch_add_explicit(&f->members[i]->refs, 1, memory_order_relaxed);
+    }
+    return RP_OK;
+}
+
+static bool writes_outputs(const rp__pool_range *ranges, size_t n, const graphed *g) {
+    for (size_t k = 0; k < g->n_out; k++) {
+        const char *begin = g->outputs[k]->storage->data, *end = begin + g->outputs[k]->storage->bytes;
+        for (size_t r = 0; r < n; r++)
+            if (ranges[r].begin < end && begin < ranges[r].end) return true;
+    }
+    return false;
+}
+
+/* The forwards, and which of them run over outputs of later ones: those got memory that an earlier one had freed. */
+static rp_status capture_forwards(const maker *m, rp_tensor **live) {
+    typedef struct used {
+        rp__pool_range *ranges;
+        size_t n;
+    } used;
+    used *all = rp__calloc(m->n, sizeof *all);
+    if (!all) return RP__OOM("graphed callables");
+    rp_status status = RP_OK;
+    for (size_t i = 0; i < m->n && status == RP_OK; i++) {
+        status = rp__pool_ranges_begin(m->pool);
+        if (status != RP_OK) break;
+        status = capture_forward(m, m->made[i], live);
+        rp__pool_ranges_end(m->pool, &all[i].ranges, &all[i].n);
+        live += m->made[i]->n_out;
+        for (size_t j = 0; j < i && status == RP_OK; j++)
+            m->made[j]->family->overwrites[j * m->n + i] = writes_outputs(all[j].ranges, all[j].n, m->made[i]);
+    }
+    for (size_t i = 0; i < m->n; i++) rp__free(all[i].ranges);
+    rp__free(all);
+    return status;
+}
+
 /* Forwards in order, backwards in reverse: a backward frees what its forward kept, and later captures reuse that memory. */
 static rp_status capture_all(const maker *m) {
-    size_t total = 0, at = 0;
+    size_t total = 0;
+    RP_TRY(family_make(m));
     for (size_t i = 0; i < m->n; i++) total += m->made[i]->n_out;
     rp_tensor **live = rp__calloc(total, sizeof *live);
     if (!live) return RP__OOM("outputs of graphed callables");
-    rp_status status = RP_OK;
-    for (size_t i = 0; i < m->n && status == RP_OK; i++) {
-        status = capture_forward(m, m->made[i], live + at);
-        at += m->made[i]->n_out;
-    }
+    rp_status status = capture_forwards(m, live);
     size_t end = total;
     for (size_t i = m->n; i-- > 0;) {
         end -= m->made[i]->n_out;

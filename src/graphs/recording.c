@@ -60,7 +60,7 @@ static rp_status note_external(rp__recording *r, const rp__launch *l, const rp__
         e = &r->externals[r->n_externals++];
         *e = (rp__external){.storage = rp__storage_retain(slot->storage),
                             .version = atomic_load(&slot->storage->version),
-                            .op = l->op,
+                            .op = *rp__site_op() ? rp__site_op() : l->op, /* cat is made of copies */
                             .site = l->site,
                             .begin = slot->begin,
                             .end = slot->end,
@@ -69,7 +69,7 @@ static rp_status note_external(rp__recording *r, const rp__launch *l, const rp__
     if (slot->begin < e->begin) e->begin = slot->begin;
     if (slot->end > e->end) e->end = slot->end;
     e->access |= slot->access;
-    if (l->kernel->kind != RP__KERNEL_CPU && l->kernel->kind != RP__KERNEL_CUDA) e->library = true;
+    if (l->kernel->kind == RP__KERNEL_CUDA_LIBRARY) e->library = true;
     return RP_OK;
 }
 
@@ -134,7 +134,13 @@ rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
         rp__recording_free(r);
         return status;
     }
-    if (nodes) *nodes = r->device->ops->graph_nodes(r->graph);
+    size_t n = r->device->ops->graph_nodes(r->graph);
+    r->unknown = n == 0 && r->n_externals > 0; /* a driver that cannot say what was captured */
+    for (size_t k = 0; k < n; k++) {
+        const rp__launch *l = r->device->ops->graph_node(r->graph, (uint32_t)k);
+        r->unknown = r->unknown || !l || l->barrier;
+    }
+    if (nodes) *nodes = n;
     return RP_OK;
 }
 
@@ -146,11 +152,7 @@ rp_status rp__recording_instantiate(rp__recording *r) {
 }
 
 void rp__recording_free(rp__recording *r) {
-    for (size_t k = 0; k < r->n_random; k++) {
-        rp__block_free(r->random[k].generator->device, r->random[k].block);
-        rp_generator_release(r->random[k].generator);
-    }
-    rp__free(r->random);
+    rp__capture_random_free(r->random, r->n_random);
     if (r->graph) r->device->ops->graph_free(r->graph);
     for (size_t k = 0; k < r->n_externals; k++) {
         rp__storage_release(r->externals[k].storage);
@@ -193,6 +195,9 @@ rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
     for (size_t k = 0; k < r->n_random; k++) {
         rp__capture_random *random = &r->random[k];
         uint64_t state[2];
+        /* the memory outlives replays under way: it is of the default stream */
+        if (!s->is_default) RP_TRY(rp__block_used_by(random->memory->block, s));
+        if (random->borrowed) continue;
         rp__lock(&random->generator->lock);
         state[0] = random->generator->seed;
         state[1] = random->generator->offset;
@@ -212,20 +217,10 @@ rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
 /* ---- re-pointing ---- */
 
 bool rp__recording_movable(const rp__recording *r, const rp__external *e, const char **why) {
-    const rp__device_ops *ops = r->device->ops;
-    size_t n = ops->graph_nodes(r->graph);
-    *why = NULL;
-    if (e->library) {
-        *why = "a library call or a user's kernel reads it";
-        return false;
-    }
-    for (size_t k = 0; k < n; k++) {
-        if (!ops->graph_node(r->graph, (uint32_t)k)) {
-            *why = "the graph has nodes that Reprise did not make";
-            return false;
-        }
-    }
-    return true;
+    *why = e->library   ? "a library call reads it"
+           : r->unknown ? "the graph has a launch whose operands are not known, which may read it"
+                        : NULL;
+    return !*why;
 }
 
 static rp_status repoint_node(rp__recording *r, uint32_t node, const rp__launch *l, const rp__external *e,
@@ -283,9 +278,10 @@ static rp__reason must_copy(const rp__recording *r, const rp__static_input *inpu
     const char *why;
     int64_t begin, end;
     rp__tensor_byte_range(input->tensor, &begin, &end);
-    if (!rp__recording_movable(r, e, &why)) return RP__REASON_LIBRARY_OPERAND;
+    if (!e) return RP__REASON_UNKNOWN_LAUNCH;
+    if (!rp__recording_movable(r, e, &why)) return e->library ? RP__REASON_LIBRARY_OPERAND : RP__REASON_UNKNOWN_LAUNCH;
     if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
-    if (actual->storage->foreign) return RP__REASON_FOREIGN_MEMORY;
+    if (rp__storage_is_unseen(actual->storage)) return RP__REASON_FOREIGN_MEMORY;
     if (!same_layout(actual, input->tensor)) return RP__REASON_OTHER_LAYOUT;
     if (((uintptr_t)rp__tensor_data(actual) ^ (uintptr_t)rp__tensor_data(input->tensor)) % 16)
         return RP__REASON_ALIGNMENT;
@@ -296,14 +292,14 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
                                size_t number) {
     rp__external *e = input->external;
     const rp_tensor *recorded = input->tensor;
-    if (!e) return RP_OK;
+    if (!e && !r->unknown) return RP_OK;
     size_t bytes = rp__dtype_bytes((rp_dtype)recorded->dtype);
     char *base = rp__tensor_data(actual) - (size_t)recorded->offset * bytes;
-    if (RP__LIKELY(base == e->now && (actual->storage == e->moved || actual->storage == e->storage) &&
+    if (RP__LIKELY(e && base == e->now && (actual->storage == e->moved || actual->storage == e->storage) &&
                    same_layout(actual, recorded)))
         return RP_OK;
-    if (actual->storage == e->storage && actual->offset == recorded->offset && same_layout(actual, recorded))
-        return rp__recording_repoint(r, e, NULL, NULL);
+    if (actual->storage == recorded->storage && actual->offset == recorded->offset && same_layout(actual, recorded))
+        return e ? rp__recording_repoint(r, e, NULL, NULL) : RP_OK;
     rp__reason reason = must_copy(r, input, actual);
     if (reason == RP__REASON_NONE) {
         RP_TRY(rp__recording_repoint(r, e, actual->storage, base));
@@ -314,7 +310,7 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
         }
         return RP_OK;
     }
-    RP_TRY(rp__recording_repoint(r, e, NULL, NULL));
+    if (e) RP_TRY(rp__recording_repoint(r, e, NULL, NULL));
     if (!input->copied) {
         rp__explain_add(explain, "copy", reason, NULL, 1, "argument %zu is copied at every call that moves it", number);
         input->copied = true;

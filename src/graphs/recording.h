@@ -17,7 +17,7 @@ typedef struct rp__external {
     int64_t begin, end;    /* bytes of the storage that launches touch */
     char *now;             /* where its bytes are taken from: storage->data until re-pointed */
     rp__storage *moved;    /* retained; NULL unless re-pointed */
-    bool library;          /* a library call or a user's kernel touches it: it cannot be re-pointed */
+    bool library;          /* a library call touches it: it cannot be re-pointed */
 } rp__external;
 
 typedef struct rp__recording {
@@ -25,6 +25,7 @@ typedef struct rp__recording {
     rp_pool *pool;
     rp__devgraph *graph; /* NULL: nothing captured */
     bool instantiated;
+    bool unknown; /* it has a launch whose operands are not known: that may read anything from outside */
     rp__capture_random *random;
     size_t n_random;
     rp__external *externals;

@@ -177,7 +177,7 @@ typedef struct rp__loop_backend {
     rp_status (*source)(struct rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out);
     void (*destroy)(rp__dag *dag); /* frees dag->backend[this device type] */
     /* What rp__loop_launch calls instead of bind and rp__launch_on, for a backend that runs some kernels as several launches
-       (CUDA: few long rows). NULL: one launch each. */
+       (CUDA: few long rows), or without a record (CPU: tiny ones). NULL: one launch each. */
     rp_status (*launch)(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
     /* rp__loop_bind_many on this device. RP_ERROR_UNAVAILABLE without a sticky error: too many groups for one launch, or
        none of this kind; rp__loop_launch_many then halves the list, down to single binds. NULL: always single binds. */
@@ -224,8 +224,9 @@ rp_dtype rp__dag_scalar_dtype(const rp__dag *dag, uint16_t scalar); /* RP_DTYPE_
 extern RP__TLS_FAST rp_kernel_log *rp__kernel_log_set;
 void rp__kernel_log_tell(struct rp__device *d, rp__dag *dag, const rp__space *space);
 
-/* bind + rp__launch_on. */
+/* bind + rp__launch_on, or what the backend does instead. */
 rp_status rp__loop_launch(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
+rp_status rp__loop_launch_one(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
 
 /* Several equal problems in one launch (multi-tensor: Adam over all parameters): the DAG must have one dim, no reduction;
    accesses come in groups of dag->n_accesses, extents one a group; scalars are shared. */

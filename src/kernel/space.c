@@ -189,6 +189,9 @@ rp__launch_buffer *rp__launch_buffer_get(void) {
 rp_status rp__loop_launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
     if (RP__UNLIKELY(rp__kernel_log_set)) rp__kernel_log_tell(d, dag, space);
     if (d->ops->loops->launch) return d->ops->loops->launch(d, s, dag, space);
+    return rp__loop_launch_one(d, s, dag, space);
+}
+rp_status rp__loop_launch_one(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
     rp__launch launch;

@@ -38,9 +38,17 @@ static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {
     return status != RP_OK ? status : restored;
 }
 
-rp_status rp_init_uniform(rp_tensor *t, double low, double high) { return fill_drawn(t, draw_uniform, low, high); }
+rp_status rp_init_uniform(rp_tensor *t, double low, double high) {
+    if (!(low <= high))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_uniform: expects low <= high, but found low=%g > high=%g", low,
+                        high);
+    return fill_drawn(t, draw_uniform, low, high);
+}
 
-rp_status rp_init_normal(rp_tensor *t, double mean, double std) { return fill_drawn(t, draw_normal, mean, std); }
+rp_status rp_init_normal(rp_tensor *t, double mean, double std) {
+    if (!(std >= 0)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_normal: expects std >= 0, but found std %g", std);
+    return fill_drawn(t, draw_normal, mean, std);
+}
 
 rp_status rp_init_constant(rp_tensor *t, double value) {
     RP_TRY(rp__tensor_check(t, "t"));

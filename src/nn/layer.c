@@ -22,6 +22,17 @@ static void parameter_release(rp_tensor **t) {
     *t = NULL;
 }
 
+static rp_status need(const void *layer, const char *what) {
+    return layer ? RP_OK : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the layer is NULL", what);
+}
+
+static rp_tensor *no_layer(const char *site, const char *what) {
+    rp__site_frame outer = rp__site_push(site, "layer_forward");
+    (void)need(NULL, what);
+    rp__site_pop(outer);
+    return rp__tensor_error();
+}
+
 static rp_status positive(const char *layer, const char *what, int64_t value) {
     if (value > 0) return RP_OK;
     return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: %s must be positive, not %lld", layer, what, (long long)value);
@@ -44,6 +55,7 @@ static rp_status linear_fill(rp_linear_layer *l, int64_t in_features, int64_t ou
 
 rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias,
                                rp_dtype dtype) {
+    RP_TRY(need(l, "linear layer"));
     memset(l, 0, sizeof *l);
     rp_status status = linear_fill(l, in_features, out_features, bias, dtype);
     if (status != RP_OK) rp_linear_layer_release(l);
@@ -51,11 +63,13 @@ rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t 
 }
 
 void rp_linear_layer_release(rp_linear_layer *l) {
+    if (!l) return;
     parameter_release(&l->weight);
     parameter_release(&l->bias);
 }
 
 rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l, rp_tensor *x) {
+    if (!l) return no_layer(site, "linear layer");
     return rp_linear_at(site, x, l->weight, l->bias);
 }
 
@@ -67,6 +81,7 @@ rp_tensor *(rp_linear_layer_forward)(const rp_linear_layer *l, rp_tensor *x) {
 
 rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim,
                                   rp_dtype dtype) {
+    RP_TRY(need(l, "embedding layer"));
     memset(l, 0, sizeof *l);
     RP_TRY(positive("embedding layer", "num_embeddings", num_embeddings));
     RP_TRY(positive("embedding layer", "embedding_dim", embedding_dim));
@@ -76,9 +91,12 @@ rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings,
     return status;
 }
 
-void rp_embedding_layer_release(rp_embedding_layer *l) { parameter_release(&l->weight); }
+void rp_embedding_layer_release(rp_embedding_layer *l) {
+    if (l) parameter_release(&l->weight);
+}
 
 rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices) {
+    if (!l) return no_layer(site, "embedding layer");
     return rp_embedding_at(site, l->weight, indices);
 }
 
@@ -98,6 +116,7 @@ static rp_status layer_norm_fill(rp_layer_norm_layer *l, rp_dtype dtype) {
 
 rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normalized_shape, size_t n_dims, double eps,
                                    bool elementwise_affine, rp_dtype dtype) {
+    RP_TRY(need(l, "layer norm layer"));
     memset(l, 0, sizeof *l);
     if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "layer norm layer: normalized_shape must have 1 to %d dimensions",
@@ -111,11 +130,13 @@ rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normal
 }
 
 void rp_layer_norm_layer_release(rp_layer_norm_layer *l) {
+    if (!l) return;
     parameter_release(&l->weight);
     parameter_release(&l->bias);
 }
 
 rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x) {
+    if (!l) return no_layer(site, "layer norm layer");
     return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps);
 }
 
@@ -154,6 +175,7 @@ static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t ou
 rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t kernel_height,
                                int64_t kernel_width, const rp_conv2d_options *options) {
     rp_conv2d_options o = {.struct_size = sizeof o};
+    RP_TRY(need(l, "conv2d layer"));
     memset(l, 0, sizeof *l);
     if (options && options->struct_size < sizeof options->struct_size)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
@@ -165,11 +187,13 @@ rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t 
 }
 
 void rp_conv2d_layer_release(rp_conv2d_layer *l) {
+    if (!l) return;
     parameter_release(&l->weight);
     parameter_release(&l->bias);
 }
 
 rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l, rp_tensor *x) {
+    if (!l) return no_layer(site, "conv2d layer");
     return rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups);
 }
 

@@ -93,9 +93,15 @@ static rp_status group_fill(group *g, kind k, rp_tensor *const *params, double l
     return RP_OK;
 }
 
+static rp_status lr_check(double lr) {
+    if (lr >= 0) return RP_OK;
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "optimizer: learning rate %g is not 0 or larger", lr);
+}
+
 static rp_status params_check(const rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr) {
-    if (!(lr >= 0)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "optimizer: learning rate %g is not 0 or larger", lr);
-    if (n > 0 && !params) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "optimizer: params is NULL");
+    RP_TRY(lr_check(lr));
+    if (n == 0) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "optimizer: the list of parameters is empty");
+    if (!params) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "optimizer: params is NULL");
     for (size_t i = 0; i < n; i++) {
         RP_TRY(rp__tensor_check(params[i], "parameter"));
         if (!rp_is_leaf(params[i]))
@@ -345,6 +351,7 @@ static group *group_at(const rp_optimizer *opt, size_t index, const char *functi
 
 rp_status rp_optimizer_set_lr(rp_optimizer *opt, size_t index, double lr) {
     group *g = group_at(opt, index, "rp_optimizer_set_lr");
+    if (g) RP_TRY(lr_check(lr));
     return g ? rp_init_constant(g->lr, lr) : rp_error_status();
 }
 

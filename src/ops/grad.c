@@ -20,6 +20,13 @@ rp_tensor *rp__zeros_of(const rp__meta *meta) {
     return t;
 }
 
+rp_tensor *rp__to_device_of(rp_tensor *t, const rp__meta *meta) {
+    if (rp__tensor_is_error(t) || rp__device_equal(t->device, meta->device)) return t;
+    rp__meta here = {.dtype = (rp_dtype)t->dtype, .ndim = t->ndim, .device = meta->device};
+    for (size_t d = 0; d < t->ndim; d++) here.size[d] = t->size[d];
+    return rp_copy_(rp__zeros_of(&here), t);
+}
+
 rp_tensor *rp__zeros_expanded(const rp__meta *meta) {
     rp__meta one = {.dtype = meta->dtype, .device = meta->device};
     rp_tensor *zero = rp__zeros_of(&one);
@@ -59,6 +66,7 @@ rp_status rp__vjp_run(const rp__vjp *g) {
         const rp__meta *meta = &g->in_meta[i];
         if (!rp__tensor_is_error(t) && !has_size(t, meta)) t = rp__sum_to_size(t, meta->size, meta->ndim);
         if (!rp__tensor_is_error(t) && t->dtype != meta->dtype) t = rp_to_dtype(t, meta->dtype);
+        t = rp__to_device_of(t, meta); /* of a CPU operand of a CUDA op: 0-d, or the source of copy_ */
         if (rp__tensor_is_error(t)) return rp_error_status();
         g->grad_in[i] = t;
     }

@@ -11,6 +11,7 @@ rp_status rp__vjp_run(const rp__vjp *g);
 /* t summed to `size` (torch.Tensor.sum_to_size): undoes a broadcast. */
 rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim);
 /* Zeros with the given meta: memory of their own, or one element expanded (for operands that are only read). */
+rp_tensor *rp__to_device_of(rp_tensor *t, const rp__meta *meta); /* t itself, or a copy on the device of meta */
 rp_tensor *rp__zeros_of(const rp__meta *meta);
 rp_tensor *rp__zeros_expanded(const rp__meta *meta);
 rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */

@@ -1,5 +1,5 @@
-/* Cross-entropy of logits and class indices: one rows kernel gives loss and log-sum-exp of each row; the reduction is made of
-   other ops. */
+/* Cross-entropy of logits and class indices: one rows kernel gives the loss of each row with both parts of its log-sum-exp; the
+   reduction is made of other ops. */
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -35,13 +35,15 @@ rp_status rp__expand_cross_entropy(const rp__call *call) {
         x = rp_unsqueeze_at(site, x, 0);
         target = one_target ? target : rp_unsqueeze_at(site, target, 0);
     }
-    rp_tensor *loss = rp_cross_entropy_rows_at(site, x, target, ignore, NULL);
+    rp_tensor *loss = rp_cross_entropy_rows_at(site, x, target, ignore, NULL, NULL);
     if (reduction == REDUCTION_NONE) {
         if (single && !one_target) loss = rp_squeeze_at(site, loss, 0);
     } else {
         loss = rp_sum_at(site, loss, NULL, 0, false, RP_DTYPE_NONE);
         if (reduction == REDUCTION_MEAN) {
-            rp_tensor *kept = rp_logical_not_at(site, rp_eq_scalar_at(site, target, rp_i64(ignore)));
+            /* as integers that hold ignore_index: in bytes -100 would be class 156 */
+            rp_tensor *classes = target->dtype == RP_U8 ? rp_to_dtype_at(site, target, RP_I64) : target;
+            rp_tensor *kept = rp_logical_not_at(site, rp_eq_scalar_at(site, classes, rp_i64(ignore)));
             loss = rp_div_at(site, loss, rp_sum_at(site, kept, NULL, 0, false, RP_DTYPE_NONE));
         }
     }
@@ -50,7 +52,7 @@ rp_status rp__expand_cross_entropy(const rp__call *call) {
     return rp_is_error(loss) ? rp_error_status() : RP_OK;
 }
 
-/* Both outputs are sums over a row and stay in the compute type. */
+/* All outputs are numbers of a row and stay in the compute type. */
 rp_status rp__infer_cross_entropy_rows(const rp__call *call, rp__meta *out) {
     const rp_tensor *x = call->in[0], *target = call->in[1];
     RP_TRY(check_target(call));
@@ -61,7 +63,7 @@ rp_status rp__infer_cross_entropy_rows(const rp__call *call, rp__meta *out) {
                             (long long)rp__dim_hint(x->size[0]), (long long)rp__dim_hint(target->size[0]));
     if (rp__dim_is(RP__DIM_EQ, x->size[1], 0) && !rp__dim_is(RP__DIM_EQ, x->size[0], 0))
         return rp__op_error(call, RP_ERROR_SHAPE, "Expected at least one class");
-    for (unsigned k = 0; k < 2; k++) {
+    for (unsigned k = 0; k < 3; k++) {
         out[k].dtype = (rp_dtype)rp__dtypes[x->dtype].compute;
         out[k].ndim = 1;
         out[k].size[0] = x->size[0];
@@ -69,7 +71,8 @@ rp_status rp__infer_cross_entropy_rows(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* loss = log-sum-exp - x[target], 0 where the target is ignored. */
+/* loss = log sum exp(x - max) - (x[target] - max), 0 where the target is ignored. The sum of max and log sum is never rounded: of
+   large logits it would keep no digit of a small loss. */
 void rp__lower_cross_entropy_rows(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     const rp_tensor *logits = call->in[0];
@@ -78,7 +81,7 @@ void rp__lower_cross_entropy_rows(rp__lower *lw) {
     rp__val x = rp__lw_in(lw, 0);
     rp__val high = rp__lw_reduce(lw, RP__REDUCE_MAX, x);
     rp__val total = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_1(lw, RP__EXP, rp__lw_2(lw, RP__SUB, x, high)));
-    rp__val lse = rp__lw_2(lw, RP__ADD, high, rp__lw_1(lw, RP__LOG, total));
+    rp__val log_total = rp__lw_1(lw, RP__LOG, total);
 
     const rp_dim target_stride[2] = {call->in[1]->stride[0], 0}, row_stride[2] = {logits->stride[0], 0};
     uint16_t target_access = rp__lw_access(lw, false, 1, target_stride, true);
@@ -89,7 +92,8 @@ void rp__lower_cross_entropy_rows(rp__lower *lw) {
     class = rp__lw_check_index(lw, class, rp__lw_inner_extent(lw, RP_I64), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, class, rp__lw_size(lw, logits->stride[1]));
     rp__val chosen = rp__lw_load(lw, rp__lw_access(lw, false, 0, row_stride, true), offset, RP__NO_VAL);
-    rp__val loss = rp__lw_2(lw, RP__SUB, lse, chosen);
+    rp__val loss = rp__lw_2(lw, RP__SUB, log_total, rp__lw_2(lw, RP__SUB, chosen, high));
     rp__lw_out_row(lw, 0, rp__lw_3(lw, RP__WHERE, ignored, rp__lw_const(lw, compute, 0.0), loss));
-    rp__lw_out_row(lw, 1, lse);
+    rp__lw_out_row(lw, 1, high);
+    rp__lw_out_row(lw, 2, log_total);
 }

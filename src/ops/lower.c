@@ -419,6 +419,14 @@ static void fill_operand(rp__space_access *a, const rp_tensor *t) {
     rp__tensor_byte_range(t, &a->begin, &a->end);
 }
 
+/* rp__tensor_contiguous, quickly for what is contiguous without sizes of 1. */
+static inline bool is_contiguous(const rp_tensor *t) {
+    uint64_t expected = 1;
+    for (unsigned d = t->ndim; d-- > 0; expected *= (uint64_t)t->size[d])
+        if (RP__UNLIKELY((uint64_t)t->stride[d] != expected)) return rp__tensor_contiguous(t);
+    return true;
+}
+
 /* A contiguous call of a pointwise op: one dim, all strides 1 or 0. */
 static bool fill_flat(const entry *e, const rp__call *call, rp__space *space, rp__space_access *accesses, int64_t n) {
     const rp_tensor *out = call->out[0];
@@ -434,7 +442,7 @@ static bool fill_flat(const entry *e, const rp__call *call, rp__space *space, rp
         bool same = t->ndim == out->ndim;
         for (unsigned d = 0; same && d < t->ndim; d++) same = t->size[d] == out->size[d];
         if (same) {
-            if (!rp__tensor_contiguous(t)) return false;
+            if (!is_contiguous(t)) return false;
             a->stride[0] = 1;
         } else if (t->ndim == 0) {
             a->stride[0] = 0;

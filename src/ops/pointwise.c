@@ -24,6 +24,10 @@ static rp_status check_alpha(const rp__call *call, rp_dtype result) {
     if (kind == RP_SCALAR_F64 && !rp__dtype_is_float(result))
         return rp__op_error(call, RP_ERROR_DTYPE,
                             "For integral input tensors, argument alpha must not be a floating point number.");
+    rp_dtype compute = (rp_dtype)rp__dtypes[result].compute; /* alpha enters the sum in this type */
+    if (!rp__scalar_fits(call->attrs[0].v.scalar, compute))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
+                            rp_dtype_name(compute));
     return RP_OK;
 }
 

@@ -4,13 +4,21 @@
 
 #include <math.h>
 
+static int64_t scalar_int(rp_scalar s) { return s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i; }
+
+/* Factors and exponents of floating tensors: where 64 bits do not hold the result, a float does. */
 static rp_scalar scalar_negated(rp_scalar s) {
-    return s.kind == RP_SCALAR_F64 ? rp_f64(-s.v.f) : rp_i64(s.kind == RP_SCALAR_BOOL ? -(int64_t)s.v.b : -s.v.i);
+    if (s.kind == RP_SCALAR_F64) return rp_f64(-s.v.f);
+    return scalar_int(s) == INT64_MIN ? rp_f64(0x1p63) : rp_i64(-scalar_int(s));
+}
+
+static rp_scalar scalar_less_one(rp_scalar s) {
+    if (s.kind == RP_SCALAR_F64) return rp_f64(s.v.f - 1.0);
+    return scalar_int(s) == INT64_MIN ? rp_f64(-0x1p63) : rp_i64(scalar_int(s) - 1);
 }
 
 static bool scalar_is(rp_scalar s, int64_t value) {
-    return s.kind == RP_SCALAR_F64 ? s.v.f == (double)value
-                                   : (s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i) == value;
+    return s.kind == RP_SCALAR_F64 ? s.v.f == (double)value : scalar_int(s) == value;
 }
 
 rp_status rp__vjp_zero(const rp__vjp *g) {
@@ -78,9 +86,7 @@ rp_status rp__vjp_div_size(const rp__vjp *g) {
 rp_status rp__vjp_pow_scalar(const rp__vjp *g) {
     rp_scalar e = g->call->attrs[0].v.scalar;
     if (scalar_is(e, 0)) return rp__vjp_zero(g);
-    rp_scalar less =
-        e.kind == RP_SCALAR_F64 ? rp_f64(e.v.f - 1.0) : rp_i64((e.kind == RP_SCALAR_BOOL ? (int64_t)e.v.b : e.v.i) - 1);
-    rp_tensor *slope = rp_mul_scalar(rp_pow_scalar(rp__wide(g->call->in[0]), less), e);
+    rp_tensor *slope = rp_mul_scalar(rp_pow_scalar(rp__wide(g->call->in[0]), scalar_less_one(e)), e);
     g->grad_in[0] = rp_mul(g->grad_out[0], slope);
     return RP_OK;
 }

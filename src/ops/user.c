@@ -54,8 +54,10 @@ static rp_status vjp(const rp__vjp *g) {
             grad_out[k] = rp__zeros_of(&g->out_meta[k]);
         if (rp__tensor_is_error(grad_out[k])) return rp_error_status();
     }
-    return d->backward(d->ctx, grad_out, call->n_out, call->in, call->n_in, call->out, call->attrs, call->n_attrs,
-                       g->grad_in);
+    uint64_t before = rp__error_count();
+    rp_status status = d->backward(d->ctx, grad_out, call->n_out, call->in, call->n_in, call->out, call->attrs,
+                                   call->n_attrs, g->grad_in);
+    return rp__returned(status, before, "the backward of op", call->op->name);
 }
 
 /* ---- the CPU launch */

@@ -146,9 +146,6 @@ static rp_status check_managed(const struct DLManagedTensorVersioned *m, rp_dtyp
     if (in->ndim < 0 || in->ndim > RP_MAX_DIMS)
         return rp__fail(RP_ERROR_SHAPE, "a tensor has 0 to %d dimensions, not %d", RP_MAX_DIMS, (int)in->ndim);
     if (in->ndim && !in->shape) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the shape is NULL");
-    if (((uintptr_t)in->data + in->byte_offset) % rp__dtype_bytes(*dtype))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is not aligned to its element size of %zu bytes",
-                        rp__dtype_bytes(*dtype));
     return RP_OK;
 }
 

@@ -88,6 +88,38 @@ static bool is_kept(const rp_tensor *t, rp_tensor *const *keep, size_t n) {
     return false;
 }
 
+/* A long list of tensors to keep, as a table (open addressing, 0: free). The last bit says that an entry was kept already: a handle
+   has one entry for each time that it entered the scope, and one of them moves out. */
+enum { FEW_KEPT = 16 };
+typedef struct keep_table {
+    uintptr_t *places; /* NULL: the list is short, or there is no memory for a table */
+    size_t mask;
+} keep_table;
+
+static uintptr_t *keep_place(const keep_table *k, const rp_tensor *t) {
+    size_t i = (size_t)((uint64_t)(uintptr_t)t * UINT64_C(0x9e3779b97f4a7c15) >> 20) & k->mask;
+    while (k->places[i] && (k->places[i] & ~(uintptr_t)1) != (uintptr_t)t) i = (i + 1) & k->mask;
+    return &k->places[i];
+}
+
+static keep_table keep_table_new(rp_tensor *const *keep, size_t n) {
+    keep_table k = {NULL, 63};
+    if (n <= FEW_KEPT) return k;
+    while (k.mask < 2 * n) k.mask = 2 * k.mask + 1;
+    k.places = rp__calloc(k.mask + 1, sizeof *k.places);
+    for (size_t i = 0; i < n && k.places; i++)
+        if (keep[i]) *keep_place(&k, keep[i]) = (uintptr_t)keep[i];
+    return k;
+}
+
+/* Is t one of those to keep, and was it not kept before? */
+static bool keep_take(const keep_table *k, const rp_tensor *t) {
+    uintptr_t *place = keep_place(k, t);
+    if (!*place || (*place & 1)) return false;
+    *place |= 1;
+    return true;
+}
+
 rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
     rp__tensor_local *l = rp__local_tls;
     size_t k = l ? l->n_scopes : 0;
@@ -99,13 +131,18 @@ rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
     l->n_scopes = k - 1;
     /* Kept entries close up first: releasing may run deleters and hooks, which may open scopes of their own. */
     if (n) {
+        keep_table table = keep_table_new(keep, n);
         for (size_t i = first; i < end; i++) {
             rp_tensor *t = l->entries[i];
-            if (!t || !is_kept(t, keep, n) || is_kept(t, (rp_tensor *const *)l->entries + first, kept - first))
+            if (!t) continue;
+            if (table.places ? !keep_take(&table, t)
+                             : !is_kept(t, keep, n) ||
+                                   is_kept(t, (rp_tensor *const *)l->entries + first, kept - first))
                 continue;
             l->entries[i] = l->entries[kept];
             l->entries[kept++] = t;
         }
+        rp__free(table.places);
     }
     while (l->n_entries > kept) {
         rp_tensor *t = l->entries[--l->n_entries];

@@ -68,5 +68,7 @@ void rp__storage_release(rp__storage *s) {
 void rp__storage_written(rp__storage *s, const char *op, const char *site) {
     s->writer_op = op;
     s->writer_site = site;
-    atomic_fetch_add_explicit(&s->version, 1, memory_order_relaxed);
+    /* Another number than before is enough: a locked instruction would buy the count of two threads that write at once. */
+    uint64_t version = atomic_load_explicit(&s->version, memory_order_relaxed);
+    atomic_store_explicit(&s->version, version + 1, memory_order_relaxed);
 }

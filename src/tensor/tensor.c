@@ -316,6 +316,12 @@ rp_status rp__tensor_materialise(rp_tensor *t) {
 
 void *rp_data(rp_tensor *t) {
     if (rp__tensor_check(t, "the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK) return NULL;
+    if (t->device.type == RP_DEVICE_CPU) { /* the caller may read at once: he knows nothing of our queues */
+        rp__device *d = rp__device_get(t->device);
+        rp_stream *s = d ? rp__current_stream(d) : NULL;
+        /* In a capture there is nothing to wait for, and the address is that of the recorded launches. */
+        if (!s || (!rp__stream_capturing(s) && d->ops->stream_synchronize(d, s) != RP_OK)) return NULL;
+    }
     return rp__tensor_data(t);
 }
 
@@ -358,9 +364,14 @@ rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, 
         rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is NULL");
         goto failed;
     }
+    if ((uintptr_t)data % rp__dtype_bytes(dtype)) {
+        rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is not aligned to its element size of %zu bytes",
+                 rp__dtype_bytes(dtype));
+        goto failed;
+    }
     for (size_t i = 0; stride && i < ndim; i++) {
         int64_t reach = 0;
-        if (stride[i] < 0) {
+        if (stride[i] < 0 && size[i] > 1) { /* a dimension of one element is never stepped along */
             rp__fail(RP_ERROR_SHAPE, "negative strides are not supported: stride %" PRId64 " of dimension %zu",
                      stride[i], i);
             goto failed;
@@ -376,13 +387,22 @@ rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, 
     rp__storage *s = rp__storage_wrap(device, data, stride && bytes ? (size_t)extent : bytes, deleter, ctx);
     if (!s) goto failed;
     t = rp__tensor_new(dtype, size, ndim, s); /* owns the storage now: failing calls the deleter */
-    for (size_t i = 0; stride && i < ndim && !rp__tensor_is_error(t); i++) t->stride[i] = stride[i];
+    for (size_t i = 0; stride && i < ndim && !rp__tensor_is_error(t); i++)
+        if (stride[i] >= 0) t->stride[i] = stride[i];
     rp__site_pop(outer);
     return t;
 failed:
     rp__site_pop(outer);
     if (deleter) deleter(ctx);
     return t;
+}
+
+rp_status rp_declare_stable(rp_tensor *t) {
+    rp__site_frame outer = rp__site_push(NULL, "declare_stable");
+    rp_status status = rp__tensor_check(t, "the tensor");
+    if (status == RP_OK) t->storage->stable = true;
+    rp__site_pop(outer);
+    return status;
 }
 
 /* Copies elements in row-major order; src is the address of element 0. */

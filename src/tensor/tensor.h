@@ -29,7 +29,8 @@ typedef struct rp__storage {
     rp__block *block;                    /* ours; NULL for foreign memory */
     void (*deleter)(void *ctx);          /* foreign memory */
     void *deleter_ctx;
-    bool foreign; /* writes may happen that we do not see: graphs copy it unless declared stable */
+    bool foreign; /* memory of others: it may lie under another storage as well, and we never give it to anybody */
+    bool stable;  /* foreign, but declared to be written and freed through us alone (rp_declare_stable) */
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
@@ -46,6 +47,8 @@ void rp__storage_release(rp__storage *s);
 static inline bool rp__storage_is_stale(const rp__storage *s) {
     return RP__UNLIKELY(s->generation != NULL) && atomic_load_explicit(s->generation, memory_order_acquire) != s->stamp;
 }
+/* May its owner write or free it unseen? Then graphs copy it. */
+static inline bool rp__storage_is_unseen(const rp__storage *s) { return s->foreign && !s->stable; }
 void rp__storage_written(rp__storage *s, const char *op, const char *site); /* version + 1 */
 
 enum {                          /* rp_tensor.flags */
@@ -111,7 +114,7 @@ void rp__tensor_byte_range(const rp_tensor *t, int64_t *begin, int64_t *end);
 const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]); /* "float32 (2, 3)" */
 /* Makes memory exist and hold the value: computes what a trace left pending. RP_OK for ordinary tensors. Floor 5 installs it. */
 rp_status rp__tensor_materialise(rp_tensor *t);
-extern rp_status (*rp__materialise_hook)(rp_tensor *t);
+extern rp_status (*rp__materialise_hook)(rp_tensor *t); /* t NULL: everything that this thread's trace left pending */
 /* Is a trace recording in this thread? Then every read of data on the host asks the hook, of whatever tensor. */
 extern RP__TLS_FAST bool rp__tensor_tracing;
 extern void (*rp__autograd_free_hook)(struct rp__autograd *a); /* floor 4: drops tape references of a dying handle */

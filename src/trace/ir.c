@@ -274,6 +274,7 @@ static rp_status copy_into(copier *c, rp__ir_block *to, const rp__ir_block *from
         m->random_offset = n->random_offset;
         m->random_count = n->random_count;
         m->recompute = n->recompute;
+        m->write = n->write;
         if (n->kind == RP__IR_CONST) {
             m->data = rp__arena_copy(&ir->arena, n->data, n->data_bytes);
             m->data_bytes = n->data_bytes;

@@ -209,7 +209,8 @@ static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *cons
     if (traced) {
         block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
         if (n->kind == RP__IR_COND)
-            return rp_cond_at(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, n->n_in - 1, out, n->n_out);
+            return rp__cond_outside(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, 0, n->n_in - 1, out,
+                                    n->n_out);
         if (n->kind == RP__IR_CHECKPOINT) return rp_checkpoint_at(n->site, fn_of(&a, "body"), in, n->n_in, out, n->n_out);
         return rp__while_invariant(n->site, fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in, n->attrs[0].v.i, out);
     }

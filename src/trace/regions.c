@@ -13,6 +13,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "device/capture.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
@@ -241,13 +242,14 @@ static rp_status emit(rp__trace *t, where at, rp__ir_kind kind, const rp_ir *a, 
     return status;
 }
 
-/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. */
-static rp_status settle_operands(rp_tensor *const *in, size_t n, rp_tensor **out) {
+/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. Operands from `n_own` on are what the
+   functions read from outside, which stays as it is: a copy would add up gradients in another order. */
+static rp_status settle_operands(rp_tensor *const *in, size_t n, size_t n_own, rp_tensor **out) {
     for (size_t k = 0; k < n; k++) {
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument of a region is the error tensor");
-        out[k] = rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
+        out[k] = k >= n_own || rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -392,7 +394,8 @@ static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tens
     return status;
 }
 
-/* The same as a function of what comes in: gradients, operands, sums. */
+/* The same as a function of what comes in: gradients, operands, sums. On the host grad mode says whether the result needs a history; in
+   a trace the function is a block without a tape, which is differentiated as such. */
 static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const derivative *d = ctx;
     size_t n_results = d->ir->body.n_results, at = 0;
@@ -407,14 +410,25 @@ static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
     for (size_t k = 0; k < n_results; k++) all[k] = d->given[k] ? in[at++] : NULL;
     for (size_t k = 0; k < d->n_operands; k++) operands[k] = in[at++];
     for (size_t k = 0; k < d->n_operands; k++) sums[k] = d->summed[k] ? in[at++] : NULL;
-    (void)derive(d, all, operands, sums, false, false, out);
+    (void)derive(d, all, operands, sums, rp_grad_enabled(), false, out);
     rp__free(all);
+}
+
+/* The host may not decide while the stream captures: replays would take what was taken then. */
+static rp_status may_decide(where at, const rp_tensor *on, const char *what) {
+    rp__device *d = rp__device_get(on->device);
+    if (!d) return rp_error_status();
+    rp__site_frame outer = rp__site_push(at.site, at.of);
+    rp_status status = rp__capture_forbid(rp__current_stream(d), what);
+    rp__site_pop(outer);
+    return status;
 }
 
 /* ---- cond */
 
 static rp_status host_cond(where at, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                            rp_tensor **out, size_t n_out) {
+    RP_TRY(may_decide(at, pred, "deciding a branch on the host"));
     rp_scalar take = rp_item(pred);
     if (rp_failed()) return rp_error_status();
     const rp_fn *fn = rp__scalar_f64(take) != 0 ? &then_fn : &else_fn;
@@ -492,6 +506,11 @@ rp_status(rp_cond)(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *con
 
 rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                      rp_tensor **out, size_t n_out) {
+    return rp__cond_outside(site, pred, then_fn, else_fn, in, n_in, n_in, out, n_out);
+}
+
+rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+                           size_t n_own, size_t n_in, rp_tensor **out, size_t n_out) {
     const where at = {"rp_cond", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
     rp_status status = check_functions("rp_cond", then_fn, else_fn, in, n_in, out, n_out);
@@ -501,7 +520,7 @@ rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn els
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
     rp__trace *t = rp__trace_current();
     rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
-    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_cond");
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, n_own, settled_in) : RP__OOM("rp_cond");
     if (status == RP_OK && t) {
         status = trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
         if (falls_back(status)) {
@@ -532,7 +551,8 @@ static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *c
         rp_tensor *go = NULL;
         bool on = false;
         cond_fn.body(cond_fn.ctx, state, n_in, &go, 1);
-        if (!rp_failed() && check_result(at, cond_fn, go, 0) == RP_OK)
+        if (!rp_failed() && check_result(at, cond_fn, go, 0) == RP_OK &&
+            may_decide(at, go, "deciding on the host whether a loop goes on") == RP_OK)
             on = rp__scalar_f64(rp_item(go)) != 0;
         memset(next, 0, n_state * sizeof *next);
         if (on && !rp_failed()) body_fn.body(body_fn.ctx, state, n_in, next, n_state);
@@ -727,7 +747,7 @@ rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp
     rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
     rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
-    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, settled_in) : RP__OOM("rp_while");
+    if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, n_state, settled_in) : RP__OOM("rp_while");
     if (status == RP_OK && t) {
         status = trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
         if (falls_back(status)) {
@@ -787,7 +807,7 @@ static rp_status trace_checkpoint(rp__trace *t, where at, rp_fn fn, rp_tensor *c
         made->random_offset = start;
         made->random_count = a.random_count;
         rp__trace_random_seek(t, g, rp__dim_apply(RP__DIM_ADD, start, a.random_count));
-        (void)rp_generator_get(g, NULL, &absolute);
+        rp__generator_state(g, NULL, &absolute);
         absolute += (uint64_t)rp__dim_hint(start);
     }
     if (any_needs_grad(operands, n)) {
@@ -892,7 +912,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
         }
     }
     derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
-    if (!rp_failed() && derive(&d, grad_out, operands, sums, false, false, grads) == RP_OK) {
+    if (!rp_failed() && derive(&d, grad_out, operands, sums, rp_grad_enabled(), false, grads) == RP_OK) {
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
             if (!b->wanted[k]) continue;
             rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
@@ -997,8 +1017,10 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
         before = rp__trace_random_offset(t, p->generator);
         rp__trace_random_seek(t, p->generator, p->random_offset);
     } else if (p->generator) {
-        (void)rp_generator_get(p->generator, &seed, &offset);
-        status = rp_generator_set(p->generator, seed, p->random_absolute);
+        status = rp__capture_forbid(rp__current_stream(p->generator->device),
+                                    "recomputing a traced checkpoint that draws random numbers");
+        rp__generator_state(p->generator, &seed, &offset);
+        if (status == RP_OK) rp__generator_put(p->generator, seed, p->random_absolute);
     }
     if (status == RP_OK)
         status = rp_failed() ? rp_error_status()
@@ -1006,7 +1028,7 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
     if (p->generator && t)
         rp__trace_random_seek(t, p->generator, before);
     else if (p->generator)
-        (void)rp_generator_set(p->generator, seed, offset);
+        rp__generator_put(p->generator, seed, offset);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
         if (q->needed[k]) grad_in[k] = grads[g++];
     }
@@ -1109,7 +1131,7 @@ static void backward_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
     rp_tensor **saved = work, **grad_out = saved + p->n_saved, **sums = grad_out + n_grads,
               **grads = sums + p->n_operands;
     size_t at = p->n_saved, o = 0;
-    rp_status status = settle_operands(in, p->n_saved, saved);
+    rp_status status = settle_operands(in, p->n_saved, p->n_saved, saved);
     for (size_t k = 0; k < f->n_results; k++) grad_out[k] = f->r->given[k] ? in[at++] : NULL;
     for (size_t k = 0; k < p->n_operands; k++) sums[k] = f->r->summed[k] ? in[at++] : NULL;
     const task q = {p, saved, grad_out, sums, f->r->needed, f->r->same, false};

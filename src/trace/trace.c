@@ -67,6 +67,9 @@ struct rp__trace {
     size_t n_operands, operands_capacity;
     rp_tensor **stand_in; /* ABSTRACT: the arguments that fn sees; in the scope */
     rp__ir_positions positions;
+    int hooks,
+        leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
+    const char *hook_site;
     bool busy; /* computing: not to be entered again */
 };
 
@@ -450,6 +453,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->data = rp__tensor_data(r);
     s->bytes = (size_t)rp__tensor_numel(r) * rp__dtype_bytes((rp_dtype)r->dtype);
     s->foreign = from->foreign;
+    s->stable = from->stable;
     s->generation = from->generation;
     s->stamp = from->stamp;
     s->replay_site = from->replay_site;
@@ -664,17 +668,19 @@ rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site) {
 static rp_status materialise(rp_tensor *x) {
     rp__trace *t = current;
     if (t && t->busy) return RP_OK;
-    if (x->traced && !x->traced->trace)
+    if (x && x->traced && !x->traced->trace)
         return rp__fail(RP_ERROR_STATE,
                         "the value of a tensor of a trace that was given up was read (made by %s at %s)",
                         x->op ? x->op : "?", x->site ? x->site : "?");
-    if (!t) return x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
+    if (!t)
+        return x && x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
     /* What a segment has not touched is as real as ever. */
-    if (t->mode == RP__TRACE_SEGMENTS && !x->traced && map_get(&t->by_storage, key_of_id(x->storage->id)) == SIZE_MAX)
+    if (x && t->mode == RP__TRACE_SEGMENTS && !x->traced &&
+        map_get(&t->by_storage, key_of_id(x->storage->id)) == SIZE_MAX)
         return RP_OK;
     /* Accessors take no call site: the best that is known is where the value was made. */
     const char *site = rp__site();
-    return rp__trace_break(t, "host-read", site && *site ? site : x->site);
+    return rp__trace_break(t, "host-read", site && *site ? site : x ? x->site : NULL);
 }
 
 static void free_hook(struct rp__trace_value *v) { forget(v); }
@@ -699,6 +705,34 @@ static void watch_gradient(rp_tensor *x) {
     }
     rp_tensor *entry = x->autograd ? x->autograd->grad : NULL;
     t->watches[t->n_watches++] = (watch){rp_retain(x), entry ? rp_retain(entry) : NULL, arg, RP__IR_NONE};
+}
+
+static rp_status watch_hook(rp_tensor *x, int change) {
+    rp__trace *t = current;
+    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS) return RP_OK;
+    const char *site = rp__site();
+    if (!site || !*site) site = x->site; /* rp_register_hook takes no call site */
+    if (t->request->close) {
+        t->result->reason = "hook-registered";
+        t->result->site = site;
+        return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region registers a hook on a gradient");
+    }
+    t->hook_site = site;
+    *(x->flags & RP__T_REQUIRES_GRAD ? &t->leaf_hooks : &t->hooks) += change;
+    return RP_OK;
+}
+
+/* Does the function leave hooks that a backward outside would have to run, or a result that keeps its gradient? */
+static void judge_hooks(rp__trace *t, rp_tensor *const *out) {
+    rp__trace_result *r = t->result;
+    bool left = t->leaf_hooks != 0 || (t->hooks != 0 && r->training);
+    for (size_t k = 0; k < t->request->n_out && !left; k++) {
+        left = r->training && out[k] && (out[k]->flags & RP__T_RETAINS_GRAD);
+        if (left) t->hook_site = out[k]->site;
+    }
+    if (!left || r->reason) return;
+    r->reason = "hook-registered";
+    r->site = t->hook_site;
 }
 
 static void restore_gradients(rp__trace *t) {
@@ -890,6 +924,7 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
         }
         n++;
     }
+    if (status == RP_OK) judge_hooks(t, out);
     if (status == RP_OK) status = exit_gradients(t, results, &n);
     if (status == RP_OK) status = rp__ir_set_results(t->ir, &t->ir->body, results, n);
     rp__free(results);
@@ -937,6 +972,7 @@ static void install(void) {
     rp__materialise_hook = materialise;
     rp__trace_free_hook = free_hook;
     rp__grad_watch_hook = watch_gradient;
+    rp__hook_watch_hook = watch_hook;
     atomic_store_explicit(&installed, true, memory_order_release);
     rp__unlock(&install_lock);
 }

@@ -75,7 +75,7 @@ typedef struct rp__trace_result {
     size_t n_bytes;
     size_t escaped;      /* ABSTRACT: pending tensors that outlive the trace: the function stores them somewhere */
     bool left;           /* a backward inside went on through the history that an argument came with */
-    bool *reached;       /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
+    bool *reached; /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
     bool training;       /* some output carries history: a later backward may enter the graph */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
@@ -118,6 +118,10 @@ rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_r
 /* regions.c: of a branch or loop that the host runs no result shares memory with an argument or another result, so that writing one means the
    same as in a trace, and gradients of a result are added up before they reach what it was copied from. */
 rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+
+/* regions.c: rp_cond whose operands past n_own its functions read from outside (operands of a COND node that is traced again). */
+rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
+                           size_t n_own, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
 rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,

@@ -627,6 +627,9 @@ CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end) {
     if (result == CUDA_SUCCESS) {
         result = event_usable(end);
     }
+    if (result == CUDA_ERROR_CAPTURED_EVENT) { /* so a driver of version 580 calls it once the capture has ended */
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
     if (result != CUDA_SUCCESS) {
         return sim_end(result);
     }

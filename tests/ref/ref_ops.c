@@ -569,12 +569,14 @@ static bool cross_entropy_op(const ref_op *op, rp_dtype d, int variant, ref_case
     if (!rows_only) add_int(c, reduction);
     add_int(c, ignore);
     rp_dtype wide = d == RP_F64 ? RP_F64 : RP_F32;
-    ref_value loss = ref_new(RP_F64, &n, 1), lse = ref_new(RP_F64, &n, 1);
+    ref_value loss = ref_new(RP_F64, &n, 1), high_of = ref_new(RP_F64, &n, 1),
+              lse = ref_new(RP_F64, &n, 1);
     double total = 0, kept = 0, mag = 0;
     for (int64_t i = 0; i < n; i++) {
         double high = -INFINITY, sum = 0;
         for (int64_t k = 0; k < classes; k++) high = fmax(high, x->v[i * classes + k]);
         for (int64_t k = 0; k < classes; k++) sum += exp(x->v[i * classes + k] - high);
+        high_of.v[i] = high;
         lse.v[i] = high + log(sum);
         bool ignored = t->v[i] == (double)ignore;
         loss.v[i] = ignored ? 0 : lse.v[i] - x->v[i * classes + (int64_t)t->v[i]];
@@ -589,11 +591,12 @@ static bool cross_entropy_op(const ref_op *op, rp_dtype d, int variant, ref_case
         y->mag[i] = reduction == 0 ? fabs(lse.v[i]) + 4 : reduction == 1 ? mag / kept : mag;
     }
     if (rows_only) {
-        ref_value *l = output(c, wide, &n, 1);
+        ref_value *high = output(c, wide, &n, 1), *l = output(c, wide, &n, 1);
         with_mag(l);
         for (int64_t i = 0; i < n; i++) {
-            l->v[i] = lse.v[i];
-            l->mag[i] = fabs(lse.v[i]) + 4;
+            high->v[i] = high_of.v[i];
+            l->v[i] = lse.v[i] - high_of.v[i];
+            l->mag[i] = fabs(l->v[i]) + 4;
         }
     }
     c->ulps = 8;

@@ -141,11 +141,14 @@ rp_status rp__cuda_enter(rp__device *d) {
                                  (int)d->id.index)
                       : rp__fail(RP_ERROR_DEVICE_LOST, "cuda:%d was lost to this process by an earlier error",
                                  (int)d->id.index);
-    rp__lock(&c->lock);
-    rp_status status = c->ctx ? RP_OK : open_context(d);
-    CUcontext ctx = c->ctx, now = NULL;
-    rp__unlock(&c->lock);
-    RP_TRY(status);
+    CUcontext ctx = atomic_load_explicit(&c->ctx, memory_order_acquire), now = NULL;
+    if (RP__UNLIKELY(!ctx)) {
+        rp__lock(&c->lock);
+        rp_status status = c->ctx ? RP_OK : open_context(d);
+        ctx = c->ctx;
+        rp__unlock(&c->lock);
+        RP_TRY(status);
+    }
     if (c->cu->cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == ctx) return RP_OK;
     return RP__CU(d, cuCtxSetCurrent(ctx));
 }

@@ -9,7 +9,7 @@
 typedef struct rp__cuda { /* rp__device.native */
     const rp__libcuda *cu;
     CUdevice device;
-    CUcontext ctx; /* the primary context; NULL until first used */
+    _Atomic(CUcontext) ctx; /* the primary context; NULL until first used; written under lock, when all else is there */
     rp__mutex lock;
     rp_stream *side_stream; /* where library calls are captured into explicit graphs; made when first needed */
     size_t granularity;     /* of virtual memory; 0: segments come from cuMemAlloc */

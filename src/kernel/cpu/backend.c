@@ -313,8 +313,19 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
 static void hot(rp__dag *dag, bool wait) {
     const rp__kernel *k = rp__cpu_kernel_made(dag);
     const rp__cpu_loop *loop = k ? k->payload : NULL;
-    if (loop && !atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed)) (void)rp__jit_request(dag, wait);
+    if (loop && !atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed))
+        (void)rp__jit_request(dag, wait);
+}
+
+/* Tiny launches over contiguous elements that nobody records go straight to their line function: the rest of their cost is not
+   worth a tenth of what the words and slots of a record take. */
+static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
+    if (space->n_outer == 1 && !space->n_inner && space->extent[0] <= RP__MANY_BLOCK && rp__launch_runs_at_once(s)) {
+        const rp__kernel *k = kernel_of(dag);
+        if (k && rp__line_run_tiny(k->payload, dag, space)) return RP_OK;
+    }
+    return rp__loop_launch_one(d, s, dag, space);
 }
 
 const rp__loop_backend rp__cpu_loops = {
-    .bind = bind, .source = source, .destroy = destroy, .bind_many = bind_many, .hot = hot};
+    .bind = bind, .source = source, .destroy = destroy, .launch = launch, .bind_many = bind_many, .hot = hot};

@@ -64,7 +64,7 @@ static const char *type_of(const emitter *e, unsigned v) { return type_names[rp_
 /* How an access lies in memory: that of its dtype, 16-bit types included. */
 static const char *storage_of(const emitter *e, unsigned access) {
     const unsigned half = e->p->access_half[access];
-    return half ? half == 1 ? "f16" : "bf16" : type_names[rp__tile_type(e->dag->accesses[access].dtype)];
+    return half ? half == RP__LOAD_F16 ? "f16" : "bf16" : type_names[rp__tile_type(e->dag->accesses[access].dtype)];
 }
 static unsigned bytes_of(const emitter *e, unsigned access) { return e->p->access_size[access]; }
 static const char *red_name(const rp__reduction *red, char out[32]) {
@@ -245,6 +245,11 @@ static void emit_loop(const emitter *e, unsigned phase) {
             rp__text_add(t, "a%u[k] = g_red_%s(a%u[k], v%u); ", r, red_name(red, name), r, e->dag->nodes[red->d].a);
     }
     rp__text_puts(t, unrolled(p, phase) ? "}\n    }\n" : "}\n");
+    if (!e->rows && unrolled(p, phase)) { /* tiny tensors are whole vectors more often than whole turns */
+        rp__text_puts(t, "    for (; i + G_N <= end; i += G_N) { const int64_t j = i; ");
+        emit_body(e, phase, 'q', "j", false);
+        rp__text_puts(t, "}\n");
+    }
     emit_tail(e, phase);
 }
 

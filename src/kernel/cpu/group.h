@@ -51,7 +51,7 @@ G_FN g_i64 g_load_i64(const char *p, int64_t i, int64_t s) {
 G_FN g_u8 g_load_u8(const char *p, int64_t i, int64_t s) {
     return __builtin_convertvector(*(const g_bytesu *)(p + i * s), rp__vi32);
 }
-G_FN g_bool g_load_bool(const char *p, int64_t i, int64_t s) { return -g_load_u8(p, i, s); }
+G_FN g_bool g_load_bool(const char *p, int64_t i, int64_t s) { return g_load_u8(p, i, s) != 0; } /* any byte but 0 */
 G_FN void g_store_f32(char *p, int64_t i, g_f32 x) { rp__v_store_f32(p + i * 4, x); }
 G_FN void g_store_i32(char *p, int64_t i, g_i32 x) { rp__v_store_i32(p + i * 4, x); }
 G_FN void g_store_f64(char *p, int64_t i, g_f64 x) {
@@ -268,7 +268,7 @@ G_FN void g_exp_turn(const g_f32 *x, g_f32 *y) {
 G_FN g_f32 g_bits_f32(uint64_t u) { return (g_f32)rp__v_splat_i32((int32_t)u); }
 G_FN g_i32 g_bits_i32(uint64_t u) { return rp__v_splat_i32((int32_t)u); }
 G_FN g_u8 g_bits_u8(uint64_t u) { return rp__v_splat_i32((int32_t)u & 255); }
-G_FN g_bool g_bits_bool(uint64_t u) { return rp__v_splat_i32(-((int32_t)u & 1)); }
+G_FN g_bool g_bits_bool(uint64_t u) { return rp__v_splat_i32(-((u & 255) != 0)); }
 G_FN g_i64 g_bits_i64(uint64_t u) { return (g_i64){rp__v_splat_i64((int64_t)u), rp__v_splat_i64((int64_t)u)}; }
 G_FN g_f64 g_bits_f64(uint64_t u) {
     return (g_f64){(rp__vf64)rp__v_splat_i64((int64_t)u), (rp__vf64)rp__v_splat_i64((int64_t)u)};

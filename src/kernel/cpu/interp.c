@@ -272,16 +272,18 @@ static void load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
     }
 }
 static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
-    const unsigned a = i->access, size = r->p->access_size[a], half = r->p->access_half[a];
+    const unsigned a = i->access, size = r->p->access_size[a], convert = r->p->access_load[a];
     reg *d = &r->regs[i->d];
     const bool plain = i->a == RP__NO_VAL && i->b == RP__NO_VAL;
     if (plain && r->form[a] == UNIFORM && i->home != RP__HOME_KEPT) {
         uint64_t bits = peek(r->base[a], size);
-        if (half) {
+        if (convert == RP__LOAD_BOOL) {
+            bits = bits != 0;
+        } else if (convert) {
             union {
                 float f;
                 uint32_t u;
-            } x = {.f = half == 1 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
+            } x = {.f = convert == RP__LOAD_F16 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
             bits = x.u;
         }
         splat(r->repeated[a], bits, i->size);
@@ -297,7 +299,7 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         }
     }
     d->step = 1;
-    if (linear && !half && r->whole) {
+    if (linear && !convert && r->whole) {
         union {
             const char *c;
             char *m;
@@ -306,13 +308,13 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
         return;
     }
     d->p = buffer;
-    if (half) {
+    if (convert) {
         if (!linear) {
             load_raw(r, i, r->raw, n);
             linear = r->raw;
         }
         rp__tile_call t = {.d = buffer, .a = linear, .n = n};
-        r->p->tiles->load_half[half - 1](&t);
+        r->p->tiles->load[convert - 1](&t);
     } else if (linear) {
         memcpy(buffer, linear, (size_t)n * size);
     } else {
@@ -588,14 +590,14 @@ static void run_row(run *r, struct rp__segment s) {
                 int64_t v = (int64_t)(intptr_t)r->base[a];
                 memcpy(d->p, &v, 8);
             } else {
-                const unsigned size = p->access_size[a], half = p->access_half[a];
+                const unsigned size = p->access_size[a], convert = p->access_load[a];
                 const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a],
                           *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
                 char one[8];
                 load_each(one, r->base[a], size, 0, 1, off, pred, 0);
-                if (half) {
+                if (convert) {
                     rp__tile_call t = {.d = d->p, .a = one, .n = 1};
-                    p->tiles->load_half[half - 1](&t);
+                    p->tiles->load[convert - 1](&t);
                 } else {
                     memcpy(d->p, one, size);
                 }
@@ -608,11 +610,11 @@ static void run_row(run *r, struct rp__segment s) {
         } else if (i->kind == RP__INSN_IOTA) {
             iota_part(r, a, (int64_t *)(void *)d->p, 0, r->n_outer, r->w0, r->w, (int64_t)(intptr_t)r->base[a]);
         } else {
-            const unsigned half = p->access_half[a];
-            load_part(r, i, half ? r->raw : d->p, 0, r->n_outer, r->w0, r->w, 0, 0);
-            if (half) {
+            const unsigned convert = p->access_load[a];
+            load_part(r, i, convert ? r->raw : d->p, 0, r->n_outer, r->w0, r->w, 0, 0);
+            if (convert) {
                 rp__tile_call t = {.d = d->p, .a = r->raw, .n = r->w};
-                p->tiles->load_half[half - 1](&t);
+                p->tiles->load[convert - 1](&t);
             }
         }
         if (r->b > 1) replicate(r, d->p, i->size);
@@ -835,7 +837,7 @@ static void lay_out(run *r, char *scratch) {
     for (int64_t c = (r->row_len + RP__CHUNK - 1) / RP__CHUNK; c > 0; c >>= 1) levels++;
     if (levels > 1) at += round64((int64_t)p->acc_bytes * r->w * levels);
     r->raw = at;
-    if (p->halves) at += r->tile * 2;
+    if (p->converts) at += r->tile * 2;
     r->kept = at;
 }
 static int64_t floor_pow2(int64_t n) { return n < 1 ? 1 : INT64_C(1) << (63 - __builtin_clzll((uint64_t)n)); }

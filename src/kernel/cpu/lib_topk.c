@@ -92,6 +92,7 @@ static void sift(entry *heap, int64_t n, int64_t at, entry x) {
 #define ORDER_F16(x) order_f32(rp__f16_to_f32(x))
 #define ORDER_BF16(x) order_f32(rp__bf16_to_f32(x))
 #define ORDER_INT(x) ((uint64_t)(int64_t)(x) ^ UINT64_C(1) << 63)
+#define ORDER_BOOL(x) ((x) != 0)
 ROWS_OF(f32, float, order_f32)
 ROWS_OF(f64, double, order_f64)
 ROWS_OF(f16, uint16_t, ORDER_F16)
@@ -99,12 +100,13 @@ ROWS_OF(bf16, uint16_t, ORDER_BF16)
 ROWS_OF(i32, int32_t, ORDER_INT)
 ROWS_OF(i64, int64_t, ORDER_INT)
 ROWS_OF(u8, uint8_t, ORDER_INT)
+ROWS_OF(bool, uint8_t, ORDER_BOOL)
 
 #define KERNEL(dtype, text)                                                                                            \
     [dtype] = {.kind = RP__KERNEL_CPU, .name = "topk_" #text, .key = {dtype, 0x746f706b}, .cpu = run_##text}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
     KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16),
-    KERNEL(RP_I32, i32), KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, u8),
+    KERNEL(RP_I32, i32), KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, bool),
 };
 
 size_t rp__cpu_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,

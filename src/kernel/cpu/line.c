@@ -200,6 +200,34 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
     for (unsigned d = 0; d < dims; d++) total *= extent[d];
     return run_elements(loop, dims, address, extent, stride, scalars, first, last, total, scratch);
 }
+enum { TINY_BLOCKS = 8 }; /* uniform values of a tiny launch */
+bool rp__line_run_tiny(const rp__cpu_loop *loop, const rp__dag *dag, const rp__space *space) {
+    static const int64_t no_rows[RP__DAG_MAX_ACCESSES];
+    rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
+    if (!fn || p->n_blocks > TINY_BLOCKS || dag->n_scalars > TINY_BLOCKS || space->n_scalars < dag->n_scalars ||
+        space->n_accesses != p->n_accesses)
+        return false;
+    char *base[RP__DAG_MAX_ACCESSES];
+    uint64_t still = 0, written = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        const rp__space_access *x = &space->accesses[a];
+        base[a] = x->base;
+        if (x->stride[0] == 1) continue;
+        if (x->stride[0] != 0 && space->extent[0] != 1) return false;
+        still |= UINT64_C(1) << a;
+    }
+    for (unsigned k = 0; k < p->n_stores; k++) written |= UINT64_C(1) << p->stores[k].access;
+    if (still & written) return false;
+    _Alignas(64) char blocks[64 * TINY_BLOCKS];
+    uint64_t scalars[TINY_BLOCKS];
+    for (unsigned i = 0; i < dag->n_scalars; i++)
+        scalars[i] = rp__scalar_word(space->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
+    fill_blocks(p, scalars, blocks);
+    fn(&(rp__line){
+        .base = base, .row = no_rows, .blocks = blocks, .rows = 1, .n = space->extent[0], .still = still, .stream = 0});
+    return true;
+}
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch) {
     if (!atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_relaxed)) return false;

@@ -164,7 +164,7 @@ static void find_costs(compiler *c) {
     for (unsigned v = 0; v < c->dag->n_nodes; v++) {
         const rp__node *n = &c->dag->nodes[v];
         const rp__val operands[3] = {n->a, n->b, n->c};
-        const bool half = n->op == RP__LOAD && c->p->access_half[n->access];
+        const bool half = n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
         unsigned sum = n->op == RP__IOTA ? 0 : op_cost(n) + half;
         for (int k = 0; k < 3; k++) {
             if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
@@ -524,9 +524,10 @@ static bool compile(compiler *c) {
         const rp__access *a = &d->accesses[i];
         p->access_iota[i] = a->kind == RP__ACCESS_IOTA;
         p->access_size[i] = a->kind == RP__ACCESS_IOTA ? 8 : (uint8_t)size_of(a->dtype);
-        p->access_half[i] = a->kind == RP__ACCESS_IOTA ? 0 : a->dtype == RP_F16 ? 1 : a->dtype == RP_BF16 ? 2 : 0;
+        p->access_half[i] = a->kind == RP__ACCESS_IOTA ? 0 : a->dtype == RP_F16 ? RP__LOAD_F16 : a->dtype == RP_BF16 ? RP__LOAD_BF16 : 0;
+        p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_half[i];
         p->access_row[i] = a->row;
-        if (p->access_half[i]) p->halves = true;
+        if (p->access_load[i]) p->converts = true;
         if (!a->row && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
     }
     classify(c);
@@ -648,7 +649,7 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
                       n * sizeof(uint16_t),
                       n * sizeof(uint16_t),
                       n,
-                      4 * (dag->n_accesses + 1u),
+                      5 * (dag->n_accesses + 1u),
                       n};
     size_t offset[10], total = 0;
     for (int i = 0; i < 10; i++) {
@@ -672,7 +673,8 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->row_size = (uint8_t *)(memory + offset[7]);
     p->access_size = (uint8_t *)(memory + offset[8]);
     p->access_half = p->access_size + dag->n_accesses;
-    p->access_row = p->access_half + dag->n_accesses;
+    p->access_load = p->access_half + dag->n_accesses;
+    p->access_row = p->access_load + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
     p->classes = (uint8_t *)(memory + offset[9]);
     atomic_init(&p->refs, 1);

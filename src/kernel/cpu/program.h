@@ -98,7 +98,8 @@ typedef struct rp__program {
     rp__reduction *reductions;
     rp__program_store *stores;
     uint8_t *access_size; /* storage bytes */
-    uint8_t *access_half; /* 0, or 1 + index of the half conversion */
+    uint8_t *access_half; /* 0, RP__LOAD_F16 or RP__LOAD_BF16 */
+    uint8_t *access_load; /* the same or RP__LOAD_BOOL: what a load is converted by */
     uint8_t *access_row, *access_iota;
     uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
@@ -109,7 +110,7 @@ typedef struct rp__program {
     uint32_t row_bytes;  /* of ROW registers, a row */
     uint32_t cost;       /* rough cycles an element, for slicing */
     uint8_t min_size; /* of any element value or access: n * min_size / vec_bytes whole means memory in place is safe */
-    bool halves;      /* needs the raw buffer */
+    bool converts;    /* loads or stores do: needs the raw buffer */
 } rp__program;
 
 typedef enum rp__value_class { RP__VALUE_DEAD, RP__VALUE_UNIFORM, RP__VALUE_ROW, RP__VALUE_ELEMENT } rp__value_class;
@@ -182,6 +183,8 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
 /* The same for elements [first, last) of one group of a launch over many tensors. */
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch);
+/* A space of one dim, of few elements, in this thread; the space is checked against the DAG as rp__space_words does. */
+bool rp__line_run_tiny(const rp__cpu_loop *loop, const rp__dag *dag, const rp__space *space);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */

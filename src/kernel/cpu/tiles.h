@@ -40,6 +40,10 @@ static inline unsigned rp__tile_type(unsigned dtype) {
     }
 }
 
+/* Storage that is not what routines take: 16-bit floats become f32, and back; a bool is true if its byte is not 0, which memory
+   from outside of the library need not hold as 1. */
+typedef enum rp__load_kind { RP__LOAD_F16 = 1, RP__LOAD_BF16, RP__LOAD_BOOL } rp__load_kind;
+
 typedef struct rp__tiles {
     const char *name; /* "avx2" */
     unsigned vec_bytes;
@@ -47,7 +51,7 @@ typedef struct rp__tiles {
         *op[RP__PRIM_COUNT][RP__TILE_TYPES]; /* by the type of operand a (WHERE: of b; PHILOX_NORMAL: of the result) */
     rp__tile_fn *cast[RP__TILE_TYPES][RP__TILE_TYPES]; /* from, to */
     rp__tile_fn *round[2];                             /* f32 through f16, bf16 */
-    rp__tile_fn *load_half[2], *store_half[2];         /* n exact: contiguous f16, bf16 <-> f32 */
+    rp__tile_fn *load[3], *store_half[2];              /* n exact: contiguous; by rp__load_kind - 1 */
     rp__tile_fn *gather[4];                            /* n exact, element size 1 << k: d[i] = a[i * imm] */
     rp__tile_fn *scatter[4];                           /* n exact: d[i * imm] = a[i * as] */
     /* d: 32 lane accumulators; a: n elements (n exact), element i goes to lane i % 32 */

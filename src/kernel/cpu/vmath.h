@@ -306,7 +306,7 @@ RP__VEC_FN rp__vi32 rp__v_logk_f32(rp__vf32 x) {
 /* log x - shift ln2 / 2^23 for normal finite x > 0. */
 RP__VEC_FN rp__vf32 rp__v_lognormal_f32(rp__vf32 x, rp__vf32 shift) {
     rp__vi32 k = rp__v_logk_f32(x);
-    return rp__v_logsum_f32((rp__vf32)((rp__vi32)x + k) - 1.0f, rp__v_splat_f32(-0.0f), rp__v_f32_i32(k) + shift);
+    return rp__v_logsum_f32((rp__vf32)((rp__vu32)x + (rp__vu32)k) - 1.0f, rp__v_splat_f32(-0.0f), rp__v_f32_i32(k) + shift);
 }
 /* Is every lane in [2^-126, inf)? One signed comparison of the bits, moved to the bottom of the range. */
 RP__VEC_FN int rp__v_lognear_f32(rp__vf32 x) {

@@ -73,6 +73,8 @@ static void topk_macros(uint64_t facts, rp__text *out) {
         rp__text_puts(out, "#define RP_ORDER(x) rp_order_f64(x)\n");
     else if (rp__dtype_is_float(dtype))
         rp__text_puts(out, "#define RP_ORDER(x) rp_order_f32(RP_LOAD(x))\n");
+    else if (dtype == RP_BOOL)
+        rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)((x) != 0))\n");
     else if (wide)
         rp__text_puts(out, "#define RP_ORDER(x) ((rp_u64)(x) ^ 1ull << 63)\n");
     else

@@ -239,7 +239,7 @@ static void test_bench(void **state) {
         assert_true(fd >= 0 && write(fd, scripts[i], strlen(scripts[i])) == (ssize_t)strlen(scripts[i]));
         assert_int_equal(fchmod(fd, 0700), 0);
         close(fd);
-        snprintf(arguments, sizeof arguments, "bench --seconds 0.002 --peer ./%s", path);
+        snprintf(arguments, sizeof arguments, "bench --seconds 0.002 --peer ./%s softmax", path);
         expect(arguments, i ? 1 : 0, i ? "the peer failed" : "123.5 us");
     }
     unlink(path);

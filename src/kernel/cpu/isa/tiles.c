@@ -348,6 +348,14 @@ UNARY(round_bf16, f32, rp__v_round_bf16(x))
     }
 HALF(f16)
 HALF(bf16)
+static void load_bool(const rp__tile_call *c) {
+    uint8_t *d = c->d;
+    const uint8_t *a = c->a;
+    const int64_t n = c->n, full = n - n % L_u8;
+    int64_t i = 0;
+    for (; i < full; i += L_u8) rp__v_store_u8(d + i, (vu8)(rp__v_load_u8(a + i) != 0) & 1);
+    for (; i < n; i++) d[i] = a[i] != 0;
+}
 
 #define STRIDED(bits)                                                                                                  \
     static void gather_##bits(const rp__tile_call *c) {                                                                \
@@ -705,7 +713,7 @@ const rp__tiles
                     [RP__TILE_BOOL] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, cast_u8_u8, NULL},
                 },
             .round = {round_f16_f32, round_bf16_f32},
-            .load_half = {load_f16, load_bf16},
+            .load = {load_f16, load_bf16, load_bool},
             .store_half = {store_f16, store_bf16},
             .gather = {gather_8, gather_16, gather_32, gather_64},
             .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
