@@ -637,6 +637,54 @@ static rp_status scale_backward(void *ctx, rp_tensor *const *grad_out, size_t n_
     return RP_OK;
 }
 
+/* Fails if its context says so. */
+static rp_status fails_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                           rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs,
+                           size_t n_attrs) {
+    (void)in, (void)n_in, (void)out, (void)n_out, (void)in_tensors, (void)out_tensors, (void)attrs, (void)n_attrs;
+    return *(const rp_status *)ctx;
+}
+
+/* A user's function that fails where no call looks: the next call that waits says so, once. */
+static void test_user_failure(void **state) {
+    (void)state;
+    static rp_status result;
+    rp_scope s = rp_scope_begin();
+    assert_int_equal(rp_op_register(RP_OPTIONS(rp_op_descriptor, .schema = "test_fails(Tensor self) -> Tensor",
+                                               .cpu = fails_cpu, .ctx = &result)),
+                     RP_OK);
+    rp_tensor *x = rp_full(RP_DIMS(2), rp_f64(1), RP_F32), *y;
+    float got[2];
+    rp_graph *g = rp_graph_new();
+    result = RP_OK;
+    assert_int_equal(rp_graph_begin(g, rp_cpu(), NULL), RP_OK);
+    assert_int_equal(rp_op_call("test_fails", &x, 1, NULL, 0, &y, 1), RP_OK);
+    assert_int_equal(rp_graph_end(g), RP_OK);
+    result = RP_ERROR_IO;
+    for (int k = 0; k < 2; k++) { /* replay, then a synchronisation or a read */
+        assert_int_equal(rp_graph_replay(g), RP_OK);
+        assert_int_equal(k ? rp_to_host(y, got, sizeof got) : rp_synchronize(rp_cpu()), RP_ERROR_IO);
+        assert_non_null(strstr(rp_error_message(), "test_fails: the op's CPU function failed at "));
+        assert_int_equal(rp_error_take(), RP_ERROR_IO);
+        assert_int_equal(rp_synchronize(rp_cpu()), RP_OK);
+    }
+    rp_graph_release(g);
+
+    rp_stream *own = rp_stream_new(rp_cpu()), *before = rp_current_stream(rp_cpu());
+    assert_int_equal(rp_set_current_stream(own), RP_OK);
+    assert_int_equal(rp_op_call("test_fails", &x, 1, NULL, 0, &y, 1), RP_OK);
+    assert_int_equal(rp_stream_synchronize(own), RP_ERROR_IO);
+    assert_non_null(strstr(rp_error_message(), "test_fails: the op's CPU function failed at "));
+    assert_int_equal(rp_error_take(), RP_ERROR_IO);
+    assert_int_equal(rp_set_current_stream(before), RP_OK);
+    rp_stream_release(own);
+
+    assert_int_equal(rp_op_call("test_fails", &x, 1, NULL, 0, &y, 1), RP_ERROR_IO); /* inline: the call itself, once */
+    assert_int_equal(rp_error_take(), RP_ERROR_IO);
+    assert_int_equal(rp_synchronize(rp_cpu()), RP_OK);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 static void test_user_op(void **state) {
     (void)state;
     static int runs;
@@ -707,6 +755,7 @@ int main(void) {
         TEST(test_sgd),
         TEST(test_by_name),
         TEST(test_user_op),
+        TEST(test_user_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
