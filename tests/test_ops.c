@@ -454,24 +454,6 @@ static void test_empty(void **state) {
 enum { PARAMS = 3, STEPS = 4 };
 static const int64_t param_sizes[PARAMS][2] = {{3, 5}, {1, 40}, {7, 2}};
 
-/* Integer results of fractional arguments, as PyTorch: int64 converts before it counts, int32 after. */
-static void test_arange(void **state) {
-    (void)state;
-    int64_t wide[8];
-    int32_t narrow[8];
-    rp_tensor *t = rp_arange(rp_f64(0.5), rp_f64(5), rp_f64(1.5), RP_I64);
-    assert_int_equal(rp_numel(t), 5);
-    assert_int_equal(rp_to_host(t, wide, 5 * sizeof *wide), RP_OK);
-    for (int i = 0; i < 5; i++) assert_int_equal(wide[i], i);
-    t = rp_arange(rp_f64(0.5), rp_f64(5), rp_f64(1.5), RP_I32);
-    assert_int_equal(rp_numel(t), 3);
-    assert_int_equal(rp_to_host(t, narrow, 3 * sizeof *narrow), RP_OK);
-    for (int i = 0; i < 3; i++) assert_int_equal(narrow[i], i);
-    assert_int_equal(rp_numel(rp_arange(rp_f64(0.5), rp_f64(0.2), rp_i64(1), RP_I64)), 0);
-    EXPECT(rp_arange(rp_i64(0), rp_i64(5), rp_f64(0.5), RP_I64), RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
-    EXPECT(rp_arange(rp_i64(0), rp_f64(1e300), rp_i64(1), RP_I64), RP_ERROR_INVALID_ARGUMENT, "without overflow");
-}
-
 static void param_values(int k, int salt, double *v, int64_t n) {
     for (int64_t i = 0; i < n; i++) v[i] = ref_round(RP_F32, sin((double)(i * 7 + k * 3 + salt)));
 }
@@ -749,7 +731,6 @@ int main(void) {
         TEST(test_randint),
         TEST(test_dropout),
         TEST(test_multinomial),
-        TEST(test_arange),
         TEST(test_empty),
         TEST(test_adam),
         TEST(test_sgd),
