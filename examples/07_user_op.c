@@ -1,5 +1,6 @@
 /* An op of one's own: softsign(x) = x / (1 + |x|), with a CPU function, CUDA source and a derivative. It has a schema like
- * the library's ops, is differentiated, traced and recorded like them, and is called by name. */
+ * the library's ops, is differentiated, traced and recorded like them, and is called by name. Runs on a GPU where there is one;
+ * the source is compiled at the first call. */
 #include <math.h>
 #include <reprise.h>
 #include <stdio.h>
@@ -42,6 +43,7 @@ int main(void) {
         .backward = softsign_backward,
     };
     rp_op_register(&descriptor);
+    rp_set_default_device(rp_device_available(rp_cuda(0)) ? rp_cuda(0) : rp_cpu());
     rp_scope scope = rp_scope_begin();
     const float numbers[] = {-3, -1, 0, 1, 3};
     rp_tensor *x = rp_from_data(numbers, RP_DIMS(5), RP_F32), *y = NULL;

@@ -186,6 +186,7 @@ RP_API rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes);
 /* The value of a one-element tensor (Tensor.item). Synchronises. On failure i64 0 and a sticky error. */
 RP_API rp_scalar rp_item(rp_tensor *t);
 RP_API double rp_item_f64(rp_tensor *t);
+/* rounds towards zero; infinities, NaN and what does not fit: 0 and RP_ERROR_INVALID_ARGUMENT */
 RP_API int64_t rp_item_i64(rp_tensor *t);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
@@ -522,13 +523,17 @@ typedef struct rp_op_descriptor {
     /* Sizes and dtype of output k from the inputs; NULL: those of the first input. */
     rp_status (*infer)(void *ctx, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs, size_t k,
                        int64_t *size, size_t *ndim, rp_dtype *dtype);
-    /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. */
+    /* Contiguous inputs and outputs on the CPU: data pointers and numel per tensor. A status other than RP_OK fails the call, or,
+       on a queued stream and in a replay, the next call that waits for the device. */
     rp_status (*cpu)(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
                      rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs, size_t n_attrs);
-    /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value). */
+    /* CUDA C: extern "C" __global__ void NAME(const T *in0, ..., T *out0, ..., long long numel of out0, attributes by value).
+       Tensors are row-major; an absent one is NULL. Attributes: int is long long, float and Scalar are double, bool is bool,
+       dtype is int; lists, strings and generators are refused. Compiled at the first call, once a process; the source sees no
+       headers, and a*b+c is not contracted. An error of the compiler is RP_ERROR_COMPILE with its text. */
     const char *cuda_source;
     const char *cuda_entry;
-    int cuda_elements_per_block; /* grid = ceil(numel(out 0) / this), block = 256 threads; 0: 256 */
+    int cuda_elements_per_block; /* grid = ceil(numel(out 0) / this), block = 256 threads; 0: 256. No launch if it is empty */
     /* Gradients with ops: grad_in[i] may be left NULL. NULL: not differentiable. */
     rp_status (*backward)(void *ctx, rp_tensor *const *grad_out, size_t n_out, rp_tensor *const *in, size_t n_in,
                           rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in);

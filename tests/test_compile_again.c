@@ -26,8 +26,8 @@ static const char *const backends[] = {"aot_eager", "cudagraphs", "fused"};
 enum { BACKENDS = 3 };
 
 static rp_compiled *compiled(rp_body *body, const char *name, const char *backend) {
-    rp_compiled *f = rp_compile((rp_fn){body, NULL, 0, name},
-                                RP_OPTIONS(rp_compile_options, .backend = backend, .fullgraph = true));
+    rp_compiled *f =
+        rp_compile((rp_fn){body, NULL, 0, name}, RP_OPTIONS(rp_compile_options, .backend = backend, .fullgraph = true));
     assert_ok();
     return f;
 }
@@ -132,8 +132,8 @@ BODY(tail) { /* n - 1 columns: none for n = 1 */
 static const struct {
     const char *name;
     rp_body *body;
-} sized[] = {{"halve", halve},   {"mean", mean},     {"variance", variance},           {"mse", mse},
-             {"classes", classes}, {"joined", joined}, {"joined_across", joined_across}, {"softmax", softmax},
+} sized[] = {{"halve", halve},          {"mean", mean},     {"variance", variance},           {"mse", mse},
+             {"classes", classes},      {"joined", joined}, {"joined_across", joined_across}, {"softmax", softmax},
              {"column_sum", column_sum}};
 
 /* Each size is taken twice by then, so that a wrong graph cannot hide behind the call that made it. */
@@ -179,8 +179,7 @@ static void test_empty(void **state) {
     for (int b = 0; b < BACKENDS; b++) { /* a size that follows from a symbol becomes 0 */
         rp_compiled *f = compiled(tail, "tail", backends[b]);
         for (int64_t columns = 5; columns > 0; columns--)
-            for (int again = 0; again < 2; again++)
-                check_call(tail, f, 2, (const int64_t[]){3, columns}, true);
+            for (int again = 0; again < 2; again++) check_call(tail, f, 2, (const int64_t[]){3, columns}, true);
         assert_compiled(f);
         rp_compiled_release(f);
     }

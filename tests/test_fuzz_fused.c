@@ -181,8 +181,8 @@ static void block_b(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
 }
 static void is_small(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_lt_scalar(rp_sum(rp_abs(in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE),
-                          rp_f64(1.2 * (double)rp_numel(in[0])));
+    out[0] =
+        rp_lt_scalar(rp_sum(rp_abs(in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(1.2 * (double)rp_numel(in[0])));
 }
 static void step_both(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* states meet */
     rp_tensor *r[2];
@@ -213,7 +213,10 @@ static rp_tensor *region(uint64_t *s, rp_tensor *a, rp_tensor *outside) {
         rp_while(go, (rp_fn){step_both, b, 0, "both"}, two, 2, 1 + (int64_t)below(s, 4), r);
         return rp_mul(r[0], r[1]);
     case 3: rp_while(go, (rp_fn){branch_inside, b, 0, "branch"}, two, 1, 3, r); return rp_sin(r[0]);
-    default: b->draws = true; rp_checkpoint(x, two, 1, r, 1); return r[0];
+    default:
+        b->draws = true;
+        rp_checkpoint(x, two, 1, r, 1);
+        return r[0];
     }
 }
 
@@ -234,9 +237,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
         unsigned kind = below(&s, 20);
         if (p.regions && below(&s, 4) == 0 && rp_dtype_of(a) == RP_F32 && rp_numel(a) <= 400) {
             unsigned tries = 0;
-            for (; tries < n && (pool[j] == a || rp_dtype_of(pool[j]) != RP_F32 ||
-                                 !same_sizes(pool[j], a));
-                 tries++)
+            for (; tries < n && (pool[j] == a || rp_dtype_of(pool[j]) != RP_F32 || !same_sizes(pool[j], a)); tries++)
                 j = (j + 1) % n;
             r = region(&s, a, tries < n ? pool[j] : NULL);
         } else if (kind < 6) {
@@ -392,7 +393,10 @@ static void print_values(rp_tensor *a, rp_tensor *b) {
 }
 
 static void run_seed(uint64_t seed) {
-    program p = {.seed = seed, .steps = 4 + (int)(seed % 17), .in_place = seed % 3 == 0, .training = seed % 2 == 0,
+    program p = {.seed = seed,
+                 .steps = 4 + (int)(seed % 17),
+                 .in_place = seed % 3 == 0,
+                 .training = seed % 2 == 0,
                  .regions = seed % 5 == 1};
     rp_scope scope = rp_scope_begin();
     rp_tensor *in[N_IN], *in2[N_IN], *in3[N_IN];

@@ -454,24 +454,6 @@ static void test_empty(void **state) {
 enum { PARAMS = 3, STEPS = 4 };
 static const int64_t param_sizes[PARAMS][2] = {{3, 5}, {1, 40}, {7, 2}};
 
-/* Integer results of fractional arguments, as PyTorch: int64 converts before it counts, int32 after. */
-static void test_arange(void **state) {
-    (void)state;
-    int64_t wide[8];
-    int32_t narrow[8];
-    rp_tensor *t = rp_arange(rp_f64(0.5), rp_f64(5), rp_f64(1.5), RP_I64);
-    assert_int_equal(rp_numel(t), 5);
-    assert_int_equal(rp_to_host(t, wide, 5 * sizeof *wide), RP_OK);
-    for (int i = 0; i < 5; i++) assert_int_equal(wide[i], i);
-    t = rp_arange(rp_f64(0.5), rp_f64(5), rp_f64(1.5), RP_I32);
-    assert_int_equal(rp_numel(t), 3);
-    assert_int_equal(rp_to_host(t, narrow, 3 * sizeof *narrow), RP_OK);
-    for (int i = 0; i < 3; i++) assert_int_equal(narrow[i], i);
-    assert_int_equal(rp_numel(rp_arange(rp_f64(0.5), rp_f64(0.2), rp_i64(1), RP_I64)), 0);
-    EXPECT(rp_arange(rp_i64(0), rp_i64(5), rp_f64(0.5), RP_I64), RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
-    EXPECT(rp_arange(rp_i64(0), rp_f64(1e300), rp_i64(1), RP_I64), RP_ERROR_INVALID_ARGUMENT, "without overflow");
-}
-
 static void param_values(int k, int salt, double *v, int64_t n) {
     for (int64_t i = 0; i < n; i++) v[i] = ref_round(RP_F32, sin((double)(i * 7 + k * 3 + salt)));
 }
@@ -637,6 +619,54 @@ static rp_status scale_backward(void *ctx, rp_tensor *const *grad_out, size_t n_
     return RP_OK;
 }
 
+/* Fails if its context says so. */
+static rp_status fails_cpu(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                           rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs,
+                           size_t n_attrs) {
+    (void)in, (void)n_in, (void)out, (void)n_out, (void)in_tensors, (void)out_tensors, (void)attrs, (void)n_attrs;
+    return *(const rp_status *)ctx;
+}
+
+/* A user's function that fails where no call looks: the next call that waits says so, once. */
+static void test_user_failure(void **state) {
+    (void)state;
+    static rp_status result;
+    rp_scope s = rp_scope_begin();
+    assert_int_equal(rp_op_register(RP_OPTIONS(rp_op_descriptor, .schema = "test_fails(Tensor self) -> Tensor",
+                                               .cpu = fails_cpu, .ctx = &result)),
+                     RP_OK);
+    rp_tensor *x = rp_full(RP_DIMS(2), rp_f64(1), RP_F32), *y;
+    float got[2];
+    rp_graph *g = rp_graph_new();
+    result = RP_OK;
+    assert_int_equal(rp_graph_begin(g, rp_cpu(), NULL), RP_OK);
+    assert_int_equal(rp_op_call("test_fails", &x, 1, NULL, 0, &y, 1), RP_OK);
+    assert_int_equal(rp_graph_end(g), RP_OK);
+    result = RP_ERROR_IO;
+    for (int k = 0; k < 2; k++) { /* replay, then a synchronisation or a read */
+        assert_int_equal(rp_graph_replay(g), RP_OK);
+        assert_int_equal(k ? rp_to_host(y, got, sizeof got) : rp_synchronize(rp_cpu()), RP_ERROR_IO);
+        assert_non_null(strstr(rp_error_message(), "test_fails: the op's CPU function failed at "));
+        assert_int_equal(rp_error_take(), RP_ERROR_IO);
+        assert_int_equal(rp_synchronize(rp_cpu()), RP_OK);
+    }
+    rp_graph_release(g);
+
+    rp_stream *own = rp_stream_new(rp_cpu()), *before = rp_current_stream(rp_cpu());
+    assert_int_equal(rp_set_current_stream(own), RP_OK);
+    assert_int_equal(rp_op_call("test_fails", &x, 1, NULL, 0, &y, 1), RP_OK);
+    assert_int_equal(rp_stream_synchronize(own), RP_ERROR_IO);
+    assert_non_null(strstr(rp_error_message(), "test_fails: the op's CPU function failed at "));
+    assert_int_equal(rp_error_take(), RP_ERROR_IO);
+    assert_int_equal(rp_set_current_stream(before), RP_OK);
+    rp_stream_release(own);
+
+    assert_int_equal(rp_op_call("test_fails", &x, 1, NULL, 0, &y, 1), RP_ERROR_IO); /* inline: the call itself, once */
+    assert_int_equal(rp_error_take(), RP_ERROR_IO);
+    assert_int_equal(rp_synchronize(rp_cpu()), RP_OK);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 static void test_user_op(void **state) {
     (void)state;
     static int runs;
@@ -701,12 +731,12 @@ int main(void) {
         TEST(test_randint),
         TEST(test_dropout),
         TEST(test_multinomial),
-        TEST(test_arange),
         TEST(test_empty),
         TEST(test_adam),
         TEST(test_sgd),
         TEST(test_by_name),
         TEST(test_user_op),
+        TEST(test_user_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -378,8 +378,8 @@ static void test_regions(void **state) {
     for (size_t k = 0; k < RC_CASES; k++) {
         for (int no_graph = 0; no_graph < 2; no_graph++) {
             rp_scope s = rp_scope_begin();
-            rp_compiled *f = rc_check(&rc_cases[k], RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true,
-                                                               .no_graph = no_graph != 0));
+            rp_compiled *f = rc_check(&rc_cases[k], RP_OPTIONS(rp_compile_options, .backend = "fused",
+                                                               .fullgraph = true, .no_graph = no_graph != 0));
             assert_int_equal(rc_told(f, "skip", ""), 0);
             assert_int_equal(rc_told(f, "region", no_graph ? "host" : "node of the device graph"), rc_cases[k].regions);
             rp_compiled_release(f);

@@ -392,8 +392,8 @@ static void test_programs(void **state) {
     for (size_t k = 0; k < RC_CASES; k++) {
         for (int no_graph = 0; no_graph < 2; no_graph++) {
             rp_scope scope = rp_scope_begin();
-            rp_compiled *f = rc_check(&rc_cases[k], RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true,
-                                                               .no_graph = no_graph != 0));
+            rp_compiled *f = rc_check(&rc_cases[k], RP_OPTIONS(rp_compile_options, .backend = "fused",
+                                                               .fullgraph = true, .no_graph = no_graph != 0));
             assert_int_equal(rc_told(f, "skip", ""), 0);
             assert_int_equal(rc_told(f, "region", no_graph ? "host" : "node of the device graph"), rc_cases[k].regions);
             rp_compiled_release(f);
@@ -544,7 +544,8 @@ static void test_second_order(void **state) {
             }
             for (int k = 0; k < 3; k++) slope += v[k] * (plus[k] - minus[k]) / (2 * h);
             double bound = 1e-6 * (1 + fabs(slope));
-            if (!(fabs(got[d] - slope) <= bound)) fail_msg("kind %d, element %d: %.12g, not %.12g", kind, d, got[d], slope);
+            if (!(fabs(got[d] - slope) <= bound))
+                fail_msg("kind %d, element %d: %.12g, not %.12g", kind, d, got[d], slope);
         }
         /* the same inside a compiled function: both derivatives are in its graph */
         static const char *const backends[] = {"aot_eager", "fused"};

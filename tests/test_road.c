@@ -567,8 +567,7 @@ static bool eager(const sample *s, rp_compiled *plain, expected *e) {
         ok(s, BACKWARD);
     }
     for (int k = 0; k < CHANGED; k++)
-        if (!run(s, plain, changed[k], 0, order, &e->resized[k], why))
-            return failed(s, EAGER, "changed size: %s", why);
+        if (!run(s, plain, changed[k], 0, order, &e->resized[k], why)) return failed(s, EAGER, "changed size: %s", why);
     if (!order || (s->flags & FIRST)) {
         skipped(s, SECOND, order ? "gradient is constant" : "no derivative");
         return true;

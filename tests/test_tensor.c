@@ -47,6 +47,15 @@ static void accessors_answer(void **state) {
     rp_item(t);
     assert_string_equal(rp_error_message(), "item: a Tensor with 6 elements cannot be converted to Scalar");
     rp_error_take();
+    static const double whole[] = {2.75, -2.75, -0x1p63}, none[] = {INFINITY, -INFINITY, NAN, 0x1p63, 1e300};
+    for (size_t k = 0; k < sizeof whole / sizeof *whole; k++)
+        assert_int_equal(rp_item_i64(rp_from_data(&whole[k], RP_NO_DIMS, RP_F64)), (int64_t)whole[k]);
+    assert_false(rp_failed());
+    for (size_t k = 0; k < sizeof none / sizeof *none; k++) {
+        assert_int_equal(rp_item_i64(rp_from_data(&none[k], RP_NO_DIMS, RP_F64)), 0);
+        assert_non_null(strstr(rp_error_message(), "is not an integer of 64 bits"));
+        assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+    }
     assert_int_equal(rp_to_host(t, y, 3), RP_ERROR_SHAPE);
     rp_error_take();
     rp_tensor *empty = rp_from_data(NULL, RP_DIMS(3, 0), RP_F64);

@@ -526,9 +526,15 @@ int main(void) {
     if (!test_device_choose()) return 1;
     have_cuda = test_cuda_choose();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_step),    cmocka_unit_test(whole_step_on_a_gpu), cmocka_unit_test(sizes_are_symbols),
-        cmocka_unit_test(dropout),       cmocka_unit_test(compiled_forward),    cmocka_unit_test(results_are_kept),
-        cmocka_unit_test(nothing_leaks), cmocka_unit_test(allocations_fail),     cmocka_unit_test(saved_memory_is_donated),
+        cmocka_unit_test(whole_step),
+        cmocka_unit_test(whole_step_on_a_gpu),
+        cmocka_unit_test(sizes_are_symbols),
+        cmocka_unit_test(dropout),
+        cmocka_unit_test(compiled_forward),
+        cmocka_unit_test(results_are_kept),
+        cmocka_unit_test(nothing_leaks),
+        cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(saved_memory_is_donated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

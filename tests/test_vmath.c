@@ -733,7 +733,8 @@ static void print_times(void) {
         for (int wide = 0; wide < 2; wide++) {
             printf("  %s", wide ? "f64" : "f32");
             for (size_t t = 0; t < TABLES; t++) {
-                if (table_runs(t) && t != 1) printf(" %s %.2f", tables[t].name, time_of(tables[t].table[2 * f + wide], wide));
+                if (table_runs(t) && t != 1)
+                    printf(" %s %.2f", tables[t].name, time_of(tables[t].table[2 * f + wide], wide));
             }
         }
         printf("\n");

@@ -154,9 +154,10 @@ static void explain(rp__unit *u, const rp__executable *e) {
                      f.fresh_results);
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
     if (f.donated_bytes > 0)
-        rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.donated_bytes,
-                        "donated: by so much the arena is smaller because temporaries lie in saved values, behind their "
-                        "last readers");
+        rp__explain_add(
+            u->explain, "memory", RP__REASON_NONE, NULL, f.donated_bytes,
+            "donated: by so much the arena is smaller because temporaries lie in saved values, behind their "
+            "last readers");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
     rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,
                     "peak of the same graph run op by op");
@@ -225,11 +226,11 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
         random[k].count = (uint64_t)count;
     }
     const rp__executable_options options = {.no_graph = u->no_graph,
-                                             .wait = u->wait,
-                                             .arena = u->arena,
-                                             .random = u->random ? random : NULL,
-                                             .n_random = u->n_random,
-                                             .donors = v->donate ? u->donors : NULL};
+                                            .wait = u->wait,
+                                            .arena = u->arena,
+                                            .random = u->random ? random : NULL,
+                                            .n_random = u->n_random,
+                                            .donors = v->donate ? u->donors : NULL};
     if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
     RP_TRY(status);

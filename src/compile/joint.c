@@ -118,7 +118,8 @@ static rp_status region_args(differentiator *d, const rp__ir_node *n, uint32_t n
     bool loop = n->kind == RP__IR_WHILE;
     uint32_t first = loop ? 0 : 1, n_operands = n->n_in - first, at = 0;
     bool *given = r->flags, *needed = given + n_given, *summed = needed + n_operands, any = false;
-    *request = (rp__region_request){.given = given, .needed = needed, .summed = summed, .same = r->same, .info = r->info};
+    *request =
+        (rp__region_request){.given = given, .needed = needed, .summed = summed, .same = r->same, .info = r->info};
     for (uint32_t k = 0; k < n->n_in; k++) r->args[at++] = n->in[k];
     for (uint32_t k = n_given; k < n->n_out && loop; k++) {
         r->args[at++] = n->out[k];

@@ -79,8 +79,7 @@ rp_status rp__plan(rp__plan_buffer *buffers, size_t n, const rp__plan_space *spa
         if (b->space != RP__PLAN_ARENA) continue;
         size_t n_alive = find_alive(buffers, sorted, k, b, RP__PLAN_ARENA, alive);
         b->offset = smallest_gap(alive, n_alive, need, INT64_MAX / 2, &gap);
-        if (b->offset < 0)
-            status = rp__fail(RP_ERROR_OUT_OF_MEMORY, "the arena of a program is too large");
+        if (b->offset < 0) status = rp__fail(RP_ERROR_OUT_OF_MEMORY, "the arena of a program is too large");
         if (status == RP_OK && b->offset + need > *arena_bytes) *arena_bytes = b->offset + need;
     }
     rp__free(sorted);

@@ -245,8 +245,7 @@ static rp_status record_decision(recorder *r, const rp__program_part *of, rp__ir
     if (status == RP_OK) {
         operands[0] = rp__operand_of(on);
         if (counter) operands[1] = rp__operand_of(counter);
-        rp__library_call call = {
-            .op = c->loop ? "while" : "cond", .site = c->site, .limit = c->limit, .first = first};
+        rp__library_call call = {.op = c->loop ? "while" : "cond", .site = c->site, .limit = c->limit, .first = first};
         *out = p->n_records;
         status = rp__library_run(p->device, p->build_stream, RP__LIB_CHOOSE, operands, counter ? 2 : 1, &call);
     }

@@ -75,7 +75,8 @@ typedef struct rp__executable_facts {
     size_t n_unfused;
     const struct rp__executable_region { const char *kind, *site; } * regions;
     size_t n_regions;
-    const char *split; /* why regions are decided by the host between device graphs; NULL: they are nodes, or there is no graph */
+    const char *
+        split; /* why regions are decided by the host between device graphs; NULL: they are nodes, or there is no graph */
     bool graphed;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;

@@ -38,7 +38,10 @@ int64_t rp__program_eager_peak(const rp_ir *ir) {
 }
 
 static const char *node_name(const rp__ir_node *n) {
-    return n->kind == RP__IR_OP ? n->op->name : n->kind == RP__IR_COND ? "cond" : n->kind == RP__IR_WHILE ? "while" : "assign";
+    return n->kind == RP__IR_OP      ? n->op->name
+           : n->kind == RP__IR_COND  ? "cond"
+           : n->kind == RP__IR_WHILE ? "while"
+                                     : "assign";
 }
 
 static rp_status describe_group(rp__executable *p, const rp__program_part *part, uint32_t group) {
@@ -89,8 +92,8 @@ rp_status rp__program_describe(rp__executable *p) {
             if (f->nodes[e->producer].group == f->nodes[e->consumer].group) continue;
             const rp__ir_node *a = &part->ir->nodes[f->nodes[e->producer].node],
                               *b = &part->ir->nodes[f->nodes[e->consumer].node];
-            p->unfused[p->n_unfused++] = (struct rp__executable_unfused){e->reason, node_name(a), node_name(b),
-                                                                         b->site ? b->site : ""};
+            p->unfused[p->n_unfused++] =
+                (struct rp__executable_unfused){e->reason, node_name(a), node_name(b), b->site ? b->site : ""};
         }
     }
     return RP_OK;

@@ -70,7 +70,7 @@ typedef struct rp__program_result { /* a handle to be returned */
 
 /* A block of the graph: its body, or that of a region. */
 typedef struct rp__program_step {
-    uint32_t record;                  /* RP__IR_NONE: a choice */
+    uint32_t record; /* RP__IR_NONE: a choice */
     struct rp__program_choice *choice;
 } rp__program_step;
 typedef struct rp__program_segment { /* steps that one device graph runs, where the host decides (p->split) */
@@ -102,7 +102,7 @@ typedef struct rp__program_choice {
     rp__program_part *test;    /* loops: computes whether to go on */
     rp__program_part *body[2]; /* loops: body; else: then, else */
     uint32_t counter;          /* buffer; RP__IR_NONE */
-    uint32_t set, again;       /* records that decide for a device graph: before it, and behind each iteration of a loop */
+    uint32_t set, again; /* records that decide for a device graph: before it, and behind each iteration of a loop */
     const char *site;
 } rp__program_choice;
 
@@ -117,7 +117,8 @@ struct rp__executable {
     rp__mutex lock;
     rp__device *device;
     rp__arena arena;
-    rp_ir *ir; /* counted; from place_buffers on spread and settled (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
+    rp_ir *
+        ir; /* counted; from place_buffers on spread and settled (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
     rp__program_part *body, *parts; /* parts: all, the body last */
     uint32_t n_groups, n_choices;
     rp_stream *build_stream;
@@ -131,7 +132,7 @@ struct rp__executable {
     size_t records_capacity;
     uint32_t *record_group;
     size_t record_group_capacity;
-    uint32_t *node;        /* per record: the first of its places, RP__IR_NONE */
+    uint32_t *node; /* per record: the first of its places, RP__IR_NONE */
     rp__program_place *places;
     uint32_t n_places;
     size_t places_capacity;
@@ -204,7 +205,7 @@ rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_s
 rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r);
 
 /* ---- program_facts.c */
-int64_t rp__program_eager_peak(const rp_ir *ir); /* bytes of the graph run op by op */
+int64_t rp__program_eager_peak(const rp_ir *ir);   /* bytes of the graph run op by op */
 rp_status rp__program_describe(rp__executable *p); /* while fusions of the parts are there */
 
 #endif

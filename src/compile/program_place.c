@@ -299,8 +299,7 @@ static rp_status place_body(placer *l, rp_tensor *const *in) {
     const rp_ir *ir = p->ir;
     RP_TRY(new_part(l, rp__ir_retain(p->ir), &p->body));
     for (uint32_t s = 0; s < ir->n_storages; s++) RP_TRY(new_buffer(p, &p->body->buffer_of[s]));
-    for (uint32_t k = 0; k < ir->body.n_args; k++)
-        RP_TRY(place_outer(p, ir->body.args[k], in[k], RP__BUFFER_ARG, k));
+    for (uint32_t k = 0; k < ir->body.n_args; k++) RP_TRY(place_outer(p, ir->body.args[k], in[k], RP__BUFFER_ARG, k));
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         if (n->dead) continue;
@@ -398,8 +397,7 @@ rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, con
     if (status == RP_OK) status = take_arena(p, options->arena);
     for (size_t k = 0; k < l.n_plan && status == RP_OK; k++) place_temp(&l, k);
     if (status == RP_OK) status = make_results(p);
-    for (const rp__program_part *part = p->parts; part && status == RP_OK; part = part->next)
-        place_epilogues(p, part);
+    for (const rp__program_part *part = p->parts; part && status == RP_OK; part = part->next) place_epilogues(p, part);
     rp__free(l.plan);
     rp__free(l.buffer_at);
     return status;

@@ -75,14 +75,20 @@ static int usable_processors(void) {
     return n > 0 ? (int)n : 1;
 }
 
-static int pool_size(void) {
-    int size = atomic_load_explicit(&pool.size, memory_order_relaxed);
-    if (RP__LIKELY(size > 0)) return size;
+int rp__threads_wanted(void) {
     const char *text = getenv("REPRISE_NUM_THREADS");
     char *end = NULL;
     long wanted = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || *end || wanted < 1) wanted = usable_processors();
-    int decided = wanted > MAX_THREADS ? MAX_THREADS : (int)wanted;
+    if (!text || end == text || *end || wanted < 1) return 0;
+    return wanted > MAX_THREADS ? MAX_THREADS : (int)wanted;
+}
+
+static int pool_size(void) {
+    int size = atomic_load_explicit(&pool.size, memory_order_relaxed);
+    if (RP__LIKELY(size > 0)) return size;
+    int decided = rp__threads_wanted();
+    if (!decided) decided = usable_processors();
+    if (decided > MAX_THREADS) decided = MAX_THREADS;
     int none = 0;
     return atomic_compare_exchange_strong(&pool.size, &none, decided) ? decided : none;
 }

@@ -69,6 +69,12 @@ typedef struct rp__device_ops {
     /* kernels of the loop form (kernel/loop.h) and library ops (kernel/library.h): see there */
     const struct rp__loop_backend *loops;
     const struct rp__library *library;
+
+    /* The kernel `entry` of a source that the user wrote for the device, borrowed: it lives as long as the process. It takes n
+       parameters, a word each, of which it reads the low bytes[k]. op and source are constant strings (the same address: the same
+       op). NULL: the device calls the user's function instead. */
+    rp_status (*user_kernel)(rp__device *d, const char *op, const char *source, const char *entry, const uint8_t *bytes,
+                             uint32_t n, rp__kernel **out);
 } rp__device_ops;
 
 struct rp__device {

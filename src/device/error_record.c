@@ -109,6 +109,8 @@ rp_status rp__error_record_check(rp__device *d) {
     rp_status status;
     if (found.code < RP__ERROR_CODES && texts[found.code])
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s", texts[found.code]);
+    else if (found.code == RP__ERROR_USER)
+        status = rp__fail((rp_status)found.index, RP__USER_FAILED);
     else
         status = rp__fail(RP_ERROR_INDEX, "index %" PRId64 " is out of bounds for a dimension of size %" PRId64,
                           found.index, found.bound);

@@ -12,8 +12,10 @@ typedef enum rp__error_code {
     RP__ERROR_WEIGHT = 3,       /* multinomial: a weight is negative, infinite or NaN; index: the row */
     RP__ERROR_WEIGHT_SUM = 4,   /* multinomial: no weight of the row is positive */
     RP__ERROR_WEIGHT_COUNT = 5, /* multinomial without replacement: fewer positive weights than samples */
+    RP__ERROR_USER = 6,         /* the CPU function of a user's op failed; index: its rp_status */
     RP__ERROR_CODES
 } rp__error_code;
+#define RP__USER_FAILED "the op's CPU function failed"
 
 /* Shared with kernels: six 64-bit words. word 0: state (0 free, 1 being written, 2 written). */
 typedef struct rp__error_record {

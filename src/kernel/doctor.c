@@ -15,6 +15,13 @@
 #include "kernel/disk_cache.h"
 #include "kernel/library.h"
 
+/* A variable that was set to what the library does not know. */
+static void add_ignored(rp__text *t, const char *variable, bool understood, const char *known) {
+    const char *value = getenv(variable);
+    if (value && *value && !understood)
+        rp__text_add(t, "  %s=%.64s is not understood and has no effect: %s\n", variable, value, known);
+}
+
 /* A report names its subject itself; its further lines are set in. */
 static void add_report(rp__text *t, size_t (*report)(char *text, size_t size)) {
     char text[8192];
@@ -47,13 +54,17 @@ static void add_device(rp__text *t, rp_device id) {
     }
 }
 
+static const char jit_values[] = "0, 1 or wait";
+
 /* The compiler of tier 1, found as execvp would find it. */
 static void add_compiler(rp__text *t) {
     const char *jit = getenv("REPRISE_JIT"), *cc = getenv("REPRISE_CC"), *path = getenv("PATH");
+    const bool understood = jit && (!strcmp(jit, "0") || !strcmp(jit, "1") || !strcmp(jit, "wait"));
     if (!cc || !*cc) cc = "cc";
     if ((jit && !strcmp(jit, "0")) || !strcmp(cc, "none")) {
         rp__text_add(t, "compiler: switched off by %s; kernels are interpreted\n",
                      jit && !strcmp(jit, "0") ? "REPRISE_JIT=0" : "REPRISE_CC=none");
+        add_ignored(t, "REPRISE_JIT", understood, jit_values);
         return;
     }
     size_t length = strcspn(cc, " ");
@@ -71,6 +82,7 @@ static void add_compiler(rp__text *t) {
     } else {
         rp__text_add(t, "compiler: '%s' was not found; CPU kernels are interpreted\n", cc);
     }
+    add_ignored(t, "REPRISE_JIT", understood, jit_values);
     rp__jit_counters c;
     rp__jit_counters_get(&c);
     rp__text_add(t, "  this process: %llu compiled, %llu from the cache, %llu failed\n", (unsigned long long)c.compiled,
@@ -93,7 +105,10 @@ size_t rp_doctor(char *buf, size_t bytes) {
     add_device(&t, rp_cpu());
     rp__text_add(&t, "vector kernels: %s, %u bytes a vector\n", rp__tiles_current()->name,
                  rp__tiles_current()->vec_bytes);
+    const char *cpu = getenv("REPRISE_CPU");
+    add_ignored(&t, "REPRISE_CPU", cpu && rp__tiles_named(cpu), "baseline, avx2 or avx512, where the CPU has it");
     rp__text_add(&t, "threads: %d\n", rp_num_threads());
+    add_ignored(&t, "REPRISE_NUM_THREADS", rp__threads_wanted() > 0, "a number from 1");
     int n_cuda = rp_device_count(RP_DEVICE_CUDA);
     for (int i = 0; i < n_cuda; i++) {
         add_device(&t, rp_cuda(i));

@@ -99,32 +99,26 @@ rp_status rp__expand_ones_like(const rp__call *call) { return expand_like(call, 
 
 /* ---- arange */
 
-/* Number of elements: ceil((end - start) / step), in integers when all three are (exact) or become so for an int64 result, else in
-   f64. Integer results count with start and step truncated, so these decide whether step is 0 and which way it goes. */
+/* Number of elements: ceil((end - start) / step), in integers when all three are (exact), else in f64. */
 rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
     rp_scalar start = call->attrs[0].v.scalar, end = call->attrs[1].v.scalar, step = call->attrs[2].v.scalar;
     rp_dtype dtype = call->attrs[3].v.dtype;
     if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL)
         return rp__op_error(call, RP_ERROR_DTYPE, "\"arange\" not implemented for '%s'", rp__dtype_title(dtype));
     double a = rp__scalar_f64(start), b = rp__scalar_f64(end), s = rp__scalar_f64(step);
-    bool whole = !rp__dtype_is_float(dtype);
-    if (s == 0 || (whole && fabs(s) < 1)) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
+    if (s == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
     if (!isfinite(a) || !isfinite(b) || isnan(s))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "unsupported range: %g -> %g", a, b);
-    if (whole && !(rp__scalar_fits(start, RP_I64) && rp__scalar_fits(end, RP_I64) && rp__scalar_fits(step, RP_I64)))
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                            "value cannot be converted to type int64_t without overflow");
-    double from = whole ? trunc(a) : a, to = whole ? trunc(b) : b;
-    if (s > 0 ? to < from : to > from)
+    if (s > 0 ? b < a : b > a)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "upper bound and lower bound inconsistent with step sign");
     int64_t n;
-    if (dtype == RP_I64 || (start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64)) {
+    if (start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64) {
         int64_t distance, by = rp__scalar_i64(step);
         if (__builtin_sub_overflow(rp__scalar_i64(end), rp__scalar_i64(start), &distance) || by == INT64_MIN)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "invalid size, possible overflow?");
         n = distance / by + (distance % by != 0);
     } else {
-        double length = fmax(ceil((b - a) / s), 0); /* an int32 range may end before it starts by a fraction */
+        double length = ceil((b - a) / s);
         if (!(length >= 0 && length < 0x1p62))
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "invalid size, possible overflow?");
         n = (int64_t)length;

@@ -186,9 +186,6 @@ rp_status rp__execute(rp__call *call);
 rp_status rp__op_infer(const rp__call *call, rp__meta *out);
 rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view); /* of views, with the geometry */
 
-/* Runs a user op's CUDA source: inputs are row-major, outputs allocated. Installed by the CUDA device; NULL without it. */
-extern rp_status (*rp__user_cuda_hook)(const rp_op_descriptor *descriptor, const rp__call *call);
-
 /* Counters that a call of a random op reserves (generator.h), without running it: call->out are handles of the result's type.
    Sizes may be symbols. */
 rp_status rp__op_counters(const rp__call *call, rp_dim *out);

@@ -1,9 +1,10 @@
 /* Ops of the user: a descriptor becomes a row of the table and is dispatched, taped and traced like any other. On the CPU the
-   user's function runs as one launch over row-major tensors, so that capture and programs see it; on CUDA its source runs through
-   the hook that the CUDA floor installs. Rows stay for the life of the process. */
+   user's function runs as one launch over row-major tensors, so that capture and programs see it; on CUDA the launch is of a kernel
+   that the device makes of the user's source. Rows stay for the life of the process. */
 #include <string.h>
 
 #include "core/alloc.h"
+#include "device/error_record.h"
 #include "ops/execute.h"
 #include "ops/grad.h"
 #include "ops/infer.h"
@@ -13,8 +14,6 @@ typedef struct user_op {
     rp__op op;
     rp_op_descriptor descriptor;
 } user_op;
-
-rp_status (*rp__user_cuda_hook)(const rp_op_descriptor *descriptor, const rp__call *call);
 
 static const rp_op_descriptor *descriptor_of(const rp__op *op) { return op->user; }
 
@@ -67,13 +66,15 @@ static rp_status vjp(const rp__vjp *g) {
 typedef struct payload {
     const rp_op_descriptor *descriptor;
     uint32_t n_in, n_out, n_attrs;
-    _Atomic(rp_status) status; /* of the last run */
-    rp_tensor **handles;       /* inputs, then outputs */
+    _Atomic(rp_status) status; /* of the last run that failed */
+    atomic_bool watched;       /* the call that made the launch will look at `status` */
+    rp__error_record *errors;  /* where a failure goes that no call looks at: of a queue or a replay */
+    uint64_t tag;
+    rp_tensor **handles; /* inputs, then outputs */
     rp_attr *attrs;
     int64_t *ints; /* lists of attrs */
 } payload;
 
-/* Words: one address for each input (0 for an absent one), then for each output. */
 static void run_cpu(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
     (void)begin;
     (void)end;
@@ -84,7 +85,9 @@ static void run_cpu(const rp__kernel *kernel, const uint64_t *words, int64_t beg
     for (uint32_t k = 0; k < p->n_out; k++) out[k] = (void *)(uintptr_t)words[p->n_in + k];
     rp_status status = p->descriptor->cpu(p->descriptor->ctx, in, p->n_in, out, p->n_out, p->handles,
                                           p->handles + p->n_in, p->attrs, p->n_attrs);
+    if (status == RP_OK) return;
     atomic_store(&p->status, status);
+    if (!atomic_load(&p->watched)) rp__error_record_put_code(p->errors, RP__ERROR_USER, p->tag, status, 0);
 }
 
 static void destroy_kernel(rp__kernel *k) {
@@ -140,7 +143,7 @@ static bool fill_payload(payload *p, const rp__call *call, rp_tensor *const *in)
     return true;
 }
 
-static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in) {
+static rp__kernel *make_kernel(const rp__call *call, const rp__device *d, rp_tensor *const *in) {
     rp__kernel *k = rp__calloc(1, sizeof *k);
     payload *p = rp__calloc(1, sizeof *p);
     if (!k || !p) {
@@ -149,6 +152,9 @@ static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in) {
         return NULL;
     }
     p->descriptor = descriptor_of(call->op);
+    p->errors = d->errors;
+    p->tag = rp__error_tag(call->op->name, call->site);
+    atomic_init(&p->watched, true);
     atomic_init(&k->refs, 1);
     atomic_init(&k->cpu, run_cpu);
     k->kind = RP__KERNEL_CPU;
@@ -161,58 +167,103 @@ static rp__kernel *make_kernel(const rp__call *call, rp_tensor *const *in) {
     return NULL;
 }
 
-static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *const *in) {
+/* ---- launches: a word for the address of each input (0 for an absent one) and of each result */
+
+static rp_status begin_launch(const rp__call *call, rp_tensor *const *in, rp__launch *out) {
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     if (!buffer) return rp_error_status();
-    rp__kernel *k = make_kernel(call, in);
-    if (!k) return RP__OOM("the launch of a user op");
-    uint32_t n = call->n_in + call->n_out, n_slots = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    *out = (rp__launch){.words = buffer->words,
+                        .slots = buffer->slots,
+                        .n_words = call->n_in + call->n_out,
+                        .site = call->site,
+                        .op = call->op->name};
+    for (uint32_t i = 0; i < out->n_words; i++) {
         const rp_tensor *t = i < call->n_in ? in[i] : call->out[i - call->n_in];
         buffer->words[i] = t ? (uint64_t)(uintptr_t)rp__tensor_data(t) : 0;
         if (!t) continue;
-        rp__slot *slot = &buffer->slots[n_slots++];
+        rp__slot *slot = &buffer->slots[out->n_slots++];
         *slot =
             (rp__slot){.word = i, .access = i < call->n_in ? RP__READ : RP__WRITE, .storage = t->storage, .buffer = -1};
         rp__tensor_byte_range(t, &slot->begin, &slot->end);
     }
-    rp__launch launch = {.kernel = k,
-                         .words = buffer->words,
-                         .slots = buffer->slots,
-                         .n_words = n,
-                         .n_slots = n_slots,
-                         .items = 1,
-                         .grain = 1,
-                         .site = call->site,
-                         .op = call->op->name};
+    return RP_OK;
+}
+
+static rp_status launch_cpu(const rp__call *call, rp__device *d, rp_tensor *const *in) {
+    rp__launch launch;
+    if (!descriptor_of(call->op)->cpu) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CPU function");
+    RP_TRY(begin_launch(call, in, &launch));
+    launch.items = launch.grain = 1;
+    launch.kernel = make_kernel(call, d, in);
+    if (!launch.kernel) return RP__OOM("the launch of a user op");
     rp_status status = rp__launch_on(rp__current_stream(d), &launch);
-    rp_status own = atomic_load(&((payload *)k->payload)->status);
-    if (status == RP_OK && own != RP_OK) status = rp__op_error(call, own, "the op's CPU function failed");
-    rp__kernel_release(k);
+    payload *p = launch.kernel->payload;
+    atomic_store(&p->watched, false); /* before the status is read: what fails later goes to the record */
+    rp_status own = atomic_load(&p->status);
+    if (status == RP_OK && own != RP_OK) status = rp__op_error(call, own, RP__USER_FAILED);
+    rp__kernel_release(launch.kernel);
     return status;
 }
 
-static rp_status run_cpu_op(const rp__call *call, rp__device *d) {
-    rp_tensor *in[RP__MAX_IN];
-    for (uint32_t k = 0; k < call->n_in; k++) {
-        in[k] = call->in[k] ? rp__run_contiguous(call->in[k], (rp_dtype)call->in[k]->dtype) : NULL;
-        if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
+/* An attribute as a kernel's parameter; check_schema lets no other kinds through. Returns its bytes, the low ones of the word. */
+static uint8_t attr_word(const rp_attr *a, uint64_t *word) {
+    double f = a->v.f;
+    if (a->kind == RP_ATTR_SCALAR) {
+        const rp_scalar *s = &a->v.scalar;
+        f = s->kind == RP_SCALAR_F64 ? s->v.f : s->kind == RP_SCALAR_I64 ? (double)s->v.i : (double)s->v.b;
     }
-    return launch_cpu(call, d, in);
+    switch (a->kind) {
+    case RP_ATTR_BOOL: *word = a->v.b; return 1;
+    case RP_ATTR_DTYPE: *word = (uint64_t)a->v.dtype; return 4;
+    case RP_ATTR_INT: *word = (uint64_t)a->v.i; return 8;
+    default: memcpy(word, &f, sizeof f); return 8;
+    }
 }
 
-static rp_status run_cuda_op(const rp__call *call) {
-    if (!descriptor_of(call->op)->cuda_source)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CUDA source");
-    if (!rp__user_cuda_hook) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "CUDA is not available");
-    rp_tensor *in[RP__MAX_IN];
-    rp__call contiguous = *call;
-    for (uint32_t k = 0; k < call->n_in; k++) {
-        in[k] = call->in[k] ? rp__run_contiguous(call->in[k], (rp_dtype)call->in[k]->dtype) : NULL;
-        if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
+static rp_status launch_cuda(const rp__call *call, rp__device *d, rp_tensor *const *in) {
+    enum { BLOCK = 256 };
+    const rp_op_descriptor *u = descriptor_of(call->op);
+    if (!u->cuda_source) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CUDA source");
+    const int64_t n = rp_numel(call->out[0]), each = u->cuda_elements_per_block ? u->cuda_elements_per_block : BLOCK;
+    for (uint32_t k = 1; k < call->n_out && n == 0; k++) {
+        if (rp_numel(call->out[k]) != 0)
+            return rp__op_error(call, RP_ERROR_SHAPE,
+                                "result 0 is empty and result %u is not: result 0 says how many blocks the kernel has",
+                                k);
     }
-    contiguous.in = in;
-    return rp__user_cuda_hook(descriptor_of(call->op), &contiguous);
+    if (n == 0) return RP_OK;
+    if ((n - 1) / each >= INT32_MAX)
+        return rp__op_error(call, RP_ERROR_SHAPE, "this is more than one CUDA launch takes");
+    rp__launch launch;
+    uint64_t words[RP__MAX_PARAMS + RP__MAX_OUTS + 1];
+    uint8_t bytes[RP__MAX_PARAMS + RP__MAX_OUTS + 1];
+    RP_TRY(begin_launch(call, in, &launch));
+    memcpy(words, launch.words, launch.n_words * sizeof *words);
+    words[launch.n_words++] = (uint64_t)n;
+    memset(bytes, 8, launch.n_words);
+    for (uint32_t k = 0; k < call->n_attrs; k++, launch.n_words++)
+        bytes[launch.n_words] = attr_word(&call->attrs[k], &words[launch.n_words]);
+    launch.words = words;
+    launch.grid[0] = (uint32_t)((n - 1) / each + 1);
+    launch.block[0] = BLOCK;
+    launch.grid[1] = launch.grid[2] = launch.block[1] = launch.block[2] = 1;
+    RP_TRY(
+        d->ops->user_kernel(d, call->op->name, u->cuda_source, u->cuda_entry, bytes, launch.n_words, &launch.kernel));
+    return rp__launch_on(rp__current_stream(d), &launch);
+}
+
+static rp_status run_on(const rp__call *call, rp__device *d) {
+    rp_tensor *in[RP__MAX_IN];
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        in[k] = NULL;
+        if (!call->in[k]) continue;
+        if (!rp__device_equal(call->in[k]->device,
+                              d->id)) /* numbers of the CPU do not go along: they are read by address */
+            return rp__op_error(call, RP_ERROR_DEVICE, "Expected all tensors to be on the same device");
+        in[k] = rp__run_contiguous(call->in[k], (rp_dtype)call->in[k]->dtype);
+        if (rp__tensor_is_error(in[k])) return rp_error_status();
+    }
+    return d->ops->user_kernel ? launch_cuda(call, d, in) : launch_cpu(call, d, in);
 }
 
 rp_status rp__user_run(rp__call *call) {
@@ -225,18 +276,32 @@ rp_status rp__user_run(rp__call *call) {
         if (rp__tensor_is_error(call->out[k])) return rp_error_status();
     }
     rp__scope_guard guard = rp__scope_guard_begin();
-    rp_status status;
-    if (d->id.type == RP_DEVICE_CUDA)
-        status = run_cuda_op(call);
-    else if (descriptor_of(call->op)->cpu)
-        status = run_cpu_op(call, d);
-    else
-        status = rp__op_error(call, RP_ERROR_UNAVAILABLE, "the op has no CPU function");
+    rp_status status = run_on(call, d);
     rp__scope_guard_end(guard, NULL, 0);
     return status;
 }
 
 /* ---- registration */
+
+/* What a kernel with a fixed list of parameters cannot take. */
+static rp_status check_cuda(const rp__schema *s, const rp_op_descriptor *d) {
+    if (!d->cuda_entry)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s: cuda_source without cuda_entry", s->name);
+    if (d->cuda_elements_per_block < 0)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s: cuda_elements_per_block is %d", s->name,
+                        d->cuda_elements_per_block);
+    for (unsigned i = 0; i < s->n_params; i++) {
+        const rp__param *p = &s->params[i];
+        bool fixed = p->kind != RP__PARAM_ATTR ? p->kind != RP__PARAM_TENSORS
+                                               : p->attr_kind != RP_ATTR_INTS && p->attr_kind != RP_ATTR_STRING &&
+                                                     p->attr_kind != RP_ATTR_GENERATOR;
+        if (!fixed)
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "rp_op_register: %s: a CUDA kernel takes tensors and numbers: no list, text or generator",
+                            s->name);
+    }
+    return RP_OK;
+}
 
 static rp_status check_schema(const rp__schema *s, const rp_op_descriptor *d) {
     bool lists = false;
@@ -252,8 +317,7 @@ static rp_status check_schema(const rp__schema *s, const rp_op_descriptor *d) {
     if (!d->cpu && !d->cuda_source)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s has neither a CPU function nor CUDA source",
                         s->name);
-    if (d->cuda_source && !d->cuda_entry)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: %s: cuda_source without cuda_entry", s->name);
+    if (d->cuda_source) RP_TRY(check_cuda(s, d));
     if (!d->infer && (s->n_tensor_params == 0 || s->params[0].kind != RP__PARAM_TENSOR))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "rp_op_register: %s: without a shape function the first parameter must be a Tensor", s->name);

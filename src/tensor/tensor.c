@@ -495,4 +495,11 @@ rp_scalar rp_item(rp_tensor *t) {
 }
 
 double rp_item_f64(rp_tensor *t) { return rp__scalar_f64(rp_item(t)); }
-int64_t rp_item_i64(rp_tensor *t) { return rp__scalar_i64(rp_item(t)); }
+int64_t rp_item_i64(rp_tensor *t) {
+    rp_scalar s = rp_item(t);
+    if (s.kind == RP_SCALAR_F64 && !(s.v.f >= -0x1p63 && s.v.f < 0x1p63)) { /* NaN too */
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_item_i64: the value %g is not an integer of 64 bits", s.v.f);
+        return 0;
+    }
+    return rp__scalar_i64(s);
+}

@@ -35,7 +35,7 @@ typedef struct rp__storage {
     const _Atomic uint64_t *generation;
     uint64_t stamp;
     const char *replay_site; /* of the rp_call whose replay gave the output; a constant string, "": unknown */
-    uint64_t id; /* unique, never reused: keys of guards and liveness checks */
+    uint64_t id;             /* unique, never reused: keys of guards and liveness checks */
 } rp__storage;
 
 rp__storage *rp__storage_new(rp__device *d, rp_stream *s, size_t bytes); /* NULL and a sticky error; refs 1 */

@@ -676,7 +676,8 @@ static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_
     if (kind == RP__IR_COND && n_in == 0) return fail_at(p, &t, "cond without a predicate");
     if (kind == RP__IR_WHILE && n_out > n_in) return fail_at(p, &t, "while gives more results than it takes");
     if (!random_range(p, &offset, &count) || !expect(p, "{") || !site(p, &where)) return false;
-    *node = rp__ir_add_node(p->ir, block, kind, NULL, in, n_in, NULL, limits, kind == RP__IR_WHILE ? 2 : 0, n_out, where);
+    *node =
+        rp__ir_add_node(p->ir, block, kind, NULL, in, n_in, NULL, limits, kind == RP__IR_WHILE ? 2 : 0, n_out, where);
     uint32_t n_regions = kind == RP__IR_CHECKPOINT ? 1 : 2;
     if (*node == RP__IR_NONE || rp__ir_add_regions(p->ir, *node, n_regions) != RP_OK) return fail_memory(p);
     p->ir->nodes[*node].random_offset = offset;

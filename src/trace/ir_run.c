@@ -183,7 +183,8 @@ static rp_status kept_new(const run *r, const rp__ir_block *block, kept_block **
     b->n_captured = n_captured;
     b->captured = rp__calloc(n_captured + 1, sizeof *b->captured);
     b->binding = rp__alloc((n_symbols + 1) * sizeof *b->binding);
-    rp_status status = b->captured && b->binding ? copy_positions(r->positions, &b->positions) : RP__OOM("rp_checkpoint");
+    rp_status status =
+        b->captured && b->binding ? copy_positions(r->positions, &b->positions) : RP__OOM("rp_checkpoint");
     if (status != RP_OK) {
         kept_free(b);
         return status;
@@ -211,8 +212,10 @@ static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *cons
         if (n->kind == RP__IR_COND)
             return rp__cond_outside(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, 0, n->n_in - 1, out,
                                     n->n_out);
-        if (n->kind == RP__IR_CHECKPOINT) return rp_checkpoint_at(n->site, fn_of(&a, "body"), in, n->n_in, out, n->n_out);
-        return rp__while_invariant(n->site, fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in, n->attrs[0].v.i, out);
+        if (n->kind == RP__IR_CHECKPOINT)
+            return rp_checkpoint_at(n->site, fn_of(&a, "body"), in, n->n_in, out, n->n_out);
+        return rp__while_invariant(n->site, fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in,
+                                   n->attrs[0].v.i, out);
     }
     if (n->kind == RP__IR_CHECKPOINT) return run_checkpoint(r, n, in, out);
     if (n->kind == RP__IR_COND) {

@@ -214,8 +214,9 @@ static rp_status check_types(where at, const rp_ir *a, rp_fn a_fn, const rp_ir *
 }
 
 /* Records kind(operands) with the graphs a (and b) as blocks; pending outputs typed as the results of `typed`. */
-static rp_status emit(rp__trace *t, where at, rp__ir_kind kind, const rp_ir *a, const rp_ir *b, rp_tensor *const *operands,
-                      size_t n, int64_t max_iter, size_t keeps, const rp_ir *typed, rp_tensor **out, uint32_t *made) {
+static rp_status emit(rp__trace *t, where at, rp__ir_kind kind, const rp_ir *a, const rp_ir *b,
+                      rp_tensor *const *operands, size_t n, int64_t max_iter, size_t keeps, const rp_ir *typed,
+                      rp_tensor **out, uint32_t *made) {
     rp_ir *ir = rp__trace_ir(t);
     rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
     const rp__meta **metas = rp__calloc(typed->body.n_results + 1u, sizeof *metas);
@@ -336,10 +337,10 @@ static rp_status attach(where at, kept *contents, const char *name, rp_tensor *c
 
 typedef struct derivative {
     const rp_ir *ir;
-    const bool *wanted;     /* per operand */
-    const uint32_t *same;   /* per operand: the first that is the same tensor; NULL: all are their own */
-    const bool *given;      /* per result: a gradient comes in */
-    const bool *summed;     /* per operand: a sum comes in */
+    const bool *wanted;   /* per operand */
+    const uint32_t *same; /* per operand: the first that is the same tensor; NULL: all are their own */
+    const bool *given;    /* per result: a gradient comes in */
+    const bool *summed;   /* per operand: a sum comes in */
     size_t n_operands;
 } derivative;
 
@@ -381,8 +382,10 @@ static rp_status derive(const derivative *d, rp_tensor *const *grad_out, rp_tens
             seeds[n_roots++] = grad_out[k];
         }
     }
-    rp_backward_options options = {
-        .struct_size = sizeof options, .allow_unused = true, .create_graph = create_graph, .retain_graph = create_graph};
+    rp_backward_options options = {.struct_size = sizeof options,
+                                   .allow_unused = true,
+                                   .create_graph = create_graph,
+                                   .retain_graph = create_graph};
     if (status == RP_OK && n_roots && n_wanted)
         status = rp_grad(roots, n_roots, wanted, n_wanted, seeds, &options, grads);
     (void)rp_set_grad_enabled(grad);
@@ -559,7 +562,7 @@ static rp_status host_while(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *c
         for (size_t k = 0; on && k < n_state && !rp_failed(); k++) {
             if (check_result(at, body_fn, next[k], k) != RP_OK) break;
             if (next[k]->dtype != state[k]->dtype || next[k]->ndim != state[k]->ndim ||
-                     memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
+                memcmp(next[k]->size, state[k]->size, next[k]->ndim * sizeof *next[k]->size) != 0)
                 (void)rp__fail(RP_ERROR_SHAPE, "rp_while: state %zu changes its size or type", k);
         }
         status = rp_failed() ? rp_error_status() : on ? rp__region_own_results(state, n_in, next, n_state) : RP_OK;
@@ -587,7 +590,8 @@ static void loop_free(loop *l) {
     rp__free(l->operands);
 }
 
-static rp_status close_loop(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in, loop *l) {
+static rp_status close_loop(where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
+                            loop *l) {
     region a = {0}, b = {0};
     rp_tensor **all = NULL;
     size_t n_all = 0;
@@ -687,9 +691,9 @@ static rp_status trace_while(rp__trace *t, where at, rp_fn cond_fn, rp_fn body_f
     bool differentiable = any_needs_grad(l.operands, l.n), small = true;
     for (size_t s = 0; s < n_state; s++) small = small && in[s]->ndim < RP_MAX_DIMS;
     if (!differentiable || max_iter <= 0 || !small) {
-        RP_TRY_GOTO(
-            status, done,
-            emit(t, at, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, 0, l.body, out, NULL));
+        RP_TRY_GOTO(status, done,
+                    emit(t, at, RP__IR_WHILE, l.cond, l.body, l.operands, l.n, max_iter > 0 ? max_iter : 0, 0, l.body,
+                         out, NULL));
         if (differentiable) {
             kept k = {.kind = RP__IR_WHILE, .n_state = n_state};
             status = attach(at, &k, "while", NULL, 0, l.operands, l.n, out, n_state);
@@ -720,8 +724,8 @@ static rp_status trace_while(rp__trace *t, where at, rp_fn cond_fn, rp_fn body_f
         status = close_loop(at, (rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
                             n_wide, n_wide, &wide);
     if (status == RP_OK)
-        status =
-            emit(t, at, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state, wide.body, kept_out, NULL);
+        status = emit(t, at, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state, wide.body,
+                      kept_out, NULL);
     (void)rp_set_grad_enabled(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
@@ -916,7 +920,8 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
             if (!b->wanted[k]) continue;
             rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
-            out[o++] = kept_grad ? rp_add(grad, row_of(kept_grad, out[0], b->operands[k], p->max_iter), rp_i64(1)) : grad;
+            out[o++] =
+                kept_grad ? rp_add(grad, row_of(kept_grad, out[0], b->operands[k], p->max_iter), rp_i64(1)) : grad;
         }
     }
     rp__free(work);
@@ -928,8 +933,8 @@ static rp_status while_backward(const task *q, rp_tensor **grad_in) {
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "rp_while: a gradient was asked through a loop without max_iter (or with a state of rank %d)",
                         RP_MAX_DIMS);
-    rp_tensor *const *operands = q->saved, *count = q->saved[p->n_operands],
-                     *const *stacks = q->saved + p->n_operands + 1;
+    rp_tensor *const *operands = q->saved,
+                     *count = q->saved[p->n_operands], *const *stacks = q->saved + p->n_operands + 1;
     bool *wanted = rp__calloc(p->n_operands + 1, sizeof *wanted);
     rp_tensor **state = rp__calloc(2 * p->n_operands + 3, sizeof *state);
     if (!wanted || !state) {
@@ -949,9 +954,10 @@ static rp_status while_backward(const task *q, rp_tensor **grad_in) {
             state[n++] = q->sums[k] ? q->sums[k] : nothing_like(operands[k]);
     }
     back b = {q, operands, stacks, wanted};
-    rp_status status = rp_failed() ? rp_error_status()
-                                   : rp_while_at(rp__site(), (rp_fn){back_cond, &b, 0, "while backward"},
-                                              (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
+    rp_status status = rp_failed()
+                           ? rp_error_status()
+                           : rp_while_at(rp__site(), (rp_fn){back_cond, &b, 0, "while backward"},
+                                         (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
     rp_tensor *ran = status == RP_OK ? rp_gt(count, rp_full(RP_NO_DIMS, rp_i64(0), RP_I64)) : NULL;
     for (size_t k = 0, o = 1; k < p->n_operands && status == RP_OK; k++) {
         if (!wanted[k]) continue;
@@ -995,7 +1001,7 @@ static rp_status cond_backward(const task *q, rp_tensor **grad_in) {
     derivative y = x;
     y.ir = p->b;
     rp_status status = rp_cond_at(rp__site(), q->saved[0], (rp_fn){derivative_body, &x, 0, "then backward"},
-                               (rp_fn){derivative_body, &y, 0, "else backward"}, in, n, grads, n_wanted);
+                                  (rp_fn){derivative_body, &y, 0, "else backward"}, in, n, grads, n_wanted);
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
         if (q->needed[k]) grad_in[k] = grads[g++];
     }
@@ -1023,8 +1029,8 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
         if (status == RP_OK) rp__generator_put(p->generator, seed, p->random_absolute);
     }
     if (status == RP_OK)
-        status = rp_failed() ? rp_error_status()
-                             : derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
+        status =
+            rp_failed() ? rp_error_status() : derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
     if (p->generator && t)
         rp__trace_random_seek(t, p->generator, before);
     else if (p->generator)

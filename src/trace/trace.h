@@ -73,10 +73,10 @@ typedef struct rp__trace_result {
     size_t n_grads;
     rp__guard_bytes *bytes;
     size_t n_bytes;
-    size_t escaped;      /* ABSTRACT: pending tensors that outlive the trace: the function stores them somewhere */
-    bool left;           /* a backward inside went on through the history that an argument came with */
-    bool *reached; /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
-    bool training;       /* some output carries history: a later backward may enter the graph */
+    size_t escaped; /* ABSTRACT: pending tensors that outlive the trace: the function stores them somewhere */
+    bool left;      /* a backward inside went on through the history that an argument came with */
+    bool *reached;  /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
+    bool training;  /* some output carries history: a later backward may enter the graph */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
 
@@ -124,7 +124,7 @@ rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_
                            size_t n_own, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
-rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state, size_t n_in,
-                              int64_t max_iter, rp_tensor **out);
+rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
+                              size_t n_in, int64_t max_iter, rp_tensor **out);
 
 #endif

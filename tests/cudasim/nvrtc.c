@@ -622,18 +622,6 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
     }
     snprintf(object, sizeof object, "%s/%016llx.so", path, (unsigned long long)hash);
     snprintf(accepted, sizeof accepted, "%s/%016llx.real", path, (unsigned long long)hash);
-    if (getenv("REPRISE_REAL_NVRTC") && access(accepted, F_OK)) {
-        char *words = real_refuses(program, n_options, options);
-        if (words) {
-            free(program->log);
-            program->log = words;
-            return NVRTC_ERROR_COMPILATION;
-        }
-        int file = open(accepted, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-        if (file >= 0) {
-            close(file);
-        }
-    }
     size_t bytes = 0;
     char *data = read_file(object, &bytes);
     if (!data) {
@@ -662,6 +650,19 @@ static nvrtcResult build(nvrtcProgram program, const text *source, uint64_t hash
         }
         if (!data) {
             return NVRTC_ERROR_INTERNAL_ERROR;
+        }
+    }
+    if (getenv("REPRISE_REAL_NVRTC") && access(accepted, F_OK)) {
+        char *words = real_refuses(program, n_options, options);
+        if (words) {
+            free(program->log);
+            free(data);
+            program->log = words;
+            return NVRTC_ERROR_COMPILATION;
+        }
+        int file = open(accepted, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        if (file >= 0) {
+            close(file);
         }
     }
     struct cudasim_image head = {.magic = "", .abi = CUDASIM_ABI, .hash = hash, .bytes = bytes};

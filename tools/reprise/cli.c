@@ -30,9 +30,7 @@ int cli_print_json(json_t *doc) {
     }
     int failed = json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(doc);
-    if (failed || putchar('\n') == EOF || fflush(stdout)) {
-        perror("reprise: output");
-        return CLI_FAILED;
-    }
-    return CLI_OK;
+    putchar('\n'); /* main.c says it when something could not be written */
+    if (failed && !ferror(stdout)) fputs("reprise: out of memory\n", stderr);
+    return failed ? CLI_FAILED : CLI_OK;
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <reprise.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +57,20 @@ static error_t parse_main(int key, char *arg, struct argp_state *state) {
     }
 }
 
+/* However the tool ends: what could not be written did not reach its reader, so the command failed. */
+static void check_output(void) {
+    errno = 0;
+    bool failed = ferror(stdout) != 0;
+    if (!fclose(stdout) && !failed) return;
+    if (errno)
+        fprintf(stderr, "reprise: cannot write the output: %s\n", strerror(errno));
+    else
+        fputs("reprise: cannot write the output\n", stderr);
+    _Exit(CLI_FAILED);
+}
+
 int main(int argc, char **argv) {
+    if (atexit(check_output)) return CLI_FAILED;
     argp_program_version_hook = print_version;
     argp_err_exit_status = CLI_USAGE;
     static const struct argp argp = {

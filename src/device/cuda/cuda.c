@@ -16,6 +16,8 @@
 
 extern const rp__loop_backend rp__cuda_loops; /* kernel/cuda/loops.c */
 extern const rp__library rp__cuda_library;    /* kernel/cuda/library.c */
+rp_status rp__cuda_user_kernel(rp__device *d, const char *op, const char *source, const char *entry,
+                               const uint8_t *bytes, uint32_t n, rp__kernel **out); /* kernel/cuda/user.c */
 
 /* ---- results ---- */
 
@@ -482,4 +484,5 @@ static const rp__device_ops rp__cuda_ops = {
     .graph_free = rp__cuda_graph_free,
     .loops = &rp__cuda_loops,
     .library = &rp__cuda_library,
+    .user_kernel = rp__cuda_user_kernel,
 };

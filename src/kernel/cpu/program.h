@@ -152,7 +152,7 @@ typedef struct rp__cpu_loop {
     struct rp__jit_state *jit; /* jit.c */
     rp__hash key;
 } rp__cpu_loop;
-enum { RP__MANY_BLOCK = 2048 };      /* elements an item of RP__WALK_MANY */
+enum { RP__MANY_BLOCK = 2048 };       /* elements an item of RP__WALK_MANY */
 enum { RP__KEEP_BYTES = 128 * 1024 }; /* of row scratch: a part of a second-level cache, beside 64 KB of tiles */
 /* Does a row's scratch of a keeping program fit, for tiles of `rows` rows? */
 static inline bool rp__keep_fits(const rp__program *p, int64_t row_len, int64_t rows) {

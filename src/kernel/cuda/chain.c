@@ -94,7 +94,7 @@ static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *
     while (p->log_x < 8 && INT64_C(1) << p->log_x < columns) p->log_x++;
     p->tiles = (p->w[n - 1].n + p->w[n - 1].columns - 1) / p->w[n - 1].columns;
     if (p->tiles > UINT16_MAX) return RP__CHAIN_TOO_LARGE; /* of a grid's second extent */
-    const int64_t along_y = THREADS >> p->log_x; /* rows that threads take side by side */
+    const int64_t along_y = THREADS >> p->log_x;           /* rows that threads take side by side */
     while (1 << p->log_r < MAX_ROWS && p->m * p->tiles > (along_y << p->log_r) * 2 * d->multiprocessors) p->log_r++;
     const int rows = (int)(along_y << p->log_r);
     p->pitch = pitch_of(widest, element, false);

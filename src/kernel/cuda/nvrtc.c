@@ -128,7 +128,12 @@ static rp_status load(rp__device *d, const void *cubin, const char *name, CUfunc
     CUkernel kernel = NULL;
     CUstreamCaptureMode mode = rp__cuda_relax(d);
     rp_status status = RP__CU(d, cuLibraryLoadData(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
-    if (status == RP_OK) status = RP__CU(d, cuLibraryGetKernel(&kernel, library, name));
+    if (status == RP_OK) {
+        CUresult found = rp__cuda_of(d)->cu->cuLibraryGetKernel(&kernel, library, name);
+        status = found == CUDA_ERROR_NOT_FOUND
+                     ? rp__fail(RP_ERROR_COMPILE, "the source has no extern \"C\" __global__ function %s", name)
+                     : rp__cuda_status(d, found, "cuLibraryGetKernel");
+    }
     if (status == RP_OK) status = RP__CU(d, cuKernelGetFunction(out, kernel));
     if (status == RP_OK && rp__cuda_of(d)->cu->cuFuncLoad) /* now, since a first launch inside a capture could not */
         status = RP__CU(d, cuFuncLoad(*out));
@@ -285,7 +290,7 @@ static rp_status make(rp__device *d, rp__text *text, rp__hash key, rp__hash here
     CUfunction function = NULL;
     bool found;
     RP_TRY(from_disk(d, key, name, &function, &found));
-    if (!found && current) {
+    if (!found && current && kind != RP__KERNEL_CUDA_USER) { /* a user's kernel is looked at before it is recorded */
         rp__kernel *k = NULL;
         RP_TRY(add_job(text, key, here, kind, name, &k));
         *out = rp__kernel_retain(k);

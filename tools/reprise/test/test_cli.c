@@ -71,6 +71,18 @@ static void expect(const char *arguments, int code, const char *text) {
     free(out);
 }
 
+static void test_full_disk(void **state) { /* output that did not reach its reader */
+    (void)state;
+    static const char *const commands[] = {
+        "--version", "--help", "ops", "ops --json", "backends", "doctor", "doctor --json", "dump trig", "explain trig",
+    };
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "%s 2>&1 >/dev/full #", commands[i]);
+        expect(line, 1, "reprise: cannot write the output");
+    }
+}
+
 static void test_wrong_use(void **state) {
     (void)state;
     expect("", 2, "Usage");
@@ -132,6 +144,18 @@ static void test_doctor(void **state) {
     expect("doctor", 0, "vector kernels: ");
     setenv("REPRISE_CC", "none", 1);
     expect("doctor", 0, "REPRISE_CC=none");
+    static const char *const wrong[][2] = {
+        {"REPRISE_NUM_THREADS", "2x"}, {"REPRISE_CPU", "avx3"}, {"REPRISE_JIT", "off"}};
+    char text[128];
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        const char *before = getenv(wrong[i][0]);
+        char *old = before ? strdup(before) : NULL;
+        assert_int_equal(setenv(wrong[i][0], wrong[i][1], 1), 0);
+        snprintf(text, sizeof text, "  %s=%s is not understood", wrong[i][0], wrong[i][1]);
+        expect("doctor", 0, text);
+        assert_int_equal(old ? setenv(wrong[i][0], old, 1) : unsetenv(wrong[i][0]), 0);
+        free(old);
+    }
     unsetenv("REPRISE_CC");
 }
 
@@ -259,9 +283,9 @@ int main(int argc, char **argv) {
     if (argc != 2) return 2;
     tool = argv[1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),     cmocka_unit_test(test_backends),
-        cmocka_unit_test(test_doctor),    cmocka_unit_test(test_explain), cmocka_unit_test(test_dump),
-        cmocka_unit_test(test_bench),     cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),    cmocka_unit_test(test_backends),
+        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_doctor), cmocka_unit_test(test_explain),
+        cmocka_unit_test(test_dump),      cmocka_unit_test(test_bench),  cmocka_unit_test(test_demo),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
