@@ -404,6 +404,8 @@ typedef struct rp_param {
     rp_tensor *tensor; /* unless RP_ACCESS_NONE */
     rp_word value;     /* of RP_ACCESS_NONE */
 } rp_param;
+/* C; a C++ program fills an array of rp_param. */
+#ifndef __cplusplus
 #define RP_READS(t)                                                                                                    \
     {                                                                                                                  \
         RP_ACCESS_READ, (t), { NULL }                                                                                  \
@@ -421,6 +423,7 @@ typedef struct rp_param {
         RP_ACCESS_NONE, NULL, { .member = (x) }                                                                        \
     } /* RP_VALUE(f32, 0.5f) */
 #define RP_PARAMS(...) ((const rp_param[]){__VA_ARGS__}), (sizeof((const rp_param[]){__VA_ARGS__}) / sizeof(rp_param))
+#endif
 
 /* Puts a kernel of the program's own on the current stream of a device, at its place among the ops: streams, captures, graphs
    and moved arguments treat it as a kernel of the library's, by what `params` say. The tensors that it touches are all named,
