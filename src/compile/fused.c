@@ -266,7 +266,8 @@ static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *
         return status;
     }
     v->next = u->variants;
-    *out = u->variants = v;
+    u->variants = v;
+    *out = v;
     return RP_OK;
 }
 
