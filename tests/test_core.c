@@ -101,7 +101,7 @@ static void error_texts_need_no_memory(void **state) {
     assert_true(rp__alloc_denied()); /* nothing was allocated: the next one is still to fail */
 
     /* With every place taken a text lies on the heap; without that the status remains. */
-    char texts[RP__ERROR_TEXTS][16];
+    char texts[RP__ERROR_TEXTS][24];
     pthread_barrier_init(&meeting, NULL, RP__ERROR_TEXTS + 1);
     for (int i = 0; i < RP__ERROR_TEXTS; i++) {
         snprintf(texts[i], sizeof texts[i], "thread %d", i);
