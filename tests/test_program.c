@@ -80,7 +80,7 @@ static size_t compare(rp_body *body, void *ctx, rp_tensor *const *in, rp_tensor 
         rp_scope scope = rp_scope_begin();
         body(ctx, use, n_in, expected, n_out);
         show_error();
-        (void)rp__executable_run(p, use, n_in, got, n_out, NULL, 0);
+        (void)rp__executable_run(p, use, n_in, got, n_out, NULL, 0, NULL);
         show_error();
         for (size_t k = 0; k < n_out; k++) assert_same(expected[k], got[k]);
         rp_scope_end(scope, NULL, 0);
@@ -184,7 +184,7 @@ static void test_constant_in_block(void **state) {
         for (size_t k = 0; k < facts.n_kernels; k++) makers += strcmp(facts.kernels[k].ops, "full+where") == 0;
         assert_int_equal(makers, 2);
         assert_int_equal(facts.n_kernels, 4); /* linear between them, and the other branch */
-        assert_int_equal(rp__executable_run(p, in, 4, &out, 1, NULL, 0), RP_OK);
+        assert_int_equal(rp__executable_run(p, in, 4, &out, 1, NULL, 0, NULL), RP_OK);
         rp_tensor *three = rp_full(RP_DIMS(4, 8), rp_f64(3), RP_F32), *five = rp_full(RP_DIMS(4, 8), rp_f64(5), RP_F32);
         rp_tensor *expected = rp_where(mask, rp_linear(rp_where(mask, x, three), w, NULL), three);
         assert_same(on ? expected : five, out);

@@ -649,17 +649,12 @@ static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
 
 static const rp__tape_class compiled_class = {"compiled", node_backward, node_release_saved, node_destroy};
 
-static rp_status keep_draws(payload *p) {
-    size_t n;
-    const rp__executable_random *draws = rp__unit_draws(p->plan->forward, p->plan->binding ? NULL : p->binding, &n);
-    if (n == 0) return RP_OK;
-    p->draws = rp__calloc(n, sizeof *p->draws);
-    if (!p->draws) return RP__OOM("a compiled function");
-    for (size_t k = 0; k < n; k++) {
-        p->draws[p->n_draws++] = draws[k];
-        (void)rp__generator_retain(draws[k].generator);
+/* After the forward: did it write down what it drew? */
+static void keep_draws(payload *p) {
+    for (size_t k = 0; k < p->aot->n_random && p->draws[k].generator; k++) {
+        (void)rp__generator_retain(p->draws[k].generator);
+        p->n_draws++;
     }
-    return RP_OK;
 }
 
 /* What a second run needs. Before the forward. */
@@ -689,7 +684,8 @@ static rp_status payload_new(rp__aot *a, const plan *made, const int64_t *bindin
     p->plan = made;
     p->saved = rp__calloc(made->n_saved + 1u, sizeof *p->saved);
     p->binding = rp__calloc(a->n_symbols + 1, sizeof *p->binding);
-    if (!p->saved || !p->binding) return RP__OOM("a compiled function");
+    if (a->n_random > 0) p->draws = rp__calloc(a->n_random, sizeof *p->draws);
+    if (!p->saved || !p->binding || (a->n_random > 0 && !p->draws)) return RP__OOM("a compiled function");
     if (a->n_symbols) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
     return keep_arguments(a, in, p);
 }
@@ -698,7 +694,8 @@ static rp_status payload_new(rp__aot *a, const plan *made, const int64_t *bindin
 static rp_status attach(rp__aot *a, payload *p, rp_tensor *const *in, rp_tensor **results) {
     const plan *made = p->plan;
     rp_tensor **ends = rp__calloc((size_t)a->n_leaves + a->n_tangents + 1, sizeof *ends);
-    rp_status status = ends ? keep_draws(p) : RP__OOM("a compiled function");
+    rp_status status = ends ? RP_OK : RP__OOM("a compiled function");
+    keep_draws(p);
     for (uint32_t k = 0; k < made->n_saved && status == RP_OK; k++) {
         const rp__saved_source *s = &made->saved[k];
         rp_tensor *t = s->kind == RP__SAVED_ARG        ? in[s->index]
@@ -749,7 +746,7 @@ static rp_status run_training(rp__aot *a, const int64_t *binding, rp_tensor *con
     rp_scope scope = rp__scope_begin();
     rp_status status = payload_new(a, made, binding, in, &p);
     if (status == RP_OK) {
-        const rp__unit_call call = {.binding = made->binding ? NULL : binding};
+        const rp__unit_call call = {.binding = made->binding ? NULL : binding, .drawn = p->draws};
         bool grad_mode = rp_set_grad_enabled(false);
         status = rp__unit_run(made->forward, &call, in, n_in, results, n_results);
         (void)rp_set_grad_enabled(grad_mode);

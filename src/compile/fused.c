@@ -331,7 +331,7 @@ static bool may_interpret(const rp__unit *u, rp_status status, size_t n_draws) {
 static rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call, rp_tensor *const *in, size_t n_in,
                              rp_tensor **out, size_t n_out) {
     if (RP__UNLIKELY(!v->executable)) return run_leaf(u, v, in, n_in, out, n_out);
-    rp_status status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws);
+    rp_status status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
     uint32_t moves = rp__executable_moves(v->executable);
     if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
     return status;
@@ -357,14 +357,6 @@ rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     rp__unlock(&u->lock);
     RP_TRY(status);
     return run_variant(u, v, call, in, n_in, out, n_out);
-}
-
-const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n) {
-    *n = 0;
-    for (const variant *v = u->variants; v && !u->interpreted; v = v->next) {
-        if (is_for(u, v, binding)) return v->executable ? rp__executable_draws(v->executable, n) : NULL;
-    }
-    return NULL;
 }
 
 /* ---- as a leaf by itself: graphs that come from rp_backend users */

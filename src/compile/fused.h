@@ -28,12 +28,11 @@ typedef struct rp__unit_call {
     const int64_t *binding;             /* values of the graph's symbols; NULL without symbols */
     const rp__executable_random *draws; /* as rp__executable_run, for fused units */
     size_t n_draws;
+    rp__executable_random *drawn; /* likewise; untouched by units that draw as they run */
     bool donate; /* nobody needs the donors any more: the run may overwrite them */
 } rp__unit_call;
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out);
-/* Seeds and bases of the last run: NULL, 0 for units that draw as they run. */
-const rp__executable_random *rp__unit_draws(rp__unit *u, const int64_t *binding, size_t *n);
 
 /* Leaves whose units are executables: fused, and node by node as one device graph. */
 extern const rp_backend rp__leaf_fused, rp__leaf_cudagraphs;

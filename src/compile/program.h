@@ -41,11 +41,10 @@ void rp__executable_free(rp__executable *p);
 
 /* Runs. Arguments have the dtypes, sizes and strides of the graph (guards and callers see to it). out[k] of the innermost scope,
    NULL where the graph has no result. draws: seeds and bases of an earlier run that this one repeats (a backward); NULL: the
-   generators advance. */
+   generators advance. drawn: NULL, or room for one entry a generator of the program (options.n_random), filled with seed and
+   base of this run, whatever other threads run meanwhile. */
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                             const rp__executable_random *draws, size_t n_draws);
-/* Generators that the program draws from, with seed and base of the last run. */
-const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n);
+                             const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn);
 
 /* How many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any); *out is freed with
    rp__free. */

@@ -187,7 +187,7 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
 }
 
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
-                             const rp__executable_random *draws, size_t n_draws) {
+                             const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn) {
     if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) {
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "the program takes %u arguments and gives %u results, not %zu and %zu", p->ir->body.n_args,
@@ -195,11 +195,8 @@ rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_i
     }
     rp__lock(&p->lock);
     rp_status status = run(p, in, out, draws, n_draws);
+    if (RP__UNLIKELY(drawn && p->n_random > 0)) memcpy(drawn, p->random, p->n_random * sizeof *drawn);
     rp__unlock(&p->lock);
     return status;
 }
 
-const rp__executable_random *rp__executable_draws(const rp__executable *p, size_t *n) {
-    *n = p->n_random;
-    return p->random;
-}
