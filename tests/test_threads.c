@@ -255,6 +255,48 @@ static void kernels_in_threads_of_small_stacks(void **state) {
     assert_int_equal(stats().live_tensors, 0);
 }
 
+/* One compiled function, trained by all: the backward of a call runs its dropout again with the numbers of that call. */
+static void mask_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(rp_dropout(in[0], 0.5, true, NULL), in[0]);
+}
+
+static void masked(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    rp_checkpoint((rp_fn){mask_body, NULL, 0, "mask"}, in, n_in, out, n_out);
+}
+
+static const char *train_once(rp_compiled *f) {
+    enum { N = 256 };
+    const char *wrong = NULL;
+    float mask[N], gradient[N];
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(N), RP_F32), *y = NULL;
+    rp_set_requires_grad(x, true);
+    rp_call(f, &x, 1, &y, 1);
+    rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    if (rp_to_host(y, mask, sizeof mask) != RP_OK || rp_to_host(rp_grad_of(x), gradient, sizeof gradient) != RP_OK)
+        wrong = "a call failed";
+    for (int i = 0; i < N && !wrong; i++)
+        if (gradient[i] != 2 * mask[i]) wrong = "a gradient has another mask than its result";
+    rp_scope_end(scope, NULL, 0);
+    return wrong;
+}
+
+static void *train_together(void *ctx) {
+    const char *wrong = NULL;
+    for (int i = 0; i < ROUNDS / 10 && !wrong; i++) wrong = train_once(ctx);
+    return (void *)(uintptr_t)wrong;
+}
+
+static void draws_belong_to_calls(void **state) {
+    (void)state;
+    rp_compiled *f = rp_compile((rp_fn){masked, NULL, 0, "masked"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int i = 0; i < 3; i++) assert_null(train_once(f));
+    run(train_together, f);
+    rp_compiled_release(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_make_tensors),
@@ -264,6 +306,7 @@ int main(void) {
         cmocka_unit_test(threads_have_streams_and_captures),
         cmocka_unit_test(errors_belong_to_threads),
         cmocka_unit_test(kernels_in_threads_of_small_stacks),
+        cmocka_unit_test(draws_belong_to_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
