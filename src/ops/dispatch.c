@@ -134,7 +134,11 @@ static inline bool words_are_values(const rp_attr *a) {
     return true;
 }
 
+enum { MAX_LIST = 1 << 16 }; /* numbers in an attribute: more is a count that went wrong */
+
 static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32_t k) {
+    if (call->attrs[k].kind == RP_ATTR_INTS && call->attrs[k].n > MAX_LIST)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "attribute %u is a list of %zu numbers", k, call->attrs[k].n);
     return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                         call->attrs[k].kind == RP_ATTR_INTS ? "attribute %u is a list without values"
                                                             : "attribute %u is a scalar of no known kind",
@@ -151,7 +155,7 @@ rp_status rp__dispatch(rp__call *call) {
     }
     for (uint32_t k = 0; k < call->n_attrs && status == RP_OK; k++) {
         const rp_attr *a = &call->attrs[k];
-        if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && !a->v.ints) ||
+        if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && (!a->v.ints || a->n > MAX_LIST)) ||
                          (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind > RP_SCALAR_BOOL)))
             status = bad_attr(call, k);
         else if (RP__UNLIKELY(!words_are_values(a)))

@@ -234,8 +234,7 @@ static void test_bench(void **state) {
         "#!/bin/sh\nread -r line\necho 123456\nexit 3\n",
     };
     for (i = 0; i < 2; i++) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0700);
-        if (i == 0) fd = mkstemp(path);
+        int fd = i == 0 ? mkstemp(path) : open(path, O_WRONLY | O_TRUNC);
         assert_true(fd >= 0 && write(fd, scripts[i], strlen(scripts[i])) == (ssize_t)strlen(scripts[i]));
         assert_int_equal(fchmod(fd, 0700), 0);
         close(fd);
