@@ -29,7 +29,7 @@ typedef struct rp__unit_call {
     const rp__executable_random *draws; /* as rp__executable_run, for fused units */
     size_t n_draws;
     rp__executable_random *drawn; /* likewise; untouched by units that draw as they run */
-    bool donate; /* nobody needs the donors any more: the run may overwrite them */
+    bool donate;                  /* nobody needs the donors any more: the run may overwrite them */
 } rp__unit_call;
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out);

@@ -199,4 +199,3 @@ rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_i
     rp__unlock(&p->lock);
     return status;
 }
-

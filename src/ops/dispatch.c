@@ -138,7 +138,8 @@ enum { MAX_LIST = 1 << 16 }; /* numbers in an attribute: more is a count that we
 
 static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32_t k) {
     if (call->attrs[k].kind == RP_ATTR_INTS && call->attrs[k].n > MAX_LIST)
-        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "attribute %u is a list of %zu numbers", k, call->attrs[k].n);
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "attribute %u is a list of %zu numbers", k,
+                            call->attrs[k].n);
     return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                         call->attrs[k].kind == RP_ATTR_INTS ? "attribute %u is a list without values"
                                                             : "attribute %u is a scalar of no known kind",
