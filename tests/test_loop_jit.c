@@ -24,7 +24,7 @@
 
 #ifdef __SANITIZE_THREAD__
 /* A fork holds every lock of the library at once; the sanitizer's search for lock cycles ends the program at the 64th. */
-const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "detect_deadlocks=0"; }
 #endif
 
