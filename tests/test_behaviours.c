@@ -11,34 +11,8 @@
 #include <reprise.h>
 
 #include "device/capture.h"
-#include "support/cuda.h"
+#include "support/each_device.h"
 #include "tensor/tensor.h"
-
-static rp_device device;
-
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        rp_status ok_status = (expression);                                                                            \
-        if (ok_status != RP_OK) fail_msg("%s: %s", #expression, rp_error_message());                                   \
-    } while (0)
-#define FAILS(code, fragment, expression)                                                                              \
-    do {                                                                                                               \
-        assert_int_equal((expression), (code));                                                                        \
-        if (!strstr(rp_error_message(), (fragment))) fail_msg("\"%s\" is not in: %s", (fragment), rp_error_message()); \
-        assert_int_equal(rp_error_take(), (code));                                                                     \
-    } while (0)
-
-static int begin(void **state) {
-    (void)state;
-    (void)rp_set_default_device(device);
-    return rp_failed();
-}
-static int end(void **state) {
-    (void)state;
-    (void)rp_synchronize(device);
-    if (rp_failed()) fprintf(stderr, "left behind: %s\n", rp_error_message());
-    return rp_error_take() != RP_OK;
-}
 
 /* ---- branches and loops */
 
@@ -215,9 +189,5 @@ int main(void) {
         cmocka_unit_test_setup_teardown(captures_keep_the_cache, begin, end),
         cmocka_unit_test_setup_teardown(a_graph_keeps_its_memory, begin, end),
     };
-    device = rp_cpu();
-    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
-    if (!test_cuda_choose()) return failed + test_cuda_is_real(); /* it has said why */
-    device = rp_cuda(0);
-    return failed + cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
+    RUN_ON_EACH_DEVICE(tests);
 }

@@ -756,33 +756,26 @@ static void test_out_of_memory(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
-/* One failure must not make the next tests fail. */
-static int clean(void **state) {
-    (void)state;
-    rp_error_take();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_inference, clean),
-        cmocka_unit_test_teardown(test_training, clean),
-        cmocka_unit_test_teardown(test_whole_step, clean),
-        cmocka_unit_test_teardown(test_accumulated_gradient, clean),
-        cmocka_unit_test_teardown(test_symbolic_sizes, clean),
-        cmocka_unit_test_teardown(test_size_read_on_host, clean),
-        cmocka_unit_test_teardown(test_break, clean),
-        cmocka_unit_test_teardown(test_break_with_writes, clean),
-        cmocka_unit_test_teardown(test_data_sizes, clean),
-        cmocka_unit_test_teardown(test_purity, clean),
-        cmocka_unit_test_teardown(test_escape, clean),
-        cmocka_unit_test_teardown(test_random, clean),
-        cmocka_unit_test_teardown(test_aliases, clean),
-        cmocka_unit_test_teardown(test_error_inside, clean),
-        cmocka_unit_test_teardown(test_nested, clean),
-        cmocka_unit_test_teardown(test_backends, clean),
-        cmocka_unit_test_teardown(test_threads, clean),
-        cmocka_unit_test_teardown(test_out_of_memory, clean),
+        cmocka_unit_test_teardown(test_inference, take_error),
+        cmocka_unit_test_teardown(test_training, take_error),
+        cmocka_unit_test_teardown(test_whole_step, take_error),
+        cmocka_unit_test_teardown(test_accumulated_gradient, take_error),
+        cmocka_unit_test_teardown(test_symbolic_sizes, take_error),
+        cmocka_unit_test_teardown(test_size_read_on_host, take_error),
+        cmocka_unit_test_teardown(test_break, take_error),
+        cmocka_unit_test_teardown(test_break_with_writes, take_error),
+        cmocka_unit_test_teardown(test_data_sizes, take_error),
+        cmocka_unit_test_teardown(test_purity, take_error),
+        cmocka_unit_test_teardown(test_escape, take_error),
+        cmocka_unit_test_teardown(test_random, take_error),
+        cmocka_unit_test_teardown(test_aliases, take_error),
+        cmocka_unit_test_teardown(test_error_inside, take_error),
+        cmocka_unit_test_teardown(test_nested, take_error),
+        cmocka_unit_test_teardown(test_backends, take_error),
+        cmocka_unit_test_teardown(test_threads, take_error),
+        cmocka_unit_test_teardown(test_out_of_memory, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -689,27 +689,20 @@ static void test_out_of_memory(void **state) {
     }
 }
 
-/* One failure must not make the next tests fail. */
-static int clean(void **state) {
-    (void)state;
-    rp_error_take();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_many_sizes, clean),
-        cmocka_unit_test_teardown(test_empty, clean),
-        cmocka_unit_test_teardown(test_shared_arguments, clean),
-        cmocka_unit_test_teardown(test_argument_from_outside, clean),
-        cmocka_unit_test_teardown(test_failing_call, clean),
-        cmocka_unit_test_teardown(test_some_results, clean),
-        cmocka_unit_test_teardown(test_second_derivative, clean),
-        cmocka_unit_test_teardown(test_written_parts, clean),
-        cmocka_unit_test_teardown(test_hooks, clean),
-        cmocka_unit_test_teardown(test_retained, clean),
-        cmocka_unit_test_teardown(test_hook_of_parameter, clean),
-        cmocka_unit_test_teardown(test_out_of_memory, clean),
+        cmocka_unit_test_teardown(test_many_sizes, take_error),
+        cmocka_unit_test_teardown(test_empty, take_error),
+        cmocka_unit_test_teardown(test_shared_arguments, take_error),
+        cmocka_unit_test_teardown(test_argument_from_outside, take_error),
+        cmocka_unit_test_teardown(test_failing_call, take_error),
+        cmocka_unit_test_teardown(test_some_results, take_error),
+        cmocka_unit_test_teardown(test_second_derivative, take_error),
+        cmocka_unit_test_teardown(test_written_parts, take_error),
+        cmocka_unit_test_teardown(test_hooks, take_error),
+        cmocka_unit_test_teardown(test_retained, take_error),
+        cmocka_unit_test_teardown(test_hook_of_parameter, take_error),
+        cmocka_unit_test_teardown(test_out_of_memory, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

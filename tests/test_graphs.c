@@ -15,48 +15,9 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
-#include "support/cuda.h"
-
-static rp_device device;
-
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        rp_status ok_status = (expression);                                                                            \
-        if (ok_status != RP_OK) fail_msg("%s: %s", #expression, rp_error_message());                                   \
-    } while (0)
-#define FAILS(code, fragment, expression)                                                                              \
-    do {                                                                                                               \
-        assert_int_equal((expression), (code));                                                                        \
-        if (!strstr(rp_error_message(), (fragment))) fail_msg("\"%s\" is not in: %s", (fragment), rp_error_message()); \
-        assert_int_equal(rp_error_take(), (code));                                                                     \
-    } while (0)
-
-static int begin(void **state) {
-    (void)state;
-    (void)rp_set_default_device(device);
-    (void)rp_manual_seed(7);
-    return rp_failed();
-}
-static int end(void **state) {
-    (void)state;
-    (void)rp_synchronize(device);
-    if (rp_failed()) fprintf(stderr, "left behind: %s\n", rp_error_message());
-    (void)rp_error_take();
-    return 0;
-}
+#include "support/each_device.h"
 
 static void values(rp_tensor *t, float *to, size_t n) { OK(rp_to_host(rp_to_dtype(t, RP_F32), to, n * sizeof *to)); }
-
-static void same(rp_tensor *a, rp_tensor *b) { /* bit for bit */
-    size_t n = (size_t)rp_numel(a);
-    assert_int_equal(n, rp_numel(b));
-    float *x = malloc(n * sizeof *x + 1), *y = malloc(n * sizeof *y + 1);
-    values(a, x, n);
-    values(b, y, n);
-    assert_memory_equal(x, y, n * sizeof *x);
-    free(x);
-    free(y);
-}
 
 static void square_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
@@ -1485,9 +1446,5 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_out_of_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };
-    device = rp_cpu();
-    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
-    if (!test_cuda_choose()) return failed + test_cuda_is_real(); /* it has said why */
-    device = rp_cuda(0);
-    return failed + cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
+    RUN_ON_EACH_DEVICE(tests);
 }

@@ -320,17 +320,14 @@ static void test_out_of_memory(void **state) {
     }
 }
 
-static int clean(void **state) {
-    (void)state;
-    rp_error_take();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_round_trip, clean), cmocka_unit_test_teardown(test_errors, clean),
-        cmocka_unit_test_teardown(test_checker, clean),    cmocka_unit_test_teardown(test_run, clean),
-        cmocka_unit_test_teardown(test_symbols, clean),    cmocka_unit_test_teardown(test_out_of_memory, clean),
+        cmocka_unit_test_teardown(test_round_trip, take_error),
+        cmocka_unit_test_teardown(test_errors, take_error),
+        cmocka_unit_test_teardown(test_checker, take_error),
+        cmocka_unit_test_teardown(test_run, take_error),
+        cmocka_unit_test_teardown(test_symbols, take_error),
+        cmocka_unit_test_teardown(test_out_of_memory, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,18 +9,8 @@
 #include <reprise.h>
 
 #include "core/alloc.h"
+#include "support/check.h"
 
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        rp_status ok_status = (expression);                                                                            \
-        if (ok_status != RP_OK) fail_msg("%s: %s", #expression, rp_error_message());                                   \
-    } while (0)
-#define FAILS(code, fragment, expression)                                                                              \
-    do {                                                                                                               \
-        assert_int_equal((expression), (code));                                                                        \
-        if (!strstr(rp_error_message(), (fragment))) fail_msg("\"%s\" is not in: %s", (fragment), rp_error_message()); \
-        assert_int_equal(rp_error_take(), (code));                                                                     \
-    } while (0)
 #define NAMES(...) ((const char *const[]){__VA_ARGS__})
 
 static int calls;

@@ -12,47 +12,8 @@
 #include <reprise.h>
 
 #include "kernel/cuda/nvrtc.h"
-#include "support/cuda.h"
+#include "support/each_device.h"
 #include "tensor/tensor.h"
-
-static rp_device device;
-
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        rp_status ok_status = (expression);                                                                            \
-        if (ok_status != RP_OK) fail_msg("%s: %s", #expression, rp_error_message());                                   \
-    } while (0)
-#define FAILS(code, fragment, expression)                                                                              \
-    do {                                                                                                               \
-        assert_int_equal((expression), (code));                                                                        \
-        if (!strstr(rp_error_message(), (fragment))) fail_msg("\"%s\" is not in: %s", (fragment), rp_error_message()); \
-        assert_int_equal(rp_error_take(), (code));                                                                     \
-    } while (0)
-
-static int begin(void **state) {
-    (void)state;
-    (void)rp_set_default_device(device);
-    (void)rp_manual_seed(11);
-    return rp_failed();
-}
-static int end(void **state) {
-    (void)state;
-    (void)rp_synchronize(device);
-    if (rp_failed()) fprintf(stderr, "left behind: %s\n", rp_error_message());
-    return rp_error_take() != RP_OK;
-}
-
-static void same(rp_tensor *a, rp_tensor *b) { /* bit for bit */
-    if (rp_failed()) fail_msg("%s", rp_error_message());
-    size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
-    assert_int_equal(rp_numel(a), rp_numel(b));
-    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
-    OK(rp_to_host(a, x, bytes));
-    OK(rp_to_host(b, y, bytes));
-    assert_memory_equal(x, y, bytes);
-    free(x);
-    free(y);
-}
 
 /* Times that `kind` with `reason` happened; 0: there is no such entry. */
 static int64_t fact(rp_compiled *f, const char *kind, const char *reason) {
@@ -393,9 +354,5 @@ int main(void) {
         cmocka_unit_test_setup_teardown(launches_break_compiled_functions, begin, end),
         cmocka_unit_test_setup_teardown(launches_check, begin, end),
     };
-    device = rp_cpu();
-    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
-    if (!test_cuda_choose()) return failed + test_cuda_is_real(); /* it has said why */
-    device = rp_cuda(0);
-    return failed + cmocka_run_group_tests_name("cuda", tests, NULL, NULL);
+    RUN_ON_EACH_DEVICE(tests);
 }

@@ -657,26 +657,20 @@ static void test_out_of_memory(void **state) {
     assert_ok();
 }
 
-static int clean(void **state) {
-    (void)state;
-    rp_error_take();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_cond, clean),
-        cmocka_unit_test_teardown(test_while, clean),
-        cmocka_unit_test_teardown(test_checkpoint, clean),
-        cmocka_unit_test_teardown(test_unbounded, clean),
-        cmocka_unit_test_teardown(test_fallback, clean),
-        cmocka_unit_test_teardown(test_errors, clean),
-        cmocka_unit_test_teardown(test_programs, clean),
-        cmocka_unit_test_teardown(test_results, clean),
-        cmocka_unit_test_teardown(test_second_order, clean),
-        cmocka_unit_test_teardown(test_second_order_compiled, clean),
-        cmocka_unit_test_teardown(test_idle, clean),
-        cmocka_unit_test_teardown(test_out_of_memory, clean),
+        cmocka_unit_test_teardown(test_cond, take_error),
+        cmocka_unit_test_teardown(test_while, take_error),
+        cmocka_unit_test_teardown(test_checkpoint, take_error),
+        cmocka_unit_test_teardown(test_unbounded, take_error),
+        cmocka_unit_test_teardown(test_fallback, take_error),
+        cmocka_unit_test_teardown(test_errors, take_error),
+        cmocka_unit_test_teardown(test_programs, take_error),
+        cmocka_unit_test_teardown(test_results, take_error),
+        cmocka_unit_test_teardown(test_second_order, take_error),
+        cmocka_unit_test_teardown(test_second_order_compiled, take_error),
+        cmocka_unit_test_teardown(test_idle, take_error),
+        cmocka_unit_test_teardown(test_out_of_memory, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

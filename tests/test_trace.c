@@ -233,17 +233,13 @@ static void test_positions(void **state) {
     assert_ok();
 }
 
-static int clean(void **state) {
-    (void)state;
-    rp_error_take();
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_counters, clean),       cmocka_unit_test_teardown(test_no_marks, clean),
-        cmocka_unit_test_teardown(test_function_trace, clean), cmocka_unit_test_teardown(test_refusals, clean),
-        cmocka_unit_test_teardown(test_positions, clean),
+        cmocka_unit_test_teardown(test_counters, take_error),
+        cmocka_unit_test_teardown(test_no_marks, take_error),
+        cmocka_unit_test_teardown(test_function_trace, take_error),
+        cmocka_unit_test_teardown(test_refusals, take_error),
+        cmocka_unit_test_teardown(test_positions, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

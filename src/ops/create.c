@@ -103,8 +103,7 @@ rp_status rp__expand_ones_like(const rp__call *call) { return expand_like(call, 
 rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
     rp_scalar start = call->attrs[0].v.scalar, end = call->attrs[1].v.scalar, step = call->attrs[2].v.scalar;
     rp_dtype dtype = call->attrs[3].v.dtype;
-    if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL)
-        return rp__op_error(call, RP_ERROR_DTYPE, "\"arange\" not implemented for '%s'", rp__dtype_title(dtype));
+    if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL) return rp__call_refuse_dtype(call, dtype);
     double a = rp__scalar_f64(start), b = rp__scalar_f64(end), s = rp__scalar_f64(step);
     if (s == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
     if (!isfinite(a) || !isfinite(b) || isnan(s))

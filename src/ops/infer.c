@@ -89,9 +89,12 @@ void rp__meta_reduced(const rp__call *call, uint32_t mask, bool keepdim, rp_dtyp
     }
 }
 
+rp_status rp__call_refuse_dtype(const rp__call *call, rp_dtype d) {
+    return rp__op_error(call, RP_ERROR_DTYPE, "\"%s\" is not defined for '%s'", call->op->name, rp__dtype_title(d));
+}
+
 rp_status rp__call_need_float(const rp__call *call, rp_dtype d) {
-    if (rp__dtype_is_float(d)) return RP_OK;
-    return rp__op_error(call, RP_ERROR_DTYPE, "\"%s\" not implemented for '%s'", call->op->name, rp__dtype_title(d));
+    return rp__dtype_is_float(d) ? RP_OK : rp__call_refuse_dtype(call, d);
 }
 
 static rp_dim clamp(rp_dim x, rp_dim low, rp_dim high) {

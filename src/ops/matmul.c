@@ -10,8 +10,7 @@ static rp_status check_types(const rp__call *call, const rp_tensor *a, const rp_
     if (a->dtype != b->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "expected m1 and m2 to have the same dtype, but got: %s != %s",
                             rp_dtype_name((rp_dtype)a->dtype), rp_dtype_name((rp_dtype)b->dtype));
-    if (a->dtype == RP_BOOL)
-        return rp__op_error(call, RP_ERROR_DTYPE, "\"%s\" not implemented for 'Bool'", call->op->name);
+    if (a->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
     return RP_OK;
 }
 

@@ -122,7 +122,7 @@ rp_status rp__infer_relu(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_abs(const rp__call *call, rp__meta *out) {
-    if (call->in[0]->dtype == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "\"abs\" not implemented for 'Bool'");
+    if (call->in[0]->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
     return rp__infer_unary(call, out);
 }
 

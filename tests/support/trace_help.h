@@ -14,6 +14,8 @@
 
 #include <reprise.h>
 
+#include "support/check.h"
+
 static inline void assert_ok(void) {
     if (rp_failed()) fail_msg("%s: %s", rp_status_name(rp_error_status()), rp_error_message());
 }
