@@ -147,7 +147,7 @@ rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
     size_t kept = l->scopes[k - 1].first;
     l->n_scopes = k - 1;
     /* Kept entries close up first: releasing may run deleters and hooks, which may open scopes of their own. */
-    if (n == 1 && l->n_entries == kept + 1 && l->entries[kept] == keep[0])
+    if (n == 1 && keep[0] && l->n_entries == kept + 1 && l->entries[kept] == keep[0])
         kept++; /* the one result of a call that made nothing else */
     else if (n)
         kept = close_up(l, kept, keep, n);

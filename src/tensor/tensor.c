@@ -210,6 +210,13 @@ void rp_release(rp_tensor *t) {
 }
 
 void rp__scope_release(rp_tensor *t) {
+    unsigned refs = atomic_load_explicit(&t->refs, memory_order_relaxed);
+    /* With the last one nobody asks any more how many of the references are scopes'. */
+    if (refs == 1 &&
+        atomic_compare_exchange_strong_explicit(&t->refs, &refs, 0, memory_order_acq_rel, memory_order_relaxed)) {
+        rp__tensor_destroy(t);
+        return;
+    }
     atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
     drop(t);
 }

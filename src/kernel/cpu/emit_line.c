@@ -383,7 +383,8 @@ static void emit_chunks(const emitter *e, const char *prefix, unsigned phase) {
 static void emit_function(const emitter *e, const char *prefix) {
     const rp__program *p = e->p;
     rp__text *t = e->t;
-    rp__text_add(t, "static inline __attribute__((always_inline)) void %sb_%d%s(const rp__line *l", prefix, p->plan,
+    rp__text_add(t, "static %s void %sb_%d%s(const rp__line *l",
+                 e->many ? "__attribute__((noinline))" : "inline __attribute__((always_inline))", prefix, p->plan,
                  e->many ? "m" : "");
     rp__text_puts(t, ") {\n  enum { K = 32 / G_N };\n  const int64_t n = l->n; const int past = l->stream; "
                      "char *const kept = l->kept; (void)kept; (void)past;\n");
@@ -395,7 +396,7 @@ static void emit_function(const emitter *e, const char *prefix) {
                      "  const int s%u = !(l->still >> %u & 1); const g_%s r%u = s%u ? g_bits_%s(0) : g_one_%s(q%u);\n",
                      a, a, compute, a, a, compute, storage_of(e, a), a);
     }
-    rp__text_puts(t, "  for (int64_t row = 0; row < l->rows; row++) {\n");
+    if (e->rows) rp__text_puts(t, "  for (int64_t row = 0; row < l->rows; row++) {\n");
     for (unsigned phase = 0; phase <= p->n_phases; phase++) {
         emit_row_values(e, phase);
         if (phase < p->n_phases) emit_phase(e, phase);
@@ -404,9 +405,8 @@ static void emit_function(const emitter *e, const char *prefix) {
         const rp__program_store *st = &p->stores[k];
         if (st->row) rp__text_add(t, "  g_put_%s(q%u, v%u);\n", storage_of(e, st->access), st->access, st->value);
     }
-    rp__text_puts(t, " ");
-    for (unsigned a = 0; a < p->n_accesses; a++) rp__text_add(t, " q%u += l->row[%u];", a, a);
-    rp__text_puts(t, "\n  }\n  if (past) g_past_end();\n}\n");
+    for (unsigned a = 0; e->rows && a < p->n_accesses; a++) rp__text_add(t, " q%u += l->row[%u];", a, a);
+    rp__text_puts(t, e->rows ? "\n  }\n  if (past) g_past_end();\n}\n" : "  if (past) g_past_end();\n}\n");
 }
 
 /* Longer programs are seldom run over few long rows, and take longer to compile. */

@@ -97,8 +97,6 @@ bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes) {
     return any % STREAM_ALIGN == 0;
 }
 
-static const int64_t no_rows[RP__DAG_MAX_ACCESSES]; /* of one row: none follows */
-
 /* Elements [first, last) of the whole space as one row. */
 static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
                          const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
@@ -119,7 +117,7 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
     }
     if (still & p->written) return false;
     fill_blocks(p, scalars, scratch);
-    rp__line l = {.base = base, .row = no_rows, .blocks = scratch, .rows = 1, .n = last - first, .still = still};
+    rp__line l = {.base = base, .blocks = scratch, .rows = 1, .n = last - first, .still = still};
     l.stream = rp__line_streams(p, &l, bytes * total);
     atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&l);
     return true;
@@ -141,7 +139,7 @@ static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n
     if (still & p->written) return false;
     if (p->uniform_end) fill_blocks(p, scalars, scratch);
     atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(
-        &(rp__line){.base = base, .row = no_rows, .blocks = scratch, .rows = 1, .n = n, .still = still});
+        &(rp__line){.base = base, .blocks = scratch, .rows = 1, .n = n, .still = still});
     return true;
 }
 
@@ -234,8 +232,7 @@ bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__f
     for (unsigned i = 0; i < dag->n_scalars; i++)
         scalars[i] = rp__scalar_word(flat->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
     if (p->uniform_end) fill_blocks(p, scalars, blocks);
-    fn(&(rp__line){
-        .base = flat->base, .row = no_rows, .blocks = blocks, .rows = 1, .n = flat->n, .still = flat->still});
+    fn(&(rp__line){.base = flat->base, .blocks = blocks, .rows = 1, .n = flat->n, .still = flat->still});
     return true;
 }
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,

@@ -7,7 +7,7 @@
 
 typedef struct rp__line {
     char *const *base;  /* address of each access at the first row */
-    const int64_t *row; /* of each access: bytes from a row to the next */
+    const int64_t *row; /* of each access: bytes from a row to the next; programs of one row only: NULL */
     const char *blocks; /* uniform values, 64 bytes each */
     char *kept;         /* row scratch: kept_cap elements of each kept value */
     int64_t kept_cap;   /* a multiple of 64, not less than n */
