@@ -306,6 +306,14 @@ RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) {
     }
     return (rp_u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+RP_FN rp_u32 rp_cvt_f32_to_f16x2(float low, float high) {
+    return (rp_u32)rp_cvt_f32_to_f16(high) << 16 | rp_cvt_f32_to_f16(low);
+}
+RP_FN rp_u32 rp_cvt_f32_to_bf16x2(float low, float high) {
+    return (rp_u32)rp_cvt_f32_to_bf16(high) << 16 | rp_cvt_f32_to_bf16(low);
+}
+RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(x)); }
+RP_FN float rp_round_f32_to_bf16(float x) { return rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(x)); }
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     rp_u32 bits = rp_f32_bits(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {

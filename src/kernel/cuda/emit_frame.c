@@ -91,21 +91,19 @@ void rp__emit_vector_types(const rp__emitter *e, unsigned width) {
     }
 }
 
-void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at,
-                           bool offsets, const char *guard) {
+void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at, char base,
+                           const char *guard) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         const rp__node *n = &e->dag->nodes[k];
         if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || (phase >= 0 && e->place[k] != phase))
             continue;
         const char *type = rp__emit_type(e->dag->accesses[n->access].dtype);
-        char offset[32] = "";
-        if (offsets) (void)snprintf(offset, sizeof offset, "o%u + ", n->access);
         rp__text_add(e->out, "    %s l%u[%u];\n    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", type, k,
                      count * vector, count);
         rp__text_add(e->out, "        rp_vec_%s_%u x; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x.e[j] = 0;\n",
                      type, vector, vector);
-        rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(a%u + (%s%s));\n", guard, type, vector,
-                     n->access, offset, at);
+        rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(%c%u + (%s));\n", guard, type, vector, base,
+                     n->access, at);
         rp__text_add(e->out,
                      "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x.e[j];\n    }\n",
                      vector, k, vector);
@@ -132,12 +130,55 @@ bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s) {
            (e->c->unit >> s->access & 1) && e->c->vector > 1;
 }
 
+/* Values of 16-bit floats wait as f32 for their neighbour: one instruction rounds two. */
+static bool in_pairs(const rp__emitter *e, const rp__store *s) {
+    unsigned dtype = e->dag->accesses[s->access].dtype;
+    return (dtype == RP_F16 || dtype == RP_BF16) && e->dag->nodes[s->value].dtype == RP_F32;
+}
+
+void rp__emit_gathered(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width) {
+    if (in_pairs(e, s))
+        rp__text_add(e->out, "    float w%u[%u];\n", number, width);
+    else
+        rp__text_add(e->out, "    rp_vec_%s_%u w%u;\n", rp__emit_type(e->dag->accesses[s->access].dtype), width, number);
+}
+
+void rp__emit_gather(const rp__emitter *e, const rp__store *s, unsigned number) {
+    char t[64];
+    if (in_pairs(e, s)) {
+        rp__text_add(e->out, "        w%u[j] = %s;\n", number, rp__emit_value(e, s->value, t));
+        return;
+    }
+    rp__text_add(e->out, "        w%u.e[j] = ", number);
+    rp__emit_stored(e, s->access, s->value);
+    rp__text_puts(e->out, ";\n");
+}
+
+void rp__emit_gathered_store(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width,
+                             const char *guard, const char *at) {
+    unsigned dtype = e->dag->accesses[s->access].dtype;
+    if (in_pairs(e, s)) {
+        rp__text_add(e->out, "    rp_vec_rp_u16_%u y%u;\n    _Pragma(\"unroll\") for (int j = 0; j < %u; j += 2) {\n", width,
+                     number, width);
+        rp__text_add(e->out,
+                     "        const rp_u32 two = rp_cvt_f32_to_%sx2(w%u[j], w%u[j + 1]);\n"
+                     "        y%u.e[j] = (rp_u16)two; y%u.e[j + 1] = (rp_u16)(two >> 16);\n    }\n",
+                     dtype == RP_F16 ? "f16" : "bf16", number, number, number, number);
+    }
+    rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(%s) = %c%u;\n", guard, rp__emit_type(dtype), width, at,
+                 in_pairs(e, s) ? 'y' : 'w', number);
+}
+
 /* ---- rows ---- */
 
 /* Row number -> indices and offsets; `row` is clamped so that idle threads read valid memory, `live` says whether they store. */
-void rp__emit_row_start(const rp__emitter *e) {
-    rp__text_add(e->out, "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
-                 rp__emit_index_type(e));
+void rp__emit_row_start(const rp__emitter *e, bool exact) {
+    const char *index = rp__emit_index_type(e);
+    if (exact)
+        rp__text_add(e->out, "    const int live = 1;\n    const %s row = row_; (void)row; (void)rows;\n", index);
+    else
+        rp__text_add(e->out, "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
+                     index);
     if (e->c->n_outer > 0) {
         rp__emit_indices(e, "row", "d", 0, e->c->n_outer);
         rp__emit_access_offsets(e, "d", 0, e->c->n_outer);

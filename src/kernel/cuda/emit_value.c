@@ -194,10 +194,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n) {
     case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
     case RP__CAST: add_cast(e, from, n->dtype, a); break;
     case RP__ROUND:
-        if (n->imm.i == RP_F16)
-            rp__text_add(e->out, "rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(%s))", a);
-        else
-            rp__text_add(e->out, "rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(%s))", a);
+        rp__text_add(e->out, "rp_round_f32_to_%s(%s)", n->imm.i == RP_F16 ? "f16" : "bf16", a);
         break;
     case RP__CHECK_INDEX: {
         uint32_t w = e->words.error;
