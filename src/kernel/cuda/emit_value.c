@@ -97,6 +97,7 @@ static const char *math_name(unsigned op) {
     case RP__COS: return "cos";
     case RP__TANH: return "tanh";
     case RP__ERF: return "erf";
+    case RP__ERFP1: return "erfp1";
     case RP__FLOOR: return "floor";
     case RP__CEIL: return "ceil";
     case RP__TRUNC: return "trunc";
@@ -288,10 +289,9 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     if (n->op == RP__CONST || n->op == RP__REDUCE) return;
     if (element && rp__emit_in_vectors(e, n)) {
         if (!e->array[v]) {
-            char raw[96];
-            (void)snprintf(raw, sizeof raw, "l%u%s", v, e->at);
+            const char index[2] = {e->at[1], 0}; /* of "[e]" */
             rp__text_add(e->out, "        const %s v%u = ", rp__emit_type(n->dtype), v);
-            rp__emit_converted(e, n->access, raw);
+            rp__emit_loaded(e, v, index);
             rp__text_puts(e->out, ";\n");
         }
         return;
