@@ -125,8 +125,10 @@ static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k])
             rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
+    if (e->c->vector > 1) rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n"); /* R is a multiple of 4 */
     rp__text_puts(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n");
-    rp__text_add(e->out, "        const %s i = i4 + j; const int in = i < R; (void)in;\n", index);
+    rp__text_add(e->out, "        const %s i = i4 + j; (void)i;\n", index);
+    if (e->c->vector == 1) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, phase, "in");
     rp__emit_accumulation(e, phase, "j", "in");

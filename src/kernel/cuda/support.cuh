@@ -67,12 +67,12 @@ RP_FN double rp_random_normal_f64(rp_u64 state, rp_u64 seed, rp_u64 inner, rp_i6
  * fit of scripts/vmath_coeffs.py, "erfp1"); beyond, P falls on and the result is 0. */
 RP_FN float rp_erfp1_f32(float x) {
     const float a = rp_fabs_f32(x);
-    float p = rp_bits_f32(0xb83e3a20u);
-    p = rp_fma_f32(p, a, rp_bits_f32(0x39e98f16u));
-    p = rp_fma_f32(p, a, rp_bits_f32(0xbac337c7u));
-    p = rp_fma_f32(p, a, rp_bits_f32(0xba4b0f1au));
-    p = rp_fma_f32(p, a, rp_bits_f32(0x3ce773feu));
-    p = rp_fma_f32(p, a, rp_bits_f32(0xbe180b88u));
+    float p = rp_bits_f32(0xb83e46bcu);
+    p = rp_fma_f32(p, a, rp_bits_f32(0x39e99911u));
+    p = rp_fma_f32(p, a, rp_bits_f32(0xbac33da2u));
+    p = rp_fma_f32(p, a, rp_bits_f32(0xba4b0296u));
+    p = rp_fma_f32(p, a, rp_bits_f32(0x3ce773ceu));
+    p = rp_fma_f32(p, a, rp_bits_f32(0xbe180b87u));
     p = rp_fma_f32(p, a, rp_bits_f32(0xbf6b1d57u));
     p = rp_fma_f32(p, a, rp_bits_f32(0xbfd05f4fu));
     const float tail = rp_exp2_approx_f32(p * a);
