@@ -22,18 +22,22 @@ struct work {
     double bytes; /* read and written at least; 0: not stated */
 };
 
+enum { PLACES = 16 };
+
 struct runner {
     rp_compiled *f;
     rp_graph *graph;
     const struct work *w;
     unsigned turn;
-    bool moves; /* every call gets other tensors than the last */
+    bool moves;                       /* every call gets other tensors than the last */
+    rp_tensor *(*places)[PLACES][2]; /* not NULL: these in turn, too many to be known again */
 };
 
 static rp_status run(void *ctx) {
     struct runner *r = ctx;
     if (r->graph) return rp_graph_replay(r->graph);
     rp_tensor *out = NULL;
+    if (r->places) return rp_call(r->f, (*r->places)[r->turn++ % PLACES], r->w->n_in, &out, 1);
     return rp_call(r->f, r->moves && r->turn++ % 2 ? r->w->moved : r->w->in, r->w->n_in, &out, 1);
 }
 
@@ -112,6 +116,17 @@ static void rows_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_softmax(rp_layer_norm(rp_gelu(in[0]), RP_DIMS(4096), p[0], p[1], 1e-5), -1);
 }
 
+static void softmax_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_softmax(in[0], -1);
+}
+
+static void norm_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *const *p = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = rp_layer_norm(in[0], RP_DIMS(rp_size(in[0], -1)), p[0], p[1], 1e-5);
+}
+
 static rp_tensor *normal(rp_dtype dtype, const int64_t *size, size_t n) {
     return rp_to_dtype(rp_randn(size, n, RP_F32, NULL), dtype);
 }
@@ -124,14 +139,30 @@ static void measure_forward(struct work *w, rp_device device) {
     rp_set_grad_enabled(grad);
 }
 
+/* The inputs of w under another function, fused only: other rows through the same kernels. */
+static void measure_rows(const struct work *w, rp_fn fn, const char *name, rp_device device) {
+    struct work other = *w;
+    bool grad = rp_set_grad_enabled(false);
+    other.fn = fn;
+    other.name = name;
+    measure_mode(&other, FUSED, device);
+    rp_set_grad_enabled(grad);
+}
+
 /* Eager, and the whole step as one recording. A step with graphed callables inside replays the forward and backward. */
 static void measure_step(rp_device device) {
-    static const char *const modes[] = {"eager", "graphed callables", "fused whole step",
-                                        "fused whole step, moved input"};
-    for (int m = 0; m < 4; m++) {
+    enum { EAGER_STEP, STEP_GRAPHED, STEP, STEP_MOVED, STEP_PLACES, STEP_FORKS, STEP_MODES };
+    static const char *const modes[STEP_MODES] = {"eager",
+                                                  "graphed callables",
+                                                  "fused whole step",
+                                                  "fused whole step, moved input",
+                                                  "fused whole step, 16 inputs",
+                                                  "fused whole step, forks kept"};
+    for (int m = 0; m < STEP_MODES; m++) {
         struct cli_model model, net;
         struct work w = {.name = "train MLP b64 Adam", .n_in = 2};
-        struct runner r = {.w = &w, .moves = m == 3};
+        struct runner r = {.w = &w, .moves = m == STEP_MOVED};
+        rp_tensor *places[PLACES][2];
         struct cli_times times = {0};
         double first = 0;
         rp_scope scope = rp_scope_begin();
@@ -139,8 +170,13 @@ static void measure_step(rp_device device) {
         net = model;
         if (!status) status = model.kind->inputs(&model, w.in);
         if (!status) status = model.kind->inputs(&model, w.moved);
+        for (int i = 0; i < PLACES && m == STEP_PLACES && !status; i++) {
+            status = model.kind->inputs(&model, places[i]);
+        }
+        if (m == STEP_PLACES) r.places = &places;
+        if (m == STEP_FORKS) setenv("REPRISE_GRAPH_LINE", "0", 1);
         double begin = cli_now();
-        if (!status && m == 1) {
+        if (!status && m == STEP_GRAPHED) {
             const rp_graphed_callable callable = {cli_model_forward(&net), w.in, 1, model.params, model.n_params, 1};
             const rp_graphed_options graphed = {.struct_size = sizeof graphed, .training = true};
             status = rp_make_graphed_callables(&callable, 1, &graphed, &model.forward);
@@ -148,7 +184,7 @@ static void measure_step(rp_device device) {
         rp_compiled *forward = model.forward;
         if (!status) {
             const rp_compile_options options = {.struct_size = sizeof options, .fullgraph = true};
-            r.f = m < 2 ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
+            r.f = m <= STEP_GRAPHED ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
             status = failure();
         }
         for (int i = 0; i < 4 && !status; i++) {
@@ -157,6 +193,7 @@ static void measure_step(rp_device device) {
             if (i == 1) first = cli_now() - begin;
         }
         if (!status) status = cli_measure(run, &r, device, SECONDS, &times);
+        if (m == STEP_FORKS) unsetenv("REPRISE_GRAPH_LINE");
         report(&w, modes[m], status, &times, first);
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(r.f);
@@ -260,6 +297,10 @@ int main(int argc, char **argv) {
         rows.moved[0] = normal(types[i].dtype, RP_DIMS(8192, 4096));
         rows.bytes = 2.0 * 8192 * 4096 * (double)rp_dtype_size(types[i].dtype);
         measure_forward(&rows, device);
+        measure_rows(&rows, (rp_fn){softmax_body, NULL, 0, "softmax"}, i ? "softmax 8192x4096 bf16" : "softmax 8192x4096 f32",
+                     device);
+        measure_rows(&rows, (rp_fn){norm_body, params, sizeof params, "norm"},
+                     i ? "layernorm 8192x4096 bf16" : "layernorm 8192x4096 f32", device);
         rp_scope_end(inner, NULL, 0);
         rp_empty_cache(device);
     }
