@@ -1,6 +1,7 @@
 /* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>latency us<TAB>period us<TAB>
  * first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
- * PyTorch and prints the table. `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
+ * PyTorch and prints the table. `gpu_reprise source f32|bf16` prints the CUDA C of the large rows, for scripts/sass.sh.
+ * `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
  * process was started, which $REPRISE_BENCH_START holds in seconds since 1970. */
 #include "measure.h"
 #include "models.h"
@@ -29,7 +30,7 @@ struct runner {
     rp_graph *graph;
     const struct work *w;
     unsigned turn;
-    bool moves;                       /* every call gets other tensors than the last */
+    bool moves;                      /* every call gets other tensors than the last */
     rp_tensor *(*places)[PLACES][2]; /* not NULL: these in turn, too many to be known again */
 };
 
@@ -246,6 +247,29 @@ static int print_first(void) {
     return 0;
 }
 
+static void print_kernel(void *ctx, const char *op, const char *site, const char *loop, const char *c,
+                         const char *cuda) {
+    (void)ctx, (void)op, (void)site, (void)loop, (void)c;
+    fputs(cuda, stdout);
+}
+
+/* Rows as many that a thread takes what it takes of 8192 of them; all are 0. */
+static int print_source(rp_dtype dtype) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[] = {rp_zeros(RP_DIMS(1024, 4096), dtype)}, *out = NULL;
+    rp_tensor *params[2] = {rp_ones(RP_DIMS(4096), dtype), rp_zeros(RP_DIMS(4096), dtype)};
+    rp_set_grad_enabled(false);
+    rp_compiled *f = rp_compile((rp_fn){rows_body, params, sizeof params, "rows"}, NULL);
+    rp_status status = rp_call(f, in, 1, &out, 1);
+    rp_set_kernel_log(print_kernel, NULL);
+    if (!status) status = rp_call(f, in, 1, &out, 1);
+    rp_set_kernel_log(NULL, NULL);
+    if (status) fprintf(stderr, "gpu_reprise: %s\n", rp_error_message());
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    return status != RP_OK;
+}
+
 int main(int argc, char **argv) {
     rp_device device = rp_cuda(0);
     if (argc > 1 && !strcmp(argv[1], "--cpu")) { /* the program itself can be tried without a GPU */
@@ -259,6 +283,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     if (argc > 1 && !strcmp(argv[1], "first")) return print_first();
+    if (argc > 2 && !strcmp(argv[1], "source")) return print_source(strcmp(argv[2], "bf16") ? RP_F32 : RP_BF16);
     rp_manual_seed(1);
     rp_scope scope = rp_scope_begin();
 
@@ -297,8 +322,8 @@ int main(int argc, char **argv) {
         rows.moved[0] = normal(types[i].dtype, RP_DIMS(8192, 4096));
         rows.bytes = 2.0 * 8192 * 4096 * (double)rp_dtype_size(types[i].dtype);
         measure_forward(&rows, device);
-        measure_rows(&rows, (rp_fn){softmax_body, NULL, 0, "softmax"}, i ? "softmax 8192x4096 bf16" : "softmax 8192x4096 f32",
-                     device);
+        measure_rows(&rows, (rp_fn){softmax_body, NULL, 0, "softmax"},
+                     i ? "softmax 8192x4096 bf16" : "softmax 8192x4096 f32", device);
         measure_rows(&rows, (rp_fn){norm_body, params, sizeof params, "norm"},
                      i ? "layernorm 8192x4096 bf16" : "layernorm 8192x4096 f32", device);
         rp_scope_end(inner, NULL, 0);
