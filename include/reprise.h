@@ -477,7 +477,9 @@ RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed); /* t
 
 /* ---------------------------------------------------------------- tier 2: threads, logging, switches */
 
-RP_API rp_status rp_set_num_threads(int n); /* of the CPU pool, this process; results do not depend on it */
+/* Of the CPU pool, for this process: 1 to 256, another number is an error; a larger machine is used by 256. Results do not
+   depend on it. */
+RP_API rp_status rp_set_num_threads(int n);
 RP_API int rp_num_threads(void);
 RP_API bool rp_set_deterministic(bool on); /* torch.use_deterministic_algorithms; returns the old value */
 RP_API bool rp_deterministic(void);

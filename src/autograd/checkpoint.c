@@ -48,7 +48,7 @@ struct rp__checkpoint {
     size_t recomputed; /* numbers given out by the second run so far */
 };
 
-static _Thread_local checkpoint *recording; /* whose function runs for the first time */
+RP__TLS_FAST checkpoint *rp__checkpoint_recording; /* whose function runs for the first time */
 static _Thread_local checkpoint *recomputing;
 static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
 
@@ -95,7 +95,7 @@ bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
         }
         return true; /* the second run's own nodes save nothing: no gradient goes through them */
     }
-    c = recording;
+    c = rp__checkpoint_recording;
     if (!c || kept_anyway(c, t)) return false;
     if (!RP__GROW(&c->slots, &c->slots_capacity, c->n_slots + 1) ||
         !RP__GROW(&c->uses, &c->uses_capacity, c->n_slots + 1)) {
@@ -140,14 +140,14 @@ static rp_status meet(checkpoint *c, const rp_tensor *t, bool inside) {
 }
 
 rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in) {
-    for (checkpoint *c = recording; c; c = c->around)
+    for (checkpoint *c = rp__checkpoint_recording; c; c = c->around)
         for (uint32_t k = 0; k < n_in; k++)
             if (in[k]) RP_TRY(meet(c, in[k], false));
     return RP_OK;
 }
 
 rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out) {
-    for (checkpoint *c = recording; c; c = c->around)
+    for (checkpoint *c = rp__checkpoint_recording; c; c = c->around)
         for (uint32_t k = 0; k < n_out; k++)
             if (out[k]) RP_TRY(meet(c, out[k], true));
     return RP_OK;
@@ -216,14 +216,14 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
     size_t n_now = 0;
     rp_status status = random_save(&now, &n_now);
     if (status == RP_OK) {
-        checkpoint *outer = recomputing, *outer_recording = recording;
+        checkpoint *outer = recomputing, *outer_recording = rp__checkpoint_recording;
         bool outer_muted = muted;
         /* Default generators go back to where they were, for compiled functions inside that ask them alone. */
         rp__random_source again = {.log = &c->drawn, .but_default = !c->drawn.captured && !captured_now()};
         rp__random_source *outer_source = rp__random_source_set(&again);
         rp__random_log *outer_log = rp__random_log_set(NULL);
         random_restore(c->random, c->n_random);
-        recording = NULL;
+        rp__checkpoint_recording = NULL;
         recomputing = c;
         c->recomputed = 0;
         muted = false;
@@ -234,7 +234,7 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         c->args = NULL;
         *count = c->recomputed;
         recomputing = outer;
-        recording = outer_recording;
+        rp__checkpoint_recording = outer_recording;
         muted = outer_muted;
         random_restore(now, n_now);
         (void)rp__random_log_set(outer_log);
@@ -317,14 +317,14 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
         RP_TRY(meet(c, in[i], true)); /* its version is checked as that of a saved tensor */
     }
     RP_TRY(random_save(&c->random, &c->n_random));
-    c->around = recording;
+    c->around = rp__checkpoint_recording;
     rp__random_log *outer_log = rp__random_log_set(&c->drawn);
     c->drawn.outer = outer_log;
-    recording = c;
+    rp__checkpoint_recording = c;
     c->args = in;
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
     c->args = NULL;
-    recording = c->around;
+    rp__checkpoint_recording = c->around;
     c->around = NULL;
     c->drawn.outer = NULL;
     (void)rp__random_log_set(outer_log);

@@ -183,6 +183,7 @@ rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what)
 bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t index, rp_status *status);
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n);
 void rp__checkpoint_drop(rp__saved *s);
+extern RP__TLS_FAST struct rp__checkpoint *rp__checkpoint_recording; /* NULL: the two below have nothing to do */
 /* Told of every call: what a checkpointed function reads without having made it is noted. */
 rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in);
 rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out);
@@ -196,7 +197,8 @@ rp_tensor *rp__tape_shadow(rp_tensor *t);
    user detaches, the block has a node that cuts. */
 extern _Thread_local bool rp__tape_shadowing;
 
-extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
+extern RP__TLS_FAST bool rp__grad_disabled; /* grad mode of the thread; rp_set_grad_enabled, inline */
+extern rp__layer rp__autograd_layer;        /* record.c: default layer of every thread */
 
 /* One of a fixed set of locks: guards the accumulate node, hooks and view entries of the objects that share it. Never held
    while other code of the library that may lock is called. */

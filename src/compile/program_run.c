@@ -129,10 +129,8 @@ static rp_tensor *result_handle(rp__executable *p, const rp__program_result *r, 
             return rp__tensor_view(base, r->size, r->stride, r->ndim, base->offset + r->offset - b->first_element);
         }
     }
-    rp_tensor *t = rp__tensor_new(r->dtype, r->size, r->ndim, rp__storage_retain(storage));
+    rp_tensor *t = rp__tensor_over(r->dtype, r->size, r->stride, r->ndim, offset, rp__storage_retain(storage));
     if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
-    memcpy(t->stride, r->stride, r->ndim * sizeof *t->stride);
-    t->offset = offset;
     t->op = r->op;
     t->site = r->site;
     return t;

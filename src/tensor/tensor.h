@@ -13,12 +13,6 @@
 #define RP_HERE NULL
 #endif
 
-#if defined(__ELF__)
-#define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec"))) /* small and hot only */
-#else
-#define RP__TLS_FAST _Thread_local
-#endif
-
 typedef struct rp__storage {
     atomic_uint refs;
     rp_device device;
@@ -83,6 +77,9 @@ rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim,
                           rp__storage *storage_retained); /* row-major, offset 0; op and site from the frame in force */
 rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size,
                             size_t ndim); /* with memory; sizes are values */
+/* Any strides and offset; rank and storage are sound. */
+rp_tensor *rp__tensor_over(rp_dtype dtype, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset,
+                           rp__storage *storage_retained);
 rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim,
                            rp_dim offset); /* same storage */
 /* One more reference, owned by the innermost scope: what an in-place op does with the argument that it returns. t, or the error

@@ -73,7 +73,7 @@ struct rp__trace {
     bool busy; /* computing: not to be entered again */
 };
 
-static _Thread_local rp__trace *current;
+static RP__TLS_FAST rp__trace *current;
 
 rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
 rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
