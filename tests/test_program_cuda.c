@@ -11,6 +11,7 @@
 
 #include <reprise.h>
 
+#include "compile/program.h"
 #include "support/cuda.h"
 #include "support/region_cases.h"
 
@@ -102,6 +103,40 @@ static void test_gathered(void **state) { /* computed places, and what lies ther
     assert_int_equal(fact(f, "unfused", "gathered-operand"), -1);
     rp_compiled_release(f);
     rp_scope_end(scope, NULL, 0);
+}
+
+/* Two products of one, and the product of those: the longest path has three of four nodes. */
+static void narrow(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_matmul(in[0], in[0]);
+    out[0] = rp_matmul(rp_matmul(a, in[0]), rp_matmul(in[0], a));
+}
+static void wide(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in;
+    for (size_t k = 0; k < n_out; k++) out[k] = rp_matmul(in[0], rp_mul_scalar(in[0], rp_f64((double)k)));
+}
+static void test_line(void **state) { /* what is nearly a line is made one; what is not is left as it is */
+    (void)state;
+    rp_tensor *in[] = {filled(1, 16, 16, 0)};
+    for (int k = 0; k < 2; k++) {
+        rp_ir *ir = rp_trace((rp_fn){k ? wide : narrow, NULL, 0, "line"}, in, 1, k ? 4 : 1);
+        rp__executable *p = NULL;
+        rp__executable_facts facts;
+        rp_tensor *got[4] = {NULL}, *want[4] = {NULL};
+        (void)rp__executable_new(ir, in, 1, NULL, &p);
+        show_error();
+        rp__executable_facts_of(p, &facts);
+        assert_true(facts.n_launches >= 4);
+        if (k)
+            assert_true(facts.n_edges < facts.n_launches - 1);
+        else
+            assert_int_equal(facts.n_edges, facts.n_launches - 1);
+        assert_int_equal(rp__executable_run(p, in, 1, got, k ? 4 : 1, NULL, 0, NULL), RP_OK);
+        (k ? wide : narrow)(NULL, in, 1, want, k ? 4 : 1);
+        for (int i = 0; i < (k ? 4 : 1); i++) assert_same(got[i], want[i]);
+        rp__executable_free(p);
+        rp_ir_release(ir);
+    }
 }
 
 static void test_library_moved(void **state) {
@@ -393,6 +428,7 @@ int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_gathered, start),
+        cmocka_unit_test_setup(test_line, start),
         cmocka_unit_test_setup(test_library_moved, start),
         cmocka_unit_test_setup(test_library_results, start),
         cmocka_unit_test_setup(test_library_written, start),
