@@ -7,7 +7,7 @@
    the first, one by one, which say where the replays of the first find their state. So it does for generators of the user's. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
-#include "device/capture.h"
+#include "device/generator.h"
 
 #include <string.h>
 
@@ -202,15 +202,8 @@ static void random_restore(const random_state *list, size_t n) {
     for (size_t i = 0; i < n; i++) rp__generator_put(list[i].generator, list[i].seed, list[i].offset);
 }
 
-/* Is what this thread launches on some device captured? */
-static bool captured_now(void) {
-    if (!rp__captures_active()) return false;
-    for (rp__device *d = rp__device_next_open(NULL); d; d = rp__device_next_open(d))
-        if (rp__stream_capturing(rp__current_stream(d))) return true;
-    return false;
-}
-
-/* The second run itself: the thread's state is that of the first, and put back afterwards. */
+/* The second run itself: the thread's state is that of the first, and put back afterwards. Draws are those of the first; that
+   default generators stand where they stood is for a function that asks where. */
 static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
     random_state *now = NULL;
     size_t n_now = 0;
@@ -218,9 +211,8 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
     if (status == RP_OK) {
         checkpoint *outer = recomputing, *outer_recording = recording;
         bool outer_muted = muted;
-        /* Default generators go back to where they were, for compiled functions inside that ask them alone. */
-        rp__random_source again = {.log = &c->drawn, .but_default = !c->drawn.captured && !captured_now()};
-        rp__random_source *outer_source = rp__random_source_set(&again);
+        rp__random_rewind(&c->drawn);
+        rp__random_log *outer_again = rp__random_again_set(&c->drawn);
         rp__random_log *outer_log = rp__random_log_set(NULL);
         random_restore(c->random, c->n_random);
         recording = NULL;
@@ -238,7 +230,7 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         muted = outer_muted;
         random_restore(now, n_now);
         (void)rp__random_log_set(outer_log);
-        (void)rp__random_source_set(outer_source);
+        (void)rp__random_again_set(outer_again);
     }
     rp__free(now);
     return status;

@@ -17,38 +17,72 @@ rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device d
     return rp_default_generator(device);
 }
 
-static rp_status seek(rp__ir_positions *p, rp_generator *g, uint64_t offset) {
-    struct rp__ir_position *at = NULL;
-    for (size_t i = 0; i < p->n && !at; i++) {
-        if (p->entries[i].generator == g) at = &p->entries[i];
+static struct rp__ir_position *position_of(rp__ir_positions *p, rp_generator *g, rp_dim offset) {
+    for (size_t i = 0; i < p->n; i++)
+        if (p->entries[i].generator == g) return &p->entries[i];
+    if (!RP__GROW(&p->entries, &p->capacity, p->n + 1)) {
+        (void)RP__OOM("random numbers of a graph");
+        return NULL;
     }
-    rp__lock(&g->lock);
-    uint64_t now = g->offset;
-    rp__unlock(&g->lock);
-    if (!at) {
-        if (!RP__GROW(&p->entries, &p->capacity, p->n + 1)) return RP__OOM("random numbers of a graph");
-        at = &p->entries[p->n++];
-        *at = (struct rp__ir_position){rp__generator_retain(g), now - offset, now};
-        return RP_OK;
+    p->entries[p->n] = (struct rp__ir_position){rp__generator_retain(g), offset, offset};
+    return &p->entries[p->n++];
+}
+
+static rp_status pass_over(rp_generator *g, rp_dim counters) {
+    rp__random_draw unused;
+    return counters > 0
+               ? rp__random_reserve(g, rp__current_stream(g->device), (uint64_t)counters, &unused)
+               : RP_OK;
+}
+
+/* The draw of a node at `offset` that has been made before. */
+static rp_status drawn_at(const rp__ir_positions *p, const struct rp__ir_position *at, rp_dim offset, rp_dim counters,
+                          rp__random_log *out) {
+    rp_dim begin = at->first;
+    for (size_t i = 0; i < p->drawn.n; i++) {
+        const struct rp__random_drawn *d = &p->drawn.drawn[i];
+        if (d->generator != at->generator) continue;
+        rp_dim end = begin + (rp_dim)d->counters;
+        if (offset >= begin && offset + counters <= end) {
+            rp__random_draw draw = d->draw;
+            draw.inner += (uint64_t)(offset - begin);
+            return rp__random_log_add(out, d->generator, (uint64_t)counters, &draw, d->memory);
+        }
+        begin = end;
     }
-    if (now > at->high) at->high = now;
-    if (now != at->base + offset) {
-        rp__lock(&g->lock);
-        g->offset = at->base + offset;
-        rp__unlock(&g->lock);
+    return rp__fail(RP_ERROR_INTERNAL, "a graph draws random numbers again that it did not draw so");
+}
+
+/* Dispatches a random node whose counters begin at `offset` of the graph. */
+static rp_status run_random(rp__ir_positions *p, rp__call *call, rp_generator *g, rp_dim offset, rp_dim counters) {
+    struct rp__ir_position *at = position_of(p, g, offset);
+    rp_dim end = rp__dim_apply(RP__DIM_ADD, offset, counters);
+    if (!at || rp_failed()) return rp_error_status();
+    if (counters == 0) return rp__dispatch(call);
+    if (offset < at->end) {
+        rp__random_log again = {0};
+        rp_status status = drawn_at(p, at, offset, counters, &again);
+        rp__random_log *outer_again = rp__random_again_set(&again), *outer_log = rp__random_log_set(NULL);
+        if (status == RP_OK) status = rp__dispatch(call);
+        (void)rp__random_log_set(outer_log);
+        (void)rp__random_again_set(outer_again);
+        rp__random_log_free(&again);
+        return status;
     }
-    return RP_OK;
+    rp__random_log *outer = rp__random_log_set(&p->drawn);
+    p->drawn.outer = outer;
+    rp_status status = pass_over(g, offset - at->end);
+    if (status == RP_OK) status = rp__dispatch(call);
+    (void)rp__random_log_set(outer);
+    p->drawn.outer = NULL;
+    at->end = end;
+    return status;
 }
 
 void rp__ir_positions_end(rp__ir_positions *p) {
-    for (size_t i = 0; i < p->n; i++) {
-        rp_generator *g = p->entries[i].generator;
-        rp__lock(&g->lock);
-        if (g->offset < p->entries[i].high) g->offset = p->entries[i].high;
-        rp__unlock(&g->lock);
-        rp_generator_release(g);
-    }
+    for (size_t i = 0; i < p->n; i++) rp_generator_release(p->entries[i].generator);
     rp__free(p->entries);
+    rp__random_log_free(&p->drawn);
     *p = (rp__ir_positions){0};
 }
 
@@ -95,14 +129,14 @@ static rp_status run_op(const run *r, const rp__ir_node *n, rp_tensor *const *in
         status = attributes(r, n, attrs, &arena);
         call.attrs = attrs;
     }
-    rp__trace *trace = rp__trace_current();
-    if (status == RP_OK && (n->op->flags & RP_OP_RANDOM)) {
+    if (status == RP_OK && (n->op->flags & RP_OP_RANDOM) && !rp__trace_current()) {
         rp_device device = r->ir->values[n->out[0]].meta.device;
         rp_generator *g = rp__ir_generator(n->attrs, n->n_attrs, device);
         rp_dim offset = rp__dim_apply(RP__DIM_ADD, word(r, n->random_offset), r->shift);
-        if (!trace) status = seek(r->positions, g, (uint64_t)offset);
+        status = run_random(r->positions, &call, g, offset, word(r, n->random_count));
+    } else if (status == RP_OK) {
+        status = rp__dispatch(&call);
     }
-    if (status == RP_OK) status = rp__dispatch(&call);
     rp__arena_free(&arena);
     return status;
 }
@@ -136,19 +170,19 @@ typedef struct kept_block {
     rp__ir_positions positions; /* as they were before the block */
 } kept_block;
 
+/* Of a run that goes on from there: what was drawn before it is not drawn again in it. */
 static rp_status copy_positions(const rp__ir_positions *from, rp__ir_positions *to) {
     if (!RP__GROW(&to->entries, &to->capacity, from->n + 1)) return RP__OOM("random numbers of a graph");
     for (to->n = 0; to->n < from->n; to->n++) {
-        to->entries[to->n] = from->entries[to->n];
-        (void)rp__generator_retain(to->entries[to->n].generator);
+        const struct rp__ir_position *at = &from->entries[to->n];
+        to->entries[to->n] = (struct rp__ir_position){rp__generator_retain(at->generator), at->end, at->end};
     }
     return RP_OK;
 }
 
 static void kept_free(void *ctx) {
     kept_block *b = ctx;
-    for (size_t k = 0; k < b->positions.n; k++) rp_generator_release(b->positions.entries[k].generator);
-    rp__free(b->positions.entries);
+    rp__ir_positions_end(&b->positions);
     for (size_t k = 0; k < b->n_captured && b->captured; k++) rp_release(b->captured[k]);
     rp__free(b->captured);
     rp__free(b->binding);

@@ -277,10 +277,18 @@ typedef struct kept {
     rp__saved *saved; /* n: predicate (cond), operands; loops: operands, count, stacks */
     size_t n_saved, n_operands, n_state;
     int64_t max_iter;
-    rp_generator *generator;
+    rp_generator *generator; /* checkpoint: counted; NULL: it draws nothing */
     rp_dim random_offset;
-    uint64_t random_absolute;
+    rp__random_draw draw;      /* where the block began to draw */
+    rp__random_memory *memory; /* of draw.state; counted */
 } kept;
+
+static void kept_contents_free(kept *p) {
+    rp_ir_release(p->a);
+    rp_ir_release(p->b);
+    rp_generator_release(p->generator);
+    rp__random_memory_release(p->memory);
+}
 
 static void kept_release_saved(rp__tape_node *n) {
     kept *p = n->payload;
@@ -291,9 +299,7 @@ static void kept_release_saved(rp__tape_node *n) {
 static void kept_destroy(rp__tape_node *n) {
     kept *p = n->payload;
     for (size_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
-    rp_ir_release(p->a);
-    rp_ir_release(p->b);
-    rp_generator_release(p->generator);
+    kept_contents_free(p);
     rp__free(p->saved);
 }
 
@@ -308,9 +314,7 @@ static rp_status attach(where at, kept *contents, const char *name, rp_tensor *c
     rp_status status = rp__tape_node_new(&kept_class, name, at.site, operands, (uint32_t)n_operands, out,
                                          (uint32_t)n_out, sizeof(kept), &n);
     if (status != RP_OK) {
-        rp_ir_release(contents->a);
-        rp_ir_release(contents->b);
-        rp_generator_release(contents->generator);
+        kept_contents_free(contents);
         return status;
     }
     kept *p = n->payload;
@@ -804,22 +808,24 @@ static rp_status trace_checkpoint(rp__trace *t, where at, rp_fn fn, rp_tensor *c
     uint32_t node;
     RP_TRY_GOTO(status, done, emit(t, at, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, 0, a.ir, out, &node));
     rp_dim start = 0;
-    uint64_t absolute = 0;
+    rp__random_draw begins = {NULL, 0, 0};
+    rp__random_memory *memory = NULL;
     if (g) {
         rp__ir_node *made = &rp__trace_ir(t)->nodes[node];
         start = rp__trace_random_offset(t, g);
         made->random_offset = start;
         made->random_count = a.random_count;
         rp__trace_random_seek(t, g, rp__dim_apply(RP__DIM_ADD, start, a.random_count));
-        rp__generator_state(g, NULL, &absolute);
-        absolute += (uint64_t)rp__dim_hint(start);
+        RP_TRY_GOTO(status, done, rp__random_peek(g, rp__current_stream(g->device), &begins, &memory));
+        begins.inner += (uint64_t)rp__dim_hint(start);
     }
     if (any_needs_grad(operands, n)) {
         kept k = {.kind = RP__IR_CHECKPOINT,
                   .a = rp__ir_retain(a.ir),
                   .generator = rp__generator_retain(g),
                   .random_offset = start,
-                  .random_absolute = absolute};
+                  .draw = begins,
+                  .memory = rp__random_memory_retain(memory)};
         status = attach(at, &k, "checkpoint", operands, n, operands, n, out, n_out);
     }
 done:
@@ -1017,24 +1023,26 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
     if (!grads) return RP__OOM("backward of rp_checkpoint");
     rp_status status = RP_OK;
     rp__trace *t = rp__trace_current();
+    rp__random_log *outer_log = NULL, *outer_again = NULL, drawn = {0};
     rp_dim before = 0;
-    uint64_t seed = 0, offset = 0;
     if (p->generator && t) {
         before = rp__trace_random_offset(t, p->generator);
         rp__trace_random_seek(t, p->generator, p->random_offset);
     } else if (p->generator) {
-        status = rp__capture_forbid(rp__current_stream(p->generator->device),
-                                    "recomputing a traced checkpoint that draws random numbers");
-        rp__generator_state(p->generator, &seed, &offset);
-        if (status == RP_OK) rp__generator_put(p->generator, seed, p->random_absolute);
+        status = rp__random_log_add(&drawn, p->generator, RP__RANDOM_OPEN, &p->draw, p->memory);
+        outer_again = rp__random_again_set(&drawn);
+        outer_log = rp__random_log_set(NULL);
     }
     if (status == RP_OK)
         status =
             rp_failed() ? rp_error_status() : derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
-    if (p->generator && t)
+    if (p->generator && t) {
         rp__trace_random_seek(t, p->generator, before);
-    else if (p->generator)
-        rp__generator_put(p->generator, seed, offset);
+    } else if (p->generator) {
+        (void)rp__random_log_set(outer_log);
+        (void)rp__random_again_set(outer_again);
+        rp__random_log_free(&drawn);
+    }
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
         if (q->needed[k]) grad_in[k] = grads[g++];
     }
