@@ -1159,25 +1159,6 @@ static void test_checkpoint_random(void **state) { /* R8 */
     }
 }
 
-static void test_checkpoint_traced(void **state) { /* R8: not to be had; said at capture, and the capture is invalid */
-    (void)state;
-    dropped d;
-    memset(&d, 0, sizeof d);
-    d.body = drop_inner;
-    d.generator = rp_default_generator(device);
-    rp_compiled *f =
-        rp_compile((rp_fn){drop_body, &d, sizeof d, "drop"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
-    rp_tensor *x = leaf(rp_rand(RP_DIMS(6, 7), RP_F32, NULL)), *out, *grad;
-    rp_graph *g = rp_graph_new();
-    OK(rp_graph_begin(g, device, NULL));
-    OK(rp_call(f, &x, 1, &out, 1));
-    rp_tensor *loss = rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE);
-    FAILS(RP_ERROR_CAPTURE, "recomputing a traced checkpoint", rp_grad(&loss, 1, &x, 1, NULL, NULL, &grad));
-    FAILS(RP_ERROR_CAPTURE, "recomputing a traced checkpoint", rp_graph_end(g));
-    rp_graph_release(g);
-    rp_compiled_release(f);
-}
-
 static void cut_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in;
     (void)n_out;
@@ -1436,7 +1417,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_order, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_one_pool, begin, end),
         cmocka_unit_test_setup_teardown(test_checkpoint_random, begin, end),
-        cmocka_unit_test_setup_teardown(test_checkpoint_traced, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_no_gradient, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_missing_gradient, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_stream, begin, end),
