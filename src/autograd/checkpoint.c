@@ -7,7 +7,7 @@
    the first, one by one, which say where the replays of the first find their state. So it does for generators of the user's. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
-#include "device/generator.h"
+#include "device/capture.h"
 
 #include <string.h>
 
@@ -40,6 +40,9 @@ struct rp__checkpoint {
     rp__random_log drawn; /* by the first run */
     outside *outside;
     size_t n_outside, outside_capacity;
+    rp__replays *first; /* of the capture in which the function ran first; counted; NULL: none */
+    rp__replays *again; /* of that in which the slots were filled */
+    uint64_t replay;    /* of `first`, whose values the slots are */
     /* While the function runs for the first time: */
     struct rp__checkpoint *around; /* whose function called it */
     rp_scope scope;                /* what it makes is in it */
@@ -65,6 +68,8 @@ static void checkpoint_release(checkpoint *c) {
     rp__random_log_free(&c->drawn);
     for (size_t i = 0; i < c->n_outside; i++) rp__storage_release(c->outside[i].storage);
     rp__free(c->outside);
+    rp__replays_release(c->first);
+    rp__replays_release(c->again);
     if (c->release) c->release(c->fn.ctx);
     rp__free(c);
 }
@@ -274,8 +279,29 @@ static rp_status recompute(checkpoint *c, rp__tape_node *n) {
     return status;
 }
 
+static rp__replays *replays_now(void) { /* counted */
+    const rp__capture *capture = rp__capture_current();
+    return capture ? rp__replays_retain(capture->replays) : NULL;
+}
+
+/* What was recomputed counts for one replay of the first run, and in the capture that recomputed it: elsewhere it is made again. */
+static void drop_overtaken(checkpoint *c) {
+    if (RP__LIKELY(!c->first && !c->again && !rp__captures_active())) return;
+    rp__replays *now = replays_now();
+    uint64_t replay = c->first ? atomic_load_explicit(&c->first->count, memory_order_relaxed) : 0;
+    bool overtaken = replay != c->replay || (now != c->again && (c->first || c->again));
+    for (size_t i = 0; i < c->n_slots && overtaken; i++) {
+        if (c->slots[i]) rp_release(c->slots[i]);
+        c->slots[i] = NULL;
+    }
+    c->replay = replay;
+    rp__replays_release(c->again);
+    c->again = now;
+}
+
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
     checkpoint *c = s->checkpoint;
+    if (!c->recomputing) drop_overtaken(c);
     if (!c->slots[s->slot] && recompute(c, n) != RP_OK) return rp__tensor_error();
     if (!c->slots[s->slot]) {
         (void)rp__fail(RP_ERROR_INTERNAL, "rp_checkpoint: number %u was not recomputed", (unsigned)s->slot);
@@ -309,6 +335,7 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
         RP_TRY(meet(c, in[i], true)); /* its version is checked as that of a saved tensor */
     }
     RP_TRY(random_save(&c->random, &c->n_random));
+    c->first = replays_now();
     c->around = recording;
     rp__random_log *outer_log = rp__random_log_set(&c->drawn);
     c->drawn.outer = outer_log;
