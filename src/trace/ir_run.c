@@ -6,6 +6,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "ops/grad.h"
 #include "trace/trace.h"
 
 /* ---- random numbers */
@@ -221,6 +222,7 @@ static rp_status kept_new(const run *r, const rp__ir_block *block, kept_block **
         b->captured && b->binding ? copy_positions(r->positions, &b->positions) : RP__OOM("rp_checkpoint");
     if (status != RP_OK) {
         kept_free(b);
+        *out = NULL;
         return status;
     }
     for (size_t k = 0; k < n_captured; k++) b->captured[k] = r->captured[k] ? rp_retain(r->captured[k]) : NULL;
@@ -239,7 +241,96 @@ static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *c
     return rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
 }
 
+/* ---- custom functions: a node of the tape whose backward is the block */
+
+typedef struct function_payload {
+    kept_block *backward;
+    uint32_t n_saved; /* operands, then results */
+    rp__saved saved[];
+} function_payload;
+
+static void function_release_saved(rp__tape_node *n) {
+    function_payload *p = n->payload;
+    for (uint32_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
+    n->released = true;
+}
+
+static void function_free(function_payload *p) {
+    for (uint32_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
+    kept_free(p->backward);
+    rp__free(p);
+}
+
+static void function_destroy(rp__tape_node *n) { function_free(n->payload); }
+
+static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in,
+                                   bool create_graph) {
+    function_payload *p = n->payload;
+    (void)create_graph;
+    rp_tensor **args = rp__calloc(p->n_saved + n->n_out + 1u, sizeof *args);
+    if (!args) return RP__OOM("backward of a custom function");
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < p->n_saved && status == RP_OK; k++) {
+        args[k] = rp__saved_unpack(&p->saved[k], n);
+        if (rp__tensor_is_error(args[k])) status = rp_error_status();
+    }
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
+        rp__meta meta;
+        rp__tape_out_meta(n, k, &meta);
+        args[p->n_saved + k] = grad_out[k] ? grad_out[k] : rp__zeros_of(&meta);
+        if (rp__tensor_is_error(args[p->n_saved + k])) status = rp_error_status();
+    }
+    rp__ir_positions none = {0};
+    run r = p->backward->r;
+    r.positions = &none;
+    if (status == RP_OK) status = run_block(&r, p->backward->block, args, grad_in);
+    rp__ir_positions_end(&none);
+    rp__free(args);
+    return status;
+}
+
+static const rp__tape_class function_class = {"function", function_backward, function_release_saved, function_destroy};
+
+static rp_status run_forward(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out, bool needed) {
+    bool traced = false;
+    if (rp__trace_current()) {
+        block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, &n->regions[1], RP_OK};
+        RP_TRY(rp__trace_function(n->site, fn_of(&a, "forward"), fn_of(&b, "backward"), in, n->n_in, out, n->n_out,
+                                  needed, &traced));
+    }
+    if (traced) return RP_OK;
+    bool grad = rp_set_grad_enabled(false);
+    rp_status status = run_block(r, &n->regions[0], in, out);
+    (void)rp_set_grad_enabled(grad);
+    return status;
+}
+
+static rp_status run_function(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
+    bool needed = false;
+    for (uint32_t k = 0; k < n->n_in && rp_grad_enabled(); k++) needed = needed || rp__grad_needed(in[k]);
+    if (!needed) return run_forward(r, n, in, out, false);
+    uint32_t n_saved = n->n_in + n->n_out;
+    function_payload *p = rp__calloc(1, sizeof *p + n_saved * sizeof *p->saved);
+    if (!p) return RP__OOM("custom function");
+    p->n_saved = n_saved;
+    rp_status status = kept_new(r, &n->regions[1], &p->backward);
+    if (status != RP_OK) {
+        rp__free(p);
+        return status;
+    }
+    for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) status = rp__saved_pack(&p->saved[k], in[k], false, 0);
+    if (status == RP_OK) status = run_forward(r, n, in, out, true);
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++)
+        status = rp__saved_pack(&p->saved[n->n_in + k], out[k], true, k);
+    if (status != RP_OK) {
+        function_free(p);
+        return status;
+    }
+    return rp__tape_attach(&function_class, p, "function", n->site ? n->site : "", in, n->n_in, out, n->n_out, NULL);
+}
+
 static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
+    if (n->kind == RP__IR_FUNCTION) return run_function(r, n, in, out);
     bool traced = rp__trace_current() != NULL;
     if (traced) {
         block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
@@ -325,7 +416,8 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
     }
     case RP__IR_COND:
     case RP__IR_WHILE:
-    case RP__IR_CHECKPOINT: return run_regions(r, n, in, out);
+    case RP__IR_CHECKPOINT:
+    case RP__IR_FUNCTION: return run_regions(r, n, in, out);
     case RP__IR_KIND_COUNT: break;
     }
     return rp__fail(RP_ERROR_INTERNAL, "a graph node without a kind");
