@@ -567,7 +567,8 @@ typedef struct rp_op_info {
 RP_API size_t rp_op_count(void);
 RP_API rp_status rp_op_info_at(size_t index, rp_op_info *info);
 
-/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs. */
+/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros where none came), and
+   leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on neither does. */
 typedef struct rp_function {
     rp_fn forward;
     rp_status (*backward)(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,

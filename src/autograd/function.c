@@ -33,6 +33,7 @@ static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out,
     rp_tensor **grads = saved + p->n_saved;
     rp_status status = RP_OK;
     for (uint32_t i = 0; i < p->n_saved && status == RP_OK; i++) {
+        if (!p->saved[i].tensor && !p->saved[i].checkpoint) continue; /* an absent argument or result */
         saved[i] = rp__saved_unpack(&p->saved[i], n);
         if (rp__tensor_is_error(saved[i])) status = rp_error_status();
     }

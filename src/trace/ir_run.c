@@ -301,6 +301,7 @@ static rp_status run_forward(const run *r, const rp__ir_node *n, rp_tensor *cons
     if (traced) return RP_OK;
     bool grad = rp_set_grad_enabled(false);
     rp_status status = run_block(r, &n->regions[0], in, out);
+    if (status == RP_OK) status = rp__region_own_results(in, n->n_in, out, n->n_out);
     (void)rp_set_grad_enabled(grad);
     return status;
 }
