@@ -22,15 +22,15 @@ rp__mutex *rp__autograd_lock(const void *object) {
     return &locks[(h >> 6 ^ h >> 12) % LOCKS];
 }
 
-static _Thread_local bool grad_disabled;
+RP__TLS_FAST bool rp__grad_disabled;
 
 bool rp_set_grad_enabled(bool enabled) {
-    bool old = !grad_disabled;
-    grad_disabled = !enabled;
+    bool old = !rp__grad_disabled;
+    rp__grad_disabled = !enabled;
     return old;
 }
 
-bool rp_grad_enabled(void) { return !grad_disabled; }
+bool rp_grad_enabled(void) { return !rp__grad_disabled; }
 
 /* ---------------------------------------------------------------- nodes */
 
@@ -221,7 +221,7 @@ rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const cha
                           rp__tape_node **node) {
     bool needed = false;
     if (node) *node = NULL;
-    for (uint32_t i = 0; i < n_in && !grad_disabled; i++) needed = needed || (in[i] && rp__grad_needed(in[i]));
+    for (uint32_t i = 0; i < n_in && !rp__grad_disabled; i++) needed = needed || (in[i] && rp__grad_needed(in[i]));
     rp__tape_node holder = {.class_ = class_, .op = op, .site = site, .payload = payload};
     if (!needed) {
         class_->destroy(&holder);
@@ -304,7 +304,7 @@ rp_status rp__saved_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
 
 rp_tensor *rp__saved_attach(const rp__saved *s, rp_tensor *value, rp__tape_node *n) {
     rp__tape_node *producer = s->is_output ? n : s->edge.node;
-    if (grad_disabled || !producer || (value->flags & RP__T_REQUIRES_GRAD)) return value;
+    if (rp__grad_disabled || !producer || (value->flags & RP__T_REQUIRES_GRAD)) return value;
     rp_tensor *t = rp__tape_shadow(value);
     if (rp__tensor_is_error(t)) return t;
     return rp__tape_set_history(t, producer, s->edge.index) == RP_OK ? t : rp__tensor_error();

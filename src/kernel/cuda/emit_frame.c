@@ -90,6 +90,7 @@ void rp__emit_vector_types(const rp__emitter *e, unsigned width) {
     for (unsigned k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
         unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dtypes[k]) * width, words = words_of(dtypes[k], width);
         const char *type = word_type(dtypes[k]);
+        if (words == 0) continue; /* one 16-bit float is no vector */
         rp__text_add(e->out, "#ifndef RP_VEC_%s_%u\n#define RP_VEC_%s_%u\n", type, words, type, words);
         rp__text_add(e->out, "typedef struct __align__(%u) { %s e[%u]; } rp_vec_%s_%u;\n#endif\n",
                      bytes > 16 ? 16 : bytes, type, words, type, words);
