@@ -76,6 +76,12 @@ struct rp__trace {
 static RP__TLS_FAST rp__trace *current;
 
 rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
+bool rp__trace_closes(const rp__trace *t) { return t->request->close; }
+void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
+    if (t->result->reason) return;
+    t->result->reason = reason;
+    t->result->site = site;
+}
 rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
 rp__symbols *rp__trace_symbols(const rp__trace *t) { return t->ir->symbols; }
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
@@ -973,6 +979,7 @@ static void install(void) {
     rp__trace_free_hook = free_hook;
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
+    rp__function_trace_hook = rp__trace_function;
     atomic_store_explicit(&installed, true, memory_order_release);
     rp__unlock(&install_lock);
 }
