@@ -24,6 +24,7 @@ struct bench_options {
     struct cli_options common;
     const char *peer;
     double seconds; /* a row */
+    long calls;     /* a row, instead of seconds; 0: not given */
     char **only;    /* parts of names, NULL after the last; none: every row */
 };
 
@@ -46,31 +47,36 @@ struct row {
     char reason[384]; /* why not */
 };
 
+/* So many calls; the time of one. */
+static double time_calls(struct work *w, size_t n) {
+    double begin = cli_now();
+    for (size_t i = 0; i < n; i++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *out = NULL;
+        if (w->f) {
+            rp_call(w->f, w->in, w->n_in, &out, 1);
+        } else {
+            w->op(w);
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    return (cli_now() - begin) / (double)n;
+}
+
 /* Calls are timed in groups of at least 20 us. */
 static rp_status measure(struct work *w, double seconds, struct times *times) {
     static double samples[SAMPLES];
     size_t n = 0, group = 1;
     double end = 0;
     while (n < SAMPLES && (!end || cli_now() < end || n < 3)) {
-        double begin = cli_now();
-        for (size_t i = 0; i < group; i++) {
-            rp_scope scope = rp_scope_begin();
-            rp_tensor *out = NULL;
-            if (w->f) {
-                rp_call(w->f, w->in, w->n_in, &out, 1);
-            } else {
-                w->op(w);
-            }
-            rp_scope_end(scope, NULL, 0);
-        }
-        double took = cli_now() - begin;
+        double took = time_calls(w, group);
         if (rp_failed()) return rp_error_status();
-        if (!end && took < 20e-6) {
+        if (!end && took * (double)group < 20e-6) {
             group *= 2;
             continue;
         }
         if (!end) end = cli_now() + seconds;
-        samples[n++] = took / (double)group;
+        samples[n++] = took;
     }
     times->ns = 1e9 * cli_median(samples, n);
     times->low_ns = 1e9 * samples[n / 10];
@@ -235,11 +241,15 @@ static struct times of_rounds(const struct times *rounds) {
     return times;
 }
 
-static rp_status measure_rounds(struct work *w, struct peer *peer, double seconds, struct row *row) {
+static rp_status measure_rounds(struct work *w, struct peer *peer, const struct bench_options *o, struct row *row) {
     struct times ours[ROUNDS], theirs[ROUNDS];
+    if (o->calls) { /* for programs that count instructions: nothing but these calls depends on their number */
+        row->ours.ns = row->ours.low_ns = 1e9 * time_calls(w, (size_t)o->calls);
+        return rp_failed() ? rp_error_status() : RP_OK;
+    }
     for (int i = 0; i < ROUNDS; i++) {
-        theirs[i] = peer_measure(peer, row->name, seconds / ROUNDS);
-        rp_status status = measure(w, seconds / ROUNDS, ours + i);
+        theirs[i] = peer_measure(peer, row->name, o->seconds / ROUNDS);
+        rp_status status = measure(w, o->seconds / ROUNDS, ours + i);
         if (status) return status;
     }
     row->ours = of_rounds(ours);
@@ -247,7 +257,8 @@ static rp_status measure_rounds(struct work *w, struct peer *peer, double second
     return RP_OK;
 }
 
-static rp_status measure_row(const struct row_kind *k, struct peer *peer, double seconds, struct row *row) {
+static rp_status measure_row(const struct row_kind *k, struct peer *peer, const struct bench_options *o,
+                             struct row *row) {
     struct work w = {.op = k->op, .n_in = (size_t)k->n_in};
     struct cli_model model = {.n_params = 0};
     rp_scope scope = rp_scope_begin();
@@ -270,7 +281,7 @@ static rp_status measure_row(const struct row_kind *k, struct peer *peer, double
         w.f = k->kind == MODEL_EAGER || k->kind == STEP_EAGER ? rp_plain(fn) : recorded(fn);
     }
     if (!status) status = warm_up(&w);
-    if (!status) status = measure_rounds(&w, peer, seconds, row);
+    if (!status) status = measure_rounds(&w, peer, o, row);
     rp_set_grad_enabled(grad);
     rp_compiled_release(w.f);
     rp_scope_end(scope, NULL, 0);
@@ -392,6 +403,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 'p': o->peer = arg; return 0;
+    case 'c':
+        o->calls = strtol(arg, &end, 10);
+        if (*end || o->calls < 1) argp_error(state, "--calls: '%s' is no number of calls", arg);
+        return 0;
     case 's':
         o->seconds = strtod(arg, &end);
         if (*end || !(o->seconds > 0) || !isfinite(o->seconds)) argp_error(state, "--seconds: '%s' is no time", arg);
@@ -415,6 +430,8 @@ static int run(int argc, char **argv) {
          "median, and what a tenth stays below",
          0},
         {"seconds", 's', "N", 0, "Time for each row (0.5)", 0},
+        {"calls", 'c', "N", 0, "Just N calls of each row, for tools that count instructions; no peer, and no counts",
+         0},
         {0},
     };
     static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
@@ -437,9 +454,9 @@ static int run(int argc, char **argv) {
         rows[i].bytes = kinds[i].bytes;
     }
     struct peer peer = {.to = NULL};
-    if (o.peer) code = peer_start(&peer, o.peer);
+    if (o.peer && !o.calls) code = peer_start(&peer, o.peer);
     for (int i = 0; i < N_KINDS; i++) {
-        rp_status status = rows[i].name ? measure_row(kinds + i, &peer, o.seconds, rows + i) : RP_OK;
+        rp_status status = rows[i].name ? measure_row(kinds + i, &peer, &o, rows + i) : RP_OK;
         if (!status) continue;
         take_reason(rows[i].reason, sizeof rows[i].reason, status);
         if (status != RP_ERROR_UNAVAILABLE) code = CLI_FAILED;
@@ -448,14 +465,14 @@ static int run(int argc, char **argv) {
     struct leak leaks[2] = {{0}};
     static const char *const leak_names[2] = {"1000 captures", "1000 compilations"};
     rp_status (*const once[2])(rp_tensor *) = {capture_once, compile_once};
-    const int n_leaks = o.only ? 0 : 2;
+    const int n_leaks = o.only || o.calls ? 0 : 2;
     for (int i = 0; i < n_leaks; i++) {
         rp_status status = find_leak(once[i], leaks + i);
         if (status) take_reason(leaks[i].reason, sizeof leaks[i].reason, status);
         if ((status && status != RP_ERROR_UNAVAILABLE) || leaks[i].bytes || leaks[i].tensors) code = CLI_FAILED;
     }
     if (!o.common.json) {
-        print_rows(rows, o.peer != NULL);
+        print_rows(rows, o.peer && !o.calls);
         for (int i = 0; i < n_leaks; i++) {
             printf("%-44s", leak_names[i]);
             if (leaks[i].reason[0]) {

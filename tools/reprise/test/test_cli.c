@@ -229,6 +229,11 @@ static void test_bench(void **state) {
     }
     assert_true(timed >= 10 && leaks == 2);
     json_decref(list);
+    list = run_json("bench --json --calls 3 16"); /* names with a 16 */
+    assert_true(json_array_size(list) >= 2);
+    json_array_foreach(list, i, row) assert_true(json_real_value(json_object_get(row, "ns")) > 0);
+    json_decref(list);
+    expect("bench --calls 0", 2, "no number of calls");
     /* A peer is asked a row a line, and its times stand beside ours; one that ends early fails the command. */
     char path[] = "test_cli_XXXXXX", arguments[96];
     const char *const scripts[] = {
