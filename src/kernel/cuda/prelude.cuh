@@ -215,6 +215,7 @@ RP_FN rp_u16 rp_cvt_f32_to_f16(float x) {
 }
 RP_FN float rp_cvt_bf16_to_f32(rp_u16 h) { return __uint_as_float((rp_u32)h << 16); }
 /* On Hopper the single form is an instruction of the slow unit that computes exponentials, the pair is not. */
+#if __CUDA_ARCH__ >= 800
 RP_FN rp_u32 rp_cvt_f32_to_f16x2(float low, float high) {
     rp_u32 two;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
@@ -225,6 +226,16 @@ RP_FN rp_u32 rp_cvt_f32_to_bf16x2(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
     return two;
 }
+#else
+RP_FN rp_u32 rp_cvt_f32_to_f16x2(float low, float high) {
+    return (rp_u32)rp_cvt_f32_to_f16(high) << 16 | rp_cvt_f32_to_f16(low);
+}
+RP_FN rp_u32 rp__bf16_bits(float x) {
+    const rp_u32 b = __float_as_uint(x);
+    return x == x ? (b + 0x7fffu + (b >> 16 & 1)) >> 16 : 0x7fffu;
+}
+RP_FN rp_u32 rp_cvt_f32_to_bf16x2(float low, float high) { return rp__bf16_bits(high) << 16 | rp__bf16_bits(low); }
+#endif
 RP_FN float rp_cvt_f16x2_to_f32(rp_u32 two, int high) { return rp_cvt_f16_to_f32((rp_u16)(high ? two >> 16 : two)); }
 RP_FN float rp_cvt_bf16x2_to_f32(rp_u32 two, int high) { return rp_bits_f32(high ? two & 0xffff0000u : two << 16); }
 RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) { return (rp_u16)rp_cvt_f32_to_bf16x2(x, 0); }
