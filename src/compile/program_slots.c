@@ -240,9 +240,9 @@ static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t fir
     return RP_OK;
 }
 
-/* A GPU that runs a small graph's nodes one behind the other loses less than it costs to launch a graph with forks and to join them
- * (a node 0.5 to 0.8 us, a fork on the host and the device 1 us and more), as long as the longest path has most of
- * the nodes. REPRISE_GRAPH_LINE=0 or 1 decides for all graphs. */
+/* A driver launches a line of nodes in the same time whatever its length (1 us), and leaves that path for forks. Where the longest path has
+ * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each.
+ * REPRISE_GRAPH_LINE=0 or 1 decides for all graphs. */
 static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line) {
     const char *forced = getenv("REPRISE_GRAPH_LINE");
     *line = forced && *forced == '1';
