@@ -140,7 +140,8 @@ static void a_graph_shares_nothing_with_calls(void **state) {
     for (int at = 0; at < BACKENDS * WARM; at++) {
         rp_tensor *w = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
         rp_compiled *f = compiled(many, &w, sizeof w, at / WARM);
-        rp_tensor *x = input(), *sums = rp_zeros(RP_DIMS(7), RP_F32), *y = input(), *other = rp_zeros(RP_DIMS(7), RP_F32);
+        rp_tensor *x = input(), *sums = rp_zeros(RP_DIMS(7), RP_F32), *y = input(),
+                  *other = rp_zeros(RP_DIMS(7), RP_F32);
         rp_tensor *want[2], *want_sums = rp_zeros(RP_DIMS(7), RP_F32), *out[2], *outside[2];
         rp_tensor *const args[] = {x, sums}, *const others[] = {y, other}, *const wanted[] = {x, want_sums};
         for (int k = 0; k < at % WARM; k++) OK(rp_call(f, others, 2, outside, 2));
@@ -181,14 +182,15 @@ static void a_graph_shares_nothing_with_calls(void **state) {
 BODY(with_constant) {
     UNUSED;
     static const float table[7] = {1, 2, 3, 4, 5, 6, 7};
-    bool cpu = device.type == RP_DEVICE_CPU; /* host data is of the CPU */
+    bool cpu = device.type == RP_DEVICE_CPU; /* elsewhere host data is no constant of a graph */
     rp_tensor *c = cpu ? rp_from_data(table, RP_DIMS(7), RP_F32) : rp_full(RP_DIMS(7), rp_f64(2), RP_F32);
     out[0] = rp_mul(in[0], c);
 }
 
 static void constants_of_a_released_function_live(void **state) {
     (void)state;
-    for (int backend = 1; backend < BACKENDS; backend++) { /* the first makes them as the function does: from the host */
+    for (int backend = 1; backend < BACKENDS;
+         backend++) { /* the first makes them as the function does: from the host */
         rp_compiled *f = compiled(with_constant, NULL, 0, backend);
         rp_tensor *x = input(), *out, *want;
         for (int k = 0; k < 2; k++) OK(rp_call(f, &x, 1, &out, 1));
@@ -477,6 +479,46 @@ static void a_backward_inside_the_function(void **state) { /* the recomputation 
     }
 }
 
+/* ---- node by node */
+
+BODY(
+    on_two_devices) { /* a CPU number and a tensor of the device: on CUDA no program, but a backward that draws the mask again */
+    UNUSED;
+    rp_tensor *gone = rp_dropout(in[0], 0.5, true, NULL), *h = rp_sin(rp_dropout(in[0], 0.5, true, NULL));
+    (void)gone;
+    out[0] = rp_mul(rp_mul(h, rp_dropout(h, 0.25, true, NULL)), in[1]);
+}
+
+static void masks_of_a_graph_that_is_no_program(void **state) {
+    (void)state;
+    static const float three = 3;
+    OK(rp_set_default_device(rp_cpu()));
+    rp_tensor *number = rp_from_data(&three, RP_NO_DIMS, RP_F32);
+    OK(rp_set_default_device(device));
+    rp_tensor *values = input();
+    for (int backend = 0; backend < BACKENDS; backend++) {
+        rp_compiled *f = compiled(on_two_devices, NULL, 0, backend);
+        for (uint64_t call = 0; call < 5; call++) {
+            rp_tensor *grad[2], *out[2], *next[2];
+            for (int k = 0; k < 2; k++) {
+                rp_tensor *x[] = {leaf(values), number};
+                OK(rp_manual_seed(call));
+                if (k)
+                    OK(rp_call(f, x, 2, &out[k], 1));
+                else
+                    on_two_devices(NULL, x, 2, &out[k], 1);
+                rp_tensor *loss = total(rp_mul(out[k], out[k]));
+                OK(rp_grad(&loss, 1, x, 1, NULL, NULL, &grad[k]));
+                next[k] = next_draw();
+            }
+            same(out[1], out[0]);
+            same(grad[1], grad[0]);
+            same(next[1], next[0]);
+        }
+        rp_compiled_release(f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_replay_draws_anew, begin, end),
@@ -489,6 +531,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_result_that_is_a_checkpoints, begin, end),
         cmocka_unit_test_setup_teardown(training_with_nested_checkpoints, begin, end),
         cmocka_unit_test_setup_teardown(a_backward_inside_the_function, begin, end),
+        cmocka_unit_test_setup_teardown(masks_of_a_graph_that_is_no_program, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

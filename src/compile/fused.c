@@ -193,6 +193,15 @@ static void explain_moves(rp__unit *u, variant *v, uint32_t moves) {
     rp__unlock(&u->lock);
 }
 
+/* Of generator k, for these sizes. */
+static rp_status counters(const rp__unit *u, const int64_t *binding, size_t k, uint64_t *out) {
+    int64_t count = (int64_t)u->random[k].count;
+    if (u->n_symbols > 0 && !rp__symbols_value(u->graph->symbols, (rp_dim)count, binding, &count))
+        return rp__fail(RP_ERROR_SHAPE, "a count of random numbers overflows for these arguments");
+    *out = (uint64_t)count;
+    return RP_OK;
+}
+
 static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant *v) {
     const int64_t *binding = call->binding;
     v->donate = u->donors && call->donate;
@@ -217,13 +226,9 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     rp__executable_random *random = rp__alloc((u->n_random + 1) * sizeof *random);
     if (!random) return RP__OOM("compiled graph");
     rp_status status = RP_OK;
-    for (size_t k = 0; k < u->n_random; k++) {
-        int64_t count = (int64_t)u->random[k].count;
+    for (size_t k = 0; k < u->n_random && status == RP_OK; k++) {
         random[k] = u->random[k];
-        if (u->n_symbols > 0 && !rp__symbols_value(u->graph->symbols, (rp_dim)count, binding, &count)) {
-            status = rp__fail(RP_ERROR_SHAPE, "a count of random numbers overflows for these arguments");
-        }
-        random[k].count = (uint64_t)count;
+        status = counters(u, binding, k, &random[k].count);
     }
     const rp__executable_options options = {.no_graph = u->no_graph,
                                             .wait = u->wait,
@@ -271,10 +276,40 @@ static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *
     return RP_OK;
 }
 
-static rp_status interpret(rp__unit *u, const int64_t *binding, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+/* What the call draws of each generator, as a program would: all of it at once, or again what an earlier call drew. */
+static rp_status draws_of(rp__unit *u, const rp__unit_call *call, rp__random_log *log) {
+    for (size_t k = 0; k < call->n_draws; k++) {
+        const rp__executable_random *r = &call->draws[k];
+        rp__random_draw draw = {NULL, r->seed, r->base};
+        if (r->memory) draw = (rp__random_draw){r->memory->block->data, 0, r->base};
+        RP_TRY(rp__random_log_add(log, r->generator, RP__RANDOM_OPEN, &draw, r->memory));
+    }
+    for (size_t k = 0; k < u->n_random && call->n_draws == 0; k++) {
+        rp_generator *g = u->random[k].generator;
+        rp__random_draw draw;
+        rp__random_memory *memory;
+        uint64_t count;
+        RP_TRY(counters(u, call->binding, k, &count));
+        RP_TRY(rp__random_take(g, rp__current_stream(g->device), count, &draw, &memory));
+        RP_TRY(rp__random_log_add(log, g, count, &draw, memory));
+        if (call->drawn) call->drawn[k] = (rp__executable_random){g, count, draw.seed, draw.inner, memory};
+    }
+    return RP_OK;
+}
+
+static rp_status interpret(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                            size_t n_out) {
-    const rp__ir_run_options options = {.binding = u->n_symbols > 0 ? binding : NULL};
-    return rp__ir_run(u->graph, in, n_in, out, n_out, &options);
+    rp__ir_run_options options = {.binding = u->n_symbols > 0 ? call->binding : NULL};
+    if (!u->random) return rp__ir_run(u->graph, in, n_in, out, n_out, &options); /* it draws as it goes */
+    rp__random_log log = {0};
+    options.whole = true;
+    rp_status status = draws_of(u, call, &log);
+    rp__random_log *outer_again = rp__random_again_set(&log), *outer_log = rp__random_log_set(NULL);
+    if (status == RP_OK) status = rp__ir_run(u->graph, in, n_in, out, n_out, &options);
+    (void)rp__random_log_set(outer_log);
+    (void)rp__random_again_set(outer_again);
+    rp__random_log_free(&log);
+    return status;
 }
 
 /* What a user's backend gave must be what the graph says: later graphs, the tape and the caller rely on it. */
@@ -323,8 +358,8 @@ static rp_status run_leaf(const rp__unit *u, const variant *v, rp_tensor *const 
 }
 
 /* May the graph run node by node because its leaf could not do it? */
-static bool may_interpret(const rp__unit *u, rp_status status, size_t n_draws) {
-    if (u->strict || n_draws > 0) return false;
+static bool may_interpret(const rp__unit *u, rp_status status) {
+    if (u->strict) return false;
     return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
@@ -339,12 +374,12 @@ static rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call,
 
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out) {
-    if (u->interpreted) return interpret(u, call->binding, in, n_in, out, n_out);
+    if (u->interpreted) return interpret(u, call, in, n_in, out, n_out);
     variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
     if (RP__LIKELY(v && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     rp__lock(&u->lock);
     rp_status status = find(u, call, in, n_in, &v);
-    if (may_interpret(u, status, call->n_draws)) {
+    if (may_interpret(u, status)) {
         if (u->explain) {
             rp__reason reason = rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
             rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
@@ -352,7 +387,7 @@ rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
         (void)rp_error_take();
         u->interpreted = true;
         rp__unlock(&u->lock);
-        return interpret(u, call->binding, in, n_in, out, n_out);
+        return interpret(u, call, in, n_in, out, n_out);
     }
     rp__unlock(&u->lock);
     RP_TRY(status);

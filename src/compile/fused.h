@@ -26,9 +26,9 @@ void rp__unit_free(rp__unit *u);
 void rp__unit_forget_explain(rp__unit *u);
 typedef struct rp__unit_call {
     const int64_t *binding;             /* values of the graph's symbols; NULL without symbols */
-    const rp__executable_random *draws; /* as rp__executable_run, for fused units */
+    const rp__executable_random *draws; /* as rp__executable_run */
     size_t n_draws;
-    rp__executable_random *drawn; /* likewise; untouched by units that draw as they run */
+    rp__executable_random *drawn; /* likewise; untouched by leaves that draw as they run */
     bool donate;                  /* nobody needs the donors any more: the run may overwrite them */
 } rp__unit_call;
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,

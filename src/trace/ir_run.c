@@ -18,6 +18,7 @@ rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device d
     return rp_default_generator(device);
 }
 
+/* offset: where the first node of g that runs begins. */
 static struct rp__ir_position *position_of(rp__ir_positions *p, rp_generator *g, rp_dim offset) {
     for (size_t i = 0; i < p->n; i++)
         if (p->entries[i].generator == g) return &p->entries[i];
@@ -25,15 +26,14 @@ static struct rp__ir_position *position_of(rp__ir_positions *p, rp_generator *g,
         (void)RP__OOM("random numbers of a graph");
         return NULL;
     }
+    if (p->whole) offset = 0;
     p->entries[p->n] = (struct rp__ir_position){rp__generator_retain(g), offset, offset};
     return &p->entries[p->n++];
 }
 
 static rp_status pass_over(rp_generator *g, rp_dim counters) {
     rp__random_draw unused;
-    return counters > 0
-               ? rp__random_reserve(g, rp__current_stream(g->device), (uint64_t)counters, &unused)
-               : RP_OK;
+    return counters > 0 ? rp__random_reserve(g, rp__current_stream(g->device), (uint64_t)counters, &unused) : RP_OK;
 }
 
 /* The draw of a node at `offset` that has been made before. */
@@ -551,7 +551,7 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     size_t n_symbols = rp__symbols_count(ir->symbols);
     rp_dim *binding = n_symbols ? rp__calloc(n_symbols, sizeof *binding) : NULL;
     if (n_symbols && !binding) return RP__OOM("graph run");
-    rp__ir_positions positions = {0};
+    rp__ir_positions positions = {.whole = options && options->whole};
     run r = {.ir = ir,
              .binding = options && options->binding ? options->binding : binding,
              .positions = &positions,

@@ -14,6 +14,7 @@ typedef struct rp__ir_positions {
         rp_dim first, end;       /* offsets taken */
     } * entries;
     size_t n, capacity;
+    bool whole;           /* the first node of a generator does not begin there, but at its offset */
     rp__random_log drawn; /* of all generators: an entry's counters follow one another in it */
 } rp__ir_positions;
 void rp__ir_positions_end(rp__ir_positions *p);
@@ -22,6 +23,7 @@ typedef struct rp__ir_run_options {
     const rp_dim *
         binding; /* words for the symbols of ir (values or words of the table in force); NULL: from the inputs' sizes */
     rp_tensor *const *captured; /* in place of ir->captured; NULL: those */
+    bool whole; /* offsets of random nodes count from where generators stand now, also where the first nodes are gone */
     /* Called after each node of the body with its results; a failure ends the run. */
     rp_status (*observe)(void *ctx, const rp_ir *ir, uint32_t node, rp_tensor *const *out, uint32_t n_out);
     void *ctx;
