@@ -9,6 +9,8 @@ typedef struct function_payload {
     rp__saved saved[]; /* inputs, then outputs if they are saved */
 } function_payload;
 
+rp_status (*rp__function_watch_hook)(bool needed, const char *name);
+
 static const char *name_of(const rp_function *f) { return f->forward.name ? f->forward.name : "function"; }
 
 static void function_release_saved(rp__tape_node *n) {
@@ -88,6 +90,7 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
         needed = needed || rp__grad_needed(in[i]);
     }
     needed = needed && rp_grad_enabled();
+    if (f->backward) RP_TRY(rp__function_watch(needed, name_of(f)));
     if (!needed) return function_forward(f, in, n_in, out, n_out);
     if (!f->backward)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,

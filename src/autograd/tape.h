@@ -106,6 +106,13 @@ static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
     return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
 }
 
+/* Called before a custom function is applied, to arguments that a gradient flows to or not; floor 5 installs it: a graph would be
+   differentiated by what the function is made of. */
+extern rp_status (*rp__function_watch_hook)(bool needed, const char *name);
+static inline rp_status rp__function_watch(bool needed, const char *name) {
+    return RP__UNLIKELY(rp__tensor_tracing) && rp__function_watch_hook ? rp__function_watch_hook(needed, name) : RP_OK;
+}
+
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 /* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */

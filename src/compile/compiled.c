@@ -25,6 +25,7 @@ typedef struct specialisation {
     uint64_t calls;
     uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
+    bool repeats; /* the function gives one tensor as several of its results */
     struct specialisation *next;
 } specialisation;
 
@@ -223,6 +224,15 @@ static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_
     return RP_OK;
 }
 
+static bool repeats(const rp_ir *ir, size_t n_out) {
+    const rp__ir_value *v = ir->body.results;
+    for (size_t k = 0; k < n_out; k++) {
+        for (size_t j = 0; j < k; j++)
+            if (v[k] != RP__IR_NONE && v[k] == v[j]) return true;
+    }
+    return false;
+}
+
 /* Takes the trace over. */
 static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
                             const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
@@ -234,6 +244,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     s->engine = c->engine;
     s->n_out = n_out;
     s->symbolic = sizes != NULL;
+    s->repeats = repeats(s->trace.ir, n_out);
     s->arg_ids = rp__calloc(n_in + 1, sizeof *s->arg_ids);
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
@@ -302,6 +313,14 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
     else
         status = rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     if (!s->trace.training) (void)rp_set_grad_enabled(grad);
+    if (RP__UNLIKELY(s->repeats) && status == RP_OK) { /* one handle, as from the function itself */
+        const rp__ir_value *v = s->trace.ir->body.results;
+        for (size_t k = 1; k < n_out; k++) {
+            size_t first = 0;
+            while (v[first] != v[k]) first++;
+            if (v[k] != RP__IR_NONE) out[k] = out[first];
+        }
+    }
     return status;
 }
 

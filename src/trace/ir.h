@@ -102,6 +102,7 @@ struct rp_ir {
     size_t n_generators, generators_capacity;
     rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
     rp_status status;     /* of an rp_ir that could not be made */
+    bool taped; /* traced as a tape saw it: an op without a result that needs a gradient ran with grad mode off */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */

@@ -70,7 +70,10 @@ struct rp__trace {
     int hooks,
         leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
     const char *hook_site;
-    bool busy; /* computing: not to be entered again */
+    const char *function_site; /* of a custom function that a gradient goes through; NULL: none */
+    const char *untaped_site;  /* of a write without tape into memory whose values carry gradients; NULL: none */
+    bool outer_grad;           /* grad mode of the caller */
+    bool busy;                 /* computing: not to be entered again */
 };
 
 static _Thread_local rp__trace *current;
@@ -319,6 +322,15 @@ static bool carries_gradient(const rp__call *call) {
 
 static bool marks_gradient(bool carries, const rp__meta *meta) { return carries && rp__dtype_is_float(meta->dtype); }
 
+/* Grad mode is off: what has a history keeps it, with other values. A graph knows values only. */
+static void note_untaped(rp__trace *t, const rp__call *call, const rp_tensor *x) {
+    size_t number = map_get(&t->by_storage, key_of_id(x->storage->id));
+    for (size_t v = 0; v < t->ir->n_values && number != SIZE_MAX && !t->untaped_site; v++) {
+        const rp__ir_value_info *info = &t->ir->values[v];
+        if (info->storage == number && info->requires_grad) t->untaped_site = call->site ? call->site : "";
+    }
+}
+
 static rp_status record(rp__trace *t, rp__call *call) {
     bool carries = carries_gradient(call);
     rp__ir_value in[RP__MAX_IN];
@@ -336,7 +348,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
         in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
         if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
     }
-    if (rp__tape_shadowing && t->request->close) {
+    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
         call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
         return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
     }
@@ -356,7 +368,9 @@ static rp_status record(rp__trace *t, rp__call *call) {
         return set_value(t, out, v);
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
-        if (call->in[k] && rp__ir_writes(&ir->nodes[node], k)) RP_TRY(written(t, call, call->in[k]));
+        if (!call->in[k] || !rp__ir_writes(&ir->nodes[node], k)) continue;
+        RP_TRY(written(t, call, call->in[k]));
+        if (!rp_grad_enabled() && !t->untaped_site) note_untaped(t, call, call->in[k]);
     }
     for (uint32_t k = 0; k < call->n_out; k++) {
         if (!op->schema.out_written[k]) {
@@ -722,6 +736,30 @@ static rp_status watch_hook(rp_tensor *x, int change) {
     return RP_OK;
 }
 
+/* A custom function is applied; needed: to arguments that a gradient flows to. */
+static rp_status watch_function(bool needed, const char *name) {
+    rp__trace *t = current;
+    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS) return RP_OK;
+    const char *site = rp__site();
+    if (!t->request->close) {
+        if (needed && !t->function_site) t->function_site = site && *site ? site : t->request->fn.name;
+        return RP_OK;
+    }
+    if (!t->outer_grad) return RP_OK;
+    t->result->reason = "custom-function";
+    t->result->site = site;
+    return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region applies the custom function `%s`", name);
+}
+
+/* A backward outside would go through what only the tape knows. */
+static void judge_history(rp__trace *t) {
+    rp__trace_result *r = t->result;
+    const char *site = t->function_site ? t->function_site : t->untaped_site;
+    if (!r->training || r->reason || !site) return;
+    r->reason = t->function_site ? "custom-function" : "written-without-tape";
+    r->site = site;
+}
+
 /* Does the function leave hooks that a backward outside would have to run, or a result that keeps its gradient? */
 static void judge_hooks(rp__trace *t, rp_tensor *const *out) {
     rp__trace_result *r = t->result;
@@ -733,6 +771,107 @@ static void judge_hooks(rp__trace *t, rp_tensor *const *out) {
     if (!left || r->reason) return;
     r->reason = "hook-registered";
     r->site = t->hook_site;
+}
+
+/* ---- leaves that the function makes */
+
+/* Stands between an argument with history and what a trace makes of it: a backward inside that arrives here leaves the function. */
+static rp_status alias_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
+    (void)n;
+    (void)grad_out;
+    (void)grad_in;
+    (void)create_graph;
+    if (current) current->result->left = true;
+    return RP_OK;
+}
+static void alias_nothing(rp__tape_node *n) { (void)n; }
+static const rp__tape_class alias_class = {"argument", alias_backward, alias_nothing, alias_nothing};
+
+static bool made_inside(const rp__trace *t, const rp_tensor *leaf) {
+    return leaf->traced && leaf->traced->trace == t && map_get(&t->by_handle, key_of(leaf)) == SIZE_MAX;
+}
+
+static bool any_leaf_inside(const rp__trace *t) {
+    for (const struct rp__trace_value *v = t->values; v; v = v->next) {
+        if ((v->tensor->flags & RP__T_REQUIRES_GRAD) && made_inside(t, v->tensor)) return true;
+    }
+    return false;
+}
+
+/* Does a way through the tape behind x end in anything but leaves that the function made? */
+static rp_status ends_outside(const rp__trace *t, const rp_tensor *x, bool *found) {
+    rp__edge root = {NULL, 0};
+    const rp__tape_node **stack = NULL;
+    size_t n = 0, capacity = 0;
+    rp__map seen = {0};
+    *found = false;
+    rp_status status = rp__tape_edge_of((rp_tensor *)(uintptr_t)x, &root);
+    const rp__tape_node *next = root.node;
+    while (next && status == RP_OK && !*found) {
+        if (next->class_ == &rp__accumulate_class)
+            *found = !made_inside(t, *(rp_tensor *const *)next->payload);
+        else
+            *found = next->n_in == 0 || next->class_ == &alias_class;
+        for (uint32_t k = 0; k < next->n_in && !*found && status == RP_OK; k++) {
+            const rp__tape_node *to = next->edges[k].node;
+            if (!to || rp__map_get(&seen, key_of(to))) continue;
+            if (!RP__GROW(&stack, &capacity, n + 1) || !rp__map_put(&seen, key_of(to), t->ir))
+                status = RP__OOM("trace");
+            else
+                stack[n++] = to;
+        }
+        next = n ? stack[--n] : NULL;
+    }
+    rp__tape_node_release(root.node);
+    rp__map_free(&seen);
+    rp__free(stack);
+    return status;
+}
+
+/* The graph has no leaves of its own: a result that needs a gradient for one of them alone would lose it. */
+static rp_status judge_leaves(rp__trace *t, rp_tensor *const *out) {
+    rp__trace_result *r = t->result;
+    if (!r->training || r->reason || !any_leaf_inside(t)) return RP_OK;
+    for (size_t k = 0; k < t->request->n_out; k++) {
+        if (!out[k] || !rp__grad_needed(out[k])) continue;
+        bool found;
+        RP_TRY(ends_outside(t, out[k], &found));
+        if (found) continue;
+        r->reason = "leaf-inside";
+        r->site = out[k]->site;
+        break;
+    }
+    return RP_OK;
+}
+
+/* What needs a gradient for such leaves alone needs none in the graph. */
+static rp_status forget_leaves(rp__trace *t) {
+    enum { LEAVES_ONLY = 1, OUTSIDE = 2 };
+    rp_ir *ir = t->ir;
+    if (!t->result->training || t->result->reason || !any_leaf_inside(t)) return RP_OK;
+    unsigned char *ends = rp__calloc(ir->n_values + 1, 1); /* per value: where the ways of its gradient end */
+    if (!ends) return RP__OOM("trace");
+    for (const struct rp__trace_value *v = t->values; v; v = v->next) {
+        if ((v->tensor->flags & RP__T_REQUIRES_GRAD) && made_inside(t, v->tensor)) ends[v->value] = LEAVES_ONLY;
+    }
+    for (uint32_t k = 0; k < ir->body.n_args; k++) {
+        if (ir->values[ir->body.args[k]].requires_grad) ends[ir->body.args[k]] = OUTSIDE;
+    }
+    for (size_t i = 0; i < ir->body.n_nodes; i++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
+        unsigned char from = 0;
+        for (uint32_t k = 0; k < n->n_in; k++) {
+            if (n->in[k] != RP__IR_NONE && from < ends[n->in[k]]) from = ends[n->in[k]];
+        }
+        for (uint32_t k = 0; k < n->n_out; k++) {
+            rp__ir_value v = n->out[k];
+            if (!ir->values[v].requires_grad || ends[v]) continue;
+            ends[v] = from ? from : OUTSIDE; /* from nowhere: captured, or what a custom function gives */
+            if (from == LEAVES_ONLY) ir->values[v].requires_grad = false;
+        }
+    }
+    rp__free(ends);
+    return RP_OK;
 }
 
 static void restore_gradients(rp__trace *t) {
@@ -776,18 +915,6 @@ static rp_status exit_gradients(rp__trace *t, rp__ir_value *results, uint32_t *n
 }
 
 /* ---- arguments */
-
-/* Stands between an argument with history and what a trace makes of it: a backward inside that arrives here leaves the function. */
-static rp_status alias_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
-    (void)n;
-    (void)grad_out;
-    (void)grad_in;
-    (void)create_graph;
-    if (current) current->result->left = true;
-    return RP_OK;
-}
-static void alias_nothing(rp__tape_node *n) { (void)n; }
-static const rp__tape_class alias_class = {"argument", alias_backward, alias_nothing, alias_nothing};
 
 static rp_status make_stand_in(rp__trace *t, size_t k) {
     const rp__trace_request *q = t->request;
@@ -925,6 +1052,9 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
         n++;
     }
     if (status == RP_OK) judge_hooks(t, out);
+    if (status == RP_OK) judge_history(t);
+    if (status == RP_OK) status = judge_leaves(t, out);
+    if (status == RP_OK) status = forget_leaves(t);
     if (status == RP_OK) status = exit_gradients(t, results, &n);
     if (status == RP_OK) status = rp__ir_set_results(t->ir, &t->ir->body, results, n);
     rp__free(results);
@@ -973,6 +1103,7 @@ static void install(void) {
     rp__trace_free_hook = free_hook;
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
+    rp__function_watch_hook = watch_function;
     atomic_store_explicit(&installed, true, memory_order_release);
     rp__unlock(&install_lock);
 }
@@ -1027,6 +1158,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__symbols *symbols = rp__symbols_enter(t->ir->symbols);
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
     bool grad = q->no_grad ? rp_set_grad_enabled(false) : rp_grad_enabled(), tracing = rp__tensor_tracing;
+    t->outer_grad = grad;
     rp__tensor_tracing = true;
     current = t;
     t->scope = rp__scope_begin();
@@ -1057,6 +1189,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     clear_recording(t);
     if (status == RP_OK && q->mode != RP__TRACE_SEGMENTS && !result->broken) {
         result->ir = t->ir;
+        t->ir->taped = !q->close && !q->no_grad;
     } else {
         rp_ir_release(t->ir);
     }
