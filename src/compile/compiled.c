@@ -4,6 +4,7 @@
    cannot be one graph becomes trace-and-flush: it runs at every call, and its segments are looked up by hash. */
 #include "compile/compiled.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "compile/backend.h"
@@ -84,7 +85,9 @@ static rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *c
         status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
         if (RP__UNLIKELY(!in[k] || in[k]->magic != RP__TENSOR_MAGIC || rp__tensor_is_error(in[k]))) {
-            status = rp__tensor_check(in[k], "an argument");
+            char what[128];
+            snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
+            status = rp__tensor_check(in[k], what);
             if (status == RP_OK)
                 status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
         }
@@ -96,8 +99,9 @@ static rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *c
 rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                      size_t n_out) {
     if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out)))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: an argument is NULL%s%s", site ? " at " : "",
-                        site ? site : "");
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: the function or a list of tensors is NULL%s%s",
+                        site ? " at " : "", site ? site : "");
+    RP__LISTS_APART(in, n_in, out, n_out, rp_call_at(site, f, apart, n_in, out, n_out));
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status = check_call(site, f, in, n_in);
     if (RP__LIKELY(status == RP_OK)) {
