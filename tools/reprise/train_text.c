@@ -13,7 +13,7 @@
 
 /* Every tenth block of the text is held out. */
 enum { BATCH = 128, STEPS = 5000, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
-static const double TEMPERATURE = 0.5, DROPOUT = 0.3;
+static const double TEMPERATURE = 0.5, DROPOUT = 0.6;
 
 /* ---------------------------------------------------------------- the text */
 
