@@ -56,7 +56,11 @@ if(RP_ISA_SOURCES)
     endforeach()
 endif()
 
-# Line functions of everyday programs: a program made of the library's own objects emits them, each ISA compiles them.
+# Line functions of everyday programs: a program made of the library's own objects emits them, each ISA compiles them. It is a
+# program of the target: a cross build runs it through CMAKE_CROSSCOMPILING_EMULATOR.
+if(CMAKE_CROSSCOMPILING AND NOT CMAKE_CROSSCOMPILING_EMULATOR)
+    message(FATAL_ERROR "a cross build needs -DCMAKE_CROSSCOMPILING_EMULATOR=PROGRAM (qemu): it runs rp_genlines of the target")
+endif()
 set(RP_SO_FAR ${RP_OBJECTS})
 set(RP_LINES ${RP_GEN}/lines.c)
 add_executable(rp_genlines ${PROJECT_SOURCE_DIR}/tools/gen/genlines.c ${RP_SO_FAR})
@@ -68,7 +72,8 @@ if(RP_ISAS STREQUAL "baseline")
 endif()
 add_dependencies(rp_genlines rp_generated)
 add_custom_command(OUTPUT ${RP_LINES}
-    COMMAND ${CMAKE_COMMAND} -E env --unset=REPRISE_CPU ASAN_OPTIONS=detect_leaks=0 $<TARGET_FILE:rp_genlines> ${RP_LINES}
+    COMMAND ${CMAKE_COMMAND} -E env --unset=REPRISE_CPU ASAN_OPTIONS=detect_leaks=0
+        ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:rp_genlines> ${RP_LINES}
     DEPENDS rp_genlines COMMENT "Generating line functions" VERBATIM)
 add_custom_target(rp_lines_source DEPENDS ${RP_LINES})
 foreach(isa IN LISTS RP_ISAS)

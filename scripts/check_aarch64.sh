@@ -1,12 +1,13 @@
 #!/bin/sh
 # Builds library and tests for aarch64 and runs tests under qemu: nothing may assume x86, and the numbers contract gives the same
-# bits there. check_aarch64.sh [CTEST REGEX]; by default the tests of numbers, kernels, ops, gradients, compiling and graphs.
+# bits there. check_aarch64.sh [CTEST REGEX]; by default the tests of numbers, kernels, ops, gradients, compiling and graphs
+# (of test_loop_jit and test_road those tests fail here that start their own program again: the emulator cannot).
 # Installs the cross compiler and qemu where it is root (10 minutes on two cores, which is why .ci/run leaves it out); the test
 # library's aarch64 packages are unpacked below build/, the system's list of architectures stays as it is.
 set -eu
 cd "$(dirname "$0")/.."
 root=$PWD
-tests=${1:-'^test_(core|tensor|allocator|vmath|numbers|loop|loop_jit|library|ops|autograd|golden|compile|graphs|threads|nn)$'}
+tests=${1:-'^test_(core|tensor|allocator|vmath|numbers|loop|library|ops|autograd|golden|compile|graphs|regions|threads|nn)$'}
 build=$root/build/aarch64
 triple=aarch64-linux-gnu
 mkdir -p "$build"
@@ -51,6 +52,8 @@ targets=$(cd tests && for file in test_*.c; do echo "${file%.c}"; done | grep -E
 # shellcheck disable=SC2086
 nice cmake --build "$build/tree" -j "${JOBS:-$(nproc)}" --target $targets cudasim_cuda cudasim_nvrtc cudasim_cublaslt
 
-# Tier 1 is compiled by the cross compiler, so that its modules load.
-export REPRISE_CC=$triple-gcc LD_LIBRARY_PATH="$build/sysroot/usr/lib/$triple" QEMU_LD_PREFIX="/usr/$triple"
+# What the tests compile (tier 1, the emulator's kernels) is compiled by the cross compiler, under the name that they look for.
+mkdir -p "$build/bin"
+ln -sf "$(command -v $triple-gcc)" "$build/bin/cc"
+export PATH="$build/bin:$PATH" LD_LIBRARY_PATH="$build/sysroot/usr/lib/$triple" QEMU_LD_PREFIX="/usr/$triple"
 nice ctest --test-dir "$build/tree" --output-on-failure --no-tests=error -j "${JOBS:-$(nproc)}" --timeout 3000 -R "$tests"

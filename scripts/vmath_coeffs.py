@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Derive the polynomial coefficients of src/kernel/cpu/vmath.h.
+"""Derive the polynomial coefficients of src/kernel/cpu/vmath.h and src/kernel/cuda/support.cuh.
 
 Needs mpmath, and numpy for some f32 forms. Discrete Remez exchange on a Chebyshev-spaced grid,
 weighted so that the error is relative to the function's result; where the weight vanishes inside
@@ -206,6 +206,8 @@ def jobs():
                                       lambda z: sqrt(z) / erf(sqrt(z)))
     yield 'erfg_f32', lambda k: lawson(k, 0.9999, 4, 6, lambda x: -log(erfc(x)) / x - 1,
                                        lambda x: x * erfc(x) / erf(x))
+    # of src/kernel/cuda/support.cuh: log2(erfc x) / x
+    yield 'erfp1', lambda k: lawson(k, 1e-9, 4, 8, lambda x: log(erfc(x)) / LN2 / x, lambda x: x * erfc(x) * LN2)
     # those of the tangent, in f64
     yield 'sin_short', lambda k: fit(k, 53, EPS, Q * Q, 3, lambda z: (sin(sqrt(z)) / sqrt(z) - 1) / z,
                                      lambda z: z * sqrt(z) / sin(sqrt(z)))

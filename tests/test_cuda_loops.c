@@ -187,13 +187,15 @@ static void test_pointwise_layouts(void **state) {
 static void test_functions(void **state) {
     static const rp__prim ops[] = {RP__EXP,     RP__EXPM1, RP__LOG1P, RP__SIN,   RP__COS,  RP__TANH, RP__ERF,
                                    RP__SIGMOID, RP__FLOOR, RP__CEIL,  RP__TRUNC, RP__RINT, RP__ABS,  RP__SIGN,
-                                   RP__NEG,     RP__RECIP, RP__SQRT,  RP__RSQRT, RP__LOG};
+                                   RP__NEG,     RP__RECIP, RP__SQRT,  RP__RSQRT, RP__LOG,  RP__ERFP1};
     (void)state;
     for (unsigned t = 0; t < 2; t++)
         for (unsigned k = 0; k < sizeof ops / sizeof *ops; k++) {
             rp_dtype dtype = t ? RP_F64 : RP_F32;
             rp__dag_builder *b = rp__dag_new();
-            store_new(b, dtype, op1(b, ops[k], load_new(b, dtype, false)), false);
+            rp__val x = load_new(b, dtype, false);
+            if (ops[k] == RP__ERFP1) x = op2(b, RP__MUL, x, rp__dag_const(b, dtype, test_f(4))); /* to where it is 0 and 2 */
+            store_new(b, dtype, op1(b, ops[k], x), false);
             problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .extent = {700}};
             set_row_major(&p, 0, 0, 1);
             set_row_major(&p, 1, 0, 1);
@@ -307,6 +309,49 @@ static void test_rows(void **state) {
             set_row_major(&p, 0, 0, 2);
             set_row_major(&p, 1, 0, 2);
             compare(&p, t == 0 ? 2e-6 : t == 1 ? 1e-2 : 1e-14);
+            rp__dag_release(p.dag);
+        }
+}
+
+/* layer norm and softmax, with a weight for all rows */
+static rp__dag *norm_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false), w = load_new(b, dtype, false);
+    rp__val d = op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_SUM, op1(b, RP__ERFP1, x)));
+    rp__val y = op2(b, RP__MUL, op2(b, RP__MUL, d, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d))), w);
+    rp__val m = rp__dag_reduce(b, RP__REDUCE_MAX, y), n = rp__dag_reduce(b, RP__REDUCE_MIN, op1(b, RP__NEG, y));
+    store_new(b, dtype, op1(b, RP__EXP, op2(b, RP__DIV, y, m)), false);
+    store_new(b, dtype, op2(b, RP__ADD, m, n), true);
+    return rp__dag_finish(b);
+}
+
+/* Where rows are many a thread takes more of one, in wider vectors: the same bits as where they are few. */
+static void test_row_shares(void **state) {
+    static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_F16, RP_F64};
+    static const int64_t sizes[] = {1028, 1536, 2000, 2048, 2052, 3072, 4094, 4096, 5120};
+    rp__device *d = rp__device_get(rp_cuda(0));
+    assert_non_null(d);
+    int multiprocessors = d->multiprocessors;
+    (void)state;
+    for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            problem p = {.dag = norm_dag(dtypes[t]), .n_outer = 1, .n_inner = 1, .extent = {5, sizes[n]}};
+            assert_non_null(p.dag);
+            set_row_major(&p, 0, 0, 2);
+            set_row_major(&p, 1, 1, 2);
+            set_row_major(&p, 2, 0, 2);
+            set_row_major(&p, 3, 0, 1);
+            unsigned char *few[MOST], *many[MOST];
+            make_room(&p, few);
+            make_room(&p, many);
+            run(rp_cuda(0), &p, few);
+            d->multiprocessors = 1;
+            run(rp_cuda(0), &p, many);
+            d->multiprocessors = multiprocessors;
+            for (unsigned k = 2; k < 4; k++)
+                assert_memory_equal(few[k], many[k], (size_t)p.operands[k].elements * element_bytes(&p, k));
+            free_room(&p, few);
+            free_room(&p, many);
             rp__dag_release(p.dag);
         }
 }
@@ -449,7 +494,8 @@ int main(void) {
         cmocka_unit_test(test_pointwise), cmocka_unit_test(test_pointwise_layouts),
         cmocka_unit_test(test_functions), cmocka_unit_test(test_gather_and_errors),
         cmocka_unit_test(test_random),    cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_many),
+        cmocka_unit_test(test_order),     cmocka_unit_test(test_row_shares),
+        cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -306,6 +306,16 @@ RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) {
     }
     return (rp_u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+RP_FN rp_u32 rp_cvt_f32_to_f16x2(float low, float high) {
+    return (rp_u32)rp_cvt_f32_to_f16(high) << 16 | rp_cvt_f32_to_f16(low);
+}
+RP_FN rp_u32 rp_cvt_f32_to_bf16x2(float low, float high) {
+    return (rp_u32)rp_cvt_f32_to_bf16(high) << 16 | rp_cvt_f32_to_bf16(low);
+}
+RP_FN float rp_cvt_f16x2_to_f32(rp_u32 two, int high) { return rp_cvt_f16_to_f32((rp_u16)(high ? two >> 16 : two)); }
+RP_FN float rp_cvt_bf16x2_to_f32(rp_u32 two, int high) { return rp_cvt_bf16_to_f32((rp_u16)(high ? two >> 16 : two)); }
+RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(x)); }
+RP_FN float rp_round_f32_to_bf16(float x) { return rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(x)); }
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     rp_u32 bits = rp_f32_bits(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
@@ -372,9 +382,19 @@ RP_FN float rp_rsqrt_f32(float x) { return (float)(1.0 / sqrt((double)x)); }
 RP_FN double rp_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
 RP_FN float rp_fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 RP_FN double rp_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
-RP_FN float rp_min_f32(float a, float b) { return a != a || a < b ? a : b; }
+RP_FN float rp_min_f32(float a, float b) {
+    if (a == b) {
+        return rp_bits_f32(rp_f32_bits(a) | rp_f32_bits(b)); /* of two zeros the negative one */
+    }
+    return a != a || a < b ? a : b;
+}
 RP_FN double rp_min_f64(double a, double b) { return a != a || a < b ? a : b; }
-RP_FN float rp_max_f32(float a, float b) { return a != a || a > b ? a : b; }
+RP_FN float rp_max_f32(float a, float b) {
+    if (a == b) {
+        return rp_bits_f32(rp_f32_bits(a) & rp_f32_bits(b)); /* of two zeros the positive one */
+    }
+    return a != a || a > b ? a : b;
+}
 RP_FN double rp_max_f64(double a, double b) { return a != a || a > b ? a : b; }
 RP_FN int rp_isnan_f32(float x) { return x != x; }
 RP_FN int rp_isnan_f64(double x) { return x != x; }
@@ -382,6 +402,10 @@ RP_FN int rp_isinf_f32(float x) { return (rp_f32_bits(x) & 0x7fffffffu) == 0x7f8
 RP_FN int rp_isinf_f64(double x) { return (rp_f64_bits(x) & 0x7fffffffffffffffull) == 0x7ff0000000000000ull; }
 RP_FN int rp_isfinite_f32(float x) { return (rp_f32_bits(x) & 0x7f800000u) != 0x7f800000u; }
 RP_FN int rp_isfinite_f64(double x) { return (rp_f64_bits(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
+RP_FN float rp_exp2_approx_f32(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0 : y;
+}
 RP_FN void rp_sincos_f32(float x, float *s, float *c) { sincosf(x, s, c); }
 RP_FN void rp_sincos_f64(double x, double *s, double *c) { sincos(x, s, c); }
 

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /* Every tenth block of the text is held out. */
-enum { BATCH = 128, STEPS = 5000, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
-static const double TEMPERATURE = 0.5, DROPOUT = 0.6;
+enum { BATCH = 128, STEPS = 3000, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
+static const double TEMPERATURE = 0.5, DROPOUT = 0.4;
 
 /* ---------------------------------------------------------------- the text */
 

@@ -70,6 +70,7 @@ static uint32_t op_cost(const rp__node *n) {
     case RP__COS:
     case RP__TANH:
     case RP__ERF:
+    case RP__ERFP1:
     case RP__SIGMOID: return 8;
     case RP__ROUND: return 6;
     default: return n->op == RP__LOAD && n->a != RP__NO_VAL ? 8 : 1;

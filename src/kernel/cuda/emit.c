@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* Up to 1024 elements a warp holds the row; longer rows take as many threads as leave 16 elements or fewer each, so that blocks
- * stay small in registers and enough of them fit a multiprocessor. */
+/* Up to 1024 elements a warp holds the row; longer rows have as many virtual threads as leave 16 elements or fewer each. */
 int rp__cuda_row_threads(int64_t r) {
     int t = 1;
     if (r > 2048) return 256;
@@ -14,6 +13,8 @@ int rp__cuda_row_threads(int64_t r) {
     while (t < 32 && t < (r + 3) / 4) t *= 2;
     return t;
 }
+
+unsigned rp__cuda_row_block(const rp__cuda_class *c) { return c->threads >= 64 ? c->threads : RP__CUDA_BLOCK; }
 
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups) {
     if (c->template_ == RP__CUDA_MANY) return dag->n_scalars + RP__CUDA_EXTRA_WORDS + n_groups * (2u + dag->n_accesses);

@@ -14,7 +14,7 @@ enum { RP__CUDA_CHUNK = 16384, RP__CUDA_BLOCK = 256, RP__CUDA_MAX_VECTOR = 8 };
 
 typedef enum rp__cuda_template {
     RP__CUDA_POINTWISE, /* a thread computes `unroll` vectors of `vector` points */
-    RP__CUDA_ROW, /* `threads` threads a row, `groups` groups of 4 elements each in registers; R <= 4 threads groups */
+    RP__CUDA_ROW, /* `threads` threads a row, `groups` vectors of `span` elements each in registers; R <= threads groups span */
     RP__CUDA_ROW_LOOP, /* a block of 256 threads a row, chunk by chunk, values recomputed in every phase; R > RP__CUDA_CHUNK */
     RP__CUDA_COLUMN, /* one phase, outer dims run fastest: 32 rows side by side a block, `threads` threads down each */
     RP__CUDA_PARTIAL_ROW, /* one phase, one chunk of one row a block: writes partial results */
@@ -27,12 +27,15 @@ typedef enum rp__cuda_template {
 typedef struct rp__cuda_class {
     uint8_t template_; /* rp__cuda_template */
     uint8_t n_outer, n_inner;
-    uint8_t vector; /* POINTWISE, MANY: points a vector; rows: 4 when some access is loaded in groups */
+    uint8_t vector; /* POINTWISE, MANY: points a vector; rows: the span when some access is loaded in vectors */
     uint8_t unroll;
-    uint8_t groups; /* ROW */
+    uint8_t span;   /* ROW: neighbouring elements that a thread takes at once, 4 or 8 */
+    uint8_t groups; /* ROW: vectors a thread */
+    uint8_t full;   /* ROW: R = threads groups span, so that no element needs a guard */
     uint8_t wide;   /* 64-bit element offsets */
     uint8_t n_draws;
     uint16_t threads;  /* ROW: threads a row; COLUMN: threads down a column */
+    uint16_t tree;     /* ROW: T of the order above, a multiple of threads span / 4 */
     uint16_t problems; /* MANY: groups that the parameter table has room for, a power of two */
     /* per access, along the fastest dim (POINTWISE) or the inner dims (rows) */
     uint64_t unit;      /* stride 1 and aligned for whole vectors */
@@ -48,7 +51,8 @@ enum {
 };
 /* MANY: scalars, then RP__CUDA_EXTRA_WORDS, then for each group: points, first block, one address an access. */
 
-int rp__cuda_row_threads(int64_t r); /* T of the order above: a power of two, 1 to 256 */
+int rp__cuda_row_threads(int64_t r);              /* T of the order above: a power of two, 1 to 256 */
+unsigned rp__cuda_row_block(const rp__cuda_class *c); /* ROW: threads a block; it holds block / c->threads rows */
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);

@@ -22,7 +22,7 @@ void rp__emit_column(const rp__emitter *e, const char *name, bool partial) {
             index, index, index);
     else
         rp__text_add(e->out, "    const %s row_ = (%s)blockIdx.x * 32 + tx;\n", index, index);
-    rp__emit_row_start(e);
+    rp__emit_row_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);
     if (!partial) rp__emit_fold_start(e, 0);

@@ -80,51 +80,67 @@ void rp__emit_access_offsets(const rp__emitter *e, const char *prefix, unsigned 
 
 /* ---- vectors ---- */
 
+/* Two 16-bit floats share a word, so that one instruction takes either out or rounds both. */
+static bool is_half(unsigned dtype) { return dtype == RP_F16 || dtype == RP_BF16; }
+static unsigned words_of(unsigned dtype, unsigned width) { return is_half(dtype) ? width / 2 : width; }
+static const char *word_type(unsigned dtype) { return is_half(dtype) ? "rp_u32" : rp__emit_type(dtype); }
+
 void rp__emit_vector_types(const rp__emitter *e, unsigned width) {
     static const unsigned dtypes[] = {RP_F32, RP_F64, RP_F16, RP_I32, RP_I64, RP_U8};
     for (unsigned k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
-        unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dtypes[k]) * width;
-        const char *type = rp__emit_type(dtypes[k]);
-        rp__text_add(e->out, "#ifndef RP_VEC_%s_%u\n#define RP_VEC_%s_%u\n", type, width, type, width);
+        unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dtypes[k]) * width, words = words_of(dtypes[k], width);
+        const char *type = word_type(dtypes[k]);
+        if (words == 0) continue; /* one 16-bit float is no vector */
+        rp__text_add(e->out, "#ifndef RP_VEC_%s_%u\n#define RP_VEC_%s_%u\n", type, words, type, words);
         rp__text_add(e->out, "typedef struct __align__(%u) { %s e[%u]; } rp_vec_%s_%u;\n#endif\n",
-                     bytes > 16 ? 16 : bytes, type, width, type, width);
+                     bytes > 16 ? 16 : bytes, type, words, type, words);
     }
 }
 
-void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at,
-                           bool offsets, const char *guard) {
+void rp__emit_loaded(const rp__emitter *e, unsigned node, const char *index) {
+    unsigned access = e->dag->nodes[node].access, dtype = e->dag->accesses[access].dtype;
+    char raw[64];
+    if (is_half(dtype)) {
+        rp__text_add(e->out, "rp_cvt_%sx2_to_f32(l%u[%s / 2], %s %% 2)", dtype == RP_F16 ? "f16" : "bf16", node, index,
+                     index);
+        return;
+    }
+    (void)snprintf(raw, sizeof raw, "l%u[%s]", node, index);
+    rp__emit_converted(e, access, raw);
+}
+
+void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at, char base,
+                           const char *guard) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
         const rp__node *n = &e->dag->nodes[k];
         if (e->level[k] != RP__LEVEL_ELEMENT || !rp__emit_in_vectors(e, n) || (phase >= 0 && e->place[k] != phase))
             continue;
-        const char *type = rp__emit_type(e->dag->accesses[n->access].dtype);
-        char offset[32] = "";
-        if (offsets) (void)snprintf(offset, sizeof offset, "o%u + ", n->access);
+        unsigned dtype = e->dag->accesses[n->access].dtype, words = words_of(dtype, vector);
+        const char *type = word_type(dtype);
         rp__text_add(e->out, "    %s l%u[%u];\n    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", type, k,
-                     count * vector, count);
+                     count * words, count);
         rp__text_add(e->out, "        rp_vec_%s_%u x; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x.e[j] = 0;\n",
-                     type, vector, vector);
-        rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(a%u + (%s%s));\n", guard, type, vector,
-                     n->access, offset, at);
+                     type, words, words);
+        rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(%c%u + (%s));\n", guard, type, words, base,
+                     n->access, at);
         rp__text_add(e->out,
-                     "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x.e[j];\n    }\n",
-                     vector, k, vector);
+                     "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x.e[j];\n    }\n", words,
+                     k, words);
         if (!e->array[k]) continue;
-        char raw[64];
-        (void)snprintf(raw, sizeof raw, "l%u[e]", k);
         rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", count * vector, k);
-        rp__emit_converted(e, n->access, raw);
+        rp__emit_loaded(e, k, "e");
         rp__text_puts(e->out, ";\n");
     }
 }
 
 void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard) {
-    unsigned access = e->dag->nodes[node].access;
-    const char *type = rp__emit_type(e->dag->accesses[access].dtype);
+    unsigned access = e->dag->nodes[node].access, dtype = e->dag->accesses[access].dtype;
+    unsigned words = words_of(dtype, vector);
+    const char *type = word_type(dtype);
     rp__text_add(e->out, "    rp_vec_%s_%u x%u; _Pragma(\"unroll\") for (int j = 0; j < %u; j++) x%u.e[j] = 0;\n", type,
-                 vector, node, vector, node);
+                 words, node, words, node);
     rp__text_add(e->out, "    if (%s) x%u = *(const rp_vec_%s_%u *)(a%u + o%u%s);\n    const %s *l%u = x%u.e;\n", guard,
-                 node, type, vector, access, access, at, type, node, node);
+                 node, type, words, access, access, at, type, node, node);
 }
 
 bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s) {
@@ -132,12 +148,49 @@ bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s) {
            (e->c->unit >> s->access & 1) && e->c->vector > 1;
 }
 
+/* Values of 16-bit floats wait as f32 for their neighbour. */
+void rp__emit_gathered(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width) {
+    unsigned dtype = e->dag->accesses[s->access].dtype;
+    if (is_half(dtype))
+        rp__text_add(e->out, "    float w%u[%u];\n", number, width);
+    else
+        rp__text_add(e->out, "    rp_vec_%s_%u w%u;\n", rp__emit_type(dtype), width, number);
+}
+
+void rp__emit_gather(const rp__emitter *e, const rp__store *s, unsigned number) {
+    char t[64];
+    if (is_half(e->dag->accesses[s->access].dtype)) {
+        rp__text_add(e->out, "        w%u[j] = (float)%s;\n", number, rp__emit_value(e, s->value, t));
+        return;
+    }
+    rp__text_add(e->out, "        w%u.e[j] = ", number);
+    rp__emit_stored(e, s->access, s->value);
+    rp__text_puts(e->out, ";\n");
+}
+
+void rp__emit_gathered_store(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width,
+                             const char *guard, const char *at) {
+    unsigned dtype = e->dag->accesses[s->access].dtype, words = words_of(dtype, width);
+    bool half = is_half(dtype);
+    if (half)
+        rp__text_add(e->out,
+                     "    rp_vec_rp_u32_%u y%u;\n    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) "
+                     "y%u.e[j] = rp_cvt_f32_to_%sx2(w%u[j * 2], w%u[j * 2 + 1]);\n",
+                     words, number, words, number, dtype == RP_F16 ? "f16" : "bf16", number, number);
+    rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(%s) = %c%u;\n", guard, word_type(dtype), words, at,
+                 half ? 'y' : 'w', number);
+}
+
 /* ---- rows ---- */
 
 /* Row number -> indices and offsets; `row` is clamped so that idle threads read valid memory, `live` says whether they store. */
-void rp__emit_row_start(const rp__emitter *e) {
-    rp__text_add(e->out, "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
-                 rp__emit_index_type(e));
+void rp__emit_row_start(const rp__emitter *e, bool exact) {
+    const char *index = rp__emit_index_type(e);
+    if (exact)
+        rp__text_add(e->out, "    const int live = 1;\n    const %s row = row_; (void)row; (void)rows;\n", index);
+    else
+        rp__text_add(e->out, "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
+                     index);
     if (e->c->n_outer > 0) {
         rp__emit_indices(e, "row", "d", 0, e->c->n_outer);
         rp__emit_access_offsets(e, "d", 0, e->c->n_outer);

@@ -34,7 +34,7 @@ void rp__emit_finish(const rp__emitter *e, const char *name) {
     rp__text_add(e->out, "    const rp_i64 chunks = (rp_i64)p.w[%u];\n", rp__emit_extra_word(e, RP__CUDA_WORD_CHUNKS));
     rp__text_add(e->out, "    const %s row_ = (%s)blockIdx.x * %u + (%s)threadIdx.x;\n", index, index, RP__CUDA_BLOCK,
                  index);
-    rp__emit_row_start(e);
+    rp__emit_row_start(e, false);
     rp__emit_row_nodes(e, 0);
     unsigned which = 0;
     for (unsigned k = 0; k < d->n_nodes; k++) {

@@ -7,9 +7,7 @@ static void add_body(const rp__emitter *e, const char *guard, bool many) {
     const rp__dag *d = e->dag;
     unsigned vector = e->c->vector;
     for (unsigned k = 0; k < d->n_stores; k++)
-        if (rp__emit_vector_store(e, &d->stores[k]))
-            rp__text_add(e->out, "    rp_vec_%s_%u w%u;\n", rp__emit_type(d->accesses[d->stores[k].access].dtype),
-                         vector, k);
+        if (rp__emit_vector_store(e, &d->stores[k])) rp__emit_gathered(e, &d->stores[k], k, vector);
     rp__text_add(e->out,
                  "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n        const int e = u * %u + j; (void)e;\n",
                  vector, vector);
@@ -17,22 +15,21 @@ static void add_body(const rp__emitter *e, const char *guard, bool many) {
     for (unsigned k = 0; k < d->n_nodes; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT) rp__emit_node(e, (rp__val)k, guard);
     for (unsigned k = 0; k < d->n_stores; k++) {
-        if (rp__emit_vector_store(e, &d->stores[k])) {
-            rp__text_add(e->out, "        w%u.e[j] = ", k);
-            rp__emit_stored(e, d->stores[k].access, d->stores[k].value);
-            rp__text_puts(e->out, ";\n");
-        } else {
+        if (rp__emit_vector_store(e, &d->stores[k]))
+            rp__emit_gather(e, &d->stores[k], k);
+        else
             rp__emit_store(e, &d->stores[k], guard);
-        }
     }
     rp__text_puts(e->out, "    }\n");
     for (unsigned k = 0; k < d->n_stores; k++)
         if (rp__emit_vector_store(e, &d->stores[k])) {
             unsigned a = d->stores[k].access;
-            char offset[32];
-            (void)snprintf(offset, sizeof offset, "o%u", a);
-            rp__text_add(e->out, "    if (%s) *(rp_vec_%s_%u *)(a%u + %s) = w%u;\n", guard,
-                         rp__emit_type(d->accesses[a].dtype), vector, a, many ? "g" : offset, k);
+            char at[32];
+            if (many)
+                (void)snprintf(at, sizeof at, "a%u + g", a);
+            else
+                (void)snprintf(at, sizeof at, "a%u + o%u", a, a);
+            rp__emit_gathered_store(e, &d->stores[k], k, vector, guard, at);
         }
 }
 
@@ -58,7 +55,7 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
         (void)snprintf(at, sizeof at, "first + (%s)u * %u", index, RP__CUDA_BLOCK * vector);
         char guard[96];
         (void)snprintf(guard, sizeof guard, "%s < points", at);
-        rp__emit_vector_loads(e, -1, unroll, vector, at, false, guard);
+        rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
     }
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", unroll);
     rp__text_add(e->out, "    const %s g = first + (%s)u * %u;\n    const int ok = g < points;\n", index, index,
@@ -100,7 +97,7 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
     char at[64], guard[96];
     (void)snprintf(at, sizeof at, "first + (rp_i64)u * %u", RP__CUDA_BLOCK * vector);
     (void)snprintf(guard, sizeof guard, "%s < points", at);
-    if (vector > 1) rp__emit_vector_loads(e, -1, unroll, vector, at, false, guard);
+    if (vector > 1) rp__emit_vector_loads(e, -1, unroll, vector, at, 'a', guard);
     rp__text_add(
         e->out,
         "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n    const rp_i64 g = %s;\n    const int ok = g < points;\n",

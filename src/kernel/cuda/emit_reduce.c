@@ -51,40 +51,89 @@ static const char *shuffle_text(unsigned dtype) {
     }
 }
 
-void rp__emit_tree(const rp__emitter *e, unsigned k, unsigned threads, const char *shared) {
+static void add_halving(const rp__emitter *e, const rp__node *n, const char *name, unsigned count, unsigned least) {
+    char a[48], b[48];
+    (void)snprintf(a, sizeof a, "%s[m]", name);
+    for (unsigned half = count / 2; half >= least; half /= 2) {
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) %s = ", half, a);
+        (void)snprintf(b, sizeof b, "%s[m + %u]", name, half);
+        rp__emit_combine(e, n, a, b);
+        rp__text_puts(e->out, ";\n");
+    }
+}
+
+/* s<k> over `width` neighbouring lanes of a warp */
+static void add_shuffles(const rp__emitter *e, unsigned k, unsigned width) {
     const rp__node *n = &e->dag->nodes[k];
     const char *type = rp__emit_type(n->dtype);
-    char a[48], b[48];
-    rp__text_add(e->out, "    %s s%u;\n    { const %s lo = ", type, k, type);
-    (void)snprintf(a, sizeof a, "c%u[0]", k);
-    (void)snprintf(b, sizeof b, "c%u[2]", k);
-    rp__emit_combine(e, n, a, b);
-    rp__text_add(e->out, ", hi = ");
-    (void)snprintf(a, sizeof a, "c%u[1]", k);
-    (void)snprintf(b, sizeof b, "c%u[3]", k);
-    rp__emit_combine(e, n, a, b);
-    rp__text_add(e->out, "; s%u = ", k);
-    rp__emit_combine(e, n, "lo", "hi");
-    rp__text_puts(e->out, "; }\n");
-    if (threads > 32) {
-        rp__text_add(e->out, "    %s[t] = s%u; rp_barrier();\n    { %s q[%u];\n", shared, k, type, threads / 32);
-        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = %s[m * 32 + (t & 31)];\n",
-                     threads / 32, shared);
-        for (unsigned half = threads / 64; half > 0; half /= 2) {
-            rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = ", half);
-            (void)snprintf(b, sizeof b, "q[m + %u]", half);
-            rp__emit_combine(e, n, "q[m]", b);
-            rp__text_puts(e->out, ";\n");
-        }
-        rp__text_add(e->out, "    s%u = q[0]; }\n", k);
-    }
-    for (unsigned mask = (threads > 32 ? 32 : threads) / 2; mask > 0; mask /= 2) {
+    char a[48];
+    (void)snprintf(a, sizeof a, "s%u", k);
+    for (unsigned mask = width / 2; mask > 0; mask /= 2) {
         rp__text_add(e->out, "    { const %s other = (%s)rp_shfl_xor_%s(s%u, %u, 32); s%u = ", type, type,
                      shuffle_text(n->dtype), k, mask, k);
-        (void)snprintf(a, sizeof a, "s%u", k);
         rp__emit_combine(e, n, a, "other");
         rp__text_puts(e->out, "; }\n");
     }
+}
+
+/* g<k>: the groups of four of a thread, those of the same place in the tree's upper levels combined */
+static void add_groups(const rp__emitter *e, unsigned k, const rp__row_shape *shape) {
+    const rp__node *n = &e->dag->nodes[k];
+    const char *type = rp__emit_type(n->dtype);
+    unsigned fours = shape->span / 4, groups = shape->strips * fours;
+    char a[48], b[48], g[24];
+    rp__text_add(e->out,
+                 "    %s s%u, g%u[%u];\n    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) { const %s lo = ", type, k,
+                 k, groups, groups, type);
+    (void)snprintf(a, sizeof a, "c%u[m * 4]", k);
+    (void)snprintf(b, sizeof b, "c%u[m * 4 + 2]", k);
+    rp__emit_combine(e, n, a, b);
+    rp__text_add(e->out, ", hi = ");
+    (void)snprintf(a, sizeof a, "c%u[m * 4 + 1]", k);
+    (void)snprintf(b, sizeof b, "c%u[m * 4 + 3]", k);
+    rp__emit_combine(e, n, a, b);
+    rp__text_add(e->out, "; g%u[m] = ", k);
+    rp__emit_combine(e, n, "lo", "hi");
+    rp__text_puts(e->out, "; }\n");
+    (void)snprintf(g, sizeof g, "g%u", k);
+    add_halving(e, n, g, groups, fours);
+}
+
+/* One warp folds what the threads of the row left in shared memory, so that the others issue nothing for it; each reduction of
+ * a kernel has another warp. */
+void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *shape, const char *turn) {
+    unsigned fours = shape->span / 4, groups = shape->threads * fours, warps = shape->threads / 32, nth = 0;
+    bool any = false;
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        add_groups(e, k, shape);
+        if (groups <= 32) {
+            rp__text_add(e->out, "    s%u = g%u[0];\n", k, k);
+            add_shuffles(e, k, groups);
+            continue;
+        }
+        any = true;
+        for (unsigned m = 0; m < fours; m++)
+            rp__text_add(e->out, "    h%u%s[t * %u + %u] = g%u[%u];\n", k, turn, fours, m, k, m);
+    }
+    if (!any) return;
+    rp__text_puts(e->out, "    rp_barrier();\n");
+    for (unsigned k = 0; k < e->dag->n_nodes; k++) {
+        const rp__node *n = &e->dag->nodes[k];
+        if (n->op != RP__REDUCE) continue;
+        nth++;
+        if (!rp__emit_reduces_in(e, k, phase)) continue;
+        rp__text_add(e->out, "    if (t / 32 == %u) { %s q[%u];\n", nth % warps, rp__emit_type(n->dtype), groups / 32);
+        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int m = 0; m < %u; m++) q[m] = h%u%s[m * 32 + (t & 31)];\n",
+                     groups / 32, k, turn);
+        add_halving(e, n, "q", groups / 32, 1);
+        rp__text_add(e->out, "    s%u = q[0];\n", k);
+        add_shuffles(e, k, 32);
+        rp__text_add(e->out, "    if ((t & 31) == 0) h%u%s[%u] = s%u; }\n", k, turn, groups, k);
+    }
+    rp__text_puts(e->out, "    rp_barrier();\n");
+    for (unsigned k = 0; k < e->dag->n_nodes; k++)
+        if (rp__emit_reduces_in(e, k, phase)) rp__text_add(e->out, "    s%u = h%u%s[%u];\n", k, k, turn, groups);
 }
 
 bool rp__emit_reduces_in(const rp__emitter *e, unsigned k, unsigned phase) {

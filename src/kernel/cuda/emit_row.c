@@ -23,87 +23,101 @@ static void add_element_stores(const rp__emitter *e, const char *guard) {
         if (!e->dag->stores[k].row) rp__emit_store(e, &e->dag->stores[k], guard);
 }
 
-/* A row in registers: element (u, j) of thread t is i = (u * threads + t) * 4 + j. */
+static bool is_vector_store(const rp__emitter *e, unsigned store) {
+    const rp__store *s = &e->dag->stores[store];
+    return !s->row && rp__emit_vector_store(e, s);
+}
+
+/* b<access>: where this thread's first vector of the row lies. What follows is at constant distances from it. */
+static void add_row_bases(const rp__emitter *e) {
+    const rp__dag *d = e->dag;
+    for (unsigned a = 0; a < d->n_accesses; a++) {
+        const rp__access *x = &d->accesses[a];
+        if (!(e->c->unit >> a & 1) || x->kind == RP__ACCESS_IOTA || e->c->vector == 1) continue;
+        const char *constant = x->kind == RP__ACCESS_READ ? "const " : "";
+        rp__text_add(e->out, "    %s%s *b%u = a%u + o%u + t * %u; (void)b%u;\n", constant, rp__emit_type(x->dtype), a, a, a,
+                     e->c->span, a);
+    }
+}
+
+/* What happens with a phase's elements: nodes, accumulation, stores. */
+static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row_shape *shape) {
+    const rp__dag *d = e->dag;
+    const char *index = rp__emit_index_type(e);
+    bool stores = phase + 1u == d->n_phases && stores_elements(d), whole = e->c->vector > 1;
+    unsigned step = shape->threads * shape->span;
+    char lane[48];
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", e->c->groups);
+    if (whole || e->c->full) /* R is a multiple of the span: a vector is inside or outside as a whole */
+        rp__text_add(e->out, e->c->full ? "    const int in = 1; (void)in;\n" : "    const int in = u * %u + t * %u < R; (void)in;\n",
+                     step, shape->span);
+    for (unsigned k = 0; stores && k < d->n_stores; k++)
+        if (is_vector_store(e, k)) rp__emit_gathered(e, &d->stores[k], k, shape->span);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", shape->span);
+    rp__text_add(e->out,
+                 "        const int e = u * %u + j; (void)e;\n        const %s i = (%s)(u * %u + t * %u) + j; (void)i;\n",
+                 shape->span, index, index, step, shape->span);
+    if (!whole && !e->c->full) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
+    rp__emit_inner_indices(e);
+    rp__emit_element_nodes(e, phase, "in");
+    (void)snprintf(lane, sizeof lane, "u %% %u * %u + j", shape->strips, shape->span);
+    rp__emit_accumulation(e, phase, lane, "in");
+    for (unsigned k = 0; stores && k < d->n_stores; k++) {
+        if (is_vector_store(e, k))
+            rp__emit_gather(e, &d->stores[k], k);
+        else if (!d->stores[k].row)
+            rp__emit_store(e, &d->stores[k], "in && live");
+    }
+    rp__text_puts(e->out, "    }\n");
+    for (unsigned k = 0; stores && k < d->n_stores; k++)
+        if (is_vector_store(e, k)) {
+            char at[64];
+            (void)snprintf(at, sizeof at, "b%u + u * %u", d->stores[k].access, step);
+            rp__emit_gathered_store(e, &d->stores[k], k, shape->span, "live && in", at);
+        }
+    rp__text_puts(e->out, "    }\n");
+}
+
+/* A row in registers. */
 void rp__emit_row(const rp__emitter *e, const char *name) {
     const rp__dag *d = e->dag;
-    unsigned threads = e->c->threads, groups = e->c->groups, count = groups * 4;
-    unsigned block = threads > RP__CUDA_BLOCK ? threads
-                     : threads >= 128         ? threads
-                                              : RP__CUDA_BLOCK,
-             rows = block / threads;
+    const rp__cuda_class *c = e->c;
+    const rp__row_shape shape = {c->threads, c->span, c->tree * 4u / ((unsigned)c->threads * c->span)};
+    unsigned threads = c->threads, block = rp__cuda_row_block(c), rows = block / threads, step = threads * c->span;
     const char *index = rp__emit_index_type(e);
-    char size[16], at[96], guard[160];
-    (void)snprintf(at, sizeof at, "(%s)(u * %u + t) * 4", index, threads);
-    (void)snprintf(guard, sizeof guard, "%s < R", at);
-    if (e->c->vector > 1) rp__emit_vector_types(e, 4);
-    rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), block);
-    (void)snprintf(size, sizeof size, "[%u]", threads);
+    char size[16], at[32], guard[64];
+    (void)snprintf(at, sizeof at, "u * %u", step);
+    (void)snprintf(guard, sizeof guard, c->full ? "1" : "u * %u + t * %u < R", step, c->span);
+    if (c->vector > 1) rp__emit_vector_types(e, c->span);
+    rp__emit_signature(e, name, rp__cuda_word_count(d, c, 0), block);
+    (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(shape));
     if (threads > 32) rp__emit_shared(e, size);
     rp__emit_rows_start(e, true);
     rp__text_add(
         e->out,
         "    const int t = (int)threadIdx.x %% %u;\n    const %s row_ = (%s)blockIdx.x * %u + (%s)(threadIdx.x / %u);\n",
         threads, index, index, rows, index, threads);
-    rp__emit_row_start(e);
-    (void)snprintf(size, sizeof size, "%u", count);
+    rp__emit_row_start(e, rows == 1);
+    add_row_bases(e);
+    (void)snprintf(size, sizeof size, "%u", (unsigned)c->groups * c->span);
     add_array_declarations(e, size);
     for (unsigned phase = 0; phase < d->n_phases; phase++) {
         rp__emit_row_nodes(e, phase);
-        rp__emit_accumulators(e, phase, 4);
-        rp__emit_vector_loads(e, (int)phase, groups, 4, at, true, guard);
-        bool last = phase + 1u == d->n_phases;
-        bool stores = last && stores_elements(d);
-        rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", groups);
-        if (stores)
-            for (unsigned k = 0; k < d->n_stores; k++)
-                if (!d->stores[k].row && rp__emit_vector_store(e, &d->stores[k]))
-                    rp__text_add(e->out, "    rp_vec_%s_4 w%u;\n",
-                                 rp__emit_type(d->accesses[d->stores[k].access].dtype), k);
-        rp__text_puts(
-            e->out,
-            "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n        const int e = u * 4 + j; (void)e;\n");
-        rp__text_add(e->out, "        const %s i = (%s)(u * %u + t) * 4 + j; const int in = i < R; (void)in;\n", index,
-                     index, threads);
-        rp__emit_inner_indices(e);
-        rp__emit_element_nodes(e, phase, "in");
-        rp__emit_accumulation(e, phase, "j", "in");
-        if (stores)
-            for (unsigned k = 0; k < d->n_stores; k++) {
-                const rp__store *s = &d->stores[k];
-                if (s->row) continue;
-                if (rp__emit_vector_store(e, s)) {
-                    rp__text_add(e->out, "        w%u.e[j] = ", k);
-                    rp__emit_stored(e, s->access, s->value);
-                    rp__text_puts(e->out, ";\n");
-                } else {
-                    rp__emit_store(e, s, "in && live");
-                }
-            }
-        rp__text_puts(e->out, "    }\n");
-        if (stores)
-            for (unsigned k = 0; k < d->n_stores; k++) {
-                const rp__store *s = &d->stores[k];
-                if (!s->row && rp__emit_vector_store(e, s))
-                    rp__text_add(
-                        e->out,
-                        "    if (live && (%s)(u * %u + t) * 4 < R) *(rp_vec_%s_4 *)(a%u + o%u + (%s)(u * %u + t) * 4) = w%u;\n",
-                        index, threads, rp__emit_type(d->accesses[s->access].dtype), s->access, s->access, index,
-                        threads, k);
-            }
-        rp__text_puts(e->out, "    }\n");
+        rp__emit_accumulators(e, phase, shape.strips * shape.span);
+        rp__emit_vector_loads(e, (int)phase, c->groups, c->span, at, 'b', guard);
+        add_row_elements(e, phase, &shape);
+        rp__emit_trees(e, phase, &shape, "");
         for (unsigned k = 0; k < d->n_nodes; k++)
-            if (rp__emit_reduces_in(e, k, phase)) {
-                char shared[16];
-                (void)snprintf(shared, sizeof shared, "h%u", k);
-                rp__emit_tree(e, k, threads, shared);
+            if (rp__emit_reduces_in(e, k, phase))
                 rp__text_add(e->out, "    const %s r%u = s%u;\n", rp__emit_type(d->nodes[k].dtype), k, k);
-            }
     }
     rp__emit_row_stores(e, "live && t == 0");
     rp__text_puts(e->out, "}\n");
 }
 
 /* One chunk of a row in a block of 256 threads. */
+static const rp__row_shape chunk_shape = {RP__CUDA_BLOCK, 4, 1};
+
 static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
     const char *index = rp__emit_index_type(e);
     rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n", RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK);
@@ -111,8 +125,10 @@ static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k])
             rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
+    if (e->c->vector > 1) rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n"); /* R is a multiple of 4 */
     rp__text_puts(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n");
-    rp__text_add(e->out, "        const %s i = i4 + j; const int in = i < R; (void)in;\n", index);
+    rp__text_add(e->out, "        const %s i = i4 + j; (void)i;\n", index);
+    if (e->c->vector == 1) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, phase, "in");
     rp__emit_accumulation(e, phase, "j", "in");
@@ -127,12 +143,12 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
     char size[16];
     if (e->c->vector > 1) rp__emit_vector_types(e, 4);
     rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
-    (void)snprintf(size, sizeof size, "[2][%u]",
-                   RP__CUDA_BLOCK); /* a chunk may be written while the one before is read */
+    /* a chunk may be written while the one before is read */
+    (void)snprintf(size, sizeof size, "[2][%u]", RP__ROW_SHARED(chunk_shape));
     rp__emit_shared(e, size);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out, "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x;\n", index, index);
-    rp__emit_row_start(e);
+    rp__emit_row_start(e, false);
     for (unsigned phase = 0; phase < d->n_phases; phase++) {
         bool last = phase + 1u == d->n_phases;
         rp__emit_row_nodes(e, phase);
@@ -144,12 +160,11 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
                      index, RP__CUDA_CHUNK);
         rp__emit_accumulators(e, phase, 4);
         add_chunk_loop(e, phase, last);
+        rp__emit_trees(e, phase, &chunk_shape, "[turn]");
         for (unsigned k = 0; k < d->n_nodes; k++)
             if (rp__emit_reduces_in(e, k, phase)) {
-                char shared[24], s[24];
-                (void)snprintf(shared, sizeof shared, "h%u[turn]", k);
+                char s[24];
                 (void)snprintf(s, sizeof s, "s%u", k);
-                rp__emit_tree(e, k, RP__CUDA_BLOCK, shared);
                 rp__emit_fold(e, k, s);
             }
         rp__text_puts(e->out, "    } }\n");
@@ -165,7 +180,7 @@ void rp__emit_partial_row(const rp__emitter *e, const char *name) {
     char size[16];
     if (e->c->vector > 1) rp__emit_vector_types(e, 4);
     rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
-    (void)snprintf(size, sizeof size, "[%u]", RP__CUDA_BLOCK);
+    (void)snprintf(size, sizeof size, "[%u]", RP__ROW_SHARED(chunk_shape));
     rp__emit_shared(e, size);
     rp__emit_rows_start(e, true);
     rp__text_add(
@@ -173,17 +188,12 @@ void rp__emit_partial_row(const rp__emitter *e, const char *name) {
         "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x %% rows, chunk_ = (%s)blockIdx.x / rows;\n",
         index, index, index);
     rp__text_add(e->out, "    const %s chunk = chunk_ * %u;\n", index, RP__CUDA_CHUNK);
-    rp__emit_row_start(e);
+    rp__emit_row_start(e, false);
     rp__emit_row_nodes(e, 0);
     rp__emit_find_needed(e, 0);
     rp__emit_accumulators(e, 0, 4);
     add_chunk_loop(e, 0, false);
-    for (unsigned k = 0; k < d->n_nodes; k++)
-        if (rp__emit_reduces_in(e, k, 0)) {
-            char shared[16];
-            (void)snprintf(shared, sizeof shared, "h%u", k);
-            rp__emit_tree(e, k, RP__CUDA_BLOCK, shared);
-        }
+    rp__emit_trees(e, 0, &chunk_shape, "");
     rp__emit_partial_stores(e, "t == 0", "chunk_");
     rp__text_puts(e->out, "}\n");
 }

@@ -97,6 +97,7 @@ static const char *math_name(unsigned op) {
     case RP__COS: return "cos";
     case RP__TANH: return "tanh";
     case RP__ERF: return "erf";
+    case RP__ERFP1: return "erfp1";
     case RP__FLOOR: return "floor";
     case RP__CEIL: return "ceil";
     case RP__TRUNC: return "trunc";
@@ -194,10 +195,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n) {
     case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
     case RP__CAST: add_cast(e, from, n->dtype, a); break;
     case RP__ROUND:
-        if (n->imm.i == RP_F16)
-            rp__text_add(e->out, "rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(%s))", a);
-        else
-            rp__text_add(e->out, "rp_cvt_bf16_to_f32(rp_cvt_f32_to_bf16(%s))", a);
+        rp__text_add(e->out, "rp_round_f32_to_%s(%s)", n->imm.i == RP_F16 ? "f16" : "bf16", a);
         break;
     case RP__CHECK_INDEX: {
         uint32_t w = e->words.error;
@@ -291,10 +289,9 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     if (n->op == RP__CONST || n->op == RP__REDUCE) return;
     if (element && rp__emit_in_vectors(e, n)) {
         if (!e->array[v]) {
-            char raw[96];
-            (void)snprintf(raw, sizeof raw, "l%u%s", v, e->at);
+            const char index[2] = {e->at[1], 0}; /* of "[e]" */
             rp__text_add(e->out, "        const %s v%u = ", rp__emit_type(n->dtype), v);
-            rp__emit_converted(e, n->access, raw);
+            rp__emit_loaded(e, v, index);
             rp__text_puts(e->out, ";\n");
         }
         return;

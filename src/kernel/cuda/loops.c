@@ -174,6 +174,57 @@ static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__
     return along_outer > along_inner;
 }
 
+static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r, unsigned width,
+                           rp__cuda_class *c) {
+    c->unit = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++)
+        if (!(c->broadcast >> k & 1) && s->n_inner == 1 && r % width == 0 &&
+            is_unit(dag, s, a, k, s->n_outer, width))
+            c->unit |= UINT64_C(1) << k;
+    c->vector = (uint8_t)(c->unit ? width : 1);
+}
+
+/* Is a thread's share of a row that is twice as long still at home in its registers? Asked of rows whose operands a kernel may keep
+ * from phase to phase: two of them at the most, and no 8-byte elements. */
+static bool is_light(const rp__dag *dag, const rp__space *s, const rp__space_access *a, const rp__cuda_class *c) {
+    unsigned kept = 0;
+    for (unsigned k = 0; k < dag->n_accesses; k++) {
+        if (c->broadcast >> k & 1) continue;
+        if (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) > 4) return false;
+        bool own = dag->accesses[k].kind == RP__ACCESS_READ && s->n_outer == 0;
+        for (unsigned d = 0; d < s->n_outer; d++) own = own || (a[k].stride[d] != 0 && dag->accesses[k].kind == RP__ACCESS_READ);
+        kept += own;
+    }
+    return kept <= 2;
+}
+
+/* Rows of more than 1024 elements, where there are many: half as many threads with twice the elements each do the work of a row
+ * that does not depend on its length, reductions above all, half as often; elements of two bytes and less are then
+ * taken eight at a time. */
+static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a, int64_t r,
+                      int64_t rows, rp__cuda_class *c) {
+    unsigned tree = c->threads;
+    c->tree = (uint16_t)tree;
+    c->span = 4;
+    if (tree >= 128 && r <= 4096 && rows >= 4 * (int64_t)d->multiprocessors && is_light(dag, s, a, c)) {
+        uint64_t narrow = 0, moving = 0;
+        for (unsigned k = 0; k < dag->n_accesses; k++)
+            if (!(c->broadcast >> k & 1) && dag->accesses[k].kind != RP__ACCESS_IOTA) {
+                moving |= UINT64_C(1) << k;
+                if (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) <= 2) narrow |= UINT64_C(1) << k;
+            }
+        c->threads = (uint16_t)(tree / 2);
+        find_row_units(dag, s, a, r, 8, c);
+        if (moving && narrow == moving && (c->unit & moving) == moving) c->span = 8;
+    }
+    find_row_units(dag, s, a, r, c->span, c);
+    int64_t step = (int64_t)c->threads * c->span, groups = (r + step - 1) / step;
+    c->full = r > 0 && r % step == 0;
+    c->groups = 1;
+    while (c->groups < groups && !c->full) c->groups *= 2; /* few kernels for many lengths */
+    if (c->full) c->groups = (uint8_t)groups;
+}
+
 static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                           rp__cuda_class *c) {
     int64_t r = product(s->extent + s->n_outer, s->n_inner), rows = product(s->extent, s->n_outer);
@@ -183,10 +234,7 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         bool still = true;
         for (unsigned x = 0; x < s->n_inner; x++) still = still && a[k].stride[inner + x] == 0;
-        if (still)
-            c->broadcast |= UINT64_C(1) << k;
-        else if (s->n_inner == 1 && r % 4 == 0 && is_unit(dag, s, a, k, inner, 4))
-            c->unit |= UINT64_C(1) << k;
+        if (still) c->broadcast |= UINT64_C(1) << k;
     }
     bool column = one_phase(dag) && rows >= 8 && outer_runs_faster(dag, s, a);
     int64_t blocks = column ? (rows + 31) / 32 : rows;
@@ -196,12 +244,10 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         c->template_ = RP__CUDA_COLUMN;
     else
         c->template_ = r > RP__CUDA_CHUNK ? RP__CUDA_ROW_LOOP : RP__CUDA_ROW;
-    if (c->template_ == RP__CUDA_COLUMN || c->template_ == RP__CUDA_PARTIAL_COLUMN) c->unit = 0;
-    if (c->unit) c->vector = 4;
-    if (c->template_ == RP__CUDA_ROW) {
-        c->groups = 1;
-        while ((int64_t)c->groups * c->threads * 4 < r) c->groups *= 2;
-    }
+    if (c->template_ == RP__CUDA_ROW)
+        share_row(d, dag, s, a, r, rows, c);
+    else if (!column)
+        find_row_units(dag, s, a, r, 4, c);
 }
 
 /* The caller's space with its own accesses, collapsed, and its class. */
@@ -243,7 +289,7 @@ static int64_t blocks_of(const work *w) {
     int64_t chunks = (w->inner + RP__CUDA_CHUNK - 1) / RP__CUDA_CHUNK, per;
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: per = (int64_t)RP__CUDA_BLOCK * c->vector * c->unroll; return (w->rows + per - 1) / per;
-    case RP__CUDA_ROW: per = c->threads >= 128 ? 1 : RP__CUDA_BLOCK / c->threads; return (w->rows + per - 1) / per;
+    case RP__CUDA_ROW: per = rp__cuda_row_block(c) / c->threads; return (w->rows + per - 1) / per;
     case RP__CUDA_ROW_LOOP: return w->rows;
     case RP__CUDA_COLUMN: return (w->rows + 31) / 32;
     case RP__CUDA_PARTIAL_ROW: return w->rows * chunks;
@@ -254,7 +300,7 @@ static int64_t blocks_of(const work *w) {
 
 static unsigned threads_of(const rp__cuda_class *c) {
     switch ((rp__cuda_template)c->template_) {
-    case RP__CUDA_ROW: return c->threads >= 128 ? c->threads : RP__CUDA_BLOCK;
+    case RP__CUDA_ROW: return rp__cuda_row_block(c);
     case RP__CUDA_COLUMN:
     case RP__CUDA_PARTIAL_COLUMN: return 32u * (c->threads < 32 ? c->threads : 32u);
     default: return RP__CUDA_BLOCK;

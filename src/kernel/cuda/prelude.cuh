@@ -45,6 +45,9 @@
  * conversions (round to nearest even; NaN stays NaN; float to integer truncates, saturates, NaN gives 0):
  *   rp_cvt_f16_to_f32 rp_cvt_f32_to_f16 rp_cvt_bf16_to_f32 rp_cvt_f32_to_bf16 rp_cvt_f32_to_tf32(x): bits, rounded half
  *   away
+ *   rp_cvt_f32_to_f16x2(low, high): both in a u32 rp_cvt_f32_to_bf16x2
+ *   rp_cvt_f16x2_to_f32(two, high: 0 or 1) rp_cvt_bf16x2_to_f32
+ *   rp_round_f32_to_f16(x): to the nearest f16, as an f32 rp_round_f32_to_bf16
  *   rp_cvt_f32_to_i32 rp_cvt_f32_to_i64 rp_cvt_f64_to_i32 rp_cvt_f64_to_i64
  * bits (bits_f32: bits to float, f32_bits: float to bits):
  *   rp_bits_f32 rp_f32_bits rp_bits_f64 rp_f64_bits rp_mulhi_u32 rp_mulhi_u64 rp_clz rp_clz_u64 rp_popc rp_popc_u64
@@ -66,6 +69,7 @@
  *   rp_max_f64
  *   rp_isnan_f32 rp_isnan_f64 rp_isinf_f32 rp_isinf_f64 rp_isfinite_f32 rp_isfinite_f64
  *   rp_sincos_f32(x, &s, &c) rp_sincos_f64
+ *   rp_exp2_approx_f32(x): within 2 ulp, subnormal results may be 0
  * tensor cores, one warp, fragments as PTX lays them out; d += a * b:
  *   rp_mma_m16n8k8_tf32(float d[4], const u32 a[4], const u32 b[2])
  *   rp_mma_m16n8k16_f16(float d[4], const u32 a[4], const u32 b[2]) rp_mma_m16n8k16_bf16
@@ -210,11 +214,22 @@ RP_FN rp_u16 rp_cvt_f32_to_f16(float x) {
     return h;
 }
 RP_FN float rp_cvt_bf16_to_f32(rp_u16 h) { return __uint_as_float((rp_u32)h << 16); }
-RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) {
-    rp_u16 h;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    return h;
+/* The pair form runs at four times the rate of the single one, which is a conversion of its own on Hopper. */
+RP_FN rp_u32 rp_cvt_f32_to_f16x2(float low, float high) {
+    rp_u32 two;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
 }
+RP_FN rp_u32 rp_cvt_f32_to_bf16x2(float low, float high) {
+    rp_u32 two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+RP_FN float rp_cvt_f16x2_to_f32(rp_u32 two, int high) { return rp_cvt_f16_to_f32((rp_u16)(high ? two >> 16 : two)); }
+RP_FN float rp_cvt_bf16x2_to_f32(rp_u32 two, int high) { return rp_bits_f32(high ? two & 0xffff0000u : two << 16); }
+RP_FN rp_u16 rp_cvt_f32_to_bf16(float x) { return (rp_u16)rp_cvt_f32_to_bf16x2(x, 0); }
+RP_FN float rp_round_f32_to_f16(float x) { return rp_cvt_f16_to_f32(rp_cvt_f32_to_f16(x)); }
+RP_FN float rp_round_f32_to_bf16(float x) { return rp_bits_f32(rp_cvt_f32_to_bf16x2(0, x)); }
 RP_FN rp_u32 rp_cvt_f32_to_tf32(float x) {
     rp_u32 r;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
@@ -274,9 +289,22 @@ RP__MATH2(fmin, fminf, fmin)
 RP__MATH2(fmax, fmaxf, fmax)
 RP_FN float rp_fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 RP_FN double rp_fma_f64(double a, double b, double c) { return __fma_rn(a, b, c); }
+#if __CUDA_ARCH__ >= 800
+RP_FN float rp_min_f32(float a, float b) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+RP_FN float rp_max_f32(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+#else
 RP_FN float rp_min_f32(float a, float b) { return a != a || a < b ? a : b; }
-RP_FN double rp_min_f64(double a, double b) { return a != a || a < b ? a : b; }
 RP_FN float rp_max_f32(float a, float b) { return a != a || a > b ? a : b; }
+#endif
+RP_FN double rp_min_f64(double a, double b) { return a != a || a < b ? a : b; }
 RP_FN double rp_max_f64(double a, double b) { return a != a || a > b ? a : b; }
 RP_FN int rp_isnan_f32(float x) { return x != x; }
 RP_FN int rp_isnan_f64(double x) { return x != x; }
@@ -284,6 +312,11 @@ RP_FN int rp_isinf_f32(float x) { return (rp_f32_bits(x) & 0x7fffffffu) == 0x7f8
 RP_FN int rp_isinf_f64(double x) { return (rp_f64_bits(x) & 0x7fffffffffffffffull) == 0x7ff0000000000000ull; }
 RP_FN int rp_isfinite_f32(float x) { return (rp_f32_bits(x) & 0x7f800000u) != 0x7f800000u; }
 RP_FN int rp_isfinite_f64(double x) { return (rp_f64_bits(x) & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
+RP_FN float rp_exp2_approx_f32(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 RP_FN void rp_sincos_f32(float x, float *s, float *c) { sincosf(x, s, c); }
 RP_FN void rp_sincos_f64(double x, double *s, double *c) { sincos(x, s, c); }
 

@@ -105,6 +105,7 @@ RP__VEC_FN void mask_store64(uint8_t *p, rp__vi64 m) { *(vb64u *)p = __builtin_c
     UNARY(cos, t, rp__v_cos_##t(x))                                                                                    \
     UNARY(tanh, t, rp__v_tanh_##t(x))                                                                                  \
     UNARY(erf, t, rp__v_erf_##t(x))                                                                                    \
+    UNARY(erfp1, t, rp__v_erf_##t(x) + 1)                                                                              \
     UNARY(sigmoid, t, rp__v_sigmoid_##t(x))                                                                            \
     UNARY(floor, t, rp__v_floor_##t(x))                                                                                \
     UNARY(ceil, t, rp__v_ceil_##t(x))                                                                                  \
@@ -680,6 +681,7 @@ const rp__tiles
                     [RP__COS] = FLOATS(cos),
                     [RP__TANH] = FLOATS(tanh),
                     [RP__ERF] = FLOATS(erf),
+                    [RP__ERFP1] = FLOATS(erfp1),
                     [RP__SIGMOID] = FLOATS(sigmoid),
                     [RP__FLOOR] = FLOATS(floor),
                     [RP__CEIL] = FLOATS(ceil),
