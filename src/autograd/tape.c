@@ -67,13 +67,6 @@ void rp__tape_node_release(rp__tape_node *n) {
     taking_apart = false;
 }
 
-void rp__meta_of(const rp_tensor *t, rp__meta *out) {
-    out->dtype = (rp_dtype)t->dtype;
-    out->device = t->device;
-    out->ndim = t->ndim;
-    memcpy(out->size, t->size, t->ndim * sizeof *t->size);
-}
-
 static void meta_read(const rp__tape_node *n, const rp__tape_meta *m, rp__meta *out) {
     out->dtype = (rp_dtype)m->dtype;
     out->device = (rp_device){(rp_device_type)m->device_type, m->device_index};

@@ -122,7 +122,6 @@ bool rp__tape_retains(void);
 rp_tensor *rp__tape_take_sum(const rp__tape_node *n, uint32_t in);
 void rp__tape_in_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
 void rp__tape_out_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
-void rp__meta_of(const rp_tensor *t, rp__meta *out);
 rp__tape_node *rp__tape_node_retain(rp__tape_node *n); /* accepts NULL */
 void rp__tape_node_release(rp__tape_node *n);
 

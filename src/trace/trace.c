@@ -79,8 +79,6 @@ struct rp__trace {
 static _Thread_local rp__trace *current;
 
 rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
-rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
-rp__symbols *rp__trace_symbols(const rp__trace *t) { return t->ir->symbols; }
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
 bool rp__trace_pending(const rp_tensor *t) { return t->traced && t->traced->trace && !t->storage->data; }
 

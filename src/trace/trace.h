@@ -87,8 +87,6 @@ void rp__trace_result_free(rp__trace_result *r);
 
 rp__trace *rp__trace_current(void);         /* recording in this thread; NULL outside, and while it computes */
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
-rp__trace_mode rp__trace_mode_of(const rp__trace *t);
-rp__symbols *rp__trace_symbols(const rp__trace *t);
 
 /* For regions.c. */
 /* The value of t in the running trace: its own, or entered as captured tensor or argument. RP__IR_NONE and an error. */
