@@ -69,6 +69,13 @@ BODY(cut) { /* without create_graph the derivative is a constant of the backward
     out[1] = rp_detach(sum);
 }
 
+BODY(largest) { /* an index that was saved has no history */
+    UNUSED;
+    rp_tensor *index = NULL, *values = rp_topk(in[0], 2, -1, true, true, &index);
+    out[0] = derivative(values, in[0]);
+    out[1] = rp_mul(derivative(rp_mul(values, values), in[0]), in[0]);
+}
+
 /* ---- leaves that the function makes */
 
 BODY(leaf_for_itself) { /* used inside alone: its gradient is a value like any other */
@@ -244,6 +251,10 @@ static void test_derivatives_inside(void **state) {
     check(thrice, "thrice", NULL);
     check(product, "product", NULL);
     check(cut, "cut", NULL);
+    check(largest, "largest", NULL);
+    rp_tensor *x = filled(0.3, 1, 4);
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    assert_false(rp_requires_grad(derivative(rp_topk(x, 1, 0, true, true, NULL), x)));
 }
 
 static void test_leaves_inside(void **state) {
