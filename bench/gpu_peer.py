@@ -103,6 +103,11 @@ def works(torch):
         yield name, "compile", compiled(), moved_bytes
         yield name, "compile reduce-overhead", compiled(mode="reduce-overhead"), moved_bytes
 
+    def compiled_call(fn, t):
+        torch._dynamo.reset()
+        made = torch.compile(fn)
+        return lambda: made(t)
+
     x, y = torch.randn(10000, device="cuda"), torch.randn(10000, device="cuda")
     yield from forward("trig n=1e4", lambda a, b: torch.cos(a) + torch.sin(b), (x, y))
 
@@ -171,7 +176,15 @@ def works(torch):
         def rows(t, weight=weight, bias=bias):
             return torch.softmax(functional.layer_norm(functional.gelu(t), (4096,), weight, bias), -1)
 
-        yield from forward(f"gelu-layernorm-softmax 8192x4096 {label}", rows, (big,), 2.0 * big.numel() * big.element_size())
+        moved = 2.0 * big.numel() * big.element_size()
+
+        def norm(t, weight=weight, bias=bias):
+            return functional.layer_norm(t, (4096,), weight, bias)
+
+        yield from forward(f"gelu-layernorm-softmax 8192x4096 {label}", rows, (big,), moved)
+        for name, fn in (("softmax", lambda t: torch.softmax(t, -1)), ("layernorm", norm)):
+            yield f"{name} 8192x4096 {label}", "eager", lambda fn=fn: (lambda: fn(big)), moved
+            yield f"{name} 8192x4096 {label}", "compile", lambda fn=fn: compiled_call(fn, big), moved
 
 
 def ours(path):
@@ -217,6 +230,10 @@ RATIOS = [
     ("train MLP b64 Adam", "fused whole step", "period_us", "compile reduce-overhead", "period_us"),
     ("gelu-layernorm-softmax 8192x4096 f32", "fused", "period_us", "compile", "period_us"),
     ("gelu-layernorm-softmax 8192x4096 bf16", "fused", "period_us", "compile", "period_us"),
+    ("softmax 8192x4096 f32", "fused", "period_us", "compile", "period_us"),
+    ("softmax 8192x4096 bf16", "fused", "period_us", "compile", "period_us"),
+    ("layernorm 8192x4096 f32", "fused", "period_us", "compile", "period_us"),
+    ("layernorm 8192x4096 bf16", "fused", "period_us", "compile", "period_us"),
 ]
 
 
@@ -241,11 +258,12 @@ def main():
         ratios.append({"work": work, "mode": mode, "field": field, "peer_mode": peer_mode, "ratio": value})
         print(f"  {work:40}{mode:24}{field:12} to {peer_mode:26}" + (f"{value:8.2f}" if value else "   not measured"))
     copy = known.get(("copy 1 GiB", True, "eager"))
-    for label in ("f32", "bf16"):
-        row = known.get((f"gelu-layernorm-softmax 8192x4096 {label}", True, "fused"))
-        if row and copy:
-            share = row["GB/s"] / copy["GB/s"]
-            print(f"  gelu-layernorm-softmax {label}: {row['GB/s']:.0f} GB/s, {share:.2f} of the copy rate")
+    for name in ("gelu-layernorm-softmax", "softmax", "layernorm"):
+        for label in ("f32", "bf16"):
+            row = known.get((f"{name} 8192x4096 {label}", True, "fused"))
+            if row and copy:
+                share = row["GB/s"] / copy["GB/s"]
+                print(f"  {name} {label}: {row['GB/s']:.0f} GB/s, {share:.2f} of the copy rate")
     start = dict(zip(("cold", "warm", "peer"), map(float, sys.argv[2:5])))
     if start:
         print(

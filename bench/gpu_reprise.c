@@ -1,6 +1,7 @@
 /* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>latency us<TAB>period us<TAB>
  * first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
- * PyTorch and prints the table. `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
+ * PyTorch and prints the table. `gpu_reprise source f32|bf16` prints the CUDA C of the large rows, for scripts/sass.sh.
+ * `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
  * process was started, which $REPRISE_BENCH_START holds in seconds since 1970. */
 #include "measure.h"
 #include "models.h"
@@ -22,18 +23,22 @@ struct work {
     double bytes; /* read and written at least; 0: not stated */
 };
 
+enum { PLACES = 16 };
+
 struct runner {
     rp_compiled *f;
     rp_graph *graph;
     const struct work *w;
     unsigned turn;
-    bool moves; /* every call gets other tensors than the last */
+    bool moves;                      /* every call gets other tensors than the last */
+    rp_tensor *(*places)[PLACES][2]; /* not NULL: these in turn, too many to be known again */
 };
 
 static rp_status run(void *ctx) {
     struct runner *r = ctx;
     if (r->graph) return rp_graph_replay(r->graph);
     rp_tensor *out = NULL;
+    if (r->places) return rp_call(r->f, (*r->places)[r->turn++ % PLACES], r->w->n_in, &out, 1);
     return rp_call(r->f, r->moves && r->turn++ % 2 ? r->w->moved : r->w->in, r->w->n_in, &out, 1);
 }
 
@@ -112,6 +117,17 @@ static void rows_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     out[0] = rp_softmax(rp_layer_norm(rp_gelu(in[0]), RP_DIMS(4096), p[0], p[1], 1e-5), -1);
 }
 
+static void softmax_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_softmax(in[0], -1);
+}
+
+static void norm_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *const *p = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = rp_layer_norm(in[0], RP_DIMS(rp_size(in[0], -1)), p[0], p[1], 1e-5);
+}
+
 static rp_tensor *normal(rp_dtype dtype, const int64_t *size, size_t n) {
     return rp_to_dtype(rp_randn(size, n, RP_F32, NULL), dtype);
 }
@@ -124,14 +140,30 @@ static void measure_forward(struct work *w, rp_device device) {
     rp_set_grad_enabled(grad);
 }
 
+/* The inputs of w under another function, fused only: other rows through the same kernels. */
+static void measure_rows(const struct work *w, rp_fn fn, const char *name, rp_device device) {
+    struct work other = *w;
+    bool grad = rp_set_grad_enabled(false);
+    other.fn = fn;
+    other.name = name;
+    measure_mode(&other, FUSED, device);
+    rp_set_grad_enabled(grad);
+}
+
 /* Eager, and the whole step as one recording. A step with graphed callables inside replays the forward and backward. */
 static void measure_step(rp_device device) {
-    static const char *const modes[] = {"eager", "graphed callables", "fused whole step",
-                                        "fused whole step, moved input"};
-    for (int m = 0; m < 4; m++) {
+    enum { EAGER_STEP, STEP_GRAPHED, STEP, STEP_MOVED, STEP_PLACES, STEP_FORKS, STEP_MODES };
+    static const char *const modes[STEP_MODES] = {"eager",
+                                                  "graphed callables",
+                                                  "fused whole step",
+                                                  "fused whole step, moved input",
+                                                  "fused whole step, 16 inputs",
+                                                  "fused whole step, forks kept"};
+    for (int m = 0; m < STEP_MODES; m++) {
         struct cli_model model, net;
         struct work w = {.name = "train MLP b64 Adam", .n_in = 2};
-        struct runner r = {.w = &w, .moves = m == 3};
+        struct runner r = {.w = &w, .moves = m == STEP_MOVED};
+        rp_tensor *places[PLACES][2];
         struct cli_times times = {0};
         double first = 0;
         rp_scope scope = rp_scope_begin();
@@ -139,8 +171,13 @@ static void measure_step(rp_device device) {
         net = model;
         if (!status) status = model.kind->inputs(&model, w.in);
         if (!status) status = model.kind->inputs(&model, w.moved);
+        for (int i = 0; i < PLACES && m == STEP_PLACES && !status; i++) {
+            status = model.kind->inputs(&model, places[i]);
+        }
+        if (m == STEP_PLACES) r.places = &places;
+        if (m == STEP_FORKS) setenv("REPRISE_GRAPH_LINE", "0", 1);
         double begin = cli_now();
-        if (!status && m == 1) {
+        if (!status && m == STEP_GRAPHED) {
             const rp_graphed_callable callable = {cli_model_forward(&net), w.in, 1, model.params, model.n_params, 1};
             const rp_graphed_options graphed = {.struct_size = sizeof graphed, .training = true};
             status = rp_make_graphed_callables(&callable, 1, &graphed, &model.forward);
@@ -148,7 +185,7 @@ static void measure_step(rp_device device) {
         rp_compiled *forward = model.forward;
         if (!status) {
             const rp_compile_options options = {.struct_size = sizeof options, .fullgraph = true};
-            r.f = m < 2 ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
+            r.f = m <= STEP_GRAPHED ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
             status = failure();
         }
         for (int i = 0; i < 4 && !status; i++) {
@@ -157,6 +194,7 @@ static void measure_step(rp_device device) {
             if (i == 1) first = cli_now() - begin;
         }
         if (!status) status = cli_measure(run, &r, device, SECONDS, &times);
+        if (m == STEP_FORKS) unsetenv("REPRISE_GRAPH_LINE");
         report(&w, modes[m], status, &times, first);
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(r.f);
@@ -209,6 +247,29 @@ static int print_first(void) {
     return 0;
 }
 
+static void print_kernel(void *ctx, const char *op, const char *site, const char *loop, const char *c,
+                         const char *cuda) {
+    (void)ctx, (void)op, (void)site, (void)loop, (void)c;
+    fputs(cuda, stdout);
+}
+
+/* Rows as many that a thread takes what it takes of 8192 of them; all are 0. */
+static int print_source(rp_dtype dtype) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *in[] = {rp_zeros(RP_DIMS(1024, 4096), dtype)}, *out = NULL;
+    rp_tensor *params[2] = {rp_ones(RP_DIMS(4096), dtype), rp_zeros(RP_DIMS(4096), dtype)};
+    rp_set_grad_enabled(false);
+    rp_compiled *f = rp_compile((rp_fn){rows_body, params, sizeof params, "rows"}, NULL);
+    rp_status status = rp_call(f, in, 1, &out, 1);
+    rp_set_kernel_log(print_kernel, NULL);
+    if (!status) status = rp_call(f, in, 1, &out, 1);
+    rp_set_kernel_log(NULL, NULL);
+    if (status) fprintf(stderr, "gpu_reprise: %s\n", rp_error_message());
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    return status != RP_OK;
+}
+
 int main(int argc, char **argv) {
     rp_device device = rp_cuda(0);
     if (argc > 1 && !strcmp(argv[1], "--cpu")) { /* the program itself can be tried without a GPU */
@@ -222,6 +283,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     if (argc > 1 && !strcmp(argv[1], "first")) return print_first();
+    if (argc > 2 && !strcmp(argv[1], "source")) return print_source(strcmp(argv[2], "bf16") ? RP_F32 : RP_BF16);
     rp_manual_seed(1);
     rp_scope scope = rp_scope_begin();
 
@@ -260,6 +322,10 @@ int main(int argc, char **argv) {
         rows.moved[0] = normal(types[i].dtype, RP_DIMS(8192, 4096));
         rows.bytes = 2.0 * 8192 * 4096 * (double)rp_dtype_size(types[i].dtype);
         measure_forward(&rows, device);
+        measure_rows(&rows, (rp_fn){softmax_body, NULL, 0, "softmax"},
+                     i ? "softmax 8192x4096 bf16" : "softmax 8192x4096 f32", device);
+        measure_rows(&rows, (rp_fn){norm_body, params, sizeof params, "norm"},
+                     i ? "layernorm 8192x4096 bf16" : "layernorm 8192x4096 f32", device);
         rp_scope_end(inner, NULL, 0);
         rp_empty_cache(device);
     }

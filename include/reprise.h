@@ -220,9 +220,12 @@ RP_API rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor 
                          rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out);
 
 /* Called with the gradient that reaches t, before it is accumulated or passed on; returns NULL (unchanged) or a
-   replacement of the same size (Tensor.register_hook). Returns an id for rp_remove_hook, 0 on failure. */
+   replacement of the same size (Tensor.register_hook). Returns an id for rp_remove_hook, 0 on failure. What is wrong with what it
+   returns is told with the line that registered it. */
 typedef rp_tensor *rp_hook(void *ctx, rp_tensor *grad);
+RP_API uint64_t rp_register_hook_at(const char *site, rp_tensor *t, rp_hook *hook, void *ctx);
 RP_API uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx);
+#define rp_register_hook(...) rp_register_hook_at(RP_HERE, __VA_ARGS__)
 RP_API rp_status rp_remove_hook(rp_tensor *t, uint64_t id);
 
 /* ---------------------------------------------------------------- tier 1: functions, compile, graphs */
@@ -471,14 +474,19 @@ RP_API rp_status rp_memory_stats_reset_peak(rp_device device); /* the peaks star
 RP_API rp_status rp_empty_cache(rp_device device);
 
 struct DLManagedTensorVersioned;
-struct DLManagedTensor;
+struct DLManagedTensor; /* of DLPack before 1.0 */
 /* NULL on failure; the consumer calls its deleter */
 RP_API struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t);
-RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed); /* takes ownership, also on failure */
+/* Take ownership, also on failure. */
+RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed);
+/* It says neither its version nor whether it may be written: it is taken as 1.0's, and for memory that may be. */
+RP_API rp_tensor *rp_from_dlpack_unversioned(struct DLManagedTensor *managed);
 
 /* ---------------------------------------------------------------- tier 2: threads, logging, switches */
 
-RP_API rp_status rp_set_num_threads(int n); /* of the CPU pool, this process; results do not depend on it */
+/* Of the CPU pool, for this process: 1 to 256, another number is an error; a larger machine is used by 256. Results do not
+   depend on it. */
+RP_API rp_status rp_set_num_threads(int n);
 RP_API int rp_num_threads(void);
 RP_API bool rp_set_deterministic(bool on); /* torch.use_deterministic_algorithms; returns the old value */
 RP_API bool rp_deterministic(void);
@@ -557,13 +565,13 @@ typedef struct rp_op_info {
 #define RP_OP_INPLACE 1u
 #define RP_OP_VIEW 2u
 #define RP_OP_RANDOM 4u
-#define RP_OP_SYNC 8u              /* reads device data on the host */
+#define RP_OP_SYNC 8u              /* reads device data on the host; not to be captured */
 #define RP_OP_NONDETERMINISTIC 16u /* on CUDA, unless rp_set_deterministic */
-#define RP_OP_NO_CAPTURE 32u
 RP_API size_t rp_op_count(void);
 RP_API rp_status rp_op_info_at(size_t index, rp_op_info *info);
 
-/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs. */
+/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros where none came), and
+   leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on neither does. */
 typedef struct rp_function {
     rp_fn forward;
     rp_status (*backward)(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,

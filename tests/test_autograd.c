@@ -508,6 +508,12 @@ static rp_tensor *hook_bad(void *ctx, rp_tensor *grad) {
     return rp_sum(grad, RP_NO_DIMS, false, RP_DTYPE_NONE);
 }
 
+enum { hook_fails_line = __LINE__ + 3 };
+static rp_tensor *hook_fails(void *ctx, rp_tensor *grad) {
+    (void)ctx;
+    return rp_view(grad, RP_DIMS(7, 7));
+}
+
 static void hooks(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2), *g;
@@ -544,10 +550,19 @@ static void hooks(void **state) {
     assert_string_equal(r.calls, "rr");
     /* A gradient of another size. */
     rp_tensor *t = LEAF(1, 2);
+    char line[64];
+    snprintf(line, sizeof line, "test_autograd.c:%d", __LINE__ + 1);
     rp_register_hook(t, hook_bad, NULL);
     assert_int_equal(rp_backward(sum(rp_mul(t, t)), NULL, NULL), RP_ERROR_SHAPE);
+    assert_non_null(strstr(rp_error_message(), line)); /* where the hook comes from, not where the leaf was made */
     FAILED(RP_ERROR_SHAPE, "a hook returned");
     assert_null(rp_grad_of(t));
+    rp_tensor *q = LEAF(1, 2);
+    rp_register_hook(q, hook_fails, NULL);
+    snprintf(line, sizeof line, "test_autograd.c:%d", hook_fails_line);
+    assert_int_equal(rp_backward(sum(rp_mul(q, q)), NULL, NULL), RP_ERROR_SHAPE);
+    assert_non_null(strstr(rp_error_message(), line)); /* an op in the hook has its own line */
+    rp_error_take();
     /* On the value before an in-place op. */
     rp_tensor *v = LEAF(1), *before = rp_mul_scalar(v, rp_i64(2));
     hook_log b = {.factor = 100};

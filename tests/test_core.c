@@ -1,5 +1,6 @@
 /* The core: sticky errors, injected allocation failures, element types and promotion, sizes, hashing, texts, the pool.
    ctest: labels=threads */
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -434,8 +435,15 @@ static void parallel_covers_everything_once(void **state) {
     enum { N = 10007 };
     static _Atomic unsigned char seen[N];
     int before = rp_num_threads();
-    assert_int_equal(rp_set_num_threads(0), RP_ERROR_INVALID_ARGUMENT);
-    rp_error_take();
+    const int refused[] = {0, -1, 257, 100000, INT_MAX};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(rp_set_num_threads(refused[i]), RP_ERROR_INVALID_ARGUMENT);
+        assert_non_null(strstr(rp_error_message(), "set_num_threads"));
+        rp_error_take();
+        assert_int_equal(rp_num_threads(), before);
+    }
+    assert_int_equal(rp_set_num_threads(256), RP_OK);
+    assert_int_equal(rp_num_threads(), 256);
     for (int threads = 1; threads <= 5; threads += 2) {
         rp_set_num_threads(threads);
         assert_int_equal(rp_num_threads(), threads);

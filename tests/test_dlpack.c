@@ -189,6 +189,70 @@ static void what_does_not_fit_is_refused(void **state) {
     rp_scope_end(scope, NULL, 0);
 }
 
+/* What producers before DLPack 1.0 give. */
+struct DLManagedTensor {
+    struct {
+        void *data;
+        dl_device device;
+        int32_t ndim;
+        dl_type dtype;
+        int64_t *shape, *strides;
+        uint64_t byte_offset;
+    } tensor;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensor *self);
+};
+typedef struct DLManagedTensor old_managed;
+
+static void count_old_deleter(old_managed *self) { ++*(int *)self->manager_ctx; }
+
+static void what_has_no_version_comes_in(void **state) {
+    (void)state;
+    int calls;
+    managed like = fresh(&calls);
+    old_managed good = {.manager_ctx = &calls, .deleter = count_old_deleter}, m;
+    memcpy(&good.tensor, &like.tensor, sizeof good.tensor);
+    for (int strided = 0; strided < 2; strided++) {
+        float y[6];
+        m = good;
+        if (strided) m.tensor.strides = transposed, m.tensor.data = padded, m.tensor.byte_offset = 4;
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *t = rp_from_dlpack_unversioned(&m);
+        assert_ptr_equal(rp_data(t), data);
+        assert_true(t->storage->foreign); /* it may be written: by others, too */
+        assert_int_equal(rp_to_host(t, y, sizeof y), RP_OK);
+        assert_true(y[0] == 1 && y[1] == (strided ? 3 : 2) && y[5] == 6);
+        assert_int_equal(calls, 0);
+        rp_scope_end(scope, NULL, 0);
+        assert_int_equal(calls, 1);
+        calls = 0;
+    }
+    m = good, m.tensor.dtype.lanes = 2;
+    assert_true(rp_is_error(rp_from_dlpack_unversioned(&m)));
+    assert_non_null(strstr(rp_error_message(), "from_dlpack_unversioned"));
+    assert_int_equal(rp_error_take(), RP_ERROR_DTYPE);
+    assert_int_equal(calls, 1);
+    calls = 0;
+    for (uint64_t n = 1; n < 20; n++) { /* out of memory */
+        rp_scope scope = rp_scope_begin();
+        m = good;
+        rp__alloc_fail_at(n);
+        rp_tensor *t = rp_from_dlpack_unversioned(&m);
+        rp__alloc_fail_at(0);
+        assert_int_equal(rp_failed(), rp_is_error(t));
+        rp_scope_end(scope, NULL, 0);
+        assert_int_equal(calls, 1);
+        calls = 0;
+        rp_error_take();
+    }
+    rp_scope scope = rp_scope_begin();
+    m = good, m.deleter = NULL;
+    assert_false(rp_is_error(rp_from_dlpack_unversioned(&m)));
+    rp_scope_end(scope, NULL, 0);
+    assert_true(rp_is_error(rp_from_dlpack_unversioned(NULL)));
+    assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
+}
+
 static void the_deleter_runs_once_out_of_memory(void **state) {
     (void)state;
     for (uint64_t flags = 0; flags <= 1; flags++) {
@@ -219,6 +283,7 @@ int main(void) {
         cmocka_unit_test(every_dtype_goes_out_and_in),
         cmocka_unit_test(imports_wrap_or_copy),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(what_has_no_version_comes_in),
         cmocka_unit_test(the_deleter_runs_once_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -193,6 +193,29 @@ static void test_constant_in_block(void **state) {
     rp_ir_release(ir);
 }
 
+/* Each product reads all before it: waiting for the one before it is enough. */
+static void ladder(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_matmul(in[0], in[0]), *b = rp_matmul(a, in[0]), *c = rp_matmul(a, b), *d = rp_matmul(b, c);
+    out[0] = a;
+    out[1] = d;
+}
+static void test_edges(void **state) {
+    (void)state;
+    rp_tensor *in[] = {FILLED(1, 16, 16)};
+    rp_ir *ir = rp_trace((rp_fn){ladder, NULL, 0, "ladder"}, in, 1, 2);
+    rp__executable *p = NULL;
+    (void)rp__executable_new(ir, in, 1, NULL, &p);
+    show_error();
+    rp__executable_facts facts;
+    rp__executable_facts_of(p, &facts);
+    assert_int_equal(facts.n_launches, 4);
+    assert_int_equal(facts.n_edges, 3); /* of five that the slots say */
+    rp__executable_free(p);
+    rp_ir_release(ir);
+    compare(ladder, NULL, in, in, 1, 2, 4);
+}
+
 static void centre(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *m = rp_mean(in[0], RP_DIMS(1), true, RP_DTYPE_NONE);
@@ -385,6 +408,7 @@ int main(void) {
         cmocka_unit_test(test_in_place),
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_reshapes),
+        cmocka_unit_test(test_edges),
         cmocka_unit_test(test_checkpoint),
         cmocka_unit_test(test_relu_epilogue),
         cmocka_unit_test(test_sizes_share),

@@ -11,6 +11,7 @@
 
 #include <reprise.h>
 
+#include "compile/program.h"
 #include "support/cuda.h"
 #include "support/region_cases.h"
 
@@ -102,6 +103,37 @@ static void test_gathered(void **state) { /* computed places, and what lies ther
     assert_int_equal(fact(f, "unfused", "gathered-operand"), -1);
     rp_compiled_release(f);
     rp_scope_end(scope, NULL, 0);
+}
+
+/* Two products of one, and the product of those: the longest path has three of four nodes. */
+static void narrow(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_matmul(in[0], in[0]);
+    out[0] = rp_matmul(rp_matmul(a, in[0]), rp_matmul(in[0], a));
+}
+static void wide(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in;
+    for (size_t k = 0; k < n_out; k++) out[k] = rp_matmul(in[k % 2], in[k / 2]);
+}
+static void test_line(void **state) { /* what is nearly a line is made one; what is not is left as it is */
+    (void)state;
+    rp_tensor *in[] = {filled(1, M, M, 0), filled(2, M, M, 0)};
+    for (int k = 0; k < 2; k++) {
+        rp_ir *ir = rp_trace((rp_fn){k ? wide : narrow, NULL, 0, "line"}, in, 2, k ? 4 : 1);
+        rp__executable *p = NULL;
+        rp__executable_facts facts;
+        rp_tensor *got[4] = {NULL}, *want[4] = {NULL};
+        (void)rp__executable_new(ir, in, 2, NULL, &p);
+        show_error();
+        rp__executable_facts_of(p, &facts);
+        assert_true(facts.n_launches >= 4);
+        assert_int_equal(facts.n_edges, k ? 0 : facts.n_launches - 1);
+        assert_int_equal(rp__executable_run(p, in, 2, got, k ? 4 : 1, NULL, 0, NULL), RP_OK);
+        (k ? wide : narrow)(NULL, in, 2, want, k ? 4 : 1);
+        for (int i = 0; i < (k ? 4 : 1); i++) assert_same(got[i], want[i]);
+        rp__executable_free(p);
+        rp_ir_release(ir);
+    }
 }
 
 static void test_library_moved(void **state) {
@@ -392,19 +424,13 @@ static void test_regions(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),
-        cmocka_unit_test_setup(test_library_moved, start),
-        cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_written, start),
-        cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_moved_back, start),
-        cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),
-        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),
-        cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),
-        cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

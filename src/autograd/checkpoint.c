@@ -40,6 +40,9 @@ struct rp__checkpoint {
     rp__random_log drawn; /* by the first run */
     outside *outside;
     size_t n_outside, outside_capacity;
+    rp__replays *first; /* of the capture in which the function ran first; counted; NULL: none */
+    rp__replays *again; /* of that in which the slots were filled */
+    uint64_t replay;    /* of `first`, whose values the slots are */
     /* While the function runs for the first time: */
     struct rp__checkpoint *around; /* whose function called it */
     rp_scope scope;                /* what it makes is in it */
@@ -48,7 +51,7 @@ struct rp__checkpoint {
     size_t recomputed; /* numbers given out by the second run so far */
 };
 
-static _Thread_local checkpoint *recording; /* whose function runs for the first time */
+RP__TLS_FAST checkpoint *rp__checkpoint_recording; /* whose function runs for the first time */
 static _Thread_local checkpoint *recomputing;
 static _Thread_local bool muted; /* in a checkpoint inside the one that is recomputed: its own numbers are not wanted */
 
@@ -65,6 +68,8 @@ static void checkpoint_release(checkpoint *c) {
     rp__random_log_free(&c->drawn);
     for (size_t i = 0; i < c->n_outside; i++) rp__storage_release(c->outside[i].storage);
     rp__free(c->outside);
+    rp__replays_release(c->first);
+    rp__replays_release(c->again);
     if (c->release) c->release(c->fn.ctx);
     rp__free(c);
 }
@@ -95,7 +100,7 @@ bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
         }
         return true; /* the second run's own nodes save nothing: no gradient goes through them */
     }
-    c = recording;
+    c = rp__checkpoint_recording;
     if (!c || kept_anyway(c, t)) return false;
     if (!RP__GROW(&c->slots, &c->slots_capacity, c->n_slots + 1) ||
         !RP__GROW(&c->uses, &c->uses_capacity, c->n_slots + 1)) {
@@ -140,14 +145,14 @@ static rp_status meet(checkpoint *c, const rp_tensor *t, bool inside) {
 }
 
 rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in) {
-    for (checkpoint *c = recording; c; c = c->around)
+    for (checkpoint *c = rp__checkpoint_recording; c; c = c->around)
         for (uint32_t k = 0; k < n_in; k++)
             if (in[k]) RP_TRY(meet(c, in[k], false));
     return RP_OK;
 }
 
 rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out) {
-    for (checkpoint *c = recording; c; c = c->around)
+    for (checkpoint *c = rp__checkpoint_recording; c; c = c->around)
         for (uint32_t k = 0; k < n_out; k++)
             if (out[k]) RP_TRY(meet(c, out[k], true));
     return RP_OK;
@@ -202,28 +207,20 @@ static void random_restore(const random_state *list, size_t n) {
     for (size_t i = 0; i < n; i++) rp__generator_put(list[i].generator, list[i].seed, list[i].offset);
 }
 
-/* Is what this thread launches on some device captured? */
-static bool captured_now(void) {
-    if (!rp__captures_active()) return false;
-    for (rp__device *d = rp__device_next_open(NULL); d; d = rp__device_next_open(d))
-        if (rp__stream_capturing(rp__current_stream(d))) return true;
-    return false;
-}
-
-/* The second run itself: the thread's state is that of the first, and put back afterwards. */
+/* The second run itself: the thread's state is that of the first, and put back afterwards. Draws are those of the first; that
+   default generators stand where they stood is for a function that asks where. */
 static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
     random_state *now = NULL;
     size_t n_now = 0;
     rp_status status = random_save(&now, &n_now);
     if (status == RP_OK) {
-        checkpoint *outer = recomputing, *outer_recording = recording;
+        checkpoint *outer = recomputing, *outer_recording = rp__checkpoint_recording;
         bool outer_muted = muted;
-        /* Default generators go back to where they were, for compiled functions inside that ask them alone. */
-        rp__random_source again = {.log = &c->drawn, .but_default = !c->drawn.captured && !captured_now()};
-        rp__random_source *outer_source = rp__random_source_set(&again);
+        rp__random_rewind(&c->drawn);
+        rp__random_log *outer_again = rp__random_again_set(&c->drawn);
         rp__random_log *outer_log = rp__random_log_set(NULL);
         random_restore(c->random, c->n_random);
-        recording = NULL;
+        rp__checkpoint_recording = NULL;
         recomputing = c;
         c->recomputed = 0;
         muted = false;
@@ -234,11 +231,11 @@ static rp_status body_again(checkpoint *c, rp_tensor **tensors, size_t *count) {
         c->args = NULL;
         *count = c->recomputed;
         recomputing = outer;
-        recording = outer_recording;
+        rp__checkpoint_recording = outer_recording;
         muted = outer_muted;
         random_restore(now, n_now);
         (void)rp__random_log_set(outer_log);
-        (void)rp__random_source_set(outer_source);
+        (void)rp__random_again_set(outer_again);
     }
     rp__free(now);
     return status;
@@ -282,8 +279,29 @@ static rp_status recompute(checkpoint *c, rp__tape_node *n) {
     return status;
 }
 
+static rp__replays *replays_now(void) { /* counted */
+    const rp__capture *capture = rp__capture_current();
+    return capture ? rp__replays_retain(capture->replays) : NULL;
+}
+
+/* What was recomputed counts for one replay of the first run, and in the capture that recomputed it: elsewhere it is made again. */
+static void drop_overtaken(checkpoint *c) {
+    if (RP__LIKELY(!c->first && !c->again && !rp__captures_active())) return;
+    rp__replays *now = replays_now();
+    uint64_t replay = c->first ? atomic_load_explicit(&c->first->count, memory_order_relaxed) : 0;
+    bool overtaken = replay != c->replay || (now != c->again && (c->first || c->again));
+    for (size_t i = 0; i < c->n_slots && overtaken; i++) {
+        if (c->slots[i]) rp_release(c->slots[i]);
+        c->slots[i] = NULL;
+    }
+    c->replay = replay;
+    rp__replays_release(c->again);
+    c->again = now;
+}
+
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n) {
     checkpoint *c = s->checkpoint;
+    if (!c->recomputing) drop_overtaken(c);
     if (!c->slots[s->slot] && recompute(c, n) != RP_OK) return rp__tensor_error();
     if (!c->slots[s->slot]) {
         (void)rp__fail(RP_ERROR_INTERNAL, "rp_checkpoint: number %u was not recomputed", (unsigned)s->slot);
@@ -317,14 +335,15 @@ static rp_status run_first(checkpoint *c, rp_tensor *const *in, rp_tensor **out)
         RP_TRY(meet(c, in[i], true)); /* its version is checked as that of a saved tensor */
     }
     RP_TRY(random_save(&c->random, &c->n_random));
-    c->around = recording;
+    c->first = replays_now();
+    c->around = rp__checkpoint_recording;
     rp__random_log *outer_log = rp__random_log_set(&c->drawn);
     c->drawn.outer = outer_log;
-    recording = c;
+    rp__checkpoint_recording = c;
     c->args = in;
     c->fn.body(c->fn.ctx, in, c->n_in, out, c->n_out);
     c->args = NULL;
-    recording = c->around;
+    rp__checkpoint_recording = c->around;
     c->around = NULL;
     c->drawn.outer = NULL;
     (void)rp__random_log_set(outer_log);

@@ -9,8 +9,6 @@ typedef struct function_payload {
     rp__saved saved[]; /* inputs, then outputs if they are saved */
 } function_payload;
 
-rp_status (*rp__function_watch_hook)(bool needed, const char *name);
-
 static const char *name_of(const rp_function *f) { return f->forward.name ? f->forward.name : "function"; }
 
 static void function_release_saved(rp__tape_node *n) {
@@ -35,6 +33,7 @@ static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out,
     rp_tensor **grads = saved + p->n_saved;
     rp_status status = RP_OK;
     for (uint32_t i = 0; i < p->n_saved && status == RP_OK; i++) {
+        if (!p->saved[i].tensor && !p->saved[i].checkpoint) continue; /* an absent argument or result */
         saved[i] = rp__saved_unpack(&p->saved[i], n);
         if (rp__tensor_is_error(saved[i])) status = rp_error_status();
     }
@@ -82,6 +81,83 @@ static rp_status function_forward(const rp_function *f, rp_tensor *const *in, si
     return status;
 }
 
+/* ---- in a trace */
+
+rp_status (*rp__function_trace_hook)(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in, size_t n_in,
+                                     rp_tensor **out, size_t n_out, bool needed, bool *traced);
+
+/* The two functions over lists without absent arguments. */
+typedef struct traced_call {
+    const rp_function *f;
+    rp_tensor *const *in; /* n_in, some NULL */
+    size_t n_in, n_out, n_given;
+    bool needed;
+} traced_call;
+
+static size_t spread(const traced_call *c, rp_tensor *const *given, rp_tensor **to) {
+    size_t at = 0;
+    for (size_t i = 0; i < c->n_in; i++) to[i] = c->in[i] ? given[at++] : NULL;
+    return at;
+}
+
+static void traced_forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const traced_call *c = ctx;
+    rp_tensor *all[RP__MAX_IN] = {0};
+    (void)n_in;
+    (void)spread(c, in, all);
+    c->f->forward.body(c->f->forward.ctx, all, c->n_in, out, n_out);
+}
+
+/* in: arguments, results, gradients of results. */
+static void traced_backward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const traced_call *c = ctx;
+    size_t n_saved = c->n_in + (c->f->save_outputs ? c->n_out : 0);
+    rp_tensor **saved = rp__calloc(n_saved + c->n_in + 1, sizeof *saved), **grads = saved + n_saved;
+    (void)n_in;
+    (void)n_out;
+    if (!saved) {
+        (void)RP__OOM("backward of a custom function");
+        return;
+    }
+    size_t at = spread(c, in, saved);
+    for (size_t k = 0; k < c->n_out && c->f->save_outputs; k++) saved[c->n_in + k] = in[at + k];
+    uint64_t before = rp__error_count();
+    rp_status status = c->f->backward(c->f->backward_ctx, saved, n_saved, in + at + c->n_out, c->n_out, grads, c->n_in);
+    status = rp__returned(status, before, "the backward of custom function", name_of(c->f));
+    for (size_t i = 0, k = 0; i < c->n_in && status == RP_OK; i++) {
+        if (!c->in[i]) continue;
+        rp__meta meta;
+        rp__meta_of(c->in[i], &meta);
+        bool wanted = rp__dtype_is_float(meta.dtype) && (!c->needed || rp__grad_needed(c->in[i]));
+        if (grads[i] && wanted) {
+            status = rp__tensor_check(grads[i], "gradient of a custom function");
+            if (status == RP_OK) status = rp__grad_fit(&grads[i], &meta, name_of(c->f));
+            out[k] = grads[i];
+        }
+        k++;
+    }
+    rp__free(saved);
+}
+
+static rp_status trace(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                       bool needed, bool *traced) {
+    rp_tensor *given[RP__MAX_IN];
+    traced_call c = {.f = f, .in = in, .n_in = n_in, .n_out = n_out, .needed = needed};
+    for (size_t i = 0; i < n_in; i++)
+        if (in[i]) given[c.n_given++] = in[i];
+    rp_fn forward = {traced_forward, &c, 0, name_of(f)}, backward = {traced_backward, &c, 0, name_of(f)};
+    return rp__function_trace_hook(rp__site(), forward, backward, given, c.n_given, out, n_out, needed, traced);
+}
+
+/* The forward, as part of a graph if one is recorded. */
+static rp_status forward_of(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
+                            bool needed) {
+    bool traced = false;
+    if (RP__UNLIKELY(rp__tensor_tracing) && rp__function_trace_hook && f->backward && n_out > 0)
+        RP_TRY(trace(f, in, n_in, out, n_out, needed, &traced));
+    return traced ? RP_OK : function_forward(f, in, n_in, out, n_out);
+}
+
 static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     bool needed = false;
     for (size_t i = 0; i < n_in; i++) {
@@ -90,8 +166,7 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
         needed = needed || rp__grad_needed(in[i]);
     }
     needed = needed && rp_grad_enabled();
-    if (f->backward) RP_TRY(rp__function_watch(needed, name_of(f)));
-    if (!needed) return function_forward(f, in, n_in, out, n_out);
+    if (!needed) return forward_of(f, in, n_in, out, n_out, false);
     if (!f->backward)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "custom function `%s`: no backward, and an argument requires a gradient", name_of(f));
@@ -106,7 +181,7 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
     rp_status status = RP_OK;
     for (size_t i = 0; i < n_in && status == RP_OK; i++)
         if (in[i]) status = rp__saved_pack(&p->saved[i], in[i], false, 0);
-    if (status == RP_OK) status = function_forward(f, in, n_in, out, n_out);
+    if (status == RP_OK) status = forward_of(f, in, n_in, out, n_out, true);
     for (size_t k = 0; k < n_out && f->save_outputs && status == RP_OK; k++)
         if (out[k]) status = rp__saved_pack(&p->saved[n_in + k], out[k], true, (uint32_t)k);
     if (status != RP_OK) {

@@ -13,6 +13,7 @@ struct rp__hook_entry {
     uint32_t index; /* output of the node */
     rp_hook *hook;
     void *ctx;
+    const char *site; /* of the registration */
     rp__hook_entry *next_of_tensor, *next_of_node;
 };
 
@@ -44,7 +45,7 @@ void rp__hooks_free_of_tensor(rp__autograd *a) {
     }
 }
 
-uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx) {
+static uint64_t add_hook(const char *site, rp_tensor *t, rp_hook *hook, void *ctx) {
     if (rp__tensor_check(t, "rp_register_hook: the tensor") != RP_OK) return 0;
     if (!hook) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_hook: hook is NULL"), (uint64_t)0;
     if (rp__hook_watch(t, 1) != RP_OK) return 0;
@@ -70,6 +71,7 @@ uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx) {
     e->index = edge.index;
     e->hook = hook;
     e->ctx = ctx;
+    e->site = site;
     rp__lock(rp__autograd_lock(a));
     rp__hook_entry **end = &a->hooks;
     while (*end) end = &(*end)->next_of_tensor;
@@ -84,6 +86,15 @@ uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx) {
     rp__tape_node_release(edge.node);
     return id;
 }
+
+uint64_t rp_register_hook_at(const char *site, rp_tensor *t, rp_hook *hook, void *ctx) {
+    rp__site_frame outer = rp__site_push(site, NULL);
+    uint64_t id = add_hook(site, t, hook, ctx);
+    rp__site_pop(outer);
+    return id;
+}
+
+uint64_t(rp_register_hook)(rp_tensor *t, rp_hook *hook, void *ctx) { return rp_register_hook_at(NULL, t, hook, ctx); }
 
 rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
     RP_TRY(rp__tensor_check(t, "rp_remove_hook: the tensor"));
@@ -110,11 +121,8 @@ rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
     return status;
 }
 
-/* One hook. What it returns must fit, and is kept by the caller's scope. */
-static rp_status hook_call(rp__hook_entry *e, rp_tensor **grad) {
-    if (atomic_load_explicit(&e->removed, memory_order_acquire)) return RP_OK;
-    rp_tensor *result = e->hook(e->ctx, *grad);
-    if (!result || result == *grad) return RP_OK;
+/* What a hook returned must fit. */
+static rp_status hook_result(rp_tensor *result, rp_tensor **grad) {
     RP_TRY(rp__tensor_check(result, "result of a hook"));
     bool same = result->ndim == (*grad)->ndim && rp__device_equal(result->device, (*grad)->device);
     for (size_t d = 0; same && d < result->ndim; d++) same = rp__dim_is(RP__DIM_EQ, result->size[d], (*grad)->size[d]);
@@ -125,6 +133,20 @@ static rp_status hook_call(rp__hook_entry *e, rp_tensor **grad) {
     }
     *grad = result;
     return RP_OK;
+}
+
+/* One hook. What it returns is kept by the caller's scope. */
+static rp_status hook_call(rp__hook_entry *e, rp_tensor **grad) {
+    if (atomic_load_explicit(&e->removed, memory_order_acquire)) return RP_OK;
+    rp__site_frame outer = rp__site_enter((rp__site_frame){NULL, NULL}); /* the hook's ops have lines of their own */
+    rp_tensor *result = e->hook(e->ctx, *grad);
+    rp_status status = RP_OK;
+    if (result && result != *grad) {
+        (void)rp__site_enter((rp__site_frame){e->site, "a hook"});
+        status = hook_result(result, grad);
+    }
+    rp__site_pop(outer);
+    return status;
 }
 
 /* Hooks may add and remove hooks: what runs is the list as it was, less those removed meanwhile. */

@@ -325,7 +325,7 @@ static rp_status run_and_record(rp__layer_kind at, rp__call *call) {
     const rp__op *op = call->op;
     bool detach = op->index == RP__OP_detach;
     rp_status status;
-    if (!rp_grad_enabled() || detach) {
+    if (rp__grad_disabled || detach) {
         status = rp__dispatch_below(at, call);
         if (status == RP_OK && detach) call->out[0]->flags |= RP__T_DETACHED;
         return status;
@@ -345,9 +345,10 @@ static rp_status run_and_record(rp__layer_kind at, rp__call *call) {
 
 static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     (void)self;
-    rp_status status = rp__checkpoint_reads(call->in, call->n_in);
+    const bool noted = RP__UNLIKELY(rp__checkpoint_recording != NULL);
+    rp_status status = noted ? rp__checkpoint_reads(call->in, call->n_in) : RP_OK;
     if (status == RP_OK) status = run_and_record(at, call);
-    if (status == RP_OK) status = rp__checkpoint_makes(call->out, call->n_out);
+    if (status == RP_OK && noted) status = rp__checkpoint_makes(call->out, call->n_out);
     if (status != RP_OK)
         for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
     return status;

@@ -22,15 +22,15 @@ rp__mutex *rp__autograd_lock(const void *object) {
     return &locks[(h >> 6 ^ h >> 12) % LOCKS];
 }
 
-static _Thread_local bool grad_disabled;
+RP__TLS_FAST bool rp__grad_disabled;
 
 bool rp_set_grad_enabled(bool enabled) {
-    bool old = !grad_disabled;
-    grad_disabled = !enabled;
+    bool old = !rp__grad_disabled;
+    rp__grad_disabled = !enabled;
     return old;
 }
 
-bool rp_grad_enabled(void) { return !grad_disabled; }
+bool rp_grad_enabled(void) { return !rp__grad_disabled; }
 
 /* ---------------------------------------------------------------- nodes */
 
@@ -65,6 +65,13 @@ void rp__tape_node_release(rp__tape_node *n) {
         node_destroy(dead);
     }
     taking_apart = false;
+}
+
+void rp__meta_of(const rp_tensor *t, rp__meta *out) {
+    out->dtype = (rp_dtype)t->dtype;
+    out->device = t->device;
+    out->ndim = t->ndim;
+    memcpy(out->size, t->size, t->ndim * sizeof *t->size);
 }
 
 static void meta_read(const rp__tape_node *n, const rp__tape_meta *m, rp__meta *out) {
@@ -214,7 +221,7 @@ rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const cha
                           rp__tape_node **node) {
     bool needed = false;
     if (node) *node = NULL;
-    for (uint32_t i = 0; i < n_in && !grad_disabled; i++) needed = needed || (in[i] && rp__grad_needed(in[i]));
+    for (uint32_t i = 0; i < n_in && !rp__grad_disabled; i++) needed = needed || (in[i] && rp__grad_needed(in[i]));
     rp__tape_node holder = {.class_ = class_, .op = op, .site = site, .payload = payload};
     if (!needed) {
         class_->destroy(&holder);
@@ -298,7 +305,7 @@ rp_status rp__saved_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
 rp_tensor *rp__saved_attach(const rp__saved *s, rp_tensor *value, rp__tape_node *n) {
     rp__tape_node *producer = s->is_output ? n : s->edge.node;
     bool floating = rp__dtype_is_float((rp_dtype)value->dtype); /* indices have no history */
-    if (grad_disabled || !producer || !floating || (value->flags & RP__T_REQUIRES_GRAD)) return value;
+    if (rp__grad_disabled || !producer || !floating || (value->flags & RP__T_REQUIRES_GRAD)) return value;
     rp_tensor *t = rp__tape_shadow(value);
     if (rp__tensor_is_error(t)) return t;
     return rp__tape_set_history(t, producer, s->edge.index) == RP_OK ? t : rp__tensor_error();

@@ -99,18 +99,15 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
+/* Called for a custom function while a trace records; floor 5 installs it (rp__trace_function of trace.h). */
+extern rp_status (*rp__function_trace_hook)(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in,
+                                            size_t n_in, rp_tensor **out, size_t n_out, bool needed, bool *traced);
+
 /* Called before a hook of t is registered (change 1) or removed (-1); floor 5 installs it: a graph that a later backward enters would
    not run hooks. */
 extern rp_status (*rp__hook_watch_hook)(rp_tensor *t, int change);
 static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
     return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
-}
-
-/* Called before a custom function is applied, to arguments that a gradient flows to or not; floor 5 installs it: a graph would be
-   differentiated by what the function is made of. */
-extern rp_status (*rp__function_watch_hook)(bool needed, const char *name);
-static inline rp_status rp__function_watch(bool needed, const char *name) {
-    return RP__UNLIKELY(rp__tensor_tracing) && rp__function_watch_hook ? rp__function_watch_hook(needed, name) : RP_OK;
 }
 
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
@@ -122,6 +119,7 @@ bool rp__tape_retains(void);
 rp_tensor *rp__tape_take_sum(const rp__tape_node *n, uint32_t in);
 void rp__tape_in_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
 void rp__tape_out_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
+void rp__meta_of(const rp_tensor *t, rp__meta *out);
 rp__tape_node *rp__tape_node_retain(rp__tape_node *n); /* accepts NULL */
 void rp__tape_node_release(rp__tape_node *n);
 
@@ -189,6 +187,7 @@ rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what)
 bool rp__checkpoint_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t index, rp_status *status);
 rp_tensor *rp__checkpoint_unpack(rp__saved *s, rp__tape_node *n);
 void rp__checkpoint_drop(rp__saved *s);
+extern RP__TLS_FAST struct rp__checkpoint *rp__checkpoint_recording; /* NULL: the two below have nothing to do */
 /* Told of every call: what a checkpointed function reads without having made it is noted. */
 rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in);
 rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out);
@@ -202,7 +201,8 @@ rp_tensor *rp__tape_shadow(rp_tensor *t);
    user detaches, the block has a node that cuts. */
 extern _Thread_local bool rp__tape_shadowing;
 
-extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
+extern RP__TLS_FAST bool rp__grad_disabled; /* grad mode of the thread; rp_set_grad_enabled, inline */
+extern rp__layer rp__autograd_layer;        /* record.c: default layer of every thread */
 
 /* One of a fixed set of locks: guards the accumulate node, hooks and view entries of the objects that share it. Never held
    while other code of the library that may lock is called. */

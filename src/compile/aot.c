@@ -515,7 +515,11 @@ static void payload_free(payload *p) {
     if (!p) return;
     drop_saved(p);
     drop_arguments(p);
-    for (size_t k = 0; k < p->n_draws; k++) rp_generator_release(p->draws[k].generator);
+    for (size_t k = 0; k < p->n_draws; k++) {
+        rp_generator_release(p->draws[k].generator);
+        rp__random_memory_release(p->draws[k].memory);
+    }
+    for (size_t k = 0; p->starts && k < p->aot->n_random; k++) rp__random_memory_release(p->starts[k].memory);
     rp__free(p->draws);
     rp__free(p->starts);
     rp__free(p->saved);
@@ -653,6 +657,7 @@ static const rp__tape_class compiled_class = {"compiled", node_backward, node_re
 static void keep_draws(payload *p) {
     for (size_t k = 0; k < p->aot->n_random && p->draws[k].generator; k++) {
         (void)rp__generator_retain(p->draws[k].generator);
+        (void)rp__random_memory_retain(p->draws[k].memory);
         p->n_draws++;
     }
 }
@@ -669,8 +674,13 @@ static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, payload 
         p->arguments[k] = (argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed)};
     }
     for (size_t k = 0; k < a->n_random; k++) {
-        p->starts[k] = a->random[k];
-        RP_TRY(rp_generator_get(a->random[k].generator, &p->starts[k].seed, &p->starts[k].base));
+        rp_generator *g = a->random[k].generator;
+        rp__random_draw draw;
+        RP_TRY(rp__random_peek(g, rp__current_stream(g->device), &draw, &p->starts[k].memory));
+        p->starts[k].generator = g;
+        p->starts[k].seed = draw.seed;
+        p->starts[k].base = draw.inner;
+        (void)rp__random_memory_retain(p->starts[k].memory);
     }
     return RP_OK;
 }

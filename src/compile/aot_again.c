@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "device/allocator.h"
 #include "trace/ir_run.h"
 
 static rp_status front_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
@@ -49,18 +50,22 @@ static rp_status make_fronts(const rp__again *q, rp_tensor **args, rp_tensor **c
 /* The forward, with the random numbers of then. */
 static rp_status run(const rp__again *q, rp_tensor *const *args, rp_tensor *const *captured, rp_tensor **results) {
     const rp__ir_run_options options = {.captured = captured};
-    rp__executable_random *now = rp__calloc(q->n_starts + 1, sizeof *now);
-    if (!now) return RP__OOM("backward of a compiled function");
-    for (size_t k = 0; k < q->n_starts; k++) {
+    rp__random_log drawn = {0};
+    rp_status status = RP_OK;
+    for (size_t k = 0; k < q->n_starts && status == RP_OK; k++) {
         const rp__executable_random *start = &q->starts[k];
-        (void)rp_generator_get(start->generator, &now[k].seed, &now[k].base);
-        (void)rp_generator_set(start->generator, start->seed, start->base);
+        rp__random_draw draw = {NULL, start->seed, start->base};
+        if (start->memory) draw = (rp__random_draw){start->memory->block->data, 0, start->base};
+        status = rp__random_log_add(&drawn, start->generator, RP__RANDOM_OPEN, &draw, start->memory);
     }
+    rp__random_log *outer_again = rp__random_again_set(&drawn), *outer_log = rp__random_log_set(NULL);
     bool grad = rp_set_grad_enabled(true);
-    rp_status status = rp__ir_run(q->graph, args, q->graph->body.n_args, results, q->graph->body.n_results, &options);
+    if (status == RP_OK)
+        status = rp__ir_run(q->graph, args, q->graph->body.n_args, results, q->graph->body.n_results, &options);
     (void)rp_set_grad_enabled(grad);
-    for (size_t k = 0; k < q->n_starts; k++) (void)rp_generator_set(q->starts[k].generator, now[k].seed, now[k].base);
-    rp__free(now);
+    (void)rp__random_log_set(outer_log);
+    (void)rp__random_again_set(outer_again);
+    rp__random_log_free(&drawn);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/tape.h"
 #include "compile/backend.h"
 #include "compile/guards.h"
 #include "core/alloc.h"
@@ -77,23 +78,32 @@ void rp_compiled_release(rp_compiled *f) {
     rp__free(name);
 }
 
-/* Is the call one that a function can be given? */
-static rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
+static bool is_tensor(const rp_tensor *t) { return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t); }
+
+/* The function, or one of the arguments, is none. */
+static __attribute__((noinline)) rp_status refuse_call(const char *site, const rp_compiled *f, rp_tensor *const *in,
+                                                       size_t n_in) {
     rp_status status = RP_OK;
     rp__site_frame frame = rp__site_push(site, NULL);
-    if (RP__UNLIKELY(!f->ops))
+    if (!f->ops)
         status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-        if (RP__UNLIKELY(!in[k] || in[k]->magic != RP__TENSOR_MAGIC || rp__tensor_is_error(in[k]))) {
-            char what[128];
-            snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
-            status = rp__tensor_check(in[k], what);
-            if (status == RP_OK)
-                status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
-        }
+        if (is_tensor(in[k])) continue;
+        char what[128];
+        snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
+        status = rp__tensor_check(in[k], what);
+        if (status == RP_OK)
+            status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
     }
     rp__site_pop(frame);
     return status;
+}
+
+/* Is the call one that a function can be given? */
+static inline rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
+    bool sound = f->ops != NULL;
+    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]);
+    return RP__LIKELY(sound) ? RP_OK : refuse_call(site, f, in, n_in);
 }
 
 rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
@@ -308,7 +318,8 @@ static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, siz
 
 static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     /* A graph that nobody can go back through holds its own derivatives already: no tape. */
-    bool grad = s->trace.training || rp_set_grad_enabled(false);
+    const bool off = rp__grad_disabled;
+    if (!s->trace.training) rp__grad_disabled = true;
     rp_status status;
     if (s->trace.n_grads)
         status = run_with_gradients(s, in, n_in, out, n_out);
@@ -316,7 +327,7 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
         status = s->engine->run(s->object, in, n_in, out, n_out);
     else
         status = rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
-    if (!s->trace.training) (void)rp_set_grad_enabled(grad);
+    if (!s->trace.training) rp__grad_disabled = off;
     if (RP__UNLIKELY(s->repeats) && status == RP_OK) { /* one handle, as from the function itself */
         const rp__ir_value *v = s->trace.ir->body.results;
         for (size_t k = 1; k < n_out; k++) {

@@ -41,6 +41,7 @@ typedef struct functionaliser {
     memory *memories;   /* indexed by base value */
     rp__ir_value *path; /* scratch for replays */
     uint32_t depth;     /* of regions */
+    uint32_t opened;    /* functions around the node: the outermost one's backward is that of all */
     rp_dim random_base; /* counters reserved before the checkpoint that is being opened */
     uint32_t writes;    /* numbers of rp__ir_node.write given out */
     uint32_t mark;      /* the next one of the write that is going on, from the written view on; 0: it has none */
@@ -286,10 +287,27 @@ static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, cons
 static rp_status functionalise_block(void *ctx, const rp__ir_block *from, rp__ir_block *to);
 static rp_status visit_nodes(functionaliser *f, const rp__ir_block *from, rp__ir_block *to);
 
+/* The forward of an opened function: its nodes carry no gradient, its results do if an operand does. */
+static void carry_through_function(rp_ir *dst, const rp__ir_function *f) {
+    bool carries = false;
+    for (uint32_t i = 0; i < f->n_in; i++)
+        carries = carries || (f->backward->body.results[i] != RP__IR_NONE && dst->values[f->in[i]].requires_grad);
+    for (uint32_t i = 0; i < f->n_out; i++)
+        dst->values[f->out[i]].requires_grad = carries && rp__dtype_is_float(dst->values[f->out[i]].meta.dtype);
+}
+
 /* Blocks are traced without a tape: what follows from a value that carries a gradient carries one. */
-static void carry_gradients(rp_ir *dst, size_t first, size_t first_value) {
+static void carry_gradients(rp_ir *dst, size_t first, size_t first_value, size_t function) {
     for (size_t k = first; k < dst->n_nodes; k++) {
         const rp__ir_node *n = &dst->nodes[k];
+        const rp__ir_function *f = function < dst->n_functions ? &dst->functions[function] : NULL;
+        if (f && k >= f->first && k <= dst->values[f->last].node) {
+            if (k == dst->values[f->last].node) {
+                carry_through_function(dst, f);
+                function++;
+            }
+            continue;
+        }
         bool carries = false;
         for (uint32_t i = 0; i < n->n_in; i++)
             carries = carries || (n->in[i] != RP__IR_NONE && dst->values[n->in[i]].requires_grad);
@@ -308,13 +326,13 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
         f->w.map[region->args[k]] = in[k];
         add_base(f, region->args[k], true);
     }
-    size_t first = f->w.dst->n_nodes, first_value = f->w.dst->n_values;
+    size_t first = f->w.dst->n_nodes, first_value = f->w.dst->n_values, function = f->w.dst->n_functions;
     rp_dim before = f->random_base;
     f->random_base = rp__dim_apply(RP__DIM_ADD, before, n->random_offset);
     rp_status status = visit_nodes(f, region, block);
     f->random_base = before;
     RP_TRY(status);
-    carry_gradients(f->w.dst, first, first_value);
+    carry_gradients(f->w.dst, first, first_value, function);
     for (uint32_t k = 0; k < n->n_out; k++) {
         rp__ir_value result;
         RP_TRY(read_value(f, block, region->results[k], &result));
@@ -328,6 +346,73 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
         if (made != RP__IR_NONE && made >= first) f->w.dst->nodes[made].recompute = false;
     }
     return RP_OK;
+}
+
+/* A region of n as a graph by itself; its arguments have the layouts of args, in dst. */
+static rp_status region_graph(const functionaliser *f, const rp__ir_block *region, const rp__ir_value *args, rp_ir **out) {
+    rp_ir *ir = rp__ir_new(f->w.src->name);
+    if (!ir) return RP_ERROR_OUT_OF_MEMORY;
+    ir->symbols = rp__symbols_retain(f->w.src->symbols);
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < region->n_args && status == RP_OK; k++) {
+        const rp__ir_value_info *info = &f->w.src->values[region->args[k]];
+        rp__ir_value v = rp__ir_add_arg(ir, &ir->body, &info->meta, info->site);
+        if (v == RP__IR_NONE)
+            status = RP_ERROR_OUT_OF_MEMORY;
+        else if (args[k] != RP__IR_NONE)
+            memcpy(ir->values[v].stride, f->w.dst->values[args[k]].stride, sizeof ir->values[v].stride);
+    }
+    if (status == RP_OK) status = rp__ir_copy_block(ir, &ir->body, f->w.src, region);
+    if (status == RP_OK) status = rp__functionalise(ir, out);
+    rp_ir_release(ir);
+    return status;
+}
+
+/* A function is opened: its forward is the graph's own, without a derivative, and its backward is noted for joint. */
+static rp_status open_function(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
+    rp_ir *dst = f->w.dst, *backward = NULL;
+    const rp__ir_block *region = &n->regions[0];
+    for (uint32_t k = 0; k < region->n_args; k++) {
+        f->w.map[region->args[k]] = in[k];
+        add_base(f, region->args[k], true);
+    }
+    size_t first = dst->n_nodes;
+    f->opened++;
+    rp_status visited = visit_nodes(f, region, block);
+    f->opened--;
+    RP_TRY(visited);
+    rp__ir_value *out = rp__alloc((n->n_out + 1u) * sizeof *out),
+                 *args = rp__alloc((n->n_in + 2 * n->n_out + 1u) * sizeof *args), last = RP__IR_NONE;
+    rp_status status = out && args ? RP_OK : RP__OOM("a custom function");
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
+        status = read_value(f, block, region->results[k], &out[k]);
+        uint32_t made = status == RP_OK ? dst->values[out[k]].node : RP__IR_NONE;
+        bool own = made != RP__IR_NONE && made >= first && !rp__ir_is_view(&dst->nodes[made]);
+        for (uint32_t i = 0; i < k; i++) own = own && out[i] != out[k];
+        if (status == RP_OK && !own) status = emit_like(f, block, RP__OP_clone, &out[k], 1, NULL, 0, out[k], n->site, &out[k]);
+    }
+    for (size_t k = first; k < dst->n_nodes && status == RP_OK; k++) {
+        for (uint32_t i = 0; i < dst->nodes[k].n_out; i++) {
+            dst->values[dst->nodes[k].out[i]].requires_grad = false;
+            last = dst->nodes[k].out[i];
+        }
+    }
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
+        f->w.map[n->out[k]] = out[k];
+        dst->values[out[k]].requires_grad = f->w.src->values[n->out[k]].requires_grad;
+        add_base(f, n->out[k], false);
+    }
+    if (f->depth > 0 && f->opened == 0 && !dst->function_inside) dst->function_inside = n->site ? n->site : "";
+    if (status == RP_OK && f->depth == 0 && f->opened == 0 && last != RP__IR_NONE) {
+        memcpy(args, in, n->n_in * sizeof *args);
+        memcpy(args + n->n_in, out, n->n_out * sizeof *args);
+        for (uint32_t k = 0; k < n->n_out; k++) args[n->n_in + n->n_out + k] = RP__IR_NONE;
+        status = region_graph(f, &n->regions[1], args, &backward);
+        if (status == RP_OK) status = rp__ir_add_function(dst, first, last, in, n->n_in, out, n->n_out, backward, n->site);
+    }
+    rp__free(out);
+    rp__free(args);
+    return status;
 }
 
 static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t index, rp__ir_value *in) {
@@ -371,6 +456,7 @@ static rp_status visit_node(functionaliser *f, rp__ir_block *block, uint32_t ind
         return RP_OK;
     }
     if (n->kind == RP__IR_CHECKPOINT) return open_checkpoint(f, block, n, in);
+    if (n->kind == RP__IR_FUNCTION) return open_function(f, block, n, in);
     if (n->n_regions > 0) {
         f->depth++;
         rp_status status = rp__rewrite_copy_regions(&f->w, block, index, in, functionalise_block, f);

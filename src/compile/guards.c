@@ -23,7 +23,7 @@ static inline uint64_t hooks_of(const rp_tensor *leaf) {
 
 uint64_t rp__guards_environment(void) {
     rp_device d = rp_default_device();
-    return (uint64_t)rp_grad_enabled() | (uint64_t)rp_deterministic() << 1 | (uint64_t)d.type << 8 |
+    return (uint64_t)!rp__grad_disabled | (uint64_t)rp_deterministic() << 1 | (uint64_t)d.type << 8 |
            (uint64_t)(uint32_t)d.index << 16;
 }
 
@@ -208,16 +208,20 @@ static bool symbols_hold(const rp__guards *g, rp_tensor *const *in) {
 
 /* ---- the check */
 
+enum { FEW_ARGUMENTS = 6 }; /* comparing each with each costs less than hashing them */
+
 static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
-    uint64_t seen[RP__GUARD_BITS / 64] = {0};
+    uint64_t seen[RP__GUARD_BITS / 64];
+    const bool few = g->n_in <= FEW_ARGUMENTS;
+    if (!few) memset(seen, 0, sizeof seen);
     for (size_t k = 0; g->same && k < g->n_in; k++) {
         const rp__storage *s = in[k]->storage;
         uint32_t first = g->same[k], twin = g->twin[k];
-        unsigned bit = bit_of(s);
         if (first == k) {
-            for (size_t j = 0; seen[bit / 64] >> bit % 64 & 1 && j < k; j++)
+            const unsigned bit = few ? 0 : bit_of(s);
+            for (size_t j = 0; j < k && (few || (seen[bit / 64] >> bit % 64 & 1)); j++)
                 if (in[j]->storage == s) return false;
-            seen[bit / 64] |= UINT64_C(1) << bit % 64;
+            if (!few) seen[bit / 64] |= UINT64_C(1) << bit % 64;
             continue;
         }
         if (in[first]->storage != s || in[twin] != in[k]) return false;

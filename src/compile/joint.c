@@ -3,10 +3,11 @@
    Keeps     the forward's nodes, in order, before all others; its results first among the results.
    After it  (inputs, tangents) -> (results, gradients). Gradients are added up in the order of the tape: nodes from last to
              first, the sum so far on the left, so that a compiled gradient has the bits of an eager one.
+   A custom function that functionalise has opened has its own backward there, as a graph (rp_ir.functions).
    A branch and a loop that keeps its history get a node of the same kind, made by the tape's own code under a trace
    (rp__region_backward).
    Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop without max_iter, through an op that
-   works in place on many tensors, through a custom function, or into an argument that the function wrote. */
+   works in place on many tensors, through a custom function in a branch or loop, or into an argument that the function wrote. */
 #include <string.h>
 
 #include "compile/passes.h"
@@ -100,7 +101,8 @@ static rp_status splice(rp_ir *dst, const rp_ir *part, const rp__ir_value *args,
     for (size_t k = 0; k < part->body.n_nodes && status == RP_OK; k++) {
         if (!part->nodes[part->body.nodes[k]].dead) status = rp__rewrite_copy(&w, &dst->body, part->body.nodes[k]);
     }
-    for (uint32_t k = 0; k < part->body.n_results && status == RP_OK; k++) results[k] = w.map[part->body.results[k]];
+    for (uint32_t k = 0; k < part->body.n_results && status == RP_OK; k++)
+        results[k] = part->body.results[k] == RP__IR_NONE ? RP__IR_NONE : w.map[part->body.results[k]];
     rp__free(w.map);
     return status;
 }
@@ -221,6 +223,49 @@ static rp_status backward_of_write(differentiator *d, uint32_t index) {
                                : rp_slice_scatter(whole, part, a[0].v.i, a[1].v.i, a[2].v.i, a[3].v.i));
 }
 
+/* A value as the backward of a function was traced on it: row-major. */
+static rp__ir_value settled(differentiator *d, rp_tensor *t) {
+    if (!rp__tensor_contiguous(t)) t = rp_clone(t);
+    return rp__tensor_is_error(t) ? RP__IR_NONE : rp__record_value(&d->r, t);
+}
+
+/* A custom function: its backward takes the place of the derivatives of its forward. */
+static rp_status backward_of_function(differentiator *d, const rp__ir_function *f) {
+    rp_ir *ir = d->w.dst;
+    bool any = false, wanted = false;
+    for (uint32_t k = 0; k < f->n_out; k++) {
+        rp__ir_value v = d->w.map[f->out[k]];
+        any = any || (d->grad[v] && ir->values[v].requires_grad);
+    }
+    for (uint32_t k = 0; k < f->n_in; k++)
+        wanted = wanted || (f->backward->body.results[k] != RP__IR_NONE && wants_gradient(ir, d->w.map[f->in[k]]));
+    uint32_t n_args = f->n_in + 2 * f->n_out;
+    rp__ir_value *args = rp__alloc((n_args + f->n_in + 1u) * sizeof *args), *results = args + n_args;
+    if (!args) return RP__OOM("backward of a custom function");
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < f->n_in; k++) args[k] = d->w.map[f->in[k]];
+    for (uint32_t k = 0; k < f->n_out && status == RP_OK; k++) {
+        rp__ir_value v = d->w.map[f->out[k]];
+        rp__meta meta = ir->values[v].meta; /* by value: recording moves the array */
+        args[f->n_in + k] = v;
+        if (any && wanted) {
+            rp_tensor *grad = d->grad[v] ? d->grad[v] : rp__zeros_of(&meta);
+            rp__ir_value g = rp__tensor_is_error(grad) ? RP__IR_NONE : settled(d, grad);
+            args[f->n_in + f->n_out + k] = g;
+            if (g == RP__IR_NONE) status = rp_error_status();
+        }
+        d->grad[v] = NULL; /* none goes on into the forward */
+    }
+    if (status == RP_OK && any && wanted) status = splice(ir, f->backward, args, results);
+    for (uint32_t k = 0; k < f->n_in && status == RP_OK && any && wanted; k++) {
+        if (results[k] == RP__IR_NONE || !wants_gradient(ir, args[k])) continue;
+        rp_tensor *grad = rp__record_handle(&d->r, results[k]);
+        status = add_gradient(d, args[k], grad);
+    }
+    rp__free(args);
+    return status;
+}
+
 static rp_status backward_of(differentiator *d, uint32_t index) {
     const rp__ir_node *n = &d->w.dst->nodes[index];
     if (n->write) {
@@ -254,7 +299,18 @@ static rp_status backward_of(differentiator *d, uint32_t index) {
 }
 
 /* What the walk over nodes cannot differentiate, found before anything is recorded. */
+static bool is_of_function(const rp_ir *ir, rp__ir_value v) {
+    for (size_t i = 0; i < ir->n_functions; i++) {
+        for (uint32_t k = 0; k < ir->functions[i].n_out; k++)
+            if (ir->functions[i].out[k] == v) return true;
+    }
+    return false;
+}
+
 static rp_status check_forward(const rp_ir *ir) {
+    if (ir->function_inside)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a custom function in a branch or loop at %s",
+                        ir->function_inside);
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         if (n->dead) continue;
@@ -262,7 +318,8 @@ static rp_status check_forward(const rp_ir *ir) {
         bool in = false, out = false;
         for (uint32_t r = 0; r < n->n_in; r++)
             in = in || (n->in[r] != RP__IR_NONE && ir->values[n->in[r]].requires_grad);
-        for (uint32_t r = 0; r < n->n_out; r++) out = out || ir->values[n->out[r]].requires_grad;
+        for (uint32_t r = 0; r < n->n_out; r++)
+            out = out || (ir->values[n->out[r]].requires_grad && !is_of_function(ir, n->out[r]));
         if (n->kind == RP__IR_ASSIGN && ir->values[n->in[1]].requires_grad) {
             return rp__fail(RP_ERROR_UNAVAILABLE, "an argument is written with a value that needs a gradient at %s",
                             site);
@@ -271,7 +328,7 @@ static rp_status check_forward(const rp_ir *ir) {
             return rp__fail(RP_ERROR_UNAVAILABLE, "%s, in place, in a function that is differentiated", n->op->name);
         }
         if (n->kind == RP__IR_OP && out && !in) {
-            return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a custom function at %s", site);
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through what is no op at %s", site);
         }
     }
     return RP_OK;
@@ -353,7 +410,12 @@ static rp_status differentiate(differentiator *d, rp__joint *j, const uint32_t *
         rp_tensor *tangent = handle_of(d, dst->body.args[j->n_inputs + k]);
         RP_TRY(add_gradient(d, d->w.map[d->w.src->body.results[j->tangent_of[k]]], tangent));
     }
-    for (size_t k = n_nodes; k-- > 0;) RP_TRY(backward_of(d, dst->body.nodes[k]));
+    const rp_ir *from = d->w.src;
+    for (size_t k = n_nodes, f = from->n_functions; k-- > 0;) {
+        while (f > 0 && dst->values[d->w.map[from->functions[f - 1].last]].node == dst->body.nodes[k])
+            RP_TRY(backward_of_function(d, &from->functions[--f]));
+        RP_TRY(backward_of(d, dst->body.nodes[k]));
+    }
     RP_TRY(add_results(d, j, leaves, n_leaves));
     const rp_ir *src = d->w.src;
     for (size_t k = 0; k < src->body.n_nodes; k++) {

@@ -12,8 +12,6 @@
 
 #include "ops/execute.h"
 
-enum { ALIGNMENT_MASK = 15 }; /* the widest load of a kernel is 16 bytes */
-
 static void note_move(rp__executable *p, unsigned bit) {
     uint32_t moves = atomic_load_explicit(&p->moves, memory_order_relaxed);
     atomic_store_explicit(&p->moves, moves | 1u << bit, memory_order_relaxed);
@@ -40,9 +38,9 @@ static rp_tensor *bytes_handle(rp__storage *storage, int64_t at, int64_t bytes, 
     return t;
 }
 
-/* to = from, both inside their storages, on the current stream, in the widest units that both addresses allow. */
-static rp_status copy_bytes(rp__storage *to_storage, const char *to, rp__storage *from_storage, const char *from,
-                            int64_t bytes) {
+/* In the widest units that both addresses allow. */
+rp_status rp__program_copy_bytes(rp__storage *to_storage, const char *to, rp__storage *from_storage, const char *from,
+                                 int64_t bytes) {
     int64_t to_at = to - (const char *)to_storage->data, from_at = from - (const char *)from_storage->data;
     uint64_t all =
         (uint64_t)(uintptr_t)to | (uint64_t)(uintptr_t)from | (uint64_t)to_at | (uint64_t)from_at | (uint64_t)bytes;
@@ -57,14 +55,21 @@ static rp_status copy_bytes(rp__storage *to_storage, const char *to, rp__storage
     return status;
 }
 
-/* The records of b use memory of ours from now on; aligned as what they were recorded with. */
+rp_status rp__program_own_memory(const rp__executable *p, const rp__program_buffer *b, rp_stream *s, rp__storage **own,
+                                 char **zero) {
+    *own = rp__storage_new(p->device, s, (size_t)(b->end - b->begin) + RP__PROGRAM_ALIGNMENT + 1);
+    if (!*own) return RP_ERROR_OUT_OF_MEMORY;
+    uintptr_t low = (uintptr_t)(b->address + b->begin) & RP__PROGRAM_ALIGNMENT;
+    *zero = (char *)(*own)->data + low - b->begin;
+    return RP_OK;
+}
+
+/* The records of b use memory of ours from now on. */
 static rp_status fix(rp__executable *p, rp__program_buffer *b, rp_stream *s, rp__storage **out) {
-    rp__storage *own = rp__storage_new(p->device, s, (size_t)(b->end - b->begin) + ALIGNMENT_MASK + 1);
-    if (!own) return RP_ERROR_OUT_OF_MEMORY;
-    uintptr_t low = (uintptr_t)(b->address + b->begin) & ALIGNMENT_MASK;
-    move_buffer(p, b, (char *)own->data + low - b->begin);
+    char *zero;
+    RP_TRY(rp__program_own_memory(p, b, s, out, &zero));
+    move_buffer(p, b, zero);
     p->stale = p->stale || (b->library && p->graphed);
-    *out = own;
     return RP_OK;
 }
 
@@ -77,7 +82,7 @@ rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const 
             o->why = RP__COPY_LIBRARY;
         else if (cuda && p->graphed && rp__storage_is_unseen(t->storage))
             o->why = RP__COPY_FOREIGN;
-        else if (cuda && (((uintptr_t)address ^ (uintptr_t)b->address) & ALIGNMENT_MASK))
+        else if (cuda && (((uintptr_t)address ^ (uintptr_t)b->address) & RP__PROGRAM_ALIGNMENT))
             o->why = RP__COPY_ALIGNMENT;
         else {
             move_buffer(p, b, address);
@@ -89,10 +94,11 @@ rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const 
         note_move(p, o->why);
     }
     rp__program_count(&p->copies[o->why], 1);
-    return copy_bytes(o->fixed, b->address + b->begin, t->storage, address + b->begin, b->end - b->begin);
+    return rp__program_copy_bytes(o->fixed, b->address + b->begin, t->storage, address + b->begin, b->end - b->begin);
 }
 
-rp_status rp__program_write_back(rp__executable *p, const rp__program_outer *o, const rp_tensor *t) {
+rp_status rp__program_write_back(const rp__executable *p, const rp__program_outer *o, const rp_tensor *t,
+                                 rp__storage *own, const char *zero) {
     const rp_ir *ir = p->ir;
     const rp__program_buffer *b = &p->buffers[o->buffer];
     rp_scope scope = rp__scope_begin();
@@ -104,7 +110,7 @@ rp_status rp__program_write_back(rp__executable *p, const rp__program_outer *o, 
             const rp__ir_value_info *info = &ir->values[n->in[k]];
             if (info->storage != o->buffer) continue;
             const rp__meta *m = &info->meta;
-            rp_tensor *src = rp__tensor_new(m->dtype, m->size, m->ndim, rp__storage_retain(o->fixed)),
+            rp_tensor *src = rp__tensor_new(m->dtype, m->size, m->ndim, rp__storage_retain(own)),
                       *dst = rp__tensor_new(m->dtype, m->size, m->ndim, rp__storage_retain(t->storage));
             if (rp__tensor_is_error(src) || rp__tensor_is_error(dst)) {
                 status = rp_error_status();
@@ -112,7 +118,7 @@ rp_status rp__program_write_back(rp__executable *p, const rp__program_outer *o, 
             }
             memcpy(src->stride, info->stride, m->ndim * sizeof *src->stride);
             memcpy(dst->stride, info->stride, m->ndim * sizeof *dst->stride);
-            src->offset = (b->address - (char *)o->fixed->data) / (int64_t)rp__dtype_bytes(m->dtype) + info->offset;
+            src->offset = (zero - (char *)own->data) / (int64_t)rp__dtype_bytes(m->dtype) + info->offset;
             dst->offset = t->offset + info->offset - b->first_element;
             status = rp__run_copy(dst, src);
         }
@@ -152,5 +158,6 @@ rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_s
 rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r) {
     const rp__program_buffer *b = &p->buffers[r->buffer];
     rp__program_count(&p->copies[RP__COPY_RESULT], 1);
-    return copy_bytes(r->now, (char *)r->now->data + b->begin, r->fixed, b->address + b->begin, b->end - b->begin);
+    return rp__program_copy_bytes(r->now, (char *)r->now->data + b->begin, r->fixed, b->address + b->begin,
+                                  b->end - b->begin);
 }

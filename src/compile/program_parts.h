@@ -1,6 +1,6 @@
 /* What the files of a program (program.h) share; nobody else includes it. program_place.c gives buffers places, program.c records groups.
    program_slots.c reads from the slots of the records which edges there are and which words to patch. program_run.c is the call,
-   program_moved.c what it does where memory moved. program_facts.c says of it what explain prints. */
+   program_moved.c what it does where memory moved, program_capture.c the call while the stream captures. program_facts.c says of it what explain prints. */
 #ifndef RP_COMPILE_PROGRAM_PARTS_H
 #define RP_COMPILE_PROGRAM_PARTS_H
 
@@ -197,12 +197,26 @@ rp_status rp__program_collect_patches(rp__executable *p);
 /* An argument or captured tensor t lies at `address`, not where its records read. */
 rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const rp_tensor *t, char *address,
                                  rp_stream *s);
-/* What assignments wrote into memory of ours goes to the tensor: exactly the elements written, nothing between them. */
-rp_status rp__program_write_back(rp__executable *p, const rp__program_outer *o, const rp_tensor *t);
+/* What assignments wrote into memory of ours, where the buffer's byte 0 is `zero`, goes to the tensor: exactly the elements written,
+   nothing between them. */
+rp_status rp__program_write_back(const rp__executable *p, const rp__program_outer *o, const rp_tensor *t,
+                                 rp__storage *own, const char *zero);
+enum { RP__PROGRAM_ALIGNMENT = 15 }; /* low bits of an address for which kernels are compiled: the widest load is 16 bytes */
+/* Memory of ours in place of what records touch of b, aligned as that; *zero: where the buffer's byte 0 would be. */
+rp_status rp__program_own_memory(const rp__executable *p, const rp__program_buffer *b, rp_stream *s, rp__storage **own,
+                                 char **zero);
+/* to = from, both inside their storages, on the current stream. */
+rp_status rp__program_copy_bytes(rp__storage *to_storage, const char *to, rp__storage *from_storage, const char *from,
+                                 int64_t bytes);
 /* Memory for a result whose last one the caller holds: one that nobody holds any more, or new. */
 rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_stream *s);
 /* What records wrote into memory of ours goes to the memory of the result. */
 rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r);
+
+/* ---- program_capture.c, under the lock */
+/* Gives the launches of a call to a stream that captures. results[k]: memory of result k, counted by the caller, also on failure;
+   NULL: none yet. */
+rp_status rp__program_capture(rp__executable *p, rp_tensor *const *in, rp_stream *s, rp__storage **results);
 
 /* ---- program_facts.c */
 int64_t rp__program_eager_peak(const rp_ir *ir);   /* bytes of the graph run op by op */

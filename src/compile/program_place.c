@@ -47,6 +47,7 @@ static rp_status place_const(rp__executable *p, rp__program_buffer *b, const rp_
     b->place.storage = rp__storage_new(p->device, p->device->default_stream, n->data_bytes);
     if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
     b->place.bytes = b->bytes;
+    b->place.storage->inner = true;
     if (n->data_bytes == 0) return RP_OK;
     return p->device->ops->copy_in(p->device, p->device->default_stream, b->place.storage->data, n->data,
                                    n->data_bytes);

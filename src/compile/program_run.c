@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#include "core/alloc.h"
+#include "device/allocator.h"
+
 static rp_status rebuild(rp__executable *p) {
     for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
     p->n_touched = 0;
@@ -23,18 +26,28 @@ static rp_status set_random(rp__executable *p, rp_stream *s, const rp__executabl
         if (given) {
             r->seed = given->seed;
             r->base = given->base;
+            r->memory = given->memory;
             continue;
         }
-        rp__lock(&r->generator->lock);
-        r->seed = r->generator->seed;
-        r->base = r->generator->offset;
-        r->generator->offset += r->count;
-        rp__unlock(&r->generator->lock);
+        rp__random_draw drawn;
+        RP_TRY(rp__random_take(r->generator, s, r->count, &drawn, &r->memory));
+        r->seed = drawn.seed;
+        r->base = drawn.inner;
     }
+    return RP_OK;
+}
+
+/* Where the records read it. A draw of a capture is looked up: its replay has said where it began. */
+static rp_status write_states(rp__executable *p, rp_stream *s) {
     for (size_t k = 0; k < p->n_states; k++) {
         for (size_t i = 0; i < p->n_random; i++) {
             if (p->random[i].generator != p->states[k].generator) continue;
-            uint64_t words[2] = {p->random[i].seed, p->random[i].base};
+            const rp__executable_random *r = &p->random[i];
+            uint64_t words[2] = {r->seed, r->base};
+            if (r->memory) {
+                RP_TRY(p->device->ops->copy_out(p->device, s, words, r->memory->block->data, sizeof words));
+                words[1] += r->base;
+            }
             RP_TRY(p->device->ops->copy_in(p->device, s, p->states[k].state, words, sizeof words));
         }
     }
@@ -98,7 +111,6 @@ static rp_status repoint(rp__executable *p, uint32_t record) {
 }
 
 static rp_status launch(rp__executable *p, rp_stream *s) {
-    if (RP__UNLIKELY(p->n_choices > 0 && s->capture)) return rp__capture_forbid(s, "a compiled branch or loop");
     if (!p->graphed) {
         rp__program_count(&p->patches, p->n_touched);
         for (uint32_t k = 0; k < p->n_touched; k++) p->touched[p->touched_list[k]] = 0;
@@ -113,11 +125,13 @@ static rp_status launch(rp__executable *p, rp_stream *s) {
     return p->graph ? p->device->ops->graph_launch(p->graph, s) : run_part(p, p->body, s);
 }
 
-static rp_tensor *result_handle(rp__executable *p, const rp__program_result *r, rp_tensor *const *in) {
+/* captured: memory of results of a call in a capture; NULL: that of the program. */
+static rp_tensor *result_handle(rp__executable *p, const rp__program_result *r, rp_tensor *const *in,
+                                rp__storage *const *captured) {
     rp__storage *storage;
     rp_dim offset = r->offset;
     if (RP__LIKELY(r->memory != RP__IR_NONE)) {
-        storage = p->results[r->memory].now;
+        storage = RP__UNLIKELY(captured != NULL) ? captured[r->memory] : p->results[r->memory].now;
     } else { /* memory of an argument, a captured tensor or a constant */
         const rp__program_buffer *b = &p->buffers[r->outer_buffer];
         if (b->kind != RP__BUFFER_ARG && b->kind != RP__BUFFER_CAPTURED) {
@@ -129,10 +143,8 @@ static rp_tensor *result_handle(rp__executable *p, const rp__program_result *r, 
             return rp__tensor_view(base, r->size, r->stride, r->ndim, base->offset + r->offset - b->first_element);
         }
     }
-    rp_tensor *t = rp__tensor_new(r->dtype, r->size, r->ndim, rp__storage_retain(storage));
+    rp_tensor *t = rp__tensor_over(r->dtype, r->size, r->stride, r->ndim, offset, rp__storage_retain(storage));
     if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
-    memcpy(t->stride, r->stride, r->ndim * sizeof *t->stride);
-    t->offset = offset;
     t->op = r->op;
     t->site = r->site;
     return t;
@@ -154,9 +166,33 @@ static rp_status read_moved(rp__executable *p, rp__program_outer *o, const rp_te
     return RP_OK;
 }
 
+static rp_status give(rp__executable *p, rp_tensor *const *in, rp__storage *const *captured, rp_tensor **out) {
+    for (uint32_t k = 0; k < p->n_outs; k++) {
+        out[k] = p->outs[k].absent ? NULL : result_handle(p, &p->outs[k], in, captured);
+        if (out[k] && RP__UNLIKELY(rp__tensor_is_error(out[k]))) return rp_error_status();
+    }
+    return RP_OK;
+}
+
+static rp_status run_captured(rp__executable *p, rp_stream *s, rp_tensor *const *in, rp_tensor **out) {
+    rp__storage **results = rp__calloc(p->n_results + 1u, sizeof *results);
+    if (!results) return RP__OOM("a captured program");
+    rp_status status = rp__program_capture(p, in, s, results);
+    for (const rp__program_outer *o = p->outers, *end = o + p->n_written; o < end && status == RP_OK; o++)
+        rp__storage_written((o->captured ? o->captured : in[o->arg])->storage, "compiled function", o->site);
+    if (status == RP_OK) status = give(p, in, results, out);
+    for (uint32_t k = 0; k < p->n_results; k++) rp__storage_release(results[k]);
+    rp__free(results);
+    return status;
+}
+
 static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, const rp__executable_random *draws,
                      size_t n_draws) {
     rp_stream *s = rp__current_stream(p->device);
+    if (RP__UNLIKELY(s->capture != NULL)) {
+        RP_TRY(set_random(p, s, draws, n_draws));
+        return run_captured(p, s, in, out);
+    }
     for (rp__program_outer *o = p->outers, *end = o + p->n_outers; o < end; o++) {
         const rp_tensor *t = o->captured ? o->captured : in[o->arg];
         uintptr_t address = (uintptr_t)t->storage->data + (uintptr_t)(t->offset * o->element_bytes);
@@ -167,7 +203,10 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
         bool held = atomic_load_explicit(&r->now->refs, memory_order_acquire) != 1;
         if (RP__UNLIKELY(held)) RP_TRY(rp__program_next_memory(p, r, s));
     }
-    if (RP__UNLIKELY(p->n_random > 0)) RP_TRY(set_random(p, s, draws, n_draws));
+    if (RP__UNLIKELY(p->n_random > 0)) {
+        RP_TRY(set_random(p, s, draws, n_draws));
+        RP_TRY(write_states(p, s));
+    }
     if (RP__UNLIKELY(++p->runs == p->hot_runs)) rp__program_heat(p, false);
     if (RP__UNLIKELY(p->stale)) RP_TRY(rebuild(p));
     if (p->donated_bytes > 0) overwrite_donors(p, in);
@@ -176,14 +215,11 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
         if (RP__UNLIKELY(p->results[k].fixed)) RP_TRY(rp__program_give_result(p, &p->results[k]));
     for (const rp__program_outer *o = p->outers, *end = o + p->n_written; o < end; o++) {
         const rp_tensor *t = o->captured ? o->captured : in[o->arg];
-        if (RP__UNLIKELY(o->fixed != NULL)) RP_TRY(rp__program_write_back(p, o, t));
+        if (RP__UNLIKELY(o->fixed != NULL))
+            RP_TRY(rp__program_write_back(p, o, t, o->fixed, p->buffers[o->buffer].address));
         rp__storage_written(t->storage, "compiled function", o->site);
     }
-    for (uint32_t k = 0; k < p->n_outs; k++) {
-        out[k] = p->outs[k].absent ? NULL : result_handle(p, &p->outs[k], in);
-        if (out[k] && RP__UNLIKELY(rp__tensor_is_error(out[k]))) return rp_error_status();
-    }
-    return RP_OK;
+    return give(p, in, NULL, out);
 }
 
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,

@@ -2,6 +2,7 @@
    buffers. Called while it is built, and again when its device graph is. */
 #include "compile/program_parts.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -16,17 +17,27 @@ typedef struct access {
 
 typedef struct filler { /* of one device graph */
     rp__executable *p;
-    rp__devgraph *graph;
+    rp__devgraph *graph; /* NULL: only the edges are looked at */
     access *log;
     uint32_t *deps, *mark; /* mark: per node, the last `stamp` that made it a dependency */
-    size_t n_log, log_capacity, deps_capacity, mark_capacity;
-    uint32_t n_deps, n_nodes, stamp;
+    uint32_t *stack;       /* scratch of reduce, a word a node */
+    struct past {
+        size_t first; /* its edges in `edges`, up to those of the next node */
+        uint32_t depth, seen;
+    } * past; /* per node */
+    uint32_t *edges;
+    size_t n_log, log_capacity, deps_capacity, mark_capacity, past_capacity, stack_capacity, n_edges, edges_capacity;
+    uint32_t n_deps, n_nodes, stamp, depth;
+    bool line; /* every node waits for the one before it */
 } filler;
 
 static void filler_free(filler *f) {
     rp__free(f->log);
     rp__free(f->deps);
     rp__free(f->mark);
+    rp__free(f->stack);
+    rp__free(f->past);
+    rp__free(f->edges);
 }
 
 static rp_status depend(filler *f, uint32_t node) {
@@ -73,13 +84,61 @@ static rp_status note(filler *f, const rp__launch *l, uint32_t node) {
 static rp_status begin_node(filler *f) {
     f->stamp++;
     f->n_deps = 0;
+    if (!RP__GROW(&f->deps, &f->deps_capacity, 1)) return RP__OOM("edges of a program");
     if (!RP__GROW(&f->mark, &f->mark_capacity, f->n_nodes + 1u)) return RP__OOM("edges of a program");
     f->mark[f->n_nodes] = 0;
     return RP_OK;
 }
 
+/* Drops the dependencies that another one has already waited for: a driver launches a graph without forks in a time that does not
+ * grow with it. That holds across programmatic edges, since every kernel of ours waits before it ends. */
+static void reduce(filler *f) {
+    uint32_t low = UINT32_MAX, kept = 0;
+    for (uint32_t k = 0; k < f->n_deps; k++) low = f->deps[k] < low ? f->deps[k] : low;
+    for (uint32_t k = 0; k < f->n_deps; k++) {
+        uint32_t n = 0;
+        f->stack[n++] = f->deps[k];
+        while (n > 0) {
+            uint32_t at = f->stack[--n];
+            for (size_t e = f->past[at].first; e < f->past[at + 1].first; e++) {
+                uint32_t from = f->edges[e];
+                if (from < low || f->past[from].seen == f->stamp) continue;
+                f->past[from].seen = f->stamp;
+                f->stack[n++] = from;
+            }
+        }
+    }
+    for (uint32_t k = 0; k < f->n_deps; k++)
+        if (f->past[f->deps[k]].seen != f->stamp) f->deps[kept++] = f->deps[k];
+    f->n_deps = kept;
+}
+
+/* The dependencies are known: drops what they imply, and remembers them. */
+static rp_status settle(filler *f) {
+    uint32_t depth = 0;
+    if (!RP__GROW(&f->past, &f->past_capacity, f->n_nodes + 2u) ||
+        !RP__GROW(&f->stack, &f->stack_capacity, f->n_nodes + 1u))
+        return RP__OOM("edges of a program");
+    if (f->n_nodes == 0) f->past[0].first = 0;
+    reduce(f);
+    if (!RP__GROW(&f->edges, &f->edges_capacity, f->n_edges + f->n_deps + 1u)) return RP__OOM("edges of a program");
+    for (uint32_t k = 0; k < f->n_deps; k++) {
+        f->edges[f->n_edges++] = f->deps[k];
+        if (f->past[f->deps[k]].depth > depth) depth = f->past[f->deps[k]].depth;
+    }
+    f->past[f->n_nodes].depth = depth + 1;
+    f->past[f->n_nodes].seen = 0;
+    f->past[f->n_nodes + 1].first = f->n_edges;
+    if (depth + 1 > f->depth) f->depth = depth + 1;
+    if (f->line && f->n_nodes > 0) {
+        f->deps[0] = f->n_nodes - 1;
+        f->n_deps = 1;
+    }
+    return RP_OK;
+}
+
 static void end_node(filler *f) {
-    f->p->n_edges += f->n_deps;
+    if (f->graph) f->p->n_edges += f->n_deps;
     f->n_nodes++;
 }
 
@@ -89,9 +148,14 @@ static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
     rp__executable *p = f->p;
     rp__launch l = *p->records[record];
     uint64_t words[MAX_WORDS];
-    uint32_t node;
+    uint32_t node = f->n_nodes;
     RP_TRY(begin_node(f));
     RP_TRY(wait_for(f, &l));
+    RP_TRY(settle(f));
+    if (!f->graph) {
+        end_node(f);
+        return note(f, &l, node);
+    }
     if (handle) {
         if (l.n_words > MAX_WORDS) return rp__fail(RP_ERROR_INTERNAL, "a decision of %u words", l.n_words);
         memcpy(words, l.words, l.n_words * sizeof *words);
@@ -107,6 +171,7 @@ static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
 }
 
 static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t first, uint32_t n);
+static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line);
 
 /* visit(f, launch, node) for every launch that the region may make. */
 static rp_status each_launch(filler *f, const rp__program_choice *c, uint32_t node,
@@ -140,16 +205,24 @@ static rp_status add_choice(filler *f, const rp__program_choice *c) {
     if (!ops->graph_choice_new)
         return rp__fail(RP_ERROR_UNAVAILABLE, "graphs of this device have no branches and loops");
     if (c->loop) RP_TRY(add_steps(f, c->test, 0, c->test->n_steps));
-    RP_TRY(ops->graph_choice_new(f->graph, two, &handle));
+    handle = 0;
+    if (f->graph) RP_TRY(ops->graph_choice_new(f->graph, two, &handle));
     RP_TRY(add_record(f, c->set, handle));
     RP_TRY(begin_node(f));
     RP_TRY(depend(f, f->n_nodes - 1));
     RP_TRY(each_launch(f, c, 0, visit_wait));
+    RP_TRY(settle(f));
+    if (!f->graph) {
+        node = f->n_nodes;
+        end_node(f);
+        return each_launch(f, c, node, note);
+    }
     RP_TRY(ops->graph_choice_add(f->graph, handle, c->loop, two, f->deps, f->n_deps, &node, bodies));
     end_node(f);
     RP_TRY(each_launch(f, c, node, note));
     for (unsigned k = 0; k < 2 && bodies[k]; k++) {
         filler inner = {.p = f->p, .graph = bodies[k]};
+        RP_TRY(choose_line(f->p, c->body[k], 0, c->body[k]->n_steps, &inner.line));
         rp_status status = add_steps(&inner, c->body[k], 0, c->body[k]->n_steps);
         if (status == RP_OK && c->loop) status = add_steps(&inner, c->test, 0, c->test->n_steps);
         if (status == RP_OK && c->loop) status = add_record(&inner, c->again, handle);
@@ -167,10 +240,26 @@ static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t fir
     return RP_OK;
 }
 
+/* A driver launches a line of nodes in the same time whatever its length (1 us), and leaves that path for forks. Where the longest path has
+ * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each.
+ * REPRISE_GRAPH_LINE=0 or 1 decides for all graphs. */
+static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line) {
+    const char *forced = getenv("REPRISE_GRAPH_LINE");
+    *line = forced && *forced == '1';
+    if (p->device->id.type == RP_DEVICE_CPU || (forced && *forced)) return RP_OK;
+    filler f = {.p = p};
+    rp_status status = add_steps(&f, part, first, n);
+    *line = f.n_nodes <= f.depth + f.depth / 2;
+    filler_free(&f);
+    return status;
+}
+
 static rp_status fill_graph(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n,
                             rp__devgraph **out) {
+    filler f = {.p = p};
+    RP_TRY(choose_line(p, part, first, n, &f.line));
     RP_TRY(p->device->ops->graph_new(p->device, out));
-    filler f = {.p = p, .graph = *out};
+    f.graph = *out;
     rp_status status = add_steps(&f, part, first, n);
     if (status == RP_OK) status = p->device->ops->graph_instantiate(*out, p->device->default_stream);
     filler_free(&f);

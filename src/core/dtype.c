@@ -84,6 +84,7 @@ static double float_max(rp_dtype d) {
 
 bool rp__scalar_fits(rp_scalar s, rp_dtype d) {
     if (s.kind == RP_SCALAR_BOOL || d == RP_BOOL) return true;
+    if (s.kind == RP_SCALAR_I64 && (d == RP_F32 || d == RP_F64)) return true;
     if (rp__dtype_is_float(d)) {
         double f = rp__scalar_f64(s);
         return isnan(f) || isinf(f) || fabs(f) <= float_max(d);

@@ -11,18 +11,11 @@
 #include "core/alloc.h"
 #include "core/fork.h"
 
-#if defined(__ELF__)
-#define RP__TLS _Thread_local __attribute__((tls_model("initial-exec")))
-#else
-#define RP__TLS _Thread_local
-#endif
-
-/* scripts/check_exports.sh limits what the whole library has of these. */
-static RP__TLS rp__site_frame frame;
-static RP__TLS uint64_t failures;
-static RP__TLS char *text; /* of the held error; NULL: none is held, or there was no place for its text */
-static RP__TLS rp_status held;
-static RP__TLS bool held_is_last; /* no call has failed since the one whose error is held */
+RP__TLS_FAST rp__site_frame rp__site_frame_in_force;
+RP__TLS_FAST uint64_t rp__error_failures;
+RP__TLS_FAST rp_status rp__error_held;
+static RP__TLS_FAST char *text;        /* of the held error; NULL: none is held, or there was no place for its text */
+static RP__TLS_FAST bool held_is_last; /* no call has failed since the one whose error is held */
 
 /* ---- places for texts */
 
@@ -107,14 +100,13 @@ const char *rp_status_name(rp_status status) {
     return (unsigned)status < sizeof names / sizeof *names ? names[status] : "unknown status";
 }
 
-bool rp_failed(void) { return held != RP_OK; }
-rp_status rp_error_status(void) { return held; }
-const char *rp_error_message(void) { return held == RP_OK ? "" : text ? text : no_place; }
-uint64_t rp__error_count(void) { return failures; }
+bool rp_failed(void) { return rp__error_held != RP_OK; }
+rp_status rp_error_status(void) { return rp__error_held; }
+const char *rp_error_message(void) { return rp__error_held == RP_OK ? "" : text ? text : no_place; }
 
 rp_status rp_error_take(void) {
-    rp_status status = held;
-    held = RP_OK;
+    rp_status status = rp__error_held;
+    rp__error_held = RP_OK;
     text_give();
     return status;
 }
@@ -132,10 +124,10 @@ static size_t append(size_t used, const char *format, ...) {
 
 rp_status rp__fail(rp_status status, const char *format, ...) {
     if (status == RP_OK) status = RP_ERROR_INTERNAL;
-    failures++;
-    held_is_last = held == RP_OK;
+    rp__error_failures++;
+    held_is_last = rp__error_held == RP_OK;
     if (!held_is_last) return status;
-    held = status;
+    rp__error_held = status;
     if (!text_take()) return status;
     const char *op = rp__site_op(), *site = rp__site();
     char body[TEXT_BYTES];
@@ -153,43 +145,25 @@ rp_status rp__fail(rp_status status, const char *format, ...) {
 }
 
 rp_status rp__returned(rp_status status, uint64_t before, const char *what, const char *name) {
-    if (status == RP_OK || (held != RP_OK && failures != before)) return status;
+    if (status == RP_OK || (rp__error_held != RP_OK && rp__error_failures != before)) return status;
     return rp__fail(status, "%s `%s` returned %s", what, name, rp_status_name(status));
 }
 
 rp_status rp__fail_context(const char *format, ...) {
-    if (held == RP_OK) return rp__fail(RP_ERROR_INTERNAL, "a context was given for an error that is not set");
+    if (rp__error_held == RP_OK) return rp__fail(RP_ERROR_INTERNAL, "a context was given for an error that is not set");
     if (!held_is_last || !text) /* the callee's error was not the first: its text was not kept either */
-        return held;
+        return rp__error_held;
     size_t used = append(strlen(text), ": while ");
     va_list args;
     va_start(args, format);
     int n = vsnprintf(text + used, TEXT_BYTES - used, format, args);
     va_end(args);
     if (n < 0) text[used] = 0;
-    return held;
-}
-
-rp__site_frame rp__site_push(const char *site, const char *op) {
-    rp__site_frame previous = frame;
-    /* The outermost frame that knows a site or an op wins: layers, losses and optimizers speak for the ops inside. */
-    if (!frame.site) frame.site = site;
-    if (!frame.op) frame.op = op;
-    return previous;
-}
-
-void rp__site_pop(rp__site_frame previous) { frame = previous; }
-const char *rp__site(void) { return frame.site ? frame.site : ""; }
-const char *rp__site_op(void) { return frame.op ? frame.op : ""; }
-
-rp__site_frame rp__site_enter(rp__site_frame exact) {
-    rp__site_frame previous = frame;
-    frame = exact;
-    return previous;
+    return rp__error_held;
 }
 
 void rp__error_save(rp__error_state *out) {
-    out->status = held;
+    out->status = rp__error_held;
     const char *message = rp_error_message();
     memcpy(out->text, message, strlen(message) + 1);
     rp_error_take();
@@ -197,7 +171,7 @@ void rp__error_save(rp__error_state *out) {
 
 void rp__error_restore(const rp__error_state *state) {
     if (state->status == RP_OK) return;
-    held = state->status;
+    rp__error_held = state->status;
     held_is_last = true;
     if (text_take()) memcpy(text, state->text, strlen(state->text) + 1);
 }

@@ -17,13 +17,24 @@
 #define RP__LIKELY(x) (x)
 #endif
 
+/* Thread-local storage that costs an instruction to reach, of which a process has little: what every call touches, a few words each.
+   scripts/check_exports.sh limits what the whole library has of thread-local storage. */
+#if defined(__ELF__)
+#define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define RP__TLS_FAST _Thread_local
+#endif
+
 /* Records the first failure of the thread (later ones are counted, and appended as context only by rp__fail_context) and
    returns `status`. The message should name the op and the shapes; the site is the call site in force (rp__site_push). */
 rp_status rp__fail(rp_status status, const char *format, ...) RP__PRINTF(2, 3);
 /* Adds ": while <text>" to the sticky error that a callee has just set; returns its status. */
 rp_status rp__fail_context(const char *format, ...) RP__PRINTF(1, 2);
 /* Failures reported in this thread so far, first or not: did a call fail while an older error was already held? */
-uint64_t rp__error_count(void);
+extern RP__TLS_FAST uint64_t rp__error_failures; /* error.c alone writes these two */
+extern RP__TLS_FAST rp_status rp__error_held;
+static inline uint64_t rp__error_count(void) { return rp__error_failures; }
+static inline bool rp__failed(void) { return RP__UNLIKELY(rp__error_held != RP_OK); } /* rp_failed, inline */
 /* What a program's function returned. A failure that nothing was reported for since rp__error_count was `before`, or whose report
    was taken, gets one: "<what> `<name>` returned ...". */
 rp_status rp__returned(rp_status status, uint64_t before, const char *what, const char *name);
@@ -47,12 +58,25 @@ rp_status rp__returned(rp_status status, uint64_t before, const char *what, cons
 typedef struct rp__site_frame {
     const char *site, *op;
 } rp__site_frame;
-rp__site_frame rp__site_push(const char *site, const char *op); /* returns what to give to rp__site_pop */
-void rp__site_pop(rp__site_frame previous);
-rp__site_frame rp__site_enter(
-    rp__site_frame exact);  /* replaces the frame, e.g. in a worker or a deferred launch; popped the same way */
-const char *rp__site(void); /* "" when unknown */
-const char *rp__site_op(void);
+extern RP__TLS_FAST rp__site_frame rp__site_frame_in_force; /* for the functions below */
+/* Returns what to give to rp__site_pop. The outermost frame that knows a site or an op wins: layers, losses and optimizers speak
+   for the ops inside. */
+static inline rp__site_frame rp__site_push(const char *site, const char *op) {
+    const rp__site_frame previous = rp__site_frame_in_force;
+    rp__site_frame_in_force = (rp__site_frame){previous.site ? previous.site : site, previous.op ? previous.op : op};
+    return previous;
+}
+static inline void rp__site_pop(rp__site_frame previous) { rp__site_frame_in_force = previous; }
+/* Replaces the frame, e.g. in a worker or a deferred launch; popped the same way. */
+static inline rp__site_frame rp__site_enter(rp__site_frame exact) {
+    const rp__site_frame previous = rp__site_frame_in_force;
+    rp__site_frame_in_force = exact;
+    return previous;
+}
+static inline const char *rp__site(void) { /* "" when unknown */
+    return rp__site_frame_in_force.site ? rp__site_frame_in_force.site : "";
+}
+static inline const char *rp__site_op(void) { return rp__site_frame_in_force.op ? rp__site_frame_in_force.op : ""; }
 
 /* So many threads can hold an error before a text takes memory from the heap. */
 enum { RP__ERROR_TEXTS = 64 };

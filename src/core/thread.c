@@ -79,8 +79,8 @@ int rp__threads_wanted(void) {
     const char *text = getenv("REPRISE_NUM_THREADS");
     char *end = NULL;
     long wanted = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || *end || wanted < 1) return 0;
-    return wanted > MAX_THREADS ? MAX_THREADS : (int)wanted;
+    if (!text || end == text || *end || wanted < 1 || wanted > MAX_THREADS) return 0;
+    return (int)wanted;
 }
 
 static int pool_size(void) {
@@ -98,7 +98,10 @@ int rp_num_threads(void) { return pool_size(); }
 rp_status rp_set_num_threads(int n) {
     if (n < 1)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "set_num_threads: expected a positive number of threads, got %d", n);
-    atomic_store(&pool.size, n > MAX_THREADS ? MAX_THREADS : n);
+    if (n > MAX_THREADS)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "set_num_threads: the CPU pool has at most %d threads, not %d",
+                        MAX_THREADS, n);
+    atomic_store(&pool.size, n);
     return RP_OK;
 }
 

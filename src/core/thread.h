@@ -19,7 +19,7 @@ static inline void rp__unlock(rp__mutex *m) { (void)pthread_mutex_unlock(m); }
 typedef void rp__slice(void *ctx, int64_t begin, int64_t end);
 rp_status rp__parallel(int64_t n, int64_t grain, rp__slice *body, void *ctx);
 
-/* What REPRISE_NUM_THREADS asks for; 0: it is not set, or not a number from 1. */
+/* What REPRISE_NUM_THREADS asks for; 0: it is not set, or not a number that rp_set_num_threads takes. */
 int rp__threads_wanted(void);
 
 /* Runs body(ctx, k) once for each k in [0, n) on up to rp_num_threads() threads that are made for it, with large stacks, and

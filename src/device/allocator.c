@@ -130,11 +130,7 @@ typedef struct cache {
     rp__allocator *owner;
 } cache;
 
-#if defined(__ELF__)
-static _Thread_local __attribute__((tls_model("initial-exec"))) cache *mine;
-#else
-static _Thread_local cache *mine;
-#endif
+static RP__TLS_FAST cache *mine;
 static pthread_key_t cache_key;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 static bool cache_key_made;

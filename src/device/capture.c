@@ -15,6 +15,25 @@ static rp__capture *captures;
 static atomic_int active;
 
 bool rp__stream_capturing(const rp_stream *s) { return s->capture != NULL; }
+
+rp__replays *rp__replays_retain(rp__replays *r) {
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    return r;
+}
+
+void rp__replays_release(rp__replays *r) {
+    if (r && atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) == 1) rp__free(r);
+}
+
+rp__capture *rp__capture_current(void) {
+    if (RP__LIKELY(!rp__captures_active())) return NULL;
+    for (rp__device *d = NULL; (d = rp__device_next_open(d));) {
+        rp__capture *c = rp__current_stream(d)->capture;
+        if (c) return c;
+    }
+    return NULL;
+}
+
 bool rp__captures_active(void) { return atomic_load_explicit(&active, memory_order_acquire) != 0; }
 
 bool rp_is_capturing(rp_device device) {
@@ -69,7 +88,14 @@ rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
         return rp__fail(RP_ERROR_CAPTURE, "the default stream cannot be captured: make a stream with rp_stream_new");
     if (s->capture) return rp__fail(RP_ERROR_STATE, "the stream is capturing already");
     rp__capture *c = rp__calloc(1, sizeof *c);
-    if (!c) return RP__OOM("a capture");
+    rp__replays *replays = rp__calloc(1, sizeof *replays);
+    if (!c || !replays) {
+        rp__free(c);
+        rp__free(replays);
+        return RP__OOM("a capture");
+    }
+    atomic_init(&replays->refs, 1);
+    c->replays = replays;
     c->stream = rp__stream_retain(s);
     c->pool = rp__pool_retain(pool);
     c->mode = mode;
@@ -80,6 +106,7 @@ rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
         leave(s);
         rp_pool_release(pool);
         rp_stream_release(s);
+        rp__replays_release(replays);
         rp__free(c);
         return status;
     }
@@ -145,6 +172,7 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
         if (*graph) d->ops->graph_free(*graph);
         *graph = NULL;
     }
+    rp__replays_release(c->replays);
     rp__free(c);
     rp_stream_release(s);
     return status;

@@ -15,6 +15,15 @@ typedef struct rp__capture_random { /* one generator used in the capture */
         borrowed; /* of another capture, whose replays write it: only held. Else written before each replay of this one */
 } rp__capture_random;
 
+/* How often what a capture recorded has been replayed. It outlives capture and graph: whoever keeps values of a replay looks
+   whether they are still those. */
+typedef struct rp__replays {
+    atomic_uint refs;
+    _Atomic uint64_t count;
+} rp__replays;
+rp__replays *rp__replays_retain(rp__replays *r);
+void rp__replays_release(rp__replays *r); /* NULL is nothing */
+
 typedef struct rp__capture {
     rp_stream *stream;
     rp_pool *pool;
@@ -24,6 +33,7 @@ typedef struct rp__capture {
     char why[256]; /* the first such operation, with op and site */
     rp__capture_random *random;
     size_t n_random, random_capacity;
+    rp__replays *replays; /* counted */
     void *native;       /* the device's recording */
     rp_stream **forked; /* streams that joined by waiting for an event of the capture; retained */
     size_t n_forked, forked_capacity;
@@ -37,6 +47,8 @@ rp_status rp__capture_reserve(rp__capture *c, rp_generator *g, uint64_t counters
 rp_status rp__capture_hold_random(rp__capture *c, rp_generator *g, rp__random_memory *m);
 
 rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode);
+/* The capture that this thread's launches go into, on whatever device; NULL: none. */
+rp__capture *rp__capture_current(void);
 /* Ends on every path; on failure *graph is NULL. The random records move to the caller. */
 rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random **random, size_t *n_random);
 void rp__capture_random_free(rp__capture_random *random,

@@ -12,12 +12,6 @@
 #include "device/error_record.h"
 #include "device/generator.h"
 
-#if defined(__ELF__)
-#define RP__TLS _Thread_local __attribute__((tls_model("initial-exec")))
-#else
-#define RP__TLS _Thread_local
-#endif
-
 static struct {
     rp__mutex lock;
     atomic_bool cpu_open;
@@ -147,9 +141,9 @@ bool rp_device_available(rp_device device) { return device.index >= 0 && device.
 
 /* ---- what belongs to a thread */
 
-static RP__TLS rp_device default_device; /* zero is the CPU */
-static RP__TLS rp_stream *current_cpu;   /* retained; NULL: the default stream */
-static RP__TLS rp_stream **current_cuda; /* the same, RP__DEVICE_SLOTS - 1 of them; NULL: none was ever set */
+static RP__TLS_FAST rp_device default_device; /* zero is the CPU */
+static RP__TLS_FAST rp_stream *current_cpu;   /* retained; NULL: the default stream */
+static RP__TLS_FAST rp_stream **current_cuda; /* the same, RP__DEVICE_SLOTS - 1 of them; NULL: none was ever set */
 static pthread_key_t exit_key;
 static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
 static bool exit_key_made;

@@ -129,8 +129,7 @@ void rp__random_memory_release(rp__random_memory *m) {
     rp__free(m);
 }
 
-static _Thread_local rp__random_log *noting;
-static _Thread_local rp__random_source *replaying;
+static _Thread_local rp__random_log *noting, *repeating;
 
 rp__random_log *rp__random_log_set(rp__random_log *log) {
     rp__random_log *old = noting;
@@ -138,10 +137,15 @@ rp__random_log *rp__random_log_set(rp__random_log *log) {
     return old;
 }
 
-rp__random_source *rp__random_source_set(rp__random_source *source) {
-    rp__random_source *old = replaying;
-    replaying = source;
+rp__random_log *rp__random_again_set(rp__random_log *log) {
+    rp__random_log *old = repeating;
+    repeating = log;
     return old;
+}
+
+void rp__random_rewind(rp__random_log *log) {
+    log->next = 0;
+    for (size_t i = 0; i < log->n; i++) log->drawn[i].taken = 0;
 }
 
 void rp__random_log_free(rp__random_log *log) {
@@ -153,52 +157,101 @@ void rp__random_log_free(rp__random_log *log) {
     *log = (rp__random_log){0};
 }
 
-static rp_status note(rp_generator *g, uint64_t counters, const rp__random_draw *draw, rp__random_memory *memory) {
-    for (rp__random_log *log = noting; log; log = log->outer) {
-        if (!RP__GROW(&log->drawn, &log->capacity, log->n + 1)) return RP__OOM("the random numbers of a function");
-        log->drawn[log->n++] =
-            (struct rp__random_drawn){rp__generator_retain(g), counters, *draw, rp__random_memory_retain(memory)};
-        log->captured = log->captured || memory;
-    }
+rp_status rp__random_log_add(rp__random_log *log, rp_generator *g, uint64_t counters, const rp__random_draw *draw,
+                             rp__random_memory *memory) {
+    if (!RP__GROW(&log->drawn, &log->capacity, log->n + 1)) return RP__OOM("the random numbers of a function");
+    log->drawn[log->n++] = (struct rp__random_drawn){.generator = rp__generator_retain(g),
+                                                     .counters = counters,
+                                                     .draw = *draw,
+                                                     .memory = rp__random_memory_retain(memory)};
     return RP_OK;
 }
 
-static bool is_default(const rp_generator *g) { return g == g->device->generator; }
-
-/* The next draw of the first run. Its place in memory stays as long as the capture that it is part of now, or as the work of s. */
-static rp_status draw_again(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out) {
-    rp__random_source *from = replaying;
-    while (from->but_default && from->next < from->log->n && is_default(from->log->drawn[from->next].generator))
-        from->next++;
-    const struct rp__random_drawn *d = from->next < from->log->n ? &from->log->drawn[from->next] : NULL;
-    if (!d || d->generator != g || d->counters != counters)
-        return rp__fail(RP_ERROR_STATE, "a recomputed function draws other random numbers than when it ran first: it "
-                                        "must do the same both times");
-    from->next++;
-    *out = d->draw;
-    if (!d->memory) return RP_OK;
-    return rp__stream_capturing(s) ? rp__capture_hold_random(s->capture, g, d->memory)
-                                   : rp__block_used_by(d->memory->block, s);
+static rp_status note(rp_generator *g, uint64_t counters, const rp__random_draw *draw, rp__random_memory *memory) {
+    for (rp__random_log *log = noting; log; log = log->outer)
+        RP_TRY(rp__random_log_add(log, g, counters, draw, memory));
+    return RP_OK;
 }
 
-rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out) {
-    RP_TRY(generator_check(g));
-    if (g->device != s->device) {
-        char a[24], b[24];
-        return rp__fail(RP_ERROR_DEVICE, "Expected a generator of %s, got one of %s", rp__device_text(s->device->id, a),
-                        rp__device_text(g->device->id, b));
+/* The next entry of g that has counters left, from `at` on. */
+static struct rp__random_drawn *next_of(const rp__random_log *log, size_t *at, const rp_generator *g) {
+    for (; *at < log->n; ++*at) {
+        struct rp__random_drawn *d = &log->drawn[*at];
+        if (d->generator == g && d->taken < d->counters) return d;
     }
-    /* No counters: a program that is built asks where its state will be. */
-    if (RP__UNLIKELY(replaying != NULL) && counters && !(replaying->but_default && is_default(g)))
-        return draw_again(g, s, counters, out);
-    rp__random_memory *memory = NULL;
-    if (RP__UNLIKELY(rp__stream_capturing(s))) {
-        RP_TRY(rp__capture_reserve(s->capture, g, counters, out, &memory));
+    return NULL;
+}
+
+/* Does `b` go on where all of `a` ends? */
+static bool follows(const struct rp__random_drawn *a, const struct rp__random_drawn *b) {
+    return b->memory == a->memory && b->draw.state == a->draw.state && b->draw.seed == a->draw.seed &&
+           b->draw.inner == a->draw.inner + a->counters;
+}
+
+/* The next draw of the first run. Its place in memory stays as long as the capture that it is part of now, or as the work of s. */
+static rp_status draw_again(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out,
+                            rp__random_memory **memory) {
+    rp__random_log *from = repeating;
+    while (from->next < from->n && from->drawn[from->next].taken == from->drawn[from->next].counters) from->next++;
+    size_t at = from->next;
+    struct rp__random_drawn *d = next_of(from, &at, g);
+    if (d) {
+        *out = d->draw;
+        out->inner += d->taken;
+        *memory = d->memory;
+    }
+    for (uint64_t left = counters; d && left > 0;) {
+        uint64_t part = d->counters - d->taken < left ? d->counters - d->taken : left;
+        d->taken += part;
+        left -= part;
+        const struct rp__random_drawn *last = d;
+        if (left > 0) d = next_of(from, &at, g);
+        if (left > 0 && d && !follows(last, d)) d = NULL;
+    }
+    if (!d)
+        return rp__fail(RP_ERROR_STATE, "a recomputed function draws other random numbers than when it ran first: it "
+                                        "must do the same both times");
+    if (!*memory) return RP_OK;
+    return rp__stream_capturing(s) ? rp__capture_hold_random(s->capture, g, *memory)
+                                   : rp__block_used_by((*memory)->block, s);
+}
+
+static rp_status check_device(const rp_generator *g, const rp_stream *s) {
+    char a[24], b[24];
+    RP_TRY(generator_check(g));
+    if (g->device == s->device) return RP_OK;
+    return rp__fail(RP_ERROR_DEVICE, "Expected a generator of %s, got one of %s", rp__device_text(s->device->id, a),
+                    rp__device_text(g->device->id, b));
+}
+
+rp_status rp__random_peek(rp_generator *g, rp_stream *s, rp__random_draw *out, rp__random_memory **memory) {
+    *memory = NULL;
+    RP_TRY(check_device(g, s));
+    if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_reserve(s->capture, g, 0, out, memory);
+    *out = (rp__random_draw){NULL, 0, 0};
+    rp__generator_state(g, &out->seed, &out->inner);
+    return RP_OK;
+}
+
+rp_status rp__random_take(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out,
+                          rp__random_memory **memory) {
+    if (counters == 0) return rp__random_peek(g, s, out, memory);
+    *memory = NULL;
+    RP_TRY(check_device(g, s));
+    if (RP__UNLIKELY(repeating != NULL)) {
+        RP_TRY(draw_again(g, s, counters, out, memory));
+    } else if (RP__UNLIKELY(rp__stream_capturing(s))) {
+        RP_TRY(rp__capture_reserve(s->capture, g, counters, out, memory));
     } else {
         rp__lock(&g->lock);
         *out = (rp__random_draw){NULL, g->seed, g->offset};
         g->offset += counters;
         rp__unlock(&g->lock);
     }
-    return RP__UNLIKELY(noting != NULL) && counters ? note(g, counters, out, memory) : RP_OK;
+    return RP__UNLIKELY(noting != NULL) ? note(g, counters, out, *memory) : RP_OK;
+}
+
+rp_status rp__random_reserve(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out) {
+    rp__random_memory *memory;
+    return rp__random_take(g, s, counters, out, &memory);
 }

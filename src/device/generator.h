@@ -39,29 +39,36 @@ typedef struct rp__random_memory {
 rp__random_memory *rp__random_memory_retain(rp__random_memory *m);
 void rp__random_memory_release(rp__random_memory *m);
 
+/* rp__random_reserve that also says whose memory out->state is: *memory is borrowed, NULL outside captures. */
+rp_status rp__random_take(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out,
+                          rp__random_memory **memory);
+/* Where the next draw of g on s will be, without drawing it. */
+rp_status rp__random_peek(rp_generator *g, rp_stream *s, rp__random_draw *out, rp__random_memory **memory);
+
 /* What the ops of a run have drawn, in order. */
 typedef struct rp__random_log {
     struct rp__random_log *outer; /* notes the same */
     struct rp__random_drawn {
         rp_generator *generator; /* retained */
-        uint64_t counters;
+        uint64_t counters, taken; /* taken: by the run that draws them again */
         rp__random_draw draw;
         rp__random_memory *memory; /* of draw.state; retained; NULL: drawn outside captures */
     } * drawn;
     size_t n, capacity;
-    bool captured; /* a draw was one of a capture */
+    size_t next; /* those before it are taken */
 } rp__random_log;
+/* counters RP__RANDOM_OPEN: as many as are asked for. */
+#define RP__RANDOM_OPEN (UINT64_MAX / 2)
+rp_status rp__random_log_add(rp__random_log *log, rp_generator *g, uint64_t counters, const rp__random_draw *draw,
+                             rp__random_memory *memory);
 void rp__random_log_free(rp__random_log *log);
 
 /* The thread's; returned: what to give to the next call of the same function. While a log is set, draws are noted in it. */
 rp__random_log *rp__random_log_set(rp__random_log *log);
-/* While a source is set, draws are taken from its log, from the first on, and generators stay where they are. */
-typedef struct rp__random_source {
-    const rp__random_log *log;
-    size_t next;
-    bool but_default; /* default generators draw as ever: they have been put back to where the first run began */
-} rp__random_source;
-rp__random_source *rp__random_source_set(rp__random_source *source);
+/* While a log is set to be drawn again, draws are taken from it, those of each generator in its order, and generators stay where
+   they are. The two runs may cut the counters of a generator into other portions: ops one by one, a program all at once. */
+rp__random_log *rp__random_again_set(rp__random_log *log);
+void rp__random_rewind(rp__random_log *log); /* before it is drawn again */
 
 /* Without the check for captures: what only looks, or puts back what it found. */
 void rp__generator_state(rp_generator *g, uint64_t *seed, uint64_t *offset);

@@ -60,7 +60,7 @@ void rp__launch_free(rp__launch *l, bool release_storages) {
     rp__free(l);
 }
 
-static _Thread_local rp__launch_recorder *recorder;
+static RP__TLS_FAST rp__launch_recorder *recorder;
 
 rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r) {
     rp__launch_recorder *old = recorder;

@@ -52,6 +52,7 @@ struct rp__launch {
     const uint64_t *words; /* parameters */
     const rp__slot *slots;
     uint32_t n_words, n_slots;
+    uint32_t draw, n_draws; /* random numbers: words [draw, draw + 3 * n_draws) are state, seed, inner of each */
     uint32_t grid[3], block[3], shared_bytes; /* CUDA */
     int64_t items, grain;                     /* CPU: slices of [0, items) start at multiples of grain */
     const char *site, *op;                    /* constant strings */

@@ -134,7 +134,7 @@ static rp_status check_liveness(const rp_graph *g) {
     const rp__external *first = NULL;
     for (size_t k = 0; k < g->recording.n_externals; k++) {
         const rp__external *e = &g->recording.externals[k];
-        if (e->moved || atomic_load(&e->storage->refs) > 1) continue;
+        if (e->moved || e->storage->inner || atomic_load(&e->storage->refs) > 1) continue;
         if (!first) first = e;
         dead++;
     }

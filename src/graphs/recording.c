@@ -125,6 +125,7 @@ rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
     rp__recording *r = c->recording;
     if (nodes) *nodes = 0;
     (void)rp__launch_recorder_set(NULL);
+    if (c->stream->capture) r->counted = rp__replays_retain(c->stream->capture->replays);
     rp_status status = rp__capture_end(c->stream, &r->graph, &r->random, &r->n_random);
     rp_status restored = rp_set_current_stream(c->previous);
     rp_stream_release(c->previous);
@@ -153,6 +154,7 @@ rp_status rp__recording_instantiate(rp__recording *r) {
 
 void rp__recording_free(rp__recording *r) {
     rp__capture_random_free(r->random, r->n_random);
+    rp__replays_release(r->counted);
     if (r->graph) r->device->ops->graph_free(r->graph);
     for (size_t k = 0; k < r->n_externals; k++) {
         rp__storage_release(r->externals[k].storage);
@@ -207,6 +209,7 @@ rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
     }
     RP_TRY(r->device->ops->graph_launch(r->graph, s));
     r->replays++;
+    atomic_fetch_add_explicit(&r->counted->count, 1, memory_order_relaxed);
     for (size_t k = 0; k < r->n_externals; k++) {
         const rp__external *e = &r->externals[k];
         if (e->access & RP__WRITE) rp__storage_written(e->moved ? e->moved : e->storage, e->op, e->site);

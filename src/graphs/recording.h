@@ -30,6 +30,7 @@ typedef struct rp__recording {
     size_t n_random;
     rp__external *externals;
     size_t n_externals, externals_capacity;
+    rp__replays *counted;                    /* counted; for those who keep values of a replay */
     uint64_t replays, patches, stream_waits; /* statistics */
 } rp__recording;
 

@@ -108,7 +108,7 @@ size_t rp_doctor(char *buf, size_t bytes) {
     const char *cpu = getenv("REPRISE_CPU");
     add_ignored(&t, "REPRISE_CPU", cpu && rp__tiles_named(cpu), "baseline, avx2 or avx512, where the CPU has it");
     rp__text_add(&t, "threads: %d\n", rp_num_threads());
-    add_ignored(&t, "REPRISE_NUM_THREADS", rp__threads_wanted() > 0, "a number from 1");
+    add_ignored(&t, "REPRISE_NUM_THREADS", rp__threads_wanted() > 0, "a number from 1 to 256");
     int n_cuda = rp_device_count(RP_DEVICE_CUDA);
     for (int i = 0; i < n_cuda; i++) {
         add_device(&t, rp_cuda(i));

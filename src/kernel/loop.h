@@ -166,6 +166,16 @@ typedef struct rp__space {
    do not depend on it: inner order is kept). In place on the caller's copy. */
 void rp__space_collapse(rp__space *s, rp__space_access *accesses);
 
+/* The same for few elements that lie one after the other in every access, or are one value for all of them; no IOTA, no draw. */
+enum { RP__FLAT_ACCESSES = 6 };
+typedef struct rp__flat {
+    int64_t n;                     /* > 0 */
+    char *base[RP__FLAT_ACCESSES]; /* addresses for index 0 */
+    uint64_t still;                /* bit a: access a is one value */
+    uint16_t n_accesses, n_scalars;
+    const rp_scalar *scalars;
+} rp__flat;
+
 struct rp__launch_buffer;
 typedef struct rp__loop_backend {
     /* Fills `out` with a launch of dag over space. Parameter words and slots are written into caller memory of the sizes given
@@ -179,6 +189,9 @@ typedef struct rp__loop_backend {
     /* What rp__loop_launch calls instead of bind and rp__launch_on, for a backend that runs some kernels as several launches
        (CUDA: few long rows), or without a record (CPU: tiny ones). NULL: one launch each. */
     rp_status (*launch)(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space);
+    /* Runs it before it returns, without a record; false: not this one, and nothing was done. NULL: none. Callers see to it that
+       there is no kernel log. */
+    bool (*launch_flat)(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__flat *flat);
     /* rp__loop_bind_many on this device. RP_ERROR_UNAVAILABLE without a sticky error: too many groups for one launch, or
        none of this kind; rp__loop_launch_many then halves the list, down to single binds. NULL: always single binds. */
     rp_status (*bind_many)(struct rp__device *d, rp__dag *dag, const rp__space *shared,

@@ -156,6 +156,8 @@ rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *sp
     out->n_words = at.end;
     out->slots = buffer->slots;
     out->n_slots = n_slots;
+    out->draw = at.draw;
+    out->n_draws = dag->n_draws;
     out->op = space->op;
     out->site = space->site;
     return RP_OK;

@@ -18,7 +18,7 @@ typedef struct chain {
     uint32_t version; /* of the defaults that were taken over */
 } chain;
 
-static _Thread_local chain chain_ __attribute__((tls_model("initial-exec")));
+static RP__TLS_FAST chain chain_;
 static _Atomic(rp__layer *) default_layer[RP__LAYER_COUNT];
 static atomic_uint default_version;
 
@@ -147,7 +147,7 @@ static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32
 rp_status rp__dispatch(rp__call *call) {
     rp__site_frame frame = rp__site_push(call->site, call->op->name);
     call->site = rp__site();
-    const bool clean = !rp_failed();
+    const bool clean = !rp__failed();
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < call->n_in && status == RP_OK; k++) {
         if (RP__UNLIKELY(!usable(call->in[k]))) status = check_handle(call, k);
@@ -162,7 +162,7 @@ rp_status rp__dispatch(rp__call *call) {
     }
     if (RP__LIKELY(status == RP_OK)) status = descend(call, 0);
     /* Sizes that overflow in an expansion or a lowering are told by the sticky error alone. */
-    if (RP__UNLIKELY(status == RP_OK && clean && rp_failed())) status = rp_error_status();
+    if (RP__UNLIKELY(rp__failed()) && status == RP_OK && clean) status = rp_error_status();
     if (RP__UNLIKELY(status != RP_OK)) fail_outputs(call);
     rp__site_pop(frame);
     return status;

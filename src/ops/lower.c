@@ -321,18 +321,19 @@ rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call) {
 
 /* ---- the thread's cache */
 
-enum { CACHE_SLOTS = 256, RECIPE_ACCESSES = 6, RECIPE_SCALARS = 3 };
+enum { CACHE_SLOTS = 256, RECIPE_ACCESSES = RP__FLAT_ACCESSES, RECIPE_SCALARS = 3 };
 typedef struct entry {
     uint64_t key[KEY_WORDS]; /* op; input dtypes and ranks; output dtypes and scalar kinds */
     int64_t structural[MAX_STRUCTURAL];
     rp__dag *dag; /* NULL: free */
     uint8_t n_structural, n_accesses, n_scalars;
     bool recipe; /* pointwise, nothing structural: access and scalars say how to fill a space */
+    bool iota;   /* a recipe with one */
     source access[RECIPE_ACCESSES];
     rp__lower_scalar scalars[RECIPE_SCALARS];
 } entry;
 
-static _Thread_local entry *cache_ __attribute__((tls_model("initial-exec")));
+static RP__TLS_FAST entry *cache_;
 static pthread_key_t cache_key;
 static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
 static bool cache_key_made;
@@ -403,47 +404,59 @@ static void fill_operand(rp__space_access *a, const rp_tensor *t) {
     rp__tensor_byte_range(t, &a->begin, &a->end);
 }
 
-/* rp__tensor_contiguous, quickly for what is contiguous without sizes of 1. */
-static inline bool is_contiguous(const rp_tensor *t) {
-    uint64_t expected = 1;
-    for (unsigned d = t->ndim; d-- > 0; expected *= (uint64_t)t->size[d])
-        if (RP__UNLIKELY((uint64_t)t->stride[d] != expected)) return rp__tensor_contiguous(t);
-    return true;
-}
-
-/* A contiguous call of a pointwise op: one dim, all strides 1 or 0. */
-static bool fill_flat(const entry *e, const rp__call *call, rp__space *space, rp__space_access *accesses, int64_t n) {
+/* A contiguous call of a pointwise op with a recipe: one dim, elements one after the other, or one value. The addresses of its
+   operands; an iota has none. */
+static bool fill_flat(const entry *e, const rp__call *call, rp__flat *f) {
     const rp_tensor *out = call->out[0];
+    f->still = 0;
     for (unsigned i = 0; i < e->n_accesses; i++) {
-        const source *s = &e->access[i];
-        rp__space_access *a = &accesses[i];
-        if (s->kind == SRC_IOTA) {
-            *a = (rp__space_access){.base = NULL};
-            a->stride[0] = 1; /* the recipe holds linear numbers only */
-            continue;
+        f->base[i] = NULL;
+        if (e->access[i].kind == SRC_IOTA) continue; /* the recipe holds linear numbers only */
+        const rp_tensor *t = access_tensor(call, &e->access[i]);
+        bool same = t->ndim == out->ndim, dense = true;
+        uint64_t expected = 1;
+        for (unsigned d = t->ndim; same && d-- > 0; expected *= (uint64_t)t->size[d]) {
+            same = t->size[d] == out->size[d];
+            dense = dense && (uint64_t)t->stride[d] == expected;
         }
-        const rp_tensor *t = access_tensor(call, s);
-        bool same = t->ndim == out->ndim;
-        for (unsigned d = 0; same && d < t->ndim; d++) same = t->size[d] == out->size[d];
         if (same) {
-            if (!is_contiguous(t)) return false;
-            a->stride[0] = 1;
+            if (RP__UNLIKELY(!dense) && !rp__tensor_contiguous(t)) return false; /* strides of sizes 1 do not matter */
         } else if (t->ndim == 0) {
-            a->stride[0] = 0;
+            f->still |= UINT64_C(1) << i;
         } else {
             return false;
         }
-        int64_t bytes = (int64_t)rp__dtype_bytes((rp_dtype)t->dtype);
-        a->base = rp__tensor_data(t);
+        f->base[i] = rp__tensor_data(t);
+    }
+    return true;
+}
+
+/* The same as a space. */
+static void flat_space(const entry *e, const rp__call *call, const rp__flat *f, rp__space *space,
+                       rp__space_access *accesses) {
+    for (unsigned i = 0; i < e->n_accesses; i++) {
+        rp__space_access *a = &accesses[i];
+        const bool still = f->still >> i & 1u;
+        a->base = f->base[i];
         a->iota_base = 0;
+        a->storage = NULL;
+        a->begin = a->end = 0;
+        a->stride[0] = !still;
+        if (e->access[i].kind == SRC_IOTA) continue;
+        const rp_tensor *t = access_tensor(call, &e->access[i]);
+        int64_t bytes = (int64_t)rp__dtype_bytes((rp_dtype)t->dtype);
         a->storage = t->storage;
         a->begin = t->offset * bytes;
-        a->end = a->begin + (same ? n : 1) * bytes;
+        a->end = a->begin + (still ? 1 : f->n) * bytes;
     }
-    space->n_outer = 1;
-    space->n_inner = 0;
-    space->extent[0] = n;
-    return true;
+    *space = (rp__space){.n_outer = 1,
+                         .extent = {f->n},
+                         .n_accesses = e->n_accesses,
+                         .n_scalars = e->n_scalars,
+                         .accesses = accesses,
+                         .scalars = f->scalars,
+                         .op = call->op->name,
+                         .site = call->site};
 }
 
 /* Stride of tensor t along dim d of a space of rank n to whose sizes it broadcasts. */
@@ -539,8 +552,10 @@ static void remember(entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS
     e->n_scalars = (uint8_t)lw->n_scalars;
     e->recipe = lw->call->op->lowering == RP__POINTWISE && lw->n_structural == 0 && lw->n_draws == 0 &&
                 lw->n_explicit == 0 && lw->n_accesses <= RECIPE_ACCESSES && lw->n_scalars <= RECIPE_SCALARS;
+    e->iota = false;
     for (unsigned i = 0; e->recipe && i < lw->n_accesses; i++) {
         e->access[i] = lw->access[i];
+        e->iota = e->iota || lw->access[i].kind == SRC_IOTA;
         e->recipe = lw->access[i].kind != SRC_IOTA || lw->access[i].index == RP__IOTA_LINEAR;
     }
     for (unsigned i = 0; e->recipe && i < lw->n_scalars; i++) {
@@ -605,6 +620,14 @@ static __attribute__((noinline)) rp_status launch_general(const rp__call *call, 
     return nothing_to_do(&lw) ? RP_OK : launch_lowered(&lw, cache, key);
 }
 
+static __attribute__((noinline)) rp_status launch_space(const entry *e, const rp__call *call, rp__device *d,
+                                                        rp_stream *s, const rp__flat *flat) {
+    rp__space_access accesses[RECIPE_ACCESSES];
+    rp__space space;
+    flat_space(e, call, flat, &space, accesses);
+    return rp__loop_launch(d, s, e->dag, &space);
+}
+
 rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s) {
     entry *cache = cache_get();
     if (RP__UNLIKELY(!cache)) return rp_error_status();
@@ -613,20 +636,14 @@ rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s) {
     const entry *e = slot_of(cache, key, NULL, 0);
     if (!entry_is(e, key) || !e->recipe) return launch_general(call, d, s, cache, key);
 
-    int64_t n = rp__tensor_numel(call->out[0]);
-    if (n == 0) return RP_OK;
-    rp__space_access accesses[RECIPE_ACCESSES];
     rp_scalar scalars[RECIPE_SCALARS];
-    rp__space space;
-    if (!fill_flat(e, call, &space, accesses, n)) return launch_general(call, d, s, cache, key);
+    rp__flat flat = {.n_accesses = e->n_accesses, .n_scalars = e->n_scalars, .scalars = scalars};
+    flat.n = rp__tensor_numel(call->out[0]);
+    if (flat.n == 0) return RP_OK;
+    if (!fill_flat(e, call, &flat)) return launch_general(call, d, s, cache, key);
     for (unsigned i = 0; i < e->n_scalars; i++) scalars[i] = rp__lower_scalar_value(&e->scalars[i], call);
-    space.n_accesses = e->n_accesses;
-    space.n_scalars = e->n_scalars;
-    space.accesses = accesses;
-    space.scalars = scalars;
-    space.draw = NULL;
-    space.n_draws = 0;
-    space.op = call->op->name;
-    space.site = call->site;
-    return rp__loop_launch(d, s, e->dag, &space);
+    const rp__loop_backend *loops = d->ops->loops;
+    if (loops->launch_flat && !e->iota && RP__LIKELY(!rp__kernel_log_set) && loops->launch_flat(d, s, e->dag, &flat))
+        return RP_OK;
+    return launch_space(e, call, d, s, &flat);
 }

@@ -1,4 +1,4 @@
-/* DLPack 1.x, both ways. The structs below are the ABI of dlpack.h, in our own words; they never change within version 1.
+/* DLPack 1.x, both ways, and what came before it, in. The structs below are the ABI of dlpack.h, in our own words; they never change within version 1.
    Exports share memory and hold a reference. Imports wrap; memory that may only be read is copied, because our tensors can be
    written. The producer's deleter runs exactly once, on every path. */
 #include <inttypes.h>
@@ -31,9 +31,16 @@ struct DLManagedTensorVersioned {
     struct dl_tensor tensor;
 };
 
+struct DLManagedTensor { /* before 1.0 */
+    struct dl_tensor tensor;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensor *self); /* may be NULL */
+};
+
 _Static_assert(sizeof(struct dl_tensor) == 48, "DLTensor of dlpack.h on 64-bit machines");
 _Static_assert(sizeof(struct DLManagedTensorVersioned) == 80,
                "DLManagedTensorVersioned of dlpack.h on 64-bit machines");
+_Static_assert(sizeof(struct DLManagedTensor) == 64, "DLManagedTensor of dlpack.h on 64-bit machines");
 
 static const struct {
     uint8_t dtype, code, bits;
@@ -107,8 +114,13 @@ struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t) {
 
 /* ---- in */
 
-static void call_deleter(void *ctx) {
+static void delete_versioned(void *ctx) {
     struct DLManagedTensorVersioned *managed = ctx;
+    if (managed->deleter) managed->deleter(managed);
+}
+
+static void delete_unversioned(void *ctx) {
+    struct DLManagedTensor *managed = ctx;
     if (managed->deleter) managed->deleter(managed);
 }
 
@@ -136,11 +148,7 @@ static rp_status read_device(const struct dl_tensor *in, rp_device *device) {
 }
 
 /* What rp_from_blob does not look at. */
-static rp_status check_managed(const struct DLManagedTensorVersioned *m, rp_dtype *dtype, rp_device *device) {
-    const struct dl_tensor *in = &m->tensor;
-    if (m->major != 1)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "DLPack version %u.%u is not supported, only 1.x",
-                        (unsigned)m->major, (unsigned)m->minor);
+static rp_status check_tensor(const struct dl_tensor *in, rp_dtype *dtype, rp_device *device) {
     RP_TRY(read_type(in, dtype));
     RP_TRY(read_device(in, device));
     if (in->ndim < 0 || in->ndim > RP_MAX_DIMS)
@@ -169,34 +177,54 @@ static rp_tensor *copy_of(rp_tensor *wrapped) {
     return copied ? t : rp__tensor_error();
 }
 
+/* Takes `managed` over. */
+static rp_tensor *import(const struct dl_tensor *in, uint64_t flags, void (*deleter)(void *managed), void *managed) {
+    rp_dtype dtype = RP_DTYPE_NONE;
+    rp_device device = rp_cpu();
+    bool copies = (flags & FLAG_READ_ONLY) != 0;
+    if (check_tensor(in, &dtype, &device) != RP_OK) {
+        deleter(managed);
+        return rp__tensor_error();
+    }
+    char *data = in->data ? (char *)in->data + in->byte_offset : NULL;
+    rp_scope scope = copies ? rp__scope_begin() : (rp_scope){0};
+    if (copies && !scope.id) {
+        deleter(managed);
+        return rp__tensor_error();
+    }
+    rp_tensor *t = rp_from_blob(data, in->shape, in->strides, (size_t)in->ndim, dtype, device, deleter, managed);
+    if ((flags & FLAG_IS_COPIED) && !rp__tensor_is_error(t))
+        t->storage->foreign = false; /* the producer made it for us: nobody else writes */
+    if (copies) {
+        if (!rp__tensor_is_error(t)) t = copy_of(t);
+        rp__scope_end(scope, &t, 1); /* releases the wrapper, and with it the producer's memory */
+    }
+    return t;
+}
+
 rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed) {
     rp__site_frame outer = rp__site_push(NULL, "from_dlpack");
     rp_tensor *t = rp__tensor_error();
-    rp_dtype dtype = RP_DTYPE_NONE;
-    rp_device device = rp_cpu();
     if (!managed) {
         rp__fail(RP_ERROR_INVALID_ARGUMENT, "the managed tensor is NULL");
-    } else if (check_managed(managed, &dtype, &device) != RP_OK) {
-        call_deleter(managed);
+    } else if (managed->major != 1) { /* of such a one only what comes before its tensor is known */
+        rp__fail(RP_ERROR_INVALID_ARGUMENT, "DLPack version %u.%u is not supported, only 1.x", (unsigned)managed->major,
+                 (unsigned)managed->minor);
+        delete_versioned(managed);
     } else {
-        const struct dl_tensor *in = &managed->tensor;
-        uint64_t flags = managed->flags;
-        char *data = in->data ? (char *)in->data + in->byte_offset : NULL;
-        bool copies = (flags & FLAG_READ_ONLY) != 0;
-        rp_scope scope = copies ? rp__scope_begin() : (rp_scope){0};
-        if (copies && !scope.id) {
-            call_deleter(managed);
-            rp__site_pop(outer);
-            return t;
-        }
-        t = rp_from_blob(data, in->shape, in->strides, (size_t)in->ndim, dtype, device, call_deleter, managed);
-        if ((flags & FLAG_IS_COPIED) && !rp__tensor_is_error(t))
-            t->storage->foreign = false; /* the producer made it for us: nobody else writes */
-        if (copies) {
-            if (!rp__tensor_is_error(t)) t = copy_of(t);
-            rp__scope_end(scope, &t, 1); /* releases the wrapper, and with it the producer's memory */
-        }
+        t = import(&managed->tensor, managed->flags, delete_versioned, managed);
     }
+    rp__site_pop(outer);
+    return t;
+}
+
+rp_tensor *rp_from_dlpack_unversioned(struct DLManagedTensor *managed) {
+    rp__site_frame outer = rp__site_push(NULL, "from_dlpack_unversioned");
+    rp_tensor *t = rp__tensor_error();
+    if (managed)
+        t = import(&managed->tensor, 0, delete_unversioned, managed);
+    else
+        rp__fail(RP_ERROR_INVALID_ARGUMENT, "the managed tensor is NULL");
     rp__site_pop(outer);
     return t;
 }

@@ -120,29 +120,37 @@ static bool keep_take(const keep_table *k, const rp_tensor *t) {
     return true;
 }
 
+/* Moves those of entries [first, n_entries) that are to be kept to the front; returns where they end. */
+static __attribute__((noinline)) size_t close_up(rp__tensor_local *l, size_t first, rp_tensor *const *keep, size_t n) {
+    size_t end = l->n_entries, kept = first;
+    keep_table table = keep_table_new(keep, n);
+    for (size_t i = first; i < end; i++) {
+        rp_tensor *t = l->entries[i];
+        if (!t) continue;
+        if (table.places ? !keep_take(&table, t)
+                         : !is_kept(t, keep, n) || is_kept(t, (rp_tensor *const *)l->entries + first, kept - first))
+            continue;
+        l->entries[i] = l->entries[kept];
+        l->entries[kept++] = t;
+    }
+    rp__free(table.places);
+    return kept;
+}
+
 rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
     rp__tensor_local *l = rp__local_tls;
     size_t k = l ? l->n_scopes : 0;
-    while (k > 0 && l->scopes[k - 1].id != scope.id) k--;
-    if (k == 0) return rp__fail(RP_ERROR_STATE, "scope_end: the scope is not open in this thread");
-    if (n && !keep)
+    while (k > 0 && RP__UNLIKELY(l->scopes[k - 1].id != scope.id)) k--;
+    if (RP__UNLIKELY(k == 0)) return rp__fail(RP_ERROR_STATE, "scope_end: the scope is not open in this thread");
+    if (RP__UNLIKELY(n && !keep))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: keep is NULL, but %zu tensors are to be kept", n);
-    size_t first = l->scopes[k - 1].first, end = l->n_entries, kept = first;
+    size_t kept = l->scopes[k - 1].first;
     l->n_scopes = k - 1;
     /* Kept entries close up first: releasing may run deleters and hooks, which may open scopes of their own. */
-    if (n) {
-        keep_table table = keep_table_new(keep, n);
-        for (size_t i = first; i < end; i++) {
-            rp_tensor *t = l->entries[i];
-            if (!t) continue;
-            if (table.places ? !keep_take(&table, t)
-                             : !is_kept(t, keep, n) || is_kept(t, (rp_tensor *const *)l->entries + first, kept - first))
-                continue;
-            l->entries[i] = l->entries[kept];
-            l->entries[kept++] = t;
-        }
-        rp__free(table.places);
-    }
+    if (n == 1 && l->n_entries == kept + 1 && l->entries[kept] == keep[0])
+        kept++; /* the one result of a call that made nothing else */
+    else if (n)
+        kept = close_up(l, kept, keep, n);
     while (l->n_entries > kept) {
         rp_tensor *t = l->entries[--l->n_entries];
         if (t)

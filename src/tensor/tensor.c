@@ -72,7 +72,8 @@ rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim, rp__s
 }
 
 /* Bytes of a row-major tensor; false and a sticky error for sizes that no tensor can have. */
-static bool byte_count(rp_dtype dtype, const int64_t *size, size_t ndim, size_t *bytes) {
+static __attribute__((noinline)) bool byte_count_checked(rp_dtype dtype, const int64_t *size, size_t ndim,
+                                                         size_t *bytes) {
     if (RP__UNLIKELY(!rp__dtype_is_valid(dtype))) {
         rp__fail(RP_ERROR_DTYPE, "%d is not an element type", (int)dtype);
         return false;
@@ -105,6 +106,18 @@ static bool byte_count(rp_dtype dtype, const int64_t *size, size_t ndim, size_t 
     return true;
 }
 
+/* The same, quickly for tensors with elements. */
+static inline bool byte_count(rp_dtype dtype, const int64_t *size, size_t ndim, size_t *bytes) {
+    if (RP__UNLIKELY(!rp__dtype_is_valid(dtype) || ndim > RP_MAX_DIMS || !size))
+        return byte_count_checked(dtype, size, ndim, bytes);
+    int64_t n = (int64_t)rp__dtype_bytes(dtype);
+    bool sound = true;
+    for (size_t i = 0; i < ndim; i++) sound = sound && size[i] > 0 && rp__mul_i64(n, size[i], &n);
+    if (RP__UNLIKELY(!sound)) return byte_count_checked(dtype, size, ndim, bytes);
+    *bytes = (size_t)n;
+    return true;
+}
+
 rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size, size_t ndim) {
     size_t bytes;
     if (!byte_count(dtype, size, ndim, &bytes)) return rp__tensor_error();
@@ -112,16 +125,23 @@ rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size, s
     return RP__LIKELY(s != NULL) ? rp__tensor_new(dtype, size, ndim, s) : rp__tensor_error();
 }
 
-rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset) {
-    if (rp__tensor_is_error(base) || !rank_fits(ndim)) return rp__tensor_error();
-    rp_tensor *t = handle((rp_dtype)base->dtype, ndim, rp__storage_retain(base->storage));
-    if (rp__tensor_is_error(t)) return t;
-    t->flags = RP__T_VIEW;
+rp_tensor *rp__tensor_over(rp_dtype dtype, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset,
+                           rp__storage *storage) {
+    rp_tensor *t = handle(dtype, ndim, storage);
+    if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
     t->offset = offset;
     for (size_t i = 0; i < ndim; i++) {
         t->size[i] = size[i];
         t->stride[i] = stride[i];
     }
+    return t;
+}
+
+rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset) {
+    if (rp__tensor_is_error(base) || !rank_fits(ndim)) return rp__tensor_error();
+    rp_tensor *t =
+        rp__tensor_over((rp_dtype)base->dtype, size, stride, ndim, offset, rp__storage_retain(base->storage));
+    if (!rp__tensor_is_error(t)) t->flags = RP__T_VIEW;
     return t;
 }
 

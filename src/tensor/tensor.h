@@ -13,12 +13,6 @@
 #define RP_HERE NULL
 #endif
 
-#if defined(__ELF__)
-#define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec"))) /* small and hot only */
-#else
-#define RP__TLS_FAST _Thread_local
-#endif
-
 typedef struct rp__storage {
     atomic_uint refs;
     rp_device device;
@@ -31,6 +25,7 @@ typedef struct rp__storage {
     void *deleter_ctx;
     bool foreign; /* memory of others: it may lie under another storage as well, and we never give it to anybody */
     bool stable;  /* foreign, but declared to be written and freed through us alone (rp_declare_stable) */
+    bool inner;   /* of a program, for good: no tensor's */
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
@@ -83,6 +78,9 @@ rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim,
                           rp__storage *storage_retained); /* row-major, offset 0; op and site from the frame in force */
 rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size,
                             size_t ndim); /* with memory; sizes are values */
+/* Any strides and offset; rank and storage are sound. */
+rp_tensor *rp__tensor_over(rp_dtype dtype, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset,
+                           rp__storage *storage_retained);
 rp_tensor *rp__tensor_view(rp_tensor *base, const rp_dim *size, const rp_dim *stride, size_t ndim,
                            rp_dim offset); /* same storage */
 /* One more reference, owned by the innermost scope: what an in-place op does with the argument that it returns. t, or the error

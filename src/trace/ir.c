@@ -48,6 +48,8 @@ void rp_ir_release(rp_ir *ir) {
     free_blocks(ir);
     for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
     for (size_t i = 0; i < ir->n_generators; i++) rp_generator_release(ir->generators[i]);
+    for (size_t i = 0; i < ir->n_functions; i++) rp_ir_release(ir->functions[i].backward);
+    rp__free(ir->functions);
     rp__free(ir->captured);
     rp__free(ir->generators);
     rp__free(ir->nodes);
@@ -58,6 +60,22 @@ void rp_ir_release(rp_ir *ir) {
 }
 
 /* ---- building */
+
+rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const rp__ir_value *in, uint32_t n_in,
+                              const rp__ir_value *out, uint32_t n_out, rp_ir *backward, const char *site) {
+    rp__ir_function f = {
+        .first = first, .last = last, .n_in = n_in, .n_out = n_out, .backward = backward, .site = site};
+    f.in = RP__NEW(&ir->arena, rp__ir_value, n_in + 1u);
+    f.out = RP__NEW(&ir->arena, rp__ir_value, n_out + 1u);
+    if (!f.in || !f.out || !RP__GROW(&ir->functions, &ir->functions_capacity, ir->n_functions + 1)) {
+        rp_ir_release(backward);
+        return RP__OOM("a custom function of a graph");
+    }
+    if (n_in) memcpy(f.in, in, n_in * sizeof *in);
+    if (n_out) memcpy(f.out, out, n_out * sizeof *out);
+    ir->functions[ir->n_functions++] = f;
+    return RP_OK;
+}
 
 /* Row-major strides; sizes may be words of the graph's table. */
 static void row_major(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {

@@ -18,7 +18,10 @@
                  body (n_out results: the next state). attrs[0] INT: max_iter, 0 without a bound. attrs[1] INT: keeps, the number s of
                  states whose history the loop keeps for a derivative: the state is then s values, a count (i64) of iterations and s
                  stacks (max_iter, *size) of the values at the beginning of each; 0: none, and the state is just that.
-     CHECKPOINT  in[] the arguments of its block; outputs are its results. regions: body. */
+     CHECKPOINT  in[] the arguments of its block; outputs are its results. regions: body.
+     FUNCTION    a custom function (rp_function_apply). in[] the arguments of its forward, outputs are its results, fresh and row-major.
+                 regions: forward; backward, which takes in[], the results and a gradient for each result, and gives a gradient for
+                 each of in[], RP__IR_NONE where there is none. The derivative of the node is the backward, not that of the forward's ops. */
 #ifndef RP_TRACE_IR_H
 #define RP_TRACE_IR_H
 
@@ -47,7 +50,8 @@ typedef enum rp__ir_kind {
     RP__IR_CONST,    /* small host constant: data, row-major elements of its one output */
     RP__IR_COND,
     RP__IR_WHILE,
-    RP__IR_CHECKPOINT, /* regions, see above */
+    RP__IR_CHECKPOINT,
+    RP__IR_FUNCTION, /* regions, see above */
     RP__IR_ASSIGN, /* effect: writes value 1 into the memory of value 0 (an input or captured tensor); no result, or value 0's
                           memory after the write */
     RP__IR_KIND_COUNT
@@ -86,6 +90,16 @@ struct rp__ir_block {
     uint32_t n_args, n_results;
 };
 
+/* A FUNCTION that functionalise has opened, for joint (a hint, no part of the text). */
+typedef struct rp__ir_function {
+    rp__ir_value *in, *out; /* in the arena */
+    uint32_t n_in, n_out;
+    size_t first;      /* number of the first node of its forward, which no derivative but this enters */
+    rp__ir_value last; /* a result of the last one */
+    rp_ir *backward;   /* the region as a functional graph; counted */
+    const char *site;
+} rp__ir_function;
+
 struct rp_ir {
     atomic_uint refs;
     rp__arena arena;
@@ -100,8 +114,11 @@ struct rp_ir {
     size_t n_captured, captured_capacity;
     rp_generator **generators; /* retained: those that attributes name */
     size_t n_generators, generators_capacity;
-    rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
-    rp_status status;     /* of an rp_ir that could not be made */
+    rp__symbols *symbols;       /* sizes that are symbols, with hints and guards; NULL: all static */
+    rp__ir_function *functions; /* in the order of their nodes */
+    size_t n_functions, functions_capacity;
+    const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
+    rp_status status;            /* of an rp_ir that could not be made */
     bool taped; /* traced as a tape saw it: an op without a result that needs a gradient ran with grad mode off */
 };
 
@@ -132,6 +149,10 @@ void rp__ir_meta_of(const rp_tensor *t, rp__meta *out);
 /* Copies `from` (a block of `source`, regions and all) into block `to` of ir: to->args must exist, one for each of from's.
    Words of symbols, captured tensors and generators are taken over; both graphs have the same table of symbols or none. */
 rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, const rp__ir_block *from);
+
+/* Notes a function that was opened; takes `backward` over, also on failure. Values are of ir. */
+rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const rp__ir_value *in, uint32_t n_in,
+                              const rp__ir_value *out, uint32_t n_out, rp_ir *backward, const char *site);
 
 /* ---- asking */
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }

@@ -181,6 +181,26 @@ static rp_status check_history(const checker *c, uint32_t at) {
     return RP_OK;
 }
 
+/* Of a FUNCTION: operands, results, gradients of results -> gradients of operands, some of them absent. */
+static rp_status check_backward(checker *c, uint32_t at, unsigned depth) {
+    const rp__ir_node *n = &c->ir->nodes[at];
+    const rp__ir_block *b = &n->regions[1];
+    if (b->n_args != n->n_in + 2 * n->n_out || b->n_results != n->n_in)
+        return fail(c, at, "a backward whose arguments or results are not those of its function");
+    RP_TRY(check_pass(c, at, b->args, n->n_in, n->in, "an argument of a backward of another type than its operand"));
+    for (unsigned k = 0; k < 2; k++)
+        RP_TRY(check_pass(c, at, b->args + n->n_in + k * n->n_out, n->n_out, n->out,
+                          "an argument of a backward of another type than its result"));
+    RP_TRY(check_block(c, b, depth + 1));
+    n = &c->ir->nodes[at];
+    b = &n->regions[1];
+    for (uint32_t k = 0; k < b->n_results; k++) {
+        if (b->results[k] != RP__IR_NONE)
+            RP_TRY(check_pass(c, at, b->results + k, 1, n->in + k, "a gradient of another type than its operand"));
+    }
+    return RP_OK;
+}
+
 static rp_status check_regions(checker *c, uint32_t at, unsigned depth) {
     const rp__ir_node *n = &c->ir->nodes[at];
     uint32_t n_regions = n->kind == RP__IR_CHECKPOINT ? 1 : 2, first = n->kind == RP__IR_COND;
@@ -194,6 +214,10 @@ static rp_status check_regions(checker *c, uint32_t at, unsigned depth) {
     for (uint32_t r = 0; r < n_regions; r++) {
         const rp__ir_block *b = &n->regions[r];
         bool predicate = n->kind == RP__IR_WHILE && r == 0;
+        if (n->kind == RP__IR_FUNCTION && r == 1) {
+            RP_TRY(check_backward(c, at, depth));
+            continue;
+        }
         if (b->n_args != n->n_in - first || b->n_results != (predicate ? 1 : n->n_out))
             return fail(c, at, "a block whose arguments or results are not those of its node");
         RP_TRY(
@@ -240,7 +264,8 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
         }
         case RP__IR_COND:
         case RP__IR_WHILE:
-        case RP__IR_CHECKPOINT: RP_TRY(check_regions(c, at, depth)); break;
+        case RP__IR_CHECKPOINT:
+        case RP__IR_FUNCTION: RP_TRY(check_regions(c, at, depth)); break;
         case RP__IR_ASSIGN: {
             if (n->n_in != 2 || n->n_out) return fail(c, at, "assign takes two values and gives none");
             uint32_t producer = c->ir->values[n->in[0]].node;

@@ -652,8 +652,10 @@ static bool region(parser *p, uint32_t node, uint32_t r, const char *word, unsig
 
 static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_t n_out, unsigned depth,
                        uint32_t *node) {
-    static const char *const words[RP__IR_KIND_COUNT][2] = {
-        [RP__IR_COND] = {"then", "else"}, [RP__IR_WHILE] = {"cond", "body"}, [RP__IR_CHECKPOINT] = {"body", NULL}};
+    static const char *const words[RP__IR_KIND_COUNT][2] = {[RP__IR_COND] = {"then", "else"},
+                                                            [RP__IR_WHILE] = {"cond", "body"},
+                                                            [RP__IR_CHECKPOINT] = {"body", NULL},
+                                                            [RP__IR_FUNCTION] = {"forward", "backward"}};
     rp__ir_value in[RP__MAX_IN];
     uint32_t n_in = 0;
     rp_attr limits[2] = {{.kind = RP_ATTR_INT}, {.kind = RP_ATTR_INT}}; /* max_iter, keeps */
@@ -686,11 +688,13 @@ static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_
         token begin = p->next;
         if (!region(p, *node, r, words[kind][r], depth)) return false;
         const rp__ir_block *b = &p->ir->nodes[*node].regions[r];
-        if (b->n_args != n_in - (kind == RP__IR_COND))
-            return fail_at(p, &begin, "the block takes %u arguments, its node passes %u", b->n_args,
-                           n_in - (kind == RP__IR_COND));
-        if (b->n_results != (kind == RP__IR_WHILE && r == 0 ? 1 : n_out))
-            return fail_at(p, &begin, "the block gives %u results, its node %u", b->n_results, n_out);
+        bool backward = kind == RP__IR_FUNCTION && r == 1;
+        uint32_t n_args = backward ? n_in + 2 * n_out : n_in - (kind == RP__IR_COND);
+        uint32_t n_results = backward ? n_in : kind == RP__IR_WHILE && r == 0 ? 1 : n_out;
+        if (b->n_args != n_args)
+            return fail_at(p, &begin, "the block takes %u arguments, its node passes %u", b->n_args, n_args);
+        if (b->n_results != n_results)
+            return fail_at(p, &begin, "the block gives %u results, its node %u", b->n_results, n_results);
     }
     return expect(p, "}");
 }
@@ -783,6 +787,7 @@ static bool statement(parser *p, rp__ir_block *block, unsigned depth) {
         rp__ir_kind kind = is(p, "cond")         ? RP__IR_COND
                            : is(p, "while")      ? RP__IR_WHILE
                            : is(p, "checkpoint") ? RP__IR_CHECKPOINT
+                           : is(p, "function")   ? RP__IR_FUNCTION
                                                  : RP__IR_OP;
         if (kind == RP__IR_OP)
             ok = op_node(p, block, n_out, &node);

@@ -6,6 +6,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "ops/grad.h"
 #include "trace/trace.h"
 
 /* ---- random numbers */
@@ -17,38 +18,70 @@ rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device d
     return rp_default_generator(device);
 }
 
-static rp_status seek(rp__ir_positions *p, rp_generator *g, uint64_t offset) {
-    struct rp__ir_position *at = NULL;
-    for (size_t i = 0; i < p->n && !at; i++) {
-        if (p->entries[i].generator == g) at = &p->entries[i];
+static struct rp__ir_position *position_of(rp__ir_positions *p, rp_generator *g, rp_dim offset) {
+    for (size_t i = 0; i < p->n; i++)
+        if (p->entries[i].generator == g) return &p->entries[i];
+    if (!RP__GROW(&p->entries, &p->capacity, p->n + 1)) {
+        (void)RP__OOM("random numbers of a graph");
+        return NULL;
     }
-    rp__lock(&g->lock);
-    uint64_t now = g->offset;
-    rp__unlock(&g->lock);
-    if (!at) {
-        if (!RP__GROW(&p->entries, &p->capacity, p->n + 1)) return RP__OOM("random numbers of a graph");
-        at = &p->entries[p->n++];
-        *at = (struct rp__ir_position){rp__generator_retain(g), now - offset, now};
-        return RP_OK;
+    p->entries[p->n] = (struct rp__ir_position){rp__generator_retain(g), offset, offset};
+    return &p->entries[p->n++];
+}
+
+static rp_status pass_over(rp_generator *g, rp_dim counters) {
+    rp__random_draw unused;
+    return counters > 0 ? rp__random_reserve(g, rp__current_stream(g->device), (uint64_t)counters, &unused) : RP_OK;
+}
+
+/* The draw of a node at `offset` that has been made before. */
+static rp_status drawn_at(const rp__ir_positions *p, const struct rp__ir_position *at, rp_dim offset, rp_dim counters,
+                          rp__random_log *out) {
+    rp_dim begin = at->first;
+    for (size_t i = 0; i < p->drawn.n; i++) {
+        const struct rp__random_drawn *d = &p->drawn.drawn[i];
+        if (d->generator != at->generator) continue;
+        rp_dim end = begin + (rp_dim)d->counters;
+        if (offset >= begin && offset + counters <= end) {
+            rp__random_draw draw = d->draw;
+            draw.inner += (uint64_t)(offset - begin);
+            return rp__random_log_add(out, d->generator, (uint64_t)counters, &draw, d->memory);
+        }
+        begin = end;
     }
-    if (now > at->high) at->high = now;
-    if (now != at->base + offset) {
-        rp__lock(&g->lock);
-        g->offset = at->base + offset;
-        rp__unlock(&g->lock);
+    return rp__fail(RP_ERROR_INTERNAL, "a graph draws random numbers again that it did not draw so");
+}
+
+/* Dispatches a random node whose counters begin at `offset` of the graph. */
+static rp_status run_random(rp__ir_positions *p, rp__call *call, rp_generator *g, rp_dim offset, rp_dim counters) {
+    struct rp__ir_position *at = position_of(p, g, offset);
+    rp_dim end = rp__dim_apply(RP__DIM_ADD, offset, counters);
+    if (!at || rp_failed()) return rp_error_status();
+    if (counters == 0) return rp__dispatch(call);
+    if (offset < at->end) {
+        rp__random_log again = {0};
+        rp_status status = drawn_at(p, at, offset, counters, &again);
+        rp__random_log *outer_again = rp__random_again_set(&again), *outer_log = rp__random_log_set(NULL);
+        if (status == RP_OK) status = rp__dispatch(call);
+        (void)rp__random_log_set(outer_log);
+        (void)rp__random_again_set(outer_again);
+        rp__random_log_free(&again);
+        return status;
     }
-    return RP_OK;
+    rp__random_log *outer = rp__random_log_set(&p->drawn);
+    p->drawn.outer = outer;
+    rp_status status = pass_over(g, offset - at->end);
+    if (status == RP_OK) status = rp__dispatch(call);
+    (void)rp__random_log_set(outer);
+    p->drawn.outer = NULL;
+    at->end = end;
+    return status;
 }
 
 void rp__ir_positions_end(rp__ir_positions *p) {
-    for (size_t i = 0; i < p->n; i++) {
-        rp_generator *g = p->entries[i].generator;
-        rp__lock(&g->lock);
-        if (g->offset < p->entries[i].high) g->offset = p->entries[i].high;
-        rp__unlock(&g->lock);
-        rp_generator_release(g);
-    }
+    for (size_t i = 0; i < p->n; i++) rp_generator_release(p->entries[i].generator);
     rp__free(p->entries);
+    rp__random_log_free(&p->drawn);
     *p = (rp__ir_positions){0};
 }
 
@@ -95,14 +128,14 @@ static rp_status run_op(const run *r, const rp__ir_node *n, rp_tensor *const *in
         status = attributes(r, n, attrs, &arena);
         call.attrs = attrs;
     }
-    rp__trace *trace = rp__trace_current();
-    if (status == RP_OK && (n->op->flags & RP_OP_RANDOM)) {
+    if (status == RP_OK && (n->op->flags & RP_OP_RANDOM) && !rp__trace_current()) {
         rp_device device = r->ir->values[n->out[0]].meta.device;
         rp_generator *g = rp__ir_generator(n->attrs, n->n_attrs, device);
         rp_dim offset = rp__dim_apply(RP__DIM_ADD, word(r, n->random_offset), r->shift);
-        if (!trace) status = seek(r->positions, g, (uint64_t)offset);
+        status = run_random(r->positions, &call, g, offset, word(r, n->random_count));
+    } else if (status == RP_OK) {
+        status = rp__dispatch(&call);
     }
-    if (status == RP_OK) status = rp__dispatch(&call);
     rp__arena_free(&arena);
     return status;
 }
@@ -136,19 +169,19 @@ typedef struct kept_block {
     rp__ir_positions positions; /* as they were before the block */
 } kept_block;
 
+/* Of a run that goes on from there: what was drawn before it is not drawn again in it. */
 static rp_status copy_positions(const rp__ir_positions *from, rp__ir_positions *to) {
     if (!RP__GROW(&to->entries, &to->capacity, from->n + 1)) return RP__OOM("random numbers of a graph");
     for (to->n = 0; to->n < from->n; to->n++) {
-        to->entries[to->n] = from->entries[to->n];
-        (void)rp__generator_retain(to->entries[to->n].generator);
+        const struct rp__ir_position *at = &from->entries[to->n];
+        to->entries[to->n] = (struct rp__ir_position){rp__generator_retain(at->generator), at->end, at->end};
     }
     return RP_OK;
 }
 
 static void kept_free(void *ctx) {
     kept_block *b = ctx;
-    for (size_t k = 0; k < b->positions.n; k++) rp_generator_release(b->positions.entries[k].generator);
-    rp__free(b->positions.entries);
+    rp__ir_positions_end(&b->positions);
     for (size_t k = 0; k < b->n_captured && b->captured; k++) rp_release(b->captured[k]);
     rp__free(b->captured);
     rp__free(b->binding);
@@ -187,6 +220,7 @@ static rp_status kept_new(const run *r, const rp__ir_block *block, kept_block **
         b->captured && b->binding ? copy_positions(r->positions, &b->positions) : RP__OOM("rp_checkpoint");
     if (status != RP_OK) {
         kept_free(b);
+        *out = NULL;
         return status;
     }
     for (size_t k = 0; k < n_captured; k++) b->captured[k] = r->captured[k] ? rp_retain(r->captured[k]) : NULL;
@@ -205,7 +239,97 @@ static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *c
     return rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
 }
 
+/* ---- custom functions: a node of the tape whose backward is the block */
+
+typedef struct function_payload {
+    kept_block *backward;
+    uint32_t n_saved; /* operands, then results */
+    rp__saved saved[];
+} function_payload;
+
+static void function_release_saved(rp__tape_node *n) {
+    function_payload *p = n->payload;
+    for (uint32_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
+    n->released = true;
+}
+
+static void function_free(function_payload *p) {
+    for (uint32_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
+    kept_free(p->backward);
+    rp__free(p);
+}
+
+static void function_destroy(rp__tape_node *n) { function_free(n->payload); }
+
+static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in,
+                                   bool create_graph) {
+    function_payload *p = n->payload;
+    (void)create_graph;
+    rp_tensor **args = rp__calloc(p->n_saved + n->n_out + 1u, sizeof *args);
+    if (!args) return RP__OOM("backward of a custom function");
+    rp_status status = RP_OK;
+    for (uint32_t k = 0; k < p->n_saved && status == RP_OK; k++) {
+        args[k] = rp__saved_unpack(&p->saved[k], n);
+        if (rp__tensor_is_error(args[k])) status = rp_error_status();
+    }
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
+        rp__meta meta;
+        rp__tape_out_meta(n, k, &meta);
+        args[p->n_saved + k] = grad_out[k] ? grad_out[k] : rp__zeros_of(&meta);
+        if (rp__tensor_is_error(args[p->n_saved + k])) status = rp_error_status();
+    }
+    rp__ir_positions none = {0};
+    run r = p->backward->r;
+    r.positions = &none;
+    if (status == RP_OK) status = run_block(&r, p->backward->block, args, grad_in);
+    rp__ir_positions_end(&none);
+    rp__free(args);
+    return status;
+}
+
+static const rp__tape_class function_class = {"function", function_backward, function_release_saved, function_destroy};
+
+static rp_status run_forward(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out, bool needed) {
+    bool traced = false;
+    if (rp__trace_current()) {
+        block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, &n->regions[1], RP_OK};
+        RP_TRY(rp__trace_function(n->site, fn_of(&a, "forward"), fn_of(&b, "backward"), in, n->n_in, out, n->n_out,
+                                  needed, &traced));
+    }
+    if (traced) return RP_OK;
+    bool grad = rp_set_grad_enabled(false);
+    rp_status status = run_block(r, &n->regions[0], in, out);
+    if (status == RP_OK) status = rp__region_own_results(in, n->n_in, out, n->n_out);
+    (void)rp_set_grad_enabled(grad);
+    return status;
+}
+
+static rp_status run_function(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
+    bool needed = false;
+    for (uint32_t k = 0; k < n->n_in && rp_grad_enabled(); k++) needed = needed || rp__grad_needed(in[k]);
+    if (!needed) return run_forward(r, n, in, out, false);
+    uint32_t n_saved = n->n_in + n->n_out;
+    function_payload *p = rp__calloc(1, sizeof *p + n_saved * sizeof *p->saved);
+    if (!p) return RP__OOM("custom function");
+    p->n_saved = n_saved;
+    rp_status status = kept_new(r, &n->regions[1], &p->backward);
+    if (status != RP_OK) {
+        rp__free(p);
+        return status;
+    }
+    for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) status = rp__saved_pack(&p->saved[k], in[k], false, 0);
+    if (status == RP_OK) status = run_forward(r, n, in, out, true);
+    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++)
+        status = rp__saved_pack(&p->saved[n->n_in + k], out[k], true, k);
+    if (status != RP_OK) {
+        function_free(p);
+        return status;
+    }
+    return rp__tape_attach(&function_class, p, "function", n->site ? n->site : "", in, n->n_in, out, n->n_out, NULL);
+}
+
 static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
+    if (n->kind == RP__IR_FUNCTION) return run_function(r, n, in, out);
     bool traced = rp__trace_current() != NULL;
     if (traced) {
         block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
@@ -291,7 +415,8 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
     }
     case RP__IR_COND:
     case RP__IR_WHILE:
-    case RP__IR_CHECKPOINT: return run_regions(r, n, in, out);
+    case RP__IR_CHECKPOINT:
+    case RP__IR_FUNCTION: return run_regions(r, n, in, out);
     case RP__IR_KIND_COUNT: break;
     }
     return rp__fail(RP_ERROR_INTERNAL, "a graph node without a kind");

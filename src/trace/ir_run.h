@@ -3,16 +3,18 @@
 #ifndef RP_TRACE_IR_RUN_H
 #define RP_TRACE_IR_RUN_H
 
+#include "device/generator.h"
 #include "trace/ir.h"
 
-/* Where generators stood when the graph began: a random node draws at its own offset from there, also when it was moved or is a
-   recomputation. Zeroed to begin; positions_end leaves every generator behind the highest counter that was taken. */
+/* What the random nodes of a graph have drawn: a node draws at its own offset, also when it was moved or is a recomputation, and in
+   a capture as outside. Zeroed to begin. Counters of nodes that are gone are passed over, so that generators end behind them. */
 typedef struct rp__ir_positions {
     struct rp__ir_position {
-        rp_generator *generator;
-        uint64_t base, high;
+        rp_generator *generator; /* counted */
+        rp_dim first, end;       /* offsets taken */
     } * entries;
     size_t n, capacity;
+    rp__random_log drawn; /* of all generators: an entry's counters follow one another in it */
 } rp__ir_positions;
 void rp__ir_positions_end(rp__ir_positions *p);
 

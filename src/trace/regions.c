@@ -13,6 +13,7 @@
 
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "core/log.h"
 #include "device/capture.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
@@ -77,30 +78,21 @@ rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **
     return RP_OK;
 }
 
-static rp_status trace_region(where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
-    settled s = {fn, at};
-    rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
-    const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
+/* fn on stand-ins of the types `infos`. */
+static rp_status trace_closed(rp_fn fn, const rp__ir_value_info *infos, size_t n_in, size_t n_out, region *out) {
     rp__trace_result result = {0};
-    rp_status status = RP_OK;
     *out = (region){0};
-    if (!infos || !pointers) {
-        status = RP__OOM("region");
-        goto done;
-    }
-    for (size_t k = 0; k < n_in; k++) {
-        rp__ir_meta_of(in[k], &infos[k].meta);
-        memcpy(infos[k].stride, in[k]->stride, sizeof infos[k].stride);
-        pointers[k] = &infos[k];
-    }
+    const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
+    if (!pointers) return RP__OOM("region");
+    for (size_t k = 0; k < n_in; k++) pointers[k] = &infos[k];
     rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
-                                 .fn = {settled_body, &s, 0, fn.name},
+                                 .fn = fn,
                                  .n_in = n_in,
                                  .n_out = n_out,
                                  .arg_info = pointers,
                                  .close = true,
                                  .no_grad = true};
-    status = rp__trace_run(&request, NULL, &result);
+    rp_status status = rp__trace_run(&request, NULL, &result);
     if (status == RP_OK && result.escaped)
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a region keeps a tensor that it made");
     if (status == RP_OK) {
@@ -109,10 +101,24 @@ static rp_status trace_region(where at, rp_fn fn, rp_tensor *const *in, size_t n
         result.operands = NULL;
         result.n_operands = 0;
     }
-done:
     rp__trace_result_free(&result);
-    rp__free(infos);
     rp__free(pointers);
+    return status;
+}
+
+static void info_of(const rp_tensor *t, rp__ir_value_info *out) {
+    rp__ir_meta_of(t, &out->meta);
+    memcpy(out->stride, t->stride, sizeof out->stride);
+}
+
+static rp_status trace_region(where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out, region *out) {
+    settled s = {fn, at};
+    *out = (region){0};
+    rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
+    if (!infos) return RP__OOM("region");
+    for (size_t k = 0; k < n_in; k++) info_of(in[k], &infos[k]);
+    rp_status status = trace_closed((rp_fn){settled_body, &s, 0, fn.name}, infos, n_in, n_out, out);
+    rp__free(infos);
     return status;
 }
 
@@ -277,10 +283,18 @@ typedef struct kept {
     rp__saved *saved; /* n: predicate (cond), operands; loops: operands, count, stacks */
     size_t n_saved, n_operands, n_state;
     int64_t max_iter;
-    rp_generator *generator;
+    rp_generator *generator; /* checkpoint: counted; NULL: it draws nothing */
     rp_dim random_offset;
-    uint64_t random_absolute;
+    rp__random_draw draw;      /* where the block began to draw */
+    rp__random_memory *memory; /* of draw.state; counted */
 } kept;
+
+static void kept_contents_free(kept *p) {
+    rp_ir_release(p->a);
+    rp_ir_release(p->b);
+    rp_generator_release(p->generator);
+    rp__random_memory_release(p->memory);
+}
 
 static void kept_release_saved(rp__tape_node *n) {
     kept *p = n->payload;
@@ -291,9 +305,7 @@ static void kept_release_saved(rp__tape_node *n) {
 static void kept_destroy(rp__tape_node *n) {
     kept *p = n->payload;
     for (size_t i = 0; i < p->n_saved; i++) rp__saved_drop(&p->saved[i]);
-    rp_ir_release(p->a);
-    rp_ir_release(p->b);
-    rp_generator_release(p->generator);
+    kept_contents_free(p);
     rp__free(p->saved);
 }
 
@@ -308,9 +320,7 @@ static rp_status attach(where at, kept *contents, const char *name, rp_tensor *c
     rp_status status = rp__tape_node_new(&kept_class, name, at.site, operands, (uint32_t)n_operands, out,
                                          (uint32_t)n_out, sizeof(kept), &n);
     if (status != RP_OK) {
-        rp_ir_release(contents->a);
-        rp_ir_release(contents->b);
-        rp_generator_release(contents->generator);
+        kept_contents_free(contents);
         return status;
     }
     kept *p = n->payload;
@@ -806,22 +816,24 @@ static rp_status trace_checkpoint(rp__trace *t, where at, rp_fn fn, rp_tensor *c
     uint32_t node;
     RP_TRY_GOTO(status, done, emit(t, at, RP__IR_CHECKPOINT, a.ir, NULL, operands, n, 0, 0, a.ir, out, &node));
     rp_dim start = 0;
-    uint64_t absolute = 0;
+    rp__random_draw begins = {NULL, 0, 0};
+    rp__random_memory *memory = NULL;
     if (g) {
         rp__ir_node *made = &rp__trace_ir(t)->nodes[node];
         start = rp__trace_random_offset(t, g);
         made->random_offset = start;
         made->random_count = a.random_count;
         rp__trace_random_seek(t, g, rp__dim_apply(RP__DIM_ADD, start, a.random_count));
-        rp__generator_state(g, NULL, &absolute);
-        absolute += (uint64_t)rp__dim_hint(start);
+        RP_TRY_GOTO(status, done, rp__random_peek(g, rp__current_stream(g->device), &begins, &memory));
+        begins.inner += (uint64_t)rp__dim_hint(start);
     }
     if (any_needs_grad(operands, n)) {
         kept k = {.kind = RP__IR_CHECKPOINT,
                   .a = rp__ir_retain(a.ir),
                   .generator = rp__generator_retain(g),
                   .random_offset = start,
-                  .random_absolute = absolute};
+                  .draw = begins,
+                  .memory = rp__random_memory_retain(memory)};
         status = attach(at, &k, "checkpoint", operands, n, operands, n, out, n_out);
     }
 done:
@@ -851,6 +863,150 @@ rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, siz
         status = rp_failed() ? rp_error_status() : RP_OK;
     }
     return finish(scope, status, out, n_out);
+}
+
+/* ---- custom functions */
+
+typedef struct fresh { /* a forward, whose results must be what FUNCTION gives */
+    rp_fn fn;
+    bool others; /* a result is missing, a view, an argument, or the same as another */
+} fresh;
+
+static void fresh_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    fresh *f = ctx;
+    f->fn.body(f->fn.ctx, in, n_in, out, n_out);
+    for (size_t k = 0; k < n_out && !rp_failed(); k++) {
+        if (!out[k] || !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k])) {
+            f->others = true;
+            return;
+        }
+        for (size_t i = 0; i < n_in; i++) f->others = f->others || in[i]->storage == out[k]->storage;
+        for (size_t i = 0; i < k; i++) f->others = f->others || out[i]->storage == out[k]->storage;
+    }
+}
+
+/* The backward b, traced on (in, results, gradients) and closed over operands, as a block of a node with operands (in, all). */
+static rp_status arrange_backward(const region *b, size_t n_in, size_t n_out, rp_tensor *const *all, size_t n_all,
+                                  rp_ir **out) {
+    rp_ir *ir = rp__ir_new(b->ir->name);
+    if (!ir) return RP_ERROR_OUT_OF_MEMORY;
+    ir->symbols = rp__symbols_retain(b->ir->symbols);
+    rp_status status = RP_OK;
+    uint32_t n_args = (uint32_t)(n_in + n_all + 2 * n_out);
+    rp__ir_value *args = rp__alloc((b->ir->body.n_args + 1u) * sizeof *args),
+                 *results = rp__alloc((n_in + n_all + 1) * sizeof *results);
+    if (!args || !results) status = RP__OOM("a custom function");
+    for (size_t k = 0; k < n_args && status == RP_OK; k++) {
+        bool operand = k >= n_in && k < n_in + n_all;
+        size_t traced = k < n_in ? k : k - n_all; /* of b's explicit arguments */
+        rp__meta meta;
+        if (operand)
+            rp__ir_meta_of(all[k - n_in], &meta);
+        else
+            meta = b->ir->values[b->ir->body.args[traced]].meta;
+        rp__ir_value v = rp__ir_add_arg(ir, &ir->body, &meta, NULL);
+        if (v == RP__IR_NONE) status = RP_ERROR_OUT_OF_MEMORY;
+        if (!operand && status == RP_OK) args[traced] = v;
+        for (size_t i = 0; operand && i < b->n_operands; i++)
+            if (b->operands[i] == all[k - n_in]) args[n_in + 2 * n_out + i] = v;
+    }
+    if (status == RP_OK) {
+        rp__ir_block to = ir->body;
+        to.args = args;
+        to.n_args = b->ir->body.n_args;
+        status = rp__ir_copy_block(ir, &to, b->ir, &b->ir->body);
+        to.args = ir->body.args;
+        to.n_args = ir->body.n_args;
+        ir->body = to;
+    }
+    for (size_t k = 0; k < n_in + n_all && status == RP_OK; k++)
+        results[k] = k < n_in ? ir->body.results[k] : RP__IR_NONE; /* what is read from outside gets no gradient */
+    if (status == RP_OK) status = rp__ir_set_results(ir, &ir->body, results, (uint32_t)(n_in + n_all));
+    rp__free(args);
+    rp__free(results);
+    if (status != RP_OK) {
+        rp_ir_release(ir);
+        return status;
+    }
+    *out = ir;
+    return RP_OK;
+}
+
+/* RP_ERROR_GRAPH_BREAK: it is no node. */
+static rp_status trace_custom(rp__trace *t, where at, rp_fn forward, rp_fn backward, rp_tensor *const *in, size_t n_in,
+                              rp_tensor **out, size_t n_out) {
+    region a = {0}, b = {0};
+    fresh f = {.fn = forward};
+    rp_ir *x = NULL, *y = NULL;
+    rp_tensor **all = NULL, **operands = NULL;
+    size_t n_all = 0;
+    rp_status status;
+    rp__ir_value_info *infos = rp__calloc(n_in + 2 * n_out + 1, sizeof *infos);
+    if (!infos) return RP__OOM("a custom function");
+    for (size_t k = 0; k < n_in; k++) info_of(in[k], &infos[k]);
+    RP_TRY_GOTO(status, done, trace_closed((rp_fn){fresh_body, &f, 0, forward.name}, infos, n_in, n_out, &a));
+    if (f.others || rp__ir_block_random(a.ir, &a.ir->body)) {
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a custom function gives a view or draws random numbers");
+        goto done;
+    }
+    for (size_t k = 0; k < 2 * n_out; k++) infos[n_in + k] = a.ir->values[a.ir->body.results[k % n_out]];
+    RP_TRY_GOTO(status, done, trace_closed(backward, infos, n_in + 2 * n_out, n_in, &b));
+    if (rp__ir_block_random(b.ir, &b.ir->body)) {
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "the backward of a custom function draws random numbers");
+        goto done;
+    }
+    RP_TRY_GOTO(status, done, merge_operands(&a, &b, &all, &n_all));
+    RP_TRY_GOTO(status, done, widen(&a, n_in, all, n_all, &x));
+    RP_TRY_GOTO(status, done, arrange_backward(&b, n_in, n_out, all, n_all, &y));
+    operands = rp__calloc(n_in + n_all + 1, sizeof *operands);
+    if (!operands) {
+        status = RP__OOM("a custom function");
+        goto done;
+    }
+    if (n_in) memcpy(operands, in, n_in * sizeof *operands);
+    if (n_all) memcpy(operands + n_in, all, n_all * sizeof *operands);
+    status = emit(t, at, RP__IR_FUNCTION, x, y, operands, n_in + n_all, 0, 0, x, out, NULL);
+done:
+    region_free(&a);
+    region_free(&b);
+    rp_ir_release(x);
+    rp_ir_release(y);
+    rp__free(all);
+    rp__free(operands);
+    rp__free(infos);
+    return status;
+}
+
+rp_status rp__trace_function(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in, size_t n_in,
+                             rp_tensor **out, size_t n_out, bool needed, bool *traced) {
+    rp__trace *t = rp__trace_current();
+    *traced = false;
+    if (!t || rp__trace_mode_of(t) == RP__TRACE_SEGMENTS || (!needed && !rp__trace_closes(t))) return RP_OK;
+    const where at = {"rp_function_apply", site};
+    rp__error_state before;
+    rp__error_save(&before); /* what fails here is no failure of the call */
+    rp_scope scope = rp__scope_begin();
+    rp_status status = trace_custom(t, at, forward, backward, in, n_in, out, n_out);
+    rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
+    if (status == RP_ERROR_OUT_OF_MEMORY) return status;
+    if (status != RP_OK) {
+        rp__log(RP__LOG_TRACE, "custom function `%s` at %s: %s", name_of(forward), place_of(site), rp_error_message());
+        (void)rp_error_take();
+        for (size_t k = 0; k < n_out; k++) out[k] = NULL;
+    }
+    rp__error_restore(&before);
+    if (status != RP_OK && rp__trace_closes(t))
+        return rp__fail(RP_ERROR_GRAPH_BREAK, "a custom function that cannot be recorded with its backward");
+    if (status != RP_OK) {
+        rp__trace_refuse(t, "custom-function", site && *site ? site : name_of(forward));
+        return RP_OK;
+    }
+    for (size_t k = 0; k < n_out && needed; k++) {
+        if (rp__dtype_is_float((rp_dtype)out[k]->dtype))
+            rp__trace_ir(t)->values[rp__trace_resolve(t, out[k])].requires_grad = true;
+    }
+    *traced = true;
+    return RP_OK;
 }
 
 /* ---- backward */
@@ -1020,24 +1176,26 @@ static rp_status checkpoint_backward(const task *q, rp_tensor **grad_in) {
     if (!grads) return RP__OOM("backward of rp_checkpoint");
     rp_status status = RP_OK;
     rp__trace *t = rp__trace_current();
+    rp__random_log *outer_log = NULL, *outer_again = NULL, drawn = {0};
     rp_dim before = 0;
-    uint64_t seed = 0, offset = 0;
     if (p->generator && t) {
         before = rp__trace_random_offset(t, p->generator);
         rp__trace_random_seek(t, p->generator, p->random_offset);
     } else if (p->generator) {
-        status = rp__capture_forbid(rp__current_stream(p->generator->device),
-                                    "recomputing a traced checkpoint that draws random numbers");
-        rp__generator_state(p->generator, &seed, &offset);
-        if (status == RP_OK) rp__generator_put(p->generator, seed, p->random_absolute);
+        status = rp__random_log_add(&drawn, p->generator, RP__RANDOM_OPEN, &p->draw, p->memory);
+        outer_again = rp__random_again_set(&drawn);
+        outer_log = rp__random_log_set(NULL);
     }
     if (status == RP_OK)
         status =
             rp_failed() ? rp_error_status() : derive(&d, q->grad_out, q->saved, q->sums, q->create_graph, true, grads);
-    if (p->generator && t)
+    if (p->generator && t) {
         rp__trace_random_seek(t, p->generator, before);
-    else if (p->generator)
-        rp__generator_put(p->generator, seed, offset);
+    } else if (p->generator) {
+        (void)rp__random_log_set(outer_log);
+        (void)rp__random_again_set(outer_again);
+        rp__random_log_free(&drawn);
+    }
     for (size_t k = 0, g = 0; k < p->n_operands && status == RP_OK; k++) {
         if (q->needed[k]) grad_in[k] = grads[g++];
     }

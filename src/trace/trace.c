@@ -17,9 +17,16 @@ typedef rp__trace_memory memory;
 typedef rp__trace_watch watch;
 typedef rp__trace_counter counter;
 
-static _Thread_local rp__trace *current;
+static RP__TLS_FAST rp__trace *current;
 
 rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
+bool rp__trace_closes(const rp__trace *t) { return t->request->close; }
+rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
+void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
+    if (t->result->reason) return;
+    t->result->reason = reason;
+    t->result->site = site;
+}
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
 bool rp__trace_pending(const rp_tensor *t) { return t->traced && t->traced->trace && !t->storage->data; }
 
@@ -818,6 +825,7 @@ static void install(void) {
     rp__materialise_hook = materialise;
     rp__trace_free_hook = free_hook;
     rp__trace_watch_gradients();
+    rp__function_trace_hook = rp__trace_function;
     atomic_store_explicit(&installed, true, memory_order_release);
     rp__unlock(&install_lock);
 }
@@ -872,7 +880,6 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__symbols *symbols = rp__symbols_enter(t->ir->symbols);
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
     bool grad = q->no_grad ? rp_set_grad_enabled(false) : rp_grad_enabled(), tracing = rp__tensor_tracing;
-    t->outer_grad = grad;
     rp__tensor_tracing = true;
     current = t;
     t->scope = rp__scope_begin();

@@ -89,6 +89,11 @@ rp__trace *rp__trace_current(void);         /* recording in this thread; NULL ou
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
 
 /* For regions.c. */
+/* Are tensors from outside further arguments of what is recorded? */
+bool rp__trace_closes(const rp__trace *t);
+rp__trace_mode rp__trace_mode_of(const rp__trace *t);
+/* The graph cannot stand for the function, because of `reason`; the first one is kept. */
+void rp__trace_refuse(rp__trace *t, const char *reason, const char *site);
 /* The value of t in the running trace: its own, or entered as captured tensor or argument. RP__IR_NONE and an error. */
 rp__ir_value rp__trace_resolve(rp__trace *trace, rp_tensor *t);
 rp_ir *rp__trace_ir(rp__trace *trace); /* being recorded */
@@ -120,6 +125,13 @@ rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **
 /* regions.c: rp_cond whose operands past n_own its functions read from outside (operands of a COND node that is traced again). */
 rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
                            size_t n_own, size_t n_in, rp_tensor **out, size_t n_out);
+
+/* regions.c: records a custom function as one FUNCTION node; its results belong to the innermost scope and have no history yet. forward
+   gives n_out results of in; backward takes in, the results and their gradients and gives n_in gradients, NULL where there is
+   none. Both run once, on stand-ins. needed: an argument needs a gradient. *traced false, without an error: nothing was recorded, and
+   the caller runs the forward as it is (needed: then the graph is refused if one is made). */
+rp_status rp__trace_function(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in, size_t n_in,
+                             rp_tensor **out, size_t n_out, bool needed, bool *traced);
 
 /* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
 rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,

@@ -40,28 +40,11 @@ static rp_status watch_hook(rp_tensor *x, int change) {
     return RP_OK;
 }
 
-/* A custom function is applied; needed: to arguments that a gradient flows to. */
-static rp_status watch_function(bool needed, const char *name) {
-    rp__trace *t = rp__trace_current();
-    if (!t || t->mode == RP__TRACE_SEGMENTS) return RP_OK;
-    const char *site = rp__site();
-    if (!t->request->close) {
-        if (needed && !t->function_site) t->function_site = site && *site ? site : t->request->fn.name;
-        return RP_OK;
-    }
-    if (!t->outer_grad) return RP_OK;
-    t->result->reason = "custom-function";
-    t->result->site = site;
-    return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region applies the custom function `%s`", name);
-}
-
 /* A backward outside would go through what only the tape knows. */
 static void judge_history(rp__trace *t) {
     rp__trace_result *r = t->result;
-    const char *site = t->function_site ? t->function_site : t->untaped_site;
-    if (!r->training || r->reason || !site) return;
-    r->reason = t->function_site ? "custom-function" : "written-without-tape";
-    r->site = site;
+    if (!r->training || !t->untaped_site) return;
+    rp__trace_refuse(t, "written-without-tape", t->untaped_site);
 }
 
 /* Does the function leave hooks that a backward outside would have to run, or a result that keeps its gradient? */
@@ -228,5 +211,4 @@ rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out) {
 void rp__trace_watch_gradients(void) {
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
-    rp__function_watch_hook = watch_function;
 }

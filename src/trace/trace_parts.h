@@ -66,10 +66,8 @@ struct rp__trace {
     int hooks,
         leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
     const char *hook_site;
-    const char *function_site; /* of a custom function that a gradient goes through; NULL: none */
-    const char *untaped_site;  /* of a write without tape into memory whose values carry gradients; NULL: none */
-    bool outer_grad;           /* grad mode of the caller */
-    bool busy;                 /* computing: not to be entered again */
+    const char *untaped_site; /* of a write without tape into memory whose values carry gradients; NULL: none */
+    bool busy;                /* computing: not to be entered again */
 };
 
 /* by_handle */

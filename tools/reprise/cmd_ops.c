@@ -13,7 +13,6 @@ static const struct {
     {RP_OP_RANDOM, "random"},
     {RP_OP_SYNC, "sync"},
     {RP_OP_NONDETERMINISTIC, "nondeterministic"},
-    {RP_OP_NO_CAPTURE, "no-capture"},
 };
 enum { N_FLAGS = sizeof flags / sizeof *flags };
 

@@ -36,6 +36,9 @@ CUstreamCaptureMode rp__cuda_relax(rp__device *d);
 void rp__cuda_unrelax(rp__device *d, CUstreamCaptureMode mode);
 
 /* ---- graph.c */
+enum { RP__CUDA_PARAMS = 64 };
+/* Kernel parameters from a launch: pointers into `params` and the launch, which must outlive their use. */
+rp_status rp__cuda_kernel_params(const rp__launch *l, void *params[RP__CUDA_PARAMS], CUDA_KERNEL_NODE_PARAMS *out);
 rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out);
 rp_status rp__cuda_graph_add(rp__devgraph *g, const rp__launch *launch, const uint32_t *deps, size_t n_deps,
                              uint32_t *node);

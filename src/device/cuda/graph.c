@@ -5,19 +5,20 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "device/capture.h"
-#include "device/cuda/cuda.h"
+#include "device/cuda/graph_exec.h"
 
 typedef struct node {
     rp__launch
         *launch; /* a copy; words are what the next launch uses. NULL: foreign node, or copies and fills of a capture */
     CUgraphNode *exits; /* what a successor depends on: one for a kernel, the frontier of a captured library call */
     size_t n_exits;
+    uint32_t moving; /* see rp__graph_execs_move */
 } node;
 
 struct rp__devgraph {
     rp__device *device;
     CUgraph graph;
-    CUgraphExec exec;
+    rp__graph_execs execs;
     node *nodes;
     size_t n_nodes, capacity;
     rp__devgraph *root;   /* of a body: the graph that is launched, whose executable has its nodes */
@@ -53,10 +54,9 @@ rp_status rp__cuda_graph_new(rp__device *d, rp__devgraph **out) {
 void rp__cuda_graph_free(rp__devgraph *g) {
     if (!g) return;
     rp__cuda *c = state(g);
-    if (rp__cuda_enter_to_free(g->device)) {
-        if (g->exec) (void)c->cu->cuGraphExecDestroy(g->exec);
-        if (g->graph && !g->root) (void)c->cu->cuGraphDestroy(g->graph);
-    }
+    bool driver = rp__cuda_enter_to_free(g->device);
+    rp__graph_execs_free(g->device, &g->execs, driver);
+    if (driver && g->graph && !g->root) (void)c->cu->cuGraphDestroy(g->graph);
     while (g->bodies) {
         rp__devgraph *body = g->bodies;
         g->bodies = body->next;
@@ -94,17 +94,16 @@ static rp_status table_add(rp__devgraph *g, const rp__launch *launch, const CUgr
     return RP_OK;
 }
 
-/* Kernel parameters from a launch: pointers into `params`, which must outlive the call. */
-static rp_status kernel_params(const rp__launch *l, void *params[64], CUDA_KERNEL_NODE_PARAMS *out) {
+rp_status rp__cuda_kernel_params(const rp__launch *l, void *params[RP__CUDA_PARAMS], CUDA_KERNEL_NODE_PARAMS *out) {
     union {
         const uint64_t *words;
         void *param;
     } at = {.words = l->words};
     params[0] = at.param;
     if (l->kernel->kind == RP__KERNEL_CUDA_USER) {
-        if (l->n_words > 64)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a CUDA kernel of a user's op takes at most 64 parameters",
-                            l->op);
+        if (l->n_words > RP__CUDA_PARAMS)
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a CUDA kernel of a user's op takes at most %d parameters",
+                            l->op, (int)RP__CUDA_PARAMS);
         for (uint32_t w = 0; w < l->n_words; w++) {
             at.words = &l->words[w];
             params[w] = at.param;
@@ -157,10 +156,10 @@ static rp_status add_kernel(rp__devgraph *g, const rp__launch *launch, const CUg
                             const CUgraphEdgeData *edges, size_t n) {
     rp__device *d = g->device;
     const rp__libcuda *cu = state(g)->cu;
-    void *params[64];
+    void *params[RP__CUDA_PARAMS];
     CUDA_KERNEL_NODE_PARAMS kernel;
     CUgraphNode made = NULL;
-    RP_TRY(kernel_params(launch, params, &kernel));
+    RP_TRY(rp__cuda_kernel_params(launch, params, &kernel));
     if (state(g)->programmatic) {
         CUgraphNodeParams p;
         memset(&p, 0, sizeof p);
@@ -327,52 +326,39 @@ rp_status rp__cuda_graph_choice_add(rp__devgraph *g, uint64_t handle, bool loop,
     return status;
 }
 
+static void forget_moving(rp__devgraph *g) {
+    for (size_t k = 0; k < g->n_nodes; k++) g->nodes[k].moving = 0;
+    for (rp__devgraph *body = g->bodies; body; body = body->next) forget_moving(body);
+}
+
 rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
-    rp__device *d = g->device;
-    RP_TRY(rp__cuda_enter(d));
-    if (g->exec) {
-        CUgraphExec old = g->exec;
-        g->exec = NULL;
-        RP_TRY(RP__CU(d, cuGraphExecDestroy(old)));
-    }
-    CUDA_GRAPH_INSTANTIATE_PARAMS p;
-    memset(&p, 0, sizeof p);
-    if (upload_on) {
-        p.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
-        p.hUploadStream = upload_on->native;
-    }
-    CUstreamCaptureMode mode = rp__cuda_relax(d);
-    rp_status status = RP__CU(d, cuGraphInstantiateWithParams(&g->exec, g->graph, &p));
-    rp__cuda_unrelax(d, mode);
-    if (status == RP_OK && p.result_out != CUDA_GRAPH_INSTANTIATE_SUCCESS)
-        status = rp__fail(RP_ERROR_DRIVER, "cuGraphInstantiateWithParams on cuda:%d: result %d", (int)d->id.index,
-                          (int)p.result_out);
-    return status;
+    RP_TRY(rp__cuda_enter(g->device));
+    forget_moving(g);
+    return rp__graph_execs_begin(g->device, &g->execs, g->graph, upload_on, g->bodies != NULL);
 }
 
 rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s) {
     RP_TRY(rp__cuda_enter(g->device));
-    if (RP__UNLIKELY(!g->exec)) return rp__fail(RP_ERROR_STATE, "a CUDA graph is launched before it was instantiated");
-    return rp__cuda_status(g->device, state(g)->cu->cuGraphLaunch(g->exec, s->native), "cuGraphLaunch");
+    return rp__graph_execs_launch(g->device, &g->execs, g->graph, s);
 }
 
 rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *words) {
     rp__device *d = g->device;
-    RP_TRY(rp__cuda_enter(d));
     if (k >= g->n_nodes || !g->nodes[k].launch || g->nodes[k].launch->kernel->kind == RP__KERNEL_CUDA_LIBRARY)
         return rp__fail(RP_ERROR_INTERNAL, "node %u of a CUDA graph cannot be re-pointed", (unsigned)k);
-    rp__launch *l = g->nodes[k].launch;
+    node *n = &g->nodes[k];
+    rp__graph_execs *execs = g->root ? &g->root->execs : &g->execs;
+    if (execs->n) return rp__graph_execs_move(execs, n->exits[0], n->launch, words, &n->moving);
     union {
         const uint64_t *in;
         uint64_t *out;
-    } own = {.in = l->words}; /* the copy is ours to change */
-    void *params[64];
+    } own = {.in = n->launch->words}; /* the copy is ours to change */
+    void *params[RP__CUDA_PARAMS];
     CUDA_KERNEL_NODE_PARAMS kernel;
-    memcpy(own.out, words, l->n_words * sizeof *words);
-    RP_TRY(kernel_params(l, params, &kernel));
-    CUgraphExec exec = g->root ? g->root->exec : g->exec;
-    if (exec) return RP__CU(d, cuGraphExecKernelNodeSetParams(exec, g->nodes[k].exits[0], &kernel));
-    return RP__CU(d, cuGraphKernelNodeSetParams(g->nodes[k].exits[0], &kernel));
+    RP_TRY(rp__cuda_enter(d));
+    memcpy(own.out, words, n->launch->n_words * sizeof *words);
+    RP_TRY(rp__cuda_kernel_params(n->launch, params, &kernel));
+    return RP__CU(d, cuGraphKernelNodeSetParams(n->exits[0], &kernel));
 }
 
 /* ---- capture ---- */

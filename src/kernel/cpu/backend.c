@@ -319,13 +319,39 @@ static void hot(rp__dag *dag, bool wait) {
 
 /* Tiny launches over contiguous elements that nobody records go straight to their line function: the rest of their cost is not
    worth a tenth of what the words and slots of a record take. */
-static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
-    if (space->n_outer == 1 && !space->n_inner && space->extent[0] <= RP__MANY_BLOCK && rp__launch_runs_at_once(s)) {
-        const rp__kernel *k = kernel_of(dag);
-        if (k && rp__line_run_tiny(k->payload, dag, space)) return RP_OK;
+static bool launch_flat(rp__device *d, rp_stream *s, rp__dag *dag, const rp__flat *flat) {
+    (void)d;
+    if (flat->n > RP__MANY_BLOCK || !rp__launch_runs_at_once(s)) return false;
+    const rp__kernel *k = kernel_of(dag);
+    return k && rp__line_run_flat(k->payload, dag, flat);
+}
+static bool flat_of(const rp__space *space, rp__flat *flat) {
+    if (space->n_outer != 1 || space->n_inner || space->extent[0] > RP__MANY_BLOCK || space->extent[0] < 1 ||
+        space->n_accesses > RP__FLAT_ACCESSES)
+        return false;
+    flat->still = 0;
+    for (unsigned a = 0; a < space->n_accesses; a++) {
+        const rp__space_access *x = &space->accesses[a];
+        flat->base[a] = x->base;
+        if (x->stride[0] == 1) continue;
+        if (x->stride[0] != 0 && space->extent[0] != 1) return false;
+        flat->still |= UINT64_C(1) << a;
     }
-    return rp__loop_launch_one(d, s, dag, space);
+    flat->n = space->extent[0];
+    flat->n_accesses = space->n_accesses;
+    flat->n_scalars = space->n_scalars;
+    flat->scalars = space->scalars;
+    return true;
+}
+static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
+    rp__flat flat;
+    return flat_of(space, &flat) && launch_flat(d, s, dag, &flat) ? RP_OK : rp__loop_launch_one(d, s, dag, space);
 }
 
-const rp__loop_backend rp__cpu_loops = {
-    .bind = bind, .source = source, .destroy = destroy, .launch = launch, .bind_many = bind_many, .hot = hot};
+const rp__loop_backend rp__cpu_loops = {.bind = bind,
+                                        .source = source,
+                                        .destroy = destroy,
+                                        .launch = launch,
+                                        .launch_flat = launch_flat,
+                                        .bind_many = bind_many,
+                                        .hot = hot};

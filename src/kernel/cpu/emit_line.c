@@ -78,9 +78,11 @@ static bool may_stand(const emitter *e, unsigned access) {
 
 /* ---- one vector of elements: j is its first element in memory behind `at` (q: the row, b: a padded copy), `kept` in scratch */
 
-/* An operation that is faster on the vectors of a whole turn: then the body is cut in two there. */
-static bool cuts(const emitter *e, const rp__insn *i) {
-    return i->kind == RP__INSN_OP && e->dag->nodes[i->d].op == RP__EXP && e->dag->nodes[i->d].dtype == RP_F32;
+/* The function for an operation that is faster on the vectors of a whole turn: then the body is cut in two there. NULL: none. */
+static const char *turn_of(const emitter *e, const rp__insn *i) {
+    if (i->kind != RP__INSN_OP || e->dag->nodes[i->d].dtype != RP_F32) return NULL;
+    const rp__prim op = (rp__prim)e->dag->nodes[i->d].op;
+    return op == RP__EXP ? "g_exp_turn" : op == RP__ERF ? "g_erf_turn" : NULL;
 }
 static bool has_value(const rp__insn *i) { return i->kind != RP__INSN_STORE && i->kind != RP__INSN_REDUCE; }
 static void emit_cut(const emitter *e, unsigned phase, uint32_t at) {
@@ -90,9 +92,9 @@ static void emit_cut(const emitter *e, unsigned phase, uint32_t at) {
         if (has_value(&p->insns[k])) rp__text_add(t, "w%u[k] = v%u; ", p->insns[k].d, p->insns[k].d);
     }
     rp__text_add(t,
-                 "}\n      g_exp_turn(w%u, w%u);\n#pragma GCC unroll 8\n"
+                 "}\n      %s(w%u, w%u);\n#pragma GCC unroll 8\n"
                  "      for (int k = 0; k < K; k++) { const int64_t j = i + k * G_N; ",
-                 p->insns[at].a, p->insns[at].d);
+                 turn_of(e, &p->insns[at]), p->insns[at].a, p->insns[at].d);
     for (uint32_t k = p->element[phase].begin; k <= at; k++) {
         const rp__insn *i = &p->insns[k];
         if (has_value(i)) rp__text_add(t, "const g_%s v%u = w%u[k]; ", type_of(e, i->d), i->d, i->d);
@@ -115,7 +117,7 @@ static void emit_body(const emitter *e, unsigned phase, char at, const char *kep
                              i->access);
             break;
         case RP__INSN_OP:
-            if (turn && cuts(e, i))
+            if (turn && turn_of(e, i))
                 emit_cut(e, phase, k);
             else
                 rp__emit_op(e->dag, i->d, t);
@@ -228,7 +230,8 @@ static void emit_loop(const emitter *e, unsigned phase) {
         rp__text_puts(t, "    for (; i + 32 <= end; i += 32) { ");
         emit_prefetch(e, phase);
         bool cut = false;
-        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++) cut = cut || cuts(e, &p->insns[k]);
+        for (uint32_t k = p->element[phase].begin; k < p->element[phase].end; k++)
+            cut = cut || turn_of(e, &p->insns[k]);
         for (uint32_t k = p->element[phase].begin; k < p->element[phase].end && cut; k++) {
             const rp__insn *i = &p->insns[k];
             if (has_value(i)) rp__text_add(t, "g_%s w%u[K]; ", type_of(e, i->d), i->d);

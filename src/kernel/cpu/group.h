@@ -250,19 +250,30 @@ G_FN g_f32 g_load_bf16(const char *p, int64_t i, int64_t s) { return rp__v_f32_b
 G_FN void g_store_f16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_f16_f32(x)); }
 G_FN void g_store_bf16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_bf16_f32(x)); }
 
-/* Exponentials of 32 elements: one test for the usual range, so that the vectors' chains overlap and share constants. */
+/* Exponentials of 32 elements: one test for the usual range, |x| < 87, so that the vectors' chains overlap and share constants.
+ * Without their signs floats compare as integers do, NaNs above all. */
 G_FN void g_exp_turn(const g_f32 *x, g_f32 *y) {
     enum { K = 32 / G_N };
-    g_bool near = rp__v_abs_f32(x[0]) < 87.0f;
+    g_i32 far = (g_i32)rp__v_abs_f32(x[0]);
 #pragma GCC unroll 8
-    for (int k = 1; k < K; k++) near &= rp__v_abs_f32(x[k]) < 87.0f;
-    if (__builtin_expect(!rp__v_all_i32(near), 0)) {
+    for (int k = 1; k < K; k++) far = rp__v_max_i32(far, (g_i32)rp__v_abs_f32(x[k]));
+    if (__builtin_expect(!rp__v_all_i32(far < 0x42ae0000), 0)) {
 #pragma GCC unroll 8
-        for (int k = 0; k < K; k++) y[k] = rp__v_exp_f32(x[k]);
+        for (int k = 0; k < K; k++) y[k] = rp__v_exp_far_f32(x[k]); /* the same bits where |x| is small */
     } else {
 #pragma GCC unroll 8
         for (int k = 0; k < K; k++) y[k] = rp__v_exp_mid_f32(x[k]);
     }
+}
+/* Error functions of 32 elements, two vectors at a time. */
+G_FN void g_erf_turn(const g_f32 *x, g_f32 *y) {
+    enum { K = 32 / G_N };
+#ifdef RP__VEC_FMA_OF_PARTS
+    for (int k = 0; k < K; k++) y[k] = rp__v_erf_f32(x[k]);
+#else
+#pragma GCC unroll 8
+    for (int k = 0; k < K; k += 2) rp__v_erf_n_f32(x + k, y + k, 2);
+#endif
 }
 
 /* One value in all lanes, from the low bytes of a pattern; from memory; the first lane to memory. */

@@ -83,7 +83,7 @@ typedef struct workspace {
     run r;
     _Alignas(64) char tiles[SCRATCH_BYTES];
 } workspace;
-static _Thread_local workspace *thread_scratch __attribute__((tls_model("initial-exec")));
+static RP__TLS_FAST workspace *thread_scratch;
 static pthread_key_t scratch_key;
 static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
 static bool scratch_key_made;

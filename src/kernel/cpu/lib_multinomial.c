@@ -159,6 +159,8 @@ rp_status rp__cpu_multinomial_bind(rp__device *d, rp__library_op op, const rp__o
     w[OUT_ROW] = (uint64_t)y->stride[0], w[OUT_SAMPLE] = (uint64_t)y->stride[1];
     w[W_ROW] = (uint64_t)x->stride[0], w[W_N] = (uint64_t)x->stride[1];
     out->n_words = WORDS;
+    out->draw = STATE;
+    out->n_draws = 1;
     out->items = y->size[0];
     out->grain = rp__cpu_grain(out->items, 30.0 * (double)x->size[1] + 150.0 * (double)y->size[1]);
     out->kernel = x->dtype == RP_F64 ? &kernel_f64 : &kernel_f32;

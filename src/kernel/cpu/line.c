@@ -97,14 +97,15 @@ bool rp__line_streams(const rp__program *p, const rp__line *l, int64_t bytes) {
     return any % STREAM_ALIGN == 0;
 }
 
+static const int64_t no_rows[RP__DAG_MAX_ACCESSES]; /* of one row: none follows */
+
 /* Elements [first, last) of the whole space as one row. */
 static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t *address, const int64_t *extent,
                          const int64_t *stride, const uint64_t *scalars, int64_t first, int64_t last, int64_t total,
                          char *scratch) {
-    static const int64_t no_rows[RP__DAG_MAX_ACCESSES];
     const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
     char *base[RP__DAG_MAX_ACCESSES];
-    uint64_t still = 0, written = 0;
+    uint64_t still = 0;
     int64_t bytes = 0;
     for (unsigned a = 0; a < p->n_accesses; a++) {
         const int step = dims == 1 ? (stride[a] == 1 || extent[0] == 1 ? 1
@@ -116,12 +117,31 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
         base[a] = (char *)(uintptr_t)address[a] + (step ? first * p->access_size[a] : 0);
         bytes += step ? p->access_size[a] : 0;
     }
-    for (unsigned k = 0; k < p->n_stores; k++) written |= UINT64_C(1) << p->stores[k].access;
-    if (still & written) return false;
+    if (still & p->written) return false;
     fill_blocks(p, scalars, scratch);
     rp__line l = {.base = base, .row = no_rows, .blocks = scratch, .rows = 1, .n = last - first, .still = still};
     l.stream = rp__line_streams(p, &l, bytes * total);
     atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&l);
+    return true;
+}
+
+/* All n elements of a space of one dim that are not worth passing by the caches. */
+static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n, const int64_t *stride,
+                    const uint64_t *scalars, char *scratch) {
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
+    char *base[RP__DAG_MAX_ACCESSES];
+    uint64_t still = 0;
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        base[a] = (char *)(uintptr_t)address[a];
+        if (RP__LIKELY(stride[a] == 1)) continue;
+        if (n == 1) continue;
+        if (stride[a]) return false;
+        still |= UINT64_C(1) << a;
+    }
+    if (still & p->written) return false;
+    if (p->uniform_end) fill_blocks(p, scalars, scratch);
+    atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(
+        &(rp__line){.base = base, .row = no_rows, .blocks = scratch, .rows = 1, .n = n, .still = still});
     return true;
 }
 
@@ -198,34 +218,24 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
         return run_rows(loop, n_outer, dims, address, extent, stride, scalars, first, last, scratch);
     int64_t total = 1;
     for (unsigned d = 0; d < dims; d++) total *= extent[d];
+    if (dims == 1 && total <= RP__MANY_BLOCK && last - first == total)
+        return run_few(loop, address, total, stride, scalars, scratch);
     return run_elements(loop, dims, address, extent, stride, scalars, first, last, total, scratch);
 }
-enum { TINY_BLOCKS = 8 }; /* uniform values of a tiny launch */
-bool rp__line_run_tiny(const rp__cpu_loop *loop, const rp__dag *dag, const rp__space *space) {
-    static const int64_t no_rows[RP__DAG_MAX_ACCESSES];
+enum { FLAT_BLOCKS = 8 }; /* uniform values of a tiny launch */
+bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat) {
     rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
     const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
-    if (!fn || p->n_blocks > TINY_BLOCKS || dag->n_scalars > TINY_BLOCKS || space->n_scalars < dag->n_scalars ||
-        space->n_accesses != p->n_accesses)
+    if (!fn || p->n_blocks > FLAT_BLOCKS || dag->n_scalars > FLAT_BLOCKS || flat->n_scalars < dag->n_scalars ||
+        flat->n_accesses != p->n_accesses || (flat->still & p->written))
         return false;
-    char *base[RP__DAG_MAX_ACCESSES];
-    uint64_t still = 0, written = 0;
-    for (unsigned a = 0; a < p->n_accesses; a++) {
-        const rp__space_access *x = &space->accesses[a];
-        base[a] = x->base;
-        if (x->stride[0] == 1) continue;
-        if (x->stride[0] != 0 && space->extent[0] != 1) return false;
-        still |= UINT64_C(1) << a;
-    }
-    for (unsigned k = 0; k < p->n_stores; k++) written |= UINT64_C(1) << p->stores[k].access;
-    if (still & written) return false;
-    _Alignas(64) char blocks[64 * TINY_BLOCKS];
-    uint64_t scalars[TINY_BLOCKS];
+    _Alignas(64) char blocks[64 * FLAT_BLOCKS];
+    uint64_t scalars[FLAT_BLOCKS];
     for (unsigned i = 0; i < dag->n_scalars; i++)
-        scalars[i] = rp__scalar_word(space->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
-    fill_blocks(p, scalars, blocks);
+        scalars[i] = rp__scalar_word(flat->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
+    if (p->uniform_end) fill_blocks(p, scalars, blocks);
     fn(&(rp__line){
-        .base = base, .row = no_rows, .blocks = blocks, .rows = 1, .n = space->extent[0], .still = still, .stream = 0});
+        .base = flat->base, .row = no_rows, .blocks = blocks, .rows = 1, .n = flat->n, .still = flat->still});
     return true;
 }
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,

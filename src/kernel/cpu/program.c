@@ -567,6 +567,7 @@ static bool compile(compiler *c) {
                                            .mode = s->mode,
                                            .row = s->row && c->plan != RP__PLAN_ELEMENTS,
                                            .size = (uint8_t)size_of(d->accesses[s->access].dtype)};
+        p->written |= UINT64_C(1) << s->access;
         if (s->mode == RP__STORE_ADD) p->serial = true;
         if (p->stores[i].row) continue;
         const rp__val operands[3] = {s->value, s->offset, s->predicate};

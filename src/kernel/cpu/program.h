@@ -96,6 +96,7 @@ typedef struct rp__program {
     rp__insn *insns;
     rp__reduction *reductions;
     rp__program_store *stores;
+    uint64_t written;     /* bit a: a store's access */
     uint8_t *access_size; /* storage bytes */
     uint8_t *access_half; /* 0, RP__LOAD_F16 or RP__LOAD_BF16 */
     uint8_t *access_load; /* the same or RP__LOAD_BOOL: what a load is converted by */
@@ -181,8 +182,8 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
 /* The same for elements [first, last) of one group of a launch over many tensors. */
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch);
-/* A space of one dim, of few elements, in this thread; the space is checked against the DAG as rp__space_words does. */
-bool rp__line_run_tiny(const rp__cpu_loop *loop, const rp__dag *dag, const rp__space *space);
+/* Few elements, in this thread; checked against the DAG as rp__space_words does. */
+bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */

@@ -174,7 +174,15 @@ RP__VEC_FN rp__vf32 rp__v_max_f32(rp__vf32 a, rp__vf32 b) { return rp__v_sel_f32
 RP__VEC_FN rp__vf64 rp__v_min_f64(rp__vf64 a, rp__vf64 b) { return rp__v_sel_f64(a != a, a, rp__v_lesser_f64(a, b)); }
 RP__VEC_FN rp__vf64 rp__v_max_f64(rp__vf64 a, rp__vf64 b) { return rp__v_sel_f64(a != a, a, rp__v_greater_f64(a, b)); }
 RP__VEC_FN rp__vi32 rp__v_min_i32(rp__vi32 a, rp__vi32 b) { return rp__v_sel_i32(a < b, a, b); }
-RP__VEC_FN rp__vi32 rp__v_max_i32(rp__vi32 a, rp__vi32 b) { return rp__v_sel_i32(a > b, a, b); }
+RP__VEC_FN rp__vi32 rp__v_max_i32(rp__vi32 a, rp__vi32 b) {
+#if RP_VEC_BYTES == 32 && defined(__AVX2__) && !defined(__clang__)
+    return __builtin_ia32_pmaxsd256(a, b); /* clang knows it by the comparison */
+#elif RP_VEC_BYTES == 64 && defined(__AVX512F__) && !defined(__clang__)
+    return __builtin_ia32_pmaxsd512_mask(a, b, a, -1);
+#else
+    return rp__v_sel_i32(a > b, a, b);
+#endif
+}
 RP__VEC_FN rp__vi64 rp__v_min_i64(rp__vi64 a, rp__vi64 b) { return rp__v_sel_i64(a < b, a, b); }
 RP__VEC_FN rp__vi64 rp__v_max_i64(rp__vi64 a, rp__vi64 b) { return rp__v_sel_i64(a > b, a, b); }
 
@@ -263,9 +271,29 @@ RP__VEC_FN rp__vi64 rp__v_i64_f64(rp__vf64 x) {
     return r | (~in & INT64_MIN);
 }
 
-/* Sixteen-bit integers widened to 32-bit lanes, and the low halves of 32-bit lanes. */
-RP__VEC_FN rp__vu32 rp__v_u32_u16(rp__vu16h x) { return __builtin_convertvector(x, rp__vu32); }
-RP__VEC_FN rp__vu16h rp__v_u16_u32(rp__vu32 x) { return __builtin_convertvector(x, rp__vu16h); }
+/* Sixteen-bit integers widened to 32-bit lanes, and 32-bit lanes below 65536 narrowed. gcc 12 converts halves of wide vectors
+ * singly and masks what cannot be there. */
+RP__VEC_FN rp__vu32 rp__v_u32_u16(rp__vu16h x) {
+#if defined(__AVX2__) && RP_VEC_BYTES == 32 && !defined(__clang__)
+    return (rp__vu32)__builtin_ia32_pmovzxwd256((int16_t __attribute__((vector_size(16))))x);
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64 && !defined(__clang__)
+    return (rp__vu32)__builtin_ia32_pmovzxwd512_mask((int16_t __attribute__((vector_size(32))))x, (rp__vi32){0}, -1);
+#else
+    return __builtin_convertvector(x, rp__vu32);
+#endif
+}
+RP__VEC_FN rp__vu16h rp__v_u16_u32(rp__vu32 x) {
+#if defined(__AVX2__) && RP_VEC_BYTES == 32 && !defined(__clang__)
+    typedef long long wide __attribute__((vector_size(32)));
+    typedef int32_t half __attribute__((vector_size(16)));
+    return (rp__vu16h)__builtin_ia32_packusdw128((half)__builtin_ia32_extract128i256((wide)x, 0),
+                                                 (half)__builtin_ia32_extract128i256((wide)x, 1));
+#elif defined(__AVX512F__) && RP_VEC_BYTES == 64 && !defined(__clang__)
+    return (rp__vu16h)__builtin_ia32_pmovdw512_mask((rp__vi32)x, (int16_t __attribute__((vector_size(32)))){0}, -1);
+#else
+    return __builtin_convertvector(x, rp__vu16h);
+#endif
+}
 
 /* bf16 is the upper half of an f32. Widening keeps every bit; narrowing rounds to nearest even, and a NaN keeps its upper
  * payload and becomes quiet. */
@@ -332,6 +360,7 @@ RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
     return a;
 }
 #else
+#define RP__VEC_FMA_OF_PARTS /* dozens of instructions: what is made of many must not be inlined freely */
 /* a b + c in f64, rounded to odd: where the two-sum's error e is not zero and the sum even, one step towards e. */
 RP__VEC_FN rp__vf64 rp__v_fma_odd_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) {
     rp__vf64 p = a * b, s = p + c, v = s - p, e = (p - (s - v)) + (c - v);

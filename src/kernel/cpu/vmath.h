@@ -658,23 +658,47 @@ RP__VMATH_FN rp__vf32 rp__v_tan_f32(rp__vf32 x) {
 
 /* ---- error function ----------------------------------------------------------------------------------------------
  * f32: x + x P(x^2) below 1; above, 1 - e^-v, v = x + x G(x) = -log(erfc x). */
-RP__VMATH_FN rp__vf32 rp__v_erf_f32(rp__vf32 x) {
-    rp__vf32 a = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x)), z = a * a, r;
-    rp__vf32 p = rp__v_step_f32(rp__v_splat_f32(0x1.4771fcp-14f), z, -0x1.a3515ep-11f);
-    p = rp__v_step_f32(p, z, 0x1.53f224p-8f);
-    p = rp__v_step_f32(p, z, -0x1.b7f71ap-6f);
-    p = rp__v_step_f32(p, z, 0x1.ce2ce6p-4f);
-    p = rp__v_step_f32(p, z, -0x1.81273ep-2f);
-    p = rp__v_step_f32(p, z, 0x1.06eba8p-3f);
-    p = rp__v_fma_f32(a, p, a);
-    rp__vf32 g = rp__v_step_f32(rp__v_splat_f32(-0x1.b9c3b2p-13f), a, 0x1.a1b9e8p-9f);
-    g = rp__v_step_f32(g, a, -0x1.75885ap-6f);
-    g = rp__v_step_f32(g, a, 0x1.ae8e84p-4f);
-    g = rp__v_step_f32(g, a, 0x1.458baep-1f);
-    g = rp__v_step_f32(g, a, 0x1.072092p-3f);
-    rp__vf32 s = rp__v_expneg_f32(rp__v_fma_f32(a, g, a), &r), y = r * r;
-    rp__vf32 big = rp__v_fma_f32(-s, rp__v_fma_f32(rp__v_expq_f32(r, y, -1.0f), y, -r), 1.0f - s);
-    return rp__v_copysign_f32(rp__v_sel_f32(a >= 1.0f, big, p), x);
+#define RP__EACH _Pragma("GCC unroll 2") for (int k = 0; k < n; k++)
+#define RP__EACH_STEP(p, x, c) RP__EACH p[k] = rp__v_step_f32(p[k], x[k], c)
+/* Of n (1 or 2) vectors side by side: each is one long chain of operations, which two make up for. */
+RP__VEC_FN void rp__v_erf_n_f32(const rp__vf32 *x, rp__vf32 *out, int n) {
+    rp__vf32 a[2], z[2], p[2], g[2], r[2], s[2], y[2], q[2];
+    RP__EACH {
+        a[k] = rp__v_lesser_f32(rp__v_splat_f32(4.0f), rp__v_abs_f32(x[k]));
+        z[k] = a[k] * a[k];
+        g[k] = rp__v_splat_f32(-0x1.b9c3b2p-13f);
+        p[k] = rp__v_splat_f32(0x1.4771fcp-14f);
+    }
+    RP__EACH_STEP(g, a, 0x1.a1b9e8p-9f);
+    RP__EACH_STEP(p, z, -0x1.a3515ep-11f);
+    RP__EACH_STEP(g, a, -0x1.75885ap-6f);
+    RP__EACH_STEP(p, z, 0x1.53f224p-8f);
+    RP__EACH_STEP(g, a, 0x1.ae8e84p-4f);
+    RP__EACH_STEP(p, z, -0x1.b7f71ap-6f);
+    RP__EACH_STEP(g, a, 0x1.458baep-1f);
+    RP__EACH_STEP(p, z, 0x1.ce2ce6p-4f);
+    RP__EACH_STEP(g, a, 0x1.072092p-3f);
+    RP__EACH_STEP(p, z, -0x1.81273ep-2f);
+    RP__EACH g[k] = rp__v_fma_f32(a[k], g[k], a[k]);
+    RP__EACH_STEP(p, z, 0x1.06eba8p-3f);
+    RP__EACH p[k] = rp__v_fma_f32(a[k], p[k], a[k]);
+    RP__EACH s[k] = rp__v_expneg_f32(g[k], &r[k]);
+    RP__EACH y[k] = r[k] * r[k];
+    RP__EACH q[k] = rp__v_expq_f32(r[k], y[k], -1.0f);
+    RP__EACH q[k] = rp__v_fma_f32(q[k], y[k], -r[k]);
+    RP__EACH q[k] = rp__v_fma_f32(-s[k], q[k], 1.0f - s[k]);
+    /* both forms are positive */
+    RP__EACH out[k] = (rp__vf32)((rp__vi32)rp__v_sel_f32(a[k] >= 1.0f, q[k], p[k]) | ((rp__vi32)x[k] & INT32_MIN));
+}
+#ifdef RP__VEC_FMA_OF_PARTS
+RP__VMATH_FN
+#else
+RP__VEC_FN
+#endif
+rp__vf32 rp__v_erf_f32(rp__vf32 x) {
+    rp__vf32 y;
+    rp__v_erf_n_f32(&x, &y, 1);
+    return y;
 }
 /* erf of |x| < 0.85. */
 RP__VEC_FN rp__vf64 rp__v_erf_small_f64(rp__vf64 x) {

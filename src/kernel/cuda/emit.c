@@ -29,7 +29,8 @@ static void raise_level(const rp__emitter *e, uint8_t *level, rp__val v) {
     if (v != RP__NO_VAL && e->level[v] > *level) *level = e->level[v];
 }
 
-/* Levels: a load whose strides are 0 along the inner dims is a row value whatever the DAG says. */
+/* Levels: a load whose strides are 0 along the inner dims is a row value whatever the DAG says; over points, one that all points
+ * share, so that a thread computes what follows from learning rates and step counts once. */
 static void find_levels(rp__emitter *e) {
     bool rows = rp__emit_is_rows(e->c);
     for (unsigned k = 0; k < e->dag->n_nodes; k++) {
@@ -43,6 +44,7 @@ static void find_levels(rp__emitter *e) {
         else if (n->op == RP__LOAD || n->op == RP__IOTA) {
             uint8_t own = RP__LEVEL_ELEMENT;
             if (rows && (e->c->n_inner == 0 || (e->c->broadcast >> n->access & 1))) own = RP__LEVEL_ROW;
+            if (rp__emit_is_still(e, n->access)) own = RP__LEVEL_ROW;
             if (level < own) level = own;
         }
         e->level[k] = level;

@@ -46,6 +46,8 @@ const char *rp__emit_index_type(const rp__emitter *e);
 const char *rp__emit_value(const rp__emitter *e, rp__val v, char buf[64]);
 uint32_t rp__emit_extra_word(const rp__emitter *e, unsigned which); /* RP__CUDA_WORD_* */
 uint32_t rp__emit_stride_word(const rp__emitter *e, unsigned access, unsigned dim);
+/* Kernels over points: do all points read the same element of this access? */
+bool rp__emit_is_still(const rp__emitter *e, unsigned access);
 /* Is this load read as whole vectors before the loop over elements? */
 bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n);
 /* `raw`, a value in the storage type of an access, in the type that is computed with. */

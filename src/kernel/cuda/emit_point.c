@@ -49,6 +49,7 @@ void rp__emit_pointwise(const rp__emitter *e, const char *name) {
                  rp__emit_extra_word(e, RP__CUDA_WORD_POINTS));
     rp__text_add(e->out, "    const %s first = ((%s)blockIdx.x * %u + (%s)threadIdx.x) * %u;\n", index, index,
                  RP__CUDA_BLOCK * unroll, index, vector);
+    rp__emit_row_nodes(e, 0);
     char at[64];
     bool early = rp__emit_loads_early(e);
     if (early) {
@@ -94,6 +95,7 @@ void rp__emit_many(const rp__emitter *e, const char *name, uint32_t n_groups) {
         e->out,
         "    const rp_i64 first = (((rp_i64)blockIdx.x - (rp_i64)p.w[w + 1]) * %u + (rp_i64)threadIdx.x) * %u;\n",
         RP__CUDA_BLOCK * unroll, vector);
+    rp__emit_row_nodes(e, 0);
     char at[64], guard[96];
     (void)snprintf(at, sizeof at, "first + (rp_i64)u * %u", RP__CUDA_BLOCK * vector);
     (void)snprintf(guard, sizeof guard, "%s < points", at);

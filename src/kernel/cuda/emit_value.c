@@ -208,11 +208,20 @@ static void add_operation(const rp__emitter *e, const rp__node *n) {
 
 /* ---- memory ---- */
 
+bool rp__emit_is_still(const rp__emitter *e, unsigned access) {
+    bool points = e->c->template_ == RP__CUDA_MANY || (e->c->template_ == RP__CUDA_POINTWISE && e->n_dims == 1);
+    return points && (e->c->broadcast >> access & 1) && e->dag->accesses[access].kind == RP__ACCESS_READ;
+}
+
 /* Element offset of access `a` in the loop being emitted, without an offset node. */
 static void add_offset(const rp__emitter *e, unsigned a) {
     uint64_t bit = UINT64_C(1) << a;
+    if (rp__emit_is_still(e, a)) {
+        rp__text_puts(e->out, "0");
+        return;
+    }
     if (e->c->template_ == RP__CUDA_MANY) {
-        rp__text_puts(e->out, e->dag->accesses[a].row ? "0" : "x");
+        rp__text_puts(e->out, e->dag->accesses[a].row || (e->c->broadcast & bit) ? "0" : "x");
         return;
     }
     if (!rp__emit_is_rows(e->c)) {

@@ -225,6 +225,8 @@ rp_status rp__cuda_multinomial_bind(rp__device *d, const rp__operand *o, size_t 
     w[12] = (uint64_t)y->stride[0], w[13] = (uint64_t)y->stride[1];
     w[14] = (uint64_t)x->stride[0], w[15] = (uint64_t)x->stride[1];
     out->n_words = 16;
+    out->draw = 3;
+    out->n_draws = 1;
     rp__text_kernel_key key = {.family = "multinomial", .facts = (uint64_t)x->dtype};
     RP_TRY(rp__text_kernel(d, &key, multinomial_macros, rp__embed_multinomial_cuh, rp__embed_multinomial_cuh_len,
                            &out->kernel));

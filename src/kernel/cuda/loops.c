@@ -438,19 +438,23 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
     int64_t points = 0;
     bool whole = true;
+    c.broadcast = UINT64_MAX >> (64 - n); /* the same element for all points of a group: learning rates, step counts */
+    for (size_t g = 0; g < n_groups; g++)
+        for (unsigned k = 0; k < n; k++)
+            if (accesses[g * n + k].stride[0] != 0) c.broadcast &= ~(UINT64_C(1) << k);
     for (size_t g = 0; g < n_groups; g++) {
         points += extents[g];
         whole = whole && extents[g] % width == 0;
         for (unsigned k = 0; k < n; k++) {
             const rp__space_access *a = &accesses[g * n + k];
-            if (dag->accesses[k].row) continue;
+            if (dag->accesses[k].row || (c.broadcast >> k & 1)) continue;
             if (extents[g] > 1 && a->stride[0] != 1) return RP_ERROR_UNAVAILABLE;
             whole = whole && (uintptr_t)a->base % (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width) == 0;
         }
     }
     c.vector = (uint8_t)(whole ? width : 1);
     for (unsigned k = 0; whole && k < n; k++)
-        if (!dag->accesses[k].row) c.unit |= UINT64_C(1) << k;
+        if (!dag->accesses[k].row && !(c.broadcast >> k & 1)) c.unit |= UINT64_C(1) << k;
     c.unroll = 4;
     while (c.unroll > 1 && points / ((int64_t)RP__CUDA_BLOCK * c.vector * c.unroll) < 8 * (int64_t)d->multiprocessors)
         c.unroll /= 2;

@@ -214,7 +214,7 @@ RP_FN rp_u16 rp_cvt_f32_to_f16(float x) {
     return h;
 }
 RP_FN float rp_cvt_bf16_to_f32(rp_u16 h) { return __uint_as_float((rp_u32)h << 16); }
-/* The pair form runs at four times the rate of the single one, which is a conversion of its own on Hopper. */
+/* On Hopper the single form is an instruction of the slow unit that computes exponentials, the pair is not. */
 RP_FN rp_u32 rp_cvt_f32_to_f16x2(float low, float high) {
     rp_u32 two;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
