@@ -11,6 +11,7 @@
  *              Actions return rp_status. Nothing here aborts, exits or prints because of a caller's mistake.
  *   Threads    A tensor may be used by several threads; its metadata changes (requires_grad, in-place ops) are the
  *              caller's to order. Scopes, errors, grad mode, default device and current streams belong to a thread.
+ *   Lists      A call may be given one array as its arguments and its results: rp_call(f, &h, 1, &h, 1).
  *   Sizes      dims are (const int64_t *, size_t) pairs, outermost first, in elements; strides are in elements.
  *   Sites      Every op is also a macro that passes "file:line" of the call; errors, explain and dumps name it.
  */

@@ -102,6 +102,19 @@ static void leaves_and_results(void **state) {
     assert_false(rp_requires_grad(rp_mul(x, x)));
 }
 
+/* zeros_like and ones_like take size, type and device of their model, not its history. */
+static void likes_have_no_history(void **state) {
+    (void)state;
+    rp_tensor *x = LEAF(1, 2), *y = rp_exp(x), *zero = rp_zeros_like(y), *one = rp_ones_like(x);
+    assert_false(rp_requires_grad(zero) || rp_requires_grad(one));
+    assert_true(rp_is_leaf(zero));
+    rp_set_requires_grad(zero, true); /* it is a leaf like any other */
+    ok(rp_set_grad(x, one));          /* no cycle: teardown looks for what is left */
+    rp_tensor *g = NULL, *loss = sum(rp_mul(rp_add(rp_ones_like(y), y, rp_i64(1)), y));
+    ok(rp_grad(&loss, 1, &x, 1, NULL, NULL, &g));
+    EQUAL(g, exp(1) * (1 + 2 * exp(1)), exp(2) * (1 + 2 * exp(2)));
+}
+
 static void gradients_add_up(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
@@ -1033,6 +1046,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(leaves_and_results),
+        TEST(likes_have_no_history),
         TEST(gradients_add_up),
         TEST(shared_gradients_are_not_written),
         TEST(gradient_layout_is_the_leafs),

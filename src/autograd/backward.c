@@ -465,7 +465,7 @@ static rp_tensor *seed_of(const char *function, size_t i, rp_tensor *root, rp_te
                        rp__shape_text(root->size, root->ndim, want));
         return rp__tensor_error();
     }
-    if (rp__tensor_check(given, "gradient") != RP_OK) return rp__tensor_error();
+    if (rp__tensor_check(given, "the gradient given for an output") != RP_OK) return rp__tensor_error();
     bool same = given->ndim == root->ndim;
     for (size_t d = 0; same && d < root->ndim; d++) same = rp__dim_is(RP__DIM_EQ, given->size[d], root->size[d]);
     if (!same || !rp__device_equal(given->device, root->device) || !rp__dtype_is_float((rp_dtype)given->dtype)) {
@@ -477,10 +477,10 @@ static rp_tensor *seed_of(const char *function, size_t i, rp_tensor *root, rp_te
     return given->dtype == root->dtype ? given : rp_to_dtype(given, (rp_dtype)root->dtype);
 }
 
-static rp_status roots_prepare(const char *function, rp_tensor *const *outputs, size_t n,
+static rp_status roots_prepare(const char *function, const char *what, rp_tensor *const *outputs, size_t n,
                                rp_tensor *const *grad_outputs, bool create_graph, rp__edge *edges, rp_tensor **seeds) {
     for (size_t i = 0; i < n; i++) {
-        RP_TRY(rp__tensor_check(outputs[i], "output"));
+        RP_TRY(rp__tensor_check(outputs[i], what));
         if (!rp__grad_needed(outputs[i]))
             return rp__fail(RP_ERROR_STATE,
                             "%s: output %zu does not require a gradient: no op that made it had an input that does",
@@ -511,7 +511,9 @@ rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_op
     rp__edge edge = {NULL, 0};
     rp_tensor *seed;
     rp_status status = scope.id ? RP_OK : rp_error_status();
-    if (status == RP_OK) status = roots_prepare("rp_backward", &root, 1, &gradient, o.create_graph, &edge, &seed);
+    if (status == RP_OK)
+        status =
+            roots_prepare("rp_backward", "rp_backward: the root", &root, 1, &gradient, o.create_graph, &edge, &seed);
     if (status == RP_OK)
         status = rp__engine_run(&edge, &seed, 1, NULL, 0, NULL, o.retain_graph || o.create_graph, o.create_graph);
     rp__tape_node_release(edge.node);
@@ -524,6 +526,8 @@ rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const 
     rp_backward_options o;
     if ((n_outputs && !outputs) || (n_inputs && (!inputs || !out)))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_grad: a list of tensors is NULL");
+    RP__LISTS_APART(inputs, n_inputs, out, n_inputs,
+                    rp_grad(outputs, n_outputs, apart, n_inputs, grad_outputs, options, out));
     for (size_t i = 0; i < n_inputs; i++) out[i] = rp__tensor_error();
     RP_TRY(options_read("rp_grad", options, &o));
     if (n_inputs == 0) return RP_OK;
@@ -534,9 +538,10 @@ rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const 
     if (!scope.id) status = rp_error_status();
     rp_tensor **results = tensors + n_outputs;
     if (status == RP_OK)
-        status = roots_prepare("rp_grad", outputs, n_outputs, grad_outputs, o.create_graph, edges, tensors);
+        status = roots_prepare("rp_grad", "rp_grad: an output", outputs, n_outputs, grad_outputs, o.create_graph, edges,
+                               tensors);
     for (size_t i = 0; i < n_inputs && status == RP_OK; i++) {
-        status = rp__tensor_check(inputs[i], "input");
+        status = rp__tensor_check(inputs[i], "rp_grad: an input");
         if (status == RP_OK && !rp__grad_needed(inputs[i]))
             status = rp__fail(RP_ERROR_STATE, "rp_grad: input %zu does not require a gradient", i);
         if (status == RP_OK) status = rp__tape_edge_of(inputs[i], &edges[n_outputs + i]);

@@ -194,6 +194,7 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
 rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     if ((n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: a list of tensors is NULL");
+    RP__LISTS_APART(in, n_in, out, n_out, rp_function_apply(f, apart, n_in, out, n_out));
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status = RP_OK;
     if (!f || !f->forward.body)

@@ -46,7 +46,7 @@ void rp__hooks_free_of_tensor(rp__autograd *a) {
 }
 
 static uint64_t add_hook(const char *site, rp_tensor *t, rp_hook *hook, void *ctx) {
-    if (rp__tensor_check(t, "t") != RP_OK) return 0;
+    if (rp__tensor_check(t, "rp_register_hook: the tensor") != RP_OK) return 0;
     if (!hook) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_hook: hook is NULL"), (uint64_t)0;
     if (rp__hook_watch(t, 1) != RP_OK) return 0;
     if (!rp__grad_needed(t)) {
@@ -97,7 +97,7 @@ uint64_t rp_register_hook_at(const char *site, rp_tensor *t, rp_hook *hook, void
 uint64_t(rp_register_hook)(rp_tensor *t, rp_hook *hook, void *ctx) { return rp_register_hook_at(NULL, t, hook, ctx); }
 
 rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
-    RP_TRY(rp__tensor_check(t, "t"));
+    RP_TRY(rp__tensor_check(t, "rp_remove_hook: the tensor"));
     rp__autograd *a = t->autograd;
     rp__hook_entry *found = NULL;
     rp_status status = RP_OK;
@@ -269,7 +269,7 @@ rp_status rp__retain_run(rp__tape_node *n, uint32_t index, rp_tensor *grad) {
 }
 
 rp_status rp_retain_grad(rp_tensor *t) {
-    RP_TRY(rp__tensor_check(t, "t"));
+    RP_TRY(rp__tensor_check(t, "rp_retain_grad: the tensor"));
     if (!rp__grad_needed(t)) return rp__fail(RP_ERROR_STATE, "rp_retain_grad: the tensor does not require a gradient");
     if (t->flags & (RP__T_REQUIRES_GRAD | RP__T_RETAINS_GRAD)) return RP_OK; /* leaves keep theirs anyway */
     rp__autograd *a = rp__autograd_get(t);

@@ -144,7 +144,7 @@ rp_status rp__accumulate_node(rp_tensor *leaf, rp__tape_node **out) {
 /* ---------------------------------------------------------------- what programs ask and set */
 
 rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad) {
-    RP_TRY(rp__tensor_check(t, "t"));
+    RP_TRY(rp__tensor_check(t, "rp_set_requires_grad: the tensor"));
     bool leaf_flag = (t->flags & RP__T_REQUIRES_GRAD) != 0;
     if (leaf_flag == requires_grad && (leaf_flag || !rp__grad_needed(t))) return RP_OK;
     if (!leaf_flag && rp__grad_needed(t)) {
@@ -165,21 +165,23 @@ rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad) {
     return RP_OK;
 }
 
-bool rp_requires_grad(const rp_tensor *t) { return rp__tensor_check(t, "t") == RP_OK && rp__grad_needed(t); }
+bool rp_requires_grad(const rp_tensor *t) {
+    return rp__tensor_check(t, "rp_requires_grad: the tensor") == RP_OK && rp__grad_needed(t);
+}
 
 bool rp_is_leaf(const rp_tensor *t) {
-    if (rp__tensor_check(t, "t") != RP_OK) return true;
+    if (rp__tensor_check(t, "rp_is_leaf: the tensor") != RP_OK) return true;
     return (t->flags & RP__T_REQUIRES_GRAD) || !rp__grad_needed(t);
 }
 
 rp_tensor *rp_grad_of(rp_tensor *t) {
-    if (rp__tensor_check(t, "t") != RP_OK) return NULL;
+    if (rp__tensor_check(t, "rp_grad_of: the tensor") != RP_OK) return NULL;
     rp__grad_watch(t);
     return t->autograd ? t->autograd->grad : NULL;
 }
 
 rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad) {
-    RP_TRY(rp__tensor_check(t, "t"));
+    RP_TRY(rp__tensor_check(t, "rp_set_grad: the tensor"));
     rp__grad_watch(t);
     if (!grad) {
         rp_tensor *old = t->autograd ? t->autograd->grad : NULL;
@@ -189,7 +191,7 @@ rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad) {
         }
         return RP_OK;
     }
-    RP_TRY(rp__tensor_check(grad, "grad"));
+    RP_TRY(rp__tensor_check(grad, "rp_set_grad: the gradient"));
     if (grad == t) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_set_grad: a tensor cannot be its own gradient");
     if (!same_size(t, grad) || t->dtype != grad->dtype || !rp__device_equal(t->device, grad->device)) {
         char have[RP__SHAPE_TEXT], want[RP__SHAPE_TEXT];

@@ -304,7 +304,8 @@ rp_status rp__saved_pack(rp__saved *s, rp_tensor *t, bool is_output, uint32_t in
 
 rp_tensor *rp__saved_attach(const rp__saved *s, rp_tensor *value, rp__tape_node *n) {
     rp__tape_node *producer = s->is_output ? n : s->edge.node;
-    if (rp__grad_disabled || !producer || (value->flags & RP__T_REQUIRES_GRAD)) return value;
+    bool floating = rp__dtype_is_float((rp_dtype)value->dtype); /* indices have no history */
+    if (rp__grad_disabled || !producer || !floating || (value->flags & RP__T_REQUIRES_GRAD)) return value;
     rp_tensor *t = rp__tape_shadow(value);
     if (rp__tensor_is_error(t)) return t;
     return rp__tape_set_history(t, producer, s->edge.index) == RP_OK ? t : rp__tensor_error();

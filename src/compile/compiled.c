@@ -4,6 +4,7 @@
    cannot be one graph becomes trace-and-flush: it runs at every call, and its segments are looked up by hash. */
 #include "compile/compiled.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -26,6 +27,7 @@ typedef struct specialisation {
     uint64_t calls;
     uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
+    bool repeats; /* the function gives one tensor as several of its results */
     struct specialisation *next;
 } specialisation;
 
@@ -87,7 +89,9 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
         status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
         if (is_tensor(in[k])) continue;
-        status = rp__tensor_check(in[k], "an argument");
+        char what[128];
+        snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
+        status = rp__tensor_check(in[k], what);
         if (status == RP_OK)
             status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
     }
@@ -105,8 +109,9 @@ static inline rp_status check_call(const char *site, const rp_compiled *f, rp_te
 rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                      size_t n_out) {
     if (RP__UNLIKELY(!f || (n_in && !in) || (n_out && !out)))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: an argument is NULL%s%s", site ? " at " : "",
-                        site ? site : "");
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_call: the function or a list of tensors is NULL%s%s",
+                        site ? " at " : "", site ? site : "");
+    RP__LISTS_APART(in, n_in, out, n_out, rp_call_at(site, f, apart, n_in, out, n_out));
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     rp_status status = check_call(site, f, in, n_in);
     if (RP__LIKELY(status == RP_OK)) {
@@ -233,6 +238,15 @@ static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_
     return RP_OK;
 }
 
+static bool repeats(const rp_ir *ir, size_t n_out) {
+    const rp__ir_value *v = ir->body.results;
+    for (size_t k = 0; k < n_out; k++) {
+        for (size_t j = 0; j < k; j++)
+            if (v[k] != RP__IR_NONE && v[k] == v[j]) return true;
+    }
+    return false;
+}
+
 /* Takes the trace over. */
 static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
                             const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
@@ -244,6 +258,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     s->engine = c->engine;
     s->n_out = n_out;
     s->symbolic = sizes != NULL;
+    s->repeats = repeats(s->trace.ir, n_out);
     s->arg_ids = rp__calloc(n_in + 1, sizeof *s->arg_ids);
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
@@ -313,6 +328,14 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
     else
         status = rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     if (!s->trace.training) rp__grad_disabled = off;
+    if (RP__UNLIKELY(s->repeats) && status == RP_OK) { /* one handle, as from the function itself */
+        const rp__ir_value *v = s->trace.ir->body.results;
+        for (size_t k = 1; k < n_out; k++) {
+            size_t first = 0;
+            while (v[first] != v[k]) first++;
+            if (v[k] != RP__IR_NONE) out[k] = out[first];
+        }
+    }
     return status;
 }
 

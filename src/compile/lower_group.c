@@ -187,9 +187,8 @@ static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota
     rp_dim by_dim[RP_MAX_DIMS];
     int64_t stride[RP__AXES], step = 1;
     for (unsigned d = n->ndim; d-- > 0;) {
-        bool counts = kind == RP__IOTA_LINEAR || (kind == RP__IOTA_INNER && (n->inner >> d & 1u));
-        by_dim[d] = kind == RP__IOTA_DIM ? d == dim : counts ? step : 0;
-        step *= counts ? n->size[d] : 1;
+        by_dim[d] = kind == RP__IOTA_DIM ? d == dim : step;
+        step *= n->size[d];
     }
     axis_strides(l, &l->space.node_map[l->member], by_dim, stride);
     bool row = l->space.n_inner > 0 && !touches_inner(l, stride);

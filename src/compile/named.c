@@ -93,6 +93,7 @@ static rp_status check(rp_compiled *f, const char *const *names, size_t n, argum
 rp_status rp_call_named_at(const char *site, rp_compiled *f, const char *const *names, rp_tensor *const *in,
                            size_t n_in, rp_tensor **out, size_t n_out) {
     argument_names *made = NULL, *none = NULL;
+    RP__LISTS_APART(in, n_in, out, n_out, rp_call_named_at(site, f, names, apart, n_in, out, n_out));
     rp__site_frame outer = rp__site_push(site, "call_named");
     rp_status status = check(f, names, n_in, &made);
     rp__site_pop(outer);

@@ -30,14 +30,6 @@ int64_t rp__meta_bytes_hint(const rp__meta *m) {
     return n;
 }
 
-rp_attr rp__attr_of_int(int64_t i) {
-    rp_attr a;
-    memset(&a, 0, sizeof a);
-    a.kind = RP_ATTR_INT;
-    a.v.i = i;
-    return a;
-}
-
 rp_attr rp__attr_of_ints(const int64_t *ints, size_t n) {
     rp_attr a;
     memset(&a, 0, sizeof a);

@@ -68,7 +68,6 @@ bool rp__ir_is_outer(const rp_ir *ir, rp__ir_value v);
 rp__ir_value rp__ir_root(const rp_ir *ir, rp__ir_value v);
 bool rp__meta_same_size(const rp__meta *a, const rp__meta *b);
 int64_t rp__meta_bytes_hint(const rp__meta *m);
-rp_attr rp__attr_of_int(int64_t i);
 rp_attr rp__attr_of_ints(const int64_t *ints, size_t n);
 rp_attr rp__attr_of_dtype(rp_dtype dtype);
 

@@ -1,4 +1,4 @@
-/* See disk_cache.h. One lock around the counters and the folder; file operations run outside it. */
+/* See disk_cache.h. One lock around the folder; file operations run outside it. */
 #include "kernel/disk_cache.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static bool opened;
 static char folder[1024];
 static char reason[1280];
-static rp__disk_cache_stats stats;
+static uint64_t stored; /* entries of this process */
 static atomic_uint temporary_number;
 
 typedef struct trailer { /* the last RP__DISK_CACHE_TRAILER bytes of an entry */
@@ -96,12 +96,6 @@ static void open_folder(void) {
     }
 }
 
-static void count(uint64_t *counter) {
-    rp__lock(&lock);
-    ++*counter;
-    rp__unlock(&lock);
-}
-
 const char *rp__disk_cache_folder(void) {
     rp__lock(&lock);
     if (!opened) open_folder();
@@ -112,13 +106,6 @@ const char *rp__disk_cache_folder(void) {
 const char *rp__disk_cache_reason(void) {
     (void)rp__disk_cache_folder();
     return reason;
-}
-
-rp__disk_cache_stats rp__disk_cache_statistics(void) {
-    rp__lock(&lock);
-    rp__disk_cache_stats s = stats;
-    rp__unlock(&lock);
-    return s;
 }
 
 static bool entry_path(rp__hash key, const char *extension, char path[RP__DISK_CACHE_PATH]) {
@@ -156,10 +143,7 @@ bool rp__disk_cache_get(rp__hash key, const char *extension, void **data, size_t
     size_t all;
     if (!entry_path(key, extension, path)) return false;
     char *file = read_file(path, &all);
-    if (!file) {
-        count(&stats.misses);
-        return false;
-    }
+    if (!file) return false;
     trailer t;
     memcpy(&t, file + all - sizeof t, sizeof t);
     size_t size = all - sizeof t;
@@ -168,21 +152,11 @@ bool rp__disk_cache_get(rp__hash key, const char *extension, void **data, size_t
         rp__log(RP__LOG_CACHE, "removing the damaged entry %s", path);
         rp__free(file);
         (void)unlink(path);
-        count(&stats.damaged);
         return false;
     }
-    count(&stats.hits);
     *data = file;
     *bytes = size;
     return true;
-}
-
-bool rp__disk_cache_find(rp__hash key, const char *extension, char path[RP__DISK_CACHE_PATH]) {
-    void *data;
-    size_t bytes;
-    if (!rp__disk_cache_get(key, extension, &data, &bytes)) return false;
-    rp__free(data);
-    return entry_path(key, extension, path);
 }
 
 typedef struct entry {
@@ -218,10 +192,7 @@ static void prune(uint64_t limit) {
     if (total > limit) {
         qsort(list, n, sizeof *list, older_first);
         for (size_t k = 0; k < n && total > limit - limit / 4; k++)
-            if (unlinkat(dirfd(d), list[k].name, 0) == 0) {
-                total -= list[k].bytes;
-                count(&stats.removed);
-            }
+            if (unlinkat(dirfd(d), list[k].name, 0) == 0) total -= list[k].bytes;
     }
     rp__free(list);
     (void)closedir(d);
@@ -268,7 +239,7 @@ bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, s
     }
     rp__lock(&lock);
     if (!ok) (void)snprintf(reason, sizeof reason, "cannot write to the cache folder %s: %s", folder, strerror(why));
-    bool look = ok && stats.stored++ % 64 == 0;
+    bool look = ok && stored++ % 64 == 0;
     rp__unlock(&lock);
     if (!ok && fd >= 0) (void)unlink(temporary);
     if (look) prune(limit_bytes());
@@ -277,5 +248,5 @@ bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, s
 
 void rp__disk_cache_drop(rp__hash key, const char *extension) {
     char path[RP__DISK_CACHE_PATH];
-    if (entry_path(key, extension, path) && unlink(path) == 0) count(&stats.damaged);
+    if (entry_path(key, extension, path)) (void)unlink(path);
 }

@@ -1,8 +1,9 @@
 /* The kernel cache on disk: compiled kernels (shared objects, cubins) by 128-bit key. Both compilers (kernel/cpu/jit.c and
    kernel/cuda/nvrtc.c) use it and nothing else does. Folder: $REPRISE_CACHE_DIR, else $XDG_CACHE_HOME/reprise, else
    ~/.cache/reprise; made with mode 0700. Entries are written to a temporary name and renamed, so a reader sees a whole entry or
-   none; each ends in a trailer with its length and the hash of key and bytes, and one that does not fit is removed and counts as absent. A folder
-   that cannot be written is no error: nothing is kept, and rp__disk_cache_reason says why. Never sets the sticky error. */
+   none; each ends in a trailer with its length and the hash of key and bytes, and one that does not fit is removed and counts as absent. The
+   oldest beyond $REPRISE_CACHE_LIMIT MiB (512) are removed. A folder that cannot be written is no error: nothing is kept, and
+   rp__disk_cache_reason says why. Never sets the sticky error. */
 #ifndef RP_KERNEL_DISK_CACHE_H
 #define RP_KERNEL_DISK_CACHE_H
 
@@ -14,8 +15,6 @@ enum { RP__DISK_CACHE_PATH = 1200, RP__DISK_CACHE_TRAILER = 32 };
 
 /* The entry's bytes without the trailer, from rp__alloc; false: absent, damaged or no memory. */
 bool rp__disk_cache_get(rp__hash key, const char *extension, void **data, size_t *bytes);
-/* The path of a checked entry, for dlopen (the trailer lies behind the ELF image); false: absent or damaged. */
-bool rp__disk_cache_find(rp__hash key, const char *extension, char path[RP__DISK_CACHE_PATH]);
 bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, size_t bytes);
 void rp__disk_cache_drop(rp__hash key, const char *extension); /* an entry that did not load */
 const char *rp__disk_cache_folder(void);                       /* "" when there is none */
@@ -26,11 +25,5 @@ const char *rp__disk_cache_reason(void);                       /* why nothing is
    read it, or -1. */
 const char *rp__disk_folder_refused(const char *folder, char *why, size_t bytes);
 int rp__disk_file_open(const char *path, struct stat *st);
-
-typedef struct rp__disk_cache_stats {
-    uint64_t hits, misses, damaged, stored,
-        removed; /* removed: oldest entries beyond REPRISE_CACHE_LIMIT (MiB, default 512) */
-} rp__disk_cache_stats;
-rp__disk_cache_stats rp__disk_cache_statistics(void);
 
 #endif

@@ -24,7 +24,7 @@ static rp_tensor *draw_normal(const int64_t *size, size_t ndim, rp_dtype dtype, 
 }
 
 static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {
-    RP_TRY(rp__tensor_check(t, "t"));
+    RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
     if (!rp__dtype_is_float((rp_dtype)t->dtype))
         return rp__fail(RP_ERROR_DTYPE, "initialiser: %s is not a floating type", rp_dtype_name((rp_dtype)t->dtype));
     rp_device device = rp_default_device();
@@ -51,7 +51,7 @@ rp_status rp_init_normal(rp_tensor *t, double mean, double std) {
 }
 
 rp_status rp_init_constant(rp_tensor *t, double value) {
-    RP_TRY(rp__tensor_check(t, "t"));
+    RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
     rp_status status = !scope.id || rp__tensor_is_error(rp_fill_(t, rp_f64(value))) ? rp_error_status() : RP_OK;
@@ -61,7 +61,7 @@ rp_status rp_init_constant(rp_tensor *t, double value) {
 }
 
 rp_status rp_init_kaiming_uniform(rp_tensor *t, double a) {
-    RP_TRY(rp__tensor_check(t, "t"));
+    RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
     if (t->ndim < 2)
         return rp__fail(RP_ERROR_SHAPE, "kaiming_uniform: fan-in needs a tensor of two or more dimensions, not %u",
                         t->ndim);

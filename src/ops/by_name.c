@@ -2,6 +2,7 @@
    bindings, user ops, parsers of graphs. */
 #include <string.h>
 
+#include "core/alloc.h"
 #include "ops/table.h"
 
 static rp_status bad(const rp__op *op, const char *name, const char *what) {
@@ -106,6 +107,7 @@ static rp_status call_by_name(const char *site, const char *name, rp_tensor *con
 
 rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs,
                         size_t n_attrs, rp_tensor **out, size_t n_out) {
+    RP__LISTS_APART(in, n_in, out, n_out, rp_op_call_at(site, name, apart, n_in, attrs, n_attrs, out, n_out));
     rp__site_frame frame = rp__site_push(site, NULL);
     for (size_t k = 0; out && k < n_out; k++) out[k] = rp__tensor_error();
     rp_status status = call_by_name(site, name, in, n_in, attrs, n_attrs, out, n_out);

@@ -89,8 +89,11 @@ static rp_status expand_full(const rp__call *call, int64_t value) {
 rp_status rp__expand_zeros(const rp__call *call) { return expand_full(call, 0); }
 rp_status rp__expand_ones(const rp__call *call) { return expand_full(call, 1); }
 
+/* Only size, dtype and device of the model count: the result is no function of its values, and has no history. */
 static rp_status expand_like(const rp__call *call, int64_t value) {
+    bool grad = rp_set_grad_enabled(false);
     call->out[0] = rp_fill_at(call->site, call->in[0], rp_i64(value));
+    (void)rp_set_grad_enabled(grad);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 

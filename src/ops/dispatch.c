@@ -49,8 +49,6 @@ rp__layer *rp__layer_set(rp__layer_kind kind, rp__layer *layer) {
     return old;
 }
 
-rp__layer *rp__layer_get(rp__layer_kind kind) { return chain_get()->layer[kind]; }
-
 void rp__layer_default(rp__layer_kind kind, rp__layer *layer) {
     atomic_store(&default_layer[kind], layer);
     atomic_fetch_add(&default_version, 1);

@@ -15,11 +15,6 @@ void rp__meta_like(rp__meta *out, const rp_tensor *t, rp_dtype dtype) {
     for (unsigned d = 0; d < t->ndim; d++) out->size[d] = t->size[d];
 }
 
-void rp__meta_scalar(rp__meta *out, rp_dtype dtype) {
-    out->dtype = dtype;
-    out->ndim = 0;
-}
-
 rp_status rp__meta_broadcast(const rp_tensor *a, const rp_tensor *b, rp__meta *out) {
     if (RP__LIKELY(a->ndim == b->ndim)) {
         unsigned d = 0;

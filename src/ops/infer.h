@@ -7,7 +7,6 @@
 const char *rp__dtype_title(rp_dtype d); /* "Float", "Long": PyTorch's names in messages */
 
 void rp__meta_like(rp__meta *out, const rp_tensor *t, rp_dtype dtype); /* sizes of t */
-void rp__meta_scalar(rp__meta *out, rp_dtype dtype);                   /* rank 0 */
 /* Size of inputs a and b broadcast against each other. */
 rp_status rp__meta_broadcast(const rp_tensor *a, const rp_tensor *b, rp__meta *out);
 

@@ -78,16 +78,6 @@ int64_t rp__lw_structural_value(rp__lower *lw, int64_t value) {
     return value;
 }
 
-int64_t rp__lw_structural(rp__lower *lw, unsigned attr) {
-    const rp_attr *a = &lw->call->attrs[attr];
-    switch (a->kind) {
-    case RP_ATTR_INT: return rp__lw_structural_value(lw, a->v.i);
-    case RP_ATTR_BOOL: return rp__lw_structural_value(lw, a->v.b);
-    case RP_ATTR_DTYPE: return rp__lw_structural_value(lw, (int64_t)a->v.dtype);
-    default: fail(lw, "an attribute that cannot be structural"); return 0;
-    }
-}
-
 /* ---- accesses */
 
 static rp__access_kind access_kind(const source *s) {
@@ -154,7 +144,6 @@ static rp__val iota(rp__lower *lw, rp__lower_iota kind, unsigned dim) {
 }
 
 rp__val rp__lw_linear_index(rp__lower *lw) { return iota(lw, RP__IOTA_LINEAR, 0); }
-rp__val rp__lw_inner_index(rp__lower *lw) { return iota(lw, RP__IOTA_INNER, 0); }
 rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim) {
     if (!lw->sink) rp__lw_structural_value(lw, dim);
     return iota(lw, RP__IOTA_DIM, dim);
@@ -180,11 +169,6 @@ rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
 
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate) {
     return building(lw) ? rp__dag_load(lw->b, access, offset, predicate) : 0;
-}
-
-void rp__lw_store(rp__lower *lw, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
-                  rp__store_mode mode) {
-    if (building(lw)) rp__dag_store_at(lw->b, access, value, offset, predicate, mode, false);
 }
 
 /* ---- scalars */
@@ -499,9 +483,8 @@ static void fill_strides(const rp__lower *lw, const source *s, int64_t *stride) 
     } else if (s->kind == SRC_IOTA) {
         int64_t step = 1;
         for (unsigned d = lw->ndim; d-- > 0;) {
-            bool counts = s->index == RP__IOTA_LINEAR || (s->index == RP__IOTA_INNER && lw->inner >> d & 1u);
-            stride[d] = s->index == RP__IOTA_DIM ? d == s->slot : counts ? step : 0;
-            step *= counts ? lw->size[d] : 1;
+            stride[d] = s->index == RP__IOTA_DIM ? d == s->slot : step;
+            step *= lw->size[d];
         }
     } else {
         const rp_tensor *t = access_tensor(lw->call, s);

@@ -30,9 +30,7 @@ rp__val rp__lw_const_i(rp__lower *lw, rp_dtype compute, int64_t value);
 rp__val rp__lw_attr(rp__lower *lw, unsigned attr, rp_dtype compute); /* number attribute as a run-time scalar */
 /* Derived run-time scalar. */
 rp__val rp__lw_scalar_fn(rp__lower *lw, rp_scalar (*value)(const rp__call *call), rp_dtype compute);
-/* int/bool/dtype attribute that shapes the DAG: becomes part of the key. */
-int64_t rp__lw_structural(rp__lower *lw, unsigned attr);
-/* Any other value that shapes the DAG (a class of exponents): becomes part of the key. Returns value. */
+/* A value that shapes the DAG (a class of exponents): becomes part of the key. Returns value. */
 int64_t rp__lw_structural_value(rp__lower *lw, int64_t value);
 /* Is the Scalar attribute the number 1? Structural, and part of every key: free on the hot path. */
 bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr);
@@ -42,7 +40,6 @@ bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr);
 rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr);
 rp__val
 rp__lw_linear_index(rp__lower *lw); /* row-major number of the element in output 0 (i64): random counters, arange */
-rp__val rp__lw_inner_index(rp__lower *lw);                    /* row-major number along the inner dims (i64) */
 rp__val rp__lw_inner_extent(rp__lower *lw, rp_dtype compute); /* number of elements of a row, as a run-time scalar */
 rp__val rp__lw_1(rp__lower *lw, rp__prim op, rp__val a);
 rp__val rp__lw_2(rp__lower *lw, rp__prim op, rp__val a, rp__val b);
@@ -66,8 +63,6 @@ void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner
    rp__lw_space (ROWS: of in[0]). `row`: the strides of inner dims are 0. */
 uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, bool row);
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate);
-void rp__lw_store(rp__lower *lw, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
-                  rp__store_mode mode);
 rp__val rp__lw_size(rp__lower *lw, rp_dim d);          /* a size or stride as a run-time i64 scalar */
 rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim); /* loop index of a dim of the space */
 rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative);
@@ -81,7 +76,7 @@ typedef struct rp__lower_scalar { /* where a run-time scalar comes from */
     rp_scalar (*fn)(const rp__call *call);
     rp_dim size;
 } rp__lower_scalar;
-typedef enum rp__lower_iota { RP__IOTA_LINEAR, RP__IOTA_INNER, RP__IOTA_DIM } rp__lower_iota;
+typedef enum rp__lower_iota { RP__IOTA_LINEAR, RP__IOTA_DIM } rp__lower_iota;
 
 typedef struct rp__lower_sink rp__lower_sink;
 struct rp__lower_sink {

@@ -175,7 +175,6 @@ typedef struct rp__layer {
 } rp__layer;
 rp__layer *rp__layer_set(rp__layer_kind kind,
                          rp__layer *layer); /* of the calling thread; NULL removes; returns the old one */
-rp__layer *rp__layer_get(rp__layer_kind kind);
 rp_status rp__dispatch_below(rp__layer_kind at, rp__call *call); /* continues below layer `at` */
 /* Default layers of new threads (autograd). */
 void rp__layer_default(rp__layer_kind kind, rp__layer *layer);

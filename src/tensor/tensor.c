@@ -246,29 +246,33 @@ rp_status rp__tensor_check(const rp_tensor *t, const char *what) {
 }
 
 /* For accessors: is there a tensor to look at? The error tensor answers silently. */
-static bool usable(const rp_tensor *t) {
+static bool usable(const rp_tensor *t, const char *what) {
     if (RP__LIKELY(t && t->magic == RP__TENSOR_MAGIC)) return !rp__tensor_is_error(t);
-    rp__tensor_check(t, "the tensor");
+    rp__tensor_check(t, what);
     return false;
 }
 
-size_t rp_ndim(const rp_tensor *t) { return usable(t) ? t->ndim : 0; }
-rp_dtype rp_dtype_of(const rp_tensor *t) { return usable(t) ? (rp_dtype)t->dtype : RP_DTYPE_NONE; }
-rp_device rp_device_of(const rp_tensor *t) { return usable(t) ? t->device : rp_cpu(); }
-bool rp_is_contiguous(const rp_tensor *t) { return usable(t) ? rp__tensor_contiguous(t) : false; }
-int64_t rp_numel(const rp_tensor *t) { return usable(t) ? rp__dim_value(rp__tensor_numel(t)) : 0; }
+size_t rp_ndim(const rp_tensor *t) { return usable(t, "ndim: the tensor") ? t->ndim : 0; }
+rp_dtype rp_dtype_of(const rp_tensor *t) {
+    return usable(t, "dtype_of: the tensor") ? (rp_dtype)t->dtype : RP_DTYPE_NONE;
+}
+rp_device rp_device_of(const rp_tensor *t) { return usable(t, "device_of: the tensor") ? t->device : rp_cpu(); }
+bool rp_is_contiguous(const rp_tensor *t) {
+    return usable(t, "is_contiguous: the tensor") ? rp__tensor_contiguous(t) : false;
+}
+int64_t rp_numel(const rp_tensor *t) { return usable(t, "numel: the tensor") ? rp__dim_value(rp__tensor_numel(t)) : 0; }
 uint64_t rp_version(const rp_tensor *t) {
-    return usable(t) ? atomic_load_explicit(&t->storage->version, memory_order_relaxed) : 0;
+    return usable(t, "version: the tensor") ? atomic_load_explicit(&t->storage->version, memory_order_relaxed) : 0;
 }
 
 static int64_t dim_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const char *op) {
-    if (!usable(t)) return -1;
     size_t k = 0;
     rp__site_frame outer = rp__site_push(NULL, op);
-    rp_status status = RP_OK;
-    if (t->ndim == 0)
+    rp_status status = RP_ERROR_INVALID_ARGUMENT;
+    bool there = usable(t, "the tensor");
+    if (there && t->ndim == 0)
         status = rp__fail(RP_ERROR_INDEX, "Dimension specified as %" PRId64 " but tensor has no dimensions", dim);
-    else
+    else if (there)
         status = rp__wrap_dim(dim, t->ndim, &k);
     rp__site_pop(outer);
     return status == RP_OK ? rp__dim_value(of[k]) : -1;
@@ -323,6 +327,15 @@ void rp__tensor_byte_range(const rp_tensor *t, int64_t *begin, int64_t *end) {
     *end = (last + 1) * item;
 }
 
+rp_tensor **rp__list_copy(rp_tensor *const *list, size_t n) {
+    rp_tensor **copy = rp__alloc(n * sizeof *copy);
+    if (copy)
+        memcpy(copy, list, n * sizeof *copy);
+    else
+        RP__OOM("arguments");
+    return copy;
+}
+
 const char *rp__tensor_text(const rp_tensor *t, char buf[RP__SHAPE_TEXT]) {
     if (!t || rp__tensor_is_error(t)) {
         snprintf(buf, RP__SHAPE_TEXT, "%s", t ? "error" : "NULL");
@@ -342,7 +355,7 @@ rp_status rp__tensor_materialise(rp_tensor *t) {
 }
 
 void *rp_data(rp_tensor *t) {
-    if (rp__tensor_check(t, "the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK) return NULL;
+    if (rp__tensor_check(t, "data: the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK) return NULL;
     if (t->device.type == RP_DEVICE_CPU) { /* the caller, who knows nothing of our queues, may read at once */
         rp__device *d = rp__device_get(t->device);
         rp_stream *s = d ? rp__current_stream(d) : NULL;

@@ -94,6 +94,21 @@ rp__tensor_unscope(rp_tensor *t); /* takes the scope's reference out of the inne
    passed on silently) and returns a failure. `what` names the argument. */
 rp_status rp__tensor_check(const rp_tensor *t, const char *what);
 
+/* A call writes `out` before it has read all of `in`. Where a program gives one array as both (rp_call(f, &h, 1, &h, 1)), `call` is
+   made with `apart`, a copy of `in`, in its place, and its status returned. */
+#define RP__LISTS_APART(in, n_in, out, n_out, call)                                                                    \
+    do {                                                                                                               \
+        uintptr_t in_at = (uintptr_t)(in), out_at = (uintptr_t)(out);                                                  \
+        if (RP__UNLIKELY(in_at < out_at + (n_out) * sizeof *(out) && out_at < in_at + (n_in) * sizeof *(in))) {        \
+            rp_tensor **apart = rp__list_copy(in, n_in);                                                               \
+            rp_status status_apart = apart ? (call) : RP_ERROR_OUT_OF_MEMORY;                                          \
+            for (size_t k_apart = 0; !apart && k_apart < (n_out); k_apart++) (out)[k_apart] = rp__tensor_error();      \
+            rp__free(apart);                                                                                           \
+            return status_apart;                                                                                       \
+        }                                                                                                              \
+    } while (0)
+rp_tensor **rp__list_copy(rp_tensor *const *list, size_t n); /* NULL and a sticky error when out of memory */
+
 /* The released slot is not reused as long as REPRISE_CHECK=1, else for the thread's next RP__QUARANTINE releases. */
 enum { RP__QUARANTINE = 64 };
 

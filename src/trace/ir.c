@@ -40,7 +40,7 @@ static void free_blocks(rp_ir *ir) {
 }
 
 rp_ir *rp_ir_retain(const rp_ir *ir) {
-    return rp__ir_retain((rp_ir *)(uintptr_t)ir); /* counting does not change the graph */
+    return ir ? rp__ir_retain((rp_ir *)(uintptr_t)ir) : NULL; /* counting does not change the graph */
 }
 
 void rp_ir_release(rp_ir *ir) {

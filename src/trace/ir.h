@@ -114,11 +114,12 @@ struct rp_ir {
     size_t n_captured, captured_capacity;
     rp_generator **generators; /* retained: those that attributes name */
     size_t n_generators, generators_capacity;
-    rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
+    rp__symbols *symbols;       /* sizes that are symbols, with hints and guards; NULL: all static */
     rp__ir_function *functions; /* in the order of their nodes */
     size_t n_functions, functions_capacity;
     const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
-    rp_status status;     /* of an rp_ir that could not be made */
+    rp_status status;            /* of an rp_ir that could not be made */
+    bool taped; /* traced as a tape saw it: an op without a result that needs a gradient ran with grad mode off */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */

@@ -652,11 +652,10 @@ static bool region(parser *p, uint32_t node, uint32_t r, const char *word, unsig
 
 static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_t n_out, unsigned depth,
                        uint32_t *node) {
-    static const char *const words[RP__IR_KIND_COUNT][2] = {
-        [RP__IR_COND] = {"then", "else"},
-        [RP__IR_WHILE] = {"cond", "body"},
-        [RP__IR_CHECKPOINT] = {"body", NULL},
-        [RP__IR_FUNCTION] = {"forward", "backward"}};
+    static const char *const words[RP__IR_KIND_COUNT][2] = {[RP__IR_COND] = {"then", "else"},
+                                                            [RP__IR_WHILE] = {"cond", "body"},
+                                                            [RP__IR_CHECKPOINT] = {"body", NULL},
+                                                            [RP__IR_FUNCTION] = {"forward", "backward"}};
     rp__ir_value in[RP__MAX_IN];
     uint32_t n_in = 0;
     rp_attr limits[2] = {{.kind = RP_ATTR_INT}, {.kind = RP_ATTR_INT}}; /* max_iter, keeps */

@@ -430,6 +430,15 @@ rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, 
     return run_node(&r, &ir->nodes[node], in, out);
 }
 
+/* Was the op recorded with grad mode off? It is run so again, lest a tape takes it for a part of the function. */
+static bool untaped(const rp_ir *ir, const rp__ir_node *n) {
+    bool in = false, out = false;
+    if (!ir->taped || n->kind != RP__IR_OP) return false;
+    for (uint32_t k = 0; k < n->n_in; k++) in = in || (n->in[k] != RP__IR_NONE && ir->values[n->in[k]].requires_grad);
+    for (uint32_t k = 0; k < n->n_out; k++) out = out || ir->values[n->out[k]].requires_grad;
+    return in && !out;
+}
+
 /* Each value is held once while later nodes need it. */
 static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *const *in, rp_tensor **out) {
     const rp_ir *ir = r->ir;
@@ -468,7 +477,10 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
         bool scoped = n->kind != RP__IR_CONST;
         rp_scope scope = {0};
         if (scoped) scope = rp__scope_begin();
+        bool off = rp_grad_enabled() && block == &ir->body && untaped(ir, n);
+        if (off) (void)rp_set_grad_enabled(false);
         status = run_node(r, n, operand, result);
+        if (off) (void)rp_set_grad_enabled(true);
         if (status == RP_OK && block == &ir->body && r->options && r->options->observe)
             status = r->options->observe(r->options->ctx, ir, block->nodes[i], result, n->n_out);
         for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
@@ -571,6 +583,7 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
 rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     if (!ir || (n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
+    RP__LISTS_APART(in, n_in, out, n_out, rp_ir_run(ir, apart, n_in, out, n_out));
     RP_TRY(rp_ir_check(ir)); /* a parsed graph may say anything */
     return rp__ir_run(ir, in, n_in, out, n_out, NULL);
 }

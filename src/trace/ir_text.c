@@ -270,11 +270,10 @@ static void block_text(printer *p, const rp__ir_block *block, unsigned depth);
 /* Results are defined after the regions: their numbers come after those inside, as in rp__ir_hash. The text puts them in
    front, so they are printed into a buffer of their own first. */
 static void node_text(printer *p, uint32_t at, unsigned depth) {
-    static const char *const region_name[RP__IR_KIND_COUNT][2] = {
-        [RP__IR_COND] = {"then", "else"},
-        [RP__IR_WHILE] = {"cond", "body"},
-        [RP__IR_CHECKPOINT] = {"body", "body"},
-        [RP__IR_FUNCTION] = {"forward", "backward"}};
+    static const char *const region_name[RP__IR_KIND_COUNT][2] = {[RP__IR_COND] = {"then", "else"},
+                                                                  [RP__IR_WHILE] = {"cond", "body"},
+                                                                  [RP__IR_CHECKPOINT] = {"body", "body"},
+                                                                  [RP__IR_FUNCTION] = {"forward", "backward"}};
     const rp__ir_node *n = &p->ir->nodes[at];
     indent(p, depth);
     rp__text *whole = p->out, tail = {0};

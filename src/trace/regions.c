@@ -492,13 +492,13 @@ done:
     return status;
 }
 
-static rp_status check_functions(const char *name, rp_fn a, rp_fn b, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                                 size_t n_out) {
+static rp_status check_functions(const char *name, const char *what, rp_fn a, rp_fn b, rp_tensor *const *in,
+                                 size_t n_in, rp_tensor **out, size_t n_out) {
     if (!a.body || !b.body || (n_in && !in) || (n_out && !out))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", name);
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a function or a list of tensors is NULL", name);
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     for (size_t k = 0; k < n_in; k++) {
-        RP_TRY(rp__tensor_check(in[k], "an argument"));
+        RP_TRY(rp__tensor_check(in[k], what));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", name, k);
     }
@@ -519,6 +519,7 @@ rp_status(rp_cond)(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *con
 
 rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                      rp_tensor **out, size_t n_out) {
+    RP__LISTS_APART(in, n_in, out, n_out, rp_cond_at(site, pred, then_fn, else_fn, apart, n_in, out, n_out));
     return rp__cond_outside(site, pred, then_fn, else_fn, in, n_in, n_in, out, n_out);
 }
 
@@ -526,8 +527,8 @@ rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_
                            size_t n_own, size_t n_in, rp_tensor **out, size_t n_out) {
     const where at = {"rp_cond", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
-    rp_status status = check_functions("rp_cond", then_fn, else_fn, in, n_in, out, n_out);
-    if (status == RP_OK) status = rp__tensor_check(pred, "pred");
+    rp_status status = check_functions("rp_cond", "rp_cond: an argument", then_fn, else_fn, in, n_in, out, n_out);
+    if (status == RP_OK) status = rp__tensor_check(pred, "rp_cond: the predicate");
     if (status == RP_OK &&
         (rp__tensor_is_error(pred) || pred->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__tensor_numel(pred), 1)))
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
@@ -758,7 +759,7 @@ rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp
                               size_t n_in, int64_t max_iter, rp_tensor **out) {
     const where at = {"rp_while", site ? site : rp__site()};
     rp_scope scope = rp__scope_begin();
-    rp_status status = check_functions("rp_while", cond_fn, body_fn, in, n_in, out, n_state);
+    rp_status status = check_functions("rp_while", "rp_while: an argument", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
     rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
     if (status == RP_OK) status = settled_in ? settle_operands(in, n_in, n_state, settled_in) : RP__OOM("rp_while");
@@ -780,6 +781,7 @@ rp_status(rp_while)(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n
 
 rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                       rp_tensor **out) {
+    RP__LISTS_APART(in, n, out, n, rp_while_at(site, cond_fn, body_fn, apart, n, max_iter, out));
     return rp__while_invariant(site, cond_fn, body_fn, in, n, n, max_iter, out);
 }
 
@@ -850,9 +852,10 @@ rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, siz
     rp__trace *t = rp__trace_current();
     if ((n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: a list of tensors is NULL");
+    RP__LISTS_APART(in, n_in, out, n_out, rp_checkpoint_at(site, fn, apart, n_in, out, n_out));
     if (!t) return rp__checkpoint_run(at.site, fn, NULL, in, n_in, out, n_out);
     rp_scope scope = rp__scope_begin();
-    rp_status status = check_functions("rp_checkpoint", fn, fn, in, n_in, out, n_out);
+    rp_status status = check_functions("rp_checkpoint", "rp_checkpoint: an argument", fn, fn, in, n_in, out, n_out);
     /* Arguments stay as they are, as without a trace: a copy would add up their gradients in another order. */
     if (status == RP_OK) status = trace_checkpoint(t, at, fn, in, n_in, out, n_out);
     if (falls_back(status)) { /* what it reads can be computed: as if it stood here, without recomputation */

@@ -91,8 +91,6 @@ rp__symbols *rp__symbols_enter(rp__symbols *s) {
     return before;
 }
 
-rp__symbols *rp__symbols_current(void) { return current; }
-
 size_t rp__symbols_count(const rp__symbols *s) { return s ? s->n_symbols : 0; }
 const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index) { return &s->symbols[index]; }
 rp_dim rp__symbols_word(const rp__symbols *s, size_t index) { return word_of(s->symbol_expression[index]); }

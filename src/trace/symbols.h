@@ -32,7 +32,6 @@ rp__symbols *rp__symbols_new(void); /* NULL: out of memory (no sticky error); re
 rp__symbols *rp__symbols_retain(rp__symbols *s);
 void rp__symbols_release(rp__symbols *s);
 rp__symbols *rp__symbols_enter(rp__symbols *s); /* table in force in this thread; returns the one before. NULL: none */
-rp__symbols *rp__symbols_current(void);
 
 /* A new symbol; 0 and a sticky error when out of memory. */
 rp_dim rp__symbols_add(rp__symbols *s, const rp__symbol *symbol);

@@ -10,92 +10,29 @@
 #include "core/fork.h"
 #include "core/log.h"
 #include "trace/ir_run.h"
+#include "trace/trace_parts.h"
 
-/* What a handle holds while a trace knows it. */
-struct rp__trace_value {
-    rp__trace *trace; /* NULL: the trace has ended without computing it */
-    rp_tensor *tensor;
-    rp__ir_value value;
-    struct rp__trace_value *next, *previous;
-};
-
-typedef struct outside { /* a tensor that was not made by a recorded op */
-    rp_tensor *tensor;   /* retained */
-    rp__ir_value value;  /* now: an in-place op gives it another */
-    uint32_t arg;        /* ABSTRACT: it is argument `arg`, behind whose stand-in fn should not get; RP__IR_NONE */
-    bool reached;        /* fn used it all the same */
-} outside;
-
-typedef struct memory {   /* a storage of the graph */
-    rp__storage *storage; /* retained; NULL: given back early */
-    rp_dim base;          /* offset of the first tensor met in it: the graph counts from there */
-    rp__ir_value first;   /* pending memory: the value that covers it; RP__IR_NONE: memory from outside */
-    bool written;         /* from outside: `version` is what it was */
-    uint64_t version;
-    const char *writer_op, *writer_site;
-} memory;
-
-typedef struct watch { /* .grad of a tensor that the function reads or sets */
-    rp_tensor *tensor; /* retained; the stand-in of an ABSTRACT argument */
-    rp_tensor *entry;  /* retained; NULL: none */
-    uint32_t arg, input;
-} watch;
-
-typedef struct counter {
-    rp_generator *generator;
-    rp_dim used;
-} counter;
-
-struct rp__trace {
-    rp__trace *around;
-    const rp__trace_request *request;
-    rp__trace_result *result;
-    rp__trace_mode mode;
-    rp_ir *ir;
-    rp_scope scope;
-    struct rp__trace_value *values; /* live handles */
-    outside *outside;
-    size_t n_outside, outside_capacity;
-    rp__map by_handle, by_storage; /* index + 1 */
-    memory *memory;                /* by storage number; those of values inside regions are empty */
-    size_t n_memory, memory_capacity;
-    watch *watches;
-    size_t n_watches, watches_capacity;
-    counter *counters;
-    size_t n_counters, counters_capacity;
-    rp_tensor **operands; /* tensors behind arguments past n_in; borrowed from `outside` */
-    size_t n_operands, operands_capacity;
-    rp_tensor **stand_in; /* ABSTRACT: the arguments that fn sees; in the scope */
-    rp__ir_positions positions;
-    int hooks,
-        leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
-    const char *hook_site;
-    bool busy; /* computing: not to be entered again */
-};
+typedef rp__trace_outside outside;
+typedef rp__trace_memory memory;
+typedef rp__trace_watch watch;
+typedef rp__trace_counter counter;
 
 static RP__TLS_FAST rp__trace *current;
 
 rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
 bool rp__trace_closes(const rp__trace *t) { return t->request->close; }
+rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
     if (t->result->reason) return;
     t->result->reason = reason;
     t->result->site = site;
 }
-rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
-rp__symbols *rp__trace_symbols(const rp__trace *t) { return t->ir->symbols; }
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
 bool rp__trace_pending(const rp_tensor *t) { return t->traced && t->traced->trace && !t->storage->data; }
-
-static rp__hash key_of(const void *p) {
-    return (rp__hash){rp__hash_mix((uint64_t)(uintptr_t)p, 1), (uint64_t)(uintptr_t)p};
-}
-static rp__hash key_of_id(uint64_t id) { return (rp__hash){rp__hash_mix(id, 2), id}; }
 
 static bool map_put(rp__map *m, rp__hash key, size_t index) {
     return rp__map_put(m, key, (void *)(uintptr_t)(index + 1));
 }
-static size_t map_get(const rp__map *m, rp__hash key) { return (size_t)(uintptr_t)rp__map_get(m, key) - 1; }
 
 /* ---- handles and their values */
 
@@ -127,13 +64,13 @@ static rp_status set_value(rp__trace *t, rp_tensor *tensor, rp__ir_value value) 
 
 /* Number of a storage in the graph. `first`: the value that covers it, for pending memory. */
 static rp_status storage_number(rp__trace *t, rp__storage *s, rp_dim base, rp__ir_value first, uint32_t *out) {
-    size_t known = map_get(&t->by_storage, key_of_id(s->id));
+    size_t known = rp__trace_index(&t->by_storage, rp__trace_key_of_id(s->id));
     if (known != SIZE_MAX) {
         *out = (uint32_t)known;
         return RP_OK;
     }
     uint32_t n = t->ir->n_storages;
-    if (!RP__GROW(&t->memory, &t->memory_capacity, n + 1u) || !map_put(&t->by_storage, key_of_id(s->id), n))
+    if (!RP__GROW(&t->memory, &t->memory_capacity, n + 1u) || !map_put(&t->by_storage, rp__trace_key_of_id(s->id), n))
         return RP__OOM("trace");
     for (; t->n_memory < n; t->n_memory++) t->memory[t->n_memory] = (memory){.first = RP__IR_NONE};
     t->n_memory = n + 1u;
@@ -158,7 +95,7 @@ static rp_status place(rp__trace *t, rp__ir_value v, const rp_tensor *x, bool pe
 static rp_status add_outside(rp__trace *t, rp_tensor *x, rp__ir_value v) {
     if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
     if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
-        !map_put(&t->by_handle, key_of(x), t->n_outside))
+        !map_put(&t->by_handle, rp__trace_key(x), t->n_outside))
         return RP__OOM("trace");
     t->outside[t->n_outside++] = (outside){rp_retain(x), v, RP__IR_NONE, false};
     t->ir->values[v].requires_grad = rp__grad_needed(x);
@@ -189,7 +126,7 @@ static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
 
 rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
     if (x->traced && x->traced->trace == t) return x->traced->value;
-    size_t known = map_get(&t->by_handle, key_of(x));
+    size_t known = rp__trace_index(&t->by_handle, rp__trace_key(x));
     if (known != SIZE_MAX) {
         t->outside[known].reached = true;
         return t->outside[known].value;
@@ -325,6 +262,15 @@ static bool carries_gradient(const rp__call *call) {
 
 static bool marks_gradient(bool carries, const rp__meta *meta) { return carries && rp__dtype_is_float(meta->dtype); }
 
+/* Grad mode is off: what has a history keeps it, with other values. A graph knows values only. */
+static void note_untaped(rp__trace *t, const rp__call *call, const rp_tensor *x) {
+    size_t number = rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id));
+    for (size_t v = 0; v < t->ir->n_values && number != SIZE_MAX && !t->untaped_site; v++) {
+        const rp__ir_value_info *info = &t->ir->values[v];
+        if (info->storage == number && info->requires_grad) t->untaped_site = call->site ? call->site : "";
+    }
+}
+
 static rp_status record(rp__trace *t, rp__call *call) {
     bool carries = carries_gradient(call);
     rp__ir_value in[RP__MAX_IN];
@@ -342,7 +288,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
         in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
         if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
     }
-    if (rp__tape_shadowing && t->request->close) {
+    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
         call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
         return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
     }
@@ -362,7 +308,9 @@ static rp_status record(rp__trace *t, rp__call *call) {
         return set_value(t, out, v);
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
-        if (call->in[k] && rp__ir_writes(&ir->nodes[node], k)) RP_TRY(written(t, call, call->in[k]));
+        if (!call->in[k] || !rp__ir_writes(&ir->nodes[node], k)) continue;
+        RP_TRY(written(t, call, call->in[k]));
+        if (!rp_grad_enabled() && !t->untaped_site) note_untaped(t, call, call->in[k]);
     }
     for (uint32_t k = 0; k < call->n_out; k++) {
         if (!op->schema.out_written[k]) {
@@ -386,7 +334,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
         if (x->traced && x->traced->trace == t)
             x->traced->value = v;
         else
-            t->outside[map_get(&t->by_handle, key_of(x))].value = v;
+            t->outside[rp__trace_index(&t->by_handle, rp__trace_key(x))].value = v;
     }
     return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
 }
@@ -682,7 +630,7 @@ static rp_status materialise(rp_tensor *x) {
         return x && x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
     /* What a segment has not touched is as real as ever. */
     if (x && t->mode == RP__TRACE_SEGMENTS && !x->traced &&
-        map_get(&t->by_storage, key_of_id(x->storage->id)) == SIZE_MAX)
+        rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id)) == SIZE_MAX)
         return RP_OK;
     /* Accessors take no call site: the best that is known is where the value was made. */
     const char *site = rp__site();
@@ -691,109 +639,7 @@ static rp_status materialise(rp_tensor *x) {
 
 static void free_hook(struct rp__trace_value *v) { forget(v); }
 
-/* ---- gradients */
-
-static void watch_gradient(rp_tensor *x) {
-    rp__trace *t = current;
-    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS) return;
-    uint32_t arg = RP__IR_NONE;
-    rp_tensor *const *args = t->stand_in ? t->stand_in : t->request->in;
-    for (size_t i = 0; args && i < t->request->n_in; i++) {
-        if (args[i] == x) arg = (uint32_t)i;
-    }
-    if (x->traced && arg == RP__IR_NONE) return; /* made inside */
-    for (size_t i = 0; i < t->n_watches; i++) {
-        if (t->watches[i].tensor == x) return;
-    }
-    if (!RP__GROW(&t->watches, &t->watches_capacity, t->n_watches + 1)) {
-        (void)RP__OOM("trace");
-        return;
-    }
-    rp_tensor *entry = x->autograd ? x->autograd->grad : NULL;
-    t->watches[t->n_watches++] = (watch){rp_retain(x), entry ? rp_retain(entry) : NULL, arg, RP__IR_NONE};
-}
-
-static rp_status watch_hook(rp_tensor *x, int change) {
-    rp__trace *t = current;
-    if (!t || t->busy || t->mode == RP__TRACE_SEGMENTS) return RP_OK;
-    const char *site = rp__site();
-    if (!site || !*site) site = x->site; /* rp_register_hook takes no call site */
-    if (t->request->close) {
-        t->result->reason = "hook-registered";
-        t->result->site = site;
-        return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region registers a hook on a gradient");
-    }
-    t->hook_site = site;
-    *(x->flags & RP__T_REQUIRES_GRAD ? &t->leaf_hooks : &t->hooks) += change;
-    return RP_OK;
-}
-
-/* Does the function leave hooks that a backward outside would have to run, or a result that keeps its gradient? */
-static void judge_hooks(rp__trace *t, rp_tensor *const *out) {
-    rp__trace_result *r = t->result;
-    bool left = t->leaf_hooks != 0 || (t->hooks != 0 && r->training);
-    for (size_t k = 0; k < t->request->n_out && !left; k++) {
-        left = r->training && out[k] && (out[k]->flags & RP__T_RETAINS_GRAD);
-        if (left) t->hook_site = out[k]->site;
-    }
-    if (!left || r->reason) return;
-    r->reason = "hook-registered";
-    r->site = t->hook_site;
-}
-
-static void restore_gradients(rp__trace *t) {
-    for (size_t i = 0; i < t->n_watches; i++) {
-        const watch *w = &t->watches[i];
-        rp_tensor *now = w->tensor->autograd ? w->tensor->autograd->grad : NULL;
-        if (now == w->entry) continue;
-        w->tensor->autograd->grad = w->entry ? rp_retain(w->entry) : NULL;
-        if (now) rp_release(now);
-    }
-}
-
-/* What .grad of watched tensors is at the end, as results or effects. */
-static rp_status exit_gradients(rp__trace *t, rp__ir_value *results, uint32_t *n) {
-    rp__trace_result *r = t->result;
-    r->grads = rp__calloc(t->n_watches + 1, sizeof *r->grads);
-    if (!r->grads) return RP__OOM("trace");
-    for (size_t i = 0; i < t->n_watches; i++) {
-        const watch *w = &t->watches[i];
-        rp_tensor *now = w->tensor->autograd ? w->tensor->autograd->grad : NULL;
-        rp__trace_grad *g = &r->grads[r->n_grads++];
-        g->leaf = w->arg == RP__IR_NONE ? rp_retain(w->tensor) : NULL;
-        g->arg = w->arg;
-        g->at_entry = w->entry != NULL;
-        g->input = w->input;
-        g->result = RP__IR_NONE;
-        if (now == w->entry) {
-            g->at_exit = RP__GRAD_KEPT;
-        } else if (!now) {
-            g->at_exit = RP__GRAD_CLEARED;
-        } else if (now->traced && now->traced->trace == t) {
-            g->at_exit = RP__GRAD_RESULT;
-            g->result = *n;
-            results[(*n)++] = now->traced->value;
-        } else {
-            g->at_exit = RP__GRAD_TENSOR;
-            g->tensor = rp_retain(now);
-        }
-    }
-    return RP_OK;
-}
-
 /* ---- arguments */
-
-/* Stands between an argument with history and what a trace makes of it: a backward inside that arrives here leaves the function. */
-static rp_status alias_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
-    (void)n;
-    (void)grad_out;
-    (void)grad_in;
-    (void)create_graph;
-    if (current) current->result->left = true;
-    return RP_OK;
-}
-static void alias_nothing(rp__tape_node *n) { (void)n; }
-static const rp__tape_class alias_class = {"argument", alias_backward, alias_nothing, alias_nothing};
 
 static rp_status make_stand_in(rp__trace *t, size_t k) {
     const rp__trace_request *q = t->request;
@@ -828,7 +674,7 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
     if (!rp_is_leaf(real)) {
         rp_tensor *in[] = {real}, *out[] = {x};
         bool grad = rp_set_grad_enabled(true);
-        rp_status status = rp__tape_attach(&alias_class, NULL, "argument", real->site, in, 1, out, 1, NULL);
+        rp_status status = rp__tape_attach(&rp__trace_alias_class, NULL, "argument", real->site, in, 1, out, 1, NULL);
         (void)rp_set_grad_enabled(grad);
         return status;
     }
@@ -848,7 +694,7 @@ static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args) {
         rp__ir_meta_of(args[k], &meta);
         rp__ir_value v = rp__ir_add_arg(t->ir, &t->ir->body, &meta, NULL);
         if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-        if (map_get(&t->by_handle, key_of(args[k])) !=
+        if (rp__trace_index(&t->by_handle, rp__trace_key(args[k])) !=
             SIZE_MAX) { /* the same tensor twice: fn cannot tell which it uses */
             t->ir->values[v].requires_grad = rp__grad_needed(args[k]);
             RP_TRY(place(t, v, args[k], false));
@@ -857,10 +703,11 @@ static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args) {
         RP_TRY(add_outside(t, args[k], v));
         if (t->stand_in) RP_TRY(set_value(t, args[k], v));
         /* A captured tensor that is also an argument is the argument. */
-        if (t->stand_in && t->request->in && map_get(&t->by_handle, key_of(t->request->in[k])) == SIZE_MAX) {
+        if (t->stand_in && t->request->in &&
+            rp__trace_index(&t->by_handle, rp__trace_key(t->request->in[k])) == SIZE_MAX) {
             rp_tensor *real = t->request->in[k];
             if (!RP__GROW(&t->outside, &t->outside_capacity, t->n_outside + 1) ||
-                !map_put(&t->by_handle, key_of(real), t->n_outside))
+                !map_put(&t->by_handle, rp__trace_key(real), t->n_outside))
                 return RP__OOM("trace");
             t->outside[t->n_outside++] = (outside){rp_retain(real), v, (uint32_t)k, false};
         }
@@ -930,8 +777,8 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
         }
         n++;
     }
-    if (status == RP_OK) judge_hooks(t, out);
-    if (status == RP_OK) status = exit_gradients(t, results, &n);
+    if (status == RP_OK) status = rp__trace_judge(t, out);
+    if (status == RP_OK) status = rp__trace_exit_gradients(t, results, &n);
     if (status == RP_OK) status = rp__ir_set_results(t->ir, &t->ir->body, results, n);
     rp__free(results);
     return status;
@@ -977,8 +824,7 @@ static void install(void) {
     rp__symbols_install();
     rp__materialise_hook = materialise;
     rp__trace_free_hook = free_hook;
-    rp__grad_watch_hook = watch_gradient;
-    rp__hook_watch_hook = watch_hook;
+    rp__trace_watch_gradients();
     rp__function_trace_hook = rp__trace_function;
     atomic_store_explicit(&installed, true, memory_order_release);
     rp__unlock(&install_lock);
@@ -1042,7 +888,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
 
     bool abstract = q->mode == RP__TRACE_ABSTRACT;
     if (abstract || status != RP_OK) {
-        restore_gradients(t);
+        rp__trace_restore_gradients(t);
         restore_versions(t);
     }
     current = t->around;
@@ -1058,12 +904,13 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     }
     if (abstract || (status != RP_OK && t->values)) {
         for (const struct rp__trace_value *v = t->values; v; v = v->next)
-            result->escaped += map_get(&t->by_handle, key_of(v->tensor)) == SIZE_MAX;
+            result->escaped += rp__trace_index(&t->by_handle, rp__trace_key(v->tensor)) == SIZE_MAX;
         release_values(t, false);
     }
     clear_recording(t);
     if (status == RP_OK && q->mode != RP__TRACE_SEGMENTS && !result->broken) {
         result->ir = t->ir;
+        t->ir->taped = !q->close && !q->no_grad;
     } else {
         rp_ir_release(t->ir);
     }

@@ -87,12 +87,11 @@ void rp__trace_result_free(rp__trace_result *r);
 
 rp__trace *rp__trace_current(void);         /* recording in this thread; NULL outside, and while it computes */
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
-rp__trace_mode rp__trace_mode_of(const rp__trace *t);
-rp__symbols *rp__trace_symbols(const rp__trace *t);
 
 /* For regions.c. */
 /* Are tensors from outside further arguments of what is recorded? */
 bool rp__trace_closes(const rp__trace *t);
+rp__trace_mode rp__trace_mode_of(const rp__trace *t);
 /* The graph cannot stand for the function, because of `reason`; the first one is kept. */
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site);
 /* The value of t in the running trace: its own, or entered as captured tensor or argument. RP__IR_NONE and an error. */

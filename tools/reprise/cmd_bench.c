@@ -448,10 +448,16 @@ static int run(int argc, char **argv) {
     struct bench_options o = {.seconds = 0.5};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
     static struct row rows[N_KINDS];
-    int code = CLI_OK;
+    int code = CLI_OK, n_wanted = 0;
     for (int i = 0; i < N_KINDS; i++) {
-        if (is_wanted(&o, kinds[i].name)) rows[i].name = kinds[i].name;
         rows[i].bytes = kinds[i].bytes;
+        if (!is_wanted(&o, kinds[i].name)) continue;
+        rows[i].name = kinds[i].name;
+        n_wanted++;
+    }
+    if (!n_wanted) {
+        fprintf(stderr, "reprise bench: no row is named so; without names all are measured\n");
+        return CLI_USAGE;
     }
     struct peer peer = {.to = NULL};
     if (o.peer && !o.calls) code = peer_start(&peer, o.peer);

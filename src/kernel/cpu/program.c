@@ -510,9 +510,8 @@ static uint64_t identity_of(unsigned kind, unsigned type) {
     return v.u;
 }
 
-void rp__program_retain(rp__program *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
 void rp__program_release(rp__program *p) {
-    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!p) return;
     rp__arena_free(&p->arena);
     rp__free(p->groups);
     rp__free(p->insns);
@@ -683,7 +682,6 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->access_row = p->access_load + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
     p->classes = (uint8_t *)(memory + offset[9]);
-    atomic_init(&p->refs, 1);
     p->grouped = grouped;
     p->tiles = tiles;
     p->plan = plan;

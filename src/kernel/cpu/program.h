@@ -75,7 +75,6 @@ typedef struct rp__group {
 enum { RP__GROUP_POINTERS = 96 }; /* inputs, outputs and accumulators of a group */
 
 typedef struct rp__program {
-    atomic_uint refs;
     bool grouped; /* for emitted C: operations lie in groups, tile buffers hold what passes between instructions */
     rp__group *groups;
     uint16_t n_groups;
@@ -126,7 +125,6 @@ enum {
 };
 /* NULL and a sticky error. grouped: for emitted C. */
 rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles *tiles, bool grouped);
-void rp__program_retain(rp__program *p);
 void rp__program_release(rp__program *p);
 
 /* words[0] of a CPU launch; the canonical words (loop.h) follow. */

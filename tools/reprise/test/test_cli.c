@@ -95,6 +95,8 @@ static void test_wrong_use(void **state) {
     expect("explain trig --backend nothing", 1, "nothing");
     expect("dump /nonexistent", 1, "/nonexistent");
     expect("bench --seconds x", 2, "no time");
+    expect("bench --seconds 0.001 nope", 2, "no row is named so");
+    expect("explain nope", 2, "models are");
     expect("--help", 0, "doctor");
 }
 
