@@ -173,7 +173,8 @@ static void gradients(rp_tensor *const *out, given g, rp_tensor *const *x, rp_te
     rp_backward_options options = {.struct_size = sizeof options, .create_graph = g.second, .allow_unused = true};
     OK(rp_grad(&loss, 1, x, 2, NULL, &options, grad));
     if (!g.second) return;
-    loss = grad[1] ? rp_add(total(rp_mul(grad[0], grad[0])), total(grad[1]), rp_i64(1)) : total(rp_mul(grad[0], grad[0]));
+    loss =
+        grad[1] ? rp_add(total(rp_mul(grad[0], grad[0])), total(grad[1]), rp_i64(1)) : total(rp_mul(grad[0], grad[0]));
     options.create_graph = false;
     OK(rp_grad(&loss, 1, x, 2, NULL, &options, grad));
 }
@@ -328,7 +329,8 @@ static void a_node_of_graphs(void **state) {
         OK(rp_ir_run(k ? parsed : ir, y, 2, out, 2));
         nested_body(NULL, z, 2, all, OUTS);
         memcpy(want, all, sizeof want);
-        rp_tensor *loss = total(rp_add(out[0], out[1], rp_i64(1))), *want_loss = total(rp_add(want[0], want[1], rp_i64(1)));
+        rp_tensor *loss = total(rp_add(out[0], out[1], rp_i64(1))),
+                  *want_loss = total(rp_add(want[0], want[1], rp_i64(1)));
         OK(rp_grad(&loss, 1, y, 2, NULL, NULL, grad));
         OK(rp_grad(&want_loss, 1, z, 2, NULL, NULL, want_grad));
         for (int i = 0; i < 2; i++) {

@@ -194,7 +194,8 @@ static void test_functions(void **state) {
             rp_dtype dtype = t ? RP_F64 : RP_F32;
             rp__dag_builder *b = rp__dag_new();
             rp__val x = load_new(b, dtype, false);
-            if (ops[k] == RP__ERFP1) x = op2(b, RP__MUL, x, rp__dag_const(b, dtype, test_f(4))); /* to where it is 0 and 2 */
+            if (ops[k] == RP__ERFP1)
+                x = op2(b, RP__MUL, x, rp__dag_const(b, dtype, test_f(4))); /* to where it is 0 and 2 */
             store_new(b, dtype, op1(b, ops[k], x), false);
             problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .extent = {700}};
             set_row_major(&p, 0, 0, 1);

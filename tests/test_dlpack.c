@@ -279,12 +279,9 @@ static void the_deleter_runs_once_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exports_share_memory),
-        cmocka_unit_test(every_dtype_goes_out_and_in),
-        cmocka_unit_test(imports_wrap_or_copy),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(what_has_no_version_comes_in),
-        cmocka_unit_test(the_deleter_runs_once_out_of_memory),
+        cmocka_unit_test(exports_share_memory),         cmocka_unit_test(every_dtype_goes_out_and_in),
+        cmocka_unit_test(imports_wrap_or_copy),         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(what_has_no_version_comes_in), cmocka_unit_test(the_deleter_runs_once_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

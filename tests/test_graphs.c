@@ -1175,7 +1175,8 @@ static void test_checkpoint_replayed(void **state) {
         rp_stream *before = rp_current_stream(device), *s = rp_stream_new(device);
         OK(rp_synchronize(device));
         OK(rp_set_current_stream(s));
-        rp_tensor *values = rp_add_scalar(rp_rand(RP_DIMS(6, 7), RP_F32, NULL), rp_f64(0.5)), *x = leaf(values), *y, *grad;
+        rp_tensor *values = rp_add_scalar(rp_rand(RP_DIMS(6, 7), RP_F32, NULL), rp_f64(0.5)), *x = leaf(values), *y,
+                  *grad;
         drawn want[3];
         for (uint64_t k = 0; k < 3; k++) want[k] = drop_eager(&d, values, k);
         rp_graph *g = rp_graph_new();
@@ -1194,7 +1195,8 @@ static void test_checkpoint_replayed(void **state) {
                 same(grad, want[k].grad);
             }
         }
-        if (!nested) assert_int_equal(checkpoint_runs, 3); /* once a replay: a second backward finds what the first has made */
+        if (!nested)
+            assert_int_equal(checkpoint_runs, 3); /* once a replay: a second backward finds what the first has made */
         /* a backward that is captured recomputes in its graph, whatever lies there */
         rp_graph *b = rp_graph_new();
         OK(rp_graph_begin(b, device, RP_OPTIONS(rp_graph_options, .stream = s, .pool = rp_graph_pool(g))));

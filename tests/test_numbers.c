@@ -332,9 +332,9 @@ static void reductions(void **state) {
 /* ---- random kernels -------------------------------------------------------------------------------------------------- */
 
 static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool, int n) {
-    static const rp__prim floats1[] = {RP__NEG,     RP__ABS,   RP__SIGN,  RP__SQRT,  RP__RSQRT, RP__RECIP, RP__EXP,
-                                       RP__EXPM1,   RP__LOG,   RP__LOG1P, RP__SIN,   RP__COS,   RP__TANH,  RP__ERF,   RP__ERFP1,
-                                       RP__SIGMOID, RP__FLOOR, RP__CEIL,  RP__TRUNC, RP__RINT,  RP__ISNAN};
+    static const rp__prim floats1[] = {RP__NEG,   RP__ABS,     RP__SIGN,  RP__SQRT, RP__RSQRT, RP__RECIP, RP__EXP,
+                                       RP__EXPM1, RP__LOG,     RP__LOG1P, RP__SIN,  RP__COS,   RP__TANH,  RP__ERF,
+                                       RP__ERFP1, RP__SIGMOID, RP__FLOOR, RP__CEIL, RP__TRUNC, RP__RINT,  RP__ISNAN};
     static const rp__prim floats2[] = {RP__ADD, RP__SUB, RP__MUL, RP__DIV,   RP__FLOORDIV, RP__REMAINDER,
                                        RP__POW, RP__MAX, RP__MIN, RP__ATAN2, RP__EQ,       RP__NE,
                                        RP__LT,  RP__LE,  RP__ADD, RP__MUL};

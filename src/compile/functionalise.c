@@ -349,7 +349,8 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
 }
 
 /* A region of n as a graph by itself; its arguments have the layouts of args, in dst. */
-static rp_status region_graph(const functionaliser *f, const rp__ir_block *region, const rp__ir_value *args, rp_ir **out) {
+static rp_status region_graph(const functionaliser *f, const rp__ir_block *region, const rp__ir_value *args,
+                              rp_ir **out) {
     rp_ir *ir = rp__ir_new(f->w.src->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
     ir->symbols = rp__symbols_retain(f->w.src->symbols);
@@ -389,7 +390,8 @@ static rp_status open_function(functionaliser *f, rp__ir_block *block, const rp_
         uint32_t made = status == RP_OK ? dst->values[out[k]].node : RP__IR_NONE;
         bool own = made != RP__IR_NONE && made >= first && !rp__ir_is_view(&dst->nodes[made]);
         for (uint32_t i = 0; i < k; i++) own = own && out[i] != out[k];
-        if (status == RP_OK && !own) status = emit_like(f, block, RP__OP_clone, &out[k], 1, NULL, 0, out[k], n->site, &out[k]);
+        if (status == RP_OK && !own)
+            status = emit_like(f, block, RP__OP_clone, &out[k], 1, NULL, 0, out[k], n->site, &out[k]);
     }
     for (size_t k = first; k < dst->n_nodes && status == RP_OK; k++) {
         for (uint32_t i = 0; i < dst->nodes[k].n_out; i++) {
@@ -408,7 +410,8 @@ static rp_status open_function(functionaliser *f, rp__ir_block *block, const rp_
         memcpy(args + n->n_in, out, n->n_out * sizeof *args);
         for (uint32_t k = 0; k < n->n_out; k++) args[n->n_in + n->n_out + k] = RP__IR_NONE;
         status = region_graph(f, &n->regions[1], args, &backward);
-        if (status == RP_OK) status = rp__ir_add_function(dst, first, last, in, n->n_in, out, n->n_out, backward, n->site);
+        if (status == RP_OK)
+            status = rp__ir_add_function(dst, first, last, in, n->n_in, out, n->n_out, backward, n->site);
     }
     rp__free(out);
     rp__free(args);

@@ -23,7 +23,8 @@ typedef struct rp__executable_random {
     rp_generator *generator; /* borrowed from the graph */
     uint64_t count;
     uint64_t seed, base;
-    rp__random_memory *memory; /* of a call that was captured: the replay's seed is there, and base counts from what is there */
+    rp__random_memory
+        *memory; /* of a call that was captured: the replay's seed is there, and base counts from what is there */
 } rp__executable_random;
 
 typedef struct rp__executable_options {

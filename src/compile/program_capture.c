@@ -11,7 +11,7 @@
 #include "core/alloc.h"
 #include "tensor/tensor.h"
 
-typedef struct place { /* of a buffer, a scratch or the arena, in this call */
+typedef struct place {    /* of a buffer, a scratch or the arena, in this call */
     rp__storage *storage; /* NULL: where the records have it */
     int64_t by;           /* added to addresses of the records */
     int64_t shift;        /* added to ranges of slots */

@@ -201,7 +201,9 @@ rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const 
    nothing between them. */
 rp_status rp__program_write_back(const rp__executable *p, const rp__program_outer *o, const rp_tensor *t,
                                  rp__storage *own, const char *zero);
-enum { RP__PROGRAM_ALIGNMENT = 15 }; /* low bits of an address for which kernels are compiled: the widest load is 16 bytes */
+enum {
+    RP__PROGRAM_ALIGNMENT = 15
+}; /* low bits of an address for which kernels are compiled: the widest load is 16 bytes */
 /* Memory of ours in place of what records touch of b, aligned as that; *zero: where the buffer's byte 0 would be. */
 rp_status rp__program_own_memory(const rp__executable *p, const rp__program_buffer *b, rp_stream *s, rp__storage **own,
                                  char **zero);

@@ -34,8 +34,8 @@ typedef struct rp__capture {
     rp__capture_random *random;
     size_t n_random, random_capacity;
     rp__replays *replays; /* counted */
-    void *native;       /* the device's recording */
-    rp_stream **forked; /* streams that joined by waiting for an event of the capture; retained */
+    void *native;         /* the device's recording */
+    rp_stream **forked;   /* streams that joined by waiting for an event of the capture; retained */
     size_t n_forked, forked_capacity;
     struct rp__capture *next; /* all captures of the process */
 } rp__capture;

@@ -49,7 +49,7 @@ rp_status rp__random_peek(rp_generator *g, rp_stream *s, rp__random_draw *out, r
 typedef struct rp__random_log {
     struct rp__random_log *outer; /* notes the same */
     struct rp__random_drawn {
-        rp_generator *generator; /* retained */
+        rp_generator *generator;  /* retained */
         uint64_t counters, taken; /* taken: by the run that draws them again */
         rp__random_draw draw;
         rp__random_memory *memory; /* of draw.state; retained; NULL: drawn outside captures */

@@ -319,7 +319,8 @@ void rp__lower_relu(rp__lower *lw) {
 void rp__lower_gelu(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     rp__val x = rp__lw_in(lw, 0);
-    rp__val twice = rp__lw_1(lw, RP__ERFP1, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.70710678118654752440)));
+    rp__val twice =
+        rp__lw_1(lw, RP__ERFP1, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.70710678118654752440)));
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5)), twice));
 }
 

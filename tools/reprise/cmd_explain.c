@@ -74,7 +74,10 @@ static int run(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
     const struct cli_model_kind *kind = cli_model_find(o.name);
     if (!kind || (o.train && !kind->trainable)) {
-        fprintf(stderr, kind ? "reprise explain: '%s' is not trained\n" : "reprise explain: no model '%s'; models are trig, mlp, rows and text\n", o.name);
+        fprintf(stderr,
+                kind ? "reprise explain: '%s' is not trained\n"
+                     : "reprise explain: no model '%s'; models are trig, mlp, rows and text\n",
+                o.name);
         return CLI_USAGE;
     }
     if (rp_device_available(rp_cuda(0))) rp_set_default_device(rp_cuda(0));

@@ -34,11 +34,11 @@ rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph
     size_t nodes = 0;
     int result;
     rp__graph_execs_free(d, e, true);
-    rp_status status = rp__cuda_status(d, instantiate(d, graph, upload_on, &e->list[0].exec, &result),
-                                       "cuGraphInstantiateWithParams");
+    rp_status status =
+        rp__cuda_status(d, instantiate(d, graph, upload_on, &e->list[0].exec, &result), "cuGraphInstantiateWithParams");
     if (status == RP_OK && result != CUDA_GRAPH_INSTANTIATE_SUCCESS)
-        status = rp__fail(RP_ERROR_DRIVER, "cuGraphInstantiateWithParams on cuda:%d: result %d", (int)d->id.index,
-                          result);
+        status =
+            rp__fail(RP_ERROR_DRIVER, "cuGraphInstantiateWithParams on cuda:%d: result %d", (int)d->id.index, result);
     if (status == RP_OK) status = RP__CU(d, cuGraphGetNodes(graph, NULL, &nodes));
     if (status != RP_OK) {
         rp__graph_execs_free(d, e, true);
@@ -170,8 +170,7 @@ static rp_status choose(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_str
 }
 
 rp_status rp__graph_execs_launch(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *s) {
-    if (RP__UNLIKELY(e->n == 0))
-        return rp__fail(RP_ERROR_STATE, "a CUDA graph is launched before it was instantiated");
+    if (RP__UNLIKELY(e->n == 0)) return rp__fail(RP_ERROR_STATE, "a CUDA graph is launched before it was instantiated");
     if (e->stale) {
         RP_TRY(choose(d, e, graph, s));
         e->stale = false;

@@ -13,7 +13,8 @@ typedef struct rp__graph_exec {
     uint64_t used; /* turn of its last launch */
 } rp__graph_exec;
 
-typedef struct rp__graph_moving { /* a kernel node whose parameters have been changed since the graph was instantiated */
+typedef struct
+    rp__graph_moving { /* a kernel node whose parameters have been changed since the graph was instantiated */
     CUgraphNode node;
     rp__launch *launch; /* borrowed from the graph's table; its words are what the next launch is to use */
     size_t at;          /* of its words */
@@ -26,8 +27,8 @@ typedef struct rp__graph_execs { /* all zero: none */
     size_t n_moving, moving_capacity;
     uint64_t *template_words; /* of moving nodes: a new executable starts with them */
     size_t n_words, template_capacity;
-    bool stale; /* some moving node may differ from what list[now] has */
-    uint64_t turn, stream; /* launches so far; the stream of the last */
+    bool stale;                    /* some moving node may differ from what list[now] has */
+    uint64_t turn, stream;         /* launches so far; the stream of the last */
     uint64_t seen[RP__GRAPH_SEEN]; /* hashes of the last parameters for which no executable was there */
     unsigned n_seen, returns;      /* returns: how often one of them came back */
 } rp__graph_execs;

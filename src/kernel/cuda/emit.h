@@ -51,7 +51,7 @@ enum {
 };
 /* MANY: scalars, then RP__CUDA_EXTRA_WORDS, then for each group: points, first block, one address an access. */
 
-int rp__cuda_row_threads(int64_t r);              /* T of the order above: a power of two, 1 to 256 */
+int rp__cuda_row_threads(int64_t r);                  /* T of the order above: a power of two, 1 to 256 */
 unsigned rp__cuda_row_block(const rp__cuda_class *c); /* ROW: threads a block; it holds block / c->threads rows */
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */

@@ -124,8 +124,8 @@ void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsi
         rp__text_add(e->out, "        if (%s) x = *(const rp_vec_%s_%u *)(%c%u + (%s));\n", guard, type, words, base,
                      n->access, at);
         rp__text_add(e->out,
-                     "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x.e[j];\n    }\n", words,
-                     k, words);
+                     "        _Pragma(\"unroll\") for (int j = 0; j < %u; j++) l%u[u * %u + j] = x.e[j];\n    }\n",
+                     words, k, words);
         if (!e->array[k]) continue;
         rp__text_add(e->out, "    _Pragma(\"unroll\") for (int e = 0; e < %u; e++) v%u[e] = ", count * vector, k);
         rp__emit_loaded(e, k, "e");
@@ -189,7 +189,8 @@ void rp__emit_row_start(const rp__emitter *e, bool exact) {
     if (exact)
         rp__text_add(e->out, "    const int live = 1;\n    const %s row = row_; (void)row; (void)rows;\n", index);
     else
-        rp__text_add(e->out, "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
+        rp__text_add(e->out,
+                     "    const int live = row_ < rows;\n    const %s row = live ? row_ : rows - 1; (void)row;\n",
                      index);
     if (e->c->n_outer > 0) {
         rp__emit_indices(e, "row", "d", 0, e->c->n_outer);

@@ -35,8 +35,8 @@ static void add_row_bases(const rp__emitter *e) {
         const rp__access *x = &d->accesses[a];
         if (!(e->c->unit >> a & 1) || x->kind == RP__ACCESS_IOTA || e->c->vector == 1) continue;
         const char *constant = x->kind == RP__ACCESS_READ ? "const " : "";
-        rp__text_add(e->out, "    %s%s *b%u = a%u + o%u + t * %u; (void)b%u;\n", constant, rp__emit_type(x->dtype), a, a, a,
-                     e->c->span, a);
+        rp__text_add(e->out, "    %s%s *b%u = a%u + o%u + t * %u; (void)b%u;\n", constant, rp__emit_type(x->dtype), a,
+                     a, a, e->c->span, a);
     }
 }
 
@@ -49,14 +49,17 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     char lane[48];
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int u = 0; u < %u; u++) {\n", e->c->groups);
     if (whole || e->c->full) /* R is a multiple of the span: a vector is inside or outside as a whole */
-        rp__text_add(e->out, e->c->full ? "    const int in = 1; (void)in;\n" : "    const int in = u * %u + t * %u < R; (void)in;\n",
+        rp__text_add(e->out,
+                     e->c->full ? "    const int in = 1; (void)in;\n"
+                                : "    const int in = u * %u + t * %u < R; (void)in;\n",
                      step, shape->span);
     for (unsigned k = 0; stores && k < d->n_stores; k++)
         if (is_vector_store(e, k)) rp__emit_gathered(e, &d->stores[k], k, shape->span);
     rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < %u; j++) {\n", shape->span);
-    rp__text_add(e->out,
-                 "        const int e = u * %u + j; (void)e;\n        const %s i = (%s)(u * %u + t * %u) + j; (void)i;\n",
-                 shape->span, index, index, step, shape->span);
+    rp__text_add(
+        e->out,
+        "        const int e = u * %u + j; (void)e;\n        const %s i = (%s)(u * %u + t * %u) + j; (void)i;\n",
+        shape->span, index, index, step, shape->span);
     if (!whole && !e->c->full) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
     rp__emit_inner_indices(e);
     rp__emit_element_nodes(e, phase, "in");

@@ -194,9 +194,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n) {
         break;
     case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
     case RP__CAST: add_cast(e, from, n->dtype, a); break;
-    case RP__ROUND:
-        rp__text_add(e->out, "rp_round_f32_to_%s(%s)", n->imm.i == RP_F16 ? "f16" : "bf16", a);
-        break;
+    case RP__ROUND: rp__text_add(e->out, "rp_round_f32_to_%s(%s)", n->imm.i == RP_F16 ? "f16" : "bf16", a); break;
     case RP__CHECK_INDEX: {
         uint32_t w = e->words.error;
         rp__text_add(e->out, "rp_check_index(p.w[%u], p.w[%u], %s, %s, %d)", w, w + 1, a, b, (int)n->imm.i);

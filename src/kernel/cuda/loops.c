@@ -178,8 +178,7 @@ static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__spa
                            rp__cuda_class *c) {
     c->unit = 0;
     for (unsigned k = 0; k < dag->n_accesses; k++)
-        if (!(c->broadcast >> k & 1) && s->n_inner == 1 && r % width == 0 &&
-            is_unit(dag, s, a, k, s->n_outer, width))
+        if (!(c->broadcast >> k & 1) && s->n_inner == 1 && r % width == 0 && is_unit(dag, s, a, k, s->n_outer, width))
             c->unit |= UINT64_C(1) << k;
     c->vector = (uint8_t)(c->unit ? width : 1);
 }
@@ -192,7 +191,8 @@ static bool is_light(const rp__dag *dag, const rp__space *s, const rp__space_acc
         if (c->broadcast >> k & 1) continue;
         if (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) > 4) return false;
         bool own = dag->accesses[k].kind == RP__ACCESS_READ && s->n_outer == 0;
-        for (unsigned d = 0; d < s->n_outer; d++) own = own || (a[k].stride[d] != 0 && dag->accesses[k].kind == RP__ACCESS_READ);
+        for (unsigned d = 0; d < s->n_outer; d++)
+            own = own || (a[k].stride[d] != 0 && dag->accesses[k].kind == RP__ACCESS_READ);
         kept += own;
     }
     return kept <= 2;
