@@ -70,7 +70,7 @@ sanitize() {
 }
 
 if [ "$what" != sanitizer ]; then
-    for t in test_cuda_loops test_cuda_library test_cuda_user test_outside test_behaviours test_graphs test_cuda_graphs test_program_cuda test_train_fused test_cudasim; do
+    for t in test_cuda_loops test_cuda_library test_cuda_user test_outside test_behaviours test_graphs test_compiled_capture test_compiled_function test_cuda_graphs test_program_cuda test_train_fused test_cudasim; do
         run_test "$t" 120 &
     done
     run_test test_road 250 &
