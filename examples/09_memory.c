@@ -11,7 +11,7 @@ int main(void) {
     rp_scope scope = rp_scope_begin();
     /* Every second element: strides are in elements. */
     const int64_t size[] = {3}, stride[] = {2};
-    rp_tensor *odd = rp_from_blob(samples, size, stride, 1, RP_F32, rp_cpu(), given_back, &returned);
+    rp_tensor *odd = rp_from_blob(samples, size, 1, stride, RP_F32, rp_cpu(), given_back, &returned);
     rp_mul_scalar_(odd, rp_i64(10));
     printf("written in place: %g %g %g %g %g %g\n", samples[0], samples[1], samples[2], samples[3], samples[4],
            samples[5]);

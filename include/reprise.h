@@ -172,9 +172,9 @@ RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int6
 RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 #define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
 /* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at once
-   on failure. strides NULL: row-major; only a dimension of size 1 may have a negative one. data must be aligned to its element
+   on failure. stride: ndim of them, in elements; NULL: row-major; only a dimension of size 1 may have a negative one. data must be aligned to its element
    size, a bool is true if its byte is not 0. Writes that bypass Reprise are not seen by version counters. */
-RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
+RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
                                rp_device device, void (*deleter)(void *ctx), void *ctx);
 /* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the
    one before: its owner could write or free it unseen while they read. This declares that the memory of t is stable: it is

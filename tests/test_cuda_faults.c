@@ -325,7 +325,7 @@ static void no_driver(unsigned long long n) {
     CHECK(rp_set_default_device(rp_cuda(0)) != RP_OK, "a device without a driver");
     CHECK(strstr(rp_error_message(), "libcuda"), "the text does not say what is missing");
     (void)rp_error_take();
-    CHECK(rp_is_error(rp_from_blob(&n, (const int64_t[]){1}, NULL, 1, RP_F32, rp_cuda(0), NULL, NULL)) || rp_failed(),
+    CHECK(rp_is_error(rp_from_blob(&n, (const int64_t[]){1}, 1, NULL, RP_F32, rp_cuda(0), NULL, NULL)) || rp_failed(),
           "a blob");
     (void)rp_error_take();
     outcome o;

@@ -153,7 +153,7 @@ static void names_and_numbers_out_of_range(void **state) {
         (void)rp_is_capturing(nowhere[i]);
         rp_error_take();
         float x = 0;
-        complains(rp_from_blob(&x, NULL, NULL, 0, RP_F32, nowhere[i], NULL, NULL));
+        complains(rp_from_blob(&x, NULL, 0, NULL, RP_F32, nowhere[i], NULL, NULL));
     }
     assert_int_equal(rp_device_count((rp_device_type)9), 0);
     rp_error_take();
@@ -220,15 +220,15 @@ static void factories_refuse(void **state) {
     /* blobs: the deleter runs at once */
     const int64_t two = 2, many = INT64_MAX, minus = -1;
     deleted = 0;
-    complains(rp_from_blob(NULL, &two, NULL, 1, RP_F32, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, NULL, NULL, 1, RP_F32, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, &minus, NULL, 1, RP_F32, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, &two, &many, 1, RP_F32, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, &two, &minus, 1, RP_F32, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, &many, NULL, 1, RP_F32, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, &two, NULL, 1, (rp_dtype)55, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, seventeen, NULL, 17, RP_F32, rp_cpu(), deleter, NULL));
-    complains(rp_from_blob(x, &two, NULL, 1, RP_F32, (rp_device){(rp_device_type)4, 0}, deleter, NULL));
+    complains(rp_from_blob(NULL, &two, 1, NULL, RP_F32, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, NULL, 1, NULL, RP_F32, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, &minus, 1, NULL, RP_F32, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, &two, 1, &many, RP_F32, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, &two, 1, &minus, RP_F32, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, &many, 1, NULL, RP_F32, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, &two, 1, NULL, (rp_dtype)55, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, seventeen, 17, NULL, RP_F32, rp_cpu(), deleter, NULL));
+    complains(rp_from_blob(x, &two, 1, NULL, RP_F32, (rp_device){(rp_device_type)4, 0}, deleter, NULL));
     assert_int_equal(deleted, 9);
     assert_true(rp_is_error(rp_from_dlpack(NULL)));
     assert_int_not_equal(rp_error_take(), RP_OK);

@@ -37,7 +37,7 @@ static void release_owner(void *owner) {
 /* The same values in memory that the library does not know. */
 static rp_tensor *wrapped(rp_tensor *t) {
     const int64_t size[] = {rp_size(t, 0), rp_size(t, 1)};
-    return rp_from_blob(rp_data(t), size, NULL, 2, RP_F32, device, release_owner, rp_retain(t));
+    return rp_from_blob(rp_data(t), size, 2, NULL, RP_F32, device, release_owner, rp_retain(t));
 }
 
 static void squares(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {

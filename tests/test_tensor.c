@@ -108,13 +108,13 @@ static void blobs_are_wrapped(void **state) {
     float x[] = {1, 2, 3, 4, 5, 6}, y[4];
     const int64_t size[] = {2, 2}, stride[] = {1, 4}, negative[] = {-1, 4};
     rp_scope scope = rp_scope_begin();
-    rp_tensor *t = rp_from_blob(x, size, stride, 2, RP_F32, rp_cpu(), count_calls, &calls);
+    rp_tensor *t = rp_from_blob(x, size, 2, stride, RP_F32, rp_cpu(), count_calls, &calls);
     assert_ptr_equal(rp_data(t), x);
     assert_int_equal(t->storage->bytes, 24);
     assert_true(t->storage->foreign);
     assert_int_equal(rp_to_host(t, y, sizeof y), RP_OK);
     assert_true(y[0] == 1 && y[1] == 5 && y[2] == 2 && y[3] == 6);
-    assert_true(rp_is_error(rp_from_blob((char *)x + 1, size, NULL, 2, RP_F32, rp_cpu(), count_calls, &calls)));
+    assert_true(rp_is_error(rp_from_blob((char *)x + 1, size, 2, NULL, RP_F32, rp_cpu(), count_calls, &calls)));
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(calls, 1);
     calls = 0;
@@ -123,10 +123,10 @@ static void blobs_are_wrapped(void **state) {
     assert_int_equal(calls, 0);
     rp_release(v);
     assert_int_equal(calls, 1);
-    assert_true(rp_is_error(rp_from_blob(x, size, negative, 2, RP_F32, rp_cpu(), count_calls, &calls)));
+    assert_true(rp_is_error(rp_from_blob(x, size, 2, negative, RP_F32, rp_cpu(), count_calls, &calls)));
     assert_int_equal(calls, 2); /* on failure too */
     assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
-    assert_true(rp_is_error(rp_from_blob(NULL, size, NULL, 2, RP_F32, rp_cpu(), NULL, NULL)));
+    assert_true(rp_is_error(rp_from_blob(NULL, size, 2, NULL, RP_F32, rp_cpu(), NULL, NULL)));
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
 }
 
@@ -269,7 +269,7 @@ static bool scenario(void) { /* true: all went well */
     rp_tensor *t = rp_from_data(x, RP_DIMS(2, 2), RP_F32);
     rp_dim size[] = {2, 2}, stride[] = {1, 2};
     rp_tensor *v = rp__tensor_view(t, size, stride, 2, 0);
-    rp_tensor *kept = rp_from_blob(x, size, NULL, 2, RP_F32, rp_cpu(), NULL, NULL);
+    rp_tensor *kept = rp_from_blob(x, size, 2, NULL, RP_F32, rp_cpu(), NULL, NULL);
     rp_tensor *big = rp__tensor_empty(&rp__cpu_device, RP_F32, (rp_dim[]){300000}, 1);
     bool good = !rp_is_error(t) && !rp_is_error(v) && !rp_is_error(kept) && !rp_is_error(big);
     char buf[256];

@@ -192,7 +192,7 @@ static rp_tensor *import(const struct dl_tensor *in, uint64_t flags, void (*dele
         deleter(managed);
         return rp__tensor_error();
     }
-    rp_tensor *t = rp_from_blob(data, in->shape, in->strides, (size_t)in->ndim, dtype, device, deleter, managed);
+    rp_tensor *t = rp_from_blob(data, in->shape, (size_t)in->ndim, in->strides, dtype, device, deleter, managed);
     if ((flags & FLAG_IS_COPIED) && !rp__tensor_is_error(t))
         t->storage->foreign = false; /* the producer made it for us: nobody else writes */
     if (copies) {

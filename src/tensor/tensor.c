@@ -392,7 +392,7 @@ done:
     return t;
 }
 
-rp_tensor *rp_from_blob(void *data, const int64_t *size, const int64_t *stride, size_t ndim, rp_dtype dtype,
+rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
                         rp_device device, void (*deleter)(void *ctx), void *ctx) {
     rp__site_frame outer = rp__site_push(NULL, "from_blob");
     rp_tensor *t = rp__tensor_error();
