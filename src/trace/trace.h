@@ -88,7 +88,7 @@ void rp__trace_result_free(rp__trace_result *r);
 rp__trace *rp__trace_current(void);         /* recording in this thread; NULL outside, and while it computes */
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
 
-/* For regions.c. */
+/* For the regions (regions.h). */
 /* Are tensors from outside further arguments of what is recorded? */
 bool rp__trace_closes(const rp__trace *t);
 rp__trace_mode rp__trace_mode_of(const rp__trace *t);
@@ -122,18 +122,18 @@ rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_r
    same as in a trace, and gradients of a result are added up before they reach what it was copied from. */
 rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
-/* regions.c: rp_cond whose operands past n_own its functions read from outside (operands of a COND node that is traced again). */
+/* region_cond.c: rp_cond whose operands past n_own its functions read from outside (operands of a COND node that is traced again). */
 rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
                            size_t n_own, size_t n_in, rp_tensor **out, size_t n_out);
 
-/* regions.c: records a custom function as one FUNCTION node; its results belong to the innermost scope and have no history yet. forward
-   gives n_out results of in; backward takes in, the results and their gradients and gives n_in gradients, NULL where there is
-   none. Both run once, on stand-ins. needed: an argument needs a gradient. *traced false, without an error: nothing was recorded, and
+/* region_function.c: records a custom function as one FUNCTION node; its results belong to the innermost scope and have no history
+   yet. forward gives n_out results of in; backward takes in, the results and their gradients and gives n_in gradients, NULL where
+   there is none. Both run once, on stand-ins. needed: an argument needs a gradient. *traced false, without an error: nothing was recorded, and
    the caller runs the forward as it is (needed: then the graph is refused if one is made). */
 rp_status rp__trace_function(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in, size_t n_in,
                              rp_tensor **out, size_t n_out, bool needed, bool *traced);
 
-/* regions.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
+/* region_while.c: rp_while whose operands past n_state do not change (operands of a WHILE node). */
 rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
                               size_t n_in, int64_t max_iter, rp_tensor **out);
 
