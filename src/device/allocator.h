@@ -14,7 +14,7 @@ struct rp__block {
     size_t bytes;  /* usable */
     rp_pool *pool; /* NULL: the default pool */
     rp_stream *stream;
-    /* the allocator's own links follow in allocator.c */
+    /* the allocator's own links follow in allocator_parts.h */
 };
 
 rp_status rp__allocator_new(rp__device *d, rp__allocator **out);
