@@ -112,13 +112,14 @@ static void traced_forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tens
 static void traced_backward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const traced_call *c = ctx;
     size_t n_saved = c->n_in + (c->f->save_outputs ? c->n_out : 0);
-    rp_tensor **saved = rp__calloc(n_saved + c->n_in + 1, sizeof *saved), **grads = saved + n_saved;
+    rp_tensor **saved = rp__calloc(n_saved + c->n_in + 1, sizeof *saved);
     (void)n_in;
     (void)n_out;
     if (!saved) {
         (void)RP__OOM("backward of a custom function");
         return;
     }
+    rp_tensor **grads = saved + n_saved;
     size_t at = spread(c, in, saved);
     for (size_t k = 0; k < c->n_out && c->f->save_outputs; k++) saved[c->n_in + k] = in[at + k];
     uint64_t before = rp__error_count();

@@ -298,7 +298,6 @@ static rp_status backward_of(differentiator *d, uint32_t index) {
     return status;
 }
 
-/* What the walk over nodes cannot differentiate, found before anything is recorded. */
 static bool is_of_function(const rp_ir *ir, rp__ir_value v) {
     for (size_t i = 0; i < ir->n_functions; i++) {
         for (uint32_t k = 0; k < ir->functions[i].n_out; k++)
@@ -307,6 +306,7 @@ static bool is_of_function(const rp_ir *ir, rp__ir_value v) {
     return false;
 }
 
+/* What the walk over nodes cannot differentiate, found before anything is recorded. */
 static rp_status check_forward(const rp_ir *ir) {
     if (ir->function_inside)
         return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a custom function in a branch or loop at %s",
