@@ -460,6 +460,103 @@ static void what_cannot_be_recorded_runs(void **state) {
     rp_compiled_release(f);
 }
 
+/* ---- grad mode off inside: what follows has no derivative, neither in the function nor in a graph of it */
+
+BACKWARD(untaped_backward) {
+    UNUSED_BACK;
+    bool grad = rp_set_grad_enabled(false);
+    grad_in[0] = rp_mul(grad_out[0], rp_cos(saved[0]));
+    (void)rp_set_grad_enabled(grad);
+    return RP_OK;
+}
+static const rp_function untaped = {{sin_forward, NULL, 0, "untaped"}, untaped_backward, NULL, false};
+BODY(untaped_inner) {
+    UNUSED;
+    (void)rp_function_apply(&untaped, in, 1, out, 1);
+}
+BODY(half_taped) {
+    UNUSED;
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *factor = rp_sin(in[0]);
+    (void)rp_set_grad_enabled(grad);
+    out[0] = rp_mul(factor, in[0]);
+}
+static rp_compiled *half_taped_compiled;
+BODY(half_taped_call) {
+    UNUSED;
+    (void)rp_call(half_taped_compiled, in, 1, out, 1);
+}
+enum { AS_FUNCTION, IN_CHECKPOINT, IN_BRANCH, IN_LOOP, COMPILED_IN_CHECKPOINT, UNTAPED_CASES };
+static int untaped_case;
+BODY(once_more) {
+    UNUSED;
+    out[0] = rp_lt_scalar(in[1], rp_f64(2));
+}
+BODY(half_taped_step) {
+    half_taped(ctx, in, n_in, out, n_out);
+    out[1] = rp_add_scalar(in[1], rp_i64(1));
+}
+BODY(untaped_body) {
+    UNUSED;
+    rp_tensor *h = rp_mul(in[0], in[0]), *y[2], *state[] = {h, rp_zeros(RP_NO_DIMS, RP_I64)};
+    rp_tensor *on = rp_gt_scalar(rp_amax(in[0], RP_NO_DIMS, false), rp_f64(0));
+    const rp_fn part = {half_taped, NULL, 0, "half"}, call = {half_taped_call, NULL, 0, "call"};
+    if (untaped_case == AS_FUNCTION) untaped_inner(NULL, &h, 1, y, 1);
+    if (untaped_case == IN_CHECKPOINT) (void)rp_checkpoint(part, &h, 1, y, 1);
+    if (untaped_case == IN_BRANCH) (void)rp_cond(on, part, part, &h, 1, y, 1);
+    if (untaped_case == IN_LOOP)
+        (void)rp_while((rp_fn){once_more, NULL, 0, "more"}, (rp_fn){half_taped_step, NULL, 0, "step"}, state, 2, 3, y);
+    if (untaped_case == COMPILED_IN_CHECKPOINT) (void)rp_checkpoint(call, &h, 1, y, 1);
+    if (rp_failed()) return;
+    out[0] = rp_mul(y[0], in[1]);
+    out[1] = rp_sin(y[0]);
+    out[2] = rp_mul(h, in[1]);
+}
+static void grad_mode_off_in_blocks(void **state) {
+    (void)state;
+    for (untaped_case = 0; untaped_case < UNTAPED_CASES; untaped_case++) {
+        for (int backend = 0; backend < BACKENDS; backend++) {
+            half_taped_compiled = compiled(half_taped, backend, true);
+            for (int second = 0; second < 2; second++) {
+                rp_compiled *f = compiled(untaped_body, backend, false);
+                for (int call = 0; call < CALLS; call++) check_call(untaped_body, f, (given){7, second != 0}, 4);
+                rp_compiled_release(f);
+            }
+            rp_compiled_release(half_taped_compiled);
+        }
+    }
+    /* without gradients it is a graph all the same */
+    bool grad = rp_set_grad_enabled(false);
+    for (untaped_case = IN_CHECKPOINT; untaped_case <= IN_LOOP; untaped_case++) {
+        rp_compiled *f = compiled(untaped_body, 2, true);
+        rp_tensor *values[2], *out[OUTS], *want[OUTS];
+        make(4, values);
+        untaped_body(NULL, values, 2, want, OUTS);
+        for (int call = 0; call < CALLS; call++) {
+            OK(rp_call(f, values, 2, out, OUTS));
+            for (int k = 0; k < OUTS; k++) same(out[k], want[k]);
+        }
+        rp_compiled_release(f);
+    }
+    (void)rp_set_grad_enabled(grad);
+}
+
+/* ---- a result that its backward does not read may be written, also where gradients have gradients */
+
+BODY(written_body) {
+    UNUSED;
+    rp_tensor *h = rp_mul(in[0], in[0]), *y;
+    if (rp_function_apply(&doubled, &h, 1, &y, 1) != RP_OK) return;
+    y = rp_mul_scalar_(y, rp_f64(3));
+    out[0] = rp_mul(y, in[1]);
+    out[1] = rp_mul_scalar(y, rp_f64(2));
+    out[2] = rp_sin(h);
+}
+static void results_that_are_written(void **state) {
+    (void)state;
+    check(written_body, FIRST | EACH | SECOND);
+}
+
 BODY(wrong_forward) {
     UNUSED;
     out[0] = rp_matmul(in[0], in[0]); /* (4, 5) x (4, 5) */
@@ -526,6 +623,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(in_a_raw_graph, begin, end),
         cmocka_unit_test_setup_teardown(a_node_of_graphs, begin, end),
         cmocka_unit_test_setup_teardown(what_cannot_be_recorded_runs, begin, end),
+        cmocka_unit_test_setup_teardown(grad_mode_off_in_blocks, begin, end),
+        cmocka_unit_test_setup_teardown(results_that_are_written, begin, end),
         cmocka_unit_test_setup_teardown(a_wrong_forward_is_told_once, begin, end),
         cmocka_unit_test_setup_teardown(in_a_branch_the_tape_runs, begin, end),
     };

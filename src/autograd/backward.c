@@ -432,14 +432,14 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
                 .retain_graph = retain_graph,
                 .create_graph = create_graph};
     for (size_t i = 0; i < n_inputs; i++) out[i] = NULL;
-    bool grad_mode = rp_set_grad_enabled(create_graph);
+    bool grad_mode = rp__grad_switch(create_graph);
     rp__layer *autocast = rp__layer_set(RP__LAYER_AUTOCAST, NULL);
     engine *outer = running;
     running = &e;
     rp_status status = engine_loop(&e, roots, seeds, n_roots);
     running = outer;
     (void)rp__layer_set(RP__LAYER_AUTOCAST, autocast);
-    (void)rp_set_grad_enabled(grad_mode);
+    (void)rp__grad_switch(grad_mode);
     for (size_t i = 0; i < e.slot_capacity; i++)
         if (e.slots[i]) slot_free(e.slots[i]);
     rp__free(e.slots);
@@ -486,9 +486,9 @@ static rp_status roots_prepare(const char *function, const char *what, rp_tensor
                             "%s: output %zu does not require a gradient: no op that made it had an input that does",
                             function, i);
         RP_TRY(rp__tape_edge_of(outputs[i], &edges[i]));
-        bool grad_mode = rp_set_grad_enabled(create_graph);
+        bool grad_mode = rp__grad_switch(create_graph);
         seeds[i] = seed_of(function, i, outputs[i], grad_outputs ? grad_outputs[i] : NULL);
-        (void)rp_set_grad_enabled(grad_mode);
+        (void)rp__grad_switch(grad_mode);
         if (rp__tensor_is_error(seeds[i])) return rp_error_status();
     }
     return RP_OK;

@@ -4,10 +4,12 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 #include "core/fork.h"
+#include "ops/grad.h"
 
 #include <string.h>
 
 void (*rp__grad_watch_hook)(rp_tensor *t);
+void (*rp__grad_off_hook)(void);
 
 /* ---------------------------------------------------------------- locks, grad mode */
 
@@ -24,10 +26,16 @@ rp__mutex *rp__autograd_lock(const void *object) {
 
 RP__TLS_FAST bool rp__grad_disabled;
 
-bool rp_set_grad_enabled(bool enabled) {
+bool rp__grad_switch(bool enabled) {
     bool old = !rp__grad_disabled;
     rp__grad_disabled = !enabled;
     return old;
+}
+
+bool rp_set_grad_enabled(bool enabled) {
+    /* Blocks are traced with grad mode off: on and off again is the way back. */
+    if (!enabled && RP__UNLIKELY(rp__tensor_tracing) && rp__grad_disabled && rp__grad_off_hook) rp__grad_off_hook();
+    return rp__grad_switch(enabled);
 }
 
 bool rp_grad_enabled(void) { return !rp__grad_disabled; }

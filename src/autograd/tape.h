@@ -99,6 +99,10 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
+/* Called where a function switches grad mode off that is off already; floor 5 installs it: of a block it means that what follows has no
+   derivative. */
+extern void (*rp__grad_off_hook)(void);
+
 /* Called for a custom function while a trace records; floor 5 installs it (rp__trace_function of trace.h). */
 extern rp_status (*rp__function_trace_hook)(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in,
                                             size_t n_in, rp_tensor **out, size_t n_out, bool needed, bool *traced);

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "ops/execute.h"
+#include "ops/grad.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -91,9 +92,9 @@ rp_status rp__expand_ones(const rp__call *call) { return expand_full(call, 1); }
 
 /* Only size, dtype and device of the model count: the result is no function of its values, and has no history. */
 static rp_status expand_like(const rp__call *call, int64_t value) {
-    bool grad = rp_set_grad_enabled(false);
+    bool grad = rp__grad_switch(false);
     call->out[0] = rp_fill_at(call->site, call->in[0], rp_i64(value));
-    (void)rp_set_grad_enabled(grad);
+    (void)rp__grad_switch(grad);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 

@@ -17,6 +17,8 @@ rp_tensor *rp__zeros_expanded(const rp__meta *meta);
 rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
 /* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__vjp_run, as one kernel would. */
 rp_tensor *rp__wide(rp_tensor *t);
+/* rp_set_grad_enabled as the library itself calls it: a trace does not take it for the function's wish. The tape has it. */
+bool rp__grad_switch(bool enabled);
 size_t rp__attr_dim(int64_t dim, size_t ndim); /* of a call that was checked: 0 <= result < max(ndim, 1) */
 
 #endif

@@ -245,8 +245,8 @@ static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *c
 
 typedef struct function_payload {
     kept_block *backward;
-    uint32_t n_saved; /* operands, then results */
-    rp__saved saved[];
+    uint32_t n_saved;  /* operands, then results */
+    rp__saved saved[]; /* without a tensor where the backward does not read it: a write to it does no harm */
 } function_payload;
 
 static void function_release_saved(rp__tape_node *n) {
@@ -271,6 +271,7 @@ static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out,
     if (!args) return RP__OOM("backward of a custom function");
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < p->n_saved && status == RP_OK; k++) {
+        if (!p->saved[k].tensor && !p->saved[k].checkpoint) continue;
         args[k] = rp__saved_unpack(&p->saved[k], n);
         if (rp__tensor_is_error(args[k])) status = rp_error_status();
     }
@@ -299,11 +300,22 @@ static rp_status run_forward(const run *r, const rp__ir_node *n, rp_tensor *cons
                                   needed, &traced));
     }
     if (traced) return RP_OK;
-    bool grad = rp_set_grad_enabled(false);
+    bool grad = rp__grad_switch(false);
     rp_status status = run_block(r, &n->regions[0], in, out);
     if (status == RP_OK) status = rp__region_own_results(in, n->n_in, out, n->n_out);
-    (void)rp_set_grad_enabled(grad);
+    (void)rp__grad_switch(grad);
     return status;
+}
+
+static bool reads(const rp_ir *ir, const rp__ir_block *block, rp__ir_value v) {
+    for (uint32_t k = 0; k < block->n_results; k++)
+        if (block->results[k] == v) return true;
+    for (size_t i = 0; i < block->n_nodes; i++) {
+        const rp__ir_node *n = &ir->nodes[block->nodes[i]];
+        for (uint32_t k = 0; k < n->n_in && !n->dead; k++)
+            if (n->in[k] == v) return true;
+    }
+    return false; /* blocks of its nodes read operands alone */
 }
 
 static rp_status run_function(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
@@ -319,10 +331,12 @@ static rp_status run_function(const run *r, const rp__ir_node *n, rp_tensor *con
         rp__free(p);
         return status;
     }
-    for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) status = rp__saved_pack(&p->saved[k], in[k], false, 0);
+    const rp__ir_block *b = &n->regions[1];
+    for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++)
+        if (reads(r->ir, b, b->args[k])) status = rp__saved_pack(&p->saved[k], in[k], false, 0);
     if (status == RP_OK) status = run_forward(r, n, in, out, true);
-    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++)
-        status = rp__saved_pack(&p->saved[n->n_in + k], out[k], true, k);
+    for (uint32_t k = n->n_in; k < n_saved && status == RP_OK; k++)
+        if (reads(r->ir, b, b->args[k])) status = rp__saved_pack(&p->saved[k], out[k - n->n_in], true, k - n->n_in);
     if (status != RP_OK) {
         function_free(p);
         return status;
@@ -400,7 +414,7 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
     case RP__IR_ASSIGN: {
         rp_tensor *results[1];
         rp_attr none;
-        bool grad = rp_set_grad_enabled(false);
+        bool grad = rp__grad_switch(false);
         rp_tensor *operands[] = {in[0], in[1]};
         rp__call call = {.op = rp__op_builtin(RP__OP_copy_),
                          .site = n->site,
@@ -411,7 +425,7 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
                          .out = results,
                          .n_out = 1};
         rp_status status = rp__dispatch(&call);
-        (void)rp_set_grad_enabled(grad);
+        (void)rp__grad_switch(grad);
         if (n->n_out) out[0] = in[0];
         return status;
     }
@@ -477,10 +491,10 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
         bool scoped = n->kind != RP__IR_CONST;
         rp_scope scope = {0};
         if (scoped) scope = rp__scope_begin();
-        bool off = rp_grad_enabled() && block == &ir->body && untaped(ir, n);
-        if (off) (void)rp_set_grad_enabled(false);
+        bool off = block == &ir->body && untaped(ir, n);
+        bool grad = off && rp_set_grad_enabled(false); /* as the function did: a trace of a block is to know */
         status = run_node(r, n, operand, result);
-        if (off) (void)rp_set_grad_enabled(true);
+        if (off) (void)rp__grad_switch(grad);
         if (status == RP_OK && block == &ir->body && r->options && r->options->observe)
             status = r->options->observe(r->options->ctx, ir, block->nodes[i], result, n->n_out);
         for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {

@@ -86,13 +86,13 @@ static rp_status trace_custom(rp__trace *t, rp__region_where at, rp_fn forward, 
     if (!infos) return RP__OOM("a custom function");
     for (size_t k = 0; k < n_in; k++) rp__region_info_of(in[k], &infos[k]);
     RP_TRY_GOTO(status, done,
-                rp__region_trace_closed((rp_fn){fresh_body, &f, 0, forward.name}, infos, n_in, n_out, &a));
+                rp__region_trace_closed((rp_fn){fresh_body, &f, 0, forward.name}, false, infos, n_in, n_out, &a));
     if (f.others || rp__ir_block_random(a.ir, &a.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a custom function gives a view or draws random numbers");
         goto done;
     }
     for (size_t k = 0; k < 2 * n_out; k++) infos[n_in + k] = a.ir->values[a.ir->body.results[k % n_out]];
-    RP_TRY_GOTO(status, done, rp__region_trace_closed(backward, infos, n_in + 2 * n_out, n_in, &b));
+    RP_TRY_GOTO(status, done, rp__region_trace_closed(backward, true, infos, n_in + 2 * n_out, n_in, &b));
     if (rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "the backward of a custom function draws random numbers");
         goto done;

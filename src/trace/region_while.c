@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "ops/grad.h"
 
 /* The state of a loop, then what does not change, as one list. */
 static rp_status host_while(rp__region_where at, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n_state,
@@ -176,7 +177,7 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
         status = RP__OOM("rp_while");
         goto done;
     }
-    bool grad = rp_set_grad_enabled(false);
+    bool grad = rp__grad_switch(false);
     memcpy(states, in, n_state * sizeof *states);
     states[n_state] = rp_full(RP_NO_DIMS, rp_i64(0), RP_I64);
     for (size_t s = 0; s < n_state; s++) {
@@ -193,7 +194,7 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
     if (status == RP_OK)
         status = rp__region_emit(t, at, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state,
                                  wide.body, kept_out, NULL);
-    (void)rp_set_grad_enabled(grad);
+    (void)rp__grad_switch(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
         memcpy(save, l.operands, l.n * sizeof *save);

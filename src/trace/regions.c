@@ -13,6 +13,7 @@
 
 #include "core/alloc.h"
 #include "device/capture.h"
+#include "ops/grad.h"
 
 /* ---- what every call does */
 
@@ -112,23 +113,28 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     }
 }
 
-rp_status rp__region_trace_closed(rp_fn fn, const rp__ir_value_info *infos, size_t n_in, size_t n_out,
+rp_status rp__region_trace_closed(rp_fn fn, bool derived, const rp__ir_value_info *infos, size_t n_in, size_t n_out,
                                   rp__region *out) {
+    const rp__trace *around = rp__trace_current();
     rp__trace_result result = {0};
     *out = (rp__region){0};
     const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
     if (!pointers) return RP__OOM("region");
     for (size_t k = 0; k < n_in; k++) pointers[k] = &infos[k];
-    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
-                                 .fn = fn,
-                                 .n_in = n_in,
-                                 .n_out = n_out,
-                                 .arg_info = pointers,
-                                 .close = true,
-                                 .no_grad = true};
+    rp__trace_request request = {
+        .mode = RP__TRACE_ABSTRACT,
+        .fn = fn,
+        .n_in = n_in,
+        .n_out = n_out,
+        .arg_info = pointers,
+        .close = true,
+        .no_grad = true,
+        .derived = derived && (around && rp__trace_closes(around) ? rp__trace_derived(around) : rp_grad_enabled())};
     rp_status status = rp__trace_run(&request, NULL, &result);
     if (status == RP_OK && result.escaped)
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a region keeps a tensor that it made");
+    if (status == RP_OK && result.untaped)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region switches grad mode off");
     if (status == RP_OK) {
         *out = (rp__region){result.ir, result.operands, result.n_operands, result.random_count};
         result.ir = NULL;
@@ -152,7 +158,7 @@ rp_status rp__region_trace(rp__region_where at, rp_fn fn, rp_tensor *const *in, 
     rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
     if (!infos) return RP__OOM("region");
     for (size_t k = 0; k < n_in; k++) rp__region_info_of(in[k], &infos[k]);
-    rp_status status = rp__region_trace_closed((rp_fn){settled_body, &s, 0, fn.name}, infos, n_in, n_out, out);
+    rp_status status = rp__region_trace_closed((rp_fn){settled_body, &s, 0, fn.name}, true, infos, n_in, n_out, out);
     rp__free(infos);
     return status;
 }
@@ -315,7 +321,7 @@ rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *gr
     if (!work) return RP__OOM("derivative of a region");
     rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out,
               **seeds = roots + most;
-    bool grad = rp_set_grad_enabled(true);
+    bool grad = rp__grad_switch(true);
     rp_status status = RP_OK;
     for (size_t k = 0; k < d->n_operands && status == RP_OK; k++) {
         leaf[k] = d->same ? leaf[d->same[k]] : NULL;
@@ -350,7 +356,7 @@ rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *gr
                                    .retain_graph = create_graph};
     if (status == RP_OK && n_roots && n_wanted)
         status = rp_grad(roots, n_roots, wanted, n_wanted, seeds, &options, grads);
-    (void)rp_set_grad_enabled(grad);
+    (void)rp__grad_switch(grad);
     for (size_t k = 0; k < n_wanted && status == RP_OK; k++) {
         if (!grads[k]) grads[k] = rp_zeros_like(wanted[k]);
     }

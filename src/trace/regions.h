@@ -5,7 +5,8 @@
      regions.c            closing a function, recording a node, what the tape keeps, derivatives of blocks, dispatch of backward
      region_cond.c, region_while.c, region_checkpoint.c, region_function.c   one kind each
    One rule for results: a function gives every result that it is asked for, and branches give the same types.
-   A function that reads a value on the host or draws random numbers inside cond or while cannot be a block: the trace computes
+   A function that reads a value on the host, draws random numbers inside cond or while, or switches grad mode off where a
+   gradient may go through it, cannot be a block: the trace computes
    what is pending, and the host runs it. */
 #ifndef RP_TRACE_REGIONS_H
 #define RP_TRACE_REGIONS_H
@@ -55,8 +56,10 @@ typedef struct rp__region {
 void rp__region_free(rp__region *r);
 /* The layout of t, as arguments of rp__region_trace_closed have it. */
 void rp__region_info_of(const rp_tensor *t, rp__ir_value_info *out);
-/* fn on stand-ins of the types `infos`. out: caller's, empty on failure. */
-rp_status rp__region_trace_closed(rp_fn fn, const rp__ir_value_info *infos, size_t n_in, size_t n_out, rp__region *out);
+/* fn on stand-ins of the types `infos`. derived: gradients may go through what it records, op by op. out: caller's, empty on
+   failure. */
+rp_status rp__region_trace_closed(rp_fn fn, bool derived, const rp__ir_value_info *infos, size_t n_in, size_t n_out,
+                                  rp__region *out);
 /* The same on stand-ins of `in`, as a block: its results are fresh row-major tensors. */
 rp_status rp__region_trace(rp__region_where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out,
                            rp__region *out);

@@ -9,6 +9,7 @@
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "core/log.h"
+#include "ops/grad.h"
 #include "trace/ir_run.h"
 #include "trace/trace_parts.h"
 
@@ -21,6 +22,7 @@ static RP__TLS_FAST rp__trace *current;
 
 rp__trace *rp__trace_current(void) { return current && !current->busy ? current : NULL; }
 bool rp__trace_closes(const rp__trace *t) { return t->request->close; }
+bool rp__trace_derived(const rp__trace *t) { return t->request->derived; }
 rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
     if (t->result->reason) return;
@@ -349,7 +351,7 @@ typedef struct suspended {
 } suspended;
 
 static suspended suspend(rp__trace *t) {
-    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp_set_grad_enabled(false), rp__symbols_enter(NULL),
+    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp__grad_switch(false), rp__symbols_enter(NULL),
                    rp__site_enter((rp__site_frame){NULL, NULL})};
     t->busy = true;
     rp__tensor_tracing = false;
@@ -359,7 +361,7 @@ static suspended suspend(rp__trace *t) {
 static void resume(rp__trace *t, suspended s) {
     rp__site_pop(s.frame);
     (void)rp__symbols_enter(s.symbols);
-    (void)rp_set_grad_enabled(s.grad);
+    (void)rp__grad_switch(s.grad);
     (void)rp__layer_set(RP__LAYER_TRACE, s.trace);
     t->busy = false;
     rp__tensor_tracing = true;
@@ -673,9 +675,9 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
     if (!rp__grad_needed(real) || q->no_grad) return RP_OK;
     if (!rp_is_leaf(real)) {
         rp_tensor *in[] = {real}, *out[] = {x};
-        bool grad = rp_set_grad_enabled(true);
+        bool grad = rp__grad_switch(true);
         rp_status status = rp__tape_attach(&rp__trace_alias_class, NULL, "argument", real->site, in, 1, out, 1, NULL);
-        (void)rp_set_grad_enabled(grad);
+        (void)rp__grad_switch(grad);
         return status;
     }
     RP_TRY(rp_set_requires_grad(x, true));
@@ -879,7 +881,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__error_save(&before);
     rp__symbols *symbols = rp__symbols_enter(t->ir->symbols);
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
-    bool grad = q->no_grad ? rp_set_grad_enabled(false) : rp_grad_enabled(), tracing = rp__tensor_tracing;
+    bool grad = q->no_grad ? rp__grad_switch(false) : rp_grad_enabled(), tracing = rp__tensor_tracing;
     rp__tensor_tracing = true;
     current = t;
     t->scope = rp__scope_begin();
@@ -894,7 +896,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     current = t->around;
     rp__tensor_tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
-    if (q->no_grad) (void)rp_set_grad_enabled(grad);
+    if (q->no_grad) (void)rp__grad_switch(grad);
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
     for (size_t k = 0; k < q->n_out && !abstract; k++) out[k] = keep ? outs[k] : rp__tensor_error();

@@ -38,6 +38,8 @@ typedef struct rp__trace_request {
     bool close;
     /* ABSTRACT only: no tape is built. */
     bool no_grad;
+    bool
+        derived; /* no_grad: gradients may go through the graph all the same, so that fn must not switch grad mode off itself */
     rp__segment_run *run; /* SEGMENTS (and FUNCTION after a break); NULL: node by node */
     void *run_ctx;
     rp_dim random_base; /* regions: counters reserved before, of every generator */
@@ -77,6 +79,7 @@ typedef struct rp__trace_result {
     bool left;      /* a backward inside went on through the history that an argument came with */
     bool *reached;  /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
     bool training;  /* some output carries history: a later backward may enter the graph */
+    bool untaped;   /* derived: fn switches grad mode off */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
 
@@ -91,6 +94,7 @@ bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
 /* For the regions (regions.h). */
 /* Are tensors from outside further arguments of what is recorded? */
 bool rp__trace_closes(const rp__trace *t);
+bool rp__trace_derived(const rp__trace *t); /* of its request */
 rp__trace_mode rp__trace_mode_of(const rp__trace *t);
 /* The graph cannot stand for the function, because of `reason`; the first one is kept. */
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site);

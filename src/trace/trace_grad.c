@@ -40,6 +40,10 @@ static rp_status watch_hook(rp_tensor *x, int change) {
     return RP_OK;
 }
 
+static void note_grad_off(void) {
+    for (rp__trace *t = rp__trace_current(); t && t->request->derived; t = t->around) t->result->untaped = true;
+}
+
 /* A backward outside would go through what only the tape knows. */
 static void judge_history(rp__trace *t) {
     rp__trace_result *r = t->result;
@@ -211,4 +215,5 @@ rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out) {
 void rp__trace_watch_gradients(void) {
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
+    rp__grad_off_hook = note_grad_off;
 }
