@@ -582,6 +582,32 @@ static void test_raw_repoint(void **state) {
     rp_graph_release(g);
 }
 
+/* An executable that is made again reads where the last replay did. */
+static void test_raw_repoint_instantiate(void **state) {
+    (void)state;
+    rp_tensor *x = rp_rand(RP_DIMS(8, 16), RP_F32, NULL), *other = rp_rand(RP_DIMS(8, 16), RP_F32, NULL);
+    for (int replays = 0; replays < 2; replays++) {
+        rp_graph *g = rp_graph_new();
+        OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .keep_graph = true)));
+        rp_tensor *y = rp_exp(x);
+        OK(rp_graph_end(g));
+        OK(rp_graph_instantiate(g));
+        OK(rp_graph_repoint(g, x, other));
+        if (replays) OK(rp_graph_replay(g));
+        OK(rp_graph_instantiate(g));
+        OK(rp_graph_replay(g));
+        same(y, rp_exp(other));
+        OK(rp_graph_repoint(g, x, x));
+        OK(rp_graph_replay(g));
+        same(y, rp_exp(x));
+        OK(rp_graph_instantiate(g));
+        OK(rp_graph_repoint(g, x, other));
+        OK(rp_graph_replay(g));
+        same(y, rp_exp(other));
+        rp_graph_release(g);
+    }
+}
+
 static void
 test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its handle; the check reports it */
     (void)state;
@@ -1473,6 +1499,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_random_at_once, begin, end),
         cmocka_unit_test_setup_teardown(test_random_seeding, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_repoint_instantiate, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_bad_index, begin, end),

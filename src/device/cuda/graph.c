@@ -326,6 +326,21 @@ rp_status rp__cuda_graph_choice_add(rp__devgraph *g, uint64_t handle, bool loop,
     return status;
 }
 
+static rp_status set_node(rp__devgraph *g, const node *n) {
+    void *params[RP__CUDA_PARAMS];
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    RP_TRY(rp__cuda_kernel_params(n->launch, params, &kernel));
+    return RP__CU(g->device, cuGraphKernelNodeSetParams(n->exits[0], &kernel));
+}
+
+/* An executable starts with what the template has: what has moved since the last one is moved there, too. */
+static rp_status settle_moving(rp__devgraph *g) {
+    for (size_t k = 0; k < g->n_nodes; k++)
+        if (g->nodes[k].moving) RP_TRY(set_node(g, &g->nodes[k]));
+    for (rp__devgraph *body = g->bodies; body; body = body->next) RP_TRY(settle_moving(body));
+    return RP_OK;
+}
+
 static void forget_moving(rp__devgraph *g) {
     for (size_t k = 0; k < g->n_nodes; k++) g->nodes[k].moving = 0;
     for (rp__devgraph *body = g->bodies; body; body = body->next) forget_moving(body);
@@ -333,6 +348,7 @@ static void forget_moving(rp__devgraph *g) {
 
 rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
     RP_TRY(rp__cuda_enter(g->device));
+    RP_TRY(settle_moving(g));
     forget_moving(g);
     return rp__graph_execs_begin(g->device, &g->execs, g->graph, upload_on, g->bodies != NULL);
 }
@@ -353,12 +369,9 @@ rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *
         const uint64_t *in;
         uint64_t *out;
     } own = {.in = n->launch->words}; /* the copy is ours to change */
-    void *params[RP__CUDA_PARAMS];
-    CUDA_KERNEL_NODE_PARAMS kernel;
     RP_TRY(rp__cuda_enter(d));
     memcpy(own.out, words, n->launch->n_words * sizeof *words);
-    RP_TRY(rp__cuda_kernel_params(n->launch, params, &kernel));
-    return RP__CU(d, cuGraphKernelNodeSetParams(n->exits[0], &kernel));
+    return set_node(g, n);
 }
 
 /* ---- capture ---- */
