@@ -608,6 +608,73 @@ static void test_raw_repoint_instantiate(void **state) {
     }
 }
 
+/* Re-pointing that runs out of memory halfway leaves the graph as it was, and can be tried again. */
+static void test_raw_repoint_out_of_memory(void **state) {
+    (void)state;
+    bool failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_rand(RP_DIMS(6), RP_F32, NULL), *other = rp_rand(RP_DIMS(6), RP_F32, NULL);
+        rp_graph *g = rp_graph_new();
+        OK(rp_graph_begin(g, device, NULL));
+        rp_tensor *y = rp_exp(x), *z = rp_mul(x, x), *w = rp_sin(x);
+        OK(rp_graph_end(g));
+        OK(rp_graph_replay(g));
+        (void)rp__alloc_fail_at(n);
+        failed = rp_graph_repoint(g, x, other) != RP_OK;
+        (void)rp__alloc_fail_at(0);
+        assert_int_equal(rp_error_take(), failed ? RP_ERROR_OUT_OF_MEMORY : RP_OK);
+        for (int again = 0; again < 2; again++) {
+            rp_tensor *now = failed && !again ? x : other;
+            if (again) OK(rp_graph_repoint(g, x, other));
+            OK(rp_graph_replay(g));
+            same(y, rp_exp(now));
+            same(z, rp_mul(now, now));
+            same(w, rp_sin(now));
+        }
+        rp_graph_release(g);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+static void three_results(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_softmax(in[0], 1);
+    out[1] = rp_sum(in[0], RP_DIMS(0), false, RP_DTYPE_NONE);
+    out[2] = rp_transpose(rp_cat(in, 2, 0), 0, 1);
+}
+
+/* The same of a compiled function whose argument moved. */
+static void test_compiled_moved_out_of_memory(void **state) {
+    (void)state;
+    bool failed = true;
+    for (uint64_t n = 1; failed; n++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = rp_compile((rp_fn){three_results, NULL, 0, "three"},
+                                    RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+        rp_tensor *x = rp_rand(RP_DIMS(4, 6), RP_F32, NULL), *other = rp_rand(RP_DIMS(4, 6), RP_F32, NULL);
+        rp_tensor *args[] = {x, x}, *moved[] = {other, other}, *out[3], *want[3];
+        for (int k = 0; k < 4; k++) { /* results are given back: no node has moved yet */
+            rp_scope call = rp_scope_begin();
+            OK(rp_call(f, args, 2, out, 3));
+            OK(rp_scope_end(call, NULL, 0));
+        }
+        (void)rp__alloc_fail_at(n);
+        failed = rp_call(f, moved, 2, out, 3) != RP_OK;
+        (void)rp__alloc_fail_at(0);
+        assert_int_equal(rp_error_take(), failed ? RP_ERROR_OUT_OF_MEMORY : RP_OK);
+        three_results(NULL, moved, 2, want, 3);
+        for (int again = failed ? 1 : 0; again < 2; again++) {
+            if (again) OK(rp_call(f, moved, 2, out, 3));
+            for (int k = 0; k < 3; k++) same(out[k], rp_clone(want[k]));
+        }
+        rp_compiled_release(f);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
 static void
 test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its handle; the check reports it */
     (void)state;
@@ -1500,6 +1567,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_random_seeding, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_repoint, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_repoint_instantiate, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_repoint_out_of_memory, begin, end),
+        cmocka_unit_test_setup_teardown(test_compiled_moved_out_of_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_bad_index, begin, end),

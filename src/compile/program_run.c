@@ -117,10 +117,11 @@ static rp_status launch(rp__executable *p, rp_stream *s) {
         p->n_touched = 0;
     }
     while (p->n_touched > 0) {
-        uint32_t r = p->touched_list[--p->n_touched];
+        uint32_t r = p->touched_list[p->n_touched - 1];
+        RP_TRY(repoint(p, r)); /* one that fails is tried again by the next call */
+        p->n_touched--;
         p->touched[r] = 0;
         rp__program_count(&p->patches, 1);
-        RP_TRY(repoint(p, r));
     }
     return p->graph ? p->device->ops->graph_launch(p->graph, s) : run_part(p, p->body, s);
 }

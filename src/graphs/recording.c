@@ -226,9 +226,10 @@ bool rp__recording_movable(const rp__recording *r, const rp__external *e, const 
     return !*why;
 }
 
-static rp_status repoint_node(rp__recording *r, uint32_t node, const rp__launch *l, const rp__external *e,
+static rp_status repoint_node(rp__recording *r, uint32_t node, const rp__external *e, const char *from,
                               const char *to) {
-    uint64_t from = (uint64_t)(uintptr_t)e->now, small[64], *words = NULL;
+    const rp__launch *l = r->device->ops->graph_node(r->graph, node);
+    uint64_t by = (uint64_t)(uintptr_t)to - (uint64_t)(uintptr_t)from, small[64], *words = NULL;
     for (uint32_t k = 0; k < l->n_slots; k++) {
         if (l->slots[k].storage != e->storage) continue;
         if (!words) {
@@ -236,7 +237,7 @@ static rp_status repoint_node(rp__recording *r, uint32_t node, const rp__launch 
             if (!words) return RP__OOM("parameters of a graph node");
             memcpy(words, l->words, l->n_words * sizeof *words);
         }
-        words[l->slots[k].word] += (uint64_t)(uintptr_t)to - from;
+        words[l->slots[k].word] = l->words[l->slots[k].word] + by; /* also where two slots share a word */
     }
     if (!words) return RP_OK;
     rp_status status = r->device->ops->graph_set_words(r->graph, node, words);
@@ -255,8 +256,12 @@ rp_status rp__recording_repoint(rp__recording *r, rp__external *e, rp__storage *
         return rp__fail(RP_ERROR_CAPTURE, "memory of a graph cannot be re-pointed: the new address is aligned "
                                           "differently from the captured one (modulo 16)");
     size_t n = r->device->ops->graph_nodes(r->graph);
-    for (size_t k = 0; k < n; k++)
-        RP_TRY(repoint_node(r, (uint32_t)k, r->device->ops->graph_node(r->graph, (uint32_t)k), e, target));
+    for (uint32_t k = 0; k < n; k++) {
+        rp_status status = repoint_node(r, k, e, e->now, target);
+        if (RP__LIKELY(status == RP_OK)) continue;
+        while (k-- > 0) (void)repoint_node(r, k, e, target, e->now); /* all or none: the next call counts from `now` */
+        return status;
+    }
     if (e->moved) rp__storage_release(e->moved);
     e->moved = to ? rp__storage_retain(to) : NULL;
     e->now = target;
