@@ -230,8 +230,7 @@ static void test_foreign(void **state) {
     rp_tensor *w = filled(1, 8, 64, 0), *out[2];
     for (int k = 0; k < 5; k++) {
         rp_tensor *own = filled(k, 8, 64, 0);
-        rp_tensor *wrapped =
-            rp_from_blob(rp_data(own), RP_DIMS(8, 64), NULL, RP_F32, rp_cuda(0), NULL, NULL);
+        rp_tensor *wrapped = rp_from_blob(rp_data(own), RP_DIMS(8, 64), NULL, RP_F32, rp_cuda(0), NULL, NULL);
         rp_tensor *in[] = {k < 2 ? own : wrapped, w};
         check_call(f, pointwise, in, out, 1);
     }
