@@ -240,8 +240,9 @@ static rp_status backward_of_function(differentiator *d, const rp__ir_function *
     for (uint32_t k = 0; k < f->n_in; k++)
         wanted = wanted || (f->backward->body.results[k] != RP__IR_NONE && wants_gradient(ir, d->w.map[f->in[k]]));
     uint32_t n_args = f->n_in + 2 * f->n_out;
-    rp__ir_value *args = rp__alloc((n_args + f->n_in + 1u) * sizeof *args), *results = args + n_args;
+    rp__ir_value *args = rp__alloc((n_args + f->n_in + 1u) * sizeof *args);
     if (!args) return RP__OOM("backward of a custom function");
+    rp__ir_value *results = args + n_args;
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < f->n_in; k++) args[k] = d->w.map[f->in[k]];
     for (uint32_t k = 0; k < f->n_out && status == RP_OK; k++) {

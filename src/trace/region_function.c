@@ -130,7 +130,10 @@ rp_status rp__trace_function(const char *site, rp_fn forward, rp_fn backward, rp
     rp_scope scope = rp__scope_begin();
     rp_status status = trace_custom(t, at, forward, backward, in, n_in, out, n_out);
     rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
-    if (status == RP_ERROR_OUT_OF_MEMORY) return status;
+    if (status == RP_ERROR_OUT_OF_MEMORY) {
+        rp__error_restore(&before);
+        return status;
+    }
     if (status != RP_OK) {
         rp__log(RP__LOG_TRACE, "custom function `%s` at %s: %s", rp__region_name_of(forward), rp__region_place_of(site),
                 rp_error_message());
