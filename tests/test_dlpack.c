@@ -17,6 +17,14 @@ typedef struct {
     uint8_t code, bits;
     uint16_t lanes;
 } dl_type;
+typedef struct dl_tensor {
+    void *data;
+    dl_device device;
+    int32_t ndim;
+    dl_type dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} dl_tensor;
 struct DLManagedTensorVersioned {
     struct {
         uint32_t major, minor;
@@ -24,14 +32,7 @@ struct DLManagedTensorVersioned {
     void *manager_ctx;
     void (*deleter)(struct DLManagedTensorVersioned *self);
     uint64_t flags;
-    struct {
-        void *data;
-        dl_device device;
-        int32_t ndim;
-        dl_type dtype;
-        int64_t *shape, *strides;
-        uint64_t byte_offset;
-    } tensor;
+    dl_tensor tensor;
 };
 typedef struct DLManagedTensorVersioned managed;
 
@@ -191,14 +192,7 @@ static void what_does_not_fit_is_refused(void **state) {
 
 /* What producers before DLPack 1.0 give. */
 struct DLManagedTensor {
-    struct {
-        void *data;
-        dl_device device;
-        int32_t ndim;
-        dl_type dtype;
-        int64_t *shape, *strides;
-        uint64_t byte_offset;
-    } tensor;
+    dl_tensor tensor;
     void *manager_ctx;
     void (*deleter)(struct DLManagedTensor *self);
 };

@@ -51,15 +51,7 @@ static rp_status arrange_backward(const rp__region *b, size_t n_in, size_t n_out
         for (size_t i = 0; operand && i < b->n_operands; i++)
             if (b->operands[i] == all[k - n_in]) args[n_in + 2 * n_out + i] = v;
     }
-    if (status == RP_OK) {
-        rp__ir_block to = ir->body;
-        to.args = args;
-        to.n_args = b->ir->body.n_args;
-        status = rp__ir_copy_block(ir, &to, b->ir, &b->ir->body);
-        to.args = ir->body.args;
-        to.n_args = ir->body.n_args;
-        ir->body = to;
-    }
+    if (status == RP_OK) status = rp__region_copy_onto(ir, b->ir, args);
     for (size_t k = 0; k < n_in + n_all && status == RP_OK; k++)
         results[k] = k < n_in ? ir->body.results[k] : RP__IR_NONE; /* what is read from outside gets no gradient */
     if (status == RP_OK) status = rp__ir_set_results(ir, &ir->body, results, (uint32_t)(n_in + n_all));

@@ -108,38 +108,32 @@ typedef struct keeping {
     int64_t max_iter;
 } keeping;
 
-static rp_status loop_operands(const loop *l, rp_tensor *const *state, rp_tensor **out) {
-    memcpy(out, l->operands, l->n * sizeof *out);
-    memcpy(out, state, l->n_state * sizeof *out);
-    return RP_OK;
-}
-
-static void keeping_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    const keeping *k = ctx;
-    rp_tensor **operands = rp__calloc(k->l->n + 1, sizeof *operands);
-    (void)n_in;
+/* Runs a function of the loop on another state. */
+static void run_on(const loop *l, const rp_ir *ir, rp_tensor *const *state, rp_tensor **out, size_t n_out) {
+    rp_tensor **operands = rp__alloc((l->n + 1) * sizeof *operands);
     if (!operands) {
         (void)RP__OOM("rp_while");
         return;
     }
-    (void)loop_operands(k->l, in, operands);
-    (void)rp__ir_run(k->l->cond, operands, k->l->n, out, n_out, NULL);
+    memcpy(operands, l->operands, l->n * sizeof *operands);
+    memcpy(operands, state, l->n_state * sizeof *operands);
+    (void)rp__ir_run(ir, operands, l->n, out, n_out, NULL);
     rp__free(operands);
+}
+
+static void keeping_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const keeping *k = ctx;
+    (void)n_in;
+    run_on(k->l, k->l->cond, in, out, n_out);
 }
 
 static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const keeping *k = ctx;
     size_t n = k->l->n_state;
-    rp_tensor **operands = rp__calloc(k->l->n + 1, sizeof *operands);
     (void)n_in;
     (void)n_out;
-    if (!operands) {
-        (void)RP__OOM("rp_while");
-        return;
-    }
-    (void)loop_operands(k->l, in, operands);
-    (void)rp__ir_run(k->l->body, operands, k->l->n, out, n, NULL);
-    rp__free(operands);
+    run_on(k->l, k->l->body, in, out, n);
+    if (rp_failed()) return;
     out[n] = rp_add_scalar(in[n], rp_i64(1));
     rp_tensor *hit = rp_eq(rp_arange(rp_i64(0), rp_i64(k->max_iter), rp_i64(1), RP_I64), in[n]); /* (max_iter) */
     for (size_t s = 0; s < n; s++) {

@@ -163,6 +163,17 @@ rp_status rp__region_trace(rp__region_where at, rp_fn fn, rp_tensor *const *in, 
     return status;
 }
 
+rp_status rp__region_copy_onto(rp_ir *ir, const rp_ir *from, rp__ir_value *args) {
+    rp__ir_block to = ir->body;
+    to.args = args;
+    to.n_args = from->body.n_args;
+    rp_status status = rp__ir_copy_block(ir, &to, from, &from->body);
+    to.args = ir->body.args;
+    to.n_args = ir->body.n_args;
+    ir->body = to;
+    return status;
+}
+
 rp_status rp__region_widen(const rp__region *r, size_t n_explicit, rp_tensor *const *all, size_t n_all, rp_ir **out) {
     rp_ir *ir = rp__ir_new(r->ir->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
@@ -185,15 +196,7 @@ rp_status rp__region_widen(const rp__region *r, size_t n_explicit, rp_tensor *co
             if (r->operands[i] == all[k - n_explicit]) args[n_explicit + i] = v;
         }
     }
-    if (status == RP_OK) {
-        rp__ir_block to = ir->body;
-        to.args = args;
-        to.n_args = r->ir->body.n_args;
-        status = rp__ir_copy_block(ir, &to, r->ir, &r->ir->body);
-        to.args = ir->body.args;
-        to.n_args = ir->body.n_args;
-        ir->body = to;
-    }
+    if (status == RP_OK) status = rp__region_copy_onto(ir, r->ir, args);
     rp__free(args);
     if (status != RP_OK) {
         rp_ir_release(ir);

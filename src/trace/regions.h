@@ -63,6 +63,8 @@ rp_status rp__region_trace_closed(rp_fn fn, bool derived, const rp__ir_value_inf
 /* The same on stand-ins of `in`, as a block: its results are fresh row-major tensors. */
 rp_status rp__region_trace(rp__region_where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out,
                            rp__region *out);
+/* Appends from's nodes and results to ir's body, whose own arguments stay: `args` are those of `from`, one for each. */
+rp_status rp__region_copy_onto(rp_ir *ir, const rp_ir *from, rp__ir_value *args);
 /* A copy of r's graph whose arguments past n_explicit are `all` (which holds r's operands). */
 rp_status rp__region_widen(const rp__region *r, size_t n_explicit, rp_tensor *const *all, size_t n_all, rp_ir **out);
 /* The operands of two regions (b: NULL, or the second), each once. *all: n of them, borrowed; the caller frees the list. */
