@@ -114,16 +114,10 @@ rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_
         (rp__tensor_is_error(pred) || pred->dtype != RP_BOOL || rp__dim_is(RP__DIM_NE, rp__tensor_numel(pred), 1)))
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_cond: the predicate must be one bool");
     rp__trace *t = rp__trace_current();
-    rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
-    if (status == RP_OK)
-        status = settled_in ? rp__region_settle_operands(in, n_in, n_own, settled_in) : RP__OOM("rp_cond");
-    if (status == RP_OK && t) {
-        status = trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
-        if (rp__region_falls_back(status)) {
-            status = rp__trace_break(t, "region-not-traceable", at.site);
-            t = NULL;
-        }
-    }
+    rp_tensor **settled_in = NULL;
+    if (status == RP_OK) status = rp__region_settle(at, in, n_in, n_own, &settled_in);
+    if (status == RP_OK && t)
+        status = rp__region_fall_back(at, trace_cond(t, at, pred, then_fn, else_fn, settled_in, n_in, out, n_out), &t);
     if (status == RP_OK && !t)
         status = host_cond(at, pred, then_fn, else_fn, settled_in, n_in, out, n_out);
     else if (status == RP_OK && rp_failed())

@@ -214,16 +214,11 @@ rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp
     rp_status status =
         rp__region_check_functions("rp_while", "rp_while: an argument", cond_fn, body_fn, in, n_in, out, n_state);
     rp__trace *t = rp__trace_current();
-    rp_tensor **settled_in = status == RP_OK ? rp__calloc(n_in + 1, sizeof *settled_in) : NULL;
-    if (status == RP_OK)
-        status = settled_in ? rp__region_settle_operands(in, n_in, n_state, settled_in) : RP__OOM("rp_while");
-    if (status == RP_OK && t) {
-        status = trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
-        if (rp__region_falls_back(status)) {
-            status = rp__trace_break(t, "region-not-traceable", at.site);
-            t = NULL;
-        }
-    }
+    rp_tensor **settled_in = NULL;
+    if (status == RP_OK) status = rp__region_settle(at, in, n_in, n_state, &settled_in);
+    if (status == RP_OK && t)
+        status = rp__region_fall_back(
+            at, trace_while(t, at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out), &t);
     if (status == RP_OK && !t) status = host_while(at, cond_fn, body_fn, settled_in, n_state, n_in, max_iter, out);
     rp__free(settled_in);
     return rp__region_finish(scope, status, out, n_state);

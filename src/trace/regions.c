@@ -68,10 +68,22 @@ rp_status rp__region_may_decide(rp__region_where at, const rp_tensor *on, const 
     return status;
 }
 
+rp_status rp__region_settle(rp__region_where at, rp_tensor *const *in, size_t n, size_t n_own, rp_tensor ***out) {
+    *out = rp__calloc(n + 1, sizeof **out);
+    return *out ? rp__region_settle_operands(in, n, n_own, *out) : RP__OOM(at.of);
+}
+
 bool rp__region_falls_back(rp_status status) {
     if (status != RP_ERROR_GRAPH_BREAK) return false;
     (void)rp_error_take();
     return true;
+}
+
+rp_status rp__region_fall_back(rp__region_where at, rp_status status, rp__trace **t) {
+    if (!rp__region_falls_back(status)) return status;
+    status = rp__trace_break(*t, "region-not-traceable", at.site);
+    *t = NULL;
+    return status;
 }
 
 bool rp__region_any_needs_grad(rp_tensor *const *in, size_t n) {

@@ -36,8 +36,12 @@ rp_status rp__region_check_result(rp__region_where at, rp_fn fn, rp_tensor *t, s
 rp_status rp__region_settle_operands(rp_tensor *const *in, size_t n, size_t n_own, rp_tensor **out);
 /* The host may not decide while the stream captures: replays would take what was taken then. */
 rp_status rp__region_may_decide(rp__region_where at, const rp_tensor *on, const char *what);
+/* The same into a new list, which the caller frees, also on failure. */
+rp_status rp__region_settle(rp__region_where at, rp_tensor *const *in, size_t n, size_t n_own, rp_tensor ***out);
 /* Failures after which the host runs the functions. Takes the error. */
 bool rp__region_falls_back(rp_status status);
+/* After such a failure of a branch or loop the trace ends: *t becomes NULL. Other statuses are given back. */
+rp_status rp__region_fall_back(rp__region_where at, rp_status status, rp__trace **t);
 /* The tape records, and one of in[0..n) needs a gradient. */
 bool rp__region_any_needs_grad(rp_tensor *const *in, size_t n);
 /* On failure every output is the error tensor; on success outputs move out of the inner scope. */

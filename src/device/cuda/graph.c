@@ -12,7 +12,7 @@ typedef struct node {
         *launch; /* a copy; words are what the next launch uses. NULL: foreign node, or copies and fills of a capture */
     CUgraphNode *exits; /* what a successor depends on: one for a kernel, the frontier of a captured library call */
     size_t n_exits;
-    uint32_t moving; /* see rp__graph_execs_move */
+    bool moving; /* see rp__graph_execs_move */
 } node;
 
 struct rp__devgraph {
@@ -342,7 +342,7 @@ static rp_status settle_moving(rp__devgraph *g) {
 }
 
 static void forget_moving(rp__devgraph *g) {
-    for (size_t k = 0; k < g->n_nodes; k++) g->nodes[k].moving = 0;
+    for (size_t k = 0; k < g->n_nodes; k++) g->nodes[k].moving = false;
     for (rp__devgraph *body = g->bodies; body; body = body->next) forget_moving(body);
 }
 
@@ -364,14 +364,13 @@ rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t k, const uint64_t *
         return rp__fail(RP_ERROR_INTERNAL, "node %u of a CUDA graph cannot be re-pointed", (unsigned)k);
     node *n = &g->nodes[k];
     rp__graph_execs *execs = g->root ? &g->root->execs : &g->execs;
-    if (execs->n) return rp__graph_execs_move(execs, n->exits[0], n->launch, words, &n->moving);
     union {
         const uint64_t *in;
         uint64_t *out;
     } own = {.in = n->launch->words}; /* the copy is ours to change */
-    RP_TRY(rp__cuda_enter(d));
+    RP_TRY(execs->n ? rp__graph_execs_move(execs, n->exits[0], n->launch, &n->moving) : rp__cuda_enter(d));
     memcpy(own.out, words, n->launch->n_words * sizeof *words);
-    return set_node(g, n);
+    return execs->n ? RP_OK : set_node(g, n);
 }
 
 /* ---- capture ---- */

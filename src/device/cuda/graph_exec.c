@@ -74,18 +74,9 @@ static rp_status add_moving(rp__graph_execs *e, CUgraphNode node, rp__launch *la
     return RP_OK;
 }
 
-rp_status rp__graph_execs_move(rp__graph_execs *e, CUgraphNode node, rp__launch *launch, const uint64_t *words,
-                               uint32_t *number) {
-    union {
-        const uint64_t *in;
-        uint64_t *out;
-    } own = {.in = launch->words}; /* the graph's copy, which is ours to change */
-    if (*number == 0) {
-        RP_TRY(add_moving(e, node, launch));
-        *number = (uint32_t)e->n_moving;
-    }
-    memcpy(own.out, words, launch->n_words * sizeof *words);
-    e->stale = true;
+rp_status rp__graph_execs_move(rp__graph_execs *e, CUgraphNode node, rp__launch *launch, bool *moving) {
+    if (!*moving) RP_TRY(add_moving(e, node, launch));
+    *moving = e->stale = true;
     return RP_OK;
 }
 

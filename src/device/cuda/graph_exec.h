@@ -13,8 +13,8 @@ typedef struct rp__graph_exec {
     uint64_t used; /* turn of its last launch */
 } rp__graph_exec;
 
-typedef struct
-    rp__graph_moving { /* a kernel node whose parameters have been changed since the graph was instantiated */
+/* A kernel node whose parameters have been changed since the graph was instantiated. */
+typedef struct rp__graph_moving {
     CUgraphNode node;
     rp__launch *launch; /* borrowed from the graph's table; its words are what the next launch is to use */
     size_t at;          /* of its words */
@@ -35,9 +35,8 @@ typedef struct rp__graph_execs { /* all zero: none */
 
 rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *upload_on, bool single);
 void rp__graph_execs_free(rp__device *d, rp__graph_execs *e, bool driver);
-/* launch->words become `words` at the next launch. number: of the node among the moving ones plus 1, 0 the first time. */
-rp_status rp__graph_execs_move(rp__graph_execs *e, CUgraphNode node, rp__launch *launch, const uint64_t *words,
-                               uint32_t *number);
+/* Before launch->words change: the next launch uses them as they are then. *moving: false the first time, true from then on. */
+rp_status rp__graph_execs_move(rp__graph_execs *e, CUgraphNode node, rp__launch *launch, bool *moving);
 rp_status rp__graph_execs_launch(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *s);
 
 #endif
