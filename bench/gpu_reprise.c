@@ -175,7 +175,6 @@ static void measure_step(rp_device device) {
             status = model.kind->inputs(&model, places[i]);
         }
         if (m == STEP_PLACES) r.places = &places;
-        if (m == STEP_FORKS) setenv("REPRISE_GRAPH_LINE", "0", 1);
         double begin = cli_now();
         if (!status && m == STEP_GRAPHED) {
             const rp_graphed_callable callable = {cli_model_forward(&net), w.in, 1, model.params, model.n_params, 1};
@@ -184,7 +183,9 @@ static void measure_step(rp_device device) {
         }
         rp_compiled *forward = model.forward;
         if (!status) {
-            const rp_compile_options options = {.struct_size = sizeof options, .fullgraph = true};
+            const rp_compile_options options = {.struct_size = sizeof options,
+                                                .fullgraph = true,
+                                                .layout = m == STEP_FORKS ? RP_LAYOUT_FORKS : RP_LAYOUT_AUTO};
             r.f = m <= STEP_GRAPHED ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
             status = failure();
         }
@@ -194,7 +195,6 @@ static void measure_step(rp_device device) {
             if (i == 1) first = cli_now() - begin;
         }
         if (!status) status = cli_measure(run, &r, device, SECONDS, &times);
-        if (m == STEP_FORKS) unsetenv("REPRISE_GRAPH_LINE");
         report(&w, modes[m], status, &times, first);
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(r.f);

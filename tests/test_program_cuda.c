@@ -118,16 +118,20 @@ static void wide(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
 static void test_line(void **state) { /* what is nearly a line is made one; what is not is left as it is */
     (void)state;
     rp_tensor *in[] = {filled(1, M, M, 0), filled(2, M, M, 0)};
-    for (int k = 0; k < 2; k++) {
+    for (int round = 0; round < 6; round++) {
+        const int k = round % 2;
+        const rp_graph_layout layout = (rp_graph_layout)(round / 2);
+        const rp__executable_options options = {.layout = layout};
         rp_ir *ir = rp_trace((rp_fn){k ? wide : narrow, NULL, 0, "line"}, in, 2, k ? 4 : 1);
         rp__executable *p = NULL;
         rp__executable_facts facts;
         rp_tensor *got[4] = {NULL}, *want[4] = {NULL};
-        (void)rp__executable_new(ir, in, 2, NULL, &p);
+        (void)rp__executable_new(ir, in, 2, &options, &p);
         show_error();
         rp__executable_facts_of(p, &facts);
         assert_true(facts.n_launches >= 4);
-        assert_int_equal(facts.n_edges, k ? 0 : facts.n_launches - 1);
+        bool line = layout == RP_LAYOUT_LINE || (layout == RP_LAYOUT_AUTO && !k);
+        assert_int_equal(facts.n_edges, line ? facts.n_launches - 1 : k ? 0 : 4);
         assert_int_equal(rp__executable_run(p, in, 2, got, k ? 4 : 1, NULL, 0, NULL), RP_OK);
         (k ? wide : narrow)(NULL, in, 2, want, k ? 4 : 1);
         for (int i = 0; i < (k ? 4 : 1); i++) assert_same(got[i], want[i]);

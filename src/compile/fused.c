@@ -25,6 +25,7 @@ struct rp__unit {
     rp_ir *graph;
     const rp_backend *leaf;
     bool no_graph, wait, strict, interpreted; /* interpreted: the leaf could not do it */
+    rp_graph_layout layout;
     rp__shared_arena *arena;
     rp__executable_random *random;
     size_t n_random, n_symbols;
@@ -55,6 +56,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->interpreted = !request->leaf;
     u->no_graph = request->no_graph;
     u->wait = request->wait;
+    u->layout = request->layout;
     u->strict = request->strict;
     u->arena = request->arena;
     u->explain = request->explain;
@@ -232,6 +234,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     }
     const rp__executable_options options = {.no_graph = u->no_graph,
                                             .wait = u->wait,
+                                            .layout = u->layout,
                                             .arena = u->arena,
                                             .random = u->random ? random : NULL,
                                             .n_random = u->n_random,

@@ -29,6 +29,7 @@ typedef struct rp__executable_random {
 
 typedef struct rp__executable_options {
     bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
+    rp_graph_layout layout;
     rp__shared_arena *arena; /* NULL: its own. A storage in it that is large enough is used: memory from outside */
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;

@@ -2,7 +2,6 @@
    buffers. Called while it is built, and again when its device graph is. */
 #include "compile/program_parts.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -241,12 +240,10 @@ static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t fir
 }
 
 /* A driver launches a line of nodes in the same time whatever its length (1 us), and leaves that path for forks. Where the longest path has
- * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each.
- * REPRISE_GRAPH_LINE=0 or 1 decides for all graphs. */
+ * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each. */
 static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line) {
-    const char *forced = getenv("REPRISE_GRAPH_LINE");
-    *line = forced && *forced == '1';
-    if (p->device->id.type == RP_DEVICE_CPU || (forced && *forced)) return RP_OK;
+    *line = p->layout == RP_LAYOUT_LINE;
+    if (p->device->id.type == RP_DEVICE_CPU || p->layout != RP_LAYOUT_AUTO) return RP_OK;
     filler f = {.p = p};
     rp_status status = add_steps(&f, part, first, n);
     *line = f.n_nodes <= f.depth + f.depth / 2;
