@@ -685,9 +685,11 @@ static void compiled_functions_refuse(void **state) {
         (rp_error_take(), rp_compile(bytes, NULL)),
         (rp_error_take(), rp_plain(none)),
         (rp_error_take(), rp_compile(fn, RP_OPTIONS(rp_compile_options, .purity = -1))),
+        (rp_error_take(), rp_compile(fn, RP_OPTIONS(rp_compile_options, .layout = (rp_graph_layout)3))),
     };
+    enum { MADE = sizeof made / sizeof *made };
     rp_error_take();
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < MADE; i++) {
         rp_explain_entry e;
         assert_non_null(made[i]);
         rp_status status = rp_call(made[i], &a, 1, out, 1);
@@ -700,7 +702,7 @@ static void compiled_functions_refuse(void **state) {
         (void)rp_graphed_set_training(made[i], true);
         rp_error_take();
     }
-    for (size_t i = 0; i < 6; i++) rp_compiled_release(made[i]);
+    for (size_t i = 0; i < MADE; i++) rp_compiled_release(made[i]);
     rp_compiled_release(NULL);
     refuses(rp_call(NULL, &a, 1, out, 1));
     complains(rp_explain_count(NULL));

@@ -140,6 +140,37 @@ static void test_line(void **state) { /* what is nearly a line is made one; what
     }
 }
 
+static void test_layout_told(void **state) { /* explain: the layout and why, and how many executables there are */
+    (void)state;
+    static const char *const reasons[][2] = {
+        {"long-path", "short-path"}, {"layout-asked", "layout-asked"}, {"layout-asked", "layout-asked"}};
+    rp_tensor *w = filled(1, M, M, 0), *places[] = {filled(2, M, M, 0), filled(3, M, M, 0), filled(4, M, M, 0)},
+              *out[2];
+    for (int round = 0; round < 6; round++) {
+        const int k = round % 2, layout = round / 2;
+        rp_compiled *f = rp_compile((rp_fn){k ? wide : narrow, NULL, 0, "layout"},
+                                    RP_OPTIONS(rp_compile_options, .layout = (rp_graph_layout)layout));
+        for (int i = 0; i < 3; i++) {
+            rp_scope scope = rp_scope_begin();
+            check_call(f, k ? wide : narrow, (rp_tensor *[]){places[0], w}, out, k ? 2 : 1);
+            rp_scope_end(scope, NULL, 0);
+        }
+        bool line = layout == RP_LAYOUT_LINE || (layout == RP_LAYOUT_AUTO && !k);
+        assert_int_equal(fact(f, "graph", reasons[layout][k]), 1);
+        assert_int_equal(rc_told(f, "graph", line ? "device graph in one line: " : "device graph with forks: "), 1);
+        rp_compiled_release(f);
+    }
+    rp_compiled *f = compiled(pointwise, "pointwise");
+    for (int i = 0; i < 12; i++) {
+        rp_scope scope = rp_scope_begin();
+        check_call(f, pointwise, (rp_tensor *[]){places[i < 4 ? 0 : i % 3], w}, out, 1);
+        rp_scope_end(scope, NULL, 0);
+        if (i == 3) assert_int_equal(fact(f, "graph", ""), 1);
+    }
+    assert_int_equal(fact(f, "graph", ""), 3); /* one for each place that comes back */
+    rp_compiled_release(f);
+}
+
 static void test_library_moved(void **state) {
     (void)state;
     rp_compiled *f = compiled(product, "product");
@@ -427,13 +458,21 @@ static void test_regions(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_gathered, start),
+        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_layout_told, start),
+        cmocka_unit_test_setup(test_library_moved, start),
+        cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_written, start),
+        cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),
+        cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),
+        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),
+        cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),
+        cmocka_unit_test_setup(test_chain_refused, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

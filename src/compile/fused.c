@@ -109,6 +109,7 @@ void rp__unit_forget_explain(rp__unit *u) {
         rp__explain_settle(u->explain, f.patches);
         rp__explain_settle(u->explain, f.fresh_results);
         rp__explain_settle(u->explain, f.moved);
+        if (f.executables) rp__explain_forget(u->explain, f.executables);
         for (unsigned k = 0; k < RP__COPY_COUNT; k++) rp__explain_settle(u->explain, &f.copies[k]);
     }
     u->explain = NULL;
@@ -150,6 +151,19 @@ static void explain(rp__unit *u, const rp__executable *e) {
                         1, "%s: %s%s%s", f.regions[k].kind, host ? "decided by the host" : "a node of the device graph",
                         f.split ? ": " : "", f.split ? f.split : "");
     }
+    for (size_t k = 0; k < f.n_layouts; k++) {
+        const rp__executable_layout *l = &f.layouts[k];
+        const char *of = l->body ? "body of a branch or loop" : "device graph";
+        if (l->line)
+            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1, "%s in one line: %u nodes", of,
+                            l->nodes);
+        else
+            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1,
+                            "%s with forks: %u nodes, %u on the longest path", of, l->nodes, l->depth);
+    }
+    if (f.executables && f.graphed)
+        rp__explain_live(u->explain, "graph", RP__REASON_NONE,
+                         "executables of device graphs, each with the parameters of a recent call", f.executables);
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
                      f.patches);
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",

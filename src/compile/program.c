@@ -466,6 +466,7 @@ void rp__executable_free(rp__executable *p) {
         rp_ir_release(part->ir);
     }
     rp__free(p->places);
+    rp__free(p->layouts);
     for (uint32_t i = 0; i < p->n_records; i++) rp__launch_free(p->records[i], false);
     rp__free(p->records);
     rp__free(p->record_group);

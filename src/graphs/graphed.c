@@ -692,9 +692,15 @@ static rp_status finish(graphed *g) {
         if (g->grad_outputs[k]) rp__static_input_find(&g->backward, g->grad_outputs[k], &g->backward_grads[k]);
     rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
                     (int64_t)g->device->ops->graph_nodes(g->forward.graph), "nodes of the forward graph");
-    if (g->backward.graph)
-        rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
-                        (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
+    if (g->device->ops->graph_count)
+        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the forward graph",
+                         &g->forward.executables);
+    if (!g->backward.graph) return RP_OK;
+    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+                    (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
+    if (g->device->ops->graph_count)
+        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the backward graph",
+                         &g->backward.executables);
     return RP_OK;
 }
 

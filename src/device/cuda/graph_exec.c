@@ -30,6 +30,11 @@ static CUresult instantiate(rp__device *d, CUgraph graph, rp_stream *upload_on, 
     return status;
 }
 
+void rp__graph_execs_count(rp__graph_execs *e, _Atomic uint64_t *count) {
+    e->count = count;
+    if (count) atomic_fetch_add_explicit(count, e->n, memory_order_relaxed);
+}
+
 rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *upload_on, bool single) {
     size_t nodes = 0;
     int result;
@@ -45,6 +50,7 @@ rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph
         return status;
     }
     e->n = 1;
+    if (e->count) atomic_fetch_add_explicit(e->count, 1, memory_order_relaxed);
     e->limit = single || nodes > MOST_NODES ? 1 : RP__GRAPH_EXECS;
     return RP_OK;
 }
@@ -56,7 +62,8 @@ void rp__graph_execs_free(rp__device *d, rp__graph_execs *e, bool driver) {
     }
     rp__free(e->moving);
     rp__free(e->template_words);
-    memset(e, 0, sizeof *e);
+    if (e->count) atomic_fetch_sub_explicit(e->count, e->n, memory_order_relaxed);
+    *e = (rp__graph_execs){.count = e->count};
 }
 
 /* A node moves for the first time: all executables have what its launch says. */
@@ -121,6 +128,7 @@ static rp__graph_exec *add_exec(rp__device *d, rp__graph_execs *e, CUgraph graph
     x->capacity = e->n_words;
     memcpy(x->words, e->template_words, e->n_words * sizeof *x->words);
     e->n++;
+    if (e->count) atomic_fetch_add_explicit(e->count, 1, memory_order_relaxed);
     return x;
 }
 
