@@ -512,6 +512,77 @@ static void test_custom_functions(void **state) {
     check(custom_inside, "custom_inside", NULL);
 }
 
+/* ---- layouts of gradients: that of a mean is dense, that of a sum a view of what came in */
+
+BODY(mean_of_all) {
+    UNUSED;
+    out[0] = rp_mean(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE);
+}
+BODY(mean_of_rows) {
+    UNUSED;
+    out[0] = rp_mean(in[0], RP_DIMS(-1), false, RP_DTYPE_NONE);
+}
+BODY(mean_of_columns) {
+    UNUSED;
+    out[0] = rp_mean(in[0], RP_DIMS(0), true, RP_DTYPE_NONE);
+}
+BODY(mean_in_double) {
+    UNUSED;
+    out[0] = rp_mean(in[0], RP_DIMS(0, 1), true, RP_F64);
+}
+BODY(sum_of_all) {
+    UNUSED;
+    out[0] = total(in[0]);
+}
+BODY(sum_of_rows) {
+    UNUSED;
+    out[0] = rp_sum(in[0], RP_DIMS(1), false, RP_DTYPE_NONE);
+}
+BODY(loss_of_mean) {
+    UNUSED;
+    rp_tensor *difference = rp_sub(rp_sin(in[0]), in[0], rp_i64(1));
+    out[0] = rp_mean(rp_mul(difference, difference), RP_NO_DIMS, false, RP_DTYPE_NONE);
+}
+
+static rp_tensor *gradient_by(rp_compiled *f) {
+    rp_tensor *x = filled(0.3, 2, 4, 4), *y = NULL, *g = NULL;
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    rp_tensor *seed = rp_add_scalar(rp_cos(rp_detach(y)), rp_f64(1));
+    assert_int_equal(rp_grad(&y, 1, &x, 1, &seed, NULL, &g), RP_OK);
+    return g;
+}
+
+static void test_layout_of_gradients(void **state) {
+    (void)state;
+    static const struct {
+        rp_body *body;
+        int64_t stride[2];
+    } cases[] = {{mean_of_all, {4, 1}},    {mean_of_rows, {4, 1}}, {mean_of_columns, {4, 1}},
+                 {mean_in_double, {4, 1}}, {sum_of_all, {0, 0}},   {sum_of_rows, {1, 0}}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        rp_fn fn = {cases[k].body, NULL, 0, "layout"};
+        rp_compiled *plain = rp_plain(fn);
+        rp_tensor *want = gradient_by(plain);
+        for (int d = 0; d < 2; d++) assert_int_equal(rp_stride(want, d), cases[k].stride[d]);
+        for (int b = 0; b < BACKENDS; b++) {
+            rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = true));
+            for (int call = 0; call < 3; call++) {
+                rp_tensor *got = gradient_by(f);
+                assert_same(got, want);
+                for (int d = 0; d < 2; d++) assert_int_equal(rp_stride(got, d), cases[k].stride[d]);
+            }
+            rp_compiled_release(f);
+        }
+        rp_compiled_release(plain);
+    }
+    /* the division is a part of what reads it: one kernel forward, one backward */
+    rp_compiled *f = rp_compile(FN(loss_of_mean), RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int call = 0; call < 3; call++) (void)gradient_by(f);
+    assert_int_equal(explain_total(f, "kernel", NULL), 2);
+    rp_compiled_release(f);
+}
+
 static void test_repeated_result(void **state) {
     (void)state;
     check(repeated, "repeated", NULL);
@@ -536,6 +607,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_grad_mode_off_in_regions, take_error),
         cmocka_unit_test_teardown(test_grad_mode_in_no_block, take_error),
         cmocka_unit_test_teardown(test_custom_functions, take_error),
+        cmocka_unit_test_teardown(test_layout_of_gradients, take_error),
         cmocka_unit_test_teardown(test_repeated_result, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
