@@ -595,7 +595,8 @@ RP_API rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, s
 
 typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form */
 
-/* make_fx; NULL never: an empty rp_ir on failure */
+/* make_fx; NULL never: an empty rp_ir on failure. RP_ERROR_GRAPH_BREAK: the function reads a value on the host, or, where a result needs a
+   gradient, does what only a tape differentiates (a custom function whose backward cannot be recorded, a hook that it leaves, ...). */
 RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
 /* one more reference; how a backend keeps the graph that it was given */
 RP_API rp_ir *rp_ir_retain(const rp_ir *ir);

@@ -954,6 +954,13 @@ rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
     rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
     rp_status status = rp__trace_run(&request, NULL, &result);
     rp_ir *ir = result.ir;
+    /* What a compiled function would leave to the tape, a text that is read elsewhere would get wrong without a word. */
+    if (status == RP_OK && result.reason)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK,
+                          "rp_trace: a graph of `%s` would not give its gradients (%s at %s). With grad mode off, or "
+                          "for arguments that need none, its values are exported",
+                          fn.name && *fn.name ? fn.name : "a function without a name", result.reason,
+                          result.site && *result.site ? result.site : "no call site");
     if (status == RP_OK) {
         /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
         ir->body.n_results = (uint32_t)n_out;
