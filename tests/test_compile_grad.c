@@ -496,6 +496,35 @@ static void test_grad_mode_off_in_regions(void **state) {
     check(again_inside, "again_inside", NULL);
 }
 
+/* A second derivative: what is off in the first stays off in it. */
+static rp_tensor *second_by(rp_compiled *f) {
+    rp_tensor *x = filled(0.3, 2, 4, 4), *out[OUT], *g = NULL, *gg = NULL;
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    assert_int_equal(rp_call(f, &x, 1, out, OUT), RP_OK);
+    rp_tensor *sum = total(rp_mul(out[0], rp_sin(out[0])));
+    assert_int_equal(rp_grad(&sum, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g), RP_OK);
+    rp_tensor *dot = total(rp_mul(g, g));
+    assert_int_equal(rp_grad(&dot, 1, &x, 1, NULL, NULL, &gg), RP_OK);
+    return gg;
+}
+static void test_grad_mode_off_twice(void **state) {
+    (void)state;
+    static rp_body *const bodies[] = {taken, taken_inside, looped, again_partly};
+    for (size_t k = 0; k < sizeof bodies / sizeof *bodies; k++) {
+        rp_scope scope = rp_scope_begin();
+        rp_fn fn = {bodies[k], NULL, 0, "twice"};
+        rp_compiled *plain = rp_plain(fn);
+        rp_tensor *want = second_by(plain);
+        for (int b = 0; b < BACKENDS; b++) {
+            rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = true));
+            for (int call = 0; call < 3; call++) assert_close(second_by(f), want);
+            rp_compiled_release(f);
+        }
+        rp_compiled_release(plain);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
 static void test_grad_mode_in_no_block(void **state) {
     (void)state;
     check(taken_history, "taken_history", "region-not-traceable");
@@ -605,6 +634,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_leaves_inside, take_error),
         cmocka_unit_test_teardown(test_grad_mode_off, take_error),
         cmocka_unit_test_teardown(test_grad_mode_off_in_regions, take_error),
+        cmocka_unit_test_teardown(test_grad_mode_off_twice, take_error),
         cmocka_unit_test_teardown(test_grad_mode_in_no_block, take_error),
         cmocka_unit_test_teardown(test_custom_functions, take_error),
         cmocka_unit_test_teardown(test_layout_of_gradients, take_error),

@@ -633,9 +633,27 @@ static rp_status step_twice(rp_body *body, rp_tensor *x) {
     return rp_failed() ? rp_error_take() : RP_OK;
 }
 
+/* a branch that switches grad mode off for a while, in a checkpoint */
+static void quiet_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    struct weights *m = ctx;
+    (void)n_in, (void)n_out;
+    bool old = rp_set_grad_enabled(false);
+    rp_tensor *c = rp_mul(rp_exp(in[0]), m->w);
+    (void)rp_set_grad_enabled(old);
+    out[0] = rp_mul(c, rp_mul(in[0], m->w));
+}
+static void quiet_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_tensor *positive = rp_gt_scalar(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0));
+    rp_fn fn = {quiet_branch, ctx, 0, "quiet"};
+    rp_cond(positive, fn, fn, in, n_in, out, n_out);
+}
+static void with_quiet(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_checkpoint((rp_fn){quiet_block, ctx, 0, "block"}, in, n_in, out, n_out);
+}
+
 static void test_out_of_memory(void **state) {
     (void)state;
-    rp_body *bodies[] = {with_cond, with_while, with_checkpoint};
+    rp_body *bodies[] = {with_cond, with_while, with_checkpoint, with_quiet};
     rp_scope scope = rp_scope_begin();
     rp_tensor *x = filled(0.4, 1, 3);
     for (size_t b = 0; b < sizeof bodies / sizeof *bodies; b++) {
