@@ -248,9 +248,13 @@ BODY(again_partly) {
     assert_int_equal(rp_checkpoint(FN(partly), in, 1, out, 1), RP_OK);
     assert_int_equal(rp_checkpoint(FN(wholly), in, 1, &out[1], 1), RP_OK);
 }
+BODY(quietly_inside) {
+    UNUSED;
+    assert_int_equal(rp_cond(more_than(in[0], -99), FN(squared_quietly), FN(squared), in, 1, out, 1), RP_OK);
+}
 BODY(again_inside) {
     UNUSED;
-    assert_int_equal(rp_checkpoint(FN(taken_inside), in, 1, out, 1), RP_OK);
+    assert_int_equal(rp_checkpoint(FN(quietly_inside), in, 1, out, 1), RP_OK);
     assert_int_equal(rp_checkpoint(FN(squared_quietly), in, 1, &out[1], 1), RP_OK);
 }
 BODY(written_inside) {
