@@ -34,6 +34,10 @@ typedef struct rp__executable_options {
     const rp__executable_random *random;
     size_t n_random;
     const bool *donors; /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    /* Told of `kinds` of moves that happened for the first time (bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed),
+       behind the run, outside the program's lock; NULL: nobody wants to know. */
+    void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);
+    void *tell_ctx;
 } rp__executable_options;
 
 /* ir has no symbols. in[] are arguments as the first call will bring them. */
@@ -87,8 +91,6 @@ typedef struct rp__executable_facts {
     const _Atomic uint64_t *moved, *copies; /* arguments re-pointed; [RP__COPY_COUNT] */
     uint64_t runs;
 } rp__executable_facts;
-/* Which kinds of moves happened yet: bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed. */
-uint32_t rp__executable_moves(const rp__executable *p);
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 
 /* ---- between the files of the program */

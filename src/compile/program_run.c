@@ -223,6 +223,11 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
     return give(p, in, NULL, out);
 }
 
+static __attribute__((noinline)) void tell(rp__executable *p, uint32_t moves) {
+    uint32_t before = atomic_fetch_or_explicit(&p->told, moves, memory_order_relaxed);
+    if (p->tell && (moves & ~before)) p->tell(p->tell_ctx, p, moves & ~before);
+}
+
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                              const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn) {
     if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) {
@@ -234,5 +239,7 @@ rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_i
     rp_status status = run(p, in, out, draws, n_draws);
     if (RP__UNLIKELY(drawn && p->n_random > 0)) memcpy(drawn, p->random, p->n_random * sizeof *drawn);
     rp__unlock(&p->lock);
+    uint32_t moves = atomic_load_explicit(&p->moves, memory_order_relaxed);
+    if (RP__UNLIKELY(moves != atomic_load_explicit(&p->told, memory_order_relaxed))) tell(p, moves);
     return status;
 }
