@@ -45,6 +45,8 @@ typedef struct compiled {
     rp__mutex lock;       /* list, segments; held while a call is traced */
     specialisation *list; /* most recently used first */
     size_t n;
+    /* There never was a second specialisation: a call may keep the lock and take no other, as calls of one program take turns anyway. */
+    bool alone;
     bool lazy; /* trace-and-flush, because of: */
     rp__reason lazy_reason;
     const char *lazy_site;
@@ -214,6 +216,7 @@ static void add(compiled *c, specialisation *s) {
     s->next = c->list;
     c->list = s;
     c->n++;
+    c->alone = c->alone && c->n == 1;
     while (c->n > limit) {
         specialisation *last = c->list;
         while (last->next) last = last->next;
@@ -358,9 +361,19 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
     const bool off = rp__grad_disabled;
     if (!s->trace.training) rp__grad_disabled = true;
     rp__executable *p = atomic_load_explicit(&s->program, memory_order_acquire);
-    rp_status status = RP__LIKELY(p != NULL) ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL)
-                                             : run_in_scope(s, in, n_in, out, n_out);
+    rp_status status =
+        p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
     if (!s->trace.training) rp__grad_disabled = off;
+    return status;
+}
+
+/* A program is never for training (rp__engine.settled). */
+static inline rp_status run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                  size_t n_out) {
+    const bool off = rp__grad_disabled;
+    rp__grad_disabled = true;
+    rp_status status = rp__executable_run_alone(p, in, n_in, out, n_out);
+    rp__grad_disabled = off;
     return status;
 }
 
@@ -765,6 +778,12 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
             return status;
         }
     }
+    rp__executable *p = c->alone ? atomic_load_explicit(&s->program, memory_order_acquire) : NULL;
+    if (RP__LIKELY(p != NULL)) {
+        rp_status status = run_alone(p, in, n_in, out, n_out);
+        rp__unlock(&c->lock);
+        return status;
+    }
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     rp__unlock(&c->lock);
     rp_status status = run(s, in, n_in, out, n_out);
@@ -813,6 +832,7 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
     (void)pthread_mutex_init(&c->lock, NULL);
     c->engine = engine;
     c->options = o;
+    c->alone = true;
     return &c->base;
 }
 

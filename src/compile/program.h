@@ -52,6 +52,9 @@ void rp__executable_free(rp__executable *p);
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                              const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn);
 
+/* The same without draws given or asked for, by a caller who sees to it that no other call of p runs. */
+rp_status rp__executable_run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+
 /* How many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any); *out is freed with
    rp__free. */
 rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
