@@ -30,7 +30,7 @@ struct runner {
     rp_graph *graph;
     const struct work *w;
     unsigned turn;
-    bool moves;                      /* every call gets other tensors than the last */
+    bool moves;                    /* every call gets other tensors than the last */
     rp_tensor *(*places)[MANY][2]; /* not NULL: the first n_places of these in turn */
     unsigned n_places;
 };
@@ -180,7 +180,6 @@ static void measure_step(rp_device device) {
         for (unsigned i = 0; i < r.n_places && !status; i++) {
             status = model.kind->inputs(&model, places[i]);
         }
-        if (m == STEP_FORKS) setenv("REPRISE_GRAPH_LINE", "0", 1);
         double begin = cli_now();
         if (!status && m == STEP_GRAPHED) {
             const rp_graphed_callable callable = {cli_model_forward(&net), w.in, 1, model.params, model.n_params, 1};
@@ -189,7 +188,9 @@ static void measure_step(rp_device device) {
         }
         rp_compiled *forward = model.forward;
         if (!status) {
-            const rp_compile_options options = {.struct_size = sizeof options, .fullgraph = true};
+            const rp_compile_options options = {.struct_size = sizeof options,
+                                                .fullgraph = true,
+                                                .layout = m == STEP_FORKS ? RP_LAYOUT_FORKS : RP_LAYOUT_AUTO};
             r.f = m <= STEP_GRAPHED ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
             status = failure();
         }
@@ -199,7 +200,6 @@ static void measure_step(rp_device device) {
             if (i == 1) first = cli_now() - begin;
         }
         if (!status) status = cli_measure(run, &r, device, SECONDS, &times);
-        if (m == STEP_FORKS) unsetenv("REPRISE_GRAPH_LINE");
         report(&w, modes[m], status, &times, first);
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(r.f);

@@ -99,9 +99,12 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
-/* Called where a function switches grad mode off that is off already; floor 5 installs it: of a block it means that what follows has no
-   derivative. */
-extern void (*rp__grad_off_hook)(void);
+/* The trace of a block has the tape off. What the function that it runs says with rp_set_grad_enabled, and reads with rp_grad_enabled, is
+   here: the trace cuts what is off. */
+typedef struct rp__grad_said {
+    bool apart, on; /* not apart: grad mode is that of the thread */
+} rp__grad_said;
+extern _Thread_local rp__grad_said rp__grad_said_now;
 
 /* Called for a custom function while a trace records; floor 5 installs it (rp__trace_function of trace.h). */
 extern rp_status (*rp__function_trace_hook)(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in,
@@ -214,7 +217,9 @@ rp_tensor *rp__tape_shadow(rp_tensor *t);
 extern _Thread_local bool rp__tape_shadowing;
 
 extern RP__TLS_FAST bool rp__grad_disabled; /* grad mode of the thread; rp_set_grad_enabled, inline */
-extern rp__layer rp__autograd_layer;        /* record.c: default layer of every thread */
+/* Does the tape record? Not so in the trace of a block, whatever rp_grad_enabled says. */
+static inline bool rp__grad_recording(void) { return !rp__grad_disabled; }
+extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
 
 /* One of a fixed set of locks: guards the accumulate node, hooks and view entries of the objects that share it. Never held
    while other code of the library that may lock is called. */

@@ -819,6 +819,10 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
         }
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
         o.struct_size = sizeof o;
+        if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
+            return rp__callable_failed();
+        }
     }
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();

@@ -24,6 +24,7 @@ struct rp__unit {
     rp_ir *graph;
     const rp_backend *leaf;
     bool no_graph, wait, strict, interpreted; /* interpreted: the leaf could not do it */
+    rp_graph_layout layout;
     rp__shared_arena *arena;
     rp__executable_random *random;
     size_t n_random, n_symbols;
@@ -54,6 +55,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->interpreted = !request->leaf;
     u->no_graph = request->no_graph;
     u->wait = request->wait;
+    u->layout = request->layout;
     u->strict = request->strict;
     u->arena = request->arena;
     u->explain = request->explain;
@@ -106,6 +108,7 @@ void rp__unit_forget_explain(rp__unit *u) {
         rp__explain_settle(u->explain, f.patches);
         rp__explain_settle(u->explain, f.fresh_results);
         rp__explain_settle(u->explain, f.moved);
+        if (f.executables) rp__explain_forget(u->explain, f.executables);
         for (unsigned k = 0; k < RP__COPY_COUNT; k++) rp__explain_settle(u->explain, &f.copies[k]);
     }
     u->explain = NULL;
@@ -147,6 +150,19 @@ static void explain(rp__unit *u, const rp__executable *e) {
                         1, "%s: %s%s%s", f.regions[k].kind, host ? "decided by the host" : "a node of the device graph",
                         f.split ? ": " : "", f.split ? f.split : "");
     }
+    for (size_t k = 0; k < f.n_layouts; k++) {
+        const rp__executable_layout *l = &f.layouts[k];
+        const char *of = l->body ? "body of a branch or loop" : "device graph";
+        if (l->line)
+            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1, "%s in one line: %u nodes", of,
+                            l->nodes);
+        else
+            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1,
+                            "%s with forks: %u nodes, %u on the longest path", of, l->nodes, l->depth);
+    }
+    if (f.executables && f.graphed)
+        rp__explain_live(u->explain, "graph", RP__REASON_NONE,
+                         "executables of device graphs, each with the parameters of a recent call", f.executables);
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
                      f.patches);
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
@@ -231,6 +247,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     }
     const rp__executable_options options = {.no_graph = u->no_graph,
                                             .wait = u->wait,
+                                            .layout = u->layout,
                                             .arena = u->arena,
                                             .random = u->random ? random : NULL,
                                             .n_random = u->n_random,

@@ -9,9 +9,10 @@
 
 typedef struct rp__unit rp__unit;
 typedef struct rp__unit_request {
-    rp_ir *graph;                        /* functional; retained */
-    const rp_backend *leaf;              /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
-    bool no_graph, wait;                 /* as in rp_compile_options */
+    rp_ir *graph;           /* functional; retained */
+    const rp_backend *leaf; /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
+    bool no_graph, wait;    /* as in rp_compile_options */
+    rp_graph_layout layout;
     bool strict;                         /* a graph that the leaf cannot do is an error, not run node by node */
     rp__shared_arena *arena;             /* outlives the unit */
     const rp__executable_random *random; /* copied; totals of the function */

@@ -29,6 +29,7 @@ typedef struct rp__executable_random {
 
 typedef struct rp__executable_options {
     bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
+    rp_graph_layout layout;
     rp__shared_arena *arena; /* NULL: its own. A storage in it that is large enough is used: memory from outside */
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;
@@ -76,6 +77,11 @@ typedef struct rp__executable_kernel {
     bool library;
     const rp__kernel *kernel; /* of its last launch */
 } rp__executable_kernel;
+typedef struct rp__executable_layout { /* of a device graph, or of a body of a region in one */
+    const char *reason;                /* a name of reasons.def */
+    uint32_t nodes, depth;             /* depth: nodes of the longest path */
+    bool line, body;
+} rp__executable_layout;
 typedef struct rp__executable_facts {
     const rp__executable_kernel *kernels;
     size_t n_kernels;
@@ -86,12 +92,15 @@ typedef struct rp__executable_facts {
     const char *
         split; /* why regions are decided by the host between device graphs; NULL: they are nodes, or there is no graph */
     bool graphed;
+    const rp__executable_layout *layouts;
+    size_t n_layouts;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
     int64_t donated_bytes; /* by which the arena is smaller because temporaries lie in arguments */
     /* of the executable: they count on */
     const _Atomic uint64_t *patches, *fresh_results;
     const _Atomic uint64_t *moved, *copies; /* arguments re-pointed; [RP__COPY_COUNT] */
+    const _Atomic uint64_t *executables;    /* of the device graphs, now; NULL: the device has none */
     uint64_t runs;
 } rp__executable_facts;
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
