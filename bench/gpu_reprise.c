@@ -1,5 +1,5 @@
-/* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>latency us<TAB>period us<TAB>
- * first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
+/* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>what a tenth of the
+ * calls stays below<TAB>latency us<TAB>period us<TAB>first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
  * PyTorch and prints the table. `gpu_reprise source f32|bf16` prints the CUDA C of the large rows, for scripts/sass.sh.
  * `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
  * process was started, which $REPRISE_BENCH_START holds in seconds since 1970. */
@@ -54,8 +54,8 @@ static void report(const struct work *w, const char *mode, rp_status status, con
         printf("%s\t%s\t%s\n", w->name, mode, reason);
     } else {
         double rate = w->bytes > 0 ? w->bytes / t->period_us * 1e-3 : 0;
-        printf("%s\t%s\t%.3f\t%.3f\t%.3f\t%.6f\t%.1f\n", w->name, mode, t->host_us, t->latency_us, t->period_us, first,
-               rate);
+        printf("%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.6f\t%.1f\n", w->name, mode, t->host_us, t->host_low_us, t->latency_us,
+               t->period_us, first, rate);
     }
     fflush(stdout);
 }

@@ -188,6 +188,8 @@ static void autograd_free(rp__autograd *a) {
     rp__free(a);
 }
 
+_Atomic uint64_t rp__grad_changes = 1;
+
 bool rp__grad_needed(const rp_tensor *t) {
     if (t->flags & RP__T_REQUIRES_GRAD) return true;
     const rp__autograd *a = t->autograd;
@@ -222,6 +224,7 @@ rp_status rp__tape_set_history(rp_tensor *t, rp__tape_node *n, uint32_t index) {
     rp__tape_node *old = a->node;
     a->node = rp__tape_node_retain(n);
     a->out_index = index;
+    rp__grad_change(t);
     rp__tape_node_release(old);
     return RP_OK;
 }

@@ -117,6 +117,14 @@ static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
     return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
 }
 
+/* Counts changes of whether a tensor that others may hold needs a gradient, has a .grad or hooks: who has looked at some tensors, and
+   finds the count as it was before, need not look again (guards.c). Whoever changes one of the three calls rp__grad_change behind it. */
+extern _Atomic uint64_t rp__grad_changes;
+static inline void rp__grad_change(const rp_tensor *t) {
+    if (atomic_load_explicit(&t->refs, memory_order_relaxed) != 1) /* else it is a result that nobody has yet */
+        atomic_fetch_add_explicit(&rp__grad_changes, 1, memory_order_release);
+}
+
 bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 /* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */

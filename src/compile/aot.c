@@ -805,6 +805,11 @@ rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor *
     return rp__unit_run(a->plans->forward, &plain, in, n_in, out, n_out);
 }
 
+rp__executable *rp__aot_settled(const rp__aot *a) {
+    bool bare = !a->on_tape && !a->training && a->n_symbols == 0;
+    return bare ? rp__unit_settled(a->plans->forward) : NULL;
+}
+
 /* ---- the interpreter as a leaf */
 
 static rp_status interpreter_compile(void *ctx, const rp_ir *graph, void **compiled) {

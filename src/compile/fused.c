@@ -17,7 +17,6 @@ typedef struct variant {
     rp__executable *executable; /* fused */
     void *compiled;             /* another leaf's */
     bool donate;                /* donors are overwritten */
-    _Atomic uint32_t told;      /* what rp__executable_moves said when explain last heard of it */
 } variant;
 
 struct rp__unit {
@@ -180,7 +179,8 @@ static void explain(rp__unit *u, const rp__executable *e) {
 }
 
 /* Moved arguments and copies are facts from the first of their kind on; counts follow by themselves. */
-static void explain_moves(rp__unit *u, variant *v, uint32_t moves) {
+static void explain_moves(void *ctx, const rp__executable *e, uint32_t kinds) {
+    rp__unit *u = ctx;
     static const struct {
         const char *kind, *text;
         rp__reason reason;
@@ -197,15 +197,14 @@ static void explain_moves(rp__unit *u, variant *v, uint32_t moves) {
                             RP__REASON_MOVED_INPUT},
     };
     rp__executable_facts f;
-    rp__executable_facts_of(v->executable, &f);
+    rp__executable_facts_of(e, &f);
     rp__lock(&u->lock);
     for (unsigned k = 0; k <= RP__COPY_COUNT && u->explain; k++) {
-        if ((moves & ~v->told) >> k & 1u) {
+        if (kinds >> k & 1u) {
             rp__explain_live(u->explain, rows[k].kind, rows[k].reason, rows[k].text,
                              k == RP__COPY_COUNT ? f.moved : &f.copies[k]);
         }
     }
-    v->told |= moves;
     rp__unlock(&u->lock);
 }
 
@@ -252,7 +251,9 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
                                             .arena = u->arena,
                                             .random = u->random ? random : NULL,
                                             .n_random = u->n_random,
-                                            .donors = v->donate ? u->donors : NULL};
+                                            .donors = v->donate ? u->donors : NULL,
+                                            .tell = explain_moves,
+                                            .tell_ctx = u};
     if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
     RP_TRY(status);
@@ -380,13 +381,10 @@ static bool may_interpret(const rp__unit *u, rp_status status) {
     return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
-static inline rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call, rp_tensor *const *in,
+static inline rp_status run_variant(rp__unit *u, const variant *v, const rp__unit_call *call, rp_tensor *const *in,
                                     size_t n_in, rp_tensor **out, size_t n_out) {
     if (RP__UNLIKELY(!v->executable)) return run_leaf(u, v, in, n_in, out, n_out);
-    rp_status status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
-    uint32_t moves = rp__executable_moves(v->executable);
-    if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
-    return status;
+    return rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
 }
 
 /* The variant is not the one of the last call. */
@@ -416,6 +414,11 @@ rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
     if (RP__LIKELY(v && !u->interpreted && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     return run_other(u, call, in, n_in, out, n_out);
+}
+
+rp__executable *rp__unit_settled(const rp__unit *u) {
+    const variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
+    return v && u->n_symbols == 0 && !u->donors && !u->interpreted ? v->executable : NULL;
 }
 
 /* ---- as a leaf by itself: graphs that come from rp_backend users */
@@ -465,11 +468,13 @@ static rp_status engine_run(void *object, rp_tensor *const *in, size_t n_in, rp_
     return rp__aot_run(object, in, n_in, out, n_out);
 }
 static void engine_destroy(void *object) { rp__aot_free(object); }
+static rp__executable *engine_settled(const void *object) { return rp__aot_settled(object); }
 
 const rp__engine rp__engine_fused = {.name = "fused",
                                      .alias = "inductor",
                                      .compile = engine_compile,
                                      .run = engine_run,
+                                     .settled = engine_settled,
                                      .destroy = engine_destroy,
                                      .leaf = &rp__leaf_fused};
 
@@ -477,5 +482,6 @@ const rp__engine rp__engine_fused = {.name = "fused",
 const rp__engine rp__engine_cudagraphs = {.name = "cudagraphs",
                                           .compile = engine_compile,
                                           .run = engine_run,
+                                          .settled = engine_settled,
                                           .destroy = engine_destroy,
                                           .leaf = &rp__leaf_cudagraphs};

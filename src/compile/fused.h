@@ -34,6 +34,8 @@ typedef struct rp__unit_call {
 } rp__unit_call;
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out);
+/* The executable that every call without draws of its own runs, from now on; NULL: there is none, or none yet. */
+rp__executable *rp__unit_settled(const rp__unit *u);
 
 /* Leaves whose units are executables: fused, and node by node as one device graph. */
 extern const rp_backend rp__leaf_fused, rp__leaf_cudagraphs;

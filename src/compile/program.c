@@ -448,7 +448,10 @@ rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
     if (!p) return RP__OOM("a program");
     pthread_mutex_init(&p->lock, NULL);
     p->ir = rp__ir_retain((rp_ir *)(uintptr_t)ir);
-    rp_status status = build(p, in, options ? options : &defaults);
+    if (!options) options = &defaults;
+    p->tell = options->tell;
+    p->tell_ctx = options->tell_ctx;
+    rp_status status = build(p, in, options);
     if (status != RP_OK) {
         rp__executable_free(p);
         return status;

@@ -35,6 +35,10 @@ typedef struct rp__executable_options {
     const rp__executable_random *random;
     size_t n_random;
     const bool *donors; /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    /* Told of `kinds` of moves that happened for the first time (bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed),
+       behind the run, outside the program's lock; NULL: nobody wants to know. */
+    void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);
+    void *tell_ctx;
 } rp__executable_options;
 
 /* ir has no symbols. in[] are arguments as the first call will bring them. */
@@ -48,6 +52,9 @@ void rp__executable_free(rp__executable *p);
    base of this run, whatever other threads run meanwhile. */
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                              const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn);
+
+/* The same without draws given or asked for, by a caller who sees to it that no other call of p runs. */
+rp_status rp__executable_run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* How many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any); *out is freed with
    rp__free. */
@@ -96,8 +103,6 @@ typedef struct rp__executable_facts {
     const _Atomic uint64_t *executables;    /* of the device graphs, now; NULL: the device has none */
     uint64_t runs;
 } rp__executable_facts;
-/* Which kinds of moves happened yet: bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed. */
-uint32_t rp__executable_moves(const rp__executable *p);
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 
 /* ---- between the files of the program */

@@ -99,7 +99,6 @@ rp_status rp__program_describe(rp__executable *p) {
     return RP_OK;
 }
 
-uint32_t rp__executable_moves(const rp__executable *p) { return atomic_load_explicit(&p->moves, memory_order_relaxed); }
 
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
     *out = (rp__executable_facts){.kernels = p->kernels,

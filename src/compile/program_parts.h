@@ -170,7 +170,9 @@ struct rp__executable {
     int64_t arena_bytes, result_bytes, donated_bytes, eager_peak;
     uint64_t runs, hot_runs; /* hot_runs: the run at which kernels are worth compiling better; 0: never */
     _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
-    _Atomic uint32_t moves;
+    _Atomic uint32_t moves, told; /* kinds of moves that happened, and those of them that tell() knows */
+    void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);
+    void *tell_ctx;
 };
 
 static inline int64_t rp__program_value_bytes(const rp_ir *ir, rp__ir_value v) { /* of a dense value */

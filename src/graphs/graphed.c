@@ -340,14 +340,17 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
 static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                               size_t n_out) {
     graphed *g = (graphed *)f;
+    rp_scope scope = rp__scope_begin();
+    rp_status status;
     if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
         rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
-        return rp__callable_body(f->fn, in, n_in, out, n_out);
+        status = rp__callable_body(f->fn, in, n_in, out, n_out);
+    } else {
+        rp__site_frame frame = rp__site_push(site, "rp_call");
+        status = replay_forward(g, rp__site(), in, n_in, out, n_out);
+        rp__site_pop(frame);
     }
-    rp__site_frame frame = rp__site_push(site, "rp_call");
-    rp_status status = replay_forward(g, rp__site(), in, n_in, out, n_out);
-    rp__site_pop(frame);
-    return status;
+    return rp__callable_end(scope, status, out, n_out);
 }
 
 static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }

@@ -686,6 +686,7 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
         rp__autograd *a = rp__autograd_get(x);
         if (!a) return RP_ERROR_OUT_OF_MEMORY;
         a->grad = rp_retain(real->autograd->grad);
+        rp__grad_change(x);
     }
     return RP_OK;
 }

@@ -205,6 +205,7 @@ void rp__trace_restore_gradients(rp__trace *t) {
         rp_tensor *now = w->tensor->autograd ? w->tensor->autograd->grad : NULL;
         if (now == w->entry) continue;
         w->tensor->autograd->grad = w->entry ? rp_retain(w->entry) : NULL;
+        rp__grad_change(w->tensor);
         if (now) rp_release(now);
     }
 }
