@@ -529,6 +529,38 @@ static void test_grad_mode_off_twice(void **state) {
     }
 }
 
+BODY(loop_inside) {
+    UNUSED;
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_sin(in[0])}, *r[2];
+    assert_int_equal(rp_while(FN(few), FN(step_inside), state, 2, 4, r), RP_OK);
+    out[0] = r[1];
+}
+BODY(loop_again) {
+    UNUSED;
+    assert_int_equal(rp_checkpoint(FN(loop_inside), in, 1, out, 1), RP_OK);
+    out[1] = NULL;
+}
+static void test_loop_in_checkpoint(void **state) { /* runs node by node under the tape, and says why */
+    (void)state;
+    rp_compiled *plain = rp_plain(FN(loop_again)), *f = rp_compile(FN(loop_again), NULL);
+    bool told = false;
+    for (int k = 0; k < 3; k++) {
+        seen want, got;
+        call(plain, RP_OK, 1, &want);
+        call(f, RP_OK, 1, &got);
+        assert_same(got.out[0], want.out[0]);
+        assert_same(got.grad, want.grad);
+    }
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        told = told || (strcmp(e.reason, "not-one-graph") == 0 && strstr(e.message, "a loop inside a checkpoint"));
+    }
+    assert_true(told);
+    rp_compiled_release(f);
+    rp_compiled_release(plain);
+}
+
 static void test_grad_mode_in_no_block(void **state) {
     (void)state;
     check(taken_history, "taken_history", "region-not-traceable");
@@ -639,6 +671,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_grad_mode_off, take_error),
         cmocka_unit_test_teardown(test_grad_mode_off_in_regions, take_error),
         cmocka_unit_test_teardown(test_grad_mode_off_twice, take_error),
+        cmocka_unit_test_teardown(test_loop_in_checkpoint, take_error),
         cmocka_unit_test_teardown(test_grad_mode_in_no_block, take_error),
         cmocka_unit_test_teardown(test_custom_functions, take_error),
         cmocka_unit_test_teardown(test_layout_of_gradients, take_error),

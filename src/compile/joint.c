@@ -6,7 +6,7 @@
    A custom function that functionalise has opened has its own backward there, as a graph (rp_ir.functions).
    A branch and a loop that keeps its history get a node of the same kind, made by the tape's own code under a trace
    (rp__region_backward).
-   Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop without max_iter, through an op that
+   Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop without max_iter or in a checkpoint, through an op that
    works in place on many tensors, through a custom function in a branch or loop, or into an argument that the function wrote. */
 #include <string.h>
 
@@ -161,7 +161,8 @@ static rp_status run_region(differentiator *d, uint32_t index) {
     const rp__ir_node n = ir->nodes[index]; /* by value: splicing moves the array */
     bool loop = n.kind == RP__IR_WHILE;
     if (loop && n.attrs[1].v.i == 0)
-        return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a loop without max_iter at %s", n.site ? n.site : "");
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a gradient through a loop %s at %s",
+                        n.attrs[0].v.i > 0 ? "inside a checkpoint" : "without max_iter", n.site ? n.site : "");
     uint32_t n_given = loop ? (uint32_t)n.attrs[1].v.i : n.n_out, first = loop ? 0 : 1;
     size_t most = 2 * ((size_t)n.n_in + n.n_out) + 1;
     region r = {.flags = rp__calloc(2 * most, sizeof *r.flags),
