@@ -18,7 +18,7 @@ rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src) {
     rp_tensor *in[] = {dst, src}, *out[] = {dst};
     rp__call call = {
         .op = rp__op_builtin(RP__OP_copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
-    return rp__lower_launch(&call, d, rp__current_stream(d));
+    return rp__lower_launch(&call, d, rp__current_stream(d), NULL);
 }
 
 rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype) {

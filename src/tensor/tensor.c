@@ -125,6 +125,17 @@ rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size, s
     return RP__LIKELY(s != NULL) ? rp__tensor_new(dtype, size, ndim, s) : rp__tensor_error();
 }
 
+rp_tensor *rp__tensor_of_form(rp__device *d, rp_stream *s, const rp__tensor_form *form) {
+    rp__storage *storage = rp__storage_new(d, s, form->bytes);
+    rp_tensor *t = RP__LIKELY(storage != NULL) ? handle((rp_dtype)form->dtype, form->ndim, storage) : rp__tensor_error();
+    if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
+    for (size_t i = 0; i < form->ndim; i++) {
+        t->size[i] = form->size[i];
+        t->stride[i] = form->stride[i];
+    }
+    return t;
+}
+
 rp_tensor *rp__tensor_over(rp_dtype dtype, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset,
                            rp__storage *storage) {
     rp_tensor *t = handle(dtype, ndim, storage);

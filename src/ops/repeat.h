@@ -1,0 +1,24 @@
+/* Calls that repeat. Most eager calls were made before: the same op on tensors of the same types, sizes and strides, with the same
+   attributes. What type and shape rules, lowering and binding found for one of them is kept for the next, which compares its key,
+   allocates its outputs and runs. Used by dispatch.c alone, below all layers. */
+#ifndef RP_OPS_REPEAT_H
+#define RP_OPS_REPEAT_H
+
+#include "ops/execute.h"
+
+enum { RP__REPEAT_WORDS = 64 }; /* of a key; longer ones are not kept */
+typedef struct rp__repeat {
+    uint64_t key[RP__REPEAT_WORDS];
+    uint32_t n;    /* words; 0: this call is not one to keep */
+    uint32_t hash; /* of the words */
+    bool keep;     /* it was made before: what it comes to is to be kept */
+} rp__repeat;
+
+/* Runs the call if it is known; *status then says how that went. Else fills *r. */
+bool rp__repeat_run(rp__call *call, rp__repeat *r, rp_status *status);
+/* After a call ran for which r->keep holds: keeps its launch, which moves in (RP__VIEW: NULL). */
+void rp__repeat_keep(const rp__repeat *r, const rp__call *call, const rp__kept_launch *launch);
+/* Calls of this thread that were run so. */
+uint64_t rp__repeat_count(void);
+
+#endif
