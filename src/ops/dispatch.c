@@ -598,29 +598,25 @@ static __attribute__((noinline)) rp_status check_sync(const rp__call *call) {
     return rp__capture_forbid(rp__current_stream(d), "an op that reads values on the host");
 }
 
-/* Ops whose calls repeat.c knows. */
-static __attribute__((noinline)) rp_status run_again_or_anew(rp__call *call) {
-    rp__repeat repeat;
-    rp_status status;
-    if (RP__LIKELY(rp__repeat_run(call, &repeat, &status))) return status;
-    RP_TRY(materialise(call));
-    if (RP__UNLIKELY(call->op->flags & RP_OP_SYNC)) RP_TRY(check_sync(call));
-    return call->op->lowering == RP__VIEW ? run_view(call, &repeat) : run_loop(call, &repeat);
-}
-
-rp_status rp__execute(rp__call *call) {
-    if (RP__LIKELY(call->op->lowering <= RP__VIEW)) return run_again_or_anew(call);
+static __attribute__((noinline)) rp_status run_anew(rp__call *call, const rp__repeat *repeat) {
     RP_TRY(materialise(call));
     if (RP__UNLIKELY(call->op->flags & RP_OP_SYNC)) RP_TRY(check_sync(call));
     switch (call->op->lowering) {
     case RP__POINTWISE:
     case RP__ROWS:
-    case RP__INDEXED:
-    case RP__VIEW: break;
+    case RP__INDEXED: return run_loop(call, repeat);
+    case RP__VIEW: return run_view(call, repeat);
     case RP__LIBRARY: return run_library(call);
     case RP__HOST: return run_host(call);
     case RP__COMPOSITE: return expand(call);
     case RP__USER: return rp__user_run(call);
     }
     return rp__op_error(call, RP_ERROR_INTERNAL, "unknown lowering");
+}
+
+rp_status rp__execute(rp__call *call) {
+    rp__repeat repeat = {.keep = false};
+    rp_status status;
+    if (RP__LIKELY(call->op->lowering <= RP__VIEW) && RP__LIKELY(rp__repeat_run(call, &repeat, &status))) return status;
+    return run_anew(call, &repeat);
 }

@@ -4,20 +4,22 @@
    strides (views: its offset), every attribute. Left out because every call looks itself: addresses and what follows from them
    (overlaps of a written tensor), stream, recorder and kernel log, the CPU's instruction set (the launch knows its own), and all
    that the layers above decide, which ran before. Not kept: symbols of a trace, lists of tensors, generators and strings, draws,
-   results without elements, calls that fail. A place changes hands when the same new call missed it twice in a row: a call that
-   is never repeated costs the comparison only. Nothing here can fail: without memory nothing is kept. */
+   results without elements, calls that fail. A place that is taken changes hands when the same new call misses it twice in a row:
+   calls that are never repeated cost a comparison. Nothing here can fail: without memory nothing is kept. */
 #include "ops/repeat.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "device/device.h"
 
-enum { SLOTS = 512, MAX_RESULTS = 4 };
+enum { SLOTS = 512, MAX_RESULTS = 4, MAX_WORDS = 128 };
 
 typedef struct entry {
-    uint32_t n_key, written; /* written: the input that an op in place writes */
+    uint32_t written; /* the input that an op in place writes */
     rp__kept_launch launch;  /* ready NULL: a view */
+    uint8_t shift[RP__KEPT_ACCESSES]; /* log2 of the element bytes of each access */
     rp_dim offset;           /* of a view */
     uint32_t n_out;
     rp__tensor_form out[MAX_RESULTS]; /* fresh results; a view's has no bytes */
@@ -25,9 +27,9 @@ typedef struct entry {
 } entry;
 
 typedef struct table {
-    struct {
+    struct slot {
         entry *entry;
-        uint32_t missed; /* hash of the call that missed last */
+        uint32_t missed; /* what place_of said of the call that missed last */
     } slot[SLOTS];
     uint64_t runs;
 } table;
@@ -67,77 +69,91 @@ uint64_t rp__repeat_count(void) { return table_ ? table_->runs : 0; }
 
 static inline uint64_t attr_word(const rp_attr *a) {
     uint64_t word = 0;
-    switch (a->kind) {
-    case RP_ATTR_INT: return (uint64_t)a->v.i;
-    case RP_ATTR_FLOAT: memcpy(&word, &a->v.f, sizeof word); return word;
-    case RP_ATTR_BOOL: return a->v.b;
-    case RP_ATTR_DTYPE: return (uint64_t)a->v.dtype;
-    default:
+    if (a->kind == RP_ATTR_SCALAR) {
         if (a->v.scalar.kind == RP_SCALAR_BOOL) return a->v.scalar.v.b;
         memcpy(&word, &a->v.scalar.v, sizeof word);
         return word;
     }
+    if (a->kind == RP_ATTR_BOOL) return a->v.b;
+    if (a->kind == RP_ATTR_DTYPE) return (uint64_t)a->v.dtype;
+    if (a->kind == RP_ATTR_INTS) return a->n;
+    memcpy(&word, &a->v, sizeof word); /* an integer or a number; of other kinds there are no keys */
+    return word;
 }
 
 static inline bool is_symbol(int64_t word) { return rp__dim_is_symbol(word) && word != INT64_MIN; /* int?: None */ }
 
-/* Fills r->key; false: the call has none. */
-static inline bool key_fill(const rp__call *call, rp__repeat *r) {
-    uint64_t *key = r->key, *const end = key + RP__REPEAT_WORDS;
-    const bool view = call->op->lowering == RP__VIEW;
-    int64_t all = 0; /* negative: one of the sizes and strides is, a symbol */
-    if (RP__UNLIKELY(call->relu || call->stage || call->n_in == 0)) return false;
-    *key++ = (uint64_t)(uintptr_t)call->op;
-    for (uint32_t k = 0; k < call->n_in; k++) {
-        const rp_tensor *t = call->in[k];
-        if (RP__UNLIKELY(end - key < 2 + 2 * RP_MAX_DIMS)) return false;
-        if (!t) {
-            *key++ = 0;
-            continue;
-        }
-        if (RP__UNLIKELY(t->traced || t->device.type != RP_DEVICE_CPU)) return false;
-        const unsigned n = t->ndim;
-        *key++ = 1u | (uint64_t)t->dtype << 8 | (uint64_t)n << 16;
-        if (view) *key++ = (uint64_t)t->offset;
-        for (unsigned d = 0; d < n; d++, key += 2) {
-            key[0] = (uint64_t)t->size[d];
-            key[1] = (uint64_t)t->stride[d];
-            all |= t->size[d] | t->stride[d];
-        }
-    }
-    if (RP__UNLIKELY(all < 0)) return false;
-    for (uint32_t k = 0; k < call->n_attrs; k++) {
-        const rp_attr *a = &call->attrs[k];
-        const size_t n = a->kind == RP_ATTR_INTS ? a->n : 1;
-        if (RP__UNLIKELY(a->kind > RP_ATTR_INTS || (size_t)(end - key) < 1 + n)) return false;
-        *key++ = (uint64_t)n << 16 | (a->kind == RP_ATTR_SCALAR ? (uint64_t)a->v.scalar.kind << 8 : 0) | a->kind;
-        if (a->kind == RP_ATTR_INTS) {
-            for (size_t i = 0; i < n; i++) {
-                if (is_symbol(a->v.ints[i])) return false;
-                *key++ = (uint64_t)a->v.ints[i];
-            }
-        } else {
-            if (a->kind == RP_ATTR_INT && is_symbol(a->v.i)) return false;
-            *key++ = attr_word(a);
-        }
-    }
-    r->n = (uint32_t)(key - r->key);
-    return true;
+/* Dtype and rank; never 0. */
+static inline uint64_t type_of(const rp_tensor *t) {
+    uint16_t type;
+    _Static_assert(offsetof(rp_tensor, ndim) == offsetof(rp_tensor, dtype) + 1, "dtype and ndim are neighbours");
+    memcpy(&type, (const char *)t + offsetof(rp_tensor, dtype), sizeof type);
+    return type;
 }
 
-static inline uint32_t hash_of(const uint64_t *key, uint32_t n) {
-    uint64_t h = 0;
-    for (uint32_t i = 0; i < n; i++) h = (h << 5 | h >> 59) ^ key[i];
+/* The one description of a key: compares the call with the words of an entry or, with `fill`, writes them, of which there is room
+   for `room`. Two keys that agree so far go on alike, so comparing stays inside the words that were filled. Returns how many there
+   are; 0: the call is another, or has no key. */
+static inline __attribute__((always_inline)) size_t key_walk(const rp__call *call, uint64_t *words, size_t room,
+                                                             const bool fill) {
+    size_t n = 0;
+#define WORD(value)                                                                                                    \
+    do {                                                                                                               \
+        const uint64_t word_ = (uint64_t)(value);                                                                      \
+        if (fill ? n == room : words[n] != word_) return 0;                                                            \
+        if (fill) words[n] = word_;                                                                                    \
+        n++;                                                                                                           \
+    } while (0)
+    WORD((uintptr_t)call->op);
+    WORD(call->n_in);
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        const rp_tensor *t = call->in[k];
+        if (RP__UNLIKELY(!t)) {
+            WORD(0);
+            continue;
+        }
+        if (RP__UNLIKELY(t->traced != NULL) || (fill && t->device.type != RP_DEVICE_CPU)) return 0;
+        WORD(type_of(t) | (uint64_t)t->device.type << 32);
+        for (unsigned d = 0; d < t->ndim; d++) {
+            if (fill && (rp__dim_is_symbol(t->size[d]) || rp__dim_is_symbol(t->stride[d]))) return 0;
+            WORD(t->size[d]);
+            WORD(t->stride[d]);
+        }
+    }
+    if (call->op->lowering == RP__VIEW) WORD(call->in[0]->offset);
+    for (uint32_t k = 0; k < call->n_attrs; k++) {
+        const rp_attr *a = &call->attrs[k];
+        if (fill && (a->kind > RP_ATTR_INTS || (a->kind == RP_ATTR_INT && is_symbol(a->v.i)))) return 0;
+        WORD((uint64_t)a->kind | (a->kind == RP_ATTR_SCALAR ? (uint64_t)a->v.scalar.kind << 8 : 0));
+        WORD(attr_word(a));
+        for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) {
+            if (fill && is_symbol(a->v.ints[i])) return 0;
+            WORD(a->v.ints[i]);
+        }
+    }
+#undef WORD
+    return n;
+}
+
+/* Where a call has its place: of what keys differ in most often, as much as is cheap to look at. */
+static inline uint64_t look_of(const rp_tensor *t) {
+    if (RP__UNLIKELY(!t)) return 0;
+    const unsigned last = t->ndim - 1u;
+    if (RP__UNLIKELY(!t->ndim)) return type_of(t);
+    return (type_of(t) + ((uint64_t)t->size[last] << 16) + ((uint64_t)t->stride[last] << 32)) ^ (uint64_t)t->size[0] << 48;
+}
+static inline uint64_t mix(uint64_t h, uint64_t word) { return (h << 7 | h >> 57) ^ word; }
+static inline uint32_t place_of(const rp__call *call) {
+    uint64_t h = mix((uintptr_t)call->op >> 4, look_of(call->in[0]));
+    if (call->n_in > 1) h = mix(h, look_of(call->in[1]));
+    for (uint32_t k = 0; k < call->n_attrs; k++) {
+        const rp_attr *a = &call->attrs[k];
+        h = mix(h, a->kind == RP_ATTR_INTS && a->n ? (uint64_t)a->v.ints[0] + a->n : attr_word(a));
+    }
     return (uint32_t)(h * UINT64_C(0x9e3779b97f4a7c15) >> 32);
 }
 
-static inline bool entry_is(const entry *e, const rp__repeat *r) {
-    if (!e || e->n_key != r->n) return false;
-    for (uint32_t i = 0; i < r->n; i++) {
-        if (e->words[i] != r->key[i]) return false;
-    }
-    return true;
-}
+static inline bool entry_is(entry *e, const rp__call *call) { return e && key_walk(call, e->words, 0, false) != 0; }
 
 /* ---- running */
 
@@ -154,7 +170,7 @@ static inline bool stands_apart(const rp__call *call, const rp_tensor *self) {
 
 /* false: nothing was done. */
 static inline bool run_loop(const entry *e, rp__call *call, rp_status *status) {
-    rp_stream *s = rp__current_stream(&rp__cpu_device);
+    rp_stream *s = rp__current_cpu_stream();
     const bool writes = call->op->flags & RP_OP_INPLACE;
     if (RP__UNLIKELY(!rp__launch_runs_at_once(s) || rp__kernel_log_set)) return false;
     if (writes) {
@@ -171,8 +187,12 @@ static inline bool run_loop(const entry *e, rp__call *call, rp_status *status) {
     char *base[RP__KEPT_ACCESSES];
     for (unsigned i = 0; i < e->launch.n_accesses; i++) {
         const unsigned o = e->launch.operand[i];
-        base[i] = o == RP__KEPT_NONE ? NULL
-                                     : rp__tensor_data(o & RP__KEPT_OUT ? call->out[o & ~RP__KEPT_OUT] : call->in[o]);
+        if (RP__UNLIKELY(o == RP__KEPT_NONE)) {
+            base[i] = NULL;
+            continue;
+        }
+        const rp_tensor *t = o & RP__KEPT_OUT ? call->out[o & ~RP__KEPT_OUT] : call->in[o];
+        base[i] = (char *)t->storage->data + ((size_t)t->offset << e->shift[i]);
     }
     if (RP__UNLIKELY(!rp__cpu_device.ops->loops->ready_run(e->launch.ready, s, base, call->op->name, call->site,
                                                            status))) {
@@ -198,17 +218,16 @@ static inline bool run(const entry *e, rp__call *call, rp_status *status) {
 bool rp__repeat_run(rp__call *call, rp__repeat *r, rp_status *status) {
     r->keep = false;
     table *t = RP__LIKELY(table_ != NULL) ? table_ : table_new();
-    if (RP__UNLIKELY(!t) || !key_fill(call, r)) return false;
-    r->hash = hash_of(r->key, r->n);
-    entry *e = t->slot[r->hash % SLOTS].entry;
-    uint32_t *missed = &t->slot[r->hash % SLOTS].missed;
-    if (RP__LIKELY(entry_is(e, r)) && RP__LIKELY(run(e, call, status))) {
-        *missed = ~r->hash;
+    if (RP__UNLIKELY(!t || call->n_in == 0 || call->relu || call->stage)) return false;
+    r->place = place_of(call);
+    struct slot *s = &t->slot[r->place % SLOTS];
+    if (RP__LIKELY(entry_is(s->entry, call)) && RP__LIKELY(run(s->entry, call, status))) {
+        s->missed = ~r->place;
         t->runs++;
         return true;
     }
-    r->keep = *missed == r->hash;
-    *missed = r->hash;
+    r->keep = !s->entry || s->missed == r->place;
+    s->missed = r->place;
     return false;
 }
 
@@ -219,7 +238,7 @@ static bool is_form(const rp_tensor *t) {
            t->storage->bytes == (size_t)rp__tensor_numel(t) * rp__dtype_bytes((rp_dtype)t->dtype);
 }
 
-static entry *entry_new(const rp__repeat *r, const rp__call *call, const rp__kept_launch *launch) {
+static entry *entry_new(const rp__call *call, const rp__kept_launch *launch) {
     const rp__schema *schema = &call->op->schema;
     const bool writes = call->op->flags & RP_OP_INPLACE;
     const uint32_t n_out = writes ? 0 : call->n_out;
@@ -227,7 +246,10 @@ static entry *entry_new(const rp__repeat *r, const rp__call *call, const rp__kep
     for (unsigned i = 0; i < schema->n_params; i++) {
         if (schema->params[i].kind == RP__PARAM_TENSORS) return NULL;
     }
-    size_t words = r->n;
+    uint64_t key[MAX_WORDS];
+    const size_t n_key = key_walk(call, key, MAX_WORDS, true);
+    size_t words = n_key;
+    if (!n_key) return NULL;
     for (uint32_t k = 0; k < n_out; k++) {
         if (schema->out_written[k] || (launch && !is_form(call->out[k]))) return NULL;
         words += 2 * (size_t)call->out[k]->ndim;
@@ -235,13 +257,18 @@ static entry *entry_new(const rp__repeat *r, const rp__call *call, const rp__kep
     if (writes && rp__tensor_overlaps_itself(call->out[0])) return NULL;
     entry *e = rp__calloc(1, sizeof *e + words * sizeof *e->words);
     if (!e) return NULL;
-    e->n_key = r->n;
-    memcpy(e->words, r->key, r->n * sizeof *r->key);
+    memcpy(e->words, key, n_key * sizeof *key);
     if (launch) e->launch = *launch;
+    for (unsigned i = 0; launch && i < launch->n_accesses; i++) {
+        const unsigned o = launch->operand[i];
+        if (o == RP__KEPT_NONE) continue;
+        const rp_tensor *t = o & RP__KEPT_OUT ? call->out[o & ~RP__KEPT_OUT] : call->in[o];
+        e->shift[i] = (uint8_t)__builtin_ctzll(rp__dtype_bytes((rp_dtype)t->dtype));
+    }
     if (writes) e->written = rp__call_written_at(call, 0);
     if (!launch) e->offset = call->out[0]->offset;
     e->n_out = n_out;
-    rp_dim *at = (rp_dim *)(e->words + r->n);
+    rp_dim *at = (rp_dim *)(e->words + n_key);
     for (uint32_t k = 0; k < n_out; k++) {
         const rp_tensor *t = call->out[k];
         e->out[k] = (rp__tensor_form){launch ? t->storage->bytes : 0, t->dtype, t->ndim, at, at + t->ndim};
@@ -253,12 +280,12 @@ static entry *entry_new(const rp__repeat *r, const rp__call *call, const rp__kep
 }
 
 void rp__repeat_keep(const rp__repeat *r, const rp__call *call, const rp__kept_launch *launch) {
-    entry *e = entry_new(r, call, launch);
+    entry *e = entry_new(call, launch);
     if (!e) {
         if (launch) rp__cpu_device.ops->loops->ready_free(launch->ready);
         return;
     }
-    entry **place = &table_->slot[r->hash % SLOTS].entry;
+    entry **place = &table_->slot[r->place % SLOTS].entry;
     entry_free(*place);
     *place = e;
 }

@@ -6,12 +6,9 @@
 
 #include "ops/execute.h"
 
-enum { RP__REPEAT_WORDS = 64 }; /* of a key; longer ones are not kept */
 typedef struct rp__repeat {
-    uint64_t key[RP__REPEAT_WORDS];
-    uint32_t n;    /* words; 0: this call is not one to keep */
-    uint32_t hash; /* of the words */
-    bool keep;     /* it was made before: what it comes to is to be kept */
+    uint32_t place; /* of the call in the table */
+    bool keep;      /* what the call comes to is to be kept there */
 } rp__repeat;
 
 /* Runs the call if it is known; *status then says how that went. Else fills *r. */
