@@ -495,7 +495,7 @@ static rp_status launch_loop(const rp__repeat *repeat, const rp__call *call, con
         return rp__lower_launch(use, d, s, NULL);
     rp__kept_launch keep = {.ready = NULL};
     rp_status status = rp__lower_launch(use, d, s, &keep);
-    if (keep.ready) rp__repeat_keep(repeat, call, &keep);
+    if (status == RP_OK) rp__repeat_keep(repeat, call, &keep);
     return status;
 }
 

@@ -15,11 +15,14 @@
 #include "device/device.h"
 
 enum { SLOTS = 512, MAX_RESULTS = 4, MAX_WORDS = 128 };
+enum { NONE, IN, OUT }; /* where an access finds its tensor */
 
 typedef struct entry {
     uint32_t written; /* the input that an op in place writes */
     rp__kept_launch launch;  /* ready NULL: a view */
-    uint8_t shift[RP__KEPT_ACCESSES]; /* log2 of the element bytes of each access */
+    struct operand {
+        uint8_t list, k, shift; /* shift: log2 of the element bytes */
+    } operand[RP__KEPT_ACCESSES]; /* of each access */
     rp_dim offset;           /* of a view */
     uint32_t n_out;
     rp__tensor_form out[MAX_RESULTS]; /* fresh results; a view's has no bytes */
@@ -29,8 +32,9 @@ typedef struct entry {
 typedef struct table {
     struct slot {
         entry *entry;
-        uint32_t missed; /* what place_of said of the call that missed last */
+        uint32_t missed, refused; /* what place_of said of the call that missed last, and of one that cannot be kept */
     } slot[SLOTS];
+    uint32_t mask; /* of places in use: SLOTS - 1 */
     uint64_t runs;
 } table;
 
@@ -60,10 +64,16 @@ static __attribute__((noinline)) table *table_new(void) {
         rp__free(t);
         t = NULL;
     }
+    if (t) t->mask = SLOTS - 1;
     return table_ = t;
 }
 
 uint64_t rp__repeat_count(void) { return table_ ? table_->runs : 0; }
+
+void rp__repeat_one_place(bool one) {
+    table *t = table_ ? table_ : table_new();
+    if (t) t->mask = one ? 0 : SLOTS - 1;
+}
 
 /* ---- keys */
 
@@ -169,9 +179,9 @@ static inline bool stands_apart(const rp__call *call, const rp_tensor *self) {
 }
 
 /* false: nothing was done. */
-static inline bool run_loop(const entry *e, rp__call *call, rp_status *status) {
+static __attribute__((noinline)) bool run_loop(const entry *e, rp__call *call, rp_status *status) {
     rp_stream *s = rp__current_cpu_stream();
-    const bool writes = call->op->flags & RP_OP_INPLACE;
+    const bool writes = e->n_out == 0;
     if (RP__UNLIKELY(!rp__launch_runs_at_once(s) || rp__kernel_log_set)) return false;
     if (writes) {
         if (!stands_apart(call, call->in[e->written])) return false;
@@ -186,13 +196,13 @@ static inline bool run_loop(const entry *e, rp__call *call, rp_status *status) {
     }
     char *base[RP__KEPT_ACCESSES];
     for (unsigned i = 0; i < e->launch.n_accesses; i++) {
-        const unsigned o = e->launch.operand[i];
-        if (RP__UNLIKELY(o == RP__KEPT_NONE)) {
+        const struct operand *o = &e->operand[i];
+        if (RP__UNLIKELY(o->list == NONE)) {
             base[i] = NULL;
             continue;
         }
-        const rp_tensor *t = o & RP__KEPT_OUT ? call->out[o & ~RP__KEPT_OUT] : call->in[o];
-        base[i] = (char *)t->storage->data + ((size_t)t->offset << e->shift[i]);
+        const rp_tensor *t = o->list == OUT ? call->out[o->k] : call->in[o->k];
+        base[i] = (char *)t->storage->data + ((size_t)t->offset << o->shift);
     }
     if (RP__UNLIKELY(!rp__cpu_device.ops->loops->ready_run(e->launch.ready, s, base, call->op->name, call->site,
                                                            status))) {
@@ -208,7 +218,7 @@ static inline bool run_loop(const entry *e, rp__call *call, rp_status *status) {
 }
 
 static inline bool run(const entry *e, rp__call *call, rp_status *status) {
-    if (e->launch.ready) return run_loop(e, call, status);
+    if (RP__LIKELY(e->launch.ready != NULL)) return run_loop(e, call, status);
     const rp__tensor_form *f = &e->out[0];
     call->out[0] = rp__tensor_view(call->in[0], f->size, f->stride, f->ndim, e->offset);
     *status = rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
@@ -220,13 +230,13 @@ bool rp__repeat_run(rp__call *call, rp__repeat *r, rp_status *status) {
     table *t = RP__LIKELY(table_ != NULL) ? table_ : table_new();
     if (RP__UNLIKELY(!t || call->n_in == 0 || call->relu || call->stage)) return false;
     r->place = place_of(call);
-    struct slot *s = &t->slot[r->place % SLOTS];
+    struct slot *s = &t->slot[r->place & t->mask];
     if (RP__LIKELY(entry_is(s->entry, call)) && RP__LIKELY(run(s->entry, call, status))) {
         s->missed = ~r->place;
         t->runs++;
         return true;
     }
-    r->keep = !s->entry || s->missed == r->place;
+    r->keep = (!s->entry || s->missed == r->place) && s->refused != r->place;
     s->missed = r->place;
     return false;
 }
@@ -238,18 +248,16 @@ static bool is_form(const rp_tensor *t) {
            t->storage->bytes == (size_t)rp__tensor_numel(t) * rp__dtype_bytes((rp_dtype)t->dtype);
 }
 
-static entry *entry_new(const rp__call *call, const rp__kept_launch *launch) {
+static entry *entry_new(const rp__call *call, const rp__kept_launch *launch, const uint64_t *key, size_t n_key) {
     const rp__schema *schema = &call->op->schema;
     const bool writes = call->op->flags & RP_OP_INPLACE;
     const uint32_t n_out = writes ? 0 : call->n_out;
-    if ((call->op->flags & RP_OP_SYNC) || call->n_out > MAX_RESULTS || (writes && call->n_out != 1)) return NULL;
+    if ((call->op->flags & RP_OP_SYNC) || call->n_out < 1 || call->n_out > MAX_RESULTS || (writes && call->n_out != 1))
+        return NULL;
     for (unsigned i = 0; i < schema->n_params; i++) {
         if (schema->params[i].kind == RP__PARAM_TENSORS) return NULL;
     }
-    uint64_t key[MAX_WORDS];
-    const size_t n_key = key_walk(call, key, MAX_WORDS, true);
     size_t words = n_key;
-    if (!n_key) return NULL;
     for (uint32_t k = 0; k < n_out; k++) {
         if (schema->out_written[k] || (launch && !is_form(call->out[k]))) return NULL;
         words += 2 * (size_t)call->out[k]->ndim;
@@ -260,10 +268,11 @@ static entry *entry_new(const rp__call *call, const rp__kept_launch *launch) {
     memcpy(e->words, key, n_key * sizeof *key);
     if (launch) e->launch = *launch;
     for (unsigned i = 0; launch && i < launch->n_accesses; i++) {
-        const unsigned o = launch->operand[i];
-        if (o == RP__KEPT_NONE) continue;
-        const rp_tensor *t = o & RP__KEPT_OUT ? call->out[o & ~RP__KEPT_OUT] : call->in[o];
-        e->shift[i] = (uint8_t)__builtin_ctzll(rp__dtype_bytes((rp_dtype)t->dtype));
+        const uint8_t o = launch->operand[i], k = o & (uint8_t)~RP__KEPT_OUT;
+        if (o == RP__KEPT_NONE) continue; /* zero is NONE */
+        const rp_tensor *t = o & RP__KEPT_OUT ? call->out[k] : call->in[k];
+        e->operand[i] = (struct operand){o & RP__KEPT_OUT ? OUT : IN, k,
+                                         (uint8_t)__builtin_ctzll(rp__dtype_bytes((rp_dtype)t->dtype))};
     }
     if (writes) e->written = rp__call_written_at(call, 0);
     if (!launch) e->offset = call->out[0]->offset;
@@ -280,12 +289,15 @@ static entry *entry_new(const rp__call *call, const rp__kept_launch *launch) {
 }
 
 void rp__repeat_keep(const rp__repeat *r, const rp__call *call, const rp__kept_launch *launch) {
-    entry *e = entry_new(call, launch);
-    if (!e) {
-        if (launch) rp__cpu_device.ops->loops->ready_free(launch->ready);
+    struct slot *s = &table_->slot[r->place & table_->mask];
+    uint64_t key[MAX_WORDS];
+    const size_t n_key = key_walk(call, key, MAX_WORDS, true);
+    entry *e = n_key && (!launch || launch->ready) ? entry_new(call, launch, key, n_key) : NULL;
+    if (e) {
+        entry_free(s->entry);
+        s->entry = e;
         return;
     }
-    entry **place = &table_->slot[r->place % SLOTS].entry;
-    entry_free(*place);
-    *place = e;
+    if (launch && launch->ready) rp__cpu_device.ops->loops->ready_free(launch->ready);
+    if (n_key) s->refused = r->place; /* of calls without a key, others at the place may have one */
 }

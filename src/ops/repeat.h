@@ -13,9 +13,11 @@ typedef struct rp__repeat {
 
 /* Runs the call if it is known; *status then says how that went. Else fills *r. */
 bool rp__repeat_run(rp__call *call, rp__repeat *r, rp_status *status);
-/* After a call ran for which r->keep holds: keeps its launch, which moves in (RP__VIEW: NULL). */
+/* After a call ran well for which r->keep holds: keeps its launch, which moves in; NULL: it is a view. */
 void rp__repeat_keep(const rp__repeat *r, const rp__call *call, const rp__kept_launch *launch);
 /* Calls of this thread that were run so. */
 uint64_t rp__repeat_count(void);
+/* Tests: all calls of this thread fall on one place, so that keys alone tell them apart. */
+void rp__repeat_one_place(bool one);
 
 #endif

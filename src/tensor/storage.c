@@ -3,7 +3,7 @@
 
 #include "core/alloc.h"
 
-static rp__storage *slot(rp_device device) {
+static inline __attribute__((always_inline)) rp__storage *slot(rp_device device) {
     rp__tensor_local *l = rp__local();
     rp__storage *s = l ? rp__storage_slot_take(l) : NULL;
     if (!s) return NULL;

@@ -422,26 +422,30 @@ static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space)
     }
     return r;
 }
+static __attribute__((noinline)) rp_status run_words(rp__ready *r, rp_stream *s, char *const *base, const char *op,
+                                                     const char *site) {
+    for (uint32_t i = 0; i < r->n_addresses; i++) r->words[1 + r->address[i]] = (uint64_t)(uintptr_t)base[r->address[i]];
+    if (r->tag) r->words[r->tag] = rp__error_tag(op, site);
+    if (r->counted) rp__jit_count(r->dag, r->kernel, r->counted);
+    return rp__launch_on(s, &(rp__launch){.kernel = r->kernel,
+                                          .words = r->words,
+                                          .n_words = r->n_words,
+                                          .items = r->items,
+                                          .grain = r->grain,
+                                          .op = op,
+                                          .site = site});
+}
 static bool ready_run(rp__ready *r, rp_stream *s, char *const *base, const char *op, const char *site,
                       rp_status *status) {
-    if (RP__UNLIKELY(r->tiles != rp__tiles_current())) return false;
+    if (RP__UNLIKELY(rp__cpu_kernel_made(r->dag) != r->kernel || r->tiles != rp__tiles_current())) return false;
     if (RP__LIKELY(r->flat)) {
         const rp__cpu_loop *loop = r->kernel->payload;
         r->line.base = base;
         atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&r->line);
         *status = RP_OK;
-        return true;
+    } else {
+        *status = run_words(r, s, base, op, site);
     }
-    for (uint32_t i = 0; i < r->n_addresses; i++) r->words[1 + r->address[i]] = (uint64_t)(uintptr_t)base[r->address[i]];
-    if (r->tag) r->words[r->tag] = rp__error_tag(op, site);
-    if (r->counted) rp__jit_count(r->dag, r->kernel, r->counted);
-    *status = rp__launch_on(s, &(rp__launch){.kernel = r->kernel,
-                                             .words = r->words,
-                                             .n_words = r->n_words,
-                                             .items = r->items,
-                                             .grain = r->grain,
-                                             .op = op,
-                                             .site = site});
     return true;
 }
 
