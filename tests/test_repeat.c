@@ -74,7 +74,7 @@ static uint64_t runs_of(call_fn *f, answer *a) {
 
 /* ---- calls: each differs from its neighbours in one part of the key */
 
-static rp_tensor *a16, *b16, *a16_other, *d16, *i16, *a8, *a44, *b44, *a28, *b4, *b41, *scalar, *flags, *rows, *wide,
+static rp_tensor *a16, *b16, *a16_other, *d16, *i16, *a8, *a44, *b44, *a28, *b4, *b41, *one, *scalar, *flags, *rows, *wide,
     *weight, *bias;
 
 #define CALL(name, expression)                                                                                         \
@@ -92,6 +92,8 @@ CALL(add_to_column_major, rp_add(a44, rp_transpose(b44, 0, 1), rp_i64(1)))
 CALL(add_row, rp_add(a44, b4, rp_i64(1)))
 CALL(add_column, rp_add(a44, b41, rp_i64(1)))
 CALL(add_one, rp_add(a44, scalar, rp_i64(1)))
+CALL(add_column_one, rp_add(b41, scalar, rp_i64(1)))
+CALL(add_row_one, rp_add(b4, one, rp_i64(1)))
 CALL(add_twice, rp_add(a16, b16, rp_i64(2)))
 CALL(add_half, rp_add(a16, b16, rp_f64(0.5)))
 CALL(add_once_float, rp_add(a16, b16, rp_f64(1)))
@@ -131,6 +133,8 @@ CALL(view_28, rp_view(a16, RP_DIMS(2, 8)))
 CALL(view_open, rp_view(a16, RP_DIMS(4, -1)))
 CALL(view_offset, rp_view(rp_slice(wide, 0, 3, 19, 1), RP_DIMS(4, 4)))
 CALL(view_offset_0, rp_view(rp_slice(wide, 0, 0, 16, 1), RP_DIMS(4, 4)))
+CALL(view_16, rp_view(a16, RP_DIMS(16)))
+CALL(view_16_1, rp_view(a16, RP_DIMS(16, 1)))
 CALL(turned, rp_transpose(a44, 0, 1))
 CALL(not_turned, rp_transpose(a44, 1, 1))
 CALL(row_1, rp_select(a44, 0, 1))
@@ -165,7 +169,8 @@ static const struct named {
     NAMED(view_offset), NAMED(turned),      NAMED(view_offset_0),    NAMED(not_turned),       NAMED(row_1),
     NAMED(row_2),       NAMED(column_1),    NAMED(all_from_1),       NAMED(all_to_1),         NAMED(every_third),
     NAMED(added),       NAMED(filled),      NAMED(added_to_itself),  NAMED(filled_int),       NAMED(copied),
-    NAMED(copied_row),  NAMED(nothing),
+    NAMED(view_16),     NAMED(view_16_1),   NAMED(add_column_one),   NAMED(add_row_one),      NAMED(copied_row),
+     NAMED(nothing),
 };
 enum { N_CALLS = sizeof calls / sizeof *calls };
 static answer expected[N_CALLS];
@@ -184,6 +189,7 @@ static int set_up(void **state) {
     a28 = rp_randn(RP_DIMS(2, 8), RP_F32, NULL);
     b4 = rp_randn(RP_DIMS(4), RP_F32, NULL);
     b41 = rp_randn(RP_DIMS(4, 1), RP_F32, NULL);
+    one = rp_randn(RP_DIMS(1), RP_F32, NULL);
     scalar = rp_randn(RP_NO_DIMS, RP_F32, NULL);
     flags = rp_gt_scalar(a16, rp_f64(0));
     rows = rp_from_data(((const int64_t[]){3, 0, 1, 2, 2, 2, 0, 1}), RP_DIMS(4, 2), RP_I64);
@@ -322,6 +328,18 @@ static void test_trace(void **state) {
     ask(add, &kept);
     ask_anew(add, &traced);
     assert_equal_answers(&kept, &traced, "after a trace");
+}
+
+/* A tensor that a trace knows may have no memory yet. */
+static void test_pending(void **state) {
+    (void)state;
+    answer a;
+    learn(add);
+    a16->traced = (struct rp__trace_value *)(void *)&a;
+    uint64_t runs = runs_of(add, &a);
+    a16->traced = NULL;
+    assert_int_equal(runs, 0);
+    assert_int_equal(runs_of(add, &a), 1);
 }
 
 /* What is launched on a stream that queues or captures is not run at once. */
@@ -464,7 +482,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_key, take_error),         cmocka_unit_test_teardown(test_kept, take_error),
         cmocka_unit_test_teardown(test_overlaps, take_error),    cmocka_unit_test_teardown(test_gradients, take_error),
-        cmocka_unit_test_teardown(test_trace, take_error),       cmocka_unit_test_teardown(test_streams, take_error),
+        cmocka_unit_test_teardown(test_trace, take_error),       cmocka_unit_test_teardown(test_pending, take_error),
+        cmocka_unit_test_teardown(test_streams, take_error),
         cmocka_unit_test_teardown(test_log, take_error),         cmocka_unit_test_teardown(test_instruction_sets, take_error),
         cmocka_unit_test_teardown(test_error_lines, take_error), cmocka_unit_test_teardown(test_sites, take_error),
         cmocka_unit_test_teardown(test_draws, take_error),       cmocka_unit_test_teardown(test_no_memory, take_error),
