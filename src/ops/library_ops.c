@@ -6,9 +6,15 @@
 #include "ops/rules.h"
 
 rp__operand rp__operand_of(const rp_tensor *t) {
-    rp__operand o = {.base = rp__tensor_data(t), .storage = t->storage, .dtype = (rp_dtype)t->dtype, .ndim = t->ndim};
-    memcpy(o.size, t->size, t->ndim * sizeof *t->size);
-    memcpy(o.stride, t->stride, t->ndim * sizeof *t->stride);
+    rp__operand o; /* sizes and strides past ndim are nobody's */
+    o.base = rp__tensor_data(t);
+    o.storage = t->storage;
+    o.dtype = (rp_dtype)t->dtype;
+    o.ndim = t->ndim;
+    for (unsigned d = 0; d < t->ndim; d++) {
+        o.size[d] = t->size[d];
+        o.stride[d] = t->stride[d];
+    }
     return o;
 }
 
