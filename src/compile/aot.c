@@ -777,13 +777,8 @@ static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, s
     return rp__unit_run(a->plans->forward, &(rp__unit_call){.binding = binding}, in, n_in, out, n_out);
 }
 
-rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    if (a->on_tape) return rp__ir_run(a->graph, in, n_in, out, n_out, NULL);
-    if (RP__UNLIKELY(n_in != a->graph->body.n_args || n_out != a->n_results)) {
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the graph takes %u arguments and gives %u results, not %zu and %zu",
-                        a->graph->body.n_args, a->n_results, n_in, n_out);
-    }
-    if (RP__LIKELY(a->n_symbols == 0)) return run(a, NULL, in, n_in, out, n_out);
+static __attribute__((noinline)) rp_status run_bound(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                                     size_t n_out) {
     int64_t few[RP__FEW_OPERANDS], *binding = few;
     if (a->n_symbols > RP__FEW_OPERANDS) {
         binding = rp__alloc(a->n_symbols * sizeof *binding);
@@ -793,6 +788,18 @@ rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor *
     if (status == RP_OK) status = run(a, binding, in, n_in, out, n_out);
     if (binding != few) rp__free(binding);
     return status;
+}
+
+rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    static const rp__unit_call plain = {0};
+    if (a->on_tape) return rp__ir_run(a->graph, in, n_in, out, n_out, NULL);
+    if (RP__UNLIKELY(n_in != a->graph->body.n_args || n_out != a->n_results)) {
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the graph takes %u arguments and gives %u results, not %zu and %zu",
+                        a->graph->body.n_args, a->n_results, n_in, n_out);
+    }
+    if (RP__UNLIKELY(a->n_symbols > 0)) return run_bound(a, in, n_in, out, n_out);
+    if (a->training) return run_training(a, NULL, in, n_in, out, n_out);
+    return rp__unit_run(a->plans->forward, &plain, in, n_in, out, n_out);
 }
 
 /* ---- the interpreter as a leaf */

@@ -27,7 +27,8 @@ typedef struct specialisation {
     uint64_t calls;
     uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
-    bool repeats; /* the function gives one tensor as several of its results */
+    bool repeats;         /* the function gives one tensor as several of its results */
+    bool moves_gradients; /* the graph reads or leaves gradients of leaves */
     struct specialisation *next;
 } specialisation;
 
@@ -247,6 +248,12 @@ static bool repeats(const rp_ir *ir, size_t n_out) {
     return false;
 }
 
+static bool moves_gradients(const rp__trace_result *trace) {
+    for (size_t i = 0; i < trace->n_grads; i++)
+        if (trace->grads[i].input != RP__IR_NONE || trace->grads[i].at_exit != RP__GRAD_KEPT) return true;
+    return false;
+}
+
 /* Takes the trace over. */
 static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
                             const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
@@ -259,6 +266,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     s->n_out = n_out;
     s->symbolic = sizes != NULL;
     s->repeats = repeats(s->trace.ir, n_out);
+    s->moves_gradients = moves_gradients(&s->trace);
     s->arg_ids = rp__calloc(n_in + 1, sizeof *s->arg_ids);
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
@@ -321,7 +329,7 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
     const bool off = rp__grad_disabled;
     if (!s->trace.training) rp__grad_disabled = true;
     rp_status status;
-    if (s->trace.n_grads)
+    if (s->moves_gradients)
         status = run_with_gradients(s, in, n_in, out, n_out);
     else if (s->object)
         status = s->engine->run(s->object, in, n_in, out, n_out);

@@ -363,8 +363,8 @@ static bool may_interpret(const rp__unit *u, rp_status status) {
     return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
-static rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call, rp_tensor *const *in, size_t n_in,
-                             rp_tensor **out, size_t n_out) {
+static inline rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call, rp_tensor *const *in,
+                                    size_t n_in, rp_tensor **out, size_t n_out) {
     if (RP__UNLIKELY(!v->executable)) return run_leaf(u, v, in, n_in, out, n_out);
     rp_status status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
     uint32_t moves = rp__executable_moves(v->executable);
@@ -372,11 +372,11 @@ static rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call,
     return status;
 }
 
-rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                       size_t n_out) {
+/* The variant is not the one of the last call. */
+static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in,
+                                                     size_t n_in, rp_tensor **out, size_t n_out) {
+    variant *v;
     if (u->interpreted) return interpret(u, call, in, n_in, out, n_out);
-    variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
-    if (RP__LIKELY(v && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     rp__lock(&u->lock);
     rp_status status = find(u, call, in, n_in, &v);
     if (may_interpret(u, status)) {
@@ -392,6 +392,13 @@ rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     rp__unlock(&u->lock);
     RP_TRY(status);
     return run_variant(u, v, call, in, n_in, out, n_out);
+}
+
+rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out) {
+    variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
+    if (RP__LIKELY(v && !u->interpreted && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
+    return run_other(u, call, in, n_in, out, n_out);
 }
 
 /* ---- as a leaf by itself: graphs that come from rp_backend users */

@@ -35,7 +35,7 @@ typedef struct rp__program_buffer {
 } rp__program_buffer;
 
 typedef struct
-    rp__program_outer { /* what is compared at each call: one an argument or captured tensor that records touch */
+    rp__program_outer { /* an argument or captured tensor that records touch */
     uint32_t buffer;
     uint32_t arg; /* RP__IR_NONE: captured */
     rp_tensor *captured;
@@ -145,8 +145,8 @@ struct rp__executable {
     const char *split;   /* why it is segments: regions are decided by the host */
     bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
-    rp__program_outer *outers; /* those that are written first */
-    uint32_t n_outers, n_written;
+    rp__program_outer *outers; /* those that are written first; those that can move, and are compared at each call, in the middle */
+    uint32_t n_outers, n_written, first_compared, end_compared;
     rp__program_memory *results;
     uint32_t n_results;
     rp__program_result *outs;

@@ -335,6 +335,11 @@ static void describe_outer(const rp__executable *p, uint32_t buffer, rp__program
     o->now = (uintptr_t)b->address + (uintptr_t)o->shift;
 }
 
+/* Memory that a tensor once has is its own until it goes, and the program holds its captured tensors. */
+static bool stays(const rp__program_outer *o) {
+    return o->captured && o->now && (uintptr_t)rp__tensor_data(o->captured) == o->now;
+}
+
 /* Which words of which records hold addresses of which buffer. */
 rp_status rp__program_collect_patches(rp__executable *p) {
     for (uint32_t i = 0; i < p->n_records; i++) {
@@ -369,14 +374,18 @@ rp_status rp__program_collect_patches(rp__executable *p) {
     p->touched_list = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
     p->outers = RP__NEW(&p->arena, rp__program_outer, p->n_buffers + 1u);
     if (!p->touched || !p->touched_list || !p->outers) return RP__OOM("patches of a program");
-    for (unsigned written = 0; written < 2; written++) {
+    for (unsigned place = 0; place < 4; place++) { /* see n_written, first_compared, end_compared */
         for (uint32_t s = 0; s < p->n_buffers; s++) {
             const rp__program_buffer *b = &p->buffers[s];
             bool outside = b->kind == RP__BUFFER_ARG || b->kind == RP__BUFFER_CAPTURED;
-            if (!outside || b->written != !written || (b->n_patches == 0 && !b->written)) continue;
-            describe_outer(p, s, &p->outers[p->n_outers++]);
+            if (!outside || b->written != (place < 2) || (b->n_patches == 0 && !b->written)) continue;
+            rp__program_outer *o = &p->outers[p->n_outers];
+            describe_outer(p, s, o);
+            if (stays(o) == (place == 0 || place == 3)) p->n_outers++;
         }
-        if (!written) p->n_written = p->n_outers;
+        if (place == 0) p->first_compared = p->n_outers;
+        if (place == 1) p->n_written = p->n_outers;
+        if (place == 2) p->end_compared = p->n_outers;
     }
     return RP_OK;
 }

@@ -1,7 +1,7 @@
-/* The executables of one CUDA graph. Re-pointing a node costs the host about half a microsecond, as much as half a launch: so
- * changes are gathered until the launch, and a graph whose parameters keep coming back (a loop over a few input buffers, results
- * of which the caller holds the last) gets up to RP__GRAPH_EXECS executables, each with the parameters of a recent launch:
- * then a moved input costs a comparison. Called by graph.c; knows nothing of who launches.
+/* The executables of one CUDA graph. Re-pointing a node costs the host a good part of a launch, as its parameters go to the device:
+ * so changes are gathered until the launch, and a graph whose parameters keep coming back (a ring of input buffers, results of
+ * which the caller holds the last) gets up to RP__GRAPH_EXECS executables, each with the parameters of a recent launch: then a
+ * moved input costs a comparison. Called by graph.c; knows nothing of who launches.
  *
  * Launches of one executable are put in order by the driver, on whatever streams they are; two executables share the memory of the
  * graph, so that only the stream orders them: another one than the last is taken on the stream of the last launch only. */
@@ -11,7 +11,8 @@
 
 #include "core/alloc.h"
 
-enum { MOST_NODES = 256, RETURNS = 2 }; /* an executable takes about 10 KB of device memory a node */
+/* Nodes of all executables of a graph: one takes about 10 KB of device memory a node. RETURNS: a first one may be by chance. */
+enum { ALL_NODES = 1024, RETURNS = 2 };
 
 static const rp__libcuda *driver_of(const rp__device *d) { return rp__cuda_of(d)->cu; }
 
@@ -45,7 +46,8 @@ rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph
         return status;
     }
     e->n = 1;
-    e->limit = single || nodes > MOST_NODES ? 1 : RP__GRAPH_EXECS;
+    size_t room = single || nodes > ALL_NODES ? 1 : ALL_NODES / (nodes + !nodes);
+    e->limit = room < RP__GRAPH_EXECS ? (unsigned)room : RP__GRAPH_EXECS;
     return RP_OK;
 }
 
@@ -143,8 +145,9 @@ static rp_status choose(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_str
     unsigned oldest = 0;
     rp__graph_exec *x = &e->list[e->now];
     if (fits(e, x)) return RP_OK;
-    for (unsigned k = 0; k < e->n && free_choice; k++) {
-        if (k != e->now && fits(e, &e->list[k])) {
+    for (unsigned i = 1, k = e->now; i < e->n && free_choice; i++) { /* buffers that take turns made them in this order */
+        k = k + 1 < e->n ? k + 1 : 0;
+        if (fits(e, &e->list[k])) {
             e->now = k;
             return RP_OK;
         }

@@ -4,7 +4,7 @@
 
 #include "device/cuda/cuda.h"
 
-enum { RP__GRAPH_EXECS = 4, RP__GRAPH_SEEN = 8 };
+enum { RP__GRAPH_EXECS = 16, RP__GRAPH_SEEN = 32 };
 
 typedef struct rp__graph_exec {
     CUgraphExec exec;
