@@ -74,8 +74,8 @@ static uint64_t runs_of(call_fn *f, answer *a) {
 
 /* ---- calls: each differs from its neighbours in one part of the key */
 
-static rp_tensor *a16, *b16, *a16_other, *d16, *i16, *a8, *a44, *b44, *a28, *b4, *b41, *one, *scalar, *flags, *rows, *wide,
-    *weight, *bias;
+static rp_tensor *a16, *b16, *a16_other, *d16, *i16, *a8, *a44, *b44, *a28, *b4, *b41, *one, *scalar, *flags, *rows,
+    *wide, *weight, *bias;
 
 #define CALL(name, expression)                                                                                         \
     static rp_tensor *name(void) { return expression; }
@@ -147,30 +147,89 @@ CALL(added, rp_add_(rp_clone(a16), b16, rp_i64(1)))
 CALL(added_to_itself, rp_mul_(rp_clone(a16), a16))
 CALL(filled, rp_fill_(rp_clone(a16), rp_f64(3)))
 CALL(filled_int, rp_fill_(rp_clone(i16), rp_f64(3)))
+CALL(filled_places, rp_fill_(rp_expand(rp_clone(b41), RP_DIMS(4, 4)), rp_f64(3)))
 CALL(copied, rp_copy_(rp_clone(d16), b16))
 CALL(copied_row, rp_copy_(rp_clone(a44), b4))
 CALL(nothing, rp_add(rp_slice(a16, 0, 4, 4, 1), rp_slice(b16, 0, 4, 4, 1), rp_i64(1)))
 
-#define NAMED(name) {#name, name}
+#define NAMED(name)                                                                                                    \
+    { #name, name }
 static const struct named {
     const char *name;
     call_fn *f;
 } calls[] = {
-    NAMED(add),         NAMED(sub),         NAMED(add_of_f64),       NAMED(add_f64),          NAMED(add_int),
-    NAMED(add_2d),      NAMED(add_28),      NAMED(add_8),            NAMED(add_column_major), NAMED(add_to_column_major),
-    NAMED(add_row),     NAMED(add_column),  NAMED(add_one),          NAMED(add_twice),        NAMED(add_half),
-    NAMED(add_gap),     NAMED(add_offset),  NAMED(add_once_float),   NAMED(add_other),        NAMED(add_wrong),
-    NAMED(int_times_2), NAMED(bool_times_true), NAMED(add_float_to_int), NAMED(int_times_2_float), NAMED(bool_times_1),
-    NAMED(power_2),     NAMED(power_third), NAMED(relu),             NAMED(to_f64),           NAMED(to_i64),
-    NAMED(to_f16),      NAMED(sum_all),     NAMED(sum_0),            NAMED(sum_1),            NAMED(sum_01),
-    NAMED(sum_1_kept),  NAMED(sum_1_f64),   NAMED(softmax_0),        NAMED(softmax_1),        NAMED(norm),
-    NAMED(norm_plain),  NAMED(norm_scaled), NAMED(norm_eps),         NAMED(norm_2),           NAMED(choose),
-    NAMED(gathered),    NAMED(gathered_0),  NAMED(view_44),          NAMED(view_28),          NAMED(view_open),
-    NAMED(view_offset), NAMED(turned),      NAMED(view_offset_0),    NAMED(not_turned),       NAMED(row_1),
-    NAMED(row_2),       NAMED(column_1),    NAMED(all_from_1),       NAMED(all_to_1),         NAMED(every_third),
-    NAMED(added),       NAMED(filled),      NAMED(added_to_itself),  NAMED(filled_int),       NAMED(copied),
-    NAMED(view_16),     NAMED(view_16_1),   NAMED(add_column_one),   NAMED(add_row_one),      NAMED(copied_row),
-     NAMED(nothing),
+    NAMED(add),
+    NAMED(sub),
+    NAMED(add_of_f64),
+    NAMED(add_f64),
+    NAMED(add_int),
+    NAMED(add_2d),
+    NAMED(add_28),
+    NAMED(add_8),
+    NAMED(add_column_major),
+    NAMED(add_to_column_major),
+    NAMED(add_row),
+    NAMED(add_column),
+    NAMED(add_one),
+    NAMED(add_twice),
+    NAMED(add_half),
+    NAMED(add_gap),
+    NAMED(add_offset),
+    NAMED(add_once_float),
+    NAMED(add_other),
+    NAMED(add_wrong),
+    NAMED(int_times_2),
+    NAMED(bool_times_true),
+    NAMED(add_float_to_int),
+    NAMED(int_times_2_float),
+    NAMED(bool_times_1),
+    NAMED(power_2),
+    NAMED(power_third),
+    NAMED(relu),
+    NAMED(to_f64),
+    NAMED(to_i64),
+    NAMED(to_f16),
+    NAMED(sum_all),
+    NAMED(sum_0),
+    NAMED(sum_1),
+    NAMED(sum_01),
+    NAMED(sum_1_kept),
+    NAMED(sum_1_f64),
+    NAMED(softmax_0),
+    NAMED(softmax_1),
+    NAMED(norm),
+    NAMED(norm_plain),
+    NAMED(norm_scaled),
+    NAMED(norm_eps),
+    NAMED(norm_2),
+    NAMED(choose),
+    NAMED(gathered),
+    NAMED(gathered_0),
+    NAMED(view_44),
+    NAMED(view_28),
+    NAMED(view_open),
+    NAMED(view_offset),
+    NAMED(turned),
+    NAMED(view_offset_0),
+    NAMED(not_turned),
+    NAMED(row_1),
+    NAMED(row_2),
+    NAMED(column_1),
+    NAMED(all_from_1),
+    NAMED(all_to_1),
+    NAMED(every_third),
+    NAMED(added),
+    NAMED(filled),
+    NAMED(added_to_itself),
+    NAMED(filled_int),
+    NAMED(copied),
+    NAMED(view_16),
+    NAMED(view_16_1),
+    NAMED(add_column_one),
+    NAMED(add_row_one),
+    NAMED(copied_row),
+    NAMED(nothing),
+    NAMED(filled_places),
 };
 enum { N_CALLS = sizeof calls / sizeof *calls };
 static answer expected[N_CALLS];
@@ -223,7 +282,7 @@ static void test_key(void **state) {
 /* Calls that are one op are kept: the third time at the latest they are run from what is kept. */
 static void test_kept(void **state) {
     (void)state;
-    static call_fn *const kept[] = {add,       sub,  add_of_f64, add_row, add_one, add_twice, relu, to_f64,     sum_0,
+    static call_fn *const kept[] = {add,       sub,  add_of_f64, add_row, add_one, add_twice, relu,      to_f64, sum_0,
                                     softmax_1, norm, norm_plain, view_44, turned,  row_1,     add_wrong, NULL};
     for (int i = 0; kept[i]; i++) {
         answer a;
@@ -480,13 +539,19 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_key, take_error),         cmocka_unit_test_teardown(test_kept, take_error),
-        cmocka_unit_test_teardown(test_overlaps, take_error),    cmocka_unit_test_teardown(test_gradients, take_error),
-        cmocka_unit_test_teardown(test_trace, take_error),       cmocka_unit_test_teardown(test_pending, take_error),
+        cmocka_unit_test_teardown(test_key, take_error),
+        cmocka_unit_test_teardown(test_kept, take_error),
+        cmocka_unit_test_teardown(test_overlaps, take_error),
+        cmocka_unit_test_teardown(test_gradients, take_error),
+        cmocka_unit_test_teardown(test_trace, take_error),
+        cmocka_unit_test_teardown(test_pending, take_error),
         cmocka_unit_test_teardown(test_streams, take_error),
-        cmocka_unit_test_teardown(test_log, take_error),         cmocka_unit_test_teardown(test_instruction_sets, take_error),
-        cmocka_unit_test_teardown(test_error_lines, take_error), cmocka_unit_test_teardown(test_sites, take_error),
-        cmocka_unit_test_teardown(test_draws, take_error),       cmocka_unit_test_teardown(test_no_memory, take_error),
+        cmocka_unit_test_teardown(test_log, take_error),
+        cmocka_unit_test_teardown(test_instruction_sets, take_error),
+        cmocka_unit_test_teardown(test_error_lines, take_error),
+        cmocka_unit_test_teardown(test_sites, take_error),
+        cmocka_unit_test_teardown(test_draws, take_error),
+        cmocka_unit_test_teardown(test_no_memory, take_error),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

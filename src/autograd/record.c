@@ -356,10 +356,12 @@ static __attribute__((noinline)) rp_status handle(rp__layer_kind at, rp__call *c
 /* Most calls leave nothing behind: they go on below at once. (Dispatch gives the results of a failed one.) */
 static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     (void)self;
-    bool plain = !rp__checkpoint_recording && !(call->op->flags & RP_OP_VIEW);
-    for (uint32_t i = 0; i < call->n_in && plain && !rp__grad_disabled; i++)
-        plain = !call->in[i] || !rp__grad_needed(call->in[i]);
-    return RP__LIKELY(plain) ? rp__dispatch_below(at, call) : handle(at, call);
+    if (RP__UNLIKELY(rp__checkpoint_recording != NULL || (call->op->flags & RP_OP_VIEW))) return handle(at, call);
+    const uint32_t n = rp__grad_disabled ? 0 : call->n_in;
+    for (uint32_t i = 0; i < n; i++) {
+        if (call->in[i] && RP__UNLIKELY(rp__grad_needed(call->in[i]))) return handle(at, call);
+    }
+    return rp__dispatch_below(at, call);
 }
 
 rp__layer rp__autograd_layer = {autograd_handle};

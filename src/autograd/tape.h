@@ -117,8 +117,8 @@ static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
 /* Grad mode aside: leaf that requires grad, or result with a node. A view without one has what its base has; a base has no base. */
 static inline bool rp__grad_needed(const rp_tensor *t) {
     const rp__autograd *a = t->autograd;
-    if ((t->flags & RP__T_REQUIRES_GRAD) || RP__LIKELY(!a)) return t->flags & RP__T_REQUIRES_GRAD;
-    if (a->node || !a->base) return a->node != NULL;
+    if (RP__LIKELY(!a)) return t->flags & RP__T_REQUIRES_GRAD;
+    if ((t->flags & RP__T_REQUIRES_GRAD) || a->node || !a->base) return (t->flags & RP__T_REQUIRES_GRAD) || a->node;
     return (a->base->flags & RP__T_REQUIRES_GRAD) || (a->base->autograd && a->base->autograd->node);
 }
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */

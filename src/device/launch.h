@@ -74,6 +74,6 @@ typedef struct rp__launch_recorder {
 } rp__launch_recorder;
 rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r); /* of the thread; returns the old one */
 rp__launch_recorder *rp__launch_recorder_get(void);                   /* of the thread; NULL: launches go to devices */
-extern RP__TLS_FAST rp__launch_recorder *rp__launch_recorder_now; /* the same, inline; launch.c alone writes it */
+extern RP__TLS_FAST rp__launch_recorder *rp__launch_recorder_now;     /* the same, inline; launch.c alone writes it */
 
 #endif

@@ -13,7 +13,8 @@ enum { RP__KEPT_ACCESSES = 12, RP__KEPT_OUT = 0x80, RP__KEPT_NONE = 0xff };
 typedef struct rp__kept_launch {
     rp__ready *ready; /* NULL: it cannot be kept */
     uint8_t n_accesses;
-    uint8_t operand[RP__KEPT_ACCESSES]; /* of each access: input k, RP__KEPT_OUT | output k, or RP__KEPT_NONE: an iota */
+    uint8_t
+        operand[RP__KEPT_ACCESSES]; /* of each access: input k, RP__KEPT_OUT | output k, or RP__KEPT_NONE: an iota */
 } rp__kept_launch;
 
 /* Lowers a loop op whose outputs are allocated, and launches it. keep: what is to be kept of the launch is put there; NULL: nothing

@@ -574,7 +574,7 @@ static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *spac
     keep->n_accesses = (uint8_t)lw->n_accesses;
     for (unsigned i = 0; i < lw->n_accesses; i++) {
         const source *a = &lw->access[i];
-        keep->operand[i] = a->kind == SRC_IOTA ? RP__KEPT_NONE
+        keep->operand[i] = a->kind == SRC_IOTA                  ? RP__KEPT_NONE
                            : access_kind(a) == RP__ACCESS_WRITE ? (uint8_t)(RP__KEPT_OUT | a->index)
                                                                 : a->index;
     }

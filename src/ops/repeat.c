@@ -18,12 +18,12 @@ enum { SLOTS = 512, MAX_RESULTS = 4, MAX_WORDS = 128 };
 enum { NONE, IN, OUT }; /* where an access finds its tensor */
 
 typedef struct entry {
-    uint32_t written; /* the input that an op in place writes */
-    rp__kept_launch launch;  /* ready NULL: a view */
+    uint32_t written;       /* the input that an op in place writes */
+    rp__kept_launch launch; /* ready NULL: a view */
     struct operand {
-        uint8_t list, k, shift; /* shift: log2 of the element bytes */
+        uint8_t list, k, shift;   /* shift: log2 of the element bytes */
     } operand[RP__KEPT_ACCESSES]; /* of each access */
-    rp_dim offset;           /* of a view */
+    rp_dim offset;                /* of a view */
     uint32_t n_out;
     rp__tensor_form out[MAX_RESULTS]; /* fresh results; a view's has no bytes */
     uint64_t words[];                 /* the key; then sizes and strides of `out` */
@@ -150,7 +150,8 @@ static inline uint64_t look_of(const rp_tensor *t) {
     if (RP__UNLIKELY(!t)) return 0;
     const unsigned last = t->ndim - 1u;
     if (RP__UNLIKELY(!t->ndim)) return type_of(t);
-    return (type_of(t) + ((uint64_t)t->size[last] << 16) + ((uint64_t)t->stride[last] << 32)) ^ (uint64_t)t->size[0] << 48;
+    return (type_of(t) + ((uint64_t)t->size[last] << 16) + ((uint64_t)t->stride[last] << 32)) ^ (uint64_t)t->size[0]
+                                                                                                    << 48;
 }
 static inline uint64_t mix(uint64_t h, uint64_t word) { return (h << 7 | h >> 57) ^ word; }
 static inline uint32_t place_of(const rp__call *call) {
@@ -171,8 +172,7 @@ static inline bool entry_is(entry *e, const rp__call *call) { return e && key_wa
 static inline bool stands_apart(const rp__call *call, const rp_tensor *self) {
     for (uint32_t k = 0; k < call->n_in; k++) {
         const rp_tensor *t = call->in[k];
-        if (t && t != self &&
-            (t->storage == self->storage || (t->storage->foreign && self->storage->foreign)))
+        if (t && t != self && (t->storage == self->storage || (t->storage->foreign && self->storage->foreign)))
             return false;
     }
     return true;
@@ -204,8 +204,8 @@ static __attribute__((noinline)) bool run_loop(const entry *e, rp__call *call, r
         const rp_tensor *t = o->list == OUT ? call->out[o->k] : call->in[o->k];
         base[i] = (char *)t->storage->data + ((size_t)t->offset << o->shift);
     }
-    if (RP__UNLIKELY(!rp__cpu_device.ops->loops->ready_run(e->launch.ready, s, base, call->op->name, call->site,
-                                                           status))) {
+    if (RP__UNLIKELY(
+            !rp__cpu_device.ops->loops->ready_run(e->launch.ready, s, base, call->op->name, call->site, status))) {
         for (uint32_t k = 0; k < e->n_out; k++) rp_release(rp__tensor_unscope(call->out[k]));
         return false;
     }

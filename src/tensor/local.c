@@ -23,7 +23,8 @@ RP__LOCKS_SURVIVE_FORK(fork_lock, &shared.lock, 1)
 static _Atomic uint64_t ids = 1;
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool key_made, keep_forever;
+static bool key_made;
+bool rp__slots_stay;
 
 static void queue_push(rp__slot_queue *q, void *slot, void **(*link)(void *)) {
     *link(slot) = NULL;
@@ -71,7 +72,7 @@ static void local_free(void *argument) {
 static void start(void) {
     key_made = pthread_key_create(&key, local_free) == 0;
     const char *check = getenv("REPRISE_CHECK");
-    keep_forever = check && strcmp(check, "1") == 0;
+    rp__slots_stay = check && strcmp(check, "1") == 0;
 }
 
 rp__tensor_local *rp__local_make(void) {
@@ -141,14 +142,10 @@ rp_tensor *rp__tensor_slot_take_slow(rp__tensor_local *l) {
     return queue_pop(&l->tensors, rp__tensor_link);
 }
 
-void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t) {
-    if (keep_forever) return;
-    queue_push(&l->tensors, t, rp__tensor_link);
-    if (RP__UNLIKELY(l->tensors.n > RP__SHARE_ABOVE)) {
-        rp__lock(&shared.lock);
-        queue_move(&shared.tensors, &l->tensors, RP__SHARE_ABOVE / 2, rp__tensor_link);
-        rp__unlock(&shared.lock);
-    }
+void rp__tensor_slots_share(rp__tensor_local *l) {
+    rp__lock(&shared.lock);
+    queue_move(&shared.tensors, &l->tensors, RP__SHARE_ABOVE / 2, rp__tensor_link);
+    rp__unlock(&shared.lock);
 }
 
 rp__storage *rp__storage_slot_take_slow(rp__tensor_local *l) {

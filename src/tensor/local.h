@@ -61,9 +61,20 @@ static inline rp__storage *rp__storage_slot_take(rp__tensor_local *l) {
     l->storages.n--;
     return s;
 }
-void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t);
-void rp__storage_slots_share(rp__tensor_local *l); /* when the thread has many */
+extern bool rp__slots_stay;                       /* REPRISE_CHECK=1: handles are never used again */
+void rp__tensor_slots_share(rp__tensor_local *l); /* when the thread has many */
+void rp__storage_slots_share(rp__tensor_local *l);
 enum { RP__SHARE_ABOVE = 4096 };
+static inline void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t) {
+    if (RP__UNLIKELY(rp__slots_stay)) return;
+    *rp__tensor_link(t) = NULL;
+    if (RP__LIKELY(l->tensors.tail != NULL))
+        *rp__tensor_link(l->tensors.tail) = t;
+    else
+        l->tensors.head = t;
+    l->tensors.tail = t;
+    if (RP__UNLIKELY(++l->tensors.n > RP__SHARE_ABOVE)) rp__tensor_slots_share(l);
+}
 /* What was used last is in the cache: it goes first. */
 static inline void rp__storage_slot_give(rp__tensor_local *l, rp__storage *s) {
     *rp__storage_link(s) = l->storages.head;
@@ -75,9 +86,9 @@ static inline uint64_t rp__local_id(rp__tensor_local *l) {
     return RP__LIKELY(l->next_id < l->id_end) ? l->next_id++ : rp__unique_id();
 }
 
-void rp__tensor_destroy(rp_tensor *t);                  /* refs are 0 */
-void rp__scope_release(rp_tensor *t);                   /* drops a reference that a scope owned */
-void rp__scopes_drop(rp__tensor_local *l);              /* thread exit: every scope ends, the root too */
+void rp__tensor_destroy(rp_tensor *t);     /* refs are 0 */
+void rp__scope_release(rp_tensor *t);      /* drops a reference that a scope owned */
+void rp__scopes_drop(rp__tensor_local *l); /* thread exit: every scope ends, the root too */
 bool rp__scope_push_slow(rp__tensor_local *l, rp_tensor *t);
 static inline bool rp__scope_push(rp__tensor_local *l, rp_tensor *t) { /* false and a sticky error when out of memory */
     if (RP__UNLIKELY(l->n_entries == l->entries_capacity)) return rp__scope_push_slow(l, t);

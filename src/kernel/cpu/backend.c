@@ -363,7 +363,7 @@ struct rp__ready {
     bool flat;     /* `line` says all, else `words` */
     rp__line line; /* but for the addresses */
     int64_t items, grain;
-    int64_t counted; /* elements that rp__jit_count is told of; 0: nothing is to be compiled */
+    int64_t counted;       /* elements that rp__jit_count is told of; 0: nothing is to be compiled */
     uint32_t n_words, tag; /* words; number of the error tag's, 0: none */
     uint32_t n_addresses;  /* accesses that are memory */
     uint8_t address[RP__DAG_MAX_ACCESSES];
@@ -424,7 +424,8 @@ static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space)
 }
 static __attribute__((noinline)) rp_status run_words(rp__ready *r, rp_stream *s, char *const *base, const char *op,
                                                      const char *site) {
-    for (uint32_t i = 0; i < r->n_addresses; i++) r->words[1 + r->address[i]] = (uint64_t)(uintptr_t)base[r->address[i]];
+    for (uint32_t i = 0; i < r->n_addresses; i++)
+        r->words[1 + r->address[i]] = (uint64_t)(uintptr_t)base[r->address[i]];
     if (r->tag) r->words[r->tag] = rp__error_tag(op, site);
     if (r->counted) rp__jit_count(r->dag, r->kernel, r->counted);
     return rp__launch_on(s, &(rp__launch){.kernel = r->kernel,
