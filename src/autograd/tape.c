@@ -190,12 +190,6 @@ static void autograd_free(rp__autograd *a) {
 
 _Atomic uint64_t rp__grad_changes = 1;
 
-bool rp__grad_needed(const rp_tensor *t) {
-    if (t->flags & RP__T_REQUIRES_GRAD) return true;
-    const rp__autograd *a = t->autograd;
-    return a && (a->node || (a->base && rp__grad_needed(a->base))); /* a base has no base: one step */
-}
-
 rp_status rp__tape_edge_of(rp_tensor *t, rp__edge *out) {
     *out = (rp__edge){NULL, 0};
     if (t->flags & RP__T_REQUIRES_GRAD) return rp__accumulate_node(t, &out->node);

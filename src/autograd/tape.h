@@ -125,7 +125,13 @@ static inline void rp__grad_change(const rp_tensor *t) {
         atomic_fetch_add_explicit(&rp__grad_changes, 1, memory_order_release);
 }
 
-bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
+/* Grad mode aside: leaf that requires grad, or result with a node. A view without one has what its base has; a base has no base. */
+static inline bool rp__grad_needed(const rp_tensor *t) {
+    const rp__autograd *a = t->autograd;
+    if (RP__LIKELY(!a)) return t->flags & RP__T_REQUIRES_GRAD;
+    if ((t->flags & RP__T_REQUIRES_GRAD) || a->node || !a->base) return (t->flags & RP__T_REQUIRES_GRAD) || a->node;
+    return (a->base->flags & RP__T_REQUIRES_GRAD) || (a->base->autograd && a->base->autograd->node);
+}
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 /* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */
 bool rp__tape_retains(void);

@@ -172,7 +172,7 @@ static rp_status run_rule(rp__executable *p, const rp__program_part *part, const
     }
     if (n->op->lowering == RP__LIBRARY) return n->op->rule.run(&call);
     if (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS || n->op->lowering == RP__INDEXED) {
-        return rp__lower_launch(&call, p->device, p->build_stream); /* empty operands */
+        return rp__lower_launch(&call, p->device, p->build_stream, NULL); /* empty operands */
     }
     return rp__fail(RP_ERROR_UNAVAILABLE, "%s cannot be part of a program", n->op->name);
 }

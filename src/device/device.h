@@ -128,4 +128,15 @@ rp_status rp__device_open(rp__device *d);
 rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why);
 extern rp__device rp__cpu_device; /* src/device/cpu/ */
 
+/* rp__current_stream of the CPU, once it is open, inline. */
+extern RP__TLS_FAST rp_stream *rp__current_cpu; /* device.c alone writes it */
+static inline rp_stream *rp__current_cpu_stream(void) {
+    return RP__UNLIKELY(rp__current_cpu != NULL) ? rp__current_cpu : rp__cpu_device.default_stream;
+}
+/* Would a launch on s do no more than run, in this thread, before rp__launch_on returns? Then the backend that made it may run it
+   without writing a record that nobody reads: a tiny op costs less than its record. */
+static inline bool rp__launch_runs_at_once(const rp_stream *s) {
+    return RP__LIKELY(!rp__launch_recorder_now) && s->is_default && s->device->id.type == RP_DEVICE_CPU;
+}
+
 #endif

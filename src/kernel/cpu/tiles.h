@@ -67,7 +67,12 @@ extern const rp__tiles rp__tiles_avx2, rp__tiles_avx512;
 #endif
 /* The table for this CPU, or the one that REPRISE_CPU names where the CPU has it; constant over the process unless a test
    sets another (NULL: back to the choice). */
-const rp__tiles *rp__tiles_current(void);
+extern _Atomic(const rp__tiles *) rp__tiles_chosen; /* NULL: not yet */
+const rp__tiles *rp__tiles_choose(void);
+static inline const rp__tiles *rp__tiles_current(void) {
+    const rp__tiles *t = atomic_load_explicit(&rp__tiles_chosen, memory_order_acquire);
+    return RP__LIKELY(t != NULL) ? t : rp__tiles_choose();
+}
 const rp__tiles *rp__tiles_named(const char *name); /* NULL: unknown here */
 void rp__tiles_set(const rp__tiles *tiles);
 
