@@ -1,5 +1,5 @@
-/* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>latency us<TAB>period us<TAB>
- * first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
+/* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>what a tenth of the
+ * calls stays below<TAB>latency us<TAB>period us<TAB>first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
  * PyTorch and prints the table. `gpu_reprise source f32|bf16` prints the CUDA C of the large rows, for scripts/sass.sh.
  * `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
  * process was started, which $REPRISE_BENCH_START holds in seconds since 1970. */
@@ -30,7 +30,7 @@ struct runner {
     rp_graph *graph;
     const struct work *w;
     unsigned turn;
-    bool moves;                      /* every call gets other tensors than the last */
+    bool moves;                    /* every call gets other tensors than the last */
     rp_tensor *(*places)[MANY][2]; /* not NULL: the first n_places of these in turn */
     unsigned n_places;
 };
@@ -54,8 +54,8 @@ static void report(const struct work *w, const char *mode, rp_status status, con
         printf("%s\t%s\t%s\n", w->name, mode, reason);
     } else {
         double rate = w->bytes > 0 ? w->bytes / t->period_us * 1e-3 : 0;
-        printf("%s\t%s\t%.3f\t%.3f\t%.3f\t%.6f\t%.1f\n", w->name, mode, t->host_us, t->latency_us, t->period_us, first,
-               rate);
+        printf("%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.6f\t%.1f\n", w->name, mode, t->host_us, t->host_low_us, t->latency_us,
+               t->period_us, first, rate);
     }
     fflush(stdout);
 }
@@ -180,7 +180,6 @@ static void measure_step(rp_device device) {
         for (unsigned i = 0; i < r.n_places && !status; i++) {
             status = model.kind->inputs(&model, places[i]);
         }
-        if (m == STEP_FORKS) setenv("REPRISE_GRAPH_LINE", "0", 1);
         double begin = cli_now();
         if (!status && m == STEP_GRAPHED) {
             const rp_graphed_callable callable = {cli_model_forward(&net), w.in, 1, model.params, model.n_params, 1};
@@ -189,7 +188,9 @@ static void measure_step(rp_device device) {
         }
         rp_compiled *forward = model.forward;
         if (!status) {
-            const rp_compile_options options = {.struct_size = sizeof options, .fullgraph = true};
+            const rp_compile_options options = {.struct_size = sizeof options,
+                                                .fullgraph = true,
+                                                .layout = m == STEP_FORKS ? RP_LAYOUT_FORKS : RP_LAYOUT_AUTO};
             r.f = m <= STEP_GRAPHED ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
             status = failure();
         }
@@ -199,7 +200,6 @@ static void measure_step(rp_device device) {
             if (i == 1) first = cli_now() - begin;
         }
         if (!status) status = cli_measure(run, &r, device, SECONDS, &times);
-        if (m == STEP_FORKS) unsetenv("REPRISE_GRAPH_LINE");
         report(&w, modes[m], status, &times, first);
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(r.f);

@@ -38,6 +38,7 @@ struct rp__aot {
     const rp_backend *leaf;
     bool on_tape; /* runs node by node under the tape */
     bool no_graph, wait, strict;
+    rp_graph_layout layout;
     bool training;
     bool again; /* may run again: it writes nothing outside */
     rp__shared_arena arena;
@@ -104,6 +105,7 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const bool *donors, rp__uni
                                    .leaf = a->leaf == &rp__leaf_interpreter ? NULL : a->leaf,
                                    .no_graph = a->no_graph,
                                    .wait = a->wait,
+                                   .layout = a->layout,
                                    .strict = a->strict,
                                    .arena = &a->arena,
                                    .random = a->random,
@@ -432,6 +434,7 @@ static void remember(rp__aot *a, const rp_backend *leaf, const rp__engine_reques
     a->no_graph = request->options && request->options->no_graph;
     a->wait = request->options && request->options->wait;
     a->strict = request->options && request->options->strict;
+    a->layout = request->options ? request->options->layout : RP_LAYOUT_AUTO;
     a->explain = request->explain;
     a->shared = request->given;
     a->training = request->training && !request->segment;
@@ -800,6 +803,11 @@ rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor *
     if (RP__UNLIKELY(a->n_symbols > 0)) return run_bound(a, in, n_in, out, n_out);
     if (a->training) return run_training(a, NULL, in, n_in, out, n_out);
     return rp__unit_run(a->plans->forward, &plain, in, n_in, out, n_out);
+}
+
+rp__executable *rp__aot_settled(const rp__aot *a) {
+    bool bare = !a->on_tape && !a->training && a->n_symbols == 0;
+    return bare ? rp__unit_settled(a->plans->forward) : NULL;
 }
 
 /* ---- the interpreter as a leaf */

@@ -1,8 +1,8 @@
 /* What the slots of a program's records say (program_parts.h): which record waits for which, and which words hold addresses of
    buffers. Called while it is built, and again when its device graph is. */
+#include "compile/explain.h"
 #include "compile/program_parts.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -171,7 +171,8 @@ static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
 }
 
 static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t first, uint32_t n);
-static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line);
+static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool body,
+                             bool *line);
 
 /* visit(f, launch, node) for every launch that the region may make. */
 static rp_status each_launch(filler *f, const rp__program_choice *c, uint32_t node,
@@ -222,7 +223,7 @@ static rp_status add_choice(filler *f, const rp__program_choice *c) {
     RP_TRY(each_launch(f, c, node, note));
     for (unsigned k = 0; k < 2 && bodies[k]; k++) {
         filler inner = {.p = f->p, .graph = bodies[k]};
-        RP_TRY(choose_line(f->p, c->body[k], 0, c->body[k]->n_steps, &inner.line));
+        RP_TRY(choose_line(f->p, c->body[k], 0, c->body[k]->n_steps, true, &inner.line));
         rp_status status = add_steps(&inner, c->body[k], 0, c->body[k]->n_steps);
         if (status == RP_OK && c->loop) status = add_steps(&inner, c->test, 0, c->test->n_steps);
         if (status == RP_OK && c->loop) status = add_record(&inner, c->again, handle);
@@ -241,15 +242,24 @@ static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t fir
 }
 
 /* A driver launches a line of nodes in the same time whatever its length (1 us), and leaves that path for forks. Where the longest path has
- * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each.
- * REPRISE_GRAPH_LINE=0 or 1 decides for all graphs. */
-static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line) {
-    const char *forced = getenv("REPRISE_GRAPH_LINE");
-    *line = forced && *forced == '1';
-    if (p->device->id.type == RP_DEVICE_CPU || (forced && *forced)) return RP_OK;
+ * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each. */
+static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool body,
+                             bool *line) {
     filler f = {.p = p};
     rp_status status = add_steps(&f, part, first, n);
-    *line = f.n_nodes <= f.depth + f.depth / 2;
+    const bool in_order = !p->device->ops->graph_count, asked = p->layout != RP_LAYOUT_AUTO;
+    const bool narrow = f.n_nodes <= f.depth + f.depth / 2;
+    *line = asked ? p->layout == RP_LAYOUT_LINE : !in_order && narrow;
+    if (status == RP_OK && !RP__GROW(&p->layouts, &p->layouts_capacity, p->n_layouts + 1))
+        status = RP__OOM("graphs of a program");
+    if (status == RP_OK) {
+        const rp__reason reason = asked      ? RP__REASON_LAYOUT_ASKED
+                                  : in_order ? RP__REASON_LAYOUT_IN_ORDER
+                                  : narrow   ? RP__REASON_LAYOUT_LONG_PATH
+                                             : RP__REASON_LAYOUT_SHORT_PATH;
+        p->layouts[p->n_layouts++] =
+            (rp__executable_layout){rp__reason_name(reason), f.n_nodes, f.depth, *line || f.depth == f.n_nodes, body};
+    }
     filler_free(&f);
     return status;
 }
@@ -257,8 +267,9 @@ static rp_status choose_line(rp__executable *p, const rp__program_part *part, ui
 static rp_status fill_graph(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n,
                             rp__devgraph **out) {
     filler f = {.p = p};
-    RP_TRY(choose_line(p, part, first, n, &f.line));
+    RP_TRY(choose_line(p, part, first, n, false, &f.line));
     RP_TRY(p->device->ops->graph_new(p->device, out));
+    if (p->device->ops->graph_count) p->device->ops->graph_count(*out, &p->executables);
     f.graph = *out;
     rp_status status = add_steps(&f, part, first, n);
     if (status == RP_OK) status = p->device->ops->graph_instantiate(*out, p->device->default_stream);
@@ -295,6 +306,7 @@ void rp__program_drop_graph(rp__executable *p) {
         part->n_segments = 0;
     }
     p->graphed = false;
+    p->n_layouts = 0;
     p->n_places = 0;
     for (uint32_t r = 0; r < p->n_records && p->node; r++) p->node[r] = RP__IR_NONE;
 }

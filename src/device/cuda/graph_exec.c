@@ -31,6 +31,11 @@ static CUresult instantiate(rp__device *d, CUgraph graph, rp_stream *upload_on, 
     return status;
 }
 
+void rp__graph_execs_count(rp__graph_execs *e, _Atomic uint64_t *count) {
+    e->count = count;
+    if (count) atomic_fetch_add_explicit(count, e->n, memory_order_relaxed);
+}
+
 rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *upload_on, bool single) {
     size_t nodes = 0;
     int result;
@@ -46,6 +51,7 @@ rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph
         return status;
     }
     e->n = 1;
+    if (e->count) atomic_fetch_add_explicit(e->count, 1, memory_order_relaxed);
     size_t room = single || nodes > ALL_NODES ? 1 : ALL_NODES / (nodes + !nodes);
     e->limit = room < RP__GRAPH_EXECS ? (unsigned)room : RP__GRAPH_EXECS;
     return RP_OK;
@@ -58,7 +64,8 @@ void rp__graph_execs_free(rp__device *d, rp__graph_execs *e, bool driver) {
     }
     rp__free(e->moving);
     rp__free(e->template_words);
-    memset(e, 0, sizeof *e);
+    if (e->count) atomic_fetch_sub_explicit(e->count, e->n, memory_order_relaxed);
+    *e = (rp__graph_execs){.count = e->count};
 }
 
 /* A node moves for the first time: all executables have what its launch says. */
@@ -123,6 +130,7 @@ static rp__graph_exec *add_exec(rp__device *d, rp__graph_execs *e, CUgraph graph
     x->capacity = e->n_words;
     memcpy(x->words, e->template_words, e->n_words * sizeof *x->words);
     e->n++;
+    if (e->count) atomic_fetch_add_explicit(e->count, 1, memory_order_relaxed);
     return x;
 }
 
@@ -145,7 +153,8 @@ static rp_status choose(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_str
     unsigned oldest = 0;
     rp__graph_exec *x = &e->list[e->now];
     if (fits(e, x)) return RP_OK;
-    for (unsigned i = 1, k = e->now; i < e->n && free_choice; i++) { /* buffers that take turns made them in this order */
+    for (unsigned i = 1, k = e->now; i < e->n && free_choice;
+         i++) { /* buffers that take turns made them in this order */
         k = k + 1 < e->n ? k + 1 : 0;
         if (fits(e, &e->list[k])) {
             e->now = k;
