@@ -16,6 +16,7 @@
 #include "core/alloc.h"
 #include "ops/grad.h"
 #include "trace/ir_run.h"
+#include "trace/symbols.h"
 
 enum { PLAN_LIMIT = 16 };                 /* beyond: calls that no plan is for run again */
 static const uint64_t EVERY = UINT64_MAX; /* results: all that have tangents */
@@ -99,18 +100,39 @@ void rp__aot_free(rp__aot *a) {
 
 /* ---- compiling */
 
-static rp_status make_unit(rp__aot *a, rp_ir *graph, const bool *donors, rp__unit **out) {
+/* The function's generators; counters that follow from symbols as those of `binding`, unless it is NULL. */
+static rp_status random_for(const rp__aot *a, const int64_t *binding, rp__executable_random **out) {
+    *out = NULL;
+    if (a->n_random == 0 || !binding) return RP_OK;
+    *out = rp__alloc(a->n_random * sizeof **out);
+    if (!*out) return RP__OOM("compiled graph");
+    for (size_t k = 0; k < a->n_random; k++) {
+        int64_t count;
+        if (!rp__symbols_value(a->graph->symbols, (rp_dim)a->random[k].count, binding, &count))
+            return rp__fail(RP_ERROR_SHAPE, "a count of random numbers overflows for these arguments");
+        (*out)[k] = a->random[k];
+        (*out)[k].count = (uint64_t)count;
+    }
+    return RP_OK;
+}
+
+/* binding: sizes that the graph was made for, although the function has symbols; or NULL. */
+static rp_status make_unit(rp__aot *a, rp_ir *graph, const int64_t *binding, const bool *donors, rp__unit **out) {
+    rp__executable_random *sized;
+    rp_status status = random_for(a, binding, &sized);
     const rp__unit_request unit = {.graph = graph,
                                    .leaf = a->leaf == &rp__leaf_interpreter ? NULL : a->leaf,
                                    .no_graph = a->no_graph,
                                    .wait = a->wait,
                                    .strict = a->strict,
                                    .arena = &a->arena,
-                                   .random = a->random,
+                                   .random = sized ? sized : a->random,
                                    .n_random = a->n_random,
                                    .donors = donors,
                                    .explain = a->explain};
-    return rp__unit_new(&unit, out);
+    if (status == RP_OK) status = rp__unit_new(&unit, out);
+    rp__free(sized);
+    return status;
 }
 
 /* Once no gradient is to be taken any more. */
@@ -130,7 +152,7 @@ static rp_status compile_inference(rp__aot *a, plan *p) {
         status = rp__random_totals(functional, &a->random, &a->n_random); /* also of what goes now */
         if (status == RP_OK) status = simplify(functional, a->leaf, &simple);
     }
-    if (status == RP_OK) status = make_unit(a, simple ? simple : functional, NULL, &p->forward);
+    if (status == RP_OK) status = make_unit(a, simple ? simple : functional, NULL, NULL, &p->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
     return status;
@@ -316,8 +338,8 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
         donors[k] = is_tapes_own(&parts, &parts.saved[k], a->n_results);
         p->donates = p->donates || donors[k];
     }
-    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, NULL, &p->forward));
-    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, donors, &p->backward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, p->binding, NULL, &p->forward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, p->binding, donors, &p->backward));
     p->tangents = rp__calloc(joint.n_tangents + 1u, sizeof *p->tangents);
     if (!p->tangents) {
         status = RP__OOM("compiled graph");
