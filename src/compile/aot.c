@@ -226,6 +226,32 @@ static bool writes_under_views(const rp_ir *ir) {
     return false;
 }
 
+static bool is_detached(const rp_ir *ir, rp__ir_value v) {
+    const rp__ir_node *n = rp__ir_producer(ir, v);
+    while (rp__ir_is_view(n) || (n && n->kind == RP__IR_OP && n->op->flags & RP_OP_INPLACE)) {
+        if (rp__ir_is_op(n, RP__OP_detach)) return true;
+        n = rp__ir_producer(ir, n->in[0]);
+    }
+    return false;
+}
+
+static bool carries_gradient(const rp_ir *ir, uint32_t storage) {
+    for (size_t v = 0; v < ir->n_values; v++)
+        if (ir->values[v].storage == storage && ir->values[v].requires_grad) return true;
+    return false;
+}
+
+/* A write through rp_detach: the tape leaves the history of what was detached from as it is, and gives that of what is written to the
+   detached tensor alone. The functional form knows one memory for both. */
+static bool writes_detached(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead || n->kind != RP__IR_OP || !(n->op->flags & RP_OP_INPLACE) || n->n_out == 0) continue;
+        if (is_detached(ir, n->in[0]) && carries_gradient(ir, ir->values[n->out[0]].storage)) return true;
+    }
+    return false;
+}
+
 typedef struct view_state {
     uint32_t *version; /* per storage: writes so far */
     uint32_t *born;    /* per value: version when it was made, if it is a view */
@@ -268,6 +294,8 @@ static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
 /* Where a view is read again after a write, the tape finds its history anew and adds gradients up in an order of its own, which the
    functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
 static rp_status check_views(const rp_ir *ir) {
+    if (writes_detached(ir))
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a detached tensor is written that shares memory with what carries a gradient");
     if (!writes_under_views(ir)) return RP_OK;
     view_state s = {rp__calloc(ir->n_storages + 1u, sizeof *s.version), rp__calloc(ir->n_values + 1, sizeof *s.born),
                     rp__calloc(ir->n_values + 1, sizeof *s.through)};
