@@ -291,6 +291,14 @@ static void add_iota(const rp__emitter *e, unsigned a) {
     rp__text_puts(e->out, ")");
 }
 
+/* Whether this thread's value is one of the loop's: `guard` says it of the element. A row that idles reads the memory of another, which
+   may have written there already. */
+static const char *checked_by(const rp__emitter *e, rp__val v, const char *guard, char buf[64]) {
+    if (!rp__emit_is_rows(e->c) || e->level[v] == RP__LEVEL_UNIFORM) return guard;
+    (void)snprintf(buf, 64, "live%s%s", guard ? " && " : "", guard ? guard : "");
+    return buf;
+}
+
 /* One per-element or row node. Element nodes are declared here unless they are arrays. */
 void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     const rp__node *n = &e->dag->nodes[v];
@@ -322,7 +330,7 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     else if (n->op == RP__IOTA)
         add_iota(e, n->access);
     else
-        add_operation(e, n, element ? guard : NULL);
+        add_operation(e, n, checked_by(e, v, element ? guard : NULL, t));
     rp__text_puts(e->out, ";\n");
 }
 
