@@ -314,7 +314,8 @@ RP_API rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_
 RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                           rp_tensor **out);
 #define rp_while(...) rp_while_at(RP_HERE, __VA_ARGS__)
-/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. */
+/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. What ctx points to, and tensors that fn reads
+   through it, must be there until then: rp_retain those that a scope, or rp_call, would release. */
 RP_API rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                   size_t n_out);
 RP_API rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
