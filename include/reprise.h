@@ -108,7 +108,9 @@ RP_API bool rp_device_available(rp_device device);
 RP_API int rp_device_count(rp_device_type type);
 RP_API rp_status rp_set_default_device(rp_device device); /* of the calling thread; where factories put tensors */
 RP_API rp_device rp_default_device(void);
-RP_API rp_status rp_synchronize(rp_device device); /* waits for all streams; reports errors found by kernels */
+/* Waits for all streams; reports errors found by kernels. While any thread captures on a CUDA device, the driver refuses to wait
+   for the whole of it, and that capture becomes invalid: wait for streams then (rp_stream_synchronize). */
+RP_API rp_status rp_synchronize(rp_device device);
 
 typedef enum rp_scalar_kind { RP_SCALAR_I64 = 0, RP_SCALAR_F64 = 1, RP_SCALAR_BOOL = 2 } rp_scalar_kind;
 /* a host number, exact; a weak type in promotion, like a Python number */
