@@ -15,7 +15,8 @@ import sys
 import time
 
 SECONDS = 0.8
-FIELDS = ("host_us", "latency_us", "period_us", "first_s", "GB/s")
+BURST_SECONDS = 5e-3
+FIELDS = ("host_us", "host_low_us", "latency_us", "period_us", "first_s", "GB/s")
 
 
 def first():
@@ -56,24 +57,28 @@ def measure(torch, make):
         call()
     torch.cuda.synchronize()
     host, latency, period = [], [], []
-    end = time.perf_counter() + SECONDS / 2
-    while len(host) < 1000 and (time.perf_counter() < end or len(host) < 3):
-        t0 = time.perf_counter()
-        call()
-        t1 = time.perf_counter()
-        torch.cuda.synchronize()
-        t2 = time.perf_counter()
-        host.append(t1 - t0)
-        latency.append(t2 - t0)
-    burst = int(5e-3 / statistics.median(latency)) + 1
-    end = time.perf_counter() + SECONDS / 2
-    while len(period) < 1000 and (time.perf_counter() < end or len(period) < 3):
+    burst = 0
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(period) < 3:  # in turns, as tools/reprise/measure.c
+        stop = time.perf_counter() + BURST_SECONDS
+        while True:
+            t0 = time.perf_counter()
+            call()
+            t1 = time.perf_counter()
+            torch.cuda.synchronize()
+            t2 = time.perf_counter()
+            host.append(t1 - t0)
+            latency.append(t2 - t0)
+            if t2 >= stop:
+                break
+        burst = burst or int(BURST_SECONDS / statistics.median(latency)) + 1
         t0 = time.perf_counter()
         for _ in range(burst):
             call()
         torch.cuda.synchronize()
         period.append((time.perf_counter() - t0) / burst)
-    return [statistics.median(v) * 1e6 for v in (host, latency, period)] + [first_s]
+    low = sorted(host)[len(host) // 10]
+    return [t * 1e6 for t in (statistics.median(host), low, statistics.median(latency), statistics.median(period))] + [first_s]
 
 
 def works(torch):
@@ -193,7 +198,7 @@ def ours(path):
         for line in lines:
             fields = line.rstrip("\n").split("\t")
             row = {"work": fields[0], "system": "reprise", "mode": fields[1]}
-            if len(fields) == 7:
+            if len(fields) == 8:
                 row.update(zip(FIELDS, map(float, fields[2:])))
             else:
                 row["reason"] = fields[2]

@@ -1,5 +1,5 @@
-/* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>latency us<TAB>period us<TAB>
- * first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
+/* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>what a tenth of the
+ * calls stays below<TAB>latency us<TAB>period us<TAB>first s<TAB>GB/s (0 where it means nothing), or WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with
  * PyTorch and prints the table. `gpu_reprise source f32|bf16` prints the CUDA C of the large rows, for scripts/sass.sh.
  * `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
  * process was started, which $REPRISE_BENCH_START holds in seconds since 1970. */
@@ -23,22 +23,23 @@ struct work {
     double bytes; /* read and written at least; 0: not stated */
 };
 
-enum { PLACES = 16 };
+enum { SOME = 16, MANY = 64 };
 
 struct runner {
     rp_compiled *f;
     rp_graph *graph;
     const struct work *w;
     unsigned turn;
-    bool moves;                      /* every call gets other tensors than the last */
-    rp_tensor *(*places)[PLACES][2]; /* not NULL: these in turn, too many to be known again */
+    bool moves;                    /* every call gets other tensors than the last */
+    rp_tensor *(*places)[MANY][2]; /* not NULL: the first n_places of these in turn */
+    unsigned n_places;
 };
 
 static rp_status run(void *ctx) {
     struct runner *r = ctx;
     if (r->graph) return rp_graph_replay(r->graph);
     rp_tensor *out = NULL;
-    if (r->places) return rp_call(r->f, (*r->places)[r->turn++ % PLACES], r->w->n_in, &out, 1);
+    if (r->places) return rp_call(r->f, (*r->places)[r->turn++ % r->n_places], r->w->n_in, &out, 1);
     return rp_call(r->f, r->moves && r->turn++ % 2 ? r->w->moved : r->w->in, r->w->n_in, &out, 1);
 }
 
@@ -53,8 +54,8 @@ static void report(const struct work *w, const char *mode, rp_status status, con
         printf("%s\t%s\t%s\n", w->name, mode, reason);
     } else {
         double rate = w->bytes > 0 ? w->bytes / t->period_us * 1e-3 : 0;
-        printf("%s\t%s\t%.3f\t%.3f\t%.3f\t%.6f\t%.1f\n", w->name, mode, t->host_us, t->latency_us, t->period_us, first,
-               rate);
+        printf("%s\t%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.6f\t%.1f\n", w->name, mode, t->host_us, t->host_low_us, t->latency_us,
+               t->period_us, first, rate);
     }
     fflush(stdout);
 }
@@ -152,18 +153,19 @@ static void measure_rows(const struct work *w, rp_fn fn, const char *name, rp_de
 
 /* Eager, and the whole step as one recording. A step with graphed callables inside replays the forward and backward. */
 static void measure_step(rp_device device) {
-    enum { EAGER_STEP, STEP_GRAPHED, STEP, STEP_MOVED, STEP_PLACES, STEP_FORKS, STEP_MODES };
+    enum { EAGER_STEP, STEP_GRAPHED, STEP, STEP_MOVED, STEP_SOME, STEP_MANY, STEP_FORKS, STEP_MODES };
     static const char *const modes[STEP_MODES] = {"eager",
                                                   "graphed callables",
                                                   "fused whole step",
                                                   "fused whole step, moved input",
                                                   "fused whole step, 16 inputs",
+                                                  "fused whole step, 64 inputs",
                                                   "fused whole step, forks kept"};
     for (int m = 0; m < STEP_MODES; m++) {
         struct cli_model model, net;
         struct work w = {.name = "train MLP b64 Adam", .n_in = 2};
         struct runner r = {.w = &w, .moves = m == STEP_MOVED};
-        rp_tensor *places[PLACES][2];
+        rp_tensor *places[MANY][2];
         struct cli_times times = {0};
         double first = 0;
         rp_scope scope = rp_scope_begin();
@@ -171,11 +173,13 @@ static void measure_step(rp_device device) {
         net = model;
         if (!status) status = model.kind->inputs(&model, w.in);
         if (!status) status = model.kind->inputs(&model, w.moved);
-        for (int i = 0; i < PLACES && m == STEP_PLACES && !status; i++) {
+        if (m == STEP_SOME || m == STEP_MANY) {
+            r.places = &places;
+            r.n_places = m == STEP_SOME ? SOME : MANY;
+        }
+        for (unsigned i = 0; i < r.n_places && !status; i++) {
             status = model.kind->inputs(&model, places[i]);
         }
-        if (m == STEP_PLACES) r.places = &places;
-        if (m == STEP_FORKS) setenv("REPRISE_GRAPH_LINE", "0", 1);
         double begin = cli_now();
         if (!status && m == STEP_GRAPHED) {
             const rp_graphed_callable callable = {cli_model_forward(&net), w.in, 1, model.params, model.n_params, 1};
@@ -184,7 +188,9 @@ static void measure_step(rp_device device) {
         }
         rp_compiled *forward = model.forward;
         if (!status) {
-            const rp_compile_options options = {.struct_size = sizeof options, .fullgraph = true};
+            const rp_compile_options options = {.struct_size = sizeof options,
+                                                .fullgraph = true,
+                                                .layout = m == STEP_FORKS ? RP_LAYOUT_FORKS : RP_LAYOUT_AUTO};
             r.f = m <= STEP_GRAPHED ? rp_plain(cli_model_step(&model)) : rp_compile(cli_model_step(&model), &options);
             status = failure();
         }
@@ -194,7 +200,6 @@ static void measure_step(rp_device device) {
             if (i == 1) first = cli_now() - begin;
         }
         if (!status) status = cli_measure(run, &r, device, SECONDS, &times);
-        if (m == STEP_FORKS) unsetenv("REPRISE_GRAPH_LINE");
         report(&w, modes[m], status, &times, first);
         rp_scope_end(scope, NULL, 0);
         rp_compiled_release(r.f);

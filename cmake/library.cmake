@@ -30,7 +30,7 @@ function(rp_object_library name)
 endfunction()
 
 rp_object_library(rp_objects ${RP_SOURCES} ${RP_GEN}/reprise_embed.c)
-target_compile_options(rp_objects PRIVATE ${RP_OPT})
+target_compile_options(rp_objects PRIVATE ${RP_OPT} ${RP_CLEAR})
 
 # Vector kernels: one source, one object an instruction set; CPUID chooses at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)

@@ -243,18 +243,27 @@ typedef struct rp_fn {
 
 typedef struct rp_compiled rp_compiled; /* a plain, compiled or graphed callable */
 
+/* How the nodes of a compiled function's device graph wait for each other. A driver launches a line in the same time whatever its length; with
+   forks, a launch costs the host more, and short nodes run side by side. */
+typedef enum rp_graph_layout {
+    RP_LAYOUT_AUTO = 0, /* a line on a GPU where the longest path has two thirds of the nodes, else forks */
+    RP_LAYOUT_LINE = 1, /* each node waits for the one before it */
+    RP_LAYOUT_FORKS = 2 /* a node waits for what it reads and overwrites, and for nothing else */
+} rp_graph_layout;
+
 /* zero is torch.compile's default */
 typedef struct rp_compile_options {
     size_t struct_size;
     /* NULL: "fused" (alias "inductor"); "eager", "aot_eager", "cudagraphs", or a registered one */
     const char *backend;
-    bool fullgraph;     /* a graph break is an error instead of trace-and-flush */
-    bool static_sizes;  /* never re-trace a changed size as a symbol (dynamic=False) */
-    bool no_graph;      /* "fused": launch the program's kernels one by one instead of as one device graph */
-    bool strict;        /* a skipped graph is an error */
-    bool wait;          /* wait for background compiles before the first run */
-    int purity;         /* re-trace and compare every purity-th call; the second call always is */
-    size_t cache_limit; /* specialisations kept, least recently used goes first; 0: 32 */
+    bool fullgraph;         /* a graph break is an error instead of trace-and-flush */
+    bool static_sizes;      /* never re-trace a changed size as a symbol (dynamic=False) */
+    bool no_graph;          /* "fused": launch the program's kernels one by one instead of as one device graph */
+    bool strict;            /* a skipped graph is an error */
+    bool wait;              /* wait for background compiles before the first run */
+    int purity;             /* re-trace and compare every purity-th call; the second call always is */
+    size_t cache_limit;     /* specialisations kept, least recently used goes first; 0: 32 */
+    rp_graph_layout layout; /* "fused", "cudagraphs": of the device graphs; rp_explain says what was chosen */
 } rp_compile_options;
 
 RP_API rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
@@ -589,7 +598,8 @@ RP_API rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, s
 
 typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form */
 
-/* make_fx; NULL never: an empty rp_ir on failure */
+/* make_fx; NULL never: an empty rp_ir on failure. RP_ERROR_GRAPH_BREAK: the function reads a value on the host, or, where a result needs a
+   gradient, does what only a tape differentiates (a custom function whose backward cannot be recorded, a hook that it leaves, ...). */
 RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
 /* one more reference; how a backend keeps the graph that it was given */
 RP_API rp_ir *rp_ir_retain(const rp_ir *ir);
@@ -615,7 +625,7 @@ RP_API const char *rp_backend_name(size_t index);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "kernel", "library", "region", "unfused", "copy", "patch", "skip", "break", "guard", "memory" */
+    /* "specialisation", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break", "guard", "memory" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */

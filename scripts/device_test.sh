@@ -70,7 +70,7 @@ sanitize() {
 }
 
 if [ "$what" != sanitizer ]; then
-    for t in test_cuda_loops test_cuda_library test_cuda_user test_outside test_behaviours test_graphs test_compiled_capture test_compiled_function test_cuda_graphs test_program_cuda test_train_fused test_cudasim; do
+    for t in test_cuda_loops test_cuda_library test_cuda_user test_outside test_behaviours test_graphs test_graphed test_compiled_capture test_compiled_function test_cuda_graphs test_program_cuda test_train_fused test_cudasim test_cudasim_graphs test_cudasim_libraries; do
         run_test "$t" 120 &
     done
     run_test test_road 250 &
@@ -85,7 +85,8 @@ if [ "$what" != tests ] && command -v compute-sanitizer >/dev/null; then
             echo "$tool test_cuda_loops test_$t"
         done
         for t in topk nonzero multinomial scatter_add chain; do echo "$tool test_cuda_library test_$t"; done
-        for t in raw_replay raw_random raw_repoint graphed_training; do echo "$tool test_graphs test_$t"; done
+        for t in raw_replay raw_random raw_repoint; do echo "$tool test_graphs test_$t"; done
+        echo "$tool test_graphed test_graphed_training"
     done >"$out/list"
     echo "synccheck test_cuda_library test_chain" >>"$out/list"
     running=0

@@ -447,6 +447,30 @@ static void what_cannot_be_recorded_runs(void **state) {
     }
     rp_release(stash);
     stash = NULL;
+    /* A graph that is exported would not say that its derivative is another. */
+    rp_tensor *pair[2];
+    make(4, pair);
+    rp_tensor *leaves[] = {leaf(pair[0]), leaf(pair[1])};
+    for (int k = 0; k < UNRECORDED; k++) {
+        chosen = &unrecorded[k];
+        rp_ir *ir = NULL;
+        FAILS(RP_ERROR_GRAPH_BREAK, "custom-function",
+              (ir = rp_trace((rp_fn){unrecorded_body, NULL, 0, "f"}, leaves, 2, OUTS), rp_error_status()));
+        rp_ir_release(ir);
+    }
+    rp_release(stash);
+    stash = NULL;
+    chosen = &unrecorded[0];
+    for (int off = 0; off < 2; off++) { /* the forward alone is what there is to say */
+        rp_tensor *got[OUTS], *values[OUTS];
+        bool grad = rp_set_grad_enabled(!off);
+        rp_ir *ir = rp_trace((rp_fn){unrecorded_body, NULL, 0, "f"}, off ? leaves : pair, 2, OUTS);
+        OK(rp_ir_run(ir, pair, 2, got, OUTS));
+        unrecorded_body(NULL, pair, 2, values, OUTS);
+        for (int k = 0; k < OUTS; k++) same(got[k], values[k]);
+        (void)rp_set_grad_enabled(grad);
+        rp_ir_release(ir);
+    }
     /* without gradients there is nothing to record but the forward */
     chosen = &unrecorded[0];
     rp_compiled *f = compiled(unrecorded_body, 2, true);

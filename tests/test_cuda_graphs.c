@@ -321,6 +321,45 @@ static void test_returning(void **state) {
     OK(rp_scope_end(s, NULL, 0));
 }
 
+static void line(rp_tensor **in, rp_tensor **out) {
+    out[0] = rp_sin(in[0]);
+    out[1] = rp_mul(out[0], in[0]);
+    out[2] = rp_sum(out[1], NULL, 0, false, RP_DTYPE_NONE);
+}
+
+/* More places than there are executables: those that there are serve all, the parameters of the one used longest ago are set. */
+static void test_many_places(void **state) {
+    (void)state;
+    enum { PLACES = 20 };
+    rp_scope s = rp_scope_begin();
+    rp__device *d = rp__device_get(rp_cuda(0));
+    rp_stream *stream = rp__current_stream(d);
+    rp_tensor *in[PLACES], *want[PLACES][3], *got[3];
+    list all;
+    size_t edges;
+    for (int i = 0; i < PLACES; i++) {
+        in[i] = wave(1 + i, 5, 7);
+        line(&in[i], want[i]);
+    }
+    gather(&all, line, in, got);
+    rp__devgraph *g = build(&all, UINT32_MAX, &edges);
+    for (int places = 12; places <= PLACES; places += PLACES - 12) {
+        for (int turn = 0; turn < 4 * places; turn++) {
+            int i = turn % places;
+            cudasim_counters before = counters();
+            point(g, &all, in[0], in[i]);
+            OK(d->ops->graph_launch(g, stream));
+            for (int k = 0; k < 3; k++) assert_true(equal(got[k], want[i][k]));
+            if (!sim.counters || turn < 3 * places) continue;
+            assert_int_equal(counters().patches - before.patches, places == 12 ? 0 : 2);
+            assert_int_equal(counters().live_execs, places == 12 ? 12 : 16);
+        }
+    }
+    d->ops->graph_free(g);
+    release(&all);
+    OK(rp_scope_end(s, NULL, 0));
+}
+
 /* ---- raw captures ---- */
 
 static void test_capture(void **state) {
@@ -480,7 +519,7 @@ static void test_no_leak(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        TEST(test_explicit), TEST(test_words),  TEST(test_returning), TEST(test_capture),
+        TEST(test_explicit), TEST(test_words),  TEST(test_returning), TEST(test_many_places), TEST(test_capture),
         TEST(test_fork),     TEST(test_random), TEST(test_no_leak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

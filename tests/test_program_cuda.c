@@ -118,22 +118,57 @@ static void wide(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
 static void test_line(void **state) { /* what is nearly a line is made one; what is not is left as it is */
     (void)state;
     rp_tensor *in[] = {filled(1, M, M, 0), filled(2, M, M, 0)};
-    for (int k = 0; k < 2; k++) {
+    for (int round = 0; round < 6; round++) {
+        const int k = round % 2;
+        const rp_graph_layout layout = (rp_graph_layout)(round / 2);
+        const rp__executable_options options = {.layout = layout};
         rp_ir *ir = rp_trace((rp_fn){k ? wide : narrow, NULL, 0, "line"}, in, 2, k ? 4 : 1);
         rp__executable *p = NULL;
         rp__executable_facts facts;
         rp_tensor *got[4] = {NULL}, *want[4] = {NULL};
-        (void)rp__executable_new(ir, in, 2, NULL, &p);
+        (void)rp__executable_new(ir, in, 2, &options, &p);
         show_error();
         rp__executable_facts_of(p, &facts);
         assert_true(facts.n_launches >= 4);
-        assert_int_equal(facts.n_edges, k ? 0 : facts.n_launches - 1);
+        bool line = layout == RP_LAYOUT_LINE || (layout == RP_LAYOUT_AUTO && !k);
+        assert_int_equal(facts.n_edges, line ? facts.n_launches - 1 : k ? 0 : 4);
         assert_int_equal(rp__executable_run(p, in, 2, got, k ? 4 : 1, NULL, 0, NULL), RP_OK);
         (k ? wide : narrow)(NULL, in, 2, want, k ? 4 : 1);
         for (int i = 0; i < (k ? 4 : 1); i++) assert_same(got[i], want[i]);
         rp__executable_free(p);
         rp_ir_release(ir);
     }
+}
+
+static void test_layout_told(void **state) { /* explain: the layout and why, and how many executables there are */
+    (void)state;
+    static const char *const reasons[][2] = {
+        {"long-path", "short-path"}, {"layout-asked", "layout-asked"}, {"layout-asked", "layout-asked"}};
+    rp_tensor *w = filled(1, M, M, 0), *places[] = {filled(2, M, M, 0), filled(3, M, M, 0), filled(4, M, M, 0)},
+              *out[2];
+    for (int round = 0; round < 6; round++) {
+        const int k = round % 2, layout = round / 2;
+        rp_compiled *f = rp_compile((rp_fn){k ? wide : narrow, NULL, 0, "layout"},
+                                    RP_OPTIONS(rp_compile_options, .layout = (rp_graph_layout)layout));
+        for (int i = 0; i < 3; i++) {
+            rp_scope scope = rp_scope_begin();
+            check_call(f, k ? wide : narrow, (rp_tensor *[]){places[0], w}, out, k ? 2 : 1);
+            rp_scope_end(scope, NULL, 0);
+        }
+        bool line = layout == RP_LAYOUT_LINE || (layout == RP_LAYOUT_AUTO && !k);
+        assert_int_equal(fact(f, "graph", reasons[layout][k]), 1);
+        assert_int_equal(rc_told(f, "graph", line ? "device graph in one line: " : "device graph with forks: "), 1);
+        rp_compiled_release(f);
+    }
+    rp_compiled *f = compiled(pointwise, "pointwise");
+    for (int i = 0; i < 12; i++) {
+        rp_scope scope = rp_scope_begin();
+        check_call(f, pointwise, (rp_tensor *[]){places[i < 4 ? 0 : i % 3], w}, out, 1);
+        rp_scope_end(scope, NULL, 0);
+        if (i == 3) assert_int_equal(fact(f, "graph", ""), 1);
+    }
+    assert_int_equal(fact(f, "graph", ""), 3); /* one for each place that comes back */
+    rp_compiled_release(f);
 }
 
 static void test_library_moved(void **state) {
@@ -423,13 +458,21 @@ static void test_regions(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_gathered, start),        cmocka_unit_test_setup(test_line, start),
-        cmocka_unit_test_setup(test_library_moved, start),   cmocka_unit_test_setup(test_library_results, start),
-        cmocka_unit_test_setup(test_library_written, start), cmocka_unit_test_setup(test_alignment, start),
-        cmocka_unit_test_setup(test_moved_back, start),      cmocka_unit_test_setup(test_foreign, start),
-        cmocka_unit_test_setup(test_training, start),        cmocka_unit_test_setup(test_relu, start),
-        cmocka_unit_test_setup(test_regions, start),         cmocka_unit_test_setup(test_chain, start),
-        cmocka_unit_test_setup(test_chain_training, start),  cmocka_unit_test_setup(test_chain_refused, start),
+        cmocka_unit_test_setup(test_gathered, start),
+        cmocka_unit_test_setup(test_line, start),
+        cmocka_unit_test_setup(test_layout_told, start),
+        cmocka_unit_test_setup(test_library_moved, start),
+        cmocka_unit_test_setup(test_library_results, start),
+        cmocka_unit_test_setup(test_library_written, start),
+        cmocka_unit_test_setup(test_alignment, start),
+        cmocka_unit_test_setup(test_moved_back, start),
+        cmocka_unit_test_setup(test_foreign, start),
+        cmocka_unit_test_setup(test_training, start),
+        cmocka_unit_test_setup(test_relu, start),
+        cmocka_unit_test_setup(test_regions, start),
+        cmocka_unit_test_setup(test_chain, start),
+        cmocka_unit_test_setup(test_chain_training, start),
+        cmocka_unit_test_setup(test_chain_refused, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -396,6 +396,7 @@ static void test_programs(void **state) {
                                                                .fullgraph = true, .no_graph = no_graph != 0));
             assert_int_equal(rc_told(f, "skip", ""), 0);
             assert_int_equal(rc_told(f, "region", no_graph ? "host" : "node of the device graph"), rc_cases[k].regions);
+            assert_true(no_graph ? rc_told(f, "graph", "") == 0 : rc_told(f, "graph", "device graph ") == 1);
             rp_compiled_release(f);
             assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
             assert_ok();

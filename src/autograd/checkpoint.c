@@ -369,7 +369,7 @@ rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *c
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_checkpoint: no function");
     } else if ((status = check_arguments(in, n_in)) != RP_OK) {
         /* told already */
-    } else if (!rp_grad_enabled() || recomputing) {
+    } else if (!rp__grad_recording() || recomputing) {
         /* Without a tape nothing would be kept. Inside the recomputation of an outer one the arguments take the numbers that
            they took in the first run, and the rest none. */
         status = RP_OK;

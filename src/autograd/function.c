@@ -166,7 +166,7 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
         RP_TRY(rp__tensor_check(in[i], "argument of a custom function"));
         needed = needed || rp__grad_needed(in[i]);
     }
-    needed = needed && rp_grad_enabled();
+    needed = needed && rp__grad_recording();
     if (!needed) return forward_of(f, in, n_in, out, n_out, false);
     if (!f->backward)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,

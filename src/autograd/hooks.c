@@ -77,6 +77,7 @@ static uint64_t add_hook(const char *site, rp_tensor *t, rp_hook *hook, void *ct
     while (*end) end = &(*end)->next_of_tensor;
     *end = e;
     rp__unlock(rp__autograd_lock(a));
+    rp__grad_change(t);
     if (!leaf) {
         rp__lock(rp__autograd_lock(edge.node));
         for (end = &edge.node->hooks; *end;) end = &(*end)->next_of_node;
@@ -110,6 +111,7 @@ rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
             *at = found->next_of_tensor;
         }
         rp__unlock(rp__autograd_lock(a));
+        rp__grad_change(t);
     }
     if (!found)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_remove_hook: the tensor has no hook %llu",
@@ -261,6 +263,7 @@ rp_status rp__retain_run(rp__tape_node *n, uint32_t index, rp_tensor *grad) {
         if (status == RP_OK) {
             rp_tensor *old = a->grad;
             a->grad = rp_retain(sum);
+            rp__grad_change(t);
             if (old) rp_release(old);
         }
         rp_release(t);

@@ -71,6 +71,7 @@ static rp_status accumulate(rp_tensor *leaf, rp_tensor *grad, bool create_graph)
     if (value == a->grad) return RP_OK;
     rp_tensor *old = a->grad;
     a->grad = rp_retain(value);
+    rp__grad_change(leaf);
     if (old) rp_release(old);
     return RP_OK;
 }
@@ -162,6 +163,7 @@ rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad) {
         t->flags |= RP__T_REQUIRES_GRAD;
     else
         t->flags = (uint8_t)(t->flags & ~RP__T_REQUIRES_GRAD);
+    rp__grad_change(t);
     return RP_OK;
 }
 
@@ -187,6 +189,7 @@ rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad) {
         rp_tensor *old = t->autograd ? t->autograd->grad : NULL;
         if (old) {
             t->autograd->grad = NULL;
+            rp__grad_change(t);
             rp_release(old);
         }
         return RP_OK;
@@ -203,6 +206,7 @@ rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad) {
     if (!a) return RP_ERROR_OUT_OF_MEMORY;
     rp_tensor *old = a->grad;
     a->grad = rp_retain(grad);
+    rp__grad_change(t);
     if (old) rp_release(old);
     return RP_OK;
 }

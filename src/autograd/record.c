@@ -363,8 +363,7 @@ static rp_status run_and_record(rp__layer_kind at, rp__call *call) {
     return status;
 }
 
-static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
-    (void)self;
+static __attribute__((noinline)) rp_status handle(rp__layer_kind at, rp__call *call) {
     const bool noted = RP__UNLIKELY(rp__checkpoint_recording != NULL);
     rp_status status = noted ? rp__checkpoint_reads(call->in, call->n_in) : RP_OK;
     if (status == RP_OK) status = run_and_record(at, call);
@@ -372,6 +371,17 @@ static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *c
     if (status != RP_OK)
         for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
     return status;
+}
+
+/* Most calls leave nothing behind: they go on below at once. (Dispatch gives the results of a failed one.) */
+static rp_status autograd_handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
+    (void)self;
+    if (RP__UNLIKELY(rp__checkpoint_recording != NULL || (call->op->flags & RP_OP_VIEW))) return handle(at, call);
+    const uint32_t n = rp__grad_disabled ? 0 : call->n_in;
+    for (uint32_t i = 0; i < n; i++) {
+        if (call->in[i] && RP__UNLIKELY(rp__grad_needed(call->in[i]))) return handle(at, call);
+    }
+    return rp__dispatch_below(at, call);
 }
 
 rp__layer rp__autograd_layer = {autograd_handle};

@@ -9,7 +9,6 @@
 #include <string.h>
 
 void (*rp__grad_watch_hook)(rp_tensor *t);
-void (*rp__grad_off_hook)(void);
 
 /* ---------------------------------------------------------------- locks, grad mode */
 
@@ -32,13 +31,16 @@ bool rp__grad_switch(bool enabled) {
     return old;
 }
 
+_Thread_local rp__grad_said rp__grad_said_now;
+
 bool rp_set_grad_enabled(bool enabled) {
-    /* Blocks are traced with grad mode off: on and off again is the way back. */
-    if (!enabled && RP__UNLIKELY(rp__tensor_tracing) && rp__grad_disabled && rp__grad_off_hook) rp__grad_off_hook();
-    return rp__grad_switch(enabled);
+    if (!RP__UNLIKELY(rp__grad_said_now.apart)) return rp__grad_switch(enabled);
+    bool old = rp__grad_said_now.on;
+    rp__grad_said_now.on = enabled;
+    return old;
 }
 
-bool rp_grad_enabled(void) { return !rp__grad_disabled; }
+bool rp_grad_enabled(void) { return rp__grad_said_now.apart ? rp__grad_said_now.on : !rp__grad_disabled; }
 
 /* ---------------------------------------------------------------- nodes */
 
@@ -186,11 +188,7 @@ static void autograd_free(rp__autograd *a) {
     rp__free(a);
 }
 
-bool rp__grad_needed(const rp_tensor *t) {
-    if (t->flags & RP__T_REQUIRES_GRAD) return true;
-    const rp__autograd *a = t->autograd;
-    return a && (a->node || (a->base && rp__grad_needed(a->base))); /* a base has no base: one step */
-}
+_Atomic uint64_t rp__grad_changes = 1;
 
 rp_status rp__tape_edge_of(rp_tensor *t, rp__edge *out) {
     *out = (rp__edge){NULL, 0};
@@ -220,6 +218,7 @@ rp_status rp__tape_set_history(rp_tensor *t, rp__tape_node *n, uint32_t index) {
     rp__tape_node *old = a->node;
     a->node = rp__tape_node_retain(n);
     a->out_index = index;
+    rp__grad_change(t);
     rp__tape_node_release(old);
     return RP_OK;
 }

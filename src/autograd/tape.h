@@ -99,9 +99,12 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
-/* Called where a function switches grad mode off that is off already; floor 5 installs it: of a block it means that what follows has no
-   derivative. */
-extern void (*rp__grad_off_hook)(void);
+/* The trace of a block has the tape off. What the function that it runs says with rp_set_grad_enabled, and reads with rp_grad_enabled, is
+   here: the trace cuts what is off. */
+typedef struct rp__grad_said {
+    bool apart, on; /* not apart: grad mode is that of the thread */
+} rp__grad_said;
+extern _Thread_local rp__grad_said rp__grad_said_now;
 
 /* Called for a custom function while a trace records; floor 5 installs it (rp__trace_function of trace.h). */
 extern rp_status (*rp__function_trace_hook)(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in,
@@ -114,7 +117,21 @@ static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
     return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
 }
 
-bool rp__grad_needed(const rp_tensor *t); /* grad mode aside: leaf that requires grad, or result with a node */
+/* Counts changes of whether a tensor that others may hold needs a gradient, has a .grad or hooks: who has looked at some tensors, and
+   finds the count as it was before, need not look again (guards.c). Whoever changes one of the three calls rp__grad_change behind it. */
+extern _Atomic uint64_t rp__grad_changes;
+static inline void rp__grad_change(const rp_tensor *t) {
+    if (atomic_load_explicit(&t->refs, memory_order_relaxed) != 1) /* else it is a result that nobody has yet */
+        atomic_fetch_add_explicit(&rp__grad_changes, 1, memory_order_release);
+}
+
+/* Grad mode aside: leaf that requires grad, or result with a node. A view without one has what its base has; a base has no base. */
+static inline bool rp__grad_needed(const rp_tensor *t) {
+    const rp__autograd *a = t->autograd;
+    if (RP__LIKELY(!a)) return t->flags & RP__T_REQUIRES_GRAD;
+    if ((t->flags & RP__T_REQUIRES_GRAD) || a->node || !a->base) return (t->flags & RP__T_REQUIRES_GRAD) || a->node;
+    return (a->base->flags & RP__T_REQUIRES_GRAD) || (a->base->autograd && a->base->autograd->node);
+}
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 /* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */
 bool rp__tape_retains(void);
@@ -206,7 +223,9 @@ rp_tensor *rp__tape_shadow(rp_tensor *t);
 extern _Thread_local bool rp__tape_shadowing;
 
 extern RP__TLS_FAST bool rp__grad_disabled; /* grad mode of the thread; rp_set_grad_enabled, inline */
-extern rp__layer rp__autograd_layer;        /* record.c: default layer of every thread */
+/* Does the tape record? Not so in the trace of a block, whatever rp_grad_enabled says. */
+static inline bool rp__grad_recording(void) { return !rp__grad_disabled; }
+extern rp__layer rp__autograd_layer; /* record.c: default layer of every thread */
 
 /* One of a fixed set of locks: guards the accumulate node, hooks and view entries of the objects that share it. Never held
    while other code of the library that may lock is called. */

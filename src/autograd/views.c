@@ -74,6 +74,7 @@ rp_status rp__view_track(const rp__call *call, rp_tensor *view) {
     rp__attrs_copy(s->attrs, call->attrs, call->n_attrs);
     a->steps = s;
     a->base = rp_retain(chained ? of->base : from);
+    rp__grad_change(view);
     a->view_version = atomic_load_explicit(&view->storage->version, memory_order_relaxed);
     return RP_OK;
 }
@@ -133,6 +134,7 @@ rp_status rp__view_refresh(rp__autograd *a) {
             a->out_index = index;
             a->view_version = version;
             rp__unlock(lock);
+            rp__grad_change(a->tensor);
             if (old && (a->tensor->flags & RP__T_RETAINS_GRAD)) rp__retain_remove(old, a);
         } else {
             old = node;

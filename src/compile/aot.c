@@ -39,6 +39,7 @@ struct rp__aot {
     const rp_backend *leaf;
     bool on_tape; /* runs node by node under the tape */
     bool no_graph, wait, strict;
+    rp_graph_layout layout;
     bool training;
     bool again; /* may run again: it writes nothing outside */
     rp__shared_arena arena;
@@ -124,6 +125,7 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const int64_t *binding, con
                                    .leaf = a->leaf == &rp__leaf_interpreter ? NULL : a->leaf,
                                    .no_graph = a->no_graph,
                                    .wait = a->wait,
+                                   .layout = a->layout,
                                    .strict = a->strict,
                                    .arena = &a->arena,
                                    .random = sized ? sized : a->random,
@@ -482,6 +484,7 @@ static void remember(rp__aot *a, const rp_backend *leaf, const rp__engine_reques
     a->no_graph = request->options && request->options->no_graph;
     a->wait = request->options && request->options->wait;
     a->strict = request->options && request->options->strict;
+    a->layout = request->options ? request->options->layout : RP_LAYOUT_AUTO;
     a->explain = request->explain;
     a->shared = request->given;
     a->training = request->training && !request->segment;
@@ -827,13 +830,8 @@ static rp_status run(rp__aot *a, const int64_t *binding, rp_tensor *const *in, s
     return rp__unit_run(a->plans->forward, &(rp__unit_call){.binding = binding}, in, n_in, out, n_out);
 }
 
-rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    if (a->on_tape) return rp__ir_run(a->graph, in, n_in, out, n_out, NULL);
-    if (RP__UNLIKELY(n_in != a->graph->body.n_args || n_out != a->n_results)) {
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the graph takes %u arguments and gives %u results, not %zu and %zu",
-                        a->graph->body.n_args, a->n_results, n_in, n_out);
-    }
-    if (RP__LIKELY(a->n_symbols == 0)) return run(a, NULL, in, n_in, out, n_out);
+static __attribute__((noinline)) rp_status run_bound(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                                     size_t n_out) {
     int64_t few[RP__FEW_OPERANDS], *binding = few;
     if (a->n_symbols > RP__FEW_OPERANDS) {
         binding = rp__alloc(a->n_symbols * sizeof *binding);
@@ -843,6 +841,23 @@ rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor *
     if (status == RP_OK) status = run(a, binding, in, n_in, out, n_out);
     if (binding != few) rp__free(binding);
     return status;
+}
+
+rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    static const rp__unit_call plain = {0};
+    if (a->on_tape) return rp__ir_run(a->graph, in, n_in, out, n_out, NULL);
+    if (RP__UNLIKELY(n_in != a->graph->body.n_args || n_out != a->n_results)) {
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the graph takes %u arguments and gives %u results, not %zu and %zu",
+                        a->graph->body.n_args, a->n_results, n_in, n_out);
+    }
+    if (RP__UNLIKELY(a->n_symbols > 0)) return run_bound(a, in, n_in, out, n_out);
+    if (a->training) return run_training(a, NULL, in, n_in, out, n_out);
+    return rp__unit_run(a->plans->forward, &plain, in, n_in, out, n_out);
+}
+
+rp__executable *rp__aot_settled(const rp__aot *a) {
+    bool bare = !a->on_tape && !a->training && a->n_symbols == 0;
+    return bare ? rp__unit_settled(a->plans->forward) : NULL;
 }
 
 /* ---- the interpreter as a leaf */

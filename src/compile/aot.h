@@ -18,6 +18,8 @@ typedef struct rp__aot rp__aot;
 rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *request, rp__aot **out);
 /* As rp__engine.run. */
 rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+/* As rp__engine.settled. */
+struct rp__executable *rp__aot_settled(const rp__aot *a);
 void rp__aot_free(rp__aot *a);
 
 /* The leaf that runs a graph node by node: the reference. */

@@ -33,6 +33,9 @@ struct rp__engine {
        argument (or a view of one) is that handle (a view of it). Called by any thread, by several at once; grad mode is off unless the graph is for
        training. */
     rp_status (*run)(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+    /* The program that run() is, and nothing around it, from now on: it may be run in its place. NULL: there is none, or none yet.
+       May be NULL itself. */
+    struct rp__executable *(*settled)(const void *object);
     void (*destroy)(void *object);
     const rp_backend *leaf; /* of a public backend: what compiles its functional graphs */
 };

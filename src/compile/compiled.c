@@ -10,6 +10,7 @@
 #include "autograd/tape.h"
 #include "compile/backend.h"
 #include "compile/guards.h"
+#include "compile/program.h"
 #include "core/alloc.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
@@ -27,7 +28,9 @@ typedef struct specialisation {
     uint64_t calls;
     uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
-    bool repeats; /* the function gives one tensor as several of its results */
+    bool repeats;         /* the function gives one tensor as several of its results */
+    bool moves_gradients; /* the graph reads or leaves gradients of leaves */
+    _Atomic(rp__executable *) program; /* what a call comes down to; NULL: more than a program, or not known yet */
     struct specialisation *next;
 } specialisation;
 
@@ -42,6 +45,8 @@ typedef struct compiled {
     rp__mutex lock;       /* list, segments; held while a call is traced */
     specialisation *list; /* most recently used first */
     size_t n;
+    /* There never was a second specialisation: a call may keep the lock and take no other, as calls of one program take turns anyway. */
+    bool alone;
     bool lazy; /* trace-and-flush, because of: */
     rp__reason lazy_reason;
     const char *lazy_site;
@@ -121,9 +126,7 @@ rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, siz
             for (size_t k = 0; k < n_out && status != RP_OK; k++) out[k] = rp__tensor_error();
             return status;
         }
-        rp_scope scope = rp__scope_begin();
         status = f->ops->call(f, site, in, n_in, out, n_out);
-        rp__scope_end(scope, out, status == RP_OK || status == RP_ERROR_GRAPH_BREAK ? n_out : 0);
     }
     if (RP__UNLIKELY(status != RP_OK && status != RP_ERROR_GRAPH_BREAK)) {
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
@@ -148,12 +151,18 @@ rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tens
     return status;
 }
 
+rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out) {
+    rp__scope_end(scope, out, status == RP_OK || status == RP_ERROR_GRAPH_BREAK ? n_out : 0);
+    return status;
+}
+
 /* ---- plain */
 
 static rp_status plain_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                             size_t n_out) {
     (void)site;
-    return rp__callable_body(f->fn, in, n_in, out, n_out);
+    rp_scope scope = rp__scope_begin();
+    return rp__callable_end(scope, rp__callable_body(f->fn, in, n_in, out, n_out), out, n_out);
 }
 
 static void plain_destroy(rp_compiled *f) { rp__free(f); }
@@ -207,6 +216,7 @@ static void add(compiled *c, specialisation *s) {
     s->next = c->list;
     c->list = s;
     c->n++;
+    c->alone = c->alone && c->n == 1;
     while (c->n > limit) {
         specialisation *last = c->list;
         while (last->next) last = last->next;
@@ -247,6 +257,12 @@ static bool repeats(const rp_ir *ir, size_t n_out) {
     return false;
 }
 
+static bool moves_gradients(const rp__trace_result *trace) {
+    for (size_t i = 0; i < trace->n_grads; i++)
+        if (trace->grads[i].input != RP__IR_NONE || trace->grads[i].at_exit != RP__GRAD_KEPT) return true;
+    return false;
+}
+
 /* Takes the trace over. */
 static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
                             const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
@@ -259,6 +275,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     s->n_out = n_out;
     s->symbolic = sizes != NULL;
     s->repeats = repeats(s->trace.ir, n_out);
+    s->moves_gradients = moves_gradients(&s->trace);
     s->arg_ids = rp__calloc(n_in + 1, sizeof *s->arg_ids);
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
@@ -316,18 +333,18 @@ static rp_status run_with_gradients(specialisation *s, rp_tensor *const *in, siz
     return status;
 }
 
-static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
-    const bool off = rp__grad_disabled;
-    if (!s->trace.training) rp__grad_disabled = true;
-    rp_status status;
-    if (s->trace.n_grads)
-        status = run_with_gradients(s, in, n_in, out, n_out);
-    else if (s->object)
-        status = s->engine->run(s->object, in, n_in, out, n_out);
-    else
-        status = rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
-    if (!s->trace.training) rp__grad_disabled = off;
+static rp_status run_object(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    if (s->moves_gradients) return run_with_gradients(s, in, n_in, out, n_out);
+    if (!s->object) return rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
+    rp_status status = s->engine->run(s->object, in, n_in, out, n_out);
+    if (status == RP_OK && s->engine->settled && !s->repeats)
+        atomic_store_explicit(&s->program, s->engine->settled(s->object), memory_order_release);
+    return status;
+}
+
+static rp_status run_in_scope(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_scope scope = rp__scope_begin();
+    rp_status status = run_object(s, in, n_in, out, n_out);
     if (RP__UNLIKELY(s->repeats) && status == RP_OK) { /* one handle, as from the function itself */
         const rp__ir_value *v = s->trace.ir->body.results;
         for (size_t k = 1; k < n_out; k++) {
@@ -336,6 +353,27 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
             if (v[k] != RP__IR_NONE) out[k] = out[first];
         }
     }
+    return rp__callable_end(scope, status, out, n_out);
+}
+
+static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
+    const bool off = rp__grad_disabled;
+    if (!s->trace.training) rp__grad_disabled = true;
+    rp__executable *p = atomic_load_explicit(&s->program, memory_order_acquire);
+    rp_status status =
+        p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
+    if (!s->trace.training) rp__grad_disabled = off;
+    return status;
+}
+
+/* A program is never for training (rp__engine.settled). */
+static inline rp_status run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                  size_t n_out) {
+    const bool off = rp__grad_disabled;
+    rp__grad_disabled = true;
+    rp_status status = rp__executable_run_alone(p, in, n_in, out, n_out);
+    rp__grad_disabled = off;
     return status;
 }
 
@@ -647,8 +685,8 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
 }
 
 static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    const specialisation *from = NULL;
-    for (const specialisation *s = c->list; s && !from; s = s->next) {
+    specialisation *from = NULL;
+    for (specialisation *s = c->list; s && !from; s = s->next) {
         if (s->n_out == n_out && rp__guards_only_sizes(&s->guards, c->base.fn, in, n_in)) from = s;
     }
     if (c->list) {
@@ -694,35 +732,62 @@ static rp_status check_purity(compiled *c, specialisation *s, rp_tensor *const *
     return status;
 }
 
+/* The specialisation whose guards hold, first in the list and one call older; NULL: none. Under the lock. */
+static inline specialisation *find(compiled *c, rp_tensor *const *in, size_t n_in, size_t n_out) {
+    if (RP__UNLIKELY(c->lazy)) return NULL;
+    for (specialisation **link = &c->list, *s; (s = *link); link = &s->next) {
+        if (s->n_out != n_out || !rp__guards_hold(&s->guards, c->base.fn, in, n_in)) continue;
+        if (RP__UNLIKELY(link != &c->list)) use_first(c, s, link);
+        s->calls++;
+        return s;
+    }
+    return NULL;
+}
+
+/* The first call made it; this is the second, or a turn of `purity`. A symbolic one has run once already. */
+static inline bool is_to_be_checked(const compiled *c, const specialisation *s) {
+    return s->calls == 1 || (c->options.purity > 0 && s->calls % (uint64_t)c->options.purity == 0);
+}
+
+/* A call that no specialisation serves, or one that is to be checked. Under the lock; *served: it was the call. */
+static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisation *s, rp_tensor *const *in,
+                                                      size_t n_in, rp_tensor **out, size_t n_out, bool *served) {
+    rp_scope scope = rp__scope_begin();
+    rp_status status;
+    *served = true;
+    if (s)
+        status = check_purity(c, s, in, n_in, out, n_out, served);
+    else if (c->lazy)
+        status = call_lazy(c, in, n_in, out, n_out);
+    else
+        status = call_miss(c, in, n_in, out, n_out);
+    return rp__callable_end(scope, status, out, n_out);
+}
+
 static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                size_t n_out) {
-    (void)site;
     compiled *c = (compiled *)f;
-    if (c->engine->tags & RP__ENGINE_RUNS_FUNCTION) return rp__callable_body(f->fn, in, n_in, out, n_out);
+    if (RP__UNLIKELY(c->engine->tags & RP__ENGINE_RUNS_FUNCTION)) return plain_call(f, site, in, n_in, out, n_out);
     rp__lock(&c->lock);
-    if (!c->lazy) {
-        for (specialisation **link = &c->list, *s; (s = *link); link = &s->next) {
-            if (s->n_out != n_out || !rp__guards_hold(&s->guards, f->fn, in, n_in)) continue;
-            if (RP__UNLIKELY(link != &c->list)) use_first(c, s, link);
-            /* The first call made it; this is the second, or a turn of `purity`. A symbolic one has run once already. */
-            uint64_t call = ++s->calls;
-            if (RP__UNLIKELY(call == 1 || (c->options.purity > 0 && call % (uint64_t)c->options.purity == 0))) {
-                bool served;
-                rp_status status = check_purity(c, s, in, n_in, out, n_out, &served);
-                if (served || status != RP_OK) {
-                    rp__unlock(&c->lock);
-                    return status;
-                }
-            }
-            atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    specialisation *s = find(c, in, n_in, n_out);
+    if (RP__UNLIKELY(!s || is_to_be_checked(c, s))) {
+        bool served;
+        rp_status status = trace_call(c, s, in, n_in, out, n_out, &served);
+        if (served || status != RP_OK) {
             rp__unlock(&c->lock);
-            rp_status status = run(s, in, n_in, out, n_out);
-            specialisation_release(s);
             return status;
         }
     }
-    rp_status status = c->lazy ? call_lazy(c, in, n_in, out, n_out) : call_miss(c, in, n_in, out, n_out);
+    rp__executable *p = c->alone ? atomic_load_explicit(&s->program, memory_order_acquire) : NULL;
+    if (RP__LIKELY(p != NULL)) {
+        rp_status status = run_alone(p, in, n_in, out, n_out);
+        rp__unlock(&c->lock);
+        return status;
+    }
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     rp__unlock(&c->lock);
+    rp_status status = run(s, in, n_in, out, n_out);
+    specialisation_release(s);
     return status;
 }
 
@@ -754,6 +819,10 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
         }
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
         o.struct_size = sizeof o;
+        if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
+            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
+            return rp__callable_failed();
+        }
     }
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();
@@ -767,6 +836,7 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
     (void)pthread_mutex_init(&c->lock, NULL);
     c->engine = engine;
     c->options = o;
+    c->alone = true;
     return &c->base;
 }
 

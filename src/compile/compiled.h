@@ -8,7 +8,7 @@
 
 typedef struct rp__callable_ops {
     const char *kind; /* "plain", "compiled", "graphed" */
-    /* Handles of in[] are checked; out[] is zeroed; runs in a scope of its own, from which out[] moves to the caller's. */
+    /* Handles of in[] are checked; out[] is zeroed. Leaves nothing but out[] in the innermost scope (rp__callable_end). */
     rp_status (*call)(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                       size_t n_out); /* site: of rp_call; NULL: unknown. Ops of the function name their own */
     void (*destroy)(rp_compiled *f); /* frees the whole object but name and explain */
@@ -25,6 +25,8 @@ struct rp_compiled {
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
 /* The function itself, with a clean error state, so that its failure can be told from an older one; its results are checked. */
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+/* Ends the scope in which a call was served: its results move out, unless it failed. */
+rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out);
 void rp__argument_names_free(struct rp__argument_names *names);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */
 

@@ -87,12 +87,14 @@ void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const
     rp__unlock(&e->lock);
 }
 
-void rp__explain_settle(rp__explain *e, const _Atomic uint64_t *counter) {
+static void end_live(rp__explain *e, const _Atomic uint64_t *counter, bool keep) {
     rp__lock(&e->lock);
     for (size_t i = 0; i < e->n; i++) {
         if (e->records[i].live != counter) continue;
-        e->records[i].count += (int64_t)atomic_load_explicit(counter, memory_order_relaxed);
+        if (keep) e->records[i].count += (int64_t)atomic_load_explicit(counter, memory_order_relaxed);
         e->records[i].live = NULL;
     }
     rp__unlock(&e->lock);
 }
+void rp__explain_settle(rp__explain *e, const _Atomic uint64_t *counter) { end_live(e, counter, true); }
+void rp__explain_forget(rp__explain *e, const _Atomic uint64_t *counter) { end_live(e, counter, false); }

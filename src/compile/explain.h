@@ -39,5 +39,7 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
 void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
                       const _Atomic uint64_t *counter);
 void rp__explain_settle(rp__explain *e, const _Atomic uint64_t *counter);
+/* The same for what there is no more of. */
+void rp__explain_forget(rp__explain *e, const _Atomic uint64_t *counter);
 
 #endif

@@ -17,7 +17,6 @@ typedef struct variant {
     rp__executable *executable; /* fused */
     void *compiled;             /* another leaf's */
     bool donate;                /* donors are overwritten */
-    _Atomic uint32_t told;      /* what rp__executable_moves said when explain last heard of it */
 } variant;
 
 struct rp__unit {
@@ -25,6 +24,7 @@ struct rp__unit {
     rp_ir *graph;
     const rp_backend *leaf;
     bool no_graph, wait, strict, interpreted; /* interpreted: the leaf could not do it */
+    rp_graph_layout layout;
     rp__shared_arena *arena;
     rp__executable_random *random;
     size_t n_random, n_symbols;
@@ -55,6 +55,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->interpreted = !request->leaf;
     u->no_graph = request->no_graph;
     u->wait = request->wait;
+    u->layout = request->layout;
     u->strict = request->strict;
     u->arena = request->arena;
     u->explain = request->explain;
@@ -107,6 +108,7 @@ void rp__unit_forget_explain(rp__unit *u) {
         rp__explain_settle(u->explain, f.patches);
         rp__explain_settle(u->explain, f.fresh_results);
         rp__explain_settle(u->explain, f.moved);
+        if (f.executables) rp__explain_forget(u->explain, f.executables);
         for (unsigned k = 0; k < RP__COPY_COUNT; k++) rp__explain_settle(u->explain, &f.copies[k]);
     }
     u->explain = NULL;
@@ -148,6 +150,19 @@ static void explain(rp__unit *u, const rp__executable *e) {
                         1, "%s: %s%s%s", f.regions[k].kind, host ? "decided by the host" : "a node of the device graph",
                         f.split ? ": " : "", f.split ? f.split : "");
     }
+    for (size_t k = 0; k < f.n_layouts; k++) {
+        const rp__executable_layout *l = &f.layouts[k];
+        const char *of = l->body ? "body of a branch or loop" : "device graph";
+        if (l->line)
+            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1, "%s in one line: %u nodes", of,
+                            l->nodes);
+        else
+            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1,
+                            "%s with forks: %u nodes, %u on the longest path", of, l->nodes, l->depth);
+    }
+    if (f.executables && f.graphed)
+        rp__explain_live(u->explain, "graph", RP__REASON_NONE,
+                         "executables of device graphs, each with the parameters of a recent call", f.executables);
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
                      f.patches);
     rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
@@ -164,7 +179,8 @@ static void explain(rp__unit *u, const rp__executable *e) {
 }
 
 /* Moved arguments and copies are facts from the first of their kind on; counts follow by themselves. */
-static void explain_moves(rp__unit *u, variant *v, uint32_t moves) {
+static void explain_moves(void *ctx, const rp__executable *e, uint32_t kinds) {
+    rp__unit *u = ctx;
     static const struct {
         const char *kind, *text;
         rp__reason reason;
@@ -181,15 +197,14 @@ static void explain_moves(rp__unit *u, variant *v, uint32_t moves) {
                             RP__REASON_MOVED_INPUT},
     };
     rp__executable_facts f;
-    rp__executable_facts_of(v->executable, &f);
+    rp__executable_facts_of(e, &f);
     rp__lock(&u->lock);
     for (unsigned k = 0; k <= RP__COPY_COUNT && u->explain; k++) {
-        if ((moves & ~v->told) >> k & 1u) {
+        if (kinds >> k & 1u) {
             rp__explain_live(u->explain, rows[k].kind, rows[k].reason, rows[k].text,
                              k == RP__COPY_COUNT ? f.moved : &f.copies[k]);
         }
     }
-    v->told |= moves;
     rp__unlock(&u->lock);
 }
 
@@ -232,10 +247,13 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     }
     const rp__executable_options options = {.no_graph = u->no_graph,
                                             .wait = u->wait,
+                                            .layout = u->layout,
                                             .arena = u->arena,
                                             .random = u->random ? random : NULL,
                                             .n_random = u->n_random,
-                                            .donors = v->donate ? u->donors : NULL};
+                                            .donors = v->donate ? u->donors : NULL,
+                                            .tell = explain_moves,
+                                            .tell_ctx = u};
     if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
     RP_TRY(status);
@@ -363,20 +381,17 @@ static bool may_interpret(const rp__unit *u, rp_status status) {
     return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
-static rp_status run_variant(rp__unit *u, variant *v, const rp__unit_call *call, rp_tensor *const *in, size_t n_in,
-                             rp_tensor **out, size_t n_out) {
+static inline rp_status run_variant(rp__unit *u, const variant *v, const rp__unit_call *call, rp_tensor *const *in,
+                                    size_t n_in, rp_tensor **out, size_t n_out) {
     if (RP__UNLIKELY(!v->executable)) return run_leaf(u, v, in, n_in, out, n_out);
-    rp_status status = rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
-    uint32_t moves = rp__executable_moves(v->executable);
-    if (RP__UNLIKELY(moves & ~v->told)) explain_moves(u, v, moves);
-    return status;
+    return rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
 }
 
-rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                       size_t n_out) {
+/* The variant is not the one of the last call. */
+static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in,
+                                                     size_t n_in, rp_tensor **out, size_t n_out) {
+    variant *v;
     if (u->interpreted) return interpret(u, call, in, n_in, out, n_out);
-    variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
-    if (RP__LIKELY(v && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     rp__lock(&u->lock);
     rp_status status = find(u, call, in, n_in, &v);
     if (may_interpret(u, status)) {
@@ -392,6 +407,18 @@ rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     rp__unlock(&u->lock);
     RP_TRY(status);
     return run_variant(u, v, call, in, n_in, out, n_out);
+}
+
+rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out) {
+    variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
+    if (RP__LIKELY(v && !u->interpreted && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
+    return run_other(u, call, in, n_in, out, n_out);
+}
+
+rp__executable *rp__unit_settled(const rp__unit *u) {
+    const variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
+    return v && u->n_symbols == 0 && !u->donors && !u->interpreted ? v->executable : NULL;
 }
 
 /* ---- as a leaf by itself: graphs that come from rp_backend users */
@@ -441,11 +468,13 @@ static rp_status engine_run(void *object, rp_tensor *const *in, size_t n_in, rp_
     return rp__aot_run(object, in, n_in, out, n_out);
 }
 static void engine_destroy(void *object) { rp__aot_free(object); }
+static rp__executable *engine_settled(const void *object) { return rp__aot_settled(object); }
 
 const rp__engine rp__engine_fused = {.name = "fused",
                                      .alias = "inductor",
                                      .compile = engine_compile,
                                      .run = engine_run,
+                                     .settled = engine_settled,
                                      .destroy = engine_destroy,
                                      .leaf = &rp__leaf_fused};
 
@@ -453,5 +482,6 @@ const rp__engine rp__engine_fused = {.name = "fused",
 const rp__engine rp__engine_cudagraphs = {.name = "cudagraphs",
                                           .compile = engine_compile,
                                           .run = engine_run,
+                                          .settled = engine_settled,
                                           .destroy = engine_destroy,
                                           .leaf = &rp__leaf_cudagraphs};

@@ -9,9 +9,10 @@
 
 typedef struct rp__unit rp__unit;
 typedef struct rp__unit_request {
-    rp_ir *graph;                        /* functional; retained */
-    const rp_backend *leaf;              /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
-    bool no_graph, wait;                 /* as in rp_compile_options */
+    rp_ir *graph;           /* functional; retained */
+    const rp_backend *leaf; /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
+    bool no_graph, wait;    /* as in rp_compile_options */
+    rp_graph_layout layout;
     bool strict;                         /* a graph that the leaf cannot do is an error, not run node by node */
     rp__shared_arena *arena;             /* outlives the unit */
     const rp__executable_random *random; /* copied; totals of the function */
@@ -33,6 +34,8 @@ typedef struct rp__unit_call {
 } rp__unit_call;
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out);
+/* The executable that every call without draws of its own runs, from now on; NULL: there is none, or none yet. */
+rp__executable *rp__unit_settled(const rp__unit *u);
 
 /* Leaves whose units are executables: fused, and node by node as one device graph. */
 extern const rp_backend rp__leaf_fused, rp__leaf_cudagraphs;

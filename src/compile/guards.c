@@ -1,6 +1,7 @@
 /* Guards of a specialisation (guards.h). rp__guards_hold runs at every call of a compiled function: no allocation, no locks. */
 #include "compile/guards.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -127,7 +128,10 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
         g->symbolic[k] = copy;
     }
     if (g->ctx_bytes) memcpy(g->ctx_copy, fn.ctx, g->ctx_bytes);
-    for (size_t i = 0; i < g->n_grads; i++) g->hooks[i] = hooks_of(g->grads[i].leaf);
+    for (size_t i = 0; i < g->n_grads; i++) {
+        g->hooks[i] = hooks_of(g->grads[i].leaf);
+        g->argument_grads = g->argument_grads || !g->grads[i].leaf;
+    }
     for (size_t i = 0; i < ir->n_captured; i++)
         g->captured[g->n_captured++] =
             (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
@@ -240,24 +244,35 @@ static bool aliases_hold(const rp__guards *g, rp_tensor *const *in) {
 
 static inline bool has_grad(const rp_tensor *t) { return t->autograd && t->autograd->grad; }
 
-static bool rest_holds(const rp__guards *g, rp_fn fn, rp_tensor *const *in) {
+static bool captured_hold(const rp__guards *g) {
+    for (size_t i = 0; i < g->n_captured; i++)
+        if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
+    for (size_t i = 0; i < g->n_grads; i++) {
+        const rp_tensor *leaf = g->grads[i].leaf;
+        if (leaf && (has_grad(leaf) != g->grads[i].at_entry || hooks_of(leaf) != g->hooks[i])) return false;
+    }
+    return true;
+}
+
+static bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in) {
     if (g->environment != rp__guards_environment() || g->ctx != fn.ctx ||
         (g->ctx_bytes && memcmp(g->ctx_copy, fn.ctx, g->ctx_bytes) != 0))
         return false;
     for (size_t i = 0; i < g->n_bytes; i++) {
         if (memcmp(g->bytes[i].copy, g->bytes[i].address, g->bytes[i].n) != 0) return false;
     }
-    for (size_t i = 0; i < g->n_captured; i++) {
-        if (need_of(g->captured[i].tensor) != g->captured[i].need) return false;
+    const uint64_t changes = atomic_load_explicit(&rp__grad_changes, memory_order_acquire);
+    if (RP__UNLIKELY(changes != g->changes)) {
+        if (!captured_hold(g)) return false;
+        g->changes = changes;
     }
-    for (size_t i = 0; i < g->n_grads; i++) {
-        const rp_tensor *leaf = g->grads[i].leaf ? g->grads[i].leaf : in[g->grads[i].arg];
-        if (has_grad(leaf) != g->grads[i].at_entry || hooks_of(g->grads[i].leaf) != g->hooks[i]) return false;
-    }
+    assert(captured_hold(g));
+    for (size_t i = 0; g->argument_grads && i < g->n_grads; i++)
+        if (!g->grads[i].leaf && has_grad(in[g->grads[i].arg]) != g->grads[i].at_entry) return false;
     return !(g->same || g->in_outside || g->only) || aliases_hold(g, in);
 }
 
-bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
+bool rp__guards_hold(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
     const uint64_t *w = g->words;
     bool symbolic = false;
     if (n_in != g->n_in) return false;
@@ -274,7 +289,7 @@ bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t
     return rest_holds(g, fn, in) && (!symbolic || symbols_hold(g, in));
 }
 
-bool rp__guards_only_sizes(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
+bool rp__guards_only_sizes(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
     const uint64_t *w = g->words;
     if (n_in != g->n_in) return false;
     for (size_t k = 0; k < n_in; k++) {

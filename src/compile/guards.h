@@ -8,7 +8,7 @@
 
 enum { RP__GUARD_BITS = 1024 };
 
-/* What a call is checked against. Built once, then read only (but for rp__guards_only). */
+/* What a call is checked against. Built once, then read only (but for rp__guards_only and `changes`). */
 typedef struct rp__guards {
     uint64_t environment; /* grad mode, determinism, default device */
     uint64_t *words;      /* per argument: head, then size and stride of each dim */
@@ -40,6 +40,8 @@ typedef struct rp__guards {
     const rp__trace_grad *grads; /* borrowed */
     uint64_t *hooks; /* per entry of grads that is a captured tensor: rp__hooks_key; a backward inside ran them */
     size_t n_grads;
+    bool argument_grads; /* some entry of grads is an argument */
+    uint64_t changes;    /* rp__grad_changes when captured tensors were last found as they were; they still are while it stays */
     const rp__symbols *symbols; /* borrowed */
 } rp__guards;
 
@@ -50,11 +52,11 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
 void rp__guards_free(rp__guards *g);
 /* Argument k must be this very tensor from now on. */
 rp_status rp__guards_only(rp__guards *g, size_t k, const rp_tensor *t);
-bool rp__guards_hold(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in);
+bool rp__guards_hold(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in);
 /* Which guard fails, in words with old and new value, for a call that rp__guards_hold refused. */
 rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in, rp__text *out);
 /* Does the call differ in nothing but sizes (and the strides that follow from them)? */
-bool rp__guards_only_sizes(const rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in);
+bool rp__guards_only_sizes(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in);
 /* The recorded size of a dim: its value, or the hint of its symbol. */
 int64_t rp__guards_size(const rp__guards *g, size_t in, unsigned dim, bool *symbolic);
 int64_t rp__guards_stride(const rp__guards *g, size_t in, unsigned dim, bool *symbolic);

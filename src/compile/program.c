@@ -172,7 +172,7 @@ static rp_status run_rule(rp__executable *p, const rp__program_part *part, const
     }
     if (n->op->lowering == RP__LIBRARY) return n->op->rule.run(&call);
     if (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS || n->op->lowering == RP__INDEXED) {
-        return rp__lower_launch(&call, p->device, p->build_stream); /* empty operands */
+        return rp__lower_launch(&call, p->device, p->build_stream, NULL); /* empty operands */
     }
     return rp__fail(RP_ERROR_UNAVAILABLE, "%s cannot be part of a program", n->op->name);
 }
@@ -421,6 +421,7 @@ void rp__program_heat(rp__executable *p, bool wait) {
 static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     RP_TRY(check_devices(p));
     RP_TRY(take_random(p, options));
+    p->layout = options->layout;
     p->eager_peak = rp__program_eager_peak(p->ir);
     rp_status status = rp__program_place_buffers(p, in, options);
     if (status == RP_OK) status = record_groups(p);
@@ -447,7 +448,10 @@ rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
     if (!p) return RP__OOM("a program");
     pthread_mutex_init(&p->lock, NULL);
     p->ir = rp__ir_retain((rp_ir *)(uintptr_t)ir);
-    rp_status status = build(p, in, options ? options : &defaults);
+    if (!options) options = &defaults;
+    p->tell = options->tell;
+    p->tell_ctx = options->tell_ctx;
+    rp_status status = build(p, in, options);
     if (status != RP_OK) {
         rp__executable_free(p);
         return status;
@@ -465,6 +469,7 @@ void rp__executable_free(rp__executable *p) {
         rp_ir_release(part->ir);
     }
     rp__free(p->places);
+    rp__free(p->layouts);
     for (uint32_t i = 0; i < p->n_records; i++) rp__launch_free(p->records[i], false);
     rp__free(p->records);
     rp__free(p->record_group);

@@ -29,11 +29,16 @@ typedef struct rp__executable_random {
 
 typedef struct rp__executable_options {
     bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
+    rp_graph_layout layout;
     rp__shared_arena *arena; /* NULL: its own. A storage in it that is large enough is used: memory from outside */
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;
     size_t n_random;
     const bool *donors; /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    /* Told of `kinds` of moves that happened for the first time (bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed),
+       behind the run, outside the program's lock; NULL: nobody wants to know. */
+    void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);
+    void *tell_ctx;
 } rp__executable_options;
 
 /* ir has no symbols. in[] are arguments as the first call will bring them. */
@@ -47,6 +52,9 @@ void rp__executable_free(rp__executable *p);
    base of this run, whatever other threads run meanwhile. */
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                              const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn);
+
+/* The same without draws given or asked for, by a caller who sees to it that no other call of p runs. */
+rp_status rp__executable_run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* How many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any); *out is freed with
    rp__free. */
@@ -69,6 +77,11 @@ typedef struct rp__executable_kernel {
     bool library;
     const rp__kernel *kernel; /* of its last launch */
 } rp__executable_kernel;
+typedef struct rp__executable_layout { /* of a device graph, or of a body of a region in one */
+    const char *reason;                /* a name of reasons.def */
+    uint32_t nodes, depth;             /* depth: nodes of the longest path */
+    bool line, body;
+} rp__executable_layout;
 typedef struct rp__executable_facts {
     const rp__executable_kernel *kernels;
     size_t n_kernels;
@@ -79,16 +92,17 @@ typedef struct rp__executable_facts {
     const char *
         split; /* why regions are decided by the host between device graphs; NULL: they are nodes, or there is no graph */
     bool graphed;
+    const rp__executable_layout *layouts;
+    size_t n_layouts;
     size_t n_launches, n_edges;
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
     int64_t donated_bytes; /* by which the arena is smaller because temporaries lie in arguments */
     /* of the executable: they count on */
     const _Atomic uint64_t *patches, *fresh_results;
     const _Atomic uint64_t *moved, *copies; /* arguments re-pointed; [RP__COPY_COUNT] */
+    const _Atomic uint64_t *executables;    /* of the device graphs, now; NULL: the device has none */
     uint64_t runs;
 } rp__executable_facts;
-/* Which kinds of moves happened yet: bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed. */
-uint32_t rp__executable_moves(const rp__executable *p);
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
 
 /* ---- between the files of the program */

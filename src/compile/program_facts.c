@@ -99,7 +99,6 @@ rp_status rp__program_describe(rp__executable *p) {
     return RP_OK;
 }
 
-uint32_t rp__executable_moves(const rp__executable *p) { return atomic_load_explicit(&p->moves, memory_order_relaxed); }
 
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
     *out = (rp__executable_facts){.kernels = p->kernels,
@@ -110,6 +109,9 @@ void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out)
                                   .n_regions = p->n_regions,
                                   .split = p->split,
                                   .graphed = p->graphed,
+                                  .layouts = p->layouts,
+                                  .n_layouts = p->n_layouts,
+                                  .executables = p->device->ops->graph_count ? &p->executables : NULL,
                                   .n_launches = p->n_records,
                                   .n_edges = p->n_edges,
                                   .arena_bytes = p->arena_bytes,

@@ -35,7 +35,7 @@ typedef struct rp__program_buffer {
 } rp__program_buffer;
 
 typedef struct
-    rp__program_outer { /* what is compared at each call: one an argument or captured tensor that records touch */
+    rp__program_outer { /* an argument or captured tensor that records touch */
     uint32_t buffer;
     uint32_t arg; /* RP__IR_NONE: captured */
     rp_tensor *captured;
@@ -140,13 +140,17 @@ struct rp__executable {
     rp__dag **dags;        /* counted */
     size_t n_dags, dags_capacity;
     size_t n_scratch, scratch_capacity;
-    bool graphed;        /* launches go through device graphs */
-    rp__devgraph *graph; /* the whole; NULL: launched one by one, or in segments */
-    const char *split;   /* why it is segments: regions are decided by the host */
-    bool stale;          /* records that cannot be re-pointed have changed: the graph must be built again */
+    bool graphed;                   /* launches go through device graphs */
+    rp_graph_layout layout;         /* as asked for */
+    rp__executable_layout *layouts; /* of its device graphs */
+    size_t n_layouts, layouts_capacity;
+    _Atomic uint64_t executables; /* of them; counted by the device, if it has any */
+    rp__devgraph *graph;          /* the whole; NULL: launched one by one, or in segments */
+    const char *split;            /* why it is segments: regions are decided by the host */
+    bool stale;                   /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
-    rp__program_outer *outers; /* those that are written first */
-    uint32_t n_outers, n_written;
+    rp__program_outer *outers; /* those that are written first; those that can move, and are compared at each call, in the middle */
+    uint32_t n_outers, n_written, first_compared, end_compared;
     rp__program_memory *results;
     uint32_t n_results;
     rp__program_result *outs;
@@ -166,7 +170,9 @@ struct rp__executable {
     int64_t arena_bytes, result_bytes, donated_bytes, eager_peak;
     uint64_t runs, hot_runs; /* hot_runs: the run at which kernels are worth compiling better; 0: never */
     _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
-    _Atomic uint32_t moves;
+    _Atomic uint32_t moves, told; /* kinds of moves that happened, and those of them that tell() knows */
+    void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);
+    void *tell_ctx;
 };
 
 static inline int64_t rp__program_value_bytes(const rp_ir *ir, rp__ir_value v) { /* of a dense value */

@@ -194,7 +194,7 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
         RP_TRY(set_random(p, s, draws, n_draws));
         return run_captured(p, s, in, out);
     }
-    for (rp__program_outer *o = p->outers, *end = o + p->n_outers; o < end; o++) {
+    for (rp__program_outer *o = p->outers + p->first_compared, *end = p->outers + p->end_compared; o < end; o++) {
         const rp_tensor *t = o->captured ? o->captured : in[o->arg];
         uintptr_t address = (uintptr_t)t->storage->data + (uintptr_t)(t->offset * o->element_bytes);
         if (RP__UNLIKELY(address != o->now)) RP_TRY(read_moved(p, o, t, s));
@@ -223,16 +223,38 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
     return give(p, in, NULL, out);
 }
 
+static __attribute__((noinline)) void tell(rp__executable *p, uint32_t moves) {
+    uint32_t before = atomic_fetch_or_explicit(&p->told, moves, memory_order_relaxed);
+    if (p->tell && (moves & ~before)) p->tell(p->tell_ctx, p, moves & ~before);
+}
+
+static __attribute__((noinline)) rp_status refuse(const rp__executable *p, size_t n_in, size_t n_out) {
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the program takes %u arguments and gives %u results, not %zu and %zu",
+                    p->ir->body.n_args, p->n_outs, n_in, n_out);
+}
+
+static bool has_news(const rp__executable *p, uint32_t *moves) {
+    *moves = atomic_load_explicit(&p->moves, memory_order_relaxed);
+    return *moves != atomic_load_explicit(&p->told, memory_order_relaxed);
+}
+
+rp_status rp__executable_run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                   size_t n_out) {
+    uint32_t moves;
+    if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) return refuse(p, n_in, n_out);
+    rp_status status = run(p, in, out, NULL, 0);
+    if (RP__UNLIKELY(has_news(p, &moves))) tell(p, moves);
+    return status;
+}
+
 rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                              const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn) {
-    if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) {
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "the program takes %u arguments and gives %u results, not %zu and %zu", p->ir->body.n_args,
-                        p->n_outs, n_in, n_out);
-    }
+    uint32_t moves;
+    if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) return refuse(p, n_in, n_out);
     rp__lock(&p->lock);
     rp_status status = run(p, in, out, draws, n_draws);
     if (RP__UNLIKELY(drawn && p->n_random > 0)) memcpy(drawn, p->random, p->n_random * sizeof *drawn);
     rp__unlock(&p->lock);
+    if (RP__UNLIKELY(has_news(p, &moves))) tell(p, moves);
     return status;
 }

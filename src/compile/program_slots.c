@@ -1,8 +1,8 @@
 /* What the slots of a program's records say (program_parts.h): which record waits for which, and which words hold addresses of
    buffers. Called while it is built, and again when its device graph is. */
+#include "compile/explain.h"
 #include "compile/program_parts.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -171,7 +171,8 @@ static rp_status add_record(filler *f, uint32_t record, uint64_t handle) {
 }
 
 static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t first, uint32_t n);
-static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line);
+static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool body,
+                             bool *line);
 
 /* visit(f, launch, node) for every launch that the region may make. */
 static rp_status each_launch(filler *f, const rp__program_choice *c, uint32_t node,
@@ -222,7 +223,7 @@ static rp_status add_choice(filler *f, const rp__program_choice *c) {
     RP_TRY(each_launch(f, c, node, note));
     for (unsigned k = 0; k < 2 && bodies[k]; k++) {
         filler inner = {.p = f->p, .graph = bodies[k]};
-        RP_TRY(choose_line(f->p, c->body[k], 0, c->body[k]->n_steps, &inner.line));
+        RP_TRY(choose_line(f->p, c->body[k], 0, c->body[k]->n_steps, true, &inner.line));
         rp_status status = add_steps(&inner, c->body[k], 0, c->body[k]->n_steps);
         if (status == RP_OK && c->loop) status = add_steps(&inner, c->test, 0, c->test->n_steps);
         if (status == RP_OK && c->loop) status = add_record(&inner, c->again, handle);
@@ -241,15 +242,24 @@ static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t fir
 }
 
 /* A driver launches a line of nodes in the same time whatever its length (1 us), and leaves that path for forks. Where the longest path has
- * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each.
- * REPRISE_GRAPH_LINE=0 or 1 decides for all graphs. */
-static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool *line) {
-    const char *forced = getenv("REPRISE_GRAPH_LINE");
-    *line = forced && *forced == '1';
-    if (p->device->id.type == RP_DEVICE_CPU || (forced && *forced)) return RP_OK;
+ * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each. */
+static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool body,
+                             bool *line) {
     filler f = {.p = p};
     rp_status status = add_steps(&f, part, first, n);
-    *line = f.n_nodes <= f.depth + f.depth / 2;
+    const bool in_order = !p->device->ops->graph_count, asked = p->layout != RP_LAYOUT_AUTO;
+    const bool narrow = f.n_nodes <= f.depth + f.depth / 2;
+    *line = asked ? p->layout == RP_LAYOUT_LINE : !in_order && narrow;
+    if (status == RP_OK && !RP__GROW(&p->layouts, &p->layouts_capacity, p->n_layouts + 1))
+        status = RP__OOM("graphs of a program");
+    if (status == RP_OK) {
+        const rp__reason reason = asked      ? RP__REASON_LAYOUT_ASKED
+                                  : in_order ? RP__REASON_LAYOUT_IN_ORDER
+                                  : narrow   ? RP__REASON_LAYOUT_LONG_PATH
+                                             : RP__REASON_LAYOUT_SHORT_PATH;
+        p->layouts[p->n_layouts++] =
+            (rp__executable_layout){rp__reason_name(reason), f.n_nodes, f.depth, *line || f.depth == f.n_nodes, body};
+    }
     filler_free(&f);
     return status;
 }
@@ -257,8 +267,9 @@ static rp_status choose_line(rp__executable *p, const rp__program_part *part, ui
 static rp_status fill_graph(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n,
                             rp__devgraph **out) {
     filler f = {.p = p};
-    RP_TRY(choose_line(p, part, first, n, &f.line));
+    RP_TRY(choose_line(p, part, first, n, false, &f.line));
     RP_TRY(p->device->ops->graph_new(p->device, out));
+    if (p->device->ops->graph_count) p->device->ops->graph_count(*out, &p->executables);
     f.graph = *out;
     rp_status status = add_steps(&f, part, first, n);
     if (status == RP_OK) status = p->device->ops->graph_instantiate(*out, p->device->default_stream);
@@ -295,6 +306,7 @@ void rp__program_drop_graph(rp__executable *p) {
         part->n_segments = 0;
     }
     p->graphed = false;
+    p->n_layouts = 0;
     p->n_places = 0;
     for (uint32_t r = 0; r < p->n_records && p->node; r++) p->node[r] = RP__IR_NONE;
 }
@@ -335,6 +347,11 @@ static void describe_outer(const rp__executable *p, uint32_t buffer, rp__program
     o->now = (uintptr_t)b->address + (uintptr_t)o->shift;
 }
 
+/* Memory that a tensor once has is its own until it goes, and the program holds its captured tensors. */
+static bool stays(const rp__program_outer *o) {
+    return o->captured && o->now && (uintptr_t)rp__tensor_data(o->captured) == o->now;
+}
+
 /* Which words of which records hold addresses of which buffer. */
 rp_status rp__program_collect_patches(rp__executable *p) {
     for (uint32_t i = 0; i < p->n_records; i++) {
@@ -369,14 +386,18 @@ rp_status rp__program_collect_patches(rp__executable *p) {
     p->touched_list = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
     p->outers = RP__NEW(&p->arena, rp__program_outer, p->n_buffers + 1u);
     if (!p->touched || !p->touched_list || !p->outers) return RP__OOM("patches of a program");
-    for (unsigned written = 0; written < 2; written++) {
+    for (unsigned place = 0; place < 4; place++) { /* see n_written, first_compared, end_compared */
         for (uint32_t s = 0; s < p->n_buffers; s++) {
             const rp__program_buffer *b = &p->buffers[s];
             bool outside = b->kind == RP__BUFFER_ARG || b->kind == RP__BUFFER_CAPTURED;
-            if (!outside || b->written != !written || (b->n_patches == 0 && !b->written)) continue;
-            describe_outer(p, s, &p->outers[p->n_outers++]);
+            if (!outside || b->written != (place < 2) || (b->n_patches == 0 && !b->written)) continue;
+            rp__program_outer *o = &p->outers[p->n_outers];
+            describe_outer(p, s, o);
+            if (stays(o) == (place == 0 || place == 3)) p->n_outers++;
         }
-        if (!written) p->n_written = p->n_outers;
+        if (place == 0) p->first_compared = p->n_outers;
+        if (place == 1) p->n_written = p->n_outers;
+        if (place == 2) p->end_compared = p->n_outers;
     }
     return RP_OK;
 }

@@ -297,6 +297,22 @@ static unsigned lead_of(const rp__fuse_node *fn, uint32_t k, const rp__meta *met
     return fn->front_operands >> k & 1u ? 0 : (unsigned)(fn->ndim - meta->ndim);
 }
 
+/* An axis for dim d of the node at `self`, which no operand ties: that of the same dim of another node, lest two dims of one size are
+   taken for each other; else any of that size that the node does not use yet. RP__AXES: there is none. */
+static unsigned loose_axis(const rp__group_space *s, int self, unsigned d, int64_t size) {
+    const rp__axis_map *mine = &s->node_map[-1 - self];
+    for (int k = -1 - self; k-- > 0;) {
+        const rp__axis_map *m = &s->node_map[k];
+        if (m->ndim != mine->ndim || dim_axes(m, d) != 1) continue;
+        unsigned a = m->axis[m->begin[d]];
+        if (s->size[a] == size && !has_axis(mine, a)) return a;
+    }
+    for (unsigned a = s->n_axes; a-- > 0;) {
+        if (s->size[a] == size && !has_axis(mine, a)) return a;
+    }
+    return RP__AXES;
+}
+
 static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, uint32_t member) {
     const rp__fuse_node *fn = &b->f->nodes[members[member]];
     const rp__ir_node *n = &b->f->ir->nodes[fn->node];
@@ -361,19 +377,11 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
             assigned[d] = true;
         }
     }
-    /* Dims that no operand ties: an axis of that size that this node does not use yet, or a new one. */
     for (unsigned d = fn->ndim; d-- > 0;) {
         if (assigned[d]) continue;
-        rp__axis_map *mine = map_at(s, self);
-        unsigned axis = RP__AXES;
-        for (unsigned a = s->n_axes; a-- > 0;) {
-            if (s->size[a] == fn->size[d] && !has_axis(mine, a)) {
-                axis = a;
-                break;
-            }
-        }
+        unsigned axis = loose_axis(s, self, d, fn->size[d]);
         if (axis == RP__AXES && !new_axis(b, fn->size[d], &axis)) return false;
-        mine = map_at(s, self);
+        rp__axis_map *mine = map_at(s, self);
         unsigned at = mine->begin[d], end = mine->begin[mine->ndim];
         memmove(&mine->axis[at + 1], &mine->axis[at], end - at);
         mine->axis[at] = (uint8_t)axis;

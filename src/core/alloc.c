@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SMALL = 1024 };
+
 atomic_bool rp__alloc_armed;
 static _Atomic uint64_t live, counted;
 static _Atomic uint64_t fail_number; /* 0: off; else the count at which one allocation fails */
@@ -37,7 +39,9 @@ void *rp__alloc(size_t bytes) { return rp__alloc_inject() ? NULL : counted_block
 void *rp__calloc(size_t n, size_t bytes) {
     size_t total;
     if (__builtin_mul_overflow(n, bytes, &total) || rp__alloc_inject()) return NULL;
-    return counted_block(calloc(1, total ? total : 1));
+    if (total > SMALL) return counted_block(calloc(1, total));
+    void *p = malloc(total ? total : 1); /* glibc's calloc goes past the thread's cache of small blocks */
+    return p ? counted_block(memset(p, 0, total)) : NULL;
 }
 
 void *rp__realloc(void *p, size_t bytes) {

@@ -26,8 +26,7 @@ uint64_t rp__alloc_live(void); /* blocks not yet freed, for leak tests */
 /* For free lists in front of the heap: true when this allocation is the one to fail. Costs a load while no test is at it. */
 extern atomic_bool rp__alloc_armed;
 bool rp__alloc_inject(void);
-static inline bool rp__alloc_denied(void) {
-    return atomic_load_explicit(&rp__alloc_armed, memory_order_relaxed) && rp__alloc_inject();
-}
+static inline bool rp__alloc_is_armed(void) { return atomic_load_explicit(&rp__alloc_armed, memory_order_relaxed); }
+static inline bool rp__alloc_denied(void) { return rp__alloc_is_armed() && rp__alloc_inject(); }
 
 #endif

@@ -35,7 +35,7 @@ typedef struct rp__thread_cache {
     struct rp__thread_cache *next, *prev;
     struct {
         piece *head;
-        size_t n;
+        uint32_t n, limit;
     } list[RP__ALLOCATOR_CLASSES];
     /* Written by the owner only; read by statistics. Bytes allocated since the last flush, their peak, and counts. */
     _Atomic int64_t allocated, peak;
@@ -58,9 +58,9 @@ static size_t class_bytes(unsigned c) {
     return c < 8 ? 64 * ((size_t)c + 1) : (size_t)(5 + (c - 8) % 4) << ((c - 8) / 4 + 7);
 }
 
-static size_t class_limit(unsigned c) {
+static uint32_t class_limit(unsigned c) {
     size_t n = THREAD_BYTES / class_bytes(c);
-    return n < 8 ? 8 : n;
+    return n < 8 ? 8 : (uint32_t)n;
 }
 
 #define RELAXED_ADD(field, value)                                                                                      \
@@ -104,9 +104,7 @@ static void cache_free(void *argument) {
 
 static void make_cache_key(void) { cache_key_made = pthread_key_create(&cache_key, cache_free) == 0; }
 
-/* The calling thread's cache; NULL when out of memory: then the slow path serves. */
-static cache *cache_of(rp__allocator *a) {
-    if (RP__LIKELY(mine != NULL)) return mine;
+static __attribute__((noinline)) cache *cache_new(rp__allocator *a) {
     pthread_once(&cache_once, make_cache_key);
     if (!cache_key_made) return NULL;
     cache *c = rp__calloc(1, sizeof *c);
@@ -116,6 +114,7 @@ static cache *cache_of(rp__allocator *a) {
         return NULL;
     }
     c->owner = a;
+    for (unsigned k = 0; k < RP__ALLOCATOR_CLASSES; k++) c->list[k].limit = class_limit(k);
     rp__lock(&a->lock);
     c->next = a->caches;
     if (c->next) c->next->prev = c;
@@ -124,6 +123,9 @@ static cache *cache_of(rp__allocator *a) {
     mine = c;
     return c;
 }
+
+/* The calling thread's cache; NULL when out of memory: then the slow path serves. */
+static inline cache *cache_of(rp__allocator *a) { return RP__LIKELY(mine != NULL) ? mine : cache_new(a); }
 
 int64_t rp__allocator_allocated(rp__allocator *a) {
     int64_t total = a->allocated;
@@ -198,32 +200,9 @@ static void spill(rp__allocator *a, cache *c, unsigned k) {
 
 /* ---- the interface */
 
-rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block **out) {
-    rp__allocator *a = d->allocator;
-    *out = NULL;
-    if (bytes == 0) {
-        *out = &a->empty.pub;
-        return RP_OK;
-    }
-    if (rp__alloc_denied()) return RP__OOM("device memory");
+static __attribute__((noinline)) rp_status block_alloc_shelved(rp__allocator *a, rp_stream *s, size_t bytes,
+                                                               rp__block **out) {
     rp_pool *pool = s->route;
-    if (bytes <= PIECE_LIMIT && a->has_pieces && s->is_default && !pool) {
-        cache *c = cache_of(a);
-        if (!c) return RP__OOM("a thread's cache of small memory blocks");
-        unsigned k = class_of(bytes);
-        if (RP__UNLIKELY(!c->list[k].head)) RP_TRY(refill(a, c, k));
-        piece *p = c->list[k].head;
-        c->list[k].head = p->next;
-        c->list[k].n--;
-        RELAXED_ADD(c->allocations, 1);
-        int64_t now = atomic_load_explicit(&c->allocated, memory_order_relaxed) + (int64_t)p->b.pub.bytes;
-        atomic_store_explicit(&c->allocated, now, memory_order_relaxed);
-        if (now > atomic_load_explicit(&c->peak, memory_order_relaxed))
-            atomic_store_explicit(&c->peak, now, memory_order_relaxed);
-        rp__block_unpoison(p->b.pub.data, bytes);
-        *out = &p->b.pub;
-        return RP_OK;
-    }
     rp__shelf_block *b = NULL;
     rp__lock(&a->lock);
     rp_status status = pool && pool->ledger ? rp__pool_ledger_room(pool->ledger) : RP_OK;
@@ -243,6 +222,47 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
     return RP_OK;
 }
 
+static rp_status piece_alloc(rp__allocator *a, size_t bytes, rp__block **out);
+
+/* The thread has no piece of the class yet, or no cache. */
+static __attribute__((noinline)) rp_status piece_alloc_slow(rp__allocator *a, size_t bytes, rp__block **out) {
+    cache *c = cache_of(a);
+    if (!c) return RP__OOM("a thread's cache of small memory blocks");
+    unsigned k = class_of(bytes);
+    if (!c->list[k].head) RP_TRY(refill(a, c, k));
+    return piece_alloc(a, bytes, out);
+}
+
+static inline __attribute__((always_inline)) rp_status piece_alloc(rp__allocator *a, size_t bytes, rp__block **out) {
+    cache *c = mine;
+    unsigned k = class_of(bytes);
+    piece *p = RP__LIKELY(c != NULL) ? c->list[k].head : NULL;
+    if (RP__UNLIKELY(!p)) return piece_alloc_slow(a, bytes, out);
+    c->list[k].head = p->next;
+    c->list[k].n--;
+    RELAXED_ADD(c->allocations, 1);
+    int64_t now = atomic_load_explicit(&c->allocated, memory_order_relaxed) + (int64_t)p->b.pub.bytes;
+    atomic_store_explicit(&c->allocated, now, memory_order_relaxed);
+    if (now > atomic_load_explicit(&c->peak, memory_order_relaxed))
+        atomic_store_explicit(&c->peak, now, memory_order_relaxed);
+    rp__block_unpoison(p->b.pub.data, bytes);
+    *out = &p->b.pub;
+    return RP_OK;
+}
+
+rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block **out) {
+    rp__allocator *a = d->allocator;
+    *out = NULL;
+    if (RP__UNLIKELY(bytes == 0)) {
+        *out = &a->empty.pub;
+        return RP_OK;
+    }
+    if (RP__UNLIKELY(rp__alloc_is_armed()) && rp__alloc_inject()) return RP__OOM("device memory");
+    if (RP__LIKELY(bytes <= PIECE_LIMIT && a->has_pieces && s->is_default && !s->route))
+        return piece_alloc(a, bytes, out);
+    return block_alloc_shelved(a, s, bytes, out);
+}
+
 void rp__block_release(rp__allocator *a, rp__block_base *b) {
     if (b->kind == RP__BLOCK_PIECE) {
         piece *p = (piece *)b;
@@ -258,28 +278,10 @@ void rp__block_release(rp__allocator *a, rp__block_base *b) {
     if (pool) rp_pool_release(pool);
 }
 
-void rp__block_free(rp__device *d, rp__block *pub) {
-    if (!pub) return;
-    rp__allocator *a = d->allocator;
-    rp__block_base *b = (rp__block_base *)(void *)pub;
-    if (b->kind == RP__BLOCK_EMPTY) return;
-    if (RP__LIKELY(b->kind == RP__BLOCK_PIECE && !b->uses)) {
-        cache *c = cache_of(a);
-        if (c) {
-            unsigned k = b->size_class;
-            piece *p = (piece *)b;
-            rp__block_poison(pub->data, pub->bytes);
-            p->next = c->list[k].head;
-            c->list[k].head = p;
-            RELAXED_ADD(c->frees, 1);
-            RELAXED_ADD(c->allocated, -(int64_t)pub->bytes);
-            if (RP__UNLIKELY(++c->list[k].n > class_limit(k))) spill(a, c, k);
-            return;
-        }
-    }
+static __attribute__((noinline)) void block_free_slow(rp__allocator *a, rp__block_base *b) {
     rp__lock(&a->lock);
     a->frees++;
-    a->allocated -= (int64_t)pub->bytes;
+    a->allocated -= (int64_t)b->pub.bytes;
     if (b->uses && !rp__block_uses_done(a, b->uses, false)) {
         b->pending_next = a->pending;
         a->pending = b;
@@ -290,6 +292,26 @@ void rp__block_free(rp__device *d, rp__block *pub) {
         rp__block_release(a, b);
     }
     rp__unlock(&a->lock);
+}
+
+void rp__block_free(rp__device *d, rp__block *pub) {
+    if (!pub) return;
+    rp__allocator *a = d->allocator;
+    rp__block_base *b = (rp__block_base *)(void *)pub;
+    if (RP__UNLIKELY(b->kind == RP__BLOCK_EMPTY)) return;
+    cache *c = RP__LIKELY(b->kind == RP__BLOCK_PIECE && !b->uses) ? cache_of(a) : NULL;
+    if (RP__UNLIKELY(!c)) {
+        block_free_slow(a, b);
+        return;
+    }
+    unsigned k = b->size_class;
+    piece *p = (piece *)b;
+    rp__block_poison(pub->data, pub->bytes);
+    p->next = c->list[k].head;
+    c->list[k].head = p;
+    RELAXED_ADD(c->frees, 1);
+    RELAXED_ADD(c->allocated, -(int64_t)pub->bytes);
+    if (RP__UNLIKELY(++c->list[k].n > c->list[k].limit)) spill(a, c, k);
 }
 
 rp_status rp__block_used_by(rp__block *pub, rp_stream *s) {

@@ -142,7 +142,7 @@ bool rp_device_available(rp_device device) { return device.index >= 0 && device.
 /* ---- what belongs to a thread */
 
 static RP__TLS_FAST rp_device default_device; /* zero is the CPU */
-static RP__TLS_FAST rp_stream *current_cpu;   /* retained; NULL: the default stream */
+RP__TLS_FAST rp_stream *rp__current_cpu;      /* retained; NULL: the default stream */
 static RP__TLS_FAST rp_stream **current_cuda; /* the same, RP__DEVICE_SLOTS - 1 of them; NULL: none was ever set */
 static pthread_key_t exit_key;
 static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
@@ -150,8 +150,8 @@ static bool exit_key_made;
 
 static void release_current(void *unused) {
     (void)unused;
-    rp_stream *s = current_cpu;
-    current_cpu = NULL;
+    rp_stream *s = rp__current_cpu;
+    rp__current_cpu = NULL;
     rp_stream_release(s);
     rp_stream **cuda = current_cuda;
     current_cuda = NULL;
@@ -170,7 +170,7 @@ rp_status rp_set_default_device(rp_device device) {
 rp_device rp_default_device(void) { return default_device; }
 
 rp_stream *rp__current_stream(rp__device *d) {
-    rp_stream *s = d->slot == 0 ? current_cpu : current_cuda ? current_cuda[d->slot - 1] : NULL;
+    rp_stream *s = d->slot == 0 ? rp__current_cpu : current_cuda ? current_cuda[d->slot - 1] : NULL;
     return s ? s : d->default_stream;
 }
 
@@ -247,7 +247,7 @@ rp_status rp_set_current_stream(rp_stream *s) {
     } else if (!cpu && !current_cuda) {
         return RP_OK; /* going back needs no memory */
     }
-    rp_stream **place = cpu ? &current_cpu : &current_cuda[s->device->slot - 1];
+    rp_stream **place = cpu ? &rp__current_cpu : &current_cuda[s->device->slot - 1];
     rp_stream *old = *place;
     *place = s->is_default ? NULL : rp__stream_retain(s);
     rp_stream_release(old);

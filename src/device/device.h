@@ -63,6 +63,8 @@ typedef struct rp__device_ops {
     rp_status (*graph_choice_add)(rp__devgraph *g, uint64_t handle, bool loop, bool two, const uint32_t *deps,
                                   size_t n_deps, uint32_t *node, rp__devgraph *bodies[2]);
     size_t (*graph_nodes)(const rp__devgraph *g);
+    /* *count goes up and down with the executables of g, of which a launch takes one; it outlives g. NULL: a graph is what is launched. */
+    void (*graph_count)(rp__devgraph *g, _Atomic uint64_t *count);
     const rp__launch *(*graph_node)(const rp__devgraph *g, uint32_t node); /* NULL: foreign node, not re-pointable */
     void (*graph_free)(rp__devgraph *g);
 
@@ -125,5 +127,16 @@ rp_status rp__device_open(rp__device *d);
    CUDA device is first asked for. Their absence is not an error: *n = 0 and *why says the reason (constant or static text). */
 rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why);
 extern rp__device rp__cpu_device; /* src/device/cpu/ */
+
+/* rp__current_stream of the CPU, once it is open, inline. */
+extern RP__TLS_FAST rp_stream *rp__current_cpu; /* device.c alone writes it */
+static inline rp_stream *rp__current_cpu_stream(void) {
+    return RP__UNLIKELY(rp__current_cpu != NULL) ? rp__current_cpu : rp__cpu_device.default_stream;
+}
+/* Would a launch on s do no more than run, in this thread, before rp__launch_on returns? Then the backend that made it may run it
+   without writing a record that nobody reads: a tiny op costs less than its record. */
+static inline bool rp__launch_runs_at_once(const rp_stream *s) {
+    return RP__LIKELY(!rp__launch_recorder_now) && s->is_default && s->device->id.type == RP_DEVICE_CPU;
+}
 
 #endif

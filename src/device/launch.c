@@ -60,19 +60,15 @@ void rp__launch_free(rp__launch *l, bool release_storages) {
     rp__free(l);
 }
 
-static RP__TLS_FAST rp__launch_recorder *recorder;
+RP__TLS_FAST rp__launch_recorder *rp__launch_recorder_now;
 
 rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r) {
-    rp__launch_recorder *old = recorder;
-    recorder = r;
+    rp__launch_recorder *old = rp__launch_recorder_now;
+    rp__launch_recorder_now = r;
     return old;
 }
 
-rp__launch_recorder *rp__launch_recorder_get(void) { return recorder; }
-
-bool rp__launch_runs_at_once(const rp_stream *s) {
-    return !recorder && s->is_default && s->device->id.type == RP_DEVICE_CPU;
-}
+rp__launch_recorder *rp__launch_recorder_get(void) { return rp__launch_recorder_now; }
 
 /* Memory that another stream's allocations reuse once it is free: not before this stream is done with it. What a capture reads is held
    by its graph. */
@@ -85,6 +81,7 @@ static rp_status note_uses(rp_stream *s, const rp__launch *l) {
 }
 
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l) {
+    rp__launch_recorder *recorder = rp__launch_recorder_now;
     if (RP__UNLIKELY(recorder != NULL)) return recorder->record(recorder, s, l);
     if (!l->kernel) /* nothing to do: an empty space */
         return RP_OK;

@@ -74,8 +74,6 @@ typedef struct rp__launch_recorder {
 } rp__launch_recorder;
 rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r); /* of the thread; returns the old one */
 rp__launch_recorder *rp__launch_recorder_get(void);                   /* of the thread; NULL: launches go to devices */
-/* Would a launch on s do no more than run, in this thread, before rp__launch_on returns? Then the backend that made it may run it
-   without writing a record that nobody reads: a tiny op costs less than its record. */
-bool rp__launch_runs_at_once(const rp_stream *s);
+extern RP__TLS_FAST rp__launch_recorder *rp__launch_recorder_now;     /* the same, inline; launch.c alone writes it */
 
 #endif

@@ -262,7 +262,7 @@ static rp_status check_argument(const graphed *g, size_t k, const rp_tensor *giv
         return rp__fail(RP_ERROR_GUARD, "%s: argument %zu is %s; it was captured with %s", g->base.name, k,
                         rp__tensor_text(given, a), rp__tensor_text(fixed, b));
     }
-    if (RP__UNLIKELY(rp_grad_enabled() && rp_requires_grad(given) != rp_requires_grad(fixed)))
+    if (RP__UNLIKELY(rp__grad_recording() && rp_requires_grad(given) != rp_requires_grad(fixed)))
         return rp__fail(RP_ERROR_GUARD, "%s: argument %zu %s a gradient, and the sample argument %s", g->base.name, k,
                         rp_requires_grad(given) ? "requires" : "does not require",
                         rp_requires_grad(fixed) ? "did" : "did not");
@@ -333,21 +333,24 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
         out[k] = output_of(g, g->outputs[k], stamp, site);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
-    if (!rp_grad_enabled() || !g->backward.graph) return RP_OK;
+    if (!rp__grad_recording() || !g->backward.graph) return RP_OK;
     return attach(g, in, out, stamp);
 }
 
 static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                               size_t n_out) {
     graphed *g = (graphed *)f;
+    rp_scope scope = rp__scope_begin();
+    rp_status status;
     if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
         rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
-        return rp__callable_body(f->fn, in, n_in, out, n_out);
+        status = rp__callable_body(f->fn, in, n_in, out, n_out);
+    } else {
+        rp__site_frame frame = rp__site_push(site, "rp_call");
+        status = replay_forward(g, rp__site(), in, n_in, out, n_out);
+        rp__site_pop(frame);
     }
-    rp__site_frame frame = rp__site_push(site, "rp_call");
-    rp_status status = replay_forward(g, rp__site(), in, n_in, out, n_out);
-    rp__site_pop(frame);
-    return status;
+    return rp__callable_end(scope, status, out, n_out);
 }
 
 static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
@@ -691,9 +694,15 @@ static rp_status finish(graphed *g) {
         if (g->grad_outputs[k]) rp__static_input_find(&g->backward, g->grad_outputs[k], &g->backward_grads[k]);
     rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
                     (int64_t)g->device->ops->graph_nodes(g->forward.graph), "nodes of the forward graph");
-    if (g->backward.graph)
-        rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
-                        (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
+    if (g->device->ops->graph_count)
+        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the forward graph",
+                         &g->forward.executables);
+    if (!g->backward.graph) return RP_OK;
+    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+                    (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
+    if (g->device->ops->graph_count)
+        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the backward graph",
+                         &g->backward.executables);
     return RP_OK;
 }
 

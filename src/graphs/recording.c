@@ -148,6 +148,7 @@ rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
 rp_status rp__recording_instantiate(rp__recording *r) {
     if (!r->graph) return rp__fail(RP_ERROR_STATE, "there is no captured graph to instantiate");
     RP_TRY(r->device->ops->graph_instantiate(r->graph, r->device->default_stream));
+    if (r->device->ops->graph_count && !r->instantiated) r->device->ops->graph_count(r->graph, &r->executables);
     r->instantiated = true;
     return RP_OK;
 }

@@ -32,6 +32,7 @@ typedef struct rp__recording {
     size_t n_externals, externals_capacity;
     rp__replays *counted;                    /* counted; for those who keep values of a replay */
     uint64_t replays, patches, stream_waits; /* statistics */
+    _Atomic uint64_t executables;            /* of the graph; counted by the device, if it has any */
 } rp__recording;
 
 /* A stream for captures that name none. Taken from a few that stay: memory is cached for a stream, so a new one each time would

@@ -7,6 +7,7 @@
 
 #include "device/capture.h"
 #include "ops/execute.h"
+#include "ops/repeat.h"
 #include "ops/rules.h"
 
 /* ---- layers */
@@ -350,7 +351,7 @@ static rp_tensor *copy_of(rp__device *d, rp_tensor *t) {
     rp_tensor *in[] = {t}, *outs[] = {out};
     rp__call call = {
         .op = rp__op_builtin(RP__OP_clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};
-    return rp__lower_launch(&call, d, s) == RP_OK ? out : rp__tensor_error();
+    return rp__lower_launch(&call, d, s, NULL) == RP_OK ? out : rp__tensor_error();
 }
 
 /* Inputs that cannot be used as they are, replaced in a list of the call's own. */
@@ -386,15 +387,20 @@ static rp_status allocate(const rp__call *call, rp__device *d, const rp__meta *m
     return RP_OK;
 }
 
-rp_tensor *rp__call_written(const rp__call *call, uint32_t k) {
+uint32_t rp__call_written_at(const rp__call *call, uint32_t k) {
     const rp__schema *schema = &call->op->schema;
     for (unsigned i = 0, t = 0; i < schema->n_params; i++) {
         const rp__param *p = &schema->params[i];
         if (p->kind == RP__PARAM_ATTR) continue;
-        if (p->written && p->alias == schema->out_alias[k]) return call->in[call->list_begin[t]];
+        if (p->written && p->alias == schema->out_alias[k]) return call->list_begin[t];
         t++;
     }
-    return rp__tensor_error();
+    return UINT32_MAX;
+}
+
+rp_tensor *rp__call_written(const rp__call *call, uint32_t k) {
+    const uint32_t at = rp__call_written_at(call, k);
+    return at < call->n_in ? call->in[at] : rp__tensor_error();
 }
 
 /* Every argument that the schema marks as written: no element may be reached twice. */
@@ -482,7 +488,18 @@ static rp_tensor *without_repeats(rp_tensor *t) {
     return rp__tensor_view(t, size, t->stride, t->ndim, t->offset);
 }
 
-static rp_status run_loop_inplace(rp__call *call) {
+/* Launches; what is found on the way is kept if the call is one to keep and is launched as it is. */
+static rp_status launch_loop(const rp__repeat *repeat, const rp__call *call, const rp__call *use, rp__device *d) {
+    rp_stream *s = rp__current_stream(d);
+    if (RP__LIKELY(!repeat->keep) || use != call || rp__kernel_log_set || !rp__launch_runs_at_once(s))
+        return rp__lower_launch(use, d, s, NULL);
+    rp__kept_launch keep = {.ready = NULL};
+    rp_status status = rp__lower_launch(use, d, s, &keep);
+    if (status == RP_OK) rp__repeat_keep(repeat, call, &keep);
+    return status;
+}
+
+static rp_status run_loop_inplace(rp__call *call, const rp__repeat *repeat) {
     replaced r;
     const rp__call *use = call;
     rp_tensor *self = rp__call_written(call, 0);
@@ -507,7 +524,7 @@ static rp_status run_loop_inplace(rp__call *call) {
     RP_TRY_GOTO(status, done,
                 rp__tensor_is_error(call->out[0]) ? rp_error_status() : check_written(call, call->out[0]));
     RP_TRY_GOTO(status, done, settle_overlaps(&r, &use, d));
-    RP_TRY_GOTO(status, done, rp__lower_launch(use, d, rp__current_stream(d)));
+    RP_TRY_GOTO(status, done, launch_loop(repeat, call, use, d));
     call->out[0] = self;
     rp__storage_written(self->storage, call->op->name, call->site);
 done:
@@ -519,8 +536,8 @@ done:
     return status;
 }
 
-static rp_status run_loop(rp__call *call) {
-    if (call->op->flags & RP_OP_INPLACE) return run_loop_inplace(call);
+static rp_status run_loop(rp__call *call, const rp__repeat *repeat) {
+    if (call->op->flags & RP_OP_INPLACE) return run_loop_inplace(call, repeat);
     rp__meta meta[RP__MAX_OUTS];
     RP_TRY(rp__op_infer(call, meta));
     rp__device *d = rp__device_get(meta[0].device);
@@ -532,15 +549,17 @@ static rp_status run_loop(rp__call *call) {
         if (call->in[k] && RP__UNLIKELY(!rp__device_equal(call->in[k]->device, d->id)))
             RP_TRY(replace_input(&r, &use, d, k));
     }
-    return rp__lower_launch(use, d, rp__current_stream(d));
+    return launch_loop(repeat, call, use, d);
 }
 
-static rp_status run_view(rp__call *call) {
+static rp_status run_view(rp__call *call, const rp__repeat *repeat) {
     rp__meta meta;
     rp__view view;
     RP_TRY(rp__op_view(call, &meta, &view));
     call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
-    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+    if (rp__tensor_is_error(call->out[0])) return rp_error_status();
+    if (repeat->keep) rp__repeat_keep(repeat, call, NULL);
+    return RP_OK;
 }
 
 static rp_status run_library(rp__call *call) {
@@ -579,18 +598,25 @@ static __attribute__((noinline)) rp_status check_sync(const rp__call *call) {
     return rp__capture_forbid(rp__current_stream(d), "an op that reads values on the host");
 }
 
-rp_status rp__execute(rp__call *call) {
+static __attribute__((noinline)) rp_status run_anew(rp__call *call, const rp__repeat *repeat) {
     RP_TRY(materialise(call));
     if (RP__UNLIKELY(call->op->flags & RP_OP_SYNC)) RP_TRY(check_sync(call));
     switch (call->op->lowering) {
     case RP__POINTWISE:
     case RP__ROWS:
-    case RP__INDEXED: return run_loop(call);
-    case RP__VIEW: return run_view(call);
+    case RP__INDEXED: return run_loop(call, repeat);
+    case RP__VIEW: return run_view(call, repeat);
     case RP__LIBRARY: return run_library(call);
     case RP__HOST: return run_host(call);
     case RP__COMPOSITE: return expand(call);
     case RP__USER: return rp__user_run(call);
     }
     return rp__op_error(call, RP_ERROR_INTERNAL, "unknown lowering");
+}
+
+rp_status rp__execute(rp__call *call) {
+    rp__repeat repeat = {.keep = false};
+    rp_status status;
+    if (RP__LIKELY(call->op->lowering <= RP__VIEW) && RP__LIKELY(rp__repeat_run(call, &repeat, &status))) return status;
+    return run_anew(call, &repeat);
 }

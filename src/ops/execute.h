@@ -8,14 +8,25 @@
 
 enum { RP__LOWER_MAX_IN = 16 }; /* tensor operands of one loop kernel */
 
-/* Lowers a loop op whose outputs are allocated, and launches it. lower.c */
-rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s);
+/* The launch of a call, for calls that differ from it in the memory of their tensors only. */
+enum { RP__KEPT_ACCESSES = 12, RP__KEPT_OUT = 0x80, RP__KEPT_NONE = 0xff };
+typedef struct rp__kept_launch {
+    rp__ready *ready; /* NULL: it cannot be kept */
+    uint8_t n_accesses;
+    uint8_t
+        operand[RP__KEPT_ACCESSES]; /* of each access: input k, RP__KEPT_OUT | output k, or RP__KEPT_NONE: an iota */
+} rp__kept_launch;
+
+/* Lowers a loop op whose outputs are allocated, and launches it. keep: what is to be kept of the launch is put there; NULL: nothing
+   is, else the stream is one of which rp__launch_runs_at_once holds. lower.c */
+rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp__kept_launch *keep);
 
 /* Reserves counters of the generator that attribute k names (NULL: the default one of d). lower.c */
 rp_status rp__reserve_draw(const rp__call *call, unsigned generator_attr, rp__device *d, rp_stream *s,
                            uint64_t counters, struct rp__random_draw *out);
 
-/* The argument that output k of an in-place op is. dispatch.c */
+/* The argument that output k of an in-place op is, and its number. dispatch.c */
+uint32_t rp__call_written_at(const rp__call *call, uint32_t k);
 rp_tensor *rp__call_written(const rp__call *call, uint32_t k);
 
 /* A scope for what an op makes inside. The sticky error needs no scope: error tensors are never scoped. */

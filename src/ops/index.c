@@ -229,7 +229,7 @@ rp_status rp__run_embedding_backward(const rp__call *call) {
                      .n_attrs = 1,
                      .out = call->out,
                      .n_out = 1};
-    RP_TRY(rp__lower_launch(&fill, d, rp__current_stream(d)));
+    RP_TRY(rp__lower_launch(&fill, d, rp__current_stream(d), NULL));
     int64_t n = rp__tensor_numel(index), width = out->size[1];
     if (n == 0 || width == 0) return RP_OK;
     rp__operand operands[3] = {rp__operand_of(out), rp__operand_of(index), rp__operand_of(grad)};

@@ -6,9 +6,15 @@
 #include "ops/rules.h"
 
 rp__operand rp__operand_of(const rp_tensor *t) {
-    rp__operand o = {.base = rp__tensor_data(t), .storage = t->storage, .dtype = (rp_dtype)t->dtype, .ndim = t->ndim};
-    memcpy(o.size, t->size, t->ndim * sizeof *t->size);
-    memcpy(o.stride, t->stride, t->ndim * sizeof *t->stride);
+    rp__operand o; /* sizes and strides past ndim are nobody's */
+    o.base = rp__tensor_data(t);
+    o.storage = t->storage;
+    o.dtype = (rp_dtype)t->dtype;
+    o.ndim = t->ndim;
+    for (unsigned d = 0; d < t->ndim; d++) {
+        o.size[d] = t->size[d];
+        o.stride[d] = t->stride[d];
+    }
     return o;
 }
 
@@ -18,7 +24,7 @@ rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src) {
     rp_tensor *in[] = {dst, src}, *out[] = {dst};
     rp__call call = {
         .op = rp__op_builtin(RP__OP_copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
-    return rp__lower_launch(&call, d, rp__current_stream(d));
+    return rp__lower_launch(&call, d, rp__current_stream(d), NULL);
 }
 
 rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype) {

@@ -569,8 +569,21 @@ static bool entry_matches(const entry *e, const rp__lower *lw, const uint64_t ke
            memcmp(e->structural, lw->structural, lw->n_structural * sizeof *e->structural) == 0;
 }
 
+static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *space, rp__kept_launch *keep) {
+    if (lw->n_accesses > RP__KEPT_ACCESSES) return;
+    keep->n_accesses = (uint8_t)lw->n_accesses;
+    for (unsigned i = 0; i < lw->n_accesses; i++) {
+        const source *a = &lw->access[i];
+        keep->operand[i] = a->kind == SRC_IOTA                  ? RP__KEPT_NONE
+                           : access_kind(a) == RP__ACCESS_WRITE ? (uint8_t)(RP__KEPT_OUT | a->index)
+                                                                : a->index;
+    }
+    keep->ready = lw->device->ops->loops->ready_new(lw->device, dag, space);
+}
+
 /* The geometry pass found what the call needs: fill and launch. */
-static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *cache, const uint64_t *key) {
+static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *cache, const uint64_t *key,
+                                                          rp__kept_launch *keep) {
     const rp__call *call = lw->call;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
     rp_scalar scalars[RP__DAG_MAX_SCALARS];
@@ -601,13 +614,14 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
     }
     rp__space_collapse(&space, accesses);
     rp_status status = rp__loop_launch(lw->device, lw->stream, dag, &space);
+    if (keep && status == RP_OK) keep_launch(lw, dag, &space, keep);
     rp__dag_release(dag);
     return status;
 }
 
 /* In two frames: each has large arrays, and a thread may have little stack. */
 static __attribute__((noinline)) rp_status launch_general(const rp__call *call, rp__device *d, rp_stream *s,
-                                                          entry *cache, const uint64_t *key) {
+                                                          entry *cache, const uint64_t *key, rp__kept_launch *keep) {
     rp__lower lw;
     lw.call = call;
     lw.sink = NULL;
@@ -617,7 +631,7 @@ static __attribute__((noinline)) rp_status launch_general(const rp__call *call, 
     begin_pass(&lw, NULL);
     call->op->rule.lower(&lw);
     RP_TRY(lw.status);
-    return nothing_to_do(&lw) ? RP_OK : launch_lowered(&lw, cache, key);
+    return nothing_to_do(&lw) ? RP_OK : launch_lowered(&lw, cache, key, keep);
 }
 
 static __attribute__((noinline)) rp_status launch_space(const entry *e, const rp__call *call, rp__device *d,
@@ -628,19 +642,19 @@ static __attribute__((noinline)) rp_status launch_space(const entry *e, const rp
     return rp__loop_launch(d, s, e->dag, &space);
 }
 
-rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s) {
+rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp__kept_launch *keep) {
     entry *cache = cache_get();
     if (RP__UNLIKELY(!cache)) return rp_error_status();
     uint64_t key[KEY_WORDS];
-    if (RP__UNLIKELY(!base_key(call, key))) return launch_general(call, d, s, cache, NULL);
+    if (RP__UNLIKELY(!base_key(call, key))) return launch_general(call, d, s, cache, NULL, keep);
     const entry *e = slot_of(cache, key, NULL, 0);
-    if (!entry_is(e, key) || !e->recipe) return launch_general(call, d, s, cache, key);
+    if (!entry_is(e, key) || !e->recipe || keep) return launch_general(call, d, s, cache, key, keep);
 
     rp_scalar scalars[RECIPE_SCALARS];
     rp__flat flat = {.n_accesses = e->n_accesses, .n_scalars = e->n_scalars, .scalars = scalars};
     flat.n = rp__tensor_numel(call->out[0]);
     if (flat.n == 0) return RP_OK;
-    if (!fill_flat(e, call, &flat)) return launch_general(call, d, s, cache, key);
+    if (!fill_flat(e, call, &flat)) return launch_general(call, d, s, cache, key, NULL);
     for (unsigned i = 0; i < e->n_scalars; i++) scalars[i] = rp__lower_scalar_value(&e->scalars[i], call);
     const rp__loop_backend *loops = d->ops->loops;
     if (loops->launch_flat && !e->iota && RP__LIKELY(!rp__kernel_log_set) && loops->launch_flat(d, s, e->dag, &flat))

@@ -35,7 +35,8 @@ rp_status rp__vjp_mean(const rp__vjp *g) {
     size_t dims[RP_MAX_DIMS + 1], n = reduced_dims(g, dims);
     rp_dim count = 1;
     for (size_t i = 0; i < n; i++) count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[dims[i]]);
-    g->grad_in[0] = expand_to_input(g, rp_div_size(g->grad_out[0], count));
+    /* Divided last, as PyTorch does: the gradient has memory of its own, where that of sum is an expanded view. */
+    g->grad_in[0] = rp_div_size(expand_to_input(g, g->grad_out[0]), count);
     return RP_OK;
 }
 

@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/fork.h"
 
-enum { SLAB = 64, SHARE_ABOVE = 4096, ID_CHUNK = 1 << 16 };
+enum { SLAB = 64, ID_CHUNK = 1 << 16 };
 
 RP__TLS_FAST rp__tensor_local *rp__local_tls;
 
@@ -23,11 +23,8 @@ RP__LOCKS_SURVIVE_FORK(fork_lock, &shared.lock, 1)
 static _Atomic uint64_t ids = 1;
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool key_made, keep_forever;
-
-/* A free slot's link: in a tensor the `traced` field, in a storage the first word. */
-static void **tensor_link(void *t) { return (void **)(void *)&((rp_tensor *)t)->traced; }
-static void **storage_link(void *s) { return (void **)(void *)&((rp__storage *)s)->data; }
+static bool key_made;
+bool rp__slots_stay;
 
 static void queue_push(rp__slot_queue *q, void *slot, void **(*link)(void *)) {
     *link(slot) = NULL;
@@ -57,8 +54,8 @@ static void local_free(void *argument) {
     rp__scopes_drop(l);
     rp__local_tls = NULL;
     rp__lock(&shared.lock);
-    queue_move(&shared.tensors, &l->tensors, l->tensors.n, tensor_link);
-    queue_move(&shared.storages, &l->storages, l->storages.n, storage_link);
+    queue_move(&shared.tensors, &l->tensors, l->tensors.n, rp__tensor_link);
+    queue_move(&shared.storages, &l->storages, l->storages.n, rp__storage_link);
     shared.created += atomic_load_explicit(&l->created, memory_order_relaxed);
     shared.destroyed += atomic_load_explicit(&l->destroyed, memory_order_relaxed);
     if (l->prev)
@@ -75,7 +72,7 @@ static void local_free(void *argument) {
 static void start(void) {
     key_made = pthread_key_create(&key, local_free) == 0;
     const char *check = getenv("REPRISE_CHECK");
-    keep_forever = check && strcmp(check, "1") == 0;
+    rp__slots_stay = check && strcmp(check, "1") == 0;
 }
 
 rp__tensor_local *rp__local_make(void) {
@@ -130,11 +127,11 @@ static bool refill(rp__slot_queue *q, rp__slot_queue *common, size_t bytes, size
 
 #define ROUNDED(type) ((sizeof(type) + 63) / 64 * 64)
 
-rp_tensor *rp__tensor_slot_take(rp__tensor_local *l) {
+rp_tensor *rp__tensor_slot_take_slow(rp__tensor_local *l) {
     /* A slot is used again when RP__QUARANTINE others were released after it. */
     if (RP__UNLIKELY(l->tensors.n <= RP__QUARANTINE) &&
         (l->tensors.n == 0 || ((rp_tensor *)l->tensors.head)->magic == RP__TENSOR_DEAD) &&
-        !refill(&l->tensors, &shared.tensors, ROUNDED(rp_tensor), RP__QUARANTINE, tensor_link)) {
+        !refill(&l->tensors, &shared.tensors, ROUNDED(rp_tensor), RP__QUARANTINE, rp__tensor_link)) {
         RP__OOM("tensor handles");
         return NULL;
     }
@@ -142,22 +139,18 @@ rp_tensor *rp__tensor_slot_take(rp__tensor_local *l) {
         RP__OOM("a tensor handle");
         return NULL;
     }
-    return queue_pop(&l->tensors, tensor_link);
+    return queue_pop(&l->tensors, rp__tensor_link);
 }
 
-void rp__tensor_slot_give(rp__tensor_local *l, rp_tensor *t) {
-    if (keep_forever) return;
-    queue_push(&l->tensors, t, tensor_link);
-    if (RP__UNLIKELY(l->tensors.n > SHARE_ABOVE)) {
-        rp__lock(&shared.lock);
-        queue_move(&shared.tensors, &l->tensors, SHARE_ABOVE / 2, tensor_link);
-        rp__unlock(&shared.lock);
-    }
+void rp__tensor_slots_share(rp__tensor_local *l) {
+    rp__lock(&shared.lock);
+    queue_move(&shared.tensors, &l->tensors, RP__SHARE_ABOVE / 2, rp__tensor_link);
+    rp__unlock(&shared.lock);
 }
 
-rp__storage *rp__storage_slot_take(rp__tensor_local *l) {
+rp__storage *rp__storage_slot_take_slow(rp__tensor_local *l) {
     if (RP__UNLIKELY(l->storages.n == 0) &&
-        !refill(&l->storages, &shared.storages, ROUNDED(rp__storage), 0, storage_link)) {
+        !refill(&l->storages, &shared.storages, ROUNDED(rp__storage), 0, rp__storage_link)) {
         RP__OOM("storage records");
         return NULL;
     }
@@ -165,16 +158,13 @@ rp__storage *rp__storage_slot_take(rp__tensor_local *l) {
         RP__OOM("a storage record");
         return NULL;
     }
-    return queue_pop(&l->storages, storage_link);
+    return queue_pop(&l->storages, rp__storage_link);
 }
 
-void rp__storage_slot_give(rp__tensor_local *l, rp__storage *s) {
-    queue_push(&l->storages, s, storage_link);
-    if (RP__UNLIKELY(l->storages.n > SHARE_ABOVE)) {
-        rp__lock(&shared.lock);
-        queue_move(&shared.storages, &l->storages, SHARE_ABOVE / 2, storage_link);
-        rp__unlock(&shared.lock);
-    }
+void rp__storage_slots_share(rp__tensor_local *l) {
+    rp__lock(&shared.lock);
+    queue_move(&shared.storages, &l->storages, RP__SHARE_ABOVE / 2, rp__storage_link);
+    rp__unlock(&shared.lock);
 }
 
 void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors) {

@@ -18,13 +18,11 @@ static void compact(rp__tensor_local *l) {
     l->holes = 0;
 }
 
-bool rp__scope_push(rp__tensor_local *l, rp_tensor *t) {
-    if (RP__UNLIKELY(l->n_entries == l->entries_capacity)) {
-        if (l->holes > l->n_entries / 4) compact(l);
-        if (!RP__GROW(&l->entries, &l->entries_capacity, l->n_entries + 1)) {
-            RP__OOM("the tensors of a scope");
-            return false;
-        }
+bool rp__scope_push_slow(rp__tensor_local *l, rp_tensor *t) {
+    if (l->holes > l->n_entries / 4) compact(l);
+    if (!RP__GROW(&l->entries, &l->entries_capacity, l->n_entries + 1)) {
+        RP__OOM("the tensors of a scope");
+        return false;
     }
     l->entries[l->n_entries++] = t;
     return true;

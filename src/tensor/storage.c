@@ -3,7 +3,7 @@
 
 #include "core/alloc.h"
 
-static rp__storage *slot(rp_device device) {
+static inline __attribute__((always_inline)) rp__storage *slot(rp_device device) {
     rp__tensor_local *l = rp__local();
     rp__storage *s = l ? rp__storage_slot_take(l) : NULL;
     if (!s) return NULL;
@@ -13,7 +13,7 @@ static rp__storage *slot(rp_device device) {
     return s;
 }
 
-static void slot_return(rp__storage *s) {
+static inline __attribute__((always_inline)) void slot_return(rp__storage *s) {
     rp__tensor_local *l = rp__local();
     if (l) /* else: out of memory in a thread that never made a tensor; the slot stays in its slab */
         rp__storage_slot_give(l, s);

@@ -22,7 +22,7 @@ rp_tensor *rp__tensor_error(void) {
 /* ---- making */
 
 /* A handle over `storage`, whose reference moves in; owned by the innermost scope. The caller fills sizes and strides. */
-static rp_tensor *handle(rp_dtype dtype, size_t ndim, rp__storage *storage) {
+static inline __attribute__((always_inline)) rp_tensor *handle(rp_dtype dtype, size_t ndim, rp__storage *storage) {
     rp__tensor_local *l = rp__local();
     rp_tensor *t = l ? rp__tensor_slot_take(l) : NULL;
     if (RP__UNLIKELY(!t)) {
@@ -123,6 +123,18 @@ rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size, s
     if (!byte_count(dtype, size, ndim, &bytes)) return rp__tensor_error();
     rp__storage *s = rp__storage_new(d, rp__current_stream(d), bytes);
     return RP__LIKELY(s != NULL) ? rp__tensor_new(dtype, size, ndim, s) : rp__tensor_error();
+}
+
+rp_tensor *rp__tensor_of_form(rp__device *d, rp_stream *s, const rp__tensor_form *form) {
+    rp__storage *storage = rp__storage_new(d, s, form->bytes);
+    rp_tensor *t =
+        RP__LIKELY(storage != NULL) ? handle((rp_dtype)form->dtype, form->ndim, storage) : rp__tensor_error();
+    if (RP__UNLIKELY(rp__tensor_is_error(t))) return t;
+    for (size_t i = 0; i < form->ndim; i++) {
+        t->size[i] = form->size[i];
+        t->stride[i] = form->stride[i];
+    }
+    return t;
 }
 
 rp_tensor *rp__tensor_over(rp_dtype dtype, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset,

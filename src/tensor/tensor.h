@@ -78,6 +78,13 @@ rp_tensor *rp__tensor_new(rp_dtype dtype, const rp_dim *size, size_t ndim,
                           rp__storage *storage_retained); /* row-major, offset 0; op and site from the frame in force */
 rp_tensor *rp__tensor_empty(rp__device *d, rp_dtype dtype, const rp_dim *size,
                             size_t ndim); /* with memory; sizes are values */
+/* With memory of the stream; all was worked out before. */
+typedef struct rp__tensor_form {
+    size_t bytes;
+    uint8_t dtype, ndim;
+    const rp_dim *size, *stride;
+} rp__tensor_form;
+rp_tensor *rp__tensor_of_form(rp__device *d, rp_stream *s, const rp__tensor_form *form);
 /* Any strides and offset; rank and storage are sound. */
 rp_tensor *rp__tensor_over(rp_dtype dtype, const rp_dim *size, const rp_dim *stride, size_t ndim, rp_dim offset,
                            rp__storage *storage_retained);

@@ -235,7 +235,7 @@ static rp_status kept_new(const run *r, const rp__ir_block *block, kept_block **
 static rp_status run_checkpoint(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
     run inner = *r;
     inner.shift = rp__dim_apply(RP__DIM_ADD, r->shift, word(r, n->random_offset));
-    if (!rp_grad_enabled()) return run_block(&inner, &n->regions[0], in, out);
+    if (!rp__grad_recording()) return run_block(&inner, &n->regions[0], in, out);
     kept_block *b;
     RP_TRY(kept_new(&inner, &n->regions[0], &b));
     return rp__checkpoint_run(n->site, (rp_fn){kept_body, b, 0, "checkpoint"}, kept_free, in, n->n_in, out, n->n_out);
@@ -320,7 +320,7 @@ static bool reads(const rp_ir *ir, const rp__ir_block *block, rp__ir_value v) {
 
 static rp_status run_function(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
     bool needed = false;
-    for (uint32_t k = 0; k < n->n_in && rp_grad_enabled(); k++) needed = needed || rp__grad_needed(in[k]);
+    for (uint32_t k = 0; k < n->n_in && rp__grad_recording(); k++) needed = needed || rp__grad_needed(in[k]);
     if (!needed) return run_forward(r, n, in, out, false);
     uint32_t n_saved = n->n_in + n->n_out;
     function_payload *p = rp__calloc(1, sizeof *p + n_saved * sizeof *p->saved);
@@ -444,10 +444,10 @@ rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, 
     return run_node(&r, &ir->nodes[node], in, out);
 }
 
-/* Was the op recorded with grad mode off? It is run so again, lest a tape takes it for a part of the function. */
+/* Was the node recorded with grad mode off? It is run so again, lest a tape takes it for a part of the function. */
 static bool untaped(const rp_ir *ir, const rp__ir_node *n) {
     bool in = false, out = false;
-    if (!ir->taped || n->kind != RP__IR_OP) return false;
+    if (!ir->taped || (n->kind != RP__IR_OP && n->n_regions == 0)) return false;
     for (uint32_t k = 0; k < n->n_in; k++) {
         const rp__ir_value_info *info = n->in[k] != RP__IR_NONE ? &ir->values[n->in[k]] : NULL;
         in = in || (info && info->requires_grad && !info->late_grad);
@@ -497,7 +497,7 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
         bool off = block == &ir->body && untaped(ir, n);
         bool grad = off && rp_set_grad_enabled(false); /* as the function did: a trace of a block is to know */
         status = run_node(r, n, operand, result);
-        if (off) (void)rp__grad_switch(grad);
+        if (off) (void)rp_set_grad_enabled(grad);
         if (status == RP_OK && block == &ir->body && r->options && r->options->observe)
             status = r->options->observe(r->options->ctx, ir, block->nodes[i], result, n->n_out);
         for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {

@@ -11,6 +11,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp__region_where at, rp_fn fn, r
                                   rp_tensor **out, size_t n_out) {
     rp__region a = {0};
     rp_tensor **operands = NULL;
+    bool *carries = NULL, any = false;
     rp_status status;
     RP_TRY_GOTO(status, done, rp__region_trace(at, fn, in, n_in, n_out, &a));
     /* One generator only: its counters are a range that the node can name. */
@@ -48,18 +49,25 @@ static rp_status trace_checkpoint(rp__trace *t, rp__region_where at, rp_fn fn, r
         RP_TRY_GOTO(status, done, rp__random_peek(g, rp__current_stream(g->device), &begins, &memory));
         begins.inner += (uint64_t)rp__dim_hint(start);
     }
-    if (rp__region_any_needs_grad(operands, n)) {
+    carries = rp__calloc(n_out + 1, sizeof *carries);
+    if (!carries) {
+        status = RP__OOM("rp_checkpoint");
+        goto done;
+    }
+    RP_TRY_GOTO(status, done, rp__region_flow(a.ir, NULL, 0, operands, n, carries, &any));
+    if (any) {
         rp__region_kept k = {.kind = RP__IR_CHECKPOINT,
                              .a = rp__ir_retain(a.ir),
                              .generator = rp__generator_retain(g),
                              .random_offset = start,
                              .draw = begins,
                              .memory = rp__random_memory_retain(memory)};
-        status = rp__region_attach(at, &k, "checkpoint", operands, n, operands, n, out, n_out);
+        status = rp__region_attach(at, &k, "checkpoint", operands, n, operands, n, out, carries, n_out);
     }
 done:
     rp__region_free(&a);
     rp__free(operands);
+    rp__free(carries);
     return status;
 }
 

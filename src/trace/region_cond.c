@@ -55,6 +55,7 @@ static rp_status trace_cond(rp__trace *t, rp__region_where at, rp_tensor *pred, 
     rp__region a = {0}, b = {0};
     rp_ir *x = NULL, *y = NULL;
     rp_tensor **all = NULL, **operands = NULL;
+    bool *carries = NULL, any = false;
     size_t n_all = 0;
     rp_status status;
     RP_TRY_GOTO(status, done, rp__region_trace(at, then_fn, in, n_in, n_out, &a));
@@ -77,10 +78,17 @@ static rp_status trace_cond(rp__trace *t, rp__region_where at, rp_tensor *pred, 
     memcpy(operands + 1 + n_in, all, n_all * sizeof *operands);
     RP_TRY_GOTO(status, done,
                 rp__region_emit(t, at, RP__IR_COND, x, y, operands, 1 + n_in + n_all, 0, 0, x, out, NULL));
-    if (rp__region_any_needs_grad(operands + 1, n_in + n_all)) {
+    carries = rp__calloc(n_out + 1, sizeof *carries);
+    if (!carries) {
+        status = RP__OOM("rp_cond");
+        goto done;
+    }
+    RP_TRY_GOTO(status, done, rp__region_flow(x, y, 0, operands + 1, n_in + n_all, carries, &any));
+    if (any) {
         rp__region_kept k = {.kind = RP__IR_COND, .a = x, .b = y};
         x = y = NULL;
-        status = rp__region_attach(at, &k, "cond", operands, 1 + n_in + n_all, operands + 1, n_in + n_all, out, n_out);
+        status = rp__region_attach(at, &k, "cond", operands, 1 + n_in + n_all, operands + 1, n_in + n_all, out, carries,
+                                   n_out);
     }
 done:
     rp__region_free(&a);
@@ -89,6 +97,7 @@ done:
     rp_ir_release(y);
     rp__free(all);
     rp__free(operands);
+    rp__free(carries);
     return status;
 }
 
@@ -144,7 +153,7 @@ static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
     for (size_t k = 0; k < n_results; k++) all[k] = d->given[k] ? in[at++] : NULL;
     for (size_t k = 0; k < d->n_operands; k++) operands[k] = in[at++];
     for (size_t k = 0; k < d->n_operands; k++) sums[k] = d->summed[k] ? in[at++] : NULL;
-    (void)rp__region_derive(d, all, operands, sums, rp_grad_enabled(), false, out);
+    (void)rp__region_derive(d, all, operands, sums, rp__grad_recording(), false, out);
     rp__free(all);
 }
 

@@ -149,8 +149,12 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
     loop l = {0}, wide = {0};
     rp_tensor **states = NULL, **kept_out = NULL, **save = NULL;
     rp_status status;
+    bool *carries = rp__calloc(2 * n_state + 2, sizeof *carries); /* state, count, stacks */
+    if (!carries) return RP__OOM("rp_while");
     RP_TRY_GOTO(status, done, close_loop(at, cond_fn, body_fn, in, n_state, n_in, &l));
-    bool differentiable = rp__region_any_needs_grad(l.operands, l.n), small = true;
+    bool differentiable, small = true;
+    RP_TRY_GOTO(status, done, rp__region_flow(l.body, NULL, n_state, l.operands, l.n, carries, &differentiable));
+    memcpy(carries + n_state + 1, carries, n_state * sizeof *carries);
     for (size_t s = 0; s < n_state; s++) small = small && in[s]->ndim < RP_MAX_DIMS;
     if (!differentiable || max_iter <= 0 || !small) {
         RP_TRY_GOTO(status, done,
@@ -158,7 +162,7 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
                                     0, l.body, out, NULL));
         if (differentiable) {
             rp__region_kept k = {.kind = RP__IR_WHILE, .n_state = n_state};
-            status = rp__region_attach(at, &k, "while", NULL, 0, l.operands, l.n, out, n_state);
+            status = rp__region_attach(at, &k, "while", NULL, 0, l.operands, l.n, out, carries, n_state);
         }
         goto done;
     }
@@ -196,7 +200,8 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
         rp__region_kept p = {
             .kind = RP__IR_WHILE, .a = rp__ir_retain(l.body), .n_state = n_state, .max_iter = max_iter};
         /* The history is a result, too: a second derivative reaches it. */
-        status = rp__region_attach(at, &p, "while", save, l.n + n_state + 1, l.operands, l.n, kept_out, n_wide);
+        status =
+            rp__region_attach(at, &p, "while", save, l.n + n_state + 1, l.operands, l.n, kept_out, carries, n_wide);
     }
 done:
     loop_free(&l);
@@ -204,6 +209,7 @@ done:
     rp__free(states);
     rp__free(kept_out);
     rp__free(save);
+    rp__free(carries);
     return status;
 }
 
@@ -291,7 +297,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
         }
     }
     rp__region_derivative d = {.ir = p->a, .wanted = b->wanted, .n_operands = p->n_operands};
-    if (!rp_failed() && rp__region_derive(&d, grad_out, operands, sums, rp_grad_enabled(), false, grads) == RP_OK) {
+    if (!rp_failed() && rp__region_derive(&d, grad_out, operands, sums, rp__grad_recording(), false, grads) == RP_OK) {
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
             if (!b->wanted[k]) continue;
             rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;

@@ -14,6 +14,7 @@
 #include "core/alloc.h"
 #include "device/capture.h"
 #include "ops/grad.h"
+#include "trace/flow.h"
 
 /* ---- what every call does */
 
@@ -86,10 +87,39 @@ rp_status rp__region_fall_back(rp__region_where at, rp_status status, rp__trace 
     return status;
 }
 
-bool rp__region_any_needs_grad(rp_tensor *const *in, size_t n) {
-    bool any = false;
-    for (size_t k = 0; k < n && rp_grad_enabled(); k++) any = any || rp__grad_needed(in[k]);
-    return any;
+/* One pass over a block; of a loop, until no more states carry: results of one iteration are operands of the next. */
+static rp_status flow_of(const rp_ir *ir, size_t n_state, bool *args, bool *carries) {
+    rp_status status = RP_OK;
+    for (bool more = true; more && status == RP_OK;) {
+        rp__flow flow = {0};
+        more = false;
+        status = rp__flow_advance(&flow, ir, args);
+        for (uint32_t k = 0; k < ir->body.n_results && status == RP_OK; k++) {
+            if (!rp__flow_carries(&flow, ir, ir->body.results[k])) continue;
+            carries[k] = true;
+            if (k >= n_state || args[k]) continue;
+            args[k] = more = true;
+        }
+        rp__flow_free(&flow);
+    }
+    return status;
+}
+
+rp_status rp__region_flow(const rp_ir *a, const rp_ir *b, size_t n_state, rp_tensor *const *operands, size_t n,
+                          bool *carries, bool *any) {
+    bool *args = rp__calloc(n + 1, sizeof *args), needed = false;
+    if (!args) return RP__OOM("region");
+    *any = false;
+    for (size_t k = 0; k < n; k++) {
+        args[k] = rp__grad_recording() && rp__grad_needed(operands[k]);
+        needed = needed || args[k];
+    }
+    for (size_t k = 0; k < n_state; k++) carries[k] = args[k]; /* no iteration at all */
+    rp_status status = needed ? flow_of(a, n_state, args, carries) : RP_OK;
+    if (status == RP_OK && needed && b) status = flow_of(b, n_state, args, carries);
+    for (uint32_t k = 0; k < a->body.n_results; k++) *any = *any || carries[k];
+    rp__free(args);
+    return status;
 }
 
 rp_status rp__region_finish(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out) {
@@ -133,20 +163,21 @@ rp_status rp__region_trace_closed(rp_fn fn, bool derived, const rp__ir_value_inf
     const rp__ir_value_info **pointers = rp__calloc(n_in + 1, sizeof *pointers);
     if (!pointers) return RP__OOM("region");
     for (size_t k = 0; k < n_in; k++) pointers[k] = &infos[k];
-    rp__trace_request request = {
-        .mode = RP__TRACE_ABSTRACT,
-        .fn = fn,
-        .n_in = n_in,
-        .n_out = n_out,
-        .arg_info = pointers,
-        .close = true,
-        .no_grad = true,
-        .derived = derived && (around && rp__trace_closes(around) ? rp__trace_derived(around) : rp_grad_enabled())};
+    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
+                                 .fn = fn,
+                                 .n_in = n_in,
+                                 .n_out = n_out,
+                                 .arg_info = pointers,
+                                 .close = true,
+                                 .no_grad = true,
+                                 .derived =
+                                     derived && (!around || !rp__trace_closes(around) || rp__trace_derived(around)),
+                                 .grad_mode = derived && rp_grad_enabled()};
     rp_status status = rp__trace_run(&request, NULL, &result);
     if (status == RP_OK && result.escaped)
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a region keeps a tensor that it made");
-    if (status == RP_OK && result.untaped)
-        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region switches grad mode off");
+    if (status == RP_OK && result.switched)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region leaves another grad mode than it found");
     if (status == RP_OK) {
         *out = (rp__region){result.ir, result.operands, result.n_operands, result.random_count};
         result.ir = NULL;
@@ -252,7 +283,9 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
     uint32_t node = RP__IR_NONE;
     rp_status status = in && metas ? RP_OK : RP__OOM("region");
     for (size_t k = 0; k < n && status == RP_OK; k++) {
-        if ((in[k] = rp__trace_resolve(t, operands[k])) == RP__IR_NONE) status = rp_error_status();
+        rp_tensor *operand = rp__trace_cut(t, operands[k], at.site);
+        in[k] = rp__tensor_is_error(operand) ? RP__IR_NONE : rp__trace_resolve(t, operand);
+        if (in[k] == RP__IR_NONE) status = rp_error_status();
     }
     if (status == RP_OK) {
         node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, attrs, kind == RP__IR_WHILE ? 2 : 0,
@@ -298,7 +331,7 @@ static const rp__tape_class kept_class = {"region", kept_backward, kept_release_
 
 rp_status rp__region_attach(rp__region_where at, rp__region_kept *contents, const char *name, rp_tensor *const *save,
                             size_t n_save, rp_tensor *const *operands, size_t n_operands, rp_tensor *const *out,
-                            size_t n_out) {
+                            const bool *carries, size_t n_out) {
     rp__tape_node *n;
     rp__trace *t = rp__trace_current();
     rp_status status = rp__tape_node_new(&kept_class, name, at.site, operands, (uint32_t)n_operands, out,
@@ -319,7 +352,7 @@ rp_status rp__region_attach(rp__region_where at, rp__region_kept *contents, cons
         p->n_saved = i + 1;
     }
     for (size_t k = 0; k < n_out && status == RP_OK; k++) {
-        if (!rp__dtype_is_float((rp_dtype)out[k]->dtype)) continue;
+        if (!carries[k]) continue;
         status = rp__tape_set_history(out[k], n, (uint32_t)k);
         if (status == RP_OK && t) rp__trace_ir(t)->values[rp__trace_resolve(t, out[k])].requires_grad = true;
     }
@@ -337,6 +370,8 @@ rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *gr
     rp_tensor **leaf = work, **wanted = leaf + d->n_operands, **out = wanted + d->n_operands, **roots = out + n_out,
               **seeds = roots + most;
     bool grad = rp__grad_switch(true);
+    const rp__grad_said said = rp__grad_said_now;
+    rp__grad_said_now.apart = false; /* in the trace of a block, too, this part has a tape */
     rp_status status = RP_OK;
     for (size_t k = 0; k < d->n_operands && status == RP_OK; k++) {
         leaf[k] = d->same ? leaf[d->same[k]] : NULL;
@@ -372,6 +407,7 @@ rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *gr
     if (status == RP_OK && n_roots && n_wanted)
         status = rp_grad(roots, n_roots, wanted, n_wanted, seeds, &options, grads);
     (void)rp__grad_switch(grad);
+    rp__grad_said_now = said;
     for (size_t k = 0; k < n_wanted && status == RP_OK; k++) {
         if (!grads[k]) grads[k] = rp_zeros_like(wanted[k]);
     }

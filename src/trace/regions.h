@@ -5,9 +5,11 @@
      regions.c            closing a function, recording a node, what the tape keeps, derivatives of blocks, dispatch of backward
      region_cond.c, region_while.c, region_checkpoint.c, region_function.c   one kind each
    One rule for results: a function gives every result that it is asked for, and branches give the same types.
-   A function that reads a value on the host, draws random numbers inside cond or while, or switches grad mode off where a
-   gradient may go through it, cannot be a block: the trace computes
-   what is pending, and the host runs it. */
+   Blocks are traced without a tape; where a function switches grad mode off, the operands that could carry a gradient are detached,
+   and flow.h says which results carry one.
+   A function that reads a value on the host, draws random numbers inside cond or while, writes with grad mode off into what carries
+   a gradient, or leaves grad mode other than it found it, cannot be a block: the trace computes what is pending, and the host
+   runs it. */
 #ifndef RP_TRACE_REGIONS_H
 #define RP_TRACE_REGIONS_H
 
@@ -42,8 +44,10 @@ rp_status rp__region_settle(rp__region_where at, rp_tensor *const *in, size_t n,
 bool rp__region_falls_back(rp_status status);
 /* After such a failure of a branch or loop the trace ends: *t becomes NULL. Other statuses are given back. */
 rp_status rp__region_fall_back(rp__region_where at, rp_status status, rp__trace **t);
-/* The tape records, and one of in[0..n) needs a gradient. */
-bool rp__region_any_needs_grad(rp_tensor *const *in, size_t n);
+/* carries[k]: the tape records, and result k of the block a, or of b (NULL: there is none), depends on an operand that needs a gradient.
+   n_state > 0: a loop, whose results are its first n_state operands of the next iteration. *any: one does. */
+rp_status rp__region_flow(const rp_ir *a, const rp_ir *b, size_t n_state, rp_tensor *const *operands, size_t n,
+                          bool *carries, bool *any);
 /* On failure every output is the error tensor; on success outputs move out of the inner scope. */
 rp_status rp__region_finish(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out);
 
@@ -94,10 +98,11 @@ typedef struct rp__region_kept {
     rp__random_memory *memory; /* of draw.state; counted */
 } rp__region_kept;
 
-/* Puts out on the tape behind operands, with `save` kept for the backward. Takes the contents over, also on failure. */
+/* Puts out[k] with carries[k] on the tape behind operands, with `save` kept for the backward. Takes the contents over, also on
+   failure. */
 rp_status rp__region_attach(rp__region_where at, rp__region_kept *contents, const char *name, rp_tensor *const *save,
                             size_t n_save, rp_tensor *const *operands, size_t n_operands, rp_tensor *const *out,
-                            size_t n_out);
+                            const bool *carries, size_t n_out);
 
 /* ---- backward */
 

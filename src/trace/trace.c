@@ -166,7 +166,7 @@ rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
     else
         v = rp__ir_add_captured(t->ir, &t->ir->body, x, site);
     if (add_outside(t, x, v) != RP_OK) return RP__IR_NONE;
-    if (t->mode != RP__TRACE_SEGMENTS && rp__grad_needed(x) && !rp_is_leaf(x) && rp_grad_enabled() &&
+    if (t->mode != RP__TRACE_SEGMENTS && rp__grad_needed(x) && !rp_is_leaf(x) && rp__grad_recording() &&
         !t->result->reason) {
         t->result->reason = "captured-history";
         t->result->site = rp__site();
@@ -259,7 +259,7 @@ rp_status rp__trace_outputs(rp__trace *t, uint32_t node, const rp__meta *const *
 static bool carries_gradient(const rp__call *call) {
     bool needed = false;
     for (uint32_t k = 0; k < call->n_in && !needed; k++) needed = call->in[k] && rp__grad_needed(call->in[k]);
-    return needed && rp_grad_enabled() && call->op != rp__op_builtin(RP__OP_detach);
+    return needed && rp__grad_recording() && call->op != rp__op_builtin(RP__OP_detach);
 }
 
 static bool marks_gradient(bool carries, const rp__meta *meta) { return carries && rp__dtype_is_float(meta->dtype); }
@@ -294,6 +294,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
         call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
         return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
     }
+    if (t->request->derived) RP_TRY(rp__trace_cut_operands(t, call, in));
     uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
                                     call->n_attrs, call->n_out, call->site);
     if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
@@ -312,7 +313,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
     for (uint32_t k = 0; k < call->n_in; k++) {
         if (!call->in[k] || !rp__ir_writes(&ir->nodes[node], k)) continue;
         RP_TRY(written(t, call, call->in[k]));
-        if (!rp_grad_enabled() && !t->untaped_site) note_untaped(t, call, call->in[k]);
+        if (!rp__grad_recording() && !t->untaped_site) note_untaped(t, call, call->in[k]);
     }
     for (uint32_t k = 0; k < call->n_out; k++) {
         if (!op->schema.out_written[k]) {
@@ -685,6 +686,7 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
         rp__autograd *a = rp__autograd_get(x);
         if (!a) return RP_ERROR_OUT_OF_MEMORY;
         a->grad = rp_retain(real->autograd->grad);
+        rp__grad_change(x);
     }
     return RP_OK;
 }
@@ -883,7 +885,9 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__error_save(&before);
     rp__symbols *symbols = rp__symbols_enter(t->ir->symbols);
     rp__layer *outer_layer = rp__layer_set(RP__LAYER_TRACE, &layer);
-    bool grad = q->no_grad ? rp__grad_switch(false) : rp_grad_enabled(), tracing = rp__tensor_tracing;
+    bool grad = q->no_grad ? rp__grad_switch(false) : rp__grad_recording(), tracing = rp__tensor_tracing;
+    const rp__grad_said said = rp__grad_said_now;
+    if (q->no_grad) rp__grad_said_now = (rp__grad_said){true, q->grad_mode};
     rp__tensor_tracing = true;
     current = t;
     t->scope = rp__scope_begin();
@@ -898,7 +902,11 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     current = t->around;
     rp__tensor_tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
-    if (q->no_grad) (void)rp__grad_switch(grad);
+    if (q->no_grad) {
+        result->switched = rp__grad_said_now.on != q->grad_mode;
+        (void)rp__grad_switch(grad);
+        rp__grad_said_now = said;
+    }
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
     for (size_t k = 0; k < q->n_out && !abstract; k++) out[k] = keep ? outs[k] : rp__tensor_error();
@@ -928,6 +936,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__free(t->stand_in);
     rp__map_free(&t->by_handle);
     rp__map_free(&t->by_storage);
+    rp__flow_free(&t->flow);
     rp__free(t);
     rp__free(outs);
     rp__error_restore(&before);
@@ -948,6 +957,13 @@ rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
     rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
     rp_status status = rp__trace_run(&request, NULL, &result);
     rp_ir *ir = result.ir;
+    /* What a compiled function would leave to the tape, a text that is read elsewhere would get wrong without a word. */
+    if (status == RP_OK && result.reason)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK,
+                          "rp_trace: a graph of `%s` would not give its gradients (%s at %s). With grad mode off, or "
+                          "for arguments that need none, its values are exported",
+                          fn.name && *fn.name ? fn.name : "a function without a name", result.reason,
+                          result.site && *result.site ? result.site : "no call site");
     if (status == RP_OK) {
         /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
         ir->body.n_results = (uint32_t)n_out;

@@ -38,8 +38,9 @@ typedef struct rp__trace_request {
     bool close;
     /* ABSTRACT only: no tape is built. */
     bool no_grad;
-    bool
-        derived; /* no_grad: gradients may go through the graph all the same, so that fn must not switch grad mode off itself */
+    /* no_grad: gradients may go through the graph all the same; where fn switches grad mode off, operands are detached. */
+    bool derived;
+    bool grad_mode;       /* no_grad: the mode that fn begins with */
     rp__segment_run *run; /* SEGMENTS (and FUNCTION after a break); NULL: node by node */
     void *run_ctx;
     rp_dim random_base; /* regions: counters reserved before, of every generator */
@@ -79,7 +80,7 @@ typedef struct rp__trace_result {
     bool left;      /* a backward inside went on through the history that an argument came with */
     bool *reached;  /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
     bool training;  /* some output carries history: a later backward may enter the graph */
-    bool untaped;   /* derived: fn switches grad mode off */
+    bool switched;  /* no_grad: fn leaves another grad mode than it found */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
 
@@ -109,6 +110,9 @@ rp_dim rp__trace_random_offset(rp__trace *trace, rp_generator *g);
 void rp__trace_random_seek(rp__trace *trace, rp_generator *g, rp_dim offset);
 /* Computes what is pending, giving `reason`; in ABSTRACT mode RP_ERROR_GRAPH_BREAK. */
 rp_status rp__trace_break(rp__trace *trace, const char *reason, const char *site);
+/* An operand, x, as a block uses it: detached if x may carry a gradient and the block has switched grad mode off. The error tensor if it has
+   switched it on instead, which a graph cannot say (RP_ERROR_GRAPH_BREAK). */
+rp_tensor *rp__trace_cut(rp__trace *trace, rp_tensor *x, const char *site);
 
 /* regions.c: the backward of a COND, or of a WHILE that keeps its history, as a graph. Its arguments: the node's operands; of a WHILE
    the count and stacks that it gives; gradients of the results k with given[k] (states only, of a WHILE); sums so far of the

@@ -1,5 +1,8 @@
 /* Gradients and traces: what a function does with .grad, hooks, leaves and custom functions while it is recorded, and whether a
-   graph of it gives the gradients that the tape would. Called by trace.c; records nothing and computes nothing. */
+   graph of it gives the gradients that the tape would. Called by trace.c; computes nothing, and records nothing but the detach ops that stand
+   for grad mode switched off in a block. */
+#include <string.h>
+
 #include "core/alloc.h"
 #include "trace/trace_parts.h"
 
@@ -40,8 +43,39 @@ static rp_status watch_hook(rp_tensor *x, int change) {
     return RP_OK;
 }
 
-static void note_grad_off(void) {
-    for (rp__trace *t = rp__trace_current(); t && t->request->derived; t = t->around) t->result->untaped = true;
+/* ---- grad mode in a block */
+
+/* The tape is off in a block, but a derivative of it runs its ops with the tape on: what that must not go through is cut here. */
+rp_tensor *rp__trace_cut(rp__trace *t, rp_tensor *x, const char *site) {
+    const bool on = rp__grad_said_now.on;
+    if (!t->request->derived || !rp__grad_said_now.apart || on == t->request->grad_mode) return x;
+    rp__ir_value v = rp__trace_resolve(t, x);
+    if (v == RP__IR_NONE || rp__flow_advance(&t->flow, t->ir, NULL) != RP_OK) return rp__tensor_error();
+    if (!rp__flow_carries(&t->flow, t->ir, v)) return x;
+    if (!on) return rp_detach_at(site, x);
+    (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region that began with grad mode off switches it on");
+    return rp__tensor_error();
+}
+
+rp_status rp__trace_cut_operands(rp__trace *t, const rp__call *call, rp__ir_value *in) {
+    if (!rp__grad_said_now.apart || rp__grad_said_now.on == t->request->grad_mode ||
+        call->op == rp__op_builtin(RP__OP_detach))
+        return RP_OK;
+    rp__ir_node n = {.kind = RP__IR_OP, .op = call->op};
+    memcpy(n.list_begin, call->list_begin, sizeof n.list_begin);
+    RP_TRY(rp__flow_advance(&t->flow, t->ir, NULL));
+    for (uint32_t k = 0; k < call->n_in; k++) { /* the history stays, with other values: a block knows values only */
+        if (rp__ir_writes(&n, k) && rp__flow_in_memory(&t->flow, t->ir, in[k]))
+            return rp__fail(RP_ERROR_GRAPH_BREAK,
+                            "a function of a region writes, with grad mode off, into what carries a gradient");
+    }
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        if (in[k] == RP__IR_NONE) continue;
+        rp_tensor *cut = rp__trace_cut(t, call->in[k], call->site);
+        in[k] = rp__tensor_is_error(cut) ? RP__IR_NONE : rp__trace_resolve(t, cut);
+        if (in[k] == RP__IR_NONE) return rp_error_status();
+    }
+    return RP_OK;
 }
 
 /* A backward outside would go through what only the tape knows. */
@@ -171,6 +205,7 @@ void rp__trace_restore_gradients(rp__trace *t) {
         rp_tensor *now = w->tensor->autograd ? w->tensor->autograd->grad : NULL;
         if (now == w->entry) continue;
         w->tensor->autograd->grad = w->entry ? rp_retain(w->entry) : NULL;
+        rp__grad_change(w->tensor);
         if (now) rp_release(now);
     }
 }
@@ -215,5 +250,4 @@ rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out) {
 void rp__trace_watch_gradients(void) {
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
-    rp__grad_off_hook = note_grad_off;
 }

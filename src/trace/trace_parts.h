@@ -4,6 +4,7 @@
 #define RP_TRACE_TRACE_PARTS_H
 
 #include "autograd/tape.h"
+#include "trace/flow.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
@@ -67,6 +68,7 @@ struct rp__trace {
         leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
     const char *hook_site;
     const char *untaped_site; /* of a write without tape into memory whose values carry gradients; NULL: none */
+    rp__flow flow;            /* of a derived trace, as far as it was asked */
     bool busy;                /* computing: not to be entered again */
 };
 
@@ -89,6 +91,8 @@ void rp__trace_watch_gradients(void); /* installs the hooks of autograd */
 /* Notes in the result why the gradients of `out` are not those of the graph, or makes its marks agree with the tape. */
 rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out);
 void rp__trace_restore_gradients(rp__trace *t);
+/* Operands of a call that a derived trace records, as they are under the function's grad mode: in[k] becomes a detached value. */
+rp_status rp__trace_cut_operands(rp__trace *t, const rp__call *call, rp__ir_value *in);
 /* What .grad of watched tensors is at the end: results[*n...] and effects. */
 rp_status rp__trace_exit_gradients(rp__trace *t, rp__ir_value *results, uint32_t *n);
 

@@ -47,7 +47,7 @@ struct row {
     char reason[384]; /* why not */
 };
 
-/* So many calls; the time of one. */
+/* So many calls; the time of one. What a call returns is given back before the next, as the peer's temporaries are. */
 static double time_calls(struct work *w, size_t n) {
     double begin = cli_now();
     for (size_t i = 0; i < n; i++) {

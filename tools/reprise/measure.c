@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { SAMPLES = 1000 };
+enum { SAMPLES = 1 << 16 };
 static const double BURST_SECONDS = 5e-3; /* long beside one wait for a device */
 
 double cli_now(void) {
@@ -30,37 +30,56 @@ static rp_status once(cli_work *work, void *ctx) {
     return status ? status : ended;
 }
 
-rp_status cli_measure(cli_work *work, void *ctx, rp_device device, double seconds, struct cli_times *times) {
-    static double host[SAMPLES], latency[SAMPLES], period[SAMPLES];
-    size_t singles = 0, bursts = 0;
-    *times = (struct cli_times){0};
-    rp_status status = rp_synchronize(device);
+struct samples {
+    double host[SAMPLES], latency[SAMPLES], period[SAMPLES];
+    size_t singles, bursts;
+};
 
-    /* Half of the time goes to single calls on an idle device, half to bursts. */
-    double end = cli_now() + 0.5 * seconds;
-    while (!status && singles < SAMPLES && (singles < 3 || cli_now() < end)) {
+/* Single calls on an idle device, for about as long as a burst takes. */
+static rp_status single_calls(cli_work *work, void *ctx, rp_device device, struct samples *s) {
+    rp_status status = RP_OK;
+    double end = cli_now() + BURST_SECONDS;
+    do {
         double begin = cli_now();
         status = once(work, ctx);
         double returned = cli_now();
         if (!status) status = rp_synchronize(device);
-        latency[singles] = cli_now() - begin;
-        host[singles++] = returned - begin;
+        s->latency[s->singles] = cli_now() - begin;
+        s->host[s->singles++] = returned - begin;
+    } while (!status && s->singles < SAMPLES && cli_now() < end);
+    return status;
+}
+
+static rp_status burst_of_calls(cli_work *work, void *ctx, rp_device device, int n, struct samples *s) {
+    rp_status status = RP_OK;
+    double begin = cli_now();
+    for (int i = 0; i < n && !status; i++) {
+        status = once(work, ctx);
+    }
+    if (!status) status = rp_synchronize(device);
+    s->period[s->bursts++] = (cli_now() - begin) / n;
+    return status;
+}
+
+rp_status cli_measure(cli_work *work, void *ctx, rp_device device, double seconds, struct cli_times *times) {
+    static struct samples s;
+    s.singles = s.bursts = 0;
+    *times = (struct cli_times){0};
+    rp_status status = rp_synchronize(device);
+
+    /* Single calls and bursts take turns: what disturbs the machine for a while disturbs a part of either. */
+    int burst = 0;
+    double end = cli_now() + seconds;
+    while (!status && (s.bursts < 3 || (s.bursts < SAMPLES && cli_now() < end))) {
+        if (s.singles < SAMPLES) status = single_calls(work, ctx, device, &s);
+        if (burst == 0) burst = (int)(BURST_SECONDS / (cli_median(s.latency, s.singles) + 1e-9)) + 1;
+        if (!status) status = burst_of_calls(work, ctx, device, burst, &s);
     }
     if (status) return status;
-    times->host_us = 1e6 * cli_median(host, singles);
-    times->latency_us = 1e6 * cli_median(latency, singles);
-    int burst = (int)(1e6 * BURST_SECONDS / (times->latency_us + 1e-3)) + 1;
-    end = cli_now() + 0.5 * seconds;
-    while (!status && bursts < SAMPLES && (bursts < 3 || cli_now() < end)) {
-        double begin = cli_now();
-        for (int i = 0; i < burst && !status; i++) {
-            status = once(work, ctx);
-        }
-        if (!status) status = rp_synchronize(device);
-        period[bursts++] = (cli_now() - begin) / burst;
-    }
-    if (status) return status;
-    times->period_us = 1e6 * cli_median(period, bursts);
-    times->calls = singles + bursts * (size_t)burst;
+    times->host_us = 1e6 * cli_median(s.host, s.singles);
+    times->host_low_us = 1e6 * s.host[s.singles / 10]; /* sorted now */
+    times->latency_us = 1e6 * cli_median(s.latency, s.singles);
+    times->period_us = 1e6 * cli_median(s.period, s.bursts);
+    times->calls = s.singles + s.bursts * (size_t)burst;
     return RP_OK;
 }

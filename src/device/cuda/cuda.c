@@ -484,6 +484,7 @@ static const rp__device_ops rp__cuda_ops = {
     .graph_launch = rp__cuda_graph_launch,
     .graph_set_words = rp__cuda_graph_set_words,
     .graph_nodes = rp__cuda_graph_nodes,
+    .graph_count = rp__cuda_graph_count,
     .graph_node = rp__cuda_graph_node,
     .graph_free = rp__cuda_graph_free,
     .loops = &rp__cuda_loops,

@@ -49,6 +49,7 @@ rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on);
 rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s);
 rp_status rp__cuda_graph_set_words(rp__devgraph *g, uint32_t node, const uint64_t *words);
 size_t rp__cuda_graph_nodes(const rp__devgraph *g);
+void rp__cuda_graph_count(rp__devgraph *g, _Atomic uint64_t *count);
 const rp__launch *rp__cuda_graph_node(const rp__devgraph *g, uint32_t node);
 void rp__cuda_graph_free(rp__devgraph *g);
 rp_status rp__cuda_capture_begin(rp__device *d, rp_stream *s, rp_capture_mode mode);

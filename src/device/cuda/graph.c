@@ -353,6 +353,8 @@ rp_status rp__cuda_graph_instantiate(rp__devgraph *g, rp_stream *upload_on) {
     return rp__graph_execs_begin(g->device, &g->execs, g->graph, upload_on, g->bodies != NULL);
 }
 
+void rp__cuda_graph_count(rp__devgraph *g, _Atomic uint64_t *count) { rp__graph_execs_count(&g->execs, count); }
+
 rp_status rp__cuda_graph_launch(rp__devgraph *g, rp_stream *s) {
     RP_TRY(rp__cuda_enter(g->device));
     return rp__graph_execs_launch(g->device, &g->execs, g->graph, s);

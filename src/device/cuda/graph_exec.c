@@ -1,7 +1,7 @@
-/* The executables of one CUDA graph. Re-pointing a node costs the host about half a microsecond, as much as half a launch: so
- * changes are gathered until the launch, and a graph whose parameters keep coming back (a loop over a few input buffers, results
- * of which the caller holds the last) gets up to RP__GRAPH_EXECS executables, each with the parameters of a recent launch:
- * then a moved input costs a comparison. Called by graph.c; knows nothing of who launches.
+/* The executables of one CUDA graph. Re-pointing a node costs the host a good part of a launch, as its parameters go to the device:
+ * so changes are gathered until the launch, and a graph whose parameters keep coming back (a ring of input buffers, results of
+ * which the caller holds the last) gets up to RP__GRAPH_EXECS executables, each with the parameters of a recent launch: then a
+ * moved input costs a comparison. Called by graph.c; knows nothing of who launches.
  *
  * Launches of one executable are put in order by the driver, on whatever streams they are; two executables share the memory of the
  * graph, so that only the stream orders them: another one than the last is taken on the stream of the last launch only. */
@@ -11,7 +11,8 @@
 
 #include "core/alloc.h"
 
-enum { MOST_NODES = 256, RETURNS = 2 }; /* an executable takes about 10 KB of device memory a node */
+/* Nodes of all executables of a graph: one takes about 10 KB of device memory a node. RETURNS: a first one may be by chance. */
+enum { ALL_NODES = 1024, RETURNS = 2 };
 
 static const rp__libcuda *driver_of(const rp__device *d) { return rp__cuda_of(d)->cu; }
 
@@ -30,6 +31,11 @@ static CUresult instantiate(rp__device *d, CUgraph graph, rp_stream *upload_on, 
     return status;
 }
 
+void rp__graph_execs_count(rp__graph_execs *e, _Atomic uint64_t *count) {
+    e->count = count;
+    if (count) atomic_fetch_add_explicit(count, e->n, memory_order_relaxed);
+}
+
 rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *upload_on, bool single) {
     size_t nodes = 0;
     int result;
@@ -45,7 +51,9 @@ rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph
         return status;
     }
     e->n = 1;
-    e->limit = single || nodes > MOST_NODES ? 1 : RP__GRAPH_EXECS;
+    if (e->count) atomic_fetch_add_explicit(e->count, 1, memory_order_relaxed);
+    size_t room = single || nodes > ALL_NODES ? 1 : ALL_NODES / (nodes + !nodes);
+    e->limit = room < RP__GRAPH_EXECS ? (unsigned)room : RP__GRAPH_EXECS;
     return RP_OK;
 }
 
@@ -56,7 +64,8 @@ void rp__graph_execs_free(rp__device *d, rp__graph_execs *e, bool driver) {
     }
     rp__free(e->moving);
     rp__free(e->template_words);
-    memset(e, 0, sizeof *e);
+    if (e->count) atomic_fetch_sub_explicit(e->count, e->n, memory_order_relaxed);
+    *e = (rp__graph_execs){.count = e->count};
 }
 
 /* A node moves for the first time: all executables have what its launch says. */
@@ -121,6 +130,7 @@ static rp__graph_exec *add_exec(rp__device *d, rp__graph_execs *e, CUgraph graph
     x->capacity = e->n_words;
     memcpy(x->words, e->template_words, e->n_words * sizeof *x->words);
     e->n++;
+    if (e->count) atomic_fetch_add_explicit(e->count, 1, memory_order_relaxed);
     return x;
 }
 
@@ -143,8 +153,10 @@ static rp_status choose(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_str
     unsigned oldest = 0;
     rp__graph_exec *x = &e->list[e->now];
     if (fits(e, x)) return RP_OK;
-    for (unsigned k = 0; k < e->n && free_choice; k++) {
-        if (k != e->now && fits(e, &e->list[k])) {
+    for (unsigned i = 1, k = e->now; i < e->n && free_choice;
+         i++) { /* buffers that take turns made them in this order */
+        k = k + 1 < e->n ? k + 1 : 0;
+        if (fits(e, &e->list[k])) {
             e->now = k;
             return RP_OK;
         }

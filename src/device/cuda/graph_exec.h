@@ -4,7 +4,7 @@
 
 #include "device/cuda/cuda.h"
 
-enum { RP__GRAPH_EXECS = 4, RP__GRAPH_SEEN = 8 };
+enum { RP__GRAPH_EXECS = 16, RP__GRAPH_SEEN = 32 };
 
 typedef struct rp__graph_exec {
     CUgraphExec exec;
@@ -31,12 +31,15 @@ typedef struct rp__graph_execs { /* all zero: none */
     uint64_t turn, stream;         /* launches so far; the stream of the last */
     uint64_t seen[RP__GRAPH_SEEN]; /* hashes of the last parameters for which no executable was there */
     unsigned n_seen, returns;      /* returns: how often one of them came back */
+    _Atomic uint64_t *count;       /* somebody's, who outlives this: goes up and down with n; NULL */
 } rp__graph_execs;
 
 rp_status rp__graph_execs_begin(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *upload_on, bool single);
 void rp__graph_execs_free(rp__device *d, rp__graph_execs *e, bool driver);
 /* Before launch->words change: the next launch uses them as they are then. *moving: false the first time, true from then on. */
 rp_status rp__graph_execs_move(rp__graph_execs *e, CUgraphNode node, rp__launch *launch, bool *moving);
+/* From now on *count also counts these. */
+void rp__graph_execs_count(rp__graph_execs *e, _Atomic uint64_t *count);
 rp_status rp__graph_execs_launch(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_stream *s);
 
 #endif

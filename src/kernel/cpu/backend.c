@@ -200,6 +200,17 @@ static rp_status bind_blocks(rp__device *d, rp__dag *dag, rp__kernel *k, const r
     return RP_OK;
 }
 
+/* A line function of the library is all that a compiler could add. */
+static bool served_by_line(const rp__kernel *k, const rp__space *space, rp__walk walk) {
+    const rp__cpu_loop *loop = k->payload;
+    const int dims = space->n_outer + space->n_inner;
+    const bool line = space->n_inner <= 1 && dims <= 2 &&
+                      (walk == RP__WALK_ELEMENTS ? dims <= 1
+                       : walk == RP__WALK_LONG   ? atomic_load_explicit(&loop->chunk[0], memory_order_relaxed) != NULL
+                                                 : walk == RP__WALK_ALONG);
+    return line && atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed);
+}
+
 static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
     out->kernel = NULL;
     int64_t rows = 1, row_len = 1;
@@ -228,14 +239,7 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
     buffer->words[0] = rp__cpu_header(walk, space->n_outer, space->n_inner);
     out->kernel = k;
-    /* A line function of the library is all that a compiler could add. */
-    const rp__cpu_loop *loop = k->payload;
-    const bool line = space->n_inner <= 1 && space->n_outer + space->n_inner <= 2 &&
-                      (walk == RP__WALK_ELEMENTS ? space->n_outer + space->n_inner <= 1
-                       : walk == RP__WALK_LONG   ? atomic_load_explicit(&loop->chunk[0], memory_order_relaxed) != NULL
-                                                 : walk == RP__WALK_ALONG);
-    if (!line || !atomic_load_explicit(&loop->line[p->plan], memory_order_relaxed))
-        rp__jit_count(dag, k, rows * row_len);
+    if (!served_by_line(k, space, walk)) rp__jit_count(dag, k, rows * row_len);
     return RP_OK;
 }
 
@@ -326,18 +330,19 @@ static bool launch_flat(rp__device *d, rp_stream *s, rp__dag *dag, const rp__fla
     return k && rp__line_run_flat(k->payload, dag, flat);
 }
 static bool flat_of(const rp__space *space, rp__flat *flat) {
-    if (space->n_outer != 1 || space->n_inner || space->extent[0] > RP__MANY_BLOCK || space->extent[0] < 1 ||
+    const bool one = space->n_outer == 0;
+    if (space->n_outer > 1 || space->n_inner || (!one && (space->extent[0] > RP__MANY_BLOCK || space->extent[0] < 1)) ||
         space->n_accesses > RP__FLAT_ACCESSES)
         return false;
+    flat->n = one ? 1 : space->extent[0];
     flat->still = 0;
     for (unsigned a = 0; a < space->n_accesses; a++) {
         const rp__space_access *x = &space->accesses[a];
         flat->base[a] = x->base;
-        if (x->stride[0] == 1) continue;
-        if (x->stride[0] != 0 && space->extent[0] != 1) return false;
+        if (flat->n == 1 || x->stride[0] == 1) continue;
+        if (x->stride[0] != 0) return false;
         flat->still |= UINT64_C(1) << a;
     }
-    flat->n = space->extent[0];
     flat->n_accesses = space->n_accesses;
     flat->n_scalars = space->n_scalars;
     flat->scalars = space->scalars;
@@ -348,10 +353,110 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
     return flat_of(space, &flat) && launch_flat(d, s, dag, &flat) ? RP_OK : rp__loop_launch_one(d, s, dag, space);
 }
 
+/* ---- launches that are made ready ----------------------------------------------------------------------------------- */
+
+enum { READY_WORDS = 128 };
+struct rp__ready {
+    rp__dag *dag;       /* counted */
+    rp__kernel *kernel; /* counted */
+    const rp__tiles *tiles;
+    bool flat;     /* `line` says all, else `words` */
+    rp__line line; /* but for the addresses */
+    int64_t items, grain;
+    int64_t counted;       /* elements that rp__jit_count is told of; 0: nothing is to be compiled */
+    uint32_t n_words, tag; /* words; number of the error tag's, 0: none */
+    uint32_t n_addresses;  /* accesses that are memory */
+    uint8_t address[RP__DAG_MAX_ACCESSES];
+    uint64_t *words;
+};
+
+static void ready_free(rp__ready *r) {
+    if (!r) return;
+    rp__kernel_release(r->kernel);
+    rp__dag_release(r->dag);
+    rp__free(r);
+}
+/* With room for what follows the record, from the next multiple of 64 on. */
+static rp__ready *ready_alloc(rp__dag *dag, rp__kernel *k, size_t bytes) {
+    const size_t head = (sizeof(rp__ready) + 63) / 64 * 64;
+    rp__ready *r = rp__alloc_aligned(64, head + bytes);
+    if (!r) return NULL;
+    memset(r, 0, head);
+    r->dag = rp__dag_retain(dag);
+    r->kernel = rp__kernel_retain(k);
+    r->tiles = program_of(k)->tiles;
+    r->words = (uint64_t *)(void *)((char *)r + head);
+    return r;
+}
+static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space) {
+    rp__kernel *k = rp__cpu_kernel_made(dag);
+    if (dag->n_draws || !k || program_of(k)->tiles != rp__tiles_current()) return NULL;
+    const rp__cpu_loop *loop = k->payload;
+    rp__flat flat;
+    if (flat_of(space, &flat) && program_of(k)->plan == RP__PLAN_ELEMENTS && rp__line_flat_fits(loop, dag, &flat)) {
+        rp__ready *r = ready_alloc(dag, k, 64 * (size_t)program_of(k)->n_blocks);
+        if (!r) return NULL;
+        r->flat = true;
+        r->line = (rp__line){.blocks = (const char *)r->words, .rows = 1, .n = flat.n, .still = flat.still};
+        rp__line_flat_blocks(loop, dag, &flat, (char *)r->words);
+        return r;
+    }
+    rp__space_layout layout;
+    rp__space_layout_of(dag, space->n_outer, space->n_inner, 1, &layout);
+    rp__launch_buffer *buffer = layout.end <= READY_WORDS ? rp__launch_buffer_get() : NULL;
+    rp__launch l = {.kernel = NULL};
+    if (!buffer || bind(d, dag, space, buffer, &l) != RP_OK || !l.kernel) return NULL;
+    rp__ready *r = ready_alloc(dag, k, l.n_words * sizeof *l.words);
+    if (!r) return NULL;
+    memcpy(r->words, l.words, l.n_words * sizeof *l.words);
+    r->items = l.items;
+    r->grain = l.grain;
+    r->n_words = l.n_words;
+    r->tag = dag->checks ? layout.error + 1 : 0;
+    for (unsigned a = 0; a < dag->n_accesses; a++) {
+        if (dag->accesses[a].kind != RP__ACCESS_IOTA) r->address[r->n_addresses++] = (uint8_t)a;
+    }
+    if (!served_by_line(k, space, (rp__walk)(l.words[0] & 0xff))) {
+        r->counted = 1;
+        for (int i = 0; i < space->n_outer + space->n_inner; i++) r->counted *= space->extent[i];
+    }
+    return r;
+}
+static __attribute__((noinline)) rp_status run_words(rp__ready *r, rp_stream *s, char *const *base, const char *op,
+                                                     const char *site) {
+    for (uint32_t i = 0; i < r->n_addresses; i++)
+        r->words[1 + r->address[i]] = (uint64_t)(uintptr_t)base[r->address[i]];
+    if (r->tag) r->words[r->tag] = rp__error_tag(op, site);
+    if (r->counted) rp__jit_count(r->dag, r->kernel, r->counted);
+    return rp__launch_on(s, &(rp__launch){.kernel = r->kernel,
+                                          .words = r->words,
+                                          .n_words = r->n_words,
+                                          .items = r->items,
+                                          .grain = r->grain,
+                                          .op = op,
+                                          .site = site});
+}
+static bool ready_run(rp__ready *r, rp_stream *s, char *const *base, const char *op, const char *site,
+                      rp_status *status) {
+    if (RP__UNLIKELY(rp__cpu_kernel_made(r->dag) != r->kernel || r->tiles != rp__tiles_current())) return false;
+    if (RP__LIKELY(r->flat)) {
+        const rp__cpu_loop *loop = r->kernel->payload;
+        r->line.base = base;
+        atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&r->line);
+        *status = RP_OK;
+    } else {
+        *status = run_words(r, s, base, op, site);
+    }
+    return true;
+}
+
 const rp__loop_backend rp__cpu_loops = {.bind = bind,
                                         .source = source,
                                         .destroy = destroy,
                                         .launch = launch,
                                         .launch_flat = launch_flat,
+                                        .ready_new = ready_new,
+                                        .ready_run = ready_run,
+                                        .ready_free = ready_free,
                                         .bind_many = bind_many,
                                         .hot = hot};

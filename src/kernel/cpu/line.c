@@ -221,18 +221,25 @@ bool rp__line_run(const rp__cpu_loop *loop, const uint64_t *words, int64_t first
     return run_elements(loop, dims, address, extent, stride, scalars, first, last, total, scratch);
 }
 enum { FLAT_BLOCKS = 8 }; /* uniform values of a tiny launch */
-bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat) {
-    rp__line_fn *fn = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
+bool rp__line_flat_fits(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat) {
     const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
-    if (!fn || p->n_blocks > FLAT_BLOCKS || dag->n_scalars > FLAT_BLOCKS || flat->n_scalars < dag->n_scalars ||
-        flat->n_accesses != p->n_accesses || (flat->still & p->written))
-        return false;
-    _Alignas(64) char blocks[64 * FLAT_BLOCKS];
+    return atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire) && p->n_blocks <= FLAT_BLOCKS &&
+           dag->n_scalars <= FLAT_BLOCKS && flat->n_scalars >= dag->n_scalars && flat->n_accesses == p->n_accesses &&
+           !(flat->still & p->written);
+}
+void rp__line_flat_blocks(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat, char *blocks) {
+    const rp__program *p = loop->programs[RP__PLAN_ELEMENTS];
     uint64_t scalars[FLAT_BLOCKS];
     for (unsigned i = 0; i < dag->n_scalars; i++)
         scalars[i] = rp__scalar_word(flat->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
     if (p->uniform_end) fill_blocks(p, scalars, blocks);
-    fn(&(rp__line){.base = flat->base, .blocks = blocks, .rows = 1, .n = flat->n, .still = flat->still});
+}
+bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat) {
+    if (!rp__line_flat_fits(loop, dag, flat)) return false;
+    _Alignas(64) char blocks[64 * FLAT_BLOCKS];
+    rp__line_flat_blocks(loop, dag, flat, blocks);
+    atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(
+        &(rp__line){.base = flat->base, .blocks = blocks, .rows = 1, .n = flat->n, .still = flat->still});
     return true;
 }
 bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const int64_t *stride,

@@ -740,14 +740,12 @@ const rp__tiles *rp__tiles_named(const char *name) {
     }
     return NULL;
 }
-static _Atomic(const rp__tiles *) current;
-const rp__tiles *rp__tiles_current(void) {
-    const rp__tiles *t = atomic_load_explicit(&current, memory_order_acquire);
-    if (RP__LIKELY(t != NULL)) return t;
+_Atomic(const rp__tiles *) rp__tiles_chosen;
+const rp__tiles *rp__tiles_choose(void) {
     const char *name = getenv("REPRISE_CPU");
-    t = name && *name ? rp__tiles_named(name) : NULL;
+    const rp__tiles *t = name && *name ? rp__tiles_named(name) : NULL;
     if (!t) t = rp__tiles_named(NULL);
-    atomic_store_explicit(&current, t, memory_order_release);
+    atomic_store_explicit(&rp__tiles_chosen, t, memory_order_release);
     return t;
 }
-void rp__tiles_set(const rp__tiles *t) { atomic_store_explicit(&current, t, memory_order_release); }
+void rp__tiles_set(const rp__tiles *t) { atomic_store_explicit(&rp__tiles_chosen, t, memory_order_release); }

@@ -184,6 +184,10 @@ bool rp__line_run_group(const rp__cpu_loop *loop, const uint64_t *address, const
                         const uint64_t *scalars, int64_t first, int64_t last, char *scratch);
 /* Few elements, in this thread; checked against the DAG as rp__space_words does. */
 bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat);
+/* Its two halves: is there a line function for it (flat->base is not looked at), and the uniform values, 64 bytes for each of the
+   program's n_blocks, that the function reads. */
+bool rp__line_flat_fits(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat);
+void rp__line_flat_blocks(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat, char *blocks);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */

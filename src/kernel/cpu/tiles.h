@@ -1,5 +1,5 @@
 /* Tile routines: one vector routine per primitive and dtype, built once an instruction set from isa/tiles.c.
-   Called by the interpreter (interp.c) and through it by nobody else. A routine reads operands of n elements (step 1) or one
+   Called by the interpreter (interp_tile.c, interp_rows.c) and through it by nobody else. A routine reads operands of n elements (step 1) or one
    vector block that repeats (step 0: every element of 64 bytes is the same value) and writes n elements; it may round n up
    to full vectors of the widest lane count of its operands, so buffers are padded and memory is used in place only where n
    is such a multiple. Routines with side effects or per-element memory accesses stay within n. All tables give the same
@@ -67,7 +67,12 @@ extern const rp__tiles rp__tiles_avx2, rp__tiles_avx512;
 #endif
 /* The table for this CPU, or the one that REPRISE_CPU names where the CPU has it; constant over the process unless a test
    sets another (NULL: back to the choice). */
-const rp__tiles *rp__tiles_current(void);
+extern _Atomic(const rp__tiles *) rp__tiles_chosen; /* NULL: not yet */
+const rp__tiles *rp__tiles_choose(void);
+static inline const rp__tiles *rp__tiles_current(void) {
+    const rp__tiles *t = atomic_load_explicit(&rp__tiles_chosen, memory_order_acquire);
+    return RP__LIKELY(t != NULL) ? t : rp__tiles_choose();
+}
 const rp__tiles *rp__tiles_named(const char *name); /* NULL: unknown here */
 void rp__tiles_set(const rp__tiles *tiles);
 

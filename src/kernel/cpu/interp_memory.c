@@ -1,0 +1,232 @@
+/* The interpreter's memory (interp_parts.h): elements of an access between memory and a tile, segment by segment along the last dim. Called by
+   interp_tile.c, and by interp_rows.c for stores of row values; calculates nothing but sums into memory. */
+#include "kernel/cpu/interp_parts.h"
+
+typedef rp__interp run;
+typedef rp__interp_reg reg;
+
+/* ---- walking: consecutive elements as segments along the last dim --------------------------------------------------- */
+
+typedef struct segments {
+    const int64_t *extent, *stride;
+    int nd;
+    int64_t left, offset, last; /* offset of the next element, last: stride along a segment */
+    int64_t index[RP__SPACE_MAX_DIMS];
+} segments;
+
+static void segments_begin(segments *s, const run *r, unsigned access, unsigned d0, unsigned d1, int64_t start,
+                           int64_t n) {
+    s->extent = r->extent + d0;
+    s->stride = r->stride + access * r->dims + d0;
+    s->nd = (int)(d1 - d0);
+    s->left = n;
+    s->offset = 0;
+    s->last = s->nd ? s->stride[s->nd - 1] : 0;
+    for (int d = s->nd - 1; d >= 0; d--) {
+        if (d) {
+            s->index[d] = start % s->extent[d];
+            start /= s->extent[d];
+        } else {
+            s->index[d] = start;
+        }
+        s->offset += s->index[d] * s->stride[d];
+    }
+}
+static int64_t segments_next(segments *s, int64_t *offset) {
+    if (!s->left) return 0;
+    *offset = s->offset;
+    if (s->nd <= 1) {
+        int64_t n = s->left;
+        s->left = 0;
+        return n;
+    }
+    int d = s->nd - 1;
+    int64_t n = s->extent[d] - s->index[d];
+    if (n > s->left) n = s->left;
+    s->left -= n;
+    s->index[d] += n;
+    s->offset += n * s->last;
+    while (d > 0 && s->index[d] == s->extent[d]) {
+        s->offset -= s->extent[d] * s->stride[d];
+        s->index[d] = 0;
+        d--;
+        s->index[d]++;
+        s->offset += s->stride[d];
+    }
+    return n;
+}
+
+/* One segment of elements of `size` bytes. */
+static void copy_in(const run *r, char *d, const char *from, unsigned size, int64_t stride, int64_t n) {
+    if (stride == 1) {
+        memcpy(d, from, (size_t)n * size);
+    } else {
+        rp__tile_call t = {.d = d, .a = from, .n = n, .imm = stride};
+        r->p->tiles->gather[rp__interp_log2(size)](&t);
+    }
+}
+
+/* ---- loads ---------------------------------------------------------------------------------------------------------- */
+
+/* Elements through an offset or predicate: the address of each is computed, and memory behind a false predicate is not
+   touched. */
+void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n, const reg *off,
+                          const reg *pred, int64_t k0) {
+    for (int64_t k = 0; k < n; k++) {
+        int64_t e = k0 + k;
+        if (pred && !((const uint8_t *)pred->p)[e * pred->step]) {
+            memset(d + k * size, 0, size);
+            continue;
+        }
+        int64_t at = k * stride + (off ? ((const int64_t *)(const void *)off->p)[e * off->step] : 0);
+        const char *src = from + at * (int64_t)size;
+        switch (size) {
+        case 1: d[k] = *src; break;
+        case 2: memcpy(d + k * 2, src, 2); break;
+        case 4: memcpy(d + k * 4, src, 4); break;
+        default: memcpy(d + k * 8, src, 8);
+        }
+    }
+}
+void rp__interp_load_part(const run *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start, int64_t n,
+                          int64_t extra, int64_t k0) {
+    const unsigned a = i->access, size = r->p->access_size[a];
+    const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a], *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
+    segments s;
+    segments_begin(&s, r, a, d0, d1, start, n);
+    int64_t at, k = 0, m;
+    while ((m = segments_next(&s, &at))) {
+        const char *from = r->base[a] + (at + extra) * (int64_t)size;
+        if (off || pred)
+            rp__interp_load_each(d + k * size, from, size, s.last, m, off, pred, k0 + k);
+        else
+            copy_in(r, d + k * size, from, size, s.last, m);
+        k += m;
+    }
+}
+/* A tile of an access that is contiguous along the one inner dim: a row after the other, so that a cache line of memory is read
+   once, however far rows lie apart (rows a power of two apart fall into few sets of a cache). */
+static void load_transposed(const run *r, unsigned a, char *d) {
+    const unsigned size = r->p->access_size[a];
+    segments s;
+    segments_begin(&s, r, a, 0, r->n_outer, r->w0, r->w);
+    int64_t at, m;
+    while ((m = segments_next(&s, &at))) {
+        const char *from = r->base[a] + (at + r->pos) * (int64_t)size;
+        for (int64_t j = 0; j < m; j++, d += size, from += s.last * (int64_t)size) {
+            /* Each row is another line, and no hardware prefetcher sees so many streams. */
+            if (j + 12 < m) __builtin_prefetch(from + 12 * s.last * (int64_t)size);
+            rp__tile_call t = {.d = d, .a = from, .as = 1, .n = r->nq, .imm = r->w};
+            r->p->tiles->scatter[rp__interp_log2(size)](&t);
+        }
+    }
+}
+/* The tile of an element load, as raw storage, into d. */
+void rp__interp_load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
+    if (r->walk != RP__WALK_ACROSS) {
+        rp__interp_load_part(r, i, d, r->d0, r->d1, r->pos, n, 0, 0);
+        return;
+    }
+    const unsigned size = r->p->access_size[i->access];
+    const int64_t *stride = r->stride + i->access * r->dims;
+    if (r->nq > 1 && r->dims == r->n_outer + 1u && stride[r->n_outer] == 1 && stride[r->n_outer - 1] != 1 &&
+        i->a == RP__NO_VAL && i->b == RP__NO_VAL) {
+        load_transposed(r, i->access, d);
+        return;
+    }
+    for (int64_t q = 0; q < r->nq; q++) {
+        int64_t extra = rp__interp_offset(r, i->access, r->n_outer, r->dims, r->pos + q);
+        rp__interp_load_part(r, i, d + q * r->w * size, 0, r->n_outer, r->w0, r->w, extra, q * r->w);
+    }
+}
+void rp__interp_iota_part(const run *r, unsigned a, int64_t *d, unsigned d0, unsigned d1, int64_t start, int64_t n,
+                          int64_t base) {
+    segments s;
+    segments_begin(&s, r, a, d0, d1, start, n);
+    int64_t at, m;
+    while ((m = segments_next(&s, &at))) {
+        uint64_t v = (uint64_t)base + (uint64_t)at, step = (uint64_t)s.last;
+        for (int64_t k = 0; k < m; k++) d[k] = (int64_t)(v + (uint64_t)k * step);
+        d += m;
+    }
+}
+
+/* ---- stores --------------------------------------------------------------------------------------------------------- */
+
+static void add_one(char *to, const char *value, unsigned dtype) {
+    union {
+        float f;
+        double d;
+        int32_t i;
+        int64_t l;
+    } x, y;
+    uint16_t h;
+    switch (dtype) {
+    case RP_F32:
+        memcpy(&x.f, to, 4);
+        memcpy(&y.f, value, 4);
+        x.f += y.f;
+        memcpy(to, &x.f, 4);
+        break;
+    case RP_F64:
+        memcpy(&x.d, to, 8);
+        memcpy(&y.d, value, 8);
+        x.d += y.d;
+        memcpy(to, &x.d, 8);
+        break;
+    case RP_F16:
+    case RP_BF16:
+        memcpy(&h, to, 2);
+        memcpy(&y.f, value, 4);
+        x.f = (dtype == RP_F16 ? rp__f16_to_f32(h) : rp__bf16_to_f32(h)) + y.f;
+        h = dtype == RP_F16 ? rp__f32_to_f16(x.f) : rp__f32_to_bf16(x.f);
+        memcpy(to, &h, 2);
+        break;
+    case RP_I32:
+        memcpy(&x.i, to, 4);
+        memcpy(&y.i, value, 4);
+        x.i = (int32_t)((uint32_t)x.i + (uint32_t)y.i);
+        memcpy(to, &x.i, 4);
+        break;
+    case RP_I64:
+        memcpy(&x.l, to, 8);
+        memcpy(&y.l, value, 8);
+        x.l = (int64_t)((uint64_t)x.l + (uint64_t)y.l);
+        memcpy(to, &x.l, 8);
+        break;
+    case RP_U8: *(uint8_t *)to = (uint8_t)(*(const uint8_t *)to + *(const uint8_t *)value); break;
+    default: *(uint8_t *)to = *(const uint8_t *)to | *(const uint8_t *)value;
+    }
+}
+/* value: compute type, `from` bytes an element; a half is converted here when adding, before this when setting. */
+static void store_each(const rp__program_store *st, char *to, const char *value, int64_t step, unsigned from,
+                       int64_t stride, int64_t n, const reg *off, const reg *pred, int64_t k0) {
+    for (int64_t k = 0; k < n; k++) {
+        int64_t e = k0 + k;
+        if (pred && !((const uint8_t *)pred->p)[e * pred->step]) continue;
+        int64_t at = k * stride + (off ? ((const int64_t *)(const void *)off->p)[e * off->step] : 0);
+        char *p = to + at * (int64_t)st->size;
+        const char *v = value + e * step * (int64_t)from;
+        if (st->mode == RP__STORE_ADD)
+            add_one(p, v, st->dtype);
+        else
+            memcpy(p, v, st->size);
+    }
+}
+void rp__interp_store_part(const run *r, const rp__program_store *st, const char *value, int64_t step, unsigned from,
+                           unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t extra, int64_t k0) {
+    const reg *off = st->offset == RP__NO_VAL ? NULL : &r->regs[st->offset];
+    const reg *pred = st->predicate == RP__NO_VAL ? NULL : &r->regs[st->predicate];
+    segments s;
+    segments_begin(&s, r, st->access, d0, d1, start, n);
+    int64_t at, k = k0, m;
+    while ((m = segments_next(&s, &at))) {
+        char *to = r->base[st->access] + (at + extra) * (int64_t)st->size;
+        if (off || pred || st->mode == RP__STORE_ADD) {
+            store_each(st, to, value, step, from, s.last, m, off, pred, k);
+        } else {
+            rp__interp_copy_out(r, to, value + k * step * (int64_t)from, step, from, s.last, m);
+        }
+        k += m;
+    }
+}

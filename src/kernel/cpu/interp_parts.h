@@ -1,0 +1,171 @@
+/* What the files of the tile interpreter share; nobody else includes it (what others call is in program.h).
+     interp.c         the scratch of a thread, setting up a slice of a launch, the walks over it, the entries
+     interp_memory.c  elements between memory and tiles, wherever an access leads
+     interp_tile.c    the instructions of a tile: loads, routines, stores; row values, uniform values
+     interp_rows.c    the phases of a row or tile of rows: chunks, lanes, the tree of partials
+     interp_long.c    long rows, whose chunks run on several threads
+   One structure serves all walks. A tile has n = B * W elements: B positions of the inner dims times W rows. ALONG has W = 1
+   and long tiles; ACROSS has up to 512 rows and few positions; ELEMENTS has no rows. Lane j of a reduction over W rows is
+   the W accumulators at acc[j * W], so that a whole tile accumulates as one vector operation, and the halving tree over
+   lanes is one vector operation a level. Nothing here can fail. */
+#ifndef RP_KERNEL_CPU_INTERP_PARTS_H
+#define RP_KERNEL_CPU_INTERP_PARTS_H
+
+#include <string.h>
+
+#include "kernel/cpu/program.h"
+
+typedef struct rp__interp_reg {
+    char *p;
+    int64_t step;
+} rp__interp_reg;
+typedef enum rp__interp_form {
+    RP__INTERP_GENERAL,
+    RP__INTERP_LINEAR,
+    RP__INTERP_UNIFORM
+} rp__interp_form; /* of an access over the walk of tiles */
+
+typedef struct rp__interp {
+    const rp__program *p;
+    const uint64_t *address;
+    const int64_t *extent, *stride; /* stride[access * dims + dim] */
+    const uint64_t *scalars;
+    unsigned n_outer, dims;
+    unsigned d0, d1; /* dims that a tile walks over: all, the inner, or the outer ones */
+    rp__walk walk;
+    rp__tile_env env;
+    int64_t tile;          /* capacity of a tile, elements; a multiple of 64 */
+    int64_t rows, row_len; /* outer and inner elements */
+    int64_t w, w0, b, nq;  /* ACROSS: rows of the tile, first row, positions a tile, positions of this tile */
+    int64_t pos;           /* element of the walk at which the tile starts (ACROSS: inner position) */
+    bool whole;            /* n is a multiple that permits memory in place */
+    char *tiles, *kept, *acc, *stack, *rowbuf, *blocks, *raw;
+    int64_t kept_cap;
+    char *base[RP__DAG_MAX_ACCESSES];
+    uint8_t form[RP__DAG_MAX_ACCESSES],
+        flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS: rows and positions follow each other in memory */
+    bool direct[RP__DAG_MAX_ACCESSES];
+    rp__interp_reg regs[RP__DAG_MAX_NODES];
+    /* Operands that do not move, one repeated value each. Not in the tile buffer of the load: the instruction that is its last
+       reader may write that buffer while it still reads the block. */
+    _Alignas(64) char repeated[RP__DAG_MAX_ACCESSES][64];
+} rp__interp;
+
+static inline unsigned rp__interp_log2(unsigned size) { return (unsigned)__builtin_ctz(size); }
+static inline int64_t rp__interp_round64(int64_t n) { return (n + 63) & ~INT64_C(63); }
+
+static inline void rp__interp_splat(char *block, uint64_t bits, unsigned size) {
+    if (size == 1)
+        bits *= UINT64_C(0x0101010101010101);
+    else if (size == 4)
+        bits = (bits & 0xffffffff) * UINT64_C(0x100000001);
+    uint64_t w[8];
+    for (int i = 0; i < 8; i++) w[i] = bits;
+    memcpy(block, w, sizeof w);
+}
+static inline uint64_t rp__interp_peek(const void *p, unsigned size) {
+    uint64_t v = 0;
+    switch (size) {
+    case 1: memcpy(&v, p, 1); break;
+    case 2: memcpy(&v, p, 2); break;
+    case 4: memcpy(&v, p, 4); break;
+    default: memcpy(&v, p, 8);
+    }
+    return v;
+}
+
+/* ---- scratch of a thread (interp.c) */
+
+enum { RP__INTERP_BYTES = 512 * 1024 }; /* of a slice, touched as far as a launch needs it: see rp__interp_lay_out */
+/* Two: a slice of a long row runs inside its launch. */
+enum { RP__INTERP_LAUNCH, RP__INTERP_SLICE, RP__INTERP_SCRATCHES };
+typedef struct rp__interp_scratch {
+    rp__interp r;
+    _Alignas(64) char tiles[RP__INTERP_BYTES];
+} rp__interp_scratch;
+rp__interp_scratch *rp__interp_take(int which);
+void rp__interp_give(const rp__interp_scratch *s);
+/* Is r that of the one scratch there is where the system gives no pages? Slices of its launch would wait for it. */
+bool rp__interp_in_reserve(const rp__interp *r);
+
+/* ---- setting up a slice (interp.c) */
+
+void rp__interp_begin(rp__interp *r, const rp__program *p, const uint64_t *words, rp__walk walk);
+void rp__interp_begin_walk(rp__interp *r);
+void rp__interp_size_along(rp__interp *r);
+void rp__interp_lay_out(rp__interp *r, char *scratch);
+void rp__interp_set_row(rp__interp *r, int64_t row);
+
+/* ---- memory (interp_memory.c). Dims d0 to d1 are walked, from element `start` on, n elements. */
+
+static inline int64_t rp__interp_offset(const rp__interp *r, unsigned access, unsigned d0, unsigned d1, int64_t start) {
+    const int64_t *stride = r->stride + access * r->dims;
+    int64_t offset = 0;
+    for (unsigned d = d1; d-- > d0;) {
+        if (d > d0) {
+            offset += start % r->extent[d] * stride[d];
+            start /= r->extent[d];
+        } else {
+            offset += start * stride[d];
+        }
+    }
+    return offset;
+}
+/* One segment of elements of `size` bytes. */
+static inline void rp__interp_copy_out(const rp__interp *r, char *to, const char *a, int64_t step, unsigned size,
+                                       int64_t stride, int64_t n) {
+    if (stride == 1 && step) {
+        memcpy(to, a, (size_t)n * size);
+    } else {
+        rp__tile_call t = {.d = to, .a = a, .as = step, .n = n, .imm = stride};
+        r->p->tiles->scatter[rp__interp_log2(size)](&t);
+    }
+}
+/* Elements through an offset or predicate (NULL: none), numbered from k0: memory behind a false predicate is not touched. */
+void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n,
+                          const rp__interp_reg *off, const rp__interp_reg *pred, int64_t k0);
+/* The access of instruction i, as raw storage, `extra` elements further on. */
+void rp__interp_load_part(const rp__interp *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start,
+                          int64_t n, int64_t extra, int64_t k0);
+/* The tile of an element load, as raw storage, into d. */
+void rp__interp_load_raw(const rp__interp *r, const rp__insn *i, char *d, int64_t n);
+void rp__interp_iota_part(const rp__interp *r, unsigned a, int64_t *d, unsigned d0, unsigned d1, int64_t start,
+                          int64_t n, int64_t base);
+/* value: compute type, `from` bytes an element; a half is converted here when adding, before this when setting. */
+void rp__interp_store_part(const rp__interp *r, const rp__program_store *st, const char *value, int64_t step,
+                           unsigned from, unsigned d0, unsigned d1, int64_t start, int64_t n, int64_t extra,
+                           int64_t k0);
+
+/* ---- instructions (interp_tile.c) */
+
+/* The tile of n elements at r->pos. */
+void rp__interp_element(rp__interp *r, unsigned phase, int64_t n);
+/* Values of the row, or rows, that base (and w0) name; values of the whole slice. */
+void rp__interp_row(rp__interp *r, struct rp__segment s);
+void rp__interp_uniform(rp__interp *r);
+/* Copies of a row tile for each position of an element tile. */
+static inline void rp__interp_replicate(const rp__interp *r, char *buffer, unsigned size) {
+    for (int64_t q = 1; q < r->b; q++) memcpy(buffer + q * r->w * size, buffer, (size_t)(r->w * size));
+}
+
+/* ---- rows (interp_rows.c) */
+
+/* All phases of the row, or tile of rows, that base (and w0) name. */
+void rp__interp_phases(rp__interp *r);
+void rp__interp_begin_chunk(rp__interp *r, unsigned phase);
+/* Inner positions [begin, end) of one phase, at most a chunk. */
+void rp__interp_positions(rp__interp *r, unsigned phase, int64_t begin, int64_t end);
+/* The lanes of reduction `red` become w values at the start of its accumulators. */
+char *rp__interp_finish_chunk(rp__interp *r, const rp__reduction *red);
+/* Chunk `count` of reduction red arrives as w values at v (which is overwritten). */
+void rp__interp_push_chunk(rp__interp *r, const rp__reduction *red, uint64_t count, char *v);
+char *rp__interp_finish_chunks(rp__interp *r, const rp__reduction *red, uint64_t count);
+void rp__interp_set_result(rp__interp *r, const rp__reduction *red, const char *v);
+void rp__interp_store_rows(rp__interp *r);
+
+/* ---- long rows (interp_long.c) */
+
+/* loop: its chunk functions serve; NULL: tiles do. */
+void rp__interp_long(rp__interp *r, const rp__cpu_loop *loop, char *scratch);
+
+#endif

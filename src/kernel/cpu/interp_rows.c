@@ -1,0 +1,144 @@
+/* Rows of the interpreter (interp_parts.h): phase after phase over the chunks of a row or a tile of rows; reductions by lanes, a halving tree
+   over them, and a tree of partials over chunks (kernel/tree.h). */
+#include "kernel/cpu/interp_parts.h"
+#include "kernel/tree.h"
+
+typedef rp__interp run;
+typedef rp__interp_reg reg;
+
+/* ---- reductions ----------------------------------------------------------------------------------------------------- */
+
+static void fill_identity(const rp__reduction *red, char *d, int64_t n) {
+    union {
+        char *c;
+        uint8_t *b;
+        uint32_t *w;
+        uint64_t *l;
+    } to = {.c = d};
+    if (red->size == 1)
+        memset(d, (int)(red->identity & 0xff), (size_t)n);
+    else if (red->size == 4)
+        for (int64_t k = 0; k < n; k++) to.w[k] = (uint32_t)red->identity;
+    else
+        for (int64_t k = 0; k < n; k++) to.l[k] = red->identity;
+}
+static char *lanes_of(const run *r, const rp__reduction *red) { return r->acc + (int64_t)red->at * RP__LANES * r->w; }
+void rp__interp_begin_chunk(run *r, unsigned phase) {
+    for (unsigned k = 0; k < r->p->n_reductions; k++) {
+        const rp__reduction *red = &r->p->reductions[k];
+        if (red->phase == phase) fill_identity(red, lanes_of(r, red), RP__LANES * r->w);
+    }
+}
+/* The lanes of reduction `red` become w values at the start of its accumulators. */
+char *rp__interp_finish_chunk(run *r, const rp__reduction *red) {
+    char *acc = lanes_of(r, red);
+    if (r->w == 1) {
+        rp__tile_call t = {.d = acc, .a = acc};
+        r->p->tiles->finish_row[red->kind][red->type](&t);
+        return acc;
+    }
+    for (int64_t s = RP__LANES / 2; s > 0; s /= 2) {
+        rp__tile_call t = {.d = acc, .a = acc + s * r->w * red->size, .as = 1, .n = s * r->w};
+        r->p->tiles->reduce_block[red->kind][red->type](&t);
+    }
+    return acc;
+}
+static void combine(const run *r, const rp__reduction *red, char *left, const char *right) {
+    rp__tile_call t = {.d = left, .a = right, .as = 1, .n = r->w};
+    r->p->tiles->reduce_block[red->kind][red->type](&t);
+}
+static char *stack_at(const run *r, const rp__reduction *red, unsigned level) {
+    return r->stack + ((int64_t)level * r->p->acc_bytes + red->at) * r->w;
+}
+/* Chunk `count` of reduction red arrives as w values at v (which is overwritten). */
+void rp__interp_push_chunk(run *r, const rp__reduction *red, uint64_t count, char *v) {
+    unsigned level = rp__tree_push(count);
+    for (unsigned l = 0; l < level; l++) {
+        char *older = stack_at(r, red, l);
+        combine(r, red, older, v);
+        v = older;
+    }
+    char *to = stack_at(r, red, level);
+    if (v != to) memcpy(to, v, (size_t)r->w * red->size);
+}
+char *rp__interp_finish_chunks(run *r, const rp__reduction *red, uint64_t count) {
+    char *v = NULL;
+    for (unsigned level = 0; count >> level; level++) {
+        if (!(count >> level & 1)) continue;
+        char *older = stack_at(r, red, level);
+        if (v) combine(r, red, older, v);
+        v = older;
+    }
+    return v;
+}
+void rp__interp_set_result(run *r, const rp__reduction *red, const char *v) {
+    char *d = r->regs[red->d].p;
+    if (r->walk != RP__WALK_ACROSS) {
+        rp__interp_splat(d, rp__interp_peek(v, red->size), red->size);
+    } else {
+        memcpy(d, v, (size_t)r->w * red->size);
+        if (r->b > 1) rp__interp_replicate(r, d, red->size);
+    }
+}
+
+/* Inner positions [begin, end) of one phase, at most a chunk. */
+void rp__interp_positions(run *r, unsigned phase, int64_t begin, int64_t end) {
+    for (int64_t pos = begin; pos < end; pos += r->b) {
+        int64_t m = end - pos < r->b ? end - pos : r->b;
+        r->pos = pos;
+        r->nq = m;
+        rp__interp_element(r, phase, m * r->w);
+    }
+}
+void rp__interp_store_rows(run *r) {
+    for (unsigned k = 0; k < r->p->n_stores; k++) {
+        const rp__program_store *st = &r->p->stores[k];
+        if (!st->row) continue;
+        const reg *v = &r->regs[st->value];
+        const unsigned half = r->p->access_half[st->access];
+        const int64_t n = r->walk == RP__WALK_ACROSS ? r->w : 1;
+        const char *value = v->p;
+        int64_t step = v->step;
+        unsigned from = half ? 4 : st->size;
+        if (half && st->mode == RP__STORE_SET) {
+            rp__tile_call t = {.d = r->raw, .a = value, .as = step, .n = n};
+            r->p->tiles->store_half[half - 1](&t);
+            value = r->raw;
+            step = 1;
+            from = 2;
+        }
+        if (r->walk == RP__WALK_ACROSS) {
+            rp__interp_store_part(r, st, value, step, from, 0, r->n_outer, r->w0, n, 0, 0);
+        } else {
+            rp__interp_store_part(r, st, value, step, from, 0, 0, 0, 1, 0, 0);
+        }
+    }
+}
+/* All phases of the row, or tile of rows, that base (and w0) name. */
+void rp__interp_phases(run *r) {
+    const rp__program *p = r->p;
+    for (unsigned phase = 0; phase < p->n_phases; phase++) {
+        rp__interp_row(r, p->row[phase]);
+        uint64_t chunks = 0;
+        for (int64_t at = 0; at < r->row_len || !chunks; at += RP__CHUNK, chunks++) {
+            rp__interp_begin_chunk(r, phase);
+            int64_t end = r->row_len - at < RP__CHUNK ? r->row_len : at + RP__CHUNK;
+            rp__interp_positions(r, phase, at, end);
+            for (unsigned k = 0; k < p->n_reductions; k++) {
+                const rp__reduction *red = &p->reductions[k];
+                if (red->phase != phase) continue;
+                char *v = rp__interp_finish_chunk(r, red);
+                if (r->row_len <= RP__CHUNK)
+                    rp__interp_set_result(r, red, v);
+                else
+                    rp__interp_push_chunk(r, red, chunks, v);
+            }
+        }
+        for (unsigned k = 0; k < p->n_reductions && chunks > 1; k++) {
+            const rp__reduction *red = &p->reductions[k];
+            if (red->phase == phase) rp__interp_set_result(r, red, rp__interp_finish_chunks(r, red, chunks));
+        }
+    }
+    rp__interp_row(r, p->row[p->n_phases]);
+    rp__interp_store_rows(r);
+}

@@ -1,0 +1,279 @@
+/* The interpreter's instructions (interp_parts.h): runs the bytecode of one phase over one tile, values of rows and of the whole slice. What
+   lies in memory one element behind the other is used or copied in place; the rest is interp_memory.c's. */
+#include "kernel/cpu/interp_parts.h"
+
+typedef rp__interp run;
+typedef rp__interp_reg reg;
+
+/* ---- loads and stores of tiles */
+
+static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
+    const unsigned a = i->access, size = r->p->access_size[a], convert = r->p->access_load[a];
+    reg *d = &r->regs[i->d];
+    const bool plain = i->a == RP__NO_VAL && i->b == RP__NO_VAL;
+    if (plain && r->form[a] == RP__INTERP_UNIFORM && i->home != RP__HOME_KEPT) {
+        uint64_t bits = rp__interp_peek(r->base[a], size);
+        if (convert == RP__LOAD_BOOL) {
+            bits = bits != 0;
+        } else if (convert) {
+            union {
+                float f;
+                uint32_t u;
+            } x = {.f = convert == RP__LOAD_F16 ? rp__f16_to_f32((uint16_t)bits) : rp__bf16_to_f32((uint16_t)bits)};
+            bits = x.u;
+        }
+        rp__interp_splat(r->repeated[a], bits, i->size);
+        *d = (reg){r->repeated[a], 0};
+        return;
+    }
+    const char *linear = NULL;
+    if (plain && r->form[a] == RP__INTERP_LINEAR) {
+        if (r->walk != RP__WALK_ACROSS) {
+            linear = r->base[a] + r->pos * (int64_t)size;
+        } else if (r->nq == 1 || r->flat[a]) {
+            linear = r->base[a] + (r->w0 + rp__interp_offset(r, a, r->n_outer, r->dims, r->pos)) * (int64_t)size;
+        }
+    }
+    d->step = 1;
+    if (linear && !convert && r->whole) {
+        union {
+            const char *c;
+            char *m;
+        } memory = {.c = linear}; /* registers that were loaded are never written */
+        d->p = memory.m;
+        return;
+    }
+    d->p = buffer;
+    if (convert) {
+        if (!linear) {
+            rp__interp_load_raw(r, i, r->raw, n);
+            linear = r->raw;
+        }
+        rp__tile_call t = {.d = buffer, .a = linear, .n = n};
+        r->p->tiles->load[convert - 1](&t);
+    } else if (linear) {
+        memcpy(buffer, linear, (size_t)n * size);
+    } else {
+        rp__interp_load_raw(r, i, buffer, n);
+    }
+}
+static void iota_tile(run *r, const rp__insn *i, int64_t *d, int64_t n) {
+    const unsigned a = i->access;
+    const int64_t base = (int64_t)(intptr_t)r->base[a];
+    if (r->walk != RP__WALK_ACROSS) {
+        rp__interp_iota_part(r, a, d, r->d0, r->d1, r->pos, n, base);
+        return;
+    }
+    for (int64_t q = 0; q < r->nq; q++) {
+        rp__interp_iota_part(r, a, d + q * r->w, 0, r->n_outer, r->w0, r->w,
+                             base + rp__interp_offset(r, a, r->n_outer, r->dims, r->pos + q));
+    }
+}
+
+static void store_tile(run *r, unsigned number, int64_t n) {
+    const rp__program_store *st = &r->p->stores[number];
+    const reg *v = &r->regs[st->value];
+    const unsigned a = st->access, half = r->p->access_half[a];
+    const bool plain = st->offset == RP__NO_VAL && st->predicate == RP__NO_VAL && st->mode == RP__STORE_SET;
+    char *linear = NULL;
+    if (plain && r->form[a] == RP__INTERP_LINEAR) {
+        if (r->walk != RP__WALK_ACROSS) {
+            linear = r->base[a] + r->pos * (int64_t)st->size;
+        } else if (r->nq == 1 || r->flat[a]) {
+            linear = r->base[a] + (r->w0 + rp__interp_offset(r, a, r->n_outer, r->dims, r->pos)) * (int64_t)st->size;
+        }
+    }
+    const char *value = v->p;
+    int64_t step = v->step;
+    unsigned from = half ? 4 : st->size;
+    if (half && st->mode == RP__STORE_SET) {
+        rp__tile_call t = {.d = linear ? linear : r->raw, .a = value, .as = step, .n = n};
+        r->p->tiles->store_half[half - 1](&t);
+        if (linear) return;
+        value = r->raw;
+        step = 1;
+        from = 2;
+    }
+    if (linear) {
+        if (value != linear) rp__interp_copy_out(r, linear, value, step, st->size, 1, n);
+    } else if (r->walk != RP__WALK_ACROSS) {
+        rp__interp_store_part(r, st, value, step, from, r->d0, r->d1, r->pos, n, 0, 0);
+    } else {
+        for (int64_t q = 0; q < r->nq; q++) {
+            int64_t extra = rp__interp_offset(r, a, r->n_outer, r->dims, r->pos + q);
+            rp__interp_store_part(r, st, value, step, from, 0, r->n_outer, r->w0, r->w, extra, q * r->w);
+        }
+    }
+}
+
+/* ---- segments of instructions --------------------------------------------------------------------------------------- */
+
+/* A routine may write over an operand's tile, but not over a value of step 0 there, which it reads again for every vector:
+   that one moves aside. */
+static inline const char *beside(const reg *v, const char *d, char aside[64]) {
+    if (v->step || v->p != d) return v->p;
+    memcpy(aside, v->p, 64);
+    return aside;
+}
+
+static inline void call_fn(const run *r, const rp__insn *i, char *d, int64_t n) {
+    rp__tile_call t;
+    _Alignas(64) char aside[3][64];
+    t.d = d;
+    t.a = beside(&r->regs[i->a], d, aside[0]);
+    t.as = r->regs[i->a].step;
+    if (i->b != RP__NO_VAL) {
+        t.b = beside(&r->regs[i->b], d, aside[1]);
+        t.bs = r->regs[i->b].step;
+    }
+    if (i->c != RP__NO_VAL) {
+        t.c = beside(&r->regs[i->c], d, aside[2]);
+        t.cs = r->regs[i->c].step;
+    }
+    t.n = n;
+    t.imm = i->imm;
+    t.env = &r->env;
+    i->fn(&t);
+}
+static char *direct_memory(const run *r, unsigned store) {
+    const rp__program_store *st = &r->p->stores[store];
+    int64_t at = r->pos;
+    if (r->walk == RP__WALK_ACROSS) {
+        if (r->nq != 1 && !r->flat[st->access]) return NULL;
+        at = r->w0 + rp__interp_offset(r, st->access, r->n_outer, r->dims, r->pos);
+    }
+    return r->base[st->access] + at * (int64_t)st->size;
+}
+
+/* One emitted function: pointers of inputs, outputs and accumulators, and the steps of the inputs. */
+static void run_group(run *r, const rp__group *g, int64_t n) {
+    const rp__program *p = r->p;
+    char *pointers[RP__GROUP_POINTERS];
+    int64_t steps[RP__GROUP_POINTERS];
+    unsigned k = 0;
+    for (unsigned i = 0; i < g->n_inputs; i++, k++) {
+        pointers[k] = r->regs[g->inputs[i]].p;
+        steps[k] = r->regs[g->inputs[i]].step;
+    }
+    const bool across = r->walk == RP__WALK_ACROSS;
+    for (unsigned i = 0; i < g->n_outputs; i++, k++) {
+        const rp__group_output *o = &g->outputs[i];
+        char *d = o->home == RP__HOME_KEPT ? r->kept + r->kept_cap * o->at + (across ? r->pos * r->w : r->pos) * o->size
+                                           : r->tiles + r->tile * o->at;
+        if (o->direct && r->whole && r->direct[o->direct - 1]) {
+            char *memory = direct_memory(r, o->direct - 1u);
+            if (memory) d = memory;
+        }
+        r->regs[o->d] = (reg){d, 1};
+        pointers[k] = d;
+    }
+    for (unsigned i = 0; i < g->n_reductions; i++, k++) {
+        const rp__reduction *red = &p->reductions[g->reductions[i]];
+        pointers[k] = across ? r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w
+                             : r->acc + red->at * RP__LANES;
+    }
+    (across ? g->across : g->along)(pointers, steps, n);
+}
+
+void rp__interp_element(run *r, unsigned phase, int64_t n) {
+    const rp__program *p = r->p;
+    const rp__insn *i = p->insns + p->element[phase].begin, *end = p->insns + p->element[phase].end;
+    r->whole = (uint64_t)n * p->min_size % p->tiles->vec_bytes == 0;
+    for (; i < end; i++) {
+        char *d = r->tiles + r->tile * i->at;
+        if (i->home == RP__HOME_KEPT) {
+            d = r->kept + r->kept_cap * i->at + (r->walk == RP__WALK_ACROSS ? r->pos * r->w : r->pos) * i->size;
+        }
+        switch (i->kind) {
+        case RP__INSN_OP: {
+            if (i->direct && r->whole && r->direct[i->direct - 1]) {
+                char *memory = direct_memory(r, i->direct - 1u);
+                if (memory) d = memory;
+            }
+            r->regs[i->d] = (reg){d, 1};
+            call_fn(r, i, d, n);
+            break;
+        }
+        case RP__INSN_LOAD: load_tile(r, i, d, n); break;
+        case RP__INSN_IOTA:
+            r->regs[i->d] = (reg){d, 1};
+            iota_tile(r, i, (int64_t *)(void *)d, n);
+            break;
+        case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
+        case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
+        case RP__INSN_REDUCE: {
+            const rp__reduction *red = &p->reductions[i->access];
+            const reg *a = &r->regs[i->a];
+            rp__tile_call t = {.a = a->p, .as = a->step, .n = n};
+            if (r->walk == RP__WALK_ACROSS) {
+                t.d = r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w;
+                p->tiles->reduce_block[red->kind][red->type](&t);
+            } else {
+                t.d = r->acc + red->at * RP__LANES;
+                p->tiles->reduce_row[red->kind][red->type](&t);
+            }
+            break;
+        }
+        default: store_tile(r, i->access, n);
+        }
+    }
+}
+
+void rp__interp_row(run *r, struct rp__segment s) {
+    const rp__program *p = r->p;
+    for (uint32_t k = s.begin; k < s.end; k++) {
+        const rp__insn *i = &p->insns[k];
+        reg *d = &r->regs[i->d];
+        const unsigned a = i->access;
+        if (r->walk != RP__WALK_ACROSS) {
+            if (i->kind == RP__INSN_OP) {
+                call_fn(r, i, d->p, 1);
+            } else if (i->kind == RP__INSN_IOTA) {
+                int64_t v = (int64_t)(intptr_t)r->base[a];
+                memcpy(d->p, &v, 8);
+            } else {
+                const unsigned size = p->access_size[a], convert = p->access_load[a];
+                const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a],
+                          *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
+                char one[8];
+                rp__interp_load_each(one, r->base[a], size, 0, 1, off, pred, 0);
+                if (convert) {
+                    rp__tile_call t = {.d = d->p, .a = one, .n = 1};
+                    p->tiles->load[convert - 1](&t);
+                } else {
+                    memcpy(d->p, one, size);
+                }
+            }
+            rp__interp_splat(d->p, rp__interp_peek(d->p, i->size), i->size);
+            continue;
+        }
+        if (i->kind == RP__INSN_OP) {
+            call_fn(r, i, d->p, r->w);
+        } else if (i->kind == RP__INSN_IOTA) {
+            rp__interp_iota_part(r, a, (int64_t *)(void *)d->p, 0, r->n_outer, r->w0, r->w,
+                                 (int64_t)(intptr_t)r->base[a]);
+        } else {
+            const unsigned convert = p->access_load[a];
+            rp__interp_load_part(r, i, convert ? r->raw : d->p, 0, r->n_outer, r->w0, r->w, 0, 0);
+            if (convert) {
+                rp__tile_call t = {.d = d->p, .a = r->raw, .n = r->w};
+                p->tiles->load[convert - 1](&t);
+            }
+        }
+        if (r->b > 1) rp__interp_replicate(r, d->p, i->size);
+    }
+}
+void rp__interp_uniform(run *r) {
+    const rp__program *p = r->p;
+    for (uint32_t k = 0; k < p->uniform_end; k++) {
+        const rp__insn *i = &p->insns[k];
+        char *d = r->blocks + 64 * (size_t)i->at;
+        r->regs[i->d] = (reg){d, 0};
+        if (i->fn) {
+            call_fn(r, i, d, 1);
+            rp__interp_splat(d, rp__interp_peek(d, i->size), i->size);
+        } else {
+            rp__interp_splat(d, i->b == RP__NO_VAL ? (uint64_t)i->imm : r->scalars[i->b], i->size);
+        }
+    }
+}

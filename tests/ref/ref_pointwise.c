@@ -1,0 +1,362 @@
+/* Reference of pointwise ops, casts, copies and factories. */
+#include "ref/ref_case.h"
+
+static rp_dtype float_of(rp_dtype d) { return ref_is_float(d) ? d : RP_F32; }
+static void finish(ref_case *c, const ref_op *op, rp_dtype computed) {
+    c->exact = (op->flags & (EXACT | BOOL_RESULT)) || !ref_is_float(computed);
+    c->ulps = 4;
+}
+/* Can a result of type `from` be written into `to`? */
+static bool castable(rp_dtype from, rp_dtype to) {
+    return !(ref_is_float(from) && !ref_is_float(to)) && !(from != RP_BOOL && to == RP_BOOL);
+}
+
+static bool unary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= SHAPES || ((op->flags & NO_BOOL) && d == RP_BOOL) || ((op->flags & FLOAT_ONLY) && !ref_is_float(d)))
+        return false;
+    rp_dtype type = op->flags & TO_FLOAT ? float_of(d) : d;
+    if ((op->flags & INPLACE) && !castable(type, d)) return false;
+    ref_value *x = input(c, d, shapes[variant].size, shapes[variant].ndim);
+    if (op->flags & POSITIVE) {
+        for (int64_t i = 0; i < x->n; i++) x->v[i] = fabs(x->v[i]);
+    }
+    if (variant == 3 && ref_is_float(d) && c->layout != REF_EXPANDED) { /* values that formulas forget */
+        const double special[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1, -1};
+        for (size_t i = 0; i < sizeof special / sizeof *special; i++) x->v[i] = special[i];
+    }
+    ref_value *y = output(c, op->flags & BOOL_RESULT ? RP_BOOL : type, x->size, x->ndim);
+    for (int64_t i = 0; i < x->n; i++) y->v[i] = ref_round(y->dtype, op->f1(ref_round(type, x->v[i])));
+    finish(c, op, type);
+    return true;
+}
+
+/* Size pairs: equal, broadcast both ways, 0-d with dimensioned, empty, rank 16. */
+static const shape pairs[][2] = {
+    {{2, {3, 4}}, {2, {3, 4}}},
+    {{2, {3, 1}}, {2, {1, 4}}},
+    {{0, {0}}, {2, {2, 3}}},
+    {{2, {2, 3}}, {0, {0}}},
+    {{1, {4}}, {2, {3, 4}}},
+    {{0, {0}}, {0, {0}}},
+    {{2, {0, 3}}, {2, {1, 3}}},
+    {{3, {2, 3, 1}}, {2, {1, 5}}},
+    {{16, {1, 2, 1, 1, 2, 1, 1, 1, 1, 3, 1, 1, 1, 1, 1, 2}}, {1, {2}}},
+    {{2, {33, 65}}, {1, {65}}},
+};
+enum { PAIRS = sizeof pairs / sizeof *pairs };
+
+/* Variants: every pair of sizes with equal dtypes, then every second dtype with three pairs of sizes. */
+static bool binary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    rp_dtype other = d;
+    const shape *p;
+    if (variant < PAIRS) {
+        p = pairs[variant];
+    } else {
+        static const int mixed[] = {0, 2, 3};
+        variant -= PAIRS;
+        if (variant >= TYPES * 3) return false;
+        other = all_types[variant / 3];
+        p = pairs[mixed[variant % 3]];
+    }
+    ref_value *a = input(c, d, p[0].size, p[0].ndim), *b = input(c, other, p[1].size, p[1].ndim);
+    int64_t size[RP_MAX_DIMS];
+    int n = broadcast_size(a, b, size);
+    const ref_value *both[] = {a, b};
+    rp_dtype type = ref_result_type(both, 2, -1);
+    if (op->flags & TO_FLOAT) type = float_of(type);
+    bool same = n == a->ndim && memcmp(size, a->size, (size_t)n * sizeof *size) == 0;
+    bool refused = (op->flags & NO_BOOL) && (d == RP_BOOL || other == RP_BOOL);
+    if (((op->flags & INPLACE) && (!same || !castable(type, d) || (c->layout == REF_EXPANDED))) || refused) {
+        c->passed_over = true; /* an error: tested by message; this variant is passed over */
+        return true;
+    }
+    double alpha = 1;
+    if (op->flags & ALPHA) {
+        alpha = type == RP_BOOL ? variant % 2 : ref_is_float(type) && variant % 2 ? 0.5 : variant % 3 + 1;
+        add_scalar(c, type == RP_BOOL      ? rp_bool(alpha != 0)
+                      : ref_is_float(type) ? rp_f64(alpha)
+                                           : rp_i64((int64_t)alpha));
+    }
+    rp_dtype result = op->flags & BOOL_RESULT ? RP_BOOL : op->flags & INPLACE ? d : type;
+    ref_value *y = output(c, result, size, n);
+    with_mag(y);
+    for (int64_t i = 0; i < y->n; i++) {
+        int64_t at[RP_MAX_DIMS];
+        unravel(y, i, at);
+        double u = ref_round(type, broadcast_at(a, at, n)), v = ref_round(type, broadcast_at(b, at, n));
+        double r = op->f2(u, type == RP_BOOL ? (alpha != 0) * v : alpha * v);
+        if (type == RP_BOOL && !(op->flags & BOOL_RESULT)) r = r != 0;
+        y->v[i] = ref_round(result, r);
+        y->mag[i] = op->flags & ALPHA ? fabs(u) + fabs(alpha * v) : fabs(r);
+    }
+    finish(c, op, type);
+    return true;
+}
+
+static const rp_scalar_kind scalar_kinds[] = {RP_SCALAR_I64, RP_SCALAR_F64, RP_SCALAR_BOOL};
+
+/* Variants: shapes x kinds of number. */
+static bool with_scalar(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= SHAPES * 3) return false;
+    const shape *s = &shapes[variant / 3];
+    rp_scalar_kind kind = scalar_kinds[variant % 3];
+    rp_scalar k = kind == RP_SCALAR_I64 ? rp_i64(3) : kind == RP_SCALAR_F64 ? rp_f64(1.5) : rp_bool(true);
+    ref_value *x = input(c, d, s->size, s->ndim);
+    const ref_value *one[] = {x};
+    rp_dtype type = ref_result_type(one, 1, kind);
+    if (op->flags & TO_FLOAT) type = float_of(type);
+    if ((op->flags & INPLACE) && (!castable(type, d) || c->layout == REF_EXPANDED)) {
+        c->passed_over = true;
+        return true;
+    }
+    add_scalar(c, k);
+    ref_value *y = output(c, op->flags & BOOL_RESULT ? RP_BOOL : op->flags & INPLACE ? d : type, x->size, x->ndim);
+    with_mag(y);
+    for (int64_t i = 0; i < y->n; i++) {
+        double u = ref_round(type, x->v[i]), r = op->f2(u, number(k));
+        y->v[i] = ref_round(y->dtype, r);
+        y->mag[i] = fabs(u) + fabs(number(k)) + fabs(r);
+    }
+    finish(c, op, type);
+    return true;
+}
+
+static bool div_size_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const int64_t divisors[] = {1, 3, 4096};
+    if (variant >= SHAPES * 3) return false;
+    const shape *s = &shapes[variant / 3];
+    int64_t k = divisors[variant % 3];
+    ref_value *x = input(c, d, s->size, s->ndim);
+    rp_dtype type = float_of(d);
+    add_int(c, k);
+    ref_value *y = output(c, type, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(type, ref_round(type, x->v[i]) / (double)k);
+    finish(c, op, type);
+    return true;
+}
+
+static bool is_class_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const int64_t size[][3] = {{40, 1}, {3, 4, 1}, {1}, {0, 1}}, classes[] = {7, 0, 300};
+    static const int ndim[] = {2, 3, 1, 2};
+    if (variant >= 12) return false;
+    int n = ndim[variant / 3];
+    rp_dtype type = ref_is_float(d) || d == RP_BOOL ? RP_I64 : d;
+    ref_value *x = input(c, type, size[variant / 3], n);
+    int64_t count = classes[variant % 3], out[3];
+    memcpy(out, size[variant / 3], sizeof out);
+    out[n - 1] = count;
+    add_int(c, count);
+    ref_value *y = output(c, RP_BOOL, out, n);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = x->v[i / count] == (double)(i % count);
+    (void)op;
+    c->exact = true;
+    return true;
+}
+
+static bool power(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const double exponents[] = {0, 1, 2, 3, 0.5, -0.5, -1, -2, 2.5, 5};
+    if (variant >= 20) return false;
+    double e = exponents[variant / 2];
+    const shape *s = &shapes[variant % 2 ? 6 : 0];
+    bool whole = e == floor(e) && variant / 2 != 6 && variant / 2 != 9;
+    rp_scalar k = whole ? rp_i64((int64_t)e) : rp_f64(e);
+    ref_value *x = input(c, d, s->size, s->ndim);
+    const ref_value *one[] = {x};
+    rp_dtype type = ref_result_type(one, 1, k.kind);
+    if (!ref_is_float(type) && e < 0) {
+        c->passed_over = true;
+        return true;
+    }
+    add_scalar(c, k);
+    ref_value *y = output(c, type, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(type, pow(ref_round(type, x->v[i]), e));
+    finish(c, op, type);
+    c->ulps = 8;
+    return true;
+}
+
+static bool where_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= 3 * TYPES) return false;
+    rp_dtype other = all_types[variant / 3];
+    static const int64_t size[] = {2, 3, 4};
+    ref_value *cond =
+        input(c, variant % 2 ? RP_U8 : RP_BOOL, variant % 3 == 1 ? size + 1 : size, variant % 3 == 1 ? 2 : 3);
+    ref_value *a = input(c, d, size, variant % 3 == 2 ? 0 : 3), *b = input(c, other, size + 2, 1);
+    const ref_value *both[] = {a, b};
+    rp_dtype type = ref_result_type(both, 2, -1);
+    ref_value *y = output(c, type, size, 3);
+    for (int64_t i = 0; i < y->n; i++) {
+        int64_t at[RP_MAX_DIMS];
+        unravel(y, i, at);
+        y->v[i] = ref_round(type, broadcast_at(cond, at, 3) != 0 ? broadcast_at(a, at, 3) : broadcast_at(b, at, 3));
+    }
+    (void)op;
+    c->exact = true;
+    return true;
+}
+
+static bool convert(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= TYPES * SHAPES) return false;
+    const shape *s = &shapes[variant / TYPES];
+    rp_dtype to = all_types[variant % TYPES];
+    ref_value *x = input(c, d, s->size, s->ndim);
+    add_dtype(c, to);
+    ref_value *y = output(c, to, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(to, x->v[i]);
+    (void)op;
+    c->exact = true;
+    return true;
+}
+
+static bool copy_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= TYPES * 3 || ((op->flags & INPLACE) && c->layout == REF_EXPANDED)) return false;
+    rp_dtype from = all_types[variant % TYPES];
+    static const int64_t size[] = {3, 4, 5};
+    ref_value *self = input(c, d, size, 3), *src = input(c, from, size + variant / TYPES, 3 - variant / TYPES);
+    ref_value *y = output(c, d, self->size, self->ndim);
+    for (int64_t i = 0; i < y->n; i++) {
+        int64_t at[RP_MAX_DIMS];
+        unravel(y, i, at);
+        y->v[i] = ref_round(d, broadcast_at(src, at, 3));
+    }
+    c->exact = true;
+    return true;
+}
+
+static bool fill_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= SHAPES) return false;
+    ref_value *x = input(c, d, shapes[variant].size, shapes[variant].ndim);
+    rp_scalar k = variant % 2 ? rp_f64(2.75) : rp_i64(7);
+    add_scalar(c, k);
+    ref_value *y = output(c, d, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(d, number(k));
+    (void)op;
+    c->exact = true;
+    return true;
+}
+
+/* ---- factories */
+
+static bool factory(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= SHAPES) return false;
+    bool full = strcmp(op->name, "full") == 0;
+    double value = full ? 5.5 : op->flags;
+    add_ints(c, shapes[variant].size, (size_t)shapes[variant].ndim);
+    if (full) add_scalar(c, rp_f64(value));
+    add_dtype(c, d);
+    ref_value *y = output(c, d, shapes[variant].size, shapes[variant].ndim);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(d, value);
+    c->exact = true;
+    return true;
+}
+
+static bool like(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= SHAPES) return false;
+    ref_value *x = input(c, d, shapes[variant].size, shapes[variant].ndim);
+    ref_value *y = output(c, d, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = op->flags;
+    c->exact = true;
+    return true;
+}
+
+static bool arange_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const double ranges[][3] = {{0, 5, 1}, {2, 9, 3}, {5, -3, -2}, {0, 0, 1}, {0, 1, 0.125}, {3.5, 60, 1}};
+    if (variant >= 6 || d == RP_BOOL) return false;
+    const double *r = ranges[variant];
+    c->passed_over =
+        (d == RP_U8 && r[1] < r[0]) || (!ref_is_float(d) && variant >= 4); /* negative, or a fraction of a step */
+    for (int k = 0; k < 3; k++) add_scalar(c, variant < 4 ? rp_i64((int64_t)r[k]) : rp_f64(r[k]));
+    add_dtype(c, d);
+    int64_t n = (int64_t)ceil((r[1] - r[0]) / r[2]);
+    ref_value *y = output(c, d, &n, 1);
+    for (int64_t i = 0; i < n; i++) y->v[i] = ref_round(d, r[0] + (double)i * r[2]);
+    (void)op;
+    c->exact = true;
+    return true;
+}
+
+static double f_neg(double x) { return -x; }
+static double f_rsqrt(double x) { return 1 / sqrt(x); }
+static double f_sigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
+static double f_sign(double x) { return (x > 0) - (x < 0); }
+static double f_relu(double x) { return x != x ? x : x > 0 ? x : 0; }
+static double f_gelu(double x) { return x * 0.5 * (1 + erf(x / sqrt(2))); }
+static double f_not(double x) { return x == 0; }
+static double f_id(double x) { return x; }
+static double f_add(double x, double y) { return x + y; }
+static double f_sub(double x, double y) { return x - y; }
+static double f_mul(double x, double y) { return x * y; }
+static double f_div(double x, double y) { return x / y; }
+static double f_max(double x, double y) { return x != x || y != y ? NAN : x > y ? x : y; }
+static double f_min(double x, double y) { return x != x || y != y ? NAN : x < y ? x : y; }
+static double f_eq(double x, double y) { return x == y; }
+static double f_ne(double x, double y) { return x != y; }
+static double f_lt(double x, double y) { return x < y; }
+static double f_le(double x, double y) { return x <= y; }
+static double f_gt(double x, double y) { return x > y; }
+static double f_ge(double x, double y) { return x >= y; }
+
+static const ref_op ops[] = {
+    {"add", binary, .f2 = f_add, .flags = ALPHA},
+    {"sub", binary, .f2 = f_sub, .flags = ALPHA | NO_BOOL},
+    {"mul", binary, .f2 = f_mul},
+    {"div", binary, .f2 = f_div, .flags = TO_FLOAT},
+    {"maximum", binary, .f2 = f_max, .flags = EXACT},
+    {"minimum", binary, .f2 = f_min, .flags = EXACT},
+    {"add_scalar", with_scalar, .f2 = f_add},
+    {"mul_scalar", with_scalar, .f2 = f_mul},
+    {"div_scalar", with_scalar, .f2 = f_div, .flags = TO_FLOAT},
+    {"div_size", div_size_op, .flags = TO_FLOAT},
+    {"is_class", is_class_op, .flags = 0},
+    {"pow_scalar", power, .flags = 0},
+    {"neg", unary, .f1 = f_neg, .flags = NO_BOOL | EXACT},
+    {"sin", unary, .f1 = sin, .flags = TO_FLOAT},
+    {"cos", unary, .f1 = cos, .flags = TO_FLOAT},
+    {"exp", unary, .f1 = exp, .flags = TO_FLOAT},
+    {"log", unary, .f1 = log, .flags = TO_FLOAT},
+    {"sqrt", unary, .f1 = sqrt, .flags = TO_FLOAT},
+    {"rsqrt", unary, .f1 = f_rsqrt, .flags = TO_FLOAT | POSITIVE},
+    {"tanh", unary, .f1 = tanh, .flags = TO_FLOAT},
+    {"sigmoid", unary, .f1 = f_sigmoid, .flags = TO_FLOAT},
+    {"erf", unary, .f1 = erf, .flags = TO_FLOAT},
+    {"abs", unary, .f1 = fabs, .flags = NO_BOOL | EXACT},
+    {"sign", unary, .f1 = f_sign, .flags = EXACT},
+    {"relu", unary, .f1 = f_relu, .flags = NO_BOOL | EXACT},
+    {"gelu", unary, .f1 = f_gelu, .flags = FLOAT_ONLY | POSITIVE},
+    {"where", where_op, .flags = 0},
+    {"eq", binary, .f2 = f_eq, .flags = BOOL_RESULT},
+    {"ne", binary, .f2 = f_ne, .flags = BOOL_RESULT},
+    {"lt", binary, .f2 = f_lt, .flags = BOOL_RESULT},
+    {"le", binary, .f2 = f_le, .flags = BOOL_RESULT},
+    {"gt", binary, .f2 = f_gt, .flags = BOOL_RESULT},
+    {"ge", binary, .f2 = f_ge, .flags = BOOL_RESULT},
+    {"eq_scalar", with_scalar, .f2 = f_eq, .flags = BOOL_RESULT},
+    {"lt_scalar", with_scalar, .f2 = f_lt, .flags = BOOL_RESULT},
+    {"gt_scalar", with_scalar, .f2 = f_gt, .flags = BOOL_RESULT},
+    {"logical_not", unary, .f1 = f_not, .flags = BOOL_RESULT},
+    {"to_dtype", convert, .flags = 0},
+    {"clone", unary, .f1 = f_id, .flags = EXACT},
+    {"add_", binary, .f2 = f_add, .flags = ALPHA | INPLACE},
+    {"sub_", binary, .f2 = f_sub, .flags = ALPHA | INPLACE | NO_BOOL},
+    {"mul_", binary, .f2 = f_mul, .flags = INPLACE},
+    {"div_", binary, .f2 = f_div, .flags = INPLACE | TO_FLOAT},
+    {"add_scalar_", with_scalar, .f2 = f_add, .flags = INPLACE},
+    {"mul_scalar_", with_scalar, .f2 = f_mul, .flags = INPLACE},
+    {"neg_", unary, .f1 = f_neg, .flags = INPLACE | NO_BOOL | EXACT},
+    {"exp_", unary, .f1 = exp, .flags = INPLACE | TO_FLOAT},
+    {"sin_", unary, .f1 = sin, .flags = INPLACE | TO_FLOAT},
+    {"tanh_", unary, .f1 = tanh, .flags = INPLACE | TO_FLOAT},
+    {"relu_", unary, .f1 = f_relu, .flags = INPLACE | NO_BOOL | EXACT},
+    {"copy_", copy_op, .flags = INPLACE},
+    {"copy", copy_op, .flags = 0},
+    {"fill_", fill_op, .flags = INPLACE},
+    {"fill", fill_op, .flags = 0},
+    {"full", factory, .flags = 0},
+    {"zeros", factory, .flags = 0},
+    {"ones", factory, .flags = 1},
+    {"zeros_like", like, .flags = 0},
+    {"ones_like", like, .flags = 1},
+    {"arange", arange_op, .flags = 0},
+};
+
+const ref_family ref_pointwise = {ops, sizeof ops / sizeof *ops};
