@@ -79,6 +79,7 @@ static void release(rp__aot *a) {
         a->plans = next;
     }
     if (a->arena.storage) rp__storage_release(a->arena.storage);
+    if (a->arena.stream) rp_stream_release(a->arena.stream);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
     rp__free(a->random);
