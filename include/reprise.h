@@ -108,7 +108,9 @@ RP_API bool rp_device_available(rp_device device);
 RP_API int rp_device_count(rp_device_type type);
 RP_API rp_status rp_set_default_device(rp_device device); /* of the calling thread; where factories put tensors */
 RP_API rp_device rp_default_device(void);
-RP_API rp_status rp_synchronize(rp_device device); /* waits for all streams; reports errors found by kernels */
+/* Waits for all streams; reports errors found by kernels. While any thread captures on a CUDA device, the driver refuses to wait
+   for the whole of it, and that capture becomes invalid: wait for streams then (rp_stream_synchronize). */
+RP_API rp_status rp_synchronize(rp_device device);
 
 typedef enum rp_scalar_kind { RP_SCALAR_I64 = 0, RP_SCALAR_F64 = 1, RP_SCALAR_BOOL = 2 } rp_scalar_kind;
 /* a host number, exact; a weak type in promotion, like a Python number */
@@ -323,7 +325,8 @@ RP_API rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_
 RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                           rp_tensor **out);
 #define rp_while(...) rp_while_at(RP_HERE, __VA_ARGS__)
-/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. */
+/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. What ctx points to, and tensors that fn reads
+   through it, must be there until then: rp_retain those that a scope, or rp_call, would release. */
 RP_API rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                   size_t n_out);
 RP_API rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Fails for a path of this repository that README.md or a page of docs/ names and that does not exist.
+"""Fails for a path of this repository, or a name of the library, that README.md or a page of docs/ names and that does not exist.
 
 A path is what stands in `backticks` and begins with one of the tree's folders, or the target of a link. DEVICE, FAMILY, NAME and
-<words> stand for something else; * and [ab] are patterns that must match.
+<words> stand for something else; * and [ab] are patterns that must match. A name is what begins with rp_ in `backticks`.
 """
 
 import glob
@@ -14,11 +14,25 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PATH = re.compile(r"`((?:\.ci|bench|cmake|docs|examples|include|scripts|src|tests|tools)/[^`\s]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PLACEHOLDER = re.compile(r"DEVICE|FAMILY|NAME|<\w+>")
+QUOTED = re.compile(r"`([^`]+)`")
+NAME = re.compile(r"\brp_[a-z0-9_]+(?!\w)")
+EXAMPLE = re.compile(r"rp__?(?:\w+_)?softplus(?:_at)?$")  # the op that docs/ops.md adds
+
+
+def names():
+    found = set()
+    for folder, pattern in [("include", "*.h"), ("src", "*.[ch]"), ("src", "*.cuh"), ("examples", "*.c"), ("tests", "*.[ch]")]:
+        for path in (ROOT / folder).rglob(pattern):
+            found.update(NAME.findall(path.read_text()))
+    for op in re.findall(r"^RP_OP\((\w+)", (ROOT / "src/ops/ops.def").read_text(), re.M):
+        found.update({f"rp_{op}", f"rp_{op}_at"})
+    return found
 
 
 def main():
     missing = 0
     count = 0
+    known = names()
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for number, line in enumerate(page.read_text().splitlines(), 1):
             found = [(ROOT, name) for name in PATH.findall(line)] + [(page.parent, name) for name in LINK.findall(line)]
@@ -29,7 +43,14 @@ def main():
                 if not glob.glob(str(base / re.sub(r":\d+$", "", name).rstrip("/"))):
                     print(f"{page.relative_to(ROOT)}:{number}: there is no {name}", file=sys.stderr)
                     missing += 1
-    print(f"{count} paths, {missing} missing")
+            for name in [name for text in QUOTED.findall(line) for name in NAME.findall(text)]:
+                if EXAMPLE.match(name):
+                    continue
+                count += 1
+                if not (any(n.startswith(name) for n in known) if name.endswith("_") and name not in known else name in known):
+                    print(f"{page.relative_to(ROOT)}:{number}: there is no {name}", file=sys.stderr)
+                    missing += 1
+    print(f"{count} paths and names, {missing} missing")
     return missing > 0 or count == 0
 
 

@@ -167,6 +167,8 @@ CASE(f_gather, rp_gather(x[0], 1, INDEX_2_3))
 CASE(f_embedding, rp_embedding(x[0], INDEX_2_3))
 CASE(f_embedding_backward, rp_embedding_backward(x[0], INDEX_3, 4))
 CASE(f_scatter_add, rp_scatter_add(x[0], 1, INDEX_2_3, x[1]))
+CASE(f_scatter_add_row, rp_scatter_add(x[0], 0, ints(RP_DIMS(1), (const int64_t[]){0}), rp_select(x[1], 0, 1)))
+CASE(f_scatter_add_point, rp_scatter_add(rp_select(x[0], 0, 0), 0, ints(RP_NO_DIMS, (const int64_t[]){0}), x[1]))
 CASE(f_scatter_add_larger, rp_scatter_add(x[0], 0, ints(RP_DIMS(1, 2), (const int64_t[]){1, 0}), x[1]))
 static rp_tensor *f_topk(rp_tensor **x) {
     rp_tensor *indices;
@@ -285,6 +287,8 @@ static const grad_case cases[] = {
     {"embedding_backward", "3,2", ANY, f_embedding_backward},
     {"scatter_add", "2,3;2,3", ANY, f_scatter_add},
     {"scatter_add", "2,3;2,3", ANY, f_scatter_add_larger},
+    {"scatter_add", "2;2", ANY, f_scatter_add_row},
+    {"scatter_add", "2;2", ANY, f_scatter_add_point},
     {"topk", "2,4", APART, f_topk},
     {"topk", "3,2", APART, f_topk_smallest},
     {"bmm", "2,3;3,2", ANY, f_bmm},

@@ -204,6 +204,47 @@ static void test_graphed_several(void **state) { /* M2, M20-M23, M50, R4: two in
     mlp_free(&m);
 }
 
+static void half_weights(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    mlp *m = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = rp_tanh(rp_matmul(in[0], rp_transpose(m->w1, 0, 1)));
+}
+
+static void test_graphed_shared_parameters(void **state) { /* one parameter of several callables: its gradients add up */
+    (void)state;
+    mlp m;
+    mlp_make(&m);
+    rp_tensor *x = rp_rand(RP_DIMS(6, 10), RP_F32, NULL), *h, *out;
+    rp_fn first = {mlp_body, &m, sizeof m, "mlp"}, second = {half_weights, &m, sizeof m, "weights"};
+    rp_graphed_callable c[3] = {
+        {.fn = first, .args = &x, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1},
+        {.fn = second, .args = &x, .n_args = 1, .params = &m.w1, .n_params = 1, .n_out = 1},
+        {.fn = second, .args = &x, .n_args = 1, .params = &m.w1, .n_params = 1, .n_out = 1},
+    };
+    rp_compiled *f[3];
+    OK(rp_make_graphed_callables(c, 3, NULL, f));
+    rp_tensor *sums[2], *grads[2];
+    for (int graphed = 0; graphed < 2; graphed++) {
+        if (graphed) {
+            OK(rp_call(f[0], &x, 1, &h, 1));
+            OK(rp_call(f[1], &x, 1, &out, 1));
+        } else {
+            first.body(&m, &x, 1, &h, 1);
+            second.body(&m, &x, 1, &out, 1);
+        }
+        rp_tensor *sum = rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE);
+        sum = rp_add(sum, rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
+        OK(rp_backward(sum, NULL, NULL));
+        sums[graphed] = sum;
+        grads[graphed] = rp_clone(rp_grad_of(m.w1));
+        for (int k = 0; k < 4; k++) OK(rp_set_grad((&m.w1)[k], NULL));
+    }
+    same(sums[0], sums[1]);
+    same(grads[0], grads[1]);
+    for (int k = 0; k < 3; k++) rp_compiled_release(f[k]);
+    mlp_free(&m);
+}
+
 typedef struct scaling {
     rp_tensor *w;
     float k;
@@ -838,6 +879,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_errors, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_validation, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_several, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_shared_parameters, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_ctx, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_stale_place, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_order, begin, end),

@@ -692,6 +692,31 @@ static void test_raw_streams(void **state) { /* G16: graphs of one pool on two s
     rp_graph_release(g);
 }
 
+static void test_raw_pending(void **state) { /* memory that waits for another stream is asked after while this thread captures */
+    (void)state;
+    rp_stream *before = rp_current_stream(device), *other = rp_stream_new(device);
+    rp_tensor *x = rp_full(RP_DIMS(5000), rp_f64(0.5), RP_F32), *y = NULL;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *first = rp_retain(rp_rand(RP_DIMS(5000), RP_F32, NULL)), *gone = first;
+    OK(rp_set_current_stream(other));
+    for (int k = 0; k < 20; k++) gone = rp_sin(rp_add(gone, x, rp_i64(1)));
+    OK(rp_set_current_stream(before));
+    rp_retain(gone);
+    OK(rp_scope_end(scope, NULL, 0));
+    rp_graph *g = rp_graph_new();
+    OK(rp_graph_begin(g, device, NULL));
+    rp_release(gone);
+    rp_release(first);
+    for (int k = 0; k < 20; k++) y = rp_cos(y ? y : x);
+    OK(rp_graph_end(g));
+    OK(rp_graph_replay(g));
+    rp_tensor *want = x;
+    for (int k = 0; k < 20; k++) want = rp_cos(want);
+    same(y, want);
+    rp_graph_release(g);
+    rp_stream_release(other);
+}
+
 static void test_raw_bad_index(void **state) { /* a bad index in a replay is an error of the next one */
     (void)state;
     int64_t at[2] = {1, 2}, bad[2] = {1, 9};
@@ -740,6 +765,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_compiled_moved_out_of_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_lifetime, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_streams, begin, end),
+        cmocka_unit_test_setup_teardown(test_raw_pending, begin, end),
         cmocka_unit_test_setup_teardown(test_raw_bad_index, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);

@@ -14,6 +14,7 @@ typedef struct op_payload {
     uint32_t n_saved, n_attrs;
     uint32_t *list_begin; /* only of ops that take a list; NULL: entry p is p */
     rp_attr *attrs;
+    rp_dtype computed; /* in place: what the functional form gives, if that is not the type of what is written; else none */
     /* A write through a view: the node of the base, not counted (it holds this one), and the way to the view. A saved output
        is then kept as the base, of which unpacking takes the view: so it has the history that the base has now. */
     rp__tape_node *outer;
@@ -70,6 +71,12 @@ static rp_status op_vjp(rp__tape_node *n, const bool *needed, rp_tensor *const *
                      .n_out = n->n_out};
     for (uint32_t k = 0; k <= p->op->schema.n_tensor_params; k++)
         call.list_begin[k] = p->list_begin ? p->list_begin[k] : k;
+    rp_tensor *wide;
+    if (RP__UNLIKELY(p->computed != RP_DTYPE_NONE) && grad_out[0]) { /* computed, then converted: the way back too */
+        wide = rp_to_dtype(grad_out[0], p->computed);
+        out_meta[0].dtype = p->computed;
+        grad_out = &wide;
+    }
     rp__vjp g = {&call, in_meta, out_meta, grad_out, needed, grad_in};
     return rp__vjp_run(&g);
 }
@@ -260,6 +267,19 @@ static rp_status slice_node(rp_tensor *view, rp__tape_node *inner, const rp__cal
     return RP_OK;
 }
 
+/* The type in which an in-place op computes, if it is another than that of self. */
+static rp_status computed_dtype(const rp__call *call, const rp__op *op, rp_dtype *out) {
+    *out = RP_DTYPE_NONE;
+    if (call->n_in < 2 || !call->in[1] || call->in[1]->dtype == call->in[0]->dtype) return RP_OK;
+    rp__call functional = *call;
+    functional.op = op;
+    rp__meta meta;
+    memset(&meta, 0, sizeof meta);
+    RP_TRY(op->infer(&functional, &meta));
+    if (meta.dtype != call->in[0]->dtype && rp__dtype_is_float(meta.dtype)) *out = meta.dtype;
+    return RP_OK;
+}
+
 static rp_status record_inplace(rp__call *call) {
     const rp__op *op = call->op->functional_op;
     uint32_t written = 0;
@@ -290,10 +310,10 @@ static rp_status record_inplace(rp__call *call) {
     }
     rp__tape_node *inner, *node = NULL;
     RP_TRY(op_node(call, op, old_self, &self, &inner));
-    rp_status status = RP_OK;
-    if (a->base)
+    rp_status status = computed_dtype(call, op, &((op_payload *)inner->payload)->computed);
+    if (status == RP_OK && a->base)
         status = slice_node(self, inner, call, &node);
-    else
+    else if (status == RP_OK)
         node = rp__tape_node_retain(inner);
     if (status == RP_OK) {
         status = rp__dispatch_below(RP__LAYER_AUTOGRAD, call);

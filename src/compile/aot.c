@@ -16,6 +16,7 @@
 #include "core/alloc.h"
 #include "ops/grad.h"
 #include "trace/ir_run.h"
+#include "trace/symbols.h"
 
 enum { PLAN_LIMIT = 16 };                 /* beyond: calls that no plan is for run again */
 static const uint64_t EVERY = UINT64_MAX; /* results: all that have tangents */
@@ -78,6 +79,7 @@ static void release(rp__aot *a) {
         a->plans = next;
     }
     if (a->arena.storage) rp__storage_release(a->arena.storage);
+    if (a->arena.stream) rp_stream_release(a->arena.stream);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
     rp__free(a->random);
@@ -100,7 +102,26 @@ void rp__aot_free(rp__aot *a) {
 
 /* ---- compiling */
 
-static rp_status make_unit(rp__aot *a, rp_ir *graph, const bool *donors, rp__unit **out) {
+/* The function's generators; counters that follow from symbols as those of `binding`, unless it is NULL. */
+static rp_status random_for(const rp__aot *a, const int64_t *binding, rp__executable_random **out) {
+    *out = NULL;
+    if (a->n_random == 0 || !binding) return RP_OK;
+    *out = rp__alloc(a->n_random * sizeof **out);
+    if (!*out) return RP__OOM("compiled graph");
+    for (size_t k = 0; k < a->n_random; k++) {
+        int64_t count;
+        if (!rp__symbols_value(a->graph->symbols, (rp_dim)a->random[k].count, binding, &count))
+            return rp__fail(RP_ERROR_SHAPE, "a count of random numbers overflows for these arguments");
+        (*out)[k] = a->random[k];
+        (*out)[k].count = (uint64_t)count;
+    }
+    return RP_OK;
+}
+
+/* binding: sizes that the graph was made for, although the function has symbols; or NULL. */
+static rp_status make_unit(rp__aot *a, rp_ir *graph, const int64_t *binding, const bool *donors, rp__unit **out) {
+    rp__executable_random *sized;
+    rp_status status = random_for(a, binding, &sized);
     const rp__unit_request unit = {.graph = graph,
                                    .leaf = a->leaf == &rp__leaf_interpreter ? NULL : a->leaf,
                                    .no_graph = a->no_graph,
@@ -108,11 +129,13 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const bool *donors, rp__uni
                                    .layout = a->layout,
                                    .strict = a->strict,
                                    .arena = &a->arena,
-                                   .random = a->random,
+                                   .random = sized ? sized : a->random,
                                    .n_random = a->n_random,
                                    .donors = donors,
                                    .explain = a->explain};
-    return rp__unit_new(&unit, out);
+    if (status == RP_OK) status = rp__unit_new(&unit, out);
+    rp__free(sized);
+    return status;
 }
 
 /* Once no gradient is to be taken any more. */
@@ -132,7 +155,7 @@ static rp_status compile_inference(rp__aot *a, plan *p) {
         status = rp__random_totals(functional, &a->random, &a->n_random); /* also of what goes now */
         if (status == RP_OK) status = simplify(functional, a->leaf, &simple);
     }
-    if (status == RP_OK) status = make_unit(a, simple ? simple : functional, NULL, &p->forward);
+    if (status == RP_OK) status = make_unit(a, simple ? simple : functional, NULL, NULL, &p->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
     return status;
@@ -206,6 +229,32 @@ static bool writes_under_views(const rp_ir *ir) {
     return false;
 }
 
+static bool is_detached(const rp_ir *ir, rp__ir_value v) {
+    const rp__ir_node *n = rp__ir_producer(ir, v);
+    while (rp__ir_is_view(n) || (n && n->kind == RP__IR_OP && n->op->flags & RP_OP_INPLACE)) {
+        if (rp__ir_is_op(n, RP__OP_detach)) return true;
+        n = rp__ir_producer(ir, n->in[0]);
+    }
+    return false;
+}
+
+static bool carries_gradient(const rp_ir *ir, uint32_t storage) {
+    for (size_t v = 0; v < ir->n_values; v++)
+        if (ir->values[v].storage == storage && ir->values[v].requires_grad) return true;
+    return false;
+}
+
+/* A write through rp_detach: the tape leaves the history of what was detached from as it is, and gives that of what is written to the
+   detached tensor alone. The functional form knows one memory for both. */
+static bool writes_detached(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->dead || n->kind != RP__IR_OP || !(n->op->flags & RP_OP_INPLACE) || n->n_out == 0) continue;
+        if (is_detached(ir, n->in[0]) && carries_gradient(ir, ir->values[n->out[0]].storage)) return true;
+    }
+    return false;
+}
+
 typedef struct view_state {
     uint32_t *version; /* per storage: writes so far */
     uint32_t *born;    /* per value: version when it was made, if it is a view */
@@ -248,6 +297,8 @@ static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
 /* Where a view is read again after a write, the tape finds its history anew and adds gradients up in an order of its own, which the
    functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
 static rp_status check_views(const rp_ir *ir) {
+    if (writes_detached(ir))
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a detached tensor is written that shares memory with what carries a gradient");
     if (!writes_under_views(ir)) return RP_OK;
     view_state s = {rp__calloc(ir->n_storages + 1u, sizeof *s.version), rp__calloc(ir->n_values + 1, sizeof *s.born),
                     rp__calloc(ir->n_values + 1, sizeof *s.through)};
@@ -318,8 +369,8 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
         donors[k] = is_tapes_own(&parts, &parts.saved[k], a->n_results);
         p->donates = p->donates || donors[k];
     }
-    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, NULL, &p->forward));
-    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, donors, &p->backward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, p->binding, NULL, &p->forward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, p->binding, donors, &p->backward));
     p->tangents = rp__calloc(joint.n_tangents + 1u, sizeof *p->tangents);
     if (!p->tangents) {
         status = RP__OOM("compiled graph");

@@ -325,7 +325,7 @@ static rp_status record_groups(rp__executable *p) {
     bool grad_mode = rp_set_grad_enabled(false);
     rp__layer *layers[RP__LAYER_COUNT];
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) layers[k] = rp__layer_set((rp__layer_kind)k, NULL);
-    p->build_stream = rp_stream_new(p->device->id);
+    p->build_stream = rp__stream_new(p->device);
     p->pool = rp_pool_new(p->device->id);
     if (rp_failed()) status = rp_error_status();
     if (status == RP_OK) status = rp_set_current_stream(p->build_stream);
@@ -496,6 +496,7 @@ void rp__executable_free(rp__executable *p) {
     for (size_t k = 0; k < p->n_random && p->random; k++) rp_generator_release(p->random[k].generator);
     if (p->memory) rp__storage_release(p->memory);
     if (p->build_stream) rp_stream_release(p->build_stream);
+    if (p->own_turn.stream) rp_stream_release(p->own_turn.stream);
     if (p->pool) rp_pool_release(p->pool);
     rp_ir_release(p->ir);
     rp__arena_free(&p->arena);

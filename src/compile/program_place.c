@@ -346,6 +346,7 @@ static void place_temp(placer *l, size_t entry) {
 }
 
 static rp_status take_arena(rp__executable *p, rp__shared_arena *shared) {
+    p->turn = shared ? shared : &p->own_turn;
     if (has_room(p, shared)) {
         p->memory = rp__storage_retain(shared->storage);
         return RP_OK;

@@ -194,6 +194,7 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
         RP_TRY(set_random(p, s, draws, n_draws));
         return run_captured(p, s, in, out);
     }
+    if (RP__UNLIKELY(rp__several_streams())) RP_TRY(rp__program_meet(p, in, s));
     for (rp__program_outer *o = p->outers + p->first_compared, *end = p->outers + p->end_compared; o < end; o++) {
         const rp_tensor *t = o->captured ? o->captured : in[o->arg];
         uintptr_t address = (uintptr_t)t->storage->data + (uintptr_t)(t->offset * o->element_bytes);

@@ -323,11 +323,38 @@ rp_status rp__block_used_by(rp__block *pub, rp_stream *s) {
     if (!b->uses) b->uses = rp__calloc(1, sizeof *b->uses);
     rp__block_uses *u = b->uses;
     bool known = false;
-    for (size_t i = 0; u && i < u->n; i++) known = known || u->entries[i].stream == s;
+    for (size_t i = 0; u && i < u->n; i++) {
+        if (u->entries[i].stream != s) continue;
+        known = true;
+        if (u->entries[i].event) rp_event_release(u->entries[i].event); /* of an earlier use */
+        u->entries[i].event = NULL;
+    }
     if (!u || (!known && !RP__GROW(&u->entries, &u->capacity, u->n + 1)))
         status = RP__OOM("the list of streams that use a memory block");
     else if (!known)
         u->entries[u->n++] = (rp__block_use){rp__stream_retain(s), NULL};
+    rp__unlock(&a->lock);
+    return status;
+}
+
+rp_status rp__block_await(rp__block *pub, rp_stream *s) {
+    rp__block_base *b = (rp__block_base *)(void *)pub;
+    if (!pub || b->kind == RP__BLOCK_EMPTY) return RP_OK;
+    rp__allocator *a = pub->stream->device->allocator;
+    rp_status status = RP_OK;
+    if (s != pub->stream) {
+        rp_event *e = rp_event_new(pub->stream->device->id, false);
+        status = rp_event_record(e, pub->stream);
+        if (status == RP_OK) status = rp_stream_wait_event(s, e);
+        rp_event_release(e);
+    }
+    rp__lock(&a->lock);
+    if (b->uses && !rp__block_uses_done(a, b->uses, false)) {
+        for (size_t i = 0; i < b->uses->n && status == RP_OK; i++) {
+            const rp__block_use *u = &b->uses->entries[i];
+            if (u->event && u->stream != s) status = rp_stream_wait_event(s, u->event);
+        }
+    }
     rp__unlock(&a->lock);
     return status;
 }

@@ -25,6 +25,8 @@ rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block *
 void rp__block_free(rp__device *d, rp__block *b);
 /* The block is used by another stream too: reuse waits for that stream's work (Tensor.record_stream). */
 rp_status rp__block_used_by(rp__block *b, rp_stream *s);
+/* What runs on s from now on may write to b: it waits for b's own stream and for the others that use it. */
+rp_status rp__block_await(rp__block *b, rp_stream *s);
 
 struct rp_pool { /* private memory of graphs; freed with the last graph and the last tensor */
     atomic_uint refs;

@@ -198,10 +198,17 @@ static rp_status same_device(const rp__device *a, const rp__device *b, const cha
                     rp__device_text(b->id, y));
 }
 
+static atomic_bool several_streams;
+bool rp__several_streams(void) { return atomic_load_explicit(&several_streams, memory_order_relaxed); }
+
 rp_stream *rp_stream_new(rp_device device) {
-    static _Atomic uint64_t ids;
+    atomic_store_explicit(&several_streams, true, memory_order_relaxed);
     rp__device *d = rp__device_get(device);
-    if (!d) return &error_stream;
+    return d ? rp__stream_new(d) : &error_stream;
+}
+
+rp_stream *rp__stream_new(rp__device *d) {
+    static _Atomic uint64_t ids;
     rp_stream *s = rp__calloc(1, sizeof *s);
     if (!s) {
         RP__OOM("a stream");

@@ -70,11 +70,22 @@ rp__launch_recorder *rp__launch_recorder_set(rp__launch_recorder *r) {
 
 rp__launch_recorder *rp__launch_recorder_get(void) { return rp__launch_recorder_now; }
 
+/* Memory that another stream's allocations reuse once it is free: not before this stream is done with it. What a capture reads is held
+   by its graph. */
+static rp_status note_uses(rp_stream *s, const rp__launch *l) {
+    for (uint32_t i = 0; i < l->n_slots; i++) {
+        rp__block *b = l->slots[i].storage ? l->slots[i].storage->block : NULL;
+        if (RP__UNLIKELY(b && b->stream != s)) RP_TRY(rp__block_used_by(b, s));
+    }
+    return RP_OK;
+}
+
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l) {
     rp__launch_recorder *recorder = rp__launch_recorder_now;
     if (RP__UNLIKELY(recorder != NULL)) return recorder->record(recorder, s, l);
     if (!l->kernel) /* nothing to do: an empty space */
         return RP_OK;
     rp__device *d = s->device;
+    if (!s->capture && !rp__launch_runs_at_once(s)) RP_TRY(note_uses(s, l));
     return d->ops->launch(d, s, l);
 }

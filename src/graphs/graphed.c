@@ -614,7 +614,6 @@ static rp_tensor *owned(const maker *m, rp_tensor *t) {
 
 static rp_status capture_forward(const maker *m, graphed *g, rp_tensor **live) {
     rp__recorder recorder;
-    RP_TRY(lend(g));
     RP_TRY(rp__recorder_begin(&recorder, &g->forward, m->stream, m->pool, RP_CAPTURE_THREAD_LOCAL));
     rp_scope scope = rp__scope_begin();
     rp_status status = run_body(g, live);
@@ -768,7 +767,9 @@ static rp_status capture_all(const maker *m) {
     for (size_t i = 0; i < m->n; i++) total += m->made[i]->n_out;
     rp_tensor **live = rp__calloc(total, sizeof *live);
     if (!live) return RP__OOM("outputs of graphed callables");
-    rp_status status = capture_forwards(m, live);
+    rp_status status = RP_OK;
+    for (size_t i = 0; i < m->n && status == RP_OK; i++) status = lend(m->made[i]);
+    if (status == RP_OK) status = capture_forwards(m, live);
     size_t end = total;
     for (size_t i = m->n; i-- > 0;) {
         end -= m->made[i]->n_out;
@@ -777,7 +778,9 @@ static rp_status capture_all(const maker *m) {
             if (live[k]) rp_release(live[k]);
     }
     rp__free(live);
-    for (size_t i = 0; i < m->n; i++) {
+    /* Callables may share parameters. Each counts what those before it lent, and none the tapes that live now: so all lend before
+       the first run, and settle in reverse when all tapes are gone. */
+    for (size_t i = m->n; i-- > 0;) {
         rp_status settled = settle(m->made[i]);
         if (status == RP_OK) status = settled;
     }

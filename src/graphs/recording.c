@@ -27,7 +27,7 @@ rp_stream *rp__side_stream_take(rp__device *d) {
     }
     rp__unlock(&side_lock);
     if (s) return s;
-    s = rp_stream_new(d->id);
+    s = rp__stream_new(d);
     return s && s->device ? s : NULL;
 }
 

@@ -77,6 +77,8 @@ static rp_status need_index(const rp__call *call, unsigned k) {
     return rp__op_error(call, RP_ERROR_DTYPE, "Expected dtype int32/int64 for index, but got %s", rp__dtype_title(d));
 }
 
+static rp_dim size_along(const rp_tensor *t, unsigned dim) { return t->ndim ? t->size[dim] : 1; }
+
 /* index against sizes: of the same rank, not larger than `limit` but along dim (or also there). */
 static rp_status check_index_size(const rp__call *call, const rp_tensor *index, const rp_tensor *limit, unsigned dim,
                                   bool also_dim, const char *name) {
@@ -86,8 +88,8 @@ static rp_status check_index_size(const rp__call *call, const rp_tensor *index, 
     if (a != b)
         return rp__op_error(call, RP_ERROR_SHAPE, "Index tensor must have the same number of dimensions as %s tensor",
                             also_dim ? "src" : "input");
-    for (unsigned d = 0; d < index->ndim && d < limit->ndim; d++) {
-        if ((d != dim || also_dim) && rp__dim_is(RP__DIM_LT, limit->size[d], index->size[d]))
+    for (unsigned d = 0; d < a; d++) { /* 0-d: one element along dim 0 */
+        if ((d != dim || also_dim) && rp__dim_is(RP__DIM_LT, size_along(limit, d), size_along(index, d)))
             return rp__op_error(call, RP_ERROR_SHAPE,
                                 "Size does not match at dimension %u expected index %s to be no larger than %s %s%s", d,
                                 rp__shape_text(index->size, index->ndim, ta), name,
@@ -103,8 +105,6 @@ static rp_status check_not_empty(const rp__call *call, rp_dim size, const rp_ten
         return rp__op_error(call, RP_ERROR_INDEX, "index out of range: the indexed dimension has size 0");
     return RP_OK;
 }
-
-static rp_dim size_along(const rp_tensor *t, unsigned dim) { return t->ndim ? t->size[dim] : 1; }
 
 rp_status rp__infer_gather(const rp__call *call, rp__meta *out) {
     const rp_tensor *self = call->in[0], *index = call->in[1];

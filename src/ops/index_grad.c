@@ -28,8 +28,10 @@ rp_status rp__vjp_scatter_add(const rp__vjp *g) {
     if (!g->needed[2]) return RP_OK;
     rp_tensor *index = g->call->in[1];
     rp_tensor *grad = rp_gather(g->grad_out[0], rp__attr_int(g->call, 0), index);
-    /* src may be larger than index: what was not added has gradient 0. */
     rp__meta whole = g->in_meta[2];
+    if (index->ndim < whole.ndim) grad = rp_unsqueeze(grad, 0); /* 0-d stands for a row of one, and a row for 0-d */
+    if (index->ndim > whole.ndim) grad = rp_squeeze(grad, 0);
+    /* src may be larger than index: what was not added has gradient 0. */
     for (size_t d = whole.ndim; d-- > 0 && !rp__tensor_is_error(grad);) {
         if (rp__dim_is(RP__DIM_EQ, grad->size[d], g->in_meta[2].size[d])) continue;
         for (size_t k = 0; k < whole.ndim; k++) whole.size[k] = k == d ? g->in_meta[2].size[d] : grad->size[k];

@@ -178,22 +178,44 @@ static inline bool stands_apart(const rp__call *call, const rp_tensor *self) {
     return true;
 }
 
-/* false: nothing was done. */
-static __attribute__((noinline)) bool run_loop(const entry *e, rp__call *call, rp_status *status) {
-    rp_stream *s = rp__current_cpu_stream();
-    const bool writes = e->n_out == 0;
-    if (RP__UNLIKELY(!rp__launch_runs_at_once(s) || rp__kernel_log_set)) return false;
-    if (writes) {
-        if (!stands_apart(call, call->in[e->written])) return false;
+/* Results of a call that has not just a fresh one: the tensor that it writes, or several. RP_ERROR_UNAVAILABLE without a sticky
+   error: not this way. */
+static __attribute__((noinline)) rp_status make_results(const entry *e, rp__call *call, rp_stream *s) {
+    if (e->n_out == 0) {
+        if (!stands_apart(call, call->in[e->written])) return RP_ERROR_UNAVAILABLE;
         call->out[0] = call->in[e->written];
     }
     for (uint32_t k = 0; k < e->n_out; k++) {
         call->out[k] = rp__tensor_of_form(&rp__cpu_device, s, &e->out[k]);
-        if (RP__UNLIKELY(rp__tensor_is_error(call->out[k]))) {
-            *status = rp_error_status();
-            return true;
-        }
+        if (rp__tensor_is_error(call->out[k])) return rp_error_status();
     }
+    return RP_OK;
+}
+
+static __attribute__((noinline)) rp_status note_written(rp__call *call) {
+    rp__storage_written(call->out[0]->storage, call->op->name, call->site);
+    call->out[0] = rp__tensor_enter_scope(call->out[0]); /* returned with one more reference */
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+/* Its launch is of another instruction set: the call goes the general way and makes its results there. */
+static __attribute__((noinline)) bool drop_results(const entry *e, rp__call *call) {
+    for (uint32_t k = 0; k < e->n_out; k++) rp_release(rp__tensor_unscope(call->out[k]));
+    return false;
+}
+
+/* false: nothing was done. */
+static __attribute__((noinline)) bool run_launch(const entry *e, rp__call *call, rp_status *status) {
+    rp_stream *s = rp__current_cpu_stream();
+    if (RP__UNLIKELY(!rp__launch_runs_at_once(s) || rp__kernel_log_set)) return false;
+    *status = RP_OK;
+    if (RP__LIKELY(e->n_out == 1)) {
+        call->out[0] = rp__tensor_of_form(&rp__cpu_device, s, &e->out[0]);
+        if (RP__UNLIKELY(rp__tensor_is_error(call->out[0]))) *status = rp_error_status();
+    } else {
+        *status = make_results(e, call, s);
+    }
+    if (RP__UNLIKELY(*status != RP_OK)) return *status != RP_ERROR_UNAVAILABLE;
     char *base[RP__KEPT_ACCESSES];
     for (unsigned i = 0; i < e->launch.n_accesses; i++) {
         const struct operand *o = &e->operand[i];
@@ -205,20 +227,14 @@ static __attribute__((noinline)) bool run_loop(const entry *e, rp__call *call, r
         base[i] = (char *)t->storage->data + ((size_t)t->offset << o->shift);
     }
     if (RP__UNLIKELY(
-            !rp__cpu_device.ops->loops->ready_run(e->launch.ready, s, base, call->op->name, call->site, status))) {
-        for (uint32_t k = 0; k < e->n_out; k++) rp_release(rp__tensor_unscope(call->out[k]));
-        return false;
-    }
-    if (writes && *status == RP_OK) {
-        rp__storage_written(call->out[0]->storage, call->op->name, call->site);
-        call->out[0] = rp__tensor_enter_scope(call->out[0]); /* returned with one more reference */
-        if (RP__UNLIKELY(rp__tensor_is_error(call->out[0]))) *status = rp_error_status();
-    }
+            !rp__cpu_device.ops->loops->ready_run(e->launch.ready, s, base, call->op->name, call->site, status)))
+        return drop_results(e, call);
+    if (e->n_out == 0 && *status == RP_OK) *status = note_written(call);
     return true;
 }
 
-static inline bool run(const entry *e, rp__call *call, rp_status *status) {
-    if (RP__LIKELY(e->launch.ready != NULL)) return run_loop(e, call, status);
+static inline bool run_entry(const entry *e, rp__call *call, rp_status *status) {
+    if (RP__LIKELY(e->launch.ready != NULL)) return run_launch(e, call, status);
     const rp__tensor_form *f = &e->out[0];
     call->out[0] = rp__tensor_view(call->in[0], f->size, f->stride, f->ndim, e->offset);
     *status = rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
@@ -231,7 +247,7 @@ bool rp__repeat_run(rp__call *call, rp__repeat *r, rp_status *status) {
     if (RP__UNLIKELY(!t || call->n_in == 0 || call->relu || call->stage)) return false;
     r->place = place_of(call);
     struct slot *s = &t->slot[r->place & t->mask];
-    if (RP__LIKELY(entry_is(s->entry, call)) && RP__LIKELY(run(s->entry, call, status))) {
+    if (RP__LIKELY(entry_is(s->entry, call)) && RP__LIKELY(run_entry(s->entry, call, status))) {
         s->missed = ~r->place;
         t->runs++;
         return true;

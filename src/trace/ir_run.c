@@ -448,7 +448,10 @@ rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, 
 static bool untaped(const rp_ir *ir, const rp__ir_node *n) {
     bool in = false, out = false;
     if (!ir->taped || (n->kind != RP__IR_OP && n->n_regions == 0)) return false;
-    for (uint32_t k = 0; k < n->n_in; k++) in = in || (n->in[k] != RP__IR_NONE && ir->values[n->in[k]].requires_grad);
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        const rp__ir_value_info *info = n->in[k] != RP__IR_NONE ? &ir->values[n->in[k]] : NULL;
+        in = in || (info && info->requires_grad && !info->late_grad);
+    }
     for (uint32_t k = 0; k < n->n_out; k++) out = out || ir->values[n->out[k]].requires_grad;
     return in && !out;
 }

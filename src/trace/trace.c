@@ -775,7 +775,9 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
             else {
                 const rp__autograd *a = out[k]->autograd;
                 bool grad = rp__grad_needed(out[k]) && !(a && a->node && a->node->released);
-                t->ir->values[results[n]].requires_grad = grad;
+                rp__ir_value_info *info = &t->ir->values[results[n]];
+                info->late_grad = grad && !info->requires_grad;
+                info->requires_grad = grad;
                 r->training = r->training || grad;
             }
         }

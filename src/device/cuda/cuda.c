@@ -373,7 +373,11 @@ static rp_status event_synchronize(rp__device *d, rp_event *e) {
 
 static bool event_query(rp__device *d, rp_event *e) {
     if (rp__cuda_enter(d) != RP_OK) return false;
+    /* The allocator asks while this thread captures, about work elsewhere: the driver takes that for unsafe and ends the capture. */
+    bool relaxed = rp__captures_active();
+    CUstreamCaptureMode mode = relaxed ? rp__cuda_relax(d) : CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult result = rp__cuda_of(d)->cu->cuEventQuery(e->native);
+    if (relaxed) rp__cuda_unrelax(d, mode);
     if (result != CUDA_ERROR_NOT_READY) (void)rp__cuda_status(d, result, "cuEventQuery");
     return result == CUDA_SUCCESS;
 }

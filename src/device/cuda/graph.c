@@ -188,7 +188,7 @@ static rp_stream *side_stream_take(rp__device *d) {
     rp_stream *s = c->side_stream;
     c->side_stream = NULL;
     rp__unlock(&c->lock);
-    return s ? s : rp_stream_new(d->id); /* not under the lock, which opening the context takes */
+    return s ? s : rp__stream_new(d); /* not under the lock, which opening the context takes */
 }
 
 static void side_stream_give(rp__device *d, rp_stream *s) {

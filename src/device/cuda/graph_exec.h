@@ -4,7 +4,7 @@
 
 #include "device/cuda/cuda.h"
 
-enum { RP__GRAPH_EXECS = 16, RP__GRAPH_SEEN = 32 };
+enum { RP__GRAPH_EXECS = 16, RP__GRAPH_SEEN = RP__GRAPH_EXECS }; /* more places in turn than executables serve none */
 
 typedef struct rp__graph_exec {
     CUgraphExec exec;

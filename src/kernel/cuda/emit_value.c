@@ -144,8 +144,9 @@ static void add_philox(const rp__emitter *e, const rp__node *n, const char *a) {
     rp__text_add(e->out, "rp_random_%s(p.w[%u], p.w[%u], p.w[%u], %s)", kind, w, w + 1, w + 2, a);
 }
 
-/* The right-hand side of an arithmetic node. */
-static void add_operation(const rp__emitter *e, const rp__node *n) {
+/* The right-hand side of an arithmetic node. guard, or NULL: whether the thread has an element; one that has none computes with zeros,
+   and what it meets is no error. */
+static void add_operation(const rp__emitter *e, const rp__node *n, const char *guard) {
     char ta[64], tb[64], tc[64];
     const char *a = n->a != RP__NO_VAL ? rp__emit_value(e, n->a, ta) : "";
     const char *b = n->b != RP__NO_VAL ? rp__emit_value(e, n->b, tb) : "";
@@ -170,8 +171,9 @@ static void add_operation(const rp__emitter *e, const rp__node *n) {
             rp__text_add(e->out, "rp_%s_%s(%s, %s)", n->op == RP__FLOORDIV ? "floordiv" : "remainder",
                          rp__emit_suffix(n->dtype), a, b);
         else
-            rp__text_add(e->out, "(%s)rp_%s_i64(p.w[%u], p.w[%u], %s, %s)", type,
-                         n->op == RP__FLOORDIV ? "floordiv" : "remainder", e->words.error, e->words.error + 1, a, b);
+            rp__text_add(e->out, "(%s%s(%s)rp_%s_i64(p.w[%u], p.w[%u], %s, %s)%s)", guard ? guard : "",
+                         guard ? " ? " : "", type, n->op == RP__FLOORDIV ? "floordiv" : "remainder", e->words.error,
+                         e->words.error + 1, a, b, guard ? " : 0" : "");
         break;
     case RP__MAX: rp__text_add(e->out, "(%s > %s ? %s : %s)", a, b, a, b); break;
     case RP__MIN: rp__text_add(e->out, "(%s < %s ? %s : %s)", a, b, a, b); break;
@@ -197,7 +199,8 @@ static void add_operation(const rp__emitter *e, const rp__node *n) {
     case RP__ROUND: rp__text_add(e->out, "rp_round_f32_to_%s(%s)", n->imm.i == RP_F16 ? "f16" : "bf16", a); break;
     case RP__CHECK_INDEX: {
         uint32_t w = e->words.error;
-        rp__text_add(e->out, "rp_check_index(p.w[%u], p.w[%u], %s, %s, %d)", w, w + 1, a, b, (int)n->imm.i);
+        rp__text_add(e->out, "(%s%srp_check_index(p.w[%u], p.w[%u], %s, %s, %d)%s)", guard ? guard : "",
+                     guard ? " ? " : "", w, w + 1, a, b, (int)n->imm.i, guard ? " : 0" : "");
         break;
     }
     default: add_philox(e, n, a); break;
@@ -288,6 +291,14 @@ static void add_iota(const rp__emitter *e, unsigned a) {
     rp__text_puts(e->out, ")");
 }
 
+/* Whether this thread's value is one of the loop's: `guard` says it of the element. A row that idles reads the memory of another, which
+   may have written there already. */
+static const char *checked_by(const rp__emitter *e, rp__val v, const char *guard, char buf[64]) {
+    if (!rp__emit_is_rows(e->c) || e->level[v] == RP__LEVEL_UNIFORM) return guard;
+    (void)snprintf(buf, 64, "live%s%s", guard ? " && " : "", guard ? guard : "");
+    return buf;
+}
+
 /* One per-element or row node. Element nodes are declared here unless they are arrays. */
 void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     const rp__node *n = &e->dag->nodes[v];
@@ -319,7 +330,7 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
     else if (n->op == RP__IOTA)
         add_iota(e, n->access);
     else
-        add_operation(e, n);
+        add_operation(e, n, checked_by(e, v, element ? guard : NULL, t));
     rp__text_puts(e->out, ";\n");
 }
 

@@ -1,0 +1,167 @@
+/* Calls of a compiled function after its first, with other sizes, other gradients and other memory: each is compared, bit for bit, with
+   the function run eagerly, on every backend that compiles and on each device. */
+/* ctest: labels=compile timeout=120 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include <reprise.h>
+
+#include "support/each_device.h"
+
+#define BODY(name) static void name(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+#define UNUSED ((void)ctx, (void)in, (void)n_in, (void)n_out)
+
+static const char *const backends[] = {"aot_eager", "cudagraphs", "fused"};
+enum { BACKENDS = 3, OUT = 2 };
+
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+
+/* rows x 4 numbers, a leaf */
+static rp_tensor *leaf(int64_t rows, rp_dtype dtype) {
+    rp_tensor *t = rp_reshape(rp_arange(rp_i64(0), rp_i64(4 * rows), rp_i64(1), RP_F32), RP_DIMS(rows, 4));
+    t = rp_detach(rp_to_dtype(rp_sin(rp_add_scalar(t, rp_f64(0.5))), dtype));
+    OK(rp_set_requires_grad(t, true));
+    return t;
+}
+
+typedef struct seen {
+    rp_tensor *out[OUT], *grad[2];
+    uint64_t drawn;
+} seen;
+
+/* One call with two leaves of `rows` rows and what a backward from the results of `mask` gives. */
+static void call(rp_compiled *f, int64_t rows, rp_dtype second, int mask, seen *r) {
+    rp_tensor *in[] = {leaf(rows, RP_F32), leaf(rows, second)}, *roots[OUT], *seeds[OUT];
+    size_t n = 0;
+    memset(r, 0, sizeof *r);
+    OK(rp_manual_seed(7));
+    OK(rp_call(f, in, 2, r->out, OUT));
+    for (int k = 0; k < OUT; k++) {
+        if (!(mask >> k & 1) || !rp_requires_grad(r->out[k])) continue;
+        seeds[n] = rp_cos(rp_detach(r->out[k]));
+        roots[n++] = r->out[k];
+    }
+    if (n > 0) OK(rp_grad(roots, n, in, 2, seeds, RP_OPTIONS(rp_backward_options, .allow_unused = true), r->grad));
+    uint64_t seed;
+    OK(rp_generator_get(rp_default_generator(device), &seed, &r->drawn));
+}
+
+static void check(rp_body *body, const char *name, rp_dtype second) {
+    static const struct {
+        int64_t rows;
+        int mask;
+    } calls[] = {{3, 3}, {3, 3}, {5, 3}, {6, 1}, {6, 1}, {7, 1}, {7, 2}, {7, 2}, {1, 3}, {3, 3}};
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_fn fn = {body, NULL, 0, name};
+        rp_compiled *plain = rp_plain(fn), *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b]));
+        for (size_t k = 0; k < sizeof calls / sizeof *calls; k++) {
+            seen want, got;
+            call(plain, calls[k].rows, second, calls[k].mask, &want);
+            call(f, calls[k].rows, second, calls[k].mask, &got);
+            for (int i = 0; i < OUT; i++) {
+                same(got.out[i], want.out[i]);
+                assert_int_equal(rp_requires_grad(got.out[i]), rp_requires_grad(want.out[i]));
+                assert_int_equal(!got.grad[i], !want.grad[i]);
+                if (want.grad[i]) same(got.grad[i], want.grad[i]);
+            }
+            assert_int_equal(got.drawn, want.drawn);
+        }
+        rp_compiled_release(f);
+        rp_compiled_release(plain);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+BODY(drawn) { /* counters follow from sizes that are symbols; a gradient for one result is another plan, for these sizes */
+    UNUSED;
+    out[0] = rp_dropout(rp_mul(in[0], in[1]), 0.5, true, NULL);
+    out[1] = rp_sin(rp_dropout(in[1], 0.25, true, NULL));
+}
+BODY(cut_and_written) { /* the detached tensor gets a history, what it was detached from keeps its own */
+    UNUSED;
+    rp_tensor *kept = rp_cos(in[0]);
+    out[0] = rp_sub_(rp_detach(kept), rp_erf(in[1]), rp_i64(2));
+    out[1] = rp_mul_scalar(kept, rp_f64(3));
+}
+BODY(cut_and_filled) { /* other values, the same history */
+    UNUSED;
+    out[0] = rp_add_scalar(rp_mul(in[0], in[1]), rp_f64(1));
+    out[1] = rp_fill_(rp_select(rp_detach(out[0]), 0, 0), rp_f64(0.25));
+}
+BODY(late) { /* a write through a view of a view gives a history to what had none when the views were made */
+    UNUSED;
+    rp_tensor *base = rp_mul_scalar(rp_detach(in[0]), rp_f64(2)), *view = rp_transpose(base, 0, 1);
+    (void)rp_fill_(view, rp_f64(0.5));
+    (void)rp_copy_(view, rp_transpose(in[1], 0, 1));
+    out[0] = rp_neg(view);
+    out[1] = base;
+}
+BODY(between_types) { /* computed in the wider type, then converted */
+    UNUSED;
+    rp_tensor *narrow = rp_clone(in[1]);
+    out[0] = rp_mul_(narrow, in[0]);
+    out[1] = rp_add_(rp_clone(in[1]), rp_select(in[0], 0, 0), rp_f64(1.0 / 3));
+}
+BODY(computed_places) { /* an index that a thread behind the last element would compute is out of range, and nobody's */
+    UNUSED;
+    rp_tensor *even = rp_arange(rp_i64(0), rp_i64(rp_size(in[0], 0)), rp_i64(2), RP_I64);
+    rp_tensor *back = rp_sub(rp_full(RP_DIMS(1), rp_i64(rp_size(in[0], 0) - 1), RP_I64), even, rp_i64(1));
+    out[0] = rp_embedding(in[0], even);
+    out[1] = rp_tanh(rp_embedding(in[1], back));
+}
+
+BODY(half) {
+    UNUSED;
+    out[0] = rp_tanh(in[0]);
+}
+BODY(turn) {
+    UNUSED;
+    out[0] = rp_sin(in[0]);
+}
+BODY(either) {
+    UNUSED;
+    rp_cond(rp_gt_scalar(total(in[0]), rp_f64(0)), (rp_fn){half, NULL, 0, "half"}, (rp_fn){turn, NULL, 0, "turn"}, in,
+            1, out, 1);
+}
+BODY(small) {
+    UNUSED;
+    out[0] = rp_lt_scalar(total(rp_abs(in[0])), rp_f64(3));
+}
+BODY(branch_in_loop) { /* the derivative counts down in the memory from which a row that idles reads */
+    UNUSED;
+    rp_tensor *x = total(in[0]);
+    rp_while((rp_fn){small, NULL, 0, "small"}, (rp_fn){either, NULL, 0, "either"}, &x, 1, 3, out);
+    out[1] = rp_sin(in[1]);
+}
+
+#define CASE(name, second)                                                                                             \
+    static void test_##name(void **state) {                                                                            \
+        (void)state;                                                                                                   \
+        check(name, #name, second);                                                                                    \
+    }
+CASE(drawn, RP_F32)
+CASE(cut_and_written, RP_F32)
+CASE(cut_and_filled, RP_F32)
+CASE(late, RP_F32)
+CASE(between_types, RP_F16)
+CASE(computed_places, RP_F32)
+CASE(branch_in_loop, RP_F32)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_drawn, begin, end),
+        cmocka_unit_test_setup_teardown(test_cut_and_written, begin, end),
+        cmocka_unit_test_setup_teardown(test_cut_and_filled, begin, end),
+        cmocka_unit_test_setup_teardown(test_late, begin, end),
+        cmocka_unit_test_setup_teardown(test_between_types, begin, end),
+        cmocka_unit_test_setup_teardown(test_computed_places, begin, end),
+        cmocka_unit_test_setup_teardown(test_branch_in_loop, begin, end),
+    };
+    RUN_ON_EACH_DEVICE(tests);
+}
