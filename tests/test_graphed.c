@@ -300,6 +300,16 @@ static void test_graphed_stale_place(void **state) { /* T29, M34: the message na
     FAILS(RP_ERROR_STALE, "made by rp_call at train.c:11", (rp_sin(first), rp_error_status()));
     FAILS(RP_ERROR_STALE, "rp_call at train.c:11", (rp_sin(part), rp_error_status())); /* a view: the call too */
     same(second, rp_mul(x, x));
+    rp_compiled *squares = rp_compile((rp_fn){square_body, NULL, 0, "squares"}, NULL);
+    rp_tensor *out, *now = second;
+    for (int i = 0; i < 4; i++) { /* traced, compared, and as a program */
+        FAILS(RP_ERROR_STALE, "squares: argument 0", rp_call(squares, &first, 1, &out, 1));
+        OK(rp_call(squares, &now, 1, &out, 1));
+        same(out, rp_mul(now, now));
+        first = now;
+        OK(rp_call(f, &x, 1, &now, 1));
+    }
+    rp_compiled_release(squares);
     rp_tensor *wide = rp_rand(RP_DIMS(5), RP_F32, NULL);
     FAILS(RP_ERROR_GUARD, "train.c:31", rp_call_at("train.c:31", f, &wide, 1, &second, 1));
     FAILS(RP_ERROR_INVALID_ARGUMENT, "train.c:32", rp_call_at("train.c:32", f, NULL, 1, &second, 1));

@@ -117,11 +117,13 @@ static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
     return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
 }
 
-/* Counts changes of whether a tensor that others may hold needs a gradient, has a .grad or hooks: who has looked at some tensors, and
-   finds the count as it was before, need not look again (guards.c). Whoever changes one of the three calls rp__grad_change behind it. */
+/* Counts changes of whether a tensor needs a gradient, has a .grad or hooks: who holds some tensors, has looked at them,
+   and finds the count as it was before, need not look again (guards.c). Whoever changes one of the three calls
+   rp__grad_change afterwards; whoever changes the base of a view calls it for the view, too, which may be all that holds the
+   base. */
 extern _Atomic uint64_t rp__grad_changes;
 static inline void rp__grad_change(const rp_tensor *t) {
-    if (atomic_load_explicit(&t->refs, memory_order_relaxed) != 1) /* else it is a result that nobody has yet */
+    if (atomic_load_explicit(&t->refs, memory_order_relaxed) != 1) /* else the caller alone holds it */
         atomic_fetch_add_explicit(&rp__grad_changes, 1, memory_order_release);
 }
 

@@ -84,7 +84,9 @@ void rp_compiled_release(rp_compiled *f) {
     rp__free(name);
 }
 
-static bool is_tensor(const rp_tensor *t) { return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t); }
+static bool is_tensor(const rp_tensor *t) {
+    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage);
+}
 
 /* The function, or one of the arguments, is none. */
 static __attribute__((noinline)) rp_status refuse_call(const char *site, const rp_compiled *f, rp_tensor *const *in,

@@ -34,8 +34,7 @@ typedef struct rp__program_buffer {
     bool donated;       /* an argument in which temporaries lie, behind its last reader */
 } rp__program_buffer;
 
-typedef struct
-    rp__program_outer { /* an argument or captured tensor that records touch */
+typedef struct rp__program_outer { /* an argument or captured tensor that records touch */
     uint32_t buffer;
     uint32_t arg; /* RP__IR_NONE: captured */
     rp_tensor *captured;
@@ -150,7 +149,9 @@ struct rp__executable {
     const char *split;            /* why it is segments: regions are decided by the host */
     bool stale;                   /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
-    rp__program_outer *outers; /* those that are written first; those that can move, and are compared at each call, in the middle */
+    /* The first n_written are written. Those that can move lie side by side, from first_compared to end_compared: each call
+       compares their addresses, and no others. */
+    rp__program_outer *outers;
     uint32_t n_outers, n_written, first_compared, end_compared;
     rp__program_memory *results;
     uint32_t n_results;

@@ -198,7 +198,8 @@ static __attribute__((noinline)) rp_status note_written(rp__call *call) {
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
-/* Its launch is of another instruction set: the call goes the general way and makes its results there. */
+/* Its launch is out of date (another instruction set, a kernel compiled since): the call goes the general way and makes
+   its results there. */
 static __attribute__((noinline)) bool drop_results(const entry *e, rp__call *call) {
     for (uint32_t k = 0; k < e->n_out; k++) rp_release(rp__tensor_unscope(call->out[k]));
     return false;

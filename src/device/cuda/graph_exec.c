@@ -153,8 +153,8 @@ static rp_status choose(rp__device *d, rp__graph_execs *e, CUgraph graph, rp_str
     unsigned oldest = 0;
     rp__graph_exec *x = &e->list[e->now];
     if (fits(e, x)) return RP_OK;
-    for (unsigned i = 1, k = e->now; i < e->n && free_choice;
-         i++) { /* buffers that take turns made them in this order */
+    /* From the one behind the last on: buffers that take turns have made them in this order. */
+    for (unsigned i = 1, k = e->now; i < e->n && free_choice; i++) {
         k = k + 1 < e->n ? k + 1 : 0;
         if (fits(e, &e->list[k])) {
             e->now = k;
