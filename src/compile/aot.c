@@ -298,7 +298,8 @@ static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
    functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
 static rp_status check_views(const rp_ir *ir) {
     if (writes_detached(ir))
-        return rp__fail(RP_ERROR_UNAVAILABLE, "a detached tensor is written that shares memory with what carries a gradient");
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "a detached tensor is written that shares memory with what carries a gradient");
     if (!writes_under_views(ir)) return RP_OK;
     view_state s = {rp__calloc(ir->n_storages + 1u, sizeof *s.version), rp__calloc(ir->n_values + 1, sizeof *s.born),
                     rp__calloc(ir->n_values + 1, sizeof *s.through)};

@@ -34,8 +34,7 @@ typedef struct rp__program_buffer {
     bool donated;       /* an argument in which temporaries lie, behind its last reader */
 } rp__program_buffer;
 
-typedef struct
-    rp__program_outer { /* an argument or captured tensor that records touch */
+typedef struct rp__program_outer { /* an argument or captured tensor that records touch */
     uint32_t buffer;
     uint32_t arg; /* RP__IR_NONE: captured */
     rp_tensor *captured;
@@ -121,7 +120,8 @@ struct rp__executable {
         ir; /* counted; from place_buffers on spread and settled (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
     rp__program_part *body, *parts; /* parts: all, the body last */
     uint32_t n_groups, n_choices;
-    rp__shared_arena *turn, own_turn; /* whose stream orders the runs: the shared arena, or for a program without one its own */
+    rp__shared_arena *turn,
+        own_turn; /* whose stream orders the runs: the shared arena, or for a program without one its own */
     rp_stream *build_stream;
     rp_pool *pool;               /* scratch of library ops */
     rp__storage *memory;         /* the arena; counted */
@@ -150,7 +150,8 @@ struct rp__executable {
     const char *split;            /* why it is segments: regions are decided by the host */
     bool stale;                   /* records that cannot be re-pointed have changed: the graph must be built again */
     size_t n_edges;
-    rp__program_outer *outers; /* those that are written first; those that can move, and are compared at each call, in the middle */
+    rp__program_outer
+        *outers; /* those that are written first; those that can move, and are compared at each call, in the middle */
     uint32_t n_outers, n_written, first_compared, end_compared;
     rp__program_memory *results;
     uint32_t n_results;
