@@ -16,8 +16,7 @@ typedef struct rp__executable rp__executable;
 /* Memory that programs which never run at once share: forward and backward of one function, its sizes. */
 typedef struct rp__shared_arena {
     rp__storage *storage; /* counted; NULL: none yet */
-    rp_stream *
-        stream; /* counted: where the last of them ran, once the program has several streams; NULL: on the default one */
+    rp_stream *stream;    /* counted: of the last run, once there are several streams; NULL: the default one */
 } rp__shared_arena;
 
 /* Counters of one generator: how many a call takes, and where a call found it. */

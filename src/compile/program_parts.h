@@ -120,8 +120,7 @@ struct rp__executable {
         ir; /* counted; from place_buffers on spread and settled (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
     rp__program_part *body, *parts; /* parts: all, the body last */
     uint32_t n_groups, n_choices;
-    rp__shared_arena *turn,
-        own_turn; /* whose stream orders the runs: the shared arena, or for a program without one its own */
+    rp__shared_arena *turn, own_turn; /* turn: whose stream orders the runs, the shared arena or own_turn */
     rp_stream *build_stream;
     rp_pool *pool;               /* scratch of library ops */
     rp__storage *memory;         /* the arena; counted */
