@@ -78,8 +78,7 @@ static void release(rp__aot *a) {
         plan_free(a->plans);
         a->plans = next;
     }
-    if (a->arena.storage) rp__storage_release(a->arena.storage);
-    if (a->arena.stream) rp_stream_release(a->arena.stream);
+    rp__shared_arena_end(&a->arena);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
     rp__free(a->random);
@@ -502,6 +501,7 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
     }
     atomic_init(&a->refs, 1);
     (void)pthread_mutex_init(&a->lock, NULL);
+    rp__shared_arena_begin(&a->arena);
     remember(a, leaf, request);
     a->plans = first;
     a->n_plans = 1;
