@@ -701,6 +701,111 @@ static void *thread_main(void *arg) {
     return rp_failed() ? "failed" : NULL;
 }
 
+/* ---- captured tensors that change between calls ---- */
+
+struct outside {
+    rp_tensor *v, *w; /* v: a view, the only one that holds its base; w: a leaf */
+};
+
+static void times_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct outside *o = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = rp_mul(in[0], o->v);
+    out[1] = rp_mul(in[0], o->w);
+}
+
+/* Gives what is in .grad behind a backward inside. */
+static void gradient_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct outside *o = ctx;
+    (void)n_in, (void)n_out;
+    rp_backward(rp_sum(rp_mul(rp_mul(in[0], o->w), o->w), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    out[0] = rp_clone(rp_grad_of(o->w));
+    out[1] = rp_detach(o->w);
+}
+
+static rp_tensor *halved(void *ctx, rp_tensor *grad) {
+    (void)ctx;
+    return rp_mul_scalar(grad, rp_f64(0.5));
+}
+
+static rp_tensor *doubled(void *ctx, rp_tensor *grad) {
+    (void)ctx;
+    return rp_mul_scalar(grad, rp_f64(2));
+}
+
+enum { NEED, NO_NEED, FILL, HOOK, HOOK2, UNHOOK, GRAD, NO_GRAD, BACKWARD, WRITE_VIEW, WRITE_VIEW_OF_ANOTHER };
+
+static void change_outside(const struct outside *o, int what) {
+    static uint64_t hook;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *other = filled(0.7, 1, 3);
+    bool grad = rp_set_grad_enabled(what != FILL);
+    switch (what) {
+    case NEED: rp_set_requires_grad(o->w, true); break;
+    case NO_NEED: rp_set_requires_grad(o->w, false); break;
+    case FILL: rp_fill_(o->w, rp_f64(0.75)); break;
+    case HOOK: hook = rp_register_hook(o->w, halved, NULL); break;
+    case HOOK2: hook = rp_register_hook(o->w, doubled, NULL); break;
+    case UNHOOK: rp_remove_hook(o->w, hook); break;
+    case GRAD: rp_set_grad(o->w, other); break;
+    case NO_GRAD: rp_set_grad(o->w, NULL); break;
+    case BACKWARD: rp_backward(rp_sum(o->w, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL); break;
+    case WRITE_VIEW: rp_mul_(o->v, o->w); break; /* gives a history to the base, and to v with it */
+    default:
+        rp_set_requires_grad(other, true);
+        rp_mul_(o->v, other);
+        break;
+    }
+    (void)rp_set_grad_enabled(grad);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
+/* A call gives what the function gives; w's .grad is left as it was found, lest the next call sees another. */
+static void call_and_look(rp_compiled *f, rp_fn fn, const struct outside *o, int what) {
+    rp_tensor *x = filled(0.4, 1, 3), *want[2], *got[2], *before = rp_grad_of(o->w);
+    if (before) before = rp_clone(before);
+    rp_call(f, &x, 1, got, 2); /* first: the function itself may bring a view up to date */
+    rp_set_grad(o->w, before);
+    fn.body(fn.ctx, &x, 1, want, 2);
+    rp_set_grad(o->w, before);
+    assert_ok();
+    for (int i = 0; i < 2; i++) {
+        float a[3], b[3];
+        assert_int_equal(rp_to_host(want[i], a, sizeof a), RP_OK);
+        assert_int_equal(rp_to_host(got[i], b, sizeof b), RP_OK);
+        if (memcmp(a, b, sizeof a) || rp_requires_grad(want[i]) != rp_requires_grad(got[i]))
+            fail_msg("result %d after change %d", i, what);
+    }
+}
+
+static void change_between_calls(rp_body *body, const int *changes, int n) {
+    rp_scope scope = rp_scope_begin(), inner = rp_scope_begin();
+    rp_tensor *kept[] = {rp_slice(filled(0.2, 1, 5), 0, 1, 4, 1), filled(0.3, 1, 3)};
+    struct outside o = {kept[0], kept[1]};
+    rp_scope_end(inner, kept, 2);
+    const rp_fn fn = {body, &o, sizeof o, "outside"};
+    rp_compiled *f = compiled(fn, NULL);
+    for (int i = 0; i < n; i++) {
+        change_outside(&o, changes[i]);
+        for (int k = 0; k < 4; k++) call_and_look(f, fn, &o, changes[i]);
+    }
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
+static void test_captured_changes(void **state) {
+    (void)state;
+    static const int needs[] = {FILL, NEED, NO_NEED, FILL, NEED, HOOK, UNHOOK, BACKWARD, WRITE_VIEW};
+    static const int late[] = {FILL, NO_NEED, FILL, WRITE_VIEW_OF_ANOTHER};
+    static const int gradients[] = {NEED,     FILL,  BACKWARD, NO_GRAD, GRAD, HOOK, UNHOOK,
+                                    BACKWARD, HOOK2, UNHOOK,   NO_GRAD, FILL};
+    change_between_calls(times_view, needs, sizeof needs / sizeof *needs);
+    change_between_calls(times_view, late, sizeof late / sizeof *late);
+    change_between_calls(gradient_inside, gradients, sizeof gradients / sizeof *gradients);
+}
+
 static void test_threads(void **state) {
     (void)state;
     struct net m = new_net(false);
@@ -774,6 +879,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_error_inside, take_error),
         cmocka_unit_test_teardown(test_nested, take_error),
         cmocka_unit_test_teardown(test_backends, take_error),
+        cmocka_unit_test_teardown(test_captured_changes, take_error),
         cmocka_unit_test_teardown(test_threads, take_error),
         cmocka_unit_test_teardown(test_out_of_memory, take_error),
     };

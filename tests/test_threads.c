@@ -1,6 +1,7 @@
 /* Threads: handles passed between them, caches that migrate, the pool under several callers, streams and captures side by side.
    ctest: labels=threads */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -341,6 +342,51 @@ static void sizes_take_turns(void **state) {
     rp_compiled_release(c.f);
 }
 
+static void twice_and_one(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add_scalar(rp_mul_scalar(in[0], rp_f64(2)), rp_f64(1));
+}
+
+static const char *call_once(rp_compiled *f, int64_t n, float value) {
+    float got[1024];
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_full(RP_DIMS(n), rp_f64(value), RP_F32), *y = NULL;
+    bool ok = rp_call(f, &x, 1, &y, 1) == RP_OK && rp_to_host(y, got, (size_t)n * sizeof *got) == RP_OK;
+    for (int64_t i = 0; i < n && ok; i++) ok = got[i] == 2 * value + 1;
+    rp_scope_end(scope, NULL, 0);
+    return ok ? NULL : "a call gave what another one was to give";
+}
+
+struct shared_function {
+    rp_compiled *f;
+    _Atomic int threads;
+    bool sizes; /* the last call of one thread brings a second specialisation */
+};
+
+static void *call_together(void *ctx) {
+    struct shared_function *s = ctx;
+    const char *wrong = NULL;
+    const int me = atomic_fetch_add(&s->threads, 1);
+    while (atomic_load(&s->threads) < THREADS) (void)sched_yield();
+    for (int i = 0; i < 24 && !wrong; i++) {
+        int64_t n = s->sizes && (i + me) % 12 == 11 ? 1000 : 1024;
+        wrong = call_once(s->f, n, (float)(100 * me + i));
+    }
+    return (void *)(uintptr_t)wrong;
+}
+
+/* Some threads are still in the first calls of a program when others find it settled; then a second specialisation comes. */
+static void one_function_serves_several_callers(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        struct shared_function s = {.sizes = i % 2};
+        s.f = rp_compile((rp_fn){twice_and_one, NULL, 0, "f"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+        for (int k = 0; k < i % 4; k++) assert_null(call_once(s.f, 1024, 1));
+        run(call_together, &s);
+        rp_compiled_release(s.f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_make_tensors),
@@ -352,6 +398,7 @@ int main(void) {
         cmocka_unit_test(kernels_in_threads_of_small_stacks),
         cmocka_unit_test(draws_belong_to_calls),
         cmocka_unit_test(sizes_take_turns),
+        cmocka_unit_test(one_function_serves_several_callers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

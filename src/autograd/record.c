@@ -320,6 +320,7 @@ static rp_status record_inplace(rp__call *call) {
         status = rp__dispatch_below(RP__LAYER_AUTOGRAD, call);
         if (status == RP_OK) status = op_save_outputs(inner, &target);
         if (status == RP_OK) status = rp__tape_set_history(target, node, 0);
+        if (a->base) rp__grad_change(self); /* its base may be held by nobody else */
         rp__tape_node_release(node);
     }
     rp__tape_node_release(inner);

@@ -45,7 +45,8 @@ typedef struct compiled {
     rp__mutex lock;       /* list, segments; held while a call is traced */
     specialisation *list; /* most recently used first */
     size_t n;
-    /* There never was a second specialisation: a call may keep the lock and take no other, as calls of one program take turns anyway. */
+    /* There never were two specialisations at a time: a call may keep the lock and take no other, as calls of one program take turns
+       anyway. */
     bool alone;
     bool lazy; /* trace-and-flush, because of: */
     rp__reason lazy_reason;
@@ -778,7 +779,9 @@ static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *cons
             return status;
         }
     }
-    rp__executable *p = c->alone ? atomic_load_explicit(&s->program, memory_order_acquire) : NULL;
+    /* Calls that run without the lock (the first ones, before the program was known) hold a reference each. */
+    const bool alone = c->alone && atomic_load_explicit(&s->refs, memory_order_acquire) == 1;
+    rp__executable *p = alone ? atomic_load_explicit(&s->program, memory_order_acquire) : NULL;
     if (RP__LIKELY(p != NULL)) {
         rp_status status = run_alone(p, in, n_in, out, n_out);
         rp__unlock(&c->lock);

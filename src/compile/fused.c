@@ -104,7 +104,7 @@ void rp__unit_forget_explain(rp__unit *u) {
     for (const variant *v = u->variants; v && u->explain; v = v->next) {
         if (!v->executable) continue;
         rp__executable_facts f;
-        rp__executable_facts_of(v->executable, &f);
+        rp__executable_counts_of(v->executable, &f);
         rp__explain_settle(u->explain, f.patches);
         rp__explain_settle(u->explain, f.fresh_results);
         rp__explain_settle(u->explain, f.moved);
@@ -197,7 +197,7 @@ static void explain_moves(void *ctx, const rp__executable *e, uint32_t kinds) {
                             RP__REASON_MOVED_INPUT},
     };
     rp__executable_facts f;
-    rp__executable_facts_of(e, &f);
+    rp__executable_counts_of(e, &f);
     rp__lock(&u->lock);
     for (unsigned k = 0; k <= RP__COPY_COUNT && u->explain; k++) {
         if (kinds >> k & 1u) {

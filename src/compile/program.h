@@ -107,7 +107,10 @@ typedef struct rp__executable_facts {
     const _Atomic uint64_t *executables;    /* of the device graphs, now; NULL: the device has none */
     uint64_t runs;
 } rp__executable_facts;
+/* Not while another thread may run p. */
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out);
+/* What counts on, and nothing else of it: at any time. */
+void rp__executable_counts_of(const rp__executable *p, rp__executable_facts *out);
 
 /* ---- between the files of the program */
 

@@ -99,6 +99,13 @@ rp_status rp__program_describe(rp__executable *p) {
     return RP_OK;
 }
 
+void rp__executable_counts_of(const rp__executable *p, rp__executable_facts *out) {
+    *out = (rp__executable_facts){.patches = &p->patches,
+                                  .fresh_results = &p->fresh,
+                                  .moved = &p->moved,
+                                  .copies = p->copies,
+                                  .executables = p->device->ops->graph_count ? &p->executables : NULL};
+}
 
 void rp__executable_facts_of(const rp__executable *p, rp__executable_facts *out) {
     *out = (rp__executable_facts){.kernels = p->kernels,
