@@ -55,7 +55,8 @@ static rp_status move_to(rp__executable *p, rp_stream *s) {
 rp_status rp__program_meet(rp__executable *p, rp_tensor *const *in, rp_stream *s) {
     if (p->turn->stream != s) RP_TRY(take_turn(p->turn, p->device, s));
     if (RP__UNLIKELY(p->met != s->id)) RP_TRY(move_to(p, s));
-    for (uint32_t k = 0; k < p->ir->body.n_args; k++) if (in[k]) RP_TRY(uses(in[k]->storage, s));
+    for (uint32_t k = 0; k < p->ir->body.n_args; k++)
+        if (in[k]) RP_TRY(uses(in[k]->storage, s));
     return RP_OK;
 }
 
