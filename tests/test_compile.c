@@ -799,8 +799,8 @@ static void test_captured_changes(void **state) {
     (void)state;
     static const int needs[] = {FILL, NEED, NO_NEED, FILL, NEED, HOOK, UNHOOK, BACKWARD, WRITE_VIEW};
     static const int late[] = {FILL, NO_NEED, FILL, WRITE_VIEW_OF_ANOTHER};
-    static const int gradients[] = {NEED,     FILL,  BACKWARD, NO_GRAD, GRAD, HOOK, UNHOOK,
-                                    BACKWARD, HOOK2, UNHOOK,   NO_GRAD, FILL};
+    static const int gradients[] = {NEED,   FILL,     BACKWARD, NO_GRAD, GRAD,    HOOK,
+                                    UNHOOK, BACKWARD, HOOK2,    UNHOOK,  NO_GRAD, FILL};
     change_between_calls(times_view, needs, sizeof needs / sizeof *needs);
     change_between_calls(times_view, late, sizeof late / sizeof *late);
     change_between_calls(gradient_inside, gradients, sizeof gradients / sizeof *gradients);

@@ -78,7 +78,8 @@ static void check(rp_body *body, const char *name, rp_dtype second) {
     }
 }
 
-BODY(drawn) { /* counters follow from sizes that are symbols; a gradient for one result is another plan, for these sizes */
+BODY(
+    drawn) { /* counters follow from sizes that are symbols; a gradient for one result is another plan, for these sizes */
     UNUSED;
     out[0] = rp_dropout(rp_mul(in[0], in[1]), 0.5, true, NULL);
     out[1] = rp_sin(rp_dropout(in[1], 0.25, true, NULL));

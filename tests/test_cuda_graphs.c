@@ -519,8 +519,8 @@ static void test_no_leak(void **state) {
 int main(void) {
     if (!test_cuda_choose()) return 1;
     const struct CMUnitTest tests[] = {
-        TEST(test_explicit), TEST(test_words),  TEST(test_returning), TEST(test_many_places), TEST(test_capture),
-        TEST(test_fork),     TEST(test_random), TEST(test_no_leak),
+        TEST(test_explicit), TEST(test_words), TEST(test_returning), TEST(test_many_places),
+        TEST(test_capture),  TEST(test_fork),  TEST(test_random),    TEST(test_no_leak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

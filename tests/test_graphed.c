@@ -210,7 +210,8 @@ static void half_weights(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     out[0] = rp_tanh(rp_matmul(in[0], rp_transpose(m->w1, 0, 1)));
 }
 
-static void test_graphed_shared_parameters(void **state) { /* one parameter of several callables: its gradients add up */
+static void
+test_graphed_shared_parameters(void **state) { /* one parameter of several callables: its gradients add up */
     (void)state;
     mlp m;
     mlp_make(&m);

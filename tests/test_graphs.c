@@ -692,7 +692,8 @@ static void test_raw_streams(void **state) { /* G16: graphs of one pool on two s
     rp_graph_release(g);
 }
 
-static void test_raw_pending(void **state) { /* memory that waits for another stream is asked after while this thread captures */
+static void
+test_raw_pending(void **state) { /* memory that waits for another stream is asked after while this thread captures */
     (void)state;
     rp_stream *before = rp_current_stream(device), *other = rp_stream_new(device);
     rp_tensor *x = rp_full(RP_DIMS(5000), rp_f64(0.5), RP_F32), *y = NULL;

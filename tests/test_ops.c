@@ -171,8 +171,10 @@ static void test_errors_index(void **state) {
     EXPECT(rp_scatter_add(f, 0, Z(RP_I64, 2, 3), Z(RP_I64, 2, 3)), RP_ERROR_DTYPE,
            "Expected self.dtype to be equal to src.dtype");
     /* 0-d stands for a row of one, also where it is the index or the source */
-    EXPECT(rp_scatter_add(scalar_of(RP_F32), 0, scalar_of(RP_I64), Z(RP_F32, 0)), RP_ERROR_SHAPE, "to be no larger than src");
-    EXPECT(rp_scatter_add(Z(RP_F32, 4), 0, Z(RP_I64, 3), scalar_of(RP_F32)), RP_ERROR_SHAPE, "to be no larger than src");
+    EXPECT(rp_scatter_add(scalar_of(RP_F32), 0, scalar_of(RP_I64), Z(RP_F32, 0)), RP_ERROR_SHAPE,
+           "to be no larger than src");
+    EXPECT(rp_scatter_add(Z(RP_F32, 4), 0, Z(RP_I64, 3), scalar_of(RP_F32)), RP_ERROR_SHAPE,
+           "to be no larger than src");
     EXPECT(rp_embedding(i, i), RP_ERROR_SHAPE, "'weight' must be 2-D");
     EXPECT(rp_embedding(f, f), RP_ERROR_DTYPE, "for index");
     EXPECT(rp_topk(f, 4, 1, true, true, NULL), RP_ERROR_INDEX, "selected index k out of range");

@@ -298,6 +298,50 @@ static void draws_belong_to_calls(void **state) {
     rp_compiled_release(f);
 }
 
+/* One compiled function, called with other sizes by each: its programs share the memory of their temporaries and take turns. */
+static void products(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_matmul(in[0], rp_transpose(in[0], 0, 1)), *b = rp_matmul(a, in[0]);
+    out[0] = rp_sum(rp_matmul(b, rp_transpose(b, 0, 1)), RP_NO_DIMS, false, RP_DTYPE_NONE);
+}
+
+struct sized {
+    rp_compiled *f;
+    atomic_int next;
+};
+
+static void *call_with_a_size(void *ctx) {
+    struct sized *c = ctx;
+    const int which = atomic_fetch_add(&c->next, 1);
+    const int64_t n = 24 + 3 * which, v = INT64_C(1) << which; /* n^4 < 2^24: exact in f32 */
+    const char *wrong = NULL;
+    rp_scope scope = rp_scope_begin();
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *x = rp_mul_scalar(rp_ones(RP_DIMS(n, 16), RP_F32), rp_i64(v));
+    for (int i = 0; i < ROUNDS && !wrong; i++) {
+        float sum = 0;
+        rp_tensor *y = NULL;
+        rp_scope inner = rp_scope_begin();
+        if (rp_call(c->f, &x, 1, &y, 1) != RP_OK || rp_to_host(y, &sum, sizeof sum) != RP_OK)
+            wrong = "a call failed";
+        else if (sum != 4096 * (float)(n * n * n * n) * (float)(v * v * v * v * v * v)) /* b is 16 n v^3 everywhere */
+            wrong = "temporaries of another call";
+        rp_scope_end(inner, NULL, 0);
+    }
+    rp_set_grad_enabled(grad);
+    rp_scope_end(scope, NULL, 0);
+    return (void *)(uintptr_t)wrong;
+}
+
+static void sizes_take_turns(void **state) {
+    (void)state;
+    struct sized c = {rp_compile((rp_fn){products, NULL, 0, "products"}, NULL), 0};
+    for (int i = 0; i < THREADS; i++) assert_null(call_with_a_size(&c)); /* the sizes become a symbol */
+    atomic_store(&c.next, 0);
+    run(call_with_a_size, &c);
+    rp_compiled_release(c.f);
+}
+
 static void twice_and_one(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_add_scalar(rp_mul_scalar(in[0], rp_f64(2)), rp_f64(1));
@@ -353,6 +397,7 @@ int main(void) {
         cmocka_unit_test(errors_belong_to_threads),
         cmocka_unit_test(kernels_in_threads_of_small_stacks),
         cmocka_unit_test(draws_belong_to_calls),
+        cmocka_unit_test(sizes_take_turns),
         cmocka_unit_test(one_function_serves_several_callers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

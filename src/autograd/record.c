@@ -14,7 +14,8 @@ typedef struct op_payload {
     uint32_t n_saved, n_attrs;
     uint32_t *list_begin; /* only of ops that take a list; NULL: entry p is p */
     rp_attr *attrs;
-    rp_dtype computed; /* in place: what the functional form gives, if that is not the type of what is written; else none */
+    rp_dtype
+        computed; /* in place: what the functional form gives, if that is not the type of what is written; else none */
     /* A write through a view: the node of the base, not counted (it holds this one), and the way to the view. A saved output
        is then kept as the base, of which unpacking takes the view: so it has the history that the base has now. */
     rp__tape_node *outer;

@@ -78,8 +78,7 @@ static void release(rp__aot *a) {
         plan_free(a->plans);
         a->plans = next;
     }
-    if (a->arena.storage) rp__storage_release(a->arena.storage);
-    if (a->arena.stream) rp_stream_release(a->arena.stream);
+    rp__shared_arena_end(&a->arena);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
     rp__free(a->random);
@@ -298,7 +297,8 @@ static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
    functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
 static rp_status check_views(const rp_ir *ir) {
     if (writes_detached(ir))
-        return rp__fail(RP_ERROR_UNAVAILABLE, "a detached tensor is written that shares memory with what carries a gradient");
+        return rp__fail(RP_ERROR_UNAVAILABLE,
+                        "a detached tensor is written that shares memory with what carries a gradient");
     if (!writes_under_views(ir)) return RP_OK;
     view_state s = {rp__calloc(ir->n_storages + 1u, sizeof *s.version), rp__calloc(ir->n_values + 1, sizeof *s.born),
                     rp__calloc(ir->n_values + 1, sizeof *s.through)};
@@ -501,6 +501,7 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
     }
     atomic_init(&a->refs, 1);
     (void)pthread_mutex_init(&a->lock, NULL);
+    rp__shared_arena_begin(&a->arena);
     remember(a, leaf, request);
     a->plans = first;
     a->n_plans = 1;

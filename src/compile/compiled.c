@@ -28,8 +28,8 @@ typedef struct specialisation {
     uint64_t calls;
     uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
-    bool repeats;         /* the function gives one tensor as several of its results */
-    bool moves_gradients; /* the graph reads or leaves gradients of leaves */
+    bool repeats;                      /* the function gives one tensor as several of its results */
+    bool moves_gradients;              /* the graph reads or leaves gradients of leaves */
     _Atomic(rp__executable *) program; /* what a call comes down to; NULL: more than a program, or not known yet */
     struct specialisation *next;
 } specialisation;
@@ -371,8 +371,7 @@ static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_te
 }
 
 /* A program is never for training (rp__engine.settled). */
-static inline rp_status run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                                  size_t n_out) {
+static inline rp_status run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const bool off = rp__grad_disabled;
     rp__grad_disabled = true;
     rp_status status = rp__executable_run_alone(p, in, n_in, out, n_out);
@@ -753,8 +752,8 @@ static inline bool is_to_be_checked(const compiled *c, const specialisation *s) 
 }
 
 /* A call that no specialisation serves, or one that is to be checked. Under the lock; *served: it was the call. */
-static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisation *s, rp_tensor *const *in,
-                                                      size_t n_in, rp_tensor **out, size_t n_out, bool *served) {
+static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisation *s, rp_tensor *const *in, size_t n_in,
+                                                      rp_tensor **out, size_t n_out, bool *served) {
     rp_scope scope = rp__scope_begin();
     rp_status status;
     *served = true;

@@ -41,7 +41,8 @@ typedef struct rp__guards {
     uint64_t *hooks; /* per entry of grads that is a captured tensor: rp__hooks_key; a backward inside ran them */
     size_t n_grads;
     bool argument_grads; /* some entry of grads is an argument */
-    uint64_t changes;    /* rp__grad_changes when captured tensors were last found as they were; they still are while it stays */
+    uint64_t
+        changes; /* rp__grad_changes when captured tensors were last found as they were; they still are while it stays */
     const rp__symbols *symbols; /* borrowed */
 } rp__guards;
 

@@ -418,6 +418,17 @@ void rp__program_heat(rp__executable *p, bool wait) {
     for (size_t k = 0; k < p->n_dags; k++) p->device->ops->loops->hot(p->dags[k], wait);
 }
 
+void rp__shared_arena_begin(rp__shared_arena *a) {
+    memset(a, 0, sizeof *a);
+    (void)pthread_mutex_init(&a->lock, NULL);
+}
+
+void rp__shared_arena_end(rp__shared_arena *a) {
+    if (a->storage) rp__storage_release(a->storage);
+    if (a->stream) rp_stream_release(a->stream);
+    (void)pthread_mutex_destroy(&a->lock);
+}
+
 static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     RP_TRY(check_devices(p));
     RP_TRY(take_random(p, options));
@@ -446,9 +457,10 @@ rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
     }
     rp__executable *p = rp__calloc(1, sizeof *p);
     if (!p) return RP__OOM("a program");
-    pthread_mutex_init(&p->lock, NULL);
-    p->ir = rp__ir_retain((rp_ir *)(uintptr_t)ir);
     if (!options) options = &defaults;
+    rp__shared_arena_begin(&p->own_turn);
+    p->turn = options->arena ? options->arena : &p->own_turn;
+    p->ir = rp__ir_retain((rp_ir *)(uintptr_t)ir);
     p->tell = options->tell;
     p->tell_ctx = options->tell_ctx;
     rp_status status = build(p, in, options);
@@ -496,10 +508,9 @@ void rp__executable_free(rp__executable *p) {
     for (size_t k = 0; k < p->n_random && p->random; k++) rp_generator_release(p->random[k].generator);
     if (p->memory) rp__storage_release(p->memory);
     if (p->build_stream) rp_stream_release(p->build_stream);
-    if (p->own_turn.stream) rp_stream_release(p->own_turn.stream);
     if (p->pool) rp_pool_release(p->pool);
     rp_ir_release(p->ir);
     rp__arena_free(&p->arena);
-    pthread_mutex_destroy(&p->lock);
+    rp__shared_arena_end(&p->own_turn);
     rp__free(p);
 }

@@ -13,11 +13,14 @@
 
 typedef struct rp__executable rp__executable;
 
-/* Memory that programs which never run at once share: forward and backward of one function, its sizes. */
+/* Memory of temporaries that programs share: forward and backward of one function, its sizes. They take turns. */
 typedef struct rp__shared_arena {
+    rp__mutex lock;       /* held by the program that runs, whatever thread it runs in */
     rp__storage *storage; /* counted; NULL: none yet */
-    rp_stream *stream;    /* counted: where the last of them ran, once the program has several streams; NULL: on the default one */
+    rp_stream *stream;    /* counted: of the last run, once the process has several streams; NULL: the default one */
 } rp__shared_arena;
+void rp__shared_arena_begin(rp__shared_arena *a);
+void rp__shared_arena_end(rp__shared_arena *a);
 
 /* Counters of one generator: how many a call takes, and where a call found it. */
 typedef struct rp__executable_random {

@@ -113,14 +113,14 @@ typedef struct rp__program_place {
 } rp__program_place;
 
 struct rp__executable {
-    rp__mutex lock;
     rp__device *device;
     rp__arena arena;
     rp_ir *
         ir; /* counted; from place_buffers on spread and settled (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
     rp__program_part *body, *parts; /* parts: all, the body last */
     uint32_t n_groups, n_choices;
-    rp__shared_arena *turn, own_turn; /* whose stream orders the runs: the shared arena, or for a program without one its own */
+    rp__shared_arena *turn, own_turn; /* whose lock and stream order the runs: the shared arena, or its own */
+    uint64_t met;                     /* stream that what is the program's own is on (program_streams.c); 0: none yet */
     rp_stream *build_stream;
     rp_pool *pool;               /* scratch of library ops */
     rp__storage *memory;         /* the arena; counted */
@@ -222,6 +222,8 @@ rp_status rp__program_copy_bytes(rp__storage *to_storage, const char *to, rp__st
 rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_stream *s);
 /* The run on s is ordered behind what other streams do with the memory that it shares with them (program_streams.c). */
 rp_status rp__program_meet(rp__executable *p, rp_tensor *const *in, rp_stream *s);
+/* The run may overwrite the memory of its results: behind those who read the last ones. */
+rp_status rp__program_await_readers(const rp__executable *p, rp_stream *s);
 /* What records wrote into memory of ours goes to the memory of the result. */
 rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r);
 

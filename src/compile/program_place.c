@@ -314,6 +314,7 @@ static rp_status place_body(placer *l, rp_tensor *const *in) {
     return place_part(l, p->body);
 }
 
+/* Under the lock of the arena. */
 static bool has_room(const rp__executable *p, const rp__shared_arena *shared) {
     return shared && shared->storage && (int64_t)shared->storage->bytes >= p->arena_bytes &&
            rp__device_equal(shared->storage->device, p->device->id);
@@ -325,7 +326,10 @@ static rp_status plan(placer *l) {
     int64_t alone, less;
     RP_TRY(rp__plan(l->plan, l->n_plan, NULL, 0, &alone));
     p->arena_bytes = alone;
-    if (l->n_donors == 0 || has_room(p, l->options->arena)) return RP_OK;
+    rp__lock(&p->turn->lock);
+    bool room = has_room(p, l->options->arena);
+    rp__unlock(&p->turn->lock);
+    if (l->n_donors == 0 || room) return RP_OK;
     RP_TRY(rp__plan(l->plan, l->n_plan, l->donors, l->n_donors, &less));
     if (less >= alone) return rp__plan(l->plan, l->n_plan, NULL, 0, &p->arena_bytes);
     p->arena_bytes = less;
@@ -346,18 +350,18 @@ static void place_temp(placer *l, size_t entry) {
 }
 
 static rp_status take_arena(rp__executable *p, rp__shared_arena *shared) {
-    p->turn = shared ? shared : &p->own_turn;
+    rp__lock(&p->turn->lock);
     if (has_room(p, shared)) {
         p->memory = rp__storage_retain(shared->storage);
-        return RP_OK;
+    } else {
+        p->memory = rp__storage_new(p->device, p->device->default_stream, (size_t)p->arena_bytes);
+        if (p->memory && shared) {
+            if (shared->storage) rp__storage_release(shared->storage);
+            shared->storage = rp__storage_retain(p->memory);
+        }
     }
-    p->memory = rp__storage_new(p->device, p->device->default_stream, (size_t)p->arena_bytes);
-    if (!p->memory) return RP_ERROR_OUT_OF_MEMORY;
-    if (shared) {
-        if (shared->storage) rp__storage_release(shared->storage);
-        shared->storage = rp__storage_retain(p->memory);
-    }
-    return RP_OK;
+    rp__unlock(&p->turn->lock);
+    return p->memory ? RP_OK : RP_ERROR_OUT_OF_MEMORY;
 }
 
 static rp_status make_results(rp__executable *p) {

@@ -205,6 +205,7 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
         bool held = atomic_load_explicit(&r->now->refs, memory_order_acquire) != 1;
         if (RP__UNLIKELY(held)) RP_TRY(rp__program_next_memory(p, r, s));
     }
+    if (RP__UNLIKELY(rp__several_streams())) RP_TRY(rp__program_await_readers(p, s));
     if (RP__UNLIKELY(p->n_random > 0)) {
         RP_TRY(set_random(p, s, draws, n_draws));
         RP_TRY(write_states(p, s));
@@ -252,10 +253,10 @@ rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_i
                              const rp__executable_random *draws, size_t n_draws, rp__executable_random *drawn) {
     uint32_t moves;
     if (RP__UNLIKELY(n_in != p->ir->body.n_args || n_out != p->n_outs)) return refuse(p, n_in, n_out);
-    rp__lock(&p->lock);
+    rp__lock(&p->turn->lock);
     rp_status status = run(p, in, out, draws, n_draws);
     if (RP__UNLIKELY(drawn && p->n_random > 0)) memcpy(drawn, p->random, p->n_random * sizeof *drawn);
-    rp__unlock(&p->lock);
+    rp__unlock(&p->turn->lock);
     if (RP__UNLIKELY(has_news(p, &moves))) tell(p, moves);
     return status;
 }

@@ -1,45 +1,66 @@
 /* Programs on several streams: a run waits for the last one on another stream, with which it shares memory, and for those who still read
-   the results that it overwrites; what it reads is not reused before it is done. Called by program_run.c, under the program's lock,
-   once the process has made a stream; not in captures, whose memory is their own. */
+   the results that it overwrites; what it reads is not reused before it is done. Called by program_run.c, while the program has its
+   turn, once the process has made a stream; not in captures, whose memory is their own. A run on the stream of the last one costs
+   next to nothing: only arguments are looked at. */
 #include "compile/program_parts.h"
 #include "device/allocator.h"
 
-static rp__mutex lock = PTHREAD_MUTEX_INITIALIZER; /* of the stream of every arena */
-
-static rp_status take_turn(rp__executable *p, rp_stream *s) {
-    rp_status status = RP_OK;
-    rp__lock(&lock);
-    rp_stream *last = p->turn->stream ? p->turn->stream : p->device->default_stream;
+static rp_status take_turn(rp__shared_arena *turn, rp__device *d, rp_stream *s) {
+    rp_stream *last = turn->stream ? turn->stream : d->default_stream;
     if (last != s) {
-        rp_event *e = rp_event_new(p->device->id, false);
-        status = rp_event_record(e, last);
+        rp_event *e = rp_event_new(d->id, false);
+        rp_status status = rp_event_record(e, last);
         if (status == RP_OK) status = rp_stream_wait_event(s, e);
         rp_event_release(e);
+        RP_TRY(status);
     }
-    if (status == RP_OK && p->turn->stream != s) {
-        if (p->turn->stream) rp_stream_release(p->turn->stream);
-        p->turn->stream = rp__stream_retain(s);
-    }
-    rp__unlock(&lock);
-    return status;
+    if (turn->stream) rp_stream_release(turn->stream);
+    turn->stream = rp__stream_retain(s);
+    return RP_OK;
 }
 
-static rp_status uses(const rp_tensor *t, rp_stream *s) {
-    return t && t->storage->block ? rp__block_used_by(t->storage->block, s) : RP_OK;
+static inline rp_status uses(const rp__storage *memory, rp_stream *s) {
+    return memory && memory->block && memory->block->stream != s ? rp__block_used_by(memory->block, s) : RP_OK;
+}
+
+/* Results are allocated where they are written: so only readers elsewhere have to be waited for. */
+static rp_status let_go_elsewhere(rp__executable *p, rp__program_memory *r, rp_stream *s) {
+    bool now = true;
+    for (unsigned k = 0; k < RP__PROGRAM_MEMORIES; k++) {
+        rp__storage *kept = r->kept[k];
+        if (!kept || !kept->block || kept->block->stream == s) continue;
+        now = now && kept != r->now;
+        r->kept[k] = NULL;
+        rp__storage_release(kept);
+    }
+    return now ? RP_OK : rp__program_next_memory(p, r, s);
+}
+
+/* What the program holds is used by s from now on. */
+static rp_status move_to(rp__executable *p, rp_stream *s) {
+    RP_TRY(uses(p->memory, s));
+    for (size_t k = 0; k < p->ir->n_captured; k++)
+        if (p->ir->captured[k]) RP_TRY(uses(p->ir->captured[k]->storage, s));
+    for (uint32_t k = 0; k < p->n_buffers; k++) RP_TRY(uses(p->buffers[k].place.storage, s));
+    for (size_t k = 0; k < p->n_scratch; k++) RP_TRY(uses(p->scratch[k], s));
+    for (uint32_t k = 0; k < p->n_outers; k++) RP_TRY(uses(p->outers[k].fixed, s));
+    for (uint32_t k = 0; k < p->n_results; k++) {
+        RP_TRY(uses(p->results[k].fixed, s));
+        RP_TRY(let_go_elsewhere(p, &p->results[k], s));
+    }
+    p->met = s->id;
+    return RP_OK;
 }
 
 rp_status rp__program_meet(rp__executable *p, rp_tensor *const *in, rp_stream *s) {
-    RP_TRY(take_turn(p, s));
-    for (uint32_t k = 0; k < p->ir->body.n_args; k++) RP_TRY(uses(in[k], s));
-    for (size_t k = 0; k < p->ir->n_captured; k++) RP_TRY(uses(p->ir->captured[k], s));
-    if (p->memory) RP_TRY(rp__block_used_by(p->memory->block, s));
-    for (uint32_t k = 0; k < p->n_results; k++) {
-        for (unsigned i = 0; i < RP__PROGRAM_MEMORIES; i++) {
-            rp__storage *kept = p->results[k].kept[i];
-            if (!kept || !kept->block) continue;
-            RP_TRY(rp__block_await(kept->block, s));
-            RP_TRY(rp__block_used_by(kept->block, s));
-        }
-    }
+    if (p->turn->stream != s) RP_TRY(take_turn(p->turn, p->device, s));
+    if (RP__UNLIKELY(p->met != s->id)) RP_TRY(move_to(p, s));
+    for (uint32_t k = 0; k < p->ir->body.n_args; k++)
+        if (in[k]) RP_TRY(uses(in[k]->storage, s));
+    return RP_OK;
+}
+
+rp_status rp__program_await_readers(const rp__executable *p, rp_stream *s) {
+    for (uint32_t k = 0; k < p->n_results; k++) RP_TRY(rp__block_await(p->results[k].now->block, s));
     return RP_OK;
 }

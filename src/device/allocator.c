@@ -339,7 +339,7 @@ rp_status rp__block_used_by(rp__block *pub, rp_stream *s) {
 
 rp_status rp__block_await(rp__block *pub, rp_stream *s) {
     rp__block_base *b = (rp__block_base *)(void *)pub;
-    if (!pub || b->kind == RP__BLOCK_EMPTY) return RP_OK;
+    if (!pub || b->kind == RP__BLOCK_EMPTY || (s == pub->stream && !b->uses)) return RP_OK;
     rp__allocator *a = pub->stream->device->allocator;
     rp_status status = RP_OK;
     if (s != pub->stream) {

@@ -120,7 +120,8 @@ struct rp_event {
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */
 rp_stream *rp__stream_retain(rp_stream *s);
 rp_stream *rp__stream_new(rp__device *d); /* for the library's own use: programs meet it in captures alone */
-bool rp__several_streams(void);           /* has the program made a stream? until then nothing needs to be ordered across streams */
+bool rp__several_streams(
+    void); /* has the program made a stream? until then nothing needs to be ordered across streams */
 
 /* A device is made complete (default stream, allocator, generator) by its owner: fills what `ops`, `id` and `native` allow.
    On failure everything made is undone. */

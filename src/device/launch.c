@@ -86,6 +86,6 @@ rp_status rp__launch_on(rp_stream *s, const rp__launch *l) {
     if (!l->kernel) /* nothing to do: an empty space */
         return RP_OK;
     rp__device *d = s->device;
-    if (!s->capture && !rp__launch_runs_at_once(s)) RP_TRY(note_uses(s, l));
+    if (RP__UNLIKELY(rp__several_streams()) && !s->capture) RP_TRY(note_uses(s, l));
     return d->ops->launch(d, s, l);
 }

@@ -10,8 +10,9 @@ double cli_now(void); /* seconds */
 typedef rp_status cli_work(void *ctx);
 
 struct cli_times {
-    double host_us;    /* until a call returns, the device being idle */
-    double host_low_us; /* what a tenth of the calls stays below: neighbours of a machine change it less than the median */
+    double host_us; /* until a call returns, the device being idle */
+    double
+        host_low_us; /* what a tenth of the calls stays below: neighbours of a machine change it less than the median */
     double latency_us; /* until its result is there */
     double period_us;  /* per call, many in a row */
     size_t calls;      /* that were timed */
