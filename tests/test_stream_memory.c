@@ -10,6 +10,7 @@
 
 #include <reprise.h>
 
+#include "core/alloc.h"
 #include "support/each_device.h"
 
 enum { ROUNDS = 5 };
@@ -140,10 +141,45 @@ static void test_compiled(void **state) {
     rp_stream_release(there);
 }
 
+/* A program that moves to another stream and finds no memory there for its results keeps those that it has. */
+static void test_no_memory(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    rp_tensor *x = wave(1000, 0.01), *want = NULL, *y = NULL;
+    half(NULL, &x, 1, &want, 1);
+    bool clean = false;
+    for (uint64_t n = 1; n < 1000 && !clean; n++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f = rp_compile(fn, NULL);
+        for (int i = 0; i < 3; i++) OK(rp_call(f, &x, 1, &y, 1));
+        y = NULL;
+        rp_scope_end(scope, NULL, 0);
+        scope = rp_scope_begin();
+        follow(there, here);
+        uint64_t before = rp__alloc_fail_at(n);
+        rp_status status = rp_call(f, &x, 1, &y, 1);
+        clean = rp__alloc_fail_at(0) - before < n;
+        if (status != RP_OK && status != RP_ERROR_OUT_OF_MEMORY) fail_msg("%d: %s", (int)status, rp_error_message());
+        (void)rp_error_take();
+        follow(here, there);
+        rp_tensor *other[8];
+        for (int i = 0; i < 8; i++) other[i] = rp_zeros(RP_DIMS(1000), RP_F32);
+        OK(rp_call(f, &x, 1, &y, 1));
+        for (int i = 0; i < 8; i++) assert_float_equal(rp_item_f64(rp_amax(rp_abs(other[i]), RP_NO_DIMS, false)), 0, 0);
+        assert_float_equal(rp_item_f64(rp_amax(rp_abs(rp_sub(y, want, rp_i64(1))), RP_NO_DIMS, false)), 0, 1e-5);
+        OK(rp_error_status());
+        rp_compiled_release(f);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_true(clean);
+    rp_stream_release(there);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_released, begin, end),
         cmocka_unit_test_setup_teardown(test_compiled, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -9,7 +9,7 @@ static rp_status take_turn(rp__shared_arena *turn, rp__device *d, rp_stream *s) 
     rp_stream *last = turn->stream ? turn->stream : d->default_stream;
     if (last != s) {
         rp_event *e = rp_event_new(d->id, false);
-        rp_status status = rp_event_record(e, last);
+        rp_status status = e->device ? rp_event_record(e, last) : rp_error_status();
         if (status == RP_OK) status = rp_stream_wait_event(s, e);
         rp_event_release(e);
         RP_TRY(status);
@@ -25,15 +25,26 @@ static inline rp_status uses(const rp__storage *memory, rp_stream *s) {
 
 /* Results are allocated where they are written: so only readers elsewhere have to be waited for. */
 static rp_status let_go_elsewhere(rp__executable *p, rp__program_memory *r, rp_stream *s) {
-    bool now = true;
+    rp__storage *last = NULL; /* the one in use, until another is found */
     for (unsigned k = 0; k < RP__PROGRAM_MEMORIES; k++) {
         rp__storage *kept = r->kept[k];
         if (!kept || !kept->block || kept->block->stream == s) continue;
-        now = now && kept != r->now;
         r->kept[k] = NULL;
-        rp__storage_release(kept);
+        if (kept == r->now)
+            last = kept;
+        else
+            rp__storage_release(kept);
     }
-    return now ? RP_OK : rp__program_next_memory(p, r, s);
+    if (!last) return RP_OK;
+    rp_status status = rp__program_next_memory(p, r, s);
+    if (r->now != last) {
+        rp__storage_release(last);
+        return status;
+    }
+    unsigned k = 0; /* without memory it stays as it was */
+    while (r->kept[k]) k++;
+    r->kept[k] = last;
+    return status;
 }
 
 /* What the program holds is used by s from now on. */
