@@ -1,7 +1,8 @@
 /* Our half of `make bench-gpu`: prints one line a measurement, WORK<TAB>MODE<TAB>host us<TAB>host us that a tenth of the
  * calls stays below<TAB>latency us<TAB>period us<TAB>first s<TAB>GB/s (0 where it means nothing), or
- * WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with PyTorch and prints the table. `gpu_reprise source f32|bf16` prints the CUDA C of the large rows, for scripts/sass.sh.
- * `gpu_reprise first` ends after the first result of a graph and prints the seconds since the
+ * WORK<TAB>MODE<TAB>reason. bench/gpu_peer.py measures the same works with PyTorch and prints the table. `gpu_reprise source
+ * f32|bf16` prints the CUDA C of the large rows, for scripts/sass.sh. `gpu_reprise first` ends after the first result of a
+ * graph and prints the seconds since the
  * process was started, which $REPRISE_BENCH_START holds in seconds since 1970. */
 #include "measure.h"
 #include "models.h"

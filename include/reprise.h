@@ -165,17 +165,18 @@ RP_API rp_device rp_device_of(const rp_tensor *t);
 RP_API bool rp_is_contiguous(const rp_tensor *t);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
 RP_API uint64_t rp_version(const rp_tensor *t);
-/* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once, unless
-   the current stream is capturing. CUDA: device memory, for work on the stream that wrote it. */
+/* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once,
+   unless the current stream is capturing. CUDA: device memory, for work on the stream that wrote it. */
 RP_API void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
 RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 #define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
-/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at once
-   on failure. stride: ndim of them, in elements; NULL: row-major; only a dimension of size 1 may have a negative one. data must be aligned to its element
-   size, a bool is true if its byte is not 0. Writes that bypass Reprise are not seen by version counters. */
+/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at
+   once on failure. stride: ndim of them, in elements; NULL: row-major; only a dimension of size 1 may have a negative one.
+   data must be aligned to its element size, a bool is true if its byte is not 0. Writes that bypass Reprise are not seen by
+   version counters. */
 RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
                                rp_device device, void (*deleter)(void *ctx), void *ctx);
 /* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the
@@ -243,8 +244,8 @@ typedef struct rp_fn {
 
 typedef struct rp_compiled rp_compiled; /* a plain, compiled or graphed callable */
 
-/* How the nodes of a compiled function's device graph wait for each other. A driver launches a line in the same time whatever its length; with
-   forks, a launch costs the host more, and short nodes run side by side. */
+/* How the nodes of a compiled function's device graph wait for each other. A driver launches a line in the same time whatever
+   its length; with forks, a launch costs the host more, and short nodes run side by side. */
 typedef enum rp_graph_layout {
     RP_LAYOUT_AUTO = 0, /* a line on a GPU where the longest path has two thirds of the nodes, else forks */
     RP_LAYOUT_LINE = 1, /* each node waits for the one before it */
@@ -325,8 +326,8 @@ RP_API rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_
 RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                           rp_tensor **out);
 #define rp_while(...) rp_while_at(RP_HERE, __VA_ARGS__)
-/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. What ctx points to, and tensors that fn reads
-   through it, must be there until then: rp_retain those that a scope, or rp_call, would release. */
+/* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. What ctx points to, and tensors
+   that fn reads through it, must be there until then: rp_retain those that a scope, or rp_call, would release. */
 RP_API rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                   size_t n_out);
 RP_API rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
@@ -582,8 +583,9 @@ typedef struct rp_op_info {
 RP_API size_t rp_op_count(void);
 RP_API rp_status rp_op_info_at(size_t index, rp_op_info *info);
 
-/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros where none came), and
-   leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on neither does. */
+/* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros where
+   none came), and leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on
+   neither does. */
 typedef struct rp_function {
     rp_fn forward;
     rp_status (*backward)(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
@@ -598,8 +600,9 @@ RP_API rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, s
 
 typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form */
 
-/* make_fx; NULL never: an empty rp_ir on failure. RP_ERROR_GRAPH_BREAK: the function reads a value on the host, or, where a result needs a
-   gradient, does what only a tape differentiates (a custom function whose backward cannot be recorded, a hook that it leaves, ...). */
+/* make_fx; NULL never: an empty rp_ir on failure. RP_ERROR_GRAPH_BREAK: the function reads a value on the host, or, where a
+   result needs a gradient, does what only a tape differentiates (a custom function whose backward cannot be recorded, a hook
+   that it leaves, ...). */
 RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
 /* one more reference; how a backend keeps the graph that it was given */
 RP_API rp_ir *rp_ir_retain(const rp_ir *ir);

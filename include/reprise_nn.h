@@ -108,8 +108,8 @@ typedef struct rp_sgd_options {
     bool maximize;
 } rp_sgd_options;
 
-/* Never NULL: on failure (no parameters, a learning rate below 0) an optimizer without groups, on which every call fails. params are
-   retained. options NULL: defaults. */
+/* Never NULL: on failure (no parameters, a learning rate below 0) an optimizer without groups, on which every call fails.
+   params are retained. options NULL: defaults. */
 RP_API rp_optimizer *rp_adam(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_API rp_optimizer *rp_adamw(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_API rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options);

@@ -1,5 +1,5 @@
-/* The tape: accumulation, retain_graph, create_graph, grad modes, versions and views, long chains, threads, allocation failure. What programs
-   hang into it (hooks, custom functions, checkpoints) is in test_autograd_hooks.c. */
+/* The tape: accumulation, retain_graph, create_graph, grad modes, versions and views, long chains, threads, allocation
+   failure. What programs hang into it (hooks, custom functions, checkpoints) is in test_autograd_hooks.c. */
 /* ctest: labels=threads timeout=300 cost=10 */
 #include <math.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-/* Compiled functions called again in ways that the first call did not show: a third size of a dim, empty tensors, the same tensor
-   twice, a call that fails, hooks, gradients of some results or of gradients. Every result and gradient is compared, bit for bit, with the function run eagerly, on every backend
-   that compiles. */
+/* Compiled functions called again in ways that the first call did not show: a third size of a dim, empty tensors, the same
+   tensor twice, a call that fails, hooks, gradients of some results or of gradients. Every result and gradient is compared,
+   bit for bit, with the function run eagerly, on every backend that compiles. */
 /* ctest: labels=compile timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -614,7 +614,8 @@ static void test_retained(void **state) {
     rp_compiled_release(f);
 }
 
-/* A hook of a parameter runs in the backward that the function calls: it is part of the graph, so another one is another graph. */
+/* A hook of a parameter runs in the backward that the function calls: it is part of the graph, so another one is another
+   graph. */
 static rp_tensor *weight;
 BODY(step) {
     UNUSED;

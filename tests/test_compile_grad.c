@@ -1,6 +1,6 @@
-/* Gradients that cross the border of a compiled function: derivatives of derivatives that the function takes itself, leaves that
-   it makes, what it does with grad mode off, custom functions, one tensor as several of its results. Every result and gradient is compared, bit for bit, with the function run
-   eagerly, on every backend that compiles. */
+/* Gradients that cross the border of a compiled function: derivatives of derivatives that the function takes itself, leaves
+   that it makes, what it does with grad mode off, custom functions, one tensor as several of its results. Every result and
+   gradient is compared, bit for bit, with the function run eagerly, on every backend that compiles. */
 /* ctest: labels=compile timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>

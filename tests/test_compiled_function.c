@@ -1,6 +1,6 @@
-/* Custom functions (rp_function_apply) in compiled functions: forward and backward of the program's, as parts of one graph each way.
-   Every call's results and gradients are compared, bit for bit, with those of the function run eagerly. On the CPU, then on CUDA (the
-   emulator, or a GPU with REPRISE_TEST_CUDA=real). */
+/* Custom functions (rp_function_apply) in compiled functions: forward and backward of the program's, as parts of one graph
+   each way. Every call's results and gradients are compared, bit for bit, with those of the function run eagerly. On the CPU,
+   then on CUDA (the emulator, or a GPU with REPRISE_TEST_CUDA=real). */
 /* ctest: labels=compile timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -305,7 +305,8 @@ static void test_returning(void **state) {
         for (int k = 0; k < 3; k++) assert_true(equal(got[k], want[i][k]));
         if (sim.counters) assert_int_equal(counters().patches - before.patches, 2);
     }
-    /* On another stream than the last launch's nothing orders two executables: the last one is changed. Its launches do not overlap. */
+    /* On another stream than the last launch's nothing orders two executables: the last one is changed. Its launches do not
+       overlap. */
     for (int turn = 0; turn < 12; turn++) {
         rp_stream *on = turn % 2 ? other : stream;
         before = counters();
@@ -327,7 +328,8 @@ static void line(rp_tensor **in, rp_tensor **out) {
     out[2] = rp_sum(out[1], NULL, 0, false, RP_DTYPE_NONE);
 }
 
-/* As many places as executables have them all; of more that take turns none comes back in time, and no executable is made for one. */
+/* As many places as executables have them all; of more that take turns none comes back in time, and no executable is made for
+   one. */
 static void test_many_places(void **state) {
     (void)state;
     enum { PLACES = 20 };

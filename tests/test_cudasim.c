@@ -1,8 +1,8 @@
-/* The emulated driver: memory, kernels, modules, streams. test_cudasim_graphs.c has capture and graphs, test_cudasim_libraries.c the symbol
- * tables, the prelude, NVRTC and cuBLASLt. By default the libraries of
- * REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need the emulator (poison,
- * failure on demand, deliberately wrong kernels) are skipped with a line each: so the rest shows that the emulator answers as a GPU
- * does. */
+/* The emulated driver: memory, kernels, modules, streams. test_cudasim_graphs.c has capture and graphs,
+ * test_cudasim_libraries.c the symbol tables, the prelude, NVRTC and cuBLASLt. By default the libraries of
+ * REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need the emulator
+ * (poison, failure on demand, deliberately wrong kernels) are skipped with a line each: so the rest shows that the emulator
+ * answers as a GPU does. */
 /* ctest: labels=cuda timeout=600 cost=12 */
 #include <math.h>
 #include <setjmp.h>

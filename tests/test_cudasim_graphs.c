@@ -1,7 +1,7 @@
 /* The emulated driver: capture, graphs, failure on demand. By default the libraries of
- * REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need the emulator (poison,
- * failure on demand, deliberately wrong kernels) are skipped with a line each: so the rest shows that the emulator answers as a GPU
- * does. */
+ * REPRISE_CUDASIM_DIR are driven. With REPRISE_TEST_REAL_CUDA=1 the installed ones are, and the tests that need the emulator
+ * (poison, failure on demand, deliberately wrong kernels) are skipped with a line each: so the rest shows that the emulator
+ * answers as a GPU does. */
 /* ctest: labels=cuda timeout=600 cost=8 */
 #include <pthread.h>
 #include <setjmp.h>

@@ -237,8 +237,8 @@ static bool same(rp_tensor *a, rp_tensor *b) {
 static unsigned compared, refused;
 
 static void compare(const function *f, const seen *want, const seen *got, const char *backend, unsigned number) {
-    /* An index out of range of what nothing reads is met by nobody; a write that eager execution finds to overlap, or to have been
-       needed by the backward, is none in the functional form. */
+    /* An index out of range of what nothing reads is met by nobody; a write that eager execution finds to overlap, or to have
+       been needed by the backward, is none in the functional form. */
     if (want->status != RP_OK) {
         refused++;
         return;

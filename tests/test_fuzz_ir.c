@@ -1,4 +1,5 @@
-/* Plain driver of the graph parser's fuzzer: graphs with bytes, tokens and lines changed, dropped and doubled, from fixed seeds. */
+/* Plain driver of the graph parser's fuzzer: graphs with bytes, tokens and lines changed, dropped and doubled, from fixed
+   seeds. */
 /* ctest: timeout=120 */
 #include "support/fuzz_ir_parse.h"
 #include "support/trace_help.h"

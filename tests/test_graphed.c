@@ -1,6 +1,7 @@
 /* ctest: labels=threads timeout=300 cost=5 */
-/* Graphed callables on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): M.. of make_graphed_callables, R8 of recomputation;
-   then the same on CUDA (the emulator, or a GPU with REPRISE_TEST_CUDA=real). test_graphs.c has raw graphs. */
+/* Graphed callables on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): M.. of make_graphed_callables,
+   R8 of recomputation; then the same on CUDA (the emulator, or a GPU with REPRISE_TEST_CUDA=real). test_graphs.c has raw
+   graphs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,6 +1,7 @@
 /* ctest: labels=threads timeout=300 cost=5 */
-/* Raw graphs on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): G.. of CUDAGraph, R.. of random numbers, L.. of
-   lifetimes; then the same on CUDA (the emulator, or a GPU with REPRISE_TEST_CUDA=real). test_graphed.c has graphed callables. */
+/* Raw graphs on the CPU device, by PyTorch's numbered behaviours (docs/deviations.md): G.. of CUDAGraph, R.. of random
+   numbers, L.. of lifetimes; then the same on CUDA (the emulator, or a GPU with REPRISE_TEST_CUDA=real). test_graphed.c has
+   graphed callables. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

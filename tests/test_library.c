@@ -1,6 +1,7 @@
 /* ctest: labels=numbers,threads timeout=600 cost=18 */
-/* Library ops on the CPU against plain loops. Products and convolutions are compared bit for bit: their order of summation is part of
-   the contract (kernel/cpu/gemm.h), so every instruction set, thread count and layout must give what the loops here give. */
+/* Library ops on the CPU against plain loops. Products and convolutions are compared bit for bit: their order of summation is
+   part of the contract (kernel/cpu/gemm.h), so every instruction set, thread count and layout must give what the loops here
+   give. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +27,8 @@ static uint32_t random_word(void) {
 }
 static double random_unit(void) { return (double)(random_word() % 4096) / 2048 - 1; }
 
-/* An operand with memory of its own; sizes of 0 own nothing. gap: stride of the innermost dim in `order` (a permutation, outer first). */
+/* An operand with memory of its own; sizes of 0 own nothing. gap: stride of the innermost dim in `order` (a permutation,
+   outer first). */
 typedef struct array {
     rp__operand o;
     unsigned char *memory;
@@ -748,8 +750,8 @@ static void test_scatter_add_rows(void **state) {
 
 /* ---- oneDNN against our kernels */
 
-/* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one thread and
-   two, close to ours. `bound`: per unit of the largest result. */
+/* Runs with our kernel into one result, through the table into another: oneDNN must have served, with the same bits for one
+   thread and two, close to ours. `bound`: per unit of the largest result. */
 static void compare_onednn(rp__library_op op, const array *a, size_t n, rp__library_call *call, rp__cpu_bind *ours,
                            double bound) {
     rp__operand o[4];

@@ -1,5 +1,5 @@
-/* Programs: a traced function, functionalised, simplified, fused, planned and run, against the same function run eagerly. Bits are
-   compared, never tolerances. */
+/* Programs: a traced function, functionalised, simplified, fused, planned and run, against the same function run eagerly.
+   Bits are compared, never tolerances. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

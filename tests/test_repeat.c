@@ -1,6 +1,6 @@
-/* Calls that repeat (ops/repeat.h): a call that was made before runs from what was kept of it, and gives what it gives in a thread
-   that keeps nothing yet; a call that differs in any part of the key does not; what a key does not hold is looked at by every
-   call. All calls of a thread fall on one place, so that nothing but the key tells them apart. */
+/* Calls that repeat (ops/repeat.h): a call that was made before runs from what was kept of it, and gives what it gives in a
+   thread that keeps nothing yet; a call that differs in any part of the key does not; what a key does not hold is looked at
+   by every call. All calls of a thread fall on one place, so that nothing but the key tells them apart. */
 /* ctest: labels=threads */
 #include "support/check.h"
 

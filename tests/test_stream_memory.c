@@ -1,5 +1,6 @@
-/* Memory that several streams use: it is not used again before the last of them is done with it, whoever wrote or read it: an op, a graph, a
-   compiled function. Streams are ordered by events only where a program has to, by reading what another stream wrote. */
+/* Memory that several streams use: it is not used again before the last of them is done with it, whoever wrote or read it: an
+   op, a graph, a compiled function. Streams are ordered by events only where a program has to, by reading what another stream
+   wrote. */
 /* ctest: labels=threads timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +99,8 @@ static void test_released(void **state) {
     released(BY_FUNCTION, NULL);
 }
 
-/* Calls on two streams with nothing between them share temporaries; a result that another stream reads is released before the next call. */
+/* Calls on two streams with nothing between them share temporaries; a result that another stream reads is released before the
+   next call. */
 static void test_compiled(void **state) {
     (void)state;
     rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device), *on[] = {here, there};

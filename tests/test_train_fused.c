@@ -1,5 +1,6 @@
-/* Training through rp_compile with the fused backend: whole steps (forward, backward, optimizer) as one program, compiled forwards
-   with an eager loop around, changed sizes, released memory, failing allocations. Eager is the reference, bit for bit. */
+/* Training through rp_compile with the fused backend: whole steps (forward, backward, optimizer) as one program, compiled
+   forwards with an eager loop around, changed sizes, released memory, failing allocations. Eager is the reference, bit for
+   bit. */
 /* ctest: timeout=120 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,9 +158,9 @@ static void whole_step(void **state) {
         fail_msg("the step did not become one program");
     }
     if (getenv("REPRISE_TEST_EXPLAIN")) print_explain(f);
-    /* loops: the count of targets; the loss with the gradient of the logits; the mean with the step counter; two bias gradients, the
-       first with the mask of relu. libraries: three products of each layer but the gradient of the input; Adam. A GPU's library
-       makes one launch of the two products of the forward. */
+    /* loops: the count of targets; the loss with the gradient of the logits; the mean with the step counter; two bias
+       gradients, the first with the mask of relu. libraries: three products of each layer but the gradient of the input;
+       Adam. A GPU's library makes one launch of the two products of the forward. */
     bool chain = rp_default_device().type == RP_DEVICE_CUDA;
     assert_int_equal(count_of(f, "kernel"), 5);
     assert_int_equal(count_of(f, "library"), chain ? 5 : 6);
@@ -205,7 +206,8 @@ static void step_with_dropout(void *ctx, rp_tensor *const *in, size_t n_in, rp_t
     (void)rp_rand(RP_DIMS(3), RP_F32, NULL);
 }
 
-/* The mask is a part of the kernels before and behind the products; the generator goes on from where eager execution leaves it. */
+/* The mask is a part of the kernels before and behind the products; the generator goes on from where eager execution leaves
+   it. */
 static void dropout(void **state) {
     (void)state;
     enum { STEPS = 6 };

@@ -284,7 +284,8 @@ static rp__replays *replays_now(void) { /* counted */
     return capture ? rp__replays_retain(capture->replays) : NULL;
 }
 
-/* What was recomputed counts for one replay of the first run, and in the capture that recomputed it: elsewhere it is made again. */
+/* What was recomputed counts for one replay of the first run, and in the capture that recomputed it: elsewhere it is made
+   again. */
 static void drop_overtaken(checkpoint *c) {
     if (RP__LIKELY(!c->first && !c->again && !rp__captures_active())) return;
     rp__replays *now = replays_now();

@@ -99,8 +99,8 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
-/* The trace of a block has the tape off. What the function that it runs says with rp_set_grad_enabled, and reads with rp_grad_enabled, is
-   here: the trace cuts what is off. */
+/* The trace of a block has the tape off. What the function that it runs says with rp_set_grad_enabled, and reads with
+   rp_grad_enabled, is here: the trace cuts what is off. */
 typedef struct rp__grad_said {
     bool apart, on; /* not apart: grad mode is that of the thread */
 } rp__grad_said;
@@ -110,8 +110,8 @@ extern _Thread_local rp__grad_said rp__grad_said_now;
 extern rp_status (*rp__function_trace_hook)(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in,
                                             size_t n_in, rp_tensor **out, size_t n_out, bool needed, bool *traced);
 
-/* Called before a hook of t is registered (change 1) or removed (-1); floor 5 installs it: a graph that a later backward enters would
-   not run hooks. */
+/* Called before a hook of t is registered (change 1) or removed (-1); floor 5 installs it: a graph that a later backward
+   enters would not run hooks. */
 extern rp_status (*rp__hook_watch_hook)(rp_tensor *t, int change);
 static inline rp_status rp__hook_watch(rp_tensor *t, int change) {
     return RP__UNLIKELY(rp__tensor_tracing) && rp__hook_watch_hook ? rp__hook_watch_hook(t, change) : RP_OK;
@@ -127,7 +127,8 @@ static inline void rp__grad_change(const rp_tensor *t) {
         atomic_fetch_add_explicit(&rp__grad_changes, 1, memory_order_release);
 }
 
-/* Grad mode aside: leaf that requires grad, or result with a node. A view without one has what its base has; a base has no base. */
+/* Grad mode aside: leaf that requires grad, or result with a node. A view without one has what its base has; a base has no
+   base. */
 static inline bool rp__grad_needed(const rp_tensor *t) {
     const rp__autograd *a = t->autograd;
     if (RP__LIKELY(!a)) return t->flags & RP__T_REQUIRES_GRAD;
@@ -137,8 +138,8 @@ static inline bool rp__grad_needed(const rp_tensor *t) {
 bool rp__tape_needs(const rp__tape_node *n, uint32_t in); /* in a backward function: is that gradient asked for? */
 /* In a backward function: must the node be able to run again? Else what it has saved is dropped when it returns. */
 bool rp__tape_retains(void);
-/* In a backward function: what gradients of that input come to so far, NULL if none; belongs to the innermost scope. The function then
-   returns the whole sum: its own contributions follow one by one, as if its ops were nodes by themselves. */
+/* In a backward function: what gradients of that input come to so far, NULL if none; belongs to the innermost scope. The
+   function then returns the whole sum: its own contributions follow one by one, as if its ops were nodes by themselves. */
 rp_tensor *rp__tape_take_sum(const rp__tape_node *n, uint32_t in);
 void rp__tape_in_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
 void rp__tape_out_meta(const rp__tape_node *n, uint32_t k, rp__meta *out);
@@ -214,14 +215,15 @@ extern RP__TLS_FAST struct rp__checkpoint *rp__checkpoint_recording; /* NULL: th
 /* Told of every call: what a checkpointed function reads without having made it is noted. */
 rp_status rp__checkpoint_reads(rp_tensor *const *in, uint32_t n_in);
 rp_status rp__checkpoint_makes(rp_tensor *const *out, uint32_t n_out);
-/* Eager form of rp_checkpoint. release (NULL: fn.ctx stays the caller's) is called with fn.ctx once the function cannot run again. */
+/* Eager form of rp_checkpoint. release (NULL: fn.ctx stays the caller's) is called with fn.ctx once the function cannot run
+   again. */
 rp_status rp__checkpoint_run(const char *site, rp_fn fn, void (*release)(void *ctx), rp_tensor *const *in, size_t n_in,
                              rp_tensor **out, size_t n_out);
 
 /* A second handle of t's value without history, in the innermost scope. */
 rp_tensor *rp__tape_shadow(rp_tensor *t);
-/* Set while the tape makes one in a trace: the trace of a block, which may be differentiated again, takes it for the value that it is; where a
-   user detaches, the block has a node that cuts. */
+/* Set while the tape makes one in a trace: the trace of a block, which may be differentiated again, takes it for the value
+   that it is; where a user detaches, the block has a node that cuts. */
 extern _Thread_local bool rp__tape_shadowing;
 
 extern RP__TLS_FAST bool rp__grad_disabled; /* grad mode of the thread; rp_set_grad_enabled, inline */

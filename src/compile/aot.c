@@ -1,10 +1,10 @@
-/* AOT autograd (aot.h): makes functional graphs of a traced one, has a leaf compile them, and joins forward and backward to the
-   tape as one node. Knows no op; a graph whose derivative cannot be written as a graph runs node by node under the tape, and
-   explain says why.
+/* AOT autograd (aot.h): makes functional graphs of a traced one, has a leaf compile them, and joins forward and backward to
+   the tape as one node. Knows no op; a graph whose derivative cannot be written as a graph runs node by node under the tape,
+   and explain says why.
 
-   A forward and a backward are made for each other, and for gradients of certain results: a *plan*. What a backward is given is only
-   known when it runs. If it is not what the plan is for, or the gradients are to be differentiated again, the call is run again under
-   the tape (aot_again.c); later calls then use a plan for what was given. */
+   A forward and a backward are made for each other, and for gradients of certain results: a *plan*. What a backward is given
+   is only known when it runs. If it is not what the plan is for, or the gradients are to be differentiated again, the call is
+   run again under the tape (aot_again.c); later calls then use a plan for what was given. */
 #include "compile/aot.h"
 
 #include <string.h>
@@ -243,8 +243,8 @@ static bool carries_gradient(const rp_ir *ir, uint32_t storage) {
     return false;
 }
 
-/* A write through rp_detach: the tape leaves the history of what was detached from as it is, and gives that of what is written to the
-   detached tensor alone. The functional form knows one memory for both. */
+/* A write through rp_detach: the tape leaves the history of what was detached from as it is, and gives that of what is
+   written to the detached tensor alone. The functional form knows one memory for both. */
 static bool writes_detached(const rp_ir *ir) {
     for (size_t k = 0; k < ir->body.n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
@@ -293,8 +293,9 @@ static bool views_are_fresh(const rp_ir *ir, const view_state *s) {
     return true;
 }
 
-/* Where a view is read again after a write, the tape finds its history anew and adds gradients up in an order of its own, which the
-   functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape does. */
+/* Where a view is read again after a write, the tape finds its history anew and adds gradients up in an order of its own,
+   which the functional form does not have. Where none is, and writes go to slices and selections, joint.c does what the tape
+   does. */
 static rp_status check_views(const rp_ir *ir) {
     if (writes_detached(ir))
         return rp__fail(RP_ERROR_UNAVAILABLE,
@@ -411,8 +412,8 @@ done:
     return status;
 }
 
-/* A plan for other gradients, while the graph is in use: of a graph with symbols for the sizes of this call only, since what derivatives
-   ask of sizes can be no guard any more. */
+/* A plan for other gradients, while the graph is in use: of a graph with symbols for the sizes of this call only, since what
+   derivatives ask of sizes can be no guard any more. */
 static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
     rp_ir *functional = NULL, *sized = NULL;
     rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
@@ -649,8 +650,8 @@ static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tens
     return status;
 }
 
-/* What the tape saved is read for the last time. A capture may be played again without the forward; a checkpoint keeps what it made
-   again for others. */
+/* What the tape saved is read for the last time. A capture may be played again without the forward; a checkpoint keeps what
+   it made again for others. */
 static bool may_overwrite(const rp__tape_node *n) {
     const payload *p = n->payload;
     if (!p->plan->donates || rp__tape_retains() || (n->stream && n->stream->capture)) return false;

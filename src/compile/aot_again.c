@@ -1,6 +1,6 @@
-/* Runs the graph of a compiled call again, op by op under the tape, and differentiates that (aot_again.h). Called by aot.c from the
-   backward of a tape node. Every leaf gets a handle of its own in front, so that gradients stop there: what an argument was made
-   from, perhaps of another argument, is the outer backward's affair. */
+/* Runs the graph of a compiled call again, op by op under the tape, and differentiates that (aot_again.h). Called by aot.c
+   from the backward of a tape node. Every leaf gets a handle of its own in front, so that gradients stop there: what an
+   argument was made from, perhaps of another argument, is the outer backward's affair. */
 #include "compile/aot_again.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* The backend seam. Inside, a backend is an engine: it takes a graph as it was traced (in-place ops and views as they are) and gives
-   an object whose run() is joined to the tape when the graph is for training. Engines: "eager", "aot_eager" (aot.c), "fused"
-   (alias "inductor"), "cudagraphs"; a public rp_backend becomes an engine through AOT autograd (aot.h). */
+/* The backend seam. Inside, a backend is an engine: it takes a graph as it was traced (in-place ops and views as they are)
+   and gives an object whose run() is joined to the tape when the graph is for training. Engines: "eager", "aot_eager"
+   (aot.c), "fused" (alias "inductor"), "cudagraphs"; a public rp_backend becomes an engine through AOT autograd (aot.h). */
 #ifndef RP_COMPILE_BACKEND_H
 #define RP_COMPILE_BACKEND_H
 
@@ -15,8 +15,8 @@ typedef struct rp__engine_request {
     bool segment;  /* of trace-and-flush: no tape (it exists already, op by op); grad mode is off */
     const rp_compile_options *options; /* borrowed for the call */
     rp__explain *explain;              /* lives as long as the object */
-    /* Results (bits) whose gradients the last backward of any graph of the function was given; 0: none ran. Lives as long as the object;
-       NULL: nobody wants to know. */
+    /* Results (bits) whose gradients the last backward of any graph of the function was given; 0: none ran. Lives as long as
+       the object; NULL: nobody wants to know. */
     _Atomic uint64_t *given;
 } rp__engine_request;
 
@@ -30,11 +30,11 @@ struct rp__engine {
     unsigned tags;
     rp_status (*compile)(const rp__engine *self, const rp__engine_request *request, void **object);
     /* in: as many as the graph takes; out[k] of the innermost scope, NULL where the graph has no result; a result that is an
-       argument (or a view of one) is that handle (a view of it). Called by any thread, by several at once; grad mode is off unless the graph is for
-       training. */
+       argument (or a view of one) is that handle (a view of it). Called by any thread, by several at once; grad mode is off
+       unless the graph is for training. */
     rp_status (*run)(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
-    /* The program that run() is, and nothing around it, from now on: it may be run in its place. NULL: there is none, or none yet.
-       May be NULL itself. */
+    /* The program that run() is, and nothing around it, from now on: it may be run in its place. NULL: there is none, or none
+       yet. May be NULL itself. */
     struct rp__executable *(*settled)(const void *object);
     void (*destroy)(void *object);
     const rp_backend *leaf; /* of a public backend: what compiles its functional graphs */

@@ -1,7 +1,7 @@
-/* rp_compile, rp_plain, rp_call: the front end of the compiler. A compiled function is a list of specialisations, most recently used
-   first; each is guards, a graph and the backend's object. The first call records and computes as it goes; the second traces
-   again and compares (purity); a call that differs in sizes only is traced with those sizes as symbols. A function that
-   cannot be one graph becomes trace-and-flush: it runs at every call, and its segments are looked up by hash. */
+/* rp_compile, rp_plain, rp_call: the front end of the compiler. A compiled function is a list of specialisations, most
+   recently used first; each is guards, a graph and the backend's object. The first call records and computes as it goes; the
+   second traces again and compares (purity); a call that differs in sizes only is traced with those sizes as symbols. A
+   function that cannot be one graph becomes trace-and-flush: it runs at every call, and its segments are looked up by hash. */
 #include "compile/compiled.h"
 
 #include <stdio.h>
@@ -45,8 +45,8 @@ typedef struct compiled {
     rp__mutex lock;       /* list, segments; held while a call is traced */
     specialisation *list; /* most recently used first */
     size_t n;
-    /* There never were two specialisations at a time: a call may keep the lock and take no other, as calls of one program take turns
-       anyway. */
+    /* There never were two specialisations at a time: a call may keep the lock and take no other, as calls of one program
+       take turns anyway. */
     bool alone;
     bool lazy; /* trace-and-flush, because of: */
     rp__reason lazy_reason;
@@ -488,8 +488,8 @@ static bool same_outside(const rp__trace_result *a, const rp__trace_result *b) {
     return true;
 }
 
-/* Was a tensor that the function reaches by itself an argument when s was recorded? Then the graph of that call has the argument in its
-   place, which no other call could know. */
+/* Was a tensor that the function reaches by itself an argument when s was recorded? Then the graph of that call has the
+   argument in its place, which no other call could know. */
 static bool was_argument(const specialisation *s, const rp_ir *again, size_t n_in) {
     for (size_t i = 0; i < again->n_captured; i++) {
         for (size_t k = 0; k < n_in; k++)

@@ -54,6 +54,7 @@ rp_status rp__decompose(rp_ir *ir, rp_ir **out) {
     return rp__rewrite_end(&w, status, "decompose", out);
 }
 
-/* By the cost of the ten rounds: 25 ns a word on a CPU, where a byte of memory takes a tenth of one; a GPU draws while it waits for
-   memory, but not for less than a number of 4 bytes. So a mask of a byte is worth keeping, numbers are worth drawing on a GPU. */
+/* By the cost of the ten rounds: 25 ns a word on a CPU, where a byte of memory takes a tenth of one; a GPU draws while it
+   waits for memory, but not for less than a number of 4 bytes. So a mask of a byte is worth keeping, numbers are worth
+   drawing on a GPU. */
 unsigned rp__draw_bytes(rp_device device) { return device.type == RP_DEVICE_CPU ? 64 : 4; }

@@ -1,5 +1,5 @@
-/* What a compiled function did and did not do: one record a fact, counted when it happens again. Floors 5 to 7 write, rp_explain_*
-   reads. Also the reason table (reasons.def). */
+/* What a compiled function did and did not do: one record a fact, counted when it happens again. Floors 5 to 7 write,
+   rp_explain_* reads. Also the reason table (reasons.def). */
 #ifndef RP_COMPILE_EXPLAIN_H
 #define RP_COMPILE_EXPLAIN_H
 

@@ -197,9 +197,9 @@ static rp_status read_operands(functionaliser *f, rp__ir_block *block, const rp_
     return RP_OK;
 }
 
-/* What is written carries a gradient and is a part of another tensor: the op gets views that only it reads, marked together with the
-   scatters that follow, so that the derivative can be that of the tape: the gradient of the whole with that of the old part put into it, with no
-   sum in between. */
+/* What is written carries a gradient and is a part of another tensor: the op gets views that only it reads, marked together
+   with the scatters that follow, so that the derivative can be that of the tape: the gradient of the whole with that of the
+   old part put into it, with no sum in between. */
 static rp_status mark_write(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, rp__ir_value *in) {
     rp__ir_value v = f->places[n->in[0]].same;
     size_t n_path = 0;

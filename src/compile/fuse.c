@@ -275,8 +275,8 @@ bool rp__fuse_path_around(rp__fuse_paths *m, uint32_t a, uint32_t b) {
 
 static bool is_loop(const rp__fuse_node *n) { return n->kind == RP__FUSE_LOOP || n->kind == RP__FUSE_COPY; }
 
-/* Does what member `reader` makes stay once a row, through all members that use it? Then nobody but the thread that stores for the
-   row computes with what it read. */
+/* Does what member `reader` makes stay once a row, through all members that use it? Then nobody but the thread that stores
+   for the row computes with what it read. */
 static bool stays_in_row(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s,
                          uint32_t reader) {
     const rp_ir *ir = f->ir;

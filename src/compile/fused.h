@@ -1,6 +1,6 @@
-/* What the "fused" and "cudagraphs" backends make of a functional graph: one executable for each tuple of sizes, built when first called with
-   them; kernels are shared between them. Also runs a graph for any leaf: the unit that AOT autograd calls for forward and
-   backward. */
+/* What the "fused" and "cudagraphs" backends make of a functional graph: one executable for each tuple of sizes, built when
+   first called with them; kernels are shared between them. Also runs a graph for any leaf: the unit that AOT autograd calls
+   for forward and backward. */
 #ifndef RP_COMPILE_FUSED_H
 #define RP_COMPILE_FUSED_H
 

@@ -200,9 +200,9 @@ static rp_status run_region(differentiator *d, uint32_t index) {
     return status;
 }
 
-/* A write through a view, as the tape takes it back. The scatter: the part's gradient goes on to what was written. The view before it: the
-   old tensor's gradient is the new one's, with that of the old part (zero if none) in place of the part's; nothing is added up, so that not
-   even the sign of a zero changes. */
+/* A write through a view, as the tape takes it back. The scatter: the part's gradient goes on to what was written. The view
+   before it: the old tensor's gradient is the new one's, with that of the old part (zero if none) in place of the part's;
+   nothing is added up, so that not even the sign of a zero changes. */
 static rp_status backward_of_write(differentiator *d, uint32_t index) {
     rp_ir *ir = d->w.dst;
     const rp__ir_node n = ir->nodes[index]; /* by value: recording moves the array */

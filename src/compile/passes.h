@@ -11,7 +11,8 @@ rp_status rp__functionalise(const rp_ir *ir, rp_ir **out);
    any more, so detach and no_grad boundaries may go. */
 rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
 
-/* decompose.c: dropout as a mask that needs no operand and products with it, once gradients are taken. *out may be ir, counted. */
+/* decompose.c: dropout as a mask that needs no operand and products with it, once gradients are taken. *out may be ir,
+   counted. */
 rp_status rp__decompose(rp_ir *ir, rp_ir **out);
 /* Drawing one random number again, in bytes of memory traffic that take as long. */
 unsigned rp__draw_bytes(rp_device device);
@@ -25,9 +26,9 @@ rp_status rp__spread(rp_ir *ir, rp_ir **out);
 rp_status rp__blocks_settle(const rp_ir *ir, rp_ir **out);
 rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, bool spread, rp_ir **out);
 
-/* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs + c.
-   One tangent for each result that carries a gradient, is no argument itself and has its bit in `given` (results from the 64th on:
-   always); one gradient for each leaf asked for, in that order, after the results
+/* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs +
+   c. One tangent for each result that carries a gradient, is no argument itself and has its bit in `given` (results from the
+   64th on: always); one gradient for each leaf asked for, in that order, after the results
    (RP__IR_NONE: nothing depends on the leaf). */
 typedef struct rp__joint {
     rp_ir *ir;

@@ -1,7 +1,7 @@
 /* Building a program (program.h) by recording; program_parts.h says where the rest is.
 
-   When every value has its place, groups are lowered in order under the recorder, slots are turned into buffer numbers, edges come
-   from slots that conflict. A region is a choice of its part: its blocks are parts with steps of their own. */
+   When every value has its place, groups are lowered in order under the recorder, slots are turned into buffer numbers, edges
+   come from slots that conflict. A region is a choice of its part: its blocks are parts with steps of their own. */
 #include "compile/program_parts.h"
 
 #include <string.h>

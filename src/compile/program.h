@@ -3,8 +3,9 @@
    lowered under a launch recorder, on a stream that captures, so that draws read the replay's state and scratch memory is the
    program's own. Runs on the stream that is current at the call.
 
-   Buffers: arguments and captured tensors (outside, re-pointed when they move, copied where that cannot be), results (fresh memory at each call unless the
-   caller has let go of an older result), constants, temporaries (the arena), scratch of library ops. */
+   Buffers: arguments and captured tensors (outside, re-pointed when they move, copied where that cannot be), results (fresh
+   memory at each call unless the caller has let go of an older result), constants, temporaries (the arena), scratch of
+   library ops. */
 #ifndef RP_COMPILE_PROGRAM_H
 #define RP_COMPILE_PROGRAM_H
 

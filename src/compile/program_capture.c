@@ -1,9 +1,9 @@
 /* The call of a program whose stream captures (program_parts.h). Called by program_run.c alone, under the lock.
 
-   The capture may be replayed between calls of the program, on another stream, and longer than the program lives. So it shares
-   nothing with them that either writes: its launches are copies of the records, one by one on the stream, whose temporaries, results
-   and scratch lie in the capture's pool, and whose draws read the capture's state. Arguments, captured tensors and constants are read
-   where they lie; whoever records the capture holds them by the slots, as those of any launch. */
+   The capture may be replayed between calls of the program, on another stream, and longer than the program lives. So it
+   shares nothing with them that either writes: its launches are copies of the records, one by one on the stream, whose
+   temporaries, results and scratch lie in the capture's pool, and whose draws read the capture's state. Arguments, captured
+   tensors and constants are read where they lie; whoever records the capture holds them by the slots, as those of any launch. */
 #include "compile/program_parts.h"
 
 #include <string.h>

@@ -1,11 +1,12 @@
-/* Memory that moved since the records of a program were made (program_parts.h). Called by program_run.c alone; everything here may
-   allocate, the call without moves comes here never.
+/* Memory that moved since the records of a program were made (program_parts.h). Called by program_run.c alone; everything
+   here may allocate, the call without moves comes here never.
 
-   Most records are re-pointed. Where that cannot be, the records get memory of the program's own, from the first call that needs
-   it, and every call copies: arguments before the launch, what was written after it. On the device that is so for
+   Most records are re-pointed. Where that cannot be, the records get memory of the program's own, from the first call that
+   needs it, and every call copies: arguments before the launch, what was written after it. On the device that is so for
    - library calls in a device graph: their nodes cannot change, so the graph is built once more;
    - an address whose low bits differ: kernels are compiled for the alignment of what they were recorded with;
-   - wrapped memory in a device graph, unless it is declared stable: a kernel in flight must not read what an owner whom we do not see changes or frees. */
+   - wrapped memory in a device graph, unless it is declared stable: a kernel in flight must not read what an owner whom we do
+   not see changes or frees. */
 #include "compile/program_parts.h"
 
 #include <string.h>

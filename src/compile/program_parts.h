@@ -1,6 +1,7 @@
-/* What the files of a program (program.h) share; nobody else includes it. program_place.c gives buffers places, program.c records groups.
-   program_slots.c reads from the slots of the records which edges there are and which words to patch. program_run.c is the call,
-   program_moved.c what it does where memory moved, program_capture.c the call while the stream captures. program_facts.c says of it what explain prints. */
+/* What the files of a program (program.h) share; nobody else includes it. program_place.c gives buffers places, program.c
+   records groups. program_slots.c reads from the slots of the records which edges there are and which words to patch.
+   program_run.c is the call, program_moved.c what it does where memory moved, program_capture.c the call while the stream
+   captures. program_facts.c says of it what explain prints. */
 #ifndef RP_COMPILE_PROGRAM_PARTS_H
 #define RP_COMPILE_PROGRAM_PARTS_H
 
@@ -205,8 +206,8 @@ rp_status rp__program_collect_patches(rp__executable *p);
 /* An argument or captured tensor t lies at `address`, not where its records read. */
 rp_status rp__program_read_moved(rp__executable *p, rp__program_outer *o, const rp_tensor *t, char *address,
                                  rp_stream *s);
-/* What assignments wrote into memory of ours, where the buffer's byte 0 is `zero`, goes to the tensor: exactly the elements written,
-   nothing between them. */
+/* What assignments wrote into memory of ours, where the buffer's byte 0 is `zero`, goes to the tensor: exactly the elements
+   written, nothing between them. */
 rp_status rp__program_write_back(const rp__executable *p, const rp__program_outer *o, const rp_tensor *t,
                                  rp__storage *own, const char *zero);
 enum {

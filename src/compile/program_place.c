@@ -1,11 +1,11 @@
 /* Memory of a program (program.h): fuses and orders the body and the blocks of its regions, and gives what they store places.
    Called once, before anything is recorded.
 
-   Arguments and captured tensors are proxies of their memory, so that two arguments in one storage stay two buffers. Results are
-   memory of their own. Temporaries share one arena, and what is free of arguments that the caller gives away, planned over one line of positions for the body and all blocks: a region
-   takes its positions between two of its own, at which its operands and results are alive; so branches share memory, and what a
-   loop reads in each iteration lives to its end. An argument of a block is the buffer of the operand behind it, a result of a
-   branch that of the region's result (blocks.c). */
+   Arguments and captured tensors are proxies of their memory, so that two arguments in one storage stay two buffers. Results
+   are memory of their own. Temporaries share one arena, and what is free of arguments that the caller gives away, planned
+   over one line of positions for the body and all blocks: a region takes its positions between two of its own, at which its
+   operands and results are alive; so branches share memory, and what a loop reads in each iteration lives to its end. An
+   argument of a block is the buffer of the operand behind it, a result of a branch that of the region's result (blocks.c). */
 #include <string.h>
 
 #include "compile/passes.h"

@@ -241,8 +241,9 @@ static rp_status add_steps(filler *f, const rp__program_part *part, uint32_t fir
     return RP_OK;
 }
 
-/* A driver launches a line of nodes in the same time whatever its length (1 us), and leaves that path for forks. Where the longest path has
- * most of the nodes, the others are short or few, and running them one behind the other costs half a microsecond each. */
+/* A driver launches a line of nodes in the same time whatever its length (1 us), and leaves that path for forks. Where the
+ * longest path has most of the nodes, the others are short or few, and running them one behind the other costs half a
+ * microsecond each. */
 static rp_status choose_line(rp__executable *p, const rp__program_part *part, uint32_t first, uint32_t n, bool body,
                              bool *line) {
     filler f = {.p = p};

@@ -1,7 +1,7 @@
-/* Programs on several streams: a run waits for the last one on another stream, with which it shares memory, and for those who still read
-   the results that it overwrites; what it reads is not reused before it is done. Called by program_run.c, while the program has its
-   turn, once the process has made a stream; not in captures, whose memory is their own. A run on the stream of the last one costs
-   next to nothing: only arguments are looked at. */
+/* Programs on several streams: a run waits for the last one on another stream, with which it shares memory, and for those who
+   still read the results that it overwrites; what it reads is not reused before it is done. Called by program_run.c, while
+   the program has its turn, once the process has made a stream; not in captures, whose memory is their own. A run on the
+   stream of the last one costs next to nothing: only arguments are looked at. */
 #include "compile/program_parts.h"
 #include "device/allocator.h"
 

@@ -297,8 +297,8 @@ static unsigned lead_of(const rp__fuse_node *fn, uint32_t k, const rp__meta *met
     return fn->front_operands >> k & 1u ? 0 : (unsigned)(fn->ndim - meta->ndim);
 }
 
-/* An axis for dim d of the node at `self`, which no operand ties: that of the same dim of another node, lest two dims of one size are
-   taken for each other; else any of that size that the node does not use yet. RP__AXES: there is none. */
+/* An axis for dim d of the node at `self`, which no operand ties: that of the same dim of another node, lest two dims of one
+   size are taken for each other; else any of that size that the node does not use yet. RP__AXES: there is none. */
 static unsigned loose_axis(const rp__group_space *s, int self, unsigned d, int64_t size) {
     const rp__axis_map *mine = &s->node_map[-1 - self];
     for (int k = -1 - self; k-- > 0;) {

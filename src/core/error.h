@@ -17,8 +17,8 @@
 #define RP__LIKELY(x) (x)
 #endif
 
-/* Thread-local storage that costs an instruction to reach, of which a process has little: what every call touches, a few words each.
-   scripts/check_exports.sh limits what the whole library has of thread-local storage. */
+/* Thread-local storage that costs an instruction to reach, of which a process has little: what every call touches, a few
+   words each. scripts/check_exports.sh limits what the whole library has of thread-local storage. */
 #if defined(__ELF__)
 #define RP__TLS_FAST _Thread_local __attribute__((tls_model("initial-exec")))
 #else

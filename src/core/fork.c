@@ -1,6 +1,6 @@
-/* See fork.h. The order in which threads nest the registered locks is not known here, so they are only tried: all, or none and
-   again after a pause. A lock that cannot be had within a second (its holder forks, or waits for the thread that does) is given up:
-   in the child it is free and what it protects is as it was. */
+/* See fork.h. The order in which threads nest the registered locks is not known here, so they are only tried: all, or none
+   and again after a pause. A lock that cannot be had within a second (its holder forks, or waits for the thread that does) is
+   given up: in the child it is free and what it protects is as it was. */
 #include "core/fork.h"
 
 #include <time.h>

@@ -1,5 +1,5 @@
-/* The interface of the caching allocator (allocator.h), pieces, and statistics. Pieces are the fast path of the CPU device: a thread
-   takes and gives them back without the lock, so what that path needs is all in this file. */
+/* The interface of the caching allocator (allocator.h), pieces, and statistics. Pieces are the fast path of the CPU device: a
+   thread takes and gives them back without the lock, so what that path needs is all in this file. */
 #include "device/allocator_parts.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Segments and shelves of the allocator (allocator_parts.h): finds, cuts and joins blocks, gets segments from the device and gives them
-   back, and keeps blocks that other streams used until those are done. Called under the allocator's lock, except for
-   rp__allocator_forget, which takes it. Statistics are the caller's, but for reserved memory. */
+/* Segments and shelves of the allocator (allocator_parts.h): finds, cuts and joins blocks, gets segments from the device and
+   gives them back, and keeps blocks that other streams used until those are done. Called under the allocator's lock, except
+   for rp__allocator_forget, which takes it. Statistics are the caller's, but for reserved memory. */
 #include "device/allocator_parts.h"
 
 #include <stdio.h>

@@ -63,7 +63,8 @@ typedef struct rp__device_ops {
     rp_status (*graph_choice_add)(rp__devgraph *g, uint64_t handle, bool loop, bool two, const uint32_t *deps,
                                   size_t n_deps, uint32_t *node, rp__devgraph *bodies[2]);
     size_t (*graph_nodes)(const rp__devgraph *g);
-    /* *count goes up and down with the executables of g, of which a launch takes one; it outlives g. NULL: a graph is what is launched. */
+    /* *count goes up and down with the executables of g, of which a launch takes one; it outlives g. NULL: a graph is what is
+       launched. */
     void (*graph_count)(rp__devgraph *g, _Atomic uint64_t *count);
     const rp__launch *(*graph_node)(const rp__devgraph *g, uint32_t node); /* NULL: foreign node, not re-pointable */
     void (*graph_free)(rp__devgraph *g);

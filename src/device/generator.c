@@ -188,7 +188,8 @@ static bool follows(const struct rp__random_drawn *a, const struct rp__random_dr
            b->draw.inner == a->draw.inner + a->counters;
 }
 
-/* The next draw of the first run. Its place in memory stays as long as the capture that it is part of now, or as the work of s. */
+/* The next draw of the first run. Its place in memory stays as long as the capture that it is part of now, or as the work of
+   s. */
 static rp_status draw_again(rp_generator *g, rp_stream *s, uint64_t counters, rp__random_draw *out,
                             rp__random_memory **memory) {
     rp__random_log *from = repeating;

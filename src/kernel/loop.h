@@ -193,10 +193,10 @@ typedef struct rp__loop_backend {
     /* Runs it before it returns, without a record; false: not this one, and nothing was done. NULL: none. Callers see to it that
        there is no kernel log. */
     bool (*launch_flat)(struct rp__device *d, rp_stream *s, rp__dag *dag, const rp__flat *flat);
-    /* What bind finds for a space, kept for launches that differ from it in addresses, op and site only, and run by the thread that
-       made it. NULL, without a sticky error: not kept. ready_run runs it before it returns, on a stream of which
-       rp__launch_runs_at_once holds, where there is no kernel log; false: it is out of date, and nothing was done. base: an address
-       an access, those of iotas are not looked at. */
+    /* What bind finds for a space, kept for launches that differ from it in addresses, op and site only, and run by the
+       thread that made it. NULL, without a sticky error: not kept. ready_run runs it before it returns, on a stream of which
+       rp__launch_runs_at_once holds, where there is no kernel log; false: it is out of date, and nothing was done. base: an
+       address an access, those of iotas are not looked at. */
     rp__ready *(*ready_new)(struct rp__device *d, rp__dag *dag, const rp__space *space);
     bool (*ready_run)(rp__ready *r, rp_stream *s, char *const *base, const char *op, const char *site,
                       rp_status *status);

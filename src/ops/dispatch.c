@@ -338,7 +338,8 @@ static rp_status check_written(const rp__call *call, const rp_tensor *t) {
 
 /* ---- execution */
 
-/* A copy of t with memory of its own on device d: for inputs that the op would overwrite, and for 0-d CPU operands of CUDA ops. */
+/* A copy of t with memory of its own on device d: for inputs that the op would overwrite, and for 0-d CPU operands of CUDA
+   ops. */
 static rp_tensor *copy_of(rp__device *d, rp_tensor *t) {
     rp_tensor *out = rp__tensor_empty(d, (rp_dtype)t->dtype, t->size, t->ndim);
     if (rp__tensor_is_error(out)) return out;

@@ -17,8 +17,8 @@ typedef struct rp__kept_launch {
         operand[RP__KEPT_ACCESSES]; /* of each access: input k, RP__KEPT_OUT | output k, or RP__KEPT_NONE: an iota */
 } rp__kept_launch;
 
-/* Lowers a loop op whose outputs are allocated, and launches it. keep: what is to be kept of the launch is put there; NULL: nothing
-   is, else the stream is one of which rp__launch_runs_at_once holds. lower.c */
+/* Lowers a loop op whose outputs are allocated, and launches it. keep: what is to be kept of the launch is put there; NULL:
+   nothing is, else the stream is one of which rp__launch_runs_at_once holds. lower.c */
 rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp__kept_launch *keep);
 
 /* Reserves counters of the generator that attribute k names (NULL: the default one of d). lower.c */
@@ -46,7 +46,8 @@ rp__operand rp__operand_of(const rp_tensor *t);
 rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__operand *operands, size_t n,
                              rp__library_call *library);
 
-/* Calls for rules: shorthand of a dispatch below all layers, for launches that an op is made of. The result has memory of its own. */
+/* Calls for rules: shorthand of a dispatch below all layers, for launches that an op is made of. The result has memory of its
+   own. */
 rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype); /* t itself when it is row-major and of that dtype */
 rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src); /* dst = src, broadcast and converted; no checks, no version */
 

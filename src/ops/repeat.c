@@ -101,9 +101,9 @@ static inline uint64_t type_of(const rp_tensor *t) {
     return type;
 }
 
-/* The one description of a key: compares the call with the words of an entry or, with `fill`, writes them, of which there is room
-   for `room`. Two keys that agree so far go on alike, so comparing stays inside the words that were filled. Returns how many there
-   are; 0: the call is another, or has no key. */
+/* The one description of a key: compares the call with the words of an entry or, with `fill`, writes them, of which there is
+   room for `room`. Two keys that agree so far go on alike, so comparing stays inside the words that were filled. Returns how
+   many there are; 0: the call is another, or has no key. */
 static inline __attribute__((always_inline)) size_t key_walk(const rp__call *call, uint64_t *words, size_t room,
                                                              const bool fill) {
     size_t n = 0;

@@ -1,6 +1,6 @@
-/* Calls that repeat. Most eager calls were made before: the same op on tensors of the same types, sizes and strides, with the same
-   attributes. What type and shape rules, lowering and binding found for one of them is kept for the next, which compares its key,
-   allocates its outputs and runs. Used by dispatch.c alone, below all layers. */
+/* Calls that repeat. Most eager calls were made before: the same op on tensors of the same types, sizes and strides, with the
+   same attributes. What type and shape rules, lowering and binding found for one of them is kept for the next, which compares
+   its key, allocates its outputs and runs. Used by dispatch.c alone, below all layers. */
 #ifndef RP_OPS_REPEAT_H
 #define RP_OPS_REPEAT_H
 

@@ -1,6 +1,6 @@
 /* Ops of the user: a descriptor becomes a row of the table and is dispatched, taped and traced like any other. On the CPU the
-   user's function runs as one launch over row-major tensors, so that capture and programs see it; on CUDA the launch is of a kernel
-   that the device makes of the user's source. Rows stay for the life of the process. */
+   user's function runs as one launch over row-major tensors, so that capture and programs see it; on CUDA the launch is of a
+   kernel that the device makes of the user's source. Rows stay for the life of the process. */
 #include <string.h>
 
 #include "core/alloc.h"

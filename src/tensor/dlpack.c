@@ -1,6 +1,6 @@
-/* DLPack 1.x, both ways, and what came before it, in. The structs below are the ABI of dlpack.h, in our own words; they never change within version 1.
-   Exports share memory and hold a reference. Imports wrap; memory that may only be read is copied, because our tensors can be
-   written. The producer's deleter runs exactly once, on every path. */
+/* DLPack 1.x, both ways, and what came before it, in. The structs below are the ABI of dlpack.h, in our own words; they never
+   change within version 1. Exports share memory and hold a reference. Imports wrap; memory that may only be read is copied,
+   because our tensors can be written. The producer's deleter runs exactly once, on every path. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -86,8 +86,8 @@ static bool is_kept(const rp_tensor *t, rp_tensor *const *keep, size_t n) {
     return false;
 }
 
-/* A long list of tensors to keep, as a table (open addressing, 0: free). The last bit says that an entry was kept already: a handle
-   has one entry for each time that it entered the scope, and one of them moves out. */
+/* A long list of tensors to keep, as a table (open addressing, 0: free). The last bit says that an entry was kept already: a
+   handle has one entry for each time that it entered the scope, and one of them moves out. */
 enum { FEW_KEPT = 16 };
 typedef struct keep_table {
     uintptr_t *places; /* NULL: the list is short, or there is no memory for a table */

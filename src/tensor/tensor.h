@@ -101,8 +101,8 @@ rp__tensor_unscope(rp_tensor *t); /* takes the scope's reference out of the inne
    passed on silently) and returns a failure. `what` names the argument. */
 rp_status rp__tensor_check(const rp_tensor *t, const char *what);
 
-/* A call writes `out` before it has read all of `in`. Where a program gives one array as both (rp_call(f, &h, 1, &h, 1)), `call` is
-   made with `apart`, a copy of `in`, in its place, and its status returned. */
+/* A call writes `out` before it has read all of `in`. Where a program gives one array as both (rp_call(f, &h, 1, &h, 1)),
+   `call` is made with `apart`, a copy of `in`, in its place, and its status returned. */
 #define RP__LISTS_APART(in, n_in, out, n_out, call)                                                                    \
     do {                                                                                                               \
         uintptr_t in_at = (uintptr_t)(in), out_at = (uintptr_t)(out);                                                  \

@@ -1,5 +1,5 @@
-/* The flow of gradients through a body (flow.h): forward, node by node. A node with regions is taken as a whole: its results carry if an
-   operand does. */
+/* The flow of gradients through a body (flow.h): forward, node by node. A node with regions is taken as a whole: its results
+   carry if an operand does. */
 #include "trace/flow.h"
 
 #include <string.h>

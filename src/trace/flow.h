@@ -1,6 +1,6 @@
-/* Which values of a graph's body carry a gradient, if some of its arguments do: what the tape would find. Blocks of regions are traced
-   without a tape, so this is how their results, and operands that a function uses with grad mode off, are told apart. Asked
-   by regions.c and trace_grad.c; changes nothing. */
+/* Which values of a graph's body carry a gradient, if some of its arguments do: what the tape would find. Blocks of regions
+   are traced without a tape, so this is how their results, and operands that a function uses with grad mode off, are told
+   apart. Asked by regions.c and trace_grad.c; changes nothing. */
 #ifndef RP_TRACE_FLOW_H
 #define RP_TRACE_FLOW_H
 

@@ -78,8 +78,8 @@ typedef struct rp__ir_node {
     const char *site; /* "file:line" or NULL */
     bool
         recompute; /* of a checkpoint: a backward runs it again rather than keep its results (a hint, no part of the text) */
-    /* functionalise to joint (a hint, no part of the text): the view through which a differentiated tensor is written, and the scatter that
-       puts what was written back, have one number; 0: none. */
+    /* functionalise to joint (a hint, no part of the text): the view through which a differentiated tensor is written, and
+       the scatter that puts what was written back, have one number; 0: none. */
     uint32_t write;
     bool dead; /* removed by a pass: every walk skips it */
 } rp__ir_node;

@@ -6,8 +6,9 @@
 #include "device/generator.h"
 #include "trace/ir.h"
 
-/* What the random nodes of a graph have drawn: a node draws at its own offset, also when it was moved or is a recomputation, and in
-   a capture as outside. Zeroed to begin. Counters of nodes that are gone are passed over, so that generators end behind them. */
+/* What the random nodes of a graph have drawn: a node draws at its own offset, also when it was moved or is a recomputation,
+   and in a capture as outside. Zeroed to begin. Counters of nodes that are gone are passed over, so that generators end
+   behind them. */
 typedef struct rp__ir_positions {
     struct rp__ir_position {
         rp_generator *generator; /* counted */
@@ -34,7 +35,8 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
 /* One node over handles; results of the innermost scope. binding NULL: no symbols, or their hints. */
 rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, rp_tensor **out, const rp_dim *binding,
                           rp__ir_positions *positions);
-/* Symbols of ir from the arguments' sizes; binding[rp__symbols_count]. Checks rank, dtype, static sizes and, for values, the guards. */
+/* Symbols of ir from the arguments' sizes; binding[rp__symbols_count]. Checks rank, dtype, static sizes and, for values, the
+   guards. */
 rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim *binding);
 
 /* The generator that a random call uses. */

@@ -1,6 +1,6 @@
-/* rp_checkpoint in a trace: a CHECKPOINT node that keeps its operands alone, and where its block began to draw. The backward records
-   the block again, with the random counters of the first time, and differentiates it. Without a trace the tape does the same by
-   itself (rp__checkpoint_run); regions.c asks for the backward. */
+/* rp_checkpoint in a trace: a CHECKPOINT node that keeps its operands alone, and where its block began to draw. The backward
+   records the block again, with the random counters of the first time, and differentiates it. Without a trace the tape does
+   the same by itself (rp__checkpoint_run); regions.c asks for the backward. */
 #include "trace/regions.h"
 
 #include <string.h>

@@ -137,8 +137,8 @@ rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_
 
 /* ---- backward */
 
-/* The same as a function of what comes in: gradients, operands, sums. On the host grad mode says whether the result needs a history; in
-   a trace the function is a block without a tape, which is differentiated as such. */
+/* The same as a function of what comes in: gradients, operands, sums. On the host grad mode says whether the result needs a
+   history; in a trace the function is a block without a tape, which is differentiated as such. */
 static void derivative_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const rp__region_derivative *d = ctx;
     size_t n_results = d->ir->body.n_results, at = 0;

@@ -1,6 +1,7 @@
-/* Custom functions in a trace: a FUNCTION node with the forward and the backward as blocks, both closed over the same operands. Autograd
-   calls it through rp__function_trace_hook, ir_run.c for a node that is traced again. It puts nothing on the tape: the caller does, and
-   the joint graph takes the gradient from the node's second block. What cannot be recorded is no failure of the call. */
+/* Custom functions in a trace: a FUNCTION node with the forward and the backward as blocks, both closed over the same
+   operands. Autograd calls it through rp__function_trace_hook, ir_run.c for a node that is traced again. It puts nothing on
+   the tape: the caller does, and the joint graph takes the gradient from the node's second block. What cannot be recorded is
+   no failure of the call. */
 #include "trace/regions.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* rp_while: the host runs a loop, or a trace records a WHILE node with condition and body as blocks. A loop that a gradient may pass
-   keeps the state of every iteration in stacks of max_iter rows, over which its backward, a loop too, walks back; without
-   max_iter it has no gradient. ir_run.c calls it for a node that is traced again; regions.c asks for the backward. The state keeps
-   its types; neither function draws random numbers in a trace. */
+/* rp_while: the host runs a loop, or a trace records a WHILE node with condition and body as blocks. A loop that a gradient
+   may pass keeps the state of every iteration in stacks of max_iter rows, over which its backward, a loop too, walks back;
+   without max_iter it has no gradient. ir_run.c calls it for a node that is traced again; regions.c asks for the backward.
+   The state keeps its types; neither function draws random numbers in a trace. */
 #include "trace/regions.h"
 
 #include <string.h>

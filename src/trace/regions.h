@@ -33,8 +33,8 @@ rp_status rp__region_check_functions(const char *name, const char *what, rp_fn a
                                      size_t n_in, rp_tensor **out, size_t n_out);
 /* The rule for results, wherever the function runs: each that was asked for is there. */
 rp_status rp__region_check_result(rp__region_where at, rp_fn fn, rp_tensor *t, size_t k);
-/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. Operands from `n_own` on are what the
-   functions read from outside, which stays as it is: a copy would add up gradients in another order. */
+/* Arguments as a function of a branch or loop sees them, on the host and in a trace: row-major. Operands from `n_own` on are
+   what the functions read from outside, which stays as it is: a copy would add up gradients in another order. */
 rp_status rp__region_settle_operands(rp_tensor *const *in, size_t n, size_t n_own, rp_tensor **out);
 /* The host may not decide while the stream captures: replays would take what was taken then. */
 rp_status rp__region_may_decide(rp__region_where at, const rp_tensor *on, const char *what);
@@ -44,8 +44,8 @@ rp_status rp__region_settle(rp__region_where at, rp_tensor *const *in, size_t n,
 bool rp__region_falls_back(rp_status status);
 /* After such a failure of a branch or loop the trace ends: *t becomes NULL. Other statuses are given back. */
 rp_status rp__region_fall_back(rp__region_where at, rp_status status, rp__trace **t);
-/* carries[k]: the tape records, and result k of the block a, or of b (NULL: there is none), depends on an operand that needs a gradient.
-   n_state > 0: a loop, whose results are its first n_state operands of the next iteration. *any: one does. */
+/* carries[k]: the tape records, and result k of the block a, or of b (NULL: there is none), depends on an operand that needs
+   a gradient. n_state > 0: a loop, whose results are its first n_state operands of the next iteration. *any: one does. */
 rp_status rp__region_flow(const rp_ir *a, const rp_ir *b, size_t n_state, rp_tensor *const *operands, size_t n,
                           bool *carries, bool *any);
 /* On failure every output is the error tensor; on success outputs move out of the inner scope. */
@@ -78,8 +78,8 @@ rp_status rp__region_widen(const rp__region *r, size_t n_explicit, rp_tensor *co
 /* The operands of two regions (b: NULL, or the second), each once. *all: n of them, borrowed; the caller frees the list. */
 rp_status rp__region_merge_operands(const rp__region *a, const rp__region *b, rp_tensor ***all, size_t *n);
 
-/* Records kind(operands) with the graphs a (and b, or NULL) as blocks; pending outputs typed as the results of `typed`. max_iter and
-   keeps: the attributes of a WHILE. *made: the node's number; made may be NULL. */
+/* Records kind(operands) with the graphs a (and b, or NULL) as blocks; pending outputs typed as the results of `typed`.
+   max_iter and keeps: the attributes of a WHILE. *made: the node's number; made may be NULL. */
 rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, const rp_ir *a, const rp_ir *b,
                           rp_tensor *const *operands, size_t n, int64_t max_iter, size_t keeps, const rp_ir *typed,
                           rp_tensor **out, uint32_t *made);
@@ -116,8 +116,9 @@ typedef struct rp__region_derivative {
     size_t n_operands;
 } rp__region_derivative;
 
-/* grad_out[k], sums[k]: NULL where nothing comes in. grads: of the wanted operands, one after the other; zero where the block gives
-   none. create_graph: on the tape behind operands and grad_out. again: what a trace records of the block is marked as recomputation. */
+/* grad_out[k], sums[k]: NULL where nothing comes in. grads: of the wanted operands, one after the other; zero where the block
+   gives none. create_graph: on the tape behind operands and grad_out. again: what a trace records of the block is marked as
+   recomputation. */
 rp_status rp__region_derive(const rp__region_derivative *d, rp_tensor *const *grad_out, rp_tensor *const *operands,
                             rp_tensor *const *sums, bool create_graph, bool again, rp_tensor **grads);
 

@@ -391,7 +391,8 @@ static rp__layer layer = {handle};
 
 static void release_result(void *tensor) { rp_release(tensor); }
 
-/* Makes pending storage s hold what r holds. r is dense and not used afterwards, but perhaps not the only holder of its memory. */
+/* Makes pending storage s hold what r holds. r is dense and not used afterwards, but perhaps not the only holder of its
+   memory. */
 static rp_status adopt(rp__storage *s, rp_tensor *r) {
     if (!rp__tensor_contiguous(r)) {
         r = rp_clone(r);

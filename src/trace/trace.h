@@ -110,14 +110,15 @@ rp_dim rp__trace_random_offset(rp__trace *trace, rp_generator *g);
 void rp__trace_random_seek(rp__trace *trace, rp_generator *g, rp_dim offset);
 /* Computes what is pending, giving `reason`; in ABSTRACT mode RP_ERROR_GRAPH_BREAK. */
 rp_status rp__trace_break(rp__trace *trace, const char *reason, const char *site);
-/* An operand, x, as a block uses it: detached if x may carry a gradient and the block has switched grad mode off. The error tensor if it has
-   switched it on instead, which a graph cannot say (RP_ERROR_GRAPH_BREAK). */
+/* An operand, x, as a block uses it: detached if x may carry a gradient and the block has switched grad mode off. The error
+   tensor if it has switched it on instead, which a graph cannot say (RP_ERROR_GRAPH_BREAK). */
 rp_tensor *rp__trace_cut(rp__trace *trace, rp_tensor *x, const char *site);
 
-/* regions.c: the backward of a COND, or of a WHILE that keeps its history, as a graph. Its arguments: the node's operands; of a WHILE
-   the count and stacks that it gives; gradients of the results k with given[k] (states only, of a WHILE); sums so far of the
-   gradients of operands k with summed[k]. Its results: for each operand k with needed[k] its gradient, added to the sum. Operands are
-   numbered behind the predicate of a COND; operand k is the same value as operand same[k] <= k, and only the first is needed. */
+/* regions.c: the backward of a COND, or of a WHILE that keeps its history, as a graph. Its arguments: the node's operands; of
+   a WHILE the count and stacks that it gives; gradients of the results k with given[k] (states only, of a WHILE); sums so far
+   of the gradients of operands k with summed[k]. Its results: for each operand k with needed[k] its gradient, added to the
+   sum. Operands are numbered behind the predicate of a COND; operand k is the same value as operand same[k] <= k, and only
+   the first is needed. */
 typedef struct rp__region_request {
     const bool *given, *needed, *summed;
     const uint32_t *same;
@@ -126,18 +127,20 @@ typedef struct rp__region_request {
 } rp__region_request;
 rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_request *request, rp_ir **out);
 
-/* regions.c: of a branch or loop that the host runs no result shares memory with an argument or another result, so that writing one means the
-   same as in a trace, and gradients of a result are added up before they reach what it was copied from. */
+/* regions.c: of a branch or loop that the host runs no result shares memory with an argument or another result, so that
+   writing one means the same as in a trace, and gradients of a result are added up before they reach what it was copied from. */
 rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
-/* region_cond.c: rp_cond whose operands past n_own its functions read from outside (operands of a COND node that is traced again). */
+/* region_cond.c: rp_cond whose operands past n_own its functions read from outside (operands of a COND node that is traced
+   again). */
 rp_status rp__cond_outside(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
                            size_t n_own, size_t n_in, rp_tensor **out, size_t n_out);
 
-/* region_function.c: records a custom function as one FUNCTION node; its results belong to the innermost scope and have no history
-   yet. forward gives n_out results of in; backward takes in, the results and their gradients and gives n_in gradients, NULL where
-   there is none. Both run once, on stand-ins. needed: an argument needs a gradient. *traced false, without an error: nothing was recorded, and
-   the caller runs the forward as it is (needed: then the graph is refused if one is made). */
+/* region_function.c: records a custom function as one FUNCTION node; its results belong to the innermost scope and have no
+   history yet. forward gives n_out results of in; backward takes in, the results and their gradients and gives n_in
+   gradients, NULL where there is none. Both run once, on stand-ins. needed: an argument needs a gradient. *traced false,
+   without an error: nothing was recorded, and the caller runs the forward as it is (needed: then the graph is refused if one
+   is made). */
 rp_status rp__trace_function(const char *site, rp_fn forward, rp_fn backward, rp_tensor *const *in, size_t n_in,
                              rp_tensor **out, size_t n_out, bool needed, bool *traced);
 

@@ -1,5 +1,5 @@
-/* What the files of tracing share; nobody else includes it. trace.c records and computes; trace_grad.c watches what the function does
-   with gradients, and says whether a graph may stand for it. */
+/* What the files of tracing share; nobody else includes it. trace.c records and computes; trace_grad.c watches what the
+   function does with gradients, and says whether a graph may stand for it. */
 #ifndef RP_TRACE_TRACE_PARTS_H
 #define RP_TRACE_TRACE_PARTS_H
 
@@ -85,7 +85,8 @@ static inline size_t rp__trace_index(const rp__map *m, rp__hash key) {
 
 /* ---- trace_grad.c */
 
-/* Stands between an argument with history and what a trace makes of it: a backward inside that arrives here leaves the function. */
+/* Stands between an argument with history and what a trace makes of it: a backward inside that arrives here leaves the
+   function. */
 extern const rp__tape_class rp__trace_alias_class;
 void rp__trace_watch_gradients(void); /* installs the hooks of autograd */
 /* Notes in the result why the gradients of `out` are not those of the graph, or makes its marks agree with the tape. */

@@ -1,7 +1,7 @@
-/* The emulated cuBLASLt: plain loops for matmul with the layouts, types and epilogues of cublaslt_api.h, as one kernel
- * of a stream of the emulated driver (capturable). f16, bf16 and f32 accumulate in f32, f64 in f64. Every sum runs in
- * order of k, so equal operands give equal bits. GELU is the tanh form, as NVIDIA's. What the real library refuses for
- * its parameters (CUBLASLT_LOG_LEVEL=1 makes it say why) is refused here: mostly for a plan already, for pointers when it runs. */
+/* The emulated cuBLASLt: plain loops for matmul with the layouts, types and epilogues of cublaslt_api.h, as one kernel of a
+ * stream of the emulated driver (capturable). f16, bf16 and f32 accumulate in f32, f64 in f64. Every sum runs in order of k,
+ * so equal operands give equal bits. GELU is the tanh form, as NVIDIA's. What the real library refuses for its parameters
+ * (CUBLASLT_LOG_LEVEL=1 makes it say why) is refused here: mostly for a plan already, for pointers when it runs. */
 #include "kernel/cuda/cublaslt_api.h"
 
 #include <math.h>

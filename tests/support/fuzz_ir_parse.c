@@ -1,5 +1,6 @@
 /* Fuzzer of rp_ir_parse and of everything that takes its result: printing, checking, comparing, parsing again. With libFuzzer
-   (clang -fsanitize=fuzzer, RP_LIBFUZZER defined) the engine drives it; otherwise test_fuzz_ir.c does, with mutations of real graphs. */
+   (clang -fsanitize=fuzzer, RP_LIBFUZZER defined) the engine drives it; otherwise test_fuzz_ir.c does, with mutations of real
+   graphs. */
 #include "support/fuzz_ir_parse.h"
 
 #include <reprise.h>

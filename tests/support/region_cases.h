@@ -1,5 +1,6 @@
-/* Functions with branches and loops, and the check that a compiled one replays what eager execution gives, bit for bit, whatever the
-   predicates are from call to call. For the tests of regions on the CPU and on CUDA; the default device is where they run. */
+/* Functions with branches and loops, and the check that a compiled one replays what eager execution gives, bit for bit,
+   whatever the predicates are from call to call. For the tests of regions on the CPU and on CUDA; the default device is where
+   they run. */
 #ifndef RP_TESTS_REGION_CASES_H
 #define RP_TESTS_REGION_CASES_H
 

@@ -2,9 +2,9 @@
  * program that measures the same rows with another library runs beside: it reads a row's name a line and answers with its
  * nanoseconds. The two take turns, ROUNDS a row, so that what else the machine does falls on both; medians of the rounds and
  * their ratio are printed. Beside each median stands what a tenth of the calls took at the most, in the quietest turn: where
- * processors are shared with others, as those of most virtual machines are, a call takes up to twice as long whenever the other
- * half of its core is in use, and the median tells how often that was. Rows that read and write much memory also tell bytes a second, to be held against those of copy_.
- * `make bench` does that with bench/peer_libtorch.cpp. */
+ * processors are shared with others, as those of most virtual machines are, a call takes up to twice as long whenever the
+ * other half of its core is in use, and the median tells how often that was. Rows that read and write much memory also tell
+ * bytes a second, to be held against those of copy_. `make bench` does that with bench/peer_libtorch.cpp. */
 #include "cli.h"
 #include "measure.h"
 #include "models.h"

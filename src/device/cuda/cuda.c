@@ -373,7 +373,8 @@ static rp_status event_synchronize(rp__device *d, rp_event *e) {
 
 static bool event_query(rp__device *d, rp_event *e) {
     if (rp__cuda_enter(d) != RP_OK) return false;
-    /* The allocator asks while this thread captures, about work elsewhere: the driver takes that for unsafe and ends the capture. */
+    /* The allocator asks while this thread captures, about work elsewhere: the driver takes that for unsafe and ends the
+       capture. */
     bool relaxed = rp__captures_active();
     CUstreamCaptureMode mode = relaxed ? rp__cuda_relax(d) : CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult result = rp__cuda_of(d)->cu->cuEventQuery(e->native);

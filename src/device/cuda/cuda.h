@@ -27,8 +27,8 @@ rp_status rp__cuda_status(rp__device *d, CUresult result, const char *call);
 /* Makes the device's context current in this thread; opens it the first time. The only entry to driver calls. */
 rp_status rp__cuda_enter(rp__device *d);
 
-/* The same for giving things back: no error is set, and no single failing call keeps what is to be freed alive. False: nothing can
- * be freed any more. */
+/* The same for giving things back: no error is set, and no single failing call keeps what is to be freed alive. False:
+ * nothing can be freed any more. */
 bool rp__cuda_enter_to_free(rp__device *d);
 
 /* Runs driver calls that a capture in this thread would refuse although they touch no stream (allocation, module loading). */

@@ -1,10 +1,11 @@
-/* The executables of one CUDA graph. Re-pointing a node costs the host a good part of a launch, as its parameters go to the device:
- * so changes are gathered until the launch, and a graph whose parameters keep coming back (a ring of input buffers, results of
- * which the caller holds the last) gets up to RP__GRAPH_EXECS executables, each with the parameters of a recent launch: then a
- * moved input costs a comparison. Called by graph.c; knows nothing of who launches.
+/* The executables of one CUDA graph. Re-pointing a node costs the host a good part of a launch, as its parameters go to the
+ * device: so changes are gathered until the launch, and a graph whose parameters keep coming back (a ring of input buffers,
+ * results of which the caller holds the last) gets up to RP__GRAPH_EXECS executables, each with the parameters of a recent
+ * launch: then a moved input costs a comparison. Called by graph.c; knows nothing of who launches.
  *
- * Launches of one executable are put in order by the driver, on whatever streams they are; two executables share the memory of the
- * graph, so that only the stream orders them: another one than the last is taken on the stream of the last launch only. */
+ * Launches of one executable are put in order by the driver, on whatever streams they are; two executables share the memory
+ * of the graph, so that only the stream orders them: another one than the last is taken on the stream of the last launch
+ * only. */
 #include "device/cuda/graph_exec.h"
 
 #include <string.h>

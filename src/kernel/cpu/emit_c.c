@@ -1,6 +1,6 @@
 /* C emitter of tier 1: one function for each group of operations of a grouped program, over group.h's types. Walks, loads of
-   strided memory, chunks and trees stay with the interpreter, so emitted code knows neither shapes nor strides: an input is a pointer
-   and a step of 1 or 0 (other strides were gathered into a tile). Called by jit.c. */
+   strided memory, chunks and trees stay with the interpreter, so emitted code knows neither shapes nor strides: an input is a
+   pointer and a step of 1 or 0 (other strides were gathered into a tile). Called by jit.c. */
 #include "kernel/cpu/jit.h"
 
 #include <stdio.h>

@@ -320,7 +320,8 @@ G_PUT(bf16, f32, 2)
 G_ONE_HALF(f16)
 G_ONE_HALF(bf16)
 
-/* The 32 lanes of a chunk become one value in all lanes: lane j with j + 16, then j + 8, 4, 2, 1. G_TURN brings lane j + s to j. */
+/* The 32 lanes of a chunk become one value in all lanes: lane j with j + 16, then j + 8, 4, 2, 1. G_TURN brings lane j + s to
+   j. */
 #define G_TURN2(x, s) __builtin_shufflevector(x, x, (s)&1, (1 + (s)) & 1)
 #define G_TURN4(x, s) __builtin_shufflevector(x, x, (s)&3, (1 + (s)) & 3, (2 + (s)) & 3, (3 + (s)) & 3)
 #define G_TURN8(x, s)                                                                                                  \

@@ -1,6 +1,7 @@
-/* Tier 0: runs a program (program.h) over a slice of a launch. Everything lives on the stack of the slice and in the scratch of
-   its thread; nothing here can fail. The entry is rp__interpret; the words are a header (rp__cpu_header) and then the canonical words of
-   loop.h. This file has the scratch, sets a slice up and walks over it; interp_parts.h says what the others have. */
+/* Tier 0: runs a program (program.h) over a slice of a launch. Everything lives on the stack of the slice and in the scratch
+   of its thread; nothing here can fail. The entry is rp__interpret; the words are a header (rp__cpu_header) and then the
+   canonical words of loop.h. This file has the scratch, sets a slice up and walks over it; interp_parts.h says what the
+   others have. */
 #include "kernel/cpu/interp_parts.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* Long rows of the interpreter (interp_parts.h): few rows, each with many chunks, which threads share. Partials are put together in the order
-   of one thread: the same bits. */
+/* Long rows of the interpreter (interp_parts.h): few rows, each with many chunks, which threads share. Partials are put
+   together in the order of one thread: the same bits. */
 #include "core/alloc.h"
 #include "core/thread.h"
 #include "kernel/cpu/interp_parts.h"

@@ -1,5 +1,5 @@
-/* The interpreter's memory (interp_parts.h): elements of an access between memory and a tile, segment by segment along the last dim. Called by
-   interp_tile.c, and by interp_rows.c for stores of row values; calculates nothing but sums into memory. */
+/* The interpreter's memory (interp_parts.h): elements of an access between memory and a tile, segment by segment along the
+   last dim. Called by interp_tile.c, and by interp_rows.c for stores of row values; calculates nothing but sums into memory. */
 #include "kernel/cpu/interp_parts.h"
 
 typedef rp__interp run;

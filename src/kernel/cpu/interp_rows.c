@@ -1,5 +1,5 @@
-/* Rows of the interpreter (interp_parts.h): phase after phase over the chunks of a row or a tile of rows; reductions by lanes, a halving tree
-   over them, and a tree of partials over chunks (kernel/tree.h). */
+/* Rows of the interpreter (interp_parts.h): phase after phase over the chunks of a row or a tile of rows; reductions by
+   lanes, a halving tree over them, and a tree of partials over chunks (kernel/tree.h). */
 #include "kernel/cpu/interp_parts.h"
 #include "kernel/tree.h"
 

@@ -1,5 +1,5 @@
-/* The interpreter's instructions (interp_parts.h): runs the bytecode of one phase over one tile, values of rows and of the whole slice. What
-   lies in memory one element behind the other is used or copied in place; the rest is interp_memory.c's. */
+/* The interpreter's instructions (interp_parts.h): runs the bytecode of one phase over one tile, values of rows and of the
+   whole slice. What lies in memory one element behind the other is used or copied in place; the rest is interp_memory.c's. */
 #include "kernel/cpu/interp_parts.h"
 
 typedef rp__interp run;

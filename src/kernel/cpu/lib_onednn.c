@@ -1,6 +1,6 @@
-/* oneDNN behind products and convolutions: opens the module, decides by the problem alone whether it serves, keeps plans. A problem is
-   cut into blocks (rows, batches or images) that depend on the problem alone; a block is an item of the launch. Records hold the
-   problem, never a plan, so they outlive the process that made them. */
+/* oneDNN behind products and convolutions: opens the module, decides by the problem alone whether it serves, keeps plans. A
+   problem is cut into blocks (rows, batches or images) that depend on the problem alone; a block is an item of the launch.
+   Records hold the problem, never a plan, so they outlive the process that made them. */
 #include "kernel/cpu/lib_onednn.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,6 @@
-/* oneDNN for large products and convolutions on the CPU (lib_onednn.c), through libreprise-onednn.so. Whether it serves is a function
-   of the problem (and of the module being there), so eager, captured and compiled runs agree bit for bit. REPRISE_ONEDNN=0: never. */
+/* oneDNN for large products and convolutions on the CPU (lib_onednn.c), through libreprise-onednn.so. Whether it serves is a
+   function of the problem (and of the module being there), so eager, captured and compiled runs agree bit for bit.
+   REPRISE_ONEDNN=0: never. */
 #ifndef RP_KERNEL_CPU_LIB_ONEDNN_H
 #define RP_KERNEL_CPU_LIB_ONEDNN_H
 

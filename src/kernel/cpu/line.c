@@ -1,7 +1,7 @@
-/* Runs launches by line functions (line.h): whole programs compiled to one function over rows of contiguous elements, either part
-   of the library (tools/gen/genlines.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself; says no, and has
-   done nothing, when the program has no such function or the space is not of rows that lie in memory element after element.
-   The same bits as the interpreter's. */
+/* Runs launches by line functions (line.h): whole programs compiled to one function over rows of contiguous elements, either
+   part of the library (tools/gen/genlines.c) or emitted and loaded (jit.c). Called by interp.c before it walks tiles itself;
+   says no, and has done nothing, when the program has no such function or the space is not of rows that lie in memory element
+   after element. The same bits as the interpreter's. */
 #include <string.h>
 
 #include "kernel/cpu/program.h"

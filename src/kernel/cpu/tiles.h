@@ -1,8 +1,8 @@
-/* Tile routines: one vector routine per primitive and dtype, built once an instruction set from isa/tiles.c.
-   Called by the interpreter (interp_tile.c, interp_rows.c) and through it by nobody else. A routine reads operands of n elements (step 1) or one
-   vector block that repeats (step 0: every element of 64 bytes is the same value) and writes n elements; it may round n up
-   to full vectors of the widest lane count of its operands, so buffers are padded and memory is used in place only where n
-   is such a multiple. Routines with side effects or per-element memory accesses stay within n. All tables give the same
+/* Tile routines: one vector routine per primitive and dtype, built once an instruction set from isa/tiles.c. Called by the
+   interpreter (interp_tile.c, interp_rows.c) and through it by nobody else. A routine reads operands of n elements (step 1)
+   or one vector block that repeats (step 0: every element of 64 bytes is the same value) and writes n elements; it may round
+   n up to full vectors of the widest lane count of its operands, so buffers are padded and memory is used in place only where
+   n is such a multiple. Routines with side effects or per-element memory accesses stay within n. All tables give the same
    bits. */
 #ifndef RP_KERNEL_CPU_TILES_H
 #define RP_KERNEL_CPU_TILES_H

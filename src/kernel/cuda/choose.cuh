@@ -1,6 +1,6 @@
 /* Decides for a conditional node of a CUDA graph (choose.c), one thread. Macros: RP_NAME RP_WORDS.
- * Words: handle of the node, predicate (a byte), counter (0: none), limit, first. With a counter the answer is yes while the predicate
- * holds and fewer than `limit` decisions came since the one that is `first`. */
+ * Words: handle of the node, predicate (a byte), counter (0: none), limit, first. With a counter the answer is yes while the
+ * predicate holds and fewer than `limit` decisions came since the one that is `first`. */
 typedef struct {
     rp_u64 w[5];
 } RP_WORDS;

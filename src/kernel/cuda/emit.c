@@ -1,6 +1,6 @@
-/* The CUDA C emitter: one kernel of text from a DAG and a class (emit.h). Called by loops.c and by `reprise dump`. Here: the level
- * of every node and the phase whose loop computes it; the text is written by the files that emit_parts.h names.
- * It must not call the driver, and every intrinsic it writes is a function of the prelude. */
+/* The CUDA C emitter: one kernel of text from a DAG and a class (emit.h). Called by loops.c and by `reprise dump`. Here: the
+ * level of every node and the phase whose loop computes it; the text is written by the files that emit_parts.h names. It must
+ * not call the driver, and every intrinsic it writes is a function of the prelude. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* What the kernels of the CUDA C emitter have in common (emit_parts.h): the signature and what comes before the first loop, indices
- * and offsets, vector loads, the nodes and stores of a row. It must not decide where a node is computed (emit.c does). */
+/* What the kernels of the CUDA C emitter have in common (emit_parts.h): the signature and what comes before the first loop,
+ * indices and offsets, vector loads, the nodes and stores of a row. It must not decide where a node is computed (emit.c
+ * does). */
 #include "kernel/cuda/emit_parts.h"
 
 #include <stdio.h>

@@ -1,10 +1,12 @@
 /* What the files of the CUDA C emitter share; nobody else includes it. A file a kind of kernel (emit_point.c, emit_row.c,
- * emit_column.c, emit_partial.c) over three that write pieces: emit_value.c one node, load or store; emit_frame.c what kernels
- * open with, indices, vectors; emit_reduce.c lanes and trees. emit.c decides where each node is computed and calls them.
+ * emit_column.c, emit_partial.c) over three that write pieces: emit_value.c one node, load or store; emit_frame.c what
+ * kernels open with, indices, vectors; emit_reduce.c lanes and trees. emit.c decides where each node is computed and calls
+ * them.
  *
  * Shape of the text: per-element values live in arrays or loop variables v<node>, row values in scalars r<node>; o<access> is
- * the element offset of an access, a<access> its address, b<access> that of a thread's first vector in its row, l<node> a loaded vector, w<store> a vector to store, c<node> the lanes
- * and s<node> the folded result of a reduction, h<node> its shared memory; `p.w` are the parameter words. */
+ * the element offset of an access, a<access> its address, b<access> that of a thread's first vector in its row, l<node> a
+ * loaded vector, w<store> a vector to store, c<node> the lanes and s<node> the folded result of a reduction, h<node> its
+ * shared memory; `p.w` are the parameter words. */
 #ifndef RP_KERNEL_CUDA_EMIT_PARTS_H
 #define RP_KERNEL_CUDA_EMIT_PARTS_H
 
@@ -26,8 +28,8 @@ typedef struct rp__emitter {
     bool recompute; /* looped templates keep nothing between phases */
 } rp__emitter;
 
-/* How the threads of a row share it: element (u, j) of thread t is i = (u * threads + t) * span + j, and lane (u % strips) * span + j
- * of the thread takes it. threads * strips * span is P of the order in emit.h. */
+/* How the threads of a row share it: element (u, j) of thread t is i = (u * threads + t) * span + j, and lane (u % strips) *
+ * span + j of the thread takes it. threads * strips * span is P of the order in emit.h. */
 typedef struct rp__row_shape {
     unsigned threads, span, strips;
 } rp__row_shape;
@@ -64,7 +66,8 @@ void rp__emit_signature(const rp__emitter *e, const char *name, uint32_t n_words
 void rp__emit_start(const rp__emitter *e, bool many);
 /* The same for kernels over rows: then `rows` and, if there are inner dims to walk, R, their extent. */
 void rp__emit_rows_start(const rp__emitter *e, bool inner);
-/* Row number row_ -> row, live, indices d<dim> and offsets. Idle threads read a valid row and store nothing; exact: there are none. */
+/* Row number row_ -> row, live, indices d<dim> and offsets. Idle threads read a valid row and store nothing; exact: there are
+   none. */
 void rp__emit_row_start(const rp__emitter *e, bool exact);
 /* Splits the number `from` into indices over dims [first, first + n): <prefix>0.. ; the outermost gets what is left. */
 void rp__emit_indices(const rp__emitter *e, const char *from, const char *prefix, unsigned first, unsigned n);
@@ -77,14 +80,14 @@ void rp__emit_row_stores(const rp__emitter *e, const char *guard);
 void rp__emit_vector_types(const rp__emitter *e, unsigned width);
 /* Element `index` of the vector l<node>, in the type that is computed with. */
 void rp__emit_loaded(const rp__emitter *e, unsigned node, const char *index);
-/* Loads of whole vectors, all issued before anything is computed: l<node>[count * vector]. `at`: element offset of vector u behind
- * `base`, 'a' or 'b'. phase: -1, or only loads whose place it is. */
+/* Loads of whole vectors, all issued before anything is computed: l<node>[count * vector]. `at`: element offset of vector u
+ * behind `base`, 'a' or 'b'. phase: -1, or only loads whose place it is. */
 void rp__emit_vector_loads(const rp__emitter *e, int phase, unsigned count, unsigned vector, const char *at, char base,
                            const char *guard);
 /* The vector of one load at its access's offset and `at` ("" or " + i4"): l<node>[vector]. */
 void rp__emit_vector_load(const rp__emitter *e, unsigned node, unsigned vector, const char *at, const char *guard);
-/* A store whose access takes whole vectors gathers its lanes first: declared by _gathered, put there for lane j by _gather, stored at
- * the address `at` by _gathered_store. 16-bit floats are converted in pairs. */
+/* A store whose access takes whole vectors gathers its lanes first: declared by _gathered, put there for lane j by _gather,
+ * stored at the address `at` by _gathered_store. 16-bit floats are converted in pairs. */
 bool rp__emit_vector_store(const rp__emitter *e, const rp__store *s);
 void rp__emit_gathered(const rp__emitter *e, const rp__store *s, unsigned number, unsigned width);
 void rp__emit_gather(const rp__emitter *e, const rp__store *s, unsigned number);

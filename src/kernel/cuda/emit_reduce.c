@@ -1,5 +1,5 @@
-/* Reductions in CUDA C (emit_parts.h): identities, the lanes of a thread, the tree over the threads of a row, the fold over chunks.
- * The order that they add up to is the one in emit.h; nothing here may depend on anything but the size. */
+/* Reductions in CUDA C (emit_parts.h): identities, the lanes of a thread, the tree over the threads of a row, the fold over
+ * chunks. The order that they add up to is the one in emit.h; nothing here may depend on anything but the size. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* CUDA C kernels in which the threads of a warp or block walk a row together (emit_parts.h): a row in registers, a long row chunk by
- * chunk, one chunk of a long row. */
+/* CUDA C kernels in which the threads of a warp or block walk a row together (emit_parts.h): a row in registers, a long row
+ * chunk by chunk, one chunk of a long row. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* The CUDA C of one node, load or store of a DAG (emit_parts.h). Every intrinsic and math function it writes is one of the prelude
- * or of support.cuh; nothing here knows which kernel is being written beyond where its elements lie. */
+/* The CUDA C of one node, load or store of a DAG (emit_parts.h). Every intrinsic and math function it writes is one of the
+ * prelude or of support.cuh; nothing here knows which kernel is being written beyond where its elements lie. */
 #include "kernel/cuda/emit_parts.h"
 
 #include <inttypes.h>
@@ -144,8 +144,8 @@ static void add_philox(const rp__emitter *e, const rp__node *n, const char *a) {
     rp__text_add(e->out, "rp_random_%s(p.w[%u], p.w[%u], p.w[%u], %s)", kind, w, w + 1, w + 2, a);
 }
 
-/* The right-hand side of an arithmetic node. guard, or NULL: whether the thread has an element; one that has none computes with zeros,
-   and what it meets is no error. */
+/* The right-hand side of an arithmetic node. guard, or NULL: whether the thread has an element; one that has none computes
+   with zeros, and what it meets is no error. */
 static void add_operation(const rp__emitter *e, const rp__node *n, const char *guard) {
     char ta[64], tb[64], tc[64];
     const char *a = n->a != RP__NO_VAL ? rp__emit_value(e, n->a, ta) : "";
@@ -291,8 +291,8 @@ static void add_iota(const rp__emitter *e, unsigned a) {
     rp__text_puts(e->out, ")");
 }
 
-/* Whether this thread's value is one of the loop's: `guard` says it of the element. A row that idles reads the memory of another, which
-   may have written there already. */
+/* Whether this thread's value is one of the loop's: `guard` says it of the element. A row that idles reads the memory of
+   another, which may have written there already. */
 static const char *checked_by(const rp__emitter *e, rp__val v, const char *guard, char buf[64]) {
     if (!rp__emit_is_rows(e->c) || e->level[v] == RP__LEVEL_UNIFORM) return guard;
     (void)snprintf(buf, 64, "live%s%s", guard ? " && " : "", guard ? guard : "");

@@ -183,8 +183,8 @@ static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__spa
     c->vector = (uint8_t)(c->unit ? width : 1);
 }
 
-/* Is a thread's share of a row that is twice as long still at home in its registers? Asked of rows whose operands a kernel may keep
- * from phase to phase: two of them at the most, and no 8-byte elements. */
+/* Is a thread's share of a row that is twice as long still at home in its registers? Asked of rows whose operands a kernel
+ * may keep from phase to phase: two of them at the most, and no 8-byte elements. */
 static bool is_light(const rp__dag *dag, const rp__space *s, const rp__space_access *a, const rp__cuda_class *c) {
     unsigned kept = 0;
     for (unsigned k = 0; k < dag->n_accesses; k++) {

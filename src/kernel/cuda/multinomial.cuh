@@ -1,8 +1,8 @@
-/* multinomial on CUDA by the integer rule of docs/random.md: a block a row. Thread t owns the t-th of 256 runs of the row; the runs'
- * integer sums find the run of a draw, a walk of that run the index. Without replacement thread 0 draws one after the other and marks
- * what is gone in the workspace (a byte a weight). Macros (lib_select.c): RP_NAME RP_WORDS, RP_T float or double.
- * Words: out weights workspace, state seed inner, error record, tag, samples n shift replacement, strides of out (row, sample) and
- * of weights (row, n). */
+/* multinomial on CUDA by the integer rule of docs/random.md: a block a row. Thread t owns the t-th of 256 runs of the row;
+ * the runs' integer sums find the run of a draw, a walk of that run the index. Without replacement thread 0 draws one after
+ * the other and marks what is gone in the workspace (a byte a weight). Macros (lib_select.c): RP_NAME RP_WORDS, RP_T float or
+ * double. Words: out weights workspace, state seed inner, error record, tag, samples n shift replacement, strides of out
+ * (row, sample) and of weights (row, n). */
 typedef struct {
     rp_u64 w[16];
 } RP_WORDS;

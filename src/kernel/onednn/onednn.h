@@ -1,6 +1,7 @@
-/* The interface of libreprise-onednn.so, the only binary of ours that links oneDNN (and with it a C++ runtime). The library opens it at
-   first use and sees one table of functions. A plan is one primitive for one problem on one thread; the library cuts a large problem
-   into blocks and runs them on its own pool, so oneDNN's threads never compete with ours and bits do not depend on their number. */
+/* The interface of libreprise-onednn.so, the only binary of ours that links oneDNN (and with it a C++ runtime). The library
+   opens it at first use and sees one table of functions. A plan is one primitive for one problem on one thread; the library
+   cuts a large problem into blocks and runs them on its own pool, so oneDNN's threads never compete with ours and bits do not
+   depend on their number. */
 #ifndef RP_KERNEL_ONEDNN_ONEDNN_H
 #define RP_KERNEL_ONEDNN_ONEDNN_H
 

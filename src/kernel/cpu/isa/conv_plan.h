@@ -1,6 +1,6 @@
-/* Convolution as a product with gathered operands: which element of x, w or y stands at (line, k). Every operand is addressed by
-   two axes of four levels (channel or image, then three spatial levels); offsets add, and so do coordinates, which must lie within
-   the operand's spatial extents. Included by gemm.c; knows no element type. */
+/* Convolution as a product with gathered operands: which element of x, w or y stands at (line, k). Every operand is addressed
+   by two axes of four levels (channel or image, then three spatial levels); offsets add, and so do coordinates, which must
+   lie within the operand's spatial extents. Included by gemm.c; knows no element type. */
 struct conv_at {
     int64_t offset, c[3];
 };

@@ -215,8 +215,8 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
 }
 
 #if FLOATING
-/* Lines [l0, l0 + count) times k [k0, k0 + kc) in panels of W: what lies in bounds, zero elsewhere. Lines that are neighbours along
-   the innermost level form runs with one step. */
+/* Lines [l0, l0 + count) times k [k0, k0 + kc) in panels of W: what lies in bounds, zero elsewhere. Lines that are neighbours
+   along the innermost level form runs with one step. */
 RP__VEC_FN void N(gather)(const int W, const struct conv_gather *g, const ST *src, int64_t l0, int64_t count,
                           int64_t k0, int64_t kc, T *dst) {
     struct conv_at ks[KC];
