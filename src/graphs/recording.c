@@ -188,6 +188,20 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
     return status;
 }
 
+static rp_status uses(const rp__storage *memory, rp_stream *s) {
+    return memory && memory->block ? rp__block_used_by(memory->block, s) : RP_OK;
+}
+
+/* Who releases the graph, and what it reads, while it runs on s gives memory away that is not used again before s is done. */
+static rp_status meet(rp__recording *r, rp_stream *s) {
+    for (size_t k = 0; k < r->n_externals; k++) {
+        RP_TRY(uses(r->externals[k].storage, s));
+        RP_TRY(uses(r->externals[k].moved, s));
+    }
+    r->met = s->id;
+    return RP_OK;
+}
+
 rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
     if (RP__UNLIKELY(!r->graph)) return rp__fail(RP_ERROR_STATE, "replay without a preceding successful capture");
     if (RP__UNLIKELY(!r->instantiated)) RP_TRY(rp__recording_instantiate(r));
@@ -195,6 +209,7 @@ rp_status rp__recording_replay(rp__recording *r, rp_stream *s) {
     if (RP__UNLIKELY(atomic_load_explicit(&r->device->errors->state, memory_order_relaxed) == 2))
         RP_TRY(rp__error_record_check(r->device));
     if (RP__UNLIKELY(r->pool->replayed_on != s)) RP_TRY(order_behind_pool(r, s));
+    if (RP__UNLIKELY(r->met != s->id)) RP_TRY(meet(r, s));
     for (size_t k = 0; k < r->n_random; k++) {
         rp__capture_random *random = &r->random[k];
         uint64_t state[2];
@@ -265,6 +280,7 @@ rp_status rp__recording_repoint(rp__recording *r, rp__external *e, rp__storage *
     }
     if (e->moved) rp__storage_release(e->moved);
     e->moved = to ? rp__storage_retain(to) : NULL;
+    r->met = 0;
     e->now = target;
     return RP_OK;
 }

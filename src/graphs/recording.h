@@ -30,7 +30,8 @@ typedef struct rp__recording {
     size_t n_random;
     rp__external *externals;
     size_t n_externals, externals_capacity;
-    rp__replays *counted;                    /* counted; for those who keep values of a replay */
+    uint64_t met;         /* stream that is noted as a user of all of them: that of the last replay; 0: none */
+    rp__replays *counted; /* counted; for those who keep values of a replay */
     uint64_t replays, patches, stream_waits; /* statistics */
     _Atomic uint64_t executables;            /* of the graph; counted by the device, if it has any */
 } rp__recording;
