@@ -290,6 +290,12 @@ static void test_graphed_ctx(void **state) { /* 1.12, M33: what the graph holds 
     FAILS(RP_ERROR_INVALID_ARGUMENT, "ctx", rp_make_graphed_callables(&c, 1, NULL, &f));
 }
 
+/* ctx: a tensor that the function reaches by itself */
+static void times_captured(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_mul(in[0], *(rp_tensor **)ctx);
+}
+
 static void test_graphed_stale_place(void **state) { /* T29, M34: the message names the call that made what is gone */
     (void)state;
     rp_tensor *x = rp_rand(RP_DIMS(4), RP_F32, NULL), *first, *second;
@@ -312,6 +318,14 @@ static void test_graphed_stale_place(void **state) { /* T29, M34: the message na
         OK(rp_call(f, &x, 1, &now, 1));
     }
     rp_compiled_release(squares);
+    rp_compiled *times = rp_compile((rp_fn){times_captured, &now, 0, "times"}, NULL);
+    for (int i = 0; i < 3; i++) {
+        OK(rp_call(times, &x, 1, &out, 1));
+        same(out, rp_mul(x, now));
+    }
+    OK(rp_call(f, &x, 1, &second, 1));
+    FAILS(RP_ERROR_STALE, "times: captured tensor 0", rp_call(times, &x, 1, &out, 1));
+    rp_compiled_release(times);
     rp_tensor *wide = rp_rand(RP_DIMS(5), RP_F32, NULL);
     FAILS(RP_ERROR_GUARD, "train.c:31", rp_call_at("train.c:31", f, &wide, 1, &second, 1));
     FAILS(RP_ERROR_INVALID_ARGUMENT, "train.c:32", rp_call_at("train.c:32", f, NULL, 1, &second, 1));

@@ -29,6 +29,7 @@ typedef struct specialisation {
     uint64_t *arg_ids; /* of the tensors that were its arguments when it was recorded */
     bool symbolic;
     bool repeats;                      /* the function gives one tensor as several of its results */
+    bool holds_replayed;               /* it captured outputs of a replay, which a later one overwrites */
     bool moves_gradients;              /* the graph reads or leaves gradients of leaves */
     _Atomic(rp__executable *) program; /* what a call comes down to; NULL: more than a program, or not known yet */
     struct specialisation *next;
@@ -266,6 +267,12 @@ static bool moves_gradients(const rp__trace_result *trace) {
     return false;
 }
 
+static bool holds_replayed(const rp_ir *ir) {
+    for (size_t k = 0; k < ir->n_captured; k++)
+        if (ir->captured[k] && ir->captured[k]->storage->generation) return true;
+    return false;
+}
+
 /* Takes the trace over. */
 static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
                             const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
@@ -279,6 +286,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     s->symbolic = sizes != NULL;
     s->repeats = repeats(s->trace.ir, n_out);
     s->moves_gradients = moves_gradients(&s->trace);
+    s->holds_replayed = holds_replayed(s->trace.ir);
     s->arg_ids = rp__calloc(n_in + 1, sizeof *s->arg_ids);
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
@@ -766,12 +774,33 @@ static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisatio
     return rp__callable_end(scope, status, out, n_out);
 }
 
+/* Ops of the function would refuse what is gone by now. */
+static __attribute__((noinline)) rp_status check_replayed(const compiled *c, const specialisation *s,
+                                                          const char *site) {
+    rp_status status = RP_OK;
+    rp__site_frame frame = rp__site_push(site, NULL);
+    for (size_t k = 0; k < s->trace.ir->n_captured && status == RP_OK; k++) {
+        char what[128];
+        snprintf(what, sizeof what, "%s: captured tensor %zu", c->base.name, k);
+        if (s->trace.ir->captured[k]) status = rp__tensor_check(s->trace.ir->captured[k], what);
+    }
+    rp__site_pop(frame);
+    return status;
+}
+
 static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                size_t n_out) {
     compiled *c = (compiled *)f;
     if (RP__UNLIKELY(c->engine->tags & RP__ENGINE_RUNS_FUNCTION)) return plain_call(f, site, in, n_in, out, n_out);
     rp__lock(&c->lock);
     specialisation *s = find(c, in, n_in, n_out);
+    if (RP__UNLIKELY(s && s->holds_replayed)) {
+        rp_status status = check_replayed(c, s, site);
+        if (status != RP_OK) {
+            rp__unlock(&c->lock);
+            return status;
+        }
+    }
     if (RP__UNLIKELY(!s || is_to_be_checked(c, s))) {
         bool served;
         rp_status status = trace_call(c, s, in, n_in, out, n_out, &served);
