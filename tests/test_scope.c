@@ -99,10 +99,10 @@ static void handles_enter_scopes_more_than_once(void **state) {
     rp_scope inner = rp_scope_begin();
     for (int i = 0; i < 5; i++) assert_ptr_equal(rp__tensor_enter_scope(t), t);
     assert_int_equal(t->refs, 6);
-    assert_int_equal(t->scoped, 6);
+    assert_int_equal(t->retained, 0);
     rp_scope_end(inner, &t, 1); /* one of the five moves out, the others go */
     assert_int_equal(t->refs, 2);
-    assert_int_equal(t->scoped, 2);
+    assert_int_equal(t->retained, 0);
     rp_release(t);
     assert_int_equal(rp_error_take(), RP_ERROR_STATE);
     rp__tensor_unscope(t);

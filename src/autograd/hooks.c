@@ -237,8 +237,10 @@ static bool tensor_try_retain(rp_tensor *t) {
     unsigned refs = atomic_load_explicit(&t->refs, memory_order_relaxed);
     while (refs > 0)
         if (atomic_compare_exchange_weak_explicit(&t->refs, &refs, refs + 1, memory_order_acq_rel,
-                                                  memory_order_relaxed))
+                                                  memory_order_relaxed)) {
+            atomic_fetch_add_explicit(&t->retained, 1, memory_order_relaxed);
             return true;
+        }
     return false;
 }
 

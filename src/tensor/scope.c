@@ -35,7 +35,6 @@ rp_tensor *rp__tensor_enter_scope(rp_tensor *t) {
     rp__tensor_local *l = rp__local();
     if (!l || !rp__scope_push(l, t)) return rp__tensor_error();
     atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&t->scoped, 1, memory_order_relaxed);
     return t;
 }
 
@@ -44,7 +43,7 @@ rp_tensor *rp__tensor_unscope(rp_tensor *t) {
     if (!l || rp__tensor_is_error(t)) return t;
     for (size_t i = l->n_entries; i-- > 0;) {
         if (l->entries[i] != t) continue;
-        atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&t->retained, 1, memory_order_relaxed);
         l->entries[i] = NULL;
         l->holes++;
         while (l->n_entries > scope_first(l) && !l->entries[l->n_entries - 1]) {

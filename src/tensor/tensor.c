@@ -31,7 +31,7 @@ static inline __attribute__((always_inline)) rp_tensor *handle(rp_dtype dtype, s
     }
     t->magic = RP__TENSOR_MAGIC;
     atomic_store_explicit(&t->refs, 1, memory_order_relaxed);
-    atomic_store_explicit(&t->scoped, 1, memory_order_relaxed);
+    atomic_store_explicit(&t->retained, 0, memory_order_relaxed);
     t->dtype = (uint8_t)dtype;
     t->ndim = (uint8_t)ndim;
     t->flags = 0;
@@ -196,6 +196,7 @@ rp_tensor *rp_retain(rp_tensor *t) {
         return rp__tensor_error();
     }
     atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&t->retained, 1, memory_order_relaxed);
     return t;
 }
 
@@ -211,27 +212,20 @@ void rp_release(rp_tensor *t) {
         rp__tensor_check(t, "the tensor to release");
         return;
     }
-    if (RP__UNLIKELY(atomic_load_explicit(&t->refs, memory_order_relaxed) <=
-                     atomic_load_explicit(&t->scoped, memory_order_relaxed))) {
-        rp__fail(RP_ERROR_STATE,
-                 "release: the tensor (%s) belongs to a scope only: it was released more often than retained",
-                 made_by(t, made));
-        return;
-    }
+    unsigned retained = atomic_load_explicit(&t->retained, memory_order_relaxed);
+    do {
+        if (RP__UNLIKELY(retained == 0)) {
+            rp__fail(RP_ERROR_STATE,
+                     "release: the tensor (%s) belongs to a scope only: it was released more often than retained",
+                     made_by(t, made));
+            return;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&t->retained, &retained, retained - 1, memory_order_relaxed,
+                                                    memory_order_relaxed));
     drop(t);
 }
 
-void rp__scope_release(rp_tensor *t) {
-    unsigned refs = atomic_load_explicit(&t->refs, memory_order_relaxed);
-    /* With the last one nobody asks any more how many of the references are scopes'. */
-    if (refs == 1 &&
-        atomic_compare_exchange_strong_explicit(&t->refs, &refs, 0, memory_order_acq_rel, memory_order_relaxed)) {
-        rp__tensor_destroy(t);
-        return;
-    }
-    atomic_fetch_sub_explicit(&t->scoped, 1, memory_order_relaxed);
-    drop(t);
-}
+void rp__scope_release(rp_tensor *t) { drop(t); }
 
 /* ---- checking */
 

@@ -58,7 +58,7 @@ enum { RP__TENSOR_MAGIC = 0x52505431, RP__TENSOR_DEAD = 0x52505430 };
 struct rp_tensor {
     uint32_t magic; /* RP__TENSOR_MAGIC, or RP__TENSOR_DEAD after release: the slot keeps op and site for a while */
     atomic_uint refs;
-    atomic_uint scoped; /* how many of refs belong to scopes: releasing more than was retained is an error */
+    atomic_uint retained; /* how many of refs belong to no scope: releasing more than was retained is an error */
     uint8_t dtype, ndim, flags;
     rp_device device;
     rp__storage *storage;           /* never NULL but for the error tensor; its data is NULL while pending in a trace */
