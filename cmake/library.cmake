@@ -83,8 +83,8 @@ foreach(isa IN LISTS RP_ISAS)
     rp_object_library(rp_lines_${isa} ${RP_LINES})
     add_dependencies(rp_lines_${isa} rp_lines_source)
     target_compile_options(rp_lines_${isa} PRIVATE ${RP_OPT} ${RP_ISA_FLAGS_${isa}} -w)
-    # Nothing else is left to compile by then, and the narrow vectors make three times the code: half of the time, for machines
-    # that have nothing wider.
+    # Nothing else is left to compile by then, and narrow vectors make far more code: less work on it, for machines that have
+    # nothing wider.
     if(isa STREQUAL "baseline" AND NOT RP_ISAS STREQUAL "baseline")
         target_compile_options(rp_lines_${isa} PRIVATE -O1)
     endif()

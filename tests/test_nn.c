@@ -14,6 +14,7 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
+#include "support/check.h"
 
 /* ---------------------------------------------------------------- helpers */
 
@@ -24,15 +25,6 @@ static void ok(rp_status status) {
     (void)rp_error_take();
     fail_msg("%s", text);
 }
-
-static void failed_at(const char *site, rp_status code, const char *text) {
-    char message[1024];
-    snprintf(message, sizeof message, "%s", rp_error_message());
-    rp_status have = rp_error_take();
-    if (have != code) fail_msg("%s: status %d instead of %d: %s", site, (int)have, (int)code, message);
-    if (!strstr(message, text)) fail_msg("%s: '%s' is not in '%s'", site, text, message);
-}
-#define FAILED(code, text) failed_at(RP_HERE, (code), (text))
 
 static void host(rp_tensor *t, float *out) { ok(rp_to_host(t, out, (size_t)rp_numel(t) * sizeof *out)); }
 

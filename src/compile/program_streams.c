@@ -7,20 +7,10 @@
 
 static rp_status take_turn(rp__shared_arena *turn, rp__device *d, rp_stream *s) {
     rp_stream *last = turn->stream ? turn->stream : d->default_stream;
-    if (last != s) {
-        rp_event *e = rp_event_new(d->id, false);
-        rp_status status = e->device ? rp_event_record(e, last) : rp_error_status();
-        if (status == RP_OK) status = rp_stream_wait_event(s, e);
-        rp_event_release(e);
-        RP_TRY(status);
-    }
+    if (last != s) RP_TRY(rp__stream_follow(s, last));
     if (turn->stream) rp_stream_release(turn->stream);
     turn->stream = rp__stream_retain(s);
     return RP_OK;
-}
-
-static inline rp_status uses(const rp__storage *memory, rp_stream *s) {
-    return memory && memory->block && memory->block->stream != s ? rp__block_used_by(memory->block, s) : RP_OK;
 }
 
 /* Results are allocated where they are written: so only readers elsewhere have to be waited for. */
@@ -49,14 +39,14 @@ static rp_status let_go_elsewhere(rp__executable *p, rp__program_memory *r, rp_s
 
 /* What the program holds is used by s from now on. */
 static rp_status move_to(rp__executable *p, rp_stream *s) {
-    RP_TRY(uses(p->memory, s));
+    RP_TRY(rp__storage_used_by(p->memory, s));
     for (size_t k = 0; k < p->ir->n_captured; k++)
-        if (p->ir->captured[k]) RP_TRY(uses(p->ir->captured[k]->storage, s));
-    for (uint32_t k = 0; k < p->n_buffers; k++) RP_TRY(uses(p->buffers[k].place.storage, s));
-    for (size_t k = 0; k < p->n_scratch; k++) RP_TRY(uses(p->scratch[k], s));
-    for (uint32_t k = 0; k < p->n_outers; k++) RP_TRY(uses(p->outers[k].fixed, s));
+        if (p->ir->captured[k]) RP_TRY(rp__storage_used_by(p->ir->captured[k]->storage, s));
+    for (uint32_t k = 0; k < p->n_buffers; k++) RP_TRY(rp__storage_used_by(p->buffers[k].place.storage, s));
+    for (size_t k = 0; k < p->n_scratch; k++) RP_TRY(rp__storage_used_by(p->scratch[k], s));
+    for (uint32_t k = 0; k < p->n_outers; k++) RP_TRY(rp__storage_used_by(p->outers[k].fixed, s));
     for (uint32_t k = 0; k < p->n_results; k++) {
-        RP_TRY(uses(p->results[k].fixed, s));
+        RP_TRY(rp__storage_used_by(p->results[k].fixed, s));
         RP_TRY(let_go_elsewhere(p, &p->results[k], s));
     }
     p->met = s->id;
@@ -67,7 +57,7 @@ rp_status rp__program_meet(rp__executable *p, rp_tensor *const *in, rp_stream *s
     if (p->turn->stream != s) RP_TRY(take_turn(p->turn, p->device, s));
     if (RP__UNLIKELY(p->met != s->id)) RP_TRY(move_to(p, s));
     for (uint32_t k = 0; k < p->ir->body.n_args; k++)
-        if (in[k]) RP_TRY(uses(in[k]->storage, s));
+        if (in[k]) RP_TRY(rp__storage_used_by(in[k]->storage, s));
     return RP_OK;
 }
 

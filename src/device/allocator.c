@@ -341,13 +341,7 @@ rp_status rp__block_await(rp__block *pub, rp_stream *s) {
     rp__block_base *b = (rp__block_base *)(void *)pub;
     if (!pub || b->kind == RP__BLOCK_EMPTY || (s == pub->stream && !b->uses)) return RP_OK;
     rp__allocator *a = pub->stream->device->allocator;
-    rp_status status = RP_OK;
-    if (s != pub->stream) {
-        rp_event *e = rp_event_new(pub->stream->device->id, false);
-        status = rp_event_record(e, pub->stream);
-        if (status == RP_OK) status = rp_stream_wait_event(s, e);
-        rp_event_release(e);
-    }
+    rp_status status = s != pub->stream ? rp__stream_follow(s, pub->stream) : RP_OK;
     rp__lock(&a->lock);
     if (b->uses && !rp__block_uses_done(a, b->uses, false)) {
         for (size_t i = 0; i < b->uses->n && status == RP_OK; i++) {

@@ -318,6 +318,14 @@ rp_status rp_event_record(rp_event *e, rp_stream *s) {
     return RP_OK;
 }
 
+rp_status rp__stream_follow(rp_stream *s, rp_stream *before) {
+    rp_event *e = rp_event_new(before->device->id, false);
+    rp_status status = e->device ? rp_event_record(e, before) : rp_error_status();
+    if (status == RP_OK) status = rp_stream_wait_event(s, e);
+    rp_event_release(e);
+    return status;
+}
+
 rp_status rp_event_synchronize(rp_event *e) {
     RP_TRY(event_check(e));
     if (!e->recorded) return RP_OK;

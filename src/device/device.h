@@ -120,7 +120,9 @@ struct rp_event {
 };
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */
 rp_stream *rp__stream_retain(rp_stream *s);
-rp_stream *rp__stream_new(rp__device *d); /* for the library's own use: programs meet it in captures alone */
+rp_status rp__stream_follow(rp_stream *s,
+                            rp_stream *before); /* what s is given from now on runs behind what `before` has */
+rp_stream *rp__stream_new(rp__device *d);       /* for the library's own use: programs meet it in captures alone */
 bool rp__several_streams(
     void); /* has the program made a stream? until then nothing needs to be ordered across streams */
 

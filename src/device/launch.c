@@ -73,10 +73,7 @@ rp__launch_recorder *rp__launch_recorder_get(void) { return rp__launch_recorder_
 /* Memory that another stream's allocations reuse once it is free: not before this stream is done with it. What a capture
    reads is held by its graph. */
 static rp_status note_uses(rp_stream *s, const rp__launch *l) {
-    for (uint32_t i = 0; i < l->n_slots; i++) {
-        rp__block *b = l->slots[i].storage ? l->slots[i].storage->block : NULL;
-        if (RP__UNLIKELY(b && b->stream != s)) RP_TRY(rp__block_used_by(b, s));
-    }
+    for (uint32_t i = 0; i < l->n_slots; i++) RP_TRY(rp__storage_used_by(l->slots[i].storage, s));
     return RP_OK;
 }
 

@@ -174,10 +174,7 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
     rp__lock(&replay_lock);
     rp_stream *last = r->pool->replayed_on;
     if (last && last != s) {
-        rp_event *e = rp_event_new(r->device->id, false);
-        status = rp_event_record(e, last);
-        if (status == RP_OK) status = rp_stream_wait_event(s, e);
-        rp_event_release(e);
+        status = rp__stream_follow(s, last);
         r->stream_waits++;
     }
     if (status == RP_OK && last != s) {
@@ -188,15 +185,11 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
     return status;
 }
 
-static rp_status uses(const rp__storage *memory, rp_stream *s) {
-    return memory && memory->block ? rp__block_used_by(memory->block, s) : RP_OK;
-}
-
 /* Who releases the graph, and what it reads, while it runs on s gives memory away that is not used again before s is done. */
 static rp_status meet(rp__recording *r, rp_stream *s) {
     for (size_t k = 0; k < r->n_externals; k++) {
-        RP_TRY(uses(r->externals[k].storage, s));
-        RP_TRY(uses(r->externals[k].moved, s));
+        RP_TRY(rp__storage_used_by(r->externals[k].storage, s));
+        RP_TRY(rp__storage_used_by(r->externals[k].moved, s));
     }
     r->met = s->id;
     return RP_OK;

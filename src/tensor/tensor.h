@@ -42,6 +42,10 @@ void rp__storage_release(rp__storage *s);
 static inline bool rp__storage_is_stale(const rp__storage *s) {
     return RP__UNLIKELY(s->generation != NULL) && atomic_load_explicit(s->generation, memory_order_acquire) != s->stamp;
 }
+/* Stream s uses it: it is not used again before s is done. NULL, and memory of others, needs no such care. */
+static inline rp_status rp__storage_used_by(const rp__storage *s, rp_stream *stream) {
+    return s && s->block && s->block->stream != stream ? rp__block_used_by(s->block, stream) : RP_OK;
+}
 /* May its owner write or free it unseen? Then graphs copy it. */
 static inline bool rp__storage_is_unseen(const rp__storage *s) { return s->foreign && !s->stable; }
 void rp__storage_written(rp__storage *s, const char *op, const char *site); /* version + 1 */

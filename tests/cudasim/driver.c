@@ -241,6 +241,7 @@ SIM_EXPORT void cudasim_fail_after(unsigned long long n, int code) {
 
 SIM_EXPORT void cudasim_get_counters(cudasim_counters *c) {
     pthread_mutex_lock(&sim_lock);
+    sim_execs_bury();
     *c = sim_counters;
     sim_memory_count(c);
     c->live_streams = live[SIM_STREAM];

@@ -787,19 +787,32 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRA
     return sim_end(instantiate(exec, graph, params->flags, &params->hErrNode_out, &params->result_out));
 }
 
+/* As on a device, nobody waits for a launch whose executable is destroyed: it goes on, and what it needs stays until then. */
+static CUgraphExec dying;
+void sim_execs_bury(void) {
+    for (CUgraphExec *link = &dying; *link;) {
+        CUgraphExec exec = *link;
+        if (exec->last && exec->last->state != 2) {
+            link = &exec->dying;
+            continue;
+        }
+        *link = exec->dying;
+        sim_op_release(exec->last);
+        sim_graph_free(exec->graph);
+        free(exec->conds);
+        free(exec);
+    }
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     SIM_BEGIN_FREE();
     if (!sim_handle_is(exec, SIM_EXEC)) {
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     }
-    if (exec->last && exec->last->state != 2) {
-        sim_run_until(exec->last);
-    }
-    sim_op_release(exec->last);
     sim_handle_remove(exec);
-    sim_graph_free(exec->graph);
-    free(exec->conds);
-    free(exec);
+    exec->dying = dying;
+    dying = exec;
+    sim_execs_bury();
     return sim_end(CUDA_SUCCESS);
 }
 

@@ -277,8 +277,10 @@ struct CUgraphExec_st {
     size_t n_conds;
     sim_op *last;
     CUgraph source;
+    struct CUgraphExec_st *dying; /* destroyed while it runs: the next such */
 };
 
+void sim_execs_bury(void); /* frees executables that were destroyed while they ran and have ended */
 CUgraph sim_graph_new(void);
 void sim_graph_free(CUgraph graph);
 CUgraphNode sim_node_new(CUgraph graph, CUgraphNodeType type, CUgraphNode const *deps, const CUgraphEdgeData *edges,

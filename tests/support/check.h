@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 #include <string.h>
@@ -23,6 +24,16 @@
         if (!strstr(rp_error_message(), (fragment))) fail_msg("\"%s\" is not in: %s", (fragment), rp_error_message()); \
         assert_int_equal(rp_error_take(), (code));                                                                     \
     } while (0)
+
+/* The last call failed with this code, and the message has this text: the same for calls that return no status. */
+static inline void failed_at(const char *site, rp_status code, const char *text) {
+    char message[1024];
+    snprintf(message, sizeof message, "%s", rp_error_message());
+    rp_status have = rp_error_take();
+    if (have != code) fail_msg("%s: status %d instead of %d: %s", site, (int)have, (int)code, message);
+    if (!strstr(message, text)) fail_msg("%s: '%s' is not in '%s'", site, text, message);
+}
+#define FAILED(code, text) failed_at(RP_HERE, (code), (text))
 
 /* Teardown: one failure must not make the next tests fail. */
 static inline int take_error(void **state) {

@@ -15,6 +15,8 @@
 
 #include <reprise.h>
 
+#include "support/check.h"
+
 /* "test_x.c", as call sites name it. */
 static inline const char *tape_file(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -53,15 +55,6 @@ static inline void equal_at(const char *site, rp_tensor *t, size_t n, const doub
 #define EQUAL(t, ...)                                                                                                  \
     equal_at(RP_HERE, (t), sizeof((const double[]){__VA_ARGS__}) / sizeof(double), (const double[]){__VA_ARGS__})
 
-/* The call failed with this code, and the message has this text. */
-static inline void failed_at(const char *site, rp_status code, const char *text) {
-    char message[1024];
-    snprintf(message, sizeof message, "%s", rp_error_message());
-    rp_status have = rp_error_take();
-    if (have != code) fail_msg("%s: status %d instead of %d: %s", site, (int)have, (int)code, message);
-    if (!strstr(message, text)) fail_msg("%s: '%s' is not in '%s'", site, text, message);
-}
-#define FAILED(code, text) failed_at(RP_HERE, (code), (text))
 /* "file:line" of the next line. */
 #define NEXT_LINE(name)                                                                                                \
     char name[48];                                                                                                     \
