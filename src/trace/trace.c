@@ -10,6 +10,7 @@
 #include "core/fork.h"
 #include "core/log.h"
 #include "ops/grad.h"
+#include "reprise_ir.h"
 #include "trace/ir_run.h"
 #include "trace/trace_parts.h"
 
@@ -946,8 +947,31 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
 
 /* ---- export */
 
-rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+/* The whole function as one graph, for export. */
+static rp_ir *trace_whole(const rp__trace_request *request) {
+    const rp_fn *fn = &request->fn;
     rp__trace_result result = {0};
+    rp_status status = rp__trace_run(request, NULL, &result);
+    rp_ir *ir = result.ir;
+    /* What a compiled function would leave to the tape, a text that is read elsewhere would get wrong without a word. */
+    if (status == RP_OK && result.reason)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK,
+                          "rp_trace: a graph of `%s` would not give its gradients (%s at %s). With grad mode off, or "
+                          "for arguments that need none, its values are exported",
+                          fn->name && *fn->name ? fn->name : "a function without a name", result.reason,
+                          result.site && *result.site ? result.site : "no call site");
+    if (status == RP_OK) {
+        /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
+        ir->body.n_results = (uint32_t)request->n_out;
+        result.ir = NULL;
+    } else {
+        ir = rp__ir_failed();
+    }
+    rp__trace_result_free(&result);
+    return ir;
+}
+
+rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
     if (n_in && !in) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace: the arguments are NULL");
         return rp__ir_failed();
@@ -955,23 +979,73 @@ rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
     for (size_t k = 0; k < n_in; k++) {
         if (rp__tensor_check(in[k], "an argument") != RP_OK || rp__tensor_is_error(in[k])) return rp__ir_failed();
     }
-    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
-    rp_status status = rp__trace_run(&request, NULL, &result);
-    rp_ir *ir = result.ir;
-    /* What a compiled function would leave to the tape, a text that is read elsewhere would get wrong without a word. */
-    if (status == RP_OK && result.reason)
-        status = rp__fail(RP_ERROR_GRAPH_BREAK,
-                          "rp_trace: a graph of `%s` would not give its gradients (%s at %s). With grad mode off, or "
-                          "for arguments that need none, its values are exported",
-                          fn.name && *fn.name ? fn.name : "a function without a name", result.reason,
-                          result.site && *result.site ? result.site : "no call site");
-    if (status == RP_OK) {
-        /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
-        ir->body.n_results = (uint32_t)n_out;
-        result.ir = NULL;
-    } else {
-        ir = rp__ir_failed();
+    const rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
+    return trace_whole(&request);
+}
+
+/* ---- by types alone (reprise_ir.h) */
+
+typedef struct typed {
+    rp__ir_value_info *info;
+    const rp__ir_value_info **pointers;
+    rp__symbols *symbols;
+} typed;
+
+static rp_status take_type(typed *t, const rp_ir_type *type, size_t k) {
+    if (type->struct_size < offsetof(rp_ir_type, requires_grad) + sizeof type->requires_grad)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "type %zu: struct_size is %zu; set it to the size of the struct", k,
+                        type->struct_size);
+    if (!rp__dtype_is_valid(type->dtype) || type->ndim > RP_MAX_DIMS)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "type %zu: no element type, or more than %d dimensions", k,
+                        RP_MAX_DIMS);
+    if (type->requires_grad && !rp__dtype_is_float(type->dtype))
+        return rp__fail(RP_ERROR_DTYPE, "type %zu: only tensors of floating types require gradients, not %s", k,
+                        rp_dtype_name(type->dtype));
+    rp__ir_value_info *info = &t->info[k];
+    info->meta.dtype = type->dtype;
+    info->meta.device = type->device;
+    info->meta.ndim = (uint8_t)type->ndim;
+    info->requires_grad = type->requires_grad;
+    for (size_t d = 0; d < type->ndim; d++) {
+        info->meta.size[d] = type->size[d];
+        if (type->size[d] < 0)
+            return rp__fail(RP_ERROR_SHAPE, "type %zu: size %zu is %lld; a symbol has the size of the traced call", k,
+                            d, (long long)type->size[d]);
+        if (!type->dynamic[d]) continue;
+        const rp__symbol symbol = {.input = (uint32_t)k, .dim = (uint8_t)d, .hint = type->size[d]};
+        info->meta.size[d] = rp__symbols_add(t->symbols, &symbol);
+        if (rp_failed()) return rp_error_status();
     }
-    rp__trace_result_free(&result);
+    rp__contiguous_strides(info->meta.size, type->ndim, info->stride);
+    t->pointers[k] = info;
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+rp_ir *rp_trace_types(rp_fn fn, const rp_ir_type *types, size_t n_in, size_t n_out) {
+    if (rp_failed()) return rp__ir_failed();
+    if (n_in && !types) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace_types: the types are NULL");
+        return rp__ir_failed();
+    }
+    typed t = {rp__calloc(n_in + 1, sizeof *t.info), rp__calloc(n_in + 1, sizeof *t.pointers), rp__symbols_new()};
+    rp_status status = t.info && t.pointers && t.symbols ? RP_OK : RP__OOM("types of arguments");
+    rp__symbols *before = rp__symbols_enter(t.symbols);
+    for (size_t k = 0; k < n_in && status == RP_OK; k++) /* a caller's structs may be longer or shorter than ours */
+        status = take_type(&t, (const void *)((const char *)types + k * types->struct_size), k);
+    (void)rp__symbols_enter(before);
+    rp_ir *ir = rp__ir_failed();
+    if (status == RP_OK) {
+        bool any = rp__symbols_count(t.symbols) > 0;
+        const rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
+                                           .fn = fn,
+                                           .arg_info = t.pointers,
+                                           .symbols = any ? t.symbols : NULL,
+                                           .n_in = n_in,
+                                           .n_out = n_out};
+        ir = trace_whole(&request);
+    }
+    rp__symbols_release(t.symbols);
+    rp__free(t.info);
+    rp__free(t.pointers);
     return ir;
 }
