@@ -19,6 +19,9 @@ typedef struct rp__device_ops {
     /* segments for the caching allocator: large, rarely called */
     rp_status (*segment_alloc)(rp__device *d, size_t bytes, void **out);
     void (*segment_free)(rp__device *d, void *p, size_t bytes);
+    /* Bytes that it can still give, with `reserved` bytes of segments handed out; *limit (n bytes) names what sets the number.
+       NULL: segment_alloc refuses what is not there; else a segment above it is not asked for. */
+    uint64_t (*memory_left)(rp__device *d, uint64_t reserved, char *limit, size_t n);
 
     /* streams: `native` is the device's handle (CUstream; queue of the CPU device) */
     rp_status (*stream_create)(rp__device *d, rp_stream *s);
