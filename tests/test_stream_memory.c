@@ -143,6 +143,67 @@ static void test_compiled(void **state) {
     rp_stream_release(there);
 }
 
+/* Memory like that of `n` elements is made, written here, and still holds that when stream `there` is done. */
+static void nobody_writes(int64_t n, rp_stream *there) {
+    rp_tensor *own[48];
+    rp_scope scope = rp_scope_begin();
+    for (int k = 0; k < 48; k++) own[k] = rp_full(RP_DIMS(n), rp_f64(k), RP_F32);
+    OK(rp_stream_synchronize(there));
+    for (int k = 0; k < 48; k++) same(own[k], rp_full(RP_DIMS(n), rp_f64(k), RP_F32));
+    OK(rp_scope_end(scope, NULL, 0));
+}
+
+static void noise(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(rp_dropout(in[0], 0.5, true, NULL), rp_rand(RP_DIMS(4), RP_F32, NULL));
+}
+
+/* A program that draws is told where to begin in memory of its own; it is released before the stream of its last call has
+   written that. */
+static void test_random(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    for (int kind = 0; kind < 2; kind++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f =
+            rp_compile((rp_fn){noise, NULL, 0, "noise"}, RP_OPTIONS(rp_compile_options, .no_graph = kind == 1));
+        rp_tensor *x = rp_ones(RP_DIMS(4), RP_F32), *y;
+        for (int k = 0; k < 3; k++) OK(rp_call(f, &x, 1, &y, 1));
+        follow(there, here);
+        OK(rp_call(f, &x, 1, &y, 1));
+        OK(rp_set_current_stream(here));
+        rp_compiled_release(f);
+        nobody_writes(4, there);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+    rp_stream_release(there);
+}
+
+/* While this thread captures it may give work to streams that do not: what that touches is noted as ever, whether it is released
+   before or after the end of the capture. */
+static void test_beside_capture(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    for (int late = 0; late < 2; late++) {
+        rp_graph *g = rp_graph_new();
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_ones(RP_DIMS(5), RP_F32);
+        follow(there, here);
+        OK(rp_set_current_stream(here));
+        OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = RP_CAPTURE_RELAXED)));
+        rp_stream *inside = rp_current_stream(device);
+        OK(rp_set_current_stream(there));
+        for (int k = 0; k < 8; k++) rp_fill_(x, rp_f64(-1));
+        OK(rp_set_current_stream(inside));
+        if (!late) OK(rp_scope_end(scope, NULL, 0));
+        OK(rp_graph_end(g));
+        if (late) OK(rp_scope_end(scope, NULL, 0));
+        nobody_writes(5, there);
+        rp_graph_release(g);
+    }
+    rp_stream_release(there);
+}
+
 /* A program that moves to another stream and finds no memory there for its results keeps those that it has. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -181,6 +242,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_released, begin, end),
         cmocka_unit_test_setup_teardown(test_compiled, begin, end),
+        cmocka_unit_test_setup_teardown(test_random, begin, end),
+        cmocka_unit_test_setup_teardown(test_beside_capture, begin, end),
         cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);

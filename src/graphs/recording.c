@@ -84,7 +84,7 @@ static rp_status record(rp__launch_recorder *base, rp_stream *s, const rp__launc
             return status;
         }
     }
-    return s->device->ops->launch(s->device, s, l);
+    return rp__launch_unrecorded(s, l);
 }
 
 rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *stream, rp_pool *pool,
