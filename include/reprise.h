@@ -166,7 +166,7 @@ RP_API bool rp_is_contiguous(const rp_tensor *t);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
 RP_API uint64_t rp_version(const rp_tensor *t);
 /* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once,
-   unless the current stream is capturing. CUDA: device memory, for work on the stream that wrote it. */
+   unless the current stream is capturing; NULL and an error if a kernel found one in its data (an index out of bounds). CUDA: device memory, for work on the stream that wrote it. */
 RP_API void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
@@ -488,7 +488,7 @@ RP_API rp_status rp_empty_cache(rp_device device);
 
 struct DLManagedTensorVersioned;
 struct DLManagedTensor; /* of DLPack before 1.0 */
-/* NULL on failure; the consumer calls its deleter */
+/* NULL on failure, also one that a kernel found in its data on the CPU; the consumer calls its deleter */
 RP_API struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t);
 /* Take ownership, also on failure. */
 RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed);

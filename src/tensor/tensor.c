@@ -366,7 +366,9 @@ void *rp_data(rp_tensor *t) {
         rp__device *d = rp__device_get(t->device);
         rp_stream *s = d ? rp__current_stream(d) : NULL;
         /* In a capture there is nothing to wait for, and the address is that of the recorded launches. */
-        if (!s || (!rp__stream_capturing(s) && d->ops->stream_synchronize(d, s) != RP_OK)) return NULL;
+        if (!s || (!rp__stream_capturing(s) &&
+                   (d->ops->stream_synchronize(d, s) != RP_OK || rp__error_record_check(d) != RP_OK)))
+            return NULL;
     }
     return rp__tensor_data(t);
 }
