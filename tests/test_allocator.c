@@ -240,9 +240,9 @@ pools_keep_their_memory(void **state) { /* A2, A3, A9, A10: the route decides; a
     rp_stream *s = rp_stream_new(rp_cpu());
     uint64_t reserved = stats().reserved;
     rp_pool *pool = rp_pool_new(rp_cpu());
-    rp__allocator_route(d, s, pool);
+    rp__allocator_capture(s, NULL, pool);
     rp__block *a = take(d, s, 1000), *b = take(d, s, 3 << 20);
-    rp__allocator_route(d, s, NULL);
+    rp__allocator_capture(s, NULL, NULL);
     assert_true(a->pool == pool && b->pool == pool);
     assert_int_equal(pool->refs, 3);
     assert_true(stats().in_private_pools > 0);
@@ -251,10 +251,10 @@ pools_keep_their_memory(void **state) { /* A2, A3, A9, A10: the route decides; a
     b = take(d, s, 3 << 20); /* not routed: other memory */
     assert_ptr_not_equal(b->data, address);
     rp__block_free(d, b);
-    rp__allocator_route(d, s, pool);
+    rp__allocator_capture(s, NULL, pool);
     b = take(d, s, 3 << 20);
     assert_ptr_equal(b->data, address);
-    rp__allocator_route(d, s, NULL);
+    rp__allocator_capture(s, NULL, NULL);
     rp__block_free(d, b);
     rp_empty_cache(rp_cpu());
     assert_true(stats().in_private_pools > 0); /* only the pool's end frees them */

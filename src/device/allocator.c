@@ -393,9 +393,16 @@ void rp__allocator_free(rp__allocator *a) {
     rp__free(a);
 }
 
-void rp__allocator_route(rp__device *d, rp_stream *s, rp_pool *pool) {
-    (void)d;
-    s->route = pool;
+bool rp__allocator_capture(rp_stream *s, struct rp__capture *c, rp_pool *pool) {
+    rp__allocator *a = s->device->allocator;
+    rp__lock(&a->lock);
+    bool free = !c || !s->capture;
+    if (free) {
+        s->capture = c;
+        s->route = pool;
+    }
+    rp__unlock(&a->lock);
+    return free;
 }
 
 /* ---- statistics */

@@ -58,6 +58,8 @@ rp__pool_hold *rp__pool_hold_retain(rp__pool_hold *h); /* NULL is nothing */
 void rp__pool_hold_release(rp__pool_hold *h);
 /* The stream is about to be destroyed, its work done: what was cached for it goes to the default stream. */
 void rp__allocator_forget(rp__device *d, rp_stream *s);
-void rp__allocator_route(rp__device *d, rp_stream *s, rp_pool *pool); /* allocations on s go to pool; NULL ends it */
+/* s is part of capture c from now on (false, and nothing changes, if it is part of one already), and its allocations go to pool;
+   both NULL: no longer. The allocator, which asks streams for events of their own, does so of none that captures. */
+bool rp__allocator_capture(rp_stream *s, struct rp__capture *c, rp_pool *pool);
 
 #endif

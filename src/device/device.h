@@ -111,8 +111,9 @@ struct rp_stream {
     rp__device *device;
     bool is_default;
     void *native;
-    struct rp__capture *capture; /* not NULL while capturing (capture.h) */
-    rp_pool *route;              /* where its allocations come from; NULL: the default pool (allocator.h) */
+    /* Other threads ask whether the stream captures before they wait for it: written by rp__allocator_capture alone. */
+    _Atomic(struct rp__capture *) capture; /* not NULL while capturing (capture.h) */
+    _Atomic(rp_pool *) route;              /* where its allocations come from; NULL: the default pool (allocator.h) */
     uint64_t id;
 };
 struct rp_event {
