@@ -23,6 +23,13 @@ void rp__allocator_free(rp__allocator *a);
 /* bytes 0 gives a block with data NULL. In a capture on `s`, memory comes from the capture's pool. */
 rp_status rp__block_alloc(rp__device *d, rp_stream *s, size_t bytes, rp__block **out);
 void rp__block_free(rp__device *d, rp__block *b);
+/* A block for memory that a program gave us until its deleter runs: not under the allocator's lock, once the block was freed and
+   the streams that were noted as users, and the device's default stream, have done what they had by then. That is when it is
+   freed, or at a later rp__foreign_collect, in any thread: nobody waits for it. Collecting runs code of programs: where the
+   host has waited for a device, and where more memory is wrapped. */
+rp_status rp__block_foreign(rp__device *d, void *data, size_t bytes, void (*deleter)(void *), void *ctx,
+                            rp__block **out);
+void rp__foreign_collect(rp__device *d);
 /* The block is used by another stream too: reuse waits for that stream's work (Tensor.record_stream). */
 rp_status rp__block_used_by(rp__block *b, rp_stream *s);
 /* What runs on s from now on may write to b: it waits for b's own stream and for the others that use it. */

@@ -202,8 +202,8 @@ bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait) {
     const rp__device_ops *ops = a->device->ops;
     for (size_t i = 0; i < u->n;) {
         rp__block_use *e = &u->entries[i];
-        bool done = false;
-        if (!rp__stream_capturing(e->stream)) {
+        bool done = atomic_load(&a->device->lost) != RP_OK; /* nothing runs there any more */
+        if (!done && !rp__stream_capturing(e->stream)) {
             if (!e->event) {
                 rp__error_state state; /* running out of memory here is answered by waiting, not reported */
                 rp__error_save(&state);

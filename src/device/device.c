@@ -261,16 +261,23 @@ rp_status rp_set_current_stream(rp_stream *s) {
     return RP_OK;
 }
 
+rp_status rp__device_waited(rp__device *d) {
+    rp__foreign_collect(d);
+    return rp__error_record_check(d);
+}
+
 rp_status rp_stream_synchronize(rp_stream *s) {
     RP_TRY(stream_check(s));
     RP_TRY(rp__capture_forbid(s, "synchronising a stream"));
     RP_TRY(s->device->ops->stream_synchronize(s->device, s));
-    return rp__error_record_check(s->device);
+    return rp__device_waited(s->device);
 }
 
 bool rp_stream_query(rp_stream *s) {
     if (stream_check(s) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
-    return s->device->ops->stream_query(s->device, s);
+    bool done = s->device->ops->stream_query(s->device, s);
+    if (done) rp__foreign_collect(s->device);
+    return done;
 }
 
 rp_status rp_synchronize(rp_device device) {
@@ -279,7 +286,7 @@ rp_status rp_synchronize(rp_device device) {
     RP_TRY(rp__capture_forbid(rp__current_stream(d), "synchronising a device"));
     RP_TRY(rp__capture_forbid(NULL, "synchronising a device"));
     RP_TRY(d->ops->synchronize(d));
-    return rp__error_record_check(d);
+    return rp__device_waited(d);
 }
 
 /* ---- events */
@@ -330,14 +337,18 @@ rp_status rp_event_synchronize(rp_event *e) {
     RP_TRY(event_check(e));
     if (!e->recorded) return RP_OK;
     RP_TRY(rp__capture_forbid(NULL, "synchronising an event"));
-    return e->device->ops->event_synchronize(e->device, e);
+    RP_TRY(e->device->ops->event_synchronize(e->device, e));
+    rp__foreign_collect(e->device);
+    return RP_OK;
 }
 
 bool rp_event_query(rp_event *e) {
     if (event_check(e) != RP_OK) return false;
     if (!e->recorded) return true;
     if (rp__capture_forbid(NULL, "querying an event") != RP_OK) return false;
-    return e->device->ops->event_query(e->device, e);
+    bool done = e->device->ops->event_query(e->device, e);
+    if (done) rp__foreign_collect(e->device);
+    return done;
 }
 
 double rp_event_elapsed_ms(rp_event *start, rp_event *end) {

@@ -122,6 +122,8 @@ struct rp_event {
     bool timing, recorded, captured; /* captured: it was last recorded in a capture */
     void *native;
 };
+/* The host has waited for work of d: deleters that waited for it run, and the errors that its kernels found are told. */
+rp_status rp__device_waited(rp__device *d);
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */
 rp_stream *rp__stream_retain(rp_stream *s);
 rp_status rp__stream_follow(rp_stream *s,

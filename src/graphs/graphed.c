@@ -236,7 +236,8 @@ static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp, 
     }
     atomic_fetch_add_explicit(&g->generation->refs, 1, memory_order_relaxed);
     *o = (output_owner){rp__storage_retain(fixed->storage), g->generation};
-    rp__storage *s = rp__storage_wrap(fixed->device, fixed->storage->data, fixed->storage->bytes, output_free, o);
+    rp__storage *s =
+        rp__storage_wrap(fixed->device, fixed->storage->data, fixed->storage->bytes, fixed->storage, output_free, o);
     if (!s) {
         output_free(o);
         return rp__tensor_error();

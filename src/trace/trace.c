@@ -232,7 +232,7 @@ static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x) {
 }
 
 static rp_status fresh(rp__trace *t, const rp__meta *meta, rp__ir_value v, rp_tensor **out) {
-    rp__storage *s = rp__storage_wrap(meta->device, NULL, 0, NULL, NULL);
+    rp__storage *s = rp__storage_wrap(meta->device, NULL, 0, NULL, NULL, NULL);
     if (!s) return RP_ERROR_OUT_OF_MEMORY;
     int64_t numel = 1;
     for (unsigned d = 0; d < meta->ndim; d++) {
@@ -399,7 +399,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
         if (rp__tensor_is_error(r)) return rp_error_status();
     }
     rp__storage *from = r->storage;
-    if (atomic_load(&from->refs) == 1 && from->block && rp__tensor_data(r) == (char *)from->data) {
+    if (atomic_load(&from->refs) == 1 && from->block && !from->foreign && rp__tensor_data(r) == (char *)from->data) {
         s->block = from->block;
         s->data = from->data;
         s->bytes = from->bytes;
@@ -415,6 +415,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->generation = from->generation;
     s->stamp = from->stamp;
     s->replay_site = from->replay_site;
+    s->behind = rp__storage_block(from);
     s->deleter = release_result;
     s->deleter_ctx = rp_retain(r);
     return RP_OK;
@@ -650,7 +651,7 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
     rp_tensor *x;
     if (q->arg_info) {
         const rp__ir_value_info *info = q->arg_info[k];
-        rp__storage *s = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL);
+        rp__storage *s = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL, NULL);
         if (!s) return RP_ERROR_OUT_OF_MEMORY;
         s->bytes = 1; /* pending, never computed */
         x = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, s);
