@@ -444,7 +444,7 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
         if (e.slots[i]) slot_free(e.slots[i]);
     rp__free(e.slots);
     rp__free(e.heap);
-    for (size_t i = 0; i < e.n_streams; i++) rp_stream_release(e.streams[i]);
+    for (size_t i = 0; i < e.n_streams; i++) rp__stream_drop(e.streams[i]);
     rp__free(e.streams);
     if (status != RP_OK)
         for (size_t i = 0; i < n_inputs; i++)

@@ -8,7 +8,7 @@
 static rp_status take_turn(rp__shared_arena *turn, rp__device *d, rp_stream *s) {
     rp_stream *last = turn->stream ? turn->stream : d->default_stream;
     if (last != s) RP_TRY(rp__stream_follow(s, last));
-    if (turn->stream) rp_stream_release(turn->stream);
+    if (turn->stream) rp__stream_drop(turn->stream);
     turn->stream = rp__stream_retain(s);
     return RP_OK;
 }

@@ -274,8 +274,8 @@ void rp__block_release(rp__allocator *a, rp__block_base *b) {
     rp_pool *pool = b->pub.pool;
     rp_stream *stream = b->pub.stream;
     rp__block_return(a, (rp__shelf_block *)b);
-    if (!stream->is_default) rp_stream_release(stream);
-    if (pool) rp_pool_release(pool);
+    if (!stream->is_default) rp__stream_drop(stream);
+    if (pool) rp__pool_drop(pool);
 }
 
 static __attribute__((noinline)) void block_free_slow(rp__allocator *a, rp__block_base *b) {

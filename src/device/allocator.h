@@ -36,6 +36,7 @@ rp_status rp__block_used_by(rp__block *b, rp_stream *s);
 rp_status rp__block_await(rp__block *b, rp_stream *s);
 
 struct rp_pool { /* private memory of graphs; freed with the last graph and the last tensor */
+    rp__handle handle;
     atomic_uint refs;
     rp__device *device;
     uint64_t id;
@@ -44,6 +45,7 @@ struct rp_pool { /* private memory of graphs; freed with the last graph and the 
     struct rp__pool_ledger *ledger, *capture_ledger;
 };
 rp_pool *rp__pool_retain(rp_pool *p);
+void rp__pool_drop(rp_pool *p); /* a reference of the library; NULL is nothing */
 
 /* Memory that captures used and freed again is used by every replay of theirs. A hold keeps it from later captures of the pool:
    between begin and end the pool notes what it hands out; end takes as much of it as is free. */

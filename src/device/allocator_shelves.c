@@ -192,7 +192,7 @@ void rp__allocator_drop_orphans(rp__allocator *a) {
 void rp__block_uses_free(rp__block_uses *u) {
     for (size_t i = 0; i < u->n; i++) {
         if (u->entries[i].event) rp_event_release(u->entries[i].event);
-        rp_stream_release(u->entries[i].stream);
+        rp__stream_drop(u->entries[i].stream);
     }
     rp__free(u->entries);
     rp__free(u);
@@ -225,7 +225,7 @@ bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait) {
             continue;
         }
         if (e->event) rp_event_release(e->event);
-        rp_stream_release(e->stream);
+        rp__stream_drop(e->stream);
         *e = u->entries[--u->n];
     }
     return u->n == 0;

@@ -100,8 +100,8 @@ rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
         if (status != RP_OK) leave(s);
     }
     if (status != RP_OK) {
-        rp_pool_release(pool);
-        rp_stream_release(s);
+        rp__pool_drop(pool);
+        rp__stream_drop(s);
         rp__replays_release(replays);
         rp__free(c);
         return status;
@@ -133,7 +133,7 @@ rp_status rp__capture_join(rp__capture *c, rp_stream *s) {
 void rp__capture_random_free(rp__capture_random *random, size_t n) {
     for (size_t i = 0; i < n; i++) {
         rp__random_memory_release(random[i].memory);
-        rp_generator_release(random[i].generator);
+        rp__generator_drop(random[i].generator);
     }
     rp__free(random);
 }
@@ -161,11 +161,11 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
     if (status == RP_OK && c->invalid) status = rp__fail(RP_ERROR_CAPTURE, "the capture is invalid: %s", c->why);
     for (size_t i = 0; i < c->n_forked; i++) {
         leave(c->forked[i]);
-        rp_stream_release(c->forked[i]);
+        rp__stream_drop(c->forked[i]);
     }
     rp__free(c->forked);
     leave(s);
-    rp_pool_release(c->pool);
+    rp__pool_drop(c->pool);
     if (status == RP_OK) {
         *random = c->random;
         *n_random = c->n_random;
@@ -176,7 +176,7 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
     }
     rp__replays_release(c->replays);
     rp__free(c);
-    rp_stream_release(s);
+    rp__stream_drop(s);
     return status;
 }
 

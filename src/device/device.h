@@ -4,6 +4,7 @@
 #define RP_DEVICE_DEVICE_H
 
 #include "core/error.h"
+#include "core/handle.h"
 #include "core/hash.h"
 #include "core/thread.h"
 #include "device/launch.h"
@@ -107,6 +108,7 @@ static inline bool rp__device_equal(rp_device a, rp_device b) { return a.type ==
 const char *rp__device_text(rp_device id, char buf[24]); /* "cuda:0" */
 
 struct rp_stream {
+    rp__handle handle;
     atomic_uint refs;
     rp__device *device;
     bool is_default;
@@ -117,7 +119,7 @@ struct rp_stream {
     uint64_t id;
 };
 struct rp_event {
-    atomic_uint refs;
+    rp__handle handle;
     rp__device *device;
     bool timing, recorded, captured; /* captured: it was last recorded in a capture */
     void *native;
@@ -126,6 +128,7 @@ struct rp_event {
 rp_status rp__device_waited(rp__device *d);
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */
 rp_stream *rp__stream_retain(rp_stream *s);
+void rp__stream_drop(rp_stream *s); /* a reference of the library; NULL is nothing */
 rp_status rp__stream_follow(rp_stream *s,
                             rp_stream *before); /* what s is given from now on runs behind what `before` has */
 rp_stream *rp__stream_new(rp__device *d);       /* for the library's own use: programs meet it in captures alone */
