@@ -177,6 +177,8 @@ static void test_deleters_elsewhere(void **state) {
     rp_graph *g = rp_graph_new();
     scope = rp_scope_begin();
     rp_tensor *x = wrap(&w[1], 100, 1, false), *beside = wrap(&w[2], 100, 1, false);
+    follow(there, here);
+    OK(rp_set_current_stream(here));
     OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = RP_CAPTURE_RELAXED)));
     y = rp_sin(x);
     rp_stream *inside = rp_current_stream(device);
@@ -185,7 +187,7 @@ static void test_deleters_elsewhere(void **state) {
     OK(rp_set_current_stream(inside));
     OK(rp_scope_end(scope, (rp_tensor *[]){y, z}, 2));
     OK(rp_graph_end(g));
-    OK(rp_stream_synchronize(there));
+    OK(rp_synchronize(device));
     assert_int_equal(w[2].deleted, 1);
     assert_int_equal(w[1].deleted, 0);
     same(z, same_values);
@@ -195,13 +197,13 @@ static void test_deleters_elsewhere(void **state) {
     OK(rp_graph_replay(g));
     OK(rp_set_current_stream(here));
     rp_graph_release(g);
-    OK(rp_stream_synchronize(there));
+    OK(rp_synchronize(device));
     assert_int_equal(w[1].deleted, 1);
     same(y, same_values);
 
     scope = rp_scope_begin();
     x = wrap(&w[3], 100, 1, false);
-    OK(rp_set_current_stream(there));
+    follow(there, here);
     z = rp_sin(x);
     OK(rp_set_current_stream(here));
     rp_stream_release(there);
