@@ -95,7 +95,8 @@ void rp_compiled_release(rp_compiled *f) {
 }
 
 static bool is_tensor(const rp_tensor *t) {
-    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage);
+    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage) &&
+           !t->traced;
 }
 
 /* The function, or one of the arguments, is none. */
@@ -110,7 +111,9 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
         snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
         status = rp__tensor_check(in[k], what);
         if (status == RP_OK)
-            status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
+            status = rp__tensor_is_error(in[k])
+                         ? rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k)
+                         : rp__trace_check_alive(in[k]);
     }
     rp__site_pop(frame);
     return status;

@@ -133,11 +133,7 @@ rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
         t->outside[known].reached = true;
         return t->outside[known].value;
     }
-    if (x->traced && !x->traced->trace) {
-        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
-                       x->op ? x->op : "?", x->site ? x->site : "?");
-        return RP__IR_NONE;
-    }
+    if (rp__trace_check_alive(x) != RP_OK) return RP__IR_NONE;
     bool close = t->request->close;
     if (x->traced && !close) {
         const rp__trace *of = t->around;
@@ -368,6 +364,12 @@ static void resume(rp__trace *t, suspended s) {
     rp__tensor_tracing = true;
 }
 
+rp_status rp__trace_check_alive(const rp_tensor *x) {
+    if (RP__LIKELY(!x->traced || x->traced->trace)) return RP_OK;
+    return rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
+                    x->op ? x->op : "?", x->site ? x->site : "?");
+}
+
 /* ---- the layer */
 
 static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
@@ -378,6 +380,8 @@ static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
     if (!needs_values) return record(t, call);
     RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
+    for (uint32_t k = 0; k < call->n_in; k++)
+        if (call->in[k]) RP_TRY(rp__trace_check_alive(call->in[k]));
     /* Its operands are real now, and what it gives is from outside; ops that it is made of are not recorded. */
     suspended s = suspend(t);
     rp_status status = rp__dispatch_below(at, call);
