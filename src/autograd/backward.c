@@ -191,7 +191,7 @@ static rp_status deliver(engine *e, rp_stream *from, slot *s, uint32_t index, rp
     rp_stream *to = s->node->stream;
     if (!from || !to || from == to || from->device != to->device) return add_into(e, &s->grads[index], grad);
     rp_status status = stream_order(from, to);
-    if (status == RP_OK && grad->storage->block) status = rp__block_used_by(grad->storage->block, to);
+    if (status == RP_OK) status = rp__storage_used_by(grad->storage, to);
     if (status == RP_OK) status = rp_set_current_stream(to);
     if (status != RP_OK) {
         rp_release(grad);
@@ -444,7 +444,7 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
         if (e.slots[i]) slot_free(e.slots[i]);
     rp__free(e.slots);
     rp__free(e.heap);
-    for (size_t i = 0; i < e.n_streams; i++) rp_stream_release(e.streams[i]);
+    for (size_t i = 0; i < e.n_streams; i++) rp__stream_drop(e.streams[i]);
     rp__free(e.streams);
     if (status != RP_OK)
         for (size_t i = 0; i < n_inputs; i++)

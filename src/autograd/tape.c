@@ -59,7 +59,7 @@ static void node_destroy(rp__tape_node *n) {
     for (uint32_t i = 0; i < n->n_in; i++) rp__tape_node_release(n->edges[i].node);
     rp__hooks_free(n);
     rp__retain_free(n);
-    if (n->stream && !n->stream->is_default) rp_stream_release(n->stream);
+    if (n->stream && !n->stream->is_default) rp__stream_drop(n->stream);
     rp__free(n);
 }
 

@@ -572,7 +572,7 @@ static void payload_free(payload *p) {
     drop_saved(p);
     drop_arguments(p);
     for (size_t k = 0; k < p->n_draws; k++) {
-        rp_generator_release(p->draws[k].generator);
+        rp__generator_drop(p->draws[k].generator);
         rp__random_memory_release(p->draws[k].memory);
     }
     for (size_t k = 0; p->starts && k < p->aot->n_random; k++) rp__random_memory_release(p->starts[k].memory);

@@ -64,29 +64,39 @@ rp_compiled *rp__callable_failed(void) {
     return &failed;
 }
 
+rp_status rp__callable_refuse(const rp_compiled *f, const char *call) {
+    if (f == rp__callable_failed())
+        return rp__fail(RP_ERROR_STATE, "%s: the function was not made (see the error of its constructor)", call);
+    return rp__handle_refuse(&f->handle, call, "function");
+}
+
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn) {
     f->ops = ops;
     f->fn = fn;
     f->name = rp__strdup(fn.name ? fn.name : "function");
     if (!f->name) return RP__OOM("compiled function");
     f->fn.name = f->name;
+    snprintf(f->handle.name, sizeof f->handle.name, "%s", f->name);
     rp__explain_begin(&f->explain);
     return RP_OK;
 }
 
 void rp_compiled_release(rp_compiled *f) {
-    if (!f || !f->ops) return;
+    if (!f || f == rp__callable_failed() || !rp__handle_give_up(&f->handle, "rp_compiled_release")) return;
+    const rp__callable_ops *ops = f->ops;
     char *name = f->name;
     rp__explain explain = f->explain;
     struct rp__argument_names *names = atomic_load(&f->names);
-    f->ops->destroy(f);
+    f->ops = NULL; /* what a tape still needs of it may stay */
+    ops->destroy(f);
     rp__argument_names_free(names);
     rp__explain_free(&explain);
     rp__free(name);
 }
 
 static bool is_tensor(const rp_tensor *t) {
-    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage);
+    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage) &&
+           !t->traced;
 }
 
 /* The function, or one of the arguments, is none. */
@@ -94,15 +104,16 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
                                                        size_t n_in) {
     rp_status status = RP_OK;
     rp__site_frame frame = rp__site_push(site, NULL);
-    if (!f->ops)
-        status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
+    if (!f->ops) status = rp__callable_refuse(f, "rp_call");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
         if (is_tensor(in[k])) continue;
         char what[128];
         snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
         status = rp__tensor_check(in[k], what);
         if (status == RP_OK)
-            status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
+            status = rp__tensor_is_error(in[k])
+                         ? rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k)
+                         : rp__trace_check_alive(in[k]);
     }
     rp__site_pop(frame);
     return status;
@@ -169,7 +180,7 @@ static rp_status plain_call(rp_compiled *f, const char *site, rp_tensor *const *
     return rp__callable_end(scope, rp__callable_body(f->fn, in, n_in, out, n_out), out, n_out);
 }
 
-static void plain_destroy(rp_compiled *f) { rp__free(f); }
+static void plain_destroy(rp_compiled *f) { rp__handle_free(f); }
 
 rp_compiled *rp_plain(rp_fn fn) {
     static const rp__callable_ops ops = {"plain", plain_call, plain_destroy};
@@ -177,10 +188,10 @@ rp_compiled *rp_plain(rp_fn fn) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
         return rp__callable_failed();
     }
-    rp_compiled *f = rp__calloc(1, sizeof *f);
+    rp_compiled *f = rp__handle_new("function", sizeof *f);
     if (!f || rp__callable_begin(f, &ops, fn) != RP_OK) {
         (void)RP__OOM("function");
-        rp__free(f);
+        rp__handle_free(f);
         return rp__callable_failed();
     }
     return f;
@@ -833,7 +844,7 @@ static void compiled_destroy(rp_compiled *f) {
     }
     segments_clear(c);
     (void)pthread_mutex_destroy(&c->lock);
-    rp__free(c);
+    rp__handle_free(c);
 }
 
 rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
@@ -860,10 +871,10 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();
     o.backend = engine->name;
-    compiled *c = rp__calloc(1, sizeof *c);
+    compiled *c = rp__handle_new("function", sizeof *c);
     if (!c || rp__callable_begin(&c->base, &ops, fn) != RP_OK) {
         (void)RP__OOM("compiled function");
-        rp__free(c);
+        rp__handle_free(c);
         return rp__callable_failed();
     }
     (void)pthread_mutex_init(&c->lock, NULL);
@@ -876,6 +887,10 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
 /* ---- explain */
 
 size_t rp_explain_count(rp_compiled *f) {
+    if (f && !f->ops && f != rp__callable_failed()) {
+        (void)rp__callable_refuse(f, "rp_explain_count");
+        return 0;
+    }
     if (!f || !f->ops) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
         return 0;
@@ -887,6 +902,7 @@ size_t rp_explain_count(rp_compiled *f) {
 }
 
 rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry) {
+    if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_at");
     if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
     rp__lock(&f->explain.lock);
     bool there = index < f->explain.n;

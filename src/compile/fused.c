@@ -122,7 +122,7 @@ void rp__unit_free(rp__unit *u) {
         next = v->next;
         variant_free(u, v);
     }
-    for (size_t k = 0; k < u->n_random; k++) rp_generator_release(u->random[k].generator);
+    for (size_t k = 0; k < u->n_random; k++) rp__generator_drop(u->random[k].generator);
     rp__free(u->random);
     rp__free(u->donors);
     rp_ir_release(u->graph);

@@ -16,7 +16,7 @@ rp__ir_value rp__record_value(rp__record_layer *r, const rp_tensor *t) {
 
 rp_tensor *rp__record_handle(rp__record_layer *r, rp__ir_value v) {
     const rp__ir_value_info *info = &r->ir->values[v];
-    rp__storage *storage = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL);
+    rp__storage *storage = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL, NULL);
     if (!storage) return rp__tensor_error();
     rp_tensor *t = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, storage);
     if (rp__tensor_is_error(t)) return t;

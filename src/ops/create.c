@@ -53,7 +53,7 @@ rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)low,
                             (long long)high);
-    if (high - 1 > 0 && low < high - 1 - INT64_MAX)
+    if (high >= 0 && low < high - INT64_MAX)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "the range from %lld to %lld has more than 2^63 - 1 values", (long long)low,
                             (long long)high);

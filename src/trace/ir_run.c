@@ -81,7 +81,7 @@ static rp_status run_random(rp__ir_positions *p, rp__call *call, rp_generator *g
 }
 
 void rp__ir_positions_end(rp__ir_positions *p) {
-    for (size_t i = 0; i < p->n; i++) rp_generator_release(p->entries[i].generator);
+    for (size_t i = 0; i < p->n; i++) rp__generator_drop(p->entries[i].generator);
     rp__free(p->entries);
     rp__random_log_free(&p->drawn);
     *p = (rp__ir_positions){0};

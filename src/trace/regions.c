@@ -309,7 +309,7 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
 static void kept_contents_free(rp__region_kept *p) {
     rp_ir_release(p->a);
     rp_ir_release(p->b);
-    rp_generator_release(p->generator);
+    rp__generator_drop(p->generator);
     rp__random_memory_release(p->memory);
 }
 

@@ -134,11 +134,7 @@ rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
         t->outside[known].reached = true;
         return t->outside[known].value;
     }
-    if (x->traced && !x->traced->trace) {
-        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
-                       x->op ? x->op : "?", x->site ? x->site : "?");
-        return RP__IR_NONE;
-    }
+    if (rp__trace_check_alive(x) != RP_OK) return RP__IR_NONE;
     bool close = t->request->close;
     if (x->traced && !close) {
         const rp__trace *of = t->around;
@@ -233,7 +229,7 @@ static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x) {
 }
 
 static rp_status fresh(rp__trace *t, const rp__meta *meta, rp__ir_value v, rp_tensor **out) {
-    rp__storage *s = rp__storage_wrap(meta->device, NULL, 0, NULL, NULL);
+    rp__storage *s = rp__storage_wrap(meta->device, NULL, 0, NULL, NULL, NULL);
     if (!s) return RP_ERROR_OUT_OF_MEMORY;
     int64_t numel = 1;
     for (unsigned d = 0; d < meta->ndim; d++) {
@@ -369,6 +365,12 @@ static void resume(rp__trace *t, suspended s) {
     rp__tensor_tracing = true;
 }
 
+rp_status rp__trace_check_alive(const rp_tensor *x) {
+    if (RP__LIKELY(!x->traced || x->traced->trace)) return RP_OK;
+    return rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
+                    x->op ? x->op : "?", x->site ? x->site : "?");
+}
+
 /* ---- the layer */
 
 static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
@@ -379,6 +381,8 @@ static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
     if (!needs_values) return record(t, call);
     RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
+    for (uint32_t k = 0; k < call->n_in; k++)
+        if (call->in[k]) RP_TRY(rp__trace_check_alive(call->in[k]));
     /* Its operands are real now, and what it gives is from outside; ops that it is made of are not recorded. */
     suspended s = suspend(t);
     rp_status status = rp__dispatch_below(at, call);
@@ -400,7 +404,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
         if (rp__tensor_is_error(r)) return rp_error_status();
     }
     rp__storage *from = r->storage;
-    if (atomic_load(&from->refs) == 1 && from->block && rp__tensor_data(r) == (char *)from->data) {
+    if (atomic_load(&from->refs) == 1 && from->block && !from->foreign && rp__tensor_data(r) == (char *)from->data) {
         s->block = from->block;
         s->data = from->data;
         s->bytes = from->bytes;
@@ -416,6 +420,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->generation = from->generation;
     s->stamp = from->stamp;
     s->replay_site = from->replay_site;
+    s->behind = rp__storage_block(from);
     s->deleter = release_result;
     s->deleter_ctx = rp_retain(r);
     return RP_OK;
@@ -651,7 +656,7 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
     rp_tensor *x;
     if (q->arg_info) {
         const rp__ir_value_info *info = q->arg_info[k];
-        rp__storage *s = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL);
+        rp__storage *s = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL, NULL);
         if (!s) return RP_ERROR_OUT_OF_MEMORY;
         s->bytes = 1; /* pending, never computed */
         x = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, s);

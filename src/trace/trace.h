@@ -89,6 +89,8 @@ typedef struct rp__trace_result {
 rp_status rp__trace_run(const rp__trace_request *request, rp_tensor **out, rp__trace_result *result);
 void rp__trace_result_free(rp__trace_result *r);
 
+/* Will x have a value? A tensor of a trace that gave up, or of rp_trace, has none once that is over: an error. */
+rp_status rp__trace_check_alive(const rp_tensor *x);
 rp__trace *rp__trace_current(void);         /* recording in this thread; NULL outside, and while it computes */
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
 
