@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/log.h"
 #include "device/capture.h"
 #include "ops/grad.h"
 #include "trace/flow.h"
@@ -76,11 +77,16 @@ rp_status rp__region_settle(rp__region_where at, rp_tensor *const *in, size_t n,
 
 bool rp__region_falls_back(rp_status status) {
     if (status != RP_ERROR_GRAPH_BREAK) return false;
+    rp__log(RP__LOG_TRACE, "no region: %s", rp_error_message());
     (void)rp_error_take();
     return true;
 }
 
 rp_status rp__region_fall_back(rp__region_where at, rp_status status, rp__trace **t) {
+    if (status == RP_ERROR_GRAPH_BREAK && rp__trace_mode_of(*t) == RP__TRACE_ABSTRACT) {
+        rp__trace_refuse(*t, "region-not-traceable", at.site); /* nothing can be run: the error names op and line */
+        return rp__trace_spoil(*t, status);
+    }
     if (!rp__region_falls_back(status)) return status;
     status = rp__trace_break(*t, "region-not-traceable", at.site);
     *t = NULL;
@@ -294,10 +300,10 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
     }
     if (status == RP_OK) status = add_block(ir, node, 0, a);
     if (status == RP_OK && b) status = add_block(ir, node, 1, b);
-    if (status == RP_OK) status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
     for (uint32_t k = 0; metas && k < typed->body.n_results; k++)
         metas[k] = &typed->values[typed->body.results[k]].meta;
     if (status == RP_OK) status = rp__trace_outputs(t, node, metas, out, typed->body.n_results);
+    if (status == RP_OK) status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
     if (made) *made = node;
     rp__free(in);
     rp__free(metas);

@@ -36,6 +36,7 @@ static rp_status watch_hook(rp_tensor *x, int change) {
     if (t->request->close) {
         t->result->reason = "hook-registered";
         t->result->site = site;
+        (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
         return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region registers a hook on a gradient");
     }
     t->hook_site = site;
@@ -53,6 +54,7 @@ rp_tensor *rp__trace_cut(rp__trace *t, rp_tensor *x, const char *site) {
     if (v == RP__IR_NONE || rp__flow_advance(&t->flow, t->ir, NULL) != RP_OK) return rp__tensor_error();
     if (!rp__flow_carries(&t->flow, t->ir, v)) return x;
     if (!on) return rp_detach_at(site, x);
+    (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
     (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region that began with grad mode off switches it on");
     return rp__tensor_error();
 }
@@ -65,9 +67,11 @@ rp_status rp__trace_cut_operands(rp__trace *t, const rp__call *call, rp__ir_valu
     memcpy(n.list_begin, call->list_begin, sizeof n.list_begin);
     RP_TRY(rp__flow_advance(&t->flow, t->ir, NULL));
     for (uint32_t k = 0; k < call->n_in; k++) { /* the history stays, with other values: a block knows values only */
-        if (rp__ir_writes(&n, k) && rp__flow_in_memory(&t->flow, t->ir, in[k]))
+        if (rp__ir_writes(&n, k) && rp__flow_in_memory(&t->flow, t->ir, in[k])) {
+            (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
             return rp__fail(RP_ERROR_GRAPH_BREAK,
                             "a function of a region writes, with grad mode off, into what carries a gradient");
+        }
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
         if (in[k] == RP__IR_NONE) continue;

@@ -69,7 +69,9 @@ struct rp__trace {
     const char *hook_site;
     const char *untaped_site; /* of a write without tape into memory whose values carry gradients; NULL: none */
     rp__flow flow;            /* of a derived trace, as far as it was asked */
-    bool busy;                /* computing: not to be entered again */
+    /* The graph cannot stand for the function, which may have taken the error and gone on: this is what comes of the trace. */
+    rp_status spoilt;
+    bool busy; /* computing: not to be entered again */
 };
 
 /* by_handle */
