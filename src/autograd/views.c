@@ -129,6 +129,7 @@ rp_status rp__view_refresh(rp__autograd *a) {
     bool fresh = a->node && a->view_version == version;
     rp__unlock(lock);
     if (fresh) return RP_OK;
+    RP_TRY(rp__history_watch(a->tensor));
 
     rp_scope scope = rp__scope_begin();
     bool grad_mode = rp_set_grad_enabled(true);
@@ -140,7 +141,8 @@ rp_status rp__view_refresh(rp__autograd *a) {
         rp__tape_node *node = rp__tape_node_retain(t->autograd ? t->autograd->node : NULL);
         uint32_t index = node ? t->autograd->out_index : 0;
         if (!node)
-            status = rp__tape_node_new(&severed_class, a->tensor->op, a->tensor->site, NULL, 0, &a->tensor, 1, 0, &node);
+            status =
+                rp__tape_node_new(&severed_class, a->tensor->op, a->tensor->site, NULL, 0, &a->tensor, 1, 0, &node);
         if (node && (a->tensor->flags & RP__T_RETAINS_GRAD)) status = rp__retain_add(node, index, a);
         if (status == RP_OK) {
             rp__lock(lock);

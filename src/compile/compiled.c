@@ -348,7 +348,7 @@ static rp_status run_object(specialisation *s, rp_tensor *const *in, size_t n_in
     if (s->moves_gradients) return run_with_gradients(s, in, n_in, out, n_out);
     if (!s->object) return rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     rp_status status = s->engine->run(s->object, in, n_in, out, n_out);
-    if (status == RP_OK && s->engine->settled && !s->repeats)
+    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched)
         atomic_store_explicit(&s->program, s->engine->settled(s->object), memory_order_release);
     return status;
 }
@@ -368,13 +368,14 @@ static rp_status run_in_scope(specialisation *s, rp_tensor *const *in, size_t n_
 }
 
 static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
+    /* A graph that nobody can go back through holds its own derivatives already: no tape. For training there is one, also
+       where grad mode is off and the function has switched it on. */
     const bool off = rp__grad_disabled;
-    if (!s->trace.training) rp__grad_disabled = true;
+    rp__grad_disabled = !s->trace.training;
     rp__executable *p = atomic_load_explicit(&s->program, memory_order_acquire);
     rp_status status =
         p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
-    if (!s->trace.training) rp__grad_disabled = off;
+    rp__grad_disabled = s->trace.switched != off; /* as the function leaves it */
     return status;
 }
 

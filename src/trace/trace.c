@@ -623,6 +623,7 @@ static rp_status flush(rp__trace *t, bool last) {
     rp__scope_end(scope, NULL, 0);
     resume(t, s);
     release_values(t, status == RP_OK);
+    if (status == RP_OK) rp__trace_forget_histories(t);
     clear_recording(t);
     if (!last || status != RP_OK) {
         rp_ir_release(t->ir);
@@ -937,8 +938,10 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     bool abstract = q->mode == RP__TRACE_ABSTRACT;
     if (abstract || status != RP_OK) {
         rp__trace_restore_gradients(t);
+        rp__trace_restore_histories(t);
         restore_versions(t);
     }
+    rp__trace_forget_histories(t);
     current = t->around;
     rp__tensor_tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
@@ -946,6 +949,9 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         result->switched = rp__grad_said_now.on != q->grad_mode;
         (void)rp__grad_switch(grad);
         rp__grad_said_now = said;
+    } else {
+        result->switched = rp__grad_recording() != grad;
+        if (abstract) (void)rp__grad_switch(grad);
     }
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
@@ -971,6 +977,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__free(t->outside);
     rp__free(t->memory);
     rp__free(t->watches);
+    rp__free(t->histories);
     rp__free(t->counters);
     rp__free(t->operands);
     rp__free(t->stand_in);

@@ -44,6 +44,35 @@ static rp_status watch_hook(rp_tensor *x, int change) {
     return RP_OK;
 }
 
+static rp_status watch_history(rp_tensor *x) {
+    rp__trace *t = rp__trace_current();
+    if (!t || (x->traced && x->traced->trace == t)) return RP_OK; /* made inside */
+    for (size_t i = 0; i < t->n_histories; i++) {
+        if (t->histories[i].tensor == x) return RP_OK;
+    }
+    if (!RP__GROW(&t->histories, &t->histories_capacity, t->n_histories + 1))
+        return rp__trace_spoil(t, RP__OOM("trace"));
+    const rp__autograd *a = x->autograd;
+    t->histories[t->n_histories++] =
+        (rp__trace_history){rp_retain(x), rp__tape_node_retain(a->node), a->out_index, a->view_version};
+    return RP_OK;
+}
+
+void rp__trace_restore_histories(rp__trace *t) {
+    for (size_t i = 0; i < t->n_histories; i++) {
+        const rp__trace_history *h = &t->histories[i];
+        rp__tape_put_back(h->tensor, h->node, h->out_index, h->view_version);
+    }
+}
+
+void rp__trace_forget_histories(rp__trace *t) {
+    for (size_t i = 0; i < t->n_histories; i++) {
+        rp__tape_node_release(t->histories[i].node);
+        rp_release(t->histories[i].tensor);
+    }
+    t->n_histories = 0;
+}
+
 /* ---- grad mode in a block */
 
 /* The tape is off in a block, but a derivative of it runs its ops with the tape on: what that must not go through is cut here. */
@@ -254,4 +283,5 @@ rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out) {
 void rp__trace_watch_gradients(void) {
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
+    rp__history_watch_hook = watch_history;
 }
