@@ -89,6 +89,8 @@ static bool is_tensor(const rp_tensor *t) {
     return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage);
 }
 
+static bool has_value(const rp_tensor *t) { return !t->traced || t->storage->data; }
+
 /* The function, or one of the arguments, is none. */
 static __attribute__((noinline)) rp_status refuse_call(const char *site, const rp_compiled *f, rp_tensor *const *in,
                                                        size_t n_in) {
@@ -97,7 +99,11 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
     if (!f->ops)
         status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-        if (is_tensor(in[k])) continue;
+        if (is_tensor(in[k])) {
+            /* In a trace it may be one of its values. Outside it is one of another thread's, or has outlived its trace. */
+            if (!has_value(in[k]) && !rp__trace_current()) status = rp__tensor_materialise(in[k]);
+            continue;
+        }
         char what[128];
         snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
         status = rp__tensor_check(in[k], what);
@@ -111,7 +117,7 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
 /* Is the call one that a function can be given? */
 static inline rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
     bool sound = f->ops != NULL;
-    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]);
+    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]) && has_value(in[k]);
     return RP__LIKELY(sound) ? RP_OK : refuse_call(site, f, in, n_in);
 }
 
