@@ -331,8 +331,8 @@ static rp_status node_run(engine *e, slot *s) {
         if (status == RP_OK) status = rp_set_current_stream(n->stream);
     }
     if (status == RP_OK) status = node_hooks(e, s);
-    /* A node that rp_grad only looks at, to take the gradient of its result, does not run: what it has saved stays. */
-    const bool runs = has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class);
+    /* what rp_grad stops at keeps what it saved: its own backward is still to come */
+    bool runs = has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class);
     if (status == RP_OK && runs) status = node_compute(e, s, grads_in);
     /* References of the scope end before gradients are added up: one of them alone may be written. */
     for (uint32_t i = 0; i < n->n_in; i++)
