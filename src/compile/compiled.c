@@ -279,9 +279,10 @@ static bool holds_replayed(const rp_ir *ir) {
     return false;
 }
 
-/* Takes the trace over. */
-static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
-                            const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
+/* Takes the trace over. environment: as the function found it. */
+static rp_status specialise(compiled *c, rp__trace_result *trace, uint64_t environment, rp_tensor *const *in,
+                            size_t n_in, size_t n_out, const rp_dim *const *sizes, const rp_dim *const *strides,
+                            specialisation **out) {
     specialisation *s = rp__calloc(1, sizeof *s);
     if (!s) return RP__OOM("specialisation");
     atomic_init(&s->refs, 1);
@@ -297,6 +298,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
+    s->guards.environment = environment;
     if (status == RP_OK) status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
     if (status != RP_OK) {
         specialisation_release(s);
@@ -639,6 +641,7 @@ static rp_status call_that_fails(compiled *c, const char *detail, rp_tensor *con
 static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
     rp_fn fn = c->base.fn;
+    const uint64_t environment = rp__guards_environment();
     size_t bytes = fn.ctx ? fn.ctx_bytes : 0;
     void *ctx = rp__alloc(bytes ? bytes : 1);
     if (!ctx) return RP__OOM("compiled function");
@@ -656,7 +659,7 @@ static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_t
         if (c->options.fullgraph) status = fullgraph_error(c);
     } else if (status == RP_OK) {
         specialisation *s;
-        status = specialise(c, &result, in, n_in, n_out, NULL, NULL, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, NULL, NULL, &s);
     }
     rp__trace_result_free(&result);
     return status;
@@ -667,6 +670,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
                                rp_tensor **out, size_t n_out) {
     pattern p;
     rp__trace_result result = {0};
+    const uint64_t environment = rp__guards_environment();
     rp__error_state before;
     rp__error_save(&before);
     rp__reason reason = RP__REASON_NONE;
@@ -683,7 +687,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
             reason = unusable(&result);
     }
     if (status == RP_OK && reason == RP__REASON_NONE) {
-        status = specialise(c, &result, in, n_in, n_out, p.sizes, p.strides, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, p.sizes, p.strides, &s);
         if (status == RP_OK) status = run(s, in, n_in, out, n_out);
     } else if (status == RP_OK && reason == RP__REASON_TRACE_FAILED) {
         rp__text_puts(&detail, rp_error_message());
