@@ -595,8 +595,8 @@ static void test_grad_mode_of_caller(void **state) {
     for (size_t k = 0; k < sizeof bodies / sizeof *bodies; k++) {
         for (int b = 0; b < BACKENDS; b++) {
             rp_fn fn = {bodies[k], NULL, 0, "modes"};
-            rp_compiled *f[2] = {rp_plain(fn),
-                                 rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b], .fullgraph = true))};
+            rp_compiled *f[2] = {rp_plain(fn), rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b],
+                                                                         .fullgraph = true))};
             for (int turn = 0; turn < 8; turn++) { /* each mode is another specialisation */
                 rp_tensor *out[2][OUT], *x[2], *g[2];
                 bool left[2];
@@ -662,9 +662,8 @@ static void test_history_from_outside(void **state) {
                 assert_int_equal(rp_call(f, &x, 1, out, OUT), RP_OK);
                 assert_ptr_equal(out[0], a.sum);
                 rp_tensor *sum = total(rp_mul(out[0], out[0]));
-                assert_int_equal(rp_grad(&sum, 1, &a.w, 1, NULL,
-                                         RP_OPTIONS(rp_backward_options, .retain_graph = true), &g),
-                                 RP_OK);
+                assert_int_equal(
+                    rp_grad(&sum, 1, &a.w, 1, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true), &g), RP_OK);
                 if (compiled)
                     assert_same(g, want[turn]);
                 else
