@@ -21,7 +21,7 @@ static const char *const seeds[] = {
     " %3: f32[] grad = mean(%2) {dim = [], keepdim = false, dtype = none}\n"
     " %4: f32[1, 3, 4, 1], %5: i64[1, 3, 4, 1] = topk(%0) {k = 1, dim = -1, largest = true, sorted = true}\n"
     " %6: f32[3, 2] = full() {size = [3, 2], value = nan, dtype = f32}\n"
-    " %7: f32[4, 2] = embedding(%6, %1)\n %8: f32[4] alias(%7) strides(2) = select(%7) {dim = 1, index = 0}\n"
+    " %7: f32[4, 2] = embedding(%6, %1)\n %8: f32[4] strides(2) alias(%7) = select(%7) {dim = 1, index = 0}\n"
     " %9: f32[2, 3] strides(1, 2) alias(%6) = permute(%6) {dims = [1, 0]}\n return %2, %3, %5, %8, %9\n}",
 };
 static const char *const tokens[] = {"%0",     "%1",        "%2",     "(",    ")",      "{",
