@@ -65,8 +65,8 @@ static rp_status close_loop(rp__region_where at, rp_fn cond_fn, rp_fn body_fn, r
     size_t n_all = 0;
     rp_status status;
     *l = (loop){.n_state = n_state};
-    RP_TRY_GOTO(status, done, rp__region_trace(at, cond_fn, in, n_in, 1, &a));
-    RP_TRY_GOTO(status, done, rp__region_trace(at, body_fn, in, n_in, n_state, &b));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, cond_fn, false, in, n_in, 1, &a));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, body_fn, false, in, n_in, n_state, &b));
     if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a loop draws random numbers");
         goto done;

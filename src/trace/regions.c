@@ -147,6 +147,8 @@ void rp__region_free(rp__region *r) {
 typedef struct settled {
     rp_fn fn;
     rp__region_where at;
+    bool
+        own; /* results that lie in memory from outside, or two in one, are no block's: without a trace they are handed on */
 } settled;
 
 static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -155,9 +157,14 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
         if (rp__region_check_result(s->at, s->fn, out[k], k) != RP_OK) return;
         bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
-        for (size_t i = 0; i < n_in && !copy; i++) copy = in[i] && in[i]->storage == out[k]->storage;
-        for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
-        if (copy) out[k] = rp_clone(out[k]);
+        bool shared = !rp__trace_made(rp__trace_current(), out[k]);
+        for (size_t i = 0; i < k && !shared; i++) shared = out[i]->storage == out[k]->storage;
+        if (shared && s->own) {
+            (void)rp__trace_spoil(rp__trace_current(), RP_ERROR_GRAPH_BREAK);
+            (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region gives memory that is not its own");
+            return;
+        }
+        if (copy || shared) out[k] = rp_clone(out[k]);
     }
 }
 
@@ -200,9 +207,9 @@ void rp__region_info_of(const rp_tensor *t, rp__ir_value_info *out) {
     memcpy(out->stride, t->stride, sizeof out->stride);
 }
 
-rp_status rp__region_trace(rp__region_where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out,
+rp_status rp__region_trace(rp__region_where at, rp_fn fn, bool own, rp_tensor *const *in, size_t n_in, size_t n_out,
                            rp__region *out) {
-    settled s = {fn, at};
+    settled s = {fn, at, own};
     *out = (rp__region){0};
     rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
     if (!infos) return RP__OOM("region");

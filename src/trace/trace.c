@@ -36,6 +36,11 @@ void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
 bool rp__trace_pending(const rp_tensor *t) { return t->traced && t->traced->trace && !t->storage->data; }
 
+bool rp__trace_made(const rp__trace *t, const rp_tensor *x) {
+    size_t number = rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id));
+    return number != SIZE_MAX && t->memory[number].first != RP__IR_NONE;
+}
+
 static bool map_put(rp__map *m, rp__hash key, size_t index) {
     return rp__map_put(m, key, (void *)(uintptr_t)(index + 1));
 }

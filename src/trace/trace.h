@@ -101,6 +101,8 @@ rp__trace_mode rp__trace_mode_of(const rp__trace *t);
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site);
 /* The trace ends in this failure, whatever the function makes of the error that it is told. Gives status back. */
 rp_status rp__trace_spoil(rp__trace *t, rp_status status);
+/* Does x lie in memory that the running trace has made? */
+bool rp__trace_made(const rp__trace *t, const rp_tensor *x);
 /* The value of t in the running trace: its own, or entered as captured tensor or argument. RP__IR_NONE and an error. */
 rp__ir_value rp__trace_resolve(rp__trace *trace, rp_tensor *t);
 rp_ir *rp__trace_ir(rp__trace *trace); /* being recorded */
