@@ -120,6 +120,12 @@ BODY(leaf_given) {
 
 /* ---- grad mode off for a while */
 
+#define FN(body) ((rp_fn){body, NULL, 0, #body})
+
+BODY(square) {
+    UNUSED;
+    out[0] = rp_mul(in[0], in[0]);
+}
 BODY(constant_inside) { /* also when the call runs again under the tape, for another choice of results */
     UNUSED;
     bool old = rp_set_grad_enabled(false);
@@ -137,6 +143,23 @@ BODY(written_part) { /* the values change, the history does not */
     out[0] = rp_mul_scalar(h, rp_f64(3));
     out[1] = NULL;
 }
+BODY(late) { /* a history that comes with a write through a view, of what is read under both modes and is two results */
+    UNUSED;
+    rp_tensor *c = rp_mul_scalar(rp_detach(rp_cos(in[0])), rp_f64(0.5));
+    rp_mul_(rp_select(c, 0, 1), rp_select(in[0], 0, 2));
+    out[0] = out[1] = c;
+}
+BODY(late_and_off) {
+    UNUSED;
+    rp_tensor *c = rp_mul_scalar(rp_detach(rp_cos(in[0])), rp_f64(0.5));
+    rp_mul_(rp_select(c, 0, 1), rp_select(in[0], 0, 2));
+    bool old = rp_set_grad_enabled(false);
+    rp_tensor *d = rp_exp(c), *e = NULL;
+    assert_int_equal(rp_checkpoint(FN(square), &c, 1, &e, 1), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    out[0] = c;
+    out[1] = rp_add(d, e, rp_i64(1));
+}
 BODY(written_for_nobody) { /* what carries no gradient is written as ever */
     UNUSED;
     bool old = rp_set_grad_enabled(false);
@@ -148,8 +171,6 @@ BODY(written_for_nobody) { /* what carries no gradient is written as ever */
 }
 
 /* ---- the same in branches, loops and checkpoints */
-
-#define FN(body) ((rp_fn){body, NULL, 0, #body})
 
 static rp_tensor *more_than(rp_tensor *x, double bound) { return rp_gt_scalar(total(x), rp_f64(bound)); }
 
@@ -302,6 +323,10 @@ BODY(taken_view) {
     out[1] = NULL;
 }
 
+BODY(gives_back) {
+    UNUSED;
+    out[0] = in[0];
+}
 BODY(again_under) { /* the whole of a checkpoint is off, another is not; one draws, one hands on what it is given */
     UNUSED;
     bool old = rp_set_grad_enabled(false);
@@ -313,6 +338,31 @@ BODY(again_under) { /* the whole of a checkpoint is off, another is not; one dra
     out[0] = rp_mul(rp_add(c, d, rp_i64(1)), in[0]);
     assert_int_equal(rp_checkpoint(FN(partly), &out[0], 1, &out[1], 1), RP_OK);
     out[1] = rp_add(out[1], e, rp_i64(1));
+}
+BODY(again_within) {
+    UNUSED;
+    rp_tensor *x = rp_mul(in[0], in[0]);
+    rp_mul_(rp_select(x, 0, 0), rp_select(in[0], 0, 1));
+    assert_int_equal(rp_checkpoint(FN(squared), &x, 1, out, 1), RP_OK);
+}
+BODY(again_within_under) { /* another inside of it, and a write to a part */
+    UNUSED;
+    bool old = rp_set_grad_enabled(false);
+    rp_tensor *c = NULL;
+    assert_int_equal(rp_checkpoint(FN(again_within), in, 1, &c, 1), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    out[0] = rp_mul(c, in[0]);
+    out[1] = rp_maximum(c, in[0]);
+}
+BODY(handed_on) { /* what a checkpoint is given comes out of it as it is, with its history, also under grad mode off */
+    UNUSED;
+    rp_tensor *h = rp_sin(in[0]), *r = NULL;
+    bool old = rp_set_grad_enabled(false);
+    assert_int_equal(rp_checkpoint(FN(gives_back), &h, 1, &r, 1), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    rp_mul_(r, in[0]); /* h is written */
+    out[0] = rp_mul(h, r);
+    out[1] = r;
 }
 BODY(looped_under) {
     UNUSED;
@@ -367,10 +417,6 @@ BODY(taken_on) {
 
 /* ---- custom functions: their own backward counts, whatever the forward is made of */
 
-BODY(square) {
-    UNUSED;
-    out[0] = rp_mul(in[0], in[0]);
-}
 BODY(long_square) {
     UNUSED;
     out[0] = rp_mul(rp_exp(rp_mul_scalar(in[0], rp_f64(0))), rp_mul(in[0], in[0]));
@@ -524,6 +570,23 @@ static void test_grad_mode_off(void **state) {
     check(constant_inside, "constant_inside", NULL);
     check(written_part, "written_part", "written-without-tape");
     check(written_for_nobody, "written_for_nobody", NULL);
+    static rp_body *const run_by_node[] = {late, late_and_off}; /* under the tape, which does as the function did */
+    for (int k = 0; k < 2; k++) {
+        rp_fn fn = {run_by_node[k], NULL, 0, "late"};
+        rp_compiled *plain = rp_plain(fn), *f = rp_compile(fn, NULL);
+        for (int turn = 0; turn < 4; turn++) {
+            seen want, got;
+            call(plain, RP_OK, 3, &want);
+            call(f, RP_OK, 3, &got);
+            for (int i = 0; i < OUT; i++) {
+                assert_same(got.out[i], want.out[i]);
+                assert_int_equal(got.needs[i], want.needs[i]);
+            }
+            assert_same(got.grad, want.grad);
+        }
+        rp_compiled_release(plain);
+        rp_compiled_release(f);
+    }
 }
 
 static void test_grad_mode_off_in_regions(void **state) {
@@ -541,6 +604,8 @@ static void test_grad_mode_off_in_regions(void **state) {
     check(again_partly, "again_partly", NULL);
     check(again_inside, "again_inside", NULL);
     check(again_under, "again_under", NULL);
+    check(again_within_under, "again_within_under", NULL);
+    check(handed_on, "handed_on", NULL);
     check(looped_under, "looped_under", NULL);
 }
 

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -302,6 +303,7 @@ typedef struct seen {
     rp_status status, backward;
     rp_tensor *out[N_OUT], *grad[N_IN + 1];
     bool mode;
+    char error[300];
 } seen;
 
 static void call(rp_compiled *c, const world *w, unsigned number, bool mode, seen *r) {
@@ -316,6 +318,7 @@ static void call(rp_compiled *c, const world *w, unsigned number, bool mode, see
     (void)rp_set_grad_enabled(mode);
     r->status = rp_call(c, in, N_IN, r->out, N_OUT);
     r->mode = rp_set_grad_enabled(true);
+    snprintf(r->error, sizeof r->error, "%s", rp_error_message());
     (void)rp_error_take();
     if (r->status != RP_OK) return;
     for (unsigned k = 0; k < N_OUT; k++) {
@@ -425,7 +428,8 @@ static void show(const function *f, const seen *want, const seen *got) {
         print_message("  result %u: requires gradient %d %d, %s\n    %s\n", f->out[k], rp_requires_grad(want->out[k]),
                       rp_requires_grad(got->out[k]), x, y);
     }
-    print_message("  backward %s, %s\n", rp_status_name(want->backward), rp_status_name(got->backward));
+    print_message("  %s\n  backward %s, %s\n", got->error, rp_status_name(want->backward),
+                  rp_status_name(got->backward));
 }
 
 static void run_seed(uint64_t seed) {

@@ -344,7 +344,11 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
     f->checkpoints--;
     f->random_base = before;
     RP_TRY(status);
-    if (!without_tape(f, n)) carry_gradients(f->w.dst, first, first_value, function);
+    if (without_tape(f, n)) {
+        for (size_t v = first_value; v < f->w.dst->n_values; v++) f->w.dst->values[v].requires_grad = false;
+    } else {
+        carry_gradients(f->w.dst, first, first_value, function);
+    }
     for (uint32_t k = 0; k < n->n_out; k++) {
         rp__ir_value result;
         RP_TRY(read_value(f, block, region->results[k], &result));

@@ -189,10 +189,10 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
     if (status == RP_OK)
         status = close_loop(at, (rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
                             n_wide, n_wide, &wide);
+    (void)rp__grad_switch(grad);
     if (status == RP_OK)
         status = rp__region_emit(t, at, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state,
                                  wide.body, kept_out, NULL);
-    (void)rp__grad_switch(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
         memcpy(save, l.operands, l.n * sizeof *save);

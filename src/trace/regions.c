@@ -304,6 +304,7 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
         node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, attrs, kind == RP__IR_WHILE ? 2 : 0,
                                typed->body.n_results, at.site);
         status = node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : rp__ir_add_regions(ir, node, b ? 2 : 1);
+        if (status == RP_OK) ir->nodes[node].untaped = !rp__grad_recording();
     }
     if (status == RP_OK) status = add_block(ir, node, 0, a);
     if (status == RP_OK && b) status = add_block(ir, node, 1, b);

@@ -370,6 +370,7 @@ static rp_status record(rp__trace *t, rp__call *call) {
     uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
                                     call->n_attrs, call->n_out, call->site);
     if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+    ir->nodes[node].untaped = !rp__grad_recording();
     rp_status status = record_results(t, call, node, in, carries, meta, &view);
     if (status == RP_OK) return RP_OK;
     /* Refused: as if it had not been called. The function may take the error and go on. */
@@ -817,7 +818,6 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
                 const rp__autograd *a = out[k]->autograd;
                 bool grad = rp__grad_needed(out[k]) && !(a && a->node && a->node->released);
                 rp__ir_value_info *info = &t->ir->values[results[n]];
-                info->late_grad = grad && !info->requires_grad;
                 info->requires_grad = grad;
                 r->training = r->training || grad;
             }
