@@ -39,6 +39,7 @@ typedef struct function {
 typedef struct world {
     const function *f;
     rp_tensor *w, *sum; /* a parameter; a plain tensor that is written */
+    bool quiet;         /* it is not */
 } world;
 
 static uint64_t below_state;
@@ -126,7 +127,7 @@ static void block_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
             break;
         case 3: x = refused_op(p, x, NULL); break;
         case 4: /* memory from outside */
-            if (drawn(&s, 3) == 0 && !q->again) {
+            if (drawn(&s, 3) == 0 && !q->again && !q->w->quiet) {
                 rp_tensor *part = rp_select(q->w->sum, 0, 1);
                 (void)rp_set_grad_enabled(false);
                 rp_add_scalar_(part, rp_f64(0.125));
@@ -293,7 +294,7 @@ static rp_tensor *numbers(double from) {
 
 static world new_world(const function *f) {
     bool old = rp_set_grad_enabled(true);
-    world w = {f, numbers(0.25), numbers(0.5)};
+    world w = {f, numbers(0.25), numbers(0.5), false};
     (void)rp_set_requires_grad(w.w, true);
     (void)rp_set_grad_enabled(old);
     return w;
@@ -306,6 +307,11 @@ typedef struct seen {
     char error[300];
 } seen;
 
+/* The allocation of the library's calls below that is denied, 0: none; how many they made. */
+static uint64_t fault, allocations;
+static uint64_t fault_begin(void) { return rp__alloc_fail_at(fault > allocations ? fault - allocations : 0); }
+static void fault_end(uint64_t before) { allocations += rp__alloc_fail_at(0) - before; }
+
 static void call(rp_compiled *c, const world *w, unsigned number, bool mode, seen *r) {
     *r = (seen){.status = RP_OK};
     rp_tensor *in[N_IN], *roots[N_OUT], *seeds[N_OUT], *leaves[N_IN + 1], *grads[N_IN + 1];
@@ -316,7 +322,10 @@ static void call(rp_compiled *c, const world *w, unsigned number, bool mode, see
     }
     assert_int_equal(rp_manual_seed(number), RP_OK);
     (void)rp_set_grad_enabled(mode);
+    allocations = 0;
+    uint64_t before = fault_begin();
     r->status = rp_call(c, in, N_IN, r->out, N_OUT);
+    fault_end(before);
     r->mode = rp_set_grad_enabled(true);
     snprintf(r->error, sizeof r->error, "%s", rp_error_message());
     (void)rp_error_take();
@@ -331,9 +340,11 @@ static void call(rp_compiled *c, const world *w, unsigned number, bool mode, see
     for (unsigned k = 0; k < N_IN; k++)
         if (w->f->needs[k]) leaves[n++] = in[k];
     leaves[n++] = w->w;
+    before = fault_begin();
     if (n_roots)
         r->backward = rp_grad(roots, n_roots, leaves, n, seeds,
                               RP_OPTIONS(rp_backward_options, .allow_unused = true, .retain_graph = true), grads);
+    fault_end(before);
     if (n_roots && r->backward == RP_OK)
         for (unsigned k = 0, at = 0; k <= N_IN; k++) r->grad[k] = k == N_IN || w->f->needs[k] ? grads[at++] : NULL;
     (void)rp_error_take();
@@ -477,6 +488,105 @@ static void run_seed(uint64_t seed) {
     }
 }
 
+/* ---- an allocation that fails, anywhere in a call and its backward */
+
+enum { FAULT_CALLS = 4 };
+#define NEVER (UINT64_C(1) << 60) /* counts only */
+
+static unsigned injected, told_of;
+
+/* Four calls, the n-th allocation of call `at` denied. The number of allocations of that call. */
+static uint64_t calls_with_fault(const world *w, const char *backend, unsigned at, uint64_t n, const seen *want) {
+    rp_scope scope = rp_scope_begin();
+    rp_fn fn = {body, (void *)(uintptr_t)w, sizeof *w, "fuzz"};
+    rp_compiled *c = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backend));
+    uint64_t count = 0;
+    for (unsigned k = 0; k < FAULT_CALLS; k++) {
+        seen got;
+        fault = k == at ? n : 0;
+        call(c, w, k, true, &got);
+        fault = 0;
+        if (k == at) count = allocations;
+        (void)rp_set_grad_enabled(true);
+        assert_null(rp__trace_current());
+        if (k == at && n != NEVER) { /* what it gives, if it succeeds, may be what the function made of the error */
+            bool told = (got.status == RP_OK || got.status == RP_ERROR_OUT_OF_MEMORY) &&
+                        (got.backward == RP_OK || got.backward == RP_ERROR_OUT_OF_MEMORY);
+            if (!told) {
+                show(w->f, &want[k], &got);
+                fail_msg("seed %llu, %s: allocation %llu of call %u: status %s, backward %s",
+                         (unsigned long long)w->f->seed, backend, (unsigned long long)n, at, rp_status_name(got.status),
+                         rp_status_name(got.backward));
+            }
+            injected++;
+            told_of += got.status != RP_OK || got.backward != RP_OK;
+            continue;
+        }
+        const char *what = difference(w, w, &want[k], &got);
+        if (what) {
+            show(w->f, &want[k], &got);
+            fail_msg("seed %llu, %s: allocation %llu of call %u: %s of call %u differs", (unsigned long long)w->f->seed,
+                     backend, (unsigned long long)n, at, what, k);
+        }
+    }
+    rp_compiled_release(c);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    return count;
+}
+
+static void faults_of_seed(uint64_t seed) {
+    function f;
+    draw(&f, seed);
+    for (unsigned k = 0; k < f.n; k++)
+        if (f.steps[k].kind == TO_OUTSIDE || f.steps[k].kind == DROPOUT) f.steps[k].kind = POINTWISE - 1;
+    rp_scope scope = rp_scope_begin();
+    world w = new_world(&f);
+    w.quiet = true;
+    rp_compiled *plain = rp_plain((rp_fn){body, &w, sizeof w, "fuzz"});
+    seen want[FAULT_CALLS];
+    bool fine = true;
+    for (unsigned k = 0; k < FAULT_CALLS && fine; k++) {
+        call(plain, &w, k, true, &want[k]);
+        fine = want[k].status == RP_OK;
+    }
+    rp_compiled_release(plain);
+    for (int b = 0; b < BACKENDS && fine; b++) {
+        for (unsigned at = 0; at < 3; at++) {
+            (void)calls_with_fault(&w, backends[b], at, NEVER, want);
+            uint64_t live = rp__alloc_live(), count = calls_with_fault(&w, backends[b], at, NEVER, want);
+            assert_true(count > 0);
+            for (uint64_t n = 1 + seed % 7; n <= count; n += 1 + n / 3) {
+                (void)calls_with_fault(&w, backends[b], at, n, want);
+                if (rp__alloc_live() > live + 16) { /* a cache that a fault left smaller grows again */
+                    (void)calls_with_fault(&w, backends[b], at, n, want);
+                    (void)calls_with_fault(&w, backends[b], at, n, want);
+                    uint64_t then = rp__alloc_live();
+                    for (int k = 0; k < 4; k++) (void)calls_with_fault(&w, backends[b], at, n, want);
+                    if (rp__alloc_live() >= then + 4)
+                        fail_msg("seed %llu, %s: allocation %llu of call %u leaks", (unsigned long long)seed,
+                                 backends[b], (unsigned long long)n, at);
+                    live = rp__alloc_live();
+                }
+            }
+        }
+    }
+    (void)rp_set_grad(w.w, NULL);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+static void test_faults(void **state) {
+    (void)state;
+    if (rp_default_device().type != RP_DEVICE_CPU) skip();
+    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_FAULTS");
+    if (one && !count) {
+        faults_of_seed(strtoull(one, NULL, 10));
+        return;
+    }
+    for (uint64_t seed = 1, last = count ? strtoull(count, NULL, 10) : 60; seed <= last; seed++) faults_of_seed(seed);
+    print_message("%u allocations denied, %u calls failed for it\n", injected, told_of);
+    assert_true(told_of > injected / 2);
+}
+
 static void test_modes(void **state) {
     (void)state;
     const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
@@ -493,6 +603,6 @@ static void test_modes(void **state) {
 
 int main(void) {
     if (!test_device_choose()) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_modes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_modes), cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,6 +41,7 @@ typedef struct rp__ir_value_info {
     uint32_t node;              /* producer: index, or RP__IR_NONE for a block argument */
     uint32_t out_index;         /* result or argument number */
     bool requires_grad;
+    bool late_grad;   /* of a result: it required none when it was made, a write through a view gave it its history */
     const char *site; /* may be NULL */
 } rp__ir_value_info;
 

@@ -818,7 +818,9 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
                 const rp__autograd *a = out[k]->autograd;
                 bool grad = rp__grad_needed(out[k]) && !(a && a->node && a->node->released);
                 rp__ir_value_info *info = &t->ir->values[results[n]];
-                info->requires_grad = grad;
+                /* The mark of a base stays that of the op that made it: its history begins with a later write. */
+                info->late_grad = info->late_grad || (grad && !info->requires_grad);
+                if (!grad || (out[k]->flags & RP__T_VIEW)) info->requires_grad = grad;
                 r->training = r->training || grad;
             }
         }
