@@ -331,8 +331,9 @@ static rp_status node_run(engine *e, slot *s) {
         if (status == RP_OK) status = rp_set_current_stream(n->stream);
     }
     if (status == RP_OK) status = node_hooks(e, s);
-    if (status == RP_OK && has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class))
-        status = node_compute(e, s, grads_in);
+    /* what rp_grad stops at keeps what it saved: its own backward is still to come */
+    bool runs = has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class);
+    if (status == RP_OK && runs) status = node_compute(e, s, grads_in);
     /* References of the scope end before gradients are added up: one of them alone may be written. */
     for (uint32_t i = 0; i < n->n_in; i++)
         if (grads_in[i]) {
@@ -346,7 +347,7 @@ static rp_status node_run(engine *e, slot *s) {
             rp_release(s->grads[k]);
             s->grads[k] = NULL;
         }
-    if (status == RP_OK && !e->retain_graph && n->class_->release_saved) n->class_->release_saved(n);
+    if (status == RP_OK && runs && !e->retain_graph && n->class_->release_saved) n->class_->release_saved(n);
     rp__scope_end(scope, NULL, 0);
     scope = rp__scope_begin();
     for (uint32_t i = 0; i < n->n_in; i++)

@@ -324,6 +324,11 @@ static bool writes_outside(const rp_ir *functional) {
 }
 
 static rp_status find_tangents(rp__aot *a, const rp_ir *functional) {
+    for (uint32_t k = 0; k < functional->body.n_results; k++) {
+        rp__ir_value v = a->graph->body.results[k], now = functional->body.results[k];
+        if (v != RP__IR_NONE && a->graph->values[v].late_grad && !functional->values[now].requires_grad)
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a result whose history came with a write that is not part of it");
+    }
     a->tangent_of = rp__calloc(functional->body.n_results + 1u, sizeof *a->tangent_of);
     if (!a->tangent_of) return RP__OOM("compiled graph");
     for (uint32_t k = 0; k < functional->body.n_results; k++)

@@ -99,6 +99,8 @@ static bool is_tensor(const rp_tensor *t) {
            !t->traced;
 }
 
+static bool has_value(const rp_tensor *t) { return !t->traced || t->storage->data; }
+
 /* The function, or one of the arguments, is none. */
 static __attribute__((noinline)) rp_status refuse_call(const char *site, const rp_compiled *f, rp_tensor *const *in,
                                                        size_t n_in) {
@@ -106,7 +108,11 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
     rp__site_frame frame = rp__site_push(site, NULL);
     if (!f->ops) status = rp__callable_refuse(f, "rp_call");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-        if (is_tensor(in[k])) continue;
+        if (is_tensor(in[k])) {
+            /* In a trace it may be one of its values. Outside it is one of another thread's, or has outlived its trace. */
+            if (!has_value(in[k]) && !rp__trace_current()) status = rp__tensor_materialise(in[k]);
+            continue;
+        }
         char what[128];
         snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
         status = rp__tensor_check(in[k], what);
@@ -122,7 +128,7 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
 /* Is the call one that a function can be given? */
 static inline rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
     bool sound = f->ops != NULL;
-    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]);
+    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]) && has_value(in[k]);
     return RP__LIKELY(sound) ? RP_OK : refuse_call(site, f, in, n_in);
 }
 
@@ -284,9 +290,10 @@ static bool holds_replayed(const rp_ir *ir) {
     return false;
 }
 
-/* Takes the trace over. */
-static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
-                            const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
+/* Takes the trace over. environment: as the function found it. */
+static rp_status specialise(compiled *c, rp__trace_result *trace, uint64_t environment, rp_tensor *const *in,
+                            size_t n_in, size_t n_out, const rp_dim *const *sizes, const rp_dim *const *strides,
+                            specialisation **out) {
     specialisation *s = rp__calloc(1, sizeof *s);
     if (!s) return RP__OOM("specialisation");
     atomic_init(&s->refs, 1);
@@ -302,6 +309,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
+    s->guards.environment = environment;
     if (status == RP_OK) status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
     if (status != RP_OK) {
         specialisation_release(s);
@@ -359,7 +367,7 @@ static rp_status run_object(specialisation *s, rp_tensor *const *in, size_t n_in
     if (s->moves_gradients) return run_with_gradients(s, in, n_in, out, n_out);
     if (!s->object) return rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     rp_status status = s->engine->run(s->object, in, n_in, out, n_out);
-    if (status == RP_OK && s->engine->settled && !s->repeats)
+    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched)
         atomic_store_explicit(&s->program, s->engine->settled(s->object), memory_order_release);
     return status;
 }
@@ -379,13 +387,14 @@ static rp_status run_in_scope(specialisation *s, rp_tensor *const *in, size_t n_
 }
 
 static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
+    /* A graph that nobody can go back through holds its own derivatives already: no tape. For training there is one, also
+       where grad mode is off and the function has switched it on. */
     const bool off = rp__grad_disabled;
-    if (!s->trace.training) rp__grad_disabled = true;
+    rp__grad_disabled = !s->trace.training;
     rp__executable *p = atomic_load_explicit(&s->program, memory_order_acquire);
     rp_status status =
         p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
-    if (!s->trace.training) rp__grad_disabled = off;
+    rp__grad_disabled = s->trace.switched != off; /* as the function leaves it */
     return status;
 }
 
@@ -643,6 +652,7 @@ static rp_status call_that_fails(compiled *c, const char *detail, rp_tensor *con
 static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
     rp_fn fn = c->base.fn;
+    const uint64_t environment = rp__guards_environment();
     size_t bytes = fn.ctx ? fn.ctx_bytes : 0;
     void *ctx = rp__alloc(bytes ? bytes : 1);
     if (!ctx) return RP__OOM("compiled function");
@@ -660,7 +670,7 @@ static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_t
         if (c->options.fullgraph) status = fullgraph_error(c);
     } else if (status == RP_OK) {
         specialisation *s;
-        status = specialise(c, &result, in, n_in, n_out, NULL, NULL, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, NULL, NULL, &s);
     }
     rp__trace_result_free(&result);
     return status;
@@ -671,6 +681,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
                                rp_tensor **out, size_t n_out) {
     pattern p;
     rp__trace_result result = {0};
+    const uint64_t environment = rp__guards_environment();
     rp__error_state before;
     rp__error_save(&before);
     rp__reason reason = RP__REASON_NONE;
@@ -687,7 +698,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
             reason = unusable(&result);
     }
     if (status == RP_OK && reason == RP__REASON_NONE) {
-        status = specialise(c, &result, in, n_in, n_out, p.sizes, p.strides, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, p.sizes, p.strides, &s);
         if (status == RP_OK) status = run(s, in, n_in, out, n_out);
     } else if (status == RP_OK && reason == RP__REASON_TRACE_FAILED) {
         rp__text_puts(&detail, rp_error_message());

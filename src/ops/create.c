@@ -47,7 +47,8 @@ rp_status rp__infer_full(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
-    int64_t low = rp__attr_int(call, 0), high = rp__attr_int(call, 1);
+    /* Their difference is a number of the kernel: a size of the trace is taken at its value. */
+    int64_t low = rp__dim_value(rp__attr_int(call, 0)), high = rp__dim_value(rp__attr_int(call, 1));
     RP_TRY(factory(call, &call->attrs[2], call->attrs[3].v.dtype, out));
     if (low >= high)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,

@@ -25,6 +25,10 @@ rp__trace *rp__trace_current(void) { return current && !current->busy ? current 
 bool rp__trace_closes(const rp__trace *t) { return t->request->close; }
 bool rp__trace_derived(const rp__trace *t) { return t->request->derived; }
 rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
+rp_status rp__trace_spoil(rp__trace *t, rp_status status) {
+    if (status != RP_OK && t->spoilt == RP_OK) t->spoilt = status;
+    return status;
+}
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
     if (t->result->reason) return;
     t->result->reason = reason;
@@ -32,6 +36,11 @@ void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
 }
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
 bool rp__trace_pending(const rp_tensor *t) { return t->traced && t->traced->trace && !t->storage->data; }
+
+bool rp__trace_made(const rp__trace *t, const rp_tensor *x) {
+    size_t number = rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id));
+    return number != SIZE_MAX && t->memory[number].first != RP__IR_NONE;
+}
 
 static bool map_put(rp__map *m, rp__hash key, size_t index) {
     return rp__map_put(m, key, (void *)(uintptr_t)(index + 1));
@@ -127,7 +136,7 @@ static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
     return SIZE_MAX;
 }
 
-rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
+static rp__ir_value resolve(rp__trace *t, rp_tensor *x) {
     if (x->traced && x->traced->trace == t) return x->traced->value;
     size_t known = rp__trace_index(&t->by_handle, rp__trace_key(x));
     if (known != SIZE_MAX) {
@@ -168,6 +177,14 @@ rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
         t->result->reason = "captured-history";
         t->result->site = rp__site();
     }
+    return v;
+}
+
+rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
+    const rp__ir_value v = resolve(t, x);
+    /* What was entered by halves does not come right again. */
+    if (v == RP__IR_NONE && rp_error_status() == RP_ERROR_OUT_OF_MEMORY)
+        (void)rp__trace_spoil(t, RP_ERROR_OUT_OF_MEMORY);
     return v;
 }
 
@@ -214,9 +231,10 @@ static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x) {
     RP_TRY(storage_number(t, x->storage, x->offset, RP__IR_NONE, &number));
     memory *m = &t->memory[number];
     if (m->first == RP__IR_NONE) {
-        if (t->request->close)
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                                "a region may not write to memory from outside: return the new value instead");
+        if (t->request->close) {
+            (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
+            return rp__op_error(call, RP_ERROR_GRAPH_BREAK, "a function of a region writes to memory from outside");
+        }
         if (!m->written) {
             m->written = true;
             m->version = atomic_load(&x->storage->version);
@@ -270,34 +288,22 @@ static void note_untaped(rp__trace *t, const rp__call *call, const rp_tensor *x)
     }
 }
 
-static rp_status record(rp__trace *t, rp__call *call) {
-    bool carries = carries_gradient(call);
-    rp__ir_value in[RP__MAX_IN];
-    rp__meta meta[RP__MAX_OUTS];
-    rp__view view;
+/* From now on the handle x stands for v. */
+static void value_is(rp__trace *t, rp_tensor *x, rp__ir_value v) {
+    if (x->traced && x->traced->trace == t)
+        x->traced->value = v;
+    else
+        t->outside[rp__trace_index(&t->by_handle, rp__trace_key(x))].value = v;
+}
+
+/* Results of the node that was added for a call: values and handles. */
+static rp_status record_results(rp__trace *t, rp__call *call, uint32_t node, const rp__ir_value *in, bool carries,
+                                rp__meta *meta, const rp__view *view) {
     const rp__op *op = call->op;
     rp_ir *ir = t->ir;
     if (op->lowering == RP__VIEW) {
-        RP_TRY(rp__op_view(call, &meta[0], &view));
-    } else {
-        memset(meta, 0, sizeof meta);
-        RP_TRY(rp__op_infer(call, meta));
-    }
-    for (uint32_t k = 0; k < call->n_in; k++) {
-        in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
-        if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
-    }
-    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
-        call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
-        return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
-    }
-    if (t->request->derived) RP_TRY(rp__trace_cut_operands(t, call, in));
-    uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
-                                    call->n_attrs, call->n_out, call->site);
-    if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-    if (op->lowering == RP__VIEW) {
         rp_tensor *base = call->in[0];
-        rp_tensor *out = rp__tensor_view(base, view.size, view.stride, view.ndim, view.offset);
+        rp_tensor *out = rp__tensor_view(base, view->size, view->stride, view->ndim, view->offset);
         if (rp__tensor_is_error(out)) return rp_error_status();
         call->out[0] = out;
         rp__ir_meta_of(out, &meta[0]);
@@ -331,12 +337,45 @@ static rp_status record(rp__trace *t, rp__call *call) {
         if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
         RP_TRY(place(t, v, x, false));
         ir->values[v].requires_grad = ir->values[in[w]].requires_grad || marks_gradient(carries, &meta[k]);
-        if (x->traced && x->traced->trace == t)
-            x->traced->value = v;
-        else
-            t->outside[rp__trace_index(&t->by_handle, rp__trace_key(x))].value = v;
+        value_is(t, x, v);
     }
     return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
+}
+
+static rp_status record(rp__trace *t, rp__call *call) {
+    bool carries = carries_gradient(call);
+    rp__ir_value in[RP__MAX_IN];
+    rp__meta meta[RP__MAX_OUTS];
+    rp__view view;
+    const rp__op *op = call->op;
+    rp_ir *ir = t->ir;
+    if (op->lowering == RP__VIEW) {
+        RP_TRY(rp__op_view(call, &meta[0], &view));
+    } else {
+        memset(meta, 0, sizeof meta);
+        RP_TRY(rp__op_infer(call, meta));
+    }
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
+        if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
+    }
+    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
+        call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
+        return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
+    }
+    if (t->request->derived) RP_TRY(rp__trace_cut_operands(t, call, in));
+    uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
+                                    call->n_attrs, call->n_out, call->site);
+    if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+    ir->nodes[node].untaped = !rp__grad_recording();
+    rp_status status = record_results(t, call, node, in, carries, meta, &view);
+    if (status == RP_OK) return RP_OK;
+    /* Refused: as if it had not been called. The function may take the error and go on. */
+    ir->body.n_nodes--;
+    ir->nodes[node].dead = true;
+    for (uint32_t k = 0; k < call->n_in; k++)
+        if (call->in[k] && rp__ir_writes(&ir->nodes[node], k)) value_is(t, call->in[k], in[k]);
+    return status == RP_ERROR_OUT_OF_MEMORY ? rp__trace_spoil(t, status) : status;
 }
 
 /* ---- the thread out of the trace, for a while */
@@ -596,6 +635,7 @@ static rp_status flush(rp__trace *t, bool last) {
     rp__scope_end(scope, NULL, 0);
     resume(t, s);
     release_values(t, status == RP_OK);
+    if (status == RP_OK) rp__trace_forget_histories(t);
     clear_recording(t);
     if (!last || status != RP_OK) {
         rp_ir_release(t->ir);
@@ -612,6 +652,7 @@ rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site) {
     if (t->mode == RP__TRACE_ABSTRACT) {
         t->result->reason = reason;
         t->result->site = site;
+        (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
         return rp__fail(RP_ERROR_GRAPH_BREAK,
                         "%s: the function reads a value on the host (%s), and nothing is computed while it is traced",
                         t->request->fn.name ? t->request->fn.name : "trace", reason);
@@ -783,8 +824,9 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
                 const rp__autograd *a = out[k]->autograd;
                 bool grad = rp__grad_needed(out[k]) && !(a && a->node && a->node->released);
                 rp__ir_value_info *info = &t->ir->values[results[n]];
-                info->late_grad = grad && !info->requires_grad;
-                info->requires_grad = grad;
+                /* The mark of a base stays that of the op that made it: its history begins with a later write. */
+                info->late_grad = info->late_grad || (grad && !info->requires_grad);
+                if (!grad || (out[k]->flags & RP__T_VIEW)) info->requires_grad = grad;
                 r->training = r->training || grad;
             }
         }
@@ -855,6 +897,11 @@ static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     }
     RP_TRY(enter_arguments(t, args));
     q->fn.body(q->fn.ctx, args, q->n_in, out, q->n_out);
+    if (t->spoilt != RP_OK && rp_error_status() != t->spoilt) { /* whatever the function made of the error */
+        (void)rp_error_take();
+        return rp__fail(t->spoilt, "`%s` went on after an error that only its recording knows",
+                        q->fn.name && *q->fn.name ? q->fn.name : "a function without a name");
+    }
     if (rp_failed()) return rp_error_status();
     if (t->mode == RP__TRACE_SEGMENTS) return flush(t, true);
     RP_TRY(take_results(t, out));
@@ -904,8 +951,10 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     bool abstract = q->mode == RP__TRACE_ABSTRACT;
     if (abstract || status != RP_OK) {
         rp__trace_restore_gradients(t);
+        rp__trace_restore_histories(t);
         restore_versions(t);
     }
+    rp__trace_forget_histories(t);
     current = t->around;
     rp__tensor_tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
@@ -913,6 +962,9 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         result->switched = rp__grad_said_now.on != q->grad_mode;
         (void)rp__grad_switch(grad);
         rp__grad_said_now = said;
+    } else {
+        result->switched = rp__grad_recording() != grad;
+        if (abstract) (void)rp__grad_switch(grad);
     }
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
@@ -938,6 +990,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__free(t->outside);
     rp__free(t->memory);
     rp__free(t->watches);
+    rp__free(t->histories);
     rp__free(t->counters);
     rp__free(t->operands);
     rp__free(t->stand_in);
