@@ -306,10 +306,19 @@ static rp__reason must_copy(const rp__recording *r, const rp__static_input *inpu
     return RP__REASON_NONE;
 }
 
+/* Grad mode aside: an argument that a graph reads or writes has no tape of its own in it. */
+static rp_status copy(rp_tensor *to, rp_tensor *from) {
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *done = rp_copy_(to, from);
+    (void)rp_set_grad_enabled(grad);
+    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
+}
+
 rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
                                size_t number) {
     rp__external *e = input->external;
     const rp_tensor *recorded = input->tensor;
+    input->stands_in = false;
     if (!e && !r->unknown) return RP_OK;
     size_t bytes = rp__dtype_bytes((rp_dtype)recorded->dtype);
     char *base = rp__tensor_data(actual) - (size_t)recorded->offset * bytes;
@@ -333,8 +342,10 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
         rp__explain_add(explain, "copy", reason, NULL, 1, "argument %zu is copied at every call that moves it", number);
         input->copied = true;
     }
-    bool grad = rp_set_grad_enabled(false);
-    rp_tensor *done = rp_copy_(input->tensor, actual);
-    (void)rp_set_grad_enabled(grad);
-    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
+    input->stands_in = true;
+    return copy(input->tensor, actual);
+}
+
+rp_status rp__static_input_give_back(const rp__static_input *input, rp_tensor *actual) {
+    return input->stands_in && rp__static_input_written(input) ? copy(actual, input->tensor) : RP_OK;
 }

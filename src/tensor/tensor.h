@@ -160,5 +160,7 @@ void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors)
 
 /* The calling thread's free lists and scopes (src/tensor/local.h). */
 uint64_t rp__unique_id(void); /* of tensors and storages: rising within a thread, never reused */
+/* One above those of all that is there now, and below those of what this thread makes next. */
+uint64_t rp__unique_id_fresh(void);
 
 #endif
