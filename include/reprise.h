@@ -299,11 +299,12 @@ typedef struct rp_graphed_callable {
     rp_fn fn;
     rp_tensor *const *args; /* sample arguments: they become the static inputs */
     size_t n_args;
-    rp_tensor *const *params; /* trainable tensors that fn reads through ctx */
+    rp_tensor *const *params; /* trainable tensors that fn reads through ctx: all of them, one left out is an error */
     size_t n_params;
     size_t n_out;
 } rp_graphed_callable;
-/* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. */
+/* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. What a function
+   writes into an argument is in the caller's tensor after the call. */
 RP_API rp_status rp_make_graphed_callables_at(const char *site, const rp_graphed_callable *callables, size_t n,
                                               const rp_graphed_options *options, rp_compiled **out);
 RP_API rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,

@@ -324,6 +324,30 @@ static void test_written_apart(void **state) { /* what is written may not be rea
     rp_compiled_release(f);
 }
 
+static void feeding_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in, (void)n_out;
+    out[0] = rp_mul_scalar(in[0], rp_f64(1.5));
+    out[0] = rp_add(rp_sin(out[0]), rp_mul(in[0], out[0]), rp_i64(1)); /* reads it again behind the first kernels */
+    if (ctx) (void)rp_mul_scalar_(in[0], rp_f64(3));
+}
+
+static void
+test_result_fed_back(void **state) { /* a result is the next call's argument: its memory is written meanwhile */
+    (void)state;
+    for (int writes = 0; writes < 2; writes++) {
+        rp_tensor *sample = rows(0.1), *got = rows(0.8), *want = rows(0.8);
+        rp_compiled *f;
+        OK(graph((rp_fn){feeding_body, writes ? sample : NULL, 0, "feeding"}, &sample, 1, NULL, 0, &f));
+        for (int k = 0; k < 4; k++) {
+            rp_tensor *in = want;
+            OK(rp_call(f, &got, 1, &got, 1));
+            feeding_body(writes ? sample : NULL, &in, 1, &want, 1);
+            same(got, want);
+        }
+        rp_compiled_release(f);
+    }
+}
+
 static void history_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in, (void)n_out;
     out[0] = rp_sin(rp_mul_(in[0], ((net *)ctx)->weight));
@@ -357,6 +381,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_leaf_inside, begin, end),
         cmocka_unit_test_setup_teardown(test_argument_written, begin, end),
         cmocka_unit_test_setup_teardown(test_written_apart, begin, end),
+        cmocka_unit_test_setup_teardown(test_result_fed_back, begin, end),
         cmocka_unit_test_setup_teardown(test_written_history, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);

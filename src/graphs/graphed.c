@@ -147,6 +147,7 @@ static void call_destroy(rp__tape_node *n) {
 static rp_status check_versions(const graphed *g, const call *c) {
     for (size_t k = 0; k < c->n_in; k++) {
         const rp_tensor *t = c->in[k].tensor;
+        if (t) RP_TRY(rp__tensor_check(t, "an argument that the backward graph reads"));
         if (!t || atomic_load(&t->storage->version) == c->in[k].version) continue;
         return rp__fail(
             RP_ERROR_VERSION,
@@ -167,7 +168,7 @@ static rp_status set_grad_outputs(graphed *g, rp_tensor *const *grad_out) {
             if (rp__tensor_is_error(zero)) return rp_error_status();
             given = fixed;
         }
-        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, &g->base.explain, k));
+        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, false, &g->base.explain, k));
     }
     return RP_OK;
 }
@@ -196,7 +197,8 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
     RP_TRY(set_grad_outputs(g, grad_out));
     for (size_t k = 0; k < g->n_args; k++)
         if (c->in[k].tensor)
-            RP_TRY(rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, &g->base.explain, k));
+            RP_TRY(rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, false, &g->base.explain,
+                                        k));
     c->done = true;
     tell_family(g, false);
     RP_TRY(rp__recording_replay(&g->backward, rp__current_stream(g->device)));
@@ -286,6 +288,16 @@ static span span_of(const rp_tensor *t) {
 }
 
 static bool meet(span a, span b) { return a.begin < b.end && b.begin < a.end; }
+
+/* Does the forward write over t while it reads it? A result of its own, or of a callable that got memory which it had freed. */
+static bool overwrites(const graphed *g, const rp_tensor *t) {
+    const _Atomic uint64_t *of = t->storage->generation;
+    const family *f = g->family;
+    if (RP__LIKELY(!of)) return false;
+    for (size_t i = g->number + 1; f && i < f->n; i++)
+        if (of == &f->members[i]->now && f->overwrites[g->number * f->n + i]) return true;
+    return of == &g->generation->now;
+}
 
 static const rp__static_input *input_of(const graphed *g, const rp__external *e) {
     for (size_t k = 0; k < g->n_args; k++)
@@ -380,7 +392,7 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
     for (size_t k = 0; k < n_in; k++) RP_TRY(rp__tensor_materialise(in[k]));
     if (RP__UNLIKELY(g->writes)) RP_TRY(check_apart(g, in));
     for (size_t k = 0; k < n_in; k++)
-        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], &f->explain, k));
+        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), &f->explain, k));
     uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
     tell_family(g, true);
     RP_TRY(rp__recording_replay(&g->forward, s));

@@ -291,12 +291,14 @@ static bool same_layout(const rp_tensor *a, const rp_tensor *b) {
 }
 
 /* Why `actual` cannot be read where it is; RP__REASON_NONE when it can. */
-static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual) {
+static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual,
+                            bool overwritten) {
     const rp__external *e = input->external;
     const char *why;
     int64_t begin, end;
     rp__tensor_byte_range(input->tensor, &begin, &end);
     if (!e) return RP__REASON_UNKNOWN_LAUNCH;
+    if (overwritten) return RP__REASON_OWN_RESULT;
     if (!rp__recording_movable(r, e, &why)) return e->library ? RP__REASON_LIBRARY_OPERAND : RP__REASON_UNKNOWN_LAUNCH;
     if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
     if (rp__storage_is_unseen(actual->storage)) return RP__REASON_FOREIGN_MEMORY;
@@ -314,8 +316,8 @@ static rp_status copy(rp_tensor *to, rp_tensor *from) {
     return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
 }
 
-rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
-                               size_t number) {
+rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, bool overwritten,
+                               rp__explain *explain, size_t number) {
     rp__external *e = input->external;
     const rp_tensor *recorded = input->tensor;
     input->stands_in = false;
@@ -327,7 +329,7 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
         return RP_OK;
     if (actual->storage == recorded->storage && actual->offset == recorded->offset && same_layout(actual, recorded))
         return e ? rp__recording_repoint(r, e, NULL, NULL) : RP_OK;
-    rp__reason reason = must_copy(r, input, actual);
+    rp__reason reason = must_copy(r, input, actual, overwritten);
     if (reason == RP__REASON_NONE) {
         RP_TRY(rp__recording_repoint(r, e, actual->storage, base));
         if (!input->patched) {
@@ -347,5 +349,6 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
 }
 
 rp_status rp__static_input_give_back(const rp__static_input *input, rp_tensor *actual) {
-    return input->stands_in && rp__static_input_written(input) ? copy(actual, input->tensor) : RP_OK;
+    if (!input->stands_in || !rp__static_input_written(input)) return RP_OK;
+    return rp__storage_is_stale(actual->storage) ? RP_OK : copy(actual, input->tensor); /* gone with this replay */
 }
