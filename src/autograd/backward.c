@@ -371,7 +371,8 @@ static rp_status node_run(engine *e, slot *s) {
     rp_stream *previous = s->stream ? rp__current_stream(s->stream->device) : NULL;
     bool switched = previous != s->stream;
     rp_scope scope = rp__scope_begin();
-    rp__site_frame frame = rp__site_enter((rp__site_frame){n->site, n->op}); /* its ops are the forward call's */
+    /* its ops are the forward call's; without a line of that, they have the one of rp_backward */
+    rp__site_frame frame = rp__site_enter((rp__site_frame){n->site && *n->site ? n->site : NULL, n->op});
     rp_status status = scope.id ? RP_OK : rp_error_status();
     if (status == RP_OK && switched) {
         status = stream_note(e, s->stream);
@@ -586,7 +587,8 @@ static rp_status options_read(const char *function, const rp_backward_options *g
     return RP_OK;
 }
 
-rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options) {
+rp_status rp_backward_at(const char *site, rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options) {
+    RP__CALLED_FROM(site);
     rp_backward_options o;
     RP_TRY(options_read("rp_backward", options, &o));
     rp_scope scope = rp__scope_begin();
@@ -603,8 +605,10 @@ rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_op
     return status;
 }
 
-rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs, size_t n_inputs,
-                  rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out) {
+rp_status rp_grad_at(const char *site, rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs,
+                     size_t n_inputs, rp_tensor *const *grad_outputs, const rp_backward_options *options,
+                     rp_tensor **out) {
+    RP__CALLED_FROM(site);
     rp_backward_options o;
     if ((n_outputs && !outputs) || (n_inputs && (!inputs || !out)))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_grad: a list of tensors is NULL");

@@ -103,7 +103,8 @@ const rp__engine *rp__engine_find(const char *name) {
     return e;
 }
 
-rp_status rp_register_backend(const rp_backend *backend) {
+rp_status rp_register_backend_at(const char *site, const rp_backend *backend) {
+    RP__CALLED_FROM(site);
     if (!backend || !backend->name || !*backend->name || !backend->compile || !backend->run)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_backend: a name, compile and run are needed");
     if (backend->struct_size < sizeof *backend)

@@ -138,10 +138,6 @@ rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, siz
     return status;
 }
 
-rp_status(rp_call)(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    return rp_call_at(NULL, f, in, n_in, out, n_out);
-}
-
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__error_state before;
     bool failed = rp_failed();
@@ -171,7 +167,8 @@ static rp_status plain_call(rp_compiled *f, const char *site, rp_tensor *const *
 
 static void plain_destroy(rp_compiled *f) { rp__free(f); }
 
-rp_compiled *rp_plain(rp_fn fn) {
+rp_compiled *rp_plain_at(const char *site, rp_fn fn) {
+    RP__CALLED_FROM(site);
     static const rp__callable_ops ops = {"plain", plain_call, plain_destroy};
     if (!fn.body) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
@@ -836,7 +833,8 @@ static void compiled_destroy(rp_compiled *f) {
     rp__free(c);
 }
 
-rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
+rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options *options) {
+    RP__CALLED_FROM(site);
     static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy};
     rp_compile_options o = {.struct_size = sizeof o};
     if (!fn.body || (fn.ctx_bytes && !fn.ctx)) {
@@ -875,7 +873,8 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
 
 /* ---- explain */
 
-size_t rp_explain_count(rp_compiled *f) {
+size_t rp_explain_count_at(const char *site, rp_compiled *f) {
+    RP__CALLED_FROM(site);
     if (!f || !f->ops) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
         return 0;
@@ -886,7 +885,8 @@ size_t rp_explain_count(rp_compiled *f) {
     return n;
 }
 
-rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry) {
+rp_status rp_explain_at_at(const char *site, rp_compiled *f, size_t index, rp_explain_entry *entry) {
+    RP__CALLED_FROM(site);
     if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
     rp__lock(&f->explain.lock);
     bool there = index < f->explain.n;

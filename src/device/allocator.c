@@ -400,7 +400,8 @@ void rp__allocator_route(rp__device *d, rp_stream *s, rp_pool *pool) {
 
 /* ---- statistics */
 
-rp_status rp_memory_stats_reset_peak(rp_device device) {
+rp_status rp_memory_stats_reset_peak_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
@@ -412,7 +413,8 @@ rp_status rp_memory_stats_reset_peak(rp_device device) {
     return RP_OK;
 }
 
-rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
+rp_status rp_memory_stats_get_at(const char *site, rp_device device, rp_memory_stats *stats) {
+    RP__CALLED_FROM(site);
     if (!stats || stats->struct_size < sizeof stats->struct_size)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "memory_stats_get: struct_size is not set");
     rp__device *d = rp__device_get(device);
@@ -440,7 +442,8 @@ rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
     return RP_OK;
 }
 
-rp_status rp_empty_cache(rp_device device) {
+rp_status rp_empty_cache_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__lock(&d->allocator->lock);

@@ -161,7 +161,8 @@ static void release_current(void *unused) {
 
 static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, release_current) == 0; }
 
-rp_status rp_set_default_device(rp_device device) {
+rp_status rp_set_default_device_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     if (!rp__device_get(device)) return rp_error_status();
     default_device = device;
     return RP_OK;
@@ -201,7 +202,8 @@ static rp_status same_device(const rp__device *a, const rp__device *b, const cha
 static atomic_bool several_streams;
 bool rp__several_streams(void) { return atomic_load_explicit(&several_streams, memory_order_relaxed); }
 
-rp_stream *rp_stream_new(rp_device device) {
+rp_stream *rp_stream_new_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     atomic_store_explicit(&several_streams, true, memory_order_relaxed);
     rp__device *d = rp__device_get(device);
     return d ? rp__stream_new(d) : &error_stream;
@@ -237,12 +239,14 @@ void rp_stream_release(rp_stream *s) {
     rp__free(s);
 }
 
-rp_stream *rp_current_stream(rp_device device) {
+rp_stream *rp_current_stream_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     return d ? rp__current_stream(d) : &error_stream;
 }
 
-rp_status rp_set_current_stream(rp_stream *s) {
+rp_status rp_set_current_stream_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
     RP_TRY(stream_check(s));
     bool cpu = s->device->slot == 0;
     if (!s->is_default) {
@@ -261,19 +265,22 @@ rp_status rp_set_current_stream(rp_stream *s) {
     return RP_OK;
 }
 
-rp_status rp_stream_synchronize(rp_stream *s) {
+rp_status rp_stream_synchronize_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
     RP_TRY(stream_check(s));
     RP_TRY(rp__capture_forbid(s, "synchronising a stream"));
     RP_TRY(s->device->ops->stream_synchronize(s->device, s));
     return rp__error_record_check(s->device);
 }
 
-bool rp_stream_query(rp_stream *s) {
+bool rp_stream_query_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
     if (stream_check(s) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
     return s->device->ops->stream_query(s->device, s);
 }
 
-rp_status rp_synchronize(rp_device device) {
+rp_status rp_synchronize_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     RP_TRY(rp__capture_forbid(rp__current_stream(d), "synchronising a device"));
@@ -284,7 +291,8 @@ rp_status rp_synchronize(rp_device device) {
 
 /* ---- events */
 
-rp_event *rp_event_new(rp_device device, bool timing) {
+rp_event *rp_event_new_at(const char *site, rp_device device, bool timing) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return &error_event;
     rp_event *e = rp__calloc(1, sizeof *e);
@@ -308,7 +316,8 @@ void rp_event_release(rp_event *e) {
     rp__free(e);
 }
 
-rp_status rp_event_record(rp_event *e, rp_stream *s) {
+rp_status rp_event_record_at(const char *site, rp_event *e, rp_stream *s) {
+    RP__CALLED_FROM(site);
     RP_TRY(event_check(e));
     RP_TRY(stream_check(s));
     RP_TRY(same_device(s->device, e->device, "event_record"));
@@ -326,21 +335,24 @@ rp_status rp__stream_follow(rp_stream *s, rp_stream *before) {
     return status;
 }
 
-rp_status rp_event_synchronize(rp_event *e) {
+rp_status rp_event_synchronize_at(const char *site, rp_event *e) {
+    RP__CALLED_FROM(site);
     RP_TRY(event_check(e));
     if (!e->recorded) return RP_OK;
     RP_TRY(rp__capture_forbid(NULL, "synchronising an event"));
     return e->device->ops->event_synchronize(e->device, e);
 }
 
-bool rp_event_query(rp_event *e) {
+bool rp_event_query_at(const char *site, rp_event *e) {
+    RP__CALLED_FROM(site);
     if (event_check(e) != RP_OK) return false;
     if (!e->recorded) return true;
     if (rp__capture_forbid(NULL, "querying an event") != RP_OK) return false;
     return e->device->ops->event_query(e->device, e);
 }
 
-double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
+double rp_event_elapsed_ms_at(const char *site, rp_event *start, rp_event *end) {
+    RP__CALLED_FROM(site);
     if (event_check(start) != RP_OK || event_check(end) != RP_OK) return -1;
     if (start->device != end->device) {
         rp__fail(RP_ERROR_DEVICE, "event_elapsed_ms: the events are of different devices");
@@ -357,7 +369,8 @@ double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
     return start->device->ops->event_elapsed_ms(start->device, start, end);
 }
 
-rp_status rp_stream_wait_event(rp_stream *s, rp_event *e) {
+rp_status rp_stream_wait_event_at(const char *site, rp_stream *s, rp_event *e) {
+    RP__CALLED_FROM(site);
     RP_TRY(stream_check(s));
     RP_TRY(event_check(e));
     RP_TRY(same_device(s->device, e->device, "stream_wait_event"));

@@ -39,7 +39,8 @@ static rp_status usable(const rp_graph *g, const char *call) {
     return RP_OK;
 }
 
-rp_graph *rp_graph_new(void) {
+rp_graph *rp_graph_new_at(const char *site) {
+    RP__CALLED_FROM(site);
     rp_graph *g = rp__calloc(1, sizeof *g);
     if (!g) {
         RP__OOM("a graph");
@@ -48,7 +49,8 @@ rp_graph *rp_graph_new(void) {
     return g;
 }
 
-void rp_graph_release(rp_graph *g) {
+void rp_graph_release_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     if (!g || g == &error_graph || check_owner(g, "graph_release") != RP_OK) return;
     if (g->capturing) { /* abandoned: ended like any other, so that stream and pool come free */
         rp__error_state kept;
@@ -62,7 +64,8 @@ void rp_graph_release(rp_graph *g) {
     rp__free(g);
 }
 
-rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options) {
+rp_status rp_graph_begin_at(const char *site, rp_graph *g, rp_device device, const rp_graph_options *options) {
+    RP__CALLED_FROM(site);
     rp_graph_options o = {0};
     RP_TRY(usable(g, "graph_begin"));
     if (options) {
@@ -103,7 +106,8 @@ rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *
     return RP_OK;
 }
 
-rp_status rp_graph_end(rp_graph *g) {
+rp_status rp_graph_end_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     size_t nodes;
     RP_TRY(usable(g, "graph_end"));
     if (!g->capturing) return rp__fail(RP_ERROR_STATE, "graph_end: this graph is not capturing");
@@ -117,7 +121,8 @@ rp_status rp_graph_end(rp_graph *g) {
     return status;
 }
 
-rp_status rp_graph_instantiate(rp_graph *g) {
+rp_status rp_graph_instantiate_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     RP_TRY(usable(g, "graph_instantiate"));
     if (!g->keep_graph)
         return rp__fail(RP_ERROR_STATE,
@@ -145,7 +150,8 @@ static rp_status check_liveness(const rp_graph *g) {
                     first->site ? first->site : "an unknown place");
 }
 
-rp_status rp_graph_replay(rp_graph *g) {
+rp_status rp_graph_replay_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     RP_TRY(usable(g, "graph_replay"));
     if (RP__UNLIKELY(g->capturing || !g->recording.graph))
         return rp__fail(RP_ERROR_STATE, "graph_replay: called without a preceding successful capture");
@@ -155,7 +161,8 @@ rp_status rp_graph_replay(rp_graph *g) {
     return rp__recording_replay(&g->recording, s);
 }
 
-rp_status rp_graph_reset(rp_graph *g) {
+rp_status rp_graph_reset_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     RP_TRY(usable(g, "graph_reset"));
     RP_TRY(check_owner(g, "graph_reset"));
     rp_status status = RP_OK;
@@ -165,7 +172,8 @@ rp_status rp_graph_reset(rp_graph *g) {
     return status;
 }
 
-rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to) {
+rp_status rp_graph_repoint_at(const char *site, rp_graph *g, rp_tensor *from, rp_tensor *to) {
+    RP__CALLED_FROM(site);
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
     RP_TRY(usable(g, "graph_repoint"));
     RP_TRY(rp__tensor_check(from, "graph_repoint: from"));
@@ -202,4 +210,7 @@ rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to) {
     return rp__recording_repoint(&g->recording, e, to->storage, rp__tensor_data(to) - (size_t)from->offset * bytes);
 }
 
-rp_pool *rp_graph_pool(rp_graph *g) { return usable(g, "graph_pool") == RP_OK ? g->pool : NULL; }
+rp_pool *rp_graph_pool_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
+    return usable(g, "graph_pool") == RP_OK ? g->pool : NULL;
+}

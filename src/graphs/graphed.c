@@ -425,7 +425,8 @@ static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
 
 static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
 
-rp_status rp_graphed_set_training(rp_compiled *f, bool training) {
+rp_status rp_graphed_set_training_at(const char *site, rp_compiled *f, bool training) {
+    RP__CALLED_FROM(site);
     if (!f || f->ops != &graphed_ops)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graphed_set_training: the function is not a graphed callable");
     ((graphed *)f)->training = training;
@@ -971,9 +972,4 @@ rp_status rp_make_graphed_callables_at(const char *site, const rp_graphed_callab
     rp_status status = make_callables(callables, n, options, out);
     rp__site_pop(frame);
     return status;
-}
-
-rp_status(rp_make_graphed_callables)(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
-                                     rp_compiled **out) {
-    return rp_make_graphed_callables_at(NULL, callables, n, options, out);
 }

@@ -204,22 +204,29 @@ static rp_optimizer *adam_new(kind k, rp_tensor *const *params, size_t n, double
     return opt;
 }
 
-rp_optimizer *rp_adam(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options) {
+rp_optimizer *rp_adam_at(const char *site, rp_tensor *const *params, size_t n, double lr,
+                         const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
     return adam_new(ADAM, params, n, lr, options);
 }
 
-rp_optimizer *rp_adamw(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options) {
+rp_optimizer *rp_adamw_at(const char *site, rp_tensor *const *params, size_t n, double lr,
+                          const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
     return adam_new(ADAMW, params, n, lr, options);
 }
 
-rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options) {
+rp_optimizer *rp_sgd_at(const char *site, rp_tensor *const *params, size_t n, double lr,
+                        const rp_sgd_options *options) {
+    RP__CALLED_FROM(site);
     rp_optimizer *opt = optimizer_new(SGD);
     if (opt != &failed_optimizer) (void)rp_sgd_add_group(opt, params, n, lr, options);
     return opt;
 }
 
-rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
-                            const rp_adam_options *options) {
+rp_status rp_adam_add_group_at(const char *site, rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                               const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
     settings s;
     if (!opt || opt->kind == SGD)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_adam_add_group: not an Adam optimizer");
@@ -227,8 +234,9 @@ rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t 
     return group_add(opt, params, n, lr, &s);
 }
 
-rp_status rp_sgd_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
-                           const rp_sgd_options *options) {
+rp_status rp_sgd_add_group_at(const char *site, rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                              const rp_sgd_options *options) {
+    RP__CALLED_FROM(site);
     settings s;
     if (!opt || opt->kind != SGD) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_sgd_add_group: not an SGD optimizer");
     RP_TRY(sgd_settings(options, &s));
@@ -301,6 +309,7 @@ static rp_status optimizer_check(const rp_optimizer *opt, const char *function) 
 }
 
 rp_status rp_optimizer_step_at(const char *site, rp_optimizer *opt) {
+    RP__CALLED_FROM(site);
     RP_TRY(optimizer_check(opt, "rp_optimizer_step"));
     rp__site_frame frame = rp__site_push(site, "optimizer_step");
     bool grad_mode = rp_set_grad_enabled(false);
@@ -318,9 +327,8 @@ rp_status rp_optimizer_step_at(const char *site, rp_optimizer *opt) {
     return status;
 }
 
-rp_status(rp_optimizer_step)(rp_optimizer *opt) { return rp_optimizer_step_at(NULL, opt); }
-
-rp_status rp_optimizer_zero_grad(rp_optimizer *opt, bool set_to_none) {
+rp_status rp_optimizer_zero_grad_at(const char *site, rp_optimizer *opt, bool set_to_none) {
+    RP__CALLED_FROM(site);
     RP_TRY(optimizer_check(opt, "rp_optimizer_zero_grad"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
@@ -349,18 +357,21 @@ static group *group_at(const rp_optimizer *opt, size_t index, const char *functi
     return NULL;
 }
 
-rp_status rp_optimizer_set_lr(rp_optimizer *opt, size_t index, double lr) {
+rp_status rp_optimizer_set_lr_at(const char *site, rp_optimizer *opt, size_t index, double lr) {
+    RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_set_lr");
     if (g) RP_TRY(lr_check(lr));
     return g ? rp_init_constant(g->lr, lr) : rp_error_status();
 }
 
-rp_tensor *rp_optimizer_lr(rp_optimizer *opt, size_t index) {
+rp_tensor *rp_optimizer_lr_at(const char *site, rp_optimizer *opt, size_t index) {
+    RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_lr");
     return g ? g->lr : NULL;
 }
 
-rp_tensor *rp_optimizer_state(rp_optimizer *opt, size_t index, size_t param, const char *name) {
+rp_tensor *rp_optimizer_state_at(const char *site, rp_optimizer *opt, size_t index, size_t param, const char *name) {
+    RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_state");
     if (!g) return NULL;
     rp_tensor *t = NULL;

@@ -347,7 +347,8 @@ static void discard(user_op *u) {
     rp__free(u);
 }
 
-rp_status rp_op_register(const rp_op_descriptor *descriptor) {
+rp_status rp_op_register_at(const char *site, const rp_op_descriptor *descriptor) {
+    RP__CALLED_FROM(site);
     if (!descriptor || descriptor->struct_size != sizeof *descriptor)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: descriptor is NULL or struct_size is not its size");
     user_op *u = rp__calloc(1, sizeof *u);

@@ -121,11 +121,6 @@ rp_status rp_launch_at(const char *site, const char *name, rp_cpu_kernel *kernel
     return status;
 }
 
-rp_status(rp_launch)(const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain, const rp_param *params,
-                     size_t n_params) {
-    return rp_launch_at(NULL, name, kernel, items, grain, params, n_params);
-}
-
 rp_status rp_cuda_launch_at(const char *site, const char *name, rp_device device, void *function,
                             const rp_cuda_grid *grid, const rp_param *params, size_t n_params) {
     if (!name) name = "cuda_launch";
@@ -146,9 +141,4 @@ rp_status rp_cuda_launch_at(const char *site, const char *name, rp_device device
     }
     rp__site_pop(outer);
     return status;
-}
-
-rp_status(rp_cuda_launch)(const char *name, rp_device device, void *function, const rp_cuda_grid *grid,
-                          const rp_param *params, size_t n_params) {
-    return rp_cuda_launch_at(NULL, name, device, function, grid, params, n_params);
 }

@@ -7,12 +7,6 @@
 #include "core/dtype.h"
 #include "device/allocator.h"
 
-/* Ops that the library itself calls have the site of the public call around them, never a line of the library. */
-#ifdef RP_BUILD
-#undef RP_HERE
-#define RP_HERE NULL
-#endif
-
 typedef struct rp__storage {
     atomic_uint refs;
     rp_device device;

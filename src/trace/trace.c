@@ -738,7 +738,8 @@ void rp__trace_result_free(rp__trace_result *r) {
     memset(r, 0, sizeof *r);
 }
 
-rp_status rp_guard_bytes(const void *bytes, size_t n) {
+rp_status rp_guard_bytes_at(const char *site, const void *bytes, size_t n) {
+    RP__CALLED_FROM(site);
     if (!bytes && n) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_guard_bytes: the address is NULL");
     if (!current || current->mode == RP__TRACE_SEGMENTS || n == 0)
         return RP_OK; /* the function runs at every call anyway */
@@ -946,7 +947,8 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
 
 /* ---- export */
 
-rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+rp_ir *rp_trace_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+    RP__CALLED_FROM(site);
     rp__trace_result result = {0};
     if (n_in && !in) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace: the arguments are NULL");
