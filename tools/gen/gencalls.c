@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
         header,
         "/* Generated from %s.h, which includes it: its functions with the place of the call, and the macros that give "
         "it. */\n#ifndef %s_CALLS_H\n#define %s_CALLS_H\n\n#include \"%s.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
-        base, guard, guard);
+        base, guard, guard, base);
     fprintf(inc, "/* Generated from %s.h: its functions without the place of the call, for bindings. */\n", base);
     size_t n = 0;
     for (char *p = text; (p = strstr(p, "\nRP_CALL ")) != NULL; n++) {
