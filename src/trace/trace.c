@@ -636,7 +636,7 @@ static rp_status materialise(rp_tensor *x) {
     if (x && t->mode == RP__TRACE_SEGMENTS && !x->traced &&
         rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id)) == SIZE_MAX)
         return RP_OK;
-    /* Accessors take no call site: the best that is known is where the value was made. */
+    /* Where it is read; of a read through bindings the best that is known is where the value was made. */
     const char *site = rp__site();
     return rp__trace_break(t, "host-read", site && *site ? site : x ? x->site : NULL);
 }
