@@ -12,6 +12,9 @@
  *   Threads    A tensor may be used by several threads; its metadata changes (requires_grad, in-place ops) are the
  *              caller's to order. Scopes, errors, grad mode, default device and current streams belong to a thread.
  *   Lists      A call may be given one array as its arguments and its results: rp_call(f, &h, 1, &h, 1).
+ *   Structs    One that begins with struct_size may grow: RP_OPTIONS fills that in, what a program does not know is zero, and
+ *              what the library does not know must be. All others keep their layout for good: rp_fn, rp_scalar, rp_device,
+ *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_at and rp_op_info_at fill, layers.
  *   Sizes      dims are (const int64_t *, size_t) pairs, outermost first, in elements; strides are in elements.
  *   Sites      Every op, and every other function that can fail (RP_CALL), is also a macro that passes "file:line" of the call;
  *              errors, explain and dumps name it. What fails later (in a backward, a replay) names the line of the op, or, where
@@ -129,7 +132,8 @@ typedef struct rp_scalar {
     } v;
 } rp_scalar;
 
-RP_API rp_scalar rp_i64(int64_t value);
+RP_API rp_scalar rp_i64(int64_t value); /* rp_i64(0.5) does not compile */
+#define rp_i64(value) rp_i64((value) | 0)
 RP_API rp_scalar rp_f64(double value);
 RP_API rp_scalar rp_bool(bool value);
 
@@ -441,6 +445,7 @@ RP_CALL rp_status rp_launch(const char *name, rp_cpu_kernel *kernel, int64_t ite
                             const rp_param *params, size_t n_params);
 /* entries left 0 are 1, shared_bytes apart */
 typedef struct rp_cuda_grid {
+    size_t struct_size;
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic shared memory */
 } rp_cuda_grid;
@@ -563,6 +568,7 @@ RP_CALL rp_status rp_op_info_at(size_t index, rp_op_info *info);
    none came), and leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on
    neither does. */
 typedef struct rp_function {
+    size_t struct_size;
     rp_fn forward;
     rp_status (*backward)(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
                           rp_tensor **grad_in, size_t n_in);
@@ -600,7 +606,7 @@ typedef struct rp_backend {
 } rp_backend;
 RP_CALL rp_status rp_register_backend(const rp_backend *backend);
 RP_API size_t rp_backend_count(void);
-RP_API const char *rp_backend_name(size_t index);
+RP_CALL const char *rp_backend_name(size_t index);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. */
 typedef struct rp_explain_entry {
@@ -620,8 +626,9 @@ RP_CALL rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *
 typedef void rp_kernel_log(void *ctx, const char *op, const char *site, const char *loop, const char *c_source,
                            const char *cuda_source);
 /* Every launch of a loop kernel by the calling thread is told to `log` first, eager ones too; NULL: none. The log calls
-   nothing that computes. Returns the log that was set before. */
-RP_API rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx);
+   nothing that computes. Returns the log that was set before, and what it was given through old_ctx (NULL: not wanted): both
+   set it again. */
+RP_API rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx, void **old_ctx);
 
 /* What the library found on this machine, and why something is absent: lines "subject: text", a subject's further lines
    begin with two blanks. NUL-terminated into buf; returns the length it needs without the NUL. */

@@ -243,7 +243,7 @@ test_callbacks(void **state) { /* a function of the program's, called by the lib
     (void)state;
     rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32), *y, *root;
     OK(rp_set_requires_grad(x, true));
-    rp_function f = {.forward = {copies, NULL, 0, "copies"}, .backward = clashing}, g = f;
+    rp_function f = {.struct_size = sizeof f, .forward = {copies, NULL, 0, "copies"}, .backward = clashing}, g = f;
     OK(rp_function_apply(&f, &x, 1, &y, 1));
     root = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
     (void)rp_backward(root, NULL, NULL);

@@ -4,6 +4,7 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "device/capture.h"
 #include "ops/grad.h"
 
@@ -577,20 +578,10 @@ static rp_status roots_prepare(const char *function, const char *what, rp_tensor
     return RP_OK;
 }
 
-static rp_status options_read(const char *function, const rp_backward_options *given, rp_backward_options *o) {
-    *o = (rp_backward_options){.struct_size = sizeof *o};
-    if (!given) return RP_OK;
-    if (given->struct_size < sizeof given->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: struct_size of the options is not set; use RP_OPTIONS",
-                        function);
-    memcpy(o, given, given->struct_size < sizeof *o ? given->struct_size : sizeof *o);
-    return RP_OK;
-}
-
 rp_status rp_backward_at(const char *site, rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options) {
     RP__CALLED_FROM(site);
     rp_backward_options o;
-    RP_TRY(options_read("rp_backward", options, &o));
+    RP_TRY(rp__options_read("rp_backward", options, sizeof o, &o));
     rp_scope scope = rp__scope_begin();
     rp__edge edge = {NULL, 0};
     rp_tensor *seed;
@@ -615,7 +606,7 @@ rp_status rp_grad_at(const char *site, rp_tensor *const *outputs, size_t n_outpu
     RP__LISTS_APART(inputs, n_inputs, out, n_inputs,
                     rp_grad(outputs, n_outputs, apart, n_inputs, grad_outputs, options, out));
     for (size_t i = 0; i < n_inputs; i++) out[i] = rp__tensor_error();
-    RP_TRY(options_read("rp_grad", options, &o));
+    RP_TRY(rp__options_read("rp_grad", options, sizeof o, &o));
     if (n_inputs == 0) return RP_OK;
     rp__edge *edges = rp__calloc(n_outputs + n_inputs, sizeof *edges);
     rp_tensor **tensors = rp__calloc(n_outputs + n_inputs, sizeof *tensors);

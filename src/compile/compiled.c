@@ -12,6 +12,7 @@
 #include "compile/guards.h"
 #include "compile/program.h"
 #include "core/alloc.h"
+#include "core/options.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
@@ -836,24 +837,20 @@ static void compiled_destroy(rp_compiled *f) {
 rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options *options) {
     RP__CALLED_FROM(site);
     static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy};
-    rp_compile_options o = {.struct_size = sizeof o};
+    rp_compile_options o;
     if (!fn.body || (fn.ctx_bytes && !fn.ctx)) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
                        "rp_compile: the function is NULL, or ctx_bytes is given without ctx");
         return rp__callable_failed();
     }
-    if (options) { /* an older program has a shorter struct: what it lacks is zero */
-        if (options->struct_size < offsetof(rp_compile_options, backend) + sizeof o.backend || options->purity < 0) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                           "rp_compile: options without struct_size (use RP_OPTIONS), or a negative purity");
-            return rp__callable_failed();
-        }
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-        o.struct_size = sizeof o;
-        if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
-            return rp__callable_failed();
-        }
+    if (rp__options_read("rp_compile", options, sizeof o, &o) != RP_OK) return rp__callable_failed();
+    if (o.purity < 0) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: a negative purity, %d", o.purity);
+        return rp__callable_failed();
+    }
+    if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
+        return rp__callable_failed();
     }
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();

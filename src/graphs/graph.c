@@ -4,6 +4,7 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "graphs/recording.h"
 
 struct rp_graph {
@@ -66,13 +67,9 @@ void rp_graph_release_at(const char *site, rp_graph *g) {
 
 rp_status rp_graph_begin_at(const char *site, rp_graph *g, rp_device device, const rp_graph_options *options) {
     RP__CALLED_FROM(site);
-    rp_graph_options o = {0};
+    rp_graph_options o;
     RP_TRY(usable(g, "graph_begin"));
-    if (options) {
-        if (options->struct_size < sizeof options->struct_size)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph_begin: struct_size of the options is not set");
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    }
+    RP_TRY(rp__options_read("graph_begin", options, sizeof o, &o));
     if ((unsigned)o.mode > RP_CAPTURE_RELAXED)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph_begin: %d is not a capture mode", (int)o.mode);
     if (g->capturing) return rp__fail(RP_ERROR_STATE, "graph_begin: this graph is capturing already");

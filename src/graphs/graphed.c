@@ -10,6 +10,7 @@
 #include "autograd/tape.h"
 #include "compile/compiled.h"
 #include "core/alloc.h"
+#include "core/options.h"
 #include "device/allocator.h"
 #include "graphs/recording.h"
 #include "trace/trace.h"
@@ -935,11 +936,7 @@ static rp_status make_callables(const rp_graphed_callable *callables, size_t n, 
     rp_device device;
     for (size_t i = 0; out && i < n; i++) out[i] = rp__callable_failed();
     if (!out) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: out is NULL");
-    if (options) {
-        if (options->struct_size < sizeof options->struct_size)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: struct_size of the options is not set");
-        memcpy(&m.options, options, options->struct_size < sizeof m.options ? options->struct_size : sizeof m.options);
-    }
+    RP_TRY(rp__options_read("make_graphed_callables", options, sizeof m.options, &m.options));
     RP_TRY(check_callables(callables, n, &device));
     m.device = rp__device_get(device);
     if (!m.device) return rp_error_status();

@@ -1,6 +1,7 @@
 /* Layers: structs of parameters with PyTorch's initial values, and the op that each stands for. */
 #include <reprise_nn.h>
 
+#include "core/options.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -166,13 +167,10 @@ static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t ou
 rp_status rp_conv2d_layer_init_at(const char *site, rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels,
                                   int64_t kernel_height, int64_t kernel_width, const rp_conv2d_options *options) {
     RP__CALLED_FROM(site);
-    rp_conv2d_options o = {.struct_size = sizeof o};
+    rp_conv2d_options o;
     RP_TRY(need(l, "conv2d layer"));
     memset(l, 0, sizeof *l);
-    if (options && options->struct_size < sizeof options->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "conv2d layer: struct_size of the options is not set; use RP_OPTIONS");
-    if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    RP_TRY(rp__options_read("conv2d layer", options, sizeof o, &o));
     rp_status status = conv2d_fill(l, in_channels, out_channels, kernel_height, kernel_width, &o);
     if (status != RP_OK) rp_conv2d_layer_release(l);
     return status;

@@ -9,6 +9,7 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
+#include "core/options.h"
 #include "ops/ops.h"
 
 #include <string.h>
@@ -155,10 +156,8 @@ static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n
 static double given_or(double value, double otherwise) { return value > 0 ? value : value < 0 ? 0 : otherwise; }
 
 static rp_status adam_settings(kind k, const rp_adam_options *options, settings *s) {
-    rp_adam_options o = {.struct_size = sizeof o};
-    if (options && options->struct_size < sizeof options->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "adam: struct_size of the options is not set; use RP_OPTIONS");
-    if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    rp_adam_options o;
+    RP_TRY(rp__options_read("adam", options, sizeof o, &o));
     *s = (settings){.beta1 = given_or(o.beta1, 0.9),
                     .beta2 = given_or(o.beta2, 0.999),
                     .eps = given_or(o.eps, 1e-8),
@@ -170,10 +169,8 @@ static rp_status adam_settings(kind k, const rp_adam_options *options, settings 
 }
 
 static rp_status sgd_settings(const rp_sgd_options *options, settings *s) {
-    rp_sgd_options o = {.struct_size = sizeof o};
-    if (options && options->struct_size < sizeof options->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "sgd: struct_size of the options is not set; use RP_OPTIONS");
-    if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    rp_sgd_options o;
+    RP_TRY(rp__options_read("sgd", options, sizeof o, &o));
     *s = (settings){.momentum = o.momentum,
                     .dampening = o.dampening,
                     .weight_decay = o.weight_decay,
