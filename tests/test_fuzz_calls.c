@@ -290,7 +290,8 @@ static void run_seed(uint64_t seed) {
 
 typedef struct graphed_function {
     const function *f;
-    rp_tensor *param; /* stands for the last argument; NULL: none does */
+    rp_tensor *param;  /* stands for the last argument; NULL: none does */
+    rp_tensor *before; /* its values: a function may write it, through rp_detach */
 } graphed_function;
 
 static void graphed_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -326,6 +327,7 @@ static void graphed_call(rp_compiled *c, const graphed_function *g, const sizes 
                          graphed_seen *r) {
     size_t n = g->param ? N_IN - 1 : N_IN, n_roots = 0, n_leaves = 0;
     *r = (graphed_seen){.status = RP_OK};
+    if (g->param) (void)rp_copy_(rp_detach(g->param), g->before);
     for (unsigned k = 0; k < N_IN; k++) {
         r->in[k] = k < n ? argument(g->f, k, z) : g->param;
         if (k < n && wrap) r->in[k] = wrapped(r->in[k], live);
@@ -333,6 +335,7 @@ static void graphed_call(rp_compiled *c, const graphed_function *g, const sizes 
     assert_int_equal(rp_manual_seed(z->values), RP_OK);
     r->status = rp_call(c, r->in, n, r->out, N_OUT);
     if (r->status == RP_OK) r->status = rp_synchronize(rp_default_device());
+    if (g->param) r->in[N_IN - 1] = rp_clone(rp_detach(g->param)); /* as it is after the call */
     if (r->status != RP_OK) return;
     rp_tensor *roots[N_OUT], *seeds[N_OUT], *leaves[N_IN], *grads[N_IN];
     for (unsigned k = 0; k < N_OUT; k++) {
@@ -341,7 +344,7 @@ static void graphed_call(rp_compiled *c, const graphed_function *g, const sizes 
         roots[n_roots++] = r->out[k];
     }
     for (unsigned k = 0; k < N_IN; k++)
-        if (g->f->needs[k]) leaves[n_leaves++] = r->in[k];
+        if (g->f->needs[k]) leaves[n_leaves++] = k < n ? r->in[k] : g->param;
     if (!n_roots || !n_leaves) return;
     r->backward =
         rp_grad(roots, n_roots, leaves, n_leaves, seeds, RP_OPTIONS(rp_backward_options, .allow_unused = true), grads);
@@ -367,7 +370,8 @@ static void run_graphed(uint64_t seed) {
     sizes z = {.of = {3, 5, 4}};
     int live = 0;
     rp_scope scope = rp_scope_begin();
-    graphed_function g = {&f, f.needs[N_IN - 1] ? argument(&f, N_IN - 1, &z) : NULL};
+    graphed_function g = {&f, f.needs[N_IN - 1] ? argument(&f, N_IN - 1, &z) : NULL, NULL};
+    if (g.param) g.before = rp_clone(rp_detach(g.param));
     size_t n = g.param ? N_IN - 1 : N_IN;
     rp_fn fn = {graphed_body, &g, sizeof g, "graphed fuzz"};
     rp_compiled *plain = rp_plain(fn), *c = NULL;
