@@ -5,7 +5,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -76,6 +79,40 @@ test_result_lives(void **state) { /* a result on the default stream that still h
     rp_compiled_release(f);
 }
 
+static void test_told_once(void **state) { /* the log names each such leaf, in the first capture that meets it */
+    (void)state;
+    net n;
+    net_make(&n);
+    rp_tensor *x = rows(1.1), *kept = net_out(&n, x);
+    FILE *log = tmpfile();
+    int before = dup(STDERR_FILENO);
+    assert_non_null(log);
+    assert_true(before >= 0 && dup2(fileno(log), STDERR_FILENO) >= 0);
+    for (int k = 0; k < 2; k++) {
+        rp_compiled *f;
+        rp_status status = graph((rp_fn){net_body, &n, sizeof n, "net"}, &x, 1, &n.weight, 2, &f);
+        rp_compiled_release(f);
+        if (status != RP_OK) k = 2;
+    }
+    (void)fflush(stderr);
+    (void)dup2(before, STDERR_FILENO);
+    (void)close(before);
+    rewind(log);
+    char line[1024];
+    int weights = 0, biases = 0;
+    while (fgets(line, sizeof line, log)) {
+        if (!strstr(line, "holds the tape of the leaf")) continue;
+        assert_non_null(strstr(line, "test_graphed_around.c:"));
+        weights += strstr(line, "(3, 5)") != NULL;
+        biases += strstr(line, "(3) ") != NULL;
+    }
+    (void)fclose(log);
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+    assert_int_equal(weights, 1);
+    assert_int_equal(biases, 1);
+    assert_true(rp_requires_grad(kept));
+}
+
 static rp_tensor *step(const net *n, rp_optimizer *o, rp_tensor *x, rp_tensor *t) {
     rp_tensor *loss = rp_mse_loss(net_out(n, x), t, 1);
     OK(rp_backward(loss, NULL, NULL));
@@ -133,6 +170,8 @@ test_inner_result(void **state) { /* rp_grad stops at a result from before the c
     OK(rp_graph_replay(g));
     same(got, want);
     rp_graph_release(g);
+    OK(rp_backward(total(h), NULL, NULL)); /* what it saved is still there */
+    assert_non_null(rp_grad_of(n.weight));
 }
 
 static void test_outside_derivative(void **state) { /* a derivative that would run outside: named, with its line */
@@ -372,8 +411,10 @@ test_written_history(void **state) { /* eagerly the argument would have a tape a
 }
 
 int main(void) {
+    if (setenv("REPRISE_LOG", "graphs", 1) != 0) return 1; /* read once */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_result_lives, begin, end),
+        cmocka_unit_test_setup_teardown(test_told_once, begin, end),
         cmocka_unit_test_setup_teardown(test_step_captured, begin, end),
         cmocka_unit_test_setup_teardown(test_inner_result, begin, end),
         cmocka_unit_test_setup_teardown(test_outside_derivative, begin, end),
