@@ -360,6 +360,11 @@ static void test_written_apart(void **state) { /* what is written may not be rea
     OK(graph((rp_fn){writing_body, &n, sizeof n, "writing"}, sample, 2, &n.weight, 2, &f));
     FAILS(RP_ERROR_GUARD, "shares memory with what", rp_call(f, RP_TENSORS(weights, x), &y, 1));
     same(x, before);
+    /* the place where another argument is put */
+    FAILS(RP_ERROR_GUARD, "argument 1 lies in the sample argument 0", rp_call(f, RP_TENSORS(x, sample[0]), &y, 1));
+    FAILS(RP_ERROR_GUARD, "pass a copy", rp_call(f, RP_TENSORS(sample[1], sample[0]), &y, 1));
+    same(x, before);
+    OK(rp_call(f, RP_TENSORS(sample[0], sample[1]), &y, 1));
     rp_compiled_release(f);
 }
 

@@ -337,6 +337,16 @@ static rp_status check_apart(const graphed *g, rp_tensor *const *in) {
     return RP_OK;
 }
 
+/* The static input of another argument: what is copied there would be read as this one. */
+static __attribute__((noinline)) rp_status check_sample_memory(const graphed *g, rp_tensor *const *in, size_t k) {
+    for (size_t j = 0; j < g->n_args; j++)
+        if (j != k && in[k]->storage == g->args[j]->storage)
+            return rp__fail(RP_ERROR_GUARD,
+                            "%s: argument %zu lies in the sample argument %zu, where that argument is put: pass a copy",
+                            g->base.name, k, j);
+    return RP_OK;
+}
+
 static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint64_t stamp) {
     call *c = rp__calloc(1, sizeof *c + g->n_args * sizeof *c->in);
     rp_tensor **all = rp__alloc((surface(g) + g->n_out) * sizeof *all);
@@ -390,7 +400,11 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
                             "%s: parameter %zu lies elsewhere than at capture: change parameters in place", f->name, k);
     rp_stream *s = rp__current_stream(g->device);
     if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_forbid(s, "calling a graphed callable");
-    for (size_t k = 0; k < n_in; k++) RP_TRY(rp__tensor_materialise(in[k]));
+    for (size_t k = 0; k < n_in; k++) {
+        RP_TRY(rp__tensor_materialise(in[k]));
+        if (RP__UNLIKELY(in[k]->storage->sample && in[k]->storage != g->args[k]->storage))
+            RP_TRY(check_sample_memory(g, in, k));
+    }
     if (RP__UNLIKELY(g->writes)) RP_TRY(check_apart(g, in));
     for (size_t k = 0; k < n_in; k++)
         RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), &f->explain, k));
@@ -800,6 +814,7 @@ static rp_status finish(graphed *g) {
     RP_TRY(rp__recording_instantiate(&g->forward));
     if (g->backward.graph) RP_TRY(rp__recording_instantiate(&g->backward));
     for (size_t k = 0; k < g->n_args; k++) {
+        g->args[k]->storage->sample = true;
         rp__static_input_find(&g->forward, g->args[k], &g->forward_inputs[k]);
         rp__static_input_find(&g->backward, g->args[k], &g->backward_inputs[k]);
     }

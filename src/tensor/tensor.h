@@ -20,6 +20,7 @@ typedef struct rp__storage {
     bool foreign; /* memory of others: it may lie under another storage as well, and we never give it to anybody */
     bool stable;  /* foreign, but declared to be written and freed through us alone (rp_declare_stable) */
     bool inner;   /* of a program, for good: no tensor's */
+    bool sample;  /* the static input of a graphed callable, once */
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
