@@ -432,8 +432,8 @@ static void branchy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     (void)n_out;
     rp_tensor *h = rp_mul(in[0], in[0]);
     effects++;
-    rp_tensor *total = (break_line = RP_HERE, rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE)); /* one line: the place */
-    double sum = rp_item_f64(total);
+    rp_tensor *total = rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    double sum = (break_line = RP_HERE, rp_item_f64(total)); /* one line: the place */
     out[0] = sum > 10 ? rp_exp(rp_mul_scalar(h, rp_f64(-1))) : rp_sin(h);
 }
 

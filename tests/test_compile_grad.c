@@ -437,7 +437,7 @@ static rp_status thrice_backward(void *ctx, rp_tensor *const *saved, size_t n_sa
     return RP_OK;
 }
 static rp_tensor *custom(rp_body *body, rp_tensor *x) {
-    rp_function f = {{body, NULL, 0, "custom"}, thrice_backward, NULL, false};
+    rp_function f = {sizeof f, {body, NULL, 0, "custom"}, thrice_backward, NULL, false};
     rp_tensor *y = NULL;
     (void)rp_function_apply(&f, &x, 1, &y, 1);
     return y;

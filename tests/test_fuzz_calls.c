@@ -1,5 +1,6 @@
 /* Random functions, each called several times with other sizes, layouts, aliases and wishes for gradients: a compiled function gives the bits
-   of eager execution in every call, forward and backward, and leaves arguments and generators as it does. What a function does is drawn
+   of eager execution in every call, forward and backward, and leaves arguments and generators as it does; so does a graphed
+   callable, wherever its arguments lie. What a function does is drawn
    from its seed alone, never from sizes. REPRISE_FUZZ_SEED runs one seed, REPRISE_FUZZ_SEEDS says how many run.
    ctest: labels=compile timeout=300 cost=10 */
 #include <setjmp.h>
@@ -285,6 +286,149 @@ static void run_seed(uint64_t seed) {
     rp_compiled_release(plain);
 }
 
+/* ---- graphed callables: one argument may be a parameter, memory is the library's or wrapped, and results of eager runs live on */
+
+typedef struct graphed_function {
+    const function *f;
+    rp_tensor *param;  /* stands for the last argument; NULL: none does */
+    rp_tensor *before; /* its values: a function may write it, through rp_detach */
+} graphed_function;
+
+static void graphed_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const graphed_function *g = ctx;
+    rp_tensor *all[N_IN] = {NULL};
+    for (size_t k = 0; k < n_in; k++) all[k] = in[k];
+    if (g->param) all[N_IN - 1] = g->param;
+    body((void *)(uintptr_t)g->f, all, N_IN, out, n_out);
+}
+
+static void count_release(void *ctx) { --*(int *)ctx; }
+
+/* The same tensor in memory of a program's own, that of `t`, with its strides. */
+static rp_tensor *wrapped(rp_tensor *t, int *live) {
+    int64_t size[RP_MAX_DIMS], stride[RP_MAX_DIMS];
+    for (size_t d = 0; d < rp_ndim(t); d++) {
+        size[d] = rp_size(t, (int64_t)d);
+        stride[d] = rp_stride(t, (int64_t)d);
+    }
+    ++*live;
+    rp_tensor *w =
+        rp_from_blob(rp_data(t), size, rp_ndim(t), stride, rp_dtype_of(t), rp_device_of(t), count_release, live);
+    if (rp_requires_grad(t)) (void)rp_set_requires_grad(w, true);
+    return w;
+}
+
+typedef struct graphed_seen {
+    rp_status status, backward;
+    rp_tensor *in[N_IN], *out[N_OUT], *grad[N_IN];
+} graphed_seen;
+
+static void graphed_call(rp_compiled *c, const graphed_function *g, const sizes *z, bool wrap, int *live,
+                         graphed_seen *r) {
+    size_t n = g->param ? N_IN - 1 : N_IN, n_roots = 0, n_leaves = 0;
+    *r = (graphed_seen){.status = RP_OK};
+    if (g->param) (void)rp_copy_(rp_detach(g->param), g->before);
+    for (unsigned k = 0; k < N_IN; k++) {
+        r->in[k] = k < n ? argument(g->f, k, z) : g->param;
+        if (k < n && wrap) r->in[k] = wrapped(r->in[k], live);
+    }
+    assert_int_equal(rp_manual_seed(z->values), RP_OK);
+    r->status = rp_call(c, r->in, n, r->out, N_OUT);
+    if (r->status == RP_OK) r->status = rp_synchronize(rp_default_device());
+    if (g->param) r->in[N_IN - 1] = rp_clone(rp_detach(g->param)); /* as it is after the call */
+    if (r->status != RP_OK) return;
+    rp_tensor *roots[N_OUT], *seeds[N_OUT], *leaves[N_IN], *grads[N_IN];
+    for (unsigned k = 0; k < N_OUT; k++) {
+        if (!rp_requires_grad(r->out[k])) continue;
+        seeds[n_roots] = rp_cos(rp_detach(r->out[k]));
+        roots[n_roots++] = r->out[k];
+    }
+    for (unsigned k = 0; k < N_IN; k++)
+        if (g->f->needs[k]) leaves[n_leaves++] = k < n ? r->in[k] : g->param;
+    if (!n_roots || !n_leaves) return;
+    r->backward =
+        rp_grad(roots, n_roots, leaves, n_leaves, seeds, RP_OPTIONS(rp_backward_options, .allow_unused = true), grads);
+    for (unsigned k = 0, at = 0; k < N_IN && r->backward == RP_OK; k++)
+        r->grad[k] = g->f->needs[k] ? grads[at++] : NULL;
+}
+
+static unsigned graphed_made, graphed_refused, graphed_writing;
+
+static void graphed_compare(const function *f, const graphed_seen *want, const graphed_seen *got, unsigned number) {
+    bool ok = got->status == RP_OK && want->backward == got->backward;
+    for (unsigned k = 0; k < N_OUT && ok; k++) ok = same(want->out[k], got->out[k]);
+    for (unsigned k = 0; k < N_IN && ok; k++) ok = same(want->in[k], got->in[k]);
+    for (unsigned k = 0; k < N_IN && ok; k++) ok = same(want->grad[k], got->grad[k]);
+    if (!ok)
+        fail_msg("seed %llu: call %u of a graphed callable differs: %s", (unsigned long long)f->seed, number,
+                 rp_error_message());
+}
+
+static void run_graphed(uint64_t seed) {
+    function f;
+    draw(&f, seed);
+    sizes z = {.of = {3, 5, 4}};
+    int live = 0;
+    rp_scope scope = rp_scope_begin();
+    graphed_function g = {&f, f.needs[N_IN - 1] ? argument(&f, N_IN - 1, &z) : NULL, NULL};
+    if (g.param) g.before = rp_clone(rp_detach(g.param));
+    size_t n = g.param ? N_IN - 1 : N_IN;
+    rp_fn fn = {graphed_body, &g, sizeof g, "graphed fuzz"};
+    rp_compiled *plain = rp_plain(fn), *c = NULL;
+    graphed_seen kept; /* until the end: its tape leads to the parameter */
+    graphed_call(plain, &g, &z, false, &live, &kept);
+    bool usable = kept.status == RP_OK && kept.backward == RP_OK;
+    (void)rp_error_take();
+    rp_tensor *sample[N_IN];
+    for (unsigned k = 0; k < n; k++) sample[k] = argument(&f, k, &z);
+    rp_graphed_callable callable = {fn, sample, n, &g.param, N_IN - n, N_OUT};
+    rp_status made =
+        usable ? rp_make_graphed_callables(&callable, 1, RP_OPTIONS(rp_graphed_options, .allow_unused_input = true), &c)
+               : RP_ERROR_STATE;
+    /* Nothing but this may stand against it: history that only a tape could hand on. */
+    if (made != RP_OK) {
+        if (usable && !strstr(rp_error_message(), "what has a gradient"))
+            fail_msg("seed %llu: %s", (unsigned long long)seed, rp_error_message());
+        (void)rp_error_take();
+        graphed_refused++;
+    }
+    for (unsigned k = 0; k < CALLS && made == RP_OK; k++) {
+        z.layout = below(3) == 0;
+        z.values += below(2);
+        bool wrap = below(2);
+        rp_scope inner = rp_scope_begin();
+        graphed_seen want, got;
+        graphed_call(plain, &g, &z, false, &live, &want);
+        if (want.status == RP_OK && want.backward == RP_OK) {
+            graphed_call(c, &g, &z, wrap, &live, &got);
+            graphed_compare(&f, &want, &got, k);
+            graphed_made++;
+            graphed_writing += f.writes;
+        }
+        (void)rp_error_take();
+        assert_int_equal(rp_scope_end(inner, NULL, 0), RP_OK);
+    }
+    rp_compiled_release(c);
+    rp_compiled_release(plain);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_int_equal(rp_synchronize(rp_default_device()), RP_OK);
+    assert_int_equal(live, 0); /* wrapped memory comes back */
+}
+
+static void test_fuzz_graphed(void **state) {
+    (void)state;
+    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
+    if (one) {
+        run_graphed(strtoull(one, NULL, 10));
+        return;
+    }
+    uint64_t last = count ? strtoull(count, NULL, 10) : rp_default_device().type == RP_DEVICE_CPU ? 800 : 20;
+    for (uint64_t seed = 1; seed <= last; seed++) run_graphed(seed);
+    print_message("%u graphed calls compared, %u of functions that write; %u functions refused\n", graphed_made,
+                  graphed_writing, graphed_refused);
+    assert_true(graphed_made > last && graphed_writing > last / 8);
+}
+
 static void test_fuzz(void **state) {
     (void)state;
     const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
@@ -300,6 +444,6 @@ static void test_fuzz(void **state) {
 
 int main(void) {
     if (!test_device_choose()) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fuzz)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fuzz), cmocka_unit_test(test_fuzz_graphed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

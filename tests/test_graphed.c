@@ -17,7 +17,7 @@
 #include "core/alloc.h"
 #include "support/graphs.h"
 
-/* A leaf without a past: gradients of one that eager results still lead to are added up on the stream of then. */
+/* A leaf of its own over the same values. */
 static rp_tensor *leaf(rp_tensor *values) {
     rp_tensor *x = rp_detach(values);
     OK(rp_set_requires_grad(x, true));

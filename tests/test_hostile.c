@@ -522,7 +522,7 @@ static void exp_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
 }
 static void custom_functions_refuse(void **state) {
     (void)state;
-    rp_function f = {.forward = {exp_body, NULL, 0, "f"}, .backward = pass_back};
+    rp_function f = {.struct_size = sizeof f, .forward = {exp_body, NULL, 0, "f"}, .backward = pass_back};
     rp_tensor *x = ones(1), *out[1];
     refuses(rp_function_apply(&f, &x, 1, NULL, 1));
     refuses(rp_function_apply(&f, NULL, 1, out, 1));

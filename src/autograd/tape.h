@@ -83,6 +83,7 @@ struct rp__tape_node {
     rp_stream *stream;     /* of the forward, counted */
     uint32_t n_in, n_out;
     bool released;             /* saved tensors are gone: a second backward is an error that says so */
+    atomic_bool told;          /* a leaf's: the log has said that it moved into a capture */
     rp__hook_entry *hooks;     /* on outputs: run on their gradients before the node; counted */
     struct rp__retain *retain; /* outputs whose handle wants .grad */
     rp__edge *edges;           /* n_in */
@@ -213,6 +214,10 @@ extern const rp__tape_class rp__accumulate_class;
 /* Gradients of sum_k roots[k] . seeds[k]. inputs NULL: into .grad of all leaves; else out[i] for inputs[i], each retained. */
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph);
+/* Every leaf that a backward of these outputs would reach and that is none of `stops`, nor behind one, each once; a status other
+   than RP_OK ends it. */
+rp_status rp__tape_each_leaf(rp_tensor *const *outputs, size_t n, rp_tensor *const *stops, size_t n_stops,
+                             rp_status (*visit)(void *ctx, const rp_tensor *leaf), void *ctx);
 /* Brings a gradient to the size and dtype of what it is the gradient of. */
 rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what);
 

@@ -7,6 +7,7 @@
 #include "compile/fused.h"
 #include "core/alloc.h"
 #include "core/fork.h"
+#include "core/options.h"
 #include "core/text.h"
 #include "core/thread.h"
 
@@ -103,24 +104,23 @@ const rp__engine *rp__engine_find(const char *name) {
     return e;
 }
 
-rp_status rp_register_backend(const rp_backend *backend) {
-    if (!backend || !backend->name || !*backend->name || !backend->compile || !backend->run)
+rp_status rp_register_backend_at(const char *site, const rp_backend *given) {
+    RP__CALLED_FROM(site);
+    rp_backend backend;
+    RP_TRY(rp__options_read("rp_register_backend", given, sizeof backend, &backend));
+    if (!backend.name || !*backend.name || !backend.compile || !backend.run)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_backend: a name, compile and run are needed");
-    if (backend->struct_size < sizeof *backend)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "rp_register_backend: struct_size is %zu, not %zu: use RP_OPTIONS or sizeof",
-                        backend->struct_size, sizeof *backend);
     struct owned {
         rp__engine engine;
         rp_backend leaf;
     } *o = rp__calloc(1, sizeof *o);
-    char *name = rp__strdup(backend->name);
+    char *name = rp__strdup(backend.name);
     if (!o || !name) {
         rp__free(o);
         rp__free(name);
         return RP__OOM("backend");
     }
-    o->leaf = *backend;
+    o->leaf = backend;
     o->leaf.name = name;
     o->engine =
         (rp__engine){.name = name, .compile = leaf_compile, .run = leaf_run, .destroy = leaf_destroy, .leaf = &o->leaf};
@@ -139,7 +139,8 @@ size_t rp_backend_count(void) {
     return n;
 }
 
-const char *rp_backend_name(size_t index) {
+const char *rp_backend_name_at(const char *site, size_t index) {
+    RP__CALLED_FROM(site);
     rp__lock(&lock);
     const char *name = index < n_engines ? engines[index]->name : NULL;
     rp__unlock(&lock);

@@ -12,6 +12,7 @@
 #include "compile/guards.h"
 #include "compile/program.h"
 #include "core/alloc.h"
+#include "core/options.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
@@ -155,10 +156,6 @@ rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, siz
     return status;
 }
 
-rp_status(rp_call)(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    return rp_call_at(NULL, f, in, n_in, out, n_out);
-}
-
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__error_state before;
     bool failed = rp_failed();
@@ -188,7 +185,8 @@ static rp_status plain_call(rp_compiled *f, const char *site, rp_tensor *const *
 
 static void plain_destroy(rp_compiled *f) { rp__handle_free(f); }
 
-rp_compiled *rp_plain(rp_fn fn) {
+rp_compiled *rp_plain_at(const char *site, rp_fn fn) {
+    RP__CALLED_FROM(site);
     static const rp__callable_ops ops = {"plain", plain_call, plain_destroy};
     if (!fn.body) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
@@ -858,26 +856,23 @@ static void compiled_destroy(rp_compiled *f) {
     rp__handle_free(c);
 }
 
-rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
+rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options *options) {
+    RP__CALLED_FROM(site);
     static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy};
-    rp_compile_options o = {.struct_size = sizeof o};
+    rp_compile_options o;
     if (!fn.body || (fn.ctx_bytes && !fn.ctx)) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
                        "rp_compile: the function is NULL, or ctx_bytes is given without ctx");
         return rp__callable_failed();
     }
-    if (options) { /* an older program has a shorter struct: what it lacks is zero */
-        if (options->struct_size < offsetof(rp_compile_options, backend) + sizeof o.backend || options->purity < 0) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                           "rp_compile: options without struct_size (use RP_OPTIONS), or a negative purity");
-            return rp__callable_failed();
-        }
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-        o.struct_size = sizeof o;
-        if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
-            return rp__callable_failed();
-        }
+    if (rp__options_read("rp_compile", options, sizeof o, &o) != RP_OK) return rp__callable_failed();
+    if (o.purity < 0) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: a negative purity, %d", o.purity);
+        return rp__callable_failed();
+    }
+    if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
+        return rp__callable_failed();
     }
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();
@@ -897,7 +892,8 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
 
 /* ---- explain */
 
-size_t rp_explain_count(rp_compiled *f) {
+size_t rp_explain_count_at(const char *site, rp_compiled *f) {
+    RP__CALLED_FROM(site);
     if (f && !f->ops && f != rp__callable_failed()) {
         (void)rp__callable_refuse(f, "rp_explain_count");
         return 0;
@@ -912,7 +908,8 @@ size_t rp_explain_count(rp_compiled *f) {
     return n;
 }
 
-rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry) {
+rp_status rp_explain_at_at(const char *site, rp_compiled *f, size_t index, rp_explain_entry *entry) {
+    RP__CALLED_FROM(site);
     if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_at");
     if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
     rp__lock(&f->explain.lock);

@@ -106,8 +106,3 @@ rp_status rp_call_named_at(const char *site, rp_compiled *f, const char *const *
     if (made && (status != RP_OK || !atomic_compare_exchange_strong(&f->names, &none, made))) rp__free(made);
     return status;
 }
-
-rp_status(rp_call_named)(rp_compiled *f, const char *const *names, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                         size_t n_out) {
-    return rp_call_named_at(NULL, f, names, in, n_in, out, n_out);
-}

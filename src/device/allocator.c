@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/options.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -485,7 +486,8 @@ bool rp__allocator_capture(rp_stream *s, struct rp__capture *c, rp_pool *pool) {
 
 /* ---- statistics */
 
-rp_status rp_memory_stats_reset_peak(rp_device device) {
+rp_status rp_memory_stats_reset_peak_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
@@ -497,13 +499,13 @@ rp_status rp_memory_stats_reset_peak(rp_device device) {
     return RP_OK;
 }
 
-rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
-    if (!stats || stats->struct_size < sizeof stats->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "memory_stats_get: struct_size is not set");
+rp_status rp_memory_stats_get_at(const char *site, rp_device device, rp_memory_stats *stats) {
+    RP__CALLED_FROM(site);
+    if (!stats) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "memory_stats_get: the struct is NULL");
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
-    rp_memory_stats full = {.struct_size = stats->struct_size};
+    rp_memory_stats full = {.struct_size = sizeof full};
     rp__lock(&a->lock);
     if (a->has_pieces && mine) flush_counters(a, mine);
     int64_t now = rp__allocator_allocated(a);
@@ -521,11 +523,11 @@ rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
     }
     rp__unlock(&a->lock);
     rp__tensor_statistics(&full.root_scope_tensors, &full.live_tensors);
-    memcpy(stats, &full, stats->struct_size < sizeof full ? stats->struct_size : sizeof full);
-    return RP_OK;
+    return rp__options_write("memory_stats_get", stats, sizeof full, &full);
 }
 
-rp_status rp_empty_cache(rp_device device) {
+rp_status rp_empty_cache_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__lock(&d->allocator->lock);

@@ -161,7 +161,8 @@ static void release_current(void *unused) {
 
 static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, release_current) == 0; }
 
-rp_status rp_set_default_device(rp_device device) {
+rp_status rp_set_default_device_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     if (!rp__device_get(device)) return rp_error_status();
     default_device = device;
     return RP_OK;
@@ -197,7 +198,8 @@ static rp_status same_device(const rp__device *a, const rp__device *b, const cha
 static atomic_bool several_streams;
 bool rp__several_streams(void) { return atomic_load_explicit(&several_streams, memory_order_relaxed); }
 
-rp_stream *rp_stream_new(rp_device device) {
+rp_stream *rp_stream_new_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     atomic_store_explicit(&several_streams, true, memory_order_relaxed);
     rp__device *d = rp__device_get(device);
     return d ? rp__stream_new(d) : &error_stream;
@@ -238,12 +240,14 @@ void rp__stream_drop(rp_stream *s) {
     rp__handle_free(s);
 }
 
-rp_stream *rp_current_stream(rp_device device) {
+rp_stream *rp_current_stream_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     return d ? rp__current_stream(d) : &error_stream;
 }
 
-rp_status rp_set_current_stream(rp_stream *s) {
+rp_status rp_set_current_stream_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
     RP_TRY(stream_check(s, "set_current_stream"));
     bool cpu = s->device->slot == 0;
     if (!s->is_default) {
@@ -262,7 +266,8 @@ rp_status rp_set_current_stream(rp_stream *s) {
     return RP_OK;
 }
 
-rp_status rp__device_waited(rp__device *d) {
+rp_status rp_stream_synchronize_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
     rp__foreign_collect(d);
     return rp__error_record_check(d);
 }
@@ -274,14 +279,16 @@ rp_status rp_stream_synchronize(rp_stream *s) {
     return rp__device_waited(s->device);
 }
 
-bool rp_stream_query(rp_stream *s) {
+bool rp_stream_query_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
     if (stream_check(s, "stream_query") != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
     bool done = s->device->ops->stream_query(s->device, s);
     if (done) rp__foreign_collect(s->device);
     return done;
 }
 
-rp_status rp_synchronize(rp_device device) {
+rp_status rp_synchronize_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     RP_TRY(rp__capture_forbid(rp__current_stream(d), "synchronising a device"));
@@ -292,7 +299,8 @@ rp_status rp_synchronize(rp_device device) {
 
 /* ---- events */
 
-rp_event *rp_event_new(rp_device device, bool timing) {
+rp_event *rp_event_new_at(const char *site, rp_device device, bool timing) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return &error_event;
     rp_event *e = rp__handle_new("event", sizeof *e);
@@ -315,7 +323,8 @@ void rp_event_release(rp_event *e) {
     rp__handle_free(e);
 }
 
-rp_status rp_event_record(rp_event *e, rp_stream *s) {
+rp_status rp_event_record_at(const char *site, rp_event *e, rp_stream *s) {
+    RP__CALLED_FROM(site);
     RP_TRY(event_check(e, "event_record"));
     RP_TRY(stream_check(s, "event_record"));
     RP_TRY(same_device(s->device, e->device, "event_record"));
@@ -333,7 +342,8 @@ rp_status rp__stream_follow(rp_stream *s, rp_stream *before) {
     return status;
 }
 
-rp_status rp_event_synchronize(rp_event *e) {
+rp_status rp_event_synchronize_at(const char *site, rp_event *e) {
+    RP__CALLED_FROM(site);
     RP_TRY(event_check(e, "event_synchronize"));
     if (!e->recorded) return RP_OK;
     RP_TRY(rp__capture_forbid(NULL, "synchronising an event"));
@@ -342,7 +352,8 @@ rp_status rp_event_synchronize(rp_event *e) {
     return RP_OK;
 }
 
-bool rp_event_query(rp_event *e) {
+bool rp_event_query_at(const char *site, rp_event *e) {
+    RP__CALLED_FROM(site);
     if (event_check(e, "event_query") != RP_OK) return false;
     if (!e->recorded) return true;
     if (rp__capture_forbid(NULL, "querying an event") != RP_OK) return false;
@@ -351,7 +362,8 @@ bool rp_event_query(rp_event *e) {
     return done;
 }
 
-double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
+double rp_event_elapsed_ms_at(const char *site, rp_event *start, rp_event *end) {
+    RP__CALLED_FROM(site);
     if (event_check(start, "event_elapsed_ms") != RP_OK || event_check(end, "event_elapsed_ms") != RP_OK) return -1;
     if (start->device != end->device) {
         rp__fail(RP_ERROR_DEVICE, "event_elapsed_ms: the events are of different devices");
@@ -368,7 +380,8 @@ double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
     return start->device->ops->event_elapsed_ms(start->device, start, end);
 }
 
-rp_status rp_stream_wait_event(rp_stream *s, rp_event *e) {
+rp_status rp_stream_wait_event_at(const char *site, rp_stream *s, rp_event *e) {
+    RP__CALLED_FROM(site);
     RP_TRY(stream_check(s, "stream_wait_event"));
     RP_TRY(event_check(e, "stream_wait_event"));
     RP_TRY(same_device(s->device, e->device, "stream_wait_event"));

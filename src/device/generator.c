@@ -42,12 +42,14 @@ rp_status rp__generator_open(rp__device *d, rp_generator **out) {
     return RP_OK;
 }
 
-rp_generator *rp_default_generator(rp_device device) {
+rp_generator *rp_default_generator_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     return d ? d->generator : &error_generator;
 }
 
-rp_generator *rp_generator_new(rp_device device, uint64_t seed) {
+rp_generator *rp_generator_new_at(const char *site, rp_device device, uint64_t seed) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     rp_generator *g;
     if (!d || rp__generator_open(d, &g) != RP_OK) return &error_generator;
@@ -97,21 +99,27 @@ static rp_status check_not_capturing(const rp_generator *g, const char *what) {
                     what);
 }
 
-rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset) {
+rp_status rp_generator_set_at(const char *site, rp_generator *g, uint64_t seed, uint64_t offset) {
+    RP__CALLED_FROM(site);
     RP_TRY(check_not_capturing(g, "setting"));
     rp__generator_put(g, seed, offset);
     return RP_OK;
 }
 
-rp_status rp_generator_seed(rp_generator *g, uint64_t seed) { return rp_generator_set(g, seed, 0); }
+rp_status rp_generator_seed_at(const char *site, rp_generator *g, uint64_t seed) {
+    RP__CALLED_FROM(site);
+    return rp_generator_set(g, seed, 0);
+}
 
-rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset) {
+rp_status rp_generator_get_at(const char *site, rp_generator *g, uint64_t *seed, uint64_t *offset) {
+    RP__CALLED_FROM(site);
     RP_TRY(check_not_capturing(g, "reading"));
     rp__generator_state(g, seed, offset);
     return RP_OK;
 }
 
-rp_status rp_manual_seed(uint64_t seed) {
+rp_status rp_manual_seed_at(const char *site, uint64_t seed) {
+    RP__CALLED_FROM(site);
     for (rp__device *d = NULL; (d = rp__device_next_open(d));) RP_TRY(check_not_capturing(d->generator, "setting"));
     atomic_store(&seed_of_new_devices, seed);
     for (rp__device *d = NULL; (d = rp__device_next_open(d));) rp__generator_put(d->generator, seed, 0);

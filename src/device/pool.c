@@ -11,7 +11,8 @@
 
 static rp_pool error_pool; /* what rp_pool_new returns on failure: no device */
 
-rp_pool *rp_pool_new(rp_device device) {
+rp_pool *rp_pool_new_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     static _Atomic uint64_t ids;
     rp__device *d = rp__device_get(device);
     if (!d) return &error_pool;

@@ -291,12 +291,14 @@ static bool same_layout(const rp_tensor *a, const rp_tensor *b) {
 }
 
 /* Why `actual` cannot be read where it is; RP__REASON_NONE when it can. */
-static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual) {
+static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual,
+                            bool overwritten) {
     const rp__external *e = input->external;
     const char *why;
     int64_t begin, end;
     rp__tensor_byte_range(input->tensor, &begin, &end);
     if (!e) return RP__REASON_UNKNOWN_LAUNCH;
+    if (overwritten) return RP__REASON_OWN_RESULT;
     if (!rp__recording_movable(r, e, &why)) return e->library ? RP__REASON_LIBRARY_OPERAND : RP__REASON_UNKNOWN_LAUNCH;
     if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
     if (rp__storage_is_unseen(actual->storage)) return RP__REASON_FOREIGN_MEMORY;
@@ -306,10 +308,19 @@ static rp__reason must_copy(const rp__recording *r, const rp__static_input *inpu
     return RP__REASON_NONE;
 }
 
-rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
-                               size_t number) {
+/* Grad mode aside: an argument that a graph reads or writes has no tape of its own in it. */
+static rp_status copy(rp_tensor *to, rp_tensor *from) {
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *done = rp_copy_(to, from);
+    (void)rp_set_grad_enabled(grad);
+    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, bool overwritten,
+                               rp__explain *explain, size_t number) {
     rp__external *e = input->external;
     const rp_tensor *recorded = input->tensor;
+    input->stands_in = false;
     if (!e && !r->unknown) return RP_OK;
     size_t bytes = rp__dtype_bytes((rp_dtype)recorded->dtype);
     char *base = rp__tensor_data(actual) - (size_t)recorded->offset * bytes;
@@ -318,7 +329,7 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
         return RP_OK;
     if (actual->storage == recorded->storage && actual->offset == recorded->offset && same_layout(actual, recorded))
         return e ? rp__recording_repoint(r, e, NULL, NULL) : RP_OK;
-    rp__reason reason = must_copy(r, input, actual);
+    rp__reason reason = must_copy(r, input, actual, overwritten);
     if (reason == RP__REASON_NONE) {
         RP_TRY(rp__recording_repoint(r, e, actual->storage, base));
         if (!input->patched) {
@@ -333,8 +344,11 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
         rp__explain_add(explain, "copy", reason, NULL, 1, "argument %zu is copied at every call that moves it", number);
         input->copied = true;
     }
-    bool grad = rp_set_grad_enabled(false);
-    rp_tensor *done = rp_copy_(input->tensor, actual);
-    (void)rp_set_grad_enabled(grad);
-    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
+    input->stands_in = true;
+    return copy(input->tensor, actual);
+}
+
+rp_status rp__static_input_give_back(const rp__static_input *input, rp_tensor *actual) {
+    if (!input->stands_in || !rp__static_input_written(input)) return RP_OK;
+    return rp__storage_is_stale(actual->storage) ? RP_OK : copy(actual, input->tensor); /* gone with this replay */
 }

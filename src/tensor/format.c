@@ -203,7 +203,8 @@ static rp_status host_view(rp_tensor *t, printer *p, char **owned) {
     return rp__device_waited(d);
 }
 
-size_t rp_format(rp_tensor *t, char *buf, size_t bytes) {
+size_t rp_format_at(const char *site, rp_tensor *t, char *buf, size_t bytes) {
+    RP__CALLED_FROM(site);
     if (!buf) bytes = 0; /* asks for the length */
     if (bytes) buf[0] = 0;
     rp__site_frame outer = rp__site_push(NULL, "format");

@@ -188,7 +188,8 @@ static const char *made_by(const rp_tensor *t, char buf[256]) {
     return buf;
 }
 
-rp_tensor *rp_retain(rp_tensor *t) {
+rp_tensor *rp_retain_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (!t || rp__tensor_is_error(t)) return t ? t : rp__tensor_error();
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC)) {
         rp__tensor_check(t, "the tensor to retain");
@@ -204,7 +205,8 @@ static void drop(rp_tensor *t) {
     if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) rp__tensor_destroy(t);
 }
 
-void rp_release(rp_tensor *t) {
+void rp_release_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (!t || rp__tensor_is_error(t)) return;
     char made[256];
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC)) {
@@ -257,16 +259,28 @@ static bool usable(const rp_tensor *t, const char *what) {
     return false;
 }
 
-size_t rp_ndim(const rp_tensor *t) { return usable(t, "ndim: the tensor") ? t->ndim : 0; }
-rp_dtype rp_dtype_of(const rp_tensor *t) {
+size_t rp_ndim_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "ndim: the tensor") ? t->ndim : 0;
+}
+rp_dtype rp_dtype_of_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     return usable(t, "dtype_of: the tensor") ? (rp_dtype)t->dtype : RP_DTYPE_NONE;
 }
-rp_device rp_device_of(const rp_tensor *t) { return usable(t, "device_of: the tensor") ? t->device : rp_cpu(); }
-bool rp_is_contiguous(const rp_tensor *t) {
+rp_device rp_device_of_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "device_of: the tensor") ? t->device : rp_cpu();
+}
+bool rp_is_contiguous_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     return usable(t, "is_contiguous: the tensor") ? rp__tensor_contiguous(t) : false;
 }
-int64_t rp_numel(const rp_tensor *t) { return usable(t, "numel: the tensor") ? rp__dim_value(rp__tensor_numel(t)) : 0; }
-uint64_t rp_version(const rp_tensor *t) {
+int64_t rp_numel_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "numel: the tensor") ? rp__dim_value(rp__tensor_numel(t)) : 0;
+}
+uint64_t rp_version_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     return usable(t, "version: the tensor") ? atomic_load_explicit(&t->storage->version, memory_order_relaxed) : 0;
 }
 
@@ -283,8 +297,14 @@ static int64_t dim_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const c
     return status == RP_OK ? rp__dim_value(of[k]) : -1;
 }
 
-int64_t rp_size(const rp_tensor *t, int64_t dim) { return dim_of(t, t ? t->size : NULL, dim, "size"); }
-int64_t rp_stride(const rp_tensor *t, int64_t dim) { return dim_of(t, t ? t->stride : NULL, dim, "stride"); }
+int64_t rp_size_at(const char *site, const rp_tensor *t, int64_t dim) {
+    RP__CALLED_FROM(site);
+    return dim_of(t, t ? t->size : NULL, dim, "size");
+}
+int64_t rp_stride_at(const char *site, const rp_tensor *t, int64_t dim) {
+    RP__CALLED_FROM(site);
+    return dim_of(t, t ? t->stride : NULL, dim, "stride");
+}
 
 rp_dim rp__tensor_numel(const rp_tensor *t) {
     int64_t n = 1;
@@ -359,7 +379,8 @@ rp_status rp__tensor_materialise(rp_tensor *t) {
     return RP__UNLIKELY(pending) && rp__materialise_hook ? rp__materialise_hook(t) : RP_OK;
 }
 
-void *rp_data(rp_tensor *t) {
+void *rp_data_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (rp__tensor_check(t, "data: the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK) return NULL;
     if (t->device.type == RP_DEVICE_CPU) { /* the caller, who knows nothing of our queues, may read at once */
         rp__device *d = rp__device_get(t->device);
@@ -370,10 +391,6 @@ void *rp_data(rp_tensor *t) {
             return NULL;
     }
     return rp__tensor_data(t);
-}
-
-rp_tensor *(rp_from_data)(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype) {
-    return rp_from_data_at(NULL, data, size, ndim, dtype);
 }
 
 rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype) {
@@ -399,8 +416,9 @@ done:
     return t;
 }
 
-rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
-                        rp_device device, void (*deleter)(void *ctx), void *ctx) {
+rp_tensor *rp_from_blob_at(const char *site, void *data, const int64_t *size, size_t ndim, const int64_t *stride,
+                           rp_dtype dtype, rp_device device, void (*deleter)(void *ctx), void *ctx) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "from_blob");
     rp_tensor *t = rp__tensor_error();
     size_t bytes;
@@ -445,7 +463,8 @@ failed:
     return t;
 }
 
-rp_status rp_declare_stable(rp_tensor *t) {
+rp_status rp_declare_stable_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "declare_stable");
     rp_status status = rp__tensor_check(t, "the tensor");
     if (status == RP_OK) t->storage->stable = true;
@@ -509,7 +528,8 @@ static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
     return status;
 }
 
-rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes) {
+rp_status rp_to_host_at(const char *site, rp_tensor *t, void *dst, size_t bytes) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "to_host");
     rp_status status = rp__tensor_check(t, "the tensor");
     if (status == RP_OK) {
@@ -527,7 +547,8 @@ rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes) {
     return status;
 }
 
-rp_scalar rp_item(rp_tensor *t) {
+rp_scalar rp_item_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "item");
     rp_scalar value = rp_i64(0);
     if (rp__tensor_check(t, "the tensor") == RP_OK) {
@@ -542,8 +563,12 @@ rp_scalar rp_item(rp_tensor *t) {
     return value;
 }
 
-double rp_item_f64(rp_tensor *t) { return rp__scalar_f64(rp_item(t)); }
-int64_t rp_item_i64(rp_tensor *t) {
+double rp_item_f64_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return rp__scalar_f64(rp_item(t));
+}
+int64_t rp_item_i64_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     rp_scalar s = rp_item(t);
     if (s.kind == RP_SCALAR_F64 && !(s.v.f >= -0x1p63 && s.v.f < 0x1p63)) { /* NaN too */
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_item_i64: the value %g is not an integer of 64 bits", s.v.f);

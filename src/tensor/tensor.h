@@ -7,12 +7,6 @@
 #include "core/dtype.h"
 #include "device/allocator.h"
 
-/* Ops that the library itself calls have the site of the public call around them, never a line of the library. */
-#ifdef RP_BUILD
-#undef RP_HERE
-#define RP_HERE NULL
-#endif
-
 typedef struct rp__storage {
     atomic_uint refs;
     rp_device device;
@@ -27,6 +21,7 @@ typedef struct rp__storage {
     bool foreign; /* memory of others: it may lie under another storage as well, and we never give it to anybody */
     bool stable;  /* foreign, but declared to be written and freed through us alone (rp_declare_stable) */
     bool inner;   /* of a program, for good: no tensor's */
+    bool sample;  /* the static input of a graphed callable, once */
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
@@ -168,5 +163,7 @@ void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors)
 
 /* The calling thread's free lists and scopes (src/tensor/local.h). */
 uint64_t rp__unique_id(void); /* of tensors and storages: rising within a thread, never reused */
+/* One above those of all that is there now, and below those of what this thread makes next. */
+uint64_t rp__unique_id_fresh(void);
 
 #endif

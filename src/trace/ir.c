@@ -573,7 +573,8 @@ rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out) {
     return status;
 }
 
-bool rp_ir_equal(const rp_ir *a, const rp_ir *b) {
+bool rp_ir_equal_at(const char *site, const rp_ir *a, const rp_ir *b) {
+    RP__CALLED_FROM(site);
     if (!a || !b) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_equal: a graph is NULL");
         return false;

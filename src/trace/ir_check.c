@@ -285,7 +285,8 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
     return RP_OK;
 }
 
-rp_status rp_ir_check(const rp_ir *ir) {
+rp_status rp_ir_check_at(const char *site, const rp_ir *ir) {
+    RP__CALLED_FROM(site);
     if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_check: the graph is NULL");
     if (ir->status != RP_OK) return rp__fail(ir->status, "rp_ir_check: the graph could not be made");
     rp_ir *mutable = (rp_ir *)(uintptr_t)ir; /* shape rules ask the table of symbols, which is frozen meanwhile */

@@ -896,7 +896,8 @@ static bool graph(parser *p) {
     return ok && (p->next.kind == TOKEN_END || fail_at(p, &p->next, "text after the end of the graph"));
 }
 
-rp_ir *rp_ir_parse(const char *text, size_t bytes) {
+rp_ir *rp_ir_parse_at(const char *site, const char *text, size_t bytes) {
+    RP__CALLED_FROM(site);
     if (!text) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_parse: the text is NULL");
         return rp__ir_failed();

@@ -588,7 +588,9 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     return status;
 }
 
-rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status rp_ir_run_at(const char *site, const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out) {
+    RP__CALLED_FROM(site);
     if (!ir || (n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
     RP__LISTS_APART(in, n_in, out, n_out, rp_ir_run(ir, apart, n_in, out, n_out));

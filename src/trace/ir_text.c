@@ -377,7 +377,8 @@ void rp__ir_print_node(const rp_ir *ir, uint32_t node, rp__text *out) {
     if (n->site && *n->site) rp__text_add(out, " at %s", n->site);
 }
 
-size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes) {
+size_t rp_ir_text_at(const char *site, const rp_ir *ir, char *buf, size_t bytes) {
+    RP__CALLED_FROM(site);
     rp__text t = {0};
     if (bytes && buf) buf[0] = '\0';
     if (!ir) {

@@ -71,12 +71,9 @@ done:
     return status;
 }
 
-rp_status(rp_checkpoint)(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    return rp_checkpoint_at(NULL, fn, in, n_in, out, n_out);
-}
-
 rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                            size_t n_out) {
+    RP__CALLED_FROM(site && *site ? site : NULL);
     const rp__region_where at = {"rp_checkpoint", site ? site : rp__site()};
     rp__trace *t = rp__trace_current();
     if ((n_in && !in) || (n_out && !out))

@@ -101,13 +101,9 @@ done:
     return status;
 }
 
-rp_status(rp_cond)(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                   size_t n_out) {
-    return rp_cond_at(NULL, pred, then_fn, else_fn, in, n_in, out, n_out);
-}
-
 rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                      rp_tensor **out, size_t n_out) {
+    RP__CALLED_FROM(site && *site ? site : NULL);
     RP__LISTS_APART(in, n_in, out, n_out, rp_cond_at(site, pred, then_fn, else_fn, apart, n_in, out, n_out));
     return rp__cond_outside(site, pred, then_fn, else_fn, in, n_in, n_in, out, n_out);
 }

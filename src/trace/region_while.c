@@ -230,12 +230,9 @@ rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp
     return rp__region_finish(scope, status, out, n_state);
 }
 
-rp_status(rp_while)(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out) {
-    return rp__while_invariant(NULL, cond_fn, body_fn, in, n, n, max_iter, out);
-}
-
 rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                       rp_tensor **out) {
+    RP__CALLED_FROM(site && *site ? site : NULL);
     RP__LISTS_APART(in, n, out, n, rp_while_at(site, cond_fn, body_fn, apart, n, max_iter, out));
     return rp__while_invariant(site, cond_fn, body_fn, in, n, n, max_iter, out);
 }

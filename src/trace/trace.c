@@ -683,7 +683,7 @@ static rp_status materialise(rp_tensor *x) {
     if (x && t->mode == RP__TRACE_SEGMENTS && !x->traced &&
         rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id)) == SIZE_MAX)
         return RP_OK;
-    /* Accessors take no call site: the best that is known is where the value was made. */
+    /* Where it is read; of a read through bindings the best that is known is where the value was made. */
     const char *site = rp__site();
     return rp__trace_break(t, "host-read", site && *site ? site : x ? x->site : NULL);
 }
@@ -785,7 +785,8 @@ void rp__trace_result_free(rp__trace_result *r) {
     memset(r, 0, sizeof *r);
 }
 
-rp_status rp_guard_bytes(const void *bytes, size_t n) {
+rp_status rp_guard_bytes_at(const char *site, const void *bytes, size_t n) {
+    RP__CALLED_FROM(site);
     if (!bytes && n) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_guard_bytes: the address is NULL");
     if (!current || current->mode == RP__TRACE_SEGMENTS || n == 0)
         return RP_OK; /* the function runs at every call anyway */
@@ -1029,7 +1030,8 @@ static rp_ir *trace_whole(const rp__trace_request *request) {
     return ir;
 }
 
-rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+rp_ir *rp_trace_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+    RP__CALLED_FROM(site);
     if (n_in && !in) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace: the arguments are NULL");
         return rp__ir_failed();
