@@ -764,6 +764,8 @@ static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisatio
                                                       rp_tensor **out, size_t n_out, bool *served) {
     rp_scope scope = rp__scope_begin();
     rp_status status;
+    rp__error_state before; /* of the program: what is tried here takes back its own */
+    rp__error_save(&before);
     *served = true;
     if (s)
         status = check_purity(c, s, in, n_in, out, n_out, served);
@@ -771,6 +773,7 @@ static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisatio
         status = call_lazy(c, in, n_in, out, n_out);
     else
         status = call_miss(c, in, n_in, out, n_out);
+    rp__error_restore(&before);
     return rp__callable_end(scope, status, out, n_out);
 }
 

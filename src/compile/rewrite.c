@@ -121,6 +121,7 @@ static void take_layout(rp__rewrite *w, rp__ir_value from, rp__ir_value to) {
     rp__ir_value_info *made = &w->dst->values[to];
     memcpy(made->stride, info->stride, sizeof info->stride);
     made->offset = info->offset;
+    made->shared = info->shared;
     made->requires_grad = info->requires_grad;
     w->map[from] = to;
 }

@@ -356,6 +356,7 @@ static bool type(parser *p, definition *d) {
     if (accept(p, "offset") && (!expect(p, "(") || !expression(p, 0, &info->offset) || !expect(p, ")"))) return false;
     d->alias = RP__IR_NONE;
     if (accept(p, "alias") && (!expect(p, "(") || !use(p, &d->alias) || !expect(p, ")"))) return false;
+    info->shared = accept(p, "shared");
     info->requires_grad = accept(p, "grad");
     return p->status == RP_OK;
 }
@@ -373,6 +374,7 @@ static bool enter(parser *p, const definition *d, rp__ir_value v) {
     rp__ir_value_info *info = &p->ir->values[v];
     if (d->has_strides) memcpy(info->stride, d->info.stride, sizeof info->stride);
     info->offset = d->info.offset;
+    info->shared = d->info.shared;
     info->requires_grad = d->info.requires_grad;
     if (d->alias != RP__IR_NONE) info->storage = p->ir->values[d->alias].storage;
     size_t capacity = p->names_capacity;

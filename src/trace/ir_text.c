@@ -46,7 +46,7 @@ static void dims(printer *p, const rp_dim *d, size_t n) {
     }
 }
 
-/* f32[2, s0] cuda:1 strides(1, 2) offset(4) alias(%0) grad */
+/* f32[2, s0] cuda:1 strides(1, 2) offset(4) alias(%0) shared grad */
 static void type(printer *p, rp__ir_value v) {
     const rp__ir_value_info *info = &p->ir->values[v];
     rp__text_add(p->out, "%s[", rp__dtypes[info->meta.dtype].short_name);
@@ -72,6 +72,7 @@ static void type(printer *p, rp__ir_value v) {
     }
     if (p->owner && p->owner[info->storage] != RP__IR_NONE)
         rp__text_add(p->out, " alias(%%%u)", p->owner[info->storage]);
+    if (info->shared) rp__text_puts(p->out, " shared");
     if (info->requires_grad) rp__text_puts(p->out, " grad");
 }
 
