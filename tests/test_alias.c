@@ -392,6 +392,203 @@ static void errors_of_the_program_stay(void **state) {
     }
 }
 
+/* ---- buffers that are written while training */
+
+typedef struct norm { /* batch norm by hand over (batch, features) */
+    rp_tensor *weight, *bias, *mean, *variance, *count;
+    bool training;
+    int kind; /* of what else is done */
+} norm;
+
+static rp_tensor *normalise(const norm *n, rp_tensor *x) {
+    rp_tensor *mean = n->mean, *variance = n->variance;
+    if (n->training) {
+        mean = rp_mean(x, RP_DIMS(0), false, RP_DTYPE_NONE);
+        rp_tensor *off = rp_sub(x, mean, rp_i64(1));
+        variance = rp_mean(rp_mul(off, off), RP_DIMS(0), false, RP_DTYPE_NONE);
+        bool grad = rp_set_grad_enabled(false);
+        rp_mul_scalar_(n->mean, rp_f64(0.9));
+        rp_add_(n->mean, mean, rp_f64(0.1));
+        rp_copy_(n->variance, rp_add(rp_mul_scalar(n->variance, rp_f64(0.9)), variance, rp_f64(0.125)));
+        rp_add_scalar_(n->count, rp_i64(1));
+        (void)rp_set_grad_enabled(grad);
+    }
+    rp_tensor *scale = rp_rsqrt(rp_add_scalar(variance, rp_f64(1e-5)));
+    return rp_add(rp_mul(rp_mul(rp_sub(x, mean, rp_i64(1)), scale), n->weight), n->bias, rp_i64(1));
+}
+
+BODY(normalised) {
+    (void)n_in, (void)n_out;
+    const norm *n = ctx;
+    out[0] = rp_tanh(normalise(n, in[0]));
+    if (n->kind == 1) out[1] = n->mean;
+    if (n->kind == 2) out[1] = rp_mul(out[0], rp_mul_scalar(n->mean, rp_f64(2))); /* as it is behind the write */
+    if (n->kind == 3) (void)rp_fill_(n->count, rp_i64(-1));                       /* nobody reads it */
+    if (n->kind == 4)
+        rp_add_(in[1], rp_detach(rp_select(out[0], 0, 0)), rp_i64(1)); /* an argument, with grad mode on */
+    if (!out[1]) out[1] = rp_sin(out[0]);
+}
+BODY(step) { /* the whole: forward, backward, update */
+    (void)n_in, (void)n_out;
+    const norm *n = ctx;
+    rp_tensor *loss = total(rp_mul(normalise(n, in[0]), in[0]));
+    OK(rp_backward(loss, NULL, NULL));
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *leaf[2] = {n->weight, n->bias};
+    for (int k = 0; k < 2; k++) {
+        rp_add_(leaf[k], rp_grad_of(leaf[k]), rp_f64(-0.01));
+        OK(rp_set_grad(leaf[k], NULL));
+    }
+    (void)rp_set_grad_enabled(grad);
+    out[0] = rp_detach(loss);
+}
+
+static norm norm_new(bool training, int kind) {
+    norm n = {.weight = rp_add_scalar(numbers(4), rp_f64(1)),
+              .bias = rp_cos(numbers(4)),
+              .mean = rp_zeros(RP_DIMS(4), RP_F32),
+              .variance = rp_ones(RP_DIMS(4), RP_F32),
+              .count = rp_zeros(RP_NO_DIMS, RP_I64),
+              .training = training,
+              .kind = kind};
+    OK(rp_set_requires_grad(n.weight, true));
+    OK(rp_set_requires_grad(n.bias, true));
+    return n;
+}
+
+static void same_norms(const norm *a, const norm *b) {
+    same(a->weight, b->weight);
+    same(a->bias, b->bias);
+    same(a->mean, b->mean);
+    same(a->variance, b->variance);
+    same(a->count, b->count);
+}
+
+/* Gradients of parameters and argument by a backward outside: for all results, for one, and differentiated again. */
+static void differentiate(rp_tensor **out, rp_tensor *x, const norm *n, int how, rp_tensor **grad) {
+    rp_tensor *leaves[3] = {n->weight, n->bias, x}, *roots[2], *seeds[2];
+    size_t n_roots = 0;
+    for (int r = 0; r < 2; r++) {
+        if (!rp_requires_grad(out[r]) || (how == 1 && r == 1)) continue;
+        seeds[n_roots] = rp_cos(rp_detach(out[r]));
+        roots[n_roots++] = out[r];
+    }
+    OK(rp_grad(roots, n_roots, leaves, 3, seeds,
+               RP_OPTIONS(rp_backward_options, .allow_unused = true, .create_graph = how == 2), grad));
+    if (how != 2) return;
+    rp_tensor *sum = total(rp_mul(grad[2], grad[2]));
+    OK(rp_grad(&sum, 1, leaves, 3, NULL, RP_OPTIONS(rp_backward_options, .allow_unused = true), grad));
+}
+
+static void buffers_are_written(void **state) {
+    (void)state;
+    for (int c = 0; c < BACKENDS * 10; c++) {
+        rp_scope scope = rp_scope_begin();
+        int b = c % BACKENDS, kind = c / BACKENDS % 5;
+        bool training = c / BACKENDS < 5;
+        norm n[2] = {norm_new(training, kind), norm_new(training, kind)};
+        rp_compiled *f[2];
+        rp_fn fn = {normalised, &n[0], sizeof n[0], "norm"};
+        f[0] =
+            rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b], .strict = true, .fullgraph = true));
+        f[1] = function(normalised, &n[1], sizeof n[1], BACKENDS);
+        for (int k = 0; k < 9; k++) {
+            rp_tensor *out[2][2], *grad[2][3], *in[2][2];
+            for (int i = 0; i < 2; i++) {
+                in[i][0] = rp_reshape(numbers(4 * (5 + k / 7)), RP_DIMS(5 + k / 7, 4));
+                in[i][1] = numbers(4);
+                OK(rp_set_requires_grad(in[i][0], true));
+                OK(rp_call(f[i], in[i], 2, out[i], 2));
+                differentiate(out[i], in[i][0], &n[i], k < 4 ? 0 : k % 3, grad[i]);
+            }
+            for (int r = 0; r < 2; r++) same(out[0][r], out[1][r]);
+            for (int r = 0; r < 3; r++) {
+                assert_int_equal(!grad[0][r], !grad[1][r]);
+                if (grad[0][r]) same(grad[0][r], grad[1][r]);
+            }
+            same(in[0][1], in[1][1]);
+            same_norms(&n[0], &n[1]);
+        }
+        assert_int_equal(told(f[0], "skip", NULL), 0);
+        for (int i = 0; i < 2; i++) rp_compiled_release(f[i]);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+static void whole_steps_write_buffers(void **state) {
+    (void)state;
+    for (int b = 0; b < BACKENDS; b++) {
+        rp_scope scope = rp_scope_begin();
+        norm n[2] = {norm_new(true, 0), norm_new(true, 0)};
+        rp_compiled *f[2];
+        rp_fn fn = {step, &n[0], sizeof n[0], "step"};
+        f[0] =
+            rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b], .strict = true, .fullgraph = true));
+        f[1] = function(step, &n[1], sizeof n[1], BACKENDS);
+        for (int k = 0; k < 5; k++) {
+            rp_tensor *out[2], *x = rp_reshape(numbers(20), RP_DIMS(5, 4));
+            for (int i = 0; i < 2; i++) OK(rp_call(f[i], &x, 1, &out[i], 1));
+            same(out[0], out[1]);
+            same_norms(&n[0], &n[1]);
+        }
+        assert_int_equal(told(f[0], "skip", NULL), 0);
+        for (int i = 0; i < 2; i++) rp_compiled_release(f[i]);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
+/* The old value of what is written: where the backward can do with what was made from it, it is that which is kept; where it
+   cannot, eager execution refuses the backward, and so does a compiled function, which says why it is not one graph. */
+typedef struct old_value {
+    rp_tensor *w, *buffer;
+    int kind;
+} old_value;
+BODY(old_is_used) {
+    (void)n_in, (void)n_out;
+    const old_value *o = ctx;
+    rp_tensor *of = o->kind == 3 ? in[1] : o->buffer;
+    rp_tensor *scale = o->kind == 0 ? rp_exp(of) : o->kind == 1 ? rp_transpose(of, 0, 1) : of;
+    out[0] = rp_mul(rp_mul(in[0], scale), o->w);
+    rp_add_scalar_(of, rp_f64(0.5));
+}
+static void old_values(void **state) {
+    (void)state;
+    for (int c = 0; c < BACKENDS * 4; c++) {
+        rp_scope scope = rp_scope_begin();
+        old_value o[2];
+        rp_compiled *f[2];
+        for (int i = 0; i < 2; i++) {
+            o[i] = (old_value){rp_reshape(numbers(4), RP_DIMS(2, 2)), rp_reshape(rp_neg(numbers(4)), RP_DIMS(2, 2)),
+                               c / BACKENDS};
+            OK(rp_set_requires_grad(o[i].w, true));
+            f[i] = function(old_is_used, &o[i], sizeof o[i], i ? BACKENDS : c % BACKENDS);
+        }
+        for (int k = 0; k < 6; k++) {
+            rp_tensor *out[2], *grad[2][2], *other[2];
+            rp_status back[2];
+            for (int i = 0; i < 2; i++) {
+                rp_tensor *x = rp_reshape(numbers(4), RP_DIMS(2, 2)), *leaves[2] = {x, o[i].w};
+                rp_tensor *in[2] = {x, other[i] = rp_reshape(numbers(4), RP_DIMS(2, 2))};
+                OK(rp_set_requires_grad(x, true));
+                OK(rp_call(f[i], in, 2, &out[i], 1));
+                rp_tensor *seed = rp_cos(rp_detach(out[i]));
+                back[i] = rp_grad(&out[i], 1, leaves, 2, &seed, RP_OPTIONS(rp_backward_options, .create_graph = k > 3),
+                                  grad[i]);
+                assert_int_equal(rp_error_take(), back[i]);
+            }
+            same(out[0], out[1]);
+            same(o[0].buffer, o[1].buffer);
+            same(other[0], other[1]);
+            assert_int_equal(back[1], o[0].kind == 0 ? RP_OK : RP_ERROR_VERSION);
+            assert_int_equal(back[0], back[1]);
+            for (int r = 0; r < 2 && back[0] == RP_OK; r++) same(grad[0][r], grad[1][r]);
+        }
+        assert_int_equal(told(f[0], "skip", "not-one-graph"), o[0].kind != 0);
+        for (int i = 0; i < 2; i++) rp_compiled_release(f[i]);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+}
+
 /* ---- as many axes as there may be */
 
 BODY(sixteen_axes) { /* rows of one element, beside 16 axes that no layout lets go together */
@@ -426,6 +623,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(views_have_histories, begin, end),
         cmocka_unit_test_setup_teardown(errors_stay, begin, end),
         cmocka_unit_test_setup_teardown(errors_of_the_program_stay, begin, end),
+        cmocka_unit_test_setup_teardown(buffers_are_written, begin, end),
+        cmocka_unit_test_setup_teardown(whole_steps_write_buffers, begin, end),
+        cmocka_unit_test_setup_teardown(old_values, begin, end),
         cmocka_unit_test_setup_teardown(most_axes, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
