@@ -422,17 +422,13 @@ done:
    derivatives ask of sizes can be no guard any more. */
 static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
     rp_ir *functional = NULL, *sized = NULL;
-    rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
-    rp__symbols_freeze(a->graph->symbols, true);
     rp_status status = rp__functionalise(a->graph, &functional);
-    rp__symbols_freeze(a->graph->symbols, false);
-    (void)rp__symbols_enter(outer);
     if (status == RP_OK && a->n_symbols) {
         p->binding = rp__alloc(a->n_symbols * sizeof *p->binding);
         status = p->binding ? rp__specialise(functional, binding, &sized) : RP__OOM("compiled graph");
         if (p->binding) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
     }
-    outer = rp__symbols_enter(NULL);
+    rp__symbols *outer = rp__symbols_enter(NULL);
     if (status == RP_OK) status = compile_pair(a, sized ? sized : functional, p);
     (void)rp__symbols_enter(outer);
     rp_ir_release(functional);

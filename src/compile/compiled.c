@@ -296,6 +296,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
         specialisation_release(s);
         return status;
     }
+    rp__symbols_seal(s->trace.ir->symbols);
     add(c, s);
     rp__explain_add(&c->base.explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
                     "%zu nodes, %zu captured tensors, %zu symbols, %s", s->trace.ir->body.n_nodes,

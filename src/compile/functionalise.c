@@ -434,7 +434,7 @@ static rp_status region_graph(const functionaliser *f, const rp__ir_block *regio
                               rp_ir **out) {
     rp_ir *ir = rp__ir_new(f->w.src->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
-    ir->symbols = rp__symbols_retain(f->w.src->symbols);
+    ir->symbols = rp__symbols_retain(f->w.dst->symbols);
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < region->n_args && status == RP_OK; k++) {
         const rp__ir_value_info *info = &f->w.src->values[region->args[k]];
