@@ -27,7 +27,7 @@ static const char *const whole =
     "  symbol s2 = 5\n"
     "  guard s0 != 1\n"
     "  guard s2 < s0*4\n"
-    "} (%0: f32[s0, 4] grad, %1: f32[2, 2] strides(s1, 1) offset(3), %2: i64[]) {\n"
+    "} (%0: f32[s0, 4] shared grad, %1: f32[2, 2] strides(s1, 1) offset(3) shared, %2: i64[]) {\n"
     "  %3: f32[4] grad = captured 0 @\"net.c:3\"\n"
     "  %4: f32[3] = const [1.0, -inf, nan(0x7fc00001)]\n"
     "  %5: b8[2] = const [true, false]\n"

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <string.h>
 
 #include "compile/passes.h"
 #include "core/text.h"
@@ -237,12 +238,62 @@ static void refusals(void **state) {
     }
 }
 
+/* Buffers that are written: one that no gradient reads is not saved; of one that a gradient depends on, what was made of it is,
+   however cheap it would be to make it again. Its old value by itself cannot be. */
+static void written_buffers_are_not_saved(void **state) {
+    (void)state;
+    halves h;
+    const uint32_t leaf = 0;
+    split(&h,
+          "graph \"f\" (%0: f32[64] grad, %1: f32[64]) {\n"
+          "  %2: f32[64] = captured 0\n"
+          "  %3: f32[64] = neg(%1)\n"
+          "  %4: f32[64] grad = mul(%0, %3)\n"
+          "  %5: f32[64] = mul_scalar(%2) {other = 0.5}\n"
+          "  assign(%2, %5)\n"
+          "  assign(%1, %5)\n"
+          "  return %4\n"
+          "}\n",
+          &leaf, 1);
+    assert_int_equal(h.parts.n_saved, 1);
+    assert_int_equal(h.parts.saved[0].kind, RP__SAVED_RESULT);
+    assert_int_equal(h.parts.saved[0].index, 1);
+    test_expect_graph(h.parts.backward, "graph \"f\" (%0: f32[64], %1: f32[64]) {\n"
+                                        "  %2: f32[64] = mul(%1, %0)\n"
+                                        "  return %2\n"
+                                        "}\n");
+    drop(&h);
+    static const char *const texts[] = {"graph \"f\" (%0: f32[4, 4] grad, %1: f32[4, 4]) {\n"
+                                        "  %2: f32[4, 4] grad = mul(%0, %1)\n"
+                                        "  %3: f32[4, 4] = neg(%1)\n"
+                                        "  assign(%1, %3) @\"net.c:7\"\n"
+                                        "  return %2\n"
+                                        "}\n",
+                                        "graph \"f\" (%0: f32[4, 4] grad) {\n"
+                                        "  %1: f32[4, 4] = captured 0\n"
+                                        "  %2: f32[4, 4] strides(1, 4) alias(%1) = transpose(%1) {dim0 = 0, dim1 = 1}\n"
+                                        "  %3: f32[4, 4] grad = mul(%0, %2)\n"
+                                        "  %4: f32[4, 4] = neg(%1)\n"
+                                        "  assign(%1, %4) @\"net.c:7\"\n"
+                                        "  return %3\n"
+                                        "}\n"};
+    for (unsigned k = 0; k < 2; k++) {
+        h = (halves){.ir = test_parse(texts[k])};
+        assert_int_equal(rp__joint_build(h.ir, &leaf, 1, UINT64_MAX, &h.joint), RP_OK);
+        assert_int_equal(rp__partition(&h.joint, false, &h.parts), RP_ERROR_UNAVAILABLE);
+        assert_non_null(strstr(rp_error_message(), "net.c:7"));
+        (void)rp_error_take();
+        drop(&h);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(chain_saves_its_argument),
                                        cmocka_unit_test(products_are_saved),
                                        cmocka_unit_test(draws_are_repeated),
                                        cmocka_unit_test(masks_are_kept),
                                        cmocka_unit_test(work_decides),
-                                       cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(written_buffers_are_not_saved)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,9 @@
 enum { PLAN_LIMIT = 16 };                 /* beyond: calls that no plan is for run again */
 static const uint64_t EVERY = UINT64_MAX; /* results: all that have tangents */
 
+/* Does the function write an argument or captured tensor, and does a second run of a call need what was there before? */
+typedef enum write_kind { WRITES_NOT, NEEDS_NONE, KEEPS_OLD } write_kind;
+
 typedef struct plan {
     uint64_t given;               /* results whose gradients its backward takes */
     int64_t *binding;             /* sizes that it is for; NULL: all */
@@ -41,7 +44,6 @@ struct rp__aot {
     bool no_graph, wait, strict;
     rp_graph_layout layout;
     bool training;
-    bool again; /* may run again: it writes nothing outside */
     rp__shared_arena arena;
     size_t n_symbols;
     uint32_t n_results; /* of the function */
@@ -59,6 +61,7 @@ struct rp__aot {
     uint32_t n_tangents;
     uint32_t *leaves; /* argument, or n_args + captured tensor; rising */
     uint32_t n_leaves;
+    write_kind *writes; /* per argument, then captured tensor */
 };
 
 static void plan_free(plan *p) {
@@ -81,6 +84,7 @@ static void release(rp__aot *a) {
     rp__shared_arena_end(&a->arena);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
+    rp__free(a->writes);
     rp__free(a->random);
     rp_ir_release(a->graph);
     (void)pthread_mutex_destroy(&a->lock);
@@ -177,24 +181,6 @@ static rp_status find_leaves(rp__aot *a) {
         a->leaves[a->n_leaves++] = ir->body.n_args + n->captured_index;
     }
     return RP_OK;
-}
-
-/* A saved argument or captured tensor that the function writes: its old value would be gone. */
-static bool saves_written(const rp__partitioned *parts) {
-    const rp_ir *ir = parts->forward;
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        if (n->kind != RP__IR_ASSIGN) continue;
-        const rp__ir_node *target = rp__ir_producer(ir, n->in[0]);
-        for (uint32_t i = 0; i < parts->n_saved; i++) {
-            const rp__saved_source *s = &parts->saved[i];
-            if (target ? s->kind == RP__SAVED_CAPTURED && s->index == target->captured_index
-                       : s->kind == RP__SAVED_ARG && s->index == ir->values[n->in[0]].out_index) {
-                return true;
-            }
-        }
-    }
-    return false;
 }
 
 /* Saved memory that nobody but the tape has a handle of: made by the forward, and no part of another result. */
@@ -316,11 +302,35 @@ static rp_status check_views(const rp_ir *ir) {
     return status;
 }
 
-static bool writes_outside(const rp_ir *functional) {
-    for (size_t k = 0; k < functional->body.n_nodes; k++) {
-        if (rp__ir_node_has_effect(functional, &functional->nodes[functional->body.nodes[k]])) return true;
+/* Which arguments and captured tensors the function writes, and of which what is differentiated depends on the old value. */
+static rp_status find_written(rp__aot *a, const rp_ir *functional) {
+    const rp__ir_block *body = &functional->body;
+    size_t n = body->n_args + functional->n_captured;
+    a->writes = rp__calloc(n + 1, sizeof *a->writes);
+    bool *reached = rp__calloc(functional->n_values + 1, sizeof *reached);
+    rp_status status = a->writes && reached ? RP_OK : RP__OOM("compiled graph");
+    for (size_t k = 0; k < body->n_nodes && status == RP_OK; k++) {
+        const rp__ir_node *w = &functional->nodes[body->nodes[k]];
+        if (w->dead || w->kind != RP__IR_ASSIGN) continue;
+        const rp__ir_node *made = rp__ir_producer(functional, w->in[0]);
+        size_t leaf = made ? body->n_args + made->captured_index : functional->values[w->in[0]].out_index;
+        bool differentiated = functional->values[w->in[0]].requires_grad;
+        memset(reached, 0, functional->n_values * sizeof *reached);
+        reached[w->in[0]] = true;
+        for (size_t i = 0; i < body->n_nodes && !differentiated; i++) {
+            const rp__ir_node *m = &functional->nodes[body->nodes[i]];
+            bool in = false;
+            for (uint32_t r = 0; r < m->n_in && !m->dead; r++)
+                in = in || (m->in[r] != RP__IR_NONE && reached[m->in[r]]);
+            for (uint32_t r = 0; r < m->n_out && in; r++) {
+                reached[m->out[r]] = true;
+                differentiated = differentiated || functional->values[m->out[r]].requires_grad;
+            }
+        }
+        a->writes[leaf] = differentiated ? KEEPS_OLD : NEEDS_NONE;
     }
-    return false;
+    rp__free(reached);
+    return status;
 }
 
 static rp_status find_tangents(rp__aot *a, const rp_ir *functional) {
@@ -343,7 +353,7 @@ static uint64_t plannable(const rp__aot *a, uint64_t given) {
         if (a->tangent_of[k] >= 64) return EVERY;
         all |= UINT64_C(1) << a->tangent_of[k];
     }
-    return !a->again || (given & all) == 0 || (given & all) == all ? EVERY : given & all;
+    return (given & all) == 0 || (given & all) == all ? EVERY : given & all;
 }
 
 /* Forward and backward of a functional graph for gradients of p->given. */
@@ -362,10 +372,6 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
         joint.ir = joined;
     }
     RP_TRY_GOTO(status, done, rp__partition(&joint, !fused, &parts));
-    if (saves_written(&parts)) {
-        status = rp__fail(RP_ERROR_UNAVAILABLE, "the function writes a tensor whose old value its backward needs");
-        goto done;
-    }
     donors = rp__calloc(parts.backward->body.n_args + 1u, sizeof *donors);
     if (!donors) {
         status = RP__OOM("backward of a compiled function");
@@ -409,7 +415,7 @@ static rp_status compile_training(rp__aot *a, uint64_t given, plan *p) {
     RP_TRY_GOTO(status, done, rp__functionalise(a->graph, &functional));
     RP_TRY_GOTO(status, done, rp__random_totals(functional, &a->random, &a->n_random));
     RP_TRY_GOTO(status, done, find_tangents(a, functional));
-    a->again = !writes_outside(functional);
+    RP_TRY_GOTO(status, done, find_written(a, functional));
     p->given = plannable(a, given);
     status = compile_pair(a, functional, p);
 done:
@@ -421,17 +427,13 @@ done:
    derivatives ask of sizes can be no guard any more. */
 static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
     rp_ir *functional = NULL, *sized = NULL;
-    rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
-    rp__symbols_freeze(a->graph->symbols, true);
     rp_status status = rp__functionalise(a->graph, &functional);
-    rp__symbols_freeze(a->graph->symbols, false);
-    (void)rp__symbols_enter(outer);
     if (status == RP_OK && a->n_symbols) {
         p->binding = rp__alloc(a->n_symbols * sizeof *p->binding);
         status = p->binding ? rp__specialise(functional, binding, &sized) : RP__OOM("compiled graph");
         if (p->binding) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
     }
-    outer = rp__symbols_enter(NULL);
+    rp__symbols *outer = rp__symbols_enter(NULL);
     if (status == RP_OK) status = compile_pair(a, sized ? sized : functional, p);
     (void)rp__symbols_enter(outer);
     rp_ir_release(functional);
@@ -450,6 +452,8 @@ static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, p
     for (p = a->plans; p && !is_for(a, p, given, binding);) p = p->next;
     if (!p && a->n_plans < PLAN_LIMIT) {
         p = rp__calloc(1, sizeof *p);
+        rp__error_state before;
+        rp__error_save(&before);
         if (p) p->given = given;
         status = p ? compile_later(a, binding, p) : RP__OOM("compiled graph");
         if (status == RP_OK) {
@@ -465,6 +469,7 @@ static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, p
                 status = RP_OK;
             }
         }
+        rp__error_restore(&before);
     }
     for (plan *any = a->plans; !p && any; any = any->next)
         if (!any->binding) p = any;
@@ -536,8 +541,9 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
 /* ---- the tape node */
 
 typedef struct argument { /* of the call, should it run again */
-    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's */
+    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's; own: a copy from before the call */
     uint64_t version;
+    bool own;
 } argument;
 
 typedef struct payload {
@@ -549,13 +555,14 @@ typedef struct payload {
     rp__executable_random *draws; /* of the compiled forward, for its backward */
     size_t n_draws;
     rp__executable_random *starts; /* per generator of the function: where the call found it; borrowed generators */
-    argument *arguments;           /* arguments, then captured tensors; NULL: the call may not run again */
+    argument *arguments;           /* arguments, then captured tensors */
 } payload;
 
 static size_t n_arguments(const rp__aot *a) { return a->graph->body.n_args + a->graph->n_captured; }
 
 static void drop_arguments(payload *p) {
-    for (uint32_t k = 0; p->arguments && k < p->aot->graph->body.n_args; k++) rp_release(p->arguments[k].tensor);
+    for (size_t k = 0; p->arguments && k < n_arguments(p->aot); k++)
+        if (k < p->aot->graph->body.n_args || p->arguments[k].own) rp_release(p->arguments[k].tensor);
     rp__free(p->arguments);
     p->arguments = NULL;
 }
@@ -625,17 +632,39 @@ static rp_status changed(const rp__tape_node *n, const rp_tensor *t, uint64_t ex
         (unsigned long long)atomic_load(&s->version), (unsigned long long)expected);
 }
 
+/* The same value and strides, which the graph may count on, in memory of its own; of the innermost scope. No two elements of t
+   share memory (functionalise.c). */
+static rp_tensor *copy_of(rp_tensor *t) {
+    rp__device *d = rp__device_get(t->device);
+    int64_t begin, end;
+    rp__tensor_byte_range(t, &begin, &end);
+    rp__storage *s = d ? rp__storage_new(d, rp__current_stream(d), (size_t)(end - begin)) : NULL;
+    if (!s) return rp__tensor_error();
+    rp_tensor *x = rp__tensor_over((rp_dtype)t->dtype, t->size, t->stride, t->ndim, 0, s);
+    if (rp__tensor_is_error(x)) return x;
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *filled = rp_copy_(x, t);
+    (void)rp_set_grad_enabled(grad);
+    return rp__tensor_is_error(filled) ? filled : x;
+}
+
 static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     const payload *p = n->payload;
     const rp__aot *a = p->aot;
-    uint32_t n_args = a->graph->body.n_args;
-    rp_tensor **in = rp__calloc(n_args + 1u, sizeof *in);
+    rp_tensor **in = rp__calloc(n_arguments(a) + 1u, sizeof *in);
     bool *needed = rp__calloc(a->n_leaves + 1u, sizeof *needed);
     rp_status status = in && needed ? RP_OK : RP__OOM("backward of a compiled function");
     for (size_t k = 0; k < n_arguments(a) && status == RP_OK; k++) {
         const argument *x = &p->arguments[k];
-        if (atomic_load(&x->tensor->storage->version) != x->version) status = changed(n, x->tensor, x->version);
-        if (k < n_args) in[k] = x->tensor;
+        in[k] = x->tensor;
+        if (a->writes[k] != WRITES_NOT) { /* in memory of its own: the call has written already */
+            in[k] = copy_of(x->tensor);
+            if (rp__tensor_is_error(in[k])) status = rp_error_status();
+            for (uint32_t i = 0; i < a->n_leaves && status == RP_OK; i++)
+                if (a->leaves[i] == k) status = rp_set_requires_grad(in[k], true);
+        } else if (atomic_load(&x->tensor->storage->version) != x->version) {
+            status = changed(n, x->tensor, x->version);
+        }
     }
     for (uint32_t k = 0; k < a->n_leaves && status == RP_OK; k++) needed[k] = rp__tape_needs(n, k);
     const rp__again q = {.graph = a->graph,
@@ -698,15 +727,9 @@ static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
     payload *p = n->payload;
     rp__aot *a = p->aot;
     if (n->released) return rp__tape_released(n);
-    if (create_graph && !a->again) {
-        return rp__fail(RP_ERROR_UNAVAILABLE,
-                        "the backward of a compiled function that writes to its arguments, or to other tensors from "
-                        "outside, cannot be differentiated again: call the function outside rp_compile, or use "
-                        "backend \"eager\"");
-    }
     if (create_graph) return run_again(n, grad_out, grad_in, true);
     uint64_t given = given_to(a, grad_out);
-    if (RP__LIKELY(given == p->plan->given || !a->again)) return run_compiled(n, grad_out, grad_in);
+    if (RP__LIKELY(given == p->plan->given)) return run_compiled(n, grad_out, grad_in);
     uint64_t wanted = given == EVERY ? EVERY : plannable(a, given);
     atomic_store_explicit(&a->wanted, wanted, memory_order_relaxed);
     return run_again(n, grad_out, grad_in, false);
@@ -725,14 +748,17 @@ static void keep_draws(payload *p) {
 
 /* What a second run needs. Before the forward. */
 static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, payload *p) {
-    if (!a->again) return RP_OK;
     uint32_t n_args = a->graph->body.n_args;
     p->arguments = rp__calloc(n_arguments(a) + 1, sizeof *p->arguments);
     p->starts = a->n_random ? rp__calloc(a->n_random, sizeof *p->starts) : NULL;
     if (!p->arguments || (a->n_random && !p->starts)) return RP__OOM("a compiled function");
     for (size_t k = 0; k < n_arguments(a); k++) {
-        rp_tensor *t = k < n_args ? rp_retain(in[k]) : a->graph->captured[k - n_args];
-        p->arguments[k] = (argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed)};
+        rp_tensor *t = k < n_args ? in[k] : a->graph->captured[k - n_args];
+        bool own = a->writes[k] == KEEPS_OLD;
+        if (own) t = copy_of(t);
+        if (rp__tensor_is_error(t)) return rp_error_status();
+        if (own || k < n_args) (void)rp_retain(t);
+        p->arguments[k] = (argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed), own};
     }
     for (size_t k = 0; k < a->n_random; k++) {
         rp_generator *g = a->random[k].generator;

@@ -313,6 +313,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, uint64_t envir
         specialisation_release(s);
         return status;
     }
+    rp__symbols_seal(s->trace.ir->symbols);
     add(c, s);
     rp__explain_add(&c->base.explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
                     "%zu nodes, %zu captured tensors, %zu symbols, %s", s->trace.ir->body.n_nodes,
@@ -784,6 +785,8 @@ static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisatio
                                                       rp_tensor **out, size_t n_out, bool *served) {
     rp_scope scope = rp__scope_begin();
     rp_status status;
+    rp__error_state before; /* of the program: what is tried here takes back its own */
+    rp__error_save(&before);
     *served = true;
     if (s)
         status = check_purity(c, s, in, n_in, out, n_out, served);
@@ -791,6 +794,7 @@ static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisatio
         status = call_lazy(c, in, n_in, out, n_out);
     else
         status = call_miss(c, in, n_in, out, n_out);
+    rp__error_restore(&before);
     return rp__callable_end(scope, status, out, n_out);
 }
 

@@ -23,7 +23,8 @@ struct rp__unit {
     rp__mutex lock; /* the list */
     rp_ir *graph;
     const rp_backend *leaf;
-    bool no_graph, wait, strict, interpreted; /* interpreted: the leaf could not do it */
+    bool no_graph, wait, strict;
+    atomic_bool interpreted; /* the leaf could not do it; set under the lock, never cleared */
     rp_graph_layout layout;
     rp__shared_arena *arena;
     rp__executable_random *random;
@@ -34,6 +35,11 @@ struct rp__unit {
 };
 
 static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out);
+
+/* What an interpreted unit reads was there when the unit was made. */
+static inline bool is_interpreted(const rp__unit *u) {
+    return atomic_load_explicit(&u->interpreted, memory_order_acquire);
+}
 
 static rp_status take_donors(rp__unit *u, const bool *donors) {
     uint32_t n = u->graph->body.n_args;
@@ -52,7 +58,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     pthread_mutex_init(&u->lock, NULL);
     u->graph = rp__ir_retain(request->graph);
     u->leaf = request->leaf;
-    u->interpreted = !request->leaf;
+    atomic_init(&u->interpreted, !request->leaf);
     u->no_graph = request->no_graph;
     u->wait = request->wait;
     u->layout = request->layout;
@@ -60,6 +66,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     u->arena = request->arena;
     u->explain = request->explain;
     u->n_symbols = rp__symbols_count(u->graph->symbols);
+    rp__symbols_seal(u->graph->symbols); /* any thread may bring sizes, and so may the unit of its backward */
     if (request->random) {
         u->random = rp__calloc(request->n_random + 1, sizeof *u->random);
         if (!u->random) {
@@ -391,10 +398,12 @@ static inline rp_status run_variant(rp__unit *u, const variant *v, const rp__uni
 static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in,
                                                      size_t n_in, rp_tensor **out, size_t n_out) {
     variant *v;
-    if (u->interpreted) return interpret(u, call, in, n_in, out, n_out);
+    if (is_interpreted(u)) return interpret(u, call, in, n_in, out, n_out);
     for (size_t k = 0; k < n_in; k++) { /* a value that no trace has computed is no fault of the program to be made */
         if (in[k]->traced && !in[k]->storage->data) RP_TRY(rp__tensor_materialise(in[k]));
     }
+    rp__error_state before;
+    rp__error_save(&before);
     rp__lock(&u->lock);
     rp_status status = find(u, call, in, n_in, &v);
     if (may_interpret(u, status)) {
@@ -403,11 +412,13 @@ static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit
             rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
         }
         (void)rp_error_take();
-        u->interpreted = true;
+        atomic_store_explicit(&u->interpreted, true, memory_order_release);
         rp__unlock(&u->lock);
+        rp__error_restore(&before);
         return interpret(u, call, in, n_in, out, n_out);
     }
     rp__unlock(&u->lock);
+    rp__error_restore(&before);
     RP_TRY(status);
     return run_variant(u, v, call, in, n_in, out, n_out);
 }
@@ -415,13 +426,13 @@ static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out) {
     variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
-    if (RP__LIKELY(v && !u->interpreted && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
+    if (RP__LIKELY(v && !is_interpreted(u) && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     return run_other(u, call, in, n_in, out, n_out);
 }
 
 rp__executable *rp__unit_settled(const rp__unit *u) {
     const variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
-    return v && u->n_symbols == 0 && !u->donors && !u->interpreted ? v->executable : NULL;
+    return v && u->n_symbols == 0 && !u->donors && !is_interpreted(u) ? v->executable : NULL;
 }
 
 /* ---- as a leaf by itself: graphs that come from rp_backend users */

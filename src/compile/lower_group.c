@@ -261,7 +261,7 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
                        .op = first->kind == RP__IR_OP ? first->op->name : "copy_",
                        .site = first->site ? first->site : ""};
     for (unsigned k = 0; k < l->space.n_axes; k++) space.extent[k] = l->space.size[l->space.order[k]];
-    if (l->rows && space.n_inner == 0) { /* rows of one element */
+    if (l->rows && space.n_inner == 0) { /* rows of one element; there is room (space.c) */
         space.extent[l->space.n_axes] = 1;
         space.n_inner = 1;
     }

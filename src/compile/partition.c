@@ -1,7 +1,8 @@
 /* Partition: cuts a joint graph into a forward and a backward by a minimum cut over what is saved between them.
    Requires  a joint graph (joint.c), simplified or not.
    Keeps     every result and gradient bit for bit: a recomputed node is the same node, a random op names the same counters.
-   After it  values that the backward gets are results of the forward, its arguments or its captured tensors.
+   After it  values that the backward gets are results of the forward, its arguments or its captured tensors; none lies in
+             memory that the forward writes.
 
    A value that no tangent reaches is split into two vertices joined by an edge whose capacity is the cost of saving it. The
    source feeds what cannot be recomputed, what the derivatives read feeds the sink, a node joins its operands to its results.
@@ -121,6 +122,7 @@ typedef struct partitioner {
     const rp_ir *ir;
     bool *backward;     /* per value: a tangent reaches it */
     bool *result;       /* per value: a result of the forward */
+    bool *written;      /* per value: lies in an argument or captured tensor that the forward writes at its end */
     bool *saved;        /* per value: the cut */
     uint32_t *distance; /* per value: steps to the nearest node of the backward */
     bool *fused;        /* per value: every reader would take it from registers */
@@ -144,6 +146,11 @@ static void classify(partitioner *p) {
     for (uint32_t k = 0; k < p->joint->n_results; k++) {
         if (body->results[k] != RP__IR_NONE) p->result[body->results[k]] = true;
     }
+    for (size_t k = 0; k < body->n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[body->nodes[k]];
+        if (!n->dead && n->kind == RP__IR_ASSIGN) p->written[n->in[0]] = true;
+    }
+    for (rp__ir_value v = 0; v < ir->n_values; v++) p->written[v] = p->written[rp__ir_root(ir, v)];
     memset(p->distance, 0xff, ir->n_values * sizeof *p->distance);
     for (size_t v = 0; v < ir->n_values; v++) p->fused[v] = true;
     for (size_t k = body->n_nodes; k-- > 0;) {
@@ -236,6 +243,7 @@ static bool recomputable(const partitioner *p, const rp__ir_node *n) {
 
 static int64_t saving_cost(const partitioner *p, rp__ir_value v) {
     const rp__ir_node *n = rp__ir_producer(p->ir, v);
+    if (p->written[v]) return INFINITE;            /* gone when the backward runs */
     if (n && n->kind == RP__IR_CAPTURED) return 0; /* lives anyway */
     if (n && n->recompute && !p->result[v] && recomputable(p, n)) return INFINITE;
     rp__ir_value root = rp__ir_root(p->ir, v);
@@ -327,6 +335,30 @@ static void need_back(const partitioner *p, bool *needed, bool stop) {
         for (uint32_t r = 0; r < n->n_out; r++) run = run || (needed[n->out[r]] && !(stop && p->saved[n->out[r]]));
         if (run) need(p->ir, n->in, n->n_in, needed);
     }
+}
+
+static rp_status refuse_written(const partitioner *p, rp__ir_value v) {
+    const char *site = NULL;
+    for (size_t k = 0; k < p->ir->body.n_nodes && !site; k++) {
+        const rp__ir_node *n = &p->ir->nodes[p->ir->body.nodes[k]];
+        if (!n->dead && n->kind == RP__IR_ASSIGN && n->in[0] == rp__ir_root(p->ir, v)) site = n->site;
+    }
+    return rp__fail(RP_ERROR_UNAVAILABLE, "the function writes a tensor whose old value its backward needs%s%s",
+                    site && *site ? ", at " : "", site ? site : "");
+}
+
+/* A cut of no capacity holds nothing back: captured tensors that the backward does not read are not saved. Nor can anything
+   be saved that the forward writes: its readers must do without, as those of eager execution must. */
+static rp_status drop_unread(partitioner *p, bool *needed) {
+    const rp__ir_block *body = &p->ir->body;
+    memset(needed, 0, p->ir->n_values * sizeof *needed);
+    need(p->ir, body->results + p->joint->n_results, body->n_results - p->joint->n_results, needed);
+    need_back(p, needed, true);
+    for (rp__ir_value v = 0; v < p->ir->n_values; v++) {
+        if (needed[v] && p->written[v]) return refuse_written(p, v);
+        p->saved[v] = p->saved[v] && needed[v];
+    }
+    return RP_OK;
 }
 
 static rp_status make_forward(partitioner *p, bool *needed, rp__partitioned *out) {
@@ -431,7 +463,7 @@ rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitione
     memset(out, 0, sizeof *out);
     size_t n = joint->ir->n_values + 1;
     partitioner p = {.joint = joint, .ir = joint->ir, .keep_random = keep_random};
-    bool *flags = rp__calloc(5 * n + joint->ir->n_nodes, sizeof *flags);
+    bool *flags = rp__calloc(6 * n + joint->ir->n_nodes, sizeof *flags), *needed = flags ? flags + 5 * n : NULL;
     uint32_t *words = rp__calloc(2 * n, sizeof *words);
     rp__symbols *outer = rp__symbols_enter(joint->ir->symbols);
     rp_status status = RP_OK;
@@ -443,14 +475,16 @@ rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitione
     p.result = flags + n;
     p.saved = flags + 2 * n;
     p.fused = flags + 3 * n;
-    p.cheap = flags + 5 * n;
+    p.written = flags + 4 * n;
+    p.cheap = flags + 6 * n;
     p.distance = words;
     p.chain = words + n;
     classify(&p);
     RP_TRY_GOTO(status, done, judge_all(&p));
     RP_TRY_GOTO(status, done, choose(&p));
-    RP_TRY_GOTO(status, done, make_forward(&p, flags + 4 * n, out));
-    status = make_backward(&p, flags + 4 * n, out);
+    RP_TRY_GOTO(status, done, drop_unread(&p, needed));
+    RP_TRY_GOTO(status, done, make_forward(&p, needed, out));
+    status = make_backward(&p, needed, out);
 done:
     (void)rp__symbols_enter(outer);
     rp__free(flags);

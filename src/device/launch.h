@@ -59,6 +59,8 @@ struct rp__launch {
     bool barrier;                             /* no slots known: ordered against everything */
 };
 
+/* Do two slots, both with storages, touch the same bytes, also where wrapped memory is under both? */
+bool rp__slots_meet(const rp__slot *a, const rp__slot *b);
 /* Do two launches have to keep their order? (a write of one overlaps an access of the other) */
 bool rp__launch_conflict(const rp__launch *a, const rp__launch *b);
 /* A deep copy in one block (words, slots), freed by rp__launch_free; retains kernel and slot storages if asked. */

@@ -465,11 +465,12 @@ static rp_status check_sample(const rp_graphed_callable *c, size_t which, size_t
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "%s is expanded: its elements share memory, so it cannot be a static input", what);
     for (size_t x = 0; x < k; x++)
-        if (c->args[x]->storage == t->storage)
+        if (c->args[x]->storage == t->storage || rp__storage_meets(c->args[x]->storage, t->storage))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                             "%s shares memory with argument %zu: each static input needs its own", what, x);
     for (size_t x = 0; x < c->n_params; x++)
-        if (c->params[x] && c->params[x]->storage == t->storage)
+        if (c->params[x] &&
+            (c->params[x]->storage == t->storage || rp__storage_meets(c->params[x]->storage, t->storage)))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s shares memory with parameter %zu", what, x);
     return RP_OK;
 }

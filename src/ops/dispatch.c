@@ -316,7 +316,7 @@ static bool same_strides(const rp_tensor *a, const rp_tensor *b) {
 
 /* PyTorch's get_overlap_status, which decides exactly for dense tensors only. */
 static overlap overlap_of(const rp_tensor *a, const rp_tensor *b) {
-    if (a->storage != b->storage && (!a->storage->foreign || !b->storage->foreign)) return OVERLAP_NONE;
+    if (a->storage != b->storage && !rp__storage_meets(a->storage, b->storage)) return OVERLAP_NONE;
     if (rp__tensor_numel(a) == 0 || rp__tensor_numel(b) == 0) return OVERLAP_NONE;
     int64_t a0, a1, b0, b1;
     rp__tensor_byte_range(a, &a0, &a1);

@@ -52,6 +52,12 @@ static inline rp_status rp__storage_used_by(const rp__storage *s, rp_stream *str
 /* May its owner write or free it unseen? Then graphs copy it. */
 static inline bool rp__storage_is_unseen(const rp__storage *s) { return s->foreign && !s->stable; }
 void rp__storage_written(rp__storage *s, const char *op, const char *site); /* version + 1 */
+/* Do two storages have bytes in common? Only where one of them is memory of others: each of ours is its own. */
+static inline bool rp__storage_meets(const rp__storage *a, const rp__storage *b) {
+    if (RP__LIKELY(!a->foreign && !b->foreign) || a == b || !a->data || !b->data) return false;
+    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+    return x < y + b->bytes && y < x + a->bytes;
+}
 
 enum {                          /* rp_tensor.flags */
        RP__T_REQUIRES_GRAD = 1, /* leaf that asks for a gradient */

@@ -265,6 +265,7 @@ static rp__ir_value copied_value(copier *c, rp__ir_value v, rp__ir_value to) {
     rp__ir_value_info *info = &c->ir->values[to];
     memcpy(info->stride, from->stride, sizeof info->stride);
     info->offset = from->offset;
+    info->shared = from->shared;
     info->requires_grad = from->requires_grad;
     if (c->storage[from->storage] == RP__IR_NONE) c->storage[from->storage] = info->storage;
     info->storage = c->storage[from->storage];
@@ -469,7 +470,8 @@ static void put_definition(words *w, const rp_ir *ir, rp__ir_value v) {
     w->value[v] = ++w->n_values;
     if (w->storage[info->storage] == 0) w->storage[info->storage] = ++w->n_storages;
     put(w, (uint64_t)info->meta.dtype | (uint64_t)info->meta.ndim << 8 | (uint64_t)info->meta.device.type << 16 |
-               (uint64_t)info->requires_grad << 24 | (uint64_t)(uint32_t)info->meta.device.index << 32);
+               (uint64_t)info->requires_grad << 24 | (uint64_t)info->shared << 25 |
+               (uint64_t)(uint32_t)info->meta.device.index << 32);
     put(w, w->storage[info->storage]);
     put_dim(w, ir, info->offset);
     for (unsigned d = 0; d < info->meta.ndim; d++) {

@@ -6,7 +6,8 @@
      - A block sees its own arguments and the results of its own earlier nodes, nothing else: what a region needs from outside
        is an operand of the node that owns it and an argument of its blocks.
      - The order of a block's nodes is program order. Effects (in-place ops, ASSIGN, random ops) happen in it.
-     - Values with the same `storage` share memory. A view has its base's storage; an in-place op's result has its first
+     - Values with the same `storage` share memory. So may arguments and captured tensors marked `shared`, in memory that a program
+       has wrapped more than once: such a graph is not compiled if it writes them. A view has its base's storage; an in-place op's result has its first
        operand's storage, sizes and strides. An op `x_` and ASSIGN change what every value of that storage reads afterwards.
        A *functional* graph has no in-place op, and no two values of one storage except views of a value nobody writes;
        it may end with ASSIGN nodes.
@@ -41,6 +42,7 @@ typedef struct rp__ir_value_info {
     uint32_t node;              /* producer: index, or RP__IR_NONE for a block argument */
     uint32_t out_index;         /* result or argument number */
     bool requires_grad;
+    bool shared;      /* argument or captured tensor: some of its bytes lie under another storage of the graph, too */
     bool late_grad;   /* of a result: it required none when it was made, a write through a view gave it its history */
     const char *site; /* may be NULL */
 } rp__ir_value_info;

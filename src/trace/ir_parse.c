@@ -356,6 +356,7 @@ static bool type(parser *p, definition *d) {
     if (accept(p, "offset") && (!expect(p, "(") || !expression(p, 0, &info->offset) || !expect(p, ")"))) return false;
     d->alias = RP__IR_NONE;
     if (accept(p, "alias") && (!expect(p, "(") || !use(p, &d->alias) || !expect(p, ")"))) return false;
+    info->shared = accept(p, "shared");
     info->requires_grad = accept(p, "grad");
     return p->status == RP_OK;
 }
@@ -373,6 +374,7 @@ static bool enter(parser *p, const definition *d, rp__ir_value v) {
     rp__ir_value_info *info = &p->ir->values[v];
     if (d->has_strides) memcpy(info->stride, d->info.stride, sizeof info->stride);
     info->offset = d->info.offset;
+    info->shared = d->info.shared;
     info->requires_grad = d->info.requires_grad;
     if (d->alias != RP__IR_NONE) info->storage = p->ir->values[d->alias].storage;
     size_t capacity = p->names_capacity;
@@ -872,12 +874,11 @@ static bool symbols(parser *p) {
             [RP__DIM_EQ] = "==", [RP__DIM_NE] = "!=", [RP__DIM_LT] = "<", [RP__DIM_LE] = "<="};
         rp_dim a, b;
         unsigned r = 0;
-        rp__symbols_freeze(p->ir->symbols, true);
-        bool ok = expression(p, 0, &a);
+        bool quiet = rp__symbols_quiet(true), ok = expression(p, 0, &a);
         while (ok && r < 4 && !is(p, relations[r])) r++;
         ok =
             ok && (r < 4 || fail_at(p, &p->next, "==, !=, < or <= was expected")) && advance(p) && expression(p, 0, &b);
-        rp__symbols_freeze(p->ir->symbols, false);
+        (void)rp__symbols_quiet(quiet);
         if (!ok) return false;
         if (rp__symbols_guard_add(p->ir->symbols, (rp__dim_relation)r, a, b) != RP_OK) return fail_memory(p);
     }
@@ -890,9 +891,9 @@ static bool graph(parser *p) {
     p->ir->name = text;
     if (accept(p, "with") && !symbols(p)) return false;
     p->block = ++p->blocks;
-    rp__symbols_freeze(p->ir->symbols, true);
+    bool quiet = rp__symbols_quiet(true);
     bool ok = arguments(p, &p->ir->body) && expect(p, "{") && block_body(p, &p->ir->body, 0) && expect(p, "}");
-    rp__symbols_freeze(p->ir->symbols, false);
+    (void)rp__symbols_quiet(quiet);
     return ok && (p->next.kind == TOKEN_END || fail_at(p, &p->next, "text after the end of the graph"));
 }
 

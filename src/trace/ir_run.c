@@ -572,6 +572,9 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     rp_dim *binding = n_symbols ? rp__calloc(n_symbols, sizeof *binding) : NULL;
     if (n_symbols && !binding) return RP__OOM("graph run");
     rp__ir_positions positions = {.whole = options && options->whole};
+    rp__error_state before; /* an older error of the thread is none of this run */
+    const bool failed = rp_failed();
+    if (failed) rp__error_save(&before);
     run r = {.ir = ir,
              .binding = options && options->binding ? options->binding : binding,
              .positions = &positions,
@@ -584,6 +587,7 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     if (status != RP_OK) {
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     }
+    if (failed) rp__error_restore(&before);
     rp__free(binding);
     return status;
 }

@@ -32,8 +32,7 @@ static rp_status arrange_backward(const rp__region *b, size_t n_in, size_t n_out
                                   rp_ir **out) {
     rp_ir *ir = rp__ir_new(b->ir->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
-    ir->symbols = rp__symbols_retain(b->ir->symbols);
-    rp_status status = RP_OK;
+    rp_status status = rp__symbols_fork(b->ir->symbols, &ir->symbols);
     uint32_t n_args = (uint32_t)(n_in + n_all + 2 * n_out);
     rp__ir_value *args = rp__alloc((b->ir->body.n_args + 1u) * sizeof *args),
                  *results = rp__alloc((n_in + n_all + 1) * sizeof *results);

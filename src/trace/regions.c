@@ -233,8 +233,7 @@ rp_status rp__region_copy_onto(rp_ir *ir, const rp_ir *from, rp__ir_value *args)
 rp_status rp__region_widen(const rp__region *r, size_t n_explicit, rp_tensor *const *all, size_t n_all, rp_ir **out) {
     rp_ir *ir = rp__ir_new(r->ir->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
-    ir->symbols = rp__symbols_retain(r->ir->symbols);
-    rp_status status = RP_OK;
+    rp_status status = rp__symbols_fork(r->ir->symbols, &ir->symbols);
     rp__ir_value *args = rp__alloc((r->ir->body.n_args + 1u) * sizeof *args);
     if (!args) status = RP__OOM("region");
     for (size_t k = 0; k < n_explicit + n_all && status == RP_OK; k++) {
@@ -478,8 +477,7 @@ static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
 static rp_status block_ir(const rp_ir *ir, const rp__ir_block *block, uint32_t n_results, rp_ir **out) {
     rp_ir *made = rp__ir_new(ir->name);
     if (!made) return RP_ERROR_OUT_OF_MEMORY;
-    made->symbols = rp__symbols_retain(ir->symbols);
-    rp_status status = RP_OK;
+    rp_status status = rp__symbols_fork(ir->symbols, &made->symbols);
     for (uint32_t k = 0; k < block->n_args && status == RP_OK; k++) {
         const rp__ir_value_info *info = &ir->values[block->args[k]];
         if (rp__ir_add_arg(made, &made->body, &info->meta, info->site) == RP__IR_NONE) status = RP_ERROR_OUT_OF_MEMORY;

@@ -1,7 +1,8 @@
-/* The expression table behind symbolic sizes (symbols.h). Polynomials with hash-consing; guards without repetitions. A table
-   is used by one thread at a time; nothing here calls into floors above core. */
+/* The expression table behind symbolic sizes (symbols.h). Polynomials with hash-consing; guards without repetitions. An open
+   table is changed by one thread, a sealed one by none; nothing here calls into floors above core. */
 #include "trace/symbols.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -35,7 +36,8 @@ enum { BUCKETS = 256 };
 
 struct rp__symbols {
     atomic_uint refs;
-    unsigned frozen;
+    bool sealed;  /* set once, before other threads know the table */
+    bool settled; /* a copy of a sealed one: its guards are all there are */
     expression *expressions;
     size_t n_expressions, expressions_capacity;
     term *terms;
@@ -49,6 +51,7 @@ struct rp__symbols {
 };
 
 static _Thread_local rp__symbols *current;
+static _Thread_local bool quiet_now;
 
 /* Expression 0 is never used: its word, INT64_MIN, stands for None in optional integers. */
 static rp_dim word_of(size_t id) { return INT64_MIN + (int64_t)id; }
@@ -94,9 +97,62 @@ rp__symbols *rp__symbols_enter(rp__symbols *s) {
 size_t rp__symbols_count(const rp__symbols *s) { return s ? s->n_symbols : 0; }
 const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index) { return &s->symbols[index]; }
 rp_dim rp__symbols_word(const rp__symbols *s, size_t index) { return word_of(s->symbol_expression[index]); }
-void rp__symbols_freeze(rp__symbols *s, bool frozen) {
-    if (s) s->frozen += frozen ? 1u : -1u;
+bool rp__symbols_quiet(bool quiet) {
+    bool before = quiet_now;
+    quiet_now = quiet;
+    return before;
 }
+void rp__symbols_seal(rp__symbols *s) {
+    if (s && !s->sealed) s->sealed = true;
+}
+
+static bool copy_array(void *to, size_t *capacity, const void *from, size_t n, size_t size) {
+    void *made = rp__alloc(n ? n * size : 1);
+    if (!made) return false;
+    if (n) memcpy(made, from, n * size);
+    memcpy(to, &made, sizeof made);
+    *capacity = n;
+    return true;
+}
+
+static rp_status copy_table(const rp__symbols *s, rp__symbols **out) {
+    rp__symbols *c = rp__calloc(1, sizeof *c);
+    if (!c) return RP__OOM("symbolic sizes");
+    atomic_init(&c->refs, 1);
+    c->settled = true;
+    c->n_expressions = s->n_expressions;
+    c->n_terms = s->n_terms;
+    c->n_symbols = s->n_symbols;
+    c->n_guards = s->n_guards;
+    memcpy(c->bucket, s->bucket, sizeof c->bucket);
+    if (!copy_array(&c->expressions, &c->expressions_capacity, s->expressions, s->n_expressions,
+                    sizeof *s->expressions) ||
+        !copy_array(&c->terms, &c->terms_capacity, s->terms, s->n_terms, sizeof *s->terms) ||
+        !copy_array(&c->symbols, &c->symbols_capacity, s->symbols, s->n_symbols, sizeof *s->symbols) ||
+        !copy_array(&c->symbol_expression, &c->symbol_expression_capacity, s->symbol_expression, s->n_symbols,
+                    sizeof *s->symbol_expression) ||
+        !copy_array(&c->guards, &c->guards_capacity, s->guards, s->n_guards, sizeof *s->guards)) {
+        rp__symbols_release(c);
+        return RP__OOM("symbolic sizes");
+    }
+    *out = c;
+    return RP_OK;
+}
+
+rp_status rp__symbols_fork(rp__symbols *s, rp__symbols **out) {
+    *out = NULL;
+    if (s && s->sealed) return copy_table(s, out);
+    *out = rp__symbols_retain(s);
+    return RP_OK;
+}
+
+rp_status rp__symbols_scratch(rp__symbols *s, rp__symbols **out) {
+    *out = NULL;
+    if (s && s != current) return copy_table(s, out);
+    *out = rp__symbols_retain(s);
+    return RP_OK;
+}
+
 size_t rp__symbols_guard_count(const rp__symbols *s) { return s ? s->n_guards : 0; }
 const rp__size_guard *rp__symbols_guard_at(const rp__symbols *s, size_t index) { return &s->guards[index]; }
 
@@ -255,6 +311,11 @@ static uint32_t hash_words(uint64_t h, uint64_t w) {
 }
 
 static rp_dim append(rp__symbols *s, const expression *e, uint32_t slot) {
+    assert(!s->sealed);
+    if (s->sealed) {
+        (void)rp__fail(RP_ERROR_INTERNAL, "a size is calculated in a table that other threads read");
+        return 0;
+    }
     if (s->n_expressions >= UINT32_MAX / 2 ||
         !RP__GROW(&s->expressions, &s->expressions_capacity, s->n_expressions + 1)) {
         (void)RP__OOM("symbolic size");
@@ -380,7 +441,9 @@ static bool relate(rp__dim_relation relation, int64_t a, int64_t b) {
 }
 
 rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b) {
-    if (s->frozen || decide(s, relation, a, b) == 1) return RP_OK;
+    if (quiet_now || s->settled || decide(s, relation, a, b) == 1) return RP_OK;
+    assert(!s->sealed);
+    if (s->sealed) return rp__fail(RP_ERROR_INTERNAL, "a guard is added to a table that other threads read");
     if ((relation == RP__DIM_EQ || relation == RP__DIM_NE) && !rp__dim_is_symbol(a)) { /* value on the right */
         rp_dim t = a;
         a = b;

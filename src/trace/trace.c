@@ -46,6 +46,33 @@ static bool map_put(rp__map *m, rp__hash key, size_t index) {
     return rp__map_put(m, key, (void *)(uintptr_t)(index + 1));
 }
 
+static bool is_outside(const memory *m) { return m->first == RP__IR_NONE && m->storage; }
+
+/* Does memory that the graph knows lie under s as well, as another storage? */
+static bool meets_outside(const rp__trace *t, const rp__storage *s) {
+    for (size_t k = 0; k < t->n_memory; k++)
+        if (is_outside(&t->memory[k]) && rp__storage_meets(s, t->memory[k].storage)) return true;
+    return false;
+}
+
+/* Says of arguments and captured tensors whether others lie in the same bytes (rp__ir_value_info.shared). */
+static void mark_shared(const rp__trace *t) {
+    rp_ir *ir = t->ir;
+    bool wrapped = false;
+    for (size_t k = 0; k < t->n_memory && !wrapped; k++)
+        wrapped = is_outside(&t->memory[k]) && t->memory[k].storage->foreign;
+    for (uint32_t k = 0; k < ir->body.n_args && wrapped; k++) {
+        rp__ir_value_info *info = &ir->values[ir->body.args[k]];
+        info->shared = is_outside(&t->memory[info->storage]) && meets_outside(t, t->memory[info->storage].storage);
+    }
+    for (size_t k = 0; k < ir->body.n_nodes && wrapped; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->kind != RP__IR_CAPTURED) continue;
+        rp__ir_value_info *info = &ir->values[n->out[0]];
+        info->shared = is_outside(&t->memory[info->storage]) && meets_outside(t, t->memory[info->storage].storage);
+    }
+}
+
 /* ---- handles and their values */
 
 static void forget(struct rp__trace_value *v) {
@@ -384,22 +411,26 @@ typedef struct suspended {
     rp__layer *trace;
     bool grad;
     rp__symbols *symbols;
-    rp__site_frame frame; /* nodes bring their own */
+    rp__site_frame frame;   /* nodes bring their own */
+    rp__error_state failed; /* of the function: passes that try something report failures, and take them back */
 } suspended;
 
-static suspended suspend(rp__trace *t) {
-    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp__grad_switch(false), rp__symbols_enter(NULL),
-                   rp__site_enter((rp__site_frame){NULL, NULL})};
+static void suspend(rp__trace *t, suspended *s) {
+    rp__error_save(&s->failed);
+    s->trace = rp__layer_set(RP__LAYER_TRACE, NULL);
+    s->grad = rp__grad_switch(false);
+    s->symbols = rp__symbols_enter(NULL);
+    s->frame = rp__site_enter((rp__site_frame){NULL, NULL});
     t->busy = true;
     rp__tensor_tracing = false;
-    return s;
 }
 
-static void resume(rp__trace *t, suspended s) {
-    rp__site_pop(s.frame);
-    (void)rp__symbols_enter(s.symbols);
-    (void)rp__grad_switch(s.grad);
-    (void)rp__layer_set(RP__LAYER_TRACE, s.trace);
+static void resume(rp__trace *t, const suspended *s) {
+    rp__error_restore(&s->failed);
+    rp__site_pop(s->frame);
+    (void)rp__symbols_enter(s->symbols);
+    (void)rp__grad_switch(s->grad);
+    (void)rp__layer_set(RP__LAYER_TRACE, s->trace);
     t->busy = false;
     rp__tensor_tracing = true;
 }
@@ -423,9 +454,10 @@ static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     for (uint32_t k = 0; k < call->n_in; k++)
         if (call->in[k]) RP_TRY(rp__trace_check_alive(call->in[k]));
     /* Its operands are real now, and what it gives is from outside; ops that it is made of are not recorded. */
-    suspended s = suspend(t);
+    suspended s;
+    suspend(t, &s);
     rp_status status = rp__dispatch_below(at, call);
-    resume(t, s);
+    resume(t, &s);
     return status;
 }
 
@@ -582,6 +614,7 @@ static rp_status run_segment(rp__trace *t) {
             (version){m->storage, atomic_load(&m->storage->version), m->storage->writer_op, m->storage->writer_site};
     }
     if (n == 0 && !effect) goto done;
+    mark_shared(t);
     RP_TRY_GOTO(status, done, rp__ir_set_results(ir, &ir->body, results, n));
     status = t->request->run(t->request->run_ctx, ir, t->operands, t->n_operands, out, n);
     for (uint32_t k = 0; k < n && status == RP_OK; k++)
@@ -628,12 +661,13 @@ static void clear_recording(rp__trace *t) {
 static rp_status flush(rp__trace *t, bool last) {
     rp_ir *next = NULL;
     if (!last && !(next = rp__ir_new(t->request->fn.name))) return RP_ERROR_OUT_OF_MEMORY;
-    suspended s = suspend(t);
+    suspended s;
+    suspend(t, &s);
     rp_scope scope = rp__scope_begin();
     rp_status status = t->mode == RP__TRACE_SEGMENTS && t->request->run ? run_segment(t) : compute_nodes(t);
     rp__ir_positions_end(&t->positions);
     rp__scope_end(scope, NULL, 0);
-    resume(t, s);
+    resume(t, &s);
     release_values(t, status == RP_OK);
     if (status == RP_OK) rp__trace_forget_histories(t);
     clear_recording(t);
@@ -681,7 +715,8 @@ static rp_status materialise(rp_tensor *x) {
         return x && x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
     /* What a segment has not touched is as real as ever. */
     if (x && t->mode == RP__TRACE_SEGMENTS && !x->traced &&
-        rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id)) == SIZE_MAX)
+        rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id)) == SIZE_MAX &&
+        !meets_outside(t, x->storage))
         return RP_OK;
     /* Where it is read; of a read through bindings the best that is known is where the value was made. */
     const char *site = rp__site();
@@ -906,6 +941,7 @@ static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     if (rp_failed()) return rp_error_status();
     if (t->mode == RP__TRACE_SEGMENTS) return flush(t, true);
     RP_TRY(take_results(t, out));
+    mark_shared(t);
     RP_TRY(take_operands(t));
     RP_TRY(take_reached(t));
     for (size_t i = 0; i < t->n_counters; i++)
