@@ -265,6 +265,11 @@ typedef struct rp_compile_options {
     int purity;             /* re-trace and compare every purity-th call; the second call always is */
     size_t cache_limit;     /* specialisations kept, least recently used goes first; 0: 32 */
     rp_graph_layout layout; /* "fused", "cudagraphs": of the device graphs; rp_explain says what was chosen */
+    /* A specialisation with symbolic sizes keeps a program (memory and device graph) for each tuple of sizes that it was
+       called with, a backward likewise. So many are kept in all, and so many bytes of device memory, least recently used
+       goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
+    size_t instance_limit;   /* 0: 64 */
+    uint64_t instance_bytes; /* 0: 1 GiB */
 } rp_compile_options;
 
 RP_API rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
@@ -626,14 +631,18 @@ RP_API rp_status rp_register_backend(const rp_backend *backend);
 RP_API size_t rp_backend_count(void);
 RP_API const char *rp_backend_name(size_t index);
 
-/* What a compiled function did and did not do, and why: one record a fact, in program order. */
+/* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
+   program that was evicted go; what happened to it (kinds "specialisation", "instance", "copy", "patch", "skip", "break") is
+   counted on in a record of what it was a part of. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break", "guard", "memory" */
+    /* "specialisation", "instance", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break",
+       "guard", "memory" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */
     const char *site;    /* call site or "" */
     int64_t count;       /* how often, or bytes for "memory" */
+    const char *of;      /* what it is about: "" the function; "specialisation 2, backward, s0 = 40" */
 } rp_explain_entry;
 RP_API size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */

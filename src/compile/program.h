@@ -35,6 +35,8 @@ typedef struct rp__executable_random {
 typedef struct rp__executable_options {
     bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
     rp_graph_layout layout;
+    bool
+        grows; /* programs of other sizes will share the arena: one that is too small is replaced by one with room to spare */
     rp__shared_arena *arena; /* NULL: its own. A storage in it that is large enough is used: memory from outside */
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;
@@ -50,6 +52,8 @@ typedef struct rp__executable_options {
 rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
                              rp__executable **out);
 void rp__executable_free(rp__executable *p);
+/* Bytes of device memory that p holds by itself, and its arena, which it may share (NULL: none). At any time. */
+uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena);
 
 /* Runs. Arguments have the dtypes, sizes and strides of the graph (guards and callers see to it). out[k] of the innermost scope,
    NULL where the graph has no result. draws: seeds and bases of an earlier run that this one repeats (a backward); NULL: the
