@@ -133,7 +133,8 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);
 
-/* plan.c: offsets in one arena, or in memory that is there anyway. Lifetimes are positions in the order, both ends included. */
+/* plan.c: offsets in one arena, or in memory that is there anyway. Lifetimes are positions in the order, both ends included.
+   steps: how much was looked at; NULL: nobody wants to know. */
 typedef struct rp__plan_buffer {
     int64_t bytes;
     uint32_t first, last;
@@ -147,7 +148,7 @@ typedef struct rp__plan_space { /* free behind position `last` */
 enum { RP__PLAN_ALIGNMENT = 256 };
 #define RP__PLAN_ARENA UINT32_MAX
 rp_status rp__plan(rp__plan_buffer *buffers, size_t n, const rp__plan_space *spaces, uint32_t n_spaces,
-                   int64_t *arena_bytes);
+                   int64_t *arena_bytes, size_t *steps);
 
 /* specialise.c: the graph with its symbols replaced by values. */
 rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);

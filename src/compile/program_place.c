@@ -324,14 +324,14 @@ static bool has_room(const rp__executable *p, const rp__shared_arena *shared) {
 static rp_status plan(placer *l) {
     rp__executable *p = l->p;
     int64_t alone, less;
-    RP_TRY(rp__plan(l->plan, l->n_plan, NULL, 0, &alone));
+    RP_TRY(rp__plan(l->plan, l->n_plan, NULL, 0, &alone, NULL));
     p->arena_bytes = alone;
     rp__lock(&p->turn->lock);
     bool room = has_room(p, l->options->arena);
     rp__unlock(&p->turn->lock);
     if (l->n_donors == 0 || room) return RP_OK;
-    RP_TRY(rp__plan(l->plan, l->n_plan, l->donors, l->n_donors, &less));
-    if (less >= alone) return rp__plan(l->plan, l->n_plan, NULL, 0, &p->arena_bytes);
+    RP_TRY(rp__plan(l->plan, l->n_plan, l->donors, l->n_donors, &less, NULL));
+    if (less >= alone) return rp__plan(l->plan, l->n_plan, NULL, 0, &p->arena_bytes, NULL);
     p->arena_bytes = less;
     p->donated_bytes = alone - less;
     return RP_OK;
