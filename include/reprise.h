@@ -160,6 +160,26 @@ RP_API size_t rp_ndim(const rp_tensor *t);
 RP_API int64_t rp_size(const rp_tensor *t, int64_t dim);
 RP_API int64_t rp_stride(const rp_tensor *t, int64_t dim); /* in elements */
 RP_API int64_t rp_numel(const rp_tensor *t);
+/* Sizes as torch.SymInt: numbers in eager calls; where a compiled function is traced with symbolic sizes, words that stand for
+   an expression of its arguments' sizes, so that one specialisation serves all of them, which rp_size does not: it fixes the
+   number. A word goes wherever a schema says SymInt (sizes of view, expand, full, rand, ...; bounds of slice; the index of
+   select), and into rp_sym_*, for calculating and comparing; nothing else may look at it, and it means nothing outside of
+   its trace: used there it is an error. A size that does not fit is an error and 0. */
+RP_API int64_t rp_sym_size(const rp_tensor *t, int64_t dim);
+RP_API int64_t rp_sym_numel(const rp_tensor *t);
+RP_API int64_t rp_sym_add(int64_t a, int64_t b);
+RP_API int64_t rp_sym_sub(int64_t a, int64_t b);
+RP_API int64_t rp_sym_mul(int64_t a, int64_t b);
+RP_API int64_t rp_sym_floordiv(int64_t a, int64_t b); /* of a size, not negative, by one above 0; as rp_sym_mod */
+RP_API int64_t rp_sym_mod(int64_t a, int64_t b);
+RP_API int64_t rp_sym_max(int64_t a, int64_t b);
+RP_API int64_t rp_sym_min(int64_t a, int64_t b);
+/* The answer in this call; a specialisation serves calls with the same answer. */
+RP_API bool rp_sym_eq(int64_t a, int64_t b);
+RP_API bool rp_sym_lt(int64_t a, int64_t b);
+RP_API bool rp_sym_le(int64_t a, int64_t b);
+RP_API int64_t
+rp_sym_guard_int(int64_t a); /* the number in this call; a specialisation serves calls with the same one */
 RP_API rp_dtype rp_dtype_of(const rp_tensor *t);
 RP_API rp_device rp_device_of(const rp_tensor *t);
 RP_API bool rp_is_contiguous(const rp_tensor *t);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,15 +38,16 @@ static rp_status ask(unsigned n, const char *body, rp__kernel **out) {
 
 /* A child of this program with a cache of its own, or one that it is given. 0: well. */
 static int child(const char *what, const char *cache, const char *variable, const char *value) {
-    pid_t pid = fork();
-    if (pid == 0) {
-        (void)setenv("REPRISE_CACHE_DIR", cache, 1);
-        if (variable) (void)setenv(variable, value, 1);
-        (void)execl(program, program, what, (char *)NULL);
-        _exit(99);
-    }
-    int status = 0;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid) return -1;
+    char *const arguments[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)what, NULL};
+    char *before = variable && getenv(variable) ? strdup(getenv(variable)) : NULL;
+    pid_t pid;
+    (void)setenv("REPRISE_CACHE_DIR", cache, 1);
+    if (variable) (void)setenv(variable, value, 1);
+    int status = posix_spawn(&pid, program, NULL, NULL, arguments, environ);
+    if (variable && before) (void)setenv(variable, before, 1);
+    if (variable && !before) (void)unsetenv(variable);
+    free(before);
+    if (status != 0 || waitpid(pid, &status, 0) != pid) return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 

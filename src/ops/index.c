@@ -252,7 +252,7 @@ rp_status rp__infer_topk(const rp__call *call, rp__meta *out) {
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), t->ndim, &dim));
     if (t->dtype == RP_BOOL) return rp__call_refuse_dtype(call, t->dtype);
-    if (k < 0 || rp__dim_is(RP__DIM_LT, size_along(t, dim), k))
+    if (rp__dim_is(RP__DIM_LT, k, 0) || rp__dim_is(RP__DIM_LT, size_along(t, dim), k))
         return rp__op_error(call, RP_ERROR_INDEX, "selected index k out of range");
     for (unsigned i = 0; i < 2; i++) {
         rp__meta_like(&out[i], t, i ? RP_I64 : (rp_dtype)t->dtype);
