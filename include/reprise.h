@@ -170,6 +170,26 @@ RP_CALL size_t rp_ndim(const rp_tensor *t);
 RP_CALL int64_t rp_size(const rp_tensor *t, int64_t dim);
 RP_CALL int64_t rp_stride(const rp_tensor *t, int64_t dim); /* in elements */
 RP_CALL int64_t rp_numel(const rp_tensor *t);
+/* Sizes as torch.SymInt: numbers in eager calls; where a compiled function is traced with symbolic sizes, words that stand for
+   an expression of its arguments' sizes, so that one specialisation serves all of them, which rp_size does not: it fixes the
+   number. A word goes wherever a schema says SymInt (sizes of view, expand, full, rand, ...; bounds of slice; the index of
+   select), and into rp_sym_*, for calculating and comparing; nothing else may look at it, and it means nothing outside of
+   its trace: used there it is an error. A size that does not fit is an error and 0. */
+RP_CALL int64_t rp_sym_size(const rp_tensor *t, int64_t dim);
+RP_CALL int64_t rp_sym_numel(const rp_tensor *t);
+RP_CALL int64_t rp_sym_add(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_sub(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_mul(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_floordiv(int64_t a, int64_t b); /* of a size, not negative, by one above 0; as rp_sym_mod */
+RP_CALL int64_t rp_sym_mod(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_max(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_min(int64_t a, int64_t b);
+/* The answer in this call; a specialisation serves calls with the same answer. */
+RP_CALL bool rp_sym_eq(int64_t a, int64_t b);
+RP_CALL bool rp_sym_lt(int64_t a, int64_t b);
+RP_CALL bool rp_sym_le(int64_t a, int64_t b);
+RP_CALL int64_t
+rp_sym_guard_int(int64_t a); /* the number in this call; a specialisation serves calls with the same one */
 RP_CALL rp_dtype rp_dtype_of(const rp_tensor *t);
 RP_CALL rp_device rp_device_of(const rp_tensor *t);
 RP_CALL bool rp_is_contiguous(const rp_tensor *t);
@@ -275,6 +295,11 @@ typedef struct rp_compile_options {
     int purity;             /* re-trace and compare every purity-th call; the second call always is */
     size_t cache_limit;     /* specialisations kept, least recently used goes first; 0: 32 */
     rp_graph_layout layout; /* "fused", "cudagraphs": of the device graphs; rp_explain says what was chosen */
+    /* A specialisation with symbolic sizes keeps a program (memory and device graph) for each tuple of sizes that it was
+       called with, a backward likewise. So many are kept in all, and so many bytes of device memory, least recently used
+       goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
+    size_t instance_limit;   /* 0: 64 */
+    uint64_t instance_bytes; /* 0: 1 GiB */
 } rp_compile_options;
 
 RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
@@ -612,14 +637,18 @@ RP_CALL rp_status rp_register_backend(const rp_backend *backend);
 RP_API size_t rp_backend_count(void);
 RP_CALL const char *rp_backend_name(size_t index);
 
-/* What a compiled function did and did not do, and why: one record a fact, in program order. */
+/* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
+   program that was evicted go; what happened to it (kinds "specialisation", "instance", "copy", "patch", "skip", "break") is
+   counted on in a record of what it was a part of. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break", "guard", "memory" */
+    /* "specialisation", "instance", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break",
+       "guard", "memory" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */
     const char *site;    /* call site or "" */
     int64_t count;       /* how often, or bytes for "memory" */
+    const char *of;      /* what it is about: "" the function; "specialisation 2, backward, s0 = 40" */
 } rp_explain_entry;
 RP_CALL size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */

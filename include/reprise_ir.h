@@ -72,18 +72,18 @@ typedef struct rp_ir_node {
 } rp_ir_node;
 
 /* Nodes of a block, in program order: for (size_t at = 0; rp_ir_next(ir, block, &at, &node);) ... */
-RP_API bool rp_ir_next(const rp_ir *ir, const rp_ir_block *block, size_t *at, rp_ir_node *node);
+RP_CALL bool rp_ir_next(const rp_ir *ir, const rp_ir_block *block, size_t *at, rp_ir_node *node);
 /* The node of that number, as in rp_ir_value_info.producer. */
-RP_API rp_status rp_ir_node_at(const rp_ir *ir, uint32_t number, rp_ir_node *node);
-RP_API const rp_ir_block *rp_ir_node_region(const rp_ir *ir, uint32_t node,
-                                            size_t region); /* NULL and an error: none */
+RP_CALL rp_status rp_ir_node_at(const rp_ir *ir, uint32_t number, rp_ir_node *node);
+RP_CALL const rp_ir_block *rp_ir_node_region(const rp_ir *ir, uint32_t node,
+                                             size_t region); /* NULL and an error: none */
 /* Does the node write operand in[k] in place? A functional graph, which backends are given, has RP_IR_ASSIGN only. */
-RP_API bool rp_ir_node_writes(const rp_ir *ir, uint32_t node, size_t k);
+RP_CALL bool rp_ir_node_writes(const rp_ir *ir, uint32_t node, size_t k);
 /* Operands and attributes by the names of the schema: rp_ir_operands(ir, n, "weight", &first) gives how many operands the
    parameter has (1; of a list any number) and the number of the first of them in `in`. NULL, or 0 and RP_ERROR_INVALID_ARGUMENT,
    where the op has no such parameter. */
-RP_API size_t rp_ir_operands(const rp_ir *ir, uint32_t node, const char *name, size_t *first);
-RP_API const rp_attr *rp_ir_attr(const rp_ir *ir, uint32_t node, const char *name);
+RP_CALL size_t rp_ir_operands(const rp_ir *ir, uint32_t node, const char *name, size_t *first);
+RP_CALL const rp_attr *rp_ir_attr(const rp_ir *ir, uint32_t node, const char *name);
 
 /* ---------------------------------------------------------------- values */
 
@@ -101,7 +101,7 @@ typedef struct rp_ir_value_info {
     bool requires_grad; /* a gradient may reach it */
     const char *site;   /* where it was made, or "" */
 } rp_ir_value_info;
-RP_API rp_status rp_ir_value_at(const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info);
+RP_CALL rp_status rp_ir_value_at(const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info);
 RP_API size_t rp_ir_value_count(const rp_ir *ir); /* values are 0 .. this - 1; some may be used by no node */
 
 /* ---------------------------------------------------------------- sizes that are symbols */
@@ -115,16 +115,16 @@ typedef struct rp_ir_symbol {
     bool is_stride; /* its stride instead */
     int64_t hint;   /* the value in the traced call */
 } rp_ir_symbol;
-RP_API rp_status rp_ir_symbol_at(const rp_ir *ir, size_t index, rp_ir_symbol *symbol);
+RP_CALL rp_status rp_ir_symbol_at(const rp_ir *ir, size_t index, rp_ir_symbol *symbol);
 /* The symbol that `size` is by itself; SIZE_MAX for numbers and expressions. */
-RP_API size_t rp_ir_symbol_of(const rp_ir *ir, int64_t size);
-RP_API int64_t rp_ir_size_hint(const rp_ir *ir, int64_t size); /* the value in the traced call */
+RP_CALL size_t rp_ir_symbol_of(const rp_ir *ir, int64_t size);
+RP_CALL int64_t rp_ir_size_hint(const rp_ir *ir, int64_t size); /* the value in the traced call */
 /* The value for symbols[0..rp_ir_symbol_count); RP_ERROR_SHAPE if it overflows. */
-RP_API rp_status rp_ir_size_value(const rp_ir *ir, int64_t size, const int64_t *symbols, int64_t *value);
+RP_CALL rp_status rp_ir_size_value(const rp_ir *ir, int64_t size, const int64_t *symbols, int64_t *value);
 /* Reads the symbols off arguments. RP_ERROR_GUARD: the graph does not hold for them, with the first condition that fails. */
-RP_API rp_status rp_ir_symbols_of_args(const rp_ir *ir, rp_tensor *const *in, size_t n_in, int64_t *symbols);
+RP_CALL rp_status rp_ir_symbols_of_args(const rp_ir *ir, rp_tensor *const *in, size_t n_in, int64_t *symbols);
 /* "s0*4 + 1", NUL-terminated; returns the length it needs without the NUL. */
-RP_API size_t rp_ir_size_text(const rp_ir *ir, int64_t size, char *buf, size_t bytes);
+RP_CALL size_t rp_ir_size_text(const rp_ir *ir, int64_t size, char *buf, size_t bytes);
 
 /* ---------------------------------------------------------------- making graphs */
 
@@ -140,26 +140,28 @@ typedef struct rp_ir_type {
 } rp_ir_type;
 /* rp_trace for arguments of these types, row-major: fn is called with tensors that have sizes and no data. Reading a value is
    RP_ERROR_GRAPH_BREAK. NULL never: an empty rp_ir on failure. */
-RP_API rp_ir *rp_trace_types(rp_fn fn, const rp_ir_type *types, size_t n_in, size_t n_out);
+RP_CALL rp_ir *rp_trace_types(rp_fn fn, const rp_ir_type *types, size_t n_in, size_t n_out);
 
 /* An empty graph, to be filled by the functions below, by one thread, and then used like any other. NULL never. */
-RP_API rp_ir *rp_ir_new(const char *name);
+RP_CALL rp_ir *rp_ir_new(const char *name);
 /* Each gives the new value, RP_IR_NONE and a sticky error on failure. Arguments are numbered as they are added. */
-RP_API rp_ir_value rp_ir_add_arg(rp_ir *ir, const rp_ir_type *type);
-RP_API rp_ir_value rp_ir_add_captured(rp_ir *ir, rp_tensor *t); /* holds t */
+RP_CALL rp_ir_value rp_ir_add_arg(rp_ir *ir, const rp_ir_type *type);
+RP_CALL rp_ir_value rp_ir_add_captured(rp_ir *ir, rp_tensor *t); /* holds t */
 /* Row-major elements, copied: bytes = number of elements * element size. On the CPU. */
-RP_API rp_ir_value rp_ir_add_const(rp_ir *ir, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
-/* Appends a call of an op; types of the results come from its rules, and `site` (kept: a string constant, or NULL) is what messages
-   name. Operands and attributes as for rp_op_call, RP_IR_NONE for an absent operand. A composite op appends what it is made of.
+RP_CALL rp_ir_value rp_ir_add_const(rp_ir *ir, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
+/* Appends a call of an op; types of the results come from its rules, and `origin` (kept: a string constant; NULL: the place of this
+   call) is the node's call site, which messages name. Operands and attributes as for rp_op_call, RP_IR_NONE for an absent operand. A composite op appends what it is made of.
    Refused: ops that write, draw or read on the host (rp_trace_types records these; write with rp_ir_add_assign). */
-RP_API rp_status rp_ir_add_op(rp_ir *ir, const char *site, const char *name, const rp_ir_value *in, size_t n_in,
-                              const rp_attr *attrs, size_t n_attrs, rp_ir_value *out, size_t n_out);
+RP_CALL rp_status rp_ir_add_op(rp_ir *ir, const char *origin, const char *name, const rp_ir_value *in, size_t n_in,
+                               const rp_attr *attrs, size_t n_attrs, rp_ir_value *out, size_t n_out);
 /* Writes `value` into the memory of `target`, an argument or captured tensor, of the same size and type. */
-RP_API rp_status rp_ir_add_assign(rp_ir *ir, const char *site, rp_ir_value target, rp_ir_value value);
-RP_API rp_status rp_ir_set_results(rp_ir *ir, const rp_ir_value *results, size_t n); /* RP_IR_NONE: absent */
+RP_CALL rp_status rp_ir_add_assign(rp_ir *ir, const char *origin, rp_ir_value target, rp_ir_value value);
+RP_CALL rp_status rp_ir_set_results(rp_ir *ir, const rp_ir_value *results, size_t n); /* RP_IR_NONE: absent */
 
 #ifdef __cplusplus
 }
 #endif
+
+#include "reprise_ir_calls.h"
 
 #endif

@@ -440,8 +440,9 @@ static void print_graph(const program *p, rp_tensor **in) {
     (void)rp_error_take();
 }
 
-static void print_kernels(const rp__explain *e) {
-    for (size_t k = 0; k < e->n; k++) print_message("%s: %s\n", e->records[k].kind, e->records[k].message);
+static void print_kernels(rp__explain *e) {
+    rp_explain_entry x;
+    for (size_t k = 0; rp__explain_at(e, k, &x); k++) print_message("%s, %s: %s\n", x.of, x.kind, x.message);
 }
 
 static void print_values(rp_tensor *a, rp_tensor *b) {
@@ -494,12 +495,13 @@ static void run_seed(uint64_t seed) {
         .mode = RP__TRACE_ABSTRACT, .fn = {body, &p, 0, "fuzz"}, .in = in2, .n_in = N_IN, .n_out = N_OUT};
     rp__trace_result traced;
     rp__aot *aot = NULL;
-    rp__explain explain;
-    rp__explain_begin(&explain);
+    rp__explain *explain = rp__explain_new();
+    rp_explain_entry row;
+    assert_non_null(explain);
     held = held_by[1];
     rp_status status = rp__trace_run(&request, NULL, &traced);
     if (status == RP_OK) {
-        rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = &explain};
+        rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = explain};
         status = rp__aot_compile(getenv("REPRISE_FUZZ_INTERPRET") ? &rp__leaf_interpreter : &rp__leaf_fused, &e, &aot);
     }
     for (unsigned round = 0; round < 2 && status == RP_OK; round++) { /* the second re-uses memory or is re-pointed */
@@ -517,7 +519,7 @@ static void run_seed(uint64_t seed) {
             }
             if (strides && same_bits(eager.out[k], fused.out[k])) continue;
             print_graph(&p, in2);
-            print_kernels(&explain);
+            print_kernels(explain);
             print_values(eager.out[k], fused.out[k]);
             fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
         }
@@ -532,7 +534,7 @@ static void run_seed(uint64_t seed) {
             if (same_bits(eager.grad[k], fused.grad[k])) continue;
             if (p.regions && same_gradients(eager.grad[k], fused.grad[k])) continue;
             print_graph(&p, in2);
-            print_kernels(&explain);
+            print_kernels(explain);
             print_values(eager.grad[k], fused.grad[k]);
             fail_msg("seed %llu, round %u: gradient %u differs", (unsigned long long)seed, round, k);
         }
@@ -544,15 +546,14 @@ static void run_seed(uint64_t seed) {
         fail_msg("seed %llu: %s", (unsigned long long)seed, text);
     }
     ran++;
-    for (size_t k = 0; k < explain.n; k++) {
-        if (strcmp(explain.records[k].kind, "skip") != 0) continue;
+    for (size_t k = 0; rp__explain_at(explain, k, &row); k++) {
+        if (strcmp(row.kind, "skip") != 0) continue;
         interpreted++;
-        if (getenv("REPRISE_FUZZ_SKIPS"))
-            print_message("seed %llu: %s\n", (unsigned long long)seed, explain.records[k].message);
+        if (getenv("REPRISE_FUZZ_SKIPS")) print_message("seed %llu: %s\n", (unsigned long long)seed, row.message);
     }
     rp__aot_free(aot);
     rp__trace_result_free(&traced);
-    rp__explain_free(&explain);
+    rp__explain_free(explain);
     rp_scope_end(scope, NULL, 0);
 }
 

@@ -309,10 +309,11 @@ static void every_op_by_name(void **state) {
                 rp_attr a = {0};
                 int64_t wide = ints[((size_t)round + n_attrs) % 8];
                 while (*at == ' ' || *at == ',') at++;
+                if (strncmp(at, "SymInt", 6) == 0) at += 3; /* and "Int" as int */
                 bool tensor = strncmp(at, "Tensor", 6) == 0;
-                if (strncmp(at, "int[]", 5) == 0)
+                if (strncmp(at, "int[]", 5) == 0 || strncmp(at, "Int[]", 5) == 0)
                     a = (rp_attr){.kind = RP_ATTR_INTS, .n = (size_t)round % 4, .v.ints = ints + round % 5};
-                else if (strncmp(at, "int", 3) == 0)
+                else if (strncmp(at, "int", 3) == 0 || strncmp(at, "Int", 3) == 0)
                     a = (rp_attr){.kind = RP_ATTR_INT, .v.i = wide};
                 else if (strncmp(at, "float", 5) == 0)
                     a = (rp_attr){.kind = RP_ATTR_FLOAT, .v.f = round % 2 ? (double)wide : 0.0 / 0.0};

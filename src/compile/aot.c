@@ -33,6 +33,7 @@ typedef struct plan {
     bool donates;       /* the backward may overwrite some of them */
     uint32_t *tangents; /* of the backward: numbers of rp__aot.tangent_of */
     uint32_t n_tangents;
+    rp__explain *explain; /* of the object, or a part of it; NULL: none */
     struct plan *next;
 } plan;
 
@@ -43,8 +44,9 @@ struct rp__aot {
     bool on_tape; /* runs node by node under the tape */
     bool no_graph, wait, strict;
     rp_graph_layout layout;
-    bool training;
+    bool training, step, segment;
     rp__shared_arena arena;
+    rp__instances *instances; /* counted */
     size_t n_symbols;
     uint32_t n_results; /* of the function */
     rp__mutex lock;     /* plans, n_plans, explain */
@@ -82,6 +84,7 @@ static void release(rp__aot *a) {
         a->plans = next;
     }
     rp__shared_arena_end(&a->arena);
+    rp__instances_release(a->instances);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
     rp__free(a->writes);
@@ -97,6 +100,8 @@ void rp__aot_free(rp__aot *a) {
     for (plan *p = a->plans; p; p = p->next) { /* tapes may hold the units longer than the list lives */
         rp__unit_forget_explain(p->forward);
         rp__unit_forget_explain(p->backward);
+        if (p->explain != a->explain) rp__explain_close(p->explain);
+        p->explain = NULL;
     }
     a->explain = NULL;
     rp__unlock(&a->lock);
@@ -121,10 +126,11 @@ static rp_status random_for(const rp__aot *a, const int64_t *binding, rp__execut
     return RP_OK;
 }
 
-/* binding: sizes that the graph was made for, although the function has symbols; or NULL. */
-static rp_status make_unit(rp__aot *a, rp_ir *graph, const int64_t *binding, const bool *donors, rp__unit **out) {
+/* A unit of the plan, called so. */
+static rp_status make_unit(rp__aot *a, rp_ir *graph, const plan *p, const char *name, const bool *donors,
+                           rp__unit **out) {
     rp__executable_random *sized;
-    rp_status status = random_for(a, binding, &sized);
+    rp_status status = random_for(a, p->binding, &sized);
     const rp__unit_request unit = {.graph = graph,
                                    .leaf = a->leaf == &rp__leaf_interpreter ? NULL : a->leaf,
                                    .no_graph = a->no_graph,
@@ -135,7 +141,9 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const int64_t *binding, con
                                    .random = sized ? sized : a->random,
                                    .n_random = a->n_random,
                                    .donors = donors,
-                                   .explain = a->explain};
+                                   .instances = a->instances,
+                                   .explain = p->explain,
+                                   .name = name};
     if (status == RP_OK) status = rp__unit_new(&unit, out);
     rp__free(sized);
     return status;
@@ -158,7 +166,12 @@ static rp_status compile_inference(rp__aot *a, plan *p) {
         status = rp__random_totals(functional, &a->random, &a->n_random); /* also of what goes now */
         if (status == RP_OK) status = simplify(functional, a->leaf, &simple);
     }
-    if (status == RP_OK) status = make_unit(a, simple ? simple : functional, NULL, NULL, &p->forward);
+    if (status == RP_OK)
+        status = make_unit(a, simple ? simple : functional, p,
+                           a->step      ? "step"
+                           : a->segment ? "graph"
+                                        : "forward",
+                           NULL, &p->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
     return status;
@@ -381,8 +394,8 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
         donors[k] = is_tapes_own(&parts, &parts.saved[k], a->n_results);
         p->donates = p->donates || donors[k];
     }
-    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, p->binding, NULL, &p->forward));
-    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, p->binding, donors, &p->backward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, p, "forward", NULL, &p->forward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, p, "backward", donors, &p->backward));
     p->tangents = rp__calloc(joint.n_tangents + 1u, sizeof *p->tangents);
     if (!p->tangents) {
         status = RP__OOM("compiled graph");
@@ -395,8 +408,8 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
     p->saved = parts.saved;
     p->n_saved = parts.n_saved;
     parts.saved = NULL;
-    if (a->explain) {
-        rp__explain_add(a->explain, "memory", RP__REASON_NONE, NULL, parts.saved_bytes,
+    if (p->explain) {
+        rp__explain_add(p->explain, "memory", RP__REASON_NONE, NULL, parts.saved_bytes,
                         "saved for the backward (%u values; %u nodes are run again)", parts.n_saved,
                         parts.n_recomputed);
     }
@@ -455,12 +468,15 @@ static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, p
         rp__error_state before;
         rp__error_save(&before);
         if (p) p->given = given;
+        if (p && a->explain)
+            p->explain = rp__explain_open(a->explain, "for gradients of other results (%u)", a->n_plans);
         status = p ? compile_later(a, binding, p) : RP__OOM("compiled graph");
         if (status == RP_OK) {
             p->next = a->plans;
             a->plans = p;
             a->n_plans++;
         } else {
+            if (p) rp__explain_close(p->explain);
             plan_free(p);
             p = NULL;
             if (status != RP_ERROR_OUT_OF_MEMORY) { /* it could be done for all: calls run again */
@@ -500,6 +516,8 @@ static void remember(rp__aot *a, const rp_backend *leaf, const rp__engine_reques
     a->explain = request->explain;
     a->shared = request->given;
     a->training = request->training && !request->segment;
+    a->step = request->step;
+    a->segment = request->segment;
 }
 
 rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *request, rp__aot **out) {
@@ -514,10 +532,16 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
     (void)pthread_mutex_init(&a->lock, NULL);
     rp__shared_arena_begin(&a->arena);
     remember(a, leaf, request);
+    a->instances = request->instances ? rp__instances_retain(request->instances) : rp__instances_new(0, 0);
     a->plans = first;
     a->n_plans = 1;
     atomic_init(&a->current, first);
     first->given = EVERY;
+    first->explain = a->explain;
+    if (!a->instances) {
+        release(a);
+        return RP_ERROR_OUT_OF_MEMORY;
+    }
     rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
     uint64_t given = a->shared ? atomic_load_explicit(a->shared, memory_order_relaxed) : 0;
     rp_status status = a->training ? compile_training(a, given, first) : compile_inference(a, first);

@@ -10,6 +10,7 @@
 #include "autograd/tape.h"
 #include "compile/backend.h"
 #include "compile/guards.h"
+#include "compile/instances.h"
 #include "compile/program.h"
 #include "core/alloc.h"
 #include "core/options.h"
@@ -23,6 +24,7 @@ typedef struct specialisation {
     rp__guards guards;
     rp__trace_result trace; /* ir and effects on gradients */
     rp__hash hash;
+    rp__explain *explain; /* what is said of it; NULL: nothing */
     const rp__engine *engine;
     void *object;
     size_t n_out; /* of the function */
@@ -38,6 +40,7 @@ typedef struct specialisation {
 
 typedef struct segment {
     void *object; /* NULL: node by node */
+    rp__explain *explain;
 } segment;
 
 typedef struct compiled {
@@ -47,6 +50,8 @@ typedef struct compiled {
     rp__mutex lock;       /* list, segments; held while a call is traced */
     specialisation *list; /* most recently used first */
     size_t n;
+    size_t n_made, n_segments; /* so far; they are numbered */
+    rp__instances *instances;
     /* There never were two specialisations at a time: a call may keep the lock and take no other, as calls of one program
        take turns anyway. */
     bool alone;
@@ -78,20 +83,22 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
     if (!f->name) return RP__OOM("compiled function");
     f->fn.name = f->name;
     snprintf(f->handle.name, sizeof f->handle.name, "%s", f->name);
-    rp__explain_begin(&f->explain);
-    return RP_OK;
+    f->explain = rp__explain_new();
+    if (f->explain) return RP_OK;
+    rp__free(f->name);
+    return RP_ERROR_OUT_OF_MEMORY;
 }
 
 void rp_compiled_release(rp_compiled *f) {
     if (!f || f == rp__callable_failed() || !rp__handle_give_up(&f->handle, "rp_compiled_release")) return;
     const rp__callable_ops *ops = f->ops;
     char *name = f->name;
-    rp__explain explain = f->explain;
+    rp__explain *explain = f->explain;
     struct rp__argument_names *names = atomic_load(&f->names);
     f->ops = NULL; /* what a tape still needs of it may stay */
     ops->destroy(f);
     rp__argument_names_free(names);
-    rp__explain_free(&explain);
+    rp__explain_free(explain);
     rp__free(name);
 }
 
@@ -207,6 +214,7 @@ static void specialisation_release(specialisation *s) {
     if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     rp__guards_free(&s->guards);
     if (s->object) s->engine->destroy(s->object);
+    rp__explain_close(s->explain);
     rp__trace_result_free(&s->trace);
     rp__free(s->arg_ids);
     rp__free(s);
@@ -239,7 +247,7 @@ static void add(compiled *c, specialisation *s) {
     while (c->n > limit) {
         specialisation *last = c->list;
         while (last->next) last = last->next;
-        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_EVICTED, NULL, 1, NULL);
+        rp__explain_add(c->base.explain, "specialisation", RP__REASON_EVICTED, NULL, 1, NULL);
         drop(c, last);
     }
 }
@@ -248,20 +256,23 @@ static void become_lazy(compiled *c, rp__reason reason, const char *site, const 
     c->lazy = true;
     c->lazy_reason = reason;
     c->lazy_site = site && *site ? site : "no call site";
-    rp__explain_add(&c->base.explain, "break", reason, site, 1,
+    rp__explain_add(c->base.explain, "break", reason, site, 1,
                     "%s%s%s; the function runs at every call (trace-and-flush)", rp__reason_text(reason),
                     detail ? ": " : "", detail ? detail : "");
 }
 
 /* The backend's object for a graph; NULL and RP_OK when it could not and that is not to be an error. */
-static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_, void **object) {
-    rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain, &c->given};
+static rp_status compile(compiled *c, const rp__engine_request *of, void **object) {
+    rp__engine_request request = *of;
+    request.options = &c->options;
+    request.instances = c->instances;
+    request.given = &c->given;
     *object = NULL;
     rp_status status = c->engine->compile(c->engine, &request, object);
     if (status == RP_OK) return RP_OK;
     *object = NULL;
     if (c->options.strict || status == RP_ERROR_OUT_OF_MEMORY) return status;
-    rp__explain_add(&c->base.explain, "skip", RP__REASON_COMPILE_FAILED, NULL, 1, "%s: %s",
+    rp__explain_add(request.explain, "skip", RP__REASON_COMPILE_FAILED, NULL, 1, "%s: %s",
                     rp__reason_text(RP__REASON_COMPILE_FAILED), rp_error_message());
     (void)rp_error_take();
     return RP_OK;
@@ -308,21 +319,27 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, uint64_t envir
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
     s->guards.environment = environment;
-    if (status == RP_OK) status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
+    bool step = !s->trace.training && s->trace.backward;
+    s->explain = rp__explain_open(c->base.explain, "specialisation %zu", ++c->n_made);
+    const rp__engine_request request = {
+        .graph = s->trace.ir, .training = s->trace.training, .step = step, .explain = s->explain};
+    if (status == RP_OK) status = compile(c, &request, &s->object);
     if (status != RP_OK) {
         specialisation_release(s);
         return status;
     }
     rp__symbols_seal(s->trace.ir->symbols);
     add(c, s);
-    rp__explain_add(&c->base.explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
+    rp__explain_add(s->explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
                     "%zu nodes, %zu captured tensors, %zu symbols, %s", s->trace.ir->body.n_nodes,
                     s->trace.ir->n_captured, rp__symbols_count(s->trace.ir->symbols),
-                    s->trace.training ? "training" : "inference");
+                    s->trace.training ? "training"
+                    : step            ? "whole training step"
+                                      : "inference");
     for (size_t i = 0; i < rp__symbols_guard_count(s->trace.ir->symbols); i++) {
         rp__text t = {0};
         rp__symbols_guard_text(s->trace.ir->symbols, rp__symbols_guard_at(s->trace.ir->symbols, i), true, &t);
-        rp__explain_add(&c->base.explain, "guard", RP__REASON_NONE, NULL, 1, "%s", t.data ? t.data : "");
+        rp__explain_add(s->explain, "guard", RP__REASON_NONE, NULL, 1, "%s", t.data ? t.data : "");
         rp__text_free(&t);
     }
     *out = s;
@@ -580,6 +597,7 @@ static rp_status trace_again(compiled *c, specialisation *s, rp_tensor *const *i
 
 static void segment_free(const compiled *c, segment *s) {
     if (s->object) c->engine->destroy(s->object);
+    rp__explain_close(s->explain);
     rp__free(s);
 }
 
@@ -601,12 +619,14 @@ static rp_status run_segment(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t 
         if (c->segments.count >= SEGMENT_LIMIT) segments_clear(c);
         s = rp__calloc(1, sizeof *s);
         if (!s) return RP__OOM("segment");
-        rp_status status = compile(c, ir, false, true, &s->object);
+        s->explain = rp__explain_open(c->base.explain, "segment %zu", ++c->n_segments);
+        const rp__engine_request request = {.graph = ir, .segment = true, .explain = s->explain};
+        rp_status status = compile(c, &request, &s->object);
         if (status != RP_OK || !rp__map_put(&c->segments, hash, s)) {
             segment_free(c, s);
             return status != RP_OK ? status : RP__OOM("segment");
         }
-        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes",
+        rp__explain_add(s->explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes",
                         ir->body.n_nodes);
     }
     return s->object ? c->engine->run(s->object, in, n_in, out, n_out) : rp__ir_run(ir, in, n_in, out, n_out, NULL);
@@ -723,7 +743,7 @@ static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
     if (c->list) {
         rp__text t = {0};
         rp__reason reason = rp__guards_explain(from ? &from->guards : &c->list->guards, c->base.fn, in, n_in, &t);
-        rp__explain_add(&c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
+        rp__explain_add(c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
         rp__text_free(&t);
     }
     if (from && !c->options.static_sizes) return call_symbolic(c, from, in, n_in, out, n_out);
@@ -856,6 +876,7 @@ static void compiled_destroy(rp_compiled *f) {
         specialisation_release(s);
     }
     segments_clear(c);
+    rp__instances_release(c->instances);
     (void)pthread_mutex_destroy(&c->lock);
     rp__handle_free(c);
 }
@@ -891,6 +912,11 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
     c->engine = engine;
     c->options = o;
     c->alone = true;
+    c->instances = rp__instances_new(o.instance_limit, o.instance_bytes);
+    if (!c->instances) {
+        rp_compiled_release(&c->base);
+        return rp__callable_failed();
+    }
     return &c->base;
 }
 
@@ -906,23 +932,13 @@ size_t rp_explain_count_at(const char *site, rp_compiled *f) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
         return 0;
     }
-    rp__lock(&f->explain.lock);
-    size_t n = f->explain.n;
-    rp__unlock(&f->explain.lock);
-    return n;
+    return rp__explain_count(f->explain);
 }
 
 rp_status rp_explain_at_at(const char *site, rp_compiled *f, size_t index, rp_explain_entry *entry) {
     RP__CALLED_FROM(site);
     if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_at");
     if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
-    rp__lock(&f->explain.lock);
-    bool there = index < f->explain.n;
-    if (there) {
-        const struct rp__explain_record *r = &f->explain.records[index];
-        int64_t live = r->live ? (int64_t)atomic_load_explicit(r->live, memory_order_relaxed) : 0;
-        *entry = (rp_explain_entry){r->kind, rp__reason_name(r->reason), r->message, r->site, r->count + live};
-    }
-    rp__unlock(&f->explain.lock);
-    return there ? RP_OK : rp__fail(RP_ERROR_INDEX, "rp_explain_at: there is no entry %zu", index);
+    if (rp__explain_at(f->explain, index, entry)) return RP_OK;
+    return rp__fail(RP_ERROR_INDEX, "rp_explain_at: there is no entry %zu", index);
 }

@@ -21,7 +21,7 @@ struct rp_compiled {
     const rp__callable_ops *ops; /* NULL: the object of a failed constructor, or released */
     rp_fn fn;                    /* inside another trace the function itself is called (inlined) */
     char *name;
-    rp__explain explain;
+    rp__explain *explain;
     _Atomic(struct rp__argument_names *) names; /* of rp_call_named; NULL: none were given yet */
 };
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);

@@ -7,7 +7,8 @@
 #include "reprise_ir.h"
 #include "trace/ir.h"
 
-rp_ir *rp_ir_new(const char *name) {
+rp_ir *rp_ir_new_at(const char *site, const char *name) {
+    RP__CALLED_FROM(site);
     rp_ir *ir = rp__ir_new(name);
     if (!ir) return rp__ir_failed();
     /* Every graph has results, none at first. */
@@ -46,7 +47,8 @@ static bool numel_of(const int64_t *size, size_t ndim, int64_t *out) {
     return true;
 }
 
-rp_ir_value rp_ir_add_arg(rp_ir *ir, const rp_ir_type *type) {
+rp_ir_value rp_ir_add_arg_at(const char *site, rp_ir *ir, const rp_ir_type *type) {
+    RP__CALLED_FROM(site);
     if (check_open(ir, "rp_ir_add_arg") != RP_OK) return RP_IR_NONE;
     int64_t numel;
     if (!type || type->struct_size < offsetof(rp_ir_type, requires_grad) + sizeof type->requires_grad ||
@@ -83,7 +85,8 @@ rp_ir_value rp_ir_add_arg(rp_ir *ir, const rp_ir_type *type) {
     return v;
 }
 
-rp_ir_value rp_ir_add_captured(rp_ir *ir, rp_tensor *t) {
+rp_ir_value rp_ir_add_captured_at(const char *site, rp_ir *ir, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (check_open(ir, "rp_ir_add_captured") != RP_OK) return RP_IR_NONE;
     if (rp__tensor_check(t, "a captured tensor") != RP_OK || rp__tensor_is_error(t)) return RP_IR_NONE;
     for (size_t k = 0; k < ir->n_nodes; k++) { /* one tensor is one value */
@@ -95,7 +98,9 @@ rp_ir_value rp_ir_add_captured(rp_ir *ir, rp_tensor *t) {
     return v;
 }
 
-rp_ir_value rp_ir_add_const(rp_ir *ir, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype) {
+rp_ir_value rp_ir_add_const_at(const char *site, rp_ir *ir, const void *data, const int64_t *size, size_t ndim,
+                               rp_dtype dtype) {
+    RP__CALLED_FROM(site);
     if (check_open(ir, "rp_ir_add_const") != RP_OK) return RP_IR_NONE;
     int64_t numel, bytes;
     if (ndim > RP_MAX_DIMS || (ndim && !size) || !rp__dtype_is_valid(dtype) || !numel_of(size, ndim, &numel) ||
@@ -138,8 +143,9 @@ static rp_status call_op(rp__record_layer *r, const char *site, const char *name
     return status;
 }
 
-rp_status rp_ir_add_op(rp_ir *ir, const char *site, const char *name, const rp_ir_value *in, size_t n_in,
-                       const rp_attr *attrs, size_t n_attrs, rp_ir_value *out, size_t n_out) {
+rp_status rp_ir_add_op_at(const char *site, rp_ir *ir, const char *origin, const char *name, const rp_ir_value *in,
+                          size_t n_in, const rp_attr *attrs, size_t n_attrs, rp_ir_value *out, size_t n_out) {
+    RP__CALLED_FROM(site);
     for (size_t k = 0; out && k < n_out; k++) out[k] = RP_IR_NONE;
     RP_TRY(check_open(ir, "rp_ir_add_op"));
     RP_TRY(check_values(ir, in, n_in, "rp_ir_add_op"));
@@ -148,7 +154,7 @@ rp_status rp_ir_add_op(rp_ir *ir, const char *site, const char *name, const rp_i
     size_t before = ir->body.n_nodes;
     rp__record_layer r;
     RP_TRY(rp__record_begin(&r, ir, &ir->body));
-    rp_status status = call_op(&r, site, name, in, n_in, attrs, n_attrs, out, n_out);
+    rp_status status = call_op(&r, origin ? origin : site, name, in, n_in, attrs, n_attrs, out, n_out);
     rp__record_end(&r);
     if (status == RP_OK) return RP_OK;
     ir->body.n_nodes = before; /* what a composite op had appended */
@@ -156,7 +162,8 @@ rp_status rp_ir_add_op(rp_ir *ir, const char *site, const char *name, const rp_i
     return rp__fail_context("graph \"%s\", appending %s", ir->name, name ? name : "(null)");
 }
 
-rp_status rp_ir_add_assign(rp_ir *ir, const char *site, rp_ir_value target, rp_ir_value value) {
+rp_status rp_ir_add_assign_at(const char *site, rp_ir *ir, const char *origin, rp_ir_value target, rp_ir_value value) {
+    RP__CALLED_FROM(site);
     RP_TRY(check_open(ir, "rp_ir_add_assign"));
     if (target >= ir->n_values || value >= ir->n_values)
         return rp__fail(RP_ERROR_INDEX, "rp_ir_add_assign: graph \"%s\" has no value %u", ir->name,
@@ -170,10 +177,11 @@ rp_status rp_ir_add_assign(rp_ir *ir, const char *site, rp_ir_value target, rp_i
                         rp__shape_text(b->size, b->ndim, x), rp_dtype_name(a->dtype),
                         rp__shape_text(a->size, a->ndim, y));
     }
-    return rp__ir_emit_assign(ir, &ir->body, target, value, site);
+    return rp__ir_emit_assign(ir, &ir->body, target, value, origin ? origin : site);
 }
 
-rp_status rp_ir_set_results(rp_ir *ir, const rp_ir_value *results, size_t n) {
+rp_status rp_ir_set_results_at(const char *site, rp_ir *ir, const rp_ir_value *results, size_t n) {
+    RP__CALLED_FROM(site);
     RP_TRY(check_open(ir, "rp_ir_set_results"));
     RP_TRY(check_values(ir, results, n, "rp_ir_set_results"));
     if (n > UINT32_MAX) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_set_results: too many results");

@@ -222,13 +222,13 @@ static rp_status judge(const partitioner *p, uint32_t index, bool *cheap) {
 
 static rp_status judge_all(partitioner *p) {
     rp_status status = RP_OK;
-    rp__symbols_freeze(p->ir->symbols, true); /* sizes are asked for their hints */
+    const bool quiet = rp__symbols_quiet(true); /* sizes are asked for their hints */
     for (size_t k = 0; k < p->ir->body.n_nodes && status == RP_OK; k++) {
         const rp__ir_node *n = &p->ir->nodes[p->ir->body.nodes[k]];
         if (!n->dead && n->kind == RP__IR_OP && n->n_out > 0 && !p->backward[n->out[0]])
             status = judge(p, p->ir->body.nodes[k], &p->cheap[p->ir->body.nodes[k]]);
     }
-    rp__symbols_freeze(p->ir->symbols, false);
+    (void)rp__symbols_quiet(quiet);
     return status;
 }
 

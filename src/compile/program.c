@@ -93,6 +93,7 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         if (known) continue;
         if (!RP__GROW(&p->scratch, &p->scratch_capacity, p->n_scratch + 1))
             return RP__OOM("scratch memory of a program");
+        rp__program_count(&p->held, storage->bytes);
         p->scratch[p->n_scratch++] = rp__storage_retain(storage);
     }
     return RP_OK;
@@ -470,6 +471,11 @@ rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
     }
     *out = p;
     return RP_OK;
+}
+
+uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena) {
+    *arena = p->memory;
+    return atomic_load_explicit(&p->held, memory_order_relaxed);
 }
 
 void rp__executable_free(rp__executable *p) {

@@ -20,6 +20,7 @@ static rp_status let_go_elsewhere(rp__executable *p, rp__program_memory *r, rp_s
         rp__storage *kept = r->kept[k];
         if (!kept || !kept->block || kept->block->stream == s) continue;
         r->kept[k] = NULL;
+        rp__program_count(&p->held, -(uint64_t)kept->bytes);
         if (kept == r->now)
             last = kept;
         else
@@ -34,6 +35,7 @@ static rp_status let_go_elsewhere(rp__executable *p, rp__program_memory *r, rp_s
     unsigned k = 0; /* without memory it stays as it was */
     while (r->kept[k]) k++;
     r->kept[k] = last;
+    rp__program_count(&p->held, last->bytes);
     return status;
 }
 

@@ -266,13 +266,13 @@ rp_status rp_set_current_stream_at(const char *site, rp_stream *s) {
     return RP_OK;
 }
 
-rp_status rp_stream_synchronize_at(const char *site, rp_stream *s) {
-    RP__CALLED_FROM(site);
+rp_status rp__device_waited(rp__device *d) {
     rp__foreign_collect(d);
     return rp__error_record_check(d);
 }
 
-rp_status rp_stream_synchronize(rp_stream *s) {
+rp_status rp_stream_synchronize_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
     RP_TRY(stream_check(s, "stream_synchronize"));
     RP_TRY(rp__capture_forbid(s, "synchronising a stream"));
     RP_TRY(s->device->ops->stream_synchronize(s->device, s));

@@ -169,7 +169,7 @@ static rp_status set_grad_outputs(graphed *g, rp_tensor *const *grad_out) {
             if (rp__tensor_is_error(zero)) return rp_error_status();
             given = fixed;
         }
-        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, false, &g->base.explain, k));
+        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, false, g->base.explain, k));
     }
     return RP_OK;
 }
@@ -198,8 +198,8 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
     RP_TRY(set_grad_outputs(g, grad_out));
     for (size_t k = 0; k < g->n_args; k++)
         if (c->in[k].tensor)
-            RP_TRY(rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, false, &g->base.explain,
-                                        k));
+            RP_TRY(
+                rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, false, g->base.explain, k));
     c->done = true;
     tell_family(g, false);
     RP_TRY(rp__recording_replay(&g->backward, rp__current_stream(g->device)));
@@ -408,7 +408,7 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
     }
     if (RP__UNLIKELY(g->writes)) RP_TRY(check_apart(g, in));
     for (size_t k = 0; k < n_in; k++)
-        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), &f->explain, k));
+        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), f->explain, k));
     uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
     tell_family(g, true);
     RP_TRY(rp__recording_replay(&g->forward, s));
@@ -427,7 +427,7 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     rp_scope scope = rp__scope_begin();
     rp_status status;
     if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
-        rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
+        rp__explain_add(f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
         status = rp__callable_body(f->fn, in, n_in, out, n_out);
     } else {
         rp__site_frame frame = rp__site_push(site, "rp_call");
@@ -824,16 +824,16 @@ static rp_status finish(graphed *g) {
         if (g->grad_outputs[k]) rp__static_input_find(&g->backward, g->grad_outputs[k], &g->backward_grads[k]);
     for (size_t k = 0; k < g->forward.n_externals; k++)
         g->writes = g->writes || g->forward.externals[k].access & RP__WRITE;
-    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+    rp__explain_add(g->base.explain, "graph", RP__REASON_NONE, NULL,
                     (int64_t)g->device->ops->graph_nodes(g->forward.graph), "nodes of the forward graph");
     if (g->device->ops->graph_count)
-        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the forward graph",
+        rp__explain_live(g->base.explain, "graph", RP__REASON_NONE, "executables of the forward graph",
                          &g->forward.executables);
     if (!g->backward.graph) return RP_OK;
-    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+    rp__explain_add(g->base.explain, "graph", RP__REASON_NONE, NULL,
                     (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
     if (g->device->ops->graph_count)
-        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the backward graph",
+        rp__explain_live(g->base.explain, "graph", RP__REASON_NONE, "executables of the backward graph",
                          &g->backward.executables);
     return RP_OK;
 }

@@ -107,8 +107,8 @@ static __attribute__((noinline)) void fail_outputs(rp__call *call) {
     for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
 }
 
-/* An attribute with a word below RP__DIM_SYMBOL_LIMIT: a symbol of this thread's trace, None of an optional integer, or nothing
-   that a caller may pass. */
+/* An attribute with a word below RP__DIM_SYMBOL_LIMIT: a symbol of this thread's trace where the schema says SymInt, None of an
+   optional integer, or nothing that a caller may pass. */
 static __attribute__((noinline)) rp_status check_words(const rp__call *call, uint32_t k) {
     const rp__schema *s = &call->op->schema;
     const rp_attr *a = &call->attrs[k];
@@ -116,17 +116,32 @@ static __attribute__((noinline)) rp_status check_words(const rp__call *call, uin
     for (unsigned i = 0, at = 0; i < s->n_params && !p; i++) {
         if (s->params[i].kind == RP__PARAM_ATTR && at++ == k) p = &s->params[i];
     }
+    if (a->kind == RP_ATTR_SCALAR) { /* any number, but no word of the trace in force */
+        if (a->v.scalar.v.i == INT64_MIN || !rp__dim_known(a->v.scalar.v.i)) return RP_OK;
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "%s is a symbolic size, and must be a number: rp_sym_guard_int gives it",
+                            p ? p->name : "an attribute");
+    }
     const int64_t *words = a->kind == RP_ATTR_INT ? &a->v.i : a->v.ints;
     for (size_t i = 0; i < (a->kind == RP_ATTR_INT ? 1 : a->n); i++) {
-        if (rp__dim_known(words[i]) || (p && p->optional_int && words[i] == INT64_MIN)) continue;
-        return rp__op_error(call, RP_ERROR_INDEX, "%s is %lld, out of range: whole numbers begin at %lld",
-                            p ? p->name : "an attribute", (long long)words[i], (long long)RP__DIM_SYMBOL_LIMIT);
+        if (!rp__dim_is_symbol(words[i]) || (p && p->optional_int && words[i] == INT64_MIN)) continue;
+        if (rp__dim_known(words[i])) {
+            if (!p || p->symbolic) continue;
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                                "%s is a symbolic size, and must be a number: rp_sym_guard_int gives it", p->name);
+        }
+        return rp__op_error(
+            call, RP_ERROR_INDEX,
+            "%s is %lld, out of range: whole numbers begin at %lld, and the symbolic sizes of a trace are "
+            "for its own calls only",
+            p ? p->name : "an attribute", (long long)words[i], (long long)RP__DIM_SYMBOL_LIMIT);
     }
     return RP_OK;
 }
 
 static inline bool words_are_values(const rp_attr *a) {
     if (a->kind == RP_ATTR_INT) return !rp__dim_is_symbol(a->v.i);
+    if (a->kind == RP_ATTR_SCALAR) return a->v.scalar.kind != RP_SCALAR_I64 || !rp__dim_is_symbol(a->v.scalar.v.i);
     for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) {
         if (rp__dim_is_symbol(a->v.ints[i])) return false;
     }

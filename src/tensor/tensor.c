@@ -279,12 +279,16 @@ int64_t rp_numel_at(const char *site, const rp_tensor *t) {
     RP__CALLED_FROM(site);
     return usable(t, "numel: the tensor") ? rp__dim_value(rp__tensor_numel(t)) : 0;
 }
+int64_t rp_sym_numel_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "sym_numel: the tensor") ? rp__tensor_numel(t) : 0;
+}
 uint64_t rp_version_at(const char *site, const rp_tensor *t) {
     RP__CALLED_FROM(site);
     return usable(t, "version: the tensor") ? atomic_load_explicit(&t->storage->version, memory_order_relaxed) : 0;
 }
 
-static int64_t dim_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const char *op) {
+static rp_dim word_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const char *op) {
     size_t k = 0;
     rp__site_frame outer = rp__site_push(NULL, op);
     rp_status status = RP_ERROR_INVALID_ARGUMENT;
@@ -294,16 +298,20 @@ static int64_t dim_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const c
     else if (there)
         status = rp__wrap_dim(dim, t->ndim, &k);
     rp__site_pop(outer);
-    return status == RP_OK ? rp__dim_value(of[k]) : -1;
+    return status == RP_OK ? of[k] : -1;
 }
 
 int64_t rp_size_at(const char *site, const rp_tensor *t, int64_t dim) {
     RP__CALLED_FROM(site);
-    return dim_of(t, t ? t->size : NULL, dim, "size");
+    return rp__dim_value(word_of(t, t ? t->size : NULL, dim, "size"));
 }
 int64_t rp_stride_at(const char *site, const rp_tensor *t, int64_t dim) {
     RP__CALLED_FROM(site);
-    return dim_of(t, t ? t->stride : NULL, dim, "stride");
+    return rp__dim_value(word_of(t, t ? t->stride : NULL, dim, "stride"));
+}
+int64_t rp_sym_size_at(const char *site, const rp_tensor *t, int64_t dim) {
+    RP__CALLED_FROM(site);
+    return word_of(t, t ? t->size : NULL, dim, "sym_size");
 }
 
 rp_dim rp__tensor_numel(const rp_tensor *t) {

@@ -71,7 +71,8 @@ static rp_status give_node(const rp_ir *ir, uint32_t number, rp_ir_node *out) {
     return fill(out, out->struct_size, &full, sizeof full, offsetof(rp_ir_node, site) + sizeof full.site, "rp_ir_node");
 }
 
-bool rp_ir_next(const rp_ir *ir, const rp_ir_block *block, size_t *at, rp_ir_node *node) {
+bool rp_ir_next_at(const char *site, const rp_ir *ir, const rp_ir_block *block, size_t *at, rp_ir_node *node) {
+    RP__CALLED_FROM(site);
     if (!ir || !block || !at || !node) return false;
     const rp__ir_block *b = inside(block);
     while (*at < b->n_nodes && ir->nodes[b->nodes[*at]].dead) ++*at;
@@ -85,20 +86,23 @@ static const rp__ir_node *node_at(const rp_ir *ir, uint32_t number) {
     return NULL;
 }
 
-rp_status rp_ir_node_at(const rp_ir *ir, uint32_t number, rp_ir_node *node) {
+rp_status rp_ir_node_at_at(const char *site, const rp_ir *ir, uint32_t number, rp_ir_node *node) {
+    RP__CALLED_FROM(site);
     if (!node_at(ir, number)) return rp_error_status();
     if (!node) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_node_at: nowhere to write to");
     return give_node(ir, number, node);
 }
 
-const rp_ir_block *rp_ir_node_region(const rp_ir *ir, uint32_t node, size_t region) {
+const rp_ir_block *rp_ir_node_region_at(const char *site, const rp_ir *ir, uint32_t node, size_t region) {
+    RP__CALLED_FROM(site);
     const rp__ir_node *n = node_at(ir, node);
     if (n && region < n->n_regions) return outside(&n->regions[region]);
     if (n) (void)rp__fail(RP_ERROR_INDEX, "node %u of graph \"%s\" has no region %zu", node, ir->name, region);
     return NULL;
 }
 
-bool rp_ir_node_writes(const rp_ir *ir, uint32_t node, size_t k) {
+bool rp_ir_node_writes_at(const char *site, const rp_ir *ir, uint32_t node, size_t k) {
+    RP__CALLED_FROM(site);
     const rp__ir_node *n = node_at(ir, node);
     return n && k < n->n_in && rp__ir_writes(n, (uint32_t)k);
 }
@@ -123,7 +127,8 @@ static bool find_param(const rp_ir *ir, uint32_t node, const char *name, bool te
     return false;
 }
 
-size_t rp_ir_operands(const rp_ir *ir, uint32_t node, const char *name, size_t *first) {
+size_t rp_ir_operands_at(const char *site, const rp_ir *ir, uint32_t node, const char *name, size_t *first) {
+    RP__CALLED_FROM(site);
     unsigned place;
     if (!find_param(ir, node, name, true, &place)) return 0;
     const rp__ir_node *n = &ir->nodes[node];
@@ -131,7 +136,8 @@ size_t rp_ir_operands(const rp_ir *ir, uint32_t node, const char *name, size_t *
     return n->list_begin[place + 1] - n->list_begin[place];
 }
 
-const rp_attr *rp_ir_attr(const rp_ir *ir, uint32_t node, const char *name) {
+const rp_attr *rp_ir_attr_at(const char *site, const rp_ir *ir, uint32_t node, const char *name) {
+    RP__CALLED_FROM(site);
     unsigned place;
     return find_param(ir, node, name, false, &place) ? &ir->nodes[node].attrs[place] : NULL;
 }
@@ -140,7 +146,8 @@ const rp_attr *rp_ir_attr(const rp_ir *ir, uint32_t node, const char *name) {
 
 size_t rp_ir_value_count(const rp_ir *ir) { return ir ? ir->n_values : 0; }
 
-rp_status rp_ir_value_at(const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info) {
+rp_status rp_ir_value_at_at(const char *site, const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info) {
+    RP__CALLED_FROM(site);
     if (!usable(ir)) return rp_error_status();
     if (!info) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_value_at: nowhere to write to");
     if (value >= ir->n_values) return rp__fail(RP_ERROR_INDEX, "graph \"%s\" has no value %u", ir->name, value);
@@ -171,7 +178,8 @@ bool rp_ir_is_symbolic(int64_t size) { return rp__dim_is_symbol(size); }
 
 size_t rp_ir_symbol_count(const rp_ir *ir) { return ir && ir->symbols ? rp__symbols_count(ir->symbols) : 0; }
 
-rp_status rp_ir_symbol_at(const rp_ir *ir, size_t index, rp_ir_symbol *symbol) {
+rp_status rp_ir_symbol_at_at(const char *site, const rp_ir *ir, size_t index, rp_ir_symbol *symbol) {
+    RP__CALLED_FROM(site);
     if (!usable(ir)) return rp_error_status();
     if (!symbol) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_symbol_at: nowhere to write to");
     if (index >= rp_ir_symbol_count(ir))
@@ -194,18 +202,21 @@ static rp_status known(const rp_ir *ir, int64_t size) {
     return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the size is a symbol of another graph than \"%s\"", ir->name);
 }
 
-size_t rp_ir_symbol_of(const rp_ir *ir, int64_t size) {
+size_t rp_ir_symbol_of_at(const char *site, const rp_ir *ir, int64_t size) {
+    RP__CALLED_FROM(site);
     size_t index;
     if (!rp__dim_is_symbol(size) || known(ir, size) != RP_OK) return SIZE_MAX;
     return rp__symbols_is_plain(ir->symbols, size, &index) ? index : SIZE_MAX;
 }
 
-int64_t rp_ir_size_hint(const rp_ir *ir, int64_t size) {
+int64_t rp_ir_size_hint_at(const char *site, const rp_ir *ir, int64_t size) {
+    RP__CALLED_FROM(site);
     if (!rp__dim_is_symbol(size)) return size;
     return known(ir, size) == RP_OK ? rp__symbols_hint(ir->symbols, size) : 0;
 }
 
-rp_status rp_ir_size_value(const rp_ir *ir, int64_t size, const int64_t *symbols, int64_t *value) {
+rp_status rp_ir_size_value_at(const char *site, const rp_ir *ir, int64_t size, const int64_t *symbols, int64_t *value) {
+    RP__CALLED_FROM(site);
     if (!value) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_size_value: nowhere to write to");
     *value = size;
     if (!rp__dim_is_symbol(size)) return RP_OK;
@@ -216,7 +227,9 @@ rp_status rp_ir_size_value(const rp_ir *ir, int64_t size, const int64_t *symbols
     return rp__fail(RP_ERROR_SHAPE, "a size of graph \"%s\" overflows for these symbols", ir->name);
 }
 
-rp_status rp_ir_symbols_of_args(const rp_ir *ir, rp_tensor *const *in, size_t n_in, int64_t *symbols) {
+rp_status rp_ir_symbols_of_args_at(const char *site, const rp_ir *ir, rp_tensor *const *in, size_t n_in,
+                                   int64_t *symbols) {
+    RP__CALLED_FROM(site);
     if (!usable(ir)) return rp_error_status();
     if (n_in != ir->body.n_args || (n_in && !in) || (rp_ir_symbol_count(ir) && !symbols))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" takes %u arguments, not %zu", ir->name,
@@ -239,7 +252,8 @@ rp_status rp_ir_symbols_of_args(const rp_ir *ir, rp_tensor *const *in, size_t n_
     return status;
 }
 
-size_t rp_ir_size_text(const rp_ir *ir, int64_t size, char *buf, size_t bytes) {
+size_t rp_ir_size_text_at(const char *site, const rp_ir *ir, int64_t size, char *buf, size_t bytes) {
+    RP__CALLED_FROM(site);
     if (buf && bytes) *buf = '\0';
     if (rp__dim_is_symbol(size) && known(ir, size) != RP_OK) return 0;
     rp__text t = {0};

@@ -983,7 +983,9 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     current = t;
     t->scope = rp__scope_begin();
 
+    const uint32_t backwards = rp__backwards;
     rp_status status = traced_body(t, outs);
+    result->backward = rp__backwards != backwards;
 
     bool abstract = q->mode == RP__TRACE_ABSTRACT;
     if (abstract || status != RP_OK) {
@@ -1117,7 +1119,8 @@ static rp_status take_type(typed *t, const rp_ir_type *type, size_t k) {
     return rp_failed() ? rp_error_status() : RP_OK;
 }
 
-rp_ir *rp_trace_types(rp_fn fn, const rp_ir_type *types, size_t n_in, size_t n_out) {
+rp_ir *rp_trace_types_at(const char *site, rp_fn fn, const rp_ir_type *types, size_t n_in, size_t n_out) {
+    RP__CALLED_FROM(site);
     if (rp_failed()) return rp__ir_failed();
     if (n_in && !types) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace_types: the types are NULL");

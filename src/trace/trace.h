@@ -80,6 +80,7 @@ typedef struct rp__trace_result {
     bool left;      /* a backward inside went on through the history that an argument came with */
     bool *reached;  /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
     bool training;  /* some output carries history: a later backward may enter the graph */
+    bool backward;  /* a backward ran inside */
     bool switched;  /* fn leaves another grad mode than it found */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
