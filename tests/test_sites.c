@@ -180,9 +180,9 @@ static void test_layers(void **state) {
     OK(rp_linear_layer_init(&linear, 5, 2, true, RP_F32));
     SAYS(rp_linear_layer_forward(&linear, x));
     SAYS(rp_mse_loss(x, flat, 1));
-    SAYS(rp_adam(NULL, 0, 0.1, NULL));
-    SAYS(rp_adamw(&x, 1, -1, NULL));
-    SAYS(rp_sgd(&x, 1, -1, NULL));
+    SAYS_VOID(rp_optimizer_release(rp_adam(NULL, 0, 0.1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_adamw(&x, 1, -1, NULL)));
+    SAYS_VOID(rp_optimizer_release(rp_sgd(&x, 1, -1, NULL)));
     rp_optimizer *o = rp_sgd(&linear.weight, 2, 0.1, NULL);
     SAYS(rp_adam_add_group(o, &x, 1, 0.1, NULL));
     SAYS(rp_sgd_add_group(o, NULL, 0, 0.1, NULL));
