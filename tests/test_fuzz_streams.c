@@ -143,12 +143,16 @@ static rp_tensor *apply(world *w, twin *x) {
         twice_and_one(NULL, &x->t, 1, &y, 1);
     } else { /* captured; and perhaps, meanwhile, work beside the capture */
         rp_graph *g = rp_graph_new();
+        OK(rp_set_current_stream(w->streams[0]));
+        rp_tensor *beside = rp_empty(&x->n, 1, RP_F32); /* of another stream than will use it */
+        OK(rp_set_current_stream(w->streams[w->now]));
+        order(w, &(twin){.stream = 0});
         OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = RP_CAPTURE_RELAXED)));
         rp_stream *inside = rp_current_stream(device);
         twice_and_one(NULL, &x->t, 1, &y, 1);
         if (how == 5) {
             OK(rp_set_current_stream(w->streams[w->now]));
-            (void)rp_fill_(rp_empty(&x->n, 1, RP_F32), rp_f64(5));
+            (void)rp_fill_(beside, rp_f64(5));
             OK(rp_set_current_stream(inside));
         }
         OK(rp_graph_end(g));
