@@ -166,23 +166,24 @@ RP_API bool rp_is_contiguous(const rp_tensor *t);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
 RP_API uint64_t rp_version(const rp_tensor *t);
 /* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once,
-   unless the current stream is capturing. CUDA: device memory, for work on the stream that wrote it. */
+   unless the current stream is capturing; NULL and an error if a kernel found one in its data (an index out of bounds). CUDA: device memory, for work on the stream that wrote it. */
 RP_API void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
 RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
 #define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
-/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at
-   once on failure. stride: ndim of them, in elements; NULL: row-major; only a dimension of size 1 may have a negative one.
+/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, at once on failure, else when no
+   tensor uses the memory and streams have done the work that does: in the last release, or later, in any thread, in a call that
+   waits for the device (rp_stream_synchronize, rp_to_host, ...) or wraps more. stride: ndim of them, in elements; NULL: row-major; only a dimension of size 1 may have a negative one.
    data must be aligned to its element size, a bool is true if its byte is not 0. Writes that bypass Reprise are not seen by
    version counters. */
 RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
                                rp_device device, void (*deleter)(void *ctx), void *ctx);
 /* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the
    one before: its owner could write or free it unseen while they read. This declares that the memory of t is stable: it is
-   there until its deleter was called and the device has done what reads it by then, and nobody writes to it but through Reprise
-   while work that reads it is under way or a backward that reads it is still to come. From now on it is read in place, as memory
+   there until its deleter was called (without one: as long as tensors or work under way use it), and nobody writes to it but through Reprise while work that reads
+   it is under way or a backward that reads it is still to come. From now on it is read in place, as memory
    of the library's own is. For all tensors that share the memory; it cannot be taken back. */
 RP_API rp_status rp_declare_stable(rp_tensor *t);
 /* Copies the elements, row-major, to host memory of exactly `bytes` = numel * element size. Synchronises. */
@@ -488,7 +489,7 @@ RP_API rp_status rp_empty_cache(rp_device device);
 
 struct DLManagedTensorVersioned;
 struct DLManagedTensor; /* of DLPack before 1.0 */
-/* NULL on failure; the consumer calls its deleter */
+/* NULL on failure, also one that a kernel found in its data on the CPU; the consumer calls its deleter */
 RP_API struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t);
 /* Take ownership, also on failure. */
 RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed);

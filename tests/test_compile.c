@@ -16,6 +16,7 @@
 
 #include "core/alloc.h"
 #include "support/trace_help.h"
+#include "tensor/tensor.h"
 
 /* ---- functions */
 
@@ -299,6 +300,125 @@ static void test_size_read_on_host(void **state) {
     }
     rp_compiled_release(f);
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* Numbers of ops that are sizes of the trace, as words: a derivative or a layer hands on what a tensor says of itself. */
+static int word_op;
+static void takes_words(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const rp_dim n = in[0]->size[0];
+    rp_tensor *x = in[0], *row;
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = out[1] = rp_sin(x);
+    switch (word_op) {
+    case 0: out[0] = rp_topk(x, n, 0, true, true, &out[1]); break;
+    case 1: out[0] = rp_multinomial(rp_abs(rp_select(x, 1, 0)), n, true, NULL); break;
+    case 2: out[0] = rp_randint(0, n, RP_DIMS(9), RP_I64, NULL); break;
+    case 3: out[0] = rp_slice(x, 0, 0, n, n); break;
+    case 4: out[0] = rp_slice(x, 0, 1, n, 1); break;
+    case 5:
+        row = rp_unsqueeze(rp_unsqueeze(rp_transpose(x, 0, 1), 0), 2); /* (1, 3, 1, n) */
+        out[0] =
+            rp_conv2d(row, rp_ones(RP_DIMS(3, 3, 1, 1), RP_F32), NULL, RP_DIMS(1, n), RP_DIMS(0, n), RP_DIMS(1, 1), 1);
+        break;
+    case 6: out[0] = rp_full(&n, 1, rp_f64(2), RP_F32); break;
+    case 7: out[0] = rp_expand(rp_slice(x, 0, 0, 1, 1), RP_DIMS(n, 3)); break;
+    }
+}
+enum { WORD_OPS = 8 };
+
+static void test_sizes_as_numbers(void **state) {
+    (void)state;
+    for (word_op = 0; word_op < WORD_OPS; word_op++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f =
+            compiled((rp_fn){takes_words, NULL, 0, "words"},
+                     RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .strict = true));
+        for (int64_t rows = 3; rows < 10; rows++) {
+            rp_tensor *x = filled(0.1, 2, rows, (int64_t)3), *got[2], *want[2];
+            assert_int_equal(rp_manual_seed(11), RP_OK);
+            if (rp_call(f, &x, 1, got, 2) != RP_OK)
+                fail_msg("op %d, %d rows: %s", word_op, (int)rows, rp_error_message());
+            assert_int_equal(rp_manual_seed(11), RP_OK);
+            takes_words(NULL, &x, 1, want, 2);
+            assert_same(got[0], want[0]);
+            assert_same(got[1], want[1]);
+        }
+        if (word_op == 0) assert_int_equal(explain_total(f, "specialisation", NULL), 2); /* k needs no other */
+        assert_int_equal(explain_total(f, "break", NULL), 0);
+        rp_compiled_release(f);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
+/* A tensor that outlived the trace that made it has no value: wherever it comes in, it is an error. */
+static rp_tensor *outlived;
+static void keeps_a_tensor(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_sin(in[0]);
+    outlived = rp_retain(out[0]);
+}
+static void adds(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_relu(rp_add(in[0], in[1], rp_i64(1)));
+}
+static void steps(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_sum(rp_mul(in[0], in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    (void)rp_backward(out[0], NULL, NULL);
+}
+static void reads_orphan(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul(in[0], outlived);
+}
+
+static void test_orphans(void **state) {
+    (void)state;
+    static const char *const names[] = {"eager", "aot_eager", "fused", "cudagraphs"};
+    for (int b = 0; b < 4; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = filled(0.1, 1, 3), *y;
+        rp_ir_release(rp_trace((rp_fn){keeps_a_tensor, NULL, 0, "keeps"}, &x, 1, 1));
+        assert_ok();
+        assert_int_equal(rp_size(outlived, 0), 3); /* what it is can still be asked */
+        assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+        rp_compiled *f = compiled((rp_fn){adds, NULL, 0, "adds"}, RP_OPTIONS(rp_compile_options, .backend = names[b])),
+                    *s =
+                        compiled((rp_fn){steps, NULL, 0, "steps"}, RP_OPTIONS(rp_compile_options, .backend = names[b])),
+                    *r = compiled((rp_fn){reads_orphan, NULL, 0, "reads"},
+                                  RP_OPTIONS(rp_compile_options, .backend = names[b]));
+        for (int call = 0; call < 4; call++) { /* before, while and after it is compiled */
+            rp_tensor *in[] = {x, outlived}, *good[] = {x, x}, *twice[] = {outlived, outlived};
+            FAILS(RP_ERROR_STATE, "given up", rp_call(f, in, 2, &y, 1));
+            assert_true(rp_is_error(y));
+            FAILS(RP_ERROR_STATE, "given up", rp_call(f, twice, 2, &y, 1));
+            FAILS(RP_ERROR_STATE, "given up", rp_call(r, &x, 1, &y, 1));
+            OK(rp_call(f, good, 2, &y, 1));
+            if (call % 2)
+                FAILS(RP_ERROR_STATE, "given up", rp_backward(y, outlived, NULL));
+            else
+                OK(rp_backward(y, rp_ones_like(x), NULL));
+            OK(rp_set_grad(x, call % 2 ? NULL : rp_zeros(RP_DIMS(3), RP_F32)));
+            OK(rp_call(s, good, 2, &y, 1));
+            OK(rp_set_grad(x, outlived));
+            FAILS(RP_ERROR_STATE, "given up", rp_call(s, good, 2, &y, 1));
+            OK(rp_set_grad(x, NULL));
+        }
+        rp_compiled_release(f);
+        rp_compiled_release(s);
+        rp_compiled_release(r);
+        rp_release(outlived);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
 }
 
 /* ---- breaks */
@@ -868,6 +988,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_whole_step, take_error),
         cmocka_unit_test_teardown(test_accumulated_gradient, take_error),
         cmocka_unit_test_teardown(test_symbolic_sizes, take_error),
+        cmocka_unit_test_teardown(test_sizes_as_numbers, take_error),
+        cmocka_unit_test_teardown(test_orphans, take_error),
         cmocka_unit_test_teardown(test_size_read_on_host, take_error),
         cmocka_unit_test_teardown(test_break, take_error),
         cmocka_unit_test_teardown(test_break_with_writes, take_error),

@@ -9,6 +9,7 @@
 
 #include "compile/passes.h"
 #include "core/text.h"
+#include "ops/lower.h"
 #include "support/passes.h"
 
 typedef struct halves {
@@ -157,6 +158,68 @@ static void masks_are_kept(void **state) {
     drop(&h);
 }
 
+/* y[i] = sum over j of x[j], as a loop of computed places: as large as its operand, and n times the work. */
+static void lower_totals(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    const rp_dim n = call->in[0]->size[0], size[2] = {n, n}, stride[2] = {0, call->in[0]->stride[0]};
+    rp__lw_space(lw, size, 2, 2);
+    rp__val x = rp__lw_load(lw, rp__lw_access(lw, false, 0, stride, false), RP__NO_VAL, RP__NO_VAL);
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_SUM, x));
+}
+static rp_status cpu_nothing(void *ctx, const void *const *in, size_t n_in, void *const *out, size_t n_out,
+                             rp_tensor *const *in_tensors, rp_tensor *const *out_tensors, const rp_attr *attrs,
+                             size_t n_attrs) {
+    (void)ctx, (void)in, (void)n_in, (void)out, (void)n_out, (void)in_tensors, (void)out_tensors, (void)attrs;
+    (void)n_attrs;
+    return RP_OK;
+}
+
+static bool runs(const rp_ir *ir, const char *op) {
+    for (size_t k = 0; k < ir->body.n_nodes; k++)
+        if (ir->nodes[ir->body.nodes[k]].op == rp__op_find(op)) return true;
+    return false;
+}
+
+/* What a loop reads for each element that it gives decides whether it is run again, not what kind of loop it is. */
+static void work_decides(void **state) {
+    (void)state;
+    const rp_op_descriptor descriptor = {
+        .struct_size = sizeof descriptor, .schema = "test_totals(Tensor self) -> Tensor", .cpu = cpu_nothing};
+    assert_int_equal(rp_op_register(&descriptor), RP_OK);
+    rp__op *totals = (rp__op *)(uintptr_t)rp__op_find("test_totals");
+    totals->lowering = RP__INDEXED;
+    totals->rule.lower = lower_totals;
+    static const struct {
+        const char *op, *forward;
+        bool again;
+    } cases[] = {
+        {"test_totals", "%2: f32[64] = test_totals(%0)", false},
+        {"gather", "%2: f32[64] = gather(%0, %3) {dim = 0}", true},
+        {"slice_scatter", "%2: f32[64] = slice_scatter(%0, %0) {dim = 0, start = 0, end = 64, step = 1}", true},
+        {"softmax", "%2: f32[64] = softmax(%0) {dim = 0}", false},
+        {"sin", "%2: f32[64] = sin(%0)", true},
+    };
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++) {
+        rp__text t = {0};
+        rp__text_add(&t,
+                     "graph \"f\" (%%0: f32[64], %%1: f32[64] grad, %%3: i64[64]) {\n"
+                     "  %s\n"
+                     "  %%4: f32[64] grad = mul(%%1, %%2)\n"
+                     "  return %%4\n"
+                     "}\n",
+                     cases[c].forward);
+        halves h;
+        const uint32_t leaf = 1;
+        split(&h, t.data, &leaf, 1);
+        assert_true(runs(h.parts.forward, cases[c].op));
+        if (runs(h.parts.backward, cases[c].op) != cases[c].again)
+            fail_msg("%s is %s", cases[c].op, cases[c].again ? "kept" : "run again");
+        assert_int_equal(h.parts.saved_bytes, cases[c].again ? 0 : 64 * 4);
+        rp__text_free(&t);
+        drop(&h);
+    }
+}
+
 static void refusals(void **state) {
     (void)state;
     static const char *const graphs[] = {
@@ -229,6 +292,7 @@ int main(void) {
                                        cmocka_unit_test(products_are_saved),
                                        cmocka_unit_test(draws_are_repeated),
                                        cmocka_unit_test(masks_are_kept),
+                                       cmocka_unit_test(work_decides),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(written_buffers_are_not_saved)};
     return cmocka_run_group_tests(tests, NULL, NULL);

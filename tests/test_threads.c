@@ -185,6 +185,60 @@ static void threads_have_streams_and_captures(void **state) {
     assert_int_equal(stats().allocated, 0);
 }
 
+/* One thread's stream begins and ends captures while another's allocations look whether memory that the stream used has come
+   free. */
+struct lender {
+    rp_stream *s;
+    _Atomic(rp_tensor *) lent; /* of the other thread; NULL: none is waiting */
+    _Atomic bool done;
+};
+
+static void *capture_again_and_again(void *ctx) {
+    struct lender *l = ctx;
+    const char *wrong = NULL;
+    if (rp_set_current_stream(l->s) != RP_OK) return "no stream";
+    for (int i = 0; i < 300 && !wrong; i++) {
+        rp_tensor *t = atomic_exchange(&l->lent, NULL);
+        if (t) {
+            rp_scope scope = rp_scope_begin();
+            (void)rp_sin(t);
+            rp_scope_end(scope, NULL, 0);
+            rp_release(t);
+        }
+        rp_graph *g = rp_graph_new();
+        if (rp_graph_begin(g, rp_cpu(), RP_OPTIONS(rp_graph_options, .stream = l->s)) != RP_OK) wrong = "no capture";
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *y = rp_fill_(rp_empty(RP_DIMS(3), RP_F32), rp_f64(i));
+        if (rp_graph_end(g) != RP_OK || rp_graph_replay(g) != RP_OK) wrong = "no graph";
+        if (!wrong && rp_item_f64(rp_select(y, 0, 1)) != i) wrong = "wrong values";
+        rp_scope_end(scope, NULL, 0);
+        rp_graph_release(g);
+    }
+    atomic_store(&l->done, true);
+    rp_release(atomic_exchange(&l->lent, NULL));
+    return (void *)(uintptr_t)wrong;
+}
+
+static void a_stream_captures_while_others_ask_for_it(void **state) {
+    (void)state;
+    struct lender l = {.s = rp_stream_new(rp_cpu())};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, capture_again_and_again, &l), 0);
+    while (!atomic_load(&l.done)) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *t = rp_retain(rp_ones(RP_DIMS(20000), RP_F32)), *none = NULL;
+        if (!atomic_compare_exchange_strong(&l.lent, &none, t)) rp_release(t);
+        rp_scope_end(scope, NULL, 0);
+    }
+    void *wrong;
+    pthread_join(thread, &wrong);
+    if (wrong) fail_msg("%s: %s", (const char *)wrong, rp_error_message());
+    rp_release(atomic_exchange(&l.lent, NULL));
+    assert_false(rp_failed());
+    rp_stream_release(l.s);
+    rp_synchronize(rp_cpu());
+}
+
 static void *own_error(void *ctx) {
     (void)ctx;
     if (rp_failed()) return "an error of another thread";
@@ -465,6 +519,7 @@ int main(void) {
         cmocka_unit_test(one_handle_is_counted_by_many),
         cmocka_unit_test(the_pool_serves_several_callers),
         cmocka_unit_test(threads_have_streams_and_captures),
+        cmocka_unit_test(a_stream_captures_while_others_ask_for_it),
         cmocka_unit_test(errors_belong_to_threads),
         cmocka_unit_test(kernels_in_threads_of_small_stacks),
         cmocka_unit_test(draws_belong_to_calls),

@@ -191,7 +191,7 @@ static rp_status deliver(engine *e, rp_stream *from, slot *s, uint32_t index, rp
     rp_stream *to = s->node->stream;
     if (!from || !to || from == to || from->device != to->device) return add_into(e, &s->grads[index], grad);
     rp_status status = stream_order(from, to);
-    if (status == RP_OK && grad->storage->block) status = rp__block_used_by(grad->storage->block, to);
+    if (status == RP_OK) status = rp__storage_used_by(grad->storage, to);
     if (status == RP_OK) status = rp_set_current_stream(to);
     if (status != RP_OK) {
         rp_release(grad);
@@ -331,8 +331,9 @@ static rp_status node_run(engine *e, slot *s) {
         if (status == RP_OK) status = rp_set_current_stream(n->stream);
     }
     if (status == RP_OK) status = node_hooks(e, s);
-    if (status == RP_OK && has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class))
-        status = node_compute(e, s, grads_in);
+    /* what rp_grad stops at keeps what it saved: its own backward is still to come */
+    bool runs = has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class);
+    if (status == RP_OK && runs) status = node_compute(e, s, grads_in);
     /* References of the scope end before gradients are added up: one of them alone may be written. */
     for (uint32_t i = 0; i < n->n_in; i++)
         if (grads_in[i]) {
@@ -346,7 +347,7 @@ static rp_status node_run(engine *e, slot *s) {
             rp_release(s->grads[k]);
             s->grads[k] = NULL;
         }
-    if (status == RP_OK && !e->retain_graph && n->class_->release_saved) n->class_->release_saved(n);
+    if (status == RP_OK && runs && !e->retain_graph && n->class_->release_saved) n->class_->release_saved(n);
     rp__scope_end(scope, NULL, 0);
     scope = rp__scope_begin();
     for (uint32_t i = 0; i < n->n_in; i++)
@@ -444,7 +445,7 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
         if (e.slots[i]) slot_free(e.slots[i]);
     rp__free(e.slots);
     rp__free(e.heap);
-    for (size_t i = 0; i < e.n_streams; i++) rp_stream_release(e.streams[i]);
+    for (size_t i = 0; i < e.n_streams; i++) rp__stream_drop(e.streams[i]);
     rp__free(e.streams);
     if (status != RP_OK)
         for (size_t i = 0; i < n_inputs; i++)

@@ -99,6 +99,13 @@ static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
 }
 
+/* Called before the history of t changes; floor 5 installs it: a trace that computes nothing puts back that of a tensor from
+   outside, lest the call that follows finds it changed. */
+extern rp_status (*rp__history_watch_hook)(rp_tensor *t);
+static inline rp_status rp__history_watch(rp_tensor *t) {
+    return RP__UNLIKELY(rp__tensor_tracing) && rp__history_watch_hook ? rp__history_watch_hook(t) : RP_OK;
+}
+
 /* The trace of a block has the tape off. What the function that it runs says with rp_set_grad_enabled, and reads with
    rp_grad_enabled, is here: the trace cuts what is off. */
 typedef struct rp__grad_said {
@@ -161,6 +168,8 @@ rp_status rp__tape_node_new(const rp__tape_class *class_, const char *op, const 
 rp_status rp__tape_released(const rp__tape_node *n);
 /* Makes `n` the producer of t as output `index`. */
 rp_status rp__tape_set_history(rp_tensor *t, rp__tape_node *n, uint32_t index);
+/* The same for what t had before, which may be none; view_version as it was then. */
+void rp__tape_put_back(rp_tensor *t, rp__tape_node *n, uint32_t index, uint64_t view_version);
 
 /* Makes a node whose inputs are in[0..n_in), attaches outputs (floating ones) to it. Takes ownership of payload, also on
    failure (class_->destroy is called). No node is made, and the payload is destroyed, when no input needs a gradient or grad

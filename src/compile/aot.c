@@ -334,6 +334,11 @@ static rp_status find_written(rp__aot *a, const rp_ir *functional) {
 }
 
 static rp_status find_tangents(rp__aot *a, const rp_ir *functional) {
+    for (uint32_t k = 0; k < functional->body.n_results; k++) {
+        rp__ir_value v = a->graph->body.results[k], now = functional->body.results[k];
+        if (v != RP__IR_NONE && a->graph->values[v].late_grad && !functional->values[now].requires_grad)
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a result whose history came with a write that is not part of it");
+    }
     a->tangent_of = rp__calloc(functional->body.n_results + 1u, sizeof *a->tangent_of);
     if (!a->tangent_of) return RP__OOM("compiled graph");
     for (uint32_t k = 0; k < functional->body.n_results; k++)
@@ -579,7 +584,7 @@ static void payload_free(payload *p) {
     drop_saved(p);
     drop_arguments(p);
     for (size_t k = 0; k < p->n_draws; k++) {
-        rp_generator_release(p->draws[k].generator);
+        rp__generator_drop(p->draws[k].generator);
         rp__random_memory_release(p->draws[k].memory);
     }
     for (size_t k = 0; p->starts && k < p->aot->n_random; k++) rp__random_memory_release(p->starts[k].memory);

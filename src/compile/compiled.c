@@ -64,45 +64,62 @@ rp_compiled *rp__callable_failed(void) {
     return &failed;
 }
 
+rp_status rp__callable_refuse(const rp_compiled *f, const char *call) {
+    if (f == rp__callable_failed())
+        return rp__fail(RP_ERROR_STATE, "%s: the function was not made (see the error of its constructor)", call);
+    return rp__handle_refuse(&f->handle, call, "function");
+}
+
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn) {
     f->ops = ops;
     f->fn = fn;
     f->name = rp__strdup(fn.name ? fn.name : "function");
     if (!f->name) return RP__OOM("compiled function");
     f->fn.name = f->name;
+    snprintf(f->handle.name, sizeof f->handle.name, "%s", f->name);
     rp__explain_begin(&f->explain);
     return RP_OK;
 }
 
 void rp_compiled_release(rp_compiled *f) {
-    if (!f || !f->ops) return;
+    if (!f || f == rp__callable_failed() || !rp__handle_give_up(&f->handle, "rp_compiled_release")) return;
+    const rp__callable_ops *ops = f->ops;
     char *name = f->name;
     rp__explain explain = f->explain;
     struct rp__argument_names *names = atomic_load(&f->names);
-    f->ops->destroy(f);
+    f->ops = NULL; /* what a tape still needs of it may stay */
+    ops->destroy(f);
     rp__argument_names_free(names);
     rp__explain_free(&explain);
     rp__free(name);
 }
 
 static bool is_tensor(const rp_tensor *t) {
-    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage);
+    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage) &&
+           !t->traced;
 }
+
+static bool has_value(const rp_tensor *t) { return !t->traced || t->storage->data; }
 
 /* The function, or one of the arguments, is none. */
 static __attribute__((noinline)) rp_status refuse_call(const char *site, const rp_compiled *f, rp_tensor *const *in,
                                                        size_t n_in) {
     rp_status status = RP_OK;
     rp__site_frame frame = rp__site_push(site, NULL);
-    if (!f->ops)
-        status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
+    if (!f->ops) status = rp__callable_refuse(f, "rp_call");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-        if (is_tensor(in[k])) continue;
+        if (is_tensor(in[k])) {
+            /* In a trace it may be one of its values. Outside it is one of another thread's, or has outlived its trace. */
+            if (!has_value(in[k]) && !rp__trace_current()) status = rp__tensor_materialise(in[k]);
+            continue;
+        }
         char what[128];
         snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
         status = rp__tensor_check(in[k], what);
         if (status == RP_OK)
-            status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
+            status = rp__tensor_is_error(in[k])
+                         ? rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k)
+                         : rp__trace_check_alive(in[k]);
     }
     rp__site_pop(frame);
     return status;
@@ -111,7 +128,7 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
 /* Is the call one that a function can be given? */
 static inline rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
     bool sound = f->ops != NULL;
-    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]);
+    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]) && has_value(in[k]);
     return RP__LIKELY(sound) ? RP_OK : refuse_call(site, f, in, n_in);
 }
 
@@ -169,7 +186,7 @@ static rp_status plain_call(rp_compiled *f, const char *site, rp_tensor *const *
     return rp__callable_end(scope, rp__callable_body(f->fn, in, n_in, out, n_out), out, n_out);
 }
 
-static void plain_destroy(rp_compiled *f) { rp__free(f); }
+static void plain_destroy(rp_compiled *f) { rp__handle_free(f); }
 
 rp_compiled *rp_plain(rp_fn fn) {
     static const rp__callable_ops ops = {"plain", plain_call, plain_destroy};
@@ -177,10 +194,10 @@ rp_compiled *rp_plain(rp_fn fn) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
         return rp__callable_failed();
     }
-    rp_compiled *f = rp__calloc(1, sizeof *f);
+    rp_compiled *f = rp__handle_new("function", sizeof *f);
     if (!f || rp__callable_begin(f, &ops, fn) != RP_OK) {
         (void)RP__OOM("function");
-        rp__free(f);
+        rp__handle_free(f);
         return rp__callable_failed();
     }
     return f;
@@ -273,9 +290,10 @@ static bool holds_replayed(const rp_ir *ir) {
     return false;
 }
 
-/* Takes the trace over. */
-static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
-                            const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
+/* Takes the trace over. environment: as the function found it. */
+static rp_status specialise(compiled *c, rp__trace_result *trace, uint64_t environment, rp_tensor *const *in,
+                            size_t n_in, size_t n_out, const rp_dim *const *sizes, const rp_dim *const *strides,
+                            specialisation **out) {
     specialisation *s = rp__calloc(1, sizeof *s);
     if (!s) return RP__OOM("specialisation");
     atomic_init(&s->refs, 1);
@@ -291,6 +309,7 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
+    s->guards.environment = environment;
     if (status == RP_OK) status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
     if (status != RP_OK) {
         specialisation_release(s);
@@ -349,7 +368,7 @@ static rp_status run_object(specialisation *s, rp_tensor *const *in, size_t n_in
     if (s->moves_gradients) return run_with_gradients(s, in, n_in, out, n_out);
     if (!s->object) return rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     rp_status status = s->engine->run(s->object, in, n_in, out, n_out);
-    if (status == RP_OK && s->engine->settled && !s->repeats)
+    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched)
         atomic_store_explicit(&s->program, s->engine->settled(s->object), memory_order_release);
     return status;
 }
@@ -369,13 +388,14 @@ static rp_status run_in_scope(specialisation *s, rp_tensor *const *in, size_t n_
 }
 
 static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
+    /* A graph that nobody can go back through holds its own derivatives already: no tape. For training there is one, also
+       where grad mode is off and the function has switched it on. */
     const bool off = rp__grad_disabled;
-    if (!s->trace.training) rp__grad_disabled = true;
+    rp__grad_disabled = !s->trace.training;
     rp__executable *p = atomic_load_explicit(&s->program, memory_order_acquire);
     rp_status status =
         p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
-    if (!s->trace.training) rp__grad_disabled = off;
+    rp__grad_disabled = s->trace.switched != off; /* as the function leaves it */
     return status;
 }
 
@@ -633,6 +653,7 @@ static rp_status call_that_fails(compiled *c, const char *detail, rp_tensor *con
 static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
     rp_fn fn = c->base.fn;
+    const uint64_t environment = rp__guards_environment();
     size_t bytes = fn.ctx ? fn.ctx_bytes : 0;
     void *ctx = rp__alloc(bytes ? bytes : 1);
     if (!ctx) return RP__OOM("compiled function");
@@ -650,7 +671,7 @@ static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_t
         if (c->options.fullgraph) status = fullgraph_error(c);
     } else if (status == RP_OK) {
         specialisation *s;
-        status = specialise(c, &result, in, n_in, n_out, NULL, NULL, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, NULL, NULL, &s);
     }
     rp__trace_result_free(&result);
     return status;
@@ -661,6 +682,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
                                rp_tensor **out, size_t n_out) {
     pattern p;
     rp__trace_result result = {0};
+    const uint64_t environment = rp__guards_environment();
     rp__error_state before;
     rp__error_save(&before);
     rp__reason reason = RP__REASON_NONE;
@@ -677,7 +699,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
             reason = unusable(&result);
     }
     if (status == RP_OK && reason == RP__REASON_NONE) {
-        status = specialise(c, &result, in, n_in, n_out, p.sizes, p.strides, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, p.sizes, p.strides, &s);
         if (status == RP_OK) status = run(s, in, n_in, out, n_out);
     } else if (status == RP_OK && reason == RP__REASON_TRACE_FAILED) {
         rp__text_puts(&detail, rp_error_message());
@@ -837,7 +859,7 @@ static void compiled_destroy(rp_compiled *f) {
     }
     segments_clear(c);
     (void)pthread_mutex_destroy(&c->lock);
-    rp__free(c);
+    rp__handle_free(c);
 }
 
 rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
@@ -864,10 +886,10 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();
     o.backend = engine->name;
-    compiled *c = rp__calloc(1, sizeof *c);
+    compiled *c = rp__handle_new("function", sizeof *c);
     if (!c || rp__callable_begin(&c->base, &ops, fn) != RP_OK) {
         (void)RP__OOM("compiled function");
-        rp__free(c);
+        rp__handle_free(c);
         return rp__callable_failed();
     }
     (void)pthread_mutex_init(&c->lock, NULL);
@@ -880,6 +902,10 @@ rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
 /* ---- explain */
 
 size_t rp_explain_count(rp_compiled *f) {
+    if (f && !f->ops && f != rp__callable_failed()) {
+        (void)rp__callable_refuse(f, "rp_explain_count");
+        return 0;
+    }
     if (!f || !f->ops) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
         return 0;
@@ -891,6 +917,7 @@ size_t rp_explain_count(rp_compiled *f) {
 }
 
 rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry) {
+    if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_at");
     if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
     rp__lock(&f->explain.lock);
     bool there = index < f->explain.n;

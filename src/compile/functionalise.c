@@ -40,13 +40,14 @@ typedef struct memory {   /* of a base value */
 typedef struct functionaliser {
     rp__rewrite w;
     place *places;
-    memory *memories;   /* indexed by base value */
-    rp__ir_value *path; /* scratch for replays */
-    uint32_t depth;     /* of regions */
-    uint32_t opened;    /* functions around the node: the outermost one's backward is that of all */
-    rp_dim random_base; /* counters reserved before the checkpoint that is being opened */
-    uint32_t writes;    /* numbers of rp__ir_node.write given out */
-    uint32_t mark;      /* the next one of the write that is going on, from the written view on; 0: it has none */
+    memory *memories;     /* indexed by base value */
+    rp__ir_value *path;   /* scratch for replays */
+    uint32_t depth;       /* of regions */
+    uint32_t checkpoints; /* opened around the node */
+    uint32_t opened;      /* functions around the node: the outermost one's backward is that of all */
+    rp_dim random_base;   /* counters reserved before the checkpoint that is being opened */
+    uint32_t writes;      /* numbers of rp__ir_node.write given out */
+    uint32_t mark;        /* the next one of the write that is going on, from the written view on; 0: it has none */
 } functionaliser;
 
 static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
@@ -400,6 +401,15 @@ static void carry_gradients(rp_ir *dst, size_t first, size_t first_value, size_t
     }
 }
 
+/* Grad mode was off when the node was recorded: none of its results carries a gradient, although operands may. Of a node in a
+   block the marks say nothing; there such operands are detached. */
+static bool without_tape(const functionaliser *f, const rp__ir_node *n) {
+    if (!f->w.src->taped || f->depth > 0 || f->checkpoints > 0 || f->opened > 0) return false;
+    for (uint32_t k = 0; k < n->n_out; k++)
+        if (f->w.src->values[n->out[k]].requires_grad) return false;
+    return true;
+}
+
 /* A checkpoint is opened: its nodes become the graph's own, marked to be run again rather than kept. */
 static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
     const rp__ir_block *region = &n->regions[0];
@@ -410,10 +420,16 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
     size_t first = f->w.dst->n_nodes, first_value = f->w.dst->n_values, function = f->w.dst->n_functions;
     rp_dim before = f->random_base;
     f->random_base = rp__dim_apply(RP__DIM_ADD, before, n->random_offset);
+    f->checkpoints++;
     rp_status status = visit_nodes(f, region, block);
+    f->checkpoints--;
     f->random_base = before;
     RP_TRY(status);
-    carry_gradients(f->w.dst, first, first_value, function);
+    if (without_tape(f, n)) {
+        for (size_t v = first_value; v < f->w.dst->n_values; v++) f->w.dst->values[v].requires_grad = false;
+    } else {
+        carry_gradients(f->w.dst, first, first_value, function);
+    }
     for (uint32_t k = 0; k < n->n_out; k++) {
         rp__ir_value result;
         RP_TRY(read_value(f, block, region->results[k], &result));

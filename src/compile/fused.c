@@ -129,7 +129,7 @@ void rp__unit_free(rp__unit *u) {
         next = v->next;
         variant_free(u, v);
     }
-    for (size_t k = 0; k < u->n_random; k++) rp_generator_release(u->random[k].generator);
+    for (size_t k = 0; k < u->n_random; k++) rp__generator_drop(u->random[k].generator);
     rp__free(u->random);
     rp__free(u->donors);
     rp_ir_release(u->graph);
@@ -400,6 +400,9 @@ static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit
     variant *v;
     rp__error_state before;
     if (is_interpreted(u)) return interpret(u, call, in, n_in, out, n_out);
+    for (size_t k = 0; k < n_in; k++) { /* a value that no trace has computed is no fault of the program to be made */
+        if (in[k]->traced && !in[k]->storage->data) RP_TRY(rp__tensor_materialise(in[k]));
+    }
     rp__error_save(&before);
     rp__lock(&u->lock);
     rp_status status = find(u, call, in, n_in, &v);

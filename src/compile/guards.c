@@ -149,7 +149,6 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     size_t words = 1;
     memset(g, 0, sizeof *g);
     g->n_in = n_in;
-    g->environment = rp__guards_environment();
     g->ctx = fn.ctx;
     g->ctx_bytes = fn.ctx ? fn.ctx_bytes : 0;
     g->bytes = result->bytes;

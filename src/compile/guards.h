@@ -10,7 +10,7 @@ enum { RP__GUARD_BITS = 1024 };
 
 /* What a call is checked against. Built once, then read only (but for rp__guards_only and `changes`). */
 typedef struct rp__guards {
-    uint64_t environment; /* grad mode, determinism, default device */
+    uint64_t environment; /* grad mode, determinism, default device; whoever builds the guards fills it in */
     uint64_t *words;      /* per argument: head, then size and stride of each dim */
     const rp_dim *
         *symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */

@@ -425,7 +425,7 @@ void rp__shared_arena_begin(rp__shared_arena *a) {
 
 void rp__shared_arena_end(rp__shared_arena *a) {
     if (a->storage) rp__storage_release(a->storage);
-    if (a->stream) rp_stream_release(a->stream);
+    if (a->stream) rp__stream_drop(a->stream);
     (void)pthread_mutex_destroy(&a->lock);
 }
 
@@ -505,10 +505,10 @@ void rp__executable_free(rp__executable *p) {
     for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
     rp__free(p->dags);
     rp__capture_random_free(p->states, p->n_states);
-    for (size_t k = 0; k < p->n_random && p->random; k++) rp_generator_release(p->random[k].generator);
+    for (size_t k = 0; k < p->n_random && p->random; k++) rp__generator_drop(p->random[k].generator);
     if (p->memory) rp__storage_release(p->memory);
-    if (p->build_stream) rp_stream_release(p->build_stream);
-    if (p->pool) rp_pool_release(p->pool);
+    if (p->build_stream) rp__stream_drop(p->build_stream);
+    if (p->pool) rp__pool_drop(p->pool);
     rp_ir_release(p->ir);
     rp__arena_free(&p->arena);
     rp__shared_arena_end(&p->own_turn);

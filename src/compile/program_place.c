@@ -14,7 +14,7 @@
 
 /* A storage that stands for memory owned elsewhere while records are made. */
 static rp_status proxy(rp__executable *p, rp__program_buffer *b, char *address, int64_t bytes) {
-    b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL);
+    b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL, NULL);
     if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
     b->place.base = 0;
     b->place.bytes = bytes;

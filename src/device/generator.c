@@ -27,16 +27,13 @@ void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
 static rp_generator error_generator; /* what constructors return on failure: no device */
 
 static rp_status generator_check(const rp_generator *g) {
-    if (!g) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator is NULL");
-    return g->device
-               ? RP_OK
-               : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator was not made (see the error of its constructor)");
+    return RP__LIKELY(g && g->device) ? RP_OK : rp__handle_refuse(g ? &g->handle : NULL, "generator", "generator");
 }
 
 static _Atomic uint64_t seed_of_new_devices = DEFAULT_SEED;
 
 rp_status rp__generator_open(rp__device *d, rp_generator **out) {
-    rp_generator *g = *out = rp__calloc(1, sizeof *g);
+    rp_generator *g = *out = rp__handle_new("generator", sizeof *g);
     if (!g) return RP__OOM("a generator");
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
@@ -64,11 +61,16 @@ rp_generator *rp__generator_retain(rp_generator *g) {
 }
 
 void rp_generator_release(rp_generator *g) {
+    if (!g || g == &error_generator || (g->device && g == g->device->generator)) return;
+    if (rp__handle_give_up(&g->handle, "generator_release")) rp__generator_drop(g);
+}
+
+void rp__generator_drop(rp_generator *g) {
     if (!g || !g->device || g == g->device->generator ||
         atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
     pthread_mutex_destroy(&g->lock);
-    rp__free(g);
+    rp__handle_free(g);
 }
 
 void rp__generator_state(rp_generator *g, uint64_t *seed, uint64_t *offset) {
@@ -150,7 +152,7 @@ void rp__random_rewind(rp__random_log *log) {
 
 void rp__random_log_free(rp__random_log *log) {
     for (size_t i = 0; i < log->n; i++) {
-        rp_generator_release(log->drawn[i].generator);
+        rp__generator_drop(log->drawn[i].generator);
         rp__random_memory_release(log->drawn[i].memory);
     }
     rp__free(log->drawn);

@@ -87,6 +87,10 @@ static rp_status note_uses(rp_stream *s, const rp__launch *l) {
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l) {
     rp__launch_recorder *recorder = rp__launch_recorder_now;
     if (RP__UNLIKELY(recorder != NULL)) return recorder->record(recorder, s, l);
+    return rp__launch_unrecorded(s, l);
+}
+
+rp_status rp__launch_unrecorded(rp_stream *s, const rp__launch *l) {
     if (!l->kernel) /* nothing to do: an empty space */
         return RP_OK;
     rp__device *d = s->device;

@@ -70,6 +70,8 @@ void rp__launch_free(rp__launch *l, bool release_storages);
 /* The only way work reaches a device: hands the launch to the thread's recorder if one is installed (floor 6 builds programs
    by running lowerings under one: nothing executes), else to the stream's device, which runs, queues or captures it. */
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l);
+/* The same past the recorder: what a recorder itself gives to the device, also of streams that do not capture. */
+rp_status rp__launch_unrecorded(rp_stream *s, const rp__launch *l);
 typedef struct rp__launch_recorder {
     rp_status (*record)(struct rp__launch_recorder *self, rp_stream *s,
                         const rp__launch *l); /* must copy what it keeps */

@@ -7,6 +7,7 @@
 #include "graphs/recording.h"
 
 struct rp_graph {
+    rp__handle handle;
     bool capturing, keep_graph, check_liveness;
     rp__recorder recorder;
     rp__recording recording;
@@ -36,11 +37,11 @@ static rp_status usable(const rp_graph *g, const char *call) {
     if (g == &error_graph)
         return rp_failed() ? rp_error_status()
                            : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph was never made", call);
-    return RP_OK;
+    return RP__LIKELY(rp__handle_is_live(&g->handle)) ? RP_OK : rp__handle_refuse(&g->handle, call, "graph");
 }
 
 rp_graph *rp_graph_new(void) {
-    rp_graph *g = rp__calloc(1, sizeof *g);
+    rp_graph *g = rp__handle_new("graph", sizeof *g);
     if (!g) {
         RP__OOM("a graph");
         return &error_graph;
@@ -49,7 +50,9 @@ rp_graph *rp_graph_new(void) {
 }
 
 void rp_graph_release(rp_graph *g) {
-    if (!g || g == &error_graph || check_owner(g, "graph_release") != RP_OK) return;
+    if (!g || g == &error_graph || check_owner(g, "graph_release") != RP_OK ||
+        !rp__handle_give_up(&g->handle, "graph_release"))
+        return;
     if (g->capturing) { /* abandoned: ended like any other, so that stream and pool come free */
         rp__error_state kept;
         rp__error_save(&kept);
@@ -58,8 +61,8 @@ void rp_graph_release(rp_graph *g) {
         rp__error_restore(&kept);
     }
     rp__recording_free(&g->recording);
-    if (g->pool) rp_pool_release(g->pool);
-    rp__free(g);
+    if (g->pool) rp__pool_drop(g->pool);
+    rp__handle_free(g);
 }
 
 rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options) {
@@ -79,23 +82,26 @@ rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *
     RP_TRY(rp__recorder_check_outermost("graph_begin"));
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
+    if (o.stream && !o.stream->device) return rp__handle_refuse(&o.stream->handle, "graph_begin", "stream");
+    if (o.pool && !o.pool->device) return rp__handle_refuse(&o.pool->handle, "graph_begin", "pool");
     if (o.stream && o.stream->device != d)
         return rp__fail(RP_ERROR_DEVICE, "graph_begin: the stream belongs to another device than the capture");
     if (o.pool && o.pool->device != d)
         return rp__fail(RP_ERROR_DEVICE, "graph_begin: the pool belongs to another device than the capture");
     rp_pool *pool = o.pool ? rp__pool_retain(o.pool) : rp_pool_new(device);
     if (!pool->device) return rp_error_status();
+    if (!o.pool) atomic_store(&pool->handle.held, 0); /* rp_graph_pool lends it */
     rp_stream *side = o.stream ? NULL : rp__side_stream_take(d);
     rp_status status = RP_OK;
     if (!o.stream && !side) status = rp_error_status();
     if (status == RP_OK) status = rp__recorder_begin(&g->recorder, &g->recording, side ? side : o.stream, pool, o.mode);
     if (status != RP_OK) {
         rp__side_stream_give(side);
-        rp_pool_release(pool);
+        rp__pool_drop(pool);
         return status;
     }
     g->side = side;
-    if (g->pool) rp_pool_release(g->pool);
+    if (g->pool) rp__pool_drop(g->pool);
     g->pool = pool;
     g->capturing = true;
     g->keep_graph = o.keep_graph;

@@ -100,7 +100,7 @@ static void graphed_free(graphed *g) {
     rp__free(g->backward_grads);
     generation_release(g->generation);
     family_release(g->family);
-    rp__free(g);
+    rp__handle_free(g);
 }
 
 static void graphed_drop(graphed *g) {
@@ -236,7 +236,8 @@ static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp, 
     }
     atomic_fetch_add_explicit(&g->generation->refs, 1, memory_order_relaxed);
     *o = (output_owner){rp__storage_retain(fixed->storage), g->generation};
-    rp__storage *s = rp__storage_wrap(fixed->device, fixed->storage->data, fixed->storage->bytes, output_free, o);
+    rp__storage *s =
+        rp__storage_wrap(fixed->device, fixed->storage->data, fixed->storage->bytes, fixed->storage, output_free, o);
     if (!s) {
         output_free(o);
         return rp__tensor_error();
@@ -425,7 +426,7 @@ typedef struct maker { /* what the steps of rp_make_graphed_callables share */
 } maker;
 
 static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
-    graphed *g = rp__calloc(1, sizeof *g);
+    graphed *g = rp__handle_new("function", sizeof *g);
     size_t all = c->n_args + c->n_params;
     if (!g) return NULL;
     g->n_args = c->n_args;
@@ -604,7 +605,7 @@ static rp_status warm_up(const maker *m) {
     (void)rp_generator_set(generator, seed, offset);
     (void)rp_error_take();
     rp__error_restore(&kept);
-    rp_stream_release(before);
+    rp__stream_drop(before);
     return status;
 }
 
@@ -849,7 +850,7 @@ static rp_status make_callables(const rp_graphed_callable *callables, size_t n, 
         if (m.made[i]) rp_compiled_release(&m.made[i]->base);
     rp__free(m.made);
     rp__side_stream_give(m.stream);
-    rp_pool_release(m.pool);
+    rp__pool_drop(m.pool);
     return status;
 }
 

@@ -40,7 +40,7 @@ void rp__side_stream_give(rp_stream *s) {
         s = NULL;
     }
     rp__unlock(&side_lock);
-    if (s) rp_stream_release(s);
+    if (s) rp__stream_drop(s);
 }
 
 /* ---- capturing ---- */
@@ -84,7 +84,7 @@ static rp_status record(rp__launch_recorder *base, rp_stream *s, const rp__launc
             return status;
         }
     }
-    return s->device->ops->launch(s->device, s, l);
+    return rp__launch_unrecorded(s, l);
 }
 
 rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *stream, rp_pool *pool,
@@ -103,7 +103,7 @@ rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *strea
         (void)rp_set_current_stream(previous);
         (void)rp_error_take();
         rp__error_restore(&kept);
-        rp_stream_release(previous);
+        rp__stream_drop(previous);
         return status;
     }
     r->pool = rp__pool_retain(pool);
@@ -128,8 +128,8 @@ rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
     if (c->stream->capture) r->counted = rp__replays_retain(c->stream->capture->replays);
     rp_status status = rp__capture_end(c->stream, &r->graph, &r->random, &r->n_random);
     rp_status restored = rp_set_current_stream(c->previous);
-    rp_stream_release(c->previous);
-    rp_stream_release(c->stream);
+    rp__stream_drop(c->previous);
+    rp__stream_drop(c->stream);
     if (status == RP_OK) status = c->failed != RP_OK ? c->failed : restored;
     if (status != RP_OK) {
         rp__recording_free(r);
@@ -162,7 +162,7 @@ void rp__recording_free(rp__recording *r) {
         if (r->externals[k].moved) rp__storage_release(r->externals[k].moved);
     }
     rp__free(r->externals);
-    if (r->pool) rp_pool_release(r->pool);
+    if (r->pool) rp__pool_drop(r->pool);
     memset(r, 0, sizeof *r);
 }
 
@@ -178,7 +178,7 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
         r->stream_waits++;
     }
     if (status == RP_OK && last != s) {
-        if (last) rp_stream_release(last);
+        if (last) rp__stream_drop(last);
         r->pool->replayed_on = rp__stream_retain(s);
     }
     rp__unlock(&replay_lock);

@@ -36,6 +36,7 @@ typedef struct group {
 } group;
 
 struct rp_optimizer {
+    rp__handle handle;
     kind kind;
     group **groups;
     size_t n, capacity;
@@ -123,6 +124,7 @@ static rp_status params_check(const rp_optimizer *opt, rp_tensor *const *params,
 
 static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr, const settings *s) {
     if (opt == &failed_optimizer) return rp__fail(RP_ERROR_STATE, "optimizer: it could not be made");
+    if (!rp__handle_is_live(&opt->handle)) return rp__handle_refuse(&opt->handle, "optimizer", "optimizer");
     RP_TRY(params_check(opt, params, n, lr));
     if (!RP__GROW(&opt->groups, &opt->capacity, opt->n + 1)) return RP__OOM("optimizer");
     group *g = rp__calloc(1, sizeof *g);
@@ -188,7 +190,7 @@ static rp_status sgd_settings(const rp_sgd_options *options, settings *s) {
 }
 
 static rp_optimizer *optimizer_new(kind k) {
-    rp_optimizer *opt = rp__calloc(1, sizeof *opt);
+    rp_optimizer *opt = rp__handle_new("optimizer", sizeof *opt);
     if (!opt) {
         (void)RP__OOM("optimizer");
         return &failed_optimizer;
@@ -230,16 +232,18 @@ rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t 
 rp_status rp_sgd_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
                            const rp_sgd_options *options) {
     settings s;
+    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle))
+        return rp__handle_refuse(&opt->handle, "rp_sgd_add_group", "optimizer");
     if (!opt || opt->kind != SGD) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_sgd_add_group: not an SGD optimizer");
     RP_TRY(sgd_settings(options, &s));
     return group_add(opt, params, n, lr, &s);
 }
 
 void rp_optimizer_release(rp_optimizer *opt) {
-    if (!opt || opt == &failed_optimizer) return;
+    if (!opt || opt == &failed_optimizer || !rp__handle_give_up(&opt->handle, "rp_optimizer_release")) return;
     for (size_t i = 0; i < opt->n; i++) group_free(opt->groups[i]);
     rp__free(opt->groups);
-    rp__free(opt);
+    rp__handle_free(opt);
 }
 
 /* ---------------------------------------------------------------- the step */
@@ -297,6 +301,8 @@ static rp_status class_step(const rp_optimizer *opt, group *g, size_t lead) {
 
 static rp_status optimizer_check(const rp_optimizer *opt, const char *function) {
     if (opt && opt->n > 0) return RP_OK;
+    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle))
+        return rp__handle_refuse(&opt->handle, function, "optimizer");
     return rp__fail(RP_ERROR_STATE, "%s: the optimizer is NULL or could not be made", function);
 }
 
@@ -345,6 +351,10 @@ size_t rp_optimizer_group_count(const rp_optimizer *opt) { return opt ? opt->n :
 
 static group *group_at(const rp_optimizer *opt, size_t index, const char *function) {
     if (opt && index < opt->n) return opt->groups[index];
+    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle)) {
+        (void)rp__handle_refuse(&opt->handle, function, "optimizer");
+        return NULL;
+    }
     (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: there is no group %zu", function, index);
     return NULL;
 }

@@ -344,11 +344,13 @@ static rp_tensor *copy_of(rp__device *d, rp_tensor *t) {
     rp_tensor *out = rp__tensor_empty(d, (rp_dtype)t->dtype, t->size, t->ndim);
     if (rp__tensor_is_error(out)) return out;
     rp_stream *s = rp__current_stream(d);
-    if (!rp__device_equal(t->device, d->id))
-        return d->ops->copy_in(d, s, rp__tensor_data(out), rp__tensor_data(t), rp__dtype_bytes((rp_dtype)t->dtype)) ==
-                       RP_OK
-                   ? out
-                   : rp__tensor_error();
+    if (!rp__device_equal(t->device, d->id)) { /* the CPU's stream may still have to write it */
+        rp__device *from = rp__device_get(t->device);
+        bool copied = from && from->ops->stream_synchronize(from, rp__current_stream(from)) == RP_OK &&
+                      d->ops->copy_in(d, s, rp__tensor_data(out), rp__tensor_data(t),
+                                      rp__dtype_bytes((rp_dtype)t->dtype)) == RP_OK;
+        return copied ? out : rp__tensor_error();
+    }
     rp_tensor *in[] = {t}, *outs[] = {out};
     rp__call call = {
         .op = rp__op_builtin(RP__OP_clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};

@@ -74,8 +74,8 @@ static struct DLManagedTensorVersioned *export_tensor(rp_tensor *t) {
     if (!d || rp__tensor_materialise(t) != RP_OK) return NULL;
     rp_stream *s = rp__current_stream(d);
     /* The consumer knows nothing of our queues. */
-    if (d->id.type == RP_DEVICE_CPU &&
-        (rp__capture_forbid(s, "exporting a tensor") != RP_OK || d->ops->stream_synchronize(d, s) != RP_OK))
+    if (d->id.type == RP_DEVICE_CPU && (rp__capture_forbid(s, "exporting a tensor") != RP_OK ||
+                                        d->ops->stream_synchronize(d, s) != RP_OK || rp__device_waited(d) != RP_OK))
         return NULL;
     exported *e = rp__calloc(1, sizeof *e);
     if (!e) {

@@ -6,7 +6,6 @@
 
 #include "core/alloc.h"
 #include "device/capture.h"
-#include "device/error_record.h"
 #include "tensor/local.h"
 
 rp_status (*rp__materialise_hook)(rp_tensor *t);
@@ -366,7 +365,9 @@ void *rp_data(rp_tensor *t) {
         rp__device *d = rp__device_get(t->device);
         rp_stream *s = d ? rp__current_stream(d) : NULL;
         /* In a capture there is nothing to wait for, and the address is that of the recorded launches. */
-        if (!s || (!rp__stream_capturing(s) && d->ops->stream_synchronize(d, s) != RP_OK)) return NULL;
+        if (!s ||
+            (!rp__stream_capturing(s) && (d->ops->stream_synchronize(d, s) != RP_OK || rp__device_waited(d) != RP_OK)))
+            return NULL;
     }
     return rp__tensor_data(t);
 }
@@ -405,7 +406,8 @@ rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int6
     size_t bytes;
     int64_t extent = 1; /* elements between the first and the last, inclusive */
     bool fits = true;
-    if (!rp__device_get(device) || !byte_count(dtype, size, ndim, &bytes)) goto failed;
+    rp__device *d = rp__device_get(device);
+    if (!d || !byte_count(dtype, size, ndim, &bytes)) goto failed;
     if (bytes && !data) {
         rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is NULL");
         goto failed;
@@ -430,7 +432,7 @@ rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int6
         rp__fail(RP_ERROR_SHAPE, "sizes and strides reach further than can be counted");
         goto failed;
     }
-    rp__storage *s = rp__storage_wrap(device, data, stride && bytes ? (size_t)extent : bytes, deleter, ctx);
+    rp__storage *s = rp__storage_foreign(d, data, stride && bytes ? (size_t)extent : bytes, deleter, ctx);
     if (!s) goto failed;
     t = rp__tensor_new(dtype, size, ndim, s); /* owns the storage now: failing calls the deleter */
     for (size_t i = 0; stride && i < ndim && !rp__tensor_is_error(t); i++)
@@ -488,20 +490,20 @@ static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
     size_t item = rp__dtype_bytes((rp_dtype)t->dtype);
     if (bytes == 0 || d->id.type == RP_DEVICE_CPU) {
         RP_TRY(d->ops->stream_synchronize(d, s));
-        RP_TRY(rp__error_record_check(d));
+        RP_TRY(rp__device_waited(d));
         if (bytes) gather(dst, rp__tensor_data(t), t->size, t->stride, t->ndim, item);
         return RP_OK;
     }
     if (rp__tensor_contiguous(t)) {
         RP_TRY(d->ops->copy_out(d, s, dst, rp__tensor_data(t), bytes));
-        return rp__error_record_check(d);
+        return rp__device_waited(d);
     }
     int64_t begin, end;
     rp__tensor_byte_range(t, &begin, &end);
     char *range = rp__alloc((size_t)(end - begin));
     if (!range) return RP__OOM("a host copy of a tensor");
     rp_status status = d->ops->copy_out(d, s, range, (char *)t->storage->data + begin, (size_t)(end - begin));
-    if (status == RP_OK) status = rp__error_record_check(d);
+    if (status == RP_OK) status = rp__device_waited(d);
     if (status == RP_OK) gather(dst, range, t->size, t->stride, t->ndim, item);
     rp__free(range);
     return status;

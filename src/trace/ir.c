@@ -47,7 +47,7 @@ void rp_ir_release(rp_ir *ir) {
     if (!ir || ir == rp__ir_failed() || atomic_fetch_sub_explicit(&ir->refs, 1, memory_order_acq_rel) != 1) return;
     free_blocks(ir);
     for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
-    for (size_t i = 0; i < ir->n_generators; i++) rp_generator_release(ir->generators[i]);
+    for (size_t i = 0; i < ir->n_generators; i++) rp__generator_drop(ir->generators[i]);
     for (size_t i = 0; i < ir->n_functions; i++) rp_ir_release(ir->functions[i].backward);
     rp__free(ir->functions);
     rp__free(ir->captured);

@@ -43,7 +43,7 @@ typedef struct rp__ir_value_info {
     uint32_t out_index;         /* result or argument number */
     bool requires_grad;
     bool shared;      /* argument or captured tensor: some of its bytes lie under another storage of the graph, too */
-    bool late_grad;   /* it required none when it was made: a write through a view gave it its history */
+    bool late_grad;   /* of a result: it required none when it was made, a write through a view gave it its history */
     const char *site; /* may be NULL */
 } rp__ir_value_info;
 
@@ -83,7 +83,8 @@ typedef struct rp__ir_node {
     /* functionalise to joint (a hint, no part of the text): the view through which a differentiated tensor is written, and
        the scatter that puts what was written back, have one number; 0: none. */
     uint32_t write;
-    bool dead; /* removed by a pass: every walk skips it */
+    bool untaped; /* recorded with grad mode off (of a taped graph, a hint, no part of the text) */
+    bool dead;    /* removed by a pass: every walk skips it */
 } rp__ir_node;
 
 struct rp__ir_block {
@@ -122,7 +123,7 @@ struct rp_ir {
     size_t n_functions, functions_capacity;
     const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
     rp_status status;            /* of an rp_ir that could not be made */
-    bool taped; /* traced as a tape saw it: an op without a result that needs a gradient ran with grad mode off */
+    bool taped;                  /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */

@@ -81,7 +81,7 @@ static rp_status run_random(rp__ir_positions *p, rp__call *call, rp_generator *g
 }
 
 void rp__ir_positions_end(rp__ir_positions *p) {
-    for (size_t i = 0; i < p->n; i++) rp_generator_release(p->entries[i].generator);
+    for (size_t i = 0; i < p->n; i++) rp__generator_drop(p->entries[i].generator);
     rp__free(p->entries);
     rp__random_log_free(&p->drawn);
     *p = (rp__ir_positions){0};
@@ -445,16 +445,7 @@ rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, 
 }
 
 /* Was the node recorded with grad mode off? It is run so again, lest a tape takes it for a part of the function. */
-static bool untaped(const rp_ir *ir, const rp__ir_node *n) {
-    bool in = false, out = false;
-    if (!ir->taped || (n->kind != RP__IR_OP && n->n_regions == 0)) return false;
-    for (uint32_t k = 0; k < n->n_in; k++) {
-        const rp__ir_value_info *info = n->in[k] != RP__IR_NONE ? &ir->values[n->in[k]] : NULL;
-        in = in || (info && info->requires_grad && !info->late_grad);
-    }
-    for (uint32_t k = 0; k < n->n_out; k++) out = out || ir->values[n->out[k]].requires_grad;
-    return in && !out;
-}
+static bool untaped(const rp_ir *ir, const rp__ir_node *n) { return ir->taped && n->untaped; }
 
 /* Each value is held once while later nodes need it. */
 static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *const *in, rp_tensor **out) {

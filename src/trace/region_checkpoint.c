@@ -13,7 +13,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp__region_where at, rp_fn fn, r
     rp_tensor **operands = NULL;
     bool *carries = NULL, any = false;
     rp_status status;
-    RP_TRY_GOTO(status, done, rp__region_trace(at, fn, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, fn, true, in, n_in, n_out, &a));
     /* One generator only: its counters are a range that the node can name. */
     rp_generator *g = NULL;
     for (size_t i = 0; i < a.ir->n_nodes; i++) {

@@ -133,8 +133,10 @@ rp_status rp__trace_function(const char *site, rp_fn forward, rp_fn backward, rp
         for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     }
     rp__error_restore(&before);
-    if (status != RP_OK && rp__trace_closes(t))
+    if (status != RP_OK && rp__trace_closes(t)) {
+        (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
         return rp__fail(RP_ERROR_GRAPH_BREAK, "a custom function that cannot be recorded with its backward");
+    }
     if (status != RP_OK) {
         rp__trace_refuse(t, "custom-function", site && *site ? site : rp__region_name_of(forward));
         return RP_OK;

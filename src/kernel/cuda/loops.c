@@ -509,7 +509,6 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     return RP_OK;
 }
 
-extern const rp__loop_backend rp__cuda_loops;
 const rp__loop_backend rp__cuda_loops = {.bind = bind,
                                          .launch = launch,
                                          .source = source,
