@@ -398,11 +398,11 @@ static inline rp_status run_variant(rp__unit *u, const variant *v, const rp__uni
 static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in,
                                                      size_t n_in, rp_tensor **out, size_t n_out) {
     variant *v;
-    rp__error_state before;
     if (is_interpreted(u)) return interpret(u, call, in, n_in, out, n_out);
     for (size_t k = 0; k < n_in; k++) { /* a value that no trace has computed is no fault of the program to be made */
         if (in[k]->traced && !in[k]->storage->data) RP_TRY(rp__tensor_materialise(in[k]));
     }
+    rp__error_state before;
     rp__error_save(&before);
     rp__lock(&u->lock);
     rp_status status = find(u, call, in, n_in, &v);
