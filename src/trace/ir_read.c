@@ -160,9 +160,14 @@ rp_status rp_ir_value_at_at(const char *site, const rp_ir *ir, rp_ir_value value
     memcpy(full.size, v->meta.size, v->meta.ndim * sizeof *full.size);
     memcpy(full.stride, v->stride, v->meta.ndim * sizeof *full.stride);
     full.offset = v->offset;
-    rp__symbols *before = rp__symbols_enter(ir->symbols);
+    rp__symbols *scratch;
+    RP_TRY(rp__symbols_scratch(ir->symbols, &scratch));
+    rp__symbols *before = rp__symbols_enter(scratch);
+    bool quiet = rp__symbols_quiet(true);
     full.contiguous = rp__ir_value_contiguous(v);
+    (void)rp__symbols_quiet(quiet);
     (void)rp__symbols_enter(before);
+    rp__symbols_release(scratch);
     full.memory = v->storage;
     full.producer = v->node;
     full.index = v->out_index;

@@ -157,7 +157,7 @@ rp_status rp__symbols_fork(rp__symbols *s, rp__symbols **out) {
 
 rp_status rp__symbols_scratch(rp__symbols *s, rp__symbols **out) {
     *out = NULL;
-    if (s && s != current) return copy_table(s, out);
+    if (s && (s != current || s->sealed)) return copy_table(s, out);
     *out = rp__symbols_retain(s);
     return RP_OK;
 }

@@ -52,7 +52,7 @@ int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d); /* d may be a value */
 void rp__symbols_seal(rp__symbols *s); /* NULL: none */
 /* A table that the calling thread may work on, counted: s itself while it is open, else a copy. NULL for NULL. */
 rp_status rp__symbols_fork(rp__symbols *s, rp__symbols **out);
-/* The same for checkers and printers, of graphs that others may be looking at: s itself only if it is in force. */
+/* The same for checkers and printers, of graphs that others may be looking at: s itself only if it is open and in force. */
 rp_status rp__symbols_scratch(rp__symbols *s, rp__symbols **out);
 /* While the thread is quiet, questions are answered by the hints and no guard is recorded. Returns what it was. */
 bool rp__symbols_quiet(bool quiet);
