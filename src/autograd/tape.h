@@ -204,7 +204,7 @@ extern const rp__tape_class rp__accumulate_class;
 /* Gradients of sum_k roots[k] . seeds[k]. inputs NULL: into .grad of all leaves; else out[i] for inputs[i], each retained. */
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph);
-extern _Thread_local uint32_t rp__backwards; /* of the thread, so far: a trace tells whether one ran inside it */
+extern void (*rp__backward_watch_hook)(void); /* floor 5's; called where a backward runs inside a trace */
 /* Brings a gradient to the size and dtype of what it is the gradient of. */
 rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what);
 
