@@ -634,8 +634,25 @@ typedef struct rp_backend {
     void *ctx;
 } rp_backend;
 RP_CALL rp_status rp_register_backend(const rp_backend *backend);
+/* The name is free again, for another one too; functions that were compiled with the backend go on with it, so its ctx stays
+   until they and their tapes are gone. Backends of the library stay. */
+RP_CALL rp_status rp_unregister_backend(const char *name);
+/* the names that rp_compile takes: an alias is one, behind that of its backend */
 RP_API size_t rp_backend_count(void);
 RP_CALL const char *rp_backend_name(size_t index);
+
+/* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict that it
+   must run at every call; it is as new. Calls that are under way end with what they have. */
+RP_API void rp_compile_reset(void);
+/* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were cleared.
+   Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard". */
+typedef struct rp_counter {
+    const char *kind, *reason; /* "" where no reason applies */
+    uint64_t count;            /* not 0 */
+} rp_counter;
+RP_API size_t rp_counter_count(void);
+RP_CALL rp_status rp_counter_at(size_t index, rp_counter *counter);
+RP_API void rp_counters_clear(void);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
    program that was evicted go; what happened to it (kinds "specialisation", "instance", "copy", "patch", "skip", "break") is

@@ -761,6 +761,108 @@ static void my_destroy(void *ctx, void *object) {
     seen.destroyed++;
 }
 
+static bool is_listed(const char *name) {
+    size_t n = 0;
+    for (size_t i = 0; i < rp_backend_count(); i++) n += strcmp(rp_backend_name(i), name) == 0;
+    assert_true(n < 2);
+    return n == 1;
+}
+
+/* A name that was taken back is free; functions that were compiled with what it stood for go on. */
+static void test_backends_go(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_backend mine = {sizeof mine, "passing", my_compile, my_run, my_destroy, &seen};
+    assert_true(is_listed("fused") && is_listed("inductor") && !is_listed("passing"));
+    assert_int_equal(rp_register_backend(&mine), RP_OK);
+    assert_true(is_listed("passing"));
+    struct net m = new_net(false);
+    rp_compiled *f =
+        compiled((rp_fn){forward, &m, sizeof m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "passing"));
+    rp_tensor *x = filled(0.2, 2, 5, 3), *got, *want;
+    for (int turn = 0; turn < 4; turn++) {
+        int ran = seen.ran;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        forward(&m, &x, 1, &want, 1);
+        assert_same(got, want);
+        if (turn == 1) assert_int_equal(rp_unregister_backend("passing"), RP_OK);
+        if (turn > 1) assert_int_equal(seen.ran, ran + 1);
+    }
+    assert_false(is_listed("passing"));
+    assert_int_equal(rp_unregister_backend("passing"), RP_ERROR_INVALID_ARGUMENT);
+    rp_error_take();
+    assert_int_equal(rp_unregister_backend("fused"), RP_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(rp_error_message(), "the library's own"));
+    rp_error_take();
+    rp_compile((rp_fn){forward, &m, sizeof m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "passing"));
+    assert_non_null(strstr(rp_error_message(), "there is no backend \"passing\""));
+    rp_error_take();
+    assert_int_equal(rp_register_backend(&mine), RP_OK);
+    assert_int_equal(rp_unregister_backend("passing"), RP_OK);
+    rp_compiled_release(f);
+    free_net(&m);
+    memset(&seen, 0, sizeof seen);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- counters of the process, and a reset */
+
+static int64_t counter(const char *kind, const char *reason) {
+    int64_t total = 0;
+    for (size_t k = 0; k < rp_counter_count(); k++) {
+        rp_counter c;
+        assert_int_equal(rp_counter_at(k, &c), RP_OK);
+        assert_true(c.count > 0);
+        if (strcmp(c.kind, kind) == 0 && strcmp(c.reason, reason) == 0) total += (int64_t)c.count;
+    }
+    return total;
+}
+
+static bool reads; /* the function asks for a value on the host */
+static void may_read(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_exp(in[0]);
+    if (reads && rp_item_f64(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE)) < 0) out[0] = in[0];
+}
+
+static void test_reset(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_counters_clear();
+    assert_int_equal(rp_counter_count(), 0);
+    rp_compiled *f = compiled((rp_fn){may_read, NULL, 0, "may read"}, NULL);
+    rp_tensor *x = filled(0.2, 1, 5), *y, *want = rp_exp(x);
+    reads = true;
+    for (int k = 0; k < 3; k++) assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_int_equal(counter("break", "host-read"), 1);
+    int64_t made = counter("specialisation", ""); /* segments */
+    reads = false;
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK); /* it still runs at every call */
+    assert_int_equal(explain_total(f, "specialisation", NULL), counter("specialisation", ""));
+    rp_compile_reset();
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_same(y, want);
+    }
+    bool whole = false; /* one graph, at last */
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        whole = whole || strcmp(e.of, "specialisation 1") == 0;
+    }
+    assert_true(whole);
+    assert_true(counter("specialisation", "") > made);
+    assert_int_equal(counter("break", "host-read"), 1);
+    assert_int_not_equal(rp_counter_at(rp_counter_count(), &(rp_counter){0}), RP_OK);
+    rp_error_take();
+    rp_counters_clear();
+    assert_int_equal(rp_counter_count(), 0);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
 static void test_backends(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
@@ -1000,6 +1102,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_aliases, take_error),
         cmocka_unit_test_teardown(test_error_inside, take_error),
         cmocka_unit_test_teardown(test_nested, take_error),
+        cmocka_unit_test_teardown(test_backends_go, take_error),
+        cmocka_unit_test_teardown(test_reset, take_error),
         cmocka_unit_test_teardown(test_backends, take_error),
         cmocka_unit_test_teardown(test_captured_changes, take_error),
         cmocka_unit_test_teardown(test_threads, take_error),

@@ -482,11 +482,11 @@ static void engine_free(engine *e) {
     for (size_t i = 0; i < e->n_streams; i++) rp__stream_drop(e->streams[i]);
     rp__free(e->streams);
 }
-_Thread_local uint32_t rp__backwards;
+void (*rp__backward_watch_hook)(void);
 
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph) {
-    rp__backwards++;
+    if (rp__tensor_tracing && rp__backward_watch_hook) rp__backward_watch_hook();
     engine e = {.inputs = inputs,
                 .n_inputs = n_inputs,
                 .captured = out,

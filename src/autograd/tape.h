@@ -218,7 +218,7 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
    than RP_OK ends it. */
 rp_status rp__tape_each_leaf(rp_tensor *const *outputs, size_t n, rp_tensor *const *stops, size_t n_stops,
                              rp_status (*visit)(void *ctx, const rp_tensor *leaf), void *ctx);
-extern _Thread_local uint32_t rp__backwards; /* of the thread, so far: a trace tells whether one ran inside it */
+extern void (*rp__backward_watch_hook)(void); /* floor 5's; called where a backward runs inside a trace */
 /* Brings a gradient to the size and dtype of what it is the gradient of. */
 rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what);
 

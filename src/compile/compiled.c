@@ -60,8 +60,11 @@ typedef struct compiled {
     const char *lazy_site;
     rp__map segments; /* hash -> segment */
     uint64_t calls;
+    uint64_t resets;        /* rp_compile_reset has been heard so often */
     _Atomic uint64_t given; /* rp__engine_request.given */
 } compiled;
+
+static _Atomic uint64_t resets; /* calls of rp_compile_reset */
 
 /* ---- life of callables */
 
@@ -832,11 +835,24 @@ static __attribute__((noinline)) rp_status check_replayed(const compiled *c, con
     return status;
 }
 
+/* As it was when it was made. Calls that run without the lock go on with what they have. */
+static __attribute__((noinline)) void reset(compiled *c, uint64_t now) {
+    c->resets = now;
+    while (c->list) drop(c, c->list);
+    segments_clear(c);
+    c->lazy = false;
+    atomic_store_explicit(&c->given, 0, memory_order_relaxed);
+}
+
+void rp_compile_reset(void) { atomic_fetch_add_explicit(&resets, 1, memory_order_relaxed); }
+
 static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                size_t n_out) {
     compiled *c = (compiled *)f;
     if (RP__UNLIKELY(c->engine->tags & RP__ENGINE_RUNS_FUNCTION)) return plain_call(f, site, in, n_in, out, n_out);
     rp__lock(&c->lock);
+    const uint64_t now = atomic_load_explicit(&resets, memory_order_relaxed);
+    if (RP__UNLIKELY(c->resets != now)) reset(c, now);
     specialisation *s = find(c, in, n_in, n_out);
     if (RP__UNLIKELY(s && s->holds_replayed)) {
         rp_status status = check_replayed(c, s, site);
@@ -912,6 +928,7 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
     c->engine = engine;
     c->options = o;
     c->alone = true;
+    c->resets = atomic_load_explicit(&resets, memory_order_relaxed);
     c->instances = rp__instances_new(o.instance_limit, o.instance_bytes);
     if (!c->instances) {
         rp_compiled_release(&c->base);

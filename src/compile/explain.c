@@ -121,12 +121,55 @@ static bool same(const record *a, const char *kind, rp__reason reason, const cha
            strcmp(a->message, text) == 0;
 }
 
-/* Facts that stay facts when what they are about is gone; a function may meet any number of them. */
-static bool is_event(const char *kind) {
-    static const char *const events[] = {"specialisation", "instance", "copy", "patch", "skip", "break", "guard"};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
-        if (strcmp(kind, events[i]) == 0) return true;
+/* Facts that stay facts when what they are about is gone; a function may meet any number of them. The first COUNTED are
+   counted for the process, too: of the others functions count each call by themselves. */
+enum { COUNTED = 5, EVENTS = 7 };
+static const char *const events[EVENTS] = {"specialisation", "instance", "break", "skip", "guard", "copy", "patch"};
+static _Atomic uint64_t counters[COUNTED][RP__REASON_COUNT];
+
+static size_t event_of(const char *kind) { /* EVENTS: none */
+    size_t i = 0;
+    while (i < EVENTS && strcmp(kind, events[i]) != 0) i++;
+    return i;
+}
+static bool is_event(const char *kind) { return event_of(kind) < EVENTS; }
+
+static void count_for_process(const char *kind, rp__reason reason, int64_t by) {
+    size_t event = event_of(kind);
+    if (event < COUNTED) atomic_fetch_add_explicit(&counters[event][reason], (uint64_t)by, memory_order_relaxed);
+}
+
+/* Number `index` of those that are not 0. */
+static bool find_counter(size_t *index, rp_counter *out) {
+    for (size_t k = 0; k < COUNTED; k++) {
+        for (int r = 0; r < RP__REASON_COUNT; r++) {
+            uint64_t n = atomic_load_explicit(&counters[k][r], memory_order_relaxed);
+            if (n == 0 || (*index)-- > 0) continue;
+            *out = (rp_counter){events[k], rp__reason_name((rp__reason)r), n};
+            return true;
+        }
+    }
     return false;
+}
+
+size_t rp_counter_count(void) {
+    rp_counter unused;
+    size_t left = SIZE_MAX;
+    (void)find_counter(&left, &unused);
+    return SIZE_MAX - left;
+}
+
+rp_status rp_counter_at_at(const char *site, size_t index, rp_counter *counter) {
+    RP__CALLED_FROM(site);
+    if (!counter) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_counter_at: an argument is NULL");
+    size_t left = index;
+    if (find_counter(&left, counter)) return RP_OK;
+    return rp__fail(RP_ERROR_INDEX, "rp_counter_at: there is no counter %zu", index);
+}
+
+void rp_counters_clear(void) {
+    for (size_t k = 0; k < COUNTED; k++)
+        for (int r = 0; r < RP__REASON_COUNT; r++) atomic_store_explicit(&counters[k][r], 0, memory_order_relaxed);
 }
 
 static uint64_t key_of(const char *kind, rp__reason reason, const char *site, const char *text) {
@@ -175,6 +218,7 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
         (void)snprintf(text, sizeof text, "%s", rp__reason_text(reason));
     }
     if (!site) site = "";
+    count_for_process(kind, reason, count);
     rp__log(RP__LOG_COMPILE, "%s: %s %s%s%s", kind, rp__reason_name(reason), text, *site ? " at " : "", site);
     if (!e) return;
     rp__lock(e->lock);

@@ -983,9 +983,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     current = t;
     t->scope = rp__scope_begin();
 
-    const uint32_t backwards = rp__backwards;
     rp_status status = traced_body(t, outs);
-    result->backward = rp__backwards != backwards;
 
     bool abstract = q->mode == RP__TRACE_ABSTRACT;
     if (abstract || status != RP_OK) {

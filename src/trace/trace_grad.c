@@ -280,8 +280,14 @@ rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out) {
     return forget_leaves(t);
 }
 
+static void watch_backward(void) {
+    rp__trace *t = rp__trace_current();
+    if (t) t->result->backward = true;
+}
+
 void rp__trace_watch_gradients(void) {
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
     rp__history_watch_hook = watch_history;
+    rp__backward_watch_hook = watch_backward;
 }
