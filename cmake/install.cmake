@@ -13,7 +13,7 @@ install(EXPORT reprise-targets NAMESPACE reprise:: DESTINATION ${RP_CMAKE_DIR})
 configure_package_config_file(cmake/reprise-config.cmake.in ${PROJECT_BINARY_DIR}/reprise-config.cmake
     INSTALL_DESTINATION ${RP_CMAKE_DIR} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/reprise-config-version.cmake
-    VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
+    VERSION ${PROJECT_VERSION} COMPATIBILITY ${RP_COMPATIBILITY})
 install(FILES ${PROJECT_BINARY_DIR}/reprise-config.cmake ${PROJECT_BINARY_DIR}/reprise-config-version.cmake
     DESTINATION ${RP_CMAKE_DIR})
 
