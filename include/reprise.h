@@ -611,6 +611,12 @@ RP_API size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes); /* returns t
 RP_API rp_ir *rp_ir_parse(const char *text, size_t bytes);
 RP_API rp_status rp_ir_check(const rp_ir *ir); /* the checker: types, dominance, regions */
 RP_API bool rp_ir_equal(const rp_ir *a, const rp_ir *b);
+RP_API size_t rp_ir_argument_count(const rp_ir *ir);
+RP_API size_t rp_ir_result_count(const rp_ir *ir);
+/* Argument k of the graph; size and stride have room for RP_MAX_DIMS, any pointer may be NULL. A size that is a symbol is that of
+   the traced call. */
+RP_API rp_status rp_ir_argument(const rp_ir *ir, size_t k, rp_dtype *dtype, int64_t *size, int64_t *stride,
+                                size_t *ndim, rp_device *device);
 RP_API rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* A backend turns a functional graph into something callable (torch._dynamo.register_backend). */

@@ -623,3 +623,22 @@ void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out) {
     words_free(&x);
     words_free(&y);
 }
+
+size_t rp_ir_argument_count(const rp_ir *ir) { return ir ? ir->body.n_args : 0; }
+size_t rp_ir_result_count(const rp_ir *ir) { return ir ? ir->body.n_results : 0; }
+
+rp_status rp_ir_argument(const rp_ir *ir, size_t k, rp_dtype *dtype, int64_t *size, int64_t *stride, size_t *ndim,
+                         rp_device *device) {
+    if (!ir || k >= ir->body.n_args)
+        return rp__fail(RP_ERROR_INDEX, "rp_ir_argument: argument %zu of a graph that has %zu", k,
+                        rp_ir_argument_count(ir));
+    const rp__ir_value_info *v = &ir->values[ir->body.args[k]];
+    if (dtype) *dtype = v->meta.dtype;
+    if (ndim) *ndim = v->meta.ndim;
+    if (device) *device = v->meta.device;
+    for (size_t d = 0; d < v->meta.ndim; d++) {
+        if (size) size[d] = ir->symbols ? rp__symbols_hint(ir->symbols, v->meta.size[d]) : v->meta.size[d];
+        if (stride) stride[d] = ir->symbols ? rp__symbols_hint(ir->symbols, v->stride[d]) : v->stride[d];
+    }
+    return RP_OK;
+}
