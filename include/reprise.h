@@ -634,7 +634,8 @@ RP_API const char *rp_backend_name(size_t index);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break", "guard", "memory" */
+    /* "specialisation", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break", "guard", "memory",
+       "advice" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */

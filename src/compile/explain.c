@@ -74,6 +74,26 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
     rp__unlock(&e->lock);
 }
 
+void rp__explain_advise(rp__explain *e, rp__reason reason, const char *site, const char *name, const char *format,
+                        ...) {
+    static const char kind[] = "advice";
+    char text[1024];
+    bool told = false;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    rp__lock(&e->lock);
+    for (size_t i = 0; i < e->n && !told; i++) {
+        told = e->records[i].reason == reason && strcmp(e->records[i].kind, kind) == 0;
+        if (told) e->records[i].count++;
+    }
+    rp__unlock(&e->lock);
+    if (told) return;
+    rp__explain_add(e, kind, reason, site, 1, "%s", text);
+    rp__log(RP__LOG_ADVICE, "%s: %s%s%s", name, text, site && *site ? " at " : "", site ? site : "");
+}
+
 void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
                       const _Atomic uint64_t *counter) {
     char *message = rp__strdup(text), *where = rp__strdup("");

@@ -35,6 +35,10 @@ void rp__explain_free(rp__explain *e);
 void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count,
                      const char *format, ...) RP__PRINTF(6, 7);
 
+/* A fact of the kind "advice": the first of a reason stays and is counted, and is logged in the name of the function. */
+void rp__explain_advise(rp__explain *e, rp__reason reason, const char *site, const char *name, const char *format, ...)
+    RP__PRINTF(5, 6);
+
 /* A count that every call may change: read when somebody asks. settle takes its last value; then the counter may die. */
 void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
                       const _Atomic uint64_t *counter);
