@@ -237,6 +237,24 @@ static void run_child(const char *what, const char *topics, char *text, size_t b
     if (!WIFEXITED(status) || WEXITSTATUS(status)) fail_msg("%s: %s", what, text);
 }
 
+/* REPRISE_EXPLAIN: of a function that is released, then of one that is not; nothing without it. */
+static void explained_at_the_end(void **state) {
+    (void)state;
+    char text[16384];
+    run_child("end", "", text, sizeof text);
+    assert_string_equal(text, "");
+    setenv("REPRISE_EXPLAIN", "1", 1);
+    run_child("end", "", text, sizeof text);
+    unsetenv("REPRISE_EXPLAIN");
+    const char *released = strstr(text, "reprise explain: released (compiled)\n"),
+               *left = strstr(text, "reprise explain: left\\x1B (compiled)\n");
+    if (!released || !left || left < released || !strstr(left, "  specialisation  1 nodes") ||
+        !strstr(released, "ctx-unguarded"))
+        fail_msg("%s", text);
+    assert_null(strchr(text, '\033'));
+    assert_null(strstr(strstr(left + 1, "specialisation"), "reprise explain"));
+}
+
 /* One line a function or chain or thread, however often it happens; nothing of it where the topic is off. */
 static void logged_once(void **state) {
     (void)state;
@@ -267,6 +285,17 @@ static void logged_once(void **state) {
 
 int main(int argc, char **argv) {
     if (argc == 2) {
+        if (!strcmp(argv[1], "end")) {
+            struct scaled s = {false, 2};
+            rp_compiled *a = rp_compile((rp_fn){scale, &s, 0, "released"}, NULL);
+            rp_compiled *b = rp_compile((rp_fn){halved, NULL, 0, "left\033"}, NULL);
+            call(a);
+            call(b);
+            rp_compiled_release(a);
+            pid_t pid = fork(); /* a child says nothing of what is not its own */
+            if (pid == 0) exit(0);
+            (void)waitpid(pid, NULL, 0);
+        }
         if (!strcmp(argv[1], "unguarded")) a_ctx_that_nobody_guards();
         if (!strcmp(argv[1], "padding")) padding_that_differs();
         if (!strcmp(argv[1], "sum")) a_sum_over_steps(false);
@@ -279,6 +308,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(explained),
         cmocka_unit_test(an_impure_function_names_its_line),
         cmocka_unit_test(logged_once),
+        cmocka_unit_test(explained_at_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

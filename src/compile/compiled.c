@@ -72,11 +72,13 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
     if (!f->name) return RP__OOM("compiled function");
     f->fn.name = f->name;
     rp__explain_begin(&f->explain);
+    rp__explain_enter(f);
     return RP_OK;
 }
 
 void rp_compiled_release(rp_compiled *f) {
     if (!f || !f->ops) return;
+    rp__explain_leave(f);
     char *name = f->name;
     rp__explain explain = f->explain;
     struct rp__argument_names *names = atomic_load(&f->names);
