@@ -1,4 +1,4 @@
-# What `make install` puts where: libraries, headers, pkg-config file, CMake package, man page.
+# What `make install` puts where: libraries, headers, pkg-config file, CMake package, man page, docs.
 include(CMakePackageConfigHelpers)
 set(RP_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/reprise)
 
@@ -24,6 +24,10 @@ install(CODE "
     set(RP_PREFIX \"\${CMAKE_INSTALL_PREFIX}\")
     configure_file(\"${PROJECT_BINARY_DIR}/reprise.pc.pre\" \"${PROJECT_BINARY_DIR}/reprise.pc\" @ONLY)")
 install(FILES ${PROJECT_BINARY_DIR}/reprise.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# Pages for users, those for developers in a folder below; texts of the project beside them.
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 configure_file(docs/reprise.1.in ${PROJECT_BINARY_DIR}/reprise.1 @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/reprise.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

@@ -540,7 +540,7 @@ RP_API rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in,
                             rp_tensor **out, size_t n_out);
 #define rp_op_call(...) rp_op_call_at(RP_HERE, __VA_ARGS__)
 
-/* A user's op. The same facts as a row of the table; see docs/forms.md. */
+/* A user's op. The same facts as a row of the table; see docs/developers/forms.md. */
 typedef struct rp_op_descriptor {
     size_t struct_size;
     const char *schema; /* "my_scale(Tensor self, float factor=1.0) -> Tensor" */
@@ -646,7 +646,7 @@ RP_API size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */
 RP_API rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
 
-/* One loop kernel as it is made ready: its expressions (docs/loop.md), and the sources emitted for the CPU and for CUDA.
+/* One loop kernel as it is made ready: its expressions (docs/developers/loop.md), and the sources emitted for the CPU and for CUDA.
    The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */
 typedef void rp_kernel_log(void *ctx, const char *op, const char *site, const char *loop, const char *c_source,
                            const char *cuda_source);

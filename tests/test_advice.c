@@ -278,6 +278,8 @@ static void logged_once(void **state) {
             fail_msg("%s: %s", cases[i].what, text);
         if (*text && strcmp(cases[i].what, "sum") != 0) assert_true(end[1] == 0);
     }
+    run_child("padding", "guards", text, sizeof text);
+    assert_non_null(strstr(text, "reprise guards: padded: recorded anew: byte 1 of ctx"));
     run_child("root", "scope", text, sizeof text);
     assert_non_null(strstr(text, "root scope"));
     assert_non_null(strstr(text, "test_advice.c:"));

@@ -12,6 +12,7 @@
 #include "compile/guards.h"
 #include "compile/program.h"
 #include "core/alloc.h"
+#include "core/log.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
@@ -747,7 +748,9 @@ static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
     if (c->list) {
         rp__text t = {0};
         reason = rp__guards_explain(from ? &from->guards : &c->list->guards, c->base.fn, in, n_in, &t);
-        rp__explain_add(&c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
+        const char *text = t.data ? t.data : rp__reason_text(reason);
+        rp__explain_add(&c->base.explain, "guard", reason, NULL, 1, "%s", text);
+        rp__log(RP__LOG_GUARDS, "%s: recorded anew: %s", c->base.name, text);
         rp__text_free(&t);
     }
     advise_history(c, in, n_in);
