@@ -73,8 +73,8 @@ static void fetch(rp_tensor *t, double *values, size_t *n) {
 
 /* Runs it eagerly and three times compiled, which give the same bits; `values` are those. */
 static void run(const recipe *r, double values[MOST][ROOM], size_t n[MOST]) {
-    rp_compiled *f =
-        rp_compile((rp_fn){body, (void *)(uintptr_t)&r, sizeof r, "recipe"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    rp_compiled *f = rp_compile((rp_fn){body, (void *)(uintptr_t)&r, sizeof r, "recipe"},
+                                RP_OPTIONS(rp_compile_options, .fullgraph = true));
     for (int i = 0; i < 4; i++) {
         rp_tensor *x = rp_from_data(data, RP_DIMS(ROWS, COLUMNS), RP_F32), *out[MOST] = {NULL};
         rp_set_requires_grad(x, true);
