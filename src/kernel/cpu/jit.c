@@ -225,11 +225,12 @@ static const char *cache_dir(char out[PATH_BYTES], char *why, size_t why_bytes) 
     const char *refused = rp__disk_folder_ready(out, PATH_BYTES - 128, why, why_bytes);
     if (refused) return refused;
     if (access(out, W_OK | X_OK) != 0) {
-        (void)snprintf(why, why_bytes, "cannot write to the cache folder %s: %s", out, strerror(errno));
+        (void)snprintf(why, why_bytes, "cannot write to the cache folder: %s: %.128s", strerror(errno), out);
         return why;
     }
     refused = not_loadable(out);
-    if (refused) (void)snprintf(why, why_bytes, "no kernel can be loaded from the cache folder %s: %s", out, refused);
+    if (refused)
+        (void)snprintf(why, why_bytes, "no kernel can be loaded from the cache folder: %s: %.128s", refused, out);
     return refused ? why : NULL;
 }
 /* Is it the folder that does not take a file as large as an object? An errno, or 0. */
