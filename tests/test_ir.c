@@ -320,6 +320,34 @@ static void test_out_of_memory(void **state) {
     }
 }
 
+/* What a graph takes, symbols by the sizes of the traced call. */
+static void test_signature(void **state) {
+    (void)state;
+    rp_ir *ir = parse(
+        "graph \"g\" with { symbol s0 = 4 of size(0, 0) } (%0: f32[s0, 3], %1: i64[2, s0] strides(1, 2), %2: b8[]) {\n"
+        "  %3: f32[s0, 3] = tanh(%0)\n return %3, %1\n}");
+    int64_t size[RP_MAX_DIMS], stride[RP_MAX_DIMS];
+    size_t ndim = 9;
+    rp_dtype dtype;
+    rp_device device;
+    assert_int_equal(rp_ir_argument_count(ir), 3);
+    assert_int_equal(rp_ir_result_count(ir), 2);
+    assert_int_equal(rp_ir_argument(ir, 0, &dtype, size, stride, &ndim, &device), RP_OK);
+    assert_true(dtype == RP_F32 && ndim == 2 && size[0] == 4 && size[1] == 3 && stride[0] == 3 && stride[1] == 1);
+    assert_true(device.type == RP_DEVICE_CPU && device.index == 0);
+    assert_int_equal(rp_ir_argument(ir, 1, &dtype, size, stride, &ndim, NULL), RP_OK);
+    assert_true(dtype == RP_I64 && ndim == 2 && size[0] == 2 && size[1] == 4 && stride[0] == 1 && stride[1] == 2);
+    assert_int_equal(rp_ir_argument(ir, 2, NULL, NULL, NULL, &ndim, NULL), RP_OK);
+    assert_int_equal(ndim, 0);
+    assert_int_equal(rp_ir_argument(ir, 3, &dtype, size, stride, &ndim, &device), RP_ERROR_INDEX);
+    assert_non_null(strstr(rp_error_message(), "argument 3 of a graph that has 3"));
+    rp_error_take();
+    rp_ir_release(ir);
+    assert_true(rp_ir_argument_count(NULL) == 0 && rp_ir_result_count(NULL) == 0);
+    assert_int_equal(rp_ir_argument(NULL, 0, &dtype, size, stride, &ndim, &device), RP_ERROR_INDEX);
+    rp_error_take();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_round_trip, take_error),
@@ -327,6 +355,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_checker, take_error),
         cmocka_unit_test_teardown(test_run, take_error),
         cmocka_unit_test_teardown(test_symbols, take_error),
+        cmocka_unit_test_teardown(test_signature, take_error),
         cmocka_unit_test_teardown(test_out_of_memory, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
