@@ -71,8 +71,7 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
         access[k].end = (int64_t)bytes;
     }
     struct rp__random_draw draw = p->draw;
-    rp__space space = {.n_outer = (uint8_t)p->n_outer,
-                       .n_inner = (uint8_t)p->n_inner,
+    rp__space space = {.dims = {(uint8_t)p->n_outer, (uint8_t)p->n_inner},
                        .n_accesses = p->dag->n_accesses,
                        .n_scalars = p->dag->n_scalars,
                        .accesses = access,
@@ -208,7 +207,7 @@ static void test_functions(void **state) {
 static void test_gather_and_errors(void **state) {
     (void)state;
     rp__dag_builder *b = rp__dag_new();
-    uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
+    uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS);
     uint16_t bound = rp__dag_scalar(b), stride = rp__dag_scalar(b);
     rp__val index = load_new(b, RP_I64, false);
     rp__val checked = rp__dag_op(b, RP__CHECK_INDEX, index, rp__dag_scalar_value(b, bound, RP_I64), 0);
@@ -241,7 +240,7 @@ static void test_gather_and_errors(void **state) {
         access[k].end = (int64_t)bytes;
         memcpy(access[k].stride, p.operands[k].stride, sizeof access[k].stride);
     }
-    rp__space space = {.n_outer = 2,
+    rp__space space = {.dims = {2},
                        .n_accesses = 3,
                        .n_scalars = 2,
                        .accesses = access,
@@ -265,7 +264,7 @@ static void test_random(void **state) {
     for (unsigned k = 0; k < 3; k++) {
         rp__dag_builder *b = rp__dag_new();
         rp_dtype dtype = kinds[k] == RP__PHILOX_NORMAL ? RP_F32 : RP_I64;
-        rp__val number = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val number = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         store_new(b, dtype, rp__dag_op_imm(b, kinds[k], dtype, number, 0), false);
         problem p = {.dag = rp__dag_finish(b), .n_outer = 2, .extent = {13, 21}, .draw = {.seed = 12345, .inner = 99}};
         assert_non_null(p.dag);
@@ -281,15 +280,16 @@ static void test_random(void **state) {
 static rp__dag *softmax_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false);
-    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x)));
-    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e)), false);
+    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW)));
+    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e, RP__ALONG_ROW)), false);
     return rp__dag_finish(b);
 }
 
 static rp__dag *sum_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false);
-    rp__val s = rp__dag_reduce(b, RP__REDUCE_SUM, x), m = rp__dag_reduce(b, RP__REDUCE_MAX, op1(b, RP__NEG, x));
+    rp__val s = rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW),
+            m = rp__dag_reduce(b, RP__REDUCE_MAX, op1(b, RP__NEG, x), RP__ALONG_ROW);
     store_new(b, dtype == RP_I32 ? RP_I64 : dtype, s, true);
     store_new(b, dtype, m, true);
     return rp__dag_finish(b);
@@ -318,9 +318,11 @@ static void test_rows(void **state) {
 static rp__dag *norm_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false), w = load_new(b, dtype, false);
-    rp__val d = op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_SUM, op1(b, RP__ERFP1, x)));
-    rp__val y = op2(b, RP__MUL, op2(b, RP__MUL, d, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d))), w);
-    rp__val m = rp__dag_reduce(b, RP__REDUCE_MAX, y), n = rp__dag_reduce(b, RP__REDUCE_MIN, op1(b, RP__NEG, y));
+    rp__val d = op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_SUM, op1(b, RP__ERFP1, x), RP__ALONG_ROW));
+    rp__val y =
+        op2(b, RP__MUL, op2(b, RP__MUL, d, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d), RP__ALONG_ROW)), w);
+    rp__val m = rp__dag_reduce(b, RP__REDUCE_MAX, y, RP__ALONG_ROW),
+            n = rp__dag_reduce(b, RP__REDUCE_MIN, op1(b, RP__NEG, y), RP__ALONG_ROW);
     store_new(b, dtype, op1(b, RP__EXP, op2(b, RP__DIV, y, m)), false);
     store_new(b, dtype, op2(b, RP__ADD, m, n), true);
     return rp__dag_finish(b);
@@ -410,13 +412,8 @@ static void test_order(void **state) {
                                           .stride = {layout ? 1 : r, layout ? rows : 1}};
                 a[1] = (rp__space_access){.base = sum->data, .storage = sum, .end = rows * 4, .stride = {1, 0}};
                 a[2] = (rp__space_access){.base = max->data, .storage = max, .end = rows * 4, .stride = {1, 0}};
-                rp__space space = {.n_outer = 1,
-                                   .n_inner = 1,
-                                   .extent = {rows, r},
-                                   .n_accesses = 3,
-                                   .accesses = a,
-                                   .op = "sum",
-                                   .site = "here"};
+                rp__space space = {
+                    .dims = {1, 1}, .extent = {rows, r}, .n_accesses = 3, .accesses = a, .op = "sum", .site = "here"};
                 assert_int_equal(rp__loop_launch(d, s, p.dag, &space), RP_OK);
                 results[layout] = malloc(rows * sizeof(float));
                 assert_int_equal(d->ops->copy_out(d, s, results[layout], sum->data, rows * 4u), RP_OK);
@@ -439,12 +436,11 @@ static void run_many(bool row) {
     rp__device *d = rp__device_get(rp_cuda(0));
     rp_stream *s = rp__current_stream(d);
     rp__dag_builder *b = rp__dag_new();
-    uint16_t w = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false),
-             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
+    uint16_t w = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, RP__ELEMENTS),
+             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS);
     rp__val lr = load_new(b, RP_F32, row);
     rp__dag_store(b, w,
-                  op2(b, RP__SUB, rp__dag_load(b, w, NONE, NONE), op2(b, RP__MUL, lr, rp__dag_load(b, g, NONE, NONE))),
-                  false);
+                  op2(b, RP__SUB, rp__dag_load(b, w, NONE, NONE), op2(b, RP__MUL, lr, rp__dag_load(b, g, NONE, NONE))));
     rp__dag *dag = rp__dag_finish(b);
     assert_non_null(dag);
     enum { GROUPS = 37 };
@@ -468,7 +464,7 @@ static void run_many(bool row) {
         }
         a[k * 3 + 2] = (rp__space_access){.base = rates->data, .storage = rates, .end = 4};
     }
-    rp__space shared = {.n_outer = 1, .n_accesses = 3, .op = "sgd", .site = "here"};
+    rp__space shared = {.dims = {1}, .n_accesses = 3, .op = "sgd", .site = "here"};
     rp__launch one;
     assert_int_equal(rp__loop_bind_many(d, dag, &shared, a, extents, GROUPS, rp__launch_buffer_get(), &one), RP_OK);
     if (rp__loop_launch_many(d, s, dag, &shared, a, extents, GROUPS) != RP_OK) fail_msg("%s", rp_error_message());

@@ -46,7 +46,7 @@ typedef struct placed {
 } placed;
 
 static int64_t logical_count(const problem *p, unsigned a) {
-    return p->dag->accesses[a].row ? p->rows : p->rows * p->row_len;
+    return rp__dag_is_row(p->dag, p->dag->accesses[a].axes) ? p->rows : p->rows * p->row_len;
 }
 /* Strides of access a under a layout; returns the number of elements that memory needs. */
 static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
@@ -56,7 +56,7 @@ static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
     int64_t next = l == GAPS ? 3 : 1;
     for (unsigned k = dims; k-- > 0;) {
         unsigned d = order[k];
-        if (p->dag->accesses[a].row && d >= p->n_outer) {
+        if (rp__dag_is_row(p->dag, p->dag->accesses[a].axes) && d >= p->n_outer) {
             stride[d] = 0;
             continue;
         }
@@ -90,7 +90,7 @@ static void place(const problem *p, layout l, placed *out) {
         out->memory[a] = aligned_alloc(64, ((size_t)n * size + 191) / 64 * 64);
         x->base = out->memory[a] + (l == MISALIGNED ? size : 0);
         for (int64_t i = 0; p->in[a] && i < logical_count(p, a); i++) {
-            memcpy((char *)x->base + element_offset(p, x->stride, acc->row, i) * (int64_t)size,
+            memcpy((char *)x->base + element_offset(p, x->stride, rp__dag_is_row(p->dag, acc->axes), i) * (int64_t)size,
                    (char *)p->in[a] + i * (int64_t)size, size);
         }
     }
@@ -114,8 +114,7 @@ static void canonical(rp_dtype dtype, void *data, int64_t n) {
 static void run_in(const problem *p, layout l, test_rng *split, void **out) {
     placed x;
     place(p, l, &x);
-    rp__space s = {.n_outer = (uint8_t)p->n_outer,
-                   .n_inner = (uint8_t)p->n_inner,
+    rp__space s = {.dims = {(uint8_t)p->n_outer, (uint8_t)p->n_inner},
                    .n_accesses = p->dag->n_accesses,
                    .n_scalars = p->dag->n_scalars,
                    .scalars = p->scalars,
@@ -128,7 +127,7 @@ static void run_in(const problem *p, layout l, test_rng *split, void **out) {
     rp__space_access collapsed[MAX_ACCESSES];
     memcpy(collapsed, x.access, sizeof collapsed);
     s.accesses = collapsed;
-    rp__space_collapse(&s, collapsed);
+    rp__space_collapse(p->dag, &s, collapsed);
     test_run(&device, p->dag, &s, split);
     for (unsigned a = 0; a < p->dag->n_accesses; a++) {
         const rp__access *acc = &p->dag->accesses[a];
@@ -136,7 +135,9 @@ static void run_in(const problem *p, layout l, test_rng *split, void **out) {
         size_t size = rp__dtypes[acc->dtype].bytes;
         for (int64_t i = 0; i < logical_count(p, a); i++) {
             memcpy((char *)out[a] + i * (int64_t)size,
-                   (char *)x.access[a].base + element_offset(p, x.access[a].stride, acc->row, i) * (int64_t)size, size);
+                   (char *)x.access[a].base +
+                       element_offset(p, x.access[a].stride, rp__dag_is_row(p->dag, acc->axes), i) * (int64_t)size,
+                   size);
         }
         canonical((rp_dtype)acc->dtype, out[a], logical_count(p, a));
     }
@@ -272,15 +273,16 @@ static const struct shape {
 static rp__dag *softmax(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false);
-    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x)));
-    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e)), false);
+    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW)));
+    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e, RP__ALONG_ROW)), false);
     return rp__dag_finish(b);
 }
 static rp__dag *layer_norm(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false), n = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32);
-    rp__val mean = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, x), n), d = op2(b, RP__SUB, x, mean);
-    rp__val var = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d)), n);
+    rp__val mean = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), n),
+            d = op2(b, RP__SUB, x, mean);
+    rp__val var = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d), RP__ALONG_ROW), n);
     rp__val r = op1(b, RP__RSQRT, op2(b, RP__ADD, var, rp__dag_const(b, RP_F32, test_f(1e-5))));
     rp__val y = op2(b, RP__MUL, op2(b, RP__MUL, d, r), load_new(b, RP_F32, false));
     store_new(b, dtype, y, false);
@@ -316,7 +318,7 @@ static void reductions(void **state) {
             rp__dag_builder *b = rp__dag_new();
             rp__val x = load_new(b, dtypes[t], false);
             for (int k = RP__REDUCE_SUM; k <= RP__REDUCE_ALL; k++) {
-                rp__val v = rp__dag_reduce(b, (rp__reduce_kind)k, x);
+                rp__val v = rp__dag_reduce(b, (rp__reduce_kind)k, x, RP__ALONG_ROW);
                 store_new(b, rp__dag_dtype(b, v), v, true);
                 if (k == RP__REDUCE_MAX)
                     store_new(b, RP_BOOL, op2(b, RP__EQ, x, rp__dag_cast(b, v, rp__dag_dtype(b, x))), false);
@@ -352,7 +354,7 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
         rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], RP_BOOL);
         return rp__dag_op(b, RP__WHERE, c, a, x);
     }
-    case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a);
+    case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a, RP__ALONG_ROW);
     case 3: return rp__dag_const(b, d, test_f((double)test_below(r, 9) - 3.5));
     case 4:
         if (d == RP_F32) return rp__dag_op_imm(b, RP__ROUND, RP_F32, a, test_below(r, 2) ? RP_F16 : RP_BF16);
@@ -374,7 +376,7 @@ static rp__dag *random_dag(test_rng *r) {
     int loads = 1 + (int)test_below(r, 4);
     for (int i = 0; i < loads; i++) pool[n++] = load_new(b, types[test_below(r, 10)], i && !test_below(r, 4));
     if (!test_below(r, 3)) {
-        rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         pool[n++] = i;
         pool[n++] = rp__dag_op_imm(b, RP__PHILOX, RP_I64, i, 0);
         pool[n++] = rp__dag_op_imm(b, RP__PHILOX64, RP_I64, i, 1);
@@ -417,7 +419,7 @@ static void transposes(void **state) {
         static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8, RP_F64};
         rp__dag_builder *b = rp__dag_new();
         rp__val x = load_new(b, dtypes[i], false), y = load_new(b, RP_F32, false), z = load_new(b, dtypes[i], true);
-        rp__val n = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val n = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         rp__val v = op2(b, RP__ADD, op2(b, RP__MUL, rp__dag_cast(b, x, RP_F32), y), rp__dag_cast(b, n, RP_F32));
         store_new(b, RP_F32, v, false);
         store_new(b, RP_F16, op2(b, RP__SUB, v, rp__dag_cast(b, z, RP_F32)), false);
@@ -455,7 +457,7 @@ static void order_is_as_stated(void **state) {
     static const int64_t lengths[] = {0, 1, 5, 31, 32, 33, 1000, 8191, 8192, 8193, 60001, 300000};
     test_rng r = {4};
     rp__dag_builder *b = rp__dag_new();
-    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, load_new(b, RP_F32, false)), true);
+    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, load_new(b, RP_F32, false), RP__ALONG_ROW), true);
     rp__dag *dag = rp__dag_finish(b);
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         int64_t n = lengths[k];
@@ -466,7 +468,7 @@ static void order_is_as_stated(void **state) {
         for (int threads = 1; threads <= 2; threads++) {
             (void)!rp_set_num_threads(threads);
             rp__space_access a[2] = {{.base = x, .stride = {n, 1}}, {.base = got, .stride = {1, 0}}};
-            rp__space s = {.n_outer = 1, .n_inner = 1, .extent = {2, n}, .n_accesses = 2, .accesses = a};
+            rp__space s = {.dims = {1, 1}, .extent = {2, n}, .n_accesses = 2, .accesses = a};
             memset(got, 0xff, sizeof got);
             test_run(&device, dag, &s, NULL);
             assert_memory_equal(got, want, sizeof got);
@@ -514,7 +516,7 @@ static void values_are_right(void **state) {
         test_rng r = {5};
         for (int i = 0; i < N; i++) x[i] = (float)((double)(int64_t)test_next(&r) * 0x1p-63 * (i % 2 ? 30 : 1));
         rp__space_access a[2] = {{.base = x, .stride = {1}}, {.base = y, .stride = {1}}};
-        rp__space s = {.n_outer = 1, .extent = {N}, .n_accesses = 2, .accesses = a};
+        rp__space s = {.dims = {1}, .extent = {N}, .n_accesses = 2, .accesses = a};
         test_run(&device, dag, &s, NULL);
         for (int i = 0; i < N; i++) {
             double u = ulp_distance(y[i], table[k].f((double)x[i]));
@@ -544,7 +546,7 @@ static void corner_cases(void **state) {
     void *at[] = {in, in2, max, i32, i64, u8, fd, rem};
     rp__space_access a[8] = {{.base = NULL}};
     for (int i = 0; i < 8; i++) a[i] = (rp__space_access){.base = at[i], .stride = {1}};
-    rp__space s = {.n_outer = 1, .extent = {7}, .n_accesses = 8, .accesses = a};
+    rp__space s = {.dims = {1}, .extent = {7}, .n_accesses = 8, .accesses = a};
     test_run(&device, dag, &s, NULL);
     assert_true(isnan(max[0]) && isnan(max[1]) && max[2] == 3e9f);
     assert_int_equal(i32[0], 0);

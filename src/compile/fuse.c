@@ -29,12 +29,16 @@ static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, boo
     rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
     ((probe *)s)->node->plain_operands |= UINT64_C(1) << (k & 63);
     if (front) ((probe *)s)->node->front_operands |= UINT64_C(1) << (k & 63);
-    return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, false), RP__NO_VAL, RP__NO_VAL);
+    return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, RP__ELEMENTS), RP__NO_VAL,
+                        RP__NO_VAL);
 }
-static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
-    (void)row;
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v) {
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, false), v, false);
+    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, RP__ELEMENTS), v);
+}
+static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
+    (void)call;
+    return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
 }
 static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
     (void)call, (void)from;
@@ -43,7 +47,7 @@ static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__l
 }
 static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
     (void)call, (void)kind, (void)dim;
-    return rp__dag_iota(s->builder, rp__dag_access(s->builder, RP__ACCESS_IOTA, RP_I64, false));
+    return rp__dag_iota(s->builder, rp__dag_access(s->builder, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
 }
 static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
     (void)call, (void)generator_attr, (void)wide;
@@ -61,7 +65,7 @@ static void probe_space(rp__lower_sink *s, const rp__call *call, const rp_dim *s
     n->inner = inner_mask;
 }
 static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
-                             bool row) {
+                             rp__axes axes) {
     (void)stride;
     rp__fuse_node *n = ((probe *)s)->node;
     if (out) {
@@ -70,7 +74,7 @@ static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, 
         n->memory_operands |= UINT64_C(1) << (k & 63);
     }
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
-    return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, row);
+    return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes);
 }
 
 static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
@@ -80,8 +84,8 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
     const rp_tensor *shape = n->op->lowering == RP__ROWS ? fn->in[0] : fn->out[0];
     fn->ndim = shape->ndim;
     memcpy(fn->size, shape->size, shape->ndim * sizeof *shape->size);
-    probe p = {.sink = {rp__dag_new(), probe_in, probe_out, probe_scalar, probe_iota, probe_draw, probe_inner,
-                        probe_space, probe_access},
+    probe p = {.sink = {rp__dag_new(), probe_in, probe_out, probe_reduce, probe_scalar, probe_iota, probe_draw,
+                        probe_inner, probe_space, probe_access},
                .node = fn};
     if (!p.sink.builder) return rp_error_status();
     rp_status status = rp__lower_into(&p.sink, &call);

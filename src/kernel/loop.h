@@ -1,15 +1,20 @@
-/* Form 3: the loop kernel. A DAG of primitive values over an iteration space (outer dims x inner dims), with loads, stores and
-   reductions over the inner dims. Softmax, layer norm, cross-entropy, Adam, a cast and a strided copy are all one of these.
+/* Form 3: the loop kernel. A DAG of primitive values over named axes, with loads, stores and reductions over some of the axes.
+   Softmax, layer norm, cross-entropy, Adam, a cast and a strided copy are all one of these.
 
    A kernel is a pair:
      rp__dag   what is computed: immutable, hash-consed, counted, shared by all calls with the same expression and dtypes;
-     rp__space where: extents, and for every access its base address and one stride a dimension, all given at launch.
+     rp__space where: the dims of each axis with their extents, and for every access its base address and one stride a dim, all
+               given at launch.
+   An axis is a class of dims in the same role: how many dims it has is the space's, so a 2-D and a 5-D add are one DAG. Every
+   access, value and store has a mask of the axes along which it may vary: without an axis in its mask it is the same for all of
+   that axis. REDUCE removes axes from a mask. What a template of a backend can run (rows: one set of reduced axes) is a property
+   of the DAG that the template asks for, see rp__dag.rows.
    Sizes, strides, addresses, scalars and seeds are never part of a DAG. A backend's key is (DAG, space class), see
    rp__space_class. The phases of a kernel are not written down: a value that (transitively) reads a REDUCE lives in a later
-   phase than that reduction (rp__dag.phase). A backend loops over the inner dims once a phase, or keeps the row in
+   phase than that reduction (rp__node.phase). A backend loops over the reduced dims once a phase, or keeps the row in
    registers; both give the same bits because every value is a pure function of its inputs.
 
-   Numbers contract: the order of a reduction is a function of the inner extent R alone. On the CPU: element i belongs to
+   Numbers contract: the order of a reduction is a function of the extent R of its axes alone, their elements in row-major order. On the CPU: element i belongs to
    chunk i / RP__CHUNK and in it to virtual lane i % RP__LANES; a lane accumulates its elements in rising order from the
    identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine as a
    balanced binary tree: neighbours 2k and 2k + 1 level by level, an odd last one passes up (rp__tree_push in tree.h says it
@@ -41,7 +46,7 @@ typedef enum rp__prim {
     RP__IOTA, /* i64: sum over dims of index * stride of access `access`, plus its base: loop indices, linear element numbers */
     RP__CONST,  /* imm, in the node's dtype */
     RP__SCALAR, /* run-time scalar number `access` of the launch, in the node's dtype */
-    RP__REDUCE, /* imm.i: rp__reduce_kind; a: value; result is a row value */
+    RP__REDUCE, /* imm.i: rp__reduce_kind; a: value; over: the axes that it removes */
     RP__NODE_COUNT
 } rp__prim;
 
@@ -58,16 +63,21 @@ typedef enum rp__reduce_kind {
    (MAX: -inf or the least integer). */
 
 typedef uint16_t rp__val; /* index of a node */
+typedef uint8_t rp__axes; /* a mask: bit x is axis x */
+enum { RP__DAG_MAX_AXES = 8 };
+/* The axes that builders name where one division of the dims is enough: rows, and what lies along a row. */
+enum { RP__ALONG_ROWS = 1u << 0, RP__ALONG_ROW = 1u << 1, RP__ELEMENTS = RP__ALONG_ROWS | RP__ALONG_ROW };
 #define RP__NO_VAL ((rp__val)0xffff)
 enum { RP__DAG_MAX_NODES = 4096, RP__DAG_MAX_ACCESSES = 64, RP__DAG_MAX_SCALARS = 64 };
 
 typedef struct rp__node {
     uint8_t op;    /* rp__prim */
     uint8_t dtype; /* of the value: F32, F64, I32, I64, U8, BOOL */
-    uint8_t row; /* 1: constant along the inner dims (depends on outer indices, REDUCEs, scalars and constants only) */
     uint8_t phase; /* number of reductions on the longest path to it */
+    rp__axes axes; /* along which it may vary */
     rp__val a, b, c;
     uint16_t access; /* LOAD, IOTA: access; SCALAR: scalar number */
+    rp__axes over;   /* REDUCE */
     union {
         int64_t i;
         double f;
@@ -83,7 +93,7 @@ typedef enum rp__access_kind {
 typedef struct rp__access {
     uint8_t kind;  /* rp__access_kind */
     uint8_t dtype; /* storage dtype in memory */
-    uint8_t row;   /* strides along the inner dims are all 0 */
+    rp__axes axes; /* strides along the dims of others are all 0 */
 } rp__access;
 
 typedef enum rp__store_mode {
@@ -96,7 +106,7 @@ typedef struct rp__store {
     rp__val offset;    /* element offset node (i64), or RP__NO_VAL */
     rp__val predicate; /* bool; false: not stored */
     uint8_t mode;
-    uint8_t row; /* once a row, not once an element */
+    rp__axes axes; /* once for each place along these: those of the access */
 } rp__store;
 
 typedef struct rp__dag {
@@ -104,9 +114,15 @@ typedef struct rp__dag {
     rp__hash key;
     uint16_t n_nodes, n_accesses, n_scalars, n_stores;
     uint16_t n_phases; /* 1 + largest phase */
-    bool random;       /* has PHILOX nodes: the launch carries a draw */
-    bool checks;       /* has CHECK_INDEX or integer division nodes: the launch carries an error record and tag */
-    uint16_t n_draws;  /* 1 + largest draw number */
+    uint8_t n_axes;
+    rp__axes ordered; /* that reductions run over: their dims keep their order */
+    /* Rows: every reduction removes the same axes, and every access and store has all of these or none. `inner` are those axes,
+       the last ones; without reductions those that stores lack. Others are outer. Templates of points and rows ask for it. */
+    bool rows;
+    rp__axes inner;
+    bool random;      /* has PHILOX nodes: the launch carries a draw */
+    bool checks;      /* has CHECK_INDEX or integer division nodes: the launch carries an error record and tag */
+    uint16_t n_draws; /* 1 + largest draw number */
     const uint8_t *scalar_dtypes; /* of each scalar, RP_DTYPE_NONE for one that no node reads */
     const rp__node *nodes;        /* topological: sources before users */
     const rp__access *accesses;
@@ -118,7 +134,7 @@ typedef struct rp__dag {
    sticky: after a failure every call returns RP__NO_VAL and finish returns NULL with the thread's error set. */
 typedef struct rp__dag_builder rp__dag_builder;
 rp__dag_builder *rp__dag_new(void); /* NULL and a sticky error when out of memory; all functions accept NULL */
-uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, bool row);
+uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, rp__axes axes);
 uint16_t rp__dag_scalar(rp__dag_builder *b); /* a new run-time scalar */
 rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset,
                      rp__val predicate); /* value in the compute type */
@@ -130,13 +146,18 @@ rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
                                   indices from the end, 0 or RP__NO_VAL does not. Unused operands: RP__NO_VAL. */
 rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a, int64_t imm); /* ROUND, PHILOX... */
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
-rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a);
-void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value, bool row);
+rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__axes over);
+void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value);
 void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
-                      rp__store_mode mode, bool row);
+                      rp__store_mode mode);
 rp_dtype rp__dag_dtype(const rp__dag_builder *b, rp__val v);
-rp__dag *rp__dag_finish(
-    rp__dag_builder *b); /* frees the builder; dead nodes are dropped; equal DAGs are one object (interned) */
+/* Frees the builder. Dead nodes are dropped; axes that all accesses have alike and that the same reductions remove become one,
+   and they are numbered anew: those that no reduction removes come first, then by accesses. Equal DAGs are one object (interned).
+   map (NULL: not wanted): the number of each axis of the builder, RP__DAG_MAX_AXES for one without a use. */
+rp__dag *rp__dag_finish(rp__dag_builder *b);
+rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]);
+/* With rows: is it the same along one? */
+static inline bool rp__dag_is_row(const rp__dag *d, rp__axes axes) { return d->inner && !(axes & d->inner); }
 void rp__dag_abandon(rp__dag_builder *b);
 rp__dag *rp__dag_retain(rp__dag *d);
 void rp__dag_release(rp__dag *d);
@@ -149,10 +170,10 @@ typedef struct rp__space_access {
     int64_t iota_base;
     struct rp__storage *storage;        /* for slots; NULL for IOTA */
     int64_t begin, end;                 /* byte range of the storage that may be touched */
-    int64_t stride[RP__SPACE_MAX_DIMS]; /* elements; outer dims first */
+    int64_t stride[RP__SPACE_MAX_DIMS]; /* elements; dims of axis 0 first */
 } rp__space_access;
 typedef struct rp__space {
-    uint8_t n_outer, n_inner; /* dims [0, n_outer) and [n_outer, n_outer + n_inner) */
+    uint8_t dims[RP__DAG_MAX_AXES]; /* of each axis; more axes than the DAG has belong to its last */
     int64_t extent[RP__SPACE_MAX_DIMS];
     uint16_t n_accesses, n_scalars;
     const rp__space_access *accesses;
@@ -162,9 +183,23 @@ typedef struct rp__space {
     const char *op, *site;
 } rp__space;
 
-/* Merges dims that all accesses walk alike, drops extent-1 dims, orders outer dims by stride where no IOTA forbids it (results
-   do not depend on it: inner order is kept). In place on the caller's copy. */
-void rp__space_collapse(rp__space *s, rp__space_access *accesses);
+static inline unsigned rp__space_dims(const rp__space *s) {
+    unsigned n = 0;
+    for (unsigned x = 0; x < RP__DAG_MAX_AXES; x++) n += s->dims[x];
+    return n;
+}
+/* Dims of a DAG with rows: the last of them lie along a row, the others before them. */
+static inline unsigned rp__space_inner(const rp__dag *dag, const rp__space *s) {
+    unsigned n = 0;
+    for (unsigned x = 0; x < dag->n_axes; x++) n += dag->inner >> x & 1u ? s->dims[x] : 0;
+    return n;
+}
+static inline unsigned rp__space_outer(const rp__dag *dag, const rp__space *s) {
+    return rp__space_dims(s) - rp__space_inner(dag, s);
+}
+/* Merges dims of an axis that all accesses walk alike, drops extent-1 dims, orders the dims of an axis that nothing is added up
+   along by stride where no IOTA forbids it (results do not depend on it). In place on the caller's copy. */
+void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *accesses);
 
 /* The same for few elements that lie one after the other in every access, or are one value for all of them; no IOTA, no draw. */
 enum { RP__FLAT_ACCESSES = 6 };
@@ -227,14 +262,13 @@ typedef struct rp__launch_buffer { /* caller memory for one launch, per thread a
 rp__launch_buffer *rp__launch_buffer_get(void); /* the thread's own; NULL and a sticky error when out of memory */
 
 /* The canonical parameter words of a launch, the same on every device, from words[first] on:
-     [address of each access; IOTA: its base] [extents, outer first] [strides of each access, n_outer + n_inner of them, in
-     elements] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
+     [address of each access; IOTA: its base] [extents] [strides of each access, one a dim, in elements] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
      [state pointer, seed, inner of each draw] [error record, error tag if dag->checks].
    Slots name the address words. (The state of a captured draw lives outside pools and never moves.) */
 typedef struct rp__space_layout { /* word index of the first of each group */
     uint32_t address, extent, stride, scalar, draw, error, end;
 } rp__space_layout;
-void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner, uint32_t first, rp__space_layout *out);
+void rp__space_layout_of(const rp__dag *dag, unsigned dims, uint32_t first, rp__space_layout *out);
 /* Fills words and slots of `buffer`, and n_words, n_slots, words, slots, op and site of `out`. Checks the space against the
    DAG. RP_ERROR_INTERNAL when they do not fit each other. */
 rp_status rp__space_words(struct rp__device *d, const rp__dag *dag, const rp__space *space, uint32_t first,

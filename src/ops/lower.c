@@ -15,7 +15,7 @@ typedef enum source_kind { SRC_IN, SRC_OUT, SRC_IOTA, SRC_EXPLICIT_IN, SRC_EXPLI
 typedef struct source {
     uint8_t kind, index; /* operand, or rp__lower_iota */
     uint8_t slot;        /* explicit strides; dim of RP__IOTA_DIM */
-    uint8_t row;
+    rp__axes axes;
 } source;
 typedef struct scalar {
     rp__lower_scalar from;
@@ -98,7 +98,7 @@ static uint16_t add_access(rp__lower *lw, source s) {
     lw->access[lw->n_accesses] = s;
     if (building(lw)) {
         rp_dtype dtype = s.kind == SRC_IOTA ? RP_I64 : (rp_dtype)access_tensor(lw->call, &s)->dtype;
-        (void)rp__dag_access(lw->b, access_kind(&s), dtype, s.row);
+        (void)rp__dag_access(lw->b, access_kind(&s), dtype, s.axes);
     }
     return lw->n_accesses++;
 }
@@ -107,14 +107,14 @@ static uint16_t add_access(rp__lower *lw, source s) {
 static uint16_t find_access(rp__lower *lw, source s) {
     for (uint16_t i = 0; i < lw->n_accesses; i++) {
         const source *o = &lw->access[i];
-        if (o->kind == s.kind && o->index == s.index && o->slot == s.slot && o->row == s.row) return i;
+        if (o->kind == s.kind && o->index == s.index && o->slot == s.slot && o->axes == s.axes) return i;
     }
     return add_access(lw, s);
 }
 
 rp__val rp__lw_in(rp__lower *lw, unsigned k) {
     if (lw->sink) return lw->sink->in(lw->sink, lw->call, k, false);
-    uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, 0});
+    uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, RP__ELEMENTS});
     return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
 
@@ -123,23 +123,24 @@ rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to) {
     return rp__lw_in_dtype(lw, k) == to ? v : rp__lw_cast(lw, v, to);
 }
 
-static void store(rp__lower *lw, unsigned k, rp__val v, bool row) {
+static void store(rp__lower *lw, unsigned k, rp__val v, rp__axes axes) {
     v = rp__lw_cast(lw, v, rp__lw_compute(rp__lw_out_dtype(lw, k)));
     if (lw->sink) {
-        lw->sink->out(lw->sink, lw->call, k, v, row);
+        lw->sink->out(lw->sink, lw->call, k, v);
         return;
     }
-    uint16_t access = add_access(lw, (source){SRC_OUT, (uint8_t)k, 0, row});
-    if (building(lw)) rp__dag_store(lw->b, access, v, row);
+    uint16_t access = add_access(lw, (source){SRC_OUT, (uint8_t)k, 0, axes});
+    if (building(lw)) rp__dag_store(lw->b, access, v);
 }
 
-void rp__lw_out(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, false); }
-void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, true); }
+void rp__lw_out(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, RP__ELEMENTS); }
+void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, RP__ALONG_ROWS); }
 
 static rp__val iota(rp__lower *lw, rp__lower_iota kind, unsigned dim) {
     if (lw->sink) return lw->sink->iota(lw->sink, lw->call, kind, dim);
     bool row = kind == RP__IOTA_DIM && lw->inner != 0 && !(lw->inner >> dim & 1u);
-    uint16_t access = find_access(lw, (source){SRC_IOTA, (uint8_t)kind, (uint8_t)dim, row});
+    uint16_t access =
+        find_access(lw, (source){SRC_IOTA, (uint8_t)kind, (uint8_t)dim, row ? RP__ALONG_ROWS : RP__ELEMENTS});
     return building(lw) ? rp__dag_iota(lw->b, access) : 0;
 }
 
@@ -149,14 +150,14 @@ rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim) {
     return iota(lw, RP__IOTA_DIM, dim);
 }
 
-uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, bool row) {
-    if (lw->sink) return lw->sink->access(lw->sink, lw->call, out, k, stride, row);
+uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, rp__axes axes) {
+    if (lw->sink) return lw->sink->access(lw->sink, lw->call, out, k, stride, axes);
     if (lw->n_explicit == MAX_EXPLICIT) {
         fail(lw, "too many accesses with strides of their own");
         return 0;
     }
     memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
-    return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, row});
+    return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, axes});
 }
 
 rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
@@ -164,7 +165,7 @@ rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
     const rp_tensor *t = lw->call->in[k];
     rp_dim stride[RP_MAX_DIMS] = {0};
     memcpy(stride, t->stride, t->ndim * sizeof *stride);
-    return rp__lw_load(lw, rp__lw_access(lw, false, k, stride, false), RP__NO_VAL, RP__NO_VAL);
+    return rp__lw_load(lw, rp__lw_access(lw, false, k, stride, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
 }
 
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate) {
@@ -240,7 +241,8 @@ rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c) {
 }
 rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to) { return building(lw) ? rp__dag_cast(lw->b, a, to) : 0; }
 rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a) {
-    return building(lw) ? rp__dag_reduce(lw->b, kind, a) : 0;
+    if (lw->sink) return lw->sink->reduce(lw->sink, lw->call, kind, a);
+    return building(lw) ? rp__dag_reduce(lw->b, kind, a, RP__ALONG_ROW) : 0;
 }
 rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative) {
     return building(lw) ? rp__dag_op(lw->b, RP__CHECK_INDEX, index, bound, wrap_negative ? 1 : 0) : 0;
@@ -449,7 +451,7 @@ static void flat_space(const entry *e, const rp__call *call, const rp__flat *f, 
         a->begin = t->offset * bytes;
         a->end = a->begin + (still ? 1 : f->n) * bytes;
     }
-    *space = (rp__space){.n_outer = 1,
+    *space = (rp__space){.dims = {1},
                          .extent = {f->n},
                          .n_accesses = e->n_accesses,
                          .n_scalars = e->n_scalars,
@@ -488,7 +490,7 @@ static void fill_strides(const rp__lower *lw, const source *s, int64_t *stride) 
         }
     } else {
         const rp_tensor *t = access_tensor(lw->call, s);
-        if (s->row || (s->kind == SRC_OUT && lw->call->op->lowering == RP__ROWS)) {
+        if (s->axes == RP__ALONG_ROWS || (s->kind == SRC_OUT && lw->call->op->lowering == RP__ROWS)) {
             rows_strides(lw, t, stride);
         } else {
             for (unsigned d = 0; d < lw->ndim; d++) stride[d] = broadcast_stride(t, lw->size, lw->ndim, d);
@@ -502,11 +504,12 @@ static void fill_space(const rp__lower *lw, rp__space *space, rp__space_access *
     for (unsigned d = 0; d < lw->ndim; d++) {
         if (!(lw->inner >> d & 1u)) order[n++] = d;
     }
-    space->n_outer = (uint8_t)n;
+    const unsigned n_outer = n;
     for (unsigned d = 0; d < lw->ndim; d++) {
         if (lw->inner >> d & 1u) order[n++] = d;
     }
-    space->n_inner = (uint8_t)(n - space->n_outer);
+    space->dims[0] = (uint8_t)n_outer;
+    space->dims[1] = (uint8_t)(n - n_outer);
     for (unsigned d = 0; d < n; d++) space->extent[d] = lw->size[order[d]];
     for (unsigned i = 0; i < lw->n_accesses; i++) {
         int64_t stride[RP_MAX_DIMS];
@@ -597,7 +600,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
                        .site = call->site};
     fill_space(lw, &space, accesses);
     int64_t row = 1;
-    for (unsigned i = 0; i < space.n_inner; i++) row *= space.extent[space.n_outer + i];
+    for (unsigned i = 0; i < space.dims[1]; i++) row *= space.extent[space.dims[0] + i];
     for (unsigned i = 0; i < lw->n_scalars; i++) {
         const rp__lower_scalar *from = &lw->scalars[i].from;
         scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
@@ -612,7 +615,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
         if (!dag) return rp_error_status();
         if (e) remember(e, lw, key, rp__dag_retain(dag));
     }
-    rp__space_collapse(&space, accesses);
+    rp__space_collapse(dag, &space, accesses);
     rp_status status = rp__loop_launch(lw->device, lw->stream, dag, &space);
     if (keep && status == RP_OK) keep_launch(lw, dag, &space, keep);
     rp__dag_release(dag);

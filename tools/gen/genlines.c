@@ -63,7 +63,7 @@ static rp_status take(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     }
     bool rows = !dag->n_stores;
     for (unsigned i = 0; i < dag->n_nodes; i++) rows = rows || dag->nodes[i].op == RP__REDUCE;
-    for (unsigned i = 0; i < dag->n_stores; i++) rows = rows || dag->stores[i].row;
+    for (unsigned i = 0; i < dag->n_stores; i++) rows = rows || rp__dag_is_row(dag, dag->stores[i].axes);
     if (!rows) {
         emit(dag, RP__PLAN_ELEMENTS);
     } else {

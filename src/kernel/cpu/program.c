@@ -85,7 +85,7 @@ static void classify(compiler *c) {
         bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE;
         for (int k = 0; k < 3; k++)
             uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
-        c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && n->row ? ROW : ELEMENT;
+        c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && rp__dag_is_row(d, n->axes) ? ROW : ELEMENT;
         if (c->class[i] == ELEMENT) {
             c->p->cost += op_cost(n);
             if (size_of(n->dtype) < c->p->min_size) c->p->min_size = (uint8_t)size_of(n->dtype);
@@ -192,7 +192,7 @@ static void find_needed(compiler *c, unsigned phase, bool stores) {
         if (c->p->reductions[i].phase == phase) need(c, d->nodes[c->p->reductions[i].d].a);
     }
     for (unsigned i = 0; stores && i < d->n_stores; i++) {
-        if (d->stores[i].row) continue;
+        if (rp__dag_is_row(d, d->stores[i].axes)) continue;
         need(c, d->stores[i].value);
         need(c, d->stores[i].offset);
         need(c, d->stores[i].predicate);
@@ -246,7 +246,7 @@ static bool used_outside(const compiler *c, unsigned v, bool stores) {
     }
     for (unsigned i = 0; stores && i < d->n_stores; i++) {
         const rp__store *s = &d->stores[i];
-        if (!s->row && (s->value == v || s->offset == v || s->predicate == v)) return true;
+        if (!rp__dag_is_row(d, s->axes) && (s->value == v || s->offset == v || s->predicate == v)) return true;
     }
     return c->kept[v];
 }
@@ -350,7 +350,7 @@ static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
         use(c, d->nodes[v].c, v);
     }
     for (unsigned i = 0; stores && i < d->n_stores; i++) {
-        if (d->stores[i].row) continue;
+        if (rp__dag_is_row(d, d->stores[i].axes)) continue;
         use(c, d->stores[i].value, RP__NO_VAL);
         use(c, d->stores[i].offset, RP__NO_VAL);
         use(c, d->stores[i].predicate, RP__NO_VAL);
@@ -530,9 +530,9 @@ static bool compile(compiler *c) {
                             : a->dtype == RP_BF16      ? RP__LOAD_BF16
                                                        : 0;
         p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_half[i];
-        p->access_row[i] = a->row;
+        p->access_row[i] = rp__dag_is_row(d, a->axes);
         if (p->access_load[i]) p->converts = true;
-        if (!a->row && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
+        if (!p->access_row[i] && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
     }
     classify(c);
 
@@ -565,7 +565,7 @@ static bool compile(compiler *c) {
                                            .predicate = s->predicate,
                                            .dtype = d->accesses[s->access].dtype,
                                            .mode = s->mode,
-                                           .row = s->row && c->plan != RP__PLAN_ELEMENTS,
+                                           .row = rp__dag_is_row(d, s->axes) && c->plan != RP__PLAN_ELEMENTS,
                                            .size = (uint8_t)size_of(d->accesses[s->access].dtype)};
         p->written |= UINT64_C(1) << s->access;
         if (s->mode == RP__STORE_ADD) p->serial = true;

@@ -19,7 +19,7 @@ unsigned rp__cuda_row_block(const rp__cuda_class *c) { return c->threads >= 64 ?
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups) {
     if (c->template_ == RP__CUDA_MANY) return dag->n_scalars + RP__CUDA_EXTRA_WORDS + n_groups * (2u + dag->n_accesses);
     rp__space_layout words;
-    rp__space_layout_of(dag, c->n_outer, c->n_inner, 0, &words);
+    rp__space_layout_of(dag, (unsigned)c->n_outer + c->n_inner, 0, &words);
     return words.end + RP__CUDA_EXTRA_WORDS;
 }
 
@@ -108,7 +108,7 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
     if (phase + 1u == d->n_phases)
         for (unsigned k = 0; k < d->n_stores; k++) {
             const rp__store *s = &d->stores[k];
-            if (s->row) continue;
+            if (rp__dag_is_row(d, s->axes)) continue;
             needed[s->value] = true;
             if (s->offset != RP__NO_VAL) needed[s->offset] = true;
             if (s->predicate != RP__NO_VAL) needed[s->predicate] = true;
@@ -125,7 +125,7 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out) {
     rp__arena arena = {0};
     rp__emitter e = {.dag = dag, .c = c, .out = out, .n_dims = (uint32_t)c->n_outer + c->n_inner, .at = "[e]"};
-    rp__space_layout_of(dag, c->n_outer, c->n_inner, 0, &e.words);
+    rp__space_layout_of(dag, e.n_dims, 0, &e.words);
     e.level = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
     e.place = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
     e.array = RP__NEW(&arena, bool, dag->n_nodes + 1u);

@@ -6,7 +6,7 @@
 
 static bool stores_elements(const rp__dag *d) {
     for (unsigned k = 0; k < d->n_stores; k++)
-        if (!d->stores[k].row) return true;
+        if (!rp__dag_is_row(d, d->stores[k].axes)) return true;
     return false;
 }
 
@@ -20,12 +20,12 @@ static void add_array_declarations(const rp__emitter *e, const char *size) {
 
 static void add_element_stores(const rp__emitter *e, const char *guard) {
     for (unsigned k = 0; k < e->dag->n_stores; k++)
-        if (!e->dag->stores[k].row) rp__emit_store(e, &e->dag->stores[k], guard);
+        if (!rp__dag_is_row(e->dag, e->dag->stores[k].axes)) rp__emit_store(e, &e->dag->stores[k], guard);
 }
 
 static bool is_vector_store(const rp__emitter *e, unsigned store) {
     const rp__store *s = &e->dag->stores[store];
-    return !s->row && rp__emit_vector_store(e, s);
+    return !rp__dag_is_row(e->dag, s->axes) && rp__emit_vector_store(e, s);
 }
 
 /* b<access>: where this thread's first vector of the row lies. What follows is at constant distances from it. */
@@ -68,7 +68,7 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     for (unsigned k = 0; stores && k < d->n_stores; k++) {
         if (is_vector_store(e, k))
             rp__emit_gather(e, &d->stores[k], k);
-        else if (!d->stores[k].row)
+        else if (!rp__dag_is_row(d, d->stores[k].axes))
             rp__emit_store(e, &d->stores[k], "in && live");
     }
     rp__text_puts(e->out, "    }\n");

@@ -222,7 +222,7 @@ static void add_offset(const rp__emitter *e, unsigned a) {
         return;
     }
     if (e->c->template_ == RP__CUDA_MANY) {
-        rp__text_puts(e->out, e->dag->accesses[a].row || (e->c->broadcast & bit) ? "0" : "x");
+        rp__text_puts(e->out, (e->c->broadcast & bit) ? "0" : "x");
         return;
     }
     if (!rp__emit_is_rows(e->c)) {
