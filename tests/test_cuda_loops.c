@@ -431,6 +431,49 @@ static void test_order(void **state) {
         }
 }
 
+/* Scans: all kinds, with reductions before and behind, and a scan of a scan; rows of few and of many tiles. */
+static rp__dag *scan_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false);
+    rp__val high = rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW);
+    rp__val run = rp__dag_scan(b, RP__SCAN_SUM, op1(b, RP__EXP, op2(b, RP__SUB, x, high)), RP__ALONG_ROW);
+    rp__val least = rp__dag_scan(b, RP__SCAN_MIN, op2(b, RP__MUL, x, high), RP__ALONG_ROW);
+    rp__val most = rp__dag_scan(b, RP__SCAN_MAX, op2(b, RP__ADD, least, x), RP__ALONG_ROW);
+    rp__val all = rp__dag_reduce(b, RP__REDUCE_SUM, run, RP__ALONG_ROW);
+    store_new(b, dtype, op2(b, RP__DIV, run, all), false);
+    store_new(b, dtype, most, false);
+    store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, x, RP__ALONG_ROW), false);
+    store_new(b, dtype, rp__dag_scan(b, RP__SCAN_PROD, op1(b, RP__COS, x), RP__ALONG_ROW), false);
+    store_new(b, dtype, all, true);
+    return rp__dag_finish(b);
+}
+
+static void test_scans(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 3, 4, 127, 1024, 1025, 4100, 17000};
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            if (t && n % 2) continue;
+            problem p = {.dag = scan_dag(t ? RP_F64 : RP_F32), .n_outer = 1, .n_inner = 1, .extent = {3, sizes[n]}};
+            assert_non_null(p.dag);
+            for (unsigned k = 0; k < p.dag->n_accesses; k++) set_row_major(&p, k, 0, k == 5 ? 1 : 2);
+            compare(&p, t ? 1e-13 : 2e-5);
+            rp__dag_release(p.dag);
+        }
+    rp__dag_builder *b = rp__dag_new(); /* integers are exact; along memory and across it */
+    store_new(b, RP_I64, rp__dag_scan(b, RP__SCAN_SUM, load_new(b, RP_I32, false), RP__ALONG_ROW), false);
+    problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1, .extent = {5, 2100}};
+    set_row_major(&p, 0, 0, 2);
+    set_row_major(&p, 1, 0, 2);
+    compare(&p, 0);
+    for (unsigned k = 0; k < 2; k++) {
+        p.operands[k].stride[0] = 1;
+        p.operands[k].stride[1] = 5;
+    }
+    compare(&p, 0);
+    rp__dag_release(p.dag);
+}
+
 /* row: the rate is declared a row value; else only its stride says that a group shares it, as optimizers do. */
 static void run_many(bool row) {
     rp__device *d = rp__device_get(rp_cuda(0));
@@ -500,7 +543,7 @@ int main(void) {
         cmocka_unit_test(test_functions), cmocka_unit_test(test_gather_and_errors),
         cmocka_unit_test(test_random),    cmocka_unit_test(test_rows),
         cmocka_unit_test(test_order),     cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_many),      cmocka_unit_test(test_scans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,6 +131,8 @@ CASE(f_amax, rp_amax(rp_mul(x[0], x[0]), RP_DIMS(1), false))
 CASE(f_amax_all, rp_amax(x[0], RP_NO_DIMS, false))
 CASE(f_softmax, rp_softmax(x[0], 1))
 CASE(f_softmax_0, rp_softmax(x[0], 0))
+CASE(f_cumsum, rp_cumsum(x[0], 1, RP_DTYPE_NONE))
+CASE(f_cumsum_reversed, rp_cumsum_reversed(rp_mul(x[0], x[0]), 0))
 CASE(f_log_softmax, rp_log_softmax(x[0], -1))
 CASE(f_layer_norm, rp_layer_norm(x[0], RP_DIMS(3), x[1], x[2], 1e-5))
 CASE(f_layer_norm_plain, rp_layer_norm(x[0], RP_DIMS(2, 3), NULL, NULL, 1e-5))
@@ -259,6 +261,8 @@ static const grad_case cases[] = {
     {"softmax", "2,3", ANY, f_softmax},
     {"softmax", "3,2", ANY, f_softmax_0},
     {"log_softmax", "2,3", ANY, f_log_softmax},
+    {"cumsum", "2,3", ANY, f_cumsum},
+    {"cumsum_reversed", "3,2", ANY, f_cumsum_reversed},
     {"layer_norm", "2,3;3;3", ANY, f_layer_norm},
     {"layer_norm", "2,2,3", ANY, f_layer_norm_plain},
     {"layer_norm", "2,3;3", ANY, f_layer_norm_weight},

@@ -398,6 +398,37 @@ static rp__dag *random_dag(test_rng *r) {
     }
     return rp__dag_finish(b);
 }
+/* Scans of every kind, alone and between phases: of what a reduction gave, under another reduction, of a scan. */
+static void scans(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_I64, RP_BF16, RP_U8};
+    test_rng r = {8};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtypes[t], false);
+            for (int k = RP__SCAN_SUM; k < RP__SCAN_KINDS; k++) {
+                if (k == RP__SCAN_LOGADDEXP && !rp__dtype_is_float(dtypes[t])) continue;
+                rp__val v = rp__dag_scan(b, (rp__scan_kind)k, x, RP__ALONG_ROW);
+                store_new(b, rp__dag_dtype(b, v), v, false);
+            }
+            if (dtypes[t] == RP_F32) {
+                rp__val high = rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW);
+                rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, high));
+                rp__val run = rp__dag_scan(b, RP__SCAN_SUM, e, RP__ALONG_ROW);
+                rp__val again = rp__dag_scan(b, RP__SCAN_MIN, op1(b, RP__NEG, run), RP__ALONG_ROW);
+                rp__val all = rp__dag_reduce(b, RP__REDUCE_SUM, again, RP__ALONG_ROW);
+                store_new(b, RP_F32, op2(b, RP__DIV, run, all), false);
+                store_new(b, RP_F32, all, true);
+            }
+            problem p = problem_of(rp__dag_finish(b), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
+            fill_inputs(&p, &r);
+            sweep(&p, true);
+            problem_free(&p);
+        }
+    }
+}
+
 static void random_kernels(void **state) {
     (void)state;
     test_rng r = {3};
@@ -474,6 +505,55 @@ static void order_is_as_stated(void **state) {
             assert_memory_equal(got, want, sizeof got);
         }
         free(x);
+    }
+    rp__dag_release(dag);
+}
+
+/* Blocks, blocks of a chunk, chunks; each from left to right. */
+static void scan_in_order(const float *x, float *y, int64_t n) {
+    float chunks = 0, chunk = 0;
+    for (int64_t c = 0; c < n; c += RP__CHUNK) {
+        for (int64_t k = c; k < n && k < c + RP__CHUNK; k += RP__SCAN_BLOCK) {
+            float run = 0, before = c == 0 ? chunk : k == c ? chunks : chunks + chunk;
+            for (int64_t i = k; i < n && i < k + RP__SCAN_BLOCK; i++) {
+                run = i == k ? x[i] : run + x[i];
+                y[i] = i < RP__SCAN_BLOCK ? run : before + run;
+            }
+            chunk = k == c ? run : chunk + run;
+        }
+        chunks = c == 0 ? chunk : chunks + chunk;
+    }
+}
+static void scan_order_is_as_stated(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {0, 1, 63, 64, 65, 128, 1000, 8191, 8192, 8193, 8256, 8300, 16384, 50001};
+    test_rng r = {14};
+    rp__dag_builder *b = rp__dag_new();
+    store_new(b, RP_F32, rp__dag_scan(b, RP__SCAN_SUM, load_new(b, RP_F32, false), RP__ALONG_ROW), false);
+    rp__dag *dag = rp__dag_finish(b);
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        const int64_t n = lengths[k];
+        float *x = malloc(sizeof *x * (size_t)(n * 2 + 1)), *want = malloc(sizeof *x * (size_t)(n * 2 + 1)),
+              *got = malloc(sizeof *x * (size_t)(n * 2 + 1));
+        for (int64_t i = 0; i < 2 * n; i++) x[i] = (float)((double)(int64_t)test_next(&r) * 0x1p-60);
+        for (int columns = 0; columns < 2; columns++) { /* along memory and across it */
+            float *one = malloc(sizeof *one * (size_t)(n + 1)), *sums = malloc(sizeof *one * (size_t)(n + 1));
+            const int64_t row = columns ? 1 : n, step = columns ? 2 : 1;
+            for (int64_t j = 0; j < 2; j++) {
+                for (int64_t i = 0; i < n; i++) one[i] = x[j * row + i * step];
+                scan_in_order(one, sums, n);
+                for (int64_t i = 0; i < n; i++) want[j * row + i * step] = sums[i];
+            }
+            rp__space_access a[2] = {{.base = x, .stride = {row, step}}, {.base = got, .stride = {row, step}}};
+            rp__space s = {.dims = {1, 1}, .extent = {2, n}, .n_accesses = 2, .accesses = a};
+            test_run(&device, dag, &s, NULL);
+            assert_memory_equal(got, want, sizeof *got * (size_t)(2 * n));
+            free(one);
+            free(sums);
+        }
+        free(x);
+        free(want);
+        free(got);
     }
     rp__dag_release(dag);
 }
@@ -567,7 +647,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases),  cmocka_unit_test(order_is_as_stated),
         cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),
-        cmocka_unit_test(transposes),
+        cmocka_unit_test(transposes),       cmocka_unit_test(scans),         cmocka_unit_test(scan_order_is_as_stated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,6 +112,8 @@ static const sample samples[] = {
     {"amax", "f(n,4)", "[1] b0", 1, 0},
     {"softmax", "f(n,4)", "i-1", 1, 0},
     {"log_softmax", "f(n,4)", "i-1", 1, 0},
+    {"cumsum", "f(n,4)", "i0 t-", 1, 0},
+    {"cumsum_reversed", "f(n,4)", "i-1", 1, 0},
     {"layer_norm", "f(n,4) f(4) f(4)", "[4] d1e-5", 1, 0},
     {"native_layer_norm", "f(n,4) f(4) f(4)", "i1 d1e-5", 3, 0},
     {"cross_entropy", "f(n,4) i4(n)", "i1 i-100", 1, 0},

@@ -40,6 +40,14 @@ static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_
     (void)call;
     return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
 }
+static rp__val probe_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
+    (void)call;
+    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+}
+static void probe_reverse(rp__lower_sink *s, const rp__call *call) {
+    (void)call;
+    ((probe *)s)->node->reversed = true;
+}
 static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
     (void)call, (void)from;
     ((probe *)s)->node->n_scalars++;
@@ -84,8 +92,18 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
     const rp_tensor *shape = n->op->lowering == RP__ROWS ? fn->in[0] : fn->out[0];
     fn->ndim = shape->ndim;
     memcpy(fn->size, shape->size, shape->ndim * sizeof *shape->size);
-    probe p = {.sink = {rp__dag_new(), probe_in, probe_out, probe_reduce, probe_scalar, probe_iota, probe_draw,
-                        probe_inner, probe_space, probe_access},
+    probe p = {.sink = {.builder = rp__dag_new(),
+                        .in = probe_in,
+                        .out = probe_out,
+                        .reduce = probe_reduce,
+                        .scan = probe_scan,
+                        .reverse = probe_reverse,
+                        .scalar = probe_scalar,
+                        .iota = probe_iota,
+                        .draw = probe_draw,
+                        .inner = probe_inner,
+                        .space = probe_space,
+                        .access = probe_access},
                .node = fn};
     if (!p.sink.builder) return rp_error_status();
     rp_status status = rp__lower_into(&p.sink, &call);

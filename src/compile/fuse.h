@@ -31,6 +31,7 @@ typedef struct rp__fuse_node {
     uint8_t ndim; /* loop: its space */
     rp_dim size[RP_MAX_DIMS];
     uint32_t inner;           /* ROWS, INDEXED: mask of inner dims */
+    bool reversed;            /* its rows are walked from their ends */
     uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
@@ -119,6 +120,7 @@ typedef struct rp__mapped_value {
 } rp__mapped_value;
 typedef struct rp__group_space {
     uint8_t n_axes, n_inner;
+    bool reversed; /* inner axes are walked from their ends */
     int64_t size[RP__AXES];
     uint8_t order[RP__AXES]; /* outer axes, then inner axes in logical order */
     bool is_inner[RP__AXES];

@@ -95,6 +95,17 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         a->begin = whole ? p->base : p->base + (info->offset + low) * bytes;
         a->end = whole ? p->base + p->bytes : p->base + (info->offset + high + 1) * bytes;
     }
+    if (l->space.reversed) {
+        int64_t reach = 0;
+        for (unsigned k = l->space.n_axes - l->space.n_inner; k < l->space.n_axes; k++) {
+            reach += a->stride[k] * (l->space.size[l->space.order[k]] - 1);
+            a->stride[k] = -a->stride[k];
+        }
+        if (kind == RP__ACCESS_IOTA)
+            a->iota_base += reach;
+        else
+            a->base = (char *)a->base + reach * (int64_t)rp__dtype_bytes(dtype);
+    }
     (void)rp__dag_access(l->sink.builder, kind, dtype, axes);
     return l->n_accesses++;
 }
@@ -154,6 +165,11 @@ static void store(lowering *l, rp__ir_value v, const rp__axis_map *map, rp__val 
     rp__dag_store(l->sink.builder, access, val);
 }
 
+static rp__val sink_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
+    (void)call;
+    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+}
+static void sink_reverse(rp__lower_sink *s, const rp__call *call) { (void)s, (void)call; } /* known since the probe */
 static rp__val sink_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
     return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
@@ -287,8 +303,18 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
         return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
                     : RP__OOM("a fused kernel");
     }
-    l->sink = (rp__lower_sink){rp__dag_new(), sink_in,   sink_out,   sink_reduce, sink_scalar,
-                               sink_iota,     sink_draw, sink_inner, sink_space,  sink_access};
+    l->sink = (rp__lower_sink){.builder = rp__dag_new(),
+                               .in = sink_in,
+                               .out = sink_out,
+                               .reduce = sink_reduce,
+                               .scan = sink_scan,
+                               .reverse = sink_reverse,
+                               .scalar = sink_scalar,
+                               .iota = sink_iota,
+                               .draw = sink_draw,
+                               .inner = sink_inner,
+                               .space = sink_space,
+                               .access = sink_access};
     rp_status status = l->sink.builder ? RP_OK : rp_error_status();
     for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {
         lower_member(l);

@@ -20,10 +20,11 @@ static const struct prim_info {
 #define RP_PRIM(name, arity, class) {#name, arity, class},
 #include "kernel/prims.def"
 #undef RP_PRIM
-    {"LOAD", 2, ANY}, {"IOTA", 0, ANY}, {"CONST", 0, ANY}, {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY},
+    {"LOAD", 2, ANY}, {"IOTA", 0, ANY}, {"CONST", 0, ANY}, {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},
 };
 #undef CAST
 static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "all"};
+static const char *const scan_names[] = {"sum", "prod", "max", "min", "logaddexp"};
 
 struct rp__dag_builder {
     bool failed;
@@ -127,6 +128,7 @@ static rp__val intern(rp__dag_builder *b, rp__node n) {
         n.axes &= (rp__axes)~n.over;
         n.phase++;
     }
+    if (n.op == RP__SCAN) n.axes |= n.over;
     b->nodes[b->n_nodes] = n;
     b->table[at] = (uint32_t)++b->n_nodes;
     return (rp__val)(b->n_nodes - 1);
@@ -385,6 +387,22 @@ rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__
     return intern(b, n);
 }
 
+rp__val rp__dag_scan(rp__dag_builder *b, rp__scan_kind kind, rp__val a, rp__axes over) {
+    if (!b || b->failed) return RP__NO_VAL;
+    if (!valid(b, a) || (unsigned)kind >= RP__SCAN_KINDS || !over) return fail(b, "a missing operand");
+    rp_dtype d = rp__dag_dtype(b, a);
+    if (kind == RP__SCAN_LOGADDEXP && !is_float(d)) return fail(b, "a sum of exponentials of integers");
+    if (!is_float(d) && (kind == RP__SCAN_SUM || kind == RP__SCAN_PROD))
+        a = rp__dag_cast(b, a, RP_I64);
+    else if (d == RP_BOOL)
+        a = rp__dag_cast(b, a, RP_U8);
+    if (a == RP__NO_VAL) return a;
+    rp__node n = node_of((rp__prim)RP__SCAN, rp__dag_dtype(b, a), a, RP__NO_VAL, RP__NO_VAL);
+    n.imm.i = kind;
+    n.over = over;
+    return intern(b, n);
+}
+
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value) {
     rp__dag_store_at(b, access, value, RP__NO_VAL, RP__NO_VAL, RP__STORE_SET);
 }
@@ -558,6 +576,7 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
             ((m->op == RP__FLOORDIV || m->op == RP__REMAINDER) && !is_float((rp_dtype)m->dtype))) {
             d->checks = true;
         }
+        d->scans = d->scans || m->op == RP__SCAN;
         if (m->op == RP__SCALAR) scalars[m->access] = m->dtype;
     }
     for (size_t i = 0; i < b->n_stores; i++) {
@@ -691,6 +710,10 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
             break;
         case RP__REDUCE:
             rp__text_add(out, " %s %%%u over ", reduce_names[n->imm.i], n->a);
+            add_axes(out, n->over);
+            break;
+        case RP__SCAN:
+            rp__text_add(out, " %s %%%u along ", scan_names[n->imm.i], n->a);
             add_axes(out, n->over);
             break;
         default:

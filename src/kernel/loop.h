@@ -7,7 +7,7 @@
                given at launch.
    An axis is a class of dims in the same role: how many dims it has is the space's, so a 2-D and a 5-D add are one DAG. Every
    access, value and store has a mask of the axes along which it may vary: without an axis in its mask it is the same for all of
-   that axis. REDUCE removes axes from a mask. What a template of a backend can run (rows: one set of reduced axes) is a property
+   that axis. REDUCE removes axes from a mask, SCAN (prefix sums and the like) keeps the ones it runs along. What a template of a backend can run (rows: one set of reduced axes) is a property
    of the DAG that the template asks for, see rp__dag.rows.
    Sizes, strides, addresses, scalars and seeds are never part of a DAG. A backend's key is (DAG, space class), see
    rp__space_class. The phases of a kernel are not written down: a value that (transitively) reads a REDUCE lives in a later
@@ -18,7 +18,9 @@
    chunk i / RP__CHUNK and in it to virtual lane i % RP__LANES; a lane accumulates its elements in rising order from the
    identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine as a
    balanced binary tree: neighbours 2k and 2k + 1 level by level, an odd last one passes up (rp__tree_push in tree.h says it
-   in code; it needs one partial a level). CUDA kernels have their own order, again a function of R alone. */
+   in code; it needs one partial a level). A SCAN goes by blocks of RP__SCAN_BLOCK elements: in a block each element combines
+   with the one before; whole blocks of a chunk, and then whole chunks, combine from left to right; a result is (what lies before
+   its block) combined with (its place in the block). CUDA kernels have orders of their own, again functions of R alone. */
 #ifndef RP_KERNEL_LOOP_H
 #define RP_KERNEL_LOOP_H
 
@@ -33,7 +35,7 @@ struct rp__device;
 struct rp__launch_buffer;
 struct rp__random_draw;
 
-enum { RP__LANES = 32, RP__CHUNK = 8192 };
+enum { RP__LANES = 32, RP__CHUNK = 8192, RP__SCAN_BLOCK = 64 };
 
 typedef enum rp__prim {
 #define RP_PRIM(name, arity, class) RP__##name,
@@ -47,6 +49,7 @@ typedef enum rp__prim {
     RP__CONST,  /* imm, in the node's dtype */
     RP__SCALAR, /* run-time scalar number `access` of the launch, in the node's dtype */
     RP__REDUCE, /* imm.i: rp__reduce_kind; a: value; over: the axes that it removes */
+    RP__SCAN, /* imm.i: rp__scan_kind; a: value; over: the axes that it runs along, their elements in row-major order */
     RP__NODE_COUNT
 } rp__prim;
 
@@ -61,6 +64,15 @@ typedef enum rp__reduce_kind {
 /* SUM and PROD accumulate f32 in f32 (by lanes), f64 in f64, integers and bool in i64 (the result's dtype then). ANY and ALL
    take and give bool, and so do MAX and MIN of bool. MAX and MIN propagate NaN. Empty rows give the identity
    (MAX: -inf or the least integer). */
+
+typedef enum rp__scan_kind {
+    RP__SCAN_SUM,
+    RP__SCAN_PROD,
+    RP__SCAN_MAX,
+    RP__SCAN_MIN,
+    RP__SCAN_LOGADDEXP,
+    RP__SCAN_KINDS
+} rp__scan_kind; /* inclusive; types as for reductions, LOGADDEXP of floats; a bool is u8 */
 
 typedef uint16_t rp__val; /* index of a node */
 typedef uint8_t rp__axes; /* a mask: bit x is axis x */
@@ -77,7 +89,7 @@ typedef struct rp__node {
     rp__axes axes; /* along which it may vary */
     rp__val a, b, c;
     uint16_t access; /* LOAD, IOTA: access; SCALAR: scalar number */
-    rp__axes over;   /* REDUCE */
+    rp__axes over;   /* REDUCE, SCAN */
     union {
         int64_t i;
         double f;
@@ -115,8 +127,9 @@ typedef struct rp__dag {
     uint16_t n_nodes, n_accesses, n_scalars, n_stores;
     uint16_t n_phases; /* 1 + largest phase */
     uint8_t n_axes;
-    rp__axes ordered; /* that reductions run over: their dims keep their order */
-    /* Rows: every reduction removes the same axes, and every access and store has all of these or none. `inner` are those axes,
+    bool scans;
+    rp__axes ordered; /* that reductions and scans run over: their dims keep their order */
+    /* Rows: every reduction and scan runs over the same axes, and every access and store has all of these or none. `inner` are those axes,
        the last ones; without reductions those that stores lack. Others are outer. Templates of points and rows ask for it. */
     bool rows;
     rp__axes inner;
@@ -147,6 +160,7 @@ rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
 rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val a, int64_t imm); /* ROUND, PHILOX... */
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__axes over);
+rp__val rp__dag_scan(rp__dag_builder *b, rp__scan_kind kind, rp__val a, rp__axes over);
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value);
 void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
                       rp__store_mode mode);

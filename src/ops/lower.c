@@ -29,6 +29,7 @@ struct rp__lower {
     rp_status status;
     uint8_t n_structural, n_draws, n_explicit;
     uint8_t ndim;   /* of the space in logical order */
+    bool reversed;  /* inner dims are walked from their ends */
     uint32_t inner; /* bit d: dim d is inner */
     uint16_t n_accesses, n_scalars;
     const rp_dim *size;
@@ -244,6 +245,10 @@ rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a) {
     if (lw->sink) return lw->sink->reduce(lw->sink, lw->call, kind, a);
     return building(lw) ? rp__dag_reduce(lw->b, kind, a, RP__ALONG_ROW) : 0;
 }
+rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a) {
+    if (lw->sink) return lw->sink->scan(lw->sink, lw->call, kind, a);
+    return building(lw) ? rp__dag_scan(lw->b, kind, a, RP__ALONG_ROW) : 0;
+}
 rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative) {
     return building(lw) ? rp__dag_op(lw->b, RP__CHECK_INDEX, index, bound, wrap_negative ? 1 : 0) : 0;
 }
@@ -292,6 +297,11 @@ void rp__lw_inner(rp__lower *lw, uint32_t mask) {
     lw->inner = mask;
 }
 
+void rp__lw_reverse(rp__lower *lw) {
+    if (lw->sink) lw->sink->reverse(lw->sink, lw->call);
+    lw->reversed = true;
+}
+
 void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner_mask) {
     if (lw->sink) lw->sink->space(lw->sink, lw->call, size, ndim, inner_mask);
     memcpy(lw->own_size, size, ndim * sizeof *size);
@@ -307,6 +317,7 @@ static void begin_pass(rp__lower *lw, rp__dag_builder *b) {
     lw->n_structural = lw->n_draws = lw->n_explicit = 0;
     lw->n_accesses = lw->n_scalars = 0;
     lw->inner = 0;
+    lw->reversed = false;
     lw->ndim = shape->ndim;
     lw->size = shape->size;
 }
@@ -498,6 +509,20 @@ static void fill_strides(const rp__lower *lw, const source *s, int64_t *stride) 
     }
 }
 
+/* The access from the other end of its inner dims. */
+static void reverse_access(const rp__lower *lw, const source *s, rp__space_access *a, int64_t *stride) {
+    int64_t reach = 0;
+    for (unsigned d = 0; d < lw->ndim; d++) {
+        if (!(lw->inner >> d & 1u)) continue;
+        reach += (lw->size[d] - 1) * stride[d];
+        stride[d] = -stride[d];
+    }
+    if (s->kind == SRC_IOTA)
+        a->iota_base += reach;
+    else
+        a->base = (char *)a->base + reach * (int64_t)rp__dtype_bytes((rp_dtype)access_tensor(lw->call, s)->dtype);
+}
+
 /* Outer dims first, each group in logical order. */
 static void fill_space(const rp__lower *lw, rp__space *space, rp__space_access *accesses) {
     unsigned order[RP_MAX_DIMS], n = 0;
@@ -519,6 +544,7 @@ static void fill_space(const rp__lower *lw, rp__space *space, rp__space_access *
         else
             fill_operand(&accesses[i], access_tensor(lw->call, s));
         fill_strides(lw, s, stride);
+        if (lw->reversed) reverse_access(lw, s, &accesses[i], stride);
         for (unsigned d = 0; d < n; d++) accesses[i].stride[d] = stride[order[d]];
     }
 }
@@ -573,7 +599,7 @@ static bool entry_matches(const entry *e, const rp__lower *lw, const uint64_t ke
 }
 
 static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *space, rp__kept_launch *keep) {
-    if (lw->n_accesses > RP__KEPT_ACCESSES) return;
+    if (lw->n_accesses > RP__KEPT_ACCESSES || lw->reversed) return; /* accesses start where operands do */
     keep->n_accesses = (uint8_t)lw->n_accesses;
     for (unsigned i = 0; i < lw->n_accesses; i++) {
         const source *a = &lw->access[i];

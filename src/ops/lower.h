@@ -46,6 +46,7 @@ rp__val rp__lw_2(rp__lower *lw, rp__prim op, rp__val a, rp__val b);
 rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c);
 rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to);
 rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a); /* over the inner dims */
+rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a);     /* along the inner dims */
 /* One draw for each element of output 0; reserves its counters at this place. PHILOX and PHILOX64 give bits (i64),
    PHILOX_NORMAL a number of `dtype`. */
 rp__val rp__lw_random(rp__lower *lw, unsigned generator_attr, rp__prim philox_kind, rp_dtype dtype);
@@ -54,6 +55,9 @@ void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v); /* output k = v, once
 
 /* ROWS: bit d set = dim d of in[0] is inner. Called by the geometry half at every call. */
 void rp__lw_inner(rp__lower *lw, uint32_t mask);
+
+/* ROWS: rows are walked from their last element to the first: what a scan runs along backwards. Before any value. */
+void rp__lw_reverse(rp__lower *lw);
 
 /* INDEXED: input k, whose dims are the first of the space: like rp__lw_in it may be the value of a producing op. */
 rp__val rp__lw_in_front(rp__lower *lw, unsigned k);
@@ -86,6 +90,8 @@ struct rp__lower_sink {
     void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v); /* in the compute type, not rounded */
     rp__val (*reduce)(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind,
                       rp__val a); /* over the inner dims */
+    rp__val (*scan)(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a);
+    void (*reverse)(rp__lower_sink *s, const rp__call *call);
     rp__val (*scalar)(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute);
     rp__val (*iota)(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim);   /* i64 */
     unsigned (*draw)(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide); /* its draw number */

@@ -81,8 +81,7 @@ static rp__kernel *kernel_slow(rp__dag *dag) {
             rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
             goto done;
         }
-        c->elements = dag->n_stores > 0;
-        for (unsigned i = 0; i < dag->n_nodes; i++) c->elements = c->elements && dag->nodes[i].op != RP__REDUCE;
+        c->elements = dag->n_stores > 0 && !dag->ordered;
         for (unsigned i = 0; i < dag->n_stores; i++)
             c->elements = c->elements && !rp__dag_is_row(dag, dag->stores[i].axes);
         atomic_init(&c->kernel, NULL);
@@ -235,7 +234,7 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
             row_stores = row_stores || rp__dag_is_row(dag, dag->stores[i].axes);
         if (!rows || (!row_len && !row_stores)) return RP_OK;
         walk = walk_of(dag, space, rows, row_len);
-        if (walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK) walk = RP__WALK_LONG;
+        if (walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK && !dag->scans) walk = RP__WALK_LONG;
         out->items = walk == RP__WALK_LONG ? 1 : rows;
         out->grain = slice_of(rows, p->cost, row_len, walk == RP__WALK_ACROSS ? 64 : 1);
     }

@@ -98,7 +98,7 @@ static void find_direct(run *r) {
     }
 }
 /* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. At most, in KB, given the limits of a
-   program: blocks 32; row values 64, or along 32; tiles 64; accumulators 96; stack of partials 30 levels of 1/32 of that;
+   program: blocks 32; row values 64, or along 32; tiles 64; accumulators and scans 96; stack of partials 30 levels of 1/32 of that;
    raw halves 16; kept 128. */
 void rp__interp_lay_out(run *r, char *scratch) {
     const rp__program *p = r->p;
@@ -119,6 +119,8 @@ void rp__interp_lay_out(run *r, char *scratch) {
     unsigned levels = 0;
     for (int64_t c = (r->row_len + RP__CHUNK - 1) / RP__CHUNK; c > 0; c >>= 1) levels++;
     if (levels > 1) at += rp__interp_round64((int64_t)p->acc_bytes * r->w * levels);
+    r->scan = at;
+    at += rp__interp_round64((int64_t)p->scan_bytes * r->w);
     r->raw = at;
     if (p->converts) at += r->tile * 2;
     r->kept = at;
@@ -200,7 +202,7 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
 }
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
 static int64_t across_width(const rp__program *p, int64_t rows) {
-    int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->tile_bytes + p->row_bytes * 2 + 2;
+    int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */

@@ -39,7 +39,7 @@ typedef struct rp__interp {
     int64_t w, w0, b, nq;  /* ACROSS: rows of the tile, first row, positions a tile, positions of this tile */
     int64_t pos;           /* element of the walk at which the tile starts (ACROSS: inner position) */
     bool whole;            /* n is a multiple that permits memory in place */
-    char *tiles, *kept, *acc, *stack, *rowbuf, *blocks, *raw;
+    char *tiles, *kept, *acc, *stack, *scan, *rowbuf, *blocks, *raw;
     int64_t kept_cap;
     char *base[RP__DAG_MAX_ACCESSES];
     uint8_t form[RP__DAG_MAX_ACCESSES],

@@ -72,6 +72,7 @@ static uint32_t op_cost(const rp__node *n) {
     case RP__ERF:
     case RP__ERFP1:
     case RP__SIGMOID: return 8;
+    case RP__SCAN: return DEAR;
     case RP__ROUND: return 6;
     default: return n->op == RP__LOAD && n->a != RP__NO_VAL ? 8 : 1;
     }
@@ -82,7 +83,7 @@ static void classify(compiler *c) {
     for (unsigned i = 0; i < d->n_nodes; i++) {
         const rp__node *n = &d->nodes[i];
         const rp__val operands[3] = {n->a, n->b, n->c};
-        bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE;
+        bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE && n->op != RP__SCAN;
         for (int k = 0; k < 3; k++)
             uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
         c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && rp__dag_is_row(d, n->axes) ? ROW : ELEMENT;
@@ -123,7 +124,14 @@ static rp__insn *emit_node(compiler *c, unsigned v) {
     i->access = n->access;
     i->type = (uint8_t)rp__tile_type(n->dtype);
     i->size = (uint8_t)size_of(n->dtype);
-    i->kind = n->op == RP__LOAD ? RP__INSN_LOAD : n->op == RP__IOTA ? RP__INSN_IOTA : RP__INSN_OP;
+    i->kind = n->op == RP__LOAD   ? RP__INSN_LOAD
+              : n->op == RP__IOTA ? RP__INSN_IOTA
+              : n->op == RP__SCAN ? RP__INSN_SCAN
+                                  : RP__INSN_OP;
+    for (unsigned k = 0, s = 0; i->kind == RP__INSN_SCAN && k < v; k++) {
+        s += c->dag->nodes[k].op == RP__SCAN;
+        i->access = (uint16_t)s;
+    }
     if (i->kind == RP__INSN_OP && n->op != RP__CONST && n->op != RP__SCALAR && !select_fn(c, n, i)) return NULL;
     return i;
 }
@@ -557,6 +565,18 @@ static bool compile(compiler *c) {
         const unsigned size = p->reductions[r].size;
         p->acc_bytes = (p->acc_bytes + size - 1) / size * size; /* levels of the stack of partials follow each other */
     }
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        const rp__node *n = &d->nodes[v];
+        if (n->op != RP__SCAN) continue;
+        const unsigned size = size_of(n->dtype);
+        p->scan_bytes = (p->scan_bytes + size - 1) / size * size;
+        p->scans[p->n_scans++] = (rp__program_scan){.kind = (uint8_t)n->imm.i,
+                                                    .type = (uint8_t)rp__tile_type(n->dtype),
+                                                    .size = (uint8_t)size,
+                                                    .at = p->scan_bytes};
+        p->scan_bytes += RP__SCAN_STATE * size;
+    }
+    p->scan_bytes = (p->scan_bytes + 7) / 8 * 8;
     for (unsigned i = 0; i < d->n_stores; i++) {
         const rp__store *s = &d->stores[i];
         p->stores[i] = (rp__program_store){.access = s->access,
@@ -632,8 +652,8 @@ static bool compile(compiler *c) {
     }
     find_direct(c);
     if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES ||
-        p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->n_blocks > RP__PROGRAM_BLOCKS ||
-        p->n_row_regs > RP__PROGRAM_BLOCKS) {
+        p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->scan_bytes > RP__PROGRAM_SCAN_BYTES ||
+        p->n_blocks > RP__PROGRAM_BLOCKS || p->n_row_regs > RP__PROGRAM_BLOCKS) {
         rp__fail(RP_ERROR_INTERNAL,
                  "loop kernel: too large for one kernel (%u bytes of live values an element, %u of row values, %u of "
                  "accumulators, %u constants); it must be split",
@@ -655,9 +675,10 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
                       n * sizeof(uint16_t),
                       n,
                       5 * (dag->n_accesses + 1u),
-                      n};
-    size_t offset[10], total = 0;
-    for (int i = 0; i < 10; i++) {
+                      n,
+                      n * sizeof(rp__program_scan)};
+    size_t offset[11], total = 0;
+    for (int i = 0; i < 11; i++) {
         offset[i] = total;
         total += (bytes[i] + 15) / 16 * 16;
     }
@@ -682,6 +703,7 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->access_row = p->access_load + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
     p->classes = (uint8_t *)(memory + offset[9]);
+    p->scans = (rp__program_scan *)(memory + offset[10]);
     p->grouped = grouped;
     p->tiles = tiles;
     p->plan = plan;

@@ -41,6 +41,8 @@ static void find_levels(rp__emitter *e) {
         raise_level(e, &level, n->c);
         if (n->op == RP__REDUCE)
             level = RP__LEVEL_ROW;
+        else if (n->op == RP__SCAN)
+            level = RP__LEVEL_ELEMENT;
         else if (n->op == RP__LOAD || n->op == RP__IOTA) {
             uint8_t own = RP__LEVEL_ELEMENT;
             if (rows && (e->c->n_inner == 0 || (e->c->broadcast >> n->access & 1))) own = RP__LEVEL_ROW;
@@ -59,7 +61,9 @@ static void keep(const rp__emitter *e, rp__val v, unsigned phase) {
     if (v != RP__NO_VAL && e->level[v] == RP__LEVEL_ELEMENT && phase > e->place[v]) e->array[v] = true;
 }
 
-static bool uses(const rp__node *n) { return n->op < RP__PRIM_COUNT || n->op == RP__LOAD || n->op == RP__REDUCE; }
+static bool uses(const rp__node *n) {
+    return n->op < RP__PRIM_COUNT || n->op == RP__LOAD || n->op == RP__REDUCE || n->op == RP__SCAN;
+}
 
 /* The phase whose loop an element node is computed in: the earliest that needs it. Stores run in the last phase, so that a row
  * that is overwritten has been read. */
@@ -130,7 +134,8 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     e.place = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
     e.array = RP__NEW(&arena, bool, dag->n_nodes + 1u);
     e.needed = RP__NEW(&arena, bool, dag->n_nodes + 1u);
-    if (!e.level || !e.place || !e.array || !e.needed) {
+    e.stage = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
+    if (!e.stage || !e.level || !e.place || !e.array || !e.needed) {
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
@@ -140,6 +145,10 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         e.at = "[j]";
     find_levels(&e);
     find_places(&e);
+    rp__emit_find_stages(&e);
+    for (unsigned k = 0; dag->scans && k < dag->n_nodes; k++)
+        e.array[k] = e.level[k] == RP__LEVEL_ELEMENT && dag->nodes[k].op != RP__CONST &&
+                     !rp__emit_in_vectors(&e, &dag->nodes[k]);
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: rp__emit_pointwise(&e, name); break;
     case RP__CUDA_ROW: rp__emit_row(&e, name); break;

@@ -236,9 +236,11 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
         for (unsigned x = 0; x < c->n_inner; x++) still = still && a[k].stride[inner + x] == 0;
         if (still) c->broadcast |= UINT64_C(1) << k;
     }
-    bool column = one_phase(dag) && rows >= 8 && outer_runs_faster(dag, a, c);
+    bool column = one_phase(dag) && !dag->scans && rows >= 8 && outer_runs_faster(dag, a, c);
     int64_t blocks = column ? (rows + 31) / 32 : rows;
-    if (r > RP__CUDA_CHUNK && one_phase(dag) && blocks < 2 * (int64_t)d->multiprocessors)
+    if (dag->scans)
+        c->template_ = RP__CUDA_ROW_LOOP;
+    else if (r > RP__CUDA_CHUNK && one_phase(dag) && blocks < 2 * (int64_t)d->multiprocessors)
         c->template_ = column ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_PARTIAL_ROW;
     else if (column)
         c->template_ = RP__CUDA_COLUMN;
@@ -269,7 +271,7 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
     w->space.accesses = w->accesses;
     rp__space_collapse(dag, &w->space, w->accesses);
     memset(&w->class_, 0, sizeof w->class_);
-    bool rows = dag->n_phases > 1;
+    bool rows = dag->ordered != 0;
     for (unsigned k = 0; k < dag->n_stores; k++)
         rows = rows || (rp__dag_is_row(dag, dag->stores[k].axes) && rp__space_inner(dag, space) > 0);
     w->class_.n_inner = (uint8_t)(rows ? rp__space_inner(dag, &w->space) : 0);
