@@ -31,6 +31,7 @@ typedef struct problem {
     operand operands[MOST];
     rp_scalar scalars[4];
     struct rp__random_draw draw;
+    rp__space_window windows[4];
 } problem;
 
 static size_t element_bytes(const problem *p, unsigned k) {
@@ -71,10 +72,13 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
         access[k].end = (int64_t)bytes;
     }
     struct rp__random_draw draw = p->draw;
+    rp__space_window windows[4];
+    memcpy(windows, p->windows, sizeof windows);
     rp__space space = {.dims = {(uint8_t)p->n_outer, (uint8_t)p->n_inner},
                        .n_accesses = p->dag->n_accesses,
                        .n_scalars = p->dag->n_scalars,
                        .accesses = access,
+                       .windows = windows,
                        .scalars = p->scalars,
                        .draw = &draw,
                        .n_draws = p->dag->n_draws,
@@ -474,6 +478,49 @@ static void test_scans(void **state) {
     rp__dag_release(p.dag);
 }
 
+/* Windows: sums over windows of a padded plane and over those that an element is part of (with a divisor), rows side by side and
+   not, and single elements. */
+static void test_windows(void **state) {
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        const bool rows = way != 3, wide = way == 2;
+        rp__dag_builder *b = rp__dag_new();
+        const rp__axes axes = rows ? RP__ALONG_ROWS : RP__ELEMENTS;
+        uint16_t from = rp__dag_access_windows(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS, 2);
+        uint16_t numbers = rp__dag_access_windows(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 2);
+        rp__val x = rp__dag_load(b, from, NONE, NONE), place = rp__dag_iota(b, numbers), in = rp__dag_inside(b, from);
+        if (rows) {
+            x = rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW);
+            place = rp__dag_reduce(b, RP__REDUCE_MAX, place, RP__ALONG_ROW);
+            in = rp__dag_reduce(b, RP__REDUCE_ANY, in, RP__ALONG_ROW);
+        }
+        rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F32, axes), x);
+        rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_I64, axes), place);
+        rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_BOOL, axes), in);
+        /* 2 planes of 9 x 11 behind each other; windows of 3 x 2, steps 2 and 1, padding 1 */
+        problem p = {.dag = rp__dag_finish(b), .n_outer = 3, .n_inner = 2, .extent = {2, wide ? 9 : 5, 11, 3, 2}};
+        assert_non_null(p.dag);
+        for (unsigned k = 0; k < 2; k++) p.operands[k] = (operand){.elements = 2 * 9 * 11, .stride = {9 * 11}};
+        for (unsigned k = 2; k < 5; k++) set_row_major(&p, k, 0, rows ? 3 : 5);
+        for (int k = 0; k < 4; k++)
+            p.windows[k] =
+                k % 2 ? (rp__space_window){.size = 11, .stride = 1, .pad = 1, .divisor = 1, .factor = {0, 0, 1, 0, 1}}
+                      : (rp__space_window){.size = 9, .stride = 11, .pad = 1, .divisor = 1, .factor = {0, 2, 0, 1, 0}};
+        if (wide) {
+            p.windows[0] = p.windows[2] =
+                (rp__space_window){.size = 5, .stride = 11, .pad = -1, .divisor = 2, .factor = {0, 1, 0, -1, 0}};
+        }
+        if (way ==
+            1) { /* one of two planes in every other row of blocks: rows of the kernel run side by side in memory */
+            p.extent[2] = 1;
+            p.windows[1].factor[2] = p.windows[3].factor[2] = 0;
+            for (unsigned k = 2; k < 5; k++) set_row_major(&p, k, 0, 3);
+        }
+        compare(&p, 1e-5);
+        rp__dag_release(p.dag);
+    }
+}
+
 /* row: the rate is declared a row value; else only its stride says that a group shares it, as optimizers do. */
 static void run_many(bool row) {
     rp__device *d = rp__device_get(rp_cuda(0));
@@ -544,6 +591,7 @@ int main(void) {
         cmocka_unit_test(test_random),    cmocka_unit_test(test_rows),
         cmocka_unit_test(test_order),     cmocka_unit_test(test_row_shares),
         cmocka_unit_test(test_many),      cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -429,6 +429,126 @@ static void scans(void **state) {
     }
 }
 
+/* ---- windows ---- */
+
+enum { WIN_DIMS = 4, WIN_INNER = 2 };
+/* Element `at` of a space of WIN_DIMS dims: the places of two windows by the formula. False: outside. */
+static bool window_places(const rp__space *s, const rp__space_window *w, const int64_t *at, int64_t *offset) {
+    for (int k = 0; k < 2; k++) {
+        int64_t t = -w[k].pad;
+        for (unsigned d = 0; d < rp__space_dims(s); d++) t += at[d] * w[k].factor[d];
+        if (t % w[k].divisor != 0 || t / w[k].divisor < 0 || t / w[k].divisor >= w[k].size) return false;
+        *offset += t / w[k].divisor * w[k].stride;
+    }
+    return true;
+}
+static void window_case(test_rng *r, rp__dag *dag, rp_dtype dtype, bool rows) {
+    static const int64_t extents[] = {1, 2, 3, 5, 9, 40, 67};
+    enum { PLANE = 7, MEMORY = 4 * 67 + PLANE * PLANE * 3 };
+    rp__space s = {
+        .dims = {WIN_DIMS - WIN_INNER, WIN_INNER}, .n_accesses = dag->n_accesses, .op = "test", .site = "here"};
+    rp__space_access a[5];
+    rp__space_window w[6];
+    int64_t n = 1, row = 1;
+    memset(a, 0, sizeof a);
+    memset(w, 0, sizeof w);
+    for (int d = 0; d < WIN_DIMS; d++) {
+        s.extent[d] = extents[test_below(r, d < WIN_DIMS - WIN_INNER ? 7 : 4)];
+        n *= s.extent[d];
+        row *= d < WIN_DIMS - WIN_INNER ? 1 : s.extent[d];
+    }
+    for (int k = 0; k < 2; k++) {
+        w[k] = (rp__space_window){.size = (int64_t)test_below(r, PLANE) + 1,
+                                  .stride = k ? 1 : PLANE,
+                                  .pad = (int64_t)test_below(r, 9) - 4,
+                                  .divisor = test_below(r, 2) ? 1 : (int64_t)test_below(r, 3) + 1};
+        for (int d = 0; d < WIN_DIMS; d++) w[k].factor[d] = test_below(r, 3) ? 0 : (int64_t)test_below(r, 6) - 2;
+        w[k].factor[1 + k] = (int64_t)test_below(r, 3) + 1;
+        w[k + 2] = w[k];
+    }
+    char memory[MEMORY * 8];
+    for (int i = 0; i < MEMORY; i++)
+        rp__scalar_store(rp_f64((double)(test_below(r, 2000)) - 1000), dtype,
+                         memory + i * (int64_t)rp__dtypes[dtype].bytes);
+    const int64_t step = (int64_t)test_below(r, 3), base = 11;
+    a[0] = (rp__space_access){.base = memory, .stride = {step}}; /* a plain stride beside windows */
+    a[1] = (rp__space_access){.iota_base = base, .stride = {step}};
+    const int64_t count = rows ? n / row : n;
+    double *sum = malloc(sizeof *sum * (size_t)(count + 1)), *want = malloc(sizeof *want * (size_t)(count + 1));
+    int64_t *place = malloc(8 * (size_t)(count + 1)), *inside = malloc(8 * (size_t)(count + 1));
+    int64_t *want_place = malloc(8 * (size_t)(count + 1)), *want_inside = malloc(8 * (size_t)(count + 1));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at[WIN_DIMS], rest = i, o = rows ? i / row : i;
+        for (int d = WIN_DIMS; d-- > 0; rest /= s.extent[d]) at[d] = rest % s.extent[d];
+        if (!rows || i % row == 0) {
+            want[o] = 0;
+            want_place[o] = want_inside[o] = 0;
+        }
+        int64_t offset = at[0] * step;
+        if (!window_places(&s, w, at, &offset)) continue;
+        want[o] += rp__scalar_f64(rp__scalar_load(dtype, memory + offset * (int64_t)rp__dtypes[dtype].bytes));
+        want_inside[o]++;
+        if (base + offset > want_place[o]) want_place[o] = base + offset;
+    }
+    void *out[3] = {sum, place, inside};
+    for (int k = 0; k < 3; k++) {
+        a[2 + k].base = out[k];
+        int64_t next = 1;
+        for (int d = rows ? WIN_DIMS - WIN_INNER : WIN_DIMS; d-- > 0; next *= s.extent[d]) a[2 + k].stride[d] = next;
+    }
+    s.accesses = a;
+    s.windows = w;
+    rp__space_collapse(dag, &s, a);
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    for (int k = 0; k < 3; k++) {
+        const rp__tiles *t = rp__tiles_named(isas[k]);
+        if (!t) continue;
+        rp__tiles_set(t);
+        memset(sum, 0xee, sizeof *sum * (size_t)count);
+        memset(place, 0xee, 8 * (size_t)count);
+        memset(inside, 0xee, 8 * (size_t)count);
+        test_run(&device, dag, &s, r);
+        assert_memory_equal(place, want_place, 8 * (size_t)count);
+        assert_memory_equal(inside, want_inside, 8 * (size_t)count);
+        for (int64_t i = 0; i < count; i++) assert_true(sum[i] == want[i]);
+    }
+    rp__tiles_set(NULL);
+    free(sum);
+    free(want);
+    free(place);
+    free(inside);
+    free(want_place);
+    free(want_inside);
+}
+/* Sums, largest places and counts of rows, or each element's, of whole numbers in any order of additions. */
+static void windows(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F16, RP_F64, RP_U8};
+    test_rng r = {77};
+    for (int rows = 0; rows < 2; rows++) {
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            rp__dag_builder *b = rp__dag_new();
+            const rp__axes out = rows ? RP__ALONG_ROWS : RP__ELEMENTS;
+            uint16_t from = rp__dag_access_windows(b, RP__ACCESS_READ, dtypes[t], RP__ELEMENTS, 2);
+            uint16_t numbers = rp__dag_access_windows(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 2);
+            rp__val x = rp__dag_cast(b, rp__dag_load(b, from, NONE, NONE), RP_F64), place = rp__dag_iota(b, numbers);
+            rp__val inside = rp__dag_cast(b, rp__dag_inside(b, from), RP_I64);
+            if (rows) {
+                x = rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW);
+                place = rp__dag_reduce(b, RP__REDUCE_MAX, place, RP__ALONG_ROW);
+                inside = rp__dag_reduce(b, RP__REDUCE_SUM, inside, RP__ALONG_ROW);
+            }
+            rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F64, out), x);
+            rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_I64, out), place);
+            rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_I64, out), inside);
+            rp__dag *dag = rp__dag_finish(b);
+            assert_non_null(dag);
+            for (int k = 0; k < 60; k++) window_case(&r, dag, dtypes[t], rows);
+            rp__dag_release(dag);
+        }
+    }
+}
+
 static void random_kernels(void **state) {
     (void)state;
     test_rng r = {3};
@@ -648,6 +768,7 @@ int main(void) {
         cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases),  cmocka_unit_test(order_is_as_stated),
         cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),
         cmocka_unit_test(transposes),       cmocka_unit_test(scans),         cmocka_unit_test(scan_order_is_as_stated),
+        cmocka_unit_test(windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

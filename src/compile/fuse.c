@@ -85,6 +85,14 @@ static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, 
     return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes);
 }
 
+static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
+                              const rp__lw_window *windows, unsigned n, rp__axes axes) {
+    (void)stride, (void)windows;
+    if (k >= 0) ((probe *)s)->node->memory_operands |= UINT64_C(1) << (k & 63);
+    rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
+    return rp__dag_access_windows(s->builder, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
+}
+
 static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
     const rp__ir_node *n = &ir->nodes[fn->node];
     rp__call call;
@@ -103,13 +111,15 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
                         .draw = probe_draw,
                         .inner = probe_inner,
                         .space = probe_space,
-                        .access = probe_access},
+                        .access = probe_access,
+                        .windows = probe_windows},
                .node = fn};
     if (!p.sink.builder) return rp_error_status();
     rp_status status = rp__lower_into(&p.sink, &call);
     rp__dag *dag = rp__dag_finish(p.sink.builder);
     if (status == RP_OK && !dag) status = rp_error_status();
     if (dag) fn->n_dag_nodes = dag->n_nodes;
+    if (dag) fn->n_windows = dag->n_windows;
     rp__dag_release(dag);
     return status;
 }
@@ -354,12 +364,13 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
 /* NULL, or why the nodes cannot be one kernel. "": out of memory. */
 static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t n) {
     const rp_ir *ir = f->ir;
-    uint32_t dag_nodes = 0, scalars = 0, draws = 0, pointers = 0;
+    uint32_t dag_nodes = 0, windows = 0, scalars = 0, draws = 0, pointers = 0;
     if (n > MAX_MEMBERS) return "kernel-too-large";
     for (uint32_t i = 0; i < n; i++) {
         const rp__fuse_node *fn = &f->nodes[members[i]];
         const rp__ir_node *node = &ir->nodes[fn->node];
         dag_nodes += fn->n_dag_nodes;
+        windows += fn->n_windows;
         scalars += fn->n_scalars;
         draws += fn->n_draws;
         for (uint32_t k = 0; k < node->n_in; k++) {
@@ -385,7 +396,8 @@ static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t 
             }
         }
     }
-    if (dag_nodes > MAX_DAG_NODES || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL) return "kernel-too-large";
+    if (dag_nodes > MAX_DAG_NODES || windows > RP__DAG_WINDOWS || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL)
+        return "kernel-too-large";
     if (pointers > MAX_POINTERS) return "too-many-pointers";
     rp__group_space space;
     const char *why = rp__group_space_make(f, members, n, &space);

@@ -37,7 +37,7 @@ typedef struct rp__fuse_node {
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
-    uint32_t n_scalars, n_dag_nodes;
+    uint32_t n_scalars, n_dag_nodes, n_windows;
     rp_tensor **in, **out; /* stand-ins */
     uint32_t group;
 } rp__fuse_node;

@@ -26,6 +26,8 @@ typedef struct lowering {
     size_t n_made, made_capacity;
     uint16_t n_accesses, n_scalars;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp__space_window windows[RP__DAG_WINDOWS];
+    uint16_t n_windows;
     rp_scalar scalars[RP__DAG_MAX_SCALARS];
     rp__random_draw draws[MAX_DRAWS];
     uint16_t n_draws;
@@ -71,7 +73,7 @@ static void axis_strides(const lowering *l, const rp__axis_map *map, const rp_di
 
 /* stride[] by axis -> the access's by position; byte range of what is touched. NULL storage: an iota. */
 static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, const int64_t *stride, rp__axes axes,
-                           rp__ir_value value, bool whole) {
+                           rp__ir_value value, bool whole, unsigned windows) {
     if (l->n_accesses == RP__DAG_MAX_ACCESSES) {
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many accesses"));
         return 0;
@@ -106,7 +108,7 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         else
             a->base = (char *)a->base + reach * (int64_t)rp__dtype_bytes(dtype);
     }
-    (void)rp__dag_access(l->sink.builder, kind, dtype, axes);
+    (void)rp__dag_access_windows(l->sink.builder, kind, dtype, axes, windows);
     return l->n_accesses++;
 }
 
@@ -132,7 +134,7 @@ static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
         if (l->made[k].value == v && l->made[k].axes == axes) return l->made[k].val;
     }
     rp_dtype dtype = l->f->ir->values[v].meta.dtype;
-    uint16_t access = add_access(l, RP__ACCESS_READ, dtype, stride, axes, v, false);
+    uint16_t access = add_access(l, RP__ACCESS_READ, dtype, stride, axes, v, false, 0);
     return remember(l, v, axes, rp__dag_load(l->sink.builder, access, RP__NO_VAL, RP__NO_VAL));
 }
 
@@ -161,7 +163,7 @@ static void store(lowering *l, rp__ir_value v, const rp__axis_map *map, rp__val 
     int64_t stride[RP__AXES];
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
     uint16_t access =
-        add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, axes_of_map(l, map), v, false);
+        add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, axes_of_map(l, map), v, false, 0);
     rp__dag_store(l->sink.builder, access, val);
 }
 
@@ -214,7 +216,7 @@ static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota
         step *= n->size[d];
     }
     axis_strides(l, &l->space.node_map[l->member], by_dim, stride);
-    const uint16_t access = add_access(l, RP__ACCESS_IOTA, RP_I64, stride, axes_of(l, stride), RP__IR_NONE, false);
+    const uint16_t access = add_access(l, RP__ACCESS_IOTA, RP_I64, stride, axes_of(l, stride), RP__IR_NONE, false, 0);
     return rp__dag_iota(s->builder, access);
 }
 
@@ -252,7 +254,32 @@ static uint16_t sink_access(rp__lower_sink *s, const rp__call *call, bool out, u
     axis_strides(l, &l->space.node_map[l->member], stride, by_axis);
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
     return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, axes_of(l, by_axis),
-                      out ? n->out[k] : n->in[k], true);
+                      out ? n->out[k] : n->in[k], true, 0);
+}
+
+static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
+                             const rp__lw_window *windows, unsigned n, rp__axes axes) {
+    lowering *l = (lowering *)s;
+    (void)axes;
+    if (l->n_windows + n > RP__DAG_WINDOWS || l->space.reversed) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many windows"));
+        return 0;
+    }
+    const rp__axis_map *map = &l->space.node_map[l->member];
+    int64_t by_axis[RP__AXES], factor[RP__AXES];
+    axis_strides(l, map, stride, by_axis);
+    rp__axes own = axes_of(l, by_axis);
+    for (unsigned i = 0; i < n; i++) {
+        const rp__lw_window *from = &windows[i];
+        rp__space_window *w = &l->windows[l->n_windows++];
+        *w = (rp__space_window){.size = from->size, .stride = from->stride, .pad = from->pad, .divisor = from->divisor};
+        axis_strides(l, map, from->factor, factor);
+        own |= axes_of(l, factor);
+        for (unsigned a = 0; a < l->space.n_axes; a++) w->factor[a] = factor[l->space.order[a]];
+    }
+    rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
+    return add_access(l, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, by_axis, own,
+                      k < 0 ? RP__IR_NONE : node_of(l)->in[k], true, n);
 }
 
 static void lower_member(lowering *l) {
@@ -276,6 +303,7 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
                        .n_accesses = l->n_accesses,
                        .n_scalars = l->n_scalars,
                        .accesses = l->accesses,
+                       .windows = l->windows,
                        .scalars = l->scalars,
                        .draw = l->n_draws ? l->draws : NULL,
                        .n_draws = l->n_draws,
@@ -314,7 +342,8 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                                .draw = sink_draw,
                                .inner = sink_inner,
                                .space = sink_space,
-                               .access = sink_access};
+                               .access = sink_access,
+                               .windows = sink_windows};
     rp_status status = l->sink.builder ? RP_OK : rp_error_status();
     for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {
         lower_member(l);

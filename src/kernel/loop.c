@@ -20,7 +20,8 @@ static const struct prim_info {
 #define RP_PRIM(name, arity, class) {#name, arity, class},
 #include "kernel/prims.def"
 #undef RP_PRIM
-    {"LOAD", 2, ANY}, {"IOTA", 0, ANY}, {"CONST", 0, ANY}, {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},
+    {"LOAD", 2, ANY},   {"IOTA", 0, ANY},   {"INSIDE", 0, ANY}, {"CONST", 0, ANY},
+    {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},
 };
 #undef CAST
 static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "all"};
@@ -32,7 +33,7 @@ struct rp__dag_builder {
     size_t n_nodes, node_capacity;
     uint32_t *table; /* open addressing: node index + 1 */
     size_t table_size;
-    uint16_t n_accesses, n_scalars, n_stores;
+    uint16_t n_accesses, n_windows, n_scalars, n_stores;
     rp__access accesses[RP__DAG_MAX_ACCESSES];
     uint8_t scalar_dtypes[RP__DAG_MAX_SCALARS];
     rp__store stores[RP__DAG_MAX_ACCESSES];
@@ -66,6 +67,19 @@ uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype
     }
     b->accesses[b->n_accesses] = (rp__access){.kind = (uint8_t)kind, .dtype = (uint8_t)dtype, .axes = axes};
     return b->n_accesses++;
+}
+uint16_t rp__dag_access_windows(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, rp__axes axes,
+                                unsigned windows) {
+    const uint16_t access = rp__dag_access(b, kind, dtype, axes);
+    if (!b || b->failed) return 0;
+    if (windows > RP__ACCESS_WINDOWS || b->n_windows + windows > RP__DAG_WINDOWS ||
+        (windows && kind != RP__ACCESS_READ && kind != RP__ACCESS_IOTA)) {
+        fail(b, "too many windows, or windows of a store");
+        return 0;
+    }
+    b->accesses[access].windows = (uint8_t)windows;
+    b->n_windows = (uint16_t)(b->n_windows + windows);
+    return access;
 }
 uint16_t rp__dag_scalar(rp__dag_builder *b) {
     if (!b || b->failed) return 0;
@@ -115,7 +129,7 @@ static rp__val intern(rp__dag_builder *b, rp__node n) {
     if (b->n_nodes == RP__DAG_MAX_NODES) return fail(b, "too many nodes");
     if (!RP__GROW(&b->nodes, &b->node_capacity, b->n_nodes + 1)) goto oom;
     const rp__val operands[3] = {n.a, n.b, n.c};
-    n.axes = n.op == RP__LOAD || n.op == RP__IOTA ? b->accesses[n.access].axes : 0;
+    n.axes = n.op == RP__LOAD || n.op == RP__IOTA || n.op == RP__INSIDE ? b->accesses[n.access].axes : 0;
     n.phase = 0;
     for (int i = 0; i < 3; i++) {
         if (operands[i] == RP__NO_VAL) continue;
@@ -151,6 +165,8 @@ rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset, rp__va
     if (!b || b->failed) return RP__NO_VAL;
     if (access >= b->n_accesses) return fail(b, "load of an unknown access");
     if (offset != RP__NO_VAL && rp__dag_dtype(b, offset) != RP_I64) return fail(b, "an offset must be i64");
+    if (b->accesses[access].windows && (offset != RP__NO_VAL || predicate != RP__NO_VAL))
+        return fail(b, "an offset or predicate beside windows");
     if (predicate != RP__NO_VAL && rp__dag_dtype(b, predicate) != RP_BOOL) return fail(b, "a predicate must be bool");
     rp__node n = node_of((rp__prim)RP__LOAD, (rp_dtype)rp__dtypes[b->accesses[access].dtype].compute, offset, predicate,
                          RP__NO_VAL);
@@ -161,6 +177,14 @@ rp__val rp__dag_iota(rp__dag_builder *b, uint16_t access) {
     if (!b || b->failed) return RP__NO_VAL;
     if (access >= b->n_accesses) return fail(b, "iota of an unknown access");
     rp__node n = node_of((rp__prim)RP__IOTA, RP_I64, RP__NO_VAL, RP__NO_VAL, RP__NO_VAL);
+    n.access = access;
+    return intern(b, n);
+}
+
+rp__val rp__dag_inside(rp__dag_builder *b, uint16_t access) {
+    if (!b || b->failed) return RP__NO_VAL;
+    if (access >= b->n_accesses || !b->accesses[access].windows) return fail(b, "inside of an access without windows");
+    rp__node n = node_of((rp__prim)RP__INSIDE, RP_BOOL, RP__NO_VAL, RP__NO_VAL, RP__NO_VAL);
     n.access = access;
     return intern(b, n);
 }
@@ -590,6 +614,7 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
     d->n_nodes = (uint16_t)n_live;
     d->n_accesses = b->n_accesses;
     d->n_scalars = b->n_scalars;
+    d->n_windows = b->n_windows;
     d->n_stores = b->n_stores;
     d->nodes = nodes;
     d->stores = stores;
@@ -683,7 +708,9 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
         rp__text_add(out, "access @%u %s %s [", i, kinds[d->accesses[i].kind],
                      d->accesses[i].kind == RP__ACCESS_IOTA ? "i64" : rp__dtypes[d->accesses[i].dtype].short_name);
         add_axes(out, d->accesses[i].axes);
-        rp__text_puts(out, "]\n");
+        rp__text_puts(out, "]");
+        if (d->accesses[i].windows) rp__text_add(out, " windows %u", d->accesses[i].windows);
+        rp__text_puts(out, "\n");
     }
     for (unsigned i = 0; i < d->n_nodes; i++) {
         const rp__node *n = &d->nodes[i];
@@ -700,7 +727,8 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
             add_operand(out, n->a, " at ");
             add_operand(out, n->b, " if ");
             break;
-        case RP__IOTA: rp__text_add(out, " @%u", n->access); break;
+        case RP__IOTA:
+        case RP__INSIDE: rp__text_add(out, " @%u", n->access); break;
         case RP__SCALAR: rp__text_add(out, " $%u", n->access); break;
         case RP__CONST:
             if (is_float((rp_dtype)n->dtype))

@@ -7,7 +7,8 @@
                given at launch.
    An axis is a class of dims in the same role: how many dims it has is the space's, so a 2-D and a 5-D add are one DAG. Every
    access, value and store has a mask of the axes along which it may vary: without an axis in its mask it is the same for all of
-   that axis. REDUCE removes axes from a mask, SCAN (prefix sums and the like) keeps the ones it runs along. What a template of a backend can run (rows: one set of reduced axes) is a property
+   that axis. An access may have windows: dims of memory with bounds, whose place is an affine function of the axes over a divisor.
+   REDUCE removes axes from a mask, SCAN (prefix sums and the like) keeps the ones it runs along. What a template of a backend can run (rows: one set of reduced axes) is a property
    of the DAG that the template asks for, see rp__dag.rows.
    Sizes, strides, addresses, scalars and seeds are never part of a DAG. A backend's key is (DAG, space class), see
    rp__space_class. The phases of a kernel are not written down: a value that (transitively) reads a REDUCE lives in a later
@@ -46,6 +47,7 @@ typedef enum rp__prim {
     RP__LOAD =
         RP__PRIM_COUNT, /* access `access`; a: element offset node (i64) or none, b: predicate node (bool) or none (false: 0, memory untouched) */
     RP__IOTA, /* i64: sum over dims of index * stride of access `access`, plus its base: loop indices, linear element numbers */
+    RP__INSIDE, /* bool: are the places of all windows of access `access` whole numbers inside their bounds? */
     RP__CONST,  /* imm, in the node's dtype */
     RP__SCALAR, /* run-time scalar number `access` of the launch, in the node's dtype */
     RP__REDUCE, /* imm.i: rp__reduce_kind; a: value; over: the axes that it removes */
@@ -80,6 +82,7 @@ enum { RP__DAG_MAX_AXES = 8 };
 /* The axes that builders name where one division of the dims is enough: rows, and what lies along a row. */
 enum { RP__ALONG_ROWS = 1u << 0, RP__ALONG_ROW = 1u << 1, RP__ELEMENTS = RP__ALONG_ROWS | RP__ALONG_ROW };
 #define RP__NO_VAL ((rp__val)0xffff)
+enum { RP__ACCESS_WINDOWS = 8, RP__DAG_WINDOWS = 16 }; /* of an access, of a DAG */
 enum { RP__DAG_MAX_NODES = 4096, RP__DAG_MAX_ACCESSES = 64, RP__DAG_MAX_SCALARS = 64 };
 
 typedef struct rp__node {
@@ -103,9 +106,10 @@ typedef enum rp__access_kind {
     RP__ACCESS_IOTA
 } rp__access_kind;
 typedef struct rp__access {
-    uint8_t kind;  /* rp__access_kind */
-    uint8_t dtype; /* storage dtype in memory */
-    rp__axes axes; /* strides along the dims of others are all 0 */
+    uint8_t kind;    /* rp__access_kind */
+    uint8_t dtype;   /* storage dtype in memory */
+    rp__axes axes;   /* strides along the dims of others are all 0 */
+    uint8_t windows; /* dims of memory that are walked by rp__space_window, beside those that have strides */
 } rp__access;
 
 typedef enum rp__store_mode {
@@ -126,6 +130,7 @@ typedef struct rp__dag {
     rp__hash key;
     uint16_t n_nodes, n_accesses, n_scalars, n_stores;
     uint16_t n_phases; /* 1 + largest phase */
+    uint16_t n_windows;
     uint8_t n_axes;
     bool scans;
     rp__axes ordered; /* that reductions and scans run over: their dims keep their order */
@@ -148,10 +153,14 @@ typedef struct rp__dag {
 typedef struct rp__dag_builder rp__dag_builder;
 rp__dag_builder *rp__dag_new(void); /* NULL and a sticky error when out of memory; all functions accept NULL */
 uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, rp__axes axes);
+/* Read or iota. Where a place is outside a load gives 0 and touches no memory, an iota 0. */
+uint16_t rp__dag_access_windows(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, rp__axes axes,
+                                unsigned windows);
 uint16_t rp__dag_scalar(rp__dag_builder *b); /* a new run-time scalar */
 rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset,
                      rp__val predicate); /* value in the compute type */
 rp__val rp__dag_iota(rp__dag_builder *b, uint16_t access);
+rp__val rp__dag_inside(rp__dag_builder *b, uint16_t access);
 rp__val rp__dag_const(rp__dag_builder *b, rp_dtype compute, rp_scalar value);
 rp__val rp__dag_scalar_value(rp__dag_builder *b, uint16_t scalar, rp_dtype compute); /* one dtype a scalar */
 rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x,
@@ -186,11 +195,19 @@ typedef struct rp__space_access {
     int64_t begin, end;                 /* byte range of the storage that may be touched */
     int64_t stride[RP__SPACE_MAX_DIMS]; /* elements; dims of axis 0 first */
 } rp__space_access;
+/* Where a window is: (sum over dims of index * factor - pad) / divisor, if the division leaves no rest and 0 <= place < size. The
+   access is place * stride elements further on. Pools, convolutions and pads read by windows with divisor 1; the gradient of a
+   window that moves by steps divides by the step. */
+typedef struct rp__space_window {
+    int64_t size, stride, pad, divisor;
+    int64_t factor[RP__SPACE_MAX_DIMS];
+} rp__space_window;
 typedef struct rp__space {
     uint8_t dims[RP__DAG_MAX_AXES]; /* of each axis; more axes than the DAG has belong to its last */
     int64_t extent[RP__SPACE_MAX_DIMS];
     uint16_t n_accesses, n_scalars;
     const rp__space_access *accesses;
+    rp__space_window *windows;    /* of all accesses, one access after the other; DAGs without: NULL */
     const rp_scalar *scalars;     /* stored in the node's dtype by the backend */
     struct rp__random_draw *draw; /* DAGs with random; one for all draws of the DAG in the order of draw numbers */
     uint16_t n_draws;
@@ -211,8 +228,11 @@ static inline unsigned rp__space_inner(const rp__dag *dag, const rp__space *s) {
 static inline unsigned rp__space_outer(const rp__dag *dag, const rp__space *s) {
     return rp__space_dims(s) - rp__space_inner(dag, s);
 }
+/* Elements of memory from one index of dim d to the next, as far as windows stay inside. */
+int64_t rp__space_step(const rp__dag *dag, const rp__space *s, const rp__space_access *accesses, unsigned access,
+                       unsigned d);
 /* Merges dims of an axis that all accesses walk alike, drops extent-1 dims, orders the dims of an axis that nothing is added up
-   along by stride where no IOTA forbids it (results do not depend on it). In place on the caller's copy. */
+   along by stride where no IOTA forbids it (results do not depend on it). In place on the caller's copies, windows too. */
 void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *accesses);
 
 /* The same for few elements that lie one after the other in every access, or are one value for all of them; no IOTA, no draw. */
@@ -276,11 +296,12 @@ typedef struct rp__launch_buffer { /* caller memory for one launch, per thread a
 rp__launch_buffer *rp__launch_buffer_get(void); /* the thread's own; NULL and a sticky error when out of memory */
 
 /* The canonical parameter words of a launch, the same on every device, from words[first] on:
-     [address of each access; IOTA: its base] [extents] [strides of each access, one a dim, in elements] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
+     [address of each access; IOTA: its base] [extents] [strides of each access, one a dim, in elements]
+     [size, stride, pad, divisor, one factor a dim of each window] [scalars, 64-bit patterns in the dtype of their node: f32 in the low half, integers sign-extended]
      [state pointer, seed, inner of each draw] [error record, error tag if dag->checks].
    Slots name the address words. (The state of a captured draw lives outside pools and never moves.) */
 typedef struct rp__space_layout { /* word index of the first of each group */
-    uint32_t address, extent, stride, scalar, draw, error, end;
+    uint32_t address, extent, stride, window, scalar, draw, error, end;
 } rp__space_layout;
 void rp__space_layout_of(const rp__dag *dag, unsigned dims, uint32_t first, rp__space_layout *out);
 /* Fills words and slots of `buffer`, and n_words, n_slots, words, slots, op and site of `out`. Checks the space against the

@@ -12,10 +12,15 @@
 /* ---- collapsing ----------------------------------------------------------------------------------------------------- */
 
 /* axis: that of each dim. */
-static void drop_dim(rp__space *s, rp__space_access *accesses, uint8_t *axis, unsigned d, unsigned n) {
+static void drop_dim(rp__space *s, rp__space_access *accesses, unsigned n_windows, uint8_t *axis, unsigned d,
+                     unsigned n) {
     memmove(&s->extent[d], &s->extent[d + 1], (n - d - 1) * sizeof s->extent[0]);
     for (unsigned a = 0; a < s->n_accesses; a++) {
         memmove(&accesses[a].stride[d], &accesses[a].stride[d + 1], (n - d - 1) * sizeof accesses[a].stride[0]);
+    }
+    for (unsigned k = 0; k < n_windows; k++) {
+        int64_t *factor = s->windows[k].factor;
+        memmove(&factor[d], &factor[d + 1], (n - d - 1) * sizeof *factor);
     }
     s->dims[axis[d]]--;
     memmove(&axis[d], &axis[d + 1], n - d - 1);
@@ -31,7 +36,7 @@ static bool swap_wanted(const rp__space *s, const rp__space_access *accesses, un
     }
     return false;
 }
-static void swap_dims(rp__space *s, rp__space_access *accesses, unsigned x, unsigned y) {
+static void swap_dims(rp__space *s, rp__space_access *accesses, unsigned n_windows, unsigned x, unsigned y) {
     int64_t t = s->extent[x];
     s->extent[x] = s->extent[y];
     s->extent[y] = t;
@@ -40,6 +45,21 @@ static void swap_dims(rp__space *s, rp__space_access *accesses, unsigned x, unsi
         accesses[a].stride[x] = accesses[a].stride[y];
         accesses[a].stride[y] = t;
     }
+    for (unsigned k = 0; k < n_windows; k++) {
+        t = s->windows[k].factor[x];
+        s->windows[k].factor[x] = s->windows[k].factor[y];
+        s->windows[k].factor[y] = t;
+    }
+}
+int64_t rp__space_step(const rp__dag *dag, const rp__space *s, const rp__space_access *accesses, unsigned access,
+                       unsigned d) {
+    int64_t step = accesses[access].stride[d];
+    unsigned k = 0;
+    for (unsigned a = 0; dag->accesses[access].windows && a < access; a++) k += dag->accesses[a].windows;
+    for (unsigned i = 0; i < dag->accesses[access].windows; i++, k++) {
+        if (s->windows[k].divisor == 1) step += s->windows[k].factor[d] * s->windows[k].stride;
+    }
+    return step;
 }
 void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *accesses) {
     uint8_t axis[RP__SPACE_MAX_DIMS + 1];
@@ -53,7 +73,7 @@ void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *acce
         for (unsigned k = 0; k < count && n < RP__SPACE_MAX_DIMS; k++) axis[n++] = (uint8_t)own;
     }
     for (unsigned d = n; d-- > 0;) {
-        if (s->extent[d] == 1) drop_dim(s, accesses, axis, d, n--);
+        if (s->extent[d] == 1) drop_dim(s, accesses, dag->n_windows, axis, d, n--);
     }
     bool iota = false;
     for (unsigned a = 0; a < s->n_accesses; a++) iota = iota || !accesses[a].base;
@@ -61,7 +81,7 @@ void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *acce
     for (unsigned i = 1; !iota && i < n; i++) {
         if (fixed >> axis[i] & 1u) continue;
         for (unsigned j = i; j > 0 && axis[j - 1] == axis[i] && swap_wanted(s, accesses, j - 1, j); j--)
-            swap_dims(s, accesses, j - 1, j);
+            swap_dims(s, accesses, dag->n_windows, j - 1, j);
     }
     for (unsigned d = n; d-- > 1;) {
         if (axis[d] != axis[d - 1]) continue; /* dims of two axes never merge */
@@ -69,11 +89,16 @@ void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *acce
         for (unsigned a = 0; a < s->n_accesses && merge; a++) {
             merge = accesses[a].stride[d - 1] == accesses[a].stride[d] * s->extent[d];
         }
+        for (unsigned k = 0; k < dag->n_windows && merge; k++) {
+            const int64_t *factor = s->windows[k].factor;
+            merge = factor[d - 1] == factor[d] * s->extent[d];
+        }
         int64_t extent;
         if (!merge || __builtin_mul_overflow(s->extent[d - 1], s->extent[d], &extent)) continue;
         for (unsigned a = 0; a < s->n_accesses; a++) accesses[a].stride[d - 1] = accesses[a].stride[d];
+        for (unsigned k = 0; k < dag->n_windows; k++) s->windows[k].factor[d - 1] = s->windows[k].factor[d];
         s->extent[d - 1] = extent;
-        drop_dim(s, accesses, axis, d, n--);
+        drop_dim(s, accesses, dag->n_windows, axis, d, n--);
     }
 }
 
@@ -108,7 +133,8 @@ void rp__space_layout_of(const rp__dag *dag, unsigned dims, uint32_t first, rp__
     out->address = first;
     out->extent = out->address + dag->n_accesses;
     out->stride = out->extent + dims;
-    out->scalar = out->stride + dims * dag->n_accesses;
+    out->window = out->stride + dims * dag->n_accesses;
+    out->scalar = out->window + (4 + dims) * dag->n_windows;
     out->draw = out->scalar + dag->n_scalars;
     out->error = out->draw + 3u * dag->n_draws;
     out->end = out->error + (dag->checks ? 2 : 0);
@@ -122,7 +148,7 @@ rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *sp
     rp__space_layout at;
     rp__space_layout_of(dag, dims, first, &at);
     if (RP__UNLIKELY(dims > RP__SPACE_MAX_DIMS || space->n_accesses != dag->n_accesses ||
-                     space->n_scalars < dag->n_scalars ||
+                     space->n_scalars < dag->n_scalars || (dag->n_windows && !space->windows) ||
                      (dag->n_draws && (!space->draw || space->n_draws < dag->n_draws)) || at.end > RP__MAX_WORDS ||
                      dag->n_accesses + dag->n_draws > RP__MAX_SLOTS)) {
         return rp__fail(RP_ERROR_INTERNAL,
@@ -149,6 +175,15 @@ rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *sp
                                               .buffer = -1,
                                               .begin = x->begin,
                                               .end = x->end};
+    }
+    for (unsigned k = 0; k < dag->n_windows; k++) {
+        const rp__space_window *w = &space->windows[k];
+        uint64_t *to = words + at.window + k * (4 + dims);
+        to[0] = (uint64_t)w->size;
+        to[1] = (uint64_t)w->stride;
+        to[2] = (uint64_t)w->pad;
+        to[3] = (uint64_t)w->divisor;
+        for (unsigned i = 0; i < dims; i++) to[4 + i] = (uint64_t)w->factor[i];
     }
     for (unsigned i = 0; i < dag->n_scalars; i++) {
         words[at.scalar + i] = rp__scalar_word(space->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);

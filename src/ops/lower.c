@@ -9,13 +9,14 @@
 #include "core/alloc.h"
 #include "ops/execute.h"
 
-enum { MAX_EXPLICIT = 12, MAX_STRUCTURAL = 10, MAX_DRAWS = 4, KEY_WORDS = 3 };
+enum { MAX_EXPLICIT = 12, MAX_STRUCTURAL = 10, MAX_DRAWS = 4, MAX_WINDOWS = 16, KEY_WORDS = 3 };
 
-typedef enum source_kind { SRC_IN, SRC_OUT, SRC_IOTA, SRC_EXPLICIT_IN, SRC_EXPLICIT_OUT } source_kind;
+typedef enum source_kind { SRC_IN, SRC_OUT, SRC_IOTA, SRC_EXPLICIT_IN, SRC_EXPLICIT_OUT, SRC_PLACES } source_kind;
 typedef struct source {
     uint8_t kind, index; /* operand, or rp__lower_iota */
     uint8_t slot;        /* explicit strides; dim of RP__IOTA_DIM */
     rp__axes axes;
+    uint8_t windows;
 } source;
 typedef struct scalar {
     rp__lower_scalar from;
@@ -38,6 +39,8 @@ struct rp__lower {
     scalar scalars[RP__DAG_MAX_SCALARS];
     rp_dim stride[MAX_EXPLICIT][RP_MAX_DIMS];
     rp_dim own_size[RP_MAX_DIMS];
+    uint8_t n_windows;
+    rp__lw_window windows[MAX_WINDOWS];
     struct rp__random_draw draw[MAX_DRAWS];
     rp__device *device;
     rp_stream *stream;
@@ -82,7 +85,7 @@ int64_t rp__lw_structural_value(rp__lower *lw, int64_t value) {
 /* ---- accesses */
 
 static rp__access_kind access_kind(const source *s) {
-    return s->kind == SRC_IOTA                                 ? RP__ACCESS_IOTA
+    return s->kind == SRC_IOTA || s->kind == SRC_PLACES        ? RP__ACCESS_IOTA
            : s->kind == SRC_OUT || s->kind == SRC_EXPLICIT_OUT ? RP__ACCESS_WRITE
                                                                : RP__ACCESS_READ;
 }
@@ -98,8 +101,8 @@ static uint16_t add_access(rp__lower *lw, source s) {
     }
     lw->access[lw->n_accesses] = s;
     if (building(lw)) {
-        rp_dtype dtype = s.kind == SRC_IOTA ? RP_I64 : (rp_dtype)access_tensor(lw->call, &s)->dtype;
-        (void)rp__dag_access(lw->b, access_kind(&s), dtype, s.axes);
+        rp_dtype dtype = access_kind(&s) == RP__ACCESS_IOTA ? RP_I64 : (rp_dtype)access_tensor(lw->call, &s)->dtype;
+        (void)rp__dag_access_windows(lw->b, access_kind(&s), dtype, s.axes, s.windows);
     }
     return lw->n_accesses++;
 }
@@ -108,14 +111,14 @@ static uint16_t add_access(rp__lower *lw, source s) {
 static uint16_t find_access(rp__lower *lw, source s) {
     for (uint16_t i = 0; i < lw->n_accesses; i++) {
         const source *o = &lw->access[i];
-        if (o->kind == s.kind && o->index == s.index && o->slot == s.slot && o->axes == s.axes) return i;
+        if (!o->windows && o->kind == s.kind && o->index == s.index && o->slot == s.slot && o->axes == s.axes) return i;
     }
     return add_access(lw, s);
 }
 
 rp__val rp__lw_in(rp__lower *lw, unsigned k) {
     if (lw->sink) return lw->sink->in(lw->sink, lw->call, k, false);
-    uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, RP__ELEMENTS});
+    uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, RP__ELEMENTS, 0});
     return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
 
@@ -130,7 +133,7 @@ static void store(rp__lower *lw, unsigned k, rp__val v, rp__axes axes) {
         lw->sink->out(lw->sink, lw->call, k, v);
         return;
     }
-    uint16_t access = add_access(lw, (source){SRC_OUT, (uint8_t)k, 0, axes});
+    uint16_t access = add_access(lw, (source){SRC_OUT, (uint8_t)k, 0, axes, 0});
     if (building(lw)) rp__dag_store(lw->b, access, v);
 }
 
@@ -141,7 +144,7 @@ static rp__val iota(rp__lower *lw, rp__lower_iota kind, unsigned dim) {
     if (lw->sink) return lw->sink->iota(lw->sink, lw->call, kind, dim);
     bool row = kind == RP__IOTA_DIM && lw->inner != 0 && !(lw->inner >> dim & 1u);
     uint16_t access =
-        find_access(lw, (source){SRC_IOTA, (uint8_t)kind, (uint8_t)dim, row ? RP__ALONG_ROWS : RP__ELEMENTS});
+        find_access(lw, (source){SRC_IOTA, (uint8_t)kind, (uint8_t)dim, row ? RP__ALONG_ROWS : RP__ELEMENTS, 0});
     return building(lw) ? rp__dag_iota(lw->b, access) : 0;
 }
 
@@ -158,7 +161,34 @@ uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride
         return 0;
     }
     memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
-    return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, axes});
+    return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, axes, 0});
+}
+
+uint16_t rp__lw_windows(rp__lower *lw, int k, const rp_dim *stride, const rp__lw_window *windows, unsigned n,
+                        rp__axes axes) {
+    if (lw->sink) return lw->sink->windows(lw->sink, lw->call, k, stride, windows, n, axes);
+    if (lw->n_explicit == MAX_EXPLICIT || lw->n_windows + n > MAX_WINDOWS) {
+        fail(lw, "too many accesses with windows");
+        return 0;
+    }
+    memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
+    memcpy(&lw->windows[lw->n_windows], windows, n * sizeof *windows);
+    lw->n_windows = (uint8_t)(lw->n_windows + n);
+    return add_access(lw, (source){.kind = k < 0 ? SRC_PLACES : SRC_EXPLICIT_IN,
+                                   .index = (uint8_t)(k < 0 ? 0 : k),
+                                   .slot = lw->n_explicit++,
+                                   .axes = axes,
+                                   .windows = (uint8_t)n});
+}
+
+rp__val rp__lw_inside(rp__lower *lw, uint16_t access) {
+    rp__dag_builder *b = lw->sink ? lw->sink->builder : lw->b;
+    return b ? rp__dag_inside(b, access) : 0;
+}
+
+rp__val rp__lw_place(rp__lower *lw, uint16_t access) {
+    rp__dag_builder *b = lw->sink ? lw->sink->builder : lw->b;
+    return b ? rp__dag_iota(b, access) : 0;
 }
 
 rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
@@ -314,7 +344,7 @@ void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner
 static void begin_pass(rp__lower *lw, rp__dag_builder *b) {
     const rp_tensor *shape = lw->call->op->lowering == RP__ROWS ? lw->call->in[0] : lw->call->out[0];
     lw->b = b;
-    lw->n_structural = lw->n_draws = lw->n_explicit = 0;
+    lw->n_structural = lw->n_draws = lw->n_explicit = lw->n_windows = 0;
     lw->n_accesses = lw->n_scalars = 0;
     lw->inner = 0;
     lw->reversed = false;
@@ -491,7 +521,7 @@ static void rows_strides(const rp__lower *lw, const rp_tensor *t, int64_t *strid
 }
 
 static void fill_strides(const rp__lower *lw, const source *s, int64_t *stride) {
-    if (s->kind == SRC_EXPLICIT_IN || s->kind == SRC_EXPLICIT_OUT) {
+    if (s->kind == SRC_EXPLICIT_IN || s->kind == SRC_EXPLICIT_OUT || s->kind == SRC_PLACES) {
         memcpy(stride, lw->stride[s->slot], lw->ndim * sizeof *stride);
     } else if (s->kind == SRC_IOTA) {
         int64_t step = 1;
@@ -536,10 +566,16 @@ static void fill_space(const rp__lower *lw, rp__space *space, rp__space_access *
     space->dims[0] = (uint8_t)n_outer;
     space->dims[1] = (uint8_t)(n - n_outer);
     for (unsigned d = 0; d < n; d++) space->extent[d] = lw->size[order[d]];
+    for (unsigned k = 0; k < lw->n_windows; k++) {
+        const rp__lw_window *w = &lw->windows[k];
+        space->windows[k] =
+            (rp__space_window){.size = w->size, .stride = w->stride, .pad = w->pad, .divisor = w->divisor};
+        for (unsigned d = 0; d < n; d++) space->windows[k].factor[d] = w->factor[order[d]];
+    }
     for (unsigned i = 0; i < lw->n_accesses; i++) {
         int64_t stride[RP_MAX_DIMS];
         const source *s = &lw->access[i];
-        if (s->kind == SRC_IOTA)
+        if (access_kind(s) == RP__ACCESS_IOTA)
             accesses[i] = (rp__space_access){.base = NULL};
         else
             fill_operand(&accesses[i], access_tensor(lw->call, s));
@@ -603,7 +639,7 @@ static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *spac
     keep->n_accesses = (uint8_t)lw->n_accesses;
     for (unsigned i = 0; i < lw->n_accesses; i++) {
         const source *a = &lw->access[i];
-        keep->operand[i] = a->kind == SRC_IOTA                  ? RP__KEPT_NONE
+        keep->operand[i] = access_kind(a) == RP__ACCESS_IOTA    ? RP__KEPT_NONE
                            : access_kind(a) == RP__ACCESS_WRITE ? (uint8_t)(RP__KEPT_OUT | a->index)
                                                                 : a->index;
     }
@@ -616,9 +652,11 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
     const rp__call *call = lw->call;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
     rp_scalar scalars[RP__DAG_MAX_SCALARS];
+    rp__space_window windows[MAX_WINDOWS];
     rp__space space = {.n_accesses = lw->n_accesses,
                        .n_scalars = lw->n_scalars,
                        .accesses = accesses,
+                       .windows = windows,
                        .scalars = scalars,
                        .draw = lw->n_draws ? lw->draw : NULL,
                        .n_draws = lw->n_draws,

@@ -66,6 +66,16 @@ void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner
 /* An access of tensor operand (input k, or output k with `out`) with strides given for each dim of the space, in the order of
    rp__lw_space (ROWS: of in[0]). axes: RP__ELEMENTS, or RP__ALONG_ROWS where the strides of inner dims are 0. */
 uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, rp__axes axes);
+/* The same with windows (loop.h), of input k or, k negative, of numbers: the place's distance from the first element. `factor`
+   has an entry for each dim of the space. What it reads must lie in memory. */
+typedef struct rp__lw_window {
+    rp_dim size, stride, pad, divisor;
+    rp_dim factor[RP_MAX_DIMS];
+} rp__lw_window;
+uint16_t rp__lw_windows(rp__lower *lw, int k, const rp_dim *stride, const rp__lw_window *windows, unsigned n,
+                        rp__axes axes);
+rp__val rp__lw_inside(rp__lower *lw, uint16_t access); /* is the place inside? */
+rp__val rp__lw_place(rp__lower *lw, uint16_t access);  /* of numbers: the number; outside 0 */
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate);
 rp__val rp__lw_size(rp__lower *lw, rp_dim d);          /* a size or stride as a run-time i64 scalar */
 rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim); /* loop index of a dim of the space */
@@ -99,6 +109,8 @@ struct rp__lower_sink {
     void (*space)(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask);
     uint16_t (*access)(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
                        rp__axes axes);
+    uint16_t (*windows)(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
+                        const rp__lw_window *windows, unsigned n, rp__axes axes);
 };
 /* Runs the lowering of a loop op (POINTWISE, ROWS, INDEXED) into the sink. */
 rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call);

@@ -134,10 +134,9 @@ static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, in
     int along = 0, across = 0;
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         if (rp__dag_is_row(dag, dag->accesses[a].axes) || dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
-        const int64_t *stride = s->accesses[a].stride;
-        if (n_inner && stride[n_outer + n_inner - 1u] == 1)
+        if (n_inner && rp__space_step(dag, s, s->accesses, a, n_outer + n_inner - 1u) == 1)
             along++;
-        else if (n_outer && stride[n_outer - 1u] == 1)
+        else if (n_outer && rp__space_step(dag, s, s->accesses, a, n_outer - 1u) == 1)
             across++;
     }
     return across > along ? RP__WALK_ACROSS : RP__WALK_ALONG;
@@ -155,7 +154,7 @@ enum { BLOCK_EXTENT = 16, BLOCK_ELEMENTS = 4096 }; /* below these a transpose st
    either. -1: none. */
 static int block_dim(const rp__dag *dag, const rp__space *s, int64_t elements) {
     const int dims = (int)rp__space_dims(s);
-    if (dims < 2 || elements < BLOCK_ELEMENTS || s->extent[dims - 1] < BLOCK_EXTENT) return -1;
+    if (dims < 2 || elements < BLOCK_ELEMENTS || dag->n_windows || s->extent[dims - 1] < BLOCK_EXTENT) return -1;
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         const int64_t *stride = s->accesses[a].stride;
         if (dag->accesses[a].kind == RP__ACCESS_IOTA ||
@@ -256,7 +255,7 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     rp__kernel *k = kernel_of(dag);
     if (!k) return rp_error_status();
     const rp__program *p = program_of(k);
-    if (p->plan != RP__PLAN_ELEMENTS || shared->n_scalars < dag->n_scalars || dag->n_draws) {
+    if (p->plan != RP__PLAN_ELEMENTS || p->n_windows || shared->n_scalars < dag->n_scalars || dag->n_draws) {
         return rp__fail(RP_ERROR_INTERNAL,
                         "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
     }
@@ -335,7 +334,7 @@ static bool launch_flat(rp__device *d, rp_stream *s, rp__dag *dag, const rp__fla
 static bool flat_of(const rp__dag *dag, const rp__space *space, rp__flat *flat) {
     const unsigned dims = rp__space_dims(space);
     const bool one = dims == 0;
-    if (dims > 1 || rp__space_inner(dag, space) ||
+    if (dims > 1 || dag->n_windows || rp__space_inner(dag, space) ||
         (!one && (space->extent[0] > RP__MANY_BLOCK || space->extent[0] < 1)) || space->n_accesses > RP__FLAT_ACCESSES)
         return false;
     flat->n = one ? 1 : space->extent[0];

@@ -60,6 +60,10 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
 static void iota_tile(run *r, const rp__insn *i, int64_t *d, int64_t n) {
     const unsigned a = i->access;
     const int64_t base = (int64_t)(intptr_t)r->base[a];
+    if (r->p->access_windows[a]) {
+        rp__interp_windows(r, i, (char *)d, n);
+        return;
+    }
     if (r->walk != RP__WALK_ACROSS) {
         rp__interp_iota_part(r, a, d, r->d0, r->d1, r->pos, n, base);
         return;
@@ -242,6 +246,10 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
             r->regs[i->d] = (reg){d, 1};
             scan_tile(r, i, d, n);
             break;
+        case RP__INSN_INSIDE:
+            r->regs[i->d] = (reg){d, 1};
+            rp__interp_windows(r, i, d, n);
+            break;
         case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
         case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
         case RP__INSN_REDUCE: {
@@ -271,6 +279,8 @@ void rp__interp_row(run *r, struct rp__segment s) {
         if (r->walk != RP__WALK_ACROSS) {
             if (i->kind == RP__INSN_OP) {
                 call_fn(r, i, d->p, 1);
+            } else if (i->kind == RP__INSN_INSIDE || (i->kind == RP__INSN_IOTA && p->access_windows[a])) {
+                rp__interp_windows_part(r, i, d->p, 0, 0, 0, 1, -1);
             } else if (i->kind == RP__INSN_IOTA) {
                 int64_t v = (int64_t)(intptr_t)r->base[a];
                 memcpy(d->p, &v, 8);
@@ -279,7 +289,10 @@ void rp__interp_row(run *r, struct rp__segment s) {
                 const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a],
                           *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
                 char one[8];
-                rp__interp_load_each(one, r->base[a], size, 0, 1, off, pred, 0);
+                if (p->access_windows[a])
+                    rp__interp_windows_part(r, i, one, 0, 0, 0, 1, -1);
+                else
+                    rp__interp_load_each(one, r->base[a], size, 0, 1, off, pred, 0);
                 if (convert) {
                     rp__tile_call t = {.d = d->p, .a = one, .n = 1};
                     p->tiles->load[convert - 1](&t);
@@ -292,6 +305,8 @@ void rp__interp_row(run *r, struct rp__segment s) {
         }
         if (i->kind == RP__INSN_OP) {
             call_fn(r, i, d->p, r->w);
+        } else if (i->kind == RP__INSN_INSIDE || (i->kind == RP__INSN_IOTA && p->access_windows[a])) {
+            rp__interp_windows_part(r, i, d->p, 0, r->n_outer, r->w0, r->w, -1);
         } else if (i->kind == RP__INSN_IOTA) {
             rp__interp_iota_part(r, a, (int64_t *)(void *)d->p, 0, r->n_outer, r->w0, r->w,
                                  (int64_t)(intptr_t)r->base[a]);

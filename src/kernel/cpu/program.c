@@ -83,7 +83,8 @@ static void classify(compiler *c) {
     for (unsigned i = 0; i < d->n_nodes; i++) {
         const rp__node *n = &d->nodes[i];
         const rp__val operands[3] = {n->a, n->b, n->c};
-        bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE && n->op != RP__SCAN;
+        bool uniform =
+            n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__INSIDE && n->op != RP__REDUCE && n->op != RP__SCAN;
         for (int k = 0; k < 3; k++)
             uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
         c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && rp__dag_is_row(d, n->axes) ? ROW : ELEMENT;
@@ -124,10 +125,11 @@ static rp__insn *emit_node(compiler *c, unsigned v) {
     i->access = n->access;
     i->type = (uint8_t)rp__tile_type(n->dtype);
     i->size = (uint8_t)size_of(n->dtype);
-    i->kind = n->op == RP__LOAD   ? RP__INSN_LOAD
-              : n->op == RP__IOTA ? RP__INSN_IOTA
-              : n->op == RP__SCAN ? RP__INSN_SCAN
-                                  : RP__INSN_OP;
+    i->kind = n->op == RP__LOAD     ? RP__INSN_LOAD
+              : n->op == RP__IOTA   ? RP__INSN_IOTA
+              : n->op == RP__SCAN   ? RP__INSN_SCAN
+              : n->op == RP__INSIDE ? RP__INSN_INSIDE
+                                    : RP__INSN_OP;
     for (unsigned k = 0, s = 0; i->kind == RP__INSN_SCAN && k < v; k++) {
         s += c->dag->nodes[k].op == RP__SCAN;
         i->access = (uint16_t)s;
@@ -175,7 +177,7 @@ static void find_costs(compiler *c) {
         const rp__val operands[3] = {n->a, n->b, n->c};
         const bool half =
             n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
-        unsigned sum = n->op == RP__IOTA ? 0 : op_cost(n) + half;
+        unsigned sum = n->op == RP__IOTA || n->op == RP__INSIDE ? 0 : op_cost(n) + half;
         for (int k = 0; k < 3; k++) {
             if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
             sum += c->kept[operands[k]] ? 1 : c->cost[operands[k]];
@@ -539,6 +541,9 @@ static bool compile(compiler *c) {
                                                        : 0;
         p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_half[i];
         p->access_row[i] = rp__dag_is_row(d, a->axes);
+        p->access_windows[i] = a->windows;
+        p->first_window[i] = (uint8_t)p->n_windows;
+        p->n_windows = (uint16_t)(p->n_windows + a->windows);
         if (p->access_load[i]) p->converts = true;
         if (!p->access_row[i] && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
     }
@@ -674,7 +679,7 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
                       n * sizeof(uint16_t),
                       n * sizeof(uint16_t),
                       n,
-                      5 * (dag->n_accesses + 1u),
+                      7 * (dag->n_accesses + 1u),
                       n,
                       n * sizeof(rp__program_scan)};
     size_t offset[11], total = 0;
@@ -702,6 +707,8 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->access_load = p->access_half + dag->n_accesses;
     p->access_row = p->access_load + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
+    p->access_windows = p->access_iota + dag->n_accesses;
+    p->first_window = p->access_windows + dag->n_accesses;
     p->classes = (uint8_t *)(memory + offset[9]);
     p->scans = (rp__program_scan *)(memory + offset[10]);
     p->grouped = grouped;

@@ -17,6 +17,7 @@ typedef enum rp__insn_kind {
     RP__INSN_OP,   /* fn on registers */
     RP__INSN_LOAD, /* access; a: offset or none, b: predicate or none */
     RP__INSN_IOTA,
+    RP__INSN_INSIDE, /* access */
     RP__INSN_KEPT,   /* d is in row scratch since an earlier phase */
     RP__INSN_REDUCE, /* a into accumulator `access` */
     RP__INSN_SCAN,   /* scan number `access` of a */
@@ -108,6 +109,9 @@ typedef struct rp__program {
     uint8_t *access_half; /* 0, RP__LOAD_F16 or RP__LOAD_BF16 */
     uint8_t *access_load; /* the same or RP__LOAD_BOOL: what a load is converted by */
     uint8_t *access_row, *access_iota;
+    uint8_t *access_windows; /* number of windows, */
+    uint8_t *first_window;   /* and of the first of them */
+    uint16_t n_windows;
     uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
     uint16_t *block_reg; /* register of each UNIFORM block */

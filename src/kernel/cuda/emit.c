@@ -43,7 +43,7 @@ static void find_levels(rp__emitter *e) {
             level = RP__LEVEL_ROW;
         else if (n->op == RP__SCAN)
             level = RP__LEVEL_ELEMENT;
-        else if (n->op == RP__LOAD || n->op == RP__IOTA) {
+        else if (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) {
             uint8_t own = RP__LEVEL_ELEMENT;
             if (rows && (e->c->n_inner == 0 || (e->c->broadcast >> n->access & 1))) own = RP__LEVEL_ROW;
             if (rp__emit_is_still(e, n->access)) own = RP__LEVEL_ROW;

@@ -91,10 +91,17 @@ static int64_t product(const int64_t *extent, unsigned n) {
 }
 
 /* Do offsets or element numbers need 64 bits? */
-static bool is_wide(const rp__space *s, const rp__space_access *a) {
+static bool is_wide(const rp__dag *dag, const rp__space *s, const rp__space_access *a) {
     unsigned n = rp__space_dims(s);
     int64_t limit = INT32_MAX - 4096;
     if (product(s->extent, n) > limit) return true;
+    for (unsigned k = 0; k < dag->n_windows; k++) {
+        const rp__space_window *w = &s->windows[k];
+        int64_t reach = w->pad < 0 ? -w->pad : w->pad, step = w->stride < 0 ? -w->stride : w->stride;
+        for (unsigned d = 0; d < n; d++)
+            reach += (s->extent[d] - 1) * (w->factor[d] < 0 ? -w->factor[d] : w->factor[d]);
+        if (reach > limit || w->size > limit || w->divisor > limit || (step && w->size > limit / 4 / step)) return true;
+    }
     for (unsigned k = 0; k < s->n_accesses; k++) {
         int64_t reach = 0;
         for (unsigned d = 0; d < n; d++) {
@@ -111,7 +118,7 @@ static bool is_wide(const rp__space *s, const rp__space_access *a) {
 static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k, unsigned fast,
                     unsigned width) {
     unsigned n = rp__space_dims(s);
-    if (a[k].stride[fast] != 1) return false;
+    if (a[k].stride[fast] != 1 || dag->accesses[k].windows) return false;
     if (dag->accesses[k].kind == RP__ACCESS_IOTA) return true;
     uint64_t bytes = rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width;
     uint64_t align = bytes > 16 ? 16 : bytes;
@@ -135,9 +142,9 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
     unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
     if (c->n_outer) {
         unsigned fast = c->n_outer - 1u;
-        while (width > 1 && s->extent[fast] % width) width /= 2;
+        while (width > 1 && (s->extent[fast] % width || dag->n_windows)) width /= 2; /* windows go element by element */
         for (unsigned k = 0; k < dag->n_accesses; k++) {
-            if (a[k].stride[fast] == 0)
+            if (a[k].stride[fast] == 0 && !dag->accesses[k].windows)
                 c->broadcast |= UINT64_C(1) << k;
             else if (width > 1 && is_unit(dag, s, a, k, fast, width))
                 c->unit |= UINT64_C(1) << k;
@@ -159,13 +166,15 @@ static bool one_phase(const rp__dag *dag) {
 }
 
 /* Do the operands run along the outer dims rather than along the inner ones? Decided by the bytes of the loads. */
-static bool outer_runs_faster(const rp__dag *dag, const rp__space_access *a, const rp__cuda_class *c) {
+static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__space_access *a,
+                              const rp__cuda_class *c) {
     int64_t along_inner = 0, along_outer = 0;
     if (c->n_inner == 0 || c->n_outer == 0) return false;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         if (dag->accesses[k].kind == RP__ACCESS_IOTA || rp__dag_is_row(dag, dag->accesses[k].axes)) continue;
         int64_t bytes = (int64_t)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
-        int64_t in = a[k].stride[c->n_outer + c->n_inner - 1], out = a[k].stride[c->n_outer - 1];
+        int64_t in = rp__space_step(dag, s, a, k, c->n_outer + c->n_inner - 1u),
+                out = rp__space_step(dag, s, a, k, c->n_outer - 1u);
         if (in > 1 && out == 1)
             along_outer += bytes;
         else if (in == 1)
@@ -229,14 +238,18 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
                           rp__cuda_class *c) {
     int64_t r = product(s->extent + c->n_outer, c->n_inner), rows = product(s->extent, c->n_outer);
     unsigned inner = c->n_outer;
+    unsigned first = 0;
     c->threads = (uint16_t)rp__cuda_row_threads(r);
     c->vector = 1;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         bool still = true;
         for (unsigned x = 0; x < c->n_inner; x++) still = still && a[k].stride[inner + x] == 0;
+        for (unsigned i = first; i < first + dag->accesses[k].windows; i++)
+            for (unsigned x = 0; x < c->n_inner; x++) still = still && s->windows[i].factor[inner + x] == 0;
+        first += dag->accesses[k].windows;
         if (still) c->broadcast |= UINT64_C(1) << k;
     }
-    bool column = one_phase(dag) && !dag->scans && rows >= 8 && outer_runs_faster(dag, a, c);
+    bool column = one_phase(dag) && !dag->scans && rows >= 8 && outer_runs_faster(dag, s, a, c);
     int64_t blocks = column ? (rows + 31) / 32 : rows;
     if (dag->scans)
         c->template_ = RP__CUDA_ROW_LOOP;
@@ -256,6 +269,7 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
 typedef struct work {
     rp__space space;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp__space_window windows[RP__DAG_WINDOWS];
     rp__cuda_class class_;
     int64_t rows, inner;
 } work;
@@ -269,6 +283,8 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
     w->space = *space;
     memcpy(w->accesses, space->accesses, space->n_accesses * sizeof *w->accesses);
     w->space.accesses = w->accesses;
+    if (dag->n_windows) memcpy(w->windows, space->windows, dag->n_windows * sizeof *w->windows);
+    w->space.windows = w->windows;
     rp__space_collapse(dag, &w->space, w->accesses);
     memset(&w->class_, 0, sizeof w->class_);
     bool rows = dag->ordered != 0;
@@ -277,7 +293,7 @@ static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *sp
     w->class_.n_inner = (uint8_t)(rows ? rp__space_inner(dag, &w->space) : 0);
     w->class_.n_outer = (uint8_t)(rp__space_dims(&w->space) - w->class_.n_inner);
     w->class_.n_draws = (uint8_t)w->space.n_draws;
-    w->class_.wide = is_wide(&w->space, w->accesses);
+    w->class_.wide = is_wide(dag, &w->space, w->accesses);
     w->rows = product(w->space.extent, w->class_.n_outer);
     w->inner = product(w->space.extent + w->class_.n_outer, w->class_.n_inner);
     if (rows)
@@ -412,7 +428,7 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
 enum { PARAMETER_WORDS = 32764 / 8 };
 
 static bool many_accepts(const rp__dag *dag) {
-    bool ok = !dag->random && !dag->checks && dag->n_phases == 1;
+    bool ok = !dag->random && !dag->checks && dag->n_phases == 1 && !dag->n_windows && !dag->scans;
     for (unsigned k = 0; k < dag->n_nodes; k++)
         ok = ok && dag->nodes[k].op != RP__IOTA &&
              !(dag->nodes[k].op == RP__LOAD && (dag->nodes[k].a != RP__NO_VAL || dag->nodes[k].b != RP__NO_VAL));
