@@ -118,7 +118,7 @@ static const sample samples[] = {
     {"avg_pool2d", "f(1,2,n,5)", "[3,2] [2,1] [1,1] b1 b0 i3", 1, 0},
     {"avg_pool2d_input", "f(1,2,n,6)", "[1,2,n,5] [3,2] [1,1] [1,1] b0 b1 i3", 1, 0},
     {"constant_pad_nd", "f(n,4)", "[1,2] s1.5", 1, 0},
-    {"batch_norm", "f(n,3) p(3) f(3) -() -()", "b1 d0.1 d1e-5", 1, 0},
+    {"batch_norm", "f(n,3) p(3) f(3) f(3) p(3)", "b0 d0.1 d1e-5", 1, 0},
     {"batch_norm_train", "f(n,3,4) p(3,1) f(3,1)", "d1e-5", 4, 0},
     {"cumsum", "f(n,4)", "i0 t-", 1, 0},
     {"cumsum_reversed", "f(n,4)", "i-1", 1, 0},

@@ -261,7 +261,7 @@ static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, con
                              const rp__lw_window *windows, unsigned n, rp__axes axes) {
     lowering *l = (lowering *)s;
     (void)axes;
-    if (l->n_windows + n > RP__DAG_WINDOWS || l->space.reversed) {
+    if (l->n_windows + n > RP__DAG_WINDOWS) {
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many windows"));
         return 0;
     }
@@ -275,7 +275,13 @@ static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, con
         *w = (rp__space_window){.size = from->size, .stride = from->stride, .pad = from->pad, .divisor = from->divisor};
         axis_strides(l, map, from->factor, factor);
         own |= axes_of(l, factor);
-        for (unsigned a = 0; a < l->space.n_axes; a++) w->factor[a] = factor[l->space.order[a]];
+        for (unsigned a = 0; a < l->space.n_axes; a++) {
+            const unsigned axis = l->space.order[a];
+            w->factor[a] = factor[axis];
+            if (!l->space.reversed || !l->space.is_inner[axis]) continue;
+            w->pad -= factor[axis] * (l->space.size[axis] - 1);
+            w->factor[a] = -factor[axis];
+        }
     }
     rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
     return add_access(l, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, by_axis, own,

@@ -177,7 +177,9 @@ static void find_costs(compiler *c) {
         const rp__val operands[3] = {n->a, n->b, n->c};
         const bool half =
             n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
-        unsigned sum = n->op == RP__IOTA || n->op == RP__INSIDE ? 0 : op_cost(n) + half;
+        const bool places =
+            (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) && c->dag->accesses[n->access].windows;
+        unsigned sum = places ? DEAR : n->op == RP__IOTA ? 0 : op_cost(n) + half;
         for (int k = 0; k < 3; k++) {
             if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
             sum += c->kept[operands[k]] ? 1 : c->cost[operands[k]];
