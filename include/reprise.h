@@ -1,7 +1,7 @@
 /* reprise.h - record tensor programs and play them back.
  *
  * The manual of the library. Tier 1 (tensors, ops, gradients, compile, graphs) is what a program needs; tier 2 is for
- * those who capture by hand, embed, extend or inspect. Ops are declared in reprise_ops.h, generated from src/ops/ops.def;
+ * those who capture by hand, embed, extend or inspect. Ops are declared in reprise_ops.h, generated from the op table (src/ops);
  * their names, arguments and corner cases are PyTorch's.
  *
  * Conventions

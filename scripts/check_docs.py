@@ -24,7 +24,7 @@ def names():
     for folder, pattern in [("include", "*.h"), ("src", "*.[ch]"), ("src", "*.cuh"), ("examples", "*.c"), ("tests", "*.[ch]")]:
         for path in (ROOT / folder).rglob(pattern):
             found.update(NAME.findall(path.read_text()))
-    for op in re.findall(r"^RP_OP\((\w+)", (ROOT / "src/ops/ops.def").read_text(), re.M):
+    for op in re.findall(r"^RP_OP\((\w+)", "".join(f.read_text() for f in sorted((ROOT / "src/ops").glob("*.def"))), re.M):
         found.update({f"rp_{op}", f"rp_{op}_at"})
     return found
 

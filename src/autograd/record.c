@@ -79,7 +79,7 @@ static rp_status op_vjp(rp__tape_node *n, const bool *needed, rp_tensor *const *
         grad_out = &wide;
     }
     rp__vjp g = {&call, in_meta, out_meta, grad_out, needed, grad_in};
-    return rp__vjp_run(&g);
+    return rp__grad_run(&g);
 }
 
 static rp_status op_backward_needed(rp__tape_node *n, const bool *needed, rp_tensor *const *grad_out,
@@ -345,7 +345,7 @@ static rp_status record(rp__call *call) {
 
 static rp_status run_and_record(rp__layer_kind at, rp__call *call) {
     const rp__op *op = call->op;
-    bool detach = op->index == RP__OP_detach;
+    bool detach = op == RP__OP(detach);
     rp_status status;
     if (rp__grad_disabled || detach) {
         status = rp__dispatch_below(at, call);

@@ -85,7 +85,7 @@ static rp_status run_vjp(differentiator *d, uint32_t index, rp_tensor **in, rp_t
                  .grad_out = grad_out,
                  .needed = needed,
                  .grad_in = grad_in};
-    RP_TRY(rp__vjp_run(&g));
+    RP_TRY(rp__grad_run(&g));
     for (uint32_t k = 0; k < n.n_in; k++) {
         if (grad_in[k] && needed[k]) RP_TRY(add_gradient(d, n.in[k], grad_in[k]));
     }
@@ -206,7 +206,7 @@ static rp_status run_region(differentiator *d, uint32_t index) {
 static rp_status backward_of_write(differentiator *d, uint32_t index) {
     rp_ir *ir = d->w.dst;
     const rp__ir_node n = ir->nodes[index]; /* by value: recording moves the array */
-    bool select = rp__ir_is_op(&n, RP__OP_select) || rp__ir_is_op(&n, RP__OP_select_scatter);
+    bool select = rp__ir_is_op(&n, RP__OP(select)) || rp__ir_is_op(&n, RP__OP(select_scatter));
     const rp_attr *a = n.attrs;
     if (!rp__ir_is_view(&n)) {
         rp_tensor *whole = d->whole[n.write] = d->grad[n.out[0]];

@@ -169,7 +169,7 @@ static bool recomputable(const partitioner *p, const rp__ir_node *n) {
     if (n->recompute && n->n_regions > 0) return true;
     if (n->kind != RP__IR_OP || (n->op->flags & (RP_OP_INPLACE | RP_OP_SYNC))) return false;
     if (p->keep_random && (n->op->flags & RP_OP_RANDOM)) return false;
-    if (n->recompute || rp__ir_is_op(n, RP__OP_cat)) return true;
+    if (n->recompute || rp__ir_is_op(n, RP__OP(cat))) return true;
     if (n->op->lowering != RP__POINTWISE && n->op->lowering != RP__VIEW && n->op->lowering != RP__INDEXED) return false;
     int64_t in = 0, out = 0;
     for (uint32_t k = 0; k < n->n_in; k++) {

@@ -350,8 +350,7 @@ static rp_tensor *copy_of(rp__device *d, rp_tensor *t) {
                    ? out
                    : rp__tensor_error();
     rp_tensor *in[] = {t}, *outs[] = {out};
-    rp__call call = {
-        .op = rp__op_builtin(RP__OP_clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};
+    rp__call call = {.op = RP__OP(clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};
     return rp__lower_launch(&call, d, s, NULL) == RP_OK ? out : rp__tensor_error();
 }
 
@@ -509,7 +508,7 @@ static rp_status run_loop_inplace(rp__call *call, const rp__repeat *repeat) {
     rp_status status;
     rp__scope_guard guard = rp__scope_guard_begin();
     if (call->n_in == 2 && !rp__device_equal(call->in[1]->device, self->device) &&
-        (call->op->functional_op == rp__op_builtin(RP__OP_copy) || call->in[1]->ndim == 0)) {
+        (call->op->functional_op == RP__OP(copy) || call->in[1]->ndim == 0)) {
         r.call = *call;
         r.in[0] = call->in[0];
         r.in[1] = call->in[1];
@@ -520,7 +519,7 @@ static rp_status run_loop_inplace(rp__call *call, const rp__repeat *repeat) {
     rp__meta meta[RP__MAX_OUTS];
     RP_TRY_GOTO(status, done, rp__op_infer(use, meta));
     call->out[0] = self;
-    if (call->op->functional_op == rp__op_builtin(RP__OP_fill) && RP__UNLIKELY(rp__tensor_overlaps_itself(self)))
+    if (call->op->functional_op == RP__OP(fill) && RP__UNLIKELY(rp__tensor_overlaps_itself(self)))
         call->out[0] = without_repeats(self);
     RP_TRY_GOTO(status, done,
                 rp__tensor_is_error(call->out[0]) ? rp_error_status() : check_written(call, call->out[0]));

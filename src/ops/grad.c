@@ -51,7 +51,7 @@ static bool has_size(const rp_tensor *t, const rp__meta *meta) {
     return same;
 }
 
-rp_status rp__vjp_run(const rp__vjp *g) {
+rp_status rp__grad_run(const rp__vjp *g) {
     bool any = false;
     for (uint32_t k = 0; k < g->call->n_out; k++) any = any || g->grad_out[k];
     if (!any) return RP_OK;

@@ -221,7 +221,7 @@ rp_status rp__run_embedding_backward(const rp__call *call) {
     rp__device *d = rp__device_get(grad->device);
     const rp_attr zero[] = {{.kind = RP_ATTR_SCALAR, .v.scalar = rp_i64(0)}};
     rp_tensor *out = call->out[0];
-    rp__call fill = {.op = rp__op_builtin(RP__OP_fill),
+    rp__call fill = {.op = RP__OP(fill),
                      .site = call->site,
                      .in = &out,
                      .n_in = 1,

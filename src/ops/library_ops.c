@@ -22,8 +22,7 @@ rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src) {
     rp__device *d = rp__device_get(dst->device);
     if (!d) return rp_error_status();
     rp_tensor *in[] = {dst, src}, *out[] = {dst};
-    rp__call call = {
-        .op = rp__op_builtin(RP__OP_copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
+    rp__call call = {.op = RP__OP(copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
     return rp__lower_launch(&call, d, rp__current_stream(d), NULL);
 }
 

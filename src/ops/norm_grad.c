@@ -52,7 +52,7 @@ rp_status rp__vjp_native_layer_norm(const rp__vjp *g) {
         }
         g->grad_in[0] = dx;
     }
-    if (grad && g->needed[1]) g->grad_in[1] = rp_mul(grad, xhat); /* summed over the rows by rp__vjp_run */
+    if (grad && g->needed[1]) g->grad_in[1] = rp_mul(grad, xhat); /* summed over the rows by rp__grad_run */
     if (grad && g->needed[2]) g->grad_in[2] = grad;
     return RP_OK;
 }

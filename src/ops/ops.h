@@ -1,5 +1,20 @@
-/* Form 1: the op table and the dispatch point. ops.def has one row an op; everything that anyone knows about an op is reached
-   from its rp__op. Every call of an op, whoever makes it, is an rp__call that enters rp__dispatch. */
+/* Form 1: the op table and the dispatch point. src/ops/FAMILY.def has one row an op; everything that anyone knows about an op is
+   reached from its rp__op. Every call of an op, whoever makes it, is an rp__call that enters rp__dispatch.
+
+   A row, read by tools/gen/genops.c:
+
+       RP_OP(name, "schema", LOWERING, .field = value, ..., "description")
+
+     LOWERING   POINTWISE, ROWS, INDEXED, VIEW, LIBRARY, HOST or COMPOSITE: rp__lowering
+     .rule      of which op's rule it computes (rp__lower_, rp__view_, rp__run_ or rp__expand_NAME); its own unless said
+     .infer     whose type and shape rule it has (rp__infer_NAME)
+     .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form
+     .saves     what the derivative reads: IN(k) | OUT(k) | CROSS
+     .forms     INPLACE: also `name_`, which computes into self
+     .flags     RANDOM | SYNC | NONDETERMINISTIC | DATA_SIZE
+
+   Rules are found by the op's name among the definitions in src/ops. The build ends where one is missing, where a row says NONE
+   and there is one, and where no row uses one. */
 #ifndef RP_OPS_OPS_H
 #define RP_OPS_OPS_H
 
@@ -133,6 +148,7 @@ struct rp__op {
         *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
     const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
+    uint8_t scalar_operand; /* a Scalar form: the operand of the rules that the first attribute stands for; 0: none */
     uint32_t saves, flags;
     rp__schema schema; /* parsed at build time by genops, at registration for user ops */
     void *user;        /* RP__USER: the descriptor */
@@ -142,15 +158,14 @@ const rp__op *rp__op_find(const char *name); /* NULL when unknown */
 size_t rp__op_table_count(void);
 const rp__op *rp__op_table_at(size_t index);
 
-/* Builtin ops, for generated prototypes and for C code that calls ops without a name lookup. */
-typedef enum rp__op_id {
-#define RP_OP(name, ...) RP__OP_##name,
-#include "ops/ops.def"
-#undef RP_OP
-    RP__OP_BUILTIN_COUNT
-} rp__op_id;
-extern const rp__op rp__ops[RP__OP_BUILTIN_COUNT];
-static inline const rp__op *rp__op_builtin(rp__op_id id) { return &rp__ops[id]; }
+/* Builtin rows that code knows one by one, by name; a name without a row does not link. Everything else is asked of the row. */
+#define RP__OP(name) (&rp__row_##name)
+extern const rp__op rp__row_abs, rp__row_add_scalar, rp__row_bmm, rp__row_cat, rp__row_clone, rp__row_conv2d,
+    rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty, rp__row_expand, rp__row_fill,
+    rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul, rp__row_mul_scalar, rp__row_native_dropout,
+    rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_select, rp__row_select_scatter, rp__row_slice,
+    rp__row_slice_scatter, rp__row_squeeze, rp__row_to_dtype, rp__row_transpose, rp__row_unsqueeze, rp__row_view;
+size_t rp__op_builtin_count(void); /* of the table: those of the user follow */
 
 /* ---- dispatch */
 /* For callers that build a flat `in` of RP__MAX_IN entries: appends tensor parameter `param` of n tensors. false when it does not

@@ -31,7 +31,7 @@ rp_status rp__vjp_clone(const rp__vjp *g) {
     return RP_OK;
 }
 
-rp_status rp__vjp_to_dtype(const rp__vjp *g) { return rp__vjp_clone(g); } /* rp__vjp_run converts back */
+rp_status rp__vjp_to_dtype(const rp__vjp *g) { return rp__vjp_clone(g); } /* rp__grad_run converts back */
 
 rp_status rp__vjp_add_scalar(const rp__vjp *g) { return rp__vjp_clone(g); }
 

@@ -1,5 +1,5 @@
 /* Parser of op schemas ("add(Tensor self, Tensor other) -> Tensor"; the grammar is in ops.h). Called by genops at build time
-   for the rows of ops.def and by rp_op_register for user ops. It must need nothing but rp__fail, so that genops can link it
+   for the rows of the table and by rp_op_register for user ops. It must need nothing but rp__fail, so that genops can link it
    alone. */
 #include <errno.h>
 #include <locale.h>

@@ -20,7 +20,7 @@ rp_status rp__vjp_transpose(const rp__vjp *g) {
 }
 
 rp_status rp__vjp_expand(const rp__vjp *g) {
-    g->grad_in[0] = g->grad_out[0]; /* summed by rp__vjp_run */
+    g->grad_in[0] = g->grad_out[0]; /* summed by rp__grad_run */
     return RP_OK;
 }
 

@@ -259,7 +259,7 @@ rp_status rp__trace_outputs(rp__trace *t, uint32_t node, const rp__meta *const *
 static bool carries_gradient(const rp__call *call) {
     bool needed = false;
     for (uint32_t k = 0; k < call->n_in && !needed; k++) needed = call->in[k] && rp__grad_needed(call->in[k]);
-    return needed && rp__grad_recording() && call->op != rp__op_builtin(RP__OP_detach);
+    return needed && rp__grad_recording() && call->op != RP__OP(detach);
 }
 
 static bool marks_gradient(bool carries, const rp__meta *meta) { return carries && rp__dtype_is_float(meta->dtype); }
