@@ -655,6 +655,9 @@ RP_API size_t rp_doctor(char *buf, size_t bytes);
 }
 #endif
 
+/* A file that calls no ops may leave their header out. */
+#ifndef REPRISE_NO_OPS
 #include "reprise_ops.h"
+#endif
 
 #endif

@@ -25,7 +25,7 @@ def names():
         for path in (ROOT / folder).rglob(pattern):
             found.update(NAME.findall(path.read_text()))
     for op in re.findall(r"^RP_OP\((\w+)", "".join(f.read_text() for f in sorted((ROOT / "src/ops").glob("*.def"))), re.M):
-        found.update({f"rp_{op}", f"rp_{op}_at"})
+        found.update({f"rp_{op}{form}{at}" for form in ("", "_", "_scalar", "_scalar_") for at in ("", "_at")})
     return found
 
 

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 typedef struct slot {    /* a node that was reached */

@@ -1,6 +1,9 @@
 /* Leaves: requires_grad, .grad, and the node that adds into .grad. Called by programs, and by the engine for every leaf that a
    gradient reaches. */
 #include "autograd/tape.h"
+
+#include <reprise_ops.h>
+
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "ops/grad.h"

@@ -7,6 +7,7 @@
    run again under the tape (aot_again.c); later calls then use a plan for what was given. */
 #include "compile/aot.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "autograd/tape.h"

@@ -2,6 +2,7 @@
    one graph replay each, over static inputs (the sample arguments themselves), outputs and gradients. What upstream leaves silent
    is an error here: other sizes, dtypes or needs of gradients, a parameter that moved, a backward after another forward or twice,
    the use of an output that a later call has overwritten. */
+#include <reprise_ops.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /* Initialisers: fill a tensor in place, with grad mode off. Called by layers and programs. */
 #include <reprise_nn.h>
+#include <reprise_ops.h>
 
 #include "tensor/tensor.h"
 

@@ -1,5 +1,6 @@
 /* Losses that are compositions of ops. */
 #include <reprise_nn.h>
+#include <reprise_ops.h>
 
 #include "tensor/tensor.h"
 

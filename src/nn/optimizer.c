@@ -7,6 +7,7 @@
    the set of parameters with a gradient alone: that is what a trace guards. A class with more members than a call of an op has
    operands takes several calls. */
 #include <reprise_nn.h>
+#include <reprise_ops.h>
 
 #include "core/alloc.h"
 #include "ops/ops.h"

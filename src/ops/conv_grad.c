@@ -2,6 +2,8 @@
    each one's derivative is made of the other two. Attributes 1-4 of the backward forms are 0-3 of conv2d. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 typedef struct geometry {
     const rp_attr *stride, *padding, *dilation;
     int64_t groups;

@@ -1,6 +1,8 @@
 /* The frame around derivatives: runs one, then brings its gradients to the size and dtype of the inputs. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
     int64_t dims[RP_MAX_DIMS];
     size_t n = 0, lead = t->ndim > ndim ? t->ndim - ndim : 0;

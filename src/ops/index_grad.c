@@ -1,6 +1,8 @@
 /* Derivatives of index.c: gather and scatter_add are each other's, embedding and embedding_backward too. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_status rp__vjp_cat(const rp__vjp *g) {
     size_t dim = rp__attr_dim(rp__attr_int(g->call, 0), g->out_meta[0].ndim);
     rp_dim begin = 0;

@@ -1,6 +1,9 @@
 /* Cross-entropy of logits and class indices: one rows kernel gives the loss of each row with both parts of its log-sum-exp; the
    reduction is made of other ops. */
 #include "ops/infer.h"
+
+#include <reprise_ops.h>
+
 #include "ops/rules.h"
 
 static rp_status check_target(const rp__call *call) {

@@ -1,6 +1,8 @@
 /* Derivatives of loss.c. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 /* Per row: loss = log_total - (x[target] - high), 0 where the target is ignored; high = max x and log_total = log sum exp(x -
    high) are results too: a second derivative sends gradients through them. p = softmax(x). */
 rp_status rp__vjp_cross_entropy_rows(const rp__vjp *g) {

@@ -1,4 +1,5 @@
 /* Matrix products. matmul is made of views and bmm; bmm and linear are library ops on strided operands. */
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/execute.h"

@@ -1,5 +1,8 @@
 /* Softmax and normalisation: rows kernels with several phases over one row. */
 #include "ops/infer.h"
+
+#include <reprise_ops.h>
+
 #include "ops/rules.h"
 
 /* ---- softmax along one dim */

@@ -1,6 +1,8 @@
 /* Derivatives of norm.c: softmax and layer norm. Written so that each becomes one row kernel of the compiler. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_status rp__vjp_softmax(const rp__vjp *g) {
     int64_t dim = rp__attr_int(g->call, 0);
     rp_tensor *out = rp__wide(g->call->out[0]);

@@ -3,6 +3,7 @@
 #include "ops/grad.h"
 
 #include <math.h>
+#include <reprise_ops.h>
 
 static int64_t scalar_int(rp_scalar s) { return s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i; }
 

@@ -1,6 +1,9 @@
 /* Random ops. Bits come from Philox by element number (device/generator.h); here is how bits become numbers. The conversions
    are exact in the arithmetic that they use, so that all devices agree. */
 #include "ops/execute.h"
+
+#include <reprise_ops.h>
+
 #include "ops/infer.h"
 #include "ops/rules.h"
 

@@ -1,6 +1,8 @@
 /* Derivatives of reduce.c: reductions give their gradient back along the dims that they took away. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 /* The dims that a reduction with attribute 0 `dim` took away, rising. */
 static size_t reduced_dims(const rp__vjp *g, size_t *dims) {
     const rp_attr *attr = &g->call->attrs[0];

@@ -2,6 +2,7 @@
    Also the functional forms of writing through a slice or select. */
 #include "ops/view.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/infer.h"
