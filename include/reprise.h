@@ -70,6 +70,18 @@ typedef enum rp_status {
 #define RP_STRINGIZE(x) RP_STRINGIZE_(x)
 #define RP_HERE (__FILE__ ":" RP_STRINGIZE(__LINE__))
 
+/* The arguments that a call of an op leaves out: rp_sum(x) is rp_sum_at(RP_HERE, x rp_sum_rest_1). At most 40 arguments. */
+#define RP_REST(op, ...) RP_REST_1(op, RP_COUNT(__VA_ARGS__))
+#define RP_REST_1(op, n) RP_REST_2(op, n)
+#define RP_REST_2(op, n) op##_rest_##n
+#define RP_COUNT(...)                                                                                                  \
+    RP_COUNT_1(__VA_ARGS__, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19,    \
+               18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define RP_COUNT_1(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, _19, _20, _21,     \
+                   _22, _23, _24, _25, _26, _27, _28, _29, _30, _31, _32, _33, _34, _35, _36, _37, _38, _39, _40, n,   \
+                   ...)                                                                                                \
+    n
+
 RP_API const char *rp_version_string(void);          /* "0.1.0" */
 RP_API const char *rp_status_name(rp_status status); /* "RP_ERROR_SHAPE" */
 RP_API bool rp_failed(void);                         /* does the thread hold a sticky error? */

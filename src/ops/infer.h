@@ -10,7 +10,10 @@ void rp__meta_like(rp__meta *out, const rp_tensor *t, rp_dtype dtype); /* sizes 
 /* Size of inputs a and b broadcast against each other. */
 rp_status rp__meta_broadcast(const rp_tensor *a, const rp_tensor *b, rp__meta *out);
 
-/* Result type of inputs [first, first + n) and Scalar attribute attr (negative: none). */
+/* Of operands a and b, either a number in a Scalar form. */
+rp_status rp__call_broadcast(const rp__call *call, unsigned a, unsigned b, rp__meta *out);
+
+/* Result type of operands [first, first + n) and Scalar attribute attr (negative: none). */
 rp_dtype rp__call_promote(const rp__call *call, unsigned first, unsigned n, int attr);
 static inline rp_dtype rp__float_or_default(rp_dtype d) { return rp__dtype_is_float(d) ? d : RP_F32; }
 

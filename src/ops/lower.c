@@ -60,10 +60,14 @@ static bool is_one(rp_scalar s) {
     return s.kind == RP_SCALAR_F64 ? s.v.f == 1.0 : s.kind == RP_SCALAR_BOOL ? s.v.b : s.v.i == 1;
 }
 
-bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) { return is_one(lw->call->attrs[attr].v.scalar); }
+bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) { return is_one(rp__call_attr(lw->call, attr)->v.scalar); }
 
 rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr) {
     rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
+    if (lw->call->op->scalar_operand && attr < 0) {
+        n--;
+        attr = 0;
+    }
     for (unsigned k = 0; k < n; k++) rp__promote_tensor(&p, (rp_dtype)lw->call->in[k]->dtype, lw->call->in[k]->ndim);
     if (attr >= 0) rp__promote_scalar(&p, lw->call->attrs[attr].v.scalar.kind);
     return rp__promotion_result(&p);
@@ -118,7 +122,16 @@ rp__val rp__lw_in(rp__lower *lw, unsigned k) {
     return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
 
+static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute);
+
 rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to) {
+    if (k && lw->call->op->scalar_operand == k) {
+        /* A number that meets integers of another width wraps, as PyTorch's conversion does: it comes as i64 and is cast. */
+        const rp__lower_scalar number = {.kind = RP__SCALAR_ATTR, .attr = 0};
+        rp_dtype compute = rp__lw_compute(to);
+        if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, add_scalar(lw, number, RP_I64), compute);
+        return add_scalar(lw, number, compute);
+    }
     rp__val v = rp__lw_in(lw, k);
     return rp__lw_in_dtype(lw, k) == to ? v : rp__lw_cast(lw, v, to);
 }
@@ -194,6 +207,7 @@ static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute
 }
 
 rp__val rp__lw_attr(rp__lower *lw, unsigned attr, rp_dtype compute) {
+    attr += lw->call->op->scalar_operand != 0;
     return add_scalar(lw, (rp__lower_scalar){.kind = RP__SCALAR_ATTR, .attr = attr}, compute);
 }
 

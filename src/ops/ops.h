@@ -10,7 +10,10 @@
      .infer     whose type and shape rule it has (rp__infer_NAME)
      .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form
      .saves     what the derivative reads: IN(k) | OUT(k) | CROSS
-     .forms     INPLACE: also `name_`, which computes into self
+     .forms     INPLACE: also `name_`, which computes into self. SCALAR: also `name_scalar`, whose second operand is a number (and
+                `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
+                rp__vjp_NAME_scalar
+     .scalar    the schema of the Scalar form, where more than the operand differs; .scalar_saves: what its derivative reads
      .flags     RANDOM | SYNC | NONDETERMINISTIC | DATA_SIZE
 
    Rules are found by the op's name among the definitions in src/ops. The build ends where one is missing, where a row says NONE
@@ -154,6 +157,10 @@ struct rp__op {
     void *user;        /* RP__USER: the descriptor */
     uint32_t index;    /* position in the table: for side tables of a floor, never for switches */
 };
+/* Attribute k as the rules of the row count them: without the number that stands for an operand in a Scalar form. */
+static inline const rp_attr *rp__call_attr(const rp__call *c, unsigned k) {
+    return &c->attrs[k + (c->op->scalar_operand != 0)];
+}
 const rp__op *rp__op_find(const char *name); /* NULL when unknown */
 size_t rp__op_table_count(void);
 const rp__op *rp__op_table_at(size_t index);

@@ -9,23 +9,24 @@
 
 rp_status rp__infer_binary(const rp__call *call, rp__meta *out) {
     out->dtype = rp__call_promote(call, 0, 2, -1);
-    return rp__meta_broadcast(call->in[0], call->in[1], out);
+    return rp__call_broadcast(call, 0, 1, out);
 }
 
 rp_status rp__infer_binary_float(const rp__call *call, rp__meta *out) {
     out->dtype = rp__float_or_default(rp__call_promote(call, 0, 2, -1));
-    return rp__meta_broadcast(call->in[0], call->in[1], out);
+    return rp__call_broadcast(call, 0, 1, out);
 }
 
 static rp_status check_alpha(const rp__call *call, rp_dtype result) {
-    rp_scalar_kind kind = call->attrs[0].v.scalar.kind;
+    rp_scalar alpha = rp__call_attr(call, 0)->v.scalar;
+    rp_scalar_kind kind = alpha.kind;
     if (kind == RP_SCALAR_BOOL && result != RP_BOOL)
         return rp__op_error(call, RP_ERROR_DTYPE, "Boolean alpha only supported for Boolean results.");
     if (kind == RP_SCALAR_F64 && !rp__dtype_is_float(result))
         return rp__op_error(call, RP_ERROR_DTYPE,
                             "For integral input tensors, argument alpha must not be a floating point number.");
     rp_dtype compute = (rp_dtype)rp__dtypes[result].compute; /* alpha enters the sum in this type */
-    if (!rp__scalar_fits(call->attrs[0].v.scalar, compute))
+    if (!rp__scalar_fits(alpha, compute))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
                             rp_dtype_name(compute));
     return RP_OK;
@@ -37,7 +38,8 @@ rp_status rp__infer_add(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_sub(const rp__call *call, rp__meta *out) {
-    bool a = call->in[0]->dtype == RP_BOOL, b = call->in[1]->dtype == RP_BOOL;
+    bool a = call->in[0]->dtype == RP_BOOL,
+         b = call->op->scalar_operand ? call->attrs[0].v.scalar.kind == RP_SCALAR_BOOL : call->in[1]->dtype == RP_BOOL;
     if (a && b)
         return rp__op_error(call, RP_ERROR_DTYPE,
                             "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
@@ -50,13 +52,8 @@ rp_status rp__infer_sub(const rp__call *call, rp__meta *out) {
     return rp__infer_add(call, out);
 }
 
-rp_status rp__infer_binary_scalar(const rp__call *call, rp__meta *out) {
+static rp_status infer_with_number(const rp__call *call, rp__meta *out) {
     rp__meta_like(out, call->in[0], rp__call_promote(call, 0, 1, 0));
-    return RP_OK;
-}
-
-rp_status rp__infer_div_scalar(const rp__call *call, rp__meta *out) {
-    rp__meta_like(out, call->in[0], rp__float_or_default(rp__call_promote(call, 0, 1, 0)));
     return RP_OK;
 }
 
@@ -80,7 +77,7 @@ rp_status rp__infer_is_class(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_pow_scalar(const rp__call *call, rp__meta *out) {
-    RP_TRY(rp__infer_binary_scalar(call, out));
+    RP_TRY(infer_with_number(call, out));
     rp_scalar e = call->attrs[0].v.scalar;
     if (rp__dtype_is_float(out->dtype)) return RP_OK;
     if (e.kind == RP_SCALAR_I64 && e.v.i < 0)
@@ -128,12 +125,7 @@ rp_status rp__infer_abs(const rp__call *call, rp__meta *out) {
 
 rp_status rp__infer_compare(const rp__call *call, rp__meta *out) {
     out->dtype = RP_BOOL;
-    return rp__meta_broadcast(call->in[0], call->in[1], out);
-}
-
-rp_status rp__infer_compare_scalar(const rp__call *call, rp__meta *out) {
-    rp__meta_like(out, call->in[0], RP_BOOL);
-    return RP_OK;
+    return rp__call_broadcast(call, 0, 1, out);
 }
 
 rp_status rp__infer_to_bool(const rp__call *call, rp__meta *out) {
@@ -196,27 +188,6 @@ void rp__lower_div(rp__lower *lw) {
     rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, 2, -1));
     rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, a, b));
-}
-
-/* A number that meets integers of another width wraps, as PyTorch's conversion does: it comes as i64 and is cast. */
-static rp__val number(rp__lower *lw, rp_dtype type) {
-    rp_dtype compute = rp__lw_compute(type);
-    if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, rp__lw_attr(lw, 0, RP_I64), compute);
-    return rp__lw_attr(lw, 0, compute);
-}
-
-static void lower_scalar(rp__lower *lw, rp__prim op, rp__prim bool_op) {
-    rp_dtype type = rp__lw_promoted(lw, 1, 0);
-    rp__val a = rp__lw_in_as(lw, 0, type);
-    rp__lw_out(lw, 0, rp__lw_2(lw, type == RP_BOOL ? bool_op : op, a, number(lw, type)));
-}
-
-void rp__lower_add_scalar(rp__lower *lw) { lower_scalar(lw, RP__ADD, RP__OR); }
-void rp__lower_mul_scalar(rp__lower *lw) { lower_scalar(lw, RP__MUL, RP__AND); }
-
-void rp__lower_div_scalar(rp__lower *lw) {
-    rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, 1, 0));
-    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_in_as(lw, 0, type), rp__lw_attr(lw, 0, rp__lw_compute(type))));
 }
 
 /* As div_scalar by an integer. */
@@ -355,17 +326,7 @@ void rp__lower_le(rp__lower *lw) { lower_compare(lw, RP__LE, false); }
 void rp__lower_gt(rp__lower *lw) { lower_compare(lw, RP__LT, true); }
 void rp__lower_ge(rp__lower *lw) { lower_compare(lw, RP__LE, true); }
 
-static void lower_compare_scalar(rp__lower *lw, rp__prim op, bool swapped) {
-    rp_dtype type = rp__lw_promoted(lw, 1, 0);
-    rp__val a = rp__lw_in_as(lw, 0, type), b = number(lw, type);
-    rp__lw_out(lw, 0, swapped ? rp__lw_2(lw, op, b, a) : rp__lw_2(lw, op, a, b));
-}
-
 void rp__lower_is_class(rp__lower *lw) {
     rp__val number = rp__lw_dim_index(lw, rp__lw_call(lw)->in[0]->ndim - 1u);
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__EQ, rp__lw_in_as(lw, 0, RP_I64), number));
 }
-
-void rp__lower_eq_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__EQ, false); }
-void rp__lower_lt_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__LT, false); }
-void rp__lower_gt_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__LT, true); }

@@ -35,6 +35,7 @@ rp_status rp__vjp_clone(const rp__vjp *g) {
 rp_status rp__vjp_to_dtype(const rp__vjp *g) { return rp__vjp_clone(g); } /* rp__grad_run converts back */
 
 rp_status rp__vjp_add_scalar(const rp__vjp *g) { return rp__vjp_clone(g); }
+rp_status rp__vjp_sub_scalar(const rp__vjp *g) { return rp__vjp_clone(g); }
 
 rp_status rp__vjp_add(const rp__vjp *g) {
     rp_scalar alpha = g->call->attrs[0].v.scalar;

@@ -26,8 +26,9 @@ typedef struct row {
     const char *name, *schema_text, *lowering, *rule, *infer, *vjp, *functional, *doc;
     uint32_t saves, flags;
     bool inplace_form, scalar_form; /* .forms */
-    const char *scalar_schema;      /* of the Scalar form where its arguments differ in more than the one */
-    unsigned scalar_operand;        /* of a Scalar form: the operand that its first attribute stands for */
+    const char *scalar_schema;      /* of the Scalar form, where its arguments differ in more than the one */
+    uint32_t scalar_saves;
+    unsigned scalar_operand; /* of a Scalar form: the operand that its first attribute stands for */
     rp__schema schema;
 } row;
 
@@ -234,6 +235,8 @@ static void read_field(cursor *c, row *r) {
         r->vjp = word(c, r);
     else if (strcmp(field, "saves") == 0)
         r->saves = bits(c, r, save_bit);
+    else if (strcmp(field, "scalar_saves") == 0)
+        r->scalar_saves = bits(c, r, save_bit);
     else if (strcmp(field, "flags") == 0)
         r->flags = bits(c, r, flag_bit);
     else if (strcmp(field, "scalar") == 0)
@@ -365,7 +368,7 @@ static void complete(row *r) {
     for (unsigned k = 0; k < r->schema.n_params; k++) writes = writes || r->schema.params[k].written;
     unsigned k = lowering_of(r);
     const char *member = kinds_of_lowering[k].member, *own = r->name;
-    if (*r->functional) return; /* a derived row has its rules */
+    if (*r->functional || r->scalar_operand) return; /* a derived row has its rules */
     if (writes) r->flags |= RP_OP_INPLACE;
     if (strcmp(member, "view") == 0) r->flags |= RP_OP_VIEW;
     r->rule = use_rule(r, member, r->rule, own, false);
@@ -456,13 +459,75 @@ static void write_params(FILE *f, const row *r, bool site) {
 
 static const char *result_type(const row *r) { return r->schema.n_outs ? "rp_tensor *" : "rp_status "; }
 
+/* What stands for parameter p where a call leaves it out; NULL: it cannot be left out. */
+static const char *left_out(const rp__param *p) {
+    if (!p->has_default) return NULL;
+    const rp_attr *a = &p->value;
+    if (p->kind == RP__PARAM_OPTIONAL_TENSOR) return "NULL";
+    switch ((rp_attr_kind)p->attr_kind) {
+    case RP_ATTR_INT: return a->v.i == INT64_MIN ? "INT64_MIN" : keep_format("%" PRId64, a->v.i);
+    case RP_ATTR_FLOAT: return keep_format("%.17g", a->v.f);
+    case RP_ATTR_BOOL: return a->v.b ? "true" : "false";
+    case RP_ATTR_DTYPE: return keep_format("(rp_dtype)%d", (int)a->v.dtype);
+    case RP_ATTR_SCALAR:
+        if (a->v.scalar.kind == RP_SCALAR_I64) return keep_format("rp_i64(%" PRId64 ")", a->v.scalar.v.i);
+        if (a->v.scalar.kind == RP_SCALAR_F64) return keep_format("rp_f64(%.17g)", a->v.scalar.v.f);
+        return a->v.scalar.v.b ? "rp_bool(true)" : "rp_bool(false)";
+    case RP_ATTR_INTS: {
+        if (a->n == 0) return "RP_NO_DIMS";
+        const char *list = "";
+        for (size_t i = 0; i < a->n; i++) list = keep_format("%s%s%" PRId64, list, i ? ", " : "", p->default_ints[i]);
+        return keep_format("RP_DIMS(%s)", list);
+    }
+    case RP_ATTR_GENERATOR:
+    case RP_ATTR_STRING: return "NULL";
+    }
+    return NULL;
+}
+
+/* The call-site macro. Trailing arguments with defaults, and results beyond the first, may be left out: how many arguments
+   there are says which macro rp_NAME_rest_N adds the others. */
+static void write_macro(FILE *f, const row *r) {
+    const char *rest[RP__MAX_PARAMS + RP__MAX_OUTS];
+    unsigned wide[RP__MAX_PARAMS + RP__MAX_OUTS], n = 0, total = 0, first = 0;
+    for (unsigned i = 0; i < r->schema.n_params; i++) {
+        const rp__param *p = &r->schema.params[i];
+        bool list = p->kind == RP__PARAM_TENSORS || (p->kind == RP__PARAM_ATTR && p->attr_kind == RP_ATTR_INTS);
+        rest[n] = left_out(p);
+        wide[n++] = list ? 2 : 1;
+    }
+    for (unsigned k = 1; k < r->schema.n_outs; k++) {
+        rest[n] = "NULL";
+        wide[n++] = 1;
+    }
+    for (unsigned i = 0; i < n; i++) {
+        total += wide[i];
+        if (!rest[i]) first = i + 1;
+    }
+    if (first == 0) first = 1; /* a macro takes one argument at least */
+    if (first >= n) {
+        fprintf(f, "#define rp_%s(...) rp_%s_at(RP_HERE, __VA_ARGS__)\n", r->name, r->name);
+        return;
+    }
+    if (total > 40) die_row(r, "more than 40 arguments");
+    fprintf(f, "#define rp_%s(...) rp_%s_at(RP_HERE, __VA_ARGS__ RP_REST(rp_%s, __VA_ARGS__))\n", r->name, r->name,
+            r->name);
+    for (unsigned i = first; i <= n; i++) {
+        unsigned given = 0;
+        for (unsigned k = 0; k < i; k++) given += wide[k];
+        fprintf(f, "#define rp_%s_rest_%u", r->name, given);
+        for (unsigned k = i; k < n; k++) fprintf(f, "%s %s", k == i ? " ," : ",", rest[k]);
+        fputc('\n', f);
+    }
+}
+
 static void write_header(const char *dir) {
     FILE *f = create(dir, "reprise_ops.h");
     fputs(
         "/* Generated from the op table: the ops. Included by reprise.h.\n"
-        "   A parameter that the schema gives a default is passed all the same; NULL stands for an absent Tensor? or Generator?,\n"
-        "   INT64_MIN for None of int?, RP_DTYPE_NONE for dtype none. The first result is returned, further ones go through the\n"
-        "   trailing pointers (NULL: not wanted). */\n"
+        "   The macros add the call site, and may leave out trailing arguments that the schema gives a default. NULL stands for an\n"
+        "   absent Tensor? or Generator?, INT64_MIN for None of int?, RP_DTYPE_NONE for dtype none. The first result is returned,\n"
+        "   further ones go through the trailing pointers (NULL, or left out: not wanted). */\n"
         "#ifndef REPRISE_OPS_H\n#define REPRISE_OPS_H\n\n#include \"reprise.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n",
         f);
     for (size_t i = 0; i < ROWS; i++) {
@@ -472,7 +537,8 @@ static void write_header(const char *dir) {
         write_params(f, r, true);
         fprintf(f, ";\nRP_API %srp_%s", result_type(r), r->name);
         write_params(f, r, false);
-        fprintf(f, ";\n#define rp_%s(...) rp_%s_at(RP_HERE, __VA_ARGS__)\n", r->name, r->name);
+        fputs(";\n", f);
+        write_macro(f, r);
     }
     fputs("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n", f);
     publish(f);
@@ -695,9 +761,53 @@ static void derive_inplace(size_t from) {
     complete(r);
 }
 
+/* <op>_scalar: the last tensor is a number. Rules and lowering are those of the row unless there are others of this name. The
+   derivative and what it saves are its own. */
+static size_t derive_scalar(size_t from) {
+    row *r = new_row();
+    const rp__schema *s = &rows[from].schema;
+    *r = rows[from];
+    r->name = keep_format("%s_scalar", rows[from].name);
+    unsigned operand = 0;
+    for (unsigned k = 0, t = 0; k < s->n_params; k++) {
+        if (s->params[k].kind == RP__PARAM_ATTR) continue;
+        if (s->params[k].kind != RP__PARAM_TENSOR)
+            die_row(r, "a Scalar form cannot be derived of lists or optional tensors");
+        operand = t++;
+    }
+    if (operand != 1) die_row(r, "a Scalar form is derived of ops with two tensors");
+    if (r->scalar_schema) {
+        r->schema_text = r->scalar_schema;
+    } else {
+        r->schema_text = keep_format("%s%s", r->name, rows[from].schema_text + strlen(rows[from].name));
+        r->schema_text = replaced(r, r->schema_text, ", Tensor ", ", Scalar ");
+    }
+    r->doc = keep_format("%s, with a number", r->doc);
+    r->scalar_operand = operand;
+    r->saves = r->scalar_saves;
+    const char *member = kinds_of_lowering[lowering_of(r)].member;
+    static const char *const kinds[] = {"infer", "vjp"};
+    const char **rule_of_kind[] = {&r->infer, &r->vjp};
+    rule *own = find_rule(member, r->name);
+    if (own) own->used = true, r->rule = keep_format("rp__%s_%s", member, r->name);
+    for (unsigned k = 0; k < 2; k++) {
+        own = find_rule(kinds[k], r->name);
+        if (own)
+            own->used = true, *rule_of_kind[k] = keep_format("rp__%s_%s", kinds[k], r->name);
+        else if (k == 1 && strcmp(r->vjp, "NULL") != 0)
+            die_row(r, "src/ops defines no rp__vjp_%s", r->name);
+    }
+    complete(r);
+    if (r->schema.params[1].kind != RP__PARAM_ATTR || r->schema.params[1].attr_kind != RP_ATTR_SCALAR)
+        die_row(r, "the second parameter must be the Scalar");
+    return (size_t)(r - rows);
+}
+
 static void derive_forms(void) {
     for (size_t i = 0, n = ROWS; i < n; i++) {
         if (rows[i].inplace_form) derive_inplace(i);
+        size_t scalar = rows[i].scalar_form ? derive_scalar(i) : 0;
+        if (scalar && rows[i].inplace_form) derive_inplace(scalar);
     }
 }
 
