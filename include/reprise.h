@@ -124,7 +124,12 @@ RP_API rp_device rp_default_device(void);
    for the whole of it, and that capture becomes invalid: wait for streams then (rp_stream_synchronize). */
 RP_API rp_status rp_synchronize(rp_device device);
 
-typedef enum rp_scalar_kind { RP_SCALAR_I64 = 0, RP_SCALAR_F64 = 1, RP_SCALAR_BOOL = 2 } rp_scalar_kind;
+typedef enum rp_scalar_kind {
+    RP_SCALAR_NONE = 0,
+    RP_SCALAR_I64 = 1,
+    RP_SCALAR_F64 = 2,
+    RP_SCALAR_BOOL = 3
+} rp_scalar_kind;
 /* a host number, exact; a weak type in promotion, like a Python number */
 typedef struct rp_scalar {
     rp_scalar_kind kind;
@@ -138,6 +143,19 @@ typedef struct rp_scalar {
 RP_API rp_scalar rp_i64(int64_t value);
 RP_API rp_scalar rp_f64(double value);
 RP_API rp_scalar rp_bool(bool value);
+RP_API rp_scalar
+rp_none(void); /* no number: for arguments that PyTorch takes None for, and options that are not given */
+
+/* An optional bool: PyTorch's bool? and bools among options, where "not given" is neither. */
+typedef enum rp_tristate { RP_UNSET = 0, RP_TRUE = 1, RP_FALSE = 2 } rp_tristate;
+typedef enum rp_layout { RP_LAYOUT_NONE = 0, RP_STRIDED = 1, RP_SPARSE_COO = 2 } rp_layout;
+typedef enum rp_memory_format {
+    RP_FORMAT_NONE = 0, /* not given */
+    RP_CONTIGUOUS_FORMAT = 1,
+    RP_PRESERVE_FORMAT = 2,
+    RP_CHANNELS_LAST = 3,
+    RP_CHANNELS_LAST_3D = 4
+} rp_memory_format;
 
 /* ---------------------------------------------------------------- tier 1: tensors and scopes */
 
@@ -526,19 +544,22 @@ typedef enum rp_attr_kind {
     RP_ATTR_DTYPE = 4,
     RP_ATTR_INTS = 5,
     RP_ATTR_GENERATOR = 6,
-    RP_ATTR_STRING = 7
+    RP_ATTR_STRING = 7,
+    RP_ATTR_FLOATS = 8,
+    RP_ATTR_NONE = 9 /* None, for an attribute that the schema makes optional; rp_op_call alone takes it */
 } rp_attr_kind;
 /* one attribute of an op, in schema order */
 typedef struct rp_attr {
     rp_attr_kind kind;
-    size_t n; /* RP_ATTR_INTS: how many */
+    size_t n; /* RP_ATTR_INTS, RP_ATTR_FLOATS: how many */
     union {
         int64_t i;
         double f;
         bool b;
         rp_scalar scalar;
         rp_dtype dtype;
-        const int64_t *ints;
+        const int64_t *ints; /* NULL: None of int[]? */
+        const double *floats;
         rp_generator *generator;
         const char *string;
     } v;

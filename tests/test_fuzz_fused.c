@@ -75,8 +75,8 @@ static rp_tensor *unary(uint64_t *s, rp_tensor *t) {
 
 static rp_tensor *binary(uint64_t *s, rp_tensor *a, rp_tensor *b) {
     switch (below(s, 6)) {
-    case 0: return rp_add(a, b, rp_i64(1));
-    case 1: return rp_sub(a, b, rp_f64(0.5));
+    case 0: return rp_add(a, b);
+    case 1: return rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.5)));
     case 2: return rp_mul(a, b);
     case 3: return rp_maximum(a, b);
     case 4: return rp_where(rp_gt_scalar(a, rp_f64(0.1)), a, b);
@@ -128,8 +128,8 @@ static rp_tensor *reduce(uint64_t *s, rp_tensor *t) {
     int64_t d = n ? (int64_t)below(s, (unsigned)n) : 0;
     bool keep = below(s, 2);
     switch (below(s, 6)) {
-    case 0: return rp_sum(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
-    case 1: return rp_mean(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
+    case 0: return rp_sum(t, &d, n ? 1 : 0, keep);
+    case 1: return rp_mean(t, &d, n ? 1 : 0, keep);
     case 2: return rp_amax(t, &d, n ? 1 : 0, keep);
     case 3: return rp_softmax(t, d);
     case 4: return rp_log_softmax(t, d);
@@ -156,12 +156,12 @@ static rp_tensor *mild(uint64_t *s, const block *b, rp_tensor *x) {
         switch (below(s, 8)) {
         case 0: r = rp_sin(r); break;
         case 1: r = rp_tanh(rp_mul(r, with)); break;
-        case 2: r = rp_add(r, rp_tanh(with), rp_i64(1)); break;
+        case 2: r = rp_add(r, rp_tanh(with)); break;
         case 3: r = rp_mul_scalar(r, rp_f64(-0.75)); break;
         case 4: r = rp_ndim(r) ? rp_softmax(r, -1) : rp_sigmoid(r); break;
         case 5: r = rp_mul(r, rp_sigmoid(x)); break;
-        case 6: r = b->draws ? rp_dropout(r, 0.4, true, NULL) : rp_cos(r); break;
-        default: r = rp_sub(rp_relu(r), rp_mul_scalar(with, rp_f64(0.5)), rp_i64(1));
+        case 6: r = b->draws ? rp_dropout(r, 0.4, true) : rp_cos(r); break;
+        default: r = rp_sub(rp_relu(r), rp_mul_scalar(with, rp_f64(0.5)));
         }
     }
     return r;
@@ -181,21 +181,20 @@ static void block_b(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
 }
 static void is_small(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] =
-        rp_lt_scalar(rp_sum(rp_abs(in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(1.2 * (double)rp_numel(in[0])));
+    out[0] = rp_lt_scalar(rp_sum(rp_abs(in[0])), rp_f64(1.2 * (double)rp_numel(in[0])));
 }
 static void step_both(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* states meet */
     rp_tensor *r[2];
     block_a(ctx, in, n_in, r, 2);
     (void)n_out;
-    out[0] = rp_add(r[0], rp_mul_scalar(r[1], rp_f64(0.25)), rp_i64(1));
+    out[0] = rp_add(r[0], rp_mul_scalar(r[1], rp_f64(0.25)));
     out[1] = rp_tanh(r[0]);
 }
 static void branch_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     block *b = ctx;
     (void)n_in, (void)n_out;
-    rp_cond(rp_gt_scalar(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0)), (rp_fn){block_a, b, 0, "a"},
-            (rp_fn){block_b, b, 0, "b"}, in, 1, out, 1);
+    rp_cond(rp_gt_scalar(rp_sum(in[0]), rp_f64(0)), (rp_fn){block_a, b, 0, "a"}, (rp_fn){block_b, b, 0, "b"}, in, 1,
+            out, 1);
 }
 
 static rp_tensor *region(uint64_t *s, rp_tensor *a, rp_tensor *outside) {
@@ -205,10 +204,10 @@ static rp_tensor *region(uint64_t *s, rp_tensor *a, rp_tensor *outside) {
     *b = (block){.seed = next(s) | 1, .outside = outside};
     rp_tensor *two[] = {a, rp_mul_scalar(a, rp_f64(0.5))}, *r[2] = {NULL, NULL};
     rp_fn x = {block_a, b, 0, "a"}, y = {block_b, b, 0, "b"}, go = {is_small, b, 0, "small"};
-    rp_tensor *on = rp_gt_scalar(rp_sum(a, RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0));
+    rp_tensor *on = rp_gt_scalar(rp_sum(a), rp_f64(0));
     switch (below(s, 5)) {
     case 0: rp_cond(on, x, y, two, 1, r, 1); return r[0];
-    case 1: rp_cond(on, y, x, two, 2, r, 2); return rp_add(r[0], r[1], rp_i64(1));
+    case 1: rp_cond(on, y, x, two, 2, r, 2); return rp_add(r[0], r[1]);
     case 2:
         rp_while(go, (rp_fn){step_both, b, 0, "both"}, two, 2, 1 + (int64_t)below(s, 4), r);
         return rp_mul(r[0], r[1]);
@@ -267,12 +266,12 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
             switch (below(&s, 4)) {
             case 0: r = rp_mul_scalar_(target, rp_f64(0.5)); break;
             case 1: r = rp_relu_(target); break;
-            case 2: r = rp_add_(target, rp_tanh(target), rp_i64(1)); break;
+            case 2: r = rp_add_(target, rp_tanh(target)); break;
             default: r = rp_fill_(rp_ndim(target) ? rp_select(target, 0, 0) : target, rp_f64(0.125));
             }
             continue;
         } else {
-            r = rp_dropout(a, 0.3, true, NULL);
+            r = rp_dropout(a, 0.3, true);
         }
         if (rp_numel(r) > 4000) continue;
         unsigned at = n < POOL ? n++ : N_IN + below(&s, POOL - N_IN);
@@ -339,8 +338,8 @@ static bool finish(program *p, rp_tensor **in, outcome *o) {
            order than many. */
         if (!rp_requires_grad(o->out[k]) || rp_is_leaf(o->out[k])) continue;
         if (p->seed % 7 == 3 && k != p->seed / 7 % N_OUT) continue; /* a gradient for one result */
-        rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
-        total = total ? rp_add(total, part, rp_i64(1)) : part;
+        rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32));
+        total = total ? rp_add(total, part) : part;
     }
     if (total && rp_backward(total, NULL, NULL) != RP_OK) return false;
     for (unsigned k = 0; k < N_IN; k++) o->grad[k] = rp_grad_of(in[k]);

@@ -10,7 +10,7 @@ static const char *const seeds[] = {
     " %4: f32[s0, 4] = add(%0, %2) {alpha = 2}\n %5: f32[s0*4] alias(%4) = view(%4) {size = [s0*4]}\n"
     " %6: f32[s0*4] alias(%4) = mul_(%5, %5)\n %7: f32[s0, 8] = cat([%4, %0]) {dim = 1}\n"
     " %8: f32[s0, 2] strides(8, 2) offset(1) alias(%7) = slice(%7) {dim = 1, start = none, end = 5, step = 2}\n"
-    " %9: f32[s0, 4], %10: b8[s0, 4] = native_dropout(%4) {p = 0.25, generator = generator(1)} random(7, max(s0, s1))\n return %8, none\n}\n",
+    " %9: f32[s0, 4], %10: b8[s0, 4] = native_dropout(%4) {p = 0.25, train = none, generator = generator(1)} random(7, max(s0, s1))\n return %8, none\n}\n",
     "graph \"b\" (%0: b8[], %1: f32[2]) {\n %4: f32[2] = cond(%0, %1) {\n then(%2: f32[2]) { return %2 }\n else(%3: f32[2]) {\n"
     " %6: f32[2] = checkpoint(%3) random(0, 1) { body(%5: f32[2]) { %7: f32[2] = exp(%5) return %7 } }\n return %6 }\n }\n"
     " %20: f32[2] = while(%4, %1) max_iter(3) { cond(%8: f32[2], %9: f32[2]) { %11: b8[] = const [true] return %11 }\n"

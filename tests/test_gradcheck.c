@@ -40,9 +40,9 @@ static rp_tensor *ints(const int64_t *size, size_t ndim, const int64_t *values) 
 
 static rp_tensor *mask_2_3(void) { return rp_from_data((const uint8_t[]){1, 0, 1, 0, 0, 1}, RP_DIMS(2, 3), RP_BOOL); }
 
-CASE(f_add, rp_add(x[0], x[1], rp_f64(1.5)))
-CASE(f_sub, rp_sub(x[0], x[1], rp_f64(0.75)))
-CASE(f_sub_one, rp_sub(x[0], x[1], rp_i64(1)))
+CASE(f_add, rp_add(x[0], x[1], RP_OPTIONS(rp_add_options, .alpha = rp_f64(1.5))))
+CASE(f_sub, rp_sub(x[0], x[1], RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.75))))
+CASE(f_sub_one, rp_sub(x[0], x[1]))
 CASE(f_mul, rp_mul(x[0], x[1]))
 CASE(f_square, rp_mul(x[0], x[0]))
 CASE(f_div, rp_div(x[0], x[1]))
@@ -52,7 +52,7 @@ CASE(f_div_size, rp_div_size(x[0], 3))
 CASE(f_div_scalar, rp_div_scalar(x[0], rp_f64(3.0)))
 CASE(f_pow_3, rp_pow_scalar(x[0], rp_i64(3)))
 CASE(f_pow_half, rp_pow_scalar(x[0], rp_f64(-1.5)))
-CASE(f_pow_0, rp_add(rp_pow_scalar(x[0], rp_i64(0)), x[0], rp_i64(1)))
+CASE(f_pow_0, rp_add(rp_pow_scalar(x[0], rp_i64(0)), x[0]))
 CASE(f_maximum, rp_maximum(x[0], x[1]))
 CASE(f_minimum, rp_minimum(x[0], x[1]))
 CASE(f_neg, rp_neg(x[0]))
@@ -74,10 +74,10 @@ CASE(f_to_dtype, rp_to_dtype(rp_mul(x[0], x[0]), RP_F64))
 CASE(f_clone, rp_clone(x[0]))
 CASE(f_copy, rp_mul(rp_copy(x[0], x[1]), x[0]))
 CASE(f_fill, rp_mul(rp_fill(x[0], rp_f64(2)), x[0]))
-CASE(f_detach, rp_add(rp_mul(rp_fill(rp_detach(x[0]), rp_f64(3)), x[0]), x[0], rp_i64(1)))
+CASE(f_detach, rp_add(rp_mul(rp_fill(rp_detach(x[0]), rp_f64(3)), x[0]), x[0]))
 
-CASE(f_add_, rp_add_(rp_mul_scalar(x[0], rp_i64(2)), x[1], rp_f64(1.5)))
-CASE(f_sub_, rp_sub_(rp_clone(x[0]), x[1], rp_i64(2)))
+CASE(f_add_, rp_add_(rp_mul_scalar(x[0], rp_i64(2)), x[1], RP_OPTIONS(rp_add_options, .alpha = rp_f64(1.5))))
+CASE(f_sub_, rp_sub_(rp_clone(x[0]), x[1], RP_OPTIONS(rp_sub_options, .alpha = rp_i64(2))))
 CASE(f_mul_, rp_mul_(rp_clone(x[0]), x[1]))
 CASE(f_div_, rp_div_(rp_clone(x[0]), x[1]))
 CASE(f_add_scalar_, rp_add_scalar_(rp_sin(x[0]), rp_i64(2)))
@@ -95,10 +95,10 @@ static rp_tensor *f_view_exp_(rp_tensor **x) {
     rp_tensor *base = rp_sin(x[0]);
     rp_tensor *view = rp_transpose(rp_slice(base, 1, 0, 2, 1), 0, 1);
     rp_exp_(view);
-    return rp_add(rp_sum(rp_mul(view, view), RP_NO_DIMS, false, RP_DTYPE_NONE), base, rp_i64(1));
+    return rp_add(rp_sum(rp_mul(view, view)), base);
 }
 static rp_tensor *f_view_copy_into_plain(rp_tensor **x) {
-    rp_tensor *base = rp_zeros(RP_DIMS(3, 3), RP_F64);
+    rp_tensor *base = rp_zeros(RP_DIMS(3, 3), RP_OPTIONS(rp_zeros_options, .dtype = RP_F64));
     rp_copy_(rp_slice(base, 0, 0, 2, 1), x[0]);
     rp_copy_(rp_select(base, 0, 2), rp_mul(rp_clone(rp_select(base, 0, 1)), rp_clone(rp_select(base, 0, 0))));
     return base;
@@ -117,11 +117,11 @@ static rp_tensor *f_view_twice(rp_tensor **x) {
     return rp_mul(a, a);
 }
 
-CASE(f_sum, rp_sum(rp_mul(x[0], x[0]), RP_NO_DIMS, false, RP_DTYPE_NONE))
-CASE(f_sum_dims, rp_sum(x[0], RP_DIMS(0, -1), false, RP_DTYPE_NONE))
-CASE(f_sum_keep, rp_sum(x[0], RP_DIMS(1), true, RP_DTYPE_NONE))
-CASE(f_mean, rp_mean(rp_mul(x[0], x[0]), RP_NO_DIMS, true, RP_DTYPE_NONE))
-CASE(f_mean_dims, rp_mean(x[0], RP_DIMS(1), false, RP_DTYPE_NONE))
+CASE(f_sum, rp_sum(rp_mul(x[0], x[0])))
+CASE(f_sum_dims, rp_sum(x[0], RP_DIMS(0, -1)))
+CASE(f_sum_keep, rp_sum(x[0], RP_DIMS(1), true))
+CASE(f_mean, rp_mean(rp_mul(x[0], x[0]), RP_NO_DIMS, true))
+CASE(f_mean_dims, rp_mean(x[0], RP_DIMS(1)))
 CASE(f_amax, rp_amax(rp_mul(x[0], x[0]), RP_DIMS(1), false))
 CASE(f_amax_all, rp_amax(x[0], RP_NO_DIMS, false))
 CASE(f_softmax, rp_softmax(x[0], 1))
@@ -132,16 +132,16 @@ CASE(f_layer_norm_plain, rp_layer_norm(x[0], RP_DIMS(2, 3), NULL, NULL, 1e-5))
 CASE(f_layer_norm_weight, rp_layer_norm(x[0], RP_DIMS(3), x[1], NULL, 1e-2))
 static rp_tensor *f_native_layer_norm(rp_tensor **x) {
     rp_tensor *mean, *rstd;
-    rp_tensor *y = rp_native_layer_norm(x[0], x[1], x[2], 1, 0.1, &mean, &rstd);
-    return rp_add(rp_sum(y, RP_DIMS(1), false, RP_DTYPE_NONE), rp_view(rp_mul(mean, rstd), RP_DIMS(2)), rp_i64(1));
+    rp_tensor *y = rp_native_layer_norm(x[0], RP_DIMS(rp_size(x[0], -1)), x[1], x[2], 0.1, &mean, &rstd);
+    return rp_add(rp_sum(y, RP_DIMS(1)), rp_view(rp_mul(mean, rstd), RP_DIMS(2)));
 }
-CASE(f_cross_entropy, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){2, 0, -100}), 1, -100))
-CASE(f_cross_entropy_sum, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){2, 1, 3}), 2, 1))
-CASE(f_cross_entropy_one, rp_cross_entropy(x[0], ints(NULL, 0, (const int64_t[]){1}), 0, -100))
+CASE(f_cross_entropy, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){2, 0, -100})))
+CASE(f_cross_entropy_sum, rp_cross_entropy(x[0], ints(RP_DIMS(3), (const int64_t[]){2, 1, 3}), NULL, 2, 1))
+CASE(f_cross_entropy_one, rp_cross_entropy(x[0], ints(NULL, 0, (const int64_t[]){1}), NULL, 0, -100))
 static rp_tensor *f_cross_entropy_rows(rp_tensor **x) {
     rp_tensor *high, *log_total;
     rp_tensor *loss = rp_cross_entropy_rows(x[0], ints(RP_DIMS(3), (const int64_t[]){2, -1, 0}), -1, &high, &log_total);
-    return rp_add(rp_mul(loss, high), rp_mul(log_total, loss), rp_i64(1));
+    return rp_add(rp_mul(loss, high), rp_mul(log_total, loss));
 }
 
 CASE(f_view, rp_view(rp_sin(x[0]), RP_DIMS(3, 2)))
@@ -180,11 +180,11 @@ CASE(f_conv2d_input, rp_conv2d_input(x[0], x[1], RP_DIMS(1, 2, 4, 3), RP_DIMS(2,
 CASE(f_conv2d_weight, rp_conv2d_weight(x[0], x[1], RP_DIMS(3, 2, 2, 2), RP_DIMS(2, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), 1))
 static rp_tensor *f_native_dropout(rp_tensor **x) {
     rp_manual_seed(7);
-    return rp_mul(rp_native_dropout(x[0], 0.4, NULL, NULL), x[0]);
+    return rp_mul(rp_native_dropout(x[0], 0.4, RP_UNSET, NULL, NULL), x[0]);
 }
 static rp_tensor *f_dropout(rp_tensor **x) {
     rp_manual_seed(8);
-    return rp_dropout(x[0], 0.5, true, NULL);
+    return rp_dropout(x[0], 0.5, true);
 }
 
 /* The form `op_`, or with 0.75 as the second operand, of an op whose case is written; attributes are the defaults, other numbers 2. */
@@ -436,16 +436,13 @@ static double objective(const grad_case *c, const inputs *in, bool transposed, b
     rp_tensor *v = cotangent(y);
     rp_tensor *total;
     if (!second) {
-        total = rp_sum(rp_mul(y, v), RP_NO_DIMS, false, RP_DTYPE_NONE);
+        total = rp_sum(rp_mul(y, v));
     } else {
         require(rp_grad(&y, 1, leaves, in->n, &v,
                         RP_OPTIONS(rp_backward_options, .create_graph = true, .allow_unused = true), g) == RP_OK);
-        total = rp_sum(rp_mul(leaves[0], rp_zeros_like(leaves[0])), RP_NO_DIMS, false,
-                       RP_DTYPE_NONE); /* never a constant */
+        total = rp_sum(rp_mul(leaves[0], rp_zeros_like(leaves[0]))); /* never a constant */
         for (size_t k = 0; k < in->n; k++)
-            if (g[k])
-                total =
-                    rp_add(total, rp_sum(rp_mul(g[k], cotangent(g[k])), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
+            if (g[k]) total = rp_add(total, rp_sum(rp_mul(g[k], cotangent(g[k]))));
     }
     require(!rp_is_error(total));
     double value = rp_item_f64(total);

@@ -39,7 +39,7 @@ enum {
 
 /* in: inputs, "f(n,4)" f32 of either sign, "p" f32 above 0, "b" bool, "i7" i64 below 7, "-" absent; n is the size that
    changes; "*" in front: the op writes it (it is cloned before), "!": not an input of the op, only where n comes from.
-   attrs: "i3" int, "d0.5" float, "b1" bool, "s1.5" and "sn" Scalar, "tf64" dtype, "[n,4]" ints. */
+   attrs: "i3" int, "d0.5" float, "b1" bool, "s1.5" and "sn" Scalar, "tf64" dtype, "-" None, "[n,4]" ints. */
 typedef struct sample {
     const char *name, *in, *attrs;
     int n_out;
@@ -82,8 +82,8 @@ static const sample written[] = {
     {"clone", "f(n,4)", "", 1, 0},
     {"copy", "f(n,4) f(4)", "", 1, 0},
     {"fill", "f(n,4)", "s2.5", 1, FIRST},
-    {"empty", "!f(n)", "[n,4] tf32", 1, NO_GRAD | UNWRITTEN},
-    {"full", "!f(n)", "[n,4] s2.5 tf32", 1, NO_GRAD},
+    {"empty", "!f(n)", "[n,4]", 1, NO_GRAD | UNWRITTEN},
+    {"full", "!f(n)", "[n,4] s2.5", 1, NO_GRAD},
     {"zeros", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
     {"ones", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
     {"zeros_like", "f(n,4)", "", 1, NO_GRAD},
@@ -95,7 +95,7 @@ static const sample written[] = {
     {"softmax", "f(n,4)", "i-1", 1, 0},
     {"log_softmax", "f(n,4)", "i-1", 1, 0},
     {"layer_norm", "f(n,4) f(4) f(4)", "[4] d1e-5", 1, 0},
-    {"native_layer_norm", "f(n,4) f(4) f(4)", "i1 d1e-5", 3, 0},
+    {"native_layer_norm", "f(n,4) f(4) f(4)", "[4] d1e-5", 3, 0},
     {"cross_entropy", "f(n,4) i4(n)", "i1 i-100", 1, 0},
     {"cross_entropy_rows", "f(n,4) i4(n)", "i-100", 3, 0},
     {"view", "f(n,4)", "[-1]", 1, IS_VIEW},
@@ -123,11 +123,11 @@ static const sample written[] = {
     {"conv2d", "f(1,2,n,5) f(3,2,3,2) f(3)", "[1,1] [1,0] [1,1] i1", 1, 0},
     {"conv2d_input", "f(1,3,n,4) f(3,2,3,2)", "[1,2,n,5] [1,1] [1,0] [1,1] i1", 1, 0},
     {"conv2d_weight", "f(1,3,n,4) f(1,2,n,5)", "[3,2,3,2] [1,1] [1,0] [1,1] i1", 1, 0},
-    {"rand", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
-    {"randn", "!f(n)", "[n,4] tf32", 1, NO_GRAD},
-    {"randint", "!f(n)", "i-5 i100 [n,4] ti64", 1, NO_GRAD},
+    {"rand", "!f(n)", "[n,4]", 1, NO_GRAD},
+    {"randn", "!f(n)", "[n,4]", 1, NO_GRAD},
+    {"randint", "!f(n)", "i-5 i100 [n,4]", 1, NO_GRAD},
     {"dropout", "f(n,4)", "d0.4 b1", 1, 0},
-    {"native_dropout", "f(n,4)", "d0.4", 2, 0},
+    {"native_dropout", "f(n,4)", "d0.4 -", 2, 0},
     {"multinomial", "p(n,4)", "i2 b0", 1, NO_GRAD},
     {"adam_step_", "*f(n,4) *f(3) f(n,4) f(3) *f(n,4) *f(3) *p(n,4) *p(3) p() p()", "d0.9 d0.99 d1e-3 d0.01 b1 b0", 0,
      NO_GRAD},
@@ -250,6 +250,7 @@ static int parse_attrs(const sample *s, int64_t n, rp_attr *attrs, int64_t (*int
                                                      : RP_F32;
             p += strcspn(p, " ");
             break;
+        case '-': a->kind = RP_ATTR_NONE; break;
         default:
             assert_int_equal(kind, '[');
             a->kind = RP_ATTR_INTS;
@@ -488,7 +489,7 @@ static rp_tensor *loss_of(rp_tensor *y) {
     for (int64_t i = 0; i < n; i++) w[i] = (float)(noise(i, 99) % 1024) / 512 - 1;
     for (size_t d = 0; d < rp_ndim(y); d++) size[d] = rp_size(y, (int64_t)d);
     rp_tensor *weight = rp_to_dtype(rp_from_data(w, size, rp_ndim(y), RP_F32), rp_dtype_of(y));
-    return rp_sum(rp_mul(rp_mul(y, y), weight), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    return rp_sum(rp_mul(rp_mul(y, y), weight));
 }
 
 /* Outputs, then gradients of the float inputs, then gradients of the sum of their squares. False with a sticky error or a
@@ -535,8 +536,8 @@ static bool run(const sample *s, rp_compiled *f, int64_t n, unsigned variant, in
         (void)snprintf(why, 200, "the second backward failed");
         for (int i = 0; i < n_leaf; i++) {
             if (!grad[i] || !rp_requires_grad(grad[i])) continue;
-            rp_tensor *t = rp_sum(rp_mul(grad[i], grad[i]), RP_NO_DIMS, false, RP_DTYPE_NONE);
-            sum = sum ? rp_add(sum, t, rp_i64(1)) : t;
+            rp_tensor *t = rp_sum(rp_mul(grad[i], grad[i]));
+            sum = sum ? rp_add(sum, t) : t;
         }
         if (!sum) {
             (void)snprintf(why, 200, "no gradient carries a tape");

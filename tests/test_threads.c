@@ -204,8 +204,8 @@ static void *use_kernels(void *ctx) {
     rp_scope scope = rp_scope_begin();
     rp_tensor *y[] = {
         rp_mul(x[0], x[0]),
-        rp_sum(x[0], RP_DIMS(1), false, RP_F32),
-        rp_sum(x[0], RP_DIMS(0), false, RP_F32),
+        rp_sum(x[0], RP_DIMS(1), false, RP_OPTIONS(rp_sum_options, .dtype = RP_F32)),
+        rp_sum(x[0], RP_DIMS(0), false, RP_OPTIONS(rp_sum_options, .dtype = RP_F32)),
         rp_softmax(x[0], 1),
         rp_softmax(x[0], 0),
         rp_softmax(x[1], 0),
@@ -229,7 +229,7 @@ static void *use_kernels(void *ctx) {
 static void kernels_in_threads_of_small_stacks(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x[11] = {rp_randn(RP_DIMS(300, 500), RP_F32, NULL), rp_randn(RP_DIMS(200000), RP_F32, NULL)};
+    rp_tensor *x[11] = {rp_randn(RP_DIMS(300, 500)), rp_randn(RP_DIMS(200000))};
     assert_null(use_kernels(x));
     pthread_attr_t small;
     assert_int_equal(pthread_attr_init(&small), 0);
@@ -259,7 +259,7 @@ static void kernels_in_threads_of_small_stacks(void **state) {
 /* One compiled function, trained by all: the backward of a call runs its dropout again with the numbers of that call. */
 static void mask_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_mul(rp_dropout(in[0], 0.5, true, NULL), in[0]);
+    out[0] = rp_mul(rp_dropout(in[0], 0.5, true), in[0]);
 }
 
 static void masked(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -272,10 +272,10 @@ static const char *train_once(rp_compiled *f) {
     const char *wrong = NULL;
     float mask[N], gradient[N];
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_ones(RP_DIMS(N), RP_F32), *y = NULL;
+    rp_tensor *x = rp_ones(RP_DIMS(N)), *y = NULL;
     rp_set_requires_grad(x, true);
     rp_call(f, &x, 1, &y, 1);
-    rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    rp_backward(rp_sum(y), NULL, NULL);
     if (rp_to_host(y, mask, sizeof mask) != RP_OK || rp_to_host(rp_grad_of(x), gradient, sizeof gradient) != RP_OK)
         wrong = "a call failed";
     for (int i = 0; i < N && !wrong; i++)
@@ -302,7 +302,7 @@ static void draws_belong_to_calls(void **state) {
 static void products(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *a = rp_matmul(in[0], rp_transpose(in[0], 0, 1)), *b = rp_matmul(a, in[0]);
-    out[0] = rp_sum(rp_matmul(b, rp_transpose(b, 0, 1)), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    out[0] = rp_sum(rp_matmul(b, rp_transpose(b, 0, 1)));
 }
 
 struct sized {
@@ -317,7 +317,7 @@ static void *call_with_a_size(void *ctx) {
     const char *wrong = NULL;
     rp_scope scope = rp_scope_begin();
     bool grad = rp_set_grad_enabled(false);
-    rp_tensor *x = rp_mul_scalar(rp_ones(RP_DIMS(n, 16), RP_F32), rp_i64(v));
+    rp_tensor *x = rp_mul_scalar(rp_ones(RP_DIMS(n, 16)), rp_i64(v));
     for (int i = 0; i < ROUNDS && !wrong; i++) {
         float sum = 0;
         rp_tensor *y = NULL;
@@ -350,7 +350,7 @@ static void twice_and_one(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
 static const char *call_once(rp_compiled *f, int64_t n, float value) {
     float got[1024];
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(n), rp_f64(value), RP_F32), *y = NULL;
+    rp_tensor *x = rp_full(RP_DIMS(n), rp_f64(value)), *y = NULL;
     bool ok = rp_call(f, &x, 1, &y, 1) == RP_OK && rp_to_host(y, got, (size_t)n * sizeof *got) == RP_OK;
     for (int64_t i = 0; i < n && ok; i++) ok = got[i] == 2 * value + 1;
     rp_scope_end(scope, NULL, 0);

@@ -15,10 +15,10 @@ static rp_status emit_dropout(rp__rewrite *w, rp__ir_block *block, const rp__ir_
     numbers.dtype = RP_F32;
     mask.dtype = RP_BOOL;
     rp__ir_value drawn, kept, in[2], product, result;
-    const rp_attr draw[] = {rp__attr_of_ints(out->size, out->ndim), rp__attr_of_dtype(RP_F32), n->attrs[1]};
+    const rp_attr draw[] = {rp__attr_of_ints(out->size, out->ndim), n->attrs[2]};
     const rp_attr below = {.kind = RP_ATTR_SCALAR, .v.scalar = rp_f64(keep)};
     const rp_attr scale = {.kind = RP_ATTR_SCALAR, .v.scalar = rp_f64(keep == 0 ? 0 : 1 / keep)};
-    RP_TRY(rp__ir_emit(dst, block, RP__OP(rand), NULL, 0, draw, 3, &numbers, 1, n->site, &drawn));
+    RP_TRY(rp__ir_emit(dst, block, RP__OP(rand), NULL, 0, draw, 2, &numbers, 1, n->site, &drawn));
     dst->nodes[dst->values[drawn].node].random_offset = n->random_offset;
     dst->nodes[dst->values[drawn].node].random_count = n->random_count;
     RP_TRY(rp__ir_emit(dst, block, RP__OP(lt_scalar), &drawn, 1, &below, 1, &mask, 1, n->site, &kept));

@@ -35,7 +35,7 @@ static rp_tensor *handle_of(differentiator *d, rp__ir_value v) {
 
 static rp_status add_gradient(differentiator *d, rp__ir_value v, rp_tensor *grad) {
     if (rp__tensor_is_error(grad)) return rp_error_status();
-    d->grad[v] = d->grad[v] ? rp_add(d->grad[v], grad, rp_i64(1)) : grad;
+    d->grad[v] = d->grad[v] ? rp_add(d->grad[v], grad) : grad;
     return rp__tensor_is_error(d->grad[v]) ? rp_error_status() : RP_OK;
 }
 

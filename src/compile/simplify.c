@@ -176,7 +176,9 @@ static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__i
         uint64_t word[3] = {a->kind, 0, 0};
         switch (a->kind) {
         case RP_ATTR_INTS:
+        case RP_ATTR_FLOATS:
             word[1] = a->n;
+            word[2] = a->v.ints != NULL;
             if (a->n) h = rp__hash_bytes(a->v.ints, a->n * sizeof *a->v.ints, h);
             break;
         case RP_ATTR_STRING:
@@ -184,7 +186,9 @@ static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__i
             break;
         case RP_ATTR_SCALAR:
             word[1] = a->v.scalar.kind;
-            word[2] = a->v.scalar.kind == RP_SCALAR_BOOL ? a->v.scalar.v.b : (uint64_t)a->v.scalar.v.i;
+            word[2] = a->v.scalar.kind == RP_SCALAR_NONE   ? 0
+                      : a->v.scalar.kind == RP_SCALAR_BOOL ? a->v.scalar.v.b
+                                                           : (uint64_t)a->v.scalar.v.i;
             break;
         case RP_ATTR_BOOL: word[1] = a->v.b; break;
         case RP_ATTR_DTYPE: word[1] = a->v.dtype; break;

@@ -109,6 +109,7 @@ static rp_status check_not_empty(const rp__call *call, rp_dim size, const rp_ten
 rp_status rp__infer_gather(const rp__call *call, rp__meta *out) {
     const rp_tensor *self = call->in[0], *index = call->in[1];
     unsigned dim;
+    if (rp__attr_bool(call, 1)) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "sparse_grad is not supported yet");
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
     RP_TRY(need_index(call, 1));
     RP_TRY(check_index_size(call, index, self, dim, false, "self"));
@@ -134,6 +135,11 @@ void rp__lower_gather(rp__lower *lw) {
 
 rp_status rp__infer_embedding(const rp__call *call, rp__meta *out) {
     const rp_tensor *weight = call->in[0], *index = call->in[1];
+    if (rp__attr_int(call, 0) != -1)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "padding_idx is not supported yet: it must be -1, none");
+    if (rp__attr_bool(call, 1) || rp__attr_bool(call, 2))
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s is not supported yet",
+                            rp__attr_bool(call, 1) ? "scale_grad_by_freq" : "sparse");
     if (weight->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "'weight' must be 2-D");
     RP_TRY(need_index(call, 1));
     if (index->ndim == RP_MAX_DIMS)

@@ -57,7 +57,9 @@ rp_dtype rp__lw_compute(rp_dtype dtype) { return (rp_dtype)rp__dtypes[dtype].com
 bool rp__lw_has(const rp__lower *lw, unsigned k) { return k < lw->call->n_in && lw->call->in[k]; }
 
 static bool is_one(rp_scalar s) {
-    return s.kind == RP_SCALAR_F64 ? s.v.f == 1.0 : s.kind == RP_SCALAR_BOOL ? s.v.b : s.v.i == 1;
+    return s.kind == RP_SCALAR_F64    ? s.v.f == 1.0
+           : s.kind == RP_SCALAR_BOOL ? s.v.b
+                                      : s.kind == RP_SCALAR_I64 && s.v.i == 1;
 }
 
 bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) { return is_one(rp__call_attr(lw->call, attr)->v.scalar); }

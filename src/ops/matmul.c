@@ -71,7 +71,7 @@ static rp_tensor *with_batch(const char *site, rp_tensor *t, const rp_dim *lead,
     if (same) return t;
     size[n] = t->size[t->ndim - 2];
     size[n + 1] = t->size[t->ndim - 1];
-    return rp_expand_at(site, t, size, n + 2);
+    return rp_expand_at(site, t, size, n + 2, NULL);
 }
 
 rp_status rp__expand_matmul(const rp__call *call) {

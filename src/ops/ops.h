@@ -30,9 +30,14 @@ struct rp__lower;
 typedef struct rp__op rp__op;
 typedef struct rp__call rp__call;
 
-/* ---- schema: "add(Tensor self, Tensor other) -> Tensor". Types: Tensor, Tensor? (may be NULL), Tensor[] (a list),
-   Tensor(a) (returned or viewed), Tensor(a!) (written), int, int?, int[], float, bool, Scalar, dtype, Generator?, str; "=value"
-   gives a default; "*," is allowed and ignored. Returns: Tensor, (Tensor, Tensor), Tensor(a!), Tensor[] is not allowed. */
+/* ---- schema: PyTorch's text, "add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor". Types: Tensor, Tensor? (may be
+   NULL), Tensor[] (a list), Tensor?[] (of which each may be), Tensor(a) (returned or viewed), Tensor(a!) (written), int (SymInt),
+   float, bool, Scalar, ScalarType, str, Generator, Layout, Device, MemoryFormat, each optional with "?"; int[], int[2] (a default
+   of one number stands for all), int[]?, float[]. "dtype" is ScalarType. "=value" gives a default; what follows "*," is given by
+   name. Returns: Tensor, (Tensor, Tensor), Tensor(a!); Tensor[] is not allowed.
+
+   None of an optional attribute: INT64_MIN of int?, Layout?, Device?, MemoryFormat?; a Scalar of no kind for Scalar?, float? and
+   bool?, which are held as Scalars; RP_DTYPE_NONE; NULL for the rest. */
 enum { RP__MAX_PARAMS = 16, RP__MAX_OUTS = 8, RP__MAX_IN = 512 };
 typedef enum rp__param_kind {
     RP__PARAM_TENSOR,
@@ -40,21 +45,42 @@ typedef enum rp__param_kind {
     RP__PARAM_TENSORS,
     RP__PARAM_ATTR
 } rp__param_kind;
+/* What an attribute is beyond the kind in which it is held. */
+typedef enum rp__param_type {
+    RP__TYPE_PLAIN,
+    RP__TYPE_FLOAT,         /* float?, a Scalar */
+    RP__TYPE_BOOL,          /* bool?, a Scalar */
+    RP__TYPE_LAYOUT,        /* rp_layout, an int */
+    RP__TYPE_DEVICE,        /* rp__device_word, an int */
+    RP__TYPE_MEMORY_FORMAT, /* rp_memory_format, an int */
+} rp__param_type;
 typedef struct rp__param {
     char name[32];
     uint8_t kind;          /* rp__param_kind */
     uint8_t attr_kind;     /* rp_attr_kind of RP__PARAM_ATTR */
-    bool optional_int;     /* int?: INT64_MIN stands for None */
+    uint8_t type;          /* rp__param_type */
+    uint8_t fixed;         /* int[2]: 2; 0: any number */
+    bool optional;         /* may be None; of RP__PARAM_TENSORS: entries may */
+    bool keyword;          /* behind "*": a field of the op's options */
     bool written, aliased; /* Tensor(a!), Tensor(a) */
     char alias;            /* 'a' */
     bool has_default;
+    bool empty_list;         /* int[]?: the default is [], not None */
     int64_t default_ints[4]; /* int[]: the default's entries, value.n of them; see rp__param_default */
+    char default_text[16];   /* str: the default; "": None */
     rp_attr value;           /* the default */
 } rp__param;
 rp_attr rp__param_default(const rp__param *p); /* with ints pointing into *p, which must stay where it is */
+rp_attr rp__param_none(const rp__param *p);    /* None, as an optional parameter holds it */
+bool rp__attr_is_none(const rp_attr *a);       /* of an optional attribute */
+static inline int64_t rp__device_word(rp_device d) { return (int64_t)d.type * 65536 + d.index; }
+static inline rp_device rp__word_device(int64_t word) {
+    return (rp_device){(rp_device_type)(word / 65536), (int32_t)(word % 65536)};
+}
 typedef struct rp__schema {
     char name[48];
     uint8_t n_params, n_tensor_params, n_attrs, n_outs;
+    bool typed;                       /* has attributes of a type beyond their kind: dispatch looks at them */
     rp__param params[RP__MAX_PARAMS]; /* in order, tensors and attributes mixed */
     char out_alias[RP__MAX_OUTS];     /* 'a' if output k is (a view of) the parameter with that alias; 0: fresh */
     bool out_written[RP__MAX_OUTS];   /* Tensor(a!): the output is that parameter itself */
@@ -179,6 +205,8 @@ size_t rp__op_builtin_count(void); /* of the table: those of the user follow */
    fit; rp__call_too_long then reports that and fills the outputs. */
 bool rp__call_add_list(rp__call *call, rp_tensor **flat, unsigned param, rp_tensor *const *tensors, size_t n);
 rp_status rp__call_too_long(rp__call *call);
+rp_status rp__call_bad_option(rp__call *call,
+                              const char *name); /* the same, of an option that is not what the op takes */
 /* The one entry. Checks handles, fills call->out (error tensors on failure), returns the status. */
 rp_status rp__dispatch(rp__call *call);
 

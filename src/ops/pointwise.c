@@ -1,6 +1,7 @@
 /* Pointwise ops: type and shape rules and lowerings. An op with several operands calculates in their promoted type, a unary
    function of an integer in float32. bool arithmetic is logic: add is or, mul is and, as in PyTorch. */
 #include <math.h>
+#include <string.h>
 
 #include "ops/infer.h"
 #include "ops/rules.h"
@@ -96,11 +97,6 @@ rp_status rp__infer_unary(const rp__call *call, rp__meta *out) {
 rp_status rp__infer_unary_float(const rp__call *call, rp__meta *out) {
     rp__meta_like(out, call->in[0], rp__float_or_default((rp_dtype)call->in[0]->dtype));
     return RP_OK;
-}
-
-rp_status rp__infer_float_only(const rp__call *call, rp__meta *out) {
-    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
-    return rp__infer_unary(call, out);
 }
 
 rp_status rp__infer_neg(const rp__call *call, rp__meta *out) {
@@ -286,10 +282,31 @@ void rp__lower_relu(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MAX, rp__lw_in(lw, 0), rp__lw_const_i(lw, compute, 0)));
 }
 
-/* x / 2 * (1 + erf(x / sqrt 2)) */
+static bool is_tanh(const rp__call *call) {
+    const char *text = call->attrs[0].v.string;
+    return text && strcmp(text, "tanh") == 0;
+}
+
+rp_status rp__infer_gelu(const rp__call *call, rp__meta *out) {
+    const char *text = call->attrs[0].v.string;
+    if (!text || (strcmp(text, "none") != 0 && !is_tanh(call)))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "approximate argument must be either none or tanh.");
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    return rp__infer_unary(call, out);
+}
+
+/* x / 2 * (1 + erf(x / sqrt 2)), or x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */
 void rp__lower_gelu(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     rp__val x = rp__lw_in(lw, 0);
+    if (rp__lw_structural_value(lw, is_tanh(rp__lw_call(lw)))) {
+        rp__val cube = rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, x), x);
+        rp__val sum = rp__lw_2(lw, RP__ADD, x, rp__lw_2(lw, RP__MUL, cube, rp__lw_const(lw, compute, 0.044715)));
+        rp__val inner = rp__lw_2(lw, RP__MUL, sum, rp__lw_const(lw, compute, 0.79788456080286535588));
+        rp__val one = rp__lw_2(lw, RP__ADD, rp__lw_1(lw, RP__TANH, inner), rp__lw_const(lw, compute, 1.0));
+        rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5)), one));
+        return;
+    }
     rp__val twice =
         rp__lw_1(lw, RP__ERFP1, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.70710678118654752440)));
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5)), twice));
@@ -313,9 +330,11 @@ void rp__lower_where(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_in_as(lw, 0, RP_BOOL), a, b));
 }
 
+/* A number is rounded to the tensor's type first: 0.1 equals the bfloat16 that is nearest to it. */
 static void lower_compare(rp__lower *lw, rp__prim op, bool swapped) {
     rp_dtype type = rp__lw_promoted(lw, 2, -1);
     rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
+    if (rp__lw_call(lw)->op->scalar_operand) b = rp__lw_cast(lw, b, type);
     rp__lw_out(lw, 0, swapped ? rp__lw_2(lw, op, b, a) : rp__lw_2(lw, op, a, b));
 }
 

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <reprise_ops.h>
+#include <string.h>
 
 static int64_t scalar_int(rp_scalar s) { return s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i; }
 
@@ -178,13 +179,29 @@ rp_status rp__vjp_relu(const rp__vjp *g) {
     return RP_OK;
 }
 
+/* y = x / 2 * (1 + t), t = tanh(u), u = b (x + c x^3): y' = (1 + t) / 2 + x / 2 * (1 - t^2) u' */
+static rp_tensor *gelu_tanh_slope(rp_tensor *x) {
+    const double b = M_SQRT2 * M_2_SQRTPI * 0.5, c = 0.044715;
+    rp_tensor *square = rp_mul(x, x);
+    rp_tensor *u = rp_mul_scalar(rp_add(x, rp_mul_scalar(rp_mul(square, x), rp_f64(c))), rp_f64(b));
+    rp_tensor *t = rp_tanh(u);
+    rp_tensor *du = rp_mul_scalar(rp_add_scalar(rp_mul_scalar(square, rp_f64(3 * c)), rp_i64(1)), rp_f64(b));
+    rp_tensor *left = rp_mul_scalar(rp_add_scalar(t, rp_i64(1)), rp_f64(0.5));
+    rp_tensor *bell = rp_add_scalar(rp_neg(rp_mul(t, t)), rp_i64(1));
+    return rp_add(left, rp_mul(rp_mul(rp_mul_scalar(x, rp_f64(0.5)), bell), du));
+}
+
 rp_status rp__vjp_gelu(const rp__vjp *g) {
+    if (strcmp(g->call->attrs[0].v.string, "tanh") == 0) {
+        g->grad_in[0] = rp_mul(g->grad_out[0], gelu_tanh_slope(rp__wide(g->call->in[0])));
+        return RP_OK;
+    }
     /* d/dx x P(x) = P(x) + x p(x), with P and p the normal distribution and its density. */
     rp_tensor *x = rp__wide(g->call->in[0]);
     rp_tensor *p = rp_mul_scalar(rp_add_scalar(rp_erf(rp_mul_scalar(x, rp_f64(M_SQRT1_2))), rp_i64(1)), rp_f64(0.5));
     rp_tensor *density = rp_exp(rp_mul_scalar(rp_mul(x, x), rp_f64(-0.5)));
     rp_tensor *tail = rp_mul(x, rp_mul_scalar(density, rp_f64(0.5 * M_2_SQRTPI * M_SQRT1_2)));
-    g->grad_in[0] = rp_mul(g->grad_out[0], rp_add(p, tail, rp_i64(1)));
+    g->grad_in[0] = rp_mul(g->grad_out[0], rp_add(p, tail));
     return RP_OK;
 }
 

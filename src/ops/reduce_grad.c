@@ -48,7 +48,7 @@ rp_status rp__vjp_amax(const rp__vjp *g) {
     for (size_t i = 0; i < n; i++) over[i] = (int64_t)dims[i];
     rp_tensor *self = g->call->in[0];
     rp_tensor *mask = rp_eq(self, restore_dims(g, g->call->out[0]));
-    rp_tensor *count = rp_sum(mask, over, n, true, RP_DTYPE_NONE);
+    rp_tensor *count = rp_sum(mask, over, n, true);
     g->grad_in[0] = rp_div(rp_mul(restore_dims(g, g->grad_out[0]), mask), count);
     return RP_OK;
 }

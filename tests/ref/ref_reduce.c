@@ -94,10 +94,7 @@ static bool layer_norm_op(const ref_op *op, rp_dtype d, int variant, ref_case *c
     ref_value *w = input(c, d, tail, n), *b = input(c, d, tail, n);
     c->absent[1] = affine == 0;
     c->absent[2] = affine != 2;
-    if (op->flags)
-        add_int(c, n);
-    else
-        add_ints(c, tail, (size_t)n);
+    add_ints(c, tail, (size_t)n);
     double eps = 1e-5;
     add_float(c, eps);
     int64_t row = w->n, rows = row ? x->n / row : 0, kept[RP_MAX_DIMS];

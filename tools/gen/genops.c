@@ -105,15 +105,17 @@ static char *read_file(const char *path) {
 /* Words that a parameter may not have in C or C++, and names that the generated code uses itself. */
 static void check_name(const char *name, const row *r) {
     static const char *const taken[] = {
-        "alignas", "alignof",  "and",       "asm",      "auto",     "bool",      "break",      "case",     "catch",
-        "char",    "class",    "const",     "continue", "default",  "delete",    "do",         "double",   "else",
-        "enum",    "explicit", "export",    "extern",   "false",    "float",     "for",        "friend",   "goto",
-        "if",      "inline",   "int",       "long",     "mutable",  "namespace", "new",        "not",      "operator",
-        "or",      "private",  "protected", "public",   "register", "restrict",  "return",     "short",    "signed",
-        "sizeof",  "static",   "struct",    "switch",   "template", "this",      "throw",      "true",     "try",
-        "typedef", "typename", "union",     "unsigned", "using",    "virtual",   "void",       "volatile", "while",
-        "xor",     "site",     "call",      "in",       "out",      "attrs",     "list_begin", "errno",    "stdin",
-        "stdout",  "stderr",   "unix",      "linux",    "I",        "NULL",
+        "alignas",   "alignof",     "and",    "asm",      "auto",     "bool",       "break",     "case",
+        "catch",     "char",        "class",  "const",    "continue", "default",    "delete",    "do",
+        "double",    "else",        "enum",   "explicit", "export",   "extern",     "false",     "float",
+        "for",       "friend",      "goto",   "if",       "inline",   "int",        "long",      "mutable",
+        "namespace", "new",         "not",    "operator", "or",       "private",    "protected", "public",
+        "register",  "restrict",    "return", "short",    "signed",   "sizeof",     "static",    "struct",
+        "switch",    "template",    "this",   "throw",    "true",     "try",        "typedef",   "typename",
+        "union",     "unsigned",    "using",  "virtual",  "void",     "volatile",   "while",     "xor",
+        "site",      "call",        "in",     "out",      "attrs",    "list_begin", "errno",     "stdin",
+        "stdout",    "stderr",      "unix",   "linux",    "I",        "NULL",       "options",   "given",
+        "fits",      "struct_size",
     };
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         if (strcmp(taken[i], name) == 0) die_row(r, "'%s' cannot be a parameter name", name);
@@ -425,23 +427,67 @@ static void publish(FILE *f) {
 
 /* ---- public prototypes */
 
-static void write_param(FILE *f, const rp__param *p) {
+static bool has_options(const row *r) {
+    for (unsigned i = 0; i < r->schema.n_params; i++) {
+        if (r->schema.params[i].keyword) return true;
+    }
+    return false;
+}
+
+/* The struct of an op's options; a form in place has that of the op that it is made from. */
+static const char *options_of(const row *r) { return *r->functional ? r->functional : r->name; }
+
+static bool is_list(const rp__param *p) {
+    return p->kind == RP__PARAM_TENSORS ||
+           (p->kind == RP__PARAM_ATTR && (p->attr_kind == RP_ATTR_INTS || p->attr_kind == RP_ATTR_FLOATS));
+}
+
+/* The C type of a parameter; among options one that has a value for "not given". */
+static const char *c_type(const rp__param *p, bool option) {
     switch ((rp__param_kind)p->kind) {
     case RP__PARAM_TENSOR:
-    case RP__PARAM_OPTIONAL_TENSOR: fprintf(f, ", rp_tensor *%s", p->name); return;
-    case RP__PARAM_TENSORS: fprintf(f, ", rp_tensor *const *%s, size_t n_%s", p->name, p->name); return;
+    case RP__PARAM_OPTIONAL_TENSOR: return "rp_tensor *";
+    case RP__PARAM_TENSORS: return "rp_tensor *const *";
     case RP__PARAM_ATTR: break;
     }
-    switch ((rp_attr_kind)p->attr_kind) {
-    case RP_ATTR_INT: fprintf(f, ", int64_t %s", p->name); break;
-    case RP_ATTR_FLOAT: fprintf(f, ", double %s", p->name); break;
-    case RP_ATTR_BOOL: fprintf(f, ", bool %s", p->name); break;
-    case RP_ATTR_SCALAR: fprintf(f, ", rp_scalar %s", p->name); break;
-    case RP_ATTR_DTYPE: fprintf(f, ", rp_dtype %s", p->name); break;
-    case RP_ATTR_INTS: fprintf(f, ", const int64_t *%s, size_t n_%s", p->name, p->name); break;
-    case RP_ATTR_GENERATOR: fprintf(f, ", rp_generator *%s", p->name); break;
-    case RP_ATTR_STRING: fprintf(f, ", const char *%s", p->name); break;
+    switch ((rp__param_type)p->type) {
+    case RP__TYPE_FLOAT: return "rp_scalar ";
+    case RP__TYPE_BOOL: return "rp_tristate ";
+    case RP__TYPE_LAYOUT: return "rp_layout ";
+    case RP__TYPE_DEVICE: return "const rp_device *";
+    case RP__TYPE_MEMORY_FORMAT: return "rp_memory_format ";
+    case RP__TYPE_PLAIN: break;
     }
+    switch ((rp_attr_kind)p->attr_kind) {
+    case RP_ATTR_INT: return option ? "rp_scalar " : "int64_t ";
+    case RP_ATTR_FLOAT: return option ? "rp_scalar " : "double ";
+    case RP_ATTR_BOOL: return option ? "rp_tristate " : "bool ";
+    case RP_ATTR_SCALAR: return "rp_scalar ";
+    case RP_ATTR_DTYPE: return "rp_dtype ";
+    case RP_ATTR_INTS: return "const int64_t *";
+    case RP_ATTR_FLOATS: return "const double *";
+    case RP_ATTR_GENERATOR: return "rp_generator *";
+    case RP_ATTR_STRING: return "const char *";
+    case RP_ATTR_NONE: break;
+    }
+    return "";
+}
+
+static void write_param(FILE *f, const rp__param *p) {
+    fprintf(f, ", %s%s", c_type(p, false), p->name);
+    if (is_list(p)) fprintf(f, ", size_t n_%s", p->name);
+}
+
+static void write_options(FILE *f, const row *r) {
+    if (!has_options(r) || *r->functional) return;
+    fprintf(f, "typedef struct rp_%s_options {\n    size_t struct_size;\n", r->name);
+    for (unsigned i = 0; i < r->schema.n_params; i++) {
+        const rp__param *p = &r->schema.params[i];
+        if (!p->keyword) continue;
+        fprintf(f, "    %s%s;\n", c_type(p, true), p->name);
+        if (is_list(p)) fprintf(f, "    size_t n_%s;\n", p->name);
+    }
+    fprintf(f, "} rp_%s_options;\n", r->name);
 }
 
 /* ", rp_tensor *self, ...": everything after the site, or "(rp_tensor *self, ...)" without it. */
@@ -450,7 +496,10 @@ static void write_params(FILE *f, const row *r, bool site) {
     size_t bytes = 0;
     FILE *t = open_memstream(&text, &bytes);
     if (!t) die("out of memory", r->name);
-    for (unsigned i = 0; i < r->schema.n_params; i++) write_param(t, &r->schema.params[i]);
+    for (unsigned i = 0; i < r->schema.n_params; i++) {
+        if (!r->schema.params[i].keyword) write_param(t, &r->schema.params[i]);
+    }
+    if (has_options(r)) fprintf(t, ", const rp_%s_options *options", options_of(r));
     for (unsigned k = 1; k < r->schema.n_outs; k++) fprintf(t, ", rp_tensor **out%u", k);
     finish(t, r->name);
     fprintf(f, "(%s%s)", site ? "const char *site" : "", site ? text : text + 2);
@@ -462,14 +511,24 @@ static const char *result_type(const row *r) { return r->schema.n_outs ? "rp_ten
 /* What stands for parameter p where a call leaves it out; NULL: it cannot be left out. */
 static const char *left_out(const rp__param *p) {
     if (!p->has_default) return NULL;
-    const rp_attr *a = &p->value;
+    const rp_attr value = rp__param_default(p), *a = &value;
     if (p->kind == RP__PARAM_OPTIONAL_TENSOR) return "NULL";
+    switch ((rp__param_type)p->type) {
+    case RP__TYPE_BOOL:
+        return a->v.scalar.kind == RP_SCALAR_NONE ? "RP_UNSET" : a->v.scalar.v.b ? "RP_TRUE" : "RP_FALSE";
+    case RP__TYPE_LAYOUT: return "RP_LAYOUT_NONE";
+    case RP__TYPE_DEVICE: return "NULL";
+    case RP__TYPE_MEMORY_FORMAT: return "RP_FORMAT_NONE";
+    case RP__TYPE_FLOAT:
+    case RP__TYPE_PLAIN: break;
+    }
     switch ((rp_attr_kind)p->attr_kind) {
     case RP_ATTR_INT: return a->v.i == INT64_MIN ? "INT64_MIN" : keep_format("%" PRId64, a->v.i);
     case RP_ATTR_FLOAT: return keep_format("%.17g", a->v.f);
     case RP_ATTR_BOOL: return a->v.b ? "true" : "false";
     case RP_ATTR_DTYPE: return keep_format("(rp_dtype)%d", (int)a->v.dtype);
     case RP_ATTR_SCALAR:
+        if (a->v.scalar.kind == RP_SCALAR_NONE) return "rp_none()";
         if (a->v.scalar.kind == RP_SCALAR_I64) return keep_format("rp_i64(%" PRId64 ")", a->v.scalar.v.i);
         if (a->v.scalar.kind == RP_SCALAR_F64) return keep_format("rp_f64(%.17g)", a->v.scalar.v.f);
         return a->v.scalar.v.b ? "rp_bool(true)" : "rp_bool(false)";
@@ -479,8 +538,10 @@ static const char *left_out(const rp__param *p) {
         for (size_t i = 0; i < a->n; i++) list = keep_format("%s%s%" PRId64, list, i ? ", " : "", p->default_ints[i]);
         return keep_format("RP_DIMS(%s)", list);
     }
-    case RP_ATTR_GENERATOR:
-    case RP_ATTR_STRING: return "NULL";
+    case RP_ATTR_STRING: return a->v.string ? keep_format("\"%s\"", a->v.string) : "NULL";
+    case RP_ATTR_GENERATOR: return "NULL";
+    case RP_ATTR_FLOATS:
+    case RP_ATTR_NONE: break;
     }
     return NULL;
 }
@@ -492,9 +553,13 @@ static void write_macro(FILE *f, const row *r) {
     unsigned wide[RP__MAX_PARAMS + RP__MAX_OUTS], n = 0, total = 0, first = 0;
     for (unsigned i = 0; i < r->schema.n_params; i++) {
         const rp__param *p = &r->schema.params[i];
-        bool list = p->kind == RP__PARAM_TENSORS || (p->kind == RP__PARAM_ATTR && p->attr_kind == RP_ATTR_INTS);
+        if (p->keyword) continue;
         rest[n] = left_out(p);
-        wide[n++] = list ? 2 : 1;
+        wide[n++] = is_list(p) ? 2 : 1;
+    }
+    if (has_options(r)) {
+        rest[n] = "NULL";
+        wide[n++] = 1;
     }
     for (unsigned k = 1; k < r->schema.n_outs; k++) {
         rest[n] = "NULL";
@@ -526,13 +591,15 @@ static void write_header(const char *dir) {
     fputs(
         "/* Generated from the op table: the ops. Included by reprise.h.\n"
         "   The macros add the call site, and may leave out trailing arguments that the schema gives a default. NULL stands for an\n"
-        "   absent Tensor? or Generator?, INT64_MIN for None of int?, RP_DTYPE_NONE for dtype none. The first result is returned,\n"
-        "   further ones go through the trailing pointers (NULL, or left out: not wanted). */\n"
+        "   absent Tensor? or Generator?, INT64_MIN for None of int?, rp_none() for None of Scalar? and float?, RP_DTYPE_NONE for a\n"
+        "   dtype that is not given. What PyTorch takes by keyword is in the options (NULL: all defaults; a field that is zero is not\n"
+        "   given). The first result is returned, further ones go through the trailing pointers (NULL, or left out: not wanted). */\n"
         "#ifndef REPRISE_OPS_H\n#define REPRISE_OPS_H\n\n#include \"reprise.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n",
         f);
     for (size_t i = 0; i < ROWS; i++) {
         const row *r = &rows[i];
         fprintf(f, "\n/* %s\n   %s */\n", r->doc, r->schema_text);
+        write_options(f, r);
         fprintf(f, "RP_API %srp_%s_at", result_type(r), r->name);
         write_params(f, r, true);
         fprintf(f, ";\nRP_API %srp_%s", result_type(r), r->name);
@@ -583,7 +650,9 @@ static void write_default(FILE *f, const rp__param *p) {
     case RP_ATTR_BOOL: fprintf(f, ".v.b = %d", a->v.b); break;
     case RP_ATTR_DTYPE: fprintf(f, ".v.dtype = (rp_dtype)%d", (int)a->v.dtype); break;
     case RP_ATTR_SCALAR:
-        if (a->v.scalar.kind == RP_SCALAR_F64)
+        if (a->v.scalar.kind == RP_SCALAR_NONE)
+            fputs(".v.scalar = {.kind = RP_SCALAR_NONE}", f);
+        else if (a->v.scalar.kind == RP_SCALAR_F64)
             fprintf(f, ".v.scalar = {.kind = RP_SCALAR_F64, .v.f = %a}", a->v.scalar.v.f);
         else if (a->v.scalar.kind == RP_SCALAR_BOOL)
             fprintf(f, ".v.scalar = {.kind = RP_SCALAR_BOOL, .v.b = %d}", a->v.scalar.v.b);
@@ -596,21 +665,27 @@ static void write_default(FILE *f, const rp__param *p) {
     case RP_ATTR_INTS: fputs(".v.ints = NULL", f); break;
     case RP_ATTR_GENERATOR: fputs(".v.generator = NULL", f); break;
     case RP_ATTR_STRING: fputs(".v.string = NULL", f); break;
+    case RP_ATTR_FLOATS:
+    case RP_ATTR_NONE: fputs(".v.floats = NULL", f); break;
     }
     fputs("}", f);
 }
 
 static void write_schema(FILE *f, const rp__schema *s) {
-    fprintf(f,
-            "{.name = \"%s\", .n_params = %u, .n_tensor_params = %u, .n_attrs = %u, .n_outs = %u,\n      .params = {",
-            s->name, s->n_params, s->n_tensor_params, s->n_attrs, s->n_outs);
+    fprintf(
+        f,
+        "{.name = \"%s\", .n_params = %u, .n_tensor_params = %u, .n_attrs = %u, .n_outs = %u, .typed = %d,\n      .params = {",
+        s->name, s->n_params, s->n_tensor_params, s->n_attrs, s->n_outs, s->typed);
     for (unsigned i = 0; i < s->n_params; i++) {
         const rp__param *p = &s->params[i];
         fprintf(
             f,
-            "{.name = \"%s\", .kind = %u, .attr_kind = %u, .optional_int = %d, .written = %d, .aliased = %d, .alias = %d, ",
-            p->name, p->kind, p->attr_kind, p->optional_int, p->written, p->aliased, p->alias);
-        fprintf(f, ".has_default = %d, ", p->has_default);
+            "{.name = \"%s\", .kind = %u, .attr_kind = %u, .type = %u, .fixed = %u, .optional = %d, .keyword = %d, .written = %d, "
+            ".aliased = %d, .alias = %d, ",
+            p->name, p->kind, p->attr_kind, p->type, p->fixed, p->optional, p->keyword, p->written, p->aliased,
+            p->alias);
+        fprintf(f, ".has_default = %d, .empty_list = %d, .default_text = \"%s\", ", p->has_default, p->empty_list,
+                p->default_text);
         if (p->value.kind == RP_ATTR_INTS && p->value.n > 0) {
             fputs(".default_ints = {", f);
             for (size_t k = 0; k < p->value.n; k++) {
@@ -655,12 +730,40 @@ static void write_table(const char *dir) {
 
 /* ---- definitions: each packs an rp__call on the stack and dispatches it */
 
+/* The attribute of a parameter; of an option that is not given, its default. */
 static void write_attr(FILE *f, const rp__param *p) {
-    static const char *const kinds[] = {"INT", "FLOAT", "BOOL", "SCALAR", "DTYPE", "INTS", "GENERATOR", "STRING"};
-    static const char *const members[] = {"i", "f", "b", "scalar", "dtype", "ints", "generator", "string"};
-    fprintf(f, "{.kind = RP_ATTR_%s, .v.%s = %s", kinds[p->attr_kind], members[p->attr_kind], p->name);
-    if (p->attr_kind == RP_ATTR_INTS) fprintf(f, ", .n = n_%s", p->name);
-    fputs("},\n                              ", f);
+    static const char *const kinds[] = {"INT",  "FLOAT",     "BOOL",   "SCALAR", "DTYPE",
+                                        "INTS", "GENERATOR", "STRING", "FLOATS"};
+    static const char *const members[] = {"i", "f", "b", "scalar", "dtype", "ints", "generator", "string", "floats"};
+    static const char *const typed[] = {
+        "", "", "rp__attr_tristate", "rp__attr_layout", "rp__attr_device", "rp__attr_format"};
+    const char *from = p->keyword ? "given." : "", *name = p->name;
+    const rp__param *d = p->keyword && p->has_default ? p : NULL;
+    if (p->type >= RP__TYPE_BOOL) {
+        fprintf(f, "%s(%s%s)", typed[p->type], from, name);
+    } else if (!p->keyword || p->attr_kind >= RP_ATTR_INTS) {
+        fprintf(f, "{.kind = RP_ATTR_%s, .v.%s = %s%s", kinds[p->attr_kind], members[p->attr_kind], from, name);
+        if (p->keyword && p->attr_kind == RP_ATTR_STRING && d && *d->default_text)
+            fprintf(f, " ? given.%s : \"%s\"", name, d->default_text);
+        if (is_list(p)) fprintf(f, ", .n = %sn_%s", from, name);
+        fputs("}", f);
+    } else if (p->attr_kind == RP_ATTR_DTYPE) {
+        fprintf(f, "{.kind = RP_ATTR_DTYPE, .v.dtype = given.%s ? given.%s : (rp_dtype)%d}", name, name,
+                d ? (int)d->value.v.dtype : 0);
+    } else if (p->attr_kind == RP_ATTR_BOOL) {
+        fprintf(f, "{.kind = RP_ATTR_BOOL, .v.b = given.%s == RP_UNSET ? %d : given.%s == RP_TRUE}", name,
+                d ? d->value.v.b : 0, name);
+    } else if (p->attr_kind == RP_ATTR_SCALAR) {
+        fprintf(f, "{.kind = RP_ATTR_SCALAR, .v.scalar = given.%s.kind ? given.%s : %s}", name, name,
+                d ? left_out(d) : "rp_none()");
+    } else {
+        fprintf(f, "rp__attr_number(RP_ATTR_%s, given.%s, %s, \"%s\", &wrong)", kinds[p->attr_kind], name,
+                d ? p->attr_kind == RP_ATTR_INT ? keep_format("rp_i64(%s)", left_out(d))
+                                                : keep_format("rp_f64(%s)", left_out(d))
+                  : "rp_none()",
+                name);
+    }
+    fputs(",\n                              ", f);
 }
 
 static void write_call(FILE *f, const row *r) {
@@ -672,6 +775,15 @@ static void write_call(FILE *f, const row *r) {
     write_params(f, r, true);
     fputs("\n{\n", f);
 
+    if (has_options(r)) {
+        fprintf(f, "    rp_%s_options given;\n", options_of(r));
+        fputs("    const char *wrong = rp__options_take(&given, sizeof given, options);\n", f);
+        for (unsigned i = 0; i < s->n_params; i++) {
+            const rp__param *p = &s->params[i];
+            if (p->keyword && p->kind != RP__PARAM_ATTR)
+                fprintf(f, "    rp_tensor *%s = given.%s;\n", p->name, p->name);
+        }
+    }
     if (s->n_attrs > 0) {
         fprintf(f, "    const rp_attr attrs[%u] = {", s->n_attrs);
         for (unsigned i = 0; i < s->n_params; i++) {
@@ -685,6 +797,15 @@ static void write_call(FILE *f, const row *r) {
         f,
         "    rp__call call = {.op = &rp__row_%s, .site = site, .attrs = %s, .n_attrs = %u, .out = %s, .n_out = %u};\n",
         r->name, s->n_attrs ? "attrs" : "NULL", s->n_attrs, s->n_outs ? "out" : "NULL", s->n_outs);
+    if (has_options(r)) {
+        fputs(
+            "    if (RP__UNLIKELY(wrong != NULL)) {\n        rp_status refused = rp__call_bad_option(&call, wrong);\n",
+            f);
+        for (unsigned k = 1; k < s->n_outs; k++) fprintf(f, "        if (out%u) *out%u = rp__tensor_error();\n", k, k);
+        fputs(s->n_outs ? "        (void)refused;\n        return rp__tensor_error();\n    }\n"
+                        : "        return refused;\n    }\n",
+              f);
+    }
 
     if (lists == 0 && s->n_tensor_params > 0) {
         fputs("    rp_tensor *const in[] = {", f);
@@ -719,10 +840,11 @@ static void write_call(FILE *f, const row *r) {
     fprintf(f, "\n{\n    return rp_%s_at(NULL", r->name);
     for (unsigned i = 0; i < s->n_params; i++) {
         const rp__param *p = &s->params[i];
+        if (p->keyword) continue;
         fprintf(f, ", %s", p->name);
-        if (p->kind == RP__PARAM_TENSORS || (p->kind == RP__PARAM_ATTR && p->attr_kind == RP_ATTR_INTS))
-            fprintf(f, ", n_%s", p->name);
+        if (is_list(p)) fprintf(f, ", n_%s", p->name);
     }
+    if (has_options(r)) fputs(", options", f);
     for (unsigned k = 1; k < s->n_outs; k++) fprintf(f, ", out%u", k);
     fputs(");\n}\n", f);
 }
