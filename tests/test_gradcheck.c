@@ -55,20 +55,7 @@ CASE(f_pow_half, rp_pow_scalar(x[0], rp_f64(-1.5)))
 CASE(f_pow_0, rp_add(rp_pow_scalar(x[0], rp_i64(0)), x[0]))
 CASE(f_maximum, rp_maximum(x[0], x[1]))
 CASE(f_minimum, rp_minimum(x[0], x[1]))
-CASE(f_neg, rp_neg(x[0]))
-CASE(f_sin, rp_sin(x[0]))
-CASE(f_cos, rp_cos(x[0]))
-CASE(f_exp, rp_exp(x[0]))
-CASE(f_log, rp_log(x[0]))
-CASE(f_sqrt, rp_sqrt(x[0]))
-CASE(f_rsqrt, rp_rsqrt(x[0]))
-CASE(f_tanh, rp_tanh(x[0]))
-CASE(f_sigmoid, rp_sigmoid(x[0]))
-CASE(f_erf, rp_erf(x[0]))
-CASE(f_abs, rp_abs(x[0]))
 CASE(f_sign, rp_mul(rp_sign(x[0]), x[0]))
-CASE(f_relu, rp_relu(x[0]))
-CASE(f_gelu, rp_gelu(x[0]))
 CASE(f_where, rp_where(mask_2_3(), x[0], x[1]))
 CASE(f_to_dtype, rp_to_dtype(rp_mul(x[0], x[0]), RP_F64))
 CASE(f_clone, rp_clone(x[0]))
@@ -187,7 +174,7 @@ static rp_tensor *f_dropout(rp_tensor **x) {
     return rp_dropout(x[0], 0.5, true);
 }
 
-/* The form `op_`, or with 0.75 as the second operand, of an op whose case is written; attributes are the defaults, other numbers 2. */
+/* The op by its name: `op_`, or with 0.75 as the second operand,; attributes are the defaults, other numbers 2. */
 static const char *by_name_op;
 static rp_tensor *by_name(rp_tensor **x) {
     const rp__op *op = rp__op_find(by_name_op);
@@ -208,6 +195,9 @@ static rp_tensor *by_name(rp_tensor **x) {
 }
 
 static const grad_case written[] = {
+#define UNARY(op, range, flags, value) {#op, "2,3", range, by_name},
+#include "ref/unary.def"
+#undef UNARY
     {"add", "2,3;3", ANY, f_add},
     {"add", "2,1,3;4,1", ANY, f_add},
     {"add", "-;2,2", ANY, f_add},
@@ -226,20 +216,7 @@ static const grad_case written[] = {
     {"pow_scalar", "3", ANY, f_pow_0},
     {"maximum", "2,3;2,3", APART, f_maximum},
     {"minimum", "2,3;1,3", APART, f_minimum},
-    {"neg", "2,3", ANY, f_neg},
-    {"sin", "2,3", ANY, f_sin},
-    {"cos", "2,3", ANY, f_cos},
-    {"exp", "2,3", ANY, f_exp},
-    {"log", "2,3", POSITIVE, f_log},
-    {"sqrt", "2,3", POSITIVE, f_sqrt},
-    {"rsqrt", "2,3", POSITIVE, f_rsqrt},
-    {"tanh", "2,3", ANY, f_tanh},
-    {"sigmoid", "2,3", ANY, f_sigmoid},
-    {"erf", "2,3", ANY, f_erf},
-    {"abs", "2,3", ANY, f_abs},
     {"sign", "2,3", ANY, f_sign},
-    {"relu", "2,3", ANY, f_relu},
-    {"gelu", "2,3", ANY, f_gelu},
     {"where", "2,3;3", ANY, f_where},
     {"to_dtype", "2,3", ANY, f_to_dtype},
     {"clone", "2,3", ANY, f_clone},

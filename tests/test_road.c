@@ -47,6 +47,11 @@ typedef struct sample {
 } sample;
 
 static const sample written[] = {
+#define SAMPLE_ANY "f(n,4)"
+#define SAMPLE_POSITIVE "p(n,4)"
+#define UNARY(op, range, flags, value) {#op, SAMPLE_##range, "", 1, 0},
+#include "ref/unary.def"
+#undef UNARY
     {"add", "f(n,4) f(4)", "s1.5", 1, 0},
     {"sub", "f(n,4) f(4)", "s1.5", 1, 0},
     {"mul", "f(n,4) f(n,1)", "", 1, 0},
@@ -56,20 +61,7 @@ static const sample written[] = {
     {"pow_scalar", "p(n,4)", "s2.5", 1, 0},
     {"maximum", "f(n,4) f(4)", "", 1, 0},
     {"minimum", "f(n,4) f(4)", "", 1, 0},
-    {"neg", "f(n,4)", "", 1, 0},
-    {"sin", "f(n,4)", "", 1, 0},
-    {"cos", "f(n,4)", "", 1, 0},
-    {"exp", "f(n,4)", "", 1, 0},
-    {"log", "p(n,4)", "", 1, 0},
-    {"sqrt", "p(n,4)", "", 1, 0},
-    {"rsqrt", "p(n,4)", "", 1, 0},
-    {"tanh", "f(n,4)", "", 1, 0},
-    {"sigmoid", "f(n,4)", "", 1, 0},
-    {"erf", "f(n,4)", "", 1, 0},
-    {"abs", "f(n,4)", "", 1, 0},
     {"sign", "f(n,4)", "", 1, FIRST},
-    {"relu", "f(n,4)", "", 1, 0},
-    {"gelu", "f(n,4)", "", 1, 0},
     {"where", "b(n,4) f(n,4) f(4)", "", 1, 0},
     {"eq", "f(n,4) f(4)", "", 1, NO_GRAD},
     {"ne", "f(n,4) f(4)", "", 1, NO_GRAD},

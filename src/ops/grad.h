@@ -21,4 +21,14 @@ rp_tensor *rp__wide(rp_tensor *t);
 bool rp__grad_switch(bool enabled);
 size_t rp__attr_dim(int64_t dim, size_t ndim); /* of a call that was checked: 0 <= result < max(ndim, 1) */
 
+/* The derivative of a unary op from its slope at x, the operand, or y, the result, of which the row saves what the slope reads. */
+#define RP__SLOPE(name, slope)                                                                                         \
+    rp_status rp__vjp_##name(const rp__vjp *g) {                                                                       \
+        rp_tensor *x = g->call->in[0] ? rp__wide(g->call->in[0]) : NULL;                                               \
+        rp_tensor *y = g->call->out[0] ? rp__wide(g->call->out[0]) : NULL;                                             \
+        (void)x, (void)y;                                                                                              \
+        g->grad_in[0] = rp_mul(g->grad_out[0], slope);                                                                 \
+        return RP_OK;                                                                                                  \
+    }
+
 #endif

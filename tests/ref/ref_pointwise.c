@@ -282,12 +282,7 @@ static bool arange_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     return true;
 }
 
-static double f_neg(double x) { return -x; }
-static double f_rsqrt(double x) { return 1 / sqrt(x); }
-static double f_sigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
 static double f_sign(double x) { return (x > 0) - (x < 0); }
-static double f_relu(double x) { return x != x ? x : x > 0 ? x : 0; }
-static double f_gelu(double x) { return x * 0.5 * (1 + erf(x / sqrt(2))); }
 static double f_not(double x) { return x == 0; }
 static double f_id(double x) { return x; }
 static double f_add(double x, double y) { return x + y; }
@@ -303,7 +298,15 @@ static double f_le(double x, double y) { return x <= y; }
 static double f_gt(double x, double y) { return x > y; }
 static double f_ge(double x, double y) { return x >= y; }
 
+#define UNARY(op, range, flags_, value)                                                                                \
+    static double at_##op(double x) { return value; }
+#include "ref/unary.def"
+#undef UNARY
+
 static const ref_op ops[] = {
+#define UNARY(op, range, flags_, value) {#op, unary, .f1 = at_##op, .flags = flags_},
+#include "ref/unary.def"
+#undef UNARY
     {"add", binary, .f2 = f_add, .flags = ALPHA},
     {"sub", binary, .f2 = f_sub, .flags = ALPHA | NO_BOOL},
     {"mul", binary, .f2 = f_mul},
@@ -313,20 +316,7 @@ static const ref_op ops[] = {
     {"div_size", div_size_op, .flags = TO_FLOAT},
     {"is_class", is_class_op, .flags = 0},
     {"pow_scalar", power, .flags = 0},
-    {"neg", unary, .f1 = f_neg, .flags = NO_BOOL | EXACT},
-    {"sin", unary, .f1 = sin, .flags = TO_FLOAT},
-    {"cos", unary, .f1 = cos, .flags = TO_FLOAT},
-    {"exp", unary, .f1 = exp, .flags = TO_FLOAT},
-    {"log", unary, .f1 = log, .flags = TO_FLOAT},
-    {"sqrt", unary, .f1 = sqrt, .flags = TO_FLOAT},
-    {"rsqrt", unary, .f1 = f_rsqrt, .flags = TO_FLOAT | POSITIVE},
-    {"tanh", unary, .f1 = tanh, .flags = TO_FLOAT},
-    {"sigmoid", unary, .f1 = f_sigmoid, .flags = TO_FLOAT},
-    {"erf", unary, .f1 = erf, .flags = TO_FLOAT},
-    {"abs", unary, .f1 = fabs, .flags = NO_BOOL | EXACT},
     {"sign", unary, .f1 = f_sign, .flags = EXACT},
-    {"relu", unary, .f1 = f_relu, .flags = NO_BOOL | EXACT},
-    {"gelu", unary, .f1 = f_gelu, .flags = FLOAT_ONLY | POSITIVE},
     {"where", where_op, .flags = 0},
     {"eq", binary, .f2 = f_eq, .flags = BOOL_RESULT},
     {"ne", binary, .f2 = f_ne, .flags = BOOL_RESULT},

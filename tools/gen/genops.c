@@ -293,11 +293,19 @@ static void read_rules(const char *path) {
         {"expand", "(const rp__call *call)"},
         {"vjp", "(const rp__vjp *g)"},
     };
+    /* Definitions that a macro makes: RP__SLOPE(name, ...) is rp__vjp_name, RP__UNARY(name, ...) rp__lower_name. */
+    static const char *const macros[][2] = {{"RP__SLOPE(", "vjp"}, {"RP__UNARY(", "lower"}};
     char *text = read_file(path);
     for (char *line = text; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
         const char *at = strncmp(line, "void rp__", 9) == 0         ? line + 9
                          : strncmp(line, "rp_status rp__", 14) == 0 ? line + 14
                                                                     : NULL;
+        for (size_t k = 0; k < sizeof macros / sizeof *macros; k++) {
+            size_t n = strlen(macros[k][0]);
+            if (strncmp(line, macros[k][0], n) != 0) continue;
+            if (n_rules == MAX_RULES) die("too many rules", path);
+            rules[n_rules++] = (rule){macros[k][1], keep(line + n, strcspn(line + n, ",")), path, false};
+        }
         if (!at) continue;
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             size_t n = strlen(kinds[k][0]), m = n + 1, p = strlen(kinds[k][1]);
