@@ -99,6 +99,11 @@ rp_status rp__infer_unary_float(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
+rp_status rp__infer_float_only(const rp__call *call, rp__meta *out) {
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    return rp__infer_unary(call, out);
+}
+
 rp_status rp__infer_neg(const rp__call *call, rp__meta *out) {
     if (call->in[0]->dtype == RP_BOOL)
         return rp__op_error(
@@ -320,6 +325,8 @@ void rp__lower_gelu(rp__lower *lw) {
         rp__lw_1(lw, RP__ERFP1, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.70710678118654752440)));
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5)), twice));
 }
+
+RP__UNARY(silu, rp__lw_2(lw, RP__MUL, x, rp__lw_1(lw, RP__SIGMOID, x)))
 
 void rp__lower_logical_not(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));

@@ -218,3 +218,5 @@ rp_status rp__vjp_copy(const rp__vjp *g) {
     g->grad_in[1] = g->grad_out[0];
     return RP_OK;
 }
+
+RP__SLOPE(silu, rp_mul(rp_sigmoid(x), rp_add_scalar(rp_mul(x, rp_sigmoid(rp_neg(x))), rp_i64(1))))
