@@ -328,6 +328,15 @@ void rp__lower_gelu(rp__lower *lw) {
 
 RP__UNARY(silu, rp__lw_2(lw, RP__MUL, x, rp__lw_1(lw, RP__SIGMOID, x)))
 
+/* min(max(x + 3, 0), 6) */
+static rp__val hard_gate(rp__lower *lw, rp__val x, rp_dtype compute) {
+    x = rp__lw_2(lw, RP__ADD, x, rp__lw_const(lw, compute, 3));
+    x = rp__lw_2(lw, RP__MAX, x, rp__lw_const(lw, compute, 0));
+    return rp__lw_2(lw, RP__MIN, x, rp__lw_const(lw, compute, 6));
+}
+RP__UNARY(hardswish,
+          rp__lw_2(lw, RP__DIV, rp__lw_2(lw, RP__MUL, x, hard_gate(lw, x, compute)), rp__lw_const(lw, compute, 6)))
+
 void rp__lower_logical_not(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     rp__val x = rp__lw_in(lw, 0);
