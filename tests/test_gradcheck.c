@@ -56,6 +56,7 @@ CASE(f_pow_0, rp_add(rp_pow_scalar(x[0], rp_i64(0)), x[0]))
 CASE(f_maximum, rp_maximum(x[0], x[1]))
 CASE(f_minimum, rp_minimum(x[0], x[1]))
 CASE(f_sign, rp_mul(rp_sign(x[0]), x[0]))
+CASE(f_softplus, rp_softplus(x[0], rp_f64(3), rp_f64(1.5)))
 CASE(f_where, rp_where(mask_2_3(), x[0], x[1]))
 CASE(f_to_dtype, rp_to_dtype(rp_mul(x[0], x[0]), RP_F64))
 CASE(f_clone, rp_clone(x[0]))
@@ -219,6 +220,7 @@ static const grad_case written[] = {
     {"sign", "2,3", ANY, f_sign},
     {"where", "2,3;3", ANY, f_where},
     {"to_dtype", "2,3", ANY, f_to_dtype},
+    {"softplus", "2,3", ANY, f_softplus},
     {"clone", "2,3", ANY, f_clone},
     {"copy", "2,3;3", ANY, f_copy},
     {"fill", "2,3", ANY, f_fill},

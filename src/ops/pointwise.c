@@ -337,6 +337,13 @@ static rp__val hard_gate(rp__lower *lw, rp__val x, rp_dtype compute) {
 RP__UNARY(hardswish,
           rp__lw_2(lw, RP__DIV, rp__lw_2(lw, RP__MUL, x, hard_gate(lw, x, compute)), rp__lw_const(lw, compute, 6)))
 
+void rp__lower_softplus(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__val x = rp__lw_in(lw, 0), beta = rp__lw_attr(lw, 0, compute), t = rp__lw_2(lw, RP__MUL, x, beta);
+    rp__val soft = rp__lw_2(lw, RP__DIV, rp__lw_1(lw, RP__LOG1P, rp__lw_1(lw, RP__EXP, t)), beta);
+    rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_2(lw, RP__LT, rp__lw_attr(lw, 1, compute), t), x, soft));
+}
+
 void rp__lower_logical_not(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     rp__val x = rp__lw_in(lw, 0);

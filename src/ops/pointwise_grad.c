@@ -227,3 +227,10 @@ static rp_tensor *below_or_one(rp_tensor *x, int64_t limit, rp_tensor *value) {
 }
 RP__SLOPE(hardswish, rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x),
                               below_or_one(x, 3, rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5)))))
+
+static rp_tensor *softplus_slope(rp_tensor *x, const rp_attr *attrs) {
+    rp_tensor *t = rp_mul_scalar(x, attrs[0].v.scalar);
+    rp_tensor *one = rp_fill(rp__zero_like(x), rp_i64(1));
+    return rp_where(rp_gt_scalar(t, attrs[1].v.scalar), one, rp_sigmoid(t));
+}
+RP__SLOPE(softplus, softplus_slope(x, g->call->attrs))
