@@ -57,6 +57,9 @@ CASE(f_maximum, rp_maximum(x[0], x[1]))
 CASE(f_minimum, rp_minimum(x[0], x[1]))
 CASE(f_sign, rp_mul(rp_sign(x[0]), x[0]))
 CASE(f_softplus, rp_softplus(x[0], rp_f64(3), rp_f64(1.5)))
+CASE(f_clamp, rp_clamp(x[0], rp_f64(-0.7), rp_f64(0.6)))
+CASE(f_clamp_low, rp_clamp(x[0], rp_f64(-0.7)))
+CASE(f_clamp_high, rp_clamp(x[0], rp_none(), rp_f64(0.6)))
 CASE(f_where, rp_where(mask_2_3(), x[0], x[1]))
 CASE(f_to_dtype, rp_to_dtype(rp_mul(x[0], x[0]), RP_F64))
 CASE(f_clone, rp_clone(x[0]))
@@ -186,6 +189,8 @@ static rp_tensor *by_name(rp_tensor **x) {
         const rp__param *p = &op->schema.params[k];
         if (p->kind != RP__PARAM_ATTR)
             in[n_in] = x[n_in], n_in++;
+        else if (p->attr_kind == RP_ATTR_SCALAR && p->optional) /* a range */
+            attrs[n] = (rp_attr){.kind = RP_ATTR_SCALAR, .v.scalar = rp_f64(n ? 0.5 : -0.5)}, n++;
         else if (p->has_default)
             attrs[n++] = rp__param_default(p);
         else if (p->attr_kind == RP_ATTR_SCALAR)
@@ -221,6 +226,9 @@ static const grad_case written[] = {
     {"where", "2,3;3", ANY, f_where},
     {"to_dtype", "2,3", ANY, f_to_dtype},
     {"softplus", "2,3", ANY, f_softplus},
+    {"clamp", "2,3", ANY, f_clamp},
+    {"clamp", "2,3", ANY, f_clamp_low},
+    {"clamp", "2,3", ANY, f_clamp_high},
     {"clone", "2,3", ANY, f_clone},
     {"copy", "2,3;3", ANY, f_copy},
     {"fill", "2,3", ANY, f_fill},

@@ -62,6 +62,7 @@ static const sample written[] = {
     {"maximum", "f(n,4) f(4)", "", 1, 0},
     {"minimum", "f(n,4) f(4)", "", 1, 0},
     {"sign", "f(n,4)", "", 1, FIRST},
+    {"clamp", "f(n,4)", "s-0.5 s0.5", 1, 0},
     {"where", "b(n,4) f(n,4) f(4)", "", 1, 0},
     {"eq", "f(n,4) f(4)", "", 1, NO_GRAD},
     {"ne", "f(n,4) f(4)", "", 1, NO_GRAD},

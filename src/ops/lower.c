@@ -126,14 +126,20 @@ rp__val rp__lw_in(rp__lower *lw, unsigned k) {
 
 static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute);
 
+/* Integers of another width take the number as i64 and cast it. */
+static rp__val number(rp__lower *lw, unsigned attr, rp_dtype type) {
+    const rp__lower_scalar from = {.kind = RP__SCALAR_ATTR, .attr = attr};
+    rp_dtype compute = rp__lw_compute(type);
+    if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, add_scalar(lw, from, RP_I64), compute);
+    return add_scalar(lw, from, compute);
+}
+
+rp__val rp__lw_number(rp__lower *lw, unsigned attr, rp_dtype type) {
+    return number(lw, attr + (lw->call->op->scalar_operand != 0), type);
+}
+
 rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to) {
-    if (k && lw->call->op->scalar_operand == k) {
-        /* A number that meets integers of another width wraps, as PyTorch's conversion does: it comes as i64 and is cast. */
-        const rp__lower_scalar number = {.kind = RP__SCALAR_ATTR, .attr = 0};
-        rp_dtype compute = rp__lw_compute(to);
-        if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, add_scalar(lw, number, RP_I64), compute);
-        return add_scalar(lw, number, compute);
-    }
+    if (k && lw->call->op->scalar_operand == k) return number(lw, 0, to);
     rp__val v = rp__lw_in(lw, k);
     return rp__lw_in_dtype(lw, k) == to ? v : rp__lw_cast(lw, v, to);
 }

@@ -25,6 +25,8 @@ rp__val rp__lw_in(rp__lower *lw, unsigned k); /* input k in its compute type */
 /* Operand k converted (promotion): an input rounds through `to` when it is f16 or bf16; the number of a Scalar form comes as
    it is, in the compute type. */
 rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to);
+/* Scalar attribute as a number that meets operands of type `type`: of another width it wraps, as PyTorch's conversion does. */
+rp__val rp__lw_number(rp__lower *lw, unsigned attr, rp_dtype type);
 bool rp__lw_has(const rp__lower *lw, unsigned k); /* optional input present? structural */
 rp__val rp__lw_const(rp__lower *lw, rp_dtype compute, double value);
 rp__val rp__lw_const_i(rp__lower *lw, rp_dtype compute, int64_t value);

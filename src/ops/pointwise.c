@@ -141,6 +141,20 @@ rp_status rp__infer_to_dtype(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
+rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
+    rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
+    rp__promote_tensor(&p, (rp_dtype)call->in[0]->dtype, call->in[0]->ndim);
+    bool any = false;
+    for (unsigned k = 0; k < 2; k++) {
+        if (rp__attr_is_none(&call->attrs[k])) continue;
+        rp__promote_scalar(&p, call->attrs[k].v.scalar.kind);
+        any = true;
+    }
+    if (!any) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
+    rp__meta_like(out, call->in[0], rp__promotion_result(&p));
+    return out->dtype == RP_BOOL ? rp__call_refuse_dtype(call, RP_BOOL) : RP_OK;
+}
+
 rp_status rp__infer_where(const rp__call *call, rp__meta *out) {
     rp_dtype c = (rp_dtype)call->in[0]->dtype;
     if (c != RP_BOOL && c != RP_U8)
@@ -342,6 +356,16 @@ void rp__lower_softplus(rp__lower *lw) {
     rp__val x = rp__lw_in(lw, 0), beta = rp__lw_attr(lw, 0, compute), t = rp__lw_2(lw, RP__MUL, x, beta);
     rp__val soft = rp__lw_2(lw, RP__DIV, rp__lw_1(lw, RP__LOG1P, rp__lw_1(lw, RP__EXP, t)), beta);
     rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_2(lw, RP__LT, rp__lw_attr(lw, 1, compute), t), x, soft));
+}
+
+/* In place the result has self's type, which is the promoted one: others are refused. */
+void rp__lower_clamp(rp__lower *lw) {
+    const rp_attr *attrs = rp__lw_call(lw)->attrs;
+    rp_dtype type = rp__lw_out_dtype(lw, 0);
+    rp__val x = rp__lw_in_as(lw, 0, type);
+    if (!rp__attr_is_none(&attrs[0])) x = rp__lw_2(lw, RP__MAX, x, rp__lw_number(lw, 0, type));
+    if (!rp__attr_is_none(&attrs[1])) x = rp__lw_2(lw, RP__MIN, x, rp__lw_number(lw, 1, type));
+    rp__lw_out(lw, 0, x);
 }
 
 void rp__lower_logical_not(rp__lower *lw) {

@@ -234,3 +234,12 @@ static rp_tensor *softplus_slope(rp_tensor *x, const rp_attr *attrs) {
     return rp_where(rp_gt_scalar(t, attrs[1].v.scalar), one, rp_sigmoid(t));
 }
 RP__SLOPE(softplus, softplus_slope(x, g->call->attrs))
+
+rp_status rp__vjp_clamp(const rp__vjp *g) {
+    rp_tensor *x = g->call->in[0], *grad = g->grad_out[0], *zero = rp__zero_like(grad);
+    const rp_attr *attrs = g->call->attrs;
+    if (!rp__attr_is_none(&attrs[0])) grad = rp_where(rp_ge_scalar(x, attrs[0].v.scalar), grad, zero);
+    if (!rp__attr_is_none(&attrs[1])) grad = rp_where(rp_le_scalar(x, attrs[1].v.scalar), grad, zero);
+    g->grad_in[0] = grad;
+    return RP_OK;
+}

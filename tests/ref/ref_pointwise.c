@@ -182,6 +182,30 @@ static bool power(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     return true;
 }
 
+/* Both limits, the lower, the upper one; whole, and with a fraction. */
+static bool clamp_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= 6 * 3) return false;
+    const shape *s = &shapes[variant / 6];
+    bool low = variant % 3 != 2, high = variant % 3 != 1, whole = variant / 3 % 2;
+    rp_scalar min = whole ? rp_i64(-1) : rp_f64(-0.75), max = whole ? rp_i64(2) : rp_f64(1.25);
+    ref_value *x = input(c, d, s->size, s->ndim);
+    const ref_value *one[] = {x};
+    rp_dtype type = ref_result_type(one, 1, min.kind);
+    c->passed_over = ((op->flags & INPLACE) && (!castable(type, d) || c->layout == REF_EXPANDED)) || type == RP_BOOL ||
+                     (type == RP_U8 && low); /* -1 in uint8 */
+    add_scalar(c, low ? min : rp_none());
+    add_scalar(c, high ? max : rp_none());
+    ref_value *y = output(c, op->flags & INPLACE ? d : type, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) {
+        double v = ref_round(type, x->v[i]);
+        if (low && v < number(min)) v = number(min);
+        if (high && v > number(max)) v = number(max);
+        y->v[i] = ref_round(y->dtype, v);
+    }
+    c->exact = true;
+    return true;
+}
+
 static bool where_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     if (variant >= 3 * TYPES) return false;
     rp_dtype other = all_types[variant / 3];
@@ -317,6 +341,7 @@ static const ref_op ops[] = {
     {"is_class", is_class_op, .flags = 0},
     {"pow_scalar", power, .flags = 0},
     {"sign", unary, .f1 = f_sign, .flags = EXACT},
+    {"clamp", clamp_op, .flags = 0},
     {"where", where_op, .flags = 0},
     {"eq", binary, .f2 = f_eq, .flags = BOOL_RESULT},
     {"ne", binary, .f2 = f_ne, .flags = BOOL_RESULT},
