@@ -108,6 +108,8 @@ static rp_tensor *f_view_twice(rp_tensor **x) {
     return rp_mul(a, a);
 }
 
+CASE(f_prod, rp_prod(rp_sin(x[0]), 1, true))
+CASE(f_prod_all, rp_prod(x[0]))
 CASE(f_sum, rp_sum(rp_mul(x[0], x[0])))
 CASE(f_sum_dims, rp_sum(x[0], RP_DIMS(0, -1)))
 CASE(f_sum_keep, rp_sum(x[0], RP_DIMS(1), true))
@@ -246,6 +248,8 @@ static const grad_case written[] = {
     {"copy_", "2,3", ANY, f_view_copy_into_plain},
     {"mul_", "2,3", ANY, f_base_then_view},
     {"sin_", "2,3", ANY, f_view_twice},
+    {"prod", "2,3", ANY, f_prod},
+    {"prod", "2,2", ANY, f_prod_all},
     {"sum", "2,3", ANY, f_sum},
     {"sum", "2,3,2", ANY, f_sum_dims},
     {"sum", "2,3", ANY, f_sum_keep},

@@ -43,6 +43,7 @@ static const good table[] = {
     {"gt_scalar", "u23", "2"},
     {"ge_scalar", "f23", "2"},
     {"gelu", "f23", ""},
+    {"prod", "f23", "1"},
     {"clamp", "f23", "1 2"},
     {"softplus", "f23", "1 20"},
     {"embedding", "f32 qi3", ""},

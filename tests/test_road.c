@@ -82,6 +82,7 @@ static const sample written[] = {
     {"zeros_like", "f(n,4)", "", 1, NO_GRAD},
     {"ones_like", "f(n,4)", "", 1, NO_GRAD},
     {"arange", "!f(n)", "s0 sn s1 ti64", 1, NO_GRAD},
+    {"prod", "p(n,4)", "i1", 1, 0},
     {"sum", "f(n,4)", "[1] b0 t-", 1, 0},
     {"mean", "f(n,4)", "[1] b0 t-", 1, 0},
     {"amax", "f(n,4)", "[1] b0", 1, 0},

@@ -69,7 +69,10 @@ rp_status rp__call_dim(const rp__call *call, int64_t dim, size_t ndim, unsigned 
 }
 
 rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask) {
-    const rp_attr *a = &call->attrs[attr];
+    const rp_attr *given = &call->attrs[attr], *a = given;
+    const rp_attr one = {
+        .kind = RP_ATTR_INTS, .n = given->kind == RP_ATTR_INT && !rp__attr_is_none(given), .v.ints = &given->v.i};
+    if (given->kind == RP_ATTR_INT) a = &one;
     unsigned ndim = call->in[0]->ndim;
     *mask = a->n ? 0 : (1u << ndim) - 1u;
     for (size_t i = 0; i < a->n; i++) {

@@ -21,7 +21,7 @@ bool rp__same_size(const rp_tensor *a, const rp_tensor *b); /* decides by guards
 
 /* Wraps dim attribute `dim` for rank ndim; PyTorch's range error with the op's name. */
 rp_status rp__call_dim(const rp__call *call, int64_t dim, size_t ndim, unsigned *out);
-/* Bits of the dims that a reduction names in int[] attribute `attr`; none named: all. */
+/* Bits of the dims that a reduction names in int[] or int? attribute `attr`; none named: all. */
 rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask);
 /* Size of in[0] reduced over mask. */
 void rp__meta_reduced(const rp__call *call, uint32_t mask, bool keepdim, rp_dtype dtype, rp__meta *out);

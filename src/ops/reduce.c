@@ -7,7 +7,8 @@
 static rp_status infer_reduction(const rp__call *call, rp_dtype dtype, rp__meta *out) {
     uint32_t mask;
     RP_TRY(rp__call_dim_mask(call, 0, &mask));
-    rp__meta_reduced(call, mask, rp__attr_bool(call, 1), dtype, out);
+    bool keepdim = rp__attr_bool(call, call->attrs[1].kind == RP_ATTR_BOOL ? 1 : 2); /* var has its correction first */
+    rp__meta_reduced(call, mask, keepdim, dtype, out);
     return RP_OK;
 }
 
@@ -73,4 +74,9 @@ void rp__lower_mean(rp__lower *lw) {
 void rp__lower_amax(rp__lower *lw) {
     set_inner(lw);
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_MAX, rp__lw_in(lw, 0)));
+}
+
+void rp__lower_prod(rp__lower *lw) {
+    set_inner(lw);
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_PROD, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
 }
