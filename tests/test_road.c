@@ -83,6 +83,8 @@ static const sample written[] = {
     {"ones_like", "f(n,4)", "", 1, NO_GRAD},
     {"arange", "!f(n)", "s0 sn s1 ti64", 1, NO_GRAD},
     {"prod", "p(n,4)", "i1", 1, 0},
+    {"any", "b(n,4)", "[1]", 1, NO_GRAD},
+    {"all", "b(n,4)", "[1]", 1, NO_GRAD},
     {"sum", "f(n,4)", "[1] b0 t-", 1, 0},
     {"mean", "f(n,4)", "[1] b0 t-", 1, 0},
     {"amax", "f(n,4)", "[1] b0", 1, 0},

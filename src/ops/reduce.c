@@ -80,3 +80,18 @@ void rp__lower_prod(rp__lower *lw) {
     set_inner(lw);
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_PROD, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
 }
+
+/* uint8 stays, as in PyTorch. There dim=[] reduces nothing, here it is refused. */
+rp_status rp__infer_any(const rp__call *call, rp__meta *out) {
+    if (!rp__attr_is_none(&call->attrs[0]) && call->attrs[0].n == 0)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "dim=[] is not supported: name the dimensions, or none at all");
+    return infer_reduction(call, call->in[0]->dtype == RP_U8 ? RP_U8 : RP_BOOL, out);
+}
+
+static void lower_logical(rp__lower *lw, rp__reduce_kind kind) {
+    set_inner(lw);
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, kind, rp__lw_in_as(lw, 0, RP_BOOL)));
+}
+
+void rp__lower_any(rp__lower *lw) { lower_logical(lw, RP__REDUCE_ANY); }
+void rp__lower_all(rp__lower *lw) { lower_logical(lw, RP__REDUCE_ALL); }

@@ -245,7 +245,21 @@ static double r_prod(const double *v, int64_t n) {
     return p;
 }
 
+static double r_any(const double *v, int64_t n) {
+    bool any = false;
+    for (int64_t i = 0; i < n; i++) any = any || v[i] != 0;
+    return any;
+}
+
+static double r_all(const double *v, int64_t n) {
+    bool all = true;
+    for (int64_t i = 0; i < n; i++) all = all && v[i] != 0;
+    return all;
+}
+
 static const ref_op ops[] = {
+    {"any", rows_op, .row = r_any, .flags = DIM_LIST | LOGICAL},
+    {"all", rows_op, .row = r_all, .flags = DIM_LIST | LOGICAL},
     {"prod", rows_op, .row = r_prod, .flags = TO_I64},
     {"sum", reduction, .flags = SUM},
     {"mean", reduction, .flags = MEAN},
