@@ -110,6 +110,8 @@ static rp_tensor *f_view_twice(rp_tensor **x) {
 
 CASE(f_prod, rp_prod(rp_sin(x[0]), 1, true))
 CASE(f_prod_all, rp_prod(x[0]))
+CASE(f_var, rp_var(x[0], RP_DIMS(1)))
+CASE(f_var_0, rp_var(x[0], RP_NO_DIMS, RP_OPTIONS(rp_var_options, .correction = rp_f64(0.5), .keepdim = RP_TRUE)))
 CASE(f_sum, rp_sum(rp_mul(x[0], x[0])))
 CASE(f_sum_dims, rp_sum(x[0], RP_DIMS(0, -1)))
 CASE(f_sum_keep, rp_sum(x[0], RP_DIMS(1), true))
@@ -250,6 +252,8 @@ static const grad_case written[] = {
     {"sin_", "2,3", ANY, f_view_twice},
     {"prod", "2,3", ANY, f_prod},
     {"prod", "2,2", ANY, f_prod_all},
+    {"var", "2,3", ANY, f_var},
+    {"var", "2,3", ANY, f_var_0},
     {"sum", "2,3", ANY, f_sum},
     {"sum", "2,3,2", ANY, f_sum_dims},
     {"sum", "2,3", ANY, f_sum_keep},

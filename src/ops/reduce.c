@@ -95,3 +95,27 @@ static void lower_logical(rp__lower *lw, rp__reduce_kind kind) {
 
 void rp__lower_any(rp__lower *lw) { lower_logical(lw, RP__REDUCE_ANY); }
 void rp__lower_all(rp__lower *lw) { lower_logical(lw, RP__REDUCE_ALL); }
+
+rp_status rp__infer_var(const rp__call *call, rp__meta *out) {
+    rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
+    if (!rp__dtype_is_float(dtype))
+        return rp__op_error(call, RP_ERROR_DTYPE, "std and var only support floating point and complex dtypes");
+    return infer_reduction(call, dtype, out);
+}
+
+static rp_scalar correction(const rp__call *call) {
+    return rp__attr_is_none(&call->attrs[1]) ? rp_i64(1) : call->attrs[1].v.scalar;
+}
+
+/* Two passes: a large mean costs no digits. */
+void rp__lower_var(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    set_inner(lw);
+    rp__val n = rp__lw_inner_extent(lw, compute), x = rp__lw_in(lw, 0);
+    rp__val mean = rp__lw_2(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), n);
+    rp__val centred = rp__lw_2(lw, RP__SUB, x, mean);
+    rp__val squares = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_2(lw, RP__MUL, centred, centred));
+    rp__val freedom = rp__lw_2(lw, RP__SUB, n, rp__lw_scalar_fn(lw, correction, compute));
+    freedom = rp__lw_2(lw, RP__MAX, freedom, rp__lw_const_i(lw, compute, 0));
+    rp__lw_out_row(lw, 0, rp__lw_2(lw, RP__DIV, squares, freedom));
+}

@@ -69,3 +69,22 @@ rp_status rp__vjp_prod(const rp__vjp *g) {
     g->grad_in[0] = rp_mul(restore_dims(g, g->grad_out[0]), rp_where(is_zero, at_zero, elsewhere));
     return RP_OK;
 }
+
+rp_status rp__vjp_var(const rp__vjp *g) {
+    size_t dims[RP_MAX_DIMS + 1], n = reduced_dims(g, dims);
+    int64_t over[RP_MAX_DIMS];
+    rp_dim count = 1;
+    for (size_t i = 0; i < n; i++) {
+        over[i] = (int64_t)dims[i];
+        count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[dims[i]]);
+    }
+    const rp_attr *given = &g->call->attrs[1];
+    rp_scalar c = rp__attr_is_none(given) ? rp_i64(1) : given->v.scalar;
+    rp_tensor *x = rp__wide(g->call->in[0]);
+    rp_tensor *twice = rp_mul_scalar(rp_sub(x, rp_mean(x, over, n, true)), rp_i64(2));
+    rp_tensor *slope = c.kind == RP_SCALAR_I64
+                           ? rp_div_size(twice, rp__dim_apply(RP__DIM_SUB, count, c.v.i))
+                           : rp_div_scalar(twice, rp_f64((double)rp__dim_value(count) - rp__scalar_f64(c)));
+    g->grad_in[0] = rp_mul(restore_dims(g, g->grad_out[0]), slope);
+    return RP_OK;
+}

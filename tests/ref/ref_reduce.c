@@ -257,7 +257,15 @@ static double r_all(const double *v, int64_t n) {
     return all;
 }
 
+static double r_var(const double *v, int64_t n) {
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) mean += v[i] / (double)n;
+    for (int64_t i = 0; i < n; i++) squares += (v[i] - mean) * (v[i] - mean);
+    return squares / fmax((double)n - 1, 0);
+}
+
 static const ref_op ops[] = {
+    {"var", rows_op, .row = r_var, .flags = DIM_LIST | CORRECTION | FLOATS},
     {"any", rows_op, .row = r_any, .flags = DIM_LIST | LOGICAL},
     {"all", rows_op, .row = r_all, .flags = DIM_LIST | LOGICAL},
     {"prod", rows_op, .row = r_prod, .flags = TO_I64},
