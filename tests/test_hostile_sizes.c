@@ -43,6 +43,7 @@ static const good table[] = {
     {"gt_scalar", "u23", "2"},
     {"ge_scalar", "f23", "2"},
     {"gelu", "f23", ""},
+    {"argmax", "f23", "1"},
     {"var", "f23", "[1]"},
     {"any", "f23", "[1]"},
     {"all", "f23", "[1]"},

@@ -86,6 +86,7 @@ static const sample written[] = {
     {"any", "b(n,4)", "[1]", 1, NO_GRAD},
     {"all", "b(n,4)", "[1]", 1, NO_GRAD},
     {"var", "f(n,4)", "[1]", 1, 0},
+    {"argmax", "f(n,4)", "i1", 1, NO_GRAD},
     {"sum", "f(n,4)", "[1] b0 t-", 1, 0},
     {"mean", "f(n,4)", "[1] b0 t-", 1, 0},
     {"amax", "f(n,4)", "[1] b0", 1, 0},

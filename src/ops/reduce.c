@@ -119,3 +119,30 @@ void rp__lower_var(rp__lower *lw) {
     freedom = rp__lw_2(lw, RP__MAX, freedom, rp__lw_const_i(lw, compute, 0));
     rp__lw_out_row(lw, 0, rp__lw_2(lw, RP__DIV, squares, freedom));
 }
+
+rp_status rp__infer_argmax(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    uint32_t mask;
+    if (t->dtype == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "argmax(): does not support bool input");
+    RP_TRY(rp__call_dim_mask(call, 0, &mask));
+    for (unsigned d = 0; d < t->ndim; d++) {
+        if (mask >> d & 1u && rp__dim_is(RP__DIM_EQ, t->size[d], 0))
+            return rp__op_error(call, RP_ERROR_INDEX, "argmax(): Expected reduction dim %u to have non-zero size.", d);
+    }
+    return infer_reduction(call, RP_I64, out);
+}
+
+/* The least number at which the largest value stands. */
+void rp__lower_argmax(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    unsigned dim = 0, ndim = call->in[0]->ndim;
+    set_inner(lw);
+    bool single = rp__lw_structural_value(lw, !rp__attr_is_none(&call->attrs[0]) && ndim > 0);
+    if (single && rp__call_dim(call, rp__attr_int(call, 0), ndim, &dim) != RP_OK) return;
+    rp__val index = single ? rp__lw_dim_index(lw, dim) : rp__lw_linear_index(lw);
+    rp__val x = rp__lw_in(lw, 0);
+    rp__val is = rp__lw_2(lw, RP__EQ, x, rp__lw_reduce(lw, RP__REDUCE_MAX, x));
+    if (rp__dtype_is_float(rp__lw_in_dtype(lw, 0))) is = rp__lw_2(lw, RP__OR, is, rp__lw_1(lw, RP__ISNAN, x));
+    rp__val place = rp__lw_3(lw, RP__WHERE, is, index, rp__lw_const_i(lw, RP_I64, INT64_MAX));
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_MIN, place));
+}

@@ -264,7 +264,14 @@ static double r_var(const double *v, int64_t n) {
     return squares / fmax((double)n - 1, 0);
 }
 
+static double r_argmax(const double *v, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++) best = v[i] > v[best] || (isnan(v[i]) && !isnan(v[best])) ? i : best;
+    return (double)best;
+}
+
 static const ref_op ops[] = {
+    {"argmax", rows_op, .row = r_argmax, .flags = COUNTS | NO_EMPTY | NOT_BOOL},
     {"var", rows_op, .row = r_var, .flags = DIM_LIST | CORRECTION | FLOATS},
     {"any", rows_op, .row = r_any, .flags = DIM_LIST | LOGICAL},
     {"all", rows_op, .row = r_all, .flags = DIM_LIST | LOGICAL},
