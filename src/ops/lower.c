@@ -4,6 +4,7 @@
    key holds dtypes only skip both: a cached recipe names their operands. Caches belong to a thread; DAGs are shared. */
 #include "ops/lower.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -563,6 +564,19 @@ static rp__dag *build(rp__lower *lw) {
     return rp__dag_finish(b);
 }
 
+/* In builds with assertions a kernel that is found by its key is made again: a lowering that branches on what is in no key would
+   be launched as another call's kernel. DAGs are interned, so that equal ones are one. */
+static void check_key(const rp__call *call, rp__device *d, rp_stream *s, const rp__dag *dag) {
+#ifndef NDEBUG
+    rp__lower lw = {.call = call, .status = RP_OK, .device = d, .stream = s};
+    rp__dag *again = build(&lw);
+    assert(again == dag || !again);
+    rp__dag_release(again);
+#else
+    (void)call, (void)d, (void)s, (void)dag;
+#endif
+}
+
 /* Puts a new DAG into the cache, which then owns the reference. */
 static void remember(entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS], rp__dag *dag) {
     rp__dag_release(e->dag);
@@ -629,6 +643,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
     rp__dag *dag;
     if (e && entry_matches(e, lw, key)) {
         dag = rp__dag_retain(e->dag);
+        check_key(call, lw->device, lw->stream, dag);
     } else {
         dag = build(lw);
         if (!dag) return rp_error_status();
@@ -677,6 +692,7 @@ rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp
     flat.n = rp__tensor_numel(call->out[0]);
     if (flat.n == 0) return RP_OK;
     if (!fill_flat(e, call, &flat)) return launch_general(call, d, s, cache, key, NULL);
+    check_key(call, d, s, e->dag);
     for (unsigned i = 0; i < e->n_scalars; i++) scalars[i] = rp__lower_scalar_value(&e->scalars[i], call);
     const rp__loop_backend *loops = d->ops->loops;
     if (loops->launch_flat && !e->iota && RP__LIKELY(!rp__kernel_log_set) && loops->launch_flat(d, s, e->dag, &flat))
