@@ -736,9 +736,139 @@ static int clear_error(void **state) {
 }
 #define TEST(f) cmocka_unit_test_setup(f, clear_error)
 
+/* ---- what PyTorch takes, and what calls may leave out */
+
+static bool same_bytes(rp_tensor *a, rp_tensor *b) {
+    char x[256], y[256];
+    size_t n = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
+    if (rp_failed() || rp_dtype_of(a) != rp_dtype_of(b) || rp_numel(a) != rp_numel(b) || n > sizeof x) return false;
+    return rp_to_host(a, x, n) == RP_OK && rp_to_host(b, y, n) == RP_OK && memcmp(x, y, n) == 0;
+}
+
+/* A number that meets 16-bit floats in a comparison is rounded to their type first. */
+static void test_compare_with_numbers(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    static const rp_dtype types[] = {RP_F16, RP_BF16, RP_F32, RP_F64};
+    for (int k = 0; k < 4; k++) {
+        rp_tensor *t = rp_full(RP_DIMS(3), rp_f64(0.1), RP_OPTIONS(rp_full_options, .dtype = types[k]));
+        assert_true(rp_item_f64(rp_all(rp_eq_scalar(t, rp_f64(0.1)))) == 1);
+        assert_true(rp_item_f64(rp_any(rp_ne_scalar(t, rp_f64(0.1)))) == 0);
+        assert_true(rp_item_f64(rp_any(rp_lt_scalar(t, rp_f64(0.1)))) == 0);
+        assert_true(rp_item_f64(rp_all(rp_ge_scalar(t, rp_f64(0.1)))) == 1);
+    }
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+static void test_linear_with_a_row_of_weights(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    static const float x[] = {1, 2, 3, 4, 5, 6}, w[] = {0.5, -1, 2};
+    rp_tensor *a = rp_from_data(x, RP_DIMS(2, 3), RP_F32), *row = rp_from_data(w, RP_DIMS(3), RP_F32);
+    assert_true(same_bytes(rp_linear(a, row), rp_matmul(a, row)));
+    rp_tensor *three = rp_transpose(rp_view(a, RP_DIMS(1, 3, 2)), 1, 2); /* dims that do not fold */
+    assert_true(same_bytes(rp_linear(three, row), rp_matmul(three, row)));
+    rp_tensor *dot = rp_linear(rp_select(a, 0, 1), row);
+    assert_true(rp_ndim(dot) == 0 && rp_item_f64(dot) == 4 * 0.5 - 5 + 12);
+    rp_set_requires_grad(a, true);
+    rp_set_requires_grad(row, true);
+    assert_int_equal(rp_backward(rp_sum(rp_linear(a, row)), NULL, NULL), RP_OK);
+    float slope[3];
+    assert_int_equal(rp_to_host(rp_grad_of(row), slope, sizeof slope), RP_OK);
+    assert_true(slope[0] == 5 && slope[1] == 7 && slope[2] == 9);
+    assert_true(same_bytes(rp_grad_of(a), rp_clone(rp_expand(row, RP_DIMS(2, 3)))));
+    EXPECT(rp_linear(a, row, row), RP_ERROR_SHAPE, "mat2 must be a matrix");
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* Where there is nothing to compute PyTorch does not look at types and dims. */
+static void test_empty_operands(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *ints = rp_zeros(RP_DIMS(3, 0), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64));
+    assert_int_equal(rp_dtype_of(rp_softmax(ints, 1)), RP_I64);
+    assert_int_equal(rp_dtype_of(rp_log_softmax(rp_ne(ints, ints), 0)), RP_BOOL);
+    rp_tensor *none = rp_zeros(RP_DIMS(0)), *pair[] = {none, none};
+    assert_true(rp_numel(rp_cat(pair, 2, 1)) == 0);
+    rp_tensor *x = rp_ones(RP_DIMS(3, 2)),
+              *bytes = rp_zeros(RP_DIMS(0, 2), RP_OPTIONS(rp_zeros_options, .dtype = RP_U8));
+    assert_true(rp_size(rp_gather(x, 0, bytes), 0) == 0);
+    assert_true(same_bytes(rp_scatter_add(x, 0, bytes, rp_zeros(RP_DIMS(0, 2))), x));
+    rp_tensor *left = rp_zeros(RP_DIMS(2, 0), RP_OPTIONS(rp_zeros_options, .dtype = RP_BOOL));
+    rp_tensor *product = rp_matmul(left, rp_transpose(left, 0, 1));
+    assert_true(rp_dtype_of(product) == RP_BOOL && rp_item_f64(rp_any(product)) == 0);
+    assert_true(rp_numel(rp_linear(rp_transpose(left, 0, 1),
+                                   rp_ones(RP_DIMS(4, 2), RP_OPTIONS(rp_ones_options, .dtype = RP_BOOL)))) == 0);
+    assert_false(rp_failed());
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+static void test_left_out_and_options(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    static const float v[] = {1, -2, 3, 4, -5, 6};
+    rp_tensor *x = rp_from_data(v, RP_DIMS(2, 3), RP_F32), *values, *places;
+    assert_true(same_bytes(rp_sum(x), rp_sum(x, RP_NO_DIMS, false, NULL)));
+    assert_true(rp_ndim(rp_sum(x, RP_DIMS(1))) == 1 && rp_ndim(rp_sum(x, RP_DIMS(1), true)) == 2);
+    assert_int_equal(rp_dtype_of(rp_sum(x, RP_DIMS(0, 1), false, RP_OPTIONS(rp_sum_options, .dtype = RP_F64))), RP_F64);
+    rp_tensor *twice = rp_add(x, x, RP_OPTIONS(rp_add_options, .alpha = rp_i64(1)));
+    assert_true(same_bytes(twice, rp_mul_scalar(x, rp_i64(2))) && same_bytes(rp_add(x, x, NULL), twice));
+    assert_true(same_bytes(rp_add_scalar(x, rp_i64(3), rp_i64(2)), rp_add_scalar(x, rp_i64(6))));
+    values = rp_topk(x, 1, 1, true, true, &places);
+    assert_true(same_bytes(values, rp_topk(x, 1)));
+    assert_int_equal(rp_dtype_of(rp_full(RP_DIMS(2), rp_i64(1))), RP_I64);
+    assert_int_equal(rp_dtype_of(rp_full(RP_DIMS(2), rp_bool(true))), RP_BOOL);
+    assert_int_equal(rp_dtype_of(rp_arange(rp_i64(0), rp_f64(2))), RP_F32);
+    /* by name: None, defaults, attributes in the schema's order */
+    rp_attr clamp[] = {{.kind = RP_ATTR_NONE}, {.kind = RP_ATTR_FLOAT, .v.f = 2}};
+    rp_tensor *out = NULL;
+    assert_int_equal(rp_op_call("clamp", &x, 1, clamp, 2, &out, 1), RP_OK);
+    assert_true(same_bytes(out, rp_clamp(x, rp_none(), rp_f64(2))));
+    assert_int_equal(rp_op_call("gelu", &x, 1, (rp_attr[]){{.kind = RP_ATTR_STRING, .v.string = "tanh"}}, 1, &out, 1),
+                     RP_OK);
+    assert_true(same_bytes(out, rp_gelu(x, RP_OPTIONS(rp_gelu_options, .approximate = "tanh"))));
+    assert_false(same_bytes(out, rp_gelu(x)));
+    /* what is refused */
+    EXPECT(rp_clamp(x), RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
+    EXPECT(rp_gelu(x, RP_OPTIONS(rp_gelu_options, .approximate = "cubic")), RP_ERROR_INVALID_ARGUMENT,
+           "either none or tanh");
+    EXPECT(rp_add_scalar(x, rp_none()), RP_ERROR_INVALID_ARGUMENT, "other may not be None");
+    EXPECT(rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .pin_memory = RP_TRUE)), RP_ERROR_UNAVAILABLE,
+           "page-locked");
+    EXPECT(rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .layout = RP_SPARSE_COO)), RP_ERROR_UNAVAILABLE,
+           "strided");
+    EXPECT(rp_clone(x, RP_OPTIONS(rp_clone_options, .memory_format = RP_CHANNELS_LAST)), RP_ERROR_UNAVAILABLE,
+           "channels_last");
+    rp_add_options unset = {.alpha = rp_i64(2)};
+    EXPECT(rp_add(x, x, &unset), RP_ERROR_INVALID_ARGUMENT, "struct_size of the options is not set");
+    EXPECT(rp_any(x, (const int64_t[]){0}, 0), RP_ERROR_UNAVAILABLE, "dim=[]");
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* A comparison in place cuts the history: its gradient is zero. */
+static void test_compare_in_place_has_no_gradient(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(3)), *y;
+    rp_set_requires_grad(x, true);
+    y = rp_mul_scalar(x, rp_i64(2));
+    y = rp_eq_(y, rp_ones(RP_DIMS(3)));
+    assert_int_equal(rp_dtype_of(y), RP_F32);
+    assert_int_equal(rp_backward(rp_sum(rp_add(y, rp_mul(x, x))), NULL, NULL), RP_OK);
+    float slope[3];
+    assert_int_equal(rp_to_host(rp_grad_of(x), slope, sizeof slope), RP_OK);
+    assert_true(slope[0] == 2 && slope[1] == 2 && slope[2] == 2);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_every_row_is_covered),
+        TEST(test_compare_with_numbers),
+        TEST(test_linear_with_a_row_of_weights),
+        TEST(test_empty_operands),
+        TEST(test_left_out_and_options),
+        TEST(test_compare_in_place_has_no_gradient),
         TEST(test_sweep_cpu),
         TEST(test_errors_pointwise),
         TEST(test_errors_reduce),

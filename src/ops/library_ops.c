@@ -26,6 +26,21 @@ rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src) {
     return rp__lower_launch(&call, d, rp__current_stream(d), NULL);
 }
 
+rp_status rp__run_fill(rp_tensor *dst, rp_scalar value) {
+    rp__device *d = rp__device_get(dst->device);
+    if (!d) return rp_error_status();
+    const rp_attr attrs[] = {{.kind = RP_ATTR_SCALAR, .v.scalar = value}};
+    rp__call call = {.op = RP__OP(fill),
+                     .site = rp__site(),
+                     .in = &dst,
+                     .n_in = 1,
+                     .attrs = attrs,
+                     .n_attrs = 1,
+                     .out = &dst,
+                     .n_out = 1};
+    return rp__lower_launch(&call, d, rp__current_stream(d), NULL);
+}
+
 rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype) {
     if ((rp_dtype)t->dtype == dtype && rp__tensor_contiguous(t)) return t;
     rp__device *d = rp__device_get(t->device);

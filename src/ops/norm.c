@@ -11,33 +11,39 @@ rp_status rp__infer_softmax(const rp__call *call, rp__meta *out) {
     unsigned dim;
     rp_dtype asked = call->attrs[1].v.dtype, dtype = asked ? asked : (rp_dtype)call->in[0]->dtype;
     if (!rp__dtype_is_valid(dtype)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)dtype);
-    RP_TRY(rp__call_need_float(call, dtype));
+    if (!rp__dtype_is_float(dtype) && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(call->in[0]), 0))
+        return rp__call_refuse_dtype(call, dtype); /* PyTorch looks at the type of what it computes */
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), call->in[0]->ndim, &dim));
     rp__meta_like(out, call->in[0], dtype);
     return RP_OK;
 }
 
 /* x - max of its row, the exponentials of that, and their sum. A 0-d tensor is a row of one. */
-static void shifted(rp__lower *lw, rp__val *x, rp__val *e, rp__val *total) {
+static bool shifted(rp__lower *lw, rp__val *x, rp__val *e, rp__val *total) {
     const rp__call *call = rp__lw_call(lw);
     unsigned dim, ndim = call->in[0]->ndim;
+    if (!rp__dtype_is_float(rp__lw_out_dtype(lw, 0))) { /* without elements, of which no type is refused */
+        rp__lw_out(lw, 0, rp__lw_in(lw, 0));
+        return false;
+    }
     if (ndim > 0 && rp__call_dim(call, rp__attr_int(call, 0), ndim, &dim) == RP_OK) rp__lw_inner(lw, 1u << dim);
     rp__val in = rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0));
     *x = rp__lw_2(lw, RP__SUB, in, rp__lw_reduce(lw, RP__REDUCE_MAX, in));
     *e = rp__lw_1(lw, RP__EXP, *x);
     *total = rp__lw_reduce(lw, RP__REDUCE_SUM, *e);
+    return true;
 }
 
 void rp__lower_softmax(rp__lower *lw) {
     rp__val x, e, total;
-    shifted(lw, &x, &e, &total);
+    if (!shifted(lw, &x, &e, &total)) return;
     /* One division a row instead of one an element: total is at least 1 (the largest element adds exp(0)), or NaN. */
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, e, rp__lw_1(lw, RP__RECIP, total)));
 }
 
 void rp__lower_log_softmax(rp__lower *lw) {
     rp__val x, e, total;
-    shifted(lw, &x, &e, &total);
+    if (!shifted(lw, &x, &e, &total)) return;
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__SUB, x, rp__lw_1(lw, RP__LOG, total)));
 }
 
