@@ -760,6 +760,41 @@ static void test_compare_with_numbers(void **state) {
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
+/* self + alpha * other is rounded once. */
+static void test_alpha_rounds_once(void **state) {
+    (void)state;
+    enum { N = 777 };
+    static float x[N], y[N], got[N];
+    static double u[N], v[N], had[N];
+    rp_scope s = rp_scope_begin();
+    int apart = 0;
+    for (int i = 0; i < N; i++) {
+        x[i] = sinf((float)i) * 1.3f;
+        y[i] = cosf((float)(7 * i)) * 0.9f;
+        u[i] = sin(i);
+        v[i] = cos(3 * i);
+    }
+    for (int sub = 0; sub < 2; sub++) {
+        rp_tensor *a = rp_from_data(x, RP_DIMS(N), RP_F32), *b = rp_from_data(y, RP_DIMS(N), RP_F32);
+        rp_tensor *r = sub ? rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.3)))
+                           : rp_add(a, b, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.3)));
+        assert_int_equal(rp_to_host(r, got, sizeof got), RP_OK);
+        for (int i = 0; i < N; i++) {
+            const float alpha = sub ? -0.3f : 0.3f, product = alpha * y[i];
+            assert_true(got[i] == fmaf(alpha, y[i], x[i]));
+            apart += got[i] != x[i] + product;
+        }
+        a = rp_from_data(u, RP_DIMS(N), RP_F64);
+        b = rp_from_data(v, RP_DIMS(N), RP_F64);
+        r = sub ? rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.3)))
+                : rp_add(a, b, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.3)));
+        assert_int_equal(rp_to_host(r, had, sizeof had), RP_OK);
+        for (int i = 0; i < N; i++) assert_true(had[i] == fma(sub ? -0.3 : 0.3, v[i], u[i]));
+    }
+    assert_true(apart > 0);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 static void test_linear_with_a_row_of_weights(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
@@ -865,6 +900,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_every_row_is_covered),
         TEST(test_compare_with_numbers),
+        TEST(test_alpha_rounds_once),
         TEST(test_linear_with_a_row_of_weights),
         TEST(test_empty_operands),
         TEST(test_left_out_and_options),

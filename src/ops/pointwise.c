@@ -182,6 +182,11 @@ static void lower_add(rp__lower *lw, rp__prim op) {
         rp__lw_out(lw, 0, rp__lw_2(lw, RP__OR, a, b));
         return;
     }
+    if (scaled && rp__dtype_is_float(compute)) { /* rounded once, as PyTorch does */
+        rp__val alpha = rp__lw_attr(lw, 0, compute);
+        rp__lw_out(lw, 0, rp__lw_3(lw, RP__FMA, b, op == RP__SUB ? rp__lw_1(lw, RP__NEG, alpha) : alpha, a));
+        return;
+    }
     if (scaled) b = rp__lw_2(lw, RP__MUL, b, rp__lw_attr(lw, 0, compute));
     rp__lw_out(lw, 0, rp__lw_2(lw, op, a, b));
 }
