@@ -20,7 +20,7 @@ function(rp_object_library name)
     target_include_directories(${name} PRIVATE
         ${PROJECT_SOURCE_DIR}/include ${RP_GEN_INCLUDE} ${PROJECT_SOURCE_DIR}/src ${RP_GEN})
     target_include_directories(${name} SYSTEM PRIVATE ${RP_XXHASH_INCLUDE})
-    target_compile_definitions(${name} PRIVATE RP_BUILD)
+    target_compile_definitions(${name} PRIVATE RP_BUILD REPRISE_NO_OPS)
     if(NOT REPRISE_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
         # Threads may have little stack: 128 KB with musl, less in a fiber. (Sanitizers and -Og keep every variable apart.)
         target_compile_options(${name} PRIVATE -Wframe-larger-than=16384)

@@ -103,11 +103,11 @@ static void refused(rp_tensor *t, const char *words) {
 static void refusals(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = image(), *three = rp_ones(RP_DIMS(3), RP_F32), *two = rp_ones(RP_DIMS(2), RP_F32);
+    rp_tensor *x = image(), *three = rp_ones(RP_DIMS(3)), *two = rp_ones(RP_DIMS(2));
     refused(rp_batch_norm(two, NULL, NULL, NULL, NULL, true, 0.1, 1e-5), "expected at least 2D input");
     refused(rp_batch_norm(x, three, NULL, NULL, NULL, true, 0.1, 1e-5), "weight should contain 2 elements");
     refused(rp_batch_norm(x, NULL, NULL, two, NULL, false, 0.1, 1e-5), "to be defined when training=False");
-    refused(rp_batch_norm(rp_ones(RP_DIMS(1, 2), RP_F32), NULL, NULL, NULL, NULL, true, 0.1, 1e-5),
+    refused(rp_batch_norm(rp_ones(RP_DIMS(1, 2)), NULL, NULL, NULL, NULL, true, 0.1, 1e-5),
             "more than 1 value per channel");
     rp_scope_end(scope, NULL, 0);
 }

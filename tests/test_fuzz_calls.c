@@ -80,7 +80,7 @@ static rp_tensor *gathered(const step *s, rp_tensor *a, rp_tensor *b) {
     switch (s->q % 5) {
     case 0: return rp_cat(both, 2, dim);
     case 1: /* every other row, by numbers that are computed */
-        index = rp_arange(rp_i64(0), rp_i64(rp_size(a, 0)), rp_i64(1 + s->p % 2), RP_I64);
+        index = rp_arange(rp_i64(0), rp_i64(rp_size(a, 0)), rp_i64(1 + s->p % 2));
         return rp_embedding(a, index);
     case 2: (void)rp_topk(a, 1, dim, true, true, &index); return rp_gather(a, dim, index);
     case 3: (void)rp_topk(a, 1, dim, true, true, &index); return rp_scatter_add(a, dim, index, b);
@@ -92,8 +92,8 @@ static rp_tensor *reduced(const step *s, rp_tensor *a) {
     int64_t dim = rp_ndim(a) ? (int64_t)(s->p % rp_ndim(a)) : 0;
     size_t n = rp_ndim(a) && s->p % 5 ? 1 : 0;
     switch (s->q % 5) {
-    case 0: return rp_sum(a, &dim, n, s->p % 2, RP_DTYPE_NONE);
-    case 1: return rp_mean(a, &dim, n, s->p % 2, RP_DTYPE_NONE);
+    case 0: return rp_sum(a, &dim, n, s->p % 2);
+    case 1: return rp_mean(a, &dim, n, s->p % 2);
     case 2: return rp_amax(a, &dim, n, s->p % 2);
     case 3: return rp_softmax(a, dim);
     default: dim = rp_size(a, -1); return rp_layer_norm(a, &dim, 1, NULL, NULL, 1e-5);
@@ -102,7 +102,7 @@ static rp_tensor *reduced(const step *s, rp_tensor *a) {
 
 static rp_tensor *written(const step *s, rp_tensor *a, rp_tensor *b) {
     switch (s->q % 5) {
-    case 0: return rp_add_(a, b, rp_i64(1));
+    case 0: return rp_add_(a, b);
     case 1: return rp_mul_(a, b);
     case 2: return rp_copy_(a, b);
     case 3: return rp_fill_(a, rp_f64(0.25));
@@ -115,7 +115,7 @@ static rp_tensor *pointwise(const step *s, rp_tensor *a, rp_tensor *b) {
     case 0: return rp_sin(a);
     case 1: return rp_tanh(a);
     case 2: return rp_relu(a);
-    case 3: return rp_add(a, b, rp_i64(1));
+    case 3: return rp_add(a, b);
     case 4: return rp_mul(a, b);
     case 5: return rp_maximum(a, b);
     case 6: return rp_where(rp_gt_scalar(a, rp_f64(0)), a, b);
@@ -128,11 +128,11 @@ static rp_tensor *pointwise(const step *s, rp_tensor *a, rp_tensor *b) {
 /* No gradient goes into what outlives the call. */
 static rp_tensor *written_buffer(const step *s, rp_tensor *a, rp_tensor *b) {
     bool grad = rp_set_grad_enabled(s->p % 3 == 0);
-    rp_tensor *with = rp_mean(rp_detach(b), RP_NO_DIMS, false, RP_F32), *r;
+    rp_tensor *with = rp_mean(rp_detach(b), RP_NO_DIMS, false, RP_OPTIONS(rp_mean_options, .dtype = RP_F32)), *r;
     if (s->p % 2 && rp_ndim(a) == 1) a = rp_slice(a, 0, 1, 3, 1);
     switch (s->q % 5) {
     case 0: r = rp_mul_scalar_(a, rp_f64(0.5)); break;
-    case 1: r = rp_add_(a, with, rp_f64(0.1)); break;
+    case 1: r = rp_add_(a, with, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.1))); break;
     case 2: r = rp_copy_(a, with); break;
     case 3: r = rp_fill_(a, rp_f64(0.25)); break;
     default: r = rp_tanh_(a); break;
@@ -149,7 +149,7 @@ static rp_tensor *take(const step *s, rp_tensor *const *value) {
     case 1: return gathered(s, a, b);
     case 2: return reduced(s, a);
     case 3: return written(s, a, b);
-    case 4: return rp_dropout(a, 0.4, true, NULL);
+    case 4: return rp_dropout(a, 0.4, true);
     default: return pointwise(s, a, b);
     }
 }
@@ -178,7 +178,9 @@ typedef struct sizes {
 static rp_tensor *argument(const function *f, unsigned k, const sizes *c) {
     int64_t size[3], n = 1;
     for (unsigned d = 0; d < f->ndim[k]; d++) n *= size[d] = c->of[f->letter[k][d]];
-    rp_tensor *t = rp_add_scalar(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_F32), rp_f64((double)(c->values + k)));
+    rp_tensor *t =
+        rp_add_scalar(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+                      rp_f64((double)(c->values + k)));
     t = rp_reshape(rp_mul_scalar(rp_sin(rp_mul_scalar(t, rp_f64(1.7))), rp_f64(2)), size, f->ndim[k]);
     if (c->layout && f->ndim[k] > 1) t = rp_transpose(rp_clone(rp_transpose(t, 0, 1)), 0, 1);
     t = rp_detach(rp_to_dtype(t, f->dtype[k]));
@@ -192,8 +194,9 @@ enum { APART, VIEWS, WRAPPED, STABLE, EXPANDED };
 /* Arguments of float32 as views of one tensor, wrapped handles of its memory, or expanded ones. */
 static void share_memory(const function *f, const sizes *z, rp_tensor **in) {
     enum { MOST = 2000 };
-    rp_tensor *base =
-        rp_sin(rp_add_scalar(rp_arange(rp_i64(0), rp_i64(MOST), rp_i64(1), RP_F32), rp_f64((double)z->values)));
+    rp_tensor *base = rp_sin(
+        rp_add_scalar(rp_arange(rp_i64(0), rp_i64(MOST), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+                      rp_f64((double)z->values)));
     int64_t at = 0;
     for (unsigned k = 0; k < N_IN && z->share != APART; k++) {
         int64_t size[RP_MAX_DIMS], n = rp_numel(in[k]);
@@ -228,8 +231,8 @@ static bool is_outside(rp_tensor *t, rp_tensor *const *outside) {
 }
 
 static void make_held(rp_tensor **out) {
-    out[0] = rp_full(RP_NO_DIMS, rp_f64(0.75), RP_F32);
-    out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_F32));
+    out[0] = rp_full(RP_NO_DIMS, rp_f64(0.75));
+    out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)));
 }
 
 /* A function whose steps are valid for some sizes. holds: it may write its buffers. */

@@ -184,7 +184,9 @@ static void any_value(rp__text *t, unsigned kind) {
     }
     switch ((rp_attr_kind)kind) {
     case RP_ATTR_INT: any_int(t); break;
-    case RP_ATTR_INTS: any_ints(t); break;
+    case RP_ATTR_INTS:
+    case RP_ATTR_FLOATS: any_ints(t); break;
+    case RP_ATTR_NONE: rp__text_puts(t, "none"); break;
     case RP_ATTR_FLOAT:
     case RP_ATTR_SCALAR: rp__text_puts(t, numbers[draw(sizeof numbers / sizeof *numbers)]); break;
     case RP_ATTR_BOOL: rp__text_puts(t, draw(2) ? "true" : "false"); break;
@@ -286,7 +288,9 @@ static void test_attributes(void **state) {
         rp_ir *ir = rp_ir_parse(text.data, strlen(text.data));
         rp_scope scope = rp_scope_begin();
         rp_tensor *args[ARGUMENTS], *out = NULL;
-        for (int k = 0; k < ARGUMENTS; k++) args[k] = rp_ones(arguments[k].size, arguments[k].ndim, arguments[k].dtype);
+        for (int k = 0; k < ARGUMENTS; k++)
+            args[k] =
+                rp_ones(arguments[k].size, arguments[k].ndim, RP_OPTIONS(rp_ones_options, .dtype = arguments[k].dtype));
         bool fine = !rp_failed(), typed = fine && op->schema.n_outs > 0 && result_types(ir, args, &types);
         (void)rp_error_take();
         parsed += fine;

@@ -536,7 +536,7 @@ static void kernels_of_programs(void **state) {
     if (!have_compiler()) skip();
     double k[2] = {1.5, 2.5};
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_ones(RP_DIMS(1 << 20), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(1 << 20));
     uint64_t before = native();
     for (int wait = 0; wait < 2; wait++) {
         const rp_fn fn = {scaled_sine, &k[wait], sizeof k[wait], "scaled sine"};

@@ -182,7 +182,7 @@ static rp_status make_nodes(rp__fusion *f) {
             fn->n_dag_nodes = 1;
             fn->plain_operands = 2;
             memcpy(fn->size, meta->size, meta->ndim * sizeof *meta->size);
-        } else if (rp__ir_is_op(n, RP__OP_empty) || no_result) {
+        } else if (rp__ir_is_op(n, RP__OP(empty)) || no_result) {
             fn->kind = RP__FUSE_NOTHING;
         } else if (loop && !empty) {
             fn->kind = RP__FUSE_LOOP;
@@ -659,14 +659,14 @@ static rp_status merge_epilogues(rp__fusion *f) {
     for (uint32_t k = 0; k < f->n_nodes; k++) {
         const rp__ir_node *n = &ir->nodes[f->nodes[k].node];
         if (f->nodes[k].kind != RP__FUSE_LIBRARY ||
-            !(rp__ir_is_op(n, RP__OP_bmm) || rp__ir_is_op(n, RP__OP_linear) || rp__ir_is_op(n, RP__OP_conv2d))) {
+            !(rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)) || rp__ir_is_op(n, RP__OP(conv2d)))) {
             continue;
         }
         const rp__ir_value_info *made = &ir->values[n->out[0]];
         if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made)) continue;
         uint32_t reader = f->readers[n->out[0]][0];
         const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
-        if (!rp__ir_is_op(relu, RP__OP_relu)) continue;
+        if (!rp__ir_is_op(relu, RP__OP(relu))) continue;
         const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
         if (!rp__ir_is_row_major(read) || !rp__ir_is_row_major(out) || out->storage == made->storage ||
             rp__numel(read->meta.size, read->meta.ndim) != rp__numel(made->meta.size, made->meta.ndim)) {

@@ -325,7 +325,8 @@ rp__val rp__dag_op(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x, rp__va
         if (b->nodes[a].op == RP__CONST) return b->nodes[a].imm.i ? x : c;
         if (x == c) return x;
     } else {
-        if (x != RP__NO_VAL && rp__dag_dtype(b, x) != d) return fail(b, "operands of different types");
+        if ((x != RP__NO_VAL && rp__dag_dtype(b, x) != d) || (c != RP__NO_VAL && rp__dag_dtype(b, c) != d))
+            return fail(b, "operands of different types");
         if (!accepts((prim_class)info->class, d)) return fail(b, "an operand type that the operation does not take");
     }
     if (info->class == CMP || info->class == CLASSIFY) result = RP_BOOL;

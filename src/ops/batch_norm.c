@@ -1,6 +1,9 @@
 /* Batch normalisation: rows are channels (dim 1), all other dims lie along them. Training is one rows kernel for statistics and
    normalisation, to which a compiler adds the running statistics (values of a row) and what follows each element. */
 #include "ops/grad.h"
+
+#include <reprise_ops.h>
+
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -26,7 +29,9 @@ static rp_tensor *per_channel(rp_tensor *t, unsigned ndim) {
 
 /* running = (1 - momentum) running + momentum batch, which the tape does not see. */
 static void bring_up_to_date(rp_tensor *running, rp_tensor *batch, double momentum) {
-    if (running) rp_add_(rp_mul_scalar_(running, rp_f64(1 - momentum)), batch, rp_f64(momentum));
+    if (running)
+        rp_add_(rp_mul_scalar_(running, rp_f64(1 - momentum)), batch,
+                RP_OPTIONS(rp_add_options, .alpha = rp_f64(momentum)));
 }
 
 /* x scale + shift with what belongs to a channel put together first, in the compute type. */
@@ -36,8 +41,8 @@ static rp_tensor *by_running(const rp__call *call, double eps) {
     rp_tensor *scale = rp_rsqrt(rp_add_scalar(rp__wide(call->in[4]), rp_f64(eps)));
     if (weight) scale = rp_mul(scale, rp__wide(weight));
     rp_tensor *shift = rp_neg(rp_mul(rp__wide(call->in[3]), scale));
-    if (bias) shift = rp_add(shift, rp__wide(bias), rp_i64(1));
-    rp_tensor *y = rp_add(rp_mul(x, per_channel(scale, n)), per_channel(shift, n), rp_i64(1));
+    if (bias) shift = rp_add(shift, rp__wide(bias));
+    rp_tensor *y = rp_add(rp_mul(x, per_channel(scale, n)), per_channel(shift, n));
     return y->dtype == call->in[0]->dtype ? y : rp_to_dtype(y, (rp_dtype)call->in[0]->dtype);
 }
 

@@ -4,6 +4,7 @@
    key holds dtypes only skip both: a cached recipe names their operands. Caches belong to a thread; DAGs are shared. */
 #include "ops/lower.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -61,13 +62,19 @@ rp_dtype rp__lw_compute(rp_dtype dtype) { return (rp_dtype)rp__dtypes[dtype].com
 bool rp__lw_has(const rp__lower *lw, unsigned k) { return k < lw->call->n_in && lw->call->in[k]; }
 
 static bool is_one(rp_scalar s) {
-    return s.kind == RP_SCALAR_F64 ? s.v.f == 1.0 : s.kind == RP_SCALAR_BOOL ? s.v.b : s.v.i == 1;
+    return s.kind == RP_SCALAR_F64    ? s.v.f == 1.0
+           : s.kind == RP_SCALAR_BOOL ? s.v.b
+                                      : s.kind == RP_SCALAR_I64 && s.v.i == 1;
 }
 
-bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) { return is_one(lw->call->attrs[attr].v.scalar); }
+bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr) { return is_one(rp__call_attr(lw->call, attr)->v.scalar); }
 
 rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr) {
     rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
+    if (lw->call->op->scalar_operand && attr < 0) {
+        n--;
+        attr = 0;
+    }
     for (unsigned k = 0; k < n; k++) rp__promote_tensor(&p, (rp_dtype)lw->call->in[k]->dtype, lw->call->in[k]->ndim);
     if (attr >= 0) rp__promote_scalar(&p, lw->call->attrs[attr].v.scalar.kind);
     return rp__promotion_result(&p);
@@ -122,7 +129,22 @@ rp__val rp__lw_in(rp__lower *lw, unsigned k) {
     return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
 
+static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute);
+
+/* Integers of another width take the number as i64 and cast it. */
+static rp__val number(rp__lower *lw, unsigned attr, rp_dtype type) {
+    const rp__lower_scalar from = {.kind = RP__SCALAR_ATTR, .attr = attr};
+    rp_dtype compute = rp__lw_compute(type);
+    if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, add_scalar(lw, from, RP_I64), compute);
+    return add_scalar(lw, from, compute);
+}
+
+rp__val rp__lw_number(rp__lower *lw, unsigned attr, rp_dtype type) {
+    return number(lw, attr + (lw->call->op->scalar_operand != 0), type);
+}
+
 rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to) {
+    if (k && lw->call->op->scalar_operand == k) return number(lw, 0, to);
     rp__val v = rp__lw_in(lw, k);
     return rp__lw_in_dtype(lw, k) == to ? v : rp__lw_cast(lw, v, to);
 }
@@ -226,6 +248,7 @@ static rp__val add_scalar(rp__lower *lw, rp__lower_scalar from, rp_dtype compute
 }
 
 rp__val rp__lw_attr(rp__lower *lw, unsigned attr, rp_dtype compute) {
+    attr += lw->call->op->scalar_operand != 0;
     return add_scalar(lw, (rp__lower_scalar){.kind = RP__SCALAR_ATTR, .attr = attr}, compute);
 }
 
@@ -606,6 +629,19 @@ static rp__dag *build(rp__lower *lw) {
     return rp__dag_finish(b);
 }
 
+/* In builds with assertions a kernel that is found by its key is made again: a lowering that branches on what is in no key would
+   be launched as another call's kernel. DAGs are interned, so that equal ones are one. */
+static void check_key(const rp__call *call, rp__device *d, rp_stream *s, const rp__dag *dag) {
+#ifndef NDEBUG
+    rp__lower lw = {.call = call, .status = RP_OK, .device = d, .stream = s};
+    rp__dag *again = build(&lw);
+    assert(again == dag || !again);
+    rp__dag_release(again);
+#else
+    (void)call, (void)d, (void)s, (void)dag;
+#endif
+}
+
 /* Puts a new DAG into the cache, which then owns the reference. */
 static void remember(entry *e, const rp__lower *lw, const uint64_t key[KEY_WORDS], rp__dag *dag) {
     rp__dag_release(e->dag);
@@ -674,6 +710,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
     rp__dag *dag;
     if (e && entry_matches(e, lw, key)) {
         dag = rp__dag_retain(e->dag);
+        check_key(call, lw->device, lw->stream, dag);
     } else {
         dag = build(lw);
         if (!dag) return rp_error_status();
@@ -722,6 +759,7 @@ rp_status rp__lower_launch(const rp__call *call, rp__device *d, rp_stream *s, rp
     flat.n = rp__tensor_numel(call->out[0]);
     if (flat.n == 0) return RP_OK;
     if (!fill_flat(e, call, &flat)) return launch_general(call, d, s, cache, key, NULL);
+    check_key(call, d, s, e->dag);
     for (unsigned i = 0; i < e->n_scalars; i++) scalars[i] = rp__lower_scalar_value(&e->scalars[i], call);
     const rp__loop_backend *loops = d->ops->loops;
     if (loops->launch_flat && !e->iota && RP__LIKELY(!rp__kernel_log_set) && loops->launch_flat(d, s, e->dag, &flat))

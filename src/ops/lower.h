@@ -22,8 +22,11 @@ rp_dtype rp__lw_compute(rp_dtype dtype); /* compute type */
 
 /* Values. */
 rp__val rp__lw_in(rp__lower *lw, unsigned k); /* input k in its compute type */
-/* The same converted (promotion): rounds through `to` when it is f16 or bf16. */
+/* Operand k converted (promotion): an input rounds through `to` when it is f16 or bf16; the number of a Scalar form comes as
+   it is, in the compute type. */
 rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to);
+/* Scalar attribute as a number that meets operands of type `type`: of another width it wraps, as PyTorch's conversion does. */
+rp__val rp__lw_number(rp__lower *lw, unsigned attr, rp_dtype type);
 bool rp__lw_has(const rp__lower *lw, unsigned k); /* optional input present? structural */
 rp__val rp__lw_const(rp__lower *lw, rp_dtype compute, double value);
 rp__val rp__lw_const_i(rp__lower *lw, rp_dtype compute, int64_t value);
@@ -34,7 +37,7 @@ rp__val rp__lw_scalar_fn(rp__lower *lw, rp_scalar (*value)(const rp__call *call)
 int64_t rp__lw_structural_value(rp__lower *lw, int64_t value);
 /* Is the Scalar attribute the number 1? Structural, and part of every key: free on the hot path. */
 bool rp__lw_attr_is_one(const rp__lower *lw, unsigned attr);
-/* Result type of inputs [0, n) and Scalar attribute `attr` (none: negative) by the promotion rules: the type in which an op with
+/* Result type of operands [0, n) and Scalar attribute `attr` (none: negative) by the promotion rules: the type in which an op with
    several operands calculates, also in place. It depends on dtypes, on which inputs are 0-d and on the kind of the number only,
    which are part of every key. */
 rp_dtype rp__lw_promoted(const rp__lower *lw, unsigned n, int attr);

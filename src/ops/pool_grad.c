@@ -1,4 +1,5 @@
 /* Derivatives of pool.c. Those of the gradients are what was read forward again. */
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/grad.h"

@@ -1,6 +1,8 @@
 /* Derivatives of scan.c. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_status rp__vjp_cumsum(const rp__vjp *g) {
     rp_tensor *grad = g->grad_out[0];
     if (g->out_meta[0].dtype != g->in_meta[0].dtype) grad = rp_to_dtype(grad, g->in_meta[0].dtype);

@@ -194,6 +194,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
     case RP__NOT:
         rp__text_add(e->out, n->dtype == RP_BOOL ? "(rp_u8)!%s" : "(%s)~%s", n->dtype == RP_BOOL ? a : type, a);
         break;
+    case RP__FMA: rp__text_add(e->out, "rp_fma_%s(%s, %s, %s)", rp__emit_suffix(n->dtype), a, b, c); break;
     case RP__WHERE: rp__text_add(e->out, "(%s ? %s : %s)", a, b, c); break;
     case RP__CAST: add_cast(e, from, n->dtype, a); break;
     case RP__ROUND: rp__text_add(e->out, "rp_round_f32_to_%s(%s)", n->imm.i == RP_F16 ? "f16" : "bf16", a); break;

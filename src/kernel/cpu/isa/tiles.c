@@ -185,6 +185,18 @@ WHERE(f32)
 WHERE(f64)
 WHERE(i32)
 WHERE(i64)
+#define FMA(t)                                                                                                         \
+    static void fma_##t(const rp__tile_call *c) {                                                                      \
+        T_##t *d = c->d;                                                                                               \
+        const T_##t *a = c->a, *b = c->b, *e = c->c;                                                                   \
+        const int64_t n = c->n, as = c->as, bs = c->bs, es = c->cs;                                                    \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            V_##t x = rp__v_load_##t(a + i * as), y = rp__v_load_##t(b + i * bs), z = rp__v_load_##t(e + i * es);      \
+            rp__v_store_##t(d + i, rp__v_fma_##t(x, y, z));                                                            \
+        }                                                                                                              \
+    }
+FMA(f32)
+FMA(f64)
 static void where_u8(const rp__tile_call *c) {
     uint8_t *d = c->d;
     const uint8_t *m = c->a, *a = c->b, *b = c->c;
@@ -788,6 +800,7 @@ const rp__tiles
                                  [RP__TILE_U8] = not_u8,
                                  [RP__TILE_BOOL] = not_bool},
                     [RP__WHERE] = ALL(where),
+                    [RP__FMA] = FLOATS(fma),
                     [RP__CHECK_INDEX] = {[RP__TILE_I64] = check_index},
                     [RP__PHILOX] = {[RP__TILE_I64] = philox32},
                     [RP__PHILOX64] = {[RP__TILE_I64] = philox64},
