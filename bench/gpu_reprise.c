@@ -267,9 +267,9 @@ static int print_source(rp_dtype dtype) {
     rp_set_grad_enabled(false);
     rp_compiled *f = rp_compile((rp_fn){rows_body, params, sizeof params, "rows"}, NULL);
     rp_status status = rp_call(f, in, 1, &out, 1);
-    rp_set_kernel_log(print_kernel, NULL);
+    rp_set_kernel_log(print_kernel, NULL, NULL);
     if (!status) status = rp_call(f, in, 1, &out, 1);
-    rp_set_kernel_log(NULL, NULL);
+    rp_set_kernel_log(NULL, NULL, NULL);
     if (status) fprintf(stderr, "gpu_reprise: %s\n", rp_error_message());
     rp_compiled_release(f);
     rp_scope_end(scope, NULL, 0);

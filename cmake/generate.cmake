@@ -1,5 +1,6 @@
-# Build-time generation: op headers and tables (tools/gen/genops.c with src/ops/schema.c), embedded texts
-# (tools/gen/embed.c with src/embed.list) and the version map (tools/gen/genmap.c). Everything else depends on
+# Build-time generation: op headers and tables (tools/gen/genops.c with src/ops/schema.c), call sites of the other functions
+# (tools/gen/gencalls.c with the public headers), embedded texts (tools/gen/embed.c with src/embed.list) and the version map
+# (tools/gen/genmap.c). Everything else depends on
 # the target rp_generated. The programs are plain C and run on the machine that builds.
 set(RP_GEN_INCLUDE ${PROJECT_BINARY_DIR}/include)
 set(RP_GEN ${PROJECT_BINARY_DIR}/gen)
@@ -22,8 +23,9 @@ set(RP_GENOPS_SOURCE ${PROJECT_SOURCE_DIR}/tools/gen/genops.c)
 file(GLOB RP_GENOPS_EXISTS CONFIGURE_DEPENDS ${RP_GENOPS_SOURCE})
 if(RP_GENOPS_EXISTS)
     rp_host_program(rp_genops ${RP_GENOPS_SOURCE} src/ops/schema.c)
-    # reprise.h includes what this program is to write: for the program itself that is an empty file.
+    # reprise.h includes what this program and the next are to write: for the program itself these are empty files.
     file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_ops.h CONTENT "/* Generated: no ops while ops are generated. */\n" @ONLY)
+    file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_calls.h CONTENT "/* Generated: no sites while ops are generated. */\n" @ONLY)
     target_include_directories(rp_genops PRIVATE include ${RP_GEN}/host src)
     file(GLOB_RECURSE RP_OP_TABLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*.def)
     # The tables that it writes are those whose names it has in its text: the build must know them, or an object would
@@ -44,6 +46,17 @@ else()
     set(RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/reprise_ops.h)
     file(CONFIGURE OUTPUT ${RP_GENERATED_HEADERS} CONTENT "/* Generated: no ops. */\n" @ONLY)
 endif()
+
+# Call sites of what is no op: the macros of each header that has RP_CALL declarations, and the functions without a site.
+rp_host_program(rp_gencalls tools/gen/gencalls.c)
+foreach(base reprise reprise_ir reprise_nn)
+    set(out ${RP_GEN_INCLUDE}/${base}_calls.h ${RP_GEN}/${base}_calls.inc)
+    add_custom_command(OUTPUT ${out}
+        COMMAND rp_gencalls ${PROJECT_SOURCE_DIR}/include/${base}.h ${RP_GEN_INCLUDE} ${RP_GEN}
+        DEPENDS rp_gencalls ${PROJECT_SOURCE_DIR}/include/${base}.h COMMENT "Generating call sites of ${base}.h" VERBATIM)
+    list(APPEND RP_GENERATED ${out})
+    list(APPEND RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/${base}_calls.h)
+endforeach()
 
 # Texts that the library carries as strings: preludes of emitted code. src/embed.list: one path or glob a line.
 rp_host_program(rp_embed tools/gen/embed.c)

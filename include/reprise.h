@@ -12,8 +12,13 @@
  *   Threads    A tensor may be used by several threads; its metadata changes (requires_grad, in-place ops) are the
  *              caller's to order. Scopes, errors, grad mode, default device and current streams belong to a thread.
  *   Lists      A call may be given one array as its arguments and its results: rp_call(f, &h, 1, &h, 1).
+ *   Structs    One that begins with struct_size may grow: RP_OPTIONS fills that in, what a program does not know is zero, and
+ *              what the library does not know must be. All others keep their layout for good: rp_fn, rp_scalar, rp_device,
+ *              rp_graphed_callable (rp_graphed_options grows), what rp_explain_at and rp_op_info_at fill, layers.
  *   Sizes      dims are (const int64_t *, size_t) pairs, outermost first, in elements; strides are in elements.
- *   Sites      Every op is also a macro that passes "file:line" of the call; errors, explain and dumps name it.
+ *   Sites      Every op, and every other function that can fail (RP_CALL), is also a macro that passes "file:line" of the call;
+ *              errors, explain and dumps name it. What fails later (in a backward, a replay) names the line of the op, or, where
+ *              it has none, that of the call it failed in.
  */
 #ifndef REPRISE_H
 #define REPRISE_H
@@ -29,6 +34,10 @@
 #else
 #define RP_API
 #endif
+
+/* A function that can fail. Beside rp_x(...) there is rp_x_at(site, ...), and rp_x is also a macro that calls it with the place
+   of the call; bindings call the function, (rp_x)(...). Declared in reprise_calls.h, which is generated from this file. */
+#define RP_CALL RP_API
 
 #ifdef __cplusplus
 #include "reprise_cxx.h" /* RP_DIMS, RP_TENSORS, RP_OPTIONS */
@@ -106,11 +115,11 @@ RP_API rp_device rp_cpu(void);
 RP_API rp_device rp_cuda(int index);
 RP_API bool rp_device_available(rp_device device);
 RP_API int rp_device_count(rp_device_type type);
-RP_API rp_status rp_set_default_device(rp_device device); /* of the calling thread; where factories put tensors */
+RP_CALL rp_status rp_set_default_device(rp_device device); /* of the calling thread; where factories put tensors */
 RP_API rp_device rp_default_device(void);
 /* Waits for all streams; reports errors found by kernels. While any thread captures on a CUDA device, the driver refuses to wait
    for the whole of it, and that capture becomes invalid: wait for streams then (rp_stream_synchronize). */
-RP_API rp_status rp_synchronize(rp_device device);
+RP_CALL rp_status rp_synchronize(rp_device device);
 
 typedef enum rp_scalar_kind { RP_SCALAR_I64 = 0, RP_SCALAR_F64 = 1, RP_SCALAR_BOOL = 2 } rp_scalar_kind;
 /* a host number, exact; a weak type in promotion, like a Python number */
@@ -123,7 +132,8 @@ typedef struct rp_scalar {
     } v;
 } rp_scalar;
 
-RP_API rp_scalar rp_i64(int64_t value);
+RP_API rp_scalar rp_i64(int64_t value); /* rp_i64(0.5) does not compile */
+#define rp_i64(value) rp_i64((value) | 0)
 RP_API rp_scalar rp_f64(double value);
 RP_API rp_scalar rp_bool(bool value);
 
@@ -145,65 +155,87 @@ typedef struct rp_scope {
     uint64_t id; /* opaque */
 } rp_scope;
 
-RP_API rp_scope rp_scope_begin(void);
+RP_CALL rp_scope rp_scope_begin(void);
 /* Releases the scope's reference to every tensor made since rp_scope_begin, except keep[0..n), which move to the next
    scope out. Scopes opened inside and not ended end with it. RP_ERROR_STATE if `scope` is not open in this thread. */
-RP_API rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
+RP_CALL rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n);
 
-RP_API rp_tensor *rp_retain(rp_tensor *t); /* one more reference, owned by the caller; returns t */
+RP_CALL rp_tensor *rp_retain(rp_tensor *t); /* one more reference, owned by the caller; returns t */
 /* gives back a reference of rp_retain; NULL and the error tensor are ignored */
-RP_API void rp_release(rp_tensor *t);
+RP_CALL void rp_release(rp_tensor *t);
 RP_API bool rp_is_error(const rp_tensor *t);
 
-RP_API size_t rp_ndim(const rp_tensor *t);
+RP_CALL size_t rp_ndim(const rp_tensor *t);
 /* dim may count from the end; -1 and an error if out of range */
-RP_API int64_t rp_size(const rp_tensor *t, int64_t dim);
-RP_API int64_t rp_stride(const rp_tensor *t, int64_t dim); /* in elements */
-RP_API int64_t rp_numel(const rp_tensor *t);
-RP_API rp_dtype rp_dtype_of(const rp_tensor *t);
-RP_API rp_device rp_device_of(const rp_tensor *t);
-RP_API bool rp_is_contiguous(const rp_tensor *t);
+RP_CALL int64_t rp_size(const rp_tensor *t, int64_t dim);
+RP_CALL int64_t rp_stride(const rp_tensor *t, int64_t dim); /* in elements */
+RP_CALL int64_t rp_numel(const rp_tensor *t);
+/* Sizes as torch.SymInt: numbers in eager calls; where a compiled function is traced with symbolic sizes, words that stand for
+   an expression of its arguments' sizes, so that one specialisation serves all of them, which rp_size does not: it fixes the
+   number. A word goes wherever a schema says SymInt (sizes of view, expand, full, rand, ...; bounds of slice; the index of
+   select), and into rp_sym_*, for calculating and comparing; nothing else may look at it, and it means nothing outside of
+   its trace: used there it is an error. A size that does not fit is an error and 0. */
+RP_CALL int64_t rp_sym_size(const rp_tensor *t, int64_t dim);
+RP_CALL int64_t rp_sym_numel(const rp_tensor *t);
+RP_CALL int64_t rp_sym_add(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_sub(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_mul(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_floordiv(int64_t a, int64_t b); /* of a size, not negative, by one above 0; as rp_sym_mod */
+RP_CALL int64_t rp_sym_mod(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_max(int64_t a, int64_t b);
+RP_CALL int64_t rp_sym_min(int64_t a, int64_t b);
+/* The answer in this call; a specialisation serves calls with the same answer. */
+RP_CALL bool rp_sym_eq(int64_t a, int64_t b);
+RP_CALL bool rp_sym_lt(int64_t a, int64_t b);
+RP_CALL bool rp_sym_le(int64_t a, int64_t b);
+RP_CALL int64_t
+rp_sym_guard_int(int64_t a); /* the number in this call; a specialisation serves calls with the same one */
+RP_CALL rp_dtype rp_dtype_of(const rp_tensor *t);
+RP_CALL rp_device rp_device_of(const rp_tensor *t);
+RP_CALL bool rp_is_contiguous(const rp_tensor *t);
 /* in-place writes to the storage so far (PyTorch: Tensor._version) */
-RP_API uint64_t rp_version(const rp_tensor *t);
+RP_CALL uint64_t rp_version(const rp_tensor *t);
 /* Address of element 0; NULL (and an error) for the error tensor. Computes what is pending: CPU memory may be read at once,
-   unless the current stream is capturing. CUDA: device memory, for work on the stream that wrote it. */
-RP_API void *rp_data(rp_tensor *t);
+   unless the current stream is capturing; NULL and an error if a kernel found one in its data (an index out of bounds). CUDA:
+   device memory, for work on the stream that wrote it. */
+RP_CALL void *rp_data(rp_tensor *t);
 
 /* Copies host data (row-major) into a new tensor on the default device. */
-RP_API rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
-RP_API rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
-#define rp_from_data(...) rp_from_data_at(RP_HERE, __VA_ARGS__)
-/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, when no tensor uses it or at
-   once on failure. stride: ndim of them, in elements; NULL: row-major; only a dimension of size 1 may have a negative one.
+RP_CALL rp_tensor *rp_from_data(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype);
+/* Wraps memory that the caller owns (torch.from_blob); deleter(ctx), if any, is called once, at once on failure, else when no
+   tensor uses the memory and streams have done the work that does: in the last release, or later, in any thread, in a call that
+   waits for the device (rp_stream_synchronize, rp_to_host, ...) or wraps more. stride: ndim of them, in elements; NULL: row-major;
+   only a dimension of size 1 may have a negative one.
    data must be aligned to its element size, a bool is true if its byte is not 0. Writes that bypass Reprise are not seen by
    version counters. */
-RP_API rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
-                               rp_device device, void (*deleter)(void *ctx), void *ctx);
+RP_CALL rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
+                                rp_device device, void (*deleter)(void *ctx), void *ctx);
 /* Graphs and compiled functions copy an argument in wrapped memory (rp_from_blob, rp_from_dlpack) that lies elsewhere than the
    one before: its owner could write or free it unseen while they read. This declares that the memory of t is stable: it is
-   there until its deleter was called and the device has done what reads it by then, and nobody writes to it but through Reprise
-   while work that reads it is under way or a backward that reads it is still to come. From now on it is read in place, as memory
+   there until its deleter was called (without one: as long as tensors or work under way use it), and nobody writes to it but
+   through Reprise while work that reads it is under way or a backward that reads it is still to come. From now on it is read in
+   place, as memory
    of the library's own is. For all tensors that share the memory; it cannot be taken back. */
-RP_API rp_status rp_declare_stable(rp_tensor *t);
+RP_CALL rp_status rp_declare_stable(rp_tensor *t);
 /* Copies the elements, row-major, to host memory of exactly `bytes` = numel * element size. Synchronises. */
-RP_API rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes);
+RP_CALL rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes);
 /* The value of a one-element tensor (Tensor.item). Synchronises. On failure i64 0 and a sticky error. */
-RP_API rp_scalar rp_item(rp_tensor *t);
-RP_API double rp_item_f64(rp_tensor *t);
+RP_CALL rp_scalar rp_item(rp_tensor *t);
+RP_CALL double rp_item_f64(rp_tensor *t);
 /* rounds towards zero; infinities, NaN and what does not fit: 0 and RP_ERROR_INVALID_ARGUMENT */
-RP_API int64_t rp_item_i64(rp_tensor *t);
+RP_CALL int64_t rp_item_i64(rp_tensor *t);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
-RP_API size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
+RP_CALL size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
 
 /* ---------------------------------------------------------------- tier 1: gradients */
 
-RP_API rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad); /* leaves of floating type only */
-RP_API bool rp_requires_grad(const rp_tensor *t);
-RP_API bool rp_is_leaf(const rp_tensor *t);
-RP_API rp_tensor *rp_grad_of(rp_tensor *t);                  /* .grad, borrowed; NULL when there is none */
-RP_API rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad); /* NULL clears it (zero_grad with set_to_none) */
-RP_API rp_status rp_retain_grad(rp_tensor *t);
+RP_CALL rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad); /* leaves of floating type only */
+RP_CALL bool rp_requires_grad(const rp_tensor *t);
+RP_CALL bool rp_is_leaf(const rp_tensor *t);
+RP_CALL rp_tensor *rp_grad_of(rp_tensor *t);                  /* .grad, borrowed; NULL when there is none */
+RP_CALL rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad); /* NULL clears it (zero_grad with set_to_none) */
+RP_CALL rp_status rp_retain_grad(rp_tensor *t);
 /* of the thread; returns the old value (torch.set_grad_enabled) */
 RP_API bool rp_set_grad_enabled(bool enabled);
 RP_API bool rp_grad_enabled(void);
@@ -216,20 +248,18 @@ typedef struct rp_backward_options {
 } rp_backward_options;
 
 /* Adds d(root . gradient)/d(leaf) into .grad of every leaf (torch.Tensor.backward). gradient NULL: 1 for a one-element root. */
-RP_API rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options);
+RP_CALL rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options);
 /* torch.autograd.grad: out[i] = sum_k d(outputs[k] . grad_outputs[k])/d(inputs[i]); .grad of leaves is untouched.
    grad_outputs may be NULL (ones for one-element outputs), so may its entries. */
-RP_API rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs, size_t n_inputs,
-                         rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out);
+RP_CALL rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs, size_t n_inputs,
+                          rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out);
 
 /* Called with the gradient that reaches t, before it is accumulated or passed on; returns NULL (unchanged) or a
    replacement of the same size (Tensor.register_hook). Returns an id for rp_remove_hook, 0 on failure. What is wrong with what it
    returns is told with the line that registered it. */
 typedef rp_tensor *rp_hook(void *ctx, rp_tensor *grad);
-RP_API uint64_t rp_register_hook_at(const char *site, rp_tensor *t, rp_hook *hook, void *ctx);
-RP_API uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx);
-#define rp_register_hook(...) rp_register_hook_at(RP_HERE, __VA_ARGS__)
-RP_API rp_status rp_remove_hook(rp_tensor *t, uint64_t id);
+RP_CALL uint64_t rp_register_hook(rp_tensor *t, rp_hook *hook, void *ctx);
+RP_CALL rp_status rp_remove_hook(rp_tensor *t, uint64_t id);
 
 /* ---------------------------------------------------------------- tier 1: functions, compile, graphs */
 
@@ -265,26 +295,25 @@ typedef struct rp_compile_options {
     int purity;             /* re-trace and compare every purity-th call; the second call always is */
     size_t cache_limit;     /* specialisations kept, least recently used goes first; 0: 32 */
     rp_graph_layout layout; /* "fused", "cudagraphs": of the device graphs; rp_explain says what was chosen */
+    /* A specialisation with symbolic sizes keeps a program (memory and device graph) for each tuple of sizes that it was
+       called with, a backward likewise. So many are kept in all, and so many bytes of device memory, least recently used
+       goes first; the last one of each forward and backward stays. Results and saved tensors of one that went stay valid. */
+    size_t instance_limit;   /* 0: 64 */
+    uint64_t instance_bytes; /* 0: 1 GiB */
 } rp_compile_options;
 
-RP_API rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
-RP_API rp_compiled *rp_plain(rp_fn fn); /* the function itself, called through rp_call */
+RP_CALL rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options);
+RP_CALL rp_compiled *rp_plain(rp_fn fn); /* the function itself, called through rp_call */
 /* A call that fails gives error tensors; the line of the call is in messages about its arguments and results. */
-RP_API rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                            size_t n_out);
-RP_API rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
-#define rp_call(...) rp_call_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_call(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 /* The same with a name for each argument: names[i] is that of in[i], dotted where arguments are nested ("batch.tokens"). The
    first call that succeeds fixes count, names and places for f, however it was made; another count, name or place is
    RP_ERROR_GUARD afterwards, and the function does not run. No two names are equal, and none is a part of another's path. */
-RP_API rp_status rp_call_named_at(const char *site, rp_compiled *f, const char *const *names, rp_tensor *const *in,
-                                  size_t n_in, rp_tensor **out, size_t n_out);
-RP_API rp_status rp_call_named(rp_compiled *f, const char *const *names, rp_tensor *const *in, size_t n_in,
-                               rp_tensor **out, size_t n_out);
-#define rp_call_named(...) rp_call_named_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_call_named(rp_compiled *f, const char *const *names, rp_tensor *const *in, size_t n_in,
+                                rp_tensor **out, size_t n_out);
 RP_API void rp_compiled_release(rp_compiled *f);
 /* while tracing: compare these bytes too at every later call */
-RP_API rp_status rp_guard_bytes(const void *bytes, size_t n);
+RP_CALL rp_status rp_guard_bytes(const void *bytes, size_t n);
 
 /* torch.cuda.make_graphed_callables */
 typedef struct rp_graphed_options {
@@ -299,49 +328,38 @@ typedef struct rp_graphed_callable {
     rp_fn fn;
     rp_tensor *const *args; /* sample arguments: they become the static inputs */
     size_t n_args;
-    rp_tensor *const *params; /* trainable tensors that fn reads through ctx */
+    rp_tensor *const *params; /* trainable tensors that fn reads through ctx: all of them, one left out is an error */
     size_t n_params;
     size_t n_out;
 } rp_graphed_callable;
-/* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. */
-RP_API rp_status rp_make_graphed_callables_at(const char *site, const rp_graphed_callable *callables, size_t n,
-                                              const rp_graphed_options *options, rp_compiled **out);
-RP_API rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,
-                                           const rp_graphed_options *options, rp_compiled **out);
-#define rp_make_graphed_callables(...) rp_make_graphed_callables_at(RP_HERE, __VA_ARGS__)
-RP_API rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
+/* Captures n callables, forwards in order and backwards in reverse, into one pool; out[i] is called with rp_call. What a function
+   writes into an argument is in the caller's tensor after the call. */
+RP_CALL rp_status rp_make_graphed_callables(const rp_graphed_callable *callables, size_t n,
+                                            const rp_graphed_options *options, rp_compiled **out);
+RP_CALL rp_status rp_graphed_set_training(rp_compiled *f, bool training); /* mode != captured mode: runs eagerly */
 
 /* ---------------------------------------------------------------- tier 1: control flow (regions) */
 
 /* A function gives every result that it is asked for, and branches give the same sizes and types: anything else is an error that
    names the function and the line. */
-RP_API rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in,
-                            size_t n_in, rp_tensor **out, size_t n_out);
-RP_API rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
-                         rp_tensor **out, size_t n_out); /* torch.cond */
-#define rp_cond(...) rp_cond_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_cond(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
+                          rp_tensor **out, size_t n_out); /* torch.cond */
 /* torch.while_loop: state' = body(state) while cond(state); max_iter > 0 bounds it and makes it differentiable. */
-RP_API rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n,
-                             int64_t max_iter, rp_tensor **out);
-RP_API rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
-                          rp_tensor **out);
-#define rp_while(...) rp_while_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_while(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
+                           rp_tensor **out);
 /* torch.utils.checkpoint: recomputes fn in backward instead of keeping its intermediates. What ctx points to, and tensors
    that fn reads through it, must be there until then: rp_retain those that a scope, or rp_call, would release. */
-RP_API rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                                  size_t n_out);
-RP_API rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
-#define rp_checkpoint(...) rp_checkpoint_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_checkpoint(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* ---------------------------------------------------------------- tier 1: random numbers */
 
-RP_API rp_generator *rp_default_generator(rp_device device);
-RP_API rp_generator *rp_generator_new(rp_device device, uint64_t seed);
+RP_CALL rp_generator *rp_default_generator(rp_device device);
+RP_CALL rp_generator *rp_generator_new(rp_device device, uint64_t seed);
 RP_API void rp_generator_release(rp_generator *g);
-RP_API rp_status rp_manual_seed(uint64_t seed); /* all default generators (torch.manual_seed) */
-RP_API rp_status rp_generator_seed(rp_generator *g, uint64_t seed);
-RP_API rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset); /* offset in Philox counters */
-RP_API rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset);
+RP_CALL rp_status rp_manual_seed(uint64_t seed); /* all default generators (torch.manual_seed) */
+RP_CALL rp_status rp_generator_seed(rp_generator *g, uint64_t seed);
+RP_CALL rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset); /* offset in Philox counters */
+RP_CALL rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset);
 
 /* ---------------------------------------------------------------- tier 2: streams, events, raw capture */
 
@@ -350,20 +368,20 @@ typedef struct rp_event rp_event;
 typedef struct rp_graph rp_graph;
 typedef struct rp_pool rp_pool;
 
-RP_API rp_stream *rp_stream_new(rp_device device);
+RP_CALL rp_stream *rp_stream_new(rp_device device);
 RP_API void rp_stream_release(rp_stream *s);
-RP_API rp_stream *rp_current_stream(rp_device device); /* of the thread, borrowed */
-RP_API rp_status rp_set_current_stream(rp_stream *s);
-RP_API rp_status rp_stream_synchronize(rp_stream *s);
-RP_API bool rp_stream_query(rp_stream *s); /* is all its work done? */
-RP_API rp_event *rp_event_new(rp_device device, bool timing);
+RP_CALL rp_stream *rp_current_stream(rp_device device); /* of the thread, borrowed */
+RP_CALL rp_status rp_set_current_stream(rp_stream *s);
+RP_CALL rp_status rp_stream_synchronize(rp_stream *s);
+RP_CALL bool rp_stream_query(rp_stream *s); /* is all its work done? */
+RP_CALL rp_event *rp_event_new(rp_device device, bool timing);
 RP_API void rp_event_release(rp_event *e);
-RP_API rp_status rp_event_record(rp_event *e, rp_stream *s);
-RP_API rp_status rp_event_synchronize(rp_event *e);
-RP_API bool rp_event_query(rp_event *e);
+RP_CALL rp_status rp_event_record(rp_event *e, rp_stream *s);
+RP_CALL rp_status rp_event_synchronize(rp_event *e);
+RP_CALL bool rp_event_query(rp_event *e);
 /* negative and an error if not recorded with timing */
-RP_API double rp_event_elapsed_ms(rp_event *start, rp_event *end);
-RP_API rp_status rp_stream_wait_event(rp_stream *s, rp_event *e);
+RP_CALL double rp_event_elapsed_ms(rp_event *start, rp_event *end);
+RP_CALL rp_status rp_stream_wait_event(rp_stream *s, rp_event *e);
 
 typedef enum rp_capture_mode {
     RP_CAPTURE_THREAD_LOCAL = 0,
@@ -380,20 +398,20 @@ typedef struct rp_graph_options {
     bool check_input_liveness; /* replay errors when a tensor read by the graph has died or moved */
 } rp_graph_options;
 
-RP_API rp_graph *rp_graph_new(void);
+RP_CALL rp_graph *rp_graph_new(void);
 /* Ends a capture that is under way. From another thread than the one that captures it is RP_ERROR_STATE, and the graph stays. */
-RP_API void rp_graph_release(rp_graph *g);
+RP_CALL void rp_graph_release(rp_graph *g);
 /* The stream becomes current. A thread has one capture at a time, of whatever device; the thread that begins one ends it. */
-RP_API rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
-RP_API rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
-RP_API rp_status rp_graph_instantiate(rp_graph *g);
-RP_API rp_status rp_graph_replay(rp_graph *g); /* on the thread's current stream; asynchronous */
-RP_API rp_status rp_graph_reset(rp_graph *g);
+RP_CALL rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options);
+RP_CALL rp_status rp_graph_end(rp_graph *g); /* restores the stream on every path */
+RP_CALL rp_status rp_graph_instantiate(rp_graph *g);
+RP_CALL rp_status rp_graph_replay(rp_graph *g); /* on the thread's current stream; asynchronous */
+RP_CALL rp_status rp_graph_reset(rp_graph *g);
 /* The next replays read `to` where the capture read `from` (same size, strides, dtype, device): nodes are re-pointed. */
-RP_API rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to);
-RP_API rp_pool *rp_graph_pool(rp_graph *g);    /* borrowed */
+RP_CALL rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to);
+RP_CALL rp_pool *rp_graph_pool(rp_graph *g);   /* borrowed */
 RP_API bool rp_is_capturing(rp_device device); /* the thread's current stream */
-RP_API rp_pool *rp_pool_new(rp_device device);
+RP_CALL rp_pool *rp_pool_new(rp_device device);
 RP_API void rp_pool_release(rp_pool *p);
 
 /* ---------------------------------------------------------------- tier 2: kernels of the program's own */
@@ -452,23 +470,18 @@ typedef struct rp_param {
 /* The CPU runs items [0, items), perhaps at once in several threads: begin and end are multiples of grain, or items. The
    function calls nothing of Reprise. */
 typedef void rp_cpu_kernel(const rp_word *params, int64_t begin, int64_t end);
-RP_API rp_status rp_launch_at(const char *site, const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain,
-                              const rp_param *params, size_t n_params);
-RP_API rp_status rp_launch(const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain,
-                           const rp_param *params, size_t n_params);
-#define rp_launch(...) rp_launch_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_launch(const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain,
+                            const rp_param *params, size_t n_params);
 /* entries left 0 are 1, shared_bytes apart */
 typedef struct rp_cuda_grid {
+    size_t struct_size;
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; /* dynamic shared memory */
 } rp_cuda_grid;
 /* `function` is a CUfunction of the device's primary context; its module stays loaded as long as a graph holds the launch. Its
    parameters are those of `params`, in order. */
-RP_API rp_status rp_cuda_launch_at(const char *site, const char *name, rp_device device, void *function,
-                                   const rp_cuda_grid *grid, const rp_param *params, size_t n_params);
-RP_API rp_status rp_cuda_launch(const char *name, rp_device device, void *function, const rp_cuda_grid *grid,
-                                const rp_param *params, size_t n_params);
-#define rp_cuda_launch(...) rp_cuda_launch_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_cuda_launch(const char *name, rp_device device, void *function, const rp_cuda_grid *grid,
+                                 const rp_param *params, size_t n_params);
 
 /* ---------------------------------------------------------------- tier 2: memory statistics, DLPack */
 
@@ -482,24 +495,24 @@ typedef struct rp_memory_stats {
     uint64_t root_scope_tensors;        /* tensors of this thread that no scope will release */
     uint64_t live_tensors;              /* handles, all threads */
 } rp_memory_stats;
-RP_API rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats);
-RP_API rp_status rp_memory_stats_reset_peak(rp_device device); /* the peaks start again from what is held now */
-RP_API rp_status rp_empty_cache(rp_device device);
+RP_CALL rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats);
+RP_CALL rp_status rp_memory_stats_reset_peak(rp_device device); /* the peaks start again from what is held now */
+RP_CALL rp_status rp_empty_cache(rp_device device);
 
 struct DLManagedTensorVersioned;
 struct DLManagedTensor; /* of DLPack before 1.0 */
-/* NULL on failure; the consumer calls its deleter */
-RP_API struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t);
+/* NULL on failure, also one that a kernel found in its data on the CPU; the consumer calls its deleter */
+RP_CALL struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t);
 /* Take ownership, also on failure. */
-RP_API rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed);
+RP_CALL rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed);
 /* It says neither its version nor whether it may be written: it is taken as 1.0's, and for memory that may be. */
-RP_API rp_tensor *rp_from_dlpack_unversioned(struct DLManagedTensor *managed);
+RP_CALL rp_tensor *rp_from_dlpack_unversioned(struct DLManagedTensor *managed);
 
 /* ---------------------------------------------------------------- tier 2: threads, logging, switches */
 
 /* Of the CPU pool, for this process: 1 to 256, another number is an error; a larger machine is used by 256. Results do not
    depend on it. */
-RP_API rp_status rp_set_num_threads(int n);
+RP_CALL rp_status rp_set_num_threads(int n);
 RP_API int rp_num_threads(void);
 RP_API bool rp_set_deterministic(bool on); /* torch.use_deterministic_algorithms; returns the old value */
 RP_API bool rp_deterministic(void);
@@ -534,11 +547,8 @@ typedef struct rp_attr {
 
 /* Calls any op of the table by its name. Tensor arguments in schema order (an optional one may be NULL; a Tensor[]
    argument takes all remaining tensors); attributes in schema order, trailing ones with defaults may be left out. */
-RP_API rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in, size_t n_in,
-                               const rp_attr *attrs, size_t n_attrs, rp_tensor **out, size_t n_out);
-RP_API rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
-                            rp_tensor **out, size_t n_out);
-#define rp_op_call(...) rp_op_call_at(RP_HERE, __VA_ARGS__)
+RP_CALL rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
+                             rp_tensor **out, size_t n_out);
 
 /* A user's op. The same facts as a row of the table; see docs/forms.md. */
 typedef struct rp_op_descriptor {
@@ -564,7 +574,7 @@ typedef struct rp_op_descriptor {
                           rp_tensor *const *out, const rp_attr *attrs, size_t n_attrs, rp_tensor **grad_in);
     void *ctx;
 } rp_op_descriptor;
-RP_API rp_status rp_op_register(const rp_op_descriptor *descriptor);
+RP_CALL rp_status rp_op_register(const rp_op_descriptor *descriptor);
 
 /* what the table says of an op */
 typedef struct rp_op_info {
@@ -581,20 +591,21 @@ typedef struct rp_op_info {
 #define RP_OP_SYNC 8u              /* reads device data on the host; not to be captured */
 #define RP_OP_NONDETERMINISTIC 16u /* on CUDA, unless rp_set_deterministic */
 RP_API size_t rp_op_count(void);
-RP_API rp_status rp_op_info_at(size_t index, rp_op_info *info);
+RP_CALL rp_status rp_op_info_at(size_t index, rp_op_info *info);
 
 /* torch.autograd.Function: forward runs without a tape; backward is called with the gradients of the outputs (zeros where
    none came), and leaves grad_in[i] NULL where there is none. While a compiled function is traced both run, and from then on
    neither does. */
 typedef struct rp_function {
+    size_t struct_size;
     rp_fn forward;
     rp_status (*backward)(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out, size_t n_out,
                           rp_tensor **grad_in, size_t n_in);
     void *backward_ctx;
     bool save_outputs; /* saved = inputs, then outputs if true */
 } rp_function;
-RP_API rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                                   size_t n_out);
+RP_CALL rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                                    size_t n_out);
 
 /* ---------------------------------------------------------------- tier 2: backends, explain, graphs as text */
 
@@ -603,15 +614,15 @@ typedef struct rp_ir rp_ir; /* a traced graph: see docs/ir.md for its text form 
 /* make_fx; NULL never: an empty rp_ir on failure. RP_ERROR_GRAPH_BREAK: the function reads a value on the host, or, where a
    result needs a gradient, does what only a tape differentiates (a custom function whose backward cannot be recorded, a hook
    that it leaves, ...). */
-RP_API rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
+RP_CALL rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out);
 /* one more reference; how a backend keeps the graph that it was given */
 RP_API rp_ir *rp_ir_retain(const rp_ir *ir);
 RP_API void rp_ir_release(rp_ir *ir);
-RP_API size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes); /* returns the length it needs without the NUL */
-RP_API rp_ir *rp_ir_parse(const char *text, size_t bytes);
-RP_API rp_status rp_ir_check(const rp_ir *ir); /* the checker: types, dominance, regions */
-RP_API bool rp_ir_equal(const rp_ir *a, const rp_ir *b);
-RP_API rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
+RP_CALL size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes); /* returns the length it needs without the NUL */
+RP_CALL rp_ir *rp_ir_parse(const char *text, size_t bytes);
+RP_CALL rp_status rp_ir_check(const rp_ir *ir); /* the checker: types, dominance, regions */
+RP_CALL bool rp_ir_equal(const rp_ir *a, const rp_ir *b);
+RP_CALL rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 
 /* A backend turns a functional graph into something callable (torch._dynamo.register_backend). */
 typedef struct rp_backend {
@@ -622,30 +633,52 @@ typedef struct rp_backend {
     void (*destroy)(void *ctx, void *compiled);
     void *ctx;
 } rp_backend;
-RP_API rp_status rp_register_backend(const rp_backend *backend);
+RP_CALL rp_status rp_register_backend(const rp_backend *backend);
+/* The name is free again, for another one too; functions that were compiled with the backend go on with it, so its ctx stays
+   until they and their tapes are gone. Backends of the library stay. */
+RP_CALL rp_status rp_unregister_backend(const char *name);
+/* the names that rp_compile takes: an alias is one, behind that of its backend */
 RP_API size_t rp_backend_count(void);
-RP_API const char *rp_backend_name(size_t index);
+RP_CALL const char *rp_backend_name(size_t index);
 
-/* What a compiled function did and did not do, and why: one record a fact, in program order. */
+/* torch._dynamo.reset: every compiled function lets go, at its next call, of its specialisations, and of the verdict that it
+   must run at every call; it is as new. Calls that are under way end with what they have. */
+RP_API void rp_compile_reset(void);
+/* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were cleared.
+   Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard". */
+typedef struct rp_counter {
+    const char *kind, *reason; /* "" where no reason applies */
+    uint64_t count;            /* not 0 */
+} rp_counter;
+RP_API size_t rp_counter_count(void);
+RP_CALL rp_status rp_counter_at(size_t index, rp_counter *counter);
+RP_API void rp_counters_clear(void);
+
+/* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
+   program that was evicted go; what happened to it (kinds "specialisation", "instance", "copy", "patch", "skip", "break") is
+   counted on in a record of what it was a part of. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break", "guard", "memory" */
+    /* "specialisation", "instance", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break",
+       "guard", "memory" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */
     const char *site;    /* call site or "" */
     int64_t count;       /* how often, or bytes for "memory" */
+    const char *of;      /* what it is about: "" the function; "specialisation 2, backward, s0 = 40" */
 } rp_explain_entry;
-RP_API size_t rp_explain_count(rp_compiled *f);
+RP_CALL size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */
-RP_API rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
+RP_CALL rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
 
 /* One loop kernel as it is made ready: its expressions (docs/loop.md), and the sources emitted for the CPU and for CUDA.
    The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */
 typedef void rp_kernel_log(void *ctx, const char *op, const char *site, const char *loop, const char *c_source,
                            const char *cuda_source);
 /* Every launch of a loop kernel by the calling thread is told to `log` first, eager ones too; NULL: none. The log calls
-   nothing that computes. Returns the log that was set before. */
-RP_API rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx);
+   nothing that computes. Returns the log that was set before, and what it was given through old_ctx (NULL: not wanted): both
+   set it again. */
+RP_API rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx, void **old_ctx);
 
 /* What the library found on this machine, and why something is absent: lines "subject: text", a subject's further lines
    begin with two blanks. NUL-terminated into buf; returns the length it needs without the NUL. */
@@ -655,6 +688,7 @@ RP_API size_t rp_doctor(char *buf, size_t bytes);
 }
 #endif
 
+#include "reprise_calls.h"
 #include "reprise_ops.h"
 
 #endif

@@ -48,5 +48,31 @@ for std in c99 c11 c++11 c++20; do
         fi
     done
 done
+# An integer of any width is a scalar without a warning; a floating number is none.
+integers='#include <reprise.h>
+rp_scalar use(signed char a, unsigned short b, unsigned c, int64_t d, uint64_t e, bool f, rp_dtype g) {
+    (void)rp_i64(a), (void)rp_i64(b), (void)rp_i64(c), (void)rp_i64(e), (void)rp_i64(f), (void)rp_i64(g);
+    return rp_i64(d - 1);
+}'
+for std in c99 c11 c++11 c++20; do
+    case $std in
+    c++*) lang=c++ compilers="g++ clang++" ;;
+    *) lang=c compilers="gcc clang" ;;
+    esac
+    for compiler in $compilers; do
+        n=$((n + 1))
+        if ! printf '%s\n' "$integers" | $compiler -x $lang -std=$std -Wall -Wextra -pedantic -Werror -fsyntax-only -I"$dir" -; then
+            echo "rp_i64 does not take every integer as $std with $compiler"
+            bad=1
+        fi
+        for number in 0.5 1.5f 2.0L; do
+            if printf '#include <reprise.h>\nrp_scalar use(void) { return rp_i64(%s); }\n' $number |
+                $compiler -x $lang -std=$std -w -fsyntax-only -I"$dir" - 2>/dev/null; then
+                echo "rp_i64($number) compiles as $std with $compiler"
+                bad=1
+            fi
+        done
+    done
+done
 [ $n -gt 0 ] || bad=1
 exit $bad

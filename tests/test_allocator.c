@@ -4,13 +4,16 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
 #include "core/alloc.h"
 #include "device/allocator.h"
+#include "device/cpu/memory.h"
 #include "tensor/tensor.h"
 
 static rp_memory_stats stats(void) {
@@ -237,9 +240,9 @@ pools_keep_their_memory(void **state) { /* A2, A3, A9, A10: the route decides; a
     rp_stream *s = rp_stream_new(rp_cpu());
     uint64_t reserved = stats().reserved;
     rp_pool *pool = rp_pool_new(rp_cpu());
-    rp__allocator_route(d, s, pool);
+    rp__allocator_capture(s, NULL, pool);
     rp__block *a = take(d, s, 1000), *b = take(d, s, 3 << 20);
-    rp__allocator_route(d, s, NULL);
+    rp__allocator_capture(s, NULL, NULL);
     assert_true(a->pool == pool && b->pool == pool);
     assert_int_equal(pool->refs, 3);
     assert_true(stats().in_private_pools > 0);
@@ -248,10 +251,10 @@ pools_keep_their_memory(void **state) { /* A2, A3, A9, A10: the route decides; a
     b = take(d, s, 3 << 20); /* not routed: other memory */
     assert_ptr_not_equal(b->data, address);
     rp__block_free(d, b);
-    rp__allocator_route(d, s, pool);
+    rp__allocator_capture(s, NULL, pool);
     b = take(d, s, 3 << 20);
     assert_ptr_equal(b->data, address);
-    rp__allocator_route(d, s, NULL);
+    rp__allocator_capture(s, NULL, NULL);
     rp__block_free(d, b);
     rp_empty_cache(rp_cpu());
     assert_true(stats().in_private_pools > 0); /* only the pool's end frees them */
@@ -335,13 +338,127 @@ static void cuda_sizes_are_pytorchs(void **state) { /* A1; A5: an error tells of
     assert_int_equal(held_bytes, 0);
 }
 
+/* ---- what the system has */
+
+/* Writes a file of a machine that the test makes up, with the folders around it. */
+static void put(const char *root, const char *path, const char *text) {
+    char full[512];
+    snprintf(full, sizeof full, "%s%s", root, path);
+    for (char *at = full + 1; (at = strchr(at, '/')); at++) {
+        *at = 0;
+        (void)mkdir(full, 0700);
+        *at = '/';
+    }
+    FILE *f = fopen(full, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    fclose(f);
+}
+
+enum { MIB = 1 << 20 };
+static uint64_t left(const char *root, char whose[96]) { return rp__cpu_memory_left(root, whose, 96) / MIB; }
+
+/* Memory that can be had is that of the machine or of the tightest group around the process, whatever its version and however
+   deep; swap counts as far as the group may use it, and pages of files can be dropped. */
+static void groups_of_the_system_limit_memory(void **state) {
+    (void)state;
+    char whose[96], root[] = "memory-XXXXXX", command[64];
+    assert_non_null(mkdtemp(root));
+    assert_true(rp__cpu_memory_left(root, whose, 96) == UINT64_MAX); /* nothing is known */
+    put(root, "/proc/meminfo",
+        "MemTotal:  8388608 kB\nMemFree:  1 kB\nMemAvailable:  4194304 kB\nSwapFree:  1048576 kB\n");
+    assert_int_equal(left(root, whose), 5120);
+    assert_string_equal(whose, "memory and swap of the machine");
+
+    /* version 2: the group allows 3 GiB, of which 1 is used, half of that by files; its parent allows less */
+    put(root, "/proc/self/cgroup", "3:cpu,memory_not:/elsewhere\n0::/outer/inner\n");
+    put(root, "/proc/self/mountinfo",
+        "22 1 8:1 / / rw - ext4 /dev/sda rw\n30 22 0:26 / /cg rw,nosuid shared:9 - cgroup2 none rw\n");
+    put(root, "/cg/outer/inner/memory.max", "3221225472\n");
+    put(root, "/cg/outer/inner/memory.current", "1073741824\n");
+    put(root, "/cg/outer/inner/memory.stat", "anon 1\ninactive_file 268435456\nactive_file 268435456\n");
+    assert_int_equal(left(root, whose), 2048 + 512 + 1024);
+    assert_string_equal(whose, "the limit of control group /outer/inner");
+    put(root, "/cg/outer/inner/memory.swap.max", "104857600\n");
+    put(root, "/cg/outer/inner/memory.swap.current", "0\n");
+    assert_int_equal(left(root, whose), 2048 + 512 + 100);
+    put(root, "/cg/outer/memory.max", "max\n");
+    put(root, "/cg/outer/memory.current", "9\n");
+    assert_int_equal(left(root, whose), 2048 + 512 + 100);
+    put(root, "/cg/outer/memory.max", "536870912\n");
+    put(root, "/cg/outer/memory.swap.max", "0\n");
+    put(root, "/cg/outer/memory.swap.current", "0\n");
+    assert_int_equal(left(root, whose), 511); /* 9 bytes are used */
+    assert_string_equal(whose, "the limit of control group /outer");
+    put(root, "/cg/outer/memory.current", "636870912\n"); /* more than allowed, for a moment */
+    assert_int_equal(left(root, whose), 0);
+
+    /* version 1, of a container that sees its own group as the root */
+    put(root, "/proc/self/cgroup", "5:cpu,memory:/docker/1a2b/job\n");
+    put(root, "/proc/self/mountinfo",
+        "31 22 0:27 /docker/1a2b /v1 rw - cgroup cgroup rw,memory_not\n32 22 0:28 /docker/1a2b /cg1 rw - cgroup cgroup "
+        "rw,memory\n");
+    put(root, "/cg1/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
+    put(root, "/cg1/memory.usage_in_bytes", "1\n");
+    assert_int_equal(left(root, whose), 5120);
+    put(root, "/cg1/job/memory.limit_in_bytes", "2147483648\n");
+    put(root, "/cg1/job/memory.usage_in_bytes", "1073741824\n");
+    assert_int_equal(left(root, whose), 1024 + 1024);
+    assert_string_equal(whose, "the limit of control group /job");
+    put(root, "/cg1/job/memory.memsw.limit_in_bytes", "2147483648\n");
+    put(root, "/cg1/job/memory.memsw.usage_in_bytes", "1073741824\n");
+    put(root, "/cg1/job/memory.stat", "inactive_file 7\ntotal_inactive_file 104857600\ntotal_active_file 0\n");
+    assert_int_equal(left(root, whose), 1124);
+    put(root, "/cg1/memory.limit_in_bytes", "1048576\n");
+    assert_int_equal(left(root, whose), 1024); /* the outer group is full; the machine can swap for it */
+
+    put(root, "/proc/self/status", "Name: x\nRssAnon:  1024 kB\nVmSwap:  1024 kB\n");
+    assert_int_equal(rp__cpu_memory_promised(root, 5 * MIB), 3 * MIB);
+    assert_int_equal(rp__cpu_memory_promised(root, MIB), 0);
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+/* More than there is is refused when it is asked for, not when it is written to; also in portions that would fit one by one. */
+static void more_memory_than_there_is_is_refused(void **state) {
+    (void)state;
+    char whose[96];
+    uint64_t there = rp__cpu_memory_left("", whose, sizeof whose);
+    if (there > UINT64_C(1) << 46) skip(); /* the system does not say */
+    rp_scope s = rp_scope_begin();
+    assert_true(rp_is_error(rp_empty(RP_DIMS(INT64_C(1) << 46), RP_F32)));
+    assert_non_null(strstr(rp_error_message(), "tried to allocate 256.00 TiB on cpu, which has "));
+    assert_non_null(strstr(rp_error_message(), whose));
+    assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
+#ifndef __SANITIZE_ADDRESS__ /* marks what is not in use, in memory of an eighth of its size */
+    int64_t portion = (int64_t)(there / 5 * 2), fit = 0;
+    for (; fit < 4 && !rp_is_error(rp_empty(&portion, 1, RP_U8)); fit++) {}
+    assert_in_range(fit, 1, 2);
+    assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
+    rp_scope_end(s, NULL, 0);
+    rp_empty_cache(rp_cpu());
+    s = rp_scope_begin(); /* what was refused, or promised and given back, stands in nobody's way */
+    assert_false(rp_is_error(rp_empty(&portion, 1, RP_U8)));
+    rp_scope_end(s, NULL, 0);
+    rp_empty_cache(rp_cpu());
+#else
+    rp_scope_end(s, NULL, 0);
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_device_opens_after_failures), cmocka_unit_test(small_blocks_have_classes),
-        cmocka_unit_test(the_peak_is_exact_in_one_thread), cmocka_unit_test(blocks_do_not_overlap),
-        cmocka_unit_test(freed_neighbours_merge),          cmocka_unit_test(blocks_wait_for_other_streams),
-        cmocka_unit_test(streams_leave_their_memory),      cmocka_unit_test(pools_keep_their_memory),
+        cmocka_unit_test(the_device_opens_after_failures),
+        cmocka_unit_test(small_blocks_have_classes),
+        cmocka_unit_test(the_peak_is_exact_in_one_thread),
+        cmocka_unit_test(blocks_do_not_overlap),
+        cmocka_unit_test(freed_neighbours_merge),
+        cmocka_unit_test(blocks_wait_for_other_streams),
+        cmocka_unit_test(streams_leave_their_memory),
+        cmocka_unit_test(pools_keep_their_memory),
         cmocka_unit_test(cuda_sizes_are_pytorchs),
+        cmocka_unit_test(groups_of_the_system_limit_memory),
+        cmocka_unit_test(more_memory_than_there_is_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -371,6 +371,68 @@ static void writes_through_views(void **state) {
     EQUAL(g[0], 2, 0, 0);
 }
 
+/* A view may be made a leaf. A view of it has the leaf's history until the memory is written through what both lie in: from
+   then on it has that of the base, which has none. It goes on requiring a gradient and passes none on (PyTorch). */
+static void written_behind_a_leaf(void **state) {
+    (void)state;
+    for (int whole = 0; whole < 2; whole++) {
+        rp_tensor *base = VEC(0.5, 1, 2), *g = NULL;
+        rp_tensor *part = leaf(whole ? rp_view(base, RP_DIMS(3)) : rp_slice(base, 0, 0, 2, 1));
+        rp_tensor *v = rp_unsqueeze(part, 0), *before = rp_mul_scalar(v, rp_i64(3));
+        rp_tanh_(base);
+        assert_true(rp_requires_grad(v) && !rp_is_leaf(v));
+        ok(rp_backward(sum(v), NULL, NULL));
+        ok(rp_backward(v, rp_ones_like(v), NULL));
+        assert_null(rp_grad_of(part));
+        rp_tensor *y = sum(rp_mul(v, v));
+        ok(rp_grad(&y, 1, &part, 1, NULL, RP_OPTIONS(rp_backward_options, .allow_unused = true), &g));
+        assert_null(g);
+        ok(rp_backward(sum(before), NULL, NULL)); /* was made of v as it was */
+        if (whole)
+            EQUAL(rp_grad_of(part), 3, 3, 3);
+        else
+            EQUAL(rp_grad_of(part), 3, 3);
+        rp_tensor *fresh = rp_unsqueeze(part, 0); /* of the leaf as it is */
+        ok(rp_set_grad(part, NULL));
+        ok(rp_backward(sum(fresh), NULL, NULL));
+        if (whole)
+            EQUAL(rp_grad_of(part), 1, 1, 1);
+        else
+            EQUAL(rp_grad_of(part), 1, 1);
+    }
+    /* A detached tensor is no such base: what is written through it leaves the history alone. */
+    rp_tensor *other = VEC(0.5, 1), *part = leaf(rp_detach(other)), *v = rp_unsqueeze(part, 0);
+    rp_tanh_(other);
+    ok(rp_backward(sum(v), NULL, NULL));
+    EQUAL(rp_grad_of(part), 1, 1);
+}
+
+/* The backward in two halves, over an intermediate: the first does not run what made it, and frees nothing of it. */
+static void halves_of_a_backward(void **state) {
+    (void)state;
+    rp_tensor *x = LEAF(2, 3), *w = LEAF(5, 7), *g[2];
+    rp_tensor *h = rp_mul(x, w), *y = sum(rp_mul(h, h));
+    ok(rp_grad(&y, 1, &h, 1, NULL, NULL, g));
+    EQUAL(g[0], 20, 42);
+    ok(rp_backward(h, g[0], NULL));
+    EQUAL(rp_grad_of(x), 100, 294);
+    EQUAL(rp_grad_of(w), 40, 126);
+    assert_int_equal(rp_backward(h, g[0], NULL), RP_ERROR_STATE); /* this one ran it */
+    FAILED(RP_ERROR_STATE, "a second time");
+    /* What lies between two inputs runs, and is freed; what makes the last of them is not. */
+    rp_tensor *a = rp_mul(x, w), *b = rp_mul(a, a);
+    y = sum(rp_mul(b, b));
+    ok(rp_grad(&y, 1, (rp_tensor *[]){b, a}, 2, NULL, NULL, g));
+    EQUAL(g[1], 4 * 1000, 4 * 9261);
+    assert_int_equal(rp_backward(b, g[0], NULL), RP_ERROR_STATE);
+    FAILED(RP_ERROR_STATE, "a second time");
+    ok(rp_set_grad(x, NULL));
+    ok(rp_backward(a, g[1], NULL));
+    EQUAL(rp_grad_of(x), 20000, 4 * 9261 * 7);
+    ok(rp_set_grad(x, NULL));
+    ok(rp_set_grad(w, NULL));
+}
+
 static void views_made_without_a_tape(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2), *base = rp_mul_scalar(x, rp_i64(1));
@@ -627,6 +689,8 @@ int main(void) {
         TEST(inplace_on_results),
         TEST(version_errors_name_the_line),
         TEST(writes_through_views),
+        TEST(written_behind_a_leaf),
+        TEST(halves_of_a_backward),
         TEST(views_made_without_a_tape),
         TEST(no_cycles_are_left),
         TEST(million_nodes),

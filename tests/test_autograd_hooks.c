@@ -167,7 +167,8 @@ static rp_status cube_backward(void *ctx, rp_tensor *const *saved, size_t n_save
 static void custom_functions(void **state) {
     (void)state;
     int backward_runs = 0;
-    rp_function f = {.forward = {cube_body, NULL, 0, "cube"},
+    rp_function f = {.struct_size = sizeof f,
+                     .forward = {cube_body, NULL, 0, "cube"},
                      .backward = cube_backward,
                      .backward_ctx = &backward_runs,
                      .save_outputs = true};
@@ -208,7 +209,7 @@ static void twice_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 }
 static void custom_gradients_must_fit(void **state) {
     (void)state;
-    rp_function f = {.forward = {twice_body, NULL, 0, "twice"}, .backward = wrong_backward};
+    rp_function f = {.struct_size = sizeof f, .forward = {twice_body, NULL, 0, "twice"}, .backward = wrong_backward};
     rp_tensor *x = LEAF(2, 3), *out;
     ok(rp_function_apply(&f, &x, 1, &out, 1));
     assert_int_equal(rp_backward(sum(out), NULL, NULL), RP_ERROR_SHAPE);
@@ -234,7 +235,7 @@ static rp_status silent_op_backward(void *ctx, rp_tensor *const *grad_out, size_
 }
 static void statuses_without_an_error(void **state) {
     (void)state;
-    rp_function f = {.forward = {twice_body, NULL, 0, "quiet"}, .backward = silent_backward};
+    rp_function f = {.struct_size = sizeof f, .forward = {twice_body, NULL, 0, "quiet"}, .backward = silent_backward};
     rp_tensor *x = LEAF(2), *out;
     ok(rp_function_apply(&f, &x, 1, &out, 1));
     assert_int_equal(rp_backward(out, NULL, NULL), RP_ERROR_IO);

@@ -16,6 +16,7 @@
 
 #include "core/alloc.h"
 #include "support/trace_help.h"
+#include "tensor/tensor.h"
 
 /* ---- functions */
 
@@ -301,6 +302,125 @@ static void test_size_read_on_host(void **state) {
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
+/* Numbers of ops that are sizes of the trace, as words: a derivative or a layer hands on what a tensor says of itself. */
+static int word_op;
+static void takes_words(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const rp_dim n = in[0]->size[0];
+    rp_tensor *x = in[0], *row;
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = out[1] = rp_sin(x);
+    switch (word_op) {
+    case 0: out[0] = rp_topk(x, n, 0, true, true, &out[1]); break;
+    case 1: out[0] = rp_multinomial(rp_abs(rp_select(x, 1, 0)), n, true, NULL); break;
+    case 2: out[0] = rp_randint(0, n, RP_DIMS(9), RP_I64, NULL); break;
+    case 3: out[0] = rp_slice(x, 0, 0, n, n); break;
+    case 4: out[0] = rp_slice(x, 0, 1, n, 1); break;
+    case 5:
+        row = rp_unsqueeze(rp_unsqueeze(rp_transpose(x, 0, 1), 0), 2); /* (1, 3, 1, n) */
+        out[0] =
+            rp_conv2d(row, rp_ones(RP_DIMS(3, 3, 1, 1), RP_F32), NULL, RP_DIMS(1, n), RP_DIMS(0, n), RP_DIMS(1, 1), 1);
+        break;
+    case 6: out[0] = rp_full(&n, 1, rp_f64(2), RP_F32); break;
+    case 7: out[0] = rp_expand(rp_slice(x, 0, 0, 1, 1), RP_DIMS(n, 3)); break;
+    }
+}
+enum { WORD_OPS = 8 };
+
+static void test_sizes_as_numbers(void **state) {
+    (void)state;
+    for (word_op = 0; word_op < WORD_OPS; word_op++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f =
+            compiled((rp_fn){takes_words, NULL, 0, "words"},
+                     RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true, .strict = true));
+        for (int64_t rows = 3; rows < 10; rows++) {
+            rp_tensor *x = filled(0.1, 2, rows, (int64_t)3), *got[2], *want[2];
+            assert_int_equal(rp_manual_seed(11), RP_OK);
+            if (rp_call(f, &x, 1, got, 2) != RP_OK)
+                fail_msg("op %d, %d rows: %s", word_op, (int)rows, rp_error_message());
+            assert_int_equal(rp_manual_seed(11), RP_OK);
+            takes_words(NULL, &x, 1, want, 2);
+            assert_same(got[0], want[0]);
+            assert_same(got[1], want[1]);
+        }
+        if (word_op == 0) assert_int_equal(explain_total(f, "specialisation", NULL), 2); /* k needs no other */
+        assert_int_equal(explain_total(f, "break", NULL), 0);
+        rp_compiled_release(f);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
+/* A tensor that outlived the trace that made it has no value: wherever it comes in, it is an error. */
+static rp_tensor *outlived;
+static void keeps_a_tensor(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_sin(in[0]);
+    outlived = rp_retain(out[0]);
+}
+static void adds(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_relu(rp_add(in[0], in[1], rp_i64(1)));
+}
+static void steps(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_sum(rp_mul(in[0], in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    (void)rp_backward(out[0], NULL, NULL);
+}
+static void reads_orphan(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul(in[0], outlived);
+}
+
+static void test_orphans(void **state) {
+    (void)state;
+    static const char *const names[] = {"eager", "aot_eager", "fused", "cudagraphs"};
+    for (int b = 0; b < 4; b++) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = filled(0.1, 1, 3), *y;
+        rp_ir_release(rp_trace((rp_fn){keeps_a_tensor, NULL, 0, "keeps"}, &x, 1, 1));
+        assert_ok();
+        assert_int_equal(rp_size(outlived, 0), 3); /* what it is can still be asked */
+        assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+        rp_compiled *f = compiled((rp_fn){adds, NULL, 0, "adds"}, RP_OPTIONS(rp_compile_options, .backend = names[b])),
+                    *s =
+                        compiled((rp_fn){steps, NULL, 0, "steps"}, RP_OPTIONS(rp_compile_options, .backend = names[b])),
+                    *r = compiled((rp_fn){reads_orphan, NULL, 0, "reads"},
+                                  RP_OPTIONS(rp_compile_options, .backend = names[b]));
+        for (int call = 0; call < 4; call++) { /* before, while and after it is compiled */
+            rp_tensor *in[] = {x, outlived}, *good[] = {x, x}, *twice[] = {outlived, outlived};
+            FAILS(RP_ERROR_STATE, "given up", rp_call(f, in, 2, &y, 1));
+            assert_true(rp_is_error(y));
+            FAILS(RP_ERROR_STATE, "given up", rp_call(f, twice, 2, &y, 1));
+            FAILS(RP_ERROR_STATE, "given up", rp_call(r, &x, 1, &y, 1));
+            OK(rp_call(f, good, 2, &y, 1));
+            if (call % 2)
+                FAILS(RP_ERROR_STATE, "given up", rp_backward(y, outlived, NULL));
+            else
+                OK(rp_backward(y, rp_ones_like(x), NULL));
+            OK(rp_set_grad(x, call % 2 ? NULL : rp_zeros(RP_DIMS(3), RP_F32)));
+            OK(rp_call(s, good, 2, &y, 1));
+            OK(rp_set_grad(x, outlived));
+            FAILS(RP_ERROR_STATE, "given up", rp_call(s, good, 2, &y, 1));
+            OK(rp_set_grad(x, NULL));
+        }
+        rp_compiled_release(f);
+        rp_compiled_release(s);
+        rp_compiled_release(r);
+        rp_release(outlived);
+        assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    }
+}
+
 /* ---- breaks */
 
 static int effects;
@@ -312,8 +432,8 @@ static void branchy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     (void)n_out;
     rp_tensor *h = rp_mul(in[0], in[0]);
     effects++;
-    rp_tensor *total = (break_line = RP_HERE, rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE)); /* one line: the place */
-    double sum = rp_item_f64(total);
+    rp_tensor *total = rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    double sum = (break_line = RP_HERE, rp_item_f64(total)); /* one line: the place */
     out[0] = sum > 10 ? rp_exp(rp_mul_scalar(h, rp_f64(-1))) : rp_sin(h);
 }
 
@@ -641,6 +761,108 @@ static void my_destroy(void *ctx, void *object) {
     seen.destroyed++;
 }
 
+static bool is_listed(const char *name) {
+    size_t n = 0;
+    for (size_t i = 0; i < rp_backend_count(); i++) n += strcmp(rp_backend_name(i), name) == 0;
+    assert_true(n < 2);
+    return n == 1;
+}
+
+/* A name that was taken back is free; functions that were compiled with what it stood for go on. */
+static void test_backends_go(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_backend mine = {sizeof mine, "passing", my_compile, my_run, my_destroy, &seen};
+    assert_true(is_listed("fused") && is_listed("inductor") && !is_listed("passing"));
+    assert_int_equal(rp_register_backend(&mine), RP_OK);
+    assert_true(is_listed("passing"));
+    struct net m = new_net(false);
+    rp_compiled *f =
+        compiled((rp_fn){forward, &m, sizeof m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "passing"));
+    rp_tensor *x = filled(0.2, 2, 5, 3), *got, *want;
+    for (int turn = 0; turn < 4; turn++) {
+        int ran = seen.ran;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        forward(&m, &x, 1, &want, 1);
+        assert_same(got, want);
+        if (turn == 1) assert_int_equal(rp_unregister_backend("passing"), RP_OK);
+        if (turn > 1) assert_int_equal(seen.ran, ran + 1);
+    }
+    assert_false(is_listed("passing"));
+    assert_int_equal(rp_unregister_backend("passing"), RP_ERROR_INVALID_ARGUMENT);
+    rp_error_take();
+    assert_int_equal(rp_unregister_backend("fused"), RP_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(rp_error_message(), "the library's own"));
+    rp_error_take();
+    rp_compile((rp_fn){forward, &m, sizeof m, "net"}, RP_OPTIONS(rp_compile_options, .backend = "passing"));
+    assert_non_null(strstr(rp_error_message(), "there is no backend \"passing\""));
+    rp_error_take();
+    assert_int_equal(rp_register_backend(&mine), RP_OK);
+    assert_int_equal(rp_unregister_backend("passing"), RP_OK);
+    rp_compiled_release(f);
+    free_net(&m);
+    memset(&seen, 0, sizeof seen);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
+/* ---- counters of the process, and a reset */
+
+static int64_t counter(const char *kind, const char *reason) {
+    int64_t total = 0;
+    for (size_t k = 0; k < rp_counter_count(); k++) {
+        rp_counter c;
+        assert_int_equal(rp_counter_at(k, &c), RP_OK);
+        assert_true(c.count > 0);
+        if (strcmp(c.kind, kind) == 0 && strcmp(c.reason, reason) == 0) total += (int64_t)c.count;
+    }
+    return total;
+}
+
+static bool reads; /* the function asks for a value on the host */
+static void may_read(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_exp(in[0]);
+    if (reads && rp_item_f64(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE)) < 0) out[0] = in[0];
+}
+
+static void test_reset(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_counters_clear();
+    assert_int_equal(rp_counter_count(), 0);
+    rp_compiled *f = compiled((rp_fn){may_read, NULL, 0, "may read"}, NULL);
+    rp_tensor *x = filled(0.2, 1, 5), *y, *want = rp_exp(x);
+    reads = true;
+    for (int k = 0; k < 3; k++) assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    assert_int_equal(counter("break", "host-read"), 1);
+    int64_t made = counter("specialisation", ""); /* segments */
+    reads = false;
+    assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK); /* it still runs at every call */
+    assert_int_equal(explain_total(f, "specialisation", NULL), counter("specialisation", ""));
+    rp_compile_reset();
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+        assert_same(y, want);
+    }
+    bool whole = false; /* one graph, at last */
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        whole = whole || strcmp(e.of, "specialisation 1") == 0;
+    }
+    assert_true(whole);
+    assert_true(counter("specialisation", "") > made);
+    assert_int_equal(counter("break", "host-read"), 1);
+    assert_int_not_equal(rp_counter_at(rp_counter_count(), &(rp_counter){0}), RP_OK);
+    rp_error_take();
+    rp_counters_clear();
+    assert_int_equal(rp_counter_count(), 0);
+    rp_compiled_release(f);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+    assert_ok();
+}
+
 static void test_backends(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
@@ -868,6 +1090,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_whole_step, take_error),
         cmocka_unit_test_teardown(test_accumulated_gradient, take_error),
         cmocka_unit_test_teardown(test_symbolic_sizes, take_error),
+        cmocka_unit_test_teardown(test_sizes_as_numbers, take_error),
+        cmocka_unit_test_teardown(test_orphans, take_error),
         cmocka_unit_test_teardown(test_size_read_on_host, take_error),
         cmocka_unit_test_teardown(test_break, take_error),
         cmocka_unit_test_teardown(test_break_with_writes, take_error),
@@ -878,6 +1102,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_aliases, take_error),
         cmocka_unit_test_teardown(test_error_inside, take_error),
         cmocka_unit_test_teardown(test_nested, take_error),
+        cmocka_unit_test_teardown(test_backends_go, take_error),
+        cmocka_unit_test_teardown(test_reset, take_error),
         cmocka_unit_test_teardown(test_backends, take_error),
         cmocka_unit_test_teardown(test_captured_changes, take_error),
         cmocka_unit_test_teardown(test_threads, take_error),

@@ -141,6 +141,56 @@ BODY(branch_in_loop) { /* the derivative counts down in the memory from which a 
     out[1] = rp_sin(in[1]);
 }
 
+/* A tensor that outlived rp_trace, or a segment that was given up, has no value: whoever is given it says so. */
+static rp_tensor *kept;
+BODY(keeping) {
+    UNUSED;
+    out[0] = rp_sin(in[0]);
+    kept = rp_retain(out[0]);
+}
+BODY(relu) {
+    UNUSED;
+    out[0] = rp_relu(in[0]);
+}
+static rp_tensor *outside;
+BODY(failing) { /* the first op may fail; two reads follow */
+    UNUSED;
+    (void)rp_add(in[0], outside, rp_i64(1));
+    rp_tensor *y = rp_sin(in[0]);
+    out[1] = rp_nonzero(outside);
+    out[0] = rp_nonzero(y);
+}
+
+static void test_no_value(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = leaf(3, RP_F32), *y, *both[2];
+    rp_ir_release(rp_trace((rp_fn){keeping, NULL, 0, "keeping"}, &x, 1, 1));
+    rp_compiled *f[] = {rp_plain((rp_fn){relu, NULL, 0, "relu"}), rp_compile((rp_fn){relu, NULL, 0, "relu"}, NULL)};
+    for (int round = 0; round < 3; round++) {
+        for (int k = 0; k < 2; k++) {
+            FAILS(RP_ERROR_STATE, "a trace that was given up was used (made by sin at ",
+                  rp_call(f[k], &kept, 1, &y, 1));
+            assert_true(rp_is_error(y));
+            OK(rp_call(f[k], &x, 1, &y, 1));
+        }
+    }
+    for (int k = 0; k < 2; k++) rp_compiled_release(f[k]);
+    rp_release(kept);
+
+    outside = rp_ones(RP_DIMS(2, 4), RP_F32);
+    rp_compiled *lazy = rp_compile((rp_fn){failing, NULL, 0, "failing"}, NULL);
+    for (int round = 0; round < 4; round++) {
+        x = rp_detach(leaf(round ? 5 : 1, RP_F32));
+        if (round)
+            FAILS(RP_ERROR_SHAPE, "do not broadcast", rp_call(lazy, &x, 1, both, 2));
+        else
+            OK(rp_call(lazy, &x, 1, both, 2));
+    }
+    rp_compiled_release(lazy);
+    OK(rp_scope_end(scope, NULL, 0));
+}
+
 #define CASE(name, second)                                                                                             \
     static void test_##name(void **state) {                                                                            \
         (void)state;                                                                                                   \
@@ -163,6 +213,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_between_types, begin, end),
         cmocka_unit_test_setup_teardown(test_computed_places, begin, end),
         cmocka_unit_test_setup_teardown(test_branch_in_loop, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_value, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);
 }

@@ -69,6 +69,24 @@ BODY(cut) { /* without create_graph the derivative is a constant of the backward
     out[1] = rp_detach(sum);
 }
 
+BODY(up_to_intermediate) { /* a derivative that stops at h, without retain_graph, leaves the history of h whole */
+    UNUSED;
+    rp_tensor *h = rp_mul(in[0], rp_sin(in[0])), *sum = total(rp_mul(rp_exp(h), h)), *g = NULL;
+    assert_int_equal(rp_grad(&sum, 1, &h, 1, NULL, NULL, &g), RP_OK);
+    out[0] = h;
+    out[1] = rp_mul(h, g);
+}
+BODY(in_two_halves) { /* and goes on from there */
+    UNUSED;
+    rp_tensor *leaf = rp_detach(in[0]), *half = NULL, *g = NULL;
+    assert_int_equal(rp_set_requires_grad(leaf, true), RP_OK);
+    rp_tensor *h = rp_mul(leaf, rp_sin(leaf)), *sum = total(rp_mul(rp_exp(h), h));
+    assert_int_equal(rp_grad(&sum, 1, &h, 1, NULL, NULL, &half), RP_OK);
+    assert_int_equal(rp_grad(&h, 1, &leaf, 1, &half, NULL, &g), RP_OK);
+    out[0] = rp_mul(g, in[0]);
+    out[1] = NULL;
+}
+
 BODY(largest) { /* an index that was saved has no history */
     UNUSED;
     rp_tensor *index = NULL, *values = rp_topk(in[0], 2, -1, true, true, &index);
@@ -102,6 +120,12 @@ BODY(leaf_given) {
 
 /* ---- grad mode off for a while */
 
+#define FN(body) ((rp_fn){body, NULL, 0, #body})
+
+BODY(square) {
+    UNUSED;
+    out[0] = rp_mul(in[0], in[0]);
+}
 BODY(constant_inside) { /* also when the call runs again under the tape, for another choice of results */
     UNUSED;
     bool old = rp_set_grad_enabled(false);
@@ -119,6 +143,32 @@ BODY(written_part) { /* the values change, the history does not */
     out[0] = rp_mul_scalar(h, rp_f64(3));
     out[1] = NULL;
 }
+BODY(late) { /* a history that comes with a write through a view, of what is read under both modes and is two results */
+    UNUSED;
+    rp_tensor *c = rp_mul_scalar(rp_detach(rp_cos(in[0])), rp_f64(0.5));
+    rp_mul_(rp_select(c, 0, 1), rp_select(in[0], 0, 2));
+    out[0] = out[1] = c;
+}
+BODY(late_in_front) { /* what is written was made of the argument with grad mode off: no gradient goes there */
+    UNUSED;
+    bool old = rp_set_grad_enabled(false);
+    rp_tensor *c = rp_mul_scalar(in[0], rp_f64(0.75));
+    (void)rp_set_grad_enabled(old);
+    rp_mul_(rp_select(c, 0, 1), rp_select(in[0], 0, 0));
+    out[0] = c;
+    out[1] = NULL;
+}
+BODY(late_and_off) {
+    UNUSED;
+    rp_tensor *c = rp_mul_scalar(rp_detach(rp_cos(in[0])), rp_f64(0.5));
+    rp_mul_(rp_select(c, 0, 1), rp_select(in[0], 0, 2));
+    bool old = rp_set_grad_enabled(false);
+    rp_tensor *d = rp_exp(c), *e = NULL;
+    assert_int_equal(rp_checkpoint(FN(square), &c, 1, &e, 1), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    out[0] = c;
+    out[1] = rp_add(d, e, rp_i64(1));
+}
 BODY(written_for_nobody) { /* what carries no gradient is written as ever */
     UNUSED;
     bool old = rp_set_grad_enabled(false);
@@ -130,8 +180,6 @@ BODY(written_for_nobody) { /* what carries no gradient is written as ever */
 }
 
 /* ---- the same in branches, loops and checkpoints */
-
-#define FN(body) ((rp_fn){body, NULL, 0, #body})
 
 static rp_tensor *more_than(rp_tensor *x, double bound) { return rp_gt_scalar(total(x), rp_f64(bound)); }
 
@@ -284,6 +332,57 @@ BODY(taken_view) {
     out[1] = NULL;
 }
 
+BODY(gives_back) {
+    UNUSED;
+    out[0] = in[0];
+}
+BODY(again_under) { /* the whole of a checkpoint is off, another is not; one draws, one hands on what it is given */
+    UNUSED;
+    bool old = rp_set_grad_enabled(false);
+    rp_tensor *c = NULL, *d = NULL, *e = NULL;
+    assert_int_equal(rp_checkpoint(FN(squared), in, 1, &c, 1), RP_OK);
+    assert_int_equal(rp_checkpoint(FN(partly), in, 1, &d, 1), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    assert_int_equal(rp_checkpoint(FN(squared), &c, 1, &e, 1), RP_OK);
+    out[0] = rp_mul(rp_add(c, d, rp_i64(1)), in[0]);
+    assert_int_equal(rp_checkpoint(FN(partly), &out[0], 1, &out[1], 1), RP_OK);
+    out[1] = rp_add(out[1], e, rp_i64(1));
+}
+BODY(again_within) {
+    UNUSED;
+    rp_tensor *x = rp_mul(in[0], in[0]);
+    rp_mul_(rp_select(x, 0, 0), rp_select(in[0], 0, 1));
+    assert_int_equal(rp_checkpoint(FN(squared), &x, 1, out, 1), RP_OK);
+}
+BODY(again_within_under) { /* another inside of it, and a write to a part */
+    UNUSED;
+    bool old = rp_set_grad_enabled(false);
+    rp_tensor *c = NULL;
+    assert_int_equal(rp_checkpoint(FN(again_within), in, 1, &c, 1), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    out[0] = rp_mul(c, in[0]);
+    out[1] = rp_maximum(c, in[0]);
+}
+BODY(handed_on) { /* what a checkpoint is given comes out of it as it is, with its history, also under grad mode off */
+    UNUSED;
+    rp_tensor *h = rp_sin(in[0]), *r = NULL;
+    bool old = rp_set_grad_enabled(false);
+    assert_int_equal(rp_checkpoint(FN(gives_back), &h, 1, &r, 1), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    rp_mul_(r, in[0]); /* h is written */
+    out[0] = rp_mul(h, r);
+    out[1] = r;
+}
+BODY(looped_under) {
+    UNUSED;
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_sin(in[0]), in[0]}, *r[3];
+    bool old = rp_set_grad_enabled(false);
+    assert_int_equal(rp_while(FN(few), FN(step_partly), state, 3, 5, r), RP_OK);
+    (void)rp_set_grad_enabled(old);
+    out[0] = rp_mul(r[1], in[0]);
+    out[1] = r[2];
+}
+
 /* what cannot be a block */
 BODY(history_written) { /* the history of h stays */
     UNUSED;
@@ -327,10 +426,6 @@ BODY(taken_on) {
 
 /* ---- custom functions: their own backward counts, whatever the forward is made of */
 
-BODY(square) {
-    UNUSED;
-    out[0] = rp_mul(in[0], in[0]);
-}
 BODY(long_square) {
     UNUSED;
     out[0] = rp_mul(rp_exp(rp_mul_scalar(in[0], rp_f64(0))), rp_mul(in[0], in[0]));
@@ -342,7 +437,7 @@ static rp_status thrice_backward(void *ctx, rp_tensor *const *saved, size_t n_sa
     return RP_OK;
 }
 static rp_tensor *custom(rp_body *body, rp_tensor *x) {
-    rp_function f = {{body, NULL, 0, "custom"}, thrice_backward, NULL, false};
+    rp_function f = {sizeof f, {body, NULL, 0, "custom"}, thrice_backward, NULL, false};
     rp_tensor *y = NULL;
     (void)rp_function_apply(&f, &x, 1, &y, 1);
     return y;
@@ -465,6 +560,8 @@ static void test_derivatives_inside(void **state) {
     check(product, "product", NULL);
     check(cut, "cut", NULL);
     check(largest, "largest", NULL);
+    check(up_to_intermediate, "up_to_intermediate", NULL);
+    check(in_two_halves, "in_two_halves", NULL);
     rp_tensor *x = filled(0.3, 1, 4);
     assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
     assert_false(rp_requires_grad(derivative(rp_topk(x, 1, 0, true, true, NULL), x)));
@@ -482,6 +579,24 @@ static void test_grad_mode_off(void **state) {
     check(constant_inside, "constant_inside", NULL);
     check(written_part, "written_part", "written-without-tape");
     check(written_for_nobody, "written_for_nobody", NULL);
+    static rp_body *const run_by_node[] = {late, late_and_off,
+                                           late_in_front}; /* under the tape, which does as the function did */
+    for (int k = 0; k < 3; k++) {
+        rp_fn fn = {run_by_node[k], NULL, 0, "late"};
+        rp_compiled *plain = rp_plain(fn), *f = rp_compile(fn, NULL);
+        for (int turn = 0; turn < 4; turn++) {
+            seen want, got;
+            call(plain, RP_OK, 3, &want);
+            call(f, RP_OK, 3, &got);
+            for (int i = 0; i < OUT && want.out[i]; i++) {
+                assert_same(got.out[i], want.out[i]);
+                assert_int_equal(got.needs[i], want.needs[i]);
+            }
+            assert_same(got.grad, want.grad);
+        }
+        rp_compiled_release(plain);
+        rp_compiled_release(f);
+    }
 }
 
 static void test_grad_mode_off_in_regions(void **state) {
@@ -498,6 +613,10 @@ static void test_grad_mode_off_in_regions(void **state) {
     check(looped_inside, "looped_inside", NULL);
     check(again_partly, "again_partly", NULL);
     check(again_inside, "again_inside", NULL);
+    check(again_under, "again_under", NULL);
+    check(again_within_under, "again_within_under", NULL);
+    check(handed_on, "handed_on", NULL);
+    check(looped_under, "looped_under", NULL);
 }
 
 /* A second derivative: what is off in the first stays off in it. */
@@ -527,6 +646,120 @@ static void test_grad_mode_off_twice(void **state) {
         rp_compiled_release(plain);
         assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
     }
+}
+
+/* ---- grad mode that the caller has off, or that the function leaves otherwise */
+
+BODY(on_for_a_while) {
+    UNUSED;
+    rp_tensor *before = rp_mul(in[0], in[0]);
+    bool old = rp_set_grad_enabled(true);
+    out[0] = rp_mul(rp_sin(in[0]), before);
+    (void)rp_set_grad_enabled(old);
+    out[1] = rp_mul(out[0], in[0]);
+}
+BODY(switches_over) {
+    UNUSED;
+    out[0] = rp_mul(in[0], in[0]);
+    (void)rp_set_grad_enabled(!rp_grad_enabled());
+    out[1] = rp_sin(in[0]);
+}
+static void test_grad_mode_of_caller(void **state) {
+    (void)state;
+    static rp_body *const bodies[] = {on_for_a_while, switches_over};
+    for (size_t k = 0; k < sizeof bodies / sizeof *bodies; k++) {
+        for (int b = 0; b < BACKENDS; b++) {
+            rp_fn fn = {bodies[k], NULL, 0, "modes"};
+            rp_compiled *f[2] = {rp_plain(fn), rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b],
+                                                                         .fullgraph = true))};
+            for (int turn = 0; turn < 8; turn++) { /* each mode is another specialisation */
+                rp_tensor *out[2][OUT], *x[2], *g[2];
+                bool left[2];
+                for (int i = 0; i < 2; i++) {
+                    x[i] = filled(0.3, 2, 4, 4);
+                    assert_int_equal(rp_set_requires_grad(x[i], true), RP_OK);
+                    (void)rp_set_grad_enabled(turn % 2 == 1);
+                    OK(rp_call(f[i], &x[i], 1, out[i], OUT));
+                    left[i] = rp_set_grad_enabled(true);
+                }
+                assert_int_equal(left[1], left[0]);
+                for (int o = 0; o < OUT; o++) {
+                    assert_same(out[1][o], out[0][o]);
+                    assert_int_equal(rp_requires_grad(out[1][o]), rp_requires_grad(out[0][o]));
+                    if (!rp_requires_grad(out[0][o])) continue;
+                    for (int i = 0; i < 2; i++) {
+                        rp_tensor *sum = total(out[i][o]);
+                        assert_int_equal(rp_grad(&sum, 1, &x[i], 1, NULL,
+                                                 RP_OPTIONS(rp_backward_options, .retain_graph = true), &g[i]),
+                                         RP_OK);
+                    }
+                    assert_same(g[1], g[0]);
+                }
+            }
+            rp_compiled_release(f[0]);
+            rp_compiled_release(f[1]);
+        }
+    }
+}
+
+/* ---- tensors from outside whose history the function changes */
+
+struct account {
+    rp_tensor *w, *sum;
+};
+BODY(book) {
+    UNUSED;
+    const struct account *a = ctx;
+    rp_sub_(a->sum, rp_mul(a->w, in[0]), rp_i64(1));
+    out[0] = a->sum;
+    out[1] = NULL;
+}
+BODY(book_part) { /* through a view that the function makes */
+    UNUSED;
+    const struct account *a = ctx;
+    rp_sub_(rp_slice(a->sum, 0, 0, 2, 1), rp_slice(rp_mul(a->w, in[0]), 0, 1, 3, 1), rp_i64(1));
+    out[0] = a->sum;
+    out[1] = NULL;
+}
+static void test_history_from_outside(void **state) {
+    (void)state;
+    static rp_body *const bodies[] = {book, book_part};
+    for (int b = 0; b < 2 * BACKENDS; b++) {
+        rp_tensor *want[6] = {NULL}, *g;
+        for (int compiled = 0; compiled < 2; compiled++) {
+            struct account a = {filled(0.5, 1, 4), rp_zeros(RP_DIMS(4), RP_F32)};
+            assert_int_equal(rp_set_requires_grad(a.w, true), RP_OK);
+            rp_fn fn = {bodies[b % 2], &a, sizeof a, "book"};
+            rp_compiled *f =
+                compiled ? rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[b / 2])) : rp_plain(fn);
+            rp_tensor *x = filled(0.7, 1, 4), *out[OUT];
+            for (int turn = 0; turn < 6; turn++) { /* one term more a turn */
+                assert_int_equal(rp_call(f, &x, 1, out, OUT), RP_OK);
+                assert_ptr_equal(out[0], a.sum);
+                rp_tensor *sum = total(rp_mul(out[0], out[0]));
+                assert_int_equal(
+                    rp_grad(&sum, 1, &a.w, 1, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true), &g), RP_OK);
+                if (compiled)
+                    assert_same(g, want[turn]);
+                else
+                    want[turn] = g;
+            }
+            rp_compiled_release(f);
+        }
+    }
+    /* and what only looks leaves no trace */
+    struct account a = {filled(0.5, 1, 4), rp_zeros(RP_DIMS(4), RP_F32)};
+    assert_int_equal(rp_set_requires_grad(a.w, true), RP_OK);
+    rp_tensor *x = filled(0.7, 1, 4);
+    for (int k = 0; k < 2; k++) {
+        rp_ir_release(rp_trace((rp_fn){bodies[k], &a, 0, "book"}, &x, 1, 1));
+        (void)rp_error_take();
+        assert_false(rp_requires_grad(a.sum));
+        assert_int_equal(rp_version(a.sum), 0);
+    }
+    bool on = rp_grad_enabled();
+    rp_ir_release(rp_trace(FN(switches_over), &x, 1, 2));
+    assert_int_equal(rp_grad_enabled(), on);
 }
 
 BODY(loop_inside) {
@@ -671,6 +904,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_grad_mode_off, take_error),
         cmocka_unit_test_teardown(test_grad_mode_off_in_regions, take_error),
         cmocka_unit_test_teardown(test_grad_mode_off_twice, take_error),
+        cmocka_unit_test_teardown(test_grad_mode_of_caller, take_error),
+        cmocka_unit_test_teardown(test_history_from_outside, take_error),
         cmocka_unit_test_teardown(test_loop_in_checkpoint, take_error),
         cmocka_unit_test_teardown(test_grad_mode_in_no_block, take_error),
         cmocka_unit_test_teardown(test_custom_functions, take_error),

@@ -64,7 +64,7 @@ BACKWARD(rich_backward) {
     grad_in[2] = rp_mul(g, saved[0]); /* the size of x: summed to that of s */
     return RP_OK;
 }
-static const rp_function rich = {{rich_forward, NULL, 0, "rich"}, rich_backward, NULL, true};
+static const rp_function rich = {sizeof(rp_function), {rich_forward, NULL, 0, "rich"}, rich_backward, NULL, true};
 
 BODY(rich_body) {
     UNUSED;
@@ -97,7 +97,8 @@ BACKWARD(straight_through) {
     grad_in[0] = grad_out[0];
     return RP_OK;
 }
-static const rp_function rounded = {{round_forward, NULL, 0, "round"}, straight_through, NULL, false};
+static const rp_function rounded = {
+    sizeof(rp_function), {round_forward, NULL, 0, "round"}, straight_through, NULL, false};
 BODY(rounded_inner) {
     UNUSED;
     (void)rp_function_apply(&rounded, in, 1, out, 1);
@@ -129,13 +130,13 @@ BACKWARD(tripled) {
     grad_in[0] = rp_mul_scalar(grad_out[0], rp_f64(3));
     return RP_OK;
 }
-static const rp_function doubled = {{doubled_forward, NULL, 0, "doubled"}, tripled, NULL, false};
+static const rp_function doubled = {sizeof(rp_function), {doubled_forward, NULL, 0, "doubled"}, tripled, NULL, false};
 BACKWARD(outer_backward) { /* of gradients of gradients it gives three times what comes */
     UNUSED_BACK;
     backwards++;
     return rp_function_apply(&doubled, grad_out, 1, &grad_in[0], 1);
 }
-static const rp_function outer = {{outer_forward, NULL, 0, "outer"}, outer_backward, NULL, false};
+static const rp_function outer = {sizeof(rp_function), {outer_forward, NULL, 0, "outer"}, outer_backward, NULL, false};
 BODY(nested_body) {
     UNUSED;
     rp_tensor *y;
@@ -398,10 +399,11 @@ BODY(sin_forward) {
     UNUSED;
     out[0] = rp_sin(in[0]);
 }
-static const rp_function unrecorded[] = {{{sin_forward, NULL, 0, "reads"}, reading_backward, NULL, false},
-                                         {{sin_forward, NULL, 0, "fails"}, failing_backward, NULL, false},
-                                         {{stashing_forward, NULL, 0, "stashes"}, stashing_backward, NULL, false},
-                                         {{viewing_forward, NULL, 0, "views"}, viewing_backward, NULL, false}};
+static const rp_function unrecorded[] = {
+    {sizeof(rp_function), {sin_forward, NULL, 0, "reads"}, reading_backward, NULL, false},
+    {sizeof(rp_function), {sin_forward, NULL, 0, "fails"}, failing_backward, NULL, false},
+    {sizeof(rp_function), {stashing_forward, NULL, 0, "stashes"}, stashing_backward, NULL, false},
+    {sizeof(rp_function), {viewing_forward, NULL, 0, "views"}, viewing_backward, NULL, false}};
 enum { UNRECORDED = sizeof unrecorded / sizeof *unrecorded };
 static const rp_function *chosen;
 BODY(unrecorded_inner) {
@@ -493,7 +495,8 @@ BACKWARD(untaped_backward) {
     (void)rp_set_grad_enabled(grad);
     return RP_OK;
 }
-static const rp_function untaped = {{sin_forward, NULL, 0, "untaped"}, untaped_backward, NULL, false};
+static const rp_function untaped = {
+    sizeof(rp_function), {sin_forward, NULL, 0, "untaped"}, untaped_backward, NULL, false};
 BODY(untaped_inner) {
     UNUSED;
     (void)rp_function_apply(&untaped, in, 1, out, 1);
@@ -585,7 +588,8 @@ BODY(wrong_forward) {
     UNUSED;
     out[0] = rp_matmul(in[0], in[0]); /* (4, 5) x (4, 5) */
 }
-static const rp_function wrong = {{wrong_forward, NULL, 0, "wrong"}, straight_through, NULL, false};
+static const rp_function wrong = {
+    sizeof(rp_function), {wrong_forward, NULL, 0, "wrong"}, straight_through, NULL, false};
 BODY(wrong_body) {
     UNUSED;
     (void)rp_function_apply(&wrong, in, 1, out, 1);

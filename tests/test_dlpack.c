@@ -271,11 +271,53 @@ static void the_deleter_runs_once_out_of_memory(void **state) {
     }
 }
 
+/* What a kernel found wrong in data is told when the host gets to see the result, not by a later read of something else. */
+static rp_tensor *bad_gather(void) {
+    return rp_gather(rp_from_data(data, RP_DIMS(3), RP_F32), 0, rp_from_data((int64_t[]){5}, RP_DIMS(1), RP_I64));
+}
+static rp_tensor *bad_weights(void) {
+    return rp_multinomial(rp_from_data((float[]){1, -1, 1}, RP_DIMS(3), RP_F32), 2, false, NULL);
+}
+
+static void errors_of_kernels_come_with_addresses(void **state) {
+    (void)state;
+    static const struct {
+        rp_tensor *(*make)(void);
+        rp_status status;
+        const char *text;
+    } cases[] = {{bad_gather, RP_ERROR_INDEX, "gather: index 5 is out of bounds for a dimension of size 3 at "},
+                 {bad_weights, RP_ERROR_INVALID_ARGUMENT, "multinomial: probability tensor contains either"}};
+    rp_stream *streams[] = {rp_current_stream(rp_cpu()), rp_stream_new(rp_cpu())};
+    rp_scope scope = rp_scope_begin();
+    for (int k = 0; k < 4; k++) {
+        assert_int_equal(rp_set_current_stream(streams[k / 2]), RP_OK);
+        for (int exported = 0; exported < 2; exported++) {
+            rp_tensor *t = cases[k % 2].make();
+            assert_false(rp_failed());
+            if (exported)
+                assert_null(rp_to_dlpack(t));
+            else
+                assert_null(rp_data(t));
+            if (!strstr(rp_error_message(), cases[k % 2].text) || !strstr(rp_error_message(), "test_dlpack.c:"))
+                fail_msg("%s", rp_error_message());
+            assert_int_equal(rp_error_take(), cases[k % 2].status);
+            assert_non_null(rp_data(t)); /* told once */
+        }
+    }
+    assert_int_equal(rp_set_current_stream(streams[0]), RP_OK);
+    rp_stream_release(streams[1]);
+    rp_scope_end(scope, NULL, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exports_share_memory),         cmocka_unit_test(every_dtype_goes_out_and_in),
-        cmocka_unit_test(imports_wrap_or_copy),         cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(what_has_no_version_comes_in), cmocka_unit_test(the_deleter_runs_once_out_of_memory),
+        cmocka_unit_test(exports_share_memory),
+        cmocka_unit_test(every_dtype_goes_out_and_in),
+        cmocka_unit_test(imports_wrap_or_copy),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(what_has_no_version_comes_in),
+        cmocka_unit_test(the_deleter_runs_once_out_of_memory),
+        cmocka_unit_test(errors_of_kernels_come_with_addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

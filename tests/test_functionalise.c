@@ -98,6 +98,55 @@ static void arguments(void **state) {
                "}\n");
 }
 
+/* Memory that is only read may be shared in any way; parts of one tensor without a common element may be written. */
+static void shared_memory(void **state) {
+    (void)state;
+    functional(
+        "graph \"f\" (%0: f32[4] shared, %1: f32[4] shared, %2: f32[3, 4] strides(0, 1), %3: f32[4, 3] strides(1, 4)) {\n"
+        "  %4: f32[4] = mul(%0, %1)\n"
+        "  %5: f32[3, 4] = add(%4, %2) {alpha = 1}\n"
+        "  %6: f32[4, 3] strides(1, 4) alias(%3) = relu_(%3)\n"
+        "  return %5\n"
+        "}\n",
+        "graph \"f\" (%0: f32[4] shared, %1: f32[4] shared, %2: f32[3, 4] strides(0, 1), %3: f32[4, 3] strides(1, 4)) {\n"
+        "  %4: f32[4] = mul(%0, %1)\n"
+        "  %5: f32[3, 4] = add(%4, %2) {alpha = 1}\n"
+        "  %6: f32[4, 3] = relu(%3)\n"
+        "  assign(%3, %6)\n"
+        "  return %5\n"
+        "}\n");
+    functional("graph \"f\" (%0: f32[4]) {\n"
+               "  %1: f32[4] offset(4) alias(%0) = captured 0\n"
+               "  %2: f32[4] offset(4) alias(%0) = mul_(%1, %0)\n"
+               "  return\n"
+               "}\n",
+               "graph \"f\" (%0: f32[4]) {\n"
+               "  %1: f32[4] offset(4) = captured 0\n"
+               "  %2: f32[4] = mul(%1, %0)\n"
+               "  assign(%1, %2)\n"
+               "  return\n"
+               "}\n");
+}
+
+/* A write gives its base a history: a view that is a result has it, too. */
+static void histories(void **state) {
+    (void)state;
+    functional("graph \"f\" (%0: f32[4], %1: f32[3] grad) {\n"
+               "  %2: f32[4] = exp(%0)\n"
+               "  %3: f32[3] alias(%2) = slice(%2) {dim = 0, start = 0, end = 3, step = 1}\n"
+               "  %4: f32[3] alias(%2) grad = add_(%3, %1) {alpha = 1}\n"
+               "  return %4\n"
+               "}\n",
+               "graph \"f\" (%0: f32[4], %1: f32[3] grad) {\n"
+               "  %2: f32[4] = exp(%0)\n"
+               "  %3: f32[3] alias(%2) = slice(%2) {dim = 0, start = 0, end = 3, step = 1}\n"
+               "  %4: f32[3] grad = add(%3, %1) {alpha = 1}\n"
+               "  %5: f32[4] grad = slice_scatter(%2, %4) {dim = 0, start = 0, end = 3, step = 1}\n"
+               "  %6: f32[3] alias(%5) grad = slice(%5) {dim = 0, start = 0, end = 3, step = 1}\n"
+               "  return %6\n"
+               "}\n");
+}
+
 /* Two arguments swapped: each is read before either is written. */
 static void swap(void **state) {
     (void)state;
@@ -145,6 +194,33 @@ static void refusals(void **state) {
     refused("graph \"f\" (%0: f32[4], %1: f32[4] alias(%0)) {\n"
             "  %2: f32[4] alias(%0) = relu_(%0)\n"
             "  return %1\n"
+            "}\n",
+            RP_ERROR_UNAVAILABLE);
+    refused("graph \"f\" (%0: f32[4], %1: f32[2] offset(3) alias(%0)) {\n" /* one element */
+            "  %2: f32[4] alias(%0) = relu_(%0)\n"
+            "  return %1\n"
+            "}\n",
+            RP_ERROR_UNAVAILABLE);
+    refused("graph \"f\" (%0: f32[4]) {\n"
+            "  %1: f32[4] offset(3) alias(%0) = captured 0\n"
+            "  %2: f32[4] offset(3) alias(%0) = mul_(%1, %0)\n"
+            "  return\n"
+            "}\n",
+            RP_ERROR_UNAVAILABLE);
+    refused("graph \"f\" (%0: f32[4] shared, %1: f32[4] shared) {\n" /* wrapped memory */
+            "  %2: f32[4] alias(%0) = relu_(%0)\n"
+            "  return %1\n"
+            "}\n",
+            RP_ERROR_UNAVAILABLE);
+    refused("graph \"f\" (%0: f32[3, 4] strides(0, 1)) {\n" /* rows that are one row, and rows that lie in each other */
+            "  %1: f32[4] alias(%0) = select(%0) {dim = 0, index = 0}\n"
+            "  %2: f32[4] alias(%0) = relu_(%1)\n"
+            "  return %0\n"
+            "}\n",
+            RP_ERROR_UNAVAILABLE);
+    refused("graph \"f\" (%0: f32[3, 4] strides(3, 1)) {\n"
+            "  %1: f32[3, 4] strides(3, 1) alias(%0) = relu_(%0)\n"
+            "  return %0\n"
             "}\n",
             RP_ERROR_UNAVAILABLE);
 }
@@ -199,7 +275,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_place),   cmocka_unit_test(through_views),      cmocka_unit_test(arguments),
         cmocka_unit_test(swap),       cmocka_unit_test(converted),          cmocka_unit_test(refusals),
-        cmocka_unit_test(identities), cmocka_unit_test(results_stay_apart),
+        cmocka_unit_test(identities), cmocka_unit_test(results_stay_apart), cmocka_unit_test(shared_memory),
+        cmocka_unit_test(histories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,6 +113,26 @@ static void different_rows(void **state) {
            "softmax;sum", "softmax>sum:reduction-dims-differ");
 }
 
+/* Rows of one element have no dim of their own, so that all 16 may be rows. */
+static void most_axes(void **state) {
+    (void)state;
+#define EIGHT "2, 2, 2, 2, 2, 2, 2, 2"
+#define FOURTEEN "2, 2, 2, 2, 2, 2, " EIGHT
+    expect("graph \"f\" (%0: f32[4, " FOURTEEN ", 1]) {\n"
+           "  %1: f32[4, " FOURTEEN "] = sum(%0) {dim = [15], keepdim = false, dtype = none}\n"
+           "  %2: f32[" EIGHT ", " EIGHT "] alias(%1) = view(%1) {size = [" EIGHT ", " EIGHT "]}\n"
+           "  %3: f32[" EIGHT ", " EIGHT "] = relu(%2)\n"
+           "  return %3\n"
+           "}\n",
+           "sum+relu", "");
+    expect("graph \"f\" (%0: f32[4, " FOURTEEN ", 1]) {\n"
+           "  %1: f32[4, " FOURTEEN "] = sum(%0) {dim = [15], keepdim = false, dtype = none}\n"
+           "  %2: f32[4, " FOURTEEN "] = relu(%1)\n"
+           "  return %2\n"
+           "}\n",
+           "sum+relu", "");
+}
+
 static void parts(void **state) {
     (void)state;
     expect("graph \"f\" (%0: f32[4, 8]) {\n"
@@ -517,6 +537,7 @@ int main(void) {
         cmocka_unit_test(rows),
         cmocka_unit_test(scans),
         cmocka_unit_test(different_rows),
+        cmocka_unit_test(most_axes),
         cmocka_unit_test(parts),
         cmocka_unit_test(gathers),
         cmocka_unit_test(many_readers),

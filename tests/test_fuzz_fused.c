@@ -1,5 +1,6 @@
 /* Random programs: each is run eagerly and through AOT autograd with the fused backend, forward and backward; every result and
-   every gradient must have the same bits. A seed is one program; REPRISE_FUZZ_SEED runs one,
+   every gradient must have the same bits, and so must the arguments and buffers that a program writes. Some take arguments that
+   share memory, write buffers from outside, or give views of buffers that they wrote. A seed is one program; REPRISE_FUZZ_SEED runs one,
    REPRISE_FUZZ_SEEDS says how many run, REPRISE_FUZZ_SECONDS goes on for that long.
    ctest: timeout=300 cost=14 */
 #include <setjmp.h>
@@ -20,12 +21,16 @@
 #include "support/cuda.h"
 #include "trace/trace.h"
 
-enum { N_IN = 3, N_OUT = 3, POOL = 24 };
+enum { N_IN = 3, N_OUT = 3, N_HELD = 2, POOL = 24 };
+enum { APART, VIEWS, WRAPPED, STABLE, EXPANDED, LAYOUTS }; /* of arguments in memory */
 
 typedef struct program {
     uint64_t seed;
     int steps;
     bool in_place, training, regions;
+    bool holds;   /* writes buffers that it reaches by itself */
+    bool buffers; /* makes buffers without a history, and gives them one by writing */
+    int layout;
 } program;
 
 static uint64_t next(uint64_t *s) {
@@ -229,6 +234,30 @@ static rp_tensor *region(uint64_t *s, rp_tensor *a, rp_tensor *outside) {
     }
 }
 
+static rp_tensor **held; /* of the run */
+
+/* No gradient goes into what outlives the program. */
+static void write_held(uint64_t *s, rp_tensor *a) {
+    rp_tensor *target = held[below(s, N_HELD)];
+    bool grad = rp_set_grad_enabled(below(s, 2));
+    if (below(s, 3) == 0 && rp_ndim(target)) target = rp_slice(target, 0, 1, 4, 1);
+    rp_tensor *value = rp_mean(rp_to_dtype(rp_detach(a), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    switch (below(s, 4)) {
+    case 0: (void)rp_mul_scalar_(target, rp_f64(0.75)); break;
+    case 1: (void)rp_add_(target, value, rp_f64(0.25)); break;
+    case 2: (void)rp_copy_(target, value); break;
+    default: (void)rp_fill_(target, rp_f64(0.5));
+    }
+    (void)rp_set_grad_enabled(grad);
+}
+
+static rp_tensor *written_buffer(uint64_t *s, rp_tensor *like, rp_tensor *a) {
+    rp_tensor *made = below(s, 2) ? rp_clone(rp_detach(like)) : rp_zeros_like(rp_detach(like)), *part = view(s, made);
+    rp_tensor *value = rp_to_dtype(rp_sum(rp_tanh(a), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_dtype_of(made));
+    (void)rp_add_(part, value, rp_i64(1));
+    return below(s, 3) ? part : below(s, 2) ? made : view(s, made);
+}
+
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     program p = *(program *)ctx;
     uint64_t s = p.seed * 2654435761u + 88172645463325252u;
@@ -237,18 +266,29 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     unsigned n = 0;
     for (size_t k = 0; k < n_in; k++) {
         pool[n] = in[k];
+        own[n++] = p.layout != APART && !p.training; /* what needs a gradient is no leaf to write */
+    }
+    for (size_t k = 0; k < N_HELD && p.holds; k++) {
+        pool[n] = held[k];
         own[n++] = false;
     }
+    const unsigned first = n;
     for (int step = 0; step < p.steps && !rp_failed(); step++) {
         unsigned i = below(&s, 3) ? n - 1 - below(&s, n < 4 ? n : 4) : below(&s, n), j = below(&s, n);
         rp_tensor *a = pool[i], *r = NULL;
         bool fresh = true;
         unsigned kind = below(&s, 20);
+        if (p.holds && below(&s, 5) == 0) {
+            write_held(&s, a);
+            continue;
+        }
         if (p.regions && below(&s, 4) == 0 && rp_dtype_of(a) == RP_F32 && rp_numel(a) <= 400) {
             unsigned tries = 0;
             for (; tries < n && (pool[j] == a || rp_dtype_of(pool[j]) != RP_F32 || !same_sizes(pool[j], a)); tries++)
                 j = (j + 1) % n;
             r = region(&s, a, tries < n ? pool[j] : NULL);
+        } else if (p.buffers && below(&s, 4) == 0 && is_float(a)) {
+            r = written_buffer(&s, is_float(pool[j]) ? pool[j] : a, a);
         } else if (kind < 6) {
             r = unary(&s, a);
         } else if (kind < 11) {
@@ -284,7 +324,7 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
             r = rp_dropout(a, 0.3, true, NULL);
         }
         if (rp_numel(r) > 4000) continue;
-        unsigned at = n < POOL ? n++ : N_IN + below(&s, POOL - N_IN);
+        unsigned at = n < POOL ? n++ : first + below(&s, POOL - first);
         pool[at] = r;
         if (fresh)
             own[at] = r != a;
@@ -358,15 +398,43 @@ static bool finish(program *p, rp_tensor **in, outcome *o) {
 
 static unsigned skipped, ran, interpreted;
 
-static void arguments(uint64_t seed, bool training, rp_tensor **in) {
+/* The same values of the arguments as others, in memory that they share. */
+static void share_memory(const program *p, uint64_t *s, rp_tensor **in) {
+    enum { MOST = 5000 };
+    rp_tensor *base = rp_sin(rp_arange(rp_i64(0), rp_i64(MOST), rp_i64(1), RP_F32));
+    int64_t at = 0;
+    for (unsigned k = 0; k < N_IN; k++) {
+        int64_t size[RP_MAX_DIMS];
+        size_t ndim = rp_ndim(in[k]);
+        for (size_t d = 0; d < ndim; d++) size[d] = rp_size(in[k], (int64_t)d);
+        if (p->layout == EXPANDED) {
+            in[k] = rp_expand(rp_slice(in[k], (int64_t)below(s, (unsigned)ndim), 0, 1, 1), size, ndim);
+        } else if (at + rp_numel(in[k]) <= MOST) {
+            if (p->layout == VIEWS)
+                in[k] = rp_view(rp_slice(base, 0, at, at + rp_numel(in[k]), 1), size, ndim);
+            else
+                in[k] = rp_from_blob((float *)rp_data(base) + at, size, ndim, NULL, RP_F32, rp_default_device(), NULL,
+                                     NULL);
+            if (p->layout == STABLE) (void)rp_declare_stable(in[k]);
+        }
+        in[k] = rp_detach(in[k]);
+        at += below(s, 3) ? 1 + below(s, 30) : 200;
+    }
+}
+
+static void make_held(rp_tensor **out) {
+    out[0] = rp_full(RP_NO_DIMS, rp_f64(0.75), RP_F32);
+    out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(6), rp_i64(1), RP_F32));
+}
+
+static void arguments(const program *p, rp_tensor **in) {
     static const int64_t choices[] = {1, 2, 4, 5, 6, 6, 7, 33};
-    uint64_t s = seed * 77777 + 12345;
+    uint64_t s = p->seed * 77777 + 12345;
     int64_t shared[3];
     for (unsigned d = 0; d < 3; d++) shared[d] = choices[below(&s, 8)];
-    for (unsigned k = 0; k < N_IN; k++) {
-        in[k] = make(&s, k, shared);
-        if (training) (void)rp_set_requires_grad(in[k], true);
-    }
+    for (unsigned k = 0; k < N_IN; k++) in[k] = make(&s, k, shared);
+    if (p->layout != APART) share_memory(p, &s, in);
+    for (unsigned k = 0; k < N_IN && p->training; k++) (void)rp_set_requires_grad(in[k], true);
 }
 
 static void print_graph(const program *p, rp_tensor **in) {
@@ -381,8 +449,9 @@ static void print_graph(const program *p, rp_tensor **in) {
     (void)rp_error_take();
 }
 
-static void print_kernels(const rp__explain *e) {
-    for (size_t k = 0; k < e->n; k++) print_message("%s: %s\n", e->records[k].kind, e->records[k].message);
+static void print_kernels(rp__explain *e) {
+    rp_explain_entry x;
+    for (size_t k = 0; rp__explain_at(e, k, &x); k++) print_message("%s, %s: %s\n", x.of, x.kind, x.message);
 }
 
 static void print_values(rp_tensor *a, rp_tensor *b) {
@@ -406,14 +475,24 @@ static void run_seed(uint64_t seed) {
                  .steps = 4 + (int)(seed % 17),
                  .in_place = seed % 3 == 0,
                  .training = seed % 2 == 0,
-                 .regions = seed % 5 == 1};
+                 .regions = seed % 5 == 1,
+                 .holds = seed % 11 < 3,
+                 .buffers = seed % 13 < 3};
+    if (seed % 7 < 2) {
+        p.layout = 1 + (int)(seed / 7 % (LAYOUTS - 1));
+        p.in_place = true;
+    }
     rp_scope scope = rp_scope_begin();
     rp_tensor *in[N_IN], *in2[N_IN], *in3[N_IN];
     outcome eager = {0}, fused = {0};
-    arguments(seed, p.training, in);
-    arguments(seed, p.training, in2);
-    arguments(seed, p.training, in3);
+    rp_tensor *held_by[2][N_HELD], *held_first[N_HELD];
+    arguments(&p, in);
+    arguments(&p, in2);
+    arguments(&p, in3);
+    make_held(held_first);
+    for (int k = 0; k < 2; k++) make_held(held_by[k]);
     rp_manual_seed(seed);
+    held = held_by[0];
     body(&p, in, N_IN, eager.out, N_OUT);
     if (!finish(&p, in, &eager)) { /* a program that eager refuses: a write to what the backward needs */
         (void)rp_error_take();
@@ -425,36 +504,46 @@ static void run_seed(uint64_t seed) {
         .mode = RP__TRACE_ABSTRACT, .fn = {body, &p, 0, "fuzz"}, .in = in2, .n_in = N_IN, .n_out = N_OUT};
     rp__trace_result traced;
     rp__aot *aot = NULL;
-    rp__explain explain;
-    rp__explain_begin(&explain);
+    rp__explain *explain = rp__explain_new();
+    rp_explain_entry row;
+    assert_non_null(explain);
+    held = held_by[1];
     rp_status status = rp__trace_run(&request, NULL, &traced);
     if (status == RP_OK) {
-        rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = &explain};
+        rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = explain};
         status = rp__aot_compile(getenv("REPRISE_FUZZ_INTERPRET") ? &rp__leaf_interpreter : &rp__leaf_fused, &e, &aot);
     }
     for (unsigned round = 0; round < 2 && status == RP_OK; round++) { /* the second re-uses memory or is re-pointed */
         rp_tensor **use = round ? in3 : in2;
         rp_manual_seed(seed);
         memset(&fused, 0, sizeof fused);
+        for (unsigned k = 0; k < N_HELD; k++) (void)rp_copy_(held_by[1][k], held_first[k]);
         status = rp__aot_run(aot, use, N_IN, fused.out, N_OUT);
         if (status != RP_OK || !finish(&p, use, &fused)) break;
         for (unsigned k = 0; k < N_OUT; k++) {
             bool strides = rp_ndim(eager.out[k]) == rp_ndim(fused.out[k]);
             for (size_t d = 0; strides && d < rp_ndim(eager.out[k]); d++) {
-                strides = rp_size(eager.out[k], (int64_t)d) < 2 ||
+                strides = p.buffers || rp_size(eager.out[k], (int64_t)d) < 2 ||
                           rp_stride(eager.out[k], (int64_t)d) == rp_stride(fused.out[k], (int64_t)d);
             }
             if (strides && same_bits(eager.out[k], fused.out[k])) continue;
             print_graph(&p, in2);
-            print_kernels(&explain);
+            print_kernels(explain);
             print_values(eager.out[k], fused.out[k]);
             fail_msg("seed %llu, round %u: result %u differs", (unsigned long long)seed, round, k);
+        }
+        for (unsigned k = 0; k < N_IN + N_HELD; k++) {
+            bool argument = k < N_IN;
+            if (argument ? same_bits(in[k], use[k]) : same_bits(held_by[0][k - N_IN], held_by[1][k - N_IN])) continue;
+            print_graph(&p, in2);
+            fail_msg("seed %llu, round %u: %s %u is left otherwise", (unsigned long long)seed, round,
+                     argument ? "argument" : "buffer", argument ? k : k - N_IN);
         }
         for (unsigned k = 0; k < N_IN; k++) {
             if (same_bits(eager.grad[k], fused.grad[k])) continue;
             if (p.regions && same_gradients(eager.grad[k], fused.grad[k])) continue;
             print_graph(&p, in2);
-            print_kernels(&explain);
+            print_kernels(explain);
             print_values(eager.grad[k], fused.grad[k]);
             fail_msg("seed %llu, round %u: gradient %u differs", (unsigned long long)seed, round, k);
         }
@@ -466,15 +555,14 @@ static void run_seed(uint64_t seed) {
         fail_msg("seed %llu: %s", (unsigned long long)seed, text);
     }
     ran++;
-    for (size_t k = 0; k < explain.n; k++) {
-        if (strcmp(explain.records[k].kind, "skip") != 0) continue;
+    for (size_t k = 0; rp__explain_at(explain, k, &row); k++) {
+        if (strcmp(row.kind, "skip") != 0) continue;
         interpreted++;
-        if (getenv("REPRISE_FUZZ_SKIPS"))
-            print_message("seed %llu: %s\n", (unsigned long long)seed, explain.records[k].message);
+        if (getenv("REPRISE_FUZZ_SKIPS")) print_message("seed %llu: %s\n", (unsigned long long)seed, row.message);
     }
     rp__aot_free(aot);
     rp__trace_result_free(&traced);
-    rp__explain_free(&explain);
+    rp__explain_free(explain);
     rp_scope_end(scope, NULL, 0);
 }
 

@@ -177,6 +177,8 @@ static rp_tensor *f_cross_entropy_rows(rp_tensor **x) {
 }
 
 CASE(f_view, rp_view(rp_sin(x[0]), RP_DIMS(3, 2)))
+CASE(f_flatten, rp_flatten(rp_transpose(x[0], 0, 1), 0, 1))
+CASE(f_unflatten, rp_unflatten(x[0], 1, RP_DIMS(3, -1)))
 CASE(f_reshape, rp_reshape(rp_transpose(x[0], 0, 1), RP_DIMS(-1)))
 CASE(f_permute, rp_permute(x[0], RP_DIMS(2, 0, -2)))
 CASE(f_transpose, rp_transpose(x[0], 0, -1))
@@ -310,6 +312,8 @@ static const grad_case cases[] = {
     {"cross_entropy_rows", "3,4", ANY, f_cross_entropy_rows},
     {"view", "2,3", ANY, f_view},
     {"reshape", "2,3", ANY, f_reshape},
+    {"flatten", "2,3,2", ANY, f_flatten},
+    {"unflatten", "2,6", ANY, f_unflatten},
     {"permute", "2,3,2", ANY, f_permute},
     {"transpose", "2,3,2", ANY, f_transpose},
     {"expand", "4,1;2,1,3", ANY, f_expand},

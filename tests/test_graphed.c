@@ -17,7 +17,7 @@
 #include "core/alloc.h"
 #include "support/graphs.h"
 
-/* A leaf without a past: gradients of one that eager results still lead to are added up on the stream of then. */
+/* A leaf of its own over the same values. */
 static rp_tensor *leaf(rp_tensor *values) {
     rp_tensor *x = rp_detach(values);
     OK(rp_set_requires_grad(x, true));
@@ -147,6 +147,13 @@ static void test_graphed_validation(void **state) { /* M3, M9, M14, M15 */
     c.args = two;
     c.n_args = 2;
     FAILS(RP_ERROR_INVALID_ARGUMENT, "shares memory", rp_make_graphed_callables(&c, 1, NULL, &f));
+    two[1] = rp_from_blob((float *)rp_data(x) + 39, RP_DIMS(40), NULL, RP_F32, rp_default_device(), NULL, NULL);
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "shares memory with argument", rp_make_graphed_callables(&c, 1, NULL, &f));
+    c.n_args = 1;
+    two[0] = rp_from_blob(rp_data(m.w1), RP_DIMS(4, 10), NULL, RP_F32, rp_default_device(), NULL, NULL);
+    FAILS(RP_ERROR_INVALID_ARGUMENT, "shares memory with parameter", rp_make_graphed_callables(&c, 1, NULL, &f));
+    two[0] = x;
+    c.n_args = 2;
     FAILS(RP_ERROR_INVALID_ARGUMENT, "no callable", rp_make_graphed_callables(NULL, 0, NULL, &f));
     rp_tensor *unused = rp_rand(RP_DIMS(3), RP_F32, NULL);
     OK(rp_set_requires_grad(unused, true));

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "support/check.h"
+
 #include "reprise.h"
 #include "reprise_nn.h"
 #include "support/hostile.h"
@@ -307,10 +309,11 @@ static void every_op_by_name(void **state) {
                 rp_attr a = {0};
                 int64_t wide = ints[((size_t)round + n_attrs) % 8];
                 while (*at == ' ' || *at == ',') at++;
+                if (strncmp(at, "SymInt", 6) == 0) at += 3; /* and "Int" as int */
                 bool tensor = strncmp(at, "Tensor", 6) == 0;
-                if (strncmp(at, "int[]", 5) == 0)
+                if (strncmp(at, "int[]", 5) == 0 || strncmp(at, "Int[]", 5) == 0)
                     a = (rp_attr){.kind = RP_ATTR_INTS, .n = (size_t)round % 4, .v.ints = ints + round % 5};
-                else if (strncmp(at, "int", 3) == 0)
+                else if (strncmp(at, "int", 3) == 0 || strncmp(at, "Int", 3) == 0)
                     a = (rp_attr){.kind = RP_ATTR_INT, .v.i = wide};
                 else if (strncmp(at, "float", 5) == 0)
                     a = (rp_attr){.kind = RP_ATTR_FLOAT, .v.f = round % 2 ? (double)wide : 0.0 / 0.0};
@@ -520,7 +523,7 @@ static void exp_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
 }
 static void custom_functions_refuse(void **state) {
     (void)state;
-    rp_function f = {.forward = {exp_body, NULL, 0, "f"}, .backward = pass_back};
+    rp_function f = {.struct_size = sizeof f, .forward = {exp_body, NULL, 0, "f"}, .backward = pass_back};
     rp_tensor *x = ones(1), *out[1];
     refuses(rp_function_apply(&f, &x, 1, NULL, 1));
     refuses(rp_function_apply(&f, NULL, 1, out, 1));
@@ -643,8 +646,128 @@ static void buffers_of_any_size(void **state) {
     complains(rp_item(a));
 }
 
+/* ---- handles that were released: the answer says so, whatever is asked of them, and says what they were */
+
+static void sine(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_sin(in[0]);
+}
+
+#define GONE(what, expression)                                                                                         \
+    do {                                                                                                               \
+        (void)(expression);                                                                                            \
+        FAILED(RP_ERROR_STATE, what " was released already");                                                          \
+    } while (0)
+#define GONE_VOID(what, call) GONE(what, ((call), 0))
+
+static void functions_are_gone(void) {
+    rp_tensor *x = ones(4), *y = NULL;
+    rp_explain_entry entry;
+    rp_compiled *all[] = {rp_plain((rp_fn){sine, NULL, 0, "sine"}), rp_compile((rp_fn){sine, NULL, 0, "sine"}, NULL),
+                          NULL};
+    OK(rp_make_graphed_callables(
+        &(rp_graphed_callable){.fn = {sine, NULL, 0, "sine"}, .args = &x, .n_args = 1, .n_out = 1}, 1, NULL, &all[2]));
+    for (int k = 0; k < 3; k++) {
+        OK(rp_call(all[k], &x, 1, &y, 1));
+        rp_compiled_release(all[k]);
+        GONE("the function `sine`", rp_call(all[k], &x, 1, &y, 1));
+        assert_true(rp_is_error(y));
+        GONE("the function `sine`", rp_call_named(all[k], (const char *const[]){"x"}, &x, 1, &y, 1));
+        GONE("the function `sine`", rp_explain_count(all[k]));
+        GONE("the function `sine`", rp_explain_at(all[k], 0, &entry));
+        GONE_VOID("the function `sine`", rp_compiled_release(all[k]));
+    }
+    rp_set_requires_grad(x, true); /* what a tape needs of a released one stays, but not for calls */
+    OK(rp_make_graphed_callables(
+        &(rp_graphed_callable){.fn = {sine, NULL, 0, "sine"}, .args = &x, .n_args = 1, .n_out = 1}, 1, NULL, &all[2]));
+    OK(rp_call(all[2], &x, 1, &y, 1));
+    rp_compiled_release(all[2]);
+    GONE("the function `sine`", rp_call(all[2], &x, 1, &y, 1));
+    GONE_VOID("the function `sine`", rp_compiled_release(all[2]));
+}
+
+static void released_handles_are_refused(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    functions_are_gone();
+    rp_tensor *p = ones(3);
+    rp_set_requires_grad(p, true);
+    for (int k = 0; k < 2; k++) {
+        rp_optimizer *o = k ? rp_sgd(&p, 1, 0.1, NULL) : rp_adam(&p, 1, 0.1, NULL);
+        rp_optimizer_release(o);
+        GONE("the optimizer", rp_optimizer_step(o));
+        GONE("the optimizer", rp_optimizer_zero_grad(o, true));
+        GONE("the optimizer", rp_optimizer_set_lr(o, 0, 1));
+        GONE("the optimizer", rp_optimizer_lr(o, 0));
+        GONE("the optimizer", rp_optimizer_state(o, 0, 0, "step"));
+        GONE("the optimizer", rp_sgd_add_group(o, &p, 1, 0.1, NULL));
+        GONE("the optimizer", rp_adam_add_group(o, &p, 1, 0.1, NULL));
+        GONE_VOID("the optimizer", rp_optimizer_release(o));
+    }
+    rp_generator *g = rp_generator_new(rp_cpu(), 3);
+    rp_generator_release(g);
+    GONE("the generator", rp_generator_seed(g, 1));
+    GONE("the generator", rp_generator_get(g, NULL, NULL));
+    GONE("the generator", rp_rand(RP_DIMS(3), RP_F32, g));
+    GONE_VOID("the generator", rp_generator_release(g));
+    rp_generator_release(rp_default_generator(rp_cpu())); /* nobody's to release */
+    OK(rp_generator_seed(rp_default_generator(rp_cpu()), 1));
+
+    rp_stream *s = rp_stream_new(rp_cpu()), *home = rp_current_stream(rp_cpu());
+    rp_event *e = rp_event_new(rp_cpu(), false);
+    OK(rp_set_current_stream(s));
+    rp_stream_release(s); /* still the thread's */
+    GONE_VOID("the stream", rp_stream_release(s));
+    OK(rp_event_record(e, s));
+    OK(rp_set_current_stream(home));
+    GONE("the stream", rp_set_current_stream(s));
+    GONE("the stream", rp_stream_synchronize(s));
+    GONE("the stream", rp_stream_query(s));
+    GONE("the stream", rp_event_record(e, s));
+    GONE("the stream", rp_stream_wait_event(s, e));
+    rp_event_release(e);
+    GONE("the event", rp_event_record(e, home));
+    GONE("the event", rp_stream_wait_event(home, e));
+    GONE("the event", rp_event_synchronize(e));
+    GONE("the event", rp_event_query(e));
+    GONE("the event", rp_event_elapsed_ms(e, e));
+    GONE_VOID("the event", rp_event_release(e));
+
+    rp_graph *graph = rp_graph_new();
+    rp_pool *pool = rp_pool_new(rp_cpu());
+    rp_pool_release(pool);
+    GONE_VOID("the pool", rp_pool_release(pool));
+    GONE("the pool", rp_graph_begin(graph, rp_cpu(), RP_OPTIONS(rp_graph_options, .pool = pool)));
+    GONE("the stream", rp_graph_begin(graph, rp_cpu(), RP_OPTIONS(rp_graph_options, .stream = s)));
+    OK(rp_graph_begin(graph, rp_cpu(), NULL));
+    (void)rp_sin(p);
+    OK(rp_graph_end(graph));
+    rp_pool *lent = rp_graph_pool(graph);
+    GONE_VOID("the pool", rp_pool_release(lent)); /* it is the graph's */
+    OK(rp_graph_replay(graph));
+    rp_graph_release(graph);
+    GONE("the graph", rp_graph_replay(graph));
+    GONE("the graph", rp_graph_begin(graph, rp_cpu(), NULL));
+    GONE("the graph", rp_graph_end(graph));
+    GONE("the graph", rp_graph_reset(graph));
+    GONE("the graph", rp_graph_instantiate(graph));
+    GONE("the graph", rp_graph_repoint(graph, p, p));
+    GONE("the graph", rp_graph_pool(graph));
+    GONE_VOID("the graph", rp_graph_release(graph));
+    for (int k = 0; k < 300; k++) { /* others come and go: the old ones are looked at all the same */
+        rp_event *other = rp_event_new(rp_cpu(), false);
+        rp_graph_release(rp_graph_new());
+        rp_event_release(other);
+        if (k < 50) GONE("the graph", rp_graph_replay(graph));
+    }
+    (void)rp_graph_replay(graph);
+    assert_int_not_equal(rp_error_take(), RP_OK);
+    OK(rp_scope_end(scope, NULL, 0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(released_handles_are_refused),
         CASE(accessors_answer_anything),
         CASE(names_and_numbers_out_of_range),
         CASE(factories_refuse),

@@ -71,6 +71,8 @@ static const good table[] = {
     {"cross_entropy_rows", "f34 qi3", "-100"},
     {"view", "f23", "[3,2]"},
     {"reshape", "f23", "[3,2]"},
+    {"flatten", "f23", "0 1"},
+    {"unflatten", "f23", "1 [3,1]"},
     {"permute", "f23", "[1,0]"},
     {"transpose", "f23", "0 1"},
     {"expand", "f13", "[4,3]"},

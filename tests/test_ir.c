@@ -27,7 +27,7 @@ static const char *const whole =
     "  symbol s2 = 5\n"
     "  guard s0 != 1\n"
     "  guard s2 < s0*4\n"
-    "} (%0: f32[s0, 4] grad, %1: f32[2, 2] strides(s1, 1) offset(3), %2: i64[]) {\n"
+    "} (%0: f32[s0, 4] shared grad, %1: f32[2, 2] strides(s1, 1) offset(3) shared, %2: i64[]) {\n"
     "  %3: f32[4] grad = captured 0 @\"net.c:3\"\n"
     "  %4: f32[3] = const [1.0, -inf, nan(0x7fc00001)]\n"
     "  %5: b8[2] = const [true, false]\n"
@@ -127,7 +127,10 @@ static void test_errors(void **state) {
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = add(%0, none) return }", "may not be none"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) return }", "attribute 'other' is missing"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) {others = 1} return }", "missing"},
+        {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) {other = nan(0x7fc00001)} return }",
+         "64 bits of a NaN"},
         {"graph \"a\" () { %1: f32[2] = const [1.0] return }", "1 elements for a constant of 2"},
+        {"graph \"a\" () { %1: f32[1] = const [nan(0x3f800000)] return }", "not the bits of a NaN"},
         {"graph \"a\" () { %1: u8[1] = const [256] return }", "does not fit the element type"},
         {"graph \"a\" () { %1: f32[] = captured 1 return }", "numbered from 0"},
         {"graph \"a\" (%0: f32[]) { return %0 } x", "text after the end"},
@@ -192,6 +195,42 @@ static void test_checker(void **state) {
         rp_error_take();
         rp_ir_release(ir);
     }
+}
+
+/* What is left out of a node has the value of the schema, lists too; empty lists are lists. */
+static void test_defaults(void **state) {
+    (void)state;
+#define GRAPH(node) "graph \"a\" (%0: f32[1, 3, 4, 2]) { %1: " node " return %1 }"
+    static const struct {
+        const char *left_out, *whole;
+    } cases[] = {
+        {GRAPH("f32[1, 1, 1, 1] = conv2d(%0, %0, none)"),
+         GRAPH(
+             "f32[1, 1, 1, 1] = conv2d(%0, %0, none) {stride = [1, 1], padding = [0, 0], dilation = [1, 1], groups = 1}")},
+        {GRAPH("f32[1, 1, 3, 1] = conv2d(%0, %0, none) {padding = [1, 0]}"),
+         GRAPH(
+             "f32[1, 1, 3, 1] = conv2d(%0, %0, none) {stride = [1, 1], padding = [1, 0], dilation = [1, 1], groups = 1}")},
+        {GRAPH("f32[] = mean(%0)"), GRAPH("f32[] = mean(%0) {dim = [], keepdim = false, dtype = none}")},
+        {GRAPH("f32[1, 1, 1, 1] = sum(%0) {keepdim = true}"),
+         GRAPH("f32[1, 1, 1, 1] = sum(%0) {dim = [], keepdim = true, dtype = none}")},
+        {GRAPH("f32[] = full() {size = [], value = 2}"), GRAPH("f32[] = full() {size = [], value = 2, dtype = f32}")},
+        {GRAPH("f32[1, 3, 4, 2] = add(%0, %0) {}"), GRAPH("f32[1, 3, 4, 2] = add(%0, %0) {alpha = 1}")},
+    };
+#undef GRAPH
+    rp_scope scope = rp_scope_begin();
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        rp_tensor *x = filled(0.4, 4, 1, 3, 4, 2), *y[2];
+        rp_ir *ir[] = {parse(cases[k].left_out), parse(cases[k].whole)};
+        for (int i = 0; i < 2; i++) {
+            OK(rp_ir_check(ir[i]));
+            OK(rp_ir_run(ir[i], &x, 1, &y[i], 1));
+        }
+        assert_true(rp_ir_equal(ir[0], ir[1]));
+        assert_same(y[0], y[1]);
+        rp_ir_release(ir[0]);
+        rp_ir_release(ir[1]);
+    }
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
 }
 
 static void test_run(void **state) {
@@ -322,11 +361,9 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_round_trip, take_error),
-        cmocka_unit_test_teardown(test_errors, take_error),
-        cmocka_unit_test_teardown(test_checker, take_error),
-        cmocka_unit_test_teardown(test_run, take_error),
-        cmocka_unit_test_teardown(test_symbols, take_error),
+        cmocka_unit_test_teardown(test_round_trip, take_error),    cmocka_unit_test_teardown(test_errors, take_error),
+        cmocka_unit_test_teardown(test_checker, take_error),       cmocka_unit_test_teardown(test_defaults, take_error),
+        cmocka_unit_test_teardown(test_run, take_error),           cmocka_unit_test_teardown(test_symbols, take_error),
         cmocka_unit_test_teardown(test_out_of_memory, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -929,6 +929,28 @@ static void test_onednn(void **state) {
     }
 }
 
+/* More problems than plans are kept: those that went are made again when they are asked for. */
+static void test_onednn_plans_are_limited(void **state) {
+    (void)state;
+    if (!rp__onednn_available()) skip();
+    const int64_t K = 256, N = 256;
+    const int64_t x[2] = {700, K}, w[2] = {K, N}, y[2] = {700, N};
+    array a[3] = {array_new(RP_F32, 2, y, NULL, 1), array_new(RP_F32, 2, x, NULL, 1), array_new(RP_F32, 2, w, NULL, 1)};
+    rp__library_call call = {.op = "test", .site = "test_library.c"};
+    rp__operand o[3];
+    for (unsigned i = 0; i < 3; i++) o[i] = a[i].o;
+    size_t scratch;
+    for (int64_t rows = 700; rows > 256; rows--) {
+        o[0].size[0] = o[1].size[0] = rows;
+        assert_true(rp__onednn_serves(RP__LIB_MATMUL, o, 3, &call, &scratch));
+        assert_true(rp__onednn_plan_count() <= RP__ONEDNN_PLANS);
+    }
+    assert_int_equal(rp__onednn_plan_count(), RP__ONEDNN_PLANS);
+    fill(&a[1]), fill(&a[2]);
+    compare_onednn(RP__LIB_MATMUL, a, 3, &call, rp__cpu_matmul_bind, 2e-5);
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
 static int setup(void **state) {
     (void)state;
     cpu = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
@@ -953,6 +975,7 @@ int main(void) {
         cmocka_unit_test(test_scatter_add),
         cmocka_unit_test(test_scatter_add_rows),
         cmocka_unit_test(test_onednn),
+        cmocka_unit_test(test_onednn_plans_are_limited),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

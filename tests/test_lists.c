@@ -52,7 +52,7 @@ static void test_one_array(void **state) {
     assert_same(h, want = rp_sin(want));
     assert_int_equal(rp_while((rp_fn){positive, NULL, 0, "positive"}, one, &h, 1, 2, &h), RP_OK);
     assert_same(h, want = rp_sin(rp_sin(want)));
-    rp_function custom = {one, sine_backward, NULL, false};
+    rp_function custom = {sizeof custom, one, sine_backward, NULL, false};
     assert_int_equal(rp_function_apply(&custom, &h, 1, &h, 1), RP_OK);
     assert_same(h, want = rp_sin(want));
     assert_int_equal(rp_op_call("sin", &h, 1, NULL, 0, &h, 1), RP_OK);

@@ -366,7 +366,9 @@ static void test_randint(void **state) {
                                         {0, (INT64_C(1) << 31) + 1},
                                         {-7, INT64_C(1) << 40},
                                         {INT64_MIN / 2, INT64_MAX / 2},
-                                        {3, INT64_MAX}};
+                                        {3, INT64_MAX},
+                                        {-2, INT64_MAX - 2}, /* 2^63 - 1 values: no more fit into 64 bits with a sign */
+                                        {INT64_MIN / 2, -1}};
     rp_scope s = rp_scope_begin();
     rp_generator *g = rp_generator_new(rp_cpu(), 77);
     enum { N = 61 };
@@ -376,7 +378,7 @@ static void test_randint(void **state) {
         assert_int_equal(rp_generator_get(g, &seed, &at), RP_OK);
         rp_tensor *t = rp_randint(ranges[r][0], ranges[r][1], RP_DIMS(N), RP_I64, g);
         const int64_t *v = rp_data(t);
-        assert_non_null(v);
+        if (!v) fail_msg("%s", rp_error_message());
         for (int i = 0; i < N; i++) {
             uint32_t w[4];
             ref_philox(seed, at + (uint64_t)i / (wide ? 2 : 4), w);
@@ -387,6 +389,10 @@ static void test_randint(void **state) {
                 fail_msg("randint range %zu element %d: %lld, expected %lld", r, i, (long long)v[i], (long long)want);
         }
     }
+    static const int64_t more[][2] = {{-2, INT64_MAX - 1}, {-1, INT64_MAX}, {INT64_MIN / 2, INT64_MAX / 2 + 1}};
+    for (size_t r = 0; r < sizeof more / sizeof *more; r++)
+        EXPECT(rp_randint(more[r][0], more[r][1], RP_DIMS(N), RP_I64, g), RP_ERROR_INVALID_ARGUMENT,
+               "has more than 2^63 - 1 values");
     rp_tensor *u8 = rp_randint(250, 256, RP_DIMS(50), RP_U8, g);
     for (int i = 0; i < 50; i++) assert_true(element(u8, i) >= 250);
     rp_generator_release(g);

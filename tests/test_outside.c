@@ -138,7 +138,7 @@ static void *cuda_function(void) {
 /* Raw pointers: what it touches is not declared. */
 static rp_status scale_raw(void *x, void *y, int64_t n, float factor) {
     const rp_param p[] = {RP_VALUE(data, x), RP_VALUE(data, y), RP_VALUE(f32, factor), RP_VALUE(i64, n)};
-    const rp_cuda_grid grid = {{(uint32_t)(n + 63) / 64}, {64}, 0};
+    const rp_cuda_grid grid = {sizeof grid, {(uint32_t)(n + 63) / 64}, {64}, 0};
     return device.type == RP_DEVICE_CPU ? rp_launch("scale", scale_cpu, n, 64, p, 4)
                                         : rp_cuda_launch("scale", device, cuda_function(), &grid, p, 4);
 }
@@ -146,7 +146,7 @@ static rp_status scale_raw(void *x, void *y, int64_t n, float factor) {
 static rp_status scale(rp_tensor *x, rp_tensor *y, float factor) {
     const int64_t n = rp_numel(x);
     const rp_param p[] = {RP_READS(x), RP_WRITES(y), RP_VALUE(f32, factor), RP_VALUE(i64, n)};
-    const rp_cuda_grid grid = {{(uint32_t)(n + 63) / 64}, {64}, 0};
+    const rp_cuda_grid grid = {sizeof grid, {(uint32_t)(n + 63) / 64}, {64}, 0};
     return device.type == RP_DEVICE_CPU ? rp_launch("scale", scale_cpu, n, 64, p, 4)
                                         : rp_cuda_launch("scale", device, cuda_function(), &grid, p, 4);
 }
@@ -310,7 +310,7 @@ static void launches_check(void **state) {
     (void)state;
     rp_tensor *x = rp_rand(RP_DIMS(640), RP_F32, NULL);
     rp_param many[65] = {{RP_ACCESS_NONE, NULL, {NULL}}};
-    const rp_cuda_grid grid = {{1}, {1}, 0};
+    const rp_cuda_grid grid = {sizeof grid, {1}, {1}, 0};
     rp_device there = device;
     const rp_param none[] = {{RP_ACCESS_READ, NULL, {NULL}}}, odd[] = {{(rp_access)9, x, {NULL}}};
 #define EACH(code, fragment, ...)                                                                                      \

@@ -335,6 +335,8 @@ static void test_fallback(void **state) {
     assert_ok();
 }
 
+static rp_tensor *total_of(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+
 /* what a region may not do */
 static void writing_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct weights *m = ctx;
@@ -366,8 +368,9 @@ static void test_errors(void **state) {
     rp_tensor *x = filled(1, 1, 3), *y[2];
     other_branch = writing_branch;
     rp_ir *ir = rp_trace((rp_fn){with_bad_branch, &m, 0, "bad"}, &x, 1, 1);
-    assert_int_equal(rp_error_status(), RP_ERROR_INVALID_ARGUMENT);
-    assert_non_null(strstr(rp_error_message(), "may not write"));
+    assert_int_equal(rp_error_status(), RP_ERROR_GRAPH_BREAK);
+    assert_non_null(strstr(rp_error_message(), "writes to memory from outside"));
+    assert_non_null(strstr(rp_error_message(), "add_scalar_"));
     rp_error_take();
     rp_ir_release(ir);
     assert_int_equal(rp_version(m.w), 0);
@@ -384,6 +387,113 @@ static void test_errors(void **state) {
                      RP_ERROR_INVALID_ARGUMENT);
     rp_error_take();
     assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
+/* Functions that are told of an error, take it and go on: eagerly and compiled they must do the same. */
+typedef struct careless {
+    rp_tensor *memory; /* (3), from outside */
+    int what;
+    bool takes; /* takes the error */
+} careless;
+
+static void careless_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const careless *c = ctx;
+    rp_tensor *kept = rp_cos(in[0]), *made = NULL, *t;
+    (void)n_in;
+    (void)n_out;
+    switch (c->what) {
+    case 0: rp_fill_(c->memory, rp_f64(2)); break;                                   /* memory from outside */
+    case 1: rp_mul_(rp_slice(c->memory, 0, 1, 3, 1), rp_select(in[0], 0, 0)); break; /* through a view */
+    case 2: rp_add_scalar_(in[0], rp_f64(1)); break;                                 /* an argument */
+    case 3: rp_copy_(c->memory, rp_ones(RP_DIMS(5), RP_F32)); break; /* sizes that do not fit: refused everywhere */
+    case 4: rp_mul_(kept, rp_ones(RP_DIMS(5), RP_F32)); break;       /* the same to what it made */
+    case 5: made = rp_mul_scalar(kept, rp_f64(rp_item_f64(total_of(in[0])))); break; /* a number for the host */
+    case 6:
+        t = rp_matmul(in[0], rp_ones(RP_DIMS(2, 2), RP_F32));
+        made = rp_is_error(t) ? rp_exp(kept) : t;
+        break;
+    case 7:
+        t = rp_reshape(c->memory, RP_DIMS(2, 2));
+        rp_fill_(rp_is_error(t) ? kept : t, rp_f64(4));
+        break;
+    }
+    if (c->takes) (void)rp_error_take();
+    out[0] = rp_add(made && !rp_is_error(made) ? made : kept, c->memory, rp_i64(1));
+}
+enum { CARELESS = 8 };
+
+static void careless_go(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    careless_block(ctx, in, 1, out, 1);
+    out[0] = rp_lt_scalar(in[1], rp_i64(2));
+}
+static void careless_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)n_in;
+    (void)n_out;
+    careless_block(ctx, in, 1, out, 1);
+    out[1] = rp_add_scalar(in[1], rp_i64(1));
+}
+
+static int careless_kind;
+static void with_careless(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    rp_fn block = {careless_block, ctx, 0, "careless"};
+    rp_tensor *x = rp_mul_scalar(in[0], rp_f64(0.5)), *yes = rp_full(RP_NO_DIMS, rp_bool(true), RP_BOOL), *r = NULL;
+    (void)n_in;
+    (void)n_out;
+    if (careless_kind == 0) rp_checkpoint(block, &x, 1, &r, 1);
+    if (careless_kind == 1) rp_cond(yes, block, block, &x, 1, &r, 1);
+    if (careless_kind >= 2) {
+        rp_tensor *state[] = {x, rp_full(RP_NO_DIMS, rp_i64(0), RP_I64)}, *after[2] = {NULL, NULL};
+        rp_while((rp_fn){careless_go, ctx, 0, "go"}, (rp_fn){careless_step, ctx, 0, "step"}, state, 2, 4, after);
+        r = after[0];
+    }
+    out[0] = r && !rp_is_error(r) ? rp_add(r, x, rp_i64(1)) : r;
+}
+
+static void test_errors_taken(void **state) {
+    (void)state;
+    static const char *const backends[] = {"aot_eager", "fused"};
+    for (int b = 0; b < 2; b++) {
+        for (int k = 0; k < 3 * CARELESS * 2; k++) {
+            rp_scope scope = rp_scope_begin();
+            careless c[2];
+            rp_fn fn[2];
+            careless_kind = k / CARELESS % 3;
+            for (int i = 0; i < 2; i++) {
+                c[i] = (careless){filled(0.8, 1, 3), k % CARELESS, k / CARELESS / 3 > 0};
+                fn[i] = (rp_fn){with_careless, &c[i], sizeof c[i], "with_careless"};
+            }
+            rp_compiled *f[] = {rp_plain(fn[0]),
+                                rp_compile(fn[1], RP_OPTIONS(rp_compile_options, .backend = backends[b]))};
+            for (int call = 0; call < 4; call++) {
+                rp_tensor *y[2];
+                rp_status status[2];
+                for (int i = 0; i < 2; i++) {
+                    rp_tensor *x = filled(0.4, 1, 3);
+                    status[i] = rp_call(f[i], &x, 1, &y[i], 1);
+                    assert_int_equal(rp_error_take(), status[i]);
+                }
+                if (status[0] != status[1])
+                    fail_msg("case %d, call %d: status %d, not %d", k, call, status[1], status[0]);
+                if (status[0] == RP_OK) assert_same(y[1], y[0]);
+                assert_same(c[1].memory, c[0].memory);
+                assert_int_equal(rp_version(c[1].memory), rp_version(c[0].memory));
+            }
+            assert_null(rp__trace_current());
+            /* An exported graph is that of the whole function or none. */
+            rp_tensor *x = filled(0.4, 1, 3);
+            uint64_t version = rp_version(c[1].memory);
+            rp_ir *ir = rp_trace(fn[1], &x, 1, 1);
+            if (!rp_failed()) assert_int_equal(rp_ir_check(ir), RP_OK);
+            (void)rp_error_take();
+            rp_ir_release(ir);
+            assert_int_equal(rp_version(c[1].memory), version);
+            rp_compiled_release(f[0]);
+            rp_compiled_release(f[1]);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        }
+    }
 }
 
 /* Blocks are parts of one program: fused, planned, replayed with other predicates. */
@@ -684,6 +794,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_unbounded, take_error),
         cmocka_unit_test_teardown(test_fallback, take_error),
         cmocka_unit_test_teardown(test_errors, take_error),
+        cmocka_unit_test_teardown(test_errors_taken, take_error),
         cmocka_unit_test_teardown(test_programs, take_error),
         cmocka_unit_test_teardown(test_results, take_error),
         cmocka_unit_test_teardown(test_second_order, take_error),

@@ -445,10 +445,11 @@ static void test_log(void **state) {
     (void)state;
     int n = 0;
     learn(add);
-    rp_kernel_log *old = rp_set_kernel_log(count_kernels, &n);
+    void *old_ctx;
+    rp_kernel_log *old = rp_set_kernel_log(count_kernels, &n, &old_ctx);
     (void)add();
     (void)add();
-    rp_set_kernel_log(old, NULL);
+    rp_set_kernel_log(old, old_ctx, NULL);
     assert_int_equal(n, 2);
 }
 

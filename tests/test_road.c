@@ -128,6 +128,8 @@ static const sample samples[] = {
     {"cross_entropy_rows", "f(n,4) i4(n)", "i-100", 3, 0},
     {"view", "f(n,4)", "[-1]", 1, IS_VIEW},
     {"reshape", "f(n,4)", "[4,-1]", 1, IS_VIEW},
+    {"flatten", "f(n,4)", "i0 i1", 1, IS_VIEW},
+    {"unflatten", "f(n,4)", "i1 [2,-1]", 1, IS_VIEW},
     {"permute", "f(n,4)", "[1,0]", 1, IS_VIEW},
     {"transpose", "f(n,4)", "i0 i1", 1, IS_VIEW},
     {"expand", "f(n,1)", "[-1,4]", 1, IS_VIEW},

@@ -460,6 +460,16 @@ static void conflicts_come_from_slots(void **state) {
     assert_true(rp__launch_conflict(LAUNCH(planned), LAUNCH(planned)));
     assert_false(rp__launch_conflict(LAUNCH(planned), LAUNCH(read)));
     assert_true(rp__launch_conflict(&(rp__launch){.barrier = true}, LAUNCH(read)));
+    /* Wrapped memory: storages of their own over bytes that they share. */
+    char bytes[32];
+    p = (rp__storage){.data = bytes, .bytes = 16, .foreign = true};
+    q = (rp__storage){.data = bytes + 8, .bytes = 16, .foreign = true};
+    assert_false(rp__launch_conflict(LAUNCH(read), LAUNCH(elsewhere))); /* the first 8 bytes of p */
+    assert_true(rp__launch_conflict(LAUNCH(write), LAUNCH(elsewhere)));
+    q.foreign = false;
+    assert_true(rp__launch_conflict(LAUNCH(write), LAUNCH(elsewhere)));
+    p.foreign = false; /* memory of ours lies under one storage alone */
+    assert_false(rp__launch_conflict(LAUNCH(write), LAUNCH(elsewhere)));
 }
 
 static void bad_indices_are_reported_when_waited_for(void **state) {

@@ -99,6 +99,120 @@ static void test_released(void **state) {
     released(BY_FUNCTION, NULL);
 }
 
+/* ---- memory of the program: its deleter runs after the work that reads the memory, and once */
+
+typedef struct wrapped {
+    rp_tensor *owner; /* whose memory it is; as of the program */
+    rp_stream *home;  /* that the owner writes it on */
+    int deleted;
+} wrapped;
+
+static void take_back(void *ctx) { /* and write it at once */
+    wrapped *w = ctx;
+    rp_stream *now = rp_current_stream(device);
+    (void)rp_set_current_stream(w->home);
+    (void)rp_fill_(w->owner, rp_f64(-77));
+    (void)rp_set_current_stream(now);
+    rp_release(w->owner);
+    w->deleted++;
+}
+
+static rp_tensor *wrap(wrapped *w, int64_t n, double step, bool stable) {
+    rp_scope scope = rp_scope_begin();
+    *w = (wrapped){.owner = rp_retain(wave(n, step)), .home = rp_current_stream(device)};
+    OK(rp_scope_end(scope, NULL, 0));
+    rp_tensor *x = rp_from_blob(rp_data(w->owner), &n, 1, NULL, RP_F32, device, take_back, w);
+    if (stable) OK(rp_declare_stable(x));
+    return x;
+}
+
+static void deleted_after(how h, const rp_compile_options *options, bool stable) {
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        rp_compiled *f = rp_compile(fn, options);
+        wrapped w[ROUNDS];
+        for (int round = 0; round < ROUNDS; round++) {
+            rp_scope outer = rp_scope_begin(), inner = rp_scope_begin();
+            rp_tensor *y = run(h, f, wrap(&w[round], sizes[k], round + 1, stable), here, there);
+            OK(rp_scope_end(inner, &y, 1));
+            OK(rp_stream_synchronize(there));
+            rp_tensor *x = wave(sizes[k], round + 1), *want;
+            half(NULL, &x, 1, &want, 1);
+            same(y, want);
+            OK(rp_scope_end(outer, NULL, 0));
+        }
+        rp_compiled_release(f);
+        OK(rp_synchronize(device));
+        for (int round = 0; round < ROUNDS; round++) assert_int_equal(w[round].deleted, 1);
+    }
+    rp_stream_release(there);
+}
+
+static void test_deleters(void **state) {
+    (void)state;
+    for (int stable = 0; stable < 2; stable++) {
+        deleted_after(BY_OP, NULL, stable);
+        deleted_after(BY_GRAPH, NULL, stable);
+        deleted_after(BY_GRAPHED, NULL, stable);
+        deleted_after(BY_FUNCTION, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"), stable);
+        deleted_after(BY_FUNCTION, RP_OPTIONS(rp_compile_options, .backend = "cudagraphs"), stable);
+        deleted_after(BY_FUNCTION, RP_OPTIONS(rp_compile_options, .no_graph = true), stable);
+        deleted_after(BY_FUNCTION, NULL, stable);
+    }
+}
+
+/* Released by work of the default stream alone, in a capture of the thread, and by a stream that is gone: the deleter runs, once,
+   when the device is synchronised at the latest. Nobody waits in rp_release. */
+static void test_deleters_elsewhere(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    wrapped w[4];
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *y = rp_sin(wrap(&w[0], 100, 1, false)), *same_values = rp_sin(wave(100, 1));
+    OK(rp_scope_end(scope, (rp_tensor *[]){y, same_values}, 2));
+    if (device.type == RP_DEVICE_CPU) assert_int_equal(w[0].deleted, 1);
+    same(y, same_values);
+    assert_int_equal(w[0].deleted, 1);
+
+    rp_graph *g = rp_graph_new();
+    scope = rp_scope_begin();
+    rp_tensor *x = wrap(&w[1], 100, 1, false), *beside = wrap(&w[2], 100, 1, false);
+    follow(there, here);
+    OK(rp_set_current_stream(here));
+    OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = RP_CAPTURE_RELAXED)));
+    y = rp_sin(x);
+    rp_stream *inside = rp_current_stream(device);
+    OK(rp_set_current_stream(there));
+    rp_tensor *z = rp_sin(beside);
+    OK(rp_set_current_stream(inside));
+    OK(rp_scope_end(scope, (rp_tensor *[]){y, z}, 2));
+    OK(rp_graph_end(g));
+    OK(rp_synchronize(device));
+    assert_int_equal(w[2].deleted, 1);
+    assert_int_equal(w[1].deleted, 0);
+    same(z, same_values);
+    for (int k = 0; k < 2; k++) OK(rp_graph_replay(g));
+    same(y, same_values);
+    OK(rp_set_current_stream(there));
+    OK(rp_graph_replay(g));
+    OK(rp_set_current_stream(here));
+    rp_graph_release(g);
+    OK(rp_synchronize(device));
+    assert_int_equal(w[1].deleted, 1);
+    same(y, same_values);
+
+    scope = rp_scope_begin();
+    x = wrap(&w[3], 100, 1, false);
+    follow(there, here);
+    z = rp_sin(x);
+    OK(rp_set_current_stream(here));
+    rp_stream_release(there);
+    OK(rp_scope_end(scope, &z, 1));
+    OK(rp_synchronize(device));
+    assert_int_equal(w[3].deleted, 1);
+    same(z, same_values);
+}
+
 /* Calls on two streams with nothing between them share temporaries; a result that another stream reads is released before the
    next call. */
 static void test_compiled(void **state) {
@@ -143,6 +257,67 @@ static void test_compiled(void **state) {
     rp_stream_release(there);
 }
 
+/* Memory like that of `n` elements is made, written here, and still holds that when stream `there` is done. */
+static void nobody_writes(int64_t n, rp_stream *there) {
+    rp_tensor *own[48];
+    rp_scope scope = rp_scope_begin();
+    for (int k = 0; k < 48; k++) own[k] = rp_full(RP_DIMS(n), rp_f64(k), RP_F32);
+    OK(rp_stream_synchronize(there));
+    for (int k = 0; k < 48; k++) same(own[k], rp_full(RP_DIMS(n), rp_f64(k), RP_F32));
+    OK(rp_scope_end(scope, NULL, 0));
+}
+
+static void noise(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_mul(rp_dropout(in[0], 0.5, true, NULL), rp_rand(RP_DIMS(4), RP_F32, NULL));
+}
+
+/* A program that draws is told where to begin in memory of its own; it is released before the stream of its last call has
+   written that. */
+static void test_random(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    for (int kind = 0; kind < 2; kind++) {
+        rp_scope scope = rp_scope_begin();
+        rp_compiled *f =
+            rp_compile((rp_fn){noise, NULL, 0, "noise"}, RP_OPTIONS(rp_compile_options, .no_graph = kind == 1));
+        rp_tensor *x = rp_ones(RP_DIMS(4), RP_F32), *y;
+        for (int k = 0; k < 3; k++) OK(rp_call(f, &x, 1, &y, 1));
+        follow(there, here);
+        OK(rp_call(f, &x, 1, &y, 1));
+        OK(rp_set_current_stream(here));
+        rp_compiled_release(f);
+        nobody_writes(4, there);
+        OK(rp_scope_end(scope, NULL, 0));
+    }
+    rp_stream_release(there);
+}
+
+/* While this thread captures it may give work to streams that do not: what that touches is noted as ever, whether it is released
+   before or after the end of the capture. */
+static void test_beside_capture(void **state) {
+    (void)state;
+    rp_stream *here = rp_current_stream(device), *there = rp_stream_new(device);
+    for (int late = 0; late < 2; late++) {
+        rp_graph *g = rp_graph_new();
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *x = rp_ones(RP_DIMS(5), RP_F32);
+        follow(there, here);
+        OK(rp_set_current_stream(here));
+        OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = RP_CAPTURE_RELAXED)));
+        rp_stream *inside = rp_current_stream(device);
+        OK(rp_set_current_stream(there));
+        for (int k = 0; k < 8; k++) rp_fill_(x, rp_f64(-1));
+        OK(rp_set_current_stream(inside));
+        if (!late) OK(rp_scope_end(scope, NULL, 0));
+        OK(rp_graph_end(g));
+        if (late) OK(rp_scope_end(scope, NULL, 0));
+        nobody_writes(5, there);
+        rp_graph_release(g);
+    }
+    rp_stream_release(there);
+}
+
 /* A program that moves to another stream and finds no memory there for its results keeps those that it has. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -180,7 +355,11 @@ static void test_no_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_released, begin, end),
+        cmocka_unit_test_setup_teardown(test_deleters, begin, end),
+        cmocka_unit_test_setup_teardown(test_deleters_elsewhere, begin, end),
         cmocka_unit_test_setup_teardown(test_compiled, begin, end),
+        cmocka_unit_test_setup_teardown(test_random, begin, end),
+        cmocka_unit_test_setup_teardown(test_beside_capture, begin, end),
         cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
     };
     RUN_ON_EACH_DEVICE(tests);

@@ -16,7 +16,7 @@
 #include "kernel/cpu/program.h"
 #include "tensor/tensor.h"
 
-enum { THREADS = 4, ROUNDS = 2000 };
+enum { THREADS = 4, MANY = 8, ROUNDS = 2000 };
 
 static rp_memory_stats stats(void) {
     rp_memory_stats s = {.struct_size = sizeof s};
@@ -24,15 +24,16 @@ static rp_memory_stats stats(void) {
     return s;
 }
 
-static void run(void *(*body)(void *), void *ctx) {
-    pthread_t threads[THREADS];
-    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, body, ctx), 0);
-    for (int i = 0; i < THREADS; i++) {
+static void run_in(int n, void *(*body)(void *), void *ctx) {
+    pthread_t threads[MANY];
+    for (int i = 0; i < n; i++) assert_int_equal(pthread_create(&threads[i], NULL, body, ctx), 0);
+    for (int i = 0; i < n; i++) {
         void *failed;
         pthread_join(threads[i], &failed);
         assert_null(failed);
     }
 }
+static void run(void *(*body)(void *), void *ctx) { run_in(THREADS, body, ctx); }
 
 static void *make_and_release(void *ctx) {
     (void)ctx;
@@ -182,6 +183,60 @@ static void threads_have_streams_and_captures(void **state) {
     run(use_streams, NULL);
     rp_synchronize(rp_cpu());
     assert_int_equal(stats().allocated, 0);
+}
+
+/* One thread's stream begins and ends captures while another's allocations look whether memory that the stream used has come
+   free. */
+struct lender {
+    rp_stream *s;
+    _Atomic(rp_tensor *) lent; /* of the other thread; NULL: none is waiting */
+    _Atomic bool done;
+};
+
+static void *capture_again_and_again(void *ctx) {
+    struct lender *l = ctx;
+    const char *wrong = NULL;
+    if (rp_set_current_stream(l->s) != RP_OK) return "no stream";
+    for (int i = 0; i < 300 && !wrong; i++) {
+        rp_tensor *t = atomic_exchange(&l->lent, NULL);
+        if (t) {
+            rp_scope scope = rp_scope_begin();
+            (void)rp_sin(t);
+            rp_scope_end(scope, NULL, 0);
+            rp_release(t);
+        }
+        rp_graph *g = rp_graph_new();
+        if (rp_graph_begin(g, rp_cpu(), RP_OPTIONS(rp_graph_options, .stream = l->s)) != RP_OK) wrong = "no capture";
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *y = rp_fill_(rp_empty(RP_DIMS(3), RP_F32), rp_f64(i));
+        if (rp_graph_end(g) != RP_OK || rp_graph_replay(g) != RP_OK) wrong = "no graph";
+        if (!wrong && rp_item_f64(rp_select(y, 0, 1)) != i) wrong = "wrong values";
+        rp_scope_end(scope, NULL, 0);
+        rp_graph_release(g);
+    }
+    atomic_store(&l->done, true);
+    rp_release(atomic_exchange(&l->lent, NULL));
+    return (void *)(uintptr_t)wrong;
+}
+
+static void a_stream_captures_while_others_ask_for_it(void **state) {
+    (void)state;
+    struct lender l = {.s = rp_stream_new(rp_cpu())};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, capture_again_and_again, &l), 0);
+    while (!atomic_load(&l.done)) {
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *t = rp_retain(rp_ones(RP_DIMS(20000), RP_F32)), *none = NULL;
+        if (!atomic_compare_exchange_strong(&l.lent, &none, t)) rp_release(t);
+        rp_scope_end(scope, NULL, 0);
+    }
+    void *wrong;
+    pthread_join(thread, &wrong);
+    if (wrong) fail_msg("%s: %s", (const char *)wrong, rp_error_message());
+    rp_release(atomic_exchange(&l.lent, NULL));
+    assert_false(rp_failed());
+    rp_stream_release(l.s);
+    rp_synchronize(rp_cpu());
 }
 
 static void *own_error(void *ctx) {
@@ -387,6 +442,76 @@ static void one_function_serves_several_callers(void **state) {
     }
 }
 
+/* ---- sizes that no thread has brought before, forward and backward: tables of symbols are read by all, changed by none */
+
+struct sizes_of_threads {
+    rp_compiled *f;
+    rp_tensor *weight; /* captured */
+    _Atomic int threads;
+};
+static void loss_of_rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const struct sizes_of_threads *s = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *h = rp_softmax(rp_mul(rp_tanh(in[0]), s->weight), 1);
+    rp_tensor *flat = rp_reshape(rp_transpose(h, 0, 1), (const int64_t[]){-1}, 1);
+    out[0] = rp_sum(rp_mul(flat, flat), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    out[1] = rp_slice(h, 0, 1, INT64_MAX, 1);
+}
+
+static const char *loss_and_gradient(const struct sizes_of_threads *s, rp_compiled *f, int64_t n, int second,
+                                     float *got) {
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = rp_sin(rp_reshape(rp_arange(rp_i64(0), rp_i64(4 * n), rp_i64(1), RP_F32), RP_DIMS(n, 4)));
+    rp_tensor *out[2] = {NULL, NULL}, *grad = NULL;
+    (void)s;
+    bool ok = rp_set_requires_grad(x, true) == RP_OK && rp_call(f, &x, 1, out, 2) == RP_OK;
+    if (ok && second) { /* gradients of one result or of both: another plan */
+        rp_tensor *seed = rp_cos(rp_detach(out[1])), *one = rp_ones(RP_NO_DIMS, RP_F32), *seeds[] = {one, seed};
+        ok = rp_grad(out, 2, &x, 1, seeds, NULL, &grad) == RP_OK;
+    } else if (ok) {
+        ok = rp_grad(out, 1, &x, 1, NULL, NULL, &grad) == RP_OK;
+    }
+    ok = ok && rp_to_host(out[0], got, sizeof *got) == RP_OK &&
+         rp_to_host(grad, got + 1, (size_t)n * 4 * sizeof *got) == RP_OK;
+    rp_scope_end(scope, NULL, 0);
+    return ok ? NULL : "a call or its backward failed";
+}
+
+static void *call_and_differentiate(void *ctx) {
+    struct sizes_of_threads *s = ctx;
+    const char *wrong = NULL;
+    const int me = atomic_fetch_add(&s->threads, 1);
+    float want[1 + 4 * 24], got[1 + 4 * 24];
+    rp_fn fn = {loss_of_rows, s, 0, "rows"};
+    rp_compiled *plain = rp_plain(fn);
+    while (atomic_load(&s->threads) < MANY) (void)sched_yield();
+    for (int i = 0; i < 20 && !wrong; i++) {
+        int64_t n = 2 + (i * 7 + me * 3) % 20;
+        wrong = loss_and_gradient(s, plain, n, i % 5 == 0, want);
+        if (!wrong) wrong = loss_and_gradient(s, s->f, n, i % 5 == 0, got);
+        if (!wrong && memcmp(want, got, (size_t)(1 + 4 * n) * sizeof *want) != 0) wrong = "other bits than eager ones";
+    }
+    rp_compiled_release(plain);
+    return (void *)(uintptr_t)wrong;
+}
+
+static void sizes_and_gradients(void **state) {
+    (void)state;
+    static const char *const backends[] = {"fused", "aot_eager", "cudagraphs"};
+    for (int k = 0; k < 6; k++) {
+        rp_scope scope = rp_scope_begin();
+        struct sizes_of_threads s = {.weight = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_F32))};
+        s.f = rp_compile((rp_fn){loss_of_rows, &s, 0, "rows"},
+                         RP_OPTIONS(rp_compile_options, .backend = backends[k % 3]));
+        float got[1 + 4 * 24];
+        for (int i = 0; i < k; i++)
+            assert_null(loss_and_gradient(&s, s.f, 2 + i, 0, got)); /* static, symbolic, with plans */
+        run_in(MANY, call_and_differentiate, &s);
+        rp_compiled_release(s.f);
+        rp_scope_end(scope, NULL, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_make_tensors),
@@ -394,11 +519,13 @@ int main(void) {
         cmocka_unit_test(one_handle_is_counted_by_many),
         cmocka_unit_test(the_pool_serves_several_callers),
         cmocka_unit_test(threads_have_streams_and_captures),
+        cmocka_unit_test(a_stream_captures_while_others_ask_for_it),
         cmocka_unit_test(errors_belong_to_threads),
         cmocka_unit_test(kernels_in_threads_of_small_stacks),
         cmocka_unit_test(draws_belong_to_calls),
         cmocka_unit_test(sizes_take_turns),
         cmocka_unit_test(one_function_serves_several_callers),
+        cmocka_unit_test(sizes_and_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,21 @@
    was reached. Called by rp_backward, rp_grad and rp__checkpoint; several threads may run engines, each its own. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "core/log.h"
+#include "core/options.h"
+#include "device/capture.h"
 #include "ops/grad.h"
 
 #include <string.h>
 
 typedef struct slot {    /* a node that was reached */
     rp__tape_node *node; /* borrowed from the edge that led here: alive while the graph is */
-    rp_tensor **grads;   /* n_out, counted */
-    rp_tensor *one[1];   /* where grads is for nodes with one output */
-    bool needed;         /* lies between roots and inputs; always without inputs */
+    rp_stream
+        *stream; /* where it runs, once `placed`: a current stream of the thread, or the node's; NULL: it has none */
+    bool placed;
+    rp_tensor **grads; /* n_out, counted */
+    rp_tensor *one[1]; /* where grads is for nodes with one output */
+    bool needed;       /* lies between roots and inputs; always without inputs */
 } slot;
 
 typedef struct engine {
@@ -185,13 +191,64 @@ static rp_status stream_note(engine *e, rp_stream *s) {
     return RP_OK;
 }
 
+static bool has_needed_edge(const engine *e, const rp__tape_node *n) {
+    if (e->n_inputs == 0) return true;
+    for (uint32_t i = 0; i < n->n_in; i++) {
+        slot *s = n->edges[i].node ? slot_find(e, n->edges[i].node) : NULL;
+        if (s && s->needed) return true;
+    }
+    return false;
+}
+
+static const char *site_of(const rp__tape_node *n) { return n->site && *n->site ? n->site : "no call site"; }
+
+/* Finds where the node of s runs: on the stream of its forward. What only adds up gradients - a leaf's node, which is as old as
+   the oldest result that holds it, or one that rp_grad stops at - computes nothing that was begun elsewhere: if that stream is
+   not in the capture that goes on, it takes the one that is current. A derivative stays, and a default stream cannot be drawn
+   into a capture. */
+static rp_status slot_put(const engine *e, slot *s) {
+    rp__tape_node *n = s->node;
+    s->stream = n->stream;
+    s->placed = true;
+    if (RP__LIKELY(!n->stream || !rp__captures_active())) return RP_OK;
+    rp_stream *here = rp__current_stream(n->stream->device);
+    if (n->stream->capture == here->capture) return RP_OK;
+    bool leaf = n->class_ == &rp__accumulate_class;
+    if (leaf || !has_needed_edge(e, n)) {
+        s->stream = here;
+        if (leaf && here->capture && !atomic_exchange_explicit(&n->told, true, memory_order_relaxed)) {
+            const rp_tensor *t = *(rp_tensor *const *)n->payload;
+            char text[RP__SHAPE_TEXT];
+            rp__log(
+                RP__LOG_GRAPHS,
+                "a result from before the capture still holds the tape of the leaf %s that `%s` made (%s): its gradient "
+                "is added up on the capturing stream",
+                rp__tensor_text(t, text), n->op, site_of(n));
+        }
+        return RP_OK;
+    }
+    if (!n->stream->is_default && !n->stream->capture) return RP_OK; /* joins the capture, and comes back at the end */
+    return rp__fail(
+        RP_ERROR_CAPTURE,
+        "the result of `%s` (%s) was computed %s, and its derivative would run there: compute it inside the "
+        "capture, or cut it off with rp_detach",
+        n->op, site_of(n),
+        here->capture ? "before the capture, on a stream that cannot take part in it"
+                      : "on a stream that is being captured now");
+}
+
 /* A gradient made on stream `from`, which is current, arrives at a node that runs on its own: there it is added up, after what
    `from` was given so far. The reference is taken over. */
 static rp_status deliver(engine *e, rp_stream *from, slot *s, uint32_t index, rp_tensor *grad) {
-    rp_stream *to = s->node->stream;
+    rp_status status = s->placed ? RP_OK : slot_put(e, s);
+    if (status != RP_OK) {
+        rp_release(grad);
+        return status;
+    }
+    rp_stream *to = s->stream;
     if (!from || !to || from == to || from->device != to->device) return add_into(e, &s->grads[index], grad);
-    rp_status status = stream_order(from, to);
-    if (status == RP_OK && grad->storage->block) status = rp__block_used_by(grad->storage->block, to);
+    status = stream_order(from, to);
+    if (status == RP_OK) status = rp__storage_used_by(grad->storage, to);
     if (status == RP_OK) status = rp_set_current_stream(to);
     if (status != RP_OK) {
         rp_release(grad);
@@ -229,14 +286,14 @@ rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what)
     return RP_OK;
 }
 
-/* Takes the reference over. */
-static rp_status send(engine *e, const rp__tape_node *from, const rp__edge *edge, rp_tensor *grad) {
+/* From a node that runs on `stream`. Takes the reference over. */
+static rp_status send(engine *e, const rp__tape_node *from, rp_stream *stream, const rp__edge *edge, rp_tensor *grad) {
     slot *s = NULL;
     rp_status status = RP_OK;
     if (edge->node->sequence >= from->sequence)
         status = rp__fail(RP_ERROR_INTERNAL, "tape: `%s` leads to the younger node `%s`", from->op, edge->node->op);
     if (status == RP_OK) status = slot_get(e, edge->node, &s);
-    if (status == RP_OK && s->needed) return deliver(e, from->stream, s, edge->index, grad);
+    if (status == RP_OK && s->needed) return deliver(e, stream, s, edge->index, grad);
     rp_release(grad);
     return status;
 }
@@ -307,32 +364,25 @@ static rp_status node_hooks(engine *e, slot *s) {
     return RP_OK;
 }
 
-static bool has_needed_edge(const engine *e, const rp__tape_node *n) {
-    if (e->n_inputs == 0) return true;
-    for (uint32_t i = 0; i < n->n_in; i++) {
-        slot *s = n->edges[i].node ? slot_find(e, n->edges[i].node) : NULL;
-        if (s && s->needed) return true;
-    }
-    return false;
-}
-
 static rp_status node_run(engine *e, slot *s) {
     enum { FEW = 8 };
     rp__tape_node *n = s->node;
     rp_tensor *few[FEW] = {NULL}, **grads_in = few;
     if (n->n_in > FEW && !(grads_in = rp__calloc(n->n_in, sizeof *grads_in))) return RP__OOM("backward");
-    rp_stream *previous = n->stream ? rp__current_stream(n->stream->device) : NULL;
-    bool switched = previous != n->stream;
+    rp_stream *previous = s->stream ? rp__current_stream(s->stream->device) : NULL;
+    bool switched = previous != s->stream;
     rp_scope scope = rp__scope_begin();
-    rp__site_frame frame = rp__site_enter((rp__site_frame){n->site, n->op}); /* its ops are the forward call's */
+    /* its ops are the forward call's; without a line of that, they have the one of rp_backward */
+    rp__site_frame frame = rp__site_enter((rp__site_frame){n->site && *n->site ? n->site : NULL, n->op});
     rp_status status = scope.id ? RP_OK : rp_error_status();
     if (status == RP_OK && switched) {
-        status = stream_note(e, n->stream);
-        if (status == RP_OK) status = rp_set_current_stream(n->stream);
+        status = stream_note(e, s->stream);
+        if (status == RP_OK) status = rp_set_current_stream(s->stream);
     }
     if (status == RP_OK) status = node_hooks(e, s);
-    if (status == RP_OK && has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class))
-        status = node_compute(e, s, grads_in);
+    /* what rp_grad stops at keeps what it saved: its own backward is still to come */
+    bool runs = has_needed_edge(e, n) && (e->n_inputs == 0 || n->class_ != &rp__accumulate_class);
+    if (status == RP_OK && runs) status = node_compute(e, s, grads_in);
     /* References of the scope end before gradients are added up: one of them alone may be written. */
     for (uint32_t i = 0; i < n->n_in; i++)
         if (grads_in[i]) {
@@ -346,18 +396,18 @@ static rp_status node_run(engine *e, slot *s) {
             rp_release(s->grads[k]);
             s->grads[k] = NULL;
         }
-    if (status == RP_OK && !e->retain_graph && n->class_->release_saved) n->class_->release_saved(n);
+    if (status == RP_OK && runs && !e->retain_graph && n->class_->release_saved) n->class_->release_saved(n);
     rp__scope_end(scope, NULL, 0);
     scope = rp__scope_begin();
     for (uint32_t i = 0; i < n->n_in; i++)
         if (grads_in[i]) {
             if (status == RP_OK)
-                status = send(e, n, &n->edges[i], grads_in[i]);
+                status = send(e, n, s->stream, &n->edges[i], grads_in[i]);
             else
                 rp_release(grads_in[i]);
         }
     rp__scope_end(scope, NULL, 0);
-    if (switched && rp__current_stream(n->stream->device) != previous && rp_set_current_stream(previous) != RP_OK &&
+    if (switched && rp__current_stream(s->stream->device) != previous && rp_set_current_stream(previous) != RP_OK &&
         status == RP_OK)
         status = rp_error_status();
     rp__site_pop(frame);
@@ -424,8 +474,19 @@ static rp_status engine_loop(engine *e, const rp__edge *roots, rp_tensor *const 
     return RP_OK;
 }
 
+static void engine_free(engine *e) {
+    for (size_t i = 0; i < e->slot_capacity; i++)
+        if (e->slots[i]) slot_free(e->slots[i]);
+    rp__free(e->slots);
+    rp__free(e->heap);
+    for (size_t i = 0; i < e->n_streams; i++) rp__stream_drop(e->streams[i]);
+    rp__free(e->streams);
+}
+void (*rp__backward_watch_hook)(void);
+
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph) {
+    if (rp__tensor_tracing && rp__backward_watch_hook) rp__backward_watch_hook();
     engine e = {.inputs = inputs,
                 .n_inputs = n_inputs,
                 .captured = out,
@@ -440,18 +501,43 @@ rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t 
     running = outer;
     (void)rp__layer_set(RP__LAYER_AUTOCAST, autocast);
     (void)rp__grad_switch(grad_mode);
-    for (size_t i = 0; i < e.slot_capacity; i++)
-        if (e.slots[i]) slot_free(e.slots[i]);
-    rp__free(e.slots);
-    rp__free(e.heap);
-    for (size_t i = 0; i < e.n_streams; i++) rp_stream_release(e.streams[i]);
-    rp__free(e.streams);
+    engine_free(&e);
     if (status != RP_OK)
         for (size_t i = 0; i < n_inputs; i++)
             if (out[i]) {
                 rp_release(out[i]);
                 out[i] = NULL;
             }
+    return status;
+}
+
+static rp_status leaf_edge(engine *e, const rp__edge *edge) {
+    slot *s;
+    for (size_t i = 0; i < e->n_inputs; i++)
+        if (e->inputs[i].node == edge->node && e->inputs[i].index == edge->index) return RP_OK;
+    return edge->node ? slot_get(e, edge->node, &s) : RP_OK;
+}
+
+rp_status rp__tape_each_leaf(rp_tensor *const *outputs, size_t n, rp_tensor *const *stops, size_t n_stops,
+                             rp_status (*visit)(void *ctx, const rp_tensor *leaf), void *ctx) {
+    rp__edge *edges = rp__calloc(n_stops + 1, sizeof *edges);
+    engine e = {.inputs = edges, .n_inputs = n_stops};
+    rp_status status = edges ? RP_OK : RP__OOM("the leaves behind a result");
+    for (size_t i = 0; i < n_stops && status == RP_OK; i++) status = rp__tape_edge_of(stops[i], &edges[i]);
+    for (size_t i = 0; i < n && status == RP_OK; i++) {
+        rp__edge edge;
+        status = rp__tape_edge_of(outputs[i], &edge);
+        if (status == RP_OK) status = leaf_edge(&e, &edge);
+        rp__tape_node_release(edge.node);
+    }
+    while (status == RP_OK && e.n_heap > 0) {
+        const rp__tape_node *node = heap_pop(&e)->node;
+        if (node->class_ == &rp__accumulate_class) status = visit(ctx, *(rp_tensor *const *)node->payload);
+        for (uint32_t i = 0; i < node->n_in && status == RP_OK; i++) status = leaf_edge(&e, &node->edges[i]);
+    }
+    for (size_t i = 0; edges && i < n_stops; i++) rp__tape_node_release(edges[i].node);
+    engine_free(&e);
+    rp__free(edges);
     return status;
 }
 
@@ -494,19 +580,10 @@ static rp_status roots_prepare(const char *function, const char *what, rp_tensor
     return RP_OK;
 }
 
-static rp_status options_read(const char *function, const rp_backward_options *given, rp_backward_options *o) {
-    *o = (rp_backward_options){.struct_size = sizeof *o};
-    if (!given) return RP_OK;
-    if (given->struct_size < sizeof given->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: struct_size of the options is not set; use RP_OPTIONS",
-                        function);
-    memcpy(o, given, given->struct_size < sizeof *o ? given->struct_size : sizeof *o);
-    return RP_OK;
-}
-
-rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options) {
+rp_status rp_backward_at(const char *site, rp_tensor *root, rp_tensor *gradient, const rp_backward_options *options) {
+    RP__CALLED_FROM(site);
     rp_backward_options o;
-    RP_TRY(options_read("rp_backward", options, &o));
+    RP_TRY(rp__options_read("rp_backward", options, sizeof o, &o));
     rp_scope scope = rp__scope_begin();
     rp__edge edge = {NULL, 0};
     rp_tensor *seed;
@@ -521,15 +598,17 @@ rp_status rp_backward(rp_tensor *root, rp_tensor *gradient, const rp_backward_op
     return status;
 }
 
-rp_status rp_grad(rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs, size_t n_inputs,
-                  rp_tensor *const *grad_outputs, const rp_backward_options *options, rp_tensor **out) {
+rp_status rp_grad_at(const char *site, rp_tensor *const *outputs, size_t n_outputs, rp_tensor *const *inputs,
+                     size_t n_inputs, rp_tensor *const *grad_outputs, const rp_backward_options *options,
+                     rp_tensor **out) {
+    RP__CALLED_FROM(site);
     rp_backward_options o;
     if ((n_outputs && !outputs) || (n_inputs && (!inputs || !out)))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_grad: a list of tensors is NULL");
     RP__LISTS_APART(inputs, n_inputs, out, n_inputs,
                     rp_grad(outputs, n_outputs, apart, n_inputs, grad_outputs, options, out));
     for (size_t i = 0; i < n_inputs; i++) out[i] = rp__tensor_error();
-    RP_TRY(options_read("rp_grad", options, &o));
+    RP_TRY(rp__options_read("rp_grad", options, sizeof o, &o));
     if (n_inputs == 0) return RP_OK;
     rp__edge *edges = rp__calloc(n_outputs + n_inputs, sizeof *edges);
     rp_tensor **tensors = rp__calloc(n_outputs + n_inputs, sizeof *tensors);

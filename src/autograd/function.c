@@ -1,6 +1,7 @@
 /* Custom functions (torch.autograd.Function): a forward that runs without a tape and a backward written with ops, as one node. */
 #include "autograd/tape.h"
 #include "core/alloc.h"
+#include "core/options.h"
 #include "ops/grad.h"
 
 typedef struct function_payload {
@@ -45,7 +46,9 @@ static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out,
     }
     if (status == RP_OK) {
         uint64_t before = rp__error_count();
+        rp__site_frame outer = rp__site_enter((rp__site_frame){NULL, NULL}); /* its ops have lines of their own */
         status = p->function.backward(p->function.backward_ctx, saved, p->n_saved, grads, n->n_out, grad_in, n->n_in);
+        rp__site_pop(outer);
         status = rp__returned(status, before, "the backward of custom function", n->op);
     }
     for (uint32_t i = 0; i < n->n_in && status == RP_OK; i++)
@@ -192,20 +195,23 @@ static rp_status apply(const rp_function *f, rp_tensor *const *in, size_t n_in, 
     return rp__tape_attach(&function_class, p, name_of(f), rp__site(), in, (uint32_t)n_in, out, (uint32_t)n_out, NULL);
 }
 
-rp_status rp_function_apply(const rp_function *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status rp_function_apply_at(const char *site, const rp_function *given, rp_tensor *const *in, size_t n_in,
+                               rp_tensor **out, size_t n_out) {
+    RP__CALLED_FROM(site);
     if ((n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: a list of tensors is NULL");
-    RP__LISTS_APART(in, n_in, out, n_out, rp_function_apply(f, apart, n_in, out, n_out));
+    RP__LISTS_APART(in, n_in, out, n_out, rp_function_apply(given, apart, n_in, out, n_out));
     for (size_t k = 0; k < n_out; k++) out[k] = NULL;
-    rp_status status = RP_OK;
-    if (!f || !f->forward.body)
+    rp_function f;
+    rp_status status = rp__options_read("rp_function_apply", given, sizeof f, &f);
+    if (status == RP_OK && !f.forward.body)
         status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: no forward function");
-    else if (n_in > RP__MAX_IN)
+    else if (status == RP_OK && n_in > RP__MAX_IN)
         status =
             rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_function_apply: at most %d arguments, not %zu", RP__MAX_IN, n_in);
     if (status == RP_OK) {
         rp_scope scope = rp__scope_begin();
-        status = scope.id ? apply(f, in, n_in, out, n_out) : rp_error_status();
+        status = scope.id ? apply(&f, in, n_in, out, n_out) : rp_error_status();
         rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
     }
     if (status != RP_OK)

@@ -95,9 +95,8 @@ uint64_t rp_register_hook_at(const char *site, rp_tensor *t, rp_hook *hook, void
     return id;
 }
 
-uint64_t(rp_register_hook)(rp_tensor *t, rp_hook *hook, void *ctx) { return rp_register_hook_at(NULL, t, hook, ctx); }
-
-rp_status rp_remove_hook(rp_tensor *t, uint64_t id) {
+rp_status rp_remove_hook_at(const char *site, rp_tensor *t, uint64_t id) {
+    RP__CALLED_FROM(site);
     RP_TRY(rp__tensor_check(t, "rp_remove_hook: the tensor"));
     rp__autograd *a = t->autograd;
     rp__hook_entry *found = NULL;
@@ -273,7 +272,8 @@ rp_status rp__retain_run(rp__tape_node *n, uint32_t index, rp_tensor *grad) {
     }
 }
 
-rp_status rp_retain_grad(rp_tensor *t) {
+rp_status rp_retain_grad_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     RP_TRY(rp__tensor_check(t, "rp_retain_grad: the tensor"));
     if (!rp__grad_needed(t)) return rp__fail(RP_ERROR_STATE, "rp_retain_grad: the tensor does not require a gradient");
     if (t->flags & (RP__T_REQUIRES_GRAD | RP__T_RETAINS_GRAD)) return RP_OK; /* leaves keep theirs anyway */

@@ -144,7 +144,8 @@ rp_status rp__accumulate_node(rp_tensor *leaf, rp__tape_node **out) {
 
 /* ---------------------------------------------------------------- what programs ask and set */
 
-rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad) {
+rp_status rp_set_requires_grad_at(const char *site, rp_tensor *t, bool requires_grad) {
+    RP__CALLED_FROM(site);
     RP_TRY(rp__tensor_check(t, "rp_set_requires_grad: the tensor"));
     bool leaf_flag = (t->flags & RP__T_REQUIRES_GRAD) != 0;
     if (leaf_flag == requires_grad && (leaf_flag || !rp__grad_needed(t))) return RP_OK;
@@ -167,22 +168,26 @@ rp_status rp_set_requires_grad(rp_tensor *t, bool requires_grad) {
     return RP_OK;
 }
 
-bool rp_requires_grad(const rp_tensor *t) {
+bool rp_requires_grad_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     return rp__tensor_check(t, "rp_requires_grad: the tensor") == RP_OK && rp__grad_needed(t);
 }
 
-bool rp_is_leaf(const rp_tensor *t) {
+bool rp_is_leaf_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (rp__tensor_check(t, "rp_is_leaf: the tensor") != RP_OK) return true;
     return (t->flags & RP__T_REQUIRES_GRAD) || !rp__grad_needed(t);
 }
 
-rp_tensor *rp_grad_of(rp_tensor *t) {
+rp_tensor *rp_grad_of_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (rp__tensor_check(t, "rp_grad_of: the tensor") != RP_OK) return NULL;
     rp__grad_watch(t);
     return t->autograd ? t->autograd->grad : NULL;
 }
 
-rp_status rp_set_grad(rp_tensor *t, rp_tensor *grad) {
+rp_status rp_set_grad_at(const char *site, rp_tensor *t, rp_tensor *grad) {
+    RP__CALLED_FROM(site);
     RP_TRY(rp__tensor_check(t, "rp_set_grad: the tensor"));
     rp__grad_watch(t);
     if (!grad) {

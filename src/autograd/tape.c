@@ -9,6 +9,7 @@
 #include <string.h>
 
 void (*rp__grad_watch_hook)(rp_tensor *t);
+rp_status (*rp__history_watch_hook)(rp_tensor *t);
 
 /* ---------------------------------------------------------------- locks, grad mode */
 
@@ -59,7 +60,7 @@ static void node_destroy(rp__tape_node *n) {
     for (uint32_t i = 0; i < n->n_in; i++) rp__tape_node_release(n->edges[i].node);
     rp__hooks_free(n);
     rp__retain_free(n);
-    if (n->stream && !n->stream->is_default) rp_stream_release(n->stream);
+    if (n->stream && !n->stream->is_default) rp__stream_drop(n->stream);
     rp__free(n);
 }
 
@@ -211,6 +212,7 @@ rp_status rp__tape_edge_of(rp_tensor *t, rp__edge *out) {
 rp_status rp__tape_set_history(rp_tensor *t, rp__tape_node *n, uint32_t index) {
     rp__autograd *a = rp__autograd_get(t);
     if (!a) return RP_ERROR_OUT_OF_MEMORY;
+    RP_TRY(rp__history_watch(t));
     if (t->flags & RP__T_RETAINS_GRAD) {
         RP_TRY(rp__retain_add(n, index, a));
         if (a->node) rp__retain_remove(a->node, a);
@@ -221,6 +223,21 @@ rp_status rp__tape_set_history(rp_tensor *t, rp__tape_node *n, uint32_t index) {
     rp__grad_change(t);
     rp__tape_node_release(old);
     return RP_OK;
+}
+
+void rp__tape_put_back(rp_tensor *t, rp__tape_node *n, uint32_t index, uint64_t view_version) {
+    rp__autograd *a = t->autograd; /* there since the history changed */
+    rp__tape_node *old = a->node;
+    a->view_version = view_version;
+    if (old == n && a->out_index == index) return;
+    if (t->flags & RP__T_RETAINS_GRAD) {
+        if (n) (void)rp__retain_add(n, index, a); /* without memory for it the sticky error says so */
+        if (old) rp__retain_remove(old, a);
+    }
+    a->node = rp__tape_node_retain(n);
+    a->out_index = index;
+    rp__grad_change(t);
+    rp__tape_node_release(old);
 }
 
 rp_status rp__tape_attach(const rp__tape_class *class_, void *payload, const char *op, const char *site,

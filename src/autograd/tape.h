@@ -83,6 +83,7 @@ struct rp__tape_node {
     rp_stream *stream;     /* of the forward, counted */
     uint32_t n_in, n_out;
     bool released;             /* saved tensors are gone: a second backward is an error that says so */
+    atomic_bool told;          /* a leaf's: the log has said that it moved into a capture */
     rp__hook_entry *hooks;     /* on outputs: run on their gradients before the node; counted */
     struct rp__retain *retain; /* outputs whose handle wants .grad */
     rp__edge *edges;           /* n_in */
@@ -97,6 +98,13 @@ struct rp__tape_node {
 extern void (*rp__grad_watch_hook)(rp_tensor *t);
 static inline void rp__grad_watch(rp_tensor *t) {
     if (RP__UNLIKELY(rp__tensor_tracing) && rp__grad_watch_hook) rp__grad_watch_hook(t);
+}
+
+/* Called before the history of t changes; floor 5 installs it: a trace that computes nothing puts back that of a tensor from
+   outside, lest the call that follows finds it changed. */
+extern rp_status (*rp__history_watch_hook)(rp_tensor *t);
+static inline rp_status rp__history_watch(rp_tensor *t) {
+    return RP__UNLIKELY(rp__tensor_tracing) && rp__history_watch_hook ? rp__history_watch_hook(t) : RP_OK;
 }
 
 /* The trace of a block has the tape off. What the function that it runs says with rp_set_grad_enabled, and reads with
@@ -161,6 +169,8 @@ rp_status rp__tape_node_new(const rp__tape_class *class_, const char *op, const 
 rp_status rp__tape_released(const rp__tape_node *n);
 /* Makes `n` the producer of t as output `index`. */
 rp_status rp__tape_set_history(rp_tensor *t, rp__tape_node *n, uint32_t index);
+/* The same for what t had before, which may be none; view_version as it was then. */
+void rp__tape_put_back(rp_tensor *t, rp__tape_node *n, uint32_t index, uint64_t view_version);
 
 /* Makes a node whose inputs are in[0..n_in), attaches outputs (floating ones) to it. Takes ownership of payload, also on
    failure (class_->destroy is called). No node is made, and the payload is destroyed, when no input needs a gradient or grad
@@ -204,6 +214,11 @@ extern const rp__tape_class rp__accumulate_class;
 /* Gradients of sum_k roots[k] . seeds[k]. inputs NULL: into .grad of all leaves; else out[i] for inputs[i], each retained. */
 rp_status rp__engine_run(const rp__edge *roots, rp_tensor *const *seeds, size_t n_roots, const rp__edge *inputs,
                          size_t n_inputs, rp_tensor **out, bool retain_graph, bool create_graph);
+/* Every leaf that a backward of these outputs would reach and that is none of `stops`, nor behind one, each once; a status other
+   than RP_OK ends it. */
+rp_status rp__tape_each_leaf(rp_tensor *const *outputs, size_t n, rp_tensor *const *stops, size_t n_stops,
+                             rp_status (*visit)(void *ctx, const rp_tensor *leaf), void *ctx);
+extern void (*rp__backward_watch_hook)(void); /* floor 5's; called where a backward runs inside a trace */
 /* Brings a gradient to the size and dtype of what it is the gradient of. */
 rp_status rp__grad_fit(rp_tensor **grad, const rp__meta *meta, const char *what);
 

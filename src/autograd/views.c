@@ -109,6 +109,19 @@ rp_tensor *rp__view_replay(const rp__view_step *steps, rp_tensor *base) {
     return t;
 }
 
+/* The node of a view whose base has no history, although the view had one: a tensor between the two was made a leaf. What was
+   written since took it from there. It still requires a gradient, as in PyTorch, and passes none on. */
+static rp_status severed_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in,
+                                  bool create_graph) {
+    (void)n;
+    (void)grad_out;
+    (void)grad_in;
+    (void)create_graph;
+    return RP_OK;
+}
+static void severed_destroy(rp__tape_node *n) { (void)n; }
+static const rp__tape_class severed_class = {"severed", severed_backward, NULL, severed_destroy};
+
 rp_status rp__view_refresh(rp__autograd *a) {
     uint64_t version = atomic_load_explicit(&a->tensor->storage->version, memory_order_relaxed);
     rp__mutex *lock = rp__autograd_lock(a);
@@ -116,6 +129,7 @@ rp_status rp__view_refresh(rp__autograd *a) {
     bool fresh = a->node && a->view_version == version;
     rp__unlock(lock);
     if (fresh) return RP_OK;
+    RP_TRY(rp__history_watch(a->tensor));
 
     rp_scope scope = rp__scope_begin();
     bool grad_mode = rp_set_grad_enabled(true);
@@ -125,7 +139,10 @@ rp_status rp__view_refresh(rp__autograd *a) {
     rp__tape_node *old = NULL;
     if (status == RP_OK) {
         rp__tape_node *node = rp__tape_node_retain(t->autograd ? t->autograd->node : NULL);
-        uint32_t index = t->autograd ? t->autograd->out_index : 0;
+        uint32_t index = node ? t->autograd->out_index : 0;
+        if (!node)
+            status =
+                rp__tape_node_new(&severed_class, a->tensor->op, a->tensor->site, NULL, 0, &a->tensor, 1, 0, &node);
         if (node && (a->tensor->flags & RP__T_RETAINS_GRAD)) status = rp__retain_add(node, index, a);
         if (status == RP_OK) {
             rp__lock(lock);

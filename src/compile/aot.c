@@ -21,6 +21,9 @@
 enum { PLAN_LIMIT = 16 };                 /* beyond: calls that no plan is for run again */
 static const uint64_t EVERY = UINT64_MAX; /* results: all that have tangents */
 
+/* Does the function write an argument or captured tensor, and does a second run of a call need what was there before? */
+typedef enum write_kind { WRITES_NOT, NEEDS_NONE, KEEPS_OLD } write_kind;
+
 typedef struct plan {
     uint64_t given;               /* results whose gradients its backward takes */
     int64_t *binding;             /* sizes that it is for; NULL: all */
@@ -30,6 +33,7 @@ typedef struct plan {
     bool donates;       /* the backward may overwrite some of them */
     uint32_t *tangents; /* of the backward: numbers of rp__aot.tangent_of */
     uint32_t n_tangents;
+    rp__explain *explain; /* of the object, or a part of it; NULL: none */
     struct plan *next;
 } plan;
 
@@ -40,9 +44,9 @@ struct rp__aot {
     bool on_tape; /* runs node by node under the tape */
     bool no_graph, wait, strict;
     rp_graph_layout layout;
-    bool training;
-    bool again; /* may run again: it writes nothing outside */
+    bool training, step, segment;
     rp__shared_arena arena;
+    rp__instances *instances; /* counted */
     size_t n_symbols;
     uint32_t n_results; /* of the function */
     rp__mutex lock;     /* plans, n_plans, explain */
@@ -59,6 +63,7 @@ struct rp__aot {
     uint32_t n_tangents;
     uint32_t *leaves; /* argument, or n_args + captured tensor; rising */
     uint32_t n_leaves;
+    write_kind *writes; /* per argument, then captured tensor */
 };
 
 static void plan_free(plan *p) {
@@ -79,8 +84,10 @@ static void release(rp__aot *a) {
         a->plans = next;
     }
     rp__shared_arena_end(&a->arena);
+    rp__instances_release(a->instances);
     rp__free(a->tangent_of);
     rp__free(a->leaves);
+    rp__free(a->writes);
     rp__free(a->random);
     rp_ir_release(a->graph);
     (void)pthread_mutex_destroy(&a->lock);
@@ -93,6 +100,8 @@ void rp__aot_free(rp__aot *a) {
     for (plan *p = a->plans; p; p = p->next) { /* tapes may hold the units longer than the list lives */
         rp__unit_forget_explain(p->forward);
         rp__unit_forget_explain(p->backward);
+        if (p->explain != a->explain) rp__explain_close(p->explain);
+        p->explain = NULL;
     }
     a->explain = NULL;
     rp__unlock(&a->lock);
@@ -117,10 +126,11 @@ static rp_status random_for(const rp__aot *a, const int64_t *binding, rp__execut
     return RP_OK;
 }
 
-/* binding: sizes that the graph was made for, although the function has symbols; or NULL. */
-static rp_status make_unit(rp__aot *a, rp_ir *graph, const int64_t *binding, const bool *donors, rp__unit **out) {
+/* A unit of the plan, called so. */
+static rp_status make_unit(rp__aot *a, rp_ir *graph, const plan *p, const char *name, const bool *donors,
+                           rp__unit **out) {
     rp__executable_random *sized;
-    rp_status status = random_for(a, binding, &sized);
+    rp_status status = random_for(a, p->binding, &sized);
     const rp__unit_request unit = {.graph = graph,
                                    .leaf = a->leaf == &rp__leaf_interpreter ? NULL : a->leaf,
                                    .no_graph = a->no_graph,
@@ -131,7 +141,9 @@ static rp_status make_unit(rp__aot *a, rp_ir *graph, const int64_t *binding, con
                                    .random = sized ? sized : a->random,
                                    .n_random = a->n_random,
                                    .donors = donors,
-                                   .explain = a->explain};
+                                   .instances = a->instances,
+                                   .explain = p->explain,
+                                   .name = name};
     if (status == RP_OK) status = rp__unit_new(&unit, out);
     rp__free(sized);
     return status;
@@ -154,7 +166,12 @@ static rp_status compile_inference(rp__aot *a, plan *p) {
         status = rp__random_totals(functional, &a->random, &a->n_random); /* also of what goes now */
         if (status == RP_OK) status = simplify(functional, a->leaf, &simple);
     }
-    if (status == RP_OK) status = make_unit(a, simple ? simple : functional, NULL, NULL, &p->forward);
+    if (status == RP_OK)
+        status = make_unit(a, simple ? simple : functional, p,
+                           a->step      ? "step"
+                           : a->segment ? "graph"
+                                        : "forward",
+                           NULL, &p->forward);
     rp_ir_release(functional);
     rp_ir_release(simple);
     return status;
@@ -177,24 +194,6 @@ static rp_status find_leaves(rp__aot *a) {
         a->leaves[a->n_leaves++] = ir->body.n_args + n->captured_index;
     }
     return RP_OK;
-}
-
-/* A saved argument or captured tensor that the function writes: its old value would be gone. */
-static bool saves_written(const rp__partitioned *parts) {
-    const rp_ir *ir = parts->forward;
-    for (size_t k = 0; k < ir->body.n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        if (n->kind != RP__IR_ASSIGN) continue;
-        const rp__ir_node *target = rp__ir_producer(ir, n->in[0]);
-        for (uint32_t i = 0; i < parts->n_saved; i++) {
-            const rp__saved_source *s = &parts->saved[i];
-            if (target ? s->kind == RP__SAVED_CAPTURED && s->index == target->captured_index
-                       : s->kind == RP__SAVED_ARG && s->index == ir->values[n->in[0]].out_index) {
-                return true;
-            }
-        }
-    }
-    return false;
 }
 
 /* Saved memory that nobody but the tape has a handle of: made by the forward, and no part of another result. */
@@ -316,14 +315,43 @@ static rp_status check_views(const rp_ir *ir) {
     return status;
 }
 
-static bool writes_outside(const rp_ir *functional) {
-    for (size_t k = 0; k < functional->body.n_nodes; k++) {
-        if (rp__ir_node_has_effect(functional, &functional->nodes[functional->body.nodes[k]])) return true;
+/* Which arguments and captured tensors the function writes, and of which what is differentiated depends on the old value. */
+static rp_status find_written(rp__aot *a, const rp_ir *functional) {
+    const rp__ir_block *body = &functional->body;
+    size_t n = body->n_args + functional->n_captured;
+    a->writes = rp__calloc(n + 1, sizeof *a->writes);
+    bool *reached = rp__calloc(functional->n_values + 1, sizeof *reached);
+    rp_status status = a->writes && reached ? RP_OK : RP__OOM("compiled graph");
+    for (size_t k = 0; k < body->n_nodes && status == RP_OK; k++) {
+        const rp__ir_node *w = &functional->nodes[body->nodes[k]];
+        if (w->dead || w->kind != RP__IR_ASSIGN) continue;
+        const rp__ir_node *made = rp__ir_producer(functional, w->in[0]);
+        size_t leaf = made ? body->n_args + made->captured_index : functional->values[w->in[0]].out_index;
+        bool differentiated = functional->values[w->in[0]].requires_grad;
+        memset(reached, 0, functional->n_values * sizeof *reached);
+        reached[w->in[0]] = true;
+        for (size_t i = 0; i < body->n_nodes && !differentiated; i++) {
+            const rp__ir_node *m = &functional->nodes[body->nodes[i]];
+            bool in = false;
+            for (uint32_t r = 0; r < m->n_in && !m->dead; r++)
+                in = in || (m->in[r] != RP__IR_NONE && reached[m->in[r]]);
+            for (uint32_t r = 0; r < m->n_out && in; r++) {
+                reached[m->out[r]] = true;
+                differentiated = differentiated || functional->values[m->out[r]].requires_grad;
+            }
+        }
+        a->writes[leaf] = differentiated ? KEEPS_OLD : NEEDS_NONE;
     }
-    return false;
+    rp__free(reached);
+    return status;
 }
 
 static rp_status find_tangents(rp__aot *a, const rp_ir *functional) {
+    for (uint32_t k = 0; k < functional->body.n_results; k++) {
+        rp__ir_value v = a->graph->body.results[k], now = functional->body.results[k];
+        if (v != RP__IR_NONE && a->graph->values[v].late_grad && !functional->values[now].requires_grad)
+            return rp__fail(RP_ERROR_UNAVAILABLE, "a result whose history came with a write that is not part of it");
+    }
     a->tangent_of = rp__calloc(functional->body.n_results + 1u, sizeof *a->tangent_of);
     if (!a->tangent_of) return RP__OOM("compiled graph");
     for (uint32_t k = 0; k < functional->body.n_results; k++)
@@ -338,7 +366,7 @@ static uint64_t plannable(const rp__aot *a, uint64_t given) {
         if (a->tangent_of[k] >= 64) return EVERY;
         all |= UINT64_C(1) << a->tangent_of[k];
     }
-    return !a->again || (given & all) == 0 || (given & all) == all ? EVERY : given & all;
+    return (given & all) == 0 || (given & all) == all ? EVERY : given & all;
 }
 
 /* Forward and backward of a functional graph for gradients of p->given. */
@@ -357,10 +385,6 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
         joint.ir = joined;
     }
     RP_TRY_GOTO(status, done, rp__partition(&joint, !fused, &parts));
-    if (saves_written(&parts)) {
-        status = rp__fail(RP_ERROR_UNAVAILABLE, "the function writes a tensor whose old value its backward needs");
-        goto done;
-    }
     donors = rp__calloc(parts.backward->body.n_args + 1u, sizeof *donors);
     if (!donors) {
         status = RP__OOM("backward of a compiled function");
@@ -370,8 +394,8 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
         donors[k] = is_tapes_own(&parts, &parts.saved[k], a->n_results);
         p->donates = p->donates || donors[k];
     }
-    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, p->binding, NULL, &p->forward));
-    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, p->binding, donors, &p->backward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.forward, p, "forward", NULL, &p->forward));
+    RP_TRY_GOTO(status, done, make_unit(a, parts.backward, p, "backward", donors, &p->backward));
     p->tangents = rp__calloc(joint.n_tangents + 1u, sizeof *p->tangents);
     if (!p->tangents) {
         status = RP__OOM("compiled graph");
@@ -384,8 +408,8 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
     p->saved = parts.saved;
     p->n_saved = parts.n_saved;
     parts.saved = NULL;
-    if (a->explain) {
-        rp__explain_add(a->explain, "memory", RP__REASON_NONE, NULL, parts.saved_bytes,
+    if (p->explain) {
+        rp__explain_add(p->explain, "memory", RP__REASON_NONE, NULL, parts.saved_bytes,
                         "saved for the backward (%u values; %u nodes are run again)", parts.n_saved,
                         parts.n_recomputed);
     }
@@ -404,7 +428,7 @@ static rp_status compile_training(rp__aot *a, uint64_t given, plan *p) {
     RP_TRY_GOTO(status, done, rp__functionalise(a->graph, &functional));
     RP_TRY_GOTO(status, done, rp__random_totals(functional, &a->random, &a->n_random));
     RP_TRY_GOTO(status, done, find_tangents(a, functional));
-    a->again = !writes_outside(functional);
+    RP_TRY_GOTO(status, done, find_written(a, functional));
     p->given = plannable(a, given);
     status = compile_pair(a, functional, p);
 done:
@@ -416,17 +440,13 @@ done:
    derivatives ask of sizes can be no guard any more. */
 static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
     rp_ir *functional = NULL, *sized = NULL;
-    rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
-    rp__symbols_freeze(a->graph->symbols, true);
     rp_status status = rp__functionalise(a->graph, &functional);
-    rp__symbols_freeze(a->graph->symbols, false);
-    (void)rp__symbols_enter(outer);
     if (status == RP_OK && a->n_symbols) {
         p->binding = rp__alloc(a->n_symbols * sizeof *p->binding);
         status = p->binding ? rp__specialise(functional, binding, &sized) : RP__OOM("compiled graph");
         if (p->binding) memcpy(p->binding, binding, a->n_symbols * sizeof *binding);
     }
-    outer = rp__symbols_enter(NULL);
+    rp__symbols *outer = rp__symbols_enter(NULL);
     if (status == RP_OK) status = compile_pair(a, sized ? sized : functional, p);
     (void)rp__symbols_enter(outer);
     rp_ir_release(functional);
@@ -445,13 +465,18 @@ static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, p
     for (p = a->plans; p && !is_for(a, p, given, binding);) p = p->next;
     if (!p && a->n_plans < PLAN_LIMIT) {
         p = rp__calloc(1, sizeof *p);
+        rp__error_state before;
+        rp__error_save(&before);
         if (p) p->given = given;
+        if (p && a->explain)
+            p->explain = rp__explain_open(a->explain, "for gradients of other results (%u)", a->n_plans);
         status = p ? compile_later(a, binding, p) : RP__OOM("compiled graph");
         if (status == RP_OK) {
             p->next = a->plans;
             a->plans = p;
             a->n_plans++;
         } else {
+            if (p) rp__explain_close(p->explain);
             plan_free(p);
             p = NULL;
             if (status != RP_ERROR_OUT_OF_MEMORY) { /* it could be done for all: calls run again */
@@ -460,6 +485,7 @@ static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, p
                 status = RP_OK;
             }
         }
+        rp__error_restore(&before);
     }
     for (plan *any = a->plans; !p && any; any = any->next)
         if (!any->binding) p = any;
@@ -490,6 +516,8 @@ static void remember(rp__aot *a, const rp_backend *leaf, const rp__engine_reques
     a->explain = request->explain;
     a->shared = request->given;
     a->training = request->training && !request->segment;
+    a->step = request->step;
+    a->segment = request->segment;
 }
 
 rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *request, rp__aot **out) {
@@ -504,10 +532,16 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
     (void)pthread_mutex_init(&a->lock, NULL);
     rp__shared_arena_begin(&a->arena);
     remember(a, leaf, request);
+    a->instances = request->instances ? rp__instances_retain(request->instances) : rp__instances_new(0, 0);
     a->plans = first;
     a->n_plans = 1;
     atomic_init(&a->current, first);
     first->given = EVERY;
+    first->explain = a->explain;
+    if (!a->instances) {
+        release(a);
+        return RP_ERROR_OUT_OF_MEMORY;
+    }
     rp__symbols *outer = rp__symbols_enter(a->graph->symbols);
     uint64_t given = a->shared ? atomic_load_explicit(a->shared, memory_order_relaxed) : 0;
     rp_status status = a->training ? compile_training(a, given, first) : compile_inference(a, first);
@@ -531,8 +565,9 @@ rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *requ
 /* ---- the tape node */
 
 typedef struct argument { /* of the call, should it run again */
-    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's */
+    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's; own: a copy from before the call */
     uint64_t version;
+    bool own;
 } argument;
 
 typedef struct payload {
@@ -544,13 +579,14 @@ typedef struct payload {
     rp__executable_random *draws; /* of the compiled forward, for its backward */
     size_t n_draws;
     rp__executable_random *starts; /* per generator of the function: where the call found it; borrowed generators */
-    argument *arguments;           /* arguments, then captured tensors; NULL: the call may not run again */
+    argument *arguments;           /* arguments, then captured tensors */
 } payload;
 
 static size_t n_arguments(const rp__aot *a) { return a->graph->body.n_args + a->graph->n_captured; }
 
 static void drop_arguments(payload *p) {
-    for (uint32_t k = 0; p->arguments && k < p->aot->graph->body.n_args; k++) rp_release(p->arguments[k].tensor);
+    for (size_t k = 0; p->arguments && k < n_arguments(p->aot); k++)
+        if (k < p->aot->graph->body.n_args || p->arguments[k].own) rp_release(p->arguments[k].tensor);
     rp__free(p->arguments);
     p->arguments = NULL;
 }
@@ -572,7 +608,7 @@ static void payload_free(payload *p) {
     drop_saved(p);
     drop_arguments(p);
     for (size_t k = 0; k < p->n_draws; k++) {
-        rp_generator_release(p->draws[k].generator);
+        rp__generator_drop(p->draws[k].generator);
         rp__random_memory_release(p->draws[k].memory);
     }
     for (size_t k = 0; p->starts && k < p->aot->n_random; k++) rp__random_memory_release(p->starts[k].memory);
@@ -620,17 +656,39 @@ static rp_status changed(const rp__tape_node *n, const rp_tensor *t, uint64_t ex
         (unsigned long long)atomic_load(&s->version), (unsigned long long)expected);
 }
 
+/* The same value and strides, which the graph may count on, in memory of its own; of the innermost scope. No two elements of t
+   share memory (functionalise.c). */
+static rp_tensor *copy_of(rp_tensor *t) {
+    rp__device *d = rp__device_get(t->device);
+    int64_t begin, end;
+    rp__tensor_byte_range(t, &begin, &end);
+    rp__storage *s = d ? rp__storage_new(d, rp__current_stream(d), (size_t)(end - begin)) : NULL;
+    if (!s) return rp__tensor_error();
+    rp_tensor *x = rp__tensor_over((rp_dtype)t->dtype, t->size, t->stride, t->ndim, 0, s);
+    if (rp__tensor_is_error(x)) return x;
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *filled = rp_copy_(x, t);
+    (void)rp_set_grad_enabled(grad);
+    return rp__tensor_is_error(filled) ? filled : x;
+}
+
 static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
     const payload *p = n->payload;
     const rp__aot *a = p->aot;
-    uint32_t n_args = a->graph->body.n_args;
-    rp_tensor **in = rp__calloc(n_args + 1u, sizeof *in);
+    rp_tensor **in = rp__calloc(n_arguments(a) + 1u, sizeof *in);
     bool *needed = rp__calloc(a->n_leaves + 1u, sizeof *needed);
     rp_status status = in && needed ? RP_OK : RP__OOM("backward of a compiled function");
     for (size_t k = 0; k < n_arguments(a) && status == RP_OK; k++) {
         const argument *x = &p->arguments[k];
-        if (atomic_load(&x->tensor->storage->version) != x->version) status = changed(n, x->tensor, x->version);
-        if (k < n_args) in[k] = x->tensor;
+        in[k] = x->tensor;
+        if (a->writes[k] != WRITES_NOT) { /* in memory of its own: the call has written already */
+            in[k] = copy_of(x->tensor);
+            if (rp__tensor_is_error(in[k])) status = rp_error_status();
+            for (uint32_t i = 0; i < a->n_leaves && status == RP_OK; i++)
+                if (a->leaves[i] == k) status = rp_set_requires_grad(in[k], true);
+        } else if (atomic_load(&x->tensor->storage->version) != x->version) {
+            status = changed(n, x->tensor, x->version);
+        }
     }
     for (uint32_t k = 0; k < a->n_leaves && status == RP_OK; k++) needed[k] = rp__tape_needs(n, k);
     const rp__again q = {.graph = a->graph,
@@ -693,15 +751,9 @@ static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
     payload *p = n->payload;
     rp__aot *a = p->aot;
     if (n->released) return rp__tape_released(n);
-    if (create_graph && !a->again) {
-        return rp__fail(RP_ERROR_UNAVAILABLE,
-                        "the backward of a compiled function that writes to its arguments, or to other tensors from "
-                        "outside, cannot be differentiated again: call the function outside rp_compile, or use "
-                        "backend \"eager\"");
-    }
     if (create_graph) return run_again(n, grad_out, grad_in, true);
     uint64_t given = given_to(a, grad_out);
-    if (RP__LIKELY(given == p->plan->given || !a->again)) return run_compiled(n, grad_out, grad_in);
+    if (RP__LIKELY(given == p->plan->given)) return run_compiled(n, grad_out, grad_in);
     uint64_t wanted = given == EVERY ? EVERY : plannable(a, given);
     atomic_store_explicit(&a->wanted, wanted, memory_order_relaxed);
     return run_again(n, grad_out, grad_in, false);
@@ -720,14 +772,17 @@ static void keep_draws(payload *p) {
 
 /* What a second run needs. Before the forward. */
 static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, payload *p) {
-    if (!a->again) return RP_OK;
     uint32_t n_args = a->graph->body.n_args;
     p->arguments = rp__calloc(n_arguments(a) + 1, sizeof *p->arguments);
     p->starts = a->n_random ? rp__calloc(a->n_random, sizeof *p->starts) : NULL;
     if (!p->arguments || (a->n_random && !p->starts)) return RP__OOM("a compiled function");
     for (size_t k = 0; k < n_arguments(a); k++) {
-        rp_tensor *t = k < n_args ? rp_retain(in[k]) : a->graph->captured[k - n_args];
-        p->arguments[k] = (argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed)};
+        rp_tensor *t = k < n_args ? in[k] : a->graph->captured[k - n_args];
+        bool own = a->writes[k] == KEEPS_OLD;
+        if (own) t = copy_of(t);
+        if (rp__tensor_is_error(t)) return rp_error_status();
+        if (own || k < n_args) (void)rp_retain(t);
+        p->arguments[k] = (argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed), own};
     }
     for (size_t k = 0; k < a->n_random; k++) {
         rp_generator *g = a->random[k].generator;

@@ -41,7 +41,7 @@ static rp_status make_fronts(const rp__again *q, rp_tensor **args, rp_tensor **c
         while (at < q->n_leaves && q->leaves[at] < k) at++;
         bool needed = at < q->n_leaves && q->leaves[at] == k && q->needed[at];
         rp_tensor **to = k < n_args ? &args[k] : &captured[k - n_args];
-        *to = front(q, k < n_args ? q->in[k] : ir->captured[k - n_args], needed);
+        *to = front(q, q->in[k], needed);
         if (rp__tensor_is_error(*to)) return rp_error_status();
     }
     return RP_OK;

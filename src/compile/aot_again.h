@@ -6,8 +6,8 @@
 #include "compile/program.h"
 
 typedef struct rp__again {
-    const rp_ir *graph;     /* as traced, without effects */
-    rp_tensor *const *in;   /* its arguments, as they were */
+    const rp_ir *graph;     /* as traced */
+    rp_tensor *const *in;   /* its arguments, then its captured tensors, as they were; copies of those that it writes */
     const uint32_t *leaves; /* argument, or n_args + captured tensor */
     const bool *needed;     /* per leaf */
     uint32_t n_leaves;

@@ -1,5 +1,5 @@
 /* Names of backends: the built-in engines, those that higher floors add, and users' rp_backends, each wrapped by AOT autograd.
-   Entries are never removed, so that compiled functions may point at them. */
+   What a user takes back leaves the table, but stays: compiled functions and tapes may point at it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,6 +7,7 @@
 #include "compile/fused.h"
 #include "core/alloc.h"
 #include "core/fork.h"
+#include "core/options.h"
 #include "core/text.h"
 #include "core/thread.h"
 
@@ -103,24 +104,48 @@ const rp__engine *rp__engine_find(const char *name) {
     return e;
 }
 
-rp_status rp_register_backend(const rp_backend *backend) {
-    if (!backend || !backend->name || !*backend->name || !backend->compile || !backend->run)
+/* A user's backend. */
+typedef struct owned {
+    rp__engine engine; /* first */
+    rp_backend leaf;
+    struct owned *next;
+} owned;
+static owned *gone; /* under the lock; for whoever looks for leaks */
+
+rp_status rp_unregister_backend_at(const char *site, const char *name) {
+    RP__CALLED_FROM(site);
+    if (!name) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_unregister_backend: the name is NULL");
+    rp__lock(&lock);
+    size_t at = 0;
+    while (at < n_engines && strcmp(engines[at]->name, name) != 0) at++;
+    bool there = at < n_engines,
+         users = there && engines[at]->compile == leaf_compile && engines[at] != &rp__engine_aot_eager;
+    if (users) {
+        owned *o = (owned *)(uintptr_t)engines[at];
+        memmove(&engines[at], &engines[at + 1], (--n_engines - at) * sizeof *engines);
+        o->next = gone;
+        gone = o;
+    }
+    rp__unlock(&lock);
+    if (users) return RP_OK;
+    return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                    there ? "backend \"%s\" is the library's own and stays" : "there is no backend \"%s\"", name);
+}
+
+rp_status rp_register_backend_at(const char *site, const rp_backend *given) {
+    RP__CALLED_FROM(site);
+    rp_backend backend;
+    RP_TRY(rp__options_read("rp_register_backend", given, sizeof backend, &backend));
+    if (!backend.name || !*backend.name || !backend.compile || !backend.run)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_register_backend: a name, compile and run are needed");
-    if (backend->struct_size < sizeof *backend)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "rp_register_backend: struct_size is %zu, not %zu: use RP_OPTIONS or sizeof",
-                        backend->struct_size, sizeof *backend);
-    struct owned {
-        rp__engine engine;
-        rp_backend leaf;
-    } *o = rp__calloc(1, sizeof *o);
-    char *name = rp__strdup(backend->name);
+    owned *o = rp__calloc(1, sizeof *o);
+    char *name = rp__strdup(backend.name);
     if (!o || !name) {
         rp__free(o);
         rp__free(name);
         return RP__OOM("backend");
     }
-    o->leaf = *backend;
+    o->leaf = backend;
     o->leaf.name = name;
     o->engine =
         (rp__engine){.name = name, .compile = leaf_compile, .run = leaf_run, .destroy = leaf_destroy, .leaf = &o->leaf};
@@ -135,13 +160,20 @@ rp_status rp_register_backend(const rp_backend *backend) {
 size_t rp_backend_count(void) {
     rp__lock(&lock);
     size_t n = n_engines;
+    for (size_t i = 0; i < n_engines; i++) n += engines[i]->alias != NULL;
     rp__unlock(&lock);
     return n;
 }
 
-const char *rp_backend_name(size_t index) {
+const char *rp_backend_name_at(const char *site, size_t index) {
+    RP__CALLED_FROM(site);
     rp__lock(&lock);
-    const char *name = index < n_engines ? engines[index]->name : NULL;
+    const char *name = NULL;
+    size_t at = 0;
+    for (size_t i = 0; i < n_engines && !name; i++) { /* an alias is the name behind */
+        if (at++ == index) name = engines[i]->name;
+        if (!name && engines[i]->alias && at++ == index) name = engines[i]->alias;
+    }
     rp__unlock(&lock);
     if (!name) (void)rp__fail(RP_ERROR_INDEX, "backend %zu does not exist", index);
     return name ? name : "";

@@ -10,8 +10,10 @@
 #include "autograd/tape.h"
 #include "compile/backend.h"
 #include "compile/guards.h"
+#include "compile/instances.h"
 #include "compile/program.h"
 #include "core/alloc.h"
+#include "core/options.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
 
@@ -22,6 +24,7 @@ typedef struct specialisation {
     rp__guards guards;
     rp__trace_result trace; /* ir and effects on gradients */
     rp__hash hash;
+    rp__explain *explain; /* what is said of it; NULL: nothing */
     const rp__engine *engine;
     void *object;
     size_t n_out; /* of the function */
@@ -37,6 +40,7 @@ typedef struct specialisation {
 
 typedef struct segment {
     void *object; /* NULL: node by node */
+    rp__explain *explain;
 } segment;
 
 typedef struct compiled {
@@ -46,6 +50,8 @@ typedef struct compiled {
     rp__mutex lock;       /* list, segments; held while a call is traced */
     specialisation *list; /* most recently used first */
     size_t n;
+    size_t n_made, n_segments; /* so far; they are numbered */
+    rp__instances *instances;
     /* There never were two specialisations at a time: a call may keep the lock and take no other, as calls of one program
        take turns anyway. */
     bool alone;
@@ -54,8 +60,11 @@ typedef struct compiled {
     const char *lazy_site;
     rp__map segments; /* hash -> segment */
     uint64_t calls;
+    uint64_t resets;        /* rp_compile_reset has been heard so often */
     _Atomic uint64_t given; /* rp__engine_request.given */
 } compiled;
+
+static _Atomic uint64_t resets; /* calls of rp_compile_reset */
 
 /* ---- life of callables */
 
@@ -64,45 +73,64 @@ rp_compiled *rp__callable_failed(void) {
     return &failed;
 }
 
+rp_status rp__callable_refuse(const rp_compiled *f, const char *call) {
+    if (f == rp__callable_failed())
+        return rp__fail(RP_ERROR_STATE, "%s: the function was not made (see the error of its constructor)", call);
+    return rp__handle_refuse(&f->handle, call, "function");
+}
+
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn) {
     f->ops = ops;
     f->fn = fn;
     f->name = rp__strdup(fn.name ? fn.name : "function");
     if (!f->name) return RP__OOM("compiled function");
     f->fn.name = f->name;
-    rp__explain_begin(&f->explain);
-    return RP_OK;
+    snprintf(f->handle.name, sizeof f->handle.name, "%s", f->name);
+    f->explain = rp__explain_new();
+    if (f->explain) return RP_OK;
+    rp__free(f->name);
+    return RP_ERROR_OUT_OF_MEMORY;
 }
 
 void rp_compiled_release(rp_compiled *f) {
-    if (!f || !f->ops) return;
+    if (!f || f == rp__callable_failed() || !rp__handle_give_up(&f->handle, "rp_compiled_release")) return;
+    const rp__callable_ops *ops = f->ops;
     char *name = f->name;
-    rp__explain explain = f->explain;
+    rp__explain *explain = f->explain;
     struct rp__argument_names *names = atomic_load(&f->names);
-    f->ops->destroy(f);
+    f->ops = NULL; /* what a tape still needs of it may stay */
+    ops->destroy(f);
     rp__argument_names_free(names);
-    rp__explain_free(&explain);
+    rp__explain_free(explain);
     rp__free(name);
 }
 
 static bool is_tensor(const rp_tensor *t) {
-    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage);
+    return t && t->magic == RP__TENSOR_MAGIC && !rp__tensor_is_error(t) && !rp__storage_is_stale(t->storage) &&
+           !t->traced;
 }
+
+static bool has_value(const rp_tensor *t) { return !t->traced || t->storage->data; }
 
 /* The function, or one of the arguments, is none. */
 static __attribute__((noinline)) rp_status refuse_call(const char *site, const rp_compiled *f, rp_tensor *const *in,
                                                        size_t n_in) {
     rp_status status = RP_OK;
     rp__site_frame frame = rp__site_push(site, NULL);
-    if (!f->ops)
-        status = rp__fail(RP_ERROR_STATE, "rp_call: the function was not made (see the error of its constructor)");
+    if (!f->ops) status = rp__callable_refuse(f, "rp_call");
     for (size_t k = 0; k < n_in && status == RP_OK; k++) {
-        if (is_tensor(in[k])) continue;
+        if (is_tensor(in[k])) {
+            /* In a trace it may be one of its values. Outside it is one of another thread's, or has outlived its trace. */
+            if (!has_value(in[k]) && !rp__trace_current()) status = rp__tensor_materialise(in[k]);
+            continue;
+        }
         char what[128];
         snprintf(what, sizeof what, "%s: argument %zu", f->name, k);
         status = rp__tensor_check(in[k], what);
         if (status == RP_OK)
-            status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k);
+            status = rp__tensor_is_error(in[k])
+                         ? rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: argument %zu is the error tensor", f->name, k)
+                         : rp__trace_check_alive(in[k]);
     }
     rp__site_pop(frame);
     return status;
@@ -111,7 +139,7 @@ static __attribute__((noinline)) rp_status refuse_call(const char *site, const r
 /* Is the call one that a function can be given? */
 static inline rp_status check_call(const char *site, const rp_compiled *f, rp_tensor *const *in, size_t n_in) {
     bool sound = f->ops != NULL;
-    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]);
+    for (size_t k = 0; k < n_in; k++) sound = sound && is_tensor(in[k]) && has_value(in[k]);
     return RP__LIKELY(sound) ? RP_OK : refuse_call(site, f, in, n_in);
 }
 
@@ -136,10 +164,6 @@ rp_status rp_call_at(const char *site, rp_compiled *f, rp_tensor *const *in, siz
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     }
     return status;
-}
-
-rp_status(rp_call)(rp_compiled *f, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    return rp_call_at(NULL, f, in, n_in, out, n_out);
 }
 
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -169,18 +193,19 @@ static rp_status plain_call(rp_compiled *f, const char *site, rp_tensor *const *
     return rp__callable_end(scope, rp__callable_body(f->fn, in, n_in, out, n_out), out, n_out);
 }
 
-static void plain_destroy(rp_compiled *f) { rp__free(f); }
+static void plain_destroy(rp_compiled *f) { rp__handle_free(f); }
 
-rp_compiled *rp_plain(rp_fn fn) {
+rp_compiled *rp_plain_at(const char *site, rp_fn fn) {
+    RP__CALLED_FROM(site);
     static const rp__callable_ops ops = {"plain", plain_call, plain_destroy};
     if (!fn.body) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_plain: the function is NULL");
         return rp__callable_failed();
     }
-    rp_compiled *f = rp__calloc(1, sizeof *f);
+    rp_compiled *f = rp__handle_new("function", sizeof *f);
     if (!f || rp__callable_begin(f, &ops, fn) != RP_OK) {
         (void)RP__OOM("function");
-        rp__free(f);
+        rp__handle_free(f);
         return rp__callable_failed();
     }
     return f;
@@ -192,6 +217,7 @@ static void specialisation_release(specialisation *s) {
     if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     rp__guards_free(&s->guards);
     if (s->object) s->engine->destroy(s->object);
+    rp__explain_close(s->explain);
     rp__trace_result_free(&s->trace);
     rp__free(s->arg_ids);
     rp__free(s);
@@ -224,7 +250,7 @@ static void add(compiled *c, specialisation *s) {
     while (c->n > limit) {
         specialisation *last = c->list;
         while (last->next) last = last->next;
-        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_EVICTED, NULL, 1, NULL);
+        rp__explain_add(c->base.explain, "specialisation", RP__REASON_EVICTED, NULL, 1, NULL);
         drop(c, last);
     }
 }
@@ -233,20 +259,23 @@ static void become_lazy(compiled *c, rp__reason reason, const char *site, const 
     c->lazy = true;
     c->lazy_reason = reason;
     c->lazy_site = site && *site ? site : "no call site";
-    rp__explain_add(&c->base.explain, "break", reason, site, 1,
+    rp__explain_add(c->base.explain, "break", reason, site, 1,
                     "%s%s%s; the function runs at every call (trace-and-flush)", rp__reason_text(reason),
                     detail ? ": " : "", detail ? detail : "");
 }
 
 /* The backend's object for a graph; NULL and RP_OK when it could not and that is not to be an error. */
-static rp_status compile(compiled *c, rp_ir *graph, bool training, bool segment_, void **object) {
-    rp__engine_request request = {graph, training, segment_, &c->options, &c->base.explain, &c->given};
+static rp_status compile(compiled *c, const rp__engine_request *of, void **object) {
+    rp__engine_request request = *of;
+    request.options = &c->options;
+    request.instances = c->instances;
+    request.given = &c->given;
     *object = NULL;
     rp_status status = c->engine->compile(c->engine, &request, object);
     if (status == RP_OK) return RP_OK;
     *object = NULL;
     if (c->options.strict || status == RP_ERROR_OUT_OF_MEMORY) return status;
-    rp__explain_add(&c->base.explain, "skip", RP__REASON_COMPILE_FAILED, NULL, 1, "%s: %s",
+    rp__explain_add(request.explain, "skip", RP__REASON_COMPILE_FAILED, NULL, 1, "%s: %s",
                     rp__reason_text(RP__REASON_COMPILE_FAILED), rp_error_message());
     (void)rp_error_take();
     return RP_OK;
@@ -273,9 +302,10 @@ static bool holds_replayed(const rp_ir *ir) {
     return false;
 }
 
-/* Takes the trace over. */
-static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *const *in, size_t n_in, size_t n_out,
-                            const rp_dim *const *sizes, const rp_dim *const *strides, specialisation **out) {
+/* Takes the trace over. environment: as the function found it. */
+static rp_status specialise(compiled *c, rp__trace_result *trace, uint64_t environment, rp_tensor *const *in,
+                            size_t n_in, size_t n_out, const rp_dim *const *sizes, const rp_dim *const *strides,
+                            specialisation **out) {
     specialisation *s = rp__calloc(1, sizeof *s);
     if (!s) return RP__OOM("specialisation");
     atomic_init(&s->refs, 1);
@@ -291,20 +321,28 @@ static rp_status specialise(compiled *c, rp__trace_result *trace, rp_tensor *con
     for (size_t k = 0; k < n_in && s->arg_ids; k++) s->arg_ids[k] = in[k]->id;
     rp_status status = s->arg_ids ? rp__ir_hash(s->trace.ir, &s->hash) : RP__OOM("specialisation");
     if (status == RP_OK) status = rp__guards_build(&s->guards, &s->trace, c->base.fn, in, n_in, sizes, strides);
-    if (status == RP_OK) status = compile(c, s->trace.ir, s->trace.training, false, &s->object);
+    s->guards.environment = environment;
+    bool step = !s->trace.training && s->trace.backward;
+    s->explain = rp__explain_open(c->base.explain, "specialisation %zu", ++c->n_made);
+    const rp__engine_request request = {
+        .graph = s->trace.ir, .training = s->trace.training, .step = step, .explain = s->explain};
+    if (status == RP_OK) status = compile(c, &request, &s->object);
     if (status != RP_OK) {
         specialisation_release(s);
         return status;
     }
+    rp__symbols_seal(s->trace.ir->symbols);
     add(c, s);
-    rp__explain_add(&c->base.explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
+    rp__explain_add(s->explain, "specialisation", sizes ? RP__REASON_SYMBOLIC : RP__REASON_NONE, NULL, 1,
                     "%zu nodes, %zu captured tensors, %zu symbols, %s", s->trace.ir->body.n_nodes,
                     s->trace.ir->n_captured, rp__symbols_count(s->trace.ir->symbols),
-                    s->trace.training ? "training" : "inference");
+                    s->trace.training ? "training"
+                    : step            ? "whole training step"
+                                      : "inference");
     for (size_t i = 0; i < rp__symbols_guard_count(s->trace.ir->symbols); i++) {
         rp__text t = {0};
         rp__symbols_guard_text(s->trace.ir->symbols, rp__symbols_guard_at(s->trace.ir->symbols, i), true, &t);
-        rp__explain_add(&c->base.explain, "guard", RP__REASON_NONE, NULL, 1, "%s", t.data ? t.data : "");
+        rp__explain_add(s->explain, "guard", RP__REASON_NONE, NULL, 1, "%s", t.data ? t.data : "");
         rp__text_free(&t);
     }
     *out = s;
@@ -348,7 +386,7 @@ static rp_status run_object(specialisation *s, rp_tensor *const *in, size_t n_in
     if (s->moves_gradients) return run_with_gradients(s, in, n_in, out, n_out);
     if (!s->object) return rp__ir_run(s->trace.ir, in, n_in, out, n_out, NULL);
     rp_status status = s->engine->run(s->object, in, n_in, out, n_out);
-    if (status == RP_OK && s->engine->settled && !s->repeats)
+    if (status == RP_OK && s->engine->settled && !s->repeats && !s->trace.switched)
         atomic_store_explicit(&s->program, s->engine->settled(s->object), memory_order_release);
     return status;
 }
@@ -368,13 +406,14 @@ static rp_status run_in_scope(specialisation *s, rp_tensor *const *in, size_t n_
 }
 
 static rp_status run(specialisation *s, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    /* A graph that nobody can go back through holds its own derivatives already: no tape. */
+    /* A graph that nobody can go back through holds its own derivatives already: no tape. For training there is one, also
+       where grad mode is off and the function has switched it on. */
     const bool off = rp__grad_disabled;
-    if (!s->trace.training) rp__grad_disabled = true;
+    rp__grad_disabled = !s->trace.training;
     rp__executable *p = atomic_load_explicit(&s->program, memory_order_acquire);
     rp_status status =
         p ? rp__executable_run(p, in, n_in, out, n_out, NULL, 0, NULL) : run_in_scope(s, in, n_in, out, n_out);
-    if (!s->trace.training) rp__grad_disabled = off;
+    rp__grad_disabled = s->trace.switched != off; /* as the function leaves it */
     return status;
 }
 
@@ -561,6 +600,7 @@ static rp_status trace_again(compiled *c, specialisation *s, rp_tensor *const *i
 
 static void segment_free(const compiled *c, segment *s) {
     if (s->object) c->engine->destroy(s->object);
+    rp__explain_close(s->explain);
     rp__free(s);
 }
 
@@ -582,12 +622,14 @@ static rp_status run_segment(void *ctx, rp_ir *ir, rp_tensor *const *in, size_t 
         if (c->segments.count >= SEGMENT_LIMIT) segments_clear(c);
         s = rp__calloc(1, sizeof *s);
         if (!s) return RP__OOM("segment");
-        rp_status status = compile(c, ir, false, true, &s->object);
+        s->explain = rp__explain_open(c->base.explain, "segment %zu", ++c->n_segments);
+        const rp__engine_request request = {.graph = ir, .segment = true, .explain = s->explain};
+        rp_status status = compile(c, &request, &s->object);
         if (status != RP_OK || !rp__map_put(&c->segments, hash, s)) {
             segment_free(c, s);
             return status != RP_OK ? status : RP__OOM("segment");
         }
-        rp__explain_add(&c->base.explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes",
+        rp__explain_add(s->explain, "specialisation", RP__REASON_NONE, NULL, 1, "segment of %zu nodes",
                         ir->body.n_nodes);
     }
     return s->object ? c->engine->run(s->object, in, n_in, out, n_out) : rp__ir_run(ir, in, n_in, out, n_out, NULL);
@@ -632,6 +674,7 @@ static rp_status call_that_fails(compiled *c, const char *detail, rp_tensor *con
 static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp__trace_result result = {0};
     rp_fn fn = c->base.fn;
+    const uint64_t environment = rp__guards_environment();
     size_t bytes = fn.ctx ? fn.ctx_bytes : 0;
     void *ctx = rp__alloc(bytes ? bytes : 1);
     if (!ctx) return RP__OOM("compiled function");
@@ -649,7 +692,7 @@ static rp_status call_first(compiled *c, rp_tensor *const *in, size_t n_in, rp_t
         if (c->options.fullgraph) status = fullgraph_error(c);
     } else if (status == RP_OK) {
         specialisation *s;
-        status = specialise(c, &result, in, n_in, n_out, NULL, NULL, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, NULL, NULL, &s);
     }
     rp__trace_result_free(&result);
     return status;
@@ -660,6 +703,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
                                rp_tensor **out, size_t n_out) {
     pattern p;
     rp__trace_result result = {0};
+    const uint64_t environment = rp__guards_environment();
     rp__error_state before;
     rp__error_save(&before);
     rp__reason reason = RP__REASON_NONE;
@@ -676,7 +720,7 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
             reason = unusable(&result);
     }
     if (status == RP_OK && reason == RP__REASON_NONE) {
-        status = specialise(c, &result, in, n_in, n_out, p.sizes, p.strides, &s);
+        status = specialise(c, &result, environment, in, n_in, n_out, p.sizes, p.strides, &s);
         if (status == RP_OK) status = run(s, in, n_in, out, n_out);
     } else if (status == RP_OK && reason == RP__REASON_TRACE_FAILED) {
         rp__text_puts(&detail, rp_error_message());
@@ -702,7 +746,7 @@ static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_te
     if (c->list) {
         rp__text t = {0};
         rp__reason reason = rp__guards_explain(from ? &from->guards : &c->list->guards, c->base.fn, in, n_in, &t);
-        rp__explain_add(&c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
+        rp__explain_add(c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
         rp__text_free(&t);
     }
     if (from && !c->options.static_sizes) return call_symbolic(c, from, in, n_in, out, n_out);
@@ -764,6 +808,8 @@ static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisatio
                                                       rp_tensor **out, size_t n_out, bool *served) {
     rp_scope scope = rp__scope_begin();
     rp_status status;
+    rp__error_state before; /* of the program: what is tried here takes back its own */
+    rp__error_save(&before);
     *served = true;
     if (s)
         status = check_purity(c, s, in, n_in, out, n_out, served);
@@ -771,6 +817,7 @@ static __attribute__((noinline)) rp_status trace_call(compiled *c, specialisatio
         status = call_lazy(c, in, n_in, out, n_out);
     else
         status = call_miss(c, in, n_in, out, n_out);
+    rp__error_restore(&before);
     return rp__callable_end(scope, status, out, n_out);
 }
 
@@ -788,11 +835,24 @@ static __attribute__((noinline)) rp_status check_replayed(const compiled *c, con
     return status;
 }
 
+/* As it was when it was made. Calls that run without the lock go on with what they have. */
+static __attribute__((noinline)) void reset(compiled *c, uint64_t now) {
+    c->resets = now;
+    while (c->list) drop(c, c->list);
+    segments_clear(c);
+    c->lazy = false;
+    atomic_store_explicit(&c->given, 0, memory_order_relaxed);
+}
+
+void rp_compile_reset(void) { atomic_fetch_add_explicit(&resets, 1, memory_order_relaxed); }
+
 static rp_status compiled_call(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                                size_t n_out) {
     compiled *c = (compiled *)f;
     if (RP__UNLIKELY(c->engine->tags & RP__ENGINE_RUNS_FUNCTION)) return plain_call(f, site, in, n_in, out, n_out);
     rp__lock(&c->lock);
+    const uint64_t now = atomic_load_explicit(&resets, memory_order_relaxed);
+    if (RP__UNLIKELY(c->resets != now)) reset(c, now);
     specialisation *s = find(c, in, n_in, n_out);
     if (RP__UNLIKELY(s && s->holds_replayed)) {
         rp_status status = check_replayed(c, s, site);
@@ -832,69 +892,70 @@ static void compiled_destroy(rp_compiled *f) {
         specialisation_release(s);
     }
     segments_clear(c);
+    rp__instances_release(c->instances);
     (void)pthread_mutex_destroy(&c->lock);
-    rp__free(c);
+    rp__handle_free(c);
 }
 
-rp_compiled *rp_compile(rp_fn fn, const rp_compile_options *options) {
+rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options *options) {
+    RP__CALLED_FROM(site);
     static const rp__callable_ops ops = {"compiled", compiled_call, compiled_destroy};
-    rp_compile_options o = {.struct_size = sizeof o};
+    rp_compile_options o;
     if (!fn.body || (fn.ctx_bytes && !fn.ctx)) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
                        "rp_compile: the function is NULL, or ctx_bytes is given without ctx");
         return rp__callable_failed();
     }
-    if (options) { /* an older program has a shorter struct: what it lacks is zero */
-        if (options->struct_size < offsetof(rp_compile_options, backend) + sizeof o.backend || options->purity < 0) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                           "rp_compile: options without struct_size (use RP_OPTIONS), or a negative purity");
-            return rp__callable_failed();
-        }
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-        o.struct_size = sizeof o;
-        if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
-            (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
-            return rp__callable_failed();
-        }
+    if (rp__options_read("rp_compile", options, sizeof o, &o) != RP_OK) return rp__callable_failed();
+    if (o.purity < 0) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: a negative purity, %d", o.purity);
+        return rp__callable_failed();
+    }
+    if ((unsigned)o.layout > RP_LAYOUT_FORKS) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile: %d is no rp_graph_layout", (int)o.layout);
+        return rp__callable_failed();
     }
     const rp__engine *engine = rp__engine_find(o.backend);
     if (!engine) return rp__callable_failed();
     o.backend = engine->name;
-    compiled *c = rp__calloc(1, sizeof *c);
+    compiled *c = rp__handle_new("function", sizeof *c);
     if (!c || rp__callable_begin(&c->base, &ops, fn) != RP_OK) {
         (void)RP__OOM("compiled function");
-        rp__free(c);
+        rp__handle_free(c);
         return rp__callable_failed();
     }
     (void)pthread_mutex_init(&c->lock, NULL);
     c->engine = engine;
     c->options = o;
     c->alone = true;
+    c->resets = atomic_load_explicit(&resets, memory_order_relaxed);
+    c->instances = rp__instances_new(o.instance_limit, o.instance_bytes);
+    if (!c->instances) {
+        rp_compiled_release(&c->base);
+        return rp__callable_failed();
+    }
     return &c->base;
 }
 
 /* ---- explain */
 
-size_t rp_explain_count(rp_compiled *f) {
+size_t rp_explain_count_at(const char *site, rp_compiled *f) {
+    RP__CALLED_FROM(site);
+    if (f && !f->ops && f != rp__callable_failed()) {
+        (void)rp__callable_refuse(f, "rp_explain_count");
+        return 0;
+    }
     if (!f || !f->ops) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_count: the function is NULL or was not made");
         return 0;
     }
-    rp__lock(&f->explain.lock);
-    size_t n = f->explain.n;
-    rp__unlock(&f->explain.lock);
-    return n;
+    return rp__explain_count(f->explain);
 }
 
-rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry) {
+rp_status rp_explain_at_at(const char *site, rp_compiled *f, size_t index, rp_explain_entry *entry) {
+    RP__CALLED_FROM(site);
+    if (f && !f->ops && f != rp__callable_failed()) return rp__callable_refuse(f, "rp_explain_at");
     if (!f || !f->ops || !entry) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_explain_at: an argument is NULL");
-    rp__lock(&f->explain.lock);
-    bool there = index < f->explain.n;
-    if (there) {
-        const struct rp__explain_record *r = &f->explain.records[index];
-        int64_t live = r->live ? (int64_t)atomic_load_explicit(r->live, memory_order_relaxed) : 0;
-        *entry = (rp_explain_entry){r->kind, rp__reason_name(r->reason), r->message, r->site, r->count + live};
-    }
-    rp__unlock(&f->explain.lock);
-    return there ? RP_OK : rp__fail(RP_ERROR_INDEX, "rp_explain_at: there is no entry %zu", index);
+    if (rp__explain_at(f->explain, index, entry)) return RP_OK;
+    return rp__fail(RP_ERROR_INDEX, "rp_explain_at: there is no entry %zu", index);
 }

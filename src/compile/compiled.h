@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "compile/explain.h"
+#include "core/handle.h"
 
 typedef struct rp__callable_ops {
     const char *kind; /* "plain", "compiled", "graphed" */
@@ -14,12 +15,13 @@ typedef struct rp__callable_ops {
     void (*destroy)(rp_compiled *f); /* frees the whole object but name and explain */
 } rp__callable_ops;
 
-/* First member of every callable; rp__callable_begin fills it. */
+/* First member of every callable, whose memory is rp__handle_new's; rp__callable_begin fills it. */
 struct rp_compiled {
-    const rp__callable_ops *ops; /* NULL: the object of a failed constructor */
+    rp__handle handle;
+    const rp__callable_ops *ops; /* NULL: the object of a failed constructor, or released */
     rp_fn fn;                    /* inside another trace the function itself is called (inlined) */
     char *name;
-    rp__explain explain;
+    rp__explain *explain;
     _Atomic(struct rp__argument_names *) names; /* of rp_call_named; NULL: none were given yet */
 };
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
@@ -28,6 +30,8 @@ rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tens
 /* Ends the scope in which a call was served: its results move out, unless it failed. */
 rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out);
 void rp__argument_names_free(struct rp__argument_names *names);
+/* Why f, which has no ops, cannot be called: a failed constructor's, or released. */
+rp_status rp__callable_refuse(const rp_compiled *f, const char *call);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */
 
 #endif

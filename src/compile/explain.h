@@ -17,29 +17,30 @@ const char *rp__reason_name(rp__reason r); /* "" for none */
 const char *rp__reason_text(rp__reason r);
 rp__reason rp__reason_find(const char *name); /* RP__REASON_NONE when unknown */
 
-typedef struct rp__explain {
-    rp__mutex lock;
-    struct rp__explain_record {
-        const char *kind; /* constant */
-        rp__reason reason;
-        char *message, *site;
-        int64_t count;
-        const _Atomic uint64_t *live; /* added to count when asked for; NULL */
-    } * records;
-    size_t n, capacity;
-} rp__explain;
-void rp__explain_begin(rp__explain *e);
+/* What is said of one thing: of a function, of one of its specialisations, of a unit of that (forward, backward), of a program
+   for one tuple of sizes. A thing lies in another one; one lock for all of a function. */
+typedef struct rp__explain rp__explain;
+
+rp__explain *rp__explain_new(void); /* of a function; NULL and an error: out of memory */
 void rp__explain_free(rp__explain *e);
-/* Adds `count` to the record of (kind, reason, site, message), made if missing. site and the text may be NULL: then the reason's
-   sentence. Never fails: without memory the fact is lost. */
+/* A part of `in`, called "in's name, text". NULL: without memory, or in NULL; what is said to it is lost. */
+rp__explain *rp__explain_open(rp__explain *in, const char *format, ...) RP__PRINTF(2, 3);
+/* There is no more of the part, and nobody adds to it: what happened is counted on in `in`, what it was like (kernels, memory,
+   graphs, conditions) is forgotten, parts of it go likewise. NULL is allowed. */
+void rp__explain_close(rp__explain *e);
+
+/* Adds `count` to the record of (kind, reason, site, message) of e, made if missing. site and the text may be NULL: then the
+   reason's sentence. Never fails: without memory the fact is lost. Of what happens (specialisations, guards that fail, skips) a
+   part keeps so many different sentences a reason and counts others in one record. kind: a constant. */
+enum { RP__EXPLAIN_SENTENCES = 64 };
 void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count,
                      const char *format, ...) RP__PRINTF(6, 7);
-
-/* A count that every call may change: read when somebody asks. settle takes its last value; then the counter may die. */
+/* A count that every call may change, read when somebody asks; the counter lives until e is closed. */
 void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
                       const _Atomic uint64_t *counter);
-void rp__explain_settle(rp__explain *e, const _Atomic uint64_t *counter);
-/* The same for what there is no more of. */
-void rp__explain_forget(rp__explain *e, const _Atomic uint64_t *counter);
+
+/* Records of e and its parts, in order: those of a part behind those of what it lies in. */
+size_t rp__explain_count(rp__explain *e);
+bool rp__explain_at(rp__explain *e, size_t index, rp_explain_entry *out);
 
 #endif

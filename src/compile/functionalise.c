@@ -1,5 +1,7 @@
 /* Functionalise: makes a graph in which no op writes memory.
-   Requires  a graph as traced: in-place ops, views, program order; arguments that share memory are not written.
+   Requires  a graph as traced: in-place ops, views, program order. What is written of arguments and captured tensors is memory
+             that no other of them lies in, and each element of which has a place of its own: anything else is refused
+             (RP_ERROR_UNAVAILABLE), and the ops themselves run, one by one.
    Keeps     results and their order, random counters, sites, metas, gradient marks.
    Breaks    strides of values that were views of written memory: they become those of the functional result.
    After it  only ASSIGN nodes write, behind everything else, one a written argument or captured tensor; a result that shares
@@ -38,13 +40,14 @@ typedef struct memory {   /* of a base value */
 typedef struct functionaliser {
     rp__rewrite w;
     place *places;
-    memory *memories;   /* indexed by base value */
-    rp__ir_value *path; /* scratch for replays */
-    uint32_t depth;     /* of regions */
-    uint32_t opened;    /* functions around the node: the outermost one's backward is that of all */
-    rp_dim random_base; /* counters reserved before the checkpoint that is being opened */
-    uint32_t writes;    /* numbers of rp__ir_node.write given out */
-    uint32_t mark;      /* the next one of the write that is going on, from the written view on; 0: it has none */
+    memory *memories;     /* indexed by base value */
+    rp__ir_value *path;   /* scratch for replays */
+    uint32_t depth;       /* of regions */
+    uint32_t checkpoints; /* opened around the node */
+    uint32_t opened;      /* functions around the node: the outermost one's backward is that of all */
+    rp_dim random_base;   /* counters reserved before the checkpoint that is being opened */
+    uint32_t writes;      /* numbers of rp__ir_node.write given out */
+    uint32_t mark;        /* the next one of the write that is going on, from the written view on; 0: it has none */
 } functionaliser;
 
 static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
@@ -88,7 +91,11 @@ static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value
             RP_TRY(emit_like(f, block, RP__OP_clone, &from, 1, NULL, 0, from, view->site, &from));
         }
         RP_TRY(rp__ir_emit_view(f->w.dst, block, view->op, from, view->attrs, view->n_attrs, view->site, &made));
-        f->w.dst->values[made].requires_grad = f->w.src->values[child].requires_grad;
+        /* A write may have given the base a history, and with it views that were made before. */
+        const rp__ir_value_info *was = f->w.src->values;
+        bool late = !was[f->places[child].parent].requires_grad && !rp__ir_is_op(view, RP__OP_detach) &&
+                    f->w.dst->values[from].requires_grad;
+        f->w.dst->values[made].requires_grad = was[child].requires_grad || late;
         f->w.map[child] = made;
         f->places[child].version = m->version;
         f->places[child].written = false;
@@ -155,6 +162,79 @@ static rp_status invert_view(functionaliser *f, rp__ir_block *block, const rp__i
                     view->op->name);
 }
 
+/* Has each element a place of its own? Strides that are symbols are asked for. */
+static bool is_apart_in_itself(const rp__ir_value_info *t) {
+    unsigned order[RP_MAX_DIMS], n = 0;
+    if (rp__ir_value_contiguous(t)) return true;
+    for (unsigned d = 0; d < t->meta.ndim; d++) {
+        if (rp__dim_is(RP__DIM_EQ, t->meta.size[d], 0)) return true;
+        if (rp__dim_is(RP__DIM_EQ, t->meta.size[d], 1)) continue;
+        unsigned at = n++;
+        for (; at > 0 && rp__dim_hint(t->stride[order[at - 1]]) > rp__dim_hint(t->stride[d]); at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    rp_dim reach = 0; /* of the dims with smaller strides */
+    for (unsigned k = 0; k < n; k++) {
+        rp_dim stride = t->stride[order[k]], steps = rp__dim_apply(RP__DIM_SUB, t->meta.size[order[k]], 1);
+        if (!rp__dim_is(RP__DIM_LT, reach, stride)) return false;
+        reach = rp__dim_apply(RP__DIM_ADD, reach, rp__dim_apply(RP__DIM_MUL, stride, steps));
+    }
+    return true;
+}
+
+/* Elements of its storage from the first to behind the last one. False: its sizes are symbols. */
+static bool elements_of(const rp__ir_value_info *t, int64_t *begin, int64_t *end) {
+    bool known = !rp__dim_is_symbol(t->offset);
+    *begin = t->offset;
+    *end = t->offset + 1;
+    for (unsigned d = 0; d < t->meta.ndim && known; d++) {
+        known = !rp__dim_is_symbol(t->meta.size[d]) && !rp__dim_is_symbol(t->stride[d]);
+        if (!known) break;
+        if (t->meta.size[d] == 0) *end = *begin;
+        if (*end > *begin) *end += (t->meta.size[d] - 1) * t->stride[d];
+    }
+    return known;
+}
+
+/* Another argument or captured tensor, `what` number `index`: does it lie in what is written of v? Arguments of one storage are one
+   buffer of a program (program_place.c), which is written as a whole or not at all. */
+static rp_status check_other(const functionaliser *f, rp__ir_value v, rp__ir_value other, const char *what,
+                             uint32_t index) {
+    const rp__ir_value_info *a = &f->w.src->values[v], *b = &f->w.src->values[other];
+    int64_t a0, a1, b0, b1;
+    if (other == v || a->storage != b->storage) return RP_OK;
+    bool two = rp__ir_producer(f->w.src, v) || rp__ir_producer(f->w.src, other);
+    if (two && a->meta.dtype == b->meta.dtype && elements_of(a, &a0, &a1) && elements_of(b, &b0, &b1) &&
+        (a1 <= b0 || b1 <= a0))
+        return RP_OK;
+    return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u shares memory with what is written", what, index);
+}
+
+/* The first write to argument or captured tensor v. */
+static rp_status check_outer(const functionaliser *f, rp__ir_value v) {
+    const rp_ir *src = f->w.src;
+    const rp__ir_node *made = rp__ir_producer(src, v);
+    const char *what = made ? "captured tensor" : "argument";
+    uint32_t number = made ? made->captured_index : src->values[v].out_index;
+    if (src->values[v].shared)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u is written, in wrapped memory that another tensor lies in as well",
+                        what, number);
+    if (!is_apart_in_itself(&src->values[v]))
+        return rp__fail(RP_ERROR_UNAVAILABLE, "%s %u is written, and its elements share memory", what, number);
+    for (uint32_t k = 0; k < src->body.n_args; k++) RP_TRY(check_other(f, v, src->body.args[k], "argument", k));
+    for (size_t k = 0; k < src->body.n_nodes; k++) {
+        const rp__ir_node *n = &src->nodes[src->body.nodes[k]];
+        if (!n->dead && n->kind == RP__IR_CAPTURED)
+            RP_TRY(check_other(f, v, n->out[0], "captured tensor", n->captured_index));
+    }
+    return RP_OK;
+}
+
+static bool is_outer(const functionaliser *f, const memory *m) {
+    return m->outer != RP__IR_NONE && rp__ir_is_outer(f->w.dst, m->outer);
+}
+
 /* Traced value v now holds `value` (same sizes and dtype). */
 static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_value v, rp__ir_value value,
                              const char *site) {
@@ -163,6 +243,7 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
     if (m->fixed) {
         return rp__fail(RP_ERROR_UNAVAILABLE, "a branch or loop body writes a tensor from outside");
     }
+    if (m->version == 0 && is_outer(f, m)) RP_TRY(check_outer(f, f->places[v].base));
     uint32_t before = m->version;
     rp__ir_value at = v;
     while (f->places[at].parent != RP__IR_NONE) {
@@ -178,7 +259,7 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
         value = above;
     }
     /* A tensor of the function's own keeps the strides it was made with: results and `view` count on them. */
-    if (!rp__ir_value_contiguous(&f->w.dst->values[value]) && !rp__ir_is_outer(f->w.dst, m->outer)) {
+    if (!rp__ir_value_contiguous(&f->w.dst->values[value]) && !is_outer(f, m)) {
         RP_TRY(emit_like(f, block, RP__OP_clone, &value, 1, NULL, 0, value, site, &value));
     }
     f->w.map[at] = value;
@@ -267,8 +348,9 @@ static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, cons
         rp__ir_value v = f->places[n->in[k]].same;
         memory *m = &f->memories[f->places[v].base];
         if (m->fixed) return rp__fail(RP_ERROR_UNAVAILABLE, "a branch or loop body writes a tensor from outside");
-        bool outer = rp__ir_is_outer(f->w.dst, m->outer);
+        bool outer = is_outer(f, m);
         if (outer && f->places[v].base == v) {
+            RP_TRY(check_outer(f, v));
             if (m->current != m->outer) {
                 RP_TRY(rp__ir_emit_assign(f->w.dst, block, m->outer, m->current, n->site));
                 m->current = m->outer;
@@ -319,6 +401,15 @@ static void carry_gradients(rp_ir *dst, size_t first, size_t first_value, size_t
     }
 }
 
+/* Grad mode was off when the node was recorded: none of its results carries a gradient, although operands may. Of a node in a
+   block the marks say nothing; there such operands are detached. */
+static bool without_tape(const functionaliser *f, const rp__ir_node *n) {
+    if (!f->w.src->taped || f->depth > 0 || f->checkpoints > 0 || f->opened > 0) return false;
+    for (uint32_t k = 0; k < n->n_out; k++)
+        if (f->w.src->values[n->out[k]].requires_grad) return false;
+    return true;
+}
+
 /* A checkpoint is opened: its nodes become the graph's own, marked to be run again rather than kept. */
 static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const rp__ir_node *n, const rp__ir_value *in) {
     const rp__ir_block *region = &n->regions[0];
@@ -329,10 +420,16 @@ static rp_status open_checkpoint(functionaliser *f, rp__ir_block *block, const r
     size_t first = f->w.dst->n_nodes, first_value = f->w.dst->n_values, function = f->w.dst->n_functions;
     rp_dim before = f->random_base;
     f->random_base = rp__dim_apply(RP__DIM_ADD, before, n->random_offset);
+    f->checkpoints++;
     rp_status status = visit_nodes(f, region, block);
+    f->checkpoints--;
     f->random_base = before;
     RP_TRY(status);
-    carry_gradients(f->w.dst, first, first_value, function);
+    if (without_tape(f, n)) {
+        for (size_t v = first_value; v < f->w.dst->n_values; v++) f->w.dst->values[v].requires_grad = false;
+    } else {
+        carry_gradients(f->w.dst, first, first_value, function);
+    }
     for (uint32_t k = 0; k < n->n_out; k++) {
         rp__ir_value result;
         RP_TRY(read_value(f, block, region->results[k], &result));
@@ -353,7 +450,7 @@ static rp_status region_graph(const functionaliser *f, const rp__ir_block *regio
                               rp_ir **out) {
     rp_ir *ir = rp__ir_new(f->w.src->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
-    ir->symbols = rp__symbols_retain(f->w.src->symbols);
+    ir->symbols = rp__symbols_retain(f->w.dst->symbols);
     rp_status status = RP_OK;
     for (uint32_t k = 0; k < region->n_args && status == RP_OK; k++) {
         const rp__ir_value_info *info = &f->w.src->values[region->args[k]];
@@ -530,13 +627,6 @@ static rp_status write_back(functionaliser *f) {
     for (rp__ir_value v = 0; v < src->n_values; v++) {
         if (!to_write_back(f, v)) continue;
         memory *m = &f->memories[v];
-        for (uint32_t k = 0; k < src->body.n_args; k++) {
-            rp__ir_value other = src->body.args[k];
-            if (other != v && src->values[other].storage == src->values[v].storage) {
-                return rp__fail(RP_ERROR_UNAVAILABLE,
-                                "argument %u is written and shares its memory with another argument", k);
-            }
-        }
         /* Assignments among arguments (a swap) would read what another one has written: those values are copied first. */
         if (!rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, m->current))) continue;
         RP_TRY(emit_like(f, body, RP__OP_clone, &m->current, 1, NULL, 0, m->current, m->site, &m->current));

@@ -133,17 +133,23 @@ static bool is_empty(const rp__meta *m) {
     return false;
 }
 
-static rp_status stand_ins(rp__fusion *f, rp__fuse_node *fn) {
-    const rp__ir_node *n = &f->ir->nodes[fn->node];
-    fn->in = RP__NEW(&f->arena, rp_tensor *, n->n_in + 1u);
-    fn->out = RP__NEW(&f->arena, rp_tensor *, n->n_out + 1u);
-    rp__ir_stand_in *handles = RP__NEW(&f->arena, rp__ir_stand_in, n->n_in + n->n_out + 1u);
+static rp_status stand_ins(const rp_ir *ir, rp__arena *arena, rp__fuse_node *fn) {
+    const rp__ir_node *n = &ir->nodes[fn->node];
+    fn->in = RP__NEW(arena, rp_tensor *, n->n_in + 1u);
+    fn->out = RP__NEW(arena, rp_tensor *, n->n_out + 1u);
+    rp__ir_stand_in *handles = RP__NEW(arena, rp__ir_stand_in, n->n_in + n->n_out + 1u);
     if (!fn->in || !fn->out || !handles) return RP__OOM("fusion");
     for (uint32_t k = 0; k < n->n_in; k++) {
-        fn->in[k] = n->in[k] == RP__IR_NONE ? NULL : rp__ir_stand_in_for(f->ir, n->in[k], handles++);
+        fn->in[k] = n->in[k] == RP__IR_NONE ? NULL : rp__ir_stand_in_for(ir, n->in[k], handles++);
     }
-    for (uint32_t k = 0; k < n->n_out; k++) fn->out[k] = rp__ir_stand_in_for(f->ir, n->out[k], handles++);
+    for (uint32_t k = 0; k < n->n_out; k++) fn->out[k] = rp__ir_stand_in_for(ir, n->out[k], handles++);
     return RP_OK;
+}
+
+rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fuse_node *out) {
+    *out = (rp__fuse_node){.node = node, .kind = RP__FUSE_LOOP};
+    RP_TRY(stand_ins(ir, arena, out));
+    return probe_node(ir, out);
 }
 
 static rp_status make_nodes(rp__fusion *f) {
@@ -158,7 +164,7 @@ static rp_status make_nodes(rp__fusion *f) {
         if (n->dead || n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST || rp__ir_is_view(n)) continue;
         rp__fuse_node *fn = &f->nodes[f->n_nodes];
         fn->node = index;
-        RP_TRY(stand_ins(f, fn));
+        RP_TRY(stand_ins(ir, &f->arena, fn));
         bool empty = false,
              loop = n->kind == RP__IR_OP &&
                     (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS || n->op->lowering == RP__INDEXED);

@@ -82,6 +82,9 @@ typedef struct rp__fuse_options {
 rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out);
 void rp__fusion_free(rp__fusion *f);
 
+/* What the lowering of a loop op asks for: the space, operands, out's other fields. Lives in the arena. */
+rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fuse_node *out);
+
 /* Row-major without gaps, from the start of its storage. */
 static inline bool rp__ir_is_row_major(const rp__ir_value_info *v) {
     rp_dim step = 1;

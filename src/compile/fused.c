@@ -1,5 +1,9 @@
-/* The "fused" backend and the units of AOT autograd (fused.h). A unit keeps one variant a tuple of sizes; a graph that cannot
-   become one executable runs node by node, and explain says why. */
+/* The "fused" backend and the units of AOT autograd (fused.h). A unit keeps a variant a tuple of sizes, as many as its function
+   may keep (instances.h); a graph that cannot become one executable runs node by node, and explain says why.
+
+   The list of variants and what explain is told of them are under the lock of the set of instances. A variant of a unit
+   without symbols stays as long as the unit and is found without a lock; any other is counted by the list and by each call
+   that runs it, so that one that had to go is freed by the last call. */
 #include "compile/fused.h"
 
 #include <stdio.h>
@@ -11,7 +15,11 @@
 #include "trace/ir_run.h"
 
 typedef struct variant {
+    rp__instance instance; /* first */
+    atomic_uint refs;
     struct variant *next;
+    rp__unit *unit;
+    rp__explain *explain; /* NULL: none any more */
     int64_t *binding;
     rp_ir *graph;               /* concrete; counted */
     rp__executable *executable; /* fused */
@@ -20,20 +28,30 @@ typedef struct variant {
 } variant;
 
 struct rp__unit {
-    rp__mutex lock; /* the list */
+    atomic_uint refs;
+    rp__mutex build; /* one variant at a time */
+    rp__instances *instances;
+    rp__instance_owner owner;
     rp_ir *graph;
     const rp_backend *leaf;
-    bool no_graph, wait, strict, interpreted; /* interpreted: the leaf could not do it */
+    bool no_graph, wait, strict;
+    atomic_bool interpreted; /* the leaf could not do it; set under the lock of building, never cleared */
     rp_graph_layout layout;
     rp__shared_arena *arena;
     rp__executable_random *random;
     size_t n_random, n_symbols;
     bool *donors; /* per argument; NULL: none */
     rp__explain *explain;
-    _Atomic(variant *) variants; /* last used first; what is in the list stays until the unit goes */
+    _Atomic(variant *) variants; /* last used first */
 };
 
-static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out);
+static rp_status take(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out);
+static void drop(variant *v);
+
+/* What an interpreted unit reads was there when the unit was made. */
+static inline bool is_interpreted(const rp__unit *u) {
+    return atomic_load_explicit(&u->interpreted, memory_order_acquire);
+}
 
 static rp_status take_donors(rp__unit *u, const bool *donors) {
     uint32_t n = u->graph->body.n_args;
@@ -49,17 +67,25 @@ static rp_status take_donors(rp__unit *u, const bool *donors) {
 rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     rp__unit *u = *out = rp__calloc(1, sizeof *u);
     if (!u) return RP__OOM("compiled graph");
-    pthread_mutex_init(&u->lock, NULL);
+    atomic_init(&u->refs, 1);
+    pthread_mutex_init(&u->build, NULL);
     u->graph = rp__ir_retain(request->graph);
     u->leaf = request->leaf;
-    u->interpreted = !request->leaf;
+    atomic_init(&u->interpreted, !request->leaf);
     u->no_graph = request->no_graph;
     u->wait = request->wait;
     u->layout = request->layout;
     u->strict = request->strict;
     u->arena = request->arena;
-    u->explain = request->explain;
+    u->instances = request->instances ? rp__instances_retain(request->instances) : rp__instances_new(0, 0);
+    if (!u->instances) {
+        rp__unit_free(u);
+        *out = NULL;
+        return RP_ERROR_OUT_OF_MEMORY;
+    }
+    u->explain = rp__explain_open(request->explain, "%s", request->name ? request->name : "graph");
     u->n_symbols = rp__symbols_count(u->graph->symbols);
+    rp__symbols_seal(u->graph->symbols); /* any thread may bring sizes, and so may the unit of its backward */
     if (request->random) {
         u->random = rp__calloc(request->n_random + 1, sizeof *u->random);
         if (!u->random) {
@@ -80,102 +106,137 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     /* A program is built for the addresses of a call; a user's backend that cannot do a graph says so now. */
     if (u->leaf && !rp__leaf_is_program(u->leaf) && u->n_symbols == 0) {
         variant *v;
-        rp_status status = find(u, &(rp__unit_call){0}, NULL, 0, &v);
+        rp_status status = take(u, &(rp__unit_call){0}, NULL, 0, &v);
         if (status != RP_OK) {
             rp__unit_free(u);
             *out = NULL;
             return status;
         }
+        drop(v);
     }
     return RP_OK;
 }
 
-static void variant_free(rp__unit *u, variant *v) {
+static void variant_free(variant *v) {
+    const rp_backend *leaf = v->unit->leaf;
     if (v->executable) rp__executable_free(v->executable);
-    if (v->compiled && u->leaf->destroy) u->leaf->destroy(u->leaf->ctx, v->compiled);
+    if (v->compiled && leaf->destroy) leaf->destroy(leaf->ctx, v->compiled);
     if (v->graph) rp_ir_release(v->graph);
     rp__free(v->binding);
     rp__free(v);
 }
 
-void rp__unit_forget_explain(rp__unit *u) {
-    if (!u) return;
-    rp__lock(&u->lock);
-    for (const variant *v = u->variants; v && u->explain; v = v->next) {
-        if (!v->executable) continue;
-        rp__executable_facts f;
-        rp__executable_counts_of(v->executable, &f);
-        rp__explain_settle(u->explain, f.patches);
-        rp__explain_settle(u->explain, f.fresh_results);
-        rp__explain_settle(u->explain, f.moved);
-        if (f.executables) rp__explain_forget(u->explain, f.executables);
-        for (unsigned k = 0; k < RP__COPY_COUNT; k++) rp__explain_settle(u->explain, &f.copies[k]);
-    }
-    u->explain = NULL;
-    rp__unlock(&u->lock);
+static void drop(variant *v) {
+    if (atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1) variant_free(v);
 }
+
+static variant *hold(variant *v) {
+    atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed);
+    return v;
+}
+
+void rp__unit_forget_explain(rp__unit *u) {
+    if (!u || !u->instances) return;
+    rp__lock(&u->instances->lock);
+    rp__explain_close(u->explain); /* and those of variants */
+    u->explain = NULL;
+    for (variant *v = u->variants; v; v = v->next) v->explain = NULL;
+    rp__unlock(&u->instances->lock);
+}
+
+static void release(rp__unit *u) {
+    if (atomic_fetch_sub_explicit(&u->refs, 1, memory_order_acq_rel) != 1) return;
+    for (size_t k = 0; k < u->n_random; k++) rp__generator_drop(u->random[k].generator);
+    rp__free(u->random);
+    rp__free(u->donors);
+    rp__instances_release(u->instances);
+    rp_ir_release(u->graph);
+    pthread_mutex_destroy(&u->build);
+    rp__free(u);
+}
+
+/* Can its variants go before it does? */
+static bool is_limited(const rp__unit *u) { return u->n_symbols > 0; }
 
 void rp__unit_free(rp__unit *u) {
     if (!u) return;
     rp__unit_forget_explain(u);
-    for (variant *v = u->variants, *next; v; v = next) {
+    if (u->instances) rp__lock(&u->instances->lock);
+    variant *v = u->variants;
+    u->variants = NULL;
+    for (variant *x = v; x && is_limited(u); x = x->next) rp__instances_remove(u->instances, &x->instance);
+    if (u->instances) rp__unlock(&u->instances->lock);
+    for (variant *next; v; v = next) {
         next = v->next;
-        variant_free(u, v);
+        drop(v);
     }
-    for (size_t k = 0; k < u->n_random; k++) rp_generator_release(u->random[k].generator);
-    rp__free(u->random);
-    rp__free(u->donors);
-    rp_ir_release(u->graph);
-    pthread_mutex_destroy(&u->lock);
-    rp__free(u);
+    release(u);
 }
 
-static void explain(rp__unit *u, const rp__executable *e) {
-    if (!u->explain) return;
+/* "s0 = 40, s1 = 8". */
+static void sizes_text(const rp__unit *u, const variant *v, rp__text *out) {
+    for (size_t k = 0; k < u->n_symbols; k++) {
+        if (k) rp__text_puts(out, ", ");
+        rp__symbols_text(u->graph->symbols, rp__symbols_word(u->graph->symbols, k), false, out);
+        rp__text_add(out, " = %lld", (long long)v->binding[k]);
+    }
+}
+
+/* Under the lock. */
+static void open_explain(rp__unit *u, variant *v) {
+    rp__text t = {0};
+    sizes_text(u, v, &t);
+    if (v->donate) rp__text_add(&t, "%sover saved values", u->n_symbols ? ", " : "");
+    v->explain = t.data && *t.data ? rp__explain_open(u->explain, "%s", t.data) : u->explain;
+    rp__text_free(&t);
+    if (is_limited(u))
+        rp__explain_add(u->explain, "instance", RP__REASON_NONE, NULL, 1, "programs made for a tuple of sizes");
+}
+
+static void explain(rp__explain *to, const rp__executable *e) {
+    if (!to) return;
     rp__executable_facts f;
     rp__executable_facts_of(e, &f);
     for (size_t k = 0; k < f.n_kernels; k++) {
         const rp__executable_kernel *kernel = &f.kernels[k];
-        rp__explain_add(u->explain, kernel->library ? "library" : "kernel", RP__REASON_NONE, kernel->site, 1,
+        rp__explain_add(to, kernel->library ? "library" : "kernel", RP__REASON_NONE, kernel->site, 1,
                         "%s: %lld bytes, by %s", kernel->ops, (long long)kernel->bytes, kernel->server);
     }
     for (size_t k = 0; k < f.n_unfused; k++) {
         rp__reason reason = rp__reason_find(f.unfused[k].reason);
-        rp__explain_add(u->explain, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
+        rp__explain_add(to, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
                         f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
     }
     for (size_t k = 0; k < f.n_regions; k++) {
         bool host = f.split || !f.graphed;
-        rp__explain_add(u->explain, "region", f.split ? RP__REASON_REGION_ON_HOST : RP__REASON_NONE, f.regions[k].site,
-                        1, "%s: %s%s%s", f.regions[k].kind, host ? "decided by the host" : "a node of the device graph",
+        rp__explain_add(to, "region", f.split ? RP__REASON_REGION_ON_HOST : RP__REASON_NONE, f.regions[k].site, 1,
+                        "%s: %s%s%s", f.regions[k].kind, host ? "decided by the host" : "a node of the device graph",
                         f.split ? ": " : "", f.split ? f.split : "");
     }
     for (size_t k = 0; k < f.n_layouts; k++) {
         const rp__executable_layout *l = &f.layouts[k];
         const char *of = l->body ? "body of a branch or loop" : "device graph";
         if (l->line)
-            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1, "%s in one line: %u nodes", of,
-                            l->nodes);
+            rp__explain_add(to, "graph", rp__reason_find(l->reason), NULL, 1, "%s in one line: %u nodes", of, l->nodes);
         else
-            rp__explain_add(u->explain, "graph", rp__reason_find(l->reason), NULL, 1,
+            rp__explain_add(to, "graph", rp__reason_find(l->reason), NULL, 1,
                             "%s with forks: %u nodes, %u on the longest path", of, l->nodes, l->depth);
     }
     if (f.executables && f.graphed)
-        rp__explain_live(u->explain, "graph", RP__REASON_NONE,
+        rp__explain_live(to, "graph", RP__REASON_NONE,
                          "executables of device graphs, each with the parameters of a recent call", f.executables);
-    rp__explain_live(u->explain, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
+    rp__explain_live(to, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
                      f.patches);
-    rp__explain_live(u->explain, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
+    rp__explain_live(to, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
                      f.fresh_results);
-    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
+    rp__explain_add(to, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
     if (f.donated_bytes > 0)
         rp__explain_add(
-            u->explain, "memory", RP__REASON_NONE, NULL, f.donated_bytes,
+            to, "memory", RP__REASON_NONE, NULL, f.donated_bytes,
             "donated: by so much the arena is smaller because temporaries lie in saved values, behind their "
             "last readers");
-    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
-    rp__explain_add(u->explain, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes,
-                    "peak of the same graph run op by op");
+    rp__explain_add(to, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
+    rp__explain_add(to, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes, "peak of the same graph run op by op");
 }
 
 /* Moved arguments and copies are facts from the first of their kind on; counts follow by themselves. */
@@ -198,14 +259,16 @@ static void explain_moves(void *ctx, const rp__executable *e, uint32_t kinds) {
     };
     rp__executable_facts f;
     rp__executable_counts_of(e, &f);
-    rp__lock(&u->lock);
-    for (unsigned k = 0; k <= RP__COPY_COUNT && u->explain; k++) {
+    rp__lock(&u->instances->lock);
+    const variant *v = u->variants;
+    while (v && v->executable != e) v = v->next;
+    for (unsigned k = 0; k <= RP__COPY_COUNT && v && v->explain; k++) {
         if (kinds >> k & 1u) {
-            rp__explain_live(u->explain, rows[k].kind, rows[k].reason, rows[k].text,
+            rp__explain_live(v->explain, rows[k].kind, rows[k].reason, rows[k].text,
                              k == RP__COPY_COUNT ? f.moved : &f.copies[k]);
         }
     }
-    rp__unlock(&u->lock);
+    rp__unlock(&u->instances->lock);
 }
 
 /* Of generator k, for these sizes. */
@@ -248,6 +311,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     const rp__executable_options options = {.no_graph = u->no_graph,
                                             .wait = u->wait,
                                             .layout = u->layout,
+                                            .grows = u->n_symbols > 0,
                                             .arena = u->arena,
                                             .random = u->random ? random : NULL,
                                             .n_random = u->n_random,
@@ -256,9 +320,8 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
                                             .tell_ctx = u};
     if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
-    RP_TRY(status);
-    explain(u, v->executable);
-    return RP_OK;
+    v->instance.program = v->executable;
+    return status;
 }
 
 static bool is_for(const rp__unit *u, const variant *v, const int64_t *binding) {
@@ -269,29 +332,92 @@ static bool serves(const rp__unit *u, const variant *v, const rp__unit_call *cal
     return v->donate == (u->donors && call->donate) && is_for(u, v, call->binding);
 }
 
-/* The variant for these sizes and what may be overwritten, first in the list; made if missing. */
-static rp_status find(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out) {
+/* The variant for these sizes and what may be overwritten, first in the list; counted for the caller. NULL: there is none.
+   Under the lock. */
+static variant *search(rp__unit *u, const rp__unit_call *call) {
     variant *before = NULL;
     for (variant *v = u->variants; v; before = v, v = v->next) {
         if (!serves(u, v, call)) continue;
-        *out = v;
-        if (!before) return RP_OK;
-        before->next = v->next;
+        if (is_limited(u)) rp__instances_use(u->instances, &v->instance);
+        if (before) {
+            before->next = v->next;
+            v->next = u->variants;
+            u->variants = v;
+        }
+        return hold(v);
+    }
+    return NULL;
+}
+
+static void unlink_variant(variant *v) {
+    rp__unit *u = v->unit;
+    if (u->variants == v) {
+        u->variants = v->next;
+        return;
+    }
+    variant *before = u->variants;
+    while (before->next != v) before = before->next;
+    before->next = v->next;
+}
+
+/* What exceeds the limits leaves its list: *gone, linked by next, each counted together with its unit. Under the lock. */
+static void evict(rp__instances *s, variant **gone) {
+    for (rp__instance *i; (i = rp__instances_victim(s));) {
+        variant *v = (variant *)i;
+        rp__instances_remove(s, i);
+        unlink_variant(v);
+        rp__explain_close(v->explain);
+        v->explain = NULL;
+        rp__explain_add(v->unit->explain, "instance", RP__REASON_INSTANCE_EVICTED, NULL, 1, NULL);
+        atomic_fetch_add_explicit(&v->unit->refs, 1, memory_order_relaxed);
+        v->next = *gone;
+        *gone = v;
+    }
+}
+
+/* A new variant, taken over, enters the list. */
+static rp_status enter(rp__unit *u, variant *v, variant **gone) {
+    rp__instances *s = u->instances;
+    rp_status status = RP_OK;
+    rp__lock(&s->lock);
+    if (is_limited(u)) status = rp__instances_add(s, &v->instance);
+    if (status == RP_OK) {
         v->next = u->variants;
         u->variants = v;
-        return RP_OK;
+        if (u->explain) {
+            open_explain(u, v);
+            if (v->executable) explain(v->explain, v->executable);
+        }
+        evict(s, gone);
     }
-    variant *v = rp__calloc(1, sizeof *v);
+    rp__unlock(&s->lock);
+    return status;
+}
+
+/* As search; made if missing. */
+static rp_status take(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, variant **out) {
+    rp__lock(&u->instances->lock);
+    *out = search(u, call);
+    rp__unlock(&u->instances->lock);
+    if (*out) return RP_OK;
+    variant *v = rp__calloc(1, sizeof *v), *gone = NULL;
     if (!v) return RP__OOM("compiled graph");
+    v->unit = u;
+    v->instance.owner = &u->owner;
+    atomic_init(&v->refs, 1);
     rp_status status = build(u, call, in, n_in, v);
-    if (status != RP_OK) {
-        variant_free(u, v);
-        return status;
+    if (status == RP_OK) status = enter(u, hold(v), &gone);
+    if (status == RP_OK)
+        *out = v;
+    else
+        variant_free(v);
+    for (variant *next; gone; gone = next) {
+        rp__unit *owner = gone->unit;
+        next = gone->next;
+        drop(gone);
+        release(owner);
     }
-    v->next = u->variants;
-    u->variants = v;
-    *out = v;
-    return RP_OK;
+    return status;
 }
 
 /* What the call draws of each generator, as a program would: all of it at once, or again what an earlier call drew. */
@@ -387,38 +513,57 @@ static inline rp_status run_variant(rp__unit *u, const variant *v, const rp__uni
     return rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
 }
 
-/* The variant is not the one of the last call. */
+/* *v, counted; NULL: the unit is run node by node. */
+static rp_status build_or_interpret(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in,
+                                    variant **v) {
+    *v = NULL;
+    if (is_interpreted(u)) return RP_OK; /* since a moment */
+    rp_status status = take(u, call, in, n_in, v);
+    if (!may_interpret(u, status)) return status;
+    rp__reason reason = rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
+    rp__lock(&u->instances->lock);
+    rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
+    rp__unlock(&u->instances->lock);
+    (void)rp_error_take();
+    atomic_store_explicit(&u->interpreted, true, memory_order_release);
+    return RP_OK;
+}
+
+/* The variant is not the one of the last call, or may be evicted meanwhile. */
 static __attribute__((noinline)) rp_status run_other(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in,
                                                      size_t n_in, rp_tensor **out, size_t n_out) {
-    variant *v;
-    if (u->interpreted) return interpret(u, call, in, n_in, out, n_out);
-    rp__lock(&u->lock);
-    rp_status status = find(u, call, in, n_in, &v);
-    if (may_interpret(u, status)) {
-        if (u->explain) {
-            rp__reason reason = rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
-            rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
-        }
-        (void)rp_error_take();
-        u->interpreted = true;
-        rp__unlock(&u->lock);
-        return interpret(u, call, in, n_in, out, n_out);
+    if (is_interpreted(u)) return interpret(u, call, in, n_in, out, n_out);
+    for (size_t k = 0; k < n_in; k++) { /* a value that no trace has computed is no fault of the program to be made */
+        if (in[k]->traced && !in[k]->storage->data) RP_TRY(rp__tensor_materialise(in[k]));
     }
-    rp__unlock(&u->lock);
-    RP_TRY(status);
-    return run_variant(u, v, call, in, n_in, out, n_out);
+    rp__lock(&u->instances->lock);
+    variant *v = search(u, call);
+    rp__unlock(&u->instances->lock);
+    if (!v) {
+        rp__error_state before;
+        rp__error_save(&before);
+        rp__lock(&u->build);
+        rp_status status = build_or_interpret(u, call, in, n_in, &v);
+        rp__unlock(&u->build);
+        rp__error_restore(&before);
+        RP_TRY(status);
+        if (!v) return interpret(u, call, in, n_in, out, n_out);
+    }
+    rp_status status = run_variant(u, v, call, in, n_in, out, n_out);
+    drop(v);
+    return status;
 }
 
 rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out) {
-    variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
-    if (RP__LIKELY(v && !u->interpreted && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
+    const variant *v = is_limited(u) ? NULL : atomic_load_explicit(&u->variants, memory_order_acquire);
+    if (RP__LIKELY(v && !is_interpreted(u) && serves(u, v, call))) return run_variant(u, v, call, in, n_in, out, n_out);
     return run_other(u, call, in, n_in, out, n_out);
 }
 
 rp__executable *rp__unit_settled(const rp__unit *u) {
     const variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
-    return v && u->n_symbols == 0 && !u->donors && !u->interpreted ? v->executable : NULL;
+    return v && u->n_symbols == 0 && !u->donors && !is_interpreted(u) ? v->executable : NULL;
 }
 
 /* ---- as a leaf by itself: graphs that come from rp_backend users */

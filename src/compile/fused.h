@@ -5,7 +5,7 @@
 #define RP_COMPILE_FUSED_H
 
 #include "compile/backend.h"
-#include "compile/program.h"
+#include "compile/instances.h"
 
 typedef struct rp__unit rp__unit;
 typedef struct rp__unit_request {
@@ -17,8 +17,10 @@ typedef struct rp__unit_request {
     rp__shared_arena *arena;             /* outlives the unit */
     const rp__executable_random *random; /* copied; totals of the function */
     size_t n_random;
-    const bool *donors; /* copied; per argument: who runs the graph may give its memory away; NULL: none */
-    rp__explain *explain;
+    const bool *donors;       /* copied; per argument: who runs the graph may give its memory away; NULL: none */
+    rp__instances *instances; /* of the function; NULL: its own */
+    rp__explain *explain;     /* of what the unit is a part of; NULL: nobody wants to know */
+    const char *name;         /* of the unit, for explain: "forward" */
 } rp__unit_request;
 
 rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out);

@@ -85,6 +85,57 @@ static rp_status build_aliases(rp__guards *g, const rp_ir *ir, rp_tensor *const 
     return RP_OK;
 }
 
+static void range_of(struct rp__guard_range *r, const rp__storage *s) {
+    r->begin = (uintptr_t)s->data;
+    r->end = s->data ? r->begin + s->bytes : r->begin;
+    r->storage = s;
+}
+
+/* Which storages of arguments and captured tensors have bytes in common. */
+static uint64_t meets_of(const rp__guards *g, rp_tensor *const *in) {
+    const struct rp__guard_range *r = g->ranges;
+    const size_t n = g->n_in + g->n_captured;
+    uint64_t meets = 0;
+    for (size_t k = 0; k < g->n_in; k++) range_of(&g->ranges[k], in[k]->storage);
+    for (size_t i = 1; i < n; i++) {
+        uint32_t moved = g->order[i];
+        size_t at = i;
+        for (; at > 0 && r[g->order[at - 1]].begin > r[moved].begin; at--) g->order[at] = g->order[at - 1];
+        g->order[at] = moved;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const struct rp__guard_range *a = &r[g->order[i]];
+        for (size_t j = i + 1; j < n && r[g->order[j]].begin < a->end; j++) {
+            uint64_t low = g->order[i], high = g->order[j];
+            if (rp__storage_meets(a->storage, r[high].storage))
+                meets += rp__hash_mix(low < high ? low << 32 | high : high << 32 | low, 5) | 1;
+        }
+    }
+    return meets;
+}
+
+/* Is wrapped memory shared as it was? */
+static bool wrapped_hold(const rp__guards *g, rp_tensor *const *in) {
+    bool wrapped = g->wrapped;
+    for (size_t k = 0; k < g->n_in; k++) wrapped = wrapped || in[k]->storage->foreign;
+    return RP__LIKELY(!wrapped) ? g->meets == 0 : meets_of(g, in) == g->meets;
+}
+
+static rp_status build_ranges(rp__guards *g, rp_tensor *const *in) {
+    size_t n = g->n_in + g->n_captured;
+    g->ranges = rp__calloc(n + 1, sizeof *g->ranges);
+    g->order = rp__calloc(n + 1, sizeof *g->order);
+    if (!g->ranges || !g->order) return RP__OOM("guards");
+    for (size_t k = 0; k < n; k++) g->order[k] = (uint32_t)k;
+    for (size_t i = 0; i < g->n_captured; i++) {
+        const rp__storage *s = g->captured[i].tensor->storage;
+        range_of(&g->ranges[g->n_in + i], s);
+        g->wrapped = g->wrapped || s->foreign;
+    }
+    g->meets = meets_of(g, in);
+    return RP_OK;
+}
+
 rp_status rp__guards_only(rp__guards *g, size_t k, const rp_tensor *t) {
     if (!g->only) g->only = rp__calloc(g->n_in, sizeof *g->only);
     if (!g->only) return RP__OOM("guards");
@@ -98,7 +149,6 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
     size_t words = 1;
     memset(g, 0, sizeof *g);
     g->n_in = n_in;
-    g->environment = rp__guards_environment();
     g->ctx = fn.ctx;
     g->ctx_bytes = fn.ctx ? fn.ctx_bytes : 0;
     g->bytes = result->bytes;
@@ -137,6 +187,7 @@ rp_status rp__guards_build(rp__guards *g, const rp__trace_result *result, rp_fn 
             (struct rp__captured_guard){ir->captured[i], head_of(ir->captured[i]), need_of(ir->captured[i])};
     for (size_t k = 0; k < n_in && result->reached; k++)
         if (result->reached[k]) RP_TRY(rp__guards_only(g, k, in[k]));
+    RP_TRY(build_ranges(g, in));
     return build_aliases(g, ir, in, n_in);
 }
 
@@ -147,6 +198,8 @@ void rp__guards_free(rp__guards *g) {
     rp__free(g->same);
     rp__free(g->offset);
     rp__free(g->in_outside);
+    rp__free(g->ranges);
+    rp__free(g->order);
     rp__free(g->only);
     rp__free(g->captured);
     rp__free(g->hooks);
@@ -269,7 +322,7 @@ static bool rest_holds(rp__guards *g, rp_fn fn, rp_tensor *const *in) {
     assert(captured_hold(g));
     for (size_t i = 0; g->argument_grads && i < g->n_grads; i++)
         if (!g->grads[i].leaf && has_grad(in[g->grads[i].arg]) != g->grads[i].at_entry) return false;
-    return !(g->same || g->in_outside || g->only) || aliases_hold(g, in);
+    return wrapped_hold(g, in) && (!(g->same || g->in_outside || g->only) || aliases_hold(g, in));
 }
 
 bool rp__guards_hold(rp__guards *g, rp_fn fn, rp_tensor *const *in, size_t n_in) {
@@ -422,7 +475,7 @@ rp__reason rp__guards_explain(const rp__guards *g, rp_fn fn, rp_tensor *const *i
             return RP__REASON_GUARD_GRAD;
         }
     }
-    if (!aliases_hold(g, in)) {
+    if (!wrapped_hold(g, in) || !aliases_hold(g, in)) {
         rp__text_puts(
             out, "arguments are, or share memory with, each other or tensors that the function reaches by itself in "
                  "another way");

@@ -10,7 +10,7 @@ enum { RP__GUARD_BITS = 1024 };
 
 /* What a call is checked against. Built once, then read only (but for rp__guards_only and `changes`). */
 typedef struct rp__guards {
-    uint64_t environment; /* grad mode, determinism, default device */
+    uint64_t environment; /* grad mode, determinism, default device; whoever builds the guards fills it in */
     uint64_t *words;      /* per argument: head, then size and stride of each dim */
     const rp_dim *
         *symbolic; /* per argument: its words of the graph (sizes, then strides) where some are symbols; else NULL */
@@ -24,6 +24,14 @@ typedef struct rp__guards {
     uint64_t outside_bits[RP__GUARD_BITS / 64]; /* a storage whose bit is 0 is not in the map */
     uint64_t
         *in_outside; /* per argument: id of the captured storage that it lies in, 0: none; NULL with an empty map */
+    /* Wrapped memory may lie under several storages. One range an argument, then one a captured tensor. */
+    struct rp__guard_range {
+        uintptr_t begin, end; /* of an argument: in the call that was looked at last */
+        const rp__storage *storage;
+    } * ranges;
+    uint32_t *order; /* their numbers, by the address in that call: seldom far from the order of the next one */
+    uint64_t meets;  /* which of them have bytes in common, as a number; 0: none */
+    bool wrapped;    /* some captured tensor is in wrapped memory */
     uint64_t *only;  /* per argument: id of the tensor that it must be, as the function also reaches that by itself; 0:
                              any. NULL: none */
     void *ctx_copy;

@@ -85,7 +85,7 @@ static rp_status compare(const rp_compiled *f, const argument_names *known, cons
 /* *made: names that this call may fix; NULL when they are known. */
 static rp_status check(rp_compiled *f, const char *const *names, size_t n, argument_names **made) {
     if (!f || (n && !names)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument is NULL");
-    if (!f->ops) return rp__fail(RP_ERROR_STATE, "the function was not made (see the error of its constructor)");
+    if (!f->ops) return rp__callable_refuse(f, "call_named");
     const argument_names *known = atomic_load_explicit(&f->names, memory_order_acquire);
     return RP__LIKELY(known != NULL) ? compare(f, known, names, n) : make(f, names, n, made);
 }
@@ -105,9 +105,4 @@ rp_status rp_call_named_at(const char *site, rp_compiled *f, const char *const *
     /* Of two first calls at once one fixes the names. */
     if (made && (status != RP_OK || !atomic_compare_exchange_strong(&f->names, &none, made))) rp__free(made);
     return status;
-}
-
-rp_status(rp_call_named)(rp_compiled *f, const char *const *names, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                         size_t n_out) {
-    return rp_call_named_at(NULL, f, names, in, n_in, out, n_out);
 }

@@ -1,7 +1,8 @@
 /* Partition: cuts a joint graph into a forward and a backward by a minimum cut over what is saved between them.
    Requires  a joint graph (joint.c), simplified or not.
    Keeps     every result and gradient bit for bit: a recomputed node is the same node, a random op names the same counters.
-   After it  values that the backward gets are results of the forward, its arguments or its captured tensors.
+   After it  values that the backward gets are results of the forward, its arguments or its captured tensors; none lies in
+             memory that the forward writes.
 
    A value that no tangent reaches is split into two vertices joined by an edge whose capacity is the cost of saving it. The
    source feeds what cannot be recomputed, what the derivatives read feeds the sink, a node joins its operands to its results.
@@ -10,6 +11,7 @@
    the capacity of an arc from the source: drawing is work. */
 #include <string.h>
 
+#include "compile/fuse.h"
 #include "compile/passes.h"
 #include "compile/rewrite.h"
 #include "core/alloc.h"
@@ -120,10 +122,12 @@ typedef struct partitioner {
     const rp_ir *ir;
     bool *backward;     /* per value: a tangent reaches it */
     bool *result;       /* per value: a result of the forward */
+    bool *written;      /* per value: lies in an argument or captured tensor that the forward writes at its end */
     bool *saved;        /* per value: the cut */
     uint32_t *distance; /* per value: steps to the nearest node of the backward */
     bool *fused;        /* per value: every reader would take it from registers */
     uint32_t *chain;    /* per value: recomputable nodes in a row that lead to it */
+    bool *cheap;        /* per node: making its results again costs about what reading them does */
     bool keep_random;
 } partitioner;
 
@@ -142,6 +146,11 @@ static void classify(partitioner *p) {
     for (uint32_t k = 0; k < p->joint->n_results; k++) {
         if (body->results[k] != RP__IR_NONE) p->result[body->results[k]] = true;
     }
+    for (size_t k = 0; k < body->n_nodes; k++) {
+        const rp__ir_node *n = &ir->nodes[body->nodes[k]];
+        if (!n->dead && n->kind == RP__IR_ASSIGN) p->written[n->in[0]] = true;
+    }
+    for (rp__ir_value v = 0; v < ir->n_values; v++) p->written[v] = p->written[rp__ir_root(ir, v)];
     memset(p->distance, 0xff, ir->n_values * sizeof *p->distance);
     for (size_t v = 0; v < ir->n_values; v++) p->fused[v] = true;
     for (size_t k = body->n_nodes; k-- > 0;) {
@@ -163,24 +172,78 @@ static void classify(partitioner *p) {
     }
 }
 
-/* Ops whose results cost more to make again than to keep. */
+/* ---- what is worth making again */
+
+/* Elements that a node may read, or must keep alive, for each one that it gives: PyTorch's bound. */
+enum { READS_A_RESULT = 4 };
+
+/* Within the bound for one operand, or for the points of a space? */
+static bool is_few(const rp_dim *size, size_t ndim, int64_t results) {
+    int64_t n = 1;
+    for (size_t d = 0; d < ndim; d++) {
+        if (!rp__mul_i64(n, rp__dim_hint(size[d]), &n)) return false;
+    }
+    return n / READS_A_RESULT <= results;
+}
+
+/* A loop that reduces nothing and reads little for what it gives; a view, and what copies alone. The work of other ops is not
+   known here, or known to be large (products). */
+static rp_status judge(const partitioner *p, uint32_t index, bool *cheap) {
+    const rp_ir *ir = p->ir;
+    const rp__ir_node *n = &ir->nodes[index];
+    *cheap = rp__ir_is_view(n) || rp__ir_is_op(n, RP__OP_cat);
+    bool loop = n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS || n->op->lowering == RP__INDEXED;
+    if (*cheap || !loop) return RP_OK;
+    int64_t results = 0;
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        const rp__meta *m = &ir->values[n->out[k]].meta;
+        int64_t numel = 1;
+        for (unsigned d = 0; d < m->ndim; d++)
+            if (!rp__mul_i64(numel, rp__dim_hint(m->size[d]), &numel)) numel = INT64_MAX / RP__MAX_OUTS;
+        results += numel;
+    }
+    bool few = true;
+    for (uint32_t k = 0; k < n->n_in; k++) {
+        if (n->in[k] == RP__IR_NONE) continue;
+        const rp__meta *m = &ir->values[n->in[k]].meta;
+        few = few && is_few(m->size, m->ndim, results);
+    }
+    if (!few || results == 0) { /* nothing that is empty is lowered */
+        *cheap = few;
+        return RP_OK;
+    }
+    rp__arena arena = {0};
+    rp__fuse_node looked;
+    rp_status status = rp__fuse_look(ir, index, &arena, &looked);
+    *cheap = status == RP_OK && looked.inner == 0 && is_few(looked.size, looked.ndim, results);
+    rp__arena_free(&arena);
+    return status;
+}
+
+static rp_status judge_all(partitioner *p) {
+    rp_status status = RP_OK;
+    const bool quiet = rp__symbols_quiet(true); /* sizes are asked for their hints */
+    for (size_t k = 0; k < p->ir->body.n_nodes && status == RP_OK; k++) {
+        const rp__ir_node *n = &p->ir->nodes[p->ir->body.nodes[k]];
+        if (!n->dead && n->kind == RP__IR_OP && n->n_out > 0 && !p->backward[n->out[0]])
+            status = judge(p, p->ir->body.nodes[k], &p->cheap[p->ir->body.nodes[k]]);
+    }
+    (void)rp__symbols_quiet(quiet);
+    return status;
+}
+
+/* May the backward make the results of the node again rather than have them kept? */
 static bool recomputable(const partitioner *p, const rp__ir_node *n) {
     if (n->kind == RP__IR_CONST) return true;
     if (n->recompute && n->n_regions > 0) return true;
     if (n->kind != RP__IR_OP || (n->op->flags & (RP_OP_INPLACE | RP_OP_SYNC))) return false;
     if (p->keep_random && (n->op->flags & RP_OP_RANDOM)) return false;
-    if (n->recompute || rp__ir_is_op(n, RP__OP_cat)) return true;
-    if (n->op->lowering != RP__POINTWISE && n->op->lowering != RP__VIEW && n->op->lowering != RP__INDEXED) return false;
-    int64_t in = 0, out = 0;
-    for (uint32_t k = 0; k < n->n_in; k++) {
-        if (n->in[k] != RP__IR_NONE) in += rp__meta_bytes_hint(&p->ir->values[n->in[k]].meta);
-    }
-    for (uint32_t k = 0; k < n->n_out; k++) out += rp__meta_bytes_hint(&p->ir->values[n->out[k]].meta);
-    return n->op->lowering != RP__INDEXED || out > in / 4;
+    return n->recompute || p->cheap[n - p->ir->nodes];
 }
 
 static int64_t saving_cost(const partitioner *p, rp__ir_value v) {
     const rp__ir_node *n = rp__ir_producer(p->ir, v);
+    if (p->written[v]) return INFINITE;            /* gone when the backward runs */
     if (n && n->kind == RP__IR_CAPTURED) return 0; /* lives anyway */
     if (n && n->recompute && !p->result[v] && recomputable(p, n)) return INFINITE;
     rp__ir_value root = rp__ir_root(p->ir, v);
@@ -272,6 +335,30 @@ static void need_back(const partitioner *p, bool *needed, bool stop) {
         for (uint32_t r = 0; r < n->n_out; r++) run = run || (needed[n->out[r]] && !(stop && p->saved[n->out[r]]));
         if (run) need(p->ir, n->in, n->n_in, needed);
     }
+}
+
+static rp_status refuse_written(const partitioner *p, rp__ir_value v) {
+    const char *site = NULL;
+    for (size_t k = 0; k < p->ir->body.n_nodes && !site; k++) {
+        const rp__ir_node *n = &p->ir->nodes[p->ir->body.nodes[k]];
+        if (!n->dead && n->kind == RP__IR_ASSIGN && n->in[0] == rp__ir_root(p->ir, v)) site = n->site;
+    }
+    return rp__fail(RP_ERROR_UNAVAILABLE, "the function writes a tensor whose old value its backward needs%s%s",
+                    site && *site ? ", at " : "", site ? site : "");
+}
+
+/* A cut of no capacity holds nothing back: captured tensors that the backward does not read are not saved. Nor can anything
+   be saved that the forward writes: its readers must do without, as those of eager execution must. */
+static rp_status drop_unread(partitioner *p, bool *needed) {
+    const rp__ir_block *body = &p->ir->body;
+    memset(needed, 0, p->ir->n_values * sizeof *needed);
+    need(p->ir, body->results + p->joint->n_results, body->n_results - p->joint->n_results, needed);
+    need_back(p, needed, true);
+    for (rp__ir_value v = 0; v < p->ir->n_values; v++) {
+        if (needed[v] && p->written[v]) return refuse_written(p, v);
+        p->saved[v] = p->saved[v] && needed[v];
+    }
+    return RP_OK;
 }
 
 static rp_status make_forward(partitioner *p, bool *needed, rp__partitioned *out) {
@@ -376,7 +463,7 @@ rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitione
     memset(out, 0, sizeof *out);
     size_t n = joint->ir->n_values + 1;
     partitioner p = {.joint = joint, .ir = joint->ir, .keep_random = keep_random};
-    bool *flags = rp__calloc(5 * n, sizeof *flags);
+    bool *flags = rp__calloc(6 * n + joint->ir->n_nodes, sizeof *flags), *needed = flags ? flags + 5 * n : NULL;
     uint32_t *words = rp__calloc(2 * n, sizeof *words);
     rp__symbols *outer = rp__symbols_enter(joint->ir->symbols);
     rp_status status = RP_OK;
@@ -388,12 +475,16 @@ rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitione
     p.result = flags + n;
     p.saved = flags + 2 * n;
     p.fused = flags + 3 * n;
+    p.written = flags + 4 * n;
+    p.cheap = flags + 6 * n;
     p.distance = words;
     p.chain = words + n;
     classify(&p);
+    RP_TRY_GOTO(status, done, judge_all(&p));
     RP_TRY_GOTO(status, done, choose(&p));
-    RP_TRY_GOTO(status, done, make_forward(&p, flags + 4 * n, out));
-    status = make_backward(&p, flags + 4 * n, out);
+    RP_TRY_GOTO(status, done, drop_unread(&p, needed));
+    RP_TRY_GOTO(status, done, make_forward(&p, needed, out));
+    status = make_backward(&p, needed, out);
 done:
     (void)rp__symbols_enter(outer);
     rp__free(flags);

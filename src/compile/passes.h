@@ -61,7 +61,8 @@ typedef struct rp__partitioned {
     int64_t saved_bytes;   /* by hints; without arguments and captured tensors */
     uint32_t n_recomputed; /* nodes that no tangent reaches and that the backward runs */
 } rp__partitioned;
-/* keep_random: random ops are not run again and stay in the forward even if nobody reads them (for leaves that draw as they run,
+/* RP_ERROR_UNAVAILABLE: the backward needs what the forward overwrites.
+   keep_random: random ops are not run again and stay in the forward even if nobody reads them (for leaves that draw as they run,
    without a base of their own). */
 rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitioned *out);
 void rp__partitioned_free(rp__partitioned *p);

@@ -93,6 +93,7 @@ static rp_status record(rp__launch_recorder *self, rp_stream *s, const rp__launc
         if (known) continue;
         if (!RP__GROW(&p->scratch, &p->scratch_capacity, p->n_scratch + 1))
             return RP__OOM("scratch memory of a program");
+        rp__program_count(&p->held, storage->bytes);
         p->scratch[p->n_scratch++] = rp__storage_retain(storage);
     }
     return RP_OK;
@@ -425,7 +426,7 @@ void rp__shared_arena_begin(rp__shared_arena *a) {
 
 void rp__shared_arena_end(rp__shared_arena *a) {
     if (a->storage) rp__storage_release(a->storage);
-    if (a->stream) rp_stream_release(a->stream);
+    if (a->stream) rp__stream_drop(a->stream);
     (void)pthread_mutex_destroy(&a->lock);
 }
 
@@ -472,6 +473,11 @@ rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
     return RP_OK;
 }
 
+uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena) {
+    *arena = p->memory;
+    return atomic_load_explicit(&p->held, memory_order_relaxed);
+}
+
 void rp__executable_free(rp__executable *p) {
     if (!p) return;
     rp__program_drop_graph(p);
@@ -505,10 +511,10 @@ void rp__executable_free(rp__executable *p) {
     for (size_t k = 0; k < p->n_dags; k++) rp__dag_release(p->dags[k]);
     rp__free(p->dags);
     rp__capture_random_free(p->states, p->n_states);
-    for (size_t k = 0; k < p->n_random && p->random; k++) rp_generator_release(p->random[k].generator);
+    for (size_t k = 0; k < p->n_random && p->random; k++) rp__generator_drop(p->random[k].generator);
     if (p->memory) rp__storage_release(p->memory);
-    if (p->build_stream) rp_stream_release(p->build_stream);
-    if (p->pool) rp_pool_release(p->pool);
+    if (p->build_stream) rp__stream_drop(p->build_stream);
+    if (p->pool) rp__pool_drop(p->pool);
     rp_ir_release(p->ir);
     rp__arena_free(&p->arena);
     rp__shared_arena_end(&p->own_turn);

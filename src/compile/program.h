@@ -35,6 +35,8 @@ typedef struct rp__executable_random {
 typedef struct rp__executable_options {
     bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
     rp_graph_layout layout;
+    bool
+        grows; /* programs of other sizes will share the arena: one that is too small is replaced by one with room to spare */
     rp__shared_arena *arena; /* NULL: its own. A storage in it that is large enough is used: memory from outside */
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;
@@ -50,6 +52,8 @@ typedef struct rp__executable_options {
 rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
                              rp__executable **out);
 void rp__executable_free(rp__executable *p);
+/* Bytes of device memory that p holds by itself, and its arena, which it may share (NULL: none). At any time. */
+uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena);
 
 /* Runs. Arguments have the dtypes, sizes and strides of the graph (guards and callers see to it). out[k] of the innermost scope,
    NULL where the graph has no result. draws: seeds and bases of an earlier run that this one repeats (a backward); NULL: the
@@ -129,7 +133,8 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);
 
-/* plan.c: offsets in one arena, or in memory that is there anyway. Lifetimes are positions in the order, both ends included. */
+/* plan.c: offsets in one arena, or in memory that is there anyway. Lifetimes are positions in the order, both ends included.
+   steps: how much was looked at; NULL: nobody wants to know. */
 typedef struct rp__plan_buffer {
     int64_t bytes;
     uint32_t first, last;
@@ -143,7 +148,7 @@ typedef struct rp__plan_space { /* free behind position `last` */
 enum { RP__PLAN_ALIGNMENT = 256 };
 #define RP__PLAN_ARENA UINT32_MAX
 rp_status rp__plan(rp__plan_buffer *buffers, size_t n, const rp__plan_space *spaces, uint32_t n_spaces,
-                   int64_t *arena_bytes);
+                   int64_t *arena_bytes, size_t *steps);
 
 /* specialise.c: the graph with its symbols replaced by values. */
 rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);

@@ -32,13 +32,13 @@ static rp_status take(const copier *c, const char *recorded, size_t bytes, place
 }
 
 /* An argument or captured tensor. One whose address the kernels cannot take is copied, by the graph too. */
-static rp_status place_outer(copier *c, const rp__program_outer *o, const rp_tensor *t) {
+static rp_status place_outer(copier *c, const rp__program_outer *o, rp_tensor *t) {
     rp__executable *p = c->p;
     const rp__program_buffer *b = &p->buffers[o->buffer];
     place *at = &c->buffers[o->buffer];
-    char *zero = rp__tensor_data(t);
     *at = (place){.storage = t->storage};
-    if (!zero) return RP_OK; /* empty */
+    if (!t->storage->data) return rp__tensor_materialise(t); /* empty, or a value that no trace has computed */
+    char *zero = rp__tensor_data(t);
     zero -= o->shift;
     if (p->device->id.type != RP_DEVICE_CPU && (((uintptr_t)zero ^ (uintptr_t)b->address) & RP__PROGRAM_ALIGNMENT)) {
         rp__storage *own;

@@ -69,6 +69,7 @@ rp_status rp__program_own_memory(const rp__executable *p, const rp__program_buff
 static rp_status fix(rp__executable *p, rp__program_buffer *b, rp_stream *s, rp__storage **out) {
     char *zero;
     RP_TRY(rp__program_own_memory(p, b, s, out, &zero));
+    rp__program_count(&p->held, (*out)->bytes);
     move_buffer(p, b, zero);
     p->stale = p->stale || (b->library && p->graphed);
     return RP_OK;
@@ -142,7 +143,10 @@ rp_status rp__program_next_memory(rp__executable *p, rp__program_memory *r, rp_s
     if (!found) {
         found = rp__storage_new(p->device, s, (size_t)b->bytes);
         if (!found) return RP_ERROR_OUT_OF_MEMORY;
-        if (r->kept[free_slot]) rp__storage_release(r->kept[free_slot]); /* the caller keeps it alive */
+        if (r->kept[free_slot])
+            rp__storage_release(r->kept[free_slot]); /* the caller keeps it alive */
+        else
+            rp__program_count(&p->held, found->bytes);
         r->kept[free_slot] = found;
         rp__program_count(&p->fresh, 1);
     }

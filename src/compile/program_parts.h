@@ -172,6 +172,7 @@ struct rp__executable {
     size_t n_regions;
     int64_t arena_bytes, result_bytes, donated_bytes, eager_peak;
     uint64_t runs, hot_runs; /* hot_runs: the run at which kernels are worth compiling better; 0: never */
+    _Atomic uint64_t held;   /* bytes of results, scratch memory and what calls copy to */
     _Atomic uint64_t patches, fresh, moved, copies[RP__COPY_COUNT]; /* written under the lock, read by explain */
     _Atomic uint32_t moves, told; /* kinds of moves that happened, and those of them that tell() knows */
     void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);

@@ -14,7 +14,7 @@
 
 /* A storage that stands for memory owned elsewhere while records are made. */
 static rp_status proxy(rp__executable *p, rp__program_buffer *b, char *address, int64_t bytes) {
-    b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL);
+    b->place.storage = rp__storage_wrap(p->device->id, address, (size_t)bytes, NULL, NULL, NULL);
     if (!b->place.storage) return RP_ERROR_OUT_OF_MEMORY;
     b->place.base = 0;
     b->place.bytes = bytes;
@@ -324,14 +324,14 @@ static bool has_room(const rp__executable *p, const rp__shared_arena *shared) {
 static rp_status plan(placer *l) {
     rp__executable *p = l->p;
     int64_t alone, less;
-    RP_TRY(rp__plan(l->plan, l->n_plan, NULL, 0, &alone));
+    RP_TRY(rp__plan(l->plan, l->n_plan, NULL, 0, &alone, NULL));
     p->arena_bytes = alone;
     rp__lock(&p->turn->lock);
     bool room = has_room(p, l->options->arena);
     rp__unlock(&p->turn->lock);
     if (l->n_donors == 0 || room) return RP_OK;
-    RP_TRY(rp__plan(l->plan, l->n_plan, l->donors, l->n_donors, &less));
-    if (less >= alone) return rp__plan(l->plan, l->n_plan, NULL, 0, &p->arena_bytes);
+    RP_TRY(rp__plan(l->plan, l->n_plan, l->donors, l->n_donors, &less, NULL));
+    if (less >= alone) return rp__plan(l->plan, l->n_plan, NULL, 0, &p->arena_bytes, NULL);
     p->arena_bytes = less;
     p->donated_bytes = alone - less;
     return RP_OK;
@@ -349,12 +349,16 @@ static void place_temp(placer *l, size_t entry) {
     place->storage = rp__storage_retain(donor->place.storage);
 }
 
-static rp_status take_arena(rp__executable *p, rp__shared_arena *shared) {
+static rp_status take_arena(rp__executable *p, const rp__executable_options *options) {
+    rp__shared_arena *shared = options->arena;
     rp__lock(&p->turn->lock);
     if (has_room(p, shared)) {
         p->memory = rp__storage_retain(shared->storage);
     } else {
-        p->memory = rp__storage_new(p->device, p->device->default_stream, (size_t)p->arena_bytes);
+        size_t bytes = (size_t)p->arena_bytes,
+               had = options->grows && shared && shared->storage ? shared->storage->bytes : 0;
+        p->memory =
+            rp__storage_new(p->device, p->device->default_stream, had && bytes < had + had / 4 ? had + had / 4 : bytes);
         if (p->memory && shared) {
             if (shared->storage) rp__storage_release(shared->storage);
             shared->storage = rp__storage_retain(p->memory);
@@ -375,6 +379,7 @@ static rp_status make_results(rp__executable *p) {
         r->kept[0] = rp__storage_new(p->device, p->device->default_stream, (size_t)b->bytes);
         if (!r->kept[0]) return RP_ERROR_OUT_OF_MEMORY;
         r->now = r->kept[0];
+        rp__program_count(&p->held, r->now->bytes);
         RP_TRY(proxy(p, b, r->now->data, b->bytes));
     }
     return RP_OK;
@@ -400,7 +405,7 @@ rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, con
     placer l = {.p = p, .options = options};
     rp_status status = place_body(&l, in);
     if (status == RP_OK) status = plan(&l);
-    if (status == RP_OK) status = take_arena(p, options->arena);
+    if (status == RP_OK) status = take_arena(p, options);
     for (size_t k = 0; k < l.n_plan && status == RP_OK; k++) place_temp(&l, k);
     if (status == RP_OK) status = make_results(p);
     for (const rp__program_part *part = p->parts; part && status == RP_OK; part = part->next) place_epilogues(p, part);

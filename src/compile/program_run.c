@@ -159,9 +159,9 @@ static void overwrite_donors(const rp__executable *p, rp_tensor *const *in) {
     }
 }
 
-static rp_status read_moved(rp__executable *p, rp__program_outer *o, const rp_tensor *t, rp_stream *s) {
+static rp_status read_moved(rp__executable *p, rp__program_outer *o, rp_tensor *t, rp_stream *s) {
+    if (!t->storage->data) return rp__tensor_materialise(t); /* empty, or a value that no trace has computed */
     char *address = rp__tensor_data(t);
-    if (!address) return RP_OK; /* empty */
     RP_TRY(rp__program_read_moved(p, o, t, address - o->shift, s));
     o->now = o->fixed ? 0 : (uintptr_t)address; /* what is copied is copied at each call */
     return RP_OK;
@@ -196,7 +196,7 @@ static rp_status run(rp__executable *p, rp_tensor *const *in, rp_tensor **out, c
     }
     if (RP__UNLIKELY(rp__several_streams())) RP_TRY(rp__program_meet(p, in, s));
     for (rp__program_outer *o = p->outers + p->first_compared, *end = p->outers + p->end_compared; o < end; o++) {
-        const rp_tensor *t = o->captured ? o->captured : in[o->arg];
+        rp_tensor *t = o->captured ? o->captured : in[o->arg];
         uintptr_t address = (uintptr_t)t->storage->data + (uintptr_t)(t->offset * o->element_bytes);
         if (RP__UNLIKELY(address != o->now)) RP_TRY(read_moved(p, o, t, s));
     }

@@ -9,10 +9,8 @@
 
 /* Edges: for each buffer the accesses so far; a write waits for all that overlap, a read for writes. */
 typedef struct access {
-    rp__storage *storage;
-    int64_t begin, end;
+    rp__slot slot;
     uint32_t node;
-    bool write;
 } access;
 
 typedef struct filler { /* of one device graph */
@@ -54,8 +52,9 @@ static rp_status wait_for(filler *f, const rp__launch *l) {
         const rp__slot *s = &l->slots[k];
         if (!s->storage) continue;
         for (size_t a = 0; a < f->n_log; a++) {
-            if (f->log[a].storage != s->storage || f->log[a].begin >= s->end || s->begin >= f->log[a].end) continue;
-            if (f->log[a].write || (s->access & RP__WRITE)) RP_TRY(depend(f, f->log[a].node));
+            const rp__slot *before = &f->log[a].slot;
+            if (((before->access | s->access) & RP__WRITE) && rp__slots_meet(before, s))
+                RP_TRY(depend(f, f->log[a].node));
         }
     }
     return RP_OK;
@@ -69,14 +68,15 @@ static rp_status note(filler *f, const rp__launch *l, uint32_t node) {
         if (s->access & RP__WRITE) { /* what lies wholly inside is ordered through this write from now on */
             size_t kept = 0;
             for (size_t a = 0; a < f->n_log; a++) {
-                bool inside = f->log[a].storage == s->storage && f->log[a].begin >= s->begin &&
-                              f->log[a].end <= s->end && f->log[a].node != node;
+                const rp__slot *before = &f->log[a].slot;
+                bool inside = before->storage == s->storage && before->begin >= s->begin && before->end <= s->end &&
+                              f->log[a].node != node;
                 if (!inside) f->log[kept++] = f->log[a];
             }
             f->n_log = kept;
         }
         if (!RP__GROW(&f->log, &f->log_capacity, f->n_log + 1)) return RP__OOM("edges of a program");
-        f->log[f->n_log++] = (access){s->storage, s->begin, s->end, node, (s->access & RP__WRITE) != 0};
+        f->log[f->n_log++] = (access){*s, node};
     }
     return RP_OK;
 }

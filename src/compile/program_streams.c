@@ -8,7 +8,7 @@
 static rp_status take_turn(rp__shared_arena *turn, rp__device *d, rp_stream *s) {
     rp_stream *last = turn->stream ? turn->stream : d->default_stream;
     if (last != s) RP_TRY(rp__stream_follow(s, last));
-    if (turn->stream) rp_stream_release(turn->stream);
+    if (turn->stream) rp__stream_drop(turn->stream);
     turn->stream = rp__stream_retain(s);
     return RP_OK;
 }
@@ -20,6 +20,7 @@ static rp_status let_go_elsewhere(rp__executable *p, rp__program_memory *r, rp_s
         rp__storage *kept = r->kept[k];
         if (!kept || !kept->block || kept->block->stream == s) continue;
         r->kept[k] = NULL;
+        rp__program_count(&p->held, -(uint64_t)kept->bytes);
         if (kept == r->now)
             last = kept;
         else
@@ -34,6 +35,7 @@ static rp_status let_go_elsewhere(rp__executable *p, rp__program_memory *r, rp_s
     unsigned k = 0; /* without memory it stays as it was */
     while (r->kept[k]) k++;
     r->kept[k] = last;
+    rp__program_count(&p->held, last->bytes);
     return status;
 }
 
@@ -45,6 +47,7 @@ static rp_status move_to(rp__executable *p, rp_stream *s) {
     for (uint32_t k = 0; k < p->n_buffers; k++) RP_TRY(rp__storage_used_by(p->buffers[k].place.storage, s));
     for (size_t k = 0; k < p->n_scratch; k++) RP_TRY(rp__storage_used_by(p->scratch[k], s));
     for (uint32_t k = 0; k < p->n_outers; k++) RP_TRY(rp__storage_used_by(p->outers[k].fixed, s));
+    for (size_t k = 0; k < p->n_states; k++) RP_TRY(rp__block_used_by(p->states[k].memory->block, s));
     for (uint32_t k = 0; k < p->n_results; k++) {
         RP_TRY(rp__storage_used_by(p->results[k].fixed, s));
         RP_TRY(let_go_elsewhere(p, &p->results[k], s));

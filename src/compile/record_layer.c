@@ -10,13 +10,13 @@ static rp__hash key_of(const rp_tensor *t) { return (rp__hash){t->id, 1}; }
 rp__ir_value rp__record_value(rp__record_layer *r, const rp_tensor *t) {
     uintptr_t v = (uintptr_t)rp__map_get(&r->values, key_of(t));
     if (v != 0) return (rp__ir_value)(v - 1);
-    (void)rp__fail(RP_ERROR_INTERNAL, "a derivative uses a tensor that is not in the graph");
+    (void)rp__fail(RP_ERROR_INTERNAL, "an op uses a tensor that is not in the graph");
     return RP__IR_NONE;
 }
 
 rp_tensor *rp__record_handle(rp__record_layer *r, rp__ir_value v) {
     const rp__ir_value_info *info = &r->ir->values[v];
-    rp__storage *storage = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL);
+    rp__storage *storage = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL, NULL);
     if (!storage) return rp__tensor_error();
     rp_tensor *t = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, storage);
     if (rp__tensor_is_error(t)) return t;
@@ -31,7 +31,8 @@ rp_tensor *rp__record_handle(rp__record_layer *r, rp__ir_value v) {
 
 static rp_status record(rp__record_layer *r, rp__call *call, rp__ir_value *in) {
     if (call->op->flags & (RP_OP_INPLACE | RP_OP_SYNC | RP_OP_RANDOM)) {
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "a derivative that writes, reads or draws cannot be recorded");
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE,
+                            "an op that writes, draws or reads on the host cannot be recorded here");
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
         in[k] = RP__IR_NONE;

@@ -121,6 +121,7 @@ static void take_layout(rp__rewrite *w, rp__ir_value from, rp__ir_value to) {
     rp__ir_value_info *made = &w->dst->values[to];
     memcpy(made->stride, info->stride, sizeof info->stride);
     made->offset = info->offset;
+    made->shared = info->shared;
     made->requires_grad = info->requires_grad;
     w->map[from] = to;
 }
@@ -152,10 +153,11 @@ rp_status rp__rewrite_results(rp__rewrite *w, const rp__ir_block *from, rp__ir_b
 rp_status rp__rewrite_begin_bare(rp__rewrite *w, const rp_ir *src) {
     memset(w, 0, sizeof *w);
     w->src = src;
-    w->outer = rp__symbols_enter(src->symbols);
+    w->outer = rp__symbols_enter(NULL);
     w->dst = rp__ir_new(src->name);
     if (!w->dst) return RP_ERROR_OUT_OF_MEMORY;
-    if (src->symbols) w->dst->symbols = rp__symbols_retain(src->symbols);
+    RP_TRY(rp__symbols_fork(src->symbols, &w->dst->symbols));
+    (void)rp__symbols_enter(w->dst->symbols);
     w->map = rp__alloc((src->n_values + 1) * sizeof *w->map);
     if (!w->map) return RP__OOM("value map of a pass");
     memset(w->map, 0xff, (src->n_values + 1) * sizeof *w->map);

@@ -13,8 +13,8 @@ typedef struct rp__rewrite {
 } rp__rewrite;
 
 /* Starts dst with src's name, captured tensors and symbols; the table of symbols is entered, so that what a pass
-   asks of sizes becomes a guard (passes run before a specialisation is published; rp__specialise, which runs later, freezes
-   it); arguments of the body are made and mapped. */
+   asks of sizes becomes a guard; after the specialisation was published, when the table is sealed, dst has a copy of it, and
+   hints are the answers. Arguments of the body are made and mapped. */
 rp_status rp__rewrite_begin(rp__rewrite *w, const rp_ir *src);
 rp_status rp__rewrite_begin_bare(rp__rewrite *w, const rp_ir *src); /* no argument yet: rp__rewrite_arg makes them */
 rp_status rp__rewrite_arg(rp__rewrite *w, rp__ir_value v); /* the next argument of dst's body stands for v of src */

@@ -95,7 +95,7 @@ static rp_status copy_functions(const rp__rewrite *w, const int64_t *binding) {
 
 rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out) {
     rp__rewrite w;
-    rp__symbols_freeze(ir->symbols, true); /* the guards hold for `binding`, and other threads read them */
+    bool quiet = rp__symbols_quiet(true); /* the guards hold for `binding` */
     rp_status status = rp__rewrite_begin(&w, ir);
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++) {
         if (!ir->nodes[ir->body.nodes[k]].dead) status = rp__rewrite_copy(&w, &w.dst->body, ir->body.nodes[k]);
@@ -103,12 +103,13 @@ rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out) {
     if (status == RP_OK) status = rp__rewrite_results(&w, &ir->body, &w.dst->body);
     if (status == RP_OK) status = copy_functions(&w, binding);
     if (status == RP_OK && ir->symbols) {
-        const specialiser s = {ir->symbols, binding, w.dst};
+        const specialiser s = {w.dst->symbols, binding, w.dst};
         status = replace_all(&s);
+        (void)rp__symbols_enter(NULL);
         rp__symbols_release(w.dst->symbols);
         w.dst->symbols = NULL;
     }
     status = rp__rewrite_end(&w, status, "specialise", out);
-    rp__symbols_freeze(ir->symbols, false);
+    (void)rp__symbols_quiet(quiet);
     return status;
 }

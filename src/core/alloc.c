@@ -29,6 +29,10 @@ bool rp__alloc_inject(void) {
     return true;
 }
 
+void rp__alloc_counted(int blocks) {
+    atomic_fetch_add_explicit(&live, (uint64_t)(int64_t)blocks, memory_order_relaxed);
+}
+
 static void *counted_block(void *p) {
     if (p) atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
     return p;

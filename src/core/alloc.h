@@ -22,7 +22,8 @@ bool rp__grow(void *array_address, size_t *capacity, size_t needed, size_t eleme
 
 /* Tests: fail the n-th allocation from now (1 = the next) once; 0 switches off. Returns allocations counted so far. */
 uint64_t rp__alloc_fail_at(uint64_t n);
-uint64_t rp__alloc_live(void); /* blocks not yet freed, for leak tests */
+uint64_t rp__alloc_live(void);      /* blocks not yet freed, for leak tests */
+void rp__alloc_counted(int blocks); /* of a free list in front of the heap: 1 is taken from it, or -1 goes back */
 /* For free lists in front of the heap: true when this allocation is the one to fail. Costs a load while no test is at it. */
 extern atomic_bool rp__alloc_armed;
 bool rp__alloc_inject(void);

@@ -11,7 +11,9 @@ void rp__dim_install(const rp__dim_hooks *installed) { hooks = installed; }
 
 /* A word below the limit that no trace gave out: an argument of the caller that is no size. */
 static int64_t no_size(rp_dim d) {
-    (void)rp__fail(RP_ERROR_SHAPE, "%" PRId64 " is too small for a size or an index", d);
+    (void)rp__fail(
+        RP_ERROR_SHAPE,
+        "%" PRId64 " is too small for a size or an index: or is it a symbolic size of a trace that has ended?", d);
     return 0;
 }
 

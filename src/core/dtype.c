@@ -27,7 +27,7 @@ const rp__dtype_info rp__dtypes[RP__DTYPE_COUNT] = {
 const char *rp_dtype_name(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dtypes[dtype].name : "none"; }
 size_t rp_dtype_size(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dtypes[dtype].bytes : 0; }
 
-rp_scalar rp_i64(int64_t value) { return (rp_scalar){.kind = RP_SCALAR_I64, .v.i = value}; }
+rp_scalar(rp_i64)(int64_t value) { return (rp_scalar){.kind = RP_SCALAR_I64, .v.i = value}; }
 rp_scalar rp_f64(double value) { return (rp_scalar){.kind = RP_SCALAR_F64, .v.f = value}; }
 rp_scalar rp_bool(bool value) {
     rp_scalar s = {.kind = RP_SCALAR_BOOL, .v.i = 0};

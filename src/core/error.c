@@ -12,6 +12,7 @@
 #include "core/fork.h"
 
 RP__TLS_FAST rp__site_frame rp__site_frame_in_force;
+RP__TLS_FAST const char *rp__caller_site;
 RP__TLS_FAST uint64_t rp__error_failures;
 RP__TLS_FAST rp_status rp__error_held;
 static RP__TLS_FAST char *text;        /* of the held error; NULL: none is held, or there was no place for its text */
@@ -130,6 +131,7 @@ rp_status rp__fail(rp_status status, const char *format, ...) {
     rp__error_held = status;
     if (!text_take()) return status;
     const char *op = rp__site_op(), *site = rp__site();
+    if (!*site && rp__caller_site) site = rp__caller_site; /* a frame of a call that had no line */
     char body[TEXT_BYTES];
     va_list args;
     va_start(args, format);

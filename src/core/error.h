@@ -5,6 +5,12 @@
 
 #include <reprise.h>
 
+/* What the library itself calls has the site of the public call around it, never a line of the library. */
+#ifdef RP_BUILD
+#undef RP_HERE
+#define RP_HERE NULL
+#endif
+
 #if defined(__GNUC__)
 #define RP__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define RP__WARN_UNUSED __attribute__((warn_unused_result))
@@ -53,6 +59,19 @@ rp_status rp__returned(rp_status status, uint64_t before, const char *what, cons
         if (RP__UNLIKELY((status_variable) != RP_OK)) goto label;                                                      \
     } while (0)
 
+/* The line that the running public call was given: of the innermost that was given one, NULL without. What has no line of its
+   own - ops inside layers and optimizers, derivatives of ops that bindings called, messages of what is no op - has this one. */
+extern RP__TLS_FAST const char *rp__caller_site;
+static inline const char *rp__caller_enter(const char *site) {
+    const char *outer = rp__caller_site;
+    if (site) rp__caller_site = site;
+    return outer;
+}
+static inline void rp__caller_leave(const char *const *outer) { rp__caller_site = *outer; }
+/* First line of a public function rp_x_at(site, ...) that is no op; it holds until the function returns. */
+#define RP__CALLED_FROM(site)                                                                                          \
+    __attribute__((cleanup(rp__caller_leave), unused)) const char *const rp_outer_site = rp__caller_enter(site)
+
 /* The call site and op in force, for messages and for nodes made by layers, losses and optimizers: while a site is pushed,
    inner ops take it instead of their own. Constant strings only. */
 typedef struct rp__site_frame {
@@ -74,7 +93,8 @@ static inline rp__site_frame rp__site_enter(rp__site_frame exact) {
     return previous;
 }
 static inline const char *rp__site(void) { /* "" when unknown */
-    return rp__site_frame_in_force.site ? rp__site_frame_in_force.site : "";
+    const char *site = rp__site_frame_in_force.site ? rp__site_frame_in_force.site : rp__caller_site;
+    return site ? site : "";
 }
 static inline const char *rp__site_op(void) { return rp__site_frame_in_force.op ? rp__site_frame_in_force.op : ""; }
 

@@ -95,7 +95,8 @@ static int pool_size(void) {
 
 int rp_num_threads(void) { return pool_size(); }
 
-rp_status rp_set_num_threads(int n) {
+rp_status rp_set_num_threads_at(const char *site, int n) {
+    RP__CALLED_FROM(site);
     if (n < 1)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "set_num_threads: expected a positive number of threads, got %d", n);
     if (n > MAX_THREADS)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/options.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -274,8 +275,8 @@ void rp__block_release(rp__allocator *a, rp__block_base *b) {
     rp_pool *pool = b->pub.pool;
     rp_stream *stream = b->pub.stream;
     rp__block_return(a, (rp__shelf_block *)b);
-    if (!stream->is_default) rp_stream_release(stream);
-    if (pool) rp_pool_release(pool);
+    if (!stream->is_default) rp__stream_drop(stream);
+    if (pool) rp__pool_drop(pool);
 }
 
 static __attribute__((noinline)) void block_free_slow(rp__allocator *a, rp__block_base *b) {
@@ -294,6 +295,81 @@ static __attribute__((noinline)) void block_free_slow(rp__allocator *a, rp__bloc
     rp__unlock(&a->lock);
 }
 
+/* ---- memory of programs */
+
+rp_status rp__block_foreign(rp__device *d, void *data, size_t bytes, void (*deleter)(void *), void *ctx,
+                            rp__block **out) {
+    *out = NULL;
+    rp__foreign_collect(d);
+    rp__foreign *f = rp__calloc(1, sizeof *f);
+    rp__block_uses *u = NULL;
+    if (f && d->id.type != RP_DEVICE_CPU) { /* the CPU's default stream runs what it is given at once */
+        u = rp__calloc(1, sizeof *u);
+        if (!u || !RP__GROW(&u->entries, &u->capacity, 1)) {
+            rp__free(u);
+            rp__free(f);
+            f = NULL;
+        } else {
+            u->entries[u->n++] = (rp__block_use){rp__stream_retain(d->default_stream), NULL};
+        }
+    }
+    if (!f) return RP__OOM("a record of wrapped memory");
+    *f = (rp__foreign){
+        .b = {.pub = {data, bytes, NULL, d->default_stream}, .kind = RP__BLOCK_FOREIGN, .uses = u},
+        .deleter = deleter,
+        .ctx = ctx,
+    };
+    *out = &f->b.pub;
+    return RP_OK;
+}
+
+static void foreign_end(rp__foreign *f) {
+    f->deleter(f->ctx);
+    rp__free(f);
+}
+
+/* Takes those whose work is done out of the list of those that wait, then runs their deleters. */
+static __attribute__((noinline)) void foreign_collect(rp__allocator *a) {
+    rp__block_base *done = NULL;
+    rp__lock(&a->lock);
+    for (rp__block_base **link = &a->foreign_pending; *link;) {
+        rp__block_base *b = *link;
+        if (!rp__block_uses_done(a, b->uses, false)) {
+            link = &b->pending_next;
+            continue;
+        }
+        *link = b->pending_next;
+        b->pending_next = done;
+        done = b;
+    }
+    if (!a->foreign_pending) atomic_store_explicit(&a->foreign_waits, false, memory_order_relaxed);
+    rp__unlock(&a->lock);
+    for (rp__block_base *b = done, *next; b; b = next) {
+        next = b->pending_next;
+        rp__block_uses_free(b->uses);
+        foreign_end((rp__foreign *)b);
+    }
+}
+
+void rp__foreign_collect(rp__device *d) {
+    if (RP__UNLIKELY(atomic_load_explicit(&d->allocator->foreign_waits, memory_order_relaxed)))
+        foreign_collect(d->allocator);
+}
+
+static void foreign_free(rp__allocator *a, rp__foreign *f) {
+    rp__lock(&a->lock);
+    bool done = !f->b.uses || rp__block_uses_done(a, f->b.uses, false);
+    if (!done) {
+        f->b.pending_next = a->foreign_pending;
+        a->foreign_pending = &f->b;
+        atomic_store_explicit(&a->foreign_waits, true, memory_order_relaxed);
+    }
+    rp__unlock(&a->lock);
+    if (!done) return;
+    if (f->b.uses) rp__block_uses_free(f->b.uses);
+    foreign_end(f);
+}
+
 void rp__block_free(rp__device *d, rp__block *pub) {
     if (!pub) return;
     rp__allocator *a = d->allocator;
@@ -301,7 +377,10 @@ void rp__block_free(rp__device *d, rp__block *pub) {
     if (RP__UNLIKELY(b->kind == RP__BLOCK_EMPTY)) return;
     cache *c = RP__LIKELY(b->kind == RP__BLOCK_PIECE && !b->uses) ? cache_of(a) : NULL;
     if (RP__UNLIKELY(!c)) {
-        block_free_slow(a, b);
+        if (b->kind == RP__BLOCK_FOREIGN)
+            foreign_free(a, (rp__foreign *)b);
+        else
+            block_free_slow(a, b);
         return;
     }
     unsigned k = b->size_class;
@@ -393,14 +472,22 @@ void rp__allocator_free(rp__allocator *a) {
     rp__free(a);
 }
 
-void rp__allocator_route(rp__device *d, rp_stream *s, rp_pool *pool) {
-    (void)d;
-    s->route = pool;
+bool rp__allocator_capture(rp_stream *s, struct rp__capture *c, rp_pool *pool) {
+    rp__allocator *a = s->device->allocator;
+    rp__lock(&a->lock);
+    bool free = !c || !s->capture;
+    if (free) {
+        s->capture = c;
+        s->route = pool;
+    }
+    rp__unlock(&a->lock);
+    return free;
 }
 
 /* ---- statistics */
 
-rp_status rp_memory_stats_reset_peak(rp_device device) {
+rp_status rp_memory_stats_reset_peak_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
@@ -412,13 +499,13 @@ rp_status rp_memory_stats_reset_peak(rp_device device) {
     return RP_OK;
 }
 
-rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
-    if (!stats || stats->struct_size < sizeof stats->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "memory_stats_get: struct_size is not set");
+rp_status rp_memory_stats_get_at(const char *site, rp_device device, rp_memory_stats *stats) {
+    RP__CALLED_FROM(site);
+    if (!stats) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "memory_stats_get: the struct is NULL");
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
-    rp_memory_stats full = {.struct_size = stats->struct_size};
+    rp_memory_stats full = {.struct_size = sizeof full};
     rp__lock(&a->lock);
     if (a->has_pieces && mine) flush_counters(a, mine);
     int64_t now = rp__allocator_allocated(a);
@@ -436,15 +523,16 @@ rp_status rp_memory_stats_get(rp_device device, rp_memory_stats *stats) {
     }
     rp__unlock(&a->lock);
     rp__tensor_statistics(&full.root_scope_tensors, &full.live_tensors);
-    memcpy(stats, &full, stats->struct_size < sizeof full ? stats->struct_size : sizeof full);
-    return RP_OK;
+    return rp__options_write("memory_stats_get", stats, sizeof full, &full);
 }
 
-rp_status rp_empty_cache(rp_device device) {
+rp_status rp_empty_cache_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__lock(&d->allocator->lock);
     rp__allocator_drop_cached(d->allocator);
     rp__unlock(&d->allocator->lock);
+    rp__foreign_collect(d);
     return RP_OK;
 }

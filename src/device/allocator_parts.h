@@ -28,7 +28,7 @@
 
 enum { RP__SHELF_BINS = 256, RP__ALLOCATOR_CLASSES = 32 };
 
-typedef enum rp__block_kind { RP__BLOCK_GENERAL, RP__BLOCK_PIECE, RP__BLOCK_EMPTY } rp__block_kind;
+typedef enum rp__block_kind { RP__BLOCK_GENERAL, RP__BLOCK_PIECE, RP__BLOCK_EMPTY, RP__BLOCK_FOREIGN } rp__block_kind;
 
 /* What an allocation from another stream left behind: reuse waits until each is done. */
 typedef struct rp__block_use {
@@ -70,6 +70,13 @@ struct rp__shelf {
     rp__shelf_block *bins[RP__SHELF_BINS];
 };
 
+/* Memory of a program, which its deleter gives back. As of the default stream, whose work the deleter waits for as well. */
+typedef struct rp__foreign {
+    rp__block_base b;
+    void (*deleter)(void *ctx);
+    void *ctx;
+} rp__foreign;
+
 typedef struct rp__allocator_rules {
     size_t granule, small_limit, small_segment, medium_limit, medium_segment, large_round, large_split;
 } rp__allocator_rules;
@@ -83,6 +90,8 @@ struct rp__allocator {
     rp__shelf_block *spare;
     rp__block_base *pending; /* freed, but used by other streams */
     size_t n_pending;
+    rp__block_base *foreign_pending;   /* the same of programs' memory */
+    atomic_bool foreign_waits;         /* there is such */
     int64_t allocated, allocated_peak; /* without what threads hold in their counters */
     uint64_t reserved, reserved_peak, in_private_pools, allocations, frees;
     rp__block_base empty;

@@ -192,7 +192,7 @@ void rp__allocator_drop_orphans(rp__allocator *a) {
 void rp__block_uses_free(rp__block_uses *u) {
     for (size_t i = 0; i < u->n; i++) {
         if (u->entries[i].event) rp_event_release(u->entries[i].event);
-        rp_stream_release(u->entries[i].stream);
+        rp__stream_drop(u->entries[i].stream);
     }
     rp__free(u->entries);
     rp__free(u);
@@ -202,8 +202,8 @@ bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait) {
     const rp__device_ops *ops = a->device->ops;
     for (size_t i = 0; i < u->n;) {
         rp__block_use *e = &u->entries[i];
-        bool done = false;
-        if (!rp__stream_capturing(e->stream)) {
+        bool done = atomic_load(&a->device->lost) != RP_OK; /* nothing runs there any more */
+        if (!done && !rp__stream_capturing(e->stream)) {
             if (!e->event) {
                 rp__error_state state; /* running out of memory here is answered by waiting, not reported */
                 rp__error_save(&state);
@@ -225,7 +225,7 @@ bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait) {
             continue;
         }
         if (e->event) rp_event_release(e->event);
-        rp_stream_release(e->stream);
+        rp__stream_drop(e->stream);
         *e = u->entries[--u->n];
     }
     return u->n == 0;
@@ -267,6 +267,19 @@ static const char *bytes_text(uint64_t bytes, char buf[32]) {
     return buf;
 }
 
+/* What the device was found to have left, for the error; `limit` empty: it does not say. */
+typedef struct room {
+    uint64_t bytes;
+    char limit[96];
+} room;
+
+static rp_status segment_get(rp__allocator *a, size_t bytes, void **address, room *left) {
+    const rp__device_ops *ops = a->device->ops;
+    *left = (room){.bytes = UINT64_MAX};
+    if (ops->memory_left) left->bytes = ops->memory_left(a->device, a->reserved, left->limit, sizeof left->limit);
+    return bytes <= left->bytes ? ops->segment_alloc(a->device, bytes, address) : RP_ERROR_OUT_OF_MEMORY;
+}
+
 static rp_status segment_new(rp__allocator *a, rp__shelf *s, size_t size, rp__shelf_block **out) {
     size_t bytes = segment_size(&a->rules, size);
     rp__shelf_block *b = struct_new(a);
@@ -274,23 +287,26 @@ static rp_status segment_new(rp__allocator *a, rp__shelf *s, size_t size, rp__sh
     void *address = NULL;
     rp__error_state state;
     rp__error_save(&state); /* a first refusal is not an error yet */
-    rp_status status = a->device->ops->segment_alloc(a->device, bytes, &address);
+    room left;
+    rp_status status = segment_get(a, bytes, &address, &left);
     if (status == RP_ERROR_OUT_OF_MEMORY) {
         rp_error_take();
         rp__allocator_drop_cached(a);
         rp_error_take();
-        status = a->device->ops->segment_alloc(a->device, bytes, &address);
+        status = segment_get(a, bytes, &address, &left);
     }
     if (status != RP_OK) {
         struct_free(a, b);
         if (status == RP_ERROR_OUT_OF_MEMORY) {
-            char want[32], live[32], held[32], private[32], device[24];
+            char want[32], live[32], held[32], private[32], device[24], there[32], has[192] = "";
             rp_error_take();
+            if (left.limit[0])
+                snprintf(has, sizeof has, ", which has %s left (%s)", bytes_text(left.bytes, there), left.limit);
             status = rp__fail(
                 RP_ERROR_OUT_OF_MEMORY,
-                "out of memory: tried to allocate %s on %s; tensors hold %s of %s reserved, %s of it in private pools of "
+                "out of memory: tried to allocate %s on %s%s; tensors hold %s of %s reserved, %s of it in private pools of "
                 "graphs; %zu freed blocks wait for other streams",
-                bytes_text(size, want), rp__device_text(a->device->id, device),
+                bytes_text(size, want), rp__device_text(a->device->id, device), has,
                 bytes_text((uint64_t)rp__allocator_allocated(a), live), bytes_text(a->reserved, held),
                 bytes_text(a->in_private_pools, private), a->n_pending);
         }

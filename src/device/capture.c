@@ -9,7 +9,8 @@
 #include "core/fork.h"
 #include "device/allocator.h"
 
-static rp__mutex lock = RP__MUTEX_INIT; /* the list, and `invalid` of its members */
+/* The list, and of its members `invalid` and the streams that joined. The allocator's lock is not taken under it. */
+static rp__mutex lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
 static rp__capture *captures;
 static atomic_int active;
@@ -41,15 +42,7 @@ bool rp_is_capturing(rp_device device) {
     return d && rp__stream_capturing(rp__current_stream(d));
 }
 
-static void enter(rp__capture *c, rp_stream *s) {
-    s->capture = c;
-    rp__allocator_route(s->device, s, c->pool);
-}
-
-static void leave(rp_stream *s) {
-    s->capture = NULL;
-    rp__allocator_route(s->device, s, NULL);
-}
+static void leave(rp_stream *s) { (void)rp__allocator_capture(s, NULL, NULL); }
 
 static void invalidate(rp__capture *c, const char *why) { /* under the lock */
     if (!c->invalid) snprintf(c->why, sizeof c->why, "%s", why);
@@ -86,7 +79,6 @@ rp_status rp__capture_forbid(rp_stream *s, const char *what) {
 rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
     if (s->is_default)
         return rp__fail(RP_ERROR_CAPTURE, "the default stream cannot be captured: make a stream with rp_stream_new");
-    if (s->capture) return rp__fail(RP_ERROR_STATE, "the stream is capturing already");
     rp__capture *c = rp__calloc(1, sizeof *c);
     rp__replays *replays = rp__calloc(1, sizeof *replays);
     if (!c || !replays) {
@@ -100,12 +92,16 @@ rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
     c->pool = rp__pool_retain(pool);
     c->mode = mode;
     c->thread = pthread_self();
-    enter(c, s);
-    rp_status status = s->device->ops->capture_begin(s->device, s, mode);
+    rp_status status = RP_OK;
+    if (!rp__allocator_capture(s, c, pool)) {
+        status = rp__fail(RP_ERROR_STATE, "the stream is capturing already");
+    } else {
+        status = s->device->ops->capture_begin(s->device, s, mode);
+        if (status != RP_OK) leave(s);
+    }
     if (status != RP_OK) {
-        leave(s);
-        rp_pool_release(pool);
-        rp_stream_release(s);
+        rp__pool_drop(pool);
+        rp__stream_drop(s);
         rp__replays_release(replays);
         rp__free(c);
         return status;
@@ -121,17 +117,23 @@ rp_status rp__capture_begin(rp_stream *s, rp_pool *pool, rp_capture_mode mode) {
 rp_status rp__capture_join(rp__capture *c, rp_stream *s) {
     if (s->is_default) return rp__fail(RP_ERROR_CAPTURE, "the default stream cannot wait for an event of a capture");
     if (s->capture == c) return RP_OK;
-    if (s->capture) return rp__fail(RP_ERROR_CAPTURE, "a stream of one capture cannot wait for an event of another");
-    if (!RP__GROW(&c->forked, &c->forked_capacity, c->n_forked + 1)) return RP__OOM("the streams of a capture");
-    c->forked[c->n_forked++] = rp__stream_retain(s);
-    enter(c, s);
-    return RP_OK;
+    rp__lock(&lock);
+    bool room = RP__GROW(&c->forked, &c->forked_capacity, c->n_forked + c->n_joining + 1);
+    if (room) c->n_joining++;
+    rp__unlock(&lock);
+    if (!room) return RP__OOM("the streams of a capture");
+    bool joined = rp__allocator_capture(s, c, c->pool);
+    rp__lock(&lock);
+    c->n_joining--;
+    if (joined) c->forked[c->n_forked++] = rp__stream_retain(s);
+    rp__unlock(&lock);
+    return joined ? RP_OK : rp__fail(RP_ERROR_CAPTURE, "a stream of one capture cannot wait for an event of another");
 }
 
 void rp__capture_random_free(rp__capture_random *random, size_t n) {
     for (size_t i = 0; i < n; i++) {
         rp__random_memory_release(random[i].memory);
-        rp_generator_release(random[i].generator);
+        rp__generator_drop(random[i].generator);
     }
     rp__free(random);
 }
@@ -159,11 +161,11 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
     if (status == RP_OK && c->invalid) status = rp__fail(RP_ERROR_CAPTURE, "the capture is invalid: %s", c->why);
     for (size_t i = 0; i < c->n_forked; i++) {
         leave(c->forked[i]);
-        rp_stream_release(c->forked[i]);
+        rp__stream_drop(c->forked[i]);
     }
     rp__free(c->forked);
     leave(s);
-    rp_pool_release(c->pool);
+    rp__pool_drop(c->pool);
     if (status == RP_OK) {
         *random = c->random;
         *n_random = c->n_random;
@@ -174,7 +176,7 @@ rp_status rp__capture_end(rp_stream *s, rp__devgraph **graph, rp__capture_random
     }
     rp__replays_release(c->replays);
     rp__free(c);
-    rp_stream_release(s);
+    rp__stream_drop(s);
     return status;
 }
 

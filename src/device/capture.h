@@ -36,8 +36,8 @@ typedef struct rp__capture {
     rp__replays *replays; /* counted */
     void *native;         /* the device's recording */
     rp_stream **forked;   /* streams that joined by waiting for an event of the capture; retained */
-    size_t n_forked, forked_capacity;
-    struct rp__capture *next; /* all captures of the process */
+    size_t n_forked, n_joining, forked_capacity; /* joining: about to be, with room in the list */
+    struct rp__capture *next;                    /* all captures of the process */
 } rp__capture;
 
 /* rp__random_reserve in a capture. */

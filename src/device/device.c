@@ -152,16 +152,17 @@ static void release_current(void *unused) {
     (void)unused;
     rp_stream *s = rp__current_cpu;
     rp__current_cpu = NULL;
-    rp_stream_release(s);
+    rp__stream_drop(s);
     rp_stream **cuda = current_cuda;
     current_cuda = NULL;
-    for (size_t i = 0; cuda && i < RP__DEVICE_SLOTS - 1; i++) rp_stream_release(cuda[i]);
+    for (size_t i = 0; cuda && i < RP__DEVICE_SLOTS - 1; i++) rp__stream_drop(cuda[i]);
     rp__free(cuda);
 }
 
 static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, release_current) == 0; }
 
-rp_status rp_set_default_device(rp_device device) {
+rp_status rp_set_default_device_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     if (!rp__device_get(device)) return rp_error_status();
     default_device = device;
     return RP_OK;
@@ -179,16 +180,12 @@ rp_stream *rp__current_stream(rp__device *d) {
 static rp_stream error_stream; /* what rp_stream_new returns on failure: no device */
 static rp_event error_event;
 
-static rp_status stream_check(const rp_stream *s) {
-    if (!s) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream is NULL");
-    return s->device ? RP_OK
-                     : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the stream was not made (see the error of rp_stream_new)");
+static rp_status stream_check(const rp_stream *s, const char *call) {
+    return RP__LIKELY(s && s->device) ? RP_OK : rp__handle_refuse(s ? &s->handle : NULL, call, "stream");
 }
 
-static rp_status event_check(const rp_event *e) {
-    if (!e) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event is NULL");
-    return e->device ? RP_OK
-                     : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the event was not made (see the error of rp_event_new)");
+static rp_status event_check(const rp_event *e, const char *call) {
+    return RP__LIKELY(e && e->device) ? RP_OK : rp__handle_refuse(e ? &e->handle : NULL, call, "event");
 }
 
 static rp_status same_device(const rp__device *a, const rp__device *b, const char *what) {
@@ -201,7 +198,8 @@ static rp_status same_device(const rp__device *a, const rp__device *b, const cha
 static atomic_bool several_streams;
 bool rp__several_streams(void) { return atomic_load_explicit(&several_streams, memory_order_relaxed); }
 
-rp_stream *rp_stream_new(rp_device device) {
+rp_stream *rp_stream_new_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     atomic_store_explicit(&several_streams, true, memory_order_relaxed);
     rp__device *d = rp__device_get(device);
     return d ? rp__stream_new(d) : &error_stream;
@@ -209,7 +207,7 @@ rp_stream *rp_stream_new(rp_device device) {
 
 rp_stream *rp__stream_new(rp__device *d) {
     static _Atomic uint64_t ids;
-    rp_stream *s = rp__calloc(1, sizeof *s);
+    rp_stream *s = rp__handle_new("stream", sizeof *s);
     if (!s) {
         RP__OOM("a stream");
         return &error_stream;
@@ -218,7 +216,7 @@ rp_stream *rp__stream_new(rp__device *d) {
     s->device = d;
     s->id = atomic_fetch_add(&ids, 1) + 1;
     if (d->ops->stream_create(d, s) != RP_OK) {
-        rp__free(s);
+        rp__handle_free(s);
         return &error_stream;
     }
     return s;
@@ -230,20 +228,27 @@ rp_stream *rp__stream_retain(rp_stream *s) {
 }
 
 void rp_stream_release(rp_stream *s) {
+    if (!s || s == &error_stream || s->is_default) return;
+    if (rp__handle_give_up(&s->handle, "stream_release")) rp__stream_drop(s);
+}
+
+void rp__stream_drop(rp_stream *s) {
     if (!s || !s->device || s->is_default || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     rp__device *d = s->device;
     d->ops->stream_destroy(d, s);
     rp__allocator_forget(d, s);
-    rp__free(s);
+    rp__handle_free(s);
 }
 
-rp_stream *rp_current_stream(rp_device device) {
+rp_stream *rp_current_stream_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     return d ? rp__current_stream(d) : &error_stream;
 }
 
-rp_status rp_set_current_stream(rp_stream *s) {
-    RP_TRY(stream_check(s));
+rp_status rp_set_current_stream_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
+    RP_TRY(stream_check(s, "set_current_stream"));
     bool cpu = s->device->slot == 0;
     if (!s->is_default) {
         pthread_once(&exit_once, make_exit_key);
@@ -257,60 +262,71 @@ rp_status rp_set_current_stream(rp_stream *s) {
     rp_stream **place = cpu ? &rp__current_cpu : &current_cuda[s->device->slot - 1];
     rp_stream *old = *place;
     *place = s->is_default ? NULL : rp__stream_retain(s);
-    rp_stream_release(old);
+    rp__stream_drop(old);
     return RP_OK;
 }
 
-rp_status rp_stream_synchronize(rp_stream *s) {
-    RP_TRY(stream_check(s));
+rp_status rp__device_waited(rp__device *d) {
+    rp__foreign_collect(d);
+    return rp__error_record_check(d);
+}
+
+rp_status rp_stream_synchronize_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
+    RP_TRY(stream_check(s, "stream_synchronize"));
     RP_TRY(rp__capture_forbid(s, "synchronising a stream"));
     RP_TRY(s->device->ops->stream_synchronize(s->device, s));
-    return rp__error_record_check(s->device);
+    return rp__device_waited(s->device);
 }
 
-bool rp_stream_query(rp_stream *s) {
-    if (stream_check(s) != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
-    return s->device->ops->stream_query(s->device, s);
+bool rp_stream_query_at(const char *site, rp_stream *s) {
+    RP__CALLED_FROM(site);
+    if (stream_check(s, "stream_query") != RP_OK || rp__capture_forbid(s, "querying a stream") != RP_OK) return false;
+    bool done = s->device->ops->stream_query(s->device, s);
+    if (done) rp__foreign_collect(s->device);
+    return done;
 }
 
-rp_status rp_synchronize(rp_device device) {
+rp_status rp_synchronize_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     RP_TRY(rp__capture_forbid(rp__current_stream(d), "synchronising a device"));
     RP_TRY(rp__capture_forbid(NULL, "synchronising a device"));
     RP_TRY(d->ops->synchronize(d));
-    return rp__error_record_check(d);
+    return rp__device_waited(d);
 }
 
 /* ---- events */
 
-rp_event *rp_event_new(rp_device device, bool timing) {
+rp_event *rp_event_new_at(const char *site, rp_device device, bool timing) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return &error_event;
-    rp_event *e = rp__calloc(1, sizeof *e);
+    rp_event *e = rp__handle_new("event", sizeof *e);
     if (!e) {
         RP__OOM("an event");
         return &error_event;
     }
-    atomic_init(&e->refs, 1);
     e->device = d;
     e->timing = timing;
     if (d->ops->event_create(d, e) != RP_OK) {
-        rp__free(e);
+        rp__handle_free(e);
         return &error_event;
     }
     return e;
 }
 
 void rp_event_release(rp_event *e) {
-    if (!e || !e->device || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!e || e == &error_event || !rp__handle_give_up(&e->handle, "event_release")) return;
     e->device->ops->event_destroy(e->device, e);
-    rp__free(e);
+    rp__handle_free(e);
 }
 
-rp_status rp_event_record(rp_event *e, rp_stream *s) {
-    RP_TRY(event_check(e));
-    RP_TRY(stream_check(s));
+rp_status rp_event_record_at(const char *site, rp_event *e, rp_stream *s) {
+    RP__CALLED_FROM(site);
+    RP_TRY(event_check(e, "event_record"));
+    RP_TRY(stream_check(s, "event_record"));
     RP_TRY(same_device(s->device, e->device, "event_record"));
     RP_TRY(e->device->ops->event_record(e->device, e, s));
     e->recorded = true;
@@ -326,22 +342,29 @@ rp_status rp__stream_follow(rp_stream *s, rp_stream *before) {
     return status;
 }
 
-rp_status rp_event_synchronize(rp_event *e) {
-    RP_TRY(event_check(e));
+rp_status rp_event_synchronize_at(const char *site, rp_event *e) {
+    RP__CALLED_FROM(site);
+    RP_TRY(event_check(e, "event_synchronize"));
     if (!e->recorded) return RP_OK;
     RP_TRY(rp__capture_forbid(NULL, "synchronising an event"));
-    return e->device->ops->event_synchronize(e->device, e);
+    RP_TRY(e->device->ops->event_synchronize(e->device, e));
+    rp__foreign_collect(e->device);
+    return RP_OK;
 }
 
-bool rp_event_query(rp_event *e) {
-    if (event_check(e) != RP_OK) return false;
+bool rp_event_query_at(const char *site, rp_event *e) {
+    RP__CALLED_FROM(site);
+    if (event_check(e, "event_query") != RP_OK) return false;
     if (!e->recorded) return true;
     if (rp__capture_forbid(NULL, "querying an event") != RP_OK) return false;
-    return e->device->ops->event_query(e->device, e);
+    bool done = e->device->ops->event_query(e->device, e);
+    if (done) rp__foreign_collect(e->device);
+    return done;
 }
 
-double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
-    if (event_check(start) != RP_OK || event_check(end) != RP_OK) return -1;
+double rp_event_elapsed_ms_at(const char *site, rp_event *start, rp_event *end) {
+    RP__CALLED_FROM(site);
+    if (event_check(start, "event_elapsed_ms") != RP_OK || event_check(end, "event_elapsed_ms") != RP_OK) return -1;
     if (start->device != end->device) {
         rp__fail(RP_ERROR_DEVICE, "event_elapsed_ms: the events are of different devices");
         return -1;
@@ -357,9 +380,10 @@ double rp_event_elapsed_ms(rp_event *start, rp_event *end) {
     return start->device->ops->event_elapsed_ms(start->device, start, end);
 }
 
-rp_status rp_stream_wait_event(rp_stream *s, rp_event *e) {
-    RP_TRY(stream_check(s));
-    RP_TRY(event_check(e));
+rp_status rp_stream_wait_event_at(const char *site, rp_stream *s, rp_event *e) {
+    RP__CALLED_FROM(site);
+    RP_TRY(stream_check(s, "stream_wait_event"));
+    RP_TRY(event_check(e, "stream_wait_event"));
     RP_TRY(same_device(s->device, e->device, "stream_wait_event"));
     return e->recorded ? s->device->ops->stream_wait_event(s->device, s, e) : RP_OK;
 }

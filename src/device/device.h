@@ -4,6 +4,7 @@
 #define RP_DEVICE_DEVICE_H
 
 #include "core/error.h"
+#include "core/handle.h"
 #include "core/hash.h"
 #include "core/thread.h"
 #include "device/launch.h"
@@ -19,6 +20,9 @@ typedef struct rp__device_ops {
     /* segments for the caching allocator: large, rarely called */
     rp_status (*segment_alloc)(rp__device *d, size_t bytes, void **out);
     void (*segment_free)(rp__device *d, void *p, size_t bytes);
+    /* Bytes that it can still give, with `reserved` bytes of segments handed out; *limit (n bytes) names what sets the number.
+       NULL: segment_alloc refuses what is not there; else a segment above it is not asked for. */
+    uint64_t (*memory_left)(rp__device *d, uint64_t reserved, char *limit, size_t n);
 
     /* streams: `native` is the device's handle (CUstream; queue of the CPU device) */
     rp_status (*stream_create)(rp__device *d, rp_stream *s);
@@ -104,22 +108,27 @@ static inline bool rp__device_equal(rp_device a, rp_device b) { return a.type ==
 const char *rp__device_text(rp_device id, char buf[24]); /* "cuda:0" */
 
 struct rp_stream {
+    rp__handle handle;
     atomic_uint refs;
     rp__device *device;
     bool is_default;
     void *native;
-    struct rp__capture *capture; /* not NULL while capturing (capture.h) */
-    rp_pool *route;              /* where its allocations come from; NULL: the default pool (allocator.h) */
+    /* Other threads ask whether the stream captures before they wait for it: written by rp__allocator_capture alone. */
+    _Atomic(struct rp__capture *) capture; /* not NULL while capturing (capture.h) */
+    _Atomic(rp_pool *) route;              /* where its allocations come from; NULL: the default pool (allocator.h) */
     uint64_t id;
 };
 struct rp_event {
-    atomic_uint refs;
+    rp__handle handle;
     rp__device *device;
     bool timing, recorded, captured; /* captured: it was last recorded in a capture */
     void *native;
 };
+/* The host has waited for work of d: deleters that waited for it run, and the errors that its kernels found are told. */
+rp_status rp__device_waited(rp__device *d);
 rp_stream *rp__current_stream(rp__device *d); /* never NULL */
 rp_stream *rp__stream_retain(rp_stream *s);
+void rp__stream_drop(rp_stream *s); /* a reference of the library; NULL is nothing */
 rp_status rp__stream_follow(rp_stream *s,
                             rp_stream *before); /* what s is given from now on runs behind what `before` has */
 rp_stream *rp__stream_new(rp__device *d);       /* for the library's own use: programs meet it in captures alone */

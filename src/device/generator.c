@@ -27,16 +27,13 @@ void rp__philox(uint64_t seed, uint64_t counter, uint32_t out[4]) {
 static rp_generator error_generator; /* what constructors return on failure: no device */
 
 static rp_status generator_check(const rp_generator *g) {
-    if (!g) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator is NULL");
-    return g->device
-               ? RP_OK
-               : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the generator was not made (see the error of its constructor)");
+    return RP__LIKELY(g && g->device) ? RP_OK : rp__handle_refuse(g ? &g->handle : NULL, "generator", "generator");
 }
 
 static _Atomic uint64_t seed_of_new_devices = DEFAULT_SEED;
 
 rp_status rp__generator_open(rp__device *d, rp_generator **out) {
-    rp_generator *g = *out = rp__calloc(1, sizeof *g);
+    rp_generator *g = *out = rp__handle_new("generator", sizeof *g);
     if (!g) return RP__OOM("a generator");
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
@@ -45,12 +42,14 @@ rp_status rp__generator_open(rp__device *d, rp_generator **out) {
     return RP_OK;
 }
 
-rp_generator *rp_default_generator(rp_device device) {
+rp_generator *rp_default_generator_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     return d ? d->generator : &error_generator;
 }
 
-rp_generator *rp_generator_new(rp_device device, uint64_t seed) {
+rp_generator *rp_generator_new_at(const char *site, rp_device device, uint64_t seed) {
+    RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     rp_generator *g;
     if (!d || rp__generator_open(d, &g) != RP_OK) return &error_generator;
@@ -64,11 +63,16 @@ rp_generator *rp__generator_retain(rp_generator *g) {
 }
 
 void rp_generator_release(rp_generator *g) {
+    if (!g || g == &error_generator || (g->device && g == g->device->generator)) return;
+    if (rp__handle_give_up(&g->handle, "generator_release")) rp__generator_drop(g);
+}
+
+void rp__generator_drop(rp_generator *g) {
     if (!g || !g->device || g == g->device->generator ||
         atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
     pthread_mutex_destroy(&g->lock);
-    rp__free(g);
+    rp__handle_free(g);
 }
 
 void rp__generator_state(rp_generator *g, uint64_t *seed, uint64_t *offset) {
@@ -95,21 +99,27 @@ static rp_status check_not_capturing(const rp_generator *g, const char *what) {
                     what);
 }
 
-rp_status rp_generator_set(rp_generator *g, uint64_t seed, uint64_t offset) {
+rp_status rp_generator_set_at(const char *site, rp_generator *g, uint64_t seed, uint64_t offset) {
+    RP__CALLED_FROM(site);
     RP_TRY(check_not_capturing(g, "setting"));
     rp__generator_put(g, seed, offset);
     return RP_OK;
 }
 
-rp_status rp_generator_seed(rp_generator *g, uint64_t seed) { return rp_generator_set(g, seed, 0); }
+rp_status rp_generator_seed_at(const char *site, rp_generator *g, uint64_t seed) {
+    RP__CALLED_FROM(site);
+    return rp_generator_set(g, seed, 0);
+}
 
-rp_status rp_generator_get(rp_generator *g, uint64_t *seed, uint64_t *offset) {
+rp_status rp_generator_get_at(const char *site, rp_generator *g, uint64_t *seed, uint64_t *offset) {
+    RP__CALLED_FROM(site);
     RP_TRY(check_not_capturing(g, "reading"));
     rp__generator_state(g, seed, offset);
     return RP_OK;
 }
 
-rp_status rp_manual_seed(uint64_t seed) {
+rp_status rp_manual_seed_at(const char *site, uint64_t seed) {
+    RP__CALLED_FROM(site);
     for (rp__device *d = NULL; (d = rp__device_next_open(d));) RP_TRY(check_not_capturing(d->generator, "setting"));
     atomic_store(&seed_of_new_devices, seed);
     for (rp__device *d = NULL; (d = rp__device_next_open(d));) rp__generator_put(d->generator, seed, 0);
@@ -150,7 +160,7 @@ void rp__random_rewind(rp__random_log *log) {
 
 void rp__random_log_free(rp__random_log *log) {
     for (size_t i = 0; i < log->n; i++) {
-        rp_generator_release(log->drawn[i].generator);
+        rp__generator_drop(log->drawn[i].generator);
         rp__random_memory_release(log->drawn[i].memory);
     }
     rp__free(log->drawn);

@@ -8,6 +8,7 @@
 #include "device/device.h"
 
 struct rp_generator {
+    rp__handle handle;
     atomic_uint refs;
     rp__device *device;
     rp__mutex lock;
@@ -17,6 +18,7 @@ struct rp_generator {
 rp_status rp__generator_open(rp__device *d,
                              rp_generator **out); /* a device's default generator, with the seed in force */
 rp_generator *rp__generator_retain(rp_generator *g);
+void rp__generator_drop(rp_generator *g); /* a reference of the library; NULL is nothing */
 
 /* What a random kernel receives: counter of element 0 = (state ? state[1] : 0) + inner, key = state ? state[0] : seed. */
 typedef struct rp__random_draw {

@@ -16,15 +16,22 @@ void rp__kernel_release(rp__kernel *k) {
     if (k && k->destroy && atomic_fetch_sub_explicit(&k->refs, 1, memory_order_acq_rel) == 1) k->destroy(k);
 }
 
+bool rp__slots_meet(const rp__slot *a, const rp__slot *b) {
+    if (a->storage == b->storage) return a->begin < b->end && b->begin < a->end;
+    if (!rp__storage_meets(a->storage, b->storage)) return false;
+    intptr_t x = (intptr_t)a->storage->data, y = (intptr_t)b->storage->data;
+    return x + a->begin < y + b->end && y + b->begin < x + a->end;
+}
+
 bool rp__launch_conflict(const rp__launch *a, const rp__launch *b) {
     if (a->barrier || b->barrier) return true;
     for (uint32_t i = 0; i < a->n_slots; i++) {
         const rp__slot *x = &a->slots[i];
         for (uint32_t k = 0; k < b->n_slots; k++) {
             const rp__slot *y = &b->slots[k];
-            if (!((x->access | y->access) & RP__WRITE) || x->begin >= y->end || y->begin >= x->end) continue;
-            bool same = x->storage && y->storage ? x->storage == y->storage : x->buffer >= 0 && x->buffer == y->buffer;
-            if (same) return true;
+            if (!((x->access | y->access) & RP__WRITE)) continue;
+            bool planned = x->buffer >= 0 && x->buffer == y->buffer && x->begin < y->end && y->begin < x->end;
+            if (x->storage && y->storage ? rp__slots_meet(x, y) : planned) return true;
         }
     }
     return false;
@@ -80,6 +87,10 @@ static rp_status note_uses(rp_stream *s, const rp__launch *l) {
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l) {
     rp__launch_recorder *recorder = rp__launch_recorder_now;
     if (RP__UNLIKELY(recorder != NULL)) return recorder->record(recorder, s, l);
+    return rp__launch_unrecorded(s, l);
+}
+
+rp_status rp__launch_unrecorded(rp_stream *s, const rp__launch *l) {
     if (!l->kernel) /* nothing to do: an empty space */
         return RP_OK;
     rp__device *d = s->device;

@@ -59,6 +59,8 @@ struct rp__launch {
     bool barrier;                             /* no slots known: ordered against everything */
 };
 
+/* Do two slots, both with storages, touch the same bytes, also where wrapped memory is under both? */
+bool rp__slots_meet(const rp__slot *a, const rp__slot *b);
 /* Do two launches have to keep their order? (a write of one overlaps an access of the other) */
 bool rp__launch_conflict(const rp__launch *a, const rp__launch *b);
 /* A deep copy in one block (words, slots), freed by rp__launch_free; retains kernel and slot storages if asked. */
@@ -68,6 +70,8 @@ void rp__launch_free(rp__launch *l, bool release_storages);
 /* The only way work reaches a device: hands the launch to the thread's recorder if one is installed (floor 6 builds programs
    by running lowerings under one: nothing executes), else to the stream's device, which runs, queues or captures it. */
 rp_status rp__launch_on(rp_stream *s, const rp__launch *l);
+/* The same past the recorder: what a recorder itself gives to the device, also of streams that do not capture. */
+rp_status rp__launch_unrecorded(rp_stream *s, const rp__launch *l);
 typedef struct rp__launch_recorder {
     rp_status (*record)(struct rp__launch_recorder *self, rp_stream *s,
                         const rp__launch *l); /* must copy what it keeps */

@@ -11,11 +11,12 @@
 
 static rp_pool error_pool; /* what rp_pool_new returns on failure: no device */
 
-rp_pool *rp_pool_new(rp_device device) {
+rp_pool *rp_pool_new_at(const char *site, rp_device device) {
+    RP__CALLED_FROM(site);
     static _Atomic uint64_t ids;
     rp__device *d = rp__device_get(device);
     if (!d) return &error_pool;
-    rp_pool *p = rp__calloc(1, sizeof *p);
+    rp_pool *p = rp__handle_new("pool", sizeof *p);
     if (!p) {
         RP__OOM("a memory pool");
         return &error_pool;
@@ -32,6 +33,11 @@ rp_pool *rp__pool_retain(rp_pool *p) {
 }
 
 void rp_pool_release(rp_pool *p) {
+    if (!p || p == &error_pool) return;
+    if (rp__handle_give_up(&p->handle, "pool_release")) rp__pool_drop(p);
+}
+
+void rp__pool_drop(rp_pool *p) {
     if (!p || !p->device || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     rp__allocator *a = p->device->allocator;
     rp__lock(&a->lock);
@@ -43,8 +49,8 @@ void rp_pool_release(rp_pool *p) {
     }
     rp__allocator_drop_orphans(a);
     rp__unlock(&a->lock);
-    if (p->replayed_on) rp_stream_release(p->replayed_on);
-    rp__free(p);
+    if (p->replayed_on) rp__stream_drop(p->replayed_on);
+    rp__handle_free(p);
 }
 
 /* ---- ledgers: which memory of a pool was in use at any time since rp__pool_hold_begin */

@@ -4,9 +4,11 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "graphs/recording.h"
 
 struct rp_graph {
+    rp__handle handle;
     bool capturing, keep_graph, check_liveness;
     rp__recorder recorder;
     rp__recording recording;
@@ -36,11 +38,12 @@ static rp_status usable(const rp_graph *g, const char *call) {
     if (g == &error_graph)
         return rp_failed() ? rp_error_status()
                            : rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph was never made", call);
-    return RP_OK;
+    return RP__LIKELY(rp__handle_is_live(&g->handle)) ? RP_OK : rp__handle_refuse(&g->handle, call, "graph");
 }
 
-rp_graph *rp_graph_new(void) {
-    rp_graph *g = rp__calloc(1, sizeof *g);
+rp_graph *rp_graph_new_at(const char *site) {
+    RP__CALLED_FROM(site);
+    rp_graph *g = rp__handle_new("graph", sizeof *g);
     if (!g) {
         RP__OOM("a graph");
         return &error_graph;
@@ -48,8 +51,11 @@ rp_graph *rp_graph_new(void) {
     return g;
 }
 
-void rp_graph_release(rp_graph *g) {
-    if (!g || g == &error_graph || check_owner(g, "graph_release") != RP_OK) return;
+void rp_graph_release_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
+    if (!g || g == &error_graph || check_owner(g, "graph_release") != RP_OK ||
+        !rp__handle_give_up(&g->handle, "graph_release"))
+        return;
     if (g->capturing) { /* abandoned: ended like any other, so that stream and pool come free */
         rp__error_state kept;
         rp__error_save(&kept);
@@ -58,18 +64,15 @@ void rp_graph_release(rp_graph *g) {
         rp__error_restore(&kept);
     }
     rp__recording_free(&g->recording);
-    if (g->pool) rp_pool_release(g->pool);
-    rp__free(g);
+    if (g->pool) rp__pool_drop(g->pool);
+    rp__handle_free(g);
 }
 
-rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *options) {
-    rp_graph_options o = {0};
+rp_status rp_graph_begin_at(const char *site, rp_graph *g, rp_device device, const rp_graph_options *options) {
+    RP__CALLED_FROM(site);
+    rp_graph_options o;
     RP_TRY(usable(g, "graph_begin"));
-    if (options) {
-        if (options->struct_size < sizeof options->struct_size)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph_begin: struct_size of the options is not set");
-        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    }
+    RP_TRY(rp__options_read("graph_begin", options, sizeof o, &o));
     if ((unsigned)o.mode > RP_CAPTURE_RELAXED)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph_begin: %d is not a capture mode", (int)o.mode);
     if (g->capturing) return rp__fail(RP_ERROR_STATE, "graph_begin: this graph is capturing already");
@@ -79,23 +82,26 @@ rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *
     RP_TRY(rp__recorder_check_outermost("graph_begin"));
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
+    if (o.stream && !o.stream->device) return rp__handle_refuse(&o.stream->handle, "graph_begin", "stream");
+    if (o.pool && !o.pool->device) return rp__handle_refuse(&o.pool->handle, "graph_begin", "pool");
     if (o.stream && o.stream->device != d)
         return rp__fail(RP_ERROR_DEVICE, "graph_begin: the stream belongs to another device than the capture");
     if (o.pool && o.pool->device != d)
         return rp__fail(RP_ERROR_DEVICE, "graph_begin: the pool belongs to another device than the capture");
     rp_pool *pool = o.pool ? rp__pool_retain(o.pool) : rp_pool_new(device);
     if (!pool->device) return rp_error_status();
+    if (!o.pool) atomic_store(&pool->handle.held, 0); /* rp_graph_pool lends it */
     rp_stream *side = o.stream ? NULL : rp__side_stream_take(d);
     rp_status status = RP_OK;
     if (!o.stream && !side) status = rp_error_status();
     if (status == RP_OK) status = rp__recorder_begin(&g->recorder, &g->recording, side ? side : o.stream, pool, o.mode);
     if (status != RP_OK) {
         rp__side_stream_give(side);
-        rp_pool_release(pool);
+        rp__pool_drop(pool);
         return status;
     }
     g->side = side;
-    if (g->pool) rp_pool_release(g->pool);
+    if (g->pool) rp__pool_drop(g->pool);
     g->pool = pool;
     g->capturing = true;
     g->keep_graph = o.keep_graph;
@@ -103,7 +109,8 @@ rp_status rp_graph_begin(rp_graph *g, rp_device device, const rp_graph_options *
     return RP_OK;
 }
 
-rp_status rp_graph_end(rp_graph *g) {
+rp_status rp_graph_end_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     size_t nodes;
     RP_TRY(usable(g, "graph_end"));
     if (!g->capturing) return rp__fail(RP_ERROR_STATE, "graph_end: this graph is not capturing");
@@ -117,7 +124,8 @@ rp_status rp_graph_end(rp_graph *g) {
     return status;
 }
 
-rp_status rp_graph_instantiate(rp_graph *g) {
+rp_status rp_graph_instantiate_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     RP_TRY(usable(g, "graph_instantiate"));
     if (!g->keep_graph)
         return rp__fail(RP_ERROR_STATE,
@@ -145,7 +153,8 @@ static rp_status check_liveness(const rp_graph *g) {
                     first->site ? first->site : "an unknown place");
 }
 
-rp_status rp_graph_replay(rp_graph *g) {
+rp_status rp_graph_replay_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     RP_TRY(usable(g, "graph_replay"));
     if (RP__UNLIKELY(g->capturing || !g->recording.graph))
         return rp__fail(RP_ERROR_STATE, "graph_replay: called without a preceding successful capture");
@@ -155,7 +164,8 @@ rp_status rp_graph_replay(rp_graph *g) {
     return rp__recording_replay(&g->recording, s);
 }
 
-rp_status rp_graph_reset(rp_graph *g) {
+rp_status rp_graph_reset_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
     RP_TRY(usable(g, "graph_reset"));
     RP_TRY(check_owner(g, "graph_reset"));
     rp_status status = RP_OK;
@@ -165,7 +175,8 @@ rp_status rp_graph_reset(rp_graph *g) {
     return status;
 }
 
-rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to) {
+rp_status rp_graph_repoint_at(const char *site, rp_graph *g, rp_tensor *from, rp_tensor *to) {
+    RP__CALLED_FROM(site);
     char a[RP__SHAPE_TEXT], b[RP__SHAPE_TEXT];
     RP_TRY(usable(g, "graph_repoint"));
     RP_TRY(rp__tensor_check(from, "graph_repoint: from"));
@@ -202,4 +213,7 @@ rp_status rp_graph_repoint(rp_graph *g, rp_tensor *from, rp_tensor *to) {
     return rp__recording_repoint(&g->recording, e, to->storage, rp__tensor_data(to) - (size_t)from->offset * bytes);
 }
 
-rp_pool *rp_graph_pool(rp_graph *g) { return usable(g, "graph_pool") == RP_OK ? g->pool : NULL; }
+rp_pool *rp_graph_pool_at(const char *site, rp_graph *g) {
+    RP__CALLED_FROM(site);
+    return usable(g, "graph_pool") == RP_OK ? g->pool : NULL;
+}

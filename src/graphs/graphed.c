@@ -1,13 +1,16 @@
 /* Graphed callables (torch.cuda.make_graphed_callables): each function becomes one tape node whose forward and whose backward are
    one graph replay each, over static inputs (the sample arguments themselves), outputs and gradients. What upstream leaves silent
-   is an error here: other sizes, dtypes or needs of gradients, a parameter that moved, a backward after another forward or twice,
-   the use of an output that a later call has overwritten. */
+   is an error here: other sizes, dtypes or needs of gradients, a parameter that moved or was never named, a backward after another
+   forward or twice, the use of an output that a later call has overwritten. What the function writes into an argument is in the
+   caller's tensor after the call, wherever that lies: written in place where the graph was re-pointed, copied back where it was
+   copied. */
 #include <stdio.h>
 #include <string.h>
 
 #include "autograd/tape.h"
 #include "compile/compiled.h"
 #include "core/alloc.h"
+#include "core/options.h"
 #include "device/allocator.h"
 #include "graphs/recording.h"
 #include "trace/trace.h"
@@ -35,6 +38,7 @@ typedef struct graphed {
     rp__device *device;
     size_t n_args, n_params, n_out;
     rp_tensor **args; /* n_args, then n_params: the static surface; retained */
+    bool *leaf;       /* of the surface: had no history when it was given */
     rp__storage **
         param_storage; /* of the parameters at capture; borrowed from the recordings' point of view: handles hold them */
     rp_tensor **outputs;      /* static, without history; retained */
@@ -51,6 +55,7 @@ typedef struct graphed {
     rp__meta *warm; /* per output: what the first warm-up gave; NULL until then */
     void *ctx;      /* the bytes at fn.ctx when the forward was captured; NULL: none are compared */
     bool captured_training, training;
+    bool writes; /* the forward writes memory from outside: an argument, a parameter, a buffer */
 } graphed;
 
 static size_t surface(const graphed *g) { return g->n_args + g->n_params; }
@@ -91,6 +96,7 @@ static void graphed_free(graphed *g) {
     release_all(g->grad_outputs, g->n_out);
     release_all(g->grad_inputs, surface(g));
     rp__free(g->param_storage);
+    rp__free(g->leaf);
     rp__free(g->ctx);
     rp__free(g->warm);
     rp__free(g->lent);
@@ -100,7 +106,7 @@ static void graphed_free(graphed *g) {
     rp__free(g->backward_grads);
     generation_release(g->generation);
     family_release(g->family);
-    rp__free(g);
+    rp__handle_free(g);
 }
 
 static void graphed_drop(graphed *g) {
@@ -142,6 +148,7 @@ static void call_destroy(rp__tape_node *n) {
 static rp_status check_versions(const graphed *g, const call *c) {
     for (size_t k = 0; k < c->n_in; k++) {
         const rp_tensor *t = c->in[k].tensor;
+        if (t) RP_TRY(rp__tensor_check(t, "an argument that the backward graph reads"));
         if (!t || atomic_load(&t->storage->version) == c->in[k].version) continue;
         return rp__fail(
             RP_ERROR_VERSION,
@@ -162,7 +169,7 @@ static rp_status set_grad_outputs(graphed *g, rp_tensor *const *grad_out) {
             if (rp__tensor_is_error(zero)) return rp_error_status();
             given = fixed;
         }
-        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, &g->base.explain, k));
+        RP_TRY(rp__static_input_set(&g->backward, &g->backward_grads[k], given, false, g->base.explain, k));
     }
     return RP_OK;
 }
@@ -191,7 +198,8 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
     RP_TRY(set_grad_outputs(g, grad_out));
     for (size_t k = 0; k < g->n_args; k++)
         if (c->in[k].tensor)
-            RP_TRY(rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, &g->base.explain, k));
+            RP_TRY(
+                rp__static_input_set(&g->backward, &g->backward_inputs[k], c->in[k].tensor, false, g->base.explain, k));
     c->done = true;
     tell_family(g, false);
     RP_TRY(rp__recording_replay(&g->backward, rp__current_stream(g->device)));
@@ -236,7 +244,8 @@ static rp_tensor *output_of(graphed *g, const rp_tensor *fixed, uint64_t stamp, 
     }
     atomic_fetch_add_explicit(&g->generation->refs, 1, memory_order_relaxed);
     *o = (output_owner){rp__storage_retain(fixed->storage), g->generation};
-    rp__storage *s = rp__storage_wrap(fixed->device, fixed->storage->data, fixed->storage->bytes, output_free, o);
+    rp__storage *s =
+        rp__storage_wrap(fixed->device, fixed->storage->data, fixed->storage->bytes, fixed->storage, output_free, o);
     if (!s) {
         output_free(o);
         return rp__tensor_error();
@@ -266,6 +275,76 @@ static rp_status check_argument(const graphed *g, size_t k, const rp_tensor *giv
         return rp__fail(RP_ERROR_GUARD, "%s: argument %zu %s a gradient, and the sample argument %s", g->base.name, k,
                         rp_requires_grad(given) ? "requires" : "does not require",
                         rp_requires_grad(fixed) ? "did" : "did not");
+    return RP_OK;
+}
+
+typedef struct span { /* memory, by address: storages of wrapped memory may lie over each other */
+    const char *begin, *end;
+} span;
+
+static span span_of(const rp_tensor *t) {
+    int64_t begin, end;
+    const char *base = t->storage->data;
+    rp__tensor_byte_range(t, &begin, &end);
+    return (span){base + begin, base + end};
+}
+
+static bool meet(span a, span b) { return a.begin < b.end && b.begin < a.end; }
+
+/* Does the forward write over t while it reads it? A result of its own, or of a callable that got memory which it had freed. */
+static bool overwrites(const graphed *g, const rp_tensor *t) {
+    const _Atomic uint64_t *of = t->storage->generation;
+    const family *f = g->family;
+    if (RP__LIKELY(!of)) return false;
+    for (size_t i = g->number + 1; f && i < f->n; i++)
+        if (of == &f->members[i]->now && f->overwrites[g->number * f->n + i]) return true;
+    return of == &g->generation->now;
+}
+
+static const rp__static_input *input_of(const graphed *g, const rp__external *e) {
+    for (size_t k = 0; k < g->n_args; k++)
+        if (g->forward_inputs[k].external == e) return &g->forward_inputs[k];
+    return NULL;
+}
+
+/* A function that writes: the graph was captured with arguments that lie apart from each other and from all else that it
+   touches. Where they do not, what is read before and after the write would depend on which of them are copied. */
+static rp_status check_apart(const graphed *g, rp_tensor *const *in) {
+    for (size_t k = 0; k < g->n_args; k++) {
+        bool written = rp__static_input_written(&g->forward_inputs[k]);
+        span at = span_of(in[k]);
+        if (written && rp__tensor_overlaps_itself(in[k]))
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                            "%s: the function writes argument %zu, which is expanded: its elements share memory",
+                            g->base.name, k);
+        for (size_t j = 0; j < k; j++)
+            if ((written || rp__static_input_written(&g->forward_inputs[j])) && meet(at, span_of(in[j])))
+                return rp__fail(RP_ERROR_GUARD,
+                                "%s: arguments %zu and %zu share memory, and the function writes argument %zu; it was "
+                                "captured with memory apart",
+                                g->base.name, j, k, written ? k : j);
+        for (size_t x = 0; x < g->forward.n_externals; x++) {
+            const rp__external *e = &g->forward.externals[x];
+            if (!(written || e->access & RP__WRITE) || input_of(g, e)) continue;
+            if (meet(at, (span){e->now + e->begin, e->now + e->end}))
+                return rp__fail(
+                    RP_ERROR_GUARD,
+                    "%s: argument %zu shares memory with what `%s` %s (%s), and the function writes it; it was "
+                    "captured with memory apart",
+                    g->base.name, k, e->op ? e->op : "an op", e->access & RP__WRITE ? "writes" : "reads",
+                    e->site && *e->site ? e->site : "no call site");
+        }
+    }
+    return RP_OK;
+}
+
+/* The static input of another argument: what is copied there would be read as this one. */
+static __attribute__((noinline)) rp_status check_sample_memory(const graphed *g, rp_tensor *const *in, size_t k) {
+    for (size_t j = 0; j < g->n_args; j++)
+        if (j != k && in[k]->storage == g->args[j]->storage)
+            return rp__fail(RP_ERROR_GUARD,
+                            "%s: argument %zu lies in the sample argument %zu, where that argument is put: pass a copy",
+                            g->base.name, k, j);
     return RP_OK;
 }
 
@@ -324,11 +403,16 @@ static rp_status replay_forward(graphed *g, const char *site, rp_tensor *const *
     if (RP__UNLIKELY(rp__stream_capturing(s))) return rp__capture_forbid(s, "calling a graphed callable");
     for (size_t k = 0; k < n_in; k++) {
         RP_TRY(rp__tensor_materialise(in[k]));
-        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], &f->explain, k));
+        if (RP__UNLIKELY(in[k]->storage->sample && in[k]->storage != g->args[k]->storage))
+            RP_TRY(check_sample_memory(g, in, k));
     }
+    if (RP__UNLIKELY(g->writes)) RP_TRY(check_apart(g, in));
+    for (size_t k = 0; k < n_in; k++)
+        RP_TRY(rp__static_input_set(&g->forward, &g->forward_inputs[k], in[k], overwrites(g, in[k]), f->explain, k));
     uint64_t stamp = atomic_fetch_add(&g->generation->now, 1) + 1;
     tell_family(g, true);
     RP_TRY(rp__recording_replay(&g->forward, s));
+    for (size_t k = 0; k < n_in && g->writes; k++) RP_TRY(rp__static_input_give_back(&g->forward_inputs[k], in[k]));
     for (size_t k = 0; k < n_out; k++) {
         out[k] = output_of(g, g->outputs[k], stamp, site);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
@@ -343,7 +427,7 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     rp_scope scope = rp__scope_begin();
     rp_status status;
     if (RP__UNLIKELY(g->training != g->captured_training && n_in == g->n_args && n_out == g->n_out)) {
-        rp__explain_add(&f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
+        rp__explain_add(f->explain, "skip", RP__REASON_OTHER_MODE, NULL, 1, NULL);
         status = rp__callable_body(f->fn, in, n_in, out, n_out);
     } else {
         rp__site_frame frame = rp__site_push(site, "rp_call");
@@ -357,7 +441,8 @@ static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
 
 static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
 
-rp_status rp_graphed_set_training(rp_compiled *f, bool training) {
+rp_status rp_graphed_set_training_at(const char *site, rp_compiled *f, bool training) {
+    RP__CALLED_FROM(site);
     if (!f || f->ops != &graphed_ops)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graphed_set_training: the function is not a graphed callable");
     ((graphed *)f)->training = training;
@@ -380,11 +465,12 @@ static rp_status check_sample(const rp_graphed_callable *c, size_t which, size_t
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "%s is expanded: its elements share memory, so it cannot be a static input", what);
     for (size_t x = 0; x < k; x++)
-        if (c->args[x]->storage == t->storage)
+        if (c->args[x]->storage == t->storage || rp__storage_meets(c->args[x]->storage, t->storage))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                             "%s shares memory with argument %zu: each static input needs its own", what, x);
     for (size_t x = 0; x < c->n_params; x++)
-        if (c->params[x] && c->params[x]->storage == t->storage)
+        if (c->params[x] &&
+            (c->params[x]->storage == t->storage || rp__storage_meets(c->params[x]->storage, t->storage)))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s shares memory with parameter %zu", what, x);
     return RP_OK;
 }
@@ -424,7 +510,7 @@ typedef struct maker { /* what the steps of rp_make_graphed_callables share */
 } maker;
 
 static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
-    graphed *g = rp__calloc(1, sizeof *g);
+    graphed *g = rp__handle_new("function", sizeof *g);
     size_t all = c->n_args + c->n_params;
     if (!g) return NULL;
     g->n_args = c->n_args;
@@ -433,6 +519,7 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->device = m->device;
     g->captured_training = g->training = m->options.training;
     g->args = rp__calloc(all + 1, sizeof *g->args);
+    g->leaf = rp__calloc(all + 1, sizeof *g->leaf);
     g->param_storage = rp__calloc(c->n_params + 1, sizeof *g->param_storage);
     g->outputs = rp__calloc(c->n_out, sizeof *g->outputs);
     g->differentiable = rp__calloc(c->n_out, sizeof *g->differentiable);
@@ -444,14 +531,17 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->generation = rp__calloc(1, sizeof *g->generation);
     if (g->generation) atomic_init(&g->generation->refs, 1);
     if (c->fn.ctx_bytes) g->ctx = rp__alloc(c->fn.ctx_bytes);
-    if ((c->fn.ctx_bytes && !g->ctx) || !g->args || !g->param_storage || !g->outputs || !g->differentiable ||
-        !g->grad_outputs || !g->grad_inputs || !g->forward_inputs || !g->backward_inputs || !g->backward_grads ||
-        !g->generation || rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
+    if ((c->fn.ctx_bytes && !g->ctx) || !g->args || !g->leaf || !g->param_storage || !g->outputs ||
+        !g->differentiable || !g->grad_outputs || !g->grad_inputs || !g->forward_inputs || !g->backward_inputs ||
+        !g->backward_grads || !g->generation || rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
         graphed_free(g);
         return NULL;
     }
     atomic_init(&g->refs, 1);
-    for (size_t k = 0; k < all; k++) g->args[k] = rp_retain(k < c->n_args ? c->args[k] : c->params[k - c->n_args]);
+    for (size_t k = 0; k < all; k++) {
+        g->args[k] = rp_retain(k < c->n_args ? c->args[k] : c->params[k - c->n_args]);
+        g->leaf[k] = rp_is_leaf(g->args[k]);
+    }
     for (size_t k = 0; k < c->n_params; k++) g->param_storage[k] = c->params[k]->storage;
     return g;
 }
@@ -513,10 +603,48 @@ static rp_status compare_results(graphed *g, rp_tensor *const *out) {
     return RP_OK;
 }
 
+typedef struct leaf_search {
+    const graphed *g;
+    uint64_t first_inside; /* ids of tensors that the function made begin here */
+} leaf_search;
+
+/* A leaf that the function made by itself, to differentiate inside, is nobody else's. */
+static rp_status check_leaf(void *ctx, const rp_tensor *leaf) {
+    const leaf_search *s = ctx;
+    const graphed *g = s->g;
+    if (leaf->id >= s->first_inside) return RP_OK;
+    char text[RP__SHAPE_TEXT];
+    return rp__fail(
+        RP_ERROR_INVALID_ARGUMENT,
+        "%s: the function reads a leaf that requires a gradient and was not given: %s, made by `%s` (%s). Name "
+        "it in .params of the callable, or read it through rp_detach: a graph gives gradients to what it was "
+        "given alone",
+        g->base.name, rp__tensor_text(leaf, text), leaf->op ? leaf->op : "an op",
+        leaf->site && *leaf->site ? leaf->site : "no call site");
+}
+
+/* What a tape behind the graph could not say: gradients of leaves that nobody named, history of what was written. */
+static rp_status check_history(const graphed *g, rp_tensor *const *out, uint64_t first_inside) {
+    for (size_t k = 0; k < surface(g); k++) {
+        const rp_tensor *t = g->args[k];
+        if (!g->leaf[k] || rp_is_leaf(t)) continue;
+        return rp__fail(
+            RP_ERROR_INVALID_ARGUMENT,
+            "%s: the function wrote into %s %zu what has a gradient, by `%s` (%s): a graph hands on gradients "
+            "through its results alone. Return it as a result, or write what rp_detach gives",
+            g->base.name, k < g->n_args ? "argument" : "parameter", k < g->n_args ? k : k - g->n_args,
+            t->storage->writer_op ? t->storage->writer_op : "an op",
+            t->storage->writer_site ? t->storage->writer_site : "no call site");
+    }
+    leaf_search search = {g, first_inside};
+    return rp__tape_each_leaf(out, g->n_out, g->args, surface(g), check_leaf, &search);
+}
+
 /* Runs the function; its outputs of the innermost scope. Ops inside name their own lines, what is found afterwards that of
    rp_make_graphed_callables. */
 static rp_status run_body(graphed *g, rp_tensor **out) {
     for (size_t k = 0; k < g->n_out; k++) out[k] = NULL;
+    uint64_t first_inside = rp__unique_id_fresh();
     rp__site_frame frame = rp__site_enter((rp__site_frame){NULL, NULL});
     g->base.fn.body(g->base.fn.ctx, g->args, g->n_args, out, g->n_out);
     rp__site_pop(frame);
@@ -539,7 +667,8 @@ static rp_status run_body(graphed *g, rp_tensor **out) {
         else if (rp__tensor_is_error(out[k]))
             status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s is the error tensor", what);
     }
-    return status == RP_OK ? compare_results(g, out) : status;
+    if (status == RP_OK) status = compare_results(g, out);
+    return status == RP_OK ? check_history(g, out, first_inside) : status;
 }
 
 /* Differentiable outputs with respect to the surface tensors that require a gradient: grads[k] aligned with the surface. */
@@ -603,7 +732,7 @@ static rp_status warm_up(const maker *m) {
     (void)rp_generator_set(generator, seed, offset);
     (void)rp_error_take();
     rp__error_restore(&kept);
-    rp_stream_release(before);
+    rp__stream_drop(before);
     return status;
 }
 
@@ -687,21 +816,24 @@ static rp_status finish(graphed *g) {
     RP_TRY(rp__recording_instantiate(&g->forward));
     if (g->backward.graph) RP_TRY(rp__recording_instantiate(&g->backward));
     for (size_t k = 0; k < g->n_args; k++) {
+        g->args[k]->storage->sample = true;
         rp__static_input_find(&g->forward, g->args[k], &g->forward_inputs[k]);
         rp__static_input_find(&g->backward, g->args[k], &g->backward_inputs[k]);
     }
     for (size_t k = 0; k < g->n_out; k++)
         if (g->grad_outputs[k]) rp__static_input_find(&g->backward, g->grad_outputs[k], &g->backward_grads[k]);
-    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+    for (size_t k = 0; k < g->forward.n_externals; k++)
+        g->writes = g->writes || g->forward.externals[k].access & RP__WRITE;
+    rp__explain_add(g->base.explain, "graph", RP__REASON_NONE, NULL,
                     (int64_t)g->device->ops->graph_nodes(g->forward.graph), "nodes of the forward graph");
     if (g->device->ops->graph_count)
-        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the forward graph",
+        rp__explain_live(g->base.explain, "graph", RP__REASON_NONE, "executables of the forward graph",
                          &g->forward.executables);
     if (!g->backward.graph) return RP_OK;
-    rp__explain_add(&g->base.explain, "graph", RP__REASON_NONE, NULL,
+    rp__explain_add(g->base.explain, "graph", RP__REASON_NONE, NULL,
                     (int64_t)g->device->ops->graph_nodes(g->backward.graph), "nodes of the backward graph");
     if (g->device->ops->graph_count)
-        rp__explain_live(&g->base.explain, "graph", RP__REASON_NONE, "executables of the backward graph",
+        rp__explain_live(g->base.explain, "graph", RP__REASON_NONE, "executables of the backward graph",
                          &g->backward.executables);
     return RP_OK;
 }
@@ -821,11 +953,7 @@ static rp_status make_callables(const rp_graphed_callable *callables, size_t n, 
     rp_device device;
     for (size_t i = 0; out && i < n; i++) out[i] = rp__callable_failed();
     if (!out) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: out is NULL");
-    if (options) {
-        if (options->struct_size < sizeof options->struct_size)
-            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "make_graphed_callables: struct_size of the options is not set");
-        memcpy(&m.options, options, options->struct_size < sizeof m.options ? options->struct_size : sizeof m.options);
-    }
+    RP_TRY(rp__options_read("make_graphed_callables", options, sizeof m.options, &m.options));
     RP_TRY(check_callables(callables, n, &device));
     m.device = rp__device_get(device);
     if (!m.device) return rp_error_status();
@@ -848,7 +976,7 @@ static rp_status make_callables(const rp_graphed_callable *callables, size_t n, 
         if (m.made[i]) rp_compiled_release(&m.made[i]->base);
     rp__free(m.made);
     rp__side_stream_give(m.stream);
-    rp_pool_release(m.pool);
+    rp__pool_drop(m.pool);
     return status;
 }
 
@@ -858,9 +986,4 @@ rp_status rp_make_graphed_callables_at(const char *site, const rp_graphed_callab
     rp_status status = make_callables(callables, n, options, out);
     rp__site_pop(frame);
     return status;
-}
-
-rp_status(rp_make_graphed_callables)(const rp_graphed_callable *callables, size_t n, const rp_graphed_options *options,
-                                     rp_compiled **out) {
-    return rp_make_graphed_callables_at(NULL, callables, n, options, out);
 }

@@ -40,7 +40,7 @@ void rp__side_stream_give(rp_stream *s) {
         s = NULL;
     }
     rp__unlock(&side_lock);
-    if (s) rp_stream_release(s);
+    if (s) rp__stream_drop(s);
 }
 
 /* ---- capturing ---- */
@@ -84,7 +84,7 @@ static rp_status record(rp__launch_recorder *base, rp_stream *s, const rp__launc
             return status;
         }
     }
-    return s->device->ops->launch(s->device, s, l);
+    return rp__launch_unrecorded(s, l);
 }
 
 rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *stream, rp_pool *pool,
@@ -103,7 +103,7 @@ rp_status rp__recorder_begin(rp__recorder *c, rp__recording *r, rp_stream *strea
         (void)rp_set_current_stream(previous);
         (void)rp_error_take();
         rp__error_restore(&kept);
-        rp_stream_release(previous);
+        rp__stream_drop(previous);
         return status;
     }
     r->pool = rp__pool_retain(pool);
@@ -128,8 +128,8 @@ rp_status rp__recorder_end(rp__recorder *c, size_t *nodes) {
     if (c->stream->capture) r->counted = rp__replays_retain(c->stream->capture->replays);
     rp_status status = rp__capture_end(c->stream, &r->graph, &r->random, &r->n_random);
     rp_status restored = rp_set_current_stream(c->previous);
-    rp_stream_release(c->previous);
-    rp_stream_release(c->stream);
+    rp__stream_drop(c->previous);
+    rp__stream_drop(c->stream);
     if (status == RP_OK) status = c->failed != RP_OK ? c->failed : restored;
     if (status != RP_OK) {
         rp__recording_free(r);
@@ -162,7 +162,7 @@ void rp__recording_free(rp__recording *r) {
         if (r->externals[k].moved) rp__storage_release(r->externals[k].moved);
     }
     rp__free(r->externals);
-    if (r->pool) rp_pool_release(r->pool);
+    if (r->pool) rp__pool_drop(r->pool);
     memset(r, 0, sizeof *r);
 }
 
@@ -178,7 +178,7 @@ static rp_status order_behind_pool(rp__recording *r, rp_stream *s) {
         r->stream_waits++;
     }
     if (status == RP_OK && last != s) {
-        if (last) rp_stream_release(last);
+        if (last) rp__stream_drop(last);
         r->pool->replayed_on = rp__stream_retain(s);
     }
     rp__unlock(&replay_lock);
@@ -291,12 +291,14 @@ static bool same_layout(const rp_tensor *a, const rp_tensor *b) {
 }
 
 /* Why `actual` cannot be read where it is; RP__REASON_NONE when it can. */
-static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual) {
+static rp__reason must_copy(const rp__recording *r, const rp__static_input *input, const rp_tensor *actual,
+                            bool overwritten) {
     const rp__external *e = input->external;
     const char *why;
     int64_t begin, end;
     rp__tensor_byte_range(input->tensor, &begin, &end);
     if (!e) return RP__REASON_UNKNOWN_LAUNCH;
+    if (overwritten) return RP__REASON_OWN_RESULT;
     if (!rp__recording_movable(r, e, &why)) return e->library ? RP__REASON_LIBRARY_OPERAND : RP__REASON_UNKNOWN_LAUNCH;
     if (e->begin < begin || e->end > end) return RP__REASON_SHARED_MEMORY;
     if (rp__storage_is_unseen(actual->storage)) return RP__REASON_FOREIGN_MEMORY;
@@ -306,10 +308,19 @@ static rp__reason must_copy(const rp__recording *r, const rp__static_input *inpu
     return RP__REASON_NONE;
 }
 
-rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
-                               size_t number) {
+/* Grad mode aside: an argument that a graph reads or writes has no tape of its own in it. */
+static rp_status copy(rp_tensor *to, rp_tensor *from) {
+    bool grad = rp_set_grad_enabled(false);
+    rp_tensor *done = rp_copy_(to, from);
+    (void)rp_set_grad_enabled(grad);
+    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, bool overwritten,
+                               rp__explain *explain, size_t number) {
     rp__external *e = input->external;
     const rp_tensor *recorded = input->tensor;
+    input->stands_in = false;
     if (!e && !r->unknown) return RP_OK;
     size_t bytes = rp__dtype_bytes((rp_dtype)recorded->dtype);
     char *base = rp__tensor_data(actual) - (size_t)recorded->offset * bytes;
@@ -318,7 +329,7 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
         return RP_OK;
     if (actual->storage == recorded->storage && actual->offset == recorded->offset && same_layout(actual, recorded))
         return e ? rp__recording_repoint(r, e, NULL, NULL) : RP_OK;
-    rp__reason reason = must_copy(r, input, actual);
+    rp__reason reason = must_copy(r, input, actual, overwritten);
     if (reason == RP__REASON_NONE) {
         RP_TRY(rp__recording_repoint(r, e, actual->storage, base));
         if (!input->patched) {
@@ -333,8 +344,11 @@ rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_ten
         rp__explain_add(explain, "copy", reason, NULL, 1, "argument %zu is copied at every call that moves it", number);
         input->copied = true;
     }
-    bool grad = rp_set_grad_enabled(false);
-    rp_tensor *done = rp_copy_(input->tensor, actual);
-    (void)rp_set_grad_enabled(grad);
-    return rp__tensor_is_error(done) ? rp_error_status() : RP_OK;
+    input->stands_in = true;
+    return copy(input->tensor, actual);
+}
+
+rp_status rp__static_input_give_back(const rp__static_input *input, rp_tensor *actual) {
+    if (!input->stands_in || !rp__static_input_written(input)) return RP_OK;
+    return rp__storage_is_stale(actual->storage) ? RP_OK : copy(actual, input->tensor); /* gone with this replay */
 }

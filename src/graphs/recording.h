@@ -68,13 +68,20 @@ typedef struct rp__static_input {
     rp_tensor *tensor;      /* the recorded one, counted by its owner */
     rp__external *external; /* NULL: no launch touches it */
     bool patched, copied;   /* happened before: explain has been told */
+    bool stands_in;         /* the last rp__static_input_set copied: writes of the graph are in `tensor` alone */
 } rp__static_input;
+/* Does the graph write the argument? */
+static inline bool rp__static_input_written(const rp__static_input *input) {
+    return input->external && input->external->access & RP__WRITE;
+}
 void rp__static_input_find(rp__recording *r, rp_tensor *recorded, rp__static_input *out);
 /* Makes the next replay see `actual` where the recorded tensor was: re-points the nodes that read it, or copies the values
-   (library operands, foreign memory, another layout or alignment). Sizes and dtype are the caller's to check. Each first copy
-   and patch is told to `explain` with its reason. `number` is the argument's. */
-rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, rp__explain *explain,
-                               size_t number);
+   (library operands, foreign memory, another layout or alignment, or `overwritten`: the replay itself writes over it). Sizes and
+   dtype are the caller's to check. Each first copy and patch is told to `explain` with its reason. `number` is the argument's. */
+rp_status rp__static_input_set(rp__recording *r, rp__static_input *input, rp_tensor *actual, bool overwritten,
+                               rp__explain *explain, size_t number);
+/* After the replay, where the graph wrote a copy: gives `actual` what was written. */
+rp_status rp__static_input_give_back(const rp__static_input *input, rp_tensor *actual);
 /* Can replays take the bytes of `e` from another place? Otherwise *why says what stands against it. */
 bool rp__recording_movable(const rp__recording *r, const rp__external *e, const char **why);
 /* From the next replay on the bytes of e are those at `address` of `to` (same layout); touches only the nodes that read it.

@@ -9,8 +9,9 @@ static _Thread_local void *log_ctx;
 
 extern const rp__loop_backend rp__cuda_loops; /* kernel/cuda/loops.c: its emitter needs no driver */
 
-rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx) {
+rp_kernel_log *rp_set_kernel_log(rp_kernel_log *log, void *ctx, void **old_ctx) {
     rp_kernel_log *old = rp__kernel_log_set;
+    if (old_ctx) *old_ctx = log_ctx;
     rp__kernel_log_set = log;
     log_ctx = ctx;
     return old;

@@ -473,15 +473,12 @@ void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__va
 static struct {
     rp__mutex lock;
     rp__map map; /* key -> rp__dag; weak: a DAG leaves when its last reference goes */
-    const rp__loop_backend *backends[2];
-} interned = {RP__MUTEX_INIT, {NULL, 0, 0}, {&rp__cpu_loops, NULL}};
+} interned = {RP__MUTEX_INIT, {NULL, 0, 0}};
 RP__LOCKS_SURVIVE_FORK(fork_lock, &interned.lock, 1)
 
-void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend) {
-    rp__lock(&interned.lock);
-    interned.backends[type] = backend;
-    rp__unlock(&interned.lock);
-}
+/* By device type: who frees rp__dag.backend. */
+static const rp__loop_backend *const backends[2] = {
+    [RP_DEVICE_CPU] = &rp__cpu_loops, [RP_DEVICE_CUDA] = &rp__cuda_loops};
 
 static void mark(uint8_t *live, rp__val v) {
     if (v != RP__NO_VAL) live[v] = 1;
@@ -674,7 +671,6 @@ void rp__dag_release(rp__dag *d) {
     }
     rp__lock(&interned.lock);
     bool last = atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) == 1;
-    const rp__loop_backend *backends[2] = {interned.backends[0], interned.backends[1]};
     if (last) {
         rp__map_remove(&interned.map, d->key);
         if (!interned.map.count) rp__map_free(&interned.map);
@@ -682,7 +678,7 @@ void rp__dag_release(rp__dag *d) {
     rp__unlock(&interned.lock);
     if (!last) return;
     for (int i = 0; i < 2; i++) {
-        if (d->backend[i] && backends[i] && backends[i]->destroy) backends[i]->destroy(d);
+        if (d->backend[i]) backends[i]->destroy(d);
     }
     rp__free(d);
 }

@@ -283,9 +283,8 @@ typedef struct rp__loop_backend {
        before this returns. Its launches use it once it is there. Nothing fails. NULL: there is one form. */
     void (*hot)(rp__dag *dag, bool wait);
 } rp__loop_backend;
-/* Who frees dag->backend[type]; the CPU is known from the start. */
-void rp__loop_backend_register(rp_device_type type, const rp__loop_backend *backend);
-extern const rp__loop_backend rp__cpu_loops; /* kernel/cpu/backend.c */
+extern const rp__loop_backend rp__cpu_loops;  /* kernel/cpu/backend.c */
+extern const rp__loop_backend rp__cuda_loops; /* kernel/cuda/loops.c */
 
 /* Limits of one launch; untouched pages of the buffer cost nothing. */
 enum { RP__MAX_WORDS = 16384, RP__MAX_SLOTS = 4096 };

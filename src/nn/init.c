@@ -38,19 +38,22 @@ static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {
     return status != RP_OK ? status : restored;
 }
 
-rp_status rp_init_uniform(rp_tensor *t, double low, double high) {
+rp_status rp_init_uniform_at(const char *site, rp_tensor *t, double low, double high) {
+    RP__CALLED_FROM(site);
     if (!(low <= high))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_uniform: expects low <= high, but found low=%g > high=%g", low,
                         high);
     return fill_drawn(t, draw_uniform, low, high);
 }
 
-rp_status rp_init_normal(rp_tensor *t, double mean, double std) {
+rp_status rp_init_normal_at(const char *site, rp_tensor *t, double mean, double std) {
+    RP__CALLED_FROM(site);
     if (!(std >= 0)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "init_normal: expects std >= 0, but found std %g", std);
     return fill_drawn(t, draw_normal, mean, std);
 }
 
-rp_status rp_init_constant(rp_tensor *t, double value) {
+rp_status rp_init_constant_at(const char *site, rp_tensor *t, double value) {
+    RP__CALLED_FROM(site);
     RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
@@ -60,7 +63,8 @@ rp_status rp_init_constant(rp_tensor *t, double value) {
     return status;
 }
 
-rp_status rp_init_kaiming_uniform(rp_tensor *t, double a) {
+rp_status rp_init_kaiming_uniform_at(const char *site, rp_tensor *t, double a) {
+    RP__CALLED_FROM(site);
     RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
     if (t->ndim < 2)
         return rp__fail(RP_ERROR_SHAPE, "kaiming_uniform: fan-in needs a tensor of two or more dimensions, not %u",

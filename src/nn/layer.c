@@ -1,6 +1,7 @@
 /* Layers: structs of parameters with PyTorch's initial values, and the op that each stands for. */
 #include <reprise_nn.h>
 
+#include "core/options.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -53,8 +54,9 @@ static rp_status linear_fill(rp_linear_layer *l, int64_t in_features, int64_t ou
     return rp_init_uniform(l->bias, -bound, bound);
 }
 
-rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, int64_t out_features, bool bias,
-                               rp_dtype dtype) {
+rp_status rp_linear_layer_init_at(const char *site, rp_linear_layer *l, int64_t in_features, int64_t out_features,
+                                  bool bias, rp_dtype dtype) {
+    RP__CALLED_FROM(site);
     RP_TRY(need(l, "linear layer"));
     memset(l, 0, sizeof *l);
     rp_status status = linear_fill(l, in_features, out_features, bias, dtype);
@@ -73,14 +75,11 @@ rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l
     return rp_linear_at(site, x, l->weight, l->bias);
 }
 
-rp_tensor *(rp_linear_layer_forward)(const rp_linear_layer *l, rp_tensor *x) {
-    return rp_linear_layer_forward_at(NULL, l, x);
-}
-
 /* ---------------------------------------------------------------- embedding */
 
-rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_embeddings, int64_t embedding_dim,
-                                  rp_dtype dtype) {
+rp_status rp_embedding_layer_init_at(const char *site, rp_embedding_layer *l, int64_t num_embeddings,
+                                     int64_t embedding_dim, rp_dtype dtype) {
+    RP__CALLED_FROM(site);
     RP_TRY(need(l, "embedding layer"));
     memset(l, 0, sizeof *l);
     RP_TRY(positive("embedding layer", "num_embeddings", num_embeddings));
@@ -100,10 +99,6 @@ rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_la
     return rp_embedding_at(site, l->weight, indices);
 }
 
-rp_tensor *(rp_embedding_layer_forward)(const rp_embedding_layer *l, rp_tensor *indices) {
-    return rp_embedding_layer_forward_at(NULL, l, indices);
-}
-
 /* ---------------------------------------------------------------- layer norm */
 
 static rp_status layer_norm_fill(rp_layer_norm_layer *l, rp_dtype dtype) {
@@ -114,8 +109,9 @@ static rp_status layer_norm_fill(rp_layer_norm_layer *l, rp_dtype dtype) {
     return rp_init_constant(l->bias, 0.0);
 }
 
-rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t *normalized_shape, size_t n_dims, double eps,
-                                   bool elementwise_affine, rp_dtype dtype) {
+rp_status rp_layer_norm_layer_init_at(const char *site, rp_layer_norm_layer *l, const int64_t *normalized_shape,
+                                      size_t n_dims, double eps, bool elementwise_affine, rp_dtype dtype) {
+    RP__CALLED_FROM(site);
     RP_TRY(need(l, "layer norm layer"));
     memset(l, 0, sizeof *l);
     if (n_dims == 0 || n_dims > RP_MAX_DIMS || !normalized_shape)
@@ -138,10 +134,6 @@ void rp_layer_norm_layer_release(rp_layer_norm_layer *l) {
 rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x) {
     if (!l) return no_layer(site, "layer norm layer");
     return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps);
-}
-
-rp_tensor *(rp_layer_norm_layer_forward)(const rp_layer_norm_layer *l, rp_tensor *x) {
-    return rp_layer_norm_layer_forward_at(NULL, l, x);
 }
 
 /* ---------------------------------------------------------------- convolution */
@@ -172,15 +164,13 @@ static rp_status conv2d_fill(rp_conv2d_layer *l, int64_t in_channels, int64_t ou
     return rp_init_uniform(l->bias, -bound, bound);
 }
 
-rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels, int64_t kernel_height,
-                               int64_t kernel_width, const rp_conv2d_options *options) {
-    rp_conv2d_options o = {.struct_size = sizeof o};
+rp_status rp_conv2d_layer_init_at(const char *site, rp_conv2d_layer *l, int64_t in_channels, int64_t out_channels,
+                                  int64_t kernel_height, int64_t kernel_width, const rp_conv2d_options *options) {
+    RP__CALLED_FROM(site);
+    rp_conv2d_options o;
     RP_TRY(need(l, "conv2d layer"));
     memset(l, 0, sizeof *l);
-    if (options && options->struct_size < sizeof options->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT,
-                        "conv2d layer: struct_size of the options is not set; use RP_OPTIONS");
-    if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    RP_TRY(rp__options_read("conv2d layer", options, sizeof o, &o));
     rp_status status = conv2d_fill(l, in_channels, out_channels, kernel_height, kernel_width, &o);
     if (status != RP_OK) rp_conv2d_layer_release(l);
     return status;
@@ -195,8 +185,4 @@ void rp_conv2d_layer_release(rp_conv2d_layer *l) {
 rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l, rp_tensor *x) {
     if (!l) return no_layer(site, "conv2d layer");
     return rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups);
-}
-
-rp_tensor *(rp_conv2d_layer_forward)(const rp_conv2d_layer *l, rp_tensor *x) {
-    return rp_conv2d_layer_forward_at(NULL, l, x);
 }

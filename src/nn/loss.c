@@ -21,7 +21,3 @@ rp_tensor *rp_mse_loss_at(const char *site, rp_tensor *input, rp_tensor *target,
     rp__site_pop(frame);
     return loss;
 }
-
-rp_tensor *(rp_mse_loss)(rp_tensor *input, rp_tensor *target, int64_t reduction) {
-    return rp_mse_loss_at(NULL, input, target, reduction);
-}

@@ -9,6 +9,7 @@
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
+#include "core/options.h"
 #include "ops/ops.h"
 
 #include <string.h>
@@ -36,6 +37,7 @@ typedef struct group {
 } group;
 
 struct rp_optimizer {
+    rp__handle handle;
     kind kind;
     group **groups;
     size_t n, capacity;
@@ -123,6 +125,7 @@ static rp_status params_check(const rp_optimizer *opt, rp_tensor *const *params,
 
 static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr, const settings *s) {
     if (opt == &failed_optimizer) return rp__fail(RP_ERROR_STATE, "optimizer: it could not be made");
+    if (!rp__handle_is_live(&opt->handle)) return rp__handle_refuse(&opt->handle, "optimizer", "optimizer");
     RP_TRY(params_check(opt, params, n, lr));
     if (!RP__GROW(&opt->groups, &opt->capacity, opt->n + 1)) return RP__OOM("optimizer");
     group *g = rp__calloc(1, sizeof *g);
@@ -155,10 +158,8 @@ static rp_status group_add(rp_optimizer *opt, rp_tensor *const *params, size_t n
 static double given_or(double value, double otherwise) { return value > 0 ? value : value < 0 ? 0 : otherwise; }
 
 static rp_status adam_settings(kind k, const rp_adam_options *options, settings *s) {
-    rp_adam_options o = {.struct_size = sizeof o};
-    if (options && options->struct_size < sizeof options->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "adam: struct_size of the options is not set; use RP_OPTIONS");
-    if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    rp_adam_options o;
+    RP_TRY(rp__options_read("adam", options, sizeof o, &o));
     *s = (settings){.beta1 = given_or(o.beta1, 0.9),
                     .beta2 = given_or(o.beta2, 0.999),
                     .eps = given_or(o.eps, 1e-8),
@@ -170,10 +171,8 @@ static rp_status adam_settings(kind k, const rp_adam_options *options, settings 
 }
 
 static rp_status sgd_settings(const rp_sgd_options *options, settings *s) {
-    rp_sgd_options o = {.struct_size = sizeof o};
-    if (options && options->struct_size < sizeof options->struct_size)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "sgd: struct_size of the options is not set; use RP_OPTIONS");
-    if (options) memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    rp_sgd_options o;
+    RP_TRY(rp__options_read("sgd", options, sizeof o, &o));
     *s = (settings){.momentum = o.momentum,
                     .dampening = o.dampening,
                     .weight_decay = o.weight_decay,
@@ -188,7 +187,7 @@ static rp_status sgd_settings(const rp_sgd_options *options, settings *s) {
 }
 
 static rp_optimizer *optimizer_new(kind k) {
-    rp_optimizer *opt = rp__calloc(1, sizeof *opt);
+    rp_optimizer *opt = rp__handle_new("optimizer", sizeof *opt);
     if (!opt) {
         (void)RP__OOM("optimizer");
         return &failed_optimizer;
@@ -204,22 +203,29 @@ static rp_optimizer *adam_new(kind k, rp_tensor *const *params, size_t n, double
     return opt;
 }
 
-rp_optimizer *rp_adam(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options) {
+rp_optimizer *rp_adam_at(const char *site, rp_tensor *const *params, size_t n, double lr,
+                         const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
     return adam_new(ADAM, params, n, lr, options);
 }
 
-rp_optimizer *rp_adamw(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options) {
+rp_optimizer *rp_adamw_at(const char *site, rp_tensor *const *params, size_t n, double lr,
+                          const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
     return adam_new(ADAMW, params, n, lr, options);
 }
 
-rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options) {
+rp_optimizer *rp_sgd_at(const char *site, rp_tensor *const *params, size_t n, double lr,
+                        const rp_sgd_options *options) {
+    RP__CALLED_FROM(site);
     rp_optimizer *opt = optimizer_new(SGD);
     if (opt != &failed_optimizer) (void)rp_sgd_add_group(opt, params, n, lr, options);
     return opt;
 }
 
-rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
-                            const rp_adam_options *options) {
+rp_status rp_adam_add_group_at(const char *site, rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                               const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
     settings s;
     if (!opt || opt->kind == SGD)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_adam_add_group: not an Adam optimizer");
@@ -227,19 +233,22 @@ rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t 
     return group_add(opt, params, n, lr, &s);
 }
 
-rp_status rp_sgd_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
-                           const rp_sgd_options *options) {
+rp_status rp_sgd_add_group_at(const char *site, rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
+                              const rp_sgd_options *options) {
+    RP__CALLED_FROM(site);
     settings s;
+    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle))
+        return rp__handle_refuse(&opt->handle, "rp_sgd_add_group", "optimizer");
     if (!opt || opt->kind != SGD) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_sgd_add_group: not an SGD optimizer");
     RP_TRY(sgd_settings(options, &s));
     return group_add(opt, params, n, lr, &s);
 }
 
 void rp_optimizer_release(rp_optimizer *opt) {
-    if (!opt || opt == &failed_optimizer) return;
+    if (!opt || opt == &failed_optimizer || !rp__handle_give_up(&opt->handle, "rp_optimizer_release")) return;
     for (size_t i = 0; i < opt->n; i++) group_free(opt->groups[i]);
     rp__free(opt->groups);
-    rp__free(opt);
+    rp__handle_free(opt);
 }
 
 /* ---------------------------------------------------------------- the step */
@@ -297,10 +306,13 @@ static rp_status class_step(const rp_optimizer *opt, group *g, size_t lead) {
 
 static rp_status optimizer_check(const rp_optimizer *opt, const char *function) {
     if (opt && opt->n > 0) return RP_OK;
+    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle))
+        return rp__handle_refuse(&opt->handle, function, "optimizer");
     return rp__fail(RP_ERROR_STATE, "%s: the optimizer is NULL or could not be made", function);
 }
 
 rp_status rp_optimizer_step_at(const char *site, rp_optimizer *opt) {
+    RP__CALLED_FROM(site);
     RP_TRY(optimizer_check(opt, "rp_optimizer_step"));
     rp__site_frame frame = rp__site_push(site, "optimizer_step");
     bool grad_mode = rp_set_grad_enabled(false);
@@ -318,9 +330,8 @@ rp_status rp_optimizer_step_at(const char *site, rp_optimizer *opt) {
     return status;
 }
 
-rp_status(rp_optimizer_step)(rp_optimizer *opt) { return rp_optimizer_step_at(NULL, opt); }
-
-rp_status rp_optimizer_zero_grad(rp_optimizer *opt, bool set_to_none) {
+rp_status rp_optimizer_zero_grad_at(const char *site, rp_optimizer *opt, bool set_to_none) {
+    RP__CALLED_FROM(site);
     RP_TRY(optimizer_check(opt, "rp_optimizer_zero_grad"));
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
@@ -345,22 +356,29 @@ size_t rp_optimizer_group_count(const rp_optimizer *opt) { return opt ? opt->n :
 
 static group *group_at(const rp_optimizer *opt, size_t index, const char *function) {
     if (opt && index < opt->n) return opt->groups[index];
+    if (opt && opt != &failed_optimizer && !rp__handle_is_live(&opt->handle)) {
+        (void)rp__handle_refuse(&opt->handle, function, "optimizer");
+        return NULL;
+    }
     (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: there is no group %zu", function, index);
     return NULL;
 }
 
-rp_status rp_optimizer_set_lr(rp_optimizer *opt, size_t index, double lr) {
+rp_status rp_optimizer_set_lr_at(const char *site, rp_optimizer *opt, size_t index, double lr) {
+    RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_set_lr");
     if (g) RP_TRY(lr_check(lr));
     return g ? rp_init_constant(g->lr, lr) : rp_error_status();
 }
 
-rp_tensor *rp_optimizer_lr(rp_optimizer *opt, size_t index) {
+rp_tensor *rp_optimizer_lr_at(const char *site, rp_optimizer *opt, size_t index) {
+    RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_lr");
     return g ? g->lr : NULL;
 }
 
-rp_tensor *rp_optimizer_state(rp_optimizer *opt, size_t index, size_t param, const char *name) {
+rp_tensor *rp_optimizer_state_at(const char *site, rp_optimizer *opt, size_t index, size_t param, const char *name) {
+    RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_state");
     if (!g) return NULL;
     rp_tensor *t = NULL;

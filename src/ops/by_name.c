@@ -114,8 +114,3 @@ rp_status rp_op_call_at(const char *site, const char *name, rp_tensor *const *in
     rp__site_pop(frame);
     return status;
 }
-
-rp_status(rp_op_call)(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
-                      rp_tensor **out, size_t n_out) {
-    return rp_op_call_at(NULL, name, in, n_in, attrs, n_attrs, out, n_out);
-}

@@ -16,8 +16,8 @@ static rp_status pair(const rp__call *call, unsigned attr, const char *name, int
             "expected %s to be a single integer value or a list of 2 values to match the convolution dimensions, but "
             "got %s=%s",
             name, name, a->n <= RP_MAX_DIMS ? rp__shape_text(a->v.ints, a->n, text) : "a longer list");
-    out[0] = a->v.ints[0];
-    out[1] = a->v.ints[a->n - 1];
+    out[0] = rp__dim_value(a->v.ints[0]); /* of a size of the trace its value: it is part of the kernel's choice */
+    out[1] = rp__dim_value(a->v.ints[a->n - 1]);
     return RP_OK;
 }
 
@@ -28,7 +28,7 @@ static rp_status geometry(const rp__call *call, unsigned first, rp__conv_geometr
     RP_TRY(pair(call, first, "stride", g->stride));
     RP_TRY(pair(call, first + 1, "padding", g->padding));
     RP_TRY(pair(call, first + 2, "dilation", g->dilation));
-    g->groups = rp__attr_int(call, first + 3);
+    g->groups = rp__dim_value(rp__attr_int(call, first + 3));
     for (unsigned d = 0; d < 2; d++) {
         if (g->padding[d] < 0)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "negative padding is not supported");

@@ -47,13 +47,14 @@ rp_status rp__infer_full(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
-    int64_t low = rp__attr_int(call, 0), high = rp__attr_int(call, 1);
+    /* Their difference is a number of the kernel: a size of the trace is taken at its value. */
+    int64_t low = rp__dim_value(rp__attr_int(call, 0)), high = rp__dim_value(rp__attr_int(call, 1));
     RP_TRY(factory(call, &call->attrs[2], call->attrs[3].v.dtype, out));
     if (low >= high)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)low,
                             (long long)high);
-    if (high - 1 > 0 && low < high - 1 - INT64_MAX)
+    if (high >= 0 && low < high - INT64_MAX)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "the range from %lld to %lld has more than 2^63 - 1 values", (long long)low,
                             (long long)high);

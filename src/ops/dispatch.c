@@ -107,8 +107,8 @@ static __attribute__((noinline)) void fail_outputs(rp__call *call) {
     for (uint32_t k = 0; k < call->n_out; k++) call->out[k] = rp__tensor_error();
 }
 
-/* An attribute with a word below RP__DIM_SYMBOL_LIMIT: a symbol of this thread's trace, None of an optional integer, or nothing
-   that a caller may pass. */
+/* An attribute with a word below RP__DIM_SYMBOL_LIMIT: a symbol of this thread's trace where the schema says SymInt, None of an
+   optional integer, or nothing that a caller may pass. */
 static __attribute__((noinline)) rp_status check_words(const rp__call *call, uint32_t k) {
     const rp__schema *s = &call->op->schema;
     const rp_attr *a = &call->attrs[k];
@@ -116,17 +116,32 @@ static __attribute__((noinline)) rp_status check_words(const rp__call *call, uin
     for (unsigned i = 0, at = 0; i < s->n_params && !p; i++) {
         if (s->params[i].kind == RP__PARAM_ATTR && at++ == k) p = &s->params[i];
     }
+    if (a->kind == RP_ATTR_SCALAR) { /* any number, but no word of the trace in force */
+        if (a->v.scalar.v.i == INT64_MIN || !rp__dim_known(a->v.scalar.v.i)) return RP_OK;
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "%s is a symbolic size, and must be a number: rp_sym_guard_int gives it",
+                            p ? p->name : "an attribute");
+    }
     const int64_t *words = a->kind == RP_ATTR_INT ? &a->v.i : a->v.ints;
     for (size_t i = 0; i < (a->kind == RP_ATTR_INT ? 1 : a->n); i++) {
-        if (rp__dim_known(words[i]) || (p && p->optional_int && words[i] == INT64_MIN)) continue;
-        return rp__op_error(call, RP_ERROR_INDEX, "%s is %lld, out of range: whole numbers begin at %lld",
-                            p ? p->name : "an attribute", (long long)words[i], (long long)RP__DIM_SYMBOL_LIMIT);
+        if (!rp__dim_is_symbol(words[i]) || (p && p->optional_int && words[i] == INT64_MIN)) continue;
+        if (rp__dim_known(words[i])) {
+            if (!p || p->symbolic) continue;
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                                "%s is a symbolic size, and must be a number: rp_sym_guard_int gives it", p->name);
+        }
+        return rp__op_error(
+            call, RP_ERROR_INDEX,
+            "%s is %lld, out of range: whole numbers begin at %lld, and the symbolic sizes of a trace are "
+            "for its own calls only",
+            p ? p->name : "an attribute", (long long)words[i], (long long)RP__DIM_SYMBOL_LIMIT);
     }
     return RP_OK;
 }
 
 static inline bool words_are_values(const rp_attr *a) {
     if (a->kind == RP_ATTR_INT) return !rp__dim_is_symbol(a->v.i);
+    if (a->kind == RP_ATTR_SCALAR) return a->v.scalar.kind != RP_SCALAR_I64 || !rp__dim_is_symbol(a->v.scalar.v.i);
     for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) {
         if (rp__dim_is_symbol(a->v.ints[i])) return false;
     }
@@ -316,7 +331,7 @@ static bool same_strides(const rp_tensor *a, const rp_tensor *b) {
 
 /* PyTorch's get_overlap_status, which decides exactly for dense tensors only. */
 static overlap overlap_of(const rp_tensor *a, const rp_tensor *b) {
-    if (a->storage != b->storage && (!a->storage->foreign || !b->storage->foreign)) return OVERLAP_NONE;
+    if (a->storage != b->storage && !rp__storage_meets(a->storage, b->storage)) return OVERLAP_NONE;
     if (rp__tensor_numel(a) == 0 || rp__tensor_numel(b) == 0) return OVERLAP_NONE;
     int64_t a0, a1, b0, b1;
     rp__tensor_byte_range(a, &a0, &a1);
@@ -344,11 +359,13 @@ static rp_tensor *copy_of(rp__device *d, rp_tensor *t) {
     rp_tensor *out = rp__tensor_empty(d, (rp_dtype)t->dtype, t->size, t->ndim);
     if (rp__tensor_is_error(out)) return out;
     rp_stream *s = rp__current_stream(d);
-    if (!rp__device_equal(t->device, d->id))
-        return d->ops->copy_in(d, s, rp__tensor_data(out), rp__tensor_data(t), rp__dtype_bytes((rp_dtype)t->dtype)) ==
-                       RP_OK
-                   ? out
-                   : rp__tensor_error();
+    if (!rp__device_equal(t->device, d->id)) { /* the CPU's stream may still have to write it */
+        rp__device *from = rp__device_get(t->device);
+        bool copied = from && from->ops->stream_synchronize(from, rp__current_stream(from)) == RP_OK &&
+                      d->ops->copy_in(d, s, rp__tensor_data(out), rp__tensor_data(t),
+                                      rp__dtype_bytes((rp_dtype)t->dtype)) == RP_OK;
+        return copied ? out : rp__tensor_error();
+    }
     rp_tensor *in[] = {t}, *outs[] = {out};
     rp__call call = {
         .op = rp__op_builtin(RP__OP_clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};

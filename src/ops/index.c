@@ -248,11 +248,11 @@ rp_status rp__run_embedding_backward(const rp__call *call) {
 
 rp_status rp__infer_topk(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
-    int64_t k = rp__attr_int(call, 0);
+    rp_dim k = rp__attr_int(call, 0);
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), t->ndim, &dim));
     if (t->dtype == RP_BOOL) return rp__call_refuse_dtype(call, t->dtype);
-    if (k < 0 || rp__dim_is(RP__DIM_LT, size_along(t, dim), k))
+    if (rp__dim_is(RP__DIM_LT, k, 0) || rp__dim_is(RP__DIM_LT, size_along(t, dim), k))
         return rp__op_error(call, RP_ERROR_INDEX, "selected index k out of range");
     for (unsigned i = 0; i < 2; i++) {
         rp__meta_like(&out[i], t, i ? RP_I64 : (rp_dtype)t->dtype);

@@ -105,7 +105,7 @@ static rp_dim from_start(rp_dim index, rp_dim size) {
 rp_status rp__call_range(const rp__call *call, unsigned first, rp__range *out) {
     const rp_tensor *t = call->in[0];
     int64_t start = rp__attr_int(call, first + 1), end = rp__attr_int(call, first + 2),
-            step = rp__attr_int(call, first + 3);
+            step = rp__dim_value(rp__attr_int(call, first + 3)); /* strides are made of it */
     if (t->ndim == 0)
         return rp__op_error(call, RP_ERROR_SHAPE, "%s() cannot be applied to a 0-dim tensor.", call->op->name);
     RP_TRY(rp__call_dim(call, rp__attr_int(call, first), t->ndim, &out->dim));

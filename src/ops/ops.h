@@ -27,6 +27,7 @@ typedef struct rp__param {
     uint8_t kind;          /* rp__param_kind */
     uint8_t attr_kind;     /* rp_attr_kind of RP__PARAM_ATTR */
     bool optional_int;     /* int?: INT64_MIN stands for None */
+    bool symbolic;         /* SymInt, SymInt[], SymInt?: a size or an index, which may be a symbol of the trace */
     bool written, aliased; /* Tensor(a!), Tensor(a) */
     char alias;            /* 'a' */
     bool has_default;

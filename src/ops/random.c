@@ -134,12 +134,13 @@ void rp__lower_native_dropout(rp__lower *lw) {
 
 rp_status rp__infer_multinomial(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
-    int64_t n = rp__attr_int(call, 0);
+    rp_dim n = rp__attr_int(call, 0);
     if (!rp__dtype_is_float((rp_dtype)t->dtype))
         return rp__op_error(call, RP_ERROR_DTYPE, "multinomial only supports floating-point dtypes for input, got: %s",
                             rp__dtype_title((rp_dtype)t->dtype));
     if (t->ndim != 1 && t->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "prob_dist must be 1 or 2 dim");
-    if (n <= 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
+    if (!rp__dim_is(RP__DIM_LT, 0, n))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
     rp_dim categories = t->size[t->ndim - 1];
     if (!rp__attr_bool(call, 1) && rp__dim_is(RP__DIM_LT, categories, n))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,

@@ -172,7 +172,7 @@ static inline bool entry_is(entry *e, const rp__call *call) { return e && key_wa
 static inline bool stands_apart(const rp__call *call, const rp_tensor *self) {
     for (uint32_t k = 0; k < call->n_in; k++) {
         const rp_tensor *t = call->in[k];
-        if (t && t != self && (t->storage == self->storage || (t->storage->foreign && self->storage->foreign)))
+        if (t && t != self && (t->storage == self->storage || rp__storage_meets(t->storage, self->storage)))
             return false;
     }
     return true;

@@ -86,7 +86,8 @@ static rp_status take_type(cursor *c, rp__param *p) {
         }
         return RP_OK;
     }
-    if (take_word(c, "int")) {
+    p->symbolic = take_word(c, "SymInt");
+    if (p->symbolic || take_word(c, "int")) {
         p->attr_kind = RP_ATTR_INT;
         if (strncmp(c->at, "[]", 2) == 0) {
             p->attr_kind = RP_ATTR_INTS;

@@ -94,7 +94,8 @@ rp_status rp__op_table_add(rp__op *op) {
 
 size_t rp_op_count(void) { return rp__op_table_count(); }
 
-rp_status rp_op_info_at(size_t index, rp_op_info *info) {
+rp_status rp_op_info_at_at(const char *site, size_t index, rp_op_info *info) {
+    RP__CALLED_FROM(site);
     static const char *const kinds[] = {
         [RP__POINTWISE] = "pointwise", [RP__ROWS] = "rows",           [RP__INDEXED] = "indexed", [RP__VIEW] = "view",
         [RP__LIBRARY] = "library",     [RP__COMPOSITE] = "composite", [RP__HOST] = "host",       [RP__USER] = "user",

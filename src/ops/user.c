@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/options.h"
 #include "device/error_record.h"
 #include "ops/execute.h"
 #include "ops/grad.h"
@@ -347,9 +348,12 @@ static void discard(user_op *u) {
     rp__free(u);
 }
 
-rp_status rp_op_register(const rp_op_descriptor *descriptor) {
-    if (!descriptor || descriptor->struct_size != sizeof *descriptor)
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: descriptor is NULL or struct_size is not its size");
+rp_status rp_op_register_at(const char *site, const rp_op_descriptor *given) {
+    RP__CALLED_FROM(site);
+    rp_op_descriptor read;
+    const rp_op_descriptor *descriptor = &read;
+    if (!given) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_register: the descriptor is NULL");
+    RP_TRY(rp__options_read("rp_op_register", given, sizeof read, &read));
     user_op *u = rp__calloc(1, sizeof *u);
     if (!u) return RP__OOM("a user op");
     rp_status status = rp__schema_parse(descriptor->schema, &u->op.schema);

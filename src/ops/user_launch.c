@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/options.h"
 #include "device/launch.h"
 #include "tensor/tensor.h"
 
@@ -121,20 +122,15 @@ rp_status rp_launch_at(const char *site, const char *name, rp_cpu_kernel *kernel
     return status;
 }
 
-rp_status(rp_launch)(const char *name, rp_cpu_kernel *kernel, int64_t items, int64_t grain, const rp_param *params,
-                     size_t n_params) {
-    return rp_launch_at(NULL, name, kernel, items, grain, params, n_params);
-}
-
 rp_status rp_cuda_launch_at(const char *site, const char *name, rp_device device, void *function,
-                            const rp_cuda_grid *grid, const rp_param *params, size_t n_params) {
+                            const rp_cuda_grid *given, const rp_param *params, size_t n_params) {
     if (!name) name = "cuda_launch";
     rp__site_frame outer = rp__site_push(site, name);
     rp__launch l = {.items = 1, .grain = 1};
-    rp_status status = RP_OK;
-    if (!grid)
-        status = rp__fail(RP_ERROR_INVALID_ARGUMENT, "the grid is NULL");
-    else if (device.type != RP_DEVICE_CUDA)
+    rp_cuda_grid read, *grid = &read;
+    rp_status status = given ? rp__options_read(name, given, sizeof read, &read)
+                             : rp__fail(RP_ERROR_INVALID_ARGUMENT, "the grid is NULL");
+    if (status == RP_OK && device.type != RP_DEVICE_CUDA)
         status = rp__fail(RP_ERROR_DEVICE, "a CUDA kernel runs on a CUDA device");
     for (unsigned k = 0; k < 3 && status == RP_OK; k++) {
         l.grid[k] = grid->grid[k] ? grid->grid[k] : 1;
@@ -146,9 +142,4 @@ rp_status rp_cuda_launch_at(const char *site, const char *name, rp_device device
     }
     rp__site_pop(outer);
     return status;
-}
-
-rp_status(rp_cuda_launch)(const char *name, rp_device device, void *function, const rp_cuda_grid *grid,
-                          const rp_param *params, size_t n_params) {
-    return rp_cuda_launch_at(NULL, name, device, function, grid, params, n_params);
 }

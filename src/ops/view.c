@@ -126,6 +126,69 @@ rp_status rp__expand_reshape(const rp__call *call) {
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
+rp_status rp__expand_flatten(const rp__call *call) {
+    rp_tensor *t = call->in[0];
+    unsigned first, last;
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), t->ndim, &first));
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), t->ndim, &last));
+    if (last < first)
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                            "flatten() has invalid args: start_dim cannot come after end_dim");
+    rp_dim size[RP_MAX_DIMS], folded = 1;
+    size_t n = 0;
+    for (unsigned d = 0; d < t->ndim; d++) {
+        if (d > first && d <= last) continue;
+        if (d == first) {
+            folded = rp__numel(t->size + first, last - first + 1u);
+            size[n++] = folded;
+        } else {
+            size[n++] = t->size[d];
+        }
+    }
+    if (t->ndim == 0) size[n++] = 1;
+    call->out[0] = rp_reshape_at(call->site, t, size, n);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
+rp_status rp__expand_unflatten(const rp__call *call) {
+    rp_tensor *t = call->in[0];
+    const rp_attr *sizes = &call->attrs[1];
+    char a[RP__SHAPE_TEXT];
+    unsigned dim;
+    RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), t->ndim, &dim));
+    if (sizes->n == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "unflatten: sizes must be non-empty");
+    if (t->ndim == 0 || t->ndim - 1 + sizes->n > RP_MAX_DIMS)
+        return rp__op_error(call, RP_ERROR_SHAPE, "a tensor of %u dimensions cannot have one as %zu", t->ndim,
+                            sizes->n);
+    rp_dim size[RP_MAX_DIMS], product = 1;
+    size_t n = 0, open = SIZE_MAX;
+    for (unsigned d = 0; d < t->ndim; d++) {
+        if (d != dim) {
+            size[n++] = t->size[d];
+            continue;
+        }
+        for (size_t k = 0; k < sizes->n; k++, n++) {
+            size[n] = sizes->v.ints[k];
+            if (size[n] == -1) {
+                if (open != SIZE_MAX) return rp__op_error(call, RP_ERROR_SHAPE, "only one dimension can be inferred");
+                open = n;
+            } else {
+                product = times(product, size[n]);
+            }
+        }
+    }
+    bool fits = open == SIZE_MAX ? equal(product, t->size[dim])
+                                 : !equal(product, 0) && equal(rp__dim_apply(RP__DIM_MOD, t->size[dim], product), 0);
+    if (!fits)
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "unflatten: Provided sizes %s don't multiply up to the size of dim %u (%lld) in the input "
+                            "tensor",
+                            rp__shape_text(sizes->v.ints, sizes->n, a), dim, (long long)rp__dim_hint(t->size[dim]));
+    if (open != SIZE_MAX) size[open] = rp__dim_apply(RP__DIM_FLOORDIV, t->size[dim], product);
+    call->out[0] = rp_view_at(call->site, t, size, n);
+    return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
+}
+
 /* ---- order of dims */
 
 rp_status rp__view_permute(const rp__call *call, rp__view *out) {

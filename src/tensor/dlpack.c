@@ -74,8 +74,8 @@ static struct DLManagedTensorVersioned *export_tensor(rp_tensor *t) {
     if (!d || rp__tensor_materialise(t) != RP_OK) return NULL;
     rp_stream *s = rp__current_stream(d);
     /* The consumer knows nothing of our queues. */
-    if (d->id.type == RP_DEVICE_CPU &&
-        (rp__capture_forbid(s, "exporting a tensor") != RP_OK || d->ops->stream_synchronize(d, s) != RP_OK))
+    if (d->id.type == RP_DEVICE_CPU && (rp__capture_forbid(s, "exporting a tensor") != RP_OK ||
+                                        d->ops->stream_synchronize(d, s) != RP_OK || rp__device_waited(d) != RP_OK))
         return NULL;
     exported *e = rp__calloc(1, sizeof *e);
     if (!e) {
@@ -105,7 +105,8 @@ static struct DLManagedTensorVersioned *export_tensor(rp_tensor *t) {
     return &e->managed;
 }
 
-struct DLManagedTensorVersioned *rp_to_dlpack(rp_tensor *t) {
+struct DLManagedTensorVersioned *rp_to_dlpack_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "to_dlpack");
     struct DLManagedTensorVersioned *managed = export_tensor(t);
     rp__site_pop(outer);
@@ -202,7 +203,8 @@ static rp_tensor *import(const struct dl_tensor *in, uint64_t flags, void (*dele
     return t;
 }
 
-rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed) {
+rp_tensor *rp_from_dlpack_at(const char *site, struct DLManagedTensorVersioned *managed) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "from_dlpack");
     rp_tensor *t = rp__tensor_error();
     if (!managed) {
@@ -218,7 +220,8 @@ rp_tensor *rp_from_dlpack(struct DLManagedTensorVersioned *managed) {
     return t;
 }
 
-rp_tensor *rp_from_dlpack_unversioned(struct DLManagedTensor *managed) {
+rp_tensor *rp_from_dlpack_unversioned_at(const char *site, struct DLManagedTensor *managed) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "from_dlpack_unversioned");
     rp_tensor *t = rp__tensor_error();
     if (managed)

@@ -192,7 +192,7 @@ static rp_status host_view(rp_tensor *t, printer *p, char **owned) {
     if (d->id.type == RP_DEVICE_CPU) {
         RP_TRY(d->ops->stream_synchronize(d, s));
         p->base = rp__tensor_data(t);
-        return rp__error_record_check(d);
+        return rp__device_waited(d);
     }
     rp__tensor_byte_range(t, &begin, &end);
     if (begin == end) return RP_OK;
@@ -200,10 +200,11 @@ static rp_status host_view(rp_tensor *t, printer *p, char **owned) {
     if (!*owned) return RP__OOM("a host copy of a tensor");
     RP_TRY(d->ops->copy_out(d, s, *owned, (char *)t->storage->data + begin, (size_t)(end - begin)));
     p->base = *owned + (t->offset * (int64_t)rp__dtype_bytes((rp_dtype)t->dtype) - begin);
-    return rp__error_record_check(d);
+    return rp__device_waited(d);
 }
 
-size_t rp_format(rp_tensor *t, char *buf, size_t bytes) {
+size_t rp_format_at(const char *site, rp_tensor *t, char *buf, size_t bytes) {
+    RP__CALLED_FROM(site);
     if (!buf) bytes = 0; /* asks for the length */
     if (bytes) buf[0] = 0;
     rp__site_frame outer = rp__site_push(NULL, "format");

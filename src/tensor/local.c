@@ -106,6 +106,12 @@ uint64_t rp__unique_id(void) {
     return l->next_id++;
 }
 
+uint64_t rp__unique_id_fresh(void) {
+    rp__tensor_local *l = rp__local_tls;
+    if (l) l->next_id = l->id_end;
+    return rp__unique_id();
+}
+
 /* More slots: from what other threads left, else from a new slab. */
 static bool refill(rp__slot_queue *q, rp__slot_queue *common, size_t bytes, size_t keep, void **(*link)(void *)) {
     rp__lock(&shared.lock);

@@ -65,7 +65,8 @@ static bool scopes_grow(rp__tensor_local *l) {
     return true;
 }
 
-rp_scope rp_scope_begin(void) {
+rp_scope rp_scope_begin_at(const char *site) {
+    RP__CALLED_FROM(site);
     rp__tensor_local *l = rp__local();
     if (!l) return (rp_scope){0};
     if (RP__UNLIKELY(l->n_scopes == l->scopes_capacity) && !scopes_grow(l)) {
@@ -134,7 +135,8 @@ static __attribute__((noinline)) size_t close_up(rp__tensor_local *l, size_t fir
     return kept;
 }
 
-rp_status rp_scope_end(rp_scope scope, rp_tensor *const *keep, size_t n) {
+rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *keep, size_t n) {
+    RP__CALLED_FROM(site);
     rp__tensor_local *l = rp__local_tls;
     size_t k = l ? l->n_scopes : 0;
     while (k > 0 && RP__UNLIKELY(l->scopes[k - 1].id != scope.id)) k--;

@@ -33,15 +33,24 @@ rp__storage *rp__storage_new(rp__device *d, rp_stream *stream, size_t bytes) {
     return s;
 }
 
-rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, void (*deleter)(void *), void *ctx) {
+rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, const rp__storage *behind,
+                              void (*deleter)(void *), void *ctx) {
     rp__storage *s = slot(device);
     if (!s) return NULL;
     s->data = data;
     s->bytes = bytes;
+    s->behind = behind ? rp__storage_block(behind) : NULL;
     s->deleter = deleter;
     s->deleter_ctx = ctx;
     s->foreign = data != NULL;
     return s;
+}
+
+rp__storage *rp__storage_foreign(rp__device *d, void *data, size_t bytes, void (*deleter)(void *), void *ctx) {
+    rp__storage *s = rp__storage_wrap(d->id, data, bytes, NULL, NULL, NULL);
+    if (!s || !deleter || rp__block_foreign(d, data, bytes, deleter, ctx, &s->block) == RP_OK) return s;
+    slot_return(s);
+    return NULL;
 }
 
 rp__storage *rp__storage_retain(rp__storage *s) {

@@ -6,7 +6,6 @@
 
 #include "core/alloc.h"
 #include "device/capture.h"
-#include "device/error_record.h"
 #include "tensor/local.h"
 
 rp_status (*rp__materialise_hook)(rp_tensor *t);
@@ -189,7 +188,8 @@ static const char *made_by(const rp_tensor *t, char buf[256]) {
     return buf;
 }
 
-rp_tensor *rp_retain(rp_tensor *t) {
+rp_tensor *rp_retain_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (!t || rp__tensor_is_error(t)) return t ? t : rp__tensor_error();
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC)) {
         rp__tensor_check(t, "the tensor to retain");
@@ -205,7 +205,8 @@ static void drop(rp_tensor *t) {
     if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) == 1) rp__tensor_destroy(t);
 }
 
-void rp_release(rp_tensor *t) {
+void rp_release_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (!t || rp__tensor_is_error(t)) return;
     char made[256];
     if (RP__UNLIKELY(t->magic != RP__TENSOR_MAGIC)) {
@@ -258,20 +259,36 @@ static bool usable(const rp_tensor *t, const char *what) {
     return false;
 }
 
-size_t rp_ndim(const rp_tensor *t) { return usable(t, "ndim: the tensor") ? t->ndim : 0; }
-rp_dtype rp_dtype_of(const rp_tensor *t) {
+size_t rp_ndim_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "ndim: the tensor") ? t->ndim : 0;
+}
+rp_dtype rp_dtype_of_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     return usable(t, "dtype_of: the tensor") ? (rp_dtype)t->dtype : RP_DTYPE_NONE;
 }
-rp_device rp_device_of(const rp_tensor *t) { return usable(t, "device_of: the tensor") ? t->device : rp_cpu(); }
-bool rp_is_contiguous(const rp_tensor *t) {
+rp_device rp_device_of_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "device_of: the tensor") ? t->device : rp_cpu();
+}
+bool rp_is_contiguous_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     return usable(t, "is_contiguous: the tensor") ? rp__tensor_contiguous(t) : false;
 }
-int64_t rp_numel(const rp_tensor *t) { return usable(t, "numel: the tensor") ? rp__dim_value(rp__tensor_numel(t)) : 0; }
-uint64_t rp_version(const rp_tensor *t) {
+int64_t rp_numel_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "numel: the tensor") ? rp__dim_value(rp__tensor_numel(t)) : 0;
+}
+int64_t rp_sym_numel_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return usable(t, "sym_numel: the tensor") ? rp__tensor_numel(t) : 0;
+}
+uint64_t rp_version_at(const char *site, const rp_tensor *t) {
+    RP__CALLED_FROM(site);
     return usable(t, "version: the tensor") ? atomic_load_explicit(&t->storage->version, memory_order_relaxed) : 0;
 }
 
-static int64_t dim_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const char *op) {
+static rp_dim word_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const char *op) {
     size_t k = 0;
     rp__site_frame outer = rp__site_push(NULL, op);
     rp_status status = RP_ERROR_INVALID_ARGUMENT;
@@ -281,11 +298,21 @@ static int64_t dim_of(const rp_tensor *t, const rp_dim *of, int64_t dim, const c
     else if (there)
         status = rp__wrap_dim(dim, t->ndim, &k);
     rp__site_pop(outer);
-    return status == RP_OK ? rp__dim_value(of[k]) : -1;
+    return status == RP_OK ? of[k] : -1;
 }
 
-int64_t rp_size(const rp_tensor *t, int64_t dim) { return dim_of(t, t ? t->size : NULL, dim, "size"); }
-int64_t rp_stride(const rp_tensor *t, int64_t dim) { return dim_of(t, t ? t->stride : NULL, dim, "stride"); }
+int64_t rp_size_at(const char *site, const rp_tensor *t, int64_t dim) {
+    RP__CALLED_FROM(site);
+    return rp__dim_value(word_of(t, t ? t->size : NULL, dim, "size"));
+}
+int64_t rp_stride_at(const char *site, const rp_tensor *t, int64_t dim) {
+    RP__CALLED_FROM(site);
+    return rp__dim_value(word_of(t, t ? t->stride : NULL, dim, "stride"));
+}
+int64_t rp_sym_size_at(const char *site, const rp_tensor *t, int64_t dim) {
+    RP__CALLED_FROM(site);
+    return word_of(t, t ? t->size : NULL, dim, "sym_size");
+}
 
 rp_dim rp__tensor_numel(const rp_tensor *t) {
     int64_t n = 1;
@@ -360,19 +387,18 @@ rp_status rp__tensor_materialise(rp_tensor *t) {
     return RP__UNLIKELY(pending) && rp__materialise_hook ? rp__materialise_hook(t) : RP_OK;
 }
 
-void *rp_data(rp_tensor *t) {
+void *rp_data_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     if (rp__tensor_check(t, "data: the tensor") != RP_OK || rp__tensor_materialise(t) != RP_OK) return NULL;
     if (t->device.type == RP_DEVICE_CPU) { /* the caller, who knows nothing of our queues, may read at once */
         rp__device *d = rp__device_get(t->device);
         rp_stream *s = d ? rp__current_stream(d) : NULL;
         /* In a capture there is nothing to wait for, and the address is that of the recorded launches. */
-        if (!s || (!rp__stream_capturing(s) && d->ops->stream_synchronize(d, s) != RP_OK)) return NULL;
+        if (!s ||
+            (!rp__stream_capturing(s) && (d->ops->stream_synchronize(d, s) != RP_OK || rp__device_waited(d) != RP_OK)))
+            return NULL;
     }
     return rp__tensor_data(t);
-}
-
-rp_tensor *(rp_from_data)(const void *data, const int64_t *size, size_t ndim, rp_dtype dtype) {
-    return rp_from_data_at(NULL, data, size, ndim, dtype);
 }
 
 rp_tensor *rp_from_data_at(const char *site, const void *data, const int64_t *size, size_t ndim, rp_dtype dtype) {
@@ -398,14 +424,16 @@ done:
     return t;
 }
 
-rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int64_t *stride, rp_dtype dtype,
-                        rp_device device, void (*deleter)(void *ctx), void *ctx) {
+rp_tensor *rp_from_blob_at(const char *site, void *data, const int64_t *size, size_t ndim, const int64_t *stride,
+                           rp_dtype dtype, rp_device device, void (*deleter)(void *ctx), void *ctx) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "from_blob");
     rp_tensor *t = rp__tensor_error();
     size_t bytes;
     int64_t extent = 1; /* elements between the first and the last, inclusive */
     bool fits = true;
-    if (!rp__device_get(device) || !byte_count(dtype, size, ndim, &bytes)) goto failed;
+    rp__device *d = rp__device_get(device);
+    if (!d || !byte_count(dtype, size, ndim, &bytes)) goto failed;
     if (bytes && !data) {
         rp__fail(RP_ERROR_INVALID_ARGUMENT, "the data is NULL");
         goto failed;
@@ -430,7 +458,7 @@ rp_tensor *rp_from_blob(void *data, const int64_t *size, size_t ndim, const int6
         rp__fail(RP_ERROR_SHAPE, "sizes and strides reach further than can be counted");
         goto failed;
     }
-    rp__storage *s = rp__storage_wrap(device, data, stride && bytes ? (size_t)extent : bytes, deleter, ctx);
+    rp__storage *s = rp__storage_foreign(d, data, stride && bytes ? (size_t)extent : bytes, deleter, ctx);
     if (!s) goto failed;
     t = rp__tensor_new(dtype, size, ndim, s); /* owns the storage now: failing calls the deleter */
     for (size_t i = 0; stride && i < ndim && !rp__tensor_is_error(t); i++)
@@ -443,7 +471,8 @@ failed:
     return t;
 }
 
-rp_status rp_declare_stable(rp_tensor *t) {
+rp_status rp_declare_stable_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "declare_stable");
     rp_status status = rp__tensor_check(t, "the tensor");
     if (status == RP_OK) t->storage->stable = true;
@@ -488,26 +517,27 @@ static rp_status read_elements(rp_tensor *t, void *dst, size_t bytes) {
     size_t item = rp__dtype_bytes((rp_dtype)t->dtype);
     if (bytes == 0 || d->id.type == RP_DEVICE_CPU) {
         RP_TRY(d->ops->stream_synchronize(d, s));
-        RP_TRY(rp__error_record_check(d));
+        RP_TRY(rp__device_waited(d));
         if (bytes) gather(dst, rp__tensor_data(t), t->size, t->stride, t->ndim, item);
         return RP_OK;
     }
     if (rp__tensor_contiguous(t)) {
         RP_TRY(d->ops->copy_out(d, s, dst, rp__tensor_data(t), bytes));
-        return rp__error_record_check(d);
+        return rp__device_waited(d);
     }
     int64_t begin, end;
     rp__tensor_byte_range(t, &begin, &end);
     char *range = rp__alloc((size_t)(end - begin));
     if (!range) return RP__OOM("a host copy of a tensor");
     rp_status status = d->ops->copy_out(d, s, range, (char *)t->storage->data + begin, (size_t)(end - begin));
-    if (status == RP_OK) status = rp__error_record_check(d);
+    if (status == RP_OK) status = rp__device_waited(d);
     if (status == RP_OK) gather(dst, range, t->size, t->stride, t->ndim, item);
     rp__free(range);
     return status;
 }
 
-rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes) {
+rp_status rp_to_host_at(const char *site, rp_tensor *t, void *dst, size_t bytes) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "to_host");
     rp_status status = rp__tensor_check(t, "the tensor");
     if (status == RP_OK) {
@@ -525,7 +555,8 @@ rp_status rp_to_host(rp_tensor *t, void *dst, size_t bytes) {
     return status;
 }
 
-rp_scalar rp_item(rp_tensor *t) {
+rp_scalar rp_item_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     rp__site_frame outer = rp__site_push(NULL, "item");
     rp_scalar value = rp_i64(0);
     if (rp__tensor_check(t, "the tensor") == RP_OK) {
@@ -540,8 +571,12 @@ rp_scalar rp_item(rp_tensor *t) {
     return value;
 }
 
-double rp_item_f64(rp_tensor *t) { return rp__scalar_f64(rp_item(t)); }
-int64_t rp_item_i64(rp_tensor *t) {
+double rp_item_f64_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
+    return rp__scalar_f64(rp_item(t));
+}
+int64_t rp_item_i64_at(const char *site, rp_tensor *t) {
+    RP__CALLED_FROM(site);
     rp_scalar s = rp_item(t);
     if (s.kind == RP_SCALAR_F64 && !(s.v.f >= -0x1p63 && s.v.f < 0x1p63)) { /* NaN too */
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_item_i64: the value %g is not an integer of 64 bits", s.v.f);

@@ -7,12 +7,6 @@
 #include "core/dtype.h"
 #include "device/allocator.h"
 
-/* Ops that the library itself calls have the site of the public call around them, never a line of the library. */
-#ifdef RP_BUILD
-#undef RP_HERE
-#define RP_HERE NULL
-#endif
-
 typedef struct rp__storage {
     atomic_uint refs;
     rp_device device;
@@ -20,12 +14,14 @@ typedef struct rp__storage {
     size_t bytes;
     _Atomic uint64_t version;            /* in-place writes */
     const char *writer_op, *writer_site; /* of the last in-place write, for version errors */
-    rp__block *block;                    /* ours; NULL for foreign memory */
-    void (*deleter)(void *ctx);          /* foreign memory */
+    rp__block *block;                    /* its own: ours, or foreign memory with a deleter; NULL: it owns none */
+    rp__block *behind;                   /* of the memory that it stands for, which deleter_ctx keeps */
+    void (*deleter)(void *ctx);          /* of the library's own */
     void *deleter_ctx;
     bool foreign; /* memory of others: it may lie under another storage as well, and we never give it to anybody */
     bool stable;  /* foreign, but declared to be written and freed through us alone (rp_declare_stable) */
     bool inner;   /* of a program, for good: no tensor's */
+    bool sample;  /* the static input of a graphed callable, once */
     /* outputs of replays: stale when *generation != stamp (floor 7) */
     const _Atomic uint64_t *generation;
     uint64_t stamp;
@@ -34,21 +30,34 @@ typedef struct rp__storage {
 } rp__storage;
 
 rp__storage *rp__storage_new(rp__device *d, rp_stream *s, size_t bytes); /* NULL and a sticky error; refs 1 */
-/* Memory of others; data NULL: a pending storage, whose data (and block) a trace fills in later. */
-rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, void (*deleter)(void *), void *ctx);
+/* Memory that something else keeps; data NULL: a pending storage, whose data (and block) a trace fills in later. The deleter runs
+   with the last reference; `behind` is the storage whose memory this is, which ctx keeps (NULL: none). */
+rp__storage *rp__storage_wrap(rp_device device, void *data, size_t bytes, const rp__storage *behind,
+                              void (*deleter)(void *), void *ctx);
+/* Memory of a program. Its deleter (NULL: none) runs when the last reference is gone and all work that uses the memory is done. */
+rp__storage *rp__storage_foreign(rp__device *d, void *data, size_t bytes, void (*deleter)(void *), void *ctx);
 rp__storage *rp__storage_retain(rp__storage *s);
 void rp__storage_release(rp__storage *s);
 /* Is it the output of a replay that a later one has overwritten? */
 static inline bool rp__storage_is_stale(const rp__storage *s) {
     return RP__UNLIKELY(s->generation != NULL) && atomic_load_explicit(s->generation, memory_order_acquire) != s->stamp;
 }
-/* Stream s uses it: it is not used again before s is done. NULL, and memory of others, needs no such care. */
+static inline rp__block *rp__storage_block(const rp__storage *s) { return s->block ? s->block : s->behind; }
+/* Stream s uses it: it is not used again, or given back to its owner, before s is done. NULL, and memory of others that they keep
+   for good, needs no such care. */
 static inline rp_status rp__storage_used_by(const rp__storage *s, rp_stream *stream) {
-    return s && s->block && s->block->stream != stream ? rp__block_used_by(s->block, stream) : RP_OK;
+    rp__block *b = s ? rp__storage_block(s) : NULL;
+    return b && b->stream != stream ? rp__block_used_by(b, stream) : RP_OK;
 }
 /* May its owner write or free it unseen? Then graphs copy it. */
 static inline bool rp__storage_is_unseen(const rp__storage *s) { return s->foreign && !s->stable; }
 void rp__storage_written(rp__storage *s, const char *op, const char *site); /* version + 1 */
+/* Do two storages have bytes in common? Only where one of them is memory of others: each of ours is its own. */
+static inline bool rp__storage_meets(const rp__storage *a, const rp__storage *b) {
+    if (RP__LIKELY(!a->foreign && !b->foreign) || a == b || !a->data || !b->data) return false;
+    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+    return x < y + b->bytes && y < x + a->bytes;
+}
 
 enum {                          /* rp_tensor.flags */
        RP__T_REQUIRES_GRAD = 1, /* leaf that asks for a gradient */
@@ -160,5 +169,7 @@ void rp__tensor_statistics(uint64_t *root_scope_tensors, uint64_t *live_tensors)
 
 /* The calling thread's free lists and scopes (src/tensor/local.h). */
 uint64_t rp__unique_id(void); /* of tensors and storages: rising within a thread, never reused */
+/* One above those of all that is there now, and below those of what this thread makes next. */
+uint64_t rp__unique_id_fresh(void);
 
 #endif

@@ -47,7 +47,7 @@ void rp_ir_release(rp_ir *ir) {
     if (!ir || ir == rp__ir_failed() || atomic_fetch_sub_explicit(&ir->refs, 1, memory_order_acq_rel) != 1) return;
     free_blocks(ir);
     for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
-    for (size_t i = 0; i < ir->n_generators; i++) rp_generator_release(ir->generators[i]);
+    for (size_t i = 0; i < ir->n_generators; i++) rp__generator_drop(ir->generators[i]);
     for (size_t i = 0; i < ir->n_functions; i++) rp_ir_release(ir->functions[i].backward);
     rp__free(ir->functions);
     rp__free(ir->captured);
@@ -265,6 +265,7 @@ static rp__ir_value copied_value(copier *c, rp__ir_value v, rp__ir_value to) {
     rp__ir_value_info *info = &c->ir->values[to];
     memcpy(info->stride, from->stride, sizeof info->stride);
     info->offset = from->offset;
+    info->shared = from->shared;
     info->requires_grad = from->requires_grad;
     if (c->storage[from->storage] == RP__IR_NONE) c->storage[from->storage] = info->storage;
     info->storage = c->storage[from->storage];
@@ -469,7 +470,8 @@ static void put_definition(words *w, const rp_ir *ir, rp__ir_value v) {
     w->value[v] = ++w->n_values;
     if (w->storage[info->storage] == 0) w->storage[info->storage] = ++w->n_storages;
     put(w, (uint64_t)info->meta.dtype | (uint64_t)info->meta.ndim << 8 | (uint64_t)info->meta.device.type << 16 |
-               (uint64_t)info->requires_grad << 24 | (uint64_t)(uint32_t)info->meta.device.index << 32);
+               (uint64_t)info->requires_grad << 24 | (uint64_t)info->shared << 25 |
+               (uint64_t)(uint32_t)info->meta.device.index << 32);
     put(w, w->storage[info->storage]);
     put_dim(w, ir, info->offset);
     for (unsigned d = 0; d < info->meta.ndim; d++) {
@@ -573,7 +575,8 @@ rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out) {
     return status;
 }
 
-bool rp_ir_equal(const rp_ir *a, const rp_ir *b) {
+bool rp_ir_equal_at(const char *site, const rp_ir *a, const rp_ir *b) {
+    RP__CALLED_FROM(site);
     if (!a || !b) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_equal: a graph is NULL");
         return false;

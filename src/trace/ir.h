@@ -6,7 +6,8 @@
      - A block sees its own arguments and the results of its own earlier nodes, nothing else: what a region needs from outside
        is an operand of the node that owns it and an argument of its blocks.
      - The order of a block's nodes is program order. Effects (in-place ops, ASSIGN, random ops) happen in it.
-     - Values with the same `storage` share memory. A view has its base's storage; an in-place op's result has its first
+     - Values with the same `storage` share memory. So may arguments and captured tensors marked `shared`, in memory that a program
+       has wrapped more than once: such a graph is not compiled if it writes them. A view has its base's storage; an in-place op's result has its first
        operand's storage, sizes and strides. An op `x_` and ASSIGN change what every value of that storage reads afterwards.
        A *functional* graph has no in-place op, and no two values of one storage except views of a value nobody writes;
        it may end with ASSIGN nodes.
@@ -41,7 +42,8 @@ typedef struct rp__ir_value_info {
     uint32_t node;              /* producer: index, or RP__IR_NONE for a block argument */
     uint32_t out_index;         /* result or argument number */
     bool requires_grad;
-    bool late_grad;   /* it required none when it was made: a write through a view gave it its history */
+    bool shared;      /* argument or captured tensor: some of its bytes lie under another storage of the graph, too */
+    bool late_grad;   /* of a result: it required none when it was made, a write through a view gave it its history */
     const char *site; /* may be NULL */
 } rp__ir_value_info;
 
@@ -81,7 +83,8 @@ typedef struct rp__ir_node {
     /* functionalise to joint (a hint, no part of the text): the view through which a differentiated tensor is written, and
        the scatter that puts what was written back, have one number; 0: none. */
     uint32_t write;
-    bool dead; /* removed by a pass: every walk skips it */
+    bool untaped; /* recorded with grad mode off (of a taped graph, a hint, no part of the text) */
+    bool dead;    /* removed by a pass: every walk skips it */
 } rp__ir_node;
 
 struct rp__ir_block {
@@ -120,7 +123,7 @@ struct rp_ir {
     size_t n_functions, functions_capacity;
     const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
     rp_status status;            /* of an rp_ir that could not be made */
-    bool taped; /* traced as a tape saw it: an op without a result that needs a gradient ran with grad mode off */
+    bool taped;                  /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */

@@ -285,19 +285,22 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
     return RP_OK;
 }
 
-rp_status rp_ir_check(const rp_ir *ir) {
+rp_status rp_ir_check_at(const char *site, const rp_ir *ir) {
+    RP__CALLED_FROM(site);
     if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_check: the graph is NULL");
     if (ir->status != RP_OK) return rp__fail(ir->status, "rp_ir_check: the graph could not be made");
-    rp_ir *mutable = (rp_ir *)(uintptr_t)ir; /* shape rules ask the table of symbols, which is frozen meanwhile */
-    checker c = {.ir = mutable};
-    rp__symbols *outer = rp__symbols_enter(mutable->symbols);
-    rp__symbols_freeze(mutable->symbols, true);
+    checker c = {.ir = (rp_ir *)(uintptr_t)ir};
+    rp__symbols *scratch; /* shape rules calculate with its words */
+    RP_TRY(rp__symbols_scratch(ir->symbols, &scratch));
+    rp__symbols *outer = rp__symbols_enter(scratch);
+    bool quiet = rp__symbols_quiet(true);
     c.seen = rp__calloc(ir->n_values + 1, sizeof *c.seen);
     c.memory = rp__calloc(ir->n_storages + 1u, sizeof *c.memory);
     rp_status status = c.seen && c.memory ? check_block(&c, &ir->body, 0) : RP__OOM("graph check");
     rp__free(c.seen);
     rp__free(c.memory);
-    rp__symbols_freeze(mutable->symbols, false);
+    (void)rp__symbols_quiet(quiet);
     (void)rp__symbols_enter(outer);
+    rp__symbols_release(scratch);
     return status;
 }

@@ -356,6 +356,7 @@ static bool type(parser *p, definition *d) {
     if (accept(p, "offset") && (!expect(p, "(") || !expression(p, 0, &info->offset) || !expect(p, ")"))) return false;
     d->alias = RP__IR_NONE;
     if (accept(p, "alias") && (!expect(p, "(") || !use(p, &d->alias) || !expect(p, ")"))) return false;
+    info->shared = accept(p, "shared");
     info->requires_grad = accept(p, "grad");
     return p->status == RP_OK;
 }
@@ -373,6 +374,7 @@ static bool enter(parser *p, const definition *d, rp__ir_value v) {
     rp__ir_value_info *info = &p->ir->values[v];
     if (d->has_strides) memcpy(info->stride, d->info.stride, sizeof info->stride);
     info->offset = d->info.offset;
+    info->shared = d->info.shared;
     info->requires_grad = d->info.requires_grad;
     if (d->alias != RP__IR_NONE) info->storage = p->ir->values[d->alias].storage;
     size_t capacity = p->names_capacity;
@@ -411,6 +413,7 @@ static bool bits(parser *p, uint64_t *out) {
         if (digit < 0) return fail_at(p, &t, "bits as 0x... were expected");
         *out = *out << 4 | (uint64_t)digit;
     }
+    if (*out == 0) return fail_at(p, &t, "these are not the bits of a NaN");
     return advance(p) && expect(p, ")");
 }
 
@@ -460,10 +463,17 @@ static bool scalar(parser *p, rp_scalar *out, uint64_t *nan_bits) {
 
 enum { MAX_GENERATORS = 64 };
 
+/* A number of an attribute: bits that are given are those of a NaN of 64 bits. */
+static bool number(parser *p, rp_scalar *out) {
+    uint64_t nan_bits;
+    token t = p->next;
+    if (!scalar(p, out, &nan_bits)) return false;
+    return !nan_bits || isnan(out->v.f) || fail_at(p, &t, "these are not the 64 bits of a NaN");
+}
+
 static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
     token t = p->next;
     rp_scalar s;
-    uint64_t nan_bits;
     a->kind = (rp_attr_kind)param->attr_kind;
     switch (a->kind) {
     case RP_ATTR_INT:
@@ -473,16 +483,16 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
         }
         return expression(p, 0, &a->v.i);
     case RP_ATTR_FLOAT:
-        if (!scalar(p, &s, &nan_bits)) return false;
+        if (!number(p, &s)) return false;
         if (s.kind == RP_SCALAR_BOOL) return fail_at(p, &t, "%s is a number", param->name);
         a->v.f = rp__scalar_f64(s);
         return true;
     case RP_ATTR_BOOL:
-        if (!scalar(p, &s, &nan_bits)) return false;
+        if (!number(p, &s)) return false;
         if (s.kind != RP_SCALAR_BOOL) return fail_at(p, &t, "%s is true or false", param->name);
         a->v.b = s.v.b;
         return true;
-    case RP_ATTR_SCALAR: return scalar(p, &a->v.scalar, &nan_bits);
+    case RP_ATTR_SCALAR: return number(p, &a->v.scalar);
     case RP_ATTR_DTYPE:
         a->v.dtype = RP_DTYPE_NONE;
         if (accept(p, "none")) return true;
@@ -544,7 +554,7 @@ static bool attributes(parser *p, const rp__op *op, rp_attr *attrs, uint32_t *n)
             if (!advance(p) || !expect(p, "=") || !attribute(p, param, &attrs[*n])) return false;
             if (!is(p, "}") && !expect(p, ",")) return false;
         } else if (param->has_default) {
-            attrs[*n] = param->value;
+            attrs[*n] = rp__param_default(param);
         } else {
             return fail_at(p, &p->next, "%s: attribute '%s' is missing", op->name, param->name);
         }
@@ -619,12 +629,17 @@ static bool constant(parser *p, const definition *d, void **data, size_t *bytes)
         ok = (n == 0 || expect(p, ",")) && scalar(p, &s, &nan_bits) &&
              (rp__grow(&buf, &capacity, (n + 1) * element, 1) || fail_memory(p));
         if (!ok) break;
-        if (nan_bits)
+        const rp_dtype dtype = d->info.meta.dtype;
+        if (nan_bits) {
             memcpy(buf + n * element, &nan_bits, element);
-        else if (rp__dtype_is_float(d->info.meta.dtype) || rp__scalar_fits(s, d->info.meta.dtype))
-            rp__scalar_store(s, d->info.meta.dtype, buf + n * element);
-        else
+            rp_scalar stored = rp__scalar_load(dtype, buf + n * element);
+            ok = (stored.kind == RP_SCALAR_F64 && isnan(stored.v.f)) ||
+                 fail_at(p, &e, "these are not the bits of a NaN");
+        } else if (rp__dtype_is_float(dtype) || rp__scalar_fits(s, dtype)) {
+            rp__scalar_store(s, dtype, buf + n * element);
+        } else {
             ok = fail_at(p, &e, "the number does not fit the element type");
+        }
         n++;
     }
     if (ok && (int64_t)n != numel) ok = fail_at(p, &t, "%zu elements for a constant of %lld", n, (long long)numel);
@@ -859,12 +874,11 @@ static bool symbols(parser *p) {
             [RP__DIM_EQ] = "==", [RP__DIM_NE] = "!=", [RP__DIM_LT] = "<", [RP__DIM_LE] = "<="};
         rp_dim a, b;
         unsigned r = 0;
-        rp__symbols_freeze(p->ir->symbols, true);
-        bool ok = expression(p, 0, &a);
+        bool quiet = rp__symbols_quiet(true), ok = expression(p, 0, &a);
         while (ok && r < 4 && !is(p, relations[r])) r++;
         ok =
             ok && (r < 4 || fail_at(p, &p->next, "==, !=, < or <= was expected")) && advance(p) && expression(p, 0, &b);
-        rp__symbols_freeze(p->ir->symbols, false);
+        (void)rp__symbols_quiet(quiet);
         if (!ok) return false;
         if (rp__symbols_guard_add(p->ir->symbols, (rp__dim_relation)r, a, b) != RP_OK) return fail_memory(p);
     }
@@ -877,13 +891,14 @@ static bool graph(parser *p) {
     p->ir->name = text;
     if (accept(p, "with") && !symbols(p)) return false;
     p->block = ++p->blocks;
-    rp__symbols_freeze(p->ir->symbols, true);
+    bool quiet = rp__symbols_quiet(true);
     bool ok = arguments(p, &p->ir->body) && expect(p, "{") && block_body(p, &p->ir->body, 0) && expect(p, "}");
-    rp__symbols_freeze(p->ir->symbols, false);
+    (void)rp__symbols_quiet(quiet);
     return ok && (p->next.kind == TOKEN_END || fail_at(p, &p->next, "text after the end of the graph"));
 }
 
-rp_ir *rp_ir_parse(const char *text, size_t bytes) {
+rp_ir *rp_ir_parse_at(const char *site, const char *text, size_t bytes) {
+    RP__CALLED_FROM(site);
     if (!text) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_parse: the text is NULL");
         return rp__ir_failed();

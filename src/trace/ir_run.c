@@ -81,7 +81,7 @@ static rp_status run_random(rp__ir_positions *p, rp__call *call, rp_generator *g
 }
 
 void rp__ir_positions_end(rp__ir_positions *p) {
-    for (size_t i = 0; i < p->n; i++) rp_generator_release(p->entries[i].generator);
+    for (size_t i = 0; i < p->n; i++) rp__generator_drop(p->entries[i].generator);
     rp__free(p->entries);
     rp__random_log_free(&p->drawn);
     *p = (rp__ir_positions){0};
@@ -445,16 +445,7 @@ rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, 
 }
 
 /* Was the node recorded with grad mode off? It is run so again, lest a tape takes it for a part of the function. */
-static bool untaped(const rp_ir *ir, const rp__ir_node *n) {
-    bool in = false, out = false;
-    if (!ir->taped || (n->kind != RP__IR_OP && n->n_regions == 0)) return false;
-    for (uint32_t k = 0; k < n->n_in; k++) {
-        const rp__ir_value_info *info = n->in[k] != RP__IR_NONE ? &ir->values[n->in[k]] : NULL;
-        in = in || (info && info->requires_grad && !info->late_grad);
-    }
-    for (uint32_t k = 0; k < n->n_out; k++) out = out || ir->values[n->out[k]].requires_grad;
-    return in && !out;
-}
+static bool untaped(const rp_ir *ir, const rp__ir_node *n) { return ir->taped && n->untaped; }
 
 /* Each value is held once while later nodes need it. */
 static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *const *in, rp_tensor **out) {
@@ -581,6 +572,9 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     rp_dim *binding = n_symbols ? rp__calloc(n_symbols, sizeof *binding) : NULL;
     if (n_symbols && !binding) return RP__OOM("graph run");
     rp__ir_positions positions = {.whole = options && options->whole};
+    rp__error_state before; /* an older error of the thread is none of this run */
+    const bool failed = rp_failed();
+    if (failed) rp__error_save(&before);
     run r = {.ir = ir,
              .binding = options && options->binding ? options->binding : binding,
              .positions = &positions,
@@ -593,11 +587,14 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     if (status != RP_OK) {
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     }
+    if (failed) rp__error_restore(&before);
     rp__free(binding);
     return status;
 }
 
-rp_status rp_ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+rp_status rp_ir_run_at(const char *site, const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                       size_t n_out) {
+    RP__CALLED_FROM(site);
     if (!ir || (n_in && !in) || (n_out && !out))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
     RP__LISTS_APART(in, n_in, out, n_out, rp_ir_run(ir, apart, n_in, out, n_out));

@@ -10,8 +10,9 @@
 typedef struct printer {
     const rp_ir *ir;
     rp__text *out;
-    uint32_t *number; /* value -> printed number; NULL: the index itself */
-    uint32_t *owner;  /* storage -> printed number of the first value in it, RP__IR_NONE: not met */
+    rp__symbols *symbols; /* in which sizes are compared; counted */
+    uint32_t *number;     /* value -> printed number; NULL: the index itself */
+    uint32_t *owner;      /* storage -> printed number of the first value in it, RP__IR_NONE: not met */
     uint32_t next;
     bool sites;
 } printer;
@@ -46,7 +47,7 @@ static void dims(printer *p, const rp_dim *d, size_t n) {
     }
 }
 
-/* f32[2, s0] cuda:1 strides(1, 2) offset(4) alias(%0) grad */
+/* f32[2, s0] cuda:1 strides(1, 2) offset(4) alias(%0) shared grad */
 static void type(printer *p, rp__ir_value v) {
     const rp__ir_value_info *info = &p->ir->values[v];
     rp__text_add(p->out, "%s[", rp__dtypes[info->meta.dtype].short_name);
@@ -55,10 +56,9 @@ static void type(printer *p, rp__ir_value v) {
     if (info->meta.device.type != RP_DEVICE_CPU || info->meta.device.index != 0)
         rp__text_add(p->out, " %s:%d", info->meta.device.type == RP_DEVICE_CPU ? "cpu" : "cuda",
                      (int)info->meta.device.index);
-    rp__symbols *outer = rp__symbols_enter(p->ir->symbols);
-    rp__symbols_freeze(p->ir->symbols, true);
-    bool contiguous = rp__ir_value_contiguous(info);
-    rp__symbols_freeze(p->ir->symbols, false);
+    rp__symbols *outer = rp__symbols_enter(p->symbols);
+    bool quiet = rp__symbols_quiet(true), contiguous = rp__ir_value_contiguous(info);
+    (void)rp__symbols_quiet(quiet);
     (void)rp__symbols_enter(outer);
     if (!contiguous) {
         rp__text_puts(p->out, " strides(");
@@ -72,6 +72,7 @@ static void type(printer *p, rp__ir_value v) {
     }
     if (p->owner && p->owner[info->storage] != RP__IR_NONE)
         rp__text_add(p->out, " alias(%%%u)", p->owner[info->storage]);
+    if (info->shared) rp__text_puts(p->out, " shared");
     if (info->requires_grad) rp__text_puts(p->out, " grad");
 }
 
@@ -344,7 +345,7 @@ void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out) {
     printer p = {.ir = ir, .out = out, .sites = sites};
     p.number = rp__calloc(ir->n_values + 1, sizeof *p.number);
     p.owner = rp__alloc((ir->n_storages + 1u) * sizeof *p.owner);
-    if (!p.number || !p.owner) {
+    if (!p.number || !p.owner || rp__symbols_scratch(ir->symbols, &p.symbols) != RP_OK) {
         out->failed = true;
     } else {
         memset(p.owner, 0xff, (ir->n_storages + 1u) * sizeof *p.owner);
@@ -362,6 +363,7 @@ void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out) {
         block_text(&p, &ir->body, 1);
         rp__text_puts(out, "}\n");
     }
+    rp__symbols_release(p.symbols);
     rp__free(p.number);
     rp__free(p.owner);
 }
@@ -369,15 +371,21 @@ void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out) {
 void rp__ir_print_node(const rp_ir *ir, uint32_t node, rp__text *out) {
     printer p = {.ir = ir, .out = out};
     const rp__ir_node *n = &ir->nodes[node];
+    if (rp__symbols_scratch(ir->symbols, &p.symbols) != RP_OK) {
+        out->failed = true;
+        return;
+    }
     head(&p, n);
     if (n->n_out && n->out[0] != RP__IR_NONE) {
         rp__text_puts(out, ": ");
         type(&p, n->out[0]);
     }
     if (n->site && *n->site) rp__text_add(out, " at %s", n->site);
+    rp__symbols_release(p.symbols);
 }
 
-size_t rp_ir_text(const rp_ir *ir, char *buf, size_t bytes) {
+size_t rp_ir_text_at(const char *site, const rp_ir *ir, char *buf, size_t bytes) {
+    RP__CALLED_FROM(site);
     rp__text t = {0};
     if (bytes && buf) buf[0] = '\0';
     if (!ir) {

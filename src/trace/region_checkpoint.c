@@ -13,7 +13,7 @@ static rp_status trace_checkpoint(rp__trace *t, rp__region_where at, rp_fn fn, r
     rp_tensor **operands = NULL;
     bool *carries = NULL, any = false;
     rp_status status;
-    RP_TRY_GOTO(status, done, rp__region_trace(at, fn, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, fn, true, in, n_in, n_out, &a));
     /* One generator only: its counters are a range that the node can name. */
     rp_generator *g = NULL;
     for (size_t i = 0; i < a.ir->n_nodes; i++) {
@@ -71,12 +71,9 @@ done:
     return status;
 }
 
-rp_status(rp_checkpoint)(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    return rp_checkpoint_at(NULL, fn, in, n_in, out, n_out);
-}
-
 rp_status rp_checkpoint_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                            size_t n_out) {
+    RP__CALLED_FROM(site && *site ? site : NULL);
     const rp__region_where at = {"rp_checkpoint", site ? site : rp__site()};
     rp__trace *t = rp__trace_current();
     if ((n_in && !in) || (n_out && !out))

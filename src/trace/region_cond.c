@@ -58,8 +58,8 @@ static rp_status trace_cond(rp__trace *t, rp__region_where at, rp_tensor *pred, 
     bool *carries = NULL, any = false;
     size_t n_all = 0;
     rp_status status;
-    RP_TRY_GOTO(status, done, rp__region_trace(at, then_fn, in, n_in, n_out, &a));
-    RP_TRY_GOTO(status, done, rp__region_trace(at, else_fn, in, n_in, n_out, &b));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, then_fn, false, in, n_in, n_out, &a));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, else_fn, false, in, n_in, n_out, &b));
     if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a branch draws random numbers");
         goto done;
@@ -101,13 +101,9 @@ done:
     return status;
 }
 
-rp_status(rp_cond)(rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                   size_t n_out) {
-    return rp_cond_at(NULL, pred, then_fn, else_fn, in, n_in, out, n_out);
-}
-
 rp_status rp_cond_at(const char *site, rp_tensor *pred, rp_fn then_fn, rp_fn else_fn, rp_tensor *const *in, size_t n_in,
                      rp_tensor **out, size_t n_out) {
+    RP__CALLED_FROM(site && *site ? site : NULL);
     RP__LISTS_APART(in, n_in, out, n_out, rp_cond_at(site, pred, then_fn, else_fn, apart, n_in, out, n_out));
     return rp__cond_outside(site, pred, then_fn, else_fn, in, n_in, n_in, out, n_out);
 }

@@ -32,8 +32,7 @@ static rp_status arrange_backward(const rp__region *b, size_t n_in, size_t n_out
                                   rp_ir **out) {
     rp_ir *ir = rp__ir_new(b->ir->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
-    ir->symbols = rp__symbols_retain(b->ir->symbols);
-    rp_status status = RP_OK;
+    rp_status status = rp__symbols_fork(b->ir->symbols, &ir->symbols);
     uint32_t n_args = (uint32_t)(n_in + n_all + 2 * n_out);
     rp__ir_value *args = rp__alloc((b->ir->body.n_args + 1u) * sizeof *args),
                  *results = rp__alloc((n_in + n_all + 1) * sizeof *results);
@@ -134,8 +133,10 @@ rp_status rp__trace_function(const char *site, rp_fn forward, rp_fn backward, rp
         for (size_t k = 0; k < n_out; k++) out[k] = NULL;
     }
     rp__error_restore(&before);
-    if (status != RP_OK && rp__trace_closes(t))
+    if (status != RP_OK && rp__trace_closes(t)) {
+        (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
         return rp__fail(RP_ERROR_GRAPH_BREAK, "a custom function that cannot be recorded with its backward");
+    }
     if (status != RP_OK) {
         rp__trace_refuse(t, "custom-function", site && *site ? site : rp__region_name_of(forward));
         return RP_OK;

@@ -65,8 +65,8 @@ static rp_status close_loop(rp__region_where at, rp_fn cond_fn, rp_fn body_fn, r
     size_t n_all = 0;
     rp_status status;
     *l = (loop){.n_state = n_state};
-    RP_TRY_GOTO(status, done, rp__region_trace(at, cond_fn, in, n_in, 1, &a));
-    RP_TRY_GOTO(status, done, rp__region_trace(at, body_fn, in, n_in, n_state, &b));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, cond_fn, false, in, n_in, 1, &a));
+    RP_TRY_GOTO(status, done, rp__region_trace(at, body_fn, false, in, n_in, n_state, &b));
     if (rp__ir_block_random(a.ir, &a.ir->body) || rp__ir_block_random(b.ir, &b.ir->body)) {
         status = rp__fail(RP_ERROR_GRAPH_BREAK, "a loop draws random numbers");
         goto done;
@@ -189,10 +189,10 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
     if (status == RP_OK)
         status = close_loop(at, (rp_fn){keeping_cond, &k, 0, "while"}, (rp_fn){keeping_body, &k, 0, "while"}, states,
                             n_wide, n_wide, &wide);
+    (void)rp__grad_switch(grad);
     if (status == RP_OK)
         status = rp__region_emit(t, at, RP__IR_WHILE, wide.cond, wide.body, wide.operands, wide.n, max_iter, n_state,
                                  wide.body, kept_out, NULL);
-    (void)rp__grad_switch(grad);
     if (status == RP_OK) {
         memcpy(out, kept_out, n_state * sizeof *out);
         memcpy(save, l.operands, l.n * sizeof *save);
@@ -230,12 +230,9 @@ rp_status rp__while_invariant(const char *site, rp_fn cond_fn, rp_fn body_fn, rp
     return rp__region_finish(scope, status, out, n_state);
 }
 
-rp_status(rp_while)(rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter, rp_tensor **out) {
-    return rp__while_invariant(NULL, cond_fn, body_fn, in, n, n, max_iter, out);
-}
-
 rp_status rp_while_at(const char *site, rp_fn cond_fn, rp_fn body_fn, rp_tensor *const *in, size_t n, int64_t max_iter,
                       rp_tensor **out) {
+    RP__CALLED_FROM(site && *site ? site : NULL);
     RP__LISTS_APART(in, n, out, n, rp_while_at(site, cond_fn, body_fn, apart, n, max_iter, out));
     return rp__while_invariant(site, cond_fn, body_fn, in, n, n, max_iter, out);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/log.h"
 #include "device/capture.h"
 #include "ops/grad.h"
 #include "trace/flow.h"
@@ -76,11 +77,16 @@ rp_status rp__region_settle(rp__region_where at, rp_tensor *const *in, size_t n,
 
 bool rp__region_falls_back(rp_status status) {
     if (status != RP_ERROR_GRAPH_BREAK) return false;
+    rp__log(RP__LOG_TRACE, "no region: %s", rp_error_message());
     (void)rp_error_take();
     return true;
 }
 
 rp_status rp__region_fall_back(rp__region_where at, rp_status status, rp__trace **t) {
+    if (status == RP_ERROR_GRAPH_BREAK && rp__trace_mode_of(*t) == RP__TRACE_ABSTRACT) {
+        rp__trace_refuse(*t, "region-not-traceable", at.site); /* nothing can be run: the error names op and line */
+        return rp__trace_spoil(*t, status);
+    }
     if (!rp__region_falls_back(status)) return status;
     status = rp__trace_break(*t, "region-not-traceable", at.site);
     *t = NULL;
@@ -141,6 +147,8 @@ void rp__region_free(rp__region *r) {
 typedef struct settled {
     rp_fn fn;
     rp__region_where at;
+    bool
+        own; /* results that lie in memory from outside, or two in one, are no block's: without a trace they are handed on */
 } settled;
 
 static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -149,9 +157,14 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
         if (rp__region_check_result(s->at, s->fn, out[k], k) != RP_OK) return;
         bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
-        for (size_t i = 0; i < n_in && !copy; i++) copy = in[i] && in[i]->storage == out[k]->storage;
-        for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
-        if (copy) out[k] = rp_clone(out[k]);
+        bool shared = !rp__trace_made(rp__trace_current(), out[k]);
+        for (size_t i = 0; i < k && !shared; i++) shared = out[i]->storage == out[k]->storage;
+        if (shared && s->own) {
+            (void)rp__trace_spoil(rp__trace_current(), RP_ERROR_GRAPH_BREAK);
+            (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region gives memory that is not its own");
+            return;
+        }
+        if (copy || shared) out[k] = rp_clone(out[k]);
     }
 }
 
@@ -194,9 +207,9 @@ void rp__region_info_of(const rp_tensor *t, rp__ir_value_info *out) {
     memcpy(out->stride, t->stride, sizeof out->stride);
 }
 
-rp_status rp__region_trace(rp__region_where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out,
+rp_status rp__region_trace(rp__region_where at, rp_fn fn, bool own, rp_tensor *const *in, size_t n_in, size_t n_out,
                            rp__region *out) {
-    settled s = {fn, at};
+    settled s = {fn, at, own};
     *out = (rp__region){0};
     rp__ir_value_info *infos = rp__calloc(n_in + 1, sizeof *infos);
     if (!infos) return RP__OOM("region");
@@ -220,8 +233,7 @@ rp_status rp__region_copy_onto(rp_ir *ir, const rp_ir *from, rp__ir_value *args)
 rp_status rp__region_widen(const rp__region *r, size_t n_explicit, rp_tensor *const *all, size_t n_all, rp_ir **out) {
     rp_ir *ir = rp__ir_new(r->ir->name);
     if (!ir) return RP_ERROR_OUT_OF_MEMORY;
-    ir->symbols = rp__symbols_retain(r->ir->symbols);
-    rp_status status = RP_OK;
+    rp_status status = rp__symbols_fork(r->ir->symbols, &ir->symbols);
     rp__ir_value *args = rp__alloc((r->ir->body.n_args + 1u) * sizeof *args);
     if (!args) status = RP__OOM("region");
     for (size_t k = 0; k < n_explicit + n_all && status == RP_OK; k++) {
@@ -291,13 +303,14 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
         node = rp__ir_add_node(ir, NULL, kind, NULL, in, (uint32_t)n, NULL, attrs, kind == RP__IR_WHILE ? 2 : 0,
                                typed->body.n_results, at.site);
         status = node == RP__IR_NONE ? RP_ERROR_OUT_OF_MEMORY : rp__ir_add_regions(ir, node, b ? 2 : 1);
+        if (status == RP_OK) ir->nodes[node].untaped = !rp__grad_recording();
     }
     if (status == RP_OK) status = add_block(ir, node, 0, a);
     if (status == RP_OK && b) status = add_block(ir, node, 1, b);
-    if (status == RP_OK) status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
     for (uint32_t k = 0; metas && k < typed->body.n_results; k++)
         metas[k] = &typed->values[typed->body.results[k]].meta;
     if (status == RP_OK) status = rp__trace_outputs(t, node, metas, out, typed->body.n_results);
+    if (status == RP_OK) status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
     if (made) *made = node;
     rp__free(in);
     rp__free(metas);
@@ -309,7 +322,7 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
 static void kept_contents_free(rp__region_kept *p) {
     rp_ir_release(p->a);
     rp_ir_release(p->b);
-    rp_generator_release(p->generator);
+    rp__generator_drop(p->generator);
     rp__random_memory_release(p->memory);
 }
 
@@ -464,8 +477,7 @@ static rp_status kept_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
 static rp_status block_ir(const rp_ir *ir, const rp__ir_block *block, uint32_t n_results, rp_ir **out) {
     rp_ir *made = rp__ir_new(ir->name);
     if (!made) return RP_ERROR_OUT_OF_MEMORY;
-    made->symbols = rp__symbols_retain(ir->symbols);
-    rp_status status = RP_OK;
+    rp_status status = rp__symbols_fork(ir->symbols, &made->symbols);
     for (uint32_t k = 0; k < block->n_args && status == RP_OK; k++) {
         const rp__ir_value_info *info = &ir->values[block->args[k]];
         if (rp__ir_add_arg(made, &made->body, &info->meta, info->site) == RP__IR_NONE) status = RP_ERROR_OUT_OF_MEMORY;

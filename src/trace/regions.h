@@ -68,8 +68,9 @@ void rp__region_info_of(const rp_tensor *t, rp__ir_value_info *out);
    failure. */
 rp_status rp__region_trace_closed(rp_fn fn, bool derived, const rp__ir_value_info *infos, size_t n_in, size_t n_out,
                                   rp__region *out);
-/* The same on stand-ins of `in`, as a block: its results are fresh row-major tensors. */
-rp_status rp__region_trace(rp__region_where at, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out,
+/* The same on stand-ins of `in`, as a block: its results are fresh row-major tensors. Where fn gives others they are copied;
+   own: refused, if they share memory with arguments, with each other or with what lies outside. */
+rp_status rp__region_trace(rp__region_where at, rp_fn fn, bool own, rp_tensor *const *in, size_t n_in, size_t n_out,
                            rp__region *out);
 /* Appends from's nodes and results to ir's body, whose own arguments stay: `args` are those of `from`, one for each. */
 rp_status rp__region_copy_onto(rp_ir *ir, const rp_ir *from, rp__ir_value *args);

@@ -1,7 +1,8 @@
-/* The expression table behind symbolic sizes (symbols.h). Polynomials with hash-consing; guards without repetitions. A table
-   is used by one thread at a time; nothing here calls into floors above core. */
+/* The expression table behind symbolic sizes (symbols.h). Polynomials with hash-consing; guards without repetitions. An open
+   table is changed by one thread, a sealed one by none; nothing here calls into floors above core. */
 #include "trace/symbols.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -35,7 +36,9 @@ enum { BUCKETS = 256 };
 
 struct rp__symbols {
     atomic_uint refs;
-    unsigned frozen;
+    uint32_t table; /* its number; a copy has that of what it was copied from */
+    bool sealed;    /* set once, before other threads know the table */
+    bool settled;   /* a copy of a sealed one: its guards are all there are */
     expression *expressions;
     size_t n_expressions, expressions_capacity;
     term *terms;
@@ -49,17 +52,25 @@ struct rp__symbols {
 };
 
 static _Thread_local rp__symbols *current;
+static _Thread_local bool quiet_now;
 
-/* Expression 0 is never used: its word, INT64_MIN, stands for None in optional integers. */
-static rp_dim word_of(size_t id) { return INT64_MIN + (int64_t)id; }
-static size_t id_of(rp_dim d) { return (size_t)((uint64_t)d - (uint64_t)INT64_MIN); }
+/* A word names its table, so that one of another trace, or of one that has ended, is not taken for one of this. Tables count
+   from 1, and INT64_MIN is no word: it stands for None in optional integers. */
+enum { TABLES = 1 << 29 };
+static rp_dim word_of(const rp__symbols *s, size_t id) {
+    return INT64_MIN + (int64_t)((uint64_t)s->table << 32 | (uint32_t)id);
+}
+static size_t id_of(rp_dim d) { return (uint32_t)((uint64_t)d - (uint64_t)INT64_MIN); }
+static uint32_t table_of(rp_dim d) { return (uint32_t)(((uint64_t)d - (uint64_t)INT64_MIN) >> 32); }
 
 /* ---- life */
 
 rp__symbols *rp__symbols_new(void) {
+    static atomic_uint tables;
     rp__symbols *s = rp__calloc(1, sizeof *s);
     if (!s) return NULL;
     atomic_init(&s->refs, 1);
+    s->table = 1 + atomic_fetch_add_explicit(&tables, 1, memory_order_relaxed) % (TABLES - 1);
     for (size_t i = 0; i < BUCKETS; i++) s->bucket[i] = UINT32_MAX;
     if (!RP__GROW(&s->expressions, &s->expressions_capacity, 1)) {
         rp__free(s);
@@ -93,16 +104,70 @@ rp__symbols *rp__symbols_enter(rp__symbols *s) {
 
 size_t rp__symbols_count(const rp__symbols *s) { return s ? s->n_symbols : 0; }
 const rp__symbol *rp__symbols_at(const rp__symbols *s, size_t index) { return &s->symbols[index]; }
-rp_dim rp__symbols_word(const rp__symbols *s, size_t index) { return word_of(s->symbol_expression[index]); }
-void rp__symbols_freeze(rp__symbols *s, bool frozen) {
-    if (s) s->frozen += frozen ? 1u : -1u;
+rp_dim rp__symbols_word(const rp__symbols *s, size_t index) { return word_of(s, s->symbol_expression[index]); }
+bool rp__symbols_quiet(bool quiet) {
+    bool before = quiet_now;
+    quiet_now = quiet;
+    return before;
 }
+void rp__symbols_seal(rp__symbols *s) {
+    if (s && !s->sealed) s->sealed = true;
+}
+
+static bool copy_array(void *to, size_t *capacity, const void *from, size_t n, size_t size) {
+    void *made = rp__alloc(n ? n * size : 1);
+    if (!made) return false;
+    if (n) memcpy(made, from, n * size);
+    memcpy(to, &made, sizeof made);
+    *capacity = n;
+    return true;
+}
+
+static rp_status copy_table(const rp__symbols *s, rp__symbols **out) {
+    rp__symbols *c = rp__calloc(1, sizeof *c);
+    if (!c) return RP__OOM("symbolic sizes");
+    atomic_init(&c->refs, 1);
+    c->table = s->table;
+    c->settled = true;
+    c->n_expressions = s->n_expressions;
+    c->n_terms = s->n_terms;
+    c->n_symbols = s->n_symbols;
+    c->n_guards = s->n_guards;
+    memcpy(c->bucket, s->bucket, sizeof c->bucket);
+    if (!copy_array(&c->expressions, &c->expressions_capacity, s->expressions, s->n_expressions,
+                    sizeof *s->expressions) ||
+        !copy_array(&c->terms, &c->terms_capacity, s->terms, s->n_terms, sizeof *s->terms) ||
+        !copy_array(&c->symbols, &c->symbols_capacity, s->symbols, s->n_symbols, sizeof *s->symbols) ||
+        !copy_array(&c->symbol_expression, &c->symbol_expression_capacity, s->symbol_expression, s->n_symbols,
+                    sizeof *s->symbol_expression) ||
+        !copy_array(&c->guards, &c->guards_capacity, s->guards, s->n_guards, sizeof *s->guards)) {
+        rp__symbols_release(c);
+        return RP__OOM("symbolic sizes");
+    }
+    *out = c;
+    return RP_OK;
+}
+
+rp_status rp__symbols_fork(rp__symbols *s, rp__symbols **out) {
+    *out = NULL;
+    if (s && s->sealed) return copy_table(s, out);
+    *out = rp__symbols_retain(s);
+    return RP_OK;
+}
+
+rp_status rp__symbols_scratch(rp__symbols *s, rp__symbols **out) {
+    *out = NULL;
+    if (s && (s != current || s->sealed)) return copy_table(s, out);
+    *out = rp__symbols_retain(s);
+    return RP_OK;
+}
+
 size_t rp__symbols_guard_count(const rp__symbols *s) { return s ? s->n_guards : 0; }
 const rp__size_guard *rp__symbols_guard_at(const rp__symbols *s, size_t index) { return &s->guards[index]; }
 
 /* A word of another table (a handle that outlived its trace) must not index out of this one. */
 static const expression *find(const rp__symbols *s, rp_dim d) {
-    return s && id_of(d) > 0 && id_of(d) < s->n_expressions ? &s->expressions[id_of(d)] : NULL;
+    return s && table_of(d) == s->table && id_of(d) < s->n_expressions ? &s->expressions[id_of(d)] : NULL;
 }
 
 bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index) {
@@ -128,7 +193,7 @@ static int words_order(const rp__symbols *s, rp_dim a, rp_dim b);
 static int atoms_order(const rp__symbols *s, const term *a, const term *b) {
     if (a->n != b->n) return a->n > b->n ? -1 : 1; /* higher degree first: the constant is last */
     for (uint32_t i = 0; i < a->n; i++) {
-        int order = words_order(s, word_of(a->atom[i]), word_of(b->atom[i]));
+        int order = words_order(s, word_of(s, a->atom[i]), word_of(s, b->atom[i]));
         if (order) return order;
     }
     return 0;
@@ -199,9 +264,10 @@ static bool term_mul(const rp__symbols *s, const term *a, const term *b, term *o
     if (!rp__mul_i64(a->coefficient, b->coefficient, &out->coefficient) || a->n + b->n > MAX_DEGREE) return false;
     uint32_t i = 0, k = 0;
     while (i < a->n || k < b->n)
-        out->atom[out->n++] = k == b->n || (i < a->n && words_order(s, word_of(a->atom[i]), word_of(b->atom[k])) <= 0)
-                                  ? a->atom[i++]
-                                  : b->atom[k++];
+        out->atom[out->n++] =
+            k == b->n || (i < a->n && words_order(s, word_of(s, a->atom[i]), word_of(s, b->atom[k])) <= 0)
+                ? a->atom[i++]
+                : b->atom[k++];
     return true;
 }
 
@@ -255,6 +321,11 @@ static uint32_t hash_words(uint64_t h, uint64_t w) {
 }
 
 static rp_dim append(rp__symbols *s, const expression *e, uint32_t slot) {
+    assert(!s->sealed);
+    if (s->sealed) {
+        (void)rp__fail(RP_ERROR_INTERNAL, "a size is calculated in a table that other threads read");
+        return 0;
+    }
     if (s->n_expressions >= UINT32_MAX / 2 ||
         !RP__GROW(&s->expressions, &s->expressions_capacity, s->n_expressions + 1)) {
         (void)RP__OOM("symbolic size");
@@ -267,13 +338,13 @@ static rp_dim append(rp__symbols *s, const expression *e, uint32_t slot) {
         s->expressions[id].next = s->bucket[slot];
         s->bucket[slot] = (uint32_t)id;
     }
-    return word_of(id);
+    return word_of(s, id);
 }
 
 static rp_dim intern_poly(rp__symbols *s, const poly *p) {
     if (p->n == 0) return 0;
     if (p->n == 1 && p->terms[0].n == 0) return p->terms[0].coefficient;
-    if (p->n == 1 && p->terms[0].n == 1 && p->terms[0].coefficient == 1) return word_of(p->terms[0].atom[0]);
+    if (p->n == 1 && p->terms[0].n == 1 && p->terms[0].coefficient == 1) return word_of(s, p->terms[0].atom[0]);
     uint32_t h = p->n;
     int64_t hint = 0;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -293,7 +364,7 @@ static rp_dim intern_poly(rp__symbols *s, const poly *p) {
             while (i < p->n && s->terms[e->index + i].coefficient == p->terms[i].coefficient &&
                    atoms_order(s, &s->terms[e->index + i], &p->terms[i]) == 0)
                 i++;
-            if (i == p->n) return word_of(at);
+            if (i == p->n) return word_of(s, at);
         }
     }
     if (!RP__GROW(&s->terms, &s->terms_capacity, s->n_terms + p->n)) {
@@ -316,7 +387,7 @@ static rp_dim intern_pair(rp__symbols *s, kind k, rp_dim a, rp_dim b, int64_t hi
     uint32_t slot = hash_words(hash_words((uint64_t)k + 77, (uint64_t)a), (uint64_t)b) % BUCKETS;
     for (uint32_t at = s->bucket[slot]; at != UINT32_MAX; at = s->expressions[at].next) {
         const expression *e = &s->expressions[at];
-        if (e->kind == k && e->a == a && e->b == b) return word_of(at);
+        if (e->kind == k && e->a == a && e->b == b) return word_of(s, at);
     }
     expression e = {.kind = k, .a = a, .b = b, .hint = hint};
     return append(s, &e, slot);
@@ -380,7 +451,9 @@ static bool relate(rp__dim_relation relation, int64_t a, int64_t b) {
 }
 
 rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a, rp_dim b) {
-    if (s->frozen || decide(s, relation, a, b) == 1) return RP_OK;
+    if (quiet_now || s->settled || decide(s, relation, a, b) == 1) return RP_OK;
+    assert(!s->sealed);
+    if (s->sealed) return rp__fail(RP_ERROR_INTERNAL, "a guard is added to a table that other threads read");
     if ((relation == RP__DIM_EQ || relation == RP__DIM_NE) && !rp__dim_is_symbol(a)) { /* value on the right */
         rp_dim t = a;
         a = b;
@@ -397,7 +470,7 @@ rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_di
 static bool hook_is(rp__dim_relation relation, rp_dim a, rp_dim b) {
     rp__symbols *s = current;
     if (!rp__symbols_knows(s, a) || !rp__symbols_knows(s, b)) {
-        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
+        (void)rp__fail(RP_ERROR_STATE, "a size or a tensor of another trace, or of one that has ended, was used");
         return false;
     }
     int decision = decide(s, relation, a, b);
@@ -421,7 +494,7 @@ static int64_t hook_hint(rp_dim d) { return rp__symbols_hint(current, d); }
 static int64_t hook_specialise(rp_dim d) {
     rp__symbols *s = current;
     if (!rp__symbols_knows(s, d)) {
-        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
+        (void)rp__fail(RP_ERROR_STATE, "a size or a tensor of another trace, or of one that has ended, was used");
         return 0;
     }
     int64_t value = rp__symbols_hint(s, d);
@@ -504,7 +577,7 @@ static rp_dim apply(rp__symbols *s, rp__dim_op op, rp_dim a, rp_dim b) {
 
 static rp_dim hook_apply(rp__dim_op op, rp_dim a, rp_dim b) {
     if (!current || !rp__symbols_knows(current, a) || !rp__symbols_knows(current, b)) {
-        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that has ended was used");
+        (void)rp__fail(RP_ERROR_STATE, "a size or a tensor of another trace, or of one that has ended, was used");
         return 0;
     }
     return apply(current, op, a, b);
@@ -535,7 +608,7 @@ rp_dim rp__symbols_substitute(const rp__symbols *s, rp_dim d, const rp_dim *bind
         term t = s->terms[first + i];
         rp_dim product = t.coefficient;
         for (uint32_t k = 0; k < t.n; k++)
-            product = rp__dim_apply(RP__DIM_MUL, product, rp__symbols_substitute(s, word_of(t.atom[k]), binding));
+            product = rp__dim_apply(RP__DIM_MUL, product, rp__symbols_substitute(s, word_of(s, t.atom[k]), binding));
         sum = rp__dim_apply(RP__DIM_ADD, sum, product);
     }
     return sum;
@@ -562,7 +635,8 @@ bool rp__symbols_value(const rp__symbols *s, rp_dim d, const int64_t *binding, i
         const term *t = &s->terms[e->index + i];
         int64_t product = t->coefficient, value;
         for (uint32_t k = 0; k < t->n; k++) {
-            if (!rp__symbols_value(s, word_of(t->atom[k]), binding, &value) || !rp__mul_i64(product, value, &product))
+            if (!rp__symbols_value(s, word_of(s, t->atom[k]), binding, &value) ||
+                !rp__mul_i64(product, value, &product))
                 return false;
         }
         if (!rp__add_i64(sum, product, &sum)) return false;

@@ -6,11 +6,18 @@
    one fixed order, and is hash-consed: two words of one table are equal exactly when the expressions are equal as polynomials.
    All atoms are sizes, strides or quotients of them, so none is negative; rules that follow from that need no guard.
 
-   A word means something only together with its table. The table in force belongs to the thread (rp__symbols_enter). */
+   A word means something only together with its table. The table in force belongs to the thread (rp__symbols_enter).
+
+   Threads. A table is open at first: one thread is at work on it, a trace and the passes of its compilation, and what is asked
+   becomes guards. Before others can find it, it is sealed (rp__symbols_seal), for good: from then on nothing in it changes, so
+   that reading it takes no lock; who publishes the graph orders the two (the lock of a compiled function). Passes that run later
+   work on a copy of their own (rp__symbols_fork), in which expressions are added and no guard is: what they ask is answered
+   by the hints. Words of the sealed table mean the same in the copy. */
 #ifndef RP_TRACE_SYMBOLS_H
 #define RP_TRACE_SYMBOLS_H
 
 #include "core/dim.h"
+#include "core/error.h"
 #include "core/text.h"
 
 typedef struct rp__symbols rp__symbols;
@@ -42,8 +49,13 @@ bool rp__symbols_is_plain(const rp__symbols *s, rp_dim d, size_t *index); /* is 
 bool rp__symbols_knows(const rp__symbols *s, rp_dim d);   /* is d a value, or a word of s (NULL: of none)? */
 int64_t rp__symbols_hint(const rp__symbols *s, rp_dim d); /* d may be a value */
 
-/* While frozen, questions are answered by the hints and no guard is recorded: for checkers and printers. Nests. */
-void rp__symbols_freeze(rp__symbols *s, bool frozen);
+void rp__symbols_seal(rp__symbols *s); /* NULL: none */
+/* A table that the calling thread may work on, counted: s itself while it is open, else a copy. NULL for NULL. */
+rp_status rp__symbols_fork(rp__symbols *s, rp__symbols **out);
+/* The same for checkers and printers, of graphs that others may be looking at: s itself only if it is open and in force. */
+rp_status rp__symbols_scratch(rp__symbols *s, rp__symbols **out);
+/* While the thread is quiet, questions are answered by the hints and no guard is recorded. Returns what it was. */
+bool rp__symbols_quiet(bool quiet);
 size_t rp__symbols_guard_count(const rp__symbols *s);
 const rp__size_guard *rp__symbols_guard_at(const rp__symbols *s, size_t index);
 rp_status rp__symbols_guard_add(rp__symbols *s, rp__dim_relation relation, rp_dim a,

@@ -10,6 +10,7 @@
 #include "core/fork.h"
 #include "core/log.h"
 #include "ops/grad.h"
+#include "reprise_ir.h"
 #include "trace/ir_run.h"
 #include "trace/trace_parts.h"
 
@@ -24,6 +25,10 @@ rp__trace *rp__trace_current(void) { return current && !current->busy ? current 
 bool rp__trace_closes(const rp__trace *t) { return t->request->close; }
 bool rp__trace_derived(const rp__trace *t) { return t->request->derived; }
 rp__trace_mode rp__trace_mode_of(const rp__trace *t) { return t->mode; }
+rp_status rp__trace_spoil(rp__trace *t, rp_status status) {
+    if (status != RP_OK && t->spoilt == RP_OK) t->spoilt = status;
+    return status;
+}
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
     if (t->result->reason) return;
     t->result->reason = reason;
@@ -32,8 +37,40 @@ void rp__trace_refuse(rp__trace *t, const char *reason, const char *site) {
 rp_ir *rp__trace_ir(rp__trace *t) { return t->ir; }
 bool rp__trace_pending(const rp_tensor *t) { return t->traced && t->traced->trace && !t->storage->data; }
 
+bool rp__trace_made(const rp__trace *t, const rp_tensor *x) {
+    size_t number = rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id));
+    return number != SIZE_MAX && t->memory[number].first != RP__IR_NONE;
+}
+
 static bool map_put(rp__map *m, rp__hash key, size_t index) {
     return rp__map_put(m, key, (void *)(uintptr_t)(index + 1));
+}
+
+static bool is_outside(const memory *m) { return m->first == RP__IR_NONE && m->storage; }
+
+/* Does memory that the graph knows lie under s as well, as another storage? */
+static bool meets_outside(const rp__trace *t, const rp__storage *s) {
+    for (size_t k = 0; k < t->n_memory; k++)
+        if (is_outside(&t->memory[k]) && rp__storage_meets(s, t->memory[k].storage)) return true;
+    return false;
+}
+
+/* Says of arguments and captured tensors whether others lie in the same bytes (rp__ir_value_info.shared). */
+static void mark_shared(const rp__trace *t) {
+    rp_ir *ir = t->ir;
+    bool wrapped = false;
+    for (size_t k = 0; k < t->n_memory && !wrapped; k++)
+        wrapped = is_outside(&t->memory[k]) && t->memory[k].storage->foreign;
+    for (uint32_t k = 0; k < ir->body.n_args && wrapped; k++) {
+        rp__ir_value_info *info = &ir->values[ir->body.args[k]];
+        info->shared = is_outside(&t->memory[info->storage]) && meets_outside(t, t->memory[info->storage].storage);
+    }
+    for (size_t k = 0; k < ir->body.n_nodes && wrapped; k++) {
+        const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
+        if (n->kind != RP__IR_CAPTURED) continue;
+        rp__ir_value_info *info = &ir->values[n->out[0]];
+        info->shared = is_outside(&t->memory[info->storage]) && meets_outside(t, t->memory[info->storage].storage);
+    }
 }
 
 /* ---- handles and their values */
@@ -126,18 +163,14 @@ static size_t watched_gradient(const rp__trace *t, const rp_tensor *x) {
     return SIZE_MAX;
 }
 
-rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
+static rp__ir_value resolve(rp__trace *t, rp_tensor *x) {
     if (x->traced && x->traced->trace == t) return x->traced->value;
     size_t known = rp__trace_index(&t->by_handle, rp__trace_key(x));
     if (known != SIZE_MAX) {
         t->outside[known].reached = true;
         return t->outside[known].value;
     }
-    if (x->traced && !x->traced->trace) {
-        (void)rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
-                       x->op ? x->op : "?", x->site ? x->site : "?");
-        return RP__IR_NONE;
-    }
+    if (rp__trace_check_alive(x) != RP_OK) return RP__IR_NONE;
     bool close = t->request->close;
     if (x->traced && !close) {
         const rp__trace *of = t->around;
@@ -171,6 +204,14 @@ rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
         t->result->reason = "captured-history";
         t->result->site = rp__site();
     }
+    return v;
+}
+
+rp__ir_value rp__trace_resolve(rp__trace *t, rp_tensor *x) {
+    const rp__ir_value v = resolve(t, x);
+    /* What was entered by halves does not come right again. */
+    if (v == RP__IR_NONE && rp_error_status() == RP_ERROR_OUT_OF_MEMORY)
+        (void)rp__trace_spoil(t, RP_ERROR_OUT_OF_MEMORY);
     return v;
 }
 
@@ -217,9 +258,10 @@ static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x) {
     RP_TRY(storage_number(t, x->storage, x->offset, RP__IR_NONE, &number));
     memory *m = &t->memory[number];
     if (m->first == RP__IR_NONE) {
-        if (t->request->close)
-            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
-                                "a region may not write to memory from outside: return the new value instead");
+        if (t->request->close) {
+            (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
+            return rp__op_error(call, RP_ERROR_GRAPH_BREAK, "a function of a region writes to memory from outside");
+        }
         if (!m->written) {
             m->written = true;
             m->version = atomic_load(&x->storage->version);
@@ -232,7 +274,7 @@ static rp_status written(rp__trace *t, const rp__call *call, rp_tensor *x) {
 }
 
 static rp_status fresh(rp__trace *t, const rp__meta *meta, rp__ir_value v, rp_tensor **out) {
-    rp__storage *s = rp__storage_wrap(meta->device, NULL, 0, NULL, NULL);
+    rp__storage *s = rp__storage_wrap(meta->device, NULL, 0, NULL, NULL, NULL);
     if (!s) return RP_ERROR_OUT_OF_MEMORY;
     int64_t numel = 1;
     for (unsigned d = 0; d < meta->ndim; d++) {
@@ -273,34 +315,22 @@ static void note_untaped(rp__trace *t, const rp__call *call, const rp_tensor *x)
     }
 }
 
-static rp_status record(rp__trace *t, rp__call *call) {
-    bool carries = carries_gradient(call);
-    rp__ir_value in[RP__MAX_IN];
-    rp__meta meta[RP__MAX_OUTS];
-    rp__view view;
+/* From now on the handle x stands for v. */
+static void value_is(rp__trace *t, rp_tensor *x, rp__ir_value v) {
+    if (x->traced && x->traced->trace == t)
+        x->traced->value = v;
+    else
+        t->outside[rp__trace_index(&t->by_handle, rp__trace_key(x))].value = v;
+}
+
+/* Results of the node that was added for a call: values and handles. */
+static rp_status record_results(rp__trace *t, rp__call *call, uint32_t node, const rp__ir_value *in, bool carries,
+                                rp__meta *meta, const rp__view *view) {
     const rp__op *op = call->op;
     rp_ir *ir = t->ir;
     if (op->lowering == RP__VIEW) {
-        RP_TRY(rp__op_view(call, &meta[0], &view));
-    } else {
-        memset(meta, 0, sizeof meta);
-        RP_TRY(rp__op_infer(call, meta));
-    }
-    for (uint32_t k = 0; k < call->n_in; k++) {
-        in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
-        if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
-    }
-    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
-        call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
-        return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
-    }
-    if (t->request->derived) RP_TRY(rp__trace_cut_operands(t, call, in));
-    uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
-                                    call->n_attrs, call->n_out, call->site);
-    if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
-    if (op->lowering == RP__VIEW) {
         rp_tensor *base = call->in[0];
-        rp_tensor *out = rp__tensor_view(base, view.size, view.stride, view.ndim, view.offset);
+        rp_tensor *out = rp__tensor_view(base, view->size, view->stride, view->ndim, view->offset);
         if (rp__tensor_is_error(out)) return rp_error_status();
         call->out[0] = out;
         rp__ir_meta_of(out, &meta[0]);
@@ -334,12 +364,45 @@ static rp_status record(rp__trace *t, rp__call *call) {
         if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
         RP_TRY(place(t, v, x, false));
         ir->values[v].requires_grad = ir->values[in[w]].requires_grad || marks_gradient(carries, &meta[k]);
-        if (x->traced && x->traced->trace == t)
-            x->traced->value = v;
-        else
-            t->outside[rp__trace_index(&t->by_handle, rp__trace_key(x))].value = v;
+        value_is(t, x, v);
     }
     return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
+}
+
+static rp_status record(rp__trace *t, rp__call *call) {
+    bool carries = carries_gradient(call);
+    rp__ir_value in[RP__MAX_IN];
+    rp__meta meta[RP__MAX_OUTS];
+    rp__view view;
+    const rp__op *op = call->op;
+    rp_ir *ir = t->ir;
+    if (op->lowering == RP__VIEW) {
+        RP_TRY(rp__op_view(call, &meta[0], &view));
+    } else {
+        memset(meta, 0, sizeof meta);
+        RP_TRY(rp__op_infer(call, meta));
+    }
+    for (uint32_t k = 0; k < call->n_in; k++) {
+        in[k] = call->in[k] ? rp__trace_resolve(t, call->in[k]) : RP__IR_NONE;
+        if (call->in[k] && in[k] == RP__IR_NONE) return rp_error_status();
+    }
+    if (rp__tape_shadowing) { /* another handle of the same value, so that a second derivative goes on through it */
+        call->out[0] = rp__tensor_view(call->in[0], view.size, view.stride, view.ndim, view.offset);
+        return rp__tensor_is_error(call->out[0]) ? rp_error_status() : set_value(t, call->out[0], in[0]);
+    }
+    if (t->request->derived) RP_TRY(rp__trace_cut_operands(t, call, in));
+    uint32_t node = rp__ir_add_node(ir, &ir->body, RP__IR_OP, op, in, call->n_in, call->list_begin, call->attrs,
+                                    call->n_attrs, call->n_out, call->site);
+    if (node == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
+    ir->nodes[node].untaped = !rp__grad_recording();
+    rp_status status = record_results(t, call, node, in, carries, meta, &view);
+    if (status == RP_OK) return RP_OK;
+    /* Refused: as if it had not been called. The function may take the error and go on. */
+    ir->body.n_nodes--;
+    ir->nodes[node].dead = true;
+    for (uint32_t k = 0; k < call->n_in; k++)
+        if (call->in[k] && rp__ir_writes(&ir->nodes[node], k)) value_is(t, call->in[k], in[k]);
+    return status == RP_ERROR_OUT_OF_MEMORY ? rp__trace_spoil(t, status) : status;
 }
 
 /* ---- the thread out of the trace, for a while */
@@ -348,24 +411,34 @@ typedef struct suspended {
     rp__layer *trace;
     bool grad;
     rp__symbols *symbols;
-    rp__site_frame frame; /* nodes bring their own */
+    rp__site_frame frame;   /* nodes bring their own */
+    rp__error_state failed; /* of the function: passes that try something report failures, and take them back */
 } suspended;
 
-static suspended suspend(rp__trace *t) {
-    suspended s = {rp__layer_set(RP__LAYER_TRACE, NULL), rp__grad_switch(false), rp__symbols_enter(NULL),
-                   rp__site_enter((rp__site_frame){NULL, NULL})};
+static void suspend(rp__trace *t, suspended *s) {
+    rp__error_save(&s->failed);
+    s->trace = rp__layer_set(RP__LAYER_TRACE, NULL);
+    s->grad = rp__grad_switch(false);
+    s->symbols = rp__symbols_enter(NULL);
+    s->frame = rp__site_enter((rp__site_frame){NULL, NULL});
     t->busy = true;
     rp__tensor_tracing = false;
-    return s;
 }
 
-static void resume(rp__trace *t, suspended s) {
-    rp__site_pop(s.frame);
-    (void)rp__symbols_enter(s.symbols);
-    (void)rp__grad_switch(s.grad);
-    (void)rp__layer_set(RP__LAYER_TRACE, s.trace);
+static void resume(rp__trace *t, const suspended *s) {
+    rp__error_restore(&s->failed);
+    rp__site_pop(s->frame);
+    (void)rp__symbols_enter(s->symbols);
+    (void)rp__grad_switch(s->grad);
+    (void)rp__layer_set(RP__LAYER_TRACE, s->trace);
     t->busy = false;
     rp__tensor_tracing = true;
+}
+
+rp_status rp__trace_check_alive(const rp_tensor *x) {
+    if (RP__LIKELY(!x->traced || x->traced->trace)) return RP_OK;
+    return rp__fail(RP_ERROR_STATE, "a tensor of a trace that was given up was used (made by %s at %s)",
+                    x->op ? x->op : "?", x->site ? x->site : "?");
 }
 
 /* ---- the layer */
@@ -378,10 +451,13 @@ static rp_status handle(rp__layer *self, rp__layer_kind at, rp__call *call) {
     bool needs_values = (op->flags & (RP_OP_SYNC | RP__OP_DATA_SIZE)) || (op->lowering != RP__VIEW && !op->infer);
     if (!needs_values) return record(t, call);
     RP_TRY(rp__trace_break(t, "op-needs-values", call->site));
+    for (uint32_t k = 0; k < call->n_in; k++)
+        if (call->in[k]) RP_TRY(rp__trace_check_alive(call->in[k]));
     /* Its operands are real now, and what it gives is from outside; ops that it is made of are not recorded. */
-    suspended s = suspend(t);
+    suspended s;
+    suspend(t, &s);
     rp_status status = rp__dispatch_below(at, call);
-    resume(t, s);
+    resume(t, &s);
     return status;
 }
 
@@ -399,7 +475,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
         if (rp__tensor_is_error(r)) return rp_error_status();
     }
     rp__storage *from = r->storage;
-    if (atomic_load(&from->refs) == 1 && from->block && rp__tensor_data(r) == (char *)from->data) {
+    if (atomic_load(&from->refs) == 1 && from->block && !from->foreign && rp__tensor_data(r) == (char *)from->data) {
         s->block = from->block;
         s->data = from->data;
         s->bytes = from->bytes;
@@ -415,6 +491,7 @@ static rp_status adopt(rp__storage *s, rp_tensor *r) {
     s->generation = from->generation;
     s->stamp = from->stamp;
     s->replay_site = from->replay_site;
+    s->behind = rp__storage_block(from);
     s->deleter = release_result;
     s->deleter_ctx = rp_retain(r);
     return RP_OK;
@@ -537,6 +614,7 @@ static rp_status run_segment(rp__trace *t) {
             (version){m->storage, atomic_load(&m->storage->version), m->storage->writer_op, m->storage->writer_site};
     }
     if (n == 0 && !effect) goto done;
+    mark_shared(t);
     RP_TRY_GOTO(status, done, rp__ir_set_results(ir, &ir->body, results, n));
     status = t->request->run(t->request->run_ctx, ir, t->operands, t->n_operands, out, n);
     for (uint32_t k = 0; k < n && status == RP_OK; k++)
@@ -583,13 +661,15 @@ static void clear_recording(rp__trace *t) {
 static rp_status flush(rp__trace *t, bool last) {
     rp_ir *next = NULL;
     if (!last && !(next = rp__ir_new(t->request->fn.name))) return RP_ERROR_OUT_OF_MEMORY;
-    suspended s = suspend(t);
+    suspended s;
+    suspend(t, &s);
     rp_scope scope = rp__scope_begin();
     rp_status status = t->mode == RP__TRACE_SEGMENTS && t->request->run ? run_segment(t) : compute_nodes(t);
     rp__ir_positions_end(&t->positions);
     rp__scope_end(scope, NULL, 0);
-    resume(t, s);
+    resume(t, &s);
     release_values(t, status == RP_OK);
+    if (status == RP_OK) rp__trace_forget_histories(t);
     clear_recording(t);
     if (!last || status != RP_OK) {
         rp_ir_release(t->ir);
@@ -606,6 +686,7 @@ rp_status rp__trace_break(rp__trace *t, const char *reason, const char *site) {
     if (t->mode == RP__TRACE_ABSTRACT) {
         t->result->reason = reason;
         t->result->site = site;
+        (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
         return rp__fail(RP_ERROR_GRAPH_BREAK,
                         "%s: the function reads a value on the host (%s), and nothing is computed while it is traced",
                         t->request->fn.name ? t->request->fn.name : "trace", reason);
@@ -634,9 +715,10 @@ static rp_status materialise(rp_tensor *x) {
         return x && x->traced ? rp__fail(RP_ERROR_STATE, "a tensor that another thread is tracing was read") : RP_OK;
     /* What a segment has not touched is as real as ever. */
     if (x && t->mode == RP__TRACE_SEGMENTS && !x->traced &&
-        rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id)) == SIZE_MAX)
+        rp__trace_index(&t->by_storage, rp__trace_key_of_id(x->storage->id)) == SIZE_MAX &&
+        !meets_outside(t, x->storage))
         return RP_OK;
-    /* Accessors take no call site: the best that is known is where the value was made. */
+    /* Where it is read; of a read through bindings the best that is known is where the value was made. */
     const char *site = rp__site();
     return rp__trace_break(t, "host-read", site && *site ? site : x ? x->site : NULL);
 }
@@ -650,7 +732,7 @@ static rp_status make_stand_in(rp__trace *t, size_t k) {
     rp_tensor *x;
     if (q->arg_info) {
         const rp__ir_value_info *info = q->arg_info[k];
-        rp__storage *s = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL);
+        rp__storage *s = rp__storage_wrap(info->meta.device, NULL, 0, NULL, NULL, NULL);
         if (!s) return RP_ERROR_OUT_OF_MEMORY;
         s->bytes = 1; /* pending, never computed */
         x = rp__tensor_new(info->meta.dtype, info->meta.size, info->meta.ndim, s);
@@ -738,7 +820,8 @@ void rp__trace_result_free(rp__trace_result *r) {
     memset(r, 0, sizeof *r);
 }
 
-rp_status rp_guard_bytes(const void *bytes, size_t n) {
+rp_status rp_guard_bytes_at(const char *site, const void *bytes, size_t n) {
+    RP__CALLED_FROM(site);
     if (!bytes && n) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_guard_bytes: the address is NULL");
     if (!current || current->mode == RP__TRACE_SEGMENTS || n == 0)
         return RP_OK; /* the function runs at every call anyway */
@@ -777,8 +860,9 @@ static rp_status take_results(rp__trace *t, rp_tensor *const *out) {
                 const rp__autograd *a = out[k]->autograd;
                 bool grad = rp__grad_needed(out[k]) && !(a && a->node && a->node->released);
                 rp__ir_value_info *info = &t->ir->values[results[n]];
-                info->late_grad = grad && !info->requires_grad;
-                info->requires_grad = grad;
+                /* The mark of a base stays that of the op that made it: its history begins with a later write. */
+                info->late_grad = info->late_grad || (grad && !info->requires_grad);
+                if (!grad || (out[k]->flags & RP__T_VIEW)) info->requires_grad = grad;
                 r->training = r->training || grad;
             }
         }
@@ -849,9 +933,15 @@ static rp_status traced_body(rp__trace *t, rp_tensor **out) {
     }
     RP_TRY(enter_arguments(t, args));
     q->fn.body(q->fn.ctx, args, q->n_in, out, q->n_out);
+    if (t->spoilt != RP_OK && rp_error_status() != t->spoilt) { /* whatever the function made of the error */
+        (void)rp_error_take();
+        return rp__fail(t->spoilt, "`%s` went on after an error that only its recording knows",
+                        q->fn.name && *q->fn.name ? q->fn.name : "a function without a name");
+    }
     if (rp_failed()) return rp_error_status();
     if (t->mode == RP__TRACE_SEGMENTS) return flush(t, true);
     RP_TRY(take_results(t, out));
+    mark_shared(t);
     RP_TRY(take_operands(t));
     RP_TRY(take_reached(t));
     for (size_t i = 0; i < t->n_counters; i++)
@@ -898,8 +988,10 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     bool abstract = q->mode == RP__TRACE_ABSTRACT;
     if (abstract || status != RP_OK) {
         rp__trace_restore_gradients(t);
+        rp__trace_restore_histories(t);
         restore_versions(t);
     }
+    rp__trace_forget_histories(t);
     current = t->around;
     rp__tensor_tracing = tracing;
     (void)rp__layer_set(RP__LAYER_TRACE, outer_layer);
@@ -907,6 +999,9 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         result->switched = rp__grad_said_now.on != q->grad_mode;
         (void)rp__grad_switch(grad);
         rp__grad_said_now = said;
+    } else {
+        result->switched = rp__grad_recording() != grad;
+        if (abstract) (void)rp__grad_switch(grad);
     }
     bool keep = !abstract && status == RP_OK;
     rp__scope_end(t->scope, outs, keep ? q->n_out : 0);
@@ -932,6 +1027,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
     rp__free(t->outside);
     rp__free(t->memory);
     rp__free(t->watches);
+    rp__free(t->histories);
     rp__free(t->counters);
     rp__free(t->operands);
     rp__free(t->stand_in);
@@ -946,8 +1042,32 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
 
 /* ---- export */
 
-rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+/* The whole function as one graph, for export. */
+static rp_ir *trace_whole(const rp__trace_request *request) {
+    const rp_fn *fn = &request->fn;
     rp__trace_result result = {0};
+    rp_status status = rp__trace_run(request, NULL, &result);
+    rp_ir *ir = result.ir;
+    /* What a compiled function would leave to the tape, a text that is read elsewhere would get wrong without a word. */
+    if (status == RP_OK && result.reason)
+        status = rp__fail(RP_ERROR_GRAPH_BREAK,
+                          "rp_trace: a graph of `%s` would not give its gradients (%s at %s). With grad mode off, or "
+                          "for arguments that need none, its values are exported",
+                          fn->name && *fn->name ? fn->name : "a function without a name", result.reason,
+                          result.site && *result.site ? result.site : "no call site");
+    if (status == RP_OK) {
+        /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
+        ir->body.n_results = (uint32_t)request->n_out;
+        result.ir = NULL;
+    } else {
+        ir = rp__ir_failed();
+    }
+    rp__trace_result_free(&result);
+    return ir;
+}
+
+rp_ir *rp_trace_at(const char *site, rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
+    RP__CALLED_FROM(site);
     if (n_in && !in) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace: the arguments are NULL");
         return rp__ir_failed();
@@ -955,23 +1075,74 @@ rp_ir *rp_trace(rp_fn fn, rp_tensor *const *in, size_t n_in, size_t n_out) {
     for (size_t k = 0; k < n_in; k++) {
         if (rp__tensor_check(in[k], "an argument") != RP_OK || rp__tensor_is_error(in[k])) return rp__ir_failed();
     }
-    rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
-    rp_status status = rp__trace_run(&request, NULL, &result);
-    rp_ir *ir = result.ir;
-    /* What a compiled function would leave to the tape, a text that is read elsewhere would get wrong without a word. */
-    if (status == RP_OK && result.reason)
-        status = rp__fail(RP_ERROR_GRAPH_BREAK,
-                          "rp_trace: a graph of `%s` would not give its gradients (%s at %s). With grad mode off, or "
-                          "for arguments that need none, its values are exported",
-                          fn.name && *fn.name ? fn.name : "a function without a name", result.reason,
-                          result.site && *result.site ? result.site : "no call site");
-    if (status == RP_OK) {
-        /* Gradients that the function leaves on tensors are effects, not outputs: they are not part of what is exported. */
-        ir->body.n_results = (uint32_t)n_out;
-        result.ir = NULL;
-    } else {
-        ir = rp__ir_failed();
+    const rp__trace_request request = {.mode = RP__TRACE_ABSTRACT, .fn = fn, .in = in, .n_in = n_in, .n_out = n_out};
+    return trace_whole(&request);
+}
+
+/* ---- by types alone (reprise_ir.h) */
+
+typedef struct typed {
+    rp__ir_value_info *info;
+    const rp__ir_value_info **pointers;
+    rp__symbols *symbols;
+} typed;
+
+static rp_status take_type(typed *t, const rp_ir_type *type, size_t k) {
+    if (type->struct_size < offsetof(rp_ir_type, requires_grad) + sizeof type->requires_grad)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "type %zu: struct_size is %zu; set it to the size of the struct", k,
+                        type->struct_size);
+    if (!rp__dtype_is_valid(type->dtype) || type->ndim > RP_MAX_DIMS)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "type %zu: no element type, or more than %d dimensions", k,
+                        RP_MAX_DIMS);
+    if (type->requires_grad && !rp__dtype_is_float(type->dtype))
+        return rp__fail(RP_ERROR_DTYPE, "type %zu: only tensors of floating types require gradients, not %s", k,
+                        rp_dtype_name(type->dtype));
+    rp__ir_value_info *info = &t->info[k];
+    info->meta.dtype = type->dtype;
+    info->meta.device = type->device;
+    info->meta.ndim = (uint8_t)type->ndim;
+    info->requires_grad = type->requires_grad;
+    for (size_t d = 0; d < type->ndim; d++) {
+        info->meta.size[d] = type->size[d];
+        if (type->size[d] < 0)
+            return rp__fail(RP_ERROR_SHAPE, "type %zu: size %zu is %lld; a symbol has the size of the traced call", k,
+                            d, (long long)type->size[d]);
+        if (!type->dynamic[d]) continue;
+        const rp__symbol symbol = {.input = (uint32_t)k, .dim = (uint8_t)d, .hint = type->size[d]};
+        info->meta.size[d] = rp__symbols_add(t->symbols, &symbol);
+        if (rp_failed()) return rp_error_status();
     }
-    rp__trace_result_free(&result);
+    rp__contiguous_strides(info->meta.size, type->ndim, info->stride);
+    t->pointers[k] = info;
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+rp_ir *rp_trace_types_at(const char *site, rp_fn fn, const rp_ir_type *types, size_t n_in, size_t n_out) {
+    RP__CALLED_FROM(site);
+    if (rp_failed()) return rp__ir_failed();
+    if (n_in && !types) {
+        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_trace_types: the types are NULL");
+        return rp__ir_failed();
+    }
+    typed t = {rp__calloc(n_in + 1, sizeof *t.info), rp__calloc(n_in + 1, sizeof *t.pointers), rp__symbols_new()};
+    rp_status status = t.info && t.pointers && t.symbols ? RP_OK : RP__OOM("types of arguments");
+    rp__symbols *before = rp__symbols_enter(t.symbols);
+    for (size_t k = 0; k < n_in && status == RP_OK; k++) /* a caller's structs may be longer or shorter than ours */
+        status = take_type(&t, (const void *)((const char *)types + k * types->struct_size), k);
+    (void)rp__symbols_enter(before);
+    rp_ir *ir = rp__ir_failed();
+    if (status == RP_OK) {
+        bool any = rp__symbols_count(t.symbols) > 0;
+        const rp__trace_request request = {.mode = RP__TRACE_ABSTRACT,
+                                           .fn = fn,
+                                           .arg_info = t.pointers,
+                                           .symbols = any ? t.symbols : NULL,
+                                           .n_in = n_in,
+                                           .n_out = n_out};
+        ir = trace_whole(&request);
+    }
+    rp__symbols_release(t.symbols);
+    rp__free(t.info);
+    rp__free(t.pointers);
     return ir;
 }

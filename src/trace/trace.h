@@ -80,7 +80,8 @@ typedef struct rp__trace_result {
     bool left;      /* a backward inside went on through the history that an argument came with */
     bool *reached;  /* ABSTRACT, per argument: fn also used that tensor by itself, not as its argument; NULL: none */
     bool training;  /* some output carries history: a later backward may enter the graph */
-    bool switched;  /* no_grad: fn leaves another grad mode than it found */
+    bool backward;  /* a backward ran inside */
+    bool switched;  /* fn leaves another grad mode than it found */
     rp_dim random_count; /* counters reserved, of all generators together */
 } rp__trace_result;
 
@@ -89,6 +90,8 @@ typedef struct rp__trace_result {
 rp_status rp__trace_run(const rp__trace_request *request, rp_tensor **out, rp__trace_result *result);
 void rp__trace_result_free(rp__trace_result *r);
 
+/* Will x have a value? A tensor of a trace that gave up, or of rp_trace, has none once that is over: an error. */
+rp_status rp__trace_check_alive(const rp_tensor *x);
 rp__trace *rp__trace_current(void);         /* recording in this thread; NULL outside, and while it computes */
 bool rp__trace_pending(const rp_tensor *t); /* recorded, not computed */
 
@@ -99,6 +102,10 @@ bool rp__trace_derived(const rp__trace *t); /* of its request */
 rp__trace_mode rp__trace_mode_of(const rp__trace *t);
 /* The graph cannot stand for the function, because of `reason`; the first one is kept. */
 void rp__trace_refuse(rp__trace *t, const char *reason, const char *site);
+/* The trace ends in this failure, whatever the function makes of the error that it is told. Gives status back. */
+rp_status rp__trace_spoil(rp__trace *t, rp_status status);
+/* Does x lie in memory that the running trace has made? */
+bool rp__trace_made(const rp__trace *t, const rp_tensor *x);
 /* The value of t in the running trace: its own, or entered as captured tensor or argument. RP__IR_NONE and an error. */
 rp__ir_value rp__trace_resolve(rp__trace *trace, rp_tensor *t);
 rp_ir *rp__trace_ir(rp__trace *trace); /* being recorded */

@@ -36,11 +36,41 @@ static rp_status watch_hook(rp_tensor *x, int change) {
     if (t->request->close) {
         t->result->reason = "hook-registered";
         t->result->site = site;
+        (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
         return rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region registers a hook on a gradient");
     }
     t->hook_site = site;
     *(x->flags & RP__T_REQUIRES_GRAD ? &t->leaf_hooks : &t->hooks) += change;
     return RP_OK;
+}
+
+static rp_status watch_history(rp_tensor *x) {
+    rp__trace *t = rp__trace_current();
+    if (!t || (x->traced && x->traced->trace == t)) return RP_OK; /* made inside */
+    for (size_t i = 0; i < t->n_histories; i++) {
+        if (t->histories[i].tensor == x) return RP_OK;
+    }
+    if (!RP__GROW(&t->histories, &t->histories_capacity, t->n_histories + 1))
+        return rp__trace_spoil(t, RP__OOM("trace"));
+    const rp__autograd *a = x->autograd;
+    t->histories[t->n_histories++] =
+        (rp__trace_history){rp_retain(x), rp__tape_node_retain(a->node), a->out_index, a->view_version};
+    return RP_OK;
+}
+
+void rp__trace_restore_histories(rp__trace *t) {
+    for (size_t i = 0; i < t->n_histories; i++) {
+        const rp__trace_history *h = &t->histories[i];
+        rp__tape_put_back(h->tensor, h->node, h->out_index, h->view_version);
+    }
+}
+
+void rp__trace_forget_histories(rp__trace *t) {
+    for (size_t i = 0; i < t->n_histories; i++) {
+        rp__tape_node_release(t->histories[i].node);
+        rp_release(t->histories[i].tensor);
+    }
+    t->n_histories = 0;
 }
 
 /* ---- grad mode in a block */
@@ -53,6 +83,7 @@ rp_tensor *rp__trace_cut(rp__trace *t, rp_tensor *x, const char *site) {
     if (v == RP__IR_NONE || rp__flow_advance(&t->flow, t->ir, NULL) != RP_OK) return rp__tensor_error();
     if (!rp__flow_carries(&t->flow, t->ir, v)) return x;
     if (!on) return rp_detach_at(site, x);
+    (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
     (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region that began with grad mode off switches it on");
     return rp__tensor_error();
 }
@@ -65,9 +96,11 @@ rp_status rp__trace_cut_operands(rp__trace *t, const rp__call *call, rp__ir_valu
     memcpy(n.list_begin, call->list_begin, sizeof n.list_begin);
     RP_TRY(rp__flow_advance(&t->flow, t->ir, NULL));
     for (uint32_t k = 0; k < call->n_in; k++) { /* the history stays, with other values: a block knows values only */
-        if (rp__ir_writes(&n, k) && rp__flow_in_memory(&t->flow, t->ir, in[k]))
+        if (rp__ir_writes(&n, k) && rp__flow_in_memory(&t->flow, t->ir, in[k])) {
+            (void)rp__trace_spoil(t, RP_ERROR_GRAPH_BREAK);
             return rp__fail(RP_ERROR_GRAPH_BREAK,
                             "a function of a region writes, with grad mode off, into what carries a gradient");
+        }
     }
     for (uint32_t k = 0; k < call->n_in; k++) {
         if (in[k] == RP__IR_NONE) continue;
@@ -247,7 +280,14 @@ rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out) {
     return forget_leaves(t);
 }
 
+static void watch_backward(void) {
+    rp__trace *t = rp__trace_current();
+    if (t) t->result->backward = true;
+}
+
 void rp__trace_watch_gradients(void) {
     rp__grad_watch_hook = watch_gradient;
     rp__hook_watch_hook = watch_hook;
+    rp__history_watch_hook = watch_history;
+    rp__backward_watch_hook = watch_backward;
 }

@@ -38,6 +38,13 @@ typedef struct rp__trace_watch { /* .grad of a tensor that the function reads or
     uint32_t arg, input;
 } rp__trace_watch;
 
+typedef struct rp__trace_history { /* of a tensor from outside, as it was before the trace changed it */
+    rp_tensor *tensor;             /* retained */
+    rp__tape_node *node;           /* counted; NULL: none */
+    uint32_t out_index;
+    uint64_t view_version;
+} rp__trace_history;
+
 typedef struct rp__trace_counter {
     rp_generator *generator;
     rp_dim used;
@@ -58,6 +65,8 @@ struct rp__trace {
     size_t n_memory, memory_capacity;
     rp__trace_watch *watches;
     size_t n_watches, watches_capacity;
+    rp__trace_history *histories; /* since what was recorded last was computed */
+    size_t n_histories, histories_capacity;
     rp__trace_counter *counters;
     size_t n_counters, counters_capacity;
     rp_tensor **operands; /* tensors behind arguments past n_in; borrowed from `outside` */
@@ -69,7 +78,9 @@ struct rp__trace {
     const char *hook_site;
     const char *untaped_site; /* of a write without tape into memory whose values carry gradients; NULL: none */
     rp__flow flow;            /* of a derived trace, as far as it was asked */
-    bool busy;                /* computing: not to be entered again */
+    /* The graph cannot stand for the function, which may have taken the error and gone on: this is what comes of the trace. */
+    rp_status spoilt;
+    bool busy; /* computing: not to be entered again */
 };
 
 /* by_handle */
@@ -92,6 +103,9 @@ void rp__trace_watch_gradients(void); /* installs the hooks of autograd */
 /* Notes in the result why the gradients of `out` are not those of the graph, or makes its marks agree with the tape. */
 rp_status rp__trace_judge(rp__trace *t, rp_tensor *const *out);
 void rp__trace_restore_gradients(rp__trace *t);
+/* What was recorded is not computed: tensors from outside get the histories back that they had before. */
+void rp__trace_restore_histories(rp__trace *t);
+void rp__trace_forget_histories(rp__trace *t);
 /* Operands of a call that a derived trace records, as they are under the function's grad mode: in[k] becomes a detached value. */
 rp_status rp__trace_cut_operands(rp__trace *t, const rp__call *call, rp__ir_value *in);
 /* What .grad of watched tensors is at the end: results[*n...] and effects. */

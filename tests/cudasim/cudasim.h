@@ -2,6 +2,7 @@
  * names. Environment: CUDASIM_SEED (order of everything unordered), CUDASIM_DEVICES (1), CUDASIM_MEMORY (bytes a
  * device, 8 GiB), CUDASIM_STRICT=1 (device memory is unreadable for the host outside the emulator),
  * CUDASIM_FAIL=n[:code] (the n-th call fails), CUDASIM_CACHE (folder of compiled kernels), CUDASIM_CC (the C compiler),
+ * CUDASIM_MEET=n (a compilation waits for n at once), CUDASIM_NVRTC_VERSION (any text: another version of NVRTC),
  * CUDASIM_LEAKS=1 (report what is alive at exit), CUDASIM_QUIET=1 (no text on stderr). */
 #ifndef CUDASIM_H
 #define CUDASIM_H
@@ -35,6 +36,8 @@ int cudasim_last_text(char *text, unsigned int size); /* the last complaint; its
 /* For emulated libraries: fn(copy of params) as one kernel of the stream, captured where the stream captures. Returns a
  * CUresult. */
 int cudasim_launch_native(void *stream, void (*fn)(void *params), const void *params, unsigned long long bytes);
+/* Of libnvrtc: the most compilations that were under way at once. */
+unsigned int cudasim_compiling(void);
 /* The same check that a copy of device memory gets. */
 int cudasim_is_device(unsigned long long address, unsigned long long bytes);
 

@@ -25,6 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cudasim.h"
 #include "image.h"
 #include "runtime.h"
 
@@ -701,6 +702,10 @@ nvrtcResult nvrtcVersion(int *major, int *minor) {
     }
     uint64_t h = hash_bytes(CUDASIM_ABI, rp__embed_prelude_h, strlen(rp__embed_prelude_h));
     h = hash_bytes(h, rp__embed_runtime_h, strlen(rp__embed_runtime_h));
+    const char *other = getenv("CUDASIM_NVRTC_VERSION"); /* another compiler, for what keeps its results */
+    if (other) {
+        h = hash_bytes(h, other, strlen(other));
+    }
     *major = 13;
     *minor = 1000 + (int)(h % 1000000);
     return NVRTC_SUCCESS;
@@ -806,7 +811,47 @@ static bool option_known(const char *option) {
     return false;
 }
 
+/* Compilations at this moment, and the most that there were. */
+static struct {
+    pthread_mutex_t lock;
+    unsigned int now, most;
+} compiling = {PTHREAD_MUTEX_INITIALIZER, 0, 0};
+
+static void compiling_add(int by) {
+    pthread_mutex_lock(&compiling.lock);
+    compiling.now += (unsigned int)by;
+    if (compiling.now > compiling.most) {
+        compiling.most = compiling.now;
+    }
+    pthread_mutex_unlock(&compiling.lock);
+}
+
+unsigned int cudasim_compiling(void) {
+    pthread_mutex_lock(&compiling.lock);
+    unsigned int most = compiling.most;
+    pthread_mutex_unlock(&compiling.lock);
+    return most;
+}
+
+/* With CUDASIM_MEET=n a compilation waits until n have been under way at once, ten seconds at the most. */
+static void compiling_meet(void) {
+    const char *wanted = getenv("CUDASIM_MEET");
+    for (int i = 0; wanted && i < 1000 && cudasim_compiling() < (unsigned int)atoi(wanted); i++) {
+        usleep(10000);
+    }
+}
+
+static nvrtcResult compile_program(nvrtcProgram program, int n_options, const char *const *options);
+
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int n_options, const char *const *options) {
+    compiling_add(1);
+    compiling_meet();
+    nvrtcResult result = compile_program(program, n_options, options);
+    compiling_add(-1);
+    return result;
+}
+
+static nvrtcResult compile_program(nvrtcProgram program, int n_options, const char *const *options) {
     if (!program || n_options < 0 || (n_options && !options)) {
         return NVRTC_ERROR_INVALID_INPUT;
     }

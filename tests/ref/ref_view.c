@@ -205,7 +205,42 @@ static bool identity(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     return true;
 }
 
+static bool flatten_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const struct {
+        int shape, start, end, n;
+        int64_t result[4];
+    } cases[] = {{6, 0, -1, 1, {30}}, {6, 1, 2, 2, {2, 15}}, {6, 0, 1, 2, {6, 5}}, {6, -1, 2, 3, {2, 3, 5}},
+                 {3, 0, 0, 1, {17}},  {2, 0, -1, 1, {1}},    {5, 0, -1, 1, {0}}};
+    if (variant >= 7) return false;
+    const shape *s = &shapes[cases[variant].shape];
+    input(c, d, s->size, s->ndim);
+    add_int(c, cases[variant].start);
+    add_int(c, cases[variant].end);
+    take(c, cases[variant].result, cases[variant].n, NULL, NULL);
+    (void)op;
+    return true;
+}
+
+static bool unflatten_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const struct {
+        int shape, dim, n, n_result;
+        int64_t sizes[3], result[5];
+    } cases[] = {{6, 0, 2, 4, {2, 1}, {2, 1, 3, 5}},
+                 {6, -1, 2, 4, {-1, 5}, {2, 3, 1, 5}},
+                 {6, 1, 1, 3, {-1}, {2, 3, 5}},
+                 {3, 0, 3, 3, {1, 17, -1}, {1, 17, 1}}};
+    if (variant >= 4) return false;
+    const shape *s = &shapes[cases[variant].shape];
+    input(c, d, s->size, s->ndim);
+    add_int(c, cases[variant].dim);
+    add_ints(c, cases[variant].sizes, (size_t)cases[variant].n);
+    take(c, cases[variant].result, cases[variant].n_result, NULL, NULL);
+    (void)op;
+    return true;
+}
+
 static const ref_op ops[] = {
+    {"flatten", flatten_op, .flags = 0},     {"unflatten", unflatten_op, .flags = 0},
     {"view", same_order, .flags = 1},        {"reshape", same_order, .flags = 0},
     {"permute", permute_op, .flags = 0},     {"transpose", transpose_op, .flags = 0},
     {"expand", expand_op, .flags = 0},       {"slice", slice_op, .flags = 0},

@@ -234,8 +234,8 @@ static void write_schema(FILE *f, const rp__schema *s) {
         const rp__param *p = &s->params[i];
         fprintf(
             f,
-            "{.name = \"%s\", .kind = %u, .attr_kind = %u, .optional_int = %d, .written = %d, .aliased = %d, .alias = %d, ",
-            p->name, p->kind, p->attr_kind, p->optional_int, p->written, p->aliased, p->alias);
+            "{.name = \"%s\", .kind = %u, .attr_kind = %u, .optional_int = %d, .symbolic = %d, .written = %d, .aliased = %d, .alias = %d, ",
+            p->name, p->kind, p->attr_kind, p->optional_int, p->symbolic, p->written, p->aliased, p->alias);
         fprintf(f, ".has_default = %d, ", p->has_default);
         if (p->value.kind == RP_ATTR_INTS && p->value.n > 0) {
             fputs(".default_ints = {", f);

@@ -109,9 +109,9 @@ static rp_status dump_model(struct dump *d, const struct cli_model_kind *kind, b
         rp_tensor *out = NULL;
         size_t n_in = train ? kind->n_step_inputs : kind->n_inputs;
         status = rp_failed() ? rp_error_status() : rp_call(f, in, n_in, &out, 1);
-        rp_set_kernel_log(log_kernel, d);
+        rp_set_kernel_log(log_kernel, d, NULL);
         if (!status) status = rp_call(f, in, n_in, &out, 1);
-        rp_set_kernel_log(NULL, NULL);
+        rp_set_kernel_log(NULL, NULL, NULL);
         rp_compiled_release(f);
     }
     cli_model_release(&m);

@@ -29,8 +29,8 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
 }
 
 static json_t *entry_to_json(const rp_explain_entry *e) {
-    return json_pack("{s:s, s:s, s:s, s:s, s:I}", "kind", e->kind, "reason", e->reason, "message", e->message, "site",
-                     e->site, "count", (json_int_t)e->count);
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:s}", "kind", e->kind, "reason", e->reason, "message", e->message,
+                     "site", e->site, "count", (json_int_t)e->count, "of", e->of);
 }
 
 static void print_entry(const rp_explain_entry *e) {
@@ -86,6 +86,7 @@ static int run(int argc, char **argv) {
     rp_status status = cli_model_make(&model, kind);
     if (!status) status = explain(&model, &o, &f);
     json_t *list = o.common.json ? json_array() : NULL;
+    char of[256] = "";
     for (size_t i = 0; !status && i < rp_explain_count(f); i++) {
         rp_explain_entry e;
         status = rp_explain_at(f, i, &e);
@@ -93,6 +94,8 @@ static int run(int argc, char **argv) {
         if (list) {
             json_array_append_new(list, entry_to_json(&e));
         } else {
+            if (strcmp(of, e.of) != 0) printf("%s:\n", e.of);
+            snprintf(of, sizeof of, "%s", e.of);
             print_entry(&e);
         }
     }

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "core/alloc.h"
+#include "device/cpu/memory.h"
 #include "device/error_record.h"
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -46,6 +47,12 @@ static rp_status segment_alloc(rp__device *d, size_t bytes, void **out) {
 static void segment_free(rp__device *d, void *p, size_t bytes) {
     (void)d;
     munmap(p, bytes);
+}
+
+static uint64_t memory_left(rp__device *d, uint64_t reserved, char *limit, size_t n) {
+    (void)d;
+    uint64_t left = rp__cpu_memory_left("", limit, n), promised = rp__cpu_memory_promised("", reserved);
+    return left > promised ? left - promised : 0;
 }
 
 static rp_status copy_in(rp__device *d, rp_stream *s, void *dst, const void *host, size_t bytes) {
@@ -93,6 +100,7 @@ static const rp__device_ops ops = {
     .name = "cpu",
     .segment_alloc = segment_alloc,
     .segment_free = segment_free,
+    .memory_left = memory_left,
     .stream_create = rp__cpu_stream_create,
     .stream_destroy = rp__cpu_stream_destroy,
     .stream_synchronize = rp__cpu_stream_synchronize,

@@ -11,11 +11,10 @@
 #include "core/log.h"
 #include "device/capture.h"
 #include "device/error_record.h"
-#include "kernel/library.h"
-#include "kernel/loop.h"
 
-extern const rp__loop_backend rp__cuda_loops; /* kernel/cuda/loops.c */
-extern const rp__library rp__cuda_library;    /* kernel/cuda/library.c */
+/* What the floor above makes for this device; its types are not known here. */
+extern const struct rp__loop_backend rp__cuda_loops; /* kernel/cuda/loops.c */
+extern const struct rp__library rp__cuda_library;    /* kernel/cuda/library.c */
 rp_status rp__cuda_user_kernel(rp__device *d, const char *op, const char *source, const char *entry,
                                const uint8_t *bytes, uint32_t n, rp__kernel **out); /* kernel/cuda/user.c */
 
@@ -237,7 +236,6 @@ rp_status rp__cuda_devices(rp__device **out, size_t *n, const char **why) {
             }
             d->slot = 1u + (unsigned)count++;
         }
-        rp__loop_backend_register(RP_DEVICE_CUDA, &rp__cuda_loops);
         known_devices = devices;
         known = count;
         rp__fork_handler_add(lose_after_fork);

@@ -276,6 +276,17 @@ static bool try_all(const search *s) {
     return s->spec->in_toolkit && try_toolkit(s);
 }
 
+/* LD_LIBRARY_PATH is the dynamic loader's. */
+const char *const rp__dynlib_variables[] = {
+    "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "PATH", "HOME", NULL};
+
+const char *rp__dynlib_file(rp__dynlib *lib) {
+    pthread_mutex_lock(&lib->lock);
+    const char *file = lib->handle ? lib->file : ""; /* written once */
+    pthread_mutex_unlock(&lib->lock);
+    return file;
+}
+
 bool rp__dynlib_open(rp__dynlib *lib, const rp__dynlib_spec *spec, void *table) {
     pthread_mutex_lock(&lib->lock);
     if (!lib->tried) {

@@ -48,6 +48,12 @@ typedef struct rp__dynlib {
  * when found. */
 bool rp__dynlib_open(rp__dynlib *lib, const rp__dynlib_spec *spec, void *table);
 
+/* Variables of the environment that the search reads, besides that of the spec; NULL at the end. */
+extern const char *const rp__dynlib_variables[];
+
+/* The file that was loaded, "" before or without one. */
+const char *rp__dynlib_file(rp__dynlib *lib);
+
 /* Writes what was found, or the reasons, as lines of text into `text` (always ended by NUL); returns the bytes that the
  * whole text needs, without the NUL. Opens nothing: before the first rp__dynlib_open it says so. */
 size_t rp__dynlib_report(rp__dynlib *lib, const rp__dynlib_spec *spec, char *text, size_t size);

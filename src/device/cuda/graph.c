@@ -199,7 +199,7 @@ static void side_stream_give(rp__device *d, rp_stream *s) {
         s = NULL;
     }
     rp__unlock(&c->lock);
-    if (s) rp_stream_release(s);
+    if (s) rp__stream_drop(s);
 }
 
 /* Ends the capture of a stream, on every path: what else failed, the stream must be usable afterwards. */

@@ -26,4 +26,6 @@ static const rp__dynlib_spec spec = {.title = "NVRTC",
 
 const rp__libnvrtc *rp__libnvrtc_get(void) { return rp__dynlib_open(&library, &spec, &table) ? &table : NULL; }
 
+const char *rp__libnvrtc_file(void) { return rp__dynlib_file(&library); }
+
 size_t rp__libnvrtc_report(char *text, size_t size) { return rp__dynlib_report(&library, &spec, text, size); }

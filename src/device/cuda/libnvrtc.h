@@ -13,6 +13,7 @@ typedef struct rp__libnvrtc {
 } rp__libnvrtc;
 
 const rp__libnvrtc *rp__libnvrtc_get(void);
+const char *rp__libnvrtc_file(void); /* "" while it is not loaded */
 size_t rp__libnvrtc_report(char *text, size_t size);
 
 #endif

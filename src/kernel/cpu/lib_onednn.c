@@ -73,36 +73,99 @@ static const rp__onednn *onednn(void) {
 }
 bool rp__onednn_available(void) { return onednn() != NULL; }
 
-/* ---- plans */
+/* ---- plans: those that were used last, and those in use */
 
 typedef struct kept_plan {
     rp__mutex lock; /* a plan's memory objects serve one run at a time */
     rp__fork_lock fork_lock;
-    void *plan; /* NULL: oneDNN cannot */
+    rp__hash key;
+    struct kept_plan *newer, *older;
+    unsigned users; /* of the map and of who has it */
+    void *plan;     /* NULL: oneDNN cannot */
     size_t scratch;
 } kept_plan;
 static rp__mutex plans_lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_plans, &plans_lock, 1)
-static rp__map plans; /* lives as long as the process */
+static rp__map plans;
+static kept_plan *newest, *oldest; /* of the map, by last use */
 
+size_t rp__onednn_plan_count(void) {
+    rp__lock(&plans_lock);
+    size_t n = plans.count;
+    rp__unlock(&plans_lock);
+    return n;
+}
+
+/* Nobody has it any more. Without plans_lock. */
+static void plan_free(kept_plan *p) {
+    rp__fork_lock_remove(&p->fork_lock);
+    if (p->plan) onednn()->plan_free(p->plan);
+    pthread_mutex_destroy(&p->lock);
+    rp__free(p);
+}
+
+static void leave_order(kept_plan *p) {
+    *(p->newer ? &p->newer->older : &newest) = p->older;
+    *(p->older ? &p->older->newer : &oldest) = p->newer;
+}
+
+static void enter_order(kept_plan *p) {
+    p->newer = NULL;
+    p->older = newest;
+    *(newest ? &newest->newer : &oldest) = p;
+    newest = p;
+}
+
+/* The oldest leaves the map; it, if nobody uses it. */
+static kept_plan *give_way(void) {
+    kept_plan *p = oldest;
+    leave_order(p);
+    (void)rp__map_remove(&plans, p->key);
+    return --p->users == 0 ? p : NULL;
+}
+
+static kept_plan *plan_new(const rp__onednn_problem *q, rp__hash key) {
+    kept_plan *p = rp__calloc(1, sizeof *p);
+    if (!p) return NULL;
+    p->key = key;
+    p->plan = onednn()->plan_new(q, &p->scratch);
+    if (!rp__map_put(&plans, key, p)) {
+        if (p->plan) onednn()->plan_free(p->plan);
+        rp__free(p);
+        return NULL;
+    }
+    pthread_mutex_init(&p->lock, NULL);
+    p->fork_lock = (rp__fork_lock){.locks = &p->lock, .n = 1};
+    rp__fork_lock_add(&p->fork_lock);
+    p->users = 1;
+    enter_order(p);
+    return p;
+}
+
+/* Given back with plan_done. */
 static kept_plan *plan_of(const rp__onednn_problem *q, int64_t block) {
     const rp__hash key = rp__hash_bytes(q, sizeof *q, (rp__hash){(uint64_t)block, 0x6f6e65646e6e});
+    kept_plan *gone = NULL;
     rp__lock(&plans_lock);
     kept_plan *p = rp__map_get(&plans, key);
-    if (!p && (p = rp__calloc(1, sizeof *p))) {
-        pthread_mutex_init(&p->lock, NULL);
-        p->plan = onednn()->plan_new(q, &p->scratch);
-        if (!rp__map_put(&plans, key, p)) {
-            if (p->plan) onednn()->plan_free(p->plan);
-            rp__free(p);
-            p = NULL;
-        } else {
-            p->fork_lock = (rp__fork_lock){.locks = &p->lock, .n = 1};
-            rp__fork_lock_add(&p->fork_lock);
-        }
+    if (p && p != newest) {
+        leave_order(p);
+        enter_order(p);
     }
+    if (!p) p = plan_new(q, key);
+    if (p) p->users++;
+    if (plans.count > RP__ONEDNN_PLANS) gone = give_way();
     rp__unlock(&plans_lock);
+    if (gone) plan_free(gone);
     return p;
+}
+
+static void plan_done(kept_plan *p) {
+    if (!p) return;
+    rp__lock(&plans_lock);
+    bool last = --p->users == 0;
+    rp__unlock(&plans_lock);
+    if (last) plan_free(p);
 }
 
 /* The problem of a block: blocks are equal but for the last. */
@@ -136,6 +199,7 @@ static void run(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int6
                                    (char *)(uintptr_t)w[SCRATCH] + block * (int64_t)w[BLOCK_SCRATCH]);
             rp__unlock(&p->lock);
         }
+        plan_done(p);
         if (status) rp__fail(RP_ERROR_INTERNAL, "oneDNN failed with status %d", status);
     }
 }
@@ -241,9 +305,11 @@ bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const 
     size_t most = 0;
     for (int64_t b = 0; b < blocks; b++) {
         const rp__onednn_problem part = block_of(&q, dim, size, b);
-        const kept_plan *p = plan_of(&part, b);
-        if (!p || !p->plan) return false;
-        if (p->scratch > most) most = p->scratch;
+        kept_plan *p = plan_of(&part, b);
+        const bool can = p && p->plan;
+        if (can && p->scratch > most) most = p->scratch;
+        plan_done(p);
+        if (!can) return false;
     }
     *scratch = (most + 63) / 64 * 64 * (size_t)blocks;
     return true;

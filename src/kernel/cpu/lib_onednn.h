@@ -11,7 +11,12 @@
 #define RP__ONEDNN_MATMUL_WORK 1.6e7
 #define RP__ONEDNN_CONV_WORK 4e6
 
+/* Plans kept, by last use: a plan is a problem's block, of which most have eight. Twice what a training step of fifty
+   convolutions needs. */
+enum { RP__ONEDNN_PLANS = 2048 };
+
 bool rp__onednn_available(void);
+size_t rp__onednn_plan_count(void);
 /* Is the problem oneDNN's? scratch: bytes of workspace then. */
 bool rp__onednn_serves(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
                        size_t *scratch);

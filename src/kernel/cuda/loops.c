@@ -38,39 +38,48 @@ static rp_status add_source(const rp__dag *dag, const rp__cuda_class *c, char na
     return rp__cuda_emit(dag, c, name, out);
 }
 
+/* Compiled without the lock: other threads find, and compile, others meanwhile. */
+static rp_status make_kernel(rp__device *d, const rp__dag *dag, const rp__cuda_class *c, rp__kernel **out) {
+    char name[64];
+    rp__text text = {0};
+    rp_status status = add_source(dag, c, name, &text);
+    if (status == RP_OK) status = rp__nvrtc_kernel(d, text.data, name, RP__KERNEL_CUDA, out);
+    rp__text_free(&text);
+    return status;
+}
+
 static rp_status kernel_of(rp__device *d, rp__dag *dag, const rp__cuda_class *c, rp__kernel **out) {
     rp__lock(&lock);
-    variant *v = find(dag, d, c);
-    rp_status status = RP_OK;
-    if (!v) {
-        char name[64];
-        rp__text text = {0};
-        rp__kernel *k = NULL;
-        status = add_source(dag, c, name, &text);
-        if (status == RP_OK) status = rp__nvrtc_kernel(d, text.data, name, RP__KERNEL_CUDA, &k);
-        rp__text_free(&text);
-        if (status == RP_OK && rp__nvrtc_is_pending(k)) { /* the batch holds it */
-            rp__kernel_release(k);
-            rp__unlock(&lock);
-            *out = k;
-            return RP_OK;
-        }
-        v = status == RP_OK ? rp__calloc(1, sizeof *v) : NULL;
-        if (status == RP_OK && !v) {
-            rp__kernel_release(k);
-            status = RP__OOM("a CUDA kernel");
-        }
-        if (v) {
-            v->device = d;
-            v->class_ = *c;
-            v->kernel = k;
-            v->next = dag->backend[RP_DEVICE_CUDA];
-            dag->backend[RP_DEVICE_CUDA] = v;
-        }
-    }
+    const variant *v = find(dag, d, c);
     *out = v ? v->kernel : NULL;
     rp__unlock(&lock);
-    return status;
+    if (v) return RP_OK;
+    rp__kernel *k = NULL;
+    RP_TRY(make_kernel(d, dag, c, &k));
+    if (rp__nvrtc_is_pending(k)) { /* the batch holds it */
+        rp__kernel_release(k);
+        *out = k;
+        return RP_OK;
+    }
+    variant *own = rp__calloc(1, sizeof *own);
+    if (!own) {
+        rp__kernel_release(k);
+        return RP__OOM("a CUDA kernel");
+    }
+    *own = (variant){.device = d, .class_ = *c, .kernel = k};
+    rp__lock(&lock);
+    v = find(dag, d, c); /* of a thread that was faster */
+    if (!v) {
+        own->next = dag->backend[RP_DEVICE_CUDA];
+        dag->backend[RP_DEVICE_CUDA] = own;
+    }
+    *out = v ? v->kernel : k;
+    rp__unlock(&lock);
+    if (v) {
+        rp__kernel_release(k);
+        rp__free(own);
+    }
+    return RP_OK;
 }
 
 static void destroy(rp__dag *dag) {
@@ -530,7 +539,6 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     return RP_OK;
 }
 
-extern const rp__loop_backend rp__cuda_loops;
 const rp__loop_backend rp__cuda_loops = {.bind = bind,
                                          .launch = launch,
                                          .source = source,

@@ -1,5 +1,9 @@
-/* See nvrtc.h. With a cubin on disk neither NVRTC's library (about 100 MB) nor its first-call cost is paid: the version of the
- * compiler is therefore not part of the name of an entry but its first line, and is compared only once NVRTC is loaded. */
+/* See nvrtc.h. With a cubin on disk neither NVRTC's library nor its first-call cost is paid. The name of an entry comes from
+ * all that makes a cubin but the compiler, whose version is its first line: one of another version is replaced.
+ *
+ * A text is compiled by the thread that asks for it first, without a lock; others that ask for the same one wait for that
+ * thread, and for no other. A thread that compiles waits for nobody, so no two wait for each other; a batch waits for what
+ * others compile only when it has finished its own. */
 #include "kernel/cuda/nvrtc.h"
 
 #include <stdio.h>
@@ -10,18 +14,22 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "device/cuda/cuda.h"
-#include "device/cuda/libnvrtc.h"
 #include "kernel/cuda/emit.h"
+#include "kernel/cuda/nvrtc_version.h"
 #include "kernel/disk_cache.h"
 #include "reprise_embed.h"
 
-enum { VERSION_BYTES = 16 };
+enum { VERSION_BYTES = RP__NVRTC_VERSION };
+
+/* And -arch, which follows from the device and the version. */
+static const char *const options[] = {"--std=c++17", "--fmad=false", "-default-device"};
+enum { N_OPTIONS = sizeof options / sizeof *options };
 
 static rp__mutex lock = RP__MUTEX_INIT;
-static rp__map known; /* key of (source, kind, device) -> rp__kernel, one reference each */
+static pthread_cond_t made = PTHREAD_COND_INITIALIZER; /* a text has left `making` */
+static rp__map known;                                  /* `here` of a text -> rp__kernel, one reference each */
+static rp__map making;                                 /* the same of texts that a thread compiles now */
 static rp__nvrtc_stats stats;
-static const rp__libnvrtc *nvrtc; /* NULL until it was needed */
-static char version[VERSION_BYTES];
 
 rp__nvrtc_stats rp__nvrtc_statistics(void) {
     rp__lock(&lock);
@@ -30,30 +38,26 @@ rp__nvrtc_stats rp__nvrtc_statistics(void) {
     return s;
 }
 
-static rp_status need_nvrtc(void) {
-    if (nvrtc) return RP_OK;
-    const rp__libnvrtc *found = rp__libnvrtc_get();
-    if (!found)
-        return rp__fail(RP_ERROR_UNAVAILABLE,
-                        "no CUDA compiler: libnvrtc could not be loaded (`reprise doctor` says why)");
-    int major = 0, minor = 0;
-    (void)found->nvrtcVersion(&major, &minor);
-    (void)snprintf(version, sizeof version, "%d.%d", major, minor);
-    nvrtc = found;
-    return RP_OK;
-}
+/* The compiler and the options of one device. */
+typedef struct compiler {
+    const rp__libnvrtc *nvrtc;
+    char version[VERSION_BYTES];
+    char arch[32]; /* "-arch=sm_90" */
+} compiler;
 
 /* sm_<arch>, or the newest that this NVRTC knows: newer devices run it if the cubin's major version fits. */
-static rp_status architecture(const rp__device *d, char out[32]) {
+static rp_status need_compiler(const rp__device *d, compiler *c) {
     int n = 0, best = d->arch, all[64];
-    if (nvrtc->nvrtcGetNumSupportedArchs(&n) == NVRTC_SUCCESS && n > 0 && n <= 64 &&
-        nvrtc->nvrtcGetSupportedArchs(all) == NVRTC_SUCCESS) {
+    RP_TRY(rp__nvrtc_need(&c->nvrtc, c->version));
+    if (c->nvrtc->nvrtcGetNumSupportedArchs(&n) == NVRTC_SUCCESS && n > 0 && n <= 64 &&
+        c->nvrtc->nvrtcGetSupportedArchs(all) == NVRTC_SUCCESS) {
         best = 0;
         for (int k = 0; k < n; k++)
             if (all[k] <= d->arch && all[k] > best) best = all[k];
     }
-    if (best == 0) return rp__fail(RP_ERROR_UNAVAILABLE, "NVRTC %s knows no architecture for sm_%d", version, d->arch);
-    (void)snprintf(out, 32, "-arch=sm_%d", best);
+    if (best == 0)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "NVRTC %s knows no architecture for sm_%d", c->version, d->arch);
+    (void)snprintf(c->arch, sizeof c->arch, "-arch=sm_%d", best);
     return RP_OK;
 }
 
@@ -65,18 +69,21 @@ static uint64_t now_us(void) {
 
 /* One text on its way to a cubin. `compile` may run on any thread: what went wrong is kept, not made sticky. */
 typedef struct job {
+    const compiler *with;
     char *text, *name;
-    const char *arch; /* "-arch=sm_90" */
-    void *cubin;      /* from rp__alloc */
+    void *cubin; /* from rp__alloc */
     size_t bytes;
     uint64_t microseconds;
     rp_status status;
     char message[800];
     rp__kernel *kernel; /* pending; counted */
     rp__hash key, here;
+    bool claimed; /* in `making`, by us */
+    bool skipped; /* somebody else has it, or makes it */
 } job;
 
 static void compile_failed(job *j, nvrtcProgram program, nvrtcResult result) {
+    const rp__libnvrtc *nvrtc = j->with->nvrtc;
     size_t bytes = 0;
     char *log = NULL;
     if (program && nvrtc->nvrtcGetProgramLogSize(program, &bytes) == NVRTC_SUCCESS && bytes > 1)
@@ -84,18 +91,19 @@ static void compile_failed(job *j, nvrtcProgram program, nvrtcResult result) {
     if (log && nvrtc->nvrtcGetProgramLog(program, log) == NVRTC_SUCCESS)
         rp__log(RP__LOG_KERNEL, "NVRTC on %s:\n%s", j->name, log);
     j->status = RP_ERROR_COMPILE;
-    (void)snprintf(j->message, sizeof j->message, "NVRTC %s on kernel %s: %s: %.600s", version, j->name,
+    (void)snprintf(j->message, sizeof j->message, "NVRTC %s on kernel %s: %s: %.600s", j->with->version, j->name,
                    nvrtc->nvrtcGetErrorString(result), log ? log : "");
     rp__free(log);
 }
 
 static void compile(job *j) {
+    const rp__libnvrtc *nvrtc = j->with->nvrtc;
     nvrtcProgram program = NULL;
-    const char *options[] = {j->arch, "--std=c++17", "--fmad=false", "-default-device"};
+    const char *all[N_OPTIONS + 1] = {j->with->arch};
+    memcpy(all + 1, options, sizeof options);
     uint64_t start = now_us();
     nvrtcResult result = nvrtc->nvrtcCreateProgram(&program, j->text, j->name, 0, NULL, NULL);
-    if (result == NVRTC_SUCCESS)
-        result = nvrtc->nvrtcCompileProgram(program, (int)(sizeof options / sizeof *options), options);
+    if (result == NVRTC_SUCCESS) result = nvrtc->nvrtcCompileProgram(program, N_OPTIONS + 1, all);
     if (result == NVRTC_SUCCESS) result = nvrtc->nvrtcGetCUBINSize(program, &j->bytes);
     if (result == NVRTC_SUCCESS) {
         j->cubin = rp__alloc(j->bytes);
@@ -148,10 +156,14 @@ static rp_status from_disk(rp__device *d, rp__hash key, const char *name, CUfunc
     *found = false;
     if (!rp__disk_cache_get(key, "cubin", &entry, &bytes)) return RP_OK;
     const char *text = entry;
-    bool fits = bytes > VERSION_BYTES && (!nvrtc || strncmp(text, version, VERSION_BYTES) == 0);
+    char version[VERSION_BYTES];
+    rp__nvrtc_version(version); /* none: nobody could make it anew */
+    bool fits = bytes > VERSION_BYTES && (!*version || strncmp(text, version, VERSION_BYTES) == 0);
     if (fits && load(d, text + VERSION_BYTES, name, out) == RP_OK) {
         *found = true;
+        rp__lock(&lock);
         stats.from_disk++;
+        rp__unlock(&lock);
     } else if (fits) { /* whole by its hash, and yet the driver refused it: compile anew */
         if (atomic_load(&d->lost)) {
             rp__free(entry);
@@ -167,12 +179,14 @@ static rp_status from_disk(rp__device *d, rp__hash key, const char *name, CUfunc
 /* Loads the cubin of a finished job and keeps it on disk. */
 static rp_status finish(rp__device *d, const job *j, CUfunction *out) {
     RP_TRY(job_status(j));
+    rp__lock(&lock);
     stats.compiled++;
     stats.microseconds += j->microseconds;
+    rp__unlock(&lock);
     rp_status status = load(d, j->cubin, j->name, out);
     char *entry = status == RP_OK ? rp__calloc(1, VERSION_BYTES + j->bytes) : NULL;
     if (entry) {
-        memcpy(entry, version, VERSION_BYTES);
+        memcpy(entry, j->with->version, VERSION_BYTES);
         memcpy(entry + VERSION_BYTES, j->cubin, j->bytes);
         (void)rp__disk_cache_put(j->key, "cubin", entry, VERSION_BYTES + j->bytes);
     }
@@ -248,36 +262,92 @@ static rp_status add_job(rp__text *text, rp__hash key, rp__hash here, rp__kernel
     return RP_OK;
 }
 
-static void compile_job(void *ctx, int64_t k) { compile((job *)ctx + k); }
+/* ---- who makes what; under the lock */
+
+/* The kernel of a text, once nobody makes it any more; NULL: it is ours to make. A reference of the map. */
+static rp__kernel *wait_for(rp__hash here) {
+    for (;;) {
+        rp__kernel *k = rp__map_get(&known, here);
+        if (k || !rp__map_get(&making, here)) return k;
+        (void)pthread_cond_wait(&made, &lock);
+    }
+}
+
+static bool claim(rp__hash here) {
+    static char somebody;
+    return rp__map_put(&making, here, &somebody);
+}
+
+static void unclaim(rp__hash here) {
+    (void)rp__map_remove(&making, here);
+    (void)pthread_cond_broadcast(&made);
+}
+
+/* ---- batches, their end */
+
+static void compile_job(void *ctx, int64_t k) {
+    job *j = (job *)ctx + k;
+    if (!j->skipped) compile(j);
+}
+
+/* Takes those that nobody has and nobody makes. */
+static void claim_jobs(batch *b) {
+    rp__lock(&lock);
+    for (size_t k = 0; k < b->n; k++) {
+        job *j = &b->jobs[k];
+        j->skipped = rp__map_get(&known, j->here) || rp__map_get(&making, j->here);
+        if (!j->skipped) j->claimed = claim(j->here); /* without memory two may compile it: both are good */
+    }
+    rp__unlock(&lock);
+}
+
+static rp_status finish_job(rp__device *d, job *j) {
+    CUfunction function = NULL;
+    RP_TRY(finish(d, j, &function));
+    j->kernel->function = function;
+    rp__lock(&lock);
+    if (!rp__map_get(&known, j->here) && rp__map_put(&known, j->here, j->kernel)) j->kernel = NULL;
+    rp__unlock(&lock);
+    return RP_OK;
+}
+
+static void unclaim_jobs(batch *b) {
+    rp__lock(&lock);
+    for (size_t k = 0; k < b->n; k++)
+        if (b->jobs[k].claimed) unclaim(b->jobs[k].here);
+    rp__unlock(&lock);
+}
+
+/* What another thread has or makes; ours, if that failed. */
+static rp_status take_job(rp__device *d, job *j) {
+    rp__lock(&lock);
+    const rp__kernel *k = wait_for(j->here);
+    if (k) j->kernel->function = k->function;
+    rp__unlock(&lock);
+    if (k) return RP_OK;
+    compile(j);
+    return finish_job(d, j);
+}
 
 rp_status rp__nvrtc_batch_end(rp__device *d, bool keep) {
     batch b = current ? *current : (batch){0};
     rp_status status = RP_OK;
-    char arch[32];
+    compiler with;
     rp__free(current);
     current = NULL;
     keep = keep && b.n > 0;
     if (keep) status = rp__cuda_enter(d);
-    rp__lock(&lock);
-    if (keep && status == RP_OK) status = need_nvrtc();
-    if (keep && status == RP_OK) status = architecture(d, arch);
-    rp__unlock(&lock);
+    if (keep && status == RP_OK) status = need_compiler(d, &with);
     if (keep && status == RP_OK) {
-        for (size_t k = 0; k < b.n; k++) b.jobs[k].arch = arch;
+        for (size_t k = 0; k < b.n; k++) b.jobs[k].with = &with;
+        claim_jobs(&b);
         rp__team((int64_t)b.n, compile_job, b.jobs);
+        for (size_t k = 0; k < b.n && status == RP_OK; k++)
+            if (!b.jobs[k].skipped) status = finish_job(d, &b.jobs[k]);
+        unclaim_jobs(&b);
+        for (size_t k = 0; k < b.n && status == RP_OK; k++)
+            if (b.jobs[k].skipped) status = take_job(d, &b.jobs[k]);
     }
-    rp__lock(&lock);
-    for (size_t k = 0; k < b.n; k++) {
-        job *j = &b.jobs[k];
-        CUfunction function = NULL;
-        if (keep && status == RP_OK) status = finish(d, j, &function);
-        if (keep && status == RP_OK) {
-            j->kernel->function = function;
-            /* another thread may have made the same one meanwhile: both are good */
-            if (!rp__map_get(&known, j->here) && rp__map_put(&known, j->here, j->kernel)) j->kernel = NULL;
-        }
-    }
-    rp__unlock(&lock);
     for (size_t k = 0; k < b.n; k++) job_free(&b.jobs[k]);
     rp__free(b.jobs);
     return status;
@@ -285,36 +355,73 @@ rp_status rp__nvrtc_batch_end(rp__device *d, bool keep) {
 
 /* ---- one kernel */
 
-static rp_status make(rp__device *d, rp__text *text, rp__hash key, rp__hash here, rp__kernel_kind kind,
-                      const char *name, rp__kernel **out) {
+/* From disk, or compiled, by the calling thread alone. */
+static rp_status make(rp__device *d, rp__text *text, rp__hash key, rp__kernel_kind kind, const char *name,
+                      rp__kernel **out) {
     CUfunction function = NULL;
     bool found;
     RP_TRY(from_disk(d, key, name, &function, &found));
-    if (!found && current && kind != RP__KERNEL_CUDA_USER) { /* a user's kernel is looked at before it is recorded */
-        rp__kernel *k = NULL;
-        RP_TRY(add_job(text, key, here, kind, name, &k));
-        *out = rp__kernel_retain(k);
-        return RP_OK;
-    }
     if (!found) {
-        char arch[32], own[160];
-        RP_TRY(need_nvrtc());
-        RP_TRY(architecture(d, arch));
+        compiler with;
+        char own[160];
+        RP_TRY(need_compiler(d, &with));
         (void)snprintf(own, sizeof own, "%s", name);
-        job j = {.text = text->data, .name = own, .arch = arch, .key = key};
+        job j = {.with = &with, .text = text->data, .name = own, .key = key};
         compile(&j);
         rp_status status = finish(d, &j, &function);
         rp__free(j.cubin);
         RP_TRY(status);
     }
+    *out = kernel_new(key, kind, name, function);
+    return *out ? RP_OK : rp_error_status();
+}
+
+/* In a batch: from disk, or a job. A user's kernel is looked at before it is recorded, and no job. */
+static rp_status make_in_batch(rp__device *d, rp__text *text, rp__hash key, rp__hash here, rp__kernel_kind kind,
+                               const char *name, rp__kernel **out) {
+    CUfunction function = NULL;
+    bool found;
+    RP_TRY(from_disk(d, key, name, &function, &found));
+    if (!found) {
+        RP_TRY(add_job(text, key, here, kind, name, out));
+        (void)rp__kernel_retain(*out);
+        return RP_OK;
+    }
     rp__kernel *k = kernel_new(key, kind, name, function);
     if (!k) return rp_error_status();
-    if (!rp__map_put(&known, here, k)) {
-        rp__kernel_release(k);
-        return RP__OOM("a CUDA kernel");
-    }
-    *out = rp__kernel_retain(k);
+    rp__lock(&lock);
+    rp__kernel *other = rp__map_get(&known, here);
+    if (other || rp__map_put(&known, here, k)) (void)rp__kernel_retain(other ? other : k);
+    rp__unlock(&lock);
+    if (other) rp__kernel_release(k);
+    *out = other ? other : k;
     return RP_OK;
+}
+
+/* By this thread, or by another one that makes it already. */
+static rp_status make_or_wait(rp__device *d, rp__text *text, rp__hash key, rp__hash here, rp__kernel_kind kind,
+                              const char *name, rp__kernel **out) {
+    rp__lock(&lock);
+    rp__kernel *k = wait_for(here);
+    if (k) *out = rp__kernel_retain(k);
+    bool claimed = !k && claim(here);
+    rp__unlock(&lock);
+    if (k) return RP_OK;
+    rp_status status = make(d, text, key, kind, name, &k);
+    rp__lock(&lock);
+    if (status == RP_OK && !rp__map_get(&known, here) && rp__map_put(&known, here, k)) (void)rp__kernel_retain(k);
+    if (claimed) unclaim(here);
+    rp__unlock(&lock);
+    if (status == RP_OK) *out = k;
+    return status;
+}
+
+/* All that makes a cubin, but the compiler's version (from_disk). */
+static rp__hash key_of(const rp__device *d, rp__kernel_kind kind, const rp__text *text) {
+    int facts[2] = {d->arch, (int)kind};
+    rp__hash key = rp__hash_bytes(facts, sizeof facts, rp__hash_none());
+    for (size_t k = 0; k < N_OPTIONS; k++) key = rp__hash_bytes(options[k], strlen(options[k]), key);
+    return rp__hash_bytes(text->data, text->length, key);
 }
 
 rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, rp__kernel_kind kind,
@@ -332,18 +439,17 @@ rp_status rp__nvrtc_kernel(rp__device *d, const char *source, const char *name, 
         rp__text_free(&text);
         return RP__OOM("source of a CUDA kernel");
     }
-    int facts[2] = {d->arch, (int)kind};
-    rp__hash key = rp__hash_bytes(text.data, text.length, rp__hash_bytes(facts, sizeof facts, rp__hash_none()));
-    rp__hash here = rp__hash_bytes(&d->slot, sizeof d->slot, key);
+    rp__hash key = key_of(d, kind, &text), here = rp__hash_bytes(&d->slot, sizeof d->slot, key);
     rp__lock(&lock);
     rp__kernel *k = rp__map_get(&known, here);
-    rp_status status = RP_OK;
     if (!k && current) k = pending(here);
-    if (k)
-        *out = rp__kernel_retain(k);
-    else
-        status = make(d, &text, key, here, kind, name, out);
+    if (k) *out = rp__kernel_retain(k);
     rp__unlock(&lock);
+    rp_status status = RP_OK;
+    if (!k && current && kind != RP__KERNEL_CUDA_USER)
+        status = make_in_batch(d, &text, key, here, kind, name, out);
+    else if (!k)
+        status = make_or_wait(d, &text, key, here, kind, name, out);
     rp__text_free(&text);
     return status;
 }

@@ -1,0 +1,309 @@
+/* Sizes that a function reads as symbols (rp_sym_*): one specialisation for all of them, with eager's bits; plain numbers
+   outside of a trace; a clear error for whatever may not be a symbol, and for words that outlived their trace. */
+/* ctest: labels=compile timeout=120 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <reprise.h>
+
+#include "support/trace_help.h"
+
+#define BODY(name) static void name(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out)
+#define UNUSED ((void)ctx, (void)in, (void)n_in, (void)n_out)
+
+typedef rp_tensor *sample(int64_t n); /* the argument of size n */
+
+static rp_tensor *tokens(int64_t n) { return filled(0.1, 3, (int64_t)2, n, (int64_t)12); }
+static rp_tensor *vector(int64_t n) { return filled(0.2, 1, 3 * n); }
+
+/* Called with many sizes, each twice: two specialisations in all, the first of numbers; results and gradients are eager's. */
+static void check(rp_body *body, const char *name, sample *make, bool grad) {
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = rp_compile((rp_fn){body, NULL, 0, name}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int64_t n = 3; n < 40; n += 1 + n / 7) {
+        for (int turn = 0; turn < 2; turn++) {
+            rp_tensor *x[2] = {make(n), make(n)}, *y[2];
+            for (int k = 0; k < 2 && grad; k++) rp_set_requires_grad(x[k], true);
+            if (rp_call(f, &x[0], 1, &y[0], 1) != RP_OK) fail_msg("%s, size %d: %s", name, (int)n, rp_error_message());
+            body(NULL, &x[1], 1, &y[1], 1);
+            assert_same(y[0], y[1]);
+            for (int k = 0; k < 2 && grad; k++)
+                assert_int_equal(rp_backward(rp_sum(rp_mul(y[k], y[k]), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL),
+                                 RP_OK);
+            if (grad) assert_same(rp_grad_of(x[0]), rp_grad_of(x[1]));
+        }
+    }
+    if (explain_total(f, "specialisation", NULL) != 2)
+        fail_msg("%s: %d specialisations", name, (int)explain_total(f, "specialisation", NULL));
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
+BODY(attention) { /* (B, T, 12) with 3 heads of 4 */
+    UNUSED;
+    rp_tensor *x = in[0];
+    int64_t b = rp_sym_size(x, 0), t = rp_sym_size(x, -2);
+    rp_tensor *h = rp_transpose(rp_view(x, RP_DIMS(b, t, 3, 4)), 1, 2);
+    rp_tensor *a = rp_softmax(rp_matmul(h, rp_transpose(h, -2, -1)), -1);
+    out[0] = rp_reshape(rp_transpose(rp_matmul(a, h), 1, 2), RP_DIMS(b, t, rp_sym_mul(3, 4)));
+}
+BODY(folded) {
+    UNUSED;
+    rp_tensor *flat = rp_flatten(rp_sin(in[0]), 0, 1);
+    out[0] = rp_unflatten(rp_mul_scalar(flat, rp_f64(2)), 0, RP_DIMS(rp_sym_size(in[0], 0), rp_sym_size(in[0], 1)));
+}
+BODY(padded) { /* zeros to twice the length and one more, behind */
+    UNUSED;
+    int64_t t = rp_sym_size(in[0], 1);
+    rp_tensor *zeros = rp_zeros(RP_DIMS(2, rp_sym_add(t, 1), 12), RP_F32), *list[] = {in[0], zeros};
+    out[0] = rp_cat(list, 2, 1);
+}
+BODY(last_ones) {
+    UNUSED;
+    int64_t n = rp_sym_size(in[0], 0);
+    out[0] = rp_slice(in[0], 0, rp_sym_sub(n, 3), n, 1);
+}
+BODY(half) {
+    UNUSED;
+    int64_t n = rp_sym_numel(in[0]), third = rp_sym_floordiv(n, 3);
+    rp_tensor *rows = rp_view(in[0], RP_DIMS(third, 3));
+    out[0] = rp_add(rows, rp_expand(rp_full(RP_DIMS(1, 3), rp_f64(0.5), RP_F32), RP_DIMS(third, 3)), rp_i64(1));
+}
+BODY(middle) {
+    UNUSED;
+    out[0] = rp_select(rp_exp(in[0]), 0, rp_sym_sub(rp_sym_size(in[0], 0), 1));
+}
+BODY(largest) {
+    UNUSED;
+    out[0] = rp_topk(in[0], rp_sym_floordiv(rp_sym_size(in[0], 0), 3), 0, true, true, NULL);
+}
+BODY(normed) {
+    UNUSED;
+    out[0] = rp_layer_norm(in[0], RP_DIMS(rp_sym_size(in[0], 1), 12), NULL, NULL, 1e-5);
+}
+BODY(bounded) { /* at most 100, at least 2: of these sizes never */
+    UNUSED;
+    int64_t t = rp_sym_min(rp_sym_max(rp_sym_size(in[0], 1), 2), 100);
+    out[0] = rp_mul_scalar(rp_slice(in[0], 1, 0, t, 1), rp_f64(3));
+}
+
+static void test_one_specialisation(void **state) {
+    (void)state;
+    for (int grad = 0; grad < 2; grad++) {
+        check(attention, "attention", tokens, grad);
+        check(folded, "folded", tokens, grad);
+        check(padded, "padded", tokens, grad);
+        check(last_ones, "last ones", vector, grad);
+        check(half, "half", vector, grad);
+        check(middle, "middle", vector, grad);
+        check(largest, "largest", vector, grad);
+        check(normed, "normed", tokens, grad);
+        check(bounded, "bounded", tokens, grad);
+    }
+}
+
+/* ---- questions */
+
+BODY(branches) {
+    UNUSED;
+    int64_t n = rp_sym_size(in[0], 0);
+    bool even = rp_sym_eq(rp_sym_mod(n, 2), 0), few = rp_sym_lt(n, 20), some = rp_sym_le(6, n);
+    rp_tensor *x = even ? rp_sin(in[0]) : rp_cos(in[0]);
+    if (few) x = rp_neg(x);
+    out[0] = some ? rp_exp(x) : x;
+}
+
+static void test_questions_are_guards(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f =
+        rp_compile((rp_fn){branches, NULL, 0, "branches"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int64_t n = 2; n < 40; n++) {
+        rp_tensor *x = filled(0.3, 1, n), *got, *want;
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+            branches(NULL, &x, 1, &want, 1);
+            assert_same(got, want);
+        }
+    }
+    /* three answers twice, one of numbers */
+    assert_true(explain_total(f, "specialisation", NULL) <= 8);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
+BODY(fixed) {
+    UNUSED;
+    int64_t n = rp_sym_guard_int(rp_sym_size(in[0], 0));
+    out[0] = rp_mul_scalar(in[0], rp_i64(n));
+}
+
+static void test_numbers_are_fixed(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_compiled *f = rp_compile((rp_fn){fixed, NULL, 0, "fixed"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int64_t n = 2; n < 6; n++) {
+        rp_tensor *x = filled(0.3, 1, n), *got, *want;
+        assert_int_equal(rp_call(f, &x, 1, &got, 1), RP_OK);
+        fixed(NULL, &x, 1, &want, 1);
+        assert_same(got, want);
+    }
+    assert_int_equal(explain_total(f, "specialisation", NULL), 4);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_ok();
+}
+
+/* ---- outside of a trace */
+
+static void expect(rp_status status, const char *words) {
+    assert_true(rp_failed());
+    if (rp_error_status() != status || !strstr(rp_error_message(), words))
+        fail_msg("%s, expected %s: %s", rp_status_name(rp_error_status()), rp_status_name(status), rp_error_message());
+    (void)rp_error_take();
+}
+
+static void test_eager_numbers(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(0.1, 3, 2, 5, 12);
+    assert_int_equal(rp_sym_size(x, -2), 5);
+    assert_int_equal(rp_sym_numel(x), 120);
+    assert_int_equal(rp_sym_add(3, 4), 7);
+    assert_int_equal(rp_sym_sub(3, 4), -1);
+    assert_int_equal(rp_sym_mul(3, 4), 12);
+    assert_int_equal(rp_sym_floordiv(14, 4), 3);
+    assert_int_equal(rp_sym_mod(14, 4), 2);
+    assert_int_equal(rp_sym_max(3, 4), 4);
+    assert_int_equal(rp_sym_min(-3, 4), -3);
+    assert_int_equal(rp_sym_max(-3, -4), -3);
+    assert_true(rp_sym_eq(3, 3) && !rp_sym_eq(3, 4) && rp_sym_lt(3, 4) && !rp_sym_lt(4, 4) && rp_sym_le(4, 4));
+    assert_int_equal(rp_sym_guard_int(9), 9);
+    assert_ok();
+    assert_int_equal(rp_sym_size(x, 3), -1);
+    expect(RP_ERROR_INDEX, "Dimension out of range");
+    assert_int_equal(rp_sym_mul(INT64_C(1) << 40, INT64_C(1) << 40), 0);
+    expect(RP_ERROR_SHAPE, "overflows");
+    assert_int_equal(rp_sym_floordiv(4, 0), 0);
+    expect(RP_ERROR_INVALID_ARGUMENT, "rp_sym_floordiv: 4 by 0");
+    assert_int_equal(rp_sym_mod(-4, 3), 0);
+    expect(RP_ERROR_INVALID_ARGUMENT, "rp_sym_mod: -4 by 3");
+    rp_scope_end(scope, NULL, 0);
+}
+
+static int64_t leaked; /* a word of a trace */
+
+BODY(leaks) {
+    UNUSED;
+    leaked = rp_sym_size(in[0], 0);
+    out[0] = rp_mul_scalar(in[0], rp_f64(2));
+}
+BODY(uses_leaked) {
+    UNUSED;
+    out[0] = rp_add(in[0], rp_full(RP_DIMS(leaked), rp_f64(1), RP_F32), rp_i64(1));
+}
+
+/* Leaves a word of a trace that has ended. */
+static void leak(void) {
+    rp_compiled *f = rp_compile((rp_fn){leaks, NULL, 0, "leaks"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+    for (int64_t n = 4; n < 7; n++) {
+        rp_tensor *x = filled(0.1, 1, n), *y;
+        assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
+    }
+    rp_compiled_release(f);
+    assert_true(leaked < -(INT64_C(1) << 62));
+}
+
+static void test_words_of_another_trace(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    leak();
+    rp_tensor *x = filled(0.1, 1, 6);
+    rp_view(x, RP_DIMS(leaked));
+    expect(RP_ERROR_INDEX, "the symbolic sizes of a trace are for its own calls only");
+    rp_slice(x, 0, 0, leaked, 1);
+    expect(RP_ERROR_INDEX, "the symbolic sizes of a trace are for its own calls only");
+    rp_sym_add(leaked, 1);
+    expect(RP_ERROR_STATE, "rp_sym_add: a symbolic size of another trace");
+    assert_false(rp_sym_lt(3, leaked));
+    expect(RP_ERROR_STATE, "rp_sym_lt: a symbolic size of another trace");
+    rp_sym_guard_int(leaked);
+    expect(RP_ERROR_STATE, "rp_sym_guard_int: a symbolic size of another trace");
+    /* in another trace with symbols of its own, which has a word of the same number */
+    rp_compiled *f = rp_compile((rp_fn){uses_leaked, NULL, 0, "uses"}, NULL);
+    int64_t word = leaked;
+    leaked = 4;
+    rp_tensor *four = filled(0.1, 1, 4), *five = filled(0.1, 1, 5), *y;
+    assert_int_equal(rp_call(f, &four, 1, &y, 1), RP_OK);
+    leaked = word;
+    assert_int_not_equal(rp_call(f, &five, 1, &y, 1), RP_OK);
+    expect(RP_ERROR_INDEX, "the symbolic sizes of a trace are for its own calls only");
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+}
+
+/* ---- where a number is needed */
+
+static int misuse;
+BODY(misuses) {
+    UNUSED;
+    rp_tensor *x = in[0];
+    int64_t n = rp_sym_size(x, 1);
+    switch (misuse) {
+    case 0: out[0] = rp_mul_scalar(x, rp_i64(n)); break;
+    case 1: out[0] = rp_softmax(x, n); break;
+    case 2: out[0] = rp_sum(x, RP_DIMS(n), false, RP_DTYPE_NONE); break;
+    case 3: out[0] = rp_slice(x, 1, 0, n, n); break;
+    case 4: out[0] = rp_transpose(x, 0, n); break;
+    case 5:
+        out[0] = rp_add(x, rp_sum(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE),
+                        rp_i64(1));
+        break;
+    case 6: out[0] = rp_add(x, x, rp_i64(n)); break;
+    default: out[0] = rp_unsqueeze(x, n); break;
+    }
+}
+
+static void test_where_a_number_is_needed(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    bool grad = rp_set_grad_enabled(false);
+    for (misuse = 0; misuse < 8; misuse++) {
+        rp_compiled *f =
+            rp_compile((rp_fn){misuses, NULL, 0, "misuses"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
+        rp_tensor *first = filled(0.1, 3, 3, 1, 2), *second = filled(0.1, 3, 3, 2, 2), *y, *want;
+        assert_int_equal(rp_call(f, &first, 1, &y, 1), RP_OK);
+        assert_int_equal(rp_call(f, &second, 1, &y, 1), RP_ERROR_GRAPH_BREAK);
+        (void)rp_error_take();
+        misuses(NULL, &second, 1, &want, 1); /* the call ran with numbers, and is right */
+        assert_same(y, want);
+        bool told = false;
+        for (size_t k = 0; k < rp_explain_count(f); k++) {
+            rp_explain_entry e;
+            assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+            told =
+                told || (strcmp(e.kind, "break") == 0 && strstr(e.message, "is a symbolic size, and must be a number"));
+        }
+        if (!told) fail_msg("misuse %d is not told", misuse);
+        rp_compiled_release(f);
+    }
+    rp_set_grad_enabled(grad);
+    rp_scope_end(scope, NULL, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_specialisation),     cmocka_unit_test(test_questions_are_guards),
+        cmocka_unit_test(test_numbers_are_fixed),      cmocka_unit_test(test_eager_numbers),
+        cmocka_unit_test(test_words_of_another_trace), cmocka_unit_test(test_where_a_number_is_needed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
