@@ -184,7 +184,7 @@ static inline bool rp__dag_is_row(const rp__dag *d, rp__axes axes) { return d->i
 void rp__dag_abandon(rp__dag_builder *b);
 rp__dag *rp__dag_retain(rp__dag *d);
 void rp__dag_release(rp__dag *d);
-void rp__dag_text(const rp__dag *d, rp__text *out); /* one node a line; docs/forms.md */
+void rp__dag_text(const rp__dag *d, rp__text *out); /* one node a line; docs/developers/forms.md */
 
 /* ---- launching */
 enum { RP__SPACE_MAX_DIMS = RP_MAX_DIMS };
