@@ -487,11 +487,6 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
         s->reversed = fn->reversed;
         found = true;
     }
-    if (found && length == 0 &&
-        s->n_axes == RP__AXES) { /* rows of one element take an axis of their own (lower_group.c) */
-        b->why = SPACES;
-        return false;
-    }
     for (unsigned k = 0; k < length; k++) inner |= 1u << sequence[k];
     for (uint32_t k = 0; k < n; k++) {
         const rp__fuse_node *fn = &b->f->nodes[members[k]];
