@@ -352,11 +352,6 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
         rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], RP_BOOL);
         return rp__dag_op(b, RP__WHERE, c, a, x);
     }
-    case 5: {
-        rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], d);
-        if (rp__dtype_is_float(d)) return rp__dag_op(b, RP__FMA, a, x, c);
-        break;
-    }
     case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a);
     case 3: return rp__dag_const(b, d, test_f((double)test_below(r, 9) - 3.5));
     case 4:
