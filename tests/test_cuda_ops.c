@@ -16,6 +16,7 @@
 
 #include <reprise_nn.h>
 
+#include "ops/private.h"
 #include "ref/sweep.h"
 #include "support/cuda.h"
 

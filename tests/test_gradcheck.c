@@ -15,6 +15,7 @@
 #include <reprise.h>
 
 #include "ops/ops.h"
+#include "ops/private.h"
 
 enum { MAX_IN = 4, MAX_NUMEL = 256 };
 

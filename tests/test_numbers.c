@@ -355,11 +355,6 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
         return rp__dag_op(b, RP__WHERE, c, a, x);
     }
     case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a, RP__ALONG_ROW);
-    case 5: {
-        rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], d);
-        if (rp__dtype_is_float(d)) return rp__dag_op(b, RP__FMA, a, x, c);
-        break;
-    }
     case 3: return rp__dag_const(b, d, test_f((double)test_below(r, 9) - 3.5));
     case 4:
         if (d == RP_F32) return rp__dag_op_imm(b, RP__ROUND, RP_F32, a, test_below(r, 2) ? RP_F16 : RP_BF16);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/ops.h"
 #include "ref/sweep.h"
 
 static void test_sweep_cpu(void **state) {
@@ -29,8 +30,9 @@ static void test_every_row_is_covered(void **state) {
     (void)state;
     rp_op_info info;
     size_t n = 0;
-    for (size_t i = 0; i < rp_op_count(); i++) {
-        assert_int_equal(rp_op_info_at(i, &info), RP_OK);
+    for (size_t i = 0; i < rp__op_table_count(); i++) { /* private ones, too */
+        info.name = rp__op_table_at(i)->name;
+        info.lowering = rp__op_table_at(i)->lowering == RP__USER ? "user" : "";
         bool covered = ref_find(info.name) != NULL || strcmp(info.lowering, "user") == 0;
         for (size_t k = 0; k < sizeof elsewhere / sizeof *elsewhere; k++)
             covered = covered || strcmp(info.name, elsewhere[k]) == 0;

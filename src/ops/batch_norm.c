@@ -2,9 +2,8 @@
    normalisation, to which a compiler adds the running statistics (values of a row) and what follows each element. */
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
-
 #include "ops/infer.h"
+#include "ops/private.h"
 #include "ops/rules.h"
 
 static uint32_t all_but_channels(unsigned ndim) { return ((1u << ndim) - 1u) & ~2u; }

@@ -1,7 +1,6 @@
 /* The derivative of batch_norm.c: as layer norm's along other dims; the statistics that it returns have gradients, too. */
 #include "ops/grad.h"
-
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_status rp__vjp_batch_norm_train(const rp__vjp *g) {
     const rp__meta *in = &g->in_meta[0];

@@ -1,8 +1,7 @@
 /* Derivatives of conv.c. The three convolutions (output, input, weight) are the partial derivatives of one trilinear form, so
    each one's derivative is made of the other two. Attributes 1-4 of the backward forms are 0-3 of conv2d. */
 #include "ops/grad.h"
-
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 typedef struct geometry {
     const rp_attr *stride, *padding, *dilation;

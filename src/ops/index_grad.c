@@ -1,7 +1,6 @@
 /* Derivatives of index.c: gather and scatter_add are each other's, embedding and embedding_backward too. */
 #include "ops/grad.h"
-
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_status rp__vjp_cat(const rp__vjp *g) {
     rp_dim begin = 0;

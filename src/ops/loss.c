@@ -2,8 +2,7 @@
    reduction is made of other ops. */
 #include "ops/infer.h"
 
-#include <reprise_ops.h>
-
+#include "ops/private.h"
 #include "ops/rules.h"
 
 static rp_status check_target(const rp__call *call) {

@@ -1,7 +1,6 @@
 /* Derivatives of loss.c. */
 #include "ops/grad.h"
-
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 /* Per row: loss = log_total - (x[target] - high), 0 where the target is ignored; high = max x and log_total = log sum exp(x -
    high) are results too: a second derivative sends gradients through them. p = softmax(x). */

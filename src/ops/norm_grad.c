@@ -1,7 +1,6 @@
 /* Derivatives of norm.c: softmax and layer norm. Written so that each becomes one row kernel of the compiler. */
 #include "ops/grad.h"
-
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_status rp__vjp_softmax(const rp__vjp *g) {
     int64_t dim = rp__attr_int(g->call, 0);

@@ -14,7 +14,7 @@
                 `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
                 rp__vjp_NAME_scalar
      .scalar    the schema of the Scalar form, where more than the operand differs; .scalar_saves: what its derivative reads
-     .flags     RANDOM | SYNC | NONDETERMINISTIC | DATA_SIZE
+     .flags     RANDOM | SYNC | NONDETERMINISTIC | DATA_SIZE | PRIVATE: parts of derivatives and of other ops, not exported
 
    Rules are found by the op's name among the definitions in src/ops. The build ends where one is missing, where a row says NONE
    and there is one, and where no row uses one. */
@@ -154,7 +154,8 @@ typedef enum rp__lowering {
 /* Private flags, beside the public RP_OP_* of the descriptor. */
 enum {
     RP__OP_DATA_SIZE = 1u << 16, /* output size depends on data: symbol with an upper bound in traces */
-    RP__OP_RANDOM_STATE = 1u << 17
+    RP__OP_RANDOM_STATE = 1u << 17,
+    RP__OP_PRIVATE = 1u << 18 /* not exported and not listed; graphs name it */
 };
 /* What a derivative needs kept. */
 #define RP__SAVE_NONE 0u

@@ -1,9 +1,9 @@
 /* Derivatives of pointwise.c and of the functional forms of inplace.c. At kinks they are PyTorch's: relu and abs have slope 0
    at 0, equal operands of maximum and minimum take half each. */
 #include "ops/grad.h"
+#include "ops/private.h"
 
 #include <math.h>
-#include <reprise_ops.h>
 #include <string.h>
 
 static int64_t scalar_int(rp_scalar s) { return s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i; }

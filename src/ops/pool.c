@@ -2,10 +2,10 @@
    rows are the windows; the gradient of a pool is one as well, whose rows are the outputs that an element of the input had a
    part in. Kernel sizes, strides, paddings and dilations are arguments of the kernel. (N, C, H, W) or (C, H, W). */
 #include <math.h>
-#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/infer.h"
+#include "ops/private.h"
 #include "ops/rules.h"
 
 typedef struct pool {

@@ -1,8 +1,8 @@
 /* Derivatives of pool.c. Those of the gradients are what was read forward again. */
-#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/grad.h"
+#include "ops/private.h"
 
 #define INTS(k) a[k].v.ints, a[k].n
 

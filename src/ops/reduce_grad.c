@@ -1,7 +1,6 @@
 /* Derivatives of reduce.c: reductions give their gradient back along the dims that they took away. */
 #include "ops/grad.h"
-
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 /* The dims that a reduction with attribute 0 `dim` took away, rising. */
 static size_t reduced_dims(const rp__vjp *g, size_t *dims) {

@@ -1,7 +1,6 @@
 /* Derivatives of scan.c. */
 #include "ops/grad.h"
-
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_status rp__vjp_cumsum(const rp__vjp *g) {
     rp_tensor *grad = g->grad_out[0];

@@ -39,7 +39,13 @@ static const rp__op *find_user(const char *name) {
 static uint16_t by_name[BUILTIN];
 static pthread_once_t by_name_once = PTHREAD_ONCE_INIT;
 
+static uint16_t listed[BUILTIN]; /* rows that are not private */
+static size_t n_listed;
+
 static void sort_names(void) {
+    for (unsigned i = 0; i < BUILTIN; i++) {
+        if (!(builtin[i]->flags & RP__OP_PRIVATE)) listed[n_listed++] = (uint16_t)i;
+    }
     for (unsigned i = 0; i < BUILTIN; i++) {
         unsigned at = i;
         for (; at > 0 && strcmp(builtin[by_name[at - 1]]->name, builtin[i]->name) > 0; at--)
@@ -92,7 +98,12 @@ rp_status rp__op_table_add(rp__op *op) {
 
 /* ---- public */
 
-size_t rp_op_count(void) { return rp__op_table_count(); }
+static size_t listed_count(void) {
+    (void)pthread_once(&by_name_once, sort_names);
+    return n_listed;
+}
+
+size_t rp_op_count(void) { return listed_count() + rp__op_table_count() - BUILTIN; }
 
 rp_status rp_op_info_at_at(const char *site, size_t index, rp_op_info *info) {
     RP__CALLED_FROM(site);
@@ -100,7 +111,8 @@ rp_status rp_op_info_at_at(const char *site, size_t index, rp_op_info *info) {
         [RP__POINTWISE] = "pointwise", [RP__ROWS] = "rows",           [RP__INDEXED] = "indexed", [RP__VIEW] = "view",
         [RP__LIBRARY] = "library",     [RP__COMPOSITE] = "composite", [RP__HOST] = "host",       [RP__USER] = "user",
     };
-    const rp__op *op = rp__op_table_at(index);
+    const size_t n = listed_count();
+    const rp__op *op = rp__op_table_at(index < n ? listed[index] : index - n + BUILTIN);
     if (!op || !info)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_op_info_at: %s", info ? "no op has this index" : "info is NULL");
     *info = (rp_op_info){

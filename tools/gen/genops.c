@@ -1,5 +1,6 @@
 /* Build-time program: reads the op table and writes what is derived from it, so that no fact about an op is written twice:
      INCLUDE_DIR/reprise_ops.h  public prototypes and call-site macros
+     GEN_DIR/ops_private.inc    the same of private ops (src/ops/private.h)
      GEN_DIR/ops_rules.inc      declarations of all rules that rows use (src/ops/rules.h)
      GEN_DIR/ops_table.inc      the rows of the table with parsed schemas (src/ops/table.c)
      GEN_DIR/ops_calls.inc      definitions of the public functions (src/ops/calls.c)
@@ -217,6 +218,7 @@ static uint32_t flag_bit(const char *name, unsigned long k) {
     if (strcmp(name, "RANDOM") == 0) return RP_OP_RANDOM;
     if (strcmp(name, "SYNC") == 0) return RP_OP_SYNC;
     if (strcmp(name, "NONDETERMINISTIC") == 0) return RP_OP_NONDETERMINISTIC;
+    if (strcmp(name, "PRIVATE") == 0) return RP__OP_PRIVATE;
     return strcmp(name, "DATA_SIZE") == 0 ? RP__OP_DATA_SIZE : 0;
 }
 
@@ -594,6 +596,28 @@ static void write_macro(FILE *f, const row *r) {
     }
 }
 
+static void write_prototypes(FILE *f, const row *r) {
+    const char *exported = r->flags & RP__OP_PRIVATE ? "" : "RP_API ";
+    fprintf(f, "\n/* %s\n   %s */\n", r->doc, r->schema_text);
+    write_options(f, r);
+    fprintf(f, "%s%srp_%s_at", exported, result_type(r), r->name);
+    write_params(f, r, true);
+    fprintf(f, ";\n%s%srp_%s", exported, result_type(r), r->name);
+    write_params(f, r, false);
+    fputs(";\n", f);
+    write_macro(f, r);
+}
+
+/* Private ops, for the library itself (src/ops/private.h). */
+static void write_private(const char *dir) {
+    FILE *f = create(dir, "ops_private.inc");
+    fputs("/* Generated: ops that are not exported. */\n", f);
+    for (size_t i = 0; i < ROWS; i++) {
+        if (rows[i].flags & RP__OP_PRIVATE) write_prototypes(f, &rows[i]);
+    }
+    publish(f);
+}
+
 static void write_header(const char *dir) {
     FILE *f = create(dir, "reprise_ops.h");
     fputs(
@@ -605,15 +629,7 @@ static void write_header(const char *dir) {
         "#ifndef REPRISE_OPS_H\n#define REPRISE_OPS_H\n\n#include \"reprise.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n",
         f);
     for (size_t i = 0; i < ROWS; i++) {
-        const row *r = &rows[i];
-        fprintf(f, "\n/* %s\n   %s */\n", r->doc, r->schema_text);
-        write_options(f, r);
-        fprintf(f, "RP_API %srp_%s_at", result_type(r), r->name);
-        write_params(f, r, true);
-        fprintf(f, ";\nRP_API %srp_%s", result_type(r), r->name);
-        write_params(f, r, false);
-        fputs(";\n", f);
-        write_macro(f, r);
+        if (!(rows[i].flags & RP__OP_PRIVATE)) write_prototypes(f, &rows[i]);
     }
     fputs("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n", f);
     publish(f);
@@ -957,6 +973,7 @@ int main(int argc, char **argv) {
     derive_forms();
     check_unused();
     write_header(argv[1]);
+    write_private(argv[2]);
     write_rules(argv[2]);
     write_table(argv[2]);
     write_calls(argv[2]);
