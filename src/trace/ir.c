@@ -1,6 +1,7 @@
 /* The graph's memory, building, hash, equality and difference (ir.h). Knows no op by name; calls nothing of tracing. */
 #include "trace/ir.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -8,19 +9,31 @@
 
 /* ---- life */
 
+static const char handle_kind[] = "rp_ir";
+
 rp_ir *rp__ir_failed(void) {
-    static rp_ir failed = {.status = RP_ERROR_INVALID_ARGUMENT, .name = ""};
+    static rp_ir failed = {.name = ""};
     return &failed;
 }
 
+rp_status rp__ir_usable(const rp_ir *ir, const char *call) {
+    if (RP__LIKELY(ir && rp__handle_is_live(&ir->handle))) return RP_OK;
+    if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph is NULL", call);
+    if (ir == rp__ir_failed()) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph could not be made", call);
+    return rp__handle_refuse(&ir->handle, call, handle_kind);
+}
+
 rp_ir *rp__ir_new(const char *name) {
-    rp_ir *ir = rp__calloc(1, sizeof *ir);
+    rp_ir *ir = rp__handle_new(handle_kind, sizeof *ir);
     if (ir) {
         atomic_init(&ir->refs, 1);
         ir->name = rp__arena_strdup(&ir->arena, name ? name : "");
-        if (ir->name) return ir;
+        if (ir->name) {
+            (void)snprintf(ir->handle.name, sizeof ir->handle.name, "%s", ir->name);
+            return ir;
+        }
         rp__arena_free(&ir->arena);
-        rp__free(ir);
+        rp__handle_free(ir);
     }
     (void)RP__OOM("graph");
     return NULL;
@@ -40,15 +53,28 @@ static void free_blocks(rp_ir *ir) {
 }
 
 rp_ir *rp_ir_retain(const rp_ir *ir) {
-    return ir ? rp__ir_retain((rp_ir *)(uintptr_t)ir) : NULL; /* counting does not change the graph */
+    if (!ir || ir == rp__ir_failed()) return ir ? rp__ir_failed() : NULL;
+    if (rp__ir_usable(ir, "rp_ir_retain") != RP_OK) return rp__ir_failed();
+    rp_ir *counted = (rp_ir *)(uintptr_t)ir; /* counting does not change the graph */
+    atomic_fetch_add_explicit(&counted->handle.held, 1, memory_order_relaxed);
+    return rp__ir_retain(counted);
 }
 
 void rp_ir_release(rp_ir *ir) {
+    if (!ir || ir == rp__ir_failed()) return;
+    if (rp__handle_give_up(&ir->handle, "rp_ir_release")) rp__ir_release(ir);
+}
+
+void rp__ir_lend(rp_ir *ir) {
+    if (!atomic_exchange(&ir->lent, true)) atomic_fetch_sub_explicit(&ir->handle.held, 1, memory_order_relaxed);
+}
+
+void rp__ir_release(rp_ir *ir) {
     if (!ir || ir == rp__ir_failed() || atomic_fetch_sub_explicit(&ir->refs, 1, memory_order_acq_rel) != 1) return;
     free_blocks(ir);
     for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
     for (size_t i = 0; i < ir->n_generators; i++) rp__generator_drop(ir->generators[i]);
-    for (size_t i = 0; i < ir->n_functions; i++) rp_ir_release(ir->functions[i].backward);
+    for (size_t i = 0; i < ir->n_functions; i++) rp__ir_release(ir->functions[i].backward);
     rp__free(ir->functions);
     rp__free(ir->captured);
     rp__free(ir->generators);
@@ -56,7 +82,7 @@ void rp_ir_release(rp_ir *ir) {
     rp__free(ir->values);
     rp__symbols_release(ir->symbols);
     rp__arena_free(&ir->arena);
-    rp__free(ir);
+    rp__handle_free(ir);
 }
 
 /* ---- building */
@@ -68,7 +94,7 @@ rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const 
     f.in = RP__NEW(&ir->arena, rp__ir_value, n_in + 1u);
     f.out = RP__NEW(&ir->arena, rp__ir_value, n_out + 1u);
     if (!f.in || !f.out || !RP__GROW(&ir->functions, &ir->functions_capacity, ir->n_functions + 1)) {
-        rp_ir_release(backward);
+        rp__ir_release(backward);
         return RP__OOM("a custom function of a graph");
     }
     if (n_in) memcpy(f.in, in, n_in * sizeof *in);
@@ -577,10 +603,7 @@ rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out) {
 
 bool rp_ir_equal_at(const char *site, const rp_ir *a, const rp_ir *b) {
     RP__CALLED_FROM(site);
-    if (!a || !b) {
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_equal: a graph is NULL");
-        return false;
-    }
+    if (rp__ir_usable(a, "rp_ir_equal") != RP_OK || rp__ir_usable(b, "rp_ir_equal") != RP_OK) return false;
     words x = {0}, y = {0};
     bool equal = words_of(a, &x) == RP_OK && words_of(b, &y) == RP_OK && x.n == y.n &&
                  memcmp(x.data, y.data, x.n * sizeof *x.data) == 0;

@@ -27,6 +27,7 @@
 #define RP_TRACE_IR_H
 
 #include "core/arena.h"
+#include "core/handle.h"
 #include "core/text.h"
 #include "ops/ops.h"
 #include "trace/symbols.h"
@@ -105,7 +106,9 @@ typedef struct rp__ir_function {
 } rp__ir_function;
 
 struct rp_ir {
-    atomic_uint refs;
+    rp__handle handle; /* what the program holds of it */
+    atomic_uint refs;  /* that, and what the library holds */
+    atomic_bool lent;
     rp__arena arena;
     const char *name;
     rp__ir_node *nodes; /* addresses change as nodes are added: keep indices */
@@ -122,14 +125,17 @@ struct rp_ir {
     rp__ir_function *functions; /* in the order of their nodes */
     size_t n_functions, functions_capacity;
     const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
-    rp_status status;            /* of an rp_ir that could not be made */
     bool taped;                  /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */
-rp_ir *rp__ir_new(const char *name); /* NULL and a sticky error when out of memory; refs 1 */
-rp_ir *rp__ir_retain(rp_ir *ir);     /* rp_ir_release gives it back */
-rp_ir *rp__ir_failed(void);          /* what public constructors return on failure: empty, never freed */
+/* One reference, which may become the program's; NULL and a sticky error when out of memory. */
+rp_ir *rp__ir_new(const char *name);
+rp_ir *rp__ir_retain(rp_ir *ir); /* by the library: the program uses rp_ir_retain and rp_ir_release */
+void rp__ir_release(rp_ir *ir);  /* NULL is nothing */
+void rp__ir_lend(rp_ir *ir);     /* one of the library's own, for the program to see: it holds what it retains */
+rp_ir *rp__ir_failed(void);      /* what public constructors return on failure: empty, never freed */
+rp_status rp__ir_usable(const rp_ir *ir, const char *call); /* else a sticky error that says why not */
 
 /* A value with row-major strides in a storage of its own. */
 rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site);

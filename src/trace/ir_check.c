@@ -287,8 +287,7 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
 
 rp_status rp_ir_check_at(const char *site, const rp_ir *ir) {
     RP__CALLED_FROM(site);
-    if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_check: the graph is NULL");
-    if (ir->status != RP_OK) return rp__fail(ir->status, "rp_ir_check: the graph could not be made");
+    RP_TRY(rp__ir_usable(ir, "rp_ir_check"));
     checker c = {.ir = (rp_ir *)(uintptr_t)ir};
     rp__symbols *scratch; /* shape rules calculate with its words */
     RP_TRY(rp__symbols_scratch(ir->symbols, &scratch));

@@ -922,6 +922,6 @@ rp_ir *rp_ir_parse_at(const char *site, const char *text, size_t bytes) {
     (void)rp__symbols_enter(outer);
     rp__error_restore(&before);
     if (p.status == RP_OK) return p.ir;
-    rp_ir_release(p.ir);
+    rp__ir_release(p.ir);
     return rp__ir_failed();
 }

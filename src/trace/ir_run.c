@@ -187,7 +187,7 @@ static void kept_free(void *ctx) {
     for (size_t k = 0; k < b->n_captured && b->captured; k++) rp_release(b->captured[k]);
     rp__free(b->captured);
     rp__free(b->binding);
-    rp_ir_release(b->ir);
+    rp__ir_release(b->ir);
     rp__free(b);
 }
 
@@ -564,7 +564,6 @@ rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim
 
 rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                      const rp__ir_run_options *options) {
-    if (ir->status != RP_OK) return rp__fail(ir->status, "the graph could not be made");
     if (n_out != ir->body.n_results)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" gives %u results, %zu were asked for", ir->name,
                         ir->body.n_results, n_out);
@@ -595,8 +594,8 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
 rp_status rp_ir_run_at(const char *site, const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out) {
     RP__CALLED_FROM(site);
-    if (!ir || (n_in && !in) || (n_out && !out))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
+    RP_TRY(rp__ir_usable(ir, "rp_ir_run"));
+    if ((n_in && !in) || (n_out && !out)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
     RP__LISTS_APART(in, n_in, out, n_out, rp_ir_run(ir, apart, n_in, out, n_out));
     RP_TRY(rp_ir_check(ir)); /* a parsed graph may say anything */
     return rp__ir_run(ir, in, n_in, out, n_out, NULL);

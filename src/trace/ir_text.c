@@ -388,10 +388,7 @@ size_t rp_ir_text_at(const char *site, const rp_ir *ir, char *buf, size_t bytes)
     RP__CALLED_FROM(site);
     rp__text t = {0};
     if (bytes && buf) buf[0] = '\0';
-    if (!ir) {
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_text: the graph is NULL");
-        return 0;
-    }
+    if (rp__ir_usable(ir, "rp_ir_text") != RP_OK) return 0;
     rp__ir_print(ir, true, &t);
     if (t.failed) {
         (void)RP__OOM("text of a graph");

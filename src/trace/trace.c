@@ -672,7 +672,7 @@ static rp_status flush(rp__trace *t, bool last) {
     if (status == RP_OK) rp__trace_forget_histories(t);
     clear_recording(t);
     if (!last || status != RP_OK) {
-        rp_ir_release(t->ir);
+        rp__ir_release(t->ir);
         t->ir = next;
         if (!next && !(t->ir = rp__ir_new(t->request->fn.name)))
             return status != RP_OK ? status : RP_ERROR_OUT_OF_MEMORY;
@@ -806,7 +806,7 @@ static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args) {
 
 void rp__trace_result_free(rp__trace_result *r) {
     if (!r) return;
-    rp_ir_release(r->ir);
+    rp__ir_release(r->ir);
     for (size_t i = 0; i < r->n_operands; i++) rp_release(r->operands[i]);
     for (size_t i = 0; i < r->n_grads; i++) {
         rp_release(r->grads[i].leaf);
@@ -1020,7 +1020,7 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         result->ir = t->ir;
         t->ir->taped = !q->close && !q->no_grad;
     } else {
-        rp_ir_release(t->ir);
+        rp__ir_release(t->ir);
     }
     (void)rp__symbols_enter(symbols);
     rp__ir_positions_end(&t->positions);
