@@ -231,10 +231,10 @@ static void make_held(rp_tensor **out) {
     out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_F32));
 }
 
-/* A function whose steps are valid for some sizes. */
-static void draw(function *f, uint64_t seed) {
+/* A function whose steps are valid for some sizes. holds: it may write its buffers. */
+static void draw(function *f, uint64_t seed, bool holds) {
     seed_from(seed);
-    *f = (function){.seed = seed, .writes = seed % 2, .holds = seed % 3 == 0};
+    *f = (function){.seed = seed, .writes = seed % 2, .holds = holds && seed % 3 == 0};
     static const rp_dtype dtypes[] = {RP_F32, RP_F32, RP_F32, RP_F64, RP_F16, RP_I64};
     for (unsigned k = 0; k < N_IN; k++) {
         f->ndim[k] = below(4);
@@ -353,7 +353,7 @@ static void compare(const function *f, const seen *want, const seen *got, const 
 static void run_seed(uint64_t seed) {
     static const int64_t picks[] = {3, 5, 4, 0, 1, 2, 6, 7, 9, 1};
     function f;
-    draw(&f, seed);
+    draw(&f, seed, true);
     rp_fn fn = {body, &f, 0, "fuzz"};
     rp_compiled *plain = rp_plain(fn), *c[BACKENDS];
     rp_scope whole = rp_scope_begin();
@@ -468,10 +468,13 @@ static void graphed_compare(const function *f, const graphed_seen *want, const g
 
 static void run_graphed(uint64_t seed) {
     function f;
-    draw(&f, seed);
+    draw(&f, seed, false);
     sizes z = {.of = {3, 5, 4}};
     int live = 0;
     rp_scope scope = rp_scope_begin();
+    rp_tensor *buffers[N_HELD];
+    make_held(buffers);
+    held = buffers;
     graphed_function g = {&f, f.needs[N_IN - 1] ? argument(&f, N_IN - 1, &z) : NULL, NULL};
     if (g.param) g.before = rp_clone(rp_detach(g.param));
     size_t n = g.param ? N_IN - 1 : N_IN;

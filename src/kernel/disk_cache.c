@@ -8,15 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/log.h"
+#include "core/thread.h"
 
 enum {
     FILE_LIMIT = 1 << 28, /* bytes; what is larger is none of ours */
     KEPT_MIB = 768,
+    DAY =
+        86400, /* s; what is older was left by a process that was killed: no compiler may take as long (core/env.def) */
     TRAILER_BYTES = 32
 };
 
@@ -55,39 +60,94 @@ static bool refused(const char *folder, char *why, size_t bytes) {
     return true;
 }
 
+static char start_folder[RP__DISK_PATH]; /* "" when it has no name */
+static void find_start(void) {
+    if (!getcwd(start_folder, sizeof start_folder)) start_folder[0] = 0;
+}
+
 bool rp__disk_cache_folder(char folder[RP__DISK_PATH], char *why, size_t bytes) {
-    const char *own = getenv("REPRISE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = 0;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const char *own = rp__env("REPRISE_CACHE_DIR"), *xdg = rp__env("XDG_CACHE_HOME"), *home = rp__env("HOME");
+    int n = -1;
+    (void)pthread_once(&once, find_start);
     *why = 0;
-    if (own && *own)
-        n = snprintf(folder, RP__DISK_PATH, "%s", own);
-    else if (xdg && *xdg == '/')
+    if (own && (*own == '/' || *start_folder))
+        n = snprintf(folder, RP__DISK_PATH, "%s%s%s", *own == '/' ? "" : start_folder, *own == '/' ? "" : "/", own);
+    else if (!own && xdg && *xdg == '/')
         n = snprintf(folder, RP__DISK_PATH, "%s/reprise", xdg);
-    else if (home && *home == '/')
+    else if (!own && home && *home == '/')
         n = snprintf(folder, RP__DISK_PATH, "%s/.cache/reprise", home);
-    if (n <= 0)
+    if (n < 0)
         (void)snprintf(why, bytes, "no REPRISE_CACHE_DIR, XDG_CACHE_HOME or HOME names a folder");
     else if (n >= RP__DISK_PATH - 128) /* an entry's name follows */
         (void)snprintf(why, bytes, "the name of the cache folder is longer than %d bytes", RP__DISK_PATH - 129);
     else if (!make_folders(folder))
-        (void)snprintf(why, bytes, "cannot make the cache folder %.400s: %s", folder, strerror(errno));
+        (void)snprintf(why, bytes, "cannot make the cache folder: %s: %s", strerror(errno), folder);
     else if (!refused(folder, why, bytes)) {
         if (access(folder, W_OK | X_OK) != 0)
-            (void)snprintf(why, bytes, "cannot write to the cache folder %.400s: %s", folder, strerror(errno));
+            (void)snprintf(why, bytes, "cannot write to the cache folder: %s: %s", strerror(errno), folder);
         return true;
     }
     *folder = 0;
     return false;
 }
 
-bool rp__disk_work_folder(char folder[RP__DISK_PATH]) {
-    const char *tmp = getenv("TMPDIR");
-    char why[512];
-    (void)snprintf(folder, RP__DISK_PATH, "%s/reprise-XXXXXX", tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp");
-    if (mkdtemp(folder)) return true;
-    if (!rp__disk_cache_folder(folder, why, sizeof why)) return false;
-    (void)strcat(folder, "/work-XXXXXX");
-    return mkdtemp(folder) != NULL;
+/* ---- folders for loaders and compilers */
+
+/* Why the loader could not load objects from there; NULL: it can. */
+static const char *not_loadable(const char *folder) {
+    struct statvfs fs;
+    if (strchr(folder, '$')) return "the loader replaces names after a $ in it";
+    return statvfs(folder, &fs) == 0 && (fs.f_flag & ST_NOEXEC) ? "it is mounted noexec" : NULL;
+}
+
+bool rp__disk_cache_loads(char *why, size_t bytes) {
+    char folder[RP__DISK_PATH];
+    const char *fault = rp__disk_cache_folder(folder, why, bytes) ? not_loadable(folder) : NULL;
+    if (fault) (void)snprintf(why, bytes, "no kernel can be loaded from the cache folder: %s: %s", fault, folder);
+    return *folder && !fault;
+}
+
+static const char work_name[] = "reprise-XXXXXX", work_files[] = "work.";
+
+void rp__disk_work_end(const char *folder) {
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (!strncmp(e->d_name, work_files, sizeof work_files - 1)) (void)unlinkat(dirfd(d), e->d_name, 0);
+    if (d) (void)closedir(d);
+    (void)rmdir(folder);
+}
+
+/* Work folders of processes that were killed. */
+static void sweep_work(const char *parent) {
+    DIR *d = opendir(parent);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[RP__DISK_PATH + 16];
+        struct stat st;
+        if (strlen(e->d_name) == sizeof work_name - 1 && !strncmp(e->d_name, work_name, strcspn(work_name, "X")) &&
+            !fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+            time(NULL) - st.st_mtime > DAY &&
+            snprintf(path, sizeof path, "%s/%.15s", parent, e->d_name) < (int)sizeof path)
+            rp__disk_work_end(path);
+    }
+    if (d) (void)closedir(d);
+}
+
+bool rp__disk_work_folder(char folder[RP__DISK_PATH], size_t *place, char *why, size_t bytes) {
+    const char *tmp = rp__env("TMPDIR");
+    char cache[RP__DISK_PATH], unused[1];
+    const char *const parents[] = {tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp", "/tmp", "/var/tmp",
+                                   "/dev/shm", cache};
+    while (*place < sizeof parents / sizeof *parents) {
+        const char *parent = parents[(*place)++];
+        if (parent == cache && !rp__disk_cache_folder(cache, unused, sizeof unused)) continue;
+        const char *fault = not_loadable(parent);
+        if (!fault) sweep_work(parent);
+        (void)snprintf(folder, RP__DISK_PATH, "%.*s/%s", RP__DISK_PATH - 32, parent, work_name);
+        if (!fault && mkdtemp(folder)) return true;
+        (void)snprintf(why, bytes, "no folder for objects, %.128s: %s", parent, fault ? fault : strerror(errno));
+    }
+    return false;
 }
 
 static bool entry_path(rp__hash key, const char *extension, char path[RP__DISK_PATH], char *why, size_t bytes) {
@@ -156,6 +216,15 @@ bool rp__disk_file_write(const char *path, const void *data, size_t bytes) {
     return write_file(path, data, bytes, NULL);
 }
 
+int rp__disk_folder_fault(const char *folder) {
+    static const char zeros[1 << 20];
+    char path[RP__DISK_PATH + 32];
+    (void)snprintf(path, sizeof path, "%s/%sprobe", folder, work_files);
+    int fault = rp__disk_file_write(path, zeros, sizeof zeros) ? 0 : errno;
+    (void)unlink(path);
+    return fault;
+}
+
 /* The entry at `path`, without its trailer. */
 static char *sound_entry(rp__hash key, const char *path, size_t *bytes) {
     size_t all;
@@ -198,11 +267,10 @@ static int older_first(const void *a, const void *b) {
     return x->when < y->when ? -1 : x->when > y->when;
 }
 
-/* Removes the oldest entries beyond the limit. */
+/* Removes the oldest entries beyond the limit, and what killed processes left. */
 static void prune(const char *folder) {
-    const char *text = getenv("REPRISE_CACHE_MB");
-    long long mib = text && *text ? atoll(text) : KEPT_MIB;
-    const uint64_t limit = (uint64_t)(mib < 1 ? 1 : mib > (1 << 20) ? 1 << 20 : mib) << 20;
+    const uint64_t limit = (uint64_t)rp__env_number("REPRISE_CACHE_MB", KEPT_MIB) << 20;
+    const time_t now = time(NULL);
     DIR *d = opendir(folder);
     entry *list = NULL;
     size_t n = 0, capacity = 0;
@@ -214,6 +282,10 @@ static void prune(const char *folder) {
         if (length < 34 || length >= sizeof list->name || e->d_name[32] != '.' ||
             fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
             continue;
+        if (strstr(e->d_name, ".tmp") && now - st.st_mtime > DAY) {
+            (void)unlinkat(dirfd(d), e->d_name, 0);
+            continue;
+        }
         if (!RP__GROW(&list, &capacity, n + 1)) break;
         memcpy(list[n].name, e->d_name, length + 1);
         list[n].when = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
@@ -247,7 +319,7 @@ bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, s
         (void)unlink(temporary);
         errno = error;
     }
-    if (!ok) (void)snprintf(why, room, "cannot write %.400s: %s", path, strerror(errno));
+    if (!ok) (void)snprintf(why, room, "cannot write to the cache folder: %s: %s", strerror(errno), path);
     *strrchr(path, '/') = 0;
     if (ok) prune(path);
     return ok;

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 #include "core/log.h"
 #include "core/thread.h"
@@ -68,9 +69,10 @@ static mode mode_of(void) {
     static _Atomic(int) known;
     int m = atomic_load_explicit(&known, memory_order_relaxed);
     if (RP__LIKELY(m != MODE_UNKNOWN)) return (mode)m;
-    const char *text = getenv("REPRISE_JIT"), *cc = getenv("REPRISE_CC");
+    const char *text = rp__env("REPRISE_JIT"), *cc = rp__env("REPRISE_CC");
     m = text && !strcmp(text, "0") ? MODE_OFF : text && !strcmp(text, "wait") ? MODE_WAIT : MODE_HOT;
-    if (cc && !strcmp(cc, "none")) m = MODE_OFF;
+    /* A program with more rights than whoever started it would look for the compiler where that one says. */
+    if ((cc && !strcmp(cc, "none")) || rp__env_ignored()) m = MODE_OFF;
     atomic_store_explicit(&known, m, memory_order_relaxed);
     return (mode)m;
 }
@@ -82,13 +84,10 @@ static double now_ms(void) {
 
 /* ---- running a compiler ---------------------------------------------------------------------------------------------- */
 
-static int limit_seconds(void) {
-    const char *text = getenv("REPRISE_CC_SECONDS");
-    long s = text && *text ? strtol(text, NULL, 10) : 0;
-    return s > 0 && s < 86400 ? (int)s : COMPILE_LIMIT_S;
-}
+static int limit_seconds(void) { return (int)rp__env_number("REPRISE_CC_SECONDS", COMPILE_LIMIT_S); }
 
-/* Runs argv; its output goes to the file `log` (or nowhere). Returns 0, or -1 with why. */
+/* Runs argv; its output goes to the file `log` (or nowhere). Returns 0, or -1 with why. Where the program ignores SIGCHLD, or
+   waits for every child itself, nobody learns how a compiler ended: that is 0, and what it wrote has to show it. */
 static int run_command(char *const *argv, const char *log, char *why, size_t why_bytes) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
@@ -98,10 +97,14 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
         posix_spawn_file_actions_destroy(&actions);
         return -1;
     }
-    sigset_t none;
+    sigset_t none, usual; /* a compiler waits for children of its own, and may end by a pipe */
     sigemptyset(&none);
-    int e = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    sigemptyset(&usual);
+    sigaddset(&usual, SIGCHLD);
+    sigaddset(&usual, SIGPIPE);
+    int e = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
     if (!e) e = posix_spawnattr_setsigmask(&attr, &none);
+    if (!e) e = posix_spawnattr_setsigdefault(&attr, &usual);
     if (!e) e = posix_spawnattr_setpgroup(&attr, 0);
     if (!e) e = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     if (!e)
@@ -123,6 +126,7 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
     for (;;) {
         pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid) break;
+        if (got < 0 && errno == ECHILD) return 0;
         if (got < 0 && errno != EINTR) {
             snprintf(why, why_bytes, "the compiler's exit was lost: %s", strerror(errno));
             return -1;
@@ -148,19 +152,8 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
     return -1;
 }
 static const char *compiler(void) {
-    const char *cc = getenv("REPRISE_CC");
-    return cc && *cc ? cc : "cc";
-}
-/* A compiler's folder, and a file in it. */
-static const char *work_file(const char *folder, const char *name, char path[RP__DISK_PATH + 16]) {
-    (void)snprintf(path, RP__DISK_PATH + 16, "%s/%s", folder, name);
-    return path;
-}
-static void work_end(const char *folder) {
-    static const char *const names[] = {"loop.c", "loop.so", "log", "version"};
-    char path[RP__DISK_PATH + 16];
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++) (void)unlink(work_file(folder, names[k], path));
-    (void)rmdir(folder);
+    const char *cc = rp__env("REPRISE_CC");
+    return cc ? cc : "cc";
 }
 /* What the compiler calls itself, asked once: part of every key. Only the worker comes here. */
 static const char *compiler_identity(void) {
@@ -168,11 +161,11 @@ static const char *compiler_identity(void) {
     if (identity[0] && !strcmp(name, compiler())) return identity;
     char folder[RP__DISK_PATH], path[RP__DISK_PATH + 16], why[128];
     char *argv[] = {strdup(compiler()), strdup("--version"), NULL}, *text = NULL;
-    size_t n = 0;
-    if (argv[0] && argv[1] && rp__disk_work_folder(folder)) {
-        if (run_command(argv, work_file(folder, "version", path), why, sizeof why) == 0)
-            text = rp__disk_file_read(path, &n);
-        work_end(folder);
+    size_t n = 0, place = 0;
+    if (argv[0] && argv[1] && rp__disk_work_folder(folder, &place, why, sizeof why)) {
+        snprintf(path, sizeof path, "%s/work.version", folder);
+        if (run_command(argv, path, why, sizeof why) == 0) text = rp__disk_file_read(path, &n);
+        rp__disk_work_end(folder);
     }
     rp__lock(&loading);
     snprintf(name, sizeof name, "%s", compiler());
@@ -242,15 +235,16 @@ static bool make_grouped(const rp__dag *dag, const rp__cpu_loop *loop, rp__progr
     return true;
 }
 
-/* The object of a source, compiled in `folder`: a file there, and its bytes. */
+/* The object of a source, compiled in `folder`: a file there, and its bytes. fault: what the folder, and not the compiler, failed with. */
 static char *compile(const char *folder, const rp__text *text, const rp__tiles *tiles, char object[RP__DISK_PATH + 16],
-                     size_t *bytes, char *why, size_t why_bytes) {
+                     size_t *bytes, int *fault, char *why, size_t why_bytes) {
     char source[RP__DISK_PATH + 16], log[RP__DISK_PATH + 16], *argv[32], *data = NULL;
-    work_file(folder, "loop.c", source);
-    work_file(folder, "loop.so", object);
-    work_file(folder, "log", log);
+    snprintf(source, sizeof source, "%s/work.c", folder);
+    snprintf(object, sizeof source, "%s/work.so", folder);
+    snprintf(log, sizeof log, "%s/work.log", folder);
     if (!rp__disk_file_write(source, text->data, text->length)) {
-        snprintf(why, why_bytes, "the source could not be written: %s", strerror(errno));
+        *fault = errno;
+        snprintf(why, why_bytes, "the source could not be written: %s", strerror(*fault));
         return NULL;
     }
     int n = 0;
@@ -269,20 +263,19 @@ static char *compile(const char *folder, const rp__text *text, const rp__tiles *
     if (!ok) snprintf(why, why_bytes, "out of memory");
     ok = ok && run_command(argv, log, why, why_bytes) == 0;
     for (int i = 0; i < n; i++) free(argv[i]);
+    if (!ok || access(object, F_OK) != 0) *fault = rp__disk_folder_fault(folder);
     if (ok) {
         (void)chmod(object, 0600); /* whatever the umask was */
         data = rp__disk_file_read(object, bytes);
         if (data && image_is_whole(data, *bytes)) return data;
         snprintf(why, why_bytes, "the object could not be loaded: the compiler wrote %s", data ? "none" : "nothing");
-        rp__free(data);
-    } else if ((data = rp__disk_file_read(log, bytes))) { /* the compiler's first words */
-        char line[128] = "";
-        if (*bytes)
-            snprintf(line, sizeof line, ": %.*s", (int)strcspn(data, "\n") < 120 ? (int)strcspn(data, "\n") : 120,
-                     data);
+    } else if ((data = rp__disk_file_read(log, bytes)) && *bytes) { /* the compiler's first words */
+        char line[128];
+        size_t first = strcspn(data, "\n");
+        snprintf(line, sizeof line, ": %.*s", first < 120 ? (int)first : 120, data);
         strncat(why, line, why_bytes - strlen(why) - 1);
-        rp__free(data);
     }
+    rp__free(data);
     return NULL;
 }
 static bool bind_symbols(void *handle, rp__program *const *grouped) {
@@ -341,26 +334,22 @@ static void *load_object(const char *object, rp__program *const *grouped, char *
     rp__unlock(&loading);
     return handle;
 }
-/* Compiles, keeps and loads; from the cache if it is kept there, as temporary folders may hold nothing that runs. not_kept: why it
-   is not. */
+/* Compiles, loads, and keeps. not_kept: why it is not in the cache; empty: it is to be. */
 static void *make_object(const rp__text *text, const rp__tiles *tiles, rp__hash key, rp__program *const *grouped,
                          char *not_kept, size_t not_kept_bytes, char *why, size_t why_bytes) {
-    char folder[RP__DISK_PATH], object[RP__DISK_PATH + 16], entry[RP__DISK_PATH];
-    size_t bytes;
+    char folder[RP__DISK_PATH], object[RP__DISK_PATH + 16];
+    size_t bytes, place = 0;
     void *handle = NULL;
-    if (!rp__disk_work_folder(folder)) {
-        snprintf(why, why_bytes, "no folder for objects can be written: %s", strerror(errno));
-        return NULL;
+    int fault = 1;
+    /* A folder that is full, or was taken away, is not the compiler's fault. */
+    while (!handle && fault && rp__disk_work_folder(folder, &place, why, why_bytes)) {
+        fault = 0;
+        char *data = compile(folder, text, tiles, object, &bytes, &fault, why, why_bytes);
+        if (data) handle = load_object(object, grouped, why, why_bytes); /* a mapping lives on */
+        if (handle && !*not_kept) (void)rp__disk_cache_put(key, extension, data, bytes, not_kept, not_kept_bytes);
+        rp__free(data);
+        rp__disk_work_end(folder);
     }
-    char *data = compile(folder, text, tiles, object, &bytes, why, why_bytes);
-    if (data && rp__disk_cache_put(key, extension, data, bytes, not_kept, not_kept_bytes)) {
-        handle = load_object(rp__disk_cache_file(key, extension, entry) ? entry : object, grouped, why, why_bytes);
-        if (!handle) rp__disk_cache_drop(key, extension);
-    } else if (data) {
-        handle = load_object(object, grouped, why, why_bytes); /* a mapping lives on */
-    }
-    rp__free(data);
-    work_end(folder);
     return handle;
 }
 /* Source to loaded object. why: how it went, also on success. */
@@ -387,7 +376,7 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
     for (int i = 0; common_flags[i]; i++) key = rp__hash_bytes(common_flags[i], strlen(common_flags[i]), key);
     key = rp__hash_bytes(tiles->name, strlen(tiles->name), key);
     key = rp__hash_bytes(text.data, text.length, key);
-    if (rp__disk_cache_file(key, extension, object)) {
+    if (rp__disk_cache_loads(not_kept, sizeof not_kept) && rp__disk_cache_file(key, extension, object)) {
         handle = load_object(object, grouped, why, why_bytes);
         hit = handle != NULL;
         if (!hit) rp__disk_cache_drop(key, extension);
@@ -396,7 +385,7 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
     if (handle)
         snprintf(why, why_bytes,
                  hit ? "native: %s, from the cache in %.0f ms%s%s" : "native: %s, compiled in %.0f ms%s%s", tiles->name,
-                 now_ms() - start, *not_kept ? ", not kept: " : "", not_kept);
+                 now_ms() - start, *not_kept && !hit ? ", not kept: " : "", hit ? "" : not_kept);
 done:
     rp__text_free(&text);
     if (handle) {
@@ -582,7 +571,8 @@ const char *rp__jit_reason(const rp__dag *dag) {
         if (atomic_load_explicit(&loop->line[i], memory_order_relaxed)) return "native: part of the library";
     }
     if (mode_of() != MODE_OFF) return "interpreted: not hot yet";
-    const char *cc = getenv("REPRISE_CC");
+    const char *cc = rp__env("REPRISE_CC");
+    if (rp__env_ignored()) return "interpreted: the program has rights that whoever started it may not have";
     return cc && !strcmp(cc, "none") ? "interpreted: REPRISE_CC=none" : "interpreted: REPRISE_JIT=0";
 }
 void rp__jit_counters_get(rp__jit_counters *out) {
