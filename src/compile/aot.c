@@ -476,8 +476,9 @@ static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, p
             a->plans = p;
             a->n_plans++;
         } else {
-            if (p) rp__explain_close(p->explain);
-            plan_free(p);
+            rp__explain *own = p ? p->explain : NULL;
+            plan_free(p); /* what it explains is part of that */
+            rp__explain_close(own);
             p = NULL;
             if (status != RP_ERROR_OUT_OF_MEMORY) { /* it could be done for all: calls run again */
                 (void)rp_error_take();
