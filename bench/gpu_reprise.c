@@ -110,7 +110,7 @@ static void measure_mode(const struct work *w, enum mode mode, rp_device device)
 
 static void trig_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_add(rp_cos(in[0]), rp_sin(in[1]), rp_i64(1));
+    out[0] = rp_add(rp_cos(in[0]), rp_sin(in[1]));
 }
 
 static void rows_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -131,7 +131,7 @@ static void norm_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
 }
 
 static rp_tensor *normal(rp_dtype dtype, const int64_t *size, size_t n) {
-    return rp_to_dtype(rp_randn(size, n, RP_F32, NULL), dtype);
+    return rp_to_dtype(rp_randn(size, n), dtype);
 }
 
 static void measure_forward(struct work *w, rp_device device) {
@@ -220,7 +220,7 @@ static void measure_copy(rp_device device) {
     struct work w = {.name = "copy 1 GiB", .bytes = 2.0 * (1 << 30)};
     struct cli_times times = {0};
     rp_scope scope = rp_scope_begin();
-    rp_tensor *pair[2] = {rp_zeros(RP_DIMS(1 << 28), RP_F32), rp_zeros(RP_DIMS(1 << 28), RP_F32)};
+    rp_tensor *pair[2] = {rp_zeros(RP_DIMS(1 << 28)), rp_zeros(RP_DIMS(1 << 28))};
     rp_status status = failure();
     if (!status) status = cli_measure(copy, pair, device, SECONDS, &times);
     report(&w, "eager", status, &times, 0);
@@ -262,8 +262,9 @@ static void print_kernel(void *ctx, const char *op, const char *site, const char
 /* Rows as many that a thread takes what it takes of 8192 of them; all are 0. */
 static int print_source(rp_dtype dtype) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *in[] = {rp_zeros(RP_DIMS(1024, 4096), dtype)}, *out = NULL;
-    rp_tensor *params[2] = {rp_ones(RP_DIMS(4096), dtype), rp_zeros(RP_DIMS(4096), dtype)};
+    rp_tensor *in[] = {rp_zeros(RP_DIMS(1024, 4096), RP_OPTIONS(rp_zeros_options, .dtype = dtype))}, *out = NULL;
+    rp_tensor *params[2] = {rp_ones(RP_DIMS(4096), RP_OPTIONS(rp_ones_options, .dtype = dtype)),
+                            rp_zeros(RP_DIMS(4096), RP_OPTIONS(rp_zeros_options, .dtype = dtype))};
     rp_set_grad_enabled(false);
     rp_compiled *f = rp_compile((rp_fn){rows_body, params, sizeof params, "rows"}, NULL);
     rp_status status = rp_call(f, in, 1, &out, 1);
@@ -322,7 +323,8 @@ int main(int argc, char **argv) {
     } types[] = {{"gelu-layernorm-softmax 8192x4096 f32", RP_F32}, {"gelu-layernorm-softmax 8192x4096 bf16", RP_BF16}};
     for (int i = 0; i < 2; i++) {
         rp_scope inner = rp_scope_begin();
-        rp_tensor *params[2] = {rp_ones(RP_DIMS(4096), types[i].dtype), rp_zeros(RP_DIMS(4096), types[i].dtype)};
+        rp_tensor *params[2] = {rp_ones(RP_DIMS(4096), RP_OPTIONS(rp_ones_options, .dtype = types[i].dtype)),
+                                rp_zeros(RP_DIMS(4096), RP_OPTIONS(rp_zeros_options, .dtype = types[i].dtype))};
         struct work rows = {.name = types[i].name, .fn = {rows_body, params, sizeof params, "rows"}, .n_in = 1};
         rows.in[0] = normal(types[i].dtype, RP_DIMS(8192, 4096));
         rows.moved[0] = normal(types[i].dtype, RP_DIMS(8192, 4096));

@@ -27,7 +27,8 @@ if(RP_GENOPS_EXISTS)
     file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_ops.h CONTENT "/* Generated: no ops while ops are generated. */\n" @ONLY)
     file(CONFIGURE OUTPUT ${RP_GEN}/host/reprise_calls.h CONTENT "/* Generated: no sites while ops are generated. */\n" @ONLY)
     target_include_directories(rp_genops PRIVATE include ${RP_GEN}/host src)
-    file(GLOB_RECURSE RP_OP_TABLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*.def)
+    # Rows are in *.def; the rules that they use are found in the sources beside them.
+    file(GLOB RP_OP_TABLES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*.def ${PROJECT_SOURCE_DIR}/src/ops/*.c)
     # The tables that it writes are those whose names it has in its text: the build must know them, or an object would
     # be older than a table that it includes.
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${RP_GENOPS_SOURCE})
@@ -38,7 +39,7 @@ if(RP_GENOPS_EXISTS)
     list(REMOVE_DUPLICATES RP_OP_INCS)
     set(RP_GENERATED_HEADERS ${RP_GEN_INCLUDE}/reprise_ops.h)
     add_custom_command(OUTPUT ${RP_GENERATED_HEADERS} ${RP_OP_INCS}
-        COMMAND rp_genops ${RP_GEN_INCLUDE} ${RP_GEN}
+        COMMAND rp_genops ${RP_GEN_INCLUDE} ${RP_GEN} ${RP_OP_TABLES}
         DEPENDS rp_genops ${RP_OP_TABLES} COMMENT "Generating op headers and tables" VERBATIM)
     list(APPEND RP_GENERATED ${RP_GENERATED_HEADERS} ${RP_OP_INCS})
 else()

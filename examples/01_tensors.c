@@ -15,17 +15,16 @@ int main(void) {
     rp_tensor *a = rp_from_data(numbers, RP_DIMS(2, 3), RP_F32);
     rp_tensor *row = rp_from_data(numbers, RP_DIMS(3), RP_F32);
     show("a", a);
-    show("a + row", rp_add(a, row, rp_i64(1))); /* (2, 3) + (3) */
+    show("a + row", rp_add(a, row)); /* (2, 3) + (3) */
 
     rp_tensor *columns = rp_transpose(a, 0, 1); /* a view: same memory, other strides */
     show("a transposed", columns);
     rp_fill_(rp_select(a, 0, 0), rp_i64(0)); /* written through another view */
     show("after a[0] = 0", columns);
 
-    show("sum over rows", rp_sum(a, RP_DIMS(0), false, RP_DTYPE_NONE));
+    show("sum over rows", rp_sum(a, RP_DIMS(0)));
     show("softmax", rp_softmax(a, -1));
-    printf("mean %.4f, version %llu\n", rp_item_f64(rp_mean(a, RP_NO_DIMS, false, RP_DTYPE_NONE)),
-           (unsigned long long)rp_version(a));
+    printf("mean %.4f, version %llu\n", rp_item_f64(rp_mean(a)), (unsigned long long)rp_version(a));
 
     /* A mistake is a message, not a crash; what follows passes the error on. */
     rp_tensor *bad = rp_relu(rp_matmul(a, a));

@@ -8,7 +8,7 @@ static void show(const char *what, rp_tensor *t) {
     printf("%s = %s\n", what, text);
 }
 
-static rp_tensor *f(rp_tensor *x) { return rp_sum(rp_pow_scalar(x, rp_i64(3)), RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *f(rp_tensor *x) { return rp_sum(rp_pow_scalar(x, rp_i64(3))); }
 
 /* Gets the gradient that arrives, and may replace it. */
 static rp_tensor *halve(void *ctx, rp_tensor *grad) {
@@ -30,7 +30,7 @@ int main(void) {
 
     rp_tensor *y = f(x), *first = NULL, *second = NULL;
     rp_grad(&y, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &first);
-    rp_tensor *sum = rp_sum(first, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *sum = rp_sum(first);
     rp_grad(&sum, 1, &x, 1, NULL, NULL, &second);
     show("f''(x)", second);
 

@@ -14,13 +14,13 @@ int main(void) {
     double first = 0, loss = 0;
     for (int step = 0; step < 200; step++) {
         rp_scope scope = rp_scope_begin(); /* everything of this step is gone at its end; parameters are not of it */
-        rp_tensor *x = rp_randn(RP_DIMS(64, 2), RP_F32, NULL);
-        rp_tensor *radius = rp_sum(rp_mul(x, x), RP_DIMS(1), false, RP_DTYPE_NONE); /* (64) */
-        rp_tensor *label = rp_to_dtype(rp_gt_scalar(radius, rp_f64(1.4)), RP_I64);  /* inside or outside of a circle */
+        rp_tensor *x = rp_randn(RP_DIMS(64, 2));
+        rp_tensor *radius = rp_sum(rp_mul(x, x), RP_DIMS(1));                      /* (64) */
+        rp_tensor *label = rp_to_dtype(rp_gt_scalar(radius, rp_f64(1.4)), RP_I64); /* inside or outside of a circle */
 
         rp_tensor *h = rp_relu(rp_linear_layer_forward(&hidden, x)); /* (64, 32) */
         rp_tensor *logits = rp_linear_layer_forward(&output, h);     /* (64, 2) */
-        rp_tensor *l = rp_cross_entropy(logits, label, 1, -100);     /* mean */
+        rp_tensor *l = rp_cross_entropy(logits, label);              /* mean */
         rp_optimizer_zero_grad(adam, true);
         rp_backward(l, NULL, NULL);
         rp_optimizer_step(adam);

@@ -15,7 +15,7 @@ int main(void) {
     rp_linear_layer_init(&layer, 8, 4, true, RP_F32);
     rp_tensor *params[] = {layer.weight, layer.bias};
     rp_scope outer = rp_scope_begin();
-    rp_tensor *sample = rp_zeros(RP_DIMS(16, 8), RP_F32);
+    rp_tensor *sample = rp_zeros(RP_DIMS(16, 8));
 
     const rp_graphed_callable callable = {
         .fn = {model, &layer, sizeof layer, "model"},
@@ -34,7 +34,7 @@ int main(void) {
     double first = 0, loss = 0;
     for (int step = 0; step < 30; step++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *x = rp_randn(RP_DIMS(16, 8), RP_F32, NULL), *y = NULL;
+        rp_tensor *x = rp_randn(RP_DIMS(16, 8)), *y = NULL;
         rp_call(graphed, &x, 1, &y, 1);
         rp_tensor *target = rp_tanh(rp_slice(x, 1, 0, 4, 1)); /* the first four inputs */
         rp_tensor *l = rp_mse_loss(y, target, 1);

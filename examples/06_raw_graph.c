@@ -7,7 +7,7 @@ int main(void) {
     rp_device device = rp_device_available(rp_cuda(0)) ? rp_cuda(0) : rp_cpu();
     rp_set_default_device(device);
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(4), rp_f64(1), RP_F32);
+    rp_tensor *x = rp_full(RP_DIMS(4), rp_f64(1));
     rp_tensor *warm = rp_mul(rp_add_scalar(x, rp_i64(1)), x); /* compiles what is not to be compiled in a capture */
     (void)warm;
 
@@ -24,7 +24,7 @@ int main(void) {
         if (rp_item_f64(rp_select(y, 0, 0)) != k * (k + 1)) return 1;
     }
     /* The same recording over other memory: the nodes that read x are pointed at z. */
-    rp_tensor *z = rp_full(RP_DIMS(4), rp_f64(10), RP_F32);
+    rp_tensor *z = rp_full(RP_DIMS(4), rp_f64(10));
     if (!rp_graph_repoint(graph, x, z)) {
         rp_graph_replay(graph);
         printf("z = 10: (z + 1) z = %g\n", rp_item_f64(rp_select(y, 0, 3)));

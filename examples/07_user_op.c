@@ -49,7 +49,7 @@ int main(void) {
     rp_tensor *x = rp_from_data(numbers, RP_DIMS(5), RP_F32), *y = NULL;
     rp_set_requires_grad(x, true);
     rp_op_call("softsign", &x, 1, NULL, 0, &y, 1);
-    rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    rp_backward(rp_sum(y), NULL, NULL);
 
     float value[5] = {0}, grad[5] = {0};
     rp_to_host(y, value, sizeof value);

@@ -39,7 +39,7 @@ int main(void) {
     int wrong = 0;
     for (int i = 0; i < 4; i++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *x = rp_full(RP_NO_DIMS, rp_f64(starts[i]), RP_F32), *y = NULL;
+        rp_tensor *x = rp_full(RP_NO_DIMS, rp_f64(starts[i])), *y = NULL;
         rp_call(f, &x, 1, &y, 1);
         double value = rp_item_f64(y);
         printf("%g climbs to %g\n", starts[i], value);
@@ -49,10 +49,10 @@ int main(void) {
     rp_compiled_release(f);
 
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(3), rp_f64(0.5), RP_F32), *y = NULL;
+    rp_tensor *x = rp_full(RP_DIMS(3), rp_f64(0.5)), *y = NULL;
     rp_set_requires_grad(x, true);
     rp_checkpoint((rp_fn){wave, NULL, 0, "wave"}, &x, 1, &y, 1);
-    rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    rp_backward(rp_sum(y), NULL, NULL);
     rp_tensor *g = rp_grad_of(x);
     if (g) printf("gradient through a checkpoint: %.6f\n", rp_item_f64(rp_select(g, 0, 0)));
     rp_scope_end(scope, NULL, 0);

@@ -18,8 +18,7 @@ int main(void) {
 
     struct DLManagedTensorVersioned *managed = rp_to_dlpack(odd); /* keeps the memory alive */
     rp_tensor *again = rp_from_dlpack(managed);                   /* owns `managed` now */
-    printf("same memory: %s, sum %g\n", rp_data(again) == (void *)samples ? "yes" : "no",
-           rp_item_f64(rp_sum(again, RP_NO_DIMS, false, RP_DTYPE_NONE)));
+    printf("same memory: %s, sum %g\n", rp_data(again) == (void *)samples ? "yes" : "no", rp_item_f64(rp_sum(again)));
     int early = returned;
     rp_scope_end(scope, NULL, 0);
     printf("given back %d time%s\n", returned, returned == 1 ? "" : "s");

@@ -14,7 +14,7 @@ static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     rp_tensor **p = net->params;
     (void)n_in, (void)n_out;
     rp_tensor *logits = rp_linear(rp_relu(rp_linear(in[0], p[0], p[1])), p[2], p[3]); /* (64, 10) */
-    rp_tensor *loss = rp_cross_entropy(logits, in[1], 1, -100);
+    rp_tensor *loss = rp_cross_entropy(logits, in[1]);
     rp_backward(loss, NULL, NULL);
     rp_optimizer_step(net->adam);
     rp_optimizer_zero_grad(net->adam, true);
@@ -32,7 +32,7 @@ static double train(bool compiled) {
     rp_fn fn = {step, &net, sizeof net, "step"};
     rp_compiled *f = compiled ? rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true)) : rp_plain(fn);
     rp_scope scope = rp_scope_begin();
-    rp_tensor *in[] = {rp_randn(RP_DIMS(64, 10), RP_F32, NULL), rp_randint(0, 10, RP_DIMS(64), RP_I64, NULL)};
+    rp_tensor *in[] = {rp_randn(RP_DIMS(64, 10)), rp_randint(0, 10, RP_DIMS(64))};
     rp_tensor *loss = NULL;
     for (int i = 0; i < 100 && !rp_failed(); i++) {
         if (i == 50) rp_optimizer_set_lr(net.adam, 0, 0.001); /* a recorded step follows */

@@ -15,14 +15,15 @@ static void clamp(const rp_word *params, int64_t begin, int64_t end) {
 
 int main(void) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_arange(rp_i64(-3), rp_i64(5), rp_i64(1), RP_F32); /* (8,) */
+    rp_tensor *x =
+        rp_arange(rp_i64(-3), rp_i64(5), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)); /* (8,) */
     rp_tensor *other = rp_mul_scalar(x, rp_i64(10));
 
     rp_graph *g = rp_graph_new();
     rp_graph_begin(g, rp_cpu(), NULL);
-    rp_tensor *clamped = rp_empty(RP_DIMS(8), RP_F32);
+    rp_tensor *clamped = rp_empty(RP_DIMS(8));
     rp_launch("clamp", clamp, 8, 4, RP_PARAMS(RP_READS(x), RP_WRITES(clamped), RP_VALUE(f32, -1.5f)));
-    rp_tensor *sum = rp_sum(clamped, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *sum = rp_sum(clamped);
     rp_graph_end(g);
 
     rp_graph_replay(g);

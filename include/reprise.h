@@ -1,7 +1,7 @@
 /* reprise.h - record tensor programs and play them back.
  *
  * The manual of the library. Tier 1 (tensors, ops, gradients, compile, graphs) is what a program needs; tier 2 is for
- * those who capture by hand, embed, extend or inspect. Ops are declared in reprise_ops.h, generated from src/ops/ops.def;
+ * those who capture by hand, embed, extend or inspect. Ops are declared in reprise_ops.h, generated from the op table (src/ops);
  * their names, arguments and corner cases are PyTorch's.
  *
  * Conventions
@@ -79,6 +79,18 @@ typedef enum rp_status {
 #define RP_STRINGIZE(x) RP_STRINGIZE_(x)
 #define RP_HERE (__FILE__ ":" RP_STRINGIZE(__LINE__))
 
+/* The arguments that a call of an op leaves out: rp_sum(x) is rp_sum_at(RP_HERE, x rp_sum_rest_1). At most 40 arguments. */
+#define RP_REST(op, ...) RP_REST_1(op, RP_COUNT(__VA_ARGS__))
+#define RP_REST_1(op, n) RP_REST_2(op, n)
+#define RP_REST_2(op, n) op##_rest_##n
+#define RP_COUNT(...)                                                                                                  \
+    RP_COUNT_1(__VA_ARGS__, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19,    \
+               18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define RP_COUNT_1(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, _19, _20, _21,     \
+                   _22, _23, _24, _25, _26, _27, _28, _29, _30, _31, _32, _33, _34, _35, _36, _37, _38, _39, _40, n,   \
+                   ...)                                                                                                \
+    n
+
 RP_API const char *rp_version_string(void);          /* "0.1.0" */
 RP_API const char *rp_status_name(rp_status status); /* "RP_ERROR_SHAPE" */
 RP_API bool rp_failed(void);                         /* does the thread hold a sticky error? */
@@ -121,7 +133,12 @@ RP_API rp_device rp_default_device(void);
    for the whole of it, and that capture becomes invalid: wait for streams then (rp_stream_synchronize). */
 RP_CALL rp_status rp_synchronize(rp_device device);
 
-typedef enum rp_scalar_kind { RP_SCALAR_I64 = 0, RP_SCALAR_F64 = 1, RP_SCALAR_BOOL = 2 } rp_scalar_kind;
+typedef enum rp_scalar_kind {
+    RP_SCALAR_NONE = 0,
+    RP_SCALAR_I64 = 1,
+    RP_SCALAR_F64 = 2,
+    RP_SCALAR_BOOL = 3
+} rp_scalar_kind;
 /* a host number, exact; a weak type in promotion, like a Python number */
 typedef struct rp_scalar {
     rp_scalar_kind kind;
@@ -136,6 +153,19 @@ RP_API rp_scalar rp_i64(int64_t value); /* rp_i64(0.5) does not compile */
 #define rp_i64(value) rp_i64((value) | 0)
 RP_API rp_scalar rp_f64(double value);
 RP_API rp_scalar rp_bool(bool value);
+RP_API rp_scalar
+rp_none(void); /* no number: for arguments that PyTorch takes None for, and options that are not given */
+
+/* An optional bool: PyTorch's bool? and bools among options, where "not given" is neither. */
+typedef enum rp_tristate { RP_UNSET = 0, RP_TRUE = 1, RP_FALSE = 2 } rp_tristate;
+typedef enum rp_layout { RP_LAYOUT_NONE = 0, RP_STRIDED = 1, RP_SPARSE_COO = 2 } rp_layout;
+typedef enum rp_memory_format {
+    RP_FORMAT_NONE = 0, /* not given */
+    RP_CONTIGUOUS_FORMAT = 1,
+    RP_PRESERVE_FORMAT = 2,
+    RP_CHANNELS_LAST = 3,
+    RP_CHANNELS_LAST_3D = 4
+} rp_memory_format;
 
 /* ---------------------------------------------------------------- tier 1: tensors and scopes */
 
@@ -527,19 +557,22 @@ typedef enum rp_attr_kind {
     RP_ATTR_DTYPE = 4,
     RP_ATTR_INTS = 5,
     RP_ATTR_GENERATOR = 6,
-    RP_ATTR_STRING = 7
+    RP_ATTR_STRING = 7,
+    RP_ATTR_FLOATS = 8,
+    RP_ATTR_NONE = 9 /* None, for an attribute that the schema makes optional; rp_op_call alone takes it */
 } rp_attr_kind;
 /* one attribute of an op, in schema order */
 typedef struct rp_attr {
     rp_attr_kind kind;
-    size_t n; /* RP_ATTR_INTS: how many */
+    size_t n; /* RP_ATTR_INTS, RP_ATTR_FLOATS: how many */
     union {
         int64_t i;
         double f;
         bool b;
         rp_scalar scalar;
         rp_dtype dtype;
-        const int64_t *ints;
+        const int64_t *ints; /* NULL: None of int[]? */
+        const double *floats;
         rp_generator *generator;
         const char *string;
     } v;
@@ -689,6 +722,9 @@ RP_API size_t rp_doctor(char *buf, size_t bytes);
 #endif
 
 #include "reprise_calls.h"
+/* A file that calls no ops may leave their header out. */
+#ifndef REPRISE_NO_OPS
 #include "reprise_ops.h"
+#endif
 
 #endif

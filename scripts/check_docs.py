@@ -25,9 +25,9 @@ def names():
     for folder, pattern in [("include", "*.h"), ("src", "*.[ch]"), ("src", "*.cuh"), ("examples", "*.c"), ("tests", "*.[ch]")]:
         for path in (ROOT / folder).rglob(pattern):
             found.update(NAME.findall(path.read_text()))
-    ops = set(re.findall(r"^RP_OP\((\w+)", (ROOT / "src/ops/ops.def").read_text(), re.M))
+    ops = set(re.findall(r"^RP_OP\((\w+)", "".join(f.read_text() for f in sorted((ROOT / "src/ops").glob("*.def"))), re.M))
     for op in ops:
-        found.update({f"rp_{op}", f"rp_{op}_at"})
+        found.update({f"rp_{op}{form}{at}" for form in ("", "_", "_scalar", "_scalar_") for at in ("", "_at")})
     return found, ops
 
 

@@ -43,7 +43,7 @@ static void scale(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
 }
 static void call(rp_compiled *f) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32), *y = NULL;
+    rp_tensor *x = rp_ones(RP_DIMS(3)), *y = NULL;
     assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
     rp_scope_end(scope, NULL, 0);
 }
@@ -120,13 +120,13 @@ static void a_step_that_keeps_its_history(void) {
         rp_explain_entry e;
         memset(&s, 0, sizeof s);
         rp_scope scope = rp_scope_begin();
-        s.w = rp_ones(RP_DIMS(4, 2), RP_F32);
+        s.w = rp_ones(RP_DIMS(4, 2));
         rp_set_requires_grad(s.w, true);
         s.sgd = rp_sgd(&s.w, 1, 0.1, NULL);
         s.detached = detached;
         rp_compiled *f = rp_compile((rp_fn){whole_step, &s, sizeof s, "step"}, NULL);
         for (int i = 0; i < 4; i++) {
-            rp_tensor *in[] = {rp_ones(RP_DIMS(3, 4), RP_F32), rp_zeros(RP_DIMS(3, 2), RP_F32)}, *loss = NULL;
+            rp_tensor *in[] = {rp_ones(RP_DIMS(3, 4)), rp_zeros(RP_DIMS(3, 2))}, *loss = NULL;
             assert_int_equal(rp_call(f, in, 2, &loss, 1), RP_OK);
         }
         assert_int_equal(any_advice(f), !detached);
@@ -149,12 +149,12 @@ static void halved(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
 static void a_sum_over_steps(bool detached) {
     rp_explain_entry e;
     rp_scope outer = rp_scope_begin();
-    rp_tensor *w = rp_ones(RP_DIMS(2), RP_F32), *sum = rp_retain(rp_zeros(NULL, 0, RP_F32));
+    rp_tensor *w = rp_ones(RP_DIMS(2)), *sum = rp_retain(rp_zeros(NULL, 0));
     rp_set_requires_grad(w, true);
     for (int i = 0; i < 1200; i++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *loss = rp_sum(w, RP_NO_DIMS, false, RP_DTYPE_NONE), *old = sum;
-        sum = rp_retain(rp_add(sum, detached ? rp_detach(loss) : loss, rp_i64(1)));
+        rp_tensor *loss = rp_sum(w), *old = sum;
+        sum = rp_retain(rp_add(sum, detached ? rp_detach(loss) : loss));
         rp_release(old);
         rp_scope_end(scope, NULL, 0);
     }
@@ -173,7 +173,7 @@ static void many_tensors(bool scopes) {
     for (int i = 0; i < 3000; i++) {
         rp_scope scope = {0};
         if (scopes) scope = rp_scope_begin();
-        (void)rp_zeros(RP_DIMS(1), RP_F32);
+        (void)rp_zeros(RP_DIMS(1));
         if (scopes) rp_scope_end(scope, NULL, 0);
     }
 }
@@ -206,7 +206,7 @@ static void an_impure_function_names_its_line(void **state) {
     rp_scope scope = rp_scope_begin();
     rp_compiled *f = rp_compile((rp_fn){counts, NULL, 0, "counts"}, NULL);
     for (int i = 0; i < 4; i++) {
-        rp_tensor *x = rp_zeros(NULL, 0, RP_F32), *y = NULL;
+        rp_tensor *x = rp_zeros(NULL, 0), *y = NULL;
         assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
         assert_true(rp_item_f64(y) == values[i] && counter == (int)values[i]);
     }

@@ -25,9 +25,11 @@ static rp_compiled *function(rp_body *body, void *ctx, size_t bytes, int backend
                                : rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = backends[backend]));
 }
 
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
 
-static rp_tensor *numbers(int64_t n) { return rp_sin(rp_arange(rp_i64(1), rp_i64(n + 1), rp_i64(1), RP_F32)); }
+static rp_tensor *numbers(int64_t n) {
+    return rp_sin(rp_arange(rp_i64(1), rp_i64(n + 1), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)));
+}
 
 /* How many entries of `kind` with `reason` explain has. */
 static int told(rp_compiled *f, const char *kind, const char *reason) {
@@ -65,7 +67,7 @@ BODY(captured_is_read) {
     UNUSED;
     out[0] = rp_mul_scalar(outside.read, rp_f64(2));
     rp_add_scalar_(in[0], rp_f64(1));
-    out[1] = rp_add(outside.read, in[1], rp_i64(1));
+    out[1] = rp_add(outside.read, in[1]);
 }
 
 static void lay_out(int layout, rp_tensor *base, rp_tensor **in) {
@@ -201,7 +203,7 @@ static void parts_of_captured(void **state) {
 static rp_tensor *halves[2];
 BODY(halves_are_written) {
     UNUSED;
-    rp_add_(halves[0], in[0], rp_i64(1));
+    rp_add_(halves[0], in[0]);
     rp_mul_(halves[1], halves[0]);
     out[0] = rp_neg(halves[1]);
 }
@@ -295,7 +297,7 @@ typedef struct written_view {
 BODY(view_of_written) {
     (void)n_in, (void)n_out;
     const written_view *w = ctx;
-    rp_tensor *made = w->view % 2 ? rp_zeros(RP_DIMS(3, 4), RP_F32) : rp_mul_scalar(in[1], rp_f64(2)), *v;
+    rp_tensor *made = w->view % 2 ? rp_zeros(RP_DIMS(3, 4)) : rp_mul_scalar(in[1], rp_f64(2)), *v;
     switch (w->view / 2) {
     case 0: v = rp_select(made, 0, 1); break;
     case 1: v = rp_transpose(made, 0, 1); break;
@@ -305,7 +307,7 @@ BODY(view_of_written) {
     }
     rp_tensor *value = rp_select(rp_select(in[0], 0, 0), 0, 2); /* 0-d: fits every view */
     rp_tensor *other = rp_neg(v);                               /* read before the write: no history */
-    rp_add_(v, rp_exp(value), rp_i64(1));
+    rp_add_(v, rp_exp(value));
     out[0] = w->result == WHOLE ? made : w->result == PART ? rp_select(made, 0, 2) : v;
     out[1] = w->result == BOTH ? made : w->result == VIEWED ? other : rp_mul(other, rp_sin(v));
 }
@@ -362,7 +364,7 @@ static void errors_stay(void **state) {
         for (int k = 0; k < 5; k++) {
             bool fits = k % 3 == 0;
             rp_tensor *out,
-                *in[2] = {rp_reshape(numbers(6), RP_DIMS(fits ? 2 : 3, fits ? 3 : 2)), rp_ones(RP_DIMS(2, 3), RP_F32)};
+                *in[2] = {rp_reshape(numbers(6), RP_DIMS(fits ? 2 : 3, fits ? 3 : 2)), rp_ones(RP_DIMS(2, 3))};
             if (!fits) in[0] = rp_permute(in[0], RP_DIMS(1, 0));
             OK(rp_set_requires_grad(in[1], k != 1));
             assert_int_equal(rp_call(f, in, 2, &out, 1), fits ? RP_OK : RP_ERROR_SHAPE);
@@ -403,18 +405,19 @@ typedef struct norm { /* batch norm by hand over (batch, features) */
 static rp_tensor *normalise(const norm *n, rp_tensor *x) {
     rp_tensor *mean = n->mean, *variance = n->variance;
     if (n->training) {
-        mean = rp_mean(x, RP_DIMS(0), false, RP_DTYPE_NONE);
-        rp_tensor *off = rp_sub(x, mean, rp_i64(1));
-        variance = rp_mean(rp_mul(off, off), RP_DIMS(0), false, RP_DTYPE_NONE);
+        mean = rp_mean(x, RP_DIMS(0));
+        rp_tensor *off = rp_sub(x, mean);
+        variance = rp_mean(rp_mul(off, off), RP_DIMS(0));
         bool grad = rp_set_grad_enabled(false);
         rp_mul_scalar_(n->mean, rp_f64(0.9));
-        rp_add_(n->mean, mean, rp_f64(0.1));
-        rp_copy_(n->variance, rp_add(rp_mul_scalar(n->variance, rp_f64(0.9)), variance, rp_f64(0.125)));
+        rp_add_(n->mean, mean, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.1)));
+        rp_copy_(n->variance, rp_add(rp_mul_scalar(n->variance, rp_f64(0.9)), variance,
+                                     RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.125))));
         rp_add_scalar_(n->count, rp_i64(1));
         (void)rp_set_grad_enabled(grad);
     }
     rp_tensor *scale = rp_rsqrt(rp_add_scalar(variance, rp_f64(1e-5)));
-    return rp_add(rp_mul(rp_mul(rp_sub(x, mean, rp_i64(1)), scale), n->weight), n->bias, rp_i64(1));
+    return rp_add(rp_mul(rp_mul(rp_sub(x, mean), scale), n->weight), n->bias);
 }
 
 BODY(normalised) {
@@ -424,8 +427,7 @@ BODY(normalised) {
     if (n->kind == 1) out[1] = n->mean;
     if (n->kind == 2) out[1] = rp_mul(out[0], rp_mul_scalar(n->mean, rp_f64(2))); /* as it is behind the write */
     if (n->kind == 3) (void)rp_fill_(n->count, rp_i64(-1));                       /* nobody reads it */
-    if (n->kind == 4)
-        rp_add_(in[1], rp_detach(rp_select(out[0], 0, 0)), rp_i64(1)); /* an argument, with grad mode on */
+    if (n->kind == 4) rp_add_(in[1], rp_detach(rp_select(out[0], 0, 0)));         /* an argument, with grad mode on */
     if (!out[1]) out[1] = rp_sin(out[0]);
 }
 BODY(step) { /* the whole: forward, backward, update */
@@ -436,7 +438,7 @@ BODY(step) { /* the whole: forward, backward, update */
     bool grad = rp_set_grad_enabled(false);
     rp_tensor *leaf[2] = {n->weight, n->bias};
     for (int k = 0; k < 2; k++) {
-        rp_add_(leaf[k], rp_grad_of(leaf[k]), rp_f64(-0.01));
+        rp_add_(leaf[k], rp_grad_of(leaf[k]), RP_OPTIONS(rp_add_options, .alpha = rp_f64(-0.01)));
         OK(rp_set_grad(leaf[k], NULL));
     }
     (void)rp_set_grad_enabled(grad);
@@ -446,9 +448,9 @@ BODY(step) { /* the whole: forward, backward, update */
 static norm norm_new(bool training, int kind) {
     norm n = {.weight = rp_add_scalar(numbers(4), rp_f64(1)),
               .bias = rp_cos(numbers(4)),
-              .mean = rp_zeros(RP_DIMS(4), RP_F32),
-              .variance = rp_ones(RP_DIMS(4), RP_F32),
-              .count = rp_zeros(RP_NO_DIMS, RP_I64),
+              .mean = rp_zeros(RP_DIMS(4)),
+              .variance = rp_ones(RP_DIMS(4)),
+              .count = rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)),
               .training = training,
               .kind = kind};
     OK(rp_set_requires_grad(n.weight, true));
@@ -593,7 +595,7 @@ static void old_values(void **state) {
 
 BODY(sixteen_axes) { /* rows of one element, beside 16 axes that no layout lets go together */
     UNUSED;
-    rp_tensor *sum = rp_sum(in[0], RP_DIMS(15), false, RP_DTYPE_NONE);
+    rp_tensor *sum = rp_sum(in[0], RP_DIMS(15));
     out[0] = rp_relu(rp_view(sum, RP_DIMS(2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2)));
 }
 static void most_axes(void **state) {

@@ -426,19 +426,19 @@ static void more_memory_than_there_is_is_refused(void **state) {
     uint64_t there = rp__cpu_memory_left("", whose, sizeof whose);
     if (there > UINT64_C(1) << 46) skip(); /* the system does not say */
     rp_scope s = rp_scope_begin();
-    assert_true(rp_is_error(rp_empty(RP_DIMS(INT64_C(1) << 46), RP_F32)));
+    assert_true(rp_is_error(rp_empty(RP_DIMS(INT64_C(1) << 46))));
     assert_non_null(strstr(rp_error_message(), "tried to allocate 256.00 TiB on cpu, which has "));
     assert_non_null(strstr(rp_error_message(), whose));
     assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
 #ifndef __SANITIZE_ADDRESS__ /* marks what is not in use, in memory of an eighth of its size */
     int64_t portion = (int64_t)(there / 5 * 2), fit = 0;
-    for (; fit < 4 && !rp_is_error(rp_empty(&portion, 1, RP_U8)); fit++) {}
+    for (; fit < 4 && !rp_is_error(rp_empty(&portion, 1, RP_OPTIONS(rp_empty_options, .dtype = RP_U8))); fit++) {}
     assert_in_range(fit, 1, 2);
     assert_int_equal(rp_error_take(), RP_ERROR_OUT_OF_MEMORY);
     rp_scope_end(s, NULL, 0);
     rp_empty_cache(rp_cpu());
     s = rp_scope_begin(); /* what was refused, or promised and given back, stands in nobody's way */
-    assert_false(rp_is_error(rp_empty(&portion, 1, RP_U8)));
+    assert_false(rp_is_error(rp_empty(&portion, 1, RP_OPTIONS(rp_empty_options, .dtype = RP_U8))));
     rp_scope_end(s, NULL, 0);
     rp_empty_cache(rp_cpu());
 #else

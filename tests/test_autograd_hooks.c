@@ -46,7 +46,7 @@ static rp_tensor *hook_remove_next(void *ctx, rp_tensor *grad) {
 }
 static rp_tensor *hook_bad(void *ctx, rp_tensor *grad) {
     (void)ctx;
-    return rp_sum(grad, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    return rp_sum(grad);
 }
 
 enum { hook_fails_line = __LINE__ + 3 };
@@ -251,7 +251,7 @@ static void statuses_without_an_error(void **state) {
 static void numbers_at_the_end(void **state) {
     (void)state;
     rp_tensor *a = LEAF(1), *b = LEAF(2);
-    ok(rp_backward(sum(rp_sub(a, b, rp_i64(INT64_MIN))), NULL, NULL));
+    ok(rp_backward(sum(rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_i64(INT64_MIN)))), NULL, NULL));
     EQUAL(rp_grad_of(b), 0x1p63);
     rp_tensor *x = LEAF(2, 1);
     ok(rp_backward(sum(rp_pow_scalar(x, rp_i64(INT64_MIN))), NULL, NULL));
@@ -270,8 +270,8 @@ static void block_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     block *b = ctx;
     b->runs++;
     rp_tensor *h = rp_tanh(rp_mul(in[0], b->w));
-    h = rp_dropout(rp_mul(h, h), 0.5, true, NULL);
-    out[0] = rp_mul(rp_exp(h), rp_sin(rp_add(h, in[0], rp_i64(1))));
+    h = rp_dropout(rp_mul(h, h), 0.5, true);
+    out[0] = rp_mul(rp_exp(h), rp_sin(rp_add(h, in[0])));
 }
 
 static void nest_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -290,15 +290,16 @@ static void run_block(rp_body *body, bool checkpoint, block *b, rp_tensor *x, rp
         ok(rp__checkpoint_run(NULL, (rp_fn){body, b, sizeof *b, "block"}, NULL, &x, 1, &out, 1));
     else
         body(b, &x, 1, &out, 1);
-    rp_tensor *next =
-        rp_rand(RP_DIMS(1), RP_F64, NULL); /* the generator goes on from here, also after a recomputation */
+    rp_tensor *next = rp_rand(
+        RP_DIMS(1),
+        RP_OPTIONS(rp_rand_options, .dtype = RP_F64)); /* the generator goes on from here, also after a recomputation */
     rp_tensor *y = sum(rp_mul(out, next));
     ok(rp_grad(&y, 1, (rp_tensor *[]){x, b->w}, 2, NULL, CREATE, g));
     *gx = g[0];
     *gw = g[1];
     rp_tensor *s = sum(add(rp_mul(g[0], g[0]), g[1]));
     ok(rp_grad(&s, 1, &x, 1, NULL, NULL, ggx));
-    *ggx = rp_mul(*ggx, rp_rand(RP_DIMS(1), RP_F64, NULL));
+    *ggx = rp_mul(*ggx, rp_rand(RP_DIMS(1), RP_OPTIONS(rp_rand_options, .dtype = RP_F64)));
 }
 
 static void same(rp_tensor *a, rp_tensor *b) {
@@ -355,7 +356,7 @@ static void reader_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     rp_set_grad_enabled(grad);
     rp_tensor *made = rp_mul_scalar(in[0], rp_i64(3));
     rp_sin_(made);
-    out[0] = rp_mul(rp_tanh(rp_add(rp_view(r->other, RP_DIMS(2)), made, rp_i64(1))), r->count);
+    out[0] = rp_mul(rp_tanh(rp_add(rp_view(r->other, RP_DIMS(2)), made)), r->count);
 }
 static void reader_around(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     ok(rp__checkpoint_run(NULL, (rp_fn){reader_body, ctx, sizeof(reader), "reader"}, NULL, in, n_in, out, n_out));

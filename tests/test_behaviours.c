@@ -33,7 +33,7 @@ static const rp_fn twice_fn = {twice, NULL, 0, "twice"}, negated_fn = {negated, 
 
 static void a_raw_capture_takes_no_decision(void **state) { /* C1, C5 */
     (void)state;
-    rp_tensor *x = rp_ones(RP_DIMS(4), RP_F32), *on = rp_gt_scalar(rp_amax(x, RP_NO_DIMS, false), rp_f64(0)), *out;
+    rp_tensor *x = rp_ones(RP_DIMS(4)), *on = rp_gt_scalar(rp_amax(x, RP_NO_DIMS, false), rp_f64(0)), *out;
     for (int k = 0; k < 2; k++) {
         rp_graph *g = rp_graph_new();
         OK(rp_graph_begin(g, device, NULL));
@@ -69,11 +69,11 @@ a_branch_that_was_never_taken_is_ready(void **state) { /* C2, C3: one node with 
     rp_compiled *w = rp_compile((rp_fn){loop, NULL, 0, "loop"}, RP_OPTIONS(rp_compile_options, .fullgraph = true));
     for (int k = 0; k < 6; k++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *x = rp_full(RP_DIMS(4), rp_f64(k + 1), RP_F32), *out;
+        rp_tensor *x = rp_full(RP_DIMS(4), rp_f64(k + 1)), *out;
         rp_tensor *in[] = {x, rp_lt_scalar(rp_amax(x, RP_NO_DIMS, false), rp_f64(4.5))};
         OK(rp_call(f, in, 2, &out, 1));
         assert_true(rp_item_f64(rp_select(out, 0, 3)) == (k < 4 ? 2 * (k + 1) : -(k + 1)));
-        rp_tensor *start = k % 3 == 2 ? rp_full(RP_DIMS(4), rp_f64(200), RP_F32) : x; /* no turn at all */
+        rp_tensor *start = k % 3 == 2 ? rp_full(RP_DIMS(4), rp_f64(200)) : x; /* no turn at all */
         double expected = k % 3 == 2 ? 200 : k + 1;
         while (expected < 100) expected *= 2;
         OK(rp_call(w, &start, 1, &out, 1));
@@ -97,7 +97,7 @@ memory_is_no_node(void **state) { /* A4: a segment that a capture needs is taken
     size_t n_random;
     OK(rp_set_current_stream(s));
     OK(rp__capture_begin(s, pool, RP_CAPTURE_THREAD_LOCAL));
-    rp_tensor *t = rp_empty(RP_DIMS(9 << 20), RP_F32);
+    rp_tensor *t = rp_empty(RP_DIMS(9 << 20));
     rp_fill_(rp_slice(t, 0, 0, 5, 1), rp_f64(1));
     OK(rp__capture_end(s, &graph, &random, &n_random));
     OK(rp_set_current_stream(main));
@@ -111,7 +111,7 @@ memory_is_no_node(void **state) { /* A4: a segment that a capture needs is taken
 
 /* The address of a temporary of a capture, which is free again when the capture ends; *second: of one made after it. */
 static void *temporary(rp_graph *g, rp_pool *pool, rp_stream *s, void **second) {
-    rp_tensor *x = rp_ones(RP_DIMS(70000), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(70000));
     OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .pool = pool, .stream = s)));
     rp_scope scope = rp_scope_begin();
     void *address = rp_data(rp_neg(x));
@@ -144,7 +144,7 @@ captures_keep_the_cache(void **state) { /* A5: nothing is given back to the devi
     (void)state;
     rp_memory_stats cached = {.struct_size = sizeof cached}, now = cached;
     rp_scope scope = rp_scope_begin();
-    (void)rp_ones(RP_DIMS(6 << 20), RP_F32);
+    (void)rp_ones(RP_DIMS(6 << 20));
     OK(rp_scope_end(scope, NULL, 0));
     OK(rp_synchronize(device));
     rp_graph *g = rp_graph_new();
@@ -172,7 +172,7 @@ static void a_graph_keeps_its_memory(void **state) { /* A10: nobody else gets it
     assert_true(now.in_private_pools > before.in_private_pools);
     rp_stream *main = rp_current_stream(device);
     OK(rp_set_current_stream(s)); /* the very stream, but no capture */
-    for (int k = 0; k < 8; k++) assert_ptr_not_equal(rp_data(rp_empty(RP_DIMS(70000), RP_F32)), address);
+    for (int k = 0; k < 8; k++) assert_ptr_not_equal(rp_data(rp_empty(RP_DIMS(70000))), address);
     OK(rp_set_current_stream(main));
     rp_graph_release(g);
     OK(rp_memory_stats_get(device, &now));

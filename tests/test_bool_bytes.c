@@ -20,11 +20,11 @@ enum { ROWS = 5, COLUMNS = 211, N = ROWS * COLUMNS, WAYS = 3, OPS = 16 };
 static uint8_t bytes[N], ones[N];
 static bool have_cuda;
 
-static rp_tensor *sum(rp_tensor *x, int64_t dim) { return rp_sum(x, RP_DIMS(dim), false, RP_DTYPE_NONE); }
+static rp_tensor *sum(rp_tensor *x, int64_t dim) { return rp_sum(x, RP_DIMS(dim)); }
 
 /* x: bools (ROWS, COLUMNS) or (COLUMNS, ROWS); p: plain bools of the same size. */
 static rp_tensor *run_op(int op, rp_tensor *x, rp_tensor *p) {
-    rp_tensor *two = rp_full(RP_NO_DIMS, rp_f64(2), RP_F32), *three = rp_full(RP_NO_DIMS, rp_f64(3), RP_F32);
+    rp_tensor *two = rp_full(RP_NO_DIMS, rp_f64(2)), *three = rp_full(RP_NO_DIMS, rp_f64(3));
     switch (op) {
     case 0: return rp_logical_not(x);
     case 1: return sum(x, -1);
@@ -37,10 +37,10 @@ static rp_tensor *run_op(int op, rp_tensor *x, rp_tensor *p) {
     case 8: return rp_where(x, two, three);
     case 9: return rp_where(p, x, rp_logical_not(p));
     case 10: return rp_mul(x, p);
-    case 11: return rp_add(x, p, rp_bool(true));
+    case 11: return rp_add(x, p, RP_OPTIONS(rp_add_options, .alpha = rp_bool(true)));
     case 12: return rp_amax(x, RP_DIMS(-1), false);
     case 13: return rp_clone(rp_transpose(x, 0, 1));
-    case 14: return rp_add(rp_to_dtype(p, RP_I32), rp_select(rp_select(x, 0, 1), 0, 1), rp_i64(1));
+    case 14: return rp_add(rp_to_dtype(p, RP_I32), rp_select(rp_select(x, 0, 1), 0, 1));
     default: return rp_nonzero(x);
     }
 }

@@ -106,7 +106,7 @@ static void test_training(void **state) {
             assert_int_equal(rp_set_requires_grad(leaf, true), RP_OK);
             rp_tensor *x = rp_mul_scalar(leaf, rp_f64(1.5)); /* an argument with history */
             assert_int_equal(rp_call(k ? f : plain, &x, 1, &y, 1), RP_OK);
-            assert_int_equal(rp_backward(rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            assert_int_equal(rp_backward(rp_sum(rp_mul(y, y)), NULL, NULL), RP_OK);
             grads[k][0] = rp_clone(rp_grad_of(m.w));
             grads[k][1] = rp_clone(rp_grad_of(m.b));
             grads[k][2] = rp_clone(rp_grad_of(leaf));
@@ -145,11 +145,11 @@ static void train_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
         for (int k = 0; k < 2; k++) rp_set_grad(params[k], NULL);
     }
     forward(&s->net, in, n_in, &y, 1);
-    rp_tensor *loss = rp_mean(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_mean(rp_mul(y, y));
     rp_backward(loss, NULL, NULL);
     bool grad = rp_set_grad_enabled(false);
     for (int k = 0; k < 2; k++) {
-        rp_add_(params[k], rp_mul_scalar(rp_grad_of(params[k]), rp_f64(-0.5)), rp_i64(1));
+        rp_add_(params[k], rp_mul_scalar(rp_grad_of(params[k]), rp_f64(-0.5)));
         if (!s->keep_grad) rp_set_grad(params[k], NULL);
     }
     rp_set_grad_enabled(grad);
@@ -194,7 +194,7 @@ static void accumulate(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     rp_tensor *y;
     forward(ctx, in, n_in, &y, 1);
     (void)n_out;
-    rp_tensor *loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_sum(y);
     rp_backward(loss, NULL, NULL);
     out[0] = rp_detach(loss);
 }
@@ -228,8 +228,8 @@ static void pair_sum(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     (void)ctx;
     (void)n_in;
     (void)n_out;
-    out[0] = rp_reshape(rp_permute(rp_add(in[0], in[1], rp_i64(1)), RP_DIMS(1, 0)), RP_DIMS(-1));
-    out[1] = rp_mean(rp_exp(rp_mul_scalar(in[0], rp_f64(0.01))), RP_DIMS(1), false, RP_DTYPE_NONE);
+    out[0] = rp_reshape(rp_permute(rp_add(in[0], in[1]), RP_DIMS(1, 0)), RP_DIMS(-1));
+    out[1] = rp_mean(rp_exp(rp_mul_scalar(in[0], rp_f64(0.01))), RP_DIMS(1));
 }
 
 static void check_pair(rp_compiled *f, int64_t rows, int64_t columns, int64_t rows2) {
@@ -313,16 +313,15 @@ static void takes_words(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     out[0] = out[1] = rp_sin(x);
     switch (word_op) {
     case 0: out[0] = rp_topk(x, n, 0, true, true, &out[1]); break;
-    case 1: out[0] = rp_multinomial(rp_abs(rp_select(x, 1, 0)), n, true, NULL); break;
-    case 2: out[0] = rp_randint(0, n, RP_DIMS(9), RP_I64, NULL); break;
+    case 1: out[0] = rp_multinomial(rp_abs(rp_select(x, 1, 0)), n, true); break;
+    case 2: out[0] = rp_randint(0, n, RP_DIMS(9)); break;
     case 3: out[0] = rp_slice(x, 0, 0, n, n); break;
     case 4: out[0] = rp_slice(x, 0, 1, n, 1); break;
     case 5:
         row = rp_unsqueeze(rp_unsqueeze(rp_transpose(x, 0, 1), 0), 2); /* (1, 3, 1, n) */
-        out[0] =
-            rp_conv2d(row, rp_ones(RP_DIMS(3, 3, 1, 1), RP_F32), NULL, RP_DIMS(1, n), RP_DIMS(0, n), RP_DIMS(1, 1), 1);
+        out[0] = rp_conv2d(row, rp_ones(RP_DIMS(3, 3, 1, 1)), NULL, RP_DIMS(1, n), RP_DIMS(0, n), RP_DIMS(1, 1), 1);
         break;
-    case 6: out[0] = rp_full(&n, 1, rp_f64(2), RP_F32); break;
+    case 6: out[0] = rp_full(&n, 1, rp_f64(2)); break;
     case 7: out[0] = rp_expand(rp_slice(x, 0, 0, 1, 1), RP_DIMS(n, 3)); break;
     }
 }
@@ -365,13 +364,13 @@ static void adds(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
     (void)ctx;
     (void)n_in;
     (void)n_out;
-    out[0] = rp_relu(rp_add(in[0], in[1], rp_i64(1)));
+    out[0] = rp_relu(rp_add(in[0], in[1]));
 }
 static void steps(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
-    out[0] = rp_sum(rp_mul(in[0], in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    out[0] = rp_sum(rp_mul(in[0], in[1]));
     (void)rp_backward(out[0], NULL, NULL);
 }
 static void reads_orphan(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -407,7 +406,7 @@ static void test_orphans(void **state) {
                 FAILS(RP_ERROR_STATE, "given up", rp_backward(y, outlived, NULL));
             else
                 OK(rp_backward(y, rp_ones_like(x), NULL));
-            OK(rp_set_grad(x, call % 2 ? NULL : rp_zeros(RP_DIMS(3), RP_F32)));
+            OK(rp_set_grad(x, call % 2 ? NULL : rp_zeros(RP_DIMS(3))));
             OK(rp_call(s, good, 2, &y, 1));
             OK(rp_set_grad(x, outlived));
             FAILS(RP_ERROR_STATE, "given up", rp_call(s, good, 2, &y, 1));
@@ -432,7 +431,7 @@ static void branchy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     (void)n_out;
     rp_tensor *h = rp_mul(in[0], in[0]);
     effects++;
-    rp_tensor *total = rp_sum(h, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *total = rp_sum(h);
     double sum = (break_line = RP_HERE, rp_item_f64(total)); /* one line: the place */
     out[0] = sum > 10 ? rp_exp(rp_mul_scalar(h, rp_f64(-1))) : rp_sin(h);
 }
@@ -461,8 +460,8 @@ static void test_break(void **state) {
             }
             branchy(NULL, &leaf[1], 1, &want, 1);
             assert_same(got, want); /* true values in both cases */
-            assert_int_equal(rp_backward(rp_sum(got, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
-            assert_int_equal(rp_backward(rp_sum(want, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            assert_int_equal(rp_backward(rp_sum(got), NULL, NULL), RP_OK);
+            assert_int_equal(rp_backward(rp_sum(want), NULL, NULL), RP_OK);
             assert_same(rp_grad_of(leaf[0]), rp_grad_of(leaf[1]));
         }
         assert_int_equal(explain_total(f, "break", "host-read"), 1);
@@ -512,15 +511,14 @@ static void counting(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     rp_add_scalar_(c->count, rp_f64(1));
     if (rp_item_f64(c->count) > 2.5) rp_add_scalar_(c->count, rp_f64(10));
     rp_tensor *v = rp_select(in[0], 0, 1);
-    rp_add_(v, c->count, rp_i64(1));
+    rp_add_(v, c->count);
     out[0] = rp_mul_scalar(in[0], rp_f64(2));
 }
 
 static void test_break_with_writes(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    struct counted a = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))},
-                   b = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0), RP_F32))};
+    struct counted a = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0)))}, b = {rp_retain(rp_full(RP_NO_DIMS, rp_f64(0)))};
     rp_compiled *f =
         compiled((rp_fn){counting, &a, sizeof a, "counting"}, RP_OPTIONS(rp_compile_options, .backend = "aot_eager"));
     rp_tensor *x = filled(1, 2, 3, 2), *y = filled(1, 2, 3, 2);
@@ -610,8 +608,8 @@ static void noisy(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)ctx;
     (void)n_in;
     (void)n_out;
-    rp_tensor *r = rp_rand(RP_DIMS(5), RP_F32, NULL);
-    out[0] = rp_add(rp_dropout(in[0], 0.5, true, NULL), r, rp_i64(1));
+    rp_tensor *r = rp_rand(RP_DIMS(5));
+    out[0] = rp_add(rp_dropout(in[0], 0.5, true), r);
 }
 
 static void test_random(void **state) {
@@ -645,7 +643,7 @@ static void aliases(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
     const float table[] = {1, 2, 3};
     out[0] = in[0];
     out[1] = rp_view(in[0], RP_DIMS(3, 1));
-    out[2] = rp_add(in[0], rp_from_data(table, RP_DIMS(3), RP_F32), rp_i64(1));
+    out[2] = rp_add(in[0], rp_from_data(table, RP_DIMS(3), RP_F32));
     out[3] = NULL;
 }
 
@@ -675,7 +673,7 @@ static void wrong(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)n_out;
     rp_tensor *kept_alive = rp_exp(in[0]);
     if (ctx) *(rp_tensor **)ctx = rp_retain(kept_alive);
-    out[0] = rp_add(kept_alive, rp_zeros(RP_DIMS(7, 7, 7), RP_F32), rp_i64(1));
+    out[0] = rp_add(kept_alive, rp_zeros(RP_DIMS(7, 7, 7)));
 }
 
 static void test_error_inside(void **state) {
@@ -823,7 +821,7 @@ static bool reads; /* the function asks for a value on the host */
 static void may_read(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     out[0] = rp_exp(in[0]);
-    if (reads && rp_item_f64(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE)) < 0) out[0] = in[0];
+    if (reads && rp_item_f64(rp_sum(out[0])) < 0) out[0] = in[0];
 }
 
 static void test_reset(void **state) {
@@ -940,7 +938,7 @@ static void times_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 static void gradient_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const struct outside *o = ctx;
     (void)n_in, (void)n_out;
-    rp_backward(rp_sum(rp_mul(rp_mul(in[0], o->w), o->w), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    rp_backward(rp_sum(rp_mul(rp_mul(in[0], o->w), o->w)), NULL, NULL);
     out[0] = rp_clone(rp_grad_of(o->w));
     out[1] = rp_detach(o->w);
 }
@@ -971,7 +969,7 @@ static void change_outside(const struct outside *o, int what) {
     case UNHOOK: rp_remove_hook(o->w, hook); break;
     case GRAD: rp_set_grad(o->w, other); break;
     case NO_GRAD: rp_set_grad(o->w, NULL); break;
-    case BACKWARD: rp_backward(rp_sum(o->w, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL); break;
+    case BACKWARD: rp_backward(rp_sum(o->w), NULL, NULL); break;
     case WRITE_VIEW: rp_mul_(o->v, o->w); break; /* gives a history to the base, and to v with it */
     default:
         rp_set_requires_grad(other, true);
@@ -1044,8 +1042,8 @@ static void test_threads(void **state) {
 static rp_status train_twice(rp_tensor *x) {
     struct step s = {{x, x, 0}, false};
     rp_scope scope = rp_scope_begin();
-    s.net.w = rp_full(RP_DIMS(4, 3), rp_f64(0.5), RP_F32);
-    s.net.b = rp_full(RP_DIMS(4), rp_f64(0.25), RP_F32);
+    s.net.w = rp_full(RP_DIMS(4, 3), rp_f64(0.5));
+    s.net.b = rp_full(RP_DIMS(4), rp_f64(0.25));
     rp_set_requires_grad(s.net.w, true);
     rp_set_requires_grad(s.net.b, true);
     rp_compiled *f =

@@ -32,7 +32,7 @@ static rp_compiled *compiled(rp_body *body, const char *name, const char *backen
     return f;
 }
 
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
 
 /* Calls the function and what stands for it with the same values; compares results, strides and gradients. */
 static void check_call(rp_body *body, rp_compiled *f, size_t ndim, const int64_t *size, bool grad) {
@@ -92,12 +92,12 @@ BODY(halve) {
 }
 BODY(mean) {
     UNUSED;
-    out[0] = rp_mean(rp_mul(in[0], in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    out[0] = rp_mean(rp_mul(in[0], in[0]));
 }
 BODY(variance) {
     UNUSED;
-    rp_tensor *c = rp_sub(in[0], rp_mean(in[0], RP_DIMS(0), true, RP_DTYPE_NONE), rp_i64(1));
-    out[0] = rp_mean(rp_mul(c, c), RP_DIMS(0), false, RP_DTYPE_NONE);
+    rp_tensor *c = rp_sub(in[0], rp_mean(in[0], RP_DIMS(0), true));
+    out[0] = rp_mean(rp_mul(c, c), RP_DIMS(0));
 }
 BODY(mse) {
     UNUSED;
@@ -106,15 +106,15 @@ BODY(mse) {
 BODY(classes) {
     UNUSED;
     rp_tensor *target = rp_to_dtype(rp_zeros_like(rp_select(in[0], 1, 0)), RP_I64);
-    out[0] = rp_cross_entropy(in[0], target, 1, -100);
+    out[0] = rp_cross_entropy(in[0], target);
 }
 BODY(joined) {
     UNUSED;
-    out[0] = rp_cat((rp_tensor *const[]){in[0], rp_sin(in[0])}, 2, 0);
+    out[0] = rp_cat(((rp_tensor *const[]){in[0], rp_sin(in[0])}), 2, 0);
 }
 BODY(joined_across) {
     UNUSED;
-    out[0] = rp_cat((rp_tensor *const[]){rp_exp(in[0]), in[0]}, 2, 1);
+    out[0] = rp_cat(((rp_tensor *const[]){rp_exp(in[0]), in[0]}), 2, 1);
 }
 BODY(softmax) {
     UNUSED;
@@ -122,7 +122,7 @@ BODY(softmax) {
 }
 BODY(column_sum) {
     UNUSED;
-    out[0] = rp_sum(rp_exp(in[0]), RP_DIMS(0), false, RP_DTYPE_NONE);
+    out[0] = rp_sum(rp_exp(in[0]), RP_DIMS(0));
 }
 BODY(tail) { /* n - 1 columns: none for n = 1 */
     UNUSED;
@@ -247,7 +247,7 @@ static void test_shared_arguments(void **state) {
 static rp_tensor *global;
 BODY(with_global) {
     UNUSED;
-    out[0] = rp_sub(rp_mul(in[0], global), rp_sin(in[0]), rp_i64(1));
+    out[0] = rp_sub(rp_mul(in[0], global), rp_sin(in[0]));
 }
 
 /* The argument of a call may be the tensor that the function also reads by itself; that of the next one is another. */
@@ -299,7 +299,7 @@ static void test_failing_call(void **state) {
                 check_call(largest, f, 2, (const int64_t[]){rows[i], 2}, true);
                 continue;
             }
-            rp_tensor *x = rp_zeros(RP_DIMS(0, 2), RP_F32), *y;
+            rp_tensor *x = rp_zeros(RP_DIMS(0, 2)), *y;
             assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_ERROR_INDEX);
             assert_non_null(strstr(rp_error_message(), "amax"));
             assert_true(rp_is_error(y));
@@ -310,7 +310,7 @@ static void test_failing_call(void **state) {
 
         f = compiled(sometimes, "sometimes", backends[b]); /* while the second call is compared with the first */
         check_call(sometimes, f, 1, (const int64_t[]){4}, true);
-        rp_tensor *x = rp_zeros(RP_DIMS(4), RP_F32), *y;
+        rp_tensor *x = rp_zeros(RP_DIMS(4)), *y;
         assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
         broken = true;
         assert_int_not_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
@@ -330,14 +330,14 @@ BODY(three) { /* the derivative of the second is infinite at 0; the third draws 
     UNUSED;
     out[0] = total(rp_mul(rp_sin(in[0]), scale));
     out[1] = rp_sqrt(rp_mul(in[0], in[0]));
-    out[2] = rp_dropout(rp_mul(rp_exp(in[0]), rp_tanh(in[0])), 0.5, true, NULL);
+    out[2] = rp_dropout(rp_mul(rp_exp(in[0]), rp_tanh(in[0])), 0.5, true);
 }
 BODY(three_by_size) {
     UNUSED;
     rp_tensor *h = rp_softmax(in[0], 0);
     out[0] = total(rp_mul(h, rp_sin(in[0])));
     out[1] = rp_sqrt(rp_mul(in[0], in[0]));
-    out[2] = rp_mean(rp_mul(in[0], h), RP_DIMS(0), false, RP_DTYPE_NONE);
+    out[2] = rp_mean(rp_mul(in[0], h), RP_DIMS(0));
 }
 
 /* Gradients of the results in `mask`, one backward for all of them, or one each. */
@@ -353,11 +353,11 @@ static void check_some(rp_body *body, rp_compiled *f, int64_t n, int mask, bool 
             assert_int_equal(rp_call(f, &x, 1, out, 3), RP_OK);
         else
             body(NULL, &x, 1, out, 3);
-        rp_tensor *after = rp_rand(RP_DIMS(1), RP_F32, NULL), *sum = after;
+        rp_tensor *after = rp_rand(RP_DIMS(1)), *sum = after;
         for (int r = 0; r < 3; r++) {
             if (!(mask >> r & 1)) continue;
             rp_tensor *part = total(rp_mul(out[r], out[r]));
-            sum = rp_add(sum, part, rp_i64(1));
+            sum = rp_add(sum, part);
             if (!together)
                 assert_int_equal(rp_backward(part, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true)), RP_OK);
         }
@@ -365,7 +365,7 @@ static void check_some(rp_body *body, rp_compiled *f, int64_t n, int mask, bool 
         grad[k][0] = rp_grad_of(x);
         grad[k][1] = rp_grad_of(scale) ? rp_clone(rp_grad_of(scale)) : NULL;
         assert_int_equal(rp_set_grad(scale, NULL), RP_OK);
-        grad[k][2] = rp_rand(RP_DIMS(2), RP_F32, NULL); /* the generator goes on as ever */
+        grad[k][2] = rp_rand(RP_DIMS(2)); /* the generator goes on as ever */
     }
     for (int g = 0; g < 3; g++) {
         assert_true(!grad[0][g] == !grad[1][g]);
@@ -378,7 +378,7 @@ static void check_some(rp_body *body, rp_compiled *f, int64_t n, int mask, bool 
 static void test_some_results(void **state) {
     (void)state;
     static const int masks[] = {1, 1, 1, 1, 7, 7, 2, 1, 5, 6, 4, 4, 3, 1, 7};
-    scale = rp_retain(rp_full(RP_DIMS(1), rp_f64(1.5), RP_F32));
+    scale = rp_retain(rp_full(RP_DIMS(1), rp_f64(1.5)));
     assert_int_equal(rp_set_requires_grad(scale, true), RP_OK);
     for (int b = 0; b < BACKENDS; b++) {
         for (int together = 0; together < 2; together++) {
@@ -399,7 +399,7 @@ static void test_some_results(void **state) {
 /* d/dx and d/dscale of |g|^2 with g = d out / dx, x made from a leaf, and one argument from the other */
 BODY(curved) {
     UNUSED;
-    out[0] = rp_dropout(rp_mul(rp_sin(rp_mul(in[0], in[1])), scale), 0.25, true, NULL);
+    out[0] = rp_dropout(rp_mul(rp_sin(rp_mul(in[0], in[1])), scale), 0.25, true);
     out[1] = total(rp_mul(rp_exp(in[0]), in[1]));
 }
 static void second_derivative(rp_compiled *f, rp_tensor **grads) {
@@ -412,21 +412,21 @@ static void second_derivative(rp_compiled *f, rp_tensor **grads) {
         assert_int_equal(rp_call(f, in, 2, out, 2), RP_OK);
     else
         curved(NULL, in, 2, out, 2);
-    rp_tensor *sum = rp_add(total(rp_mul(out[0], out[0])), out[1], rp_i64(1)), *to[] = {in[0], leaf, scale};
+    rp_tensor *sum = rp_add(total(rp_mul(out[0], out[0])), out[1]), *to[] = {in[0], leaf, scale};
     assert_int_equal(rp_grad(&sum, 1, to, 3, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), g), RP_OK);
     for (int k = 0; k < 3; k++) {
         rp_tensor *part = total(rp_mul(g[k], g[k]));
-        squares = squares ? rp_add(squares, part, rp_i64(1)) : part;
+        squares = squares ? rp_add(squares, part) : part;
         grads[k] = rp_detach(g[k]);
     }
     assert_int_equal(rp_grad(&squares, 1, to + 1, 2, NULL, NULL, grads + 3), RP_OK);
-    grads[5] = rp_rand(RP_DIMS(2), RP_F32, NULL); /* the generator goes on as ever */
+    grads[5] = rp_rand(RP_DIMS(2)); /* the generator goes on as ever */
     assert_ok();
 }
 
 static void test_second_derivative(void **state) {
     (void)state;
-    scale = rp_retain(rp_full(RP_DIMS(4), rp_f64(1.25), RP_F32));
+    scale = rp_retain(rp_full(RP_DIMS(4), rp_f64(1.25)));
     assert_int_equal(rp_set_requires_grad(scale, true), RP_OK);
     for (int b = 0; b < BACKENDS; b++) {
         rp_scope scope = rp_scope_begin();
@@ -473,7 +473,8 @@ BODY(scaled_part) {
     UNUSED;
     rp_tensor *a = rp_mul_scalar(rp_relu(rp_sin(in[0])), rp_f64(2));
     rp_mul_scalar_(rp_select(rp_slice(a, 0, 1, 3, 1), 1, 1), rp_f64(-0.5));
-    rp_add_(rp_slice(a, 1, 0, 4, 2), rp_exp(rp_slice(in[0], 1, 0, 4, 2)), rp_i64(2));
+    rp_add_(rp_slice(a, 1, 0, 4, 2), rp_exp(rp_slice(in[0], 1, 0, 4, 2)),
+            RP_OPTIONS(rp_add_options, .alpha = rp_i64(2)));
     out[0] = rp_mul(rp_relu(a), a);
 }
 BODY(copied_part) {
@@ -481,7 +482,7 @@ BODY(copied_part) {
     rp_tensor *a = rp_mul_scalar(in[0], rp_f64(3)), *row = rp_select(a, 0, 0), *sum = rp_exp(row);
     rp_copy_(rp_select(a, 0, 2), sum);
     rp_tanh_(rp_select(a, 0, 1));
-    out[0] = rp_add(rp_cos(a), rp_select(a, 0, 2), rp_i64(1));
+    out[0] = rp_add(rp_cos(a), rp_select(a, 0, 2));
 }
 
 static void test_written_parts(void **state) {
@@ -548,7 +549,7 @@ BODY(hook_and_backward) {
 
 static double gradient_of_call(rp_compiled *f, rp_status want, bool inside) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(1), rp_f64(0.5), RP_F32), *y;
+    rp_tensor *x = rp_full(RP_DIMS(1), rp_f64(0.5)), *y;
     assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
     assert_int_equal(rp_call(f, &x, 1, &y, 1), want);
     rp_error_take();
@@ -627,9 +628,9 @@ static void test_hook_of_parameter(void **state) {
     (void)state;
     for (int b = 0; b < BACKENDS; b++) {
         rp_compiled *f = compiled(step, "step", backends[b]);
-        weight = rp_zeros(RP_DIMS(1), RP_F32);
+        weight = rp_zeros(RP_DIMS(1));
         assert_int_equal(rp_set_requires_grad(weight, true), RP_OK);
-        rp_tensor *x = rp_ones(RP_DIMS(1), RP_F32), *y;
+        rp_tensor *x = rp_ones(RP_DIMS(1)), *y;
         uint64_t id = 0;
         static const double want[] = {1, 1, 1, 10, 10, 10, 1, 1};
         for (int call = 0; call < 8; call++) {
@@ -649,16 +650,16 @@ static void test_hook_of_parameter(void **state) {
 /* Twins, a hook that comes and goes, a gradient of one result twice, one of all, and one that has a history. */
 static rp_status everything(const char *backend) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *w = rp_full(RP_DIMS(3), rp_f64(1.5), RP_F32);
+    rp_tensor *w = rp_full(RP_DIMS(3), rp_f64(1.5));
     rp_set_requires_grad(w, true);
     scale = w;
     rp_compiled *f = rp_compile((rp_fn){curved, NULL, 0, "curved"}, RP_OPTIONS(rp_compile_options, .backend = backend));
     for (int call = 0; call < 6 && !rp_failed(); call++) {
-        rp_tensor *x = rp_full(RP_DIMS(3), rp_f64(0.4), RP_F32), *in[2] = {x, x}, *out[2], *g;
+        rp_tensor *x = rp_full(RP_DIMS(3), rp_f64(0.4)), *in[2] = {x, x}, *out[2], *g;
         rp_set_requires_grad(x, true);
         if (rp_call(f, in, 2, out, 2) != RP_OK) break;
         rp_tensor *sum = total(out[0]);
-        if (call == 4) sum = rp_add(sum, out[1], rp_i64(1));
+        if (call == 4) sum = rp_add(sum, out[1]);
         if (call == 5)
             rp_grad(&sum, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g);
         else

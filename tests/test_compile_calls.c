@@ -19,11 +19,13 @@
 static const char *const backends[] = {"aot_eager", "cudagraphs", "fused"};
 enum { BACKENDS = 3, OUT = 2 };
 
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
 
 /* rows x 4 numbers, a leaf */
 static rp_tensor *leaf(int64_t rows, rp_dtype dtype) {
-    rp_tensor *t = rp_reshape(rp_arange(rp_i64(0), rp_i64(4 * rows), rp_i64(1), RP_F32), RP_DIMS(rows, 4));
+    rp_tensor *t =
+        rp_reshape(rp_arange(rp_i64(0), rp_i64(4 * rows), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+                   RP_DIMS(rows, 4));
     t = rp_detach(rp_to_dtype(rp_sin(rp_add_scalar(t, rp_f64(0.5))), dtype));
     OK(rp_set_requires_grad(t, true));
     return t;
@@ -81,13 +83,13 @@ static void check(rp_body *body, const char *name, rp_dtype second) {
 BODY(
     drawn) { /* counters follow from sizes that are symbols; a gradient for one result is another plan, for these sizes */
     UNUSED;
-    out[0] = rp_dropout(rp_mul(in[0], in[1]), 0.5, true, NULL);
-    out[1] = rp_sin(rp_dropout(in[1], 0.25, true, NULL));
+    out[0] = rp_dropout(rp_mul(in[0], in[1]), 0.5, true);
+    out[1] = rp_sin(rp_dropout(in[1], 0.25, true));
 }
 BODY(cut_and_written) { /* the detached tensor gets a history, what it was detached from keeps its own */
     UNUSED;
     rp_tensor *kept = rp_cos(in[0]);
-    out[0] = rp_sub_(rp_detach(kept), rp_erf(in[1]), rp_i64(2));
+    out[0] = rp_sub_(rp_detach(kept), rp_erf(in[1]), RP_OPTIONS(rp_sub_options, .alpha = rp_i64(2)));
     out[1] = rp_mul_scalar(kept, rp_f64(3));
 }
 BODY(cut_and_filled) { /* other values, the same history */
@@ -107,12 +109,13 @@ BODY(between_types) { /* computed in the wider type, then converted */
     UNUSED;
     rp_tensor *narrow = rp_clone(in[1]);
     out[0] = rp_mul_(narrow, in[0]);
-    out[1] = rp_add_(rp_clone(in[1]), rp_select(in[0], 0, 0), rp_f64(1.0 / 3));
+    out[1] = rp_add_(rp_clone(in[1]), rp_select(in[0], 0, 0), RP_OPTIONS(rp_add_options, .alpha = rp_f64(1.0 / 3)));
 }
 BODY(computed_places) { /* an index that a thread behind the last element would compute is out of range, and nobody's */
     UNUSED;
-    rp_tensor *even = rp_arange(rp_i64(0), rp_i64(rp_size(in[0], 0)), rp_i64(2), RP_I64);
-    rp_tensor *back = rp_sub(rp_full(RP_DIMS(1), rp_i64(rp_size(in[0], 0) - 1), RP_I64), even, rp_i64(1));
+    rp_tensor *even = rp_arange(rp_i64(0), rp_i64(rp_size(in[0], 0)), rp_i64(2));
+    rp_tensor *back =
+        rp_sub(rp_full(RP_DIMS(1), rp_i64(rp_size(in[0], 0) - 1), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), even);
     out[0] = rp_embedding(in[0], even);
     out[1] = rp_tanh(rp_embedding(in[1], back));
 }
@@ -155,7 +158,7 @@ BODY(relu) {
 static rp_tensor *outside;
 BODY(failing) { /* the first op may fail; two reads follow */
     UNUSED;
-    (void)rp_add(in[0], outside, rp_i64(1));
+    (void)rp_add(in[0], outside);
     rp_tensor *y = rp_sin(in[0]);
     out[1] = rp_nonzero(outside);
     out[0] = rp_nonzero(y);
@@ -178,7 +181,7 @@ static void test_no_value(void **state) {
     for (int k = 0; k < 2; k++) rp_compiled_release(f[k]);
     rp_release(kept);
 
-    outside = rp_ones(RP_DIMS(2, 4), RP_F32);
+    outside = rp_ones(RP_DIMS(2, 4));
     rp_compiled *lazy = rp_compile((rp_fn){failing, NULL, 0, "failing"}, NULL);
     for (int round = 0; round < 4; round++) {
         x = rp_detach(leaf(round ? 5 : 1, RP_F32));

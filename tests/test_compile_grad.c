@@ -20,7 +20,7 @@
 static const char *const backends[] = {"eager", "aot_eager", "cudagraphs", "fused"};
 enum { BACKENDS = 4, OUT = 2 };
 
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
 
 static rp_tensor *derivative(rp_tensor *of, rp_tensor *by) {
     rp_tensor *sum = total(of), *g = NULL;
@@ -58,7 +58,7 @@ BODY(product) { /* a penalty on the gradient of a layer */
     UNUSED;
     rp_tensor *w = rp_slice(in[0], 0, 0, 2, 1), *h = rp_matmul(rp_relu(in[0]), rp_transpose(w, 0, 1));
     rp_tensor *g = derivative(rp_mul(h, h), w);
-    out[0] = rp_add(total(rp_mul(g, g)), total(h), rp_i64(1));
+    out[0] = rp_add(total(rp_mul(g, g)), total(h));
     out[1] = NULL;
 }
 BODY(cut) { /* without create_graph the derivative is a constant of the backward outside */
@@ -132,7 +132,7 @@ BODY(constant_inside) { /* also when the call runs again under the tape, for ano
     rp_tensor *c = rp_mul(rp_exp(in[0]), in[0]);
     (void)rp_set_grad_enabled(old);
     out[0] = rp_mul(rp_mul(c, in[0]), in[0]);
-    out[1] = rp_add(c, rp_sin(in[0]), rp_i64(1));
+    out[1] = rp_add(c, rp_sin(in[0]));
 }
 BODY(written_part) { /* the values change, the history does not */
     UNUSED;
@@ -167,7 +167,7 @@ BODY(late_and_off) {
     assert_int_equal(rp_checkpoint(FN(square), &c, 1, &e, 1), RP_OK);
     (void)rp_set_grad_enabled(old);
     out[0] = c;
-    out[1] = rp_add(d, e, rp_i64(1));
+    out[1] = rp_add(d, e);
 }
 BODY(written_for_nobody) { /* what carries no gradient is written as ever */
     UNUSED;
@@ -175,7 +175,7 @@ BODY(written_for_nobody) { /* what carries no gradient is written as ever */
     rp_tensor *c = rp_mul(in[0], in[0]);
     rp_mul_scalar_(c, rp_f64(2));
     (void)rp_set_grad_enabled(old);
-    out[0] = rp_add_(c, rp_exp(in[0]), rp_i64(1));
+    out[0] = rp_add_(c, rp_exp(in[0]));
     out[1] = NULL;
 }
 
@@ -249,9 +249,9 @@ BODY(step_partly) {
     UNUSED;
     out[0] = rp_add_scalar(in[0], rp_i64(1));
     bool old = rp_set_grad_enabled(false);
-    rp_tensor *c = rp_add(rp_sin(in[1]), in[2], rp_i64(1));
+    rp_tensor *c = rp_add(rp_sin(in[1]), in[2]);
     (void)rp_set_grad_enabled(old);
-    out[1] = rp_add(rp_mul(c, in[1]), rp_mul(in[2], in[2]), rp_i64(1));
+    out[1] = rp_add(rp_mul(c, in[1]), rp_mul(in[2], in[2]));
     out[2] = rp_mul_scalar(in[2], rp_f64(0.5));
 }
 BODY(step_off) { /* a state that carries nothing, although the invariant does */
@@ -259,7 +259,7 @@ BODY(step_off) { /* a state that carries nothing, although the invariant does */
     rp_tensor *const *from = ctx;
     out[0] = rp_add_scalar(in[0], rp_i64(1));
     bool old = rp_set_grad_enabled(false);
-    out[1] = rp_add(rp_sin(in[1]), from[0], rp_i64(1));
+    out[1] = rp_add(rp_sin(in[1]), from[0]);
     (void)rp_set_grad_enabled(old);
 }
 BODY(step_inside) {
@@ -271,22 +271,26 @@ BODY(step_inside) {
 }
 BODY(looped) {
     UNUSED;
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_sin(in[0]), in[0]}, *r[3];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), rp_sin(in[0]),
+                          in[0]},
+              *r[3];
     assert_int_equal(rp_while(FN(few), FN(step_partly), state, 3, 5, r), RP_OK);
     out[0] = r[1];
     out[1] = r[2];
 }
 BODY(looped_off) { /* no bound is needed */
     UNUSED;
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_zeros_like(rp_detach(in[0]))}, *r[2],
-              *from = in[0];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)),
+                          rp_zeros_like(rp_detach(in[0]))},
+              *r[2], *from = in[0];
     assert_int_equal(rp_while(FN(few), (rp_fn){step_off, &from, sizeof from, "step_off"}, state, 2, 0, r), RP_OK);
     out[0] = r[1];
     out[1] = rp_mul(r[1], in[0]);
 }
 BODY(looped_inside) {
     UNUSED;
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_sin(in[0])}, *r[2];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), rp_sin(in[0])},
+              *r[2];
     assert_int_equal(rp_while(FN(few), FN(step_inside), state, 2, 4, r), RP_OK);
     out[0] = r[1];
     out[1] = NULL;
@@ -311,7 +315,7 @@ BODY(written_inside) {
     rp_tensor *c = rp_mul(in[0], in[0]);
     rp_mul_(c, in[0]);
     (void)rp_set_grad_enabled(old);
-    out[0] = rp_add_(c, rp_exp(in[0]), rp_i64(1));
+    out[0] = rp_add_(c, rp_exp(in[0]));
 }
 BODY(taken_written) {
     UNUSED;
@@ -324,7 +328,7 @@ BODY(view_inside) { /* a view that was made with grad mode off, its base goes on
     bool old = rp_set_grad_enabled(false);
     rp_tensor *v = rp_transpose(h, 0, 1);
     (void)rp_set_grad_enabled(old);
-    out[0] = rp_add(rp_mul(v, h), h, rp_i64(1));
+    out[0] = rp_add(rp_mul(v, h), h);
 }
 BODY(taken_view) {
     UNUSED;
@@ -344,9 +348,9 @@ BODY(again_under) { /* the whole of a checkpoint is off, another is not; one dra
     assert_int_equal(rp_checkpoint(FN(partly), in, 1, &d, 1), RP_OK);
     (void)rp_set_grad_enabled(old);
     assert_int_equal(rp_checkpoint(FN(squared), &c, 1, &e, 1), RP_OK);
-    out[0] = rp_mul(rp_add(c, d, rp_i64(1)), in[0]);
+    out[0] = rp_mul(rp_add(c, d), in[0]);
     assert_int_equal(rp_checkpoint(FN(partly), &out[0], 1, &out[1], 1), RP_OK);
-    out[1] = rp_add(out[1], e, rp_i64(1));
+    out[1] = rp_add(out[1], e);
 }
 BODY(again_within) {
     UNUSED;
@@ -375,7 +379,9 @@ BODY(handed_on) { /* what a checkpoint is given comes out of it as it is, with i
 }
 BODY(looped_under) {
     UNUSED;
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_sin(in[0]), in[0]}, *r[3];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), rp_sin(in[0]),
+                          in[0]},
+              *r[3];
     bool old = rp_set_grad_enabled(false);
     assert_int_equal(rp_while(FN(few), FN(step_partly), state, 3, 5, r), RP_OK);
     (void)rp_set_grad_enabled(old);
@@ -710,14 +716,14 @@ struct account {
 BODY(book) {
     UNUSED;
     const struct account *a = ctx;
-    rp_sub_(a->sum, rp_mul(a->w, in[0]), rp_i64(1));
+    rp_sub_(a->sum, rp_mul(a->w, in[0]));
     out[0] = a->sum;
     out[1] = NULL;
 }
 BODY(book_part) { /* through a view that the function makes */
     UNUSED;
     const struct account *a = ctx;
-    rp_sub_(rp_slice(a->sum, 0, 0, 2, 1), rp_slice(rp_mul(a->w, in[0]), 0, 1, 3, 1), rp_i64(1));
+    rp_sub_(rp_slice(a->sum, 0, 0, 2, 1), rp_slice(rp_mul(a->w, in[0]), 0, 1, 3, 1));
     out[0] = a->sum;
     out[1] = NULL;
 }
@@ -727,7 +733,7 @@ static void test_history_from_outside(void **state) {
     for (int b = 0; b < 2 * BACKENDS; b++) {
         rp_tensor *want[6] = {NULL}, *g;
         for (int compiled = 0; compiled < 2; compiled++) {
-            struct account a = {filled(0.5, 1, 4), rp_zeros(RP_DIMS(4), RP_F32)};
+            struct account a = {filled(0.5, 1, 4), rp_zeros(RP_DIMS(4))};
             assert_int_equal(rp_set_requires_grad(a.w, true), RP_OK);
             rp_fn fn = {bodies[b % 2], &a, sizeof a, "book"};
             rp_compiled *f =
@@ -748,7 +754,7 @@ static void test_history_from_outside(void **state) {
         }
     }
     /* and what only looks leaves no trace */
-    struct account a = {filled(0.5, 1, 4), rp_zeros(RP_DIMS(4), RP_F32)};
+    struct account a = {filled(0.5, 1, 4), rp_zeros(RP_DIMS(4))};
     assert_int_equal(rp_set_requires_grad(a.w, true), RP_OK);
     rp_tensor *x = filled(0.7, 1, 4);
     for (int k = 0; k < 2; k++) {
@@ -764,7 +770,8 @@ static void test_history_from_outside(void **state) {
 
 BODY(loop_inside) {
     UNUSED;
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_sin(in[0])}, *r[2];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), rp_sin(in[0])},
+              *r[2];
     assert_int_equal(rp_while(FN(few), FN(step_inside), state, 2, 4, r), RP_OK);
     out[0] = r[1];
 }
@@ -814,19 +821,19 @@ static void test_custom_functions(void **state) {
 
 BODY(mean_of_all) {
     UNUSED;
-    out[0] = rp_mean(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE);
+    out[0] = rp_mean(in[0]);
 }
 BODY(mean_of_rows) {
     UNUSED;
-    out[0] = rp_mean(in[0], RP_DIMS(-1), false, RP_DTYPE_NONE);
+    out[0] = rp_mean(in[0], RP_DIMS(-1));
 }
 BODY(mean_of_columns) {
     UNUSED;
-    out[0] = rp_mean(in[0], RP_DIMS(0), true, RP_DTYPE_NONE);
+    out[0] = rp_mean(in[0], RP_DIMS(0), true);
 }
 BODY(mean_in_double) {
     UNUSED;
-    out[0] = rp_mean(in[0], RP_DIMS(0, 1), true, RP_F64);
+    out[0] = rp_mean(in[0], RP_DIMS(0, 1), true, RP_OPTIONS(rp_mean_options, .dtype = RP_F64));
 }
 BODY(sum_of_all) {
     UNUSED;
@@ -834,12 +841,12 @@ BODY(sum_of_all) {
 }
 BODY(sum_of_rows) {
     UNUSED;
-    out[0] = rp_sum(in[0], RP_DIMS(1), false, RP_DTYPE_NONE);
+    out[0] = rp_sum(in[0], RP_DIMS(1));
 }
 BODY(loss_of_mean) {
     UNUSED;
-    rp_tensor *difference = rp_sub(rp_sin(in[0]), in[0], rp_i64(1));
-    out[0] = rp_mean(rp_mul(difference, difference), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *difference = rp_sub(rp_sin(in[0]), in[0]);
+    out[0] = rp_mean(rp_mul(difference, difference));
 }
 
 static rp_tensor *gradient_by(rp_compiled *f) {

@@ -28,23 +28,23 @@ static rp_compiled *compiled(rp_body *body, void *ctx, size_t ctx_bytes, int bac
     return f;
 }
 
-static rp_tensor *input(void) { return rp_add_scalar(rp_rand(RP_DIMS(6, 7), RP_F32, NULL), rp_f64(0.5)); }
+static rp_tensor *input(void) { return rp_add_scalar(rp_rand(RP_DIMS(6, 7)), rp_f64(0.5)); }
 static rp_tensor *leaf(rp_tensor *values) {
     rp_tensor *x = rp_detach(values);
     OK(rp_set_requires_grad(x, true));
     return x;
 }
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
-static rp_tensor *next_draw(void) { return rp_rand(RP_DIMS(5), RP_F32, NULL); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
+static rp_tensor *next_draw(void) { return rp_rand(RP_DIMS(5)); }
 
 /* ---- draws */
 
 BODY(draws) { /* ctx: another generator */
     UNUSED;
-    rp_tensor *h = rp_sin(rp_dropout(in[0], 0.5, true, NULL));
-    h = rp_add(h, rp_rand(RP_DIMS(6, 7), RP_F32, *(rp_generator **)ctx), rp_i64(1));
-    out[0] = rp_mul(h, rp_dropout(h, 0.25, true, NULL));
-    out[1] = rp_multinomial(rp_exp(in[0]), 3, true, NULL);
+    rp_tensor *h = rp_sin(rp_dropout(in[0], 0.5, true));
+    h = rp_add(h, rp_rand(RP_DIMS(6, 7), RP_OPTIONS(rp_rand_options, .generator = *(rp_generator **)ctx)));
+    out[0] = rp_mul(h, rp_dropout(h, 0.25, true));
+    out[1] = rp_multinomial(rp_exp(in[0]), 3, true);
 }
 
 static void seed(rp_generator *other, uint64_t to) {
@@ -130,7 +130,7 @@ BODY(many) { /* temporaries, a product, a write to an argument */
     rp_tensor *w = *(rp_tensor **)ctx;
     rp_tensor *h = rp_relu(rp_linear(in[0], w, NULL)); /* (6, 6) */
     rp_tensor *p = rp_softmax(rp_matmul(rp_exp(h), in[0]), -1);
-    rp_add_(in[1], rp_sum(p, RP_DIMS(0), false, RP_DTYPE_NONE), rp_i64(1));
+    rp_add_(in[1], rp_sum(p, RP_DIMS(0)));
     out[0] = rp_mul(p, rp_sin(in[0]));
     out[1] = rp_transpose(h, 0, 1);
 }
@@ -138,11 +138,10 @@ BODY(many) { /* temporaries, a product, a write to an argument */
 static void a_graph_shares_nothing_with_calls(void **state) {
     (void)state;
     for (int at = 0; at < BACKENDS * WARM; at++) {
-        rp_tensor *w = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
+        rp_tensor *w = rp_rand(RP_DIMS(6, 7));
         rp_compiled *f = compiled(many, &w, sizeof w, at / WARM);
-        rp_tensor *x = input(), *sums = rp_zeros(RP_DIMS(7), RP_F32), *y = input(),
-                  *other = rp_zeros(RP_DIMS(7), RP_F32);
-        rp_tensor *want[2], *want_sums = rp_zeros(RP_DIMS(7), RP_F32), *out[2], *outside[2];
+        rp_tensor *x = input(), *sums = rp_zeros(RP_DIMS(7)), *y = input(), *other = rp_zeros(RP_DIMS(7));
+        rp_tensor *want[2], *want_sums = rp_zeros(RP_DIMS(7)), *out[2], *outside[2];
         rp_tensor *const args[] = {x, sums}, *const others[] = {y, other}, *const wanted[] = {x, want_sums};
         for (int k = 0; k < at % WARM; k++) OK(rp_call(f, others, 2, outside, 2));
         for (int k = 0; k < 3; k++) many(&w, wanted, 2, want, 2);
@@ -162,19 +161,19 @@ static void a_graph_shares_nothing_with_calls(void **state) {
             same(out[0], held);
             OK(rp_scope_end(scope, NULL, 0));
         }
-        same(is_first, rp_zeros(RP_DIMS(7), RP_F32));
+        same(is_first, rp_zeros(RP_DIMS(7)));
         same(out[0], want[0]);
         same(out[1], rp_clone(want[1]));
         same(sums, want_sums);
         /* the graph needs the function no more */
         rp_compiled_release(f);
         rp_tensor *filler[8];
-        for (int k = 0; k < 8; k++) filler[k] = rp_full(RP_DIMS(6, 7), rp_f64(k), RP_F32);
+        for (int k = 0; k < 8; k++) filler[k] = rp_full(RP_DIMS(6, 7), rp_f64(k));
         OK(rp_graph_replay(g));
         many(&w, wanted, 2, want, 2);
         same(out[0], want[0]);
         same(sums, want_sums);
-        same(filler[3], rp_full(RP_DIMS(6, 7), rp_f64(3), RP_F32));
+        same(filler[3], rp_full(RP_DIMS(6, 7), rp_f64(3)));
         rp_graph_release(g);
     }
 }
@@ -183,7 +182,7 @@ BODY(with_constant) {
     UNUSED;
     static const float table[7] = {1, 2, 3, 4, 5, 6, 7};
     bool cpu = device.type == RP_DEVICE_CPU; /* elsewhere host data is no constant of a graph */
-    rp_tensor *c = cpu ? rp_from_data(table, RP_DIMS(7), RP_F32) : rp_full(RP_DIMS(7), rp_f64(2), RP_F32);
+    rp_tensor *c = cpu ? rp_from_data(table, RP_DIMS(7), RP_F32) : rp_full(RP_DIMS(7), rp_f64(2));
     out[0] = rp_mul(in[0], c);
 }
 
@@ -209,10 +208,10 @@ static void constants_of_a_released_function_live(void **state) {
 static void arguments_at_odd_addresses(void **state) { /* kernels are compiled for 16 bytes: the graph copies */
     (void)state;
     for (int backend = 1; backend < BACKENDS; backend++) {
-        rp_tensor *w = rp_rand(RP_DIMS(6, 7), RP_F32, NULL);
+        rp_tensor *w = rp_rand(RP_DIMS(6, 7));
         rp_compiled *f = compiled(many, &w, sizeof w, backend);
-        rp_tensor *all = rp_rand(RP_DIMS(43), RP_F32, NULL), *sums = rp_zeros(RP_DIMS(8), RP_F32), *out[2], *want[2];
-        rp_tensor *x = input(), *aligned = rp_zeros(RP_DIMS(7), RP_F32), *const args[] = {x, aligned};
+        rp_tensor *all = rp_rand(RP_DIMS(43)), *sums = rp_zeros(RP_DIMS(8)), *out[2], *want[2];
+        rp_tensor *x = input(), *aligned = rp_zeros(RP_DIMS(7)), *const args[] = {x, aligned};
         for (int k = 0; k < 3; k++) OK(rp_call(f, args, 2, out, 2));
         rp_tensor *odd[] = {rp_view(rp_slice(all, 0, 1, 43, 1), RP_DIMS(6, 7)), rp_slice(sums, 0, 1, 8, 1)};
         rp_tensor *like[] = {rp_clone(odd[0]), rp_clone(odd[1])};
@@ -228,7 +227,7 @@ static void arguments_at_odd_addresses(void **state) { /* kernels are compiled f
             same(out[0], want[0]);
             same(rp_clone(odd[1]), like[1]);
         }
-        same(rp_clone(rp_slice(sums, 0, 0, 1, 1)), rp_zeros(RP_DIMS(1), RP_F32)); /* beside what is written */
+        same(rp_clone(rp_slice(sums, 0, 0, 1, 1)), rp_zeros(RP_DIMS(1))); /* beside what is written */
         rp_graph_release(g);
         rp_compiled_release(f);
     }
@@ -243,34 +242,36 @@ typedef struct net {
 
 BODY(middle) {
     UNUSED;
-    rp_tensor *h = rp_sin(rp_dropout(in[0], 0.5, true, NULL));
-    out[0] = rp_exp(rp_mul(h, rp_dropout(h, 0.25, true, NULL)));
+    rp_tensor *h = rp_sin(rp_dropout(in[0], 0.5, true));
+    out[0] = rp_exp(rp_mul(h, rp_dropout(h, 0.25, true)));
 }
 BODY(outer_middle) {
     UNUSED;
-    rp_tensor *h = rp_dropout(in[0], 0.5, true, NULL), *deep;
+    rp_tensor *h = rp_dropout(in[0], 0.5, true), *deep;
     if (rp_checkpoint(((rp_fn){middle, ctx, 0, "middle"}), &h, 1, &deep, 1) != RP_OK) return;
-    out[0] = rp_exp(rp_dropout(deep, 0.5, true, NULL));
+    out[0] = rp_exp(rp_dropout(deep, 0.5, true));
 }
 BODY(plain_outer_middle) {
     UNUSED;
-    rp_tensor *h = rp_dropout(in[0], 0.5, true, NULL), *deep;
+    rp_tensor *h = rp_dropout(in[0], 0.5, true), *deep;
     middle(ctx, &h, 1, &deep, 1);
-    out[0] = rp_exp(rp_dropout(deep, 0.5, true, NULL));
+    out[0] = rp_exp(rp_dropout(deep, 0.5, true));
 }
 
 /* Two results; the second hangs on a mask alone. */
 BODY(training) {
     UNUSED;
     const net *n = ctx;
-    rp_tensor *before = rp_mul(in[0], rp_dropout(in[0], 0.5, true, n->other)), *h;
+    rp_tensor *before =
+                  rp_mul(in[0], rp_dropout(in[0], 0.5, true, RP_OPTIONS(rp_dropout_options, .generator = n->other))),
+              *h;
     if (n->checkpoint == 3)
         rp_checkpoint(((rp_fn){outer_middle, ctx, 0, "outer"}), &before, 1, &h, 1);
     else if (n->checkpoint)
         rp_checkpoint(((rp_fn){middle, ctx, 0, "middle"}), &before, 1, &h, 1);
     else
         middle(ctx, &before, 1, &h, 1);
-    out[0] = n->checkpoint == 2 ? h : rp_mul(h, rp_dropout(h, 0.5, true, NULL));
+    out[0] = n->checkpoint == 2 ? h : rp_mul(h, rp_dropout(h, 0.5, true));
     out[1] = rp_mul(before, before);
 }
 BODY(plain_training) { /* what it is without checkpoints */
@@ -278,16 +279,20 @@ BODY(plain_training) { /* what it is without checkpoints */
     net plain = *n;
     plain.checkpoint = 0;
     if (n->checkpoint != 3) {
-        rp_tensor *before = rp_mul(in[0], rp_dropout(in[0], 0.5, true, n->other)), *h;
+        rp_tensor *before = rp_mul(in[0],
+                                   rp_dropout(in[0], 0.5, true, RP_OPTIONS(rp_dropout_options, .generator = n->other))),
+                  *h;
         UNUSED;
         middle(ctx, &before, 1, &h, 1);
-        out[0] = n->checkpoint == 2 ? h : rp_mul(h, rp_dropout(h, 0.5, true, NULL));
+        out[0] = n->checkpoint == 2 ? h : rp_mul(h, rp_dropout(h, 0.5, true));
         out[1] = rp_mul(before, before);
         return;
     }
-    rp_tensor *before = rp_mul(in[0], rp_dropout(in[0], 0.5, true, n->other)), *h;
+    rp_tensor *before =
+                  rp_mul(in[0], rp_dropout(in[0], 0.5, true, RP_OPTIONS(rp_dropout_options, .generator = n->other))),
+              *h;
     plain_outer_middle(&plain, &before, 1, &h, 1);
-    out[0] = rp_mul(h, rp_dropout(h, 0.5, true, NULL));
+    out[0] = rp_mul(h, rp_dropout(h, 0.5, true));
     out[1] = rp_mul(before, before);
 }
 
@@ -305,7 +310,7 @@ static void step_same(const net *n, int what, step a, step b) {
 }
 /* what: 0 both results, 1 the first alone (the call is run again), 2 the gradient's gradient */
 static void gradient(step *r, rp_tensor *x, int what, bool retain) {
-    rp_tensor *loss = what == 1 ? total(r->out[0]) : rp_add(total(r->out[0]), total(r->out[1]), rp_i64(1));
+    rp_tensor *loss = what == 1 ? total(r->out[0]) : rp_add(total(r->out[0]), total(r->out[1]));
     if (what < 2) {
         OK(rp_grad(&loss, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = retain), &r->grad));
         return;
@@ -446,9 +451,9 @@ static void training_with_nested_checkpoints(void **state) {
 BODY(gradient_inside) {
     rp_tensor *results[2];
     training(ctx, in, n_in, results, n_out);
-    rp_tensor *loss = rp_add(total(results[0]), total(results[1]), rp_i64(1));
+    rp_tensor *loss = rp_add(total(results[0]), total(results[1]));
     if (rp_grad(&loss, 1, in, 1, NULL, NULL, &out[0]) != RP_OK) return;
-    out[1] = rp_rand(RP_DIMS(3), RP_F32, NULL);
+    out[1] = rp_rand(RP_DIMS(3));
 }
 
 static void a_backward_inside_the_function(void **state) { /* the recomputation is nodes of its own, which draw again */
@@ -484,9 +489,9 @@ static void a_backward_inside_the_function(void **state) { /* the recomputation 
 BODY(
     on_two_devices) { /* a CPU number and a tensor of the device: on CUDA no program, but a backward that draws the mask again */
     UNUSED;
-    rp_tensor *gone = rp_dropout(in[0], 0.5, true, NULL), *h = rp_sin(rp_dropout(in[0], 0.5, true, NULL));
+    rp_tensor *gone = rp_dropout(in[0], 0.5, true), *h = rp_sin(rp_dropout(in[0], 0.5, true));
     (void)gone;
-    out[0] = rp_mul(rp_mul(h, rp_dropout(h, 0.25, true, NULL)), in[1]);
+    out[0] = rp_mul(rp_mul(h, rp_dropout(h, 0.25, true)), in[1]);
 }
 
 static void masks_of_a_graph_that_is_no_program(void **state) {

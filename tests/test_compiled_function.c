@@ -25,7 +25,7 @@
 static const char *const backends[] = {"aot_eager", "cudagraphs", "fused"};
 enum { BACKENDS = 3, CALLS = 4, OUTS = 3 };
 
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
 static rp_tensor *leaf(rp_tensor *values) {
     rp_tensor *x = rp_detach(values);
     OK(rp_set_requires_grad(x, true));
@@ -58,7 +58,7 @@ BACKWARD(rich_backward) {
     UNUSED_BACK;
     backwards++;
     if (n_saved != 6 || saved[1] || n_in != 3 || n_out != 3) return RP_ERROR_INVALID_ARGUMENT;
-    rp_tensor *g = rp_add(grad_out[0], rp_mul(grad_out[2], saved[5]), rp_i64(1));
+    rp_tensor *g = rp_add(grad_out[0], rp_mul(grad_out[2], saved[5]));
     g = rp_where(saved[4], g, rp_mul_scalar(g, rp_f64(0.5)));
     grad_in[0] = rp_mul(rp_mul(g, weight), saved[3]);
     grad_in[2] = rp_mul(g, saved[0]); /* the size of x: summed to that of s */
@@ -70,7 +70,7 @@ BODY(rich_body) {
     UNUSED;
     rp_tensor *y[3], *h = rp_mul(in[0], in[0]), *args[] = {h, NULL, in[1]};
     if (rp_function_apply(&rich, args, 3, y, 3) != RP_OK) return;
-    out[0] = rp_mul(rp_add(y[0], y[2], rp_i64(1)), h);
+    out[0] = rp_mul(rp_add(y[0], y[2]), h);
     out[1] = y[0]; /* a result as it is */
     out[2] = rp_where(y[1], h, rp_neg(h));
 }
@@ -84,7 +84,7 @@ BODY(twice_body) {
     if (rp_function_apply(&rich, more, 3, z, 3) != RP_OK) return;
     out[0] = z[0];
     out[1] = rp_transpose(rp_mul(z[0], in[0]), 0, 1); /* its gradient comes with other strides */
-    out[2] = rp_sum(rp_mul(y[0], in[0]), RP_DIMS(0), false, RP_DTYPE_NONE);
+    out[2] = rp_sum(rp_mul(y[0], in[0]), RP_DIMS(0));
 }
 
 BODY(round_forward) {
@@ -118,7 +118,7 @@ BODY(outer_forward) {
     UNUSED;
     rp_tensor *h = rp_exp(in[0]), *y;
     if (rp_function_apply(&rounded, &h, 1, &y, 1) != RP_OK) return;
-    out[0] = rp_add(y, in[0], rp_i64(1));
+    out[0] = rp_add(y, in[0]);
 }
 BODY(doubled_forward) {
     UNUSED;
@@ -169,20 +169,19 @@ static void gradients(rp_tensor *const *out, given g, rp_tensor *const *x, rp_te
     for (int k = 0; k < OUTS; k++) {
         if (!(g.results >> k & 1u) || !rp_requires_grad(out[k])) continue;
         rp_tensor *part = rp_mul_scalar(total(rp_mul(out[k], out[k])), rp_f64(k + 1));
-        loss = loss ? rp_add(loss, part, rp_i64(1)) : part;
+        loss = loss ? rp_add(loss, part) : part;
     }
     rp_backward_options options = {.struct_size = sizeof options, .create_graph = g.second, .allow_unused = true};
     OK(rp_grad(&loss, 1, x, 2, NULL, &options, grad));
     if (!g.second) return;
-    loss =
-        grad[1] ? rp_add(total(rp_mul(grad[0], grad[0])), total(grad[1]), rp_i64(1)) : total(rp_mul(grad[0], grad[0]));
+    loss = grad[1] ? rp_add(total(rp_mul(grad[0], grad[0])), total(grad[1])) : total(rp_mul(grad[0], grad[0]));
     options.create_graph = false;
     OK(rp_grad(&loss, 1, x, 2, NULL, &options, grad));
 }
 
 static void make(int64_t rows, rp_tensor *values[2]) {
-    values[0] = rp_add_scalar(rp_rand(RP_DIMS(rows, 5), RP_F32, NULL), rp_f64(0.3));
-    values[1] = rp_add_scalar(rp_rand(RP_DIMS(1, 5), RP_F32, NULL), rp_f64(0.3));
+    values[0] = rp_add_scalar(rp_rand(RP_DIMS(rows, 5)), rp_f64(0.3));
+    values[1] = rp_add_scalar(rp_rand(RP_DIMS(1, 5)), rp_f64(0.3));
 }
 
 static void check_call(rp_body *body, rp_compiled *f, given g, int64_t rows) {
@@ -225,7 +224,7 @@ enum { FIRST = 1, EACH = 2, SECOND = 4 }; /* gradients of all results, of some, 
 static void check(rp_body *body, unsigned what) {
     static const given cases[] = {{7, false}, {1, false}, {2, false}, {7, true}};
     static const unsigned kind[] = {FIRST, EACH, EACH, SECOND};
-    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5), RP_F32, NULL), rp_f64(0.5));
+    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5)), rp_f64(0.5));
     for (int backend = 0; backend < BACKENDS; backend++) {
         for (int c = 0; c < 4; c++) {
             if (!(what & kind[c])) continue;
@@ -268,7 +267,7 @@ static void a_backward_inside(void **state) {
 
 static void other_sizes(void **state) {
     (void)state;
-    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5), RP_F32, NULL), rp_f64(0.5));
+    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5)), rp_f64(0.5));
     for (int backend = 0; backend < BACKENDS; backend++) {
         rp_compiled *f = compiled(rich_body, backend, true);
         for (int64_t call = 0; call < 8; call++)
@@ -279,7 +278,7 @@ static void other_sizes(void **state) {
 
 static void in_a_raw_graph(void **state) {
     (void)state;
-    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5), RP_F32, NULL), rp_f64(0.5));
+    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5)), rp_f64(0.5));
     for (int at = 0; at < BACKENDS * 3; at++) {
         rp_compiled *f = compiled(rich_body, at / 3, true);
         rp_tensor *values[2], *out[OUTS], *grad[2], *want[OUTS], *want_grad[2];
@@ -310,7 +309,7 @@ static void in_a_raw_graph(void **state) {
 
 static void a_node_of_graphs(void **state) {
     (void)state;
-    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5), RP_F32, NULL), rp_f64(0.5));
+    weight = rp_add_scalar(rp_rand(RP_DIMS(1, 5)), rp_f64(0.5));
     rp_tensor *values[2], *out[2], *want[2], *grad[2], *want_grad[2];
     make(4, values);
     rp_tensor *x[] = {leaf(values[0]), leaf(values[1])};
@@ -330,8 +329,7 @@ static void a_node_of_graphs(void **state) {
         OK(rp_ir_run(k ? parsed : ir, y, 2, out, 2));
         nested_body(NULL, z, 2, all, OUTS);
         memcpy(want, all, sizeof want);
-        rp_tensor *loss = total(rp_add(out[0], out[1], rp_i64(1))),
-                  *want_loss = total(rp_add(want[0], want[1], rp_i64(1)));
+        rp_tensor *loss = total(rp_add(out[0], out[1])), *want_loss = total(rp_add(want[0], want[1]));
         OK(rp_grad(&loss, 1, y, 2, NULL, NULL, grad));
         OK(rp_grad(&want_loss, 1, z, 2, NULL, NULL, want_grad));
         for (int i = 0; i < 2; i++) {
@@ -525,7 +523,8 @@ BODY(half_taped_step) {
 }
 BODY(untaped_body) {
     UNUSED;
-    rp_tensor *h = rp_mul(in[0], in[0]), *y[2], *state[] = {h, rp_zeros(RP_NO_DIMS, RP_I64)};
+    rp_tensor *h = rp_mul(in[0], in[0]), *y[2],
+              *state[] = {h, rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .dtype = RP_I64))};
     rp_tensor *on = rp_gt_scalar(rp_amax(in[0], RP_NO_DIMS, false), rp_f64(0));
     const rp_fn part = {half_taped, NULL, 0, "half"}, call = {half_taped_call, NULL, 0, "call"};
     if (untaped_case == AS_FUNCTION) untaped_inner(NULL, &h, 1, y, 1);

@@ -22,7 +22,7 @@ static void no_errors(int line) {
 
 static void loss_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_cross_entropy(in[0], in[1], 0, -100);
+    out[0] = rp_cross_entropy(in[0], in[1], NULL, 0, -100);
 }
 
 /* Losses of each row and, in `slope`, the gradient of their sum. */
@@ -32,7 +32,7 @@ static void losses(bool compiled, rp_tensor *x, rp_tensor *target, float *loss, 
     assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
     rp_tensor *in[2] = {x, target}, *y;
     assert_int_equal(rp_call(f, in, 2, &y, 1), RP_OK);
-    assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+    assert_int_equal(rp_backward(rp_sum(y), NULL, NULL), RP_OK);
     OK();
     assert_int_equal(rp_to_host(y, loss, (size_t)rp_numel(y) * 4), RP_OK);
     assert_int_equal(rp_to_host(rp_grad_of(x), slope, (size_t)rp_numel(x) * 4), RP_OK);
@@ -63,7 +63,8 @@ static void large(bool compiled) {
 static void equal_logits(bool compiled) {
     float loss[1], slope[2];
     rp_scope scope = rp_scope_begin();
-    losses(compiled, rp_full(RP_DIMS(1, 2), rp_f64(1e8), RP_F32), rp_zeros(RP_DIMS(1), RP_I64), loss, slope);
+    losses(compiled, rp_full(RP_DIMS(1, 2), rp_f64(1e8)),
+           rp_zeros(RP_DIMS(1), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)), loss, slope);
     assert_true(fabs((double)loss[0] - log(2)) <= 1e-7 && slope[0] == -0.5f && slope[1] == 0.5f);
     rp_scope_end(scope, NULL, 0);
 }
@@ -80,12 +81,11 @@ static void classes_of_bytes(void) {
             float slope[2][2 * C];
             double value[2];
             for (int bytes = 0; bytes < 2; bytes++) {
-                rp_tensor *x = rp_full(RP_DIMS(2, C), rp_f64(0.5), RP_F32);
+                rp_tensor *x = rp_full(RP_DIMS(2, C), rp_f64(0.5));
                 assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
                 rp_tensor *target =
                     bytes ? rp_from_data(small, RP_DIMS(2), RP_U8) : rp_from_data(wide, RP_DIMS(2), RP_I64);
-                rp_tensor *loss =
-                    rp_sum(rp_cross_entropy(x, target, reduction, ignore), RP_NO_DIMS, false, RP_DTYPE_NONE);
+                rp_tensor *loss = rp_sum(rp_cross_entropy(x, target, NULL, reduction, ignore));
                 assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
                 value[bytes] = rp_item_f64(loss);
                 assert_int_equal(rp_to_host(rp_grad_of(x), slope[bytes], sizeof slope[bytes]), RP_OK);

@@ -65,9 +65,9 @@ static bool keep(outcome *o, rp_tensor *t) {
 static bool eager_ops(outcome *o) {
     const float v[] = {0.5f, -1, 2, 0.25f, 3, -2}, w[] = {1, 2, -1, 0.5f, 0.25f, -3};
     rp_tensor *x = rp_from_data(v, RP_DIMS(2, 3), RP_F32), *y = rp_from_data(w, RP_DIMS(2, 3), RP_F32);
-    rp_tensor *h = rp_softmax(rp_add(rp_sin(x), y, rp_f64(2)), 1);
-    rp_add_(h, x, rp_i64(1));
-    return keep(o, h) && keep(o, rp_linear(h, y, NULL)) && keep(o, rp_sum(h, RP_DIMS(0), false, RP_DTYPE_NONE));
+    rp_tensor *h = rp_softmax(rp_add(rp_sin(x), y, RP_OPTIONS(rp_add_options, .alpha = rp_f64(2))), 1);
+    rp_add_(h, x);
+    return keep(o, h) && keep(o, rp_linear(h, y, NULL)) && keep(o, rp_sum(h, RP_DIMS(0)));
 }
 
 static bool topk_and_streams(outcome *o) {
@@ -94,7 +94,7 @@ static bool capture_and_replay(outcome *o) {
     (void)rp_manual_seed(3);
     bool done = rp_graph_begin(g, rp_cuda(0), NULL) == RP_OK;
     if (done) {
-        y = rp_dropout(rp_exp(x), 0.5, true, NULL);
+        y = rp_dropout(rp_exp(x), 0.5, true);
         done = rp_graph_end(g) == RP_OK && rp_graph_replay(g) == RP_OK && keep(o, y);
         done = done && rp_graph_repoint(g, x, other) == RP_OK && rp_graph_replay(g) == RP_OK && keep(o, y);
     }
@@ -109,7 +109,7 @@ static bool training_step(outcome *o) {
     rp_optimizer *adam = rp_adam(&w, 1, 0.1, NULL);
     bool done = !rp_failed();
     for (int step = 0; done && step < 2; step++) {
-        rp_tensor *loss = rp_mean(rp_tanh(rp_linear(x, w, NULL)), RP_NO_DIMS, false, RP_DTYPE_NONE);
+        rp_tensor *loss = rp_mean(rp_tanh(rp_linear(x, w, NULL)));
         done = rp_optimizer_zero_grad(adam, true) == RP_OK && rp_backward(loss, NULL, NULL) == RP_OK &&
                rp_optimizer_step(adam) == RP_OK;
     }
@@ -133,7 +133,7 @@ static bool compile_and_call(outcome *o) {
         rp_tensor *x = rp_from_data(v, RP_DIMS(4), RP_F32), *y = NULL, *g = NULL;
         done = rp_set_requires_grad(x, true) == RP_OK && rp_call(f, &x, 1, &y, 1) == RP_OK && keep(o, y);
         if (!done) break;
-        rp_tensor *loss = rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+        rp_tensor *loss = rp_sum(rp_mul(y, y));
         done = rp_grad(&loss, 1, &x, 1, NULL, NULL, &g) == RP_OK && keep(o, g);
     }
     rp_compiled_release(f);
@@ -379,7 +379,7 @@ static void test_no_nvrtc(void **state) {
 static void lost(unsigned long long n) {
     outcome o;
     CHECK(rp_set_default_device(rp_cuda(0)) == RP_OK && attempt(0, NULL, &o), "the work");
-    rp_tensor *held = rp_ones(RP_DIMS(4), RP_F32);
+    rp_tensor *held = rp_ones(RP_DIMS(4));
     unsigned long long calls = counters().calls;
     sim.fail_after(n, ILLEGAL_ADDRESS);
     bool done = attempt(0, NULL, &o);

@@ -142,10 +142,10 @@ static void release(list *all) {
 /* Two chains that meet, a sum over rows, a product by cuBLASLt behind one and before another kernel. */
 static void diamond(rp_tensor **in, rp_tensor **out) {
     rp_tensor *a = rp_sin(in[0]), *b = rp_mul_scalar(in[0], rp_f64(0.5)), *c = rp_mul(a, b);
-    out[0] = rp_softmax(rp_add(c, a, rp_i64(1)), -1);
+    out[0] = rp_softmax(rp_add(c, a), -1);
     out[1] = rp_matmul(out[0], in[1]);
     out[2] = rp_mul(out[1], b);
-    rp_add_(out[2], c, rp_i64(1));
+    rp_add_(out[2], c);
 }
 
 static void test_explicit(void **state) {
@@ -325,7 +325,7 @@ static void test_returning(void **state) {
 static void line(rp_tensor **in, rp_tensor **out) {
     out[0] = rp_sin(in[0]);
     out[1] = rp_mul(out[0], in[0]);
-    out[2] = rp_sum(out[1], NULL, 0, false, RP_DTYPE_NONE);
+    out[2] = rp_sum(out[1], NULL, 0);
 }
 
 /* As many places as executables have them all; of more that take turns none comes back in time, and no executable is made for
@@ -411,7 +411,7 @@ static void test_fork(void **state) {
     rp_tensor *x = wave(2, 64, 33), *left, *right, *sum;
     rp_stream *main_stream = rp_stream_new(rp_cuda(0)), *side = rp_stream_new(rp_cuda(0));
     rp_event *fork = rp_event_new(rp_cuda(0), false), *join = rp_event_new(rp_cuda(0), false);
-    rp_tensor *want = rp_add(rp_exp(rp_sin(x)), rp_tanh(rp_sin(x)), rp_i64(1));
+    rp_tensor *want = rp_add(rp_exp(rp_sin(x)), rp_tanh(rp_sin(x)));
     OK(rp_synchronize(rp_cuda(0)));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, rp_cuda(0), RP_OPTIONS(rp_graph_options, .stream = main_stream)));
@@ -424,7 +424,7 @@ static void test_fork(void **state) {
     OK(rp_set_current_stream(main_stream));
     left = rp_exp(left);
     OK(rp_stream_wait_event(main_stream, join));
-    sum = rp_add(left, right, rp_i64(1));
+    sum = rp_add(left, right);
     OK(rp_graph_end(g));
     for (unsigned long long order = 1; order <= 16; order++) {
         seed(order);
@@ -443,10 +443,10 @@ static void test_fork(void **state) {
 
 /* Each replay draws what eager would have drawn next. */
 static void draw(rp_tensor *x, rp_tensor **out) {
-    out[0] = rp_dropout(x, 0.3, true, NULL);
-    out[1] = rp_randn(RP_DIMS(17), RP_F32, NULL);
-    out[2] = rp_multinomial(rp_softmax(x, -1), 3, true, NULL);
-    out[3] = rp_add(rp_rand(RP_DIMS(64, 33), RP_F32, NULL), out[0], rp_i64(1));
+    out[0] = rp_dropout(x, 0.3, true);
+    out[1] = rp_randn(RP_DIMS(17));
+    out[2] = rp_multinomial(rp_softmax(x, -1), 3, true);
+    out[3] = rp_add(rp_rand(RP_DIMS(64, 33)), out[0]);
 }
 
 static void test_random(void **state) {
@@ -458,7 +458,7 @@ static void test_random(void **state) {
     uint64_t at[2][2];
     OK(rp_manual_seed(99));
     for (int r = 0; r < ROUNDS; r++) draw(x, want[r]);
-    between[0] = rp_rand(RP_DIMS(5), RP_F32, NULL);
+    between[0] = rp_rand(RP_DIMS(5));
     OK(rp_generator_get(g, &at[0][0], &at[0][1]));
     rp_graph *graph = rp_graph_new();
     OK(rp_graph_begin(graph, rp_cuda(0), NULL));
@@ -475,7 +475,7 @@ static void test_random(void **state) {
         for (int k = 0; k < 4; k++)
             if (!equal(r == 2 ? eager[k] : got[k], want[r][k])) fail_msg("round %d: result %d differs", r, k);
     }
-    between[1] = rp_rand(RP_DIMS(5), RP_F32, NULL);
+    between[1] = rp_rand(RP_DIMS(5));
     OK(rp_generator_get(g, &at[1][0], &at[1][1]));
     assert_true(equal(between[1], between[0]));
     assert_int_equal(at[0][1], at[1][1]);

@@ -97,19 +97,21 @@ static void test_random(void **state) {
         assert_int_equal(rp_set_default_device(d), RP_OK);
         rp_generator *g = rp_generator_new(d, 1234);
         n = 0;
-        for (int t = 0; t < 4; t++) made[k][n++] = rp_rand(RP_DIMS(7, 9), types[t], g);
-        made[k][n++] = rp_randint(-5, 1000, RP_DIMS(41), RP_I64, g);
-        made[k][n++] = rp_randint(0, INT64_C(1) << 40, RP_DIMS(41), RP_I64, g);
-        made[k][n++] = rp_randint(3, 9, RP_DIMS(10), RP_U8, g);
-        rp_tensor *x = rp_to_dtype(rp_arange(rp_i64(1), rp_i64(101), rp_i64(1), RP_I64), RP_F32), *mask;
-        made[k][n++] = rp_native_dropout(x, 0.25, g, &mask);
+        for (int t = 0; t < 4; t++)
+            made[k][n++] = rp_rand(RP_DIMS(7, 9), RP_OPTIONS(rp_rand_options, .generator = g, .dtype = types[t]));
+        made[k][n++] = rp_randint(-5, 1000, RP_DIMS(41), RP_OPTIONS(rp_randint_options, .generator = g));
+        made[k][n++] = rp_randint(0, INT64_C(1) << 40, RP_DIMS(41), RP_OPTIONS(rp_randint_options, .generator = g));
+        made[k][n++] = rp_randint(3, 9, RP_DIMS(10), RP_OPTIONS(rp_randint_options, .generator = g, .dtype = RP_U8));
+        rp_tensor *x = rp_to_dtype(rp_arange(rp_i64(1), rp_i64(101)), RP_F32), *mask;
+        made[k][n++] =
+            rp_native_dropout(x, 0.25, RP_UNSET, RP_OPTIONS(rp_native_dropout_options, .generator = g), &mask);
         made[k][n++] = mask;
-        made[k][n++] = rp_dropout(x, 0.5, true, g);
+        made[k][n++] = rp_dropout(x, 0.5, true, RP_OPTIONS(rp_dropout_options, .generator = g));
         const float weights[] = {1, 0, 3, 2, 0, 5};
         rp_tensor *w = rp_from_data(weights, RP_DIMS(2, 3), RP_F32);
-        made[k][n++] = rp_multinomial(w, 50, true, g);
-        made[k][n++] = rp_multinomial(rp_select(w, 0, 0), 2, false, g);
-        made[k][n++] = rp_randn(RP_DIMS(5, 13), RP_F32, g);
+        made[k][n++] = rp_multinomial(w, 50, true, RP_OPTIONS(rp_multinomial_options, .generator = g));
+        made[k][n++] = rp_multinomial(rp_select(w, 0, 0), 2, false, RP_OPTIONS(rp_multinomial_options, .generator = g));
+        made[k][n++] = rp_randn(RP_DIMS(5, 13), RP_OPTIONS(rp_randn_options, .generator = g));
         assert_int_equal(rp_generator_get(g, &at[k][0], &at[k][1]), RP_OK);
         OK();
         rp_generator_release(g);
@@ -141,14 +143,14 @@ enum { PARAMS = 3 };
 
 static void optimizers(rp_tensor **out) {
     static const int64_t sizes[PARAMS][2] = {{3, 5}, {1, 40}, {7, 2}};
-    rp_tensor *p[PARAMS], *g[PARAMS], *m[PARAMS], *v[PARAMS], *lr = rp_full(RP_NO_DIMS, rp_f64(0.125), RP_F32);
+    rp_tensor *p[PARAMS], *g[PARAMS], *m[PARAMS], *v[PARAMS], *lr = rp_full(RP_NO_DIMS, rp_f64(0.125));
     for (int k = 0; k < PARAMS; k++) {
         p[k] = wave(k, 0.7, sizes[k], 2, RP_F32);
-        m[k] = rp_zeros(sizes[k], 2, RP_F32);
-        v[k] = rp_zeros(sizes[k], 2, RP_F32);
+        m[k] = rp_zeros(sizes[k], 2);
+        v[k] = rp_zeros(sizes[k], 2);
     }
     for (int t = 1; t <= 3; t++) {
-        rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_F32);
+        rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
         for (int k = 0; k < PARAMS; k++) g[k] = wave(t + 0.1 * k, 0.3, sizes[k], 2, RP_F32);
         assert_int_equal(
             rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, 0.1, t > 1, false),
@@ -184,7 +186,8 @@ typedef struct model {
 } model;
 
 static rp_tensor *m_pointwise(rp_tensor *x, rp_tensor *w) {
-    return rp_gelu(rp_div(rp_sub(rp_sin(x), w, rp_f64(0.5)), rp_add_scalar(rp_exp(w), rp_f64(1))));
+    return rp_gelu(rp_div(rp_sub(rp_sin(x), w, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.5))),
+                          rp_add_scalar(rp_exp(w), rp_f64(1))));
 }
 static rp_tensor *m_choice(rp_tensor *x, rp_tensor *w) {
     return rp_where(rp_gt_scalar(x, rp_f64(0)), rp_maximum(x, w), rp_mul(rp_relu(w), rp_abs(x)));
@@ -193,7 +196,8 @@ static rp_tensor *m_rows(rp_tensor *x, rp_tensor *w) {
     return rp_layer_norm(rp_softmax(x, -1), RP_DIMS(6), rp_select(w, 0, 0), rp_select(w, 0, 1), 1e-5);
 }
 static rp_tensor *m_reduce(rp_tensor *x, rp_tensor *w) {
-    return rp_add(rp_mean(rp_mul(x, w), RP_DIMS(0), false, RP_DTYPE_NONE), rp_amax(x, RP_DIMS(0), false), rp_f64(2));
+    return rp_add(rp_mean(rp_mul(x, w), RP_DIMS(0)), rp_amax(x, RP_DIMS(0), false),
+                  RP_OPTIONS(rp_add_options, .alpha = rp_f64(2)));
 }
 static rp_tensor *m_views(rp_tensor *x, rp_tensor *w) {
     rp_tensor *t = rp_transpose(rp_view(x, RP_DIMS(2, 2, 6)), 0, 2);
@@ -216,7 +220,7 @@ static rp_tensor *m_cat(rp_tensor *x, rp_tensor *w) {
 }
 static rp_tensor *m_loss(rp_tensor *x, rp_tensor *w) {
     static const int64_t target[] = {3, 0, 5, 1};
-    return rp_cross_entropy(rp_mul(x, w), rp_from_data(target, RP_DIMS(4), RP_I64), 1, -100);
+    return rp_cross_entropy(rp_mul(x, w), rp_from_data(target, RP_DIMS(4), RP_I64));
 }
 static rp_tensor *m_topk(rp_tensor *x, rp_tensor *w) {
     return rp_mul(rp_topk(x, 2, 1, true, true, NULL), rp_slice(w, 1, 0, 2, 1));
@@ -233,7 +237,7 @@ static int gradients(const model *m, rp_tensor **out) {
     rp_tensor *in[2] = {WAVE(0.3, 0.9, 4, 6), WAVE(1.1, 0.4, 4, 6)}, *g[2];
     for (int k = 0; k < 2; k++) assert_int_equal(rp_set_requires_grad(in[k], true), RP_OK);
     rp_tensor *y = m->run(in[0], in[1]);
-    rp_tensor *loss = rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_sum(rp_mul(y, y));
     if (rp_failed()) fail_msg("%s: %s", m->name, rp_error_message());
     assert_int_equal(rp_grad(&loss, 1, in, 2, NULL, RP_OPTIONS(rp_backward_options, .create_graph = m->twice), g),
                      RP_OK);
@@ -242,7 +246,7 @@ static int gradients(const model *m, rp_tensor **out) {
     out[n++] = g[0];
     out[n++] = g[1];
     if (m->twice) {
-        rp_tensor *second = rp_sum(rp_mul(g[0], rp_sin(g[1])), RP_NO_DIMS, false, RP_DTYPE_NONE);
+        rp_tensor *second = rp_sum(rp_mul(g[0], rp_sin(g[1])));
         assert_int_equal(rp_grad(&second, 1, in, 2, NULL, NULL, g), RP_OK);
         out[n++] = g[0];
         out[n++] = g[1];
@@ -269,13 +273,13 @@ static void test_gradients(void **state) {
 static void test_gradients_of_the_cpu(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *factor = rp_full(RP_NO_DIMS, rp_f64(3), RP_F32), *source = rp_full(RP_DIMS(2), rp_f64(5), RP_F32);
+    rp_tensor *factor = rp_full(RP_NO_DIMS, rp_f64(3)), *source = rp_full(RP_DIMS(2), rp_f64(5));
     assert_int_equal(rp_set_requires_grad(factor, true), RP_OK);
     assert_int_equal(rp_set_requires_grad(source, true), RP_OK);
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
-    rp_tensor *target = rp_zeros(RP_DIMS(2), RP_F32);
+    rp_tensor *target = rp_zeros(RP_DIMS(2));
     rp_copy_(target, source);
-    rp_tensor *loss = rp_sum(rp_mul(target, factor), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_sum(rp_mul(target, factor));
     assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
     rp_tensor *leaves[2] = {factor, source};
@@ -316,7 +320,7 @@ static void test_errors(void **state) {
               *m = rp_from_data(negative, RP_DIMS(3, 1), RP_I64);
     expect_index("embedding", __LINE__, rp_embedding(w, i));
     expect_index("gather", __LINE__, rp_gather(w, 1, m));
-    expect_index("cross_entropy", __LINE__, rp_cross_entropy(rp_slice(w, 0, 0, 2, 1), i, 1, -100));
+    expect_index("cross_entropy", __LINE__, rp_cross_entropy(rp_slice(w, 0, 0, 2, 1), i));
     expect_index("scatter_add", __LINE__, rp_scatter_add(w, 0, m, WAVE(0, 1, 3, 1)));
     (void)rp_set_deterministic(true);
     expect_index("scatter_add", __LINE__, rp_scatter_add(w, 0, m, WAVE(0, 1, 3, 1)));
@@ -328,11 +332,11 @@ static void test_errors(void **state) {
     assert_int_equal(rp_to_host(y, out, sizeof out), RP_ERROR_INDEX);
     assert_int_equal(rp_error_take(), RP_ERROR_INDEX);
     /* nothing else is spoiled */
-    assert_true(value(rp_add(w, w, rp_i64(1)), 1) == 2 * value(w, 1));
+    assert_true(value(rp_add(w, w), 1) == 2 * value(w, 1));
     /* tensors of two devices do not mix */
     rp_set_default_device(rp_cpu());
     rp_tensor *host = WAVE(0, 1, 3, 2);
-    assert_true(rp_is_error(rp_add(w, host, rp_i64(1))));
+    assert_true(rp_is_error(rp_add(w, host)));
     assert_int_equal(rp_error_take(), RP_ERROR_DEVICE);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
     OK();
@@ -349,7 +353,7 @@ static void test_deterministic(void **state) {
     for (int k = 0; k < 3; k++) {
         rp_set_default_device(k ? rp_cuda(0) : rp_cpu());
         rp_tensor *index = rp_view(ref_from_values(RP_I64, v, 600, (const int64_t[]){600}, 1), RP_DIMS(300, 2));
-        got[k] = rp_scatter_add(rp_zeros(RP_DIMS(7, 2), RP_F32), 0, index, WAVE(0.1, 0.01, 300, 2));
+        got[k] = rp_scatter_add(rp_zeros(RP_DIMS(7, 2)), 0, index, WAVE(0.1, 0.01, 300, 2));
     }
     for (int i = 0; i < 14; i++) {
         assert_true(value(got[1], i) == value(got[2], i));

@@ -232,7 +232,7 @@ static void libraries_of_others(void **state) {
 
 int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "use")) {
-        for (int i = 0; i < 2; i++) rp_release(rp_retain(rp_ones(RP_DIMS(3), RP_F32)));
+        for (int i = 0; i < 2; i++) rp_release(rp_retain(rp_ones(RP_DIMS(3))));
         return rp_failed();
     }
     if (argc > 2 && !strcmp(argv[1], "module")) return chdir(argv[2]) || (rp__onednn_available() && false);
@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "rights")) {
         if (getuid() == geteuid()) return 77;
         if (!getenv("REPRISE_CC") || rp__env("REPRISE_CC") || rp__env("PATH") || rp__env("HOME")) return 1;
-        rp_release(rp_retain(rp_ones(RP_DIMS(3), RP_F32)));
+        rp_release(rp_retain(rp_ones(RP_DIMS(3))));
         char text[16384];
         rp_doctor(text, sizeof text);
         /* A leak check cannot look into a process of more rights. */

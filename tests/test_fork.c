@@ -41,24 +41,23 @@ static rp__dag *line(double k) {
 /* Eager, training, compiled; large enough for the pool. NULL, or what went wrong. */
 static const char *work(int seed) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(300, 200), rp_f64(0.01 * (seed % 7 + 1)), RP_F32), *out, *again;
+    rp_tensor *x = rp_full(RP_DIMS(300, 200), rp_f64(0.01 * (seed % 7 + 1))), *out, *again;
     rp_set_requires_grad(x, true);
     model(NULL, &x, 1, &out, 1);
-    if (rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL) != RP_OK) return rp_error_message();
+    if (rp_backward(rp_sum(out), NULL, NULL) != RP_OK) return rp_error_message();
     rp_tensor *grad = rp_clone(rp_grad_of(x));
     rp_set_grad(x, NULL);
     rp_compiled *f = rp_compile((rp_fn){model, NULL, 0, "model"}, NULL);
     for (int round = 0; round < 3; round++) {
         if (rp_call(f, &x, 1, &again, 1) != RP_OK) return rp_error_message();
-        if (rp_backward(rp_sum(again, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL) != RP_OK)
-            return rp_error_message();
+        if (rp_backward(rp_sum(again), NULL, NULL) != RP_OK) return rp_error_message();
         if (memcmp(rp_data(out), rp_data(again), 300 * 300 * sizeof(float)) != 0) return "other bits";
         if (memcmp(rp_data(grad), rp_data(rp_grad_of(x)), 300 * 200 * sizeof(float)) != 0) return "another gradient";
         rp_set_grad(x, NULL);
     }
     rp_compiled_release(f);
-    rp_tensor *big = rp_rand(RP_DIMS(1000, 1000), RP_F32, NULL);
-    (void)rp_item(rp_sum(big, RP_NO_DIMS, false, RP_DTYPE_NONE));
+    rp_tensor *big = rp_rand(RP_DIMS(1000, 1000));
+    (void)rp_item(rp_sum(big));
     rp_scope_end(scope, NULL, 0);
     return rp_failed() ? rp_error_message() : NULL;
 }
@@ -156,7 +155,9 @@ static void forks_while_compiling(void **state) {
 }
 
 static const char *cuda_is_refused(int k) {
-    rp_tensor *x = rp_set_default_device(rp_cuda(0)) == RP_OK ? rp_full(RP_DIMS(4), rp_i64(1), RP_F32) : NULL;
+    rp_tensor *x = rp_set_default_device(rp_cuda(0)) == RP_OK
+                       ? rp_full(RP_DIMS(4), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32))
+                       : NULL;
     if (x && !rp_is_error(x)) return "a CUDA tensor was made";
     if (!strstr(rp_error_message(), "forked after CUDA")) return rp_error_message();
     if (rp_error_take() != RP_ERROR_DEVICE_LOST) return "another status";
@@ -179,7 +180,8 @@ static void forks_after_cuda(void **state) {
     if (!have_cuda) skip();
     assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
     rp_scope scope = rp_scope_begin();
-    kept = rp_retain(rp_add(rp_full(RP_DIMS(4), rp_i64(1), RP_F32), rp_full(RP_DIMS(4), rp_i64(1), RP_F32), rp_i64(1)));
+    kept = rp_retain(rp_add(rp_full(RP_DIMS(4), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32)),
+                            rp_full(RP_DIMS(4), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32))));
     rp_scope_end(scope, NULL, 0);
     assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
     in_child(cuda_is_refused, 1);

@@ -158,8 +158,8 @@ static void swap(void **state) {
                "}\n",
                "graph \"f\" (%0: f32[4], %1: f32[4]) {\n"
                "  %2: f32[4] = clone(%0)\n"
-               "  %3: f32[4] = copy(%0, %1)\n"
-               "  %4: f32[4] = copy(%1, %2)\n"
+               "  %3: f32[4] = copy(%0, %1) {non_blocking = false}\n"
+               "  %4: f32[4] = copy(%1, %2) {non_blocking = false}\n"
                "  assign(%0, %3)\n"
                "  assign(%1, %4)\n"
                "  return %1\n"
@@ -243,7 +243,7 @@ static void identities(void **state) {
            "  return %10, %12\n"
            "}\n",
            "graph \"f\" (%0: f32[4], %1: i64[4]) {\n"
-           "  %2: f32[4] = add_scalar(%0) {other = 0.0}\n"
+           "  %2: f32[4] = add_scalar(%0) {other = 0.0, alpha = 1}\n"
            "  %3: f32[4] = exp(%2)\n"
            "  %4: f32[4] = add(%3, %3) {alpha = 1}\n"
            "  %5: i64[4] = neg(%1)\n"

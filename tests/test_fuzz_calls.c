@@ -2,7 +2,7 @@
    of eager execution in every call, forward and backward, and leaves arguments, buffers and generators as it does. Arguments may be one
    tensor, overlapping views of one, wrapped handles of one buffer, or expanded; buffers that the function reaches by itself are
    written in training, too. So does a graphed callable, wherever its arguments lie. What a function does is drawn from its seed
-   alone, never from sizes. REPRISE_FUZZ_SEED runs one seed, REPRISE_FUZZ_SEEDS says how many run.
+   alone, never from sizes. support/fuzz.h says which seeds run.
    ctest: labels=compile timeout=300 cost=10 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 #include <reprise.h>
 
 #include "support/cuda.h"
+#include "support/fuzz.h"
 
 enum {
     N_IN = 3,
@@ -79,7 +80,7 @@ static rp_tensor *gathered(const step *s, rp_tensor *a, rp_tensor *b) {
     switch (s->q % 5) {
     case 0: return rp_cat(both, 2, dim);
     case 1: /* every other row, by numbers that are computed */
-        index = rp_arange(rp_i64(0), rp_i64(rp_size(a, 0)), rp_i64(1 + s->p % 2), RP_I64);
+        index = rp_arange(rp_i64(0), rp_i64(rp_size(a, 0)), rp_i64(1 + s->p % 2));
         return rp_embedding(a, index);
     case 2: (void)rp_topk(a, 1, dim, true, true, &index); return rp_gather(a, dim, index);
     case 3: (void)rp_topk(a, 1, dim, true, true, &index); return rp_scatter_add(a, dim, index, b);
@@ -91,8 +92,8 @@ static rp_tensor *reduced(const step *s, rp_tensor *a) {
     int64_t dim = rp_ndim(a) ? (int64_t)(s->p % rp_ndim(a)) : 0;
     size_t n = rp_ndim(a) && s->p % 5 ? 1 : 0;
     switch (s->q % 5) {
-    case 0: return rp_sum(a, &dim, n, s->p % 2, RP_DTYPE_NONE);
-    case 1: return rp_mean(a, &dim, n, s->p % 2, RP_DTYPE_NONE);
+    case 0: return rp_sum(a, &dim, n, s->p % 2);
+    case 1: return rp_mean(a, &dim, n, s->p % 2);
     case 2: return rp_amax(a, &dim, n, s->p % 2);
     case 3: return rp_softmax(a, dim);
     default: dim = rp_size(a, -1); return rp_layer_norm(a, &dim, 1, NULL, NULL, 1e-5);
@@ -101,7 +102,7 @@ static rp_tensor *reduced(const step *s, rp_tensor *a) {
 
 static rp_tensor *written(const step *s, rp_tensor *a, rp_tensor *b) {
     switch (s->q % 5) {
-    case 0: return rp_add_(a, b, rp_i64(1));
+    case 0: return rp_add_(a, b);
     case 1: return rp_mul_(a, b);
     case 2: return rp_copy_(a, b);
     case 3: return rp_fill_(a, rp_f64(0.25));
@@ -114,7 +115,7 @@ static rp_tensor *pointwise(const step *s, rp_tensor *a, rp_tensor *b) {
     case 0: return rp_sin(a);
     case 1: return rp_tanh(a);
     case 2: return rp_relu(a);
-    case 3: return rp_add(a, b, rp_i64(1));
+    case 3: return rp_add(a, b);
     case 4: return rp_mul(a, b);
     case 5: return rp_maximum(a, b);
     case 6: return rp_where(rp_gt_scalar(a, rp_f64(0)), a, b);
@@ -127,11 +128,11 @@ static rp_tensor *pointwise(const step *s, rp_tensor *a, rp_tensor *b) {
 /* No gradient goes into what outlives the call. */
 static rp_tensor *written_buffer(const step *s, rp_tensor *a, rp_tensor *b) {
     bool grad = rp_set_grad_enabled(s->p % 3 == 0);
-    rp_tensor *with = rp_mean(rp_detach(b), RP_NO_DIMS, false, RP_F32), *r;
+    rp_tensor *with = rp_mean(rp_detach(b), RP_NO_DIMS, false, RP_OPTIONS(rp_mean_options, .dtype = RP_F32)), *r;
     if (s->p % 2 && rp_ndim(a) == 1) a = rp_slice(a, 0, 1, 3, 1);
     switch (s->q % 5) {
     case 0: r = rp_mul_scalar_(a, rp_f64(0.5)); break;
-    case 1: r = rp_add_(a, with, rp_f64(0.1)); break;
+    case 1: r = rp_add_(a, with, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.1))); break;
     case 2: r = rp_copy_(a, with); break;
     case 3: r = rp_fill_(a, rp_f64(0.25)); break;
     default: r = rp_tanh_(a); break;
@@ -148,7 +149,7 @@ static rp_tensor *take(const step *s, rp_tensor *const *value) {
     case 1: return gathered(s, a, b);
     case 2: return reduced(s, a);
     case 3: return written(s, a, b);
-    case 4: return rp_dropout(a, 0.4, true, NULL);
+    case 4: return rp_dropout(a, 0.4, true);
     default: return pointwise(s, a, b);
     }
 }
@@ -177,7 +178,9 @@ typedef struct sizes {
 static rp_tensor *argument(const function *f, unsigned k, const sizes *c) {
     int64_t size[3], n = 1;
     for (unsigned d = 0; d < f->ndim[k]; d++) n *= size[d] = c->of[f->letter[k][d]];
-    rp_tensor *t = rp_add_scalar(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_F32), rp_f64((double)(c->values + k)));
+    rp_tensor *t =
+        rp_add_scalar(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+                      rp_f64((double)(c->values + k)));
     t = rp_reshape(rp_mul_scalar(rp_sin(rp_mul_scalar(t, rp_f64(1.7))), rp_f64(2)), size, f->ndim[k]);
     if (c->layout && f->ndim[k] > 1) t = rp_transpose(rp_clone(rp_transpose(t, 0, 1)), 0, 1);
     t = rp_detach(rp_to_dtype(t, f->dtype[k]));
@@ -191,8 +194,9 @@ enum { APART, VIEWS, WRAPPED, STABLE, EXPANDED };
 /* Arguments of float32 as views of one tensor, wrapped handles of its memory, or expanded ones. */
 static void share_memory(const function *f, const sizes *z, rp_tensor **in) {
     enum { MOST = 2000 };
-    rp_tensor *base =
-        rp_sin(rp_add_scalar(rp_arange(rp_i64(0), rp_i64(MOST), rp_i64(1), RP_F32), rp_f64((double)z->values)));
+    rp_tensor *base = rp_sin(
+        rp_add_scalar(rp_arange(rp_i64(0), rp_i64(MOST), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+                      rp_f64((double)z->values)));
     int64_t at = 0;
     for (unsigned k = 0; k < N_IN && z->share != APART; k++) {
         int64_t size[RP_MAX_DIMS], n = rp_numel(in[k]);
@@ -227,8 +231,8 @@ static bool is_outside(rp_tensor *t, rp_tensor *const *outside) {
 }
 
 static void make_held(rp_tensor **out) {
-    out[0] = rp_full(RP_NO_DIMS, rp_f64(0.75), RP_F32);
-    out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_F32));
+    out[0] = rp_full(RP_NO_DIMS, rp_f64(0.75));
+    out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)));
 }
 
 /* A function whose steps are valid for some sizes. holds: it may write its buffers. */
@@ -522,29 +526,19 @@ static void run_graphed(uint64_t seed) {
 
 static void test_fuzz_graphed(void **state) {
     (void)state;
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
-    if (one) {
-        run_graphed(strtoull(one, NULL, 10));
-        return;
-    }
-    uint64_t last = count ? strtoull(count, NULL, 10) : rp_default_device().type == RP_DEVICE_CPU ? 800 : 20;
-    for (uint64_t seed = 1; seed <= last; seed++) run_graphed(seed);
+    fuzz_seeds f = fuzz_begin(rp_default_device().type == RP_DEVICE_CPU ? 800 : 20);
+    for (uint64_t seed; fuzz_next(&f, &seed);) run_graphed(seed);
     print_message("%u graphed calls compared, %u of functions that write; %u functions refused\n", graphed_made,
                   graphed_writing, graphed_refused);
-    assert_true(graphed_made > last && graphed_writing > last / 8);
+    if (f.ran >= 20) assert_true(graphed_made > f.ran && graphed_writing > f.ran / 8);
 }
 
 static void test_fuzz(void **state) {
     (void)state;
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
-    if (one) {
-        run_seed(strtoull(one, NULL, 10));
-        return;
-    }
-    uint64_t last = count ? strtoull(count, NULL, 10) : rp_default_device().type == RP_DEVICE_CPU ? 1500 : 20;
-    for (uint64_t seed = 1; seed <= last; seed++) run_seed(seed);
+    fuzz_seeds f = fuzz_begin(rp_default_device().type == RP_DEVICE_CPU ? 1500 : 20);
+    for (uint64_t seed; fuzz_next(&f, &seed);) run_seed(seed);
     print_message("%u calls compared, %u refused by eager\n", compared, refused);
-    assert_true(compared > refused);
+    if (f.ran >= 20) assert_true(compared > refused);
 }
 
 int main(void) {

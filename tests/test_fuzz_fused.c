@@ -1,7 +1,7 @@
 /* Random programs: each is run eagerly and through AOT autograd with the fused backend, forward and backward; every result and
    every gradient must have the same bits, and so must the arguments and buffers that a program writes. Some take arguments that
-   share memory, write buffers from outside, or give views of buffers that they wrote. A seed is one program; REPRISE_FUZZ_SEED runs one,
-   REPRISE_FUZZ_SEEDS says how many run, REPRISE_FUZZ_SECONDS goes on for that long.
+   share memory, write buffers from outside, or give views of buffers that they wrote. A seed is one program;
+   support/fuzz.h says which run.
    ctest: timeout=300 cost=14 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +19,7 @@
 #include "compile/aot.h"
 #include "compile/fused.h"
 #include "support/cuda.h"
+#include "support/fuzz.h"
 #include "trace/trace.h"
 
 enum { N_IN = 3, N_OUT = 3, N_HELD = 2, POOL = 24 };
@@ -80,8 +81,8 @@ static rp_tensor *unary(uint64_t *s, rp_tensor *t) {
 
 static rp_tensor *binary(uint64_t *s, rp_tensor *a, rp_tensor *b) {
     switch (below(s, 6)) {
-    case 0: return rp_add(a, b, rp_i64(1));
-    case 1: return rp_sub(a, b, rp_f64(0.5));
+    case 0: return rp_add(a, b);
+    case 1: return rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.5)));
     case 2: return rp_mul(a, b);
     case 3: return rp_maximum(a, b);
     case 4: return rp_where(rp_gt_scalar(a, rp_f64(0.1)), a, b);
@@ -132,12 +133,21 @@ static rp_tensor *reduce(uint64_t *s, rp_tensor *t) {
     size_t n = rp_ndim(t);
     int64_t d = n ? (int64_t)below(s, (unsigned)n) : 0;
     bool keep = below(s, 2);
-    switch (below(s, 6)) {
-    case 0: return rp_sum(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
-    case 1: return rp_mean(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
+    switch (below(s, 10)) {
+    case 0: return rp_sum(t, &d, n ? 1 : 0, keep);
+    case 1: return rp_mean(t, &d, n ? 1 : 0, keep);
     case 2: return rp_amax(t, &d, n ? 1 : 0, keep);
     case 3: return rp_softmax(t, d);
     case 4: return rp_log_softmax(t, d);
+    case 6: return rp_cumsum(t, d, RP_DTYPE_NONE);
+    case 7: return n ? rp_constant_pad_nd(t, RP_DIMS(1, keep ? -1 : 1), rp_f64(0.5)) : t;
+    case 8:
+        if (n != 3 && n != 4) return t;
+        return keep ? rp_max_pool2d(t, RP_DIMS(3), RP_DIMS(1), RP_DIMS(1), RP_DIMS(1), false)
+                    : rp_avg_pool2d(t, RP_DIMS(3, 1), RP_DIMS(1), RP_DIMS(1, 0), false, d == 0, INT64_MIN);
+    case 9:
+        if (n < 2 || rp_numel(t) / rp_size(t, 1) < 2) return t;
+        return rp_batch_norm(t, NULL, NULL, NULL, NULL, true, 0.1, 1e-3);
     default: {
         if (n == 0) return t;
         int64_t size = rp_size(t, -1);
@@ -161,12 +171,12 @@ static rp_tensor *mild(uint64_t *s, const block *b, rp_tensor *x) {
         switch (below(s, 8)) {
         case 0: r = rp_sin(r); break;
         case 1: r = rp_tanh(rp_mul(r, with)); break;
-        case 2: r = rp_add(r, rp_tanh(with), rp_i64(1)); break;
+        case 2: r = rp_add(r, rp_tanh(with)); break;
         case 3: r = rp_mul_scalar(r, rp_f64(-0.75)); break;
         case 4: r = rp_ndim(r) ? rp_softmax(r, -1) : rp_sigmoid(r); break;
         case 5: r = rp_mul(r, rp_sigmoid(x)); break;
-        case 6: r = b->draws ? rp_dropout(r, 0.4, true, NULL) : rp_cos(r); break;
-        default: r = rp_sub(rp_relu(r), rp_mul_scalar(with, rp_f64(0.5)), rp_i64(1));
+        case 6: r = b->draws ? rp_dropout(r, 0.4, true) : rp_cos(r); break;
+        default: r = rp_sub(rp_relu(r), rp_mul_scalar(with, rp_f64(0.5)));
         }
     }
     return r;
@@ -186,21 +196,20 @@ static void block_b(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
 }
 static void is_small(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] =
-        rp_lt_scalar(rp_sum(rp_abs(in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(1.2 * (double)rp_numel(in[0])));
+    out[0] = rp_lt_scalar(rp_sum(rp_abs(in[0])), rp_f64(1.2 * (double)rp_numel(in[0])));
 }
 static void step_both(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* states meet */
     rp_tensor *r[2];
     block_a(ctx, in, n_in, r, 2);
     (void)n_out;
-    out[0] = rp_add(r[0], rp_mul_scalar(r[1], rp_f64(0.25)), rp_i64(1));
+    out[0] = rp_add(r[0], rp_mul_scalar(r[1], rp_f64(0.25)));
     out[1] = rp_tanh(r[0]);
 }
 static void branch_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     block *b = ctx;
     (void)n_in, (void)n_out;
-    rp_cond(rp_gt_scalar(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0)), (rp_fn){block_a, b, 0, "a"},
-            (rp_fn){block_b, b, 0, "b"}, in, 1, out, 1);
+    rp_cond(rp_gt_scalar(rp_sum(in[0]), rp_f64(0)), (rp_fn){block_a, b, 0, "a"}, (rp_fn){block_b, b, 0, "b"}, in, 1,
+            out, 1);
 }
 
 static rp_tensor *region(uint64_t *s, rp_tensor *a, rp_tensor *outside) {
@@ -210,10 +219,10 @@ static rp_tensor *region(uint64_t *s, rp_tensor *a, rp_tensor *outside) {
     *b = (block){.seed = next(s) | 1, .outside = outside};
     rp_tensor *two[] = {a, rp_mul_scalar(a, rp_f64(0.5))}, *r[2] = {NULL, NULL};
     rp_fn x = {block_a, b, 0, "a"}, y = {block_b, b, 0, "b"}, go = {is_small, b, 0, "small"};
-    rp_tensor *on = rp_gt_scalar(rp_sum(a, RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0));
+    rp_tensor *on = rp_gt_scalar(rp_sum(a), rp_f64(0));
     switch (below(s, 5)) {
     case 0: rp_cond(on, x, y, two, 1, r, 1); return r[0];
-    case 1: rp_cond(on, y, x, two, 2, r, 2); return rp_add(r[0], r[1], rp_i64(1));
+    case 1: rp_cond(on, y, x, two, 2, r, 2); return rp_add(r[0], r[1]);
     case 2:
         rp_while(go, (rp_fn){step_both, b, 0, "both"}, two, 2, 1 + (int64_t)below(s, 4), r);
         return rp_mul(r[0], r[1]);
@@ -232,10 +241,10 @@ static void write_held(uint64_t *s, rp_tensor *a) {
     rp_tensor *target = held[below(s, N_HELD)];
     bool grad = rp_set_grad_enabled(below(s, 2));
     if (below(s, 3) == 0 && rp_ndim(target)) target = rp_slice(target, 0, 1, 4, 1);
-    rp_tensor *value = rp_mean(rp_to_dtype(rp_detach(a), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *value = rp_mean(rp_to_dtype(rp_detach(a), RP_F32));
     switch (below(s, 4)) {
     case 0: (void)rp_mul_scalar_(target, rp_f64(0.75)); break;
-    case 1: (void)rp_add_(target, value, rp_f64(0.25)); break;
+    case 1: (void)rp_add_(target, value, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.25))); break;
     case 2: (void)rp_copy_(target, value); break;
     default: (void)rp_fill_(target, rp_f64(0.5));
     }
@@ -244,8 +253,8 @@ static void write_held(uint64_t *s, rp_tensor *a) {
 
 static rp_tensor *written_buffer(uint64_t *s, rp_tensor *like, rp_tensor *a) {
     rp_tensor *made = below(s, 2) ? rp_clone(rp_detach(like)) : rp_zeros_like(rp_detach(like)), *part = view(s, made);
-    rp_tensor *value = rp_to_dtype(rp_sum(rp_tanh(a), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_dtype_of(made));
-    (void)rp_add_(part, value, rp_i64(1));
+    rp_tensor *value = rp_to_dtype(rp_sum(rp_tanh(a)), rp_dtype_of(made));
+    (void)rp_add_(part, value);
     return below(s, 3) ? part : below(s, 2) ? made : view(s, made);
 }
 
@@ -307,12 +316,12 @@ static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, 
             switch (below(&s, 4)) {
             case 0: r = rp_mul_scalar_(target, rp_f64(0.5)); break;
             case 1: r = rp_relu_(target); break;
-            case 2: r = rp_add_(target, rp_tanh(target), rp_i64(1)); break;
+            case 2: r = rp_add_(target, rp_tanh(target)); break;
             default: r = rp_fill_(rp_ndim(target) ? rp_select(target, 0, 0) : target, rp_f64(0.125));
             }
             continue;
         } else {
-            r = rp_dropout(a, 0.3, true, NULL);
+            r = rp_dropout(a, 0.3, true);
         }
         if (rp_numel(r) > 4000) continue;
         unsigned at = n < POOL ? n++ : first + below(&s, POOL - first);
@@ -379,8 +388,8 @@ static bool finish(program *p, rp_tensor **in, outcome *o) {
            order than many. */
         if (!rp_requires_grad(o->out[k]) || rp_is_leaf(o->out[k])) continue;
         if (p->seed % 7 == 3 && k != p->seed / 7 % N_OUT) continue; /* a gradient for one result */
-        rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE);
-        total = total ? rp_add(total, part, rp_i64(1)) : part;
+        rp_tensor *part = rp_sum(rp_to_dtype(rp_mul(o->out[k], o->out[k]), RP_F32));
+        total = total ? rp_add(total, part) : part;
     }
     if (total && rp_backward(total, NULL, NULL) != RP_OK) return false;
     for (unsigned k = 0; k < N_IN; k++) o->grad[k] = rp_grad_of(in[k]);
@@ -392,7 +401,8 @@ static unsigned skipped, ran, interpreted;
 /* The same values of the arguments as others, in memory that they share. */
 static void share_memory(const program *p, uint64_t *s, rp_tensor **in) {
     enum { MOST = 5000 };
-    rp_tensor *base = rp_sin(rp_arange(rp_i64(0), rp_i64(MOST), rp_i64(1), RP_F32));
+    rp_tensor *base =
+        rp_sin(rp_arange(rp_i64(0), rp_i64(MOST), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)));
     int64_t at = 0;
     for (unsigned k = 0; k < N_IN; k++) {
         int64_t size[RP_MAX_DIMS];
@@ -414,8 +424,8 @@ static void share_memory(const program *p, uint64_t *s, rp_tensor **in) {
 }
 
 static void make_held(rp_tensor **out) {
-    out[0] = rp_full(RP_NO_DIMS, rp_f64(0.75), RP_F32);
-    out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(6), rp_i64(1), RP_F32));
+    out[0] = rp_full(RP_NO_DIMS, rp_f64(0.75));
+    out[1] = rp_cos(rp_arange(rp_i64(0), rp_i64(6), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)));
 }
 
 static void arguments(const program *p, rp_tensor **in) {
@@ -559,21 +569,11 @@ static void run_seed(uint64_t seed) {
 
 static void test_fuzz(void **state) {
     (void)state;
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
-    const char *limit = getenv("REPRISE_FUZZ_SECONDS");
-    time_t end = time(NULL) + (limit ? atoi(limit) : 0);
-    if (one) {
-        run_seed(strtoull(one, NULL, 10));
-        return;
-    }
-    /* A number of programs, not a time: the same ones run on every machine. */
-    uint64_t seed = 1, last = rp_default_device().type == RP_DEVICE_CPU ? 8000 : 20;
-    if (count) last = strtoull(count, NULL, 10);
-    for (; seed <= last || time(NULL) < end; seed++) run_seed(seed);
-    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n",
-                  (unsigned long long)seed - 1, ran, skipped, interpreted);
-    assert_true(ran > (unsigned)(seed / 2));
-    assert_true(interpreted < ran / 4);
+    fuzz_seeds f = fuzz_begin(rp_default_device().type == RP_DEVICE_CPU ? 8000 : 20);
+    for (uint64_t seed; fuzz_next(&f, &seed);) run_seed(seed);
+    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n", (unsigned long long)f.ran,
+                  ran, skipped, interpreted);
+    if (f.ran >= 20) assert_true(ran > f.ran / 2 && interpreted < ran / 4);
 }
 
 int main(void) {

@@ -2,7 +2,7 @@
    differentiate what they have made, and call rp_cond, rp_while and rp_checkpoint with functions that do the same. Each is
    called in turn with grad mode on and off, with tensors that have no value among its arguments, and with an allocation that
    fails: compiled it gives the bits, the histories, the grad mode and the state of tensors from outside of eager execution.
-   REPRISE_FUZZ_SEED runs one seed, REPRISE_FUZZ_SEEDS says how many run.
+   support/fuzz.h says which seeds run.
    ctest: labels=compile timeout=300 cost=10 */
 #include <math.h>
 #include <setjmp.h>
@@ -19,6 +19,7 @@
 
 #include "core/alloc.h"
 #include "support/cuda.h"
+#include "support/fuzz.h"
 #include "trace/trace.h"
 
 enum { N_IN = 2, N_OUT = 3, STEPS = 9, VALUES = N_IN + 2 + STEPS, BLOCK_STEPS = 3, CALLS = 5, BACKENDS = 3, DEPTH = 2 };
@@ -55,7 +56,7 @@ static void seed_from(uint64_t seed) {
     for (int k = 0; k < 4; k++) (void)below(2);
 }
 
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
 
 /* ---- ops, all from (3, 4) to (3, 4) */
 
@@ -63,24 +64,24 @@ static rp_tensor *pointwise(unsigned p, rp_tensor *a, rp_tensor *b) {
     switch (p % 9) {
     case 0: return rp_sin(a);
     case 1: return rp_tanh(rp_mul(a, b));
-    case 2: return rp_add(a, rp_cos(b), rp_i64(1));
+    case 2: return rp_add(a, rp_cos(b));
     case 3: return rp_mul(a, rp_sigmoid(b));
     case 4: return rp_softmax(a, p % 2);
-    case 5: return rp_sub(a, rp_mean(b, RP_DIMS(p % 2), true, RP_DTYPE_NONE), rp_i64(1));
+    case 5: return rp_sub(a, rp_mean(b, RP_DIMS(p % 2), true));
     case 6: return rp_maximum(a, b);
-    case 7: return rp_relu(rp_sub(a, b, rp_f64(0.5)));
+    case 7: return rp_relu(rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.5))));
     default: return rp_mul_scalar(a, rp_f64(0.75));
     }
 }
 
 /* An op that is refused; what the function then does. */
 static rp_tensor *refused_op(unsigned p, rp_tensor *a, rp_tensor *own) {
-    rp_tensor *wrong = rp_ones(RP_DIMS(5, 2), RP_F32), *r;
+    rp_tensor *wrong = rp_ones(RP_DIMS(5, 2)), *r;
     switch (p % 4) {
     case 0: r = rp_matmul(a, wrong); break;
     case 1: r = rp_copy_(own ? own : rp_clone(a), wrong); break;
     case 2: r = rp_view(a, RP_DIMS(7)); break;
-    default: r = rp_add(a, wrong, rp_i64(1));
+    default: r = rp_add(a, wrong);
     }
     if (!rp_is_error(r)) return r;
     (void)rp_error_take();
@@ -242,12 +243,12 @@ static rp_tensor *take(const world *w, const step *s, rp_tensor *const *value, b
     case TO_OUTSIDE:
         if (s->p % 4 == 0) (void)rp_set_grad_enabled(false);
         if (s->p % 3)
-            (void)rp_add_(w->sum, s->p % 2 ? rp_detach(a) : a, rp_i64(1));
+            (void)rp_add_(w->sum, s->p % 2 ? rp_detach(a) : a);
         else
             (void)rp_mul_(rp_select(w->sum, 0, 0), rp_select(s->p % 2 ? rp_detach(a) : a, 0, 2));
         (void)rp_set_grad_enabled(old);
         return w->sum;
-    case DROPOUT: own[at] = true; return rp_dropout(a, 0.3, true, NULL);
+    case DROPOUT: own[at] = true; return rp_dropout(a, 0.3, true);
     default: own[at] = true; return pointwise(s->p, a, b);
     }
 }
@@ -288,7 +289,8 @@ static void draw(function *f, uint64_t seed) {
 /* ---- one call, and what can be seen of it */
 
 static rp_tensor *numbers(double from) {
-    rp_tensor *t = rp_add_scalar(rp_arange(rp_i64(0), rp_i64(12), rp_i64(1), RP_F32), rp_f64(from));
+    rp_tensor *t = rp_add_scalar(
+        rp_arange(rp_i64(0), rp_i64(12), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)), rp_f64(from));
     return rp_detach(rp_reshape(rp_sin(rp_mul_scalar(t, rp_f64(1.3))), RP_DIMS(3, 4)));
 }
 
@@ -578,28 +580,19 @@ static void faults_of_seed(uint64_t seed) {
 static void test_faults(void **state) {
     (void)state;
     if (rp_default_device().type != RP_DEVICE_CPU) skip();
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_FAULTS");
-    if (one && !count) {
-        faults_of_seed(strtoull(one, NULL, 10));
-        return;
-    }
-    for (uint64_t seed = 1, last = count ? strtoull(count, NULL, 10) : 60; seed <= last; seed++) faults_of_seed(seed);
+    fuzz_seeds f = fuzz_begin(60);
+    for (uint64_t seed; fuzz_next(&f, &seed);) faults_of_seed(seed);
     print_message("%u allocations denied, %u calls failed for it\n", injected, told_of);
-    assert_true(told_of > injected / 2);
+    if (f.ran >= 20) assert_true(told_of > injected / 2);
 }
 
 static void test_modes(void **state) {
     (void)state;
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
-    if (one) {
-        run_seed(strtoull(one, NULL, 10));
-        return;
-    }
-    uint64_t last = count ? strtoull(count, NULL, 10) : rp_default_device().type == RP_DEVICE_CPU ? 1500 : 20;
-    for (uint64_t seed = 1; seed <= last; seed++) run_seed(seed);
+    fuzz_seeds f = fuzz_begin(rp_default_device().type == RP_DEVICE_CPU ? 1500 : 20);
+    for (uint64_t seed; fuzz_next(&f, &seed);) run_seed(seed);
     print_message("%u calls compared, %u functions refused by eager, %u backwards not compared, %u functions whole\n",
                   compared, refused, unlike_backward, whole);
-    assert_true(compared > 10 * refused);
+    if (f.ran >= 20) assert_true(compared > 10 * refused);
 }
 
 int main(void) {

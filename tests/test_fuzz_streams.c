@@ -1,7 +1,7 @@
 /* Random programs over several streams: ops, compiled functions and captures on streams that are ordered by events where a program
    has to order them, memory wrapped with deleters that overwrite it, and tensors, graphs, functions and streams released at any
    time. Every tensor has a twin that the host has calculated; each is compared before it is released. Numbers stay small whole ones,
-   so that any order of sums is exact. REPRISE_FUZZ_SEED runs one seed, REPRISE_FUZZ_SEEDS says how many run.
+   so that any order of sums is exact. support/fuzz.h says which seeds run.
    ctest: labels=threads timeout=300 cost=10 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "support/each_device.h"
+#include "support/fuzz.h"
 
 enum { STREAMS = 4, TENSORS = 12, FUNCTIONS = 3, ACTIONS = 120, MAX = 40000 };
 static const int64_t lengths[] = {3, 70, 900, 12000, MAX};
@@ -87,9 +88,9 @@ static void twice_and_one(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
 /* The same, if dropout with p = 0.5 of twice a number is a number or 0: draws, and ends with what does not depend on them. */
 static void with_noise(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    rp_tensor *noise = rp_dropout(rp_ones(RP_DIMS(8), RP_F32), 0.5, true, NULL);
+    rp_tensor *noise = rp_dropout(rp_ones(RP_DIMS(8)), 0.5, true);
     rp_tensor *one = rp_add_scalar(rp_mul_scalar(rp_amax(noise, RP_NO_DIMS, false), rp_f64(0)), rp_f64(1));
-    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(2)), one, rp_i64(1));
+    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(2)), one);
 }
 
 /* Memory of the program: another tensor's, which the deleter writes at once. */
@@ -114,7 +115,7 @@ static rp_tensor *wrapped(world *w, int64_t n, float value) {
     assert_non_null(l);
     unsigned now = w->now;
     go_to(w, 0);
-    *l = (lent){w, rp_retain(rp_full(&n, 1, rp_f64(value), RP_F32)), w->streams[0]};
+    *l = (lent){w, rp_retain(rp_full(&n, 1, rp_f64(value))), w->streams[0]};
     OK(rp_synchronize(device));
     void *data = rp_data(l->owner);
     go_to(w, now);
@@ -144,7 +145,7 @@ static rp_tensor *apply(world *w, twin *x) {
     } else { /* captured; and perhaps, meanwhile, work beside the capture */
         rp_graph *g = rp_graph_new();
         OK(rp_set_current_stream(w->streams[0]));
-        rp_tensor *beside = rp_empty(&x->n, 1, RP_F32); /* of another stream than will use it */
+        rp_tensor *beside = rp_empty(&x->n, 1); /* of another stream than will use it */
         OK(rp_set_current_stream(w->streams[w->now]));
         order(w, &(twin){.stream = 0});
         OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = RP_CAPTURE_RELAXED)));
@@ -174,7 +175,7 @@ static void act(world *w) {
         int64_t n = lengths[below(5)];
         float value = (float)below(50);
         drop(w, &w->twins[at], below(3) == 0);
-        put(w, at, below(2) ? wrapped(w, n, value) : rp_full(&n, 1, rp_f64(value), RP_F32), n, value);
+        put(w, at, below(2) ? wrapped(w, n, value) : rp_full(&n, 1, rp_f64(value)), n, value);
         break;
     }
     case 3: drop(w, x, below(3) == 0); break;
@@ -189,7 +190,7 @@ static void act(world *w) {
         if (!x->t || !y->t || x->n != y->n || x == y) break;
         order(w, x);
         order(w, y);
-        rp_tensor *sum = rp_add(x->t, y->t, rp_i64(1));
+        rp_tensor *sum = rp_add(x->t, y->t);
         float value = x->value + y->value;
         int64_t n = x->n;
         drop(w, &w->twins[at], false);
@@ -227,13 +228,8 @@ static void run_seed(uint64_t seed) {
 
 static void test_fuzz(void **state) {
     (void)state;
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
-    if (one) {
-        run_seed(strtoull(one, NULL, 10));
-        return;
-    }
-    uint64_t last = count ? strtoull(count, NULL, 10) : device.type == RP_DEVICE_CPU ? 150 : 4;
-    for (uint64_t seed = 1; seed <= last; seed++) run_seed(seed);
+    fuzz_seeds f = fuzz_begin(device.type == RP_DEVICE_CPU ? 150 : 4);
+    for (uint64_t seed; fuzz_next(&f, &seed);) run_seed(seed);
 }
 
 int main(void) {

@@ -25,8 +25,8 @@ typedef struct net {
 
 static void net_make(net *n) {
     rp_manual_seed(11);
-    n->weight = rp_mul_scalar(rp_randn(RP_DIMS(3, 5), RP_F32, NULL), rp_f64(0.4));
-    n->bias = rp_zeros(RP_DIMS(3), RP_F32);
+    n->weight = rp_mul_scalar(rp_randn(RP_DIMS(3, 5)), rp_f64(0.4));
+    n->bias = rp_zeros(RP_DIMS(3));
     OK(rp_set_requires_grad(n->weight, true));
     OK(rp_set_requires_grad(n->bias, true));
 }
@@ -38,9 +38,9 @@ static void net_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     out[0] = net_out(ctx, in[0]);
 }
 
-static rp_tensor *total(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total(rp_tensor *t) { return rp_sum(t); }
 static rp_tensor *rows(double by) {
-    rp_tensor *t = rp_arange(rp_i64(0), rp_i64(20), rp_i64(1), RP_F32);
+    rp_tensor *t = rp_arange(rp_i64(0), rp_i64(20), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32));
     return rp_reshape(rp_sin(rp_mul_scalar(t, rp_f64(by))), RP_DIMS(4, 5));
 }
 
@@ -126,7 +126,7 @@ static void test_step_captured(void **state) { /* a whole training step, while t
     net_make(&n);
     net_make(&twin);
     rp_optimizer *o = rp_sgd(&n.weight, 2, 0.1, NULL), *p = rp_sgd(&twin.weight, 2, 0.1, NULL);
-    rp_tensor *x = rows(0.7), *t = rp_full(RP_DIMS(4, 3), rp_f64(0.25), RP_F32), *kept[3], *loss, *want;
+    rp_tensor *x = rows(0.7), *t = rp_full(RP_DIMS(4, 3), rp_f64(0.25)), *kept[3], *loss, *want;
     for (int k = 0; k < 3; k++) {
         OK(rp_optimizer_zero_grad(o, true));
         OK(rp_optimizer_zero_grad(p, true));
@@ -202,7 +202,7 @@ static void scaled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     net *n = ctx; /* the weight in a view, the bias in a custom place of the tape */
     out[0] = rp_matmul(in[0], rp_transpose(n->weight, 0, 1));
     bool grad = rp_set_grad_enabled(false);
-    out[0] = rp_add(out[0], n->bias, rp_i64(1));
+    out[0] = rp_add(out[0], n->bias);
     (void)rp_set_grad_enabled(grad);
 }
 
@@ -221,7 +221,7 @@ static void test_forgotten(void **state) {
     net n;
     net_make(&n);
     rp_tensor *fresh, *x = rows(0.4), *y;
-    const char *line = (fresh = rp_zeros(RP_DIMS(3), RP_F32), RP_HERE);
+    const char *line = (fresh = rp_zeros(RP_DIMS(3)), RP_HERE);
     OK(rp_set_requires_grad(fresh, true));
     n.bias = fresh;
     rp_compiled *f;
@@ -246,7 +246,7 @@ static void test_forgotten(void **state) {
              &f)); /* the bias has no gradient there */
     rp_compiled_release(f);
     /* a parameter that is computed: what it is made of is behind it */
-    rp_tensor *log_weight = rp_full(RP_DIMS(3, 5), rp_f64(-1), RP_F32);
+    rp_tensor *log_weight = rp_full(RP_DIMS(3, 5), rp_f64(-1));
     OK(rp_set_requires_grad(log_weight, true));
     n.weight = rp_exp(log_weight);
     OK(graph(fn, &x, 1, &n.weight, 2, &f));
@@ -278,7 +278,7 @@ static void test_leaf_inside(void **state) {
 static void writing_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in, (void)n_out;
     net *n = ctx;
-    (void)rp_add_(in[0], in[1], rp_i64(1));
+    (void)rp_add_(in[0], in[1]);
     (void)rp_mul_scalar_(rp_select(in[0], 0, 1), rp_f64(-2)); /* a part, through a view */
     out[0] = rp_mul(rp_matmul(in[0], rp_transpose(n->weight, 0, 1)), n->bias);
 }
@@ -298,9 +298,9 @@ static rp_tensor *place(int kind, rp_tensor *sample, double by) {
     case IMPORTED: return rp_from_dlpack(rp_to_dlpack(t));
     case TURNED: return rp_transpose(rp_clone(rp_transpose(t, 0, 1)), 0, 1);
     case SHIFTED: /* another alignment than the sample's */
-        wide = rp_zeros(RP_DIMS(21), RP_F32);
+        wide = rp_zeros(RP_DIMS(21));
         return rp_copy_(rp_view(rp_slice(wide, 0, 1, 21, 1), RP_DIMS(4, 5)), t);
-    case STEPPED: wide = rp_full(RP_DIMS(4, 10), rp_f64(7), RP_F32); return rp_copy_(rp_slice(wide, 1, 0, 10, 2), t);
+    case STEPPED: wide = rp_full(RP_DIMS(4, 10), rp_f64(7)); return rp_copy_(rp_slice(wide, 1, 0, 10, 2), t);
     default: return t;
     }
 }
@@ -352,9 +352,9 @@ static void test_written_apart(void **state) { /* what is written may not be rea
     FAILS(RP_ERROR_GUARD, "arguments 0 and 1 share memory", rp_call(f, RP_TENSORS(x, x), &y, 1));
     rp_tensor *blob = rp_from_blob(rp_data(x), RP_DIMS(4, 5), NULL, RP_F32, device, NULL, NULL);
     FAILS(RP_ERROR_GUARD, "the function writes argument 0", rp_call(f, RP_TENSORS(blob, x), &y, 1));
-    rp_tensor *spread = rp_expand(rp_zeros(RP_DIMS(5), RP_F32), RP_DIMS(4, 5));
+    rp_tensor *spread = rp_expand(rp_zeros(RP_DIMS(5)), RP_DIMS(4, 5));
     FAILS(RP_ERROR_INVALID_ARGUMENT, "which is expanded", rp_call(f, RP_TENSORS(spread, x), &y, 1));
-    rp_tensor *weights = rp_zeros(RP_DIMS(4, 5), RP_F32);
+    rp_tensor *weights = rp_zeros(RP_DIMS(4, 5));
     rp_compiled_release(f);
     n.weight = rp_slice(weights, 0, 0, 3, 1);
     OK(graph((rp_fn){writing_body, &n, sizeof n, "writing"}, sample, 2, &n.weight, 2, &f));
@@ -371,7 +371,7 @@ static void test_written_apart(void **state) { /* what is written may not be rea
 static void feeding_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in, (void)n_out;
     out[0] = rp_mul_scalar(in[0], rp_f64(1.5));
-    out[0] = rp_add(rp_sin(out[0]), rp_mul(in[0], out[0]), rp_i64(1)); /* reads it again behind the first kernels */
+    out[0] = rp_add(rp_sin(out[0]), rp_mul(in[0], out[0])); /* reads it again behind the first kernels */
     if (ctx) (void)rp_mul_scalar_(in[0], rp_f64(3));
 }
 
@@ -402,13 +402,13 @@ test_written_history(void **state) { /* eagerly the argument would have a tape a
     (void)state;
     net n;
     net_make(&n);
-    rp_tensor *x = rp_ones(RP_DIMS(3, 5), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(3, 5));
     rp_compiled *f;
     FAILS(RP_ERROR_INVALID_ARGUMENT, "wrote into argument 0 what has a gradient, by `mul_`",
           graph((rp_fn){history_body, &n, sizeof n, "history"}, &x, 1, &n.weight, 1, &f));
     rp_compiled_release(f);
     bool grad = rp_set_grad_enabled(false);
-    rp_tensor *y = rp_ones(RP_DIMS(3, 5), RP_F32);
+    rp_tensor *y = rp_ones(RP_DIMS(3, 5));
     OK(rp_set_requires_grad(n.weight, false));
     OK(graph((rp_fn){history_body, &n, sizeof n, "plain"}, &y, 1, &n.weight, 1, &f));
     rp_compiled_release(f);

@@ -23,19 +23,19 @@
 
 static void test_raw_replay(void **state) { /* G4, G16: the body does not run; replay does, as often as asked */
     (void)state;
-    rp_tensor *x = rp_ones(RP_DIMS(4, 3), RP_F32), *sum = rp_zeros(RP_DIMS(4, 3), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(4, 3)), *sum = rp_zeros(RP_DIMS(4, 3));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
     assert_true(rp_is_capturing(device));
     rp_tensor *y = rp_sin(rp_mul_scalar(x, rp_f64(2)));
-    rp_add_(sum, y, rp_i64(1));
+    rp_add_(sum, y);
     OK(rp_graph_end(g));
     assert_false(rp_is_capturing(device));
     assert_float_equal(rp_item_f64(rp_amax(sum, RP_NO_DIMS, false)), 0, 0);
     for (int k = 0; k < 3; k++) OK(rp_graph_replay(g));
     rp_tensor *one = rp_sin(rp_mul_scalar(x, rp_f64(2)));
     same(y, one);
-    same(sum, rp_add(rp_add(one, one, rp_i64(1)), one, rp_i64(1)));
+    same(sum, rp_add(rp_add(one, one), one));
     rp_fill_(x, rp_f64(0.25)); /* values of what it reads may change */
     OK(rp_graph_replay(g));
     same(y, rp_sin(rp_mul_scalar(x, rp_f64(2))));
@@ -56,11 +56,11 @@ static void test_raw_states(void **state) { /* G6, G7, G12, G14, G16, G17, G20 *
     OK(rp_graph_reset(g));
     FAILS(RP_ERROR_STATE, "without a preceding", rp_graph_replay(g));
     OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .keep_graph = true)));
-    rp_tensor *y = rp_ones(RP_DIMS(5), RP_F32);
+    rp_tensor *y = rp_ones(RP_DIMS(5));
     OK(rp_graph_end(g));
     OK(rp_graph_instantiate(g));
     OK(rp_graph_replay(g));
-    assert_float_equal(rp_item_f64(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE)), 5, 0);
+    assert_float_equal(rp_item_f64(rp_sum(y)), 5, 0);
     rp_stream *s = rp_current_stream(device);
     rp_graph *other = rp_graph_new();
     FAILS(RP_ERROR_CAPTURE, "default stream", rp_graph_begin(other, device, RP_OPTIONS(rp_graph_options, .stream = s)));
@@ -72,15 +72,15 @@ static void test_raw_states(void **state) { /* G6, G7, G12, G14, G16, G17, G20 *
 static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates the capture, and says which */
     (void)state;
     rp_stream *before = rp_current_stream(device);
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(3));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
-    rp_tensor *y = rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *y = rp_sum(x);
     (void)rp_item_f64(y);
     assert_int_equal(rp_error_take(), RP_ERROR_CAPTURE);
     FAILS(RP_ERROR_CAPTURE, "invalid", rp_graph_end(g));
     assert_ptr_equal(rp_current_stream(device), before); /* G3, mended: the stream comes back on every path */
-    assert_float_equal(rp_item_f64(rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE)), 3, 0);
+    assert_float_equal(rp_item_f64(rp_sum(x)), 3, 0);
     rp_graph_release(g);
     g = rp_graph_new(); /* abandoned while capturing */
     OK(rp_graph_begin(g, device, NULL));
@@ -92,7 +92,7 @@ static void test_raw_forbidden(void **state) { /* 2.3: a host read invalidates t
 static void test_raw_sync_ops(void **state) { /* 2.3: an op whose size depends on values */
     (void)state;
     rp_stream *before = rp_current_stream(device);
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(3));
     rp_graph *g = rp_graph_new();
     for (int fresh = 0; fresh < 2; fresh++) { /* what the op reads was computed before the capture, or in it */
         OK(rp_graph_begin(g, device, NULL));
@@ -116,7 +116,7 @@ static void test_raw_sync_ops(void **state) { /* 2.3: an op whose size depends o
 static void test_raw_nested(void **state) { /* captures do not nest: the second is refused, the first is whole */
     (void)state;
     rp_stream *before = rp_current_stream(device);
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(3));
     rp_graph *outer = rp_graph_new(), *inner = rp_graph_new();
     OK(rp_graph_begin(outer, device, NULL));
     FAILS(RP_ERROR_STATE, "capturing already", rp_graph_begin(inner, device, NULL));
@@ -152,7 +152,7 @@ static void *other_thread(void *arg) { /* what it must not do to a graph that th
 static void test_raw_other_thread(void **state) { /* G12: a capture ends in its thread; a refusal changes nothing */
     (void)state;
     rp_stream *before = rp_current_stream(device);
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(3));
     for (int mode = RP_CAPTURE_THREAD_LOCAL; mode <= RP_CAPTURE_RELAXED; mode++) {
         rp_graph *g = rp_graph_new();
         OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = (rp_capture_mode)mode)));
@@ -178,18 +178,17 @@ test_raw_random(void **state) { /* R4: replays and eager ops together give the e
     (void)state;
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
-    rp_tensor *a = rp_rand(RP_DIMS(10), RP_F32, NULL), *b = rp_randn(RP_DIMS(7), RP_F32, NULL);
+    rp_tensor *a = rp_rand(RP_DIMS(10)), *b = rp_randn(RP_DIMS(7));
     OK(rp_graph_end(g));
     for (int round = 0; round < 2; round++) {
         OK(rp_manual_seed(99));
-        rp_tensor *e1 = rp_rand(RP_DIMS(10), RP_F32, NULL), *e2 = rp_randn(RP_DIMS(7), RP_F32, NULL),
-                  *e3 = rp_rand(RP_DIMS(3), RP_F32, NULL);
-        rp_tensor *e4 = rp_rand(RP_DIMS(10), RP_F32, NULL);
+        rp_tensor *e1 = rp_rand(RP_DIMS(10)), *e2 = rp_randn(RP_DIMS(7)), *e3 = rp_rand(RP_DIMS(3));
+        rp_tensor *e4 = rp_rand(RP_DIMS(10));
         OK(rp_manual_seed(99));
         OK(rp_graph_replay(g));
         same(a, e1);
         same(b, e2);
-        same(rp_rand(RP_DIMS(3), RP_F32, NULL), e3);
+        same(rp_rand(RP_DIMS(3)), e3);
         OK(rp_graph_replay(g));
         same(a, e4);
     }
@@ -199,7 +198,7 @@ test_raw_random(void **state) { /* R4: replays and eager ops together give the e
 static void test_raw_stream(void **state) { /* G2, G3: the caller's stream, or one of the library's that stays */
     (void)state;
     rp_stream *before = rp_current_stream(device), *own = rp_stream_new(device), *side[2];
-    rp_tensor *x = rp_rand(RP_DIMS(40), RP_F32, NULL);
+    rp_tensor *x = rp_rand(RP_DIMS(40));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .stream = own)));
     assert_ptr_equal(rp_current_stream(device), own);
@@ -223,7 +222,7 @@ static void test_raw_stream(void **state) { /* G2, G3: the caller's stream, or o
 
 static void test_raw_pool(void **state) { /* G5, G18, M53 for raw graphs */
     (void)state;
-    rp_tensor *x = rp_rand(RP_DIMS(1000), RP_F32, NULL);
+    rp_tensor *x = rp_rand(RP_DIMS(1000));
     uint64_t none = pool_bytes(), before;
     rp_graph *g = rp_graph_new(), *h = rp_graph_new();
     assert_null(rp_graph_pool(g)); /* none before the first capture */
@@ -283,7 +282,7 @@ static void test_raw_modes(void **state) { /* G8: who may wait for other work wh
     } cases[] = {{RP_CAPTURE_THREAD_LOCAL, RP_ERROR_CAPTURE, RP_OK},
                  {RP_CAPTURE_GLOBAL, RP_ERROR_CAPTURE, RP_ERROR_CAPTURE},
                  {RP_CAPTURE_RELAXED, RP_OK, RP_OK}};
-    rp_tensor *x = rp_ones(RP_DIMS(4), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(4));
     rp_event *e = rp_event_new(device, false);
     OK(rp_event_record(e, rp_current_stream(device)));
     for (size_t k = 0; k < 3; k++) {
@@ -346,7 +345,7 @@ static void test_raw_capturing(void **state) { /* G19: of the thread's current s
 
 static void test_raw_timing(void **state) { /* G23: an event of a capture has no time; those around a replay do */
     (void)state;
-    rp_tensor *x = rp_ones(RP_DIMS(64), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(64));
     rp_event *start = rp_event_new(device, true), *end_ = rp_event_new(device, true);
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
@@ -373,27 +372,27 @@ static void test_raw_liveness(void **state) { /* L3 */
     (void)state;
     const rp_graph_options checked = {.struct_size = sizeof checked, .check_input_liveness = true};
     rp_graph *g = rp_graph_new();
-    rp_tensor *base = rp_rand(RP_DIMS(4, 6), RP_F32, NULL), *y;
+    rp_tensor *base = rp_rand(RP_DIMS(4, 6)), *y;
     rp_scope scope = rp_scope_begin(); /* a view dies, its base lives; empty tensors and those of the capture die */
-    rp_tensor *view = rp_select(base, 0, 2), *empty = rp_zeros(RP_DIMS(0), RP_F32);
+    rp_tensor *view = rp_select(base, 0, 2), *empty = rp_zeros(RP_DIMS(0));
     OK(rp_graph_begin(g, device, &checked));
-    y = rp_cat((rp_tensor *[]){rp_mul_scalar(rp_sin(view), rp_f64(2)), empty}, 2, 0);
+    y = rp_cat(((rp_tensor *[]){rp_mul_scalar(rp_sin(view), rp_f64(2)), empty}), 2, 0);
     OK(rp_graph_end(g));
     OK(rp_scope_end(scope, &y, 1));
     OK(rp_graph_replay(g));
     same(y, rp_mul_scalar(rp_sin(rp_select(base, 0, 2)), rp_f64(2)));
     OK(rp_graph_reset(g));
     scope = rp_scope_begin(); /* one of a list */
-    rp_tensor *one = rp_ones(RP_DIMS(6), RP_F32), *part = rp_select(base, 0, 1);
+    rp_tensor *one = rp_ones(RP_DIMS(6)), *part = rp_select(base, 0, 1);
     OK(rp_graph_begin(g, device, &checked));
-    y = rp_cat((rp_tensor *[]){part, one}, 2, 0);
+    y = rp_cat(((rp_tensor *[]){part, one}), 2, 0);
     OK(rp_graph_end(g));
     OK(rp_graph_replay(g));
     OK(rp_scope_end(scope, &y, 1));
     FAILS(RP_ERROR_CAPTURE, "1 tensor that the graph uses has died; the first is used by cat", rp_graph_replay(g));
     OK(rp_graph_reset(g));
     scope = rp_scope_begin(); /* inside a region's function */
-    one = rp_ones(RP_DIMS(6), RP_F32);
+    one = rp_ones(RP_DIMS(6));
     OK(rp_graph_begin(g, device, &checked));
     rp_checkpoint(((rp_fn){square_body, NULL, 0, "square"}), &one, 1, &y, 1);
     OK(rp_graph_end(g));
@@ -410,8 +409,8 @@ test_random_states(void **state) { /* R2, R5, R7: each graph and generator has i
     rp_graph *g = rp_graph_new(), *plain = rp_graph_new();
     OK(rp_generator_seed(standard, 20));
     OK(rp_graph_begin(g, device, NULL));
-    rp_tensor *a = rp_rand(RP_DIMS(10), RP_F32, NULL), *b = rp_rand(RP_DIMS(9), RP_F32, own),
-              *c = rp_rand(RP_DIMS(3), RP_F32, NULL);
+    rp_tensor *a = rp_rand(RP_DIMS(10)), *b = rp_rand(RP_DIMS(9), RP_OPTIONS(rp_rand_options, .generator = own)),
+              *c = rp_rand(RP_DIMS(3));
     OK(rp_graph_end(g));
     OK(rp_graph_begin(plain, device, NULL));
     rp_tensor *d = rp_neg(a);
@@ -428,14 +427,14 @@ test_random_states(void **state) { /* R2, R5, R7: each graph and generator has i
     assert_int_equal(offset[1], 3);
     OK(rp_generator_seed(standard, 20));
     OK(rp_generator_seed(own, 21));
-    same(a, rp_rand(RP_DIMS(10), RP_F32, NULL));
-    same(b, rp_rand(RP_DIMS(9), RP_F32, own));
-    same(c, rp_rand(RP_DIMS(3), RP_F32, NULL));
+    same(a, rp_rand(RP_DIMS(10)));
+    same(b, rp_rand(RP_DIMS(9), RP_OPTIONS(rp_rand_options, .generator = own)));
+    same(c, rp_rand(RP_DIMS(3)));
     /* R7: a state set between replays is the one that the next draws from */
     OK(rp_generator_set(own, 77, 5));
     OK(rp_graph_replay(g));
     OK(rp_generator_set(own, 77, 5));
-    same(b, rp_rand(RP_DIMS(9), RP_F32, own));
+    same(b, rp_rand(RP_DIMS(9), RP_OPTIONS(rp_rand_options, .generator = own)));
     OK(rp_graph_replay(plain));
     same(d, rp_neg(a));
     rp_graph_release(plain);
@@ -443,7 +442,7 @@ test_random_states(void **state) { /* R2, R5, R7: each graph and generator has i
     OK(rp_generator_seed(standard, 4));
     OK(rp_graph_replay(g));
     OK(rp_generator_seed(standard, 4));
-    same(a, rp_rand(RP_DIMS(10), RP_F32, NULL));
+    same(a, rp_rand(RP_DIMS(10)));
     rp_graph_release(g);
 }
 
@@ -453,7 +452,7 @@ static void test_random_in_flight(void **state) { /* R5: the state outlives repl
     for (int round = 0; round < 4; round++) {
         rp_graph *g = rp_graph_new();
         OK(rp_graph_begin(g, device, NULL));
-        rp_tensor *y = rp_rand(RP_DIMS(3000), RP_F32, NULL);
+        rp_tensor *y = rp_rand(RP_DIMS(3000));
         OK(rp_graph_end(g));
         OK(rp_manual_seed(31));
         OK(rp_set_current_stream(s));
@@ -461,12 +460,12 @@ static void test_random_in_flight(void **state) { /* R5: the state outlives repl
         OK(rp_set_current_stream(before));
         rp_graph_release(g);
         rp_tensor *others[100]; /* one of them would take its place, which the replay writes */
-        for (int k = 0; k < 100; k++) others[k] = rp_full(RP_DIMS(2), rp_i64(k + 1000), RP_I64);
+        for (int k = 0; k < 100; k++)
+            others[k] = rp_full(RP_DIMS(2), rp_i64(k + 1000), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
         OK(rp_stream_synchronize(s));
         OK(rp_manual_seed(31));
-        for (int k = 0; k < 100; k++)
-            assert_float_equal(rp_item_f64(rp_sum(others[k], RP_NO_DIMS, false, RP_DTYPE_NONE)), 2 * (k + 1000), 0);
-        same(y, rp_rand(RP_DIMS(3000), RP_F32, NULL));
+        for (int k = 0; k < 100; k++) assert_float_equal(rp_item_f64(rp_sum(others[k])), 2 * (k + 1000), 0);
+        same(y, rp_rand(RP_DIMS(3000)));
     }
     rp_stream_release(s);
 }
@@ -478,7 +477,7 @@ static void *capture_random(void *arg) { /* R5: captures at the same time have t
     rp_graph *g = rp_graph_new();
     rp_status status = rp_graph_begin(g, device, NULL);
     rp_tensor *y = NULL;
-    for (int k = 0; k < 20; k++) y = rp_rand(RP_DIMS(16), RP_F32, NULL);
+    for (int k = 0; k < 20; k++) y = rp_rand(RP_DIMS(16));
     if (status == RP_OK) status = rp_graph_end(g);
     for (int k = 0; k < 3 && status == RP_OK; k++) status = rp_graph_replay(g);
     if (status == RP_OK) status = rp_stream_synchronize(rp_current_stream(device)); /* others may capture */
@@ -506,7 +505,7 @@ static void test_random_at_once(void **state) { /* R5 */
         values(got[k], is, 16);
         for (uint64_t replay = 0; replay < THREADS * 3 && !found; replay++) {
             OK(rp_generator_set(rp_default_generator(device), 8, replay * 80 + 76));
-            values(rp_rand(RP_DIMS(16), RP_F32, NULL), want, 16);
+            values(rp_rand(RP_DIMS(16)), want, 16);
             found = memcmp(is, want, sizeof is) == 0;
         }
         assert_true(found);
@@ -521,14 +520,14 @@ static void test_random_seeding(void **state) { /* R6: refused in a capture, whi
     OK(rp_manual_seed(50));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
-    rp_tensor *y = rp_rand(RP_DIMS(12), RP_F32, NULL);
+    rp_tensor *y = rp_rand(RP_DIMS(12));
     FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_manual_seed(51));
     FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_manual_seed(50)); /* the same seed, too */
     FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_generator_seed(standard, 51));
     FAILS(RP_ERROR_CAPTURE, "setting a generator", rp_generator_set(standard, 51, 2));
     FAILS(RP_ERROR_CAPTURE, "reading a generator", rp_generator_get(standard, &seed, &offset));
     rp_generator *made = rp_generator_new(device, 52); /* a number on the host */
-    rp_tensor *z = rp_rand(RP_DIMS(12), RP_F32, made);
+    rp_tensor *z = rp_rand(RP_DIMS(12), RP_OPTIONS(rp_rand_options, .generator = made));
     OK(rp_graph_end(g));
     OK(rp_generator_get(standard, &seed, &offset));
     assert_int_equal(seed, 50);
@@ -536,15 +535,15 @@ static void test_random_seeding(void **state) { /* R6: refused in a capture, whi
     OK(rp_graph_replay(g));
     OK(rp_manual_seed(50));
     OK(rp_generator_seed(made, 52));
-    same(y, rp_rand(RP_DIMS(12), RP_F32, NULL));
-    same(z, rp_rand(RP_DIMS(12), RP_F32, made));
+    same(y, rp_rand(RP_DIMS(12)));
+    same(z, rp_rand(RP_DIMS(12), RP_OPTIONS(rp_rand_options, .generator = made)));
     rp_generator_release(made);
     rp_graph_release(g);
 }
 
 static void test_raw_repoint(void **state) {
     (void)state;
-    rp_tensor *x = rp_rand(RP_DIMS(8, 16), RP_F32, NULL), *other = rp_rand(RP_DIMS(8, 16), RP_F32, NULL);
+    rp_tensor *x = rp_rand(RP_DIMS(8, 16)), *other = rp_rand(RP_DIMS(8, 16));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
     rp_tensor *y = rp_softmax(rp_mul_scalar(x, rp_f64(3)), 1), *z = rp_exp(x);
@@ -556,7 +555,7 @@ static void test_raw_repoint(void **state) {
     OK(rp_graph_repoint(g, x, x)); /* back */
     OK(rp_graph_replay(g));
     same(z, rp_exp(x));
-    FAILS(RP_ERROR_GUARD, "cannot stand for", rp_graph_repoint(g, x, rp_rand(RP_DIMS(16, 8), RP_F32, NULL)));
+    FAILS(RP_ERROR_GUARD, "cannot stand for", rp_graph_repoint(g, x, rp_rand(RP_DIMS(16, 8))));
     FAILS(RP_ERROR_CAPTURE, "does not use", rp_graph_repoint(g, other, x));
     rp_graph_release(g);
 }
@@ -564,7 +563,7 @@ static void test_raw_repoint(void **state) {
 /* An executable that is made again reads where the last replay did. */
 static void test_raw_repoint_instantiate(void **state) {
     (void)state;
-    rp_tensor *x = rp_rand(RP_DIMS(8, 16), RP_F32, NULL), *other = rp_rand(RP_DIMS(8, 16), RP_F32, NULL);
+    rp_tensor *x = rp_rand(RP_DIMS(8, 16)), *other = rp_rand(RP_DIMS(8, 16));
     for (int replays = 0; replays < 2; replays++) {
         rp_graph *g = rp_graph_new();
         OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .keep_graph = true)));
@@ -593,7 +592,7 @@ static void test_raw_repoint_out_of_memory(void **state) {
     bool failed = true;
     for (uint64_t n = 1; failed; n++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *x = rp_rand(RP_DIMS(6), RP_F32, NULL), *other = rp_rand(RP_DIMS(6), RP_F32, NULL);
+        rp_tensor *x = rp_rand(RP_DIMS(6)), *other = rp_rand(RP_DIMS(6));
         rp_graph *g = rp_graph_new();
         OK(rp_graph_begin(g, device, NULL));
         rp_tensor *y = rp_exp(x), *z = rp_mul(x, x), *w = rp_sin(x);
@@ -621,7 +620,7 @@ static void three_results(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
     (void)n_in;
     (void)n_out;
     out[0] = rp_softmax(in[0], 1);
-    out[1] = rp_sum(in[0], RP_DIMS(0), false, RP_DTYPE_NONE);
+    out[1] = rp_sum(in[0], RP_DIMS(0));
     out[2] = rp_transpose(rp_cat(in, 2, 0), 0, 1);
 }
 
@@ -633,7 +632,7 @@ static void test_compiled_moved_out_of_memory(void **state) {
         rp_scope scope = rp_scope_begin();
         rp_compiled *f = rp_compile((rp_fn){three_results, NULL, 0, "three"},
                                     RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
-        rp_tensor *x = rp_rand(RP_DIMS(4, 6), RP_F32, NULL), *other = rp_rand(RP_DIMS(4, 6), RP_F32, NULL);
+        rp_tensor *x = rp_rand(RP_DIMS(4, 6)), *other = rp_rand(RP_DIMS(4, 6));
         rp_tensor *args[] = {x, x}, *moved[] = {other, other}, *out[3], *want[3];
         for (int k = 0; k < 4; k++) { /* results are given back: no node has moved yet */
             rp_scope call = rp_scope_begin();
@@ -659,7 +658,7 @@ test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its
     (void)state;
     rp_graph *g = rp_graph_new();
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(6), rp_f64(2), RP_F32);
+    rp_tensor *x = rp_full(RP_DIMS(6), rp_f64(2));
     OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .check_input_liveness = true)));
     rp_tensor *y = rp_mul_scalar(x, rp_f64(5));
     OK(rp_graph_end(g));
@@ -675,7 +674,7 @@ test_raw_lifetime(void **state) { /* A8, L1, L2: what a graph reads outlives its
 
 static void test_raw_streams(void **state) { /* G16: graphs of one pool on two streams are ordered */
     (void)state;
-    rp_tensor *x = rp_zeros(RP_DIMS(64), RP_F32);
+    rp_tensor *x = rp_zeros(RP_DIMS(64));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
     rp_tensor *y = rp_add_scalar(x, rp_f64(1));
@@ -697,11 +696,11 @@ static void
 test_raw_pending(void **state) { /* memory that waits for another stream is asked after while this thread captures */
     (void)state;
     rp_stream *before = rp_current_stream(device), *other = rp_stream_new(device);
-    rp_tensor *x = rp_full(RP_DIMS(5000), rp_f64(0.5), RP_F32), *y = NULL;
+    rp_tensor *x = rp_full(RP_DIMS(5000), rp_f64(0.5)), *y = NULL;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *first = rp_retain(rp_rand(RP_DIMS(5000), RP_F32, NULL)), *gone = first;
+    rp_tensor *first = rp_retain(rp_rand(RP_DIMS(5000))), *gone = first;
     OK(rp_set_current_stream(other));
-    for (int k = 0; k < 20; k++) gone = rp_sin(rp_add(gone, x, rp_i64(1)));
+    for (int k = 0; k < 20; k++) gone = rp_sin(rp_add(gone, x));
     OK(rp_set_current_stream(before));
     rp_retain(gone);
     OK(rp_scope_end(scope, NULL, 0));
@@ -722,7 +721,7 @@ test_raw_pending(void **state) { /* memory that waits for another stream is aske
 static void test_raw_bad_index(void **state) { /* a bad index in a replay is an error of the next one */
     (void)state;
     int64_t at[2] = {1, 2}, bad[2] = {1, 9};
-    rp_tensor *table = rp_rand(RP_DIMS(4, 3), RP_F32, NULL), *index = rp_from_data(at, RP_DIMS(2), RP_I64);
+    rp_tensor *table = rp_rand(RP_DIMS(4, 3)), *index = rp_from_data(at, RP_DIMS(2), RP_I64);
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
     (void)rp_embedding(table, index);

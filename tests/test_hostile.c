@@ -93,7 +93,7 @@ static void names_and_numbers_out_of_range(void **state) {
         assert_non_null(g);
         rp_error_take();
         refuses(rp_generator_seed(g, 1));
-        fails(rp_randn(RP_DIMS(2), RP_F32, g));
+        fails(rp_randn(RP_DIMS(2), RP_OPTIONS(rp_randn_options, .generator = g)));
         rp_generator_release(g);
         rp_stream *s2 = rp_stream_new(nowhere[i]);
         rp_error_take();
@@ -146,11 +146,11 @@ static void factories_refuse(void **state) {
     const int64_t huge = INT64_C(1) << 62;
     float x[4] = {1, 2, 3, 4};
     const int64_t far = INT64_C(1) << 33;
-    rp_tensor *i32 = rp_full(RP_DIMS(1), rp_i64(2), RP_I32);
-    fails(rp_add(i32, i32, rp_i64(far)));
-    fails(rp_sub(i32, i32, rp_i64(INT64_MIN)));
-    fails(rp_add_(i32, i32, rp_i64(far)));
-    fails(rp_add(ones(1), ones(1), rp_f64(1e300)));
+    rp_tensor *i32 = rp_full(RP_DIMS(1), rp_i64(2), RP_OPTIONS(rp_full_options, .dtype = RP_I32));
+    fails(rp_add(i32, i32, RP_OPTIONS(rp_add_options, .alpha = rp_i64(far))));
+    fails(rp_sub(i32, i32, RP_OPTIONS(rp_sub_options, .alpha = rp_i64(INT64_MIN))));
+    fails(rp_add_(i32, i32, RP_OPTIONS(rp_add_options, .alpha = rp_i64(far))));
+    fails(rp_add(ones(1), ones(1), RP_OPTIONS(rp_add_options, .alpha = rp_f64(1e300))));
     fails(rp_from_data(x, NULL, 1, RP_F32));
     fails(rp_from_data(NULL, RP_DIMS(2), RP_F32));
     fails(rp_from_data(x, RP_DIMS(-1), RP_F32));
@@ -160,24 +160,25 @@ static void factories_refuse(void **state) {
     fails(rp_from_data(x, RP_DIMS(1), RP_DTYPE_NONE));
     fails(rp_from_data(x, seventeen, 17, RP_F32));
     fails(rp_from_data(x, seventeen, SIZE_MAX, RP_F32));
-    fails(rp_zeros(RP_DIMS(huge), RP_F32));
-    fails(rp_zeros(RP_DIMS(huge), RP_U8));
-    fails(rp_zeros(RP_DIMS(-2), RP_F32));
-    fails(rp_zeros(NULL, 2, RP_F32));
-    fails(rp_zeros(seventeen, 17, RP_F32));
-    fails(rp_zeros(seventeen, SIZE_MAX, RP_F32));
-    fails(rp_zeros(RP_DIMS(2), (rp_dtype)77));
-    fails(rp_zeros(RP_DIMS(2), (rp_dtype)-1));
-    fails(rp_empty(RP_DIMS(huge, huge), RP_F64));
-    fails(rp_full(RP_DIMS(2), (rp_scalar){.kind = (rp_scalar_kind)9}, RP_F32));
-    fails(rp_arange(rp_i64(0), rp_i64(1), rp_i64(0), RP_DTYPE_NONE));
-    fails(rp_arange(rp_i64(1), rp_i64(0), rp_i64(1), RP_DTYPE_NONE));
-    fails(rp_arange(rp_i64(INT64_MIN), rp_i64(INT64_MAX), rp_i64(1), RP_DTYPE_NONE));
-    fails(rp_arange(rp_f64(0), rp_f64(1.0 / 0.0), rp_f64(1), RP_DTYPE_NONE));
-    fails(rp_arange(rp_f64(0.0 / 0.0), rp_f64(1), rp_f64(1), RP_DTYPE_NONE));
-    fails(rp_arange(rp_f64(0), rp_f64(1), rp_f64(1e-300), RP_DTYPE_NONE));
-    fails(rp_randn(RP_DIMS(2), RP_I64, NULL));
-    fails(rp_randn(RP_DIMS(-2), RP_F32, NULL));
+    fails(rp_zeros(RP_DIMS(huge)));
+    fails(rp_zeros(RP_DIMS(huge), RP_OPTIONS(rp_zeros_options, .dtype = RP_U8)));
+    fails(rp_zeros(RP_DIMS(-2)));
+    fails(rp_zeros(NULL, 2));
+    fails(rp_zeros(seventeen, 17));
+    fails(rp_zeros(seventeen, SIZE_MAX));
+    fails(rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .dtype = (rp_dtype)77)));
+    fails(rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .dtype = (rp_dtype)-1)));
+    fails(rp_empty(RP_DIMS(huge, huge), RP_OPTIONS(rp_empty_options, .dtype = RP_F64)));
+    fails(rp_full(RP_DIMS(2), (rp_scalar){.kind = (rp_scalar_kind)9}, RP_OPTIONS(rp_full_options, .dtype = RP_F32)));
+    fails(rp_arange(rp_i64(0), rp_i64(1), rp_i64(0), RP_OPTIONS(rp_arange_options, .dtype = RP_DTYPE_NONE)));
+    fails(rp_arange(rp_i64(1), rp_i64(0), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_DTYPE_NONE)));
+    fails(rp_arange(rp_i64(INT64_MIN), rp_i64(INT64_MAX), rp_i64(1),
+                    RP_OPTIONS(rp_arange_options, .dtype = RP_DTYPE_NONE)));
+    fails(rp_arange(rp_f64(0), rp_f64(1.0 / 0.0), rp_f64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_DTYPE_NONE)));
+    fails(rp_arange(rp_f64(0.0 / 0.0), rp_f64(1), rp_f64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_DTYPE_NONE)));
+    fails(rp_arange(rp_f64(0), rp_f64(1), rp_f64(1e-300), RP_OPTIONS(rp_arange_options, .dtype = RP_DTYPE_NONE)));
+    fails(rp_randn(RP_DIMS(2), RP_OPTIONS(rp_randn_options, .dtype = RP_I64)));
+    fails(rp_randn(RP_DIMS(-2)));
     /* blobs: the deleter runs at once */
     const int64_t two = 2, many = INT64_MAX, minus = -1;
     deleted = 0;
@@ -198,8 +199,9 @@ static void factories_refuse(void **state) {
 static void ops_refuse(void **state) {
     (void)state;
     const int64_t huge = INT64_C(1) << 62;
-    rp_tensor *a = ones(6), *m = rp_view(a, RP_DIMS(2, 3)), *scalar = rp_full(RP_NO_DIMS, rp_i64(1), RP_F32);
-    rp_tensor *i64 = rp_arange(rp_i64(0), rp_i64(6), rp_i64(1), RP_I64);
+    rp_tensor *a = ones(6), *m = rp_view(a, RP_DIMS(2, 3)),
+              *scalar = rp_full(RP_NO_DIMS, rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
+    rp_tensor *i64 = rp_arange(rp_i64(0), rp_i64(6));
     rp_tensor *out1 = NULL;
     fails(rp_view(a, RP_DIMS(-1, -1)));
     fails(rp_view(a, RP_DIMS(-1, 0)));
@@ -227,18 +229,18 @@ static void ops_refuse(void **state) {
     fails(rp_cat(RP_TENSORS(a, wrong), 0));
     fails(rp_cat((rp_tensor *const[]){a}, SIZE_MAX, 0));
     fails(rp_cat(RP_TENSORS(scalar, scalar), 0));
-    fails(rp_sum(m, RP_DIMS(0, 0), false, RP_DTYPE_NONE));
-    fails(rp_sum(m, RP_DIMS(2), false, RP_DTYPE_NONE));
-    fails(rp_sum(m, NULL, 3, false, RP_DTYPE_NONE));
-    fails(rp_sum(m, RP_NO_DIMS, false, (rp_dtype)66));
+    fails(rp_sum(m, RP_DIMS(0, 0)));
+    fails(rp_sum(m, RP_DIMS(2)));
+    fails(rp_sum(m, NULL, 3));
+    fails(rp_sum(m, RP_NO_DIMS, false, RP_OPTIONS(rp_sum_options, .dtype = (rp_dtype)66)));
     fails(rp_softmax(m, INT64_MAX));
     fails(rp_softmax(i64, 0));
-    fails(rp_add(a, NULL, rp_i64(1)));
-    fails(rp_add(NULL, a, rp_i64(1)));
-    fails(rp_add(wrong, a, rp_i64(1)));
-    fails(rp_add(a, a, (rp_scalar){.kind = (rp_scalar_kind)12}));
-    fails(rp_add(i64, i64, rp_f64(0.5)));
-    fails(rp_add(a, ones(5), rp_i64(1)));
+    fails(rp_add(a, NULL));
+    fails(rp_add(NULL, a));
+    fails(rp_add(wrong, a));
+    fails(rp_add(a, a, RP_OPTIONS(rp_add_options, .alpha = (rp_scalar){.kind = (rp_scalar_kind)12})));
+    fails(rp_add(i64, i64, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.5))));
+    fails(rp_add(a, ones(5)));
     fails(rp_mul_(i64, a));
     fails(rp_copy_(wrong, a));
     fails(rp_copy_(a, ones(5)));
@@ -255,10 +257,10 @@ static void ops_refuse(void **state) {
     fails(rp_topk(a, -1, 0, true, true, NULL));
     fails(rp_topk(wrong, 1, 0, true, true, &out1));
     assert_true(out1 == NULL || rp_is_error(out1));
-    fails(rp_multinomial(a, 0, true, NULL));
-    fails(rp_multinomial(a, 7, false, NULL));
-    fails(rp_multinomial(i64, 1, false, NULL));
-    rp_tensor *image = rp_full(RP_DIMS(1, 1, 4, 4), rp_i64(1), RP_F32);
+    fails(rp_multinomial(a, 0, true));
+    fails(rp_multinomial(a, 7, false));
+    fails(rp_multinomial(i64, 1, false));
+    rp_tensor *image = rp_full(RP_DIMS(1, 1, 4, 4), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
     fails(rp_conv2d(image, image, NULL, RP_DIMS(0, 0), RP_DIMS(0, 0), RP_DIMS(1, 1), 1));
     fails(rp_conv2d(image, image, NULL, RP_DIMS(1, 1), RP_DIMS(-1, 0), RP_DIMS(1, 1), 1));
     fails(rp_conv2d(image, image, NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(0, 1), 1));
@@ -268,7 +270,7 @@ static void ops_refuse(void **state) {
     fails(rp_conv2d(image, image, NULL, RP_DIMS(1, 1), RP_DIMS(0, 0), RP_DIMS(huge, huge), 1));
     fails(rp_conv2d(image, image, NULL, NULL, 2, RP_DIMS(0, 0), RP_DIMS(1, 1), 1));
     /* bad indices are found by the kernel */
-    rp_tensor *index = rp_full(RP_DIMS(2), rp_i64(INT64_MIN), RP_I64);
+    rp_tensor *index = rp_full(RP_DIMS(2), rp_i64(INT64_MIN), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
     (void)rp_embedding(m, index);
     refuses(rp_synchronize(rp_cpu()));
     (void)rp_gather(a, 0, index);
@@ -293,12 +295,13 @@ static void every_op_by_name(void **state) {
                                  wrong,
                                  dead,
                                  ones(4),
-                                 rp_full(RP_NO_DIMS, rp_i64(2), RP_F64),
-                                 rp_zeros(RP_DIMS(0, 3), RP_F32),
-                                 rp_full(RP_DIMS(2, 3), rp_i64(-7), RP_I64),
-                                 rp_full(RP_DIMS(2, 2), rp_bool(true), RP_BOOL),
-                                 rp_full(RP_DIMS(1, 2, 4, 4), rp_i64(1), RP_F16),
-                                 rp_full(RP_DIMS(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), rp_i64(1), RP_BF16)};
+                                 rp_full(RP_NO_DIMS, rp_i64(2), RP_OPTIONS(rp_full_options, .dtype = RP_F64)),
+                                 rp_zeros(RP_DIMS(0, 3)),
+                                 rp_full(RP_DIMS(2, 3), rp_i64(-7), RP_OPTIONS(rp_full_options, .dtype = RP_I64)),
+                                 rp_full(RP_DIMS(2, 2), rp_bool(true), RP_OPTIONS(rp_full_options, .dtype = RP_BOOL)),
+                                 rp_full(RP_DIMS(1, 2, 4, 4), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F16)),
+                                 rp_full(RP_DIMS(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1), rp_i64(1),
+                                         RP_OPTIONS(rp_full_options, .dtype = RP_BF16))};
             rp_tensor *in[20], *out[8];
             rp_attr attrs[16];
             size_t n_in = (size_t)round % 5, n_attrs = 0;
@@ -414,7 +417,7 @@ static void user_ops_refuse(void **state) {
         "hostile(Tensor self, int x=99999999999999999999) -> Tensor",
         "hostile(Tensor self, int[] x=[1,2,3,4,5]) -> Tensor",
         "hostile(Tensor self, float x=abc) -> Tensor",
-        "hostile(Tensor self, str x='a') -> Tensor",
+        "hostile(Tensor self, str x=a) -> Tensor",
         "hostile(Tensor self, dtype d=float99) -> Tensor",
         "1hostile(Tensor self) -> Tensor",
         "hostile(int x) -> Tensor",
@@ -575,10 +578,11 @@ static void optimizers_refuse(void **state) {
 
 static void gradients_refuse(void **state) {
     (void)state;
-    rp_tensor *i64 = rp_full(RP_DIMS(2), rp_i64(1), RP_I64), *x = ones(2), *plain = ones(2), *out[2];
+    rp_tensor *i64 = rp_full(RP_DIMS(2), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), *x = ones(2),
+              *plain = ones(2), *out[2];
     refuses(rp_set_requires_grad(i64, true));
     assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
-    rp_tensor *y = rp_mul(x, x), *sum = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *y = rp_mul(x, x), *sum = rp_sum(y);
     refuses(rp_set_requires_grad(y, false));
     refuses(rp_backward(y, NULL, NULL));
     refuses(rp_backward(y, ones(3), NULL));
@@ -793,7 +797,7 @@ static void released_handles_are_refused(void **state) {
     rp_generator_release(g);
     GONE("the generator", rp_generator_seed(g, 1));
     GONE("the generator", rp_generator_get(g, NULL, NULL));
-    GONE("the generator", rp_rand(RP_DIMS(3), RP_F32, g));
+    GONE("the generator", rp_rand(RP_DIMS(3), RP_OPTIONS(rp_rand_options, .generator = g)));
     GONE_VOID("the generator", rp_generator_release(g));
     rp_generator_release(rp_default_generator(rp_cpu())); /* nobody's to release */
     OK(rp_generator_seed(rp_default_generator(rp_cpu()), 1));

@@ -17,7 +17,7 @@ static void leaves_out(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 }
 static void doubles(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
-    for (size_t k = 0; k < n_in && k < n_out; k++) out[k] = rp_add(in[k], in[k], rp_i64(1));
+    for (size_t k = 0; k < n_in && k < n_out; k++) out[k] = rp_add(in[k], in[k]);
 }
 static void gives_errors(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)in, (void)n_in;
@@ -133,8 +133,8 @@ static rp_status backend_run(void *ctx, void *compiled, rp_tensor *const *in, si
     switch (told.run) {
     case B_GOOD: return rp_ir_run(compiled, in, n_in, out, n_out);
     case B_SHAPE: out[0] = ones(3); break;
-    case B_RANK: out[0] = rp_full(RP_DIMS(2, 1), rp_i64(1), RP_F32); break;
-    case B_DTYPE: out[0] = rp_full(RP_DIMS(2), rp_i64(1), RP_F64); break;
+    case B_RANK: out[0] = rp_full(RP_DIMS(2, 1), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32)); break;
+    case B_DTYPE: out[0] = rp_full(RP_DIMS(2), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F64)); break;
     case B_ERROR: out[0] = wrong; break;
     case B_STICKY: out[0] = rp_view(in[0], RP_DIMS(77)); break;
     case B_STATUS: return RP_ERROR_IO;
@@ -160,8 +160,7 @@ static void call_told(bool strict, bool gradient, const char *named) {
         } else if (!named || told.run == B_GOOD) {
             assert_int_equal(status, RP_OK);
             assert_int_equal(rp_item_i64(rp_select(out[0], 0, 1)), 2);
-            if (gradient)
-                assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            if (gradient) assert_int_equal(rp_backward(rp_sum(out[0]), NULL, NULL), RP_OK);
         }
         rp_error_take();
         rp_scope_end(scope, NULL, 0);
@@ -220,22 +219,23 @@ static void strict_tells_of_skips(void **state) {
     rp_compiled *f = rp_compile((rp_fn){draws_indices, NULL, 0, "f"}, RP_OPTIONS(rp_compile_options, .strict = true));
     for (int round = 0; round < 3; round++) {
         assert_int_equal(rp_call(f, &x, 1, out, 1), RP_OK);
-        assert_int_equal(rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+        assert_int_equal(rp_backward(rp_sum(out[0]), NULL, NULL), RP_OK);
     }
     rp_compiled_release(f);
 }
 
 static void body_false(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)in, (void)n_in, (void)n_out;
-    out[0] = rp_full(RP_NO_DIMS, rp_bool(false), RP_BOOL);
+    out[0] = rp_full(RP_NO_DIMS, rp_bool(false), RP_OPTIONS(rp_full_options, .dtype = RP_BOOL));
 }
 static void body_true(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)in, (void)n_in, (void)n_out;
-    out[0] = rp_full(RP_NO_DIMS, rp_bool(true), RP_BOOL);
+    out[0] = rp_full(RP_NO_DIMS, rp_bool(true), RP_OPTIONS(rp_full_options, .dtype = RP_BOOL));
 }
 
 static void try_regions(rp_tensor *a) {
-    rp_tensor *out[2] = {NULL, NULL}, *yes = rp_full(RP_NO_DIMS, rp_bool(true), RP_BOOL);
+    rp_tensor *out[2] = {NULL, NULL},
+              *yes = rp_full(RP_NO_DIMS, rp_bool(true), RP_OPTIONS(rp_full_options, .dtype = RP_BOOL));
     rp_fn f = {doubles, NULL, 0, "doubles"}, none = {0}, absent = {leaves_out, NULL, 0, "absent"},
           bad = {gives_errors, NULL, 0, "bad"}, no = {body_false, NULL, 0, "no"}, always = {body_true, NULL, 0, "yes"},
           shape = {shape_error, NULL, 0, "shape"};
@@ -362,7 +362,7 @@ static void streams_events_graphs_refuse(void **state) {
     refuses(rp_generator_set(NULL, 1, 1));
     assert_int_equal(rp_generator_get(g, NULL, NULL), RP_OK);
     assert_int_equal(rp_generator_set(g, 1, UINT64_MAX), RP_OK);
-    (void)rp_randn(RP_DIMS(9), RP_F32, g);
+    (void)rp_randn(RP_DIMS(9), RP_OPTIONS(rp_randn_options, .generator = g));
     rp_error_take();
     rp_generator_release(rp_default_generator(rp_cpu()));
     rp_generator_release(rp_default_generator(rp_cpu()));
@@ -412,7 +412,7 @@ static void streams_events_graphs_refuse(void **state) {
     refuses(rp_graph_begin(graph, rp_cpu(), RP_OPTIONS(rp_graph_options, .stream = first)));
     assert_int_equal(rp_graph_begin(graph, rp_cpu(), NULL), RP_OK);
     refuses(rp_graph_begin(graph, rp_cpu(), NULL));
-    rp_tensor *b = rp_add(a, a, rp_i64(1));
+    rp_tensor *b = rp_add(a, a);
     complains(rp_item(rp_select(b, 0, 0)));
     (void)rp_graph_end(graph);
     rp_error_take();
@@ -422,7 +422,7 @@ static void streams_events_graphs_refuse(void **state) {
     assert_int_equal(rp_graph_begin(graph, rp_cpu(), NULL), RP_OK);
     refuses(rp_graph_replay(graph));
     refuses(rp_graph_end(other));
-    b = rp_add(a, a, rp_i64(1));
+    b = rp_add(a, a);
     assert_int_equal(rp_graph_end(graph), RP_OK);
     refuses(rp_graph_end(graph));
     refuses(rp_graph_instantiate(graph));
@@ -516,7 +516,7 @@ static void odd_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
         rp_compiled_release(inner);
         break;
     case G_SCOPE: (void)rp_scope_begin(); break;
-    case G_BACKWARD: (void)rp_backward(rp_sum(out[0], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL); break;
+    case G_BACKWARD: (void)rp_backward(rp_sum(out[0]), NULL, NULL); break;
     default: break;
     }
 }
@@ -545,7 +545,7 @@ static void good_graphed(bool training) {
     assert_int_equal(rp_call(f, &a, 1, &out, 1), RP_OK);
     assert_int_equal(rp_item_i64(rp_select(out, 0, 1)), 2);
     if (training) {
-        assert_int_equal(rp_backward(rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+        assert_int_equal(rp_backward(rp_sum(out), NULL, NULL), RP_OK);
         assert_int_equal(rp_item_i64(rp_select(rp_grad_of(a), 0, 1)), 2);
         rp_set_grad(a, NULL);
     }

@@ -23,7 +23,7 @@ enum { MAX_IN = 6, MAX_INTS = 40, MAX_ATTRS = RP__MAX_PARAMS };
 typedef struct good {
     const char *name;
     const char *in; /* "f23 i4": dtype letter and sizes, one digit a dim; '-' absent; 'q' before it: values 0, 1, ... */
-    const char *attrs; /* one for each attribute of the schema: "[1,2] 3 0.5 none" */
+    const char *attrs; /* of the schema, in its order: "[1,2] 3 0.5 none"; the rest are the defaults */
 } good;
 
 static const good table[] = {
@@ -35,9 +35,26 @@ static const good table[] = {
     {"div_size", "f23", "2"},
     {"is_class", "i31", "4"},
     {"pow_scalar", "f23", "2"},
+    {"sub_scalar", "i23", "2"},
     {"eq_scalar", "i23", "2"},
+    {"ne_scalar", "h23", "2"},
     {"lt_scalar", "f23", "2"},
+    {"le_scalar", "i23", "2"},
     {"gt_scalar", "u23", "2"},
+    {"ge_scalar", "f23", "2"},
+    {"gelu", "f23", ""},
+    {"argmax", "f23", "1"},
+    {"var", "f23", "[1]"},
+    {"any", "f23", "[1]"},
+    {"all", "f23", "[1]"},
+    {"prod", "f23", "1"},
+    {"clamp", "f23", "1 2"},
+    {"softplus", "f23", "1 20"},
+    {"embedding", "f32 qi3", ""},
+    {"clone", "f23", ""},
+    {"copy", "f23 f3", ""},
+    {"zeros_like", "f23", ""},
+    {"ones_like", "i23", ""},
     {"to_dtype", "f23", "f64"},
     {"add_", "f23 f3", "1"},
     {"sub_", "f23 f3", "1"},
@@ -55,8 +72,18 @@ static const good table[] = {
     {"amax", "f234", "[1] 0"},
     {"softmax", "f234", "1"},
     {"log_softmax", "f234", "1"},
+    {"cumsum", "f234", "1 none"},
+    {"cumsum_reversed", "f234", "1"},
+    {"max_pool2d", "f1244", "[2,2] [2,2] [0,0] [1,1] 0"},
+    {"max_pool2d_with_indices", "f1244", "[2,2] [2,2] [0,0] [1,1] 0"},
+    {"max_pool2d_input", "f1222 i1222", "[1,2,4,4] [2,2] [2,2] [0,0] [1,1] 0"},
+    {"avg_pool2d", "f1244", "[2,2] [2,2] [0,0] 0 1 4"},
+    {"avg_pool2d_input", "f1222", "[1,2,4,4] [2,2] [2,2] [0,0] 0 1 4"},
+    {"constant_pad_nd", "f23", "[1,2] 1"},
+    {"batch_norm", "f23 f3 f3 f3 f3", "0 0.1 1e-5"},
+    {"batch_norm_train", "f234 f31 f31", "1e-5"},
     {"layer_norm", "f23 f3 f3", "[3] 1e-5"},
-    {"native_layer_norm", "f23 f3 f3", "1 1e-5"},
+    {"native_layer_norm", "f23 f3 f3", "[3] 1e-5"},
     {"cross_entropy", "f34 qi3", "1 -100"},
     {"cross_entropy_rows", "f34 qi3", "-100"},
     {"view", "f23", "[3,2]"},
@@ -80,11 +107,11 @@ static const good table[] = {
     {"conv2d", "f1244 f2222 f2", "[1,1] [0,0] [1,1] 1"},
     {"conv2d_input", "f1233 f2222", "[1,2,4,4] [1,1] [0,0] [1,1] 1"},
     {"conv2d_weight", "f1233 f1244", "[2,2,2,2] [1,1] [0,0] [1,1] 1"},
-    {"rand", "", "[2,3] f32 none"},
-    {"randn", "", "[2,3] f32 none"},
-    {"randint", "", "0 9 [2,3] i64 none"},
+    {"rand", "", "[2,3] none f32"},
+    {"randn", "", "[2,3] none f32"},
+    {"randint", "", "0 9 [2,3] none i64"},
     {"dropout", "f23", "0.5 1 none"},
-    {"native_dropout", "f23", "0.5 none"},
+    {"native_dropout", "f23", "0.5 none none"},
     {"multinomial", "f23", "2 0 none"},
     {"adam_step_", "f3 f3 f3 f3 s s", "0.9 0.99 1e-8 0 0 0"},
     {"sgd_step_", "f3 f3 f3 s s", "0.9 0.5 0 0 0"},
@@ -114,9 +141,11 @@ static size_t make_inputs(const good *g, rp_tensor **in) {
         if (kind == '-')
             in[n++] = NULL;
         else if (counted)
-            in[n++] = rp_view(rp_arange(rp_i64(0), rp_i64(total), rp_i64(1), dtype), size, ndim);
+            in[n++] =
+                rp_view(rp_arange(rp_i64(0), rp_i64(total), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = dtype)),
+                        size, ndim);
         else
-            in[n++] = rp_full(size, ndim, rp_i64(kind == 's' ? 1 : 2), dtype);
+            in[n++] = rp_full(size, ndim, rp_i64(kind == 's' ? 1 : 2), RP_OPTIONS(rp_full_options, .dtype = dtype));
         while (*p == ' ') p++;
     }
     assert_false(rp_failed());
@@ -129,11 +158,18 @@ static size_t make_attrs(const good *g, const rp__op *op, rp_attr *attrs, int64_
     const char *p = g->attrs;
     for (unsigned i = 0; i < op->schema.n_params; i++) {
         if (op->schema.params[i].kind != RP__PARAM_ATTR) continue;
-        char word[32];
+        char word[32] = "";
         int used = 0;
-        assert_int_equal(sscanf(p, "%31s%n", word, &used), 1);
-        p += used;
         rp_attr *a = &attrs[n];
+        if (sscanf(p, "%31s%n", word, &used) != 1 || strcmp(word, "none") == 0) {
+            *a = *word && used ? rp__param_none(&op->schema.params[i]) : rp__param_default(&op->schema.params[i]);
+            if (a->kind == RP_ATTR_INTS && a->v.ints) a->v.ints = memcpy(ints[n], a->v.ints, a->n * sizeof **ints);
+            if (a->kind == RP_ATTR_INTS && !a->v.ints) a->v.ints = ints[n];
+            p += used;
+            n++;
+            continue;
+        }
+        p += used;
         *a = (rp_attr){.kind = (rp_attr_kind)op->schema.params[i].attr_kind};
         switch (a->kind) {
         case RP_ATTR_INT: a->v.i = atoll(word); break;
@@ -411,6 +447,7 @@ static void every_op_with_attributes_has_a_row(void **state) {
     (void)state;
     for (size_t i = 0; i < rp__op_table_count(); i++) {
         const rp__op *op = rp__op_table_at(i);
+        if (op->functional_op) op = op->functional_op; /* in place: the same attributes */
         bool there = op->schema.n_attrs == 0;
         for (size_t t = 0; t < sizeof table / sizeof *table && !there; t++) there = !strcmp(table[t].name, op->name);
         if (!there) fail_msg("`%s` has attributes and no row here", op->name);
@@ -435,7 +472,8 @@ static void sizes_overflow(void **state) {
     (void)state;
     const int64_t big = INT64_C(1) << 40, half = INT64_C(1) << 31, most = INT64_C(1) << 62;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *one = rp_full(RP_DIMS(1), rp_i64(1), RP_F32), *byte = rp_full(RP_DIMS(1), rp_i64(1), RP_U8);
+    rp_tensor *one = rp_full(RP_DIMS(1), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32)),
+              *byte = rp_full(RP_DIMS(1), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_U8));
     rp_tensor *wide = rp_expand(one, RP_DIMS(big)); /* 4 TiB of one number */
     assert_int_equal(rp_numel(wide), big);
     /* repeated expand: elements, then bytes */
@@ -448,23 +486,26 @@ static void sizes_overflow(void **state) {
     /* joins and outer products */
     rp_tensor *most_bytes = rp_expand(byte, RP_DIMS(most));
     refused(rp_cat(RP_TENSORS(most_bytes, most_bytes), 0), "cat", "uint8 (4611686018427387904)");
-    refused(rp_add(rp_unsqueeze(wide, 1), wide, rp_i64(1)), "add", "float32");
+    refused(rp_add(rp_unsqueeze(wide, 1), wide), "add", "float32");
     refused(rp_matmul(rp_unsqueeze(wide, 1), rp_unsqueeze(wide, 0)), "float32");
-    refused(rp_embedding(rp_expand(one, RP_DIMS(1, big)), rp_expand(rp_zeros(RP_DIMS(1), RP_I64), RP_DIMS(big))),
+    refused(rp_embedding(rp_expand(one, RP_DIMS(1, big)),
+                         rp_expand(rp_zeros(RP_DIMS(1), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)), RP_DIMS(big))),
             "embedding");
-    refused(rp_sum(wide, RP_NO_DIMS, false, (rp_dtype)77), "sum");
+    refused(rp_sum(wide, RP_NO_DIMS, false, RP_OPTIONS(rp_sum_options, .dtype = (rp_dtype)77)), "sum");
     /* allocations that no machine has */
-    refused(rp_rand(RP_DIMS(most), RP_F64, NULL), "rand");
-    refused(rp_rand(RP_DIMS(INT64_C(1) << 50), RP_F32, NULL), "rand");
+    refused(rp_rand(RP_DIMS(most), RP_OPTIONS(rp_rand_options, .dtype = RP_F64)), "rand");
+    refused(rp_rand(RP_DIMS(INT64_C(1) << 50)), "rand");
     refused(rp_clone(rp_expand(one, RP_DIMS(INT64_C(1) << 50))), "clone");
-    refused(rp_zeros(RP_DIMS(big, big, big), RP_U8), "(1099511627776, 1099511627776, 1099511627776)");
+    refused(rp_zeros(RP_DIMS(big, big, big), RP_OPTIONS(rp_zeros_options, .dtype = RP_U8)),
+            "(1099511627776, 1099511627776, 1099511627776)");
     /* an empty tensor is empty whatever its other sizes are */
-    assert_int_equal(rp_numel(rp_zeros(RP_DIMS(0, big, big), RP_F32)), 0);
+    assert_int_equal(rp_numel(rp_zeros(RP_DIMS(0, big, big))), 0);
     assert_int_equal(rp_numel(rp_expand(one, RP_DIMS(most, 0, most, 1))), 0);
     assert_false(rp_failed());
     /* windows of convolutions */
-    rp_tensor *image = rp_expand(rp_full(RP_DIMS(1, 1, 1, 1), rp_i64(1), RP_F32), RP_DIMS(1, 1, big, 4));
-    rp_tensor *kernel = rp_full(RP_DIMS(1, 1, 1, 1), rp_i64(1), RP_F32);
+    rp_tensor *image = rp_expand(rp_full(RP_DIMS(1, 1, 1, 1), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32)),
+                                 RP_DIMS(1, 1, big, 4));
+    rp_tensor *kernel = rp_full(RP_DIMS(1, 1, 1, 1), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
     refused(rp_conv2d(image, rp_expand(kernel, RP_DIMS(1, 1, most / 4, 1)), NULL, RP_DIMS(1, 1), RP_DIMS(0, 0),
                       RP_DIMS(INT32_MAX, 1), 1),
             "conv2d", "float32 (1, 1, 1099511627776, 4)");
@@ -476,7 +517,7 @@ static void sizes_overflow(void **state) {
 static void words_below_all_sizes(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *m = rp_zeros(RP_DIMS(2, 3), RP_F32);
+    rp_tensor *m = rp_zeros(RP_DIMS(2, 3));
     static const int64_t low[] = {INT64_MIN, INT64_MIN + 1, INT64_MIN + 5, -(INT64_C(1) << 62) - 1};
     for (size_t i = 0; i < sizeof low / sizeof *low; i++) {
         char text[32];
@@ -486,7 +527,7 @@ static void words_below_all_sizes(void **state) {
         refused(rp_view(m, RP_DIMS(low[i], 3)), "view: ", text, "(float32 (2, 3))");
         refused(rp_expand(m, RP_DIMS(low[i], 2, 3)), "expand: ", text, "(float32 (2, 3))");
         refused(rp_softmax(m, low[i]), "softmax: ", text);
-        refused(rp_zeros(RP_DIMS(low[i]), RP_F32), "zeros: ", text);
+        refused(rp_zeros(RP_DIMS(low[i])), "zeros: ", text);
     }
     refused(rp_select(m, 0, -(INT64_C(1) << 62)), "index -4611686018427387904 out of range", "(2, 3)");
     rp_scope_end(scope, NULL, 0);
@@ -496,7 +537,7 @@ static void words_below_all_sizes(void **state) {
 static int64_t word;
 static void uses_word(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_add(rp_select(in[0], 0, word), rp_view(in[0], RP_DIMS(-1)), rp_i64(1));
+    out[0] = rp_add(rp_select(in[0], 0, word), rp_view(in[0], RP_DIMS(-1)));
 }
 static void symbolic_overflow_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -506,7 +547,7 @@ static void symbolic_overflow_body(void *ctx, rp_tensor *const *in, size_t n_in,
 static void words_in_symbolic_traces(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *out[1], *a = rp_zeros(RP_DIMS(4), RP_F32), *b = rp_zeros(RP_DIMS(5), RP_F32);
+    rp_tensor *out[1], *a = rp_zeros(RP_DIMS(4)), *b = rp_zeros(RP_DIMS(5));
     word = -(INT64_C(1) << 62) - 1;
     rp_compiled *f = rp_compile((rp_fn){uses_word, NULL, 0, "f"}, NULL);
     for (int round = 0; round < 4; round++) {
@@ -523,14 +564,16 @@ static void words_in_symbolic_traces(void **state) {
     rp_compiled_release(f);
     /* a size that fits in the trace and overflows in a later call */
     f = rp_compile((rp_fn){symbolic_overflow_body, NULL, 0, "g"}, NULL);
-    rp_tensor *one = rp_full(RP_DIMS(1, 1, 1), rp_i64(3), RP_F32);
+    rp_tensor *one = rp_full(RP_DIMS(1, 1, 1), rp_i64(3), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
     for (int64_t n = 2; n < 6; n++) {
-        rp_tensor *in[2] = {one, rp_expand(rp_full(RP_DIMS(1), rp_i64(1), RP_F32), RP_DIMS(n))};
+        rp_tensor *in[2] = {
+            one, rp_expand(rp_full(RP_DIMS(1), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32)), RP_DIMS(n))};
         assert_int_equal(rp_call(f, in, 2, out, 1), RP_OK);
         assert_int_equal(rp_item_i64(out[0]), 3);
     }
     for (int round = 0; round < 3; round++) {
-        rp_tensor *in[2] = {one, rp_expand(rp_full(RP_DIMS(1), rp_i64(1), RP_F32), RP_DIMS(INT64_C(1) << 22))};
+        rp_tensor *in[2] = {one, rp_expand(rp_full(RP_DIMS(1), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32)),
+                                           RP_DIMS(INT64_C(1) << 22))};
         rp_status status = rp_call(f, in, 2, out, 1);
         if (status == RP_OK) fail_msg("a size of 2^66 elements was accepted in round %d", round);
         assert_true(rp_failed());

@@ -146,7 +146,7 @@ static void test_training(void **state) {
             assert_same(got[k], want[k]);
             rp_tensor *both[2] = {got[k], want[k]};
             for (int i = 0; i < 2; i++) {
-                rp_tensor *squares = rp_sum(rp_mul(both[i], both[i]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+                rp_tensor *squares = rp_sum(rp_mul(both[i], both[i]));
                 assert_int_equal(rp_backward(squares, NULL, NULL), RP_OK);
             }
             assert_same(rp_grad_of(n.first), rp_grad_of(m.first));
@@ -274,7 +274,7 @@ static void test_rows_of_units(void **state) {
     rp_set_requires_grad(x, true);
     for (int k = 0; k < 3; k++) {
         assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
-        assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+        assert_int_equal(rp_backward(rp_sum(y), NULL, NULL), RP_OK);
     }
     assert_true(rows(f, "library", "specialisation 1, forward") > 0);
     assert_int_equal(bytes_of(f, "specialisation 1, forward", "results"), 5 * 5 * 4);
@@ -287,10 +287,10 @@ static void test_rows_of_units(void **state) {
 static void whole_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *w = *(rp_tensor **)ctx, *gradient;
     (void)n_in, (void)n_out;
-    rp_tensor *y = rp_matmul(in[0], w), *loss = rp_mean(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *y = rp_matmul(in[0], w), *loss = rp_mean(rp_mul(y, y));
     if (rp_grad(&loss, 1, &w, 1, NULL, NULL, &gradient) != RP_OK) return;
     bool grad = rp_set_grad_enabled(false);
-    rp_sub_(w, rp_mul_scalar(gradient, rp_f64(0.1)), rp_i64(1));
+    rp_sub_(w, rp_mul_scalar(gradient, rp_f64(0.1)));
     rp_set_grad_enabled(grad);
     out[0] = rp_detach(loss);
 }

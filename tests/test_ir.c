@@ -37,11 +37,11 @@ static const char *const whole =
     "  %9: f32[s0, 4] = mul_scalar(%6) {other = 0.1}\n"
     "  %10: f32[s0, 8] = cat([%9, %6]) {dim = 1}\n"
     "  %11: f32[s0, 2] strides(8, 2) offset(1) alias(%10) = slice(%10) {dim = 1, start = 1, end = 5, step = 2}\n"
-    "  %12: f32[] = sum(%11) {dim = [], keepdim = false, dtype = none}\n"
+    "  %12: f32[] = sum(%11) {dim = [], keepdim = false}\n"
     "  %13: b8[] = gt(%12, %12)\n"
-    "  %14: f32[floordiv(s0, 3) + 2] = rand() {size = [floordiv(s0, 3) + 2], dtype = f32, generator = generator(0)} "
+    "  %14: f32[floordiv(s0, 3) + 2] = rand() {size = [floordiv(s0, 3) + 2], generator = generator(0), dtype = f32} "
     "random(0, floordiv(floordiv(s0, 3) + 5, 4))\n"
-    "  %15: f32[s0, 4], %16: b8[s0, 4] = native_dropout(%6) {p = 0.25, generator = none} random(7, s0)\n"
+    "  %15: f32[s0, 4], %16: b8[s0, 4] = native_dropout(%6) {p = 0.25, train = none} random(7, s0)\n"
     "  %22: f32[] = cond(%13, %12) {\n"
     "    then(%17: f32[]) {\n"
     "      %18: f32[] = exp(%17)\n"
@@ -126,7 +126,7 @@ static void test_errors(void **state) {
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = add(%0) return }", "',' was expected"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = add(%0, none) return }", "may not be none"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) return }", "attribute 'other' is missing"},
-        {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) {others = 1} return }", "missing"},
+        {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) {} return }", "missing"},
         {"graph \"a\" (%0: f32[2]) { %1: f32[2] = mul_scalar(%0) {other = nan(0x7fc00001)} return }",
          "64 bits of a NaN"},
         {"graph \"a\" () { %1: f32[2] = const [1.0] return }", "1 elements for a constant of 2"},
@@ -220,10 +220,11 @@ static void test_defaults(void **state) {
         {GRAPH("f32[1, 1, 3, 1] = conv2d(%0, %0, none) {padding = [1, 0]}"),
          GRAPH(
              "f32[1, 1, 3, 1] = conv2d(%0, %0, none) {stride = [1, 1], padding = [1, 0], dilation = [1, 1], groups = 1}")},
-        {GRAPH("f32[] = mean(%0)"), GRAPH("f32[] = mean(%0) {dim = [], keepdim = false, dtype = none}")},
+        {GRAPH("f32[] = mean(%0)"), GRAPH("f32[] = mean(%0) {dim = none, keepdim = false, dtype = none}")},
         {GRAPH("f32[1, 1, 1, 1] = sum(%0) {keepdim = true}"),
-         GRAPH("f32[1, 1, 1, 1] = sum(%0) {dim = [], keepdim = true, dtype = none}")},
-        {GRAPH("f32[] = full() {size = [], value = 2}"), GRAPH("f32[] = full() {size = [], value = 2, dtype = f32}")},
+         GRAPH("f32[1, 1, 1, 1] = sum(%0) {dim = none, keepdim = true, dtype = none}")},
+        {GRAPH("i64[] = full() {size = [], fill_value = 2}"),
+         GRAPH("i64[] = full() {size = [], fill_value = 2, dtype = none}")},
         {GRAPH("f32[1, 3, 4, 2] = add(%0, %0) {}"), GRAPH("f32[1, 3, 4, 2] = add(%0, %0) {alpha = 1}")},
     };
 #undef GRAPH
@@ -255,7 +256,8 @@ static void test_run(void **state) {
     for (int64_t rows = 1; rows < 6; rows++) {
         rp_tensor *in[] = {filled(0.2, 2, rows, (int64_t)3), filled(1, 1, 3)}, *out[3];
         assert_int_equal(rp_ir_run(ir, in, 2, out, 3), RP_OK);
-        assert_same(out[0], rp_mul_scalar(rp_add(in[0], in[1], rp_i64(2)), rp_i64(3)));
+        assert_same(out[0],
+                    rp_mul_scalar(rp_add(in[0], in[1], RP_OPTIONS(rp_add_options, .alpha = rp_i64(2))), rp_i64(3)));
         const float constant[] = {0.5f, 1e-30f};
         assert_same(out[1], rp_from_data(constant, RP_DIMS(2), RP_F32));
         assert_ptr_equal(out[2], in[0]);

@@ -54,9 +54,10 @@ static void layer_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 static void test_reading(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    struct layer l = {rp_ones(RP_DIMS(4, 3), RP_F32), rp_zeros(RP_DIMS(4), RP_F32)};
+    struct layer l = {rp_ones(RP_DIMS(4, 3)), rp_zeros(RP_DIMS(4))};
     assert_int_equal(rp_set_requires_grad(l.w, true), RP_OK);
-    rp_tensor *in[] = {rp_ones(RP_DIMS(2, 3), RP_F32), rp_ones(RP_DIMS(5, 2), RP_F32), rp_ones(RP_DIMS(2), RP_F64)};
+    rp_tensor *in[] = {rp_ones(RP_DIMS(2, 3)), rp_ones(RP_DIMS(5, 2)),
+                       rp_ones(RP_DIMS(2), RP_OPTIONS(rp_ones_options, .dtype = RP_F64))};
     rp_ir *ir = rp_trace((rp_fn){layer_body, &l, sizeof l, "layer"}, in, 3, 2);
     assert_ok();
     assert_string_equal(rp_ir_name(ir), "layer");
@@ -126,7 +127,8 @@ static void branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out
 static void test_regions_and_numbers_out_of_range(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *in[] = {rp_full(RP_NO_DIMS, rp_bool(true), RP_BOOL), rp_ones(RP_DIMS(3), RP_F32)};
+    rp_tensor *in[] = {rp_full(RP_NO_DIMS, rp_bool(true), RP_OPTIONS(rp_full_options, .dtype = RP_BOOL)),
+                       rp_ones(RP_DIMS(3))};
     rp_ir *ir = rp_trace((rp_fn){branch, NULL, 0, "branch"}, in, 2, 1);
     assert_ok();
     rp_ir_node cond = nth(ir, rp_ir_body(ir), 0);
@@ -195,7 +197,7 @@ static void test_types_and_symbols(void **state) {
     assert_int_equal(rp_ir_size_text(ir, out.size[0], text, 3), 4);
     assert_string_equal(text, "s0");
 
-    rp_tensor *in[] = {rp_ones(RP_DIMS(5, 4), RP_F32), rp_ones(RP_DIMS(4, 3), RP_F32)}, *y;
+    rp_tensor *in[] = {rp_ones(RP_DIMS(5, 4)), rp_ones(RP_DIMS(4, 3))}, *y;
     int64_t symbols[1], value;
     assert_int_equal(rp_ir_symbols_of_args(ir, in, 2, symbols), RP_OK);
     assert_int_equal(symbols[0], 5);
@@ -233,7 +235,7 @@ static void by_calls(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
 static void test_making(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *w = rp_full(RP_DIMS(3), rp_f64(2), RP_F32), *x = rp_ones(RP_DIMS(2, 3), RP_F32), *y, *z;
+    rp_tensor *w = rp_full(RP_DIMS(3), rp_f64(2)), *x = rp_ones(RP_DIMS(2, 3)), *y, *z;
     rp_ir *ir = rp_ir_new("by_calls"), *traced = rp_trace((rp_fn){by_calls, w, 0, "by_calls"}, &x, 1, 1);
     const rp_ir_type type = {sizeof type, RP_F32, rp_cpu(), 2, {2, 3}, {false}, false};
     rp_ir_value a = rp_ir_add_arg(ir, &type), c = rp_ir_add_captured(ir, w), v[2], both[2];
@@ -250,7 +252,7 @@ static void test_making(void **state) {
     assert_true(rp_ir_equal(ir, traced));
     assert_int_equal(rp_ir_run(ir, &x, 1, &y, 1), RP_OK);
     assert_int_equal(rp_ir_run(traced, &x, 1, &z, 1), RP_OK);
-    assert_int_equal(rp_item_i64(rp_sum(rp_ne(y, z), RP_NO_DIMS, false, RP_DTYPE_NONE)), 0);
+    assert_int_equal(rp_item_i64(rp_sum(rp_ne(y, z))), 0);
 
     /* a failed op leaves the graph as it was, and says what it was about */
     rp_ir_value none;
@@ -285,7 +287,7 @@ static void test_making(void **state) {
     assert_int_equal(rp_ir_add_assign(other, "here:9", q, sum), RP_OK);
     assert_int_equal(rp_ir_set_results(other, (rp_ir_value[]){sum, RP_IR_NONE}, 2), RP_OK);
     assert_int_equal(rp_ir_check(other), RP_OK);
-    rp_tensor *in[] = {x, rp_ones(RP_DIMS(5), RP_F32)}, *out[2];
+    rp_tensor *in[] = {x, rp_ones(RP_DIMS(5))}, *out[2];
     assert_int_equal(rp_ir_run(other, in, 2, out, 2), RP_OK);
     assert_true(rp_item_f64(rp_select(in[1], 0, 4)) == 6);
     assert_null(out[1]);
@@ -376,7 +378,7 @@ static void net_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     rp_add_scalar_(n->steps, rp_i64(1));
     (void)rp_set_grad_enabled(grad);
     rp_tensor *h = rp_gelu(rp_linear(in[0], n->w1, n->b1));
-    out[0] = rp_mean(rp_softmax(rp_matmul(h, n->w2), -1), RP_DIMS(0), false, RP_DTYPE_NONE);
+    out[0] = rp_mean(rp_softmax(rp_matmul(h, n->w2), -1), RP_DIMS(0));
 }
 
 static void test_backend(void **state) {
@@ -388,16 +390,15 @@ static void test_backend(void **state) {
                                .run = reader_run,
                                .destroy = reader_destroy};
     assert_int_equal(rp_register_backend(&reader), RP_OK);
-    struct net n = {rp_randn(RP_DIMS(8, 4), RP_F32, NULL), rp_randn(RP_DIMS(8), RP_F32, NULL),
-                    rp_randn(RP_DIMS(8, 5), RP_F32, NULL), rp_zeros(RP_NO_DIMS, RP_F32)};
+    struct net n = {rp_randn(RP_DIMS(8, 4)), rp_randn(RP_DIMS(8)), rp_randn(RP_DIMS(8, 5)), rp_zeros(RP_NO_DIMS)};
     rp_fn fn = {net_body, &n, sizeof n, "net"};
     rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "reader", .strict = true)),
                 *e = rp_plain(fn);
     for (int64_t b = 2; b < 7; b++) { /* from the second size on it is a symbol */
-        rp_tensor *x = rp_randn(RP_DIMS(b, 4), RP_F32, NULL), *y, *z;
+        rp_tensor *x = rp_randn(RP_DIMS(b, 4)), *y, *z;
         assert_int_equal(rp_call(f, &x, 1, &y, 1), RP_OK);
         assert_int_equal(rp_call(e, &x, 1, &z, 1), RP_OK);
-        assert_int_equal(rp_item_i64(rp_sum(rp_ne(y, z), RP_NO_DIMS, false, RP_DTYPE_NONE)), 0);
+        assert_int_equal(rp_item_i64(rp_sum(rp_ne(y, z))), 0);
     }
     assert_true(rp_item_f64(n.steps) == 10);
     assert_true(compiled_graphs >= 1 && compiled_graphs <= 5);

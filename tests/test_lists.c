@@ -26,7 +26,7 @@ BODY(swap) { /* out[0] is written before in[0] is read */
 }
 BODY(positive) {
     UNUSED;
-    out[0] = rp_gt_scalar(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(-100));
+    out[0] = rp_gt_scalar(rp_sum(in[0]), rp_f64(-100));
 }
 static rp_status sine_backward(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_tensor *const *grad_out,
                                size_t n_out, rp_tensor **grad_in, size_t n_in) {
@@ -46,7 +46,8 @@ static rp_tensor *input(void) {
 static void test_one_array(void **state) {
     (void)state;
     rp_tensor *x = input(), *h = x, *want = rp_sin(x);
-    assert_int_equal(rp_cond(rp_ones(RP_NO_DIMS, RP_BOOL), one, one, &h, 1, &h, 1), RP_OK);
+    assert_int_equal(
+        rp_cond(rp_ones(RP_NO_DIMS, RP_OPTIONS(rp_ones_options, .dtype = RP_BOOL)), one, one, &h, 1, &h, 1), RP_OK);
     assert_same(h, want);
     assert_int_equal(rp_checkpoint(one, &h, 1, &h, 1), RP_OK);
     assert_same(h, want = rp_sin(want));
@@ -62,7 +63,7 @@ static void test_one_array(void **state) {
     assert_same(h, want = rp_sin(want));
     rp_ir_release(ir);
 
-    rp_tensor *ones = rp_ones(RP_DIMS(3), RP_F32), *g[2] = {x, want};
+    rp_tensor *ones = rp_ones(RP_DIMS(3)), *g[2] = {x, want};
     assert_int_equal(rp_grad(&want, 1, g, 1, &ones, RP_OPTIONS(rp_backward_options, .retain_graph = true), g), RP_OK);
     g[1] = x;
     assert_int_equal(rp_grad(&h, 1, g + 1, 1, &ones, NULL, g + 1), RP_OK);
@@ -117,7 +118,8 @@ static void test_errors_name_the_function(void **state) {
     NAMES("rp_register_hook: the tensor is NULL", rp_register_hook(NULL, NULL, NULL));
     NAMES("rp_backward: the root is NULL", rp_backward(NULL, NULL, NULL));
     NAMES("rp_cond: the predicate is NULL", rp_cond(NULL, one, one, NULL, 0, &out, 1));
-    NAMES("rp_cond: an argument is NULL", rp_cond(rp_ones(RP_NO_DIMS, RP_BOOL), one, one, &none, 1, &out, 1));
+    NAMES("rp_cond: an argument is NULL",
+          rp_cond(rp_ones(RP_NO_DIMS, RP_OPTIONS(rp_ones_options, .dtype = RP_BOOL)), one, one, &none, 1, &out, 1));
     rp_compiled *f = rp_compile(one, NULL);
     NAMES("sine: argument 0 is NULL", rp_call(f, &none, 1, &out, 1));
     NAMES("rp_call: the function or a list", rp_call(NULL, &none, 1, &out, 1));

@@ -48,7 +48,7 @@ static void check(rp__dag *dag, float k) {
     float x[N], y[N];
     for (int i = 0; i < N; i++) x[i] = (float)i;
     rp__space_access a[2] = {{.base = x, .stride = {1}}, {.base = y, .stride = {1}}};
-    rp__space s = {.n_outer = 1, .extent = {N}, .n_accesses = 2, .accesses = a};
+    rp__space s = {.dims = {1}, .extent = {N}, .n_accesses = 2, .accesses = a};
     test_run(&device, dag, &s, NULL);
     for (int i = 0; i < N; i++) assert_true(y[i] == (float)i * k + k);
 }
@@ -552,7 +552,7 @@ static void kernels_of_programs(void **state) {
     if (!have_compiler()) skip();
     double k[2] = {1.5, 2.5};
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_ones(RP_DIMS(1 << 20), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(1 << 20));
     uint64_t before = native();
     for (int wait = 0; wait < 2; wait++) {
         const rp_fn fn = {scaled_sine, &k[wait], sizeof k[wait], "scaled sine"};

@@ -17,7 +17,7 @@ static int calls;
 static void difference(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     calls++;
-    out[0] = rp_sub(in[0], in[1], rp_i64(1));
+    out[0] = rp_sub(in[0], in[1]);
 }
 
 static rp_compiled *make(int kind, rp_tensor *const *in) {
@@ -34,8 +34,8 @@ static void names_are_those_of_the_first_call(void **state) {
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *in[] = {rp_full(RP_DIMS(3), rp_f64(5), RP_F32), rp_full(RP_DIMS(3), rp_f64(2), RP_F32), NULL}, *out;
-        rp_tensor *odd[] = {in[0], rp_full(RP_DIMS(7), rp_f64(2), RP_F32)};
+        rp_tensor *in[] = {rp_full(RP_DIMS(3), rp_f64(5)), rp_full(RP_DIMS(3), rp_f64(2)), NULL}, *out;
+        rp_tensor *odd[] = {in[0], rp_full(RP_DIMS(7), rp_f64(2))};
         rp_compiled *f = make(kind, in);
         in[2] = in[0];
         /* a call that fails fixes nothing */
@@ -69,7 +69,7 @@ static void names_are_those_of_the_first_call(void **state) {
 static void names_are_paths(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *in[] = {rp_ones(RP_DIMS(3), RP_F32), rp_ones(RP_DIMS(3), RP_F32)}, *out;
+    rp_tensor *in[] = {rp_ones(RP_DIMS(3)), rp_ones(RP_DIMS(3))}, *out;
     rp_compiled *f = make(0, in);
     static const char *const bad[][2] = {{"a", "a"}, {"a", "a.b"}, {"a.b.c", "a.b"}};
     static const char *const odd[] = {"", ".a", "a.", "a..b"};

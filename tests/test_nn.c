@@ -112,14 +112,14 @@ static void initial_values(void **state) {
     assert_int_equal(rp_conv2d_layer_init(&conv, 3, 4, 1, 1, RP_OPTIONS(rp_conv2d_options, .groups = 2)),
                      RP_ERROR_SHAPE);
     FAILED(RP_ERROR_SHAPE, "groups");
-    rp_tensor *flat = rp_zeros(RP_DIMS(3), RP_F32);
+    rp_tensor *flat = rp_zeros(RP_DIMS(3));
     assert_int_equal(rp_init_kaiming_uniform(flat, 0), RP_ERROR_SHAPE);
     FAILED(RP_ERROR_SHAPE, "fan-in");
 }
 
 static void layers_are_their_ops(void **state) {
     (void)state;
-    rp_tensor *x = rp_randn(RP_DIMS(5, 4), RP_F32, NULL);
+    rp_tensor *x = rp_randn(RP_DIMS(5, 4));
     float have[64], want[64];
     rp_layer_norm_layer norm;
     ok(rp_layer_norm_layer_init(&norm, RP_DIMS(4), 1e-3, true, RP_F32));
@@ -143,14 +143,14 @@ static void layers_are_their_ops(void **state) {
     /* An error inside names the line of the layer's call. */
     char line[48];
     snprintf(line, sizeof line, "test_nn.c:%d", __LINE__ + 1);
-    rp_tensor *bad = rp_linear_layer_forward(&linear, rp_zeros(RP_DIMS(2, 5), RP_F32));
+    rp_tensor *bad = rp_linear_layer_forward(&linear, rp_zeros(RP_DIMS(2, 5)));
     assert_true(rp_is_error(bad));
     assert_non_null(strstr(rp_error_message(), line));
     (void)rp_error_take();
     rp_linear_layer_release(&linear);
     rp_conv2d_layer conv;
     ok(rp_conv2d_layer_init(&conv, 2, 3, 2, 2, RP_OPTIONS(rp_conv2d_options, .stride = {2, 1})));
-    rp_tensor *image = rp_randn(RP_DIMS(1, 2, 4, 3), RP_F32, NULL);
+    rp_tensor *image = rp_randn(RP_DIMS(1, 2, 4, 3));
     rp_tensor *y = rp_conv2d_layer_forward(&conv, image);
     assert_true(rp_size(y, 1) == 3 && rp_size(y, 2) == 2 && rp_size(y, 3) == 2);
     host(y, have);
@@ -441,7 +441,7 @@ static rp_status mlp_step(mlp *m, double *loss) {
     for (int i = 0; i < 8; i++) classes[i] = i % 4;
     rp_tensor *x = rp_from_data(v, RP_DIMS(8, 3), RP_F32), *target = rp_from_data(classes, RP_DIMS(8), RP_I64);
     rp_tensor *h = rp_layer_norm_layer_forward(&m->norm, rp_gelu(rp_linear_layer_forward(&m->first, x)));
-    rp_tensor *l = rp_cross_entropy(rp_linear_layer_forward(&m->second, h), target, 1, -100);
+    rp_tensor *l = rp_cross_entropy(rp_linear_layer_forward(&m->second, h), target);
     rp_status status = rp_backward(l, NULL, NULL);
     if (status == RP_OK) status = rp_optimizer_step(m->opt);
     if (status == RP_OK) status = rp_optimizer_zero_grad(m->opt, true);

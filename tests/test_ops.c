@@ -53,7 +53,9 @@ static void expect_error(int line, rp_tensor *result, rp_status status, const ch
 }
 #define EXPECT(result, status, fragment) expect_error(__LINE__, (result), (status), (fragment))
 
-static rp_tensor *z(rp_dtype d, const int64_t *size, size_t ndim) { return rp_full(size, ndim, rp_i64(0), d); }
+static rp_tensor *z(rp_dtype d, const int64_t *size, size_t ndim) {
+    return rp_full(size, ndim, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = d));
+}
 #define Z(d, ...) z((d), RP_DIMS(__VA_ARGS__))
 static rp_tensor *scalar_of(rp_dtype d) { return z(d, RP_NO_DIMS); }
 
@@ -61,13 +63,14 @@ static void test_errors_pointwise(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *f = Z(RP_F32, 3), *i = Z(RP_I64, 3), *b = Z(RP_BOOL, 3), *u = Z(RP_U8, 3);
-    EXPECT(rp_add(f, Z(RP_F32, 4), rp_i64(1)), RP_ERROR_SHAPE,
+    EXPECT(rp_add(f, Z(RP_F32, 4)), RP_ERROR_SHAPE,
            "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0");
-    EXPECT(rp_add(i, i, rp_f64(1.5)), RP_ERROR_DTYPE,
+    EXPECT(rp_add(i, i, RP_OPTIONS(rp_add_options, .alpha = rp_f64(1.5))), RP_ERROR_DTYPE,
            "For integral input tensors, argument alpha must not be a floating point number.");
-    EXPECT(rp_add(i, i, rp_bool(true)), RP_ERROR_DTYPE, "Boolean alpha only supported for Boolean results.");
-    EXPECT(rp_sub(b, b, rp_i64(1)), RP_ERROR_DTYPE, "with two bool tensors is not supported");
-    EXPECT(rp_sub(b, i, rp_i64(1)), RP_ERROR_DTYPE, "with a bool tensor is not supported");
+    EXPECT(rp_add(i, i, RP_OPTIONS(rp_add_options, .alpha = rp_bool(true))), RP_ERROR_DTYPE,
+           "Boolean alpha only supported for Boolean results.");
+    EXPECT(rp_sub(b, b), RP_ERROR_DTYPE, "with two bool tensors is not supported");
+    EXPECT(rp_sub(b, i), RP_ERROR_DTYPE, "with a bool tensor is not supported");
     EXPECT(rp_neg(b), RP_ERROR_DTYPE, "on a bool tensor is not supported");
     EXPECT(rp_abs(b), RP_ERROR_DTYPE, "is not defined for 'Bool'");
     EXPECT(rp_relu(b), RP_ERROR_DTYPE, "Boolean inputs not supported for relu");
@@ -82,20 +85,23 @@ static void test_errors_pointwise(void **state) {
            "result type Long can't be cast to the desired output type Bool");
     EXPECT(rp_div_(i, i), RP_ERROR_DTYPE, "result type Float can't be cast to the desired output type Long");
     EXPECT(rp_exp_(u), RP_ERROR_DTYPE, "result type Float can't be cast to the desired output type Byte");
-    EXPECT(rp_add_(f, Z(RP_F32, 2, 3), rp_i64(1)), RP_ERROR_SHAPE,
+    EXPECT(rp_add_(f, Z(RP_F32, 2, 3)), RP_ERROR_SHAPE,
            "output with shape (3) doesn't match the broadcast shape (2, 3)");
     EXPECT(rp_copy_(f, Z(RP_F32, 2, 3)), RP_ERROR_SHAPE,
            "output with shape (3) doesn't match the broadcast shape (2, 3)");
     EXPECT(rp_fill_(u, rp_i64(300)), RP_ERROR_INVALID_ARGUMENT, "without overflow");
-    EXPECT(rp_full(RP_DIMS(2), rp_f64(1e6), RP_F16), RP_ERROR_INVALID_ARGUMENT, "without overflow");
-    EXPECT(rp_full(RP_DIMS(-2), rp_i64(1), RP_F32), RP_ERROR_SHAPE,
+    EXPECT(rp_full(RP_DIMS(2), rp_f64(1e6), RP_OPTIONS(rp_full_options, .dtype = RP_F16)), RP_ERROR_INVALID_ARGUMENT,
+           "without overflow");
+    EXPECT(rp_full(RP_DIMS(-2), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32)), RP_ERROR_SHAPE,
            "Trying to create tensor with negative dimension -2");
-    EXPECT(rp_arange(rp_i64(0), rp_i64(1), rp_i64(0), RP_I64), RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
-    EXPECT(rp_arange(rp_i64(1), rp_i64(0), rp_i64(1), RP_I64), RP_ERROR_INVALID_ARGUMENT,
+    EXPECT(rp_arange(rp_i64(0), rp_i64(1), rp_i64(0)), RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
+    EXPECT(rp_arange(rp_i64(1), rp_i64(0)), RP_ERROR_INVALID_ARGUMENT,
            "upper bound and lower bound inconsistent with step sign");
-    EXPECT(rp_arange(rp_i64(0), rp_f64(INFINITY), rp_i64(1), RP_F32), RP_ERROR_INVALID_ARGUMENT, "unsupported range");
-    EXPECT(rp_arange(rp_i64(0), rp_i64(2), rp_i64(1), RP_BOOL), RP_ERROR_DTYPE, "is not defined for 'Bool'");
-    EXPECT(rp_add(NULL, f, rp_i64(1)), RP_ERROR_INVALID_ARGUMENT, "self");
+    EXPECT(rp_arange(rp_i64(0), rp_f64(INFINITY), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+           RP_ERROR_INVALID_ARGUMENT, "unsupported range");
+    EXPECT(rp_arange(rp_i64(0), rp_i64(2), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_BOOL)), RP_ERROR_DTYPE,
+           "is not defined for 'Bool'");
+    EXPECT(rp_add(NULL, f), RP_ERROR_INVALID_ARGUMENT, "self");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
@@ -103,13 +109,12 @@ static void test_errors_reduce(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_tensor *f = Z(RP_F32, 2, 3), *i = Z(RP_I64, 2);
-    EXPECT(rp_sum(f, RP_DIMS(0, -2), false, RP_DTYPE_NONE), RP_ERROR_INVALID_ARGUMENT,
-           "dim 0 appears multiple times in the list of dims");
-    EXPECT(rp_sum(f, RP_DIMS(2), false, RP_DTYPE_NONE), RP_ERROR_INDEX,
+    EXPECT(rp_sum(f, RP_DIMS(0, -2)), RP_ERROR_INVALID_ARGUMENT, "dim 0 appears multiple times in the list of dims");
+    EXPECT(rp_sum(f, RP_DIMS(2)), RP_ERROR_INDEX,
            "Dimension out of range (expected to be in range of [-2, 1], but got 2)");
-    EXPECT(rp_mean(i, RP_NO_DIMS, false, RP_DTYPE_NONE), RP_ERROR_DTYPE,
-           "Input dtype must be either a floating point or complex dtype. Got: Long");
-    EXPECT(rp_mean(f, RP_NO_DIMS, false, RP_I64), RP_ERROR_DTYPE, "Optional dtype must be either a floating point");
+    EXPECT(rp_mean(i), RP_ERROR_DTYPE, "Input dtype must be either a floating point or complex dtype. Got: Long");
+    EXPECT(rp_mean(f, RP_NO_DIMS, false, RP_OPTIONS(rp_mean_options, .dtype = RP_I64)), RP_ERROR_DTYPE,
+           "Optional dtype must be either a floating point");
     EXPECT(rp_amax(Z(RP_F32, 0), RP_NO_DIMS, false), RP_ERROR_SHAPE,
            "Expected reduction dim to be specified for input.numel() == 0");
     EXPECT(rp_amax(Z(RP_F32, 0, 3), RP_DIMS(0), false), RP_ERROR_INDEX,
@@ -122,9 +127,9 @@ static void test_errors_reduce(void **state) {
            "Expected normalized_shape to be at least 1-dimensional");
     EXPECT(rp_layer_norm(f, RP_DIMS(3), i, NULL, 1e-5), RP_ERROR_SHAPE,
            "Expected weight to be of same shape as normalized_shape");
-    EXPECT(rp_cross_entropy(f, Z(RP_I64, 3), 1, -100), RP_ERROR_SHAPE,
+    EXPECT(rp_cross_entropy(f, Z(RP_I64, 3)), RP_ERROR_SHAPE,
            "Expected input batch_size (2) to match target batch_size (3).");
-    EXPECT(rp_cross_entropy(f, Z(RP_F32, 2), 1, -100), RP_ERROR_DTYPE,
+    EXPECT(rp_cross_entropy(f, Z(RP_F32, 2)), RP_ERROR_DTYPE,
            "expected target dtype to be Long or Byte, but got Float");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
@@ -217,19 +222,22 @@ static void test_errors_matrices(void **state) {
 static void test_errors_random(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
-    rp_tensor *p = rp_full(RP_DIMS(2), rp_f64(0.5), RP_F32);
-    EXPECT(rp_rand(RP_DIMS(2), RP_I64, NULL), RP_ERROR_DTYPE, "is not defined for 'Long'");
-    EXPECT(rp_randint(5, 5, RP_DIMS(2), RP_I64, NULL), RP_ERROR_INVALID_ARGUMENT, "from=5 >= to=5");
-    EXPECT(rp_randint(0, 300, RP_DIMS(2), RP_U8, NULL), RP_ERROR_INVALID_ARGUMENT, "to - 1 is out of bounds");
-    EXPECT(rp_randint(-1, 3, RP_DIMS(2), RP_U8, NULL), RP_ERROR_INVALID_ARGUMENT, "from is out of bounds");
-    EXPECT(rp_dropout(p, 1.5, true, NULL), RP_ERROR_INVALID_ARGUMENT,
+    rp_tensor *p = rp_full(RP_DIMS(2), rp_f64(0.5));
+    EXPECT(rp_rand(RP_DIMS(2), RP_OPTIONS(rp_rand_options, .dtype = RP_I64)), RP_ERROR_DTYPE,
+           "is not defined for 'Long'");
+    EXPECT(rp_randint(5, 5, RP_DIMS(2)), RP_ERROR_INVALID_ARGUMENT, "from=5 >= to=5");
+    EXPECT(rp_randint(0, 300, RP_DIMS(2), RP_OPTIONS(rp_randint_options, .dtype = RP_U8)), RP_ERROR_INVALID_ARGUMENT,
+           "to - 1 is out of bounds");
+    EXPECT(rp_randint(-1, 3, RP_DIMS(2), RP_OPTIONS(rp_randint_options, .dtype = RP_U8)), RP_ERROR_INVALID_ARGUMENT,
+           "from is out of bounds");
+    EXPECT(rp_dropout(p, 1.5, true), RP_ERROR_INVALID_ARGUMENT,
            "dropout probability has to be between 0 and 1, but got 1.5");
-    EXPECT(rp_multinomial(Z(RP_I64, 2), 1, false, NULL), RP_ERROR_DTYPE,
+    EXPECT(rp_multinomial(Z(RP_I64, 2), 1, false), RP_ERROR_DTYPE,
            "multinomial only supports floating-point dtypes for input, got: Long");
-    EXPECT(rp_multinomial(p, 3, false, NULL), RP_ERROR_INVALID_ARGUMENT,
+    EXPECT(rp_multinomial(p, 3, false), RP_ERROR_INVALID_ARGUMENT,
            "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
-    EXPECT(rp_multinomial(p, 0, false, NULL), RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
-    EXPECT(rp_multinomial(scalar_of(RP_F32), 1, false, NULL), RP_ERROR_SHAPE, "prob_dist must be 1 or 2 dim");
+    EXPECT(rp_multinomial(p, 0, false), RP_ERROR_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
+    EXPECT(rp_multinomial(scalar_of(RP_F32), 1, false), RP_ERROR_SHAPE, "prob_dist must be 1 or 2 dim");
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
 }
 
@@ -241,13 +249,12 @@ static void test_errors_from_kernels(void **state) {
     rp_tensor *w = Z(RP_F32, 3, 2), *i = rp_from_data(bad, RP_DIMS(2), RP_I64),
               *m = rp_from_data(negative, RP_DIMS(2, 1), RP_I64);
     rp_tensor *results[] = {rp_embedding(w, i), rp_gather(w, 1, m),
-                            rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64), 1, -100)};
+                            rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64))};
     static const char *const names[] = {"embedding", "gather", "cross_entropy"};
     for (int k = 0; k < 3; k++) {
         if (k > 0)
-            results[k] =
-                k == 1 ? rp_gather(w, 1, m)
-                       : rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64), 1, -100);
+            results[k] = k == 1 ? rp_gather(w, 1, m)
+                                : rp_cross_entropy(w, rp_from_data((const int64_t[]){0, 1, 2}, RP_DIMS(3), RP_I64));
         else
             results[k] = rp_embedding(w, i);
         assert_false(rp_is_error(results[k]));
@@ -271,20 +278,20 @@ static double element(rp_tensor *t, int64_t i) {
 static void test_overlap(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
-    rp_tensor *x = rp_arange(rp_i64(0), rp_i64(16), rp_i64(1), RP_F32), *m = rp_view(x, RP_DIMS(4, 4));
-    EXPECT(rp_add_(rp_slice(x, 0, 1, INT64_MIN, 1), rp_slice(x, 0, 0, 15, 1), rp_i64(1)), RP_ERROR_INVALID_ARGUMENT,
+    rp_tensor *x = rp_arange(rp_i64(0), rp_i64(16), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+              *m = rp_view(x, RP_DIMS(4, 4));
+    EXPECT(rp_add_(rp_slice(x, 0, 1, INT64_MIN, 1), rp_slice(x, 0, 0, 15, 1)), RP_ERROR_INVALID_ARGUMENT,
            "some elements of the input tensor and the written-to tensor refer to a single memory location");
     EXPECT(rp_copy_(rp_slice(x, 0, 1, INT64_MIN, 1), rp_slice(x, 0, 0, 15, 1)), RP_ERROR_INVALID_ARGUMENT,
            "some elements of the input tensor");
-    EXPECT(rp_add_(m, rp_transpose(m, 0, 1), rp_i64(1)), RP_ERROR_INVALID_ARGUMENT,
-           "some elements of the input tensor");
+    EXPECT(rp_add_(m, rp_transpose(m, 0, 1)), RP_ERROR_INVALID_ARGUMENT, "some elements of the input tensor");
     rp_tensor *e = rp_expand(Z(RP_F32, 1), RP_DIMS(3));
     EXPECT(rp_add_scalar_(e, rp_i64(1)), RP_ERROR_INVALID_ARGUMENT,
            "more than one element of the written-to tensor refers to a single memory location");
     EXPECT(rp_copy_(e, Z(RP_F32, 3)), RP_ERROR_INVALID_ARGUMENT, "more than one element of the written-to tensor");
     assert_true(element(m, 5) == 5); /* nothing was written */
 
-    rp_add_(m, m, rp_i64(1)); /* the same elements */
+    rp_add_(m, m); /* the same elements */
     assert_true(element(m, 5) == 10);
     /* parts of rows: PyTorch does not look closer; the result is that of separate memory */
     rp_copy_(rp_slice(m, 1, 1, INT64_MIN, 1), rp_slice(m, 1, 0, 3, 1));
@@ -317,7 +324,8 @@ static void test_rand(void **state) {
     enum { N = 103 };
     for (int t = 0; t < 4; t++) {
         assert_int_equal(rp_generator_get(g, &seed, &at), RP_OK);
-        rp_tensor *u = rp_to_dtype(rp_rand(RP_DIMS(N), ref_types[t], g), RP_F64);
+        rp_tensor *u = rp_to_dtype(
+            rp_rand(RP_DIMS(N), RP_OPTIONS(rp_rand_options, .generator = g, .dtype = ref_types[t])), RP_F64);
         const double *v = rp_data(u);
         assert_non_null(v);
         for (int i = 0; i < N; i++) {
@@ -339,7 +347,7 @@ static void test_rand(void **state) {
     }
     /* normals: Box-Muller on pairs of words */
     assert_int_equal(rp_generator_get(g, &seed, &at), RP_OK);
-    const double *v = rp_data(rp_randn(RP_DIMS(N), RP_F64, g));
+    const double *v = rp_data(rp_randn(RP_DIMS(N), RP_OPTIONS(rp_randn_options, .generator = g, .dtype = RP_F64)));
     const double two_pi = 6.283185307179586476925;
     for (int i = 0; i < N; i++) {
         int64_t pair = i / 2 * 2;
@@ -376,7 +384,8 @@ static void test_randint(void **state) {
         uint64_t seed, at, n = (uint64_t)(ranges[r][1] - ranges[r][0]);
         bool wide = n > UINT64_C(1) << 31;
         assert_int_equal(rp_generator_get(g, &seed, &at), RP_OK);
-        rp_tensor *t = rp_randint(ranges[r][0], ranges[r][1], RP_DIMS(N), RP_I64, g);
+        rp_tensor *t =
+            rp_randint(ranges[r][0], ranges[r][1], RP_DIMS(N), RP_OPTIONS(rp_randint_options, .generator = g));
         const int64_t *v = rp_data(t);
         if (!v) fail_msg("%s", rp_error_message());
         for (int i = 0; i < N; i++) {
@@ -391,9 +400,9 @@ static void test_randint(void **state) {
     }
     static const int64_t more[][2] = {{-2, INT64_MAX - 1}, {-1, INT64_MAX}, {INT64_MIN / 2, INT64_MAX / 2 + 1}};
     for (size_t r = 0; r < sizeof more / sizeof *more; r++)
-        EXPECT(rp_randint(more[r][0], more[r][1], RP_DIMS(N), RP_I64, g), RP_ERROR_INVALID_ARGUMENT,
-               "has more than 2^63 - 1 values");
-    rp_tensor *u8 = rp_randint(250, 256, RP_DIMS(50), RP_U8, g);
+        EXPECT(rp_randint(more[r][0], more[r][1], RP_DIMS(N), RP_OPTIONS(rp_randint_options, .generator = g)),
+               RP_ERROR_INVALID_ARGUMENT, "has more than 2^63 - 1 values");
+    rp_tensor *u8 = rp_randint(250, 256, RP_DIMS(50), RP_OPTIONS(rp_randint_options, .generator = g, .dtype = RP_U8));
     for (int i = 0; i < 50; i++) assert_true(element(u8, i) >= 250);
     rp_generator_release(g);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
@@ -403,22 +412,23 @@ static void test_dropout(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
     rp_generator *g = rp_generator_new(rp_cpu(), 5);
-    rp_tensor *x = rp_arange(rp_i64(1), rp_i64(101), rp_i64(1), RP_F32), *mask;
+    rp_tensor *x = rp_arange(rp_i64(1), rp_i64(101), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)), *mask;
     uint64_t seed, at, after;
     assert_int_equal(rp_generator_get(g, &seed, &at), RP_OK);
-    rp_tensor *y = rp_native_dropout(x, 0.3, g, &mask);
+    rp_tensor *y = rp_native_dropout(x, 0.3, RP_UNSET, RP_OPTIONS(rp_native_dropout_options, .generator = g), &mask);
     for (int i = 0; i < 100; i++) {
         bool keep = (float)ldexp(floor(word_of(seed, at, i) / 256), -24) < (float)0.7;
         assert_true(element(mask, i) == keep);
         assert_true(fabs(element(y, i) - (keep ? (i + 1) / 0.7 : 0)) < 1e-4);
     }
     assert_int_equal(rp_generator_get(g, &seed, &at), RP_OK);
-    rp_tensor *same[] = {rp_dropout(x, 0.0, true, g), rp_dropout(x, 0.5, false, g)},
-              *none = rp_dropout(x, 1.0, true, g);
+    rp_tensor *same[] = {rp_dropout(x, 0.0, true, RP_OPTIONS(rp_dropout_options, .generator = g)),
+                         rp_dropout(x, 0.5, false, RP_OPTIONS(rp_dropout_options, .generator = g))},
+              *none = rp_dropout(x, 1.0, true, RP_OPTIONS(rp_dropout_options, .generator = g));
     for (int i = 0; i < 100; i += 33) {
         assert_true(element(same[0], i) == i + 1 && element(same[1], i) == i + 1 && element(none, i) == 0);
     }
-    assert_true(rp_is_error(rp_dropout(Z(RP_I64, 3), 0.5, true, g)));
+    assert_true(rp_is_error(rp_dropout(Z(RP_I64, 3), 0.5, true, RP_OPTIONS(rp_dropout_options, .generator = g))));
     assert_int_equal(rp_error_take(), RP_ERROR_DTYPE);
     assert_int_equal(rp_generator_get(g, &seed, &after), RP_OK);
     assert_true(after == at); /* none of these draws */
@@ -433,7 +443,7 @@ static void test_multinomial(void **state) {
     const float weights[] = {1, 0, 3, 0, 0, 5};
     rp_tensor *w = rp_from_data(weights, RP_DIMS(2, 3), RP_F32);
     enum { N = 4000 };
-    rp_tensor *t = rp_multinomial(w, N, true, g);
+    rp_tensor *t = rp_multinomial(w, N, true, RP_OPTIONS(rp_multinomial_options, .generator = g));
     assert_int_equal(rp_size(t, 0), 2);
     const int64_t *v = rp_data(t);
     assert_non_null(v);
@@ -444,7 +454,8 @@ static void test_multinomial(void **state) {
     }
     assert_true(counts[0][1] == 0 && counts[1][0] == 0 && counts[1][1] == 0);
     assert_true(abs(counts[0][0] - N / 4) < 200); /* 7 standard deviations */
-    rp_tensor *some = rp_multinomial(rp_from_data(weights, RP_DIMS(3), RP_F32), 2, false, g);
+    rp_tensor *some = rp_multinomial(rp_from_data(weights, RP_DIMS(3), RP_F32), 2, false,
+                                     RP_OPTIONS(rp_multinomial_options, .generator = g));
     v = rp_data(some);
     assert_true(v && v[0] != v[1] && v[0] != 1 && v[1] != 1);
     rp_generator_release(g);
@@ -454,7 +465,8 @@ static void test_multinomial(void **state) {
 static void test_empty(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
-    rp_tensor *t = rp_empty(RP_DIMS(3, 0, 2), RP_F16), *u = rp_empty(RP_DIMS(5, 7), RP_I32);
+    rp_tensor *t = rp_empty(RP_DIMS(3, 0, 2), RP_OPTIONS(rp_empty_options, .dtype = RP_F16)),
+              *u = rp_empty(RP_DIMS(5, 7), RP_OPTIONS(rp_empty_options, .dtype = RP_I32));
     assert_true(rp_ndim(t) == 3 && rp_numel(t) == 0 && rp_dtype_of(t) == RP_F16);
     assert_true(rp_numel(u) == 35 && rp_is_contiguous(u) && rp_data(u) != NULL);
     assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
@@ -479,7 +491,7 @@ static void check_values(rp_tensor *t, const double *want, int64_t n) {
 
 static void adam_run(double decay, bool decoupled, bool maximize, bool strided) {
     rp_scope s = rp_scope_begin();
-    rp_tensor *p[PARAMS], *g[PARAMS], *m[PARAMS], *v[PARAMS], *lr = rp_full(RP_NO_DIMS, rp_f64(0.125), RP_F32);
+    rp_tensor *p[PARAMS], *g[PARAMS], *m[PARAMS], *v[PARAMS], *lr = rp_full(RP_NO_DIMS, rp_f64(0.125));
     double rp[PARAMS][64], rm[PARAMS][64] = {{0}}, rv[PARAMS][64] = {{0}}, rg[64];
     for (int k = 0; k < PARAMS; k++) {
         int64_t n = param_sizes[k][0] * param_sizes[k][1];
@@ -508,7 +520,7 @@ static void adam_run(double decay, bool decoupled, bool maximize, bool strided) 
                 rp[k][i] -= 0.125 * (rm[k][i] / (1 - pow(0.9, t))) / (sqrt(rv[k][i] / (1 - pow(0.99, t))) + 1e-3);
             }
         }
-        rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_F32);
+        rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
         assert_int_equal(rp_adam_step_(p, PARAMS, g, PARAMS, m, PARAMS, v, PARAMS, step, lr, 0.9, 0.99, 1e-3, decay,
                                        decoupled, maximize),
                          RP_OK);
@@ -548,7 +560,7 @@ static void sgd_run(double momentum, double dampening, double decay, bool nester
     double w[N], b[N] = {0}, g[N];
     param_values(0, 0, w, N);
     rp_tensor *p = ref_from_values(RP_F32, w, N, (const int64_t[]){N}, 1), *buffer = Z(RP_F32, N),
-              *lr = rp_full(RP_NO_DIMS, rp_f64(0.25), RP_F32);
+              *lr = rp_full(RP_NO_DIMS, rp_f64(0.25));
     for (int t = 0; t < STEPS; t++) {
         param_values(1, t, g, N);
         rp_tensor *grad = ref_from_values(RP_F32, g, N, (const int64_t[]){N}, 1);
@@ -560,7 +572,7 @@ static void sgd_run(double momentum, double dampening, double decay, bool nester
             }
             w[i] -= 0.25 * gi;
         }
-        rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t + 1), RP_F32);
+        rp_tensor *step = rp_full(RP_NO_DIMS, rp_i64(t + 1), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
         assert_int_equal(rp_sgd_step_(&p, 1, &grad, 1, &buffer, momentum != 0, step, lr, momentum, dampening, decay,
                                       nesterov, maximize),
                          RP_OK);
@@ -583,7 +595,7 @@ static void test_sgd(void **state) {
 static void test_by_name(void **state) {
     (void)state;
     rp_scope s = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(2, 3), rp_f64(2), RP_F32), *in[] = {x, x}, *out[2];
+    rp_tensor *x = rp_full(RP_DIMS(2, 3), rp_f64(2)), *in[] = {x, x}, *out[2];
     assert_int_equal(rp_op_call("add", in, 2, NULL, 0, out, 1), RP_OK); /* alpha has a default */
     assert_true(element(out[0], 0) == 4);
     const rp_attr alpha = {.kind = RP_ATTR_INT, .v.i = 3}; /* an int where a Scalar is meant */
@@ -646,7 +658,7 @@ static void test_user_failure(void **state) {
     assert_int_equal(rp_op_register(RP_OPTIONS(rp_op_descriptor, .schema = "test_fails(Tensor self) -> Tensor",
                                                .cpu = fails_cpu, .ctx = &result)),
                      RP_OK);
-    rp_tensor *x = rp_full(RP_DIMS(2), rp_f64(1), RP_F32), *y;
+    rp_tensor *x = rp_full(RP_DIMS(2), rp_f64(1)), *y;
     float got[2];
     rp_graph *g = rp_graph_new();
     result = RP_OK;
@@ -693,17 +705,21 @@ static void test_user_op(void **state) {
     assert_true(rp_op_count() == before + 1);
     assert_int_equal(rp_op_register(&d), RP_ERROR_INVALID_ARGUMENT);
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
-    rp_tensor *x = rp_transpose(rp_view(rp_arange(rp_i64(0), rp_i64(6), rp_i64(1), RP_F32), RP_DIMS(2, 3)), 0, 1), *y;
+    rp_tensor *x = rp_transpose(
+                  rp_view(rp_arange(rp_i64(0), rp_i64(6), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)),
+                          RP_DIMS(2, 3)),
+                  0, 1),
+              *y;
     assert_int_equal(rp_op_call("test_scale", &x, 1, NULL, 0, &y, 1), RP_OK);
     assert_true(runs == 1 && element(y, 1) == 7.5 && rp_size(y, 0) == 3); /* row-major copy of a transposed input */
     const rp_attr bad = {.kind = RP_ATTR_FLOAT, .v.f = -1};
     assert_int_equal(rp_op_call("test_scale", &x, 1, &bad, 1, &y, 1), RP_ERROR_INVALID_ARGUMENT);
     EXPECT(y, RP_ERROR_INVALID_ARGUMENT, "the op's CPU function failed");
 
-    rp_tensor *leaf = rp_full(RP_DIMS(4), rp_f64(1), RP_F32), *loss;
+    rp_tensor *leaf = rp_full(RP_DIMS(4), rp_f64(1)), *loss;
     assert_int_equal(rp_set_requires_grad(leaf, true), RP_OK);
     assert_int_equal(rp_op_call("test_scale", &leaf, 1, NULL, 0, &y, 1), RP_OK);
-    loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    loss = rp_sum(y);
     assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
     assert_non_null(rp_grad_of(leaf));
     assert_true(element(rp_grad_of(leaf), 3) == 2.5);
@@ -726,9 +742,175 @@ static int clear_error(void **state) {
 }
 #define TEST(f) cmocka_unit_test_setup(f, clear_error)
 
+/* ---- what PyTorch takes, and what calls may leave out */
+
+static bool same_bytes(rp_tensor *a, rp_tensor *b) {
+    char x[256], y[256];
+    size_t n = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
+    if (rp_failed() || rp_dtype_of(a) != rp_dtype_of(b) || rp_numel(a) != rp_numel(b) || n > sizeof x) return false;
+    return rp_to_host(a, x, n) == RP_OK && rp_to_host(b, y, n) == RP_OK && memcmp(x, y, n) == 0;
+}
+
+/* A number that meets 16-bit floats in a comparison is rounded to their type first. */
+static void test_compare_with_numbers(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    static const rp_dtype types[] = {RP_F16, RP_BF16, RP_F32, RP_F64};
+    for (int k = 0; k < 4; k++) {
+        rp_tensor *t = rp_full(RP_DIMS(3), rp_f64(0.1), RP_OPTIONS(rp_full_options, .dtype = types[k]));
+        assert_true(rp_item_f64(rp_all(rp_eq_scalar(t, rp_f64(0.1)))) == 1);
+        assert_true(rp_item_f64(rp_any(rp_ne_scalar(t, rp_f64(0.1)))) == 0);
+        assert_true(rp_item_f64(rp_any(rp_lt_scalar(t, rp_f64(0.1)))) == 0);
+        assert_true(rp_item_f64(rp_all(rp_ge_scalar(t, rp_f64(0.1)))) == 1);
+    }
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* self + alpha * other is rounded once. */
+static void test_alpha_rounds_once(void **state) {
+    (void)state;
+    enum { N = 777 };
+    static float x[N], y[N], got[N];
+    static double u[N], v[N], had[N];
+    rp_scope s = rp_scope_begin();
+    int apart = 0;
+    for (int i = 0; i < N; i++) {
+        x[i] = sinf((float)i) * 1.3f;
+        y[i] = cosf((float)(7 * i)) * 0.9f;
+        u[i] = sin(i);
+        v[i] = cos(3 * i);
+    }
+    for (int sub = 0; sub < 2; sub++) {
+        rp_tensor *a = rp_from_data(x, RP_DIMS(N), RP_F32), *b = rp_from_data(y, RP_DIMS(N), RP_F32);
+        rp_tensor *r = sub ? rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.3)))
+                           : rp_add(a, b, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.3)));
+        assert_int_equal(rp_to_host(r, got, sizeof got), RP_OK);
+        for (int i = 0; i < N; i++) {
+            const float alpha = sub ? -0.3f : 0.3f, product = alpha * y[i];
+            assert_true(got[i] == fmaf(alpha, y[i], x[i]));
+            apart += got[i] != x[i] + product;
+        }
+        a = rp_from_data(u, RP_DIMS(N), RP_F64);
+        b = rp_from_data(v, RP_DIMS(N), RP_F64);
+        r = sub ? rp_sub(a, b, RP_OPTIONS(rp_sub_options, .alpha = rp_f64(0.3)))
+                : rp_add(a, b, RP_OPTIONS(rp_add_options, .alpha = rp_f64(0.3)));
+        assert_int_equal(rp_to_host(r, had, sizeof had), RP_OK);
+        for (int i = 0; i < N; i++) assert_true(had[i] == fma(sub ? -0.3 : 0.3, v[i], u[i]));
+    }
+    assert_true(apart > 0);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+static void test_linear_with_a_row_of_weights(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    static const float x[] = {1, 2, 3, 4, 5, 6}, w[] = {0.5, -1, 2};
+    rp_tensor *a = rp_from_data(x, RP_DIMS(2, 3), RP_F32), *row = rp_from_data(w, RP_DIMS(3), RP_F32);
+    assert_true(same_bytes(rp_linear(a, row), rp_matmul(a, row)));
+    rp_tensor *three = rp_transpose(rp_view(a, RP_DIMS(1, 3, 2)), 1, 2); /* dims that do not fold */
+    assert_true(same_bytes(rp_linear(three, row), rp_matmul(three, row)));
+    rp_tensor *dot = rp_linear(rp_select(a, 0, 1), row);
+    assert_true(rp_ndim(dot) == 0 && rp_item_f64(dot) == 4 * 0.5 - 5 + 12);
+    rp_set_requires_grad(a, true);
+    rp_set_requires_grad(row, true);
+    assert_int_equal(rp_backward(rp_sum(rp_linear(a, row)), NULL, NULL), RP_OK);
+    float slope[3];
+    assert_int_equal(rp_to_host(rp_grad_of(row), slope, sizeof slope), RP_OK);
+    assert_true(slope[0] == 5 && slope[1] == 7 && slope[2] == 9);
+    assert_true(same_bytes(rp_grad_of(a), rp_clone(rp_expand(row, RP_DIMS(2, 3)))));
+    EXPECT(rp_linear(a, row, row), RP_ERROR_SHAPE, "mat2 must be a matrix");
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* Where there is nothing to compute PyTorch does not look at types and dims. */
+static void test_empty_operands(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *ints = rp_zeros(RP_DIMS(3, 0), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64));
+    assert_int_equal(rp_dtype_of(rp_softmax(ints, 1)), RP_I64);
+    assert_int_equal(rp_dtype_of(rp_log_softmax(rp_ne(ints, ints), 0)), RP_BOOL);
+    rp_tensor *none = rp_zeros(RP_DIMS(0)), *pair[] = {none, none};
+    assert_true(rp_numel(rp_cat(pair, 2, 1)) == 0);
+    rp_tensor *x = rp_ones(RP_DIMS(3, 2)),
+              *bytes = rp_zeros(RP_DIMS(0, 2), RP_OPTIONS(rp_zeros_options, .dtype = RP_U8));
+    assert_true(rp_size(rp_gather(x, 0, bytes), 0) == 0);
+    assert_true(same_bytes(rp_scatter_add(x, 0, bytes, rp_zeros(RP_DIMS(0, 2))), x));
+    rp_tensor *left = rp_zeros(RP_DIMS(2, 0), RP_OPTIONS(rp_zeros_options, .dtype = RP_BOOL));
+    rp_tensor *product = rp_matmul(left, rp_transpose(left, 0, 1));
+    assert_true(rp_dtype_of(product) == RP_BOOL && rp_item_f64(rp_any(product)) == 0);
+    assert_true(rp_numel(rp_linear(rp_transpose(left, 0, 1),
+                                   rp_ones(RP_DIMS(4, 2), RP_OPTIONS(rp_ones_options, .dtype = RP_BOOL)))) == 0);
+    assert_false(rp_failed());
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+static void test_left_out_and_options(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    static const float v[] = {1, -2, 3, 4, -5, 6};
+    rp_tensor *x = rp_from_data(v, RP_DIMS(2, 3), RP_F32), *values, *places;
+    assert_true(same_bytes(rp_sum(x), rp_sum(x, RP_NO_DIMS, false, NULL)));
+    assert_true(rp_ndim(rp_sum(x, RP_DIMS(1))) == 1 && rp_ndim(rp_sum(x, RP_DIMS(1), true)) == 2);
+    assert_int_equal(rp_dtype_of(rp_sum(x, RP_DIMS(0, 1), false, RP_OPTIONS(rp_sum_options, .dtype = RP_F64))), RP_F64);
+    rp_tensor *twice = rp_add(x, x, RP_OPTIONS(rp_add_options, .alpha = rp_i64(1)));
+    assert_true(same_bytes(twice, rp_mul_scalar(x, rp_i64(2))) && same_bytes(rp_add(x, x, NULL), twice));
+    assert_true(same_bytes(rp_add_scalar(x, rp_i64(3), rp_i64(2)), rp_add_scalar(x, rp_i64(6))));
+    values = rp_topk(x, 1, 1, true, true, &places);
+    assert_true(same_bytes(values, rp_topk(x, 1)));
+    assert_int_equal(rp_dtype_of(rp_full(RP_DIMS(2), rp_i64(1))), RP_I64);
+    assert_int_equal(rp_dtype_of(rp_full(RP_DIMS(2), rp_bool(true))), RP_BOOL);
+    assert_int_equal(rp_dtype_of(rp_arange(rp_i64(0), rp_f64(2))), RP_F32);
+    /* by name: None, defaults, attributes in the schema's order */
+    rp_attr clamp[] = {{.kind = RP_ATTR_NONE}, {.kind = RP_ATTR_FLOAT, .v.f = 2}};
+    rp_tensor *out = NULL;
+    assert_int_equal(rp_op_call("clamp", &x, 1, clamp, 2, &out, 1), RP_OK);
+    assert_true(same_bytes(out, rp_clamp(x, rp_none(), rp_f64(2))));
+    assert_int_equal(rp_op_call("gelu", &x, 1, (rp_attr[]){{.kind = RP_ATTR_STRING, .v.string = "tanh"}}, 1, &out, 1),
+                     RP_OK);
+    assert_true(same_bytes(out, rp_gelu(x, RP_OPTIONS(rp_gelu_options, .approximate = "tanh"))));
+    assert_false(same_bytes(out, rp_gelu(x)));
+    /* what is refused */
+    EXPECT(rp_clamp(x), RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
+    EXPECT(rp_gelu(x, RP_OPTIONS(rp_gelu_options, .approximate = "cubic")), RP_ERROR_INVALID_ARGUMENT,
+           "either none or tanh");
+    EXPECT(rp_add_scalar(x, rp_none()), RP_ERROR_INVALID_ARGUMENT, "other may not be None");
+    EXPECT(rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .pin_memory = RP_TRUE)), RP_ERROR_UNAVAILABLE,
+           "page-locked");
+    EXPECT(rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .layout = RP_SPARSE_COO)), RP_ERROR_UNAVAILABLE,
+           "strided");
+    EXPECT(rp_clone(x, RP_OPTIONS(rp_clone_options, .memory_format = RP_CHANNELS_LAST)), RP_ERROR_UNAVAILABLE,
+           "channels_last");
+    rp_add_options unset = {.alpha = rp_i64(2)};
+    EXPECT(rp_add(x, x, &unset), RP_ERROR_INVALID_ARGUMENT, "struct_size of the options is not set");
+    EXPECT(rp_any(x, (const int64_t[]){0}, 0), RP_ERROR_UNAVAILABLE, "dim=[]");
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
+/* A comparison in place cuts the history: its gradient is zero. */
+static void test_compare_in_place_has_no_gradient(void **state) {
+    (void)state;
+    rp_scope s = rp_scope_begin();
+    rp_tensor *x = rp_ones(RP_DIMS(3)), *y;
+    rp_set_requires_grad(x, true);
+    y = rp_mul_scalar(x, rp_i64(2));
+    y = rp_eq_(y, rp_ones(RP_DIMS(3)));
+    assert_int_equal(rp_dtype_of(y), RP_F32);
+    assert_int_equal(rp_backward(rp_sum(rp_add(y, rp_mul(x, x))), NULL, NULL), RP_OK);
+    float slope[3];
+    assert_int_equal(rp_to_host(rp_grad_of(x), slope, sizeof slope), RP_OK);
+    assert_true(slope[0] == 2 && slope[1] == 2 && slope[2] == 2);
+    assert_int_equal(rp_scope_end(s, NULL, 0), RP_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_every_row_is_covered),
+        TEST(test_compare_with_numbers),
+        TEST(test_alpha_rounds_once),
+        TEST(test_linear_with_a_row_of_weights),
+        TEST(test_empty_operands),
+        TEST(test_left_out_and_options),
+        TEST(test_compare_in_place_has_no_gradient),
         TEST(test_sweep_cpu),
         TEST(test_errors_pointwise),
         TEST(test_errors_reduce),

@@ -76,7 +76,7 @@ static rp_tensor *loss_of(const model *m, rp_tensor *x) {
     rp_tensor *all = rp_cat(m->p, m->n > 500 ? 500 : m->n, 0);
     if (m->n > 500) all = rp_cat(RP_TENSORS(all, rp_cat(m->p + 500, m->n - 500, 0)), 0);
     rp_tensor *y = rp_mul(all, rp_select(x, 0, 0));
-    return rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    return rp_sum(rp_mul(y, y));
 }
 
 static void whole_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -90,7 +90,7 @@ static void whole_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
     out[0] = rp_detach(loss);
 }
 
-static rp_tensor *input(int t) { return rp_full(RP_DIMS(1), rp_f64(0.5 + 0.125 * t), RP_F32); }
+static rp_tensor *input(int t) { return rp_full(RP_DIMS(1), rp_f64(0.5 + 0.125 * t)); }
 
 static void same(const model *a, const model *b, const char *what, int t) {
     for (size_t k = 0; k < a->n; k++) {

@@ -52,7 +52,7 @@ static void check_call(rp_compiled *f, rp_tensor *x) { /* forward and backward a
     OK(rp_call(f, &x, 1, &out, 1));
     squares(NULL, &y, 1, &eager, 1);
     same(out, eager);
-    rp_tensor *up = rp_full(RP_DIMS(8, 64), rp_f64(0.75), RP_F32);
+    rp_tensor *up = rp_full(RP_DIMS(8, 64), rp_f64(0.75));
     OK(rp_grad(&out, 1, &x, 1, &up, NULL, &g));
     OK(rp_grad(&eager, 1, &y, 1, &up, NULL, &expected));
     same(g, expected);
@@ -60,7 +60,7 @@ static void check_call(rp_compiled *f, rp_tensor *x) { /* forward and backward a
 
 static void stable_arguments_are_read_in_place(void **state) { /* of a graphed callable, forward and backward */
     (void)state;
-    rp_tensor *sample = rp_rand(RP_DIMS(8, 64), RP_F32, NULL);
+    rp_tensor *sample = rp_rand(RP_DIMS(8, 64));
     OK(rp_set_requires_grad(sample, true));
     rp_graphed_callable c = {.fn = {squares, NULL, 0, "squares"}, .args = &sample, .n_args = 1, .n_out = 1};
     rp_compiled *f;
@@ -68,7 +68,7 @@ static void stable_arguments_are_read_in_place(void **state) { /* of a graphed c
     deleted = 0;
     for (int k = 0; k < 3; k++) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *x = wrapped(rp_rand(RP_DIMS(8, 64), RP_F32, NULL));
+        rp_tensor *x = wrapped(rp_rand(RP_DIMS(8, 64)));
         OK(rp_declare_stable(x));
         check_call(f, x);
         OK(rp_scope_end(scope, NULL, 0));
@@ -76,7 +76,7 @@ static void stable_arguments_are_read_in_place(void **state) { /* of a graphed c
     }
     assert_int_equal(fact(f, "copy", "foreign-memory"), 0);
     assert_true(fact(f, "patch", "moved-input") > 0);
-    check_call(f, wrapped(rp_rand(RP_DIMS(8, 64), RP_F32, NULL)));
+    check_call(f, wrapped(rp_rand(RP_DIMS(8, 64))));
     assert_int_equal(deleted, 3);
     assert_true(fact(f, "copy", "foreign-memory") > 0);
     rp_compiled_release(f);
@@ -87,7 +87,7 @@ static void stable_arguments_move_programs(void **state) { /* on CUDA a graph of
     rp_compiled *f = rp_compile((rp_fn){squares, NULL, 0, "squares"},
                                 RP_OPTIONS(rp_compile_options, .fullgraph = true, .wait = true));
     for (int k = 0; k < 6; k++) {
-        rp_tensor *x = rp_rand(RP_DIMS(8, 64), RP_F32, NULL);
+        rp_tensor *x = rp_rand(RP_DIMS(8, 64));
         if (k > 1) {
             x = wrapped(x);
             OK(rp_declare_stable(x));
@@ -102,9 +102,9 @@ static void stable_arguments_move_programs(void **state) { /* on CUDA a graph of
 static void stable_is_said_of_memory(void **state) {
     (void)state;
     FAILS(RP_ERROR_INVALID_ARGUMENT, "declare_stable", rp_declare_stable(NULL));
-    rp_tensor *own = rp_rand(RP_DIMS(8, 64), RP_F32, NULL);
+    rp_tensor *own = rp_rand(RP_DIMS(8, 64));
     OK(rp_declare_stable(own)); /* it is anyway */
-    rp_tensor *sample = rp_rand(RP_DIMS(8, 64), RP_F32, NULL), *out;
+    rp_tensor *sample = rp_rand(RP_DIMS(8, 64)), *out;
     rp_graphed_callable c = {.fn = {squares, NULL, 0, "squares"}, .args = &sample, .n_args = 1, .n_out = 1};
     rp_compiled *f;
     OK(rp_make_graphed_callables(&c, 1, NULL, &f));
@@ -157,7 +157,7 @@ static rp_tensor *scaled(rp_tensor *x, float factor) {
 
 static void launches_run(void **state) {
     (void)state;
-    rp_tensor *x = rp_rand(RP_DIMS(8, 640), RP_F32, NULL), *y = rp_zeros(RP_DIMS(8, 640), RP_F32);
+    rp_tensor *x = rp_rand(RP_DIMS(8, 640)), *y = rp_zeros(RP_DIMS(8, 640));
     uint64_t version = rp_version(y), read = rp_version(x);
     OK(scale(x, y, 3));
     same(y, scaled(x, 3));
@@ -166,16 +166,16 @@ static void launches_run(void **state) {
     OK(scale(rp_slice(x, 0, 2, 4, 1), rp_slice(y, 0, 1, 3, 1), 5)); /* the address of element 0 */
     same(rp_slice(y, 0, 1, 3, 1), scaled(rp_slice(x, 0, 2, 4, 1), 5));
     same(rp_slice(y, 0, 3, 8, 1), scaled(rp_slice(x, 0, 3, 8, 1), 3));
-    OK(scale(rp_zeros(RP_DIMS(0), RP_F32), rp_zeros(RP_DIMS(0), RP_F32), 1));
+    OK(scale(rp_zeros(RP_DIMS(0)), rp_zeros(RP_DIMS(0)), 1));
     OK(scale_raw(rp_data(x), rp_data(y), 640, 7));
     same(rp_select(y, 0, 0), scaled(rp_select(x, 0, 0), 7));
 
     /* a tape that needs what a kernel wrote says so */
-    rp_tensor *w = rp_rand(RP_DIMS(8, 640), RP_F32, NULL), *z;
+    rp_tensor *w = rp_rand(RP_DIMS(8, 640)), *z;
     OK(rp_set_requires_grad(w, true));
     z = rp_mul(w, y);
     OK(scale(x, y, 3));
-    FAILS(RP_ERROR_VERSION, "scale", rp_backward(z, rp_ones(RP_DIMS(8, 640), RP_F32), NULL));
+    FAILS(RP_ERROR_VERSION, "scale", rp_backward(z, rp_ones(RP_DIMS(8, 640)), NULL));
     FAILS(RP_ERROR_STATE, "requires a gradient", scale(x, w, 3));
     bool grad = rp_set_grad_enabled(false);
     OK(scale(x, w, 3));
@@ -184,7 +184,7 @@ static void launches_run(void **state) {
 
 static void launches_take_streams(void **state) { /* on a stream of its own, behind what is there */
     (void)state;
-    rp_tensor *x = rp_rand(RP_DIMS(640), RP_F32, NULL), *y = rp_zeros(RP_DIMS(640), RP_F32);
+    rp_tensor *x = rp_rand(RP_DIMS(640)), *y = rp_zeros(RP_DIMS(640));
     OK(rp_synchronize(device));
     rp_stream *main = rp_current_stream(device), *s = rp_stream_new(device);
     OK(rp_set_current_stream(s));
@@ -199,15 +199,15 @@ static void launches_take_streams(void **state) { /* on a stream of its own, beh
 
 static void launches_are_captured(void **state) {
     (void)state;
-    rp_tensor *x = rp_rand(RP_DIMS(640), RP_F32, NULL), *other = rp_rand(RP_DIMS(640), RP_F32, NULL);
-    rp_tensor *y = rp_zeros(RP_DIMS(640), RP_F32);
+    rp_tensor *x = rp_rand(RP_DIMS(640)), *other = rp_rand(RP_DIMS(640));
+    rp_tensor *y = rp_zeros(RP_DIMS(640));
     rp_graph *g = rp_graph_new();
     OK(rp_graph_begin(g, device, NULL));
     OK(scale(x, y, 3)); /* y is written from outside of the pool */
-    rp_tensor *z = rp_mul(y, x), *t = rp_empty(RP_DIMS(640), RP_F32);
+    rp_tensor *z = rp_mul(y, x), *t = rp_empty(RP_DIMS(640));
     OK(scale(z, t, 5));
     OK(rp_graph_end(g));
-    same(y, rp_zeros(RP_DIMS(640), RP_F32));
+    same(y, rp_zeros(RP_DIMS(640)));
     uint64_t version = rp_version(y);
     OK(rp_graph_replay(g));
     assert_int_equal(rp_version(y), version + 1);
@@ -231,30 +231,29 @@ static void launches_are_captured(void **state) {
 
 static void own_kernel(void *raw, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in, (void)n_out;
-    rp_tensor *x = rp_mul_scalar(in[0], rp_f64(2)), *y = rp_empty(RP_DIMS(640), RP_F32),
-              *z = rp_empty(RP_DIMS(640), RP_F32);
+    rp_tensor *x = rp_mul_scalar(in[0], rp_f64(2)), *y = rp_empty(RP_DIMS(640)), *z = rp_empty(RP_DIMS(640));
     if (*(bool *)raw) {
         OK(scale_raw(rp_data(in[0]), rp_data(y), 640, 3));
     } else {
         OK(scale(in[0], y, 3));
     }
     OK(scale(x, z, 4));
-    out[0] = rp_add(y, z, rp_i64(1));
+    out[0] = rp_add(y, z);
 }
 
 static void graphed_launches_follow_arguments(void **state) {
     (void)state;
     for (int raw = 0; raw < 2; raw++) {
         bool flag = raw;
-        rp_tensor *sample = rp_rand(RP_DIMS(640), RP_F32, NULL), *out;
+        rp_tensor *sample = rp_rand(RP_DIMS(640)), *out;
         rp_graphed_callable c = {
             .fn = {own_kernel, &flag, sizeof flag, "own"}, .args = &sample, .n_args = 1, .n_out = 1};
         rp_compiled *f;
         OK(rp_make_graphed_callables(&c, 1, NULL, &f));
         for (int k = 0; k < 3; k++) {
-            rp_tensor *x = rp_rand(RP_DIMS(640), RP_F32, NULL);
+            rp_tensor *x = rp_rand(RP_DIMS(640));
             OK(rp_call(f, &x, 1, &out, 1));
-            same(out, rp_add(scaled(x, 3), scaled(rp_mul_scalar(x, rp_f64(2)), 4), rp_i64(1)));
+            same(out, rp_add(scaled(x, 3), scaled(rp_mul_scalar(x, rp_f64(2)), 4)));
         }
         assert_true((fact(f, "patch", "moved-input") > 0) == !raw);
         assert_true((fact(f, "copy", "unknown-launch") > 0) == raw);
@@ -266,18 +265,18 @@ static void graphed_launches_follow_arguments(void **state) {
 /* The only thing that reads the argument is a launch that does not say so. */
 static void hidden_reader(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_empty(RP_DIMS(640), RP_F32);
+    out[0] = rp_empty(RP_DIMS(640));
     OK(scale_raw(rp_data(in[0]), rp_data(out[0]), 640, 3));
 }
 
 static void hidden_readers_get_copies(void **state) {
     (void)state;
-    rp_tensor *sample = rp_rand(RP_DIMS(640), RP_F32, NULL), *out;
+    rp_tensor *sample = rp_rand(RP_DIMS(640)), *out;
     rp_graphed_callable c = {.fn = {hidden_reader, NULL, 0, "hidden"}, .args = &sample, .n_args = 1, .n_out = 1};
     rp_compiled *f;
     OK(rp_make_graphed_callables(&c, 1, NULL, &f));
     for (int k = 0; k < 3; k++) {
-        rp_tensor *x = rp_rand(RP_DIMS(640), RP_F32, NULL);
+        rp_tensor *x = rp_rand(RP_DIMS(640));
         OK(rp_call(f, &x, 1, &out, 1));
         same(out, scaled(x, 3));
     }
@@ -293,8 +292,8 @@ static void launches_break_compiled_functions(void **state) {
                     *whole = rp_compile(fn, RP_OPTIONS(rp_compile_options, .fullgraph = true));
         rp_tensor *out;
         for (int k = 0; k < 4; k++) {
-            rp_tensor *x = rp_rand(RP_DIMS(640), RP_F32, NULL);
-            rp_tensor *expected = rp_add(scaled(x, 3), scaled(rp_mul_scalar(x, rp_f64(2)), 4), rp_i64(1));
+            rp_tensor *x = rp_rand(RP_DIMS(640));
+            rp_tensor *expected = rp_add(scaled(x, 3), scaled(rp_mul_scalar(x, rp_f64(2)), 4));
             OK(rp_call(f, &x, 1, &out, 1));
             same(out, expected);
             FAILS(RP_ERROR_GRAPH_BREAK, "test_outside.c:", rp_call(whole, &x, 1, &out, 1));
@@ -308,7 +307,7 @@ static void launches_break_compiled_functions(void **state) {
 
 static void launches_check(void **state) {
     (void)state;
-    rp_tensor *x = rp_rand(RP_DIMS(640), RP_F32, NULL);
+    rp_tensor *x = rp_rand(RP_DIMS(640));
     rp_param many[65] = {{RP_ACCESS_NONE, NULL, {NULL}}};
     const rp_cuda_grid grid = {sizeof grid, {1}, {1}, 0};
     rp_device there = device;
@@ -336,7 +335,7 @@ static void launches_check(void **state) {
         FAILS(RP_ERROR_DEVICE, "parameter 0 is on cuda:0", rp_launch("mine", scale_cpu, 1, 1, ours, 1));
     }
     rp_scope scope = rp_scope_begin();
-    const rp_param dead[] = {RP_READS(rp_zeros(RP_DIMS(2), RP_F32))};
+    const rp_param dead[] = {RP_READS(rp_zeros(RP_DIMS(2)))};
     OK(rp_scope_end(scope, NULL, 0));
     FAILS(RP_ERROR_STATE, "released already", rp_launch("mine", scale_cpu, 1, 1, dead, 1));
 }

@@ -147,13 +147,14 @@ static void draws_are_repeated(void **state) {
 static void masks_are_kept(void **state) {
     (void)state;
     halves h;
-    cut_random(&h,
-               "graph \"f\" (%0: f32[8, 8] grad, %1: f32[8, 8]) {\n"
-               "  %2: f32[8, 8] grad = linear(%0, %1, none)\n"
-               "  %3: f32[8, 8] grad, %4: b8[8, 8] = native_dropout(%2) {p = 0.5, generator = none} random(3, 16)\n"
-               "  return %3\n"
-               "}\n",
-               false);
+    cut_random(
+        &h,
+        "graph \"f\" (%0: f32[8, 8] grad, %1: f32[8, 8]) {\n"
+        "  %2: f32[8, 8] grad = linear(%0, %1, none)\n"
+        "  %3: f32[8, 8] grad, %4: b8[8, 8] = native_dropout(%2) {p = 0.5, train = none, generator = none} random(3, 16)\n"
+        "  return %3\n"
+        "}\n",
+        false);
     assert_int_equal(h.parts.saved_bytes, 64);
     drop(&h);
 }

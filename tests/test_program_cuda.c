@@ -65,8 +65,8 @@ static void pointwise(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
 }
 static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) { /* writes in[0] */
     (void)ctx, (void)n_in, (void)n_out;
-    rp_add_(in[0], rp_matmul(in[0], in[1]), rp_i64(1));
-    out[0] = rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_add_(in[0], rp_matmul(in[0], in[1]));
+    out[0] = rp_sum(in[0]);
 }
 
 static rp_compiled *compiled(rp_body *body, const char *name) {
@@ -88,7 +88,7 @@ static void gathered(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *places = rp_to_dtype(rp_relu(in[1]), RP_I64); /* 0 to 3 */
     rp_tensor *rows = rp_embedding(in[0], rp_select(places, 1, 5));
-    out[0] = rp_layer_norm(rp_add(rows, in[0], rp_i64(1)), RP_DIMS(K), NULL, NULL, 1e-5);
+    out[0] = rp_layer_norm(rp_add(rows, in[0]), RP_DIMS(K), NULL, NULL, 1e-5);
     out[1] = rp_sin(rp_gather(in[0], 1, places));
 }
 
@@ -286,7 +286,7 @@ static void test_training(void **state) { /* forward and backward, gradients kep
                 (void)rp_call(f, in, 2, out, 2);
             else
                 product(NULL, in, 2, out, 2);
-            rp_tensor *loss = rp_sum(out[1], RP_NO_DIMS, false, RP_DTYPE_NONE);
+            rp_tensor *loss = rp_sum(out[1]);
             (void)rp_grad(&loss, 1, &w, 1, NULL, NULL, compiled_too ? &kept[k] : &expected[k]);
             show_error();
         }
@@ -410,7 +410,7 @@ static void test_chain_training(void **state) { /* the rows that the backward ne
         show_error();
         assert_same(out[0], out[1]);
         for (int i = 0; i < 2; i++) {
-            rp_tensor *loss = rp_sum(rp_tanh(out[i]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+            rp_tensor *loss = rp_sum(rp_tanh(out[i]));
             (void)rp_grad(&loss, 1, leaves, LEAVES, NULL, NULL, grad[i]);
             show_error();
         }

@@ -31,16 +31,16 @@ static void with_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     rp_tensor *r[2], *h = rp_mul_scalar(in[0], rp_f64(2));
     (void)n_in;
     (void)n_out;
-    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(0), RP_F32)),
-            (rp_fn){scale_then, ctx, 0, "then"}, (rp_fn){scale_else, ctx, 0, "else"}, &h, 1, r, 2);
-    out[0] = rp_add(r[0], r[1], rp_i64(1));
+    rp_cond(rp_gt(rp_sum(in[0]), rp_full(RP_NO_DIMS, rp_f64(0))), (rp_fn){scale_then, ctx, 0, "then"},
+            (rp_fn){scale_else, ctx, 0, "else"}, &h, 1, r, 2);
+    out[0] = rp_add(r[0], r[1]);
 }
 
 static void loop_go(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx;
     (void)n_in;
     (void)n_out;
-    out[0] = rp_lt(rp_sum(rp_abs(in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(20), RP_F32));
+    out[0] = rp_lt(rp_sum(rp_abs(in[1])), rp_full(RP_NO_DIMS, rp_f64(20)));
 }
 
 static void loop_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -48,12 +48,14 @@ static void loop_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     (void)n_in;
     (void)n_out;
     out[0] = rp_add_scalar(in[0], rp_i64(1));
-    out[1] = rp_add(in[1], rp_mul(rp_sin(in[1]), m->w), rp_i64(1));
+    out[1] = rp_add(in[1], rp_mul(rp_sin(in[1]), m->w));
     out[1] = rp_add_scalar(out[1], rp_f64(0.7));
 }
 
 static void with_while(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), rp_mul_scalar(in[0], rp_f64(0.5))}, *r[2];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)),
+                          rp_mul_scalar(in[0], rp_f64(0.5))},
+              *r[2];
     (void)n_in;
     (void)n_out;
     rp_while((rp_fn){loop_go, ctx, 0, "go"}, (rp_fn){loop_step, ctx, 0, "step"}, state, 2, 12, r);
@@ -64,15 +66,15 @@ static void noisy_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     const struct weights *m = ctx;
     (void)n_in;
     (void)n_out;
-    out[0] = rp_tanh(rp_mul(rp_dropout(rp_exp(in[0]), 0.5, true, NULL), m->w));
+    out[0] = rp_tanh(rp_mul(rp_dropout(rp_exp(in[0]), 0.5, true), m->w));
 }
 
 static void with_checkpoint(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    rp_tensor *noise = rp_rand(RP_DIMS(3), RP_F32, NULL), *r;
+    rp_tensor *noise = rp_rand(RP_DIMS(3)), *r;
     (void)n_in;
     (void)n_out;
     rp_checkpoint((rp_fn){noisy_block, ctx, sizeof(struct weights), "block"}, in, 1, &r, 1);
-    out[0] = rp_add(r, rp_mul(noise, rp_rand(RP_DIMS(3), RP_F32, NULL)), rp_i64(1));
+    out[0] = rp_add(r, rp_mul(noise, rp_rand(RP_DIMS(3))));
 }
 
 /* the same function with its backward inside: a whole step */
@@ -85,7 +87,7 @@ static void step_inside(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     rp_tensor *y;
     (void)n_out;
     s->body(s->m, in, n_in, &y, 1);
-    rp_tensor *loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_sum(y);
     rp_backward(loss, NULL, NULL);
     out[0] = rp_detach(loss);
     out[1] = rp_clone(rp_grad_of(s->m->w));
@@ -118,7 +120,7 @@ static void compare(rp_body *body, const char *node, double start) {
     body(&m, &x, 1, &y, 1);
     assert_ok();
     want[0] = y;
-    want[1] = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    want[1] = rp_sum(y);
     assert_int_equal(rp_backward(want[1], NULL, NULL), RP_OK);
     want[2] = grad_or_zero(x);
     want[3] = grad_or_zero(m.w);
@@ -155,7 +157,7 @@ static void compare(rp_body *body, const char *node, double start) {
             rp_manual_seed(3);
             assert_int_equal(rp_call(f, &leaf, 1, &y, 1), RP_OK);
             assert_same(y, want[0]);
-            assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+            assert_int_equal(rp_backward(rp_sum(y), NULL, NULL), RP_OK);
             assert_same(rp_grad_of(leaf), want[2]);
             assert_same(grad_or_zero(m.w), want[3]);
             rp_set_grad(m.w, NULL);
@@ -203,8 +205,8 @@ static void of_a_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     const struct weights *m = ctx;
     (void)n_in;
     (void)n_out;
-    rp_tensor *r = rp_add(rp_tanh(in[0]), rp_tanh(rp_mul(in[0], m->w)), rp_i64(1));
-    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(0.3)), rp_exp(r), rp_i64(1));
+    rp_tensor *r = rp_add(rp_tanh(in[0]), rp_tanh(rp_mul(in[0], m->w)));
+    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(0.3)), rp_exp(r));
 }
 static void with_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor *both[] = {rp_sin(in[0]), rp_mul(in[0], in[0])}, *r;
@@ -213,7 +215,7 @@ static void with_view(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     rp_tensor *v = rp_slice(rp_cat(both, 2, 0), 0, 0, 6, 2);
     rp_tensor *first = rp_mul_scalar(v, rp_f64(0.7));
     rp_checkpoint((rp_fn){of_a_view, ctx, 0, "view"}, &v, 1, &r, 1);
-    out[0] = rp_add(rp_mul(r, first), rp_mul_scalar(v, rp_f64(1.1)), rp_i64(1));
+    out[0] = rp_add(rp_mul(r, first), rp_mul_scalar(v, rp_f64(1.1)));
 }
 
 /* views inside of what does not lie densely, given and read from outside */
@@ -222,7 +224,7 @@ static void of_views(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **o
     (void)n_in;
     (void)n_out;
     rp_tensor *m = rp_matmul(in[0], rp_transpose(*outside, 0, 1)); /* (3, 3) */
-    out[0] = rp_add(rp_tanh(rp_select(rp_transpose(m, 0, 1), 0, 1)), rp_select(*outside, 1, 0), rp_i64(1));
+    out[0] = rp_add(rp_tanh(rp_select(rp_transpose(m, 0, 1), 0, 1)), rp_select(*outside, 1, 0));
 }
 static void with_views(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     static rp_tensor *outside; /* a checkpoint runs its function again in the backward */
@@ -246,11 +248,11 @@ static void test_checkpoint(void **state) {
 
 /* a gradient through a loop without a bound is an error that says so */
 static void unbounded(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0]}, *r[2];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), in[0]}, *r[2];
     (void)n_in;
     (void)n_out;
     rp_while((rp_fn){loop_go, ctx, 0, "go"}, (rp_fn){loop_step, ctx, 0, "step"}, state, 2, 0, r);
-    rp_backward(rp_sum(r[1], RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    rp_backward(rp_sum(r[1]), NULL, NULL);
     out[0] = rp_detach(r[1]);
 }
 
@@ -275,7 +277,7 @@ static void test_unbounded(void **state) {
 }
 
 static void idle(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0]}, *r[2];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), in[0]}, *r[2];
     (void)n_in;
     (void)n_out;
     rp_while((rp_fn){loop_go, ctx, 0, "go"}, (rp_fn){loop_step, ctx, 0, "step"}, state, 2, 0, r);
@@ -303,16 +305,16 @@ static void host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     (void)ctx;
     (void)n_in;
     (void)n_out;
-    out[0] = rp_mul_scalar(in[0], rp_f64(rp_item_f64(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE))));
-    out[1] = rp_rand(RP_DIMS(3), RP_F32, NULL);
+    out[0] = rp_mul_scalar(in[0], rp_f64(rp_item_f64(rp_sum(in[0]))));
+    out[1] = rp_rand(RP_DIMS(3));
 }
 
 static void with_host_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    rp_tensor *zero = rp_full(RP_NO_DIMS, rp_f64(0), RP_F32);
+    rp_tensor *zero = rp_full(RP_NO_DIMS, rp_f64(0));
     (void)n_in;
     (void)n_out;
-    rp_cond(rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), zero), (rp_fn){host_branch, ctx, 0, "then"},
-            (rp_fn){scale_else, ctx, 0, "else"}, in, 1, out, 2);
+    rp_cond(rp_gt(rp_sum(in[0]), zero), (rp_fn){host_branch, ctx, 0, "then"}, (rp_fn){scale_else, ctx, 0, "else"}, in,
+            1, out, 2);
 }
 
 static void test_fallback(void **state) {
@@ -335,7 +337,7 @@ static void test_fallback(void **state) {
     assert_ok();
 }
 
-static rp_tensor *total_of(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *total_of(rp_tensor *t) { return rp_sum(t); }
 
 /* what a region may not do */
 static void writing_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -355,7 +357,7 @@ static void narrow_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
 
 static rp_body *other_branch;
 static void with_bad_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    rp_tensor *pred = rp_gt(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_full(RP_NO_DIMS, rp_f64(0), RP_F32));
+    rp_tensor *pred = rp_gt(rp_sum(in[0]), rp_full(RP_NO_DIMS, rp_f64(0)));
     (void)n_in;
     (void)n_out;
     rp_cond(pred, (rp_fn){narrow_branch, ctx, 0, "then"}, (rp_fn){other_branch, ctx, 0, "else"}, in, 1, out, 1);
@@ -405,11 +407,11 @@ static void careless_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tens
     case 0: rp_fill_(c->memory, rp_f64(2)); break;                                   /* memory from outside */
     case 1: rp_mul_(rp_slice(c->memory, 0, 1, 3, 1), rp_select(in[0], 0, 0)); break; /* through a view */
     case 2: rp_add_scalar_(in[0], rp_f64(1)); break;                                 /* an argument */
-    case 3: rp_copy_(c->memory, rp_ones(RP_DIMS(5), RP_F32)); break; /* sizes that do not fit: refused everywhere */
-    case 4: rp_mul_(kept, rp_ones(RP_DIMS(5), RP_F32)); break;       /* the same to what it made */
+    case 3: rp_copy_(c->memory, rp_ones(RP_DIMS(5))); break; /* sizes that do not fit: refused everywhere */
+    case 4: rp_mul_(kept, rp_ones(RP_DIMS(5))); break;       /* the same to what it made */
     case 5: made = rp_mul_scalar(kept, rp_f64(rp_item_f64(total_of(in[0])))); break; /* a number for the host */
     case 6:
-        t = rp_matmul(in[0], rp_ones(RP_DIMS(2, 2), RP_F32));
+        t = rp_matmul(in[0], rp_ones(RP_DIMS(2, 2)));
         made = rp_is_error(t) ? rp_exp(kept) : t;
         break;
     case 7:
@@ -418,7 +420,7 @@ static void careless_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tens
         break;
     }
     if (c->takes) (void)rp_error_take();
-    out[0] = rp_add(made && !rp_is_error(made) ? made : kept, c->memory, rp_i64(1));
+    out[0] = rp_add(made && !rp_is_error(made) ? made : kept, c->memory);
 }
 enum { CARELESS = 8 };
 
@@ -438,17 +440,19 @@ static void careless_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
 static int careless_kind;
 static void with_careless(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_fn block = {careless_block, ctx, 0, "careless"};
-    rp_tensor *x = rp_mul_scalar(in[0], rp_f64(0.5)), *yes = rp_full(RP_NO_DIMS, rp_bool(true), RP_BOOL), *r = NULL;
+    rp_tensor *x = rp_mul_scalar(in[0], rp_f64(0.5)),
+              *yes = rp_full(RP_NO_DIMS, rp_bool(true), RP_OPTIONS(rp_full_options, .dtype = RP_BOOL)), *r = NULL;
     (void)n_in;
     (void)n_out;
     if (careless_kind == 0) rp_checkpoint(block, &x, 1, &r, 1);
     if (careless_kind == 1) rp_cond(yes, block, block, &x, 1, &r, 1);
     if (careless_kind >= 2) {
-        rp_tensor *state[] = {x, rp_full(RP_NO_DIMS, rp_i64(0), RP_I64)}, *after[2] = {NULL, NULL};
+        rp_tensor *state[] = {x, rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64))},
+                  *after[2] = {NULL, NULL};
         rp_while((rp_fn){careless_go, ctx, 0, "go"}, (rp_fn){careless_step, ctx, 0, "step"}, state, 2, 4, after);
         r = after[0];
     }
-    out[0] = r && !rp_is_error(r) ? rp_add(r, x, rp_i64(1)) : r;
+    out[0] = r && !rp_is_error(r) ? rp_add(r, x) : r;
 }
 
 static void test_errors_taken(void **state) {
@@ -600,23 +604,23 @@ static void other(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
 }
 static void short_loop(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_lt_scalar(rp_sum(rp_mul(in[0], in[0]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(6));
+    out[0] = rp_lt_scalar(rp_sum(rp_mul(in[0], in[0])), rp_f64(6));
 }
 static void grow(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(1.5)), rp_mul(rp_sin(in[0]), in[1]), rp_i64(1));
+    out[0] = rp_add(rp_mul_scalar(in[0], rp_f64(1.5)), rp_mul(rp_sin(in[0]), in[1]));
     out[1] = rp_mul(in[1], rp_tanh(in[0]));
 }
 static rp_tensor *second_value(int kind, rp_tensor *x) {
     rp_tensor *in[2] = {x, rp_mul(x, rp_exp(x))}, *out[2] = {NULL, NULL};
-    rp_tensor *sum = rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *sum = rp_sum(x);
     rp_fn f = {cubic, NULL, 0, "cubic"}, g = {other, NULL, 0, "other"};
     if (kind == SECOND_COND) rp_cond(rp_gt_scalar(sum, rp_f64(0)), f, g, in, 2, out, 1);
     if (kind == SECOND_WHILE)
         rp_while((rp_fn){short_loop, NULL, 0, "short"}, (rp_fn){grow, NULL, 0, "grow"}, in, 2, 9, out);
     if (kind == SECOND_CHECKPOINT) rp_checkpoint(f, in, 2, out, 1);
     rp_tensor *y = kind == SECOND_WHILE ? rp_mul(out[0], out[1]) : out[0];
-    return rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    return rp_sum(rp_mul(y, y));
 }
 
 /* d/dx of sum(v . d value / dx); x is a leaf */
@@ -627,7 +631,7 @@ static void second_gradient(void *ctx, rp_tensor *const *in, size_t n_in, rp_ten
     rp_set_requires_grad(x, true);
     value = second_value(*kind, x);
     rp_grad(&value, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g);
-    rp_tensor *dot = rp_sum(rp_mul(g, in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *dot = rp_sum(rp_mul(g, in[1]));
     if (n_out > 1) out[1] = rp_detach(g);
     rp_grad(&dot, 1, &x, 1, NULL, NULL, &out[0]);
 }
@@ -702,7 +706,7 @@ static void test_second_order_compiled(void **state) {
             assert_int_equal(rp_call(call < 0 ? plain : f, &x, 1, &y, 1), RP_OK);
             assert_int_equal(rp_grad(&y, 1, &x, 1, NULL, RP_OPTIONS(rp_backward_options, .create_graph = true), &g),
                              RP_OK);
-            rp_tensor *dot = rp_sum(rp_mul(g, rp_sin(g)), RP_NO_DIMS, false, RP_DTYPE_NONE);
+            rp_tensor *dot = rp_sum(rp_mul(g, rp_sin(g)));
             assert_int_equal(rp_grad(&dot, 1, &x, 1, NULL, NULL, &gg), RP_OK);
             if (call < 0) {
                 want[0] = rp_detach(g);
@@ -729,7 +733,7 @@ static void test_second_order_compiled(void **state) {
 
 static rp_status step_twice(rp_body *body, rp_tensor *x) {
     rp_scope scope = rp_scope_begin();
-    struct weights m = {rp_full(RP_DIMS(3), rp_f64(0.8), RP_F32)};
+    struct weights m = {rp_full(RP_DIMS(3), rp_f64(0.8))};
     struct inside s = {body, &m};
     rp_set_requires_grad(m.w, true);
     rp_compiled *f =
@@ -753,7 +757,7 @@ static void quiet_branch(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     out[0] = rp_mul(c, rp_mul(in[0], m->w));
 }
 static void quiet_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    rp_tensor *positive = rp_gt_scalar(rp_sum(in[0], RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0));
+    rp_tensor *positive = rp_gt_scalar(rp_sum(in[0]), rp_f64(0));
     rp_fn fn = {quiet_branch, ctx, 0, "quiet"};
     rp_cond(positive, fn, fn, in, n_in, out, n_out);
 }

@@ -1,4 +1,4 @@
-/* The schema parser, and what genops makes of ops.def: parsed rows equal a fresh parse of their text. */
+/* The schema parser, and what genops makes of the op table: parsed rows equal a fresh parse of their text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static void test_kinds(void **state) {
     assert_int_equal(s.params[1].kind, RP__PARAM_TENSORS);
     assert_int_equal(s.params[2].kind, RP__PARAM_OPTIONAL_TENSOR);
     assert_true(s.params[3].has_default && s.params[3].value.v.i == -3);
-    assert_true(s.params[4].optional_int && s.params[4].value.v.i == INT64_MIN);
+    assert_true(s.params[4].optional && s.params[4].value.v.i == INT64_MIN);
     rp_attr size = rp__param_default(&s.params[5]);
     assert_true(size.kind == RP_ATTR_INTS && size.n == 2 && size.v.ints[0] == 1 && size.v.ints[1] == 2);
     assert_true(s.params[6].value.v.f == 1e-05);
@@ -38,6 +38,35 @@ static void test_kinds(void **state) {
     assert_int_equal(s.params[10].attr_kind, RP_ATTR_GENERATOR);
     assert_int_equal(s.params[11].attr_kind, RP_ATTR_STRING);
     assert_true(s.out_written[0] && s.out_alias[0] == 'a' && !s.out_written[1] && s.out_alias[1] == 0);
+}
+
+/* PyTorch's types: None of each, lists of a fixed size, what is given by name. */
+static void test_types_of_pytorch(void **state) {
+    (void)state;
+    rp__schema s;
+    assert_int_equal(
+        rp__schema_parse(
+            "op(Tensor?[] indices, SymInt[2] stride=1, int[1]? dim=None, Scalar? min=None, float? eps=None, "
+            "bool? train=None, float[] scales, str mode=\"tanh\", *, ScalarType? dtype=None, "
+            "Layout? layout=None, Device? device=None, MemoryFormat? memory_format=None, "
+            "Generator? generator) -> (Tensor values, Tensor indices)",
+            &s),
+        RP_OK);
+    assert_true(s.params[0].kind == RP__PARAM_TENSORS && s.params[0].optional);
+    rp_attr stride = rp__param_default(&s.params[1]);
+    assert_true(s.params[1].fixed == 2 && stride.n == 2 && stride.v.ints[0] == 1 && stride.v.ints[1] == 1);
+    for (unsigned k = 2; k < 13; k++) {
+        if (k == 6 || k == 7) continue;
+        rp_attr none = rp__param_default(&s.params[k]);
+        if (!s.params[k].optional || !s.params[k].has_default || !rp__attr_is_none(&none))
+            fail_msg("%s is not None", s.params[k].name);
+        assert_true(s.params[k].keyword == (k >= 8));
+    }
+    assert_true(s.params[4].attr_kind == RP_ATTR_SCALAR && s.params[4].type == RP__TYPE_FLOAT);
+    assert_true(s.params[5].attr_kind == RP_ATTR_SCALAR && s.params[5].type == RP__TYPE_BOOL);
+    assert_true(s.params[6].attr_kind == RP_ATTR_FLOATS && !s.params[6].has_default);
+    assert_string_equal(rp__param_default(&s.params[7]).v.string, "tanh");
+    assert_true(s.typed && s.n_outs == 2);
 }
 
 static void test_numbers(void **state) {
@@ -109,8 +138,8 @@ static void test_refused(void **state) {
 
 static bool same_param(const rp__param *a, const rp__param *b) {
     if (strcmp(a->name, b->name) != 0 || a->kind != b->kind || a->attr_kind != b->attr_kind ||
-        a->optional_int != b->optional_int || a->written != b->written || a->aliased != b->aliased ||
-        a->alias != b->alias || a->has_default != b->has_default)
+        a->optional != b->optional || a->written != b->written || a->aliased != b->aliased || a->alias != b->alias ||
+        a->has_default != b->has_default || a->type != b->type || a->fixed != b->fixed || a->keyword != b->keyword)
         return false;
     if (a->kind != RP__PARAM_ATTR || !a->has_default) return true;
     rp_attr x = rp__param_default(a), y = rp__param_default(b);
@@ -119,7 +148,9 @@ static bool same_param(const rp__param *a, const rp__param *b) {
     case RP_ATTR_INT: return x.v.i == y.v.i;
     case RP_ATTR_FLOAT: return x.v.f == y.v.f;
     case RP_ATTR_BOOL: return x.v.b == y.v.b;
-    case RP_ATTR_SCALAR: return x.v.scalar.kind == y.v.scalar.kind && x.v.scalar.v.i == y.v.scalar.v.i;
+    case RP_ATTR_SCALAR:
+        return x.v.scalar.kind == y.v.scalar.kind &&
+               (x.v.scalar.kind == RP_SCALAR_NONE || x.v.scalar.v.i == y.v.scalar.v.i);
     case RP_ATTR_DTYPE: return x.v.dtype == y.v.dtype;
     case RP_ATTR_INTS: return x.n == 0 || memcmp(x.v.ints, y.v.ints, x.n * sizeof *x.v.ints) == 0;
     default: return true;
@@ -128,7 +159,7 @@ static bool same_param(const rp__param *a, const rp__param *b) {
 
 static void test_rows(void **state) {
     (void)state;
-    for (size_t i = 0; i < RP__OP_BUILTIN_COUNT; i++) {
+    for (size_t i = 0; i < rp__op_builtin_count(); i++) {
         const rp__op *op = rp__op_table_at(i);
         rp__schema s;
         assert_int_equal(rp__schema_parse(op->schema_text, &s), RP_OK);
@@ -162,7 +193,8 @@ static void test_rows(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds), cmocka_unit_test(test_numbers),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds), cmocka_unit_test(test_types_of_pytorch),
+                                       cmocka_unit_test(test_numbers), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

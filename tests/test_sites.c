@@ -38,7 +38,7 @@ static const rp_device nowhere = {RP_DEVICE_CUDA, 77};
 
 static void test_tensors(void **state) {
     (void)state;
-    rp_tensor *x = rp_zeros(RP_DIMS(2, 3), RP_F32), *n = rp_full(RP_DIMS(1), rp_f64((double)NAN), RP_F32);
+    rp_tensor *x = rp_zeros(RP_DIMS(2, 3)), *n = rp_full(RP_DIMS(1), rp_f64((double)NAN));
     float room[6];
     char text[8];
     SAYS(rp_set_default_device(nowhere));
@@ -77,7 +77,8 @@ static void nothing(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **ou
 
 static void test_gradients_and_functions(void **state) {
     (void)state;
-    rp_tensor *x = rp_zeros(RP_DIMS(2, 3), RP_F32), *i = rp_zeros(RP_DIMS(2), RP_I64), *out = NULL;
+    rp_tensor *x = rp_zeros(RP_DIMS(2, 3)), *i = rp_zeros(RP_DIMS(2), RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)),
+              *out = NULL;
     rp_backward_options unset = {0};
     rp_fn none = {NULL, NULL, 0, NULL}, idle = {nothing, NULL, 0, "idle"};
     rp_compiled *f = NULL;
@@ -120,7 +121,7 @@ static void test_gradients_and_functions(void **state) {
 static void test_streams_and_graphs(void **state) {
     (void)state;
     uint64_t seed;
-    rp_tensor *x = rp_zeros(RP_DIMS(1), RP_F32);
+    rp_tensor *x = rp_zeros(RP_DIMS(1));
     rp_event *e = rp_event_new(rp_cpu(), false);
     rp_graph *g = rp_graph_new();
     SAYS(rp_default_generator(nowhere));
@@ -158,7 +159,7 @@ static void test_streams_and_graphs(void **state) {
 
 static void test_layers(void **state) {
     (void)state;
-    rp_tensor *x = rp_zeros(RP_DIMS(2, 3), RP_F32), *flat = rp_zeros(RP_DIMS(2), RP_F32);
+    rp_tensor *x = rp_zeros(RP_DIMS(2, 3)), *flat = rp_zeros(RP_DIMS(2));
     rp_linear_layer linear;
     rp_embedding_layer embedding;
     rp_layer_norm_layer norm;
@@ -199,16 +200,16 @@ static void test_layers(void **state) {
 
 static void test_backward(void **state) {
     (void)state;
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32), *root;
+    rp_tensor *x = rp_ones(RP_DIMS(3)), *root;
     const char *line;
     OK(rp_set_requires_grad(x, true));
     rp_tensor *y = (line = RP_HERE, rp_exp(x));
-    root = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    root = rp_sum(y);
     rp_fill_(rp_detach(y), rp_i64(2));
     assert_int_equal(rp_backward(root, NULL, NULL), RP_ERROR_VERSION);
     said("a derivative whose op has a line", line);
     y = (rp_exp)(x); /* as bindings call it */
-    root = (rp_sum)(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    root = (rp_sum)(y, RP_NO_DIMS, false, NULL);
     rp_fill_(rp_detach(y), rp_i64(2));
     SAYS(rp_backward(root, NULL, NULL));
     SAYS(rp_grad(&root, 1, &x, 1, NULL, NULL, &y));
@@ -216,9 +217,7 @@ static void test_backward(void **state) {
 
 static const char *inner_line;
 
-static void clash(void) {
-    (void)(inner_line = RP_HERE, rp_add(rp_ones(RP_DIMS(2), RP_F32), rp_ones(RP_DIMS(3), RP_F32), rp_i64(1)));
-}
+static void clash(void) { (void)(inner_line = RP_HERE, rp_add(rp_ones(RP_DIMS(2)), rp_ones(RP_DIMS(3)))); }
 
 static void copies(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)n_in, (void)n_out;
@@ -241,11 +240,11 @@ static rp_tensor *hooked(void *ctx, rp_tensor *grad) {
 static void
 test_callbacks(void **state) { /* a function of the program's, called by the library, has lines of its own */
     (void)state;
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32), *y, *root;
+    rp_tensor *x = rp_ones(RP_DIMS(3)), *y, *root;
     OK(rp_set_requires_grad(x, true));
     rp_function f = {.struct_size = sizeof f, .forward = {copies, NULL, 0, "copies"}, .backward = clashing}, g = f;
     OK(rp_function_apply(&f, &x, 1, &y, 1));
-    root = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    root = rp_sum(y);
     (void)rp_backward(root, NULL, NULL);
     said("a custom backward", inner_line);
     g.forward.ctx = &g;
@@ -253,7 +252,7 @@ test_callbacks(void **state) { /* a function of the program's, called by the lib
     said("a custom forward", inner_line);
     y = rp_sin(x);
     assert_true(rp_register_hook(y, hooked, NULL) > 0);
-    (void)rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    (void)rp_backward(rp_sum(y), NULL, NULL);
     said("a hook", inner_line);
     (void)rp_trace((rp_fn){copies, &g, 0, "copies"}, &x, 1, 1);
     said("a traced function", inner_line);
@@ -266,7 +265,7 @@ test_callbacks(void **state) { /* a function of the program's, called by the lib
 
 static void test_without_site(void **state) { /* bindings: no line, and none that was left behind */
     (void)state;
-    rp_tensor *x = rp_ones(RP_DIMS(3), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(3));
     SAYS(rp_item_f64(x));
     (void)(rp_item_f64)(x);
     assert_null(strstr(rp_error_message(), " at "));

@@ -593,7 +593,7 @@ static void data_is_there(void **state) {
     rp_scope scope = rp_scope_begin();
     rp_stream *s = rp_stream_new(rp_cpu()), *before = rp_current_stream(rp_cpu());
     assert_int_equal(rp_set_current_stream(s), RP_OK);
-    rp_tensor *x = rp_add_scalar(rp_ones(RP_DIMS(8), RP_F32), rp_i64(1));
+    rp_tensor *x = rp_add_scalar(rp_ones(RP_DIMS(8)), rp_i64(1));
     const float *p = rp_data(x);
     assert_true(p[0] == 2 && p[7] == 2);
     rp_graph *g = rp_graph_new();

@@ -18,13 +18,14 @@ enum { ROUNDS = 5 };
 static const int64_t sizes[] = {10, 1000, 100000};
 
 static rp_tensor *wave(int64_t n, double step) {
-    return rp_sin(rp_mul_scalar(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_F32), rp_f64(step)));
+    return rp_sin(rp_mul_scalar(
+        rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)), rp_f64(step)));
 }
 
 static void half(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *t = rp_softmax(in[0], 0);
-    out[0] = rp_add_scalar(rp_mul(rp_sin(in[0]), rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE)), rp_f64(1));
+    out[0] = rp_add_scalar(rp_mul(rp_sin(in[0]), rp_sum(t)), rp_f64(1));
 }
 static const rp_fn fn = {half, NULL, 0, "half"};
 
@@ -75,7 +76,7 @@ static void released(how h, const rp_compile_options *options) {
             rp_scope outer = rp_scope_begin(), inner = rp_scope_begin();
             rp_tensor *y = run(h, f, wave(sizes[k], round + 1), here, there);
             OK(rp_scope_end(inner, &y, 1));
-            for (int i = 0; i < 4; i++) (void)rp_full(&sizes[k], 1, rp_f64(9), RP_F32);
+            for (int i = 0; i < 4; i++) (void)rp_full(&sizes[k], 1, rp_f64(9));
             OK(rp_stream_synchronize(there));
             rp_tensor *x = wave(sizes[k], round + 1), *want;
             half(NULL, &x, 1, &want, 1);
@@ -261,15 +262,15 @@ static void test_compiled(void **state) {
 static void nobody_writes(int64_t n, rp_stream *there) {
     rp_tensor *own[48];
     rp_scope scope = rp_scope_begin();
-    for (int k = 0; k < 48; k++) own[k] = rp_full(RP_DIMS(n), rp_f64(k), RP_F32);
+    for (int k = 0; k < 48; k++) own[k] = rp_full(RP_DIMS(n), rp_f64(k));
     OK(rp_stream_synchronize(there));
-    for (int k = 0; k < 48; k++) same(own[k], rp_full(RP_DIMS(n), rp_f64(k), RP_F32));
+    for (int k = 0; k < 48; k++) same(own[k], rp_full(RP_DIMS(n), rp_f64(k)));
     OK(rp_scope_end(scope, NULL, 0));
 }
 
 static void noise(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_mul(rp_dropout(in[0], 0.5, true, NULL), rp_rand(RP_DIMS(4), RP_F32, NULL));
+    out[0] = rp_mul(rp_dropout(in[0], 0.5, true), rp_rand(RP_DIMS(4)));
 }
 
 /* A program that draws is told where to begin in memory of its own; it is released before the stream of its last call has
@@ -281,7 +282,7 @@ static void test_random(void **state) {
         rp_scope scope = rp_scope_begin();
         rp_compiled *f =
             rp_compile((rp_fn){noise, NULL, 0, "noise"}, RP_OPTIONS(rp_compile_options, .no_graph = kind == 1));
-        rp_tensor *x = rp_ones(RP_DIMS(4), RP_F32), *y;
+        rp_tensor *x = rp_ones(RP_DIMS(4)), *y;
         for (int k = 0; k < 3; k++) OK(rp_call(f, &x, 1, &y, 1));
         follow(there, here);
         OK(rp_call(f, &x, 1, &y, 1));
@@ -301,7 +302,7 @@ static void test_beside_capture(void **state) {
     for (int late = 0; late < 2; late++) {
         rp_graph *g = rp_graph_new();
         rp_scope scope = rp_scope_begin();
-        rp_tensor *x = rp_ones(RP_DIMS(5), RP_F32);
+        rp_tensor *x = rp_ones(RP_DIMS(5));
         follow(there, here);
         OK(rp_set_current_stream(here));
         OK(rp_graph_begin(g, device, RP_OPTIONS(rp_graph_options, .mode = RP_CAPTURE_RELAXED)));
@@ -340,10 +341,10 @@ static void test_no_memory(void **state) {
         (void)rp_error_take();
         follow(here, there);
         rp_tensor *other[8];
-        for (int i = 0; i < 8; i++) other[i] = rp_zeros(RP_DIMS(1000), RP_F32);
+        for (int i = 0; i < 8; i++) other[i] = rp_zeros(RP_DIMS(1000));
         OK(rp_call(f, &x, 1, &y, 1));
         for (int i = 0; i < 8; i++) assert_float_equal(rp_item_f64(rp_amax(rp_abs(other[i]), RP_NO_DIMS, false)), 0, 0);
-        assert_float_equal(rp_item_f64(rp_amax(rp_abs(rp_sub(y, want, rp_i64(1))), RP_NO_DIMS, false)), 0, 1e-5);
+        assert_float_equal(rp_item_f64(rp_amax(rp_abs(rp_sub(y, want)), RP_NO_DIMS, false)), 0, 1e-5);
         OK(rp_error_status());
         rp_compiled_release(f);
         rp_scope_end(scope, NULL, 0);

@@ -43,7 +43,7 @@ static void takes(taker *take, const void *sample, size_t known) {
 }
 
 static rp_tensor *leaf(void) {
-    rp_tensor *x = rp_ones(RP_DIMS(2), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(2));
     OK(rp_set_requires_grad(x, true));
     return x;
 }
@@ -63,17 +63,15 @@ static rp_status passes(void *ctx, rp_tensor *const *saved, size_t n_saved, rp_t
     return RP_OK;
 }
 
-static rp_status take_backward(const void *o) {
-    return rp_backward(rp_sum(leaf(), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, o);
-}
+static rp_status take_backward(const void *o) { return rp_backward(rp_sum(leaf()), NULL, o); }
 static rp_status take_grad(const void *o) {
-    rp_tensor *x = leaf(), *y = rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE), *g;
+    rp_tensor *x = leaf(), *y = rp_sum(x), *g;
     return rp_grad(&y, 1, &x, 1, NULL, o, &g);
 }
 static rp_status take_compile(const void *o) { return made(rp_compile((rp_fn){twice, NULL, 0, "twice"}, o)); }
 static rp_status take_graphed(const void *o) {
     rp_compiled *f;
-    rp_tensor *x = rp_ones(RP_DIMS(2), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(2));
     rp_graphed_callable c = {.fn = {twice, NULL, 0, "twice"}, .args = &x, .n_args = 1, .n_out = 1};
     rp_status status = rp_make_graphed_callables(&c, 1, o, &f);
     rp_compiled_release(f);
@@ -147,7 +145,7 @@ static void test_shorter(void **state) { /* what an older program lacks is zero,
         bool retain_graph;
         bool behind[7];
     } old = {offsetof(rp_backward_options, create_graph), true, {true, true, true, true, true, true, true}};
-    rp_tensor *x = leaf(), *y = rp_sum(rp_mul(x, x), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *x = leaf(), *y = rp_sum(rp_mul(x, x));
     OK(rp_backward(y, NULL, (const void *)&old));
     assert_false(rp_requires_grad(rp_grad_of(x)));
     OK(rp_backward(y, NULL, NULL)); /* it was retained */
@@ -182,7 +180,7 @@ static void test_kernel_log(void **state) { /* a log is put aside, and set again
     void *ctx = &inner, *none = &inner;
     assert_null(rp_set_kernel_log(count, &outer, &none));
     assert_null(none);
-    rp_tensor *x = rp_sin(rp_ones(RP_DIMS(3), RP_F32));
+    rp_tensor *x = rp_sin(rp_ones(RP_DIMS(3)));
     int before = outer;
     assert_true(before > 0);
     rp_kernel_log *old = rp_set_kernel_log(count, &inner, &ctx);

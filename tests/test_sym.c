@@ -34,8 +34,7 @@ static void check(rp_body *body, const char *name, sample *make, bool grad) {
             body(NULL, &x[1], 1, &y[1], 1);
             assert_same(y[0], y[1]);
             for (int k = 0; k < 2 && grad; k++)
-                assert_int_equal(rp_backward(rp_sum(rp_mul(y[k], y[k]), RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL),
-                                 RP_OK);
+                assert_int_equal(rp_backward(rp_sum(rp_mul(y[k], y[k])), NULL, NULL), RP_OK);
             if (grad) assert_same(rp_grad_of(x[0]), rp_grad_of(x[1]));
         }
     }
@@ -62,7 +61,7 @@ BODY(folded) {
 BODY(padded) { /* zeros to twice the length and one more, behind */
     UNUSED;
     int64_t t = rp_sym_size(in[0], 1);
-    rp_tensor *zeros = rp_zeros(RP_DIMS(2, rp_sym_add(t, 1), 12), RP_F32), *list[] = {in[0], zeros};
+    rp_tensor *zeros = rp_zeros(RP_DIMS(2, rp_sym_add(t, 1), 12)), *list[] = {in[0], zeros};
     out[0] = rp_cat(list, 2, 1);
 }
 BODY(last_ones) {
@@ -74,7 +73,7 @@ BODY(half) {
     UNUSED;
     int64_t n = rp_sym_numel(in[0]), third = rp_sym_floordiv(n, 3);
     rp_tensor *rows = rp_view(in[0], RP_DIMS(third, 3));
-    out[0] = rp_add(rows, rp_expand(rp_full(RP_DIMS(1, 3), rp_f64(0.5), RP_F32), RP_DIMS(third, 3)), rp_i64(1));
+    out[0] = rp_add(rows, rp_expand(rp_full(RP_DIMS(1, 3), rp_f64(0.5)), RP_DIMS(third, 3)));
 }
 BODY(middle) {
     UNUSED;
@@ -208,7 +207,7 @@ BODY(leaks) {
 }
 BODY(uses_leaked) {
     UNUSED;
-    out[0] = rp_add(in[0], rp_full(RP_DIMS(leaked), rp_f64(1), RP_F32), rp_i64(1));
+    out[0] = rp_add(in[0], rp_full(RP_DIMS(leaked), rp_f64(1)));
 }
 
 /* Leaves a word of a trace that has ended. */
@@ -260,14 +259,14 @@ BODY(misuses) {
     switch (misuse) {
     case 0: out[0] = rp_mul_scalar(x, rp_i64(n)); break;
     case 1: out[0] = rp_softmax(x, n); break;
-    case 2: out[0] = rp_sum(x, RP_DIMS(n), false, RP_DTYPE_NONE); break;
+    case 2: out[0] = rp_sum(x, RP_DIMS(n)); break;
     case 3: out[0] = rp_slice(x, n, 0, 1, 1); break;
     case 4: out[0] = rp_transpose(x, 0, n); break;
     case 5:
-        out[0] = rp_add(x, rp_sum(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE),
-                        rp_i64(1));
+        out[0] = rp_add(
+            x, rp_sum(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32))));
         break;
-    case 6: out[0] = rp_add(x, x, rp_i64(n)); break;
+    case 6: out[0] = rp_add(x, x, RP_OPTIONS(rp_add_options, .alpha = rp_i64(n))); break;
     default: out[0] = rp_unsqueeze(x, n); break;
     }
 }

@@ -208,7 +208,7 @@ static void *capture_again_and_again(void *ctx) {
         rp_graph *g = rp_graph_new();
         if (rp_graph_begin(g, rp_cpu(), RP_OPTIONS(rp_graph_options, .stream = l->s)) != RP_OK) wrong = "no capture";
         rp_scope scope = rp_scope_begin();
-        rp_tensor *y = rp_fill_(rp_empty(RP_DIMS(3), RP_F32), rp_f64(i));
+        rp_tensor *y = rp_fill_(rp_empty(RP_DIMS(3)), rp_f64(i));
         if (rp_graph_end(g) != RP_OK || rp_graph_replay(g) != RP_OK) wrong = "no graph";
         if (!wrong && rp_item_f64(rp_select(y, 0, 1)) != i) wrong = "wrong values";
         rp_scope_end(scope, NULL, 0);
@@ -226,7 +226,7 @@ static void a_stream_captures_while_others_ask_for_it(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, capture_again_and_again, &l), 0);
     while (!atomic_load(&l.done)) {
         rp_scope scope = rp_scope_begin();
-        rp_tensor *t = rp_retain(rp_ones(RP_DIMS(20000), RP_F32)), *none = NULL;
+        rp_tensor *t = rp_retain(rp_ones(RP_DIMS(20000))), *none = NULL;
         if (!atomic_compare_exchange_strong(&l.lent, &none, t)) rp_release(t);
         rp_scope_end(scope, NULL, 0);
     }
@@ -259,8 +259,8 @@ static void *use_kernels(void *ctx) {
     rp_scope scope = rp_scope_begin();
     rp_tensor *y[] = {
         rp_mul(x[0], x[0]),
-        rp_sum(x[0], RP_DIMS(1), false, RP_F32),
-        rp_sum(x[0], RP_DIMS(0), false, RP_F32),
+        rp_sum(x[0], RP_DIMS(1), false, RP_OPTIONS(rp_sum_options, .dtype = RP_F32)),
+        rp_sum(x[0], RP_DIMS(0), false, RP_OPTIONS(rp_sum_options, .dtype = RP_F32)),
         rp_softmax(x[0], 1),
         rp_softmax(x[0], 0),
         rp_softmax(x[1], 0),
@@ -284,7 +284,7 @@ static void *use_kernels(void *ctx) {
 static void kernels_in_threads_of_small_stacks(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x[11] = {rp_randn(RP_DIMS(300, 500), RP_F32, NULL), rp_randn(RP_DIMS(200000), RP_F32, NULL)};
+    rp_tensor *x[11] = {rp_randn(RP_DIMS(300, 500)), rp_randn(RP_DIMS(200000))};
     assert_null(use_kernels(x));
     pthread_attr_t small;
     assert_int_equal(pthread_attr_init(&small), 0);
@@ -314,7 +314,7 @@ static void kernels_in_threads_of_small_stacks(void **state) {
 /* One compiled function, trained by all: the backward of a call runs its dropout again with the numbers of that call. */
 static void mask_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_mul(rp_dropout(in[0], 0.5, true, NULL), in[0]);
+    out[0] = rp_mul(rp_dropout(in[0], 0.5, true), in[0]);
 }
 
 static void masked(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -327,10 +327,10 @@ static const char *train_once(rp_compiled *f) {
     const char *wrong = NULL;
     float mask[N], gradient[N];
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_ones(RP_DIMS(N), RP_F32), *y = NULL;
+    rp_tensor *x = rp_ones(RP_DIMS(N)), *y = NULL;
     rp_set_requires_grad(x, true);
     rp_call(f, &x, 1, &y, 1);
-    rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+    rp_backward(rp_sum(y), NULL, NULL);
     if (rp_to_host(y, mask, sizeof mask) != RP_OK || rp_to_host(rp_grad_of(x), gradient, sizeof gradient) != RP_OK)
         wrong = "a call failed";
     for (int i = 0; i < N && !wrong; i++)
@@ -357,7 +357,7 @@ static void draws_belong_to_calls(void **state) {
 static void products(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
     rp_tensor *a = rp_matmul(in[0], rp_transpose(in[0], 0, 1)), *b = rp_matmul(a, in[0]);
-    out[0] = rp_sum(rp_matmul(b, rp_transpose(b, 0, 1)), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    out[0] = rp_sum(rp_matmul(b, rp_transpose(b, 0, 1)));
 }
 
 struct sized {
@@ -372,7 +372,7 @@ static void *call_with_a_size(void *ctx) {
     const char *wrong = NULL;
     rp_scope scope = rp_scope_begin();
     bool grad = rp_set_grad_enabled(false);
-    rp_tensor *x = rp_mul_scalar(rp_ones(RP_DIMS(n, 16), RP_F32), rp_i64(v));
+    rp_tensor *x = rp_mul_scalar(rp_ones(RP_DIMS(n, 16)), rp_i64(v));
     for (int i = 0; i < ROUNDS && !wrong; i++) {
         float sum = 0;
         rp_tensor *y = NULL;
@@ -405,7 +405,7 @@ static void twice_and_one(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
 static const char *call_once(rp_compiled *f, int64_t n, float value) {
     float got[1024];
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_full(RP_DIMS(n), rp_f64(value), RP_F32), *y = NULL;
+    rp_tensor *x = rp_full(RP_DIMS(n), rp_f64(value)), *y = NULL;
     bool ok = rp_call(f, &x, 1, &y, 1) == RP_OK && rp_to_host(y, got, (size_t)n * sizeof *got) == RP_OK;
     for (int64_t i = 0; i < n && ok; i++) ok = got[i] == 2 * value + 1;
     rp_scope_end(scope, NULL, 0);
@@ -454,19 +454,20 @@ static void loss_of_rows(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     (void)n_in, (void)n_out;
     rp_tensor *h = rp_softmax(rp_mul(rp_tanh(in[0]), s->weight), 1);
     rp_tensor *flat = rp_reshape(rp_transpose(h, 0, 1), (const int64_t[]){-1}, 1);
-    out[0] = rp_sum(rp_mul(flat, flat), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    out[0] = rp_sum(rp_mul(flat, flat));
     out[1] = rp_slice(h, 0, 1, INT64_MAX, 1);
 }
 
 static const char *loss_and_gradient(const struct sizes_of_threads *s, rp_compiled *f, int64_t n, int second,
                                      float *got) {
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_sin(rp_reshape(rp_arange(rp_i64(0), rp_i64(4 * n), rp_i64(1), RP_F32), RP_DIMS(n, 4)));
+    rp_tensor *x = rp_sin(rp_reshape(
+        rp_arange(rp_i64(0), rp_i64(4 * n), rp_i64(1), RP_OPTIONS(rp_arange_options, .dtype = RP_F32)), RP_DIMS(n, 4)));
     rp_tensor *out[2] = {NULL, NULL}, *grad = NULL;
     (void)s;
     bool ok = rp_set_requires_grad(x, true) == RP_OK && rp_call(f, &x, 1, out, 2) == RP_OK;
     if (ok && second) { /* gradients of one result or of both: another plan */
-        rp_tensor *seed = rp_cos(rp_detach(out[1])), *one = rp_ones(RP_NO_DIMS, RP_F32), *seeds[] = {one, seed};
+        rp_tensor *seed = rp_cos(rp_detach(out[1])), *one = rp_ones(RP_NO_DIMS), *seeds[] = {one, seed};
         ok = rp_grad(out, 2, &x, 1, seeds, NULL, &grad) == RP_OK;
     } else if (ok) {
         ok = rp_grad(out, 1, &x, 1, NULL, NULL, &grad) == RP_OK;
@@ -500,7 +501,8 @@ static void sizes_and_gradients(void **state) {
     static const char *const backends[] = {"fused", "aot_eager", "cudagraphs"};
     for (int k = 0; k < 6; k++) {
         rp_scope scope = rp_scope_begin();
-        struct sizes_of_threads s = {.weight = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1), RP_F32))};
+        struct sizes_of_threads s = {.weight = rp_cos(rp_arange(rp_i64(0), rp_i64(4), rp_i64(1),
+                                                                RP_OPTIONS(rp_arange_options, .dtype = RP_F32)))};
         s.f = rp_compile((rp_fn){loss_of_rows, &s, 0, "rows"},
                          RP_OPTIONS(rp_compile_options, .backend = backends[k % 3]));
         float got[1 + 4 * 24];

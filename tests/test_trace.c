@@ -20,20 +20,20 @@ static void draws(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)n_in;
     (void)n_out;
     switch (*which) {
-    case 0: out[0] = rp_rand(RP_DIMS(7), RP_F32, NULL); break;
-    case 1: out[0] = rp_rand(RP_DIMS(7), RP_F64, NULL); break;
-    case 2: out[0] = rp_rand(RP_DIMS(7), RP_F16, NULL); break;
-    case 3: out[0] = rp_randn(RP_DIMS(7), RP_F32, NULL); break;
-    case 4: out[0] = rp_randn(RP_DIMS(7), RP_F64, NULL); break;
-    case 5: out[0] = rp_randn(RP_DIMS(7), RP_BF16, NULL); break;
-    case 6: out[0] = rp_randint(0, 10, RP_DIMS(7), RP_I64, NULL); break;
-    case 7: out[0] = rp_randint(0, 10, RP_DIMS(7), RP_I32, NULL); break;
-    case 8: out[0] = rp_randint(0, INT64_C(1) << 40, RP_DIMS(7), RP_I64, NULL); break;
-    case 9: out[0] = rp_dropout(in[0], 0.5, true, NULL); break;
-    case 10: out[0] = rp_dropout(rp_to_dtype(in[0], RP_F64), 0.5, true, NULL); break;
-    case 11: out[0] = rp_rand(RP_DIMS(0), RP_F32, NULL); break;
-    case 12: out[0] = rp_multinomial(rp_abs(in[0]), 9, true, NULL); break;
-    default: out[0] = rp_multinomial(rp_abs(in[0]), 3, false, NULL); break;
+    case 0: out[0] = rp_rand(RP_DIMS(7)); break;
+    case 1: out[0] = rp_rand(RP_DIMS(7), RP_OPTIONS(rp_rand_options, .dtype = RP_F64)); break;
+    case 2: out[0] = rp_rand(RP_DIMS(7), RP_OPTIONS(rp_rand_options, .dtype = RP_F16)); break;
+    case 3: out[0] = rp_randn(RP_DIMS(7)); break;
+    case 4: out[0] = rp_randn(RP_DIMS(7), RP_OPTIONS(rp_randn_options, .dtype = RP_F64)); break;
+    case 5: out[0] = rp_randn(RP_DIMS(7), RP_OPTIONS(rp_randn_options, .dtype = RP_BF16)); break;
+    case 6: out[0] = rp_randint(0, 10, RP_DIMS(7)); break;
+    case 7: out[0] = rp_randint(0, 10, RP_DIMS(7), RP_OPTIONS(rp_randint_options, .dtype = RP_I32)); break;
+    case 8: out[0] = rp_randint(0, INT64_C(1) << 40, RP_DIMS(7)); break;
+    case 9: out[0] = rp_dropout(in[0], 0.5, true); break;
+    case 10: out[0] = rp_dropout(rp_to_dtype(in[0], RP_F64), 0.5, true); break;
+    case 11: out[0] = rp_rand(RP_DIMS(0)); break;
+    case 12: out[0] = rp_multinomial(rp_abs(in[0]), 9, true); break;
+    default: out[0] = rp_multinomial(rp_abs(in[0]), 3, false); break;
     }
 }
 
@@ -79,8 +79,8 @@ static void marks(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     const struct outer *o = ctx;
     (void)n_in;
     (void)n_out;
-    rp_add_(o->buffer, in[0], rp_i64(1));
-    rp_tensor *loss = rp_sum(rp_mul(rp_mul(in[0], o->w), o->w), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_add_(o->buffer, in[0]);
+    rp_tensor *loss = rp_sum(rp_mul(rp_mul(in[0], o->w), o->w));
     rp_backward(loss, NULL, NULL);
     rp_fill_(rp_select(in[0], 0, 0), rp_f64(7));
     out[0] = rp_detach(loss);
@@ -120,13 +120,13 @@ static void views_and_writes(void *ctx, rp_tensor *const *in, size_t n_in, rp_te
     (void)n_out;
     rp_tensor *base = rp_mul(in[0], in[0]); /* (3, 4) */
     rp_tensor *row = rp_select(base, 0, 1), *columns = rp_permute(base, RP_DIMS(1, 0));
-    rp_add_(row, rp_exp(row), rp_i64(1)); /* seen through base and columns */
+    rp_add_(row, rp_exp(row)); /* seen through base and columns */
     rp_mul_scalar_(rp_slice(columns, 0, 1, 3, 1), rp_f64(3));
     rp_fill_(rp_select(in[0], 1, 2), rp_f64(-1)); /* an argument is written */
     held[0] = rp_retain(row);                     /* outlives the scope: computed all the same */
     held[1] = rp_retain(rp_tanh(rp_select(columns, 0, 2)));
     out[0] = base;
-    out[1] = rp_sum(columns, RP_DIMS(1), true, RP_DTYPE_NONE);
+    out[1] = rp_sum(columns, RP_DIMS(1), true);
     out[2] = columns;
 }
 
@@ -205,7 +205,7 @@ static void reads(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
     (void)n_in;
     (void)n_out;
     rp_tensor *of = ctx ? ctx : rp_exp(in[0]);
-    out[0] = rp_mul_scalar(in[0], rp_item(rp_sum(of, RP_NO_DIMS, false, RP_DTYPE_NONE)));
+    out[0] = rp_mul_scalar(in[0], rp_item(rp_sum(of)));
 }
 
 static void sized(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
@@ -260,7 +260,7 @@ static void test_positions(void **state) {
     rp_generator_get(rp_default_generator(rp_cpu()), &seed, &offset);
     assert_int_equal(offset, 6);
     rp_manual_seed(5);
-    for (int k = 0; k < 3; k++) want[k] = rp_rand(RP_DIMS(8), RP_F32, NULL);
+    for (int k = 0; k < 3; k++) want[k] = rp_rand(RP_DIMS(8));
     assert_same(out[0], want[0]);
     assert_same(out[1], want[1]);
     assert_same(out[2], want[0]);

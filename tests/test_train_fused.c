@@ -76,7 +76,7 @@ static rp_tensor *forward(const net *m, rp_tensor *x) {
 static void step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     net *m = ctx;
     (void)n_in, (void)n_out;
-    rp_tensor *loss = rp_cross_entropy(forward(m, in[0]), in[1], 1, -100);
+    rp_tensor *loss = rp_cross_entropy(forward(m, in[0]), in[1]);
     rp_optimizer_zero_grad(m->opt, true);
     rp_backward(loss, NULL, NULL);
     rp_optimizer_step(m->opt);
@@ -185,8 +185,8 @@ static void step_of_means(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
     net *m = ctx;
     (void)n_in, (void)n_out;
     rp_tensor *h = rp_layer_norm(rp_linear(in[0], m->p[0], m->p[1]), RP_DIMS(HIDDEN), NULL, NULL, 1e-5);
-    rp_tensor *loss = rp_cross_entropy(rp_linear(h, m->p[2], m->p[3]), in[1], 1, -100);
-    loss = rp_add(loss, rp_mean(rp_mul(h, h), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_i64(1));
+    rp_tensor *loss = rp_cross_entropy(rp_linear(h, m->p[2], m->p[3]), in[1]);
+    loss = rp_add(loss, rp_mean(rp_mul(h, h)));
     rp_backward(loss, NULL, NULL);
     rp_optimizer_step(m->opt);
     rp_optimizer_zero_grad(m->opt, true);
@@ -196,14 +196,14 @@ static void step_of_means(void *ctx, rp_tensor *const *in, size_t n_in, rp_tenso
 static void step_with_dropout(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     net *m = ctx;
     (void)n_in, (void)n_out;
-    (void)rp_rand(RP_DIMS(5), RP_F32, NULL); /* nobody reads it; its numbers are gone all the same */
-    rp_tensor *h = rp_dropout(rp_relu(rp_linear(in[0], m->p[0], m->p[1])), 0.25, true, NULL);
-    rp_tensor *loss = rp_cross_entropy(rp_linear(h, m->p[2], m->p[3]), in[1], 1, -100);
+    (void)rp_rand(RP_DIMS(5)); /* nobody reads it; its numbers are gone all the same */
+    rp_tensor *h = rp_dropout(rp_relu(rp_linear(in[0], m->p[0], m->p[1])), 0.25, true);
+    rp_tensor *loss = rp_cross_entropy(rp_linear(h, m->p[2], m->p[3]), in[1]);
     rp_backward(loss, NULL, NULL);
     rp_optimizer_step(m->opt);
     rp_optimizer_zero_grad(m->opt, true);
     out[0] = rp_detach(loss);
-    (void)rp_rand(RP_DIMS(3), RP_F32, NULL);
+    (void)rp_rand(RP_DIMS(3));
 }
 
 /* The mask is a part of the kernels before and behind the products; the generator goes on from where eager execution leaves
@@ -229,7 +229,7 @@ static void dropout(void **state) {
                 assert_same(losses[k], loss, "loss", k);
             }
         }
-        rp_tensor *next = rp_rand(RP_DIMS(16), RP_F32, NULL);
+        rp_tensor *next = rp_rand(RP_DIMS(16));
         if (run == 0) {
             after = next;
         } else {
@@ -298,7 +298,7 @@ static void compiled_forward(void **state) {
         rp_tensor *both[2] = {a, b};
         net *nets[2] = {&eager, &compiled};
         for (int i = 0; i < 2; i++) {
-            rp_backward(rp_cross_entropy(both[i], t, 1, -100), NULL, NULL);
+            rp_backward(rp_cross_entropy(both[i], t), NULL, NULL);
             ok();
         }
         for (int p = 0; p < PARAMS; p++) assert_same(rp_grad_of(eager.p[p]), rp_grad_of(compiled.p[p]), "gradient", k);
@@ -338,7 +338,7 @@ static void results_are_kept(void **state) {
     /* a parameter that changes between forward and backward */
     rp_tensor *x = filled(9, (const int64_t[]){4, IN}, 2), *y = NULL;
     rp_call(f, &x, 1, &y, 1);
-    rp_tensor *loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_sum(y);
     bool mode = rp_set_grad_enabled(false);
     rp_mul_scalar_(m.p[2], rp_f64(2));
     rp_set_grad_enabled(mode);
@@ -346,7 +346,7 @@ static void results_are_kept(void **state) {
     (void)rp_error_take();
     /* twice without retain_graph */
     rp_call(f, &x, 1, &y, 1);
-    loss = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    loss = rp_sum(y);
     assert_int_equal(rp_backward(loss, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true)), RP_OK);
     assert_int_equal(rp_backward(loss, NULL, NULL), RP_OK);
     assert_int_equal(rp_backward(loss, NULL, NULL), RP_ERROR_STATE);
@@ -354,7 +354,7 @@ static void results_are_kept(void **state) {
     /* the tape outlives the compiled function */
     rp_call(f, &x, 1, &y, 1);
     rp_compiled_release(f);
-    assert_int_equal(rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL), RP_OK);
+    assert_int_equal(rp_backward(rp_sum(y), NULL, NULL), RP_OK);
     net_free(&m);
     rp_scope_end(scope, NULL, 0);
 }
@@ -365,7 +365,7 @@ enum { DEEP = 6, WIDE = 64, ROWS = 48 };
 static void deep(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     rp_tensor **w = ctx, *h = in[0];
     (void)n_in, (void)n_out;
-    for (int k = 0; k < DEEP; k++) h = rp_add(h, rp_tanh(rp_linear(h, w[k], NULL)), rp_i64(1));
+    for (int k = 0; k < DEEP; k++) h = rp_add(h, rp_tanh(rp_linear(h, w[k], NULL)));
     out[0] = h;
 }
 
@@ -380,7 +380,7 @@ static int64_t memory_of(rp_compiled *f, const char *start) {
 }
 
 static rp_status backward_of(rp_tensor *y, bool retain) {
-    rp_tensor *loss = rp_sum(rp_mul(y, y), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_sum(rp_mul(y, y));
     return rp_backward(loss, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = retain));
 }
 
@@ -469,8 +469,7 @@ static void once(net *m) {
     rp_compiled *f = rp_compile(fn, NULL);
     rp_tensor *x = filled(1, (const int64_t[]){3, IN}, 2), *y = NULL;
     for (int k = 0; k < 2 && !rp_failed(); k++) {
-        if (rp_call(f, &x, 1, &y, 1) == RP_OK)
-            (void)rp_backward(rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE), NULL, NULL);
+        if (rp_call(f, &x, 1, &y, 1) == RP_OK) (void)rp_backward(rp_sum(y), NULL, NULL);
     }
     rp_compiled_release(f);
     for (int k = 0; k < PARAMS; k++) rp_set_grad(m->p[k], NULL);

@@ -8,6 +8,7 @@
 #include "device/capture.h"
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 typedef struct slot {    /* a node that was reached */
@@ -156,11 +157,11 @@ static rp_status add_into(engine *e, rp_tensor **sum, rp_tensor *grad) {
     }
     rp_tensor *result;
     if (!e->create_graph && own(*sum))
-        result = rp_add_(*sum, grad, rp_i64(1));
+        result = rp_add_(*sum, grad);
     else if (!e->create_graph && own(grad))
-        result = rp_add_(grad, *sum, rp_i64(1)); /* addition of two commutes to the bit */
+        result = rp_add_(grad, *sum); /* addition of two commutes to the bit */
     else
-        result = rp_add(*sum, grad, rp_i64(1));
+        result = rp_add(*sum, grad);
     bool failed = rp__tensor_is_error(result);
     if (!failed) rp_retain(result);
     rp_release(grad);

@@ -1,5 +1,8 @@
 /* Custom functions (torch.autograd.Function): a forward that runs without a tape and a backward written with ops, as one node. */
 #include "autograd/tape.h"
+
+#include <reprise_ops.h>
+
 #include "core/alloc.h"
 #include "core/options.h"
 #include "ops/grad.h"

@@ -4,6 +4,7 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 struct rp__hook_entry {
@@ -259,7 +260,7 @@ rp_status rp__retain_run(rp__tape_node *n, uint32_t index, rp_tensor *grad) {
         if (!any) return RP_OK;
         if (!t) continue;
         rp__autograd *a = t->autograd;
-        rp_tensor *sum = a->grad ? rp_add(a->grad, grad, rp_i64(1)) : rp_clone(grad);
+        rp_tensor *sum = a->grad ? rp_add(a->grad, grad) : rp_clone(grad);
         rp_status status = rp__tensor_is_error(sum) ? rp_error_status() : RP_OK;
         if (status == RP_OK) {
             rp_tensor *old = a->grad;

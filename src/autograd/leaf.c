@@ -1,6 +1,9 @@
 /* Leaves: requires_grad, .grad, and the node that adds into .grad. Called by programs, and by the engine for every leaf that a
    gradient reaches. */
 #include "autograd/tape.h"
+
+#include <reprise_ops.h>
+
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "ops/grad.h"
@@ -64,9 +67,9 @@ static rp_status accumulate(rp_tensor *leaf, rp_tensor *grad, bool create_graph)
     if (!a->grad)
         value = !create_graph && own(grad) && layout_fits(grad, leaf) ? grad : clone_like(grad, leaf);
     else if (create_graph)
-        value = rp_add(a->grad, grad, rp_i64(1));
+        value = rp_add(a->grad, grad);
     else
-        value = rp_add_(a->grad, grad, rp_i64(1));
+        value = rp_add_(a->grad, grad);
     if (rp__tensor_is_error(value)) return rp_error_status();
     if (value == a->grad) return RP_OK;
     rp_tensor *old = a->grad;

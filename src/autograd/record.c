@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- the node of an op */
@@ -15,7 +16,8 @@ typedef struct op_payload {
     uint32_t *list_begin; /* only of ops that take a list; NULL: entry p is p */
     rp_attr *attrs;
     rp_dtype
-        computed; /* in place: what the functional form gives, if that is not the type of what is written; else none */
+        computed;  /* in place: what the functional form gives, if that is not the type of what is written; else none */
+    bool constant; /* in place: what the functional form gives has no gradient (a comparison) */
     /* A write through a view: the node of the base, not counted (it holds this one), and the way to the view. A saved output
        is then kept as the base, of which unpacking takes the view: so it has the history that the base has now. */
     rp__tape_node *outer;
@@ -79,12 +81,13 @@ static rp_status op_vjp(rp__tape_node *n, const bool *needed, rp_tensor *const *
         grad_out = &wide;
     }
     rp__vjp g = {&call, in_meta, out_meta, grad_out, needed, grad_in};
-    return rp__vjp_run(&g);
+    return rp__grad_run(&g);
 }
 
 static rp_status op_backward_needed(rp__tape_node *n, const bool *needed, rp_tensor *const *grad_out,
                                     rp_tensor **grad_in) {
     const op_payload *p = n->payload;
+    if (p->constant) return RP_OK;
     if (!p->op->vjp)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                         "`%s` (%s) is not differentiable, and a gradient was asked through it", n->op,
@@ -268,15 +271,17 @@ static rp_status slice_node(rp_tensor *view, rp__tape_node *inner, const rp__cal
     return RP_OK;
 }
 
-/* The type in which an in-place op computes, if it is another than that of self. */
-static rp_status computed_dtype(const rp__call *call, const rp__op *op, rp_dtype *out) {
+/* The type in which an in-place op computes, if it is another than that of self; a type without gradients makes it constant. */
+static rp_status computed_dtype(const rp__call *call, const rp__op *op, rp_dtype *out, bool *constant) {
     *out = RP_DTYPE_NONE;
-    if (call->n_in < 2 || !call->in[1] || call->in[1]->dtype == call->in[0]->dtype) return RP_OK;
+    *constant = false;
+    if (op->vjp && (call->n_in < 2 || !call->in[1] || call->in[1]->dtype == call->in[0]->dtype)) return RP_OK;
     rp__call functional = *call;
     functional.op = op;
     rp__meta meta;
     memset(&meta, 0, sizeof meta);
     RP_TRY(op->infer(&functional, &meta));
+    *constant = !op->vjp && !rp__dtype_is_float(meta.dtype);
     if (meta.dtype != call->in[0]->dtype && rp__dtype_is_float(meta.dtype)) *out = meta.dtype;
     return RP_OK;
 }
@@ -311,7 +316,8 @@ static rp_status record_inplace(rp__call *call) {
     }
     rp__tape_node *inner, *node = NULL;
     RP_TRY(op_node(call, op, old_self, &self, &inner));
-    rp_status status = computed_dtype(call, op, &((op_payload *)inner->payload)->computed);
+    op_payload *p = inner->payload;
+    rp_status status = computed_dtype(call, op, &p->computed, &p->constant);
     if (status == RP_OK && a->base)
         status = slice_node(self, inner, call, &node);
     else if (status == RP_OK)
@@ -345,7 +351,7 @@ static rp_status record(rp__call *call) {
 
 static rp_status run_and_record(rp__layer_kind at, rp__call *call) {
     const rp__op *op = call->op;
-    bool detach = op->index == RP__OP_detach;
+    bool detach = op == RP__OP(detach);
     rp_status status;
     if (rp__grad_disabled || detach) {
         status = rp__dispatch_below(at, call);

@@ -283,7 +283,7 @@ _Thread_local bool rp__tape_shadowing;
 rp_tensor *rp__tape_shadow(rp_tensor *t) {
     rp_tensor *shadow;
     if (t->traced || rp__tensor_tracing) { /* an argument or a parameter, too: the graph must see whose value it is */
-        const rp__op *op = rp__op_builtin(RP__OP_detach);
+        const rp__op *op = RP__OP(detach);
         rp__call call = {
             .op = op, .site = t->site, .in = &t, .n_in = 1, .list_begin = {0, 1}, .out = &shadow, .n_out = 1};
         rp__tape_shadowing = true;

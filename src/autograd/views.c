@@ -32,7 +32,7 @@ void rp__view_steps_release(rp__view_step *s) {
 size_t rp__attrs_bytes(const rp_attr *attrs, size_t n) {
     size_t bytes = n * sizeof(rp_attr);
     for (size_t i = 0; i < n; i++) {
-        if (attrs[i].kind == RP_ATTR_INTS) bytes += attrs[i].n * sizeof(int64_t);
+        if (attrs[i].kind == RP_ATTR_INTS || attrs[i].kind == RP_ATTR_FLOATS) bytes += attrs[i].n * sizeof(int64_t);
         if (attrs[i].kind == RP_ATTR_STRING && attrs[i].v.string)
             bytes += (strlen(attrs[i].v.string) + 8) / 8 * 8; /* with the NUL, in whole words */
     }
@@ -44,7 +44,8 @@ void rp__attrs_copy(rp_attr *to, const rp_attr *attrs, size_t n) {
     for (size_t i = 0; i < n; i++) {
         to[i] = attrs[i];
         size_t bytes = 0;
-        if (attrs[i].kind == RP_ATTR_INTS) {
+        if ((attrs[i].kind == RP_ATTR_INTS || attrs[i].kind == RP_ATTR_FLOATS) &&
+            attrs[i].v.ints) { /* words of 64 bits */
             bytes = attrs[i].n * sizeof(int64_t);
             if (bytes > 0) memcpy(behind, attrs[i].v.ints, bytes);
             to[i].v.ints = (const int64_t *)(void *)behind;

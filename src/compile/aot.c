@@ -7,6 +7,7 @@
    run again under the tape (aot_again.c); later calls then use a plan for what was given. */
 #include "compile/aot.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -230,7 +231,7 @@ static bool writes_under_views(const rp_ir *ir) {
 static bool is_detached(const rp_ir *ir, rp__ir_value v) {
     const rp__ir_node *n = rp__ir_producer(ir, v);
     while (rp__ir_is_view(n) || (n && n->kind == RP__IR_OP && n->op->flags & RP_OP_INPLACE)) {
-        if (rp__ir_is_op(n, RP__OP_detach)) return true;
+        if (rp__ir_is_op(n, RP__OP(detach))) return true;
         n = rp__ir_producer(ir, n->in[0]);
     }
     return false;
@@ -269,7 +270,7 @@ static bool reads_fresh(const rp_ir *ir, const view_state *s, rp__ir_value v) {
 static bool is_part(const rp_ir *ir, rp__ir_value v) { /* slices and selections of a tensor, or the tensor */
     const rp__ir_node *n = rp__ir_producer(ir, v);
     for (; rp__ir_is_view(n); n = rp__ir_producer(ir, n->in[0]))
-        if (!rp__ir_is_op(n, RP__OP_slice) && !rp__ir_is_op(n, RP__OP_select)) return false;
+        if (!rp__ir_is_op(n, RP__OP(slice)) && !rp__ir_is_op(n, RP__OP(select))) return false;
     return true;
 }
 

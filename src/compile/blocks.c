@@ -15,7 +15,7 @@
 static rp_status emit_clone(rp__rewrite *w, rp__ir_value *v, const char *site) {
     rp__meta meta = w->dst->values[*v].meta;
     rp__ir_value in = *v;
-    return rp__ir_emit(w->dst, &w->dst->body, rp__op_builtin(RP__OP_clone), &in, 1, NULL, 0, &meta, 1, site, v);
+    return rp__ir_emit(w->dst, &w->dst->body, RP__OP(clone), &in, 1, NULL, 0, &meta, 1, site, v);
 }
 
 /* Memory that its node makes, row-major: not a view, an argument, a captured tensor or a constant. */

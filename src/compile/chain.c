@@ -10,7 +10,7 @@
 
 static bool is_product(const rp__fusion *f, uint32_t k) {
     const rp__ir_node *n = &f->ir->nodes[f->nodes[k].node];
-    return f->nodes[k].kind == RP__FUSE_LIBRARY && (rp__ir_is_op(n, RP__OP_bmm) || rp__ir_is_op(n, RP__OP_linear));
+    return f->nodes[k].kind == RP__FUSE_LIBRARY && (rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)));
 }
 static rp__ir_value result_of(const rp__fusion *f, uint32_t k) { return f->ir->nodes[f->nodes[k].node].out[0]; }
 

@@ -15,18 +15,17 @@ static rp_status emit_dropout(rp__rewrite *w, rp__ir_block *block, const rp__ir_
     numbers.dtype = RP_F32;
     mask.dtype = RP_BOOL;
     rp__ir_value drawn, kept, in[2], product, result;
-    const rp_attr draw[] = {rp__attr_of_ints(out->size, out->ndim), rp__attr_of_dtype(RP_F32), n->attrs[1]};
+    const rp_attr draw[] = {rp__attr_of_ints(out->size, out->ndim), n->attrs[2]};
     const rp_attr below = {.kind = RP_ATTR_SCALAR, .v.scalar = rp_f64(keep)};
     const rp_attr scale = {.kind = RP_ATTR_SCALAR, .v.scalar = rp_f64(keep == 0 ? 0 : 1 / keep)};
-    RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(RP__OP_rand), NULL, 0, draw, 3, &numbers, 1, n->site, &drawn));
+    RP_TRY(rp__ir_emit(dst, block, RP__OP(rand), NULL, 0, draw, 2, &numbers, 1, n->site, &drawn));
     dst->nodes[dst->values[drawn].node].random_offset = n->random_offset;
     dst->nodes[dst->values[drawn].node].random_count = n->random_count;
-    RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(RP__OP_lt_scalar), &drawn, 1, &below, 1, &mask, 1, n->site, &kept));
+    RP_TRY(rp__ir_emit(dst, block, RP__OP(lt_scalar), &drawn, 1, &below, 1, &mask, 1, n->site, &kept));
     in[0] = w->map[n->in[0]];
     in[1] = kept;
-    RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(RP__OP_mul), in, 2, NULL, 0, out, 1, n->site, &product));
-    RP_TRY(
-        rp__ir_emit(dst, block, rp__op_builtin(RP__OP_mul_scalar), &product, 1, &scale, 1, out, 1, n->site, &result));
+    RP_TRY(rp__ir_emit(dst, block, RP__OP(mul), in, 2, NULL, 0, out, 1, n->site, &product));
+    RP_TRY(rp__ir_emit(dst, block, RP__OP(mul_scalar), &product, 1, &scale, 1, out, 1, n->site, &result));
     w->map[n->out[0]] = result;
     w->map[n->out[1]] = kept;
     return RP_OK;
@@ -36,7 +35,7 @@ rp_status rp__decompose(rp_ir *ir, rp_ir **out) {
     bool any = false;
     for (size_t k = 0; k < ir->body.n_nodes && !any; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
-        any = !n->dead && rp__ir_is_op(n, RP__OP_native_dropout);
+        any = !n->dead && rp__ir_is_op(n, RP__OP(native_dropout));
     }
     if (!any) {
         *out = rp__ir_retain(ir);
@@ -47,8 +46,8 @@ rp_status rp__decompose(rp_ir *ir, rp_ir **out) {
     for (size_t k = 0; k < ir->body.n_nodes && status == RP_OK; k++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[k]];
         if (n->dead) continue;
-        status = rp__ir_is_op(n, RP__OP_native_dropout) ? emit_dropout(&w, &w.dst->body, n)
-                                                        : rp__rewrite_copy(&w, &w.dst->body, ir->body.nodes[k]);
+        status = rp__ir_is_op(n, RP__OP(native_dropout)) ? emit_dropout(&w, &w.dst->body, n)
+                                                         : rp__rewrite_copy(&w, &w.dst->body, ir->body.nodes[k]);
     }
     if (status == RP_OK) status = rp__rewrite_results(&w, &ir->body, &w.dst->body);
     return rp__rewrite_end(&w, status, "decompose", out);

@@ -56,13 +56,13 @@ static void add_base(functionaliser *f, rp__ir_value v, bool fixed) {
     f->memories[v] = (memory){.outer = made, .current = made, .version = 0, .site = "", .fixed = fixed};
 }
 
-static rp_status emit_like(functionaliser *f, rp__ir_block *block, rp__op_id op, const rp__ir_value *in, uint32_t n_in,
-                           const rp_attr *attrs, uint32_t n_attrs, rp__ir_value like, const char *site,
+static rp_status emit_like(functionaliser *f, rp__ir_block *block, const rp__op *op, const rp__ir_value *in,
+                           uint32_t n_in, const rp_attr *attrs, uint32_t n_attrs, rp__ir_value like, const char *site,
                            rp__ir_value *out) {
     rp__meta meta = f->w.dst->values[like].meta;
     bool gradient = false; /* before `out` is written: it may be in[0] */
     for (uint32_t k = 0; k < n_in; k++) gradient = gradient || f->w.dst->values[in[k]].requires_grad;
-    RP_TRY(rp__ir_emit(f->w.dst, block, rp__op_builtin(op), in, n_in, attrs, n_attrs, &meta, 1, site, out));
+    RP_TRY(rp__ir_emit(f->w.dst, block, op, in, n_in, attrs, n_attrs, &meta, 1, site, out));
     f->w.dst->values[*out].requires_grad = gradient;
     return RP_OK;
 }
@@ -86,14 +86,14 @@ static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value
         const rp__ir_node *view = &f->w.src->nodes[f->places[child].node];
         rp__ir_value from = f->w.map[f->places[child].parent], made;
         /* `view` needs strides that fit; a functional value may lie in memory otherwise than the written one did. */
-        if (m->version > 0 && rp__ir_is_op(view, RP__OP_view) && !rp__ir_value_contiguous(&f->w.dst->values[from]) &&
+        if (m->version > 0 && rp__ir_is_op(view, RP__OP(view)) && !rp__ir_value_contiguous(&f->w.dst->values[from]) &&
             !rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, from))) {
-            RP_TRY(emit_like(f, block, RP__OP_clone, &from, 1, NULL, 0, from, view->site, &from));
+            RP_TRY(emit_like(f, block, RP__OP(clone), &from, 1, NULL, 0, from, view->site, &from));
         }
         RP_TRY(rp__ir_emit_view(f->w.dst, block, view->op, from, view->attrs, view->n_attrs, view->site, &made));
         /* A write may have given the base a history, and with it views that were made before. */
         const rp__ir_value_info *was = f->w.src->values;
-        bool late = !was[f->places[child].parent].requires_grad && !rp__ir_is_op(view, RP__OP_detach) &&
+        bool late = !was[f->places[child].parent].requires_grad && !rp__ir_is_op(view, RP__OP(detach)) &&
                     f->w.dst->values[from].requires_grad;
         f->w.dst->values[made].requires_grad = was[child].requires_grad || late;
         f->w.map[child] = made;
@@ -111,12 +111,12 @@ static rp_status emit_reshape(functionaliser *f, rp__ir_block *block, rp__ir_val
     *out = value;
     if (rp__meta_same_size(&dst->values[value].meta, &dst->values[like].meta)) return RP_OK;
     if (!rp__ir_value_contiguous(&dst->values[value])) {
-        RP_TRY(emit_like(f, block, RP__OP_clone, &value, 1, NULL, 0, value, site, &value));
+        RP_TRY(emit_like(f, block, RP__OP(clone), &value, 1, NULL, 0, value, site, &value));
     }
     rp_dim dims[RP_MAX_DIMS];
     memcpy(dims, dst->values[like].meta.size, sizeof dims);
     rp_attr size = rp__attr_of_ints(dims, dst->values[like].meta.ndim);
-    return rp__ir_emit_view(dst, block, rp__op_builtin(RP__OP_view), value, &size, 1, site, out);
+    return rp__ir_emit_view(dst, block, RP__OP(view), value, &size, 1, site, out);
 }
 
 /* The parent's new value after `value` was written through the view: old is the parent's value before. */
@@ -124,20 +124,20 @@ static rp_status invert_view(functionaliser *f, rp__ir_block *block, const rp__i
                              rp__ir_value value, const char *site, rp__ir_value *out) {
     rp_ir *dst = f->w.dst;
     rp__ir_value both[2] = {old, value};
-    if (rp__ir_is_op(view, RP__OP_detach)) {
+    if (rp__ir_is_op(view, RP__OP(detach))) {
         *out = value;
         return RP_OK;
     }
-    if (rp__ir_is_op(view, RP__OP_slice)) {
-        return emit_like(f, block, RP__OP_slice_scatter, both, 2, view->attrs, view->n_attrs, old, site, out);
+    if (rp__ir_is_op(view, RP__OP(slice))) {
+        return emit_like(f, block, RP__OP(slice_scatter), both, 2, view->attrs, view->n_attrs, old, site, out);
     }
-    if (rp__ir_is_op(view, RP__OP_select)) {
-        return emit_like(f, block, RP__OP_select_scatter, both, 2, view->attrs, view->n_attrs, old, site, out);
+    if (rp__ir_is_op(view, RP__OP(select))) {
+        return emit_like(f, block, RP__OP(select_scatter), both, 2, view->attrs, view->n_attrs, old, site, out);
     }
-    if (rp__ir_is_op(view, RP__OP_transpose)) {
+    if (rp__ir_is_op(view, RP__OP(transpose))) {
         return rp__ir_emit_view(dst, block, view->op, value, view->attrs, view->n_attrs, site, out);
     }
-    if (rp__ir_is_op(view, RP__OP_permute)) {
+    if (rp__ir_is_op(view, RP__OP(permute))) {
         size_t n = view->attrs[0].n;
         int64_t inverse[RP_MAX_DIMS];
         for (size_t d = 0; d < n; d++) {
@@ -148,10 +148,11 @@ static rp_status invert_view(functionaliser *f, rp__ir_block *block, const rp__i
         rp_attr dims = rp__attr_of_ints(inverse, n);
         return rp__ir_emit_view(dst, block, view->op, value, &dims, 1, site, out);
     }
-    if (rp__ir_is_op(view, RP__OP_view) || rp__ir_is_op(view, RP__OP_unsqueeze) || rp__ir_is_op(view, RP__OP_squeeze)) {
+    if (rp__ir_is_op(view, RP__OP(view)) || rp__ir_is_op(view, RP__OP(unsqueeze)) ||
+        rp__ir_is_op(view, RP__OP(squeeze))) {
         return emit_reshape(f, block, value, old, site, out);
     }
-    if (rp__ir_is_op(view, RP__OP_expand)) {
+    if (rp__ir_is_op(view, RP__OP(expand))) {
         rp_dim before = rp__numel(dst->values[old].meta.size, dst->values[old].meta.ndim);
         rp_dim after = rp__numel(dst->values[value].meta.size, dst->values[value].meta.ndim);
         if (rp__dim_is(RP__DIM_EQ, before, after)) return emit_reshape(f, block, value, old, site, out);
@@ -260,7 +261,7 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
     }
     /* A tensor of the function's own keeps the strides it was made with: results and `view` count on them. */
     if (!rp__ir_value_contiguous(&f->w.dst->values[value]) && !is_outer(f, m)) {
-        RP_TRY(emit_like(f, block, RP__OP_clone, &value, 1, NULL, 0, value, site, &value));
+        RP_TRY(emit_like(f, block, RP__OP(clone), &value, 1, NULL, 0, value, site, &value));
     }
     f->w.map[at] = value;
     f->places[at].version = before + 1;
@@ -286,7 +287,7 @@ static rp_status mark_write(functionaliser *f, rp__ir_block *block, const rp__ir
     size_t n_path = 0;
     for (rp__ir_value at = v; f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) {
         const rp__ir_node *view = &f->w.src->nodes[f->places[at].node];
-        if (!rp__ir_is_op(view, RP__OP_slice) && !rp__ir_is_op(view, RP__OP_select)) return RP_OK;
+        if (!rp__ir_is_op(view, RP__OP(slice)) && !rp__ir_is_op(view, RP__OP(select))) return RP_OK;
         f->path[n_path++] = at;
     }
     rp__ir_value from = f->memories[f->places[v].base].current, made;
@@ -334,7 +335,7 @@ static rp_status in_place(functionaliser *f, rp__ir_block *block, const rp__ir_n
     if (meta[0].dtype != dtype) {
         rp_attr to = rp__attr_of_dtype(dtype);
         meta[0].dtype = dtype;
-        RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(RP__OP_to_dtype), &value, 1, &to, 1, meta, 1, n->site, &value));
+        RP_TRY(rp__ir_emit(dst, block, RP__OP(to_dtype), &value, 1, &to, 1, meta, 1, n->site, &value));
         dst->values[value].requires_grad = needs_grad;
     }
     return write_value(f, block, n->in[0], value, n->site);
@@ -359,7 +360,7 @@ static rp_status in_place_on_memory(functionaliser *f, rp__ir_block *block, cons
             RP_TRY(read_value(f, block, v, &in[k]));
         } else {
             rp__ir_value copy;
-            RP_TRY(emit_like(f, block, RP__OP_clone, &in[k], 1, NULL, 0, in[k], n->site, &copy));
+            RP_TRY(emit_like(f, block, RP__OP(clone), &in[k], 1, NULL, 0, in[k], n->site, &copy));
             in[k] = copy;
         }
     }
@@ -395,7 +396,7 @@ static void carry_gradients(rp_ir *dst, size_t first, size_t first_value, size_t
             carries = carries || (n->in[i] != RP__IR_NONE && dst->values[n->in[i]].requires_grad);
         for (uint32_t i = 0; i < n->n_out; i++) {
             rp__ir_value_info *out = &dst->values[n->out[i]];
-            if (n->out[i] >= first_value && !rp__ir_is_op(n, RP__OP_detach))
+            if (n->out[i] >= first_value && !rp__ir_is_op(n, RP__OP(detach)))
                 out->requires_grad = carries && rp__dtype_is_float(out->meta.dtype);
         }
     }
@@ -488,7 +489,7 @@ static rp_status open_function(functionaliser *f, rp__ir_block *block, const rp_
         bool own = made != RP__IR_NONE && made >= first && !rp__ir_is_view(&dst->nodes[made]);
         for (uint32_t i = 0; i < k; i++) own = own && out[i] != out[k];
         if (status == RP_OK && !own)
-            status = emit_like(f, block, RP__OP_clone, &out[k], 1, NULL, 0, out[k], n->site, &out[k]);
+            status = emit_like(f, block, RP__OP(clone), &out[k], 1, NULL, 0, out[k], n->site, &out[k]);
     }
     for (size_t k = first; k < dst->n_nodes && status == RP_OK; k++) {
         for (uint32_t i = 0; i < dst->nodes[k].n_out; i++) {
@@ -629,7 +630,7 @@ static rp_status write_back(functionaliser *f) {
         memory *m = &f->memories[v];
         /* Assignments among arguments (a swap) would read what another one has written: those values are copied first. */
         if (!rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, m->current))) continue;
-        RP_TRY(emit_like(f, body, RP__OP_clone, &m->current, 1, NULL, 0, m->current, m->site, &m->current));
+        RP_TRY(emit_like(f, body, RP__OP(clone), &m->current, 1, NULL, 0, m->current, m->site, &m->current));
     }
     for (rp__ir_value v = 0; v < src->n_values; v++) {
         if (!to_write_back(f, v)) continue;
@@ -648,7 +649,7 @@ static rp_status copy_constant_results(functionaliser *f) {
         rp__ir_value v = body->results[k];
         const rp__ir_node *n = v == RP__IR_NONE ? NULL : rp__ir_producer(f->w.dst, rp__ir_root(f->w.dst, v));
         if (!n || n->kind != RP__IR_CONST) continue;
-        RP_TRY(emit_like(f, body, RP__OP_clone, &v, 1, NULL, 0, v, "", &body->results[k]));
+        RP_TRY(emit_like(f, body, RP__OP(clone), &v, 1, NULL, 0, v, "", &body->results[k]));
     }
     return RP_OK;
 }

@@ -8,6 +8,7 @@
    (rp__region_backward).
    Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop without max_iter or in a checkpoint, through an op that
    works in place on many tensors, through a custom function in a branch or loop, or into an argument that the function wrote. */
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "compile/passes.h"
@@ -34,7 +35,7 @@ static rp_tensor *handle_of(differentiator *d, rp__ir_value v) {
 
 static rp_status add_gradient(differentiator *d, rp__ir_value v, rp_tensor *grad) {
     if (rp__tensor_is_error(grad)) return rp_error_status();
-    d->grad[v] = d->grad[v] ? rp_add(d->grad[v], grad, rp_i64(1)) : grad;
+    d->grad[v] = d->grad[v] ? rp_add(d->grad[v], grad) : grad;
     return rp__tensor_is_error(d->grad[v]) ? rp_error_status() : RP_OK;
 }
 
@@ -85,7 +86,7 @@ static rp_status run_vjp(differentiator *d, uint32_t index, rp_tensor **in, rp_t
                  .grad_out = grad_out,
                  .needed = needed,
                  .grad_in = grad_in};
-    RP_TRY(rp__vjp_run(&g));
+    RP_TRY(rp__grad_run(&g));
     for (uint32_t k = 0; k < n.n_in; k++) {
         if (grad_in[k] && needed[k]) RP_TRY(add_gradient(d, n.in[k], grad_in[k]));
     }
@@ -206,7 +207,7 @@ static rp_status run_region(differentiator *d, uint32_t index) {
 static rp_status backward_of_write(differentiator *d, uint32_t index) {
     rp_ir *ir = d->w.dst;
     const rp__ir_node n = ir->nodes[index]; /* by value: recording moves the array */
-    bool select = rp__ir_is_op(&n, RP__OP_select) || rp__ir_is_op(&n, RP__OP_select_scatter);
+    bool select = rp__ir_is_op(&n, RP__OP(select)) || rp__ir_is_op(&n, RP__OP(select_scatter));
     const rp_attr *a = n.attrs;
     if (!rp__ir_is_view(&n)) {
         rp_tensor *whole = d->whole[n.write] = d->grad[n.out[0]];

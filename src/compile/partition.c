@@ -191,7 +191,7 @@ static bool is_few(const rp_dim *size, size_t ndim, int64_t results) {
 static rp_status judge(const partitioner *p, uint32_t index, bool *cheap) {
     const rp_ir *ir = p->ir;
     const rp__ir_node *n = &ir->nodes[index];
-    *cheap = rp__ir_is_view(n) || rp__ir_is_op(n, RP__OP_cat);
+    *cheap = rp__ir_is_view(n) || rp__ir_is_op(n, RP__OP(cat));
     bool loop = n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS || n->op->lowering == RP__INDEXED;
     if (*cheap || !loop) return RP_OK;
     int64_t results = 0;

@@ -56,8 +56,8 @@ static inline const rp__ir_node *rp__ir_producer(const rp_ir *ir, rp__ir_value v
     uint32_t n = ir->values[v].node;
     return n == RP__IR_NONE ? NULL : &ir->nodes[n];
 }
-static inline bool rp__ir_is_op(const rp__ir_node *n, rp__op_id id) {
-    return n && n->kind == RP__IR_OP && n->op == rp__op_builtin(id);
+static inline bool rp__ir_is_op(const rp__ir_node *n, const rp__op *op) {
+    return n && n->kind == RP__IR_OP && n->op == op;
 }
 static inline bool rp__ir_is_view(const rp__ir_node *n) {
     return n && n->kind == RP__IR_OP && n->op->lowering == RP__VIEW;

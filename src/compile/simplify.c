@@ -72,14 +72,14 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
     const rp__op *inner = producer && producer->kind == RP__IR_OP ? producer->op : NULL;
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
     if (op->lowering == RP__VIEW) {
-        if (op == rp__op_builtin(RP__OP_detach)) return s->gradients_done ? in[0] : RP__IR_NONE;
-        if (op == rp__op_builtin(RP__OP_slice) || op == rp__op_builtin(RP__OP_select)) {
-            return op == rp__op_builtin(RP__OP_slice) && rp__meta_same_size(&out->meta, &dst->values[in[0]].meta) &&
+        if (op == RP__OP(detach)) return s->gradients_done ? in[0] : RP__IR_NONE;
+        if (op == RP__OP(slice) || op == RP__OP(select)) {
+            return op == RP__OP(slice) && rp__meta_same_size(&out->meta, &dst->values[in[0]].meta) &&
                            n->attrs[3].v.i == 1
                        ? in[0]
                        : RP__IR_NONE;
         }
-        if (inner && op == inner && (op == rp__op_builtin(RP__OP_transpose)) &&
+        if (inner && op == inner && (op == RP__OP(transpose)) &&
             rp__meta_same_size(&out->meta, &dst->values[producer->in[0]].meta)) {
             const rp_attr *a = n->attrs, *b = producer->attrs;
             size_t rank = out->meta.ndim, p[4];
@@ -94,19 +94,19 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
         }
         return in[0];
     }
-    if (op == rp__op_builtin(RP__OP_mul_scalar) || op == rp__op_builtin(RP__OP_div_scalar)) {
+    if (op == RP__OP(mul_scalar) || op == RP__OP(div_scalar)) {
         return scalar_is(&n->attrs[0], 1.0) && out->meta.dtype == dst->values[in[0]].meta.dtype ? in[0] : RP__IR_NONE;
     }
-    if (op == rp__op_builtin(RP__OP_add_scalar)) {
+    if (op == RP__OP(add_scalar)) {
         return !rp__dtype_is_float(out->meta.dtype) && scalar_is(&n->attrs[0], 0.0) &&
                        out->meta.dtype == dst->values[in[0]].meta.dtype
                    ? in[0]
                    : RP__IR_NONE;
     }
-    if (op == rp__op_builtin(RP__OP_mul)) {
+    if (op == RP__OP(mul)) {
         for (unsigned k = 0; k < 2; k++) { /* x * ones */
             const rp__ir_node *p = rp__ir_producer(dst, in[k]);
-            if (p && p->kind == RP__IR_OP && p->op == rp__op_builtin(RP__OP_full) && scalar_is(&p->attrs[1], 1.0) &&
+            if (p && p->kind == RP__IR_OP && p->op == RP__OP(full) && scalar_is(&p->attrs[1], 1.0) &&
                 rp__meta_same_size(&out->meta, &dst->values[in[1 - k]].meta) &&
                 out->meta.dtype == dst->values[in[1 - k]].meta.dtype) {
                 return in[1 - k];
@@ -114,9 +114,9 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
         }
         return RP__IR_NONE;
     }
-    if (inner && op == inner && op == rp__op_builtin(RP__OP_neg)) return producer->in[0];
-    if (inner && op == inner && (op == rp__op_builtin(RP__OP_relu) || op == rp__op_builtin(RP__OP_abs))) return in[0];
-    if (op == rp__op_builtin(RP__OP_to_dtype)) {
+    if (inner && op == inner && op == RP__OP(neg)) return producer->in[0];
+    if (inner && op == inner && (op == RP__OP(relu) || op == RP__OP(abs))) return in[0];
+    if (op == RP__OP(to_dtype)) {
         if (out->meta.dtype == dst->values[in[0]].meta.dtype) return in[0];
         if (inner == op) {
             rp_dtype first = dst->values[producer->in[0]].meta.dtype, middle = dst->values[in[0]].meta.dtype;
@@ -124,8 +124,8 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
         }
         return RP__IR_NONE;
     }
-    if (op == rp__op_builtin(RP__OP_clone)) return rp__ir_value_contiguous(&dst->values[in[0]]) ? in[0] : RP__IR_NONE;
-    if (op == rp__op_builtin(RP__OP_copy)) {
+    if (op == RP__OP(clone)) return rp__ir_value_contiguous(&dst->values[in[0]]) ? in[0] : RP__IR_NONE;
+    if (op == RP__OP(copy)) {
         const rp__ir_value_info *src = &dst->values[in[1]];
         return src->meta.dtype == out->meta.dtype && rp__meta_same_size(&src->meta, &out->meta) &&
                        rp__ir_value_contiguous(&dst->values[in[1]])
@@ -176,7 +176,9 @@ static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__i
         uint64_t word[3] = {a->kind, 0, 0};
         switch (a->kind) {
         case RP_ATTR_INTS:
+        case RP_ATTR_FLOATS:
             word[1] = a->n;
+            word[2] = a->v.ints != NULL;
             if (a->n) h = rp__hash_bytes(a->v.ints, a->n * sizeof *a->v.ints, h);
             break;
         case RP_ATTR_STRING:
@@ -184,7 +186,9 @@ static rp__hash hash_node(const simplifier *s, const rp__ir_node *n, const rp__i
             break;
         case RP_ATTR_SCALAR:
             word[1] = a->v.scalar.kind;
-            word[2] = a->v.scalar.kind == RP_SCALAR_BOOL ? a->v.scalar.v.b : (uint64_t)a->v.scalar.v.i;
+            word[2] = a->v.scalar.kind == RP_SCALAR_NONE   ? 0
+                      : a->v.scalar.kind == RP_SCALAR_BOOL ? a->v.scalar.v.b
+                                                           : (uint64_t)a->v.scalar.v.i;
             break;
         case RP_ATTR_BOOL: word[1] = a->v.b; break;
         case RP_ATTR_DTYPE: word[1] = a->v.dtype; break;
@@ -202,7 +206,7 @@ static rp_status emit_fill_as_full(simplifier *s, rp__ir_block *block, const rp_
     const rp_attr attrs[3] = {rp__attr_of_ints(out->meta.size, out->meta.ndim), n->attrs[0],
                               rp__attr_of_dtype(out->meta.dtype)};
     rp__ir_value made;
-    RP_TRY(rp__ir_emit(s->w.dst, block, rp__op_builtin(RP__OP_full), NULL, 0, attrs, 3, &out->meta, 1, n->site, &made));
+    RP_TRY(rp__ir_emit(s->w.dst, block, RP__OP(full), NULL, 0, attrs, 3, &out->meta, 1, n->site, &made));
     s->w.dst->values[made].requires_grad = out->requires_grad;
     s->w.map[n->out[0]] = made;
     *done = true;
@@ -214,23 +218,23 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
     const rp__op *op = n->op;
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
     rp_ir *dst = s->w.dst;
-    if (op == rp__op_builtin(RP__OP_fill)) return emit_fill_as_full(s, block, n, done);
+    if (op == RP__OP(fill)) return emit_fill_as_full(s, block, n, done);
     const rp__ir_node *producer = n->n_in > 0 && in[0] != RP__IR_NONE ? rp__ir_producer(dst, in[0]) : NULL;
     const rp__op *inner = producer && producer->kind == RP__IR_OP ? producer->op : NULL;
-    if (op == rp__op_builtin(RP__OP_copy) && rp__meta_same_size(&dst->values[in[1]].meta, &out->meta)) {
+    if (op == RP__OP(copy) && rp__meta_same_size(&dst->values[in[1]].meta, &out->meta)) {
         /* the old value is not read: only src, converted */
         bool convert = dst->values[in[1]].meta.dtype != out->meta.dtype;
         rp_attr to = rp__attr_of_dtype(out->meta.dtype);
         rp__ir_value made;
-        RP_TRY(rp__ir_emit(dst, block, rp__op_builtin(convert ? RP__OP_to_dtype : RP__OP_clone), &in[1], 1, &to,
-                           convert ? 1 : 0, &out->meta, 1, n->site, &made));
+        RP_TRY(rp__ir_emit(dst, block, convert ? RP__OP(to_dtype) : RP__OP(clone), &in[1], 1, &to, convert ? 1 : 0,
+                           &out->meta, 1, n->site, &made));
         dst->values[made].requires_grad = out->requires_grad;
         s->w.map[n->out[0]] = made;
         *done = true;
         s->changed++;
         return RP_OK;
     }
-    if (op == rp__op_builtin(RP__OP_to_dtype) && inner == op &&
+    if (op == RP__OP(to_dtype) && inner == op &&
         lossless(dst->values[producer->in[0]].meta.dtype, dst->values[in[0]].meta.dtype) &&
         (s->gradients_done || !dst->values[in[0]].requires_grad)) {
         rp__ir_value from = producer->in[0], made;
@@ -241,7 +245,7 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         return RP_OK;
     }
     /* view of view: the outer one alone, where the inner is a plain reshape of a row-major tensor */
-    if (op == rp__op_builtin(RP__OP_view) && inner == op && rp__ir_value_contiguous(&dst->values[producer->in[0]])) {
+    if (op == RP__OP(view) && inner == op && rp__ir_value_contiguous(&dst->values[producer->in[0]])) {
         rp__ir_value base = producer->in[0], made;
         RP_TRY(rp__ir_emit_view(dst, block, op, base, n->attrs, n->n_attrs, n->site, &made));
         dst->values[made].requires_grad = out->requires_grad;
@@ -251,8 +255,8 @@ static rp_status replace(simplifier *s, rp__ir_block *block, const rp__ir_node *
         return RP_OK;
     }
     /* a view of a filled tensor that no caller can reach is a filled tensor */
-    if (op->lowering == RP__VIEW && op != rp__op_builtin(RP__OP_detach) && inner == rp__op_builtin(RP__OP_full) &&
-        !s->src_escapes[n->out[0]] && !s->src_escapes[n->in[0]]) {
+    if (op->lowering == RP__VIEW && op != RP__OP(detach) && inner == RP__OP(full) && !s->src_escapes[n->out[0]] &&
+        !s->src_escapes[n->in[0]]) {
         const rp_attr attrs[3] = {rp__attr_of_ints(out->meta.size, out->meta.ndim), producer->attrs[1],
                                   producer->attrs[2]};
         rp__ir_value made;

@@ -210,25 +210,25 @@ static bool view_map(builder *b, const rp__ir_node *n, int place, rp__axis_map *
     const rp__meta *from = &ir->values[n->in[0]].meta, *to = &ir->values[n->out[0]].meta;
     const rp__axis_map *m = map_at(b->s, place);
     memset(out, 0, sizeof *out);
-    if (rp__ir_is_op(n, RP__OP_detach)) {
+    if (rp__ir_is_op(n, RP__OP(detach))) {
         *out = *m;
-    } else if (rp__ir_is_op(n, RP__OP_slice) || rp__ir_is_op(n, RP__OP_select)) {
-        if (rp__ir_is_op(n, RP__OP_select) || !rp__meta_same_size(from, to)) {
+    } else if (rp__ir_is_op(n, RP__OP(slice)) || rp__ir_is_op(n, RP__OP(select))) {
+        if (rp__ir_is_op(n, RP__OP(select)) || !rp__meta_same_size(from, to)) {
             b->why = "view-of-part";
             return false;
         }
         *out = *m;
-    } else if (rp__ir_is_op(n, RP__OP_permute)) {
+    } else if (rp__ir_is_op(n, RP__OP(permute))) {
         for (unsigned d = 0; d < to->ndim; d++) {
             int64_t k = n->attrs[0].v.ints[d];
             add_dim(out, m, (unsigned)(k < 0 ? k + to->ndim : k));
         }
-    } else if (rp__ir_is_op(n, RP__OP_transpose)) {
+    } else if (rp__ir_is_op(n, RP__OP(transpose))) {
         int64_t p = n->attrs[0].v.i, q = n->attrs[1].v.i;
         if (p < 0) p += to->ndim;
         if (q < 0) q += to->ndim;
         for (unsigned d = 0; d < to->ndim; d++) add_dim(out, m, d == p ? (unsigned)q : d == q ? (unsigned)p : d);
-    } else if (rp__ir_is_op(n, RP__OP_expand)) {
+    } else if (rp__ir_is_op(n, RP__OP(expand))) {
         unsigned lead = (unsigned)(to->ndim - from->ndim);
         for (unsigned d = 0; d < to->ndim; d++) {
             if (d < lead || from->size[d - lead] != to->size[d]) {
@@ -237,7 +237,8 @@ static bool view_map(builder *b, const rp__ir_node *n, int place, rp__axis_map *
                 add_dim(out, m, d - lead);
             }
         }
-    } else if (rp__ir_is_op(n, RP__OP_view) || rp__ir_is_op(n, RP__OP_unsqueeze) || rp__ir_is_op(n, RP__OP_squeeze)) {
+    } else if (rp__ir_is_op(n, RP__OP(view)) || rp__ir_is_op(n, RP__OP(unsqueeze)) ||
+               rp__ir_is_op(n, RP__OP(squeeze))) {
         /* Dims of size 1 come and go: where the others stay, broadcast dims may stay too. */
         unsigned i = 0, j = 0;
         while (i < from->ndim || j < to->ndim) {
@@ -477,14 +478,14 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
             b->why = "reduction-dims-differ";
             return false;
         }
+        if (found && s->reversed != fn->reversed) {
+            b->why = "walks-the-other-way";
+            return false;
+        }
         memcpy(sequence, mine, count);
         length = count;
+        s->reversed = fn->reversed;
         found = true;
-    }
-    if (found && length == 0 &&
-        s->n_axes == RP__AXES) { /* rows of one element take an axis of their own (lower_group.c) */
-        b->why = SPACES;
-        return false;
     }
     for (unsigned k = 0; k < length; k++) inner |= 1u << sequence[k];
     for (uint32_t k = 0; k < n; k++) {

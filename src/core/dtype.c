@@ -29,6 +29,7 @@ size_t rp_dtype_size(rp_dtype dtype) { return rp__dtype_is_valid(dtype) ? rp__dt
 
 rp_scalar(rp_i64)(int64_t value) { return (rp_scalar){.kind = RP_SCALAR_I64, .v.i = value}; }
 rp_scalar rp_f64(double value) { return (rp_scalar){.kind = RP_SCALAR_F64, .v.f = value}; }
+rp_scalar rp_none(void) { return (rp_scalar){.kind = RP_SCALAR_NONE, .v.i = 0}; }
 rp_scalar rp_bool(bool value) {
     rp_scalar s = {.kind = RP_SCALAR_BOOL, .v.i = 0};
     s.v.b = value;

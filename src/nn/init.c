@@ -1,5 +1,6 @@
 /* Initialisers: fill a tensor in place, with grad mode off. Called by layers and programs. */
 #include <reprise_nn.h>
+#include <reprise_ops.h>
 
 #include "tensor/tensor.h"
 
@@ -16,11 +17,14 @@ static rp_dtype draw_dtype(const rp_tensor *t) { return t->dtype == RP_F64 ? RP_
 typedef rp_tensor *draw_fn(const int64_t *size, size_t ndim, rp_dtype dtype, double a, double b);
 
 static rp_tensor *draw_uniform(const int64_t *size, size_t ndim, rp_dtype dtype, double low, double high) {
-    return rp_add_scalar(rp_mul_scalar(rp_rand(size, ndim, dtype, NULL), rp_f64(high - low)), rp_f64(low));
+    return rp_add_scalar(
+        rp_mul_scalar(rp_rand(size, ndim, RP_OPTIONS(rp_rand_options, .dtype = dtype)), rp_f64(high - low)),
+        rp_f64(low));
 }
 
 static rp_tensor *draw_normal(const int64_t *size, size_t ndim, rp_dtype dtype, double mean, double std) {
-    return rp_add_scalar(rp_mul_scalar(rp_randn(size, ndim, dtype, NULL), rp_f64(std)), rp_f64(mean));
+    return rp_add_scalar(rp_mul_scalar(rp_randn(size, ndim, RP_OPTIONS(rp_randn_options, .dtype = dtype)), rp_f64(std)),
+                         rp_f64(mean));
 }
 
 static rp_status fill_drawn(rp_tensor *t, draw_fn *draw, double a, double b) {

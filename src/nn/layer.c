@@ -1,5 +1,6 @@
 /* Layers: structs of parameters with PyTorch's initial values, and the op that each stands for. */
 #include <reprise_nn.h>
+#include <reprise_ops.h>
 
 #include "core/options.h"
 #include "tensor/tensor.h"
@@ -11,7 +12,7 @@
 static rp_tensor *parameter_new(const int64_t *size, size_t ndim, rp_dtype dtype) {
     rp_scope scope = rp__scope_begin();
     if (!scope.id) return NULL;
-    rp_tensor *t = rp_empty(size, ndim, dtype == RP_DTYPE_NONE ? RP_F32 : dtype);
+    rp_tensor *t = rp_empty(size, ndim, RP_OPTIONS(rp_empty_options, .dtype = dtype == RP_DTYPE_NONE ? RP_F32 : dtype));
     bool ok = !rp__tensor_is_error(t) && rp_set_requires_grad(t, true) == RP_OK;
     if (ok) rp_retain(t);
     rp__scope_end(scope, NULL, 0);
@@ -96,7 +97,7 @@ void rp_embedding_layer_release(rp_embedding_layer *l) {
 
 rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices) {
     if (!l) return no_layer(site, "embedding layer");
-    return rp_embedding_at(site, l->weight, indices);
+    return rp_embedding_at(site, l->weight, indices, -1, false, false);
 }
 
 /* ---------------------------------------------------------------- layer norm */
@@ -133,7 +134,7 @@ void rp_layer_norm_layer_release(rp_layer_norm_layer *l) {
 
 rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x) {
     if (!l) return no_layer(site, "layer norm layer");
-    return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps);
+    return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps, true);
 }
 
 /* ---------------------------------------------------------------- convolution */

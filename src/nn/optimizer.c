@@ -7,6 +7,7 @@
    the set of parameters with a gradient alone: that is what a trace guards. A class with more members than a call of an op has
    operands takes several calls. */
 #include <reprise_nn.h>
+#include <reprise_ops.h>
 
 #include "core/alloc.h"
 #include "core/options.h"
@@ -79,8 +80,8 @@ static rp_status group_fill(group *g, kind k, rp_tensor *const *params, double l
         g->members[i].param = rp_retain(params[i]);
     }
     RP_TRY(rp_set_default_device(device));
-    g->lr = own(rp_full(RP_NO_DIMS, rp_f64(lr), RP_F32));
-    g->steps = own(rp_zeros(RP_DIMS((int64_t)g->n), RP_F32));
+    g->lr = own(rp_full(RP_NO_DIMS, rp_f64(lr)));
+    g->steps = own(rp_zeros(RP_DIMS((int64_t)g->n)));
     if (!g->lr || !g->steps) return rp_error_status();
     for (size_t i = 0; i < g->n; i++) {
         member *m = &g->members[i];

@@ -14,8 +14,17 @@ static rp_status bad(const rp__op *op, const char *name, const char *what) {
 static rp_status convert(const rp__op *op, const rp__param *p, const rp_attr *given, rp_attr *out) {
     *out = *given;
     rp_attr_kind want = (rp_attr_kind)p->attr_kind;
+    if (given->kind == RP_ATTR_NONE) {
+        if (!p->optional) return bad(op, p->name, "may not be None");
+        *out = rp__param_none(p);
+        return RP_OK;
+    }
     if (given->kind == want) {
-        if (want == RP_ATTR_INTS && given->n && !given->v.ints) return bad(op, p->name, "is a list without values");
+        bool list = want == RP_ATTR_INTS || want == RP_ATTR_FLOATS;
+        if (list && given->n && !given->v.ints) return bad(op, p->name, "is a list without values");
+        if (p->type == RP__TYPE_BOOL && given->v.scalar.kind != RP_SCALAR_NONE &&
+            given->v.scalar.kind != RP_SCALAR_BOOL)
+            return bad(op, p->name, "is true, false or None");
         return RP_OK;
     }
     out->kind = want;
@@ -23,6 +32,7 @@ static rp_status convert(const rp__op *op, const rp__param *p, const rp_attr *gi
         out->v.f = (double)given->v.i;
         return RP_OK;
     }
+    if (p->type == RP__TYPE_BOOL && given->kind != RP_ATTR_BOOL) return bad(op, p->name, "is true, false or None");
     if (want == RP_ATTR_SCALAR && given->kind <= RP_ATTR_BOOL) {
         out->v.scalar = given->kind == RP_ATTR_INT     ? rp_i64(given->v.i)
                         : given->kind == RP_ATTR_FLOAT ? rp_f64(given->v.f)

@@ -2,6 +2,8 @@
    each one's derivative is made of the other two. Attributes 1-4 of the backward forms are 0-3 of conv2d. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 typedef struct geometry {
     const rp_attr *stride, *padding, *dilation;
     int64_t groups;
@@ -32,9 +34,7 @@ rp_status rp__vjp_conv2d(const rp__vjp *g) {
     rp_tensor *grad = g->grad_out[0];
     if (g->needed[0]) g->grad_in[0] = to_input(grad, g->call->in[1], &g->in_meta[0], &c);
     if (g->needed[1]) g->grad_in[1] = to_weight(grad, g->call->in[0], &g->in_meta[1], &c);
-    if (g->needed[2])
-        g->grad_in[2] = grad->ndim == 4 ? rp_sum(grad, RP_DIMS(0, 2, 3), false, RP_DTYPE_NONE)
-                                        : rp_sum(grad, RP_DIMS(1, 2), false, RP_DTYPE_NONE);
+    if (g->needed[2]) g->grad_in[2] = grad->ndim == 4 ? rp_sum(grad, RP_DIMS(0, 2, 3)) : rp_sum(grad, RP_DIMS(1, 2));
     return RP_OK;
 }
 

@@ -1,5 +1,6 @@
 /* Factories. Their tensors are row-major and live on the thread's default device, those of _like forms beside their model. */
 #include <math.h>
+#include <reprise_ops.h>
 
 #include "ops/execute.h"
 #include "ops/grad.h"
@@ -24,13 +25,17 @@ static rp_status factory(const rp__call *call, const rp_attr *size, rp_dtype dty
     return RP_OK;
 }
 
-/* Rows with attributes (size, ..., dtype, ...): the dtype is the attribute of that kind. */
-rp_status rp__infer_factory(const rp__call *call, rp__meta *out) {
-    rp_dtype dtype = RP_F32;
+/* The dtype that a factory is given, else `otherwise`. */
+static rp_dtype asked(const rp__call *call, rp_dtype otherwise) {
     for (uint32_t k = 0; k < call->n_attrs; k++) {
-        if (call->attrs[k].kind == RP_ATTR_DTYPE) dtype = call->attrs[k].v.dtype;
+        if (call->attrs[k].kind == RP_ATTR_DTYPE && call->attrs[k].v.dtype != RP_DTYPE_NONE)
+            return call->attrs[k].v.dtype;
     }
-    return factory(call, &call->attrs[0], dtype, out);
+    return otherwise;
+}
+
+rp_status rp__infer_factory(const rp__call *call, rp__meta *out) {
+    return factory(call, &call->attrs[0], asked(call, RP_F32), out);
 }
 
 rp_status rp__infer_random_factory(const rp__call *call, rp__meta *out) {
@@ -38,8 +43,13 @@ rp_status rp__infer_random_factory(const rp__call *call, rp__meta *out) {
     return rp__call_need_float(call, out->dtype);
 }
 
+/* The type of a number where no dtype is given: PyTorch's default types. */
+static rp_dtype own_dtype(rp_scalar s) {
+    return s.kind == RP_SCALAR_F64 ? RP_F32 : s.kind == RP_SCALAR_BOOL ? RP_BOOL : RP_I64;
+}
+
 rp_status rp__infer_full(const rp__call *call, rp__meta *out) {
-    RP_TRY(rp__infer_factory(call, out));
+    RP_TRY(factory(call, &call->attrs[0], asked(call, own_dtype(call->attrs[1].v.scalar)), out));
     if (!rp__scalar_fits(call->attrs[1].v.scalar, out->dtype))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
                             rp_dtype_name(out->dtype));
@@ -49,7 +59,7 @@ rp_status rp__infer_full(const rp__call *call, rp__meta *out) {
 rp_status rp__infer_randint(const rp__call *call, rp__meta *out) {
     /* Their difference is a number of the kernel: a size of the trace is taken at its value. */
     int64_t low = rp__dim_value(rp__attr_int(call, 0)), high = rp__dim_value(rp__attr_int(call, 1));
-    RP_TRY(factory(call, &call->attrs[2], call->attrs[3].v.dtype, out));
+    RP_TRY(factory(call, &call->attrs[2], asked(call, RP_I64), out));
     if (low >= high)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)low,
@@ -84,7 +94,8 @@ void rp__lower_full(rp__lower *lw) {
 
 static rp_status expand_full(const rp__call *call, int64_t value) {
     const rp_attr *size = &call->attrs[0];
-    call->out[0] = rp_full_at(call->site, size->v.ints, size->n, rp_i64(value), call->attrs[1].v.dtype);
+    call->out[0] = rp_full_at(call->site, size->v.ints, size->n, rp_i64(value),
+                              RP_OPTIONS(rp_full_options, .dtype = asked(call, RP_F32)));
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
@@ -94,7 +105,9 @@ rp_status rp__expand_ones(const rp__call *call) { return expand_full(call, 1); }
 /* Only size, dtype and device of the model count: the result is no function of its values, and has no history. */
 static rp_status expand_like(const rp__call *call, int64_t value) {
     bool grad = rp__grad_switch(false);
+    rp_dtype dtype = asked(call, (rp_dtype)call->in[0]->dtype);
     call->out[0] = rp_fill_at(call->site, call->in[0], rp_i64(value));
+    if (dtype != (rp_dtype)call->in[0]->dtype) call->out[0] = rp_to_dtype_at(call->site, call->out[0], dtype);
     (void)rp__grad_switch(grad);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
@@ -107,7 +120,8 @@ rp_status rp__expand_ones_like(const rp__call *call) { return expand_like(call, 
 /* Number of elements: ceil((end - start) / step), in integers when all three are (exact), else in f64. */
 rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
     rp_scalar start = call->attrs[0].v.scalar, end = call->attrs[1].v.scalar, step = call->attrs[2].v.scalar;
-    rp_dtype dtype = call->attrs[3].v.dtype;
+    bool whole = start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64;
+    rp_dtype dtype = asked(call, whole ? RP_I64 : RP_F32);
     if (!rp__dtype_is_valid(dtype) || dtype == RP_BOOL) return rp__call_refuse_dtype(call, dtype);
     double a = rp__scalar_f64(start), b = rp__scalar_f64(end), s = rp__scalar_f64(step);
     if (s == 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "step must be nonzero");
@@ -116,7 +130,7 @@ rp_status rp__infer_arange(const rp__call *call, rp__meta *out) {
     if (s > 0 ? b < a : b > a)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "upper bound and lower bound inconsistent with step sign");
     int64_t n;
-    if (start.kind != RP_SCALAR_F64 && end.kind != RP_SCALAR_F64 && step.kind != RP_SCALAR_F64) {
+    if (whole) {
         int64_t distance, by = rp__scalar_i64(step);
         if (__builtin_sub_overflow(rp__scalar_i64(end), rp__scalar_i64(start), &distance) || by == INT64_MIN)
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "invalid size, possible overflow?");

@@ -124,7 +124,7 @@ static __attribute__((noinline)) rp_status check_words(const rp__call *call, uin
     }
     const int64_t *words = a->kind == RP_ATTR_INT ? &a->v.i : a->v.ints;
     for (size_t i = 0; i < (a->kind == RP_ATTR_INT ? 1 : a->n); i++) {
-        if (!rp__dim_is_symbol(words[i]) || (p && p->optional_int && words[i] == INT64_MIN)) continue;
+        if (!rp__dim_is_symbol(words[i]) || (p && p->optional && words[i] == INT64_MIN)) continue;
         if (rp__dim_known(words[i])) {
             if (!p || p->symbolic) continue;
             return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
@@ -135,6 +135,50 @@ static __attribute__((noinline)) rp_status check_words(const rp__call *call, uin
             "%s is %lld, out of range: whole numbers begin at %lld, and the symbolic sizes of a trace are "
             "for its own calls only",
             p ? p->name : "an attribute", (long long)words[i], (long long)RP__DIM_SYMBOL_LIMIT);
+    }
+    return RP_OK;
+}
+
+/* The parameter of attribute k. */
+static const rp__param *attr_param(const rp__call *call, uint32_t k) {
+    const rp__schema *s = &call->op->schema;
+    for (unsigned i = 0, at = 0; i < s->n_params; i++) {
+        if (s->params[i].kind == RP__PARAM_ATTR && at++ == k) return &s->params[i];
+    }
+    return NULL;
+}
+
+/* What PyTorch has and this library has not yet, of the types that an attribute may have beyond its kind. */
+static __attribute__((noinline)) rp_status check_typed(const rp__call *call) {
+    for (uint32_t k = 0; k < call->n_attrs; k++) {
+        const rp__param *p = attr_param(call, k);
+        const rp_attr *a = &call->attrs[k];
+        if (!p || p->type == RP__TYPE_PLAIN || rp__attr_is_none(a)) continue;
+        switch ((rp__param_type)p->type) {
+        case RP__TYPE_LAYOUT:
+            if (a->v.i != RP_STRIDED)
+                return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s: only strided tensors are supported", p->name);
+            break;
+        case RP__TYPE_MEMORY_FORMAT:
+            if (a->v.i != RP_CONTIGUOUS_FORMAT && a->v.i != RP_PRESERVE_FORMAT)
+                return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s: channels_last is not supported yet", p->name);
+            break;
+        case RP__TYPE_BOOL:
+            if (a->v.scalar.v.b && strcmp(p->name, "pin_memory") == 0)
+                return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s: page-locked memory is not supported yet", p->name);
+            break;
+        case RP__TYPE_DEVICE: {
+            rp_device own = call->n_in && call->in[0] ? call->in[0]->device : rp_default_device();
+            if (a->v.i != rp__device_word(own))
+                return rp__op_error(
+                    call, RP_ERROR_UNAVAILABLE,
+                    "%s: another device than %s is not supported yet; see rp_set_default_device and rp_to_device",
+                    p->name, call->n_in ? "the operand's" : "the thread's default");
+            break;
+        }
+        case RP__TYPE_FLOAT:
+        case RP__TYPE_PLAIN: break;
+        }
     }
     return RP_OK;
 }
@@ -151,6 +195,11 @@ static inline bool words_are_values(const rp_attr *a) {
 enum { MAX_LIST = 1 << 16 }; /* numbers in an attribute: more is a count that went wrong */
 
 static __attribute__((noinline)) rp_status bad_attr(const rp__call *call, uint32_t k) {
+    const rp__param *p = attr_param(call, k);
+    if (call->attrs[k].kind == RP_ATTR_SCALAR && call->attrs[k].v.scalar.kind == RP_SCALAR_NONE) {
+        if (p && p->optional) return RP_OK;
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%s may not be None", p ? p->name : "an attribute");
+    }
     if (call->attrs[k].kind == RP_ATTR_INTS && call->attrs[k].n > MAX_LIST)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "attribute %u is a list of %zu numbers", k,
                             call->attrs[k].n);
@@ -171,11 +220,12 @@ rp_status rp__dispatch(rp__call *call) {
     for (uint32_t k = 0; k < call->n_attrs && status == RP_OK; k++) {
         const rp_attr *a = &call->attrs[k];
         if (RP__UNLIKELY((a->kind == RP_ATTR_INTS && a->n && (!a->v.ints || a->n > MAX_LIST)) ||
-                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind > RP_SCALAR_BOOL)))
+                         (a->kind == RP_ATTR_SCALAR && (unsigned)a->v.scalar.kind - 1u > RP_SCALAR_BOOL - 1u)))
             status = bad_attr(call, k);
         else if (RP__UNLIKELY(!words_are_values(a)))
             status = check_words(call, k);
     }
+    if (RP__UNLIKELY(call->op->schema.typed) && status == RP_OK) status = check_typed(call);
     if (RP__LIKELY(status == RP_OK)) status = descend(call, 0);
     /* Sizes that overflow in an expansion or a lowering are told by the sticky error alone. */
     if (RP__UNLIKELY(rp__failed()) && status == RP_OK && clean) status = rp_error_status();
@@ -367,8 +417,7 @@ static rp_tensor *copy_of(rp__device *d, rp_tensor *t) {
         return copied ? out : rp__tensor_error();
     }
     rp_tensor *in[] = {t}, *outs[] = {out};
-    rp__call call = {
-        .op = rp__op_builtin(RP__OP_clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};
+    rp__call call = {.op = RP__OP(clone), .site = rp__site(), .in = in, .n_in = 1, .out = outs, .n_out = 1};
     return rp__lower_launch(&call, d, s, NULL) == RP_OK ? out : rp__tensor_error();
 }
 
@@ -526,7 +575,7 @@ static rp_status run_loop_inplace(rp__call *call, const rp__repeat *repeat) {
     rp_status status;
     rp__scope_guard guard = rp__scope_guard_begin();
     if (call->n_in == 2 && !rp__device_equal(call->in[1]->device, self->device) &&
-        (call->op->functional_op == rp__op_builtin(RP__OP_copy) || call->in[1]->ndim == 0)) {
+        (call->op->functional_op == RP__OP(copy) || call->in[1]->ndim == 0)) {
         r.call = *call;
         r.in[0] = call->in[0];
         r.in[1] = call->in[1];
@@ -537,7 +586,7 @@ static rp_status run_loop_inplace(rp__call *call, const rp__repeat *repeat) {
     rp__meta meta[RP__MAX_OUTS];
     RP_TRY_GOTO(status, done, rp__op_infer(use, meta));
     call->out[0] = self;
-    if (call->op->functional_op == rp__op_builtin(RP__OP_fill) && RP__UNLIKELY(rp__tensor_overlaps_itself(self)))
+    if (call->op->functional_op == RP__OP(fill) && RP__UNLIKELY(rp__tensor_overlaps_itself(self)))
         call->out[0] = without_repeats(self);
     RP_TRY_GOTO(status, done,
                 rp__tensor_is_error(call->out[0]) ? rp_error_status() : check_written(call, call->out[0]));

@@ -49,6 +49,7 @@ rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__
 /* Calls for rules: shorthand of a dispatch below all layers, for launches that an op is made of. The result has memory of its
    own. */
 rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype); /* t itself when it is row-major and of that dtype */
-rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src); /* dst = src, broadcast and converted; no checks, no version */
+rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src);  /* dst = src, broadcast and converted; no checks, no version */
+rp_status rp__run_fill(rp_tensor *dst, rp_scalar value); /* dst = value everywhere */
 
 #endif

@@ -1,13 +1,15 @@
 /* The frame around derivatives: runs one, then brings its gradients to the size and dtype of the inputs. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim) {
     int64_t dims[RP_MAX_DIMS];
     size_t n = 0, lead = t->ndim > ndim ? t->ndim - ndim : 0;
     for (size_t d = 0; d < t->ndim; d++)
         if (d < lead || !rp__dim_is(RP__DIM_EQ, t->size[d], size[d - lead])) /* else a broadcast of size 1 */
             dims[n++] = (int64_t)d;
-    if (n > 0) t = rp_sum(t, dims, n, lead == 0, RP_DTYPE_NONE);
+    if (n > 0) t = rp_sum(t, dims, n, lead == 0);
     return lead > 0 ? rp_view(t, size, ndim) : t;
 }
 
@@ -15,7 +17,7 @@ rp_tensor *rp__zeros_of(const rp__meta *meta) {
     rp_device device = rp_default_device();
     if (!rp__device_equal(device, meta->device) && rp_set_default_device(meta->device) != RP_OK)
         return rp__tensor_error();
-    rp_tensor *t = rp_zeros(meta->size, meta->ndim, meta->dtype);
+    rp_tensor *t = rp_zeros(meta->size, meta->ndim, RP_OPTIONS(rp_zeros_options, .dtype = meta->dtype));
     if (!rp__device_equal(device, meta->device)) (void)rp_set_default_device(device);
     return t;
 }
@@ -51,7 +53,7 @@ static bool has_size(const rp_tensor *t, const rp__meta *meta) {
     return same;
 }
 
-rp_status rp__vjp_run(const rp__vjp *g) {
+rp_status rp__grad_run(const rp__vjp *g) {
     bool any = false;
     for (uint32_t k = 0; k < g->call->n_out; k++) any = any || g->grad_out[k];
     if (!any) return RP_OK;

@@ -1,5 +1,5 @@
 /* What derivatives share. A derivative (rp__vjp_<op>, in <family>_grad.c) is written with public ops, so that it traces, fuses
-   and is differentiable itself. It may return a gradient in the broadcast size and the promoted dtype: rp__vjp_run, its only
+   and is differentiable itself. It may return a gradient in the broadcast size and the promoted dtype: rp__grad_run, its only
    caller (the tape, and the compiler's joint graph), sums and converts to what the input has. */
 #ifndef RP_OPS_GRAD_H
 #define RP_OPS_GRAD_H
@@ -7,7 +7,7 @@
 #include "ops/rules.h"
 
 /* Runs call->op's derivative; afterwards every grad_in[i] is NULL (zero, or not needed) or has the meta of input i. */
-rp_status rp__vjp_run(const rp__vjp *g);
+rp_status rp__grad_run(const rp__vjp *g);
 /* t summed to `size` (torch.Tensor.sum_to_size): undoes a broadcast. */
 rp_tensor *rp__sum_to_size(rp_tensor *t, const rp_dim *size, size_t ndim);
 /* Zeros with the given meta: memory of their own, or one element expanded (for operands that are only read). */
@@ -15,10 +15,20 @@ rp_tensor *rp__to_device_of(rp_tensor *t, const rp__meta *meta); /* t itself, or
 rp_tensor *rp__zeros_of(const rp__meta *meta);
 rp_tensor *rp__zeros_expanded(const rp__meta *meta);
 rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
-/* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__vjp_run, as one kernel would. */
+/* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__grad_run, as one kernel would. */
 rp_tensor *rp__wide(rp_tensor *t);
 /* rp_set_grad_enabled as the library itself calls it: a trace does not take it for the function's wish. The tape has it. */
 bool rp__grad_switch(bool enabled);
 size_t rp__attr_dim(int64_t dim, size_t ndim); /* of a call that was checked: 0 <= result < max(ndim, 1) */
+
+/* The derivative of a unary op from its slope at x, the operand, or y, the result, of which the row saves what the slope reads. */
+#define RP__SLOPE(name, slope)                                                                                         \
+    rp_status rp__vjp_##name(const rp__vjp *g) {                                                                       \
+        rp_tensor *x = g->call->in[0] ? rp__wide(g->call->in[0]) : NULL;                                               \
+        rp_tensor *y = g->call->out[0] ? rp__wide(g->call->out[0]) : NULL;                                             \
+        (void)x, (void)y;                                                                                              \
+        g->grad_in[0] = rp_mul(g->grad_out[0], slope);                                                                 \
+        return RP_OK;                                                                                                  \
+    }
 
 #endif

@@ -56,6 +56,7 @@ rp_status rp__infer_cat(const rp__call *call, rp__meta *out) {
 rp_status rp__run_cat(const rp__call *call) {
     rp_tensor *out = call->out[0];
     unsigned dim;
+    if (rp__tensor_numel(out) == 0) return RP_OK; /* of empty 1-d tensors alone dim may be any */
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), out->ndim, &dim));
     rp_dim offset = out->offset;
     for (uint32_t k = 0; k < call->n_in; k++) {
@@ -71,9 +72,10 @@ rp_status rp__run_cat(const rp__call *call) {
 
 /* ---- gather and embedding: a load at a computed offset */
 
-static rp_status need_index(const rp__call *call, unsigned k) {
+static rp_status need_index(const rp__call *call, unsigned k, bool any_if_empty) {
     rp_dtype d = (rp_dtype)call->in[k]->dtype;
     if (d == RP_I64 || d == RP_I32) return RP_OK;
+    if (any_if_empty && rp__dim_is(RP__DIM_EQ, rp__tensor_numel(call->in[k]), 0)) return RP_OK;
     return rp__op_error(call, RP_ERROR_DTYPE, "Expected dtype int32/int64 for index, but got %s", rp__dtype_title(d));
 }
 
@@ -109,8 +111,9 @@ static rp_status check_not_empty(const rp__call *call, rp_dim size, const rp_ten
 rp_status rp__infer_gather(const rp__call *call, rp__meta *out) {
     const rp_tensor *self = call->in[0], *index = call->in[1];
     unsigned dim;
+    if (rp__attr_bool(call, 1)) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "sparse_grad is not supported yet");
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
-    RP_TRY(need_index(call, 1));
+    RP_TRY(need_index(call, 1, true));
     RP_TRY(check_index_size(call, index, self, dim, false, "self"));
     RP_TRY(check_not_empty(call, size_along(self, dim), index));
     rp__meta_like(out, index, (rp_dtype)self->dtype);
@@ -126,7 +129,7 @@ void rp__lower_gather(rp__lower *lw) {
     rp_dim stride[RP_MAX_DIMS];
     for (unsigned d = 0; d < index->ndim; d++) stride[d] = d == dim || d >= self->ndim ? 0 : self->stride[d];
     rp__val i = rp__lw_cast(lw, rp__lw_in_front(lw, 1), RP_I64);
-    uint16_t from = rp__lw_access(lw, false, 0, stride, false);
+    uint16_t from = rp__lw_access(lw, false, 0, stride, RP__ELEMENTS);
     i = rp__lw_check_index(lw, i, rp__lw_size(lw, size_along(self, dim)), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, i, rp__lw_size(lw, self->ndim ? self->stride[dim] : 1));
     rp__lw_out(lw, 0, rp__lw_load(lw, from, offset, RP__NO_VAL));
@@ -134,8 +137,13 @@ void rp__lower_gather(rp__lower *lw) {
 
 rp_status rp__infer_embedding(const rp__call *call, rp__meta *out) {
     const rp_tensor *weight = call->in[0], *index = call->in[1];
+    if (rp__attr_int(call, 0) != -1)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "padding_idx is not supported yet: it must be -1, none");
+    if (rp__attr_bool(call, 1) || rp__attr_bool(call, 2))
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "%s is not supported yet",
+                            rp__attr_bool(call, 1) ? "scale_grad_by_freq" : "sparse");
     if (weight->ndim != 2) return rp__op_error(call, RP_ERROR_SHAPE, "'weight' must be 2-D");
-    RP_TRY(need_index(call, 1));
+    RP_TRY(need_index(call, 1, false));
     if (index->ndim == RP_MAX_DIMS)
         return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions", RP_MAX_DIMS);
     RP_TRY(check_not_empty(call, weight->size[0], index));
@@ -151,7 +159,7 @@ void rp__lower_embedding(rp__lower *lw) {
     rp_dim column[RP_MAX_DIMS] = {0};
     column[index->ndim] = weight->stride[1];
     rp__val i = rp__lw_cast(lw, rp__lw_in_front(lw, 1), RP_I64);
-    uint16_t from = rp__lw_access(lw, false, 0, column, false);
+    uint16_t from = rp__lw_access(lw, false, 0, column, RP__ELEMENTS);
     i = rp__lw_check_index(lw, i, rp__lw_size(lw, weight->size[0]), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, i, rp__lw_size(lw, weight->stride[0]));
     rp__lw_out(lw, 0, rp__lw_load(lw, from, offset, RP__NO_VAL));
@@ -163,7 +171,7 @@ rp_status rp__infer_scatter_add(const rp__call *call, rp__meta *out) {
     const rp_tensor *self = call->in[0], *index = call->in[1], *src = call->in[2];
     unsigned dim;
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), self->ndim, &dim));
-    RP_TRY(need_index(call, 1));
+    RP_TRY(need_index(call, 1, true));
     if (self->dtype != src->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "scatter(): Expected self.dtype to be equal to src.dtype");
     RP_TRY(check_index_size(call, index, self, dim, false, "self"));
@@ -199,7 +207,7 @@ rp_status rp__run_scatter_add(const rp__call *call) {
 rp_status rp__infer_embedding_backward(const rp__call *call, rp__meta *out) {
     const rp_tensor *grad = call->in[0], *index = call->in[1];
     int64_t rows = rp__attr_int(call, 0);
-    RP_TRY(need_index(call, 1));
+    RP_TRY(need_index(call, 1, false));
     bool fits = grad->ndim == index->ndim + 1u;
     for (unsigned d = 0; fits && d < index->ndim; d++) fits = rp__dim_is(RP__DIM_EQ, grad->size[d], index->size[d]);
     if (!fits)
@@ -218,18 +226,8 @@ rp_status rp__run_embedding_backward(const rp__call *call) {
     rp_tensor *grad = rp__run_contiguous(call->in[0], (rp_dtype)call->in[0]->dtype);
     rp_tensor *index = rp__run_contiguous(call->in[1], RP_I64);
     if (rp__tensor_is_error(grad) || rp__tensor_is_error(index)) return rp_error_status();
-    rp__device *d = rp__device_get(grad->device);
-    const rp_attr zero[] = {{.kind = RP_ATTR_SCALAR, .v.scalar = rp_i64(0)}};
     rp_tensor *out = call->out[0];
-    rp__call fill = {.op = rp__op_builtin(RP__OP_fill),
-                     .site = call->site,
-                     .in = &out,
-                     .n_in = 1,
-                     .attrs = zero,
-                     .n_attrs = 1,
-                     .out = call->out,
-                     .n_out = 1};
-    RP_TRY(rp__lower_launch(&fill, d, rp__current_stream(d), NULL));
+    RP_TRY(rp__run_fill(out, rp_i64(0)));
     int64_t n = rp__tensor_numel(index), width = out->size[1];
     if (n == 0 || width == 0) return RP_OK;
     rp__operand operands[3] = {rp__operand_of(out), rp__operand_of(index), rp__operand_of(grad)};

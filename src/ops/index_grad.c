@@ -1,15 +1,18 @@
 /* Derivatives of index.c: gather and scatter_add are each other's, embedding and embedding_backward too. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_status rp__vjp_cat(const rp__vjp *g) {
-    size_t dim = rp__attr_dim(rp__attr_int(g->call, 0), g->out_meta[0].ndim);
     rp_dim begin = 0;
     for (uint32_t i = 0; i < g->call->n_in; i++) {
         const rp__meta *in = &g->in_meta[i];
-        if (in->ndim != g->out_meta[0].ndim) { /* an empty 1-d tensor joins anything */
+        if (in->ndim == 1 &&
+            rp__dim_is(RP__DIM_EQ, in->size[0], 0)) { /* an empty 1-d tensor joins anything, along any dim */
             if (g->needed[i]) g->grad_in[i] = rp__zeros_of(in);
             continue;
         }
+        size_t dim = rp__attr_dim(rp__attr_int(g->call, 0), g->out_meta[0].ndim);
         rp_dim end = rp__dim_apply(RP__DIM_ADD, begin, in->size[dim]);
         if (g->needed[i]) g->grad_in[i] = rp_slice(g->grad_out[0], (int64_t)dim, begin, end, 1);
         begin = end;

@@ -30,7 +30,17 @@ rp_status rp__meta_broadcast(const rp_tensor *a, const rp_tensor *b, rp__meta *o
     return RP_OK;
 }
 
+rp_status rp__call_broadcast(const rp__call *call, unsigned a, unsigned b, rp__meta *out) {
+    if (!call->op->scalar_operand) return rp__meta_broadcast(call->in[a], call->in[b], out);
+    rp__meta_like(out, call->in[a], out->dtype);
+    return RP_OK;
+}
+
 rp_dtype rp__call_promote(const rp__call *call, unsigned first, unsigned n, int attr) {
+    if (call->op->scalar_operand && attr < 0) {
+        n--;
+        attr = 0;
+    }
     if (n == 2 && attr < 0 && call->in[first]->dtype == call->in[first + 1]->dtype)
         return (rp_dtype)call->in[first]->dtype;
     rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
@@ -59,7 +69,10 @@ rp_status rp__call_dim(const rp__call *call, int64_t dim, size_t ndim, unsigned 
 }
 
 rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask) {
-    const rp_attr *a = &call->attrs[attr];
+    const rp_attr *given = &call->attrs[attr], *a = given;
+    const rp_attr one = {
+        .kind = RP_ATTR_INTS, .n = given->kind == RP_ATTR_INT && !rp__attr_is_none(given), .v.ints = &given->v.i};
+    if (given->kind == RP_ATTR_INT) a = &one;
     unsigned ndim = call->in[0]->ndim;
     *mask = a->n ? 0 : (1u << ndim) - 1u;
     for (size_t i = 0; i < a->n; i++) {

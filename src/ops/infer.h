@@ -10,7 +10,10 @@ void rp__meta_like(rp__meta *out, const rp_tensor *t, rp_dtype dtype); /* sizes 
 /* Size of inputs a and b broadcast against each other. */
 rp_status rp__meta_broadcast(const rp_tensor *a, const rp_tensor *b, rp__meta *out);
 
-/* Result type of inputs [first, first + n) and Scalar attribute attr (negative: none). */
+/* Of operands a and b, either a number in a Scalar form. */
+rp_status rp__call_broadcast(const rp__call *call, unsigned a, unsigned b, rp__meta *out);
+
+/* Result type of operands [first, first + n) and Scalar attribute attr (negative: none). */
 rp_dtype rp__call_promote(const rp__call *call, unsigned first, unsigned n, int attr);
 static inline rp_dtype rp__float_or_default(rp_dtype d) { return rp__dtype_is_float(d) ? d : RP_F32; }
 
@@ -18,7 +21,7 @@ bool rp__same_size(const rp_tensor *a, const rp_tensor *b); /* decides by guards
 
 /* Wraps dim attribute `dim` for rank ndim; PyTorch's range error with the op's name. */
 rp_status rp__call_dim(const rp__call *call, int64_t dim, size_t ndim, unsigned *out);
-/* Bits of the dims that a reduction names in int[] attribute `attr`; none named: all. */
+/* Bits of the dims that a reduction names in int[] or int? attribute `attr`; none named: all. */
 rp_status rp__call_dim_mask(const rp__call *call, unsigned attr, uint32_t *mask);
 /* Size of in[0] reduced over mask. */
 void rp__meta_reduced(const rp__call *call, uint32_t mask, bool keepdim, rp_dtype dtype, rp__meta *out);

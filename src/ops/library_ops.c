@@ -22,8 +22,22 @@ rp_status rp__run_copy(rp_tensor *dst, rp_tensor *src) {
     rp__device *d = rp__device_get(dst->device);
     if (!d) return rp_error_status();
     rp_tensor *in[] = {dst, src}, *out[] = {dst};
-    rp__call call = {
-        .op = rp__op_builtin(RP__OP_copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
+    rp__call call = {.op = RP__OP(copy), .site = rp__site(), .in = in, .n_in = 2, .out = out, .n_out = 1};
+    return rp__lower_launch(&call, d, rp__current_stream(d), NULL);
+}
+
+rp_status rp__run_fill(rp_tensor *dst, rp_scalar value) {
+    rp__device *d = rp__device_get(dst->device);
+    if (!d) return rp_error_status();
+    const rp_attr attrs[] = {{.kind = RP_ATTR_SCALAR, .v.scalar = value}};
+    rp__call call = {.op = RP__OP(fill),
+                     .site = rp__site(),
+                     .in = &dst,
+                     .n_in = 1,
+                     .attrs = attrs,
+                     .n_attrs = 1,
+                     .out = &dst,
+                     .n_out = 1};
     return rp__lower_launch(&call, d, rp__current_stream(d), NULL);
 }
 

@@ -1,6 +1,9 @@
 /* Cross-entropy of logits and class indices: one rows kernel gives the loss of each row with both parts of its log-sum-exp; the
    reduction is made of other ops. */
 #include "ops/infer.h"
+
+#include <reprise_ops.h>
+
 #include "ops/rules.h"
 
 static rp_status check_target(const rp__call *call) {
@@ -19,6 +22,9 @@ rp_status rp__expand_cross_entropy(const rp__call *call) {
     int64_t reduction = rp__attr_int(call, 0), ignore = rp__attr_int(call, 1);
     const char *site = call->site;
     RP_TRY(check_target(call));
+    if (call->in[2]) return rp__op_error(call, RP_ERROR_UNAVAILABLE, "weights of the classes are not supported yet");
+    if (rp__attr_float(call, 2) != 0)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "label_smoothing is not supported yet");
     if (reduction < REDUCTION_NONE || reduction > REDUCTION_SUM)
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "%lld is not a valid value for reduction",
                             (long long)reduction);
@@ -39,12 +45,12 @@ rp_status rp__expand_cross_entropy(const rp__call *call) {
     if (reduction == REDUCTION_NONE) {
         if (single && !one_target) loss = rp_squeeze_at(site, loss, 0);
     } else {
-        loss = rp_sum_at(site, loss, NULL, 0, false, RP_DTYPE_NONE);
+        loss = rp_sum_at(site, loss, NULL, 0, false, NULL);
         if (reduction == REDUCTION_MEAN) {
             /* as integers that hold ignore_index: in bytes -100 would be class 156 */
             rp_tensor *classes = target->dtype == RP_U8 ? rp_to_dtype_at(site, target, RP_I64) : target;
             rp_tensor *kept = rp_logical_not_at(site, rp_eq_scalar_at(site, classes, rp_i64(ignore)));
-            loss = rp_div_at(site, loss, rp_sum_at(site, kept, NULL, 0, false, RP_DTYPE_NONE));
+            loss = rp_div_at(site, loss, rp_sum_at(site, kept, NULL, 0, false, NULL));
         }
     }
     if (!rp_is_error(loss) && (rp_dtype)loss->dtype != dtype) loss = rp_to_dtype_at(site, loss, dtype);
@@ -84,14 +90,14 @@ void rp__lower_cross_entropy_rows(rp__lower *lw) {
     rp__val log_total = rp__lw_1(lw, RP__LOG, total);
 
     const rp_dim target_stride[2] = {call->in[1]->stride[0], 0}, row_stride[2] = {logits->stride[0], 0};
-    uint16_t target_access = rp__lw_access(lw, false, 1, target_stride, true);
+    uint16_t target_access = rp__lw_access(lw, false, 1, target_stride, RP__ALONG_ROWS);
     rp__val target = rp__lw_cast(lw, rp__lw_load(lw, target_access, RP__NO_VAL, RP__NO_VAL), RP_I64);
     rp__val ignored = rp__lw_2(lw, RP__EQ, target, rp__lw_attr(lw, 0, RP_I64));
     rp__val zero = rp__lw_const_i(lw, RP_I64, 0);
     rp__val class = rp__lw_3(lw, RP__WHERE, ignored, zero, target);
     class = rp__lw_check_index(lw, class, rp__lw_inner_extent(lw, RP_I64), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, class, rp__lw_size(lw, logits->stride[1]));
-    rp__val chosen = rp__lw_load(lw, rp__lw_access(lw, false, 0, row_stride, true), offset, RP__NO_VAL);
+    rp__val chosen = rp__lw_load(lw, rp__lw_access(lw, false, 0, row_stride, RP__ALONG_ROWS), offset, RP__NO_VAL);
     rp__val loss = rp__lw_2(lw, RP__SUB, log_total, rp__lw_2(lw, RP__SUB, chosen, high));
     rp__lw_out_row(lw, 0, rp__lw_3(lw, RP__WHERE, ignored, rp__lw_const(lw, compute, 0.0), loss));
     rp__lw_out_row(lw, 1, high);

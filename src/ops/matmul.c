@@ -1,4 +1,5 @@
 /* Matrix products. matmul is made of views and bmm; bmm and linear are library ops on strided operands. */
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/execute.h"
@@ -10,7 +11,10 @@ static rp_status check_types(const rp__call *call, const rp_tensor *a, const rp_
     if (a->dtype != b->dtype)
         return rp__op_error(call, RP_ERROR_DTYPE, "expected m1 and m2 to have the same dtype, but got: %s != %s",
                             rp_dtype_name((rp_dtype)a->dtype), rp_dtype_name((rp_dtype)b->dtype));
-    if (a->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
+    /* PyTorch looks at the type when there is something to add up. */
+    if (a->dtype == RP_BOOL && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(a), 0) &&
+        !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(b), 0))
+        return rp__call_refuse_dtype(call, RP_BOOL);
     return RP_OK;
 }
 
@@ -51,6 +55,7 @@ rp_status rp__infer_bmm(const rp__call *call, rp__meta *out) {
 
 rp_status rp__run_bmm(const rp__call *call) {
     if (rp__tensor_numel(call->out[0]) == 0) return RP_OK;
+    if (call->out[0]->dtype == RP_BOOL) return rp__run_fill(call->out[0], rp_i64(0)); /* sums of nothing */
     rp__operand operands[3] = {rp__operand_of(call->out[0]), rp__operand_of(call->in[0]), rp__operand_of(call->in[1])};
     rp__library_call library = {.epilogue = RP__EPILOGUE_NONE};
     return rp__run_library_op(call, RP__LIB_MATMUL, operands, 3, &library);
@@ -70,7 +75,7 @@ static rp_tensor *with_batch(const char *site, rp_tensor *t, const rp_dim *lead,
     if (same) return t;
     size[n] = t->size[t->ndim - 2];
     size[n + 1] = t->size[t->ndim - 1];
-    return rp_expand_at(site, t, size, n + 2);
+    return rp_expand_at(site, t, size, n + 2, NULL);
 }
 
 rp_status rp__expand_matmul(const rp__call *call) {
@@ -128,11 +133,18 @@ rp_status rp__infer_linear(const rp__call *call, rp__meta *out) {
     if (x->ndim == 0)
         return rp__op_error(call, RP_ERROR_SHAPE,
                             "both arguments to linear need to be at least 1D, but they are 0D and %uD", w->ndim);
-    if (w->ndim != 2)
-        return rp__op_error(call, RP_ERROR_SHAPE, "weight must be 2-D (out features, in features), but it is %u-D",
-                            w->ndim);
+    if (w->ndim != 1 && w->ndim != 2)
+        return rp__op_error(call, RP_ERROR_SHAPE,
+                            "weight must be 2-D (out features, in features) or 1-D, but it is %u-D", w->ndim);
     RP_TRY(check_types(call, x, w));
-    if (differ(x->size[x->ndim - 1], w->size[1])) return shapes_error(call, x, w->size[1], w->size[0]);
+    if (differ(x->size[x->ndim - 1], w->size[w->ndim - 1]))
+        return shapes_error(call, x, w->size[w->ndim - 1], w->ndim == 2 ? w->size[0] : 1);
+    if (w->ndim == 1) { /* in features: one feature comes out, without a dim of its own */
+        if (bias) return rp__op_error(call, RP_ERROR_SHAPE, "addmm: mat2 must be a matrix, got 1-D tensor");
+        rp__meta_like(out, x, (rp_dtype)x->dtype);
+        out->ndim--;
+        return RP_OK;
+    }
     if (bias) {
         RP_TRY(check_types(call, x, bias));
         if (bias->ndim != 1 || differ(bias->size[0], w->size[0])) {
@@ -161,8 +173,14 @@ static void fold_rows(const rp_tensor *t, rp__operand *o) {
 rp_status rp__run_linear(const rp__call *call) {
     const rp_tensor *x = call->in[0], *w = call->in[1], *out = call->out[0];
     if (rp__tensor_numel(out) == 0) return RP_OK;
+    if (out->dtype == RP_BOOL) return rp__run_fill(call->out[0], rp_i64(0)); /* sums of nothing */
     rp__operand o[4] = {rp__operand_of(out), rp__operand_of(x), rp__operand_of(w)};
-    int64_t features = w->size[0], k = w->size[1];
+    const bool one = w->ndim == 1; /* a weight of one row */
+    int64_t features = one ? 1 : w->size[0], k = w->size[one ? 0 : 1];
+    if (one) { /* the result's dim of one feature is not there */
+        o[0].size[o[0].ndim] = 1;
+        o[0].stride[o[0].ndim++] = 1;
+    }
     if (k > 0)
         fold_rows(x, &o[1]);
     else
@@ -185,9 +203,9 @@ rp_status rp__run_linear(const rp__call *call) {
         o[2].stride[d] = 0;
     }
     o[2].size[n - 2] = k;
-    o[2].stride[n - 2] = w->stride[1];
+    o[2].stride[n - 2] = w->stride[one ? 0 : 1];
     o[2].size[n - 1] = features;
-    o[2].stride[n - 1] = w->stride[0];
+    o[2].stride[n - 1] = one ? 0 : w->stride[0];
     if (call->in[2]) o[3] = rp__operand_of(call->in[2]);
     rp__library_call library = {.epilogue = RP__EPILOGUE_NONE};
     return rp__run_library_op(call, RP__LIB_MATMUL, o, call->in[2] ? 4 : 3, &library);

@@ -1,6 +1,8 @@
 /* Derivatives of matmul.c: products with transposed factors. matmul itself is a composite over bmm. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_status rp__vjp_bmm(const rp__vjp *g) {
     if (g->needed[0]) g->grad_in[0] = rp_bmm(g->grad_out[0], rp_transpose(g->call->in[1], -2, -1));
     if (g->needed[1]) g->grad_in[1] = rp_bmm(rp_transpose(g->call->in[0], -2, -1), g->grad_out[0]);
@@ -16,8 +18,15 @@ static rp_tensor *rows_of(rp_tensor *t) {
 
 rp_status rp__vjp_linear(const rp__vjp *g) {
     rp_tensor *grad = g->grad_out[0]; /* (..., N) */
+    if (g->in_meta[1].ndim == 1) {    /* (...): each factor scaled by it, weight summed over the rows */
+        grad = rp_unsqueeze(grad, -1);
+        if (g->needed[0]) g->grad_in[0] = rp_mul(grad, g->call->in[1]);
+        if (g->needed[1])
+            g->grad_in[1] = rp_squeeze(rp_bmm(rp_transpose(rows_of(g->call->in[0]), 0, 1), rows_of(grad)), 1);
+        return RP_OK;
+    }
     if (g->needed[0]) g->grad_in[0] = rp_linear(grad, rp_transpose(g->call->in[1], 0, 1), NULL);
     if (g->needed[1]) g->grad_in[1] = rp_bmm(rp_transpose(rows_of(grad), 0, 1), rows_of(g->call->in[0]));
-    if (g->call->n_in > 2 && g->needed[2]) g->grad_in[2] = grad; /* summed by rp__vjp_run */
+    if (g->call->n_in > 2 && g->needed[2]) g->grad_in[2] = grad; /* summed by rp__grad_run */
     return RP_OK;
 }

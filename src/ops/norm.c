@@ -1,42 +1,53 @@
 /* Softmax and normalisation: rows kernels with several phases over one row. */
 #include "ops/infer.h"
+
+#include <reprise_ops.h>
+
 #include "ops/rules.h"
 
 /* ---- softmax along one dim */
 
 rp_status rp__infer_softmax(const rp__call *call, rp__meta *out) {
     unsigned dim;
-    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    rp_dtype asked = call->attrs[1].v.dtype, dtype = asked ? asked : (rp_dtype)call->in[0]->dtype;
+    if (!rp__dtype_is_valid(dtype)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)dtype);
+    if (!rp__dtype_is_float(dtype) && !rp__dim_is(RP__DIM_EQ, rp__tensor_numel(call->in[0]), 0))
+        return rp__call_refuse_dtype(call, dtype); /* PyTorch looks at the type of what it computes */
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), call->in[0]->ndim, &dim));
-    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    rp__meta_like(out, call->in[0], dtype);
     return RP_OK;
 }
 
 /* x - max of its row, the exponentials of that, and their sum. A 0-d tensor is a row of one. */
-static void shifted(rp__lower *lw, rp__val *x, rp__val *e, rp__val *total) {
+static bool shifted(rp__lower *lw, rp__val *x, rp__val *e, rp__val *total) {
     const rp__call *call = rp__lw_call(lw);
     unsigned dim, ndim = call->in[0]->ndim;
+    if (!rp__dtype_is_float(rp__lw_out_dtype(lw, 0))) { /* without elements, of which no type is refused */
+        rp__lw_out(lw, 0, rp__lw_in(lw, 0));
+        return false;
+    }
     if (ndim > 0 && rp__call_dim(call, rp__attr_int(call, 0), ndim, &dim) == RP_OK) rp__lw_inner(lw, 1u << dim);
-    rp__val in = rp__lw_in(lw, 0);
+    rp__val in = rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0));
     *x = rp__lw_2(lw, RP__SUB, in, rp__lw_reduce(lw, RP__REDUCE_MAX, in));
     *e = rp__lw_1(lw, RP__EXP, *x);
     *total = rp__lw_reduce(lw, RP__REDUCE_SUM, *e);
+    return true;
 }
 
 void rp__lower_softmax(rp__lower *lw) {
     rp__val x, e, total;
-    shifted(lw, &x, &e, &total);
+    if (!shifted(lw, &x, &e, &total)) return;
     /* One division a row instead of one an element: total is at least 1 (the largest element adds exp(0)), or NaN. */
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, e, rp__lw_1(lw, RP__RECIP, total)));
 }
 
 void rp__lower_log_softmax(rp__lower *lw) {
     rp__val x, e, total;
-    shifted(lw, &x, &e, &total);
+    if (!shifted(lw, &x, &e, &total)) return;
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__SUB, x, rp__lw_1(lw, RP__LOG, total)));
 }
 
-/* ---- layer norm over the last n_dims dims */
+/* ---- layer norm over the last dims, of normalized_shape */
 
 static rp_status check_affine(const rp__call *call, const rp_tensor *t, const char *what, const int64_t *shape,
                               size_t n) {
@@ -51,10 +62,8 @@ static rp_status check_affine(const rp__call *call, const rp_tensor *t, const ch
         what, rp__shape_text(t->size, t->ndim, a), rp__shape_text(shape, n, b));
 }
 
-rp_status rp__expand_layer_norm(const rp__call *call) {
+static rp_status check_shape(const rp__call *call, const int64_t *shape, size_t n) {
     const rp_tensor *t = call->in[0];
-    const int64_t *shape = call->attrs[0].v.ints;
-    size_t n = call->attrs[0].n;
     if (n == 0)
         return rp__op_error(
             call, RP_ERROR_SHAPE,
@@ -71,7 +80,14 @@ rp_status rp__expand_layer_norm(const rp__call *call) {
             "Given normalized_shape=%s, expected input with shape [*, normalized_shape], but got input of size %s",
             rp__shape_text(shape, n, a), rp__shape_text(t->size, t->ndim, b));
     }
-    call->out[0] = rp_native_layer_norm_at(call->site, call->in[0], call->in[1], call->in[2], (int64_t)n,
+    return RP_OK;
+}
+
+rp_status rp__expand_layer_norm(const rp__call *call) {
+    const int64_t *shape = call->attrs[0].v.ints;
+    size_t n = call->attrs[0].n;
+    RP_TRY(check_shape(call, shape, n));
+    call->out[0] = rp_native_layer_norm_at(call->site, call->in[0], shape, n, call->in[1], call->in[2],
                                            rp__attr_float(call, 1), NULL, NULL);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
@@ -79,13 +95,9 @@ rp_status rp__expand_layer_norm(const rp__call *call) {
 /* Normalised values in the input's type; mean and 1/std of each row in its compute type, with size 1 along the row. */
 rp_status rp__infer_native_layer_norm(const rp__call *call, rp__meta *out) {
     const rp_tensor *t = call->in[0];
-    int64_t n = rp__attr_int(call, 0);
+    size_t n = call->attrs[0].n;
     RP_TRY(rp__call_need_float(call, (rp_dtype)t->dtype));
-    if (n < 1 || n > t->ndim)
-        return rp__op_error(call, RP_ERROR_SHAPE, "cannot normalise the last %lld dimensions", (long long)n);
-    const int64_t *shape = t->size + t->ndim - n;
-    RP_TRY(check_affine(call, call->in[1], "weight", shape, (size_t)n));
-    RP_TRY(check_affine(call, call->in[2], "bias", shape, (size_t)n));
+    RP_TRY(check_shape(call, call->attrs[0].v.ints, n));
     rp__meta_like(&out[0], t, (rp_dtype)t->dtype);
     uint32_t mask = ((1u << n) - 1u) << (t->ndim - n);
     rp__meta_reduced(call, mask, true, (rp_dtype)rp__dtypes[t->dtype].compute, &out[1]);
@@ -97,7 +109,7 @@ rp_status rp__infer_native_layer_norm(const rp__call *call, rp__meta *out) {
 void rp__lower_native_layer_norm(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    unsigned n = (unsigned)rp__attr_int(call, 0);
+    unsigned n = (unsigned)call->attrs[0].n;
     rp__lw_inner(lw, ((1u << n) - 1u) << (call->in[0]->ndim - n));
     rp__val extent = rp__lw_inner_extent(lw, compute);
     rp__val x = rp__lw_in(lw, 0);

@@ -1,5 +1,23 @@
-/* Form 1: the op table and the dispatch point. ops.def has one row an op; everything that anyone knows about an op is reached
-   from its rp__op. Every call of an op, whoever makes it, is an rp__call that enters rp__dispatch. */
+/* Form 1: the op table and the dispatch point. src/ops/FAMILY.def has one row an op; everything that anyone knows about an op is
+   reached from its rp__op. Every call of an op, whoever makes it, is an rp__call that enters rp__dispatch.
+
+   A row, read by tools/gen/genops.c:
+
+       RP_OP(name, "schema", LOWERING, .field = value, ..., "description")
+
+     LOWERING   POINTWISE, ROWS, INDEXED, VIEW, LIBRARY, HOST or COMPOSITE: rp__lowering
+     .rule      of which op's rule it computes (rp__lower_, rp__view_, rp__run_ or rp__expand_NAME); its own unless said
+     .infer     whose type and shape rule it has (rp__infer_NAME)
+     .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form
+     .saves     what the derivative reads: IN(k) | OUT(k) | CROSS
+     .forms     INPLACE: also `name_`, which computes into self. SCALAR: also `name_scalar`, whose second operand is a number (and
+                `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
+                rp__vjp_NAME_scalar
+     .scalar    the schema of the Scalar form, where more than the operand differs; .scalar_saves: what its derivative reads
+     .flags     RANDOM | SYNC | NONDETERMINISTIC | DATA_SIZE
+
+   Rules are found by the op's name among the definitions in src/ops. The build ends where one is missing, where a row says NONE
+   and there is one, and where no row uses one. */
 #ifndef RP_OPS_OPS_H
 #define RP_OPS_OPS_H
 
@@ -12,9 +30,14 @@ struct rp__lower;
 typedef struct rp__op rp__op;
 typedef struct rp__call rp__call;
 
-/* ---- schema: "add(Tensor self, Tensor other) -> Tensor". Types: Tensor, Tensor? (may be NULL), Tensor[] (a list),
-   Tensor(a) (returned or viewed), Tensor(a!) (written), int, int?, int[], float, bool, Scalar, dtype, Generator?, str; "=value"
-   gives a default; "*," is allowed and ignored. Returns: Tensor, (Tensor, Tensor), Tensor(a!), Tensor[] is not allowed. */
+/* ---- schema: PyTorch's text, "add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor". Types: Tensor, Tensor? (may be
+   NULL), Tensor[] (a list), Tensor?[] (of which each may be), Tensor(a) (returned or viewed), Tensor(a!) (written), int (SymInt),
+   float, bool, Scalar, ScalarType, str, Generator, Layout, Device, MemoryFormat, each optional with "?"; int[], int[2] (a default
+   of one number stands for all), int[]?, float[]. "dtype" is ScalarType. "=value" gives a default; what follows "*," is given by
+   name. Returns: Tensor, (Tensor, Tensor), Tensor(a!); Tensor[] is not allowed.
+
+   None of an optional attribute: INT64_MIN of int?, Layout?, Device?, MemoryFormat?; a Scalar of no kind for Scalar?, float? and
+   bool?, which are held as Scalars; RP_DTYPE_NONE; NULL for the rest. */
 enum { RP__MAX_PARAMS = 16, RP__MAX_OUTS = 8, RP__MAX_IN = 512 };
 typedef enum rp__param_kind {
     RP__PARAM_TENSOR,
@@ -22,22 +45,43 @@ typedef enum rp__param_kind {
     RP__PARAM_TENSORS,
     RP__PARAM_ATTR
 } rp__param_kind;
+/* What an attribute is beyond the kind in which it is held. */
+typedef enum rp__param_type {
+    RP__TYPE_PLAIN,
+    RP__TYPE_FLOAT,         /* float?, a Scalar */
+    RP__TYPE_BOOL,          /* bool?, a Scalar */
+    RP__TYPE_LAYOUT,        /* rp_layout, an int */
+    RP__TYPE_DEVICE,        /* rp__device_word, an int */
+    RP__TYPE_MEMORY_FORMAT, /* rp_memory_format, an int */
+} rp__param_type;
 typedef struct rp__param {
     char name[32];
     uint8_t kind;          /* rp__param_kind */
     uint8_t attr_kind;     /* rp_attr_kind of RP__PARAM_ATTR */
-    bool optional_int;     /* int?: INT64_MIN stands for None */
+    uint8_t type;          /* rp__param_type */
+    uint8_t fixed;         /* int[2]: 2; 0: any number */
     bool symbolic;         /* SymInt, SymInt[], SymInt?: a size or an index, which may be a symbol of the trace */
+    bool optional;         /* may be None; of RP__PARAM_TENSORS: entries may */
+    bool keyword;          /* behind "*": a field of the op's options */
     bool written, aliased; /* Tensor(a!), Tensor(a) */
     char alias;            /* 'a' */
     bool has_default;
+    bool empty_list;         /* int[]?: the default is [], not None */
     int64_t default_ints[4]; /* int[]: the default's entries, value.n of them; see rp__param_default */
+    char default_text[16];   /* str: the default; "": None */
     rp_attr value;           /* the default */
 } rp__param;
 rp_attr rp__param_default(const rp__param *p); /* with ints pointing into *p, which must stay where it is */
+rp_attr rp__param_none(const rp__param *p);    /* None, as an optional parameter holds it */
+bool rp__attr_is_none(const rp_attr *a);       /* of an optional attribute */
+static inline int64_t rp__device_word(rp_device d) { return (int64_t)d.type * 65536 + d.index; }
+static inline rp_device rp__word_device(int64_t word) {
+    return (rp_device){(rp_device_type)(word / 65536), (int32_t)(word % 65536)};
+}
 typedef struct rp__schema {
     char name[48];
     uint8_t n_params, n_tensor_params, n_attrs, n_outs;
+    bool typed;                       /* has attributes of a type beyond their kind: dispatch looks at them */
     rp__param params[RP__MAX_PARAMS]; /* in order, tensors and attributes mixed */
     char out_alias[RP__MAX_OUTS];     /* 'a' if output k is (a view of) the parameter with that alias; 0: fresh */
     bool out_written[RP__MAX_OUTS];   /* Tensor(a!): the output is that parameter itself */
@@ -134,30 +178,36 @@ struct rp__op {
         *vjp; /* NULL: not differentiable (an error when a gradient is asked through it, unless outputs are integral) */
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
     const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
+    uint8_t scalar_operand; /* a Scalar form: the operand of the rules that the first attribute stands for; 0: none */
     uint32_t saves, flags;
     rp__schema schema; /* parsed at build time by genops, at registration for user ops */
     void *user;        /* RP__USER: the descriptor */
     uint32_t index;    /* position in the table: for side tables of a floor, never for switches */
 };
+/* Attribute k as the rules of the row count them: without the number that stands for an operand in a Scalar form. */
+static inline const rp_attr *rp__call_attr(const rp__call *c, unsigned k) {
+    return &c->attrs[k + (c->op->scalar_operand != 0)];
+}
 const rp__op *rp__op_find(const char *name); /* NULL when unknown */
 size_t rp__op_table_count(void);
 const rp__op *rp__op_table_at(size_t index);
 
-/* Builtin ops, for generated prototypes and for C code that calls ops without a name lookup. */
-typedef enum rp__op_id {
-#define RP_OP(name, ...) RP__OP_##name,
-#include "ops/ops.def"
-#undef RP_OP
-    RP__OP_BUILTIN_COUNT
-} rp__op_id;
-extern const rp__op rp__ops[RP__OP_BUILTIN_COUNT];
-static inline const rp__op *rp__op_builtin(rp__op_id id) { return &rp__ops[id]; }
+/* Builtin rows that code knows one by one, by name; a name without a row does not link. Everything else is asked of the row. */
+#define RP__OP(name) (&rp__row_##name)
+extern const rp__op rp__row_abs, rp__row_add_scalar, rp__row_bmm, rp__row_cat, rp__row_clone, rp__row_conv2d,
+    rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty, rp__row_expand, rp__row_fill,
+    rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul, rp__row_mul_scalar, rp__row_native_dropout,
+    rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_select, rp__row_select_scatter, rp__row_slice,
+    rp__row_slice_scatter, rp__row_squeeze, rp__row_to_dtype, rp__row_transpose, rp__row_unsqueeze, rp__row_view;
+size_t rp__op_builtin_count(void); /* of the table: those of the user follow */
 
 /* ---- dispatch */
 /* For callers that build a flat `in` of RP__MAX_IN entries: appends tensor parameter `param` of n tensors. false when it does not
    fit; rp__call_too_long then reports that and fills the outputs. */
 bool rp__call_add_list(rp__call *call, rp_tensor **flat, unsigned param, rp_tensor *const *tensors, size_t n);
 rp_status rp__call_too_long(rp__call *call);
+rp_status rp__call_bad_option(rp__call *call,
+                              const char *name); /* the same, of an option that is not what the op takes */
 /* The one entry. Checks handles, fills call->out (error tensors on failure), returns the status. */
 rp_status rp__dispatch(rp__call *call);
 

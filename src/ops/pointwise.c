@@ -1,6 +1,7 @@
 /* Pointwise ops: type and shape rules and lowerings. An op with several operands calculates in their promoted type, a unary
    function of an integer in float32. bool arithmetic is logic: add is or, mul is and, as in PyTorch. */
 #include <math.h>
+#include <string.h>
 
 #include "ops/infer.h"
 #include "ops/rules.h"
@@ -9,23 +10,24 @@
 
 rp_status rp__infer_binary(const rp__call *call, rp__meta *out) {
     out->dtype = rp__call_promote(call, 0, 2, -1);
-    return rp__meta_broadcast(call->in[0], call->in[1], out);
+    return rp__call_broadcast(call, 0, 1, out);
 }
 
 rp_status rp__infer_binary_float(const rp__call *call, rp__meta *out) {
     out->dtype = rp__float_or_default(rp__call_promote(call, 0, 2, -1));
-    return rp__meta_broadcast(call->in[0], call->in[1], out);
+    return rp__call_broadcast(call, 0, 1, out);
 }
 
 static rp_status check_alpha(const rp__call *call, rp_dtype result) {
-    rp_scalar_kind kind = call->attrs[0].v.scalar.kind;
+    rp_scalar alpha = rp__call_attr(call, 0)->v.scalar;
+    rp_scalar_kind kind = alpha.kind;
     if (kind == RP_SCALAR_BOOL && result != RP_BOOL)
         return rp__op_error(call, RP_ERROR_DTYPE, "Boolean alpha only supported for Boolean results.");
     if (kind == RP_SCALAR_F64 && !rp__dtype_is_float(result))
         return rp__op_error(call, RP_ERROR_DTYPE,
                             "For integral input tensors, argument alpha must not be a floating point number.");
     rp_dtype compute = (rp_dtype)rp__dtypes[result].compute; /* alpha enters the sum in this type */
-    if (!rp__scalar_fits(call->attrs[0].v.scalar, compute))
+    if (!rp__scalar_fits(alpha, compute))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
                             rp_dtype_name(compute));
     return RP_OK;
@@ -37,7 +39,8 @@ rp_status rp__infer_add(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_sub(const rp__call *call, rp__meta *out) {
-    bool a = call->in[0]->dtype == RP_BOOL, b = call->in[1]->dtype == RP_BOOL;
+    bool a = call->in[0]->dtype == RP_BOOL,
+         b = call->op->scalar_operand ? call->attrs[0].v.scalar.kind == RP_SCALAR_BOOL : call->in[1]->dtype == RP_BOOL;
     if (a && b)
         return rp__op_error(call, RP_ERROR_DTYPE,
                             "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
@@ -50,13 +53,8 @@ rp_status rp__infer_sub(const rp__call *call, rp__meta *out) {
     return rp__infer_add(call, out);
 }
 
-rp_status rp__infer_binary_scalar(const rp__call *call, rp__meta *out) {
+static rp_status infer_with_number(const rp__call *call, rp__meta *out) {
     rp__meta_like(out, call->in[0], rp__call_promote(call, 0, 1, 0));
-    return RP_OK;
-}
-
-rp_status rp__infer_div_scalar(const rp__call *call, rp__meta *out) {
-    rp__meta_like(out, call->in[0], rp__float_or_default(rp__call_promote(call, 0, 1, 0)));
     return RP_OK;
 }
 
@@ -80,7 +78,7 @@ rp_status rp__infer_is_class(const rp__call *call, rp__meta *out) {
 }
 
 rp_status rp__infer_pow_scalar(const rp__call *call, rp__meta *out) {
-    RP_TRY(rp__infer_binary_scalar(call, out));
+    RP_TRY(infer_with_number(call, out));
     rp_scalar e = call->attrs[0].v.scalar;
     if (rp__dtype_is_float(out->dtype)) return RP_OK;
     if (e.kind == RP_SCALAR_I64 && e.v.i < 0)
@@ -128,12 +126,7 @@ rp_status rp__infer_abs(const rp__call *call, rp__meta *out) {
 
 rp_status rp__infer_compare(const rp__call *call, rp__meta *out) {
     out->dtype = RP_BOOL;
-    return rp__meta_broadcast(call->in[0], call->in[1], out);
-}
-
-rp_status rp__infer_compare_scalar(const rp__call *call, rp__meta *out) {
-    rp__meta_like(out, call->in[0], RP_BOOL);
-    return RP_OK;
+    return rp__call_broadcast(call, 0, 1, out);
 }
 
 rp_status rp__infer_to_bool(const rp__call *call, rp__meta *out) {
@@ -146,6 +139,20 @@ rp_status rp__infer_to_dtype(const rp__call *call, rp__meta *out) {
     if (!rp__dtype_is_valid(to)) return rp__op_error(call, RP_ERROR_DTYPE, "no such dtype: %d", (int)to);
     rp__meta_like(out, call->in[0], to);
     return RP_OK;
+}
+
+rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
+    rp__promotion p = {RP_DTYPE_NONE, RP_DTYPE_NONE, RP_DTYPE_NONE};
+    rp__promote_tensor(&p, (rp_dtype)call->in[0]->dtype, call->in[0]->ndim);
+    bool any = false;
+    for (unsigned k = 0; k < 2; k++) {
+        if (rp__attr_is_none(&call->attrs[k])) continue;
+        rp__promote_scalar(&p, call->attrs[k].v.scalar.kind);
+        any = true;
+    }
+    if (!any) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
+    rp__meta_like(out, call->in[0], rp__promotion_result(&p));
+    return out->dtype == RP_BOOL ? rp__call_refuse_dtype(call, RP_BOOL) : RP_OK;
 }
 
 rp_status rp__infer_where(const rp__call *call, rp__meta *out) {
@@ -175,6 +182,11 @@ static void lower_add(rp__lower *lw, rp__prim op) {
         rp__lw_out(lw, 0, rp__lw_2(lw, RP__OR, a, b));
         return;
     }
+    if (scaled && rp__dtype_is_float(compute)) { /* rounded once, as PyTorch does */
+        rp__val alpha = rp__lw_attr(lw, 0, compute);
+        rp__lw_out(lw, 0, rp__lw_3(lw, RP__FMA, b, op == RP__SUB ? rp__lw_1(lw, RP__NEG, alpha) : alpha, a));
+        return;
+    }
     if (scaled) b = rp__lw_2(lw, RP__MUL, b, rp__lw_attr(lw, 0, compute));
     rp__lw_out(lw, 0, rp__lw_2(lw, op, a, b));
 }
@@ -196,27 +208,6 @@ void rp__lower_div(rp__lower *lw) {
     rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, 2, -1));
     rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, a, b));
-}
-
-/* A number that meets integers of another width wraps, as PyTorch's conversion does: it comes as i64 and is cast. */
-static rp__val number(rp__lower *lw, rp_dtype type) {
-    rp_dtype compute = rp__lw_compute(type);
-    if (compute == RP_I32 || compute == RP_U8) return rp__lw_cast(lw, rp__lw_attr(lw, 0, RP_I64), compute);
-    return rp__lw_attr(lw, 0, compute);
-}
-
-static void lower_scalar(rp__lower *lw, rp__prim op, rp__prim bool_op) {
-    rp_dtype type = rp__lw_promoted(lw, 1, 0);
-    rp__val a = rp__lw_in_as(lw, 0, type);
-    rp__lw_out(lw, 0, rp__lw_2(lw, type == RP_BOOL ? bool_op : op, a, number(lw, type)));
-}
-
-void rp__lower_add_scalar(rp__lower *lw) { lower_scalar(lw, RP__ADD, RP__OR); }
-void rp__lower_mul_scalar(rp__lower *lw) { lower_scalar(lw, RP__MUL, RP__AND); }
-
-void rp__lower_div_scalar(rp__lower *lw) {
-    rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, 1, 0));
-    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_in_as(lw, 0, type), rp__lw_attr(lw, 0, rp__lw_compute(type))));
 }
 
 /* As div_scalar by an integer. */
@@ -283,6 +274,15 @@ void rp__lower_pow_scalar(rp__lower *lw) {
 /* ---- unary */
 
 static rp__val float_in(rp__lower *lw) { return rp__lw_in_as(lw, 0, rp__float_or_default(rp__lw_in_dtype(lw, 0))); }
+/* A unary op from its value for x. */
+#define RP__UNARY(name, value)                                                                                         \
+    void rp__lower_##name(rp__lower *lw) {                                                                             \
+        rp__val x = float_in(lw);                                                                                      \
+        rp_dtype compute = rp__lw_compute(rp__float_or_default(rp__lw_in_dtype(lw, 0)));                               \
+        (void)compute;                                                                                                 \
+        rp__lw_out(lw, 0, value);                                                                                      \
+    }
+
 static void lower_float(rp__lower *lw, rp__prim op) { rp__lw_out(lw, 0, rp__lw_1(lw, op, float_in(lw))); }
 
 void rp__lower_sin(rp__lower *lw) { lower_float(lw, RP__SIN); }
@@ -315,13 +315,62 @@ void rp__lower_relu(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MAX, rp__lw_in(lw, 0), rp__lw_const_i(lw, compute, 0)));
 }
 
-/* x / 2 * (1 + erf(x / sqrt 2)) */
+static bool is_tanh(const rp__call *call) {
+    const char *text = call->attrs[0].v.string;
+    return text && strcmp(text, "tanh") == 0;
+}
+
+rp_status rp__infer_gelu(const rp__call *call, rp__meta *out) {
+    const char *text = call->attrs[0].v.string;
+    if (!text || (strcmp(text, "none") != 0 && !is_tanh(call)))
+        return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "approximate argument must be either none or tanh.");
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    return rp__infer_unary(call, out);
+}
+
+/* x / 2 * (1 + erf(x / sqrt 2)), or x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */
 void rp__lower_gelu(rp__lower *lw) {
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     rp__val x = rp__lw_in(lw, 0);
+    if (rp__lw_structural_value(lw, is_tanh(rp__lw_call(lw)))) {
+        rp__val cube = rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, x), x);
+        rp__val sum = rp__lw_2(lw, RP__ADD, x, rp__lw_2(lw, RP__MUL, cube, rp__lw_const(lw, compute, 0.044715)));
+        rp__val inner = rp__lw_2(lw, RP__MUL, sum, rp__lw_const(lw, compute, 0.79788456080286535588));
+        rp__val one = rp__lw_2(lw, RP__ADD, rp__lw_1(lw, RP__TANH, inner), rp__lw_const(lw, compute, 1.0));
+        rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5)), one));
+        return;
+    }
     rp__val twice =
         rp__lw_1(lw, RP__ERFP1, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.70710678118654752440)));
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__MUL, rp__lw_2(lw, RP__MUL, x, rp__lw_const(lw, compute, 0.5)), twice));
+}
+
+RP__UNARY(silu, rp__lw_2(lw, RP__MUL, x, rp__lw_1(lw, RP__SIGMOID, x)))
+
+/* min(max(x + 3, 0), 6) */
+static rp__val hard_gate(rp__lower *lw, rp__val x, rp_dtype compute) {
+    x = rp__lw_2(lw, RP__ADD, x, rp__lw_const(lw, compute, 3));
+    x = rp__lw_2(lw, RP__MAX, x, rp__lw_const(lw, compute, 0));
+    return rp__lw_2(lw, RP__MIN, x, rp__lw_const(lw, compute, 6));
+}
+RP__UNARY(hardswish,
+          rp__lw_2(lw, RP__DIV, rp__lw_2(lw, RP__MUL, x, hard_gate(lw, x, compute)), rp__lw_const(lw, compute, 6)))
+
+void rp__lower_softplus(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__val x = rp__lw_in(lw, 0), beta = rp__lw_attr(lw, 0, compute), t = rp__lw_2(lw, RP__MUL, x, beta);
+    rp__val soft = rp__lw_2(lw, RP__DIV, rp__lw_1(lw, RP__LOG1P, rp__lw_1(lw, RP__EXP, t)), beta);
+    rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_2(lw, RP__LT, rp__lw_attr(lw, 1, compute), t), x, soft));
+}
+
+/* In place the result has self's type, which is the promoted one: others are refused. */
+void rp__lower_clamp(rp__lower *lw) {
+    const rp_attr *attrs = rp__lw_call(lw)->attrs;
+    rp_dtype type = rp__lw_out_dtype(lw, 0);
+    rp__val x = rp__lw_in_as(lw, 0, type);
+    if (!rp__attr_is_none(&attrs[0])) x = rp__lw_2(lw, RP__MAX, x, rp__lw_number(lw, 0, type));
+    if (!rp__attr_is_none(&attrs[1])) x = rp__lw_2(lw, RP__MIN, x, rp__lw_number(lw, 1, type));
+    rp__lw_out(lw, 0, x);
 }
 
 void rp__lower_logical_not(rp__lower *lw) {
@@ -342,9 +391,11 @@ void rp__lower_where(rp__lower *lw) {
     rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, rp__lw_in_as(lw, 0, RP_BOOL), a, b));
 }
 
+/* A number is rounded to the tensor's type first: 0.1 equals the bfloat16 that is nearest to it. */
 static void lower_compare(rp__lower *lw, rp__prim op, bool swapped) {
     rp_dtype type = rp__lw_promoted(lw, 2, -1);
     rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
+    if (rp__lw_call(lw)->op->scalar_operand) b = rp__lw_cast(lw, b, type);
     rp__lw_out(lw, 0, swapped ? rp__lw_2(lw, op, b, a) : rp__lw_2(lw, op, a, b));
 }
 
@@ -355,17 +406,7 @@ void rp__lower_le(rp__lower *lw) { lower_compare(lw, RP__LE, false); }
 void rp__lower_gt(rp__lower *lw) { lower_compare(lw, RP__LT, true); }
 void rp__lower_ge(rp__lower *lw) { lower_compare(lw, RP__LE, true); }
 
-static void lower_compare_scalar(rp__lower *lw, rp__prim op, bool swapped) {
-    rp_dtype type = rp__lw_promoted(lw, 1, 0);
-    rp__val a = rp__lw_in_as(lw, 0, type), b = number(lw, type);
-    rp__lw_out(lw, 0, swapped ? rp__lw_2(lw, op, b, a) : rp__lw_2(lw, op, a, b));
-}
-
 void rp__lower_is_class(rp__lower *lw) {
     rp__val number = rp__lw_dim_index(lw, rp__lw_call(lw)->in[0]->ndim - 1u);
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__EQ, rp__lw_in_as(lw, 0, RP_I64), number));
 }
-
-void rp__lower_eq_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__EQ, false); }
-void rp__lower_lt_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__LT, false); }
-void rp__lower_gt_scalar(rp__lower *lw) { lower_compare_scalar(lw, RP__LT, true); }

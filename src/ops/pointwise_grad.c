@@ -3,6 +3,8 @@
 #include "ops/grad.h"
 
 #include <math.h>
+#include <reprise_ops.h>
+#include <string.h>
 
 static int64_t scalar_int(rp_scalar s) { return s.kind == RP_SCALAR_BOOL ? (int64_t)s.v.b : s.v.i; }
 
@@ -31,9 +33,10 @@ rp_status rp__vjp_clone(const rp__vjp *g) {
     return RP_OK;
 }
 
-rp_status rp__vjp_to_dtype(const rp__vjp *g) { return rp__vjp_clone(g); } /* rp__vjp_run converts back */
+rp_status rp__vjp_to_dtype(const rp__vjp *g) { return rp__vjp_clone(g); } /* rp__grad_run converts back */
 
 rp_status rp__vjp_add_scalar(const rp__vjp *g) { return rp__vjp_clone(g); }
+rp_status rp__vjp_sub_scalar(const rp__vjp *g) { return rp__vjp_clone(g); }
 
 rp_status rp__vjp_add(const rp__vjp *g) {
     rp_scalar alpha = g->call->attrs[0].v.scalar;
@@ -176,13 +179,29 @@ rp_status rp__vjp_relu(const rp__vjp *g) {
     return RP_OK;
 }
 
+/* y = x / 2 * (1 + t), t = tanh(u), u = b (x + c x^3): y' = (1 + t) / 2 + x / 2 * (1 - t^2) u' */
+static rp_tensor *gelu_tanh_slope(rp_tensor *x) {
+    const double b = M_SQRT2 * M_2_SQRTPI * 0.5, c = 0.044715;
+    rp_tensor *square = rp_mul(x, x);
+    rp_tensor *u = rp_mul_scalar(rp_add(x, rp_mul_scalar(rp_mul(square, x), rp_f64(c))), rp_f64(b));
+    rp_tensor *t = rp_tanh(u);
+    rp_tensor *du = rp_mul_scalar(rp_add_scalar(rp_mul_scalar(square, rp_f64(3 * c)), rp_i64(1)), rp_f64(b));
+    rp_tensor *left = rp_mul_scalar(rp_add_scalar(t, rp_i64(1)), rp_f64(0.5));
+    rp_tensor *bell = rp_add_scalar(rp_neg(rp_mul(t, t)), rp_i64(1));
+    return rp_add(left, rp_mul(rp_mul(rp_mul_scalar(x, rp_f64(0.5)), bell), du));
+}
+
 rp_status rp__vjp_gelu(const rp__vjp *g) {
+    if (strcmp(g->call->attrs[0].v.string, "tanh") == 0) {
+        g->grad_in[0] = rp_mul(g->grad_out[0], gelu_tanh_slope(rp__wide(g->call->in[0])));
+        return RP_OK;
+    }
     /* d/dx x P(x) = P(x) + x p(x), with P and p the normal distribution and its density. */
     rp_tensor *x = rp__wide(g->call->in[0]);
     rp_tensor *p = rp_mul_scalar(rp_add_scalar(rp_erf(rp_mul_scalar(x, rp_f64(M_SQRT1_2))), rp_i64(1)), rp_f64(0.5));
     rp_tensor *density = rp_exp(rp_mul_scalar(rp_mul(x, x), rp_f64(-0.5)));
     rp_tensor *tail = rp_mul(x, rp_mul_scalar(density, rp_f64(0.5 * M_2_SQRTPI * M_SQRT1_2)));
-    g->grad_in[0] = rp_mul(g->grad_out[0], rp_add(p, tail, rp_i64(1)));
+    g->grad_in[0] = rp_mul(g->grad_out[0], rp_add(p, tail));
     return RP_OK;
 }
 
@@ -197,5 +216,30 @@ rp_status rp__vjp_where(const rp__vjp *g) {
 rp_status rp__vjp_copy(const rp__vjp *g) {
     if (g->needed[0]) g->grad_in[0] = rp__zeros_of(&g->in_meta[0]);
     g->grad_in[1] = g->grad_out[0];
+    return RP_OK;
+}
+
+RP__SLOPE(silu, rp_mul(rp_sigmoid(x), rp_add_scalar(rp_mul(x, rp_sigmoid(rp_neg(x))), rp_i64(1))))
+
+/* value where x < limit, else 1 */
+static rp_tensor *below_or_one(rp_tensor *x, int64_t limit, rp_tensor *value) {
+    return rp_where(rp_lt_scalar(x, rp_i64(limit)), value, rp_fill(rp__zero_like(x), rp_i64(1)));
+}
+RP__SLOPE(hardswish, rp_where(rp_le_scalar(x, rp_i64(-3)), rp__zero_like(x),
+                              below_or_one(x, 3, rp_add_scalar(rp_div_scalar(x, rp_i64(3)), rp_f64(0.5)))))
+
+static rp_tensor *softplus_slope(rp_tensor *x, const rp_attr *attrs) {
+    rp_tensor *t = rp_mul_scalar(x, attrs[0].v.scalar);
+    rp_tensor *one = rp_fill(rp__zero_like(x), rp_i64(1));
+    return rp_where(rp_gt_scalar(t, attrs[1].v.scalar), one, rp_sigmoid(t));
+}
+RP__SLOPE(softplus, softplus_slope(x, g->call->attrs))
+
+rp_status rp__vjp_clamp(const rp__vjp *g) {
+    rp_tensor *x = g->call->in[0], *grad = g->grad_out[0], *zero = rp__zero_like(grad);
+    const rp_attr *attrs = g->call->attrs;
+    if (!rp__attr_is_none(&attrs[0])) grad = rp_where(rp_ge_scalar(x, attrs[0].v.scalar), grad, zero);
+    if (!rp__attr_is_none(&attrs[1])) grad = rp_where(rp_le_scalar(x, attrs[1].v.scalar), grad, zero);
+    g->grad_in[0] = grad;
     return RP_OK;
 }

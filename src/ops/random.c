@@ -1,10 +1,13 @@
 /* Random ops. Bits come from Philox by element number (device/generator.h); here is how bits become numbers. The conversions
    are exact in the arithmetic that they use, so that all devices agree. */
 #include "ops/execute.h"
+
+#include <reprise_ops.h>
+
 #include "ops/infer.h"
 #include "ops/rules.h"
 
-enum { RAND_GENERATOR = 2, RANDINT_GENERATOR = 4, DROPOUT_GENERATOR = 1 }; /* attribute numbers */
+enum { RAND_GENERATOR = 1, RANDINT_GENERATOR = 3, DROPOUT_GENERATOR = 2 }; /* attribute numbers */
 
 /* Clears all but the upper `bits` of a 32-bit word and scales to [0, 1): (w >> (32 - bits)) * 2^-bits, exact in f32. */
 static rp__val unit_f32(rp__lower *lw, rp__val word, unsigned bits) {
@@ -102,12 +105,17 @@ rp_status rp__expand_dropout(const rp__call *call) {
     else if (p == 1)
         call->out[0] = rp_mul_scalar_at(call->site, t, rp_f64(0));
     else
-        call->out[0] = rp_native_dropout_at(call->site, t, p, call->attrs[2].v.generator, NULL);
+        call->out[0] =
+            rp_native_dropout_at(call->site, t, p, RP_TRUE,
+                                 RP_OPTIONS(rp_native_dropout_options, .generator = call->attrs[2].v.generator), NULL);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
 
 rp_status rp__infer_native_dropout(const rp__call *call, rp__meta *out) {
+    const rp_scalar train = call->attrs[1].v.scalar;
     RP_TRY(check_probability(call, rp__attr_float(call, 0)));
+    if (train.kind == RP_SCALAR_BOOL && !train.v.b)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "train=False is not supported yet: it is the identity");
     RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
     rp__meta_like(&out[0], call->in[0], (rp_dtype)call->in[0]->dtype);
     rp__meta_like(&out[1], call->in[0], RP_BOOL);
@@ -190,8 +198,8 @@ static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, boo
     return 0;
 }
 
-static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
-    (void)s, (void)call, (void)k, (void)v, (void)row;
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v) {
+    (void)s, (void)call, (void)k, (void)v;
 }
 
 static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {

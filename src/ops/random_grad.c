@@ -1,6 +1,8 @@
 /* Derivatives of random.c. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_status rp__vjp_native_dropout(const rp__vjp *g) {
     double p = rp__attr_float(g->call, 0);
     if (!g->grad_out[0]) return RP_OK;

@@ -7,7 +7,8 @@
 static rp_status infer_reduction(const rp__call *call, rp_dtype dtype, rp__meta *out) {
     uint32_t mask;
     RP_TRY(rp__call_dim_mask(call, 0, &mask));
-    rp__meta_reduced(call, mask, rp__attr_bool(call, 1), dtype, out);
+    bool keepdim = rp__attr_bool(call, call->attrs[1].kind == RP_ATTR_BOOL ? 1 : 2); /* var has its correction first */
+    rp__meta_reduced(call, mask, keepdim, dtype, out);
     return RP_OK;
 }
 
@@ -73,4 +74,75 @@ void rp__lower_mean(rp__lower *lw) {
 void rp__lower_amax(rp__lower *lw) {
     set_inner(lw);
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_MAX, rp__lw_in(lw, 0)));
+}
+
+void rp__lower_prod(rp__lower *lw) {
+    set_inner(lw);
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_PROD, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
+}
+
+/* uint8 stays, as in PyTorch. There dim=[] reduces nothing, here it is refused. */
+rp_status rp__infer_any(const rp__call *call, rp__meta *out) {
+    if (!rp__attr_is_none(&call->attrs[0]) && call->attrs[0].n == 0)
+        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "dim=[] is not supported: name the dimensions, or none at all");
+    return infer_reduction(call, call->in[0]->dtype == RP_U8 ? RP_U8 : RP_BOOL, out);
+}
+
+static void lower_logical(rp__lower *lw, rp__reduce_kind kind) {
+    set_inner(lw);
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, kind, rp__lw_in_as(lw, 0, RP_BOOL)));
+}
+
+void rp__lower_any(rp__lower *lw) { lower_logical(lw, RP__REDUCE_ANY); }
+void rp__lower_all(rp__lower *lw) { lower_logical(lw, RP__REDUCE_ALL); }
+
+rp_status rp__infer_var(const rp__call *call, rp__meta *out) {
+    rp_dtype dtype = (rp_dtype)call->in[0]->dtype;
+    if (!rp__dtype_is_float(dtype))
+        return rp__op_error(call, RP_ERROR_DTYPE, "std and var only support floating point and complex dtypes");
+    return infer_reduction(call, dtype, out);
+}
+
+static rp_scalar correction(const rp__call *call) {
+    return rp__attr_is_none(&call->attrs[1]) ? rp_i64(1) : call->attrs[1].v.scalar;
+}
+
+/* Two passes: a large mean costs no digits. */
+void rp__lower_var(rp__lower *lw) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    set_inner(lw);
+    rp__val n = rp__lw_inner_extent(lw, compute), x = rp__lw_in(lw, 0);
+    rp__val mean = rp__lw_2(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), n);
+    rp__val centred = rp__lw_2(lw, RP__SUB, x, mean);
+    rp__val squares = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_2(lw, RP__MUL, centred, centred));
+    rp__val freedom = rp__lw_2(lw, RP__SUB, n, rp__lw_scalar_fn(lw, correction, compute));
+    freedom = rp__lw_2(lw, RP__MAX, freedom, rp__lw_const_i(lw, compute, 0));
+    rp__lw_out_row(lw, 0, rp__lw_2(lw, RP__DIV, squares, freedom));
+}
+
+rp_status rp__infer_argmax(const rp__call *call, rp__meta *out) {
+    const rp_tensor *t = call->in[0];
+    uint32_t mask;
+    if (t->dtype == RP_BOOL) return rp__op_error(call, RP_ERROR_DTYPE, "argmax(): does not support bool input");
+    RP_TRY(rp__call_dim_mask(call, 0, &mask));
+    for (unsigned d = 0; d < t->ndim; d++) {
+        if (mask >> d & 1u && rp__dim_is(RP__DIM_EQ, t->size[d], 0))
+            return rp__op_error(call, RP_ERROR_INDEX, "argmax(): Expected reduction dim %u to have non-zero size.", d);
+    }
+    return infer_reduction(call, RP_I64, out);
+}
+
+/* The least number at which the largest value stands. */
+void rp__lower_argmax(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    unsigned dim = 0, ndim = call->in[0]->ndim;
+    set_inner(lw);
+    bool single = rp__lw_structural_value(lw, !rp__attr_is_none(&call->attrs[0]) && ndim > 0);
+    if (single && rp__call_dim(call, rp__attr_int(call, 0), ndim, &dim) != RP_OK) return;
+    rp__val index = single ? rp__lw_dim_index(lw, dim) : rp__lw_linear_index(lw);
+    rp__val x = rp__lw_in(lw, 0);
+    rp__val is = rp__lw_2(lw, RP__EQ, x, rp__lw_reduce(lw, RP__REDUCE_MAX, x));
+    if (rp__dtype_is_float(rp__lw_in_dtype(lw, 0))) is = rp__lw_2(lw, RP__OR, is, rp__lw_1(lw, RP__ISNAN, x));
+    rp__val place = rp__lw_3(lw, RP__WHERE, is, index, rp__lw_const_i(lw, RP_I64, INT64_MAX));
+    rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_MIN, place));
 }

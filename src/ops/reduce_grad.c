@@ -1,9 +1,14 @@
 /* Derivatives of reduce.c: reductions give their gradient back along the dims that they took away. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 /* The dims that a reduction with attribute 0 `dim` took away, rising. */
 static size_t reduced_dims(const rp__vjp *g, size_t *dims) {
-    const rp_attr *attr = &g->call->attrs[0];
+    const rp_attr *given = &g->call->attrs[0], *attr = given;
+    const rp_attr one = {
+        .kind = RP_ATTR_INTS, .n = given->kind == RP_ATTR_INT && !rp__attr_is_none(given), .v.ints = &given->v.i};
+    if (given->kind == RP_ATTR_INT) attr = &one;
     size_t ndim = g->in_meta[0].ndim, n = 0;
     bool take[RP_MAX_DIMS] = {false};
     for (size_t i = 0; i < attr->n; i++) take[rp__attr_dim(attr->v.ints[i], ndim)] = true;
@@ -15,8 +20,9 @@ static size_t reduced_dims(const rp__vjp *g, size_t *dims) {
 /* t of the reduction's output size, with the dims that keepdim=False dropped back as size 1. */
 static rp_tensor *restore_dims(const rp__vjp *g, rp_tensor *t) {
     size_t dims[RP_MAX_DIMS + 1], n = reduced_dims(g, dims);
-    bool keepdim = rp__attr_bool(g->call, 1);
-    if (keepdim || n == g->in_meta[0].ndim) return t; /* 0-d broadcasts as it is */
+    bool keepdim =
+        rp__attr_bool(g->call, g->call->attrs[1].kind == RP_ATTR_BOOL ? 1 : 2); /* var has its correction first */
+    if (keepdim || n == g->in_meta[0].ndim) return t;                           /* 0-d broadcasts as it is */
     for (size_t i = 0; i < n; i++) t = rp_unsqueeze(t, (int64_t)dims[i]);
     return t;
 }
@@ -46,7 +52,39 @@ rp_status rp__vjp_amax(const rp__vjp *g) {
     for (size_t i = 0; i < n; i++) over[i] = (int64_t)dims[i];
     rp_tensor *self = g->call->in[0];
     rp_tensor *mask = rp_eq(self, restore_dims(g, g->call->out[0]));
-    rp_tensor *count = rp_sum(mask, over, n, true, RP_DTYPE_NONE);
+    rp_tensor *count = rp_sum(mask, over, n, true);
     g->grad_in[0] = rp_div(rp_mul(restore_dims(g, g->grad_out[0]), mask), count);
+    return RP_OK;
+}
+
+/* prod / x; where there are zeros, the product of the others at the only one and 0 elsewhere. */
+rp_status rp__vjp_prod(const rp__vjp *g) {
+    rp_tensor *x = rp__wide(g->call->in[0]), *zero = rp__zero_like(x);
+    int64_t dim = rp__attr_int(g->call, 0);
+    bool all = rp__attr_is_none(&g->call->attrs[0]);
+    rp_tensor *is_zero = rp_eq_scalar(x, rp_i64(0)), *safe = rp_where(is_zero, rp_fill(zero, rp_i64(1)), x);
+    rp_tensor *others = rp_prod(safe, dim, true), *zeros = rp_sum(is_zero, &dim, all ? 0 : 1, true);
+    rp_tensor *at_zero = rp_where(rp_eq_scalar(zeros, rp_i64(1)), others, zero);
+    rp_tensor *elsewhere = rp_where(rp_eq_scalar(zeros, rp_i64(0)), rp_div(others, safe), zero);
+    g->grad_in[0] = rp_mul(restore_dims(g, g->grad_out[0]), rp_where(is_zero, at_zero, elsewhere));
+    return RP_OK;
+}
+
+rp_status rp__vjp_var(const rp__vjp *g) {
+    size_t dims[RP_MAX_DIMS + 1], n = reduced_dims(g, dims);
+    int64_t over[RP_MAX_DIMS];
+    rp_dim count = 1;
+    for (size_t i = 0; i < n; i++) {
+        over[i] = (int64_t)dims[i];
+        count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[dims[i]]);
+    }
+    const rp_attr *given = &g->call->attrs[1];
+    rp_scalar c = rp__attr_is_none(given) ? rp_i64(1) : given->v.scalar;
+    rp_tensor *x = rp__wide(g->call->in[0]);
+    rp_tensor *twice = rp_mul_scalar(rp_sub(x, rp_mean(x, over, n, true)), rp_i64(2));
+    rp_tensor *slope = c.kind == RP_SCALAR_I64
+                           ? rp_div_size(twice, rp__dim_apply(RP__DIM_SUB, count, c.v.i))
+                           : rp_div_scalar(twice, rp_f64((double)rp__dim_value(count) - rp__scalar_f64(c)));
+    g->grad_in[0] = rp_mul(restore_dims(g, g->grad_out[0]), slope);
     return RP_OK;
 }

@@ -68,6 +68,15 @@ void rp__repeat_one_place(bool one) {
 
 /* ---- keys */
 
+/* Letters [at, at + 8) of a short text; a longer one has no key. */
+enum { SHORT_TEXT = 15 };
+static uint64_t text_word(const char *text, size_t at) {
+    uint64_t word = 0;
+    size_t n = text ? strlen(text) : 0;
+    if (n > at) memcpy(&word, text + at, n - at < 8 ? n - at : 8);
+    return word;
+}
+
 static inline uint64_t attr_word(const rp_attr *a) {
     uint64_t word = 0;
     if (a->kind == RP_ATTR_SCALAR) {
@@ -77,7 +86,8 @@ static inline uint64_t attr_word(const rp_attr *a) {
     }
     if (a->kind == RP_ATTR_BOOL) return a->v.b;
     if (a->kind == RP_ATTR_DTYPE) return (uint64_t)a->v.dtype;
-    if (a->kind == RP_ATTR_INTS) return a->n;
+    if (a->kind == RP_ATTR_INTS) return a->n + !a->v.ints * UINT64_C(0x100000000); /* None is not [] */
+    if (a->kind == RP_ATTR_STRING) return text_word(a->v.string, 0);
     memcpy(&word, &a->v, sizeof word); /* an integer or a number; of other kinds there are no keys */
     return word;
 }
@@ -124,9 +134,16 @@ static inline __attribute__((always_inline)) size_t key_walk(const rp__call *cal
     if (call->op->lowering == RP__VIEW) WORD(call->in[0]->offset);
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         const rp_attr *a = &call->attrs[k];
-        if (fill && (a->kind > RP_ATTR_INTS || (a->kind == RP_ATTR_INT && is_symbol(a->v.i)))) return 0;
+        if (fill &&
+            ((a->kind > RP_ATTR_INTS && a->kind != RP_ATTR_STRING) || (a->kind == RP_ATTR_INT && is_symbol(a->v.i))))
+            return 0;
         WORD((uint64_t)a->kind | (a->kind == RP_ATTR_SCALAR ? (uint64_t)a->v.scalar.kind << 8 : 0));
         WORD(attr_word(a));
+        if (RP__UNLIKELY(a->kind == RP_ATTR_STRING)) {
+            if (fill && a->v.string && strlen(a->v.string) > SHORT_TEXT) return 0;
+            WORD(text_word(a->v.string, 8) | (uint64_t)!a->v.string << 63 |
+                 (uint64_t)(a->v.string && strlen(a->v.string) > SHORT_TEXT) << 62);
+        }
         for (size_t i = 0; a->kind == RP_ATTR_INTS && i < a->n; i++) {
             if (fill && is_symbol(a->v.ints[i])) return 0;
             WORD(a->v.ints[i]);

@@ -1,5 +1,5 @@
 /* Parser of op schemas ("add(Tensor self, Tensor other) -> Tensor"; the grammar is in ops.h). Called by genops at build time
-   for the rows of ops.def and by rp_op_register for user ops. It must need nothing but rp__fail, so that genops can link it
+   for the rows of the table and by rp_op_register for user ops. It must need nothing but rp__fail, so that genops can link it
    alone. */
 #include <errno.h>
 #include <locale.h>
@@ -71,50 +71,81 @@ static rp_status take_alias(cursor *c, char *alias, bool *written) {
     return RP_OK;
 }
 
+/* "[]", "[2]", "[]?", "?" behind the type of an attribute. */
+static rp_status take_list(cursor *c, rp__param *p, rp_attr_kind list) {
+    if (*c->at == '[' && list != RP_ATTR_NONE) {
+        c->at++;
+        if (is_digit(*c->at)) {
+            unsigned n = 0;
+            for (; is_digit(*c->at) && n < 100; c->at++) n = 10 * n + (unsigned)(*c->at - '0');
+            if (n == 0 || n > sizeof p->default_ints / sizeof *p->default_ints)
+                return fail_at(c, "a list of a fixed size has 1 to 4 entries");
+            p->fixed = (uint8_t)n;
+        }
+        if (*c->at != ']') return fail_at(c, "expected ']'");
+        c->at++;
+        p->attr_kind = list;
+    }
+    if (*c->at == '?') {
+        c->at++;
+        p->optional = true;
+        if (p->attr_kind == RP_ATTR_FLOAT || p->attr_kind == RP_ATTR_BOOL) {
+            p->type = p->attr_kind == RP_ATTR_FLOAT ? RP__TYPE_FLOAT : RP__TYPE_BOOL;
+            p->attr_kind = RP_ATTR_SCALAR;
+        }
+        if (p->attr_kind == RP_ATTR_FLOATS) return fail_at(c, "float[]? is not supported");
+    }
+    return RP_OK;
+}
+
 static rp_status take_type(cursor *c, rp__param *p) {
+    static const struct {
+        const char *word;
+        rp_attr_kind kind, list; /* RP_ATTR_NONE: there is no list of these */
+        rp__param_type type;
+    } types[] = {
+        {"int", RP_ATTR_INT, RP_ATTR_INTS, RP__TYPE_PLAIN},
+        {"SymInt", RP_ATTR_INT, RP_ATTR_INTS, RP__TYPE_PLAIN},
+        {"float", RP_ATTR_FLOAT, RP_ATTR_FLOATS, RP__TYPE_PLAIN},
+        {"bool", RP_ATTR_BOOL, RP_ATTR_NONE, RP__TYPE_PLAIN},
+        {"Scalar", RP_ATTR_SCALAR, RP_ATTR_NONE, RP__TYPE_PLAIN},
+        {"ScalarType", RP_ATTR_DTYPE, RP_ATTR_NONE, RP__TYPE_PLAIN},
+        {"dtype", RP_ATTR_DTYPE, RP_ATTR_NONE, RP__TYPE_PLAIN},
+        {"str", RP_ATTR_STRING, RP_ATTR_NONE, RP__TYPE_PLAIN},
+        {"Generator", RP_ATTR_GENERATOR, RP_ATTR_NONE, RP__TYPE_PLAIN},
+        {"Layout", RP_ATTR_INT, RP_ATTR_NONE, RP__TYPE_LAYOUT},
+        {"Device", RP_ATTR_INT, RP_ATTR_NONE, RP__TYPE_DEVICE},
+        {"MemoryFormat", RP_ATTR_INT, RP_ATTR_NONE, RP__TYPE_MEMORY_FORMAT},
+    };
     p->kind = RP__PARAM_ATTR;
     if (take_word(c, "Tensor")) {
         p->kind = RP__PARAM_TENSOR;
         RP_TRY(take_alias(c, &p->alias, &p->written));
         p->aliased = p->alias != 0 && !p->written;
-        if (strncmp(c->at, "[]", 2) == 0) {
-            p->kind = RP__PARAM_TENSORS;
-            c->at += 2;
-        } else if (*c->at == '?') {
+        p->optional = *c->at == '?';
+        if (p->optional) {
             p->kind = RP__PARAM_OPTIONAL_TENSOR;
             c->at++;
         }
-        return RP_OK;
-    }
-    p->symbolic = take_word(c, "SymInt");
-    if (p->symbolic || take_word(c, "int")) {
-        p->attr_kind = RP_ATTR_INT;
         if (strncmp(c->at, "[]", 2) == 0) {
-            p->attr_kind = RP_ATTR_INTS;
+            p->kind = RP__PARAM_TENSORS;
             c->at += 2;
-        } else if (*c->at == '?') {
-            p->optional_int = true;
-            c->at++;
         }
         return RP_OK;
     }
-    if (take_word(c, "float"))
-        p->attr_kind = RP_ATTR_FLOAT;
-    else if (take_word(c, "bool"))
-        p->attr_kind = RP_ATTR_BOOL;
-    else if (take_word(c, "Scalar"))
-        p->attr_kind = RP_ATTR_SCALAR;
-    else if (take_word(c, "dtype"))
-        p->attr_kind = RP_ATTR_DTYPE;
-    else if (take_word(c, "str"))
-        p->attr_kind = RP_ATTR_STRING;
-    else if (take_word(c, "Generator")) {
-        p->attr_kind = RP_ATTR_GENERATOR;
-        if (*c->at != '?') return fail_at(c, "a Generator is always optional: 'Generator?'");
-        c->at++;
-    } else
-        return fail_at(c, "unknown type");
-    return RP_OK;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (!take_word(c, types[i].word)) continue;
+        p->attr_kind = (uint8_t)types[i].kind;
+        p->symbolic = strcmp(types[i].word, "SymInt") == 0;
+        p->type = (uint8_t)types[i].type;
+        RP_TRY(take_list(c, p, types[i].list));
+        if (types[i].kind == RP_ATTR_GENERATOR && !p->optional)
+            return fail_at(c, "a Generator is always optional: 'Generator?'");
+        if (types[i].type != RP__TYPE_PLAIN && !p->optional) return fail_at(c, "this type is always optional: add '?'");
+        if (strcmp(types[i].word, "dtype") == 0) p->optional = true;
+        return RP_OK;
+    }
+    return fail_at(c, "unknown type");
 }
 
 static rp_status take_i64(cursor *c, int64_t *out) {
@@ -173,6 +204,7 @@ static rp_status take_dtype(cursor *c, rp_dtype *out) {
         rp_dtype dtype;
     } names[] = {
         {"none", RP_DTYPE_NONE},
+        {"None", RP_DTYPE_NONE},
 #define RP_DTYPE(suffix, name, ...) {name, RP_##suffix},
 #include "core/dtype.def"
 #undef RP_DTYPE
@@ -187,9 +219,19 @@ static rp_status take_dtype(cursor *c, rp_dtype *out) {
 }
 
 static rp_status take_ints(cursor *c, rp__param *p) {
-    if (!take(c, "[")) return fail_at(c, "expected '['");
     p->value.n = 0;
-    if (take(c, "]")) return RP_OK;
+    if (p->optional && take_word(c, "None")) return RP_OK;
+    if (p->fixed && !take(c, "[")) { /* int[2] padding=0 */
+        int64_t all;
+        RP_TRY(take_i64(c, &all));
+        for (; p->value.n < p->fixed; p->value.n++) p->default_ints[p->value.n] = all;
+        return RP_OK;
+    }
+    if (!p->fixed && !take(c, "[")) return fail_at(c, "expected '['");
+    if (take(c, "]")) {
+        p->empty_list = true;
+        return RP_OK;
+    }
     do {
         if (p->value.n == sizeof p->default_ints / sizeof *p->default_ints)
             return fail_at(c, "a default list holds at most 4 integers");
@@ -198,29 +240,43 @@ static rp_status take_ints(cursor *c, rp__param *p) {
     return take(c, "]") ? RP_OK : fail_at(c, "expected ']'");
 }
 
+/* "none" or 'none': kept in the parameter. */
+static rp_status take_text(cursor *c, rp__param *p) {
+    skip_space(c);
+    char quote = *c->at;
+    size_t n = quote == '"' || quote == '\'' ? strcspn(c->at + 1, quote == '"' ? "\"" : "'") : 0;
+    if (n == 0 || n >= sizeof p->default_text || c->at[n + 1] != quote)
+        return fail_at(c, "expected None or a short text in quotes");
+    memcpy(p->default_text, c->at + 1, n);
+    c->at += n + 2;
+    return RP_OK;
+}
+
 static rp_status take_default(cursor *c, rp__param *p) {
     if (p->kind == RP__PARAM_OPTIONAL_TENSOR)
         return take_word(c, "None") ? RP_OK : fail_at(c, "the default of a Tensor? is None");
     if (p->kind != RP__PARAM_ATTR) return fail_at(c, "a tensor has no default");
+    if (p->optional && p->attr_kind != RP_ATTR_DTYPE && p->attr_kind != RP_ATTR_INTS && take_word(c, "None")) {
+        p->value = rp__param_none(p);
+        return RP_OK;
+    }
+    if (p->type != RP__TYPE_PLAIN && p->attr_kind == RP_ATTR_INT)
+        return fail_at(c, "the only default of this type is None");
     switch ((rp_attr_kind)p->attr_kind) {
-    case RP_ATTR_INT:
-        if (p->optional_int && take_word(c, "None")) {
-            p->value.v.i = INT64_MIN;
-            return RP_OK;
-        }
-        return take_i64(c, &p->value.v.i);
+    case RP_ATTR_INT: return take_i64(c, &p->value.v.i);
     case RP_ATTR_FLOAT: return take_f64(c, &p->value.v.f);
     case RP_ATTR_BOOL: return take_bool(c, &p->value.v.b);
     case RP_ATTR_SCALAR: return take_scalar(c, &p->value.v.scalar);
     case RP_ATTR_DTYPE: return take_dtype(c, &p->value.v.dtype);
     case RP_ATTR_INTS: return take_ints(c, p);
-    case RP_ATTR_GENERATOR:
-    case RP_ATTR_STRING: return take_word(c, "None") ? RP_OK : fail_at(c, "the only default of this type is None");
+    case RP_ATTR_STRING:
+        if (take_word(c, "None")) return RP_OK;
+        return take_text(c, p);
+    default: return take_word(c, "None") ? RP_OK : fail_at(c, "the only default of this type is None");
     }
-    return fail_at(c, "unknown type");
 }
 
-static rp_status take_param(cursor *c, rp__schema *out) {
+static rp_status take_param(cursor *c, rp__schema *out, bool keyword) {
     if (out->n_params == RP__MAX_PARAMS) return fail_at(c, "more than 16 parameters");
     rp__param *p = &out->params[out->n_params];
     RP_TRY(take_type(c, p));
@@ -229,11 +285,18 @@ static rp_status take_param(cursor *c, rp__schema *out) {
         if (strcmp(out->params[i].name, p->name) == 0) return fail_at(c, "a second parameter of the same name");
     }
     p->value.kind = (rp_attr_kind)p->attr_kind;
+    p->keyword = keyword;
     if (take(c, "=")) {
         p->has_default = true;
         RP_TRY(take_default(c, p));
     }
+    if (keyword && p->kind == RP__PARAM_ATTR && !p->has_default &&
+        p->optional) { /* Generator? generator, given by name */
+        p->has_default = true;
+        p->value = rp__param_none(p);
+    }
     out->n_params++;
+    out->typed = out->typed || p->type != RP__TYPE_PLAIN;
     if (p->kind == RP__PARAM_ATTR)
         out->n_attrs++;
     else
@@ -241,8 +304,9 @@ static rp_status take_param(cursor *c, rp__schema *out) {
     return RP_OK;
 }
 
-static rp_status take_result(cursor *c, rp__schema *out) {
+static rp_status take_result(cursor *c, rp__schema *out, bool named) {
     if (out->n_outs == RP__MAX_OUTS) return fail_at(c, "more than 8 results");
+    char name[32];
     if (!take_word(c, "Tensor")) return fail_at(c, "a result must be a Tensor");
     char alias;
     bool written;
@@ -256,6 +320,9 @@ static rp_status take_result(cursor *c, rp__schema *out) {
     out->out_alias[out->n_outs] = alias;
     out->out_written[out->n_outs] = written;
     out->n_outs++;
+    skip_space(c);
+    if (named && is_letter(*c->at) && !take_name(c, name, sizeof name))
+        return fail_at(c, "expected the name of a result");
     return RP_OK;
 }
 
@@ -266,9 +333,12 @@ rp_status rp__schema_parse(const char *text, rp__schema *out) {
     if (!take_name(&c, out->name, sizeof out->name)) return fail_at(&c, "expected an op name of at most 47 letters");
     if (!take(&c, "(")) return fail_at(&c, "expected '('");
     if (!take(&c, ")")) {
+        bool keyword = false;
         do {
-            if (take(&c, "*")) continue;
-            RP_TRY(take_param(&c, out));
+            if (take(&c, "*"))
+                keyword = true;
+            else
+                RP_TRY(take_param(&c, out, keyword));
         } while (take(&c, ","));
         if (!take(&c, ")")) return fail_at(&c, "expected ',' or ')'");
     }
@@ -276,12 +346,12 @@ rp_status rp__schema_parse(const char *text, rp__schema *out) {
     if (take(&c, "(")) {
         if (!take(&c, ")")) {
             do {
-                RP_TRY(take_result(&c, out));
+                RP_TRY(take_result(&c, out, true));
             } while (take(&c, ","));
             if (!take(&c, ")")) return fail_at(&c, "expected ',' or ')'");
         }
     } else {
-        RP_TRY(take_result(&c, out));
+        RP_TRY(take_result(&c, out, false));
     }
     skip_space(&c);
     return *c.at == 0 ? RP_OK : fail_at(&c, "text after the schema");
@@ -289,6 +359,26 @@ rp_status rp__schema_parse(const char *text, rp__schema *out) {
 
 rp_attr rp__param_default(const rp__param *p) {
     rp_attr value = p->value;
-    if (value.kind == RP_ATTR_INTS) value.v.ints = p->default_ints;
+    if (value.kind == RP_ATTR_INTS && (value.n || p->empty_list || !p->optional)) value.v.ints = p->default_ints;
+    if (value.kind == RP_ATTR_STRING && *p->default_text) value.v.string = p->default_text;
     return value;
+}
+
+rp_attr rp__param_none(const rp__param *p) {
+    rp_attr none = {.kind =
+                        (rp_attr_kind)p->attr_kind}; /* a Scalar, a dtype, a list, a text or a generator of nothing */
+    if (none.kind == RP_ATTR_INT) none.v.i = INT64_MIN;
+    return none;
+}
+
+bool rp__attr_is_none(const rp_attr *a) {
+    switch (a->kind) {
+    case RP_ATTR_INT: return a->v.i == INT64_MIN;
+    case RP_ATTR_SCALAR: return a->v.scalar.kind == RP_SCALAR_NONE;
+    case RP_ATTR_DTYPE: return a->v.dtype == RP_DTYPE_NONE;
+    case RP_ATTR_INTS: return !a->v.ints;
+    case RP_ATTR_GENERATOR: return !a->v.generator;
+    case RP_ATTR_STRING: return !a->v.string;
+    default: return false;
+    }
 }

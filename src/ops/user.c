@@ -293,9 +293,11 @@ static rp_status check_cuda(const rp__schema *s, const rp_op_descriptor *d) {
                         d->cuda_elements_per_block);
     for (unsigned i = 0; i < s->n_params; i++) {
         const rp__param *p = &s->params[i];
-        bool fixed = p->kind != RP__PARAM_ATTR ? p->kind != RP__PARAM_TENSORS
-                                               : p->attr_kind != RP_ATTR_INTS && p->attr_kind != RP_ATTR_STRING &&
-                                                     p->attr_kind != RP_ATTR_GENERATOR;
+        bool fixed = p->kind != RP__PARAM_ATTR
+                         ? p->kind != RP__PARAM_TENSORS
+                         : p->attr_kind != RP_ATTR_INTS && p->attr_kind != RP_ATTR_STRING &&
+                               p->attr_kind != RP_ATTR_GENERATOR && p->attr_kind != RP_ATTR_FLOATS &&
+                               !(p->attr_kind == RP_ATTR_SCALAR && p->optional);
         if (!fixed)
             return rp__fail(RP_ERROR_INVALID_ARGUMENT,
                             "rp_op_register: %s: a CUDA kernel takes tensors and numbers: no list, text or generator",

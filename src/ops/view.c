@@ -2,6 +2,7 @@
    Also the functional forms of writing through a slice or select. */
 #include "ops/view.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "ops/infer.h"
@@ -121,7 +122,7 @@ rp_status rp__expand_reshape(const rp__call *call) {
     size_t n = 0;
     RP_TRY(resolve_size(call, size, &n));
     rp_tensor *t = call->in[0];
-    if (!rp__view_strides(t, size, n, stride)) t = rp_clone_at(call->site, t);
+    if (!rp__view_strides(t, size, n, stride)) t = rp_clone_at(call->site, t, NULL);
     call->out[0] = rp_view_at(call->site, t, size, n);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }
@@ -387,7 +388,7 @@ void rp__lower_slice_scatter(rp__lower *lw) {
     rp_dim stride[RP_MAX_DIMS];
     memcpy(stride, src->stride, src->ndim * sizeof *stride);
     stride[r.dim] = 0;
-    uint16_t access = rp__lw_access(lw, false, 1, stride, false);
+    uint16_t access = rp__lw_access(lw, false, 1, stride, RP__ELEMENTS);
     rp__val zero = rp__lw_const_i(lw, RP_I64, 0);
     rp__val from_start = rp__lw_2(lw, RP__SUB, rp__lw_dim_index(lw, r.dim), rp__lw_size(lw, r.start));
     rp__val number = from_start;
@@ -410,7 +411,7 @@ void rp__lower_select_scatter(rp__lower *lw) {
     rp__lw_space(lw, call->out[0]->size, call->out[0]->ndim, 0);
     rp_dim stride[RP_MAX_DIMS];
     for (unsigned d = 0, k = 0; d < call->out[0]->ndim; d++) stride[d] = d == at ? 0 : src->stride[k++];
-    uint16_t access = rp__lw_access(lw, false, 1, stride, false);
+    uint16_t access = rp__lw_access(lw, false, 1, stride, RP__ELEMENTS);
     rp__val inside = rp__lw_2(lw, RP__EQ, rp__lw_dim_index(lw, at), rp__lw_size(lw, index));
     lower_scatter(lw, access, RP__NO_VAL, inside);
 }

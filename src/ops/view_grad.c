@@ -1,6 +1,8 @@
 /* Derivatives of view.c: the way back through a view, and the scatters that put a part into a whole. */
 #include "ops/grad.h"
 
+#include <reprise_ops.h>
+
 rp_status rp__vjp_view(const rp__vjp *g) {
     g->grad_in[0] = rp_reshape(g->grad_out[0], g->in_meta[0].size, g->in_meta[0].ndim);
     return RP_OK;
@@ -20,7 +22,7 @@ rp_status rp__vjp_transpose(const rp__vjp *g) {
 }
 
 rp_status rp__vjp_expand(const rp__vjp *g) {
-    g->grad_in[0] = g->grad_out[0]; /* summed by rp__vjp_run */
+    g->grad_in[0] = g->grad_out[0]; /* summed by rp__grad_run */
     return RP_OK;
 }
 

@@ -16,7 +16,7 @@ static rp_status widen(bool **flags, size_t *capacity, size_t *n, size_t needed)
 
 static void through_node(rp__flow *f, const rp_ir *ir, const rp__ir_node *n) {
     bool carries = false;
-    if (n->kind == RP__IR_OP && n->op == rp__op_builtin(RP__OP_detach)) return;
+    if (n->kind == RP__IR_OP && n->op == RP__OP(detach)) return;
     for (uint32_t k = 0; k < n->n_in && !carries; k++) carries = rp__flow_carries(f, ir, n->in[k]);
     if (!carries) return;
     for (uint32_t k = 0; k < n->n_in; k++) {

@@ -192,11 +192,15 @@ static rp_attr *copy_attrs(rp_ir *ir, const rp_attr *attrs, uint32_t n) {
     if (!copy) return NULL;
     for (uint32_t i = 0; i < n; i++) {
         copy[i] = attrs[i];
-        if (attrs[i].kind == RP_ATTR_INTS) {
+        if (attrs[i].kind == RP_ATTR_INTS && attrs[i].v.ints) {
             int64_t *ints = RP__NEW(&ir->arena, int64_t, attrs[i].n ? attrs[i].n : 1);
             if (!ints) return NULL;
             if (attrs[i].n) memcpy(ints, attrs[i].v.ints, attrs[i].n * sizeof *ints);
             copy[i].v.ints = ints;
+        } else if (attrs[i].kind == RP_ATTR_FLOATS) {
+            copy[i].v.floats = rp__arena_copy(&ir->arena, attrs[i].n ? attrs[i].v.floats : (const double[]){0},
+                                              (attrs[i].n ? attrs[i].n : 1) * sizeof(double));
+            if (!copy[i].v.floats) return NULL;
         } else if (attrs[i].kind == RP_ATTR_STRING && attrs[i].v.string) {
             copy[i].v.string = rp__arena_strdup(&ir->arena, attrs[i].v.string);
             if (!copy[i].v.string) return NULL;
@@ -215,6 +219,19 @@ rp_status rp__ir_block_append(rp_ir *ir, rp__ir_block *block, uint32_t node) {
     return RP_OK;
 }
 
+/* Attributes that a pass leaves out are the schema's defaults. An empty list is one, where None is no value of it. */
+static uint32_t complete_attrs(const rp__op *op, const rp_attr *attrs, uint32_t n_attrs, rp_attr all[RP__MAX_PARAMS]) {
+    uint32_t k = 0;
+    for (unsigned i = 0; i < op->schema.n_params && k < op->schema.n_attrs; i++) {
+        const rp__param *p = &op->schema.params[i];
+        if (p->kind != RP__PARAM_ATTR) continue;
+        all[k] = k < n_attrs ? attrs[k] : rp__param_default(p);
+        if (all[k].kind == RP_ATTR_INTS && !all[k].v.ints && !p->optional) all[k].v.ints = p->default_ints;
+        k++;
+    }
+    return k;
+}
+
 uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const rp__op *op, const rp__ir_value *in,
                          uint32_t n_in, const uint32_t *list_begin, const rp_attr *attrs, uint32_t n_attrs,
                          uint32_t n_out, const char *site) {
@@ -229,7 +246,12 @@ uint32_t rp__ir_add_node(rp_ir *ir, rp__ir_block *block, rp__ir_kind kind, const
     n.site = site;
     n.in = RP__NEW(&ir->arena, rp__ir_value, n_in ? n_in : 1);
     n.out = RP__NEW(&ir->arena, rp__ir_value, n_out ? n_out : 1);
-    n.attrs = copy_attrs(ir, attrs, n_attrs);
+    rp_attr all[RP__MAX_PARAMS];
+    if (kind == RP__IR_OP) {
+        n.n_attrs = complete_attrs(op, attrs, n_attrs, all);
+        attrs = all;
+    }
+    n.attrs = copy_attrs(ir, attrs, n.n_attrs);
     if (!n.in || !n.out || !n.attrs) goto failed;
     if (n_in) memcpy(n.in, in, n_in * sizeof *in);
     for (uint32_t k = 0; k < n_out; k++) n.out[k] = RP__IR_NONE;
@@ -567,6 +589,7 @@ static void put_attr(words *w, const rp_ir *ir, const rp_attr *a) {
     case RP_ATTR_BOOL: put(w, a->v.b); break;
     case RP_ATTR_SCALAR:
         put(w, a->v.scalar.kind);
+        if (a->v.scalar.kind == RP_SCALAR_NONE) break;
         if (a->v.scalar.kind == RP_SCALAR_BOOL)
             put(w, a->v.scalar.v.b);
         else
@@ -575,8 +598,11 @@ static void put_attr(words *w, const rp_ir *ir, const rp_attr *a) {
     case RP_ATTR_DTYPE: put(w, a->v.dtype); break;
     case RP_ATTR_INTS:
         put(w, a->n);
+        put(w, a->v.ints != NULL);
         for (size_t i = 0; i < a->n; i++) put_dim(w, ir, a->v.ints[i]);
         break;
+    case RP_ATTR_FLOATS: put_bytes(w, a->n ? (const void *)a->v.floats : "", a->n * sizeof(double)); break;
+    case RP_ATTR_NONE: break;
     case RP_ATTR_GENERATOR: put(w, generator_number(ir, a->v.generator)); break;
     case RP_ATTR_STRING: put_bytes(w, a->v.string ? a->v.string : "", a->v.string ? strlen(a->v.string) : 0); break;
     }

@@ -475,13 +475,12 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
     token t = p->next;
     rp_scalar s;
     a->kind = (rp_attr_kind)param->attr_kind;
+    if (param->optional && accept(p, "none")) {
+        *a = rp__param_none(param);
+        return true;
+    }
     switch (a->kind) {
-    case RP_ATTR_INT:
-        if (param->optional_int && accept(p, "none")) {
-            a->v.i = INT64_MIN;
-            return true;
-        }
-        return expression(p, 0, &a->v.i);
+    case RP_ATTR_INT: return expression(p, 0, &a->v.i);
     case RP_ATTR_FLOAT:
         if (!number(p, &s)) return false;
         if (s.kind == RP_SCALAR_BOOL) return fail_at(p, &t, "%s is a number", param->name);
@@ -518,6 +517,24 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
         rp__free(ints);
         return ok && expect(p, "]");
     }
+    case RP_ATTR_FLOATS: {
+        double *floats = NULL;
+        size_t n = 0, capacity = 0;
+        bool ok = expect(p, "[");
+        while (ok && !is(p, "]")) {
+            ok = (n == 0 || expect(p, ",")) && (RP__GROW(&floats, &capacity, n + 1) || fail_memory(p)) && number(p, &s);
+            if (ok) floats[n++] = rp__scalar_f64(s);
+        }
+        if (ok) {
+            a->v.floats =
+                rp__arena_copy(&p->ir->arena, floats ? floats : (const double[]){0}, (n ? n : 1) * sizeof *floats);
+            a->n = n;
+            ok = a->v.floats || fail_memory(p);
+        }
+        rp__free(floats);
+        return ok && expect(p, "]");
+    }
+    case RP_ATTR_NONE: return false;
     case RP_ATTR_GENERATOR: {
         uint32_t k;
         a->v.generator = NULL;
@@ -544,23 +561,38 @@ static bool attribute(parser *p, const rp__param *param, rp_attr *a) {
 }
 
 static bool attributes(parser *p, const rp__op *op, rp_attr *attrs, uint32_t *n) {
-    bool braces = op->schema.n_attrs && accept(p, "{");
     *n = 0;
+    uint32_t given = 0; /* bit k: attribute k, in whatever order they are written */
+    if (op->schema.n_attrs && accept(p, "{")) {
+        while (!is(p, "}")) {
+            unsigned i = 0, k = 0;
+            for (; i < op->schema.n_params &&
+                   !(op->schema.params[i].kind == RP__PARAM_ATTR && is(p, op->schema.params[i].name));
+                 i++)
+                k += op->schema.params[i].kind == RP__PARAM_ATTR;
+            if (i == op->schema.n_params || given >> k & 1u)
+                return fail_at(p, &p->next,
+                               i == op->schema.n_params ? "%s has no such attribute"
+                                                        : "%s: an attribute is given twice",
+                               op->name);
+            if (!advance(p) || !expect(p, "=") || !attribute(p, &op->schema.params[i], &attrs[k])) return false;
+            given |= 1u << k;
+            if (!is(p, "}") && !expect(p, ",")) return false;
+        }
+        if (!expect(p, "}")) return false;
+    }
     for (unsigned i = 0; i < op->schema.n_params; i++) {
         const rp__param *param = &op->schema.params[i];
         if (param->kind != RP__PARAM_ATTR) continue;
         if (p->status != RP_OK) return false;
-        if (braces && is(p, param->name)) {
-            if (!advance(p) || !expect(p, "=") || !attribute(p, param, &attrs[*n])) return false;
-            if (!is(p, "}") && !expect(p, ",")) return false;
-        } else if (param->has_default) {
+        if (!(given >> *n & 1u)) {
+            if (!param->has_default)
+                return fail_at(p, &p->next, "%s: attribute '%s' is missing", op->name, param->name);
             attrs[*n] = rp__param_default(param);
-        } else {
-            return fail_at(p, &p->next, "%s: attribute '%s' is missing", op->name, param->name);
         }
         ++*n;
     }
-    return !braces || expect(p, "}");
+    return true;
 }
 
 /* ---- nodes */

@@ -400,7 +400,7 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
         rp_attr none;
         bool grad = rp__grad_switch(false);
         rp_tensor *operands[] = {in[0], in[1]};
-        rp__call call = {.op = rp__op_builtin(RP__OP_copy_),
+        rp__call call = {.op = RP__OP(copy_),
                          .site = n->site,
                          .in = operands,
                          .n_in = 2,

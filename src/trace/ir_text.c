@@ -128,15 +128,14 @@ static void scalar(rp__text *out, rp_scalar s) {
         number(out, s.v.f);
 }
 
-static void attribute(printer *p, const rp_attr *a, bool optional_int) {
+static void attribute(printer *p, const rp_attr *a, bool optional) {
     rp__text *out = p->out;
+    if (optional && rp__attr_is_none(a)) {
+        rp__text_puts(out, "none");
+        return;
+    }
     switch (a->kind) {
-    case RP_ATTR_INT:
-        if (optional_int && a->v.i == INT64_MIN)
-            rp__text_puts(out, "none");
-        else
-            rp__symbols_text(p->ir->symbols, a->v.i, false, out);
-        break;
+    case RP_ATTR_INT: rp__symbols_text(p->ir->symbols, a->v.i, false, out); break;
     case RP_ATTR_FLOAT: number(out, a->v.f); break;
     case RP_ATTR_BOOL: rp__text_puts(out, a->v.b ? "true" : "false"); break;
     case RP_ATTR_SCALAR: scalar(out, a->v.scalar); break;
@@ -148,6 +147,15 @@ static void attribute(printer *p, const rp_attr *a, bool optional_int) {
         dims(p, a->v.ints, a->n);
         rp__text_puts(out, "]");
         break;
+    case RP_ATTR_FLOATS:
+        rp__text_puts(out, "[");
+        for (size_t i = 0; i < a->n; i++) {
+            rp__text_puts(out, i ? ", " : "");
+            number(out, a->v.floats[i]);
+        }
+        rp__text_puts(out, "]");
+        break;
+    case RP_ATTR_NONE: break;
     case RP_ATTR_GENERATOR: {
         size_t k = 0;
         if (!a->v.generator) {
@@ -197,15 +205,19 @@ static void operands(printer *p, const rp__ir_node *n) {
         rp__text_puts(p->out, ")");
     }
     if (n->kind == RP__IR_OP && n->n_attrs) {
-        unsigned k = 0;
-        rp__text_puts(p->out, " {");
+        unsigned k = 0, said = 0;
         for (unsigned i = 0; i < n->op->schema.n_params && k < n->n_attrs; i++) {
             const rp__param *param = &n->op->schema.params[i];
             if (param->kind != RP__PARAM_ATTR) continue;
-            rp__text_add(p->out, "%s%s = ", k ? ", " : "", param->name);
-            attribute(p, &n->attrs[k++], param->optional_int);
+            const rp_attr *a = &n->attrs[k++], otherwise = rp__param_default(param);
+            /* what PyTorch takes by keyword and the call does not give goes without saying */
+            if (param->keyword && param->optional && param->has_default && rp__attr_is_none(a) &&
+                rp__attr_is_none(&otherwise))
+                continue;
+            rp__text_add(p->out, "%s%s = ", said++ ? ", " : " {", param->name);
+            attribute(p, a, param->optional);
         }
-        rp__text_puts(p->out, "}");
+        if (said) rp__text_puts(p->out, "}");
     }
     if (n->random_offset != 0 || n->random_count != 0) {
         rp__text_puts(p->out, " random(");

@@ -4,6 +4,7 @@
    The state keeps its types; neither function draws random numbers in a trace. */
 #include "trace/regions.h"
 
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -135,7 +136,7 @@ static void keeping_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     run_on(k->l, k->l->body, in, out, n);
     if (rp_failed()) return;
     out[n] = rp_add_scalar(in[n], rp_i64(1));
-    rp_tensor *hit = rp_eq(rp_arange(rp_i64(0), rp_i64(k->max_iter), rp_i64(1), RP_I64), in[n]); /* (max_iter) */
+    rp_tensor *hit = rp_eq(rp_arange(rp_i64(0), rp_i64(k->max_iter)), in[n]); /* (max_iter) */
     for (size_t s = 0; s < n; s++) {
         rp_dim size[RP_MAX_DIMS];
         size[0] = k->max_iter;
@@ -177,12 +178,13 @@ static rp_status trace_while(rp__trace *t, rp__region_where at, rp_fn cond_fn, r
     }
     bool grad = rp__grad_switch(false);
     memcpy(states, in, n_state * sizeof *states);
-    states[n_state] = rp_full(RP_NO_DIMS, rp_i64(0), RP_I64);
+    states[n_state] = rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64));
     for (size_t s = 0; s < n_state; s++) {
         rp_dim size[RP_MAX_DIMS];
         size[0] = max_iter;
         memcpy(size + 1, in[s]->size, in[s]->ndim * sizeof *size);
-        states[n_state + 1 + s] = rp_full(size, in[s]->ndim + 1u, rp_i64(0), (rp_dtype)in[s]->dtype);
+        states[n_state + 1 + s] =
+            rp_full(size, in[s]->ndim + 1u, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = (rp_dtype)in[s]->dtype));
     }
     keeping k = {&l, max_iter};
     status = rp_failed() ? rp_error_status() : RP_OK;
@@ -250,12 +252,12 @@ static void back_cond(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     (void)ctx;
     (void)n_in;
     (void)n_out;
-    out[0] = rp_gt(in[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
+    out[0] = rp_gt(in[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)));
 }
 
 /* x + nothing is x for every x but nothing + 0, which is 0: where a sum has not begun. */
 static rp_tensor *nothing_like(const rp_tensor *t) {
-    return rp_full(t->size, t->ndim, rp_f64(-0.0), (rp_dtype)t->dtype);
+    return rp_full(t->size, t->ndim, rp_f64(-0.0), RP_OPTIONS(rp_full_options, .dtype = (rp_dtype)t->dtype));
 }
 
 /* Row i of a stack (max_iter, *size of like). */
@@ -280,7 +282,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
               **grad_out = sums + p->n_operands;
     size_t at = 1, o = 1;
     out[0] = rp_add_scalar(in[0], rp_i64(-1));
-    rp_tensor *first = rp_eq(out[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_I64));
+    rp_tensor *first = rp_eq(out[0], rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)));
     memcpy(operands, b->operands, p->n_operands * sizeof *operands);
     for (size_t k = 0; k < p->n_operands; k++) {
         const rp_tensor *like = b->operands[k];
@@ -298,8 +300,7 @@ static void back_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
         for (size_t k = 0, g = 0; k < p->n_operands; k++) {
             if (!b->wanted[k]) continue;
             rp_tensor *grad = grads[g++], *kept_grad = k < p->n_state ? q->grad_out[p->n_state + 1 + k] : NULL;
-            out[o++] =
-                kept_grad ? rp_add(grad, row_of(kept_grad, out[0], b->operands[k], p->max_iter), rp_i64(1)) : grad;
+            out[o++] = kept_grad ? rp_add(grad, row_of(kept_grad, out[0], b->operands[k], p->max_iter)) : grad;
         }
     }
     rp__free(work);
@@ -336,12 +337,14 @@ rp_status rp__region_while_backward(const rp__region_task *q, rp_tensor **grad_i
                            ? rp_error_status()
                            : rp_while_at(rp__site(), (rp_fn){back_cond, &b, 0, "while backward"},
                                          (rp_fn){back_body, &b, 0, "while backward"}, state, n, p->max_iter, out);
-    rp_tensor *ran = status == RP_OK ? rp_gt(count, rp_full(RP_NO_DIMS, rp_i64(0), RP_I64)) : NULL;
+    rp_tensor *ran = status == RP_OK
+                         ? rp_gt(count, rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)))
+                         : NULL;
     for (size_t k = 0, o = 1; k < p->n_operands && status == RP_OK; k++) {
         if (!wanted[k]) continue;
         rp_tensor *grad = out[o++];
         if (k < p->n_state && q->sums[k])
-            grad = rp_where(ran, grad, rp_add(q->sums[k], grad, rp_i64(1)));
+            grad = rp_where(ran, grad, rp_add(q->sums[k], grad));
         else if (k >= p->n_state && !q->sums[k])
             grad = rp_where(ran, grad, rp_zeros_like(grad));
         grad_in[k] = q->needed[k] ? grad : NULL;

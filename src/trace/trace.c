@@ -2,6 +2,7 @@
    outside (layers, grad mode, table of symbols, versions, .grad) it puts back. Running a recorded graph is ir_run.c. */
 #include "trace/trace.h"
 
+#include <reprise_ops.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -301,7 +302,7 @@ rp_status rp__trace_outputs(rp__trace *t, uint32_t node, const rp__meta *const *
 static bool carries_gradient(const rp__call *call) {
     bool needed = false;
     for (uint32_t k = 0; k < call->n_in && !needed; k++) needed = call->in[k] && rp__grad_needed(call->in[k]);
-    return needed && rp__grad_recording() && call->op != rp__op_builtin(RP__OP_detach);
+    return needed && rp__grad_recording() && call->op != RP__OP(detach);
 }
 
 static bool marks_gradient(bool carries, const rp__meta *meta) { return carries && rp__dtype_is_float(meta->dtype); }

@@ -1,6 +1,7 @@
 /* Gradients and traces: what a function does with .grad, hooks, leaves and custom functions while it is recorded, and whether
    a graph of it gives the gradients that the tape would. Called by trace.c; computes nothing, and records nothing but the
    detach ops that stand for grad mode switched off in a block. */
+#include <reprise_ops.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -89,8 +90,7 @@ rp_tensor *rp__trace_cut(rp__trace *t, rp_tensor *x, const char *site) {
 }
 
 rp_status rp__trace_cut_operands(rp__trace *t, const rp__call *call, rp__ir_value *in) {
-    if (!rp__grad_said_now.apart || rp__grad_said_now.on == t->request->grad_mode ||
-        call->op == rp__op_builtin(RP__OP_detach))
+    if (!rp__grad_said_now.apart || rp__grad_said_now.on == t->request->grad_mode || call->op == RP__OP(detach))
         return RP_OK;
     rp__ir_node n = {.kind = RP__IR_OP, .op = call->op};
     memcpy(n.list_begin, call->list_begin, sizeof n.list_begin);

@@ -37,6 +37,14 @@ case " $(pkg-config --static --libs reprise) " in
 *) echo "reprise.pc: --static does not name libm" >&2; exit 1 ;;
 esac
 
+# Calls with arguments left out and with options, in C and in C++.
+eval "$CC -std=c99 -pedantic -Wall -Wextra -Werror \"\$here/calls.c\" $(pkg-config --cflags --libs reprise) -o \"\$work/calls_c\""
+LD_LIBRARY_PATH=$libdir "$work/calls_c"
+if command -v "${CXX:-c++}" >/dev/null; then
+    eval "${CXX:-c++} -x c++ -std=c++11 -Wall -Wextra -Werror \"\$here/calls.c\" $(pkg-config --cflags --libs reprise) -o \"\$work/calls_cxx\""
+    LD_LIBRARY_PATH=$libdir "$work/calls_cxx"
+fi
+
 # Opened late, by a C program and by an interpreter.
 eval "$CC \"\$here/dlopen.c\" $(pkg-config --cflags reprise) -ldl -pthread -o \"\$work/dlopen\""
 [ "$("$work/dlopen" "$libdir/libreprise.so")" = "$version" ] || { echo "dlopen: another version" >&2; exit 1; }

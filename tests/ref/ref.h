@@ -1,12 +1,12 @@
 /* Reference of the ops, for the sweep of test_ops.c: values are doubles in row-major order, an op is a plain loop over them.
-   Written from PyTorch's documentation, with its own list of ops and its own arguments; it must never look at ops.def or call
+   Written from PyTorch's documentation, with its own list of ops and its own arguments; it must never look at the op table or call
    the library's rules. */
 #ifndef RP_TESTS_REF_H
 #define RP_TESTS_REF_H
 
 #include <reprise.h>
 
-enum { REF_MAX_IN = 6, REF_MAX_ATTRS = 8, REF_MAX_OUT = 3 };
+enum { REF_MAX_IN = 6, REF_MAX_ATTRS = 8, REF_MAX_OUT = 4 };
 
 typedef struct ref_value {
     rp_dtype dtype;
@@ -46,6 +46,7 @@ struct ref_op {
     bool (*make)(const ref_op *op, rp_dtype dtype, int variant, ref_case *c);
     double (*f1)(double);
     double (*f2)(double, double);
+    double (*row)(const double *v, int64_t n); /* of a row, which a reduction makes one value */
     int flags;
 };
 

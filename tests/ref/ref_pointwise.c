@@ -15,7 +15,8 @@ static bool unary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     if (variant >= SHAPES || ((op->flags & NO_BOOL) && d == RP_BOOL) || ((op->flags & FLOAT_ONLY) && !ref_is_float(d)))
         return false;
     rp_dtype type = op->flags & TO_FLOAT ? float_of(d) : d;
-    if ((op->flags & INPLACE) && !castable(type, d)) return false;
+    rp_dtype result = op->flags & BOOL_RESULT ? RP_BOOL : type;
+    if ((op->flags & INPLACE) && !castable(result, d)) return false;
     ref_value *x = input(c, d, shapes[variant].size, shapes[variant].ndim);
     if (op->flags & POSITIVE) {
         for (int64_t i = 0; i < x->n; i++) x->v[i] = fabs(x->v[i]);
@@ -24,7 +25,7 @@ static bool unary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
         const double special[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1, -1};
         for (size_t i = 0; i < sizeof special / sizeof *special; i++) x->v[i] = special[i];
     }
-    ref_value *y = output(c, op->flags & BOOL_RESULT ? RP_BOOL : type, x->size, x->ndim);
+    ref_value *y = output(c, op->flags & INPLACE ? d : result, x->size, x->ndim);
     for (int64_t i = 0; i < x->n; i++) y->v[i] = ref_round(y->dtype, op->f1(ref_round(type, x->v[i])));
     finish(c, op, type);
     return true;
@@ -66,7 +67,8 @@ static bool binary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     if (op->flags & TO_FLOAT) type = float_of(type);
     bool same = n == a->ndim && memcmp(size, a->size, (size_t)n * sizeof *size) == 0;
     bool refused = (op->flags & NO_BOOL) && (d == RP_BOOL || other == RP_BOOL);
-    if (((op->flags & INPLACE) && (!same || !castable(type, d) || (c->layout == REF_EXPANDED))) || refused) {
+    rp_dtype result = op->flags & BOOL_RESULT ? RP_BOOL : type;
+    if (((op->flags & INPLACE) && (!same || !castable(result, d) || (c->layout == REF_EXPANDED))) || refused) {
         c->passed_over = true; /* an error: tested by message; this variant is passed over */
         return true;
     }
@@ -77,7 +79,7 @@ static bool binary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
                       : ref_is_float(type) ? rp_f64(alpha)
                                            : rp_i64((int64_t)alpha));
     }
-    rp_dtype result = op->flags & BOOL_RESULT ? RP_BOOL : op->flags & INPLACE ? d : type;
+    if (op->flags & INPLACE) result = d;
     ref_value *y = output(c, result, size, n);
     with_mag(y);
     for (int64_t i = 0; i < y->n; i++) {
@@ -96,7 +98,7 @@ static bool binary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
 static const rp_scalar_kind scalar_kinds[] = {RP_SCALAR_I64, RP_SCALAR_F64, RP_SCALAR_BOOL};
 
 /* Variants: shapes x kinds of number. */
-static bool with_scalar(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+bool ref_with_scalar(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     if (variant >= SHAPES * 3) return false;
     const shape *s = &shapes[variant / 3];
     rp_scalar_kind kind = scalar_kinds[variant % 3];
@@ -105,17 +107,21 @@ static bool with_scalar(const ref_op *op, rp_dtype d, int variant, ref_case *c) 
     const ref_value *one[] = {x};
     rp_dtype type = ref_result_type(one, 1, kind);
     if (op->flags & TO_FLOAT) type = float_of(type);
-    if ((op->flags & INPLACE) && (!castable(type, d) || c->layout == REF_EXPANDED)) {
+    rp_dtype result = op->flags & BOOL_RESULT ? RP_BOOL : type;
+    bool refused = (op->flags & NO_BOOL) && (d == RP_BOOL || kind == RP_SCALAR_BOOL);
+    if (refused || ((op->flags & INPLACE) && (!castable(result, d) || c->layout == REF_EXPANDED))) {
         c->passed_over = true;
         return true;
     }
     add_scalar(c, k);
-    ref_value *y = output(c, op->flags & BOOL_RESULT ? RP_BOOL : op->flags & INPLACE ? d : type, x->size, x->ndim);
+    double alpha = (op->flags & ALPHA) && type != RP_BOOL && variant % 2 ? 2 : 1;
+    if (alpha != 1) add_scalar(c, rp_i64((int64_t)alpha));
+    ref_value *y = output(c, op->flags & INPLACE ? d : result, x->size, x->ndim);
     with_mag(y);
     for (int64_t i = 0; i < y->n; i++) {
-        double u = ref_round(type, x->v[i]), r = op->f2(u, number(k));
+        double u = ref_round(type, x->v[i]), r = op->f2(u, alpha * number(k));
         y->v[i] = ref_round(y->dtype, r);
-        y->mag[i] = fabs(u) + fabs(number(k)) + fabs(r);
+        y->mag[i] = fabs(u) + fabs(alpha * number(k)) + fabs(r);
     }
     finish(c, op, type);
     return true;
@@ -163,15 +169,40 @@ static bool power(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     ref_value *x = input(c, d, s->size, s->ndim);
     const ref_value *one[] = {x};
     rp_dtype type = ref_result_type(one, 1, k.kind);
-    if (!ref_is_float(type) && e < 0) {
+    if ((!ref_is_float(type) && e < 0) ||
+        ((op->flags & INPLACE) && (!castable(type, d) || c->layout == REF_EXPANDED))) {
         c->passed_over = true;
         return true;
     }
     add_scalar(c, k);
-    ref_value *y = output(c, type, x->size, x->ndim);
-    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(type, pow(ref_round(type, x->v[i]), e));
+    ref_value *y = output(c, op->flags & INPLACE ? d : type, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(y->dtype, pow(ref_round(type, x->v[i]), e));
     finish(c, op, type);
     c->ulps = 8;
+    return true;
+}
+
+/* Both limits, the lower, the upper one; whole, and with a fraction. */
+static bool clamp_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= 6 * 3) return false;
+    const shape *s = &shapes[variant / 6];
+    bool low = variant % 3 != 2, high = variant % 3 != 1, whole = variant / 3 % 2;
+    rp_scalar min = whole ? rp_i64(-1) : rp_f64(-0.75), max = whole ? rp_i64(2) : rp_f64(1.25);
+    ref_value *x = input(c, d, s->size, s->ndim);
+    const ref_value *one[] = {x};
+    rp_dtype type = ref_result_type(one, 1, min.kind);
+    c->passed_over = ((op->flags & INPLACE) && (!castable(type, d) || c->layout == REF_EXPANDED)) || type == RP_BOOL ||
+                     (type == RP_U8 && low); /* -1 in uint8 */
+    add_scalar(c, low ? min : rp_none());
+    add_scalar(c, high ? max : rp_none());
+    ref_value *y = output(c, op->flags & INPLACE ? d : type, x->size, x->ndim);
+    for (int64_t i = 0; i < y->n; i++) {
+        double v = ref_round(type, x->v[i]);
+        if (low && v < number(min)) v = number(min);
+        if (high && v > number(max)) v = number(max);
+        y->v[i] = ref_round(y->dtype, v);
+    }
+    c->exact = true;
     return true;
 }
 
@@ -275,12 +306,7 @@ static bool arange_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     return true;
 }
 
-static double f_neg(double x) { return -x; }
-static double f_rsqrt(double x) { return 1 / sqrt(x); }
-static double f_sigmoid(double x) { return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); }
 static double f_sign(double x) { return (x > 0) - (x < 0); }
-static double f_relu(double x) { return x != x ? x : x > 0 ? x : 0; }
-static double f_gelu(double x) { return x * 0.5 * (1 + erf(x / sqrt(2))); }
 static double f_not(double x) { return x == 0; }
 static double f_id(double x) { return x; }
 static double f_add(double x, double y) { return x + y; }
@@ -296,33 +322,26 @@ static double f_le(double x, double y) { return x <= y; }
 static double f_gt(double x, double y) { return x > y; }
 static double f_ge(double x, double y) { return x >= y; }
 
+#define UNARY(op, range, flags_, value)                                                                                \
+    static double at_##op(double x) { return value; }
+#include "ref/unary.def"
+#undef UNARY
+
 static const ref_op ops[] = {
+#define UNARY(op, range, flags_, value) {#op, unary, .f1 = at_##op, .flags = flags_},
+#include "ref/unary.def"
+#undef UNARY
     {"add", binary, .f2 = f_add, .flags = ALPHA},
     {"sub", binary, .f2 = f_sub, .flags = ALPHA | NO_BOOL},
     {"mul", binary, .f2 = f_mul},
     {"div", binary, .f2 = f_div, .flags = TO_FLOAT},
     {"maximum", binary, .f2 = f_max, .flags = EXACT},
     {"minimum", binary, .f2 = f_min, .flags = EXACT},
-    {"add_scalar", with_scalar, .f2 = f_add},
-    {"mul_scalar", with_scalar, .f2 = f_mul},
-    {"div_scalar", with_scalar, .f2 = f_div, .flags = TO_FLOAT},
     {"div_size", div_size_op, .flags = TO_FLOAT},
     {"is_class", is_class_op, .flags = 0},
     {"pow_scalar", power, .flags = 0},
-    {"neg", unary, .f1 = f_neg, .flags = NO_BOOL | EXACT},
-    {"sin", unary, .f1 = sin, .flags = TO_FLOAT},
-    {"cos", unary, .f1 = cos, .flags = TO_FLOAT},
-    {"exp", unary, .f1 = exp, .flags = TO_FLOAT},
-    {"log", unary, .f1 = log, .flags = TO_FLOAT},
-    {"sqrt", unary, .f1 = sqrt, .flags = TO_FLOAT},
-    {"rsqrt", unary, .f1 = f_rsqrt, .flags = TO_FLOAT | POSITIVE},
-    {"tanh", unary, .f1 = tanh, .flags = TO_FLOAT},
-    {"sigmoid", unary, .f1 = f_sigmoid, .flags = TO_FLOAT},
-    {"erf", unary, .f1 = erf, .flags = TO_FLOAT},
-    {"abs", unary, .f1 = fabs, .flags = NO_BOOL | EXACT},
     {"sign", unary, .f1 = f_sign, .flags = EXACT},
-    {"relu", unary, .f1 = f_relu, .flags = NO_BOOL | EXACT},
-    {"gelu", unary, .f1 = f_gelu, .flags = FLOAT_ONLY | POSITIVE},
+    {"clamp", clamp_op, .flags = 0},
     {"where", where_op, .flags = 0},
     {"eq", binary, .f2 = f_eq, .flags = BOOL_RESULT},
     {"ne", binary, .f2 = f_ne, .flags = BOOL_RESULT},
@@ -330,26 +349,10 @@ static const ref_op ops[] = {
     {"le", binary, .f2 = f_le, .flags = BOOL_RESULT},
     {"gt", binary, .f2 = f_gt, .flags = BOOL_RESULT},
     {"ge", binary, .f2 = f_ge, .flags = BOOL_RESULT},
-    {"eq_scalar", with_scalar, .f2 = f_eq, .flags = BOOL_RESULT},
-    {"lt_scalar", with_scalar, .f2 = f_lt, .flags = BOOL_RESULT},
-    {"gt_scalar", with_scalar, .f2 = f_gt, .flags = BOOL_RESULT},
     {"logical_not", unary, .f1 = f_not, .flags = BOOL_RESULT},
     {"to_dtype", convert, .flags = 0},
     {"clone", unary, .f1 = f_id, .flags = EXACT},
-    {"add_", binary, .f2 = f_add, .flags = ALPHA | INPLACE},
-    {"sub_", binary, .f2 = f_sub, .flags = ALPHA | INPLACE | NO_BOOL},
-    {"mul_", binary, .f2 = f_mul, .flags = INPLACE},
-    {"div_", binary, .f2 = f_div, .flags = INPLACE | TO_FLOAT},
-    {"add_scalar_", with_scalar, .f2 = f_add, .flags = INPLACE},
-    {"mul_scalar_", with_scalar, .f2 = f_mul, .flags = INPLACE},
-    {"neg_", unary, .f1 = f_neg, .flags = INPLACE | NO_BOOL | EXACT},
-    {"exp_", unary, .f1 = exp, .flags = INPLACE | TO_FLOAT},
-    {"sin_", unary, .f1 = sin, .flags = INPLACE | TO_FLOAT},
-    {"tanh_", unary, .f1 = tanh, .flags = INPLACE | TO_FLOAT},
-    {"relu_", unary, .f1 = f_relu, .flags = INPLACE | NO_BOOL | EXACT},
-    {"copy_", copy_op, .flags = INPLACE},
     {"copy", copy_op, .flags = 0},
-    {"fill_", fill_op, .flags = INPLACE},
     {"fill", fill_op, .flags = 0},
     {"full", factory, .flags = 0},
     {"zeros", factory, .flags = 0},

@@ -29,7 +29,9 @@ static inline rp_tensor *error_tensor(void) {
     return t;
 }
 
-static inline rp_tensor *ones(int64_t n) { return rp_full(RP_DIMS(n), rp_i64(1), RP_F32); }
+static inline rp_tensor *ones(int64_t n) {
+    return rp_full(RP_DIMS(n), rp_i64(1), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
+}
 
 static inline uint64_t live(void) {
     rp_memory_stats s = {.struct_size = sizeof s};

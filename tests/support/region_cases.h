@@ -24,7 +24,7 @@ struct rc_weights {
 };
 
 static inline rp_tensor *rc_positive(rp_tensor *x) { /* is the sum above zero? */
-    return rp_gt_scalar(rp_sum(x, RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(0));
+    return rp_gt_scalar(rp_sum(x), rp_f64(0));
 }
 
 /* a branch with kernels to fuse, a product, an operand from outside and a result that is its argument */
@@ -43,25 +43,27 @@ RC_BODY(rc_cond) {
     RC_UNUSED;
     rp_tensor *r[2], *x = rp_mul_scalar(in[0], rp_f64(0.5));
     rp_cond(rc_positive(x), RC_FN(rc_then, "then"), RC_FN(rc_else, "else"), &x, 1, r, 2);
-    out[0] = rp_add(r[0], rp_tanh(r[1]), rp_i64(1));
+    out[0] = rp_add(r[0], rp_tanh(r[1]));
     out[1] = r[1];
 }
 
 /* a loop whose states swap places, with a bound, an invariant that is a strided view and one from outside */
 RC_BODY(rc_go) {
     RC_UNUSED;
-    out[0] = rp_lt_scalar(rp_sum(rp_abs(in[1]), RP_NO_DIMS, false, RP_DTYPE_NONE), rp_f64(90));
+    out[0] = rp_lt_scalar(rp_sum(rp_abs(in[1])), rp_f64(90));
 }
 RC_BODY(rc_step) {
     RC_UNUSED;
     const struct rc_weights *m = ctx;
     out[0] = rp_add_scalar(in[0], rp_i64(1));
-    out[1] = rp_add(in[2], rp_mul(rp_sin(in[1]), m->w), rp_i64(1));
+    out[1] = rp_add(in[2], rp_mul(rp_sin(in[1]), m->w));
     out[2] = rp_add_scalar(in[1], rp_f64(0.7));
 }
 RC_BODY(rc_while) {
     RC_UNUSED;
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0], rp_transpose(in[0], 0, 1)}, *r[3];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), in[0],
+                          rp_transpose(in[0], 0, 1)},
+              *r[3];
     rp_while(RC_FN(rc_go, "go"), RC_FN(rc_step, "step"), state, 3, 7, r);
     out[0] = rp_mul(r[1], r[2]);
     out[1] = r[0];
@@ -71,7 +73,7 @@ RC_BODY(rc_while) {
 RC_BODY(rc_inner_then) {
     RC_UNUSED;
     const struct rc_weights *m = ctx;
-    out[0] = rp_add(rp_matmul(in[0], m->w), in[1], rp_i64(1));
+    out[0] = rp_add(rp_matmul(in[0], m->w), in[1]);
 }
 RC_BODY(rc_inner_else) {
     RC_UNUSED;
@@ -90,7 +92,7 @@ RC_BODY(rc_nest_step) {
 }
 RC_BODY(rc_nest_then) {
     RC_UNUSED;
-    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_I64), in[0]}, *r[2];
+    rp_tensor *state[] = {rp_full(RP_NO_DIMS, rp_i64(0), RP_OPTIONS(rp_full_options, .dtype = RP_I64)), in[0]}, *r[2];
     rp_while(RC_FN(rc_nest_go, "nest go"), RC_FN(rc_nest_step, "nest step"), state, 2, 0, r);
     out[0] = r[1];
 }
@@ -120,7 +122,7 @@ RC_BODY(rc_asking_go) {
 }
 RC_BODY(rc_asking_step) {
     RC_UNUSED;
-    out[0] = rp_add(in[0], rp_mul_scalar(in[0], rp_f64(0.5)), rp_i64(1));
+    out[0] = rp_add(in[0], rp_mul_scalar(in[0], rp_f64(0.5)));
 }
 RC_BODY(rc_asking) {
     RC_UNUSED;

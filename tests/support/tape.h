@@ -32,8 +32,8 @@ static inline rp_tensor *leaf(rp_tensor *t) {
     assert_int_equal(rp_set_requires_grad(t, true), RP_OK);
     return t;
 }
-static inline rp_tensor *sum(rp_tensor *t) { return rp_sum(t, RP_NO_DIMS, false, RP_DTYPE_NONE); }
-static inline rp_tensor *add(rp_tensor *a, rp_tensor *b) { return rp_add(a, b, rp_i64(1)); }
+static inline rp_tensor *sum(rp_tensor *t) { return rp_sum(t); }
+static inline rp_tensor *add(rp_tensor *a, rp_tensor *b) { return rp_add(a, b); }
 
 static inline void ok(rp_status status) {
     if (status == RP_OK && !rp_failed()) return;

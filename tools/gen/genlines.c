@@ -61,9 +61,8 @@ static rp_status take(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     for (size_t i = 0; i < n_entries; i++) {
         if (rp__hash_equal(entries[i].key, dag->key)) return RP_OK;
     }
-    bool rows = !dag->n_stores;
-    for (unsigned i = 0; i < dag->n_nodes; i++) rows = rows || dag->nodes[i].op == RP__REDUCE;
-    for (unsigned i = 0; i < dag->n_stores; i++) rows = rows || dag->stores[i].row;
+    bool rows = !dag->n_stores || dag->ordered;
+    for (unsigned i = 0; i < dag->n_stores; i++) rows = rows || rp__dag_is_row(dag, dag->stores[i].axes);
     if (!rows) {
         emit(dag, RP__PLAN_ELEMENTS);
     } else {
@@ -77,10 +76,11 @@ static rp_status take(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
 
 static void pointwise(rp_dtype dtype, bool all) {
     const int64_t size[] = {4, 8};
-    rp_tensor *x = rp_empty(size, 2, dtype), *y = rp_empty(size, 2, dtype);
+    rp_tensor *x = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype)),
+              *y = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype));
     const rp_scalar two = rp_f64(2), one = rp_i64(1);
-    rp_add(x, y, one);
-    rp_add_(x, y, one);
+    rp_add(x, y, RP_OPTIONS(rp_add_options, .alpha = one));
+    rp_add_(x, y, RP_OPTIONS(rp_add_options, .alpha = one));
     rp_mul(x, y);
     rp_mul_scalar(x, two);
     rp_add_scalar(x, two);
@@ -88,7 +88,7 @@ static void pointwise(rp_dtype dtype, bool all) {
     rp_gelu(x);
     rp_clone(x);
     if (!all) return;
-    rp_sub(x, y, one);
+    rp_sub(x, y, RP_OPTIONS(rp_sub_options, .alpha = one));
     rp_div(x, y);
     rp_neg(x);
     rp_exp(x);
@@ -101,13 +101,14 @@ static void pointwise(rp_dtype dtype, bool all) {
 
 static void rows(rp_dtype dtype) {
     const int64_t size[] = {4, 8};
-    rp_tensor *x = rp_empty(size, 2, dtype), *w = rp_empty(size + 1, 1, dtype);
+    rp_tensor *x = rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = dtype)),
+              *w = rp_empty(size + 1, 1, RP_OPTIONS(rp_empty_options, .dtype = dtype));
     rp_softmax(x, -1);
     rp_log_softmax(x, -1);
     rp_layer_norm(x, RP_DIMS(8), w, w, 1e-5);
     rp_layer_norm(x, RP_DIMS(8), NULL, NULL, 1e-5);
-    rp_sum(x, RP_DIMS(-1), false, RP_DTYPE_NONE);
-    rp_mean(x, RP_DIMS(-1), false, RP_DTYPE_NONE);
+    rp_sum(x, RP_DIMS(-1));
+    rp_mean(x, RP_DIMS(-1));
     rp_amax(x, RP_DIMS(-1), false);
 }
 
@@ -126,8 +127,8 @@ int main(int argc, char **argv) {
     pointwise(RP_BF16, false);
     rows(RP_F32);
     rows(RP_BF16);
-    rp_to_dtype(rp_empty(size, 2, RP_F32), RP_BF16);
-    rp_to_dtype(rp_empty(size, 2, RP_BF16), RP_F32);
+    rp_to_dtype(rp_empty(size, 2), RP_BF16);
+    rp_to_dtype(rp_empty(size, 2, RP_OPTIONS(rp_empty_options, .dtype = RP_BF16)), RP_F32);
     rp_scope_end(scope, NULL, 0);
     if (rp_failed() || text.failed) die("out of memory, or a call that failed");
 

@@ -152,10 +152,10 @@ static struct times peer_measure(struct peer *p, const char *name, double second
 
 /* ---------------------------------------------------------------- rows: names are those of the peer */
 
-static rp_tensor *add_op(struct work *w) { return rp_add(w->in[0], w->in[1], rp_i64(1)); }
+static rp_tensor *add_op(struct work *w) { return rp_add(w->in[0], w->in[1]); }
 static rp_tensor *sin_op(struct work *w) { return rp_sin(rp_mul_scalar(w->in[0], rp_i64(2))); }
 static rp_tensor *softmax_op(struct work *w) { return rp_softmax(w->in[0], -1); }
-static rp_tensor *sum_op(struct work *w) { return rp_sum(w->in[0], RP_NO_DIMS, false, RP_DTYPE_NONE); }
+static rp_tensor *sum_op(struct work *w) { return rp_sum(w->in[0]); }
 static rp_tensor *norm_op(struct work *w) { return rp_layer_norm(w->in[0], RP_DIMS(1024), w->in[1], w->in[2], 1e-5); }
 static rp_tensor *gelu_op(struct work *w) { return rp_gelu(w->in[0]); }
 static rp_tensor *copy_op(struct work *w) { return rp_copy_(w->in[1], w->in[0]); }
@@ -171,7 +171,7 @@ static void chain_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor *
 
 static void add_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_add(in[0], in[1], rp_i64(1));
+    out[0] = rp_add(in[0], in[1]);
 }
 
 /* No kernel: what is left of a call are its guards, its dispatch to the recording and its results. */
@@ -268,11 +268,11 @@ static rp_status measure_row(const struct row_kind *k, struct peer *peer, const 
     bool step = k->kind == STEP_EAGER || k->kind == STEP_REPLAY, grad = rp_set_grad_enabled(step);
     rp_status status = rp_manual_seed(1);
     for (int64_t i = 0; i < k->n_in; i++) {
-        w.in[i] = rp_randn(k->size, (size_t)k->n_dims, k->dtype, NULL);
+        w.in[i] = rp_randn(k->size, (size_t)k->n_dims, RP_OPTIONS(rp_randn_options, .dtype = k->dtype));
     }
     if (k->op == norm_op) {
-        w.in[1] = rp_ones(RP_DIMS(1024), RP_F32);
-        w.in[2] = rp_zeros(RP_DIMS(1024), RP_F32);
+        w.in[1] = rp_ones(RP_DIMS(1024));
+        w.in[2] = rp_zeros(RP_DIMS(1024));
     }
     if (k->kind == REPLAY) w.f = recorded((rp_fn){k->body, NULL, 0, k->name});
     if (k->kind >= MODEL_EAGER) {
@@ -326,7 +326,7 @@ static rp_status compile_once(rp_tensor *x) {
 static rp_status find_leak(rp_status (*once)(rp_tensor *x), struct leak *leak) {
     rp_memory_stats before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
     rp_scope outer = rp_scope_begin();
-    rp_tensor *x = rp_ones(RP_DIMS(1000), RP_F32);
+    rp_tensor *x = rp_ones(RP_DIMS(1000));
     rp_status status = rp_failed() ? rp_error_status() : RP_OK;
     for (int i = 0; !status && i < LEAK_ROUNDS + 10; i++) {
         if (i == 10) status = rp_memory_stats_get(rp_cpu(), &before);

@@ -145,7 +145,8 @@ static rp_tensor *literal(const char *text, const int64_t *size, size_t ndim, rp
         p = end + (*end == ',');
     }
     if (data && n == numbers && numbers == 1)
-        t = rp_full(size, ndim, real ? rp_f64(data[0].f) : rp_i64(data[0].i), dtype);
+        t = rp_full(size, ndim, real ? rp_f64(data[0].f) : rp_i64(data[0].i),
+                    RP_OPTIONS(rp_full_options, .dtype = dtype));
     else if (data && n == numbers)
         t = rp_to_dtype(rp_from_data(data, size, ndim, real ? RP_F64 : RP_I64), dtype);
     free(data);
@@ -171,7 +172,8 @@ static rp_tensor *laid_out(rp_tensor *t, const int64_t *stride) {
         same = same && order[d] == (int64_t)d;
     }
     if (same) return t;
-    rp_tensor *view = rp_permute(rp_empty(size, ndim, rp_dtype_of(t)), back, ndim);
+    rp_tensor *view =
+        rp_permute(rp_empty(size, ndim, RP_OPTIONS(rp_empty_options, .dtype = rp_dtype_of(t))), back, ndim);
     rp_copy_(view, t);
     return view;
 }
@@ -182,8 +184,8 @@ static rp_tensor *make_input(const struct cli_input *given, const struct cli_inp
     const struct cli_input *sizes = given->sized ? given : graph;
     if (given->values) return literal(given->values, sizes->size, sizes->ndim, dtype, why, why_bytes);
     if (!given->file) {
-        if (is_real(dtype)) return rp_randn(sizes->size, sizes->ndim, dtype, NULL);
-        return rp_to_dtype(rp_randint(0, 2, sizes->size, sizes->ndim, RP_I64, NULL), dtype);
+        if (is_real(dtype)) return rp_randn(sizes->size, sizes->ndim, RP_OPTIONS(rp_randn_options, .dtype = dtype));
+        return rp_to_dtype(rp_randint(0, 2, sizes->size, sizes->ndim), dtype);
     }
     char fault[256];
     rp_tensor *t = cli_npy_read(given->file, fault, sizeof fault);

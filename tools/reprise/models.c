@@ -35,11 +35,11 @@ static void trig_forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
 
 static rp_tensor *trig_loss(rp_tensor *result, rp_tensor *const *in) {
     (void)in;
-    return rp_sum(rp_add_scalar(result, rp_i64(-1)), RP_NO_DIMS, false, RP_DTYPE_NONE);
+    return rp_sum(rp_add_scalar(result, rp_i64(-1)));
 }
 
 static rp_status trig_make(struct cli_model *m) {
-    add_param(m, rp_randn(RP_DIMS(5), RP_F32, NULL));
+    add_param(m, rp_randn(RP_DIMS(5)));
     return add_adam(m, 0.1);
 }
 
@@ -69,9 +69,7 @@ static void mlp_forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     out[0] = rp_linear(h, m->params[2], m->params[3]);                    /* (64, 10) */
 }
 
-static rp_tensor *class_loss(rp_tensor *result, rp_tensor *const *in) {
-    return rp_cross_entropy(result, in[1], 1, -100);
-}
+static rp_tensor *class_loss(rp_tensor *result, rp_tensor *const *in) { return rp_cross_entropy(result, in[1]); }
 
 static rp_status mlp_make(struct cli_model *m) {
     rp_status status = add_linear(m, 10, 64);
@@ -81,8 +79,8 @@ static rp_status mlp_make(struct cli_model *m) {
 
 static rp_status mlp_inputs(const struct cli_model *m, rp_tensor **in) {
     (void)m;
-    in[0] = rp_randn(RP_DIMS(64, 10), RP_F32, NULL);
-    in[1] = rp_randint(0, 10, RP_DIMS(64), RP_I64, NULL);
+    in[0] = rp_randn(RP_DIMS(64, 10));
+    in[1] = rp_randint(0, 10, RP_DIMS(64));
     return status_now();
 }
 
@@ -108,14 +106,14 @@ static void rows_forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
 }
 
 static rp_status rows_make(struct cli_model *m) {
-    m->params[m->n_params++] = rp_retain(rp_ones(RP_DIMS(256), RP_F32));
-    m->params[m->n_params++] = rp_retain(rp_zeros(RP_DIMS(256), RP_F32));
+    m->params[m->n_params++] = rp_retain(rp_ones(RP_DIMS(256)));
+    m->params[m->n_params++] = rp_retain(rp_zeros(RP_DIMS(256)));
     return status_now();
 }
 
 static rp_status rows_inputs(const struct cli_model *m, rp_tensor **in) {
     (void)m;
-    in[0] = rp_randn(RP_DIMS(512, 256), RP_F32, NULL);
+    in[0] = rp_randn(RP_DIMS(512, 256));
     return status_now();
 }
 
@@ -137,15 +135,15 @@ static void text_forward(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     rp_tensor *e = rp_embedding(p[0], in[0]);                                     /* (B, context, width) */
     rp_tensor *x = rp_reshape(e, RP_DIMS(-1, CLI_TEXT_CONTEXT * CLI_TEXT_WIDTH)); /* (B, context * width) */
     rp_tensor *h = rp_relu(rp_linear(x, p[1], p[2]));                             /* (B, hidden) */
-    if (m->dropout > 0) h = rp_dropout(h, m->dropout, true, NULL);
+    if (m->dropout > 0) h = rp_dropout(h, m->dropout, true);
     h = rp_relu(rp_linear(h, p[3], p[4])); /* (B, hidden) */
-    if (m->dropout > 0) h = rp_dropout(h, m->dropout, true, NULL);
+    if (m->dropout > 0) h = rp_dropout(h, m->dropout, true);
     out[0] = rp_linear(h, p[5], p[6]); /* (B, vocabulary) */
 }
 
 static rp_status text_fill(struct cli_model *m, int64_t vocabulary, double dropout) {
     m->dropout = dropout;
-    add_param(m, rp_randn(RP_DIMS(vocabulary, CLI_TEXT_WIDTH), RP_F32, NULL));
+    add_param(m, rp_randn(RP_DIMS(vocabulary, CLI_TEXT_WIDTH)));
     rp_status status = status_now();
     if (!status) status = add_linear(m, CLI_TEXT_CONTEXT * CLI_TEXT_WIDTH, CLI_TEXT_HIDDEN);
     if (!status) status = add_linear(m, CLI_TEXT_HIDDEN, CLI_TEXT_HIDDEN);
@@ -157,8 +155,8 @@ static rp_status text_make(struct cli_model *m) { return text_fill(m, 96, 0.1); 
 
 static rp_status text_inputs(const struct cli_model *m, rp_tensor **in) {
     (void)m;
-    in[0] = rp_randint(0, 96, RP_DIMS(64, CLI_TEXT_CONTEXT), RP_I64, NULL);
-    in[1] = rp_randint(0, 96, RP_DIMS(64), RP_I64, NULL);
+    in[0] = rp_randint(0, 96, RP_DIMS(64, CLI_TEXT_CONTEXT));
+    in[1] = rp_randint(0, 96, RP_DIMS(64));
     return status_now();
 }
 

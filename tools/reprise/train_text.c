@@ -131,7 +131,7 @@ static void sample_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor 
     (void)n_in, (void)n_out;
     m->kind->forward(m, in, 1, &logits, 1);
     rp_tensor *p = rp_softmax(rp_div_scalar(logits, rp_f64(TEMPERATURE)), -1); /* (1, vocabulary) */
-    out[0] = rp_multinomial(p, 1, true, NULL);                                 /* (1, 1) */
+    out[0] = rp_multinomial(p, 1, true);                                       /* (1, 1) */
 }
 
 static rp_status held_out_loss(const struct cli_text *text, rp_compiled *f, double *loss) {

@@ -81,6 +81,10 @@ G_FN g_bool g_where_bool(g_bool m, g_bool x, g_bool y) { return rp__v_sel_i32(m,
 G_FN g_f64 g_where_f64(g_bool m, g_f64 x, g_f64 y) {
     return (g_f64){rp__v_sel_f64(g_mask_lo(m), x.lo, y.lo), rp__v_sel_f64(g_mask_hi(m), x.hi, y.hi)};
 }
+G_FN g_f32 g_fma_f32(g_f32 x, g_f32 y, g_f32 z) { return rp__v_fma_f32(x, y, z); }
+G_FN g_f64 g_fma_f64(g_f64 x, g_f64 y, g_f64 z) {
+    return (g_f64){rp__v_fma_f64(x.lo, y.lo, z.lo), rp__v_fma_f64(x.hi, y.hi, z.hi)};
+}
 G_FN g_i64 g_where_i64(g_bool m, g_i64 x, g_i64 y) {
     return (g_i64){rp__v_sel_i64(g_mask_lo(m), x.lo, y.lo), rp__v_sel_i64(g_mask_hi(m), x.hi, y.hi)};
 }

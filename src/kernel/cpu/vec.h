@@ -383,4 +383,9 @@ RP__VEC_FN rp__vf32 rp__v_fma_f32(rp__vf32 a, rp__vf32 b, rp__vf32 c) {
 }
 #endif
 
+RP__VEC_FN rp__vf64 rp__v_fma_f64(rp__vf64 a, rp__vf64 b, rp__vf64 c) {
+    for (size_t i = 0; i < RP_VEC_F64; i++) a[i] = __builtin_fma(a[i], b[i], c[i]);
+    return a;
+}
+
 #endif /* RP_KERNEL_CPU_VEC_H */
