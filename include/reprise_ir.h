@@ -6,6 +6,8 @@
  * Reading  Values are numbers within their graph; the address of a block identifies it. What these functions give (strings, lists,
  *          attributes, tensors) belongs to the graph and lives as long as it. A graph that was given to rp_backend.compile, or that
  *          rp_trace made, never changes: any number of threads may read it.
+ *          The program holds graphs that it made or retained (rp_ir_retain), and gives each reference back once; one that is used
+ *          after its last one is gone, or released more often, is RP_ERROR_STATE.
  * Making   rp_trace_types records a function for arguments of given types, without data: ops of every kind, regions, random
  *          numbers. A front end that has no function to call makes a graph node by node, from rp_ir_new on.
  * Structs  struct_size is set by the caller (RP_OPTIONS, or = {.struct_size = sizeof x}); a newer library fills what it knows of.

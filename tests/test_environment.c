@@ -83,7 +83,7 @@ static void what_is_not_understood_is_told_once(void **state) {
         {"REPRISE_ONEDNN", "no", "0 or 1"},
         {"REPRISE_CUDA_VMM", "false", "0 or 1"},
         {"REPRISE_CACHE_MB", "1G", "a number from 1"},
-        {"REPRISE_CACHE_LIMIT", "0", "a number from 1"},
+        {"REPRISE_CACHE_MB", "0", "a number from 1"},
         {"REPRISE_CC_SECONDS", "soon", "a number from 1"},
         {"REPRISE_STREAM_SEED", "0x", "a number"},
         {"REPRISE_MODULE_DIR", "lib", "a folder by its whole path"},

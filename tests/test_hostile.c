@@ -15,6 +15,7 @@
 #include "support/check.h"
 
 #include "reprise.h"
+#include "reprise_ir.h"
 #include "reprise_nn.h"
 #include "support/hostile.h"
 
@@ -690,10 +691,94 @@ static void functions_are_gone(void) {
     GONE_VOID("the function `sine`", rp_compiled_release(all[2]));
 }
 
+/* A reference that a program does not have is no reference, whoever else holds the graph. */
+static rp_status keep_lent(void *ctx, const rp_ir *graph, void **compiled) {
+    rp_ir *lent = *compiled = (rp_ir *)(uintptr_t)graph;
+    GONE_VOID("the rp_ir `sine`", rp_ir_release(lent));
+    *(rp_ir **)ctx = rp_ir_retain(lent);
+    rp_ir_release(rp_ir_retain(lent));
+    return RP_OK;
+}
+static rp_status run_lent(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    return rp_ir_run(compiled, in, n_in, out, n_out);
+}
+
+static void traces_are_gone(void) {
+    rp_tensor *x = ones(4), *y = NULL;
+    const char none[] = "graph \"none\" () { return }";
+    rp_ir *other = rp_ir_parse(none, strlen(none)), *failed = rp_ir_parse("no graph", 8);
+    (void)rp_error_take();
+    for (int k = 0; k < 2; k++) rp_ir_release(failed); /* nobody's to release */
+    assert_ptr_equal(rp_ir_retain(failed), failed);
+    assert_string_equal(rp_ir_name(failed), "");
+    assert_false(rp_failed());
+    complains(rp_ir_text(failed, NULL, 0));
+    for (int k = 0; k < 2; k++) {
+        rp_ir *ir = k ? rp_ir_new("sine") : rp_trace((rp_fn){sine, NULL, 0, "sine"}, &x, 1, 1);
+        rp_ir *again = rp_ir_retain(ir);
+        assert_ptr_equal(again, ir);
+        rp_ir_release(again);
+        OK(rp_ir_check(ir));
+        const rp_ir_block *body = rp_ir_body(ir);
+        rp_ir_node node = {.struct_size = sizeof node};
+        rp_ir_value_info info = {.struct_size = sizeof info};
+        rp_ir_symbol symbol = {.struct_size = sizeof symbol};
+        size_t at = 0;
+        int64_t value, word = INT64_MIN + 8; /* as sizes that are symbols are written */
+        rp_ir_release(ir);
+        GONE_VOID("the rp_ir `sine`", rp_ir_release(ir));
+        GONE("the rp_ir `sine`", rp_ir_retain(ir));
+        GONE("the rp_ir `sine`", rp_ir_text(ir, NULL, 0));
+        GONE("the rp_ir `sine`", rp_ir_check(ir));
+        GONE("the rp_ir `sine`", rp_ir_equal(ir, other));
+        GONE("the rp_ir `sine`", rp_ir_equal(other, ir));
+        GONE("the rp_ir `sine`", rp_ir_run(ir, &x, 1, &y, 1));
+        GONE("the rp_ir `sine`", rp_ir_name(ir));
+        GONE("the rp_ir `sine`", rp_ir_body(ir));
+        GONE("the rp_ir `sine`", rp_ir_next(ir, body, &at, &node));
+        GONE("the rp_ir `sine`", rp_ir_node_at(ir, 0, &node));
+        GONE("the rp_ir `sine`", rp_ir_node_region(ir, 0, 0));
+        GONE("the rp_ir `sine`", rp_ir_node_writes(ir, 0, 0));
+        GONE("the rp_ir `sine`", rp_ir_operands(ir, 0, "self", &at));
+        GONE("the rp_ir `sine`", rp_ir_attr(ir, 0, "alpha"));
+        GONE("the rp_ir `sine`", rp_ir_value_count(ir));
+        GONE("the rp_ir `sine`", rp_ir_value_at(ir, 0, &info));
+        GONE("the rp_ir `sine`", rp_ir_symbol_count(ir));
+        GONE("the rp_ir `sine`", rp_ir_symbol_at(ir, 0, &symbol));
+        GONE("the rp_ir `sine`", rp_ir_symbols_of_args(ir, &x, 1, &value));
+        if (rp_ir_is_symbolic(word)) {
+            GONE("the rp_ir `sine`", rp_ir_symbol_of(ir, word));
+            GONE("the rp_ir `sine`", rp_ir_size_hint(ir, word));
+            GONE("the rp_ir `sine`", rp_ir_size_value(ir, word, &value, &value));
+            GONE("the rp_ir `sine`", rp_ir_size_text(ir, word, NULL, 0));
+        }
+        GONE("the rp_ir `sine`", rp_ir_add_captured(ir, x));
+        GONE("the rp_ir `sine`", rp_ir_add_const(ir, &value, NULL, 0, RP_I64));
+        GONE("the rp_ir `sine`", rp_ir_add_op(ir, NULL, "sin", NULL, 0, NULL, 0, NULL, 0));
+        GONE("the rp_ir `sine`", rp_ir_add_assign(ir, NULL, 0, 0));
+        GONE("the rp_ir `sine`", rp_ir_set_results(ir, NULL, 0));
+        rp_ir_type type = {.struct_size = sizeof type, .dtype = RP_F32};
+        GONE("the rp_ir `sine`", rp_ir_add_arg(ir, &type));
+    }
+    rp_ir_release(other);
+    rp_ir *kept = NULL; /* of a backend: its own, the graph's owner is the compiled function */
+    OK(rp_register_backend(&(rp_backend){
+        .struct_size = sizeof(rp_backend), .name = "lent", .compile = keep_lent, .run = run_lent, .ctx = &kept}));
+    rp_compiled *f = rp_compile((rp_fn){sine, NULL, 0, "sine"}, RP_OPTIONS(rp_compile_options, .backend = "lent"));
+    OK(rp_call(f, &x, 1, &y, 1));
+    rp_compiled_release(f);
+    OK(rp_ir_check(kept));
+    rp_ir_release(kept);
+    GONE_VOID("the rp_ir `sine`", rp_ir_release(kept));
+    OK(rp_unregister_backend("lent"));
+}
+
 static void released_handles_are_refused(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
     functions_are_gone();
+    traces_are_gone();
     rp_tensor *p = ones(3);
     rp_set_requires_grad(p, true);
     for (int k = 0; k < 2; k++) {

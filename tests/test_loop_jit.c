@@ -24,6 +24,7 @@
 #include <reprise.h>
 
 #include "kernel/cpu/jit.h"
+#include "kernel/disk_cache.h"
 #include "support/loops.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -203,7 +204,7 @@ static char how_of(rp__dag *dag, float k) {
 }
 static char how(float k) { return how_of(line(k), k); }
 /* What the library's own calls find out about a folder, for folders that this machine has not: "" none. */
-static char full_folder[300], noexec_folder[300];
+static char full_folder[300], noexec_folder[300], exec_folder[300]; /* the last: all but this are noexec */
 ssize_t write(int fd, const void *data, size_t bytes) {
     char link[64], path[600];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -218,6 +219,7 @@ ssize_t write(int fd, const void *data, size_t bytes) {
 int statvfs(const char *restrict path, struct statvfs *restrict out) {
     memset(out, 0, sizeof *out);
     if (*noexec_folder && strstr(path, noexec_folder)) out->f_flag = ST_NOEXEC;
+    if (*exec_folder && !strstr(path, exec_folder)) out->f_flag = ST_NOEXEC;
     return 0;
 }
 
@@ -306,7 +308,7 @@ static void sound_entries_that_do_not_load(void **state) {
     rp__hash key = {0, 0}, probe = {0x0123456789abcdef, 0xfedcba9876543210};
     char hex[33], digits[17];
     rp__hash_text(probe, hex); /* which half comes first */
-    const char *name = strstr(path, "loop-") ? strrchr(path, '/') + 6 : "";
+    const char *name = strrchr(path, '/') + 1;
     uint64_t half[2];
     for (int i = 0; i < 2; i++) {
         memcpy(digits, name + 16 * i, 16);
@@ -319,10 +321,10 @@ static void sound_entries_that_do_not_load(void **state) {
     rp__hash_text(key, hex);
     assert_memory_equal(hex, name, 32);
     memset(data, 'x', sizeof data);
-    memcpy(data + sizeof data - 32, "reprise-object2", 16);
-    rp__hash h = rp__hash_bytes(data, sizeof data - 32, key);
-    memcpy(data + sizeof data - 16, &h, 16);
-    put(path, data, sizeof data);
+    char why[256];
+    assert_true(rp__disk_cache_put(key, "so", data, sizeof data, why, sizeof why));
+    assert_string_equal(why, "");
+    assert_int_equal(objects(path, sizeof path), 1);
     assert_int_equal(how(51), 'n');
     assert_int_equal(how(51), 'c');
 }
@@ -375,18 +377,32 @@ static void no_room_in_the_cache(void **state) {
     if (!have_compiler()) skip();
     char path[600];
     snprintf(full_folder, sizeof full_folder, "%s", folder);
-    not_kept(71, strerror(ENOSPC)); /* the source does not fit */
+    not_kept(71, strerror(ENOSPC)); /* compiled, and then there is no room for it */
+    assert_int_equal(objects(path, sizeof path), 0);
+    /* No room where compilers work: elsewhere, and kept. */
+    char tmp[300];
+    snprintf(tmp, sizeof tmp, "%s/%.200s-tmp", getcwd(path, 90), folder);
+    assert_int_equal(mkdir(tmp, 0700), 0);
+    setenv("TMPDIR", tmp, 1);
+    snprintf(full_folder, sizeof full_folder, "%s", tmp); /* the source does not fit */
+    assert_int_equal(how(72), 'n');
     full_folder[0] = 0;
     /* The source fits and the object does not; the compiler says so in a language of its own. */
     script("./full-cc",
            "#!/bin/sh\ncase \"$*\" in\n*loop-jit-*) echo 'disque plein' >&2; exit 1;;\nesac\nexec cc \"$@\"\n");
-    gives_up("./full-cc", 72, "disque plein");                      /* there is room: then it is the compiler */
-    snprintf(full_folder, sizeof full_folder, "%s/probe.", folder); /* no room for more than the source */
-    not_kept(73, strerror(ENOSPC));
+    gives_up("./full-cc", 73, "disque plein");                      /* there is room: then it is the compiler */
+    snprintf(full_folder, sizeof full_folder, "%s", "/work.probe"); /* no room for more than the source */
+    assert_int_equal(how(74), 'n');
     full_folder[0] = 0;
     unlink("./full-cc");
     unsetenv("REPRISE_CC");
-    assert_int_equal(objects(path, sizeof path), 0);
+    assert_int_equal(rmdir(tmp), 0);
+    /* No temporary folder at all: the cache, where the entry alone stays. */
+    unsetenv("TMPDIR");
+    snprintf(exec_folder, sizeof exec_folder, "%s", folder);
+    assert_int_equal(how_of(square(), 0), 'n');
+    exec_folder[0] = 0;
+    assert_int_equal(objects(path, sizeof path), 3); /* lines are one kernel, of two compilers */
 }
 static void folders_of_unusual_names_and_mounts(void **state) {
     (void)state;
@@ -442,8 +458,8 @@ static void children_that_nobody_waits_for(void **state) {
 static void what_killed_processes_left(void **state) {
     (void)state;
     if (!have_compiler()) skip();
-    static const char *const names[] = {"loop-0.so.1.2.tmp", "loop-0.so.1.2.tmp.c", "loop-0.so.1.2.tmp.log",
-                                        "version.1", "0123456789abcdef0123456789abcdef.cubin.1.2.3.tmp"};
+    static const char *const names[] = {"0123456789abcdef0123456789abcdef.so.1.2.3.tmp",
+                                        "0123456789abcdef0123456789abcdef.cubin.1.2.3.tmp"};
     enum { N = sizeof names / sizeof *names };
     char path[600];
     for (int young = 0; young < 2; young++) {
@@ -464,7 +480,7 @@ static void what_killed_processes_left(void **state) {
     assert_int_equal(mkdir(parent, 0700), 0);
     snprintf(left, sizeof left, "%s/reprise-aB3dE6", parent);
     assert_int_equal(mkdir(left, 0700), 0);
-    snprintf(path, sizeof path, "%s/loop-1.so.tmp", left);
+    snprintf(path, sizeof path, "%s/work.so", left);
     put(path, "x", 1);
     struct timespec when[2] = {{time(NULL) - 90000, 0}, {time(NULL) - 90000, 0}};
     assert_int_equal(utimensat(AT_FDCWD, left, when, 0), 0);
@@ -479,7 +495,7 @@ static void cache_is_bounded(void **state) {
     if (!have_compiler()) skip();
     for (int i = 0; i < 3; i++) {
         char path[600];
-        snprintf(path, sizeof path, "%s/loop-%d.so", folder, i);
+        snprintf(path, sizeof path, i == 1 ? "%s/%032d.cubin" : "%s/%032d.so", folder, i); /* one bound for all */
         int fd = open(path, O_WRONLY | O_CREAT, 0600);
         assert_int_equal(ftruncate(fd, 700000), 0);
         struct timespec old[2] = {{1000 + i, 0}, {1000 + i, 0}};
@@ -491,11 +507,11 @@ static void cache_is_bounded(void **state) {
     assert_true(rp__jit_request(dag, true));
     rp__dag_release(dag);
     char path[600];
-    snprintf(path, sizeof path, "%s/loop-0.so", folder);
+    snprintf(path, sizeof path, "%s/%032d.so", folder, 0);
     assert_int_not_equal(access(path, F_OK), 0);
-    snprintf(path, sizeof path, "%s/loop-1.so", folder);
+    snprintf(path, sizeof path, "%s/%032d.cubin", folder, 1);
     assert_int_not_equal(access(path, F_OK), 0);
-    snprintf(path, sizeof path, "%s/loop-2.so", folder);
+    snprintf(path, sizeof path, "%s/%032d.so", folder, 2);
     assert_int_equal(access(path, F_OK), 0);
 }
 /* Environment that is read once needs a process of its own. */

@@ -90,7 +90,7 @@ static void release(rp__aot *a) {
     rp__free(a->leaves);
     rp__free(a->writes);
     rp__free(a->random);
-    rp_ir_release(a->graph);
+    rp__ir_release(a->graph);
     (void)pthread_mutex_destroy(&a->lock);
     rp__free(a);
 }
@@ -155,7 +155,7 @@ static rp_status simplify(rp_ir *ir, const rp_backend *leaf, rp_ir **out) {
     rp_ir *parts = NULL;
     if (leaf == &rp__leaf_fused) RP_TRY(rp__decompose(ir, &parts));
     rp_status status = rp__simplify(parts ? parts : ir, true, out);
-    rp_ir_release(parts);
+    rp__ir_release(parts);
     return status;
 }
 
@@ -173,8 +173,8 @@ static rp_status compile_inference(rp__aot *a, plan *p) {
                            : a->segment ? "graph"
                                         : "forward",
                            NULL, &p->forward);
-    rp_ir_release(functional);
-    rp_ir_release(simple);
+    rp__ir_release(functional);
+    rp__ir_release(simple);
     return status;
 }
 
@@ -382,7 +382,7 @@ static rp_status compile_pair(rp__aot *a, const rp_ir *functional, plan *p) {
     RP_TRY_GOTO(status, done, rp__joint_build(functional, a->leaves, a->n_leaves, p->given, &joint));
     if (fused) {
         RP_TRY_GOTO(status, done, simplify(joint.ir, a->leaf, &joined));
-        rp_ir_release(joint.ir);
+        rp__ir_release(joint.ir);
         joint.ir = joined;
     }
     RP_TRY_GOTO(status, done, rp__partition(&joint, !fused, &parts));
@@ -433,7 +433,7 @@ static rp_status compile_training(rp__aot *a, uint64_t given, plan *p) {
     p->given = plannable(a, given);
     status = compile_pair(a, functional, p);
 done:
-    rp_ir_release(functional);
+    rp__ir_release(functional);
     return status;
 }
 
@@ -450,8 +450,8 @@ static rp_status compile_later(rp__aot *a, const int64_t *binding, plan *p) {
     rp__symbols *outer = rp__symbols_enter(NULL);
     if (status == RP_OK) status = compile_pair(a, sized ? sized : functional, p);
     (void)rp__symbols_enter(outer);
-    rp_ir_release(functional);
-    rp_ir_release(sized);
+    rp__ir_release(functional);
+    rp__ir_release(sized);
     return status;
 }
 
@@ -477,8 +477,9 @@ static rp_status find_plan(rp__aot *a, uint64_t given, const int64_t *binding, p
             a->plans = p;
             a->n_plans++;
         } else {
-            if (p) rp__explain_close(p->explain);
-            plan_free(p);
+            rp__explain *own = p ? p->explain : NULL;
+            plan_free(p); /* what it explains is part of that */
+            rp__explain_close(own);
             p = NULL;
             if (status != RP_ERROR_OUT_OF_MEMORY) { /* it could be done for all: calls run again */
                 (void)rp_error_take();
@@ -935,7 +936,7 @@ static rp_status interpreter_run(void *ctx, void *compiled, rp_tensor *const *in
 
 static void interpreter_destroy(void *ctx, void *compiled) {
     (void)ctx;
-    rp_ir_release(compiled);
+    rp__ir_release(compiled);
 }
 
 const rp_backend rp__leaf_interpreter = {sizeof(rp_backend), "interpreter",       interpreter_compile,

@@ -158,7 +158,7 @@ rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, bool 
     rp_status status = RP_OK;
     if (spread) status = rp__spread(open, &wide);
     if (status == RP_OK) status = settle_block(wide ? wide : open, n, n->kind == RP__IR_WHILE && region == 1, out);
-    rp_ir_release(wide);
-    rp_ir_release(open);
+    rp__ir_release(wide);
+    rp__ir_release(open);
     return status;
 }

@@ -463,7 +463,7 @@ static rp_status region_graph(const functionaliser *f, const rp__ir_block *regio
     }
     if (status == RP_OK) status = rp__ir_copy_block(ir, &ir->body, f->w.src, region);
     if (status == RP_OK) status = rp__functionalise(ir, out);
-    rp_ir_release(ir);
+    rp__ir_release(ir);
     return status;
 }
 

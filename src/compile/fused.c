@@ -121,7 +121,7 @@ static void variant_free(variant *v) {
     const rp_backend *leaf = v->unit->leaf;
     if (v->executable) rp__executable_free(v->executable);
     if (v->compiled && leaf->destroy) leaf->destroy(leaf->ctx, v->compiled);
-    if (v->graph) rp_ir_release(v->graph);
+    if (v->graph) rp__ir_release(v->graph);
     rp__free(v->binding);
     rp__free(v);
 }
@@ -150,7 +150,7 @@ static void release(rp__unit *u) {
     rp__free(u->random);
     rp__free(u->donors);
     rp__instances_release(u->instances);
-    rp_ir_release(u->graph);
+    rp__ir_release(u->graph);
     pthread_mutex_destroy(&u->build);
     rp__free(u);
 }
@@ -293,6 +293,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
     }
     if (!rp__leaf_is_program(u->leaf)) {
         uint64_t failures = rp__error_count();
+        rp__ir_lend(v->graph);
         rp_status status = u->leaf->compile(u->leaf->ctx, v->graph, &v->compiled);
         if (status == RP_OK) return RP_OK;
         v->compiled = NULL; /* what a failing backend wrote there is nobody's */

@@ -13,13 +13,12 @@ rp_ir *rp_ir_new_at(const char *site, const char *name) {
     if (!ir) return rp__ir_failed();
     /* Every graph has results, none at first. */
     if (rp__ir_set_results(ir, &ir->body, NULL, 0) == RP_OK) return ir;
-    rp_ir_release(ir);
+    rp__ir_release(ir);
     return rp__ir_failed();
 }
 
 static rp_status check_open(const rp_ir *ir, const char *what) {
-    if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph is NULL", what);
-    if (ir->status != RP_OK) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph could not be made", what);
+    RP_TRY(rp__ir_usable(ir, what));
     if (atomic_load_explicit(&((rp_ir *)(uintptr_t)ir)->refs, memory_order_relaxed) != 1)
         return rp__fail(RP_ERROR_STATE, "%s: graph \"%s\" is in use: it cannot grow any more", what, ir->name);
     return rp_failed() ? rp_error_status() : RP_OK;

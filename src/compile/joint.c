@@ -192,7 +192,7 @@ static rp_status run_region(differentiator *d, uint32_t index) {
                 status = add_gradient(d, v, grad);
         }
     }
-    if (part) rp_ir_release(part);
+    if (part) rp__ir_release(part);
     rp__free(r.flags);
     rp__free(r.same);
     rp__free(r.args);
@@ -453,7 +453,7 @@ rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_le
 }
 
 void rp__joint_free(rp__joint *j) {
-    if (j->ir) rp_ir_release(j->ir);
+    if (j->ir) rp__ir_release(j->ir);
     rp__free(j->tangent_of);
     rp__free(j->grad_arg);
     memset(j, 0, sizeof *j);

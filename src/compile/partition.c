@@ -494,8 +494,8 @@ done:
 }
 
 void rp__partitioned_free(rp__partitioned *p) {
-    if (p->forward) rp_ir_release(p->forward);
-    if (p->backward) rp_ir_release(p->backward);
+    if (p->forward) rp__ir_release(p->forward);
+    if (p->backward) rp__ir_release(p->backward);
     rp__free(p->saved);
     memset(p, 0, sizeof *p);
 }

@@ -484,7 +484,7 @@ void rp__executable_free(rp__executable *p) {
     for (rp__program_part *part = p->parts; part; part = part->next) {
         rp__free(part->steps);
         rp__free(part->segments);
-        rp_ir_release(part->ir);
+        rp__ir_release(part->ir);
     }
     rp__free(p->places);
     rp__free(p->layouts);
@@ -515,7 +515,7 @@ void rp__executable_free(rp__executable *p) {
     if (p->memory) rp__storage_release(p->memory);
     if (p->build_stream) rp__stream_drop(p->build_stream);
     if (p->pool) rp__pool_drop(p->pool);
-    rp_ir_release(p->ir);
+    rp__ir_release(p->ir);
     rp__arena_free(&p->arena);
     rp__shared_arena_end(&p->own_turn);
     rp__free(p);

@@ -132,7 +132,7 @@ static rp_status new_part(placer *l, rp_ir *ir, rp__program_part **out) {
     const rp__fuse_options fuse = {.none = l->options->no_fusion, .device = p->device};
     rp__program_part *part = *out = RP__NEW(&p->arena, rp__program_part, 1);
     if (!part) {
-        rp_ir_release(ir);
+        rp__ir_release(ir);
         return RP__OOM("a program");
     }
     memset(part, 0, sizeof *part);
@@ -262,11 +262,11 @@ static rp_status prepare_body(const placer *l) {
     rp_ir *next;
     if (!l->options->no_fusion) {
         RP_TRY(rp__spread(p->ir, &next));
-        rp_ir_release(p->ir);
+        rp__ir_release(p->ir);
         p->ir = next;
     }
     RP_TRY(rp__blocks_settle(p->ir, &next));
-    rp_ir_release(p->ir);
+    rp__ir_release(p->ir);
     p->ir = next;
     return RP_OK;
 }

@@ -199,7 +199,7 @@ rp_status rp__rewrite_end(rp__rewrite *w, rp_status status, const char *pass, rp
     if (w->src) {
         (void)rp__symbols_enter(w->outer);
     }
-    if (status != RP_OK && w->dst) rp_ir_release(w->dst);
+    if (status != RP_OK && w->dst) rp__ir_release(w->dst);
     *out = status == RP_OK ? w->dst : NULL;
     w->dst = NULL;
     return status;

@@ -401,7 +401,7 @@ rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out) {
         rp_ir *next;
         uint32_t changed;
         rp_status status = simplify_once(at ? at : ir, gradients_done, &next, &changed);
-        if (at) rp_ir_release(at);
+        if (at) rp__ir_release(at);
         at = NULL;
         if (status != RP_OK) return status;
         at = next;

@@ -25,9 +25,6 @@ static const char no_place[] =
     "the text of this error was lost: many threads hold errors, and there is no memory for another";
 static char places[PLACES][TEXT_BYTES]; /* pages of it that no error needed are not in memory */
 static _Atomic uint64_t taken;          /* bit k: places[k] is some thread's */
-static pthread_key_t exit_key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool exit_key_made;
 
 static size_t place_of(const char *p) { return (size_t)(p - places[0]) / TEXT_BYTES; }
 static bool in_table(const char *p) { return p >= places[0] && p < places[0] + sizeof places; }
@@ -50,13 +47,12 @@ static void thread_exit(void *unused) {
 /* In the child of a fork the other threads' errors are nobody's. */
 static void keep_own_place(void) { atomic_store(&taken, text && in_table(text) ? UINT64_C(1) << place_of(text) : 0); }
 
-static void start(void) {
-    exit_key_made = pthread_key_create(&exit_key, thread_exit) == 0;
-    rp__fork_handler_add(keep_own_place);
-}
+static void start(void) { rp__fork_handler_add(keep_own_place); }
 
 /* The thread's place, empty when it is new; NULL when there is none. */
 static char *text_take(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static rp__thread_end ends = {.end = thread_exit};
     if (text) return text;
     (void)pthread_once(&once, start);
     uint64_t now = atomic_load_explicit(&taken, memory_order_relaxed);
@@ -69,8 +65,8 @@ static char *text_take(void) {
     if (!text) text = rp__alloc(TEXT_BYTES);
     if (!text) return NULL;
     text[0] = 0;
-    /* Any value: the destructor looks at `text`. Without it a thread that ends with an error keeps the place. */
-    if (exit_key_made && !pthread_getspecific(exit_key)) (void)pthread_setspecific(exit_key, &exit_key);
+    /* Any value: thread_exit looks at `text`. Without it a thread that ends with an error keeps the place. */
+    (void)rp__thread_keep(&ends, &ends);
     return text;
 }
 

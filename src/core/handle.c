@@ -87,10 +87,12 @@ bool rp__handle_is_live(const rp__handle *h) {
 
 bool rp__handle_give_up(rp__handle *h, const char *call) {
     uint32_t state = atomic_load_explicit(&h->state, memory_order_relaxed);
-    unsigned one = 1;
-    if (state == LIVE &&
-        atomic_compare_exchange_strong_explicit(&h->held, &one, 0, memory_order_relaxed, memory_order_relaxed))
-        return true;
+    unsigned held = state == LIVE ? atomic_load_explicit(&h->held, memory_order_relaxed) : 0;
+    while (held > 0) {
+        if (atomic_compare_exchange_weak_explicit(&h->held, &held, held - 1, memory_order_relaxed,
+                                                  memory_order_relaxed))
+            return true;
+    }
     if (state == LIVE || state == DEAD)
         (void)released(h, call);
     else

@@ -1,8 +1,8 @@
-/* Handles of objects that are no tensors: streams, events, pools, generators, graphs, functions, optimizers. As a tensor's slot does,
+/* Handles of objects that are no tensors: streams, events, pools, generators, graphs, traces, functions, optimizers. As a tensor's slot does,
    the object's memory outlives it, all zero but for this head, which says what it was and where it was made: so a stale handle
    fails the checks that a failed constructor's object fails, and only then somebody asks which of the two it is. Checks that
-   pass cost nothing more. A program holds one reference of an object that it made, and gives it up once; what the library
-   holds of it besides is counted by the object. */
+   pass cost nothing more. A program holds one reference of an object that it made, an rp_ir as many as it has retained, and
+   gives each up once; what the library holds of it besides is counted by the object. */
 #ifndef RP_CORE_HANDLE_H
 #define RP_CORE_HANDLE_H
 
@@ -14,7 +14,7 @@
 
 typedef struct rp__handle {       /* first member of the object */
     _Atomic uint32_t state;       /* 0: of no memory of ours (static objects) */
-    atomic_uint held;             /* by the program: 1, then 0 */
+    atomic_uint held;             /* references of the program, 1 at first */
     const char *kind, *op, *site; /* constant strings; kind: "stream" */
     char name[32];                /* that the program gave it; "": none */
     struct rp__handle *next;      /* among the free ones of its size */

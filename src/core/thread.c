@@ -3,6 +3,7 @@
    slice of a job that has ended. Must not be used for anything that blocks. */
 #include "core/thread.h"
 
+#include "core/alloc.h"
 #include "core/env.h"
 #include "core/fork.h"
 
@@ -282,4 +283,27 @@ void rp__team(int64_t n, void (*body)(void *ctx, int64_t k), void *ctx) {
     }
     (void)team_main(&t);
     for (int k = 0; k < started; k++) pthread_join(threads[k], NULL);
+}
+
+/* ---- what threads keep */
+
+/* No lock, which a fork could leave taken: of two threads that make the key, the later one takes its own back. */
+bool rp__thread_keep(rp__thread_end *e, void *kept) {
+    uint64_t key = atomic_load_explicit(&e->key, memory_order_acquire);
+    if (key == 0) {
+        pthread_key_t made;
+        if (pthread_key_create(&made, e->end) != 0) return false;
+        if (atomic_compare_exchange_strong(&e->key, &key, (uint64_t)made + 1))
+            key = (uint64_t)made + 1;
+        else
+            (void)pthread_key_delete(made);
+    }
+    return pthread_setspecific((pthread_key_t)(key - 1), kept) == 0;
+}
+
+void *rp__thread_new(rp__thread_end *e, size_t bytes) {
+    void *kept = rp__calloc(1, bytes);
+    if (kept && rp__thread_keep(e, kept)) return kept;
+    rp__free(kept);
+    return NULL;
 }

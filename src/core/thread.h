@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "core/error.h"
 
@@ -26,5 +28,17 @@ int rp__threads_wanted(void);
    have ended at the return; the calling thread takes part. For few pieces of many milliseconds, such as a compiler's, that may
    block. The body sets no sticky error. */
 void rp__team(int64_t n, void (*body)(void *ctx, int64_t k), void *ctx);
+
+/* What each thread holds of something, and gives back when it ends: one static object for the kind of thing, {.end = function}.
+   `end` runs in the thread that ends, with what that kept; the thread-local pointer by which the owner finds it is the owner's,
+   who sets it NULL there. */
+typedef struct rp__thread_end {
+    void (*end)(void *kept);
+    _Atomic uint64_t key; /* + 1; 0: not made yet */
+} rp__thread_end;
+/* Hands `kept`, not NULL, to e->end when the calling thread ends, in place of what it kept before. False: it will not. */
+bool rp__thread_keep(rp__thread_end *e, void *kept);
+/* Zero bytes (rp__calloc) that are kept; NULL, and no error, when out of memory. */
+void *rp__thread_new(rp__thread_end *e, size_t bytes);
 
 #endif

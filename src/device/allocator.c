@@ -45,9 +45,6 @@ typedef struct rp__thread_cache {
 } cache;
 
 static RP__TLS_FAST cache *mine;
-static pthread_key_t cache_key;
-static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
-static bool cache_key_made;
 
 static unsigned class_of(size_t bytes) { /* 64-byte steps up to 512, then four steps a doubling */
     if (bytes <= 512) return (unsigned)((bytes + 63) / 64 - 1);
@@ -103,17 +100,10 @@ static void cache_free(void *argument) {
     rp__free(c);
 }
 
-static void make_cache_key(void) { cache_key_made = pthread_key_create(&cache_key, cache_free) == 0; }
-
 static __attribute__((noinline)) cache *cache_new(rp__allocator *a) {
-    pthread_once(&cache_once, make_cache_key);
-    if (!cache_key_made) return NULL;
-    cache *c = rp__calloc(1, sizeof *c);
+    static rp__thread_end caches = {.end = cache_free};
+    cache *c = rp__thread_new(&caches, sizeof *c);
     if (!c) return NULL;
-    if (pthread_setspecific(cache_key, c)) {
-        rp__free(c);
-        return NULL;
-    }
     c->owner = a;
     for (unsigned k = 0; k < RP__ALLOCATOR_CLASSES; k++) c->list[k].limit = class_limit(k);
     rp__lock(&a->lock);

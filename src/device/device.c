@@ -144,9 +144,6 @@ bool rp_device_available(rp_device device) { return device.index >= 0 && device.
 static RP__TLS_FAST rp_device default_device; /* zero is the CPU */
 RP__TLS_FAST rp_stream *rp__current_cpu;      /* retained; NULL: the default stream */
 static RP__TLS_FAST rp_stream **current_cuda; /* the same, RP__DEVICE_SLOTS - 1 of them; NULL: none was ever set */
-static pthread_key_t exit_key;
-static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
-static bool exit_key_made;
 
 static void release_current(void *unused) {
     (void)unused;
@@ -158,8 +155,6 @@ static void release_current(void *unused) {
     for (size_t i = 0; cuda && i < RP__DEVICE_SLOTS - 1; i++) rp__stream_drop(cuda[i]);
     rp__free(cuda);
 }
-
-static void make_exit_key(void) { exit_key_made = pthread_key_create(&exit_key, release_current) == 0; }
 
 rp_status rp_set_default_device_at(const char *site, rp_device device) {
     RP__CALLED_FROM(site);
@@ -251,8 +246,8 @@ rp_status rp_set_current_stream_at(const char *site, rp_stream *s) {
     RP_TRY(stream_check(s, "set_current_stream"));
     bool cpu = s->device->slot == 0;
     if (!s->is_default) {
-        pthread_once(&exit_once, make_exit_key);
-        if (!exit_key_made || pthread_setspecific(exit_key, &error_stream)) /* any value: the destructor runs */
+        static rp__thread_end streams = {.end = release_current};
+        if (!rp__thread_keep(&streams, &error_stream)) /* any value: it looks at the pointers above */
             return RP__OOM("the thread's current stream");
         if (!cpu && !current_cuda) current_cuda = rp__calloc(RP__DEVICE_SLOTS - 1, sizeof *current_cuda);
         if (!cpu && !current_cuda) return RP__OOM("the thread's current streams");

@@ -26,23 +26,14 @@ typedef struct memo {
     uint64_t number;
 } memo;
 static _Thread_local memo *recent; /* of RECENT; NULL: none yet */
-static pthread_key_t recent_key;
-static pthread_once_t recent_once = PTHREAD_ONCE_INIT;
-static bool recent_key_made;
 
 static void recent_free(void *p) {
     recent = NULL;
     rp__free(p);
 }
-static void recent_key_make(void) { recent_key_made = pthread_key_create(&recent_key, recent_free) == 0; }
 static __attribute__((noinline)) memo *recent_make(void) {
-    (void)pthread_once(&recent_once, recent_key_make);
-    memo *m = recent_key_made ? rp__calloc(RECENT, sizeof *m) : NULL;
-    if (m && pthread_setspecific(recent_key, m)) {
-        rp__free(m);
-        m = NULL;
-    }
-    return recent = m;
+    static rp__thread_end memos = {.end = recent_free};
+    return recent = rp__thread_new(&memos, RECENT * sizeof *recent);
 }
 
 static rp__hash key_of(tag t) { return (rp__hash){(uint64_t)(uintptr_t)t.op, (uint64_t)(uintptr_t)t.site}; }

@@ -2,34 +2,38 @@
    kernel/cuda/nvrtc.c) use it and nothing else does. Folder: $REPRISE_CACHE_DIR, else $XDG_CACHE_HOME/reprise, else
    ~/.cache/reprise; made with mode 0700. Entries are written to a temporary name and renamed, so a reader sees a whole entry
    or none; each ends in a trailer with its length and the hash of key and bytes, and one that does not fit is removed and
-   counts as absent. The oldest beyond $REPRISE_CACHE_LIMIT MiB (512) are removed. A folder that cannot be written is no
-   error: nothing is kept, and rp__disk_cache_reason says why. Never sets the sticky error. */
+   counts as absent. The oldest beyond $REPRISE_CACHE_MB MiB (768) are removed, and what killed processes left there a day ago. A
+   folder that cannot be written is no error: nothing is kept, and `why` says so. Never sets the sticky error.
+
+   What others may write is not executed: a folder of compiled kernels belongs to this user, and no one else may write in it;
+   a file is a regular one of this user, no link, which no one else may write. */
 #ifndef RP_KERNEL_DISK_CACHE_H
 #define RP_KERNEL_DISK_CACHE_H
 
-#include <sys/stat.h>
-
 #include "core/hash.h"
 
-enum { RP__DISK_CACHE_PATH = 1200, RP__DISK_CACHE_TRAILER = 32 };
+enum { RP__DISK_PATH = 1200 };
+
+/* The folder by its whole path (a relative $REPRISE_CACHE_DIR counts from the folder in which the process was when it first asked),
+   made if it was not there; `why` is empty when entries can be kept in it. False: nor can they be read. */
+bool rp__disk_cache_folder(char folder[RP__DISK_PATH], char *why, size_t bytes);
+bool rp__disk_cache_loads(char *why, size_t bytes); /* the same, and can the loader load files from there? */
 
 /* The entry's bytes without the trailer, from rp__alloc; false: absent, damaged or no memory. */
 bool rp__disk_cache_get(rp__hash key, const char *extension, void **data, size_t *bytes);
-bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, size_t bytes);
+/* For loaders of files (those of ELF ignore the trailer): the path of an entry that get would give. */
+bool rp__disk_cache_file(rp__hash key, const char *extension, char path[RP__DISK_PATH]);
+bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, size_t bytes, char *why, size_t room);
 void rp__disk_cache_drop(rp__hash key, const char *extension); /* an entry that did not load */
-const char *rp__disk_cache_folder(void);                       /* "" when there is none */
-const char *rp__disk_cache_reason(void);                       /* why nothing is kept; "" when all is well */
 
-/* Where compiled kernels are kept, by its whole path (a relative REPRISE_CACHE_DIR counts from the folder in which the process
-   was when it was first asked for), made if it is not there. NULL: it may be used; else why not, into `why`, and no name. */
-const char *rp__disk_folder_ready(char *out, size_t bytes, char *why, size_t why_bytes);
-/* Removes what processes that were killed left there a day ago. No compiler may take as long (REPRISE_CC_SECONDS). */
-void rp__disk_folder_sweep(const char *folder);
+/* A folder of this process alone for a compiler's files, whose names begin with "work.", from which objects can be loaded. *place,
+   0 at first: which of the places for such folders is tried next. False: none is left, and why. */
+bool rp__disk_work_folder(char folder[RP__DISK_PATH], size_t *place, char *why, size_t bytes);
+void rp__disk_work_end(const char *folder);
+int rp__disk_folder_fault(const char *folder); /* does it not take a file as large as an object? An errno, or 0 */
 
-/* What others may write is not executed. A folder of compiled kernels belongs to this user, and no one else may write in it;
-   NULL: it does, else why not, into `why`. A file is a regular one of this user, no link, which no one else may write: a
-   descriptor to read it, or -1. */
-const char *rp__disk_folder_refused(const char *folder, char *why, size_t bytes);
-int rp__disk_file_open(const char *path, struct stat *st);
+/* A whole file and a zero byte behind, from rp__alloc; NULL: absent, another's, or too large. */
+char *rp__disk_file_read(const char *path, size_t *bytes);
+bool rp__disk_file_write(const char *path, const void *data, size_t bytes); /* a new one; false and errno */
 
 #endif

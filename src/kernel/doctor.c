@@ -83,11 +83,10 @@ static void add_compiler(rp__text *t) {
 }
 
 static void add_cache(rp__text *t) {
-    const char *folder = rp__disk_cache_folder(), *reason = rp__disk_cache_reason();
-    rp__text_add(t, "cache: %s%s%s\n", *folder ? folder : "none", *reason ? ": " : "", reason);
-    if (*folder) {
-        rp__text_add(t, "  %s\n", access(folder, W_OK | X_OK) ? "cannot be written now" : "writable");
-    }
+    char folder[RP__DISK_PATH], why[RP__DISK_PATH];
+    const bool there = rp__disk_cache_folder(folder, why, sizeof why);
+    rp__text_add(t, "cache: %s%s%s\n", there ? folder : "none", *why ? ": " : "", why);
+    if (there) rp__text_add(t, "  %s\n", *why ? "cannot be written now" : "writable");
 }
 
 size_t rp_doctor(char *buf, size_t bytes) {

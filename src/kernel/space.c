@@ -211,19 +211,16 @@ rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *sp
 /* ---- the thread's buffer -------------------------------------------------------------------------------------------- */
 
 static _Thread_local rp__launch_buffer *thread_buffer;
-static pthread_key_t buffer_key;
-static pthread_once_t buffer_once = PTHREAD_ONCE_INIT;
 static void buffer_free(void *p) {
     thread_buffer = NULL;
     rp__free(p);
 }
-static void buffer_key_make(void) { (void)pthread_key_create(&buffer_key, buffer_free); }
 
 rp__launch_buffer *rp__launch_buffer_get(void) {
     if (RP__LIKELY(thread_buffer != NULL)) return thread_buffer;
-    (void)pthread_once(&buffer_once, buffer_key_make);
+    static rp__thread_end buffers = {.end = buffer_free};
     rp__launch_buffer *b = rp__alloc(sizeof *b);
-    if (!b || pthread_setspecific(buffer_key, b)) {
+    if (!b || !rp__thread_keep(&buffers, b)) {
         rp__free(b);
         rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: launch parameters");
         return NULL;

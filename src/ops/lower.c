@@ -400,9 +400,6 @@ typedef struct entry {
 } entry;
 
 static RP__TLS_FAST entry *cache_;
-static pthread_key_t cache_key;
-static pthread_once_t cache_once = PTHREAD_ONCE_INIT;
-static bool cache_key_made;
 
 static void free_cache(void *p) {
     entry *cache = p;
@@ -411,17 +408,11 @@ static void free_cache(void *p) {
     cache_ = NULL;
 }
 
-static void make_key(void) { cache_key_made = pthread_key_create(&cache_key, free_cache) == 0; }
-
 static __attribute__((noinline)) entry *new_cache(void) {
-    (void)pthread_once(&cache_once, make_key);
-    entry *cache = cache_key_made ? rp__calloc(CACHE_SLOTS, sizeof *cache) : NULL;
-    if (cache && pthread_setspecific(cache_key, cache) != 0) {
-        rp__free(cache);
-        cache = NULL;
-    }
-    if (!cache) (void)RP__OOM("the kernel cache of a thread");
-    return cache_ = cache;
+    static rp__thread_end caches = {.end = free_cache};
+    cache_ = rp__thread_new(&caches, CACHE_SLOTS * sizeof *cache_);
+    if (!cache_) (void)RP__OOM("the kernel cache of a thread");
+    return cache_;
 }
 
 static inline entry *cache_get(void) { return RP__LIKELY(cache_ != NULL) ? cache_ : new_cache(); }

@@ -39,9 +39,6 @@ typedef struct table {
 } table;
 
 static RP__TLS_FAST table *table_;
-static pthread_key_t table_key;
-static pthread_once_t table_once = PTHREAD_ONCE_INIT;
-static bool table_key_made;
 
 static void entry_free(entry *e) {
     if (e && e->launch.ready) rp__cpu_device.ops->loops->ready_free(e->launch.ready);
@@ -55,15 +52,9 @@ static void table_free(void *p) {
     table_ = NULL;
 }
 
-static void make_key(void) { table_key_made = pthread_key_create(&table_key, table_free) == 0; }
-
 static __attribute__((noinline)) table *table_new(void) {
-    (void)pthread_once(&table_once, make_key);
-    table *t = table_key_made ? rp__calloc(1, sizeof *t) : NULL;
-    if (t && pthread_setspecific(table_key, t) != 0) {
-        rp__free(t);
-        t = NULL;
-    }
+    static rp__thread_end tables = {.end = table_free};
+    table *t = rp__thread_new(&tables, sizeof *t);
     if (t) t->mask = SLOTS - 1;
     return table_ = t;
 }

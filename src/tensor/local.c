@@ -22,9 +22,6 @@ static struct {
 } shared = {.lock = RP__MUTEX_INIT};
 RP__LOCKS_SURVIVE_FORK(fork_lock, &shared.lock, 1)
 static _Atomic uint64_t ids = 1;
-static pthread_key_t key;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool key_made;
 bool rp__slots_stay;
 
 static void queue_push(rp__slot_queue *q, void *slot, void **(*link)(void *)) {
@@ -70,8 +67,7 @@ static void local_free(void *argument) {
     rp__free(l);
 }
 
-static void start(void) {
-    key_made = pthread_key_create(&key, local_free) == 0;
+static void read_environment(void) {
     const char *check = rp__env("REPRISE_CHECK");
     rp__env_check();
     rp__slots_stay = check && strcmp(check, "1") == 0;
@@ -79,10 +75,11 @@ static void start(void) {
 
 rp__tensor_local *rp__local_make(void) {
     static _Atomic uint64_t threads;
-    pthread_once(&once, start);
-    rp__tensor_local *l = key_made ? rp__calloc(1, sizeof *l) : NULL;
-    if (!l || pthread_setspecific(key, l)) {
-        rp__free(l);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static rp__thread_end lists = {.end = local_free};
+    pthread_once(&once, read_environment);
+    rp__tensor_local *l = rp__thread_new(&lists, sizeof *l);
+    if (!l) {
         RP__OOM("a thread's tensor lists");
         return NULL;
     }

@@ -1,26 +1,85 @@
 /* The graph's memory, building, hash, equality and difference (ir.h). Knows no op by name; calls nothing of tracing. */
 #include "trace/ir.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "tensor/tensor.h"
 
+/* ---- kinds of nodes */
+
+const rp__ir_form rp__ir_forms[RP__IR_KIND_COUNT] = {
+    [RP__IR_OP] = {NULL, -1, -1, .random = true},
+    [RP__IR_CAPTURED] = {"captured", 0, 1, .index = true},
+    [RP__IR_CONST] = {"const", 0, 1, .data = true},
+    [RP__IR_COND] = {"cond", -1, -1, .random = true, .first = 1, .n_regions = 2,
+                     .region = {{"then", {RP__IR_OPERANDS}, RP__IR_RESULTS},
+                                {"else", {RP__IR_OPERANDS}, RP__IR_RESULTS}}},
+    [RP__IR_WHILE] = {"while", -1, -1, .random = true, .state = true, .n_attrs = 2, .attr = {"max_iter", "keeps"},
+                      .n_regions = 2,
+                      .region = {{"cond", {RP__IR_OPERANDS}, RP__IR_CONDITION},
+                                 {"body", {RP__IR_OPERANDS}, RP__IR_RESULTS}}},
+    [RP__IR_CHECKPOINT] = {"checkpoint", -1, -1, .random = true, .n_regions = 1,
+                           .region = {{"body", {RP__IR_OPERANDS}, RP__IR_RESULTS}}},
+    [RP__IR_FUNCTION] = {"function", -1, -1, .random = true, .n_regions = 2,
+                         .region = {{"forward", {RP__IR_OPERANDS}, RP__IR_RESULTS},
+                                    {"backward", {RP__IR_OPERANDS, RP__IR_RESULTS, RP__IR_RESULTS}, RP__IR_GRADIENTS}}},
+    [RP__IR_ASSIGN] = {"assign", 2, 0},
+};
+
+const rp__ir_value *rp__ir_part_values(const rp__ir_node *n, rp__ir_part part, uint32_t *count) {
+    bool out = part == RP__IR_RESULTS, in = part == RP__IR_OPERANDS || part == RP__IR_GRADIENTS;
+    uint32_t first = part == RP__IR_OPERANDS ? rp__ir_forms[n->kind].first : 0;
+    *count = out ? n->n_out : in ? n->n_in - first : 0;
+    return out ? n->out : n->in + first;
+}
+
+void rp__ir_region_counts(const rp__ir_node *n, uint32_t r, uint32_t *args, uint32_t *results) {
+    const rp__ir_form *form = &rp__ir_forms[n->kind];
+    uint32_t count;
+    *args = 0;
+    for (int k = 0; k < 3; k++, *args += count) (void)rp__ir_part_values(n, form->region[r].takes[k], &count);
+    (void)rp__ir_part_values(n, form->region[r].gives, results);
+    if (form->region[r].gives == RP__IR_CONDITION) *results = 1;
+}
+
+const char *rp__ir_counts_fault(rp__ir_kind kind, uint32_t n_in, uint32_t n_out) {
+    const rp__ir_form *form = &rp__ir_forms[kind];
+    if (form->n_in >= 0 && n_in != (uint32_t)form->n_in) return "another number of operands than the kind of node has";
+    if (form->n_out >= 0 && n_out != (uint32_t)form->n_out)
+        return "another number of results than the kind of node has";
+    if (n_in < form->first) return "the predicate is missing";
+    return form->state && n_out > n_in ? "more results than operands" : NULL;
+}
+
 /* ---- life */
 
+static const char handle_kind[] = "rp_ir";
+
 rp_ir *rp__ir_failed(void) {
-    static rp_ir failed = {.status = RP_ERROR_INVALID_ARGUMENT, .name = ""};
+    static rp_ir failed = {.name = ""};
     return &failed;
 }
 
+rp_status rp__ir_usable(const rp_ir *ir, const char *call) {
+    if (RP__LIKELY(ir && rp__handle_is_live(&ir->handle))) return RP_OK;
+    if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph is NULL", call);
+    if (ir == rp__ir_failed()) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the graph could not be made", call);
+    return rp__handle_refuse(&ir->handle, call, handle_kind);
+}
+
 rp_ir *rp__ir_new(const char *name) {
-    rp_ir *ir = rp__calloc(1, sizeof *ir);
+    rp_ir *ir = rp__handle_new(handle_kind, sizeof *ir);
     if (ir) {
         atomic_init(&ir->refs, 1);
         ir->name = rp__arena_strdup(&ir->arena, name ? name : "");
-        if (ir->name) return ir;
+        if (ir->name) {
+            (void)snprintf(ir->handle.name, sizeof ir->handle.name, "%s", ir->name);
+            return ir;
+        }
         rp__arena_free(&ir->arena);
-        rp__free(ir);
+        rp__handle_free(ir);
     }
     (void)RP__OOM("graph");
     return NULL;
@@ -40,15 +99,28 @@ static void free_blocks(rp_ir *ir) {
 }
 
 rp_ir *rp_ir_retain(const rp_ir *ir) {
-    return ir ? rp__ir_retain((rp_ir *)(uintptr_t)ir) : NULL; /* counting does not change the graph */
+    if (!ir || ir == rp__ir_failed()) return ir ? rp__ir_failed() : NULL;
+    if (rp__ir_usable(ir, "rp_ir_retain") != RP_OK) return rp__ir_failed();
+    rp_ir *counted = (rp_ir *)(uintptr_t)ir; /* counting does not change the graph */
+    atomic_fetch_add_explicit(&counted->handle.held, 1, memory_order_relaxed);
+    return rp__ir_retain(counted);
 }
 
 void rp_ir_release(rp_ir *ir) {
+    if (!ir || ir == rp__ir_failed()) return;
+    if (rp__handle_give_up(&ir->handle, "rp_ir_release")) rp__ir_release(ir);
+}
+
+void rp__ir_lend(rp_ir *ir) {
+    if (!atomic_exchange(&ir->lent, true)) atomic_fetch_sub_explicit(&ir->handle.held, 1, memory_order_relaxed);
+}
+
+void rp__ir_release(rp_ir *ir) {
     if (!ir || ir == rp__ir_failed() || atomic_fetch_sub_explicit(&ir->refs, 1, memory_order_acq_rel) != 1) return;
     free_blocks(ir);
     for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
     for (size_t i = 0; i < ir->n_generators; i++) rp__generator_drop(ir->generators[i]);
-    for (size_t i = 0; i < ir->n_functions; i++) rp_ir_release(ir->functions[i].backward);
+    for (size_t i = 0; i < ir->n_functions; i++) rp__ir_release(ir->functions[i].backward);
     rp__free(ir->functions);
     rp__free(ir->captured);
     rp__free(ir->generators);
@@ -56,7 +128,7 @@ void rp_ir_release(rp_ir *ir) {
     rp__free(ir->values);
     rp__symbols_release(ir->symbols);
     rp__arena_free(&ir->arena);
-    rp__free(ir);
+    rp__handle_free(ir);
 }
 
 /* ---- building */
@@ -68,7 +140,7 @@ rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const 
     f.in = RP__NEW(&ir->arena, rp__ir_value, n_in + 1u);
     f.out = RP__NEW(&ir->arena, rp__ir_value, n_out + 1u);
     if (!f.in || !f.out || !RP__GROW(&ir->functions, &ir->functions_capacity, ir->n_functions + 1)) {
-        rp_ir_release(backward);
+        rp__ir_release(backward);
         return RP__OOM("a custom function of a graph");
     }
     if (n_in) memcpy(f.in, in, n_in * sizeof *in);
@@ -238,18 +310,35 @@ void rp__ir_meta_of(const rp_tensor *t, rp__meta *out) {
     memcpy(out->size, t->size, t->ndim * sizeof *t->size);
 }
 
-rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, const char *site) {
-    if (!RP__GROW(&ir->captured, &ir->captured_capacity, ir->n_captured + 1)) {
-        (void)RP__OOM("captured tensor");
-        return RP__IR_NONE;
-    }
-    uint32_t node = rp__ir_add_node(ir, block, RP__IR_CAPTURED, NULL, NULL, 0, NULL, NULL, 0, 1, site);
-    if (node == RP__IR_NONE) return RP__IR_NONE;
+rp_status rp__ir_set_captured(rp_ir *ir, uint32_t node, rp_tensor *t) {
+    if (!RP__GROW(&ir->captured, &ir->captured_capacity, ir->n_captured + 1)) return RP__OOM("captured tensor");
     ir->nodes[node].captured_index = (uint32_t)ir->n_captured;
     ir->captured[ir->n_captured++] = t ? rp_retain(t) : NULL;
+    return RP_OK;
+}
+
+rp_status rp__ir_set_data(rp_ir *ir, uint32_t node, const void *data, size_t bytes) {
+    void *copy = rp__arena_alloc(&ir->arena, bytes ? bytes : 1);
+    if (!copy) return RP__OOM("graph constant");
+    if (bytes) memcpy(copy, data, bytes);
+    ir->nodes[node].data = copy;
+    ir->nodes[node].data_bytes = bytes;
+    return RP_OK;
+}
+
+/* The one result of a node without operands, the last of its block; a node that could not be finished leaves it. */
+static rp__ir_value only_result(rp_ir *ir, rp__ir_block *block, uint32_t node, rp_status status, const rp__meta *meta) {
+    rp__ir_value v = status == RP_OK ? rp__ir_set_out(ir, node, 0, meta) : RP__IR_NONE;
+    if (v == RP__IR_NONE && block) block->n_nodes--;
+    return v;
+}
+
+rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, const char *site) {
+    uint32_t node = rp__ir_add_node(ir, block, RP__IR_CAPTURED, NULL, NULL, 0, NULL, NULL, 0, 1, site);
+    if (node == RP__IR_NONE) return RP__IR_NONE;
     rp__meta meta = {.dtype = RP_F32};
     if (t) rp__ir_meta_of(t, &meta);
-    rp__ir_value v = rp__ir_set_out(ir, node, 0, &meta);
+    rp__ir_value v = only_result(ir, block, node, rp__ir_set_captured(ir, node, t), &meta);
     if (v != RP__IR_NONE && t) {
         memcpy(ir->values[v].stride, t->stride, t->ndim * sizeof *t->stride);
         ir->values[v].offset = t->offset;
@@ -259,17 +348,8 @@ rp__ir_value rp__ir_add_captured(rp_ir *ir, rp__ir_block *block, rp_tensor *t, c
 
 rp__ir_value rp__ir_add_const(rp_ir *ir, rp__ir_block *block, const rp__meta *meta, const void *data, size_t bytes,
                               const char *site) {
-    void *copy = rp__arena_alloc(&ir->arena, bytes ? bytes : 1);
-    if (!copy) {
-        (void)RP__OOM("graph constant");
-        return RP__IR_NONE;
-    }
-    if (bytes) memcpy(copy, data, bytes);
     uint32_t node = rp__ir_add_node(ir, block, RP__IR_CONST, NULL, NULL, 0, NULL, NULL, 0, 1, site);
-    if (node == RP__IR_NONE) return RP__IR_NONE;
-    ir->nodes[node].data = copy;
-    ir->nodes[node].data_bytes = bytes;
-    return rp__ir_set_out(ir, node, 0, meta);
+    return node == RP__IR_NONE ? node : only_result(ir, block, node, rp__ir_set_data(ir, node, data, bytes), meta);
 }
 
 /* ---- copying blocks */
@@ -316,17 +396,9 @@ static rp_status copy_into(copier *c, rp__ir_block *to, const rp__ir_block *from
         m->random_count = n->random_count;
         m->recompute = n->recompute;
         m->write = n->write;
-        if (n->kind == RP__IR_CONST) {
-            m->data = rp__arena_copy(&ir->arena, n->data, n->data_bytes);
-            m->data_bytes = n->data_bytes;
-            if (!m->data) return RP__OOM("graph constant");
-        }
-        if (n->kind == RP__IR_CAPTURED) {
-            rp_tensor *t = c->source->captured[n->captured_index];
-            if (!RP__GROW(&ir->captured, &ir->captured_capacity, ir->n_captured + 1)) return RP__OOM("captured tensor");
-            m->captured_index = (uint32_t)ir->n_captured;
-            ir->captured[ir->n_captured++] = t ? rp_retain(t) : NULL;
-        }
+        const rp__ir_form *form = &rp__ir_forms[n->kind];
+        if (form->data) RP_TRY(rp__ir_set_data(ir, at, n->data, n->data_bytes));
+        if (form->index) RP_TRY(rp__ir_set_captured(ir, at, c->source->captured[n->captured_index]));
         for (uint32_t k = 0; k < n->n_out; k++) {
             rp__ir_value v = rp__ir_set_out(ir, at, k, &c->source->values[n->out[k]].meta);
             if (v == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
@@ -551,8 +623,8 @@ static void put_block(words *w, const rp_ir *ir, const rp__ir_block *block) {
         }
         put(w, n->n_attrs);
         for (uint32_t k = 0; k < n->n_attrs; k++) put_attr(w, ir, &n->attrs[k]);
-        if (n->kind == RP__IR_CAPTURED) put(w, n->captured_index);
-        if (n->kind == RP__IR_CONST) put_bytes(w, n->data, n->data_bytes);
+        if (rp__ir_forms[n->kind].index) put(w, n->captured_index);
+        if (rp__ir_forms[n->kind].data) put_bytes(w, n->data, n->data_bytes);
         put_dim(w, ir, n->random_offset);
         put_dim(w, ir, n->random_count);
         for (uint32_t r = 0; r < n->n_regions; r++) put_block(w, ir, &n->regions[r]);
@@ -603,10 +675,7 @@ rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out) {
 
 bool rp_ir_equal_at(const char *site, const rp_ir *a, const rp_ir *b) {
     RP__CALLED_FROM(site);
-    if (!a || !b) {
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_equal: a graph is NULL");
-        return false;
-    }
+    if (rp__ir_usable(a, "rp_ir_equal") != RP_OK || rp__ir_usable(b, "rp_ir_equal") != RP_OK) return false;
     words x = {0}, y = {0};
     bool equal = words_of(a, &x) == RP_OK && words_of(b, &y) == RP_OK && x.n == y.n &&
                  memcmp(x.data, y.data, x.n * sizeof *x.data) == 0;

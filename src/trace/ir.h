@@ -27,6 +27,7 @@
 #define RP_TRACE_IR_H
 
 #include "core/arena.h"
+#include "core/handle.h"
 #include "core/text.h"
 #include "ops/ops.h"
 #include "trace/symbols.h"
@@ -59,6 +60,31 @@ typedef enum rp__ir_kind {
                           memory after the write */
     RP__IR_KIND_COUNT
 } rp__ir_kind;
+
+/* What a kind of node is made of: text, parser, checker, copies and hash go by this table (ir.c). A new kind is a row there, its rules
+   in ir_check.c and what it does in ir_run.c. */
+typedef enum rp__ir_part {
+    RP__IR_NO_PART,
+    RP__IR_OPERANDS, /* of the node, those after `first` */
+    RP__IR_RESULTS,
+    RP__IR_GRADIENTS, /* one for each operand, of its type, or RP__IR_NONE */
+    RP__IR_CONDITION  /* one bool */
+} rp__ir_part;
+typedef struct rp__ir_form {
+    const char *name;   /* in the text; NULL: its op's, whose schema says what operands and attributes there are */
+    int8_t n_in, n_out; /* -1: any number */
+    bool index, data;   /* captured_index, data: in the text in place of operands */
+    bool random;        /* may take counters */
+    bool state;         /* results are the next values of the first operands, as in type */
+    uint8_t first;      /* operands that the regions do not take */
+    uint8_t n_regions, n_attrs;
+    const char *attr[2]; /* INT; in the text behind the operands, all but the first where they are not 0 */
+    struct {
+        const char *name;
+        rp__ir_part takes[3], gives;
+    } region[2];
+} rp__ir_form;
+extern const rp__ir_form rp__ir_forms[RP__IR_KIND_COUNT];
 
 typedef struct rp__ir_block rp__ir_block;
 typedef struct rp__ir_node {
@@ -105,7 +131,9 @@ typedef struct rp__ir_function {
 } rp__ir_function;
 
 struct rp_ir {
-    atomic_uint refs;
+    rp__handle handle; /* what the program holds of it */
+    atomic_uint refs;  /* that, and what the library holds */
+    atomic_bool lent;
     rp__arena arena;
     const char *name;
     rp__ir_node *nodes; /* addresses change as nodes are added: keep indices */
@@ -122,14 +150,17 @@ struct rp_ir {
     rp__ir_function *functions; /* in the order of their nodes */
     size_t n_functions, functions_capacity;
     const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
-    rp_status status;            /* of an rp_ir that could not be made */
     bool taped;                  /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */
-rp_ir *rp__ir_new(const char *name); /* NULL and a sticky error when out of memory; refs 1 */
-rp_ir *rp__ir_retain(rp_ir *ir);     /* rp_ir_release gives it back */
-rp_ir *rp__ir_failed(void);          /* what public constructors return on failure: empty, never freed */
+/* One reference, which may become the program's; NULL and a sticky error when out of memory. */
+rp_ir *rp__ir_new(const char *name);
+rp_ir *rp__ir_retain(rp_ir *ir); /* by the library: the program uses rp_ir_retain and rp_ir_release */
+void rp__ir_release(rp_ir *ir);  /* NULL is nothing */
+void rp__ir_lend(rp_ir *ir);     /* one of the library's own, for the program to see: it holds what it retains */
+rp_ir *rp__ir_failed(void);      /* what public constructors return on failure: empty, never freed */
+rp_status rp__ir_usable(const rp_ir *ir, const char *call); /* else a sticky error that says why not */
 
 /* A value with row-major strides in a storage of its own. */
 rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site);
@@ -150,6 +181,9 @@ rp__ir_value rp__ir_add_const(rp_ir *ir, rp__ir_block *block, const rp__meta *me
                               const char *site);
 /* The meta that a real tensor has. */
 void rp__ir_meta_of(const rp_tensor *t, rp__meta *out);
+/* What a CAPTURED (retains t) and a CONST (copies) have besides operands and results. */
+rp_status rp__ir_set_captured(rp_ir *ir, uint32_t node, rp_tensor *t);
+rp_status rp__ir_set_data(rp_ir *ir, uint32_t node, const void *data, size_t bytes);
 /* Copies `from` (a block of `source`, regions and all) into block `to` of ir: to->args must exist, one for each of from's.
    Words of symbols, captured tensors and generators are taken over; both graphs have the same table of symbols or none. */
 rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, const rp__ir_block *from);
@@ -162,6 +196,12 @@ rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const 
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
 /* Are its strides those of a new tensor? Compares words: the graph's table of symbols must be in force. */
 bool rp__ir_value_contiguous(const rp__ir_value_info *v);
+/* Values of the node that a part of its regions' arguments or results has the types of. */
+const rp__ir_value *rp__ir_part_values(const rp__ir_node *n, rp__ir_part part, uint32_t *count);
+/* How many arguments and results block r has. */
+void rp__ir_region_counts(const rp__ir_node *n, uint32_t r, uint32_t *args, uint32_t *results);
+/* Why a kind of node cannot have so many operands and results; NULL: it can. */
+const char *rp__ir_counts_fault(rp__ir_kind kind, uint32_t n_in, uint32_t n_out);
 bool rp__ir_writes(const rp__ir_node *n, uint32_t k); /* does the node write operand k in place? */
 /* May it not be removed or moved although nobody reads its results? */
 bool rp__ir_node_has_effect(const rp_ir *ir, const rp__ir_node *n);

@@ -163,8 +163,38 @@ static rp_status check_pass(const checker *c, uint32_t at, const rp__ir_value *v
     return RP_OK;
 }
 
+/* One region: what it takes and gives is of the types of the node's values. */
+static rp_status check_region(checker *c, uint32_t at, uint32_t r, unsigned depth) {
+    const rp__ir_node *n = &c->ir->nodes[at];
+    const rp__ir_block *b = &n->regions[r];
+    const rp__ir_part *takes = rp__ir_forms[n->kind].region[r].takes, gives = rp__ir_forms[n->kind].region[r].gives;
+    uint32_t n_args, n_results, count, begin = 0;
+    rp__ir_region_counts(n, r, &n_args, &n_results);
+    if (b->n_args != n_args || b->n_results != n_results)
+        return fail(c, at, "a block whose arguments or results are not those of its node");
+    for (int k = 0; k < 3; k++, begin += count) {
+        const rp__ir_value *values = rp__ir_part_values(n, takes[k], &count);
+        RP_TRY(check_pass(c, at, b->args + begin, count, values,
+                          "a block argument of another type than the node's value"));
+    }
+    RP_TRY(check_block(c, b, depth + 1));
+    if (gives == RP__IR_CONDITION)
+        return b->results[0] < c->ir->n_values && c->ir->values[b->results[0]].meta.dtype == RP_BOOL
+                   ? RP_OK
+                   : fail(c, at, "the condition is not bool");
+    const rp__ir_value *values = rp__ir_part_values(n, gives, &count);
+    for (uint32_t k = 0; k < count; k++) {
+        if (gives == RP__IR_GRADIENTS && b->results[k] == RP__IR_NONE) continue;
+        RP_TRY(
+            check_pass(c, at, b->results + k, 1, values + k, "a block result of another type than the node's value"));
+    }
+    return RP_OK;
+}
+
+/* ---- what the table of kinds does not say */
+
 /* A loop that keeps the history of its state: values, count, stacks. */
-static rp_status check_history(const checker *c, uint32_t at) {
+static rp_status check_while(checker *c, uint32_t at) {
     const rp__ir_node *n = &c->ir->nodes[at];
     int64_t keeps = n->attrs[1].v.i;
     if (keeps == 0) return RP_OK;
@@ -181,59 +211,51 @@ static rp_status check_history(const checker *c, uint32_t at) {
     return RP_OK;
 }
 
-/* Of a FUNCTION: operands, results, gradients of results -> gradients of operands, some of them absent. */
-static rp_status check_backward(checker *c, uint32_t at, unsigned depth) {
+static rp_status check_cond(checker *c, uint32_t at) {
     const rp__ir_node *n = &c->ir->nodes[at];
-    const rp__ir_block *b = &n->regions[1];
-    if (b->n_args != n->n_in + 2 * n->n_out || b->n_results != n->n_in)
-        return fail(c, at, "a backward whose arguments or results are not those of its function");
-    RP_TRY(check_pass(c, at, b->args, n->n_in, n->in, "an argument of a backward of another type than its operand"));
-    for (unsigned k = 0; k < 2; k++)
-        RP_TRY(check_pass(c, at, b->args + n->n_in + k * n->n_out, n->n_out, n->out,
-                          "an argument of a backward of another type than its result"));
-    RP_TRY(check_block(c, b, depth + 1));
-    n = &c->ir->nodes[at];
-    b = &n->regions[1];
-    for (uint32_t k = 0; k < b->n_results; k++) {
-        if (b->results[k] != RP__IR_NONE)
-            RP_TRY(check_pass(c, at, b->results + k, 1, n->in + k, "a gradient of another type than its operand"));
-    }
-    return RP_OK;
+    return c->ir->values[n->in[0]].meta.dtype == RP_BOOL ? RP_OK : fail(c, at, "the predicate is not bool");
 }
 
-static rp_status check_regions(checker *c, uint32_t at, unsigned depth) {
+static rp_status check_captured(checker *c, uint32_t at) {
+    return c->ir->nodes[at].captured_index < c->ir->n_captured
+               ? RP_OK
+               : fail(c, at, "a captured tensor that the graph does not hold");
+}
+
+static rp_status check_const(checker *c, uint32_t at) {
     const rp__ir_node *n = &c->ir->nodes[at];
-    uint32_t n_regions = n->kind == RP__IR_CHECKPOINT ? 1 : 2, first = n->kind == RP__IR_COND;
-    if (depth > 64) return fail(c, at, "regions nest too deep");
-    if (n->n_regions != n_regions || n->n_in < first ||
-        (n->kind == RP__IR_WHILE && (n->n_out > n->n_in || n->n_attrs != 2)))
-        return fail(c, at, "operands or regions do not fit the kind of node");
-    if (n->kind == RP__IR_WHILE) RP_TRY(check_history(c, at));
-    if (n->kind == RP__IR_COND && c->ir->values[n->in[0]].meta.dtype != RP_BOOL)
-        return fail(c, at, "the predicate is not bool");
-    for (uint32_t r = 0; r < n_regions; r++) {
-        const rp__ir_block *b = &n->regions[r];
-        bool predicate = n->kind == RP__IR_WHILE && r == 0;
-        if (n->kind == RP__IR_FUNCTION && r == 1) {
-            RP_TRY(check_backward(c, at, depth));
-            continue;
-        }
-        if (b->n_args != n->n_in - first || b->n_results != (predicate ? 1 : n->n_out))
-            return fail(c, at, "a block whose arguments or results are not those of its node");
-        RP_TRY(
-            check_pass(c, at, b->args, b->n_args, n->in + first, "a block argument of another type than its operand"));
-        RP_TRY(check_block(c, b, depth + 1));
-        n = &c->ir->nodes[at];
-        if (predicate) {
-            if (b->results[0] >= c->ir->n_values || c->ir->values[b->results[0]].meta.dtype != RP_BOOL)
-                return fail(c, at, "the condition is not bool");
-        } else {
-            RP_TRY(
-                check_pass(c, at, b->results, b->n_results, n->out, "a block result of another type than the node's"));
-        }
-    }
-    return n->kind == RP__IR_WHILE ? check_pass(c, at, n->out, n->n_out, n->in, "a loop state that changes its type")
-                                   : RP_OK;
+    const rp__meta *m = &c->ir->values[n->out[0]].meta;
+    rp_dim numel = rp__numel(m->size, m->ndim);
+    return !rp__dim_is_symbol(numel) && (size_t)numel * rp__dtype_bytes(m->dtype) == n->data_bytes
+               ? RP_OK
+               : fail(c, at, "a constant whose data does not fit its type");
+}
+
+static rp_status check_assign(checker *c, uint32_t at) {
+    const rp__ir_node *n = &c->ir->nodes[at];
+    uint32_t producer = c->ir->values[n->in[0]].node;
+    if (producer != RP__IR_NONE && c->ir->nodes[producer].kind != RP__IR_CAPTURED)
+        return fail(c, at, "assign writes to something that is neither an argument nor captured");
+    return same_meta(&c->ir->values[n->in[0]].meta, &c->ir->values[n->in[1]].meta)
+               ? RP_OK
+               : fail(c, at, "assign of another type");
+}
+
+static rp_status (*const rule[RP__IR_KIND_COUNT])(checker *c, uint32_t at) = {
+    [RP__IR_OP] = check_op,     [RP__IR_CAPTURED] = check_captured, [RP__IR_CONST] = check_const,
+    [RP__IR_COND] = check_cond, [RP__IR_WHILE] = check_while,       [RP__IR_ASSIGN] = check_assign};
+
+static rp_status check_node(checker *c, uint32_t at, unsigned depth) {
+    const rp__ir_node *n = &c->ir->nodes[at];
+    const rp__ir_form *form = &rp__ir_forms[n->kind];
+    const char *fault = rp__ir_counts_fault(n->kind, n->n_in, n->n_out);
+    if (fault) return fail(c, at, fault);
+    if (n->n_regions != form->n_regions || (form->name && n->n_attrs != form->n_attrs))
+        return fail(c, at, "attributes or regions do not fit the kind of node");
+    if (form->n_regions && depth > 64) return fail(c, at, "regions nest too deep");
+    if (rule[n->kind]) RP_TRY(rule[n->kind](c, at));
+    for (uint32_t r = 0; r < form->n_regions; r++) RP_TRY(check_region(c, at, r, depth));
+    return form->state ? check_pass(c, at, n->out, n->n_out, n->in, "a loop state that changes its type") : RP_OK;
 }
 
 static rp_status check_block(checker *c, const rp__ir_block *block, unsigned depth) {
@@ -244,39 +266,13 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
         if (at >= c->ir->n_nodes) return fail(c, RP__IR_NONE, "a block lists a node that does not exist");
         const rp__ir_node *n = &c->ir->nodes[at];
         if (n->dead) continue;
+        if (n->kind >= RP__IR_KIND_COUNT) return fail(c, RP__IR_NONE, "a node without a kind");
         for (uint32_t k = 0; k < n->n_in; k++) {
             if (n->in[k] != RP__IR_NONE ? !visible(c, n->in[k], number) : n->kind != RP__IR_OP)
                 return fail(c, at, "an operand that is not defined before, in this block");
         }
         for (uint32_t k = 0; k < n->n_out; k++) RP_TRY(define(c, n->out[k], at, k, number));
-        switch (n->kind) {
-        case RP__IR_OP: RP_TRY(check_op(c, at)); break;
-        case RP__IR_CAPTURED:
-            if (n->n_in || n->n_out != 1 || n->captured_index >= c->ir->n_captured)
-                return fail(c, at, "a captured tensor that the graph does not hold");
-            break;
-        case RP__IR_CONST: {
-            const rp__meta *m = n->n_out == 1 ? &c->ir->values[n->out[0]].meta : NULL;
-            rp_dim numel = m ? rp__numel(m->size, m->ndim) : 0;
-            if (!m || rp__dim_is_symbol(numel) || (size_t)numel * rp__dtype_bytes(m->dtype) != n->data_bytes)
-                return fail(c, at, "a constant whose data does not fit its type");
-            break;
-        }
-        case RP__IR_COND:
-        case RP__IR_WHILE:
-        case RP__IR_CHECKPOINT:
-        case RP__IR_FUNCTION: RP_TRY(check_regions(c, at, depth)); break;
-        case RP__IR_ASSIGN: {
-            if (n->n_in != 2 || n->n_out) return fail(c, at, "assign takes two values and gives none");
-            uint32_t producer = c->ir->values[n->in[0]].node;
-            if (producer != RP__IR_NONE && c->ir->nodes[producer].kind != RP__IR_CAPTURED)
-                return fail(c, at, "assign writes to something that is neither an argument nor captured");
-            if (!same_meta(&c->ir->values[n->in[0]].meta, &c->ir->values[n->in[1]].meta))
-                return fail(c, at, "assign of another type");
-            break;
-        }
-        case RP__IR_KIND_COUNT: return fail(c, RP__IR_NONE, "a node without a kind");
-        }
+        RP_TRY(check_node(c, at, depth));
     }
     for (uint32_t i = 0; i < block->n_results; i++) {
         if (block->results[i] != RP__IR_NONE && !visible(c, block->results[i], number))
@@ -287,8 +283,7 @@ static rp_status check_block(checker *c, const rp__ir_block *block, unsigned dep
 
 rp_status rp_ir_check_at(const char *site, const rp_ir *ir) {
     RP__CALLED_FROM(site);
-    if (!ir) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_check: the graph is NULL");
-    if (ir->status != RP_OK) return rp__fail(ir->status, "rp_ir_check: the graph could not be made");
+    RP_TRY(rp__ir_usable(ir, "rp_ir_check"));
     checker c = {.ir = (rp_ir *)(uintptr_t)ir};
     rp__symbols *scratch; /* shape rules calculate with its words */
     RP_TRY(rp__symbols_scratch(ir->symbols, &scratch));

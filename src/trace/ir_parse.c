@@ -697,47 +697,36 @@ static bool region(parser *p, uint32_t node, uint32_t r, const char *word, unsig
     return ok;
 }
 
-static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_t n_out, unsigned depth,
-                       uint32_t *node) {
-    static const char *const words[RP__IR_KIND_COUNT][2] = {[RP__IR_COND] = {"then", "else"},
-                                                            [RP__IR_WHILE] = {"cond", "body"},
-                                                            [RP__IR_CHECKPOINT] = {"body", NULL},
-                                                            [RP__IR_FUNCTION] = {"forward", "backward"}};
-    rp__ir_value in[RP__MAX_IN];
-    uint32_t n_in = 0;
-    rp_attr limits[2] = {{.kind = RP_ATTR_INT}, {.kind = RP_ATTR_INT}}; /* max_iter, keeps */
-    rp_dim offset, count;
-    const char *where;
-    token t = p->next;
-    if (depth >= MAX_NESTING) return fail_at(p, &t, "regions nest deeper than %d", MAX_NESTING);
+/* (%a, %b) behind a kind of node that has a name of its own, and its attributes. */
+static bool fields(parser *p, const rp__ir_form *form, rp__ir_value *in, uint32_t *n_in, rp_attr *attrs,
+                   uint32_t *n_attrs) {
+    *n_in = 0;
+    *n_attrs = form->n_attrs;
     if (!expect(p, "(")) return false;
     while (!is(p, ")")) {
-        if ((n_in && !expect(p, ",")) || !operand(p, in, &n_in)) return false;
-        if (in[n_in - 1] == RP__IR_NONE) return fail_at(p, &t, "an operand of a node with regions may not be none");
+        token t = p->next;
+        if ((*n_in && !expect(p, ",")) || !operand(p, in, n_in)) return false;
+        if (in[*n_in - 1] == RP__IR_NONE) return fail_at(p, &t, "an operand of %s may not be none", form->name);
     }
     if (!advance(p)) return false;
-    if (kind == RP__IR_WHILE &&
-        (!expect(p, "max_iter") || !expect(p, "(") || !integer(p, &limits[0].v.i) || !expect(p, ")")))
-        return false;
-    if (kind == RP__IR_WHILE && is(p, "keeps") &&
-        (!advance(p) || !expect(p, "(") || !integer(p, &limits[1].v.i) || !expect(p, ")")))
-        return false;
-    if (kind == RP__IR_COND && n_in == 0) return fail_at(p, &t, "cond without a predicate");
-    if (kind == RP__IR_WHILE && n_out > n_in) return fail_at(p, &t, "while gives more results than it takes");
-    if (!random_range(p, &offset, &count) || !expect(p, "{") || !site(p, &where)) return false;
-    *node =
-        rp__ir_add_node(p->ir, block, kind, NULL, in, n_in, NULL, limits, kind == RP__IR_WHILE ? 2 : 0, n_out, where);
-    uint32_t n_regions = kind == RP__IR_CHECKPOINT ? 1 : 2;
-    if (*node == RP__IR_NONE || rp__ir_add_regions(p->ir, *node, n_regions) != RP_OK) return fail_memory(p);
-    p->ir->nodes[*node].random_offset = offset;
-    p->ir->nodes[*node].random_count = count;
-    for (uint32_t r = 0; r < n_regions; r++) {
+    for (uint32_t k = 0; k < form->n_attrs; k++) {
+        attrs[k].kind = RP_ATTR_INT;
+        if ((k == 0 || is(p, form->attr[k])) &&
+            (!expect(p, form->attr[k]) || !expect(p, "(") || !integer(p, &attrs[k].v.i) || !expect(p, ")")))
+            return false;
+    }
+    return true;
+}
+
+static bool regions(parser *p, uint32_t node, unsigned depth) {
+    const rp__ir_form *form = &rp__ir_forms[p->ir->nodes[node].kind];
+    if (rp__ir_add_regions(p->ir, node, form->n_regions) != RP_OK) return fail_memory(p);
+    for (uint32_t r = 0; r < form->n_regions; r++) {
         token begin = p->next;
-        if (!region(p, *node, r, words[kind][r], depth)) return false;
-        const rp__ir_block *b = &p->ir->nodes[*node].regions[r];
-        bool backward = kind == RP__IR_FUNCTION && r == 1;
-        uint32_t n_args = backward ? n_in + 2 * n_out : n_in - (kind == RP__IR_COND);
-        uint32_t n_results = backward ? n_in : kind == RP__IR_WHILE && r == 0 ? 1 : n_out;
+        uint32_t n_args, n_results;
+        if (!region(p, node, r, form->region[r].name, depth)) return false;
+        const rp__ir_block *b = &p->ir->nodes[node].regions[r];
+        rp__ir_region_counts(&p->ir->nodes[node], r, &n_args, &n_results);
         if (b->n_args != n_args)
             return fail_at(p, &begin, "the block takes %u arguments, its node passes %u", b->n_args, n_args);
         if (b->n_results != n_results)
@@ -746,37 +735,68 @@ static bool structured(parser *p, rp__ir_block *block, rp__ir_kind kind, uint32_
     return expect(p, "}");
 }
 
-static bool op_node(parser *p, rp__ir_block *block, uint32_t n_out, uint32_t *node) {
+static bool op_name(parser *p, uint32_t n_out, const rp__op **op) {
     char text[64];
     token t = p->next;
     if (t.kind != TOKEN_NAME || t.length >= sizeof text) return fail_at(p, &t, "an op was expected");
     memcpy(text, t.begin, t.length);
     text[t.length] = '\0';
-    const rp__op *op = rp__op_find(text);
-    if (!op) return fail_at(p, &t, "there is no op '%s'", text);
-    if (n_out != op->schema.n_outs)
-        return fail_at(p, &t, "%s gives %u results, not %u", text, (unsigned)op->schema.n_outs, n_out);
-    rp__ir_value in[RP__MAX_IN];
-    uint32_t n_in, n_attrs, list_begin[RP__MAX_PARAMS + 1];
-    rp_attr attrs[RP__MAX_PARAMS] = {{0}};
-    rp_dim offset, count;
-    const char *where;
-    if (!advance(p) || !operands(p, op, in, &n_in, list_begin) || !attributes(p, op, attrs, &n_attrs) ||
-        !random_range(p, &offset, &count) || !site(p, &where))
-        return false;
-    *node = rp__ir_add_node(p->ir, block, RP__IR_OP, op, in, n_in, list_begin, attrs, n_attrs, n_out, where);
-    if (*node == RP__IR_NONE) return fail_memory(p);
-    p->ir->nodes[*node].random_offset = offset;
-    p->ir->nodes[*node].random_count = count;
+    *op = rp__op_find(text);
+    if (!*op) return fail_at(p, &t, "there is no op '%s'", text);
+    if (n_out != (*op)->schema.n_outs)
+        return fail_at(p, &t, "%s gives %u results, not %u", text, (unsigned)(*op)->schema.n_outs, n_out);
     return true;
+}
+
+/* What stands behind the results of a node, and its block's entry. */
+static bool node(parser *p, rp__ir_block *block, const definition *out, uint32_t n_out, unsigned depth) {
+    token t = p->next;
+    rp__ir_kind kind = RP__IR_OP;
+    for (unsigned k = 0; k < RP__IR_KIND_COUNT; k++)
+        if (rp__ir_forms[k].name && is(p, rp__ir_forms[k].name)) kind = (rp__ir_kind)k;
+    const rp__ir_form *form = &rp__ir_forms[kind];
+    const rp__op *op = NULL;
+    rp__ir_value in[RP__MAX_IN];
+    uint32_t n_in = 0, n_attrs = 0, index = 0, list_begin[RP__MAX_PARAMS + 1];
+    rp_attr attrs[RP__MAX_PARAMS] = {{0}};
+    rp_dim offset = 0, count = 0;
+    const char *where, *fault;
+    void *data = NULL;
+    size_t bytes = 0;
+    if (form->n_regions && depth >= MAX_NESTING) return fail_at(p, &t, "regions nest deeper than %d", MAX_NESTING);
+    if ((!form->name && !op_name(p, n_out, &op)) || !advance(p)) return false;
+    if (form->n_out >= 0 && n_out != (uint32_t)form->n_out)
+        return fail_at(p, &t, "%s gives %d results, not %u", form->name, form->n_out, n_out);
+    bool ok = form->index  ? number32(p, UINT32_MAX, &index)
+              : form->data ? constant(p, out, &data, &bytes)
+              : op         ? operands(p, op, in, &n_in, list_begin) && attributes(p, op, attrs, &n_attrs)
+                           : fields(p, form, in, &n_in, attrs, &n_attrs);
+    if (ok && form->index && index != p->ir->n_captured)
+        ok = fail_at(p, &t, "captured tensors are numbered from 0 in the order in which they appear");
+    if (ok && (fault = rp__ir_counts_fault(kind, n_in, n_out))) ok = fail_at(p, &t, "%s: %s", form->name, fault);
+    ok = ok && (!form->random || random_range(p, &offset, &count)) && (!form->n_regions || expect(p, "{")) &&
+         site(p, &where);
+    uint32_t at = RP__IR_NONE;
+    if (ok) {
+        at = rp__ir_add_node(p->ir, block, kind, op, in, n_in, op ? list_begin : NULL, attrs, n_attrs, n_out, where);
+        ok = at != RP__IR_NONE && (!form->index || rp__ir_set_captured(p->ir, at, NULL) == RP_OK) &&
+             (!form->data || rp__ir_set_data(p->ir, at, data, bytes) == RP_OK);
+        if (!ok) (void)fail_memory(p);
+    }
+    rp__free(data);
+    if (!ok) return false;
+    p->ir->nodes[at].random_offset = offset;
+    p->ir->nodes[at].random_count = count;
+    if (form->n_regions && !regions(p, at, depth)) return false;
+    for (uint32_t k = 0; ok && k < n_out; k++) ok = enter(p, &out[k], rp__ir_set_out(p->ir, at, k, &out[k].info.meta));
+    return ok;
 }
 
 static bool statement(parser *p, rp__ir_block *block, unsigned depth) {
     definition outs[RP__MAX_OUTS], *many = NULL;
     definition *out = outs;
-    uint32_t n_out = 0, node = RP__IR_NONE;
+    uint32_t n_out = 0;
     size_t capacity = 0;
-    const char *where = NULL;
     bool ok = true;
     while (ok && p->next.kind == TOKEN_VALUE) {
         /* Only a node with regions has more results than an op can give. */
@@ -786,70 +806,14 @@ static bool statement(parser *p, rp__ir_block *block, unsigned depth) {
             if (ok && n_out == RP__MAX_OUTS) memcpy(many, outs, sizeof outs);
             out = many;
         }
-        if (!ok || !define(p, &out[n_out])) goto failed;
-        n_out++;
-        if (!is(p, ",") || !advance(p)) break;
+        ok = ok && define(p, &out[n_out]);
+        n_out += ok;
+        if (!ok || !is(p, ",")) break;
+        ok = advance(p);
     }
-    if (!ok || p->status != RP_OK || (n_out && !expect(p, "="))) goto failed;
-    token t = p->next;
-    if (accept(p, "captured")) {
-        uint32_t index;
-        if (!number32(p, UINT32_MAX, &index) || !site(p, &where)) goto failed;
-        if (index != p->ir->n_captured || n_out != 1) {
-            (void)fail_at(p, &t,
-                          "captured tensors are numbered from 0 in the order in which they appear, one value each");
-            goto failed;
-        }
-        rp__ir_value v = rp__ir_add_captured(p->ir, block, NULL, where);
-        if (v == RP__IR_NONE) {
-            (void)fail_memory(p);
-            goto failed;
-        }
-        p->ir->values[v].meta = out[0].info.meta;
-        rp__contiguous_strides(out[0].info.meta.size, out[0].info.meta.ndim, p->ir->values[v].stride);
-        ok = enter(p, &out[0], v);
-    } else if (accept(p, "const")) {
-        void *data = NULL;
-        size_t bytes = 0;
-        if (n_out != 1) {
-            (void)fail_at(p, &t, "a constant has one result");
-            goto failed;
-        }
-        ok = constant(p, &out[0], &data, &bytes) && site(p, &where);
-        rp__ir_value v = ok ? rp__ir_add_const(p->ir, block, &out[0].info.meta, data, bytes, where) : RP__IR_NONE;
-        rp__free(data);
-        ok = ok && enter(p, &out[0], v);
-    } else if (accept(p, "assign")) {
-        rp__ir_value in[2];
-        if (n_out || !expect(p, "(") || !use(p, &in[0]) || !expect(p, ",") || !use(p, &in[1]) || !expect(p, ")") ||
-            !site(p, &where))
-            goto results;
-        if (in[0] == RP__IR_NONE || in[1] == RP__IR_NONE) {
-            (void)fail_at(p, &t, "assign takes two values");
-            goto failed;
-        }
-        ok = rp__ir_add_node(p->ir, block, RP__IR_ASSIGN, NULL, in, 2, NULL, NULL, 0, 0, where) != RP__IR_NONE ||
-             fail_memory(p);
-    } else {
-        rp__ir_kind kind = is(p, "cond")         ? RP__IR_COND
-                           : is(p, "while")      ? RP__IR_WHILE
-                           : is(p, "checkpoint") ? RP__IR_CHECKPOINT
-                           : is(p, "function")   ? RP__IR_FUNCTION
-                                                 : RP__IR_OP;
-        if (kind == RP__IR_OP)
-            ok = op_node(p, block, n_out, &node);
-        else
-            ok = advance(p) && structured(p, block, kind, n_out, depth, &node);
-        for (uint32_t k = 0; ok && k < n_out; k++)
-            ok = enter(p, &out[k], rp__ir_set_out(p->ir, node, k, &out[k].info.meta));
-    }
+    ok = ok && p->status == RP_OK && (!n_out || expect(p, "=")) && node(p, block, out, n_out, depth);
     rp__free(many);
     return ok && p->status == RP_OK;
-results:
-    if (n_out) (void)fail_at(p, &t, "assign has no result");
-failed:
-    rp__free(many);
-    return false;
 }
 
 static bool block_body(parser *p, rp__ir_block *block, unsigned depth) {
@@ -954,6 +918,6 @@ rp_ir *rp_ir_parse_at(const char *site, const char *text, size_t bytes) {
     (void)rp__symbols_enter(outer);
     rp__error_restore(&before);
     if (p.status == RP_OK) return p.ir;
-    rp_ir_release(p.ir);
+    rp__ir_release(p.ir);
     return rp__ir_failed();
 }

@@ -28,17 +28,16 @@ static rp_status fill(void *to, size_t struct_size, const void *from, size_t byt
     return RP_OK;
 }
 
-static bool usable(const rp_ir *ir) {
-    if (ir && ir->status == RP_OK) return true;
-    (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, ir ? "the graph could not be made" : "the graph is NULL");
-    return false;
+/* For what cannot fail: NULL, and a graph that could not be made, are empty ones; a released one is an error. */
+static bool there(const rp_ir *ir, const char *call) {
+    return ir && ir != rp__ir_failed() && rp__ir_usable(ir, call) == RP_OK;
 }
 
 /* ---- blocks */
 
-const char *rp_ir_name(const rp_ir *ir) { return ir && ir->name ? ir->name : ""; }
+const char *rp_ir_name(const rp_ir *ir) { return there(ir, "rp_ir_name") ? ir->name : ""; }
 
-const rp_ir_block *rp_ir_body(const rp_ir *ir) { return ir ? outside(&ir->body) : NULL; }
+const rp_ir_block *rp_ir_body(const rp_ir *ir) { return there(ir, "rp_ir_body") ? outside(&ir->body) : NULL; }
 
 size_t rp_ir_block_args(const rp_ir_block *block, const rp_ir_value **args) {
     if (args) *args = block ? inside(block)->args : NULL;
@@ -73,14 +72,14 @@ static rp_status give_node(const rp_ir *ir, uint32_t number, rp_ir_node *out) {
 
 bool rp_ir_next_at(const char *site, const rp_ir *ir, const rp_ir_block *block, size_t *at, rp_ir_node *node) {
     RP__CALLED_FROM(site);
-    if (!ir || !block || !at || !node) return false;
+    if (!there(ir, "rp_ir_next") || !block || !at || !node) return false;
     const rp__ir_block *b = inside(block);
     while (*at < b->n_nodes && ir->nodes[b->nodes[*at]].dead) ++*at;
     return *at < b->n_nodes && give_node(ir, b->nodes[(*at)++], node) == RP_OK;
 }
 
-static const rp__ir_node *node_at(const rp_ir *ir, uint32_t number) {
-    if (!usable(ir)) return NULL;
+static const rp__ir_node *node_at(const rp_ir *ir, uint32_t number, const char *call) {
+    if (rp__ir_usable(ir, call) != RP_OK) return NULL;
     if (number < ir->n_nodes && !ir->nodes[number].dead) return &ir->nodes[number];
     (void)rp__fail(RP_ERROR_INDEX, "graph \"%s\" has no node %u", ir->name, number);
     return NULL;
@@ -88,14 +87,14 @@ static const rp__ir_node *node_at(const rp_ir *ir, uint32_t number) {
 
 rp_status rp_ir_node_at_at(const char *site, const rp_ir *ir, uint32_t number, rp_ir_node *node) {
     RP__CALLED_FROM(site);
-    if (!node_at(ir, number)) return rp_error_status();
+    if (!node_at(ir, number, "rp_ir_node_at")) return rp_error_status();
     if (!node) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_node_at: nowhere to write to");
     return give_node(ir, number, node);
 }
 
 const rp_ir_block *rp_ir_node_region_at(const char *site, const rp_ir *ir, uint32_t node, size_t region) {
     RP__CALLED_FROM(site);
-    const rp__ir_node *n = node_at(ir, node);
+    const rp__ir_node *n = node_at(ir, node, "rp_ir_node_region");
     if (n && region < n->n_regions) return outside(&n->regions[region]);
     if (n) (void)rp__fail(RP_ERROR_INDEX, "node %u of graph \"%s\" has no region %zu", node, ir->name, region);
     return NULL;
@@ -103,13 +102,13 @@ const rp_ir_block *rp_ir_node_region_at(const char *site, const rp_ir *ir, uint3
 
 bool rp_ir_node_writes_at(const char *site, const rp_ir *ir, uint32_t node, size_t k) {
     RP__CALLED_FROM(site);
-    const rp__ir_node *n = node_at(ir, node);
+    const rp__ir_node *n = node_at(ir, node, "rp_ir_node_writes");
     return n && k < n->n_in && rp__ir_writes(n, (uint32_t)k);
 }
 
 /* The parameter of that name: its number among tensors, or among attributes. */
 static bool find_param(const rp_ir *ir, uint32_t node, const char *name, bool tensor, unsigned *place) {
-    const rp__ir_node *n = node_at(ir, node);
+    const rp__ir_node *n = node_at(ir, node, tensor ? "rp_ir_operands" : "rp_ir_attr");
     if (!n) return false;
     unsigned tensors = 0, attrs = 0;
     for (unsigned i = 0; n->kind == RP__IR_OP && i < n->op->schema.n_params; i++) {
@@ -144,11 +143,11 @@ const rp_attr *rp_ir_attr_at(const char *site, const rp_ir *ir, uint32_t node, c
 
 /* ---- values */
 
-size_t rp_ir_value_count(const rp_ir *ir) { return ir ? ir->n_values : 0; }
+size_t rp_ir_value_count(const rp_ir *ir) { return there(ir, "rp_ir_value_count") ? ir->n_values : 0; }
 
 rp_status rp_ir_value_at_at(const char *site, const rp_ir *ir, rp_ir_value value, rp_ir_value_info *info) {
     RP__CALLED_FROM(site);
-    if (!usable(ir)) return rp_error_status();
+    RP_TRY(rp__ir_usable(ir, "rp_ir_value_at"));
     if (!info) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_value_at: nowhere to write to");
     if (value >= ir->n_values) return rp__fail(RP_ERROR_INDEX, "graph \"%s\" has no value %u", ir->name, value);
     const rp__ir_value_info *v = &ir->values[value];
@@ -181,11 +180,13 @@ rp_status rp_ir_value_at_at(const char *site, const rp_ir *ir, rp_ir_value value
 
 bool rp_ir_is_symbolic(int64_t size) { return rp__dim_is_symbol(size); }
 
-size_t rp_ir_symbol_count(const rp_ir *ir) { return ir && ir->symbols ? rp__symbols_count(ir->symbols) : 0; }
+size_t rp_ir_symbol_count(const rp_ir *ir) {
+    return there(ir, "rp_ir_symbol_count") ? rp__symbols_count(ir->symbols) : 0;
+}
 
 rp_status rp_ir_symbol_at_at(const char *site, const rp_ir *ir, size_t index, rp_ir_symbol *symbol) {
     RP__CALLED_FROM(site);
-    if (!usable(ir)) return rp_error_status();
+    RP_TRY(rp__ir_usable(ir, "rp_ir_symbol_at"));
     if (!symbol) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_symbol_at: nowhere to write to");
     if (index >= rp_ir_symbol_count(ir))
         return rp__fail(RP_ERROR_INDEX, "graph \"%s\" has no symbol %zu", ir->name, index);
@@ -201,8 +202,8 @@ rp_status rp_ir_symbol_at_at(const char *site, const rp_ir *ir, size_t index, rp
 }
 
 /* A number, or a word of this graph's table. */
-static rp_status known(const rp_ir *ir, int64_t size) {
-    if (!usable(ir)) return rp_error_status();
+static rp_status known(const rp_ir *ir, int64_t size, const char *call) {
+    RP_TRY(rp__ir_usable(ir, call));
     if (rp__symbols_knows(ir->symbols, size)) return RP_OK;
     return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the size is a symbol of another graph than \"%s\"", ir->name);
 }
@@ -210,14 +211,14 @@ static rp_status known(const rp_ir *ir, int64_t size) {
 size_t rp_ir_symbol_of_at(const char *site, const rp_ir *ir, int64_t size) {
     RP__CALLED_FROM(site);
     size_t index;
-    if (!rp__dim_is_symbol(size) || known(ir, size) != RP_OK) return SIZE_MAX;
+    if (!rp__dim_is_symbol(size) || known(ir, size, "rp_ir_symbol_of") != RP_OK) return SIZE_MAX;
     return rp__symbols_is_plain(ir->symbols, size, &index) ? index : SIZE_MAX;
 }
 
 int64_t rp_ir_size_hint_at(const char *site, const rp_ir *ir, int64_t size) {
     RP__CALLED_FROM(site);
     if (!rp__dim_is_symbol(size)) return size;
-    return known(ir, size) == RP_OK ? rp__symbols_hint(ir->symbols, size) : 0;
+    return known(ir, size, "rp_ir_size_hint") == RP_OK ? rp__symbols_hint(ir->symbols, size) : 0;
 }
 
 rp_status rp_ir_size_value_at(const char *site, const rp_ir *ir, int64_t size, const int64_t *symbols, int64_t *value) {
@@ -226,7 +227,7 @@ rp_status rp_ir_size_value_at(const char *site, const rp_ir *ir, int64_t size, c
     *value = size;
     if (!rp__dim_is_symbol(size)) return RP_OK;
     *value = 0;
-    RP_TRY(known(ir, size));
+    RP_TRY(known(ir, size, "rp_ir_size_value"));
     if (!symbols) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_size_value: the values of symbols are NULL");
     if (rp__symbols_value(ir->symbols, size, symbols, value)) return RP_OK;
     return rp__fail(RP_ERROR_SHAPE, "a size of graph \"%s\" overflows for these symbols", ir->name);
@@ -235,7 +236,7 @@ rp_status rp_ir_size_value_at(const char *site, const rp_ir *ir, int64_t size, c
 rp_status rp_ir_symbols_of_args_at(const char *site, const rp_ir *ir, rp_tensor *const *in, size_t n_in,
                                    int64_t *symbols) {
     RP__CALLED_FROM(site);
-    if (!usable(ir)) return rp_error_status();
+    RP_TRY(rp__ir_usable(ir, "rp_ir_symbols_of_args"));
     if (n_in != ir->body.n_args || (n_in && !in) || (rp_ir_symbol_count(ir) && !symbols))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" takes %u arguments, not %zu", ir->name,
                         ir->body.n_args, n_in);
@@ -260,9 +261,9 @@ rp_status rp_ir_symbols_of_args_at(const char *site, const rp_ir *ir, rp_tensor 
 size_t rp_ir_size_text_at(const char *site, const rp_ir *ir, int64_t size, char *buf, size_t bytes) {
     RP__CALLED_FROM(site);
     if (buf && bytes) *buf = '\0';
-    if (rp__dim_is_symbol(size) && known(ir, size) != RP_OK) return 0;
+    if (rp__dim_is_symbol(size) && known(ir, size, "rp_ir_size_text") != RP_OK) return 0;
     rp__text t = {0};
-    rp__symbols_text(ir ? ir->symbols : NULL, size, false, &t);
+    rp__symbols_text(rp__dim_is_symbol(size) ? ir->symbols : NULL, size, false, &t);
     size_t n = t.data ? strlen(t.data) : 0;
     if (buf && bytes) {
         size_t copied = n < bytes ? n : bytes - 1;

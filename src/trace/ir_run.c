@@ -1,5 +1,6 @@
-/* Interpreter of graphs (ir_run.h). Values die after their last use. Under a trace, nodes with regions are traced again as such;
-   otherwise the predicate is read and the block runs in place, that of a checkpoint again when the tape asks. */
+/* Interpreter of graphs (ir_run.h). Values die after their last use. Blocks of nodes are functions for rp_cond, rp_while and
+   rp_checkpoint: the host decides and runs them, or a trace around makes regions of them again. That of a checkpoint runs again when
+   the tape asks. */
 #include "trace/ir_run.h"
 
 #include <string.h>
@@ -11,6 +12,19 @@
 
 /* ---- random numbers */
 
+/* What the random nodes of a graph have drawn: a node draws at its own offset, also when it was moved or is a recomputation,
+   and in a capture as outside. Zeroed to begin. Counters of nodes that are gone are passed over, so that generators end
+   behind them. */
+typedef struct positions {
+    struct position {
+        rp_generator *generator; /* counted */
+        rp_dim first, end;       /* offsets taken */
+    } * entries;
+    size_t n, capacity;
+    bool whole;           /* the first node of a generator does not begin there, but at its offset */
+    rp__random_log drawn; /* of all generators: an entry's counters follow one another in it */
+} positions;
+
 rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device device) {
     for (size_t k = 0; k < n_attrs; k++) {
         if (attrs[k].kind == RP_ATTR_GENERATOR && attrs[k].v.generator) return attrs[k].v.generator;
@@ -19,7 +33,7 @@ rp_generator *rp__ir_generator(const rp_attr *attrs, size_t n_attrs, rp_device d
 }
 
 /* offset: where the first node of g that runs begins. */
-static struct rp__ir_position *position_of(rp__ir_positions *p, rp_generator *g, rp_dim offset) {
+static struct position *position_of(positions *p, rp_generator *g, rp_dim offset) {
     for (size_t i = 0; i < p->n; i++)
         if (p->entries[i].generator == g) return &p->entries[i];
     if (!RP__GROW(&p->entries, &p->capacity, p->n + 1)) {
@@ -27,7 +41,7 @@ static struct rp__ir_position *position_of(rp__ir_positions *p, rp_generator *g,
         return NULL;
     }
     if (p->whole) offset = 0;
-    p->entries[p->n] = (struct rp__ir_position){rp__generator_retain(g), offset, offset};
+    p->entries[p->n] = (struct position){rp__generator_retain(g), offset, offset};
     return &p->entries[p->n++];
 }
 
@@ -37,7 +51,7 @@ static rp_status pass_over(rp_generator *g, rp_dim counters) {
 }
 
 /* The draw of a node at `offset` that has been made before. */
-static rp_status drawn_at(const rp__ir_positions *p, const struct rp__ir_position *at, rp_dim offset, rp_dim counters,
+static rp_status drawn_at(const positions *p, const struct position *at, rp_dim offset, rp_dim counters,
                           rp__random_log *out) {
     rp_dim begin = at->first;
     for (size_t i = 0; i < p->drawn.n; i++) {
@@ -55,8 +69,8 @@ static rp_status drawn_at(const rp__ir_positions *p, const struct rp__ir_positio
 }
 
 /* Dispatches a random node whose counters begin at `offset` of the graph. */
-static rp_status run_random(rp__ir_positions *p, rp__call *call, rp_generator *g, rp_dim offset, rp_dim counters) {
-    struct rp__ir_position *at = position_of(p, g, offset);
+static rp_status run_random(positions *p, rp__call *call, rp_generator *g, rp_dim offset, rp_dim counters) {
+    struct position *at = position_of(p, g, offset);
     rp_dim end = rp__dim_apply(RP__DIM_ADD, offset, counters);
     if (!at || rp_failed()) return rp_error_status();
     if (counters == 0) return rp__dispatch(call);
@@ -80,11 +94,11 @@ static rp_status run_random(rp__ir_positions *p, rp__call *call, rp_generator *g
     return status;
 }
 
-void rp__ir_positions_end(rp__ir_positions *p) {
+static void positions_end(positions *p) {
     for (size_t i = 0; i < p->n; i++) rp__generator_drop(p->entries[i].generator);
     rp__free(p->entries);
     rp__random_log_free(&p->drawn);
-    *p = (rp__ir_positions){0};
+    *p = (positions){0};
 }
 
 /* ---- running */
@@ -93,9 +107,9 @@ typedef struct run {
     const rp_ir *ir;
     const rp_dim *binding;
     rp_tensor *const *captured;
-    rp__ir_positions *positions;
-    rp_dim shift; /* counters before the block that runs (inside CHECKPOINT) */
-    const rp__ir_run_options *options;
+    positions *positions;
+    rp_dim shift;                  /* counters before the block that runs (inside CHECKPOINT) */
+    const rp__ir_pending *pending; /* of the body; NULL: values are the run's own */
 } run;
 
 static rp_dim word(const run *r, rp_dim d) {
@@ -168,33 +182,33 @@ typedef struct kept_block {
     rp_dim *binding;
     rp_tensor **captured; /* n_captured, counted */
     size_t n_captured;
-    rp__ir_positions positions; /* as they were before the block */
+    positions positions; /* as they were before the block */
 } kept_block;
 
 /* Of a run that goes on from there: what was drawn before it is not drawn again in it. */
-static rp_status copy_positions(const rp__ir_positions *from, rp__ir_positions *to) {
+static rp_status copy_positions(const positions *from, positions *to) {
     if (!RP__GROW(&to->entries, &to->capacity, from->n + 1)) return RP__OOM("random numbers of a graph");
     for (to->n = 0; to->n < from->n; to->n++) {
-        const struct rp__ir_position *at = &from->entries[to->n];
-        to->entries[to->n] = (struct rp__ir_position){rp__generator_retain(at->generator), at->end, at->end};
+        const struct position *at = &from->entries[to->n];
+        to->entries[to->n] = (struct position){rp__generator_retain(at->generator), at->end, at->end};
     }
     return RP_OK;
 }
 
 static void kept_free(void *ctx) {
     kept_block *b = ctx;
-    rp__ir_positions_end(&b->positions);
+    positions_end(&b->positions);
     for (size_t k = 0; k < b->n_captured && b->captured; k++) rp_release(b->captured[k]);
     rp__free(b->captured);
     rp__free(b->binding);
-    rp_ir_release(b->ir);
+    rp__ir_release(b->ir);
     rp__free(b);
 }
 
 /* The first run continues the counters of the graph; those after it start again from where that began. */
 static void kept_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     kept_block *b = ctx;
-    rp__ir_positions again = {0};
+    positions again = {0};
     run r = b->r;
     (void)n_in;
     if (!r.positions) {
@@ -204,7 +218,7 @@ static void kept_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
     if (run_block(&r, b->block, in, out) != RP_OK)
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     b->r.positions = NULL;
-    rp__ir_positions_end(&again);
+    positions_end(&again);
 }
 
 static rp_status kept_new(const run *r, const rp__ir_block *block, kept_block **out) {
@@ -212,7 +226,7 @@ static rp_status kept_new(const run *r, const rp__ir_block *block, kept_block **
     if (!b) return RP__OOM("rp_checkpoint");
     size_t n_symbols = r->ir->symbols ? rp__symbols_count(r->ir->symbols) : 0, n_captured = r->ir->n_captured;
     b->r = *r;
-    b->r.options = NULL;
+    b->r.pending = NULL;
     b->block = block;
     b->ir = rp__ir_retain((rp_ir *)(uintptr_t)r->ir);
     b->n_captured = n_captured;
@@ -281,11 +295,11 @@ static rp_status function_backward(rp__tape_node *n, rp_tensor *const *grad_out,
         args[p->n_saved + k] = grad_out[k] ? grad_out[k] : rp__zeros_of(&meta);
         if (rp__tensor_is_error(args[p->n_saved + k])) status = rp_error_status();
     }
-    rp__ir_positions none = {0};
+    positions none = {0};
     run r = p->backward->r;
     r.positions = &none;
     if (status == RP_OK) status = run_block(&r, p->backward->block, args, grad_in);
-    rp__ir_positions_end(&none);
+    positions_end(&none);
     rp__free(args);
     return status;
 }
@@ -346,45 +360,15 @@ static rp_status run_function(const run *r, const rp__ir_node *n, rp_tensor *con
 
 static rp_status run_regions(const run *r, const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out) {
     if (n->kind == RP__IR_FUNCTION) return run_function(r, n, in, out);
-    bool traced = rp__trace_current() != NULL;
-    if (traced) {
-        block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
-        if (n->kind == RP__IR_COND)
-            return rp__cond_outside(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, 0, n->n_in - 1, out,
-                                    n->n_out);
-        if (n->kind == RP__IR_CHECKPOINT)
-            return rp_checkpoint_at(n->site, fn_of(&a, "body"), in, n->n_in, out, n->n_out);
+    if (n->kind == RP__IR_CHECKPOINT && !rp__trace_current()) return run_checkpoint(r, n, in, out);
+    block_fn a = {*r, &n->regions[0], RP_OK}, b = {*r, n->n_regions > 1 ? &n->regions[1] : NULL, RP_OK};
+    if (n->kind == RP__IR_COND)
+        return rp__cond_outside(n->site, in[0], fn_of(&a, "then"), fn_of(&b, "else"), in + 1, 0, n->n_in - 1, out,
+                                n->n_out);
+    if (n->kind == RP__IR_WHILE)
         return rp__while_invariant(n->site, fn_of(&a, "cond"), fn_of(&b, "body"), in, n->n_out, n->n_in,
                                    n->attrs[0].v.i, out);
-    }
-    if (n->kind == RP__IR_CHECKPOINT) return run_checkpoint(r, n, in, out);
-    if (n->kind == RP__IR_COND) {
-        rp_scalar take = rp_item(in[0]);
-        if (rp_failed()) return rp_error_status();
-        RP_TRY(run_block(r, &n->regions[rp__scalar_f64(take) != 0 ? 0 : 1], in + 1, out));
-        return rp__region_own_results(in + 1, n->n_in - 1, out, n->n_out);
-    }
-    /* WHILE */
-    rp_tensor **state = rp__calloc(n->n_in + n->n_out + 1u, sizeof *state);
-    if (!state) return RP__OOM("loop");
-    rp_tensor **next = state + n->n_in;
-    rp_status status = RP_OK;
-    int64_t limit = n->attrs[0].v.i;
-    memcpy(state, in, n->n_in * sizeof *state);
-    for (int64_t i = 0; status == RP_OK && (limit == 0 || i < limit); i++) {
-        rp_tensor *go = NULL;
-        status = run_block(r, &n->regions[0], state, &go);
-        if (status != RP_OK || rp__scalar_f64(rp_item(go)) == 0) break;
-        status = run_block(r, &n->regions[1], state, next);
-        if (status == RP_OK) memcpy(state, next, n->n_out * sizeof *state);
-    }
-    if (status == RP_OK && rp_failed()) status = rp_error_status();
-    if (status == RP_OK) {
-        memcpy(out, state, n->n_out * sizeof *out);
-        status = rp__region_own_results(in, n->n_in, out, n->n_out);
-    }
-    rp__free(state);
-    return status;
+    return rp_checkpoint_at(n->site, fn_of(&a, "body"), in, n->n_in, out, n->n_out);
 }
 
 static rp_status make_const(const run *r, const rp__ir_node *n, rp_tensor **out) {
@@ -438,18 +422,19 @@ static rp_status run_node(const run *r, const rp__ir_node *n, rp_tensor *const *
     return rp__fail(RP_ERROR_INTERNAL, "a graph node without a kind");
 }
 
-rp_status rp__ir_run_node(const rp_ir *ir, uint32_t node, rp_tensor *const *in, rp_tensor **out, const rp_dim *binding,
-                          rp__ir_positions *positions) {
-    run r = {.ir = ir, .binding = binding, .captured = ir->captured, .positions = positions};
-    return run_node(&r, &ir->nodes[node], in, out);
-}
-
 /* Was the node recorded with grad mode off? It is run so again, lest a tape takes it for a part of the function. */
 static bool untaped(const rp_ir *ir, const rp__ir_node *n) { return ir->taped && n->untaped; }
+
+/* Is a pending result of the node there without running it? */
+static bool is_there(const rp__ir_node *n) {
+    return n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST ||
+           (n->kind == RP__IR_OP && n->op->lowering == RP__VIEW);
+}
 
 /* Each value is held once while later nodes need it. */
 static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *const *in, rp_tensor **out) {
     const rp_ir *ir = r->ir;
+    const rp__ir_pending *pending = block == &ir->body ? r->pending : NULL;
     rp_tensor **value = rp__calloc(ir->n_values + 1, sizeof *value);
     uint32_t *uses = rp__calloc(ir->n_values + 1, sizeof *uses);
     rp_tensor *operands[RP__MAX_IN], **operand = operands, **wide = NULL;
@@ -474,7 +459,7 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
             goto done;
         }
     }
-    for (uint32_t k = 0; k < block->n_args; k++) value[block->args[k]] = rp_retain(in[k]);
+    for (uint32_t k = 0; k < block->n_args && !pending; k++) value[block->args[k]] = rp_retain(in[k]);
     for (size_t i = 0; i < block->n_nodes && status == RP_OK; i++) {
         const rp__ir_node *n = &ir->nodes[block->nodes[i]];
         if (n->dead) continue;
@@ -487,14 +472,16 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
         if (scoped) scope = rp__scope_begin();
         bool off = block == &ir->body && untaped(ir, n);
         bool grad = off && rp_set_grad_enabled(false); /* as the function did: a trace of a block is to know */
-        status = run_node(r, n, operand, result);
+        bool there = pending && is_there(n);
+        if (pending && !there) status = pending->operands(pending->ctx, block->nodes[i], operand);
+        if (status == RP_OK && !there) status = run_node(r, n, operand, result);
         if (off) (void)rp_set_grad_enabled(grad);
-        if (status == RP_OK && block == &ir->body && r->options && r->options->observe)
-            status = r->options->observe(r->options->ctx, ir, block->nodes[i], result, n->n_out);
-        for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
+        if (pending && !there && status == RP_OK) status = pending->results(pending->ctx, block->nodes[i], result);
+        for (uint32_t k = 0; k < n->n_out && status == RP_OK && !pending; k++) {
             if (uses[n->out[k]]) value[n->out[k]] = rp_retain(result[k]);
         }
         if (scoped) rp__scope_end(scope, NULL, 0);
+        if (pending && status == RP_OK) pending->done(pending->ctx, block->nodes[i]);
         for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
             rp__ir_value v = n->in[k];
             if (v != RP__IR_NONE && --uses[v] == 0) {
@@ -503,7 +490,7 @@ static rp_status run_block(const run *r, const rp__ir_block *block, rp_tensor *c
             }
         }
     }
-    for (uint32_t k = 0; k < block->n_results && status == RP_OK; k++) {
+    for (uint32_t k = 0; k < block->n_results && status == RP_OK && !pending; k++) {
         rp__ir_value v = block->results[k];
         out[k] = v == RP__IR_NONE ? NULL : rp__tensor_enter_scope(value[v]);
         if (out[k] && rp__tensor_is_error(out[k])) status = rp_error_status();
@@ -564,26 +551,22 @@ rp_status rp__ir_bind(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_dim
 
 rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out,
                      const rp__ir_run_options *options) {
-    if (ir->status != RP_OK) return rp__fail(ir->status, "the graph could not be made");
     if (n_out != ir->body.n_results)
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "graph \"%s\" gives %u results, %zu were asked for", ir->name,
                         ir->body.n_results, n_out);
     size_t n_symbols = rp__symbols_count(ir->symbols);
     rp_dim *binding = n_symbols ? rp__calloc(n_symbols, sizeof *binding) : NULL;
     if (n_symbols && !binding) return RP__OOM("graph run");
-    rp__ir_positions positions = {.whole = options && options->whole};
+    positions drawn = {.whole = options && options->whole};
     rp__error_state before; /* an older error of the thread is none of this run */
     const bool failed = rp_failed();
     if (failed) rp__error_save(&before);
-    run r = {.ir = ir,
-             .binding = options && options->binding ? options->binding : binding,
-             .positions = &positions,
-             .options = options};
+    run r = {.ir = ir, .binding = options && options->binding ? options->binding : binding, .positions = &drawn};
     r.captured = options && options->captured ? options->captured : ir->captured;
     rp_status status = RP_OK;
     if (!(options && options->binding)) status = rp__ir_bind(ir, in, n_in, binding);
     if (status == RP_OK) status = run_block(&r, &ir->body, in, out);
-    rp__ir_positions_end(&positions);
+    positions_end(&drawn);
     if (status != RP_OK) {
         for (size_t k = 0; k < n_out; k++) out[k] = rp__tensor_error();
     }
@@ -592,11 +575,19 @@ rp_status rp__ir_run(const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tens
     return status;
 }
 
+rp_status rp__ir_run_pending(const rp_ir *ir, const rp__ir_pending *pending) {
+    positions drawn = {0};
+    const run r = {.ir = ir, .captured = ir->captured, .positions = &drawn, .pending = pending};
+    rp_status status = run_block(&r, &ir->body, NULL, NULL);
+    positions_end(&drawn);
+    return status;
+}
+
 rp_status rp_ir_run_at(const char *site, const rp_ir *ir, rp_tensor *const *in, size_t n_in, rp_tensor **out,
                        size_t n_out) {
     RP__CALLED_FROM(site);
-    if (!ir || (n_in && !in) || (n_out && !out))
-        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
+    RP_TRY(rp__ir_usable(ir, "rp_ir_run"));
+    if ((n_in && !in) || (n_out && !out)) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_run: an argument is NULL");
     RP__LISTS_APART(in, n_in, out, n_out, rp_ir_run(ir, apart, n_in, out, n_out));
     RP_TRY(rp_ir_check(ir)); /* a parsed graph may say anything */
     return rp__ir_run(ir, in, n_in, out, n_out, NULL);

@@ -198,11 +198,11 @@ static void operands(printer *p, const rp__ir_node *n) {
         }
     }
     rp__text_puts(p->out, ")");
-    if (n->kind == RP__IR_WHILE) {
-        rp__text_puts(p->out, " max_iter(");
-        dims(p, &n->attrs[0].v.i, 1);
+    for (uint32_t k = 0; k < rp__ir_forms[n->kind].n_attrs; k++) {
+        if (k > 0 && !n->attrs[k].v.i) continue;
+        rp__text_add(p->out, " %s(", rp__ir_forms[n->kind].attr[k]);
+        dims(p, &n->attrs[k].v.i, 1);
         rp__text_puts(p->out, ")");
-        if (n->attrs[1].v.i) rp__text_add(p->out, " keeps(%lld)", (long long)n->attrs[1].v.i);
     }
     if (n->kind == RP__IR_OP && n->n_attrs) {
         unsigned k = 0, said = 0;
@@ -256,14 +256,11 @@ static void site_text(printer *p, const char *site) {
 }
 
 static void head(printer *p, const rp__ir_node *n) {
-    static const char *const name[RP__IR_KIND_COUNT] = {
-        [RP__IR_CAPTURED] = "captured", [RP__IR_CONST] = "const",           [RP__IR_COND] = "cond",
-        [RP__IR_WHILE] = "while",       [RP__IR_CHECKPOINT] = "checkpoint", [RP__IR_ASSIGN] = "assign",
-        [RP__IR_FUNCTION] = "function"};
-    rp__text_puts(p->out, n->kind == RP__IR_OP ? n->op->name : name[n->kind]);
-    if (n->kind == RP__IR_CAPTURED)
+    const rp__ir_form *form = &rp__ir_forms[n->kind];
+    rp__text_puts(p->out, form->name ? form->name : n->op->name);
+    if (form->index)
         rp__text_add(p->out, " %u", n->captured_index);
-    else if (n->kind == RP__IR_CONST)
+    else if (form->data)
         constant(p, n);
     else
         operands(p, n);
@@ -283,10 +280,6 @@ static void block_text(printer *p, const rp__ir_block *block, unsigned depth);
 /* Results are defined after the regions: their numbers come after those inside, as in rp__ir_hash. The text puts them in
    front, so they are printed into a buffer of their own first. */
 static void node_text(printer *p, uint32_t at, unsigned depth) {
-    static const char *const region_name[RP__IR_KIND_COUNT][2] = {[RP__IR_COND] = {"then", "else"},
-                                                                  [RP__IR_WHILE] = {"cond", "body"},
-                                                                  [RP__IR_CHECKPOINT] = {"body", "body"},
-                                                                  [RP__IR_FUNCTION] = {"forward", "backward"}};
     const rp__ir_node *n = &p->ir->nodes[at];
     indent(p, depth);
     rp__text *whole = p->out, tail = {0};
@@ -298,7 +291,7 @@ static void node_text(printer *p, uint32_t at, unsigned depth) {
         rp__text_puts(p->out, "\n");
         for (uint32_t r = 0; r < n->n_regions; r++) {
             indent(p, depth + 1);
-            rp__text_puts(p->out, region_name[n->kind][r > 0]);
+            rp__text_puts(p->out, rp__ir_forms[n->kind].region[r].name);
             arguments(p, &n->regions[r]);
             rp__text_puts(p->out, " {\n");
             block_text(p, &n->regions[r], depth + 2);
@@ -400,10 +393,7 @@ size_t rp_ir_text_at(const char *site, const rp_ir *ir, char *buf, size_t bytes)
     RP__CALLED_FROM(site);
     rp__text t = {0};
     if (bytes && buf) buf[0] = '\0';
-    if (!ir) {
-        (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_ir_text: the graph is NULL");
-        return 0;
-    }
+    if (rp__ir_usable(ir, "rp_ir_text") != RP_OK) return 0;
     rp__ir_print(ir, true, &t);
     if (t.failed) {
         (void)RP__OOM("text of a graph");

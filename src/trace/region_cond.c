@@ -93,8 +93,8 @@ static rp_status trace_cond(rp__trace *t, rp__region_where at, rp_tensor *pred, 
 done:
     rp__region_free(&a);
     rp__region_free(&b);
-    rp_ir_release(x);
-    rp_ir_release(y);
+    rp__ir_release(x);
+    rp__ir_release(y);
     rp__free(all);
     rp__free(operands);
     rp__free(carries);

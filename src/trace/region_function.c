@@ -58,7 +58,7 @@ static rp_status arrange_backward(const rp__region *b, size_t n_in, size_t n_out
     rp__free(args);
     rp__free(results);
     if (status != RP_OK) {
-        rp_ir_release(ir);
+        rp__ir_release(ir);
         return status;
     }
     *out = ir;
@@ -103,8 +103,8 @@ static rp_status trace_custom(rp__trace *t, rp__region_where at, rp_fn forward, 
 done:
     rp__region_free(&a);
     rp__region_free(&b);
-    rp_ir_release(x);
-    rp_ir_release(y);
+    rp__ir_release(x);
+    rp__ir_release(y);
     rp__free(all);
     rp__free(operands);
     rp__free(infos);

@@ -54,8 +54,8 @@ typedef struct loop { /* both functions closed over the same operands */
 } loop;
 
 static void loop_free(loop *l) {
-    rp_ir_release(l->cond);
-    rp_ir_release(l->body);
+    rp__ir_release(l->cond);
+    rp__ir_release(l->body);
     rp__free(l->operands);
 }
 

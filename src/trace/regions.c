@@ -138,7 +138,7 @@ rp_status rp__region_finish(rp_scope scope, rp_status status, rp_tensor **out, s
 /* ---- a closed function */
 
 void rp__region_free(rp__region *r) {
-    rp_ir_release(r->ir);
+    rp__ir_release(r->ir);
     for (size_t i = 0; i < r->n_operands; i++) rp_release(r->operands[i]);
     rp__free(r->operands);
     *r = (rp__region){0};
@@ -255,7 +255,7 @@ rp_status rp__region_widen(const rp__region *r, size_t n_explicit, rp_tensor *co
     if (status == RP_OK) status = rp__region_copy_onto(ir, r->ir, args);
     rp__free(args);
     if (status != RP_OK) {
-        rp_ir_release(ir);
+        rp__ir_release(ir);
         return status;
     }
     *out = ir;
@@ -321,8 +321,8 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
 /* ---- what the tape keeps of a region */
 
 static void kept_contents_free(rp__region_kept *p) {
-    rp_ir_release(p->a);
-    rp_ir_release(p->b);
+    rp__ir_release(p->a);
+    rp__ir_release(p->b);
     rp__generator_drop(p->generator);
     rp__random_memory_release(p->memory);
 }
@@ -487,7 +487,7 @@ static rp_status block_ir(const rp_ir *ir, const rp__ir_block *block, uint32_t n
     bool *live = status == RP_OK ? rp__calloc(made->n_values + 1, sizeof *live) : NULL;
     if (status == RP_OK && !live) status = RP__OOM("backward of a region");
     if (status != RP_OK) {
-        rp_ir_release(made);
+        rp__ir_release(made);
         return status;
     }
     made->body.n_results = n_results;
@@ -569,7 +569,7 @@ rp_status rp__region_backward(const rp_ir *ir, uint32_t node, const rp__region_r
         result.ir = NULL;
     }
     rp__trace_result_free(&result);
-    rp_ir_release(p.a);
-    rp_ir_release(p.b);
+    rp__ir_release(p.a);
+    rp__ir_release(p.b);
     return status;
 }

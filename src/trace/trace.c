@@ -526,68 +526,74 @@ typedef struct version {
     const char *op, *site;
 } version;
 
-static rp_status compute_node(rp__trace *t, uint32_t at) {
-    rp_ir *ir = t->ir;
-    const rp__ir_node *n = &ir->nodes[at];
-    if (n->kind == RP__IR_CAPTURED || n->kind == RP__IR_CONST || (n->kind == RP__IR_OP && n->op->lowering == RP__VIEW))
-        return RP_OK;
-    rp_tensor **in = rp__calloc(n->n_in + n->n_out + 1u, sizeof *in), **out = in + n->n_in;
-    version *versions = rp__calloc(n->n_in + 1u, sizeof *versions);
-    rp_scope scope = rp__scope_begin();
-    rp_status status = RP_OK;
-    if (!in || !versions) {
-        status = RP__OOM("trace");
-        goto done;
+static void uncount_writes(const version *v, size_t n) {
+    for (; n > 0; v++, n--) {
+        if (!v->storage) continue;
+        atomic_store(&v->storage->version, v->version);
+        v->storage->writer_op = v->op;
+        v->storage->writer_site = v->site;
     }
+}
+
+typedef struct computing {
+    rp__trace *t;
+    uint32_t *uses;    /* per storage */
+    version *versions; /* of what the node that runs writes */
+    uint32_t n_versions;
+} computing;
+
+static rp_status give_operands(void *ctx, uint32_t node, rp_tensor **in) {
+    computing *c = ctx;
+    const rp__ir_node *n = &c->t->ir->nodes[node];
+    c->n_versions = 0;
     for (uint32_t k = 0; k < n->n_in; k++) {
         if (n->in[k] == RP__IR_NONE) continue;
-        in[k] = handle_of(t, n->in[k]);
-        if (rp__tensor_is_error(in[k])) {
-            status = rp_error_status();
-            goto done;
-        }
-        if (rp__ir_writes(n, k)) {
-            rp__storage *s = in[k]->storage;
-            versions[k] = (version){s, atomic_load(&s->version), s->writer_op, s->writer_site};
-        }
+        in[k] = handle_of(c->t, n->in[k]);
+        if (rp__tensor_is_error(in[k])) return rp_error_status();
+        rp__storage *s = in[k]->storage;
+        if (rp__ir_writes(n, k))
+            c->versions[c->n_versions++] = (version){s, atomic_load(&s->version), s->writer_op, s->writer_site};
     }
-    RP_TRY_GOTO(status, done, rp__ir_run_node(ir, at, in, out, NULL, &t->positions));
-    for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) {
-        memory *m = &t->memory[ir->values[n->out[k]].storage];
-        if (m->first == n->out[k]) status = adopt(m->storage, out[k]);
+    return RP_OK;
+}
+
+static rp_status put_results(void *ctx, uint32_t node, rp_tensor *const *out) {
+    computing *c = ctx;
+    const rp_ir *ir = c->t->ir;
+    const rp__ir_node *n = &ir->nodes[node];
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        memory *m = &c->t->memory[ir->values[n->out[k]].storage];
+        if (m->first == n->out[k]) RP_TRY(adopt(m->storage, out[k]));
     }
+    uncount_writes(c->versions, c->n_versions);
+    return RP_OK;
+}
+
+static void drop_operands(void *ctx, uint32_t node) {
+    computing *c = ctx;
+    const rp__ir_node *n = &c->t->ir->nodes[node];
     for (uint32_t k = 0; k < n->n_in; k++) {
-        if (!versions[k].storage) continue;
-        atomic_store(&versions[k].storage->version, versions[k].version);
-        versions[k].storage->writer_op = versions[k].op;
-        versions[k].storage->writer_site = versions[k].site;
+        if (n->in[k] != RP__IR_NONE) drop_unused(c->t, c->uses, n->in[k]);
     }
-done:
-    rp__scope_end(scope, NULL, 0);
-    rp__free(in);
-    rp__free(versions);
-    return status;
+    for (uint32_t k = 0; k < n->n_out; k++) drop_unused(c->t, c->uses, n->out[k]);
 }
 
 static rp_status compute_nodes(rp__trace *t) {
     rp_ir *ir = t->ir;
-    uint32_t *uses = rp__calloc(ir->n_storages + 1u, sizeof *uses);
-    rp_status status = uses ? RP_OK : RP__OOM("trace");
-    for (size_t i = 0; uses && i < ir->body.n_nodes; i++) {
+    computing c = {.t = t, .uses = rp__calloc(ir->n_storages + 1u, sizeof *c.uses)};
+    uint32_t widest = 0;
+    for (size_t i = 0; c.uses && i < ir->body.n_nodes; i++) {
         const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
         for (uint32_t k = 0; k < n->n_in; k++)
-            uses[n->in[k] == RP__IR_NONE ? ir->n_storages : ir->values[n->in[k]].storage]++;
-        for (uint32_t k = 0; k < n->n_out; k++) uses[ir->values[n->out[k]].storage]++;
+            c.uses[n->in[k] == RP__IR_NONE ? ir->n_storages : ir->values[n->in[k]].storage]++;
+        for (uint32_t k = 0; k < n->n_out; k++) c.uses[ir->values[n->out[k]].storage]++;
+        widest = n->n_in > widest ? n->n_in : widest;
     }
-    for (size_t i = 0; i < ir->body.n_nodes && status == RP_OK; i++) {
-        const rp__ir_node *n = &ir->nodes[ir->body.nodes[i]];
-        status = compute_node(t, ir->body.nodes[i]);
-        for (uint32_t k = 0; k < n->n_in && status == RP_OK; k++) {
-            if (n->in[k] != RP__IR_NONE) drop_unused(t, uses, n->in[k]);
-        }
-        for (uint32_t k = 0; k < n->n_out && status == RP_OK; k++) drop_unused(t, uses, n->out[k]);
-    }
-    rp__free(uses);
+    c.versions = rp__calloc(widest + 1u, sizeof *c.versions);
+    const rp__ir_pending pending = {give_operands, put_results, drop_operands, &c};
+    rp_status status = c.uses && c.versions ? rp__ir_run_pending(ir, &pending) : RP__OOM("trace");
+    rp__free(c.uses);
+    rp__free(c.versions);
     return status;
 }
 
@@ -620,12 +626,7 @@ static rp_status run_segment(rp__trace *t) {
     status = t->request->run(t->request->run_ctx, ir, t->operands, t->n_operands, out, n);
     for (uint32_t k = 0; k < n && status == RP_OK; k++)
         status = adopt(t->memory[ir->values[results[k]].storage].storage, out[k]);
-    for (uint32_t s = 0; s < t->n_memory; s++) {
-        if (!versions[s].storage) continue;
-        atomic_store(&versions[s].storage->version, versions[s].version);
-        versions[s].storage->writer_op = versions[s].op;
-        versions[s].storage->writer_site = versions[s].site;
-    }
+    uncount_writes(versions, t->n_memory);
 done:
     rp__free(results);
     rp__free(out);
@@ -666,14 +667,13 @@ static rp_status flush(rp__trace *t, bool last) {
     suspend(t, &s);
     rp_scope scope = rp__scope_begin();
     rp_status status = t->mode == RP__TRACE_SEGMENTS && t->request->run ? run_segment(t) : compute_nodes(t);
-    rp__ir_positions_end(&t->positions);
     rp__scope_end(scope, NULL, 0);
     resume(t, &s);
     release_values(t, status == RP_OK);
     if (status == RP_OK) rp__trace_forget_histories(t);
     clear_recording(t);
     if (!last || status != RP_OK) {
-        rp_ir_release(t->ir);
+        rp__ir_release(t->ir);
         t->ir = next;
         if (!next && !(t->ir = rp__ir_new(t->request->fn.name)))
             return status != RP_OK ? status : RP_ERROR_OUT_OF_MEMORY;
@@ -807,7 +807,7 @@ static rp_status enter_arguments(rp__trace *t, rp_tensor *const *args) {
 
 void rp__trace_result_free(rp__trace_result *r) {
     if (!r) return;
-    rp_ir_release(r->ir);
+    rp__ir_release(r->ir);
     for (size_t i = 0; i < r->n_operands; i++) rp_release(r->operands[i]);
     for (size_t i = 0; i < r->n_grads; i++) {
         rp_release(r->grads[i].leaf);
@@ -1021,10 +1021,9 @@ rp_status rp__trace_run(const rp__trace_request *q, rp_tensor **out, rp__trace_r
         result->ir = t->ir;
         t->ir->taped = !q->close && !q->no_grad;
     } else {
-        rp_ir_release(t->ir);
+        rp__ir_release(t->ir);
     }
     (void)rp__symbols_enter(symbols);
-    rp__ir_positions_end(&t->positions);
     rp__free(t->outside);
     rp__free(t->memory);
     rp__free(t->watches);

@@ -72,7 +72,6 @@ struct rp__trace {
     rp_tensor **operands; /* tensors behind arguments past n_in; borrowed from `outside` */
     size_t n_operands, operands_capacity;
     rp_tensor **stand_in; /* ABSTRACT: the arguments that fn sees; in the scope */
-    rp__ir_positions positions;
     int hooks,
         leaf_hooks; /* registered while recording, less those removed: on results, on what outlives the function */
     const char *hook_site;

@@ -20,9 +20,6 @@ typedef rp__interp_scratch workspace;
 /* It stands in for stack, of which a thread may have little: pages of its own, mapped at the thread's first launch, touched as
    far as launches need them, unmapped when the thread ends. Two: a slice of a long row runs inside its launch. */
 static RP__TLS_FAST workspace *thread_scratch;
-static pthread_key_t scratch_key;
-static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
-static bool scratch_key_made;
 /* Where the system gives no pages: one slice at a time uses this. Who holds it waits for nobody. */
 static workspace reserve;
 static rp__mutex reserve_lock = RP__MUTEX_INIT;
@@ -33,14 +30,13 @@ static void scratch_unmap(void *p) {
     munmap(p, RP__INTERP_SCRATCHES * sizeof(workspace));
     thread_scratch = NULL;
 }
-static void scratch_key_make(void) { scratch_key_made = pthread_key_create(&scratch_key, scratch_unmap) == 0; }
 static __attribute__((noinline)) workspace *scratch_map(int which) {
-    (void)pthread_once(&scratch_once, scratch_key_make);
+    static rp__thread_end scratches = {.end = scratch_unmap};
     const size_t bytes = RP__INTERP_SCRATCHES * sizeof(workspace);
     void *p = MAP_FAILED;
-    if (scratch_key_made && !rp__interpret_in_reserve)
+    if (!rp__interpret_in_reserve)
         p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p != MAP_FAILED && pthread_setspecific(scratch_key, p) == 0) return (thread_scratch = p) + which;
+    if (p != MAP_FAILED && rp__thread_keep(&scratches, p)) return (thread_scratch = p) + which;
     if (p != MAP_FAILED) munmap(p, bytes);
     rp__lock(&reserve_lock);
     return &reserve;

@@ -1,11 +1,8 @@
-/* Tier 1: queue, compiler, disk cache, loading (jit.h). One worker thread at most, started when there is work and gone when
-   there is none; compilers run by posix_spawn without a shell, one at a time, for a limited time, writing files of a limited
-   size. An object in the cache ends with a checksum of its key and bytes (ELF loaders ignore what follows the sections), so a
-   torn, altered or misplaced file is compiled again; so is one that does not load. Files and folders in which other users may
-   write are not used (disk_cache.h). */
+/* Tier 1: queue, compiler, loading (jit.h). One worker thread at most, started when there is work and gone when there is none;
+   compilers run by posix_spawn without a shell, one at a time, for a limited time, in a folder of their own, writing files of a
+   limited size. Objects are kept on disk (disk_cache.h); one that does not load is compiled again. */
 #include "kernel/cpu/jit.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #if defined(__linux__)
 #include <elf.h>
@@ -20,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,11 +35,9 @@ enum {
     HOT_LAUNCHES = 32,      /* a kernel is hot after so many launches ... */
     HOT_ELEMENTS = 1 << 26, /* ... over so many elements: some tenths of a second, about what compiling costs */
     COMPILE_LIMIT_S = 60,   /* a compiler that takes longer is killed; REPRISE_CC_SECONDS */
-    FILE_LIMIT = 1 << 27,   /* bytes of any file that a compiler writes */
-    PATH_BYTES = 1024,
-    FOOTER_BYTES = 32
+    FILE_LIMIT = 1 << 27    /* bytes of any file that a compiler writes */
 };
-static const char footer_magic[16] = "reprise-object2";
+static const char extension[] = "so";
 
 typedef enum state { COLD, QUEUED, READY, FAILED } state;
 struct rp__jit_state {
@@ -157,51 +151,22 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
              argv[0], WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     return -1;
 }
-/* All bytes of a file; NULL when it cannot be read. */
-static char *read_file(const char *path, size_t *bytes) {
-    struct stat st;
-    int fd = rp__disk_file_open(path, &st);
-    *bytes = 0;
-    if (fd < 0) return NULL;
-    char *data = st.st_size > FILE_LIMIT ? NULL : rp__alloc((size_t)st.st_size + 1);
-    size_t n = 0;
-    while (data && n < (size_t)st.st_size) {
-        ssize_t got = read(fd, data + n, (size_t)st.st_size - n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
-        n += (size_t)got;
-    }
-    close(fd);
-    if (data) data[n] = 0;
-    *bytes = n;
-    return data;
-}
-static bool write_all(int fd, const void *data, size_t bytes) {
-    const char *p = data;
-    while (bytes) {
-        ssize_t n = write(fd, p, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 static const char *compiler(void) {
     const char *cc = rp__env("REPRISE_CC");
     return cc ? cc : "cc";
 }
 /* What the compiler calls itself, asked once: part of every key. Only the worker comes here. */
-static const char *compiler_identity(const char *dir) {
+static const char *compiler_identity(void) {
     static char identity[512], name[256];
     if (identity[0] && !strcmp(name, compiler())) return identity;
-    char path[PATH_BYTES + 32], why[128], *argv[] = {strdup(compiler()), strdup("--version"), NULL};
-    snprintf(path, sizeof path, "%s/version.%ld", dir, (long)getpid());
-    size_t n = 0;
-    char *text = NULL;
-    if (argv[0] && argv[1] && run_command(argv, path, why, sizeof why) == 0) text = read_file(path, &n);
-    unlink(path);
+    char folder[RP__DISK_PATH], path[RP__DISK_PATH + 16], why[128];
+    char *argv[] = {strdup(compiler()), strdup("--version"), NULL}, *text = NULL;
+    size_t n = 0, place = 0;
+    if (argv[0] && argv[1] && rp__disk_work_folder(folder, &place, why, sizeof why)) {
+        snprintf(path, sizeof path, "%s/work.version", folder);
+        if (run_command(argv, path, why, sizeof why) == 0) text = rp__disk_file_read(path, &n);
+        rp__disk_work_end(folder);
+    }
     rp__lock(&loading);
     snprintf(name, sizeof name, "%s", compiler());
     snprintf(identity, sizeof identity, "%s %.200s", name, text ? text : "unknown");
@@ -210,75 +175,6 @@ static const char *compiler_identity(const char *dir) {
     free(argv[0]);
     free(argv[1]);
     return identity;
-}
-
-/* ---- the disk cache -------------------------------------------------------------------------------------------------- */
-
-/* Why the loader could not load objects from there; NULL: it can. */
-static const char *not_loadable(const char *dir) {
-    struct statvfs fs;
-    if (strchr(dir, '$')) return "the loader replaces names after a $ in it";
-    return statvfs(dir, &fs) == 0 && (fs.f_flag & ST_NOEXEC) ? "it is mounted noexec" : NULL;
-}
-/* The folder for objects; NULL, or why it cannot be used. */
-static const char *cache_dir(char out[PATH_BYTES], char *why, size_t why_bytes) {
-    const char *refused = rp__disk_folder_ready(out, PATH_BYTES - 128, why, why_bytes);
-    if (refused) return refused;
-    if (access(out, W_OK | X_OK) != 0) {
-        (void)snprintf(why, why_bytes, "cannot write to the cache folder: %s: %.128s", strerror(errno), out);
-        return why;
-    }
-    refused = not_loadable(out);
-    if (refused)
-        (void)snprintf(why, why_bytes, "no kernel can be loaded from the cache folder: %s: %.128s", refused, out);
-    return refused ? why : NULL;
-}
-/* Is it the folder that does not take a file as large as an object? An errno, or 0. */
-static int folder_fault(const char *dir) {
-    static const char zeros[4096];
-    char path[PATH_BYTES + 64];
-    (void)snprintf(path, sizeof path, "%s/probe.%ld.tmp", dir, (long)getpid());
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600), fault = fd < 0 ? errno : 0;
-    for (int i = 0; i < 256 && !fault; i++) fault = write_all(fd, zeros, sizeof zeros) ? 0 : errno;
-    if (fd >= 0 && close(fd) != 0 && !fault) fault = errno;
-    if (fd >= 0) (void)unlink(path);
-    return fault;
-}
-/* Folders of processes that were killed a day ago. */
-static void sweep_private(const char *parent) {
-    DIR *d = opendir(parent);
-    if (!d) return;
-    for (struct dirent *e; (e = readdir(d));) {
-        char path[PATH_BYTES];
-        struct stat st;
-        if (strncmp(e->d_name, "reprise-", 8) != 0 || strlen(e->d_name) != 14 ||
-            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-            time(NULL) - st.st_mtime <= 86400 ||
-            snprintf(path, sizeof path, "%s/%s", parent, e->d_name) >= (int)sizeof path)
-            continue;
-        DIR *inside = opendir(path);
-        for (struct dirent *f; inside && (f = readdir(inside));) {
-            if (!strncmp(f->d_name, "loop-", 5) || !strncmp(f->d_name, "version.", 8))
-                (void)unlinkat(dirfd(inside), f->d_name, 0);
-        }
-        if (inside) closedir(inside);
-        (void)rmdir(path);
-    }
-    closedir(d);
-}
-/* A folder of this process alone; the caller removes it. */
-static bool private_folder(char out[PATH_BYTES], char *why, size_t why_bytes) {
-    const char *tmp = rp__env("TMPDIR");
-    const char *const parents[] = {tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp", "/tmp", "/var/tmp",
-                                   "/dev/shm"};
-    for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
-        const char *refused = not_loadable(parents[i]);
-        snprintf(out, PATH_BYTES, "%s/reprise-XXXXXX", parents[i]);
-        if (!refused) sweep_private(parents[i]);
-        if (!refused && mkdtemp(out)) return true;
-        snprintf(why, why_bytes, "no folder for objects, %s: %s", parents[i], refused ? refused : strerror(errno));
-    }
-    return false;
 }
 /* Does the file hold every segment that its headers name? The loader would die of what is missing. */
 static bool image_is_whole(const char *data, size_t n) {
@@ -298,64 +194,6 @@ static bool image_is_whole(const char *data, size_t n) {
 #else
     return data && n > 0;
 #endif
-}
-static bool object_is_sound(const char *path, rp__hash key) {
-    size_t n = 0;
-    char *data = read_file(path, &n);
-    bool ok = data && n > FOOTER_BYTES && !memcmp(data + n - FOOTER_BYTES, footer_magic, sizeof footer_magic);
-    if (ok) {
-        rp__hash want, got = rp__hash_bytes(data, n - FOOTER_BYTES, key);
-        memcpy(&want, data + n - sizeof want, sizeof want);
-        ok = rp__hash_equal(want, got);
-    }
-    rp__free(data);
-    return ok;
-}
-/* Makes a compiler's output an entry: whole, ours alone, with its checksum. fault: the errno of a write that failed. */
-static bool seal_object(const char *path, rp__hash key, int *fault, char *why, size_t why_bytes) {
-    size_t n = 0;
-    (void)chmod(path, 0600); /* whatever the umask was */
-    char *data = read_file(path, &n);
-    if (!data || !image_is_whole(data, n)) {
-        snprintf(why, why_bytes, "the object could not be loaded: the compiler wrote %s", data ? "none" : "nothing");
-        rp__free(data);
-        return false;
-    }
-    rp__hash h = rp__hash_bytes(data, n, key);
-    rp__free(data);
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
-    bool ok = fd >= 0 && write_all(fd, footer_magic, sizeof footer_magic) && write_all(fd, &h, sizeof h);
-    if (!ok) *fault = errno;
-    if (fd >= 0 && close(fd) != 0 && ok) *fault = errno;
-    if (*fault) snprintf(why, why_bytes, "the object could not be written: %s", strerror(*fault));
-    return !*fault;
-}
-/* Removes the oldest of our files until the folder is within its bound. */
-static void trim_cache(const char *dir) {
-    const int64_t limit = rp__env_number("REPRISE_CACHE_MB", 256) * INT64_C(1048576);
-    rp__disk_folder_sweep(dir);
-    for (int rounds = 0; rounds < 64; rounds++) {
-        DIR *d = opendir(dir);
-        if (!d) return;
-        int64_t total = 0;
-        char oldest[PATH_BYTES] = "";
-        struct timespec when = {0, 0};
-        for (struct dirent *e; (e = readdir(d));) {
-            char path[PATH_BYTES];
-            struct stat st;
-            if (strncmp(e->d_name, "loop-", 5) || snprintf(path, sizeof path, "%s/%s", dir, e->d_name) >= PATH_BYTES)
-                continue;
-            if (stat(path, &st) || !S_ISREG(st.st_mode)) continue;
-            total += st.st_size;
-            if (!oldest[0] || st.st_mtim.tv_sec < when.tv_sec ||
-                (st.st_mtim.tv_sec == when.tv_sec && st.st_mtim.tv_nsec < when.tv_nsec)) {
-                when = st.st_mtim;
-                memcpy(oldest, path, sizeof oldest);
-            }
-        }
-        closedir(d);
-        if (total <= limit || !oldest[0] || unlink(oldest)) return;
-    }
 }
 
 /* ---- one kernel ------------------------------------------------------------------------------------------------------ */
@@ -397,53 +235,48 @@ static bool make_grouped(const rp__dag *dag, const rp__cpu_loop *loop, rp__progr
     return true;
 }
 
-/* Compiles `source` to `object`, in `dir`. fault: what the folder, and not the compiler, failed with. */
-static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *dir, const char *object,
-                    int *fault, char *why, size_t why_bytes) {
-    char source[PATH_BYTES + 192], log[PATH_BYTES + 192], line[128] = "";
-    snprintf(source, sizeof source, "%s.c", object);
-    snprintf(log, sizeof log, "%s.log", object);
-    int fd = open(source, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool ok = fd >= 0 && write_all(fd, source_text, bytes);
-    if (!ok) *fault = errno;
-    if (fd >= 0 && close(fd) != 0 && ok) {
-        ok = false;
+/* The object of a source, compiled in `folder`: a file there, and its bytes. fault: what the folder, and not the compiler, failed with. */
+static char *compile(const char *folder, const rp__text *text, const rp__tiles *tiles, char object[RP__DISK_PATH + 16],
+                     size_t *bytes, int *fault, char *why, size_t why_bytes) {
+    char source[RP__DISK_PATH + 16], log[RP__DISK_PATH + 16], *argv[32], *data = NULL;
+    snprintf(source, sizeof source, "%s/work.c", folder);
+    snprintf(object, sizeof source, "%s/work.so", folder);
+    snprintf(log, sizeof log, "%s/work.log", folder);
+    if (!rp__disk_file_write(source, text->data, text->length)) {
         *fault = errno;
-    }
-    if (!ok) {
         snprintf(why, why_bytes, "the source could not be written: %s", strerror(*fault));
-    } else {
-        char *argv[32];
-        int n = 0;
-        argv[n++] = strdup(compiler());
-        for (int i = 0; common_flags[i]; i++) argv[n++] = strdup(common_flags[i]);
-        for (size_t k = 0; k < sizeof isa_flags / sizeof *isa_flags; k++) {
-            for (int i = 1; !strcmp(isa_flags[k][0], tiles->name) && isa_flags[k][i]; i++)
-                argv[n++] = strdup(isa_flags[k][i]);
-        }
-        argv[n++] = strdup("-o");
-        argv[n++] = strdup(object);
-        argv[n++] = strdup(source);
-        argv[n] = NULL;
-        for (int i = 0; i < n; i++) ok = ok && argv[i];
-        if (!ok) snprintf(why, why_bytes, "out of memory");
-        ok = ok && run_command(argv, log, why, why_bytes) == 0;
-        for (int i = 0; i < n; i++) free(argv[i]);
-        if (!ok || access(object, F_OK) != 0) *fault = folder_fault(dir);
-        if (!ok) { /* the compiler's first words */
-            size_t m = 0;
-            char *text = read_file(log, &m);
-            if (text && m) {
-                snprintf(line, sizeof line, ": %.*s", (int)strcspn(text, "\n") < 120 ? (int)strcspn(text, "\n") : 120,
-                         text);
-                strncat(why, line, why_bytes - strlen(why) - 1);
-            }
-            rp__free(text);
-        }
+        return NULL;
     }
-    unlink(source);
-    unlink(log);
-    return ok;
+    int n = 0;
+    argv[n++] = strdup(compiler());
+    for (int i = 0; common_flags[i]; i++) argv[n++] = strdup(common_flags[i]);
+    for (size_t k = 0; k < sizeof isa_flags / sizeof *isa_flags; k++) {
+        for (int i = 1; !strcmp(isa_flags[k][0], tiles->name) && isa_flags[k][i]; i++)
+            argv[n++] = strdup(isa_flags[k][i]);
+    }
+    argv[n++] = strdup("-o");
+    argv[n++] = strdup(object);
+    argv[n++] = strdup(source);
+    argv[n] = NULL;
+    bool ok = true;
+    for (int i = 0; i < n; i++) ok = ok && argv[i];
+    if (!ok) snprintf(why, why_bytes, "out of memory");
+    ok = ok && run_command(argv, log, why, why_bytes) == 0;
+    for (int i = 0; i < n; i++) free(argv[i]);
+    if (!ok || access(object, F_OK) != 0) *fault = rp__disk_folder_fault(folder);
+    if (ok) {
+        (void)chmod(object, 0600); /* whatever the umask was */
+        data = rp__disk_file_read(object, bytes);
+        if (data && image_is_whole(data, *bytes)) return data;
+        snprintf(why, why_bytes, "the object could not be loaded: the compiler wrote %s", data ? "none" : "nothing");
+    } else if ((data = rp__disk_file_read(log, bytes)) && *bytes) { /* the compiler's first words */
+        char line[128];
+        size_t first = strcspn(data, "\n");
+        snprintf(line, sizeof line, ": %.*s", first < 120 ? (int)first : 120, data);
+        strncat(why, line, why_bytes - strlen(why) - 1);
+    }
+    rp__free(data);
+    return NULL;
 }
 static bool bind_symbols(void *handle, rp__program *const *grouped) {
     for (int i = 0; i < RP__PLAN_COUNT; i++) {
@@ -489,25 +322,6 @@ static void bind_lines(void *handle, rp__cpu_loop *loop) {
         if (chunk.p) atomic_store_explicit(&loop->chunk[k], chunk.f, memory_order_release);
     }
 }
-/* The sealed object of `text` at `object`, in `dir`; a temporary name until it is whole. fault: an errno of the folder. */
-static bool make_object(const rp__text *text, const rp__tiles *tiles, rp__hash key, const char *dir, const char *object,
-                        int *fault, char *why, size_t why_bytes) {
-    char temporary[PATH_BYTES + 160];
-    struct timespec now;
-    /* Processes of two hosts or containers may have one number. */
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    (void)snprintf(temporary, sizeof temporary, "%s.%ld.%lx.tmp", object, (long)getpid(), (unsigned long)now.tv_nsec);
-    *fault = 0;
-    bool ok = compile(text->data, text->length, tiles, dir, temporary, fault, why, why_bytes) &&
-              seal_object(temporary, key, fault, why, why_bytes);
-    if (ok && rename(temporary, object) != 0) {
-        *fault = errno;
-        snprintf(why, why_bytes, "the object could not be written: %s", strerror(*fault));
-        ok = false;
-    }
-    if (!ok) (void)unlink(temporary);
-    return ok;
-}
 static void *load_object(const char *object, rp__program *const *grouped, char *why, size_t why_bytes) {
     rp__lock(&loading);
     void *handle = dlopen(object, RTLD_NOW | RTLD_LOCAL);
@@ -520,17 +334,30 @@ static void *load_object(const char *object, rp__program *const *grouped, char *
     rp__unlock(&loading);
     return handle;
 }
-static void object_name(char out[PATH_BYTES + 80], const char *dir, rp__hash key) {
-    char hex[33];
-    rp__hash_text(key, hex);
-    snprintf(out, PATH_BYTES + 80, "%s/loop-%s.so", dir, hex);
+/* Compiles, loads, and keeps. not_kept: why it is not in the cache; empty: it is to be. */
+static void *make_object(const rp__text *text, const rp__tiles *tiles, rp__hash key, rp__program *const *grouped,
+                         char *not_kept, size_t not_kept_bytes, char *why, size_t why_bytes) {
+    char folder[RP__DISK_PATH], object[RP__DISK_PATH + 16];
+    size_t bytes, place = 0;
+    void *handle = NULL;
+    int fault = 1;
+    /* A folder that is full, or was taken away, is not the compiler's fault. */
+    while (!handle && fault && rp__disk_work_folder(folder, &place, why, why_bytes)) {
+        fault = 0;
+        char *data = compile(folder, text, tiles, object, &bytes, &fault, why, why_bytes);
+        if (data) handle = load_object(object, grouped, why, why_bytes); /* a mapping lives on */
+        if (handle && !*not_kept) (void)rp__disk_cache_put(key, extension, data, bytes, not_kept, not_kept_bytes);
+        rp__free(data);
+        rp__disk_work_end(folder);
+    }
+    return handle;
 }
 /* Source to loaded object. why: how it went, also on success. */
 static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_bytes) {
     rp__program *grouped[RP__PLAN_COUNT] = {NULL};
     const rp__tiles *tiles = tiles_of(loop);
     rp__text text = {NULL, 0, 0, false};
-    char dir[PATH_BYTES] = "", object[PATH_BYTES + 80] = "", not_kept[256] = "";
+    char object[RP__DISK_PATH], not_kept[256] = "";
     bool hit = false;
     void *handle = NULL;
     const double start = now_ms();
@@ -544,40 +371,21 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
         snprintf(why, why_bytes, "out of memory");
         goto done;
     }
-    const bool shared = cache_dir(dir, not_kept, sizeof not_kept) == NULL;
-    const bool own = !shared && private_folder(dir, why, why_bytes);
-    int fault = 0;
-    if (!shared && !own) goto done;
-    const char *identity = compiler_identity(dir);
+    const char *identity = compiler_identity();
     rp__hash key = rp__hash_bytes(identity, strlen(identity), rp__hash_none());
     for (int i = 0; common_flags[i]; i++) key = rp__hash_bytes(common_flags[i], strlen(common_flags[i]), key);
     key = rp__hash_bytes(tiles->name, strlen(tiles->name), key);
     key = rp__hash_bytes(text.data, text.length, key);
-    object_name(object, dir, key);
-    if (shared && object_is_sound(object, key)) {
+    if (rp__disk_cache_loads(not_kept, sizeof not_kept) && rp__disk_cache_file(key, extension, object)) {
         handle = load_object(object, grouped, why, why_bytes);
         hit = handle != NULL;
+        if (!hit) rp__disk_cache_drop(key, extension);
     }
-    if (!handle && make_object(&text, tiles, key, dir, object, &fault, why, why_bytes)) {
-        handle = load_object(object, grouped, why, why_bytes);
-        if (!handle || own) (void)unlink(object); /* a mapping lives on */
-        if (shared) trim_cache(dir);
-    }
-    if (own) (void)rmdir(dir);
-    /* A folder that is full, or was taken away, is not the compiler's fault. */
-    if (!handle && shared && fault && private_folder(dir, why, why_bytes)) {
-        snprintf(not_kept, sizeof not_kept, "the cache folder: %s", strerror(fault));
-        object_name(object, dir, key);
-        if (make_object(&text, tiles, key, dir, object, &fault, why, why_bytes)) {
-            handle = load_object(object, grouped, why, why_bytes);
-            (void)unlink(object);
-        }
-        (void)rmdir(dir);
-    }
+    if (!handle) handle = make_object(&text, tiles, key, grouped, not_kept, sizeof not_kept, why, why_bytes);
     if (handle)
         snprintf(why, why_bytes,
                  hit ? "native: %s, from the cache in %.0f ms%s%s" : "native: %s, compiled in %.0f ms%s%s", tiles->name,
-                 now_ms() - start, *not_kept ? ", not kept: " : "", not_kept);
+                 now_ms() - start, *not_kept && !hit ? ", not kept: " : "", hit ? "" : not_kept);
 done:
     rp__text_free(&text);
     if (handle) {

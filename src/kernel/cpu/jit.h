@@ -3,8 +3,7 @@
    place, with a reason.
      REPRISE_JIT        0: never; 1 (default): hot kernels, in the background; wait: every kernel, before its first launch
      REPRISE_CC         the compiler (default cc); "none": never
-     REPRISE_CACHE_DIR  where objects are kept (default $XDG_CACHE_HOME/reprise, ~/.cache/reprise)
-     REPRISE_CACHE_MB   how much of them (default 256) */
+   Objects are kept on disk (kernel/disk_cache.h). */
 #ifndef RP_KERNEL_CPU_JIT_H
 #define RP_KERNEL_CPU_JIT_H
 

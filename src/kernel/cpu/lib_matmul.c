@@ -22,9 +22,6 @@ const rp__gemm *rp__gemm_current(void) {
 /* ---- scratch of a thread */
 
 static _Thread_local void *thread_scratch;
-static pthread_key_t scratch_key;
-static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
-static bool scratch_key_made;
 static _Alignas(4096) char reserve[RP__GEMM_SCRATCH_BYTES]; /* untouched until needed: no page of it is in memory */
 static rp__mutex reserve_lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_reserve, &reserve_lock, 1)
@@ -34,15 +31,14 @@ static void scratch_unmap(void *p) {
     (void)munmap(p, RP__GEMM_SCRATCH_BYTES);
     thread_scratch = NULL;
 }
-static void scratch_key_make(void) { scratch_key_made = pthread_key_create(&scratch_key, scratch_unmap) == 0; }
 
 void *rp__gemm_scratch_take(void) {
     if (RP__LIKELY(thread_scratch && !rp__gemm_scratch_shared)) return thread_scratch;
-    (void)pthread_once(&scratch_once, scratch_key_make);
+    static rp__thread_end scratches = {.end = scratch_unmap};
     void *p = MAP_FAILED;
-    if (scratch_key_made && !rp__gemm_scratch_shared)
+    if (!rp__gemm_scratch_shared)
         p = mmap(NULL, RP__GEMM_SCRATCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p != MAP_FAILED && pthread_setspecific(scratch_key, p) == 0) return thread_scratch = p;
+    if (p != MAP_FAILED && rp__thread_keep(&scratches, p)) return thread_scratch = p;
     if (p != MAP_FAILED) (void)munmap(p, RP__GEMM_SCRATCH_BYTES);
     rp__lock(&reserve_lock);
     return reserve;

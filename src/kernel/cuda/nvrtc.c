@@ -188,7 +188,9 @@ static rp_status finish(rp__device *d, const job *j, CUfunction *out) {
     if (entry) {
         memcpy(entry, j->with->version, VERSION_BYTES);
         memcpy(entry + VERSION_BYTES, j->cubin, j->bytes);
-        (void)rp__disk_cache_put(j->key, "cubin", entry, VERSION_BYTES + j->bytes);
+        char why[512];
+        if (!rp__disk_cache_put(j->key, "cubin", entry, VERSION_BYTES + j->bytes, why, sizeof why))
+            rp__log(RP__LOG_CACHE, "kernel %s is not kept: %s", j->name, why);
     }
     rp__free(entry);
     return status;

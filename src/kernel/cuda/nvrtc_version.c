@@ -75,7 +75,8 @@ static void write_note(void) {
     if (!describe(rp__libnvrtc_file(), &now)) return;
     if (read_note(old) && strcmp(old, version) == 0) return;
     memcpy(now.version, version, sizeof now.version);
-    (void)rp__disk_cache_put(place(), "nvrtc", &now, sizeof now);
+    char why[512];
+    (void)rp__disk_cache_put(place(), "nvrtc", &now, sizeof now, why, sizeof why);
 }
 
 static void load(void) { /* under the lock */
