@@ -299,7 +299,7 @@ typedef struct rp_fn {
     rp_body *body;
     void *ctx;        /* passed to body; parameters (handles), flags, numbers */
     size_t ctx_bytes; /* bytes at ctx that are compared at every call of a compiled function */
-    const char *name; /* for messages */
+    const char *name; /* for messages; rp_function_apply keeps it: a string constant */
 } rp_fn;
 
 typedef struct rp_compiled rp_compiled; /* a plain, compiled or graphed callable */

@@ -53,6 +53,24 @@ static void likes_have_no_history(void **state) {
     EQUAL(g, exp(1) * (1 + 2 * exp(1)), exp(2) * (1 + 2 * exp(2)));
 }
 
+/* One array may be the list of gradients of outputs, or of outputs, and that of results; results may be more than they are. */
+static void grad_over_its_lists(void **state) {
+    (void)state;
+    rp_tensor *x = LEAF(1, 2), *y = LEAF(3, 5), *product = rp_mul(x, y);
+    rp_tensor *list[2] = {VEC(10, 100), NULL}, *leaves[] = {x, y};
+    ok(rp_grad(&product, 1, leaves, 2, list, RP_OPTIONS(rp_backward_options, .retain_graph = true), list));
+    EQUAL(list[0], 30, 500);
+    EQUAL(list[1], 10, 200);
+    rp_tensor *both[3] = {product, rp_exp(x), NULL}, *seeds[] = {VEC(1, 1), VEC(0, 0)};
+    ok(rp_grad(both, 2, leaves, 2, seeds, RP_OPTIONS(rp_backward_options, .retain_graph = true), both));
+    EQUAL(both[0], 3, 5);
+    EQUAL(both[1], 1, 2);
+    rp_tensor *shifted[3] = {NULL, VEC(2, 2), NULL};
+    ok(rp_grad(&product, 1, leaves, 2, shifted + 1, NULL, shifted));
+    EQUAL(shifted[0], 6, 10);
+    EQUAL(shifted[1], 2, 4);
+}
+
 static void gradients_add_up(void **state) {
     (void)state;
     rp_tensor *x = LEAF(1, 2);
@@ -676,6 +694,7 @@ int main(void) {
         TEST(leaves_and_results),
         TEST(likes_have_no_history),
         TEST(gradients_add_up),
+        TEST(grad_over_its_lists),
         TEST(shared_gradients_are_not_written),
         TEST(gradient_layout_is_the_leafs),
         TEST(broadcast_dtypes_and_empty),

@@ -861,6 +861,29 @@ static rp_status make_and_step(rp_tensor *x) {
     return rp_error_take();
 }
 
+/* What a call left on the tape outlives the callable, and its messages still name the function. */
+static void test_graphed_released_early(void **state) {
+    (void)state;
+    mlp m;
+    mlp_make(&m);
+    char name[] = "a function with a name of its own, longer than that of a handle";
+    rp_tensor *x = rp_rand(RP_DIMS(8, 10), RP_F32, NULL), *out;
+    rp_compiled *f;
+    rp_graphed_callable c = {
+        .fn = {mlp_body, &m, sizeof m, name}, .args = &x, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1};
+    OK(rp_make_graphed_callables(&c, 1, NULL, &f));
+    OK(rp_call(f, &x, 1, &out, 1));
+    rp_compiled_release(f);
+    memset(name, '-', sizeof name - 1);
+    rp_tensor *loss = rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    OK(rp_backward(loss, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true)));
+    assert_non_null(rp_grad_of(m.w1));
+    assert_int_not_equal(rp_backward(loss, NULL, NULL), RP_OK);
+    assert_non_null(strstr(rp_error_message(), "a function with a name of its own, longer than that of a handle"));
+    rp_error_take();
+    mlp_free(&m);
+}
+
 static void test_graphed_out_of_memory(void **state) { /* the n-th allocation fails: an error, nothing left behind */
     (void)state;
     if (device.type != RP_DEVICE_CPU) return; /* drivers allocate by themselves: test_cuda_faults.c */
@@ -923,6 +946,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_graphed_eager_between, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_pool_life, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_version, begin, end),
+        cmocka_unit_test_setup_teardown(test_graphed_released_early, begin, end),
         cmocka_unit_test_setup_teardown(test_graphed_out_of_memory, begin, end),
         cmocka_unit_test_setup_teardown(test_no_leak, begin, end),
     };

@@ -73,6 +73,11 @@ static void inner_scopes_end_with_outer_ones(void **state) {
     assert_int_not_equal(again.id, outer.id);
     assert_int_equal(rp_scope_end(again, NULL, 1), RP_ERROR_INVALID_ARGUMENT);
     rp_error_take();
+    rp_tensor *one_of_many = one(1);
+    assert_int_equal(rp_scope_end(again, &one_of_many, SIZE_MAX), RP_ERROR_INVALID_ARGUMENT); /* nothing is that long */
+    assert_int_equal(rp_scope_end(again, &one_of_many, SIZE_MAX / 4), RP_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(rp_item_i64(one_of_many), 1); /* and the scope is still open */
+    rp_error_take();
     assert_int_equal(rp_scope_end(again, NULL, 0), RP_OK);
 }
 

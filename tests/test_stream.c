@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -611,11 +612,86 @@ static void data_is_there(void **state) {
     assert_false(rp_failed());
 }
 
+/* ---- a kernel that waits for another thread, as one that takes a lock of the program's would */
+
+static struct {
+    atomic_bool runs, answered, late;
+    rp_stream *stream;
+    rp_event *event;
+    int64_t x;
+} meeting;
+
+static void pause_a_little(void) { (void)nanosleep(&(struct timespec){0, 1000000}, NULL); }
+
+static void wait_for_answer(const rp__kernel *kernel, const uint64_t *words, int64_t begin, int64_t end) {
+    (void)kernel, (void)words, (void)begin, (void)end;
+    atomic_store(&meeting.runs, true);
+    for (int k = 0; k < 10000 && !atomic_load(&meeting.answered); k++) pause_a_little();
+    atomic_store(&meeting.late, !atomic_load(&meeting.answered));
+}
+static rp__kernel waiting_kernel = {.kind = RP__KERNEL_CPU, .name = "wait_for_answer", .cpu = wait_for_answer};
+
+static rp__block *memory_that(rp_stream *uses) {
+    rp__block *b = NULL;
+    assert_int_equal(rp__block_alloc(&rp__cpu_device, rp__cpu_device.default_stream, 1 << 20, &b), RP_OK);
+    assert_int_equal(rp__block_used_by(b, uses), RP_OK);
+    return b;
+}
+
+/* Asks, allocates, frees, records and launches while the kernel runs, and answers it only then. */
+static void *answer(void *ok) {
+    for (int k = 0; k < 10000 && !atomic_load(&meeting.runs); k++) pause_a_little();
+    rp__block *b = NULL;
+    bool fine = !rp_stream_query(meeting.stream) && !rp_event_query(meeting.event);
+    fine = fine && rp__block_alloc(&rp__cpu_device, rp__cpu_device.default_stream, 1 << 20, &b) == RP_OK;
+    fine = fine && rp__block_used_by(b, meeting.stream) == RP_OK;
+    if (fine) rp__block_free(&rp__cpu_device, b);
+    fine = fine && run_affine(meeting.stream, &meeting.x, 2, 1) == RP_OK;
+    rp_event *e = rp_event_new(rp_cpu(), false);
+    fine = fine && rp_event_record(e, meeting.stream) == RP_OK;
+    rp_event_release(e);
+    atomic_store(&meeting.answered, true);
+    *(bool *)ok = fine;
+    return NULL;
+}
+
+static void no_lock_while_a_kernel_runs(void **state) {
+    (void)state;
+    for (int by_memory = 0; by_memory < 2;
+         by_memory++) { /* who runs it: one that waits, or one that allocates and frees */
+        pthread_t thread;
+        bool fine = false;
+        atomic_store(&meeting.runs, false);
+        atomic_store(&meeting.answered, false);
+        atomic_store(&meeting.late, false);
+        meeting.x = 1;
+        meeting.stream = rp_stream_new(rp_cpu());
+        meeting.event = rp_event_new(rp_cpu(), false);
+        rp__launch l = launch_of(&waiting_kernel, NULL, 0, "wait_for_answer");
+        rp__block *b = memory_that(meeting.stream);
+        assert_int_equal(rp__launch_on(meeting.stream, &l), RP_OK);
+        assert_int_equal(rp_event_record(meeting.event, meeting.stream), RP_OK);
+        assert_int_equal(pthread_create(&thread, NULL, answer, &fine), 0);
+        rp__block_free(&rp__cpu_device, b);
+        while (by_memory && !atomic_load(&meeting.runs)) rp__block_free(&rp__cpu_device, memory_that(meeting.stream));
+        assert_int_equal(rp_stream_synchronize(meeting.stream), RP_OK);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_true(fine);
+        assert_false(atomic_load(&meeting.late));
+        assert_int_equal(rp_stream_synchronize(meeting.stream), RP_OK);
+        assert_int_equal(meeting.x, 3);
+        rp_event_release(meeting.event);
+        rp_stream_release(meeting.stream);
+    }
+    assert_false(rp_failed());
+}
+
 int main(void) {
     setenv("REPRISE_STREAM_SEED", "1", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_keeps_its_order_and_waits),
         cmocka_unit_test(a_missing_event_shows),
+        cmocka_unit_test(no_lock_while_a_kernel_runs),
         cmocka_unit_test(data_is_there),
         cmocka_unit_test(events_answer),
         cmocka_unit_test(streams_belong_to_threads),

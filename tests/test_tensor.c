@@ -130,6 +130,36 @@ static void blobs_are_wrapped(void **state) {
     assert_int_equal(rp_error_take(), RP_ERROR_INVALID_ARGUMENT);
 }
 
+/* A stride that is never stepped along says nothing, whatever it is; what is computed with it must not overflow, at which a
+   sanitizer looks. */
+static void strides_that_say_nothing(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    float x[] = {1, 2, 3}, y[3];
+    static const int64_t hostile[] = {INT64_MAX, INT64_MAX / 2, INT64_C(0x5555555555555555), INT64_C(1) << 62};
+    for (size_t k = 0; k < sizeof hostile / sizeof *hostile; k++) {
+        int64_t far = hostile[k];
+        rp_tensor *t = rp_from_blob(x, RP_DIMS(1, 3, 1), (int64_t[]){far, 1, far}, RP_F32, rp_cpu(), NULL, NULL);
+        assert_false(rp_failed());
+        assert_int_equal(rp_stride(t, 0), 3);
+        assert_int_equal(rp_stride(t, 2), 1);
+        assert_int_equal(rp_to_host(rp_unsqueeze(rp_add_scalar(t, rp_i64(1)), 0), y, sizeof y), RP_OK);
+        assert_true(y[0] == 2 && y[1] == 3 && y[2] == 4);
+        rp_tensor *none =
+            rp_from_blob(x, RP_DIMS(0, 2, far, 3), (int64_t[]){far, far, far, far}, RP_F32, rp_cpu(), NULL, NULL);
+        assert_false(rp_failed());
+        for (int64_t d = 0; d < 4; d++) assert_true(rp_stride(none, d) <= RP__REACH_LIMIT);
+        rp_tensor *end = rp_select(rp_select(none, 2, far - 1), 2, 2); /* a place that nothing is at */
+        assert_int_equal(rp_numel(rp_clone(end)), 0);
+        assert_int_equal(rp_numel(rp_sin(rp_unsqueeze(end, 0))), 0);
+        assert_false(rp_failed());
+        assert_true(rp_is_error(rp_from_blob(x, RP_DIMS(3), &far, RP_F32, rp_cpu(), NULL, NULL)));
+        assert_non_null(strstr(rp_error_message(), "from_blob: sizes (3) and strides ("));
+        assert_int_equal(rp_error_take(), RP_ERROR_SHAPE);
+    }
+    rp_scope_end(scope, NULL, 0);
+}
+
 static void bad_sizes_are_refused(void **state) {
     (void)state;
     float x[1] = {0};
@@ -315,13 +345,10 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accessors_answer),
-        cmocka_unit_test(views_share_and_gather),
-        cmocka_unit_test(blobs_are_wrapped),
-        cmocka_unit_test(bad_sizes_are_refused),
-        cmocka_unit_test(misuse_is_an_error_not_a_crash),
-        cmocka_unit_test(replays_make_outputs_stale),
-        cmocka_unit_test(text_is_pytorchs),
+        cmocka_unit_test(accessors_answer),           cmocka_unit_test(views_share_and_gather),
+        cmocka_unit_test(blobs_are_wrapped),          cmocka_unit_test(strides_that_say_nothing),
+        cmocka_unit_test(bad_sizes_are_refused),      cmocka_unit_test(misuse_is_an_error_not_a_crash),
+        cmocka_unit_test(replays_make_outputs_stale), cmocka_unit_test(text_is_pytorchs),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

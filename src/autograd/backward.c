@@ -607,7 +607,12 @@ rp_status rp_grad_at(const char *site, rp_tensor *const *outputs, size_t n_outpu
     if ((n_outputs && !outputs) || (n_inputs && (!inputs || !out)))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_grad: a list of tensors is NULL");
     RP__LISTS_APART(inputs, n_inputs, out, n_inputs,
-                    rp_grad(outputs, n_outputs, apart, n_inputs, grad_outputs, options, out));
+                    rp_grad_at(site, outputs, n_outputs, apart, n_inputs, grad_outputs, options, out));
+    RP__LISTS_APART(outputs, n_outputs, out, n_inputs,
+                    rp_grad_at(site, apart, n_outputs, inputs, n_inputs, grad_outputs, options, out));
+    if (grad_outputs)
+        RP__LISTS_APART(grad_outputs, n_outputs, out, n_inputs,
+                        rp_grad_at(site, outputs, n_outputs, inputs, n_inputs, apart, options, out));
     for (size_t i = 0; i < n_inputs; i++) out[i] = rp__tensor_error();
     RP_TRY(rp__options_read("rp_grad", options, sizeof o, &o));
     if (n_inputs == 0) return RP_OK;

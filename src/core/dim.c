@@ -96,8 +96,8 @@ void rp__contiguous_strides(const rp_dim *size, size_t ndim, rp_dim *stride) {
         rp_dim factor = counts ? size[i] : 1;
         if (rp__dim_is_symbol(next) || rp__dim_is_symbol(factor))
             next = rp__dim_apply(RP__DIM_MUL, next, factor);
-        else if (!rp__mul_i64(next, factor, &next))
-            next = 0; /* only without elements: rp__numel refuses the others */
+        else if (!rp__mul_i64(next, factor, &next) || next > RP__REACH_LIMIT)
+            next = 0; /* only without elements: there is no memory for the others */
     }
 }
 

@@ -22,6 +22,11 @@ typedef enum rp__dim_op {
 } rp__dim_op;
 typedef enum rp__dim_relation { RP__DIM_EQ, RP__DIM_NE, RP__DIM_LT, RP__DIM_LE } rp__dim_relation;
 
+/* No memory reaches so many elements. Strides that a tensor never steps along (of dims of one element, of tensors without
+   any) are kept below: then the places that a tensor of RP_MAX_DIMS could name have bytes that can be counted, and what
+   computes with offsets and strides need not look. */
+#define RP__REACH_LIMIT (INT64_C(1) << 55)
+
 /* Value arithmetic. false on overflow, division by zero. */
 static inline bool rp__mul_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline bool rp__add_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }

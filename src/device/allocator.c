@@ -6,6 +6,7 @@
 
 #include "core/alloc.h"
 #include "core/options.h"
+#include "device/capture.h"
 #include "tensor/tensor.h"
 
 enum {
@@ -29,6 +30,80 @@ typedef struct rp__chunk { /* a block cut into pieces of one class, until the al
 static const rp__allocator_rules cuda_rules = {512, 1 << 20, 2 << 20, 10 << 20, 20 << 20, 2 << 20, (1 << 20) + 1};
 /* Segments are reserved address space: pages cost nothing before they are touched. */
 static const rp__allocator_rules cpu_rules = {64, 32 << 10, 1 << 20, 8 << 20, 16 << 20, 2 << 20, 4096};
+
+/* ---- the lock */
+
+void rp__allocator_enter(rp__allocator *a) {
+    rp__lock(&a->lock);
+    a->depth++;
+}
+
+void rp__allocator_leave(rp__allocator *a) {
+    while (a->depth == 1 && (a->given_up_streams || a->given_up_pools)) {
+        rp_stream *s = a->given_up_streams;
+        rp_pool *p = s ? NULL : a->given_up_pools;
+        unsigned n = s ? s->given_up : p->given_up;
+        if (s) {
+            a->given_up_streams = s->given_up_next;
+            s->given_up = 0;
+        } else {
+            a->given_up_pools = p->given_up_next;
+            p->given_up = 0;
+        }
+        a->depth = 0;
+        rp__unlock(&a->lock);
+        for (; n; n--) {
+            rp__stream_drop(s);
+            rp__pool_drop(p);
+        }
+        rp__allocator_enter(a);
+    }
+    bool out = --a->depth == 0;
+    rp__unlock(&a->lock);
+    if (out && a->device->ops->poll) a->device->ops->poll(a->device);
+}
+
+void rp__allocator_give_up_stream(rp__allocator *a, rp_stream *s) {
+    if (!s || s->is_default || s->given_up++) return;
+    s->given_up_next = a->given_up_streams;
+    a->given_up_streams = s;
+}
+
+void rp__allocator_give_up_pool(rp__allocator *a, rp_pool *p) {
+    if (!p || p->given_up++) return;
+    p->given_up_next = a->given_up_pools;
+    a->given_up_pools = p;
+}
+
+void rp__allocator_settle(rp__allocator *a) {
+    if (a->device->ops->idle && !rp__captures_active()) (void)a->device->ops->synchronize(a->device);
+}
+
+bool rp__allocator_at_rest(rp__allocator *a) {
+    const rp__device_ops *ops = a->device->ops;
+    if (ops->idle) return ops->idle(a->device);
+    (void)ops->synchronize(a->device);
+    return true;
+}
+
+/* rp__block_take, once more when the device has nothing left and there is work that keeps memory. Under the lock, which it leaves
+   to wait for that work. */
+static rp_status block_take(rp__allocator *a, rp_pool *pool, rp_stream *s, size_t bytes, rp__shelf_block **out) {
+    rp__error_state state;
+    rp__error_save(&state);
+    rp_status status = rp__block_take(a, pool, s, bytes, out);
+    if (RP__UNLIKELY(status == RP_ERROR_OUT_OF_MEMORY) && a->depth == 1 && a->device->ops->idle &&
+        !rp__captures_active() && !a->device->ops->idle(a->device)) {
+        rp_error_take();
+        rp__allocator_leave(a);
+        rp__allocator_settle(a);
+        rp__allocator_enter(a);
+        rp_error_take();
+        status = rp__block_take(a, pool, s, bytes, out);
+    }
+    rp__error_restore(&state);
+    return status;
+}
 
 /* ---- pieces: the fast path of the CPU device */
 
@@ -82,7 +157,7 @@ static void cache_free(void *argument) {
     cache *c = argument;
     rp__allocator *a = c->owner;
     mine = NULL;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     flush_counters(a, c);
     for (unsigned k = 0; k < RP__ALLOCATOR_CLASSES; k++) {
         for (piece *p = c->list[k].head, *next; p; p = next) {
@@ -96,7 +171,7 @@ static void cache_free(void *argument) {
     else
         a->caches = c->next;
     if (c->next) c->next->prev = c->prev;
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     rp__free(c);
 }
 
@@ -106,11 +181,11 @@ static __attribute__((noinline)) cache *cache_new(rp__allocator *a) {
     if (!c) return NULL;
     c->owner = a;
     for (unsigned k = 0; k < RP__ALLOCATOR_CLASSES; k++) c->list[k].limit = class_limit(k);
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     c->next = a->caches;
     if (c->next) c->next->prev = c;
     a->caches = c;
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     mine = c;
     return c;
 }
@@ -137,7 +212,7 @@ static rp_status pieces_new(rp__allocator *a, unsigned k) {
     size_t bytes = class_bytes(k), n = CHUNK_BYTES / bytes;
     if (n < 8) n = 8;
     rp__shelf_block *memory;
-    RP_TRY(rp__block_take(a, NULL, a->device->default_stream, n * bytes, &memory));
+    RP_TRY(block_take(a, NULL, a->device->default_stream, n * bytes, &memory));
     chunk *c = rp__calloc(1, sizeof *c + n * sizeof *c->pieces);
     if (!c) {
         rp__block_return(a, memory);
@@ -161,7 +236,7 @@ static rp_status pieces_new(rp__allocator *a, unsigned k) {
 /* Half a cache full of class k from the shared list. */
 static rp_status refill(rp__allocator *a, cache *c, unsigned k) {
     rp_status status = RP_OK;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     flush_counters(a, c);
     if (!a->classes[k] && a->pending) rp__allocator_collect(a, false);
     if (!a->classes[k]) status = pieces_new(a, k);
@@ -172,12 +247,12 @@ static rp_status refill(rp__allocator *a, cache *c, unsigned k) {
         c->list[k].head = p;
         c->list[k].n++;
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     return status;
 }
 
 static void spill(rp__allocator *a, cache *c, unsigned k) {
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     flush_counters(a, c);
     for (size_t n = class_limit(k) / 2; n; n--) {
         piece *p = c->list[k].head;
@@ -186,7 +261,7 @@ static void spill(rp__allocator *a, cache *c, unsigned k) {
         p->next = a->classes[k];
         a->classes[k] = p;
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
 }
 
 /* ---- the interface */
@@ -195,16 +270,16 @@ static __attribute__((noinline)) rp_status block_alloc_shelved(rp__allocator *a,
                                                                rp__block **out) {
     rp_pool *pool = s->route;
     rp__shelf_block *b = NULL;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     rp_status status = pool && pool->ledger ? rp__pool_ledger_room(pool->ledger) : RP_OK;
     if (status == RP_OK && pool && pool->capture_ledger) status = rp__pool_ledger_room(pool->capture_ledger);
-    if (status == RP_OK) status = rp__block_take(a, pool, s, bytes, &b);
+    if (status == RP_OK) status = block_take(a, pool, s, bytes, &b);
     if (status == RP_OK) {
         rp__allocator_count(a, b->size);
         if (pool && pool->ledger) rp__pool_ledger_note(pool->ledger, b->address, b->size);
         if (pool && pool->capture_ledger) rp__pool_ledger_note(pool->capture_ledger, b->address, b->size);
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     RP_TRY(status);
     if (pool) rp__pool_retain(pool);
     if (!s->is_default) rp__stream_retain(s);
@@ -265,12 +340,12 @@ void rp__block_release(rp__allocator *a, rp__block_base *b) {
     rp_pool *pool = b->pub.pool;
     rp_stream *stream = b->pub.stream;
     rp__block_return(a, (rp__shelf_block *)b);
-    if (!stream->is_default) rp__stream_drop(stream);
-    if (pool) rp__pool_drop(pool);
+    if (!stream->is_default) rp__allocator_give_up_stream(a, stream);
+    rp__allocator_give_up_pool(a, pool);
 }
 
 static __attribute__((noinline)) void block_free_slow(rp__allocator *a, rp__block_base *b) {
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     a->frees++;
     a->allocated -= (int64_t)b->pub.bytes;
     if (b->uses && !rp__block_uses_done(a, b->uses, false)) {
@@ -278,11 +353,11 @@ static __attribute__((noinline)) void block_free_slow(rp__allocator *a, rp__bloc
         a->pending = b;
         a->n_pending++;
     } else {
-        if (b->uses) rp__block_uses_free(b->uses);
+        if (b->uses) rp__block_uses_free(a, b->uses);
         b->uses = NULL;
         rp__block_release(a, b);
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
 }
 
 /* ---- memory of programs */
@@ -321,7 +396,7 @@ static void foreign_end(rp__foreign *f) {
 /* Takes those whose work is done out of the list of those that wait, then runs their deleters. */
 static __attribute__((noinline)) void foreign_collect(rp__allocator *a) {
     rp__block_base *done = NULL;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     for (rp__block_base **link = &a->foreign_pending; *link;) {
         rp__block_base *b = *link;
         if (!rp__block_uses_done(a, b->uses, false)) {
@@ -331,12 +406,12 @@ static __attribute__((noinline)) void foreign_collect(rp__allocator *a) {
         *link = b->pending_next;
         b->pending_next = done;
         done = b;
+        rp__block_uses_free(a, b->uses);
     }
     if (!a->foreign_pending) atomic_store_explicit(&a->foreign_waits, false, memory_order_relaxed);
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     for (rp__block_base *b = done, *next; b; b = next) {
         next = b->pending_next;
-        rp__block_uses_free(b->uses);
         foreign_end((rp__foreign *)b);
     }
 }
@@ -347,17 +422,17 @@ void rp__foreign_collect(rp__device *d) {
 }
 
 static void foreign_free(rp__allocator *a, rp__foreign *f) {
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     bool done = !f->b.uses || rp__block_uses_done(a, f->b.uses, false);
     if (!done) {
         f->b.pending_next = a->foreign_pending;
         a->foreign_pending = &f->b;
         atomic_store_explicit(&a->foreign_waits, true, memory_order_relaxed);
+    } else if (f->b.uses) {
+        rp__block_uses_free(a, f->b.uses);
     }
-    rp__unlock(&a->lock);
-    if (!done) return;
-    if (f->b.uses) rp__block_uses_free(f->b.uses);
-    foreign_end(f);
+    rp__allocator_leave(a);
+    if (done) foreign_end(f);
 }
 
 void rp__block_free(rp__device *d, rp__block *pub) {
@@ -388,7 +463,7 @@ rp_status rp__block_used_by(rp__block *pub, rp_stream *s) {
     if (!pub || b->kind == RP__BLOCK_EMPTY || s == pub->stream) return RP_OK;
     rp__allocator *a = pub->stream->device->allocator;
     rp_status status = RP_OK;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     if (!b->uses) b->uses = rp__calloc(1, sizeof *b->uses);
     rp__block_uses *u = b->uses;
     bool known = false;
@@ -402,7 +477,7 @@ rp_status rp__block_used_by(rp__block *pub, rp_stream *s) {
         status = RP__OOM("the list of streams that use a memory block");
     else if (!known)
         u->entries[u->n++] = (rp__block_use){rp__stream_retain(s), NULL};
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     return status;
 }
 
@@ -411,14 +486,17 @@ rp_status rp__block_await(rp__block *pub, rp_stream *s) {
     if (!pub || b->kind == RP__BLOCK_EMPTY || (s == pub->stream && !b->uses)) return RP_OK;
     rp__allocator *a = pub->stream->device->allocator;
     rp_status status = s != pub->stream ? rp__stream_follow(s, pub->stream) : RP_OK;
-    rp__lock(&a->lock);
-    if (b->uses && !rp__block_uses_done(a, b->uses, false)) {
-        for (size_t i = 0; i < b->uses->n && status == RP_OK; i++) {
-            const rp__block_use *u = &b->uses->entries[i];
-            if (u->event && u->stream != s) status = rp_stream_wait_event(s, u->event);
-        }
+    for (size_t i = 0; status == RP_OK; i++) { /* not under the lock: the CPU's default stream waits at once */
+        rp__allocator_enter(a);
+        const rp__block_uses *u = b->uses && (i || !rp__block_uses_done(a, b->uses, false)) ? b->uses : NULL;
+        bool more = u && i < u->n;
+        rp_stream *other =
+            more && u->entries[i].event && u->entries[i].stream != s ? rp__stream_retain(u->entries[i].stream) : NULL;
+        rp__allocator_leave(a);
+        if (!more) break;
+        if (other) status = rp__stream_follow(s, other);
+        rp__stream_drop(other);
     }
-    rp__unlock(&a->lock);
     return status;
 }
 
@@ -464,13 +542,13 @@ void rp__allocator_free(rp__allocator *a) {
 
 bool rp__allocator_capture(rp_stream *s, struct rp__capture *c, rp_pool *pool) {
     rp__allocator *a = s->device->allocator;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     bool free = !c || !s->capture;
     if (free) {
         s->capture = c;
         s->route = pool;
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     return free;
 }
 
@@ -481,11 +559,11 @@ rp_status rp_memory_stats_reset_peak_at(const char *site, rp_device device) {
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     if (a->has_pieces && mine) flush_counters(a, mine);
     a->allocated_peak = rp__allocator_allocated(a);
     a->reserved_peak = a->reserved;
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     return RP_OK;
 }
 
@@ -496,7 +574,7 @@ rp_status rp_memory_stats_get_at(const char *site, rp_device device, rp_memory_s
     if (!d) return rp_error_status();
     rp__allocator *a = d->allocator;
     rp_memory_stats full = {.struct_size = sizeof full};
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     if (a->has_pieces && mine) flush_counters(a, mine);
     int64_t now = rp__allocator_allocated(a);
     if (now > a->allocated_peak) a->allocated_peak = now;
@@ -511,7 +589,7 @@ rp_status rp_memory_stats_get_at(const char *site, rp_device device, rp_memory_s
         full.allocations += atomic_load_explicit(&c->allocations, memory_order_relaxed);
         full.frees += atomic_load_explicit(&c->frees, memory_order_relaxed);
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     rp__tensor_statistics(&full.root_scope_tensors, &full.live_tensors);
     return rp__options_write("memory_stats_get", stats, sizeof full, &full);
 }
@@ -520,9 +598,10 @@ rp_status rp_empty_cache_at(const char *site, rp_device device) {
     RP__CALLED_FROM(site);
     rp__device *d = rp__device_get(device);
     if (!d) return rp_error_status();
-    rp__lock(&d->allocator->lock);
+    rp__allocator_settle(d->allocator);
+    rp__allocator_enter(d->allocator);
     rp__allocator_drop_cached(d->allocator);
-    rp__unlock(&d->allocator->lock);
+    rp__allocator_leave(d->allocator);
     rp__foreign_collect(d);
     return RP_OK;
 }

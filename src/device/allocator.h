@@ -43,6 +43,8 @@ struct rp_pool { /* private memory of graphs; freed with the last graph and the 
     rp_stream *replayed_on; /* floor 7: where a graph of the pool ran last; counted */
     /* between the calls below, of a hold and of one capture; under the allocator's lock */
     struct rp__pool_ledger *ledger, *capture_ledger;
+    rp_pool *given_up_next; /* of the allocator, under its lock: references that it has given up */
+    unsigned given_up;
 };
 rp_pool *rp__pool_retain(rp_pool *p);
 void rp__pool_drop(rp_pool *p); /* a reference of the library; NULL is nothing */

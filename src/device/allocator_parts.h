@@ -7,8 +7,11 @@
      allocator_shelves.c  segments and shelves, what waits for other streams
      pool.c               private pools and what captures used of them
    Called by storages and by captures; never calls up. A live block of a side stream holds the stream, one of a pool holds the
-   pool; so the lock is recursive: dropping such a reference under it may end a stream or a pool. Under the lock only the
-   device's ops are called. The functions declared here are called under it, or when the allocator ends. */
+   pool: such references are given up when the lock has been left, as the end of a stream or a pool waits for work. Under the
+   lock only ops of the device are called, and none that waits for what runs in threads of the host: there it may be a kernel
+   of the program's, which may wait for a thread that wants memory. So a CPU's streams are waited for before the lock is taken
+   (rp__allocator_settle), and under it are only asked. The lock is recursive: the device's ops may make and drop events.
+   The functions declared here are called under it, or when the allocator ends, unless they say otherwise. */
 #ifndef RP_DEVICE_ALLOCATOR_PARTS_H
 #define RP_DEVICE_ALLOCATOR_PARTS_H
 
@@ -85,7 +88,10 @@ struct rp__allocator {
     rp__device *device;
     rp__allocator_rules rules;
     rp__mutex lock;
+    unsigned depth; /* how often its holder has taken it */
     rp__fork_lock fork_lock;
+    rp_stream *given_up_streams; /* references to be dropped by who leaves the lock */
+    rp_pool *given_up_pools;
     rp__shelf *shelves;
     rp__shelf_block *spare;
     rp__block_base *pending; /* freed, but used by other streams */
@@ -126,6 +132,17 @@ static inline bool rp__shelf_is_guarded(const rp__allocator *a, const rp__shelf 
 
 /* ---- allocator.c */
 
+/* The lock. Leaving it for good drops the references given up under it, and lets work of the CPU go on that was asked for. */
+void rp__allocator_enter(rp__allocator *a);
+void rp__allocator_leave(rp__allocator *a);
+/* One reference of the allocator's; NULL is nothing. */
+void rp__allocator_give_up_stream(rp__allocator *a, rp_stream *s);
+void rp__allocator_give_up_pool(rp__allocator *a, rp_pool *p);
+/* Not under the lock: waits for the work of the device, if under the lock nobody may. Nothing while a capture runs. */
+void rp__allocator_settle(rp__allocator *a);
+/* Is there no work of the device that could touch memory? Waits for it where that is allowed under the lock. */
+bool rp__allocator_at_rest(rp__allocator *a);
+
 /* Bytes that tensors hold now, with what threads have not flushed yet. */
 int64_t rp__allocator_allocated(rp__allocator *a);
 /* Counts a block of `bytes` bytes as allocated. */
@@ -144,9 +161,10 @@ void rp__block_shelve(rp__allocator *a, rp__shelf_block *b);
 void rp__block_unshelve(rp__allocator *a, rp__shelf_block *b);
 /* Cuts b, which is not shelved, behind its first `size` bytes; the rest is not shelved either. NULL: no memory for its record. */
 rp__shelf_block *rp__block_cut(rp__allocator *a, rp__shelf_block *b, size_t size);
-/* Is the work of the other streams done? Drops what is. `wait`: waits for it instead (not in captures). */
+/* Is the work of the other streams done? Drops what is. `wait`: waits for it instead, where that is allowed (not in captures, and
+   not for a CPU: rp__allocator_settle has waited). */
 bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait);
-void rp__block_uses_free(rp__block_uses *u);
+void rp__block_uses_free(rp__allocator *a, rp__block_uses *u);
 /* Releases the pending blocks whose other streams are done; wait: all but those of captures. */
 void rp__allocator_collect(rp__allocator *a, bool wait);
 /* Gives free segments back to the device: of one shelf; of pools that are gone, with their shelves; of the default pool and

@@ -143,7 +143,7 @@ static size_t segment_size(const rp__allocator_rules *r, size_t size) {
 
 void rp__allocator_forget(rp__device *d, rp_stream *stream) {
     rp__allocator *a = d->allocator;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     for (rp__shelf **link = &a->shelves; *link;) {
         rp__shelf *s = *link, *target = a->shelves;
         if (s->stream != stream) {
@@ -169,7 +169,7 @@ void rp__allocator_forget(rp__device *d, rp_stream *stream) {
         *link = s->next;
         rp__free(s);
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
 }
 
 /* ---- what waits: for captures, for other streams */
@@ -182,50 +182,55 @@ void rp__allocator_drop_orphans(rp__allocator *a) {
             link = &s->next;
             continue;
         }
-        a->device->ops->synchronize(a->device); /* a replay may still be running in it */
+        if (!rp__allocator_at_rest(a)) return; /* a replay may still be running in it */
         rp__shelf_drop_segments(a, s);
         *link = s->next;
         rp__free(s);
     }
 }
 
-void rp__block_uses_free(rp__block_uses *u) {
+void rp__block_uses_free(rp__allocator *a, rp__block_uses *u) {
     for (size_t i = 0; i < u->n; i++) {
         if (u->entries[i].event) rp_event_release(u->entries[i].event);
-        rp__stream_drop(u->entries[i].stream);
+        rp__allocator_give_up_stream(a, u->entries[i].stream);
     }
     rp__free(u->entries);
     rp__free(u);
 }
 
-bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait) {
+/* Is the work done that the stream had when the memory was freed? */
+static bool use_done(rp__allocator *a, rp__block_use *e, bool wait) {
     const rp__device_ops *ops = a->device->ops;
+    bool done = false;
+    if (atomic_load(&a->device->lost) != RP_OK) return true; /* nothing runs there any more */
+    if (rp__stream_capturing(e->stream)) return false;
+    if (!e->event && ops->idle && ops->idle(a->device)) return true;
+    if (!e->event) {
+        rp__error_state state; /* running out of memory here is answered by waiting, not reported */
+        rp__error_save(&state);
+        e->event = rp_event_new(a->device->id, false);
+        if (rp_failed() || rp_event_record(e->event, e->stream) != RP_OK) {
+            rp_event_release(e->event);
+            e->event = NULL;
+            done = ops->idle ? ops->idle(a->device) : ops->stream_synchronize(a->device, e->stream) == RP_OK;
+        }
+        rp_error_take();
+        rp__error_restore(&state);
+    }
+    if (!e->event) return done;
+    if (ops->event_done) return ops->event_done(a->device, e->event);
+    return ops->event_query(a->device, e->event) || (wait && ops->event_synchronize(a->device, e->event) == RP_OK);
+}
+
+bool rp__block_uses_done(rp__allocator *a, rp__block_uses *u, bool wait) {
     for (size_t i = 0; i < u->n;) {
         rp__block_use *e = &u->entries[i];
-        bool done = atomic_load(&a->device->lost) != RP_OK; /* nothing runs there any more */
-        if (!done && !rp__stream_capturing(e->stream)) {
-            if (!e->event) {
-                rp__error_state state; /* running out of memory here is answered by waiting, not reported */
-                rp__error_save(&state);
-                e->event = rp_event_new(a->device->id, false);
-                if (rp_failed() || rp_event_record(e->event, e->stream) != RP_OK) {
-                    rp_event_release(e->event);
-                    e->event = NULL;
-                    done = ops->stream_synchronize(a->device, e->stream) == RP_OK;
-                }
-                rp_error_take();
-                rp__error_restore(&state);
-            }
-            if (e->event)
-                done = ops->event_query(a->device, e->event) ||
-                       (wait && ops->event_synchronize(a->device, e->event) == RP_OK);
-        }
-        if (!done) {
+        if (!use_done(a, e, wait)) {
             i++;
             continue;
         }
         if (e->event) rp_event_release(e->event);
-        rp__stream_drop(e->stream);
+        rp__allocator_give_up_stream(a, e->stream);
         *e = u->entries[--u->n];
     }
     return u->n == 0;
@@ -240,7 +245,7 @@ void rp__allocator_collect(rp__allocator *a, bool wait) {
         }
         *link = b->pending_next;
         a->n_pending--;
-        rp__block_uses_free(b->uses);
+        rp__block_uses_free(a, b->uses);
         b->uses = NULL;
         rp__block_release(a, b);
     }
@@ -250,7 +255,7 @@ void rp__allocator_drop_cached(rp__allocator *a) {
     if (rp__captures_active()) return;
     rp__allocator_collect(a, true);
     rp__allocator_drop_orphans(a);
-    a->device->ops->synchronize(a->device); /* queued work may still touch memory that was freed in stream order */
+    if (!rp__allocator_at_rest(a)) return; /* queued work may still touch memory that was freed in stream order */
     for (rp__shelf *s = a->shelves; s; s = s->next) {
         if (!s->pool) rp__shelf_drop_segments(a, s);
     }

@@ -35,6 +35,11 @@ typedef struct rp__device_ops {
     rp_status (*event_record)(rp__device *d, rp_event *e, rp_stream *s);
     rp_status (*event_synchronize)(rp__device *d, rp_event *e);
     bool (*event_query)(rp__device *d, rp_event *e);
+    /* For devices whose work runs in threads of the host that wait for it, or ask; else NULL. event_done and idle answer under
+       any lock, and run nothing; poll, under none, runs a little of the work that event_done was asked about. */
+    bool (*event_done)(rp__device *d, rp_event *e);
+    bool (*idle)(rp__device *d);
+    void (*poll)(rp__device *d);
     double (*event_elapsed_ms)(rp__device *d, rp_event *start, rp_event *end);
 
     /* work */
@@ -117,6 +122,8 @@ struct rp_stream {
     _Atomic(struct rp__capture *) capture; /* not NULL while capturing (capture.h) */
     _Atomic(rp_pool *) route;              /* where its allocations come from; NULL: the default pool (allocator.h) */
     uint64_t id;
+    rp_stream *given_up_next; /* of the allocator, under its lock: references that it has given up */
+    unsigned given_up;
 };
 struct rp_event {
     rp__handle handle;

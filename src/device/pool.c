@@ -40,15 +40,21 @@ void rp_pool_release(rp_pool *p) {
 void rp__pool_drop(rp_pool *p) {
     if (!p || !p->device || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     rp__allocator *a = p->device->allocator;
-    rp__lock(&a->lock);
+    bool orphans = false;
+    rp__allocator_enter(a);
     for (rp__shelf *s = a->shelves; s; s = s->next) {
         if (s->pool == p) {
             s->pool = NULL;
-            s->orphan = true;
+            s->orphan = orphans = true;
         }
     }
-    rp__allocator_drop_orphans(a);
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
+    if (orphans) {
+        rp__allocator_settle(a);
+        rp__allocator_enter(a);
+        rp__allocator_drop_orphans(a);
+        rp__allocator_leave(a);
+    }
     if (p->replayed_on) rp__stream_drop(p->replayed_on);
     rp__handle_free(p);
 }
@@ -129,12 +135,12 @@ static rp__shelf_block *take_part(rp__allocator *a, rp__shelf_block *b, range r)
 static rp_status ledger_open(rp_pool *p, ledger **l) {
     rp__allocator *a = p->device->allocator;
     rp_status status = RP_OK;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     if (*l)
         status = rp__fail(RP_ERROR_STATE, "another thread is capturing graphed callables into this pool");
     else if (!(*l = rp__calloc(1, sizeof **l)))
         status = RP__OOM("the memory that captures use");
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     return status;
 }
 
@@ -142,10 +148,10 @@ rp_status rp__pool_ranges_begin(rp_pool *p) { return ledger_open(p, &p->capture_
 
 void rp__pool_ranges_end(rp_pool *p, rp__pool_range **out, size_t *n) {
     rp__allocator *a = p->device->allocator;
-    rp__lock(&a->lock);
+    rp__allocator_enter(a);
     ledger *l = p->capture_ledger;
     p->capture_ledger = NULL;
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     if (l->n) ledger_join(l);
     *out = l->ranges;
     *n = l->n;
@@ -163,7 +169,8 @@ rp_status rp__pool_hold_end(rp_pool *p, rp__pool_hold **out) {
         h = rp__calloc(1, sizeof *h);
         if (!h) status = RP__OOM("the memory that captures use");
     }
-    rp__lock(&a->lock);
+    if (h) rp__allocator_settle(a);
+    rp__allocator_enter(a);
     ledger *l = p->ledger;
     p->ledger = NULL;
     if (h) {
@@ -179,7 +186,7 @@ rp_status rp__pool_hold_end(rp_pool *p, rp__pool_hold **out) {
                 status = RP__OOM("the memory that captures use");
         }
     }
-    rp__unlock(&a->lock);
+    rp__allocator_leave(a);
     rp__free(l->ranges);
     rp__free(l);
     if (status == RP_OK && out)

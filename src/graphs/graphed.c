@@ -37,6 +37,7 @@ typedef struct family {
 typedef struct graphed {
     rp_compiled base;
     atomic_uint refs; /* the handle, and tape nodes of calls */
+    char *name;       /* base.name goes with the handle, and a backward may come later */
     rp__device *device;
     size_t n_args, n_params, n_out;
     rp_tensor **args; /* n_args, then n_params: the static surface; retained */
@@ -99,6 +100,7 @@ static void graphed_free(graphed *g) {
     release_all(g->grad_inputs, surface(g));
     rp__free(g->param_storage);
     rp__free(g->leaf);
+    rp__free(g->name);
     rp__free(g->ctx);
     rp__free(g->warm);
     rp__free(g->lent);
@@ -155,7 +157,7 @@ static rp_status check_versions(const graphed *g, const call *c) {
         return rp__fail(
             RP_ERROR_VERSION,
             "%s: argument %zu is needed by the backward graph and was modified in place after the call, by %s at %s",
-            g->base.name, k, t->storage->writer_op ? t->storage->writer_op : "an op",
+            g->name, k, t->storage->writer_op ? t->storage->writer_op : "an op",
             t->storage->writer_site ? t->storage->writer_site : "an unknown place");
     }
     return RP_OK;
@@ -183,19 +185,19 @@ static rp_status replay_backward(rp__tape_node *n, rp_tensor *const *grad_out, r
         return rp__fail(
             RP_ERROR_STALE,
             "%s: the forward ran again before the backward of this call: its graph's intermediate values are gone",
-            g->base.name);
+            g->name);
     if (c->lost != atomic_load(&g->generation->lost) && !c->done)
         return rp__fail(
             RP_ERROR_STALE,
             "%s: a callable that was captured before it ran between the forward and the backward of this call, over the "
             "intermediate values: callables of one rp_make_graphed_callables run forward in order and backward in "
             "reverse; make those that do not by calls of their own",
-            g->base.name);
+            g->name);
     if (c->done)
         return rp__fail(
             RP_ERROR_STATE,
             "%s: a second backward through one graphed call: the backward graph reuses the memory of the values it read",
-            g->base.name);
+            g->name);
     RP_TRY(check_versions(g, c));
     RP_TRY(set_grad_outputs(g, grad_out));
     for (size_t k = 0; k < g->n_args; k++)
@@ -371,7 +373,7 @@ static rp_status attach(graphed *g, rp_tensor *const *in, rp_tensor **out, uint6
     }
     for (size_t k = 0; k < g->n_params; k++) all[g->n_args + k] = param(g, k);
     for (size_t k = 0; k < g->n_out; k++) all[surface(g) + k] = g->differentiable[k] ? out[k] : NULL;
-    rp_status status = rp__tape_attach(&call_class, c, g->base.name, rp__site(), all, (uint32_t)surface(g),
+    rp_status status = rp__tape_attach(&call_class, c, call_class.name, rp__site(), all, (uint32_t)surface(g),
                                        all + surface(g), (uint32_t)g->n_out, NULL);
     rp__free(all);
     return status;
@@ -439,7 +441,10 @@ static rp_status graphed_call(rp_compiled *f, const char *site, rp_tensor *const
     return rp__callable_end(scope, status, out, n_out);
 }
 
-static void graphed_destroy(rp_compiled *f) { graphed_drop((graphed *)f); }
+static void graphed_destroy(rp_compiled *f) {
+    f->explain = NULL; /* nobody can read what a later backward would say */
+    graphed_drop((graphed *)f);
+}
 
 static const rp__callable_ops graphed_ops = {"graphed", graphed_call, graphed_destroy};
 
@@ -533,7 +538,8 @@ static graphed *graphed_new(const rp_graphed_callable *c, const maker *m) {
     g->generation = rp__calloc(1, sizeof *g->generation);
     if (g->generation) atomic_init(&g->generation->refs, 1);
     if (c->fn.ctx_bytes) g->ctx = rp__alloc(c->fn.ctx_bytes);
-    if ((c->fn.ctx_bytes && !g->ctx) || !g->args || !g->leaf || !g->param_storage || !g->outputs ||
+    g->name = rp__strdup(c->fn.name ? c->fn.name : "function");
+    if ((c->fn.ctx_bytes && !g->ctx) || !g->name || !g->args || !g->leaf || !g->param_storage || !g->outputs ||
         !g->differentiable || !g->grad_outputs || !g->grad_inputs || !g->forward_inputs || !g->backward_inputs ||
         !g->backward_grads || !g->generation || rp__callable_begin(&g->base, &graphed_ops, c->fn) != RP_OK) {
         graphed_free(g);

@@ -18,6 +18,17 @@ static void same_geometry(const rp_tensor *t, rp__view *out) {
 static bool equal(rp_dim a, rp_dim b) { return a == b || rp__dim_is(RP__DIM_EQ, a, b); }
 static rp_dim times(rp_dim a, rp_dim b) { return rp__dim_apply(RP__DIM_MUL, a, b); }
 
+/* Sizes beside one of 0 may be any, and their products with strides need not fit: no element lies anywhere. */
+static bool has_none(const rp_tensor *t) {
+    for (unsigned d = 0; d < t->ndim; d++)
+        if (t->size[d] == 0) return true;
+    return false;
+}
+
+static rp_dim offset_of(const rp_tensor *t, unsigned dim, rp_dim index) {
+    return has_none(t) ? t->offset : rp__dim_apply(RP__DIM_ADD, t->offset, times(index, t->stride[dim]));
+}
+
 /* ---- view and reshape */
 
 /* Walks runs of dims that lie in memory as one (PyTorch's computeStride). */
@@ -284,9 +295,9 @@ rp_status rp__view_unsqueeze(const rp__call *call, rp__view *out) {
         return rp__op_error(call, RP_ERROR_SHAPE, "a tensor has at most %d dimensions", RP_MAX_DIMS);
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 0), t->ndim + 1u, &at));
     for (unsigned d = 0, k = 0; d <= t->ndim; d++) {
-        bool fresh = d == at;
+        bool fresh = d == at, counts = k < t->ndim && (t->size[k] < RP__REACH_LIMIT || !has_none(t));
         out->size[d] = fresh ? 1 : t->size[k];
-        out->stride[d] = !fresh ? t->stride[k] : k < t->ndim ? times(t->size[k], t->stride[k]) : 1;
+        out->stride[d] = !fresh ? t->stride[k] : counts ? times(t->size[k], t->stride[k]) : 1;
         k += !fresh;
     }
     out->ndim = (uint8_t)(t->ndim + 1);
@@ -323,7 +334,7 @@ rp_status rp__view_slice(const rp__call *call, rp__view *out) {
     out->size[r.dim] = r.length;
     /* A step past the end leaves one element, whose stride is never used: it must not overflow. */
     if (r.step > 1 && !rp__dim_is(RP__DIM_LT, r.length, 2)) out->stride[r.dim] = times(t->stride[r.dim], r.step);
-    out->offset = rp__dim_apply(RP__DIM_ADD, t->offset, times(r.start, t->stride[r.dim]));
+    out->offset = offset_of(t, r.dim, r.start);
     return RP_OK;
 }
 
@@ -333,7 +344,7 @@ rp_status rp__view_select(const rp__call *call, rp__view *out) {
     rp_dim index;
     RP_TRY(rp__call_index(call, rp__attr_int(call, 0), rp__attr_int(call, 1), &at, &index));
     same_geometry(t, out);
-    out->offset = rp__dim_apply(RP__DIM_ADD, t->offset, times(index, t->stride[at]));
+    out->offset = offset_of(t, at, index);
     out->ndim--;
     for (unsigned d = at; d < out->ndim; d++) {
         out->size[d] = t->size[d + 1];

@@ -168,6 +168,8 @@ rp_status rp_scope_end_at(const char *site, rp_scope scope, rp_tensor *const *ke
     if (RP__UNLIKELY(k == 0)) return rp__fail(RP_ERROR_STATE, "scope_end: the scope is not open in this thread");
     if (RP__UNLIKELY(n && !keep))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: keep is NULL, but %zu tensors are to be kept", n);
+    if (RP__UNLIKELY(n > PTRDIFF_MAX / sizeof *keep))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "scope_end: no list has %zu tensors", n);
     size_t kept = l->scopes[k - 1].first;
     l->n_scopes = k - 1;
     /* Kept entries close up first: releasing may run deleters and hooks, which may open scopes of their own. */

@@ -450,19 +450,22 @@ rp_tensor *rp_from_blob_at(const char *site, void *data, const int64_t *size, si
                      stride[i], i);
             goto failed;
         }
-        fits = fits &&
-               (size[i] < 2 || (rp__mul_i64(size[i] - 1, stride[i], &reach) && rp__add_i64(extent, reach, &extent)));
+        if (bytes && size[i] > 1)
+            fits = fits && rp__mul_i64(size[i] - 1, stride[i], &reach) && rp__add_i64(extent, reach, &extent) &&
+                   extent <= RP__REACH_LIMIT;
     }
-    if (stride && bytes) fits = fits && rp__mul_i64(extent, (int64_t)rp__dtype_bytes(dtype), &extent);
+    if (fits && stride && bytes) extent *= (int64_t)rp__dtype_bytes(dtype);
     if (!fits) {
-        rp__fail(RP_ERROR_SHAPE, "sizes and strides reach further than can be counted");
+        char at[RP__SHAPE_TEXT], by[RP__SHAPE_TEXT];
+        rp__fail(RP_ERROR_SHAPE, "sizes %s and strides %s reach further than any memory",
+                 rp__shape_text(size, ndim, at), rp__shape_text(stride, ndim, by));
         goto failed;
     }
     rp__storage *s = rp__storage_foreign(d, data, stride && bytes ? (size_t)extent : bytes, deleter, ctx);
     if (!s) goto failed;
     t = rp__tensor_new(dtype, size, ndim, s); /* owns the storage now: failing calls the deleter */
     for (size_t i = 0; stride && i < ndim && !rp__tensor_is_error(t); i++)
-        if (stride[i] >= 0) t->stride[i] = stride[i];
+        if (stride[i] >= 0 && stride[i] <= RP__REACH_LIMIT / (size[i] ? size[i] : 1)) t->stride[i] = stride[i];
     rp__site_pop(outer);
     return t;
 failed:

@@ -1,7 +1,9 @@
 /* Streams and events of the CPU. The default stream runs inline. Another stream is a queue whose items run when somebody waits
    for it or asks: which queue goes on next is drawn from a seed (REPRISE_STREAM_SEED), so that an order that only an event
-   would guarantee is broken sooner or later. REPRISE_STREAM_SEED=0 runs just what is needed. One lock holds for all queues,
-   also while items run; it is recursive because a kernel may be a user's function that calls the library. */
+   would guarantee is broken sooner or later. REPRISE_STREAM_SEED=0 runs just what is needed.
+   Two locks, in this order: `turn` is held by the thread that runs an item, one at a time; `lock` for a moment by who looks at
+   queues, never while an item runs. Only those that wait for work to be done take `turn`: an item may be a kernel of the
+   program's that itself waits for another thread, and that one may ask, launch, record and allocate. */
 #include "device/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -29,6 +31,7 @@ typedef enum item_kind { ITEM_LAUNCH, ITEM_COPY, ITEM_RECORD, ITEM_WAIT, ITEM_GR
 
 typedef struct item {
     struct item *next;
+    uint64_t number; /* of the queues' items, rising */
     item_kind kind;
     union {
         rp__launch *launch; /* owned */
@@ -44,45 +47,60 @@ typedef struct item {
 typedef struct queue {
     item *head, *tail;
     struct queue *next, *prev; /* all queues */
+    bool orphan;               /* its stream is gone: it goes with its last item */
+    unsigned asked;            /* how often rp__cpu_event_done found it not far enough since the last poll */
 } queue;
 
-static rp__mutex lock;
-static rp__fork_lock fork_lock = {.locks = &lock, .n = 1, .recursive = true};
+enum { TURN, LOCK, LOCKS };
+static rp__mutex locks[LOCKS] = {RP__MUTEX_INIT, RP__MUTEX_INIT};
+RP__LOCKS_SURVIVE_FORK(fork_locks, locks, LOCKS)
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static queue *queues;
 static uint64_t random_state;
-static bool running; /* under the lock: an item runs, so a nested wait must not run others */
+static atomic_bool asked;         /* of some queue */
+static uint64_t n_pushed;         /* the number of the last item */
+static _Thread_local bool inside; /* this thread runs an item, and has the turn: a wait in it must not run others */
 
 static void start(void) {
-    pthread_mutexattr_t attributes;
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
-    pthread_mutex_init(&lock, &attributes);
-    pthread_mutexattr_destroy(&attributes);
-    rp__fork_lock_add(&fork_lock);
     random_state = (uint64_t)rp__env_number("REPRISE_STREAM_SEED", 1);
 }
 
-static void enter(void) {
-    pthread_once(&once, start);
-    rp__lock(&lock);
+static void enter(void) { rp__lock(&locks[LOCK]); }
+static void leave(void) { rp__unlock(&locks[LOCK]); }
+
+/* As who runs items; not `inside`. */
+static void turn_enter(void) {
+    rp__lock(&locks[TURN]);
+    enter();
 }
 
-static void leave(void) { rp__unlock(&lock); }
+static bool turn_try(void) {
+    if (inside || pthread_mutex_trylock(&locks[TURN]) != 0) return false;
+    enter();
+    return true;
+}
+
+static void turn_leave(void) {
+    leave();
+    rp__unlock(&locks[TURN]);
+}
+
+static uint64_t draw(void) {
+    pthread_once(&once, start);
+    if (!random_state) return 0;
+    random_state += UINT64_C(0x9e3779b97f4a7c15);
+    random_state += random_state == 0;
+    return rp__hash_mix(random_state, 0);
+}
 
 uint64_t rp__cpu_random(void) {
     enter();
-    uint64_t value = 0;
-    if (random_state) {
-        random_state += UINT64_C(0x9e3779b97f4a7c15);
-        random_state += random_state == 0;
-        value = rp__hash_mix(random_state, 0);
-    }
+    uint64_t value = draw();
     leave();
     return value;
 }
 
-/* ---- running; all under the lock */
+/* ---- running; all under both locks, but for what an item does */
 
 static void record_release(record *r) {
     if (r && --r->refs == 0) rp__free(r);
@@ -96,30 +114,45 @@ static void record_happen(record *r) {
 
 static bool blocked(const queue *q) { return q->head->kind == ITEM_WAIT && !q->head->what.record->done; }
 
+static void unlink_queue(queue *q) {
+    if (q->prev)
+        q->prev->next = q->next;
+    else
+        queues = q->next;
+    if (q->next) q->next->prev = q->prev;
+    rp__free(q);
+}
+
+/* The item stays in its queue until it is done: who looks there sees that it is not. */
 static rp_status run_head(queue *q) {
     item *i = q->head;
     rp_status status = RP_OK;
-    q->head = i->next;
-    if (!q->head) q->tail = NULL;
-    running = true;
     switch (i->kind) {
-    case ITEM_LAUNCH: {
-        rp__site_frame outer = rp__site_enter((rp__site_frame){i->what.launch->site, i->what.launch->op});
-        status = rp__cpu_run(i->what.launch);
-        rp__site_pop(outer);
-        rp__launch_free(i->what.launch, false);
-        break;
-    }
-    case ITEM_COPY: memcpy(i->what.copy.dst, i + 1, i->what.copy.bytes); break;
     case ITEM_RECORD:
         record_happen(i->what.record);
         record_release(i->what.record);
         break;
     case ITEM_WAIT: record_release(i->what.record); break;
-    case ITEM_GRAPH: status = rp__cpu_graph_run_queued(i->what.graph); break;
+    default:
+        leave();
+        inside = true;
+        if (i->kind == ITEM_LAUNCH) {
+            rp__site_frame outer = rp__site_enter((rp__site_frame){i->what.launch->site, i->what.launch->op});
+            status = rp__cpu_run(i->what.launch);
+            rp__site_pop(outer);
+            rp__launch_free(i->what.launch, false);
+        } else if (i->kind == ITEM_COPY) {
+            memcpy(i->what.copy.dst, i + 1, i->what.copy.bytes);
+        } else {
+            status = rp__cpu_graph_run_queued(i->what.graph);
+        }
+        inside = false;
+        enter();
     }
-    running = false;
+    q->head = i->next;
+    if (!q->head) q->tail = NULL;
     rp__free(i);
+    if (q->orphan && !q->head) unlink_queue(q);
     return status;
 }
 
@@ -127,7 +160,7 @@ static rp_status run_head(queue *q) {
 static rp_status step(queue *q) {
     while (blocked(q)) /* what it waits for was put into its queue earlier: this ends */
         q = q->head->what.record->queue;
-    uint64_t chance = rp__cpu_random();
+    uint64_t chance = draw();
     if (chance & 1) {
         size_t n = 0;
         for (queue *other = queues; other; other = other->next) n += other->head && !blocked(other);
@@ -142,23 +175,39 @@ static rp_status step(queue *q) {
     return run_head(q);
 }
 
+/* What was in the queue when this was called, and is no item that the caller is in. Not under a lock. */
 static rp_status drain(queue *q) {
     rp_status status = RP_OK;
-    while (!running && q->head) {
+    if (inside) return RP_OK;
+    turn_enter();
+    for (uint64_t last = n_pushed; q->head && q->head->number <= last;) {
         rp_status one = step(q);
         status = status == RP_OK ? one : status;
+        turn_leave(); /* others have their turn */
+        turn_enter();
     }
+    turn_leave();
     return status;
 }
 
+/* Gives the caller's reference of r up. Not under a lock. */
 static rp_status reach(record *r) {
     rp_status status = RP_OK;
-    r->refs++;
-    while (!running && !r->done) {
+    if (inside) {
+        enter();
+        record_release(r);
+        leave();
+        return RP_OK;
+    }
+    turn_enter();
+    while (!r->done) {
         rp_status one = step(r->queue);
         status = status == RP_OK ? one : status;
+        turn_leave();
+        turn_enter();
     }
     record_release(r);
+    turn_leave();
     return status;
 }
 
@@ -173,7 +222,9 @@ static item *item_new(item_kind kind, size_t extra) {
     return i;
 }
 
+/* Under `lock`. */
 static void push(queue *q, item *i) {
+    i->number = ++n_pushed;
     if (q->tail)
         q->tail->next = i;
     else
@@ -201,36 +252,30 @@ void rp__cpu_stream_destroy(rp__device *d, rp_stream *s) {
     (void)d;
     queue *q = s->native;
     if (!q) return;
-    enter();
     drain(q);
-    if (q->prev)
-        q->prev->next = q->next;
+    enter();
+    if (q->head) /* an item gave up the last reference */
+        q->orphan = true;
     else
-        queues = q->next;
-    if (q->next) q->next->prev = q->prev;
+        unlink_queue(q);
     leave();
-    rp__free(q);
 }
 
 rp_status rp__cpu_stream_synchronize(rp__device *d, rp_stream *s) {
     (void)d;
-    if (s->is_default) return RP_OK;
-    enter();
-    rp_status status = drain(s->native);
-    leave();
-    return status;
+    return s->is_default ? RP_OK : drain(s->native);
 }
 
 bool rp__cpu_stream_query(rp__device *d, rp_stream *s) {
     (void)d;
     if (s->is_default) return true;
     queue *q = s->native;
+    if (turn_try()) {
+        if (q->head) step(q); /* asking makes some progress, so that a program that polls ends */
+        turn_leave();
+    }
     enter();
     bool done = !q->head;
-    if (!done && !running) {
-        step(q); /* asking makes some progress, so that a program that polls ends */
-        done = !q->head;
-    }
     leave();
     return done;
 }
@@ -238,12 +283,18 @@ bool rp__cpu_stream_query(rp__device *d, rp_stream *s) {
 rp_status rp__cpu_synchronize(rp__device *d) {
     (void)d;
     rp_status status = RP_OK;
-    enter();
-    for (queue *q = queues; q; q = q->next) {
-        rp_status one = drain(q);
+    if (inside) return RP_OK;
+    turn_enter();
+    for (uint64_t last = n_pushed;;) {
+        queue *q = queues; /* from the first one again: they come and go while an item runs */
+        while (q && !(q->head && q->head->number <= last)) q = q->next;
+        if (!q) break;
+        rp_status one = step(q);
         status = status == RP_OK ? one : status;
+        turn_leave();
+        turn_enter();
     }
-    leave();
+    turn_leave();
     return status;
 }
 
@@ -297,11 +348,15 @@ static bool has_graph(const queue *q, const rp__devgraph *g) {
 }
 
 void rp__cpu_graph_drain(rp__devgraph *g) {
-    enter();
-    for (queue *q = queues; q; q = q->next) {
-        while (!running && has_graph(q, g)) step(q);
+    if (inside) return;
+    turn_enter();
+    for (;;) {
+        queue *q = queues;
+        while (q && !has_graph(q, g)) q = q->next;
+        if (!q) break;
+        step(q);
     }
-    leave();
+    turn_leave();
 }
 
 /* ---- events */
@@ -366,28 +421,77 @@ static rp_status captured(const event *own) {
                              : RP_OK;
 }
 
+/* The last recording, counted; NULL: there is none, or it is done. */
+static record *outstanding(const event *own) {
+    enter();
+    record *r = own->last && !own->last->done ? own->last : NULL;
+    if (r) r->refs++;
+    leave();
+    return r;
+}
+
 rp_status rp__cpu_event_synchronize(rp__device *d, rp_event *e) {
     (void)d;
     event *own = e->native;
     RP_TRY(captured(own));
-    enter();
-    rp_status status = own->last ? reach(own->last) : RP_OK;
-    leave();
-    return status;
+    record *r = outstanding(own);
+    return r ? reach(r) : RP_OK;
 }
 
 bool rp__cpu_event_query(rp__device *d, rp_event *e) {
     (void)d;
     event *own = e->native;
     if (captured(own) != RP_OK) return false;
+    record *r = outstanding(own);
+    if (!r) return true;
+    if (turn_try()) {
+        if (!r->done) step(r->queue);
+        turn_leave();
+    }
     enter();
-    bool done = !own->last || own->last->done;
-    if (!done && !running) {
-        step(own->last->queue);
-        done = own->last->done;
+    bool done = r->done;
+    record_release(r);
+    leave();
+    return done;
+}
+
+bool rp__cpu_event_done(rp__device *d, rp_event *e) {
+    (void)d;
+    event *own = e->native;
+    if (captured(own) != RP_OK) return false;
+    enter();
+    const record *r = own->last;
+    bool done = !r || r->done;
+    if (!done) {
+        r->queue->asked++;
+        atomic_store_explicit(&asked, true, memory_order_relaxed);
     }
     leave();
     return done;
+}
+
+bool rp__cpu_idle(rp__device *d) {
+    (void)d;
+    enter();
+    const queue *q = queues;
+    while (q && !q->head) q = q->next;
+    leave();
+    return !q;
+}
+
+/* A step for each time that somebody asked, as if they had asked here. */
+void rp__cpu_poll(rp__device *d) {
+    (void)d;
+    if (RP__LIKELY(!atomic_load_explicit(&asked, memory_order_relaxed)) || !turn_try()) return;
+    for (;;) {
+        queue *q = queues;
+        while (q && !q->asked) q = q->next;
+        if (!q) break;
+        q->asked = q->head ? q->asked - 1 : 0;
+        if (q->head) step(q);
+    }
+    atomic_store_explicit(&asked, false, memory_order_relaxed);
+    turn_leave();
 }
 
 double rp__cpu_event_elapsed_ms(rp__device *d, rp_event *start_event, rp_event *end_event) {
@@ -410,20 +514,21 @@ rp_status rp__cpu_stream_wait_event(rp__device *d, rp_stream *s, rp_event *e) {
     event *own = e->native;
     if (own->mark.capture) return rp__cpu_capture_wait(s, &own->mark);
     if (s->capture) return rp__cpu_capture_outsider(s);
-    item *i = s->is_default ? NULL : item_new(ITEM_WAIT, 0);
-    if (!s->is_default && !i) return RP_ERROR_OUT_OF_MEMORY;
-    rp_status status = RP_OK;
+    if (s->is_default) { /* it runs inline: so must what it waits for */
+        record *r = outstanding(own);
+        return r ? reach(r) : RP_OK;
+    }
+    item *i = item_new(ITEM_WAIT, 0);
+    if (!i) return RP_ERROR_OUT_OF_MEMORY;
     enter();
     record *r = own->last;
-    if (!r || r->done) {
-        rp__free(i);
-    } else if (!i) {
-        status = reach(r); /* the default stream runs inline: so must what it waits for */
-    } else {
+    if (r && !r->done) {
         r->refs++;
         i->what.record = r;
         push(s->native, i);
+        i = NULL;
     }
     leave();
-    return status;
+    rp__free(i);
+    return RP_OK;
 }
