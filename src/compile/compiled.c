@@ -100,7 +100,7 @@ void rp_compiled_release(rp_compiled *f) {
     struct rp__argument_names *names = atomic_load(&f->names);
     f->ops = NULL; /* what a tape still needs of it may stay */
     ops->destroy(f);
-    rp__argument_names_free(names);
+    rp__free(names);
     rp__explain_free(explain);
     rp__free(name);
 }

@@ -22,14 +22,14 @@ struct rp_compiled {
     rp_fn fn;                    /* inside another trace the function itself is called (inlined) */
     char *name;
     rp__explain *explain;
-    _Atomic(struct rp__argument_names *) names; /* of rp_call_named; NULL: none were given yet */
+    _Atomic(struct rp__argument_names *)
+        names; /* of rp_call_named (named.c), one piece of memory; NULL: none were given yet */
 };
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
 /* The function itself, with a clean error state, so that its failure can be told from an older one; its results are checked. */
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 /* Ends the scope in which a call was served: its results move out, unless it failed. */
 rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out);
-void rp__argument_names_free(struct rp__argument_names *names);
 /* Why f, which has no ops, cannot be called: a failed constructor's, or released. */
 rp_status rp__callable_refuse(const rp_compiled *f, const char *call);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */

@@ -11,8 +11,6 @@ typedef struct rp__argument_names {
     const char *list[]; /* n; their text follows */
 } argument_names;
 
-void rp__argument_names_free(argument_names *names) { rp__free(names); }
-
 /* Does `name` begin with the path `group`? Equal names do as well. */
 static bool lies_in(const char *name, const char *group) {
     size_t n = strlen(group);
