@@ -1,5 +1,6 @@
 # The front door: each target does its own set-up, then calls CMake. Everything made lies under build/.
-#   make run | test | bench | bench-gpu | install | format | check-format | clean
+#   make run | test | fuzz | bench | bench-gpu | install | format | check-format | clean
+#   make fuzz SECONDS=60
 #   make install PREFIX=/usr/local DESTDIR=
 #   CC, JOBS, CMAKE_FLAGS and CTEST_FLAGS are passed on. WERROR=1 makes warnings errors in the test build.
 SHELL = /bin/sh
@@ -9,6 +10,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_FLAGS ?=
 CTEST_FLAGS ?=
 WERROR ?= 0
+SECONDS ?= 60
 # make's own default for CC is not a choice of the user's.
 ifneq ($(origin CC),default)
 export CC
@@ -17,7 +19,7 @@ endif
 configure = sh scripts/configure.sh
 build = cmake --build
 
-.PHONY: all run test bench bench-gpu install format check-format clean setup
+.PHONY: all run test fuzz bench bench-gpu install format check-format clean setup
 all: setup
 	@$(configure) build/release -DREPRISE_TESTS=OFF -DREPRISE_EXAMPLES=OFF $(CMAKE_FLAGS)
 	@$(build) build/release -j $(JOBS)
@@ -33,6 +35,10 @@ test:
 	@$(configure) build/test -DREPRISE_ASSERT=ON -DREPRISE_WERROR=$(WERROR) $(CMAKE_FLAGS)
 	@$(build) build/test -j $(JOBS)
 	@ctest --test-dir build/test --output-on-failure --no-tests=error -j $(JOBS) $(CTEST_FLAGS)
+
+fuzz:
+	@sh scripts/setup.sh test
+	@JOBS=$(JOBS) sh scripts/fuzz.sh $(SECONDS)
 
 bench:
 	@sh scripts/setup.sh bench

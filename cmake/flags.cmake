@@ -11,6 +11,8 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES C) # else programs are compiled to lie anywhere and linked not to
 
 if(REPRISE_SANITIZE)
     # -O1 keeps sanitizer builds affordable; the flags replace those of the build type.
@@ -43,6 +45,14 @@ set(RP_CLEAR "-mmemset-strategy=vector_loop:512:noalign,libcall:-1:noalign")
 check_c_compiler_flag("${RP_CLEAR}" RP_HAS_CLEAR)
 if(NOT RP_HAS_CLEAR)
     set(RP_CLEAR "")
+endif()
+# What turns an overflow into an end: canaries, checked copies, tables that are read-only once the program runs. Not for kernels of one
+# instruction set, which handle no text. Sanitizers bring checks of their own, and -Og has nothing to check copies with.
+set(RP_HARD "")
+set(RP_HARD_LINK "")
+if(NOT REPRISE_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(RP_HARD -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+    set(RP_HARD_LINK LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
 endif()
 if(REPRISE_WERROR)
     target_compile_options(rp_flags INTERFACE -Werror)

@@ -85,7 +85,6 @@ list(APPEND RP_GENERATED ${RP_GEN}/reprise_embed.c ${RP_GEN}/reprise_embed.h)
 
 # Version map: every function that a public header declares with default visibility, and nothing else.
 rp_host_program(rp_genmap tools/gen/genmap.c)
-string(REGEX MATCH "^[0-9]+" RP_SOVERSION ${PROJECT_VERSION})
 set(RP_MAP ${RP_GEN}/reprise.map)
 set(RP_MAP_SOURCE "")
 foreach(header IN LISTS RP_PUBLIC_HEADERS RP_GENERATED_HEADERS)

@@ -30,7 +30,7 @@ function(rp_object_library name)
 endfunction()
 
 rp_object_library(rp_objects ${RP_SOURCES} ${RP_GEN}/reprise_embed.c)
-target_compile_options(rp_objects PRIVATE ${RP_OPT} ${RP_CLEAR})
+target_compile_options(rp_objects PRIVATE ${RP_OPT} ${RP_CLEAR} ${RP_HARD})
 
 # Vector kernels: one source, one object an instruction set; CPUID chooses at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
@@ -105,10 +105,10 @@ endfunction()
 
 add_library(reprise SHARED ${RP_OBJECTS})
 rp_product(reprise)
-set_target_properties(reprise PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+set_target_properties(reprise PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${RP_SOVERSION}
     LINK_DEPENDS ${RP_MAP})
 # nodelete: threads of the library, and what threads of the program run when they end, outlive a dlclose.
-target_link_options(reprise PRIVATE "LINKER:--version-script=${RP_MAP}" LINKER:--as-needed LINKER:-z,nodelete)
+target_link_options(reprise PRIVATE ${RP_HARD_LINK} "LINKER:--version-script=${RP_MAP}" LINKER:--as-needed LINKER:-z,nodelete)
 if(NOT REPRISE_SANITIZE)
     target_link_options(reprise PRIVATE LINKER:-z,defs)
 endif()
@@ -133,7 +133,8 @@ if(REPRISE_ONEDNN AND RP_ONEDNN_SOURCES)
         target_include_directories(reprise-onednn PRIVATE
             ${PROJECT_SOURCE_DIR}/include ${RP_GEN_INCLUDE} ${PROJECT_SOURCE_DIR}/src ${RP_GEN})
         target_include_directories(reprise-onednn SYSTEM PRIVATE ${RP_DNNL_INCLUDE})
-        target_compile_options(reprise-onednn PRIVATE ${RP_OPT})
+        target_compile_options(reprise-onednn PRIVATE ${RP_OPT} ${RP_HARD})
+        target_link_options(reprise-onednn PRIVATE ${RP_HARD_LINK})
         add_dependencies(reprise-onednn rp_generated)
     else()
         message(STATUS "oneDNN was not found; libreprise-onednn.so is not built")

@@ -550,7 +550,7 @@ typedef struct rp_attr {
 RP_CALL rp_status rp_op_call(const char *name, rp_tensor *const *in, size_t n_in, const rp_attr *attrs, size_t n_attrs,
                              rp_tensor **out, size_t n_out);
 
-/* A user's op. The same facts as a row of the table; see docs/forms.md. */
+/* A user's op. The same facts as a row of the table; see docs/developers/forms.md. */
 typedef struct rp_op_descriptor {
     size_t struct_size;
     const char *schema; /* "my_scale(Tensor self, float factor=1.0) -> Tensor" */
@@ -659,7 +659,7 @@ RP_API void rp_counters_clear(void);
    counted on in a record of what it was a part of. */
 typedef struct rp_explain_entry {
     /* "specialisation", "instance", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break",
-       "guard", "memory" */
+       "guard", "memory", "advice" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */
@@ -671,7 +671,7 @@ RP_CALL size_t rp_explain_count(rp_compiled *f);
 /* strings live until the next call of f */
 RP_CALL rp_status rp_explain_at(rp_compiled *f, size_t index, rp_explain_entry *entry);
 
-/* One loop kernel as it is made ready: its expressions (docs/loop.md), and the sources emitted for the CPU and for CUDA.
+/* One loop kernel as it is made ready: its expressions (docs/developers/loop.md), and the sources emitted for the CPU and for CUDA.
    The CUDA source needs no GPU. A text that could not be made is "". Strings live during the call. */
 typedef void rp_kernel_log(void *ctx, const char *op, const char *site, const char *loop, const char *c_source,
                            const char *cuda_source);

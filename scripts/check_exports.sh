@@ -39,11 +39,17 @@ if [ $((${tls:-0})) -gt 328 ]; then
     bad=1
 fi
 soname=$(readelf -d "$so" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
-case $soname in
-libreprise.so.[0-9]*) ;;
-*)
-    echo "soname is '$soname'"
-    bad=1
-    ;;
+version=$(sed -n 's/^#define RP_VERSION_M[A-Z]* *\([0-9]*\).*/\1/p' "$(dirname "$0")/../include/reprise.h" | paste -sd.)
+case $version in
+0.*) ;; # before 1.0 a minor version may break programs
+*) version=${version%%.*} ;;
 esac
+if [ "$soname" != "libreprise.so.$version" ]; then
+    echo "soname is '$soname', expected libreprise.so.$version"
+    bad=1
+fi
+if ! readelf -V "$so" | grep -q "Name: REPRISE_$version\$"; then
+    echo "the version map is not that of REPRISE_$version"
+    bad=1
+fi
 exit $bad

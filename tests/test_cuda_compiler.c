@@ -199,7 +199,7 @@ static void test_version(void **state) {
     (void)snprintf(command, sizeof command, "cp '%s' '%s/libnvrtc.so.13'", getenv("REPRISE_LIBNVRTC"), other);
     assert_int_equal(system(command), 0);
     (void)snprintf(found, sizeof found, "%s/libnvrtc.so.13", other);
-    const char *kept = strdup(cache("kept")), *first = strdup(getenv("REPRISE_LIBNVRTC"));
+    char *kept = strdup(cache("kept")), *first = strdup(getenv("REPRISE_LIBNVRTC"));
     assert_int_equal(child("compiles", kept, NULL, NULL), 0);
     assert_int_equal(child("finds", kept, NULL, NULL), 0);
     (void)setenv("CUDASIM_NVRTC_VERSION", "other", 1);
@@ -214,6 +214,8 @@ static void test_version(void **state) {
     assert_int_equal(system(command), 0);
     assert_int_equal(child("compiles", kept, "REPRISE_LIBNVRTC", found), 0);
     (void)unsetenv("CUDASIM_NVRTC_VERSION");
+    free(kept);
+    free(first);
 }
 
 static int run_child(const char *what) {

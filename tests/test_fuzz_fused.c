@@ -1,7 +1,7 @@
 /* Random programs: each is run eagerly and through AOT autograd with the fused backend, forward and backward; every result and
    every gradient must have the same bits, and so must the arguments and buffers that a program writes. Some take arguments that
-   share memory, write buffers from outside, or give views of buffers that they wrote. A seed is one program; REPRISE_FUZZ_SEED runs one,
-   REPRISE_FUZZ_SEEDS says how many run, REPRISE_FUZZ_SECONDS goes on for that long.
+   share memory, write buffers from outside, or give views of buffers that they wrote. A seed is one program;
+   support/fuzz.h says which run.
    ctest: timeout=300 cost=14 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +18,7 @@
 
 #include "compile/aot.h"
 #include "support/cuda.h"
+#include "support/fuzz.h"
 #include "trace/trace.h"
 
 enum { N_IN = 3, N_OUT = 3, N_HELD = 2, POOL = 24 };
@@ -558,21 +559,11 @@ static void run_seed(uint64_t seed) {
 
 static void test_fuzz(void **state) {
     (void)state;
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
-    const char *limit = getenv("REPRISE_FUZZ_SECONDS");
-    time_t end = time(NULL) + (limit ? atoi(limit) : 0);
-    if (one) {
-        run_seed(strtoull(one, NULL, 10));
-        return;
-    }
-    /* A number of programs, not a time: the same ones run on every machine. */
-    uint64_t seed = 1, last = rp_default_device().type == RP_DEVICE_CPU ? 8000 : 20;
-    if (count) last = strtoull(count, NULL, 10);
-    for (; seed <= last || time(NULL) < end; seed++) run_seed(seed);
-    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n",
-                  (unsigned long long)seed - 1, ran, skipped, interpreted);
-    assert_true(ran > (unsigned)(seed / 2));
-    assert_true(interpreted < ran / 4);
+    fuzz_seeds f = fuzz_begin(rp_default_device().type == RP_DEVICE_CPU ? 8000 : 20);
+    for (uint64_t seed; fuzz_next(&f, &seed);) run_seed(seed);
+    print_message("%llu programs: %u compared, %u refused by eager, %u run node by node\n", (unsigned long long)f.ran,
+                  ran, skipped, interpreted);
+    if (f.ran >= 20) assert_true(ran > f.ran / 2 && interpreted < ran / 4);
 }
 
 int main(void) {

@@ -1,29 +1,51 @@
-/* Plain driver of the graph parser's fuzzer: graphs with bytes, tokens and lines changed, dropped and doubled, from fixed
-   seeds; and a node of any op with operands and attributes at random, some of them left out, which is checked and run. */
+/* Plain driver of the graph parser's fuzzer: graphs of tests/data/fuzz/ir with bytes, tokens and lines changed, dropped and doubled;
+   and a node of any op with operands and attributes at random, some of them left out, which is checked and run. */
 /* ctest: timeout=120 */
+#include <dirent.h>
+
+#include "support/fuzz.h"
 #include "support/fuzz_ir_parse.h"
 #include "support/trace_help.h"
 #include "trace/ir_run.h"
 
-static const char *const seeds[] = {
-    "graph \"a\" with {\n symbol s0 = 8 of size(0, 0)\n symbol s1 = 3\n guard s0 != 1\n guard s1 <= floordiv(s0*s1 + 4, 3)\n}\n"
-    " (%0: f32[s0, 4] grad, %1: i64[]) {\n %2: f32[4] = captured 0 @\"n.c:3\"\n %3: f32[3] = const [1.0, -inf, nan(0x7fc00001)]\n"
-    " %4: f32[s0, 4] = add(%0, %2) {alpha = 2}\n %5: f32[s0*4] alias(%4) = view(%4) {size = [s0*4]}\n"
-    " %6: f32[s0*4] alias(%4) = mul_(%5, %5)\n %7: f32[s0, 8] = cat([%4, %0]) {dim = 1}\n"
-    " %8: f32[s0, 2] strides(8, 2) offset(1) alias(%7) = slice(%7) {dim = 1, start = none, end = 5, step = 2}\n"
-    " %9: f32[s0, 4], %10: b8[s0, 4] = native_dropout(%4) {p = 0.25, generator = generator(1)} random(7, max(s0, s1))\n return %8, none\n}\n",
-    "graph \"b\" (%0: b8[], %1: f32[2]) {\n %4: f32[2] = cond(%0, %1) {\n then(%2: f32[2]) { return %2 }\n else(%3: f32[2]) {\n"
-    " %6: f32[2] = checkpoint(%3) random(0, 1) { body(%5: f32[2]) { %7: f32[2] = exp(%5) return %7 } }\n return %6 }\n }\n"
-    " %20: f32[2] = while(%4, %1) max_iter(3) { cond(%8: f32[2], %9: f32[2]) { %11: b8[] = const [true] return %11 }\n"
-    " body(%12: f32[2], %13: f32[2]) { %14: f32[2] = add(%12, %13) return %14 } }\n assign(%1, %20)\n return %20\n}",
-    "graph \"c\" (%0: f32[1, 3, 4, 2] grad, %1: i64[4]) {\n"
-    " %2: f32[1, 1, 2, 1] grad = conv2d(%0, %0, none) {stride = [2, 1], padding = [1, 0], dilation = [1, 1], groups = 1} @\"c.c:1\"\n"
-    " %3: f32[] grad = mean(%2) {dim = [], keepdim = false, dtype = none}\n"
-    " %4: f32[1, 3, 4, 1], %5: i64[1, 3, 4, 1] = topk(%0) {k = 1, dim = -1, largest = true, sorted = true}\n"
-    " %6: f32[3, 2] = full() {size = [3, 2], value = nan, dtype = f32}\n"
-    " %7: f32[4, 2] = embedding(%6, %1)\n %8: f32[4] strides(2) alias(%7) = select(%7) {dim = 1, index = 0}\n"
-    " %9: f32[2, 3] strides(1, 2) alias(%6) = permute(%6) {dims = [1, 0]}\n return %2, %3, %5, %8, %9\n}",
-};
+enum { MAX_TEXTS = 256, TEXT_BYTES = 4096 };
+static char *texts[MAX_TEXTS];
+static size_t n_texts;
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* What tests/data/fuzz/ir holds: where mutations start, and what has broken the parser before. */
+static int read_texts(void **state) {
+    (void)state;
+    const char *data = getenv("REPRISE_TEST_DATA");
+    char folder[2048];
+    (void)snprintf(folder, sizeof folder, "%s/fuzz/ir", data ? data : "tests/data");
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    char *names[MAX_TEXTS];
+    for (struct dirent *e; (e = readdir(dir));)
+        if (e->d_name[0] != '.' && n_texts < MAX_TEXTS) names[n_texts++] = strdup(e->d_name);
+    closedir(dir);
+    qsort(names, n_texts, sizeof *names, by_name); /* the same order everywhere */
+    for (size_t k = 0; k < n_texts; k++) {
+        char path[4096];
+        (void)snprintf(path, sizeof path, "%s/%s", folder, names[k]);
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        texts[k] = calloc(1, TEXT_BYTES);
+        assert_non_null(texts[k]);
+        assert_true(fread(texts[k], 1, TEXT_BYTES - 1, f) > 0 && feof(f));
+        fclose(f);
+        free(names[k]);
+    }
+    return n_texts > 1 ? 0 : -1;
+}
+
+static int free_texts(void **state) {
+    (void)state;
+    while (n_texts) free(texts[--n_texts]);
+    return 0;
+}
 static const char *const tokens[] = {"%0",     "%1",        "%2",     "(",    ")",      "{",
                                      "}",      "[",         "]",      ",",    "=",      ":",
                                      "s0",     "s1",        "*",      "+",    "-",      "none",
@@ -95,22 +117,27 @@ static size_t mutate(char *text, size_t n, size_t capacity) {
     }
 }
 
+static void seed_from(uint64_t seed) {
+    random_state = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    (void)draw(2);
+}
+
 static void test_mutations(void **state) {
     (void)state;
-    size_t parsed = 0, total = 0;
-    static char text[4096];
-    for (size_t s = 0; s < sizeof seeds / sizeof *seeds; s++) {
-        assert_int_equal(rp_fuzz_ir_parse((const uint8_t *)seeds[s], strlen(seeds[s])), 1);
-        random_state = UINT64_C(88172645463325252) + s;
-        for (int round = 0; round < 20000; round++) {
-            size_t n = strlen(seeds[s]);
-            memcpy(text, seeds[s], n);
-            for (uint64_t k = 1 + draw(4); k > 0; k--) n = mutate(text, n, sizeof text);
-            parsed += (size_t)rp_fuzz_ir_parse((const uint8_t *)text, n);
-            total++;
-        }
+    size_t parsed = 0;
+    static char text[TEXT_BYTES];
+    for (size_t k = 0; k < n_texts; k++) (void)rp_fuzz_ir_parse((const uint8_t *)texts[k], strlen(texts[k]));
+    fuzz_seeds f = fuzz_begin(60000);
+    for (uint64_t seed; fuzz_next(&f, &seed);) {
+        const char *from = texts[seed % n_texts];
+        size_t n = strlen(from);
+        memcpy(text, from, n);
+        seed_from(seed);
+        for (uint64_t k = 1 + draw(4); k > 0; k--) n = mutate(text, n, sizeof text);
+        parsed += (size_t)rp_fuzz_ir_parse((const uint8_t *)text, n);
     }
-    assert_true(parsed > total / 50); /* the mutations are not all nonsense */
+    if (f.ran > 1000) assert_true(parsed > f.ran / 50); /* the mutations are not all nonsense */
+    print_message("%llu texts, %zu were graphs\n", (unsigned long long)f.ran, parsed);
 }
 
 /* ---- one node of any op, with attributes as they come */
@@ -245,8 +272,9 @@ static bool result_types(const rp_ir *ir, rp_tensor *const *args, rp__text *t) {
 static void test_attributes(void **state) {
     (void)state;
     size_t parsed = 0, ran = 0;
-    random_state = UINT64_C(1181783497276652981);
-    for (int round = 0; round < 40000; round++) {
+    fuzz_seeds f = fuzz_begin(40000);
+    for (uint64_t seed; fuzz_next(&f, &seed);) {
+        seed_from(seed);
         const rp__op *op = rp__op_table_at(draw(rp__op_table_count()));
         rp__text call = {0}, text = {0}, types = {0}, whole = {0};
         any_call(op, &call);
@@ -285,7 +313,8 @@ static void test_attributes(void **state) {
         rp__text_free(&types);
         rp__text_free(&whole);
     }
-    if (parsed < 8000 || ran < 1000) fail_msg("%zu graphs were read, %zu ran", parsed, ran);
+    if (f.ran > 1000 && (parsed < f.ran / 5 || ran < f.ran / 40))
+        fail_msg("%zu graphs were read, %zu ran", parsed, ran);
 }
 
 static void test_depth(void **state) {
@@ -308,5 +337,5 @@ static void test_depth(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_mutations), cmocka_unit_test(test_attributes),
                                        cmocka_unit_test(test_depth)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, read_texts, free_texts);
 }

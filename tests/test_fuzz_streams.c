@@ -1,7 +1,7 @@
 /* Random programs over several streams: ops, compiled functions and captures on streams that are ordered by events where a program
    has to order them, memory wrapped with deleters that overwrite it, and tensors, graphs, functions and streams released at any
    time. Every tensor has a twin that the host has calculated; each is compared before it is released. Numbers stay small whole ones,
-   so that any order of sums is exact. REPRISE_FUZZ_SEED runs one seed, REPRISE_FUZZ_SEEDS says how many run.
+   so that any order of sums is exact. support/fuzz.h says which seeds run.
    ctest: labels=threads timeout=300 cost=10 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "support/each_device.h"
+#include "support/fuzz.h"
 
 enum { STREAMS = 4, TENSORS = 12, FUNCTIONS = 3, ACTIONS = 120, MAX = 40000 };
 static const int64_t lengths[] = {3, 70, 900, 12000, MAX};
@@ -227,13 +228,8 @@ static void run_seed(uint64_t seed) {
 
 static void test_fuzz(void **state) {
     (void)state;
-    const char *one = getenv("REPRISE_FUZZ_SEED"), *count = getenv("REPRISE_FUZZ_SEEDS");
-    if (one) {
-        run_seed(strtoull(one, NULL, 10));
-        return;
-    }
-    uint64_t last = count ? strtoull(count, NULL, 10) : device.type == RP_DEVICE_CPU ? 150 : 4;
-    for (uint64_t seed = 1; seed <= last; seed++) run_seed(seed);
+    fuzz_seeds f = fuzz_begin(device.type == RP_DEVICE_CPU ? 150 : 4);
+    for (uint64_t seed; fuzz_next(&f, &seed);) run_seed(seed);
 }
 
 int main(void) {

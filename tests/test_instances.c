@@ -1,6 +1,8 @@
 /* What a compiled function keeps when it meets many sizes: a limited number of programs, of bytes, of records; nothing that a
-   caller or a tape still holds goes with a program that made room. Every result is compared with eager's, bit for bit. */
-/* ctest: labels=compile timeout=240 */
+   caller or a tape still holds goes with a program that made room, nor what the device still runs. Every result is compared
+   with eager's, bit for bit. On the CPU; what is about memory in use also on CUDA (the emulator, or a GPU with
+   REPRISE_TEST_CUDA=real). */
+/* ctest: labels=compile,cuda timeout=240 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +16,7 @@
 
 #include <reprise.h>
 
+#include "support/cuda.h"
 #include "support/trace_help.h"
 
 typedef struct net {
@@ -347,5 +350,8 @@ int main(void) {
         cmocka_unit_test(test_rows_of_units),   cmocka_unit_test(test_step_is_named),
         cmocka_unit_test(test_rows_of_evicted),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+    if (!test_cuda_choose() || rp_set_default_device(rp_cuda(0)) != RP_OK) return 1;
+    const struct CMUnitTest cuda[] = {cmocka_unit_test(test_training), cmocka_unit_test(test_results_stay)};
+    return failed + cmocka_run_group_tests_name("cuda", cuda, NULL, NULL);
 }

@@ -8,11 +8,15 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -185,18 +189,6 @@ static void compilers_that_misbehave(void **state) {
     gives_up("./empty-cc", 34, "a function is missing");
     unlink("./empty-cc");
     assert_int_equal(objects(path, sizeof path), 0);
-    /* no room in the cache: compiled elsewhere, not kept */
-    script("./full-cc", "#!/bin/sh\ncase \"$*\" in\n*loop-jit-*) echo 'No space left on device' >&2; exit 1;;\nesac\n"
-                        "exec cc \"$@\"\n");
-    setenv("REPRISE_CC", "./full-cc", 1);
-    rp__dag *dag = line(35);
-    assert_true(rp__jit_request(dag, true));
-    assert_non_null(strstr(rp__jit_reason(dag), "not kept"));
-    check(dag, 35);
-    rp__dag_release(dag);
-    rp__jit_drain();
-    unlink("./full-cc");
-    assert_int_equal(objects(path, sizeof path), 0);
 }
 
 /* How a request got its object: 'c' from the cache, 'n' newly compiled, 'p' compiled and not kept. */
@@ -210,6 +202,25 @@ static char how_of(rp__dag *dag, float k) {
     return counters().cached > before.cached ? 'c' : kept ? 'n' : 'p';
 }
 static char how(float k) { return how_of(line(k), k); }
+/* What the library's own calls find out about a folder, for folders that this machine has not: "" none. */
+static char full_folder[300], noexec_folder[300];
+ssize_t write(int fd, const void *data, size_t bytes) {
+    char link[64], path[600];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = *full_folder ? readlink(link, path, sizeof path - 1) : 0;
+    path[n > 0 ? n : 0] = 0;
+    if (n > 0 && strstr(path, full_folder)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return syscall(SYS_write, fd, data, bytes);
+}
+int statvfs(const char *restrict path, struct statvfs *restrict out) {
+    memset(out, 0, sizeof *out);
+    if (*noexec_folder && strstr(path, noexec_folder)) out->f_flag = ST_NOEXEC;
+    return 0;
+}
+
 /* x * x: other source than any line's (constants are not part of it). */
 static rp__dag *square(void) {
     rp__dag_builder *b = rp__dag_new();
@@ -349,6 +360,120 @@ static void cache_that_cannot_be_written(void **state) {
     check(dag, 11);
     rp__dag_release(dag);
 }
+/* Says of one kernel: compiled, here for the first time and not kept, for this reason. */
+static void not_kept(float k, const char *reason) {
+    rp__dag *dag = line(k);
+    if (!rp__jit_request(dag, true)) fail_msg("%s", rp__jit_reason(dag));
+    const char *not_kept = strstr(rp__jit_reason(dag), "not kept");
+    if (!not_kept || !strstr(not_kept, reason)) fail_msg("'%s' does not say '%s'", rp__jit_reason(dag), reason);
+    check(dag, k);
+    rp__dag_release(dag);
+    rp__jit_drain();
+}
+static void no_room_in_the_cache(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    char path[600];
+    snprintf(full_folder, sizeof full_folder, "%s", folder);
+    not_kept(71, strerror(ENOSPC)); /* the source does not fit */
+    full_folder[0] = 0;
+    /* The source fits and the object does not; the compiler says so in a language of its own. */
+    script("./full-cc",
+           "#!/bin/sh\ncase \"$*\" in\n*loop-jit-*) echo 'disque plein' >&2; exit 1;;\nesac\nexec cc \"$@\"\n");
+    gives_up("./full-cc", 72, "disque plein");                      /* there is room: then it is the compiler */
+    snprintf(full_folder, sizeof full_folder, "%s/probe.", folder); /* no room for more than the source */
+    not_kept(73, strerror(ENOSPC));
+    full_folder[0] = 0;
+    unlink("./full-cc");
+    unsetenv("REPRISE_CC");
+    assert_int_equal(objects(path, sizeof path), 0);
+}
+static void folders_of_unusual_names_and_mounts(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    const char *const names[] = {"-o", "-shared", "a b;c", "$ORIGIN", "with$LIB"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char own[300], path[700], inside[256];
+        snprintf(inside, sizeof inside, "%s", folder);
+        if (names[i][0] == '-') {
+            snprintf(own, sizeof own, "%s", names[i]);
+        } else {
+            snprintf(own, sizeof own, "%s/%s", folder, names[i]);
+        }
+        setenv("REPRISE_CACHE_DIR", own, 1);
+        if (strchr(names[i], '$')) {
+            not_kept(81, "replaces names after a $");
+        } else {
+            assert_int_equal(how(81), 'n');
+            assert_int_equal(how(81), 'c');
+        }
+        snprintf(folder, sizeof folder, "%.250s", own);
+        assert_int_equal(objects(path, sizeof path), strchr(names[i], '$') ? 0 : 1);
+        while (objects(path, sizeof path)) unlink(path);
+        assert_int_equal(rmdir(folder), 0);
+        snprintf(folder, sizeof folder, "%s", inside);
+    }
+    setenv("REPRISE_CACHE_DIR", folder, 1);
+    snprintf(noexec_folder, sizeof noexec_folder, "%s", folder);
+    not_kept(82, "mounted noexec");
+    snprintf(noexec_folder, sizeof noexec_folder, "/"); /* and nowhere else either */
+    unsetenv("REPRISE_CC");
+    gives_up("cc", 83, "no folder for objects");
+    noexec_folder[0] = 0;
+    assert_int_equal(how(84), 'n');
+}
+/* A daemon ignores SIGCHLD, and a supervisor reaps every child: how a compiler ended is lost, what it wrote is not. */
+static void children_that_nobody_waits_for(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    void (*before)(int) = signal(SIGCHLD, SIG_IGN);
+    assert_true(before != SIG_ERR);
+    assert_int_equal(how(91), 'n');
+    assert_int_equal(how(91), 'c');
+    script("./waiting-cc", "#!/bin/sh\n(exit 3) & wait $! ; [ $? = 3 ] || exit 9\nexec cc \"$@\"\n");
+    setenv("REPRISE_CC", "./waiting-cc", 1); /* waits for a child itself */
+    assert_int_equal(how(92), 'n');
+    unlink("./waiting-cc");
+    script("./failing-cc", "#!/bin/sh\necho 'no such thing'\nexit 3\n");
+    gives_up("./failing-cc", 93, "the compiler wrote nothing");
+    unlink("./failing-cc");
+    signal(SIGCHLD, before);
+}
+static void what_killed_processes_left(void **state) {
+    (void)state;
+    if (!have_compiler()) skip();
+    static const char *const names[] = {"loop-0.so.1.2.tmp", "loop-0.so.1.2.tmp.c", "loop-0.so.1.2.tmp.log",
+                                        "version.1", "0123456789abcdef0123456789abcdef.cubin.1.2.3.tmp"};
+    enum { N = sizeof names / sizeof *names };
+    char path[600];
+    for (int young = 0; young < 2; young++) {
+        for (int i = 0; i < N; i++) {
+            snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+            int fd = open(path, O_WRONLY | O_CREAT, 0600);
+            struct timespec when[2] = {{time(NULL) - (young ? 3600 : 90000), 0},
+                                       {time(NULL) - (young ? 3600 : 90000), 0}};
+            assert_int_equal(futimens(fd, when), 0);
+            close(fd);
+        }
+        assert_int_equal(how_of(young ? square() : line(13), 0), 'n');
+        assert_int_equal(objects(path, sizeof path), young ? 2 + N : 1); /* others may be at work on the young */
+    }
+    /* The same for folders of processes that keep nothing. */
+    char parent[300], left[400];
+    snprintf(parent, sizeof parent, "%s/%s-tmp", getcwd(path, sizeof path - 50), folder);
+    assert_int_equal(mkdir(parent, 0700), 0);
+    snprintf(left, sizeof left, "%s/reprise-aB3dE6", parent);
+    assert_int_equal(mkdir(left, 0700), 0);
+    snprintf(path, sizeof path, "%s/loop-1.so.tmp", left);
+    put(path, "x", 1);
+    struct timespec when[2] = {{time(NULL) - 90000, 0}, {time(NULL) - 90000, 0}};
+    assert_int_equal(utimensat(AT_FDCWD, left, when, 0), 0);
+    setenv("TMPDIR", parent, 1);
+    setenv("REPRISE_CACHE_DIR", "/proc/nothing/here", 1);
+    assert_int_equal(how(14), 'p');
+    unsetenv("TMPDIR");
+    assert_int_equal(rmdir(parent), 0);
+}
 static void cache_is_bounded(void **state) {
     (void)state;
     if (!have_compiler()) skip();
@@ -449,6 +574,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup_teardown(sound_entries_that_do_not_load, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_processes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cache_that_cannot_be_written, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_room_in_the_cache, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(folders_of_unusual_names_and_mounts, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(children_that_nobody_waits_for, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_killed_processes_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cache_is_bounded, set_up, tear_down),
         cmocka_unit_test_setup_teardown(switches, set_up, tear_down),
         cmocka_unit_test_setup_teardown(kernels_of_programs, set_up, tear_down),

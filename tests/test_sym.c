@@ -261,7 +261,7 @@ BODY(misuses) {
     case 0: out[0] = rp_mul_scalar(x, rp_i64(n)); break;
     case 1: out[0] = rp_softmax(x, n); break;
     case 2: out[0] = rp_sum(x, RP_DIMS(n), false, RP_DTYPE_NONE); break;
-    case 3: out[0] = rp_slice(x, 1, 0, n, n); break;
+    case 3: out[0] = rp_slice(x, n, 0, 1, 1); break;
     case 4: out[0] = rp_transpose(x, 0, n); break;
     case 5:
         out[0] = rp_add(x, rp_sum(rp_arange(rp_i64(0), rp_i64(n), rp_i64(1), RP_F32), RP_NO_DIMS, false, RP_DTYPE_NONE),

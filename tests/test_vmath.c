@@ -7,7 +7,7 @@
  *     test_vmath                      the tests (seconds)
  *     test_vmath --exhaustive [NAME]  every f32 input of the one-operand functions (minutes each), every conversion
  *     test_vmath --hashes             the hashes that vmath_hashes.h holds
- *     test_vmath --times              nanoseconds an element, for docs/vmath.md
+ *     test_vmath --times              nanoseconds an element, for docs/developers/vmath.md
  *
  * ctest: labels=numbers timeout=300 cost=12 */
 #include "vmath_isa.h"

@@ -4,6 +4,7 @@
 #include "autograd/tape.h"
 #include "core/alloc.h"
 #include "core/fork.h"
+#include "core/log.h"
 #include "ops/grad.h"
 
 #include <string.h>
@@ -141,8 +142,17 @@ rp_status rp__tape_node_new(const rp__tape_class *class_, const char *op, const 
         dims += t->ndim;
     }
     rp_status status = RP_OK;
-    for (uint32_t i = 0; i < n_in && status == RP_OK; i++)
+    for (uint32_t i = 0; i < n_in && status == RP_OK; i++) {
         if (in[i]) status = rp__tape_edge_of(in[i], &n->edges[i]);
+        const rp__tape_node *before = n->edges[i].node;
+        if (before && site && before->site == site && before->repeats >= n->repeats) n->repeats = before->repeats + 1;
+    }
+    if (RP__UNLIKELY(n->repeats == RP__TAPE_REPEATS_ADVICE))
+        rp__log(
+            RP__LOG_ADVICE,
+            "the result of %s at %s has %d calls of that line in its history: a sum over steps keeps the memory of each; "
+            "detach what is added (rp_detach)",
+            op, site, RP__TAPE_REPEATS_ADVICE);
     const rp_tensor *where = first_of(out, n_out);
     if (!where) where = first_of(in, n_in);
     rp__device *device = where ? rp__device_get(where->device) : NULL;

@@ -75,6 +75,9 @@ typedef struct rp__tape_meta {
     uint32_t dims; /* first of its sizes in rp__tape_node.dims */
 } rp__tape_meta;
 
+/* From so many on a history is said to be that of a sum over steps. */
+enum { RP__TAPE_REPEATS_ADVICE = 1000 };
+
 struct rp__tape_node {
     atomic_uint refs;
     const rp__tape_class *class_;
@@ -82,9 +85,10 @@ struct rp__tape_node {
     uint64_t sequence;     /* backward runs highest first */
     rp_stream *stream;     /* of the forward, counted */
     uint32_t n_in, n_out;
-    bool released;             /* saved tensors are gone: a second backward is an error that says so */
-    atomic_bool told;          /* a leaf's: the log has said that it moved into a capture */
-    rp__hook_entry *hooks;     /* on outputs: run on their gradients before the node; counted */
+    bool released;         /* saved tensors are gone: a second backward is an error that says so */
+    atomic_bool told;      /* a leaf's: the log has said that it moved into a capture */
+    uint32_t repeats;      /* calls of the same op and line in a row before it, by the longest way through its inputs */
+    rp__hook_entry *hooks; /* on outputs: run on their gradients before the node; counted */
     struct rp__retain *retain; /* outputs whose handle wants .grad */
     rp__edge *edges;           /* n_in */
     rp__tape_meta *meta;       /* n_in, then n_out */

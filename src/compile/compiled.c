@@ -13,6 +13,7 @@
 #include "compile/instances.h"
 #include "compile/program.h"
 #include "core/alloc.h"
+#include "core/log.h"
 #include "core/options.h"
 #include "trace/ir_run.h"
 #include "trace/trace.h"
@@ -57,8 +58,9 @@ typedef struct compiled {
     bool alone;
     bool lazy; /* trace-and-flush, because of: */
     rp__reason lazy_reason;
-    const char *lazy_site;
-    rp__map segments; /* hash -> segment */
+    char lazy_site[256];
+    unsigned ctx_misses; /* calls that were recorded anew because bytes of ctx differed, and gave another graph */
+    rp__map segments;    /* hash -> segment */
     uint64_t calls;
     uint64_t resets;        /* rp_compile_reset has been heard so often */
     _Atomic uint64_t given; /* rp__engine_request.given */
@@ -87,7 +89,10 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
     f->fn.name = f->name;
     snprintf(f->handle.name, sizeof f->handle.name, "%s", f->name);
     f->explain = rp__explain_new();
-    if (f->explain) return RP_OK;
+    if (f->explain) {
+        rp__explain_enter(f);
+        return RP_OK;
+    }
     rp__free(f->name);
     return RP_ERROR_OUT_OF_MEMORY;
 }
@@ -95,6 +100,7 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
 void rp_compiled_release(rp_compiled *f) {
     if (!f || f == rp__callable_failed() || !rp__handle_give_up(&f->handle, "rp_compiled_release")) return;
     const rp__callable_ops *ops = f->ops;
+    rp__explain_leave(f);
     char *name = f->name;
     rp__explain *explain = f->explain;
     struct rp__argument_names *names = atomic_load(&f->names);
@@ -258,10 +264,13 @@ static void add(compiled *c, specialisation *s) {
 static void become_lazy(compiled *c, rp__reason reason, const char *site, const char *detail) {
     c->lazy = true;
     c->lazy_reason = reason;
-    c->lazy_site = site && *site ? site : "no call site";
+    (void)snprintf(c->lazy_site, sizeof c->lazy_site, "%s", site && *site ? site : "no call site");
     rp__explain_add(c->base.explain, "break", reason, site, 1,
                     "%s%s%s; the function runs at every call (trace-and-flush)", rp__reason_text(reason),
                     detail ? ": " : "", detail ? detail : "");
+    if (reason == RP__REASON_WRITTEN_WITHOUT_TAPE)
+        rp__explain_advise(c->base.explain, RP__REASON_STEP_NOT_DETACHED, c->lazy_site, c->base.name, "%s",
+                           rp__reason_text(RP__REASON_STEP_NOT_DETACHED));
 }
 
 /* The backend's object for a graph; NULL and RP_OK when it could not and that is not to be an error. */
@@ -587,7 +596,7 @@ static rp_status trace_again(compiled *c, specialisation *s, rp_tensor *const *i
             if (rp__hash_equal(hash, s->hash))
                 rp__text_puts(detail, "it uses other tensors from outside");
             else
-                rp__ir_diff(s->trace.ir, again->ir, detail);
+                again->site = rp__ir_diff(s->trace.ir, again->ir, detail);
         }
     }
     if (status == RP_OK) (void)rp_error_take();
@@ -738,19 +747,64 @@ static rp_status call_symbolic(compiled *c, const specialisation *from, rp_tenso
     return status;
 }
 
+/* The bytes of ctx in which two specialisations differ. */
+static void differing(const specialisation *a, const specialisation *b, size_t *first, size_t *last) {
+    const unsigned char *x = a->guards.ctx_copy, *y = b->guards.ctx_copy;
+    *first = *last = SIZE_MAX;
+    for (size_t i = 0; i < a->guards.ctx_bytes && i < b->guards.ctx_bytes; i++) {
+        if (x[i] == y[i]) continue;
+        if (*first == SIZE_MAX) *first = i;
+        *last = i;
+    }
+}
+
+/* After a call that was recorded anew because bytes of ctx differed from those of the most recent specialisation. */
+static void advise_ctx(compiled *c) {
+    enum { MANY = 4 };
+    specialisation *now = c->list, *before = now ? now->next : NULL;
+    size_t first, last;
+    if (!before) return;
+    differing(before, now, &first, &last);
+    if (first == SIZE_MAX) return;
+    if (rp__hash_equal(now->hash, before->hash) && same_outside(&now->trace, &before->trace))
+        rp__explain_advise(c->base.explain, RP__REASON_CTX_PADDING, NULL, c->base.name, "bytes %zu to %zu of ctx: %s",
+                           first, last, rp__reason_text(RP__REASON_CTX_PADDING));
+    else if (++c->ctx_misses >= MANY)
+        rp__explain_advise(c->base.explain, RP__REASON_CTX_NUMBER, NULL, c->base.name,
+                           "bytes %zu to %zu of ctx, %u times: %s", first, last, c->ctx_misses,
+                           rp__reason_text(RP__REASON_CTX_NUMBER));
+}
+
+/* Arguments that come with the history of many calls of one line. */
+static void advise_history(compiled *c, rp_tensor *const *in, size_t n_in) {
+    for (size_t k = 0; k < n_in; k++) {
+        const rp__tape_node *node = in[k]->autograd ? in[k]->autograd->node : NULL;
+        if (node && node->repeats >= RP__TAPE_REPEATS_ADVICE)
+            rp__explain_advise(c->base.explain, RP__REASON_SUM_OVER_STEPS, node->site, c->base.name, "argument %zu: %s",
+                               k, rp__reason_text(RP__REASON_SUM_OVER_STEPS));
+    }
+}
+
 static rp_status call_miss(compiled *c, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     specialisation *from = NULL;
     for (specialisation *s = c->list; s && !from; s = s->next) {
         if (s->n_out == n_out && rp__guards_only_sizes(&s->guards, c->base.fn, in, n_in)) from = s;
     }
+    rp__reason reason = RP__REASON_NONE;
     if (c->list) {
         rp__text t = {0};
-        rp__reason reason = rp__guards_explain(from ? &from->guards : &c->list->guards, c->base.fn, in, n_in, &t);
-        rp__explain_add(c->base.explain, "guard", reason, NULL, 1, "%s", t.data ? t.data : rp__reason_text(reason));
+        reason = rp__guards_explain(from ? &from->guards : &c->list->guards, c->base.fn, in, n_in, &t);
+        const char *text = t.data ? t.data : rp__reason_text(reason);
+        rp__explain_add(c->base.explain, "guard", reason, NULL, 1, "%s", text);
+        rp__log(RP__LOG_GUARDS, "%s: recorded anew: %s", c->base.name, text);
         rp__text_free(&t);
     }
+    advise_history(c, in, n_in);
     if (from && !c->options.static_sizes) return call_symbolic(c, from, in, n_in, out, n_out);
-    return call_first(c, in, n_in, out, n_out);
+    const specialisation *before = c->list;
+    rp_status status = call_first(c, in, n_in, out, n_out);
+    if (reason == RP__REASON_GUARD_CTX && c->list != before) advise_ctx(c);
+    return status;
 }
 
 /* Before s serves the call. *served: it does not, this was the call. */
@@ -934,6 +988,9 @@ rp_compiled *rp_compile_at(const char *site, rp_fn fn, const rp_compile_options 
         rp_compiled_release(&c->base);
         return rp__callable_failed();
     }
+    if (fn.ctx && !fn.ctx_bytes && !(engine->tags & RP__ENGINE_RUNS_FUNCTION))
+        rp__explain_advise(c->base.explain, RP__REASON_CTX_UNGUARDED, NULL, c->base.name, "%s",
+                           rp__reason_text(RP__REASON_CTX_UNGUARDED));
     return &c->base;
 }
 

@@ -30,6 +30,9 @@ rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn 
 rp_status rp__callable_body(rp_fn fn, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 /* Ends the scope in which a call was served: its results move out, unless it failed. */
 rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, size_t n_out);
+/* explain_print.c: a function lives from enter to leave, which tells what explain knows of it where REPRISE_EXPLAIN asks. */
+void rp__explain_enter(rp_compiled *f);
+void rp__explain_leave(rp_compiled *f);
 /* Why f, which has no ops, cannot be called: a failed constructor's, or released. */
 rp_status rp__callable_refuse(const rp_compiled *f, const char *call);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */

@@ -226,6 +226,27 @@ void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const 
     rp__unlock(e->lock);
 }
 
+void rp__explain_advise(rp__explain *e, rp__reason reason, const char *site, const char *name, const char *format,
+                        ...) {
+    static const char kind[] = "advice";
+    char text[1024];
+    bool told = false;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!e) return;
+    rp__lock(e->lock);
+    for (size_t i = 0; i < e->n && !told; i++) {
+        told = e->records[i].reason == reason && strcmp(e->records[i].kind, kind) == 0;
+        if (told) e->records[i].count++;
+    }
+    rp__unlock(e->lock);
+    if (told) return;
+    rp__explain_add(e, kind, reason, site, 1, "%s", text);
+    rp__log(RP__LOG_ADVICE, "%s: %s%s%s", name, text, site && *site ? " at " : "", site ? site : "");
+}
+
 void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
                       const _Atomic uint64_t *counter) {
     if (!e) return;
@@ -287,6 +308,20 @@ size_t rp__explain_count(rp__explain *e) {
     size_t n = count_all(e);
     rp__unlock(e->lock);
     return n;
+}
+
+static void visit_all(const rp__explain *e, void (*visit)(void *ctx, const rp_explain_entry *entry), void *ctx) {
+    for (size_t i = 0; i < e->n; i++) {
+        const record *r = &e->records[i];
+        visit(ctx, &(rp_explain_entry){r->kind, rp__reason_name(r->reason), r->message, r->site, count_of(r), e->name});
+    }
+    for (const rp__explain *part = e->parts; part; part = part->next) visit_all(part, visit, ctx);
+}
+
+void rp__explain_each(rp__explain *e, void (*visit)(void *ctx, const rp_explain_entry *entry), void *ctx) {
+    rp__lock(e->lock);
+    visit_all(e, visit, ctx);
+    rp__unlock(e->lock);
 }
 
 bool rp__explain_at(rp__explain *e, size_t index, rp_explain_entry *out) {

@@ -35,6 +35,11 @@ void rp__explain_close(rp__explain *e);
 enum { RP__EXPLAIN_SENTENCES = 64 };
 void rp__explain_add(rp__explain *e, const char *kind, rp__reason reason, const char *site, int64_t count,
                      const char *format, ...) RP__PRINTF(6, 7);
+
+/* A fact of the kind "advice": the first of a reason stays and is counted, and is logged in the name of the function. */
+void rp__explain_advise(rp__explain *e, rp__reason reason, const char *site, const char *name, const char *format, ...)
+    RP__PRINTF(5, 6);
+
 /* A count that every call may change, read when somebody asks; the counter lives until e is closed. */
 void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const char *text,
                       const _Atomic uint64_t *counter);
@@ -42,5 +47,7 @@ void rp__explain_live(rp__explain *e, const char *kind, rp__reason reason, const
 /* Records of e and its parts, in order: those of a part behind those of what it lies in. */
 size_t rp__explain_count(rp__explain *e);
 bool rp__explain_at(rp__explain *e, size_t index, rp_explain_entry *out);
+/* The same, one after the other, under the lock: visit says nothing to e. */
+void rp__explain_each(rp__explain *e, void (*visit)(void *ctx, const rp_explain_entry *entry), void *ctx);
 
 #endif

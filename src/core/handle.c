@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 
 enum { LIVE = 0x52504831, DEAD = 0x52504830, STEP = 64, SIZES = 64 };
@@ -24,7 +25,7 @@ static bool reused(void) {
     static _Atomic int answer; /* 0: not asked yet */
     int known = atomic_load_explicit(&answer, memory_order_relaxed);
     if (known == 0) {
-        const char *check = getenv("REPRISE_CHECK");
+        const char *check = rp__env("REPRISE_CHECK");
         known = check && strcmp(check, "1") == 0 ? 1 : 2;
         atomic_store_explicit(&answer, known, memory_order_relaxed);
     }

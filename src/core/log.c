@@ -4,19 +4,22 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "core/env.h"
+#include "core/text.h"
+
 static const char *const names[RP__LOG_TOPICS] = {
-    [RP__LOG_DEVICE] = "device",   [RP__LOG_ALLOC] = "alloc",   [RP__LOG_KERNEL] = "kernel",
-    [RP__LOG_CACHE] = "cache",     [RP__LOG_TRACE] = "trace",   [RP__LOG_GUARDS] = "guards",
-    [RP__LOG_COMPILE] = "compile", [RP__LOG_FUSION] = "fusion", [RP__LOG_GRAPHS] = "graphs",
+#define RP__LOG_NAME(id, name) [RP__LOG_##id] = name,
+    RP__LOG_TABLE(RP__LOG_NAME)
+#undef RP__LOG_NAME
 };
 static unsigned enabled;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void read_environment(void) {
-    const char *list = getenv("REPRISE_LOG");
+    const char *list = rp__env("REPRISE_LOG");
+    enabled = 1u << RP__LOG_ENVIRONMENT;
     while (list && *list) {
         size_t n = strcspn(list, ",");
         for (unsigned topic = 0; topic < RP__LOG_TOPICS; topic++) {
@@ -41,8 +44,16 @@ void rp__log(rp__log_topic topic, const char *format, ...) {
     va_start(args, format);
     int n = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
     va_end(args);
-    size_t length = strlen(line);
     if (n < 0) return;
-    line[length++] = '\n';
-    fwrite(line, 1, length, stderr);
+    /* Lines of a compiler stay lines; nothing else may move a terminal's cursor. */
+    char shown[4 * sizeof line + 8];
+    size_t length = 0;
+    for (char *p = line, *next; p && (*p || p == line); p = next) {
+        next = strchr(p, '\n');
+        if (next) *next++ = 0;
+        rp__printable(shown + length, sizeof shown - length - 1, p);
+        length += strlen(shown + length);
+        shown[length++] = '\n';
+    }
+    fwrite(shown, 1, length, stderr);
 }

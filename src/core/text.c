@@ -53,3 +53,15 @@ void rp__text_free(rp__text *t) {
     rp__free(t->data);
     *t = (rp__text){0};
 }
+
+void rp__printable(char *out, size_t bytes, const char *text) {
+    size_t n = 0;
+    for (const unsigned char *p = (const unsigned char *)text; *p && n + 5 <= bytes; p++) {
+        const bool c1 = *p == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0;
+        if (*p >= 0x20 && *p != 0x7F && !c1)
+            out[n++] = (char)*p;
+        else
+            n += (size_t)snprintf(out + n, bytes - n, "\\x%02X", *p);
+    }
+    out[n] = 0;
+}

@@ -15,4 +15,7 @@ void rp__text_puts(rp__text *t, const char *s);
 void rp__text_write(rp__text *t, const char *bytes, size_t n);
 void rp__text_free(rp__text *t);
 
+/* Copies text, cut where `out` ends, with what a terminal would obey (control bytes, C1 in UTF-8) written as \xNN. */
+void rp__printable(char *out, size_t bytes, const char *text);
+
 #endif

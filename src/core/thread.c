@@ -3,6 +3,7 @@
    slice of a job that has ended. Must not be used for anything that blocks. */
 #include "core/thread.h"
 
+#include "core/env.h"
 #include "core/fork.h"
 
 #include <sched.h>
@@ -75,13 +76,8 @@ static int usable_processors(void) {
     return n > 0 ? (int)n : 1;
 }
 
-int rp__threads_wanted(void) {
-    const char *text = getenv("REPRISE_NUM_THREADS");
-    char *end = NULL;
-    long wanted = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || *end || wanted < 1 || wanted > MAX_THREADS) return 0;
-    return (int)wanted;
-}
+_Static_assert(MAX_THREADS == 256, "src/core/env.def names it");
+int rp__threads_wanted(void) { return (int)rp__env_number("REPRISE_NUM_THREADS", 0); }
 
 static int pool_size(void) {
     int size = atomic_load_explicit(&pool.size, memory_order_relaxed);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 #include "core/log.h"
 #include "core/thread.h"
@@ -68,32 +69,55 @@ int rp__disk_file_open(const char *path, struct stat *st) {
     return -1;
 }
 
+static char start_folder[RP__DISK_CACHE_PATH]; /* "" when it has no name */
+static void find_start(void) {
+    if (!getcwd(start_folder, sizeof start_folder)) start_folder[0] = 0;
+}
+
+const char *rp__disk_folder_ready(char *out, size_t bytes, char *why, size_t why_bytes) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const char *own = rp__env("REPRISE_CACHE_DIR"), *xdg = rp__env("XDG_CACHE_HOME"), *home = rp__env("HOME");
+    int n = -1;
+    (void)pthread_once(&once, find_start);
+    out[0] = 0;
+    if (own && (*own == '/' || *start_folder))
+        n = snprintf(out, bytes, "%s%s%s", *own == '/' ? "" : start_folder, *own == '/' ? "" : "/", own);
+    else if (!own && xdg && *xdg == '/')
+        n = snprintf(out, bytes, "%s/reprise", xdg);
+    else if (!own && home && *home == '/')
+        n = snprintf(out, bytes, "%s/.cache/reprise", home);
+    const char *refused = why;
+    if (n < 0)
+        (void)snprintf(why, why_bytes, "no REPRISE_CACHE_DIR, XDG_CACHE_HOME or HOME names a folder");
+    else if ((size_t)n >= bytes)
+        (void)snprintf(why, why_bytes, "the name of the cache folder is longer than %zu bytes", bytes - 1);
+    else if (!make_folders(out))
+        (void)snprintf(why, why_bytes, "cannot make the cache folder %s: %s", out, strerror(errno));
+    else
+        refused = rp__disk_folder_refused(out, why, why_bytes);
+    if (refused) out[0] = 0;
+    return refused;
+}
+
+void rp__disk_folder_sweep(const char *path) {
+    enum { DAY = 86400 };
+    DIR *d = opendir(path);
+    if (!d) return;
+    const time_t now = time(NULL);
+    for (struct dirent *e; (e = readdir(d));) {
+        struct stat st;
+        const char *name = e->d_name;
+        if ((strstr(name, ".tmp") || !strncmp(name, "version.", 8)) &&
+            !fstatat(dirfd(d), name, &st, AT_SYMLINK_NOFOLLOW) && S_ISREG(st.st_mode) && now - st.st_mtime > DAY)
+            (void)unlinkat(dirfd(d), name, 0);
+    }
+    (void)closedir(d);
+}
+
 static void open_folder(void) {
-    const char *own = getenv("REPRISE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n;
     opened = true;
-    if (own && *own)
-        n = snprintf(folder, sizeof folder, "%s", own);
-    else if (xdg && *xdg == '/')
-        n = snprintf(folder, sizeof folder, "%s/reprise", xdg);
-    else if (home && *home == '/')
-        n = snprintf(folder, sizeof folder, "%s/.cache/reprise", home);
-    else {
-        (void)snprintf(reason, sizeof reason, "no REPRISE_CACHE_DIR, XDG_CACHE_HOME or HOME names a folder");
-        return;
-    }
-    if (n < 0 || (size_t)n >= sizeof folder) {
-        (void)snprintf(reason, sizeof reason, "the name of the cache folder is longer than %zu bytes",
-                       sizeof folder - 1);
-        folder[0] = 0;
-    } else if (!make_folders(folder)) {
-        (void)snprintf(reason, sizeof reason, "cannot make the cache folder %s: %s", folder, strerror(errno));
-        folder[0] = 0;
-    } else if (rp__disk_folder_refused(folder, reason, sizeof reason)) {
-        folder[0] = 0;
-    } else if (access(folder, W_OK | X_OK) != 0) {
+    if (!rp__disk_folder_ready(folder, sizeof folder, reason, sizeof reason) && access(folder, W_OK | X_OK) != 0)
         (void)snprintf(reason, sizeof reason, "cannot write to the cache folder %s: %s", folder, strerror(errno));
-    }
 }
 
 const char *rp__disk_cache_folder(void) {
@@ -198,11 +222,7 @@ static void prune(uint64_t limit) {
     (void)closedir(d);
 }
 
-static uint64_t limit_bytes(void) {
-    const char *text = getenv("REPRISE_CACHE_LIMIT");
-    long long mib = text && *text ? atoll(text) : 512;
-    return (uint64_t)(mib < 1 ? 1 : mib > (1 << 20) ? 1 << 20 : mib) << 20;
-}
+static uint64_t limit_bytes(void) { return (uint64_t)rp__env_number("REPRISE_CACHE_LIMIT", 512) << 20; }
 
 static bool write_all(int fd, const void *data, size_t bytes) {
     const char *p = data;
@@ -242,7 +262,10 @@ bool rp__disk_cache_put(rp__hash key, const char *extension, const void *data, s
     bool look = ok && stored++ % 64 == 0;
     rp__unlock(&lock);
     if (!ok && fd >= 0) (void)unlink(temporary);
-    if (look) prune(limit_bytes());
+    if (look) {
+        rp__disk_folder_sweep(folder);
+        prune(limit_bytes());
+    }
     return ok;
 }
 

@@ -20,6 +20,12 @@ void rp__disk_cache_drop(rp__hash key, const char *extension); /* an entry that 
 const char *rp__disk_cache_folder(void);                       /* "" when there is none */
 const char *rp__disk_cache_reason(void);                       /* why nothing is kept; "" when all is well */
 
+/* Where compiled kernels are kept, by its whole path (a relative REPRISE_CACHE_DIR counts from the folder in which the process
+   was when it was first asked for), made if it is not there. NULL: it may be used; else why not, into `why`, and no name. */
+const char *rp__disk_folder_ready(char *out, size_t bytes, char *why, size_t why_bytes);
+/* Removes what processes that were killed left there a day ago. No compiler may take as long (REPRISE_CC_SECONDS). */
+void rp__disk_folder_sweep(const char *folder);
+
 /* What others may write is not executed. A folder of compiled kernels belongs to this user, and no one else may write in it;
    NULL: it does, else why not, into `why`. A file is a regular one of this user, no link, which no one else may write: a
    descriptor to read it, or -1. */

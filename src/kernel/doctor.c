@@ -1,10 +1,10 @@
 /* rp_doctor: what this machine offers, in one text. Asks the seams that know (devices, CUDA libraries, vector kernels,
  * compiler, cache) and opens what is opened at first use anyway; it computes nothing and leaves no error behind. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/env.h"
 #include "core/text.h"
 #include "device/cuda/libcuda.h"
 #include "device/cuda/libnvrtc.h"
@@ -15,12 +15,7 @@
 #include "kernel/disk_cache.h"
 #include "kernel/library.h"
 
-/* A variable that was set to what the library does not know. */
-static void add_ignored(rp__text *t, const char *variable, bool understood, const char *known) {
-    const char *value = getenv(variable);
-    if (value && *value && !understood)
-        rp__text_add(t, "  %s=%.64s is not understood and has no effect: %s\n", variable, value, known);
-}
+static void add_fault(void *ctx, const char *sentence) { rp__text_add(ctx, "  %s\n", sentence); }
 
 /* A report names its subject itself; its further lines are set in. */
 static void add_report(rp__text *t, size_t (*report)(char *text, size_t size)) {
@@ -54,17 +49,16 @@ static void add_device(rp__text *t, rp_device id) {
     }
 }
 
-static const char jit_values[] = "0, 1 or wait";
-
 /* The compiler of tier 1, found as execvp would find it. */
 static void add_compiler(rp__text *t) {
-    const char *jit = getenv("REPRISE_JIT"), *cc = getenv("REPRISE_CC"), *path = getenv("PATH");
-    const bool understood = jit && (!strcmp(jit, "0") || !strcmp(jit, "1") || !strcmp(jit, "wait"));
-    if (!cc || !*cc) cc = "cc";
-    if ((jit && !strcmp(jit, "0")) || !strcmp(cc, "none")) {
+    const char *jit = rp__env("REPRISE_JIT"), *cc = rp__env("REPRISE_CC"), *path = rp__env("PATH");
+    if (!cc) cc = "cc";
+    const bool off = jit && !strcmp(jit, "0");
+    if (off || !strcmp(cc, "none") || rp__env_ignored()) {
         rp__text_add(t, "compiler: switched off by %s; kernels are interpreted\n",
-                     jit && !strcmp(jit, "0") ? "REPRISE_JIT=0" : "REPRISE_CC=none");
-        add_ignored(t, "REPRISE_JIT", understood, jit_values);
+                     off                 ? "REPRISE_JIT=0"
+                     : rp__env_ignored() ? "the rights of the program"
+                                         : "REPRISE_CC=none");
         return;
     }
     size_t length = strcspn(cc, " ");
@@ -82,7 +76,6 @@ static void add_compiler(rp__text *t) {
     } else {
         rp__text_add(t, "compiler: '%s' was not found; CPU kernels are interpreted\n", cc);
     }
-    add_ignored(t, "REPRISE_JIT", understood, jit_values);
     rp__jit_counters c;
     rp__jit_counters_get(&c);
     rp__text_add(t, "  this process: %llu compiled, %llu from the cache, %llu failed\n", (unsigned long long)c.compiled,
@@ -105,10 +98,10 @@ size_t rp_doctor(char *buf, size_t bytes) {
     add_device(&t, rp_cpu());
     rp__text_add(&t, "vector kernels: %s, %u bytes a vector\n", rp__tiles_current()->name,
                  rp__tiles_current()->vec_bytes);
-    const char *cpu = getenv("REPRISE_CPU");
-    add_ignored(&t, "REPRISE_CPU", cpu && rp__tiles_named(cpu), "baseline, avx2 or avx512, where the CPU has it");
+    const char *cpu = rp__env("REPRISE_CPU");
+    if (cpu && rp__env_understood("REPRISE_CPU") && !rp__tiles_named(cpu))
+        rp__text_add(&t, "  REPRISE_CPU=%s has no effect: this CPU or library has no such instruction set\n", cpu);
     rp__text_add(&t, "threads: %d\n", rp_num_threads());
-    add_ignored(&t, "REPRISE_NUM_THREADS", rp__threads_wanted() > 0, "a number from 1 to 256");
     int n_cuda = rp_device_count(RP_DEVICE_CUDA);
     for (int i = 0; i < n_cuda; i++) {
         add_device(&t, rp_cuda(i));
@@ -122,6 +115,12 @@ size_t rp_doctor(char *buf, size_t bytes) {
     add_report(&t, rp__libcublaslt_report);
     add_compiler(&t);
     add_cache(&t);
+    rp__text faults = {0};
+    if (rp__env_ignored())
+        rp__text_puts(&t, "environment: not read, since the program has rights that whoever started it may not have\n");
+    else if (rp__env_faults(add_fault, &faults) && faults.data)
+        rp__text_add(&t, "environment:\n%s", faults.data);
+    rp__text_free(&faults);
     rp_error_take();
     rp__error_restore(&before);
     const char *text = t.failed || !t.data ? "" : t.data;

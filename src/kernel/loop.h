@@ -140,7 +140,7 @@ rp__dag *rp__dag_finish(
 void rp__dag_abandon(rp__dag_builder *b);
 rp__dag *rp__dag_retain(rp__dag *d);
 void rp__dag_release(rp__dag *d);
-void rp__dag_text(const rp__dag *d, rp__text *out); /* one node a line; docs/forms.md */
+void rp__dag_text(const rp__dag *d, rp__text *out); /* one node a line; docs/developers/forms.md */
 
 /* ---- launching */
 enum { RP__SPACE_MAX_DIMS = RP_MAX_DIMS };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 
 enum { SLAB = 64, ID_CHUNK = 1 << 16 };
@@ -71,7 +72,8 @@ static void local_free(void *argument) {
 
 static void start(void) {
     key_made = pthread_key_create(&key, local_free) == 0;
-    const char *check = getenv("REPRISE_CHECK");
+    const char *check = rp__env("REPRISE_CHECK");
+    rp__env_check();
     rp__slots_stay = check && strcmp(check, "1") == 0;
 }
 

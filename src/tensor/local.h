@@ -30,6 +30,7 @@ typedef struct rp__tensor_local {
     rp__scope_record
         first_scopes[RP__SCOPES_READY]; /* what `scopes` points to at first: opening a scope seldom allocates */
     uint64_t next_scope;
+    bool root_told;                      /* that the root scope has many tensors */
     _Atomic uint64_t created, destroyed; /* handles; written by the owner only */
     struct rp__tensor_local *next, *prev;
 } rp__tensor_local;
@@ -89,6 +90,7 @@ static inline uint64_t rp__local_id(rp__tensor_local *l) {
 void rp__tensor_destroy(rp_tensor *t);     /* refs are 0 */
 void rp__scope_release(rp_tensor *t);      /* drops a reference that a scope owned */
 void rp__scopes_drop(rp__tensor_local *l); /* thread exit: every scope ends, the root too */
+enum { RP__ROOT_SCOPE_ADVICE = 1000 };     /* from more on the root scope is said to be large */
 bool rp__scope_push_slow(rp__tensor_local *l, rp_tensor *t);
 static inline bool rp__scope_push(rp__tensor_local *l, rp_tensor *t) { /* false and a sticky error when out of memory */
     if (RP__UNLIKELY(l->n_entries == l->entries_capacity)) return rp__scope_push_slow(l, t);

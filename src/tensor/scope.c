@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/log.h"
 
 /* Squeezes out holes when they are many, so that the list does not grow with them. */
 static void compact(rp__tensor_local *l) {
@@ -18,7 +19,30 @@ static void compact(rp__tensor_local *l) {
     l->holes = 0;
 }
 
+/* What no scope releases stays until the thread ends: said once, when it is much. Asked where a list grows and where a scope is
+   opened, not at every tensor. */
+static __attribute__((noinline)) void root_is_large(rp__tensor_local *l) {
+    const rp_tensor *last = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < l->n_entries; i++) {
+        if (!l->entries[i]) continue;
+        last = l->entries[i];
+        n++;
+    }
+    if (n <= RP__ROOT_SCOPE_ADVICE) return;
+    l->root_told = true;
+    rp__log(
+        RP__LOG_SCOPE,
+        "%zu tensors belong to a thread's root scope, of the latest ones one of %s at %s: nothing releases them before the "
+        "thread ends; rp_scope_begin and rp_scope_end around a step do",
+        n, last->op ? last->op : "no op", last->site && *last->site ? last->site : "no call site");
+}
+static inline void look_at_root(rp__tensor_local *l) {
+    if (RP__UNLIKELY(!l->n_scopes && l->n_entries > RP__ROOT_SCOPE_ADVICE && !l->root_told)) root_is_large(l);
+}
+
 bool rp__scope_push_slow(rp__tensor_local *l, rp_tensor *t) {
+    look_at_root(l);
     if (l->holes > l->n_entries / 4) compact(l);
     if (!RP__GROW(&l->entries, &l->entries_capacity, l->n_entries + 1)) {
         RP__OOM("the tensors of a scope");
@@ -73,6 +97,7 @@ rp_scope rp_scope_begin_at(const char *site) {
         RP__OOM("a scope");
         return (rp_scope){0};
     }
+    look_at_root(l);
     rp__scope_record *s = &l->scopes[l->n_scopes++];
     s->id = l->next_scope++;
     s->first = l->n_entries;

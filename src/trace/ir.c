@@ -604,7 +604,8 @@ static void describe(const rp_ir *ir, const words *w, size_t k, rp__text *out) {
         rp__ir_print_node(ir, w->node_id[k], out);
 }
 
-void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out) {
+const char *rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out) {
+    const char *site = NULL;
     words x = {0}, y = {0};
     if (diff_words(a, &x) && diff_words(b, &y)) {
         size_t at = 0, k = 0;
@@ -621,8 +622,13 @@ void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out) {
             describe(b, &y, k, out);
             rp__text_puts(out, " instead of ");
             describe(a, &x, k, out);
+            if (k < y.n_nodes)
+                site = b->nodes[y.node_id[k]].site;
+            else if (k < x.n_nodes)
+                site = a->nodes[x.node_id[k]].site;
         }
     }
     words_free(&x);
     words_free(&y);
+    return site;
 }

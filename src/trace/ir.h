@@ -174,8 +174,9 @@ rp_status rp__ir_walk(rp_ir *ir, rp__ir_block *block, rp_status (*visit)(void *c
 rp_status rp__ir_hash(const rp_ir *ir, rp__hash *out);
 /* The call that a node stands for, over handles in[n_in] (NULL where absent). */
 void rp__ir_call(const rp__ir_node *n, rp_tensor *const *in, rp_tensor **out, rp__call *call);
-/* The first difference of two graphs as one sentence, for messages: "node 3: mul instead of add at net.c:7". */
-void rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out);
+/* The first difference of two graphs as one sentence, for messages: "node 3: mul instead of add at net.c:7". Returns
+   the call site of that node, if it has one. */
+const char *rp__ir_diff(const rp_ir *a, const rp_ir *b, rp__text *out);
 
 /* ---- text (ir_text.c) */
 void rp__ir_print(const rp_ir *ir, bool sites, rp__text *out);

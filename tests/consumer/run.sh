@@ -61,6 +61,35 @@ cmake_build "$prefix" cmake
 check "$work/cmake/consumer_shared" shared
 check "$work/cmake/consumer_static" static
 
+# The package and the SONAME promise the same: before 1.0 this minor version alone, from 1.0 on this major version.
+soname=$(readelf -d "$libdir/libreprise.so" | sed -n 's/.*(SONAME).*\[libreprise\.so\.\(.*\)\]/\1/p')
+major=${version%%.*} rest=${version#*.}
+minor=${rest%%.*}
+compatible() { # VERSION: does find_package take what is installed for it?
+    cat >"$work/asks.cmake" <<END
+set(PACKAGE_FIND_VERSION $1)
+set(PACKAGE_FIND_VERSION_MAJOR $(echo "$1" | cut -d. -f1))
+set(PACKAGE_FIND_VERSION_MINOR $(echo "$1" | cut -d. -f2))
+set(CMAKE_SIZEOF_VOID_P 8)
+include("$(find "$prefix" -name reprise-config-version.cmake)")
+if(NOT PACKAGE_VERSION_COMPATIBLE)
+    message(FATAL_ERROR "no")
+endif()
+END
+    cmake -P "$work/asks.cmake" >/dev/null 2>&1
+}
+compatible "$major.$minor" || { echo "the package refuses its own version" >&2; exit 1; }
+! compatible "$major.$((minor + 1))" || { echo "the package serves a later version" >&2; exit 1; }
+! compatible "$((major + 1)).0" || { echo "the package serves another major version" >&2; exit 1; }
+case $soname in
+"$major.$minor") [ "$major" = 0 ] ;;
+"$major") [ "$major" != 0 ] && { [ "$minor" = 0 ] || compatible "$major.$((minor - 1))"; } ;;
+*) false ;;
+esac || { echo "SONAME libreprise.so.$soname for version $version" >&2; exit 1; }
+if [ "$major" = 0 ] && [ "$minor" != 0 ]; then
+    ! compatible "0.$((minor - 1))" || { echo "the package serves programs of the minor version before" >&2; exit 1; }
+fi
+
 cp -R "$prefix" "$work/moved prefix"
 cmake_build "$work/moved prefix" moved
 "$work/moved/consumer_static" >/dev/null

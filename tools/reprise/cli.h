@@ -6,6 +6,7 @@
 #include <argp.h>
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 /* Exit codes: 0 done, 1 the work failed (the library's error is on stderr), 2 wrong use. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
@@ -31,6 +32,19 @@ extern const struct argp cli_common;
 
 /* Parses argv for a subcommand without options of its own. Returns an exit code; help and errors are printed. */
 int cli_parse_common(const char *doc, int argc, char **argv, struct cli_options *options);
+
+/* What the tool writes to stderr goes through a stream that escapes control bytes (main.c): names and texts of others must not move
+ * a terminal's cursor. This is the stream behind it, for a progress bar. */
+extern FILE *cli_terminal;
+/* A name in one line, control bytes as \xNN, cut when too long; valid until the fourth call from here. */
+const char *cli_shown(const char *name);
+
+/* All bytes of a regular file of at most `limit` bytes, or of standard input for "-", with a NUL behind them, to be freed. NULL: what
+ * was wrong is in why. Never waits for a pipe that has a name. */
+char *cli_read(const char *path, size_t limit, size_t *bytes, char *why, size_t why_bytes);
+
+/* Is it a name that rp_compile takes? Else says so and lists them; the exit code is CLI_USAGE then. */
+bool cli_is_backend(const char *command, const char *name);
 
 /* Prints a document and drops the caller's reference to it. NULL (out of memory while it was built) is a failure. */
 int cli_print_json(json_t *doc);

@@ -6,6 +6,7 @@
  * other half of its core is in use, and the median tells how often that was. Rows that read and write much memory also tell
  * bytes a second, to be held against those of copy_. `make bench` does that with bench/peer_libtorch.cpp. */
 #include "cli.h"
+#include "graph_file.h"
 #include "measure.h"
 #include "models.h"
 
@@ -26,6 +27,8 @@ struct bench_options {
     double seconds; /* a row */
     long calls;     /* a row, instead of seconds; 0: not given */
     char **only;    /* parts of names, NULL after the last; none: every row */
+    struct cli_graph graph;
+    char *backends; /* of a graph, with commas between them */
 };
 
 /* What a row repeats. `in` and `f` live as long as the row. */
@@ -397,19 +400,84 @@ static json_t *row_to_json(const struct row *r) {
     return one;
 }
 
+/* ---------------------------------------------------------------- a graph in text form */
+
+struct graph_call {
+    rp_compiled *f;
+    rp_tensor *const *in;
+    size_t n_in, n_out;
+};
+
+static rp_status call_graph(void *ctx) {
+    struct graph_call *c = ctx;
+    rp_tensor *out[CLI_MAX_GRAPH_INPUTS];
+    return rp_call(c->f, c->in, c->n_in, out, c->n_out);
+}
+
+/* A row a backend, on inputs that stay where they are. */
+static int bench_graph(struct bench_options *o) {
+    char names[512];
+    json_t *list = o->common.json ? json_array() : NULL;
+    int code = cli_graph_load(&o->graph, "bench", o->only[0]);
+    if (!code && !list) printf("%-24s%12s%12s%12s%12s\n", "", "host us", "latency us", "period us", "first ms");
+    snprintf(names, sizeof names, "%s", o->backends ? o->backends : "eager,aot_eager,fused");
+    rp_set_grad_enabled(false);
+    for (char *save, *name = strtok_r(names, ",", &save); name && !code; name = strtok_r(NULL, ",", &save)) {
+        rp_tensor *in[CLI_MAX_GRAPH_INPUTS] = {NULL};
+        rp_ir *ir = NULL;
+        struct cli_times t;
+        rp_scope scope = rp_scope_begin();
+        rp_status status = cli_graph_inputs(&o->graph, "bench", in);
+        rp_compiled *f = status ? NULL : cli_graph_compile(&o->graph, name, &ir);
+        struct graph_call c = {f, in, o->graph.n_in, o->graph.n_out};
+        const rp_device device = o->graph.n_in && !status ? rp_device_of(in[0]) : rp_default_device();
+        const double begin = cli_now();
+        if (!status) status = rp_failed() ? rp_error_status() : call_graph(&c);
+        if (!status) status = rp_synchronize(device);
+        const double first = cli_now() - begin;
+        if (!status) status = call_graph(&c); /* is compared */
+        if (!status) status = cli_measure(call_graph, &c, device, o->seconds, &t);
+        rp_scope_end(scope, NULL, 0);
+        rp_compiled_release(f);
+        rp_ir_release(ir);
+        if (status)
+            code = cli_graph_failed(&o->graph, "bench", status);
+        else if (list)
+            json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:f, s:f}", "backend", name, "host_us", t.host_us,
+                                                  "latency_us", t.latency_us, "period_us", t.period_us, "first_ms",
+                                                  1e3 * first));
+        else
+            printf("%-24s%12.2f%12.2f%12.2f%12.3f\n", name, t.host_us, t.latency_us, t.period_us, 1e3 * first);
+    }
+    cli_graph_free(&o->graph);
+    if (!list || code) {
+        json_decref(list);
+        return code;
+    }
+    return cli_print_json(list);
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state) {
     struct bench_options *o = state->input;
-    char *end;
+    char *end, why[256];
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 'p': o->peer = arg; return 0;
     case 'c':
         o->calls = strtol(arg, &end, 10);
-        if (*end || o->calls < 1) argp_error(state, "--calls: '%s' is no number of calls", arg);
+        if (*end || o->calls < 1) argp_error(state, "--calls: '%s' is no number of calls", cli_shown(arg));
         return 0;
     case 's':
         o->seconds = strtod(arg, &end);
-        if (*end || !(o->seconds > 0) || !isfinite(o->seconds)) argp_error(state, "--seconds: '%s' is no time", arg);
+        if (*end || !(o->seconds > 0) || !isfinite(o->seconds))
+            argp_error(state, "--seconds: '%s' is no time", cli_shown(arg));
+        return 0;
+    case 'b': o->backends = arg; return 0;
+    case 'i':
+        if (o->graph.n_inputs == CLI_MAX_GRAPH_INPUTS)
+            argp_error(state, "at most %d inputs", CLI_MAX_GRAPH_INPUTS);
+        else if (!cli_input_parse(arg, &o->graph.inputs[o->graph.n_inputs++], why, sizeof why))
+            argp_error(state, "--input %s: %s", cli_shown(arg), why);
         return 0;
     case ARGP_KEY_ARGS: o->only = state->argv + state->next; return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -432,21 +500,36 @@ static int run(int argc, char **argv) {
         {"seconds", 's', "N", 0, "Time for each row (0.5)", 0},
         {"calls", 'c', "N", 0, "Just N calls of each row, for tools that count instructions; no peer, and no counts",
          0},
+        {"backend", 'b', "NAME,...", 0, "The backends that compute a graph (eager, aot_eager, fused)", 0},
+        {"input", 'i', "INPUT", 0, "Of the next argument of a graph, as for `reprise run`", 0},
         {0},
     };
     static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .args_doc = "[PART-OF-NAME...]",
+        .args_doc = "[FILE | PART-OF-NAME...]",
         .children = children,
         .doc =
             "Measures ops, models and replays on the CPU, medians of many calls and what the fastest tenth took at the "
             "most, and counts what a thousand captures and a thousand compilations leave behind. With parts of names: only "
-            "the rows that contain one, and no counts.",
+            "the rows that contain one, and no counts. With a FILE (a name with a dot or slash, or - for standard input): a "
+            "graph in text form, by each of the backends.",
     };
     struct bench_options o = {.seconds = 0.5};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    if (o.only && !o.only[1] && cli_is_graph(o.only[0])) {
+        char names[512];
+        snprintf(names, sizeof names, "%s", o.backends ? o.backends : "");
+        for (char *save, *name = strtok_r(names, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+            if (!cli_is_backend("bench", name)) return CLI_USAGE;
+        }
+        return bench_graph(&o);
+    }
+    if (o.backends || o.graph.n_inputs) {
+        fputs("reprise bench: --backend and --input are for a graph in a file\n", stderr);
+        return CLI_USAGE;
+    }
     static struct row rows[N_KINDS];
     int code = CLI_OK, n_wanted = 0;
     for (int i = 0; i < N_KINDS; i++) {

@@ -161,12 +161,28 @@ static void keep_reason(struct row *row, rp_status status) {
 
 static void print_bytes(int64_t bytes) {
     if (bytes < 10 * 1024) {
-        printf("%9lld B  ", (long long)bytes);
+        printf("%7lld B", (long long)bytes);
     } else if (bytes < 10 * 1024 * 1024) {
-        printf("%9.1f KiB", (double)bytes / 1024);
+        printf("%5.1f KiB", (double)bytes / 1024);
     } else {
-        printf("%9.1f MiB", (double)bytes / (1024 * 1024));
+        printf("%5.0f MiB", (double)bytes / (1024 * 1024));
     }
+}
+
+/* Beside a row's name, in lines of a terminal's width. */
+static void print_reason(const char *reason) {
+    enum { LEFT = 20, RIGHT = 79 };
+    int column = LEFT;
+    for (const char *word = reason; *word;) {
+        int length = (int)strcspn(word, " ");
+        if (column > LEFT && column + 1 + length > RIGHT) {
+            printf("\n%*s", LEFT, "");
+            column = LEFT;
+        }
+        column += printf("%s%.*s", column > LEFT ? " " : "", length, word);
+        word += length + (word[length] == ' ');
+    }
+    putchar('\n');
 }
 
 static const char *row_name(enum mode mode, bool training) {
@@ -176,24 +192,24 @@ static const char *row_name(enum mode mode, bool training) {
 static void print_table(const char *title, bool training, const struct row *rows) {
     printf("\n%s\n", title);
     if (training && !rows[EAGER].reason[0]) {
-        printf("  loss of epochs 1 to %d, eager:", EPOCHS);
+        printf("  loss of epochs 1 to %d, eager:\n ", EPOCHS);
         for (int i = 0; i < EPOCHS; i++) {
-            printf(" %.4f", rows[EAGER].loss[i]);
+            printf(" %.4g", rows[EAGER].loss[i]);
         }
         putchar('\n');
     }
-    printf("  %-18s %9s %11s %10s %12s %13s %12s\n", "", "host us", "latency us", "period us", "first ms", "memory",
-           "difference");
+    printf("  %-17s %8s %10s %9s %9s %9s %9s\n", "", "host us", "latency us", "period us", "first ms", "memory",
+           "differs");
     for (enum mode m = EAGER; m < MODES; m++) {
         const struct row *r = rows + m;
-        printf("  %-18s ", row_name(m, training));
+        printf("  %-17s ", row_name(m, training));
         if (r->reason[0]) {
-            printf("%s\n", r->reason);
+            print_reason(r->reason);
             continue;
         }
-        printf("%9.2f %11.2f %10.2f %12.3f ", r->times.host_us, r->times.latency_us, r->times.period_us, r->first_ms);
+        printf("%8.2f %10.2f %9.2f %9.3f ", r->times.host_us, r->times.latency_us, r->times.period_us, r->first_ms);
         print_bytes(r->memory);
-        printf(" %12.3g\n", r->difference);
+        printf(" %9.3g\n", r->difference);
     }
     fflush(stdout);
 }
@@ -257,12 +273,14 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 't': o->text = arg; return 0;
     case 'd':
-        if (strcmp(arg, "cpu") && strcmp(arg, "cuda")) argp_error(state, "--device is cpu or cuda, not '%s'", arg);
+        if (strcmp(arg, "cpu") && strcmp(arg, "cuda"))
+            argp_error(state, "--device is cpu or cuda, not '%s'", cli_shown(arg));
         o->device = arg;
         return 0;
     case 's':
         o->seconds = strtod(arg, &end);
-        if (*end || !(o->seconds > 0) || !isfinite(o->seconds)) argp_error(state, "--seconds: '%s' is no time", arg);
+        if (*end || !(o->seconds > 0) || !isfinite(o->seconds))
+            argp_error(state, "--seconds: '%s' is no time", cli_shown(arg));
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -2,13 +2,12 @@
  * end in, each as its loop and as the C and CUDA C emitted for it. Uses the public interface alone: rp_trace, a backend of
  * its own that writes down what it is given, and rp_set_kernel_log. */
 #include "cli.h"
+#include "graph_file.h"
 #include "models.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct dump_options {
     struct cli_options common;
@@ -120,18 +119,11 @@ static rp_status dump_model(struct dump *d, const struct cli_model_kind *kind, b
 
 /* A graph in text form: parsed, checked and printed again. */
 static int dump_file(struct dump *d, const char *path) {
-    FILE *in = fopen(path, "rb");
-    struct stat st;
-    char *text = NULL;
-    size_t n = 0;
-    if (in && !fstat(fileno(in), &st) && S_ISREG(st.st_mode)) {
-        text = malloc((size_t)st.st_size + 1);
-        if (text) n = fread(text, 1, (size_t)st.st_size, in);
-    }
-    if (in) fclose(in);
+    char why[256];
+    size_t n;
+    char *text = cli_read(path, CLI_GRAPH_BYTES, &n, why, sizeof why);
     if (!text) {
-        fprintf(stderr, "reprise dump: %s: %s; models are trig, mlp, rows and text\n", path,
-                strerror(errno ? errno : EINVAL));
+        fprintf(stderr, "reprise dump: %s: %s; models are trig, mlp, rows and text\n", cli_shown(path), why);
         return CLI_FAILED;
     }
     rp_ir *ir = rp_ir_parse(text, n);
@@ -170,7 +162,7 @@ static int run(int argc, char **argv) {
         .doc =
             "Prints a model of the demo (trig, mlp, rows, text; by default mlp) as a graph in text form, as the functional "
             "graphs that backends get, and as kernels with their loops and emitted sources; or reads a graph in text form "
-            "from FILE, checks it and prints it again.",
+            "from FILE (- is standard input), checks it and prints it again.",
     };
     struct dump_options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;

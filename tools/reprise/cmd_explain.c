@@ -1,5 +1,6 @@
-/* `reprise explain`: compiles one of the shared models, calls it, and prints what the compiler says of it. */
+/* `reprise explain`: compiles one of the shared models, or a graph in text form, calls it, and prints what the compiler says of it. */
 #include "cli.h"
+#include "graph_file.h"
 #include "models.h"
 
 #include <stdio.h>
@@ -9,16 +10,24 @@ enum { CALLS = 3 }; /* the first traces, the second is compared with it, the thi
 
 struct explain_options {
     struct cli_options common;
+    struct cli_graph graph; /* where the name is a file's */
     const char *name, *backend;
     bool train;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
     struct explain_options *o = state->input;
+    char why[256];
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case 'b': o->backend = arg; return 0;
     case 't': o->train = true; return 0;
+    case 'i':
+        if (o->graph.n_inputs == CLI_MAX_GRAPH_INPUTS)
+            argp_error(state, "at most %d inputs", CLI_MAX_GRAPH_INPUTS);
+        else if (!cli_input_parse(arg, &o->graph.inputs[o->graph.n_inputs++], why, sizeof why))
+            argp_error(state, "--input %s: %s", cli_shown(arg), why);
+        return 0;
     case ARGP_KEY_ARG:
         if (o->name) argp_error(state, "one model at a time");
         o->name = arg;
@@ -54,10 +63,25 @@ static rp_status explain(struct cli_model *model, const struct explain_options *
     return status ? status : rp_synchronize(rp_default_device());
 }
 
+static rp_status explain_graph(const struct explain_options *o, rp_compiled **f, rp_ir **ir) {
+    rp_tensor *in[CLI_MAX_GRAPH_INPUTS] = {NULL}, *out[CLI_MAX_GRAPH_INPUTS] = {NULL};
+    *f = cli_graph_compile(&o->graph, o->backend, ir);
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    rp_set_grad_enabled(false);
+    for (int i = 0; !status && i < CALLS; i++) {
+        rp_scope scope = rp_scope_begin();
+        status = cli_graph_inputs(&o->graph, "explain", in);
+        if (!status) status = rp_call(*f, in, o->graph.n_in, out, o->graph.n_out);
+        rp_scope_end(scope, NULL, 0);
+    }
+    return status ? status : rp_synchronize(rp_default_device());
+}
+
 static int run(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"backend", 'b', "NAME", 0, "The backend; `reprise backends` lists them", 0},
         {"train", 't', NULL, 0, "The whole training step instead of the forward function", 0},
+        {"input", 'i', "INPUT", 0, "Of the next argument of a graph, as for `reprise run`", 0},
         {0},
     };
     static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
@@ -65,26 +89,40 @@ static int run(int argc, char **argv) {
         .options = options,
         .parser = parse,
         .children = children,
-        .args_doc = "[MODEL]",
+        .args_doc = "[MODEL | FILE]",
         .doc =
-            "Compiles a model of the demo (trig, mlp, rows, text; by default mlp) and says how: kernels, library calls, "
+            "Compiles a model of the demo (trig, mlp, rows, text; by default mlp), or a graph in text form from FILE (- is "
+            "standard input), and says how: kernels, library calls, "
             "what was not fused and why, copies, graph breaks, memory.",
     };
     struct explain_options o = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
     const struct cli_model_kind *kind = cli_model_find(o.name);
-    if (!kind || (o.train && !kind->trainable)) {
-        fprintf(stderr,
-                kind ? "reprise explain: '%s' is not trained\n"
-                     : "reprise explain: no model '%s'; models are trig, mlp, rows and text\n",
-                o.name);
+    const bool graph = !kind && cli_is_graph(o.name);
+    if ((!kind && !graph) || (o.train && (graph || !kind->trainable))) {
+        fprintf(
+            stderr,
+            kind || graph
+                ? "reprise explain: '%s' is not trained\n"
+                : "reprise explain: no model '%s'; models are trig, mlp, rows and text, a file is named with a dot or slash\n",
+            cli_shown(o.name));
         return CLI_USAGE;
     }
+    if (o.backend && !cli_is_backend("explain", o.backend)) return CLI_USAGE;
+    if (kind && o.graph.n_inputs) {
+        fputs("reprise explain: --input is for graphs; a model has inputs of its own\n", stderr);
+        return CLI_USAGE;
+    }
+    if (graph) {
+        const int loaded = cli_graph_load(&o.graph, "explain", o.name);
+        if (loaded) return loaded;
+    }
     if (rp_device_available(rp_cuda(0))) rp_set_default_device(rp_cuda(0));
-    struct cli_model model;
+    struct cli_model model = {.n_params = 0};
     rp_compiled *f = NULL;
-    rp_status status = cli_model_make(&model, kind);
-    if (!status) status = explain(&model, &o, &f);
+    rp_ir *ir = NULL;
+    rp_status status = graph ? explain_graph(&o, &f, &ir) : cli_model_make(&model, kind);
+    if (!status && !graph) status = explain(&model, &o, &f);
     json_t *list = o.common.json ? json_array() : NULL;
     char of[256] = "";
     for (size_t i = 0; !status && i < rp_explain_count(f); i++) {
@@ -100,7 +138,10 @@ static int run(int argc, char **argv) {
         }
     }
     int code = CLI_OK;
-    if (status) {
+    if (status && graph) {
+        json_decref(list);
+        code = cli_graph_failed(&o.graph, "explain", status);
+    } else if (status) {
         fprintf(stderr, "reprise explain: %s: %s\n", rp_status_name(status), rp_error_message());
         json_decref(list);
         code = CLI_FAILED;
@@ -108,7 +149,9 @@ static int run(int argc, char **argv) {
         code = cli_print_json(list);
     }
     rp_compiled_release(f);
-    cli_model_release(&model);
+    rp_ir_release(ir);
+    if (kind) cli_model_release(&model);
+    cli_graph_free(&o.graph);
     return code;
 }
 

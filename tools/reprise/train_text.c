@@ -4,7 +4,6 @@
 #include "measure.h"
 #include "models.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,23 +11,26 @@
 #include <unistd.h>
 
 /* Every tenth block of the text is held out. */
-enum { BATCH = 128, STEPS = 3000, EVALUATIONS = 8, HELD_OUT = 512, BLOCK = 400, MAX_BYTES = 8 << 20, MIN_BYTES = 8192 };
+enum {
+    BATCH = 128,
+    STEPS = 3000,
+    EVALUATIONS = 8,
+    HELD_OUT = 512,
+    BLOCK = 400,
+    MAX_BYTES = 64 << 20,
+    MIN_BYTES = 8192
+};
 static const double TEMPERATURE = 0.5, DROPOUT = 0.4;
 
 /* ---------------------------------------------------------------- the text */
 
-static bool read_text(struct cli_text *text, const char *path) {
-    FILE *in = fopen(path, "rb");
-    if (!in) return false;
-    text->codes = malloc(MAX_BYTES);
-    text->size = text->codes ? fread(text->codes, 1, MAX_BYTES, in) : 0;
-    bool ok = text->codes && !ferror(in);
-    fclose(in);
-    if (ok && text->size >= MIN_BYTES) {
+static bool read_text(struct cli_text *text, const char *path, char *why, size_t why_bytes) {
+    text->codes = (uint8_t *)cli_read(path, MAX_BYTES, &text->size, why, why_bytes);
+    if (text->codes && text->size >= MIN_BYTES) {
         snprintf(text->path, sizeof text->path, "%s", path);
         return true;
     }
-    if (ok) errno = EINVAL;
+    if (text->codes) snprintf(why, why_bytes, "a text of at least %d bytes is needed", MIN_BYTES);
     cli_text_free(text);
     return false;
 }
@@ -36,21 +38,18 @@ static bool read_text(struct cli_text *text, const char *path) {
 int cli_text_load(struct cli_text *text, const char *path) {
     static const char *const defaults[] = {"GPL-3",   "Apache-2.0", "GPL-2",   "LGPL-2.1",
                                            "MPL-2.0", "GFDL-1.3",   "Artistic"};
+    char why[256];
     *text = (struct cli_text){0};
     if (path) {
-        if (!read_text(text, path)) {
-            if (errno == EINVAL) {
-                fprintf(stderr, "reprise demo: --text %s: a text of at least %d bytes is needed\n", path, MIN_BYTES);
-            } else {
-                fprintf(stderr, "reprise demo: --text %s: %s\n", path, strerror(errno));
-            }
+        if (!read_text(text, path, why, sizeof why)) {
+            fprintf(stderr, "reprise demo: --text %s: %s\n", cli_shown(path), why);
             return CLI_FAILED;
         }
     } else {
         char name[256];
         for (size_t i = 0; !text->size && i < sizeof defaults / sizeof *defaults; i++) {
             snprintf(name, sizeof name, "/usr/share/common-licenses/%s", defaults[i]);
-            read_text(text, name);
+            read_text(text, name, why, sizeof why);
         }
         if (!text->size) {
             fputs("reprise demo: this system has no licence text to learn from; name a text with --text FILE\n",
@@ -190,12 +189,15 @@ static void show_progress(struct progress *p, double done, const struct cli_text
     if (!p->out || (!last && now - p->shown < (p->bar ? 0.1 : 4.0))) return;
     p->shown = now;
     double left = done > 0 ? (now - p->begin) * (1 - done) / done : 0;
-    char bar[31];
-    for (int i = 0; i < 30; i++) {
-        bar[i] = i < (int)(30 * done + 0.5) ? '#' : '.';
+    enum {
+        WIDTH = 16
+    }; /* the whole line is shorter than a terminal's 80 columns: one that wraps cannot be written over */
+    char bar[WIDTH + 1];
+    for (int i = 0; i < WIDTH; i++) {
+        bar[i] = i < (int)(WIDTH * done + 0.5) ? '#' : '.';
     }
-    bar[30] = 0;
-    fprintf(p->out, "%s  [%s] %3.0f%%  loss %.3f, held out %.3f  %.0f tokens/s  %.0f s left%s", p->bar ? "\r" : "", bar,
+    bar[WIDTH] = 0;
+    fprintf(p->out, "%s  [%s] %3.0f%%  loss %.3f, held out %.3f  %.0f/s  %.0f s left%s", p->bar ? "\r" : "", bar,
             100 * done, r->loss, r->held_out, r->tokens_per_second, left, p->bar ? "\033[K" : "\n");
     if (p->bar && last) fputc('\n', p->out);
     fflush(p->out);
@@ -252,11 +254,11 @@ rp_status cli_text_train(const struct cli_text *text, rp_device device, double s
     rp_compiled *step = rp_compile(cli_model_step(&model), &options);
     rp_compiled *held_out = rp_compile((rp_fn){held_out_body, &eval, sizeof eval, "held_out"}, &options);
     rp_compiled *next = rp_compile((rp_fn){sample_body, &eval, sizeof eval, "next"}, &options);
-    struct progress progress = {.out = quiet ? (isatty(2) ? stderr : NULL) : stdout};
+    struct progress progress = {.out = quiet ? (isatty(2) ? cli_terminal : NULL) : stdout};
     progress.bar = progress.out && isatty(fileno(progress.out));
     if (!quiet) {
-        printf("  %s: %zu characters, %lld different; context %d, batch %d; %zu held out\n", text->path, text->size,
-               (long long)text->vocabulary, CLI_TEXT_CONTEXT, BATCH, text->size / BLOCK / 10 * BLOCK);
+        printf("  %s:\n  %zu characters, %lld different; context %d, batch %d; %zu held out\n", cli_shown(text->path),
+               text->size, (long long)text->vocabulary, CLI_TEXT_CONTEXT, BATCH, text->size / BLOCK / 10 * BLOCK);
         fflush(stdout);
     }
     status = rp_failed() ? rp_error_status() : held_out_loss(text, held_out, &r->held_out_before);
@@ -264,15 +266,18 @@ rp_status cli_text_train(const struct cli_text *text, rp_device device, double s
     if (!status) status = train(text, step, held_out, model.optimizer, device, seconds, &progress, r);
     if (!status) status = held_out_loss(text, held_out, &r->held_out);
     if (!status && !quiet) {
-        printf("  %zu steps in %.1f s, %.0f tokens/s; loss on held-out text %.3f before, %.3f after\n", r->steps,
-               r->seconds, r->tokens_per_second, r->held_out_before, r->held_out);
+        printf("  %zu steps in %.1f s, %.0f tokens/s; held-out loss %.3f before, %.3f after\n", r->steps, r->seconds,
+               r->tokens_per_second, r->held_out_before, r->held_out);
     }
     if (!status) status = write_sample(text, next, r->sample);
     if (!status && !quiet) {
         printf("  sampled at temperature %.1f:\n\n", TEMPERATURE);
         for (const char *line = r->sample; *line;) {
             int length = (int)strcspn(line, "\n");
-            printf("    %.*s\n", length, line);
+            if (length > 74) length = 74;
+            printf("    ");
+            for (int i = 0; i < length; i++) putchar((unsigned char)line[i] < 0x20 || line[i] == 0x7F ? '?' : line[i]);
+            putchar('\n');
             line += length + (line[length] == '\n');
         }
         fflush(stdout);

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 
 /* One recording of an event: what waits for it keeps it. */
@@ -59,8 +60,7 @@ static void start(void) {
     pthread_mutex_init(&lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
     rp__fork_lock_add(&fork_lock);
-    const char *seed = getenv("REPRISE_STREAM_SEED");
-    random_state = seed ? strtoull(seed, NULL, 0) : 1;
+    random_state = (uint64_t)rp__env_number("REPRISE_STREAM_SEED", 1);
 }
 
 static void enter(void) {

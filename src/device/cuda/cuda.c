@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 #include "core/log.h"
 #include "device/capture.h"
@@ -104,8 +105,8 @@ static rp_status open_context(rp__device *d) {
     }
     memset(record, 0, sizeof *d->errors);
     d->errors = record;
-    const char *vmm = getenv("REPRISE_CUDA_VMM");
-    if (attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) && !(vmm && *vmm == '0')) {
+    const char *vmm = rp__env("REPRISE_CUDA_VMM");
+    if (attribute(d, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) && !(vmm && !strcmp(vmm, "0"))) {
         c->shareable = attribute(d, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
         CUmemAllocationProp p = segment_properties(d);
         if (c->cu->cuMemGetAllocationGranularity(&c->granularity, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS)

@@ -20,6 +20,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/env.h"
+#include "core/trust.h"
+
 /* A wheel puts its libraries at nvidia/<package>/lib or deeper; below this nothing of interest was ever shipped. */
 #define WHEEL_DEPTH 4
 
@@ -91,6 +94,11 @@ static bool fill_table(const search *s, void *handle, const char *file) {
 
 static bool try_file(const search *s, const char *file) {
     rp__dynlib *lib = s->lib;
+    char why[RP__DYNLIB_PATH + 64];
+    if (strchr(file, '/') && rp__library_refused(file, why, sizeof why)) {
+        add_reason(lib, "%s: %s\n", file, why);
+        return false;
+    }
     dlerror();
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
@@ -191,7 +199,7 @@ static bool try_python_prefix(const search *s, const char *prefix) {
 
 /* The prefix of the python3 found first on PATH: its real file's bin folder and the link's own. */
 static bool try_python_on_path(const search *s) {
-    const char *path = getenv("PATH");
+    const char *path = rp__env("PATH");
     while (path && *path) {
         size_t n = strcspn(path, ":");
         char file[RP__DYNLIB_PATH];
@@ -222,7 +230,7 @@ static bool try_toolkit(const search *s) {
     static const char *const below[] = {"lib64", "lib"};
     char path[RP__DYNLIB_PATH];
     for (size_t i = 0; i < 2; i++) {
-        const char *home = getenv(variables[i]);
+        const char *home = rp__env(variables[i]);
         for (size_t j = 0; home && *home && j < 2; j++) {
             int n = snprintf(path, sizeof path, "%s/%s", home, below[j]);
             if (n > 0 && (size_t)n < sizeof path && try_folder(s, path, j == 0)) {
@@ -233,14 +241,14 @@ static bool try_toolkit(const search *s) {
     if (try_folder(s, "/usr/local/cuda/lib64", true)) {
         return true;
     }
-    const char *venv = getenv("VIRTUAL_ENV");
+    const char *venv = rp__env("VIRTUAL_ENV");
     if (venv && *venv && try_python_prefix(s, venv)) {
         return true;
     }
     if (try_python_on_path(s)) {
         return true;
     }
-    const char *home = getenv("HOME");
+    const char *home = rp__env("HOME");
     if (home && *home) {
         int n = snprintf(path, sizeof path, "%s/.local", home);
         if (n > 0 && (size_t)n < sizeof path && try_python_prefix(s, path)) {
@@ -252,7 +260,7 @@ static bool try_toolkit(const search *s) {
 }
 
 static bool try_all(const search *s) {
-    const char *file = s->spec->variable ? getenv(s->spec->variable) : NULL;
+    const char *file = s->spec->variable ? rp__env(s->spec->variable) : NULL;
     if (file && *file) {
         size_t before = s->lib->reasons_len;
         if (try_file(s, file)) {

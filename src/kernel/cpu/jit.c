@@ -20,11 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 #include "core/log.h"
 #include "core/thread.h"
@@ -73,9 +75,10 @@ static mode mode_of(void) {
     static _Atomic(int) known;
     int m = atomic_load_explicit(&known, memory_order_relaxed);
     if (RP__LIKELY(m != MODE_UNKNOWN)) return (mode)m;
-    const char *text = getenv("REPRISE_JIT"), *cc = getenv("REPRISE_CC");
+    const char *text = rp__env("REPRISE_JIT"), *cc = rp__env("REPRISE_CC");
     m = text && !strcmp(text, "0") ? MODE_OFF : text && !strcmp(text, "wait") ? MODE_WAIT : MODE_HOT;
-    if (cc && !strcmp(cc, "none")) m = MODE_OFF;
+    /* A program with more rights than whoever started it would look for the compiler where that one says. */
+    if ((cc && !strcmp(cc, "none")) || rp__env_ignored()) m = MODE_OFF;
     atomic_store_explicit(&known, m, memory_order_relaxed);
     return (mode)m;
 }
@@ -87,13 +90,10 @@ static double now_ms(void) {
 
 /* ---- running a compiler ---------------------------------------------------------------------------------------------- */
 
-static int limit_seconds(void) {
-    const char *text = getenv("REPRISE_CC_SECONDS");
-    long s = text && *text ? strtol(text, NULL, 10) : 0;
-    return s > 0 && s < 86400 ? (int)s : COMPILE_LIMIT_S;
-}
+static int limit_seconds(void) { return (int)rp__env_number("REPRISE_CC_SECONDS", COMPILE_LIMIT_S); }
 
-/* Runs argv; its output goes to the file `log` (or nowhere). Returns 0, or -1 with why. */
+/* Runs argv; its output goes to the file `log` (or nowhere). Returns 0, or -1 with why. Where the program ignores SIGCHLD, or
+   waits for every child itself, nobody learns how a compiler ended: that is 0, and what it wrote has to show it. */
 static int run_command(char *const *argv, const char *log, char *why, size_t why_bytes) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
@@ -103,10 +103,14 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
         posix_spawn_file_actions_destroy(&actions);
         return -1;
     }
-    sigset_t none;
+    sigset_t none, usual; /* a compiler waits for children of its own, and may end by a pipe */
     sigemptyset(&none);
-    int e = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    sigemptyset(&usual);
+    sigaddset(&usual, SIGCHLD);
+    sigaddset(&usual, SIGPIPE);
+    int e = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
     if (!e) e = posix_spawnattr_setsigmask(&attr, &none);
+    if (!e) e = posix_spawnattr_setsigdefault(&attr, &usual);
     if (!e) e = posix_spawnattr_setpgroup(&attr, 0);
     if (!e) e = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     if (!e)
@@ -128,6 +132,7 @@ static int run_command(char *const *argv, const char *log, char *why, size_t why
     for (;;) {
         pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid) break;
+        if (got < 0 && errno == ECHILD) return 0;
         if (got < 0 && errno != EINTR) {
             snprintf(why, why_bytes, "the compiler's exit was lost: %s", strerror(errno));
             return -1;
@@ -184,8 +189,8 @@ static bool write_all(int fd, const void *data, size_t bytes) {
 }
 
 static const char *compiler(void) {
-    const char *cc = getenv("REPRISE_CC");
-    return cc && *cc ? cc : "cc";
+    const char *cc = rp__env("REPRISE_CC");
+    return cc ? cc : "cc";
 }
 /* What the compiler calls itself, asked once: part of every key. Only the worker comes here. */
 static const char *compiler_identity(const char *dir) {
@@ -209,35 +214,71 @@ static const char *compiler_identity(const char *dir) {
 
 /* ---- the disk cache -------------------------------------------------------------------------------------------------- */
 
-static bool make_dirs(char *path) {
-    for (char *p = path + 1;; p++) {
-        if (*p && *p != '/') continue;
-        char c = *p;
-        *p = 0;
-        bool ok = mkdir(path, 0700) == 0 || errno == EEXIST;
-        *p = c;
-        if (!c) return ok && access(path, W_OK | X_OK) == 0;
-    }
+/* Why the loader could not load objects from there; NULL: it can. */
+static const char *not_loadable(const char *dir) {
+    struct statvfs fs;
+    if (strchr(dir, '$')) return "the loader replaces names after a $ in it";
+    return statvfs(dir, &fs) == 0 && (fs.f_flag & ST_NOEXEC) ? "it is mounted noexec" : NULL;
 }
 /* The folder for objects; NULL, or why it cannot be used. */
 static const char *cache_dir(char out[PATH_BYTES], char *why, size_t why_bytes) {
-    const char *dir = getenv("REPRISE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (dir && *dir)
-        n = snprintf(out, PATH_BYTES, "%s", dir);
-    else if (xdg && *xdg == '/')
-        n = snprintf(out, PATH_BYTES, "%s/reprise", xdg);
-    else if (home && *home == '/')
-        n = snprintf(out, PATH_BYTES, "%s/.cache/reprise", home);
-    if (n > 0 && n < PATH_BYTES - 128 && make_dirs(out)) return rp__disk_folder_refused(out, why, why_bytes);
-    (void)snprintf(why, why_bytes, "no cache folder can be written");
-    return why;
+    const char *refused = rp__disk_folder_ready(out, PATH_BYTES - 128, why, why_bytes);
+    if (refused) return refused;
+    if (access(out, W_OK | X_OK) != 0) {
+        (void)snprintf(why, why_bytes, "cannot write to the cache folder: %s: %.128s", strerror(errno), out);
+        return why;
+    }
+    refused = not_loadable(out);
+    if (refused)
+        (void)snprintf(why, why_bytes, "no kernel can be loaded from the cache folder: %s: %.128s", refused, out);
+    return refused ? why : NULL;
+}
+/* Is it the folder that does not take a file as large as an object? An errno, or 0. */
+static int folder_fault(const char *dir) {
+    static const char zeros[4096];
+    char path[PATH_BYTES + 64];
+    (void)snprintf(path, sizeof path, "%s/probe.%ld.tmp", dir, (long)getpid());
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600), fault = fd < 0 ? errno : 0;
+    for (int i = 0; i < 256 && !fault; i++) fault = write_all(fd, zeros, sizeof zeros) ? 0 : errno;
+    if (fd >= 0 && close(fd) != 0 && !fault) fault = errno;
+    if (fd >= 0) (void)unlink(path);
+    return fault;
+}
+/* Folders of processes that were killed a day ago. */
+static void sweep_private(const char *parent) {
+    DIR *d = opendir(parent);
+    if (!d) return;
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[PATH_BYTES];
+        struct stat st;
+        if (strncmp(e->d_name, "reprise-", 8) != 0 || strlen(e->d_name) != 14 ||
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+            time(NULL) - st.st_mtime <= 86400 ||
+            snprintf(path, sizeof path, "%s/%s", parent, e->d_name) >= (int)sizeof path)
+            continue;
+        DIR *inside = opendir(path);
+        for (struct dirent *f; inside && (f = readdir(inside));) {
+            if (!strncmp(f->d_name, "loop-", 5) || !strncmp(f->d_name, "version.", 8))
+                (void)unlinkat(dirfd(inside), f->d_name, 0);
+        }
+        if (inside) closedir(inside);
+        (void)rmdir(path);
+    }
+    closedir(d);
 }
 /* A folder of this process alone; the caller removes it. */
-static bool private_folder(char out[PATH_BYTES]) {
-    const char *tmp = getenv("TMPDIR");
-    snprintf(out, PATH_BYTES, "%s/reprise-XXXXXX", tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp");
-    return mkdtemp(out) != NULL;
+static bool private_folder(char out[PATH_BYTES], char *why, size_t why_bytes) {
+    const char *tmp = rp__env("TMPDIR");
+    const char *const parents[] = {tmp && *tmp == '/' && strlen(tmp) < 512 ? tmp : "/tmp", "/tmp", "/var/tmp",
+                                   "/dev/shm"};
+    for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
+        const char *refused = not_loadable(parents[i]);
+        snprintf(out, PATH_BYTES, "%s/reprise-XXXXXX", parents[i]);
+        if (!refused) sweep_private(parents[i]);
+        if (!refused && mkdtemp(out)) return true;
+        snprintf(why, why_bytes, "no folder for objects, %s: %s", parents[i], refused ? refused : strerror(errno));
+    }
+    return false;
 }
 /* Does the file hold every segment that its headers name? The loader would die of what is missing. */
 static bool image_is_whole(const char *data, size_t n) {
@@ -270,8 +311,8 @@ static bool object_is_sound(const char *path, rp__hash key) {
     rp__free(data);
     return ok;
 }
-/* Makes a compiler's output an entry: whole, ours alone, with its checksum. */
-static bool seal_object(const char *path, rp__hash key, char *why, size_t why_bytes) {
+/* Makes a compiler's output an entry: whole, ours alone, with its checksum. fault: the errno of a write that failed. */
+static bool seal_object(const char *path, rp__hash key, int *fault, char *why, size_t why_bytes) {
     size_t n = 0;
     (void)chmod(path, 0600); /* whatever the umask was */
     char *data = read_file(path, &n);
@@ -284,15 +325,15 @@ static bool seal_object(const char *path, rp__hash key, char *why, size_t why_by
     rp__free(data);
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
     bool ok = fd >= 0 && write_all(fd, footer_magic, sizeof footer_magic) && write_all(fd, &h, sizeof h);
-    if (fd >= 0) ok = close(fd) == 0 && ok;
-    if (!ok) snprintf(why, why_bytes, "the object could not be written: %s", strerror(errno));
-    return ok;
+    if (!ok) *fault = errno;
+    if (fd >= 0 && close(fd) != 0 && ok) *fault = errno;
+    if (*fault) snprintf(why, why_bytes, "the object could not be written: %s", strerror(*fault));
+    return !*fault;
 }
 /* Removes the oldest of our files until the folder is within its bound. */
 static void trim_cache(const char *dir) {
-    const char *text = getenv("REPRISE_CACHE_MB");
-    long long mb = text && *text ? atoll(text) : 256;
-    const int64_t limit = (mb < 1 ? 1 : mb) * INT64_C(1048576);
+    const int64_t limit = rp__env_number("REPRISE_CACHE_MB", 256) * INT64_C(1048576);
+    rp__disk_folder_sweep(dir);
     for (int rounds = 0; rounds < 64; rounds++) {
         DIR *d = opendir(dir);
         if (!d) return;
@@ -356,17 +397,21 @@ static bool make_grouped(const rp__dag *dag, const rp__cpu_loop *loop, rp__progr
     return true;
 }
 
-/* Compiles `source` to `object`. */
-static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *object, char *why,
-                    size_t why_bytes) {
+/* Compiles `source` to `object`, in `dir`. fault: what the folder, and not the compiler, failed with. */
+static bool compile(const char *source_text, size_t bytes, const rp__tiles *tiles, const char *dir, const char *object,
+                    int *fault, char *why, size_t why_bytes) {
     char source[PATH_BYTES + 192], log[PATH_BYTES + 192], line[128] = "";
     snprintf(source, sizeof source, "%s.c", object);
     snprintf(log, sizeof log, "%s.log", object);
     int fd = open(source, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool ok = fd >= 0 && write_all(fd, source_text, bytes);
-    if (fd >= 0) ok = close(fd) == 0 && ok;
+    if (!ok) *fault = errno;
+    if (fd >= 0 && close(fd) != 0 && ok) {
+        ok = false;
+        *fault = errno;
+    }
     if (!ok) {
-        snprintf(why, why_bytes, "the source could not be written: %s", strerror(errno));
+        snprintf(why, why_bytes, "the source could not be written: %s", strerror(*fault));
     } else {
         char *argv[32];
         int n = 0;
@@ -384,6 +429,7 @@ static bool compile(const char *source_text, size_t bytes, const rp__tiles *tile
         if (!ok) snprintf(why, why_bytes, "out of memory");
         ok = ok && run_command(argv, log, why, why_bytes) == 0;
         for (int i = 0; i < n; i++) free(argv[i]);
+        if (!ok || access(object, F_OK) != 0) *fault = folder_fault(dir);
         if (!ok) { /* the compiler's first words */
             size_t m = 0;
             char *text = read_file(log, &m);
@@ -443,18 +489,20 @@ static void bind_lines(void *handle, rp__cpu_loop *loop) {
         if (chunk.p) atomic_store_explicit(&loop->chunk[k], chunk.f, memory_order_release);
     }
 }
-/* The sealed object of `text` at `object`; a temporary name until it is whole. */
-static bool make_object(const rp__text *text, const rp__tiles *tiles, rp__hash key, const char *object, char *why,
-                        size_t why_bytes) {
+/* The sealed object of `text` at `object`, in `dir`; a temporary name until it is whole. fault: an errno of the folder. */
+static bool make_object(const rp__text *text, const rp__tiles *tiles, rp__hash key, const char *dir, const char *object,
+                        int *fault, char *why, size_t why_bytes) {
     char temporary[PATH_BYTES + 160];
     struct timespec now;
     /* Processes of two hosts or containers may have one number. */
     (void)clock_gettime(CLOCK_REALTIME, &now);
     (void)snprintf(temporary, sizeof temporary, "%s.%ld.%lx.tmp", object, (long)getpid(), (unsigned long)now.tv_nsec);
-    bool ok = compile(text->data, text->length, tiles, temporary, why, why_bytes) &&
-              seal_object(temporary, key, why, why_bytes);
+    *fault = 0;
+    bool ok = compile(text->data, text->length, tiles, dir, temporary, fault, why, why_bytes) &&
+              seal_object(temporary, key, fault, why, why_bytes);
     if (ok && rename(temporary, object) != 0) {
-        snprintf(why, why_bytes, "the object could not be written: %s", strerror(errno));
+        *fault = errno;
+        snprintf(why, why_bytes, "the object could not be written: %s", strerror(*fault));
         ok = false;
     }
     if (!ok) (void)unlink(temporary);
@@ -497,11 +545,9 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
         goto done;
     }
     const bool shared = cache_dir(dir, not_kept, sizeof not_kept) == NULL;
-    const bool own = !shared && private_folder(dir);
-    if (!shared && !own) {
-        snprintf(why, why_bytes, "no folder for objects can be written: %s", strerror(errno));
-        goto done;
-    }
+    const bool own = !shared && private_folder(dir, why, why_bytes);
+    int fault = 0;
+    if (!shared && !own) goto done;
     const char *identity = compiler_identity(dir);
     rp__hash key = rp__hash_bytes(identity, strlen(identity), rp__hash_none());
     for (int i = 0; common_flags[i]; i++) key = rp__hash_bytes(common_flags[i], strlen(common_flags[i]), key);
@@ -512,18 +558,17 @@ static bool build(const rp__dag *dag, rp__cpu_loop *loop, char *why, size_t why_
         handle = load_object(object, grouped, why, why_bytes);
         hit = handle != NULL;
     }
-    if (!handle && make_object(&text, tiles, key, object, why, why_bytes)) {
+    if (!handle && make_object(&text, tiles, key, dir, object, &fault, why, why_bytes)) {
         handle = load_object(object, grouped, why, why_bytes);
         if (!handle || own) (void)unlink(object); /* a mapping lives on */
         if (shared) trim_cache(dir);
     }
     if (own) (void)rmdir(dir);
     /* A folder that is full, or was taken away, is not the compiler's fault. */
-    if (!handle && shared && (strstr(why, "could not be written") || strstr(why, "No space left")) &&
-        private_folder(dir)) {
-        snprintf(not_kept, sizeof not_kept, "%.200s", why);
+    if (!handle && shared && fault && private_folder(dir, why, why_bytes)) {
+        snprintf(not_kept, sizeof not_kept, "the cache folder: %s", strerror(fault));
         object_name(object, dir, key);
-        if (make_object(&text, tiles, key, object, why, why_bytes)) {
+        if (make_object(&text, tiles, key, dir, object, &fault, why, why_bytes)) {
             handle = load_object(object, grouped, why, why_bytes);
             (void)unlink(object);
         }
@@ -718,7 +763,8 @@ const char *rp__jit_reason(const rp__dag *dag) {
         if (atomic_load_explicit(&loop->line[i], memory_order_relaxed)) return "native: part of the library";
     }
     if (mode_of() != MODE_OFF) return "interpreted: not hot yet";
-    const char *cc = getenv("REPRISE_CC");
+    const char *cc = rp__env("REPRISE_CC");
+    if (rp__env_ignored()) return "interpreted: the program has rights that whoever started it may not have";
     return cc && !strcmp(cc, "none") ? "interpreted: REPRISE_CC=none" : "interpreted: REPRISE_JIT=0";
 }
 void rp__jit_counters_get(rp__jit_counters *out) {

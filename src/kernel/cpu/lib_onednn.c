@@ -5,14 +5,19 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#include <unistd.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/fork.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/thread.h"
+#include "core/trust.h"
 
 enum { BLOCKS = 8, PROBLEM_WORDS = sizeof(rp__onednn_problem) / 8 };
 enum {
@@ -30,6 +35,7 @@ enum {
 };
 _Static_assert(sizeof(rp__onednn_problem) % 8 == 0, "the problem is copied into words");
 
+static const char module_file[] = "libreprise-onednn.so";
 static const rp__onednn *table;
 
 static const rp__onednn *open_at(const char *path) {
@@ -47,23 +53,41 @@ static const rp__onednn *open_at(const char *path) {
     return NULL;
 }
 
+/* The module in this folder, which is named from / on: another name means another place once the program changes its folder. */
+static const rp__onednn *open_in(const char *folder, size_t length) {
+    char path[4096], why[4096];
+    const int n = snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, module_file);
+    if (*folder != '/' || n < 0 || (size_t)n >= sizeof path || access(path, F_OK) != 0) return NULL;
+    if (!rp__library_refused(path, why, sizeof why)) return open_at(path);
+    rp__log(RP__LOG_KERNEL, "oneDNN: %s", why);
+    return NULL;
+}
+
+/* The file that this code came from. The loader calls a program as its caller did (argv[0]), which may be no path at all. */
+static const char *own_file(char *path, size_t bytes) {
+    Dl_info here;
+    if (!dladdr((const void *)&table, &here) || !here.dli_fname) return "";
+#if defined(__linux__)
+    Dl_info program;
+    const void *headers = (const void *)(uintptr_t)getauxval(AT_PHDR);
+    if (dladdr(headers, &program) && program.dli_fbase == here.dli_fbase) {
+        const ssize_t n = readlink("/proc/self/exe", path, bytes - 1);
+        path[n > 0 ? n : 0] = 0;
+        return path;
+    }
+#endif
+    (void)snprintf(path, bytes, "%s", here.dli_fname);
+    return path;
+}
+
 static void open_module(void) {
-    static const char file[] = "libreprise-onednn.so";
-    const char *wanted = getenv("REPRISE_ONEDNN"), *folder = getenv("REPRISE_MODULE_DIR");
+    const char *wanted = rp__env("REPRISE_ONEDNN"), *folder = rp__env("REPRISE_MODULE_DIR");
     if (wanted && strcmp(wanted, "0") == 0) return;
     char path[4096];
-    Dl_info here;
-    if (dladdr((const void *)&table, &here) && here.dli_fname) {
-        const char *slash = strrchr(here.dli_fname, '/');
-        const int n =
-            slash ? snprintf(path, sizeof path, "%.*s/%s", (int)(slash - here.dli_fname), here.dli_fname, file) : -1;
-        if (n > 0 && (size_t)n < sizeof path) table = open_at(path);
-    }
-    if (!table && folder && *folder) {
-        const int n = snprintf(path, sizeof path, "%s/%s", folder, file);
-        if (n > 0 && (size_t)n < sizeof path) table = open_at(path);
-    }
-    if (!table) table = open_at(file);
+    const char *own = own_file(path, sizeof path), *slash = strrchr(own, '/');
+    if (slash) table = open_in(own, (size_t)(slash - own));
+    if (!table && folder) table = open_in(folder, strlen(folder));
+    if (!table) table = open_at(module_file);
 }
 
 static const rp__onednn *onednn(void) {

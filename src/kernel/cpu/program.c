@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
+#include "core/log.h"
 #include "core/thread.h"
 
 enum { DEAR = 8 }; /* of op_cost's cycles */
@@ -742,8 +744,11 @@ const rp__tiles *rp__tiles_named(const char *name) {
 }
 _Atomic(const rp__tiles *) rp__tiles_chosen;
 const rp__tiles *rp__tiles_choose(void) {
-    const char *name = getenv("REPRISE_CPU");
-    const rp__tiles *t = name && *name ? rp__tiles_named(name) : NULL;
+    const char *name = rp__env("REPRISE_CPU");
+    const rp__tiles *t = name ? rp__tiles_named(name) : NULL;
+    if (name && !t && rp__env_understood("REPRISE_CPU"))
+        rp__log(RP__LOG_ENVIRONMENT, "REPRISE_CPU=%s has no effect: this CPU or library has no such instruction set",
+                name);
     if (!t) t = rp__tiles_named(NULL);
     atomic_store_explicit(&rp__tiles_chosen, t, memory_order_release);
     return t;

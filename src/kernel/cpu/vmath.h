@@ -1,7 +1,7 @@
 /* vmath.h: Reprise's one table of vector math functions, f32 and f64, with the bits of the numbers contract.
  *
  * Called by the CPU tile interpreter (compiled once an ISA) and by emitted C, into which this text is pasted after vec.h.
- * Each rp__v_NAME_f32/f64 maps full vectors; its error bound in ulp stands in docs/vmath.md and is asserted by
+ * Each rp__v_NAME_f32/f64 maps full vectors; its error bound in ulp stands in docs/developers/vmath.md and is asserted by
  * tests/test_vmath.c. Only IEEE add, subtract, multiply, divide, square root, comparisons, integer operations and, in f32
  * where written, fma occur, in one fixed order: so every ISA, width, compiler and optimisation level gives the same bits.
  * A branch is taken by whole vectors, so each side gives a lane that both can see the same bits. NaN results are quiet;

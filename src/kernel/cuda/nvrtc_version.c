@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "core/alloc.h"
+#include "core/env.h"
 #include "core/thread.h"
 #include "device/cuda/dynlib.h"
 #include "kernel/disk_cache.h"
@@ -26,10 +27,10 @@ static char version[RP__NVRTC_VERSION];
 static rp__hash place(void) {
     struct stat st;
     int64_t cache[3] = {0};
-    const char *file = getenv("REPRISE_LIBNVRTC");
+    const char *file = rp__env("REPRISE_LIBNVRTC");
     rp__hash h = rp__hash_bytes(file ? file : "", file ? strlen(file) : 0, rp__hash_none());
     for (const char *const *name = rp__dynlib_variables; *name; name++) {
-        const char *value = getenv(*name);
+        const char *value = rp__env(*name);
         h = rp__hash_bytes(value ? value : "", value ? strlen(value) : 0, h);
     }
     if (stat("/etc/ld.so.cache", &st) == 0) {

@@ -92,12 +92,231 @@ static void test_wrong_use(void **state) {
     expect("demo --text /nonexistent", 1, "--text /nonexistent");
     expect("explain nothing", 2, "no model 'nothing'");
     expect("explain rows --train", 2, "not trained");
-    expect("explain trig --backend nothing", 1, "nothing");
+    expect("explain trig --backend nothing", 2, "there are: eager");
+    expect("run x.ir --backend nothing", 2, "there are: eager");
+    expect("bench x.ir --backend eager,nothing", 2, "there are: eager");
+    expect("run", 2, "Usage");
+    expect("run x.ir --compare --backend eager", 2, "two or more");
+    expect("bench --backend eager", 2, "for a graph");
+    expect("explain trig --input f32", 2, "for graphs");
     expect("dump /nonexistent", 1, "/nonexistent");
     expect("bench --seconds x", 2, "no time");
     expect("bench --seconds 0.001 nope", 2, "no row is named so");
     expect("explain nope", 2, "models are");
     expect("--help", 0, "doctor");
+}
+
+static void test_help(void **state) {
+    (void)state;
+    static const char *const names[] = {"demo", "run", "bench", "explain", "dump", "ops", "backends", "doctor"};
+    static const char *const forms[] = {"help %s", "%s --help", "%s -h"};
+    char line[64], *text[3];
+    int code;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        for (int f = 0; f < 3; f++) {
+            snprintf(line, sizeof line, forms[f], names[i]);
+            text[f] = run(line, &code, false);
+            assert_int_equal(code, 0);
+            snprintf(line, sizeof line, "Usage: reprise %s ", names[i]);
+            assert_non_null(strstr(text[f], line));
+            assert_string_equal(text[f], text[0]);
+        }
+        for (int f = 0; f < 3; f++) free(text[f]);
+    }
+    static const char *const all[] = {"-h", "--help", "help", "help help", "help -h"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char *listed = run(all[i], &code, false);
+        assert_int_equal(code, 0);
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            snprintf(line, sizeof line, "\n  %s ", names[k]);
+            assert_non_null(strstr(listed, line));
+        }
+        free(listed);
+    }
+    expect("help nothing", 2, "no command 'nothing'");
+    expect("help ops run", 2, "one command");
+    expect("help --bogus", 2, "no command");
+    expect("-V", 0, "reprise ");
+}
+
+/* Files that would be waited for, or that are larger than they look, and names that would move a terminal's cursor. */
+static void test_odd_files(void **state) {
+    (void)state;
+    static const char *const commands[] = {"dump %s", "run %s", "explain %s", "bench %s", "demo --text %s"};
+    char pipe[] = "./test_cli_XXXXXX", sparse[] = "./test_cli_XXXXXX", line[128];
+    assert_true(close(mkstemp(pipe)) == 0 && unlink(pipe) == 0 && mkfifo(pipe, 0600) == 0);
+    int fd = mkstemp(sparse);
+    assert_true(fd >= 0 && ftruncate(fd, INT64_C(1) << 40) == 0);
+    close(fd);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        snprintf(line, sizeof line, commands[i], pipe);
+        expect(line, 1, "it is a pipe");
+        snprintf(line, sizeof line, commands[i], sparse);
+        expect(line, 1, "it is larger than");
+        snprintf(line, sizeof line, commands[i], "./");
+        expect(line, 1, "it is a folder");
+    }
+    unlink(pipe);
+    unlink(sparse);
+    static const char *const named[] = {
+        "dump ./", "run ./", "explain ./",        "bench ./",        "demo --text ./",     "explain ",
+        "",        "ops --", "run x.ir --input ", "demo --seconds ", "run x.ir --backend "};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        int code;
+        snprintf(line, sizeof line, "%s\"$(printf 'a\\033[2J\\302\\233b')\"", named[i]);
+        char *text = run(line, &code, true);
+        assert_true(code == 1 || code == 2);
+        if (!strstr(text, "a\\x1B[2J\\xC2")) print_message("%s: %s\n", named[i], text);
+        assert_non_null(strstr(text, "a\\x1B[2J\\xC2"));
+        assert_null(strchr(text, '\033'));
+        free(text);
+    }
+}
+
+static const char *const graph_text =
+    "graph \"g\" with { symbol s0 = 4 of size(0, 0) } (%0: f32[s0, 3], %1: i64[s0]) {\n"
+    "  %2: f32[s0, 3] = tanh(%0)\n  return %2, %1\n}\n";
+
+static void put_file(const char *path, const void *data, size_t bytes) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void test_graph_files(void **state) {
+    (void)state;
+    put_file("test_cli.ir", graph_text, strlen(graph_text));
+    expect("run test_cli.ir", 0, "result 0: float32[4, 3]\ntensor(");
+    expect("run - <test_cli.ir", 0, "result 1: int64[4]\n");
+    expect("run test_cli.ir -i f32[2,3]=0.5 -i i64[2]=7,-9", 0, "tensor([ 7, -9])");
+    expect("run test_cli.ir --compare", 0, "result 0: fused equals eager");
+    expect("run test_cli.ir --compare --backend cudagraphs,inductor -i f32[9,3] -i i64[9]", 0,
+           "inductor equals cudagraphs");
+    expect("run test_cli.ir -i _ -i _ -i _", 2, "3 inputs");
+    expect("run test_cli.ir -i f32[2,3]=1,2", 1, "2 values for 6 elements");
+    expect("run test_cli.ir -i _ -i =x", 1, "no integer");
+    expect("run test_cli.ir -i f31", 2, "types are");
+    expect("run test_cli.ir -i f32[1,", 2, "expected TYPE");
+    expect("run test_cli.ir -i f32[4,4]", 1, "RP_ERROR_");
+    expect("bench --seconds 0.01 test_cli.ir --backend fused", 0, "fused ");
+    expect("explain test_cli.ir", 0, "tanh");
+    expect("explain - -i f32[7,3] -i i64[7] <test_cli.ir", 0, "tanh");
+    /* the same numbers for the same seed */
+    int code;
+    char *a = run("run test_cli.ir --seed 3", &code, false),
+         *b = run("run --seed 3 --backend eager test_cli.ir", &code, false);
+    char *c = run("run test_cli.ir --seed 4", &code, false);
+    assert_string_equal(a, b);
+    assert_string_not_equal(a, c);
+    free(a), free(b), free(c);
+
+    /* out and in again; a file that differs fails the command, unless that much is permitted */
+    expect("run test_cli.ir -i f32[2,3]=0.5 -i i64[2]=1,2 -o test_cli.npy -o test_cli_1.npy", 0, "");
+    expect("run test_cli.ir -i f32[2,3]=0.5 -i @test_cli_1.npy -e test_cli.npy -e test_cli_1.npy", 0,
+           "fused equals the file");
+    expect("run test_cli.ir -i f32[2,3]=0.5 -i i64[2]@test_cli_1.npy -e _ -e test_cli_1.npy", 0,
+           "result 1: fused equals the file");
+    expect("run test_cli.ir -i f32[2,3]=0.51 -i i64[2] -e test_cli.npy", 1, "in 6 of 6: absolute 0.00783");
+    expect("run test_cli.ir -i f32[2,3]=0.51 -i i64[2] -e test_cli.npy --atol 0.01", 0, "in 6 of 6");
+    expect("run test_cli.ir -i f32[2,3]=nan -i i64[2] -e test_cli.npy --atol 0.01", 1, "absolute inf");
+    expect("run test_cli.ir -i @test_cli_1.npy", 1, "RP_ERROR_");
+    expect("run test_cli.ir -i f32[2,3]@test_cli_1.npy", 1, "holds i64[2]");
+    expect("run test_cli.ir -o /dev/null", 1, "no regular file");
+    expect("run test_cli.ir -o /nonexistent/x.npy", 1, "No such file");
+    expect("run test_cli.ir -o a -o b -o c", 2, "the graph has 2 results");
+    json_t *doc = run_json("run test_cli.ir --json --compare -i f32[2,3]=0.51 -i i64[2] -e test_cli.npy --rtol 1"),
+           *entry;
+    size_t i;
+    assert_int_equal(json_array_size(json_object_get(doc, "results")), 2);
+    assert_int_equal(json_array_size(json_object_get(doc, "differences")), 3 + 2 + 2);
+    json_array_foreach(json_object_get(doc, "differences"), i, entry)
+        assert_true(json_is_false(json_object_get(entry, "beyond")));
+    json_decref(doc);
+    struct stat st;
+    FILE *f = fopen("test_cli.npy", "rb");
+    unsigned char bytes[256];
+    assert_true(f && !fstat(fileno(f), &st) && st.st_size == 128 + 24 && fread(bytes, 1, sizeof bytes, f) == 152);
+    fclose(f);
+    assert_memory_equal(bytes, "\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",
+                        66);
+    assert_int_equal(bytes[127], '\n');
+
+    /* a program in text form that is none */
+    put_file("test_cli.ir", graph_text, strlen(graph_text) / 2);
+    expect("run test_cli.ir", 1, "test_cli.ir: ");
+    expect("bench test_cli.ir", 1, "test_cli.ir: ");
+    unlink("test_cli.ir");
+    unlink("test_cli.npy");
+    unlink("test_cli_1.npy");
+}
+
+/* Files of numpy that are not what they say. */
+static void test_hostile_npy(void **state) {
+    (void)state;
+    static const char *const dict = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }\n";
+    static const struct {
+        const char *descr, *order, *shape;
+        size_t bytes;    /* of elements */
+        const char *why; /* NULL: it is read */
+    } files[] = {
+        {"<f4", "False", "(2, 3)", 24, NULL},
+        {"<f4", "True", "(2, 3)", 24, NULL},
+        {"<f4", "False", "(2, 3)", 23, "it has 23 bytes"},
+        {"<f4", "False", "(2, 3)", 25, "it has 25 bytes"},
+        {">f4", "False", "(2, 3)", 24, "big-endian"},
+        {"<c8", "False", "(2, 3)", 48, "not read"},
+        {"|O", "False", "(2, 3)", 48, "not read"},
+        {"<f4", "Maybe", "(2, 3)", 24, "header"},
+        {"<f4", "False", "(2, 3", 24, "header"},
+        {"<f4", "False", "(2 3)", 24, "header"},
+        {"<f4", "False", "(-2, 3)", 24, "header"},
+        {"<f4", "False", "(6)", 24, "header"},
+        {"<f4", "False", "(4294967296, 4294967296, 4)", 24, "too large"},
+        {"<f4", "False", "(99999999999999999999,)", 24, "too large"},
+        {"<f4", "False", "(9223372036854775807, 2, 3)", 24, "too large"},
+        {"<f4", "False", "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,6)", 24, "more than 16"},
+        {"<f4", "False", "(2, 3), 'shape': (2, 3)", 24, "header"},
+        {"<f4", "__import__('os')", "(2, 3)", 24, "header"},
+    };
+    put_file("test_cli.ir", graph_text, strlen(graph_text));
+    char data[1024], line[128];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        memcpy(data, "\x93NUMPY\x01\x00", 8);
+        memset(data + 10, 0, sizeof data - 10);
+        const int n = snprintf(data + 10, 500, dict, files[i].descr, files[i].order, files[i].shape);
+        data[8] = (char)(n & 255), data[9] = (char)(n >> 8);
+        put_file("test_cli.npy", data, 10 + (size_t)n + files[i].bytes);
+        snprintf(line, sizeof line, "run test_cli.ir -i f32[2,3]@test_cli.npy -i i64[2]");
+        expect(line, files[i].why ? 1 : 0, files[i].why ? files[i].why : "tensor([[0., 0., 0.]");
+    }
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *why;
+    } starts[] = {{"", 0, "no file of numpy"},
+                  {"\x93NUMPY\x01", 7, "no file of numpy"},
+                  {"\x93NUMPX\x01\x00\x01\x00{", 11, "no file of numpy"},
+                  {"\x93NUMPY\x02\x00\x01\x00{", 11, "version 2.0"},
+                  {"\x93NUMPY\x01\x00\xFF\xFF{", 11, "within its header"},
+                  {"\x93NUMPY\x01\x00\x00\x00", 10, "header"},
+                  {"\x93NUMPY\x01\x00\x02\x00{\x00", 12, "header"}};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        put_file("test_cli.npy", starts[i].bytes, starts[i].n);
+        expect("run test_cli.ir -i @test_cli.npy", 1, starts[i].why);
+    }
+    /* Fortran order is put in order: columns come first in the file. */
+    memcpy(data, "\x93NUMPY\x01\x00", 8);
+    const int n = snprintf(data + 10, 500, dict, "<f4", "True", "(2, 3)");
+    data[8] = (char)n, data[9] = 0;
+    const float columns[6] = {0, 3, 1, 4, 2, 5};
+    memcpy(data + 10 + n, columns, sizeof columns);
+    put_file("test_cli.npy", data, 10 + (size_t)n + sizeof columns);
+    const char *const identity = "graph \"i\" (%0: f32[2, 3]) { return %0 }";
+    put_file("test_cli.ir", identity, strlen(identity));
+    expect("run test_cli.ir -i @test_cli.npy", 0, "tensor([[0., 1., 2.],\n        [3., 4., 5.]])");
+    unlink("test_cli.ir");
+    unlink("test_cli.npy");
 }
 
 static void test_ops(void **state) {
@@ -266,6 +485,19 @@ static void test_demo(void **state) {
     close(fd);
     snprintf(arguments, sizeof arguments, "demo --device cpu --json --seconds 4 --text %s", path);
     json_t *doc = run_json(arguments), *table, *row;
+    /* What a terminal shows of it is 80 columns wide. */
+    snprintf(arguments, sizeof arguments, "demo --device cpu --seconds 1.5 --text %s", path);
+    int code;
+    char *shown = run(arguments, &code, false);
+    assert_int_equal(code, 0);
+    for (const char *at = shown; *at;) {
+        const size_t length = strcspn(at, "\n");
+        if (length > 79) print_message("%.*s\n", (int)length, at);
+        assert_true(length <= 79);
+        at += length + (at[length] == '\n');
+    }
+    assert_non_null(strstr(shown, "held out"));
+    free(shown);
     unlink(path);
     size_t t, r;
     assert_int_equal(json_array_size(json_object_get(doc, "tables")), 4);
@@ -292,9 +524,11 @@ int main(int argc, char **argv) {
     if (argc != 2) return 2;
     tool = argv[1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),    cmocka_unit_test(test_backends),
-        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_doctor), cmocka_unit_test(test_explain),
-        cmocka_unit_test(test_dump),      cmocka_unit_test(test_bench),  cmocka_unit_test(test_demo),
+        cmocka_unit_test(test_help),        cmocka_unit_test(test_odd_files), cmocka_unit_test(test_graph_files),
+        cmocka_unit_test(test_hostile_npy), cmocka_unit_test(test_wrong_use), cmocka_unit_test(test_ops),
+        cmocka_unit_test(test_backends),    cmocka_unit_test(test_full_disk), cmocka_unit_test(test_doctor),
+        cmocka_unit_test(test_explain),     cmocka_unit_test(test_dump),      cmocka_unit_test(test_bench),
+        cmocka_unit_test(test_demo),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

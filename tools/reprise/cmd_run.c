@@ -1,0 +1,340 @@
+/* `reprise run`: computes a graph in text form, with one backend or several, prints or writes its results, and compares them. Each
+ * backend gets the same inputs and the same random numbers, in calls enough that what is compared was played back. */
+#include "cli.h"
+#include "graph_file.h"
+#include "npy.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_BACKENDS = 16, CALLS = 3 };
+
+struct run_options {
+    struct cli_options common;
+    struct cli_graph graph;
+    char *backends; /* with commas between them; NULL: not given */
+    const char *outputs[CLI_MAX_GRAPH_INPUTS];
+    size_t n_outputs;
+    const char *expected[CLI_MAX_GRAPH_INPUTS];
+    size_t n_expected;
+    double atol, rtol;
+    bool compare;
+};
+
+/* What a backend computed, as doubles: every element type but i64 fits, whose differences are told of integers. */
+struct result {
+    char type[16];
+    int64_t size[RP_MAX_DIMS];
+    size_t ndim, count;
+    rp_dtype dtype;
+    double *real;   /* of real types */
+    int64_t *whole; /* of the others */
+    char *text;
+};
+
+/* ---------------------------------------------------------------- one backend */
+
+static void free_results(struct result *r, size_t n) {
+    for (size_t k = 0; k < n; k++) {
+        free(r[k].real);
+        free(r[k].whole);
+        free(r[k].text);
+    }
+}
+
+static rp_status keep(struct result *r, rp_tensor *t) {
+    if (!t) return RP_OK; /* a result that the graph calls none */
+    r->dtype = rp_dtype_of(t);
+    r->ndim = rp_ndim(t);
+    r->count = (size_t)rp_numel(t);
+    snprintf(r->type, sizeof r->type, "%s", rp_dtype_name(r->dtype));
+    for (size_t d = 0; d < r->ndim; d++) r->size[d] = rp_size(t, (int64_t)d);
+    const bool real = r->dtype == RP_F32 || r->dtype == RP_F64 || r->dtype == RP_F16 || r->dtype == RP_BF16;
+    void *data = malloc(r->count * 8 + 8);
+    if (real)
+        r->real = data;
+    else
+        r->whole = data;
+    const size_t length = rp_format(t, NULL, 0) + 1;
+    r->text = malloc(length);
+    if (!data || !r->text) return RP_ERROR_OUT_OF_MEMORY;
+    rp_tensor *wide = rp_to_dtype(t, real ? RP_F64 : RP_I64);
+    if (rp_failed() || rp_to_host(wide, data, r->count * 8)) return rp_error_status();
+    rp_format(t, r->text, length);
+    return rp_failed() ? rp_error_status() : RP_OK;
+}
+
+static rp_status run_backend(const struct run_options *o, const char *backend, bool write, struct result *results,
+                             int *code) {
+    const struct cli_graph *g = &o->graph;
+    rp_tensor *in[CLI_MAX_GRAPH_INPUTS] = {NULL}, *out[CLI_MAX_GRAPH_INPUTS] = {NULL};
+    rp_ir *ir = NULL;
+    rp_compiled *f = cli_graph_compile(g, backend, &ir);
+    rp_status status = rp_failed() ? rp_error_status() : RP_OK;
+    for (int i = 0; i < CALLS && !status; i++) {
+        rp_scope scope = rp_scope_begin();
+        status = cli_graph_inputs(g, "run", in);
+        if (!status) status = rp_call(f, in, g->n_in, out, g->n_out);
+        for (size_t k = 0; k < g->n_out && !status && i + 1 == CALLS; k++) {
+            status = keep(&results[k], out[k]);
+            char why[256];
+            if (status || !write || k >= o->n_outputs || !strcmp(o->outputs[k], "_")) continue;
+            if (out[k] && cli_npy_write(o->outputs[k], out[k], why, sizeof why)) continue;
+            fprintf(stderr, "reprise run: --output %s: %s\n", cli_shown(o->outputs[k]),
+                    out[k] ? why : "the graph has no such result");
+            *code = CLI_FAILED;
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp_compiled_release(f);
+    rp_ir_release(ir);
+    return status;
+}
+
+/* ---------------------------------------------------------------- differences */
+
+struct difference {
+    double absolute, relative; /* largest; infinite where one is NaN or infinite and the other not so */
+    double ulps;               /* largest, in steps of the element type */
+    size_t at, count;          /* place of the largest absolute one; elements that differ */
+    bool beyond;               /* of some element: more than atol + rtol * |a| */
+};
+
+/* Steps between two finite numbers of a type with so many bits of mantissa and this smallest exponent. */
+static double steps(double a, double b, rp_dtype t) {
+    const int bits = t == RP_F64 ? 52 : t == RP_F32 ? 23 : t == RP_F16 ? 10 : 7;
+    const int lowest = t == RP_F64 ? -1022 : t == RP_F16 ? -14 : -126;
+    const double larger = fmax(fabs(a), fabs(b));
+    int exponent = larger > 0 ? ilogb(larger) : lowest;
+    if (exponent < lowest) exponent = lowest;
+    return fabs(ldexp(a - b, bits - exponent));
+}
+
+static struct difference compare(const struct result *a, const struct result *b, double atol, double rtol) {
+    struct difference d = {0};
+    for (size_t i = 0; i < a->count; i++) {
+        double absolute, ulps, size;
+        if (a->real) {
+            const double x = a->real[i], y = b->real[i];
+            if (x == y || (isnan(x) && isnan(y))) continue;
+            const bool finite = isfinite(x) && isfinite(y);
+            absolute = finite ? fabs(x - y) : INFINITY;
+            ulps = finite ? steps(x, y, a->dtype) : INFINITY;
+            size = fabs(x);
+        } else {
+            if (a->whole[i] == b->whole[i]) continue;
+            absolute = ulps = fabs((double)a->whole[i] - (double)b->whole[i]);
+            size = fabs((double)a->whole[i]);
+        }
+        d.count++;
+        if (absolute > d.absolute) {
+            d.absolute = absolute;
+            d.at = i;
+        }
+        d.relative = fmax(d.relative, size > 0 ? absolute / size : INFINITY);
+        d.ulps = fmax(d.ulps, ulps);
+        if (!(absolute <= atol + rtol * size) || isinf(absolute)) d.beyond = true;
+    }
+    return d;
+}
+
+static bool same_type(const struct result *a, const struct result *b) {
+    if (a->dtype != b->dtype || a->ndim != b->ndim || a->count != b->count) return false;
+    return memcmp(a->size, b->size, a->ndim * sizeof *a->size) == 0;
+}
+
+/* ---------------------------------------------------------------- output */
+
+/* JSON has no number for what is not finite. */
+static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_string("inf"); }
+
+static json_t *result_to_json(const struct result *r) {
+    json_t *size = json_array();
+    for (size_t d = 0; d < r->ndim; d++) json_array_append_new(size, json_integer((json_int_t)r->size[d]));
+    return json_pack("{s:s, s:o, s:s}", "type", r->type, "size", size, "text", r->text ? r->text : "none");
+}
+
+static void print_result(size_t k, const struct result *r) {
+    printf("result %zu: ", k);
+    if (!r->text) {
+        puts("none");
+        return;
+    }
+    printf("%s[", r->type);
+    for (size_t d = 0; d < r->ndim; d++) printf("%s%lld", d ? ", " : "", (long long)r->size[d]);
+    printf("]\n%s\n", r->text);
+}
+
+/* One result of one backend beside the first one's. true: beyond the bound. */
+static bool tell_difference(const struct run_options *o, json_t *doc, const char *first, const char *backend, size_t k,
+                            const struct result *a, const struct result *b) {
+    if (!same_type(a, b)) {
+        if (doc)
+            json_array_append_new(doc, json_pack("{s:i, s:s, s:s, s:b}", "result", (int)k, "backend", backend,
+                                                 "reference", first, "same_type", 0));
+        else
+            printf("result %zu: %s and %s differ in type or size\n", k, backend, first);
+        return true;
+    }
+    const struct difference d = compare(a, b, o->atol, o->rtol);
+    if (doc) {
+        json_array_append_new(doc, json_pack("{s:i, s:s, s:s, s:b, s:I, s:o, s:o, s:o, s:b}", "result", (int)k,
+                                             "backend", backend, "reference", first, "same_type", 1, "elements",
+                                             (json_int_t)d.count, "absolute", number(d.absolute), "relative",
+                                             number(d.relative), "ulps", number(d.ulps), "beyond", d.beyond));
+    } else if (!d.count) {
+        printf("result %zu: %s equals %s\n", k, backend, first);
+    } else {
+        printf("result %zu: %s differs from %s in %zu of %zu: absolute %.3g (at %zu), relative %.3g, %.3g ulps%s\n", k,
+               backend, first, d.count, a->count, d.absolute, d.at, d.relative, d.ulps,
+               d.beyond ? ": beyond the bound" : "");
+    }
+    return d.beyond;
+}
+
+/* ---------------------------------------------------------------- the command */
+
+static double bound(const char *name, const char *arg, struct argp_state *state) {
+    char *end;
+    const double x = strtod(arg, &end);
+    if (end == arg || *end || !(x >= 0)) argp_error(state, "--%s: '%s' is no bound", name, cli_shown(arg));
+    return x;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    struct run_options *o = state->input;
+    char why[256], *end;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case 'i':
+        if (o->graph.n_inputs == CLI_MAX_GRAPH_INPUTS)
+            argp_error(state, "at most %d inputs", CLI_MAX_GRAPH_INPUTS);
+        else if (!cli_input_parse(arg, &o->graph.inputs[o->graph.n_inputs++], why, sizeof why))
+            argp_error(state, "--input %s: %s", cli_shown(arg), why);
+        return 0;
+    case 'o':
+        if (o->n_outputs == CLI_MAX_GRAPH_INPUTS)
+            argp_error(state, "at most %d outputs", CLI_MAX_GRAPH_INPUTS);
+        else
+            o->outputs[o->n_outputs++] = arg;
+        return 0;
+    case 'e':
+        if (o->n_expected == CLI_MAX_GRAPH_INPUTS)
+            argp_error(state, "at most %d results", CLI_MAX_GRAPH_INPUTS);
+        else
+            o->expected[o->n_expected++] = arg;
+        o->compare = true;
+        return 0;
+    case 'b': o->backends = arg; return 0;
+    case 'c': o->compare = true; return 0;
+    case 'A': o->atol = bound("atol", arg, state); return 0;
+    case 'R': o->rtol = bound("rtol", arg, state); return 0;
+    case 's':
+        o->graph.seed = strtoull(arg, &end, 10);
+        if (*end || *arg < '0' || *arg > '9') argp_error(state, "--seed: '%s' is no number", cli_shown(arg));
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->graph.path) argp_error(state, "one graph at a time");
+        o->graph.path = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS: argp_usage(state); return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int run(int argc, char **argv) {
+    static const struct argp_option options[] = {
+        {"input", 'i', "INPUT", 0,
+         "Of the next argument: TYPE[SIZE,...], @FILE.npy or =VALUE,... or several of these in this order (f32[8,10]@x.npy); _ "
+         "leaves it random. An argument without one is random, of the type that the graph says",
+         0},
+        {"output", 'o', "FILE.npy", 0,
+         "Writes the next result there, as the first backend computed it; _ passes one over", 0},
+        {"backend", 'b', "NAME,...", 0, "The backends (fused; with --compare: eager, aot_eager, fused)", 0},
+        {"expect", 'e', "FILE.npy", 0, "Compares the next result with that file, too; _ passes one over", 0},
+        {"compare", 'c', NULL, 0, "Compares the results of all backends with those of the first; prints no values", 0},
+        {"atol", 'A', "X", 0, "What absolute difference is no failure (0)", 0},
+        {"rtol", 'R', "X", 0, "What difference beside the first backend's value is none, in addition (0)", 0},
+        {"seed", 's', "N", 0, "Of random inputs and random nodes (0)", 0},
+        {0},
+    };
+    static const struct argp_child children[] = {{&cli_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = children,
+        .args_doc = "FILE",
+        .doc =
+            "Computes a graph in text form (docs/ir.md; `reprise dump` prints some), read from FILE or, for -, from standard "
+            "input, and prints its results. With --compare the results of several backends are held against each other, and "
+            "the exit code is 1 where they differ by more than --atol + --rtol * value; two NaNs are equal.",
+    };
+    struct run_options o = {0};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return CLI_USAGE;
+    char names[512], *backends[MAX_BACKENDS];
+    size_t n = 0;
+    snprintf(names, sizeof names, "%s", o.backends ? o.backends : o.compare ? "eager,aot_eager,fused" : "fused");
+    for (char *save, *name = strtok_r(names, ",", &save); name && n < MAX_BACKENDS; name = strtok_r(NULL, ",", &save)) {
+        if (!cli_is_backend("run", name)) return CLI_USAGE;
+        backends[n++] = name;
+    }
+    if (n < (o.compare && !o.n_expected ? 2 : 1)) {
+        fprintf(stderr, "reprise run: --backend names %zu; %s\n", n,
+                o.compare ? "two or more are compared" : "at least one is needed");
+        return CLI_USAGE;
+    }
+    int code = cli_graph_load(&o.graph, "run", o.graph.path);
+    if (code) return code;
+    if (o.n_outputs > o.graph.n_out) {
+        fprintf(stderr, "reprise run: %zu outputs are named, and the graph has %zu results\n", o.n_outputs,
+                o.graph.n_out);
+        cli_graph_free(&o.graph);
+        return CLI_USAGE;
+    }
+    const size_t n_out = o.graph.n_out;
+    struct result *results = calloc((MAX_BACKENDS + 1) * n_out + 1, sizeof *results);
+    rp_set_grad_enabled(false);
+    rp_status status = results ? RP_OK : RP_ERROR_OUT_OF_MEMORY;
+    for (size_t b = 0; b < n && !status; b++) {
+        status = run_backend(&o, backends[b], b == 0, results + b * n_out, &code);
+        if (status) code = cli_graph_failed(&o.graph, backends[b], status);
+    }
+    struct result *expected = results ? results + MAX_BACKENDS * n_out : NULL;
+    for (size_t k = 0; k < o.n_expected && !status; k++) {
+        char why[256];
+        rp_tensor *t = strcmp(o.expected[k], "_") ? cli_npy_read(o.expected[k], why, sizeof why) : NULL;
+        if (!strcmp(o.expected[k], "_")) continue;
+        if (!t) fprintf(stderr, "reprise run: --expect %s: %s\n", cli_shown(o.expected[k]), why);
+        status = t ? keep(&expected[k], t) : RP_ERROR_INVALID_ARGUMENT;
+        if (status) code = cli_graph_failed(&o.graph, "run", status);
+    }
+    json_t *list = o.common.json ? json_array() : NULL, *differences = o.common.json ? json_array() : NULL;
+    for (size_t k = 0; k < n_out && !status; k++) {
+        if (list)
+            json_array_append_new(list, result_to_json(results + k));
+        else if (!o.compare)
+            print_result(k, results + k);
+        for (size_t b = 0; b < n && k < o.n_expected && expected[k].text; b++) {
+            if (tell_difference(&o, differences, "the file", backends[b], k, expected + k, results + b * n_out + k))
+                code = CLI_FAILED;
+        }
+        for (size_t b = 1; b < n && o.compare; b++) {
+            if (tell_difference(&o, differences, backends[0], backends[b], k, results + k, results + b * n_out + k))
+                code = CLI_FAILED;
+        }
+    }
+    if (list && !status) {
+        const int printed = cli_print_json(json_pack("{s:o, s:o}", "results", list, "differences", differences));
+        if (!code) code = printed;
+    } else {
+        json_decref(list);
+        json_decref(differences);
+    }
+    if (results) free_results(results, (MAX_BACKENDS + 1) * n_out);
+    free(results);
+    cli_graph_free(&o.graph);
+    return code;
+}
+
+const struct cli_command cli_cmd_run = {"run", "compute a graph in text form, and compare backends", run};

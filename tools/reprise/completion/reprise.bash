@@ -1,0 +1,55 @@
+# Completion of reprise(1) for bash. Commands and options are those of `reprise help`; tools/reprise/test/completion.sh compares.
+_reprise() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= i
+    local commands="demo run bench explain dump ops backends doctor help"
+    local models="trig mlp rows text"
+    COMPREPLY=()
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+        -*) ;;
+        *)
+            command=${COMP_WORDS[i]}
+            break
+            ;;
+        esac
+    done
+    if [[ -z $command ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$commands --help --usage --version" -- "$cur")
+        return
+    fi
+    case $prev in
+    --backend | -b)
+        mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" backends 2>/dev/null)" -- "$cur")
+        return
+        ;;
+    --device | -d)
+        mapfile -t COMPREPLY < <(compgen -W "cpu cuda" -- "$cur")
+        return
+        ;;
+    --text | --output | -o | --expect | -e | --peer | -p)
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        return
+        ;;
+    --seconds | --calls | --atol | --rtol | --seed | --input) return ;;
+    esac
+    local options="--help --usage --version --json" words=
+    case $command in
+    demo) options+=" --text --device --seconds" ;;
+    run) options+=" --input --output --backend --expect --compare --atol --rtol --seed" ;;
+    bench) options+=" --peer --seconds --calls --backend --input" ;;
+    explain) options+=" --backend --train --input" words=$models ;;
+    dump) options+=" --train" words=$models ;;
+    help)
+        mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")
+        return
+        ;;
+    esac
+    if [[ $cur == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
+        return
+    fi
+    case $command in
+    run | bench | explain | dump) mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur"; compgen -f -- "$cur") ;;
+    esac
+}
+complete -o filenames -F _reprise reprise
