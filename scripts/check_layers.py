@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fails where a file of src/ knows what it must not: check_layers.py.
 
-  floors   A file includes from the folder of a floor above its own. The floors are those of the table in docs/design.md.
+  floors   A file includes from the folder of a floor above its own. The floors are those of the table in docs/developers/design.md.
   headers  Headers that include each other in a circle.
   files    Files of FOLDERS that include each other in a circle, where a file is NAME.c with NAME.h and NAME_parts.h, or whose
            functions and tables (rp__name) use each other in a circle, whatever header declares them.
@@ -23,7 +23,7 @@ TABLE = re.compile(r"^const [\w \t*]*?\b(rp__\w+)(?:\[[^\]]*\])? = ", re.M)
 
 def floors():
     found = {}
-    for number, folders in FLOOR.findall((ROOT / "docs/design.md").read_text()):
+    for number, folders in FLOOR.findall((ROOT / "docs/developers/design.md").read_text()):
         for folder in re.findall(r"`src/(\w+)/`", folders):
             found[folder] = int(number)
     return found
