@@ -2,7 +2,7 @@
    nothing of what is called: the call itself is rp_call's. */
 #include <string.h>
 
-#include "compile/compiled.h"
+#include "compile/callable.h"
 #include "core/alloc.h"
 #include "tensor/tensor.h"
 

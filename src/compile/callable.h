@@ -1,6 +1,6 @@
 /* What rp_call calls: plain, compiled (this folder) and graphed (floor 7) functions behind one table. */
-#ifndef RP_COMPILE_COMPILED_H
-#define RP_COMPILE_COMPILED_H
+#ifndef RP_COMPILE_CALLABLE_H
+#define RP_COMPILE_CALLABLE_H
 
 #include <stdatomic.h>
 
@@ -36,5 +36,8 @@ void rp__explain_leave(rp_compiled *f);
 /* Why f, which has no ops, cannot be called: a failed constructor's, or released. */
 rp_status rp__callable_refuse(const rp_compiled *f, const char *call);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */
+/* rp__callable_ops.call of a plain function, and of a backend that runs the function itself. */
+rp_status rp__callable_plain(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                             size_t n_out);
 
 #endif
