@@ -364,7 +364,8 @@ static void test_chain(void **state) {
             chain_case(floats[d], 3, (int64_t[]){290, 70}, 1, mode << 2, 1);
         }
     }
-    chain_case(RP_F32, 3000, mlp, 2, 0x1f << 2 | 1, 1); /* several rows a thread */
+    chain_case(RP_F16, 2, (int64_t[]){5000, 2}, 1, 0, 1); /* more than a group of blocks */
+    chain_case(RP_F32, 3000, mlp, 2, 0x1f << 2 | 1, 1);   /* several rows a thread */
     chain_case(RP_BF16, 40000, (int64_t[]){4, 24, 4}, 2, 0x1b << 2, 1);
 }
 

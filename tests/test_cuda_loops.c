@@ -31,6 +31,7 @@ typedef struct problem {
     operand operands[MOST];
     rp_scalar scalars[4];
     struct rp__random_draw draw;
+    rp__space_window windows[4];
 } problem;
 
 static size_t element_bytes(const problem *p, unsigned k) {
@@ -71,11 +72,13 @@ static void run(rp_device id, const problem *p, unsigned char **out) {
         access[k].end = (int64_t)bytes;
     }
     struct rp__random_draw draw = p->draw;
-    rp__space space = {.n_outer = (uint8_t)p->n_outer,
-                       .n_inner = (uint8_t)p->n_inner,
+    rp__space_window windows[4];
+    memcpy(windows, p->windows, sizeof windows);
+    rp__space space = {.dims = {(uint8_t)p->n_outer, (uint8_t)p->n_inner},
                        .n_accesses = p->dag->n_accesses,
                        .n_scalars = p->dag->n_scalars,
                        .accesses = access,
+                       .windows = windows,
                        .scalars = p->scalars,
                        .draw = &draw,
                        .n_draws = p->dag->n_draws,
@@ -208,7 +211,7 @@ static void test_functions(void **state) {
 static void test_gather_and_errors(void **state) {
     (void)state;
     rp__dag_builder *b = rp__dag_new();
-    uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
+    uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS);
     uint16_t bound = rp__dag_scalar(b), stride = rp__dag_scalar(b);
     rp__val index = load_new(b, RP_I64, false);
     rp__val checked = rp__dag_op(b, RP__CHECK_INDEX, index, rp__dag_scalar_value(b, bound, RP_I64), 0);
@@ -241,7 +244,7 @@ static void test_gather_and_errors(void **state) {
         access[k].end = (int64_t)bytes;
         memcpy(access[k].stride, p.operands[k].stride, sizeof access[k].stride);
     }
-    rp__space space = {.n_outer = 2,
+    rp__space space = {.dims = {2},
                        .n_accesses = 3,
                        .n_scalars = 2,
                        .accesses = access,
@@ -265,7 +268,7 @@ static void test_random(void **state) {
     for (unsigned k = 0; k < 3; k++) {
         rp__dag_builder *b = rp__dag_new();
         rp_dtype dtype = kinds[k] == RP__PHILOX_NORMAL ? RP_F32 : RP_I64;
-        rp__val number = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val number = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         store_new(b, dtype, rp__dag_op_imm(b, kinds[k], dtype, number, 0), false);
         problem p = {.dag = rp__dag_finish(b), .n_outer = 2, .extent = {13, 21}, .draw = {.seed = 12345, .inner = 99}};
         assert_non_null(p.dag);
@@ -281,15 +284,16 @@ static void test_random(void **state) {
 static rp__dag *softmax_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false);
-    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x)));
-    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e)), false);
+    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW)));
+    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e, RP__ALONG_ROW)), false);
     return rp__dag_finish(b);
 }
 
 static rp__dag *sum_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false);
-    rp__val s = rp__dag_reduce(b, RP__REDUCE_SUM, x), m = rp__dag_reduce(b, RP__REDUCE_MAX, op1(b, RP__NEG, x));
+    rp__val s = rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW),
+            m = rp__dag_reduce(b, RP__REDUCE_MAX, op1(b, RP__NEG, x), RP__ALONG_ROW);
     store_new(b, dtype == RP_I32 ? RP_I64 : dtype, s, true);
     store_new(b, dtype, m, true);
     return rp__dag_finish(b);
@@ -318,9 +322,11 @@ static void test_rows(void **state) {
 static rp__dag *norm_dag(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false), w = load_new(b, dtype, false);
-    rp__val d = op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_SUM, op1(b, RP__ERFP1, x)));
-    rp__val y = op2(b, RP__MUL, op2(b, RP__MUL, d, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d))), w);
-    rp__val m = rp__dag_reduce(b, RP__REDUCE_MAX, y), n = rp__dag_reduce(b, RP__REDUCE_MIN, op1(b, RP__NEG, y));
+    rp__val d = op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_SUM, op1(b, RP__ERFP1, x), RP__ALONG_ROW));
+    rp__val y =
+        op2(b, RP__MUL, op2(b, RP__MUL, d, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d), RP__ALONG_ROW)), w);
+    rp__val m = rp__dag_reduce(b, RP__REDUCE_MAX, y, RP__ALONG_ROW),
+            n = rp__dag_reduce(b, RP__REDUCE_MIN, op1(b, RP__NEG, y), RP__ALONG_ROW);
     store_new(b, dtype, op1(b, RP__EXP, op2(b, RP__DIV, y, m)), false);
     store_new(b, dtype, op2(b, RP__ADD, m, n), true);
     return rp__dag_finish(b);
@@ -410,13 +416,8 @@ static void test_order(void **state) {
                                           .stride = {layout ? 1 : r, layout ? rows : 1}};
                 a[1] = (rp__space_access){.base = sum->data, .storage = sum, .end = rows * 4, .stride = {1, 0}};
                 a[2] = (rp__space_access){.base = max->data, .storage = max, .end = rows * 4, .stride = {1, 0}};
-                rp__space space = {.n_outer = 1,
-                                   .n_inner = 1,
-                                   .extent = {rows, r},
-                                   .n_accesses = 3,
-                                   .accesses = a,
-                                   .op = "sum",
-                                   .site = "here"};
+                rp__space space = {
+                    .dims = {1, 1}, .extent = {rows, r}, .n_accesses = 3, .accesses = a, .op = "sum", .site = "here"};
                 assert_int_equal(rp__loop_launch(d, s, p.dag, &space), RP_OK);
                 results[layout] = malloc(rows * sizeof(float));
                 assert_int_equal(d->ops->copy_out(d, s, results[layout], sum->data, rows * 4u), RP_OK);
@@ -434,17 +435,102 @@ static void test_order(void **state) {
         }
 }
 
+/* Scans: all kinds, with reductions before and behind, and a scan of a scan; rows of few and of many tiles. */
+static rp__dag *scan_dag(rp_dtype dtype) {
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = load_new(b, dtype, false);
+    rp__val high = rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW);
+    rp__val run = rp__dag_scan(b, RP__SCAN_SUM, op1(b, RP__EXP, op2(b, RP__SUB, x, high)), RP__ALONG_ROW);
+    rp__val least = rp__dag_scan(b, RP__SCAN_MIN, op2(b, RP__MUL, x, high), RP__ALONG_ROW);
+    rp__val most = rp__dag_scan(b, RP__SCAN_MAX, op2(b, RP__ADD, least, x), RP__ALONG_ROW);
+    rp__val all = rp__dag_reduce(b, RP__REDUCE_SUM, run, RP__ALONG_ROW);
+    store_new(b, dtype, op2(b, RP__DIV, run, all), false);
+    store_new(b, dtype, most, false);
+    store_new(b, dtype, rp__dag_scan(b, RP__SCAN_LOGADDEXP, x, RP__ALONG_ROW), false);
+    store_new(b, dtype, rp__dag_scan(b, RP__SCAN_PROD, op1(b, RP__COS, x), RP__ALONG_ROW), false);
+    store_new(b, dtype, all, true);
+    return rp__dag_finish(b);
+}
+
+static void test_scans(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 3, 4, 127, 1024, 1025, 4100, 17000};
+    for (unsigned t = 0; t < 2; t++)
+        for (unsigned n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            if (t && n % 2) continue;
+            problem p = {.dag = scan_dag(t ? RP_F64 : RP_F32), .n_outer = 1, .n_inner = 1, .extent = {3, sizes[n]}};
+            assert_non_null(p.dag);
+            for (unsigned k = 0; k < p.dag->n_accesses; k++) set_row_major(&p, k, 0, k == 5 ? 1 : 2);
+            compare(&p, t ? 1e-13 : 2e-5);
+            rp__dag_release(p.dag);
+        }
+    rp__dag_builder *b = rp__dag_new(); /* integers are exact; along memory and across it */
+    store_new(b, RP_I64, rp__dag_scan(b, RP__SCAN_SUM, load_new(b, RP_I32, false), RP__ALONG_ROW), false);
+    problem p = {.dag = rp__dag_finish(b), .n_outer = 1, .n_inner = 1, .extent = {5, 2100}};
+    set_row_major(&p, 0, 0, 2);
+    set_row_major(&p, 1, 0, 2);
+    compare(&p, 0);
+    for (unsigned k = 0; k < 2; k++) {
+        p.operands[k].stride[0] = 1;
+        p.operands[k].stride[1] = 5;
+    }
+    compare(&p, 0);
+    rp__dag_release(p.dag);
+}
+
+/* Windows: sums over windows of a padded plane and over those that an element is part of (with a divisor), rows side by side and
+   not, and single elements. */
+static void test_windows(void **state) {
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        const bool rows = way != 3, wide = way == 2;
+        rp__dag_builder *b = rp__dag_new();
+        const rp__axes axes = rows ? RP__ALONG_ROWS : RP__ELEMENTS;
+        uint16_t from = rp__dag_access_windows(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS, 2);
+        uint16_t numbers = rp__dag_access_windows(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 2);
+        rp__val x = rp__dag_load(b, from, NONE, NONE), place = rp__dag_iota(b, numbers), in = rp__dag_inside(b, from);
+        if (rows) {
+            x = rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW);
+            place = rp__dag_reduce(b, RP__REDUCE_MAX, place, RP__ALONG_ROW);
+            in = rp__dag_reduce(b, RP__REDUCE_ANY, in, RP__ALONG_ROW);
+        }
+        rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F32, axes), x);
+        rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_I64, axes), place);
+        rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_BOOL, axes), in);
+        /* 2 planes of 9 x 11 behind each other; windows of 3 x 2, steps 2 and 1, padding 1 */
+        problem p = {.dag = rp__dag_finish(b), .n_outer = 3, .n_inner = 2, .extent = {2, wide ? 9 : 5, 11, 3, 2}};
+        assert_non_null(p.dag);
+        for (unsigned k = 0; k < 2; k++) p.operands[k] = (operand){.elements = 2 * 9 * 11, .stride = {9 * 11}};
+        for (unsigned k = 2; k < 5; k++) set_row_major(&p, k, 0, rows ? 3 : 5);
+        for (int k = 0; k < 4; k++)
+            p.windows[k] =
+                k % 2 ? (rp__space_window){.size = 11, .stride = 1, .pad = 1, .divisor = 1, .factor = {0, 0, 1, 0, 1}}
+                      : (rp__space_window){.size = 9, .stride = 11, .pad = 1, .divisor = 1, .factor = {0, 2, 0, 1, 0}};
+        if (wide) {
+            p.windows[0] = p.windows[2] =
+                (rp__space_window){.size = 5, .stride = 11, .pad = -1, .divisor = 2, .factor = {0, 1, 0, -1, 0}};
+        }
+        if (way ==
+            1) { /* one of two planes in every other row of blocks: rows of the kernel run side by side in memory */
+            p.extent[2] = 1;
+            p.windows[1].factor[2] = p.windows[3].factor[2] = 0;
+            for (unsigned k = 2; k < 5; k++) set_row_major(&p, k, 0, 3);
+        }
+        compare(&p, 1e-5);
+        rp__dag_release(p.dag);
+    }
+}
+
 /* row: the rate is declared a row value; else only its stride says that a group shares it, as optimizers do. */
 static void run_many(bool row) {
     rp__device *d = rp__device_get(rp_cuda(0));
     rp_stream *s = rp__current_stream(d);
     rp__dag_builder *b = rp__dag_new();
-    uint16_t w = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false),
-             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
+    uint16_t w = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, RP__ELEMENTS),
+             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS);
     rp__val lr = load_new(b, RP_F32, row);
     rp__dag_store(b, w,
-                  op2(b, RP__SUB, rp__dag_load(b, w, NONE, NONE), op2(b, RP__MUL, lr, rp__dag_load(b, g, NONE, NONE))),
-                  false);
+                  op2(b, RP__SUB, rp__dag_load(b, w, NONE, NONE), op2(b, RP__MUL, lr, rp__dag_load(b, g, NONE, NONE))));
     rp__dag *dag = rp__dag_finish(b);
     assert_non_null(dag);
     enum { GROUPS = 37 };
@@ -468,7 +554,7 @@ static void run_many(bool row) {
         }
         a[k * 3 + 2] = (rp__space_access){.base = rates->data, .storage = rates, .end = 4};
     }
-    rp__space shared = {.n_outer = 1, .n_accesses = 3, .op = "sgd", .site = "here"};
+    rp__space shared = {.dims = {1}, .n_accesses = 3, .op = "sgd", .site = "here"};
     rp__launch one;
     assert_int_equal(rp__loop_bind_many(d, dag, &shared, a, extents, GROUPS, rp__launch_buffer_get(), &one), RP_OK);
     if (rp__loop_launch_many(d, s, dag, &shared, a, extents, GROUPS) != RP_OK) fail_msg("%s", rp_error_message());
@@ -504,7 +590,8 @@ int main(void) {
         cmocka_unit_test(test_functions), cmocka_unit_test(test_gather_and_errors),
         cmocka_unit_test(test_random),    cmocka_unit_test(test_rows),
         cmocka_unit_test(test_order),     cmocka_unit_test(test_row_shares),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_many),      cmocka_unit_test(test_scans),
+        cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

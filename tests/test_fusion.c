@@ -82,6 +82,28 @@ static void rows(void **state) {
         "gelu+native_layer_norm+softmax+sum+neg", "");
 }
 
+/* A scan along rows is one kernel with what makes and reads its elements, reductions of the same rows included; one that runs the
+   other way is not. */
+static void scans(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8]) {\n"
+           "  %1: f32[4, 8] = softmax(%0) {dim = 1}\n"
+           "  %2: f32[4, 8] = cumsum(%1) {dim = 1, dtype = none}\n"
+           "  %3: f32[4, 8] = log(%2)\n"
+           "  %4: f32[4] = sum(%3) {dim = [1], keepdim = false, dtype = none}\n"
+           "  return %3, %4\n"
+           "}\n",
+           "softmax+cumsum+log+sum", "");
+    expect("graph \"f\" (%0: f32[4, 8]) {\n"
+           "  %1: f32[4, 8] = exp(%0)\n"
+           "  %2: f32[4, 8] = cumsum_reversed(%1) {dim = 1}\n"
+           "  %3: f32[4, 8] = neg(%2)\n"
+           "  %4: f32[4, 8] = cumsum(%3) {dim = 1, dtype = none}\n"
+           "  return %3, %4\n"
+           "}\n",
+           "exp+cumsum_reversed+neg;cumsum", "neg>cumsum:walks-the-other-way");
+}
+
 static void different_rows(void **state) {
     (void)state;
     expect("graph \"f\" (%0: f32[4, 8]) {\n"
@@ -513,6 +535,7 @@ int main(void) {
         cmocka_unit_test(slow_rows),
         cmocka_unit_test(chains),
         cmocka_unit_test(rows),
+        cmocka_unit_test(scans),
         cmocka_unit_test(different_rows),
         cmocka_unit_test(most_axes),
         cmocka_unit_test(parts),

@@ -132,12 +132,21 @@ static rp_tensor *reduce(uint64_t *s, rp_tensor *t) {
     size_t n = rp_ndim(t);
     int64_t d = n ? (int64_t)below(s, (unsigned)n) : 0;
     bool keep = below(s, 2);
-    switch (below(s, 6)) {
+    switch (below(s, 10)) {
     case 0: return rp_sum(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
     case 1: return rp_mean(t, &d, n ? 1 : 0, keep, RP_DTYPE_NONE);
     case 2: return rp_amax(t, &d, n ? 1 : 0, keep);
     case 3: return rp_softmax(t, d);
     case 4: return rp_log_softmax(t, d);
+    case 6: return rp_cumsum(t, d, RP_DTYPE_NONE);
+    case 7: return n ? rp_constant_pad_nd(t, RP_DIMS(1, keep ? -1 : 1), rp_f64(0.5)) : t;
+    case 8:
+        if (n != 3 && n != 4) return t;
+        return keep ? rp_max_pool2d(t, RP_DIMS(3), RP_DIMS(1), RP_DIMS(1), RP_DIMS(1), false)
+                    : rp_avg_pool2d(t, RP_DIMS(3, 1), RP_DIMS(1), RP_DIMS(1, 0), false, d == 0, INT64_MIN);
+    case 9:
+        if (n < 2 || rp_numel(t) / rp_size(t, 1) < 2) return t;
+        return rp_batch_norm(t, NULL, NULL, NULL, NULL, true, 0.1, 1e-3);
     default: {
         if (n == 0) return t;
         int64_t size = rp_size(t, -1);

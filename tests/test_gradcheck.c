@@ -131,6 +131,33 @@ CASE(f_amax, rp_amax(rp_mul(x[0], x[0]), RP_DIMS(1), false))
 CASE(f_amax_all, rp_amax(x[0], RP_NO_DIMS, false))
 CASE(f_softmax, rp_softmax(x[0], 1))
 CASE(f_softmax_0, rp_softmax(x[0], 0))
+CASE(f_max_pool, rp_max_pool2d(x[0], RP_DIMS(3, 2), RP_DIMS(2, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), true))
+CASE(f_max_pool_dilated,
+     rp_max_pool2d_with_indices(rp_mul(x[0], x[0]), RP_DIMS(2, 2), RP_DIMS(1), RP_DIMS(0), RP_DIMS(2, 1), false, NULL))
+static rp_tensor *f_max_pool_input(rp_tensor **x) {
+    rp_tensor *indices,
+        *like = rp_sin(rp_reshape(rp_arange(rp_i64(0), rp_i64(20), rp_i64(1), RP_F64), RP_DIMS(1, 1, 5, 4)));
+    rp_max_pool2d_with_indices(like, RP_DIMS(2, 3), RP_DIMS(2, 1), RP_DIMS(1, 1), RP_DIMS(1, 1), false, &indices);
+    return rp_max_pool2d_input(x[0], indices, RP_DIMS(1, 1, 5, 4), RP_DIMS(2, 3), RP_DIMS(2, 1), RP_DIMS(1, 1),
+                               RP_DIMS(1, 1), false);
+}
+CASE(f_avg_pool, rp_avg_pool2d(x[0], RP_DIMS(3, 2), RP_DIMS(2, 1), RP_DIMS(1, 1), true, true, INT64_MIN))
+CASE(f_avg_pool_inside, rp_avg_pool2d(rp_mul(x[0], x[0]), RP_DIMS(3), RP_DIMS(2), RP_DIMS(1), true, false, INT64_MIN))
+CASE(f_avg_pool_number, rp_avg_pool2d(x[0], RP_DIMS(2), NULL, 0, RP_DIMS(0), false, true, 3))
+CASE(f_avg_pool_input, rp_avg_pool2d_input(x[0], RP_DIMS(1, 2, 5, 4), RP_DIMS(3, 2), RP_DIMS(2, 1), RP_DIMS(1, 1),
+                                           false, false, INT64_MIN))
+CASE(f_pad, rp_constant_pad_nd(rp_mul(x[0], x[0]), RP_DIMS(1, -1, 2, 0), rp_f64(2)))
+CASE(f_batch_norm, rp_batch_norm(x[0], x[1], x[2], NULL, NULL, true, 0.1, 1e-3))
+CASE(f_batch_norm_plain, rp_batch_norm(x[0], NULL, NULL, NULL, NULL, true, 0.1, 1e-3))
+CASE(f_batch_norm_eval, rp_batch_norm(x[0], x[1], x[2], rp_full(RP_DIMS(2), rp_f64(0.3), RP_F64),
+                                      rp_full(RP_DIMS(2), rp_f64(1.7), RP_F64), false, 0.1, 1e-3))
+static rp_tensor *f_batch_norm_train(rp_tensor **x) {
+    rp_tensor *mean, *rstd, *var, *y = rp_batch_norm_train(x[0], x[1], x[2], 1e-3, &mean, &rstd, &var);
+    rp_tensor *stats = rp_add(rp_add(mean, rp_mul(rstd, mean), rp_i64(1)), var, rp_i64(1));
+    return rp_add(y, rp_unsqueeze(stats, -1), rp_i64(1));
+}
+CASE(f_cumsum, rp_cumsum(x[0], 1, RP_DTYPE_NONE))
+CASE(f_cumsum_reversed, rp_cumsum_reversed(rp_mul(x[0], x[0]), 0))
 CASE(f_log_softmax, rp_log_softmax(x[0], -1))
 CASE(f_layer_norm, rp_layer_norm(x[0], RP_DIMS(3), x[1], x[2], 1e-5))
 CASE(f_layer_norm_plain, rp_layer_norm(x[0], RP_DIMS(2, 3), NULL, NULL, 1e-5))
@@ -261,6 +288,20 @@ static const grad_case cases[] = {
     {"softmax", "2,3", ANY, f_softmax},
     {"softmax", "3,2", ANY, f_softmax_0},
     {"log_softmax", "2,3", ANY, f_log_softmax},
+    {"max_pool2d", "1,2,5,4", APART, f_max_pool},
+    {"max_pool2d_with_indices", "1,4,3", APART, f_max_pool_dilated},
+    {"max_pool2d_input", "1,1,3,4", ANY, f_max_pool_input},
+    {"avg_pool2d", "1,2,5,4", ANY, f_avg_pool},
+    {"avg_pool2d", "1,4,4", ANY, f_avg_pool_inside},
+    {"avg_pool2d", "1,1,5,4", ANY, f_avg_pool_number},
+    {"avg_pool2d_input", "1,2,3,5", ANY, f_avg_pool_input},
+    {"constant_pad_nd", "2,3", ANY, f_pad},
+    {"batch_norm", "3,2,2;2;2", ANY, f_batch_norm},
+    {"batch_norm", "4,2", ANY, f_batch_norm_plain},
+    {"batch_norm", "3,2;2;2", ANY, f_batch_norm_eval},
+    {"batch_norm_train", "3,2,2;2,1;2,1", ANY, f_batch_norm_train},
+    {"cumsum", "2,3", ANY, f_cumsum},
+    {"cumsum_reversed", "3,2", ANY, f_cumsum_reversed},
     {"layer_norm", "2,3;3;3", ANY, f_layer_norm},
     {"layer_norm", "2,2,3", ANY, f_layer_norm_plain},
     {"layer_norm", "2,3;3", ANY, f_layer_norm_weight},

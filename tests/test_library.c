@@ -1,7 +1,7 @@
 /* ctest: labels=numbers,threads timeout=600 cost=18 */
 /* Library ops on the CPU against plain loops. Products and convolutions are compared bit for bit: their order of summation is
-   part of the contract (kernel/cpu/gemm.h), so every instruction set, thread count and layout must give what the loops here
-   give. */
+   part of the contract (kernel/cpu/gemm.h), so every instruction set with fma and each without, every thread count and layout
+   must give what the loops here give. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,13 +109,24 @@ static void run_ok(rp__library_op op, const array *a, size_t n, rp__library_call
     if (run(op, a, n, call) != RP_OK) fail_msg("%s", rp_error_message());
 }
 
-/* Runs the op for every instruction set here, with one thread and with two; the memory of the first result must come back. */
-static void run_everywhere(rp__library_op op, const array *a, size_t n, rp__library_call *call) {
-    static const char *const names[] = {"baseline", "avx2", "avx512"};
+/* Do the products in memory come from an instruction set with fma? */
+static bool fused;
+static const char *const names[] = {"baseline", "avx2", "avx512"};
+enum { NAMES = sizeof names / sizeof *names };
+static bool has_fma(unsigned name) {
+#ifdef __aarch64__
+    return true || name;
+#else
+    return name > 0;
+#endif
+}
+/* Runs the op for instruction sets [from, end), with one thread and with two; the memory of the first result must come back.
+   false: none of them is here. */
+static bool run_each(rp__library_op op, const array *a, size_t n, rp__library_call *call, unsigned from, unsigned end) {
     unsigned char *first = NULL, *empty = malloc(a[0].bytes);
     assert_non_null(empty);
     memcpy(empty, a[0].memory, a[0].bytes);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = from; i < end; i++) {
         const rp__tiles *tiles = rp__tiles_named(names[i]);
         if (!tiles) continue;
         rp__tiles_set(tiles);
@@ -133,19 +144,41 @@ static void run_everywhere(rp__library_op op, const array *a, size_t n, rp__libr
         }
     }
     rp__tiles_set(NULL);
+    bool any = first != NULL;
     free(first);
     free(empty);
+    return any;
 }
+static void run_everywhere(rp__library_op op, const array *a, size_t n, rp__library_call *call) {
+    (void)run_each(op, a, n, call, 0, NAMES);
+}
+/* Products of the sets without fma (which 0) and of those with it (1); whole numbers are the same everywhere. */
+static bool run_products(rp__library_op op, const array *a, size_t n, rp__library_call *call, unsigned which) {
+    const unsigned cut = has_fma(0) ? 0 : 1;
+    fused = which == 1;
+    return run_each(op, a, n, call, which ? cut : 0, which ? NAMES : cut);
+}
+static float muladd_f32(float x, float y, float sum) { return fused ? fmaf(x, y, sum) : sum + x * y; }
+static double muladd_f64(double x, double y, double sum) { return fused ? fma(x, y, sum) : sum + x * y; }
 
 /* ---- products */
 
-/* One element by the contract; all types but f64 and i64 go through float or 32-bit integers. */
+enum { BLOCK = 256, GROUP = 16 * BLOCK }; /* of 4-byte sums; 8-byte ones: half */
+
+/* One element by the contract (kernel/product.h); all types but f64 and i64 go through float or 32-bit integers. */
 static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp__operand *b, int64_t bt,
                       int64_t step_b, int64_t k, const double *bias, bool relu) {
     switch (a->dtype) {
     case RP_F64: {
-        double s = 0;
-        for (int64_t i = 0; i < k; i++) s += get(a, at + i * step_a) * get(b, bt + i * step_b);
+        double s = 0, group = 0;
+        for (int64_t from = 0; from < k; from += BLOCK / 2) {
+            double block = 0;
+            const int64_t to = from + BLOCK / 2 < k ? from + BLOCK / 2 : k;
+            for (int64_t i = from; i < to; i++)
+                block = muladd_f64(get(a, at + i * step_a), get(b, bt + i * step_b), block);
+            group = from % (GROUP / 2) == 0 ? block : group + block;
+            if (to % (GROUP / 2) == 0 || to == k) s = from < GROUP / 2 ? group : s + group;
+        }
         if (bias) s += *bias;
         return relu && s < 0 ? 0 : s;
     }
@@ -173,8 +206,16 @@ static double product(const rp__operand *a, int64_t at, int64_t step_a, const rp
         return (uint8_t)(s + (bias ? (uint8_t)*bias : 0));
     }
     default: {
-        float s = 0;
-        for (int64_t i = 0; i < k; i++) s += (float)get(a, at + i * step_a) * (float)get(b, bt + i * step_b);
+        float s = 0, group = 0;
+        for (int64_t from = 0; from < k;
+             from += BLOCK) { /* blocks, groups of blocks, groups: each from left to right */
+            float block = 0;
+            const int64_t to = from + BLOCK < k ? from + BLOCK : k;
+            for (int64_t i = from; i < to; i++)
+                block = muladd_f32((float)get(a, at + i * step_a), (float)get(b, bt + i * step_b), block);
+            group = from % GROUP == 0 ? block : group + block;
+            if (to % GROUP == 0 || to == k) s = from < GROUP ? group : s + group;
+        }
         if (bias) s += (float)*bias;
         return relu && s < 0 ? 0 : (double)s;
     }
@@ -216,17 +257,18 @@ static void product_case(rp_dtype dtype, int64_t M, int64_t N, int64_t K, unsign
                   array_new(dtype, 1, &N, NULL, 2)};
     for (unsigned i = 1; i < 4; i++) fill(&a[i]);
     rp__library_call call = {.epilogue = relu ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
-    run_everywhere(RP__LIB_MATMUL, a, bias ? 4 : 3, &call);
-    check_product(a, bias, relu);
+    for (unsigned which = 0; which < 2; which++)
+        if (run_products(RP__LIB_MATMUL, a, bias ? 4 : 3, &call, which)) check_product(a, bias, relu);
     for (unsigned i = 0; i < 4; i++) array_free(&a[i]);
 }
 
 static void test_matmul_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1},    {1, 64, 10},  {64, 1, 7},    {64, 64, 10},  {64, 10, 64},
-                                        {3, 5, 0},    {0, 4, 3},    {4, 0, 3},     {17, 33, 65},  {7, 100, 1},
-                                        {1, 300, 77}, {2, 130, 31}, {13, 67, 300}, {250, 70, 40}, {100, 3, 520},
-                                        {5, 4, 1030}, {97, 129, 9}, {11, 16, 16},  {300, 2, 5}};
+    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 64, 10},   {64, 1, 7},    {64, 64, 10},  {64, 10, 64},
+                                        {3, 5, 0},     {0, 4, 3},     {4, 0, 3},     {17, 33, 65},  {7, 100, 1},
+                                        {1, 300, 77},  {2, 130, 31},  {13, 67, 300}, {250, 70, 40}, {100, 3, 520},
+                                        {5, 4, 1030},  {97, 129, 9},  {11, 16, 16},  {300, 2, 5},   {3, 5, 4097},
+                                        {1, 70, 9000}, {30, 66, 4600}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (unsigned layout = 0; layout < 32; layout += i % 3 + 1)
             product_case(RP_F32, shapes[i][0], shapes[i][1], shapes[i][2], layout, layout % 2, layout % 3 == 0);
@@ -235,8 +277,8 @@ static void test_matmul_shapes(void **state) {
 static void test_matmul_dtypes(void **state) {
     (void)state;
     static const rp_dtype dtypes[] = {RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
-    static const int64_t shapes[][3] = {{1, 70, 33},    {9, 4, 150}, {33, 65, 20},
-                                        {100, 66, 300}, {13, 17, 0}, {70, 1, 9}};
+    static const int64_t shapes[][3] = {{1, 70, 33}, {9, 4, 150}, {33, 65, 20}, {100, 66, 300},
+                                        {13, 17, 0}, {70, 1, 9},  {5, 7, 4400}};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (unsigned layout = (unsigned)i % 2; layout < 32; layout += 3)
@@ -256,8 +298,8 @@ static void test_matmul_batch(void **state) {
         if (which == 1) a[2].o.stride[0] = 0;
         if (which == 2) a[2].o.stride[0] = a[2].o.stride[1] = 0;
         rp__library_call call = {0};
-        run_everywhere(RP__LIB_MATMUL, a, 3, &call);
-        check_product(a, false, false);
+        for (unsigned set = 0; set < 2; set++)
+            if (run_products(RP__LIB_MATMUL, a, 3, &call, set)) check_product(a, false, false);
         for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
     }
 }
@@ -272,7 +314,7 @@ static void test_matmul_special(void **state) {
     put(&a[1].o, 3 * 5 + 2, INFINITY);
     put(&a[2].o, 4 * 21 + 20, NAN);
     rp__library_call call = {.epilogue = RP__EPILOGUE_RELU};
-    run_everywhere(RP__LIB_MATMUL, a, 3, &call);
+    run_ok(RP__LIB_MATMUL, a, 3, &call);
     for (int64_t i = 0; i < 7; i++) {
         for (int64_t j = 0; j < 21; j++) {
             const double v = get(&a[0].o, i * 21 + j);
@@ -282,6 +324,28 @@ static void test_matmul_special(void **state) {
                 assert_true(v == INFINITY || v == 0 || isnan(v));
             else
                 assert_true(isfinite(v));
+        }
+    }
+    for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
+}
+
+/* The error of a sum of a million products is that of its blocks, not of its length. */
+static void test_matmul_long(void **state) {
+    (void)state;
+    const int64_t k = 1 << 20, y[2] = {2, 3}, x[2] = {2, k}, w[2] = {k, 3};
+    array a[3] = {array_new(RP_F32, 2, y, NULL, 1), array_new(RP_F32, 2, x, NULL, 1), array_new(RP_F32, 2, w, NULL, 1)};
+    uint32_t r = 12345;
+    for (unsigned i = 1; i < 3; i++) {
+        for (int64_t e = 0; e < numel(&a[i].o); e++, r = r * 1664525u + 1013904223u)
+            ((float *)a[i].o.base)[e] = (float)(r >> 8) * 0x1p-24f;
+    }
+    rp__library_call call = {0};
+    run_ok(RP__LIB_MATMUL, a, 3, &call);
+    for (int64_t m = 0; m < 2; m++) {
+        for (int64_t n = 0; n < 3; n++) {
+            double sum = 0;
+            for (int64_t i = 0; i < k; i++) sum += get(&a[1].o, m * k + i) * get(&a[2].o, i * 3 + n);
+            assert_true(fabs(get(&a[0].o, m * 3 + n) - sum) <= 2e-6 * sum);
         }
     }
     for (unsigned i = 0; i < 3; i++) array_free(&a[i]);
@@ -362,9 +426,41 @@ static int64_t at5(const rp__operand *o, unsigned spatial, int64_t i, int64_t j,
     return at;
 }
 
+/* One result under way: its products come in order of k, those with a zero of the padding left out. */
+typedef struct tree_sum {
+    double block, group, total;
+    int64_t number; /* of the block */
+} tree_sum;
+static void sum_up(tree_sum *s, bool f64, int64_t number) { /* the block is whole: the next is `number` */
+    s->group = f64 ? s->group + s->block : (double)((float)s->group + (float)s->block);
+    s->block = 0;
+    if (number / 16 != s->number / 16) {
+        s->total = f64 ? s->total + s->group : (double)((float)s->total + (float)s->group);
+        s->group = 0;
+    }
+    s->number = number;
+}
+/* Of a gradient of the input: the place of tap r among those that meet position p, and how many do. */
+static int64_t met(const int64_t *r, const int64_t *p, const int64_t *W, const int64_t *st, const int64_t *pd,
+                   const int64_t *dl, int64_t *all) {
+    int64_t at = 0;
+    *all = 1;
+    for (unsigned d = 0; d < 3; d++) {
+        int64_t count = 0, before = 0;
+        for (int64_t k = 0; k < W[d]; k++) {
+            if ((p[d] + pd[d] - k * dl[d]) % st[d]) continue;
+            before += k < r[d];
+            count++;
+        }
+        at = at * count + before;
+        *all *= count;
+    }
+    return at;
+}
+
 /* All (image, group, o, c, q, r) with x at q * stride - padding + r * dilation inside, in an order that gives each result its own
    contract: forward (c, r), input (o, r), weight (n, q). Sums in `dst`, an array of doubles that hold values of the type. */
-static void conv_loops(const conv_case *c, const array a[4], unsigned kind, double *dst) {
+static void conv_loops(const conv_case *c, const array a[4], unsigned kind, tree_sum *dst) {
     const unsigned s = c->spatial;
     int64_t X[3] = {1, 1, 1}, W[3] = {1, 1, 1}, Y[3] = {1, 1, 1}, st[3] = {1, 1, 1}, pd[3] = {0}, dl[3] = {1, 1, 1};
     for (unsigned d = 3 - s; d < 3; d++)
@@ -391,14 +487,19 @@ static void conv_loops(const conv_case *c, const array a[4], unsigned kind, doub
                             if (!inside) continue;
                             const int64_t ax = at5(x, s, n, g * C + i, p), aw = at5(w, s, o, i, r),
                                           ay = at5(y, s, n, o, q);
-                            double *to = &dst[kind == 0 ? ay : kind == 1 ? ax : aw];
+                            tree_sum *to = &dst[kind == 0 ? ay : kind == 1 ? ax : aw];
+                            int64_t all = taps, k = kind == 2 ? n * points + qi : i * taps + ri;
+                            if (kind == 1) k = met(r, p, W, st, pd, dl, &all) + (o - g * O) * all;
+                            if (k / (f64 ? BLOCK / 2 : BLOCK) != to->number)
+                                sum_up(to, f64, k / (f64 ? BLOCK / 2 : BLOCK));
                             const double u = kind == 0 ? get(w, aw) : kind == 1 ? get(w, aw) : get(y, ay);
                             const double v = kind == 1 ? get(y, ay) : get(x, ax);
-                            *to = f64 ? *to + u * v : (double)((float)*to + (float)u * (float)v);
+                            to->block = f64 ? muladd_f64(u, v, to->block)
+                                            : (double)muladd_f32((float)u, (float)v, (float)to->block);
                         }
 }
 
-static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool epilogue) {
+static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool epilogue, unsigned which) {
     static const rp__library_op ops[3] = {RP__LIB_CONV_FORWARD, RP__LIB_CONV_INPUT, RP__LIB_CONV_WEIGHT};
     static const unsigned order[3][3] = {{2, 0, 1}, {0, 2, 1}, {1, 2, 0}};
     array a[4];
@@ -408,13 +509,14 @@ static void conv_check(const conv_case *c, rp_dtype dtype, unsigned kind, bool e
     const array used[4] = {a[order[kind][0]], a[order[kind][1]], a[order[kind][2]], a[3]};
     rp__library_call call = {.epilogue = epilogue ? RP__EPILOGUE_RELU : RP__EPILOGUE_NONE};
     conv_geometry(c, &call);
-    run_everywhere(ops[kind], used, epilogue ? 4 : 3, &call);
-    double *sums = calloc(used[0].bytes, sizeof *sums);
+    const bool ran = run_products(ops[kind], used, epilogue ? 4 : 3, &call, which);
+    tree_sum *sums = calloc(used[0].bytes, sizeof *sums);
     assert_non_null(sums);
     conv_loops(c, a, kind, sums);
-    for (int64_t i = 0, n = numel(&used[0].o); i < n; i++) {
+    for (int64_t i = 0, n = ran ? numel(&used[0].o) : 0; i < n; i++) {
         const int64_t at = offset_of(&used[0].o, i);
-        double e = sums[at];
+        sum_up(&sums[at], dtype == RP_F64, sums[at].number + 16);
+        double e = sums[at].total;
         if (epilogue) {
             const double b = get(&a[3].o, i / (n / c->n / c->o) % c->o);
             e = dtype == RP_F64 ? e + b : (double)((float)e + (float)b);
@@ -436,7 +538,8 @@ static void test_conv(void **state) {
     static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
     for (size_t i = 0; i < sizeof conv_cases / sizeof *conv_cases; i++)
         for (unsigned kind = 0; kind < 3; kind++)
-            for (unsigned d = 0; d < 4; d++) conv_check(&conv_cases[i], dtypes[d], kind, kind == 0 && (i + d) % 2);
+            for (unsigned d = 0; d < 8; d++)
+                conv_check(&conv_cases[i], dtypes[d / 2], kind, kind == 0 && (i + d / 2) % 2, d % 2);
 }
 
 static double dot(const rp__operand *a, const rp__operand *b) {
@@ -860,6 +963,7 @@ int main(void) {
         cmocka_unit_test(test_matmul_dtypes),
         cmocka_unit_test(test_matmul_batch),
         cmocka_unit_test(test_matmul_special),
+        cmocka_unit_test(test_matmul_long),
         cmocka_unit_test(test_matmul_refuses),
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_conv_adjoint),

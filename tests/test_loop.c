@@ -19,8 +19,8 @@ static test_device device;
 static rp__dag *softmax(void) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, RP_F32, false);
-    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x)));
-    store_new(b, RP_F32, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e)), false);
+    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW)));
+    store_new(b, RP_F32, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e, RP__ALONG_ROW)), false);
     return rp__dag_finish(b);
 }
 
@@ -29,14 +29,14 @@ static void text_is_stable(void **state) {
     rp__dag *d = softmax();
     rp__text t = {0};
     rp__dag_text(d, &t);
-    assert_string_equal(t.data, "access @0 read f32\n"
-                                "access @1 write f32\n"
-                                "%0 f32 = load @0 phase 0\n"
-                                "%1 f32 = reduce max %0 row phase 1\n"
-                                "%2 f32 = sub %0, %1 phase 1\n"
-                                "%3 f32 = exp %2 phase 1\n"
-                                "%4 f32 = reduce sum %3 row phase 2\n"
-                                "%5 f32 = div %3, %4 phase 2\n"
+    assert_string_equal(t.data, "access @0 read f32 [ab]\n"
+                                "access @1 write f32 [ab]\n"
+                                "%0 f32 = load @0 [ab] phase 0\n"
+                                "%1 f32 = reduce max %0 over b [a] phase 1\n"
+                                "%2 f32 = sub %0, %1 [ab] phase 1\n"
+                                "%3 f32 = exp %2 [ab] phase 1\n"
+                                "%4 f32 = reduce sum %3 over b [a] phase 2\n"
+                                "%5 f32 = div %3, %4 [ab] phase 2\n"
                                 "store @1 %5\n");
     assert_int_equal(d->n_phases, 3);
     rp__text_free(&t);
@@ -97,6 +97,11 @@ static void misuse_is_sticky(void **state) {
     assert_int_equal(rp_error_take(), RP_ERROR_INTERNAL);
 }
 
+static rp__dag *negation(void) {
+    rp__dag_builder *b = rp__dag_new();
+    store_new(b, RP_F32, op1(b, RP__NEG, load_new(b, RP_F32, false)), false);
+    return rp__dag_finish(b);
+}
 static void collapsing(void **state) {
     (void)state;
     char memory[8];
@@ -104,31 +109,34 @@ static void collapsing(void **state) {
     memset(a, 0, sizeof a);
     a[0] = (rp__space_access){.base = memory, .stride = {60, 20, 5, 1}};
     a[1] = (rp__space_access){.base = memory, .stride = {60, 20, 5, 1}};
-    rp__space s = {.n_outer = 3, .n_inner = 1, .extent = {2, 3, 4, 5}, .n_accesses = 2, .accesses = a};
-    rp__space_collapse(&s, a);
-    assert_int_equal(s.n_outer, 1);
-    assert_int_equal(s.n_inner, 1);
+    rp__dag *rows = softmax(), *points = negation();
+    rp__space s = {.dims = {3, 1}, .extent = {2, 3, 4, 5}, .n_accesses = 2, .accesses = a};
+    rp__space_collapse(rows, &s, a);
+    assert_int_equal(s.dims[0], 1);
+    assert_int_equal(s.dims[1], 1);
     assert_int_equal(s.extent[0], 24);
     assert_int_equal(a[0].stride[0], 5);
     /* A transposed pair becomes contiguous: outer order is free. */
     a[0] = a[1] = (rp__space_access){.base = memory, .stride = {1, 7, 3}};
-    s = (rp__space){.n_outer = 3, .extent = {7, 9, 1}, .n_accesses = 2, .accesses = a};
-    rp__space_collapse(&s, a);
-    assert_int_equal(s.n_outer, 1);
+    s = (rp__space){.dims = {3}, .extent = {7, 9, 1}, .n_accesses = 2, .accesses = a};
+    rp__space_collapse(points, &s, a);
+    assert_int_equal(s.dims[0], 1);
     assert_int_equal(s.extent[0], 63);
     assert_int_equal(a[1].stride[0], 1);
     /* An index access keeps the order. */
     a[0] = (rp__space_access){.base = memory, .stride = {1, 7}};
     a[1] = (rp__space_access){.base = NULL, .stride = {9, 1}};
-    s = (rp__space){.n_outer = 2, .extent = {7, 9}, .n_accesses = 2, .accesses = a};
-    rp__space_collapse(&s, a);
-    assert_int_equal(s.n_outer, 2);
+    s = (rp__space){.dims = {2}, .extent = {7, 9}, .n_accesses = 2, .accesses = a};
+    rp__space_collapse(points, &s, a);
+    assert_int_equal(s.dims[0], 2);
     assert_int_equal(s.extent[0], 7);
+    rp__dag_release(rows);
+    rp__dag_release(points);
 }
 
 static rp__space space_1d(int64_t n, const rp__space_access *a, unsigned n_accesses) {
     return (rp__space){
-        .n_outer = 1, .extent = {n}, .n_accesses = (uint16_t)n_accesses, .accesses = a, .op = "test", .site = "here"};
+        .dims = {1}, .extent = {n}, .n_accesses = (uint16_t)n_accesses, .accesses = a, .op = "test", .site = "here"};
 }
 
 /* out[i] = table[index[i]] where index[i] != 3, bad indices reported; count[index[i]] += 1. */
@@ -138,10 +146,10 @@ static void gather_and_scatter(void **state) {
     rp__val index = load_new(b, RP_I64, false), bound = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_I64);
     rp__val checked = rp__dag_op(b, RP__CHECK_INDEX, index, bound, 1);
     rp__val keep = op2(b, RP__NE, checked, rp__dag_const(b, RP_I64, test_i(3)));
-    uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F16, false);
+    uint16_t table = rp__dag_access(b, RP__ACCESS_READ, RP_F16, RP__ELEMENTS);
     store_new(b, RP_F32, rp__dag_load(b, table, checked, keep), false);
-    uint16_t count = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false);
-    rp__dag_store_at(b, count, rp__dag_const(b, RP_F32, test_f(1)), checked, keep, RP__STORE_ADD, false);
+    uint16_t count = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, RP__ELEMENTS);
+    rp__dag_store_at(b, count, rp__dag_const(b, RP_F32, test_f(1)), checked, keep, RP__STORE_ADD);
     rp__dag *dag = rp__dag_finish(b);
     assert_non_null(dag);
     enum { N = 5000, TABLE = 64 };
@@ -208,7 +216,7 @@ static void softmax_in_place(void **state) {
         test_rng r = {9};
         for (int64_t i = 0; i < ROWS * n; i++) x[i] = (float)test_below(&r, 100) * 0.1f;
         rp__space_access a[2] = {{.base = x, .stride = {n, 1}}, {.base = y, .stride = {n, 1}}};
-        rp__space s = {.n_outer = 1, .n_inner = 1, .extent = {ROWS, n}, .n_accesses = 2, .accesses = a};
+        rp__space s = {.dims = {1, 1}, .extent = {ROWS, n}, .n_accesses = 2, .accesses = a};
         test_run(&device, dag, &s, NULL);
         a[1].base = x;
         test_run(&device, dag, &s, NULL);
@@ -223,13 +231,13 @@ static void empty_spaces(void **state) {
     (void)state;
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, RP_F32, false);
-    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, x), true);
-    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_MAX, x), true);
+    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), true);
+    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW), true);
     rp__dag *dag = rp__dag_finish(b);
     float sum[3] = {5, 5, 5}, max[3] = {5, 5, 5}, none = 0;
     rp__space_access a[3] = {
         {.base = &none, .stride = {0, 1}}, {.base = sum, .stride = {1, 0}}, {.base = max, .stride = {1, 0}}};
-    rp__space s = {.n_outer = 1, .n_inner = 1, .extent = {3, 0}, .n_accesses = 3, .accesses = a};
+    rp__space s = {.dims = {1, 1}, .extent = {3, 0}, .n_accesses = 3, .accesses = a};
     test_run(&device, dag, &s, NULL);
     for (int i = 0; i < 3; i++) assert_true(sum[i] == 0 && max[i] == -INFINITY);
     s.extent[0] = 0;
@@ -241,10 +249,10 @@ static void empty_spaces(void **state) {
 /* One launch over many tensors equals a launch each. */
 static rp__dag *adam(void) {
     rp__dag_builder *b = rp__dag_new();
-    uint16_t p = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false),
-             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, false);
-    uint16_t m = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false),
-             v = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, false);
+    uint16_t p = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, RP__ELEMENTS),
+             g = rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS);
+    uint16_t m = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, RP__ELEMENTS),
+             v = rp__dag_access(b, RP__ACCESS_READ_WRITE, RP_F32, RP__ELEMENTS);
     rp__val lr = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32),
             beta = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32);
     rp__val one = rp__dag_const(b, RP_F32, test_f(1)), rest = op2(b, RP__SUB, one, beta);
@@ -254,9 +262,9 @@ static rp__dag *adam(void) {
                      op2(b, RP__MUL, op2(b, RP__MUL, grad, grad), rest));
     rp__val step = op2(b, RP__DIV, op2(b, RP__MUL, lr, m1),
                        op2(b, RP__ADD, op1(b, RP__SQRT, v1), rp__dag_const(b, RP_F32, test_f(1e-8))));
-    rp__dag_store(b, m, m1, false);
-    rp__dag_store(b, v, v1, false);
-    rp__dag_store(b, p, op2(b, RP__SUB, rp__dag_load(b, p, NONE, NONE), step), false);
+    rp__dag_store(b, m, m1);
+    rp__dag_store(b, v, v1);
+    rp__dag_store(b, p, op2(b, RP__SUB, rp__dag_load(b, p, NONE, NONE), step));
     return rp__dag_finish(b);
 }
 static void many_tensors(void **state) {
@@ -277,7 +285,7 @@ static void many_tensors(void **state) {
         }
     }
     rp_scalar scalars[2] = {test_f(0.01), test_f(0.9)};
-    rp__space s = {.n_outer = 1, .n_accesses = 4, .n_scalars = 2, .scalars = scalars, .op = "adam", .site = "here"};
+    rp__space s = {.dims = {1}, .n_accesses = 4, .n_scalars = 2, .scalars = scalars, .op = "adam", .site = "here"};
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     rp__launch l;
     memset(&l, 0, sizeof l);
@@ -325,7 +333,7 @@ static void random_numbers(void **state) {
     assert_int_equal(w[0], 0x6627e8d5);
     assert_int_equal(w[3], 0x9b00dbd8);
     rp__dag_builder *b = rp__dag_new();
-    rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+    rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
     store_new(b, RP_I64, rp__dag_op_imm(b, RP__PHILOX, RP_I64, i, 0), false);
     store_new(b, RP_I64, rp__dag_op_imm(b, RP__PHILOX64, RP_I64, i, 0), false);
     store_new(b, RP_F32, rp__dag_op_imm(b, RP__PHILOX_NORMAL, RP_F32, i, 1), false);
@@ -366,7 +374,7 @@ static void failing_allocations(void **state) {
     (void)rp__launch_buffer_get();
     float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8] = {0};
     rp__space_access a[2] = {{.base = x, .stride = {1}}, {.base = y, .stride = {1}}};
-    rp__space s = {.n_inner = 1, .extent = {8}, .n_accesses = 2, .accesses = a};
+    rp__space s = {.dims = {0, 1}, .extent = {8}, .n_accesses = 2, .accesses = a};
     uint64_t before = rp__alloc_live();
     bool done = false;
     for (uint64_t n = 1; !done; n++) {

@@ -47,7 +47,7 @@ static void check(rp__dag *dag, float k) {
     float x[N], y[N];
     for (int i = 0; i < N; i++) x[i] = (float)i;
     rp__space_access a[2] = {{.base = x, .stride = {1}}, {.base = y, .stride = {1}}};
-    rp__space s = {.n_outer = 1, .extent = {N}, .n_accesses = 2, .accesses = a};
+    rp__space s = {.dims = {1}, .extent = {N}, .n_accesses = 2, .accesses = a};
     test_run(&device, dag, &s, NULL);
     for (int i = 0; i < N; i++) assert_true(y[i] == (float)i * k + k);
 }

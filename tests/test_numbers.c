@@ -46,7 +46,7 @@ typedef struct placed {
 } placed;
 
 static int64_t logical_count(const problem *p, unsigned a) {
-    return p->dag->accesses[a].row ? p->rows : p->rows * p->row_len;
+    return rp__dag_is_row(p->dag, p->dag->accesses[a].axes) ? p->rows : p->rows * p->row_len;
 }
 /* Strides of access a under a layout; returns the number of elements that memory needs. */
 static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
@@ -56,7 +56,7 @@ static int64_t lay(const problem *p, unsigned a, layout l, int64_t *stride) {
     int64_t next = l == GAPS ? 3 : 1;
     for (unsigned k = dims; k-- > 0;) {
         unsigned d = order[k];
-        if (p->dag->accesses[a].row && d >= p->n_outer) {
+        if (rp__dag_is_row(p->dag, p->dag->accesses[a].axes) && d >= p->n_outer) {
             stride[d] = 0;
             continue;
         }
@@ -90,7 +90,7 @@ static void place(const problem *p, layout l, placed *out) {
         out->memory[a] = aligned_alloc(64, ((size_t)n * size + 191) / 64 * 64);
         x->base = out->memory[a] + (l == MISALIGNED ? size : 0);
         for (int64_t i = 0; p->in[a] && i < logical_count(p, a); i++) {
-            memcpy((char *)x->base + element_offset(p, x->stride, acc->row, i) * (int64_t)size,
+            memcpy((char *)x->base + element_offset(p, x->stride, rp__dag_is_row(p->dag, acc->axes), i) * (int64_t)size,
                    (char *)p->in[a] + i * (int64_t)size, size);
         }
     }
@@ -114,8 +114,7 @@ static void canonical(rp_dtype dtype, void *data, int64_t n) {
 static void run_in(const problem *p, layout l, test_rng *split, void **out) {
     placed x;
     place(p, l, &x);
-    rp__space s = {.n_outer = (uint8_t)p->n_outer,
-                   .n_inner = (uint8_t)p->n_inner,
+    rp__space s = {.dims = {(uint8_t)p->n_outer, (uint8_t)p->n_inner},
                    .n_accesses = p->dag->n_accesses,
                    .n_scalars = p->dag->n_scalars,
                    .scalars = p->scalars,
@@ -128,7 +127,7 @@ static void run_in(const problem *p, layout l, test_rng *split, void **out) {
     rp__space_access collapsed[MAX_ACCESSES];
     memcpy(collapsed, x.access, sizeof collapsed);
     s.accesses = collapsed;
-    rp__space_collapse(&s, collapsed);
+    rp__space_collapse(p->dag, &s, collapsed);
     test_run(&device, p->dag, &s, split);
     for (unsigned a = 0; a < p->dag->n_accesses; a++) {
         const rp__access *acc = &p->dag->accesses[a];
@@ -136,7 +135,9 @@ static void run_in(const problem *p, layout l, test_rng *split, void **out) {
         size_t size = rp__dtypes[acc->dtype].bytes;
         for (int64_t i = 0; i < logical_count(p, a); i++) {
             memcpy((char *)out[a] + i * (int64_t)size,
-                   (char *)x.access[a].base + element_offset(p, x.access[a].stride, acc->row, i) * (int64_t)size, size);
+                   (char *)x.access[a].base +
+                       element_offset(p, x.access[a].stride, rp__dag_is_row(p->dag, acc->axes), i) * (int64_t)size,
+                   size);
         }
         canonical((rp_dtype)acc->dtype, out[a], logical_count(p, a));
     }
@@ -272,15 +273,16 @@ static const struct shape {
 static rp__dag *softmax(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false);
-    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x)));
-    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e)), false);
+    rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW)));
+    store_new(b, dtype, op2(b, RP__DIV, e, rp__dag_reduce(b, RP__REDUCE_SUM, e, RP__ALONG_ROW)), false);
     return rp__dag_finish(b);
 }
 static rp__dag *layer_norm(rp_dtype dtype) {
     rp__dag_builder *b = rp__dag_new();
     rp__val x = load_new(b, dtype, false), n = rp__dag_scalar_value(b, rp__dag_scalar(b), RP_F32);
-    rp__val mean = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, x), n), d = op2(b, RP__SUB, x, mean);
-    rp__val var = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d)), n);
+    rp__val mean = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), n),
+            d = op2(b, RP__SUB, x, mean);
+    rp__val var = op2(b, RP__DIV, rp__dag_reduce(b, RP__REDUCE_SUM, op2(b, RP__MUL, d, d), RP__ALONG_ROW), n);
     rp__val r = op1(b, RP__RSQRT, op2(b, RP__ADD, var, rp__dag_const(b, RP_F32, test_f(1e-5))));
     rp__val y = op2(b, RP__MUL, op2(b, RP__MUL, d, r), load_new(b, RP_F32, false));
     store_new(b, dtype, y, false);
@@ -316,7 +318,7 @@ static void reductions(void **state) {
             rp__dag_builder *b = rp__dag_new();
             rp__val x = load_new(b, dtypes[t], false);
             for (int k = RP__REDUCE_SUM; k <= RP__REDUCE_ALL; k++) {
-                rp__val v = rp__dag_reduce(b, (rp__reduce_kind)k, x);
+                rp__val v = rp__dag_reduce(b, (rp__reduce_kind)k, x, RP__ALONG_ROW);
                 store_new(b, rp__dag_dtype(b, v), v, true);
                 if (k == RP__REDUCE_MAX)
                     store_new(b, RP_BOOL, op2(b, RP__EQ, x, rp__dag_cast(b, v, rp__dag_dtype(b, x))), false);
@@ -352,7 +354,7 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
         rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], RP_BOOL);
         return rp__dag_op(b, RP__WHERE, c, a, x);
     }
-    case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a);
+    case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a, RP__ALONG_ROW);
     case 3: return rp__dag_const(b, d, test_f((double)test_below(r, 9) - 3.5));
     case 4:
         if (d == RP_F32) return rp__dag_op_imm(b, RP__ROUND, RP_F32, a, test_below(r, 2) ? RP_F16 : RP_BF16);
@@ -374,7 +376,7 @@ static rp__dag *random_dag(test_rng *r) {
     int loads = 1 + (int)test_below(r, 4);
     for (int i = 0; i < loads; i++) pool[n++] = load_new(b, types[test_below(r, 10)], i && !test_below(r, 4));
     if (!test_below(r, 3)) {
-        rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         pool[n++] = i;
         pool[n++] = rp__dag_op_imm(b, RP__PHILOX, RP_I64, i, 0);
         pool[n++] = rp__dag_op_imm(b, RP__PHILOX64, RP_I64, i, 1);
@@ -396,6 +398,157 @@ static rp__dag *random_dag(test_rng *r) {
     }
     return rp__dag_finish(b);
 }
+/* Scans of every kind, alone and between phases: of what a reduction gave, under another reduction, of a scan. */
+static void scans(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_I64, RP_BF16, RP_U8};
+    test_rng r = {8};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            rp__dag_builder *b = rp__dag_new();
+            rp__val x = load_new(b, dtypes[t], false);
+            for (int k = RP__SCAN_SUM; k < RP__SCAN_KINDS; k++) {
+                if (k == RP__SCAN_LOGADDEXP && !rp__dtype_is_float(dtypes[t])) continue;
+                rp__val v = rp__dag_scan(b, (rp__scan_kind)k, x, RP__ALONG_ROW);
+                store_new(b, rp__dag_dtype(b, v), v, false);
+            }
+            if (dtypes[t] == RP_F32) {
+                rp__val high = rp__dag_reduce(b, RP__REDUCE_MAX, x, RP__ALONG_ROW);
+                rp__val e = op1(b, RP__EXP, op2(b, RP__SUB, x, high));
+                rp__val run = rp__dag_scan(b, RP__SCAN_SUM, e, RP__ALONG_ROW);
+                rp__val again = rp__dag_scan(b, RP__SCAN_MIN, op1(b, RP__NEG, run), RP__ALONG_ROW);
+                rp__val all = rp__dag_reduce(b, RP__REDUCE_SUM, again, RP__ALONG_ROW);
+                store_new(b, RP_F32, op2(b, RP__DIV, run, all), false);
+                store_new(b, RP_F32, all, true);
+            }
+            problem p = problem_of(rp__dag_finish(b), shapes[s].n_outer, shapes[s].n_inner, shapes[s].extent);
+            fill_inputs(&p, &r);
+            sweep(&p, true);
+            problem_free(&p);
+        }
+    }
+}
+
+/* ---- windows ---- */
+
+enum { WIN_DIMS = 4, WIN_INNER = 2 };
+/* Element `at` of a space of WIN_DIMS dims: the places of two windows by the formula. False: outside. */
+static bool window_places(const rp__space *s, const rp__space_window *w, const int64_t *at, int64_t *offset) {
+    for (int k = 0; k < 2; k++) {
+        int64_t t = -w[k].pad;
+        for (unsigned d = 0; d < rp__space_dims(s); d++) t += at[d] * w[k].factor[d];
+        if (t % w[k].divisor != 0 || t / w[k].divisor < 0 || t / w[k].divisor >= w[k].size) return false;
+        *offset += t / w[k].divisor * w[k].stride;
+    }
+    return true;
+}
+static void window_case(test_rng *r, rp__dag *dag, rp_dtype dtype, bool rows) {
+    static const int64_t extents[] = {1, 2, 3, 5, 9, 40, 67};
+    enum { PLANE = 7, MEMORY = 4 * 67 + PLANE * PLANE * 3 };
+    rp__space s = {
+        .dims = {WIN_DIMS - WIN_INNER, WIN_INNER}, .n_accesses = dag->n_accesses, .op = "test", .site = "here"};
+    rp__space_access a[5];
+    rp__space_window w[6];
+    int64_t n = 1, row = 1;
+    memset(a, 0, sizeof a);
+    memset(w, 0, sizeof w);
+    for (int d = 0; d < WIN_DIMS; d++) {
+        s.extent[d] = extents[test_below(r, d < WIN_DIMS - WIN_INNER ? 7 : 4)];
+        n *= s.extent[d];
+        row *= d < WIN_DIMS - WIN_INNER ? 1 : s.extent[d];
+    }
+    for (int k = 0; k < 2; k++) {
+        w[k] = (rp__space_window){.size = (int64_t)test_below(r, PLANE) + 1,
+                                  .stride = k ? 1 : PLANE,
+                                  .pad = (int64_t)test_below(r, 9) - 4,
+                                  .divisor = test_below(r, 2) ? 1 : (int64_t)test_below(r, 3) + 1};
+        for (int d = 0; d < WIN_DIMS; d++) w[k].factor[d] = test_below(r, 3) ? 0 : (int64_t)test_below(r, 6) - 2;
+        w[k].factor[1 + k] = (int64_t)test_below(r, 3) + 1;
+        w[k + 2] = w[k];
+    }
+    char memory[MEMORY * 8];
+    for (int i = 0; i < MEMORY; i++)
+        rp__scalar_store(rp_f64((double)(test_below(r, 2000)) - 1000), dtype,
+                         memory + i * (int64_t)rp__dtypes[dtype].bytes);
+    const int64_t step = (int64_t)test_below(r, 3), base = 11;
+    a[0] = (rp__space_access){.base = memory, .stride = {step}}; /* a plain stride beside windows */
+    a[1] = (rp__space_access){.iota_base = base, .stride = {step}};
+    const int64_t count = rows ? n / row : n;
+    double *sum = malloc(sizeof *sum * (size_t)(count + 1)), *want = malloc(sizeof *want * (size_t)(count + 1));
+    int64_t *place = malloc(8 * (size_t)(count + 1)), *inside = malloc(8 * (size_t)(count + 1));
+    int64_t *want_place = malloc(8 * (size_t)(count + 1)), *want_inside = malloc(8 * (size_t)(count + 1));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at[WIN_DIMS], rest = i, o = rows ? i / row : i;
+        for (int d = WIN_DIMS; d-- > 0; rest /= s.extent[d]) at[d] = rest % s.extent[d];
+        if (!rows || i % row == 0) {
+            want[o] = 0;
+            want_place[o] = want_inside[o] = 0;
+        }
+        int64_t offset = at[0] * step;
+        if (!window_places(&s, w, at, &offset)) continue;
+        want[o] += rp__scalar_f64(rp__scalar_load(dtype, memory + offset * (int64_t)rp__dtypes[dtype].bytes));
+        want_inside[o]++;
+        if (base + offset > want_place[o]) want_place[o] = base + offset;
+    }
+    void *out[3] = {sum, place, inside};
+    for (int k = 0; k < 3; k++) {
+        a[2 + k].base = out[k];
+        int64_t next = 1;
+        for (int d = rows ? WIN_DIMS - WIN_INNER : WIN_DIMS; d-- > 0; next *= s.extent[d]) a[2 + k].stride[d] = next;
+    }
+    s.accesses = a;
+    s.windows = w;
+    rp__space_collapse(dag, &s, a);
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    for (int k = 0; k < 3; k++) {
+        const rp__tiles *t = rp__tiles_named(isas[k]);
+        if (!t) continue;
+        rp__tiles_set(t);
+        memset(sum, 0xee, sizeof *sum * (size_t)count);
+        memset(place, 0xee, 8 * (size_t)count);
+        memset(inside, 0xee, 8 * (size_t)count);
+        test_run(&device, dag, &s, r);
+        assert_memory_equal(place, want_place, 8 * (size_t)count);
+        assert_memory_equal(inside, want_inside, 8 * (size_t)count);
+        for (int64_t i = 0; i < count; i++) assert_true(sum[i] == want[i]);
+    }
+    rp__tiles_set(NULL);
+    free(sum);
+    free(want);
+    free(place);
+    free(inside);
+    free(want_place);
+    free(want_inside);
+}
+/* Sums, largest places and counts of rows, or each element's, of whole numbers in any order of additions. */
+static void windows(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F16, RP_F64, RP_U8};
+    test_rng r = {77};
+    for (int rows = 0; rows < 2; rows++) {
+        for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
+            rp__dag_builder *b = rp__dag_new();
+            const rp__axes out = rows ? RP__ALONG_ROWS : RP__ELEMENTS;
+            uint16_t from = rp__dag_access_windows(b, RP__ACCESS_READ, dtypes[t], RP__ELEMENTS, 2);
+            uint16_t numbers = rp__dag_access_windows(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 2);
+            rp__val x = rp__dag_cast(b, rp__dag_load(b, from, NONE, NONE), RP_F64), place = rp__dag_iota(b, numbers);
+            rp__val inside = rp__dag_cast(b, rp__dag_inside(b, from), RP_I64);
+            if (rows) {
+                x = rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW);
+                place = rp__dag_reduce(b, RP__REDUCE_MAX, place, RP__ALONG_ROW);
+                inside = rp__dag_reduce(b, RP__REDUCE_SUM, inside, RP__ALONG_ROW);
+            }
+            rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F64, out), x);
+            rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_I64, out), place);
+            rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_I64, out), inside);
+            rp__dag *dag = rp__dag_finish(b);
+            assert_non_null(dag);
+            for (int k = 0; k < 60; k++) window_case(&r, dag, dtypes[t], rows);
+            rp__dag_release(dag);
+        }
+    }
+}
+
 static void random_kernels(void **state) {
     (void)state;
     test_rng r = {3};
@@ -417,7 +570,7 @@ static void transposes(void **state) {
         static const rp_dtype dtypes[] = {RP_F32, RP_BF16, RP_U8, RP_F64};
         rp__dag_builder *b = rp__dag_new();
         rp__val x = load_new(b, dtypes[i], false), y = load_new(b, RP_F32, false), z = load_new(b, dtypes[i], true);
-        rp__val n = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, false));
+        rp__val n = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         rp__val v = op2(b, RP__ADD, op2(b, RP__MUL, rp__dag_cast(b, x, RP_F32), y), rp__dag_cast(b, n, RP_F32));
         store_new(b, RP_F32, v, false);
         store_new(b, RP_F16, op2(b, RP__SUB, v, rp__dag_cast(b, z, RP_F32)), false);
@@ -455,7 +608,7 @@ static void order_is_as_stated(void **state) {
     static const int64_t lengths[] = {0, 1, 5, 31, 32, 33, 1000, 8191, 8192, 8193, 60001, 300000};
     test_rng r = {4};
     rp__dag_builder *b = rp__dag_new();
-    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, load_new(b, RP_F32, false)), true);
+    store_new(b, RP_F32, rp__dag_reduce(b, RP__REDUCE_SUM, load_new(b, RP_F32, false), RP__ALONG_ROW), true);
     rp__dag *dag = rp__dag_finish(b);
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         int64_t n = lengths[k];
@@ -466,12 +619,61 @@ static void order_is_as_stated(void **state) {
         for (int threads = 1; threads <= 2; threads++) {
             (void)!rp_set_num_threads(threads);
             rp__space_access a[2] = {{.base = x, .stride = {n, 1}}, {.base = got, .stride = {1, 0}}};
-            rp__space s = {.n_outer = 1, .n_inner = 1, .extent = {2, n}, .n_accesses = 2, .accesses = a};
+            rp__space s = {.dims = {1, 1}, .extent = {2, n}, .n_accesses = 2, .accesses = a};
             memset(got, 0xff, sizeof got);
             test_run(&device, dag, &s, NULL);
             assert_memory_equal(got, want, sizeof got);
         }
         free(x);
+    }
+    rp__dag_release(dag);
+}
+
+/* Blocks, blocks of a chunk, chunks; each from left to right. */
+static void scan_in_order(const float *x, float *y, int64_t n) {
+    float chunks = 0, chunk = 0;
+    for (int64_t c = 0; c < n; c += RP__CHUNK) {
+        for (int64_t k = c; k < n && k < c + RP__CHUNK; k += RP__SCAN_BLOCK) {
+            float run = 0, before = c == 0 ? chunk : k == c ? chunks : chunks + chunk;
+            for (int64_t i = k; i < n && i < k + RP__SCAN_BLOCK; i++) {
+                run = i == k ? x[i] : run + x[i];
+                y[i] = i < RP__SCAN_BLOCK ? run : before + run;
+            }
+            chunk = k == c ? run : chunk + run;
+        }
+        chunks = c == 0 ? chunk : chunks + chunk;
+    }
+}
+static void scan_order_is_as_stated(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {0, 1, 63, 64, 65, 128, 1000, 8191, 8192, 8193, 8256, 8300, 16384, 50001};
+    test_rng r = {14};
+    rp__dag_builder *b = rp__dag_new();
+    store_new(b, RP_F32, rp__dag_scan(b, RP__SCAN_SUM, load_new(b, RP_F32, false), RP__ALONG_ROW), false);
+    rp__dag *dag = rp__dag_finish(b);
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        const int64_t n = lengths[k];
+        float *x = malloc(sizeof *x * (size_t)(n * 2 + 1)), *want = malloc(sizeof *x * (size_t)(n * 2 + 1)),
+              *got = malloc(sizeof *x * (size_t)(n * 2 + 1));
+        for (int64_t i = 0; i < 2 * n; i++) x[i] = (float)((double)(int64_t)test_next(&r) * 0x1p-60);
+        for (int columns = 0; columns < 2; columns++) { /* along memory and across it */
+            float *one = malloc(sizeof *one * (size_t)(n + 1)), *sums = malloc(sizeof *one * (size_t)(n + 1));
+            const int64_t row = columns ? 1 : n, step = columns ? 2 : 1;
+            for (int64_t j = 0; j < 2; j++) {
+                for (int64_t i = 0; i < n; i++) one[i] = x[j * row + i * step];
+                scan_in_order(one, sums, n);
+                for (int64_t i = 0; i < n; i++) want[j * row + i * step] = sums[i];
+            }
+            rp__space_access a[2] = {{.base = x, .stride = {row, step}}, {.base = got, .stride = {row, step}}};
+            rp__space s = {.dims = {1, 1}, .extent = {2, n}, .n_accesses = 2, .accesses = a};
+            test_run(&device, dag, &s, NULL);
+            assert_memory_equal(got, want, sizeof *got * (size_t)(2 * n));
+            free(one);
+            free(sums);
+        }
+        free(x);
+        free(want);
+        free(got);
     }
     rp__dag_release(dag);
 }
@@ -514,7 +716,7 @@ static void values_are_right(void **state) {
         test_rng r = {5};
         for (int i = 0; i < N; i++) x[i] = (float)((double)(int64_t)test_next(&r) * 0x1p-63 * (i % 2 ? 30 : 1));
         rp__space_access a[2] = {{.base = x, .stride = {1}}, {.base = y, .stride = {1}}};
-        rp__space s = {.n_outer = 1, .extent = {N}, .n_accesses = 2, .accesses = a};
+        rp__space s = {.dims = {1}, .extent = {N}, .n_accesses = 2, .accesses = a};
         test_run(&device, dag, &s, NULL);
         for (int i = 0; i < N; i++) {
             double u = ulp_distance(y[i], table[k].f((double)x[i]));
@@ -544,7 +746,7 @@ static void corner_cases(void **state) {
     void *at[] = {in, in2, max, i32, i64, u8, fd, rem};
     rp__space_access a[8] = {{.base = NULL}};
     for (int i = 0; i < 8; i++) a[i] = (rp__space_access){.base = at[i], .stride = {1}};
-    rp__space s = {.n_outer = 1, .extent = {7}, .n_accesses = 8, .accesses = a};
+    rp__space s = {.dims = {1}, .extent = {7}, .n_accesses = 8, .accesses = a};
     test_run(&device, dag, &s, NULL);
     assert_true(isnan(max[0]) && isnan(max[1]) && max[2] == 3e9f);
     assert_int_equal(i32[0], 0);
@@ -565,7 +767,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_right), cmocka_unit_test(corner_cases),  cmocka_unit_test(order_is_as_stated),
         cmocka_unit_test(reductions),       cmocka_unit_test(named_kernels), cmocka_unit_test(random_kernels),
-        cmocka_unit_test(transposes),
+        cmocka_unit_test(transposes),       cmocka_unit_test(scans),         cmocka_unit_test(scan_order_is_as_stated),
+        cmocka_unit_test(windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,12 +29,24 @@ static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, boo
     rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
     ((probe *)s)->node->plain_operands |= UINT64_C(1) << (k & 63);
     if (front) ((probe *)s)->node->front_operands |= UINT64_C(1) << (k & 63);
-    return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, false), RP__NO_VAL, RP__NO_VAL);
+    return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, RP__ELEMENTS), RP__NO_VAL,
+                        RP__NO_VAL);
 }
-static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
-    (void)row;
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v) {
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, false), v, false);
+    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, RP__ELEMENTS), v);
+}
+static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
+    (void)call;
+    return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
+}
+static rp__val probe_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
+    (void)call;
+    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+}
+static void probe_reverse(rp__lower_sink *s, const rp__call *call) {
+    (void)call;
+    ((probe *)s)->node->reversed = true;
 }
 static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
     (void)call, (void)from;
@@ -43,7 +55,7 @@ static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__l
 }
 static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
     (void)call, (void)kind, (void)dim;
-    return rp__dag_iota(s->builder, rp__dag_access(s->builder, RP__ACCESS_IOTA, RP_I64, false));
+    return rp__dag_iota(s->builder, rp__dag_access(s->builder, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
 }
 static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
     (void)call, (void)generator_attr, (void)wide;
@@ -61,7 +73,7 @@ static void probe_space(rp__lower_sink *s, const rp__call *call, const rp_dim *s
     n->inner = inner_mask;
 }
 static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
-                             bool row) {
+                             rp__axes axes) {
     (void)stride;
     rp__fuse_node *n = ((probe *)s)->node;
     if (out) {
@@ -70,7 +82,15 @@ static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, 
         n->memory_operands |= UINT64_C(1) << (k & 63);
     }
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
-    return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, row);
+    return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes);
+}
+
+static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
+                              const rp__lw_window *windows, unsigned n, rp__axes axes) {
+    (void)stride, (void)windows;
+    if (k >= 0) ((probe *)s)->node->memory_operands |= UINT64_C(1) << (k & 63);
+    rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
+    return rp__dag_access_windows(s->builder, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
 }
 
 static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
@@ -80,14 +100,26 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
     const rp_tensor *shape = n->op->lowering == RP__ROWS ? fn->in[0] : fn->out[0];
     fn->ndim = shape->ndim;
     memcpy(fn->size, shape->size, shape->ndim * sizeof *shape->size);
-    probe p = {.sink = {rp__dag_new(), probe_in, probe_out, probe_scalar, probe_iota, probe_draw, probe_inner,
-                        probe_space, probe_access},
+    probe p = {.sink = {.builder = rp__dag_new(),
+                        .in = probe_in,
+                        .out = probe_out,
+                        .reduce = probe_reduce,
+                        .scan = probe_scan,
+                        .reverse = probe_reverse,
+                        .scalar = probe_scalar,
+                        .iota = probe_iota,
+                        .draw = probe_draw,
+                        .inner = probe_inner,
+                        .space = probe_space,
+                        .access = probe_access,
+                        .windows = probe_windows},
                .node = fn};
     if (!p.sink.builder) return rp_error_status();
     rp_status status = rp__lower_into(&p.sink, &call);
     rp__dag *dag = rp__dag_finish(p.sink.builder);
     if (status == RP_OK && !dag) status = rp_error_status();
     if (dag) fn->n_dag_nodes = dag->n_nodes;
+    if (dag) fn->n_windows = dag->n_windows;
     rp__dag_release(dag);
     return status;
 }
@@ -338,12 +370,13 @@ static bool memory_is_safe(const rp__fusion *f, const uint32_t *members, uint32_
 /* NULL, or why the nodes cannot be one kernel. "": out of memory. */
 static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t n) {
     const rp_ir *ir = f->ir;
-    uint32_t dag_nodes = 0, scalars = 0, draws = 0, pointers = 0;
+    uint32_t dag_nodes = 0, windows = 0, scalars = 0, draws = 0, pointers = 0;
     if (n > MAX_MEMBERS) return "kernel-too-large";
     for (uint32_t i = 0; i < n; i++) {
         const rp__fuse_node *fn = &f->nodes[members[i]];
         const rp__ir_node *node = &ir->nodes[fn->node];
         dag_nodes += fn->n_dag_nodes;
+        windows += fn->n_windows;
         scalars += fn->n_scalars;
         draws += fn->n_draws;
         for (uint32_t k = 0; k < node->n_in; k++) {
@@ -369,7 +402,8 @@ static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t 
             }
         }
     }
-    if (dag_nodes > MAX_DAG_NODES || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL) return "kernel-too-large";
+    if (dag_nodes > MAX_DAG_NODES || windows > RP__DAG_WINDOWS || scalars > MAX_SCALARS || draws > MAX_DRAWS_A_KERNEL)
+        return "kernel-too-large";
     if (pointers > MAX_POINTERS) return "too-many-pointers";
     rp__group_space space;
     const char *why = rp__group_space_make(f, members, n, &space);

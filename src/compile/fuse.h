@@ -31,12 +31,13 @@ typedef struct rp__fuse_node {
     uint8_t ndim; /* loop: its space */
     rp_dim size[RP_MAX_DIMS];
     uint32_t inner;           /* ROWS, INDEXED: mask of inner dims */
+    bool reversed;            /* its rows are walked from their ends */
     uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
-    uint32_t n_scalars, n_dag_nodes;
+    uint32_t n_scalars, n_dag_nodes, n_windows;
     rp_tensor **in, **out; /* stand-ins */
     uint32_t group;
 } rp__fuse_node;
@@ -122,6 +123,7 @@ typedef struct rp__mapped_value {
 } rp__mapped_value;
 typedef struct rp__group_space {
     uint8_t n_axes, n_inner;
+    bool reversed; /* inner axes are walked from their ends */
     int64_t size[RP__AXES];
     uint8_t order[RP__AXES]; /* outer axes, then inner axes in logical order */
     bool is_inner[RP__AXES];

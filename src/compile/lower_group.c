@@ -9,7 +9,7 @@
 
 typedef struct made { /* a value of the kernel */
     rp__ir_value value;
-    bool row_load; /* loads: made as a row value */
+    rp__axes axes; /* loads: those of the access */
     rp__val val;
 } made;
 
@@ -22,11 +22,12 @@ typedef struct lowering {
     rp__group_space space;
     const rp__executable_place *places;
     uint32_t member; /* being lowered */
-    bool rows;       /* some member reduces */
     made *made;
     size_t n_made, made_capacity;
     uint16_t n_accesses, n_scalars;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp__space_window windows[RP__DAG_WINDOWS];
+    uint16_t n_windows;
     rp_scalar scalars[RP__DAG_MAX_SCALARS];
     rp__random_draw draws[MAX_DRAWS];
     uint16_t n_draws;
@@ -45,11 +46,17 @@ static void fail(lowering *l, rp_status status) {
     if (l->status == RP_OK) l->status = status;
 }
 
-static bool touches_inner(const lowering *l, const int64_t *stride) {
-    for (unsigned a = 0; a < l->space.n_axes; a++) {
-        if (l->space.is_inner[a] && stride[a] != 0) return true;
-    }
-    return false;
+/* The kernel's axes that an access with these strides by axis of the group walks; those that a value's map
+   names. */
+static rp__axes axes_of(const lowering *l, const int64_t *stride) {
+    bool inner = l->space.n_inner == 0;
+    for (unsigned a = 0; a < l->space.n_axes; a++) inner = inner || (l->space.is_inner[a] && stride[a] != 0);
+    return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
+}
+static rp__axes axes_of_map(const lowering *l, const rp__axis_map *map) {
+    bool inner = l->space.n_inner == 0;
+    for (unsigned k = 0; k < map->begin[map->ndim]; k++) inner = inner || l->space.is_inner[map->axis[k]];
+    return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
 
 /* Strides by axis of a value whose dims have `stride`, mapped by `map`. */
@@ -65,8 +72,8 @@ static void axis_strides(const lowering *l, const rp__axis_map *map, const rp_di
 }
 
 /* stride[] by axis -> the access's by position; byte range of what is touched. NULL storage: an iota. */
-static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, const int64_t *stride, bool row,
-                           rp__ir_value value, bool whole) {
+static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, const int64_t *stride, rp__axes axes,
+                           rp__ir_value value, bool whole, unsigned windows) {
     if (l->n_accesses == RP__DAG_MAX_ACCESSES) {
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many accesses"));
         return 0;
@@ -90,16 +97,27 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         a->begin = whole ? p->base : p->base + (info->offset + low) * bytes;
         a->end = whole ? p->base + p->bytes : p->base + (info->offset + high + 1) * bytes;
     }
-    (void)rp__dag_access(l->sink.builder, kind, dtype, row);
+    if (l->space.reversed) {
+        int64_t reach = 0;
+        for (unsigned k = l->space.n_axes - l->space.n_inner; k < l->space.n_axes; k++) {
+            reach += a->stride[k] * (l->space.size[l->space.order[k]] - 1);
+            a->stride[k] = -a->stride[k];
+        }
+        if (kind == RP__ACCESS_IOTA)
+            a->iota_base += reach;
+        else
+            a->base = (char *)a->base + reach * (int64_t)rp__dtype_bytes(dtype);
+    }
+    (void)rp__dag_access_windows(l->sink.builder, kind, dtype, axes, windows);
     return l->n_accesses++;
 }
 
-static rp__val remember(lowering *l, rp__ir_value value, bool row_load, rp__val val) {
+static rp__val remember(lowering *l, rp__ir_value value, rp__axes axes, rp__val val) {
     if (!RP__GROW(&l->made, &l->made_capacity, l->n_made + 1)) {
         fail(l, RP__OOM("a fused kernel"));
         return RP__NO_VAL;
     }
-    l->made[l->n_made++] = (made){value, row_load, val};
+    l->made[l->n_made++] = (made){value, axes, val};
     return val;
 }
 
@@ -111,14 +129,13 @@ static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
         return RP__NO_VAL;
     }
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
-    bool row = l->space.n_inner > 0 && !reduced;
-    for (unsigned k = 0; k < map->begin[map->ndim] && row; k++) row = !l->space.is_inner[map->axis[k]];
+    rp__axes axes = reduced ? RP__ELEMENTS : axes_of_map(l, map);
     for (size_t k = 0; k < l->n_made; k++) {
-        if (l->made[k].value == v && l->made[k].row_load == row) return l->made[k].val;
+        if (l->made[k].value == v && l->made[k].axes == axes) return l->made[k].val;
     }
     rp_dtype dtype = l->f->ir->values[v].meta.dtype;
-    uint16_t access = add_access(l, RP__ACCESS_READ, dtype, stride, row, v, false);
-    return remember(l, v, row, rp__dag_load(l->sink.builder, access, RP__NO_VAL, RP__NO_VAL));
+    uint16_t access = add_access(l, RP__ACCESS_READ, dtype, stride, axes, v, false, 0);
+    return remember(l, v, axes, rp__dag_load(l->sink.builder, access, RP__NO_VAL, RP__NO_VAL));
 }
 
 static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
@@ -145,19 +162,27 @@ static rp__val sink_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool
 static void store(lowering *l, rp__ir_value v, const rp__axis_map *map, rp__val val) {
     int64_t stride[RP__AXES];
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
-    bool row = l->space.n_inner > 0;
-    for (unsigned k = 0; k < map->begin[map->ndim] && row; k++) row = !l->space.is_inner[map->axis[k]];
-    uint16_t access = add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, row, v, false);
-    rp__dag_store(l->sink.builder, access, val, row);
+    uint16_t access =
+        add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, axes_of_map(l, map), v, false, 0);
+    rp__dag_store(l->sink.builder, access, val);
 }
 
-static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val val, bool row) {
+static rp__val sink_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
+    (void)call;
+    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+}
+static void sink_reverse(rp__lower_sink *s, const rp__call *call) { (void)s, (void)call; } /* known since the probe */
+static rp__val sink_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
+    (void)call;
+    return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
+}
+
+static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val val) {
     lowering *l = (lowering *)s;
-    (void)row;
     rp__ir_value v = node_of(l)->out[k];
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
     bool narrow = dtype == RP_F16 || dtype == RP_BF16;
-    (void)remember(l, v, false, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
+    (void)remember(l, v, 0, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
     if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(&l->space, v), val);
 }
 
@@ -191,8 +216,8 @@ static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota
         step *= n->size[d];
     }
     axis_strides(l, &l->space.node_map[l->member], by_dim, stride);
-    bool row = l->space.n_inner > 0 && !touches_inner(l, stride);
-    return rp__dag_iota(s->builder, add_access(l, RP__ACCESS_IOTA, RP_I64, stride, row, RP__IR_NONE, false));
+    const uint16_t access = add_access(l, RP__ACCESS_IOTA, RP_I64, stride, axes_of(l, stride), RP__IR_NONE, false, 0);
+    return rp__dag_iota(s->builder, access);
 }
 
 static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
@@ -221,16 +246,46 @@ static void sink_space(rp__lower_sink *s, const rp__call *call, const rp_dim *si
 }
 
 static uint16_t sink_access(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
-                            bool row) {
+                            rp__axes axes) {
     lowering *l = (lowering *)s;
-    (void)row;
+    (void)axes;
     const rp__ir_node *n = node_of(l);
     int64_t by_axis[RP__AXES];
     axis_strides(l, &l->space.node_map[l->member], stride, by_axis);
-    bool is_row = l->space.n_inner > 0 && !touches_inner(l, by_axis);
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
-    return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, is_row, out ? n->out[k] : n->in[k],
-                      true);
+    return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, axes_of(l, by_axis),
+                      out ? n->out[k] : n->in[k], true, 0);
+}
+
+static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
+                             const rp__lw_window *windows, unsigned n, rp__axes axes) {
+    lowering *l = (lowering *)s;
+    (void)axes;
+    if (l->n_windows + n > RP__DAG_WINDOWS) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many windows"));
+        return 0;
+    }
+    const rp__axis_map *map = &l->space.node_map[l->member];
+    int64_t by_axis[RP__AXES], factor[RP__AXES];
+    axis_strides(l, map, stride, by_axis);
+    rp__axes own = axes_of(l, by_axis);
+    for (unsigned i = 0; i < n; i++) {
+        const rp__lw_window *from = &windows[i];
+        rp__space_window *w = &l->windows[l->n_windows++];
+        *w = (rp__space_window){.size = from->size, .stride = from->stride, .pad = from->pad, .divisor = from->divisor};
+        axis_strides(l, map, from->factor, factor);
+        own |= axes_of(l, factor);
+        for (unsigned a = 0; a < l->space.n_axes; a++) {
+            const unsigned axis = l->space.order[a];
+            w->factor[a] = factor[axis];
+            if (!l->space.reversed || !l->space.is_inner[axis]) continue;
+            w->pad -= factor[axis] * (l->space.size[axis] - 1);
+            w->factor[a] = -factor[axis];
+        }
+    }
+    rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
+    return add_access(l, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, by_axis, own,
+                      k < 0 ? RP__IR_NONE : node_of(l)->in[k], true, n);
 }
 
 static void lower_member(lowering *l) {
@@ -250,22 +305,18 @@ static void lower_member(lowering *l) {
 
 static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
-    rp__space space = {.n_inner = l->space.n_inner,
-                       .n_outer = (uint8_t)(l->space.n_axes - l->space.n_inner),
+    rp__space space = {.dims = {(uint8_t)(l->space.n_axes - l->space.n_inner), l->space.n_inner},
                        .n_accesses = l->n_accesses,
                        .n_scalars = l->n_scalars,
                        .accesses = l->accesses,
+                       .windows = l->windows,
                        .scalars = l->scalars,
                        .draw = l->n_draws ? l->draws : NULL,
                        .n_draws = l->n_draws,
                        .op = first->kind == RP__IR_OP ? first->op->name : "copy_",
                        .site = first->site ? first->site : ""};
     for (unsigned k = 0; k < l->space.n_axes; k++) space.extent[k] = l->space.size[l->space.order[k]];
-    if (l->rows && space.n_inner == 0) { /* rows of one element; there is room (space.c) */
-        space.extent[l->space.n_axes] = 1;
-        space.n_inner = 1;
-    }
-    rp__space_collapse(&space, l->accesses);
+    rp__space_collapse(dag, &space, l->accesses);
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
@@ -286,12 +337,21 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
         return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
                     : RP__OOM("a fused kernel");
     }
-    l->sink = (rp__lower_sink){rp__dag_new(), sink_in,    sink_out,   sink_scalar, sink_iota,
-                               sink_draw,     sink_inner, sink_space, sink_access};
+    l->sink = (rp__lower_sink){.builder = rp__dag_new(),
+                               .in = sink_in,
+                               .out = sink_out,
+                               .reduce = sink_reduce,
+                               .scan = sink_scan,
+                               .reverse = sink_reverse,
+                               .scalar = sink_scalar,
+                               .iota = sink_iota,
+                               .draw = sink_draw,
+                               .inner = sink_inner,
+                               .space = sink_space,
+                               .access = sink_access,
+                               .windows = sink_windows};
     rp_status status = l->sink.builder ? RP_OK : rp_error_status();
     for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {
-        const rp__ir_node *n = node_of(l);
-        l->rows = l->rows || (n->kind == RP__IR_OP && n->op->lowering == RP__ROWS);
         lower_member(l);
     }
     if (status == RP_OK) status = l->status;

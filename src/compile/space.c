@@ -477,8 +477,13 @@ static bool find_inner(builder *b, const uint32_t *members, uint32_t n) {
             b->why = "reduction-dims-differ";
             return false;
         }
+        if (found && s->reversed != fn->reversed) {
+            b->why = "walks-the-other-way";
+            return false;
+        }
         memcpy(sequence, mine, count);
         length = count;
+        s->reversed = fn->reversed;
         found = true;
     }
     if (found && length == 0 &&

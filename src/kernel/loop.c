@@ -20,10 +20,12 @@ static const struct prim_info {
 #define RP_PRIM(name, arity, class) {#name, arity, class},
 #include "kernel/prims.def"
 #undef RP_PRIM
-    {"LOAD", 2, ANY}, {"IOTA", 0, ANY}, {"CONST", 0, ANY}, {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY},
+    {"LOAD", 2, ANY},   {"IOTA", 0, ANY},   {"INSIDE", 0, ANY}, {"CONST", 0, ANY},
+    {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},
 };
 #undef CAST
 static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "all"};
+static const char *const scan_names[] = {"sum", "prod", "max", "min", "logaddexp"};
 
 struct rp__dag_builder {
     bool failed;
@@ -31,7 +33,7 @@ struct rp__dag_builder {
     size_t n_nodes, node_capacity;
     uint32_t *table; /* open addressing: node index + 1 */
     size_t table_size;
-    uint16_t n_accesses, n_scalars, n_stores;
+    uint16_t n_accesses, n_windows, n_scalars, n_stores;
     rp__access accesses[RP__DAG_MAX_ACCESSES];
     uint8_t scalar_dtypes[RP__DAG_MAX_SCALARS];
     rp__store stores[RP__DAG_MAX_ACCESSES];
@@ -57,14 +59,27 @@ void rp__dag_abandon(rp__dag_builder *b) {
     rp__free(b);
 }
 
-uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, bool row) {
+uint16_t rp__dag_access(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, rp__axes axes) {
     if (!b || b->failed) return 0;
     if (b->n_accesses == RP__DAG_MAX_ACCESSES) {
         fail(b, "too many accesses");
         return 0;
     }
-    b->accesses[b->n_accesses] = (rp__access){.kind = (uint8_t)kind, .dtype = (uint8_t)dtype, .row = row};
+    b->accesses[b->n_accesses] = (rp__access){.kind = (uint8_t)kind, .dtype = (uint8_t)dtype, .axes = axes};
     return b->n_accesses++;
+}
+uint16_t rp__dag_access_windows(rp__dag_builder *b, rp__access_kind kind, rp_dtype dtype, rp__axes axes,
+                                unsigned windows) {
+    const uint16_t access = rp__dag_access(b, kind, dtype, axes);
+    if (!b || b->failed) return 0;
+    if (windows > RP__ACCESS_WINDOWS || b->n_windows + windows > RP__DAG_WINDOWS ||
+        (windows && kind != RP__ACCESS_READ && kind != RP__ACCESS_IOTA)) {
+        fail(b, "too many windows, or windows of a store");
+        return 0;
+    }
+    b->accesses[access].windows = (uint8_t)windows;
+    b->n_windows = (uint16_t)(b->n_windows + windows);
+    return access;
 }
 uint16_t rp__dag_scalar(rp__dag_builder *b) {
     if (!b || b->failed) return 0;
@@ -81,12 +96,13 @@ rp_dtype rp__dag_dtype(const rp__dag_builder *b, rp__val v) {
 /* ---- nodes ---------------------------------------------------------------------------------------------------------- */
 
 static uint64_t node_hash(const rp__node *n) {
-    uint64_t h = rp__hash_mix((uint64_t)n->op << 32 | (uint64_t)n->dtype << 16 | n->access, (uint64_t)n->imm.i);
+    uint64_t h = rp__hash_mix((uint64_t)n->over << 48 | (uint64_t)n->op << 32 | (uint64_t)n->dtype << 16 | n->access,
+                              (uint64_t)n->imm.i);
     return rp__hash_mix(h, (uint64_t)n->a << 32 | (uint64_t)n->b << 16 | n->c);
 }
 static bool node_equal(const rp__node *x, const rp__node *y) {
     return x->op == y->op && x->dtype == y->dtype && x->a == y->a && x->b == y->b && x->c == y->c &&
-           x->access == y->access && x->imm.i == y->imm.i;
+           x->access == y->access && x->over == y->over && x->imm.i == y->imm.i;
 }
 static bool table_grow(rp__dag_builder *b) {
     size_t size = b->table_size ? b->table_size * 2 : 64;
@@ -102,7 +118,7 @@ static bool table_grow(rp__dag_builder *b) {
     b->table_size = size;
     return true;
 }
-/* The node, found or made; row and phase follow from the operands. */
+/* The node, found or made; axes and phase follow from the operands. */
 static rp__val intern(rp__dag_builder *b, rp__node n) {
     if (!b || b->failed) return RP__NO_VAL;
     if (2 * (b->n_nodes + 1) > b->table_size && !table_grow(b)) goto oom;
@@ -113,19 +129,20 @@ static rp__val intern(rp__dag_builder *b, rp__node n) {
     if (b->n_nodes == RP__DAG_MAX_NODES) return fail(b, "too many nodes");
     if (!RP__GROW(&b->nodes, &b->node_capacity, b->n_nodes + 1)) goto oom;
     const rp__val operands[3] = {n.a, n.b, n.c};
-    n.row = n.op == RP__LOAD || n.op == RP__IOTA ? b->accesses[n.access].row : 1;
+    n.axes = n.op == RP__LOAD || n.op == RP__IOTA || n.op == RP__INSIDE ? b->accesses[n.access].axes : 0;
     n.phase = 0;
     for (int i = 0; i < 3; i++) {
         if (operands[i] == RP__NO_VAL) continue;
         const rp__node *o = &b->nodes[operands[i]];
-        n.row &= o->row;
+        n.axes |= o->axes;
         if (o->phase > n.phase) n.phase = o->phase;
     }
     if (n.op == RP__REDUCE) {
         if (n.phase == 254) return fail(b, "too many phases");
-        n.row = 1;
+        n.axes &= (rp__axes)~n.over;
         n.phase++;
     }
+    if (n.op == RP__SCAN) n.axes |= n.over;
     b->nodes[b->n_nodes] = n;
     b->table[at] = (uint32_t)++b->n_nodes;
     return (rp__val)(b->n_nodes - 1);
@@ -148,6 +165,8 @@ rp__val rp__dag_load(rp__dag_builder *b, uint16_t access, rp__val offset, rp__va
     if (!b || b->failed) return RP__NO_VAL;
     if (access >= b->n_accesses) return fail(b, "load of an unknown access");
     if (offset != RP__NO_VAL && rp__dag_dtype(b, offset) != RP_I64) return fail(b, "an offset must be i64");
+    if (b->accesses[access].windows && (offset != RP__NO_VAL || predicate != RP__NO_VAL))
+        return fail(b, "an offset or predicate beside windows");
     if (predicate != RP__NO_VAL && rp__dag_dtype(b, predicate) != RP_BOOL) return fail(b, "a predicate must be bool");
     rp__node n = node_of((rp__prim)RP__LOAD, (rp_dtype)rp__dtypes[b->accesses[access].dtype].compute, offset, predicate,
                          RP__NO_VAL);
@@ -158,6 +177,14 @@ rp__val rp__dag_iota(rp__dag_builder *b, uint16_t access) {
     if (!b || b->failed) return RP__NO_VAL;
     if (access >= b->n_accesses) return fail(b, "iota of an unknown access");
     rp__node n = node_of((rp__prim)RP__IOTA, RP_I64, RP__NO_VAL, RP__NO_VAL, RP__NO_VAL);
+    n.access = access;
+    return intern(b, n);
+}
+
+rp__val rp__dag_inside(rp__dag_builder *b, uint16_t access) {
+    if (!b || b->failed) return RP__NO_VAL;
+    if (access >= b->n_accesses || !b->accesses[access].windows) return fail(b, "inside of an access without windows");
+    rp__node n = node_of((rp__prim)RP__INSIDE, RP_BOOL, RP__NO_VAL, RP__NO_VAL, RP__NO_VAL);
     n.access = access;
     return intern(b, n);
 }
@@ -366,9 +393,9 @@ rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to) {
     return compute != to && a != RP__NO_VAL ? rp__dag_op_imm(b, RP__ROUND, RP_F32, a, to) : a;
 }
 
-rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a) {
+rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__axes over) {
     if (!b || b->failed) return RP__NO_VAL;
-    if (!valid(b, a) || (unsigned)kind > RP__REDUCE_ALL) return fail(b, "a missing operand");
+    if (!valid(b, a) || (unsigned)kind > RP__REDUCE_ALL || !over) return fail(b, "a missing operand");
     rp_dtype d = rp__dag_dtype(b, a);
     if (kind == RP__REDUCE_SUM || kind == RP__REDUCE_PROD) {
         if (!is_float(d)) a = rp__dag_cast(b, a, RP_I64);
@@ -380,14 +407,31 @@ rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a) {
     if (a == RP__NO_VAL) return a;
     rp__node n = node_of((rp__prim)RP__REDUCE, rp__dag_dtype(b, a), a, RP__NO_VAL, RP__NO_VAL);
     n.imm.i = kind;
+    n.over = over;
     return intern(b, n);
 }
 
-void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value, bool row) {
-    rp__dag_store_at(b, access, value, RP__NO_VAL, RP__NO_VAL, RP__STORE_SET, row);
+rp__val rp__dag_scan(rp__dag_builder *b, rp__scan_kind kind, rp__val a, rp__axes over) {
+    if (!b || b->failed) return RP__NO_VAL;
+    if (!valid(b, a) || (unsigned)kind >= RP__SCAN_KINDS || !over) return fail(b, "a missing operand");
+    rp_dtype d = rp__dag_dtype(b, a);
+    if (kind == RP__SCAN_LOGADDEXP && !is_float(d)) return fail(b, "a sum of exponentials of integers");
+    if (!is_float(d) && (kind == RP__SCAN_SUM || kind == RP__SCAN_PROD))
+        a = rp__dag_cast(b, a, RP_I64);
+    else if (d == RP_BOOL)
+        a = rp__dag_cast(b, a, RP_U8);
+    if (a == RP__NO_VAL) return a;
+    rp__node n = node_of((rp__prim)RP__SCAN, rp__dag_dtype(b, a), a, RP__NO_VAL, RP__NO_VAL);
+    n.imm.i = kind;
+    n.over = over;
+    return intern(b, n);
+}
+
+void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value) {
+    rp__dag_store_at(b, access, value, RP__NO_VAL, RP__NO_VAL, RP__STORE_SET);
 }
 void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
-                      rp__store_mode mode, bool row) {
+                      rp__store_mode mode) {
     if (!b || b->failed) return;
     if (access >= b->n_accesses || !valid(b, value)) {
         fail(b, "a store of nothing");
@@ -406,17 +450,22 @@ void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__va
     /* The rounding to a 16-bit type is the store's own. */
     value = rp__dag_cast(b, value, (rp_dtype)rp__dtypes[to->dtype].compute);
     if (b->failed) return;
-    if (row && !(b->nodes[value].row && (offset == RP__NO_VAL || b->nodes[offset].row) &&
-                 (predicate == RP__NO_VAL || b->nodes[predicate].row))) {
-        fail(b, "a row store of a value that changes along the row");
+    const rp__axes varies = b->nodes[value].axes | (offset == RP__NO_VAL ? 0 : b->nodes[offset].axes) |
+                            (predicate == RP__NO_VAL ? 0 : b->nodes[predicate].axes);
+    if (varies & ~to->axes) {
+        fail(b, "a store of a value that changes along axes which the store does not walk");
         return;
     }
     if (b->n_stores == RP__DAG_MAX_ACCESSES) {
         fail(b, "too many stores");
         return;
     }
-    b->stores[b->n_stores++] = (rp__store){
-        .access = access, .value = value, .offset = offset, .predicate = predicate, .mode = (uint8_t)mode, .row = row};
+    b->stores[b->n_stores++] = (rp__store){.access = access,
+                                           .value = value,
+                                           .offset = offset,
+                                           .predicate = predicate,
+                                           .mode = (uint8_t)mode,
+                                           .axes = to->axes};
 }
 
 /* ---- finishing: dead nodes, key, interning -------------------------------------------------------------------------- */
@@ -435,7 +484,71 @@ static void mark(uint8_t *live, rp__val v) {
     if (v != RP__NO_VAL) live[v] = 1;
 }
 
-rp__dag *rp__dag_finish(rp__dag_builder *b) {
+/* ---- axes */
+
+/* Does axis x come before y? Those that no reduction removes come first; of two that accesses have alike, x and y are one (0). */
+static int compare_axes(const rp__dag *d, unsigned x, unsigned y) {
+    for (unsigned i = 0; i < d->n_nodes; i++) {
+        const unsigned over = d->nodes[i].over;
+        if ((over >> x & 1u) != (over >> y & 1u)) return over >> x & 1u ? 1 : -1;
+    }
+    for (unsigned a = 0; a < d->n_accesses; a++) {
+        const unsigned has = d->accesses[a].axes;
+        if ((has >> x & 1u) != (has >> y & 1u)) return has >> x & 1u ? -1 : 1;
+    }
+    return 0;
+}
+static rp__axes renamed_axes(rp__axes axes, const uint8_t *map) {
+    unsigned out = 0;
+    for (unsigned x = 0; x < RP__DAG_MAX_AXES; x++) {
+        if ((axes >> x & 1u) && map[x] < RP__DAG_MAX_AXES) out |= 1u << map[x];
+    }
+    return (rp__axes)out;
+}
+/* What templates of rows ask: see rp__dag.rows. */
+static void find_rows(rp__dag *d) {
+    d->rows = true;
+    for (unsigned i = 0; i < d->n_nodes; i++) {
+        if (!d->nodes[i].over) continue;
+        if (d->inner && d->inner != d->nodes[i].over) d->rows = false;
+        d->inner |= d->nodes[i].over;
+    }
+    const unsigned all = (1u << d->n_axes) - 1u;
+    for (unsigned i = 0; i < d->n_stores && !d->inner; i++) d->inner = (rp__axes)(all & ~d->stores[i].axes);
+    for (unsigned a = 0; a < d->n_accesses; a++) {
+        const unsigned has = d->accesses[a].axes & d->inner;
+        if (has && has != d->inner) d->rows = false;
+    }
+}
+/* Canonical axes: one for all that are alike, in the order of compare_axes. */
+static void name_axes(rp__dag *d, rp__node *nodes, rp__access *accesses, rp__store *stores, uint8_t *map) {
+    uint8_t order[RP__DAG_MAX_AXES];
+    unsigned used = 0, n = 0;
+    for (unsigned a = 0; a < d->n_accesses; a++) used |= accesses[a].axes;
+    for (unsigned i = 0; i < d->n_nodes; i++) used |= nodes[i].over; /* a sum of equal values */
+    for (unsigned x = 0; x < RP__DAG_MAX_AXES; x++) {
+        map[x] = RP__DAG_MAX_AXES;
+        if (!(used >> x & 1u)) continue;
+        unsigned at = n++;
+        for (; at > 0 && compare_axes(d, x, order[at - 1]) < 0; at--) order[at] = order[at - 1];
+        order[at] = (uint8_t)x;
+    }
+    for (unsigned k = 0; k < n; k++) {
+        d->n_axes = (uint8_t)(d->n_axes + (k == 0 || compare_axes(d, order[k - 1], order[k]) != 0));
+        map[order[k]] = (uint8_t)(d->n_axes - 1);
+    }
+    for (unsigned i = 0; i < d->n_nodes; i++) {
+        nodes[i].axes = renamed_axes(nodes[i].axes, map);
+        nodes[i].over = renamed_axes(nodes[i].over, map);
+        d->ordered |= nodes[i].over;
+    }
+    for (unsigned a = 0; a < d->n_accesses; a++) accesses[a].axes = renamed_axes(accesses[a].axes, map);
+    for (unsigned i = 0; i < d->n_stores; i++) stores[i].axes = renamed_axes(stores[i].axes, map);
+    find_rows(d);
+}
+
+rp__dag *rp__dag_finish(rp__dag_builder *b) { return rp__dag_finish_map(b, NULL); }
+rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
     if (!b) return NULL;
     rp__dag *d = NULL;
     uint8_t *live = NULL;
@@ -484,6 +597,7 @@ rp__dag *rp__dag_finish(rp__dag_builder *b) {
             ((m->op == RP__FLOORDIV || m->op == RP__REMAINDER) && !is_float((rp_dtype)m->dtype))) {
             d->checks = true;
         }
+        d->scans = d->scans || m->op == RP__SCAN;
         if (m->op == RP__SCALAR) scalars[m->access] = m->dtype;
     }
     for (size_t i = 0; i < b->n_stores; i++) {
@@ -497,11 +611,15 @@ rp__dag *rp__dag_finish(rp__dag_builder *b) {
     d->n_nodes = (uint16_t)n_live;
     d->n_accesses = b->n_accesses;
     d->n_scalars = b->n_scalars;
+    d->n_windows = b->n_windows;
     d->n_stores = b->n_stores;
     d->nodes = nodes;
     d->stores = stores;
     d->accesses = accesses;
     d->scalar_dtypes = scalars;
+    uint8_t axis[RP__DAG_MAX_AXES];
+    name_axes(d, nodes, accesses, stores, axis);
+    if (map) memcpy(map, axis, sizeof axis);
     atomic_init(&d->refs, 1);
     const uint64_t counts[4] = {n_live, b->n_accesses, b->n_scalars, b->n_stores};
     d->key = rp__hash_bytes(counts, sizeof counts, rp__hash_none());
@@ -509,7 +627,7 @@ rp__dag *rp__dag_finish(rp__dag_builder *b) {
         const rp__node *m = &nodes[i];
         const uint64_t words[3] = {(uint64_t)m->op << 56 | (uint64_t)m->dtype << 48 | (uint64_t)m->access << 32 |
                                        (uint64_t)m->a << 16 | m->b,
-                                   m->c, (uint64_t)m->imm.i};
+                                   (uint64_t)m->over << 16 | m->c, (uint64_t)m->imm.i};
         d->key = rp__hash_bytes(words, sizeof words, d->key);
     }
     d->key = rp__hash_bytes(stores, store_bytes + access_bytes + b->n_scalars, d->key);
@@ -571,6 +689,11 @@ rp_dtype rp__dag_scalar_dtype(const rp__dag *dag, uint16_t scalar) {
 
 /* ---- text ----------------------------------------------------------------------------------------------------------- */
 
+static void add_axes(rp__text *out, rp__axes axes) { /* axis 0 is a */
+    for (unsigned x = 0; x < RP__DAG_MAX_AXES; x++) {
+        if (axes >> x & 1u) rp__text_add(out, "%c", 'a' + (int)x);
+    }
+}
 static void add_operand(rp__text *out, rp__val v, const char *before) {
     if (v == RP__NO_VAL) return;
     rp__text_add(out, "%s%%%u", before, v);
@@ -578,9 +701,12 @@ static void add_operand(rp__text *out, rp__val v, const char *before) {
 void rp__dag_text(const rp__dag *d, rp__text *out) {
     static const char *const kinds[] = {"read", "write", "read-write", "iota"};
     for (unsigned i = 0; i < d->n_accesses; i++) {
-        rp__text_add(out, "access @%u %s %s%s\n", i, kinds[d->accesses[i].kind],
-                     d->accesses[i].kind == RP__ACCESS_IOTA ? "i64" : rp__dtypes[d->accesses[i].dtype].short_name,
-                     d->accesses[i].row ? " row" : "");
+        rp__text_add(out, "access @%u %s %s [", i, kinds[d->accesses[i].kind],
+                     d->accesses[i].kind == RP__ACCESS_IOTA ? "i64" : rp__dtypes[d->accesses[i].dtype].short_name);
+        add_axes(out, d->accesses[i].axes);
+        rp__text_puts(out, "]");
+        if (d->accesses[i].windows) rp__text_add(out, " windows %u", d->accesses[i].windows);
+        rp__text_puts(out, "\n");
     }
     for (unsigned i = 0; i < d->n_nodes; i++) {
         const rp__node *n = &d->nodes[i];
@@ -597,7 +723,8 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
             add_operand(out, n->a, " at ");
             add_operand(out, n->b, " if ");
             break;
-        case RP__IOTA: rp__text_add(out, " @%u", n->access); break;
+        case RP__IOTA:
+        case RP__INSIDE: rp__text_add(out, " @%u", n->access); break;
         case RP__SCALAR: rp__text_add(out, " $%u", n->access); break;
         case RP__CONST:
             if (is_float((rp_dtype)n->dtype))
@@ -605,7 +732,14 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
             else
                 rp__text_add(out, " %lld", (long long)n->imm.i);
             break;
-        case RP__REDUCE: rp__text_add(out, " %s %%%u", reduce_names[n->imm.i], n->a); break;
+        case RP__REDUCE:
+            rp__text_add(out, " %s %%%u over ", reduce_names[n->imm.i], n->a);
+            add_axes(out, n->over);
+            break;
+        case RP__SCAN:
+            rp__text_add(out, " %s %%%u along ", scan_names[n->imm.i], n->a);
+            add_axes(out, n->over);
+            break;
         default:
             add_operand(out, n->a, " ");
             add_operand(out, n->b, ", ");
@@ -617,13 +751,15 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
             else if (n->op == RP__CHECK_INDEX && n->imm.i)
                 rp__text_puts(out, " wrap");
         }
-        rp__text_add(out, "%s phase %u\n", n->row ? " row" : "", n->phase);
+        rp__text_puts(out, " [");
+        add_axes(out, n->axes);
+        rp__text_add(out, "] phase %u\n", n->phase);
     }
     for (unsigned i = 0; i < d->n_stores; i++) {
         const rp__store *s = &d->stores[i];
         rp__text_add(out, "%s @%u %%%u", s->mode == RP__STORE_ADD ? "add" : "store", s->access, s->value);
         add_operand(out, s->offset, " at ");
         add_operand(out, s->predicate, " if ");
-        rp__text_puts(out, s->row ? " row\n" : "\n");
+        rp__text_puts(out, "\n");
     }
 }

@@ -11,18 +11,21 @@
 
 /* ---- collapsing ----------------------------------------------------------------------------------------------------- */
 
-static void drop_dim(rp__space *s, rp__space_access *accesses, unsigned d) {
-    const unsigned n = s->n_outer + s->n_inner;
+/* axis: that of each dim. */
+static void drop_dim(rp__space *s, rp__space_access *accesses, unsigned n_windows, uint8_t *axis, unsigned d,
+                     unsigned n) {
     memmove(&s->extent[d], &s->extent[d + 1], (n - d - 1) * sizeof s->extent[0]);
     for (unsigned a = 0; a < s->n_accesses; a++) {
         memmove(&accesses[a].stride[d], &accesses[a].stride[d + 1], (n - d - 1) * sizeof accesses[a].stride[0]);
     }
-    if (d < s->n_outer)
-        s->n_outer--;
-    else
-        s->n_inner--;
+    for (unsigned k = 0; k < n_windows; k++) {
+        int64_t *factor = s->windows[k].factor;
+        memmove(&factor[d], &factor[d + 1], (n - d - 1) * sizeof *factor);
+    }
+    s->dims[axis[d]]--;
+    memmove(&axis[d], &axis[d + 1], n - d - 1);
 }
-/* Should outer dim x come inside outer dim y > x? The first access that tells them apart decides, written ones first asked. */
+/* Should dim x come inside dim y > x of its axis? The first access that tells them apart decides, written ones first asked. */
 static bool swap_wanted(const rp__space *s, const rp__space_access *accesses, unsigned x, unsigned y) {
     for (unsigned a = s->n_accesses; a-- > 0;) {
         int64_t i = accesses[a].stride[x], j = accesses[a].stride[y];
@@ -33,35 +36,69 @@ static bool swap_wanted(const rp__space *s, const rp__space_access *accesses, un
     }
     return false;
 }
-void rp__space_collapse(rp__space *s, rp__space_access *accesses) {
-    for (unsigned d = s->n_outer + s->n_inner; d-- > 0;) {
-        if (s->extent[d] == 1) drop_dim(s, accesses, d);
+static void swap_dims(rp__space *s, rp__space_access *accesses, unsigned n_windows, unsigned x, unsigned y) {
+    int64_t t = s->extent[x];
+    s->extent[x] = s->extent[y];
+    s->extent[y] = t;
+    for (unsigned a = 0; a < s->n_accesses; a++) {
+        t = accesses[a].stride[x];
+        accesses[a].stride[x] = accesses[a].stride[y];
+        accesses[a].stride[y] = t;
+    }
+    for (unsigned k = 0; k < n_windows; k++) {
+        t = s->windows[k].factor[x];
+        s->windows[k].factor[x] = s->windows[k].factor[y];
+        s->windows[k].factor[y] = t;
+    }
+}
+int64_t rp__space_step(const rp__dag *dag, const rp__space *s, const rp__space_access *accesses, unsigned access,
+                       unsigned d) {
+    int64_t step = accesses[access].stride[d];
+    unsigned k = 0;
+    for (unsigned a = 0; dag->accesses[access].windows && a < access; a++) k += dag->accesses[a].windows;
+    for (unsigned i = 0; i < dag->accesses[access].windows; i++, k++) {
+        if (s->windows[k].divisor == 1) step += s->windows[k].factor[d] * s->windows[k].stride;
+    }
+    return step;
+}
+void rp__space_collapse(const rp__dag *dag, rp__space *s, rp__space_access *accesses) {
+    uint8_t axis[RP__SPACE_MAX_DIMS + 1];
+    unsigned n = 0;
+    for (unsigned x = 0; x < RP__DAG_MAX_AXES; x++) {
+        const unsigned own = x < dag->n_axes || !dag->n_axes ? x : dag->n_axes - 1u, count = s->dims[x];
+        if (own != x) {
+            s->dims[x] = 0;
+            s->dims[own] = (uint8_t)(s->dims[own] + count);
+        }
+        for (unsigned k = 0; k < count && n < RP__SPACE_MAX_DIMS; k++) axis[n++] = (uint8_t)own;
+    }
+    for (unsigned d = n; d-- > 0;) {
+        if (s->extent[d] == 1) drop_dim(s, accesses, dag->n_windows, axis, d, n--);
     }
     bool iota = false;
     for (unsigned a = 0; a < s->n_accesses; a++) iota = iota || !accesses[a].base;
-    for (unsigned i = 1; !iota && i < s->n_outer; i++) {
-        for (unsigned j = i; j > 0 && swap_wanted(s, accesses, j - 1, j); j--) {
-            int64_t t = s->extent[j];
-            s->extent[j] = s->extent[j - 1];
-            s->extent[j - 1] = t;
-            for (unsigned a = 0; a < s->n_accesses; a++) {
-                t = accesses[a].stride[j];
-                accesses[a].stride[j] = accesses[a].stride[j - 1];
-                accesses[a].stride[j - 1] = t;
-            }
-        }
+    const unsigned fixed = dag->ordered | dag->inner;
+    for (unsigned i = 1; !iota && i < n; i++) {
+        if (fixed >> axis[i] & 1u) continue;
+        for (unsigned j = i; j > 0 && axis[j - 1] == axis[i] && swap_wanted(s, accesses, j - 1, j); j--)
+            swap_dims(s, accesses, dag->n_windows, j - 1, j);
     }
-    for (unsigned d = s->n_outer + s->n_inner; d-- > 1;) {
-        if (d == s->n_outer) continue; /* an outer and an inner dim never merge */
+    for (unsigned d = n; d-- > 1;) {
+        if (axis[d] != axis[d - 1]) continue; /* dims of two axes never merge */
         bool merge = true;
         for (unsigned a = 0; a < s->n_accesses && merge; a++) {
             merge = accesses[a].stride[d - 1] == accesses[a].stride[d] * s->extent[d];
         }
+        for (unsigned k = 0; k < dag->n_windows && merge; k++) {
+            const int64_t *factor = s->windows[k].factor;
+            merge = factor[d - 1] == factor[d] * s->extent[d];
+        }
         int64_t extent;
         if (!merge || __builtin_mul_overflow(s->extent[d - 1], s->extent[d], &extent)) continue;
         for (unsigned a = 0; a < s->n_accesses; a++) accesses[a].stride[d - 1] = accesses[a].stride[d];
+        for (unsigned k = 0; k < dag->n_windows; k++) s->windows[k].factor[d - 1] = s->windows[k].factor[d];
         s->extent[d - 1] = extent;
-        drop_dim(s, accesses, d);
+        drop_dim(s, accesses, dag->n_windows, axis, d, n--);
     }
 }
 
@@ -92,13 +129,12 @@ uint64_t rp__scalar_word(rp_scalar value, rp_dtype compute) {
     }
     return w.u;
 }
-void rp__space_layout_of(const rp__dag *dag, unsigned n_outer, unsigned n_inner, uint32_t first,
-                         rp__space_layout *out) {
-    const unsigned dims = n_outer + n_inner;
+void rp__space_layout_of(const rp__dag *dag, unsigned dims, uint32_t first, rp__space_layout *out) {
     out->address = first;
     out->extent = out->address + dag->n_accesses;
     out->stride = out->extent + dims;
-    out->scalar = out->stride + dims * dag->n_accesses;
+    out->window = out->stride + dims * dag->n_accesses;
+    out->scalar = out->window + (4 + dims) * dag->n_windows;
     out->draw = out->scalar + dag->n_scalars;
     out->error = out->draw + 3u * dag->n_draws;
     out->end = out->error + (dag->checks ? 2 : 0);
@@ -108,11 +144,11 @@ static uint32_t access_bits(unsigned kind) {
 }
 rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *space, uint32_t first,
                           rp__launch_buffer *buffer, rp__launch *out) {
-    const unsigned dims = (unsigned)space->n_outer + space->n_inner;
+    const unsigned dims = rp__space_dims(space);
     rp__space_layout at;
-    rp__space_layout_of(dag, space->n_outer, space->n_inner, first, &at);
+    rp__space_layout_of(dag, dims, first, &at);
     if (RP__UNLIKELY(dims > RP__SPACE_MAX_DIMS || space->n_accesses != dag->n_accesses ||
-                     space->n_scalars < dag->n_scalars ||
+                     space->n_scalars < dag->n_scalars || (dag->n_windows && !space->windows) ||
                      (dag->n_draws && (!space->draw || space->n_draws < dag->n_draws)) || at.end > RP__MAX_WORDS ||
                      dag->n_accesses + dag->n_draws > RP__MAX_SLOTS)) {
         return rp__fail(RP_ERROR_INTERNAL,
@@ -139,6 +175,15 @@ rp_status rp__space_words(rp__device *d, const rp__dag *dag, const rp__space *sp
                                               .buffer = -1,
                                               .begin = x->begin,
                                               .end = x->end};
+    }
+    for (unsigned k = 0; k < dag->n_windows; k++) {
+        const rp__space_window *w = &space->windows[k];
+        uint64_t *to = words + at.window + k * (4 + dims);
+        to[0] = (uint64_t)w->size;
+        to[1] = (uint64_t)w->stride;
+        to[2] = (uint64_t)w->pad;
+        to[3] = (uint64_t)w->divisor;
+        for (unsigned i = 0; i < dims; i++) to[4 + i] = (uint64_t)w->factor[i];
     }
     for (unsigned i = 0; i < dag->n_scalars; i++) {
         words[at.scalar + i] = rp__scalar_word(space->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
@@ -214,8 +259,8 @@ rp_status rp__loop_launch_many(rp__device *d, rp_stream *s, rp__dag *dag, const 
     if (n_groups > 1) {
         if (RP__UNLIKELY(rp__kernel_log_set)) {
             rp__space first = *shared;
-            first.n_outer = 1;
-            first.n_inner = 0;
+            memset(first.dims, 0, sizeof first.dims);
+            first.dims[0] = 1;
             first.extent[0] = extents[0];
             first.accesses = accesses;
             first.n_accesses = dag->n_accesses;
@@ -232,8 +277,8 @@ rp_status rp__loop_launch_many(rp__device *d, rp_stream *s, rp__dag *dag, const 
                                     n_groups - half);
     }
     rp__space one = *shared;
-    one.n_outer = 1;
-    one.n_inner = 0;
+    memset(one.dims, 0, sizeof one.dims);
+    one.dims[0] = 1;
     one.extent[0] = extents[0];
     one.accesses = accesses;
     one.n_accesses = dag->n_accesses;

@@ -126,7 +126,7 @@ void rp__lower_gather(rp__lower *lw) {
     rp_dim stride[RP_MAX_DIMS];
     for (unsigned d = 0; d < index->ndim; d++) stride[d] = d == dim || d >= self->ndim ? 0 : self->stride[d];
     rp__val i = rp__lw_cast(lw, rp__lw_in_front(lw, 1), RP_I64);
-    uint16_t from = rp__lw_access(lw, false, 0, stride, false);
+    uint16_t from = rp__lw_access(lw, false, 0, stride, RP__ELEMENTS);
     i = rp__lw_check_index(lw, i, rp__lw_size(lw, size_along(self, dim)), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, i, rp__lw_size(lw, self->ndim ? self->stride[dim] : 1));
     rp__lw_out(lw, 0, rp__lw_load(lw, from, offset, RP__NO_VAL));
@@ -151,7 +151,7 @@ void rp__lower_embedding(rp__lower *lw) {
     rp_dim column[RP_MAX_DIMS] = {0};
     column[index->ndim] = weight->stride[1];
     rp__val i = rp__lw_cast(lw, rp__lw_in_front(lw, 1), RP_I64);
-    uint16_t from = rp__lw_access(lw, false, 0, column, false);
+    uint16_t from = rp__lw_access(lw, false, 0, column, RP__ELEMENTS);
     i = rp__lw_check_index(lw, i, rp__lw_size(lw, weight->size[0]), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, i, rp__lw_size(lw, weight->stride[0]));
     rp__lw_out(lw, 0, rp__lw_load(lw, from, offset, RP__NO_VAL));

@@ -84,14 +84,14 @@ void rp__lower_cross_entropy_rows(rp__lower *lw) {
     rp__val log_total = rp__lw_1(lw, RP__LOG, total);
 
     const rp_dim target_stride[2] = {call->in[1]->stride[0], 0}, row_stride[2] = {logits->stride[0], 0};
-    uint16_t target_access = rp__lw_access(lw, false, 1, target_stride, true);
+    uint16_t target_access = rp__lw_access(lw, false, 1, target_stride, RP__ALONG_ROWS);
     rp__val target = rp__lw_cast(lw, rp__lw_load(lw, target_access, RP__NO_VAL, RP__NO_VAL), RP_I64);
     rp__val ignored = rp__lw_2(lw, RP__EQ, target, rp__lw_attr(lw, 0, RP_I64));
     rp__val zero = rp__lw_const_i(lw, RP_I64, 0);
     rp__val class = rp__lw_3(lw, RP__WHERE, ignored, zero, target);
     class = rp__lw_check_index(lw, class, rp__lw_inner_extent(lw, RP_I64), false);
     rp__val offset = rp__lw_2(lw, RP__MUL, class, rp__lw_size(lw, logits->stride[1]));
-    rp__val chosen = rp__lw_load(lw, rp__lw_access(lw, false, 0, row_stride, true), offset, RP__NO_VAL);
+    rp__val chosen = rp__lw_load(lw, rp__lw_access(lw, false, 0, row_stride, RP__ALONG_ROWS), offset, RP__NO_VAL);
     rp__val loss = rp__lw_2(lw, RP__SUB, log_total, rp__lw_2(lw, RP__SUB, chosen, high));
     rp__lw_out_row(lw, 0, rp__lw_3(lw, RP__WHERE, ignored, rp__lw_const(lw, compute, 0.0), loss));
     rp__lw_out_row(lw, 1, high);

@@ -9,13 +9,14 @@
 #include "core/alloc.h"
 #include "ops/execute.h"
 
-enum { MAX_EXPLICIT = 12, MAX_STRUCTURAL = 10, MAX_DRAWS = 4, KEY_WORDS = 3 };
+enum { MAX_EXPLICIT = 12, MAX_STRUCTURAL = 10, MAX_DRAWS = 4, MAX_WINDOWS = 16, KEY_WORDS = 3 };
 
-typedef enum source_kind { SRC_IN, SRC_OUT, SRC_IOTA, SRC_EXPLICIT_IN, SRC_EXPLICIT_OUT } source_kind;
+typedef enum source_kind { SRC_IN, SRC_OUT, SRC_IOTA, SRC_EXPLICIT_IN, SRC_EXPLICIT_OUT, SRC_PLACES } source_kind;
 typedef struct source {
     uint8_t kind, index; /* operand, or rp__lower_iota */
     uint8_t slot;        /* explicit strides; dim of RP__IOTA_DIM */
-    uint8_t row;
+    rp__axes axes;
+    uint8_t windows;
 } source;
 typedef struct scalar {
     rp__lower_scalar from;
@@ -29,6 +30,7 @@ struct rp__lower {
     rp_status status;
     uint8_t n_structural, n_draws, n_explicit;
     uint8_t ndim;   /* of the space in logical order */
+    bool reversed;  /* inner dims are walked from their ends */
     uint32_t inner; /* bit d: dim d is inner */
     uint16_t n_accesses, n_scalars;
     const rp_dim *size;
@@ -37,6 +39,8 @@ struct rp__lower {
     scalar scalars[RP__DAG_MAX_SCALARS];
     rp_dim stride[MAX_EXPLICIT][RP_MAX_DIMS];
     rp_dim own_size[RP_MAX_DIMS];
+    uint8_t n_windows;
+    rp__lw_window windows[MAX_WINDOWS];
     struct rp__random_draw draw[MAX_DRAWS];
     rp__device *device;
     rp_stream *stream;
@@ -81,7 +85,7 @@ int64_t rp__lw_structural_value(rp__lower *lw, int64_t value) {
 /* ---- accesses */
 
 static rp__access_kind access_kind(const source *s) {
-    return s->kind == SRC_IOTA                                 ? RP__ACCESS_IOTA
+    return s->kind == SRC_IOTA || s->kind == SRC_PLACES        ? RP__ACCESS_IOTA
            : s->kind == SRC_OUT || s->kind == SRC_EXPLICIT_OUT ? RP__ACCESS_WRITE
                                                                : RP__ACCESS_READ;
 }
@@ -97,8 +101,8 @@ static uint16_t add_access(rp__lower *lw, source s) {
     }
     lw->access[lw->n_accesses] = s;
     if (building(lw)) {
-        rp_dtype dtype = s.kind == SRC_IOTA ? RP_I64 : (rp_dtype)access_tensor(lw->call, &s)->dtype;
-        (void)rp__dag_access(lw->b, access_kind(&s), dtype, s.row);
+        rp_dtype dtype = access_kind(&s) == RP__ACCESS_IOTA ? RP_I64 : (rp_dtype)access_tensor(lw->call, &s)->dtype;
+        (void)rp__dag_access_windows(lw->b, access_kind(&s), dtype, s.axes, s.windows);
     }
     return lw->n_accesses++;
 }
@@ -107,14 +111,14 @@ static uint16_t add_access(rp__lower *lw, source s) {
 static uint16_t find_access(rp__lower *lw, source s) {
     for (uint16_t i = 0; i < lw->n_accesses; i++) {
         const source *o = &lw->access[i];
-        if (o->kind == s.kind && o->index == s.index && o->slot == s.slot && o->row == s.row) return i;
+        if (!o->windows && o->kind == s.kind && o->index == s.index && o->slot == s.slot && o->axes == s.axes) return i;
     }
     return add_access(lw, s);
 }
 
 rp__val rp__lw_in(rp__lower *lw, unsigned k) {
     if (lw->sink) return lw->sink->in(lw->sink, lw->call, k, false);
-    uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, 0});
+    uint16_t access = find_access(lw, (source){SRC_IN, (uint8_t)k, 0, RP__ELEMENTS, 0});
     return building(lw) ? rp__dag_load(lw->b, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
 
@@ -123,23 +127,24 @@ rp__val rp__lw_in_as(rp__lower *lw, unsigned k, rp_dtype to) {
     return rp__lw_in_dtype(lw, k) == to ? v : rp__lw_cast(lw, v, to);
 }
 
-static void store(rp__lower *lw, unsigned k, rp__val v, bool row) {
+static void store(rp__lower *lw, unsigned k, rp__val v, rp__axes axes) {
     v = rp__lw_cast(lw, v, rp__lw_compute(rp__lw_out_dtype(lw, k)));
     if (lw->sink) {
-        lw->sink->out(lw->sink, lw->call, k, v, row);
+        lw->sink->out(lw->sink, lw->call, k, v);
         return;
     }
-    uint16_t access = add_access(lw, (source){SRC_OUT, (uint8_t)k, 0, row});
-    if (building(lw)) rp__dag_store(lw->b, access, v, row);
+    uint16_t access = add_access(lw, (source){SRC_OUT, (uint8_t)k, 0, axes, 0});
+    if (building(lw)) rp__dag_store(lw->b, access, v);
 }
 
-void rp__lw_out(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, false); }
-void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, true); }
+void rp__lw_out(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, RP__ELEMENTS); }
+void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v) { store(lw, k, v, RP__ALONG_ROWS); }
 
 static rp__val iota(rp__lower *lw, rp__lower_iota kind, unsigned dim) {
     if (lw->sink) return lw->sink->iota(lw->sink, lw->call, kind, dim);
     bool row = kind == RP__IOTA_DIM && lw->inner != 0 && !(lw->inner >> dim & 1u);
-    uint16_t access = find_access(lw, (source){SRC_IOTA, (uint8_t)kind, (uint8_t)dim, row});
+    uint16_t access =
+        find_access(lw, (source){SRC_IOTA, (uint8_t)kind, (uint8_t)dim, row ? RP__ALONG_ROWS : RP__ELEMENTS, 0});
     return building(lw) ? rp__dag_iota(lw->b, access) : 0;
 }
 
@@ -149,14 +154,41 @@ rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim) {
     return iota(lw, RP__IOTA_DIM, dim);
 }
 
-uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, bool row) {
-    if (lw->sink) return lw->sink->access(lw->sink, lw->call, out, k, stride, row);
+uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, rp__axes axes) {
+    if (lw->sink) return lw->sink->access(lw->sink, lw->call, out, k, stride, axes);
     if (lw->n_explicit == MAX_EXPLICIT) {
         fail(lw, "too many accesses with strides of their own");
         return 0;
     }
     memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
-    return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, row});
+    return add_access(lw, (source){out ? SRC_EXPLICIT_OUT : SRC_EXPLICIT_IN, (uint8_t)k, lw->n_explicit++, axes, 0});
+}
+
+uint16_t rp__lw_windows(rp__lower *lw, int k, const rp_dim *stride, const rp__lw_window *windows, unsigned n,
+                        rp__axes axes) {
+    if (lw->sink) return lw->sink->windows(lw->sink, lw->call, k, stride, windows, n, axes);
+    if (lw->n_explicit == MAX_EXPLICIT || lw->n_windows + n > MAX_WINDOWS) {
+        fail(lw, "too many accesses with windows");
+        return 0;
+    }
+    memcpy(lw->stride[lw->n_explicit], stride, lw->ndim * sizeof *stride);
+    memcpy(&lw->windows[lw->n_windows], windows, n * sizeof *windows);
+    lw->n_windows = (uint8_t)(lw->n_windows + n);
+    return add_access(lw, (source){.kind = k < 0 ? SRC_PLACES : SRC_EXPLICIT_IN,
+                                   .index = (uint8_t)(k < 0 ? 0 : k),
+                                   .slot = lw->n_explicit++,
+                                   .axes = axes,
+                                   .windows = (uint8_t)n});
+}
+
+rp__val rp__lw_inside(rp__lower *lw, uint16_t access) {
+    rp__dag_builder *b = lw->sink ? lw->sink->builder : lw->b;
+    return b ? rp__dag_inside(b, access) : 0;
+}
+
+rp__val rp__lw_place(rp__lower *lw, uint16_t access) {
+    rp__dag_builder *b = lw->sink ? lw->sink->builder : lw->b;
+    return b ? rp__dag_iota(b, access) : 0;
 }
 
 rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
@@ -164,7 +196,7 @@ rp__val rp__lw_in_front(rp__lower *lw, unsigned k) {
     const rp_tensor *t = lw->call->in[k];
     rp_dim stride[RP_MAX_DIMS] = {0};
     memcpy(stride, t->stride, t->ndim * sizeof *stride);
-    return rp__lw_load(lw, rp__lw_access(lw, false, k, stride, false), RP__NO_VAL, RP__NO_VAL);
+    return rp__lw_load(lw, rp__lw_access(lw, false, k, stride, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
 }
 
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate) {
@@ -240,7 +272,12 @@ rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c) {
 }
 rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to) { return building(lw) ? rp__dag_cast(lw->b, a, to) : 0; }
 rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a) {
-    return building(lw) ? rp__dag_reduce(lw->b, kind, a) : 0;
+    if (lw->sink) return lw->sink->reduce(lw->sink, lw->call, kind, a);
+    return building(lw) ? rp__dag_reduce(lw->b, kind, a, RP__ALONG_ROW) : 0;
+}
+rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a) {
+    if (lw->sink) return lw->sink->scan(lw->sink, lw->call, kind, a);
+    return building(lw) ? rp__dag_scan(lw->b, kind, a, RP__ALONG_ROW) : 0;
 }
 rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative) {
     return building(lw) ? rp__dag_op(lw->b, RP__CHECK_INDEX, index, bound, wrap_negative ? 1 : 0) : 0;
@@ -290,6 +327,11 @@ void rp__lw_inner(rp__lower *lw, uint32_t mask) {
     lw->inner = mask;
 }
 
+void rp__lw_reverse(rp__lower *lw) {
+    if (lw->sink) lw->sink->reverse(lw->sink, lw->call);
+    lw->reversed = true;
+}
+
 void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner_mask) {
     if (lw->sink) lw->sink->space(lw->sink, lw->call, size, ndim, inner_mask);
     memcpy(lw->own_size, size, ndim * sizeof *size);
@@ -302,9 +344,10 @@ void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner
 static void begin_pass(rp__lower *lw, rp__dag_builder *b) {
     const rp_tensor *shape = lw->call->op->lowering == RP__ROWS ? lw->call->in[0] : lw->call->out[0];
     lw->b = b;
-    lw->n_structural = lw->n_draws = lw->n_explicit = 0;
+    lw->n_structural = lw->n_draws = lw->n_explicit = lw->n_windows = 0;
     lw->n_accesses = lw->n_scalars = 0;
     lw->inner = 0;
+    lw->reversed = false;
     lw->ndim = shape->ndim;
     lw->size = shape->size;
 }
@@ -449,7 +492,7 @@ static void flat_space(const entry *e, const rp__call *call, const rp__flat *f, 
         a->begin = t->offset * bytes;
         a->end = a->begin + (still ? 1 : f->n) * bytes;
     }
-    *space = (rp__space){.n_outer = 1,
+    *space = (rp__space){.dims = {1},
                          .extent = {f->n},
                          .n_accesses = e->n_accesses,
                          .n_scalars = e->n_scalars,
@@ -478,7 +521,7 @@ static void rows_strides(const rp__lower *lw, const rp_tensor *t, int64_t *strid
 }
 
 static void fill_strides(const rp__lower *lw, const source *s, int64_t *stride) {
-    if (s->kind == SRC_EXPLICIT_IN || s->kind == SRC_EXPLICIT_OUT) {
+    if (s->kind == SRC_EXPLICIT_IN || s->kind == SRC_EXPLICIT_OUT || s->kind == SRC_PLACES) {
         memcpy(stride, lw->stride[s->slot], lw->ndim * sizeof *stride);
     } else if (s->kind == SRC_IOTA) {
         int64_t step = 1;
@@ -488,12 +531,26 @@ static void fill_strides(const rp__lower *lw, const source *s, int64_t *stride) 
         }
     } else {
         const rp_tensor *t = access_tensor(lw->call, s);
-        if (s->row || (s->kind == SRC_OUT && lw->call->op->lowering == RP__ROWS)) {
+        if (s->axes == RP__ALONG_ROWS || (s->kind == SRC_OUT && lw->call->op->lowering == RP__ROWS)) {
             rows_strides(lw, t, stride);
         } else {
             for (unsigned d = 0; d < lw->ndim; d++) stride[d] = broadcast_stride(t, lw->size, lw->ndim, d);
         }
     }
+}
+
+/* The access from the other end of its inner dims. */
+static void reverse_access(const rp__lower *lw, const source *s, rp__space_access *a, int64_t *stride) {
+    int64_t reach = 0;
+    for (unsigned d = 0; d < lw->ndim; d++) {
+        if (!(lw->inner >> d & 1u)) continue;
+        reach += (lw->size[d] - 1) * stride[d];
+        stride[d] = -stride[d];
+    }
+    if (s->kind == SRC_IOTA)
+        a->iota_base += reach;
+    else
+        a->base = (char *)a->base + reach * (int64_t)rp__dtype_bytes((rp_dtype)access_tensor(lw->call, s)->dtype);
 }
 
 /* Outer dims first, each group in logical order. */
@@ -502,20 +559,28 @@ static void fill_space(const rp__lower *lw, rp__space *space, rp__space_access *
     for (unsigned d = 0; d < lw->ndim; d++) {
         if (!(lw->inner >> d & 1u)) order[n++] = d;
     }
-    space->n_outer = (uint8_t)n;
+    const unsigned n_outer = n;
     for (unsigned d = 0; d < lw->ndim; d++) {
         if (lw->inner >> d & 1u) order[n++] = d;
     }
-    space->n_inner = (uint8_t)(n - space->n_outer);
+    space->dims[0] = (uint8_t)n_outer;
+    space->dims[1] = (uint8_t)(n - n_outer);
     for (unsigned d = 0; d < n; d++) space->extent[d] = lw->size[order[d]];
+    for (unsigned k = 0; k < lw->n_windows; k++) {
+        const rp__lw_window *w = &lw->windows[k];
+        space->windows[k] =
+            (rp__space_window){.size = w->size, .stride = w->stride, .pad = w->pad, .divisor = w->divisor};
+        for (unsigned d = 0; d < n; d++) space->windows[k].factor[d] = w->factor[order[d]];
+    }
     for (unsigned i = 0; i < lw->n_accesses; i++) {
         int64_t stride[RP_MAX_DIMS];
         const source *s = &lw->access[i];
-        if (s->kind == SRC_IOTA)
+        if (access_kind(s) == RP__ACCESS_IOTA)
             accesses[i] = (rp__space_access){.base = NULL};
         else
             fill_operand(&accesses[i], access_tensor(lw->call, s));
         fill_strides(lw, s, stride);
+        if (lw->reversed) reverse_access(lw, s, &accesses[i], stride);
         for (unsigned d = 0; d < n; d++) accesses[i].stride[d] = stride[order[d]];
     }
 }
@@ -570,11 +635,11 @@ static bool entry_matches(const entry *e, const rp__lower *lw, const uint64_t ke
 }
 
 static void keep_launch(const rp__lower *lw, rp__dag *dag, const rp__space *space, rp__kept_launch *keep) {
-    if (lw->n_accesses > RP__KEPT_ACCESSES) return;
+    if (lw->n_accesses > RP__KEPT_ACCESSES || lw->reversed) return; /* accesses start where operands do */
     keep->n_accesses = (uint8_t)lw->n_accesses;
     for (unsigned i = 0; i < lw->n_accesses; i++) {
         const source *a = &lw->access[i];
-        keep->operand[i] = a->kind == SRC_IOTA                  ? RP__KEPT_NONE
+        keep->operand[i] = access_kind(a) == RP__ACCESS_IOTA    ? RP__KEPT_NONE
                            : access_kind(a) == RP__ACCESS_WRITE ? (uint8_t)(RP__KEPT_OUT | a->index)
                                                                 : a->index;
     }
@@ -587,9 +652,11 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
     const rp__call *call = lw->call;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
     rp_scalar scalars[RP__DAG_MAX_SCALARS];
+    rp__space_window windows[MAX_WINDOWS];
     rp__space space = {.n_accesses = lw->n_accesses,
                        .n_scalars = lw->n_scalars,
                        .accesses = accesses,
+                       .windows = windows,
                        .scalars = scalars,
                        .draw = lw->n_draws ? lw->draw : NULL,
                        .n_draws = lw->n_draws,
@@ -597,7 +664,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
                        .site = call->site};
     fill_space(lw, &space, accesses);
     int64_t row = 1;
-    for (unsigned i = 0; i < space.n_inner; i++) row *= space.extent[space.n_outer + i];
+    for (unsigned i = 0; i < space.dims[1]; i++) row *= space.extent[space.dims[0] + i];
     for (unsigned i = 0; i < lw->n_scalars; i++) {
         const rp__lower_scalar *from = &lw->scalars[i].from;
         scalars[i] = from->kind == RP__SCALAR_INNER_EXTENT ? rp_i64(row) : rp__lower_scalar_value(from, call);
@@ -612,7 +679,7 @@ static __attribute__((noinline)) rp_status launch_lowered(rp__lower *lw, entry *
         if (!dag) return rp_error_status();
         if (e) remember(e, lw, key, rp__dag_retain(dag));
     }
-    rp__space_collapse(&space, accesses);
+    rp__space_collapse(dag, &space, accesses);
     rp_status status = rp__loop_launch(lw->device, lw->stream, dag, &space);
     if (keep && status == RP_OK) keep_launch(lw, dag, &space, keep);
     rp__dag_release(dag);

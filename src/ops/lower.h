@@ -45,7 +45,8 @@ rp__val rp__lw_1(rp__lower *lw, rp__prim op, rp__val a);
 rp__val rp__lw_2(rp__lower *lw, rp__prim op, rp__val a, rp__val b);
 rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c);
 rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to);
-rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a);
+rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a); /* over the inner dims */
+rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a);     /* along the inner dims */
 /* One draw for each element of output 0; reserves its counters at this place. PHILOX and PHILOX64 give bits (i64),
    PHILOX_NORMAL a number of `dtype`. */
 rp__val rp__lw_random(rp__lower *lw, unsigned generator_attr, rp__prim philox_kind, rp_dtype dtype);
@@ -55,13 +56,26 @@ void rp__lw_out_row(rp__lower *lw, unsigned k, rp__val v); /* output k = v, once
 /* ROWS: bit d set = dim d of in[0] is inner. Called by the geometry half at every call. */
 void rp__lw_inner(rp__lower *lw, uint32_t mask);
 
+/* ROWS: rows are walked from their last element to the first: what a scan runs along backwards. Before any value. */
+void rp__lw_reverse(rp__lower *lw);
+
 /* INDEXED: input k, whose dims are the first of the space: like rp__lw_in it may be the value of a producing op. */
 rp__val rp__lw_in_front(rp__lower *lw, unsigned k);
 /* INDEXED (and ROWS, for operands that do not broadcast) */
 void rp__lw_space(rp__lower *lw, const rp_dim *size, size_t ndim, uint32_t inner_mask);
 /* An access of tensor operand (input k, or output k with `out`) with strides given for each dim of the space, in the order of
-   rp__lw_space (ROWS: of in[0]). `row`: the strides of inner dims are 0. */
-uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, bool row);
+   rp__lw_space (ROWS: of in[0]). axes: RP__ELEMENTS, or RP__ALONG_ROWS where the strides of inner dims are 0. */
+uint16_t rp__lw_access(rp__lower *lw, bool out, unsigned k, const rp_dim *stride, rp__axes axes);
+/* The same with windows (loop.h), of input k or, k negative, of numbers: the place's distance from the first element. `factor`
+   has an entry for each dim of the space. What it reads must lie in memory. */
+typedef struct rp__lw_window {
+    rp_dim size, stride, pad, divisor;
+    rp_dim factor[RP_MAX_DIMS];
+} rp__lw_window;
+uint16_t rp__lw_windows(rp__lower *lw, int k, const rp_dim *stride, const rp__lw_window *windows, unsigned n,
+                        rp__axes axes);
+rp__val rp__lw_inside(rp__lower *lw, uint16_t access); /* is the place inside? */
+rp__val rp__lw_place(rp__lower *lw, uint16_t access);  /* of numbers: the number; outside 0 */
 rp__val rp__lw_load(rp__lower *lw, uint16_t access, rp__val offset, rp__val predicate);
 rp__val rp__lw_size(rp__lower *lw, rp_dim d);          /* a size or stride as a run-time i64 scalar */
 rp__val rp__lw_dim_index(rp__lower *lw, unsigned dim); /* loop index of a dim of the space */
@@ -83,14 +97,20 @@ struct rp__lower_sink {
     rp__dag_builder *builder;
     /* In its compute type, rounded to its dtype. front: its dims are the first of the space, else the last. */
     rp__val (*in)(rp__lower_sink *s, const rp__call *call, unsigned k, bool front);
-    void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v,
-                bool row); /* in the compute type, not rounded */
+    void (*out)(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v); /* in the compute type, not rounded */
+    rp__val (*reduce)(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind,
+                      rp__val a); /* over the inner dims */
+    rp__val (*scan)(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a);
+    void (*reverse)(rp__lower_sink *s, const rp__call *call);
     rp__val (*scalar)(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute);
     rp__val (*iota)(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim);   /* i64 */
     unsigned (*draw)(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide); /* its draw number */
     void (*inner)(rp__lower_sink *s, const rp__call *call, uint32_t mask);                         /* ROWS */
     void (*space)(rp__lower_sink *s, const rp__call *call, const rp_dim *size, size_t ndim, uint32_t inner_mask);
-    uint16_t (*access)(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride, bool row);
+    uint16_t (*access)(rp__lower_sink *s, const rp__call *call, bool out, unsigned k, const rp_dim *stride,
+                       rp__axes axes);
+    uint16_t (*windows)(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
+                        const rp__lw_window *windows, unsigned n, rp__axes axes);
 };
 /* Runs the lowering of a loop op (POINTWISE, ROWS, INDEXED) into the sink. */
 rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call);

@@ -49,7 +49,7 @@ static rp__dag *make_dag(const step *s, const rp_dtype *types) {
     uint16_t access[MAX_GROUP + MAX_SHARED];
     for (unsigned k = 0; k < s->n_lists + s->n_shared; k++) {
         bool written = k < s->n_lists && (s->written >> k & 1u);
-        access[k] = rp__dag_access(b, written ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, types[k], false);
+        access[k] = rp__dag_access(b, written ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, types[k], RP__ELEMENTS);
     }
     for (unsigned k = 0; k < s->n_scalars; k++) (void)rp__dag_scalar(b);
     s->build(b, s, access, types);
@@ -136,7 +136,7 @@ static rp_status launch_strided(const step *s, rp__device *d, rp_stream *stream,
                                 unsigned n_params) {
     rp__space_access accesses[MAX_GROUP + MAX_SHARED];
     const rp_tensor *p = member(s, 0, i);
-    rp__space space = {.n_outer = p->ndim,
+    rp__space space = {.dims = {p->ndim},
                        .n_accesses = (uint16_t)(s->n_lists + s->n_shared),
                        .n_scalars = (uint16_t)s->n_scalars,
                        .accesses = accesses,
@@ -149,7 +149,7 @@ static rp_status launch_strided(const step *s, rp__device *d, rp_stream *stream,
         operand(&accesses[k], t);
         for (unsigned dim = 0; dim < p->ndim; dim++) accesses[k].stride[dim] = k < s->n_lists ? t->stride[dim] : 0;
     }
-    rp__space_collapse(&space, accesses);
+    rp__space_collapse(dag, &space, accesses);
     return rp__loop_launch(d, stream, dag, &space);
 }
 
@@ -170,7 +170,7 @@ static rp_status run_groups(const step *s, rp__device *d, rp_stream *stream, uns
                             rp__space_access *accesses, int64_t *extents) {
     uint32_t n = count(s, 0);
     unsigned width = s->n_lists + s->n_shared;
-    rp__space shared = {.n_outer = 1,
+    rp__space shared = {.dims = {1},
                         .n_accesses = (uint16_t)width,
                         .n_scalars = (uint16_t)s->n_scalars,
                         .scalars = s->scalars,
@@ -271,9 +271,9 @@ static void build_adam(rp__dag_builder *b, const step *s, const uint16_t *access
     rp__val denominator = add(m, quotient(m, apply(m, RP__SQRT, square), root), scalar(m, A_EPS));
     rp__val size = quotient(m, lr, correction(m, t, A_LOG_BETA1));
     p = sub(m, p, mul(m, size, quotient(m, mean, denominator)));
-    rp__dag_store(b, access[0], p, false);
-    rp__dag_store(b, access[2], mean, false);
-    rp__dag_store(b, access[3], square, false);
+    rp__dag_store(b, access[0], p);
+    rp__dag_store(b, access[2], mean);
+    rp__dag_store(b, access[3], square);
 }
 
 rp_status rp__infer_adam_step_(const rp__call *call, rp__meta *out) {
@@ -331,10 +331,10 @@ static void build_sgd(rp__dag_builder *b, const step *s, const uint16_t *access,
                 rp__dag_op(b, RP__LT, rp__dag_const(b, m.type, rp_i64(1)), load(m, access[s->n_lists]), RP__NO_VAL);
             v = rp__dag_op(b, RP__WHERE, later, v, g);
         }
-        rp__dag_store(b, access[2], v, false);
+        rp__dag_store(b, access[2], v);
         g = s->switches & SGD_NESTEROV ? add(m, g, mul(m, scalar(m, S_MOMENTUM), v)) : v;
     }
-    rp__dag_store(b, access[0], sub(m, p, mul(m, lr, g)), false);
+    rp__dag_store(b, access[0], sub(m, p, mul(m, lr, g)));
 }
 
 rp_status rp__infer_sgd_step_(const rp__call *call, rp__meta *out) {

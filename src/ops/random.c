@@ -190,8 +190,8 @@ static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, boo
     return 0;
 }
 
-static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v, bool row) {
-    (void)s, (void)call, (void)k, (void)v, (void)row;
+static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v) {
+    (void)s, (void)call, (void)k, (void)v;
 }
 
 static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {

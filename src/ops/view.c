@@ -387,7 +387,7 @@ void rp__lower_slice_scatter(rp__lower *lw) {
     rp_dim stride[RP_MAX_DIMS];
     memcpy(stride, src->stride, src->ndim * sizeof *stride);
     stride[r.dim] = 0;
-    uint16_t access = rp__lw_access(lw, false, 1, stride, false);
+    uint16_t access = rp__lw_access(lw, false, 1, stride, RP__ELEMENTS);
     rp__val zero = rp__lw_const_i(lw, RP_I64, 0);
     rp__val from_start = rp__lw_2(lw, RP__SUB, rp__lw_dim_index(lw, r.dim), rp__lw_size(lw, r.start));
     rp__val number = from_start;
@@ -410,7 +410,7 @@ void rp__lower_select_scatter(rp__lower *lw) {
     rp__lw_space(lw, call->out[0]->size, call->out[0]->ndim, 0);
     rp_dim stride[RP_MAX_DIMS];
     for (unsigned d = 0, k = 0; d < call->out[0]->ndim; d++) stride[d] = d == at ? 0 : src->stride[k++];
-    uint16_t access = rp__lw_access(lw, false, 1, stride, false);
+    uint16_t access = rp__lw_access(lw, false, 1, stride, RP__ELEMENTS);
     rp__val inside = rp__lw_2(lw, RP__EQ, rp__lw_dim_index(lw, at), rp__lw_size(lw, index));
     lower_scatter(lw, access, RP__NO_VAL, inside);
 }

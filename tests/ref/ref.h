@@ -6,7 +6,7 @@
 
 #include <reprise.h>
 
-enum { REF_MAX_IN = 6, REF_MAX_ATTRS = 8, REF_MAX_OUT = 3 };
+enum { REF_MAX_IN = 6, REF_MAX_ATTRS = 8, REF_MAX_OUT = 4 };
 
 typedef struct ref_value {
     rp_dtype dtype;

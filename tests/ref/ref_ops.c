@@ -1,7 +1,8 @@
 /* The reference of each op, by name and by number: a family a file (ref_FAMILY.c). */
 #include "ref/ref_case.h"
 
-static const ref_family *const families[] = {&ref_pointwise, &ref_reduce, &ref_view, &ref_index, &ref_matrix};
+static const ref_family *const families[] = {&ref_pointwise, &ref_reduce, &ref_view, &ref_index,
+                                             &ref_matrix,    &ref_scan,   &ref_pool};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 const ref_op *ref_at(size_t index) {

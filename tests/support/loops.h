@@ -18,10 +18,10 @@ static inline rp__val op2(rp__dag_builder *b, rp__prim op, rp__val a, rp__val x)
     return rp__dag_op(b, op, a, x, NONE);
 }
 static inline rp__val load_new(rp__dag_builder *b, rp_dtype dtype, bool row) {
-    return rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, dtype, row), NONE, NONE);
+    return rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, dtype, row ? RP__ALONG_ROWS : RP__ELEMENTS), NONE, NONE);
 }
 static inline void store_new(rp__dag_builder *b, rp_dtype dtype, rp__val v, bool row) {
-    rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, dtype, row), v, row);
+    rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, dtype, row ? RP__ALONG_ROWS : RP__ELEMENTS), v);
 }
 
 /* A pseudo-random sequence of the test's own. */

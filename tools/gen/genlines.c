@@ -61,9 +61,8 @@ static rp_status take(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
     for (size_t i = 0; i < n_entries; i++) {
         if (rp__hash_equal(entries[i].key, dag->key)) return RP_OK;
     }
-    bool rows = !dag->n_stores;
-    for (unsigned i = 0; i < dag->n_nodes; i++) rows = rows || dag->nodes[i].op == RP__REDUCE;
-    for (unsigned i = 0; i < dag->n_stores; i++) rows = rows || dag->stores[i].row;
+    bool rows = !dag->n_stores || dag->ordered;
+    for (unsigned i = 0; i < dag->n_stores; i++) rows = rows || rp__dag_is_row(dag, dag->stores[i].axes);
     if (!rows) {
         emit(dag, RP__PLAN_ELEMENTS);
     } else {

@@ -81,9 +81,9 @@ static rp__kernel *kernel_slow(rp__dag *dag) {
             rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
             goto done;
         }
-        c->elements = dag->n_stores > 0;
-        for (unsigned i = 0; i < dag->n_nodes; i++) c->elements = c->elements && dag->nodes[i].op != RP__REDUCE;
-        for (unsigned i = 0; i < dag->n_stores; i++) c->elements = c->elements && !dag->stores[i].row;
+        c->elements = dag->n_stores > 0 && !dag->ordered;
+        for (unsigned i = 0; i < dag->n_stores; i++)
+            c->elements = c->elements && !rp__dag_is_row(dag, dag->stores[i].axes);
         atomic_init(&c->kernel, NULL);
         __atomic_store_n(&dag->backend[RP_DEVICE_CPU], c, __ATOMIC_RELEASE);
     }
@@ -130,13 +130,13 @@ enum {
 static rp__walk walk_of(const rp__dag *dag, const rp__space *s, int64_t rows, int64_t row_len) {
     if (rows <= 1) return RP__WALK_ALONG;
     if (row_len < SHORT_ROW) return RP__WALK_ACROSS;
+    const unsigned n_inner = rp__space_inner(dag, s), n_outer = rp__space_outer(dag, s);
     int along = 0, across = 0;
     for (unsigned a = 0; a < dag->n_accesses; a++) {
-        if (dag->accesses[a].row || dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
-        const int64_t *stride = s->accesses[a].stride;
-        if (s->n_inner && stride[s->n_outer + s->n_inner - 1u] == 1)
+        if (rp__dag_is_row(dag, dag->accesses[a].axes) || dag->accesses[a].kind == RP__ACCESS_IOTA) continue;
+        if (n_inner && rp__space_step(dag, s, s->accesses, a, n_outer + n_inner - 1u) == 1)
             along++;
-        else if (s->n_outer && stride[s->n_outer - 1u] == 1)
+        else if (n_outer && rp__space_step(dag, s, s->accesses, a, n_outer - 1u) == 1)
             across++;
     }
     return across > along ? RP__WALK_ACROSS : RP__WALK_ALONG;
@@ -153,8 +153,8 @@ enum { BLOCK_EXTENT = 16, BLOCK_ELEMENTS = 4096 }; /* below these a transpose st
 /* The dim along which an access is contiguous that strides along the last dim: walking both in blocks uses whole cache lines of
    either. -1: none. */
 static int block_dim(const rp__dag *dag, const rp__space *s, int64_t elements) {
-    const int dims = s->n_outer + s->n_inner;
-    if (dims < 2 || elements < BLOCK_ELEMENTS || s->extent[dims - 1] < BLOCK_EXTENT) return -1;
+    const int dims = (int)rp__space_dims(s);
+    if (dims < 2 || elements < BLOCK_ELEMENTS || dag->n_windows || s->extent[dims - 1] < BLOCK_EXTENT) return -1;
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         const int64_t *stride = s->accesses[a].stride;
         if (dag->accesses[a].kind == RP__ACCESS_IOTA ||
@@ -166,9 +166,9 @@ static int block_dim(const rp__dag *dag, const rp__space *s, int64_t elements) {
     }
     return -1;
 }
-/* The space with dim k as the only inner one; accesses must have room. The order of elements does not matter to their values. */
-static void make_inner(rp__space *s, rp__space_access *accesses, int k) {
-    const int dims = s->n_outer + s->n_inner;
+/* The space with dim k as the last one; accesses must have room. The order of elements does not matter to their values. */
+static void make_last(rp__space *s, rp__space_access *accesses, int k) {
+    const int dims = (int)rp__space_dims(s);
     int64_t extent = s->extent[k];
     memmove(&s->extent[k], &s->extent[k + 1], (size_t)(dims - 1 - k) * sizeof extent);
     s->extent[dims - 1] = extent;
@@ -177,8 +177,6 @@ static void make_inner(rp__space *s, rp__space_access *accesses, int k) {
         memmove(&stride[k], &stride[k + 1], (size_t)(dims - 1 - k) * sizeof own);
         stride[dims - 1] = own;
     }
-    s->n_outer = (uint8_t)(dims - 1);
-    s->n_inner = 1;
     s->accesses = accesses;
 }
 
@@ -188,23 +186,24 @@ static rp_status bind_blocks(rp__device *d, rp__dag *dag, rp__kernel *k, const r
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
     if (s.n_accesses > RP__DAG_MAX_ACCESSES) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: too many accesses");
     memcpy(accesses, space->accesses, s.n_accesses * sizeof *accesses);
-    make_inner(&s, accesses, dim);
+    make_last(&s, accesses, dim);
+    const unsigned last = rp__space_dims(&s) - 1u;
     int64_t items = 1;
-    for (unsigned i = 0; i < s.n_outer; i++) items *= s.extent[i];
+    for (unsigned i = 0; i < last; i++) items *= s.extent[i];
     RP_TRY(rp__space_words(d, dag, &s, 1, buffer, out));
-    buffer->words[0] = rp__cpu_header(RP__WALK_BLOCKS, s.n_outer, s.n_inner);
+    buffer->words[0] = rp__cpu_header(RP__WALK_BLOCKS, last, 1);
     out->items = items;
-    out->grain = slice_of(items, program_of(k)->cost, s.extent[s.n_outer], 128);
+    out->grain = slice_of(items, program_of(k)->cost, s.extent[last], 128);
     out->kernel = k;
-    rp__jit_count(dag, k, items * s.extent[s.n_outer]);
+    rp__jit_count(dag, k, items * s.extent[last]);
     return RP_OK;
 }
 
 /* A line function of the library is all that a compiler could add. */
-static bool served_by_line(const rp__kernel *k, const rp__space *space, rp__walk walk) {
+static bool served_by_line(const rp__kernel *k, const rp__dag *dag, const rp__space *space, rp__walk walk) {
     const rp__cpu_loop *loop = k->payload;
-    const int dims = space->n_outer + space->n_inner;
-    const bool line = space->n_inner <= 1 && dims <= 2 &&
+    const unsigned dims = rp__space_dims(space);
+    const bool line = rp__space_inner(dag, space) <= 1 && dims <= 2 &&
                       (walk == RP__WALK_ELEMENTS ? dims <= 1
                        : walk == RP__WALK_LONG   ? atomic_load_explicit(&loop->chunk[0], memory_order_relaxed) != NULL
                                                  : walk == RP__WALK_ALONG);
@@ -213,9 +212,11 @@ static bool served_by_line(const rp__kernel *k, const rp__space *space, rp__walk
 
 static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
     out->kernel = NULL;
+    if (!dag->rows) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: reductions over different axes");
+    const unsigned n_outer = rp__space_outer(dag, space), n_inner = rp__space_inner(dag, space);
     int64_t rows = 1, row_len = 1;
-    for (unsigned i = 0; i < space->n_outer; i++) rows *= space->extent[i];
-    for (unsigned i = space->n_outer; i < (unsigned)space->n_outer + space->n_inner; i++) row_len *= space->extent[i];
+    for (unsigned i = 0; i < n_outer; i++) rows *= space->extent[i];
+    for (unsigned i = n_outer; i < n_outer + n_inner; i++) row_len *= space->extent[i];
     rp__kernel *k = kernel_of(dag);
     if (!k) return rp_error_status();
     const rp__program *p = program_of(k);
@@ -228,18 +229,19 @@ static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__l
         out->grain = slice_of(out->items, p->cost, 1, RP__MANY_BLOCK);
     } else {
         bool row_stores = false;
-        for (unsigned i = 0; i < dag->n_stores; i++) row_stores = row_stores || dag->stores[i].row;
+        for (unsigned i = 0; i < dag->n_stores; i++)
+            row_stores = row_stores || rp__dag_is_row(dag, dag->stores[i].axes);
         if (!rows || (!row_len && !row_stores)) return RP_OK;
         walk = walk_of(dag, space, rows, row_len);
-        if (walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK) walk = RP__WALK_LONG;
+        if (walk == RP__WALK_ALONG && rows < 16 && row_len >= 4 * RP__CHUNK && !dag->scans) walk = RP__WALK_LONG;
         out->items = walk == RP__WALK_LONG ? 1 : rows;
         out->grain = slice_of(rows, p->cost, row_len, walk == RP__WALK_ACROSS ? 64 : 1);
     }
     if (p->serial) out->grain = out->items;
     RP_TRY(rp__space_words(d, dag, space, 1, buffer, out));
-    buffer->words[0] = rp__cpu_header(walk, space->n_outer, space->n_inner);
+    buffer->words[0] = rp__cpu_header(walk, n_outer, n_inner);
     out->kernel = k;
-    if (!served_by_line(k, space, walk)) rp__jit_count(dag, k, rows * row_len);
+    if (!served_by_line(k, dag, space, walk)) rp__jit_count(dag, k, rows * row_len);
     return RP_OK;
 }
 
@@ -253,7 +255,7 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     rp__kernel *k = kernel_of(dag);
     if (!k) return rp_error_status();
     const rp__program *p = program_of(k);
-    if (p->plan != RP__PLAN_ELEMENTS || shared->n_scalars < dag->n_scalars || dag->n_draws) {
+    if (p->plan != RP__PLAN_ELEMENTS || p->n_windows || shared->n_scalars < dag->n_scalars || dag->n_draws) {
         return rp__fail(RP_ERROR_INTERNAL,
                         "loop kernel: a launch over many tensors takes no reductions, row stores or draws");
     }
@@ -329,10 +331,11 @@ static bool launch_flat(rp__device *d, rp_stream *s, rp__dag *dag, const rp__fla
     const rp__kernel *k = kernel_of(dag);
     return k && rp__line_run_flat(k->payload, dag, flat);
 }
-static bool flat_of(const rp__space *space, rp__flat *flat) {
-    const bool one = space->n_outer == 0;
-    if (space->n_outer > 1 || space->n_inner || (!one && (space->extent[0] > RP__MANY_BLOCK || space->extent[0] < 1)) ||
-        space->n_accesses > RP__FLAT_ACCESSES)
+static bool flat_of(const rp__dag *dag, const rp__space *space, rp__flat *flat) {
+    const unsigned dims = rp__space_dims(space);
+    const bool one = dims == 0;
+    if (dims > 1 || dag->n_windows || rp__space_inner(dag, space) ||
+        (!one && (space->extent[0] > RP__MANY_BLOCK || space->extent[0] < 1)) || space->n_accesses > RP__FLAT_ACCESSES)
         return false;
     flat->n = one ? 1 : space->extent[0];
     flat->still = 0;
@@ -350,7 +353,7 @@ static bool flat_of(const rp__space *space, rp__flat *flat) {
 }
 static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__space *space) {
     rp__flat flat;
-    return flat_of(space, &flat) && launch_flat(d, s, dag, &flat) ? RP_OK : rp__loop_launch_one(d, s, dag, space);
+    return flat_of(dag, space, &flat) && launch_flat(d, s, dag, &flat) ? RP_OK : rp__loop_launch_one(d, s, dag, space);
 }
 
 /* ---- launches that are made ready ----------------------------------------------------------------------------------- */
@@ -393,7 +396,8 @@ static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space)
     if (dag->n_draws || !k || program_of(k)->tiles != rp__tiles_current()) return NULL;
     const rp__cpu_loop *loop = k->payload;
     rp__flat flat;
-    if (flat_of(space, &flat) && program_of(k)->plan == RP__PLAN_ELEMENTS && rp__line_flat_fits(loop, dag, &flat)) {
+    if (flat_of(dag, space, &flat) && program_of(k)->plan == RP__PLAN_ELEMENTS &&
+        rp__line_flat_fits(loop, dag, &flat)) {
         rp__ready *r = ready_alloc(dag, k, 64 * (size_t)program_of(k)->n_blocks);
         if (!r) return NULL;
         r->flat = true;
@@ -402,7 +406,7 @@ static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space)
         return r;
     }
     rp__space_layout layout;
-    rp__space_layout_of(dag, space->n_outer, space->n_inner, 1, &layout);
+    rp__space_layout_of(dag, rp__space_dims(space), 1, &layout);
     rp__launch_buffer *buffer = layout.end <= READY_WORDS ? rp__launch_buffer_get() : NULL;
     rp__launch l = {.kernel = NULL};
     if (!buffer || bind(d, dag, space, buffer, &l) != RP_OK || !l.kernel) return NULL;
@@ -416,9 +420,9 @@ static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space)
     for (unsigned a = 0; a < dag->n_accesses; a++) {
         if (dag->accesses[a].kind != RP__ACCESS_IOTA) r->address[r->n_addresses++] = (uint8_t)a;
     }
-    if (!served_by_line(k, space, (rp__walk)(l.words[0] & 0xff))) {
+    if (!served_by_line(k, dag, space, (rp__walk)(l.words[0] & 0xff))) {
         r->counted = 1;
-        for (int i = 0; i < space->n_outer + space->n_inner; i++) r->counted *= space->extent[i];
+        for (unsigned i = 0; i < rp__space_dims(space); i++) r->counted *= space->extent[i];
     }
     return r;
 }

@@ -29,7 +29,7 @@ typedef struct emitter {
 static bool plain(const rp__insn *i) { return i->a == RP__NO_VAL && i->b == RP__NO_VAL; }
 static bool insn_fits(const rp__dag *dag, const rp__insn *i, bool row) {
     if (i->kind == RP__INSN_LOAD) return plain(i);
-    if (i->kind == RP__INSN_IOTA || i->kind == RP__INSN_GROUP) return false;
+    if (i->kind == RP__INSN_IOTA || i->kind == RP__INSN_GROUP || i->kind == RP__INSN_SCAN) return false;
     if (i->kind != RP__INSN_OP) return !row;
     const rp__node *n = &dag->nodes[i->d];
     switch (n->op) {
@@ -41,7 +41,7 @@ static bool insn_fits(const rp__dag *dag, const rp__insn *i, bool row) {
     }
 }
 bool rp__line_fits(const rp__dag *dag, const rp__program *p) {
-    if (p->grouped || p->serial || p->checks || dag->n_nodes > MAX_NODES) return false;
+    if (p->grouped || p->serial || p->checks || p->n_windows || dag->n_nodes > MAX_NODES) return false;
     for (unsigned k = 0; k < p->n_stores; k++) {
         const rp__program_store *st = &p->stores[k];
         if (st->mode != RP__STORE_SET || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL) return false;

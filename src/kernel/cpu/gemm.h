@@ -1,13 +1,16 @@
 /* Matrix products on the CPU: the words of a product and of a convolution, and one table of entries an instruction set, built
    from isa/gemm.c. lib_matmul.c and lib_conv.c fill the words; the entries run tiles of the result.
 
-   Numbers: an element of the result is one chain over k, rising from 0: acc = acc + a * b, without fma, in f32 for f32, f16
-   and bf16, in f64, in wrapping 32-bit integers for i32 and u8, in wrapping 64-bit integers; then + bias, then ReLU, then one
-   rounding to the result's type. So neither tiles, threads, strides, packing nor the instruction set show in the bits. */
+   Numbers: an element of the result adds up over k in a tree whose shape is K's alone (kernel/product.h): in a block a chain
+   from 0, acc = acc + a * b, by fma where the instruction set has it; blocks of a group and groups from left to right. In f32 for f32, f16 and bf16, in f64,
+   in wrapping 32-bit integers for i32 and u8, in wrapping 64-bit integers; then + bias, then ReLU, then one rounding to the
+   result's type. So neither tiles, threads, strides nor packing show in the bits, and of the instruction set only whether it has fma: a
+   machine gives one result. gemm.c is compiled with contraction for that; it multiplies nowhere else. */
 #ifndef RP_KERNEL_CPU_GEMM_H
 #define RP_KERNEL_CPU_GEMM_H
 
 #include "device/launch.h"
+#include "kernel/product.h"
 
 /* Flags of a product. */
 enum { RP__GEMM_BIAS_N = 1, RP__GEMM_BIAS_M = 2, RP__GEMM_RELU = 4 };
@@ -73,7 +76,7 @@ enum { RP__GEMM_MAX_TILE_M = 240, RP__GEMM_MAX_TILE_N = 64, RP__GEMM_KEPT_TILE_M
 
 /* Where a tile packs its operands and keeps partial sums: memory of the calling thread, whose stack may be small (musl gives 128
    KB, fibers less). Given back before the thread takes it again; where the system has no pages, threads take turns in one. */
-enum { RP__GEMM_SCRATCH_BYTES = 192 * 1024 };
+enum { RP__GEMM_SCRATCH_BYTES = 256 * 1024 };
 void *rp__gemm_scratch_take(void); /* aligned to a page; never NULL */
 void rp__gemm_scratch_give(const void *scratch);
 extern bool rp__gemm_scratch_shared; /* tests: no thread gets its own */

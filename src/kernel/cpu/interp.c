@@ -57,6 +57,7 @@ bool rp__interp_in_reserve(const run *r) { return r == &reserve.r; }
 
 static rp__interp_form form_of(const run *r, unsigned access) {
     const int64_t *stride = r->stride + access * r->dims;
+    if (r->p->access_windows[access]) return RP__INTERP_GENERAL;
     int64_t want = 1;
     bool uniform = true, linear = true;
     for (unsigned d = r->d1; d-- > r->d0;) {
@@ -92,13 +93,14 @@ static void find_direct(run *r) {
         byte_range(r, st->access, &lo, &hi);
         for (unsigned a = 0; a < p->n_accesses; a++) {
             if (!(st->late_reads >> a & 1)) continue;
+            if (p->access_windows[a]) r->direct[k] = false;
             byte_range(r, a, &from, &to);
             if (from < hi && lo < to) r->direct[k] = false;
         }
     }
 }
 /* Pointers into scratch for tiles of r->tile elements, r->w rows of r->b positions. At most, in KB, given the limits of a
-   program: blocks 32; row values 64, or along 32; tiles 64; accumulators 96; stack of partials 30 levels of 1/32 of that;
+   program: blocks 32; row values 64, or along 32; tiles 64; accumulators and scans 96; stack of partials 30 levels of 1/32 of that;
    raw halves 16; kept 128. */
 void rp__interp_lay_out(run *r, char *scratch) {
     const rp__program *p = r->p;
@@ -119,6 +121,8 @@ void rp__interp_lay_out(run *r, char *scratch) {
     unsigned levels = 0;
     for (int64_t c = (r->row_len + RP__CHUNK - 1) / RP__CHUNK; c > 0; c >>= 1) levels++;
     if (levels > 1) at += rp__interp_round64((int64_t)p->acc_bytes * r->w * levels);
+    r->scan = at;
+    at += rp__interp_round64((int64_t)p->scan_bytes * r->w);
     r->raw = at;
     if (p->converts) at += r->tile * 2;
     r->kept = at;
@@ -135,7 +139,8 @@ void rp__interp_begin(run *r, const rp__program *p, const uint64_t *words, rp__w
     r->address = words + 1;
     r->extent = (const int64_t *)(r->address + p->n_accesses);
     r->stride = r->extent + dims;
-    r->scalars = (const uint64_t *)(r->stride + (size_t)dims * p->n_accesses);
+    r->windows = r->stride + (size_t)dims * p->n_accesses;
+    r->scalars = (const uint64_t *)(r->windows + (size_t)(4 + dims) * p->n_windows);
     r->env.draws = r->scalars + p->n_scalars;
     if (p->checks) {
         const uint64_t *e = r->env.draws + 3 * (size_t)p->n_draws;
@@ -152,6 +157,7 @@ void rp__interp_begin_walk(run *r) {
         r->base[a] = (char *)(uintptr_t)r->address[a];
         r->form[a] = (uint8_t)form_of(r, a);
     }
+    for (unsigned k = 0; k < r->p->n_windows; k++) r->place[k] = -r->windows[k * (4 + r->dims) + 2];
     find_direct(r);
 }
 static int64_t tile_for(const rp__program *p, int64_t n) {
@@ -178,6 +184,10 @@ void rp__interp_set_row(run *r, int64_t row) {
         int64_t off = rp__interp_offset(r, a, 0, r->n_outer, row);
         r->base[a] = (char *)(uintptr_t)r->address[a] + off * (r->p->access_iota[a] ? 1 : r->p->access_size[a]);
     }
+    for (unsigned k = 0; k < r->p->n_windows; k++) {
+        const int64_t *w = r->windows + k * (4 + r->dims);
+        r->place[k] = rp__interp_along(r, w + 4, 0, r->n_outer, row) - w[2];
+    }
 }
 void rp__interp_size_along(run *r) {
     const rp__program *p = r->p;
@@ -200,7 +210,7 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
 }
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
 static int64_t across_width(const rp__program *p, int64_t rows) {
-    int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->tile_bytes + p->row_bytes * 2 + 2;
+    int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */

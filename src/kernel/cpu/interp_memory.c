@@ -91,6 +91,10 @@ void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stri
 void rp__interp_load_part(const run *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start, int64_t n,
                           int64_t extra, int64_t k0) {
     const unsigned a = i->access, size = r->p->access_size[a];
+    if (r->p->access_windows[a]) { /* of a row value: nothing further on */
+        rp__interp_windows_part(r, i, d, d0, d1, start, n, -1);
+        return;
+    }
     const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a], *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
     segments s;
     segments_begin(&s, r, a, d0, d1, start, n);
@@ -123,6 +127,10 @@ static void load_transposed(const run *r, unsigned a, char *d) {
 }
 /* The tile of an element load, as raw storage, into d. */
 void rp__interp_load_raw(const run *r, const rp__insn *i, char *d, int64_t n) {
+    if (r->p->access_windows[i->access]) {
+        rp__interp_windows(r, i, d, n);
+        return;
+    }
     if (r->walk != RP__WALK_ACROSS) {
         rp__interp_load_part(r, i, d, r->d0, r->d1, r->pos, n, 0, 0);
         return;
@@ -149,6 +157,136 @@ void rp__interp_iota_part(const run *r, unsigned a, int64_t *d, unsigned d0, uns
         for (int64_t k = 0; k < m; k++) d[k] = (int64_t)(v + (uint64_t)k * step);
         d += m;
     }
+}
+
+/* ---- windows -------------------------------------------------------------------------------------------------------- */
+
+typedef struct run_of { /* neighbours along the last dim of the walk: element k is at offset + k * step */
+    int64_t offset, step;
+    int64_t place[RP__ACCESS_WINDOWS], move[RP__ACCESS_WINDOWS]; /* of each window, times its divisor */
+} run_of;
+
+/* What elements [lo, hi) of a run are; the others are outside. */
+static inline void fill_run(const run *r, const rp__insn *i, char *d, int64_t offset, int64_t step, int64_t n,
+                            int64_t lo, int64_t hi) {
+    const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[i->access] : i->kind == RP__INSN_IOTA ? 8 : 1;
+    if (hi < lo) hi = lo;
+    if (lo) memset(d, 0, (size_t)lo * size);
+    if (hi < n) memset(d + hi * size, 0, (size_t)(n - hi) * size);
+    if (i->kind == RP__INSN_INSIDE) {
+        memset(d + lo, 1, (size_t)(hi - lo));
+    } else if (i->kind == RP__INSN_IOTA) {
+        int64_t *to = (int64_t *)(void *)d;
+        int64_t v = (int64_t)(intptr_t)r->base[i->access] + offset + lo * step;
+        for (int64_t k = lo; k < hi; k++, v += step) to[k] = v;
+    } else if (lo < hi) {
+        copy_in(r, d + lo * size, r->base[i->access] + (offset + lo * step) * (int64_t)size, size, step, hi - lo);
+    }
+}
+static inline int64_t floor_div(int64_t a, int64_t b) {
+    return b == 1 ? a : a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+/* A run of n elements. Windows that stay, or move by whole places, leave one stretch of it inside; others are asked an element
+   at a time. */
+static void window_run(const run *r, const rp__insn *i, char *d, const run_of *x, int64_t n) {
+    const unsigned a = i->access, count = r->p->access_windows[a];
+    const int64_t *windows = r->windows + (size_t)r->p->first_window[a] * (4 + r->dims);
+    int64_t lo = 0, hi = n, offset = x->offset, step = x->step;
+    bool stretch = true;
+    for (unsigned k = 0; k < count && stretch; k++) {
+        const int64_t divisor = windows[k * (4 + r->dims) + 3];
+        stretch = divisor == 1 || x->move[k] % divisor == 0;
+    }
+    if (!stretch && n > 1) {
+        const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[a] : i->kind == RP__INSN_IOTA ? 8 : 1;
+        for (int64_t e = 0; e < n; e++) {
+            run_of one = {.offset = x->offset + e * x->step};
+            for (unsigned k = 0; k < count; k++) one.place[k] = x->place[k] + e * x->move[k];
+            window_run(r, i, d + e * size, &one, 1);
+        }
+        return;
+    }
+    for (unsigned k = 0; k < count; k++) {
+        const int64_t *w = windows + k * (4 + r->dims), size = w[0], divisor = w[3];
+        const int64_t at = divisor == 1 ? x->place[k] : x->place[k] / divisor;
+        const int64_t move = n == 1 ? 0 : divisor == 1 ? x->move[k] : x->move[k] / divisor;
+        if (at * divisor != x->place[k]) hi = lo;
+        offset += at * w[1];
+        step += move * w[1];
+        int64_t first = lo, end = hi; /* 0 <= at + k * move < size */
+        if (move == 0) {
+            if (at < 0 || at >= size) end = first;
+        } else if (move > 0) {
+            first = -floor_div(at, move);
+            end = floor_div(size - 1 - at, move) + 1;
+        } else {
+            first = -floor_div(size - 1 - at, -move);
+            end = floor_div(at, -move) + 1;
+        }
+        if (first > lo) lo = first < n ? first : n;
+        if (end < hi) hi = end;
+    }
+    fill_run(r, i, d, offset, step, n, lo, hi);
+}
+void rp__interp_windows_part(const run *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start,
+                             int64_t n, int64_t q) {
+    const unsigned a = i->access, count = r->p->access_windows[a];
+    const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[a] : i->kind == RP__INSN_IOTA ? 8 : 1;
+    const int64_t *windows = r->windows + (size_t)r->p->first_window[a] * (4 + r->dims);
+    int64_t fixed[RP__ACCESS_WINDOWS];
+    for (unsigned k = 0; k < count; k++) {
+        fixed[k] = r->place[r->p->first_window[a] + k];
+        if (q >= 0) fixed[k] += rp__interp_along(r, windows + k * (4 + r->dims) + 4, r->n_outer, r->dims, q);
+    }
+    const int64_t extra = q >= 0 ? rp__interp_offset(r, a, r->n_outer, r->dims, q) : 0;
+    /* Indices of the run's first element, and what they add up to in memory and in each window. */
+    const int64_t *stride = r->stride + a * r->dims;
+    int64_t index[RP__SPACE_MAX_DIMS] = {0}, rest = start;
+    for (unsigned e = d1; e-- > d0;) {
+        index[e] = e > d0 ? rest % r->extent[e] : rest;
+        rest = e > d0 ? rest / r->extent[e] : 0;
+    }
+    run_of at = {.offset = extra, .step = d1 > d0 ? stride[d1 - 1] : 0};
+    for (unsigned e = d0; e < d1; e++) at.offset += index[e] * stride[e];
+    for (unsigned k = 0; k < count; k++) {
+        const int64_t *factor = windows + k * (4 + r->dims) + 4;
+        at.place[k] = fixed[k];
+        for (unsigned e = d0; e < d1; e++) at.place[k] += index[e] * factor[e];
+        at.move[k] = d1 > d0 ? factor[d1 - 1] : 0;
+    }
+    while (n > 0) {
+        int64_t m = d1 > d0 + 1 ? r->extent[d1 - 1] - index[d1 - 1] : n;
+        if (m > n) m = n;
+        window_run(r, i, d, &at, m);
+        d += m * size;
+        n -= m;
+        if (n == 0) break;
+        /* back to the start of the last dim, and on in the one before */
+        unsigned e = d1 - 1;
+        int64_t back = index[e];
+        for (index[e] = 0;; e--) {
+            const bool carry = e > d0 && e < d1 - 1 && index[e] == r->extent[e];
+            if (carry) back = index[e], index[e] = 0;
+            if (e == d1 - 1 || carry) {
+                at.offset -= back * stride[e];
+                for (unsigned k = 0; k < count; k++) at.place[k] -= back * windows[k * (4 + r->dims) + 4 + e];
+                index[e - 1]++;
+                at.offset += stride[e - 1];
+                for (unsigned k = 0; k < count; k++) at.place[k] += windows[k * (4 + r->dims) + 4 + e - 1];
+            } else {
+                break;
+            }
+        }
+    }
+}
+void rp__interp_windows(const run *r, const rp__insn *i, char *d, int64_t n) {
+    if (r->walk != RP__WALK_ACROSS) {
+        rp__interp_windows_part(r, i, d, r->d0, r->d1, r->pos, n, -1);
+        return;
+    }
+    const unsigned size = i->kind == RP__INSN_LOAD ? r->p->access_size[i->access] : i->kind == RP__INSN_IOTA ? 8 : 1;
+    for (int64_t q = 0; q < r->nq; q++)
+        rp__interp_windows_part(r, i, d + q * r->w * size, 0, r->n_outer, r->w0, r->w, r->pos + q);
 }
 
 /* ---- stores --------------------------------------------------------------------------------------------------------- */

@@ -29,6 +29,7 @@ typedef struct rp__interp {
     const rp__program *p;
     const uint64_t *address;
     const int64_t *extent, *stride; /* stride[access * dims + dim] */
+    const int64_t *windows;         /* 4 + dims words each, see rp__space_layout */
     const uint64_t *scalars;
     unsigned n_outer, dims;
     unsigned d0, d1; /* dims that a tile walks over: all, the inner, or the outer ones */
@@ -39,9 +40,10 @@ typedef struct rp__interp {
     int64_t w, w0, b, nq;  /* ACROSS: rows of the tile, first row, positions a tile, positions of this tile */
     int64_t pos;           /* element of the walk at which the tile starts (ACROSS: inner position) */
     bool whole;            /* n is a multiple that permits memory in place */
-    char *tiles, *kept, *acc, *stack, *rowbuf, *blocks, *raw;
+    char *tiles, *kept, *acc, *stack, *scan, *rowbuf, *blocks, *raw;
     int64_t kept_cap;
     char *base[RP__DAG_MAX_ACCESSES];
+    int64_t place[RP__DAG_WINDOWS]; /* of each window, times its divisor, at what base names */
     uint8_t form[RP__DAG_MAX_ACCESSES],
         flat[RP__DAG_MAX_ACCESSES]; /* flat: ACROSS: rows and positions follow each other in memory */
     bool direct[RP__DAG_MAX_ACCESSES];
@@ -98,8 +100,8 @@ void rp__interp_set_row(rp__interp *r, int64_t row);
 
 /* ---- memory (interp_memory.c). Dims d0 to d1 are walked, from element `start` on, n elements. */
 
-static inline int64_t rp__interp_offset(const rp__interp *r, unsigned access, unsigned d0, unsigned d1, int64_t start) {
-    const int64_t *stride = r->stride + access * r->dims;
+static inline int64_t rp__interp_along(const rp__interp *r, const int64_t *stride, unsigned d0, unsigned d1,
+                                       int64_t start) {
     int64_t offset = 0;
     for (unsigned d = d1; d-- > d0;) {
         if (d > d0) {
@@ -110,6 +112,9 @@ static inline int64_t rp__interp_offset(const rp__interp *r, unsigned access, un
         }
     }
     return offset;
+}
+static inline int64_t rp__interp_offset(const rp__interp *r, unsigned access, unsigned d0, unsigned d1, int64_t start) {
+    return rp__interp_along(r, r->stride + access * r->dims, d0, d1, start);
 }
 /* One segment of elements of `size` bytes. */
 static inline void rp__interp_copy_out(const rp__interp *r, char *to, const char *a, int64_t step, unsigned size,
@@ -124,6 +129,12 @@ static inline void rp__interp_copy_out(const rp__interp *r, char *to, const char
 /* Elements through an offset or predicate (NULL: none), numbered from k0: memory behind a false predicate is not touched. */
 void rp__interp_load_each(char *d, const char *from, unsigned size, int64_t stride, int64_t n,
                           const rp__interp_reg *off, const rp__interp_reg *pred, int64_t k0);
+/* n elements of an access with windows, from element `start` of dims d0 to d1 on: as raw storage, as numbers (IOTA), as bools
+   (INSIDE). q: inner position that the walk across stands at, or -1 for none. */
+void rp__interp_windows_part(const rp__interp *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start,
+                             int64_t n, int64_t q);
+/* The tile of one. */
+void rp__interp_windows(const rp__interp *r, const rp__insn *i, char *d, int64_t n);
 /* The access of instruction i, as raw storage, `extra` elements further on. */
 void rp__interp_load_part(const rp__interp *r, const rp__insn *i, char *d, unsigned d0, unsigned d1, int64_t start,
                           int64_t n, int64_t extra, int64_t k0);

@@ -60,6 +60,10 @@ static void load_tile(run *r, const rp__insn *i, char *buffer, int64_t n) {
 static void iota_tile(run *r, const rp__insn *i, int64_t *d, int64_t n) {
     const unsigned a = i->access;
     const int64_t base = (int64_t)(intptr_t)r->base[a];
+    if (r->p->access_windows[a]) {
+        rp__interp_windows(r, i, (char *)d, n);
+        return;
+    }
     if (r->walk != RP__WALK_ACROSS) {
         rp__interp_iota_part(r, a, d, r->d0, r->d1, r->pos, n, base);
         return;
@@ -175,6 +179,45 @@ static void run_group(run *r, const rp__group *g, int64_t n) {
     (across ? g->across : g->along)(pointers, steps, n);
 }
 
+/* A scan goes through the positions of its row, or rows, in order: a phase starts at the first, tiles follow each other. */
+static void scan_tile(run *r, const rp__insn *i, char *d, int64_t n) {
+    const rp__program_scan *s = &r->p->scans[i->access];
+    const reg *a = &r->regs[i->a];
+    char *state = r->scan + (int64_t)s->at * r->w;
+    if (r->walk != RP__WALK_ACROSS) {
+        const rp__scan_call c = {.d = d, .state = state, .a = a->p, .as = a->step, .n = n, .pos = r->pos};
+        r->p->tiles->scan[s->kind][s->type](&c);
+        return;
+    }
+    const int64_t bytes = r->w * s->size;
+    rp__tile_fn *combine = r->p->tiles->scan_block[s->kind][s->type];
+    char *block = state + bytes, *chunk = block + bytes, *before = chunk + bytes;
+#define COMBINE(to, from, by) combine(&(rp__tile_call){.d = to, .a = from, .as = by, .n = r->w})
+    for (int64_t q = 0; q < r->nq; q++, d += bytes) {
+        const int64_t pos = r->pos + q, first = pos % RP__SCAN_BLOCK == 0;
+        const char *v = a->p + (a->step ? q * bytes : 0);
+        if (first && pos) {
+            if (pos % RP__CHUNK == RP__SCAN_BLOCK)
+                memcpy(block, state, (size_t)bytes);
+            else
+                COMBINE(block, state, 1);
+            if (pos == RP__CHUNK)
+                memcpy(chunk, block, (size_t)bytes);
+            else if (pos % RP__CHUNK == 0)
+                COMBINE(chunk, block, 1);
+            memcpy(before, pos < RP__CHUNK ? block : chunk, (size_t)bytes);
+            if (pos > RP__CHUNK && pos % RP__CHUNK) COMBINE(before, block, 1);
+        }
+        if (!first)
+            COMBINE(state, v, a->step);
+        else
+            for (int64_t j = 0; j < r->w; j++) memcpy(state + j * s->size, v + (a->step ? j * s->size : 0), s->size);
+        memcpy(d, pos < RP__SCAN_BLOCK ? state : before, (size_t)bytes);
+        if (pos >= RP__SCAN_BLOCK) COMBINE(d, state, 1);
+    }
+#undef COMBINE
+}
+
 void rp__interp_element(run *r, unsigned phase, int64_t n) {
     const rp__program *p = r->p;
     const rp__insn *i = p->insns + p->element[phase].begin, *end = p->insns + p->element[phase].end;
@@ -198,6 +241,14 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
         case RP__INSN_IOTA:
             r->regs[i->d] = (reg){d, 1};
             iota_tile(r, i, (int64_t *)(void *)d, n);
+            break;
+        case RP__INSN_SCAN:
+            r->regs[i->d] = (reg){d, 1};
+            scan_tile(r, i, d, n);
+            break;
+        case RP__INSN_INSIDE:
+            r->regs[i->d] = (reg){d, 1};
+            rp__interp_windows(r, i, d, n);
             break;
         case RP__INSN_KEPT: r->regs[i->d] = (reg){d, 1}; break;
         case RP__INSN_GROUP: run_group(r, &p->groups[i->access], n); break;
@@ -228,6 +279,8 @@ void rp__interp_row(run *r, struct rp__segment s) {
         if (r->walk != RP__WALK_ACROSS) {
             if (i->kind == RP__INSN_OP) {
                 call_fn(r, i, d->p, 1);
+            } else if (i->kind == RP__INSN_INSIDE || (i->kind == RP__INSN_IOTA && p->access_windows[a])) {
+                rp__interp_windows_part(r, i, d->p, 0, 0, 0, 1, -1);
             } else if (i->kind == RP__INSN_IOTA) {
                 int64_t v = (int64_t)(intptr_t)r->base[a];
                 memcpy(d->p, &v, 8);
@@ -236,7 +289,10 @@ void rp__interp_row(run *r, struct rp__segment s) {
                 const reg *off = i->a == RP__NO_VAL ? NULL : &r->regs[i->a],
                           *pred = i->b == RP__NO_VAL ? NULL : &r->regs[i->b];
                 char one[8];
-                rp__interp_load_each(one, r->base[a], size, 0, 1, off, pred, 0);
+                if (p->access_windows[a])
+                    rp__interp_windows_part(r, i, one, 0, 0, 0, 1, -1);
+                else
+                    rp__interp_load_each(one, r->base[a], size, 0, 1, off, pred, 0);
                 if (convert) {
                     rp__tile_call t = {.d = d->p, .a = one, .n = 1};
                     p->tiles->load[convert - 1](&t);
@@ -249,6 +305,8 @@ void rp__interp_row(run *r, struct rp__segment s) {
         }
         if (i->kind == RP__INSN_OP) {
             call_fn(r, i, d->p, r->w);
+        } else if (i->kind == RP__INSN_INSIDE || (i->kind == RP__INSN_IOTA && p->access_windows[a])) {
+            rp__interp_windows_part(r, i, d->p, 0, r->n_outer, r->w0, r->w, -1);
         } else if (i->kind == RP__INSN_IOTA) {
             rp__interp_iota_part(r, a, (int64_t *)(void *)d->p, 0, r->n_outer, r->w0, r->w,
                                  (int64_t)(intptr_t)r->base[a]);

@@ -144,7 +144,8 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
 
     /* Tiles: as large as the kernel takes, evenly cut, smaller where threads would go idle. */
     const bool direct = on == 1 && y->dtype != RP_F16 && y->dtype != RP_BF16 && y->dtype != RP_U8;
-    int64_t limit = direct ? RP__GEMM_MAX_TILE_M : RP__GEMM_KEPT_TILE_M;
+    const int64_t group = RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4 / (rp__dtypes[y->dtype].bytes == 8 ? 8 : 4);
+    int64_t limit = direct && K <= group ? RP__GEMM_MAX_TILE_M : RP__GEMM_KEPT_TILE_M;
     const int64_t tn = RP__GEMM_MAX_TILE_N, tiles_n = (N + tn - 1) / tn;
     const double work = (double)M * (double)N * (double)(K + 4);
     int64_t tiles_m = (M + limit - 1) / limit;

@@ -74,6 +74,7 @@ static uint32_t op_cost(const rp__node *n) {
     case RP__ERF:
     case RP__ERFP1:
     case RP__SIGMOID: return 8;
+    case RP__SCAN: return DEAR;
     case RP__ROUND: return 6;
     default: return n->op == RP__LOAD && n->a != RP__NO_VAL ? 8 : 1;
     }
@@ -84,10 +85,11 @@ static void classify(compiler *c) {
     for (unsigned i = 0; i < d->n_nodes; i++) {
         const rp__node *n = &d->nodes[i];
         const rp__val operands[3] = {n->a, n->b, n->c};
-        bool uniform = n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__REDUCE;
+        bool uniform =
+            n->op != RP__LOAD && n->op != RP__IOTA && n->op != RP__INSIDE && n->op != RP__REDUCE && n->op != RP__SCAN;
         for (int k = 0; k < 3; k++)
             uniform = uniform && (operands[k] == RP__NO_VAL || c->class[operands[k]] == UNIFORM);
-        c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && n->row ? ROW : ELEMENT;
+        c->class[i] = uniform ? UNIFORM : c->plan != RP__PLAN_ELEMENTS && rp__dag_is_row(d, n->axes) ? ROW : ELEMENT;
         if (c->class[i] == ELEMENT) {
             c->p->cost += op_cost(n);
             if (size_of(n->dtype) < c->p->min_size) c->p->min_size = (uint8_t)size_of(n->dtype);
@@ -125,7 +127,15 @@ static rp__insn *emit_node(compiler *c, unsigned v) {
     i->access = n->access;
     i->type = (uint8_t)rp__tile_type(n->dtype);
     i->size = (uint8_t)size_of(n->dtype);
-    i->kind = n->op == RP__LOAD ? RP__INSN_LOAD : n->op == RP__IOTA ? RP__INSN_IOTA : RP__INSN_OP;
+    i->kind = n->op == RP__LOAD     ? RP__INSN_LOAD
+              : n->op == RP__IOTA   ? RP__INSN_IOTA
+              : n->op == RP__SCAN   ? RP__INSN_SCAN
+              : n->op == RP__INSIDE ? RP__INSN_INSIDE
+                                    : RP__INSN_OP;
+    for (unsigned k = 0, s = 0; i->kind == RP__INSN_SCAN && k < v; k++) {
+        s += c->dag->nodes[k].op == RP__SCAN;
+        i->access = (uint16_t)s;
+    }
     if (i->kind == RP__INSN_OP && n->op != RP__CONST && n->op != RP__SCALAR && !select_fn(c, n, i)) return NULL;
     return i;
 }
@@ -169,7 +179,9 @@ static void find_costs(compiler *c) {
         const rp__val operands[3] = {n->a, n->b, n->c};
         const bool half =
             n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
-        unsigned sum = n->op == RP__IOTA ? 0 : op_cost(n) + half;
+        const bool places =
+            (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) && c->dag->accesses[n->access].windows;
+        unsigned sum = places ? DEAR : n->op == RP__IOTA ? 0 : op_cost(n) + half;
         for (int k = 0; k < 3; k++) {
             if (operands[k] == RP__NO_VAL || c->class[operands[k]] != ELEMENT) continue;
             sum += c->kept[operands[k]] ? 1 : c->cost[operands[k]];
@@ -194,7 +206,7 @@ static void find_needed(compiler *c, unsigned phase, bool stores) {
         if (c->p->reductions[i].phase == phase) need(c, d->nodes[c->p->reductions[i].d].a);
     }
     for (unsigned i = 0; stores && i < d->n_stores; i++) {
-        if (d->stores[i].row) continue;
+        if (rp__dag_is_row(d, d->stores[i].axes)) continue;
         need(c, d->stores[i].value);
         need(c, d->stores[i].offset);
         need(c, d->stores[i].predicate);
@@ -248,7 +260,7 @@ static bool used_outside(const compiler *c, unsigned v, bool stores) {
     }
     for (unsigned i = 0; stores && i < d->n_stores; i++) {
         const rp__store *s = &d->stores[i];
-        if (!s->row && (s->value == v || s->offset == v || s->predicate == v)) return true;
+        if (!rp__dag_is_row(d, s->axes) && (s->value == v || s->offset == v || s->predicate == v)) return true;
     }
     return c->kept[v];
 }
@@ -352,7 +364,7 @@ static bool emit_element_phase(compiler *c, unsigned phase, bool stores) {
         use(c, d->nodes[v].c, v);
     }
     for (unsigned i = 0; stores && i < d->n_stores; i++) {
-        if (d->stores[i].row) continue;
+        if (rp__dag_is_row(d, d->stores[i].axes)) continue;
         use(c, d->stores[i].value, RP__NO_VAL);
         use(c, d->stores[i].offset, RP__NO_VAL);
         use(c, d->stores[i].predicate, RP__NO_VAL);
@@ -532,9 +544,12 @@ static bool compile(compiler *c) {
                             : a->dtype == RP_BF16      ? RP__LOAD_BF16
                                                        : 0;
         p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_half[i];
-        p->access_row[i] = a->row;
+        p->access_row[i] = rp__dag_is_row(d, a->axes);
+        p->access_windows[i] = a->windows;
+        p->first_window[i] = (uint8_t)p->n_windows;
+        p->n_windows = (uint16_t)(p->n_windows + a->windows);
         if (p->access_load[i]) p->converts = true;
-        if (!a->row && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
+        if (!p->access_row[i] && p->access_size[i] < p->min_size) p->min_size = p->access_size[i];
     }
     classify(c);
 
@@ -559,6 +574,18 @@ static bool compile(compiler *c) {
         const unsigned size = p->reductions[r].size;
         p->acc_bytes = (p->acc_bytes + size - 1) / size * size; /* levels of the stack of partials follow each other */
     }
+    for (unsigned v = 0; v < d->n_nodes; v++) {
+        const rp__node *n = &d->nodes[v];
+        if (n->op != RP__SCAN) continue;
+        const unsigned size = size_of(n->dtype);
+        p->scan_bytes = (p->scan_bytes + size - 1) / size * size;
+        p->scans[p->n_scans++] = (rp__program_scan){.kind = (uint8_t)n->imm.i,
+                                                    .type = (uint8_t)rp__tile_type(n->dtype),
+                                                    .size = (uint8_t)size,
+                                                    .at = p->scan_bytes};
+        p->scan_bytes += RP__SCAN_STATE * size;
+    }
+    p->scan_bytes = (p->scan_bytes + 7) / 8 * 8;
     for (unsigned i = 0; i < d->n_stores; i++) {
         const rp__store *s = &d->stores[i];
         p->stores[i] = (rp__program_store){.access = s->access,
@@ -567,7 +594,7 @@ static bool compile(compiler *c) {
                                            .predicate = s->predicate,
                                            .dtype = d->accesses[s->access].dtype,
                                            .mode = s->mode,
-                                           .row = s->row && c->plan != RP__PLAN_ELEMENTS,
+                                           .row = rp__dag_is_row(d, s->axes) && c->plan != RP__PLAN_ELEMENTS,
                                            .size = (uint8_t)size_of(d->accesses[s->access].dtype)};
         p->written |= UINT64_C(1) << s->access;
         if (s->mode == RP__STORE_ADD) p->serial = true;
@@ -634,8 +661,8 @@ static bool compile(compiler *c) {
     }
     find_direct(c);
     if (p->tile_bytes > RP__PROGRAM_TILE_BYTES || p->row_bytes > RP__PROGRAM_ROW_BYTES ||
-        p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->n_blocks > RP__PROGRAM_BLOCKS ||
-        p->n_row_regs > RP__PROGRAM_BLOCKS) {
+        p->acc_bytes > RP__PROGRAM_ACC_BYTES || p->scan_bytes > RP__PROGRAM_SCAN_BYTES ||
+        p->n_blocks > RP__PROGRAM_BLOCKS || p->n_row_regs > RP__PROGRAM_BLOCKS) {
         rp__fail(RP_ERROR_INTERNAL,
                  "loop kernel: too large for one kernel (%u bytes of live values an element, %u of row values, %u of "
                  "accumulators, %u constants); it must be split",
@@ -656,10 +683,11 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
                       n * sizeof(uint16_t),
                       n * sizeof(uint16_t),
                       n,
-                      5 * (dag->n_accesses + 1u),
-                      n};
-    size_t offset[10], total = 0;
-    for (int i = 0; i < 10; i++) {
+                      7 * (dag->n_accesses + 1u),
+                      n,
+                      n * sizeof(rp__program_scan)};
+    size_t offset[11], total = 0;
+    for (int i = 0; i < 11; i++) {
         offset[i] = total;
         total += (bytes[i] + 15) / 16 * 16;
     }
@@ -683,7 +711,10 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->access_load = p->access_half + dag->n_accesses;
     p->access_row = p->access_load + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
+    p->access_windows = p->access_iota + dag->n_accesses;
+    p->first_window = p->access_windows + dag->n_accesses;
     p->classes = (uint8_t *)(memory + offset[9]);
+    p->scans = (rp__program_scan *)(memory + offset[10]);
     p->grouped = grouped;
     p->tiles = tiles;
     p->plan = plan;

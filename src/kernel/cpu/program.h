@@ -17,8 +17,10 @@ typedef enum rp__insn_kind {
     RP__INSN_OP,   /* fn on registers */
     RP__INSN_LOAD, /* access; a: offset or none, b: predicate or none */
     RP__INSN_IOTA,
+    RP__INSN_INSIDE, /* access */
     RP__INSN_KEPT,   /* d is in row scratch since an earlier phase */
     RP__INSN_REDUCE, /* a into accumulator `access` */
+    RP__INSN_SCAN,   /* scan number `access` of a */
     RP__INSN_STORE,  /* store number `access` */
     RP__INSN_GROUP   /* group number `access`: many operations in one emitted function */
 } rp__insn_kind;
@@ -48,6 +50,11 @@ typedef struct rp__reduction {
     uint32_t at;       /* bytes a lane before its accumulators */
     uint64_t identity; /* bit pattern */
 } rp__reduction;
+
+typedef struct rp__program_scan {
+    uint8_t kind, type, size;
+    uint32_t at; /* bytes a row before its state, of RP__SCAN_STATE values */
+} rp__program_scan;
 
 typedef struct rp__program_store {
     uint16_t access, value, offset, predicate; /* registers */
@@ -84,7 +91,7 @@ typedef struct rp__program {
     const rp__tiles *tiles;
     rp__plan plan;
     uint32_t n_insns;
-    uint16_t n_regs, n_accesses, n_scalars, n_stores, n_reductions, n_draws, n_blocks, n_row_regs;
+    uint16_t n_regs, n_accesses, n_scalars, n_stores, n_reductions, n_scans, n_draws, n_blocks, n_row_regs;
     uint16_t n_phases;   /* element phases */
     bool checks, serial; /* serial: adding stores, one slice only */
     /* segments of insns: uniform [0, row[0].begin), then for each phase p row segment p and element segment p, then the last
@@ -95,12 +102,16 @@ typedef struct rp__program {
     } * row, *element; /* n_phases + 1, n_phases */
     rp__insn *insns;
     rp__reduction *reductions;
+    rp__program_scan *scans;
     rp__program_store *stores;
     uint64_t written;     /* bit a: a store's access */
     uint8_t *access_size; /* storage bytes */
     uint8_t *access_half; /* 0, RP__LOAD_F16 or RP__LOAD_BF16 */
     uint8_t *access_load; /* the same or RP__LOAD_BOOL: what a load is converted by */
     uint8_t *access_row, *access_iota;
+    uint8_t *access_windows; /* number of windows, */
+    uint8_t *first_window;   /* and of the first of them */
+    uint16_t n_windows;
     uint8_t *row_size; /* bytes of each ROW register, and the register that owns it */
     uint16_t *row_reg;
     uint16_t *block_reg; /* register of each UNIFORM block */
@@ -108,6 +119,7 @@ typedef struct rp__program {
     uint32_t kept_bytes; /* of row scratch, an element of the row */
     uint32_t acc_bytes;  /* of accumulators, a lane */
     uint32_t row_bytes;  /* of ROW registers, a row */
+    uint32_t scan_bytes; /* of the state of scans, a row */
     uint32_t cost;       /* rough cycles an element, for slicing */
     uint8_t min_size; /* of any element value or access: n * min_size / vec_bytes whole means memory in place is safe */
     bool converts;    /* loads or stores do: needs the raw buffer */
@@ -121,6 +133,7 @@ enum {
     RP__PROGRAM_TILE_BYTES = 1024,
     RP__PROGRAM_ROW_BYTES = 1024,
     RP__PROGRAM_ACC_BYTES = 128,
+    RP__PROGRAM_SCAN_BYTES = 256,
     RP__PROGRAM_BLOCKS = 512
 };
 /* NULL and a sticky error. grouped: for emitted C. */

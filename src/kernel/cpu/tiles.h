@@ -27,6 +27,18 @@ typedef struct rp__tile_call {
 } rp__tile_call;
 typedef void rp__tile_fn(const rp__tile_call *t);
 
+/* n elements of one row of a SCAN, of which the first is at position pos: state has RP__SCAN_STATE elements, kept from call to
+   call. */
+enum {
+    RP__SCAN_STATE = 4
+}; /* of the block under way, of the chunk's blocks before it, of the chunks before it, both together */
+typedef struct rp__scan_call {
+    void *d, *state;
+    const void *a;
+    int64_t as, n, pos;
+} rp__scan_call;
+typedef void rp__scan_fn(const rp__scan_call *c);
+
 /* Compute dtypes as table columns. */
 enum { RP__TILE_F32, RP__TILE_F64, RP__TILE_I32, RP__TILE_I64, RP__TILE_U8, RP__TILE_BOOL, RP__TILE_TYPES };
 static inline unsigned rp__tile_type(unsigned dtype) {
@@ -59,6 +71,8 @@ typedef struct rp__tiles {
     rp__tile_fn *finish_row[6][RP__TILE_TYPES]; /* d: one element = the halving tree over 32 lanes a (overwritten) */
     /* d[i] = d[i] op a[i] (n exact) */
     rp__tile_fn *reduce_block[6][RP__TILE_TYPES];
+    rp__scan_fn *scan[RP__SCAN_KINDS][RP__TILE_TYPES];
+    rp__tile_fn *scan_block[RP__SCAN_KINDS][RP__TILE_TYPES]; /* as reduce_block */
 } rp__tiles;
 
 extern const rp__tiles rp__tiles_baseline;

@@ -1,7 +1,7 @@
 /* A chain of small matrix products in one kernel on CUDA: v0 = x, v(s+1) = epilogue(v(s) W(s) + bias(s)). A block of 256 threads
  * owns RP_Y * RP_R rows from the first product to the last: rows and all weights lie in shared memory, the copies of every
  * weight are in flight while the first product runs, and a barrier stands between two products. A thread computes RP_R rows of
- * a column: one rising chain over k each, as in matmul.cuh, and what lies between two products is rounded to the storage type,
+ * a column, in the order of kernel/product.h as matmul.cuh does, and what lies between two products is rounded to the storage type,
  * so the bits are those of the products one by one. Small chains are latency: one node, one round of loads. A single product is
  * a chain as well, whose blocks take RP_X columns each.
  * Parameters (chain.c defines the macros):
@@ -93,28 +93,42 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         rp_barrier(); /* also: the values before are written, and those before them are read */
         if (ty >= rows) continue;
         for (int n = tx; n < N; n += RP_X) {
-            RP_ACC acc[RP_R];
+            RP_ACC acc[RP_R], blocks[RP_R], groups[RP_R]; /* of a block of k; of the group under way, of groups */
             const RP_T *y = along_n ? w + n : w + n * w_pitch;
             int k = 0;
-            _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] = 0;
-            _Pragma("unroll 4") for (; k + RP_WIDE <= K; k += RP_WIDE) {
-                RP_ACC b[RP_WIDE];
-                if (along_n) {
-                    _Pragma("unroll") for (int j = 0; j < RP_WIDE; j++) b[j] = RP_LOAD(y[(k + j) * w_pitch]);
-                } else {
-                    rp_chain_wide(b, y + k);
+            _Pragma("unroll") for (int i = 0; i < RP_R; i++) blocks[i] = groups[i] = 0;
+            _Pragma("unroll 1") for (int done = 0; done < K || done == 0;) {
+                done = K - done > RP_BLOCK ? done + RP_BLOCK : K;
+                _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] = 0;
+                _Pragma("unroll 4") for (; k + RP_WIDE <= done; k += RP_WIDE) {
+                    RP_ACC b[RP_WIDE];
+                    if (along_n) {
+                        _Pragma("unroll") for (int j = 0; j < RP_WIDE; j++) b[j] = RP_LOAD(y[(k + j) * w_pitch]);
+                    } else {
+                        rp_chain_wide(b, y + k);
+                    }
+                    _Pragma("unroll") for (int i = 0; i < RP_R; i++) {
+                        RP_ACC a[RP_WIDE];
+                        rp_chain_wide(a, from + i * RP_Y * pitch + k);
+                        _Pragma("unroll") for (int j = 0; j < RP_WIDE; j++) acc[i] = RP_MULADD(a[j], b[j], acc[i]);
+                    }
                 }
+                _Pragma("unroll") for (int j = 0; j < RP_WIDE - 1; j++) {
+                    if (k + j >= done) continue;
+                    const RP_ACC b = RP_LOAD(y[along_n ? (k + j) * w_pitch : k + j]);
+                    _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] =
+                        RP_MULADD(RP_LOAD(from[i * RP_Y * pitch + k + j]), b, acc[i]);
+                }
+                if (done == K && K <= RP_BLOCK) break;
+                const int whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == K;
                 _Pragma("unroll") for (int i = 0; i < RP_R; i++) {
-                    RP_ACC a[RP_WIDE];
-                    rp_chain_wide(a, from + i * RP_Y * pitch + k);
-                    _Pragma("unroll") for (int j = 0; j < RP_WIDE; j++) acc[i] = RP_MULADD(a[j], b[j], acc[i]);
+                    blocks[i] = (done - 1) / RP_BLOCK % RP_GROUP == 0 ? acc[i] : blocks[i] + acc[i];
+                    if (whole) groups[i] = done <= RP_BLOCK * RP_GROUP ? blocks[i] : groups[i] + blocks[i];
                 }
-            }
-            _Pragma("unroll") for (int j = 0; j < RP_WIDE - 1; j++) {
-                if (k + j >= K) continue;
-                const RP_ACC b = RP_LOAD(y[along_n ? (k + j) * w_pitch : k + j]);
-                _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] =
-                    RP_MULADD(RP_LOAD(from[i * RP_Y * pitch + k + j]), b, acc[i]);
+                if (done == K) {
+                    _Pragma("unroll") for (int i = 0; i < RP_R; i++) acc[i] = groups[i];
+                    break;
+                }
             }
             RP_ACC add = bias[s];
             if ((facts & 1) && n != tx) add = RP_LOAD(((const RP_T *)p.w[at + 1])[n * RP_LOW(at + 6)]);

@@ -3,7 +3,7 @@
  *   0 forward  y (N, O, *)    rows o, columns (n, y*), inner (c, r*)
  *   1 input    dx (N, C, *)   rows c, columns (n, x*), inner (o, r*)
  *   2 weight   dw (O, C/g, *) rows o, columns (c, r*), inner (n, y*)
- * Each result is one rising chain over the inner index, so the bits depend on the operands alone. Macros of conv.c: RP_NAME, RP_T,
+ * Each result adds up over the inner index in the order of kernel/product.h, so the bits depend on the operands alone. Macros of conv.c: RP_NAME, RP_T,
  * RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND; RP_SPATIAL; RP_BIAS; RP_RELU.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     const rp_i64 M = og, N = cg * kernel_points, K = batch * out_points;
 #endif
     const rp_i64 m0 = (rp_i64)blockIdx.y * RP_TM, n0 = (rp_i64)blockIdx.x * RP_TN;
-    RP_ACC acc[2][2] = {{0, 0}, {0, 0}};
+    RP_ACC acc[2][2] = {{0, 0}, {0, 0}}, blocks[2][2] = {{0, 0}, {0, 0}}, groups[2][2] = {{0, 0}, {0, 0}};
     rp_launch_dependents();
     rp_grid_wait();
     RP_T *y = (RP_T *)p.w[0], *x = (RP_T *)p.w[1], *w = (RP_T *)p.w[2];
@@ -126,12 +126,20 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             acc[1][1] = RP_MULADD(x1, y1, acc[1][1]);
         }
         rp_barrier();
+        const rp_i64 done = k0 + RP_TK < K ? k0 + RP_TK : K;
+        if (done % RP_BLOCK != 0 && done < K) continue;
+        const int first = (done - 1) / RP_BLOCK % RP_GROUP == 0, whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == K;
+        _Pragma("unroll") for (int i = 0; i < 2; i++) _Pragma("unroll") for (int j = 0; j < 2; j++) {
+            blocks[i][j] = first ? acc[i][j] : blocks[i][j] + acc[i][j];
+            if (whole) groups[i][j] = done <= RP_BLOCK * RP_GROUP ? blocks[i][j] : groups[i][j] + blocks[i][j];
+            acc[i][j] = 0;
+        }
     }
     _Pragma("unroll") for (int i = 0; i < 2; i++) _Pragma("unroll") for (int j = 0; j < 2; j++) {
         const rp_i64 m = m0 + ty + 16 * i;
         rp_i64 n = n0 + tx + 16 * j, at[RP_S];
         if (m >= M || n >= N) continue;
-        RP_ACC v = acc[i][j];
+        RP_ACC v = groups[i][j];
 #if RP_KIND == 0
         rp_split(&p, &n, RP_OUT, at);
         rp_i64 o = n * RP_STRIDE(0, 0) + (g * og + m) * RP_STRIDE(0, 1);

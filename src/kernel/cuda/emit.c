@@ -19,7 +19,7 @@ unsigned rp__cuda_row_block(const rp__cuda_class *c) { return c->threads >= 64 ?
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups) {
     if (c->template_ == RP__CUDA_MANY) return dag->n_scalars + RP__CUDA_EXTRA_WORDS + n_groups * (2u + dag->n_accesses);
     rp__space_layout words;
-    rp__space_layout_of(dag, c->n_outer, c->n_inner, 0, &words);
+    rp__space_layout_of(dag, (unsigned)c->n_outer + c->n_inner, 0, &words);
     return words.end + RP__CUDA_EXTRA_WORDS;
 }
 
@@ -41,7 +41,9 @@ static void find_levels(rp__emitter *e) {
         raise_level(e, &level, n->c);
         if (n->op == RP__REDUCE)
             level = RP__LEVEL_ROW;
-        else if (n->op == RP__LOAD || n->op == RP__IOTA) {
+        else if (n->op == RP__SCAN)
+            level = RP__LEVEL_ELEMENT;
+        else if (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) {
             uint8_t own = RP__LEVEL_ELEMENT;
             if (rows && (e->c->n_inner == 0 || (e->c->broadcast >> n->access & 1))) own = RP__LEVEL_ROW;
             if (rp__emit_is_still(e, n->access)) own = RP__LEVEL_ROW;
@@ -59,7 +61,9 @@ static void keep(const rp__emitter *e, rp__val v, unsigned phase) {
     if (v != RP__NO_VAL && e->level[v] == RP__LEVEL_ELEMENT && phase > e->place[v]) e->array[v] = true;
 }
 
-static bool uses(const rp__node *n) { return n->op < RP__PRIM_COUNT || n->op == RP__LOAD || n->op == RP__REDUCE; }
+static bool uses(const rp__node *n) {
+    return n->op < RP__PRIM_COUNT || n->op == RP__LOAD || n->op == RP__REDUCE || n->op == RP__SCAN;
+}
 
 /* The phase whose loop an element node is computed in: the earliest that needs it. Stores run in the last phase, so that a row
  * that is overwritten has been read. */
@@ -108,7 +112,7 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
     if (phase + 1u == d->n_phases)
         for (unsigned k = 0; k < d->n_stores; k++) {
             const rp__store *s = &d->stores[k];
-            if (s->row) continue;
+            if (rp__dag_is_row(d, s->axes)) continue;
             needed[s->value] = true;
             if (s->offset != RP__NO_VAL) needed[s->offset] = true;
             if (s->predicate != RP__NO_VAL) needed[s->predicate] = true;
@@ -125,12 +129,13 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out) {
     rp__arena arena = {0};
     rp__emitter e = {.dag = dag, .c = c, .out = out, .n_dims = (uint32_t)c->n_outer + c->n_inner, .at = "[e]"};
-    rp__space_layout_of(dag, c->n_outer, c->n_inner, 0, &e.words);
+    rp__space_layout_of(dag, e.n_dims, 0, &e.words);
     e.level = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
     e.place = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
     e.array = RP__NEW(&arena, bool, dag->n_nodes + 1u);
     e.needed = RP__NEW(&arena, bool, dag->n_nodes + 1u);
-    if (!e.level || !e.place || !e.array || !e.needed) {
+    e.stage = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
+    if (!e.stage || !e.level || !e.place || !e.array || !e.needed) {
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
@@ -140,6 +145,10 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
         e.at = "[j]";
     find_levels(&e);
     find_places(&e);
+    rp__emit_find_stages(&e);
+    for (unsigned k = 0; dag->scans && k < dag->n_nodes; k++)
+        e.array[k] = e.level[k] == RP__LEVEL_ELEMENT && dag->nodes[k].op != RP__CONST &&
+                     !rp__emit_in_vectors(&e, &dag->nodes[k]);
     switch ((rp__cuda_template)c->template_) {
     case RP__CUDA_POINTWISE: rp__emit_pointwise(&e, name); break;
     case RP__CUDA_ROW: rp__emit_row(&e, name); break;

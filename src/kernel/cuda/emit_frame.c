@@ -215,5 +215,5 @@ void rp__emit_element_nodes(const rp__emitter *e, unsigned phase, const char *gu
 
 void rp__emit_row_stores(const rp__emitter *e, const char *guard) {
     for (unsigned k = 0; k < e->dag->n_stores; k++)
-        if (e->dag->stores[k].row) rp__emit_store(e, &e->dag->stores[k], guard);
+        if (rp__dag_is_row(e->dag, e->dag->stores[k].axes)) rp__emit_store(e, &e->dag->stores[k], guard);
 }

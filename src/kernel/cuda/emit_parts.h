@@ -1,6 +1,6 @@
 /* What the files of the CUDA C emitter share; nobody else includes it. A file a kind of kernel (emit_point.c, emit_row.c,
- * emit_column.c, emit_partial.c) over three that write pieces: emit_value.c one node, load or store; emit_frame.c what
- * kernels open with, indices, vectors; emit_reduce.c lanes and trees. emit.c decides where each node is computed and calls
+ * emit_column.c, emit_partial.c) over four that write pieces: emit_value.c one node, load or store; emit_frame.c what
+ * kernels open with, indices, vectors; emit_reduce.c lanes and trees; emit_scan.c prefixes. emit.c decides where each node is computed and calls
  * them.
  *
  * Shape of the text: per-element values live in arrays or loop variables v<node>, row values in scalars r<node>; o<access> is
@@ -25,6 +25,7 @@ typedef struct rp__emitter {
     uint8_t *place; /* per node: the phase whose loop computes it */
     bool *array;    /* per node: kept from one phase to a later one */
     bool *needed;   /* per node: scratch of rp__emit_find_needed */
+    uint8_t *stage; /* per node: scans on the longest path to it */
     bool recompute; /* looped templates keep nothing between phases */
 } rp__emitter;
 
@@ -107,6 +108,18 @@ void rp__emit_trees(const rp__emitter *e, unsigned phase, const rp__row_shape *s
 /* Chunks fold left to right: r<node> before the loop over `chunk`, and x, the result of one chunk, into it. */
 void rp__emit_fold_start(const rp__emitter *e, unsigned phase);
 void rp__emit_fold(const rp__emitter *e, unsigned node, const char *x);
+
+const char *rp__emit_shuffle(unsigned dtype); /* of shuffle functions: the type that they exchange */
+
+/* ---- emit_scan.c: kernels with scans, RP__CUDA_ROW_LOOP. Every element value of theirs is an array of a tile's four elements but
+ * for what is loaded in vectors. */
+void rp__emit_find_stages(rp__emitter *e);          /* fills e->stage */
+void rp__emit_scan_functions(const rp__emitter *e); /* before the kernel */
+void rp__emit_scan_shared(const rp__emitter *e);
+void rp__emit_scan_carries(const rp__emitter *e); /* q<node>: what lies before the tile */
+/* All element values of tile u of a chunk. element: the text that opens a loop over them. */
+void rp__emit_scan_tile(const rp__emitter *e, const char *element);
+void rp__emit_scan_vectors(const rp__emitter *e);
 
 /* ---- kernels */
 bool rp__emit_loads_early(const rp__emitter *e); /* of emit_point.c: it changes how values are named */

@@ -27,22 +27,28 @@ static void add_identity(const rp__emitter *e, const rp__node *n) {
 void rp__emit_combine(const rp__emitter *e, const rp__node *n, const char *a, const char *b) {
     bool real = n->dtype == RP_F32 || n->dtype == RP_F64;
     const char *type = rp__emit_type(n->dtype);
-    switch ((rp__reduce_kind)n->imm.i) {
+    static const rp__reduce_kind of_scan[] = {RP__REDUCE_SUM, RP__REDUCE_PROD, RP__REDUCE_MAX, RP__REDUCE_MIN};
+    if (n->op == RP__SCAN && n->imm.i == RP__SCAN_LOGADDEXP) {
+        rp__text_add(e->out, "rp_logaddexp_%s(%s, %s)", rp__emit_suffix(n->dtype), a, b);
+        return;
+    }
+    const rp__reduce_kind kind = n->op == RP__SCAN ? of_scan[n->imm.i] : (rp__reduce_kind)n->imm.i;
+    switch (kind) {
     case RP__REDUCE_SUM: rp__text_add(e->out, "(%s)(%s + %s)", type, a, b); break;
     case RP__REDUCE_PROD: rp__text_add(e->out, "(%s)(%s * %s)", type, a, b); break;
     case RP__REDUCE_ANY: rp__text_add(e->out, "(%s)((%s != 0) | (%s != 0))", type, a, b); break;
     case RP__REDUCE_ALL: rp__text_add(e->out, "(%s)((%s != 0) & (%s != 0))", type, a, b); break;
     default: {
-        const char *name = n->imm.i == RP__REDUCE_MAX ? "max" : "min";
+        const char *name = kind == RP__REDUCE_MAX ? "max" : "min";
         if (real)
             rp__text_add(e->out, "rp_%s_%s(%s, %s)", name, rp__emit_suffix(n->dtype), a, b);
         else
-            rp__text_add(e->out, "(%s %s %s ? %s : %s)", a, n->imm.i == RP__REDUCE_MAX ? ">" : "<", b, a, b);
+            rp__text_add(e->out, "(%s %s %s ? %s : %s)", a, kind == RP__REDUCE_MAX ? ">" : "<", b, a, b);
     }
     }
 }
 
-static const char *shuffle_text(unsigned dtype) {
+const char *rp__emit_shuffle(unsigned dtype) {
     switch (dtype) {
     case RP_F32: return "f32";
     case RP_F64: return "f64";
@@ -70,7 +76,7 @@ static void add_shuffles(const rp__emitter *e, unsigned k, unsigned width) {
     (void)snprintf(a, sizeof a, "s%u", k);
     for (unsigned mask = width / 2; mask > 0; mask /= 2) {
         rp__text_add(e->out, "    { const %s other = (%s)rp_shfl_xor_%s(s%u, %u, 32); s%u = ", type, type,
-                     shuffle_text(n->dtype), k, mask, k);
+                     rp__emit_shuffle(n->dtype), k, mask, k);
         rp__emit_combine(e, n, a, "other");
         rp__text_puts(e->out, "; }\n");
     }

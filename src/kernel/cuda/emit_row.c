@@ -6,7 +6,7 @@
 
 static bool stores_elements(const rp__dag *d) {
     for (unsigned k = 0; k < d->n_stores; k++)
-        if (!d->stores[k].row) return true;
+        if (!rp__dag_is_row(d, d->stores[k].axes)) return true;
     return false;
 }
 
@@ -20,12 +20,12 @@ static void add_array_declarations(const rp__emitter *e, const char *size) {
 
 static void add_element_stores(const rp__emitter *e, const char *guard) {
     for (unsigned k = 0; k < e->dag->n_stores; k++)
-        if (!e->dag->stores[k].row) rp__emit_store(e, &e->dag->stores[k], guard);
+        if (!rp__dag_is_row(e->dag, e->dag->stores[k].axes)) rp__emit_store(e, &e->dag->stores[k], guard);
 }
 
 static bool is_vector_store(const rp__emitter *e, unsigned store) {
     const rp__store *s = &e->dag->stores[store];
-    return !s->row && rp__emit_vector_store(e, s);
+    return !rp__dag_is_row(e->dag, s->axes) && rp__emit_vector_store(e, s);
 }
 
 /* b<access>: where this thread's first vector of the row lies. What follows is at constant distances from it. */
@@ -68,7 +68,7 @@ static void add_row_elements(const rp__emitter *e, unsigned phase, const rp__row
     for (unsigned k = 0; stores && k < d->n_stores; k++) {
         if (is_vector_store(e, k))
             rp__emit_gather(e, &d->stores[k], k);
-        else if (!d->stores[k].row)
+        else if (!rp__dag_is_row(d, d->stores[k].axes))
             rp__emit_store(e, &d->stores[k], "in && live");
     }
     rp__text_puts(e->out, "    }\n");
@@ -124,16 +124,22 @@ static const rp__row_shape chunk_shape = {RP__CUDA_BLOCK, 4, 1};
 static void add_chunk_loop(const rp__emitter *e, unsigned phase, bool stores) {
     const char *index = rp__emit_index_type(e);
     rp__text_add(e->out, "    for (int u = 0; u < %u; u++) {\n", RP__CUDA_CHUNK / 4 / RP__CUDA_BLOCK);
+    if (e->dag->scans) rp__text_add(e->out, "    if (chunk + u * %u >= R) break;\n", RP__CUDA_BLOCK * 4);
     rp__text_add(e->out, "    const %s i4 = chunk + (%s)(u * %u + t) * 4;\n", index, index, RP__CUDA_BLOCK);
     for (unsigned k = 0; k < e->dag->n_nodes; k++)
         if (e->level[k] == RP__LEVEL_ELEMENT && rp__emit_in_vectors(e, &e->dag->nodes[k]) && e->needed[k])
             rp__emit_vector_load(e, k, 4, " + i4", "i4 < R");
     if (e->c->vector > 1) rp__text_puts(e->out, "    const int in = i4 < R; (void)in;\n"); /* R is a multiple of 4 */
-    rp__text_puts(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n");
-    rp__text_add(e->out, "        const %s i = i4 + j; (void)i;\n", index);
-    if (e->c->vector == 1) rp__text_puts(e->out, "        const int in = i < R; (void)in;\n");
+    char element[96];
+    (void)snprintf(element, sizeof element, "        const %s i = i4 + j; (void)i;\n%s", index,
+                   e->c->vector == 1 ? "        const int in = i < R; (void)in;\n" : "");
+    if (e->dag->scans) rp__emit_scan_tile(e, element);
+    rp__text_add(e->out, "    _Pragma(\"unroll\") for (int j = 0; j < 4; j++) {\n%s", element);
     rp__emit_inner_indices(e);
-    rp__emit_element_nodes(e, phase, "in");
+    if (e->dag->scans)
+        rp__emit_scan_vectors(e);
+    else
+        rp__emit_element_nodes(e, phase, "in");
     rp__emit_accumulation(e, phase, "j", "in");
     if (stores) add_element_stores(e, "in");
     rp__text_puts(e->out, "    }\n    }\n");
@@ -145,10 +151,12 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
     const char *index = rp__emit_index_type(e);
     char size[16];
     if (e->c->vector > 1) rp__emit_vector_types(e, 4);
+    rp__emit_scan_functions(e);
     rp__emit_signature(e, name, rp__cuda_word_count(d, e->c, 0), RP__CUDA_BLOCK);
     /* a chunk may be written while the one before is read */
     (void)snprintf(size, sizeof size, "[2][%u]", RP__ROW_SHARED(chunk_shape));
     rp__emit_shared(e, size);
+    rp__emit_scan_shared(e);
     rp__emit_rows_start(e, true);
     rp__text_add(e->out, "    const int t = (int)threadIdx.x;\n    const %s row_ = (%s)blockIdx.x;\n", index, index);
     rp__emit_row_start(e, false);
@@ -158,9 +166,9 @@ void rp__emit_row_loop(const rp__emitter *e, const char *name) {
         rp__emit_find_needed(e, phase);
         rp__emit_fold_start(e, phase);
         if (last && !stores_elements(d)) break;
-        rp__text_add(e->out,
-                     "    { int turn = 0; (void)turn;\n    for (%s chunk = 0; chunk < R; chunk += %u, turn ^= 1) {\n",
-                     index, RP__CUDA_CHUNK);
+        rp__text_puts(e->out, "    { int turn = 0; (void)turn;\n");
+        rp__emit_scan_carries(e);
+        rp__text_add(e->out, "    for (%s chunk = 0; chunk < R; chunk += %u, turn ^= 1) {\n", index, RP__CUDA_CHUNK);
         rp__emit_accumulators(e, phase, 4);
         add_chunk_loop(e, phase, last);
         rp__emit_trees(e, phase, &chunk_shape, "[turn]");

@@ -210,6 +210,7 @@ static void add_operation(const rp__emitter *e, const rp__node *n, const char *g
 /* ---- memory ---- */
 
 bool rp__emit_is_still(const rp__emitter *e, unsigned access) {
+    if (e->dag->accesses[access].windows) return false;
     bool points = e->c->template_ == RP__CUDA_MANY || (e->c->template_ == RP__CUDA_POINTWISE && e->n_dims == 1);
     return points && (e->c->broadcast >> access & 1) && e->dag->accesses[access].kind == RP__ACCESS_READ;
 }
@@ -222,7 +223,7 @@ static void add_offset(const rp__emitter *e, unsigned a) {
         return;
     }
     if (e->c->template_ == RP__CUDA_MANY) {
-        rp__text_puts(e->out, e->dag->accesses[a].row || (e->c->broadcast & bit) ? "0" : "x");
+        rp__text_puts(e->out, (e->c->broadcast & bit) ? "0" : "x");
         return;
     }
     if (!rp__emit_is_rows(e->c)) {
@@ -267,9 +268,43 @@ bool rp__emit_in_vectors(const rp__emitter *e, const rp__node *n) {
             e->c->template_ == RP__CUDA_PARTIAL_ROW);
 }
 
-static void add_load(const rp__emitter *e, const rp__node *n, const char *guard) {
+/* An access with windows: f is the offset of the place and here, which `guard` (NULL: 1) begins, whether it is inside. element: the
+ * loop walks inner dims too. */
+static void add_windows(const rp__emitter *e, unsigned access, const char *guard, bool element) {
+    const char *index = rp__emit_index_type(e), *u = e->c->wide ? "rp_u64" : "rp_u32";
+    unsigned first = 0;
+    for (unsigned a = 0; a < access; a++) first += e->dag->accesses[a].windows;
+    rp__text_add(e->out, "%s f = ", index);
+    add_offset(e, access);
+    rp__text_add(e->out, "; int here = %s; ", guard ? guard : "1");
+    for (unsigned k = first; k < first + e->dag->accesses[access].windows; k++) {
+        const uint32_t w = e->words.window + k * (4 + e->n_dims);
+        const bool rows = rp__emit_is_rows(e->c);
+        rp__text_add(e->out, "{ const %s t = 0", index);
+        for (unsigned d = 0; d < (rows ? e->c->n_outer : e->n_dims); d++)
+            rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, w + 4 + d);
+        for (unsigned d = 0; rows && element && d < e->c->n_inner; d++) {
+            rp__text_puts(e->out, " + i");
+            if (e->c->n_inner > 1) rp__text_add(e->out, "%u", d);
+            rp__text_add(e->out, " * (%s)p.w[%u]", index, w + 4 + e->c->n_outer + d);
+        }
+        rp__text_add(e->out, " - (%s)p.w[%u], by = (%s)p.w[%u], q = by == 1 ? t : t / by; ", index, w + 2, index,
+                     w + 3);
+        rp__text_add(e->out, "here = here && q * by == t && (%s)q < (%s)p.w[%u]; f += q * (%s)p.w[%u]; } ", u, u, w,
+                     index, w + 1);
+    }
+}
+
+static void add_load(const rp__emitter *e, const rp__node *n, const char *guard, bool element) {
     char t[64];
     rp__text_add(e->out, "%s x0 = 0; ", rp__emit_type(e->dag->accesses[n->access].dtype));
+    if (e->dag->accesses[n->access].windows) {
+        add_windows(e, n->access, guard, element);
+        rp__text_add(e->out, "if (here) x0 = a%u[f]; y = ", n->access);
+        rp__emit_converted(e, n->access, "x0");
+        rp__text_puts(e->out, ";");
+        return;
+    }
     if (n->b != RP__NO_VAL && guard)
         rp__text_add(e->out, "if (%s && %s) ", guard, rp__emit_value(e, n->b, t));
     else if (n->b != RP__NO_VAL)
@@ -319,8 +354,20 @@ void rp__emit_node(const rp__emitter *e, rp__val v, const char *guard) {
         if (!(element && e->array[v]))
             rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
         rp__text_add(e->out, "{ %s y; ", rp__emit_type(n->dtype));
-        add_load(e, n, element ? guard : NULL);
+        add_load(e, n, element ? guard : NULL, element);
         rp__text_add(e->out, " %s = y; }\n", rp__emit_value(e, v, t));
+        return;
+    }
+    if (n->op == RP__INSIDE || (n->op == RP__IOTA && e->dag->accesses[n->access].windows)) {
+        if (!(element && e->array[v]))
+            rp__text_add(e->out, "%s %s; ", rp__emit_type(n->dtype), rp__emit_value(e, v, t));
+        rp__text_puts(e->out, "{ ");
+        add_windows(e, n->access, NULL, element);
+        rp__text_add(e->out, "%s = ", rp__emit_value(e, v, t));
+        if (n->op == RP__INSIDE)
+            rp__text_puts(e->out, "(rp_u8)here; (void)f; }\n");
+        else
+            rp__text_add(e->out, "here ? (rp_i64)p.w[%u] + (rp_i64)f : 0; }\n", e->words.address + n->access);
         return;
     }
     if (!(element && e->array[v])) rp__text_add(e->out, "const %s ", rp__emit_type(n->dtype));

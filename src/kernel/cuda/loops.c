@@ -100,10 +100,17 @@ static int64_t product(const int64_t *extent, unsigned n) {
 }
 
 /* Do offsets or element numbers need 64 bits? */
-static bool is_wide(const rp__space *s, const rp__space_access *a) {
-    unsigned n = (unsigned)s->n_outer + s->n_inner;
+static bool is_wide(const rp__dag *dag, const rp__space *s, const rp__space_access *a) {
+    unsigned n = rp__space_dims(s);
     int64_t limit = INT32_MAX - 4096;
     if (product(s->extent, n) > limit) return true;
+    for (unsigned k = 0; k < dag->n_windows; k++) {
+        const rp__space_window *w = &s->windows[k];
+        int64_t reach = w->pad < 0 ? -w->pad : w->pad, step = w->stride < 0 ? -w->stride : w->stride;
+        for (unsigned d = 0; d < n; d++)
+            reach += (s->extent[d] - 1) * (w->factor[d] < 0 ? -w->factor[d] : w->factor[d]);
+        if (reach > limit || w->size > limit || w->divisor > limit || (step && w->size > limit / 4 / step)) return true;
+    }
     for (unsigned k = 0; k < s->n_accesses; k++) {
         int64_t reach = 0;
         for (unsigned d = 0; d < n; d++) {
@@ -119,8 +126,8 @@ static bool is_wide(const rp__space *s, const rp__space_access *a) {
 /* Can access k be read in aligned vectors of `width` elements along dim `fast`? */
 static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_access *a, unsigned k, unsigned fast,
                     unsigned width) {
-    unsigned n = (unsigned)s->n_outer + s->n_inner;
-    if (a[k].stride[fast] != 1) return false;
+    unsigned n = rp__space_dims(s);
+    if (a[k].stride[fast] != 1 || dag->accesses[k].windows) return false;
     if (dag->accesses[k].kind == RP__ACCESS_IOTA) return true;
     uint64_t bytes = rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width;
     uint64_t align = bytes > 16 ? 16 : bytes;
@@ -133,20 +140,20 @@ static bool is_unit(const rp__dag *dag, const rp__space *s, const rp__space_acce
 static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                                rp__cuda_class *c) {
     unsigned widest = 1;
-    int64_t points = product(s->extent, s->n_outer);
+    int64_t points = product(s->extent, c->n_outer);
     c->template_ = RP__CUDA_POINTWISE;
     c->vector = 1;
     for (unsigned k = 0; k < dag->n_accesses; k++)
-        if (s->n_outer && dag->accesses[k].kind != RP__ACCESS_IOTA && a[k].stride[s->n_outer - 1] != 0) {
+        if (c->n_outer && dag->accesses[k].kind != RP__ACCESS_IOTA && a[k].stride[c->n_outer - 1] != 0) {
             unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
             widest = bytes > widest ? bytes : widest;
         }
     unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
-    if (s->n_outer) {
-        unsigned fast = s->n_outer - 1u;
-        while (width > 1 && s->extent[fast] % width) width /= 2;
+    if (c->n_outer) {
+        unsigned fast = c->n_outer - 1u;
+        while (width > 1 && (s->extent[fast] % width || dag->n_windows)) width /= 2; /* windows go element by element */
         for (unsigned k = 0; k < dag->n_accesses; k++) {
-            if (a[k].stride[fast] == 0)
+            if (a[k].stride[fast] == 0 && !dag->accesses[k].windows)
                 c->broadcast |= UINT64_C(1) << k;
             else if (width > 1 && is_unit(dag, s, a, k, fast, width))
                 c->unit |= UINT64_C(1) << k;
@@ -163,18 +170,20 @@ static void classify_pointwise(const rp__device *d, const rp__dag *dag, const rp
 static bool one_phase(const rp__dag *dag) {
     if (dag->n_phases != 2) return false;
     for (unsigned k = 0; k < dag->n_stores; k++)
-        if (!dag->stores[k].row) return false;
+        if (!rp__dag_is_row(dag, dag->stores[k].axes)) return false;
     return true;
 }
 
 /* Do the operands run along the outer dims rather than along the inner ones? Decided by the bytes of the loads. */
-static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__space_access *a) {
+static bool outer_runs_faster(const rp__dag *dag, const rp__space *s, const rp__space_access *a,
+                              const rp__cuda_class *c) {
     int64_t along_inner = 0, along_outer = 0;
-    if (s->n_inner == 0 || s->n_outer == 0) return false;
+    if (c->n_inner == 0 || c->n_outer == 0) return false;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
-        if (dag->accesses[k].kind == RP__ACCESS_IOTA || dag->accesses[k].row) continue;
+        if (dag->accesses[k].kind == RP__ACCESS_IOTA || rp__dag_is_row(dag, dag->accesses[k].axes)) continue;
         int64_t bytes = (int64_t)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
-        int64_t in = a[k].stride[s->n_outer + s->n_inner - 1], out = a[k].stride[s->n_outer - 1];
+        int64_t in = rp__space_step(dag, s, a, k, c->n_outer + c->n_inner - 1u),
+                out = rp__space_step(dag, s, a, k, c->n_outer - 1u);
         if (in > 1 && out == 1)
             along_outer += bytes;
         else if (in == 1)
@@ -187,20 +196,20 @@ static void find_row_units(const rp__dag *dag, const rp__space *s, const rp__spa
                            rp__cuda_class *c) {
     c->unit = 0;
     for (unsigned k = 0; k < dag->n_accesses; k++)
-        if (!(c->broadcast >> k & 1) && s->n_inner == 1 && r % width == 0 && is_unit(dag, s, a, k, s->n_outer, width))
+        if (!(c->broadcast >> k & 1) && c->n_inner == 1 && r % width == 0 && is_unit(dag, s, a, k, c->n_outer, width))
             c->unit |= UINT64_C(1) << k;
     c->vector = (uint8_t)(c->unit ? width : 1);
 }
 
 /* Is a thread's share of a row that is twice as long still at home in its registers? Asked of rows whose operands a kernel
  * may keep from phase to phase: two of them at the most, and no 8-byte elements. */
-static bool is_light(const rp__dag *dag, const rp__space *s, const rp__space_access *a, const rp__cuda_class *c) {
+static bool is_light(const rp__dag *dag, const rp__space_access *a, const rp__cuda_class *c) {
     unsigned kept = 0;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         if (c->broadcast >> k & 1) continue;
         if (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) > 4) return false;
-        bool own = dag->accesses[k].kind == RP__ACCESS_READ && s->n_outer == 0;
-        for (unsigned d = 0; d < s->n_outer; d++)
+        bool own = dag->accesses[k].kind == RP__ACCESS_READ && c->n_outer == 0;
+        for (unsigned d = 0; d < c->n_outer; d++)
             own = own || (a[k].stride[d] != 0 && dag->accesses[k].kind == RP__ACCESS_READ);
         kept += own;
     }
@@ -215,7 +224,7 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
     unsigned tree = c->threads;
     c->tree = (uint16_t)tree;
     c->span = 4;
-    if (tree >= 128 && r <= 4096 && rows >= 4 * (int64_t)d->multiprocessors && is_light(dag, s, a, c)) {
+    if (tree >= 128 && r <= 4096 && rows >= 4 * (int64_t)d->multiprocessors && is_light(dag, a, c)) {
         uint64_t narrow = 0, moving = 0;
         for (unsigned k = 0; k < dag->n_accesses; k++)
             if (!(c->broadcast >> k & 1) && dag->accesses[k].kind != RP__ACCESS_IOTA) {
@@ -236,18 +245,24 @@ static void share_row(const rp__device *d, const rp__dag *dag, const rp__space *
 
 static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__space *s, const rp__space_access *a,
                           rp__cuda_class *c) {
-    int64_t r = product(s->extent + s->n_outer, s->n_inner), rows = product(s->extent, s->n_outer);
-    unsigned inner = s->n_outer;
+    int64_t r = product(s->extent + c->n_outer, c->n_inner), rows = product(s->extent, c->n_outer);
+    unsigned inner = c->n_outer;
+    unsigned first = 0;
     c->threads = (uint16_t)rp__cuda_row_threads(r);
     c->vector = 1;
     for (unsigned k = 0; k < dag->n_accesses; k++) {
         bool still = true;
-        for (unsigned x = 0; x < s->n_inner; x++) still = still && a[k].stride[inner + x] == 0;
+        for (unsigned x = 0; x < c->n_inner; x++) still = still && a[k].stride[inner + x] == 0;
+        for (unsigned i = first; i < first + dag->accesses[k].windows; i++)
+            for (unsigned x = 0; x < c->n_inner; x++) still = still && s->windows[i].factor[inner + x] == 0;
+        first += dag->accesses[k].windows;
         if (still) c->broadcast |= UINT64_C(1) << k;
     }
-    bool column = one_phase(dag) && rows >= 8 && outer_runs_faster(dag, s, a);
+    bool column = one_phase(dag) && !dag->scans && rows >= 8 && outer_runs_faster(dag, s, a, c);
     int64_t blocks = column ? (rows + 31) / 32 : rows;
-    if (r > RP__CUDA_CHUNK && one_phase(dag) && blocks < 2 * (int64_t)d->multiprocessors)
+    if (dag->scans)
+        c->template_ = RP__CUDA_ROW_LOOP;
+    else if (r > RP__CUDA_CHUNK && one_phase(dag) && blocks < 2 * (int64_t)d->multiprocessors)
         c->template_ = column ? RP__CUDA_PARTIAL_COLUMN : RP__CUDA_PARTIAL_ROW;
     else if (column)
         c->template_ = RP__CUDA_COLUMN;
@@ -263,28 +278,33 @@ static void classify_rows(const rp__device *d, const rp__dag *dag, const rp__spa
 typedef struct work {
     rp__space space;
     rp__space_access accesses[RP__DAG_MAX_ACCESSES];
+    rp__space_window windows[RP__DAG_WINDOWS];
     rp__cuda_class class_;
     int64_t rows, inner;
 } work;
+
+/* The templates are of points and rows. */
+static rp_status check(const rp__dag *dag) {
+    return dag->rows ? RP_OK : rp__fail(RP_ERROR_INTERNAL, "CUDA loop kernel: reductions over different axes");
+}
 
 static void prepare(const rp__device *d, const rp__dag *dag, const rp__space *space, work *w) {
     w->space = *space;
     memcpy(w->accesses, space->accesses, space->n_accesses * sizeof *w->accesses);
     w->space.accesses = w->accesses;
-    bool rows = dag->n_phases > 1;
-    for (unsigned k = 0; k < dag->n_stores; k++) rows = rows || (dag->stores[k].row && space->n_inner > 0);
-    if (!rows) {
-        w->space.n_outer = (uint8_t)(space->n_outer + space->n_inner);
-        w->space.n_inner = 0;
-    }
-    rp__space_collapse(&w->space, w->accesses);
+    if (dag->n_windows) memcpy(w->windows, space->windows, dag->n_windows * sizeof *w->windows);
+    w->space.windows = w->windows;
+    rp__space_collapse(dag, &w->space, w->accesses);
     memset(&w->class_, 0, sizeof w->class_);
-    w->class_.n_outer = w->space.n_outer;
-    w->class_.n_inner = w->space.n_inner;
+    bool rows = dag->ordered != 0;
+    for (unsigned k = 0; k < dag->n_stores; k++)
+        rows = rows || (rp__dag_is_row(dag, dag->stores[k].axes) && rp__space_inner(dag, space) > 0);
+    w->class_.n_inner = (uint8_t)(rows ? rp__space_inner(dag, &w->space) : 0);
+    w->class_.n_outer = (uint8_t)(rp__space_dims(&w->space) - w->class_.n_inner);
     w->class_.n_draws = (uint8_t)w->space.n_draws;
-    w->class_.wide = is_wide(&w->space, w->accesses);
-    w->rows = product(w->space.extent, w->space.n_outer);
-    w->inner = product(w->space.extent + w->space.n_outer, w->space.n_inner);
+    w->class_.wide = is_wide(dag, &w->space, w->accesses);
+    w->rows = product(w->space.extent, w->class_.n_outer);
+    w->inner = product(w->space.extent + w->class_.n_outer, w->class_.n_inner);
     if (rows)
         classify_rows(d, dag, &w->space, w->accesses, &w->class_);
     else
@@ -356,8 +376,9 @@ static bool is_partial(const work *w) {
 
 static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
     work w;
-    prepare(d, dag, space, &w);
     memset(out, 0, sizeof *out);
+    RP_TRY(check(dag));
+    prepare(d, dag, space, &w);
     if (w.rows == 0) return RP_OK;
     if (is_partial(&w)) /* one launch was asked for: slower, the same bits */
         w.class_.template_ = w.class_.template_ == RP__CUDA_PARTIAL_COLUMN ? RP__CUDA_COLUMN : RP__CUDA_ROW_LOOP;
@@ -370,6 +391,7 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
     rp__launch l;
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
+    RP_TRY(check(dag));
     prepare(d, dag, space, &w);
     memset(&l, 0, sizeof l);
     if (w.rows == 0) return RP_OK;
@@ -399,6 +421,7 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
 static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out) {
     work w;
     char name[64];
+    RP_TRY(check(dag));
     prepare(d, dag, space, &w);
     RP_TRY(add_source(dag, &w.class_, name, out));
     if (!is_partial(&w)) return RP_OK;
@@ -414,7 +437,7 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
 enum { PARAMETER_WORDS = 32764 / 8 };
 
 static bool many_accepts(const rp__dag *dag) {
-    bool ok = !dag->random && !dag->checks && dag->n_phases == 1;
+    bool ok = !dag->random && !dag->checks && dag->n_phases == 1 && !dag->n_windows && !dag->scans;
     for (unsigned k = 0; k < dag->n_nodes; k++)
         ok = ok && dag->nodes[k].op != RP__IOTA &&
              !(dag->nodes[k].op == RP__LOAD && (dag->nodes[k].a != RP__NO_VAL || dag->nodes[k].b != RP__NO_VAL));
@@ -440,10 +463,8 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
     c.problems = (uint16_t)room;
     unsigned widest = 1;
     for (unsigned k = 0; k < n; k++)
-        if (!dag->accesses[k].row) {
-            unsigned bytes = (unsigned)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
-            widest = bytes > widest ? bytes : widest;
-        }
+        if (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) > widest)
+            widest = (unsigned)rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype);
     unsigned width = 16 / widest > RP__CUDA_MAX_VECTOR ? RP__CUDA_MAX_VECTOR : 16 / widest;
     int64_t points = 0;
     bool whole = true;
@@ -456,14 +477,14 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
         whole = whole && extents[g] % width == 0;
         for (unsigned k = 0; k < n; k++) {
             const rp__space_access *a = &accesses[g * n + k];
-            if (dag->accesses[k].row || (c.broadcast >> k & 1)) continue;
+            if (c.broadcast >> k & 1) continue;
             if (extents[g] > 1 && a->stride[0] != 1) return RP_ERROR_UNAVAILABLE;
             whole = whole && (uintptr_t)a->base % (rp__dtype_bytes((rp_dtype)dag->accesses[k].dtype) * width) == 0;
         }
     }
     c.vector = (uint8_t)(whole ? width : 1);
     for (unsigned k = 0; whole && k < n; k++)
-        if (!dag->accesses[k].row && !(c.broadcast >> k & 1)) c.unit |= UINT64_C(1) << k;
+        if (!(c.broadcast >> k & 1)) c.unit |= UINT64_C(1) << k;
     c.unroll = 4;
     while (c.unroll > 1 && points / ((int64_t)RP__CUDA_BLOCK * c.vector * c.unroll) < 8 * (int64_t)d->multiprocessors)
         c.unroll /= 2;

@@ -5,6 +5,7 @@
 
 #include "kernel/cuda/library.h"
 #include "kernel/cuda/text_kernel.h"
+#include "kernel/product.h"
 #include "reprise_embed.h"
 #include "tensor/tensor.h"
 
@@ -132,6 +133,7 @@ static void macros(uint64_t facts, rp__text *out) {
     rp__text_add(out, "#define RP_BATCH %u\n#define RP_BIAS %u\n#define RP_RELU %u\n#define RP_INDEX %s\n",
                  (unsigned)(facts >> 8 & 0xff), (unsigned)(facts >> 24 & 1), (unsigned)(facts >> 25 & 1),
                  facts >> 26 & 1 ? "rp_i64" : "rp_i32");
+    rp__text_add(out, "#define RP_LONG %u\n", (unsigned)(facts >> 27 & 1));
     rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n", tile, tile,
                  tile == 16   ? 64
                  : tile == 32 ? 32
@@ -159,7 +161,8 @@ static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p,
     unsigned tile = small <= 4 * (int64_t)d->multiprocessors ? 16 : small <= 64 * (int64_t)d->multiprocessors ? 32 : 64;
     rp__text_kernel_key key = {.family = "matmul"};
     key.facts = (uint64_t)p->dtype | (uint64_t)p->n_batch << 8 | (uint64_t)tile << 16 | (uint64_t)p->bias << 24 |
-                (uint64_t)(call->epilogue == RP__EPILOGUE_RELU) << 25 | (uint64_t)is_wide(o, p->bias ? 4 : 3) << 26;
+                (uint64_t)(call->epilogue == RP__EPILOGUE_RELU) << 25 | (uint64_t)is_wide(o, p->bias ? 4 : 3) << 26 |
+                (uint64_t)(p->k > RP__PRODUCT_BLOCK / (p->dtype == RP_F64 ? 2 : 1)) << 27;
     RP_TRY(rp__text_kernel(d, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel));
     const int64_t facts[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
     uint64_t *w = buffer->words;

@@ -1,11 +1,11 @@
 /* Matrix products on CUDA, in our own kernel: any strides, any batch dims, bias and ReLU epilogues. out (B.., M, N) =
- * a (B.., M, K) b (B.., K, N). A block of 256 threads computes a TM x TN tile; a thread a TM/16 x TN/16 part; K runs in one
- * rising chain a result, so the bits depend on the operands alone, not on the tile. Serves what is small, what cuBLASLt cannot
+ * a (B.., M, K) b (B.., K, N). A block of 256 threads computes a TM x TN tile; a thread a TM/16 x TN/16 part; K runs in the
+ * order of kernel/product.h, so the bits depend on the operands alone, not on the tile. Serves what is small, what cuBLASLt cannot
  * describe, and machines that have no cuBLASLt. Small products are latency: one round of loads for up to TK values of k, all in
  * flight together, then one barrier.
  * Parameters (matmul.c defines the macros):
  *   RP_NAME kernel name; RP_T storage type, RP_ACC accumulator, RP_LOAD(x), RP_STORE(x), RP_MULADD(a, b, c); RP_TM, RP_TN, RP_TK
- *   tile; RP_INDEX type of offsets; RP_BATCH number of batch dims; RP_BIAS, RP_RELU 0 or 1.
+ *   tile, TK a part of RP_BLOCK; RP_LONG 1 where K is more than one block; RP_INDEX type of offsets; RP_BATCH number of batch dims; RP_BIAS, RP_RELU 0 or 1.
  * Words: out a b bias, M N K, out's strides (m, n), a's (m, k), b's (k, n), bias' (n), then for each batch dim its extent and the
  * strides of out, a, b. */
 #define RP_I RP_TM / 16
@@ -36,6 +36,11 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
     }
     RP_ACC acc[RP_I][RP_J];
     _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] = 0;
+#if RP_LONG
+    RP_ACC blocks[RP_I][RP_J], groups[RP_I][RP_J]; /* those of the group under way, groups before it */
+    _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) blocks[i][j] =
+        groups[i][j] = 0;
+#endif
     /* neighbours in a warp read along the unit stride, whichever dim that is */
     const int a_along = ak == 1, b_along = bk == 1;
     rp_launch_dependents();
@@ -81,7 +86,22 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
             _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++)
                 acc[i][j] = RP_MULADD(x[i], y[j], acc[i][j]);
         }
+#if RP_LONG
+        const RP_INDEX done = k0 + RP_TK < K ? k0 + RP_TK : K;
+        if (done % RP_BLOCK != 0 && done < K) continue;
+        const int first = (done - 1) / RP_BLOCK % RP_GROUP == 0, whole = done % (RP_BLOCK * RP_GROUP) == 0 || done == K;
+        const int alone = done <= RP_BLOCK * RP_GROUP;
+        _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
+            blocks[i][j] = first ? acc[i][j] : blocks[i][j] + acc[i][j];
+            if (whole) groups[i][j] = alone ? blocks[i][j] : groups[i][j] + blocks[i][j];
+            acc[i][j] = 0;
+        }
+#endif
     }
+#if RP_LONG
+    _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) acc[i][j] =
+        groups[i][j];
+#endif
     _Pragma("unroll") for (int i = 0; i < RP_I; i++) _Pragma("unroll") for (int j = 0; j < RP_J; j++) {
         const RP_INDEX m = m0 + ty + 16 * i, n = n0 + tx + 16 * j;
         if (m >= M || n >= N) continue;

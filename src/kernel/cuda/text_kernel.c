@@ -6,6 +6,7 @@
 
 #include "core/dtype.h"
 #include "kernel/cuda/nvrtc.h"
+#include "kernel/product.h"
 
 static rp__mutex lock = RP__MUTEX_INIT;
 static rp__map known;
@@ -65,6 +66,8 @@ void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out) {
                      rp__dtypes[dtype].short_name, rp__dtypes[dtype].short_name);
     else
         rp__text_add(out, "#define RP_LOAD(x) ((%s)(x))\n#define RP_STORE(x) ((%s)(x))\n", acc, type);
+    rp__text_add(out, "#define RP_BLOCK %d\n#define RP_GROUP %d\n", RP__PRODUCT_BLOCK / (dtype == RP_F64 ? 2 : 1),
+                 RP__PRODUCT_GROUP);
     if (dtype == RP_F64)
         rp__text_puts(out, "#define RP_MULADD(a, b, c) rp_fma_f64(a, b, c)\n");
     else if (rp__dtype_is_float(dtype))

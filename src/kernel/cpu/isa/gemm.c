@@ -1,5 +1,6 @@
 /* Matrix products and convolutions on the CPU, compiled once an instruction set (RP_ISA, RP_VEC_BYTES); gemm.h has the
-   contract. Called through the launches that lib_matmul.c and lib_conv.c bind. Uses no fma and no width-dependent order. */
+   contract. Called through the launches that lib_matmul.c and lib_conv.c bind. Its sums contract to fma where
+   the instruction set has it (cmake/library.cmake); no order depends on the width. */
 #include "kernel/cpu/gemm.h"
 
 #include <string.h>

@@ -15,7 +15,7 @@ typedef struct N(micro_call) {
     int64_t bk;
     T *c;
     int64_t ldc;
-    bool first, last; /* first: start from zero, not from c; last: bias and ReLU */
+    bool first, last; /* first: nothing in c yet, else it is added to; last: bias and ReLU */
     bool relu;
     const T *bias_n; /* 2 L values, or NULL */
     const T *bias_m; /* mr values, or NULL */
@@ -32,14 +32,7 @@ RP__VEC_FN void N(micro)(const int mr, const N(micro_call) * m) {
     const T *a = m->a, *b = m->b;
     T *c = m->c;
     V acc[MICRO_ROWS][2];
-    if (m->first) {
-        UNROLL for (int i = 0; i < mr; i++) acc[i][0] = acc[i][1] = (V){0};
-    } else {
-        UNROLL for (int i = 0; i < mr; i++) {
-            acc[i][0] = N(load)(c + i * ldc);
-            acc[i][1] = N(load)(c + i * ldc + L);
-        }
-    }
+    UNROLL for (int i = 0; i < mr; i++) acc[i][0] = acc[i][1] = (V){0};
     for (int64_t k = 0; k < kc; k++) {
         const V b0 = N(load)(b), b1 = N(load)(b + L);
         UNROLL for (int i = 0; i < mr; i++) {
@@ -49,6 +42,12 @@ RP__VEC_FN void N(micro)(const int mr, const N(micro_call) * m) {
         }
         a += ak;
         b += bk;
+    }
+    if (!m->first) {
+        UNROLL for (int i = 0; i < mr; i++) {
+            acc[i][0] = N(load)(c + i * ldc) + acc[i][0];
+            acc[i][1] = N(load)(c + i * ldc + L) + acc[i][1];
+        }
     }
     if (m->last) {
         if (m->bias_n) {
@@ -91,11 +90,7 @@ static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int
     const T *a = m->a, *b = m->b;
     T *c = m->c;
     V acc[2 * WIDE];
-    if (m->first) {
-        UNROLL for (int i = 0; i < 2 * WIDE; i++) acc[i] = (V){0};
-    } else {
-        UNROLL for (int i = 0; i < 2 * WIDE; i++) acc[i] = N(load)(c + i * L);
-    }
+    UNROLL for (int i = 0; i < 2 * WIDE; i++) acc[i] = (V){0};
     for (int64_t k = 0; k < kc; k++) {
         const V x = N(splat)(*a);
         UNROLL for (int i = 0; i < WIDE; i++) {
@@ -104,6 +99,9 @@ static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int
         }
         a += ak;
         b += bk;
+    }
+    if (!m->first) {
+        UNROLL for (int i = 0; i < 2 * WIDE; i++) acc[i] = N(load)(c + i * L) + acc[i];
     }
     if (m->last) {
         if (m->bias_n) {

@@ -2,14 +2,21 @@
      S suffix of names, ST storage element, ACC/T/L the accumulator as in gemm_core.h, SAME 1 where ST is T,
      LOAD(x) ST -> T, STORE(x) T -> ST, WIDEN(dst, src, n) and NARROW(dst, src, n) for contiguous runs, FLOATING 1 for types
      that convolutions take.
-   Blocks: KC of k at a time; b packed KC x tile_n; a packed ROWS x KC where it cannot be read in place. Partial sums of the
-   blocks of k stay in the result where that is of type T with unit stride, else in `kept` (so the tile's height is bounded). */
+   Blocks: KC of k at a time; b packed KC x tile_n; a packed ROWS x KC where it cannot be read in place. The sum of the blocks
+   of k stays in the result where that is of type T with unit stride, else in `kept` (so the tile's height is bounded); where
+   there is more than one group of blocks, that of a group in `group` and that of groups in `kept`. */
 #define NAME2(a, b) a##_##b
 #define NAME1(a, b) NAME2(a, b)
 #define N(name) NAME1(name, S)
 #define A(name) NAME1(name, ACC)
-#define KC (256 * 4 / GEMM_BYTES)
+#define KC (RP__PRODUCT_BLOCK * 4 / GEMM_BYTES)
+#define GROUP (RP__PRODUCT_GROUP * KC)
 #define NR (2 * L)
+#if FLOATING
+#define RELU(x) ((x) <= 0 ? (T)0 : (x))
+#else
+#define RELU(x) ((x) >> (8 * GEMM_BYTES - 1) ? (T)0 : (x)) /* the sign of the number that it stands for */
+#endif
 #define PAD (64 / GEMM_BYTES) /* a cache line between rows, against sets */
 
 /* What a tile reads through a function of its own (convolution): fills dst as pack does. */
@@ -35,6 +42,7 @@ typedef struct N(scratch) {
     _Alignas(64) T kept[RP__GEMM_MAX_TILE_M * GEMM_MAX_NR > RP__GEMM_KEPT_TILE_M *RP__GEMM_MAX_TILE_N
                             ? RP__GEMM_MAX_TILE_M *GEMM_MAX_NR
                             : RP__GEMM_KEPT_TILE_M *RP__GEMM_MAX_TILE_N];
+    _Alignas(64) T group[RP__GEMM_KEPT_TILE_M * RP__GEMM_MAX_TILE_N];
     T bias[RP__GEMM_MAX_TILE_M > RP__GEMM_MAX_TILE_N + NR ? RP__GEMM_MAX_TILE_M : RP__GEMM_MAX_TILE_N + NR];
 } N(scratch);
 _Static_assert(sizeof(N(scratch)) <= RP__GEMM_SCRATCH_BYTES, "a tile's scratch is a thread's scratch");
@@ -69,7 +77,7 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
 
 static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
     T *const pb = memory->pb, *const pa = memory->pa, *const kept = memory->kept, *const bias = memory->bias;
-    const bool direct = SAME && g->on == 1 && !g->scatter;
+    const bool groups = g->k > GROUP, direct = SAME && g->on == 1 && !g->scatter && !groups;
     const int64_t full = nc / NR * NR;                    /* columns in whole panels */
     const int64_t ld = direct ? NR : RP__GEMM_MAX_TILE_N; /* of kept: the ragged panel, or all */
     const int64_t K = g->k;
@@ -83,7 +91,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
     int64_t k0 = 0;
     do { /* once for K = 0: the epilogue alone */
         const int64_t kc = K - k0 < KC ? K - k0 : KC;
-        const bool first = k0 == 0, last = k0 + kc == K;
+        const bool first = k0 % GROUP == 0, last = !groups && k0 + kc == K;
         /* b in place pays when few rows use it, or when all of it is near */
         bool b_here = false;
         const ST *b = NULL;
@@ -118,7 +126,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
                     m.c = (T *)(void *)(g->out + (m0 + i0) * g->om + n0 + j);
                     m.ldc = g->om;
                 } else {
-                    m.c = kept + i0 * ld + (direct ? 0 : j);
+                    m.c = (groups ? memory->group : kept) + i0 * ld + (direct ? 0 : j);
                     m.ldc = ld;
                 }
                 int64_t panel_step = NR * kc;
@@ -160,7 +168,17 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             }
         }
         k0 += kc;
+        if (!groups || (k0 % GROUP != 0 && k0 < K)) continue;
+        const T *part = memory->group;
+        for (int64_t i = 0; i < mc * ld; i++) kept[i] = k0 <= GROUP ? part[i] : kept[i] + part[i];
     } while (k0 < K);
+    for (int64_t i = 0; groups && i < mc; i++) {
+        for (int64_t j = 0; j < nc; j++) {
+            T x = kept[i * ld + j];
+            if (bias_n || bias_m) x = x + bias[bias_n ? j : i];
+            kept[i * ld + j] = g->flags & RP__GEMM_RELU ? RELU(x) : x;
+        }
+    }
     if (g->scatter) {
         g->scatter(g->conv, g->out, m0, mc, n0, nc, kept, ld);
     } else if (!direct || full < nc) {
@@ -380,6 +398,8 @@ static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t 
 #undef NAME1
 #undef NAME2
 #undef KC
+#undef GROUP
+#undef RELU
 #undef NR
 #undef PAD
 #undef S

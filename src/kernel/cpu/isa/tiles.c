@@ -623,6 +623,88 @@ static void normals(uint32_t out[4][BATCH], double z[4][BATCH]) {
 NORMAL(f32)
 NORMAL(f64)
 
+/* ---- scans ---------------------------------------------------------------------------------------------------------- */
+
+/* A block's elements follow each other in a register; the state is looked at where blocks begin. */
+#define SCAN(name, t, OP)                                                                                              \
+    static void scan_##name##_##t(const rp__scan_call *c) {                                                            \
+        T_##t *d = c->d, *state = c->state;                                                                            \
+        const T_##t *a = c->a;                                                                                         \
+        for (int64_t i = 0; i < c->n;) {                                                                               \
+            const int64_t pos = c->pos + i, at = pos % RP__SCAN_BLOCK;                                                 \
+            const int64_t left = RP__SCAN_BLOCK - at, n = c->n - i < left ? c->n - i : left;                           \
+            if (at == 0 && pos) {                                                                                      \
+                state[1] = pos % RP__CHUNK == RP__SCAN_BLOCK ? state[0] : OP(state[1], state[0]);                      \
+                if (pos % RP__CHUNK == 0) state[2] = pos == RP__CHUNK ? state[1] : OP(state[2], state[1]);             \
+                state[3] = pos < RP__CHUNK ? state[1] : pos % RP__CHUNK == 0 ? state[2] : OP(state[2], state[1]);      \
+            }                                                                                                          \
+            T_##t run = state[0], before = state[3];                                                                   \
+            for (int64_t k = 0; k < n; k++) {                                                                          \
+                const T_##t x = a[(i + k) * c->as];                                                                    \
+                run = at + k ? OP(run, x) : x;                                                                         \
+                d[i + k] = pos < RP__SCAN_BLOCK ? run : OP(before, run);                                               \
+            }                                                                                                          \
+            state[0] = run;                                                                                            \
+            i += n;                                                                                                    \
+        }                                                                                                              \
+    }
+#define ONE_ADD_I64(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y)))
+#define ONE_MUL_I64(x, y) ((int64_t)((uint64_t)(x) * (uint64_t)(y)))
+#define ONE_MAX(x, y) ((x) > (y) ? (x) : (y))
+#define ONE_MIN(x, y) ((x) < (y) ? (x) : (y))
+#define ONE_MAX_f32(x, y) (rp__v_max_f32(rp__v_splat_f32(x), rp__v_splat_f32(y))[0])
+#define ONE_MAX_f64(x, y) (rp__v_max_f64(rp__v_splat_f64(x), rp__v_splat_f64(y))[0])
+#define ONE_MIN_f32(x, y) (rp__v_min_f32(rp__v_splat_f32(x), rp__v_splat_f32(y))[0])
+#define ONE_MIN_f64(x, y) (rp__v_min_f64(rp__v_splat_f64(x), rp__v_splat_f64(y))[0])
+/* log(exp(x) + exp(y)): the larger and what the smaller adds; of two equal ones (both infinite, above all) no difference is taken. */
+#define LOGADDEXP(t)                                                                                                   \
+    RP__VEC_FN V_##t logaddexp_##t(V_##t x, V_##t y) {                                                                 \
+        const V_##t high = rp__v_max_##t(x, y), low = rp__v_min_##t(x, y), less = low - high;                          \
+        const V_##t sum = high + rp__v_log1p_##t(rp__v_exp_##t(less));                                                 \
+        const V_##t twice = high + rp__v_splat_##t((T_##t)0.6931471805599453);                                         \
+        return rp__v_sel_##t(x == y, twice, sum);                                                                      \
+    }
+LOGADDEXP(f32)
+LOGADDEXP(f64)
+#define ONE_LOGADDEXP_f32(x, y) (logaddexp_f32(rp__v_splat_f32(x), rp__v_splat_f32(y))[0])
+#define ONE_LOGADDEXP_f64(x, y) (logaddexp_f64(rp__v_splat_f64(x), rp__v_splat_f64(y))[0])
+SCAN(sum, f32, OP_ADD)
+SCAN(sum, f64, OP_ADD)
+SCAN(sum, i64, ONE_ADD_I64)
+SCAN(prod, f32, OP_MUL)
+SCAN(prod, f64, OP_MUL)
+SCAN(prod, i64, ONE_MUL_I64)
+SCAN(max, f32, ONE_MAX_f32)
+SCAN(max, f64, ONE_MAX_f64)
+SCAN(max, i32, ONE_MAX)
+SCAN(max, i64, ONE_MAX)
+SCAN(max, u8, ONE_MAX)
+SCAN(min, f32, ONE_MIN_f32)
+SCAN(min, f64, ONE_MIN_f64)
+SCAN(min, i32, ONE_MIN)
+SCAN(min, i64, ONE_MIN)
+SCAN(min, u8, ONE_MIN)
+SCAN(logaddexp, f32, ONE_LOGADDEXP_f32)
+SCAN(logaddexp, f64, ONE_LOGADDEXP_f64)
+#define BLOCK(name, t)                                                                                                 \
+    static void block_##name##_##t(const rp__tile_call *c) {                                                           \
+        T_##t *d = c->d;                                                                                               \
+        const T_##t *a = c->a;                                                                                         \
+        const int64_t n = c->n, as = c->as;                                                                            \
+        for (int64_t i = 0; i < n; i += L_##t) {                                                                       \
+            T_##t x[L_##t], y[L_##t];                                                                                  \
+            const int64_t m = n - i < (int64_t)L_##t ? n - i : (int64_t)L_##t;                                         \
+            for (int64_t k = 0; k < (int64_t)L_##t; k++) {                                                             \
+                x[k] = k < m ? d[i + k] : 0;                                                                           \
+                y[k] = k < m ? a[(i + k) * as] : 0;                                                                    \
+            }                                                                                                          \
+            rp__v_store_##t(x, name##_##t(rp__v_load_##t(x), rp__v_load_##t(y)));                                      \
+            memcpy(d + i, x, (size_t)m * sizeof *d);                                                                   \
+        }                                                                                                              \
+    }
+BLOCK(logaddexp, f32)
+BLOCK(logaddexp, f64)
+
 /* ---- the table ------------------------------------------------------------------------------------------------------ */
 
 #define FLOATS(f)                                                                                                      \
@@ -648,6 +730,12 @@ NORMAL(f64)
         [RP__REDUCE_MIN] = NUMBERS(f##_min), [RP__REDUCE_ANY] = {[RP__TILE_BOOL] = f##_any_u8}, [RP__REDUCE_ALL] = {   \
             [RP__TILE_BOOL] = f##_all_u8                                                                               \
         }                                                                                                              \
+    }
+
+#define SCANS(f)                                                                                                       \
+    {                                                                                                                  \
+        [RP__SCAN_SUM] = SUMS(f##_sum), [RP__SCAN_PROD] = SUMS(f##_prod), [RP__SCAN_MAX] = NUMBERS(f##_max),           \
+        [RP__SCAN_MIN] = NUMBERS(f##_min), [RP__SCAN_LOGADDEXP] = FLOATS(f##_logaddexp)                                \
     }
 
 const rp__tiles
@@ -722,4 +810,6 @@ const rp__tiles
             .reduce_row = REDUCTIONS(row),
             .finish_row = REDUCTIONS(finish),
             .reduce_block = REDUCTIONS(block),
+            .scan = SCANS(scan),
+            .scan_block = SCANS(block),
 };
