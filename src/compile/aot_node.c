@@ -1,5 +1,6 @@
-/* The node that a call of a function compiled for training leaves on the tape. Its backward is the plan's; for gradients that the
-   plan is not for, or that are to be differentiated again, the call runs again under the tape (aot_again.h). */
+/* A call of a function compiled for training: the forward, and the node that it leaves on the tape. The backward of that is the
+   plan's; for gradients that the plan is not for, or that are to be differentiated again, the call runs again under the tape
+   (aot_again.h). */
 #include <string.h>
 
 #include "compile/aot_again.h"
@@ -8,28 +9,46 @@
 #include "core/alloc.h"
 #include "ops/grad.h"
 
+typedef struct argument { /* of the call, should it run again */
+    rp_tensor *tensor;    /* arguments: retained; captured tensors: the graph's; own: a copy from before the call */
+    uint64_t version;
+    bool own;
+} argument;
+
+typedef struct payload {
+    rp__aot *aot; /* counted */
+    const rp__aot_plan *plan;
+    rp__saved *saved;
+    uint32_t n_saved; /* packed so far */
+    int64_t *binding;
+    rp__executable_random *draws; /* of the compiled forward, for its backward */
+    size_t n_draws;
+    rp__executable_random *starts; /* per generator of the function: where the call found it; borrowed generators */
+    argument *arguments;           /* arguments, then captured tensors */
+} payload;
+
 static size_t n_arguments(const rp__aot *a) { return a->graph->body.n_args + a->graph->n_captured; }
 
-static void drop_arguments(rp__aot_call *p) {
+static void drop_arguments(payload *p) {
     for (size_t k = 0; p->arguments && k < n_arguments(p->aot); k++)
         if (k < p->aot->graph->body.n_args || p->arguments[k].own) rp_release(p->arguments[k].tensor);
     rp__free(p->arguments);
     p->arguments = NULL;
 }
 
-static void drop_saved(rp__aot_call *p) {
+static void drop_saved(payload *p) {
     for (uint32_t k = 0; k < p->n_saved; k++) rp__saved_drop(&p->saved[k]);
     p->n_saved = 0;
 }
 
 static void node_release_saved(rp__tape_node *n) {
-    rp__aot_call *p = n->payload;
+    payload *p = n->payload;
     n->released = n->released || p->n_saved > 0 || p->arguments;
     drop_saved(p);
     drop_arguments(p);
 }
 
-void rp__aot_call_free(rp__aot_call *p) {
+static void payload_free(payload *p) {
     if (!p) return;
     drop_saved(p);
     drop_arguments(p);
@@ -46,7 +65,7 @@ void rp__aot_call_free(rp__aot_call *p) {
     rp__free(p);
 }
 
-static void node_destroy(rp__tape_node *n) { rp__aot_call_free(n->payload); }
+static void node_destroy(rp__tape_node *n) { payload_free(n->payload); }
 
 /* The graph takes tangents row-major: any other layout is copied. */
 static rp_tensor *tangent(const rp__tape_node *n, rp_tensor *const *grad_out, uint32_t k) {
@@ -99,13 +118,13 @@ static rp_tensor *copy_of(rp_tensor *t) {
 }
 
 static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
-    const rp__aot_call *p = n->payload;
+    const payload *p = n->payload;
     const rp__aot *a = p->aot;
     rp_tensor **in = rp__calloc(n_arguments(a) + 1u, sizeof *in);
     bool *needed = rp__calloc(a->n_leaves + 1u, sizeof *needed);
     rp_status status = in && needed ? RP_OK : RP__OOM("backward of a compiled function");
     for (size_t k = 0; k < n_arguments(a) && status == RP_OK; k++) {
-        const rp__aot_argument *x = &p->arguments[k];
+        const argument *x = &p->arguments[k];
         in[k] = x->tensor;
         if (a->writes[k] != RP__AOT_WRITES_NOT) { /* in memory of its own: the call has written already */
             in[k] = copy_of(x->tensor);
@@ -137,7 +156,7 @@ static rp_status run_again(rp__tape_node *n, rp_tensor *const *grad_out, rp_tens
 /* What the tape saved is read for the last time. A capture may be played again without the forward; a checkpoint keeps what
    it made again for others. */
 static bool may_overwrite(const rp__tape_node *n) {
-    const rp__aot_call *p = n->payload;
+    const payload *p = n->payload;
     if (!p->plan->donates || rp__tape_retains() || (n->stream && n->stream->capture)) return false;
     for (uint32_t k = 0; k < p->n_saved; k++) {
         if (p->saved[k].checkpoint) return false;
@@ -146,7 +165,7 @@ static bool may_overwrite(const rp__tape_node *n) {
 }
 
 static rp_status run_compiled(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in) {
-    rp__aot_call *p = n->payload;
+    payload *p = n->payload;
     rp__aot *a = p->aot;
     const rp__aot_plan *made = p->plan;
     uint32_t n_in = made->n_saved + made->n_tangents;
@@ -174,7 +193,7 @@ static rp_status run_compiled(rp__tape_node *n, rp_tensor *const *grad_out, rp_t
 }
 
 static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_tensor **grad_in, bool create_graph) {
-    rp__aot_call *p = n->payload;
+    payload *p = n->payload;
     rp__aot *a = p->aot;
     if (n->released) return rp__tape_released(n);
     if (create_graph) return run_again(n, grad_out, grad_in, true);
@@ -188,7 +207,7 @@ static rp_status node_backward(rp__tape_node *n, rp_tensor *const *grad_out, rp_
 static const rp__tape_class compiled_class = {"compiled", node_backward, node_release_saved, node_destroy};
 
 /* After the forward: did it write down what it drew? */
-static void keep_draws(rp__aot_call *p) {
+static void keep_draws(payload *p) {
     for (size_t k = 0; k < p->aot->n_random && p->draws[k].generator; k++) {
         (void)rp__generator_retain(p->draws[k].generator);
         (void)rp__random_memory_retain(p->draws[k].memory);
@@ -197,7 +216,7 @@ static void keep_draws(rp__aot_call *p) {
 }
 
 /* What a second run needs. Before the forward. */
-static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, rp__aot_call *p) {
+static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, payload *p) {
     uint32_t n_args = a->graph->body.n_args;
     p->arguments = rp__calloc(n_arguments(a) + 1, sizeof *p->arguments);
     p->starts = a->n_random ? rp__calloc(a->n_random, sizeof *p->starts) : NULL;
@@ -208,7 +227,7 @@ static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, rp__aot_
         if (own) t = copy_of(t);
         if (rp__tensor_is_error(t)) return rp_error_status();
         if (own || k < n_args) (void)rp_retain(t);
-        p->arguments[k] = (rp__aot_argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed), own};
+        p->arguments[k] = (argument){t, atomic_load_explicit(&t->storage->version, memory_order_relaxed), own};
     }
     for (size_t k = 0; k < a->n_random; k++) {
         rp_generator *g = a->random[k].generator;
@@ -222,9 +241,9 @@ static rp_status keep_arguments(const rp__aot *a, rp_tensor *const *in, rp__aot_
     return RP_OK;
 }
 
-rp_status rp__aot_call_new(rp__aot *a, const rp__aot_plan *made, const int64_t *binding, rp_tensor *const *in,
-                           rp__aot_call **out) {
-    rp__aot_call *p = *out = rp__calloc(1, sizeof *p);
+static rp_status payload_new(rp__aot *a, const rp__aot_plan *made, const int64_t *binding, rp_tensor *const *in,
+                             payload **out) {
+    payload *p = *out = rp__calloc(1, sizeof *p);
     if (!p) return RP__OOM("a compiled function");
     p->aot = a;
     atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
@@ -237,7 +256,8 @@ rp_status rp__aot_call_new(rp__aot *a, const rp__aot_plan *made, const int64_t *
     return keep_arguments(a, in, p);
 }
 
-rp_status rp__aot_call_attach(rp__aot *a, rp__aot_call *p, rp_tensor *const *in, rp_tensor **results) {
+/* Takes p over. */
+static rp_status attach(rp__aot *a, payload *p, rp_tensor *const *in, rp_tensor **results) {
     const rp__aot_plan *made = p->plan;
     rp_tensor **ends = rp__calloc((size_t)a->n_leaves + a->n_tangents + 1, sizeof *ends);
     rp_status status = ends ? RP_OK : RP__OOM("a compiled function");
@@ -267,7 +287,40 @@ rp_status rp__aot_call_attach(rp__aot *a, rp__aot_call *p, rp_tensor *const *in,
                                  a->n_tangents, NULL);
         p = NULL; /* taken over, also on failure */
     }
-    rp__aot_call_free(p);
+    payload_free(p);
     rp__free(ends);
+    return status;
+}
+
+rp_status rp__aot_run_training(rp__aot *a, const int64_t *binding, rp_tensor *const *in, rp_tensor **out,
+                               size_t n_out) {
+    rp__aot_plan *made;
+    payload *p = NULL;
+    RP_TRY(rp__aot_choose_plan(a, binding, &made));
+    uint32_t n_results = a->n_results;
+    for (uint32_t k = 0; k < made->n_saved; k++) {
+        if (made->saved[k].kind == RP__SAVED_RESULT && made->saved[k].index >= n_results)
+            n_results = made->saved[k].index + 1;
+    }
+    rp_tensor *few[RP__FEW_OPERANDS], **results = few;
+    if (n_results > RP__FEW_OPERANDS) {
+        results = rp__calloc(n_results, sizeof *results);
+        if (!results) return RP__OOM("results of a compiled function");
+    }
+    rp_scope scope = rp__scope_begin();
+    rp_status status = payload_new(a, made, binding, in, &p);
+    if (status == RP_OK) {
+        const rp__unit_call call = {.binding = made->binding ? NULL : binding, .drawn = p->draws};
+        bool grad_mode = rp_set_grad_enabled(false);
+        status = rp__unit_run(made->forward, &call, in, a->graph->body.n_args, results, n_results);
+        (void)rp_set_grad_enabled(grad_mode);
+    }
+    if (status == RP_OK)
+        status = attach(a, p, in, results);
+    else
+        payload_free(p);
+    if (status == RP_OK) memcpy(out, results, n_out * sizeof *out);
+    rp__scope_end(scope, out, status == RP_OK ? n_out : 0);
+    if (results != few) rp__free(results);
     return status;
 }

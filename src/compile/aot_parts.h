@@ -1,6 +1,6 @@
 /* What the files of AOT autograd (aot.h) share; nobody else includes it. aot.c makes the object and its plans, of what aot_graph.c
-   finds in the traced graph; aot_run.c runs it; aot_node.c is the node that a call leaves on the tape, and aot_again.c runs
-   such a call again. */
+   finds in the traced graph; aot_run.c runs it; aot_node.c does so for training, and is the node that the call leaves on the tape;
+   aot_again.c runs such a call again. */
 #ifndef RP_COMPILE_AOT_PARTS_H
 #define RP_COMPILE_AOT_PARTS_H
 
@@ -56,25 +56,6 @@ struct rp__aot {
     rp__aot_write *writes; /* per argument, then captured tensor */
 };
 
-/* What the tape node of a call holds. */
-typedef struct rp__aot_argument { /* of the call, should it run again */
-    rp_tensor *tensor; /* arguments: retained; captured tensors: the graph's; own: a copy from before the call */
-    uint64_t version;
-    bool own;
-} rp__aot_argument;
-
-typedef struct rp__aot_call {
-    rp__aot *aot; /* counted */
-    const rp__aot_plan *plan;
-    rp__saved *saved;
-    uint32_t n_saved; /* packed so far */
-    int64_t *binding;
-    rp__executable_random *draws; /* of the compiled forward, for its backward */
-    size_t n_draws;
-    rp__executable_random *starts; /* per generator of the function: where the call found it; borrowed generators */
-    rp__aot_argument *arguments;   /* arguments, then captured tensors */
-} rp__aot_call;
-
 /* ---- aot_graph.c */
 /* a->leaves. */
 rp_status rp__aot_find_leaves(rp__aot *a);
@@ -94,11 +75,7 @@ void rp__aot_release(rp__aot *a); /* one count of a->refs; NULL is allowed */
 rp_status rp__aot_choose_plan(rp__aot *a, const int64_t *binding, rp__aot_plan **out);
 
 /* ---- aot_node.c */
-/* Before the forward: keeps what a second run would need. *out is to be freed, also on failure. */
-rp_status rp__aot_call_new(rp__aot *a, const rp__aot_plan *made, const int64_t *binding, rp_tensor *const *in,
-                           rp__aot_call **out);
-void rp__aot_call_free(rp__aot_call *p);
-/* Behind it: the results hang on one node. Takes p over. */
-rp_status rp__aot_call_attach(rp__aot *a, rp__aot_call *p, rp_tensor *const *in, rp_tensor **results);
+/* The forward of the plan for this call; the results hang on one node. As rp__aot_run; binding: of the graph's symbols. */
+rp_status rp__aot_run_training(rp__aot *a, const int64_t *binding, rp_tensor *const *in, rp_tensor **out, size_t n_out);
 
 #endif
