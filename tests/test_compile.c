@@ -861,6 +861,45 @@ static void test_reset(void **state) {
     assert_ok();
 }
 
+static void three_ops(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx;
+    (void)n_in;
+    (void)n_out;
+    out[0] = rp_mul(rp_tanh(rp_exp(in[0])), in[0]);
+}
+
+/* "cudagraphs" runs eager's kernels, one an op; "fused" makes one of them, forward as backward. */
+static void test_kernels_of_backends(void **state) {
+    (void)state;
+    rp_scope scope = rp_scope_begin();
+    rp_tensor *x = filled(0.2, 2, 3, 4), *y;
+    rp_compiled *apart = compiled((rp_fn){three_ops, NULL, 0, "apart"},
+                                  RP_OPTIONS(rp_compile_options, .backend = "cudagraphs")),
+                *joined = compiled((rp_fn){three_ops, NULL, 0, "joined"}, NULL);
+    rp_tensor *want = rp_mul(rp_tanh(rp_exp(x)), x);
+    for (int k = 0; k < 3; k++) {
+        OK(rp_call(apart, &x, 1, &y, 1));
+        assert_same(y, want);
+        OK(rp_call(joined, &x, 1, &y, 1));
+        assert_same(y, want);
+    }
+    assert_int_equal(explain_total(apart, "kernel", NULL), 3);
+    assert_int_equal(explain_total(joined, "kernel", NULL), 1);
+    assert_int_equal(rp_set_requires_grad(x, true), RP_OK);
+    for (int k = 0; k < 3; k++) {
+        OK(rp_call(apart, &x, 1, &y, 1));
+        OK(rp_backward(rp_sum(y), NULL, NULL));
+    }
+    for (size_t k = 0; k < rp_explain_count(apart); k++) {
+        rp_explain_entry e;
+        OK(rp_explain_at(apart, k, &e));
+        if (strcmp(e.kind, "kernel") == 0) assert_null(strchr(e.message, '+'));
+    }
+    rp_compiled_release(apart);
+    rp_compiled_release(joined);
+    assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+}
+
 static void test_backends(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
@@ -1103,6 +1142,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_backends_go, take_error),
         cmocka_unit_test_teardown(test_reset, take_error),
         cmocka_unit_test_teardown(test_backends, take_error),
+        cmocka_unit_test_teardown(test_kernels_of_backends, take_error),
         cmocka_unit_test_teardown(test_captured_changes, take_error),
         cmocka_unit_test_teardown(test_threads, take_error),
         cmocka_unit_test_teardown(test_out_of_memory, take_error),

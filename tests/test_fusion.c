@@ -18,7 +18,7 @@
 
 static const char *name_of(const rp__ir_node *n) { return n->kind == RP__IR_OP ? n->op->name : "assign"; }
 
-static const rp__fuse_options *options; /* of expect */
+static rp__device *chained_by; /* of expect: whose library is asked for chains of products; NULL: none are made */
 
 /* groups: "sin+exp;sum", in the order in which they run. reasons: "a>b:reason;...", sorted as found; NULL: not looked at. */
 static void expect(const char *text, const char *groups, const char *reasons) {
@@ -26,7 +26,8 @@ static void expect(const char *text, const char *groups, const char *reasons) {
     (void)rp__spread(parsed, &ir);
     test_no_error();
     rp__fusion f;
-    (void)rp__fuse(ir, options, &f);
+    (void)rp__fuse(ir, false, &f);
+    if (chained_by) (void)rp__fuse_chains(&f, chained_by);
     test_no_error();
     uint32_t *order = rp__calloc(f.n_groups + 1u, sizeof *order), n = 0;
     assert_int_equal(rp__fuse_order(&f, order, &n), RP_OK);
@@ -206,7 +207,7 @@ static void many_readers(void **state) {
     rp__text_add(&t, "  return %s\n}\n", results.data);
     rp_ir *ir = test_parse(t.data);
     rp__fusion f;
-    (void)rp__fuse(ir, NULL, &f);
+    (void)rp__fuse(ir, false, &f);
     test_no_error();
     unsigned apart = 0, reasons = 0;
     for (uint32_t k = 1; k < f.n_nodes; k++) {
@@ -271,7 +272,6 @@ static void products(void **state) {
     const rp__library library = {.chain = take_chain};
     const rp__device_ops ops = {.library = &library};
     rp__device device = {.ops = &ops};
-    const rp__fuse_options with = {.device = &device};
     static const char mlp[] = "graph \"f\" (%0: f32[10], %1: f32[64, 10], %2: f32[64], %3: f32[10, 64]) {\n"
                               "  %4: f32[64] = linear(%0, %1, %2)\n"
                               "  %5: f32[64] = relu(%4)\n"
@@ -280,7 +280,7 @@ static void products(void **state) {
                               "  return %7\n"
                               "}\n";
     expect(mlp, "linear+relu;linear+relu", "relu>linear:library-op"); /* no device to ask */
-    options = &with;
+    chained_by = &device;
     expect(mlp, "linear+relu+linear+relu", "");
     /* rows that others read are stored, and lie in memory as the next product reads them */
     expect("graph \"f\" (%0: f32[2, 3, 8], %1: f32[8, 8]) {\n"
@@ -329,7 +329,7 @@ static void products(void **state) {
            "  return %6\n"
            "}\n",
            "bmm+bmm+bmm;bmm+bmm", "bmm>bmm:products-too-large");
-    options = NULL;
+    chained_by = NULL;
 }
 
 static void writes(void **state) {

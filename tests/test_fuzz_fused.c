@@ -17,7 +17,6 @@
 #include <reprise.h>
 
 #include "compile/aot.h"
-#include "compile/fused.h"
 #include "support/cuda.h"
 #include "support/fuzz.h"
 #include "trace/trace.h"
@@ -512,7 +511,7 @@ static void run_seed(uint64_t seed) {
     rp_status status = rp__trace_run(&request, NULL, &traced);
     if (status == RP_OK) {
         rp__engine_request e = {.graph = traced.ir, .training = traced.training, .explain = explain};
-        status = rp__aot_compile(getenv("REPRISE_FUZZ_INTERPRET") ? &rp__leaf_interpreter : &rp__leaf_fused, &e, &aot);
+        status = rp__aot_compile(getenv("REPRISE_FUZZ_INTERPRET") ? &rp__leaf_nodes : &rp__leaf_fused, &e, &aot);
     }
     for (unsigned round = 0; round < 2 && status == RP_OK; round++) { /* the second re-uses memory or is re-pointed */
         rp_tensor **use = round ? in3 : in2;

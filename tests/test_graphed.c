@@ -867,7 +867,7 @@ static void test_graphed_released_early(void **state) {
     mlp m;
     mlp_make(&m);
     char name[] = "a function with a name of its own, longer than that of a handle";
-    rp_tensor *x = rp_rand(RP_DIMS(8, 10), RP_F32, NULL), *out;
+    rp_tensor *x = rp_rand(RP_DIMS(8, 10)), *out;
     rp_compiled *f;
     rp_graphed_callable c = {
         .fn = {mlp_body, &m, sizeof m, name}, .args = &x, .n_args = 1, .params = &m.w1, .n_params = 4, .n_out = 1};
@@ -875,7 +875,7 @@ static void test_graphed_released_early(void **state) {
     OK(rp_call(f, &x, 1, &out, 1));
     rp_compiled_release(f);
     memset(name, '-', sizeof name - 1);
-    rp_tensor *loss = rp_sum(out, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    rp_tensor *loss = rp_sum(out);
     OK(rp_backward(loss, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true)));
     assert_non_null(rp_grad_of(m.w1));
     assert_int_not_equal(rp_backward(loss, NULL, NULL), RP_OK);

@@ -12,8 +12,7 @@
 
 #include <reprise.h>
 
-#include "compile/passes.h"
-#include "compile/program.h"
+#include "compile/pipeline.h"
 #include "core/alloc.h"
 #include "support/passes.h"
 
@@ -60,7 +59,7 @@ static size_t compare(rp_body *body, void *ctx, rp_tensor *const *in, rp_tensor 
     rp__simplify(functional, true, &simple);
     show_error();
     rp__executable *p = NULL;
-    (void)rp__executable_new(simple, in, n_in, NULL, &p);
+    (void)rp__pipeline_program(simple, in, n_in, NULL, &p);
     show_error();
     rp__executable_facts facts;
     rp__executable_facts_of(p, &facts);
@@ -176,7 +175,7 @@ static void test_constant_in_block(void **state) {
     for (uint8_t on = 0; on < 2; on++) {
         rp_tensor *in[] = {rp_from_data(&on, RP_NO_DIMS, RP_BOOL), x, w, mask}, *out = NULL;
         rp__executable *p = NULL;
-        (void)rp__executable_new(ir, in, 4, NULL, &p);
+        (void)rp__pipeline_program(ir, in, 4, NULL, &p);
         show_error();
         rp__executable_facts facts;
         rp__executable_facts_of(p, &facts);
@@ -205,7 +204,7 @@ static void test_edges(void **state) {
     rp_tensor *in[] = {FILLED(1, 16, 16)};
     rp_ir *ir = rp_trace((rp_fn){ladder, NULL, 0, "ladder"}, in, 1, 2);
     rp__executable *p = NULL;
-    (void)rp__executable_new(ir, in, 1, NULL, &p);
+    (void)rp__pipeline_program(ir, in, 1, NULL, &p);
     show_error();
     rp__executable_facts facts;
     rp__executable_facts_of(p, &facts);
@@ -346,7 +345,7 @@ static void test_sizes_share(void **state) {
             ir[k] = rp_trace((rp_fn){bodies[which], NULL, 0, "test"}, use, n, 1);
             show_error();
             rp__functionalise(ir[k], &functional[k]);
-            (void)rp__executable_new(functional[k], use, n, NULL, &p[k]);
+            (void)rp__pipeline_program(functional[k], use, n, NULL, &p[k]);
             show_error();
             rp__executable_facts_of(p[k], &facts[k]);
         }

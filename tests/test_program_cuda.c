@@ -11,7 +11,7 @@
 
 #include <reprise.h>
 
-#include "compile/program.h"
+#include "compile/pipeline.h"
 #include "support/cuda.h"
 #include "support/region_cases.h"
 
@@ -126,7 +126,7 @@ static void test_line(void **state) { /* what is nearly a line is made one; what
         rp__executable *p = NULL;
         rp__executable_facts facts;
         rp_tensor *got[4] = {NULL}, *want[4] = {NULL};
-        (void)rp__executable_new(ir, in, 2, &options, &p);
+        (void)rp__pipeline_program(ir, in, 2, &options, &p);
         show_error();
         rp__executable_facts_of(p, &facts);
         assert_true(facts.n_launches >= 4);

@@ -1,9 +1,9 @@
 /* AOT autograd: from a traced graph to functional graphs that a leaf backend compiles, forward and backward joined to the tape as
-   one node. The contract between the front end (compiled.c, backend_registry.c) and the passes of floor 6.
+   one node. The contract between the engines (backend_registry.c) and the pipeline (pipeline.h).
 
    What an implementation does with a graph:
-     inference  functionalise; one functional graph (ASSIGN nodes at its end write mutated arguments back) goes to the leaf.
-     training   functionalise, joint graph, partition; the leaf compiles the forward now and the backward at the first backward;
+     inference  one functional graph (ASSIGN nodes at its end write mutated arguments back) goes to the leaf.
+     training   two functional graphs; the leaf compiles the forward now and the backward at the first backward;
                 run() gives results that hang on one tape node with the arguments and captured tensors that need a gradient as
                 inputs, saved values checked for versions.
      both       a result that is an argument, or a view of one, is regenerated outside from the real argument.
@@ -15,14 +15,11 @@
 
 typedef struct rp__aot rp__aot;
 
-rp_status rp__aot_compile(const rp_backend *leaf, const rp__engine_request *request, rp__aot **out);
+rp_status rp__aot_compile(const rp__leaf *leaf, const rp__engine_request *request, rp__aot **out);
 /* As rp__engine.run. */
 rp_status rp__aot_run(rp__aot *a, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
 /* As rp__engine.settled. */
 struct rp__executable *rp__aot_settled(const rp__aot *a);
 void rp__aot_free(rp__aot *a);
-
-/* The leaf that runs a graph node by node: the reference. */
-extern const rp_backend rp__leaf_interpreter;
 
 #endif

@@ -1,6 +1,7 @@
 /* The backend seam. Inside, a backend is an engine: it takes a graph as it was traced (in-place ops and views as they are)
-   and gives an object whose run() is joined to the tape when the graph is for training. Engines: "eager", "aot_eager"
-   (aot.c), "fused" (alias "inductor"), "cudagraphs"; a public rp_backend becomes an engine through AOT autograd (aot.h). */
+   and gives an object whose run() is joined to the tape when the graph is for training. Engines: "eager"; "aot_eager",
+   "cudagraphs" and "fused" (alias "inductor"), which AOT autograd (aot.h) makes of what runs functional graphs, their leaf; a
+   public rp_backend becomes an engine in the same way. All are in the table of backend_registry.c. */
 #ifndef RP_COMPILE_BACKEND_H
 #define RP_COMPILE_BACKEND_H
 
@@ -8,6 +9,21 @@
 #include "trace/ir.h"
 
 typedef struct rp__engine rp__engine;
+
+/* What the functional graphs that AOT autograd makes for an engine become. */
+typedef enum rp__leaf_kind {
+    RP__LEAF_NODES,   /* nothing: they run node by node. The reference */
+    RP__LEAF_PROGRAM, /* a program of eager's kernels, one a node */
+    RP__LEAF_FUSED,   /* a program of fused kernels */
+    RP__LEAF_USERS    /* what a public backend makes of them */
+} rp__leaf_kind;
+typedef struct rp__leaf {
+    rp__leaf_kind kind;
+    rp_backend users; /* all zero for the others */
+} rp__leaf;
+static inline bool rp__leaf_is_program(rp__leaf_kind kind) {
+    return kind == RP__LEAF_PROGRAM || kind == RP__LEAF_FUSED;
+}
 
 typedef struct rp__engine_request {
     rp_ir *graph;  /* checked; borrowed: rp__ir_retain to keep it. Arguments: see rp__trace_result */
@@ -39,7 +55,7 @@ struct rp__engine {
        yet. May be NULL itself. */
     struct rp__executable *(*settled)(const void *object);
     void (*destroy)(void *object);
-    const rp_backend *leaf; /* of a public backend: what compiles its functional graphs */
+    const rp__leaf *leaf; /* NULL: it takes no graphs */
 };
 
 /* Engines of higher floors; `e` and what it points to stay. The name must be new. */
@@ -47,6 +63,7 @@ rp_status rp__engine_register(const rp__engine *e);
 const rp__engine *
 rp__engine_find(const char *name); /* NULL name: the default. NULL and an error that lists the names */
 
-extern const rp__engine rp__engine_eager, rp__engine_aot_eager;
+/* Of the engines "aot_eager", "cudagraphs" and "fused". */
+extern const rp__leaf rp__leaf_nodes, rp__leaf_program, rp__leaf_fused;
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "compile/aot.h"
-#include "compile/fused.h"
+#include "compile/backend.h"
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "core/options.h"
@@ -25,13 +25,17 @@ static rp_status leaf_run(void *object, rp_tensor *const *in, size_t n_in, rp_te
 }
 
 static void leaf_destroy(void *object) { rp__aot_free(object); }
+static struct rp__executable *leaf_settled(const void *object) { return rp__aot_settled(object); }
 
-const rp__engine rp__engine_aot_eager = {.name = "aot_eager",
-                                         .tags = RP__ENGINE_DEBUG,
-                                         .compile = leaf_compile,
-                                         .run = leaf_run,
-                                         .destroy = leaf_destroy,
-                                         .leaf = &rp__leaf_interpreter};
+const rp__leaf rp__leaf_nodes = {.kind = RP__LEAF_NODES}, rp__leaf_program = {.kind = RP__LEAF_PROGRAM},
+               rp__leaf_fused = {.kind = RP__LEAF_FUSED};
+
+#define OVER_LEAF .compile = leaf_compile, .run = leaf_run, .settled = leaf_settled, .destroy = leaf_destroy
+
+static const rp__engine aot_eager = {.name = "aot_eager", .tags = RP__ENGINE_DEBUG, OVER_LEAF, .leaf = &rp__leaf_nodes};
+/* Eager's kernels, one a node, as one device graph: no launch overhead, nothing fused (torch/_dynamo/backends/cudagraphs.py). */
+static const rp__engine cudagraphs = {.name = "cudagraphs", OVER_LEAF, .leaf = &rp__leaf_program};
+static const rp__engine fused = {.name = "fused", .alias = "inductor", OVER_LEAF, .leaf = &rp__leaf_fused};
 
 /* ---- "eager": compiled.c runs the function itself and asks nothing of the engine */
 
@@ -53,19 +57,18 @@ static rp_status eager_run(void *object, rp_tensor *const *in, size_t n_in, rp_t
 
 static void eager_destroy(void *object) { (void)object; }
 
-const rp__engine rp__engine_eager = {.name = "eager",
-                                     .tags = RP__ENGINE_DEBUG | RP__ENGINE_RUNS_FUNCTION,
-                                     .compile = eager_compile,
-                                     .run = eager_run,
-                                     .destroy = eager_destroy};
+static const rp__engine eager = {.name = "eager",
+                                 .tags = RP__ENGINE_DEBUG | RP__ENGINE_RUNS_FUNCTION,
+                                 .compile = eager_compile,
+                                 .run = eager_run,
+                                 .destroy = eager_destroy};
 
 /* ---- the table */
 
 enum { MAX_ENGINES = 256 };
 static rp__mutex lock = RP__MUTEX_INIT;
 RP__LOCKS_SURVIVE_FORK(fork_lock, &lock, 1)
-static const rp__engine *engines[MAX_ENGINES] = {&rp__engine_eager, &rp__engine_aot_eager, &rp__engine_fused,
-                                                 &rp__engine_cudagraphs};
+static const rp__engine *engines[MAX_ENGINES] = {&eager, &aot_eager, &fused, &cudagraphs};
 static size_t n_engines = 4;
 
 static bool is_called(const rp__engine *e, const char *name) {
@@ -91,7 +94,7 @@ rp_status rp__engine_register(const rp__engine *e) {
 const rp__engine *rp__engine_find(const char *name) {
     rp__lock(&lock);
     const rp__engine *e = name ? find(name) : find("fused");
-    if (!e && !name) e = &rp__engine_aot_eager;
+    if (!e && !name) e = &aot_eager;
     rp__text names = {0};
     for (size_t i = 0; !e && i < n_engines; i++)
         rp__text_add(&names, "%s%s%s%s%s", i ? ", " : "", engines[i]->name, engines[i]->alias ? " (" : "",
@@ -107,7 +110,7 @@ const rp__engine *rp__engine_find(const char *name) {
 /* A user's backend. */
 typedef struct owned {
     rp__engine engine; /* first */
-    rp_backend leaf;
+    rp__leaf leaf;
     struct owned *next;
 } owned;
 static owned *gone; /* under the lock; for whoever looks for leaks */
@@ -118,8 +121,7 @@ rp_status rp_unregister_backend_at(const char *site, const char *name) {
     rp__lock(&lock);
     size_t at = 0;
     while (at < n_engines && strcmp(engines[at]->name, name) != 0) at++;
-    bool there = at < n_engines,
-         users = there && engines[at]->compile == leaf_compile && engines[at] != &rp__engine_aot_eager;
+    bool there = at < n_engines, users = there && engines[at]->leaf && engines[at]->leaf->kind == RP__LEAF_USERS;
     if (users) {
         owned *o = (owned *)(uintptr_t)engines[at];
         memmove(&engines[at], &engines[at + 1], (--n_engines - at) * sizeof *engines);
@@ -145,10 +147,9 @@ rp_status rp_register_backend_at(const char *site, const rp_backend *given) {
         rp__free(name);
         return RP__OOM("backend");
     }
-    o->leaf = backend;
-    o->leaf.name = name;
-    o->engine =
-        (rp__engine){.name = name, .compile = leaf_compile, .run = leaf_run, .destroy = leaf_destroy, .leaf = &o->leaf};
+    o->leaf = (rp__leaf){RP__LEAF_USERS, backend};
+    o->leaf.users.name = name;
+    o->engine = (rp__engine){.name = name, OVER_LEAF, .leaf = &o->leaf};
     rp_status status = rp__engine_register(&o->engine);
     if (status != RP_OK) {
         rp__free(name);

@@ -131,7 +131,9 @@ static rp_status assign_state(rp__rewrite *w, const rp__ir_node *n, const rp__ir
 }
 
 /* The block as a graph that any pass takes: loops inside are as they were traced, results in whatever memory. */
-static rp_status open_block(const rp_ir *ir, const rp__ir_node *n, const rp__ir_block *from, rp_ir **out) {
+rp_status rp__block_open(const rp_ir *ir, uint32_t node, uint32_t region, rp_ir **out) {
+    const rp__ir_node *n = &ir->nodes[node];
+    const rp__ir_block *from = &n->regions[region];
     rp__rewrite w;
     rp_status status = rp__rewrite_begin_bare(&w, ir);
     if (status == RP_OK) status = take_args(&w, n, from);
@@ -142,23 +144,12 @@ static rp_status open_block(const rp_ir *ir, const rp__ir_node *n, const rp__ir_
     return rp__rewrite_end(&w, status, "block", out);
 }
 
-static rp_status settle_block(const rp_ir *ir, const rp__ir_node *n, bool is_body, rp_ir **out) {
-    rp__rewrite w;
-    rp_status status = rp__rewrite_begin(&w, ir);
-    if (status == RP_OK) status = copy_nodes(&w, &ir->body);
-    if (status == RP_OK) status = is_body ? assign_state(&w, n, &ir->body) : give_results(&w, n, &ir->body);
-    return rp__rewrite_end(&w, status, "settled block", out);
-}
-
-rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, bool spread, rp_ir **out) {
+rp_status rp__block_settle(const rp_ir *block, const rp_ir *ir, uint32_t node, uint32_t region, rp_ir **out) {
     const rp__ir_node *n = &ir->nodes[node];
-    rp_ir *open = NULL, *wide = NULL;
-    *out = NULL;
-    RP_TRY(open_block(ir, n, &n->regions[region], &open));
-    rp_status status = RP_OK;
-    if (spread) status = rp__spread(open, &wide);
-    if (status == RP_OK) status = settle_block(wide ? wide : open, n, n->kind == RP__IR_WHILE && region == 1, out);
-    rp__ir_release(wide);
-    rp__ir_release(open);
-    return status;
+    const bool loops = n->kind == RP__IR_WHILE && region == 1;
+    rp__rewrite w;
+    rp_status status = rp__rewrite_begin(&w, block);
+    if (status == RP_OK) status = copy_nodes(&w, &block->body);
+    if (status == RP_OK) status = loops ? assign_state(&w, n, &block->body) : give_results(&w, n, &block->body);
+    return rp__rewrite_end(&w, status, "settled block", out);
 }

@@ -127,12 +127,14 @@ static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bo
     return RP_OK;
 }
 
-rp_status rp__fuse_chains(rp__fuse_paths *paths, rp__device *d) {
-    rp__fusion *f = paths->f;
-    for (uint32_t k = 0; k < f->n_nodes; k++) {
+rp_status rp__fuse_chains(rp__fusion *f, rp__device *d) {
+    rp__fuse_paths paths;
+    rp_status status = rp__fuse_paths_begin(&paths, f);
+    for (uint32_t k = 0; k < f->n_nodes && status == RP_OK; k++) {
         const uint32_t group = f->nodes[k].group;
         bool done = !is_product(f, k) || f->groups[group].members[0] != k;
-        while (!done) RP_TRY(extend(paths, d, group, &done));
+        while (!done && status == RP_OK) status = extend(&paths, d, group, &done);
     }
-    return RP_OK;
+    rp__fuse_paths_end(&paths);
+    return status;
 }

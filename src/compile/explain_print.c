@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compile/compiled.h"
+#include "compile/callable.h"
 #include "core/alloc.h"
 #include "core/env.h"
 #include "core/fork.h"

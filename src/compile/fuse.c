@@ -684,7 +684,16 @@ static rp_status merge_epilogues(rp__fusion *f) {
     return RP_OK;
 }
 
-rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out) {
+rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f) {
+    *p = (rp__fuse_paths){.f = f, .stack = rp__calloc(2 * (f->n_nodes + 1u), sizeof *p->stack)};
+    if (!p->stack) return RP__OOM("fusion");
+    p->mark = p->stack + f->n_nodes + 1;
+    return RP_OK;
+}
+
+void rp__fuse_paths_end(rp__fuse_paths *p) { rp__free(p->stack); }
+
+rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
     memset(out, 0, sizeof *out);
     out->ir = ir;
     for (size_t v = 0; v < ir->n_values; v++) {
@@ -707,17 +716,12 @@ rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion 
         out->groups[k].n_members = 1;
         out->n_groups++;
     }
-    if (status == RP_OK && !(options && options->none)) {
-        rp__fuse_paths paths = {.f = out, .stack = rp__calloc(2 * (out->n_nodes + 1u), sizeof *paths.stack)};
-        if (!paths.stack) {
-            status = RP__OOM("fusion");
-        } else {
-            paths.mark = paths.stack + out->n_nodes + 1;
-            status = merge_all(&paths);
-        }
+    if (status == RP_OK && !none) {
+        rp__fuse_paths paths;
+        status = rp__fuse_paths_begin(&paths, out);
+        if (status == RP_OK) status = merge_all(&paths);
         if (status == RP_OK) status = merge_epilogues(out);
-        if (status == RP_OK && options && options->device) status = rp__fuse_chains(&paths, options->device);
-        rp__free(paths.stack);
+        rp__fuse_paths_end(&paths);
     }
     if (status != RP_OK) rp__fusion_free(out);
     return status;

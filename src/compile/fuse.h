@@ -75,11 +75,8 @@ typedef struct rp__fusion {
     size_t unfused_capacity;
 } rp__fusion;
 
-typedef struct rp__fuse_options {
-    bool none;                 /* every node by itself: aot_eager, and the reference in tests */
-    struct rp__device *device; /* whose library is asked for chains of products; NULL: none are made */
-} rp__fuse_options;
-rp_status rp__fuse(const rp_ir *ir, const rp__fuse_options *options, rp__fusion *out);
+/* none: every node by itself. */
+rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out);
 void rp__fusion_free(rp__fusion *f);
 
 /* What the lowering of a loop op asks for: the space, operands, out's other fields. Lives in the arena. */
@@ -101,15 +98,18 @@ static inline bool rp__fuse_is_chain(const rp__fusion *f, const rp__fuse_group *
     return products > 1;
 }
 
-/* ---- chains of products (chain.c) */
-
 typedef struct rp__fuse_paths {
     rp__fusion *f;
     uint32_t *stack, *mark, stamp; /* per node: scratch of path searches */
 } rp__fuse_paths;
+rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f);
+void rp__fuse_paths_end(rp__fuse_paths *p);
 /* Is there a way from group a to group b over at least one other group? */
 bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
-rp_status rp__fuse_chains(rp__fuse_paths *paths, struct rp__device *d);
+
+/* ---- chain.c */
+/* Chains of products that the library of d takes. */
+rp_status rp__fuse_chains(rp__fusion *f, struct rp__device *d);
 /* The products of a chain as its library takes them. memory: NULL, all operands without memory, as the library is asked; else
    it gives operand v with its memory, NULL for rows between two products that are not stored. */
 typedef rp_tensor *rp__chain_memory(void *ctx, rp__ir_value v);

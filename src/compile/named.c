@@ -2,7 +2,7 @@
    nothing of what is called: the call itself is rp_call's. */
 #include <string.h>
 
-#include "compile/compiled.h"
+#include "compile/callable.h"
 #include "core/alloc.h"
 #include "tensor/tensor.h"
 
@@ -10,8 +10,6 @@ typedef struct rp__argument_names {
     size_t n;
     const char *list[]; /* n; their text follows */
 } argument_names;
-
-void rp__argument_names_free(argument_names *names) { rp__free(names); }
 
 /* Does `name` begin with the path `group`? Equal names do as well. */
 static bool lies_in(const char *name, const char *group) {

@@ -1,30 +1,27 @@
-/* The passes of floor 6 in the order in which they run. Each takes a graph and makes another; the caller releases both. */
+/* The passes of floor 6 in the order in which they run; pipeline.c calls them. Each takes a graph and makes another; the caller
+   releases both. */
 #ifndef RP_COMPILE_PASSES_H
 #define RP_COMPILE_PASSES_H
 
+#include "device/generator.h"
 #include "trace/ir.h"
 
 /* functionalise.c: no node writes memory but ASSIGN nodes at the end of the body, one a mutated input or captured tensor. */
 rp_status rp__functionalise(const rp_ir *ir, rp_ir **out);
 
-/* simplify.c: dead code, common subexpressions, identities that keep every bit. gradients_done: nothing will be differentiated
-   any more, so detach and no_grad boundaries may go. */
-rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
-
-/* decompose.c: dropout as a mask that needs no operand and products with it, once gradients are taken. *out may be ir,
-   counted. */
-rp_status rp__decompose(rp_ir *ir, rp_ir **out);
-/* Drawing one random number again, in bytes of memory traffic that take as long. */
-unsigned rp__draw_bytes(rp_device device);
-
-/* spread.c: values that are made from nothing (fills, ranges) once for each loop that reads them, so that each kernel makes its
-   own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
-rp_status rp__spread(rp_ir *ir, rp_ir **out);
-
-/* blocks.c: what planning needs of regions, for the body of a graph (blocks.c says what), and the graph of one region's block,
-   spread (spread.c) if asked. */
-rp_status rp__blocks_settle(const rp_ir *ir, rp_ir **out);
-rp_status rp__block_graph(const rp_ir *ir, uint32_t node, uint32_t region, bool spread, rp_ir **out);
+/* random_totals.c: how many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any);
+   *out is freed with rp__free. */
+/* Counters of one generator: how many a call takes, and where a call found it. */
+typedef struct rp__executable_random {
+    rp_generator *generator; /* borrowed from the graph */
+    uint64_t count;
+    uint64_t seed, base;
+    rp__random_memory
+        *memory; /* of a call that was captured: the replay's seed is there, and base counts from what is there */
+} rp__executable_random;
+rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
+/* Which one the caller gave a random node; NULL: its device's. */
+rp_generator *rp__random_generator(const rp__ir_node *n);
 
 /* joint.c: (inputs, tangents) -> (results, gradients). A leaf is numbered: argument k is k, captured tensor c is n_inputs +
    c. One tangent for each result that carries a gradient, is no argument itself and has its bit in `given` (results from the
@@ -42,6 +39,16 @@ rp_status rp__joint_build(const rp_ir *ir, const uint32_t *leaves, uint32_t n_le
 /* Has result k a tangent? */
 bool rp__joint_has_tangent(const rp_ir *ir, uint32_t k, uint64_t given);
 void rp__joint_free(rp__joint *j);
+
+/* decompose.c: dropout as a mask that needs no operand and products with it, once gradients are taken. *out may be ir,
+   counted. */
+rp_status rp__decompose(rp_ir *ir, rp_ir **out);
+/* Drawing one random number again, in bytes of memory traffic that take as long. */
+unsigned rp__draw_bytes(rp_device device);
+
+/* simplify.c: dead code, common subexpressions, identities that keep every bit. gradients_done: nothing will be differentiated
+   any more, so detach and no_grad boundaries may go. */
+rp_status rp__simplify(const rp_ir *ir, bool gradients_done, rp_ir **out);
 
 /* partition.c: two graphs. forward: (inputs) -> (results, saved); backward: (saved, tangents) -> (gradients, in the order of the
    leaves; RP__IR_NONE where there is none). */
@@ -66,5 +73,20 @@ typedef struct rp__partitioned {
    without a base of their own). */
 rp_status rp__partition(const rp__joint *joint, bool keep_random, rp__partitioned *out);
 void rp__partitioned_free(rp__partitioned *p);
+
+/* specialise.c: the graph with its symbols replaced by values. */
+rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);
+
+/* spread.c: values that are made from nothing (fills, ranges) once for each loop that reads them, so that each kernel makes its
+   own. *out may be ir itself, counted. Nothing after it may merge equal expressions. */
+rp_status rp__spread(rp_ir *ir, rp_ir **out);
+
+/* blocks.c: what planning needs of regions (blocks.c says what), for the body of a graph, and for a region's block: opened, it
+   is a graph by itself, which other passes may take before it is settled, too. node: of ir, which is settled. */
+rp_status rp__blocks_settle(const rp_ir *ir, rp_ir **out);
+rp_status rp__block_open(const rp_ir *ir, uint32_t node, uint32_t region, rp_ir **out);
+rp_status rp__block_settle(const rp_ir *block, const rp_ir *ir, uint32_t node, uint32_t region, rp_ir **out);
+
+/* fuse.h: fuse.c, chain.c. program.h: order.c, plan.c, lower_group.c. */
 
 #endif

@@ -6,52 +6,9 @@
 
 #include <string.h>
 
+#include "compile/passes.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
-
-/* ---- random counters */
-
-static rp_generator *generator_of(const rp__ir_node *n) {
-    for (uint32_t k = 0; k < n->n_attrs; k++) {
-        if (n->attrs[k].kind == RP_ATTR_GENERATOR) return n->attrs[k].v.generator;
-    }
-    return NULL;
-}
-
-rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n) {
-    size_t capacity = 0;
-    *out = NULL;
-    *n = 0;
-    for (size_t k = 0; k < ir->n_nodes; k++) {
-        const rp__ir_node *node = &ir->nodes[k];
-        if (node->dead || node->kind != RP__IR_OP || !(node->op->flags & RP_OP_RANDOM)) continue;
-        rp_generator *g = generator_of(node);
-        if (!g) {
-            rp__device *d = rp__device_get(ir->values[node->out[0]].meta.device);
-            if (!d) goto failed;
-            g = d->generator;
-        }
-        size_t i = 0;
-        while (i < *n && (*out)[i].generator != g) i++;
-        if (i == *n) {
-            if (!RP__GROW(out, &capacity, *n + 1)) {
-                (void)RP__OOM("random state of a program");
-                goto failed;
-            }
-            (*out)[(*n)++] = (rp__executable_random){.generator = g};
-        }
-        rp_dim end = rp__dim_apply(RP__DIM_ADD, node->random_offset, node->random_count);
-        (*out)[i].count = (uint64_t)rp__dim_apply(RP__DIM_MAX, (rp_dim)(*out)[i].count, end);
-    }
-    return RP_OK;
-failed:
-    rp__free(*out);
-    *out = NULL;
-    *n = 0;
-    return rp_error_status();
-}
-
-/* ---- building */
 
 typedef struct recorder {
     rp__launch_recorder hook; /* first */
@@ -162,7 +119,7 @@ static rp_status run_rule(rp__executable *p, const rp__program_part *part, const
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     if (n->op->flags & RP_OP_RANDOM) { /* its own reservation must find the counter of its place */
-        rp_generator *g = generator_of(n);
+        rp_generator *g = rp__random_generator(n);
         rp__random_draw unused;
         RP_TRY(rp__random_reserve(g ? g : p->device->generator, p->build_stream, 0, &unused));
         rp__capture *c = p->build_stream->capture;
@@ -284,8 +241,7 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
     uint32_t before = p->n_records;
     if (first->kind == RP__FUSE_NOTHING) return RP_OK;
     if (first->kind == RP__FUSE_REGION) {
-        rp__program_choice *c = part->choices;
-        while (c && c->group != group) c = c->next;
+        rp__program_choice *c = rp__program_choice_of(part, group);
         if (!c) return rp__fail(RP_ERROR_INTERNAL, "a region of a program has no blocks");
         RP_TRY(record_choice(r, part, c));
         return add_step(part, RP__IR_NONE, c);
@@ -319,7 +275,7 @@ static rp_status record_part(recorder *r, rp__program_part *part) {
     return status;
 }
 
-static rp_status record_groups(rp__executable *p) {
+rp_status rp__program_record(rp__executable *p) {
     recorder r = {.hook = {record}, .p = p};
     rp_status status = RP_OK;
     rp_stream *before = rp__current_stream(p->device);
@@ -350,59 +306,24 @@ static rp_status record_groups(rp__executable *p) {
     (void)rp_set_current_stream(before);
     for (unsigned k = 0; k < RP__LAYER_COUNT; k++) (void)rp__layer_set((rp__layer_kind)k, layers[k]);
     (void)rp_set_grad_enabled(grad_mode);
-    return status;
-}
-
-static rp_status describe_results(rp__executable *p) {
-    const rp_ir *ir = p->ir;
-    p->n_outs = ir->body.n_results;
-    p->outs = RP__NEW(&p->arena, rp__program_result, p->n_outs + 1u);
-    if (!p->outs) return RP__OOM("results of a program");
-    for (uint32_t k = 0; k < p->n_outs; k++) {
-        rp__program_result *r = &p->outs[k];
-        rp__ir_value v = ir->body.results[k];
-        r->absent = v == RP__IR_NONE;
-        if (r->absent) continue;
-        const rp__ir_value_info *info = &ir->values[v];
-        const rp__program_buffer *b = &p->buffers[info->storage];
-        r->memory = b->kind == RP__BUFFER_RESULT ? b->index : RP__IR_NONE;
-        r->outer_buffer = info->storage;
-        r->dtype = info->meta.dtype;
-        r->ndim = info->meta.ndim;
-        memcpy(r->size, info->meta.size, sizeof r->size);
-        memcpy(r->stride, info->stride, sizeof r->stride);
-        r->offset = info->offset;
-        const rp__ir_node *n = rp__ir_producer(ir, v);
-        r->same = rp__ir_is_outer(ir, v);
-        r->arg = n ? RP__IR_NONE : info->out_index;
-        r->op = n && n->kind == RP__IR_OP ? n->op->name : "compiled";
-        r->site = n && n->site ? n->site : "";
-    }
-    return RP_OK;
+    if (status != RP_OK) return status;
+    p->node = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
+    return p->node ? RP_OK : RP__OOM("a program");
 }
 
 static rp_status take_random(rp__executable *p, const rp__executable_options *options) {
-    rp__executable_random *own = NULL;
-    size_t n = 0;
-    const rp__executable_random *from = options->random;
-    if (from) {
-        n = options->n_random;
-    } else {
-        RP_TRY(rp__random_totals(p->ir, &own, &n));
-        from = own;
-    }
+    const size_t n = options->n_random;
     p->random = RP__NEW(&p->arena, rp__executable_random, n + 1);
-    if (p->random && n) memcpy(p->random, from, n * sizeof *from);
-    p->n_random = n;
-    rp__free(own);
     if (!p->random) return RP__OOM("random state of a program");
+    if (n) memcpy(p->random, options->random, n * sizeof *p->random);
+    p->n_random = n;
     for (size_t k = 0; k < n; k++) (void)rp__generator_retain(p->random[k].generator);
     return RP_OK;
 }
 
 /* The rule of eager launches (kernel/cpu/jit.c), for all of the program's kernels at once. */
 enum { HOT_RUNS = 32, HOT_BYTES = 1 << 28 };
-static void plan_heat(rp__executable *p, bool wait) {
+void rp__program_plan_heat(rp__executable *p, bool wait) {
     if (!p->device->ops->loops->hot || p->n_dags == 0) return;
     if (wait) {
         rp__program_heat(p, true);
@@ -430,47 +351,76 @@ void rp__shared_arena_end(rp__shared_arena *a) {
     (void)pthread_mutex_destroy(&a->lock);
 }
 
-static rp_status build(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
-    RP_TRY(check_devices(p));
-    RP_TRY(take_random(p, options));
-    p->layout = options->layout;
-    p->eager_peak = rp__program_eager_peak(p->ir);
-    rp_status status = rp__program_place_buffers(p, in, options);
-    if (status == RP_OK) status = record_groups(p);
-    if (status == RP_OK) {
-        p->node = RP__NEW(&p->arena, uint32_t, p->n_records + 1u);
-        status = p->node ? rp__program_collect_patches(p) : RP__OOM("a program");
-    }
-    if (status == RP_OK && !options->no_graph) status = rp__program_build_graph(p);
-    if (status == RP_OK) status = describe_results(p);
-    if (status == RP_OK) status = rp__program_describe(p);
-    if (status == RP_OK) plan_heat(p, options->wait);
-    for (rp__program_part *part = p->parts; part; part = part->next) rp__fusion_free(&part->fusion);
-    return status;
-}
-
-rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
-                             rp__executable **out) {
-    static const rp__executable_options defaults;
+rp_status rp__program_begin(const rp_ir *ir, size_t n_in, const rp__executable_options *options, rp__executable **out) {
     *out = NULL;
     if (n_in != ir->body.n_args) {
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "the graph takes %u arguments, not %zu", ir->body.n_args, n_in);
     }
     rp__executable *p = rp__calloc(1, sizeof *p);
     if (!p) return RP__OOM("a program");
-    if (!options) options = &defaults;
     rp__shared_arena_begin(&p->own_turn);
     p->turn = options->arena ? options->arena : &p->own_turn;
     p->ir = rp__ir_retain((rp_ir *)(uintptr_t)ir);
     p->tell = options->tell;
     p->tell_ctx = options->tell_ctx;
-    rp_status status = build(p, in, options);
+    p->layout = options->layout;
+    rp_status status = check_devices(p);
+    if (status == RP_OK) status = take_random(p, options);
     if (status != RP_OK) {
         rp__executable_free(p);
         return status;
     }
+    p->eager_peak = rp__program_eager_peak(p->ir);
     *out = p;
     return RP_OK;
+}
+
+rp_status rp__program_part_groups(rp__executable *p, rp__program_part *part) {
+    part->first_group = p->n_groups;
+    p->n_groups += part->fusion.n_groups;
+    part->order = RP__NEW(&p->arena, uint32_t, part->fusion.n_groups + 1u);
+    return part->order ? RP_OK : RP__OOM("order of a program");
+}
+
+rp_status rp__program_part_new(rp__executable *p, rp_ir *ir, rp__program_part **out) {
+    rp__program_part *part = *out = RP__NEW(&p->arena, rp__program_part, 1);
+    if (!part) {
+        rp__ir_release(ir);
+        return RP__OOM("a program");
+    }
+    memset(part, 0, sizeof *part);
+    part->ir = ir;
+    part->next = p->parts;
+    p->parts = part;
+    part->buffer_of = RP__NEW(&p->arena, uint32_t, ir->n_storages + 1u);
+    if (!part->buffer_of) return RP__OOM("a program");
+    memset(part->buffer_of, 0xff, ir->n_storages * sizeof *part->buffer_of);
+    return RP_OK;
+}
+
+rp_status rp__program_choice_new(rp__executable *p, rp__program_part *part, uint32_t group, rp__program_choice **out) {
+    const uint32_t index = part->fusion.nodes[part->fusion.groups[group].members[0]].node;
+    const rp__ir_node *n = &part->ir->nodes[index];
+    if (n->kind != RP__IR_COND && n->kind != RP__IR_WHILE)
+        return rp__fail(RP_ERROR_UNAVAILABLE, "a checkpoint inside a program at %s", n->site ? n->site : "");
+    rp__program_choice *c = *out = RP__NEW(&p->arena, rp__program_choice, 1);
+    if (!c) return RP__OOM("a region of a program");
+    *c = (rp__program_choice){.next = part->choices,
+                              .loop = n->kind == RP__IR_WHILE,
+                              .group = group,
+                              .node = index,
+                              .counter = RP__IR_NONE,
+                              .set = RP__IR_NONE,
+                              .again = RP__IR_NONE,
+                              .site = n->site ? n->site : ""};
+    if (c->loop && n->attrs[0].v.i > 0) c->limit = n->attrs[0].v.i;
+    part->choices = c;
+    p->n_choices++;
+    return RP_OK;
+}
+
+void rp__program_parts_made(rp__executable *p) {
+    for (rp__program_part *part = p ? p->parts : NULL; part; part = part->next) rp__fusion_free(&part->fusion);
 }
 
 uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena) {

@@ -10,7 +10,7 @@
 #define RP_COMPILE_PROGRAM_H
 
 #include "compile/fuse.h"
-#include "device/generator.h"
+#include "compile/passes.h"
 
 typedef struct rp__executable rp__executable;
 
@@ -22,15 +22,6 @@ typedef struct rp__shared_arena {
 } rp__shared_arena;
 void rp__shared_arena_begin(rp__shared_arena *a);
 void rp__shared_arena_end(rp__shared_arena *a);
-
-/* Counters of one generator: how many a call takes, and where a call found it. */
-typedef struct rp__executable_random {
-    rp_generator *generator; /* borrowed from the graph */
-    uint64_t count;
-    uint64_t seed, base;
-    rp__random_memory
-        *memory; /* of a call that was captured: the replay's seed is there, and base counts from what is there */
-} rp__executable_random;
 
 typedef struct rp__executable_options {
     bool no_fusion, no_graph, wait; /* wait: for kernels that are compiled in the background */
@@ -48,9 +39,7 @@ typedef struct rp__executable_options {
     void *tell_ctx;
 } rp__executable_options;
 
-/* ir has no symbols. in[] are arguments as the first call will bring them. */
-rp_status rp__executable_new(const rp_ir *ir, rp_tensor *const *in, size_t n_in, const rp__executable_options *options,
-                             rp__executable **out);
+/* Made by rp__pipeline_program. */
 void rp__executable_free(rp__executable *p);
 /* Bytes of device memory that p holds by itself, and its arena, which it may share (NULL: none). At any time. */
 uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena);
@@ -64,10 +53,6 @@ rp_status rp__executable_run(rp__executable *p, rp_tensor *const *in, size_t n_i
 
 /* The same without draws given or asked for, by a caller who sees to it that no other call of p runs. */
 rp_status rp__executable_run_alone(rp__executable *p, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out);
-
-/* How many counters each generator of the graph takes in all (a word of the graph's symbols, if it has any); *out is freed with
-   rp__free. */
-rp_status rp__random_totals(const rp_ir *ir, rp__executable_random **out, size_t *n);
 
 /* ---- what explain says of it */
 /* Why a call copies what it could not reach by re-pointing. */
@@ -149,8 +134,5 @@ enum { RP__PLAN_ALIGNMENT = 256 };
 #define RP__PLAN_ARENA UINT32_MAX
 rp_status rp__plan(rp__plan_buffer *buffers, size_t n, const rp__plan_space *spaces, uint32_t n_spaces,
                    int64_t *arena_bytes, size_t *steps);
-
-/* specialise.c: the graph with its symbols replaced by values. */
-rp_status rp__specialise(const rp_ir *ir, const int64_t *binding, rp_ir **out);
 
 #endif

@@ -1,6 +1,8 @@
 /* What explain says of a program (program.h): its kernels, edges that were not fused, memory that eager execution would take. */
 #include "compile/program_parts.h"
 
+#include <string.h>
+
 #include "core/alloc.h"
 
 int64_t rp__program_eager_peak(const rp_ir *ir) {
@@ -77,7 +79,36 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     return RP_OK;
 }
 
+static rp_status describe_results(rp__executable *p) {
+    const rp_ir *ir = p->ir;
+    p->n_outs = ir->body.n_results;
+    p->outs = RP__NEW(&p->arena, rp__program_result, p->n_outs + 1u);
+    if (!p->outs) return RP__OOM("results of a program");
+    for (uint32_t k = 0; k < p->n_outs; k++) {
+        rp__program_result *r = &p->outs[k];
+        rp__ir_value v = ir->body.results[k];
+        r->absent = v == RP__IR_NONE;
+        if (r->absent) continue;
+        const rp__ir_value_info *info = &ir->values[v];
+        const rp__program_buffer *b = &p->buffers[info->storage];
+        r->memory = b->kind == RP__BUFFER_RESULT ? b->index : RP__IR_NONE;
+        r->outer_buffer = info->storage;
+        r->dtype = info->meta.dtype;
+        r->ndim = info->meta.ndim;
+        memcpy(r->size, info->meta.size, sizeof r->size);
+        memcpy(r->stride, info->stride, sizeof r->stride);
+        r->offset = info->offset;
+        const rp__ir_node *n = rp__ir_producer(ir, v);
+        r->same = rp__ir_is_outer(ir, v);
+        r->arg = n ? RP__IR_NONE : info->out_index;
+        r->op = n && n->kind == RP__IR_OP ? n->op->name : "compiled";
+        r->site = n && n->site ? n->site : "";
+    }
+    return RP_OK;
+}
+
 rp_status rp__program_describe(rp__executable *p) {
+    RP_TRY(describe_results(p));
     size_t n_unfused = 0;
     for (const rp__program_part *part = p->parts; part; part = part->next) n_unfused += part->fusion.n_unfused;
     p->kernels = RP__NEW(&p->arena, rp__executable_kernel, p->n_groups + 1u);

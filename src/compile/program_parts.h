@@ -1,5 +1,5 @@
-/* What the files of a program (program.h) share; nobody else includes it. program_place.c gives buffers places, program.c
-   records groups. program_slots.c reads from the slots of the records which edges there are and which words to patch.
+/* What the files of a program (program.h) share with each other and with the pipeline, which fuses its parts and runs its steps in
+   order; nobody else includes it. program_place.c gives buffers places, program.c records groups. program_slots.c reads from the slots of the records which edges there are and which words to patch.
    program_run.c is the call, program_moved.c what it does where memory moved, program_capture.c the call while the stream
    captures. program_facts.c says of it what explain prints. */
 #ifndef RP_COMPILE_PROGRAM_PARTS_H
@@ -117,7 +117,7 @@ struct rp__executable {
     rp__device *device;
     rp__arena arena;
     rp_ir *
-        ir; /* counted; from place_buffers on spread and settled (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
+        ir; /* counted; as its body is (spread.c, blocks.c): names, sites, captured tensors and generators live in it */
     rp__program_part *body, *parts; /* parts: all, the body last */
     uint32_t n_groups, n_choices;
     rp__shared_arena *turn, own_turn; /* whose lock and stream order the runs: the shared arena, or its own */
@@ -188,8 +188,31 @@ static inline void rp__program_count(_Atomic uint64_t *counter, uint64_t by) { /
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by, memory_order_relaxed);
 }
 
+/* The region that is a group of the part. */
+static inline rp__program_choice *rp__program_choice_of(const rp__program_part *part, uint32_t group) {
+    rp__program_choice *c = part->choices;
+    while (c && c->group != group) c = c->next;
+    return c;
+}
+
+/* ---- program.c: a program is made by these, in this order (pipeline.c) */
+/* Without parts. options->random: as many as the graph has generators, or more. */
+rp_status rp__program_begin(const rp_ir *ir, size_t n_in, const rp__executable_options *options, rp__executable **out);
+/* One of `ir`, taken over, also on failure; its storages have no buffers yet. */
+rp_status rp__program_part_new(rp__executable *p, rp_ir *ir, rp__program_part **out);
+/* When it is fused: its groups are numbered, and there is room for their order. */
+rp_status rp__program_part_groups(rp__executable *p, rp__program_part *part);
+/* The region that is group `group` of the part; its blocks are missing. */
+rp_status rp__program_choice_new(rp__executable *p, rp__program_part *part, uint32_t group, rp__program_choice **out);
+/* Lowers every group: the records. */
+rp_status rp__program_record(rp__executable *p);
+/* From which run on kernels are worth compiling better; with wait, they are at once. */
+void rp__program_plan_heat(rp__executable *p, bool wait);
+/* Whatever has become of it, nothing reads the fusions of parts any more. p: NULL is allowed. */
+void rp__program_parts_made(rp__executable *p);
+
 /* ---- program_place.c */
-/* Fuses and orders the body and every block, and gives each value that is stored its memory. */
+/* Gives each value that is stored its memory: all parts are fused and ordered. */
 rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options);
 /* Is member m a library op with its epilogue behind it? */
 bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m);
@@ -235,7 +258,8 @@ rp_status rp__program_give_result(rp__executable *p, const rp__program_memory *r
 rp_status rp__program_capture(rp__executable *p, rp_tensor *const *in, rp_stream *s, rp__storage **results);
 
 /* ---- program_facts.c */
-int64_t rp__program_eager_peak(const rp_ir *ir);   /* bytes of the graph run op by op */
-rp_status rp__program_describe(rp__executable *p); /* while fusions of the parts are there */
+int64_t rp__program_eager_peak(const rp_ir *ir); /* bytes of the graph run op by op */
+/* Its results, and what explain says of it; while fusions of the parts are there. */
+rp_status rp__program_describe(rp__executable *p);
 
 #endif

@@ -1,5 +1,5 @@
-/* Memory of a program (program.h): fuses and orders the body and the blocks of its regions, and gives what they store places.
-   Called once, before anything is recorded.
+/* Memory of a program (program.h): gives what the body and the blocks of its regions store places. Called once, when they are
+   fused and ordered and before anything is recorded.
 
    Arguments and captured tensors are proxies of their memory, so that two arguments in one storage stay two buffers. Results
    are memory of their own. Temporaries share one arena, and what is free of arguments that the caller gives away, planned
@@ -8,7 +8,6 @@
    argument of a block is the buffer of the operand behind it, a result of a branch that of the region's result (blocks.c). */
 #include <string.h>
 
-#include "compile/passes.h"
 #include "compile/program_parts.h"
 #include "core/alloc.h"
 
@@ -126,40 +125,13 @@ static rp_status place_value(placer *l, const rp__program_part *part, rp__ir_val
     return RP_OK;
 }
 
-/* A part of `ir`, taken over, fused and ordered; its storages have no buffers yet. */
-static rp_status new_part(placer *l, rp_ir *ir, rp__program_part **out) {
-    rp__executable *p = l->p;
-    const rp__fuse_options fuse = {.none = l->options->no_fusion, .device = p->device};
-    rp__program_part *part = *out = RP__NEW(&p->arena, rp__program_part, 1);
-    if (!part) {
-        rp__ir_release(ir);
-        return RP__OOM("a program");
-    }
-    memset(part, 0, sizeof *part);
-    part->ir = ir;
-    part->next = p->parts;
-    p->parts = part;
-    part->buffer_of = RP__NEW(&p->arena, uint32_t, ir->n_storages + 1u);
-    if (!part->buffer_of) return RP__OOM("a program");
-    memset(part->buffer_of, 0xff, ir->n_storages * sizeof *part->buffer_of);
-    RP_TRY(rp__fuse(ir, &fuse, &part->fusion));
-    part->first_group = p->n_groups;
-    p->n_groups += part->fusion.n_groups;
-    part->order = RP__NEW(&p->arena, uint32_t, part->fusion.n_groups + 1u);
-    if (!part->order) return RP__OOM("order of a program");
-    return rp__fuse_order(&part->fusion, part->order, &part->n_order);
-}
-
 static rp_status place_part(placer *l, rp__program_part *part);
 
 /* One block of a region: arguments are the buffers behind the operands; results those of `results`, if given. */
-static rp_status place_block(placer *l, const rp__program_part *part, const rp__ir_node *n, uint32_t index,
-                             uint32_t region, const uint32_t *results, rp__program_part **out) {
+static rp_status place_block(placer *l, const rp__program_part *part, const rp__ir_node *n, const uint32_t *results,
+                             rp__program_part *block) {
     rp__executable *p = l->p;
-    rp_ir *ir;
-    RP_TRY(rp__block_graph(part->ir, index, region, !l->options->no_fusion, &ir));
-    RP_TRY(new_part(l, ir, out));
-    rp__program_part *block = *out;
+    const rp_ir *ir = block->ir;
     uint32_t first = n->kind == RP__IR_COND;
     for (uint32_t k = 0; k < ir->body.n_args; k++)
         block->buffer_of[ir->values[ir->body.args[k]].storage] = buffer_of(part, n->in[first + k]);
@@ -181,36 +153,23 @@ static rp_status place_block(placer *l, const rp__program_part *part, const rp__
 
 static rp_status place_region(placer *l, rp__program_part *part, uint32_t group) {
     rp__executable *p = l->p;
-    const rp__ir_node *n = &part->ir->nodes[part->fusion.nodes[part->fusion.groups[group].members[0]].node];
-    uint32_t index = part->fusion.nodes[part->fusion.groups[group].members[0]].node, go = RP__IR_NONE;
-    if (n->kind != RP__IR_COND && n->kind != RP__IR_WHILE)
-        return rp__fail(RP_ERROR_UNAVAILABLE, "a checkpoint inside a program at %s", n->site ? n->site : "");
-    rp__program_choice *c = RP__NEW(&p->arena, rp__program_choice, 1);
-    uint32_t *results = RP__NEW(&p->arena, uint32_t, n->n_out + 1u);
-    if (!c || !results) return RP__OOM("a region of a program");
-    *c = (rp__program_choice){.next = part->choices,
-                              .loop = n->kind == RP__IR_WHILE,
-                              .group = group,
-                              .node = index,
-                              .counter = RP__IR_NONE,
-                              .set = RP__IR_NONE,
-                              .again = RP__IR_NONE,
-                              .site = n->site ? n->site : ""};
-    part->choices = c;
-    p->n_choices++;
+    rp__program_choice *c = rp__program_choice_of(part, group);
+    if (!c) return rp__fail(RP_ERROR_INTERNAL, "a region of a program has no blocks");
+    const rp__ir_node *n = &part->ir->nodes[c->node];
+    uint32_t *results = RP__NEW(&p->arena, uint32_t, n->n_out + 1u), go = RP__IR_NONE;
+    if (!results) return RP__OOM("a region of a program");
     for (uint32_t k = 0; k < n->n_out; k++) {
         RP_TRY(place_value(l, part, n->out[k]));
         results[k] = buffer_of(part, n->out[k]);
     }
     if (c->loop) {
-        c->limit = n->attrs[0].v.i > 0 ? n->attrs[0].v.i : 0;
         if (c->limit > 0) RP_TRY(new_temp(l, (int64_t)sizeof(int64_t), &c->counter));
         RP_TRY(new_temp(l, 1, &go));
-        RP_TRY(place_block(l, part, n, index, 0, &go, &c->test));
-        RP_TRY(place_block(l, part, n, index, 1, NULL, &c->body[0]));
+        RP_TRY(place_block(l, part, n, &go, c->test));
+        RP_TRY(place_block(l, part, n, NULL, c->body[0]));
     } else {
-        RP_TRY(place_block(l, part, n, index, 0, results, &c->body[0]));
-        RP_TRY(place_block(l, part, n, index, 1, results, &c->body[1]));
+        RP_TRY(place_block(l, part, n, results, c->body[0]));
+        RP_TRY(place_block(l, part, n, results, c->body[1]));
     }
     l->now++;
     for (uint32_t k = 0; k < n->n_in; k++) alive(l, buffer_of(part, n->in[k]));
@@ -256,21 +215,6 @@ static rp_status place_part(placer *l, rp__program_part *part) {
 
 /* ---- the whole */
 
-/* Spreading first: what a loop writes is marked in the storages of a settled graph, which no other pass keeps. */
-static rp_status prepare_body(const placer *l) {
-    rp__executable *p = l->p;
-    rp_ir *next;
-    if (!l->options->no_fusion) {
-        RP_TRY(rp__spread(p->ir, &next));
-        rp__ir_release(p->ir);
-        p->ir = next;
-    }
-    RP_TRY(rp__blocks_settle(p->ir, &next));
-    rp__ir_release(p->ir);
-    p->ir = next;
-    return RP_OK;
-}
-
 /* Arguments that may be overwritten, and are no part of a result. */
 static rp_status find_donors(placer *l) {
     rp__executable *p = l->p;
@@ -296,9 +240,7 @@ static rp_status find_donors(placer *l) {
 
 static rp_status place_body(placer *l, rp_tensor *const *in) {
     rp__executable *p = l->p;
-    RP_TRY(prepare_body(l));
     const rp_ir *ir = p->ir;
-    RP_TRY(new_part(l, rp__ir_retain(p->ir), &p->body));
     for (uint32_t s = 0; s < ir->n_storages; s++) RP_TRY(new_buffer(p, &p->body->buffer_of[s]));
     for (uint32_t k = 0; k < ir->body.n_args; k++) RP_TRY(place_outer(p, ir->body.args[k], in[k], RP__BUFFER_ARG, k));
     for (size_t k = 0; k < ir->body.n_nodes; k++) {

@@ -4,7 +4,8 @@
    After it  no size, stride, offset, attribute or counter is a symbol; the graph has no table of symbols. */
 #include <string.h>
 
-#include "compile/program.h"
+#include "compile/passes.h"
+#include "compile/rewrite.h"
 #include "core/alloc.h"
 
 typedef struct specialiser {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "autograd/tape.h"
-#include "compile/compiled.h"
+#include "compile/callable.h"
 #include "core/alloc.h"
 #include "core/options.h"
 #include "device/allocator.h"

@@ -61,9 +61,7 @@ static atomic_bool asked;         /* of some queue */
 static uint64_t n_pushed;         /* the number of the last item */
 static _Thread_local bool inside; /* this thread runs an item, and has the turn: a wait in it must not run others */
 
-static void start(void) {
-    random_state = (uint64_t)rp__env_number("REPRISE_STREAM_SEED", 1);
-}
+static void start(void) { random_state = (uint64_t)rp__env_number("REPRISE_STREAM_SEED", 1); }
 
 static void enter(void) { rp__lock(&locks[LOCK]); }
 static void leave(void) { rp__unlock(&locks[LOCK]); }

@@ -1,17 +1,17 @@
-/* What the "fused" and "cudagraphs" backends make of a functional graph: one executable for each tuple of sizes, built when
-   first called with them; kernels are shared between them. Also runs a graph for any leaf: the unit that AOT autograd calls
-   for forward and backward. */
-#ifndef RP_COMPILE_FUSED_H
-#define RP_COMPILE_FUSED_H
+/* Units: a functional graph as AOT autograd calls it, forward or backward. One of an engine of programs is a program for each tuple
+   of sizes, built when first called with them; kernels are shared between them. A public backend's is what that made of the
+   graph, and one of neither runs node by node. */
+#ifndef RP_COMPILE_UNIT_H
+#define RP_COMPILE_UNIT_H
 
 #include "compile/backend.h"
 #include "compile/instances.h"
 
 typedef struct rp__unit rp__unit;
 typedef struct rp__unit_request {
-    rp_ir *graph;           /* functional; retained */
-    const rp_backend *leaf; /* NULL: node by node; rp__leaf_is_program: executables; else the leaf's own */
-    bool no_graph, wait;    /* as in rp_compile_options */
+    rp_ir *graph;         /* functional; retained */
+    const rp__leaf *leaf; /* outlives the unit */
+    bool no_graph, wait;  /* as in rp_compile_options */
     rp_graph_layout layout;
     bool strict;                         /* a graph that the leaf cannot do is an error, not run node by node */
     rp__shared_arena *arena;             /* outlives the unit */
@@ -38,10 +38,5 @@ rp_status rp__unit_run(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
                        size_t n_out);
 /* The executable that every call without draws of its own runs, from now on; NULL: there is none, or none yet. */
 rp__executable *rp__unit_settled(const rp__unit *u);
-
-/* Leaves whose units are executables: fused, and node by node as one device graph. */
-extern const rp_backend rp__leaf_fused, rp__leaf_cudagraphs;
-bool rp__leaf_is_program(const rp_backend *leaf);
-extern const rp__engine rp__engine_fused, rp__engine_cudagraphs;
 
 #endif

@@ -1,6 +1,6 @@
 /* What rp_call calls: plain, compiled (this folder) and graphed (floor 7) functions behind one table. */
-#ifndef RP_COMPILE_COMPILED_H
-#define RP_COMPILE_COMPILED_H
+#ifndef RP_COMPILE_CALLABLE_H
+#define RP_COMPILE_CALLABLE_H
 
 #include <stdatomic.h>
 
@@ -22,7 +22,8 @@ struct rp_compiled {
     rp_fn fn;                    /* inside another trace the function itself is called (inlined) */
     char *name;
     rp__explain *explain;
-    _Atomic(struct rp__argument_names *) names; /* of rp_call_named; NULL: none were given yet */
+    _Atomic(struct rp__argument_names *)
+        names; /* of rp_call_named (named.c), one piece of memory; NULL: none were given yet */
 };
 rp_status rp__callable_begin(rp_compiled *f, const rp__callable_ops *ops, rp_fn fn);
 /* The function itself, with a clean error state, so that its failure can be told from an older one; its results are checked. */
@@ -32,9 +33,11 @@ rp_status rp__callable_end(rp_scope scope, rp_status status, rp_tensor **out, si
 /* explain_print.c: a function lives from enter to leave, which tells what explain knows of it where REPRISE_EXPLAIN asks. */
 void rp__explain_enter(rp_compiled *f);
 void rp__explain_leave(rp_compiled *f);
-void rp__argument_names_free(struct rp__argument_names *names);
 /* Why f, which has no ops, cannot be called: a failed constructor's, or released. */
 rp_status rp__callable_refuse(const rp_compiled *f, const char *call);
 rp_compiled *rp__callable_failed(void); /* what constructors return on failure */
+/* rp__callable_ops.call of a plain function, and of a backend that runs the function itself. */
+rp_status rp__callable_plain(rp_compiled *f, const char *site, rp_tensor *const *in, size_t n_in, rp_tensor **out,
+                             size_t n_out);
 
 #endif

@@ -1,16 +1,15 @@
-/* The "fused" backend and the units of AOT autograd (fused.h). A unit keeps a variant a tuple of sizes, as many as its function
-   may keep (instances.h); a graph that cannot become one executable runs node by node, and explain says why.
+/* Units (unit.h). A unit keeps a variant a tuple of sizes, as many as its function may keep (instances.h); a graph that cannot
+   become one executable runs node by node, and explain says why.
 
    The list of variants and what explain is told of them are under the lock of the set of instances. A variant of a unit
    without symbols stays as long as the unit and is found without a lock; any other is counted by the list and by each call
    that runs it, so that one that had to go is freed by the last call. */
-#include "compile/fused.h"
+#include "compile/unit.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "compile/aot.h"
-#include "compile/passes.h"
+#include "compile/pipeline.h"
+#include "compile/unit_parts.h"
 #include "core/alloc.h"
 #include "trace/ir_run.h"
 
@@ -33,7 +32,7 @@ struct rp__unit {
     rp__instances *instances;
     rp__instance_owner owner;
     rp_ir *graph;
-    const rp_backend *leaf;
+    const rp__leaf *leaf;
     bool no_graph, wait, strict;
     atomic_bool interpreted; /* the leaf could not do it; set under the lock of building, never cleared */
     rp_graph_layout layout;
@@ -56,7 +55,7 @@ static inline bool is_interpreted(const rp__unit *u) {
 static rp_status take_donors(rp__unit *u, const bool *donors) {
     uint32_t n = u->graph->body.n_args;
     bool any = false;
-    for (uint32_t k = 0; k < n && donors && u->leaf && rp__leaf_is_program(u->leaf); k++) any = any || donors[k];
+    for (uint32_t k = 0; k < n && donors && rp__leaf_is_program(u->leaf->kind); k++) any = any || donors[k];
     if (!any) return RP_OK;
     u->donors = rp__alloc(n * sizeof *u->donors);
     if (!u->donors) return RP__OOM("compiled graph");
@@ -71,7 +70,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
     pthread_mutex_init(&u->build, NULL);
     u->graph = rp__ir_retain(request->graph);
     u->leaf = request->leaf;
-    atomic_init(&u->interpreted, !request->leaf);
+    atomic_init(&u->interpreted, request->leaf->kind == RP__LEAF_NODES);
     u->no_graph = request->no_graph;
     u->wait = request->wait;
     u->layout = request->layout;
@@ -104,7 +103,7 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
         return RP_ERROR_OUT_OF_MEMORY;
     }
     /* A program is built for the addresses of a call; a user's backend that cannot do a graph says so now. */
-    if (u->leaf && !rp__leaf_is_program(u->leaf) && u->n_symbols == 0) {
+    if (u->leaf->kind == RP__LEAF_USERS && u->n_symbols == 0) {
         variant *v;
         rp_status status = take(u, &(rp__unit_call){0}, NULL, 0, &v);
         if (status != RP_OK) {
@@ -118,9 +117,8 @@ rp_status rp__unit_new(const rp__unit_request *request, rp__unit **out) {
 }
 
 static void variant_free(variant *v) {
-    const rp_backend *leaf = v->unit->leaf;
     if (v->executable) rp__executable_free(v->executable);
-    if (v->compiled && leaf->destroy) leaf->destroy(leaf->ctx, v->compiled);
+    if (v->compiled) rp__unit_leaf_destroy(&v->unit->leaf->users, v->compiled);
     if (v->graph) rp__ir_release(v->graph);
     rp__free(v->binding);
     rp__free(v);
@@ -193,81 +191,13 @@ static void open_explain(rp__unit *u, variant *v) {
         rp__explain_add(u->explain, "instance", RP__REASON_NONE, NULL, 1, "programs made for a tuple of sizes");
 }
 
-static void explain(rp__explain *to, const rp__executable *e) {
-    if (!to) return;
-    rp__executable_facts f;
-    rp__executable_facts_of(e, &f);
-    for (size_t k = 0; k < f.n_kernels; k++) {
-        const rp__executable_kernel *kernel = &f.kernels[k];
-        rp__explain_add(to, kernel->library ? "library" : "kernel", RP__REASON_NONE, kernel->site, 1,
-                        "%s: %lld bytes, by %s", kernel->ops, (long long)kernel->bytes, kernel->server);
-    }
-    for (size_t k = 0; k < f.n_unfused; k++) {
-        rp__reason reason = rp__reason_find(f.unfused[k].reason);
-        rp__explain_add(to, "unfused", reason, f.unfused[k].site, 1, "%s is not fused into %s: %s",
-                        f.unfused[k].producer, f.unfused[k].consumer, rp__reason_text(reason));
-    }
-    for (size_t k = 0; k < f.n_regions; k++) {
-        bool host = f.split || !f.graphed;
-        rp__explain_add(to, "region", f.split ? RP__REASON_REGION_ON_HOST : RP__REASON_NONE, f.regions[k].site, 1,
-                        "%s: %s%s%s", f.regions[k].kind, host ? "decided by the host" : "a node of the device graph",
-                        f.split ? ": " : "", f.split ? f.split : "");
-    }
-    for (size_t k = 0; k < f.n_layouts; k++) {
-        const rp__executable_layout *l = &f.layouts[k];
-        const char *of = l->body ? "body of a branch or loop" : "device graph";
-        if (l->line)
-            rp__explain_add(to, "graph", rp__reason_find(l->reason), NULL, 1, "%s in one line: %u nodes", of, l->nodes);
-        else
-            rp__explain_add(to, "graph", rp__reason_find(l->reason), NULL, 1,
-                            "%s with forks: %u nodes, %u on the longest path", of, l->nodes, l->depth);
-    }
-    if (f.executables && f.graphed)
-        rp__explain_live(to, "graph", RP__REASON_NONE,
-                         "executables of device graphs, each with the parameters of a recent call", f.executables);
-    rp__explain_live(to, "patch", RP__REASON_NONE, "launches re-pointed because an argument or a result moved",
-                     f.patches);
-    rp__explain_live(to, "patch", RP__REASON_NONE, "results in fresh memory because the caller held older ones",
-                     f.fresh_results);
-    rp__explain_add(to, "memory", RP__REASON_NONE, NULL, f.arena_bytes, "arena of temporaries");
-    if (f.donated_bytes > 0)
-        rp__explain_add(
-            to, "memory", RP__REASON_NONE, NULL, f.donated_bytes,
-            "donated: by so much the arena is smaller because temporaries lie in saved values, behind their "
-            "last readers");
-    rp__explain_add(to, "memory", RP__REASON_NONE, NULL, f.result_bytes, "results");
-    rp__explain_add(to, "memory", RP__REASON_NONE, NULL, f.eager_peak_bytes, "peak of the same graph run op by op");
-}
-
 /* Moved arguments and copies are facts from the first of their kind on; counts follow by themselves. */
 static void explain_moves(void *ctx, const rp__executable *e, uint32_t kinds) {
     rp__unit *u = ctx;
-    static const struct {
-        const char *kind, *text;
-        rp__reason reason;
-    } rows[RP__COPY_COUNT + 1] = {
-        [RP__COPY_LIBRARY] = {"copy", "arguments of library calls that moved, copied at each call",
-                              RP__REASON_LIBRARY_OPERAND},
-        [RP__COPY_FOREIGN] = {"copy", "arguments in wrapped memory that moved, copied at each call",
-                              RP__REASON_FOREIGN_MEMORY},
-        [RP__COPY_ALIGNMENT] = {"copy", "arguments at addresses of another alignment, copied at each call",
-                                RP__REASON_ALIGNMENT},
-        [RP__COPY_RESULT] = {"copy", "results of library calls, copied because the caller held older ones",
-                             RP__REASON_LIBRARY_OPERAND},
-        [RP__COPY_COUNT] = {"patch", "arguments that moved: the launches that use them were re-pointed",
-                            RP__REASON_MOVED_INPUT},
-    };
-    rp__executable_facts f;
-    rp__executable_counts_of(e, &f);
     rp__lock(&u->instances->lock);
     const variant *v = u->variants;
     while (v && v->executable != e) v = v->next;
-    for (unsigned k = 0; k <= RP__COPY_COUNT && v && v->explain; k++) {
-        if (kinds >> k & 1u) {
-            rp__explain_live(v->explain, rows[k].kind, rows[k].reason, rows[k].text,
-                             k == RP__COPY_COUNT ? f.moved : &f.copies[k]);
-        }
-    }
+    if (v && v->explain) rp__unit_explain_moves(v->explain, e, kinds);
     rp__unlock(&u->instances->lock);
 }
 
@@ -287,21 +217,11 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
         v->binding = rp__alloc(u->n_symbols * sizeof *v->binding);
         if (!v->binding) return RP__OOM("compiled graph");
         memcpy(v->binding, binding, u->n_symbols * sizeof *binding);
-        RP_TRY(rp__specialise(u->graph, binding, &v->graph));
+        RP_TRY(rp__pipeline_sized(u->graph, binding, &v->graph));
     } else {
         v->graph = rp__ir_retain(u->graph);
     }
-    if (!rp__leaf_is_program(u->leaf)) {
-        uint64_t failures = rp__error_count();
-        rp__ir_lend(v->graph);
-        rp_status status = u->leaf->compile(u->leaf->ctx, v->graph, &v->compiled);
-        if (status == RP_OK) return RP_OK;
-        v->compiled = NULL; /* what a failing backend wrote there is nobody's */
-        if (status == RP_ERROR_OUT_OF_MEMORY) return RP__OOM("a backend's graph");
-        if (rp__error_count() == failures) (void)rp__fail(RP_ERROR_COMPILE, "it gave no reason");
-        (void)rp__fail_context("backend \"%s\" compiled a graph", u->leaf->name);
-        return RP_ERROR_COMPILE;
-    }
+    if (u->leaf->kind == RP__LEAF_USERS) return rp__unit_leaf_compile(&u->leaf->users, v->graph, &v->compiled);
     rp__executable_random *random = rp__alloc((u->n_random + 1) * sizeof *random);
     if (!random) return RP__OOM("compiled graph");
     rp_status status = RP_OK;
@@ -309,7 +229,8 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
         random[k] = u->random[k];
         status = counters(u, binding, k, &random[k].count);
     }
-    const rp__executable_options options = {.no_graph = u->no_graph,
+    const rp__executable_options options = {.no_fusion = u->leaf->kind == RP__LEAF_PROGRAM,
+                                            .no_graph = u->no_graph,
                                             .wait = u->wait,
                                             .layout = u->layout,
                                             .grows = u->n_symbols > 0,
@@ -319,7 +240,7 @@ static rp_status build(rp__unit *u, const rp__unit_call *call, rp_tensor *const 
                                             .donors = v->donate ? u->donors : NULL,
                                             .tell = explain_moves,
                                             .tell_ctx = u};
-    if (status == RP_OK) status = rp__executable_new(v->graph, in, n_in, &options, &v->executable);
+    if (status == RP_OK) status = rp__pipeline_program(v->graph, in, n_in, &options, &v->executable);
     rp__free(random);
     v->instance.program = v->executable;
     return status;
@@ -387,7 +308,7 @@ static rp_status enter(rp__unit *u, variant *v, variant **gone) {
         u->variants = v;
         if (u->explain) {
             open_explain(u, v);
-            if (v->executable) explain(v->explain, v->executable);
+            if (v->executable) rp__unit_explain(v->explain, v->executable);
         }
         evict(s, gone);
     }
@@ -433,7 +354,7 @@ static rp_status draws_of(rp__unit *u, const rp__unit_call *call, rp__random_log
         rp_generator *g = u->random[k].generator;
         rp__random_draw draw;
         rp__random_memory *memory;
-        uint64_t count;
+        uint64_t count = 0;
         RP_TRY(counters(u, call->binding, k, &count));
         RP_TRY(rp__random_take(g, rp__current_stream(g->device), count, &draw, &memory));
         RP_TRY(rp__random_log_add(log, g, count, &draw, memory));
@@ -457,60 +378,16 @@ static rp_status interpret(rp__unit *u, const rp__unit_call *call, rp_tensor *co
     return status;
 }
 
-/* What a user's backend gave must be what the graph says: later graphs, the tape and the caller rely on it. */
-static rp_status check_results(const rp__unit *u, const rp_ir *graph, rp_tensor **out, size_t n_out) {
-    const char *name = u->leaf->name;
-    if (n_out != graph->body.n_results)
-        return rp__fail(RP_ERROR_INTERNAL, "a graph of %u results was run for %zu", graph->body.n_results, n_out);
-    for (size_t k = 0; k < n_out; k++) {
-        rp__ir_value v = graph->body.results[k];
-        if (v == RP__IR_NONE) {
-            out[k] = NULL;
-            continue;
-        }
-        const rp__meta *want = &graph->values[v].meta;
-        char have[RP__SHAPE_TEXT], size[RP__SHAPE_TEXT], what[160];
-        (void)snprintf(what, sizeof what, "result %zu of backend \"%s\"", k, name);
-        if (!out[k])
-            return rp__fail(RP_ERROR_STATE, "backend \"%s\" returned RP_OK and no result %zu (%s %s)", name, k,
-                            rp_dtype_name(want->dtype), rp__shape_text(want->size, want->ndim, size));
-        RP_TRY(rp__tensor_check(out[k], what));
-        if (rp__tensor_is_error(out[k]))
-            return rp__fail(RP_ERROR_STATE, "backend \"%s\" returned RP_OK and the error tensor as result %zu", name,
-                            k);
-        bool same = out[k]->dtype == want->dtype && out[k]->ndim == want->ndim &&
-                    rp__device_equal(out[k]->device, want->device);
-        for (unsigned d = 0; same && d < want->ndim; d++) same = out[k]->size[d] == want->size[d];
-        if (!same)
-            return rp__fail(RP_ERROR_SHAPE, "backend \"%s\" gave %s as result %zu; the graph says %s %s", name,
-                            rp__tensor_text(out[k], have), k, rp_dtype_name(want->dtype),
-                            rp__shape_text(want->size, want->ndim, size));
-    }
-    return RP_OK;
-}
-
-static rp_status run_leaf(const rp__unit *u, const variant *v, rp_tensor *const *in, size_t n_in, rp_tensor **out,
-                          size_t n_out) {
-    const rp_backend *leaf = u->leaf;
-    uint64_t failures = rp__error_count();
-    for (size_t k = 0; k < n_out; k++) out[k] = NULL;
-    rp_status status = leaf->run(leaf->ctx, v->compiled, in, n_in, out, n_out);
-    if (status == RP_OK && rp__error_count() == failures) return check_results(u, v->graph, out, n_out);
-    if (status == RP_OK) status = rp_error_status();
-    if (rp__error_count() == failures) (void)rp__fail(status, "it gave no reason");
-    (void)rp__fail_context("backend \"%s\" ran a graph", leaf->name);
-    return status;
-}
-
 /* May the graph run node by node because its leaf could not do it? */
 static bool may_interpret(const rp__unit *u, rp_status status) {
     if (u->strict) return false;
-    return rp__leaf_is_program(u->leaf) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
+    return rp__leaf_is_program(u->leaf->kind) ? status == RP_ERROR_UNAVAILABLE : status == RP_ERROR_COMPILE;
 }
 
 static inline rp_status run_variant(rp__unit *u, const variant *v, const rp__unit_call *call, rp_tensor *const *in,
                                     size_t n_in, rp_tensor **out, size_t n_out) {
-    if (RP__UNLIKELY(!v->executable)) return run_leaf(u, v, in, n_in, out, n_out);
+    if (RP__UNLIKELY(!v->executable))
+        return rp__unit_leaf_run(&u->leaf->users, v->graph, v->compiled, in, n_in, out, n_out);
     return rp__executable_run(v->executable, in, n_in, out, n_out, call->draws, call->n_draws, call->drawn);
 }
 
@@ -521,7 +398,7 @@ static rp_status build_or_interpret(rp__unit *u, const rp__unit_call *call, rp_t
     if (is_interpreted(u)) return RP_OK; /* since a moment */
     rp_status status = take(u, call, in, n_in, v);
     if (!may_interpret(u, status)) return status;
-    rp__reason reason = rp__leaf_is_program(u->leaf) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
+    rp__reason reason = rp__leaf_is_program(u->leaf->kind) ? RP__REASON_NOT_ONE_PROGRAM : RP__REASON_COMPILE_FAILED;
     rp__lock(&u->instances->lock);
     rp__explain_add(u->explain, "skip", reason, NULL, 1, "%s", rp_error_message());
     rp__unlock(&u->instances->lock);
@@ -566,68 +443,3 @@ rp__executable *rp__unit_settled(const rp__unit *u) {
     const variant *v = atomic_load_explicit(&u->variants, memory_order_acquire);
     return v && u->n_symbols == 0 && !u->donors && !is_interpreted(u) ? v->executable : NULL;
 }
-
-/* ---- as a leaf by itself: graphs that come from rp_backend users */
-
-static rp_status leaf_compile(void *ctx, const rp_ir *graph, void **compiled) {
-    const rp__unit_request request = {.graph = (rp_ir *)(uintptr_t)graph,
-                                      .leaf = ctx ? &rp__leaf_cudagraphs : &rp__leaf_fused};
-    rp__unit *u;
-    RP_TRY(rp__unit_new(&request, &u));
-    *compiled = u;
-    return RP_OK;
-}
-
-static rp_status leaf_run(void *ctx, void *compiled, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    (void)ctx;
-    rp__unit *u = compiled;
-    int64_t *binding = u->n_symbols > 0 ? rp__alloc(u->n_symbols * sizeof *binding) : NULL;
-    if (u->n_symbols > 0 && !binding) return RP__OOM("compiled graph");
-    rp_status status = binding ? rp__ir_bind(u->graph, in, n_in, binding) : RP_OK;
-    if (status == RP_OK) status = rp__unit_run(u, &(rp__unit_call){.binding = binding}, in, n_in, out, n_out);
-    rp__free(binding);
-    return status;
-}
-
-static void leaf_destroy(void *ctx, void *compiled) {
-    (void)ctx;
-    rp__unit_free(compiled);
-}
-
-/* ctx tells them apart: NULL for the fusing one. */
-const rp_backend rp__leaf_fused = {sizeof(rp_backend), "fused", leaf_compile, leaf_run, leaf_destroy, NULL};
-static char unfused;
-const rp_backend rp__leaf_cudagraphs = {sizeof(rp_backend), "cudagraphs", leaf_compile,
-                                        leaf_run,           leaf_destroy, &unfused};
-
-bool rp__leaf_is_program(const rp_backend *leaf) { return leaf == &rp__leaf_fused || leaf == &rp__leaf_cudagraphs; }
-
-/* ---- the engine */
-
-static rp_status engine_compile(const rp__engine *self, const rp__engine_request *request, void **object) {
-    rp__aot *a;
-    RP_TRY(rp__aot_compile(self->leaf, request, &a));
-    *object = a;
-    return RP_OK;
-}
-static rp_status engine_run(void *object, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    return rp__aot_run(object, in, n_in, out, n_out);
-}
-static void engine_destroy(void *object) { rp__aot_free(object); }
-static rp__executable *engine_settled(const void *object) { return rp__aot_settled(object); }
-
-const rp__engine rp__engine_fused = {.name = "fused",
-                                     .alias = "inductor",
-                                     .compile = engine_compile,
-                                     .run = engine_run,
-                                     .settled = engine_settled,
-                                     .destroy = engine_destroy,
-                                     .leaf = &rp__leaf_fused};
-
-/* Eager's kernels, one a node, as one device graph: no launch overhead, nothing fused (torch/_dynamo/backends/cudagraphs.py). */
-const rp__engine rp__engine_cudagraphs = {.name = "cudagraphs",
-                                          .compile = engine_compile,
-                                          .run = engine_run,
-                                          .settled = engine_settled,
-                                          .destroy = engine_destroy,
-                                          .leaf = &rp__leaf_cudagraphs};

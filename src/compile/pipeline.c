@@ -1,0 +1,151 @@
+/* The pipeline (pipeline.h). A pass is a function of passes.h, fuse.h or program.h in a file of its own; its call here is the
+   only one, so what runs for whom, and behind what, is read on this page. */
+#include "compile/pipeline.h"
+
+#include <string.h>
+
+#include "compile/program_parts.h"
+#include "core/alloc.h"
+
+/* ---- from a traced graph to what units are made of */
+
+rp_status rp__pipeline_functional(const rp_ir *traced, rp_ir **out, rp__executable_random **random, size_t *n_random) {
+    RP_TRY(rp__functionalise(traced, out));
+    rp_status status = random ? rp__random_totals(*out, random, n_random) : RP_OK;
+    if (status == RP_OK) return RP_OK;
+    rp__ir_release(*out);
+    *out = NULL;
+    return status;
+}
+
+/* Once no gradient is to be taken any more: merged values would add up their gradients in another order. */
+static rp_status simplify(rp_ir *ir, rp__leaf_kind leaf, rp_ir **out) {
+    rp_ir *parts = NULL;
+    if (leaf == RP__LEAF_FUSED) RP_TRY(rp__decompose(ir, &parts));
+    rp_status status = rp__simplify(parts ? parts : ir, true, out);
+    rp__ir_release(parts);
+    return status;
+}
+
+rp_status rp__pipeline_inference(const rp_ir *traced, rp__leaf_kind leaf, rp_ir **out, rp__executable_random **random,
+                                 size_t *n_random) {
+    if (!rp__leaf_is_program(leaf)) return rp__pipeline_functional(traced, out, NULL, NULL);
+    rp_ir *functional;
+    RP_TRY(rp__pipeline_functional(traced, &functional, random, n_random));
+    rp_status status = simplify(functional, leaf, out);
+    rp__ir_release(functional);
+    return status;
+}
+
+rp_status rp__pipeline_training(const rp_ir *functional, rp__leaf_kind leaf, const uint32_t *leaves, uint32_t n_leaves,
+                                uint64_t given, rp__pipeline_pair *out) {
+    const bool program = rp__leaf_is_program(leaf);
+    *out = (rp__pipeline_pair){0};
+    rp_status status = rp__joint_build(functional, leaves, n_leaves, given, &out->joint);
+    if (status == RP_OK && program) {
+        rp_ir *simple;
+        status = simplify(out->joint.ir, leaf, &simple);
+        if (status == RP_OK) {
+            rp__ir_release(out->joint.ir);
+            out->joint.ir = simple;
+        }
+    }
+    if (status == RP_OK) status = rp__partition(&out->joint, !program, &out->parts);
+    if (status != RP_OK) rp__pipeline_pair_free(out);
+    return status;
+}
+
+void rp__pipeline_pair_free(rp__pipeline_pair *p) {
+    rp__partitioned_free(&p->parts);
+    rp__joint_free(&p->joint);
+    *p = (rp__pipeline_pair){0};
+}
+
+/* ---- from a unit's graph to a program */
+
+rp_status rp__pipeline_sized(const rp_ir *ir, const int64_t *binding, rp_ir **out) {
+    return rp__specialise(ir, binding, out);
+}
+
+/* What a loop writes is marked in the storages of a settled graph, which no other pass keeps: spreading comes first. */
+static rp_status prepare_body(rp_ir *ir, bool fuses, rp_ir **out) {
+    rp_ir *wide = NULL;
+    if (fuses) RP_TRY(rp__spread(ir, &wide));
+    rp_status status = rp__blocks_settle(wide ? wide : ir, out);
+    rp__ir_release(wide);
+    return status;
+}
+
+/* Block `region` of a node of the settled graph. */
+static rp_status prepare_block(const rp_ir *ir, uint32_t node, uint32_t region, bool fuses, rp_ir **out) {
+    rp_ir *open, *wide = NULL;
+    RP_TRY(rp__block_open(ir, node, region, &open));
+    rp_status status = fuses ? rp__spread(open, &wide) : RP_OK;
+    if (status == RP_OK) status = rp__block_settle(wide ? wide : open, ir, node, region, out);
+    rp__ir_release(wide);
+    rp__ir_release(open);
+    return status;
+}
+
+static rp_status add_part(rp__executable *p, rp_ir *ir, bool fuses, rp__program_part **out);
+
+static rp_status add_blocks(rp__executable *p, rp__program_part *part, uint32_t group, bool fuses) {
+    rp__program_choice *c;
+    RP_TRY(rp__program_choice_new(p, part, group, &c));
+    rp__program_part **blocks[2] = {c->loop ? &c->test : &c->body[0], c->loop ? &c->body[0] : &c->body[1]};
+    for (uint32_t region = 0; region < 2; region++) {
+        rp_ir *ir;
+        RP_TRY(prepare_block(part->ir, c->node, region, fuses, &ir));
+        RP_TRY(add_part(p, ir, fuses, blocks[region]));
+    }
+    return RP_OK;
+}
+
+/* A prepared graph, taken over, and the blocks of its regions. */
+static rp_status add_part(rp__executable *p, rp_ir *ir, bool fuses, rp__program_part **out) {
+    RP_TRY(rp__program_part_new(p, ir, out));
+    rp__program_part *part = *out;
+    RP_TRY(rp__fuse(ir, !fuses, &part->fusion));
+    if (fuses) RP_TRY(rp__fuse_chains(&part->fusion, p->device));
+    RP_TRY(rp__program_part_groups(p, part));
+    RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));
+    for (uint32_t i = 0; i < part->n_order; i++) {
+        const rp__fuse_group *g = &part->fusion.groups[part->order[i]];
+        if (part->fusion.nodes[g->members[0]].kind == RP__FUSE_REGION)
+            RP_TRY(add_blocks(p, part, part->order[i], fuses));
+    }
+    return RP_OK;
+}
+
+static rp_status make_parts(rp__executable *p, bool fuses) {
+    rp_ir *ir;
+    RP_TRY(prepare_body(p->ir, fuses, &ir));
+    rp__ir_release(p->ir);
+    p->ir = ir;
+    return add_part(p, rp__ir_retain(ir), fuses, &p->body);
+}
+
+rp_status rp__pipeline_program(const rp_ir *ir, rp_tensor *const *in, size_t n_in,
+                               const rp__executable_options *options, rp__executable **out) {
+    rp__executable_options o = options ? *options : (rp__executable_options){0};
+    rp__executable_random *own = NULL;
+    rp__executable *p = NULL;
+    rp_status status = o.random ? RP_OK : rp__random_totals(ir, &own, &o.n_random);
+    if (own) o.random = own;
+    if (status == RP_OK) status = rp__program_begin(ir, n_in, &o, &p);
+    if (status == RP_OK) status = make_parts(p, !o.no_fusion);
+    if (status == RP_OK) status = rp__program_place_buffers(p, in, &o); /* rp__plan */
+    if (status == RP_OK) status = rp__program_record(p);                /* rp__group_lower, once a group */
+    if (status == RP_OK) status = rp__program_collect_patches(p);
+    if (status == RP_OK && !o.no_graph) status = rp__program_build_graph(p);
+    if (status == RP_OK) status = rp__program_describe(p);
+    if (status == RP_OK) rp__program_plan_heat(p, o.wait);
+    rp__free(own);
+    rp__program_parts_made(p);
+    if (status != RP_OK) {
+        rp__executable_free(p);
+        p = NULL;
+    }
+    *out = p;
+    return status;
+}
