@@ -181,7 +181,7 @@ static void chain(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out,
 static void test_memory_of_a_chain(void **state) {
     (void)state;
     rp_scope scope = rp_scope_begin();
-    rp_tensor *x = rp_ones(RP_DIMS(512, LINK_BYTES / 512 / 4), RP_F32), *got, *want;
+    rp_tensor *x = rp_ones(RP_DIMS(512, LINK_BYTES / 512 / 4)), *got, *want;
     chain(NULL, &x, 1, &want, 1);
     rp__trace_result r;
     rp__trace_request q = {
