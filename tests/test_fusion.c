@@ -52,7 +52,7 @@ static void expect(const char *text, const char *groups, const char *reasons) {
     rp__text_free(&why);
     rp__free(order);
     rp__fusion_free(&f);
-    rp_ir_release(ir);
+    rp__ir_release(ir);
     rp_ir_release(parsed);
 }
 
