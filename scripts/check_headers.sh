@@ -27,12 +27,12 @@ done
 # The macros, as a program writes them; rp_full also passes its arguments on to a macro of its own.
 use='#include <reprise.h>
 rp_tensor *use(rp_tensor *x, size_t n) {
-    rp_tensor *y = rp_full(RP_DIMS(2, n, 3), rp_f64(0.5), RP_F32);
+    rp_tensor *y = rp_full(RP_DIMS(2, n, 3), rp_f64(0.5), RP_OPTIONS(rp_full_options, .dtype = RP_F32));
     y = rp_cat(RP_TENSORS(x, y), 0);
     y = rp_cat(RP_TENSORS(y), 0);
-    y = rp_sum(y, RP_NO_DIMS, false, RP_DTYPE_NONE);
+    y = rp_sum(rp_add(y, x));
     rp_backward(y, NULL, RP_OPTIONS(rp_backward_options, .retain_graph = true, .create_graph = n > 2));
-    return rp_mean(y, RP_DIMS(0), true, RP_DTYPE_NONE);
+    return rp_mean(y, RP_DIMS(0), true);
 }'
 for std in c99 c11 c++11 c++20; do
     case $std in
