@@ -26,7 +26,12 @@ static bool has_none(const rp_tensor *t) {
 }
 
 static rp_dim offset_of(const rp_tensor *t, unsigned dim, rp_dim index) {
-    return has_none(t) ? t->offset : rp__dim_apply(RP__DIM_ADD, t->offset, times(index, t->stride[dim]));
+    const rp_dim stride = t->stride[dim];
+    int64_t by;
+    bool numbers = !rp__dim_is_symbol(index) && !rp__dim_is_symbol(stride) && !rp__dim_is_symbol(t->offset);
+    if (numbers && has_none(t) && (!rp__mul_i64(index, stride, &by) || !rp__add_i64(t->offset, by, &by)))
+        return t->offset;
+    return rp__dim_apply(RP__DIM_ADD, t->offset, times(index, stride));
 }
 
 /* ---- view and reshape */
