@@ -100,7 +100,7 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
     if (l->space.reversed) {
         int64_t reach = 0;
         for (unsigned k = l->space.n_axes - l->space.n_inner; k < l->space.n_axes; k++) {
-            reach += a->stride[k] * (l->space.size[l->space.order[k]] - 1);
+            if (l->space.size[l->space.order[k]] > 0) reach += a->stride[k] * (l->space.size[l->space.order[k]] - 1);
             a->stride[k] = -a->stride[k];
         }
         if (kind == RP__ACCESS_IOTA)

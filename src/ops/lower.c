@@ -558,7 +558,7 @@ static void reverse_access(const rp__lower *lw, const source *s, rp__space_acces
     int64_t reach = 0;
     for (unsigned d = 0; d < lw->ndim; d++) {
         if (!(lw->inner >> d & 1u)) continue;
-        reach += (lw->size[d] - 1) * stride[d];
+        if (lw->size[d] > 0) reach += (lw->size[d] - 1) * stride[d];
         stride[d] = -stride[d];
     }
     if (s->kind == SRC_IOTA)
