@@ -373,12 +373,13 @@ static const grad_case *case_of(const char *op) {
 
 /* Forms that genops derives have the values of their op's first case. */
 static void collect(void) {
+    static char texts[MOST][128]; /* of a case: the op that it is a form of, then shapes */
     for (size_t i = 0; i < N_WRITTEN; i++) cases[N_CASES++] = written[i];
     for (int forms = 0; forms < 2; forms++) {
         for (size_t k = 0; k < rp__op_builtin_count(); k++) {
             const rp__op *op = rp__op_table_at(k);
             if (case_of(op->name) || (forms == 0 ? !op->scalar_operand : !*op->functional)) continue;
-            char *text = calloc(2, 64);
+            char *text = texts[N_CASES];
             (void)snprintf(text, 64, "%s", forms == 0 ? op->name : op->functional);
             if (forms == 0) text[strlen(text) - strlen("_scalar")] = 0;
             const grad_case *base = case_of(text);
