@@ -378,18 +378,15 @@ void rp__cpu_event_destroy(rp__device *d, rp_event *e) {
 rp_status rp__cpu_event_record(rp__device *d, rp_event *e, rp_stream *s) {
     (void)d;
     event *own = e->native;
-    rp_status status = RP_OK;
     record *r = NULL;
     item *i = NULL;
-    if (s->capture) {
+    if (s->capture) { /* without the lock: recordings have one of their own, under which memory is asked for */
+        RP_TRY(rp__cpu_capture_mark(s, &own->mark));
         enter();
-        status = rp__cpu_capture_mark(s, &own->mark);
-        if (status == RP_OK) {
-            record_release(own->last);
-            own->last = NULL;
-        }
+        record_release(own->last);
+        own->last = NULL;
         leave();
-        return status;
+        return RP_OK;
     }
     r = rp__calloc(1, sizeof *r);
     if (!r) return RP__OOM("the recording of an event");
