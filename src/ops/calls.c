@@ -46,8 +46,9 @@ static inline const char *rp__options_take(void *to, size_t bytes, const void *o
     return NULL;
 }
 
-static inline rp_attr rp__attr_number(rp_attr_kind kind, rp_scalar given, rp_scalar otherwise, const char *name,
-                                      const char **wrong) {
+/* Of an int or float that is given by keyword: no row may have one. */
+static inline __attribute__((unused)) rp_attr rp__attr_number(rp_attr_kind kind, rp_scalar given, rp_scalar otherwise,
+                                                              const char *name, const char **wrong) {
     rp_attr a = {.kind = kind};
     rp_scalar s = given.kind ? given : otherwise;
     if (kind == RP_ATTR_INT && s.kind == RP_SCALAR_I64)

@@ -10,6 +10,6 @@ rp_status rp__vjp_cumsum(const rp__vjp *g) {
 }
 
 rp_status rp__vjp_cumsum_reversed(const rp__vjp *g) {
-    g->grad_in[0] = rp_cumsum(g->grad_out[0], rp__attr_int(g->call, 0), RP_DTYPE_NONE);
+    g->grad_in[0] = rp_cumsum(g->grad_out[0], rp__attr_int(g->call, 0));
     return RP_OK;
 }

@@ -25,7 +25,7 @@ const rp__ir_form rp__ir_forms[RP__IR_KIND_COUNT] = {
     [RP__IR_FUNCTION] = {"function", -1, -1, .random = true, .n_regions = 2,
                          .region = {{"forward", {RP__IR_OPERANDS}, RP__IR_RESULTS},
                                     {"backward", {RP__IR_OPERANDS, RP__IR_RESULTS, RP__IR_RESULTS}, RP__IR_GRADIENTS}}},
-    [RP__IR_ASSIGN] = {"assign", 2, 0},
+    [RP__IR_ASSIGN] = {.name = "assign", .n_in = 2, .n_out = 0},
 };
 
 const rp__ir_value *rp__ir_part_values(const rp__ir_node *n, rp__ir_part part, uint32_t *count) {
