@@ -138,7 +138,7 @@ static rp_tensor *reduce(uint64_t *s, rp_tensor *t) {
     case 2: return rp_amax(t, &d, n ? 1 : 0, keep);
     case 3: return rp_softmax(t, d);
     case 4: return rp_log_softmax(t, d);
-    case 6: return rp_cumsum(t, d, RP_DTYPE_NONE);
+    case 6: return rp_cumsum(t, d);
     case 7: return n ? rp_constant_pad_nd(t, RP_DIMS(1, keep ? -1 : 1), rp_f64(0.5)) : t;
     case 8:
         if (n != 3 && n != 4) return t;

@@ -149,7 +149,7 @@ static rp_tensor *f_batch_norm_train(rp_tensor **x) {
     rp_tensor *stats = rp_add(rp_add(mean, rp_mul(rstd, mean)), var);
     return rp_add(y, rp_unsqueeze(stats, -1));
 }
-CASE(f_cumsum, rp_cumsum(x[0], 1, RP_DTYPE_NONE))
+CASE(f_cumsum, rp_cumsum(x[0], 1))
 CASE(f_cumsum_reversed, rp_cumsum_reversed(rp_mul(x[0], x[0]), 0))
 CASE(f_log_softmax, rp_log_softmax(x[0], -1))
 CASE(f_layer_norm, rp_layer_norm(x[0], RP_DIMS(3), x[1], x[2], 1e-5))
