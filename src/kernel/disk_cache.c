@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,12 +111,41 @@ bool rp__disk_cache_loads(char *why, size_t bytes) {
 
 static const char work_name[] = "reprise-XXXXXX", work_files[] = "work.";
 
-void rp__disk_work_end(const char *folder) {
+static void remove_work(const char *folder) {
     DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));)
         if (!strncmp(e->d_name, work_files, sizeof work_files - 1)) (void)unlinkat(dirfd(d), e->d_name, 0);
     if (d) (void)closedir(d);
     (void)rmdir(folder);
+}
+
+/* Those in use: a process may end while one of its threads compiles. Without a lock, which a thread that is gone could hold. */
+enum { MOST_AT_WORK = 8 };
+static struct {
+    atomic_long process; /* 0: free, -1: being written. A child has its parent's, and leaves them alone */
+    char folder[RP__DISK_PATH];
+} at_work[MOST_AT_WORK];
+
+static void work_begins(const char *folder) {
+    for (size_t k = 0; k < MOST_AT_WORK; k++) {
+        long free_place = 0;
+        if (!atomic_compare_exchange_strong(&at_work[k].process, &free_place, -1)) continue;
+        (void)snprintf(at_work[k].folder, sizeof at_work[k].folder, "%s", folder);
+        atomic_store(&at_work[k].process, (long)getpid());
+        return;
+    }
+}
+
+void rp__disk_work_end(const char *folder) {
+    remove_work(folder);
+    for (size_t k = 0; k < MOST_AT_WORK; k++)
+        if (atomic_load(&at_work[k].process) == (long)getpid() && !strcmp(at_work[k].folder, folder))
+            atomic_store(&at_work[k].process, 0);
+}
+
+__attribute__((destructor)) static void end_work(void) {
+    for (size_t k = 0; k < MOST_AT_WORK; k++)
+        if (atomic_load(&at_work[k].process) == (long)getpid()) remove_work(at_work[k].folder);
 }
 
 /* Work folders of processes that were killed. */
@@ -144,7 +174,10 @@ bool rp__disk_work_folder(char folder[RP__DISK_PATH], size_t *place, char *why, 
         const char *fault = not_loadable(parent);
         if (!fault) sweep_work(parent);
         (void)snprintf(folder, RP__DISK_PATH, "%.*s/%s", RP__DISK_PATH - 32, parent, work_name);
-        if (!fault && mkdtemp(folder)) return true;
+        if (!fault && mkdtemp(folder)) {
+            work_begins(folder);
+            return true;
+        }
         (void)snprintf(why, bytes, "no folder for objects, %.128s: %s", parent, fault ? fault : strerror(errno));
     }
     return false;
