@@ -3,6 +3,7 @@
 #include "ops/grad.h"
 
 #include "ops/infer.h"
+#include "ops/norm.h"
 #include "ops/private.h"
 #include "ops/rules.h"
 
@@ -96,24 +97,13 @@ rp_status rp__infer_batch_norm_train(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* Two passes, as layer norm's: the variance is that of x - mean. */
 void rp__lower_batch_norm_train(rp__lower *lw) {
-    const rp__call *call = rp__lw_call(lw);
     rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
-    rp__lw_inner(lw, all_but_channels(call->in[0]->ndim));
-    rp__val extent = rp__lw_inner_extent(lw, compute);
-    rp__val x = rp__lw_in(lw, 0);
-    rp__val mean = rp__lw_2(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), extent);
-    rp__val centred = rp__lw_2(lw, RP__SUB, x, mean);
-    rp__val squares = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_2(lw, RP__MUL, centred, centred));
-    rp__val variance = rp__lw_2(lw, RP__DIV, squares, extent);
-    rp__val rstd = rp__lw_1(lw, RP__RSQRT, rp__lw_2(lw, RP__ADD, variance, rp__lw_attr(lw, 0, compute)));
-    rp__val y = rp__lw_2(lw, RP__MUL, centred, rstd);
-    if (rp__lw_has(lw, 1)) y = rp__lw_2(lw, RP__MUL, y, rp__lw_cast(lw, rp__lw_in(lw, 1), compute));
-    if (rp__lw_has(lw, 2)) y = rp__lw_2(lw, RP__ADD, y, rp__lw_cast(lw, rp__lw_in(lw, 2), compute));
-    rp__val others = rp__lw_2(lw, RP__SUB, extent, rp__lw_const_i(lw, compute, 1));
-    rp__lw_out(lw, 0, y);
-    rp__lw_out_row(lw, 1, mean);
-    rp__lw_out_row(lw, 2, rstd);
-    rp__lw_out_row(lw, 3, rp__lw_2(lw, RP__DIV, squares, others));
+    rp__lw_inner(lw, all_but_channels(rp__lw_call(lw)->in[0]->ndim));
+    const rp__lw_norm norm = rp__lw_normalise(lw, 0);
+    rp__val others = rp__lw_2(lw, RP__SUB, norm.extent, rp__lw_const_i(lw, compute, 1));
+    rp__lw_out(lw, 0, norm.y);
+    rp__lw_out_row(lw, 1, norm.mean);
+    rp__lw_out_row(lw, 2, norm.rstd);
+    rp__lw_out_row(lw, 3, rp__lw_2(lw, RP__DIV, norm.squares, others));
 }

@@ -3,6 +3,7 @@
 
 #include <reprise_ops.h>
 
+#include "ops/norm.h"
 #include "ops/rules.h"
 
 /* ---- softmax along one dim */
@@ -106,22 +107,27 @@ rp_status rp__infer_native_layer_norm(const rp__call *call, rp__meta *out) {
 }
 
 /* Two passes: the variance is that of x - mean, so that a large mean costs no digits. */
+rp__lw_norm rp__lw_normalise(rp__lower *lw, unsigned eps) {
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__lw_norm n = {.extent = rp__lw_inner_extent(lw, compute)};
+    rp__val x = rp__lw_in(lw, 0);
+    n.mean = rp__lw_2(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), n.extent);
+    rp__val centred = rp__lw_2(lw, RP__SUB, x, n.mean);
+    n.squares = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_2(lw, RP__MUL, centred, centred));
+    rp__val variance = rp__lw_2(lw, RP__DIV, n.squares, n.extent);
+    n.rstd = rp__lw_1(lw, RP__RSQRT, rp__lw_2(lw, RP__ADD, variance, rp__lw_attr(lw, eps, compute)));
+    n.y = rp__lw_2(lw, RP__MUL, centred, n.rstd);
+    if (rp__lw_has(lw, 1)) n.y = rp__lw_2(lw, RP__MUL, n.y, rp__lw_cast(lw, rp__lw_in(lw, 1), compute));
+    if (rp__lw_has(lw, 2)) n.y = rp__lw_2(lw, RP__ADD, n.y, rp__lw_cast(lw, rp__lw_in(lw, 2), compute));
+    return n;
+}
+
 void rp__lower_native_layer_norm(rp__lower *lw) {
     const rp__call *call = rp__lw_call(lw);
-    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
     unsigned n = (unsigned)call->attrs[0].n;
     rp__lw_inner(lw, ((1u << n) - 1u) << (call->in[0]->ndim - n));
-    rp__val extent = rp__lw_inner_extent(lw, compute);
-    rp__val x = rp__lw_in(lw, 0);
-    rp__val mean = rp__lw_2(lw, RP__DIV, rp__lw_reduce(lw, RP__REDUCE_SUM, x), extent);
-    rp__val centred = rp__lw_2(lw, RP__SUB, x, mean);
-    rp__val squares = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_2(lw, RP__MUL, centred, centred));
-    rp__val variance = rp__lw_2(lw, RP__DIV, squares, extent);
-    rp__val rstd = rp__lw_1(lw, RP__RSQRT, rp__lw_2(lw, RP__ADD, variance, rp__lw_attr(lw, 1, compute)));
-    rp__val y = rp__lw_2(lw, RP__MUL, centred, rstd);
-    if (rp__lw_has(lw, 1)) y = rp__lw_2(lw, RP__MUL, y, rp__lw_cast(lw, rp__lw_in(lw, 1), compute));
-    if (rp__lw_has(lw, 2)) y = rp__lw_2(lw, RP__ADD, y, rp__lw_cast(lw, rp__lw_in(lw, 2), compute));
-    rp__lw_out(lw, 0, y);
-    rp__lw_out_row(lw, 1, mean);
-    rp__lw_out_row(lw, 2, rstd);
+    const rp__lw_norm norm = rp__lw_normalise(lw, 1);
+    rp__lw_out(lw, 0, norm.y);
+    rp__lw_out_row(lw, 1, norm.mean);
+    rp__lw_out_row(lw, 2, norm.rstd);
 }
