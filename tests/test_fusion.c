@@ -19,6 +19,7 @@
 static const char *name_of(const rp__ir_node *n) { return n->kind == RP__IR_OP ? n->op->name : "assign"; }
 
 static rp__device *chained_by; /* of expect: whose library is asked for chains of products; NULL: none are made */
+static rp__device *summed_by;  /* of expect: whose library is asked for orders of products; NULL: that of chained_by */
 
 /* groups: "sin+exp;sum", in the order in which they run. reasons: "a>b:reason;...", sorted as found; NULL: not looked at. */
 static void expect(const char *text, const char *groups, const char *reasons) {
@@ -26,7 +27,7 @@ static void expect(const char *text, const char *groups, const char *reasons) {
     (void)rp__spread(parsed, &ir);
     test_no_error();
     rp__fusion f;
-    (void)rp__fuse(ir, false, &f);
+    (void)rp__fuse(ir, summed_by ? summed_by : chained_by, false, &f);
     if (chained_by) (void)rp__fuse_chains(&f, chained_by);
     test_no_error();
     uint32_t *order = rp__calloc(f.n_groups + 1u, sizeof *order), n = 0;
@@ -207,7 +208,7 @@ static void many_readers(void **state) {
     rp__text_add(&t, "  return %s\n}\n", results.data);
     rp_ir *ir = test_parse(t.data);
     rp__fusion f;
-    (void)rp__fuse(ir, false, &f);
+    (void)rp__fuse(ir, summed_by ? summed_by : chained_by, false, &f);
     test_no_error();
     unsigned apart = 0, reasons = 0;
     for (uint32_t k = 1; k < f.n_nodes; k++) {
@@ -244,6 +245,8 @@ static void stores_are_not_repeated(void **state) {
 
 static void libraries(void **state) {
     (void)state;
+    summed_by = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
+    assert_non_null(summed_by);
     expect("graph \"f\" (%0: f32[4, 8], %1: f32[8, 8]) {\n"
            "  %2: f32[4, 8] = neg(%0)\n"
            "  %3: f32[4, 8] = linear(%2, %1, none)\n"
@@ -251,7 +254,8 @@ static void libraries(void **state) {
            "  %5: f32[4, 8] = add(%4, %2) {alpha = 1}\n"
            "  return %5\n"
            "}\n",
-           "neg;linear;relu+add", "linear>relu:library-op;neg>linear:library-op;neg>add:would-make-a-cycle");
+           "neg;linear+relu+add", "neg>linear:gathered-operand;neg>add:gathered-operand");
+    summed_by = NULL;
 }
 
 /* A device whose library takes every chain of at most three products, and notes what it was asked. */
@@ -267,9 +271,16 @@ static rp__chain_answer take_chain(rp__device *d, const rp__library_stage *stage
     return n > 3 ? RP__CHAIN_TOO_LARGE : RP__CHAIN_YES;
 }
 
+static rp__order our_order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                           const rp__library_call *call) {
+    (void)d, (void)o, (void)n, (void)call;
+    assert_int_equal(op, RP__LIB_MATMUL);
+    return rp__order_of(RP__CONTRACT_PRODUCT, 0);
+}
+
 static void products(void **state) {
     (void)state;
-    const rp__library library = {.chain = take_chain};
+    const rp__library library = {.chain = take_chain, .order = our_order};
     const rp__device_ops ops = {.library = &library};
     rp__device device = {.ops = &ops};
     static const char mlp[] = "graph \"f\" (%0: f32[10], %1: f32[64, 10], %2: f32[64], %3: f32[10, 64]) {\n"
@@ -279,7 +290,7 @@ static void products(void **state) {
                               "  %7: f32[10] = relu(%6)\n"
                               "  return %7\n"
                               "}\n";
-    expect(mlp, "linear+relu;linear+relu", "relu>linear:library-op"); /* no device to ask */
+    expect(mlp, "linear;relu;linear;relu", NULL); /* no device to ask */
     chained_by = &device;
     expect(mlp, "linear+relu+linear+relu", "");
     /* rows that others read are stored, and lie in memory as the next product reads them */
@@ -290,7 +301,7 @@ static void products(void **state) {
            "  %5: f32[2, 3, 8] = exp(%2)\n"
            "  return %4, %5, %2\n"
            "}\n",
-           "linear+bmm;exp", "linear>exp:library-op");
+           "linear+exp;bmm", "linear>bmm:gathered-operand");
     /* other rows: a transposed result; the product as a weight, as both operands; a weight made of it; what is too long */
     asked = 0;
     expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
@@ -417,7 +428,8 @@ static void constants_are_everywhere(void **state) {
            "  %6: f32[4, 8] = where(%2, %5, %3)\n"
            "  return %6\n"
            "}\n",
-           "full+where;linear;full+where", "where>linear:library-op;linear>where:library-op");
+           "full+where;linear;full+where",
+           "where>linear:product-served-elsewhere;linear>where:product-served-elsewhere");
     /* a library op and the caller read memory */
     expect("graph \"f\" (%0: f32[4, 8]) {\n"
            "  %1: f32[8, 8] = full() {size = [8, 8], fill_value = 2, dtype = f32}\n"
@@ -510,8 +522,10 @@ static void slow_rows(void **state) {
 }
 
 /* The mask of a relu is made by the backward, so that the relu itself is a part of the product's launch. */
-static void relu_joins_the_product(void **state) {
+static void what_follows_joins_the_product(void **state) {
     (void)state;
+    summed_by = rp__device_get((rp_device){RP_DEVICE_CPU, 0});
+    assert_non_null(summed_by);
     expect("graph \"f\" (%0: f32[4, 8], %1: f32[8, 8]) {\n"
            "  %2: f32[4, 8] = linear(%0, %1, none)\n"
            "  %3: f32[4, 8] = relu(%2)\n"
@@ -521,7 +535,8 @@ static void relu_joins_the_product(void **state) {
            "  %7: f32[4, 8] = where(%5, %6, %4)\n"
            "  return %7\n"
            "}\n",
-           "linear+relu;linear;eq_scalar+full+where", NULL);
+           "linear+relu+eq_scalar;linear+full+where", "relu>linear:gathered-operand;eq_scalar>where:gathered-operand");
+    summed_by = NULL;
 }
 
 int main(void) {
@@ -531,7 +546,7 @@ int main(void) {
         cmocka_unit_test(constants_are_everywhere),
         cmocka_unit_test(numbers_ride_along),
         cmocka_unit_test(numbers_are_drawn_again),
-        cmocka_unit_test(relu_joins_the_product),
+        cmocka_unit_test(what_follows_joins_the_product),
         cmocka_unit_test(slow_rows),
         cmocka_unit_test(chains),
         cmocka_unit_test(rows),

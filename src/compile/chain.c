@@ -1,5 +1,5 @@
 /* Chains: matrix products, each reading the rows of the one before, that become one launch.
-   Requires  a fusion whose groups are final otherwise: loops merged, relus joined to the products before them.
+   Requires  a fusion whose groups are final otherwise: loops merged, and joined to the products that they follow.
    Keeps     the graph, and the order that nodes must have.
    After it  a group may hold several products; the edge to a product that stayed apart from the one before has the library's
              reason. Rows between two products exist in memory only if another group reads them or they are a result. */
@@ -7,45 +7,79 @@
 
 #include "compile/fuse.h"
 #include "device/device.h"
+#include "ops/product.h"
 
-static bool is_product(const rp__fusion *f, uint32_t k) {
-    const rp__ir_node *n = &f->ir->nodes[f->nodes[k].node];
-    return f->nodes[k].kind == RP__FUSE_LIBRARY && (rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)));
-}
 static rp__ir_value result_of(const rp__fusion *f, uint32_t k) { return f->ir->nodes[f->nodes[k].node].out[0]; }
 
-/* Operands without memory: the stand-ins of the fuse node. With memory: what `memory` gives, else the stand-in. */
-static rp_status stage_of(const rp__fusion *f, uint32_t k, rp__chain_memory *memory, void *ctx,
+/* A relu that alone reads the product before it, element by element in the same order: RP__IR_NONE: node k is none. */
+static rp__ir_value relu_of(const rp__fusion *f, uint32_t product, uint32_t k) {
+    const rp_ir *ir = f->ir;
+    const rp__ir_value made = result_of(f, product);
+    const rp__ir_node *relu = &ir->nodes[f->nodes[k].node];
+    if (!rp__ir_is_op(relu, RP__OP(relu)) || rp__ir_root(ir, relu->in[0]) != made || f->n_readers[made] != 1 ||
+        f->result_storage[ir->values[made].storage])
+        return RP__IR_NONE;
+    const rp__ir_value_info *from = &ir->values[made], *read = &ir->values[relu->in[0]],
+                            *out = &ir->values[relu->out[0]];
+    return rp__ir_is_row_major(from) && rp__ir_is_row_major(read) && rp__ir_is_row_major(out) &&
+                   out->storage != from->storage &&
+                   rp__numel(read->meta.size, read->meta.ndim) == rp__numel(from->meta.size, from->meta.ndim)
+               ? relu->out[0]
+               : RP__IR_NONE;
+}
+
+/* Are the members products, each perhaps with its relu? */
+static bool are_stages(const rp__fusion *f, const uint32_t *members, uint32_t n) {
+    for (uint32_t m = 0; m < n; m++) {
+        if (rp__fuse_is_matmul(f, members[m])) continue;
+        if (m == 0 || !rp__fuse_is_matmul(f, members[m - 1]) || relu_of(f, members[m - 1], members[m]) == RP__IR_NONE)
+            return false;
+    }
+    return true;
+}
+
+/* Operands without memory: the stand-ins of the fuse node. With memory: what `memory` gives, else the stand-in. What the product
+   makes is stored as `result`, its own value or that of its relu. */
+static rp_status stage_of(const rp__fusion *f, uint32_t k, rp__ir_value result, rp__chain_memory *memory, void *ctx,
                           rp__library_stage *stage) {
     const rp__fuse_node *fn = &f->nodes[k];
     const rp__ir_node *n = &f->ir->nodes[fn->node];
+    const rp__ir_value_info *made = &f->ir->values[n->out[0]];
     rp_tensor *in[3], *out[1];
     rp__call call;
+    rp__product p;
     memset(stage, 0, sizeof *stage);
-    if (n->n_in > 3 || n->n_out != 1) return RP_OK;
     for (uint32_t i = 0; i < n->n_in; i++) {
         in[i] = memory && fn->in[i] ? memory(ctx, n->in[i]) : NULL;
         if (!in[i]) in[i] = fn->in[i];
         if (in[i] && rp__tensor_is_error(in[i])) return rp_error_status();
     }
-    out[0] = memory ? memory(ctx, n->out[0]) : NULL;
+    out[0] = memory ? memory(ctx, result) : NULL;
     if (!out[0]) out[0] = fn->out[0];
     if (rp__tensor_is_error(out[0])) return rp_error_status();
+    if (out[0] != fn->out[0] && result != n->out[0]) { /* as the product has it */
+        out[0]->ndim = made->meta.ndim;
+        memcpy(out[0]->size, made->meta.size, made->meta.ndim * sizeof *out[0]->size);
+        memcpy(out[0]->stride, made->stride, made->meta.ndim * sizeof *out[0]->stride);
+    }
     rp__ir_call(n, in, out, &call);
-    call.stage = stage;
-    return n->op->rule.run(&call);
+    RP_TRY(rp__product_of(&call, &p));
+    stage->op = p.op;
+    stage->n = p.n;
+    stage->relu = result != n->out[0];
+    memcpy(stage->o, p.o, sizeof p.o);
+    return RP_OK;
 }
 
 rp_status rp__chain_stages(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__chain_memory *memory,
                            void *ctx, rp__library_stage *stages, uint32_t *n_stages) {
     uint32_t count = 0;
     for (uint32_t m = 0; m < n; m++) {
-        if (!is_product(f, members[m])) {
-            stages[count - 1].epilogue = RP__EPILOGUE_RELU; /* the group begins with a product */
-            continue;
-        }
-        RP_TRY(stage_of(f, members[m], memory, ctx, &stages[count]));
-        stages[count++].epilogue = RP__EPILOGUE_NONE;
+        rp__ir_value result = result_of(f, members[m]);
+        const bool relu = m + 1 < n && !rp__fuse_is_matmul(f, members[m + 1]);
+        if (relu) result = relu_of(f, members[m], members[m + 1]);
+        RP_TRY(stage_of(f, members[m], result, memory, ctx, &stages[count++]));
+        m += relu;
     }
     *n_stages = count;
     return RP_OK;
@@ -65,7 +99,7 @@ static const char *reason_of(rp__chain_answer answer) {
 static const char *ask(const rp__fusion *f, rp__device *d, const uint32_t *members, uint32_t n) {
     rp__library_stage stages[RP__CHAIN_MAX];
     uint32_t n_stages = 0;
-    for (uint32_t m = 0; m < n; m++) n_stages += is_product(f, members[m]);
+    for (uint32_t m = 0; m < n; m++) n_stages += rp__fuse_is_matmul(f, members[m]);
     if (n_stages > RP__CHAIN_MAX) return reason_of(RP__CHAIN_TOO_LARGE);
     if (rp__chain_stages(f, members, n, NULL, NULL, stages, &n_stages) != RP_OK) return "";
     for (uint32_t s = 0; s < n_stages; s++) {
@@ -82,6 +116,7 @@ static const char *follows(rp__fuse_paths *paths, rp__device *d, uint32_t group,
     const rp__fuse_group *g = &f->groups[group];
     const rp__ir_node *node = &ir->nodes[f->nodes[next].node];
     const rp__ir_value rows = result_of(f, g->members[g->n_members - 1]);
+    if (!are_stages(f, members, n)) return "products-meet";
     if (rp__ir_root(ir, node->in[0]) != rows || !rp__ir_is_row_major(&ir->values[node->in[0]]) ||
         !rp__ir_is_row_major(&ir->values[rows]) ||
         rp__numel(ir->values[rows].meta.size, ir->values[rows].meta.ndim) !=
@@ -104,7 +139,7 @@ static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bo
     for (uint32_t r = 0; r < f->n_readers[rows]; r++) {
         const uint32_t next = f->readers[rows][r];
         rp__fuse_group *h = &f->groups[f->nodes[next].group];
-        if (!is_product(f, next) || f->nodes[next].group == group || h->members[0] != next) continue;
+        if (!rp__fuse_is_matmul(f, next) || f->nodes[next].group == group || h->members[0] != next) continue;
         uint32_t *members = RP__NEW(&f->arena, uint32_t, g->n_members + h->n_members);
         if (!members) return RP__OOM("fusion");
         memcpy(members, g->members, g->n_members * sizeof *members);
@@ -118,6 +153,7 @@ static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bo
         if (why) continue;
         g->members = members;
         g->n_members = n;
+        g->chain = true;
         h->dead = true;
         h->n_members = 0;
         for (uint32_t k = 0; k < n; k++) f->nodes[members[k]].group = group;
@@ -132,8 +168,14 @@ rp_status rp__fuse_chains(rp__fusion *f, rp__device *d) {
     rp_status status = rp__fuse_paths_begin(&paths, f);
     for (uint32_t k = 0; k < f->n_nodes && status == RP_OK; k++) {
         const uint32_t group = f->nodes[k].group;
-        bool done = !is_product(f, k) || f->groups[group].members[0] != k;
+        const rp__fuse_group *g = &f->groups[group];
+        bool done = !rp__fuse_is_matmul(f, k) || g->members[0] != k || !are_stages(f, g->members, g->n_members);
+        const bool stages = !done;
         while (!done && status == RP_OK) status = extend(&paths, d, group, &done);
+        if (!stages || status != RP_OK || g->chain || g->n_members == 1) continue;
+        const char *why = ask(f, d, g->members, g->n_members); /* a small product and its relu */
+        if (why && !*why) status = rp_error_status();
+        f->groups[group].chain = why == NULL;
     }
     rp__fuse_paths_end(&paths);
     return status;

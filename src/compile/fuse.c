@@ -13,7 +13,9 @@
 
 #include "core/alloc.h"
 #include "core/log.h"
+#include "device/device.h"
 #include "ops/lower.h"
+#include "ops/product.h"
 
 /* Limits of a kernel: pointers keep index registers in check, nodes keep the interpreter's tiles in L1. */
 enum { MAX_MEMBERS = 64, MAX_POINTERS = 32, MAX_DAG_NODES = 1000, MAX_SCALARS = 48, MAX_DRAWS_A_KERNEL = 8 };
@@ -34,7 +36,8 @@ static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, boo
 }
 static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v) {
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, RP__ELEMENTS), v);
+    const rp__axes axes = call->op->lowering == RP__PRODUCT ? RP__ALONG_ROWS : RP__ELEMENTS;
+    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, axes), v);
 }
 static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
@@ -43,6 +46,14 @@ static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_
 static rp__val probe_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
     (void)call;
     return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+}
+static rp__val probe_contract(rp__lower_sink *s, const rp__call *call, rp__val a, rp__val b, unsigned order) {
+    (void)call;
+    return rp__dag_contract(s->builder, a, b, RP__ALONG_ROW, order);
+}
+static void probe_join(rp__lower_sink *s, const rp__call *call, unsigned dim) {
+    (void)call;
+    ((probe *)s)->node->joined |= 1u << dim;
 }
 static void probe_reverse(rp__lower_sink *s, const rp__call *call) {
     (void)call;
@@ -105,6 +116,8 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
                         .out = probe_out,
                         .reduce = probe_reduce,
                         .scan = probe_scan,
+                        .contract = probe_contract,
+                        .join = probe_join,
                         .reverse = probe_reverse,
                         .scalar = probe_scalar,
                         .iota = probe_iota,
@@ -152,7 +165,21 @@ rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fu
     return probe_node(ir, out);
 }
 
-static rp_status make_nodes(rp__fusion *f) {
+/* Products join others where the order that they have by themselves is that of the kernel that they would share. */
+static rp_status look_at_product(const rp_ir *ir, rp__device *d, rp__fuse_node *fn) {
+    const rp__ir_node *n = &ir->nodes[fn->node];
+    rp__call call;
+    rp__order eager, lowered;
+    fn->kind = RP__FUSE_LIBRARY;
+    if (!d) return RP_OK;
+    rp__ir_call(n, fn->in, fn->out, &call);
+    RP_TRY(rp__product_orders(&call, d, &eager, &lowered));
+    if (eager != lowered || lowered == RP__ORDER_ELSEWHERE) return RP_OK;
+    fn->kind = RP__FUSE_PRODUCT;
+    return probe_node(ir, fn);
+}
+
+static rp_status make_nodes(rp__fusion *f, rp__device *d) {
     const rp_ir *ir = f->ir;
     f->nodes = RP__NEW(&f->arena, rp__fuse_node, ir->body.n_nodes + 1);
     f->node_of = RP__NEW(&f->arena, uint32_t, ir->n_nodes + 1);
@@ -187,6 +214,8 @@ static rp_status make_nodes(rp__fusion *f) {
         } else if (loop && !empty) {
             fn->kind = RP__FUSE_LOOP;
             RP_TRY(probe_node(ir, fn));
+        } else if (n->kind == RP__IR_OP && n->op->lowering == RP__PRODUCT && !empty) {
+            RP_TRY(look_at_product(ir, d, fn));
         } else if (n->n_regions > 0) {
             fn->kind = RP__FUSE_REGION; /* its blocks are fused by themselves */
         } else {
@@ -312,6 +341,32 @@ bool rp__fuse_path_around(rp__fuse_paths *m, uint32_t a, uint32_t b) {
 }
 
 static bool is_loop(const rp__fuse_node *n) { return n->kind == RP__FUSE_LOOP || n->kind == RP__FUSE_COPY; }
+static bool merges(const rp__fuse_node *n) { return is_loop(n) || n->kind == RP__FUSE_PRODUCT; }
+
+/* What may share a kernel with a product: what is computed of each of its elements, where it stands. A dim of a convolution is
+   one stride of its operands. */
+static const char *follows_product(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
+    uint32_t products = 0;
+    for (uint32_t k = 0; k < n; k++) products += f->nodes[members[k]].kind == RP__FUSE_PRODUCT;
+    if (products == 0) return NULL;
+    if (products > 1) return "products-meet";
+    if (s->n_axes > RP__AXES - 4) return "kernel-too-large";
+    for (uint32_t k = 0; k < n; k++) {
+        const rp__fuse_node *fn = &f->nodes[members[k]];
+        const rp__axis_map *m = &s->node_map[k];
+        if (fn->kind != RP__FUSE_PRODUCT) {
+            if (fn->opaque || fn->n_windows > 0 || fn->inner != 0) return "not-of-elements";
+            for (unsigned a = 0; a < m->begin[m->ndim]; a++) {
+                if (s->is_inner[m->axis[a]]) return "iteration-spaces-differ";
+            }
+            continue;
+        }
+        for (unsigned d = 0; d < m->ndim && fn->n_windows > 0; d++) {
+            if (m->begin[d + 1] - m->begin[d] > 1) return "reshape-splits-dims";
+        }
+    }
+    return NULL;
+}
 
 /* Does what member `reader` makes stay once a row, through all members that use it? Then nobody but the thread that stores
    for the row computes with what it read. */
@@ -408,7 +463,8 @@ static const char *legal(const rp__fusion *f, const uint32_t *members, uint32_t 
     rp__group_space space;
     const char *why = rp__group_space_make(f, members, n, &space);
     if (why) return why;
-    if (!memory_is_safe(f, members, n, &space)) why = "written-memory";
+    why = follows_product(f, members, n, &space);
+    if (!why && !memory_is_safe(f, members, n, &space)) why = "written-memory";
     rp__group_space_free(&space);
     return why;
 }
@@ -466,15 +522,26 @@ static bool runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n
     return stores && ((rows < FEW_ROWS && row > LONG_ROW) || (across && rows * row > MANY_ELEMENTS));
 }
 
+/* Of two nodes that are not both loops or products. */
+static const char *why_apart(const rp__fusion *f, const rp__fuse_node *a, const rp__fuse_node *b) {
+    if (a->kind == RP__FUSE_REGION || b->kind == RP__FUSE_REGION) return "region";
+    const rp__fuse_node *both[2] = {a, b};
+    for (unsigned k = 0; k < 2; k++) {
+        const rp__ir_node *n = &f->ir->nodes[both[k]->node];
+        if (both[k]->kind == RP__FUSE_LIBRARY && n->kind == RP__IR_OP && n->op->lowering == RP__PRODUCT)
+            return "product-served-elsewhere";
+    }
+    return "library-op";
+}
+
 static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
     rp__fusion *f = m->f;
     uint32_t a = f->nodes[e->a].group, b = f->nodes[e->b].group;
     if (a == b) return RP_OK;
     rp__fuse_group *x = &f->groups[a], *y = &f->groups[b];
     const char *why = NULL;
-    if (!is_loop(&f->nodes[e->a]) || !is_loop(&f->nodes[e->b])) {
-        bool region = f->nodes[e->a].kind == RP__FUSE_REGION || f->nodes[e->b].kind == RP__FUSE_REGION;
-        why = region ? "region" : "library-op";
+    if (!merges(&f->nodes[e->a]) || !merges(&f->nodes[e->b])) {
+        why = why_apart(f, &f->nodes[e->a], &f->nodes[e->b]);
     } else if (rp__fuse_path_around(m, a, b) || rp__fuse_path_around(m, b, a)) {
         why = "would-make-a-cycle";
     }
@@ -604,86 +671,6 @@ static rp_status merge_all(rp__fuse_paths *m) {
     return status;
 }
 
-/* The one group that reads results of the node; RP__IR_NONE: none, or several. */
-static uint32_t reading_group(const rp__fusion *f, uint32_t node) {
-    const rp__ir_node *n = &f->ir->nodes[f->nodes[node].node];
-    uint32_t group = RP__IR_NONE;
-    for (uint32_t k = 0; k < n->n_out; k++) {
-        if (f->result_storage[f->ir->values[n->out[k]].storage]) return RP__IR_NONE;
-        for (uint32_t r = 0; r < f->n_readers[n->out[k]]; r++) {
-            uint32_t g = f->nodes[f->readers[n->out[k]][r]].group;
-            if (group != RP__IR_NONE && g != group) return RP__IR_NONE;
-            group = g;
-        }
-    }
-    return group;
-}
-
-/* Frees a relu of the nodes that share its kernel, where each can as well run with those that read it: then the relu joins the
-   product. They come after the relu, so they move towards later groups only and no cycle can arise. */
-static rp_status leave_alone(rp__fusion *f, uint32_t relu) {
-    rp__fuse_group *g = &f->groups[f->nodes[relu].group];
-    if (g->n_members == 1 || g->n_members > 4) return RP_OK;
-    uint32_t to[4] = {0}, *members[4] = {0};
-    for (uint32_t k = 0; k < g->n_members; k++) {
-        uint32_t node = g->members[k];
-        if (node == relu) continue;
-        to[k] = f->nodes[node].kind == RP__FUSE_LOOP ? reading_group(f, node) : RP__IR_NONE;
-        if (to[k] == RP__IR_NONE || to[k] == f->nodes[relu].group) return RP_OK;
-        for (uint32_t j = 0; j < k; j++) {
-            if (g->members[j] != relu && to[j] == to[k]) return RP_OK; /* one joins at a time */
-        }
-        rp__fuse_group *h = &f->groups[to[k]], alone = {.members = &node, .n_members = 1};
-        if (!is_loop(&f->nodes[h->members[0]]) || h->n_members == MAX_MEMBERS) return RP_OK;
-        members[k] = join(f, h, &alone);
-        if (!members[k]) return RP__OOM("fusion");
-        const char *why = legal(f, members[k], h->n_members + 1);
-        if (why && !*why) return RP__OOM("fusion");
-        if (why) return RP_OK;
-    }
-    for (uint32_t k = 0; k < g->n_members; k++) {
-        if (g->members[k] == relu) continue;
-        f->nodes[g->members[k]].group = to[k];
-        f->groups[to[k]].members = members[k];
-        f->groups[to[k]].n_members++;
-    }
-    g->members[0] = relu;
-    g->n_members = 1;
-    return RP_OK;
-}
-
-/* A product or convolution and the relu that alone reads its result, element by element in the same order. The relu has no other
-   operand, so nothing can lie between the two. */
-static rp_status merge_epilogues(rp__fusion *f) {
-    const rp_ir *ir = f->ir;
-    for (uint32_t k = 0; k < f->n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[f->nodes[k].node];
-        if (f->nodes[k].kind != RP__FUSE_LIBRARY ||
-            !(rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)) || rp__ir_is_op(n, RP__OP(conv2d)))) {
-            continue;
-        }
-        const rp__ir_value_info *made = &ir->values[n->out[0]];
-        if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made)) continue;
-        uint32_t reader = f->readers[n->out[0]][0];
-        const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
-        if (!rp__ir_is_op(relu, RP__OP(relu))) continue;
-        const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
-        if (!rp__ir_is_row_major(read) || !rp__ir_is_row_major(out) || out->storage == made->storage ||
-            rp__numel(read->meta.size, read->meta.ndim) != rp__numel(made->meta.size, made->meta.ndim)) {
-            continue;
-        }
-        RP_TRY(leave_alone(f, reader));
-        uint32_t from = f->nodes[reader].group;
-        if (f->groups[from].n_members != 1) continue;
-        uint32_t *members = RP__NEW(&f->arena, uint32_t, 2);
-        if (!members) return RP__OOM("fusion");
-        members[0] = k;
-        members[1] = reader;
-        take(f, f->nodes[k].group, from, members, 2);
-    }
-    return RP_OK;
-}
-
 rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f) {
     *p = (rp__fuse_paths){.f = f, .stack = rp__calloc(2 * (f->n_nodes + 1u), sizeof *p->stack)};
     if (!p->stack) return RP__OOM("fusion");
@@ -693,13 +680,13 @@ rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f) {
 
 void rp__fuse_paths_end(rp__fuse_paths *p) { rp__free(p->stack); }
 
-rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
+rp_status rp__fuse(const rp_ir *ir, rp__device *d, bool none, rp__fusion *out) {
     memset(out, 0, sizeof *out);
     out->ir = ir;
     for (size_t v = 0; v < ir->n_values; v++) {
         out->on_gpu = out->on_gpu || ir->values[v].meta.device.type != RP_DEVICE_CPU;
     }
-    rp_status status = make_nodes(out);
+    rp_status status = make_nodes(out, none ? NULL : d);
     if (status == RP_OK) status = make_order(out);
     if (status == RP_OK) {
         out->groups = RP__NEW(&out->arena, rp__fuse_group, out->n_nodes + 1u);
@@ -720,7 +707,6 @@ rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
         rp__fuse_paths paths;
         status = rp__fuse_paths_begin(&paths, out);
         if (status == RP_OK) status = merge_all(&paths);
-        if (status == RP_OK) status = merge_epilogues(out);
         rp__fuse_paths_end(&paths);
     }
     if (status != RP_OK) rp__fusion_free(out);

@@ -25,6 +25,7 @@ typedef struct rp__fuse_node {
         RP__FUSE_LOOP,
         RP__FUSE_COPY /* ASSIGN */,
         RP__FUSE_LIBRARY,
+        RP__FUSE_PRODUCT, /* a library op that what is computed of each of its elements may join: its order is that of a CONTRACT */
         RP__FUSE_REGION,
         RP__FUSE_NOTHING /* no work: empty */
     } kind;
@@ -35,6 +36,7 @@ typedef struct rp__fuse_node {
     uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
+    uint32_t joined;          /* bit d: dims d and d + 1 of the space are one dim of the result */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
     uint32_t n_scalars, n_dag_nodes, n_windows;
@@ -42,13 +44,13 @@ typedef struct rp__fuse_node {
     uint32_t group;
 } rp__fuse_node;
 
-/* A group is members of kind LOOP and COPY; or one other node; or a library op whose library knows RP__EPILOGUE_RELU and the relu
-   that alone reads its result: both lie in the relu's memory; or a chain: matrix products, each perhaps with such a relu, each
-   reading the rows of the one before, that the device runs in one launch. */
+/* A group is members of kind LOOP and COPY, with one PRODUCT at most; or one other node; or a chain: matrix products, each perhaps
+   with a relu, each reading the rows of the one before, that the device runs in one launch. */
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
     uint32_t n_members;
-    bool dead; /* merged into another */
+    bool dead;  /* merged into another */
+    bool chain; /* products, and relus of them, that the device's library runs as stages of one launch */
 } rp__fuse_group;
 
 typedef struct rp__unfused_edge {
@@ -75,8 +77,8 @@ typedef struct rp__fusion {
     size_t unfused_capacity;
 } rp__fusion;
 
-/* none: every node by itself. */
-rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out);
+/* none: every node by itself. d: whose library says in which order products add up; NULL: they stay by themselves. */
+rp_status rp__fuse(const rp_ir *ir, struct rp__device *d, bool none, rp__fusion *out);
 void rp__fusion_free(rp__fusion *f);
 
 /* What the lowering of a loop op asks for: the space, operands, out's other fields. Lives in the arena. */
@@ -91,13 +93,11 @@ static inline bool rp__ir_is_row_major(const rp__ir_value_info *v) {
     }
     return v->offset == 0;
 }
-/* Is the group a chain of products? */
-static inline bool rp__fuse_is_chain(const rp__fusion *f, const rp__fuse_group *g) {
-    uint32_t products = 0;
-    for (uint32_t m = 0; m < g->n_members; m++) products += f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY;
-    return products > 1;
+static inline bool rp__fuse_is_matmul(const rp__fusion *f, uint32_t k) { /* a chain may have it */
+    const rp__ir_node *n = &f->ir->nodes[f->nodes[k].node];
+    return (f->nodes[k].kind == RP__FUSE_LIBRARY || f->nodes[k].kind == RP__FUSE_PRODUCT) &&
+           (rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)));
 }
-
 typedef struct rp__fuse_paths {
     rp__fusion *f;
     uint32_t *stack, *mark, stamp; /* per node: scratch of path searches */

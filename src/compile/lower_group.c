@@ -36,6 +36,7 @@ typedef struct lowering {
     void *draw_ctx;
     rp__device *device;
     rp_status status;
+    bool contracts; /* a member is a product: rows are what follows it, also where it adds up one element */
 } lowering;
 
 static const rp__ir_node *node_of(const lowering *l) {
@@ -49,12 +50,12 @@ static void fail(lowering *l, rp_status status) {
 /* The kernel's axes that an access with these strides by axis of the group walks; those that a value's map
    names. */
 static rp__axes axes_of(const lowering *l, const int64_t *stride) {
-    bool inner = l->space.n_inner == 0;
+    bool inner = l->space.n_inner == 0 && !l->contracts;
     for (unsigned a = 0; a < l->space.n_axes; a++) inner = inner || (l->space.is_inner[a] && stride[a] != 0);
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
 static rp__axes axes_of_map(const lowering *l, const rp__axis_map *map) {
-    bool inner = l->space.n_inner == 0;
+    bool inner = l->space.n_inner == 0 && !l->contracts;
     for (unsigned k = 0; k < map->begin[map->ndim]; k++) inner = inner || l->space.is_inner[map->axis[k]];
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
@@ -171,6 +172,11 @@ static rp__val sink_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind 
     (void)call;
     return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
 }
+static rp__val sink_contract(rp__lower_sink *s, const rp__call *call, rp__val a, rp__val b, unsigned order) {
+    (void)call;
+    return rp__dag_contract(s->builder, a, b, RP__ALONG_ROW, order);
+}
+static void sink_join(rp__lower_sink *s, const rp__call *call, unsigned dim) { (void)s, (void)call, (void)dim; }
 static void sink_reverse(rp__lower_sink *s, const rp__call *call) { (void)s, (void)call; } /* known since the probe */
 static rp__val sink_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
@@ -342,6 +348,8 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                                .out = sink_out,
                                .reduce = sink_reduce,
                                .scan = sink_scan,
+                               .contract = sink_contract,
+                               .join = sink_join,
                                .reverse = sink_reverse,
                                .scalar = sink_scalar,
                                .iota = sink_iota,
@@ -350,6 +358,8 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                                .space = sink_space,
                                .access = sink_access,
                                .windows = sink_windows};
+    for (uint32_t m = 0; m < g->n_members; m++)
+        l->contracts = l->contracts || f->nodes[g->members[m]].kind == RP__FUSE_PRODUCT;
     rp_status status = l->sink.builder ? RP_OK : rp_error_status();
     for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {
         lower_member(l);

@@ -105,7 +105,7 @@ static rp_status add_blocks(rp__executable *p, rp__program_part *part, uint32_t 
 static rp_status add_part(rp__executable *p, rp_ir *ir, bool fuses, rp__program_part **out) {
     RP_TRY(rp__program_part_new(p, ir, out));
     rp__program_part *part = *out;
-    RP_TRY(rp__fuse(ir, !fuses, &part->fusion));
+    RP_TRY(rp__fuse(ir, p->device, !fuses, &part->fusion));
     if (fuses) RP_TRY(rp__fuse_chains(&part->fusion, p->device));
     RP_TRY(rp__program_part_groups(p, part));
     RP_TRY(rp__fuse_order(&part->fusion, part->order, &part->n_order));

@@ -9,6 +9,7 @@
 #include "compile/passes.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
+#include "ops/product.h"
 
 typedef struct recorder {
     rp__launch_recorder hook; /* first */
@@ -95,14 +96,13 @@ static rp_tensor *handle_of(const rp__executable *p, const rp__program_part *par
 }
 
 static rp_status run_rule(rp__executable *p, const rp__program_part *part, const rp__ir_node *n, rp_tensor **in,
-                          rp_tensor **out, bool *relu) {
+                          rp_tensor **out) {
     rp__call call;
     for (uint32_t k = 0; k < n->n_in; k++) {
         in[k] = n->in[k] == RP__IR_NONE ? NULL : handle_of(p, part, n->in[k]);
         if (in[k] && rp__tensor_is_error(in[k])) return rp_error_status();
     }
     rp__ir_call(n, in, out, &call);
-    call.relu = relu;
     if (n->op->lowering == RP__USER) { /* allocates its own results */
         rp_tensor *made[RP__MAX_OUTS] = {0};
         call.out = made;
@@ -129,19 +129,19 @@ static rp_status run_rule(rp__executable *p, const rp__program_part *part, const
         }
     }
     if (n->op->lowering == RP__LIBRARY) return n->op->rule.run(&call);
+    if (n->op->lowering == RP__PRODUCT) return rp__product_run(&call);
     if (n->op->lowering == RP__POINTWISE || n->op->lowering == RP__ROWS || n->op->lowering == RP__INDEXED) {
         return rp__lower_launch(&call, p->device, p->build_stream, NULL); /* empty operands */
     }
     return rp__fail(RP_ERROR_UNAVAILABLE, "%s cannot be part of a program", n->op->name);
 }
 
-/* relu: NULL, or to be set if the op's launch did the relu of its result too. */
-static rp_status record_library(rp__executable *p, const rp__program_part *part, const rp__ir_node *n, bool *relu) {
+static rp_status record_library(rp__executable *p, const rp__program_part *part, const rp__ir_node *n) {
     rp_tensor **handles = rp__calloc(n->n_in + n->n_out + 1u, sizeof *handles);
     if (!handles) return RP__OOM("operands of a library op");
     rp_scope scope = rp__scope_begin();
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->op->name);
-    rp_status status = run_rule(p, part, n, handles, handles + n->n_in, relu);
+    rp_status status = run_rule(p, part, n, handles, handles + n->n_in);
     rp__site_pop(frame);
     rp__scope_end(scope, NULL, 0);
     rp__free(handles);
@@ -247,15 +247,10 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
         return add_step(part, RP__IR_NONE, c);
     }
     r->group = part->first_group + group;
-    if (rp__fuse_is_chain(f, g)) {
+    if (g->chain) {
         RP_TRY(record_chain(p, part, g));
-    } else if (first->kind == RP__FUSE_LIBRARY) {
-        bool epilogue = rp__program_has_epilogue(f, g, 0), done = false;
-        RP_TRY(record_library(p, part, &part->ir->nodes[first->node], epilogue ? &done : NULL));
-        if (epilogue && !done) { /* over the product, in place */
-            rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
-            RP_TRY(lower(p, f, &relu, places));
-        }
+    } else if (first->kind == RP__FUSE_LIBRARY || (first->kind == RP__FUSE_PRODUCT && g->n_members == 1)) {
+        RP_TRY(record_library(p, part, &part->ir->nodes[first->node]));
     } else {
         RP_TRY(lower(p, f, g, places));
     }

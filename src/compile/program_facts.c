@@ -66,7 +66,7 @@ static rp_status describe_group(rp__executable *p, const rp__program_part *part,
     if (!k->ops) return RP__OOM("facts of a program");
     const rp__ir_node *named = &part->ir->nodes[f->nodes[rp__fuse_named(f, g)].node];
     k->site = named->site ? named->site : "";
-    k->library = first->kind == RP__FUSE_LIBRARY;
+    k->library = g->chain || first->kind == RP__FUSE_LIBRARY || (first->kind == RP__FUSE_PRODUCT && g->n_members == 1);
     k->server = k->library ? "library" : "loop";
     for (uint32_t r = 0; r < p->n_records; r++) {
         if (p->record_group[r] != part->first_group + group) continue;

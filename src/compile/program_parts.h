@@ -214,8 +214,6 @@ void rp__program_parts_made(rp__executable *p);
 /* ---- program_place.c */
 /* Gives each value that is stored its memory: all parts are fused and ordered. */
 rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options);
-/* Is member m a library op with its epilogue behind it? */
-bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m);
 
 /* ---- program_slots.c */
 /* Device graphs of all records: p->graph, or segments where regions cannot be nodes. */

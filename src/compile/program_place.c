@@ -52,11 +52,6 @@ static rp_status place_const(rp__executable *p, rp__program_buffer *b, const rp_
                                    n->data_bytes);
 }
 
-bool rp__program_has_epilogue(const rp__fusion *f, const rp__fuse_group *g, uint32_t m) {
-    return m + 1 < g->n_members && f->nodes[g->members[m]].kind == RP__FUSE_LIBRARY &&
-           f->nodes[g->members[m + 1]].kind == RP__FUSE_LOOP;
-}
-
 /* ---- parts */
 
 typedef struct placer {
@@ -327,22 +322,6 @@ static rp_status make_results(rp__executable *p) {
     return RP_OK;
 }
 
-/* What an epilogue reads lies where it writes. */
-static void place_epilogues(rp__executable *p, const rp__program_part *part) {
-    const rp__fusion *f = &part->fusion;
-    for (uint32_t i = 0; i < part->n_order; i++) {
-        const rp__fuse_group *g = &f->groups[part->order[i]];
-        for (uint32_t m = 0; m < g->n_members; m++) {
-            if (!rp__program_has_epilogue(f, g, m)) continue;
-            rp__ir_value from = part->ir->nodes[f->nodes[g->members[m]].node].out[0],
-                         to = part->ir->nodes[f->nodes[g->members[m + 1]].node].out[0];
-            rp__executable_place *place = &p->buffers[buffer_of(part, from)].place;
-            *place = p->buffers[buffer_of(part, to)].place;
-            if (place->storage && place->storage != p->memory) (void)rp__storage_retain(place->storage);
-        }
-    }
-}
-
 rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, const rp__executable_options *options) {
     placer l = {.p = p, .options = options};
     rp_status status = place_body(&l, in);
@@ -350,7 +329,6 @@ rp_status rp__program_place_buffers(rp__executable *p, rp_tensor *const *in, con
     if (status == RP_OK) status = take_arena(p, options);
     for (size_t k = 0; k < l.n_plan && status == RP_OK; k++) place_temp(&l, k);
     if (status == RP_OK) status = make_results(p);
-    for (const rp__program_part *part = p->parts; part && status == RP_OK; part = part->next) place_epilogues(p, part);
     rp__free(l.plan);
     rp__free(l.buffer_at);
     return status;

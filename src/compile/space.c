@@ -150,6 +150,10 @@ static void add_dim(rp__axis_map *m, const rp__axis_map *from, unsigned d) {
     m->ndim++;
     m->begin[m->ndim] = (uint8_t)end;
 }
+/* The last dim of m runs along dim d of `from` too. */
+static void extend_dim(rp__axis_map *m, const rp__axis_map *from, unsigned d) {
+    for (unsigned k = from->begin[d]; k < from->begin[d + 1]; k++) m->axis[m->begin[m->ndim]++] = from->axis[k];
+}
 static void add_empty_dim(rp__axis_map *m) {
     m->begin[m->ndim + 1] = m->begin[m->ndim];
     m->ndim++;
@@ -299,19 +303,33 @@ static unsigned lead_of(const rp__fuse_node *fn, uint32_t k, const rp__meta *met
 }
 
 /* An axis for dim d of the node at `self`, which no operand ties: that of the same dim of another node, lest two dims of one
-   size are taken for each other; else any of that size that the node does not use yet. RP__AXES: there is none. */
-static unsigned loose_axis(const rp__group_space *s, int self, unsigned d, int64_t size) {
+   size are taken for each other; else any of that size that the node does not use yet. RP__AXES: there is none.
+   not: a mask of axes that it cannot be. */
+static unsigned loose_axis(const rp__group_space *s, int self, unsigned d, int64_t size, uint32_t not ) {
     const rp__axis_map *mine = &s->node_map[-1 - self];
     for (int k = -1 - self; k-- > 0;) {
         const rp__axis_map *m = &s->node_map[k];
         if (m->ndim != mine->ndim || dim_axes(m, d) != 1) continue;
         unsigned a = m->axis[m->begin[d]];
-        if (s->size[a] == size && !has_axis(mine, a)) return a;
+        if (s->size[a] == size && !has_axis(mine, a) && !(not >> a & 1u)) return a;
     }
     for (unsigned a = s->n_axes; a-- > 0;) {
-        if (s->size[a] == size && !has_axis(mine, a)) return a;
+        if (s->size[a] == size && !has_axis(mine, a) && !(not >> a & 1u)) return a;
     }
     return RP__AXES;
+}
+
+/* The axes that products before member n add up over: nothing else runs along them. */
+static uint32_t summed_axes(const builder *b, const uint32_t *members, uint32_t n) {
+    uint32_t mask = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        const rp__fuse_node *fn = &b->f->nodes[members[k]];
+        const rp__axis_map *m = &b->s->node_map[k];
+        for (unsigned d = 0; d < m->ndim && fn->kind == RP__FUSE_PRODUCT; d++) {
+            for (unsigned a = m->begin[d]; a < m->begin[d + 1] && (fn->inner >> d & 1u); a++) mask |= 1u << m->axis[a];
+        }
+    }
+    return mask;
 }
 
 static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, uint32_t member) {
@@ -380,7 +398,10 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
     }
     for (unsigned d = fn->ndim; d-- > 0;) {
         if (assigned[d]) continue;
-        unsigned axis = loose_axis(s, self, d, fn->size[d]);
+        /* Those of a product are tied by what follows it. */
+        unsigned axis = fn->kind == RP__FUSE_PRODUCT
+                            ? RP__AXES
+                            : loose_axis(s, self, d, fn->size[d], summed_axes(b, members, member));
         if (axis == RP__AXES && !new_axis(b, fn->size[d], &axis)) return false;
         rp__axis_map *mine = map_at(s, self);
         unsigned at = mine->begin[d], end = mine->begin[mine->ndim];
@@ -414,11 +435,16 @@ static bool map_node(builder *b, const uint32_t *members, uint32_t n_members, ui
         for (unsigned d = 0, j = 0; d < fn->ndim; d++) {
             bool inner = fn->inner >> d & 1u;
             if (meta->ndim != fn->ndim && inner) continue; /* reduced away */
-            if (j >= meta->ndim || (meta->size[j] != fn->size[d] && meta->size[j] != 1)) {
+            const bool joined = fn->joined >> d & 1u;
+            const rp_dim size = fn->size[d] * (joined ? fn->size[d + 1] : 1);
+            if (j >= meta->ndim || (meta->size[j] != size && meta->size[j] != 1)) {
                 b->why = SPACES;
                 return false;
             }
-            if (meta->size[j] == 1) {
+            if (joined) {
+                add_dim(&out, map_at(s, self), d++);
+                extend_dim(&out, map_at(s, self), d);
+            } else if (meta->size[j] == 1) {
                 add_empty_dim(&out);
             } else {
                 add_dim(&out, map_at(s, self), d);
@@ -453,7 +479,7 @@ bool rp__fuse_stored(const rp__fusion *f, const uint32_t *members, uint32_t n, r
 /* A reduction, also one over dims of size 1 or a 0-d value: its row must not become longer by an axis of somebody else. */
 static bool reduces(const rp__fusion *f, const rp__fuse_node *fn) {
     const rp__ir_node *n = &f->ir->nodes[fn->node];
-    return fn->inner != 0 || (n->kind == RP__IR_OP && n->op->lowering == RP__ROWS);
+    return fn->inner != 0 || (n->kind == RP__IR_OP && (n->op->lowering == RP__ROWS || n->op->lowering == RP__PRODUCT));
 }
 
 /* Which axes are inner: those that members reduce over; without reductions those that a stored value lacks. */

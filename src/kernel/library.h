@@ -5,6 +5,7 @@
 
 #include "device/generator.h"
 #include "kernel/loop.h"
+#include "kernel/product.h"
 
 /* An operand: a strided array. */
 typedef struct rp__operand {
@@ -15,7 +16,6 @@ typedef struct rp__operand {
     int64_t size[RP_MAX_DIMS], stride[RP_MAX_DIMS]; /* elements */
 } rp__operand;
 
-typedef enum rp__epilogue { RP__EPILOGUE_NONE, RP__EPILOGUE_RELU } rp__epilogue;
 typedef struct rp__conv_geometry {
     uint8_t spatial; /* 1, 2 or 3 */
     int64_t stride[3], padding[3], dilation[3], groups;
@@ -23,7 +23,6 @@ typedef struct rp__conv_geometry {
 
 typedef struct rp__library_call { /* filled by the caller; the union by op */
     const char *op, *site;
-    rp__epilogue epilogue;
     rp__conv_geometry conv;
     int64_t k, dim; /* topk */
     bool largest, sorted, deterministic, replacement;
@@ -37,7 +36,7 @@ typedef struct rp__library_call { /* filled by the caller; the union by op */
 
 /* Each op: bytes of workspace it wants for these operands, and bind. Operands in the order of the comment. */
 typedef enum rp__library_op {
-    RP__LIB_MATMUL, /* out (..., M, N) = a (..., M, K) b (..., K, N) [+ bias (N) or none] with epilogue; batch dims broadcast by stride 0 */
+    RP__LIB_MATMUL, /* out (..., M, N) = a (..., M, K) b (..., K, N) [+ bias (N) or none]; batch dims broadcast by stride 0 */
     RP__LIB_CONV_FORWARD, /* out (N, O, *) , x (N, C, *), w (O, C/g, *), bias (O) or none */
     RP__LIB_CONV_INPUT,   /* dx, dy, w */
     RP__LIB_CONV_WEIGHT,  /* dw, dy, x */
@@ -59,7 +58,7 @@ typedef struct rp__library_stage {
     rp__library_op op;
     size_t n; /* operands; 0: no product */
     rp__operand o[4];
-    rp__epilogue epilogue;
+    bool relu; /* of the rounded result */
 } rp__library_stage;
 typedef enum rp__chain_answer {
     RP__CHAIN_YES,
@@ -74,9 +73,10 @@ typedef struct rp__library {
                         const rp__library_call *call);
     rp_status (*bind)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
                       const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out);
-    /* Does RP__EPILOGUE_RELU give the bits of the plain op and a relu after it? (zeros, NaNs, and the same sum) */
-    bool (*relu_is_exact)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
-                          const rp__library_call *call);
+    /* The order in which a product or convolution adds up (product.h), by sizes, strides and dtypes alone; RP__ORDER_ELSEWHERE:
+       another library's, or one that no CONTRACT has. */
+    rp__order (*order)(struct rp__device *d, rp__library_op op, const rp__operand *operands, size_t n,
+                       const rp__library_call *call);
     /* Is one launch for these products, with the bits that they have one by one, better? Answered by sizes, strides and dtypes:
        bases are not looked at. */
     rp__chain_answer (*chain)(struct rp__device *d, const rp__library_stage *stages, size_t n);

@@ -9,6 +9,7 @@
 #include "core/alloc.h"
 #include "core/fork.h"
 #include "core/thread.h"
+#include "kernel/product.h"
 #include "kernel/tree.h"
 
 typedef enum prim_class { ARITH, FLOAT, BITS, CMP, LOGIC, SEL, CAST_CLASS, CLASSIFY, ANY } prim_class;
@@ -21,11 +22,12 @@ static const struct prim_info {
 #include "kernel/prims.def"
 #undef RP_PRIM
     {"LOAD", 2, ANY},   {"IOTA", 0, ANY},   {"INSIDE", 0, ANY}, {"CONST", 0, ANY},
-    {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},
+    {"SCALAR", 0, ANY}, {"REDUCE", 1, ANY}, {"SCAN", 1, ANY},   {"CONTRACT", 2, ANY},
 };
 #undef CAST
 static const char *const reduce_names[] = {"sum", "max", "min", "prod", "any", "all"};
 static const char *const scan_names[] = {"sum", "prod", "max", "min", "logaddexp"};
+static const char *const contract_names[] = {"product", "conv", "conv_input", "conv_weight"};
 
 struct rp__dag_builder {
     bool failed;
@@ -137,7 +139,7 @@ static rp__val intern(rp__dag_builder *b, rp__node n) {
         n.axes |= o->axes;
         if (o->phase > n.phase) n.phase = o->phase;
     }
-    if (n.op == RP__REDUCE) {
+    if (n.op == RP__REDUCE || n.op == RP__CONTRACT) {
         if (n.phase == 254) return fail(b, "too many phases");
         n.axes &= (rp__axes)~n.over;
         n.phase++;
@@ -428,6 +430,17 @@ rp__val rp__dag_scan(rp__dag_builder *b, rp__scan_kind kind, rp__val a, rp__axes
     return intern(b, n);
 }
 
+rp__val rp__dag_contract(rp__dag_builder *b, rp__val a, rp__val x, rp__axes over, rp__order order) {
+    if (!b || b->failed) return RP__NO_VAL;
+    if (!valid(b, a) || !valid(b, x) || !over) return fail(b, "a missing operand");
+    const rp_dtype d = rp__dag_dtype(b, a);
+    if (rp__dag_dtype(b, x) != d || d == RP_BOOL) return fail(b, "a product of different types, or of bools");
+    rp__node n = node_of((rp__prim)RP__CONTRACT, d, a, x, RP__NO_VAL);
+    n.imm.i = order;
+    n.over = over;
+    return intern(b, n);
+}
+
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value) {
     rp__dag_store_at(b, access, value, RP__NO_VAL, RP__NO_VAL, RP__STORE_SET);
 }
@@ -548,10 +561,90 @@ static void name_axes(rp__dag *d, rp__node *nodes, rp__access *accesses, rp__sto
     find_rows(d);
 }
 
+/* ---- what follows a contraction */
+
+static bool plain_load(const rp__dag *d, rp__val v) {
+    const rp__node *n = &d->nodes[v];
+    return n->op == RP__LOAD && n->a == RP__NO_VAL && n->b == RP__NO_VAL;
+}
+
+/* Fills d->rest and `from`, its accesses. */
+static bool make_rest(rp__dag *d, uint16_t *from) {
+    unsigned contract = RP__NO_VAL;
+    rp__val *made = rp__alloc((d->n_nodes + 1u) * sizeof *made);
+    uint8_t *live = rp__calloc(d->n_nodes + 1u, 1);
+    uint16_t *to = rp__alloc((d->n_accesses + 1u) * sizeof *to);
+    rp__dag_builder *b = rp__dag_new();
+    bool fits = made && live && to && b;
+    for (unsigned i = 0; fits && i < d->n_nodes; i++) {
+        const rp__node *n = &d->nodes[i];
+        if (n->op == RP__CONTRACT && contract == RP__NO_VAL && plain_load(d, n->a) && plain_load(d, n->b))
+            contract = i;
+        else if (n->over)
+            (void)fail(b, "a contraction of loads stands alone among reductions");
+    }
+    for (unsigned i = 0; fits && i < d->n_stores; i++) {
+        mark(live, d->stores[i].value);
+        mark(live, d->stores[i].offset);
+        mark(live, d->stores[i].predicate);
+        if (d->stores[i].axes & d->ordered) (void)fail(b, "a store along the axes of a contraction");
+    }
+    for (unsigned i = d->n_nodes; fits && i-- > 0;) {
+        if (!live[i] || i == contract) continue;
+        mark(live, d->nodes[i].a);
+        mark(live, d->nodes[i].b);
+        mark(live, d->nodes[i].c);
+    }
+    fits = fits && !b->failed && contract != RP__NO_VAL;
+    if (fits) {
+        memset(to, 0xff, d->n_accesses * sizeof *to);
+        (void)rp__dag_access(b, RP__ACCESS_READ, (rp_dtype)d->nodes[contract].dtype, RP__ALONG_ROWS);
+        for (unsigned i = 0; i < d->n_scalars; i++) b->scalar_dtypes[rp__dag_scalar(b)] = d->scalar_dtypes[i];
+        from[0] = RP__NO_VAL;
+    }
+    for (unsigned i = 0; fits && i < d->n_nodes + d->n_stores; i++) {
+        const rp__node *n = i < d->n_nodes ? &d->nodes[i] : NULL;
+        if (n && !live[i]) continue;
+        if (n && n->op != RP__LOAD && n->op != RP__IOTA) continue;
+        const unsigned a = n ? n->access : d->stores[i - d->n_nodes].access;
+        if (to[a] != RP__NO_VAL) continue;
+        if (d->accesses[a].windows) (void)fail(b, "windows beside a contraction");
+        to[a] = rp__dag_access(b, (rp__access_kind)d->accesses[a].kind, (rp_dtype)d->accesses[a].dtype, RP__ALONG_ROWS);
+        from[to[a]] = (uint16_t)a;
+    }
+    for (unsigned i = 0; fits && i < d->n_nodes; i++) {
+        if (!live[i]) continue;
+        rp__node n = d->nodes[i];
+        if (i == contract) {
+            made[i] = rp__dag_load(b, 0, RP__NO_VAL, RP__NO_VAL);
+            continue;
+        }
+        if (n.a != RP__NO_VAL) n.a = made[n.a];
+        if (n.b != RP__NO_VAL) n.b = made[n.b];
+        if (n.c != RP__NO_VAL) n.c = made[n.c];
+        if (n.op == RP__LOAD || n.op == RP__IOTA) n.access = to[n.access];
+        made[i] = intern(b, n);
+    }
+    for (unsigned i = 0; fits && i < d->n_stores; i++) {
+        const rp__store *s = &d->stores[i];
+        rp__dag_store_at(b, to[s->access], made[s->value], s->offset == RP__NO_VAL ? RP__NO_VAL : made[s->offset],
+                         s->predicate == RP__NO_VAL ? RP__NO_VAL : made[s->predicate], (rp__store_mode)s->mode);
+    }
+    if (made && live && to)
+        d->rest = rp__dag_finish(b);
+    else
+        rp__dag_abandon(b);
+    if (!made || !live || !to) (void)RP__OOM("a loop kernel");
+    rp__free(made);
+    rp__free(live);
+    rp__free(to);
+    return d->rest != NULL;
+}
+
 rp__dag *rp__dag_finish(rp__dag_builder *b) { return rp__dag_finish_map(b, NULL); }
 rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
     if (!b) return NULL;
-    rp__dag *d = NULL;
+    rp__dag *d = NULL, *extra = NULL;
     uint8_t *live = NULL;
     rp__val *renamed = NULL;
     if (b->failed) goto done;
@@ -573,13 +666,17 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
     }
     size_t node_bytes = n_live * sizeof(rp__node), access_bytes = b->n_accesses * sizeof(rp__access),
            store_bytes = b->n_stores * sizeof(rp__store), head = (sizeof *d + 15) / 16 * 16;
-    size_t body = node_bytes + store_bytes + access_bytes + b->n_scalars;
+    bool contracts = false;
+    for (size_t i = 0; i < n; i++) contracts = contracts || (live[i] && b->nodes[i].op == RP__CONTRACT);
+    const size_t plain = node_bytes + store_bytes + access_bytes + b->n_scalars, even = (plain + 1) / 2 * 2;
+    size_t body = even + (contracts ? (b->n_accesses + 1u) * sizeof(uint16_t) : 0);
     d = rp__calloc(1, head + body);
     if (!d) goto oom;
     rp__node *nodes = (rp__node *)((char *)d + head);
     rp__store *stores = (rp__store *)(nodes + n_live);
     rp__access *accesses = (rp__access *)(stores + b->n_stores);
     uint8_t *scalars = (uint8_t *)(accesses + b->n_accesses);
+    uint16_t *from = (uint16_t *)((char *)nodes + even);
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
         if (!live[i]) continue;
@@ -632,11 +729,20 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
         d->key = rp__hash_bytes(words, sizeof words, d->key);
     }
     d->key = rp__hash_bytes(stores, store_bytes + access_bytes + b->n_scalars, d->key);
+    if (contracts) {
+        d->rest_access = from;
+        if (!make_rest(d, from)) {
+            rp__free(d);
+            d = NULL;
+            goto done;
+        }
+    }
 
     rp__lock(&interned.lock);
     rp__dag *old = rp__map_get(&interned.map, d->key);
     if (old) {
         atomic_fetch_add_explicit(&old->refs, 1, memory_order_relaxed);
+        extra = d->rest;
         rp__free(d);
         d = old;
     } else if (!rp__map_put(&interned.map, d->key, d)) {
@@ -644,12 +750,14 @@ rp__dag *rp__dag_finish_map(rp__dag_builder *b, uint8_t map[RP__DAG_MAX_AXES]) {
         goto oom;
     }
     rp__unlock(&interned.lock);
+    rp__dag_release(extra);
 done:
     rp__free(live);
     rp__free(renamed);
     rp__dag_abandon(b);
     return d;
 oom:
+    if (d) rp__dag_release(d->rest);
     rp__free(d);
     d = NULL;
     rp__fail(RP_ERROR_OUT_OF_MEMORY, "out of memory: loop kernel");
@@ -681,6 +789,7 @@ void rp__dag_release(rp__dag *d) {
     for (int i = 0; i < 2; i++) {
         if (d->backend[i]) backends[i]->destroy(d);
     }
+    rp__dag_release(d->rest);
     rp__free(d);
 }
 
@@ -740,6 +849,11 @@ void rp__dag_text(const rp__dag *d, rp__text *out) {
         case RP__SCAN:
             rp__text_add(out, " %s %%%u along ", scan_names[n->imm.i], n->a);
             add_axes(out, n->over);
+            break;
+        case RP__CONTRACT:
+            rp__text_add(out, " %s %%%u, %%%u over ", contract_names[rp__order_form((rp__order)n->imm.i)], n->a, n->b);
+            add_axes(out, n->over);
+            rp__text_add(out, " by %u, %u", (unsigned)n->imm.i >> 16, (unsigned)n->imm.i >> 8 & 0xff);
             break;
         default:
             add_operand(out, n->a, " ");

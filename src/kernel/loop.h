@@ -15,6 +15,9 @@
    phase than that reduction (rp__node.phase). A backend loops over the reduced dims once a phase, or keeps the row in
    registers; both give the same bits because every value is a pure function of its inputs.
 
+   CONTRACT is the sum of products that linear, bmm and convolutions are. It is not a REDUCE of a MUL: its order is that of
+   product.h, which is its tag. Two values may be one kernel where the order that the one has eagerly is that of the node.
+
    Numbers contract: the order of a reduction is a function of the extent R of its axes alone, their elements in row-major order. On the CPU: element i belongs to
    chunk i / RP__CHUNK and in it to virtual lane i % RP__LANES; a lane accumulates its elements in rising order from the
    identity; the lanes of a chunk combine as a halving tree (lane j with j + LANES/2, then LANES/4, ...); chunks combine as a
@@ -52,6 +55,7 @@ typedef enum rp__prim {
     RP__SCALAR, /* run-time scalar number `access` of the launch, in the node's dtype */
     RP__REDUCE, /* imm.i: rp__reduce_kind; a: value; over: the axes that it removes */
     RP__SCAN, /* imm.i: rp__scan_kind; a: value; over: the axes that it runs along, their elements in row-major order */
+    RP__CONTRACT, /* imm.i: rp__order (product.h); a, b: values; over: the axes along which it adds up a * b, in the node's dtype */
     RP__NODE_COUNT
 } rp__prim;
 
@@ -133,6 +137,10 @@ typedef struct rp__dag {
     uint16_t n_windows;
     uint8_t n_axes;
     bool scans;
+    /* With a CONTRACT, of which there is one at most: what follows it, over its elements, as a DAG of points. Its access 0 reads
+       the sum; access e > 0 is access rest_access[e] of this DAG. NULL: no CONTRACT. */
+    struct rp__dag *rest;
+    const uint16_t *rest_access;
     rp__axes ordered; /* that reductions and scans run over: their dims keep their order */
     /* Rows: every reduction and scan runs over the same axes, and every access and store has all of these or none. `inner` are those axes,
        the last ones; without reductions those that stores lack. Others are outer. Templates of points and rows ask for it. */
@@ -170,6 +178,9 @@ rp__val rp__dag_op_imm(rp__dag_builder *b, rp__prim op, rp_dtype dtype, rp__val 
 rp__val rp__dag_cast(rp__dag_builder *b, rp__val a, rp_dtype to); /* to f16, bf16: CAST to f32 then ROUND */
 rp__val rp__dag_reduce(rp__dag_builder *b, rp__reduce_kind kind, rp__val a, rp__axes over);
 rp__val rp__dag_scan(rp__dag_builder *b, rp__scan_kind kind, rp__val a, rp__axes over);
+/* The sum of a * x over the axes, accumulated in their type, added up as `order` says (product.h). Both are plain loads, and nothing
+   else reads a value that varies along those axes. */
+rp__val rp__dag_contract(rp__dag_builder *b, rp__val a, rp__val x, rp__axes over, uint32_t order);
 void rp__dag_store(rp__dag_builder *b, uint16_t access, rp__val value);
 void rp__dag_store_at(rp__dag_builder *b, uint16_t access, rp__val value, rp__val offset, rp__val predicate,
                       rp__store_mode mode);

@@ -8,4 +8,26 @@
 
 enum { RP__PRODUCT_BLOCK = 256, RP__PRODUCT_GROUP = 16 };
 
+/* What K runs through, in this order; the outermost first:
+     PRODUCT      the columns of a matrix
+     CONV         channel, window
+     CONV_INPUT   channel of the output, window; of strided convolutions each device takes the places that an element of the input
+                  had a part in, or zeros for the others
+     CONV_WEIGHT  image, place in the output */
+typedef enum rp__contract_form {
+    RP__CONTRACT_PRODUCT,
+    RP__CONTRACT_CONV,
+    RP__CONTRACT_CONV_INPUT,
+    RP__CONTRACT_CONV_WEIGHT
+} rp__contract_form;
+
+/* The order tag of a product: equal tags are equal bits. Products that another library serves have none of ours. */
+typedef unsigned rp__order;
+#define RP__ORDER_ELSEWHERE 0u
+static inline rp__order rp__order_of(rp__contract_form form, int element_is_8_bytes) {
+    return (unsigned)RP__PRODUCT_BLOCK / (element_is_8_bytes ? 2u : 1u) << 16 | (unsigned)RP__PRODUCT_GROUP << 8 |
+           (unsigned)form;
+}
+static inline rp__contract_form rp__order_form(rp__order order) { return (rp__contract_form)(order & 0xff); }
+
 #endif

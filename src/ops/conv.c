@@ -191,25 +191,36 @@ static rp__operand image(const rp_tensor *t) {
     return o;
 }
 
-static rp_status run(const rp__call *call, rp__library_op op, rp__operand *operands, size_t n, unsigned first_attr) {
-    rp__library_call library = {.epilogue = RP__EPILOGUE_NONE};
-    RP_TRY(geometry(call, first_attr, &library.conv));
-    if (rp__tensor_numel(call->out[0]) == 0) return RP_OK;
-    return rp__run_library_op(call, op, operands, n, &library);
+rp_status rp__product_conv2d(const rp__call *call, rp__product *p) {
+    p->op = RP__LIB_CONV_FORWARD;
+    p->n = call->in[2] ? 4 : 3;
+    p->o[0] = image(call->out[0]);
+    p->o[1] = image(call->in[0]);
+    p->o[2] = rp__operand_of(call->in[1]);
+    if (call->in[2]) p->o[3] = rp__operand_of(call->in[2]);
+    p->in[2] = 1;
+    p->in[3] = 2;
+    p->added = call->out[0]->ndim == 3;
+    return geometry(call, 0, &p->conv);
 }
 
-rp_status rp__run_conv2d(const rp__call *call) {
-    rp__operand o[4] = {image(call->out[0]), image(call->in[0]), rp__operand_of(call->in[1])};
-    if (call->in[2]) o[3] = rp__operand_of(call->in[2]);
-    return run(call, RP__LIB_CONV_FORWARD, o, call->in[2] ? 4 : 3, 0);
+rp_status rp__product_conv2d_input(const rp__call *call, rp__product *p) {
+    p->op = RP__LIB_CONV_INPUT;
+    p->n = 3;
+    p->o[0] = image(call->out[0]);
+    p->o[1] = image(call->in[0]);
+    p->o[2] = rp__operand_of(call->in[1]);
+    p->in[2] = 1;
+    p->added = call->out[0]->ndim == 3;
+    return geometry(call, 1, &p->conv);
 }
 
-rp_status rp__run_conv2d_input(const rp__call *call) {
-    rp__operand o[3] = {image(call->out[0]), image(call->in[0]), rp__operand_of(call->in[1])};
-    return run(call, RP__LIB_CONV_INPUT, o, 3, 1);
-}
-
-rp_status rp__run_conv2d_weight(const rp__call *call) {
-    rp__operand o[3] = {rp__operand_of(call->out[0]), image(call->in[0]), image(call->in[1])};
-    return run(call, RP__LIB_CONV_WEIGHT, o, 3, 1);
+rp_status rp__product_conv2d_weight(const rp__call *call, rp__product *p) {
+    p->op = RP__LIB_CONV_WEIGHT;
+    p->n = 3;
+    p->o[0] = rp__operand_of(call->out[0]);
+    p->o[1] = image(call->in[0]);
+    p->o[2] = image(call->in[1]);
+    p->in[2] = 1;
+    return geometry(call, 1, &p->conv);
 }

@@ -7,6 +7,7 @@
 
 #include "device/capture.h"
 #include "ops/execute.h"
+#include "ops/product.h"
 #include "ops/repeat.h"
 #include "ops/rules.h"
 
@@ -643,7 +644,7 @@ static rp_status run_library(rp__call *call) {
     }
     if (call->op->flags & RP_OP_INPLACE) RP_TRY(check_all_written(call));
     rp__scope_guard guard = rp__scope_guard_begin();
-    rp_status status = call->op->rule.run(call);
+    rp_status status = call->op->lowering == RP__PRODUCT ? rp__product_run(call) : call->op->rule.run(call);
     rp__scope_guard_end(guard, NULL, 0);
     if (status == RP_OK && (call->op->flags & RP_OP_INPLACE)) mark_all_written(call);
     return status;
@@ -673,7 +674,8 @@ static __attribute__((noinline)) rp_status run_anew(rp__call *call, const rp__re
     case RP__ROWS:
     case RP__INDEXED: return run_loop(call, repeat);
     case RP__VIEW: return run_view(call, repeat);
-    case RP__LIBRARY: return run_library(call);
+    case RP__LIBRARY:
+    case RP__PRODUCT: return run_library(call);
     case RP__HOST: return run_host(call);
     case RP__COMPOSITE: return expand(call);
     case RP__USER: return rp__user_run(call);

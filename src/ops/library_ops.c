@@ -51,21 +51,10 @@ rp_tensor *rp__run_contiguous(rp_tensor *t, rp_dtype dtype) {
 
 rp_status rp__run_library_op(const rp__call *call, rp__library_op op, const rp__operand *operands, size_t n,
                              rp__library_call *library) {
-    if (call->stage) { /* operands may have no memory yet */
-        if (n > sizeof call->stage->o / sizeof *operands) return RP_OK;
-        call->stage->op = op;
-        call->stage->n = n;
-        memcpy(call->stage->o, operands, n * sizeof *operands);
-        return RP_OK;
-    }
     rp__device *d = rp__device_get(operands[0].storage->device);
     if (!d) return rp_error_status();
     library->op = call->op->name;
     library->site = call->site;
     library->deterministic = rp_deterministic();
-    if (call->relu && d->ops->library->relu_is_exact(d, op, operands, n, library)) {
-        library->epilogue = RP__EPILOGUE_RELU;
-        *call->relu = true;
-    }
     return rp__library_run(d, rp__current_stream(d), op, operands, n, library);
 }

@@ -9,6 +9,7 @@
 
 #include "core/alloc.h"
 #include "ops/execute.h"
+#include "ops/product.h"
 
 enum { MAX_EXPLICIT = 12, MAX_STRUCTURAL = 10, MAX_DRAWS = 4, MAX_WINDOWS = 16, KEY_WORDS = 3 };
 
@@ -302,6 +303,16 @@ rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a) {
     if (lw->sink) return lw->sink->scan(lw->sink, lw->call, kind, a);
     return building(lw) ? rp__dag_scan(lw->b, kind, a, RP__ALONG_ROW) : 0;
 }
+rp__val rp__lw_contract(rp__lower *lw, rp__val a, rp__val b, unsigned order) {
+    if (!lw->sink) {
+        fail(lw, "a product by itself");
+        return 0;
+    }
+    return lw->sink->contract(lw->sink, lw->call, a, b, order);
+}
+void rp__lw_join(rp__lower *lw, unsigned dim) {
+    if (lw->sink) lw->sink->join(lw->sink, lw->call, dim);
+}
 rp__val rp__lw_check_index(rp__lower *lw, rp__val index, rp__val bound, bool wrap_negative) {
     return building(lw) ? rp__dag_op(lw->b, RP__CHECK_INDEX, index, bound, wrap_negative ? 1 : 0) : 0;
 }
@@ -381,7 +392,10 @@ rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call) {
     lw.sink = sink;
     lw.status = RP_OK;
     begin_pass(&lw, sink->builder);
-    call->op->rule.lower(&lw);
+    if (call->op->lowering == RP__PRODUCT)
+        rp__product_lower(&lw);
+    else
+        call->op->rule.lower(&lw);
     return lw.status;
 }
 

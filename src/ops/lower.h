@@ -50,6 +50,9 @@ rp__val rp__lw_3(rp__lower *lw, rp__prim op, rp__val a, rp__val b, rp__val c);
 rp__val rp__lw_cast(rp__lower *lw, rp__val a, rp_dtype to);
 rp__val rp__lw_reduce(rp__lower *lw, rp__reduce_kind kind, rp__val a); /* over the inner dims */
 rp__val rp__lw_scan(rp__lower *lw, rp__scan_kind kind, rp__val a);     /* along the inner dims */
+/* The sum of a * b over the inner dims, two loads (product.h); for those who bring a sink. */
+rp__val rp__lw_contract(rp__lower *lw, rp__val a, rp__val b, unsigned order);
+void rp__lw_join(rp__lower *lw, unsigned dim); /* dims `dim` and the next of the space are one dim of the result */
 /* One draw for each element of output 0; reserves its counters at this place. PHILOX and PHILOX64 give bits (i64),
    PHILOX_NORMAL a number of `dtype`. */
 rp__val rp__lw_random(rp__lower *lw, unsigned generator_attr, rp__prim philox_kind, rp_dtype dtype);
@@ -104,6 +107,8 @@ struct rp__lower_sink {
     rp__val (*reduce)(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind,
                       rp__val a); /* over the inner dims */
     rp__val (*scan)(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a);
+    rp__val (*contract)(rp__lower_sink *s, const rp__call *call, rp__val a, rp__val b, unsigned order);
+    void (*join)(rp__lower_sink *s, const rp__call *call, unsigned dim);
     void (*reverse)(rp__lower_sink *s, const rp__call *call);
     rp__val (*scalar)(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute);
     rp__val (*iota)(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim);   /* i64 */
@@ -115,7 +120,7 @@ struct rp__lower_sink {
     uint16_t (*windows)(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
                         const rp__lw_window *windows, unsigned n, rp__axes axes);
 };
-/* Runs the lowering of a loop op (POINTWISE, ROWS, INDEXED) into the sink. */
+/* Runs the lowering of a loop op (POINTWISE, ROWS, INDEXED) or a product into the sink. */
 rp_status rp__lower_into(rp__lower_sink *sink, const rp__call *call);
 /* Value of a run-time scalar for this call; RP__SCALAR_INNER_EXTENT is the caller's. */
 rp_scalar rp__lower_scalar_value(const rp__lower_scalar *from, const rp__call *call);

@@ -53,12 +53,15 @@ rp_status rp__infer_bmm(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-rp_status rp__run_bmm(const rp__call *call) {
-    if (rp__tensor_numel(call->out[0]) == 0) return RP_OK;
-    if (call->out[0]->dtype == RP_BOOL) return rp__run_fill(call->out[0], rp_i64(0)); /* sums of nothing */
-    rp__operand operands[3] = {rp__operand_of(call->out[0]), rp__operand_of(call->in[0]), rp__operand_of(call->in[1])};
-    rp__library_call library = {.epilogue = RP__EPILOGUE_NONE};
-    return rp__run_library_op(call, RP__LIB_MATMUL, operands, 3, &library);
+rp_status rp__product_bmm(const rp__call *call, rp__product *p) {
+    p->op = RP__LIB_MATMUL;
+    if (call->out[0]->dtype == RP_BOOL) return RP_OK; /* sums of nothing */
+    p->n = 3;
+    p->o[0] = rp__operand_of(call->out[0]);
+    p->o[1] = rp__operand_of(call->in[0]);
+    p->o[2] = rp__operand_of(call->in[1]);
+    p->in[2] = 1;
+    return RP_OK;
 }
 
 /* ---- matmul: torch.matmul's cases by rank */
@@ -159,54 +162,46 @@ rp_status rp__infer_linear(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-/* An operand as (rows, last) when its leading dims fold, else with them as batch dims. */
-static void fold_rows(const rp_tensor *t, rp__operand *o) {
-    const rp_dim flat[2] = {rp__tensor_numel(t) / (t->size[t->ndim - 1] ? t->size[t->ndim - 1] : 1),
-                            t->size[t->ndim - 1]};
-    rp_dim stride[2];
-    if (!rp__view_strides(t, flat, 2, stride)) return;
-    o->ndim = 2;
-    memcpy(o->size, flat, sizeof flat);
-    memcpy(o->stride, stride, sizeof stride);
-}
-
-rp_status rp__run_linear(const rp__call *call) {
+rp_status rp__product_linear(const rp__call *call, rp__product *p) {
     const rp_tensor *x = call->in[0], *w = call->in[1], *out = call->out[0];
-    if (rp__tensor_numel(out) == 0) return RP_OK;
-    if (out->dtype == RP_BOOL) return rp__run_fill(call->out[0], rp_i64(0)); /* sums of nothing */
-    rp__operand o[4] = {rp__operand_of(out), rp__operand_of(x), rp__operand_of(w)};
-    const bool one = w->ndim == 1; /* a weight of one row */
-    int64_t features = one ? 1 : w->size[0], k = w->size[one ? 0 : 1];
+    const bool one = w->ndim == 1, row = x->ndim == 1; /* a weight of one row; an input of one row */
+    p->op = RP__LIB_MATMUL;
+    if (out->dtype == RP_BOOL) return RP_OK; /* sums of nothing */
+    p->n = call->in[2] ? 4 : 3;
+    rp__operand *y = &p->o[0], *a = &p->o[1], *b = &p->o[2];
+    *y = rp__operand_of(out);
+    *a = rp__operand_of(x);
+    *b = rp__operand_of(w);
+    if (call->in[2]) p->o[3] = rp__operand_of(call->in[2]);
+    p->in[2] = 1;
+    p->in[3] = 2;
+    p->rows = true;
     if (one) { /* the result's dim of one feature is not there */
-        o[0].size[o[0].ndim] = 1;
-        o[0].stride[o[0].ndim++] = 1;
+        p->added |= 1u << y->ndim;
+        y->size[y->ndim] = 1;
+        y->stride[y->ndim++] = 1;
     }
-    if (k > 0)
-        fold_rows(x, &o[1]);
-    else
-        o[1].ndim = 2;
-    if (o[1].ndim == 2) {
-        int64_t rows = rp__tensor_numel(out) / features;
-        o[1].size[0] = rows; /* also where k is 0 and the input holds no element */
-        o[1].size[1] = k;
-        o[0].ndim = 2;
-        o[0].size[0] = rows;
-        o[0].size[1] = features;
-        o[0].stride[0] = features;
-        o[0].stride[1] = 1;
+    if (row) {
+        rp__operand *const both[2] = {y, a};
+        for (unsigned i = 0; i < 2; i++) {
+            memmove(both[i]->size + 1, both[i]->size, both[i]->ndim * sizeof *y->size);
+            memmove(both[i]->stride + 1, both[i]->stride, both[i]->ndim * sizeof *y->stride);
+            both[i]->size[0] = 1;
+            both[i]->stride[0] = 0;
+            both[i]->ndim++;
+        }
+        p->added = p->added << 1 | 1u;
     }
     /* weight^T, the same for every batch index */
-    unsigned n = o[1].ndim;
-    o[2].ndim = (uint8_t)n;
+    const unsigned n = a->ndim;
+    b->ndim = (uint8_t)n;
     for (unsigned d = 0; d + 2 < n; d++) {
-        o[2].size[d] = o[1].size[d];
-        o[2].stride[d] = 0;
+        b->size[d] = a->size[d];
+        b->stride[d] = 0;
     }
-    o[2].size[n - 2] = k;
-    o[2].stride[n - 2] = w->stride[one ? 0 : 1];
-    o[2].size[n - 1] = features;
-    o[2].stride[n - 1] = one ? 0 : w->stride[0];
-    if (call->in[2]) o[3] = rp__operand_of(call->in[2]);
-    rp__library_call library = {.epilogue = RP__EPILOGUE_NONE};
-    return rp__run_library_op(call, RP__LIB_MATMUL, o, call->in[2] ? 4 : 3, &library);
+    b->size[n - 2] = w->size[one ? 0 : 1];
+    b->stride[n - 2] = w->stride[one ? 0 : 1];
+    b->size[n - 1] = one ? 1 : w->size[0];
+    b->stride[n - 1] = one ? 0 : w->stride[0];
+    return RP_OK;
 }

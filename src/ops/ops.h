@@ -107,9 +107,6 @@ struct rp__call {
     uint32_t n_attrs;
     rp_tensor **out; /* results; in-place ops return their argument with one more reference of the scope */
     uint32_t n_out;
-    /* programs; NULL elsewhere */
-    bool *relu; /* a relu of the result is wanted too; set where the launch does it, with the same bits */
-    struct rp__library_stage *stage; /* a matrix product puts its operands here and launches nothing */
 };
 static inline int64_t rp__attr_int(const rp__call *c, unsigned k) { return c->attrs[k].v.i; }
 static inline double rp__attr_float(const rp__call *c, unsigned k) { return c->attrs[k].v.f; }
@@ -129,6 +126,8 @@ typedef void rp__lower_fn(struct rp__lower *lw);
 /* Library lowering and host ops: outputs are allocated; launches. Runs again under a recorder to build programs. */
 typedef rp_status rp__run_fn(const rp__call *call);
 /* Composite: fills out by calling other ops; dispatch expands it above autograd, so it needs no derivative. */
+struct rp__product;
+typedef rp_status rp__product_fn(const rp__call *call, struct rp__product *out);
 typedef rp_status rp__expand_fn(const rp__call *call);
 /* Derivative, written with ops. grad_in[i] may be left NULL (zero). */
 typedef struct rp__vjp {
@@ -146,6 +145,7 @@ typedef enum rp__lowering {
     RP__INDEXED,   /* lower; computed offsets; the space is what the lowering says */
     RP__VIEW,      /* view */
     RP__LIBRARY,   /* run */
+    RP__PRODUCT, /* product: operands of a product or convolution; it is run as such, or lowered to a CONTRACT (product.h) */
     RP__COMPOSITE, /* expand */
     RP__HOST,      /* run: data-dependent sizes, host reads; a graph break unless it has its own trace rule */
     RP__USER       /* rp_op_register */
@@ -173,6 +173,7 @@ struct rp__op {
         rp__view_fn *view;
         rp__run_fn *run;
         rp__expand_fn *expand;
+        rp__product_fn *product;
     } rule;
     rp__infer_fn *infer;
     rp__vjp_fn

@@ -253,7 +253,7 @@ static inline bool run_entry(const entry *e, rp__call *call, rp_status *status) 
 bool rp__repeat_run(rp__call *call, rp__repeat *r, rp_status *status) {
     r->keep = false;
     table *t = RP__LIKELY(table_ != NULL) ? table_ : table_new();
-    if (RP__UNLIKELY(!t || call->n_in == 0 || call->relu || call->stage)) return false;
+    if (RP__UNLIKELY(!t || call->n_in == 0)) return false;
     r->place = place_of(call);
     struct slot *s = &t->slot[r->place & t->mask];
     if (RP__LIKELY(entry_is(s->entry, call)) && RP__LIKELY(run_entry(s->entry, call, status))) {

@@ -5,6 +5,7 @@
 
 #include "ops/lower.h"
 #include "ops/ops.h"
+#include "ops/product.h"
 
 #include "ops_rules.inc"
 

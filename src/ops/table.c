@@ -108,8 +108,9 @@ size_t rp_op_count(void) { return listed_count() + rp__op_table_count() - BUILTI
 rp_status rp_op_info_at_at(const char *site, size_t index, rp_op_info *info) {
     RP__CALLED_FROM(site);
     static const char *const kinds[] = {
-        [RP__POINTWISE] = "pointwise", [RP__ROWS] = "rows",           [RP__INDEXED] = "indexed", [RP__VIEW] = "view",
-        [RP__LIBRARY] = "library",     [RP__COMPOSITE] = "composite", [RP__HOST] = "host",       [RP__USER] = "user",
+        [RP__POINTWISE] = "pointwise", [RP__ROWS] = "rows",       [RP__INDEXED] = "indexed",
+        [RP__VIEW] = "view",           [RP__LIBRARY] = "library", [RP__PRODUCT] = "product",
+        [RP__COMPOSITE] = "composite", [RP__HOST] = "host",       [RP__USER] = "user",
     };
     const size_t n = listed_count();
     const rp__op *op = rp__op_table_at(index < n ? listed[index] : index - n + BUILTIN);

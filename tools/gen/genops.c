@@ -293,6 +293,7 @@ static void read_rules(const char *path) {
         {"view", "(const rp__call *call, rp__view *out)"},
         {"run", "(const rp__call *call)"},
         {"expand", "(const rp__call *call)"},
+        {"product", "(const rp__call *call, rp__product *p)"},
         {"vjp", "(const rp__vjp *g)"},
     };
     /* Definitions that a macro makes: RP__SLOPE(name, ...) is rp__vjp_name, RP__UNARY(name, ...) rp__lower_name. */
@@ -356,6 +357,7 @@ static const struct {
     {"VIEW", "RP__VIEW", "view", "rp__view_fn", false, true},
     {"LIBRARY", "RP__LIBRARY", "run", "rp__run_fn", true, true},
     {"HOST", "RP__HOST", "run", "rp__run_fn", true, true},
+    {"PRODUCT", "RP__PRODUCT", "product", "rp__product_fn", true, true},
     {"COMPOSITE", "RP__COMPOSITE", "expand", "rp__expand_fn", false, false},
 };
 
@@ -639,9 +641,9 @@ static void write_header(const char *dir) {
 
 /* Of the sources, in their order: a rule that no row uses has ended the build. */
 static void write_rules(const char *dir) {
-    static const char *const types[][2] = {{"infer", "rp__infer_fn"},   {"lower", "rp__lower_fn"},
-                                           {"view", "rp__view_fn"},     {"run", "rp__run_fn"},
-                                           {"expand", "rp__expand_fn"}, {"vjp", "rp__vjp_fn"}};
+    static const char *const types[][2] = {
+        {"infer", "rp__infer_fn"},   {"lower", "rp__lower_fn"},     {"view", "rp__view_fn"}, {"run", "rp__run_fn"},
+        {"expand", "rp__expand_fn"}, {"product", "rp__product_fn"}, {"vjp", "rp__vjp_fn"}};
     FILE *f = create(dir, "ops_rules.inc");
     fputs("/* Generated: every rule that a row of the table uses. */\n", f);
     for (size_t i = 0; i < n_rules; i++) {

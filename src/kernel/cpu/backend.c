@@ -8,6 +8,7 @@
 #include "core/fork.h"
 #include "core/thread.h"
 #include "device/device.h"
+#include "kernel/cpu/contract.h"
 #include "kernel/cpu/jit.h"
 #include "kernel/cpu/program.h"
 
@@ -95,6 +96,31 @@ static rp__kernel *kernel_slow(rp__dag *dag) {
     atomic_store_explicit(&c->kernel, k, memory_order_release);
     if (old) rp__kernel_release(old);
 done:
+    rp__unlock(&lock);
+    return k;
+}
+static rp__kernel *kernel_of(rp__dag *dag);
+/* A DAG with a CONTRACT: a kernel around that of its rest. */
+static rp__kernel *contract_of(rp__dag *dag) {
+    rp__kernel *rest = kernel_of(dag->rest), *k = NULL;
+    if (!rest) return NULL;
+    rp__lock(&lock);
+    cpu_dag *c = dag->backend[RP_DEVICE_CPU];
+    if (!c) c = rp__calloc(1, sizeof *c);
+    if (!c) {
+        (void)RP__OOM("a loop kernel");
+    } else {
+        dag->backend[RP_DEVICE_CPU] = c;
+        k = atomic_load_explicit(&c->kernel, memory_order_relaxed);
+        if (!k || rp__cpu_contract_rest(k) != rest) {
+            rp__kernel *fresh = rp__cpu_contract_kernel(dag, rest);
+            if (fresh) {
+                atomic_store_explicit(&c->kernel, fresh, memory_order_release);
+                if (k) rp__kernel_release(k);
+            }
+            k = fresh;
+        }
+    }
     rp__unlock(&lock);
     return k;
 }
@@ -212,6 +238,10 @@ static bool served_by_line(const rp__kernel *k, const rp__dag *dag, const rp__sp
 
 static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
     out->kernel = NULL;
+    if (dag->rest) {
+        rp__kernel *contract = contract_of(dag);
+        return contract ? rp__cpu_contract_bind(d, dag, space, contract, buffer, out) : rp_error_status();
+    }
     if (!dag->rows) return rp__fail(RP_ERROR_INTERNAL, "loop kernel: reductions over different axes");
     const unsigned n_outer = rp__space_outer(dag, space), n_inner = rp__space_inner(dag, space);
     int64_t rows = 1, row_len = 1;
@@ -310,6 +340,7 @@ static rp_status bind_many(rp__device *d, rp__dag *dag, const rp__space *shared,
 static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out) {
     (void)d;
     (void)space;
+    if (dag->rest) dag = dag->rest; /* the product itself is no emitted text */
     rp__kernel *k = kernel_of(dag);
     if (!k) return rp_error_status();
     return rp__jit_source(dag, k, out);
@@ -317,6 +348,7 @@ static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp_
 
 /* A program that the library carries compiled needs no more. */
 static void hot(rp__dag *dag, bool wait) {
+    if (dag->rest) dag = dag->rest;
     const rp__kernel *k = rp__cpu_kernel_made(dag);
     const rp__cpu_loop *loop = k ? k->payload : NULL;
     if (loop && !atomic_load_explicit(&loop->line[program_of(k)->plan], memory_order_relaxed))
@@ -334,7 +366,7 @@ static bool launch_flat(rp__device *d, rp_stream *s, rp__dag *dag, const rp__fla
 static bool flat_of(const rp__dag *dag, const rp__space *space, rp__flat *flat) {
     const unsigned dims = rp__space_dims(space);
     const bool one = dims == 0;
-    if (dims > 1 || dag->n_windows || rp__space_inner(dag, space) ||
+    if (dag->rest || dims > 1 || dag->n_windows || rp__space_inner(dag, space) ||
         (!one && (space->extent[0] > RP__MANY_BLOCK || space->extent[0] < 1)) || space->n_accesses > RP__FLAT_ACCESSES)
         return false;
     flat->n = one ? 1 : space->extent[0];
@@ -393,7 +425,7 @@ static rp__ready *ready_alloc(rp__dag *dag, rp__kernel *k, size_t bytes) {
 }
 static rp__ready *ready_new(rp__device *d, rp__dag *dag, const rp__space *space) {
     rp__kernel *k = rp__cpu_kernel_made(dag);
-    if (dag->n_draws || !k || program_of(k)->tiles != rp__tiles_current()) return NULL;
+    if (dag->rest || dag->n_draws || !k || program_of(k)->tiles != rp__tiles_current()) return NULL;
     const rp__cpu_loop *loop = k->payload;
     rp__flat flat;
     if (flat_of(dag, space, &flat) && program_of(k)->plan == RP__PLAN_ELEMENTS &&

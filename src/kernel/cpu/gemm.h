@@ -3,17 +3,18 @@
 
    Numbers: an element of the result adds up over k in a tree whose shape is K's alone (kernel/product.h): in a block a chain
    from 0, acc = acc + a * b, by fma where the instruction set has it; blocks of a group and groups from left to right. In f32 for f32, f16 and bf16, in f64,
-   in wrapping 32-bit integers for i32 and u8, in wrapping 64-bit integers; then + bias, then ReLU, then one rounding to the
-   result's type. So neither tiles, threads, strides nor packing show in the bits, and of the instruction set only whether it has fma: a
+   in wrapping 32-bit integers for i32 and u8, in wrapping 64-bit integers; then + bias, then one rounding to the
+   result's type; or, instead of both, the rest of a DAG (kernel/contract.h), run on each tile while it is near. So neither tiles, threads, strides nor packing show in the bits, and of the instruction set only whether it has fma: a
    machine gives one result. gemm.c is compiled with contraction for that; it multiplies nowhere else. */
 #ifndef RP_KERNEL_CPU_GEMM_H
 #define RP_KERNEL_CPU_GEMM_H
 
 #include "device/launch.h"
+#include "kernel/library.h"
 #include "kernel/product.h"
 
 /* Flags of a product. */
-enum { RP__GEMM_BIAS_N = 1, RP__GEMM_BIAS_M = 2, RP__GEMM_RELU = 4 };
+enum { RP__GEMM_BIAS_N = 1, RP__GEMM_BIAS_M = 2, RP__GEMM_REST = 4 /* its words follow; no bias, no result */ };
 
 /* out[m, n] = sum over k of a[m, k] b[k, n], for each index of the batch dims. Strides in elements. */
 enum {
@@ -73,6 +74,41 @@ typedef enum rp__conv_kind { RP__CONV_FORWARD, RP__CONV_INPUT, RP__CONV_WEIGHT, 
 
 /* The largest tile; m is bounded further where partial sums cannot stay in the result (see isa/gemm_tile.h). */
 enum { RP__GEMM_MAX_TILE_M = 240, RP__GEMM_MAX_TILE_N = 64, RP__GEMM_KEPT_TILE_M = 96 };
+
+/* What follows a product: words behind those of the product, for a kernel that rp__gemm_rest runs. */
+enum {
+    RP__REST_DIMS, /* of the result: fixed ones, which an item names, those of m, those of n; each outermost first */
+    RP__REST_FIXED,
+    RP__REST_M,
+    RP__REST_WORDS /* then as rp__contract_words */
+};
+typedef struct rp__gemm_rest {
+    const rp__kernel *kernel; /* of the loop; NULL: there is no rest */
+    const uint64_t *words;
+    unsigned element;           /* bytes of a sum */
+    int64_t fixed[RP_MAX_DIMS]; /* index of each fixed dim */
+    /* of n: extents, and where an item's first index is and how far the next; one entry a dim */
+    int64_t extent[RP_MAX_DIMS], start[RP_MAX_DIMS], step[RP_MAX_DIMS];
+} rp__gemm_rest;
+/* Of words at `words` for a product whose dims of n have the result's own extents; fixed indices are 0. */
+void rp__gemm_rest_begin(rp__gemm_rest *r, const rp__kernel *kernel, const uint64_t *words, unsigned element);
+/* Sums [m0, m0 + mc) x [n0, n0 + nc), at `tile`, ld elements a row. */
+void rp__gemm_rest_run(const rp__gemm_rest *r, const void *tile, int64_t ld, int64_t m0, int64_t mc, int64_t n0,
+                       int64_t nc);
+
+/* A product as words take it. */
+typedef struct rp__gemm_problem {
+    int64_t m, n, k, om, on, am, ak, bk, bn;
+    bool turned; /* a and b are each other's, and so are m and n */
+    unsigned n_batch;
+    struct {
+        int64_t extent, out, a, b;
+    } batch[RP_MAX_DIMS];
+} rp__gemm_problem;
+void rp__gemm_turn(rp__gemm_problem *p);
+/* Fills the words but for addresses, and what of the launch follows from them; direct: tiles of the result itself hold sums. */
+void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, bool direct,
+                        rp__launch_buffer *buffer, rp__launch *out);
 
 /* Where a tile packs its operands and keeps partial sums: memory of the calling thread, whose stack may be small (musl gives 128
    KB, fibers less). Given back before the thread takes it again; where the system has no pages, threads take turns in one. */

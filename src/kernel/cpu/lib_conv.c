@@ -68,7 +68,7 @@ rp_status rp__cpu_conv_bind(rp__device *d, rp__library_op op, const rp__operand 
     const int64_t C = w->size[1], O = w->size[0] / groups, images = x->size[0];
     v[RP__CONV_IMAGES] = (uint64_t)images, v[RP__CONV_GROUPS] = (uint64_t)groups;
     v[RP__CONV_C] = (uint64_t)C, v[RP__CONV_O] = (uint64_t)O;
-    v[RP__CONV_FLAGS] = (bias ? RP__GEMM_BIAS_M : 0) | (call->epilogue == RP__EPILOGUE_RELU ? RP__GEMM_RELU : 0);
+    v[RP__CONV_FLAGS] = bias ? RP__GEMM_BIAS_M : 0;
     out->n_words = RP__CONV_WORDS;
 
     int64_t taps = 1, points = 1, positions = 1, phases = 1;

@@ -62,14 +62,91 @@ static void run(const rp__kernel *kernel, const uint64_t *words, int64_t begin, 
     rp__gemm_current()->matmul[kernel - kernels](kernel, words, begin, end);
 }
 
-typedef struct dim {
-    int64_t extent, out, a, b;
-} dim;
-
 static void swap(int64_t *x, int64_t *y) {
     const int64_t t = *x;
     *x = *y;
     *y = t;
+}
+
+/* Batch dims that are alike in all operands are one; (B, T, K) x (K, N): the batch is more rows. False: there is nothing to compute. */
+static bool read_problem(const rp__operand *y, const rp__operand *a, const rp__operand *b, rp__gemm_problem *p) {
+    const unsigned nd = y->ndim;
+    *p = (rp__gemm_problem){.m = y->size[nd - 2],
+                            .n = y->size[nd - 1],
+                            .k = a->size[nd - 1],
+                            .om = y->stride[nd - 2],
+                            .on = y->stride[nd - 1],
+                            .am = a->stride[nd - 2],
+                            .ak = a->stride[nd - 1],
+                            .bk = b->stride[nd - 2],
+                            .bn = b->stride[nd - 1]};
+    int64_t problems = 1;
+    for (unsigned i = 0; i + 2 < nd; i++) {
+        const int64_t extent = y->size[i];
+        problems *= extent;
+        if (extent == 1) continue;
+        unsigned last = p->n_batch - 1u;
+        if (p->n_batch && p->batch[last].out == y->stride[i] * extent && p->batch[last].a == a->stride[i] * extent &&
+            p->batch[last].b == b->stride[i] * extent) {
+            p->batch[last].extent *= extent;
+        } else {
+            last = p->n_batch++;
+            p->batch[last].extent = extent;
+        }
+        p->batch[last].out = y->stride[i];
+        p->batch[last].a = a->stride[i];
+        p->batch[last].b = b->stride[i];
+    }
+    if (p->m == 0 || p->n == 0 || problems == 0) return false;
+    if (p->n_batch && p->batch[p->n_batch - 1].b == 0) {
+        const unsigned last = p->n_batch - 1u;
+        if (p->m == 1) {
+            p->om = p->batch[last].out, p->am = p->batch[last].a, p->m = p->batch[last].extent, p->n_batch--;
+        } else if (p->batch[last].out == p->om * p->m && p->batch[last].a == p->am * p->m) {
+            p->m *= p->batch[last].extent, p->n_batch--;
+        }
+    }
+    return true;
+}
+
+void rp__gemm_turn(rp__gemm_problem *p) {
+    swap(&p->m, &p->n);
+    swap(&p->om, &p->on);
+    swap(&p->am, &p->bn);
+    swap(&p->ak, &p->bk);
+    for (unsigned i = 0; i < p->n_batch; i++) swap(&p->batch[i].a, &p->batch[i].b);
+    p->turned = !p->turned;
+}
+
+void rp__cpu_gemm_words(const rp__gemm_problem *p, rp_dtype dtype, unsigned flags, bool direct,
+                        rp__launch_buffer *buffer, rp__launch *out) {
+    uint64_t *w = buffer->words;
+    int64_t problems = 1;
+    for (unsigned i = 0; i < p->n_batch; i++) problems *= p->batch[i].extent;
+    /* Tiles: as large as the kernel takes, evenly cut, smaller where threads would go idle. */
+    const int64_t group = RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4 / (rp__dtypes[dtype].bytes == 8 ? 8 : 4);
+    int64_t limit = direct && p->k <= group ? RP__GEMM_MAX_TILE_M : RP__GEMM_KEPT_TILE_M;
+    const int64_t tn = RP__GEMM_MAX_TILE_N, tiles_n = (p->n + tn - 1) / tn;
+    const double work = (double)p->m * (double)p->n * (double)(p->k + 4);
+    int64_t tiles_m = (p->m + limit - 1) / limit;
+    while (problems * tiles_m * tiles_n < 16 && tiles_m * 2 * 24 <= p->m && work * (double)problems > 1e6) tiles_m *= 2;
+    int64_t tm = (p->m + tiles_m - 1) / tiles_m;
+    if (tiles_m > 1) tm = (tm + 11) / 12 * 12;
+    tiles_m = (p->m + tm - 1) / tm;
+
+    w[RP__GEMM_M] = (uint64_t)p->m, w[RP__GEMM_N] = (uint64_t)p->n, w[RP__GEMM_K] = (uint64_t)p->k;
+    w[RP__GEMM_OM] = (uint64_t)p->om, w[RP__GEMM_ON] = (uint64_t)p->on;
+    /* A strided extent of 1 may have any stride. */
+    if (p->n == 1) w[RP__GEMM_ON] = 1;
+    w[RP__GEMM_AM] = (uint64_t)p->am, w[RP__GEMM_AK] = (uint64_t)(p->k == 1 ? 1 : p->ak);
+    w[RP__GEMM_BK] = (uint64_t)(p->k == 1 ? 1 : p->bk), w[RP__GEMM_BN] = (uint64_t)(p->n == 1 ? 1 : p->bn);
+    w[RP__GEMM_TILE_M] = (uint64_t)tm, w[RP__GEMM_TILE_N] = (uint64_t)tn;
+    w[RP__GEMM_FLAGS] = flags;
+    w[RP__GEMM_BATCH] = p->n_batch;
+    memcpy(w + RP__GEMM_WORDS, p->batch, p->n_batch * sizeof *p->batch);
+    out->n_words = RP__GEMM_WORDS + 4 * p->n_batch;
+    out->items = problems * tiles_m * tiles_n;
+    out->grain = rp__cpu_grain(out->items, work * (double)problems / (double)out->items / 8 + 100);
 }
 
 rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
@@ -84,84 +161,21 @@ rp_status rp__cpu_matmul_bind(rp__device *d, rp__library_op op, const rp__operan
         (bias && bias->dtype != y->dtype))
         return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: no matrix product of %s, %s to %s", call->op,
                         rp_dtype_name(a->dtype), rp_dtype_name(b->dtype), rp_dtype_name(y->dtype));
-
-    int64_t M = y->size[nd - 2], N = y->size[nd - 1];
-    const int64_t K = a->size[nd - 1];
-    int64_t om = y->stride[nd - 2], on = y->stride[nd - 1], am = a->stride[nd - 2], ak = a->stride[nd - 1];
-    int64_t bk = b->stride[nd - 2], bn = b->stride[nd - 1];
-    dim batch[RP_MAX_DIMS];
-    unsigned n_batch = 0;
-    int64_t problems = 1;
-    for (unsigned i = 0; i + 2 < nd; i++) {
-        const dim next = {y->size[i], y->stride[i], a->stride[i], b->stride[i]};
-        problems *= next.extent;
-        if (next.extent == 1) continue;
-        dim *last = n_batch ? &batch[n_batch - 1] : NULL;
-        if (last && last->out == next.out * next.extent && last->a == next.a * next.extent &&
-            last->b == next.b * next.extent) {
-            *last = (dim){last->extent * next.extent, next.out, next.a, next.b};
-        } else {
-            batch[n_batch++] = next;
-        }
-    }
-    if (M == 0 || N == 0 || problems == 0) return RP_OK;
-    /* (B, T, K) x (K, N): the batch is more rows. */
-    if (n_batch && batch[n_batch - 1].b == 0) {
-        const dim *last = &batch[n_batch - 1];
-        if (M == 1) {
-            om = last->out, am = last->a, M = last->extent, problems /= M, n_batch--;
-        } else if (last->out == om * M && last->a == am * M) {
-            M *= last->extent, problems /= last->extent, n_batch--;
-        }
-    }
-    /* A strided extent of 1 may have any stride. */
-    if (N == 1) on = bn = 1;
-    if (K == 1) ak = bk = 1;
-
-    uint64_t *w = buffer->words;
-    unsigned flags = bias ? RP__GEMM_BIAS_N : 0;
-    if (call->epilogue == RP__EPILOGUE_RELU && y->dtype != RP_U8) flags |= RP__GEMM_RELU;
-    out->n_slots = 0;
+    rp__gemm_problem p;
+    if (!read_problem(y, a, b, &p)) return RP_OK;
     /* Vectors run along n. A result with few columns, or one that lies by columns, is computed as out^T = b^T a^T. */
-    const bool turn = (N <= 4 && M > N) || (on != 1 && om == 1 && M > 4);
+    if (p.n == 1) p.on = 1;
+    if ((p.n <= 4 && p.m > p.n) || (p.on != 1 && p.om == 1 && p.m > 4)) rp__gemm_turn(&p);
+    const unsigned flags = !bias ? 0 : p.turned ? RP__GEMM_BIAS_M : RP__GEMM_BIAS_N;
+    const bool direct = (p.on == 1 || p.n == 1) && y->dtype != RP_F16 && y->dtype != RP_BF16 && y->dtype != RP_U8;
+    out->n_slots = 0;
     rp__cpu_slot(y, RP__GEMM_OUT, RP__WRITE, buffer, out);
-    rp__cpu_slot(a, turn ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);
-    rp__cpu_slot(b, turn ? RP__GEMM_A : RP__GEMM_B, RP__READ, buffer, out);
-    if (turn) {
-        swap(&M, &N);
-        swap(&om, &on);
-        swap(&am, &bn);
-        swap(&ak, &bk);
-        for (unsigned i = 0; i < n_batch; i++) swap(&batch[i].a, &batch[i].b);
-        if (bias) flags = (flags & ~(unsigned)RP__GEMM_BIAS_N) | RP__GEMM_BIAS_M;
-    }
-    w[RP__GEMM_BIAS] = 0;
+    rp__cpu_slot(a, p.turned ? RP__GEMM_B : RP__GEMM_A, RP__READ, buffer, out);
+    rp__cpu_slot(b, p.turned ? RP__GEMM_A : RP__GEMM_B, RP__READ, buffer, out);
+    buffer->words[RP__GEMM_BIAS] = 0;
     if (bias) rp__cpu_slot(bias, RP__GEMM_BIAS, RP__READ, buffer, out);
-
-    /* Tiles: as large as the kernel takes, evenly cut, smaller where threads would go idle. */
-    const bool direct = on == 1 && y->dtype != RP_F16 && y->dtype != RP_BF16 && y->dtype != RP_U8;
-    const int64_t group = RP__PRODUCT_GROUP * RP__PRODUCT_BLOCK * 4 / (rp__dtypes[y->dtype].bytes == 8 ? 8 : 4);
-    int64_t limit = direct && K <= group ? RP__GEMM_MAX_TILE_M : RP__GEMM_KEPT_TILE_M;
-    const int64_t tn = RP__GEMM_MAX_TILE_N, tiles_n = (N + tn - 1) / tn;
-    const double work = (double)M * (double)N * (double)(K + 4);
-    int64_t tiles_m = (M + limit - 1) / limit;
-    while (problems * tiles_m * tiles_n < 16 && tiles_m * 2 * 24 <= M && work * (double)problems > 1e6) tiles_m *= 2;
-    int64_t tm = (M + tiles_m - 1) / tiles_m;
-    if (tiles_m > 1) tm = (tm + 11) / 12 * 12;
-    tiles_m = (M + tm - 1) / tm;
-
-    w[RP__GEMM_M] = (uint64_t)M, w[RP__GEMM_N] = (uint64_t)N, w[RP__GEMM_K] = (uint64_t)K;
-    w[RP__GEMM_OM] = (uint64_t)om, w[RP__GEMM_ON] = (uint64_t)on;
-    w[RP__GEMM_AM] = (uint64_t)am, w[RP__GEMM_AK] = (uint64_t)ak;
-    w[RP__GEMM_BK] = (uint64_t)bk, w[RP__GEMM_BN] = (uint64_t)bn;
-    w[RP__GEMM_BIAS_STRIDE] = bias ? (uint64_t)bias->stride[0] : 0;
-    w[RP__GEMM_TILE_M] = (uint64_t)tm, w[RP__GEMM_TILE_N] = (uint64_t)tn;
-    w[RP__GEMM_FLAGS] = flags;
-    w[RP__GEMM_BATCH] = n_batch;
-    memcpy(w + RP__GEMM_WORDS, batch, n_batch * sizeof *batch);
-    out->n_words = RP__GEMM_WORDS + 4 * n_batch;
-    out->items = problems * tiles_m * tiles_n;
-    out->grain = rp__cpu_grain(out->items, work * (double)problems / (double)out->items / 8 + 100);
+    buffer->words[RP__GEMM_BIAS_STRIDE] = bias ? (uint64_t)bias->stride[0] : 0;
+    rp__cpu_gemm_words(&p, y->dtype, flags, direct, buffer, out);
     out->kernel = &kernels[y->dtype];
     return RP_OK;
 }

@@ -235,7 +235,7 @@ static int dtype_of(rp_dtype d) {
     return d == RP_F32 ? RP__ONEDNN_F32 : d == RP_BF16 ? RP__ONEDNN_BF16 : d == RP_F16 ? RP__ONEDNN_F16 : -1;
 }
 
-static bool matmul_problem(const rp__operand *o, size_t n, const rp__library_call *call, rp__onednn_problem *q) {
+static bool matmul_problem(const rp__operand *o, size_t n, rp__onednn_problem *q) {
     const unsigned nd = o[0].ndim;
     q->kind = RP__ONEDNN_MATMUL;
     q->ndim = 3;
@@ -261,7 +261,6 @@ static bool matmul_problem(const rp__operand *o, size_t n, const rp__library_cal
     if (q->size[0][0] != q->size[1][0] || q->size[0][0] != q->size[2][0]) return false;
     if (n > 3 && o[3].stride[0] != 1 && o[3].size[0] != 1) return false;
     q->bias = n > 3;
-    q->relu = call->epilogue == RP__EPILOGUE_RELU;
     const double work = (double)q->size[0][0] * (double)q->size[0][1] * (double)q->size[0][2] * (double)q->size[1][2];
     return work >= RP__ONEDNN_MATMUL_WORK && (q->size[0][0] >= BLOCKS || q->size[0][1] >= 32 * BLOCKS);
 }
@@ -295,7 +294,6 @@ static bool conv_problem(rp__library_op op, const rp__operand *o, size_t n, cons
     }
     q->bias = op == RP__LIB_CONV_FORWARD && n > 3 && o[3].base;
     if (q->bias && o[3].stride[0] != 1) return false;
-    q->relu = call->epilogue == RP__EPILOGUE_RELU;
     return work >= RP__ONEDNN_CONV_WORK;
 }
 
@@ -312,8 +310,7 @@ static bool problem_of(rp__library_op op, const rp__operand *o, size_t n, const 
     for (size_t i = 0; i < n; i++)
         for (unsigned d = 0; d < o[i].ndim; d++)
             if (o[i].size[d] <= 0) return false;
-    if (!(op == RP__LIB_MATMUL ? matmul_problem(o, n, call, q) : conv_problem(op, o, n, call, q)) || !onednn())
-        return false;
+    if (!(op == RP__LIB_MATMUL ? matmul_problem(o, n, q) : conv_problem(op, o, n, call, q)) || !onednn()) return false;
     *dim = op == RP__LIB_MATMUL && q->size[0][0] < BLOCKS ? 1 : 0;
     *size = (q->size[0][*dim] + BLOCKS - 1) / BLOCKS;
     *blocks = (q->size[0][*dim] + *size - 1) / *size;

@@ -84,17 +84,16 @@ static const char *name(rp__device *d, rp__library_op op) {
     return may_be_onednn(op) && op != RP__LIB_CONV_WEIGHT && rp__onednn_available() ? "onednn" : "reprise";
 }
 
-/* Our own kernels only: oneDNN's relu makes zeros of NaNs. In 16 bits a negative sum that rounds to zero keeps its sign if it is
-   rounded first. */
-static bool relu_is_exact(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                          const rp__library_call *call) {
+static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+    static const rp__contract_form forms[] = {[RP__LIB_MATMUL] = RP__CONTRACT_PRODUCT,
+                                              [RP__LIB_CONV_FORWARD] = RP__CONTRACT_CONV,
+                                              [RP__LIB_CONV_INPUT] = RP__CONTRACT_CONV_INPUT,
+                                              [RP__LIB_CONV_WEIGHT] = RP__CONTRACT_CONV_WEIGHT};
     size_t bytes;
     (void)d;
-    if ((op != RP__LIB_MATMUL && op != RP__LIB_CONV_FORWARD) || (o[0].dtype != RP_F32 && o[0].dtype != RP_F64))
-        return false;
-    rp__library_call with = *call;
-    with.epilogue = RP__EPILOGUE_RELU;
-    return !rp__onednn_serves(op, o, n, call, &bytes) && !rp__onednn_serves(op, o, n, &with, &bytes);
+    /* Integers add up in words that are wider than the result. */
+    if (!rp__dtype_is_float(o[0].dtype) || rp__onednn_serves(op, o, n, call, &bytes)) return RP__ORDER_ELSEWHERE;
+    return rp__order_of(forms[op], rp__dtype_bytes(o[0].dtype) == 8);
 }
 
 /* A launch costs less than a row of a small product: nothing to win. */
@@ -107,4 +106,4 @@ static rp__chain_answer chain(rp__device *d, const rp__library_stage *stages, si
 
 extern const rp__library rp__cpu_library;
 const rp__library rp__cpu_library = {
-    .workspace = workspace, .bind = bind, .relu_is_exact = relu_is_exact, .chain = chain, .name = name};
+    .workspace = workspace, .bind = bind, .order = order, .chain = chain, .name = name};

@@ -111,7 +111,7 @@ static rp__chain_answer make_plan(const rp__device *d, const rp__library_stage *
 
 rp__chain_answer rp__cuda_chain(rp__device *d, const rp__library_stage *stages, size_t n) {
     plan p;
-    return n < 2 ? RP__CHAIN_TOO_LARGE : make_plan(d, stages, n, &p);
+    return make_plan(d, stages, n, &p);
 }
 
 bool rp__cuda_chain_takes(const rp__device *d, const rp__library_stage *product) {
@@ -188,7 +188,7 @@ rp_status rp__cuda_chain_bind(rp__device *d, const rp__library_stage *stages, si
         w[at + 5] = pair(last(y->stride, y, 2), last(y->stride, y, 1));
         w[at + 6] = pair(bias ? bias->stride[0] : 0, lanes_of(columns, log));
         w[at + 7] = pair(v->offset, v->pitch);
-        const uint64_t bits = (uint64_t)(bias != NULL) | (uint64_t)(stages[s].epilogue == RP__EPILOGUE_RELU) << 1 |
+        const uint64_t bits = (uint64_t)(bias != NULL) | (uint64_t)stages[s].relu << 1 |
                               (uint64_t)(y->base != NULL) << 2 | (uint64_t)v->along_n << 3 | (uint64_t)log << 4;
         facts |= bits << (STAGE_FACTS + STAGE_BITS * s);
     }

@@ -7,13 +7,15 @@
 
 static void macros(uint64_t facts, rp__text *out) {
     rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
-    rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_RELU %u\n",
+    rp__text_add(out, "#define RP_KIND %u\n#define RP_SPATIAL %u\n#define RP_BIAS %u\n#define RP_REST %u\n",
                  (unsigned)(facts >> 8 & 3), (unsigned)(facts >> 10 & 3), (unsigned)(facts >> 12 & 1),
-                 (unsigned)(facts >> 13 & 1));
+                 (unsigned)(facts >> 32));
 }
 
-rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+/* Words, slots, grid and facts of the kernel; out->grid[0] is 0: there is nothing to compute. A result without memory has no
+ * slot. */
+static rp_status set_tiles(rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call,
+                           rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
     /* which operand is y, x, w; the first operand is always the one written */
     static const unsigned order[3][3] = {{0, 1, 2}, {1, 0, 2}, {1, 2, 0}};
     unsigned kind = op == RP__LIB_CONV_FORWARD ? 0 : op == RP__LIB_CONV_INPUT ? 1 : 2, s = call->conv.spatial;
@@ -26,9 +28,6 @@ rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand
     }
     if (bias) sorted[3] = o[3];
     const rp__operand *y = &sorted[0], *x = &sorted[1], *w = &sorted[2];
-    memset(out, 0, sizeof *out);
-    out->op = call->op;
-    out->site = call->site;
     int64_t g = call->conv.groups, batch = x->size[0], c = x->size[1], oc = w->size[0], in = 1, points = 1, taps = 1;
     for (unsigned k = 0; k < s; k++) {
         in *= x->size[2 + k];
@@ -39,8 +38,11 @@ rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand
                                                          : kind == 1 ? batch * in
                                                                      : c / g * taps;
     if (rows == 0 || columns == 0 || g == 0) return RP_OK;
-    rp__cuda_operand_slots(sorted, bias ? 4 : 3, access, buffer, out);
     uint64_t *words = buffer->words;
+    for (unsigned k = 0; k < (bias ? 4u : 3u); k++) {
+        words[k] = 0;
+        if (sorted[k].base) rp__cuda_operand_slot(&sorted[k], k, access[k], buffer, out);
+    }
     if (!bias) words[3] = 0;
     words[4] = (uint64_t)batch;
     words[5] = (uint64_t)c;
@@ -48,18 +50,15 @@ rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand
     words[7] = (uint64_t)g;
     uint32_t at = 8;
     for (unsigned k = 0; k < s; k++) {
-        const int64_t facts[6] = {x->size[2 + k],       y->size[2 + k],        w->size[2 + k],
+        const int64_t sizes[6] = {x->size[2 + k],       y->size[2 + k],        w->size[2 + k],
                                   call->conv.stride[k], call->conv.padding[k], call->conv.dilation[k]};
-        for (unsigned f = 0; f < 6; f++) words[at++] = (uint64_t)facts[f];
+        for (unsigned f = 0; f < 6; f++) words[at++] = (uint64_t)sizes[f];
     }
     for (unsigned t = 0; t < 3; t++)
         for (unsigned k = 0; k < 2 + s; k++) words[at++] = (uint64_t)sorted[t].stride[k];
     words[at++] = bias ? (uint64_t)sorted[3].stride[0] : 0;
     out->n_words = at;
-    rp__text_kernel_key key = {.family = "conv"};
-    key.facts = (uint64_t)y->dtype | (uint64_t)kind << 8 | (uint64_t)s << 10 | (uint64_t)bias << 12 |
-                (uint64_t)(call->epilogue == RP__EPILOGUE_RELU) << 13;
-    RP_TRY(rp__text_kernel(d, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel));
+    *facts = (uint64_t)y->dtype | (uint64_t)kind << 8 | (uint64_t)s << 10 | (uint64_t)bias << 12;
     int64_t gx = (columns + 31) / 32, gy = (rows + 31) / 32;
     if (gx > INT32_MAX || gy > 65535 || g > 65535)
         return rp__fail(RP_ERROR_SHAPE, "%s: this convolution is more than one CUDA launch takes", call->op);
@@ -69,4 +68,26 @@ rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand
     out->block[0] = 256;
     out->block[1] = out->block[2] = 1;
     return RP_OK;
+}
+
+rp_status rp__cuda_conv_bind(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
+                             const rp__library_call *call, rp__launch_buffer *buffer, rp__launch *out) {
+    rp__text_kernel_key key = {.family = "conv"};
+    memset(out, 0, sizeof *out);
+    out->op = call->op;
+    out->site = call->site;
+    RP_TRY(set_tiles(op, o, n, call, buffer, out, &key.facts));
+    if (out->grid[0] == 0) return RP_OK;
+    return rp__text_kernel(d, &key, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, &out->kernel);
+}
+
+uint32_t rp__cuda_conv_words(unsigned spatial) { return 8 + 6 * spatial + 3 * (2 + spatial) + 1; }
+
+rp_status rp__cuda_conv_tiles(rp__library_op op, const rp__operand *o, const rp__library_call *call,
+                              rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+    return set_tiles(op, o, 3, call, buffer, out, facts);
+}
+
+void rp__cuda_conv_source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
+    rp__text_kernel_source(name, facts, macros, rp__embed_conv_cuh, rp__embed_conv_cuh_len, follow, out);
 }

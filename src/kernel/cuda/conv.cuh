@@ -4,7 +4,8 @@
  *   1 input    dx (N, C, *)   rows c, columns (n, x*), inner (o, r*)
  *   2 weight   dw (O, C/g, *) rows o, columns (c, r*), inner (n, y*)
  * Each result adds up over the inner index in the order of kernel/product.h, so the bits depend on the operands alone. Macros of conv.c: RP_NAME, RP_T,
- * RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND; RP_SPATIAL; RP_BIAS; RP_RELU.
+ * RP_ACC, RP_LOAD, RP_STORE, RP_MULADD as in matmul.cuh; RP_KIND; RP_SPATIAL; RP_BIAS; RP_REST,
+ * words of what follows each sum x (0: it is stored) in a DAG: of group g, row m, spatial place at[], and first or last of the other dim.
  * Words: y x w bias; N C O groups; then per spatial dim: input size, output size, kernel size, stride, padding, dilation; then the
  * strides of y (n, o, *), x (n, c, *), w (o, c, *), bias. */
 #define RP_TM 32
@@ -14,7 +15,7 @@
 #define RP_W_SPACE 8
 #define RP_W_STRIDES (8 + 6 * RP_S)
 typedef struct {
-    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 1];
+    rp_u64 w[8 + 6 * RP_S + 3 * (2 + RP_S) + 1 + RP_REST];
 } RP_WORDS;
 #define RP_SIZE(field, d) ((rp_i64)p.w[RP_W_SPACE + 6 * (d) + (field)])
 #define RP_STRIDE(tensor, d) ((rp_i64)p.w[RP_W_STRIDES + (tensor) * (2 + RP_S) + (d)])
@@ -139,28 +140,29 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
         const rp_i64 m = m0 + ty + 16 * i;
         rp_i64 n = n0 + tx + 16 * j, at[RP_S];
         if (m >= M || n >= N) continue;
-        RP_ACC v = groups[i][j];
+        const RP_ACC x = groups[i][j];
 #if RP_KIND == 0
         rp_split(&p, &n, RP_OUT, at);
-        rp_i64 o = n * RP_STRIDE(0, 0) + (g * og + m) * RP_STRIDE(0, 1);
-        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(0, 2 + d);
-#if RP_BIAS
-        v = v + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (rp_i64)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]);
-#endif
-#if RP_RELU
-        v = v != v || v > 0 ? v : (RP_ACC)0; /* as the op: NaN stays, -0 does not */
-#endif
-        y[o] = RP_STORE(v);
 #elif RP_KIND == 1
         rp_split(&p, &n, RP_IN, at);
-        rp_i64 o = n * RP_STRIDE(1, 0) + (g * cg + m) * RP_STRIDE(1, 1);
-        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(1, 2 + d);
-        x[o] = RP_STORE(v);
 #else
         rp_split(&p, &n, RP_KERNEL, at);
-        rp_i64 o = (g * og + m) * RP_STRIDE(2, 0) + n * RP_STRIDE(2, 1);
-        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(2, 2 + d);
-        w[o] = RP_STORE(v);
+#endif
+#if RP_REST
+        RP_FOLLOW
+#else
+        const rp_i64 first = RP_KIND == 2 ? g * og + m : n, second = RP_KIND == 0   ? g * og + m
+                                                                     : RP_KIND == 1 ? g * cg + m
+                                                                                    : n;
+        rp_i64 o = first * RP_STRIDE(RP_KIND, 0) + second * RP_STRIDE(RP_KIND, 1);
+        _Pragma("unroll") for (int d = 0; d < RP_S; d++) o += at[d] * RP_STRIDE(RP_KIND, 2 + d);
+        RP_T *to = (RP_T *)p.w[RP_KIND];
+#if RP_BIAS
+        to[o] =
+            RP_STORE(x + RP_LOAD(((const RP_T *)p.w[3])[(g * og + m) * (rp_i64)p.w[RP_W_STRIDES + 3 * (2 + RP_S)]]));
+#else
+        to[o] = RP_STORE(x);
+#endif
 #endif
     }
 }

@@ -126,16 +126,52 @@ void rp__emit_find_needed(const rp__emitter *e, unsigned phase) {
     }
 }
 
+static bool new_analysis(rp__emitter *e, rp__arena *arena) {
+    e->level = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
+    e->place = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
+    e->array = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
+    e->needed = RP__NEW(arena, bool, e->dag->n_nodes + 1u);
+    e->stage = RP__NEW(arena, uint8_t, e->dag->n_nodes + 1u);
+    return e->stage && e->level && e->place && e->array && e->needed;
+}
+
+rp_status rp__cuda_emit_rest(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,
+                             rp__text *out) {
+    rp__arena arena = {0};
+    rp__cuda_class c;
+    rp__emitter e = {.dag = rest, .c = &c, .out = out, .at = "", .recompute = true};
+    memset(&c, 0, sizeof c);
+    for (unsigned k = 0; k < n; k++) e.n_dims += places[k].dims;
+    c.template_ = RP__CUDA_POINTWISE;
+    c.n_outer = (uint8_t)e.n_dims;
+    c.vector = c.unroll = 1;
+    c.wide = wide;
+    rp__space_layout_of(rest, e.n_dims, first, &e.words);
+    if (!new_analysis(&e, &arena)) {
+        rp__arena_free(&arena);
+        return RP__OOM("CUDA source of a kernel");
+    }
+    find_levels(&e);
+    find_places(&e);
+    rp__emit_places(&e, places, n);
+    for (unsigned k = 0; k < rest->n_nodes; k++) {
+        const rp__node *node = &rest->nodes[k];
+        if (node->op == RP__LOAD && node->access == 0)
+            rp__text_add(out, "        const %s v%u = (%s)x;\n", rp__emit_type(node->dtype), k,
+                         rp__emit_type(node->dtype));
+        else
+            rp__emit_node(&e, (rp__val)k, NULL);
+    }
+    for (unsigned k = 0; k < rest->n_stores; k++) rp__emit_store(&e, &rest->stores[k], NULL);
+    rp__arena_free(&arena);
+    return out->failed ? RP__OOM("CUDA source of a kernel") : RP_OK;
+}
+
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out) {
     rp__arena arena = {0};
     rp__emitter e = {.dag = dag, .c = c, .out = out, .n_dims = (uint32_t)c->n_outer + c->n_inner, .at = "[e]"};
     rp__space_layout_of(dag, e.n_dims, 0, &e.words);
-    e.level = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
-    e.place = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
-    e.array = RP__NEW(&arena, bool, dag->n_nodes + 1u);
-    e.needed = RP__NEW(&arena, bool, dag->n_nodes + 1u);
-    e.stage = RP__NEW(&arena, uint8_t, dag->n_nodes + 1u);
-    if (!e.stage || !e.level || !e.place || !e.array || !e.needed) {
+    if (!new_analysis(&e, &arena)) {
         rp__arena_free(&arena);
         return RP__OOM("CUDA source of a kernel");
     }
@@ -158,6 +194,7 @@ rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char 
     case RP__CUDA_PARTIAL_COLUMN: rp__emit_column(&e, name, true); break;
     case RP__CUDA_FINISH: rp__emit_finish(&e, name); break;
     case RP__CUDA_MANY: rp__emit_many(&e, name, c->problems); break;
+    case RP__CUDA_CONTRACT: break; /* no template of this file */
     }
     rp__arena_free(&arena);
     return out->failed ? RP__OOM("CUDA source of a kernel") : RP_OK;

@@ -19,8 +19,9 @@ typedef enum rp__cuda_template {
     RP__CUDA_COLUMN, /* one phase, outer dims run fastest: 32 rows side by side a block, `threads` threads down each */
     RP__CUDA_PARTIAL_ROW, /* one phase, one chunk of one row a block: writes partial results */
     RP__CUDA_PARTIAL_COLUMN,
-    RP__CUDA_FINISH, /* folds partial results and runs the row values and stores; a thread a row */
-    RP__CUDA_MANY    /* pointwise over groups of equal problems */
+    RP__CUDA_FINISH,  /* folds partial results and runs the row values and stores; a thread a row */
+    RP__CUDA_MANY,    /* pointwise over groups of equal problems */
+    RP__CUDA_CONTRACT /* a product or convolution and what follows: contract.c makes the text */
 } rp__cuda_template;
 
 /* All that the source depends on besides the DAG. Compared and hashed as bytes: zero it first. */
@@ -56,5 +57,14 @@ unsigned rp__cuda_row_block(const rp__cuda_class *c); /* ROW: threads a block; i
 uint32_t rp__cuda_word_count(const rp__dag *dag, const rp__cuda_class *c, uint32_t n_groups);
 /* Adds the kernel `name` to `out`; prelude.cuh and support.cuh come before it. */
 rp_status rp__cuda_emit(const rp__dag *dag, const rp__cuda_class *c, const char *name, rp__text *out);
+
+/* What follows a product, as statements of a kernel that has the sum x, parameters p and the places that the dims are read from. */
+typedef struct rp__cuda_place {
+    const char *from; /* an expression: the number of the place along `dims` dims, outermost first */
+    unsigned dims;
+} rp__cuda_place;
+/* rest: rp__dag.rest; its words (rp__contract_words) begin at word `first`. */
+rp_status rp__cuda_emit_rest(const rp__dag *rest, const rp__cuda_place *places, unsigned n, uint32_t first, bool wide,
+                             rp__text *out);
 
 #endif

@@ -79,6 +79,30 @@ void rp__emit_access_offsets(const rp__emitter *e, const char *prefix, unsigned 
     }
 }
 
+void rp__emit_places(const rp__emitter *e, const rp__cuda_place *places, unsigned n) {
+    const char *index = rp__emit_index_type(e);
+    unsigned dim = 0;
+    for (unsigned k = 0; k < n; dim += places[k++].dims) {
+        if (places[k].dims == 0) continue;
+        rp__text_add(e->out, "        %s d%ur = (%s)(%s);\n", index, dim, index, places[k].from);
+        for (unsigned i = places[k].dims; i-- > 0;) {
+            const uint32_t w = e->words.extent + dim + i;
+            if (i == 0)
+                rp__text_add(e->out, "        const %s d%u = d%ur;\n", index, dim, dim);
+            else
+                rp__text_add(e->out, "        const %s d%u = d%ur %% (%s)p.w[%u];\n        d%ur /= (%s)p.w[%u];\n",
+                             index, dim + i, dim, index, w, dim, index, w);
+        }
+    }
+    add_bases(e);
+    for (unsigned a = 1; a < e->dag->n_accesses; a++) {
+        rp__text_add(e->out, "        const %s o%u = 0", index, a);
+        for (unsigned d = 0; d < e->n_dims; d++)
+            rp__text_add(e->out, " + d%u * (%s)p.w[%u]", d, index, rp__emit_stride_word(e, a, d));
+        rp__text_puts(e->out, ";\n");
+    }
+}
+
 /* ---- vectors ---- */
 
 /* Two 16-bit floats share a word, so that one instruction takes either out or rounds both. */

@@ -72,6 +72,8 @@ void rp__emit_rows_start(const rp__emitter *e, bool inner);
 void rp__emit_row_start(const rp__emitter *e, bool exact);
 /* Splits the number `from` into indices over dims [first, first + n): <prefix>0.. ; the outermost gets what is left. */
 void rp__emit_indices(const rp__emitter *e, const char *from, const char *prefix, unsigned first, unsigned n);
+/* Of what follows a product: indices d<dim>, addresses and offsets of all accesses but the first. */
+void rp__emit_places(const rp__emitter *e, const rp__cuda_place *places, unsigned n);
 void rp__emit_inner_indices(const rp__emitter *e);
 void rp__emit_access_offsets(const rp__emitter *e, const char *prefix, unsigned first, unsigned n);
 void rp__emit_row_nodes(const rp__emitter *e, unsigned phase);

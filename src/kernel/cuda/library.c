@@ -38,7 +38,7 @@ void rp__cuda_operand_slots(const rp__operand *o, size_t n, const uint32_t *acce
 static size_t workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
                         const rp__library_call *call) {
     switch (op) {
-    case RP__LIB_MATMUL: return rp__cuda_matmul_workspace(d, o, n, call);
+    case RP__LIB_MATMUL: return rp__cuda_matmul_workspace(d, o, n);
     case RP__LIB_TOPK: return rp__cuda_topk_workspace(d, o, n, call);
     case RP__LIB_NONZERO: return rp__cuda_nonzero_workspace(d, o, n, call);
     case RP__LIB_MULTINOMIAL: return rp__cuda_multinomial_workspace(d, o, n, call);
@@ -68,19 +68,22 @@ static const char *name(rp__device *d, rp__library_op op) {
     return op == RP__LIB_MATMUL && rp__cuda_lt_available() ? "cublasLt" : "reprise";
 }
 
-/* Our own kernels only: cuBLASLt may plan another order of the sum for another epilogue. Convolutions in 16 bits do not round
- * before the relu. */
-static bool relu_is_exact(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
-                          const rp__library_call *call) {
+static rp__order order(rp__device *d, rp__library_op op, const rp__operand *o, size_t n, const rp__library_call *call) {
+    static const rp__contract_form forms[] = {[RP__LIB_MATMUL] = RP__CONTRACT_PRODUCT,
+                                              [RP__LIB_CONV_FORWARD] = RP__CONTRACT_CONV,
+                                              [RP__LIB_CONV_INPUT] = RP__CONTRACT_CONV_INPUT,
+                                              [RP__LIB_CONV_WEIGHT] = RP__CONTRACT_CONV_WEIGHT};
     (void)call;
-    if (op == RP__LIB_CONV_FORWARD) return o[0].dtype == RP_F32 || o[0].dtype == RP_F64;
-    return op == RP__LIB_MATMUL && rp__dtype_is_float(o[0].dtype) && rp__cuda_matmul_is_ours(d, o, n);
+    /* Integers add up in words that are wider than the result. */
+    if (!rp__dtype_is_float(o[0].dtype) || (op == RP__LIB_MATMUL && !rp__cuda_matmul_is_ours(d, o, n)))
+        return RP__ORDER_ELSEWHERE;
+    return rp__order_of(forms[op], rp__dtype_bytes(o[0].dtype) == 8);
 }
 
 extern const rp__library rp__cuda_library;
 const rp__library rp__cuda_library = {.workspace = workspace,
                                       .bind = bind,
-                                      .relu_is_exact = relu_is_exact,
+                                      .order = order,
                                       .chain = rp__cuda_chain,
                                       .bind_chain = rp__cuda_chain_bind,
                                       .name = name};

@@ -6,6 +6,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "device/cuda/cuda.h"
+#include "kernel/cuda/contract.h"
 #include "kernel/cuda/emit.h"
 #include "kernel/cuda/nvrtc.h"
 #include "tensor/tensor.h"
@@ -27,15 +28,16 @@ static variant *find(const rp__dag *dag, const rp__device *d, const rp__cuda_cla
 }
 
 static const char *template_name(unsigned t) {
-    static const char *const names[] = {"pointwise",      "row",    "row_loop", "column", "partial_row",
-                                        "partial_column", "finish", "many"};
+    static const char *const names[] = {"pointwise",      "row",    "row_loop", "column",  "partial_row",
+                                        "partial_column", "finish", "many",     "contract"};
     return names[t];
 }
 
 static rp_status add_source(const rp__dag *dag, const rp__cuda_class *c, char name[64], rp__text *out) {
     rp__hash key = rp__hash_bytes(c, sizeof *c, dag->key);
     (void)snprintf(name, 64, "rp_%s_%016llx", template_name(c->template_), (unsigned long long)key.lo);
-    return rp__cuda_emit(dag, c, name, out);
+    return c->template_ == RP__CUDA_CONTRACT ? rp__cuda_contract_emit(dag, c, name, out)
+                                             : rp__cuda_emit(dag, c, name, out);
 }
 
 /* Compiled without the lock: other threads find, and compile, others meanwhile. */
@@ -374,9 +376,17 @@ static bool is_partial(const work *w) {
     return w->class_.template_ == RP__CUDA_PARTIAL_ROW || w->class_.template_ == RP__CUDA_PARTIAL_COLUMN;
 }
 
+static rp_status bind_contract(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer,
+                               rp__launch *out) {
+    rp__cuda_class c;
+    RP_TRY(rp__cuda_contract_class(d, dag, space, buffer, out, &c));
+    return c.template_ == RP__CUDA_CONTRACT ? kernel_of(d, dag, &c, &out->kernel) : RP_OK;
+}
+
 static rp_status bind(rp__device *d, rp__dag *dag, const rp__space *space, rp__launch_buffer *buffer, rp__launch *out) {
     work w;
     memset(out, 0, sizeof *out);
+    if (dag->rest) return bind_contract(d, dag, space, buffer, out);
     RP_TRY(check(dag));
     prepare(d, dag, space, &w);
     if (w.rows == 0) return RP_OK;
@@ -391,6 +401,7 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
     rp__launch l;
     rp__launch_buffer *buffer = rp__launch_buffer_get();
     if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
+    if (dag->rest) return rp__loop_launch_one(d, s, dag, space);
     RP_TRY(check(dag));
     prepare(d, dag, space, &w);
     memset(&l, 0, sizeof l);
@@ -421,6 +432,13 @@ static rp_status launch(rp__device *d, rp_stream *s, rp__dag *dag, const rp__spa
 static rp_status source(rp__device *d, rp__dag *dag, const rp__space *space, rp__text *out) {
     work w;
     char name[64];
+    if (dag->rest) {
+        rp__launch unused;
+        rp__launch_buffer *buffer = rp__launch_buffer_get();
+        if (!buffer) return RP_ERROR_OUT_OF_MEMORY;
+        RP_TRY(rp__cuda_contract_class(d, dag, space, buffer, &unused, &w.class_));
+        return w.class_.template_ == RP__CUDA_CONTRACT ? add_source(dag, &w.class_, name, out) : RP_OK;
+    }
     RP_TRY(check(dag));
     prepare(d, dag, space, &w);
     RP_TRY(add_source(dag, &w.class_, name, out));

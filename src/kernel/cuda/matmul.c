@@ -78,8 +78,7 @@ static int32_t alignment_of(const rp__operand *o, size_t n) {
     return (int32_t)(bits & (~bits + 1));
 }
 
-static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, const product *p, rp__epilogue epilogue,
-                       rp__lt_problem *out) {
+static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, const product *p, rp__lt_problem *out) {
     memset(out, 0, sizeof *out);
     if (!rp__dtype_is_float(p->dtype) || p->n_batch > 1 || p->m == 0 || p->n == 0 || p->k == 0 || p->batch == 0 ||
         p->batch * p->m * p->n * p->k <= RP__CUDA_SMALL_PRODUCT || (p->bias && p->bias_stride != 1) ||
@@ -90,11 +89,8 @@ static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, cons
         !leading(p->m, p->k, p->am, p->ak, &out->lda, &out->transpose_a) ||
         !leading(p->k, p->n, p->bk, p->bn, &out->ldb, &out->transpose_b))
         return false;
-    bool relu = epilogue == RP__EPILOGUE_RELU;
     out->dtype = (int32_t)p->dtype;
-    out->epilogue = p->bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
-                    : relu  ? CUBLASLT_EPILOGUE_RELU
-                            : CUBLASLT_EPILOGUE_DEFAULT;
+    out->epilogue = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     out->alignment = alignment_of(o, n > 3 && p->bias ? 4 : 3);
     out->device = d->id.index;
     out->m = p->m;
@@ -109,12 +105,12 @@ static bool lt_problem(const rp__device *d, const rp__operand *o, size_t n, cons
     return true;
 }
 
-size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call) {
+size_t rp__cuda_matmul_workspace(rp__device *d, const rp__operand *o, size_t n) {
     product p;
     rp__lt_problem problem;
     size_t bytes = 0;
     read_product(o, n, &p);
-    if (!lt_problem(d, o, n, &p, call->epilogue, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) return 0;
+    if (!lt_problem(d, o, n, &p, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) return 0;
     return bytes;
 }
 
@@ -122,7 +118,7 @@ bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n
     product p;
     rp__lt_problem problem;
     read_product(o, n, &p);
-    return !lt_problem(d, o, n, &p, RP__EPILOGUE_NONE, &problem);
+    return !lt_problem(d, o, n, &p, &problem);
 }
 
 /* ---- our own kernel ---- */
@@ -130,9 +126,9 @@ bool rp__cuda_matmul_is_ours(const rp__device *d, const rp__operand *o, size_t n
 static void macros(uint64_t facts, rp__text *out) {
     unsigned tile = facts >> 16 & 0xff;
     rp__text_kernel_dtype((rp_dtype)(facts & 0xff), out);
-    rp__text_add(out, "#define RP_BATCH %u\n#define RP_BIAS %u\n#define RP_RELU %u\n#define RP_INDEX %s\n",
-                 (unsigned)(facts >> 8 & 0xff), (unsigned)(facts >> 24 & 1), (unsigned)(facts >> 25 & 1),
-                 facts >> 26 & 1 ? "rp_i64" : "rp_i32");
+    rp__text_add(out, "#define RP_BATCH %u\n#define RP_BIAS %u\n#define RP_INDEX %s\n", (unsigned)(facts >> 8 & 0xff),
+                 (unsigned)(facts >> 24 & 1), facts >> 26 & 1 ? "rp_i64" : "rp_i32");
+    rp__text_add(out, "#define RP_REST %u\n", (unsigned)(facts >> 32));
     rp__text_add(out, "#define RP_LONG %u\n", (unsigned)(facts >> 27 & 1));
     rp__text_add(out, "#define RP_TM %u\n#define RP_TN %u\n#define RP_TK %u\n", tile, tile,
                  tile == 16   ? 64
@@ -154,19 +150,17 @@ static bool is_wide(const rp__operand *o, size_t n) {
     return false;
 }
 
-static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p, const rp__library_call *call,
-                          rp__launch_buffer *buffer, rp__launch *out) {
+/* Words but for addresses, grid and facts of our kernel. */
+static rp_status set_tiles(const rp__device *d, const product *p, bool wide, const rp__library_call *call,
+                           rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
     /* larger tiles reuse more, smaller ones fill more multiprocessors and wait less; the order of a sum is the same */
     int64_t small = ((p->m + 15) / 16) * ((p->n + 15) / 16) * p->batch;
     unsigned tile = small <= 4 * (int64_t)d->multiprocessors ? 16 : small <= 64 * (int64_t)d->multiprocessors ? 32 : 64;
-    rp__text_kernel_key key = {.family = "matmul"};
-    key.facts = (uint64_t)p->dtype | (uint64_t)p->n_batch << 8 | (uint64_t)tile << 16 | (uint64_t)p->bias << 24 |
-                (uint64_t)(call->epilogue == RP__EPILOGUE_RELU) << 25 | (uint64_t)is_wide(o, p->bias ? 4 : 3) << 26 |
-                (uint64_t)(p->k > RP__PRODUCT_BLOCK / (p->dtype == RP_F64 ? 2 : 1)) << 27;
-    RP_TRY(rp__text_kernel(d, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel));
-    const int64_t facts[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
+    *facts = (uint64_t)p->dtype | (uint64_t)p->n_batch << 8 | (uint64_t)tile << 16 | (uint64_t)p->bias << 24 |
+             (uint64_t)wide << 26 | (uint64_t)(p->k > RP__PRODUCT_BLOCK / (p->dtype == RP_F64 ? 2 : 1)) << 27;
+    const int64_t sizes[10] = {p->m, p->n, p->k, p->om, p->on, p->am, p->ak, p->bk, p->bn, p->bias_stride};
     uint64_t *w = buffer->words;
-    for (unsigned k = 0; k < 10; k++) w[4 + k] = (uint64_t)facts[k];
+    for (unsigned k = 0; k < 10; k++) w[4 + k] = (uint64_t)sizes[k];
     for (unsigned k = 0; k < p->n_batch; k++) {
         w[14 + 4 * k] = (uint64_t)p->extents[k];
         w[15 + 4 * k] = (uint64_t)p->so[k];
@@ -187,6 +181,33 @@ static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p,
     return RP_OK;
 }
 
+static rp_status bind_own(rp__device *d, const rp__operand *o, const product *p, const rp__library_call *call,
+                          rp__launch_buffer *buffer, rp__launch *out) {
+    rp__text_kernel_key key = {.family = "matmul"};
+    RP_TRY(set_tiles(d, p, is_wide(o, p->bias ? 4 : 3), call, buffer, out, &key.facts));
+    return rp__text_kernel(d, &key, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, &out->kernel);
+}
+
+uint32_t rp__cuda_matmul_words(const rp__operand *o) {
+    product p;
+    read_product(o, 3, &p);
+    return 14 + 4 * p.n_batch;
+}
+
+rp_status rp__cuda_matmul_tiles(const rp__device *d, const rp__operand *o, bool wide, const rp__library_call *call,
+                                rp__launch_buffer *buffer, rp__launch *out, uint64_t *facts) {
+    product p;
+    read_product(o, 3, &p);
+    buffer->words[0] = buffer->words[3] = 0;
+    rp__cuda_operand_slot(&o[1], 1, RP__READ, buffer, out);
+    rp__cuda_operand_slot(&o[2], 2, RP__READ, buffer, out);
+    return set_tiles(d, &p, wide || is_wide(o + 1, 2), call, buffer, out, facts);
+}
+
+void rp__cuda_matmul_source(const char *name, uint64_t facts, const char *follow, rp__text *out) {
+    rp__text_kernel_source(name, facts, macros, rp__embed_matmul_cuh, rp__embed_matmul_cuh_len, follow, out);
+}
+
 rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, const rp__library_call *call,
                                rp__launch_buffer *buffer, rp__launch *out) {
     static const uint32_t access[4] = {RP__WRITE, RP__READ, RP__READ, RP__READ};
@@ -200,8 +221,8 @@ rp_status rp__cuda_matmul_bind(rp__device *d, const rp__operand *o, size_t n, co
     if (p.batch * p.m * p.n == 0) return RP_OK;
     rp__cuda_operand_slots(o, p.bias ? 4 : 3, access, buffer, out);
     if (!p.bias) buffer->words[3] = 0;
-    if (!lt_problem(d, o, n, &p, call->epilogue, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) {
-        rp__library_stage stage = {.op = RP__LIB_MATMUL, .n = n, .epilogue = call->epilogue};
+    if (!lt_problem(d, o, n, &p, &problem) || !rp__cuda_lt_plan(d, &problem, &bytes)) {
+        rp__library_stage stage = {.op = RP__LIB_MATMUL, .n = n};
         memcpy(stage.o, o, n * sizeof *o);
         if (rp__cuda_chain_takes(d, &stage)) return rp__cuda_chain_bind(d, &stage, 1, call, buffer, out);
         return bind_own(d, o, &p, call, buffer, out);

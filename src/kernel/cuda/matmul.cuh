@@ -1,11 +1,12 @@
-/* Matrix products on CUDA, in our own kernel: any strides, any batch dims, bias and ReLU epilogues. out (B.., M, N) =
+/* Matrix products on CUDA, in our own kernel: any strides, any batch dims, a bias, or what follows the product in a DAG. out (B.., M, N) =
  * a (B.., M, K) b (B.., K, N). A block of 256 threads computes a TM x TN tile; a thread a TM/16 x TN/16 part; K runs in the
  * order of kernel/product.h, so the bits depend on the operands alone, not on the tile. Serves what is small, what cuBLASLt cannot
  * describe, and machines that have no cuBLASLt. Small products are latency: one round of loads for up to TK values of k, all in
  * flight together, then one barrier.
  * Parameters (matmul.c defines the macros):
  *   RP_NAME kernel name; RP_T storage type, RP_ACC accumulator, RP_LOAD(x), RP_STORE(x), RP_MULADD(a, b, c); RP_TM, RP_TN, RP_TK
- *   tile, TK a part of RP_BLOCK; RP_LONG 1 where K is more than one block; RP_INDEX type of offsets; RP_BATCH number of batch dims; RP_BIAS, RP_RELU 0 or 1.
+ *   tile, TK a part of RP_BLOCK; RP_LONG 1 where K is more than one block; RP_INDEX type of offsets; RP_BATCH number of batch dims; RP_BIAS 0 or 1; RP_REST words of
+ *   what follows each sum x of (blockIdx.z, m, n), 0: it is stored.
  * Words: out a b bias, M N K, out's strides (m, n), a's (m, k), b's (k, n), bias' (n), then for each batch dim its extent and the
  * strides of out, a, b. */
 #define RP_I RP_TM / 16
@@ -13,7 +14,7 @@
 #define RP_LA (RP_TM * RP_TK / 256)
 #define RP_LB (RP_TN * RP_TK / 256)
 typedef struct {
-    rp_u64 w[14 + 4 * RP_BATCH];
+    rp_u64 w[14 + 4 * RP_BATCH + RP_REST];
 } RP_WORDS;
 
 extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
@@ -109,10 +110,10 @@ extern "C" __global__ void __launch_bounds__(256) RP_NAME(const RP_WORDS p) {
 #if RP_BIAS
         x = x + bias[j];
 #endif
-#if RP_RELU
-        x = RP_LOAD(RP_STORE(x)); /* of the rounded sum, as the op: NaN stays, -0 does not */
-        x = x != x || x > 0 ? x : (RP_ACC)0;
-#endif
+#if RP_REST
+        RP_FOLLOW
+#else
         out[m * om + n * on] = RP_STORE(x);
+#endif
     }
 }

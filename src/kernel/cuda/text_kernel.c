@@ -11,6 +11,32 @@
 static rp__mutex lock = RP__MUTEX_INIT;
 static rp__map known;
 
+void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_macros *macros, const char *text,
+                            size_t length, const char *follow, rp__text *out) {
+    static const struct {
+        const char *mark;
+        size_t length;
+    } marks[2] = {{"RP_NAME(", 7}, {"RP_FOLLOW\n", 9}};
+    const char *const to[2] = {name, follow};
+    rp__text_add(out, "#define RP_WORDS %s_words\n", name);
+    macros(facts, out);
+    /* The kernel's name stands in the text itself: what looks for kernels in a source need not expand macros. */
+    const char *end = text + length;
+    for (;;) {
+        const char *found = NULL;
+        unsigned which = 0;
+        for (unsigned k = 0; k < 2; k++) {
+            const char *at = memmem(text, (size_t)(end - text), marks[k].mark, marks[k].length + 1);
+            if (at && (!found || at < found)) found = at, which = k;
+        }
+        if (!found) break;
+        rp__text_write(out, text, (size_t)(found - text));
+        rp__text_puts(out, to[which]);
+        text = found + marks[which].length;
+    }
+    rp__text_write(out, text, (size_t)(end - text));
+}
+
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out) {
     uint64_t facts[3] = {(uint64_t)(uintptr_t)key->family, key->facts, d->slot};
@@ -25,17 +51,7 @@ rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__tex
     char name[64];
     rp__text source = {0};
     (void)snprintf(name, sizeof name, "rp_%s_%llx", key->family, (unsigned long long)key->facts);
-    rp__text_add(&source, "#define RP_WORDS %s_words\n", name);
-    macros(key->facts, &source);
-    /* The kernel's name stands in the text itself: what looks for kernels in a source need not expand macros. */
-    static const char mark[] = "RP_NAME(";
-    const char *end = text + length;
-    for (const char *found; (found = memmem(text, (size_t)(end - text), mark, sizeof mark - 1));
-         text = found + sizeof mark - 2) {
-        rp__text_write(&source, text, (size_t)(found - text));
-        rp__text_puts(&source, name);
-    }
-    rp__text_write(&source, text, (size_t)(end - text));
+    rp__text_kernel_source(name, key->facts, macros, text, length, "", &source);
     rp_status status = source.failed ? RP__OOM("source of a CUDA kernel")
                                      : rp__nvrtc_kernel(d, source.data, name, RP__KERNEL_CUDA, &k);
     rp__text_free(&source);

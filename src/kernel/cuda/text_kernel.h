@@ -17,6 +17,11 @@ typedef void rp__text_kernel_macros(uint64_t facts, rp__text *out);
 rp_status rp__text_kernel(rp__device *d, const rp__text_kernel_key *key, rp__text_kernel_macros *macros,
                           const char *text, size_t length, rp__kernel **out);
 
+/* The source by itself: `name` is the kernel's, and the line RP_FOLLOW of the text becomes `follow`, what is done with each result of
+ * a kernel whose macros ask for it. */
+void rp__text_kernel_source(const char *name, uint64_t facts, rp__text_kernel_macros *macros, const char *text,
+                            size_t length, const char *follow, rp__text *out);
+
 /* RP_T, RP_ACC, RP_LOAD, RP_STORE and RP_MULADD of a dtype: f16 and bf16 accumulate in f32, integers in 64 bits. */
 void rp__text_kernel_dtype(rp_dtype dtype, rp__text *out);
 

@@ -108,26 +108,13 @@ static dnnl_status_t describe(const rp__onednn_problem *q, desc d[4], const_dnnl
     return status;
 }
 
-static dnnl_primitive_attr_t attributes(int relu) {
+static dnnl_primitive_attr_t attributes(void) {
     dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t ops = NULL;
-    int ok = dnnl_primitive_attr_create(&attr) == dnnl_success &&
-             dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success;
-    if (ok && relu) {
-        ok = dnnl_post_ops_create(&ops) == dnnl_success;
-#if DNNL_VERSION_MAJOR >= 3
-        ok = ok && dnnl_post_ops_append_eltwise(ops, dnnl_eltwise_relu, 0, 0) == dnnl_success;
-#else
-        ok = ok && dnnl_post_ops_append_eltwise(ops, 1, dnnl_eltwise_relu, 0, 0) == dnnl_success;
-#endif
-        ok = ok && dnnl_primitive_attr_set_post_ops(attr, ops) == dnnl_success;
-        if (ops) dnnl_post_ops_destroy(ops);
-    }
-    if (!ok && attr) {
-        dnnl_primitive_attr_destroy(attr);
-        attr = NULL;
-    }
-    return attr;
+    if (dnnl_primitive_attr_create(&attr) == dnnl_success &&
+        dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success)
+        return attr;
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    return NULL;
 }
 
 /* oneDNN wants the groups of a weight as a dim of their own. */
@@ -173,7 +160,7 @@ static void *plan_new(const rp__onednn_problem *q, size_t *scratch) {
             ok = desc_new(&d[3], 1, size, type, stride);
         }
     }
-    ok = ok && (attr = attributes(q->relu)) != NULL;
+    ok = ok && (attr = attributes()) != NULL;
     ok = ok && describe(q, d, attr, &pd) == dnnl_success;
     ok = ok && dnnl_primitive_create(&p->primitive, pd) == dnnl_success;
     ok = ok && dnnl_stream_create(&p->stream, engine, dnnl_stream_default_flags) == dnnl_success;

@@ -10,11 +10,11 @@
 
 enum { RP__ONEDNN_MATMUL, RP__ONEDNN_CONV_FORWARD, RP__ONEDNN_CONV_INPUT };
 enum { RP__ONEDNN_F32, RP__ONEDNN_BF16, RP__ONEDNN_F16 };
-enum { RP__ONEDNN_ABI = 1 };
+enum { RP__ONEDNN_ABI = 2 };
 
 /* Compared as bytes: zero it first. Operands: 0 the result, then those of kernel/library.h; all of rank `ndim` (products: 3). */
 typedef struct rp__onednn_problem {
-    int32_t kind, dtype, ndim, relu, bias, spatial;
+    int32_t kind, dtype, ndim, bias, spatial;
     int64_t size[3][5], stride[3][5];
     int64_t conv_stride[3], padding[3], padding_end[3], dilation[3], groups;
 } rp__onednn_problem;

@@ -18,6 +18,8 @@ struct conv_plan {
     struct conv_gather a, b;
     struct conv_axis out; /* columns */
     int64_t out_m, bias_at;
+    int64_t image, group;
+    int64_t first[3], step[3]; /* spatial place in the result of the first column, and from one to the next */
 };
 struct conv_cursor {
     int64_t index[4];
@@ -119,6 +121,8 @@ static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, str
     item /= phases;
     const int64_t group = item % v[RP__CONV_GROUPS], image = item / v[RP__CONV_GROUPS];
     p->bias_at = group * O;
+    p->image = image, p->group = group;
+    for (int d = 0; d < 3; d++) p->first[d] = 0, p->step[d] = 1;
     struct conv_axis *al = &p->a.line, *ak = &p->a.k, *bl = &p->b.line, *bk = &p->b.k;
     *al = *ak = *bl = *bk = p->out = (struct conv_axis){.extent = {1, 1, 1, 1}};
     for (int d = 0; d < 3; d++) p->a.bound[d] = INT64_MAX;
@@ -167,6 +171,7 @@ static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, str
             bl->start.c[d] = taps ? (first + padding[d] - r0 * dilation[d]) / s : 0;
             bl->start.offset += bl->start.c[d] * sy[2 + d];
             p->out.offset[l] = s * sx[2 + d], p->out.start.offset += first * sx[2 + d];
+            p->first[d] = first, p->step[d] = s;
             p->b.bound[d] = ys[d];
         }
     } else {
@@ -192,4 +197,18 @@ static bool conv_plan_of(rp__conv_kind kind, const int64_t *v, int64_t item, str
     p->a.bounded = false;
     p->b.bounded = p->k > 0 && p->n > 0 && conv_bounded(&p->b);
     return *n0 < p->n;
+}
+
+/* The dims of what follows: image and group, channel, three spatial dims; of a weight group, channel of y, channel of x, three spatial
+   dims, of which the last four are columns. */
+static void conv_rest(rp__gemm_rest *r, const struct conv_plan *p, rp__conv_kind kind) {
+    const int weight = kind == RP__CONV_WEIGHT;
+    r->fixed[0] = weight ? p->group : p->image;
+    r->fixed[1] = p->group;
+    for (int l = weight ? 0 : 1; l < 4; l++) {
+        const int at = l - !weight;
+        r->extent[at] = p->out.extent[l];
+        r->start[at] = l ? p->first[l - 1] : 0;
+        r->step[at] = l ? p->step[l - 1] : 1;
+    }
 }

@@ -28,16 +28,12 @@
 #define ACC f32
 #define T float
 #define V rp__vf32
-#define VS rp__vf32
-#define VI rp__vi32
 #define VU rp__vf32u
 #define L RP_VEC_F32
 #include "kernel/cpu/isa/gemm_core.h"
 #define ACC u32
 #define T uint32_t
 #define V rp__vu32
-#define VS rp__vi32
-#define VI rp__vi32
 #define VU rp__vu32u
 #include "kernel/cpu/isa/gemm_core.h"
 #undef GEMM_BYTES
@@ -46,16 +42,12 @@
 #define ACC f64
 #define T double
 #define V rp__vf64
-#define VS rp__vf64
-#define VI rp__vi64
 #define VU rp__vf64u
 #define L RP_VEC_F64
 #include "kernel/cpu/isa/gemm_core.h"
 #define ACC u64
 #define T uint64_t
 #define V rp__vu64
-#define VS rp__vi64
-#define VI rp__vi64
 #define VU rp__vu64u
 #include "kernel/cpu/isa/gemm_core.h"
 #undef GEMM_BYTES

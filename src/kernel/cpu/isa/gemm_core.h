@@ -1,6 +1,5 @@
 /* Template: the inner kernels of products for one accumulator type. gemm.c includes it once a type with
-     ACC suffix of names, T element, V vector, VU the same in memory, VS the vector as signed numbers,
-   VI as signed integers, L lanes. Undefined here again, but for L.
+     ACC suffix of names, T element, V vector, VU the same in memory, L lanes. Undefined here again, but for L.
    A kernel holds mr rows times two vectors of the result in registers and walks k once. Nothing here knows storage types. */
 #define NAME2(a, b) a##_##b
 #define NAME1(a, b) NAME2(a, b)
@@ -15,17 +14,14 @@ typedef struct N(micro_call) {
     int64_t bk;
     T *c;
     int64_t ldc;
-    bool first, last; /* first: nothing in c yet, else it is added to; last: bias and ReLU */
-    bool relu;
-    const T *bias_n; /* 2 L values, or NULL */
-    const T *bias_m; /* mr values, or NULL */
+    bool first, last; /* first: nothing in c yet, else it is added to; last: bias */
+    const T *bias_n;  /* 2 L values, or NULL */
+    const T *bias_m;  /* mr values, or NULL */
 } N(micro_call);
 
 RP__VEC_FN V N(splat)(T x) { return x - (V){0}; }
 RP__VEC_FN V N(load)(const T *p) { return *(const VU *)p; }
 RP__VEC_FN void N(store)(T *p, V x) { *(VU *)p = x; }
-/* As the op: NaN stays, -0 becomes 0. */
-RP__VEC_FN V N(relu)(V x) { return (V)((VI)x & ~((VS)x <= (VS){0})); }
 
 RP__VEC_FN void N(micro)(const int mr, const N(micro_call) * m) {
     const int64_t kc = m->kc, am = m->am, ak = m->ak, bk = m->bk, ldc = m->ldc;
@@ -62,12 +58,6 @@ RP__VEC_FN void N(micro)(const int mr, const N(micro_call) * m) {
                 const V x = N(splat)(m->bias_m[i]);
                 acc[i][0] += x;
                 acc[i][1] += x;
-            }
-        }
-        if (m->relu) {
-            UNROLL for (int i = 0; i < mr; i++) {
-                acc[i][0] = N(relu)(acc[i][0]);
-                acc[i][1] = N(relu)(acc[i][1]);
             }
         }
     }
@@ -109,9 +99,6 @@ static __attribute__((noinline)) void N(micro_wide)(const N(micro_call) * m, int
         }
         if (m->bias_m) {
             UNROLL for (int i = 0; i < 2 * WIDE; i++) acc[i] += N(splat)(m->bias_m[0]);
-        }
-        if (m->relu) {
-            UNROLL for (int i = 0; i < 2 * WIDE; i++) acc[i] = N(relu)(acc[i]);
         }
     }
     UNROLL for (int i = 0; i < 2 * WIDE; i++) N(store)(c + i * L, acc[i]);
@@ -192,5 +179,3 @@ RP__VEC_FN void N(pack)(const int W, const T *src, int64_t along, int64_t down, 
 #undef T
 #undef V
 #undef VU
-#undef VS
-#undef VI

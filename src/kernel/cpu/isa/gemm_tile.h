@@ -12,11 +12,6 @@
 #define KC (RP__PRODUCT_BLOCK * 4 / GEMM_BYTES)
 #define GROUP (RP__PRODUCT_GROUP * KC)
 #define NR (2 * L)
-#if FLOATING
-#define RELU(x) ((x) <= 0 ? (T)0 : (x))
-#else
-#define RELU(x) ((x) >> (8 * GEMM_BYTES - 1) ? (T)0 : (x)) /* the sign of the number that it stands for */
-#endif
 #define PAD (64 / GEMM_BYTES) /* a cache line between rows, against sets */
 
 /* What a tile reads through a function of its own (convolution): fills dst as pack does. */
@@ -35,6 +30,7 @@ typedef struct N(job) {
                      T *dst);
     void (*scatter)(const struct conv_plan *c, ST *base, int64_t m0, int64_t mc, int64_t n0, int64_t nc, const T *src,
                     int64_t ld);
+    const rp__gemm_rest *rest; /* takes the sums; NULL: they are the result */
 } N(job);
 
 typedef struct N(scratch) {
@@ -77,7 +73,7 @@ RP__VEC_FN void N(pack_lines)(const int W, const ST *src, int64_t along, int64_t
 
 static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, int64_t mc, int64_t n0, int64_t nc) {
     T *const pb = memory->pb, *const pa = memory->pa, *const kept = memory->kept, *const bias = memory->bias;
-    const bool groups = g->k > GROUP, direct = SAME && g->on == 1 && !g->scatter && !groups;
+    const bool groups = g->k > GROUP, direct = SAME && g->on == 1 && !g->scatter && !groups && !g->rest;
     const int64_t full = nc / NR * NR;                    /* columns in whole panels */
     const int64_t ld = direct ? NR : RP__GEMM_MAX_TILE_N; /* of kept: the ragged panel, or all */
     const int64_t K = g->k;
@@ -119,7 +115,7 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
             } else if (!a_here) {
                 N(pack_lines)(MICRO_ROWS, a + i0 * g->am, g->am, g->ak, rows, kc, pa);
             }
-            A(micro_call) m = {.kc = kc, .first = first, .last = last, .relu = last && g->flags & RP__GEMM_RELU};
+            A(micro_call) m = {.kc = kc, .first = first, .last = last};
             for (int64_t j = 0; j < nc; j += NR) {
                 const bool ragged = j >= full;
                 if (direct && !ragged) {
@@ -176,10 +172,12 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
         for (int64_t j = 0; j < nc; j++) {
             T x = kept[i * ld + j];
             if (bias_n || bias_m) x = x + bias[bias_n ? j : i];
-            kept[i * ld + j] = g->flags & RP__GEMM_RELU ? RELU(x) : x;
+            kept[i * ld + j] = x;
         }
     }
-    if (g->scatter) {
+    if (g->rest) {
+        rp__gemm_rest_run(g->rest, kept, ld, m0, mc, n0, nc);
+    } else if (g->scatter) {
         g->scatter(g->conv, g->out, m0, mc, n0, nc, kept, ld);
     } else if (!direct || full < nc) {
         const int64_t from = direct ? full : 0, count = nc - from;
@@ -196,7 +194,6 @@ static void N(tile)(const N(job) * g, N(scratch) *restrict memory, int64_t m0, i
 }
 
 static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
-    (void)kernel;
     const int64_t *v = (const int64_t *)w;
     const int64_t M = v[RP__GEMM_M], NN = v[RP__GEMM_N], tm = v[RP__GEMM_TILE_M], tn = v[RP__GEMM_TILE_N];
     const int64_t tiles_n = (NN + tn - 1) / tn, tiles_m = (M + tm - 1) / tm, tiles = tiles_n * tiles_m;
@@ -211,6 +208,11 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
          .bias = (const ST *)(uintptr_t)w[RP__GEMM_BIAS],
          .bias_stride = v[RP__GEMM_BIAS_STRIDE],
          .flags = (unsigned)w[RP__GEMM_FLAGS]};
+    rp__gemm_rest rest;
+    if (g.flags & RP__GEMM_REST) {
+        rp__gemm_rest_begin(&rest, kernel, w + RP__GEMM_WORDS + 4 * v[RP__GEMM_BATCH], sizeof(T));
+        g.rest = &rest;
+    }
     N(scratch) *memory = rp__gemm_scratch_take();
     for (int64_t item = begin; item < end; item++) {
         int64_t batch = tiles == 1 ? item : item / tiles, t = tiles == 1 ? 0 : item % tiles;
@@ -219,6 +221,7 @@ static void N(matmul)(const rp__kernel *kernel, const uint64_t *w, int64_t begin
             const int64_t *dim = v + RP__GEMM_WORDS + 4 * d;
             const int64_t i = d ? batch % dim[0] : batch;
             if (d) batch /= dim[0];
+            if (g.rest) rest.fixed[d] = i;
             oo += i * dim[1];
             oa += i * dim[2];
             ob += i * dim[3];
@@ -341,8 +344,12 @@ static void N(scatter)(const struct conv_plan *c, ST *out, int64_t m0, int64_t m
         for (int64_t i = 0; i < mc; i++) o[i * c->out_m] = STORE(src[i * ld + j]);
     }
 }
-RP__VEC_FN void N(conv)(const rp__conv_kind kind, const uint64_t *w, int64_t begin, int64_t end) {
+RP__VEC_FN void N(conv)(const rp__conv_kind kind, const rp__kernel *kernel, const uint64_t *w, int64_t begin,
+                        int64_t end) {
     const int64_t *v = (const int64_t *)w;
+    const bool follows = w[RP__CONV_FLAGS] & RP__GEMM_REST;
+    rp__gemm_rest rest;
+    if (follows) rp__gemm_rest_begin(&rest, kernel, w + RP__CONV_WORDS, sizeof(T));
     const ST *x = (const ST *)(uintptr_t)w[RP__CONV_X], *wt = (const ST *)(uintptr_t)w[RP__CONV_W];
     const ST *y = (const ST *)(uintptr_t)w[RP__CONV_Y];
     N(scratch) *memory = rp__gemm_scratch_take();
@@ -373,6 +380,7 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const uint64_t *w, int64_t beg
         else
             g.gather_b = N(gather_b);
         c.out.start.offset = 0;
+        if (follows) conv_rest(&rest, &c, kind), g.rest = &rest;
         if (!conv_flat_axis(&c.out, &g.on)) g.scatter = N(scatter);
         const int64_t tm = v[RP__CONV_TILE_M], tn = v[RP__CONV_TILE_N];
         N(tile)(&g, memory, m0, c.m - m0 < tm ? c.m - m0 : tm, n0, c.n - n0 < tn ? c.n - n0 : tn);
@@ -380,16 +388,13 @@ RP__VEC_FN void N(conv)(const rp__conv_kind kind, const uint64_t *w, int64_t beg
     rp__gemm_scratch_give(memory);
 }
 static void N(conv_forward)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
-    (void)kernel;
-    N(conv)(RP__CONV_FORWARD, w, begin, end);
+    N(conv)(RP__CONV_FORWARD, kernel, w, begin, end);
 }
 static void N(conv_input)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
-    (void)kernel;
-    N(conv)(RP__CONV_INPUT, w, begin, end);
+    N(conv)(RP__CONV_INPUT, kernel, w, begin, end);
 }
 static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t begin, int64_t end) {
-    (void)kernel;
-    N(conv)(RP__CONV_WEIGHT, w, begin, end);
+    N(conv)(RP__CONV_WEIGHT, kernel, w, begin, end);
 }
 #endif
 
@@ -399,7 +404,6 @@ static void N(conv_weight)(const rp__kernel *kernel, const uint64_t *w, int64_t 
 #undef NAME2
 #undef KC
 #undef GROUP
-#undef RELU
 #undef NR
 #undef PAD
 #undef S

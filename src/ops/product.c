@@ -1,0 +1,198 @@
+/* See product.h. */
+#include "ops/product.h"
+
+#include <string.h>
+
+#include "device/device.h"
+#include "ops/execute.h"
+
+/* What the row says, dim by dim. */
+static rp_status look(const rp__call *call, rp__product *out) {
+    memset(out, 0, sizeof *out);
+    return call->op->rule.product(call, out);
+}
+
+/* (B, T, K) x (K, N): the batch is more rows. */
+static void fold(rp__product *p) {
+    rp__operand *y = &p->o[0], *a = &p->o[1], *b = &p->o[2];
+    const unsigned nd = y->ndim;
+    const bool empty = nd < 3 || a->size[nd - 1] == 0;
+    int64_t rows = 1, y_stride = 0, a_stride = 0;
+    if (nd < 3) return;
+    for (unsigned d = nd - 1; d-- > 0;) {
+        if (y->size[d] == 1) continue;
+        if (rows == 1) {
+            y_stride = y->stride[d];
+            a_stride = a->stride[d];
+        } else if (!empty && (y->stride[d] != y_stride * rows || a->stride[d] != a_stride * rows)) {
+            return;
+        }
+        rows *= y->size[d];
+    }
+    rp__operand *const all[3] = {y, a, b};
+    for (unsigned k = 0; k < 3; k++) {
+        rp__operand *o = all[k];
+        for (unsigned d = 0; d < 2; d++) {
+            o->size[d] = o->size[nd - 2 + d];
+            o->stride[d] = o->stride[nd - 2 + d];
+        }
+        o->ndim = 2;
+    }
+    y->size[0] = a->size[0] = rows;
+    y->stride[0] = y_stride;
+    a->stride[0] = a_stride;
+}
+
+rp_status rp__product_of(const rp__call *call, rp__product *out) {
+    RP_TRY(look(call, out));
+    if (out->rows) fold(out);
+    return RP_OK;
+}
+
+rp_status rp__product_run(const rp__call *call) {
+    rp__product p;
+    RP_TRY(rp__product_of(call, &p));
+    if (rp__tensor_numel(call->out[0]) == 0) return RP_OK;
+    if (p.n == 0) return rp__run_fill(call->out[0], rp_i64(0));
+    rp__library_call library = {.conv = p.conv};
+    return rp__run_library_op(call, p.op, p.o, p.n, &library);
+}
+
+static rp__contract_form form_of(rp__library_op op) {
+    return op == RP__LIB_CONV_FORWARD  ? RP__CONTRACT_CONV
+           : op == RP__LIB_CONV_INPUT  ? RP__CONTRACT_CONV_INPUT
+           : op == RP__LIB_CONV_WEIGHT ? RP__CONTRACT_CONV_WEIGHT
+                                       : RP__CONTRACT_PRODUCT;
+}
+
+/* A CONTRACT of a convolution knows what a dim is by the operands that vary along it. */
+static bool varies(const rp__product *p) {
+    if (p->op == RP__LIB_MATMUL) return true;
+    for (unsigned k = 1; k < 3; k++) {
+        for (unsigned d = 0; d < p->o[k].ndim; d++) {
+            if (p->o[k].size[d] > 1 && p->o[k].stride[d] == 0) return false;
+        }
+    }
+    return true;
+}
+
+rp_status rp__product_orders(const rp__call *call, rp__device *d, rp__order *eager, rp__order *lowered) {
+    rp__product p;
+    *eager = *lowered = RP__ORDER_ELSEWHERE;
+    RP_TRY(rp__product_of(call, &p));
+    if (p.n == 0 || !varies(&p)) return RP_OK;
+    const rp__library_call library = {.op = call->op->name, .site = call->site, .conv = p.conv};
+    *eager = d->ops->library->order(d, p.op, p.o, p.n, &library);
+    *lowered = rp__order_of(form_of(p.op), rp__dtype_bytes(p.o[0].dtype) == 8);
+    return RP_OK;
+}
+
+/* ---- lowering */
+
+typedef struct space { /* dims of the result, then those that are added up over */
+    rp_dim size[RP_MAX_DIMS], a[RP_MAX_DIMS], b[RP_MAX_DIMS], bias[RP_MAX_DIMS];
+    rp_dim along[3][RP_MAX_DIMS]; /* convolutions: factors of windows */
+    unsigned n;
+    uint32_t inner;
+} space;
+
+/* One more dim, unless operand 0 of the op has it and the result has not; its number. */
+static unsigned add(space *s, rp_dim size, rp_dim a, rp_dim b, bool inner) {
+    s->size[s->n] = size;
+    s->a[s->n] = a;
+    s->b[s->n] = b;
+    if (inner) s->inner |= 1u << s->n;
+    return s->n++;
+}
+
+static void matmul_space(const rp__product *p, space *s) {
+    const rp__operand *y = &p->o[0], *a = &p->o[1], *b = &p->o[2];
+    const unsigned nd = y->ndim;
+    for (unsigned d = 0; d < nd; d++) {
+        if (p->added >> d & 1u) continue;
+        const unsigned at = add(s, y->size[d], d == nd - 1 ? 0 : a->stride[d], d == nd - 2 ? 0 : b->stride[d], false);
+        if (d == nd - 1 && p->n > 3) s->bias[at] = p->o[3].stride[0];
+    }
+    (void)add(s, a->size[nd - 1], a->stride[nd - 1], b->stride[nd - 2], true);
+}
+
+/* A dim of `groups` times `each` channels, as two where there are groups; strides of both operands from group to group and from
+   channel to channel. */
+static unsigned add_channels(rp__lower *lw, space *s, int64_t groups, int64_t each, rp_dim a_group, rp_dim b_group,
+                             rp_dim a, rp_dim b) {
+    if (groups > 1) rp__lw_join(lw, add(s, groups, a_group, b_group, false));
+    return add(s, each, a, b, false);
+}
+
+static void conv_space(rp__lower *lw, const rp__product *p, space *s, rp__lw_window *windows) {
+    const rp__conv_geometry *g = &p->conv;
+    const rp__operand *result = &p->o[0];
+    const bool image = !(p->added & 1u);
+    if (p->op == RP__LIB_CONV_WEIGHT) {
+        const rp__operand *y = &p->o[1], *x = &p->o[2];
+        const int64_t rows = y->size[1] / g->groups, c = x->size[1] / g->groups;
+        (void)add_channels(lw, s, g->groups, rows, rows * y->stride[1], c * x->stride[1], y->stride[1], 0);
+        (void)add(s, c, 0, x->stride[1], false);
+        for (unsigned i = 0; i < g->spatial; i++)
+            s->along[i][add(s, result->size[2 + i], 0, 0, false)] = g->dilation[i];
+        (void)add(s, y->size[0], y->stride[0], x->stride[0], true);
+        for (unsigned i = 0; i < g->spatial; i++)
+            s->along[i][add(s, y->size[2 + i], y->stride[2 + i], 0, true)] = g->stride[i];
+    } else {
+        const rp__operand *from = &p->o[1], *w = &p->o[2];
+        const bool forward = p->op == RP__LIB_CONV_FORWARD;
+        const int64_t outputs = w->size[0] / g->groups, inputs = w->size[1];
+        const int64_t rows = forward ? outputs : inputs, k = forward ? inputs : outputs;
+        if (image) (void)add(s, result->size[0], 0, from->stride[0], false);
+        const unsigned at = add_channels(lw, s, g->groups, rows, outputs * w->stride[0], k * from->stride[1],
+                                         w->stride[forward ? 0 : 1], 0);
+        if (p->n > 3) {
+            s->bias[at] = p->o[3].stride[0];
+            if (g->groups > 1) s->bias[at - 1] = rows * p->o[3].stride[0];
+        }
+        for (unsigned i = 0; i < g->spatial; i++)
+            s->along[i][add(s, result->size[2 + i], 0, 0, false)] = forward ? g->stride[i] : 1;
+        (void)add(s, k, w->stride[forward ? 1 : 0], from->stride[1], true);
+        for (unsigned i = 0; i < g->spatial; i++)
+            s->along[i][add(s, w->size[2 + i], w->stride[2 + i], 0, true)] = forward ? g->dilation[i] : -g->dilation[i];
+    }
+    const rp__operand *windowed = &p->o[p->op == RP__LIB_CONV_WEIGHT ? 2 : 1];
+    const bool input = p->op == RP__LIB_CONV_INPUT;
+    for (unsigned i = 0; i < g->spatial; i++) {
+        windows[i] = (rp__lw_window){.size = windowed->size[2 + i],
+                                     .stride = windowed->stride[2 + i],
+                                     .pad = input ? -g->padding[i] : g->padding[i],
+                                     .divisor = input ? g->stride[i] : 1};
+        memcpy(windows[i].factor, s->along[i], sizeof s->along[i]);
+    }
+}
+
+void rp__product_lower(rp__lower *lw) {
+    const rp__call *call = rp__lw_call(lw);
+    rp__product p;
+    rp__lw_window windows[3];
+    space s;
+    memset(&s, 0, sizeof s);
+    if (look(call, &p) != RP_OK || p.n == 0) return; /* asked before: rp__product_orders */
+    const rp__contract_form form = form_of(p.op);
+    const bool weight = form == RP__CONTRACT_CONV_WEIGHT;
+    if (form == RP__CONTRACT_PRODUCT)
+        matmul_space(&p, &s);
+    else
+        conv_space(lw, &p, &s, windows);
+    /* The first factor is that of the rows: a matrix, a weight, or what comes in beside the input. The second may have windows. */
+    const unsigned rows = form == RP__CONTRACT_PRODUCT || weight ? 1 : 2, columns = 3 - rows;
+    rp__lw_space(lw, s.size, s.n, s.inner);
+    const uint16_t a = rp__lw_access(lw, false, p.in[rows], s.a, RP__ELEMENTS);
+    const uint16_t b = form == RP__CONTRACT_PRODUCT
+                           ? rp__lw_access(lw, false, p.in[columns], s.b, RP__ELEMENTS)
+                           : rp__lw_windows(lw, p.in[columns], s.b, windows, p.conv.spatial, RP__ELEMENTS);
+    rp__val v =
+        rp__lw_contract(lw, rp__lw_load(lw, a, RP__NO_VAL, RP__NO_VAL), rp__lw_load(lw, b, RP__NO_VAL, RP__NO_VAL),
+                        rp__order_of(form, rp__dtype_bytes(p.o[0].dtype) == 8));
+    if (p.n > 3) {
+        const uint16_t bias = rp__lw_access(lw, false, p.in[3], s.bias, RP__ALONG_ROWS);
+        v = rp__lw_2(lw, RP__ADD, v, rp__lw_load(lw, bias, RP__NO_VAL, RP__NO_VAL));
+    }
+    rp__lw_out_row(lw, 0, v);
+}

@@ -1,0 +1,31 @@
+/* Products and convolutions: what a row of kind PRODUCT says of a call, and what follows from it: the launch of its library op, or
+   the lowering to a CONTRACT, through which the ops around it join its kernel. */
+#ifndef RP_OPS_PRODUCT_H
+#define RP_OPS_PRODUCT_H
+
+#include "kernel/library.h"
+#include "kernel/product.h"
+#include "ops/lower.h"
+#include "ops/ops.h"
+
+typedef struct rp__product {
+    rp__library_op op; /* RP__LIB_MATMUL or a convolution */
+    unsigned n;        /* operands; 0: there is nothing to add up, the result is empty or zeros */
+    rp__operand o[4];  /* of that op; tensors of the call may have no memory */
+    uint8_t in[4];     /* operand k > 0 is this input of the call */
+    uint32_t added;    /* bit d: dim d of o[0], of size 1, is none of the result's */
+    bool rows;         /* the second factor is a matrix: leading dims of the first are rows, as far as strides allow */
+    rp__conv_geometry conv;
+} rp__product;
+
+/* What the row says, leading dims that are rows folded. */
+rp_status rp__product_of(const rp__call *call, rp__product *out);
+/* Computes the result, whose memory is there. */
+rp_status rp__product_run(const rp__call *call);
+/* The order in which the call adds up on its device, and that of the CONTRACT that it lowers to; RP__ORDER_ELSEWHERE: it lowers to
+   none. One kernel with what surrounds it gives its bits where the two are one. */
+rp_status rp__product_orders(const rp__call *call, rp__device *d, rp__order *eager, rp__order *lowered);
+/* The CONTRACT: the space is the result's dims and what is added up over. */
+void rp__product_lower(rp__lower *lw);
+
+#endif

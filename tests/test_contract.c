@@ -1,0 +1,327 @@
+/* Products and convolutions as nodes of a kernel: what is computed of each element of their result is the same launch, on every
+   device, with the bits of one op after the other; products that another library serves stay by themselves, and explain says why. */
+/* ctest: timeout=240 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <reprise.h>
+
+#include "kernel/loop.h"
+#include "kernel/product.h"
+#include "support/cuda.h"
+
+static bool have_cuda;
+
+static void ok(void) {
+    if (rp_failed()) fail_msg("%s", rp_error_message());
+}
+
+static rp_tensor *filled(int seed, rp_dtype dtype, const int64_t *size, size_t n_dims) {
+    int64_t n = 1;
+    for (size_t d = 0; d < n_dims; d++) n *= size[d];
+    float *data = malloc((size_t)n * sizeof *data);
+    for (int64_t i = 0; i < n; i++) data[i] = (float)((i * 7919 + seed * 104729) % 2003 - 1001) / 911.0f;
+    rp_tensor *t = rp_to_dtype(rp_from_data(data, size, n_dims, RP_F32), dtype);
+    free(data);
+    return t;
+}
+#define FILLED(seed, dtype, ...)                                                                                       \
+    filled(seed, dtype, (const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static void assert_same(rp_tensor *a, rp_tensor *b, const char *what) {
+    ok();
+    size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
+    assert_int_equal(rp_numel(a), rp_numel(b));
+    assert_int_equal(rp_dtype_of(a), rp_dtype_of(b));
+    char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
+    rp_to_host(a, x, bytes);
+    rp_to_host(b, y, bytes);
+    ok();
+    if (memcmp(x, y, bytes) != 0) fail_msg("%s: bits differ", what);
+    free(x);
+    free(y);
+}
+
+/* Launches of the compiled function; with `reason` the count of that reason among edges that were not fused. */
+static int64_t count(rp_compiled *f, const char *kind, const char *reason) {
+    int64_t n = 0;
+    for (size_t k = 0; k < rp_explain_count(f); k++) {
+        rp_explain_entry e;
+        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
+        if (strcmp(e.kind, kind) == 0 && (!reason || strcmp(e.reason, reason) == 0)) n += e.count;
+    }
+    return n;
+}
+static int64_t launches(rp_compiled *f) { return count(f, "kernel", NULL) + count(f, "library", NULL); }
+
+/* body over these arguments: eager and compiled have the same bits, at each of three calls, in so many launches. Returns the
+   compiled function. */
+static rp_compiled *compiled(const char *what, rp_body *body, const void *ctx, size_t ctx_bytes, rp_tensor *const *in,
+                             size_t n_in, size_t n_out, int64_t expected) {
+    rp_tensor *want[4] = {0}, *got[4] = {0};
+    const rp_fn fn = {.body = body, .ctx = (void *)(uintptr_t)ctx, .ctx_bytes = ctx_bytes, .name = what};
+    body(fn.ctx, in, n_in, want, n_out);
+    ok();
+    rp_compiled *f = rp_compile(fn, RP_OPTIONS(rp_compile_options, .backend = "fused", .fullgraph = true));
+    for (unsigned turn = 0; turn < 3; turn++) {
+        rp_scope scope = rp_scope_begin();
+        rp_call(f, in, n_in, got, n_out);
+        ok();
+        for (size_t k = 0; k < n_out; k++) assert_same(want[k], got[k], what);
+        rp_scope_end(scope, NULL, 0);
+    }
+    if (launches(f) != expected) {
+        for (size_t k = 0; k < rp_explain_count(f); k++) {
+            rp_explain_entry e;
+            (void)rp_explain_at(f, k, &e);
+            print_message("%s [%s] %s (%lld)\n", e.kind, e.reason, e.message, (long long)e.count);
+        }
+        fail_msg("%s: %lld launches", what, (long long)launches(f));
+    }
+    return f;
+}
+static void check(const char *what, rp_body *body, const void *ctx, size_t ctx_bytes, rp_tensor *const *in, size_t n_in,
+                  size_t n_out, int64_t expected) {
+    rp_compiled_release(compiled(what, body, ctx, ctx_bytes, in, n_in, n_out, expected));
+    ok();
+}
+
+/* ---- functions; ctx is the number of the case */
+
+static void linear_gelu(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_gelu(rp_linear(in[0], in[1], in[2]));
+}
+static void linear_residual(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(rp_linear(in[0], in[1], in[2]), in[3]);
+    out[1] = rp_mul(out[0], in[4]);
+}
+static void conv_block(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int *shape = ctx; /* stride, padding, dilation, groups */
+    (void)n_in, (void)n_out;
+    const int64_t stride[2] = {shape[0], shape[0]}, padding[2] = {shape[1], shape[1]},
+                  dilation[2] = {shape[2], shape[2]};
+    rp_tensor *y = rp_conv2d(in[0], in[1], NULL, stride, 2, padding, 2, dilation, 2, shape[3]);
+    out[0] = rp_relu(rp_add(rp_add(rp_mul(y, in[2]), in[3]), in[4]));
+}
+
+static void test_everyday(void **state) {
+    (void)state;
+    for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
+        rp_scope scope = rp_scope_begin();
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16};
+        for (unsigned t = 0; t < 4; t++) {
+            const rp_dtype d = dtypes[t];
+            rp_tensor *x = FILLED(1, d, 3, 17, 70), *w = FILLED(2, d, 33, 70), *b = FILLED(3, d, 33);
+            rp_tensor *gelu[] = {x, w, b};
+            check("linear+gelu", linear_gelu, NULL, 0, gelu, 3, 1, 1);
+            rp_tensor *residual[] = {x, w, b, FILLED(4, d, 3, 17, 33), FILLED(5, d, 17, 33)};
+            check("linear+bias+residual", linear_residual, NULL, 0, residual, 5, 2, 1);
+            static int shapes[][4] = {{1, 1, 1, 1}, {2, 0, 1, 1}, {2, 3, 2, 2}, {1, 0, 1, 4}};
+            for (unsigned s = 0; s < 4; s++) {
+                const int64_t out = (9 + 2 * shapes[s][1] - shapes[s][2] * 2 - 1) / shapes[s][0] + 1;
+                rp_tensor *conv[] = {FILLED(6, d, 2, 4, 9, 9), FILLED(7, d, 8, 4 / shapes[s][3], 3, 3),
+                                     FILLED(8, d, 8, 1, 1), FILLED(9, d, 8, 1, 1), FILLED(10, d, 2, 8, out, out)};
+                check("conv+scale+bias+add+relu", conv_block, shapes[s], sizeof shapes[s], conv, 5, 1, 1);
+            }
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+/* The rows of a product are cut by what reads them; a result that lies by columns; operands with gaps; one row, one column. */
+static void reshaped(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_add(rp_matmul(in[0], in[1]), in[2]);
+}
+static void turned(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_neg(rp_transpose(rp_matmul(in[0], in[1]), 0, 1));
+    out[0] = rp_mul(out[0], in[2]);
+}
+static void batched(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_tanh(rp_add(rp_matmul(in[0], in[1]), in[2]));
+    out[1] = rp_gt(out[0], in[3]);
+}
+static void dropped(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_where(rp_gt(rp_matmul(in[0], in[1]), in[3]), rp_gather(in[2], 1, in[4]), in[3]);
+}
+
+static void test_spaces(void **state) {
+    (void)state;
+    for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
+        rp_scope scope = rp_scope_begin();
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        check("a residual over time", reshaped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 3, 5, 40), FILLED(2, RP_F32, 40, 9), FILLED(3, RP_F32, 5, 9)}, 3, 1, 1);
+        check("a residual by batch", reshaped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 3, 130, 300), FILLED(2, RP_F32, 300, 70), FILLED(3, RP_F32, 3, 1, 70)},
+              3, 1, cuda ? 2 : 1);
+        check("one column", reshaped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 77, 40), FILLED(2, RP_F32, 40, 1), FILLED(3, RP_F32, 77, 1)}, 3, 1, 1);
+        check("one row", reshaped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 1, 40), FILLED(2, RP_F32, 40, 77), FILLED(3, RP_F32, 77)}, 3, 1, 1);
+        check("one term", reshaped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 6, 1), FILLED(2, RP_F32, 1, 7), FILLED(3, RP_F32, 7)}, 3, 1, 1);
+        check("one number", reshaped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 1, 1), FILLED(2, RP_F32, 1, 1), FILLED(3, RP_F32, 1)}, 3, 1, 1);
+        check("a result by columns", turned, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 33, 20), FILLED(2, RP_F32, 20, 70), FILLED(3, RP_F32, 70, 33)}, 3, 1,
+              1);
+        check("operands with gaps", reshaped, NULL, 0,
+              (rp_tensor *[]){rp_slice(FILLED(1, RP_F32, 40, 30), 0, 1, 39, 2),
+                              rp_transpose(FILLED(2, RP_F32, 50, 30), 0, 1),
+                              rp_slice(FILLED(3, RP_F32, 19, 100), 1, 0, 100, 2)},
+              3, 1, 1);
+        check("a batch", batched, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 2, 3, 11, 20), FILLED(2, RP_F32, 2, 3, 20, 13),
+                              FILLED(3, RP_F32, 3, 11, 13), FILLED(4, RP_F32, 13)},
+              4, 2, 1);
+        check("long sums", reshaped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F64, 5, 4500), FILLED(2, RP_F64, 4500, 7), FILLED(3, RP_F64, 5, 7)}, 3, 1,
+              1);
+        rp_tensor *index = rp_to_dtype(rp_zeros(RP_DIMS(6, 7)), RP_I64);
+        check("a gather beside it", dropped, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 6, 9), FILLED(2, RP_F32, 9, 7), FILLED(3, RP_F32, 6, 4),
+                              FILLED(4, RP_F32, 7), index},
+              5, 1, 1);
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+/* Values that an order or a fused rounding would show: NaN, infinities, -0, ties. */
+static void relu_of_product(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *y = rp_matmul(in[0], in[1]);
+    out[0] = rp_relu(y);
+    out[1] = rp_mul(y, in[2]);
+    out[2] = y;
+}
+static void test_numbers(void **state) {
+    (void)state;
+    static const rp_dtype dtypes[] = {RP_F32, RP_F16, RP_BF16};
+    const float odd[12] = {0.0f,  -0.0f,  1.0f, -1.0f, (float)INFINITY, (float)-INFINITY, (float)NAN, 65504.0f,
+                           1e-8f, -1e-8f, 3.0f, -7.0f};
+    for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
+        rp_scope scope = rp_scope_begin();
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        for (unsigned t = 0; t < 3; t++) {
+            rp_tensor *a = rp_to_dtype(rp_from_data(odd, RP_DIMS(12, 1), RP_F32), dtypes[t]);
+            rp_tensor *b = rp_to_dtype(rp_from_data(odd, RP_DIMS(1, 12), RP_F32), dtypes[t]);
+            check("odd numbers", relu_of_product, NULL, 0, (rp_tensor *[]){a, b, FILLED(2, dtypes[t], 12)}, 3, 3, 1);
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+/* Gradients of convolutions are products too: what follows them joins. */
+static void conv_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const int *shape = ctx;
+    (void)n_in, (void)n_out;
+    const int64_t stride[2] = {shape[0], shape[0]}, padding[2] = {shape[1], shape[1]},
+                  dilation[2] = {shape[2], shape[2]};
+    rp_tensor *x = rp_detach(in[0]), *w = rp_detach(in[1]), *grad[2] = {NULL, NULL};
+    rp_set_requires_grad(x, true);
+    rp_set_requires_grad(w, true);
+    rp_tensor *y = rp_conv2d(x, w, NULL, stride, 2, padding, 2, dilation, 2, shape[3]);
+    rp_grad(&y, 1, (rp_tensor *[]){x, w}, 2, &in[2], NULL, grad);
+    out[0] = rp_mul(grad[0], in[3]);
+    out[1] = rp_sub(in[1], rp_mul(grad[1], in[4]));
+}
+static void test_gradients(void **state) {
+    (void)state;
+    static const int shapes[][4] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {3, 2, 2, 1}, {2, 0, 1, 4}, {1, 1, 1, 2}};
+    for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
+        rp_scope scope = rp_scope_begin();
+        assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
+        for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            const int64_t out = (10 + 2 * shapes[s][1] - shapes[s][2] * 2 - 1) / shapes[s][0] + 1;
+            rp_tensor *in[] = {FILLED(1, RP_F32, 3, 4, 10, 10), FILLED(2, RP_F32, 8, 4 / shapes[s][3], 3, 3),
+                               FILLED(3, RP_F32, 3, 8, out, out), FILLED(4, RP_F32, 4, 1, 10),
+                               FILLED(5, RP_F32, 8, 1, 1, 3)};
+            check("gradients", conv_step, shapes[s], sizeof shapes[s], in, 5, 2, 2);
+        }
+        rp_scope_end(scope, NULL, 0);
+    }
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+/* A product that another library computes is a launch of its own, and explain says why. */
+static void test_elsewhere(void **state) {
+    (void)state;
+    if (!have_cuda) skip();
+    rp_scope scope = rp_scope_begin();
+    assert_int_equal(rp_set_default_device(rp_cuda(0)), RP_OK);
+    rp_tensor *in[] = {FILLED(1, RP_F32, 200, 192), FILLED(2, RP_F32, 128, 192), FILLED(3, RP_F32, 128)};
+    rp_compiled *f = compiled("a large product", linear_gelu, NULL, 0, in, 3, 1, 2);
+    assert_int_equal(count(f, "unfused", "product-served-elsewhere"), 1);
+    rp_compiled_release(f);
+    rp_scope_end(scope, NULL, 0);
+    assert_int_equal(rp_set_default_device(rp_cpu()), RP_OK);
+}
+
+/* The node: one object for equal expressions, its text, and the DAG of what follows. */
+static rp__dag *node(rp__contract_form form, rp_dtype dtype, rp_dtype out) {
+    rp__dag_builder *b = rp__dag_new();
+    const rp__val x = rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, dtype, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
+    const rp__val w = rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, dtype, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
+    rp__val y = rp__dag_contract(b, x, w, RP__ALONG_ROW, rp__order_of(form, dtype == RP_F64));
+    y = rp__dag_op(b, RP__NEG, y, RP__NO_VAL, RP__NO_VAL);
+    rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, out, RP__ALONG_ROWS), y);
+    return rp__dag_finish(b);
+}
+static void test_node(void **state) {
+    (void)state;
+    rp__dag *one = node(RP__CONTRACT_PRODUCT, RP_F32, RP_F32), *same = node(RP__CONTRACT_PRODUCT, RP_F32, RP_F32),
+            *conv = node(RP__CONTRACT_CONV, RP_F32, RP_F32), *wide = node(RP__CONTRACT_PRODUCT, RP_F64, RP_F64);
+    assert_non_null(one);
+    assert_ptr_equal(one, same);
+    assert_ptr_not_equal(one, conv);
+    assert_ptr_equal(one->rest, conv->rest); /* what follows is one kernel */
+    rp__text t = {0};
+    rp__dag_text(one, &t);
+    assert_non_null(strstr(t.data, "= contract product %0, %1 over b by 256, 16 [a] phase 1"));
+    rp__text_free(&t);
+    rp__dag_text(wide, &t);
+    assert_non_null(strstr(t.data, "by 128, 16"));
+    rp__text_free(&t);
+    assert_int_equal(one->rest->n_accesses, 2);
+    assert_null(one->rest->rest);
+    rp__dag_release(one), rp__dag_release(same), rp__dag_release(conv), rp__dag_release(wide);
+    /* a reduction beside it, bools */
+    rp__dag_builder *b = rp__dag_new();
+    rp__val x = rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, RP_F32, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
+    x = rp__dag_op(b, RP__ADD, rp__dag_contract(b, x, x, RP__ALONG_ROW, rp__order_of(RP__CONTRACT_PRODUCT, 0)),
+                   rp__dag_reduce(b, RP__REDUCE_SUM, x, RP__ALONG_ROW), RP__NO_VAL);
+    rp__dag_store(b, rp__dag_access(b, RP__ACCESS_WRITE, RP_F32, RP__ALONG_ROWS), x);
+    assert_null(rp__dag_finish(b));
+    assert_int_equal(rp_error_take(), RP_ERROR_INTERNAL);
+    b = rp__dag_new();
+    x = rp__dag_load(b, rp__dag_access(b, RP__ACCESS_READ, RP_BOOL, RP__ELEMENTS), RP__NO_VAL, RP__NO_VAL);
+    assert_int_equal(rp__dag_contract(b, x, x, RP__ALONG_ROW, 0), RP__NO_VAL);
+    assert_null(rp__dag_finish(b));
+    assert_int_equal(rp_error_take(), RP_ERROR_INTERNAL);
+}
+
+int main(void) {
+    have_cuda = test_cuda_choose();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_node),    cmocka_unit_test(test_everyday),  cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_gradients), cmocka_unit_test(test_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
