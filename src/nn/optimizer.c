@@ -224,6 +224,28 @@ rp_optimizer *rp_sgd_at(const char *site, rp_tensor *const *params, size_t n, do
     return opt;
 }
 
+/* A module that has none is told as an empty list. */
+rp_optimizer *rp_adam_module_at(const char *site, rp_module *m, double lr, const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
+    size_t n;
+    rp_tensor *const *params = rp_module_parameters(m, &n);
+    return adam_new(ADAM, params, n, lr, options);
+}
+
+rp_optimizer *rp_adamw_module_at(const char *site, rp_module *m, double lr, const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
+    size_t n;
+    rp_tensor *const *params = rp_module_parameters(m, &n);
+    return adam_new(ADAMW, params, n, lr, options);
+}
+
+rp_optimizer *rp_sgd_module_at(const char *site, rp_module *m, double lr, const rp_sgd_options *options) {
+    RP__CALLED_FROM(site);
+    size_t n;
+    rp_tensor *const *params = rp_module_parameters(m, &n);
+    return rp_sgd(params, n, lr, options);
+}
+
 rp_status rp_adam_add_group_at(const char *site, rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
                                const rp_adam_options *options) {
     RP__CALLED_FROM(site);
@@ -363,6 +385,12 @@ static group *group_at(const rp_optimizer *opt, size_t index, const char *functi
     }
     (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: there is no group %zu", function, index);
     return NULL;
+}
+
+size_t rp_optimizer_param_count_at(const char *site, const rp_optimizer *opt, size_t index) {
+    RP__CALLED_FROM(site);
+    const group *g = group_at(opt, index, "rp_optimizer_param_count");
+    return g ? g->n : 0;
 }
 
 rp_status rp_optimizer_set_lr_at(const char *site, rp_optimizer *opt, size_t index, double lr) {
