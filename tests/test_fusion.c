@@ -329,7 +329,7 @@ static void products(void **state) {
            "  %4: f32[8, 8] = bmm(%2, %3)\n"
            "  return %4\n"
            "}\n",
-           "bmm;exp;bmm", "exp>bmm:library-op;bmm>exp:library-op;bmm>bmm:would-make-a-cycle");
+           "bmm+exp;bmm", "exp>bmm:gathered-operand;bmm>bmm:gathered-operand");
     assert_int_equal(asked, 0);
     expect("graph \"f\" (%0: f32[8, 8], %1: f32[8, 8]) {\n"
            "  %2: f32[8, 8] = bmm(%0, %1)\n"

@@ -180,9 +180,9 @@ static void test_constant_in_block(void **state) {
         rp__executable_facts facts;
         rp__executable_facts_of(p, &facts);
         unsigned makers = 0;
-        for (size_t k = 0; k < facts.n_kernels; k++) makers += strcmp(facts.kernels[k].ops, "full+where") == 0;
+        for (size_t k = 0; k < facts.n_kernels; k++) makers += strstr(facts.kernels[k].ops, "full+where") != NULL;
         assert_int_equal(makers, 2);
-        assert_int_equal(facts.n_kernels, 4); /* linear between them, and the other branch */
+        assert_int_equal(facts.n_kernels, 3); /* linear with the second of them, and the other branch */
         assert_int_equal(rp__executable_run(p, in, 4, &out, 1, NULL, 0, NULL), RP_OK);
         rp_tensor *three = rp_full(RP_DIMS(4, 8), rp_f64(3)), *five = rp_full(RP_DIMS(4, 8), rp_f64(5));
         rp_tensor *expected = rp_where(mask, rp_linear(rp_where(mask, x, three), w, NULL), three);
@@ -315,7 +315,7 @@ static void test_relu_epilogue(void **state) {
     }
     bias[0] = bias[1] = -0.0f;
     compare(mlp, NULL, a, b, 5, 1, 2);
-    assert_int_equal(compare(mlp_kept, NULL, a, b, 5, 2, 0), 3); /* somebody else reads what relu reads */
+    assert_int_equal(compare(mlp_kept, NULL, a, b, 5, 2, 0), 2); /* what relu reads is stored by the way */
     rp_tensor *c[] = {FILLED(1, 2, 3, 6, 5), FILLED(2, 4, 3, 3, 3)},
               *d[] = {FILLED(3, 2, 3, 6, 5), FILLED(4, 4, 3, 3, 3)};
     ((float *)rp_data(d[0]))[7] = NAN;

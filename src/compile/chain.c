@@ -163,12 +163,35 @@ static rp_status extend(rp__fuse_paths *paths, rp__device *d, uint32_t group, bo
     return RP_OK;
 }
 
+/* A product and a relu that share their kernel with others: alone if the next product could then be a stage behind them. */
+static rp_status free_stage(rp__fusion *f, rp__device *d, uint32_t group) {
+    const rp__fuse_group *g = &f->groups[group];
+    const uint32_t product = g->members[0];
+    for (uint32_t m = 1; m < g->n_members; m++) {
+        const rp__ir_value rows = relu_of(f, product, g->members[m]);
+        for (uint32_t r = 0; rows != RP__IR_NONE && r < f->n_readers[rows]; r++) {
+            const uint32_t next = f->readers[rows][r], stages[3] = {product, g->members[m], next};
+            const rp__fuse_group *h = &f->groups[f->nodes[next].group];
+            if (!rp__fuse_is_matmul(f, next) || h->members[0] != next || !are_stages(f, h->members, h->n_members) ||
+                rp__ir_root(f->ir, f->ir->nodes[f->nodes[next].node].in[0]) != rows)
+                continue;
+            const char *why = ask(f, d, stages, 3);
+            if (why && !*why) return rp_error_status();
+            if (!why) return rp__fuse_leave(f, group, stages);
+        }
+    }
+    return RP_OK;
+}
+
 rp_status rp__fuse_chains(rp__fusion *f, rp__device *d) {
     rp__fuse_paths paths;
     rp_status status = rp__fuse_paths_begin(&paths, f);
     for (uint32_t k = 0; k < f->n_nodes && status == RP_OK; k++) {
         const uint32_t group = f->nodes[k].group;
         const rp__fuse_group *g = &f->groups[group];
+        if (rp__fuse_is_matmul(f, k) && g->members[0] == k && !are_stages(f, g->members, g->n_members))
+            status = free_stage(f, d, group);
+        if (status != RP_OK) break;
         bool done = !rp__fuse_is_matmul(f, k) || g->members[0] != k || !are_stages(f, g->members, g->n_members);
         const bool stages = !done;
         while (!done && status == RP_OK) status = extend(&paths, d, group, &done);

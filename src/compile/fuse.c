@@ -671,6 +671,53 @@ static rp_status merge_all(rp__fuse_paths *m) {
     return status;
 }
 
+/* The one group that reads results of the node; RP__IR_NONE: none, or several. */
+static uint32_t reading_group(const rp__fusion *f, uint32_t node) {
+    const rp__ir_node *n = &f->ir->nodes[f->nodes[node].node];
+    uint32_t group = RP__IR_NONE;
+    for (uint32_t k = 0; k < n->n_out; k++) {
+        if (f->result_storage[f->ir->values[n->out[k]].storage]) return RP__IR_NONE;
+        for (uint32_t r = 0; r < f->n_readers[n->out[k]]; r++) {
+            uint32_t g = f->nodes[f->readers[n->out[k]][r]].group;
+            if (group != RP__IR_NONE && g != group) return RP__IR_NONE;
+            group = g;
+        }
+    }
+    return group;
+}
+
+rp_status rp__fuse_leave(rp__fusion *f, uint32_t group, const uint32_t keep[2]) {
+    rp__fuse_group *g = &f->groups[group];
+    if (g->n_members == 2 || g->n_members > 5) return RP_OK;
+    uint32_t to[5] = {0}, *members[5] = {0}, leave[5], n = 0;
+    for (uint32_t k = 0; k < g->n_members; k++) {
+        if (g->members[k] != keep[0] && g->members[k] != keep[1]) leave[n++] = g->members[k];
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        to[k] = f->nodes[leave[k]].kind == RP__FUSE_LOOP ? reading_group(f, leave[k]) : RP__IR_NONE;
+        if (to[k] == RP__IR_NONE || to[k] == group) return RP_OK;
+        for (uint32_t j = 0; j < k; j++) {
+            if (to[j] == to[k]) return RP_OK; /* one joins at a time */
+        }
+        rp__fuse_group *h = &f->groups[to[k]], alone = {.members = &leave[k], .n_members = 1};
+        if (!merges(&f->nodes[h->members[0]]) || h->chain || h->n_members == MAX_MEMBERS) return RP_OK;
+        members[k] = join(f, h, &alone);
+        if (!members[k]) return RP__OOM("fusion");
+        const char *why = legal(f, members[k], h->n_members + 1);
+        if (why && !*why) return RP__OOM("fusion");
+        if (why) return RP_OK;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        f->nodes[leave[k]].group = to[k];
+        f->groups[to[k]].members = members[k];
+        f->groups[to[k]].n_members++;
+    }
+    g->members[0] = keep[0];
+    g->members[1] = keep[1];
+    g->n_members = 2;
+    return RP_OK;
+}
+
 rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f) {
     *p = (rp__fuse_paths){.f = f, .stack = rp__calloc(2 * (f->n_nodes + 1u), sizeof *p->stack)};
     if (!p->stack) return RP__OOM("fusion");

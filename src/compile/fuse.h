@@ -107,6 +107,10 @@ void rp__fuse_paths_end(rp__fuse_paths *p);
 /* Is there a way from group a to group b over at least one other group? */
 bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
 
+/* Frees two members of a group of the others, a few, where each can as well run with those that read it: they come later, so no
+   cycle can arise. All of them leave, or none. */
+rp_status rp__fuse_leave(rp__fusion *f, uint32_t group, const uint32_t keep[2]);
+
 /* ---- chain.c */
 /* Chains of products that the library of d takes. */
 rp_status rp__fuse_chains(rp__fusion *f, struct rp__device *d);

@@ -8,7 +8,11 @@
 
 /* What the row says, dim by dim. */
 static rp_status look(const rp__call *call, rp__product *out) {
-    memset(out, 0, sizeof *out);
+    out->n = 0; /* operands are written by who counts them */
+    out->added = 0;
+    out->rows = false;
+    memset(out->in, 0, sizeof out->in);
+    memset(&out->conv, 0, sizeof out->conv);
     return call->op->rule.product(call, out);
 }
 

@@ -187,6 +187,15 @@ void rp__gemm_rest_begin(rp__gemm_rest *r, const rp__kernel *kernel, const uint6
         r->start[k] = 0;
         r->step[k] = 1;
     }
+    const rp__cpu_loop *loop = r->kernel->payload;
+    const rp__program *p = program_of(r->kernel);
+    r->line = atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire);
+    if (p->n_blocks > RP__REST_BLOCKS) r->line = NULL;
+    for (unsigned a = 0; a < p->n_accesses && r->line; a++) {
+        if (p->access_iota[a]) r->line = NULL;
+    }
+    const unsigned dims = (unsigned)words[RP__REST_DIMS];
+    if (r->line) rp__line_blocks(p, (const uint64_t *)(extent + dims) + (size_t)dims * p->n_accesses, r->blocks);
 }
 
 /* One side of a tile: its dims, of which the innermost ones that every access walks as one are a run. */
@@ -247,6 +256,13 @@ void rp__gemm_rest_run(const rp__gemm_rest *r, const void *tile, int64_t ld, int
     }
     find_run(&row, accesses);
     find_run(&column, accesses);
+    uint64_t still = 0;
+    bool line = r->line != NULL;
+    for (unsigned a = 1; a < accesses && line; a++) {
+        line = column.along[a] == 0 || column.along[a] == 1;
+        if (column.along[a] == 0) still |= UINT64_C(1) << a;
+    }
+    if (still & p->written) line = false;
     rp__cpu_entry *entry = atomic_load_explicit(&r->kernel->cpu, memory_order_acquire);
     for (int64_t i = 0, rows; i < mc; i += rows) {
         const int64_t in_row = (m0 + i) % row.run;
@@ -254,6 +270,23 @@ void rp__gemm_rest_run(const rp__gemm_rest *r, const void *tile, int64_t ld, int
         for (int64_t j = 0, columns; j < nc; j += columns) {
             const int64_t in_column = (n0 + j) % column.run;
             columns = column.run - in_column < nc - j ? column.run - in_column : nc - j;
+            if (line) {
+                char *at[RP__DAG_MAX_ACCESSES];
+                int64_t next[RP__DAG_MAX_ACCESSES];
+                at[0] = (char *)(uintptr_t)tile + (size_t)(i * ld + j) * r->element;
+                next[0] = ld * (int64_t)r->element;
+                for (unsigned a = 1; a < accesses; a++) {
+                    at[a] = (char *)(uintptr_t)base[a] +
+                            (offset_of(&row, a, m0 + i) + offset_of(&column, a, n0 + j)) * p->access_size[a];
+                    next[a] = row.along[a] * p->access_size[a];
+                }
+                const rp__line l = {.base = at, .blocks = r->blocks, .rows = 1, .n = columns, .still = still};
+                for (int64_t k = 0; k < rows; k++) {
+                    r->line(&l);
+                    for (unsigned a = 0; a < accesses; a++) at[a] += next[a];
+                }
+                continue;
+            }
             const unsigned nd = rows > 1 ? 2 : 1;
             uint64_t *at = words;
             *at++ = rp__cpu_header(RP__WALK_ELEMENTS, nd, 0);

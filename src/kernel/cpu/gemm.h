@@ -10,6 +10,7 @@
 #define RP_KERNEL_CPU_GEMM_H
 
 #include "device/launch.h"
+#include "kernel/cpu/line.h"
 #include "kernel/library.h"
 #include "kernel/product.h"
 
@@ -82,8 +83,11 @@ enum {
     RP__REST_M,
     RP__REST_WORDS /* then as rp__contract_words */
 };
+enum { RP__REST_BLOCKS = 24 };
 typedef struct rp__gemm_rest {
-    const rp__kernel *kernel; /* of the loop; NULL: there is no rest */
+    _Alignas(64) char blocks[64 * RP__REST_BLOCKS]; /* uniform values of the line function */
+    rp__line_fn *line;                              /* NULL: none, or it needs more than that */
+    const rp__kernel *kernel;                       /* of the loop */
     const uint64_t *words;
     unsigned element;           /* bytes of a sum */
     int64_t fixed[RP_MAX_DIMS]; /* index of each fixed dim */

@@ -51,7 +51,7 @@ static void repeat(char *block, uint64_t bits, unsigned size) {
     memcpy(block, w, sizeof w);
 }
 /* Uniform values: constants, scalars, and what follows from them alone; the k-th instruction makes block k. */
-static void fill_blocks(const rp__program *p, const uint64_t *scalars, char *blocks) {
+void rp__line_blocks(const rp__program *p, const uint64_t *scalars, char *blocks) {
     for (uint32_t k = 0; k < p->uniform_end; k++) {
         const rp__insn *i = &p->insns[k];
         char *d = blocks + 64 * (size_t)k;
@@ -116,7 +116,7 @@ static bool run_elements(const rp__cpu_loop *loop, unsigned dims, const uint64_t
         bytes += step ? p->access_size[a] : 0;
     }
     if (still & p->written) return false;
-    fill_blocks(p, scalars, scratch);
+    rp__line_blocks(p, scalars, scratch);
     rp__line l = {.base = base, .blocks = scratch, .rows = 1, .n = last - first, .still = still};
     l.stream = rp__line_streams(p, &l, bytes * total);
     atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(&l);
@@ -137,7 +137,7 @@ static bool run_few(const rp__cpu_loop *loop, const uint64_t *address, int64_t n
         still |= UINT64_C(1) << a;
     }
     if (still & p->written) return false;
-    if (p->uniform_end) fill_blocks(p, scalars, scratch);
+    if (p->uniform_end) rp__line_blocks(p, scalars, scratch);
     atomic_load_explicit(&loop->line[RP__PLAN_ELEMENTS], memory_order_acquire)(
         &(rp__line){.base = base, .blocks = scratch, .rows = 1, .n = n, .still = still});
     return true;
@@ -171,7 +171,7 @@ static bool run_rows(const rp__cpu_loop *loop, unsigned n_outer, unsigned dims, 
         row[a] = n_outer == 1 ? own[0] * p->access_size[a] : 0;
         bytes += p->access_row[a] ? 0 : p->access_size[a];
     }
-    fill_blocks(p, scalars, scratch);
+    rp__line_blocks(p, scalars, scratch);
     rp__line l = {.base = base,
                   .row = row,
                   .blocks = scratch,
@@ -232,7 +232,7 @@ void rp__line_flat_blocks(const rp__cpu_loop *loop, const rp__dag *dag, const rp
     uint64_t scalars[FLAT_BLOCKS];
     for (unsigned i = 0; i < dag->n_scalars; i++)
         scalars[i] = rp__scalar_word(flat->scalars[i], (rp_dtype)dag->scalar_dtypes[i]);
-    if (p->uniform_end) fill_blocks(p, scalars, blocks);
+    if (p->uniform_end) rp__line_blocks(p, scalars, blocks);
 }
 bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat) {
     if (!rp__line_flat_fits(loop, dag, flat)) return false;

@@ -201,6 +201,8 @@ bool rp__line_run_flat(const rp__cpu_loop *loop, const rp__dag *dag, const rp__f
    program's n_blocks, that the function reads. */
 bool rp__line_flat_fits(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat);
 void rp__line_flat_blocks(const rp__cpu_loop *loop, const rp__dag *dag, const rp__flat *flat, char *blocks);
+/* Uniform values of a program, 64 bytes for each of its n_blocks. */
+void rp__line_blocks(const rp__program *p, const uint64_t *scalars, char *blocks);
 /* Can all phases of a walk RP__WALK_LONG go by chunk functions? */
 bool rp__line_long_fits(const rp__cpu_loop *loop, const uint64_t *words);
 /* Is a launch that touches `bytes` bytes to store past the caches? l: bases, rows and their distances are set. */
