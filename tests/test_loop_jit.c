@@ -166,6 +166,7 @@ static void compilers_that_do_not_work(void **state) {
 /* Compilers that are to be ended hold a pipe open, whose end shows that all of their processes are gone. */
 static const char alive_name[] = "./jit-alive";
 static int alive_begin(void) {
+    unlink(alive_name);
     assert_int_equal(mkfifo(alive_name, 0600), 0);
     const int fd = open(alive_name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     assert_true(fd >= 0);
