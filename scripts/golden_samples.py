@@ -53,7 +53,7 @@ def number(v):
 
 def read(words):
     kind, rest = words[0], words[1:]
-    if kind in ("tensor", "written"):
+    if kind in ("tensor", "written", "constant"):
         ndim = int(rest[1])
         size = [int(v) for v in rest[2:2 + ndim]]
         values = torch.tensor([float(v) for v in rest[2 + ndim:]], dtype=torch.float64)
@@ -77,15 +77,17 @@ def calls(lines):
         words = line.rstrip("\n").split(" ")
         if words[0] == "call":
             file, name, dtype = words[1:4]
-            text, args, options, written = " ".join(words[4:]), [], {}, []
+            text, args, options, written, constant = " ".join(words[4:]), [], {}, [], []
         elif words[0] == "end":
-            yield file, name, dtype, text, args, options, written
+            yield file, name, dtype, text, args, options, written, constant
         elif words[2] == "list":
             args.append([])
         else:
             v = read(words[2:])
             if words[2] == "written":
                 written.append(v)
+            if words[2] == "constant":
+                constant.append(v)
             if words[0] == "item":
                 args[-1].append(v)
             elif words[0] == "option":
@@ -112,14 +114,38 @@ def run(name, args, options, written):
                 plain = plain[:k]
                 break
     result = f(*plain, **options)
-    return [*(result if isinstance(result, (tuple, list)) else [result]), *written]
+    return [*(result if isinstance(result, (tuple, list)) else [result]), *(w.clone() for w in written)]
+
+
+def tensors(args):
+    for a in args:
+        for v in a[1] if isinstance(a, tuple) and isinstance(a[1], list) else a if isinstance(a, list) else [a[1]]:
+            if isinstance(v, torch.Tensor):
+                yield v
+
+
+def order_of(name, args, options, written, constant):
+    """How often the first result can be differentiated with respect to the floats: a loss of its squares depends on it twice."""
+    leaves = [t for t in tensors(args) if t.is_floating_point() and not any(t is w for w in written + constant)]
+    for t in leaves:
+        t.requires_grad_()
+    out = run(name, args, options, written)[0]
+    if not leaves or not out.requires_grad:
+        return 0
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
+    try:
+        grads = torch.autograd.grad((out * out * weight).sum(), leaves, create_graph=True, allow_unused=True)
+    except RuntimeError as e:
+        print(f"{name}: PyTorch's own gradient fails: {str(e).splitlines()[0]}", file=sys.stderr)
+        return 2
+    return 2 if any(g is not None and g.requires_grad for g in grads) else 1
 
 
 def main():
     folder, files, seen = sys.argv[1], {}, {}
     torch.manual_seed(0)
     warnings.simplefilter("ignore")
-    for file, name, dtype, text, args, options, written in calls(sys.stdin):
+    for file, name, dtype, text, args, options, written, constant in calls(sys.stdin):
         refused = None
         try:
             out = run(name, args, options, written)
@@ -130,12 +156,15 @@ def main():
             out, refused = None, e
         s = seen.setdefault((file, name, text), {})
         s[dtype] = out
+        if dtype == "float64":
+            order = 0 if out is None else order_of(name, args, options, written, constant)
         if refused is not None and dtype in ("float32", "float64"):
             print(f"{name} {text} {dtype}: {str(refused).splitlines()[0]}", file=sys.stderr)
         if len(s) < len(TYPES):
             continue
         lines = [f"sample {name} {text}"]
         lines.append("types " + " ".join("-" if s[t] is None else "/".join(str(o.dtype).replace("torch.", "") for o in s[t]) for t in TYPES))
+        lines.append(f"order {order}")
         for c, t in VALUES_OF.items():
             if s[t] is None:
                 others = [u for u in TYPES if CLASS[u] == c and s[u] is not None]

@@ -33,10 +33,11 @@ static rp_dtype short_name(const char *text) {
 }
 
 /* "*f:f64(n,4)" or "none"; to the first letter behind it. */
-static const char *parse_tensor(const sample *s, const char *p, sample_tensor *t) {
+const char *sample_parse_tensor(const char *p, sample_tensor *t) {
+    const char *begin = p;
     *t = (sample_tensor){.n_dim = -1, .kind = '-'};
     if (strncmp(p, "none", 4) == 0) return p + 4;
-    if (*p == '*') t->written = true, p++;
+    for (; *p == '*' || *p == '!'; p++) t->constant = true, t->written |= *p == '*';
     t->kind = *p++;
     char *end;
     if (t->kind == 'i') {
@@ -51,7 +52,7 @@ static const char *parse_tensor(const sample *s, const char *p, sample_tensor *t
         t->dtype = short_name(name);
         p += 1 + n;
     }
-    if (!strchr("fpuwtsbi", t->kind) || *p != '(') fail_msg("%s: no tensor at '%s' of '%s'", s->op->name, p, s->text);
+    if (!strchr("fpuwtsbi", t->kind) || *p != '(') fail_msg("no tensor of a sample: '%s'", begin);
     for (p++; *p != ')'; p += *p == ',') {
         if (*p == 'n') {
             t->n_dim = t->ndim;
@@ -59,7 +60,7 @@ static const char *parse_tensor(const sample *s, const char *p, sample_tensor *t
             p++;
         } else {
             t->size[t->ndim++] = strtoll(p, &end, 10);
-            if (end == p) fail_msg("%s: no size at '%s' of '%s'", s->op->name, p, s->text);
+            if (end == p) fail_msg("no size at '%s' of '%s'", p, begin);
             p = end;
         }
     }
@@ -98,16 +99,16 @@ static void parse(sample *s) {
                 s->sized = s->sized || (*c == 'n' && (c == s->word[attr] || c[-1] == ',' || c[-1] == '[') && c[1] != 'o');
             attr++;
         } else if (param->kind == RP__PARAM_TENSORS) {
-            for (p = p ? p + 1 : "]"; *p != ']'; p += *p == ' ') p = parse_tensor(s, p, &s->in[s->n_in++]);
+            for (p = p ? p + 1 : "]"; *p != ']'; p += *p == ' ') p = sample_parse_tensor(p, &s->in[s->n_in++]);
         } else {
             if (!p && param->kind == RP__PARAM_TENSOR) fail_msg("%s: no %s in '%s'", s->op->name, param->name, s->text);
-            (void)parse_tensor(s, p ? p : "none", &s->in[s->n_in++]);
+            (void)sample_parse_tensor(p ? p : "none", &s->in[s->n_in++]);
         }
     }
     if (s->n_in > SAMPLE_IN) fail_msg("%s: '%s' has too many tensors", s->op->name, s->text);
     for (int k = 0; k < s->n_in; k++) has_n = has_n || s->in[k].n_dim >= 0;
     s->hidden = !has_n && s->sized;
-    if (s->hidden) (void)parse_tensor(s, "f(n)", &s->in[s->n_in]);
+    if (s->hidden) (void)sample_parse_tensor("f(n)", &s->in[s->n_in]);
     if (s->op->flags & RP_OP_INPLACE && s->op->functional[0]) s->in[0].written = true;
 }
 
@@ -210,7 +211,7 @@ bool sample_is_random(const sample *s) {
 int sample_inputs(const sample *s) { return s->n_in + s->hidden; }
 
 bool sample_is_value(const sample_tensor *t) {
-    return t->kind != '-' && t->kind != 'b' && t->kind != 'i' && (t->dtype == RP_DTYPE_NONE || ref_is_float(t->dtype));
+    return t->kind != '-' && !t->constant && t->kind != 'b' && t->kind != 'i' && (t->dtype == RP_DTYPE_NONE || ref_is_float(t->dtype));
 }
 
 rp_dtype sample_dtype(const sample_tensor *t, rp_dtype swept) { return t->dtype == RP_DTYPE_NONE ? swept : t->dtype; }
@@ -350,11 +351,12 @@ size_t sample_attrs(const sample *s, int64_t n, rp_attr *attrs, int64_t (*ints)[
 
 /* ---- calls */
 
-static bool result_is_written(const sample *s) { return s->op->flags & RP_OP_INPLACE; }
+/* Its result is what it writes: not looked at twice. */
+static bool returns_written(const sample *s) { return s->op->flags & RP_OP_INPLACE && s->op->schema.n_outs; }
 
 size_t sample_outs(const sample *s) {
     size_t n = s->op->schema.n_outs;
-    for (int k = 0; k < s->n_in && !(result_is_written(s) && n); k++) n += s->in[k].written;
+    for (int k = 0; k < s->n_in && !returns_written(s); k++) n += s->in[k].written;
     return n;
 }
 
@@ -367,7 +369,7 @@ rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out) {
     for (int k = 0; k < s->n_in; k++) args[k] = s->in[k].written ? rp_clone(in[k]) : in[k];
     size_t n_attrs = sample_attrs(s, n, attrs, ints), n_out = s->op->schema.n_outs;
     rp_status status = rp_op_call(s->op->name, args, (size_t)s->n_in, attrs, n_attrs, out, n_out);
-    for (int k = 0; k < s->n_in && !(result_is_written(s) && s->op->schema.n_outs); k++)
+    for (int k = 0; k < s->n_in && !returns_written(s); k++)
         if (s->in[k].written) out[n_out++] = status == RP_OK ? args[k] : out[0];
     if (status == RP_OK && s->row->flags & SAMPLE_UNWRITTEN) (void)rp_fill_(out[0], rp_f64(1.5));
     return status;

@@ -12,7 +12,8 @@
      p u w t s   in the place of f: at least 0.5; within (-1, 1); wide, to +-32; few values, many equal; NaN, infinities and zeros
      b i7        bool; int64 indices below 7
      f:f64(4)    another type than the swept one: f32 f64 f16 bf16 i32 i64 u8 bool
-     *f(3)       the op writes it: it is cloned before, and looked at as one more result
+     *f(3)       the op writes it: it is cloned before, and looked at as one more result; without a gradient
+     !f(3)       no gradient is asked for it
      [f(n) f(2)] a list of tensors
      none        None, or an absent tensor
      1 1.5 true [1,n] float64 tanh   attributes, as the schema wants them; n is the size, also as a Scalar
@@ -47,7 +48,7 @@ typedef struct sample_row {
 
 typedef struct sample_tensor {
     char kind; /* f p u w t s b i; '-' absent */
-    bool written;
+    bool written, constant;
     rp_dtype dtype; /* RP_DTYPE_NONE: the swept one */
     int64_t below;  /* of indices */
     int ndim, n_dim; /* n_dim: which dim is n, -1 none */
@@ -71,6 +72,7 @@ const sample *sample_at(size_t index); /* in the order of rows: an op's samples 
 const sample *sample_of(const char *op); /* the first sample of an op; NULL */
 
 bool sample_is_random(const sample *s); /* has no expected values */
+const char *sample_parse_tensor(const char *text, sample_tensor *t); /* one; returns what stands behind it */
 int sample_inputs(const sample *s); /* n_in, and one more if a size is hidden */
 bool sample_is_value(const sample_tensor *t); /* floats in floats: what has a gradient */
 rp_dtype sample_dtype(const sample_tensor *t, rp_dtype swept);
@@ -89,6 +91,8 @@ rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out);
 typedef bool sample_wants(const sample *s, rp_dtype dtype, ref_layout layout);
 int sample_sweep(rp_device device, sample_wants *wants); /* NULL: all; returns how many calls */
 bool sample_has_golden(const sample *s);
+/* How often a result can be differentiated: 0, 1 (the gradient is constant) or 2, as PyTorch says where it has a say. */
+int sample_order(const sample *s);
 /* The calls as text for scripts/golden.py. */
 void sample_print_calls(const char *op); /* NULL: of all */
 

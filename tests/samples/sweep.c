@@ -3,6 +3,7 @@
 
        sample OP TEXT
        types T T T T T T T T          result types for inputs of ref_types, "float32/int64" of two results; "-" refused
+       order N                        how often the first result can be differentiated: 0, 1, 2
        f NDIM SIZE... VALUE...        results for float64 inputs, a line each; i: int64, u: uint8, b: bool
 
    Samples' floats are the same numbers in every float type, and their integers in int32 and int64, so that one list of values
@@ -24,7 +25,7 @@
 
 typedef struct golden {
     bool known, refused;
-    int n_out;
+    int n_out, order;
     ref_value out[SAMPLE_OUT];
 } golden;
 
@@ -81,6 +82,8 @@ static bool read_golden(const sample *s, rp_dtype d, golden *g) {
             g->known = strcmp(line, want) == 0;
         } else if (g->known && strncmp(line, "types ", 6) == 0) {
             read_types(line + 6, d, own_types(s), g);
+        } else if (g->known && strncmp(line, "order ", 6) == 0) {
+            g->order = atoi(line + 6);
         } else if (g->known && line[0] == class_of(d) && seen < g->n_out) {
             read_value(line + 2, &g->out[seen++]);
         }
@@ -125,6 +128,17 @@ bool sample_has_golden(const sample *s) {
     expected(s, RP_F32, &g);
     ref_reset();
     return g.known;
+}
+
+int sample_order(const sample *s) {
+    const rp__op *op = s->op->functional_op ? s->op->functional_op : s->op;
+    golden g;
+    expected(s, RP_F64, &g);
+    ref_reset();
+    if (g.known) return g.refused ? 0 : g.order;
+    bool values = false;
+    for (int k = 0; k < s->n_in; k++) values = values || sample_is_value(&s->in[k]);
+    return values && (op->vjp || op->lowering == RP__COMPOSITE) ? 2 : 0;
 }
 
 /* ---- one call */
@@ -253,7 +267,7 @@ static void print_tensor(const sample_tensor *t, rp_dtype d, unsigned k) {
         return;
     }
     ref_value v = sample_values(t, d, SAMPLE_N, k);
-    printf("%s %s %d", t->written ? "written" : "tensor", rp_dtype_name(v.dtype), v.ndim);
+    printf("%s %s %d", t->written ? "written" : t->constant ? "constant" : "tensor", rp_dtype_name(v.dtype), v.ndim);
     for (int i = 0; i < v.ndim; i++) printf(" %lld", (long long)v.size[i]);
     for (int64_t i = 0; i < v.n; i++) print_number(v.v[i]);
     printf("\n");
