@@ -115,7 +115,7 @@ static void collect(void) {
 
 typedef struct inputs {
     size_t n, ndim[MAX_IN], numel[MAX_IN];
-    bool leaf[MAX_IN], absent[MAX_IN];
+    bool leaf[MAX_IN];
     rp_dtype dtype[MAX_IN];
     int64_t size[MAX_IN][RP_MAX_DIMS];
     double value[MAX_IN][MAX_NUMEL];
@@ -123,8 +123,6 @@ typedef struct inputs {
 
 static void input_make(inputs *in, const sample_tensor *t) {
     size_t k = in->n++;
-    in->absent[k] = t->kind == '-';
-    if (in->absent[k]) return;
     ref_value v = sample_values(t, RP_F64, N, (unsigned)k);
     assert_true(v.n <= MAX_NUMEL);
     in->leaf[k] = sample_is_value(t);
@@ -138,7 +136,7 @@ static void input_make(inputs *in, const sample_tensor *t) {
 static void inputs_make(const grad_case *c, inputs *in) {
     memset(in, 0, sizeof *in);
     if (c->sample) {
-        for (int k = 0; k < sample_inputs(c->sample); k++) input_make(in, &c->sample->in[k]);
+        for (int k = 0; k < c->sample->n_in; k++) input_make(in, &c->sample->in[k]);
     } else {
         sample_tensor t;
         for (const char *p = c->operands; *p; p += *p == ' ') {
@@ -152,8 +150,7 @@ static void inputs_make(const grad_case *c, inputs *in) {
 /* Leaves with the values (NULL: none); and what the function gets: the leaves, or copies of them with other strides. */
 static void inputs_tensors(const inputs *in, bool transposed, rp_tensor **leaves, rp_tensor **x) {
     for (size_t k = 0; k < in->n; k++) {
-        leaves[k] = x[k] = NULL;
-        if (in->absent[k]) continue;
+        leaves[k] = NULL;
         x[k] = ref_from_values(in->dtype[k], in->value[k], (int64_t)in->numel[k], in->size[k], (int)in->ndim[k]);
         if (!in->leaf[k]) continue;
         leaves[k] = x[k];

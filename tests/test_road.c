@@ -47,18 +47,6 @@ static bool wanted(const sample *s) {
 /* Needs values on the host: neither traced nor captured. */
 static bool reads_host(const sample *s) { return s->op->flags & RP_OP_SYNC; }
 
-/* Those that are not absent. leaf: which have a gradient. */
-static int make_inputs(const sample *s, int64_t n, unsigned variant, rp_tensor **in, bool *leaf) {
-    int count = 0;
-    for (int i = 0; i < sample_inputs(s); i++) {
-        if (s->in[i].kind == '-') continue;
-        if (leaf) leaf[count] = i < s->n_in && sample_is_value(&s->in[i]);
-        in[count++] = sample_make(s, i, RP_F32, n, variant);
-    }
-    ref_reset();
-    return count;
-}
-
 typedef struct context {
     const sample *sample;
     bool capturing; /* views get a kernel behind them */
@@ -67,10 +55,8 @@ typedef struct context {
 static void body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     const context *c = ctx;
     const rp__lowering lowering = c->sample->op->lowering;
-    rp_tensor *all[SAMPLE_IN + 1];
-    for (int i = 0; i < sample_inputs(c->sample); i++) all[i] = c->sample->in[i].kind == '-' ? NULL : *in++;
     (void)n_in, (void)n_out;
-    (void)sample_call(c->sample, all, out);
+    (void)sample_call(c->sample, in, out);
     if (c->capturing && (lowering == RP__VIEW || lowering == RP__COMPOSITE)) out[0] = rp_mul_scalar(out[0], rp_f64(2));
 }
 
@@ -226,20 +212,19 @@ static rp_tensor *loss_of(rp_tensor *y) {
    text in why. */
 static bool run(const sample *s, rp_compiled *f, int64_t n, unsigned variant, int order, results *r, char why[200]) {
     rp_tensor *in[SAMPLE_IN + 1], *out[MAX_OUT] = {0}, *leaf[SAMPLE_IN], *grad[SAMPLE_IN];
-    bool has_gradient[SAMPLE_IN + 1];
     int n_leaf = 0, n_out = (int)sample_outs(s);
     bool done = false;
     r->n = 0;
     (void)snprintf(why, 200, "the call failed");
     rp_scope scope = rp_scope_begin();
     (void)rp_manual_seed(11);
-    int n_in = make_inputs(s, n, variant, in, has_gradient);
-    for (int i = 0; i < n_in && order; i++)
-        if (has_gradient[i]) {
+    sample_make(s, RP_F32, n, variant, in);
+    for (int i = 0; i < s->n_in && order; i++)
+        if (sample_is_value(&s->in[i])) {
             leaf[n_leaf++] = in[i];
             if (rp_set_requires_grad(in[i], true) != RP_OK) goto end;
         }
-    if (rp_call(f, in, (size_t)n_in, out, (size_t)n_out) != RP_OK || rp_failed()) goto end;
+    if (rp_call(f, in, (size_t)s->n_in, out, (size_t)n_out) != RP_OK || rp_failed()) goto end;
     for (int i = 0; i < n_out; i++) {
         if (!collect(r, out[i])) goto end;
         if (rp_device_of(out[i]).type == rp_default_device().type) continue;
@@ -330,9 +315,10 @@ static bool as_text(const sample *s, rp_fn fn, const expected *e) {
     char why[200];
     bool good = true;
     rp_scope scope = rp_scope_begin();
-    int n_in = make_inputs(s, N, 0, in, NULL), n_out = (int)sample_outs(s);
+    int n_out = (int)sample_outs(s);
+    sample_make(s, RP_F32, N, 0, in);
     (void)rp_manual_seed(11);
-    rp_ir *ir = rp_trace(fn, in, (size_t)n_in, (size_t)n_out), *parsed = NULL;
+    rp_ir *ir = rp_trace(fn, in, (size_t)s->n_in, (size_t)n_out), *parsed = NULL;
     size_t bytes = rp_failed() ? 0 : rp_ir_text(ir, NULL, 0);
     char *text = calloc(bytes + 1, 1);
     if (rp_failed()) good = failed(s, TEXT, "rp_trace");
@@ -348,7 +334,7 @@ static bool as_text(const sample *s, rp_fn fn, const expected *e) {
         results r = {0}, want = e->at[0];
         want.n = n_out;
         (void)rp_manual_seed(11);
-        if (rp_ir_run(which ? parsed : ir, in, (size_t)n_in, out, (size_t)n_out) != RP_OK)
+        if (rp_ir_run(which ? parsed : ir, in, (size_t)s->n_in, out, (size_t)n_out) != RP_OK)
             good = failed(s, TEXT, "rp_ir_run of the %s graph", which ? "parsed" : "traced");
         for (int i = 0; good && i < n_out; i++)
             if (!collect(&r, out[i])) good = failed(s, TEXT, "result %d", i);
@@ -430,7 +416,7 @@ static bool captured(const sample *s, rp_device device, rp_fn fn, enum floor cap
     rp_tensor *in[SAMPLE_IN + 1], *moved[SAMPLE_IN + 1], *out[MAX_OUT] = {0};
     char why[200];
     bool good = true, patched = false, copied = false;
-    int n_out = (int)sample_outs(s), n_in;
+    int n_out = (int)sample_outs(s);
     results want[2];
     context capturing = {s, true};
     rp_fn captured_fn = {fn.body, &capturing, sizeof capturing, fn.name};
@@ -442,14 +428,14 @@ static bool captured(const sample *s, rp_device device, rp_fn fn, enum floor cap
         rp_compiled_release(plain);
     }
     if (!good) good = failed(s, capture, "eager: %s", why);
-    n_in = make_inputs(s, N, 0, in, NULL);
-    (void)make_inputs(s, N, 1, moved, NULL);
+    sample_make(s, RP_F32, N, 0, in);
+    sample_make(s, RP_F32, N, 1, moved);
     rp_graph *g = rp_graph_new();
     (void)rp_synchronize(device);
     (void)rp_manual_seed(11);
     if (good && rp_graph_begin(g, device, NULL) != RP_OK) good = failed(s, capture, "rp_graph_begin");
     if (good) {
-        captured_fn.body(captured_fn.ctx, in, (size_t)n_in, out, (size_t)n_out);
+        captured_fn.body(captured_fn.ctx, in, (size_t)s->n_in, out, (size_t)n_out);
         if (rp_graph_end(g) != RP_OK || rp_failed()) good = failed(s, capture, "rp_graph_end");
     }
     (void)e;
@@ -457,8 +443,8 @@ static bool captured(const sample *s, rp_device device, rp_fn fn, enum floor cap
         int v = replay >= 2;
         results r = {0};
         if (replay == 2)
-            for (int i = 0; good && i < n_in; i++) {
-                const char *how = in[i] ? move_input(g, in[i], moved[i]) : "not read";
+            for (int i = 0; good && i < s->n_in; i++) {
+                const char *how = move_input(g, in[i], moved[i]);
                 if (!how)
                     good = failed(s, repoint, "input %d", i);
                 else if (strcmp(how, "re-pointed") == 0)

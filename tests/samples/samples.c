@@ -73,6 +73,14 @@ static const char *argument_end(const char *p) {
     return p;
 }
 
+static const char *operand(sample *s, const char *p) {
+    if (s->n_args == SAMPLE_IN) fail_msg("%s: '%s' has too many tensors", s->op->name, s->text);
+    p = sample_parse_tensor(p, &s->in[s->n_in]);
+    if (s->in[s->n_in].kind != '-') s->place[s->n_in++] = s->n_args;
+    s->n_args++;
+    return p;
+}
+
 static void parse(sample *s) {
     const rp__schema *schema = &s->op->schema;
     const char *given[RP__MAX_PARAMS] = {NULL};
@@ -99,16 +107,17 @@ static void parse(sample *s) {
                 s->sized = s->sized || (*c == 'n' && (c == s->word[attr] || c[-1] == ',' || c[-1] == '[') && c[1] != 'o');
             attr++;
         } else if (param->kind == RP__PARAM_TENSORS) {
-            for (p = p ? p + 1 : "]"; *p != ']'; p += *p == ' ') p = sample_parse_tensor(p, &s->in[s->n_in++]);
+            for (p = p ? p + 1 : "]"; *p != ']'; p += *p == ' ') p = operand(s, p);
         } else {
             if (!p && param->kind == RP__PARAM_TENSOR) fail_msg("%s: no %s in '%s'", s->op->name, param->name, s->text);
-            (void)sample_parse_tensor(p ? p : "none", &s->in[s->n_in++]);
+            (void)operand(s, p ? p : "none");
         }
     }
-    if (s->n_in > SAMPLE_IN) fail_msg("%s: '%s' has too many tensors", s->op->name, s->text);
     for (int k = 0; k < s->n_in; k++) has_n = has_n || s->in[k].n_dim >= 0;
-    s->hidden = !has_n && s->sized;
-    if (s->hidden) (void)sample_parse_tensor("f(n)", &s->in[s->n_in]);
+    if (s->sized && !has_n) { /* no operand */
+        (void)sample_parse_tensor("!f(n)", &s->in[s->n_in]);
+        s->place[s->n_in++] = -1;
+    }
     if (s->op->flags & RP_OP_INPLACE && s->op->functional[0]) s->in[0].written = true;
 }
 
@@ -208,10 +217,8 @@ bool sample_is_random(const sample *s) {
     return s->op->flags & RP_OP_RANDOM || s->row->flags & (SAMPLE_UNWRITTEN | SAMPLE_RANDOM);
 }
 
-int sample_inputs(const sample *s) { return s->n_in + s->hidden; }
-
 bool sample_is_value(const sample_tensor *t) {
-    return t->kind != '-' && !t->constant && t->kind != 'b' && t->kind != 'i' && (t->dtype == RP_DTYPE_NONE || ref_is_float(t->dtype));
+    return !t->constant && t->kind != 'b' && t->kind != 'i' && (t->dtype == RP_DTYPE_NONE || ref_is_float(t->dtype));
 }
 
 rp_dtype sample_dtype(const sample_tensor *t, rp_dtype swept) { return t->dtype == RP_DTYPE_NONE ? swept : t->dtype; }
@@ -266,11 +273,12 @@ ref_value sample_values(const sample_tensor *t, rp_dtype swept, int64_t n, unsig
     return r;
 }
 
-rp_tensor *sample_make(const sample *s, int k, rp_dtype swept, int64_t n, unsigned variant) {
-    const sample_tensor *t = &s->in[k];
-    if (t->kind == '-') return NULL;
-    ref_value r = sample_values(t, swept, n, variant * 31 + (unsigned)k);
-    return ref_from_values(r.dtype, r.v, r.n, r.size, r.ndim);
+void sample_make(const sample *s, rp_dtype swept, int64_t n, unsigned variant, rp_tensor **in) {
+    for (int k = 0; k < s->n_in; k++) {
+        ref_value r = sample_values(&s->in[k], swept, n, variant * 31 + (unsigned)k);
+        in[k] = ref_from_values(r.dtype, r.v, r.n, r.size, r.ndim);
+    }
+    ref_reset();
 }
 
 /* ---- attributes */
@@ -363,14 +371,15 @@ size_t sample_outs(const sample *s) {
 rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out) {
     rp_attr attrs[SAMPLE_ATTRS];
     int64_t ints[SAMPLE_ATTRS][SAMPLE_INTS], n = SAMPLE_N;
-    rp_tensor *args[SAMPLE_IN];
-    for (int k = 0; k < sample_inputs(s) && s->sized; k++)
-        if (s->in[k].n_dim >= 0) n = rp_size(in[k], s->in[k].n_dim);
-    for (int k = 0; k < s->n_in; k++) args[k] = s->in[k].written ? rp_clone(in[k]) : in[k];
+    rp_tensor *args[SAMPLE_IN] = {NULL};
+    for (int k = 0; k < s->n_in; k++) {
+        if (s->sized && s->in[k].n_dim >= 0) n = rp_size(in[k], s->in[k].n_dim);
+        if (s->place[k] >= 0) args[s->place[k]] = s->in[k].written ? rp_clone(in[k]) : in[k];
+    }
     size_t n_attrs = sample_attrs(s, n, attrs, ints), n_out = s->op->schema.n_outs;
-    rp_status status = rp_op_call(s->op->name, args, (size_t)s->n_in, attrs, n_attrs, out, n_out);
+    rp_status status = rp_op_call(s->op->name, args, (size_t)s->n_args, attrs, n_attrs, out, n_out);
     for (int k = 0; k < s->n_in && !returns_written(s); k++)
-        if (s->in[k].written) out[n_out++] = status == RP_OK ? args[k] : out[0];
+        if (s->in[k].written) out[n_out++] = status == RP_OK ? args[s->place[k]] : out[0];
     if (status == RP_OK && s->row->flags & SAMPLE_UNWRITTEN) (void)rp_fill_(out[0], rp_f64(1.5));
     return status;
 }

@@ -47,7 +47,7 @@ typedef struct sample_row {
 } sample_row;
 
 typedef struct sample_tensor {
-    char kind; /* f p u w t s b i; '-' absent */
+    char kind; /* f p u w t s b i */
     bool written, constant;
     rp_dtype dtype; /* RP_DTYPE_NONE: the swept one */
     int64_t below;  /* of indices */
@@ -61,8 +61,9 @@ typedef struct sample {
     char text[256];          /* as written; of a derived form, derived */
     unsigned number;         /* of the row's samples */
     bool whole_road, sized;  /* sized: an attribute is n */
-    int n_in;                /* operands of the op, lists expanded */
-    bool hidden;             /* one more tensor, f(n), behind them, only for its size */
+    int n_args;              /* operands of the op, lists expanded */
+    int n_in;                /* tensors of the sample: operands that are not absent, and perhaps one only for its size, n */
+    int place[SAMPLE_IN + 1]; /* which operand each is; -1: none */
     sample_tensor in[SAMPLE_IN + 1];
     char word[SAMPLE_ATTRS][48]; /* of each attribute of the schema; "": not given */
 } sample;
@@ -73,17 +74,16 @@ const sample *sample_of(const char *op); /* the first sample of an op; NULL */
 
 bool sample_is_random(const sample *s); /* has no expected values */
 const char *sample_parse_tensor(const char *text, sample_tensor *t); /* one; returns what stands behind it */
-int sample_inputs(const sample *s); /* n_in, and one more if a size is hidden */
 bool sample_is_value(const sample_tensor *t); /* floats in floats: what has a gradient */
 rp_dtype sample_dtype(const sample_tensor *t, rp_dtype swept);
 ref_value sample_values(const sample_tensor *t, rp_dtype swept, int64_t n, unsigned salt); /* of a case (ref_reset) */
-/* A tensor on the default device; NULL where absent. Different variants have different values. */
-rp_tensor *sample_make(const sample *s, int k, rp_dtype swept, int64_t n, unsigned variant);
+/* Its n_in tensors on the default device. Different variants have different values. */
+void sample_make(const sample *s, rp_dtype swept, int64_t n, unsigned variant, rp_tensor **in);
 /* All attributes of the schema. ints: room for lists. Returns how many. */
 size_t sample_attrs(const sample *s, int64_t n, rp_attr *attrs, int64_t (*ints)[SAMPLE_INTS]);
 /* What a call gives: the op's results, or of one that has none or writes more than its result, then what is written. */
 size_t sample_outs(const sample *s);
-/* The call with these tensors (and the hidden one behind them): written operands are cloned. */
+/* The call with these n_in tensors: written operands are cloned. */
 rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out);
 
 /* ---- the sweep: every sample of every op over types and layouts on `device` against the values of tests/data/golden, and where

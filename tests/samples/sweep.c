@@ -147,17 +147,16 @@ static const char *const layout_names[REF_LAYOUTS] = {"contiguous", "transposed"
 
 static rp_status call(const sample *s, rp_dtype d, ref_layout layout, rp_tensor **out) {
     rp_tensor *in[SAMPLE_IN + 1];
-    for (int k = 0; k < sample_inputs(s); k++) {
-        const sample_tensor *t = &s->in[k];
-        ref_value v = t->kind == '-' ? (ref_value){.n = 0} : sample_values(t, d, SAMPLE_N, (unsigned)k);
-        in[k] = t->kind == '-' ? NULL : ref_tensor(&v, layout);
+    for (int k = 0; k < s->n_in; k++) {
+        ref_value v = sample_values(&s->in[k], d, SAMPLE_N, (unsigned)k);
+        in[k] = ref_tensor(&v, layout);
     }
     return sample_call(s, in, out);
 }
 
 /* What was added up is at least the largest result; of an op of one operand each result stands for itself. */
 static void with_magnitudes(const sample *s, ref_value *y) {
-    if (s->op->lowering == RP__POINTWISE && s->n_in == 1 && !s->row->cancels) return;
+    if (s->op->lowering == RP__POINTWISE && s->n_args == 1 && !s->row->cancels) return;
     double most = 1;
     for (int64_t i = 0; i < y->n; i++) most = isfinite(y->v[i]) ? fmax(most, fabs(y->v[i])) : most;
     ref_value m = ref_new(RP_F64, y->size, y->ndim);
@@ -219,7 +218,7 @@ static void run(const sample *s, rp_dtype d, ref_layout layout, golden *g) {
 
 static bool swept(const sample *s) {
     for (int k = 0; k < s->n_in; k++)
-        if (s->in[k].kind != '-' && s->in[k].dtype == RP_DTYPE_NONE) return true;
+        if (s->in[k].dtype == RP_DTYPE_NONE && s->place[k] >= 0) return true;
     return false;
 }
 
@@ -261,12 +260,15 @@ static void print_number(double v) {
         printf(" %.17g", v);
 }
 
-static void print_tensor(const sample_tensor *t, rp_dtype d, unsigned k) {
-    if (t->kind == '-') {
+static void print_operand(const sample *s, rp_dtype d, int place) {
+    int k = 0;
+    while (k < s->n_in && s->place[k] != place) k++;
+    if (k == s->n_in) {
         printf("none\n");
         return;
     }
-    ref_value v = sample_values(t, d, SAMPLE_N, k);
+    const sample_tensor *t = &s->in[k];
+    ref_value v = sample_values(t, d, SAMPLE_N, (unsigned)k);
     printf("%s %s %d", t->written ? "written" : t->constant ? "constant" : "tensor", rp_dtype_name(v.dtype), v.ndim);
     for (int i = 0; i < v.ndim; i++) printf(" %lld", (long long)v.size[i]);
     for (int64_t i = 0; i < v.n; i++) print_number(v.v[i]);
@@ -306,7 +308,8 @@ static void print_attr(const rp__param *p, const rp_attr *a) {
 static void print_call(const sample *s, rp_dtype d) {
     rp_attr attrs[SAMPLE_ATTRS];
     int64_t ints[SAMPLE_ATTRS][SAMPLE_INTS];
-    unsigned attr = 0, in = 0;
+    unsigned attr = 0;
+    int place = 0;
     (void)sample_attrs(s, SAMPLE_N, attrs, ints);
     printf("call %s %s %s %s\n", s->row->op, s->op->name, rp_dtype_name(d), s->text);
     for (unsigned i = 0; i < s->op->schema.n_params; i++) {
@@ -318,7 +321,7 @@ static void print_call(const sample *s, rp_dtype d) {
             }
             attr++;
         } else if (p->kind == RP__PARAM_TENSORS) {
-            int each = s->n_in; /* lists share what single operands leave over */
+            int each = s->n_args; /* lists share what single operands leave over */
             unsigned lists = 0;
             for (unsigned k = 0; k < s->op->schema.n_params; k++) {
                 lists += s->op->schema.params[k].kind == RP__PARAM_TENSORS;
@@ -326,14 +329,13 @@ static void print_call(const sample *s, rp_dtype d) {
             }
             each /= (int)lists;
             printf("arg %s list %d\n", p->name, each);
-            for (int k = 0; k < each; k++, in++) {
+            for (int k = 0; k < each; k++, place++) {
                 printf("item - ");
-                print_tensor(&s->in[in], d, in);
+                print_operand(s, d, place);
             }
         } else {
             printf("arg %s ", p->name);
-            print_tensor(&s->in[in], d, in);
-            in++;
+            print_operand(s, d, place++);
         }
     }
     printf("end\n");
