@@ -2,11 +2,11 @@
    transposed inputs: the samples of tests/samples, and functions of several ops. A row that is differentiable and has no
    sample for it fails the test. */
 /* ctest: timeout=120 */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,7 +99,8 @@ static bool is_smooth(const sample *s) {
         if (t->kind == 't' || t->kind == 's' || (is_float && t->dtype != RP_F64)) return false;
     }
     for (unsigned k = 0; k < s->op->schema.n_attrs; k++)
-        if (strstr("float16 bfloat16 float32", s->word[k]) && strncmp(s->word[k] + strcspn(s->word[k], "f"), "float", 5) == 0)
+        if (strstr("float16 bfloat16 float32", s->word[k]) &&
+            strncmp(s->word[k] + strcspn(s->word[k], "f"), "float", 5) == 0)
             return false;
     return sample_order(s) > 0;
 }
@@ -311,7 +312,9 @@ int main(int argc, char **argv) {
     collect();
     if (argc > 1) { /* test_gradcheck OP: that op alone; a failure ends the program */
         for (size_t i = 0; i < n_cases; i++)
-            for (int k = 0; k < 4 && strcmp(cases[i].sample ? cases[i].sample->op->name : cases[i].name, argv[1]) == 0; k++) check(&cases[i], k & 1, k & 2);
+            for (int k = 0; k < 4 && strcmp(cases[i].sample ? cases[i].sample->op->name : cases[i].name, argv[1]) == 0;
+                 k++)
+                check(&cases[i], k & 1, k & 2);
         return 0;
     }
     const struct CMUnitTest tests[] = {

@@ -1,5 +1,5 @@
 /* The samples of every op (tests/samples) over element types and layouts against PyTorch's values (tests/data/golden); a row without
-   samples, or without expected values, fails. test_samples --calls [OP] prints the calls for scripts/golden.py.
+   samples, or without expected values, fails. test_samples --calls [OP] prints the calls for scripts/golden_samples.py.
    ctest: labels=numbers timeout=300 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static void every_row_has_samples(void **state) {
         const sample *s = sample_of(op->name);
         if (!s) fail_msg("op %s has no samples in tests/samples", op->name);
         bool valued = sample_is_random(s) || op->flags & RP__OP_PRIVATE || !op->schema.n_outs || ref_find(op->name);
-        if (!valued && !sample_has_golden(s)) fail_msg("op %s has no expected values: run scripts/golden.py", op->name);
+        if (!valued && !sample_has_golden(s)) fail_msg("op %s has no expected values: run scripts/golden_samples.py", op->name);
     }
 }
 

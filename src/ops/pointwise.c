@@ -393,8 +393,9 @@ void rp__lower_clamp(rp__lower *lw) {
     rp__val x = rp__lw_in_as(lw, 0, type);
     for (unsigned k = 0; k < 2; k++) {
         if (rp__attr_is_none(&attrs[k])) continue;
-        rp__val limit = rp__dtype_is_float(type) ? rp__lw_number(lw, k, type)
-                                                 : rp__lw_scalar_fn(lw, k ? integer_max : integer_min, rp__lw_compute(type));
+        rp__val limit = rp__dtype_is_float(type)
+                            ? rp__lw_number(lw, k, type)
+                            : rp__lw_scalar_fn(lw, k ? integer_max : integer_min, rp__lw_compute(type));
         x = rp__lw_2(lw, k ? RP__MIN : RP__MAX, x, limit);
     }
     rp__lw_out(lw, 0, x);

@@ -69,7 +69,8 @@ const char *sample_parse_tensor(const char *p, sample_tensor *t) {
 
 /* The end of an argument: the first blank outside brackets. */
 static const char *argument_end(const char *p) {
-    for (int depth = 0; *p && (depth || *p != ' '); p++) depth += *p == '[' || *p == '(', depth -= *p == ']' || *p == ')';
+    for (int depth = 0; *p && (depth || *p != ' '); p++)
+        depth += *p == '[' || *p == '(', depth -= *p == ']' || *p == ')';
     return p;
 }
 
@@ -104,7 +105,8 @@ static void parse(sample *s) {
         if (param->kind == RP__PARAM_ATTR) {
             if (p) (void)snprintf(s->word[attr], sizeof *s->word, "%.*s", (int)(argument_end(p) - p), p);
             for (const char *c = s->word[attr]; *c && param->attr_kind != RP_ATTR_STRING; c++)
-                s->sized = s->sized || (*c == 'n' && (c == s->word[attr] || c[-1] == ',' || c[-1] == '[') && c[1] != 'o');
+                s->sized =
+                    s->sized || (*c == 'n' && (c == s->word[attr] || c[-1] == ',' || c[-1] == '[') && c[1] != 'o');
             attr++;
         } else if (param->kind == RP__PARAM_TENSORS) {
             for (p = p ? p + 1 : "]"; *p != ']'; p += *p == ' ') p = operand(s, p);
@@ -265,10 +267,10 @@ ref_value sample_values(const sample_tensor *t, rp_dtype swept, int64_t n, unsig
     ref_value r = ref_new(d, size, t->ndim);
     for (int64_t i = 0; i < r.n; i++) {
         unsigned v = draw(i, salt);
-        r.v[i] = t->kind == 'i'      ? (double)(v % (uint64_t)t->below)
-                 : d == RP_BOOL      ? v >> 3 & 1
-                 : ref_is_float(d)   ? float_value(t->kind, v, i)
-                                     : int_value(t->kind, v, d != RP_U8);
+        r.v[i] = t->kind == 'i'    ? (double)(v % (uint64_t)t->below)
+                 : d == RP_BOOL    ? v >> 3 & 1
+                 : ref_is_float(d) ? float_value(t->kind, v, i)
+                                   : int_value(t->kind, v, d != RP_U8);
     }
     return r;
 }
@@ -319,9 +321,11 @@ static void parse_attr(const rp__param *p, const char *word, int64_t n, rp_attr 
     case RP_ATTR_STRING: a->v.string = word; break;
     case RP_ATTR_INTS:
         a->v.ints = ints;
-        if (*word != '[') ints[a->n++] = number(word, &word, n);
+        if (*word != '[')
+            ints[a->n++] = number(word, &word, n);
         else
-            for (word++; *word != ']' && a->n < SAMPLE_INTS; word += *word == ',') ints[a->n++] = number(word, &word, n);
+            for (word++; *word != ']' && a->n < SAMPLE_INTS; word += *word == ',')
+                ints[a->n++] = number(word, &word, n);
         break;
     case RP_ATTR_FLOATS: {
         double *floats = (double *)(void *)ints;

@@ -49,32 +49,33 @@ typedef struct sample_row {
 typedef struct sample_tensor {
     char kind; /* f p u w t s b i */
     bool written, constant;
-    rp_dtype dtype; /* RP_DTYPE_NONE: the swept one */
-    int64_t below;  /* of indices */
-    int ndim, n_dim; /* n_dim: which dim is n, -1 none */
+    rp_dtype dtype;            /* RP_DTYPE_NONE: the swept one */
+    int64_t below;             /* of indices */
+    int ndim, n_dim;           /* n_dim: which dim is n, -1 none */
     int64_t size[RP_MAX_DIMS]; /* -1: n */
 } sample_tensor;
 
 typedef struct sample {
     const rp__op *op;
     const sample_row *row;
-    char text[256];          /* as written; of a derived form, derived */
-    unsigned number;         /* of the row's samples */
-    bool whole_road, sized;  /* sized: an attribute is n */
-    int n_args;              /* operands of the op, lists expanded */
-    int n_in;                /* tensors of the sample: operands that are not absent, and perhaps one only for its size, n */
+    char text[256];         /* as written; of a derived form, derived */
+    unsigned number;        /* of the row's samples */
+    bool whole_road, sized; /* sized: an attribute is n */
+    int n_args;             /* operands of the op, lists expanded */
+    int n_in; /* tensors of the sample: operands that are not absent, and perhaps one only for its size, n */
     int place[SAMPLE_IN + 1]; /* which operand each is; -1: none */
     sample_tensor in[SAMPLE_IN + 1];
     char word[SAMPLE_ATTRS][48]; /* of each attribute of the schema; "": not given */
 } sample;
 
 size_t sample_count(void);
-const sample *sample_at(size_t index); /* in the order of rows: an op's samples are neighbours, derived forms come last */
+const sample *
+sample_at(size_t index); /* in the order of rows: an op's samples are neighbours, derived forms come last */
 const sample *sample_of(const char *op); /* the first sample of an op; NULL */
 
-bool sample_is_random(const sample *s); /* has no expected values */
+bool sample_is_random(const sample *s);                              /* has no expected values */
 const char *sample_parse_tensor(const char *text, sample_tensor *t); /* one; returns what stands behind it */
-bool sample_is_value(const sample_tensor *t); /* floats in floats: what has a gradient */
+bool sample_is_value(const sample_tensor *t);                        /* floats in floats: what has a gradient */
 rp_dtype sample_dtype(const sample_tensor *t, rp_dtype swept);
 ref_value sample_values(const sample_tensor *t, rp_dtype swept, int64_t n, unsigned salt); /* of a case (ref_reset) */
 /* Its n_in tensors on the default device. Different variants have different values. */

@@ -99,8 +99,8 @@ static void written_into_self(const sample *s, rp_dtype d, golden *g) {
     if (!g->known || g->refused) return;
     ref_value self = sample_values(&s->in[0], d, SAMPLE_N, 0), *y = &g->out[0];
     bool fits = self.ndim == y->ndim && memcmp(self.size, y->size, (size_t)y->ndim * sizeof *y->size) == 0;
-    bool casts = !(ref_is_float(y->dtype) && !ref_is_float(self.dtype)) &&
-                 !(y->dtype != RP_BOOL && self.dtype == RP_BOOL);
+    bool casts =
+        !(ref_is_float(y->dtype) && !ref_is_float(self.dtype)) && !(y->dtype != RP_BOOL && self.dtype == RP_BOOL);
     g->refused = !fits || !casts;
     for (int64_t i = 0; i < y->n && !g->refused; i++) y->v[i] = ref_round(self.dtype, y->v[i]);
     y->dtype = self.dtype;
@@ -344,8 +344,7 @@ static void print_call(const sample *s, rp_dtype d) {
 void sample_print_calls(const char *op) {
     for (size_t i = 0; i < sample_count(); i++) {
         const sample *s = sample_at(i);
-        if ((op && strcmp(op, s->row->op) != 0) || s->op->functional_op || sample_is_random(s))
-            continue;
+        if ((op && strcmp(op, s->row->op) != 0) || s->op->functional_op || sample_is_random(s)) continue;
         for (int t = 0; t < REF_TYPES; t++) {
             print_call(s, ref_types[t]);
             ref_reset();
