@@ -96,8 +96,8 @@ static void check(const char *what, rp_body *body, const void *ctx, size_t ctx_b
 /* ---- functions; ctx is the number of the case */
 
 static void linear_gelu(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
-    (void)ctx, (void)n_in, (void)n_out;
-    out[0] = rp_gelu(rp_linear(in[0], in[1], in[2]));
+    (void)ctx, (void)n_out;
+    out[0] = rp_gelu(rp_linear(in[0], in[1], n_in > 2 ? in[2] : NULL));
 }
 static void linear_residual(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
     (void)ctx, (void)n_in, (void)n_out;
@@ -177,6 +177,31 @@ static void test_spaces(void **state) {
               (rp_tensor *[]){FILLED(1, RP_F32, 6, 1), FILLED(2, RP_F32, 1, 7), FILLED(3, RP_F32, 7)}, 3, 1, 1);
         check("one number", reshaped, NULL, 0,
               (rp_tensor *[]){FILLED(1, RP_F32, 1, 1), FILLED(2, RP_F32, 1, 1), FILLED(3, RP_F32, 1)}, 3, 1, 1);
+        check("a vector", linear_gelu, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 40), FILLED(2, RP_F32, 33, 40), FILLED(3, RP_F32, 33)}, 3, 1, 1);
+        check("a weight of one row", linear_gelu, NULL, 0,
+              (rp_tensor *[]){FILLED(1, RP_F32, 3, 7, 40), FILLED(2, RP_F32, 40)}, 2, 1, 1);
+        static const int apart[4] = {1, 1, 1, 4}, plain[4] = {1, 1, 1, 1};
+        check("a channel a group", conv_block, apart, sizeof apart,
+              (rp_tensor *[]){FILLED(1, RP_F32, 2, 4, 9, 9), FILLED(2, RP_F32, 4, 1, 3, 3), FILLED(3, RP_F32, 4, 1, 1),
+                              FILLED(4, RP_F32, 4, 1, 1), FILLED(5, RP_F32, 2, 4, 9, 9)},
+              5, 1, 1);
+        check("no batch", conv_block, plain, sizeof plain,
+              (rp_tensor *[]){FILLED(1, RP_F32, 4, 9, 9), FILLED(2, RP_F32, 5, 4, 3, 3), FILLED(3, RP_F32, 5, 1, 1),
+                              FILLED(4, RP_F32, 1, 9), FILLED(5, RP_F32, 5, 9, 9)},
+              5, 1, 1);
+        check("one place", conv_block, (const int[]){1, 0, 1, 1}, 4 * sizeof(int),
+              (rp_tensor *[]){FILLED(1, RP_F32, 3, 4, 3, 3), FILLED(2, RP_F32, 5, 4, 3, 3), FILLED(3, RP_F32, 5, 1, 1),
+                              FILLED(4, RP_F32, 5, 1, 1), FILLED(5, RP_F32, 3, 5, 1, 1)},
+              5, 1, 1);
+        check("one tap", conv_block, (const int[]){2, 0, 1, 1}, 4 * sizeof(int),
+              (rp_tensor *[]){FILLED(1, RP_F32, 3, 4, 7, 7), FILLED(2, RP_F32, 5, 4, 1, 1), FILLED(3, RP_F32, 5, 1, 1),
+                              FILLED(4, RP_F32, 5, 1, 1), FILLED(5, RP_F32, 3, 5, 4, 4)},
+              5, 1, 1);
+        check("one channel, one image", conv_block, plain, sizeof plain,
+              (rp_tensor *[]){FILLED(1, RP_F32, 1, 1, 7, 7), FILLED(2, RP_F32, 1, 1, 3, 3), FILLED(3, RP_F32, 1, 1, 1),
+                              FILLED(4, RP_F32, 1, 1, 1), FILLED(5, RP_F32, 1, 1, 7, 7)},
+              5, 1, 1);
         check("a result by columns", turned, NULL, 0,
               (rp_tensor *[]){FILLED(1, RP_F32, 33, 20), FILLED(2, RP_F32, 20, 70), FILLED(3, RP_F32, 70, 33)}, 3, 1,
               1);
@@ -244,15 +269,16 @@ static void conv_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **
 }
 static void test_gradients(void **state) {
     (void)state;
-    static const int shapes[][4] = {{1, 1, 1, 1}, {2, 1, 1, 1}, {3, 2, 2, 1}, {2, 0, 1, 4}, {1, 1, 1, 2}};
+    static const int shapes[][5] = {{1, 1, 1, 1, 8}, {2, 1, 1, 1, 8}, {3, 2, 2, 1, 8}, {2, 0, 1, 4, 8},
+                                    {1, 1, 1, 2, 8}, {1, 1, 1, 4, 4}, {2, 1, 1, 1, 1}};
     for (int cuda = 0; cuda <= (have_cuda ? 1 : 0); cuda++) {
         rp_scope scope = rp_scope_begin();
         assert_int_equal(rp_set_default_device(cuda ? rp_cuda(0) : rp_cpu()), RP_OK);
         for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             const int64_t out = (10 + 2 * shapes[s][1] - shapes[s][2] * 2 - 1) / shapes[s][0] + 1;
-            rp_tensor *in[] = {FILLED(1, RP_F32, 3, 4, 10, 10), FILLED(2, RP_F32, 8, 4 / shapes[s][3], 3, 3),
-                               FILLED(3, RP_F32, 3, 8, out, out), FILLED(4, RP_F32, 4, 1, 10),
-                               FILLED(5, RP_F32, 8, 1, 1, 3)};
+            rp_tensor *in[] = {FILLED(1, RP_F32, 3, 4, 10, 10), FILLED(2, RP_F32, shapes[s][4], 4 / shapes[s][3], 3, 3),
+                               FILLED(3, RP_F32, 3, shapes[s][4], out, out), FILLED(4, RP_F32, 4, 1, 10),
+                               FILLED(5, RP_F32, shapes[s][4], 1, 1, 3)};
             check("gradients", conv_step, shapes[s], sizeof shapes[s], in, 5, 2, 2);
         }
         rp_scope_end(scope, NULL, 0);
