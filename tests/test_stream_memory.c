@@ -383,8 +383,9 @@ static void test_streams_come_and_go(void **state) {
 static void test_ends_with_work(void **state) {
     (void)state;
     rp_stream *here = rp_current_stream(device);
-    for (int round = 0; round < 8; round++) {
-        const int64_t n = sizes[round % 3];
+    const int64_t n = 300000;
+    for (int round = 0; round < 4; round++) {
+        OK(rp_empty_cache(device)); /* the default stream has nothing of its own to take */
         rp_stream *there = rp_stream_new(device);
         rp_scope scope = rp_scope_begin();
         OK(rp_set_current_stream(there));
