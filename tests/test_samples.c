@@ -20,7 +20,8 @@ static void every_row_has_samples(void **state) {
         const sample *s = sample_of(op->name);
         if (!s) fail_msg("op %s has no samples in tests/samples", op->name);
         bool valued = sample_is_random(s) || op->flags & RP__OP_PRIVATE || !op->schema.n_outs || ref_find(op->name);
-        if (!valued && !sample_has_golden(s)) fail_msg("op %s has no expected values: run scripts/golden_samples.py", op->name);
+        if (!valued && !sample_has_golden(s))
+            fail_msg("op %s has no expected values: run scripts/golden_samples.py", op->name);
     }
 }
 
