@@ -43,13 +43,14 @@ static const sample *step(uint64_t random, bool in_place) {
 
 /* ---- operands */
 
-/* Values of t in the sizes of the sample's tensor, repeated or cut off. */
+/* Values of t in the sizes of the sample's tensor, repeated or cut off. A copy: whether reshape makes a view depends on strides, and a
+   later step may write. */
 static rp_tensor *fit(rp_tensor *t, const sample_tensor *like, int64_t n) {
     int64_t size[RP_MAX_DIMS], total = 1, have = rp_numel(t);
     for (int d = 0; d < like->ndim; d++) total *= size[d] = like->size[d] < 0 ? n : like->size[d];
     if (have == 0)
         return rp_full(size, (size_t)like->ndim, rp_f64(0.25), RP_OPTIONS(rp_full_options, .dtype = rp_dtype_of(t)));
-    rp_tensor *flat = rp_reshape(t, RP_DIMS(-1));
+    rp_tensor *flat = rp_reshape(rp_clone(t), RP_DIMS(-1));
     if (have < total) flat = rp_reshape(rp_expand(flat, RP_DIMS((total + have - 1) / have, have)), RP_DIMS(-1));
     return rp_reshape(rp_slice(flat, 0, 0, total, 1), size, (size_t)like->ndim);
 }
