@@ -1,4 +1,5 @@
 /* Samples as steps of random programs: see samples.h. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,10 +93,19 @@ static bool any_size(const sample *s, const rp_tensor *first) {
     return true;
 }
 
+/* FUZZ_STEPS=1: what a random program does. */
+static void tell(const sample *s, const rp_tensor *first) {
+    if (!getenv("FUZZ_STEPS")) return;
+    printf("%s(%s) of %s", s->op->name, s->text, rp_dtype_name(rp_dtype_of(first)));
+    for (size_t d = 0; d < rp_ndim(first); d++) printf(" %lld", (long long)rp_size(first, (int64_t)d));
+    printf("\n");
+}
+
 rp_tensor *sample_apply(uint64_t random, rp_tensor *first, rp_tensor *const *pool, size_t n_pool) {
     const sample *s = step(random >> 8, false);
     rp_tensor *in[SAMPLE_IN + 1], *out[SAMPLE_OUT] = {NULL};
     uint64_t state = random * 2654435761u + 88172645463325252u;
+    tell(s, first);
     const int64_t n = 1 + (int64_t)(random % 7 % 6 + 1);
     const bool as_is = any_size(s, first), pointwise = s->op->lowering == RP__POINTWISE;
     rp_dtype type = is_float(first) ? rp_dtype_of(first) : RP_F32;
@@ -133,6 +143,7 @@ void sample_apply_in_place(uint64_t random, rp_tensor *target, rp_tensor *const 
     const sample *s = step(random >> 8, true);
     rp_tensor *in[SAMPLE_IN + 1], *out[SAMPLE_OUT] = {NULL};
     uint64_t state = random * 2654435761u + 88172645463325252u;
+    tell(s, target);
     in[0] = target;
     for (int k = 1; k < s->n_in; k++) {
         unsigned i = below(&state, (unsigned)n_pool), tries = 0;

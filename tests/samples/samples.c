@@ -390,6 +390,7 @@ rp_status sample_call_on(const sample *s, rp_tensor *const *in, rp_tensor **out)
 
 rp_status sample_call(const sample *s, rp_tensor *const *in, rp_tensor **out) {
     rp_tensor *own[SAMPLE_IN + 1];
-    for (int k = 0; k < s->n_in; k++) own[k] = s->in[k].written ? rp_clone(in[k]) : in[k];
+    for (int k = 0; k < s->n_in; k++)
+        own[k] = !s->in[k].written ? in[k] : rp_clone(s->in[k].constant ? rp_detach(in[k]) : in[k]);
     return sample_call_on(s, own, out);
 }
