@@ -54,6 +54,16 @@ ADAPT = {
 }
 
 
+def unfold_scatter(x, src, *a):
+    y = x.clone()
+    y.unfold(*a).copy_(src)
+    return y
+
+
+ADAPT["squeeze_dims"] = lambda x, dim=None: aten.squeeze(x) if dim is None else aten.squeeze.dims(x, dim)
+ADAPT["unfold_scatter"] = unfold_scatter
+
+
 def number(v):
     text = repr(float(v))  # the shortest decimal that reads back as the same double; also inf, -inf, nan
     return text[:-2] if text.endswith(".0") else text

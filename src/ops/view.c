@@ -88,6 +88,8 @@ static bool product_fits(rp_dim a, rp_dim b, int64_t *out) {
     return rp__mul_i64(a, b, out) && *out < RP__REACH_LIMIT;
 }
 
+enum { FAR_STEP = 1 << 20 }; /* from here on a product with a stride may not fit */
+
 static rp_dim stride_of(const rp_tensor *t, const rp__view *v, unsigned d) {
     const int p = v->from[d][0], q = v->from[d][1];
     rp_dim stride, by;
@@ -99,8 +101,8 @@ static rp_dim stride_of(const rp_tensor *t, const rp__view *v, unsigned d) {
     stride = t->stride[p];
     if (q >= 0) stride = rp__dim_apply(RP__DIM_ADD, stride, t->stride[q]);
     if (v->step[d] == 1) return stride;
-    const bool symbols = rp__dim_is_symbol(stride) || rp__dim_is_symbol(v->size[d]);
-    if (symbols && rp__dim_is(RP__DIM_LT, v->size[d], 2)) return stride;
+    /* By number and by symbol alike: a trace for one size serves others. */
+    if (v->step[d] >= FAR_STEP && rp__dim_is(RP__DIM_LT, v->size[d], 2)) return stride;
     return product_fits(stride, v->step[d], &by) ? by : stride;
 }
 
@@ -514,6 +516,10 @@ rp_status rp__view_diagonal(const rp__call *call, rp__view *out) {
     return RP_OK;
 }
 
+static rp_dim window_count(rp_dim room, int64_t size, int64_t step) {
+    return rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_SUB, room, size), step), 1);
+}
+
 rp_status rp__view_unfold(const rp__call *call, rp__view *out) {
     const rp_tensor *t = call->in[0];
     const int64_t size = rp__attr_int(call, 1), step = rp__attr_int(call, 2);
@@ -534,8 +540,7 @@ rp_status rp__view_unfold(const rp__call *call, rp__view *out) {
     out->size[last] = size;
     if (t->ndim == 0) return RP_OK; /* one window, which walks nothing */
     out->from[last][0] = (int8_t)at;
-    out->size[at] =
-        rp__dim_apply(RP__DIM_ADD, rp__dim_apply(RP__DIM_FLOORDIV, rp__dim_apply(RP__DIM_SUB, room, size), step), 1);
+    out->size[at] = window_count(room, size, step);
     out->step[at] = step;
     return RP_OK;
 }
@@ -547,7 +552,9 @@ static rp_status check_windows(const rp__call *call, unsigned *at) {
     RP_TRY(rp__call_dim(call, rp__attr_int(call, 1), size->n, at));
     const int64_t width = rp__attr_int(call, 2), step = rp__attr_int(call, 3);
     bool good = size->n > 0 && grad->ndim == size->n + 1 && width >= 0 && step > 0 && equal(grad->size[size->n], width);
-    for (unsigned d = 0; good && d < size->n; d++) good = d == *at || equal(grad->size[d], size->v.ints[d]);
+    good = good && !rp__dim_is(RP__DIM_LT, size->v.ints[*at], width);
+    for (unsigned d = 0; good && d < size->n; d++)
+        good = equal(grad->size[d], d == *at ? window_count(size->v.ints[d], width, step) : size->v.ints[d]);
     if (!good)
         return rp__op_error(call, RP_ERROR_SHAPE, "the windows do not belong to a tensor of %zu dimensions", size->n);
     return RP_OK;
