@@ -285,7 +285,8 @@ static bool same(rp_tensor *a, rp_tensor *b) {
     if (!fits) return false;
     size_t bytes = (size_t)rp_numel(a) * rp_dtype_size(rp_dtype_of(a));
     char *x = malloc(bytes + 1), *y = malloc(bytes + 1);
-    fits = rp_to_host(a, x, bytes) == RP_OK && rp_to_host(b, y, bytes) == RP_OK && fuzz_same(rp_dtype_of(a), x, y, bytes);
+    fits =
+        rp_to_host(a, x, bytes) == RP_OK && rp_to_host(b, y, bytes) == RP_OK && fuzz_same(rp_dtype_of(a), x, y, bytes);
     free(x);
     free(y);
     return fits;
