@@ -904,6 +904,34 @@ static void test_repeated_result(void **state) {
     rp_compiled_release(f);
 }
 
+/* For one of its sizes, not the first, a function writes an argument: that alone has a gradient, no result. */
+static void adds_to_argument(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    if (rp_size(in[1], 0) == 3) rp_add_(in[0], rp_mul(in[1], in[1]));
+    out[0] = rp_ones(RP_DIMS(2));
+}
+static void history_by_a_write_alone(void **state) {
+    (void)state;
+    static const char *const names[] = {"aot_eager", "cudagraphs", "fused"};
+    for (size_t b = 0; b < 3; b++) {
+        rp_compiled *f =
+            rp_compile((rp_fn){adds_to_argument, NULL, 0, "adds"}, RP_OPTIONS(rp_compile_options, .backend = names[b]));
+        for (int call = 0; call < 4; call++) {
+            rp_scope scope = rp_scope_begin();
+            const float w[] = {1, -2, 3, 4};
+            rp_tensor *in[] = {rp_ones(RP_DIMS(3)), rp_from_data(w, RP_DIMS(call ? 3 : 4), RP_F32)}, *out, *sum, *grad;
+            assert_int_equal(rp_set_requires_grad(in[1], true), RP_OK);
+            assert_int_equal(rp_call(f, in, 2, &out, 1), RP_OK);
+            assert_true(rp_requires_grad(in[0]) == (call > 0) && !rp_requires_grad(out));
+            sum = rp_sum(in[0]);
+            if (call) assert_int_equal(rp_grad(&sum, 1, &in[1], 1, NULL, NULL, &grad), RP_OK);
+            for (int k = 0; k < 3 && call; k++) assert_true(rp_item_f64(rp_select(grad, 0, k)) == 2 * (double)w[k]);
+            assert_int_equal(rp_scope_end(scope, NULL, 0), RP_OK);
+        }
+        rp_compiled_release(f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_derivatives_inside, take_error),
@@ -918,6 +946,7 @@ int main(void) {
         cmocka_unit_test_teardown(test_custom_functions, take_error),
         cmocka_unit_test_teardown(test_layout_of_gradients, take_error),
         cmocka_unit_test_teardown(test_repeated_result, take_error),
+        cmocka_unit_test_teardown(history_by_a_write_alone, take_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -366,6 +366,10 @@ static rp_status record_results(rp__trace *t, rp__call *call, uint32_t node, con
         RP_TRY(place(t, v, x, false));
         ir->values[v].requires_grad = ir->values[in[w]].requires_grad || marks_gradient(carries, &meta[k]);
         value_is(t, x, v);
+        /* Memory from outside gets a history, also where no result has one. */
+        if (ir->values[v].requires_grad && rp__grad_recording() &&
+            t->memory[ir->values[v].storage].first == RP__IR_NONE)
+            t->result->training = true;
     }
     return op->flags & RP_OP_RANDOM ? reserve(t, call, &ir->nodes[node]) : RP_OK;
 }
