@@ -120,6 +120,7 @@ static const sample written[] = {
     {"detach", "f(n,4)", "", 1, IS_VIEW | NO_GRAD},
     {"slice_scatter", "f(n,4) f(n,2)", "i1 i1 i3 i1", 1, 0},
     {"select_scatter", "f(n,4) f(n)", "i1 i2", 1, 0},
+    {"contiguous", "f(n,4)", "", 1, IS_VIEW},
     {"narrow", "f(n,4)", "i1 i1 i2", 1, IS_VIEW},
     {"squeeze_dims", "f(n,1)", "[1]", 1, IS_VIEW},
     {"movedim", "f(n,4)", "[0] [1]", 1, IS_VIEW},

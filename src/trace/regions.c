@@ -15,6 +15,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "device/capture.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 #include "trace/flow.h"
 
@@ -45,7 +46,7 @@ rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **
         bool copy = false;
         for (size_t i = 0; i < n_in && !copy; i++) copy = in[i]->storage == out[k]->storage;
         for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
-        if (copy) out[k] = rp_clone(out[k]);
+        if (copy) out[k] = rp__row_major_copy(out[k]);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -56,7 +57,7 @@ rp_status rp__region_settle_operands(rp_tensor *const *in, size_t n, size_t n_ow
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument of a region is the error tensor");
-        out[k] = k >= n_own || rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
+        out[k] = k >= n_own ? in[k] : rp__row_major(in[k]);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -165,7 +166,7 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
             (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region gives memory that is not its own");
             return;
         }
-        if (copy || shared) out[k] = rp_clone(out[k]);
+        if (copy || shared) out[k] = rp__row_major_copy(out[k]);
     }
 }
 
