@@ -52,6 +52,7 @@ static const good table[] = {
     {"softplus", "f23", "1 20"},
     {"embedding", "f32 qi3", ""},
     {"clone", "f23", ""},
+    {"contiguous", "f23", ""},
     {"copy", "f23 f3", ""},
     {"zeros_like", "f23", ""},
     {"ones_like", "i23", ""},

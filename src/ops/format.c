@@ -183,25 +183,26 @@ static rp__dim_order iterated(const rp__call *call, const rp__meta *out) {
     return falling ? RP__ROW_MAJOR : o;
 }
 
-/* The order that gives exactly the strides of t, those of dims of one element included; false: there is none. */
-static bool order_as_it_is(const rp_tensor *t, rp__dim_order *order) {
-    uint32_t left = (1u << t->ndim) - 1u;
+rp__dim_order rp__strides_order(const rp_dim *size, const rp_dim *stride, unsigned ndim) {
+    uint32_t left = (1u << ndim) - 1u;
     rp_dim run = 1;
-    *order = RP__ROW_MAJOR;
-    for (unsigned k = 0; k < t->ndim; k++) {
+    rp__dim_order order = RP__ROW_MAJOR;
+    bool falling = true;
+    for (unsigned k = 0; k < ndim; k++) {
         int found = -1;
-        for (unsigned d = 0; d < t->ndim; d++) {
-            if (!(left >> d & 1u) || !rp__dim_is(RP__DIM_EQ, t->stride[d], run)) continue;
-            const bool one = rp__dim_is(RP__DIM_EQ, t->size[d], 1);
+        for (unsigned d = ndim; d-- > 0;) {
+            if (!(left >> d & 1u) || !rp__dim_is(RP__DIM_EQ, stride[d], run)) continue;
+            const bool one = rp__dim_is(RP__DIM_EQ, size[d], 1);
             if (one || found < 0) found = (int)d;
             if (one) break;
         }
-        if (found < 0) return false;
+        if (found < 0) return RP__ROW_MAJOR;
         left &= ~(1u << found);
-        *order = with(*order, k, (unsigned)found);
-        run = rp__dim_apply(RP__DIM_MUL, run, t->size[found]);
+        falling = falling && (unsigned)found == ndim - 1u - k;
+        order = with(order, k, (unsigned)found);
+        run = rp__dim_apply(RP__DIM_MUL, run, size[found]);
     }
-    return true;
+    return falling ? RP__ROW_MAJOR : order;
 }
 
 /* ---- the rule */
@@ -242,7 +243,8 @@ static rp_status order_of(const rp__call *call, const rp__meta *out, rp__dim_ord
         rp__call first = *call;
         first.n_in = 1;
         if (is_row_major(call->in[0])) break;
-        if (!order_as_it_is(call->in[0], order)) *order = iterated(&first, out);
+        *order = rp__strides_order(call->in[0]->size, call->in[0]->stride, call->in[0]->ndim);
+        if (*order == RP__ROW_MAJOR) *order = iterated(&first, out);
         break;
     }
     case RP__FORMAT_FIRST: *order = suggested(call->in[0]); break;

@@ -6,6 +6,8 @@
 
 /* Strides of a dense tensor in this order. */
 void rp__order_strides(const rp_dim *size, unsigned ndim, rp__dim_order order, rp_dim *stride);
+/* The order that gives exactly these strides; row-major where there is none. */
+rp__dim_order rp__strides_order(const rp_dim *size, const rp_dim *stride, unsigned ndim);
 rp_tensor *rp__tensor_of_meta(rp__device *d, const rp__meta *meta); /* with memory; sizes are values */
 /* Fills the orders of results whose sizes are known. */
 rp_status rp__call_format(const rp__call *call, rp__meta *out);
