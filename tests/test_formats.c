@@ -261,11 +261,35 @@ static void networks(void **state) {
     }
 }
 
+/* Sizes that change: the order is found again for each specialisation, and holds for all of its sizes. */
+static void sized(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *h = rp_mul(rp_sin(in[0]), in[1]);
+    out[0] = rp_add(h, rp_constant_pad_nd(rp_slice(h, 2, 1, INT64_MAX, 1), RP_DIMS(0, 0, 1, 0), rp_f64(1)));
+    out[1] = rp_clone(rp_transpose(h, 1, 2));
+}
+
+static void sizes(void **state) {
+    (void)state;
+    rp_compiled *f = rp_compile((rp_fn){sized, NULL, 0, "sized"}, NULL);
+    static const int64_t heights[] = {4, 6, 9, 5, 11};
+    for (unsigned i = 0; i < 10; i++) {
+        const int64_t h = heights[i % 5];
+        rp_tensor *x = rp_reshape(rp_cos(rp_arange(rp_f64(0), rp_f64((double)(24 * h)))), RP_DIMS(2, 3, h, 4)),
+                  *out[2][2];
+        if (i < 5 || i == 8) x = rp_contiguous(x, RP_OPTIONS(rp_contiguous_options, .memory_format = RP_CHANNELS_LAST));
+        rp_tensor *in[] = {x, rp_reshape(rp_arange(rp_f64(1), rp_f64(4)), RP_DIMS(3, 1, 1))};
+        sized(NULL, in, 2, out[0], 2);
+        rp_call(f, in, 2, out[1], 2);
+        for (unsigned k = 0; k < 2; k++) same(out[0][k], out[1][k], "result of a size");
+    }
+    rp_compiled_release(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(formats, begin),
-        cmocka_unit_test_setup(eager, begin),
-        cmocka_unit_test_setup(networks, begin),
+        cmocka_unit_test_setup(formats, begin),  cmocka_unit_test_setup(eager, begin),
+        cmocka_unit_test_setup(networks, begin), cmocka_unit_test_setup(sizes, begin),
         cmocka_unit_test_setup(compiled, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

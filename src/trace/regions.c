@@ -158,8 +158,8 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     s->fn.body(s->fn.ctx, in, n_in, out, n_out);
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
         if (rp__region_check_result(s->at, s->fn, out[k], k) != RP_OK) return;
-        bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) ||
-                    (!s->own && !rp__tensor_contiguous(out[k]));
+        bool copy =
+            !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || (!s->own && !rp__tensor_contiguous(out[k]));
         bool shared = !rp__trace_made(rp__trace_current(), out[k]);
         for (size_t i = 0; i < k && !shared; i++) shared = out[i]->storage == out[k]->storage;
         if (shared && s->own) {
