@@ -382,7 +382,6 @@ static bool unfold_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
 }
 
 static const ref_op ops[] = {
-    {"contiguous", identity, .flags = 0},
     {"narrow", narrow_op, .flags = 0},
     {"squeeze_dims", squeeze_dims_op, .flags = 0},
     {"movedim", movedim_op, .flags = 0},
