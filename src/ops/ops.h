@@ -101,8 +101,7 @@ typedef struct rp__meta { /* what shape and type rules compute of an output */
     rp_dtype dtype;
     rp_device device;
     uint8_t ndim;
-    rp__dim_order
-        order; /* rp__op_infer's: a shape rule says nothing of it, and who keeps a meta keeps strides beside it */
+    rp__dim_order order; /* from rp__op_infer; rules say nothing of it, and who keeps a meta has strides beside it */
     rp_dim size[RP_MAX_DIMS];
 } rp__meta;
 
