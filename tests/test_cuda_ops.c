@@ -433,10 +433,10 @@ int main(void) {
     ref_shard(&shard, &shards);
     if (shard > 0) cmocka_set_test_filter("test_sweep*");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sweep, start),     cmocka_unit_test_setup(test_sweep_of_samples, start),
-        cmocka_unit_test_setup(test_random, start),    cmocka_unit_test_setup(test_optimizers, start),
-        cmocka_unit_test_setup(test_gradients, start), cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
-        cmocka_unit_test_setup(test_errors, start),    cmocka_unit_test_setup(test_formats, start),
+        cmocka_unit_test_setup(test_sweep, start),         cmocka_unit_test_setup(test_sweep_of_samples, start),
+        cmocka_unit_test_setup(test_random, start),        cmocka_unit_test_setup(test_optimizers, start),
+        cmocka_unit_test_setup(test_gradients, start),     cmocka_unit_test_setup(test_gradients_of_the_cpu, start),
+        cmocka_unit_test_setup(test_errors, start),        cmocka_unit_test_setup(test_formats, start),
         cmocka_unit_test_setup(test_deterministic, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

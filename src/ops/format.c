@@ -8,6 +8,15 @@
 
 #include "ops/rules.h"
 
+/* Sizes that are symbols are asked as little as can be: an order holds for all of them, also where one is 1 and eager execution finds
+   another, which differs in strides that nothing uses. */
+static bool is_one(rp_dim d) { return d == 1; }
+static bool is_zero(rp_dim d) { return d == 0; }
+static bool less(rp_dim a, rp_dim b) {
+    if (rp__dim_hint(a) >= rp__dim_hint(b)) return false;
+    return rp__dim_is(RP__DIM_LE, a, b); /* known of sizes; a guard where strides are symbols of their own */
+}
+
 static rp__dim_order with(rp__dim_order o, unsigned k, unsigned d) { return o | (rp__dim_order)d << 4 * k; }
 static unsigned dim_at(rp__dim_order o, unsigned k) { return (unsigned)(o >> 4 * k & 15); }
 
@@ -54,8 +63,8 @@ static bool lies_in(const rp_tensor *t, rp__dim_order order) {
     rp_dim expected = 1;
     for (unsigned k = 0; k < t->ndim; k++) {
         const unsigned d = order == RP__ROW_MAJOR ? t->ndim - 1u - k : dim_at(order, k);
-        if (rp__dim_is(RP__DIM_EQ, t->size[d], 1)) continue;
-        if (!rp__dim_is(RP__DIM_EQ, t->stride[d], expected)) return false;
+        if (is_one(t->size[d])) continue;
+        if (t->stride[d] != expected) return false;
         expected = rp__dim_apply(RP__DIM_MUL, expected, t->size[d]);
     }
     return true;
@@ -64,7 +73,7 @@ static bool lies_in(const rp_tensor *t, rp__dim_order order) {
 bool rp__tensor_has_format(const rp_tensor *t, int64_t format) {
     if (format == RP_CHANNELS_LAST || format == RP_CHANNELS_LAST_3D) {
         for (unsigned d = 0; d < t->ndim; d++)
-            if (rp__dim_is(RP__DIM_EQ, t->size[d], 0)) return t->ndim == (format == RP_CHANNELS_LAST ? 4 : 5);
+            if (is_zero(t->size[d])) return t->ndim == (format == RP_CHANNELS_LAST ? 4 : 5);
         return t->ndim == (format == RP_CHANNELS_LAST ? 4 : 5) && lies_in(t, format_order(format));
     }
     return rp__tensor_contiguous(t);
@@ -72,16 +81,15 @@ bool rp__tensor_has_format(const rp_tensor *t, int64_t format) {
 
 /* The format that strides suggest (suggest_memory_format): row-major where they say both. */
 static rp__dim_order suggested(const rp_tensor *t) {
-    if ((t->ndim != 4 && t->ndim != 5) || is_row_major(t) || rp__dim_is(RP__DIM_EQ, t->stride[1], 0))
-        return RP__ROW_MAJOR;
+    if ((t->ndim != 4 && t->ndim != 5) || is_row_major(t) || is_zero(t->stride[1])) return RP__ROW_MAJOR;
     const rp__dim_order order = format_order(t->ndim == 4 ? RP_CHANNELS_LAST : RP_CHANNELS_LAST_3D);
     rp_dim least = 0;
     for (unsigned k = 0; k < t->ndim; k++) {
         const unsigned d = dim_at(order, k);
-        if (rp__dim_is(RP__DIM_EQ, t->size[d], 0) || rp__dim_is(RP__DIM_LT, t->stride[d], least)) return RP__ROW_MAJOR;
-        if (d == 0 && rp__dim_is(RP__DIM_EQ, least, t->stride[1])) return RP__ROW_MAJOR;
+        if (is_zero(t->size[d]) || less(t->stride[d], least)) return RP__ROW_MAJOR;
+        if (d == 0 && least == t->stride[1]) return RP__ROW_MAJOR;
         least = t->stride[d];
-        if (rp__dim_is(RP__DIM_LT, 1, t->size[d])) least = rp__dim_apply(RP__DIM_MUL, least, t->size[d]);
+        if (!is_one(t->size[d])) least = rp__dim_apply(RP__DIM_MUL, least, t->size[d]);
     }
     return order;
 }
@@ -110,7 +118,7 @@ rp_status rp__expand_contiguous(const rp__call *call) {
 bool rp_is_contiguous_format_at(const char *site, const rp_tensor *t, rp_memory_format format) {
     RP__CALLED_FROM(site);
     if (rp__tensor_check(t, "the tensor to ask") != RP_OK) return false;
-    if ((int)format < RP_CONTIGUOUS_FORMAT || (int)format > RP_CHANNELS_LAST_3D) {
+    if (format != RP_CONTIGUOUS_FORMAT && format != RP_CHANNELS_LAST && format != RP_CHANNELS_LAST_3D) {
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "is_contiguous: no format to ask for: %d", (int)format);
         return false;
     }
@@ -122,7 +130,7 @@ bool rp_is_contiguous_format_at(const char *site, const rp_tensor *t, rp_memory_
 /* Operand t along dim d of a result to whose sizes it broadcasts. */
 static rp_dim stride_along(const rp_tensor *t, const rp__meta *out, unsigned d) {
     const int own = (int)d - (int)(out->ndim - t->ndim);
-    if (own < 0 || (rp__dim_is(RP__DIM_EQ, t->size[own], 1) && rp__dim_is(RP__DIM_NE, out->size[d], 1))) return 0;
+    if (own < 0 || (is_one(t->size[own]) && !is_one(out->size[d]))) return 0;
     return t->stride[own];
 }
 
@@ -132,17 +140,17 @@ static int compare(const rp__call *call, const rp__meta *out, unsigned a, unsign
         const rp_tensor *t = call->in[k];
         if (!t || t->ndim == 0) continue;
         const rp_dim i = stride_along(t, out, a), j = stride_along(t, out, b);
-        if (rp__dim_is(RP__DIM_EQ, i, 0) || rp__dim_is(RP__DIM_EQ, j, 0)) continue;
-        if (rp__dim_is(RP__DIM_LT, i, j)) return -1;
-        if (rp__dim_is(RP__DIM_LT, j, i)) return 1;
-        if (rp__dim_is(RP__DIM_LT, out->size[b], out->size[a])) return 1;
+        if (is_zero(i) || is_zero(j)) continue;
+        if (less(i, j)) return -1;
+        if (less(j, i)) return 1;
+        if (less(out->size[b], out->size[a])) return 1;
     }
     return 0;
 }
 
 static bool same_size(const rp_tensor *t, const rp__meta *out) {
     bool same = t->ndim == out->ndim;
-    for (unsigned d = 0; same && d < t->ndim; d++) same = rp__dim_is(RP__DIM_EQ, t->size[d], out->size[d]);
+    for (unsigned d = 0; same && d < t->ndim; d++) same = t->size[d] == out->size[d];
     return same;
 }
 
@@ -155,7 +163,7 @@ static rp__dim_order iterated(const rp__call *call, const rp__meta *out) {
         const rp_tensor *t = call->in[k];
         if (!t) continue;
         alike = same_size(t, out);
-        row_major = alike && row_major && rp__tensor_contiguous(t);
+        row_major = alike && row_major && lies_in(t, RP__ROW_MAJOR);
         channels_last = alike && channels_last && rp__tensor_has_format(t, RP_CHANNELS_LAST);
     }
     if (alike && row_major) return RP__ROW_MAJOR;
@@ -191,8 +199,8 @@ rp__dim_order rp__strides_order(const rp_dim *size, const rp_dim *stride, unsign
     for (unsigned k = 0; k < ndim; k++) {
         int found = -1;
         for (unsigned d = ndim; d-- > 0;) {
-            if (!(left >> d & 1u) || !rp__dim_is(RP__DIM_EQ, stride[d], run)) continue;
-            const bool one = rp__dim_is(RP__DIM_EQ, size[d], 1);
+            if (!(left >> d & 1u) || stride[d] != run) continue;
+            const bool one = is_one(size[d]);
             if (one || found < 0) found = (int)d;
             if (one) break;
         }
