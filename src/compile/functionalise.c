@@ -61,10 +61,15 @@ static rp_status emit_like(functionaliser *f, rp__ir_block *block, const rp__op 
                            uint32_t n_in, const rp_attr *attrs, uint32_t n_attrs, rp__ir_value like, const char *site,
                            rp__ir_value *out) {
     rp__meta meta = f->w.dst->values[like].meta;
+    const rp__ir_value_info *layout = &f->w.dst->values[like];
+    rp_dim stride[RP_MAX_DIMS];
+    const bool dense = rp__ir_value_dense(layout);
+    memcpy(stride, layout->stride, sizeof stride);
     bool gradient = false; /* before `out` is written: it may be in[0] */
     for (uint32_t k = 0; k < n_in; k++) gradient = gradient || f->w.dst->values[in[k]].requires_grad;
     RP_TRY(rp__ir_emit(f->w.dst, block, op, in, n_in, attrs, n_attrs, &meta, 1, site, out));
     f->w.dst->values[*out].requires_grad = gradient;
+    if (dense) memcpy(f->w.dst->values[*out].stride, stride, sizeof stride);
     return RP_OK;
 }
 
@@ -89,7 +94,7 @@ static rp_status read_value(functionaliser *f, rp__ir_block *block, rp__ir_value
         /* `view` needs strides that fit; a functional value may lie in memory otherwise than the written one did. */
         if (m->version > 0 && rp__ir_is_op(view, RP__OP(view)) && !rp__ir_value_contiguous(&f->w.dst->values[from]) &&
             !rp__ir_is_outer(f->w.dst, rp__ir_root(f->w.dst, from))) {
-            RP_TRY(emit_like(f, block, RP__OP(clone), &from, 1, NULL, 0, from, view->site, &from));
+            RP_TRY(rp__ir_emit_row_major(f->w.dst, block, from, view->site, &from));
         }
         RP_TRY(rp__ir_emit_view(f->w.dst, block, view->op, from, view->attrs, view->n_attrs, view->site, &made));
         /* A write may have given the base a history, and with it views that were made before. */
@@ -111,9 +116,7 @@ static rp_status emit_reshape(functionaliser *f, rp__ir_block *block, rp__ir_val
     rp_ir *dst = f->w.dst;
     *out = value;
     if (rp__meta_same_size(&dst->values[value].meta, &dst->values[like].meta)) return RP_OK;
-    if (!rp__ir_value_contiguous(&dst->values[value])) {
-        RP_TRY(emit_like(f, block, RP__OP(clone), &value, 1, NULL, 0, value, site, &value));
-    }
+    RP_TRY(rp__ir_emit_row_major(dst, block, value, site, &value));
     rp_dim dims[RP_MAX_DIMS];
     memcpy(dims, dst->values[like].meta.size, sizeof dims);
     rp_attr size = rp__attr_of_ints(dims, dst->values[like].meta.ndim);
@@ -246,8 +249,9 @@ static rp_status write_value(functionaliser *f, rp__ir_block *block, rp__ir_valu
         value = above;
     }
     /* A tensor of the function's own keeps the strides it was made with: results and `view` count on them. */
-    if (!rp__ir_value_contiguous(&f->w.dst->values[value]) && !is_outer(f, m)) {
+    if (!is_outer(f, m) && !rp__ir_same_strides(&f->w.dst->values[value], &f->w.src->values[at])) {
         RP_TRY(emit_like(f, block, RP__OP(clone), &value, 1, NULL, 0, value, site, &value));
+        memcpy(f->w.dst->values[value].stride, f->w.src->values[at].stride, sizeof f->w.src->values[at].stride);
     }
     f->w.map[at] = value;
     f->places[at].version = before + 1;

@@ -15,6 +15,7 @@
 #include "compile/record_layer.h"
 #include "compile/rewrite.h"
 #include "core/alloc.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 #include "trace/trace.h"
 
@@ -222,7 +223,7 @@ static rp_status backward_of_write(differentiator *d, uint32_t index) {
 
 /* A value as the backward of a function was traced on it: row-major. */
 static rp__ir_value settled(differentiator *d, rp_tensor *t) {
-    if (!rp__tensor_contiguous(t)) t = rp_clone(t);
+    t = rp__row_major(t);
     return rp__tensor_is_error(t) ? RP__IR_NONE : rp__record_value(&d->r, t);
 }
 

@@ -6,6 +6,7 @@
 #include <reprise_ops.h>
 #include <string.h>
 
+#include "ops/format.h"
 #include "ops/infer.h"
 #include "ops/rules.h"
 
@@ -224,7 +225,7 @@ rp_status rp__expand_reshape(const rp__call *call) {
     size_t n = 0;
     RP_TRY(resolve_size(call, size, &n));
     rp_tensor *t = call->in[0];
-    if (!rp__view_strides(t, size, n, stride)) t = rp_clone_at(call->site, t, NULL);
+    if (!rp__view_strides(t, size, n, stride)) t = rp__row_major_copy(t);
     call->out[0] = rp_view_at(call->site, t, size, n);
     return rp__tensor_is_error(call->out[0]) ? rp_error_status() : RP_OK;
 }

@@ -37,7 +37,7 @@ typedef uint32_t rp__ir_value; /* index into rp_ir.values */
 
 typedef struct rp__ir_value_info {
     rp__meta meta;
-    rp_dim stride[RP_MAX_DIMS]; /* strides that eager execution gives it, elements */
+    rp_dim stride[RP_MAX_DIMS]; /* strides that eager execution gives it, elements; programs make it so */
     rp_dim offset;              /* of element 0 in its storage, elements */
     uint32_t storage;           /* memory; < rp_ir.n_storages */
     uint32_t node;              /* producer: index, or RP__IR_NONE for a block argument */
@@ -162,7 +162,7 @@ void rp__ir_lend(rp_ir *ir);     /* one of the library's own, for the program to
 rp_ir *rp__ir_failed(void);      /* what public constructors return on failure: empty, never freed */
 rp_status rp__ir_usable(const rp_ir *ir, const char *call); /* else a sticky error that says why not */
 
-/* A value with row-major strides in a storage of its own. */
+/* A value in a storage of its own, with the strides that meta->order says. */
 rp__ir_value rp__ir_add_value(rp_ir *ir, const rp__meta *meta, uint32_t node, uint32_t out_index, const char *site);
 /* Appends a node to `block` (NULL: to none, the caller places it). Outputs are RP__IR_NONE until rp__ir_set_out or the
    caller fills them. attrs are copied with everything they point to. list_begin NULL: every operand is a parameter of its own. */
@@ -196,6 +196,10 @@ rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const 
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
 /* Are its strides those of a new tensor? Compares words: the graph's table of symbols must be in force. */
 bool rp__ir_value_contiguous(const rp__ir_value_info *v);
+/* The same of two values of one size; dims of one element do not count. */
+bool rp__ir_same_strides(const rp__ir_value_info *a, const rp__ir_value_info *b);
+/* Does it fill its memory, its dims in any order? What a node makes does. */
+bool rp__ir_value_dense(const rp__ir_value_info *v);
 /* Values of the node that a part of its regions' arguments or results has the types of. */
 const rp__ir_value *rp__ir_part_values(const rp__ir_node *n, rp__ir_part part, uint32_t *count);
 /* How many arguments and results block r has. */

@@ -15,6 +15,7 @@
 #include "core/alloc.h"
 #include "core/log.h"
 #include "device/capture.h"
+#include "ops/format.h"
 #include "ops/grad.h"
 #include "trace/flow.h"
 
@@ -45,7 +46,7 @@ rp_status rp__region_own_results(rp_tensor *const *in, size_t n_in, rp_tensor **
         bool copy = false;
         for (size_t i = 0; i < n_in && !copy; i++) copy = in[i]->storage == out[k]->storage;
         for (size_t i = 0; i < k && !copy; i++) copy = out[i]->storage == out[k]->storage;
-        if (copy) out[k] = rp_clone(out[k]);
+        out[k] = copy ? rp__row_major_copy(out[k]) : rp__row_major(out[k]); /* as a trace has them */
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -56,7 +57,7 @@ rp_status rp__region_settle_operands(rp_tensor *const *in, size_t n, size_t n_ow
         RP_TRY(rp__tensor_check(in[k], "an argument of a region"));
         if (rp__tensor_is_error(in[k]))
             return rp__fail(RP_ERROR_INVALID_ARGUMENT, "an argument of a region is the error tensor");
-        out[k] = k >= n_own || rp__tensor_contiguous(in[k]) ? in[k] : rp_clone(in[k]);
+        out[k] = k >= n_own ? in[k] : rp__row_major(in[k]);
         if (rp__tensor_is_error(out[k])) return rp_error_status();
     }
     return RP_OK;
@@ -144,7 +145,7 @@ void rp__region_free(rp__region *r) {
     *r = (rp__region){0};
 }
 
-/* Results of a block are fresh row-major tensors: neither arguments, nor views, nor the same twice. */
+/* Results of a block are fresh tensors: neither arguments, nor views, nor the same twice; of branches and loops row-major. */
 typedef struct settled {
     rp_fn fn;
     rp__region_where at;
@@ -157,7 +158,8 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
     s->fn.body(s->fn.ctx, in, n_in, out, n_out);
     for (size_t k = 0; k < n_out && !rp_failed(); k++) {
         if (rp__region_check_result(s->at, s->fn, out[k], k) != RP_OK) return;
-        bool copy = !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || !rp__tensor_contiguous(out[k]);
+        bool copy =
+            !rp__trace_pending(out[k]) || (out[k]->flags & RP__T_VIEW) || (!s->own && !rp__tensor_contiguous(out[k]));
         bool shared = !rp__trace_made(rp__trace_current(), out[k]);
         for (size_t i = 0; i < k && !shared; i++) shared = out[i]->storage == out[k]->storage;
         if (shared && s->own) {
@@ -165,7 +167,7 @@ static void settled_body(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor
             (void)rp__fail(RP_ERROR_GRAPH_BREAK, "a function of a region gives memory that is not its own");
             return;
         }
-        if (copy || shared) out[k] = rp_clone(out[k]);
+        if (copy || shared) out[k] = s->own ? rp_clone(out[k]) : rp__row_major_copy(out[k]);
     }
 }
 
@@ -292,9 +294,10 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
     rp_ir *ir = rp__trace_ir(t);
     rp__ir_value *in = rp__alloc((n + 1) * sizeof *in);
     const rp__meta **metas = rp__calloc(typed->body.n_results + 1u, sizeof *metas);
+    rp__meta *own = rp__calloc(typed->body.n_results + 1u, sizeof *own);
     const rp_attr attrs[2] = {{.kind = RP_ATTR_INT, .v.i = max_iter}, {.kind = RP_ATTR_INT, .v.i = (int64_t)keeps}};
     uint32_t node = RP__IR_NONE;
-    rp_status status = in && metas ? RP_OK : RP__OOM("region");
+    rp_status status = in && metas && own ? RP_OK : RP__OOM("region");
     for (size_t k = 0; k < n && status == RP_OK; k++) {
         rp_tensor *operand = rp__trace_cut(t, operands[k], at.site);
         in[k] = rp__tensor_is_error(operand) ? RP__IR_NONE : rp__trace_resolve(t, operand);
@@ -308,13 +311,19 @@ rp_status rp__region_emit(rp__trace *t, rp__region_where at, rp__ir_kind kind, c
     }
     if (status == RP_OK) status = add_block(ir, node, 0, a);
     if (status == RP_OK && b) status = add_block(ir, node, 1, b);
-    for (uint32_t k = 0; metas && k < typed->body.n_results; k++)
-        metas[k] = &typed->values[typed->body.results[k]].meta;
+    for (uint32_t k = 0; metas && own && k < typed->body.n_results; k++) {
+        const rp__ir_value_info *info = &typed->values[typed->body.results[k]];
+        own[k] = info->meta;
+        if (kind == RP__IR_CHECKPOINT) /* its results are the block's own */
+            own[k].order = rp__strides_order(info->meta.size, info->stride, info->meta.ndim);
+        metas[k] = &own[k];
+    }
     if (status == RP_OK) status = rp__trace_outputs(t, node, metas, out, typed->body.n_results);
     if (status == RP_OK) status = rp__ir_block_append(ir, &ir->body, node); /* whole or not at all */
     if (made) *made = node;
     rp__free(in);
     rp__free(metas);
+    rp__free(own);
     return status;
 }
 
