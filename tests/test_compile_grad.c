@@ -780,10 +780,10 @@ BODY(loop_again) {
     assert_int_equal(rp_checkpoint(FN(loop_inside), in, 1, out, 1), RP_OK);
     out[1] = NULL;
 }
-static void test_loop_in_checkpoint(void **state) { /* runs node by node under the tape, and says why */
+static void test_loop_in_checkpoint(void **state) {
     (void)state;
-    rp_compiled *plain = rp_plain(FN(loop_again)), *f = rp_compile(FN(loop_again), NULL);
-    bool told = false;
+    rp_compiled *plain = rp_plain(FN(loop_again)),
+                *f = rp_compile(FN(loop_again), RP_OPTIONS(rp_compile_options, .fullgraph = true));
     for (int k = 0; k < 3; k++) {
         seen want, got;
         call(plain, RP_OK, 1, &want);
@@ -791,12 +791,7 @@ static void test_loop_in_checkpoint(void **state) { /* runs node by node under t
         assert_same(got.out[0], want.out[0]);
         assert_same(got.grad, want.grad);
     }
-    for (size_t k = 0; k < rp_explain_count(f); k++) {
-        rp_explain_entry e;
-        assert_int_equal(rp_explain_at(f, k, &e), RP_OK);
-        told = told || (strcmp(e.reason, "not-one-graph") == 0 && strstr(e.message, "a loop inside a checkpoint"));
-    }
-    assert_true(told);
+    assert_int_equal(explain_total(f, "skip", NULL), 0);
     rp_compiled_release(f);
     rp_compiled_release(plain);
 }

@@ -38,11 +38,11 @@ rp_status rp__pipeline_inference(const rp_ir *traced, rp__leaf_kind leaf, rp_ir 
     return status;
 }
 
-rp_status rp__pipeline_training(const rp_ir *functional, rp__leaf_kind leaf, const uint32_t *leaves, uint32_t n_leaves,
-                                uint64_t given, rp__pipeline_pair *out) {
+rp_status rp__pipeline_training(const rp_ir *traced, const int64_t *binding, rp__leaf_kind leaf, const uint32_t *leaves,
+                                uint32_t n_leaves, uint64_t given, rp__pipeline_pair *out) {
     const bool program = rp__leaf_is_program(leaf);
     *out = (rp__pipeline_pair){0};
-    rp_status status = rp__joint_build(functional, leaves, n_leaves, given, &out->joint);
+    rp_status status = rp__joint_build(traced, binding, leaves, n_leaves, given, &out->joint);
     if (status == RP_OK && program) {
         rp_ir *simple;
         status = simplify(out->joint.ir, leaf, &simple);
