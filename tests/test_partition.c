@@ -226,7 +226,7 @@ static void refusals(void **state) {
         /* an argument is written with what needs a gradient */
         "graph \"f\" (%0: f32[4] grad, %1: f32[4]) {\n"
         "  %2: f32[4] grad = sin(%0)\n"
-        "  %3: f32[4] grad alias(%1) = copy_(%1, %2) {non_blocking = false}\n"
+        "  %3: f32[4] alias(%1) grad = copy_(%1, %2) {non_blocking = false}\n"
         "  return %2\n"
         "}\n",
     };
