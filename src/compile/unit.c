@@ -316,13 +316,13 @@ static rp_status enter(rp__unit *u, variant *v, variant **gone) {
     rp__lock(&s->lock);
     if (is_limited(u)) status = rp__instances_add(s, &v->instance);
     if (status == RP_OK) {
-        v->next = u->variants;
-        u->variants = v;
         if (u->explain) {
             open_explain(u, v);
             if (v->executable) rp__unit_explain(v->explain, v->executable);
             if (v->executable && is_limited(u)) rp__unit_explain_made(u->explain, v->executable);
         }
+        v->next = u->variants;
+        u->variants = v; /* from here on others may find and run it without the lock */
         evict(s, gone);
     }
     rp__unlock(&s->lock);
