@@ -237,7 +237,6 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
         rp__ir_value made;
         RP_TRY(rp__ir_emit_view(w->dst, block, n->op, in[0], n->attrs, n->n_attrs, n->site, &made));
         w->dst->values[made].requires_grad = w->src->values[n->out[0]].requires_grad;
-        w->dst->nodes[w->dst->values[made].node].write = n->write;
         w->map[n->out[0]] = made;
         return RP_OK;
     }
@@ -249,7 +248,6 @@ rp_status rp__rewrite_copy_regions(rp__rewrite *w, rp__ir_block *block, uint32_t
     m->random_count = n->random_count;
     m->captured_index = n->captured_index;
     m->recompute = n->recompute;
-    m->write = n->write;
     if (n->data_bytes > 0) {
         m->data = rp__arena_copy(&w->dst->arena, n->data, n->data_bytes);
         m->data_bytes = n->data_bytes;

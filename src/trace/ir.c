@@ -121,8 +121,6 @@ void rp__ir_release(rp_ir *ir) {
     free_blocks(ir);
     for (size_t i = 0; i < ir->n_captured; i++) rp_release(ir->captured[i]);
     for (size_t i = 0; i < ir->n_generators; i++) rp__generator_drop(ir->generators[i]);
-    for (size_t i = 0; i < ir->n_functions; i++) rp__ir_release(ir->functions[i].backward);
-    rp__free(ir->functions);
     rp__free(ir->captured);
     rp__free(ir->generators);
     rp__free(ir->nodes);
@@ -133,22 +131,6 @@ void rp__ir_release(rp_ir *ir) {
 }
 
 /* ---- building */
-
-rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const rp__ir_value *in, uint32_t n_in,
-                              const rp__ir_value *out, uint32_t n_out, rp_ir *backward, const char *site) {
-    rp__ir_function f = {
-        .first = first, .last = last, .n_in = n_in, .n_out = n_out, .backward = backward, .site = site};
-    f.in = RP__NEW(&ir->arena, rp__ir_value, n_in + 1u);
-    f.out = RP__NEW(&ir->arena, rp__ir_value, n_out + 1u);
-    if (!f.in || !f.out || !RP__GROW(&ir->functions, &ir->functions_capacity, ir->n_functions + 1)) {
-        rp__ir_release(backward);
-        return RP__OOM("a custom function of a graph");
-    }
-    if (n_in) memcpy(f.in, in, n_in * sizeof *in);
-    if (n_out) memcpy(f.out, out, n_out * sizeof *out);
-    ir->functions[ir->n_functions++] = f;
-    return RP_OK;
-}
 
 /* Strides of a fresh value; sizes may be words of the graph's table. */
 static void fresh_strides(const rp_ir *ir, const rp__meta *meta, rp_dim *stride) {
@@ -397,7 +379,6 @@ static rp_status copy_into(copier *c, rp__ir_block *to, const rp__ir_block *from
         m->random_offset = n->random_offset;
         m->random_count = n->random_count;
         m->recompute = n->recompute;
-        m->write = n->write;
         const rp__ir_form *form = &rp__ir_forms[n->kind];
         if (form->data) RP_TRY(rp__ir_set_data(ir, at, n->data, n->data_bytes));
         if (form->index) RP_TRY(rp__ir_set_captured(ir, at, c->source->captured[n->captured_index]));

@@ -106,9 +106,6 @@ typedef struct rp__ir_node {
     const char *site; /* "file:line" or NULL */
     bool
         recompute; /* of a checkpoint: a backward runs it again rather than keep its results (a hint, no part of the text) */
-    /* functionalise to joint (a hint, no part of the text): the view through which a differentiated tensor is written, and
-       the scatter that puts what was written back, have one number; 0: none. */
-    uint32_t write;
     bool untaped; /* recorded with grad mode off (of a taped graph, a hint, no part of the text) */
     bool dead;    /* removed by a pass: every walk skips it */
 } rp__ir_node;
@@ -119,16 +116,6 @@ struct rp__ir_block {
     rp__ir_value *args, *results;
     uint32_t n_args, n_results;
 };
-
-/* A FUNCTION that functionalise has opened, for joint (a hint, no part of the text). */
-typedef struct rp__ir_function {
-    rp__ir_value *in, *out; /* in the arena */
-    uint32_t n_in, n_out;
-    size_t first;      /* number of the first node of its forward, which no derivative but this enters */
-    rp__ir_value last; /* a result of the last one */
-    rp_ir *backward;   /* the region as a functional graph; counted */
-    const char *site;
-} rp__ir_function;
 
 struct rp_ir {
     rp__handle handle; /* what the program holds of it */
@@ -146,11 +133,8 @@ struct rp_ir {
     size_t n_captured, captured_capacity;
     rp_generator **generators; /* retained: those that attributes name */
     size_t n_generators, generators_capacity;
-    rp__symbols *symbols;       /* sizes that are symbols, with hints and guards; NULL: all static */
-    rp__ir_function *functions; /* in the order of their nodes */
-    size_t n_functions, functions_capacity;
-    const char *function_inside; /* the site of one that was opened in a block of another node; NULL: none */
-    bool taped;                  /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
+    rp__symbols *symbols; /* sizes that are symbols, with hints and guards; NULL: all static */
+    bool taped;           /* traced as a tape saw it: rp__ir_node.untaped says which nodes it did not see */
 };
 
 /* ---- building. On failure: a sticky error and NULL, RP__IR_NONE or a status. */
@@ -187,10 +171,6 @@ rp_status rp__ir_set_data(rp_ir *ir, uint32_t node, const void *data, size_t byt
 /* Copies `from` (a block of `source`, regions and all) into block `to` of ir: to->args must exist, one for each of from's.
    Words of symbols, captured tensors and generators are taken over; both graphs have the same table of symbols or none. */
 rp_status rp__ir_copy_block(rp_ir *ir, rp__ir_block *to, const rp_ir *source, const rp__ir_block *from);
-
-/* Notes a function that was opened; takes `backward` over, also on failure. Values are of ir. */
-rp_status rp__ir_add_function(rp_ir *ir, size_t first, rp__ir_value last, const rp__ir_value *in, uint32_t n_in,
-                              const rp__ir_value *out, uint32_t n_out, rp_ir *backward, const char *site);
 
 /* ---- asking */
 static inline const rp__ir_value_info *rp__ir_info(const rp_ir *ir, rp__ir_value v) { return &ir->values[v]; }
