@@ -22,8 +22,15 @@ static rp__device *chained_by; /* of expect: whose library is asked for chains o
 
 /* groups: "sin+exp;sum", in the order in which they run. reasons: "a>b:reason;...", sorted as found; NULL: not looked at. */
 static void expect(const char *text, const char *groups, const char *reasons) {
-    rp_ir *parsed = test_parse(text), *ir = NULL;
-    (void)rp__spread(parsed, &ir);
+    rp_ir *parsed = test_parse(text), *joined = NULL, *wide = NULL, *ir = NULL;
+    (void)rp__join_scatters(parsed, &joined);
+    test_no_error();
+    (void)rp__spread(joined, &wide);
+    rp__ir_release(joined);
+    test_no_error();
+    (void)rp__cats_part(wide, &ir);
+    (void)rp__cats_place(ir);
+    rp__ir_release(wide);
     test_no_error();
     rp__fusion f;
     (void)rp__fuse(ir, false, &f);
@@ -524,6 +531,74 @@ static void relu_joins_the_product(void **state) {
            "linear+relu;linear;eq_scalar+full+where", NULL);
 }
 
+/* What a cat joins is stored in its part: by the kernel that makes it, also where others read it and where the cat is a part of
+   another; copies are of what is not made here, is a result, or is a part already. */
+static void cats(void **state) {
+    (void)state;
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[4, 3]) {\n"
+           "  %2: f32[4, 8] = sin(%0)\n"
+           "  %3: f32[4, 8] = exp(%2)\n"
+           "  %4: f32[4] = sum(%1) {dim = [1], keepdim = false, dtype = none}\n"
+           "  %5: f32[4, 1] alias(%4) = unsqueeze(%4) {dim = 1}\n"
+           "  %6: f32[4, 17] = cat([%2, %3, %5]) {dim = 1}\n"
+           "  %7: f32[4, 17] = neg(%6)\n"
+           "  return %7\n"
+           "}\n",
+           "sum+clone;sin+exp;cat;neg", "cat>neg:joined-in-memory");
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[4, 8]) {\n"
+           "  %2: f32[4, 8] = sin(%0)\n"
+           "  %3: f32[12, 8] = cat([%2, %1, %0]) {dim = 0}\n"
+           "  %4: f32[12, 8] = exp(%3)\n"
+           "  %5: f32[12, 24] = cat([%3, %4, %4]) {dim = 1}\n"
+           "  return %5\n"
+           "}\n",
+           "clone;sin+clone;cat;exp+clone;cat", "cat>exp:joined-in-memory;clone>cat:cat-of-outside");
+    expect("graph \"f\" (%0: f32[4, 8], %1: f32[3, 8]) {\n"
+           "  %2: f32[4, 3] = linear(%0, %1, none)\n"
+           "  %3: f32[4, 8] = exp(%0)\n"
+           "  %4: f32[8, 3] = cat([%2, %2]) {dim = 0}\n"
+           "  %5: f32[4, 11] = cat([%2, %3]) {dim = 1}\n"
+           "  return %3, %4, %5\n"
+           "}\n",
+           "linear;clone+clone;cat;exp+clone;cat",
+           "linear>clone:library-op;linear>clone:library-op;clone>cat:cat-of-part;clone>cat:cat-of-part");
+}
+
+/* The gradient of a split is a cat; of parts that leave something out, or of one tensor read twice, it is a sum. */
+static void splits(void **state) {
+    (void)state;
+    const char *const text =
+        "graph \"f\" (%%0: f32[4, 8], %%1: f32[4, 3], %%2: f32[4, 5]) {\n"
+        "  %%3: f32[4, 3] = sin(%%1)\n"
+        "  %%4: f32[4, 5] = cos(%%2)\n"
+        "  %%5: f32[4, 8] = full() {size = [4, 8], fill_value = %s, dtype = f32}\n"
+        "  %%6: f32[4, 8] = slice_scatter(%%5, %%4) {dim = 1, start = 3, end = 9223372036854775807, step = 1}\n"
+        "  %%7: f32[4, 8] = slice_scatter(%%5, %%3) {dim = 1, start = %s, end = %s, step = 1}\n"
+        "  %%8: f32[4, 8] = add(%%6, %%7) {alpha = %s}\n"
+        "  %%9: f32[4, 8] = mul(%%8, %%0)\n"
+        "  return %%9\n"
+        "}\n";
+    char graph[1024];
+    (void)snprintf(graph, sizeof graph, text, "0", "0", "3", "1");
+    expect(graph, "sin+add_scalar;cos+add_scalar;cat;mul", "cat>mul:joined-in-memory");
+    static const char *const sums[][4] = {{"0", "2", "5", "1"}, {"1", "0", "3", "1"}, {"0", "0", "3", "2"}};
+    for (size_t k = 0; k < sizeof sums / sizeof *sums; k++) {
+        (void)snprintf(graph, sizeof graph, text, sums[k][0], sums[k][1], sums[k][2], sums[k][3]);
+        expect(graph, "sin;cos;full+slice_scatter+slice_scatter+add+mul", NULL);
+    }
+    expect("graph \"f\" (%0: f32[2, 8]) {\n"
+           "  %1: f32[8] alias(%0) = select(%0) {dim = 0, index = 0}\n"
+           "  %2: f32[8] = sin(%1)\n"
+           "  %3: f32[8] = exp(%2)\n"
+           "  %4: f32[2, 8] = full() {size = [2, 8], fill_value = 0, dtype = f32}\n"
+           "  %5: f32[2, 8] = select_scatter(%4, %3) {dim = 0, index = -1}\n"
+           "  %6: f32[2, 8] = select_scatter(%4, %2) {dim = 0, index = 0}\n"
+           "  %7: f32[2, 8] = add(%5, %6) {alpha = 1}\n"
+           "  return %7\n"
+           "}\n",
+           "sin+exp+add_scalar+add_scalar;cat", "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_and_gradient),
@@ -545,6 +620,8 @@ int main(void) {
         cmocka_unit_test(libraries),
         cmocka_unit_test(products),
         cmocka_unit_test(writes),
+        cmocka_unit_test(cats),
+        cmocka_unit_test(splits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

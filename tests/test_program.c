@@ -396,6 +396,43 @@ static void test_dropout_sizes(void **state) {
     rp_compiled_release(f);
 }
 
+/* Parts of a cat that are stored where it has them: strided and dense, read by others, of other types, a cat in a cat, empty ones;
+   and what is copied: an argument, a result, what lies in another cat. */
+static void joined(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *a = rp_sin(in[0]), *b = rp_exp(a), *half = rp_to_dtype(rp_neg(b), RP_F16), *p = rp_linear(in[0], in[1]);
+    rp_tensor *wide =
+        rp_cat(((rp_tensor *const[]){a, rp_unsqueeze(rp_sum(b, RP_DIMS(1)), 1), half}), 3, 1); /* (4, 17) */
+    out[0] = rp_softmax(wide, 1);
+    rp_tensor *tall = rp_cat(((rp_tensor *const[]){p, rp_mul(p, p), in[2]}), 3, 0); /* (12, 8) */
+    out[1] = rp_cat(((rp_tensor *const[]){tall, rp_cos(tall)}), 2, 0);
+    out[2] = rp_tanh(in[2]);
+    out[3] = rp_cat(((rp_tensor *const[]){rp_permute(rp_view(out[2], RP_DIMS(2, 2, 8)), RP_DIMS(1, 0, 2)),
+                                          rp_view(rp_erf(tall), RP_DIMS(2, 6, 8))}),
+                    2, 1);
+    out[4] = rp_linear(rp_cat(((rp_tensor *const[]){rp_relu(tall), rp_slice(rp_cos(tall), 0, 0, 0, 1)}), 2, 0), in[1]);
+    rp_tensor *rows = rp_cat(((rp_tensor *const[]){p, p}), 2, 1); /* a library stores it, twice in one cat */
+    out[5] = rp_slice(rp_cat(((rp_tensor *const[]){rp_layer_norm(rows, RP_DIMS(16), NULL, NULL, 1e-5), rows}), 2, 1), 1,
+                      3, 20, 1);
+}
+static void test_joined(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 4, 8), FILLED(2, 8, 8), FILLED(3, 4, 8)},
+              *b[] = {FILLED(4, 4, 8), FILLED(5, 8, 8), FILLED(6, 4, 8)};
+    compare(joined, NULL, a, b, 3, 6, 0);
+}
+
+/* One kernel for each shape, none for the cat; its reader. */
+static void branches(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    out[0] = rp_cat(((rp_tensor *const[]){rp_relu(in[0]), rp_tanh(in[1]), rp_neg(rp_sin(in[0]))}), 3, 1);
+}
+static void test_branches(void **state) {
+    (void)state;
+    rp_tensor *a[] = {FILLED(1, 5, 8), FILLED(2, 5, 3)}, *b[] = {FILLED(3, 5, 8), FILLED(4, 5, 3)};
+    assert_int_equal(compare(branches, NULL, a, b, 2, 1, 2), 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chain),
@@ -408,6 +445,8 @@ int main(void) {
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_reshapes),
         cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_joined),
+        cmocka_unit_test(test_branches),
         cmocka_unit_test(test_checkpoint),
         cmocka_unit_test(test_relu_epilogue),
         cmocka_unit_test(test_sizes_share),

@@ -182,7 +182,7 @@ static rp_status make_nodes(rp__fusion *f) {
             fn->n_dag_nodes = 1;
             fn->plain_operands = 2;
             memcpy(fn->size, meta->size, meta->ndim * sizeof *meta->size);
-        } else if (rp__ir_is_op(n, RP__OP(empty)) || no_result) {
+        } else if (rp__ir_is_op(n, RP__OP(empty)) || no_result || rp__cat_is_joined(ir, n)) {
             fn->kind = RP__FUSE_NOTHING;
         } else if (loop && !empty) {
             fn->kind = RP__FUSE_LOOP;
@@ -472,7 +472,10 @@ static rp_status try_merge(rp__fuse_paths *m, const edge *e) {
     if (a == b) return RP_OK;
     rp__fuse_group *x = &f->groups[a], *y = &f->groups[b];
     const char *why = NULL;
-    if (!is_loop(&f->nodes[e->a]) || !is_loop(&f->nodes[e->b])) {
+    if (f->nodes[e->b].kind == RP__FUSE_NOTHING) return RP_OK; /* what a cat joins: stored where it has it */
+    if (f->nodes[e->a].kind == RP__FUSE_NOTHING) {
+        why = "joined-in-memory";
+    } else if (!is_loop(&f->nodes[e->a]) || !is_loop(&f->nodes[e->b])) {
         bool region = f->nodes[e->a].kind == RP__FUSE_REGION || f->nodes[e->b].kind == RP__FUSE_REGION;
         why = region ? "region" : "library-op";
     } else if (rp__fuse_path_around(m, a, b) || rp__fuse_path_around(m, b, a)) {
@@ -589,6 +592,44 @@ static rp_status merge_numbers(rp__fuse_paths *m) {
     return RP_OK;
 }
 
+static bool copies(const rp__ir_node *n) { return rp__ir_is_op(n, RP__OP(clone)) || rp__ir_is_op(n, RP__OP(to_dtype)); }
+
+/* Why node `copy`, in a kernel of nothing but copies, is needed for a cat; NULL: it is no such node, or the edge from the loop that
+   makes what it copies has its reason. */
+static const char *why_copied(const rp__fusion *f, uint32_t copy) {
+    const rp_ir *ir = f->ir;
+    const rp__ir_node *n = &ir->nodes[f->nodes[copy].node];
+    const rp__fuse_group *g = &f->groups[f->nodes[copy].group];
+    for (uint32_t m = 0; m < g->n_members; m++) {
+        if (!copies(&ir->nodes[f->nodes[g->members[m]].node])) return NULL;
+    }
+    const rp__ir_value root = rp__ir_root(ir, n->in[0]);
+    const rp__ir_value_info *made = &ir->values[root];
+    if (made->node == RP__IR_NONE || f->node_of[made->node] == RP__IR_NONE) return "cat-of-outside";
+    const rp__fuse_node *maker = &f->nodes[f->node_of[made->node]];
+    if (maker->kind == RP__FUSE_REGION) return "cat-of-outside";
+    if (maker->kind != RP__FUSE_LIBRARY && maker->kind != RP__FUSE_NOTHING) return NULL;
+    for (uint32_t k = 0; k < f->n_readers[root]; k++) {
+        const rp__ir_node *other = &ir->nodes[f->nodes[f->readers[root][k]].node];
+        if (rp__cat_is_joined(ir, other) && ir->values[other->out[0]].storage == made->storage) return "cat-of-part";
+    }
+    return f->result_storage[made->storage] ? "cat-of-result" : "cat-of-library";
+}
+
+static rp_status note_copies(rp__fusion *f) {
+    for (uint32_t k = 0; k < f->n_nodes; k++) {
+        const rp__ir_node *n = &f->ir->nodes[f->nodes[k].node];
+        if (!rp__cat_is_joined(f->ir, n)) continue;
+        for (uint32_t i = 0; i < n->n_in; i++) {
+            uint32_t maker = f->ir->values[n->in[i]].node;
+            uint32_t part = maker == RP__IR_NONE ? RP__IR_NONE : f->node_of[maker];
+            const char *why = part == RP__IR_NONE ? NULL : why_copied(f, part);
+            if (why) RP_TRY(note_unfused(f, part, k, why));
+        }
+    }
+    return RP_OK;
+}
+
 static rp_status merge_all(rp__fuse_paths *m) {
     rp__fusion *f = m->f;
     edge *edges = NULL;
@@ -600,6 +641,7 @@ static rp_status merge_all(rp__fuse_paths *m) {
         for (size_t k = 0; k < n_edges && status == RP_OK; k++) status = try_merge(m, &edges[k]);
     }
     if (status == RP_OK) status = merge_numbers(m);
+    if (status == RP_OK) status = note_copies(f);
     rp__free(edges);
     return status;
 }
