@@ -599,6 +599,74 @@ static void splits(void **state) {
            "sin+exp+add_scalar+add_scalar;cat", "");
 }
 
+/* ---- would a merge make a cycle? Random graphs, merged at random as long as there is no way around, against a plain search */
+
+enum { PATH_NODES = 40 };
+
+static bool way_around(const rp__fusion *f, uint32_t from, uint32_t to, uint32_t at, bool *seen) {
+    for (uint32_t m = 0; m < f->groups[at].n_members; m++) {
+        uint32_t node = f->groups[at].members[m];
+        for (uint32_t s = 0; s < f->n_succ[node]; s++) {
+            uint32_t next = f->nodes[f->succ[node][s]].group;
+            if (next == to && at != from) return true;
+            if (next == to || seen[next]) continue;
+            seen[next] = true;
+            if (way_around(f, from, to, next, seen)) return true;
+        }
+    }
+    return false;
+}
+
+static void ways_around(void **state) {
+    (void)state;
+    uint32_t r = 12345, merges = 0, refused = 0;
+    for (int round = 0; round < 200; round++) {
+        rp__fuse_node nodes[PATH_NODES];
+        rp__fuse_group groups[PATH_NODES];
+        uint32_t succ[PATH_NODES][PATH_NODES], *lists[PATH_NODES], n_succ[PATH_NODES], of[PATH_NODES][PATH_NODES];
+        memset(nodes, 0, sizeof nodes);
+        memset(groups, 0, sizeof groups);
+        rp__fusion f = {.nodes = nodes,
+                        .n_nodes = PATH_NODES,
+                        .groups = groups,
+                        .n_groups = PATH_NODES,
+                        .succ = lists,
+                        .n_succ = n_succ};
+        for (uint32_t k = 0; k < PATH_NODES; k++) {
+            n_succ[k] = 0;
+            lists[k] = succ[k];
+            for (uint32_t j = k + 1; j < PATH_NODES; j++) {
+                r = r * 1664525u + 1013904223u;
+                if ((r >> 16) % 100 < 6) succ[k][n_succ[k]++] = j;
+            }
+            nodes[k].group = k;
+            of[k][0] = k;
+            groups[k] = (rp__fuse_group){.members = of[k], .n_members = 1};
+        }
+        rp__fuse_paths paths;
+        assert_int_equal(rp__fuse_paths_begin(&paths, &f), RP_OK);
+        for (int step = 0; step < 150; step++) {
+            r = r * 1664525u + 1013904223u;
+            uint32_t a = nodes[(r >> 8) % PATH_NODES].group, b = nodes[(r >> 20) % PATH_NODES].group;
+            if (a == b) continue;
+            bool seen[2][PATH_NODES] = {{false}};
+            bool around = way_around(&f, a, b, a, seen[0]) || way_around(&f, b, a, b, seen[1]);
+            assert_int_equal(rp__fuse_path_around(&paths, a, b), around);
+            refused += around;
+            if (around) continue;
+            rp__fuse_paths_merge(&paths, a, b);
+            for (uint32_t m = 0; m < groups[b].n_members; m++) {
+                nodes[groups[b].members[m]].group = a;
+                of[a][groups[a].n_members++] = groups[b].members[m];
+            }
+            groups[b].n_members = 0;
+            merges++;
+        }
+        rp__fuse_paths_end(&paths);
+    }
+    assert_true(merges > 2000 && refused > 2000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_and_gradient),
@@ -622,6 +690,7 @@ int main(void) {
         cmocka_unit_test(writes),
         cmocka_unit_test(cats),
         cmocka_unit_test(splits),
+        cmocka_unit_test(ways_around),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,9 @@ typedef struct rp__fuse_node {
 typedef struct rp__fuse_group {
     uint32_t *members; /* indices into rp__fusion.nodes, in program order */
     uint32_t n_members;
-    bool dead; /* merged into another */
+    uint32_t version;              /* changes with its members */
+    struct rp__group_space *space; /* of the members, if it was asked for */
+    bool dead;                     /* merged into another */
 } rp__fuse_group;
 
 typedef struct rp__unfused_edge {
@@ -98,14 +100,18 @@ static inline bool rp__fuse_is_chain(const rp__fusion *f, const rp__fuse_group *
     return products > 1;
 }
 
+/* ---- fuse_paths.c: which merges would make a cycle */
 typedef struct rp__fuse_paths {
-    rp__fusion *f;
-    uint32_t *stack, *mark, stamp; /* per node: scratch of path searches */
+    const rp__fusion *f;
+    uint32_t *order, *place;               /* groups in an order that dependencies agree with; per group: where it is */
+    uint32_t *stack, *mark, stamp, *later; /* per group: scratch of searches */
 } rp__fuse_paths;
-rp_status rp__fuse_paths_begin(rp__fuse_paths *p, rp__fusion *f);
+rp_status rp__fuse_paths_begin(rp__fuse_paths *p, const rp__fusion *f);
 void rp__fuse_paths_end(rp__fuse_paths *p);
-/* Is there a way from group a to group b over at least one other group? */
+/* Is there a way from one of the groups to the other over at least one more? */
 bool rp__fuse_path_around(rp__fuse_paths *p, uint32_t a, uint32_t b);
+/* There is none: group b is about to become part of group a. */
+void rp__fuse_paths_merge(rp__fuse_paths *p, uint32_t a, uint32_t b);
 
 /* ---- chain.c */
 /* Chains of products that the library of d takes. */

@@ -19,7 +19,7 @@ typedef struct lowering {
     rp__lower_sink sink; /* first */
     const rp__fusion *f;
     const rp__fuse_group *group;
-    rp__group_space space;
+    const rp__group_space *space;
     const rp__executable_place *places;
     uint32_t member; /* being lowered */
     made *made;
@@ -49,13 +49,13 @@ static void fail(lowering *l, rp_status status) {
 /* The kernel's axes that an access with these strides by axis of the group walks; those that a value's map
    names. */
 static rp__axes axes_of(const lowering *l, const int64_t *stride) {
-    bool inner = l->space.n_inner == 0;
-    for (unsigned a = 0; a < l->space.n_axes; a++) inner = inner || (l->space.is_inner[a] && stride[a] != 0);
+    bool inner = l->space->n_inner == 0;
+    for (unsigned a = 0; a < l->space->n_axes; a++) inner = inner || (l->space->is_inner[a] && stride[a] != 0);
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
 static rp__axes axes_of_map(const lowering *l, const rp__axis_map *map) {
-    bool inner = l->space.n_inner == 0;
-    for (unsigned k = 0; k < map->begin[map->ndim]; k++) inner = inner || l->space.is_inner[map->axis[k]];
+    bool inner = l->space->n_inner == 0;
+    for (unsigned k = 0; k < map->begin[map->ndim]; k++) inner = inner || l->space->is_inner[map->axis[k]];
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
 
@@ -66,7 +66,7 @@ static void axis_strides(const lowering *l, const rp__axis_map *map, const rp_di
         int64_t step = stride[d];
         for (unsigned k = map->begin[d + 1]; k-- > map->begin[d];) {
             out[map->axis[k]] = step;
-            step *= l->space.size[map->axis[k]];
+            step *= l->space->size[map->axis[k]];
         }
     }
 }
@@ -80,15 +80,15 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
     }
     rp__space_access *a = &l->accesses[l->n_accesses];
     memset(a, 0, sizeof *a);
-    for (unsigned k = 0; k < l->space.n_axes; k++) a->stride[k] = stride[l->space.order[k]];
+    for (unsigned k = 0; k < l->space->n_axes; k++) a->stride[k] = stride[l->space->order[k]];
     if (kind != RP__ACCESS_IOTA) {
         const rp__ir_value_info *info = &l->f->ir->values[value];
         const rp__executable_place *p = &l->places[info->storage];
         int64_t bytes = (int64_t)rp__dtype_bytes(dtype), low = 0, high = 0;
         a->storage = p->storage;
         a->base = (char *)p->storage->data + p->base + info->offset * bytes;
-        for (unsigned k = 0; k < l->space.n_axes; k++) {
-            int64_t reach = stride[k] * (l->space.size[k] - 1);
+        for (unsigned k = 0; k < l->space->n_axes; k++) {
+            int64_t reach = stride[k] * (l->space->size[k] - 1);
             if (reach < 0)
                 low += reach;
             else
@@ -97,10 +97,11 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         a->begin = whole ? p->base : p->base + (info->offset + low) * bytes;
         a->end = whole ? p->base + p->bytes : p->base + (info->offset + high + 1) * bytes;
     }
-    if (l->space.reversed) {
+    if (l->space->reversed) {
         int64_t reach = 0;
-        for (unsigned k = l->space.n_axes - l->space.n_inner; k < l->space.n_axes; k++) {
-            if (l->space.size[l->space.order[k]] > 0) reach += a->stride[k] * (l->space.size[l->space.order[k]] - 1);
+        for (unsigned k = l->space->n_axes - l->space->n_inner; k < l->space->n_axes; k++) {
+            if (l->space->size[l->space->order[k]] > 0)
+                reach += a->stride[k] * (l->space->size[l->space->order[k]] - 1);
             a->stride[k] = -a->stride[k];
         }
         if (kind == RP__ACCESS_IOTA)
@@ -123,7 +124,7 @@ static rp__val remember(lowering *l, rp__ir_value value, rp__axes axes, rp__val 
 
 static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
     int64_t stride[RP__AXES];
-    const rp__axis_map *map = rp__group_map(&l->space, v);
+    const rp__axis_map *map = rp__group_map(l->space, v);
     if (!map) {
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel reads a value that has no place in its space"));
         return RP__NO_VAL;
@@ -183,7 +184,7 @@ static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__va
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
     bool narrow = dtype == RP_F16 || dtype == RP_BF16;
     (void)remember(l, v, 0, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
-    if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(&l->space, v), val);
+    if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(l->space, v), val);
 }
 
 static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
@@ -215,7 +216,7 @@ static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota
         by_dim[d] = kind == RP__IOTA_DIM ? d == dim : step;
         step *= n->size[d];
     }
-    axis_strides(l, &l->space.node_map[l->member], by_dim, stride);
+    axis_strides(l, &l->space->node_map[l->member], by_dim, stride);
     const uint16_t access = add_access(l, RP__ACCESS_IOTA, RP_I64, stride, axes_of(l, stride), RP__IR_NONE, false, 0);
     return rp__dag_iota(s->builder, access);
 }
@@ -251,7 +252,7 @@ static uint16_t sink_access(rp__lower_sink *s, const rp__call *call, bool out, u
     (void)axes;
     const rp__ir_node *n = node_of(l);
     int64_t by_axis[RP__AXES];
-    axis_strides(l, &l->space.node_map[l->member], stride, by_axis);
+    axis_strides(l, &l->space->node_map[l->member], stride, by_axis);
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
     return add_access(l, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, by_axis, axes_of(l, by_axis),
                       out ? n->out[k] : n->in[k], true, 0);
@@ -265,7 +266,7 @@ static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, con
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many windows"));
         return 0;
     }
-    const rp__axis_map *map = &l->space.node_map[l->member];
+    const rp__axis_map *map = &l->space->node_map[l->member];
     int64_t by_axis[RP__AXES], factor[RP__AXES];
     axis_strides(l, map, stride, by_axis);
     rp__axes own = axes_of(l, by_axis);
@@ -275,11 +276,11 @@ static uint16_t sink_windows(rp__lower_sink *s, const rp__call *call, int k, con
         *w = (rp__space_window){.size = from->size, .stride = from->stride, .pad = from->pad, .divisor = from->divisor};
         axis_strides(l, map, from->factor, factor);
         own |= axes_of(l, factor);
-        for (unsigned a = 0; a < l->space.n_axes; a++) {
-            const unsigned axis = l->space.order[a];
+        for (unsigned a = 0; a < l->space->n_axes; a++) {
+            const unsigned axis = l->space->order[a];
             w->factor[a] = factor[axis];
-            if (!l->space.reversed || !l->space.is_inner[axis]) continue;
-            w->pad -= factor[axis] * (l->space.size[axis] - 1);
+            if (!l->space->reversed || !l->space->is_inner[axis]) continue;
+            w->pad -= factor[axis] * (l->space->size[axis] - 1);
             w->factor[a] = -factor[axis];
         }
     }
@@ -293,7 +294,7 @@ static void lower_member(lowering *l) {
     const rp__ir_node *n = node_of(l);
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->kind == RP__IR_OP ? n->op->name : "assign");
     if (fn->kind == RP__FUSE_COPY) {
-        store(l, n->in[0], &l->space.node_map[l->member], value_of(l, n->in[1], false));
+        store(l, n->in[0], &l->space->node_map[l->member], value_of(l, n->in[1], false));
     } else {
         rp__call call;
         rp__ir_call(n, fn->in, fn->out, &call);
@@ -305,7 +306,7 @@ static void lower_member(lowering *l) {
 
 static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
-    rp__space space = {.dims = {(uint8_t)(l->space.n_axes - l->space.n_inner), l->space.n_inner},
+    rp__space space = {.dims = {(uint8_t)(l->space->n_axes - l->space->n_inner), l->space->n_inner},
                        .n_accesses = l->n_accesses,
                        .n_scalars = l->n_scalars,
                        .accesses = l->accesses,
@@ -315,7 +316,7 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
                        .n_draws = l->n_draws,
                        .op = first->kind == RP__IR_OP ? first->op->name : "copy_",
                        .site = first->site ? first->site : ""};
-    for (unsigned k = 0; k < l->space.n_axes; k++) space.extent[k] = l->space.size[l->space.order[k]];
+    for (unsigned k = 0; k < l->space->n_axes; k++) space.extent[k] = l->space->size[l->space->order[k]];
     rp__space_collapse(dag, &space, l->accesses);
     return rp__loop_launch(l->device, s, dag, &space);
 }
@@ -331,12 +332,14 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
     l->device = d;
     l->draw = draw;
     l->draw_ctx = draw_ctx;
-    const char *why = rp__group_space_make(f, g->members, g->n_members, &l->space);
+    rp__group_space own = {0}; /* of a group that nobody asked about before */
+    const char *why = g->space ? NULL : rp__group_space_make(f, g->members, g->n_members, &own);
     if (why) {
         rp__free(l);
         return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
                     : RP__OOM("a fused kernel");
     }
+    l->space = g->space ? g->space : &own;
     l->sink = (rp__lower_sink){.builder = rp__dag_new(),
                                .in = sink_in,
                                .out = sink_out,
@@ -366,7 +369,7 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
             rp__dag_release(dag);
     }
     rp__free(l->made);
-    rp__group_space_free(&l->space);
+    rp__group_space_free(&own);
     rp__free(l);
     return status;
 }
