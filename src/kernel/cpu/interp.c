@@ -112,7 +112,7 @@ void rp__interp_lay_out(run *r, char *scratch) {
     r->tiles = at;
     at += r->tile * p->tile_bytes;
     r->acc = at;
-    at += rp__interp_round64((int64_t)p->acc_bytes * RP__LANES * r->w);
+    at += rp__interp_round64((int64_t)p->acc_bytes * r->lanes * r->w);
     r->stack = at;
     unsigned levels = 0;
     for (int64_t c = (r->row_len + RP__CHUNK - 1) / RP__CHUNK; c > 0; c >>= 1) levels++;
@@ -147,6 +147,7 @@ void rp__interp_begin(run *r, const rp__program *p, const uint64_t *words, rp__w
 void rp__interp_begin_walk(run *r) {
     r->rows = r->row_len = 1;
     for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &r->rows : &r->row_len) *= r->extent[d];
+    r->lanes = r->walk == RP__WALK_ACROSS ? clamp(r->row_len, 1, RP__LANES) : RP__LANES;
     r->d0 = r->walk == RP__WALK_ALONG || r->walk == RP__WALK_LONG ? r->n_outer : 0;
     r->d1 = r->walk == RP__WALK_ACROSS ? r->n_outer : r->dims;
     for (unsigned a = 0; a < r->p->n_accesses; a++) {
@@ -205,14 +206,15 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
     }
 }
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
-static int64_t across_width(const rp__program *p, int64_t rows) {
-    int64_t per_row = (int64_t)p->acc_bytes * RP__LANES + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
+static int64_t across_width(const rp__program *p, int64_t rows, int64_t row_len) {
+    int64_t per_row =
+        (int64_t)p->acc_bytes * clamp(row_len, 1, RP__LANES) + p->scan_bytes + p->tile_bytes + p->row_bytes * 2 + 2;
     return clamp(floor_pow2(96 * 1024 / per_row), 16, clamp(rows, 16, 512));
 }
 enum { BLOCK_ROWS = 128, BLOCK_POSITIONS = 16 }; /* 16 elements of four bytes are a cache line; 128 lines are 8 KB */
 static void run_across(run *r, int64_t first, int64_t last, bool blocks, char *scratch) {
     rp__interp_begin_walk(r);
-    const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows);
+    const int64_t width = blocks ? BLOCK_ROWS : across_width(r->p, r->rows, r->row_len);
     for (int64_t w0 = first; w0 < last; w0 += r->w) {
         r->w0 = w0;
         r->w = last - w0 < width ? last - w0 : width;
@@ -310,7 +312,7 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
     if (keep && walk != RP__WALK_LONG) {
         int64_t row_len = 1, rows = 1;
         for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &rows : &row_len) *= r->extent[d];
-        if (rp__keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows) : 1)) r->p = keep;
+        if (rp__keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows, row_len) : 1)) r->p = keep;
     }
     if (walk == RP__WALK_ALONG)
         run_along(r, first, last, scratch);
