@@ -121,6 +121,28 @@ static void different_rows(void **state) {
            "softmax;sum", "softmax>sum:reduction-dims-differ");
 }
 
+/* On a CPU sums over the rows join what reduces along them, and take what follows from them alone along; but not where something of
+   the rows reads them again, where there are few rows, or where rows do not lie in memory element after element. */
+static void rows_and_columns(void **state) {
+    (void)state;
+    static const char *const text = "graph \"f\" (%%0: f32[%d, 64]%s) {\n"
+                                    "  %%1: f32[%d, 64] = softmax(%%0) {dim = 1}\n"
+                                    "  %%2: f32[64] = sum(%%1) {dim = [0], keepdim = false, dtype = none}\n"
+                                    "  %%3: f32[64] = exp(%%2)\n"
+                                    "  %%4: f32[%d, 64] = mul(%%1, %%3)\n"
+                                    "  return %s\n"
+                                    "}\n";
+    char graph[1024];
+    (void)snprintf(graph, sizeof graph, text, 256, "", 256, 256, "%1, %3");
+    expect(graph, "softmax+sum+exp;mul", NULL);
+    (void)snprintf(graph, sizeof graph, text, 256, "", 256, 256, "%4");
+    expect(graph, "softmax+sum+exp;mul", "softmax>mul:reduction-dims-differ;exp>mul:reduction-dims-differ");
+    (void)snprintf(graph, sizeof graph, text, 255, "", 255, 255, "%4");
+    expect(graph, "softmax;sum+exp;mul", NULL);
+    (void)snprintf(graph, sizeof graph, text, 256, " strides(1, 256)", 256, 256, "%4");
+    expect(graph, "softmax;sum+exp;mul", NULL);
+}
+
 /* Rows of one element have no dim of their own, so that all 16 may be rows. */
 static void most_axes(void **state) {
     (void)state;
@@ -680,6 +702,7 @@ int main(void) {
         cmocka_unit_test(rows),
         cmocka_unit_test(scans),
         cmocka_unit_test(different_rows),
+        cmocka_unit_test(rows_and_columns),
         cmocka_unit_test(most_axes),
         cmocka_unit_test(parts),
         cmocka_unit_test(gathers),

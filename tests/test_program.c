@@ -433,6 +433,43 @@ static void test_branches(void **state) {
     assert_int_equal(compare(branches, NULL, a, b, 2, 1, 2), 2);
 }
 
+/* Sums over rows and along rows, and what follows from either, are one walk over the elements and one over the sums of its lanes. */
+static void rows_and_columns(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_sin(in[0]), *p = rp_softmax(x, 1);
+    out[0] = rp_sum(p, RP_DIMS(0));
+    out[1] = rp_mean(rp_mul(x, in[0]), RP_DIMS(0), true);
+    out[2] = rp_tanh(rp_add(rp_sum(x, RP_DIMS(0)), in[1]));
+    out[3] = rp_sum(x, RP_DIMS(1));
+    out[4] = p;
+}
+/* The lanes of a column go by the order of its rows, whatever dims they are. */
+static void columns_of_two_dims(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    (void)ctx, (void)n_in, (void)n_out;
+    rp_tensor *x = rp_exp(in[0]); /* (n, 3, 40), n and 3 apart in memory */
+    out[0] = rp_sum(x, RP_DIMS(0, 1));
+    out[1] = rp_sum(x, RP_DIMS(2));
+    out[2] = rp_layer_norm(x, RP_DIMS(40), NULL, NULL, 1e-5);
+}
+static void test_columns(void **state) {
+    (void)state;
+    static const int64_t rows[] = {256, 257, 300, 1000, 8192, 8193}, lengths[] = {32, 40, 77};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        for (size_t c = 0; c < (rows[r] < 8000 ? 3 : 1); c++) {
+            rp_tensor *a[] = {FILLED(1, rows[r], lengths[c]), FILLED(2, lengths[c])},
+                      *b[] = {FILLED(3, rows[r], lengths[c]), FILLED(4, lengths[c])};
+            size_t launches = compare(rows_and_columns, NULL, a, b, 2, 5, 0);
+            assert_int_equal(launches == 2, rows[r] <= 8192);
+            rp_tensor *half[] = {rp_to_dtype(a[0], RP_F16), rp_to_dtype(a[1], RP_F16)};
+            assert_int_equal(compare(rows_and_columns, NULL, half, half, 2, 5, 0) == 2, rows[r] <= 8192);
+        }
+        rp_tensor *t = rp_slice(rp_transpose(FILLED(5, 4, rows[r], 40), 0, 1), 1, 0, 3, 1);
+        (void)compare(columns_of_two_dims, NULL, &t, &t, 1, 3, 0);
+    }
+    rp_tensor *few[] = {FILLED(1, 255, 40), FILLED(2, 40)};
+    assert_true(compare(rows_and_columns, NULL, few, few, 2, 5, 0) > 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chain),
@@ -447,6 +484,7 @@ int main(void) {
         cmocka_unit_test(test_edges),
         cmocka_unit_test(test_joined),
         cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_columns),
         cmocka_unit_test(test_checkpoint),
         cmocka_unit_test(test_relu_epilogue),
         cmocka_unit_test(test_sizes_share),

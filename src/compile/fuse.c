@@ -93,6 +93,22 @@ static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, co
     return rp__dag_access_windows(s->builder, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
 }
 
+/* One sum of floats, and nothing that goes on along what it runs over. */
+static bool sums_only(const rp__dag *dag) {
+    uint32_t reductions = 0;
+    if (dag->n_phases != 2 || dag->random || dag->checks || dag->n_windows || dag->scans || !dag->rows) return false;
+    for (unsigned k = 0; k < dag->n_nodes; k++) {
+        const rp__node *n = &dag->nodes[k];
+        if (n->op != RP__REDUCE) continue;
+        if (n->imm.i != RP__REDUCE_SUM || (n->dtype != RP_F32 && n->dtype != RP_F64)) return false;
+        reductions++;
+    }
+    for (unsigned k = 0; k < dag->n_stores; k++) {
+        if (!rp__dag_is_row(dag, dag->nodes[dag->stores[k].value].axes)) return false;
+    }
+    return reductions == 1;
+}
+
 static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
     const rp__ir_node *n = &ir->nodes[fn->node];
     rp__call call;
@@ -120,6 +136,7 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
     if (status == RP_OK && !dag) status = rp_error_status();
     if (dag) fn->n_dag_nodes = dag->n_nodes;
     if (dag) fn->n_windows = dag->n_windows;
+    if (dag) fn->sums = sums_only(dag);
     rp__dag_release(dag);
     return status;
 }
@@ -787,6 +804,11 @@ rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
         if (m) m->f = out;
         if (status == RP_OK) status = merge_all(m);
         if (status == RP_OK) status = merge_epilogues(out);
+        for (uint32_t g = 0; g < out->n_groups && status == RP_OK; g++) { /* what places and lowers it asks for it */
+            rp__fuse_group *group = &out->groups[g];
+            if (group->n_members < 2 || !is_loop(&out->nodes[group->members[0]])) continue;
+            if (!space_of(group, out)) status = RP__OOM("fusion"); /* it was found to have one */
+        }
         if (m) rp__fuse_paths_end(&m->paths);
         rp__free(m);
     }

@@ -35,6 +35,7 @@ typedef struct rp__fuse_node {
     uint64_t memory_operands; /* operands that are read at computed places: they must lie in memory */
     uint64_t plain_operands;  /* operands that are read element by element (perhaps too) */
     uint64_t front_operands;  /* of those: their dims are the first of the space, not the last */
+    bool sums;                /* a sum of floats over its inner dims, and what follows from that alone */
     bool opaque;              /* stores at computed places: results exist in memory only */
     uint8_t n_draws;
     uint32_t n_scalars, n_dag_nodes, n_windows;
@@ -50,6 +51,7 @@ typedef struct rp__fuse_group {
     uint32_t n_members;
     uint32_t version;              /* changes with its members */
     struct rp__group_space *space; /* of the members, if it was asked for */
+    uint32_t partial;              /* of a space with column sums: buffer of their lanes */
     bool dead;                     /* merged into another */
 } rp__fuse_group;
 
@@ -130,6 +132,10 @@ typedef struct rp__mapped_value {
 typedef struct rp__group_space {
     uint8_t n_axes, n_inner;
     bool reversed; /* inner axes are walked from their ends */
+    /* Masks of members. columns: they sum over the outer axes, where others reduce over the inner ones; behind: they read nothing of
+       the group but what those make. Such a group is two launches: one walks the rows and leaves sums of every RP__LANES-th row,
+       the other adds these up, in the order of a reduction, and runs what is behind. */
+    uint64_t columns, behind;
     int64_t size[RP__AXES];
     uint8_t order[RP__AXES]; /* outer axes, then inner axes in logical order */
     bool is_inner[RP__AXES];
@@ -143,6 +149,8 @@ typedef struct rp__group_space {
 /* NULL and the space; or the reason why the nodes cannot be one kernel (a name of reasons.def). out-of-memory: "". */
 const char *rp__group_space_make(const rp__fusion *f, const uint32_t *members, uint32_t n, rp__group_space *out);
 void rp__group_space_free(rp__group_space *s);
+extern int64_t rp__column_least,
+    rp__column_row_least; /* rows, and elements of each, from which on columns join them; tests: less */
 const rp__axis_map *rp__group_map(const rp__group_space *s, rp__ir_value v); /* NULL: not mapped */
 
 /* The member that a kernel is named by: the first that has operands, if any has. */

@@ -20,7 +20,9 @@ typedef struct lowering {
     const rp__fusion *f;
     const rp__fuse_group *group;
     const rp__group_space *space;
-    const rp__executable_place *places;
+    enum { WHOLE, ROWS, COLUMNS } stage;       /* of a space with column sums: its rows, and what adds up their lanes */
+    uint8_t order[RP__AXES], n_order, n_inner; /* axes of the launch, those along a row last */
+    const rp__executable_place *places, *partial;
     uint32_t member; /* being lowered */
     made *made;
     size_t n_made, made_capacity;
@@ -49,11 +51,13 @@ static void fail(lowering *l, rp_status status) {
 /* The kernel's axes that an access with these strides by axis of the group walks; those that a value's map
    names. */
 static rp__axes axes_of(const lowering *l, const int64_t *stride) {
+    if (l->stage == COLUMNS) return RP__ALONG_ROWS;
     bool inner = l->space->n_inner == 0;
     for (unsigned a = 0; a < l->space->n_axes; a++) inner = inner || (l->space->is_inner[a] && stride[a] != 0);
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
 }
 static rp__axes axes_of_map(const lowering *l, const rp__axis_map *map) {
+    if (l->stage == COLUMNS) return RP__ALONG_ROWS;
     bool inner = l->space->n_inner == 0;
     for (unsigned k = 0; k < map->begin[map->ndim]; k++) inner = inner || l->space->is_inner[map->axis[k]];
     return inner ? RP__ELEMENTS : RP__ALONG_ROWS;
@@ -80,7 +84,7 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
     }
     rp__space_access *a = &l->accesses[l->n_accesses];
     memset(a, 0, sizeof *a);
-    for (unsigned k = 0; k < l->space->n_axes; k++) a->stride[k] = stride[l->space->order[k]];
+    for (unsigned k = 0; k < l->n_order; k++) a->stride[k] = stride[l->order[k]];
     if (kind != RP__ACCESS_IOTA) {
         const rp__ir_value_info *info = &l->f->ir->values[value];
         const rp__executable_place *p = &l->places[info->storage];
@@ -130,7 +134,8 @@ static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
         return RP__NO_VAL;
     }
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
-    rp__axes axes = reduced ? RP__ELEMENTS : axes_of_map(l, map);
+    /* By strides, not by the map: what is expanded along a row is a value of the row. */
+    rp__axes axes = reduced ? RP__ELEMENTS : axes_of(l, stride);
     for (size_t k = 0; k < l->n_made; k++) {
         if (l->made[k].value == v && l->made[k].axes == axes) return l->made[k].val;
     }
@@ -154,8 +159,45 @@ static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
     return load(l, v, reduced);
 }
 
+static bool is_column(const lowering *l) { return l->space->columns >> l->member & 1u; }
+
+int64_t rp__group_partial_bytes(const rp__fuse_group *g) {
+    if (!g->space || !g->space->columns) return 0;
+    int64_t bytes = 8 * RP__LANES * __builtin_popcountll(g->space->columns);
+    for (unsigned a = 0; a < g->space->n_axes; a++) bytes *= g->space->is_inner[a] ? g->space->size[a] : 1;
+    return bytes;
+}
+
+/* Where the lanes of the member's sums lie: those of members before it come first, each in 8 bytes an element. */
+static uint16_t partial_access(lowering *l, rp_dtype dtype) {
+    if (l->n_accesses == RP__DAG_MAX_ACCESSES) {
+        fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel has too many accesses"));
+        return 0;
+    }
+    const int64_t before = __builtin_popcountll(l->space->columns & ((UINT64_C(1) << l->member) - 1));
+    rp__space_access *a = &l->accesses[l->n_accesses];
+    memset(a, 0, sizeof *a);
+    const unsigned first = l->stage == COLUMNS ? 0 : l->n_order - l->n_inner;
+    int64_t step = 1;
+    for (unsigned k = l->n_order; k-- > first;) {
+        a->stride[k] = step;
+        step *= l->space->size[l->order[k]];
+    }
+    if (l->stage == COLUMNS) a->stride[l->n_order] = step;
+    a->storage = l->partial->storage;
+    a->begin = l->partial->base + before * step * RP__LANES * 8;
+    a->end = a->begin + step * RP__LANES * (int64_t)rp__dtype_bytes(dtype);
+    a->base = (char *)l->partial->storage->data + a->begin;
+    (void)rp__dag_access(l->sink.builder, l->stage == ROWS ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, dtype,
+                         RP__ELEMENTS);
+    return l->n_accesses++;
+}
+
 static rp__val sink_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     lowering *l = (lowering *)s;
+    if (l->stage == COLUMNS && is_column(l)) { /* summed already */
+        return rp__dag_const(s->builder, rp__dtypes[call->in[k]->dtype].compute, rp_i64(0));
+    }
     (void)front; /* known since the probe: the space has placed it */
     return value_of(l, node_of(l)->in[k], call->op->lowering == RP__ROWS);
 }
@@ -174,12 +216,21 @@ static rp__val sink_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind 
 }
 static void sink_reverse(rp__lower_sink *s, const rp__call *call) { (void)s, (void)call; } /* known since the probe */
 static rp__val sink_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
+    lowering *l = (lowering *)s;
     (void)call;
-    return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
+    if (l->stage == WHOLE || !is_column(l)) return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
+    const rp_dtype dtype = rp__dag_dtype(s->builder, a);
+    const uint16_t lanes = partial_access(l, dtype);
+    if (l->stage == COLUMNS) {
+        return rp__dag_reduce(s->builder, kind, rp__dag_load(s->builder, lanes, RP__NO_VAL, RP__NO_VAL), RP__ALONG_ROW);
+    }
+    rp__dag_store_at(s->builder, lanes, a, RP__NO_VAL, RP__NO_VAL, RP__STORE_ADD);
+    return rp__dag_const(s->builder, dtype, rp_i64(0));
 }
 
 static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val val) {
     lowering *l = (lowering *)s;
+    if (l->stage == ROWS && is_column(l)) return;
     rp__ir_value v = node_of(l)->out[k];
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
     bool narrow = dtype == RP_F16 || dtype == RP_BF16;
@@ -306,7 +357,7 @@ static void lower_member(lowering *l) {
 
 static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     const rp__ir_node *first = &l->f->ir->nodes[l->f->nodes[rp__fuse_named(l->f, l->group)].node];
-    rp__space space = {.dims = {(uint8_t)(l->space->n_axes - l->space->n_inner), l->space->n_inner},
+    rp__space space = {.dims = {(uint8_t)(l->n_order - l->n_inner), l->n_inner},
                        .n_accesses = l->n_accesses,
                        .n_scalars = l->n_scalars,
                        .accesses = l->accesses,
@@ -314,24 +365,78 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
                        .scalars = l->scalars,
                        .draw = l->n_draws ? l->draws : NULL,
                        .n_draws = l->n_draws,
+                       .lanes = l->stage == ROWS,
                        .op = first->kind == RP__IR_OP ? first->op->name : "copy_",
                        .site = first->site ? first->site : ""};
-    for (unsigned k = 0; k < l->space->n_axes; k++) space.extent[k] = l->space->size[l->space->order[k]];
+    for (unsigned k = 0; k < l->n_order; k++) space.extent[k] = l->space->size[l->order[k]];
+    if (l->stage == COLUMNS) {
+        space.dims[1] = 1;
+        space.extent[l->n_order] = RP__LANES;
+    }
     rp__space_collapse(dag, &space, l->accesses);
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
+/* Do members of the stage at hand run this one? */
+static bool takes_part(const lowering *l) {
+    const uint64_t bit = UINT64_C(1) << (l->member & 63);
+    return l->stage == WHOLE  ? true
+           : l->stage == ROWS ? !(l->space->behind & bit)
+                              : ((l->space->columns | l->space->behind) & bit) != 0;
+}
+
+static rp_status lower_stage(lowering *l, rp_stream *s, rp__dag **out) {
+    const rp__group_space *space = l->space;
+    l->n_made = l->n_accesses = l->n_scalars = l->n_windows = l->n_draws = 0;
+    const unsigned first = l->stage == COLUMNS ? space->n_axes - space->n_inner : 0;
+    l->n_order = (uint8_t)(space->n_axes - first);
+    l->n_inner = l->stage == COLUMNS ? 0 : space->n_inner;
+    memcpy(l->order, space->order + first, l->n_order);
+    l->sink.builder = rp__dag_new();
+    if (!l->sink.builder) return rp_error_status();
+    for (l->member = 0; l->member < l->group->n_members && l->status == RP_OK; l->member++) {
+        if (takes_part(l)) lower_member(l);
+    }
+    if (l->status != RP_OK) {
+        rp__dag_abandon(l->sink.builder);
+        return l->status;
+    }
+    rp__dag *dag = rp__dag_finish(l->sink.builder);
+    if (!dag) return rp_error_status();
+    rp_status status = launch(l, s, dag);
+    if (status != RP_OK) {
+        rp__dag_release(dag);
+        return status;
+    }
+    *out = dag;
+    return RP_OK;
+}
+
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__dag **out) {
-    *out = NULL;
+                          const rp__executable_place *partial, rp__device *d, rp_stream *s, rp__draw_source *draw,
+                          void *draw_ctx, rp__dag *out[2]) {
+    out[0] = out[1] = NULL;
     lowering *l = rp__calloc(1, sizeof *l);
     if (!l) return RP__OOM("a fused kernel");
-    l->f = f;
-    l->group = g;
-    l->places = places;
-    l->device = d;
-    l->draw = draw;
-    l->draw_ctx = draw_ctx;
+    *l = (lowering){.sink = {.in = sink_in,
+                             .out = sink_out,
+                             .reduce = sink_reduce,
+                             .scan = sink_scan,
+                             .reverse = sink_reverse,
+                             .scalar = sink_scalar,
+                             .iota = sink_iota,
+                             .draw = sink_draw,
+                             .inner = sink_inner,
+                             .space = sink_space,
+                             .access = sink_access,
+                             .windows = sink_windows},
+                    .f = f,
+                    .group = g,
+                    .places = places,
+                    .partial = partial,
+                    .device = d,
+                    .draw = draw,
+                    .draw_ctx = draw_ctx};
     rp__group_space own = {0}; /* of a group that nobody asked about before */
     const char *why = g->space ? NULL : rp__group_space_make(f, g->members, g->n_members, &own);
     if (why) {
@@ -340,33 +445,15 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                     : RP__OOM("a fused kernel");
     }
     l->space = g->space ? g->space : &own;
-    l->sink = (rp__lower_sink){.builder = rp__dag_new(),
-                               .in = sink_in,
-                               .out = sink_out,
-                               .reduce = sink_reduce,
-                               .scan = sink_scan,
-                               .reverse = sink_reverse,
-                               .scalar = sink_scalar,
-                               .iota = sink_iota,
-                               .draw = sink_draw,
-                               .inner = sink_inner,
-                               .space = sink_space,
-                               .access = sink_access,
-                               .windows = sink_windows};
-    rp_status status = l->sink.builder ? RP_OK : rp_error_status();
-    for (l->member = 0; l->member < g->n_members && l->sink.builder && l->status == RP_OK; l->member++) {
-        lower_member(l);
+    l->stage = l->space->columns ? ROWS : WHOLE;
+    rp_status status = lower_stage(l, s, &out[0]);
+    if (status == RP_OK && l->stage == ROWS) {
+        l->stage = COLUMNS;
+        status = lower_stage(l, s, &out[1]);
     }
-    if (status == RP_OK) status = l->status;
     if (status != RP_OK) {
-        rp__dag_abandon(l->sink.builder);
-    } else {
-        rp__dag *dag = rp__dag_finish(l->sink.builder);
-        status = dag ? launch(l, s, dag) : rp_error_status();
-        if (status == RP_OK)
-            *out = dag;
-        else
-            rp__dag_release(dag);
+        rp__dag_release(out[0]);
+        out[0] = NULL;
     }
     rp__free(l->made);
     rp__group_space_free(&own);

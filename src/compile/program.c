@@ -177,9 +177,11 @@ static rp_status record_chain(rp__executable *p, const rp__program_part *part, c
 /* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
 static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
                        const rp__executable_place *places) {
-    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 1)) return RP__OOM("kernels of a program");
-    RP_TRY(rp__group_lower(f, g, places, p->device, p->build_stream, draw, p, &p->dags[p->n_dags]));
-    p->n_dags++;
+    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
+    const rp__executable_place *partial = g->space && g->space->columns ? &p->buffers[g->partial].place : NULL;
+    rp__dag *dags[2];
+    RP_TRY(rp__group_lower(f, g, places, partial, p->device, p->build_stream, draw, p, dags));
+    for (unsigned k = 0; k < 2 && dags[k]; k++) p->dags[p->n_dags++] = dags[k];
     return RP_OK;
 }
 

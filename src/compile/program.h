@@ -111,9 +111,13 @@ typedef struct rp__executable_place {
 } rp__executable_place;
 typedef rp_status rp__draw_source(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out);
 
-/* lower_group.c: one launch for the members. *dag is the caller's to release: who keeps it keeps its kernel for other sizes. */
+/* lower_group.c: one launch for the members, or two where it has columns, whose lanes go through `partial`. dags (the second may be
+   NULL) are the caller's to release: who keeps them keeps their kernels for other sizes. */
 rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          rp__device *d, rp_stream *s, rp__draw_source *draw, void *draw_ctx, rp__dag **dag);
+                          const rp__executable_place *partial, rp__device *d, rp_stream *s, rp__draw_source *draw,
+                          void *draw_ctx, rp__dag *dags[2]);
+/* Bytes of `partial`; 0: none. */
+int64_t rp__group_partial_bytes(const rp__fuse_group *g);
 
 /* order.c: groups in an order that every dependency allows and that keeps little alive. order[n_live]. */
 rp_status rp__fuse_order(const rp__fusion *f, uint32_t *order, uint32_t *n_live);

@@ -179,8 +179,10 @@ static rp_status place_region(placer *l, rp__program_part *part, uint32_t group)
     return RP_OK;
 }
 
-static rp_status place_group(placer *l, const rp__program_part *part, const rp__fuse_group *g) {
+static rp_status place_group(placer *l, const rp__program_part *part, rp__fuse_group *g) {
     const rp__fusion *f = &part->fusion;
+    const int64_t partial = rp__group_partial_bytes(g);
+    if (partial > 0) RP_TRY(new_temp(l, partial, &g->partial));
     for (uint32_t m = 0; m < g->n_members; m++) {
         const rp__fuse_node *fn = &f->nodes[g->members[m]];
         const rp__ir_node *n = &part->ir->nodes[fn->node];
@@ -218,7 +220,7 @@ static rp_status measure_storages(placer *l, rp__program_part *part) {
 static rp_status place_part(placer *l, rp__program_part *part) {
     RP_TRY(measure_storages(l, part));
     for (uint32_t i = 0; i < part->n_order; i++) {
-        const rp__fuse_group *g = &part->fusion.groups[part->order[i]];
+        rp__fuse_group *g = &part->fusion.groups[part->order[i]];
         bool region = part->fusion.nodes[g->members[0]].kind == RP__FUSE_REGION;
         l->now++;
         RP_TRY(region ? place_region(l, part, part->order[i]) : place_group(l, part, g));

@@ -205,6 +205,33 @@ static void run_along(run *r, int64_t first, int64_t last, char *scratch) {
         rp__interp_phases(r);
     }
 }
+/* Memory of the sums of lane `lane`, as zeros. */
+void rp__interp_begin_lane(const rp__program *p, int64_t lane, int64_t n, char **base) {
+    for (unsigned a = 0; a < p->n_accesses; a++) {
+        if (!(p->added >> a & 1)) continue;
+        base[a] += lane * n * p->access_size[a];
+        memset(base[a], 0, (size_t)n * p->access_size[a]);
+    }
+}
+static void run_lanes(run *r, int64_t first, int64_t last, char *scratch) {
+    r->walk = RP__WALK_ALONG;
+    rp__interp_begin_walk(r);
+    rp__interp_size_along(r);
+    rp__interp_lay_out(r, scratch);
+    rp__interp_uniform(r);
+    for (int64_t lane = first; lane < last; lane++) {
+        char *sums[RP__DAG_MAX_ACCESSES];
+        for (unsigned a = 0; a < r->p->n_accesses; a++) sums[a] = (char *)(uintptr_t)r->address[a];
+        rp__interp_begin_lane(r->p, lane, r->row_len, sums);
+        for (int64_t row = lane; row < r->rows; row += RP__LANES) {
+            rp__interp_set_row(r, row);
+            for (unsigned a = 0; a < r->p->n_accesses; a++) {
+                if (r->p->added >> a & 1) r->base[a] = sums[a];
+            }
+            rp__interp_phases(r);
+        }
+    }
+}
 /* Rows of a tile of an across walk: as many as accumulators and scratch permit. */
 static int64_t across_width(const rp__program *p, int64_t rows, int64_t row_len) {
     int64_t per_row =
@@ -314,7 +341,9 @@ static void run_walk(const rp__cpu_loop *loop, rp__program *const *programs, con
         for (unsigned d = 0; d < r->dims; d++) *(d < r->n_outer ? &rows : &row_len) *= r->extent[d];
         if (rp__keep_fits(keep, row_len, walk == RP__WALK_ACROSS ? across_width(keep, rows, row_len) : 1)) r->p = keep;
     }
-    if (walk == RP__WALK_ALONG)
+    if (walk == RP__WALK_LANES)
+        run_lanes(r, first, last, scratch);
+    else if (walk == RP__WALK_ALONG)
         run_along(r, first, last, scratch);
     else if (walk == RP__WALK_ACROSS)
         run_across(r, first, last, false, scratch);
