@@ -20,6 +20,13 @@ RP_CALL rp_status rp_init_normal(rp_tensor *t, double mean, double std);  /* std
 RP_CALL rp_status rp_init_constant(rp_tensor *t, double value);
 /* Uniform in +-sqrt(6 / ((1 + a^2) fan_in)), fan_in = elements of t[0] (mode fan_in, leaky_relu with slope a). */
 RP_CALL rp_status rp_init_kaiming_uniform(rp_tensor *t, double a);
+/* What "fan" is: of fan-in, elements of t[0]; of fan-out, those of t[:, 0]. */
+typedef enum rp_fan { RP_FAN_IN = 0, RP_FAN_OUT = 1 } rp_fan;
+/* Normal with deviation sqrt(2 / fan) (nonlinearity relu). */
+RP_CALL rp_status rp_init_kaiming_normal(rp_tensor *t, rp_fan fan);
+/* Uniform in +-gain sqrt(6 / (fan-in + fan-out)); normal with deviation gain sqrt(2 / (fan-in + fan-out)). */
+RP_CALL rp_status rp_init_xavier_uniform(rp_tensor *t, double gain);
+RP_CALL rp_status rp_init_xavier_normal(rp_tensor *t, double gain);
 
 /* ---------------------------------------------------------------- modules (torch.nn.Module)
 

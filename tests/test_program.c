@@ -466,6 +466,19 @@ static void test_columns(void **state) {
         rp_tensor *t = rp_slice(rp_transpose(FILLED(5, 4, rows[r], 40), 0, 1), 1, 0, 3, 1);
         (void)compare(columns_of_two_dims, NULL, &t, &t, 1, 3, 0);
     }
+    rp_compiled *f =
+        rp_compile((rp_fn){rows_and_columns, NULL, 0, "columns"}, RP_OPTIONS(rp_compile_options, .backend = "fused"));
+    static const int64_t sizes[] = {300, 400, 400, 255, 500, 8193, 500, 256, 255, 300};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) { /* one graph, in and out of what columns take */
+        rp_scope scope = rp_scope_begin();
+        rp_tensor *in[] = {FILLED((int)k, sizes[k], 40), FILLED(2, 40)}, *expected[5], *got[5];
+        rows_and_columns(NULL, in, 2, expected, 5);
+        rp_call(f, in, 2, got, 5);
+        show_error();
+        for (size_t i = 0; i < 5; i++) assert_same(expected[i], got[i]);
+        rp_scope_end(scope, NULL, 0);
+    }
+    rp_compiled_release(f);
     rp_tensor *few[] = {FILLED(1, 255, 40), FILLED(2, 40)};
     assert_true(compare(rows_and_columns, NULL, few, few, 2, 5, 0) > 2);
 }

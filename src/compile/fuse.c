@@ -20,29 +20,43 @@ enum { MAX_MEMBERS = 64, MAX_POINTERS = 32, MAX_DAG_NODES = 1000, MAX_SCALARS = 
 
 /* ---- probing: what the lowering of a node asks for */
 
+/* Without a builder only the place is asked for: what it is in the DAG was found at other sizes. */
 typedef struct probe {
     rp__lower_sink sink;
     rp__fuse_node *node;
+    unsigned n_sums;
+    bool other; /* it reduces in another way, or scans */
 } probe;
+
+static uint16_t probe_any(const rp__lower_sink *s, rp__access_kind kind, rp_dtype dtype, rp__axes axes,
+                          unsigned windows) {
+    ((const probe *)s)->node->n_windows += windows;
+    return s->builder ? rp__dag_access_windows(s->builder, kind, dtype, axes, windows) : 0;
+}
 
 static rp__val probe_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     rp_dtype dtype = (rp_dtype)call->in[k]->dtype;
     ((probe *)s)->node->plain_operands |= UINT64_C(1) << (k & 63);
     if (front) ((probe *)s)->node->front_operands |= UINT64_C(1) << (k & 63);
-    return rp__dag_load(s->builder, rp__dag_access(s->builder, RP__ACCESS_READ, dtype, RP__ELEMENTS), RP__NO_VAL,
-                        RP__NO_VAL);
+    uint16_t access = probe_any(s, RP__ACCESS_READ, dtype, RP__ELEMENTS, 0);
+    return s->builder ? rp__dag_load(s->builder, access, RP__NO_VAL, RP__NO_VAL) : 0;
 }
 static void probe_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val v) {
-    rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    rp__dag_store(s->builder, rp__dag_access(s->builder, RP__ACCESS_WRITE, dtype, RP__ELEMENTS), v);
+    uint16_t access = probe_any(s, RP__ACCESS_WRITE, (rp_dtype)call->out[k]->dtype, RP__ELEMENTS, 0);
+    if (s->builder) rp__dag_store(s->builder, access, v);
 }
 static rp__val probe_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     (void)call;
-    return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
+    if (kind == RP__REDUCE_SUM)
+        ((probe *)s)->n_sums++;
+    else
+        ((probe *)s)->other = true;
+    return s->builder ? rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static rp__val probe_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
     (void)call;
-    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+    ((probe *)s)->other = true;
+    return s->builder ? rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static void probe_reverse(rp__lower_sink *s, const rp__call *call) {
     (void)call;
@@ -51,11 +65,12 @@ static void probe_reverse(rp__lower_sink *s, const rp__call *call) {
 static rp__val probe_scalar(rp__lower_sink *s, const rp__call *call, const rp__lower_scalar *from, rp_dtype compute) {
     (void)call, (void)from;
     ((probe *)s)->node->n_scalars++;
-    return rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute);
+    return s->builder ? rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute) : 0;
 }
 static rp__val probe_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
     (void)call, (void)kind, (void)dim;
-    return rp__dag_iota(s->builder, rp__dag_access(s->builder, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
+    uint16_t access = probe_any(s, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS, 0);
+    return s->builder ? rp__dag_iota(s->builder, access) : 0;
 }
 static unsigned probe_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
     (void)call, (void)generator_attr, (void)wide;
@@ -82,7 +97,7 @@ static uint16_t probe_access(rp__lower_sink *s, const rp__call *call, bool out, 
         n->memory_operands |= UINT64_C(1) << (k & 63);
     }
     rp_dtype dtype = (rp_dtype)(out ? call->out[k] : call->in[k])->dtype;
-    return rp__dag_access(s->builder, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes);
+    return probe_any(s, out ? RP__ACCESS_WRITE : RP__ACCESS_READ, dtype, axes, 0);
 }
 
 static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, const rp_dim *stride,
@@ -90,33 +105,32 @@ static uint16_t probe_windows(rp__lower_sink *s, const rp__call *call, int k, co
     (void)stride, (void)windows;
     if (k >= 0) ((probe *)s)->node->memory_operands |= UINT64_C(1) << (k & 63);
     rp_dtype dtype = k < 0 ? RP_I64 : (rp_dtype)call->in[k]->dtype;
-    return rp__dag_access_windows(s->builder, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
+    return probe_any(s, k < 0 ? RP__ACCESS_IOTA : RP__ACCESS_READ, dtype, axes, n);
 }
 
 /* One sum of floats, and nothing that goes on along what it runs over. */
-static bool sums_only(const rp__dag *dag) {
-    uint32_t reductions = 0;
-    if (dag->n_phases != 2 || dag->random || dag->checks || dag->n_windows || dag->scans || !dag->rows) return false;
-    for (unsigned k = 0; k < dag->n_nodes; k++) {
-        const rp__node *n = &dag->nodes[k];
-        if (n->op != RP__REDUCE) continue;
-        if (n->imm.i != RP__REDUCE_SUM || (n->dtype != RP_F32 && n->dtype != RP_F64)) return false;
-        reductions++;
+static bool sums_only(const rp__fuse_node *fn, const rp__call *call, unsigned n_sums, bool other) {
+    if (n_sums != 1 || other || fn->n_draws || fn->n_windows || fn->opaque || fn->memory_operands || fn->reversed)
+        return false;
+    const unsigned compute = rp__dtypes[call->in[0]->dtype].compute;
+    if ((compute != RP_F32 && compute != RP_F64) || rp__dtypes[call->out[0]->dtype].compute != compute) return false;
+    int64_t rows = 1;
+    for (unsigned d = 0; d < fn->ndim; d++) rows *= fn->inner >> d & 1u ? 1 : fn->size[d];
+    for (uint32_t k = 0; k < call->n_out; k++) {
+        if (rp__numel(call->out[k]->size, call->out[k]->ndim) != rows) return false;
     }
-    for (unsigned k = 0; k < dag->n_stores; k++) {
-        if (!rp__dag_is_row(dag, dag->nodes[dag->stores[k].value].axes)) return false;
-    }
-    return reductions == 1;
+    return true;
 }
 
-static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
+/* places_only: the DAG's size is known. */
+static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn, bool places_only) {
     const rp__ir_node *n = &ir->nodes[fn->node];
     rp__call call;
     rp__ir_call(n, fn->in, fn->out, &call);
     const rp_tensor *shape = n->op->lowering == RP__ROWS ? fn->in[0] : fn->out[0];
     fn->ndim = shape->ndim;
     memcpy(fn->size, shape->size, shape->ndim * sizeof *shape->size);
-    probe p = {.sink = {.builder = rp__dag_new(),
+    probe p = {.sink = {.builder = places_only ? NULL : rp__dag_new(),
                         .in = probe_in,
                         .out = probe_out,
                         .reduce = probe_reduce,
@@ -130,13 +144,13 @@ static rp_status probe_node(const rp_ir *ir, rp__fuse_node *fn) {
                         .access = probe_access,
                         .windows = probe_windows},
                .node = fn};
-    if (!p.sink.builder) return rp_error_status();
+    if (!places_only && !p.sink.builder) return rp_error_status();
     rp_status status = rp__lower_into(&p.sink, &call);
+    fn->sums = sums_only(fn, &call, p.n_sums, p.other);
+    if (places_only) return status;
     rp__dag *dag = rp__dag_finish(p.sink.builder);
     if (status == RP_OK && !dag) status = rp_error_status();
     if (dag) fn->n_dag_nodes = dag->n_nodes;
-    if (dag) fn->n_windows = dag->n_windows;
-    if (dag) fn->sums = sums_only(dag);
     rp__dag_release(dag);
     return status;
 }
@@ -166,10 +180,10 @@ static rp_status stand_ins(const rp_ir *ir, rp__arena *arena, rp__fuse_node *fn)
 rp_status rp__fuse_look(const rp_ir *ir, uint32_t node, rp__arena *arena, rp__fuse_node *out) {
     *out = (rp__fuse_node){.node = node, .kind = RP__FUSE_LOOP};
     RP_TRY(stand_ins(ir, arena, out));
-    return probe_node(ir, out);
+    return probe_node(ir, out, false);
 }
 
-static rp_status make_nodes(rp__fusion *f) {
+static rp_status make_nodes(rp__fusion *f, const uint32_t *dag_nodes) {
     const rp_ir *ir = f->ir;
     f->nodes = RP__NEW(&f->arena, rp__fuse_node, ir->body.n_nodes + 1);
     f->node_of = RP__NEW(&f->arena, uint32_t, ir->n_nodes + 1);
@@ -203,7 +217,8 @@ static rp_status make_nodes(rp__fusion *f) {
             fn->kind = RP__FUSE_NOTHING;
         } else if (loop && !empty) {
             fn->kind = RP__FUSE_LOOP;
-            RP_TRY(probe_node(ir, fn));
+            RP_TRY(probe_node(ir, fn, dag_nodes != NULL));
+            if (dag_nodes) fn->n_dag_nodes = dag_nodes[f->n_nodes];
         } else if (n->n_regions > 0) {
             fn->kind = RP__FUSE_REGION; /* its blocks are fused by themselves */
         } else {
@@ -455,6 +470,8 @@ static void take(rp__fusion *f, uint32_t a, uint32_t b, uint32_t *members, uint3
 /* A row belongs to one block of threads, whose threads lie along the row. On a GPU that is slow where few rows are long, and
    where memory runs across rows, once elements are stored: reductions alone have kernels for both. */
 enum { FEW_ROWS = 64, LONG_ROW = 8192, MANY_ELEMENTS = 1 << 18 };
+
+unsigned rp__fuse_size_class(int64_t size) { return (size >= FEW_ROWS) + (size > LONG_ROW) + (size > MANY_ELEMENTS); }
 
 static bool runs_slowly(const rp__fusion *f, const uint32_t *members, uint32_t n, const rp__group_space *s) {
     const rp_ir *ir = f->ir;
@@ -743,26 +760,30 @@ static rp_status leave_alone(rp__fusion *f, uint32_t relu) {
     return RP_OK;
 }
 
-/* A product or convolution and the relu that alone reads its result, element by element in the same order. The relu has no other
-   operand, so nothing can lie between the two. */
-static rp_status merge_epilogues(rp__fusion *f) {
+/* A product or convolution and the relu that alone reads its result, element by element in the same order; RP__IR_NONE: there is
+   none. The relu has no other operand, so nothing can lie between the two. */
+static uint32_t epilogue_of(const rp__fusion *f, uint32_t k) {
     const rp_ir *ir = f->ir;
+    const rp__ir_node *n = &ir->nodes[f->nodes[k].node];
+    if (f->nodes[k].kind != RP__FUSE_LIBRARY ||
+        !(rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)) || rp__ir_is_op(n, RP__OP(conv2d))))
+        return RP__IR_NONE;
+    const rp__ir_value_info *made = &ir->values[n->out[0]];
+    if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made))
+        return RP__IR_NONE;
+    uint32_t reader = f->readers[n->out[0]][0];
+    const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
+    if (!rp__ir_is_op(relu, RP__OP(relu))) return RP__IR_NONE;
+    const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
+    bool same = rp__ir_is_row_major(read) && rp__ir_is_row_major(out) && out->storage != made->storage &&
+                rp__numel(read->meta.size, read->meta.ndim) == rp__numel(made->meta.size, made->meta.ndim);
+    return same ? reader : RP__IR_NONE;
+}
+
+static rp_status merge_epilogues(rp__fusion *f) {
     for (uint32_t k = 0; k < f->n_nodes; k++) {
-        const rp__ir_node *n = &ir->nodes[f->nodes[k].node];
-        if (f->nodes[k].kind != RP__FUSE_LIBRARY ||
-            !(rp__ir_is_op(n, RP__OP(bmm)) || rp__ir_is_op(n, RP__OP(linear)) || rp__ir_is_op(n, RP__OP(conv2d)))) {
-            continue;
-        }
-        const rp__ir_value_info *made = &ir->values[n->out[0]];
-        if (f->n_readers[n->out[0]] != 1 || f->result_storage[made->storage] || !rp__ir_is_row_major(made)) continue;
-        uint32_t reader = f->readers[n->out[0]][0];
-        const rp__ir_node *relu = &ir->nodes[f->nodes[reader].node];
-        if (!rp__ir_is_op(relu, RP__OP(relu))) continue;
-        const rp__ir_value_info *read = &ir->values[relu->in[0]], *out = &ir->values[relu->out[0]];
-        if (!rp__ir_is_row_major(read) || !rp__ir_is_row_major(out) || out->storage == made->storage ||
-            rp__numel(read->meta.size, read->meta.ndim) != rp__numel(made->meta.size, made->meta.ndim)) {
-            continue;
-        }
+        uint32_t reader = epilogue_of(f, k);
+        if (reader == RP__IR_NONE) continue;
         RP_TRY(leave_alone(f, reader));
         uint32_t from = f->nodes[reader].group;
         if (f->groups[from].n_members != 1) continue;
@@ -775,13 +796,34 @@ static rp_status merge_epilogues(rp__fusion *f) {
     return RP_OK;
 }
 
-rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
+bool rp__fuse_runs_slowly(const rp__fusion *f, const rp__fuse_group *g) {
+    return runs_slowly(f, g->members, g->n_members, g->space);
+}
+
+bool rp__fuse_holds(const rp__fusion *f, rp__fuse_group *g) {
+    if (g->n_members == 1) return true;
+    if (is_loop(&f->nodes[g->members[0]])) {
+        rp__group_space *s = rp__alloc(sizeof *s);
+        if (!s || legal(f, g->members, g->n_members, s) != NULL) {
+            rp__free(s);
+            return false;
+        }
+        g->space = s;
+        return true;
+    }
+    for (uint32_t k = 1; k < g->n_members; k++) { /* a chain's products are the library's business */
+        if (is_loop(&f->nodes[g->members[k]]) && epilogue_of(f, g->members[k - 1]) != g->members[k]) return false;
+    }
+    return true;
+}
+
+rp_status rp__fuse_begin(const rp_ir *ir, const uint32_t *dag_nodes, rp__fusion *out) {
     memset(out, 0, sizeof *out);
     out->ir = ir;
     for (size_t v = 0; v < ir->n_values; v++) {
         out->on_gpu = out->on_gpu || ir->values[v].meta.device.type != RP_DEVICE_CPU;
     }
-    rp_status status = make_nodes(out);
+    rp_status status = make_nodes(out, dag_nodes);
     if (status == RP_OK) status = make_order(out);
     if (status == RP_OK) {
         out->groups = RP__NEW(&out->arena, rp__fuse_group, out->n_nodes + 1u);
@@ -798,20 +840,25 @@ rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
         out->groups[k].n_members = 1;
         out->n_groups++;
     }
-    if (status == RP_OK && !none) {
-        merger *m = rp__calloc(1, sizeof *m);
-        status = m ? rp__fuse_paths_begin(&m->paths, out) : RP__OOM("fusion");
-        if (m) m->f = out;
-        if (status == RP_OK) status = merge_all(m);
-        if (status == RP_OK) status = merge_epilogues(out);
-        for (uint32_t g = 0; g < out->n_groups && status == RP_OK; g++) { /* what places and lowers it asks for it */
-            rp__fuse_group *group = &out->groups[g];
-            if (group->n_members < 2 || !is_loop(&out->nodes[group->members[0]])) continue;
-            if (!space_of(group, out)) status = RP__OOM("fusion"); /* it was found to have one */
-        }
-        if (m) rp__fuse_paths_end(&m->paths);
-        rp__free(m);
+    if (status != RP_OK) rp__fusion_free(out);
+    return status;
+}
+
+rp_status rp__fuse(const rp_ir *ir, bool none, rp__fusion *out) {
+    RP_TRY(rp__fuse_begin(ir, NULL, out));
+    if (none) return RP_OK;
+    merger *m = rp__calloc(1, sizeof *m);
+    rp_status status = m ? rp__fuse_paths_begin(&m->paths, out) : RP__OOM("fusion");
+    if (m) m->f = out;
+    if (status == RP_OK) status = merge_all(m);
+    if (status == RP_OK) status = merge_epilogues(out);
+    for (uint32_t g = 0; g < out->n_groups && status == RP_OK; g++) { /* what places and lowers it asks for it */
+        rp__fuse_group *group = &out->groups[g];
+        if (group->n_members < 2 || !is_loop(&out->nodes[group->members[0]])) continue;
+        if (!space_of(group, out)) status = RP__OOM("fusion"); /* it was found to have one */
     }
+    if (m) rp__fuse_paths_end(&m->paths);
+    rp__free(m);
     if (status != RP_OK) rp__fusion_free(out);
     return status;
 }

@@ -1,6 +1,10 @@
 /* One kernel for a group: runs the lowerings of its members into one DAG, operands bound to the values of members where those
    make them and to loads elsewhere, and launches it over the group's space (recorded, by whoever builds a program).
+   A DAG follows from what lowerings are asked for and ask for themselves, without the places: that is written down, so that
+   the same group at other sizes runs its lowerings for their places alone and takes the DAG that is there. What they may read
+   beside that is what the keys of eager launches hold (ops/lower.c).
    A value that an op boundary would have rounded to 16 bits is rounded here too, so that fused and eager have the same bits. */
+#include <assert.h>
 #include <string.h>
 
 #include "compile/program.h"
@@ -34,6 +38,8 @@ typedef struct lowering {
     rp__random_draw draws[MAX_DRAWS];
     uint16_t n_draws;
     uint64_t drawn; /* counters that the member's earlier draws took */
+    uint64_t *asked;
+    size_t n_asked, asked_capacity;
     rp__draw_source *draw;
     void *draw_ctx;
     rp__device *device;
@@ -46,6 +52,28 @@ static const rp__ir_node *node_of(const lowering *l) {
 
 static void fail(lowering *l, rp_status status) {
     if (l->status == RP_OK) l->status = status;
+}
+
+/* What shapes the DAG: `what` says who asks, with which answer. */
+enum {
+    ASKS_MEMBER,
+    ASKS_ATTR,
+    ASKS_STRUCTURAL,
+    ASKS_ACCESS,
+    ASKS_VALUE,
+    ASKS_OUT,
+    ASKS_REDUCE,
+    ASKS_SCAN,
+    ASKS_SCALAR,
+    ASKS_DRAW
+};
+static void ask(lowering *l, unsigned what, uint64_t a, uint64_t b) {
+    if (!RP__GROW(&l->asked, &l->asked_capacity, l->n_asked + 2)) {
+        fail(l, RP__OOM("a fused kernel"));
+        return;
+    }
+    l->asked[l->n_asked++] = what | a << 8;
+    l->asked[l->n_asked++] = b;
 }
 
 /* The kernel's axes that an access with these strides by axis of the group walks; those that a value's map
@@ -113,7 +141,8 @@ static uint16_t add_access(lowering *l, rp__access_kind kind, rp_dtype dtype, co
         else
             a->base = (char *)a->base + reach * (int64_t)rp__dtype_bytes(dtype);
     }
-    (void)rp__dag_access_windows(l->sink.builder, kind, dtype, axes, windows);
+    ask(l, ASKS_ACCESS, (uint64_t)kind | (uint64_t)dtype << 8 | (uint64_t)windows << 16, axes);
+    if (l->sink.builder) (void)rp__dag_access_windows(l->sink.builder, kind, dtype, axes, windows);
     return l->n_accesses++;
 }
 
@@ -124,6 +153,12 @@ static rp__val remember(lowering *l, rp__ir_value value, rp__axes axes, rp__val 
     }
     l->made[l->n_made++] = (made){value, axes, val};
     return val;
+}
+
+/* Value k of the kernel. */
+static rp__val again(lowering *l, size_t k) {
+    ask(l, ASKS_VALUE, 0, k);
+    return l->made[k].val;
 }
 
 static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
@@ -137,11 +172,12 @@ static rp__val load(lowering *l, rp__ir_value v, bool reduced) {
     /* By strides, not by the map: what is expanded along a row is a value of the row. */
     rp__axes axes = reduced ? RP__ELEMENTS : axes_of(l, stride);
     for (size_t k = 0; k < l->n_made; k++) {
-        if (l->made[k].value == v && l->made[k].axes == axes) return l->made[k].val;
+        if (l->made[k].value == v && l->made[k].axes == axes) return again(l, k);
     }
     rp_dtype dtype = l->f->ir->values[v].meta.dtype;
     uint16_t access = add_access(l, RP__ACCESS_READ, dtype, stride, axes, v, false, 0);
-    return remember(l, v, axes, rp__dag_load(l->sink.builder, access, RP__NO_VAL, RP__NO_VAL));
+    rp__dag_builder *b = l->sink.builder;
+    return remember(l, v, axes, b ? rp__dag_load(b, access, RP__NO_VAL, RP__NO_VAL) : 0);
 }
 
 static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
@@ -151,7 +187,7 @@ static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
     for (uint32_t m = 0; m < l->group->n_members && fused != RP__IR_NONE; m++) {
         if (l->group->members[m] != fused) continue;
         for (size_t k = 0; k < l->n_made; k++) {
-            if (l->made[k].value == root) return l->made[k].val;
+            if (l->made[k].value == root) return again(l, k);
         }
         fail(l, rp__fail(RP_ERROR_INTERNAL, "a fused kernel reads a value before it is made"));
         return RP__NO_VAL;
@@ -159,7 +195,7 @@ static rp__val value_of(lowering *l, rp__ir_value v, bool reduced) {
     return load(l, v, reduced);
 }
 
-static bool is_column(const lowering *l) { return l->space->columns >> l->member & 1u; }
+static bool is_column(const lowering *l) { return l->space->columns >> (l->member & 63) & 1u; }
 
 int64_t rp__group_partial_bytes(const rp__fuse_group *g) {
     if (!g->space || !g->space->columns) return 0;
@@ -188,15 +224,17 @@ static uint16_t partial_access(lowering *l, rp_dtype dtype) {
     a->begin = l->partial->base + before * step * RP__LANES * 8;
     a->end = a->begin + step * RP__LANES * (int64_t)rp__dtype_bytes(dtype);
     a->base = (char *)l->partial->storage->data + a->begin;
-    (void)rp__dag_access(l->sink.builder, l->stage == ROWS ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ, dtype,
-                         RP__ELEMENTS);
+    const rp__access_kind kind = l->stage == ROWS ? RP__ACCESS_READ_WRITE : RP__ACCESS_READ;
+    ask(l, ASKS_ACCESS, (uint64_t)kind | (uint64_t)dtype << 8, RP__ELEMENTS);
+    if (l->sink.builder) (void)rp__dag_access(l->sink.builder, kind, dtype, RP__ELEMENTS);
     return l->n_accesses++;
 }
 
 static rp__val sink_in(rp__lower_sink *s, const rp__call *call, unsigned k, bool front) {
     lowering *l = (lowering *)s;
     if (l->stage == COLUMNS && is_column(l)) { /* summed already */
-        return rp__dag_const(s->builder, rp__dtypes[call->in[k]->dtype].compute, rp_i64(0));
+        const rp_dtype dtype = rp__dtypes[call->in[k]->dtype].compute;
+        return s->builder ? rp__dag_const(s->builder, dtype, rp_i64(0)) : 0;
     }
     (void)front; /* known since the probe: the space has placed it */
     return value_of(l, node_of(l)->in[k], call->op->lowering == RP__ROWS);
@@ -207,25 +245,27 @@ static void store(lowering *l, rp__ir_value v, const rp__axis_map *map, rp__val 
     axis_strides(l, map, l->f->ir->values[v].stride, stride);
     uint16_t access =
         add_access(l, RP__ACCESS_WRITE, l->f->ir->values[v].meta.dtype, stride, axes_of_map(l, map), v, false, 0);
-    rp__dag_store(l->sink.builder, access, val);
+    if (l->sink.builder) rp__dag_store(l->sink.builder, access, val);
 }
 
 static rp__val sink_scan(rp__lower_sink *s, const rp__call *call, rp__scan_kind kind, rp__val a) {
     (void)call;
-    return rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW);
+    ask((lowering *)s, ASKS_SCAN, 0, (uint64_t)kind);
+    return s->builder ? rp__dag_scan(s->builder, kind, a, RP__ALONG_ROW) : 0;
 }
 static void sink_reverse(rp__lower_sink *s, const rp__call *call) { (void)s, (void)call; } /* known since the probe */
 static rp__val sink_reduce(rp__lower_sink *s, const rp__call *call, rp__reduce_kind kind, rp__val a) {
     lowering *l = (lowering *)s;
-    (void)call;
-    if (l->stage == WHOLE || !is_column(l)) return rp__dag_reduce(s->builder, kind, a, RP__ALONG_ROW);
-    const rp_dtype dtype = rp__dag_dtype(s->builder, a);
+    rp__dag_builder *b = s->builder;
+    ask(l, ASKS_REDUCE, 0, (uint64_t)kind);
+    if (l->stage == WHOLE || !is_column(l)) return b ? rp__dag_reduce(b, kind, a, RP__ALONG_ROW) : 0;
+    const rp_dtype dtype = rp__dtypes[call->in[0]->dtype].compute;
     const uint16_t lanes = partial_access(l, dtype);
-    if (l->stage == COLUMNS) {
-        return rp__dag_reduce(s->builder, kind, rp__dag_load(s->builder, lanes, RP__NO_VAL, RP__NO_VAL), RP__ALONG_ROW);
-    }
-    rp__dag_store_at(s->builder, lanes, a, RP__NO_VAL, RP__NO_VAL, RP__STORE_ADD);
-    return rp__dag_const(s->builder, dtype, rp_i64(0));
+    if (!b) return 0;
+    if (l->stage == COLUMNS)
+        return rp__dag_reduce(b, kind, rp__dag_load(b, lanes, RP__NO_VAL, RP__NO_VAL), RP__ALONG_ROW);
+    rp__dag_store_at(b, lanes, a, RP__NO_VAL, RP__NO_VAL, RP__STORE_ADD);
+    return rp__dag_const(b, dtype, rp_i64(0));
 }
 
 static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__val val) {
@@ -233,7 +273,8 @@ static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__va
     if (l->stage == ROWS && is_column(l)) return;
     rp__ir_value v = node_of(l)->out[k];
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    bool narrow = dtype == RP_F16 || dtype == RP_BF16;
+    bool narrow = s->builder && (dtype == RP_F16 || dtype == RP_BF16);
+    ask(l, ASKS_OUT, 0, dtype);
     (void)remember(l, v, 0, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
     if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(l->space, v), val);
 }
@@ -254,7 +295,8 @@ static rp__val sink_scalar(rp__lower_sink *s, const rp__call *call, const rp__lo
         value = rp__lower_scalar_value(from, call);
     }
     l->scalars[l->n_scalars++] = value;
-    return rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute);
+    ask(l, ASKS_SCALAR, 0, compute);
+    return s->builder ? rp__dag_scalar_value(s->builder, rp__dag_scalar(s->builder), compute) : 0;
 }
 
 static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota kind, unsigned dim) {
@@ -269,7 +311,7 @@ static rp__val sink_iota(rp__lower_sink *s, const rp__call *call, rp__lower_iota
     }
     axis_strides(l, &l->space->node_map[l->member], by_dim, stride);
     const uint16_t access = add_access(l, RP__ACCESS_IOTA, RP_I64, stride, axes_of(l, stride), RP__IR_NONE, false, 0);
-    return rp__dag_iota(s->builder, access);
+    return s->builder ? rp__dag_iota(s->builder, access) : 0;
 }
 
 static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned generator_attr, bool wide) {
@@ -286,10 +328,18 @@ static unsigned sink_draw(rp__lower_sink *s, const rp__call *call, unsigned gene
     memset(&drawn, 0, sizeof drawn);
     fail(l, l->draw(l->draw_ctx, g ? g : l->device->generator, inner, &drawn));
     for (unsigned k = 0; k < l->n_draws; k++) { /* a copy of another member draws the same */
-        if (memcmp(&l->draws[k], &drawn, sizeof drawn) == 0) return k;
+        if (memcmp(&l->draws[k], &drawn, sizeof drawn) != 0) continue;
+        ask(l, ASKS_DRAW, 0, k);
+        return k;
     }
+    ask(l, ASKS_DRAW, 0, l->n_draws);
     l->draws[l->n_draws] = drawn;
     return l->n_draws++;
+}
+
+static void sink_structural(rp__lower_sink *s, const rp__call *call, int64_t value) {
+    (void)call;
+    ask((lowering *)s, ASKS_STRUCTURAL, 0, (uint64_t)value);
 }
 
 static void sink_inner(rp__lower_sink *s, const rp__call *call, uint32_t mask) { (void)s, (void)call, (void)mask; }
@@ -344,6 +394,11 @@ static void lower_member(lowering *l) {
     const rp__fuse_node *fn = &l->f->nodes[l->group->members[l->member]];
     const rp__ir_node *n = node_of(l);
     rp__site_frame frame = rp__site_push(n->site ? n->site : "", n->kind == RP__IR_OP ? n->op->name : "assign");
+    ask(l, ASKS_MEMBER, 0, l->group->members[l->member]);
+    for (uint32_t k = 0; k < n->n_attrs; k++) {
+        if (n->attrs[k].kind != RP_ATTR_SCALAR) continue;
+        ask(l, ASKS_ATTR, k, (uint64_t)n->attrs[k].v.scalar.kind << 1 | rp__scalar_is_one(n->attrs[k].v.scalar));
+    }
     if (fn->kind == RP__FUSE_COPY) {
         store(l, n->in[0], &l->space->node_map[l->member], value_of(l, n->in[1], false));
     } else {
@@ -377,7 +432,7 @@ static rp_status launch(lowering *l, rp_stream *s, rp__dag *dag) {
     return rp__loop_launch(l->device, s, dag, &space);
 }
 
-/* Do members of the stage at hand run this one? */
+/* Is the member one of the stage? */
 static bool takes_part(const lowering *l) {
     const uint64_t bit = UINT64_C(1) << (l->member & 63);
     return l->stage == WHOLE  ? true
@@ -385,37 +440,97 @@ static bool takes_part(const lowering *l) {
                               : ((l->space->columns | l->space->behind) & bit) != 0;
 }
 
-static rp_status lower_stage(lowering *l, rp_stream *s, rp__dag **out) {
-    const rp__group_space *space = l->space;
-    l->n_made = l->n_accesses = l->n_scalars = l->n_windows = l->n_draws = 0;
-    const unsigned first = l->stage == COLUMNS ? space->n_axes - space->n_inner : 0;
-    l->n_order = (uint8_t)(space->n_axes - first);
-    l->n_inner = l->stage == COLUMNS ? 0 : space->n_inner;
-    memcpy(l->order, space->order + first, l->n_order);
-    l->sink.builder = rp__dag_new();
-    if (!l->sink.builder) return rp_error_status();
+/* Runs every lowering of the stage; builder NULL: for places. */
+static rp_status run(lowering *l, rp__dag_builder *builder) {
+    l->sink.builder = builder;
+    l->n_made = l->n_asked = 0;
+    l->n_accesses = l->n_scalars = l->n_windows = l->n_draws = 0;
+    l->status = RP_OK;
     for (l->member = 0; l->member < l->group->n_members && l->status == RP_OK; l->member++) {
         if (takes_part(l)) lower_member(l);
     }
-    if (l->status != RP_OK) {
-        rp__dag_abandon(l->sink.builder);
-        return l->status;
-    }
-    rp__dag *dag = rp__dag_finish(l->sink.builder);
-    if (!dag) return rp_error_status();
-    rp_status status = launch(l, s, dag);
+    return l->status;
+}
+
+static rp_status build(lowering *l, rp__dag **dag) {
+    rp__dag_builder *b = rp__dag_new();
+    if (!b) return rp_error_status();
+    rp_status status = run(l, b);
     if (status != RP_OK) {
-        rp__dag_release(dag);
+        rp__dag_abandon(b);
         return status;
     }
-    *out = dag;
+    *dag = rp__dag_finish(b);
+    return *dag ? RP_OK : rp_error_status();
+}
+
+/* The kernel that is there, counted, if lowerings ask for what they asked for when it was made. In builds with assertions it is made
+   again: DAGs are interned, so that equal ones are one. */
+static rp_status known(lowering *l, const rp__group_kernel *kernel, rp__dag **dag) {
+    RP_TRY(run(l, NULL));
+    if (l->n_asked != kernel->n_asked || memcmp(l->asked, kernel->asked, l->n_asked * sizeof *l->asked) != 0)
+        return RP_OK;
+    *dag = rp__dag_retain(kernel->dag);
+#ifndef NDEBUG
+    rp__dag *same = NULL;
+    RP_TRY(build(l, &same));
+    assert(same == *dag);
+    rp__dag_release(same);
+#endif
     return RP_OK;
 }
 
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          const rp__executable_place *partial, rp__device *d, rp_stream *s, rp__draw_source *draw,
-                          void *draw_ctx, rp__dag *out[2]) {
-    out[0] = out[1] = NULL;
+void rp__group_kernel_free(rp__group_kernel *k) {
+    rp__free(k->asked);
+    rp__dag_release(k->dag);
+    *k = (rp__group_kernel){0};
+}
+
+static void keep(lowering *l, rp__group_kernel *kernel, rp__dag *dag) {
+    rp__group_kernel_free(kernel);
+    *kernel = (rp__group_kernel){l->asked, l->n_asked, l->asked_capacity, rp__dag_retain(dag)};
+    l->asked = NULL;
+    l->n_asked = l->asked_capacity = 0;
+}
+
+/* The stage's kernel, launched; counts it if it had to be made. */
+static rp_status lower_stage(lowering *l, rp_stream *s, rp__group_kernel *kernel, rp__dag **out, uint32_t *built) {
+    const unsigned first = l->stage == COLUMNS ? l->space->n_axes - l->space->n_inner : 0;
+    rp__dag *dag = NULL;
+    l->n_order = (uint8_t)(l->space->n_axes - first);
+    l->n_inner = l->stage == COLUMNS ? 0 : l->space->n_inner;
+    memcpy(l->order, l->space->order + first, l->n_order);
+    rp_status status = kernel && kernel->dag ? known(l, kernel, &dag) : RP_OK;
+    if (status == RP_OK && !dag) {
+        ++*built;
+        status = build(l, &dag);
+        if (status == RP_OK && kernel) keep(l, kernel, dag);
+    }
+    if (status == RP_OK) status = launch(l, s, dag);
+    if (status == RP_OK)
+        *out = dag;
+    else
+        rp__dag_release(dag);
+    return status;
+}
+
+static rp_status lower_stages(lowering *l, const rp__group_lowering *how, rp__dag *dags[2], uint32_t *built) {
+    rp__group_kernel *kernels = how->kernels;
+    l->stage = l->space->columns ? ROWS : WHOLE;
+    RP_TRY(lower_stage(l, how->stream, kernels, &dags[0], built));
+    if (l->stage == WHOLE) return RP_OK;
+    l->stage = COLUMNS;
+    rp_status status = lower_stage(l, how->stream, kernels ? kernels + 1 : NULL, &dags[1], built);
+    if (status == RP_OK) return RP_OK;
+    rp__dag_release(dags[0]);
+    dags[0] = NULL;
+    return status;
+}
+
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how, rp__dag *dags[2],
+                          uint32_t *built) {
+    dags[0] = dags[1] = NULL;
+    *built = 0;
     lowering *l = rp__calloc(1, sizeof *l);
     if (!l) return RP__OOM("a fused kernel");
     *l = (lowering){.sink = {.in = sink_in,
@@ -426,35 +541,25 @@ rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp
                              .scalar = sink_scalar,
                              .iota = sink_iota,
                              .draw = sink_draw,
+                             .structural = sink_structural,
                              .inner = sink_inner,
                              .space = sink_space,
                              .access = sink_access,
                              .windows = sink_windows},
                     .f = f,
                     .group = g,
-                    .places = places,
-                    .partial = partial,
-                    .device = d,
-                    .draw = draw,
-                    .draw_ctx = draw_ctx};
+                    .places = how->places,
+                    .partial = how->partial,
+                    .device = how->device,
+                    .draw = how->draw,
+                    .draw_ctx = how->draw_ctx};
     rp__group_space own = {0}; /* of a group that nobody asked about before */
     const char *why = g->space ? NULL : rp__group_space_make(f, g->members, g->n_members, &own);
-    if (why) {
-        rp__free(l);
-        return *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
-                    : RP__OOM("a fused kernel");
-    }
     l->space = g->space ? g->space : &own;
-    l->stage = l->space->columns ? ROWS : WHOLE;
-    rp_status status = lower_stage(l, s, &out[0]);
-    if (status == RP_OK && l->stage == ROWS) {
-        l->stage = COLUMNS;
-        status = lower_stage(l, s, &out[1]);
-    }
-    if (status != RP_OK) {
-        rp__dag_release(out[0]);
-        out[0] = NULL;
-    }
+    rp_status status = !why   ? lower_stages(l, how, dags, built)
+                       : *why ? rp__fail(RP_ERROR_INTERNAL, "a group of nodes has lost its space: %s", why)
+                              : RP__OOM("a fused kernel");
+    rp__free(l->asked);
     rp__free(l->made);
     rp__group_space_free(&own);
     rp__free(l);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "compile/passes.h"
+#include "compile/recipe.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
 
@@ -174,14 +175,22 @@ static rp_status record_chain(rp__executable *p, const rp__program_part *part, c
     return status;
 }
 
-/* The DAG stays with the program: programs of other sizes find it, and its kernel, while one of them lives. */
-static rp_status lower(rp__executable *p, const rp__fusion *f, const rp__fuse_group *g,
+/* g: group `group`, or what is launched by itself of it. */
+static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t group, const rp__fuse_group *g,
                        const rp__executable_place *places) {
-    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
-    const rp__executable_place *partial = g->space && g->space->columns ? &p->buffers[g->partial].place : NULL;
+    const rp__group_lowering l = {.places = places,
+                                  .partial = g->space && g->space->columns ? &p->buffers[g->partial].place : NULL,
+                                  .device = p->device,
+                                  .stream = p->build_stream,
+                                  .draw = draw,
+                                  .draw_ctx = p,
+                                  .kernels = part->recipe ? rp__recipe_kernels(part->recipe, group) : NULL};
     rp__dag *dags[2];
-    RP_TRY(rp__group_lower(f, g, places, partial, p->device, p->build_stream, draw, p, dags));
+    uint32_t built;
+    if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
+    RP_TRY(rp__group_lower(&part->fusion, g, &l, dags, &built));
     for (unsigned k = 0; k < 2 && dags[k]; k++) p->dags[p->n_dags++] = dags[k];
+    p->n_lowered += built;
     return RP_OK;
 }
 
@@ -256,10 +265,10 @@ static rp_status record_group(recorder *r, rp__program_part *part, uint32_t grou
         RP_TRY(record_library(p, part, &part->ir->nodes[first->node], epilogue ? &done : NULL));
         if (epilogue && !done) { /* over the product, in place */
             rp__fuse_group relu = {.members = g->members + 1, .n_members = 1};
-            RP_TRY(lower(p, f, &relu, places));
+            RP_TRY(lower(p, part, group, &relu, places));
         }
     } else {
-        RP_TRY(lower(p, f, g, places));
+        RP_TRY(lower(p, part, group, g, places));
     }
     for (uint32_t k = before; k < p->n_records; k++) RP_TRY(add_step(part, k, NULL));
     return RP_OK;
@@ -422,7 +431,10 @@ rp_status rp__program_choice_new(rp__executable *p, rp__program_part *part, uint
 }
 
 void rp__program_parts_made(rp__executable *p) {
-    for (rp__program_part *part = p ? p->parts : NULL; part; part = part->next) rp__fusion_free(&part->fusion);
+    for (rp__program_part *part = p ? p->parts : NULL; part; part = part->next) {
+        rp__fusion_free(&part->fusion);
+        part->recipe = NULL;
+    }
 }
 
 uint64_t rp__executable_holds(const rp__executable *p, const rp__storage **arena) {

@@ -32,7 +32,8 @@ typedef struct rp__executable_options {
     /* Counters a call takes of each generator, also for random ops that are gone; NULL: those of the nodes. */
     const rp__executable_random *random;
     size_t n_random;
-    const bool *donors; /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    const bool *donors;          /* per argument: its memory may be overwritten behind its last reader; NULL: of none */
+    struct rp__recipes *recipes; /* of programs of this graph for other sizes (recipe.h); NULL: there will be none */
     /* Told of `kinds` of moves that happened for the first time (bit RP__COPY_*, bit RP__COPY_COUNT for arguments re-pointed),
        behind the run, outside the program's lock; NULL: nobody wants to know. */
     void (*tell)(void *ctx, const rp__executable *p, uint32_t kinds);
@@ -89,6 +90,8 @@ typedef struct rp__executable_facts {
     const rp__executable_layout *layouts;
     size_t n_layouts;
     size_t n_launches, n_edges;
+    uint32_t n_fused,
+        n_lowered; /* graphs fused, and kernels lowered, because there was no program of sizes like its own */
     int64_t arena_bytes, result_bytes, eager_peak_bytes;
     int64_t donated_bytes; /* by which the arena is smaller because temporaries lie in arguments */
     /* of the executable: they count on */
@@ -111,11 +114,29 @@ typedef struct rp__executable_place {
 } rp__executable_place;
 typedef rp_status rp__draw_source(void *ctx, rp_generator *g, uint64_t inner, rp__random_draw *out);
 
-/* lower_group.c: one launch for the members, or two where it has columns, whose lanes go through `partial`. dags (the second may be
-   NULL) are the caller's to release: who keeps them keeps their kernels for other sizes. */
-rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__executable_place *places,
-                          const rp__executable_place *partial, rp__device *d, rp_stream *s, rp__draw_source *draw,
-                          void *draw_ctx, rp__dag *dags[2]);
+/* What the lowerings of a group asked for, and the kernel that came of it: lowerings that ask for the same, at other places,
+   make the same one. */
+typedef struct rp__group_kernel {
+    uint64_t *asked;
+    size_t n_asked, capacity;
+    rp__dag *dag; /* counted; NULL: none yet */
+} rp__group_kernel;
+void rp__group_kernel_free(rp__group_kernel *k);
+
+typedef struct rp__group_lowering {
+    const rp__executable_place *places;  /* per storage */
+    const rp__executable_place *partial; /* of lanes of columns; NULL: the group has none */
+    rp__device *device;
+    rp_stream *stream;
+    rp__draw_source *draw;
+    void *draw_ctx;
+    rp__group_kernel *
+        kernels; /* two, of the group at other sizes, taken if they are the same, else replaced; NULL: nobody keeps them */
+} rp__group_lowering;
+/* lower_group.c: one launch for the members, or two where the group has columns. dags, the second of which may be NULL, are the
+   caller's to release. *built: so many had to be made. */
+rp_status rp__group_lower(const rp__fusion *f, const rp__fuse_group *g, const rp__group_lowering *how, rp__dag *dags[2],
+                          uint32_t *built);
 /* Bytes of `partial`; 0: none. */
 int64_t rp__group_partial_bytes(const rp__fuse_group *g);
 
