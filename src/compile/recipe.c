@@ -211,7 +211,8 @@ rp_status rp__recipe_keep(rp__recipe *r, const rp__fusion *f, const uint32_t *or
     const uint32_t n = f->n_nodes;
     clear(r);
     if (n == 0) return RP_OK;
-    if (r->kernels && r->n_kernels != 2 * n) return rp__fail(RP_ERROR_INTERNAL, "a domain with graphs of several forms");
+    if (r->kernels && r->n_kernels != 2 * n)
+        return rp__fail(RP_ERROR_INTERNAL, "a domain with graphs of several forms");
     r->dag_nodes = rp__alloc(n * sizeof *r->dag_nodes);
     r->members = rp__alloc(n * sizeof *r->members);
     r->first = rp__alloc((n + 1u) * sizeof *r->first);
