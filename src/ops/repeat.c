@@ -319,7 +319,8 @@ static entry *entry_new(const rp__call *call, const rp__kept_launch *launch, con
         if (schema->out_written[k] || (launch && !is_form(call->out[k]))) return NULL;
         words += 2 * (size_t)call->out[k]->ndim;
     }
-    if (writes && rp__tensor_overlaps_itself(call->out[0])) return NULL;
+    if (writes && rp__tensor_overlaps_itself(rp__call_written(call, 0)))
+        return NULL; /* fill_ was launched over a part */
     entry *e = rp__calloc(1, sizeof *e + words * sizeof *e->words);
     if (!e) return NULL;
     memcpy(e->words, key, n_key * sizeof *key);

@@ -214,8 +214,10 @@ static void window_run(const run *r, const rp__insn *i, char *d, const run_of *x
         offset += at * w[1];
         step += move * w[1];
         int64_t first = lo, end = hi; /* 0 <= at + k * move < size */
+        const int64_t last = at + (n - 1) * move;
+        if (at >= 0 && at < size && last >= 0 && last < size) continue; /* as most runs are; divisions are dear */
         if (move == 0) {
-            if (at < 0 || at >= size) end = first;
+            end = first;
         } else if (move > 0) {
             first = -floor_div(at, move);
             end = floor_div(size - 1 - at, move) + 1;

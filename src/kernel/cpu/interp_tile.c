@@ -173,7 +173,7 @@ static void run_group(run *r, const rp__group *g, int64_t n) {
     }
     for (unsigned i = 0; i < g->n_reductions; i++, k++) {
         const rp__reduction *red = &p->reductions[g->reductions[i]];
-        pointers[k] = across ? r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w
+        pointers[k] = across ? r->acc + (red->at * r->lanes + r->pos % RP__LANES * red->size) * r->w
                              : r->acc + red->at * RP__LANES;
     }
     (across ? g->across : g->along)(pointers, steps, n);
@@ -257,7 +257,7 @@ void rp__interp_element(run *r, unsigned phase, int64_t n) {
             const reg *a = &r->regs[i->a];
             rp__tile_call t = {.a = a->p, .as = a->step, .n = n};
             if (r->walk == RP__WALK_ACROSS) {
-                t.d = r->acc + (red->at * RP__LANES + r->pos % RP__LANES * red->size) * r->w;
+                t.d = r->acc + (red->at * r->lanes + r->pos % RP__LANES * red->size) * r->w;
                 p->tiles->reduce_block[red->kind][red->type](&t);
             } else {
                 t.d = r->acc + red->at * RP__LANES;

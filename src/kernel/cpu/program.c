@@ -597,7 +597,10 @@ static bool compile(compiler *c) {
                                            .row = rp__dag_is_row(d, s->axes) && c->plan != RP__PLAN_ELEMENTS,
                                            .size = (uint8_t)size_of(d->accesses[s->access].dtype)};
         p->written |= UINT64_C(1) << s->access;
-        if (s->mode == RP__STORE_ADD) p->serial = true;
+        if (s->mode == RP__STORE_ADD) {
+            p->serial = true;
+            p->added |= UINT64_C(1) << s->access;
+        }
         if (p->stores[i].row) continue;
         const rp__val operands[3] = {s->value, s->offset, s->predicate};
         for (int k = 0; k < 3; k++) {
