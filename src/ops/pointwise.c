@@ -156,9 +156,15 @@ rp_status rp__infer_clamp(const rp__call *call, rp__meta *out) {
     if (!any) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "At least one of 'min' or 'max' must not be None");
     rp__meta_like(out, call->in[0], rp__promotion_result(&p));
     if (out->dtype == RP_BOOL) return rp__call_refuse_dtype(call, RP_BOOL);
-    for (unsigned k = 0; k < 2 && !rp__dtype_is_float(out->dtype); k++) {
+    for (unsigned k = 0; k < 2; k++) {
+        const rp_scalar given = call->attrs[k].v.scalar;
         if (rp__attr_is_none(&call->attrs[k])) continue;
-        const int64_t limit = rp__scalar_i64(call->attrs[k].v.scalar);
+        if (rp__dtype_is_float(out->dtype)) {
+            if (rp__scalar_fits(given, out->dtype)) continue;
+            return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
+                                "value cannot be converted to type %s without overflow", rp_dtype_name(out->dtype));
+        }
+        const int64_t limit = rp__scalar_i64(given);
         if (holds(out->dtype, limit) || (limit < 0) == (k == 0)) continue;
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT,
                             "Clamp %s value %lld is outside the representable range of %s", k ? "max" : "min",

@@ -12,7 +12,7 @@ typedef struct ref_family {
     const ref_op *ops;
     size_t n;
 } ref_family;
-extern const ref_family ref_pointwise, ref_reduce, ref_view, ref_index, ref_matrix, ref_scan, ref_pool;
+extern const ref_family ref_pointwise, ref_reduce, ref_view, ref_index, ref_matrix;
 bool ref_with_scalar(const ref_op *op, rp_dtype d, int variant,
                      ref_case *c); /* of an op whose second operand is a number */
 
