@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "compile/passes.h"
-#include "compile/recipe.h"
 #include "core/alloc.h"
 #include "ops/execute.h"
 
@@ -184,7 +183,7 @@ static rp_status lower(rp__executable *p, const rp__program_part *part, uint32_t
                                   .stream = p->build_stream,
                                   .draw = draw,
                                   .draw_ctx = p,
-                                  .kernels = part->recipe ? rp__recipe_kernels(part->recipe, group) : NULL};
+                                  .kernels = part->kernels ? &part->kernels[2 * (size_t)group] : NULL};
     rp__dag *dags[2];
     uint32_t built;
     if (!RP__GROW(&p->dags, &p->dags_capacity, p->n_dags + 2)) return RP__OOM("kernels of a program");
@@ -433,7 +432,7 @@ rp_status rp__program_choice_new(rp__executable *p, rp__program_part *part, uint
 void rp__program_parts_made(rp__executable *p) {
     for (rp__program_part *part = p ? p->parts : NULL; part; part = part->next) {
         rp__fusion_free(&part->fusion);
-        part->recipe = NULL;
+        part->kernels = NULL;
     }
 }
 
