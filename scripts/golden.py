@@ -120,6 +120,11 @@ for x in (torch.zeros(0), torch.zeros(2, 0), torch.zeros(0, 2)):
         call("mean", lambda: x.mean(dim, keepdim=True), [x], [("ints", dim), ("bool", True), ("dtype", "none")])
         call("amax", lambda: x.amax(dim), [x], [("ints", dim), ("bool", False)])
         call("softmax", lambda: x.softmax(dim), [x], [("int", dim)])
+for dtype in (torch.float32, torch.int64, torch.uint8, torch.bool):
+    for x in (T([[0, 2, 3], [0, 0, 1]]).to(dtype), T(3).to(dtype), torch.zeros(0, 2, dtype=dtype)):
+        for name in ("any", "all"):
+            for keep in (False, True):  # dim=[] takes each element by itself
+                call(name, lambda: getattr(torch, name)(x, dim=[], keepdim=keep), [x], [("ints",), ("bool", keep)])
 logits = T([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0], [1000.0, 0.0, -1000.0], [-inf, 0.0, 0.0]])
 for targets in ([0, 1, 2, 1], [0, -100, 0, 2], [-100] * 4, [2, 2, 0, 0]):
     t = T(targets)

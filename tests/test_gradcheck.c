@@ -20,7 +20,12 @@
 enum { MAX_IN = 4, MAX_NUMEL = 256 };
 
 typedef rp_tensor *case_fn(rp_tensor **x);
-typedef enum range { ANY, POSITIVE, APART /* no two values near each other */ } range;
+typedef enum range {
+    ANY,
+    POSITIVE,
+    APART /* no two values near each other */,
+    ZEROS /* row k of five values has k zeros */
+} range;
 typedef struct grad_case {
     const char *op;     /* row that it covers */
     const char *shapes; /* "2,3;3": inputs; "-" is 0-d */
@@ -111,6 +116,9 @@ static rp_tensor *f_view_twice(rp_tensor **x) {
 
 CASE(f_prod, rp_prod(rp_sin(x[0]), 1, true))
 CASE(f_prod_all, rp_prod(x[0]))
+CASE(f_prod_others, rp_prod_others(x[0], 1))
+CASE(f_prod_others_all, rp_mul(rp_prod_others(rp_sin(x[0])), x[0]))
+CASE(f_prod_rows, rp_prod(x[0], -1, false))
 CASE(f_var, rp_var(x[0], RP_DIMS(1)))
 CASE(f_var_0, rp_var(x[0], RP_NO_DIMS, RP_OPTIONS(rp_var_options, .correction = rp_f64(0.5), .keepdim = RP_TRUE)))
 CASE(f_sum, rp_sum(rp_mul(x[0], x[0])))
@@ -284,6 +292,11 @@ static const grad_case written[] = {
     {"sin_", "2,3", ANY, f_view_twice},
     {"prod", "2,3", ANY, f_prod},
     {"prod", "2,2", ANY, f_prod_all},
+    {"prod", "4,5", ZEROS, f_prod_rows},
+    {"prod", "2,5", ZEROS, f_prod_all},
+    {"prod", "4,1", ZEROS, f_prod_rows},
+    {"prod_others", "4,5", ZEROS, f_prod_others},
+    {"prod_others", "2,3", ANY, f_prod_others_all},
     {"var", "2,3", ANY, f_var},
     {"var", "2,3", ANY, f_var_0},
     {"sum", "2,3", ANY, f_sum},
@@ -428,6 +441,7 @@ static void inputs_make(const grad_case *c, inputs *in) {
             v += v < 0 ? -0.1 : 0.1; /* away from kinks at 0 */
             if (c->values == POSITIVE) v = fabs(v) + 0.2;
             if (c->values == APART) v = ((double)((total * 7) % 31) - 15.3) * 0.11;
+            if (c->values == ZEROS && total % 5 < total / 5) v = 0;
             in->value[k][i] = v;
         }
     }

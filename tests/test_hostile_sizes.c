@@ -48,6 +48,7 @@ static const good table[] = {
     {"any", "f23", "[1]"},
     {"all", "f23", "[1]"},
     {"prod", "f23", "1"},
+    {"prod_others", "f23", "1"},
     {"clamp", "f23", "1 2"},
     {"softplus", "f23", "1 20"},
     {"embedding", "f32 qi3", ""},

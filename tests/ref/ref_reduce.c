@@ -63,16 +63,17 @@ static bool reduction(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
 enum { DIM_LIST = 1, CORRECTION = 2, LOGICAL = 4, TO_I64 = 8, COUNTS = 16, FLOATS = 32, NO_EMPTY = 64, NOT_BOOL = 128 };
 static bool rows_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     static const struct {
-        int shape, dim; /* -100: all */
+        int shape, dim; /* -100: all; -200: dim=[], each element by itself */
         bool keep;
-    } cases[] = {{0, -100, false}, {0, 0, false}, {0, -1, true}, {6, 1, false}, {1, -100, true},
-                 {3, 0, false},    {5, 1, false}, {5, 0, true},  {7, 2, false}, {0, 1, false}};
+    } cases[] = {{0, -100, false}, {0, 0, false},   {0, -1, true},    {6, 1, false},   {1, -100, true},
+                 {3, 0, false},    {5, 1, false},   {5, 0, true},     {7, 2, false},   {0, 1, false},
+                 {0, -200, false}, {1, -200, true}, {5, -200, false}, {6, -200, false}};
     if (variant >= (int)(sizeof cases / sizeof *cases) || ((op->flags & FLOATS) && !ref_is_float(d)) ||
-        ((op->flags & NOT_BOOL) && d == RP_BOOL))
+        ((op->flags & NOT_BOOL) && d == RP_BOOL) || (cases[variant].dim == -200 && !(op->flags & LOGICAL)))
         return false;
     const shape *s = &shapes[cases[variant].shape];
     int64_t dim = cases[variant].dim, kept[RP_MAX_DIMS], size[RP_MAX_DIMS], length = 1;
-    int n = 0, at_dim = dim == -100 ? -1 : dim < 0 ? (int)dim + s->ndim : (int)dim;
+    int n = 0, at_dim = dim == -100 ? -1 : dim == -200 ? RP_MAX_DIMS : dim < 0 ? (int)dim + s->ndim : (int)dim;
     ref_value *x = input(c, d, s->size, s->ndim);
     for (int k = 0; k < s->ndim; k++) {
         bool reduced = at_dim < 0 || k == at_dim;
@@ -85,7 +86,7 @@ static bool rows_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
         return true;
     }
     if (op->flags & DIM_LIST)
-        add_ints(c, &dim, dim != -100);
+        add_ints(c, &dim, dim > -100);
     else
         add_int(c, dim == -100 ? INT64_MIN : dim);
     if ((op->flags & DIM_LIST) && dim == -100) c->attrs[c->n_attrs - 1].v.ints = NULL; /* None */
@@ -245,6 +246,31 @@ static double r_prod(const double *v, int64_t n) {
     return p;
 }
 
+/* Of each element the product of the others. */
+static bool prod_others_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    static const int cases[][2] = {{0, 1}, {0, 0}, {1, -1}, {3, 0}, {5, 1}, {5, 0}, {6, 1}, {8, 9}, {4, 0}, {2, 0}};
+    (void)op;
+    if (variant >= 11 || !ref_is_float(d)) return false;
+    const bool all = variant == 10;
+    const shape *s = &shapes[cases[all ? 0 : variant][0]];
+    int dim = cases[all ? 0 : variant][1];
+    ref_value *x = input(c, d, s->size, s->ndim);
+    add_int(c, all ? INT64_MIN : dim);
+    dim += dim < 0 ? s->ndim ? s->ndim : 1 : 0;
+    for (int64_t i = 0; i < x->n; i++) x->v[i] = noise(i, 5) % 4 ? x->v[i] : 0; /* none, one and several in a row */
+    settle(c, x);
+    ref_value *y = output(c, d, x->size, x->ndim);
+    int64_t inner = s->ndim && !all ? stride_of(x, dim) : 1, row = all ? x->n : s->ndim ? s->size[dim] : 1;
+    for (int64_t i = 0; i < x->n; i++) {
+        int64_t at = i / inner % row, first = i - at * inner;
+        double p = 1;
+        for (int64_t k = 0; k < row; k++) p *= k == at ? 1 : x->v[first + k * inner];
+        y->v[i] = ref_round(d, p);
+    }
+    c->ulps = 24;
+    return true;
+}
+
 static double r_any(const double *v, int64_t n) {
     bool any = false;
     for (int64_t i = 0; i < n; i++) any = any || v[i] != 0;
@@ -276,6 +302,7 @@ static const ref_op ops[] = {
     {"any", rows_op, .row = r_any, .flags = DIM_LIST | LOGICAL},
     {"all", rows_op, .row = r_all, .flags = DIM_LIST | LOGICAL},
     {"prod", rows_op, .row = r_prod, .flags = TO_I64},
+    {"prod_others", prod_others_op, .flags = 0},
     {"sum", reduction, .flags = SUM},
     {"mean", reduction, .flags = MEAN},
     {"amax", reduction, .flags = AMAX},
