@@ -16,7 +16,8 @@ import sys
 import torch
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16",
-          torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.bool: "bool"}
+          torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8", torch.bool: "bool",
+          torch.int8: "int8", torch.int16: "int16"}
 out = open(sys.argv[1], "w")
 
 

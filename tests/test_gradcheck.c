@@ -54,7 +54,6 @@ CASE(f_square, rp_mul(x[0], x[0]))
 CASE(f_div, rp_div(x[0], x[1]))
 CASE(f_add_scalar, rp_mul(rp_add_scalar(x[0], rp_f64(2.5)), x[0]))
 CASE(f_mul_scalar, rp_mul_scalar(x[0], rp_f64(-2.5)))
-CASE(f_div_size, rp_div_size(x[0], 3))
 CASE(f_div_scalar, rp_div_scalar(x[0], rp_f64(3.0)))
 CASE(f_pow_3, rp_pow_scalar(x[0], rp_i64(3)))
 CASE(f_pow_half, rp_pow_scalar(x[0], rp_f64(-1.5)))
@@ -260,7 +259,6 @@ static const grad_case written[] = {
     {"add_scalar", "3", ANY, f_add_scalar},
     {"mul_scalar", "2,2", ANY, f_mul_scalar},
     {"div_scalar", "2,2", ANY, f_div_scalar},
-    {"div_size", "2,2", ANY, f_div_size},
     {"pow_scalar", "2,3", ANY, f_pow_3},
     {"pow_scalar", "2,3", POSITIVE, f_pow_half},
     {"pow_scalar", "3", ANY, f_pow_0},

@@ -32,8 +32,6 @@ static const good table[] = {
     {"add_scalar", "f23", "2"},
     {"mul_scalar", "i23", "2"},
     {"div_scalar", "f23", "2"},
-    {"div_size", "f23", "2"},
-    {"is_class", "i31", "4"},
     {"pow_scalar", "f23", "2"},
     {"sub_scalar", "i23", "2"},
     {"eq_scalar", "i23", "2"},

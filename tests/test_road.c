@@ -56,8 +56,6 @@ static const sample written[] = {
     {"sub", "f(n,4) f(4)", "s1.5", 1, 0},
     {"mul", "f(n,4) f(n,1)", "", 1, 0},
     {"div", "f(n,4) p(4)", "", 1, 0},
-    {"div_size", "f(n,4)", "i3", 1, 0},
-    {"is_class", "i7(n,1)", "i5", 1, NO_GRAD},
     {"pow_scalar", "p(n,4)", "s2.5", 1, 0},
     {"maximum", "f(n,4) f(4)", "", 1, 0},
     {"minimum", "f(n,4) f(4)", "", 1, 0},

@@ -41,7 +41,7 @@ rp_status rp__vjp_mean(const rp__vjp *g) {
     rp_dim count = 1;
     for (size_t i = 0; i < n; i++) count = rp__dim_apply(RP__DIM_MUL, count, g->in_meta[0].size[dims[i]]);
     /* Divided last, as PyTorch does: the gradient has memory of its own, where that of sum is an expanded view. */
-    g->grad_in[0] = rp_div_size(expand_to_input(g, g->grad_out[0]), count);
+    g->grad_in[0] = rp_div_scalar(expand_to_input(g, g->grad_out[0]), rp_i64(count));
     return RP_OK;
 }
 
@@ -116,9 +116,11 @@ rp_status rp__vjp_var(const rp__vjp *g) {
     rp_scalar c = rp__attr_is_none(given) ? rp_i64(1) : given->v.scalar;
     rp_tensor *x = rp__wide(g->call->in[0]);
     rp_tensor *twice = rp_mul_scalar(rp_sub(x, rp_mean(x, over, n, true)), rp_i64(2));
-    rp_tensor *slope = c.kind == RP_SCALAR_I64
-                           ? rp_div_size(twice, rp__dim_apply(RP__DIM_SUB, count, c.v.i))
-                           : rp_div_scalar(twice, rp_f64((double)rp__dim_value(count) - rp__scalar_f64(c)));
+    rp_scalar freedom =
+        c.kind == RP_SCALAR_F64
+            ? rp_f64((double)rp__dim_value(count) - c.v.f)
+            : rp__scalar_dim(rp__dim_apply(RP__DIM_SUB, count, rp__scalar_is_symbol(c) ? c.v.i : rp__scalar_i64(c)));
+    rp_tensor *slope = rp_div_scalar(twice, freedom);
     g->grad_in[0] = rp_mul(restore_dims(g, g->grad_out[0]), slope);
     return RP_OK;
 }

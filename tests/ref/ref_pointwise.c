@@ -127,38 +127,6 @@ bool ref_with_scalar(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     return true;
 }
 
-static bool div_size_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
-    static const int64_t divisors[] = {1, 3, 4096};
-    if (variant >= SHAPES * 3) return false;
-    const shape *s = &shapes[variant / 3];
-    int64_t k = divisors[variant % 3];
-    ref_value *x = input(c, d, s->size, s->ndim);
-    rp_dtype type = float_of(d);
-    add_int(c, k);
-    ref_value *y = output(c, type, x->size, x->ndim);
-    for (int64_t i = 0; i < y->n; i++) y->v[i] = ref_round(type, ref_round(type, x->v[i]) / (double)k);
-    finish(c, op, type);
-    return true;
-}
-
-static bool is_class_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
-    static const int64_t size[][3] = {{40, 1}, {3, 4, 1}, {1}, {0, 1}}, classes[] = {7, 0, 300};
-    static const int ndim[] = {2, 3, 1, 2};
-    if (variant >= 12) return false;
-    int n = ndim[variant / 3];
-    rp_dtype type = ref_is_float(d) || d == RP_BOOL ? RP_I64 : d;
-    ref_value *x = input(c, type, size[variant / 3], n);
-    int64_t count = classes[variant % 3], out[3];
-    memcpy(out, size[variant / 3], sizeof out);
-    out[n - 1] = count;
-    add_int(c, count);
-    ref_value *y = output(c, RP_BOOL, out, n);
-    for (int64_t i = 0; i < y->n; i++) y->v[i] = x->v[i / count] == (double)(i % count);
-    (void)op;
-    c->exact = true;
-    return true;
-}
-
 static bool power(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     static const double exponents[] = {0, 1, 2, 3, 0.5, -0.5, -1, -2, 2.5, 5};
     if (variant >= 20) return false;
@@ -337,8 +305,6 @@ static const ref_op ops[] = {
     {"div", binary, .f2 = f_div, .flags = TO_FLOAT},
     {"maximum", binary, .f2 = f_max, .flags = EXACT},
     {"minimum", binary, .f2 = f_min, .flags = EXACT},
-    {"div_size", div_size_op, .flags = TO_FLOAT},
-    {"is_class", is_class_op, .flags = 0},
     {"pow_scalar", power, .flags = 0},
     {"sign", unary, .f1 = f_sign, .flags = EXACT},
     {"clamp", clamp_op, .flags = 0},

@@ -19,8 +19,12 @@ static const char magic[] = "\x93NUMPY";
 static const struct {
     const char *descr;
     rp_dtype dtype;
-} types[] = {{"<f4", RP_F32}, {"<f8", RP_F64}, {"<f2", RP_F16}, {"<i4", RP_I32},
-             {"<i8", RP_I64}, {"|u1", RP_U8},  {"|b1", RP_BOOL}};
+} types[] = {
+#define RP_DTYPE(suffix, name, short_name, title, bytes, category, compute, digits, reach, code, npy, cuda, c_type)    \
+    {npy, RP_##suffix},
+#include "core/dtype.def"
+#undef RP_DTYPE
+};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 struct header {
@@ -100,7 +104,7 @@ static bool parse_header(const char *text, struct header *h, char *why, size_t w
             if (!string(&p, value, sizeof value)) return false;
             h->dtype = RP_DTYPE_NONE;
             for (size_t i = 0; i < N_TYPES; i++) {
-                if (!strcmp(types[i].descr, value)) h->dtype = types[i].dtype;
+                if (*value && !strcmp(types[i].descr, value)) h->dtype = types[i].dtype;
             }
             if (h->dtype == RP_DTYPE_NONE) {
                 snprintf(why, why_bytes,
@@ -244,7 +248,7 @@ bool cli_npy_write(const char *path, rp_tensor *t, char *why, size_t why_bytes) 
     char header[1024], real[PATH_MAX], temporary[PATH_MAX + 32];
     if (rp_dtype_of(t) == RP_BF16) t = rp_to_dtype(t, RP_F32);
     for (size_t i = 0; i < N_TYPES; i++) {
-        if (types[i].dtype == rp_dtype_of(t)) descr = types[i].descr;
+        if (types[i].dtype == rp_dtype_of(t) && *types[i].descr) descr = types[i].descr;
     }
     const size_t bytes = rp_failed() ? 0 : (size_t)rp_numel(t) * rp_dtype_size(rp_dtype_of(t));
     const size_t length = descr && !rp_failed() ? make_header(header, sizeof header, t, descr) : 0;

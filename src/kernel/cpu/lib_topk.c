@@ -99,12 +99,14 @@ ROWS_OF(bf16, uint16_t, ORDER_BF16)
 ROWS_OF(i32, int32_t, ORDER_INT)
 ROWS_OF(i64, int64_t, ORDER_INT)
 ROWS_OF(u8, uint8_t, ORDER_INT)
+ROWS_OF(i8, int8_t, ORDER_INT)
+ROWS_OF(i16, int16_t, ORDER_INT)
 
 #define KERNEL(dtype, text)                                                                                            \
     [dtype] = {.kind = RP__KERNEL_CPU, .name = "topk_" #text, .key = {dtype, 0x746f706b}, .cpu = run_##text}
 static rp__kernel kernels[RP__DTYPE_COUNT] = {
-    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16),
-    KERNEL(RP_I32, i32), KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, u8),
+    KERNEL(RP_F32, f32), KERNEL(RP_F64, f64), KERNEL(RP_F16, f16), KERNEL(RP_BF16, bf16), KERNEL(RP_I32, i32),
+    KERNEL(RP_I64, i64), KERNEL(RP_U8, u8),   KERNEL(RP_BOOL, u8), KERNEL(RP_I8, i8),     KERNEL(RP_I16, i16),
 };
 
 size_t rp__cpu_topk_workspace(rp__device *d, rp__library_op op, const rp__operand *o, size_t n,
