@@ -257,6 +257,12 @@ RP_CALL rp_scalar rp_item(rp_tensor *t);
 RP_CALL double rp_item_f64(rp_tensor *t);
 /* rounds towards zero; infinities, NaN and what does not fit: 0 and RP_ERROR_INVALID_ARGUMENT */
 RP_CALL int64_t rp_item_i64(rp_tensor *t);
+/* Views of all parts of a dim, written to out[0..n_out) (torch.split, split_with_sizes, chunk, unbind). Returns how many there are;
+   what is left of out is NULL. More than n_out: an error, and 0. A trace takes their number for fixed. */
+RP_CALL size_t rp_split(rp_tensor *t, int64_t split_size, int64_t dim, rp_tensor **out, size_t n_out);
+RP_CALL size_t rp_split_with_sizes(rp_tensor *t, const int64_t *sizes, size_t n, int64_t dim, rp_tensor **out);
+RP_CALL size_t rp_chunk(rp_tensor *t, int64_t chunks, int64_t dim, rp_tensor **out, size_t n_out);
+RP_CALL size_t rp_unbind(rp_tensor *t, int64_t dim, rp_tensor **out, size_t n_out);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
 RP_CALL size_t rp_format(rp_tensor *t, char *buf, size_t bytes);
@@ -681,7 +687,7 @@ RP_CALL const char *rp_backend_name(size_t index);
    must run at every call; it is as new. Calls that are under way end with what they have. */
 RP_API void rp_compile_reset(void);
 /* torch._dynamo.utils.counters: what compiled functions of the process have met since its start, or since they were cleared.
-   Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard". */
+   Kinds and reasons are those of rp_explain_at: "specialisation", "instance", "break", "skip", "guard", "fusion", "lowering". */
 typedef struct rp_counter {
     const char *kind, *reason; /* "" where no reason applies */
     uint64_t count;            /* not 0 */
@@ -691,11 +697,11 @@ RP_CALL rp_status rp_counter_at(size_t index, rp_counter *counter);
 RP_API void rp_counters_clear(void);
 
 /* What a compiled function did and did not do, and why: one record a fact, in program order. Records of a specialisation or
-   program that was evicted go; what happened to it (kinds "specialisation", "instance", "copy", "patch", "skip", "break") is
-   counted on in a record of what it was a part of. */
+   program that was evicted go; what happened to it (kinds "specialisation", "instance", "fusion", "lowering", "copy", "patch",
+   "skip", "break") is counted on in a record of what it was a part of. */
 typedef struct rp_explain_entry {
-    /* "specialisation", "instance", "kernel", "library", "region", "unfused", "graph", "copy", "patch", "skip", "break",
-       "guard", "memory", "advice" */
+    /* "specialisation", "instance", "fusion", "lowering", "kernel", "library", "region", "unfused", "graph", "copy", "patch",
+       "skip", "break", "guard", "memory", "advice" */
     const char *kind;
     const char *reason;  /* the name in the reason table, e.g. "iteration-spaces-differ"; "" where none applies */
     const char *message; /* one sentence */

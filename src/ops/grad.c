@@ -56,6 +56,19 @@ rp_tensor *rp__zero_like(const rp_tensor *t) {
     return rp__zeros_of(&one);
 }
 
+rp_tensor *rp__grad_call(const rp__op *op, const rp__call *like, rp_tensor *a, rp_tensor *b) {
+    rp_tensor *in[2] = {a, b}, *out = NULL;
+    rp__call call = {.op = op,
+                     .in = in,
+                     .n_in = b ? 2 : 1,
+                     .list_begin = {0, 1, 2},
+                     .attrs = like->attrs,
+                     .n_attrs = like->n_attrs,
+                     .out = &out,
+                     .n_out = 1};
+    return rp__dispatch(&call) == RP_OK ? out : rp__tensor_error();
+}
+
 rp_tensor *rp__wide(rp_tensor *t) {
     const rp_dtype d = (rp_dtype)t->dtype;
     return rp__dtype_is_float(d) && rp__dtype_is_narrow(d) ? rp_to_dtype(t, (rp_dtype)rp__dtypes[d].compute) : t;
