@@ -159,6 +159,8 @@ static void test_topk(void **state) {
     topk_case(RP_F32, 1, 1, 1, true, true);
     topk_case(RP_F32, 2, 1300, 1100, true, true); /* sorted in the workspace */
     topk_case(RP_U8, 1, 1200, 1026, true, false);
+    for (unsigned d = 0; d < DTYPES; d++) /* whole rows: sorts */
+        if (dtypes[d] != RP_BOOL) topk_case(dtypes[d], 2, 1031 + d, 1031 + d, d & 1, d & 2);
 }
 
 static void test_nonzero(void **state) {

@@ -213,6 +213,8 @@ static rp_tensor *f_topk(rp_tensor **x) {
     rp_tensor *indices;
     return rp_mul_scalar(rp_topk(x[0], 2, 1, true, true, &indices), rp_i64(3));
 }
+CASE(f_sort, rp_mul(rp_sort(rp_mul(x[0], x[0])), x[0]))
+CASE(f_sort_descending, rp_sin(rp_sort(x[0], 0, true, RP_OPTIONS(rp_sort_options, .stable = RP_TRUE), NULL)))
 CASE(f_topk_smallest, rp_topk(x[0], 1, 0, false, true, NULL))
 CASE(f_bmm, rp_bmm(x[0], x[1]))
 CASE(f_matmul, rp_matmul(x[0], x[1]))
@@ -375,6 +377,8 @@ static const grad_case written[] = {
     {"scatter_add", "2;2", ANY, f_scatter_add_point},
     {"topk", "2,4", APART, f_topk},
     {"topk", "3,2", APART, f_topk_smallest},
+    {"sort", "3,4", APART, f_sort},
+    {"sort", "4,2", APART, f_sort_descending},
     {"bmm", "2,3;3,2", ANY, f_bmm},
     {"bmm", "2,2,3;2,3,1", ANY, f_bmm},
     {"matmul", "2,2,3;3,2", ANY, f_matmul},

@@ -111,6 +111,8 @@ static const good table[] = {
     {"embedding_backward", "f32 qi3", "3"},
     {"scatter_add", "f3 qi3 f3", "0"},
     {"topk", "f23", "2 -1 1 1"},
+    {"sort", "f23", "-1 1"},
+    {"argsort", "f23", "0 0"},
     {"conv2d", "f1244 f2222 f2", "[1,1] [0,0] [1,1] 1"},
     {"conv2d_input", "f1233 f2222", "[1,2,4,4] [1,1] [0,0] [1,1] 1"},
     {"conv2d_weight", "f1233 f1244", "[2,2,2,2] [1,1] [0,0] [1,1] 1"},

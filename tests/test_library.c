@@ -630,6 +630,7 @@ static void test_topk(void **state) {
         for (unsigned i = 0; i < 4; i++) {
             topk_case(dtypes[d], 5, 50, 7, i & 1, i & 2);
             topk_case(dtypes[d], 3, 20, 20, i & 1, i & 2);
+            topk_case(dtypes[d], 2, 531, 531, i & 1, i & 2); /* runs are merged */
             topk_case(dtypes[d], 1, 1, 1, i & 1, i & 2);
         }
     const int64_t none[2] = {3, 0}, in[2] = {3, 4};

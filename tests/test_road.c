@@ -133,6 +133,8 @@ static const sample written[] = {
     {"embedding_backward", "f(n,4) i7(n)", "i7", 1, 0},
     {"scatter_add", "f(n,4) i4(n,3) f(n,3)", "i1", 1, 0},
     {"topk", "f(n,4)", "i2 i-1 b1 b1", 2, 0},
+    {"sort", "f(n,4)", "i0 b1", 2, 0},
+    {"argsort", "f(n,4)", "i-1 b0", 1, NO_GRAD},
     {"nonzero", "b(n,4)", "", 1, NO_GRAD | READS_HOST},
     {"matmul", "f(n,4) f(4,3)", "", 1, 0},
     {"bmm", "f(2,n,4) f(2,4,3)", "", 1, 0},
