@@ -151,7 +151,7 @@ static rp__dag *pointwise_dag(rp_dtype dtype) {
 }
 
 static void test_pointwise(void **state) {
-    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_I8, RP_I16};
     static const int64_t sizes[] = {0, 1, 3, 4, 255, 256, 1024, 5000};
     (void)state;
     for (unsigned t = 0; t < sizeof dtypes / sizeof *dtypes; t++)

@@ -311,7 +311,7 @@ static void named_kernels(void **state) {
 /* Every reduction of every type, and what depends on it in a later phase. */
 static void reductions(void **state) {
     (void)state;
-    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_BF16};
+    static const rp_dtype dtypes[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_BF16, RP_I8, RP_I16};
     test_rng r = {2};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
@@ -344,12 +344,12 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
                                      RP__OR,  RP__XOR, RP__EQ,  RP__LT,  RP__FLOORDIV, RP__REMAINDER};
     static const rp__prim ints1[] = {RP__NEG, RP__ABS, RP__SIGN, RP__NOT};
     static const rp__prim bools[] = {RP__AND, RP__OR, RP__XOR, RP__EQ, RP__NE, RP__LE};
-    static const rp_dtype types[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_F16, RP_BF16};
+    static const rp_dtype types[] = {RP_F32, RP_F64, RP_I32, RP_I64, RP_U8, RP_BOOL, RP_F16, RP_BF16, RP_I8, RP_I16};
     rp__val a = pool[test_below(r, (uint64_t)n)];
     rp_dtype d = rp__dag_dtype(b, a);
     rp__val x = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], d);
     switch (test_below(r, 12)) {
-    case 0: return rp__dag_cast(b, a, types[test_below(r, 8)]);
+    case 0: return rp__dag_cast(b, a, types[test_below(r, 10)]);
     case 1: {
         rp__val c = rp__dag_cast(b, pool[test_below(r, (uint64_t)n)], RP_BOOL);
         return rp__dag_op(b, RP__WHERE, c, a, x);
@@ -357,6 +357,7 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
     case 2: return rp__dag_reduce(b, (rp__reduce_kind)test_below(r, 4), a, RP__ALONG_ROW);
     case 3: return rp__dag_const(b, d, test_f((double)test_below(r, 9) - 3.5));
     case 4:
+        if (d == RP_I32) return rp__dag_op_imm(b, RP__ROUND, RP_I32, a, test_below(r, 2) ? RP_I8 : RP_I16);
         if (d == RP_F32) return rp__dag_op_imm(b, RP__ROUND, RP_F32, a, test_below(r, 2) ? RP_F16 : RP_BF16);
         return rp__dag_cast(b, a, RP_F32);
     default: break;
@@ -369,12 +370,13 @@ static rp__val random_value(rp__dag_builder *b, test_rng *r, const rp__val *pool
     return test_below(r, 3) ? op2(b, ints2[test_below(r, 12)], a, x) : op1(b, ints1[test_below(r, 4)], a);
 }
 static rp__dag *random_dag(test_rng *r) {
-    static const rp_dtype types[] = {RP_F32, RP_F32, RP_F32, RP_F64, RP_F16, RP_BF16, RP_I32, RP_I64, RP_U8, RP_BOOL};
+    static const rp_dtype types[] = {RP_F32, RP_F32, RP_F32, RP_F64,  RP_F16, RP_BF16,
+                                     RP_I32, RP_I64, RP_U8,  RP_BOOL, RP_I8,  RP_I16};
     rp__dag_builder *b = rp__dag_new();
     rp__val pool[64];
     int n = 0;
     int loads = 1 + (int)test_below(r, 4);
-    for (int i = 0; i < loads; i++) pool[n++] = load_new(b, types[test_below(r, 10)], i && !test_below(r, 4));
+    for (int i = 0; i < loads; i++) pool[n++] = load_new(b, types[test_below(r, 12)], i && !test_below(r, 4));
     if (!test_below(r, 3)) {
         rp__val i = rp__dag_iota(b, rp__dag_access(b, RP__ACCESS_IOTA, RP_I64, RP__ELEMENTS));
         pool[n++] = i;
@@ -392,9 +394,9 @@ static rp__dag *random_dag(test_rng *r) {
     int stores = 1 + (int)test_below(r, 3);
     for (int i = 0; i < stores; i++) {
         rp__val v = pool[n - 1 - i];
-        static const rp_dtype halves[] = {RP_F32, RP_F16, RP_BF16};
+        static const rp_dtype halves[] = {RP_F32, RP_F16, RP_BF16}, narrow[] = {RP_I32, RP_I8, RP_I16};
         rp_dtype d = rp__dag_dtype(b, v);
-        store_new(b, d == RP_F32 ? halves[test_below(r, 3)] : d, v, false);
+        store_new(b, d == RP_F32 ? halves[test_below(r, 3)] : d == RP_I32 ? narrow[test_below(r, 3)] : d, v, false);
     }
     return rp__dag_finish(b);
 }

@@ -273,7 +273,7 @@ static void sink_out(rp__lower_sink *s, const rp__call *call, unsigned k, rp__va
     if (l->stage == ROWS && is_column(l)) return;
     rp__ir_value v = node_of(l)->out[k];
     rp_dtype dtype = (rp_dtype)call->out[k]->dtype;
-    bool narrow = s->builder && (dtype == RP_F16 || dtype == RP_BF16);
+    bool narrow = s->builder && rp__dtype_is_narrow(dtype);
     ask(l, ASKS_OUT, 0, dtype);
     (void)remember(l, v, 0, narrow ? rp__dag_cast(s->builder, val, dtype) : val);
     if (rp__fuse_stored(l->f, l->group->members, l->group->n_members, v)) store(l, v, rp__group_map(l->space, v), val);

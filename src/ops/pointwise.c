@@ -58,30 +58,11 @@ static rp_status infer_with_number(const rp__call *call, rp__meta *out) {
     return RP_OK;
 }
 
-rp_status rp__infer_div_size(const rp__call *call, rp__meta *out) {
-    rp__meta_like(out, call->in[0], rp__float_or_default((rp_dtype)call->in[0]->dtype));
-    return RP_OK;
-}
-
-rp_status rp__infer_is_class(const rp__call *call, rp__meta *out) {
-    const rp_tensor *t = call->in[0];
-    rp_dim n = rp__attr_int(call, 0);
-    if (rp__dtype_is_float((rp_dtype)t->dtype) || t->dtype == RP_BOOL)
-        return rp__op_error(call, RP_ERROR_DTYPE, "expected classes as integers, but got %s",
-                            rp__dtype_title((rp_dtype)t->dtype));
-    if (t->ndim == 0 || !rp__dim_is(RP__DIM_EQ, t->size[t->ndim - 1], 1))
-        return rp__op_error(call, RP_ERROR_SHAPE, "expected classes whose last dimension has size 1");
-    if (!rp__dim_is_symbol(n) && n < 0) return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "num_classes is negative");
-    rp__meta_like(out, t, RP_BOOL);
-    out->size[t->ndim - 1] = n;
-    return RP_OK;
-}
-
 rp_status rp__infer_pow_scalar(const rp__call *call, rp__meta *out) {
     RP_TRY(infer_with_number(call, out));
     rp_scalar e = call->attrs[0].v.scalar;
     if (rp__dtype_is_float(out->dtype)) return RP_OK;
-    if (e.kind == RP_SCALAR_I64 && e.v.i < 0)
+    if (e.kind != RP_SCALAR_F64 && e.kind != RP_SCALAR_BOOL && rp__dim_is(RP__DIM_LT, e.v.i, 0))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
     if (!rp__scalar_fits(e, out->dtype))
         return rp__op_error(call, RP_ERROR_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow",
@@ -226,12 +207,6 @@ void rp__lower_div(rp__lower *lw) {
     rp_dtype type = rp__float_or_default(rp__lw_promoted(lw, 2, -1));
     rp__val a = rp__lw_in_as(lw, 0, type), b = rp__lw_in_as(lw, 1, type);
     rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, a, b));
-}
-
-/* As div_scalar by an integer. */
-void rp__lower_div_size(rp__lower *lw) {
-    rp_dtype type = rp__float_or_default(rp__lw_in_dtype(lw, 0));
-    rp__lw_out(lw, 0, rp__lw_2(lw, RP__DIV, rp__lw_in_as(lw, 0, type), rp__lw_attr(lw, 0, rp__lw_compute(type))));
 }
 
 /* x ** e for a whole e >= 0 by squaring: exact and wrapping for integers. */
@@ -439,8 +414,3 @@ void rp__lower_lt(rp__lower *lw) { lower_compare(lw, RP__LT, false); }
 void rp__lower_le(rp__lower *lw) { lower_compare(lw, RP__LE, false); }
 void rp__lower_gt(rp__lower *lw) { lower_compare(lw, RP__LT, true); }
 void rp__lower_ge(rp__lower *lw) { lower_compare(lw, RP__LE, true); }
-
-void rp__lower_is_class(rp__lower *lw) {
-    rp__val number = rp__lw_dim_index(lw, rp__lw_call(lw)->in[0]->ndim - 1u);
-    rp__lw_out(lw, 0, rp__lw_2(lw, RP__EQ, rp__lw_in_as(lw, 0, RP_I64), number));
-}

@@ -81,15 +81,47 @@ void rp__lower_prod(rp__lower *lw) {
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, RP__REDUCE_PROD, rp__lw_in_as(lw, 0, rp__lw_out_dtype(lw, 0))));
 }
 
-/* uint8 stays, as in PyTorch. There dim=[] reduces nothing, here it is refused. */
+rp_status rp__infer_prod_others(const rp__call *call, rp__meta *out) {
+    uint32_t mask;
+    RP_TRY(rp__call_need_float(call, (rp_dtype)call->in[0]->dtype));
+    RP_TRY(rp__call_dim_mask(call, 0, &mask));
+    rp__meta_like(out, call->in[0], (rp_dtype)call->in[0]->dtype);
+    return RP_OK;
+}
+
+/* prod / x; where there are zeros, the product of the others at the only one and 0 elsewhere. */
+void rp__lower_prod_others(rp__lower *lw) {
+    set_inner(lw);
+    rp__val x = rp__lw_in(lw, 0);
+    rp_dtype compute = rp__lw_compute(rp__lw_in_dtype(lw, 0));
+    rp__val zero = rp__lw_const_i(lw, compute, 0), is_zero = rp__lw_2(lw, RP__EQ, x, zero);
+    rp__val safe = rp__lw_3(lw, RP__WHERE, is_zero, rp__lw_const_i(lw, compute, 1), x);
+    rp__val product = rp__lw_reduce(lw, RP__REDUCE_PROD, safe);
+    rp__val zeros = rp__lw_reduce(lw, RP__REDUCE_SUM, rp__lw_cast(lw, is_zero, RP_I64));
+    rp__val only = rp__lw_2(lw, RP__EQ, zeros, rp__lw_const_i(lw, RP_I64, 1));
+    rp__val none = rp__lw_2(lw, RP__EQ, zeros, rp__lw_const_i(lw, RP_I64, 0));
+    rp__val at_zero = rp__lw_3(lw, RP__WHERE, only, product, zero);
+    rp__val elsewhere = rp__lw_3(lw, RP__WHERE, none, rp__lw_2(lw, RP__DIV, product, safe), zero);
+    rp__lw_out(lw, 0, rp__lw_3(lw, RP__WHERE, is_zero, at_zero, elsewhere));
+}
+
+/* dim=[] compares each element with 0, where other reductions take it for all dims. */
+static bool over_nothing(const rp__call *call) { return !rp__attr_is_none(&call->attrs[0]) && call->attrs[0].n == 0; }
+
+/* uint8 stays, as in PyTorch. */
 rp_status rp__infer_any(const rp__call *call, rp__meta *out) {
-    if (!rp__attr_is_none(&call->attrs[0]) && call->attrs[0].n == 0)
-        return rp__op_error(call, RP_ERROR_UNAVAILABLE, "dim=[] is not supported: name the dimensions, or none at all");
-    return infer_reduction(call, call->in[0]->dtype == RP_U8 ? RP_U8 : RP_BOOL, out);
+    rp_dtype dtype = call->in[0]->dtype == RP_U8 ? RP_U8 : RP_BOOL;
+    if (!over_nothing(call)) return infer_reduction(call, dtype, out);
+    rp__meta_like(out, call->in[0], dtype);
+    return RP_OK;
 }
 
 static void lower_logical(rp__lower *lw, rp__reduce_kind kind) {
-    set_inner(lw);
+    const rp__call *call = rp__lw_call(lw);
+    if (over_nothing(call))
+        rp__lw_inner(lw, 0);
+    else
+        set_inner(lw);
     rp__lw_out_row(lw, 0, rp__lw_reduce(lw, kind, rp__lw_in_as(lw, 0, RP_BOOL)));
 }
 

@@ -136,7 +136,8 @@ static inline __attribute__((always_inline)) size_t key_walk(const rp__call *cal
     for (uint32_t k = 0; k < call->n_attrs; k++) {
         const rp_attr *a = &call->attrs[k];
         if (fill &&
-            ((a->kind > RP_ATTR_INTS && a->kind != RP_ATTR_STRING) || (a->kind == RP_ATTR_INT && is_symbol(a->v.i))))
+            ((a->kind > RP_ATTR_INTS && a->kind != RP_ATTR_STRING) || (a->kind == RP_ATTR_INT && is_symbol(a->v.i)) ||
+             (a->kind == RP_ATTR_SCALAR && rp__scalar_is_symbol(a->v.scalar))))
             return 0;
         WORD((uint64_t)a->kind | (a->kind == RP_ATTR_SCALAR ? (uint64_t)a->v.scalar.kind << 8 : 0));
         WORD(attr_word(a));

@@ -25,8 +25,8 @@ static size_t n_all;
 /* ---- text */
 
 static rp_dtype short_name(const char *text) {
-    static const char *const names[REF_TYPES] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"};
-    for (int i = 0; i < REF_TYPES; i++)
+    static const char *const names[SAMPLE_TYPES] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool"};
+    for (int i = 0; i < SAMPLE_TYPES; i++)
         if (strcmp(names[i], text) == 0) return ref_types[i];
     fail_msg("'%s' is no type of a sample", text);
     return RP_DTYPE_NONE;
@@ -304,7 +304,7 @@ static rp_scalar scalar(const char *text, int64_t n) {
 }
 
 static rp_dtype named(const char *text) {
-    for (int i = 0; i < REF_TYPES; i++)
+    for (int i = 0; i < SAMPLE_TYPES; i++)
         if (strcmp(rp_dtype_name(ref_types[i]), text) == 0) return ref_types[i];
     fail_msg("'%s' is no dtype of a sample", text);
     return RP_DTYPE_NONE;

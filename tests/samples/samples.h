@@ -35,7 +35,8 @@
 #include "ref/sweep.h"
 
 enum { SAMPLE_IN = 16, SAMPLE_ATTRS = RP__MAX_PARAMS, SAMPLE_OUT = RP__MAX_OUTS + SAMPLE_IN, SAMPLE_INTS = 40 };
-enum { SAMPLE_N = 6 }; /* n of the expected values */
+enum { SAMPLE_N = 6 };     /* n of the expected values */
+enum { SAMPLE_TYPES = 8 }; /* the first of ref_types; int8 and int16 are swept by the references of tests/ref */
 enum { SAMPLE_UNWRITTEN = 1, SAMPLE_RANDOM = 2 };
 
 typedef struct sample_row {

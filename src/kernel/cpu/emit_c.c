@@ -32,7 +32,7 @@ void rp__emit_op(const rp__dag *dag, unsigned v, rp__text *t) {
         return;
     }
     if (n->op == RP__ROUND) {
-        rp__text_add(t, "g_round_%s(v%u); ", n->imm.i == RP_F16 ? "f16" : "bf16", n->a);
+        rp__text_add(t, "g_round_%s(v%u); ", rp__dtypes[n->imm.i].short_name, n->a);
         return;
     }
     lower_name(name, prim_names[n->op]);

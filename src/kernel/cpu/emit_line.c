@@ -64,10 +64,10 @@ bool rp__line_fits(const rp__dag *dag, const rp__program *p) {
 /* ---- names */
 
 static const char *type_of(const emitter *e, unsigned v) { return type_names[rp__tile_type(e->dag->nodes[v].dtype)]; }
-/* How an access lies in memory: that of its dtype, 16-bit types included. */
+/* How an access lies in memory: that of its dtype, narrow ones included. */
 static const char *storage_of(const emitter *e, unsigned access) {
-    const unsigned half = e->p->access_half[access];
-    return half ? half == RP__LOAD_F16 ? "f16" : "bf16" : type_names[rp__tile_type(e->dag->accesses[access].dtype)];
+    const unsigned dtype = e->dag->accesses[access].dtype;
+    return e->p->access_narrow[access] ? rp__dtypes[dtype].short_name : type_names[rp__tile_type(dtype)];
 }
 static unsigned bytes_of(const emitter *e, unsigned access) { return e->p->access_size[access]; }
 static const char *red_name(const rp__reduction *red, char out[32]) {

@@ -227,6 +227,8 @@ G_FN g_bool g_cast_f64_bool(g_f64 x) { return ~rp__v_i32_i64(x.lo == 0, x.hi == 
 G_FN g_bool g_cast_i64_bool(g_i64 x) { return rp__v_i32_i64(x.lo != 0, x.hi != 0); }
 G_FN g_f32 g_round_f16(g_f32 x) { return rp__v_f32_f16(rp__v_f16_f32(x)); }
 G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_round_bf16(x); }
+G_FN g_i32 g_round_i8(g_i32 x) { return (g_i32)((rp__vu32)x << 24) >> 24; }
+G_FN g_i32 g_round_i16(g_i32 x) { return (g_i32)((rp__vu32)x << 16) >> 16; }
 
 /* ---- reductions: sum and prod of f32, f64, i64; max and min of numbers; any and all of bools ---- */
 #define g_red_sum_f32 g_add_f32
@@ -248,11 +250,18 @@ G_FN g_f32 g_round_bf16(g_f32 x) { return rp__v_round_bf16(x); }
 #define g_red_any_bool g_or_bool
 #define g_red_all_bool g_and_bool
 
-/* ---- for line functions: 16-bit storage, single elements, the end of a chunk ---- */
+/* ---- for line functions: narrow storage, single elements, the end of a chunk ---- */
 G_FN g_f32 g_load_f16(const char *p, int64_t i, int64_t s) { return rp__v_f32_f16(rp__v_load_u16h(p + i * s * 2)); }
 G_FN g_f32 g_load_bf16(const char *p, int64_t i, int64_t s) { return rp__v_f32_bf16(rp__v_load_u16h(p + i * s * 2)); }
 G_FN void g_store_f16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_f16_f32(x)); }
 G_FN void g_store_bf16(char *p, int64_t i, g_f32 x) { rp__v_store_u16h(p + i * 2, rp__v_bf16_f32(x)); }
+G_FN g_i32 g_load_i8(const char *p, int64_t i, int64_t s) { return g_round_i8(g_load_u8(p, i, s)); }
+G_FN g_i32 g_load_i16(const char *p, int64_t i, int64_t s) {
+    return g_round_i16((g_i32)rp__v_u32_u16(rp__v_load_u16h(p + i * s * 2)));
+}
+G_FN void g_store_i8(char *p, int64_t i, g_i32 x) { g_store_u8(p, i, x); }
+G_FN rp__vu16h g_low_i16(g_i32 x) { return rp__v_u16_u32((rp__vu32)x & 0xffff); } /* which saturates */
+G_FN void g_store_i16(char *p, int64_t i, g_i32 x) { rp__v_store_u16h(p + i * 2, g_low_i16(x)); }
 
 /* Exponentials of 32 elements: one test for the usual range, |x| < 87, so that the vectors' chains overlap and share constants.
  * Without their signs floats compare as integers do, NaNs above all. */
@@ -315,14 +324,18 @@ G_PUT(u8, u8, 1)
 G_PUT(bool, bool, 1)
 G_PUT(f16, f32, 2)
 G_PUT(bf16, f32, 2)
-#define G_ONE_HALF(name)                                                                                               \
-    G_FN g_f32 g_one_##name(const char *p) {                                                                           \
+G_PUT(i8, i32, 1)
+G_PUT(i16, i32, 2)
+#define G_ONE_NARROW(name, type, bytes)                                                                                \
+    G_FN g_##type g_one_##name(const char *p) {                                                                        \
         char all[RP_VEC_BYTES];                                                                                        \
-        for (int i = 0; i < G_N; i++) __builtin_memcpy(all + 2 * i, p, 2);                                             \
+        for (int i = 0; i < G_N; i++) __builtin_memcpy(all + (bytes)*i, p, bytes);                                     \
         return g_load_##name(all, 0, 1);                                                                               \
     }
-G_ONE_HALF(f16)
-G_ONE_HALF(bf16)
+G_ONE_NARROW(f16, f32, 2)
+G_ONE_NARROW(bf16, f32, 2)
+G_ONE_NARROW(i8, i32, 1)
+G_ONE_NARROW(i16, i32, 2)
 
 /* The 32 lanes of a chunk become one value in all lanes: lane j with j + 16, then j + 8, 4, 2, 1. G_TURN brings lane j + s to
    j. */
@@ -418,6 +431,8 @@ G_FN void g_past_half(char *p, rp__vu16h x) {
 }
 G_FN void g_past_f16(char *p, int64_t i, g_f32 x) { g_past_half(p + i * 2, rp__v_f16_f32(x)); }
 G_FN void g_past_bf16(char *p, int64_t i, g_f32 x) { g_past_half(p + i * 2, rp__v_bf16_f32(x)); }
+G_FN void g_past_i16(char *p, int64_t i, g_i32 x) { g_past_half(p + i * 2, g_low_i16(x)); }
+#define g_past_i8 g_store_i8
 #define g_past_u8 g_store_u8
 #define g_past_bool g_store_bool
 G_FN void g_past_end(void) {

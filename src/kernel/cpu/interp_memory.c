@@ -322,6 +322,16 @@ static void add_one(char *to, const char *value, unsigned dtype) {
         h = dtype == RP_F16 ? rp__f32_to_f16(x.f) : rp__f32_to_bf16(x.f);
         memcpy(to, &h, 2);
         break;
+    case RP_I8:
+        memcpy(&y.i, value, 4);
+        *(uint8_t *)to = (uint8_t)(*(const uint8_t *)to + (uint32_t)y.i);
+        break;
+    case RP_I16:
+        memcpy(&h, to, 2);
+        memcpy(&y.i, value, 4);
+        h = (uint16_t)(h + (uint32_t)y.i);
+        memcpy(to, &h, 2);
+        break;
     case RP_I32:
         memcpy(&x.i, to, 4);
         memcpy(&y.i, value, 4);

@@ -99,17 +99,17 @@ void rp__interp_store_rows(run *r) {
         const rp__program_store *st = &r->p->stores[k];
         if (!st->row) continue;
         const reg *v = &r->regs[st->value];
-        const unsigned half = r->p->access_half[st->access];
+        const unsigned narrow = r->p->access_narrow[st->access];
         const int64_t n = r->walk == RP__WALK_ACROSS ? r->w : 1;
         const char *value = v->p;
         int64_t step = v->step;
-        unsigned from = half ? 4 : st->size;
-        if (half && st->mode == RP__STORE_SET) {
+        unsigned from = narrow ? 4 : st->size;
+        if (narrow && st->mode == RP__STORE_SET) {
             rp__tile_call t = {.d = r->raw, .a = value, .as = step, .n = n};
-            r->p->tiles->store_half[half - 1](&t);
+            r->p->tiles->store_narrow[narrow - 1](&t);
             value = r->raw;
             step = 1;
-            from = 2;
+            from = st->size;
         }
         if (r->walk == RP__WALK_ACROSS) {
             rp__interp_store_part(r, st, value, step, from, 0, r->n_outer, r->w0, n, 0, 0);

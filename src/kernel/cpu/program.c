@@ -102,7 +102,7 @@ static bool select_fn(compiler *c, const rp__node *n, rp__insn *i) {
     if (n->op == RP__CAST)
         i->fn = c->tiles->cast[rp__tile_type(c->dag->nodes[n->a].dtype)][to];
     else if (n->op == RP__ROUND)
-        i->fn = c->tiles->round[n->imm.i == RP_BF16];
+        i->fn = c->tiles->round[rp__narrow_kind((unsigned)n->imm.i) - 1];
     else if (n->op == RP__WHERE || n->op == RP__PHILOX_NORMAL)
         i->fn = c->tiles->op[n->op][to];
     else
@@ -178,7 +178,7 @@ static void find_costs(compiler *c) {
         const rp__node *n = &c->dag->nodes[v];
         const rp__val operands[3] = {n->a, n->b, n->c};
         const bool half =
-            n->op == RP__LOAD && c->p->access_half[n->access]; /* a bool's conversion is next to nothing */
+            n->op == RP__LOAD && c->p->access_narrow[n->access]; /* a bool's conversion is next to nothing */
         const bool places =
             (n->op == RP__LOAD || n->op == RP__IOTA || n->op == RP__INSIDE) && c->dag->accesses[n->access].windows;
         unsigned sum = places ? DEAR : n->op == RP__IOTA ? 0 : op_cost(n) + half;
@@ -441,7 +441,7 @@ static void find_direct(compiler *c) {
     for (unsigned k = 0; k < p->n_stores; k++) {
         rp__program_store *st = &p->stores[k];
         if (st->row || st->mode != RP__STORE_SET || st->offset != RP__NO_VAL || st->predicate != RP__NO_VAL ||
-            p->access_half[st->access] || c->class[st->value] != ELEMENT) {
+            p->access_narrow[st->access] || c->class[st->value] != ELEMENT) {
             continue;
         }
         bool again = false;
@@ -539,11 +539,8 @@ static bool compile(compiler *c) {
         const rp__access *a = &d->accesses[i];
         p->access_iota[i] = a->kind == RP__ACCESS_IOTA;
         p->access_size[i] = a->kind == RP__ACCESS_IOTA ? 8 : (uint8_t)size_of(a->dtype);
-        p->access_half[i] = a->kind == RP__ACCESS_IOTA ? 0
-                            : a->dtype == RP_F16       ? RP__LOAD_F16
-                            : a->dtype == RP_BF16      ? RP__LOAD_BF16
-                                                       : 0;
-        p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_half[i];
+        p->access_narrow[i] = a->kind == RP__ACCESS_IOTA ? 0 : (uint8_t)rp__narrow_kind(a->dtype);
+        p->access_load[i] = a->kind != RP__ACCESS_IOTA && a->dtype == RP_BOOL ? RP__LOAD_BOOL : p->access_narrow[i];
         p->access_row[i] = rp__dag_is_row(d, a->axes);
         p->access_windows[i] = a->windows;
         p->first_window[i] = (uint8_t)p->n_windows;
@@ -710,8 +707,8 @@ rp__program *rp__program_new(const rp__dag *dag, rp__plan plan, const rp__tiles 
     p->block_reg = (uint16_t *)(memory + offset[6]);
     p->row_size = (uint8_t *)(memory + offset[7]);
     p->access_size = (uint8_t *)(memory + offset[8]);
-    p->access_half = p->access_size + dag->n_accesses;
-    p->access_load = p->access_half + dag->n_accesses;
+    p->access_narrow = p->access_size + dag->n_accesses;
+    p->access_load = p->access_narrow + dag->n_accesses;
     p->access_row = p->access_load + dag->n_accesses;
     p->access_iota = p->access_row + dag->n_accesses;
     p->access_windows = p->access_iota + dag->n_accesses;

@@ -104,11 +104,11 @@ typedef struct rp__program {
     rp__reduction *reductions;
     rp__program_scan *scans;
     rp__program_store *stores;
-    uint64_t written;     /* bit a: a store's access */
-    uint64_t added;       /* bit a: that of an adding store */
-    uint8_t *access_size; /* storage bytes */
-    uint8_t *access_half; /* 0, RP__LOAD_F16 or RP__LOAD_BF16 */
-    uint8_t *access_load; /* the same or RP__LOAD_BOOL: what a load is converted by */
+    uint64_t written;       /* bit a: a store's access */
+    uint64_t added;         /* bit a: that of an adding store */
+    uint8_t *access_size;   /* storage bytes */
+    uint8_t *access_narrow; /* rp__narrow_kind of its dtype */
+    uint8_t *access_load;   /* the same or RP__LOAD_BOOL: what a load is converted by */
     uint8_t *access_row, *access_iota;
     uint8_t *access_windows; /* number of windows, */
     uint8_t *first_window;   /* and of the first of them */

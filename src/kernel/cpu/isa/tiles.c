@@ -331,6 +331,8 @@ static void cast_f32_i32(const rp__tile_call *c) {
 }
 UNARY(round_f16, f32, rp__v_f32_f16(rp__v_f16_f32(x)))
 UNARY(round_bf16, f32, rp__v_round_bf16(x))
+UNARY(round_i8, i32, (rp__vi32)((rp__vu32)x << 24) >> 24)
+UNARY(round_i16, i32, (rp__vi32)((rp__vu32)x << 16) >> 16)
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 
@@ -361,6 +363,19 @@ UNARY(round_bf16, f32, rp__v_round_bf16(x))
     }
 HALF(f16)
 HALF(bf16)
+#define NARROW_INT(kind, T)                                                                                            \
+    static void load_##kind(const rp__tile_call *c) {                                                                  \
+        int32_t *d = c->d;                                                                                             \
+        const T *a = c->a;                                                                                             \
+        for (int64_t i = 0, n = c->n; i < n; i++) d[i] = a[i];                                                         \
+    }                                                                                                                  \
+    static void store_##kind(const rp__tile_call *c) {                                                                 \
+        T *d = c->d;                                                                                                   \
+        const int32_t *a = c->a;                                                                                       \
+        for (int64_t i = 0, n = c->n, as = c->as; i < n; i++) d[i] = (T)a[i * as];                                     \
+    }
+NARROW_INT(i8, int8_t)
+NARROW_INT(i16, int16_t)
 static void load_bool(const rp__tile_call *c) {
     uint8_t *d = c->d;
     const uint8_t *a = c->a;
@@ -815,9 +830,9 @@ const rp__tiles
                     [RP__TILE_U8] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, NULL, cast_u8_bool},
                     [RP__TILE_BOOL] = {cast_u8_f32, cast_u8_f64, cast_u8_i32, cast_u8_i64, cast_u8_u8, NULL},
                 },
-            .round = {round_f16_f32, round_bf16_f32},
-            .load = {load_f16, load_bf16, load_bool},
-            .store_half = {store_f16, store_bf16},
+            .round = {round_f16_f32, round_bf16_f32, round_i8_i32, round_i16_i32},
+            .load = {load_f16, load_bf16, load_i8, load_i16, load_bool},
+            .store_narrow = {store_f16, store_bf16, store_i8, store_i16},
             .gather = {gather_8, gather_16, gather_32, gather_64},
             .scatter = {scatter_8, scatter_16, scatter_32, scatter_64},
             .reduce_row = REDUCTIONS(row),
