@@ -8,7 +8,7 @@
    (rp__region_backward).
    Refused (RP_ERROR_UNAVAILABLE, the caller runs the tape instead): a gradient through a loop without max_iter or in a checkpoint, through an op that
    works in place on many tensors, through a custom function in a branch or loop, or into an argument that the function wrote. */
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "compile/passes.h"

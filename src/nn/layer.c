@@ -1,6 +1,6 @@
 /* Layers: structs of parameters with PyTorch's initial values, and the op that each stands for. */
+#include "ops/private.h"
 #include <reprise_nn.h>
-#include <reprise_ops.h>
 
 #include "core/options.h"
 #include "tensor/tensor.h"

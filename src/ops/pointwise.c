@@ -288,6 +288,7 @@ static void lower_float(rp__lower *lw, rp__prim op) { rp__lw_out(lw, 0, rp__lw_1
 void rp__lower_sin(rp__lower *lw) { lower_float(lw, RP__SIN); }
 void rp__lower_cos(rp__lower *lw) { lower_float(lw, RP__COS); }
 void rp__lower_exp(rp__lower *lw) { lower_float(lw, RP__EXP); }
+void rp__lower_expm1(rp__lower *lw) { lower_float(lw, RP__EXPM1); }
 void rp__lower_log(rp__lower *lw) { lower_float(lw, RP__LOG); }
 void rp__lower_sqrt(rp__lower *lw) { lower_float(lw, RP__SQRT); }
 void rp__lower_rsqrt(rp__lower *lw) { lower_float(lw, RP__RSQRT); }

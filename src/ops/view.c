@@ -2,7 +2,7 @@
    Also the functional forms of writing through a slice or select. */
 #include "ops/view.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 #include <string.h>
 
 #include "ops/infer.h"

@@ -1,7 +1,7 @@
 /* Derivatives of view.c: the way back through a view, and the scatters that put a part into a whole. */
 #include "ops/grad.h"
 
-#include <reprise_ops.h>
+#include "ops/private.h"
 
 rp_status rp__vjp_view(const rp__vjp *g) {
     g->grad_in[0] = rp_reshape(g->grad_out[0], g->in_meta[0].size, g->in_meta[0].ndim);
