@@ -20,7 +20,16 @@
 enum { MAX_IN = 4, MAX_NUMEL = 256 };
 
 typedef rp_tensor *case_fn(rp_tensor **x);
-typedef enum range { ANY, POSITIVE, APART /* no two values near each other */ } range;
+typedef enum range {
+    ANY,
+    POSITIVE,
+    APART,  /* no two values near each other */
+    UNIT,   /* between -1 and 1 */
+    ABOVE,  /* above 1 */
+    INSIDE, /* between 0 and 1 */
+    INTS,
+    NO_SLOPE /* ops without a derivative: no case */
+} range;
 typedef struct grad_case {
     const char *op;     /* row that it covers */
     const char *shapes; /* "2,3;3": inputs; "-" is 0-d */
@@ -57,6 +66,22 @@ CASE(f_pow_0, rp_add(rp_pow_scalar(x[0], rp_i64(0)), x[0]))
 CASE(f_maximum, rp_maximum(x[0], x[1]))
 CASE(f_minimum, rp_minimum(x[0], x[1]))
 CASE(f_sign, rp_mul(rp_sign(x[0]), x[0]))
+CASE(f_div_floor, rp_mul(rp_div_mode(x[0], x[1], "floor"), rp_div_mode(x[0], x[1], "trunc")))
+CASE(f_round_decimals, rp_mul(rp_round(x[0], RP_OPTIONS(rp_round_options, .decimals = rp_i64(1))), x[0]))
+CASE(f_logit_eps, rp_logit(x[0], rp_f64(0.3)))
+CASE(f_lerp, rp_lerp(x[0], x[1], x[2]))
+CASE(f_lerp_scalar, rp_lerp_scalar(x[0], x[1], rp_f64(0.7)))
+CASE(f_addcmul, rp_addcmul(x[0], x[1], x[2], RP_OPTIONS(rp_addcmul_options, .value = rp_f64(1.5))))
+CASE(f_addcdiv, rp_addcdiv(x[0], x[1], x[2], RP_OPTIONS(rp_addcdiv_options, .value = rp_f64(1.5))))
+CASE(f_masked_fill, rp_masked_fill(x[0], mask_2_3(), x[1]))
+CASE(f_masked_fill_, rp_masked_fill_(rp_clone(x[0]), mask_2_3(), x[1]))
+CASE(f_masked_fill_scalar_, rp_masked_fill_scalar_(rp_clone(x[0]), mask_2_3(), rp_f64(2)))
+CASE(f_masked_fill_scalar, rp_masked_fill_scalar(x[0], mask_2_3(), rp_f64(2)))
+CASE(f_polygamma, rp_polygamma(1, x[0]))
+CASE(f_prelu, rp_prelu(x[0], x[1]))
+CASE(f_glu, rp_glu(x[0]))
+CASE(f_elu, rp_elu(x[0], rp_f64(1.5), rp_f64(0.7), rp_f64(1.25)))
+CASE(f_softshrink, rp_softshrink(x[0], rp_f64(0.33)))
 CASE(f_softplus, rp_softplus(x[0], rp_f64(3), rp_f64(1.5)))
 CASE(f_clamp, rp_clamp(x[0], rp_f64(-0.7), rp_f64(0.6)))
 CASE(f_clamp_low, rp_clamp(x[0], rp_f64(-0.7)))
@@ -240,6 +265,26 @@ static const grad_case written[] = {
 #define UNARY(op, range, flags, value) {#op, "2,3", range, by_name},
 #include "ref/unary.def"
 #undef UNARY
+#define BINARY(op, range, flags, value) {#op, "2,3;3", range, by_name},
+#include "ref/binary.def"
+#undef BINARY
+    {"div_mode", "2,3;3", POSITIVE, f_div_floor},
+    {"round", "2,3", ANY, f_round_decimals},
+    {"logit", "2,3", INSIDE, f_logit_eps},
+    {"lerp", "2,3;3;2,1", ANY, f_lerp},
+    {"lerp_scalar", "2,3;3", ANY, f_lerp_scalar},
+    {"addcmul", "2,3;3;2,1", ANY, f_addcmul},
+    {"addcdiv", "2,3;3;2,1", POSITIVE, f_addcdiv},
+    {"masked_fill", "2,3;-", ANY, f_masked_fill},
+    {"masked_fill_", "2,3;-", ANY, f_masked_fill_},
+    {"masked_fill_scalar_", "2,3", ANY, f_masked_fill_scalar_},
+    {"masked_fill_scalar", "2,3", ANY, f_masked_fill_scalar},
+    {"polygamma", "2,3", POSITIVE, f_polygamma},
+    {"prelu", "2,3;3", ANY, f_prelu},
+    {"glu", "2,4", ANY, f_glu},
+    {"nan_to_num", "2,3", ANY, by_name},
+    {"elu", "2,3", ANY, f_elu},
+    {"softshrink", "2,3", ANY, f_softshrink},
     {"add", "2,3;3", ANY, f_add},
     {"add", "2,1,3;4,1", ANY, f_add},
     {"add", "-;2,2", ANY, f_add},
@@ -374,7 +419,9 @@ static const grad_case *case_of(const char *op) {
 /* Forms that genops derives have the values of their op's first case. */
 static void collect(void) {
     static char texts[MOST][128]; /* of a case: the op that it is a form of, then shapes */
-    for (size_t i = 0; i < N_WRITTEN; i++) cases[N_CASES++] = written[i];
+    for (size_t i = 0; i < N_WRITTEN; i++) {
+        if (written[i].values != NO_SLOPE && written[i].values != INTS) cases[N_CASES++] = written[i];
+    }
     for (int forms = 0; forms < 2; forms++) {
         for (size_t k = 0; k < rp__op_builtin_count(); k++) {
             const rp__op *op = rp__op_table_at(k);
@@ -427,6 +474,9 @@ static void inputs_make(const grad_case *c, inputs *in) {
             double v = random_unit() * 3 - 1.5;
             v += v < 0 ? -0.1 : 0.1; /* away from kinks at 0 */
             if (c->values == POSITIVE) v = fabs(v) + 0.2;
+            if (c->values == UNIT) v *= 0.55;
+            if (c->values == ABOVE) v = fabs(v) + 1.2;
+            if (c->values == INSIDE) v = 0.5 + v * 0.25;
             if (c->values == APART) v = ((double)((total * 7) % 31) - 15.3) * 0.11;
             in->value[k][i] = v;
         }

@@ -37,7 +37,7 @@ enum {
     UNWRITTEN = 16, /* memory as it was found: filled after the call */
 };
 
-/* in: inputs, "f(n,4)" f32 of either sign, "p" f32 above 0, "b" bool, "i7" i64 below 7, "-" absent; n is the size that
+/* in: inputs, "f(n,4)" f32 of either sign, "p" f32 above 0, "a" above 1, "o" between 0 and 1, "b" bool, "i7" i64 below 7, "-" absent; n is the size that
    changes; "*" in front: the op writes it (it is cloned before), "!": not an input of the op, only where n comes from.
    attrs: "i3" int, "d0.5" float, "b1" bool, "s1.5" and "sn" Scalar, "tf64" dtype, "-" None, "[n,4]" ints. */
 typedef struct sample {
@@ -49,9 +49,42 @@ typedef struct sample {
 static const sample written[] = {
 #define SAMPLE_ANY "f(n,4)"
 #define SAMPLE_POSITIVE "p(n,4)"
-#define UNARY(op, range, flags, value) {#op, SAMPLE_##range, "", 1, 0},
+#define SAMPLE_UNIT "f(n,4)"
+#define SAMPLE_ABOVE "a(n,4)"
+#define SAMPLE_INSIDE "o(n,4)"
+#define SAMPLE_NO_SLOPE "f(n,4)"
+#define FLAGS_ANY 0
+#define FLAGS_POSITIVE 0
+#define FLAGS_UNIT 0
+#define FLAGS_ABOVE 0
+#define FLAGS_INSIDE 0
+#define FLAGS_APART 0
+#define FLAGS_INTS NO_GRAD
+#define FLAGS_NO_SLOPE NO_GRAD
+#define UNARY(op, range, flags, value) {#op, SAMPLE_##range, "", 1, FLAGS_##range},
 #include "ref/unary.def"
 #undef UNARY
+#define SAMPLE2_ANY "f(n,4) f(4)"
+#define SAMPLE2_APART "f(n,4) f(4)"
+#define SAMPLE2_POSITIVE "p(n,4) p(4)"
+#define SAMPLE2_INTS "i7(n,4) i7(4)"
+#define SAMPLE2_NO_SLOPE "f(n,4) f(4)"
+#define BINARY(op, range, flags, value) {#op, SAMPLE2_##range, "", 1, FLAGS_##range},
+#include "ref/binary.def"
+#undef BINARY
+    {"nextafter", "f(n,4) f(4)", "", 1, NO_GRAD},
+    {"lerp", "f(n,4) f(4) f(n,1)", "", 1, 0},
+    {"lerp_scalar", "f(n,4) f(4)", "s0.3", 1, 0},
+    {"addcmul", "f(n,4) f(4) f(n,1)", "s0.5", 1, 0},
+    {"addcdiv", "f(n,4) f(4) p(n,1)", "s0.5", 1, 0},
+    {"masked_fill", "f(n,4) b(n,4) f()", "", 1, 0},
+    {"masked_fill_scalar", "f(n,4) b(n,4)", "s0.5", 1, 0},
+    {"polygamma", "p(n,4)", "i2", 1, 0},
+    {"float_power_scalar", "p(n,4)", "s2.5", 1, 0},
+    {"prelu", "f(n,4) f(4)", "", 1, 0},
+    {"glu", "f(n,4)", "", 1, 0},
+    {"nan_to_num", "f(n,4)", "", 1, 0},
+    {"bitwise_not", "i7(n,4)", "", 1, NO_GRAD},
     {"add", "f(n,4) f(4)", "s1.5", 1, 0},
     {"sub", "f(n,4) f(4)", "s1.5", 1, 0},
     {"mul", "f(n,4) f(n,1)", "", 1, 0},
@@ -304,7 +337,8 @@ static rp_tensor *make_input(const input *k, int64_t n, unsigned salt) {
         else if (k->kind == 'b')
             v.b[i] = r >> 7 & 1;
         else
-            v.f[i] = (float)(r % 8192) / 4096 + (k->kind == 'p' ? 0.3f : -1.0f) + 1.0f / 16384;
+            v.f[i] = (float)(r % 8192) / 4096 + (k->kind == 'p' ? 0.3f : k->kind == 'a' ? 1.1f : -1.0f) + 1.0f / 16384;
+        if (k->kind == 'o') v.f[i] = 0.5f + v.f[i] * 0.4f;
     }
     return rp_from_data(&v, size, (size_t)k->ndim, k->kind == 'i' ? RP_I64 : k->kind == 'b' ? RP_BOOL : RP_F32);
 }
@@ -516,7 +550,7 @@ static bool run(const sample *s, rp_compiled *f, int64_t n, unsigned variant, in
     int n_in = make_inputs(s, n, variant, in);
     (void)parse_inputs(s, k);
     for (int i = 0; i < n_in && order; i++)
-        if ((k[i].kind == 'f' || k[i].kind == 'p') && !k[i].hidden) {
+        if (strchr("fpao", k[i].kind) && !k[i].hidden) {
             leaf[n_leaf++] = in[i];
             if (rp_set_requires_grad(in[i], true) != RP_OK) goto end;
         }

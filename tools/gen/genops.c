@@ -27,7 +27,7 @@ enum { MAX_ROWS = 2048, MAX_RULES = 8192, MAX_SOURCES = 1024, TEXT = 1024 };
 typedef struct row {
     const char *file;
     unsigned line; /* where it is written */
-    const char *name, *schema_text, *lowering, *rule, *infer, *vjp, *functional, *doc;
+    const char *name, *schema_text, *lowering, *rule, *prim, *infer, *vjp, *functional, *doc;
     uint32_t saves, flags;
     bool inplace_form, scalar_form; /* .forms */
     const char *scalar_schema;      /* of the Scalar form, where its arguments differ in more than the one */
@@ -236,7 +236,10 @@ static void read_field(cursor *c, row *r) {
     expect(c, r, '=');
     if (strcmp(field, "rule") == 0)
         r->rule = word(c, r);
-    else if (strcmp(field, "infer") == 0)
+    else if (strcmp(field, "prim") == 0) {
+        r->prim = word(c, r);
+        r->rule = "prim";
+    } else if (strcmp(field, "infer") == 0)
         r->infer = word(c, r);
     else if (strcmp(field, "vjp") == 0)
         r->vjp = word(c, r);
@@ -298,8 +301,11 @@ static void read_rules(const char *path, char *text) {
         {"expand", "(const rp__call *call)"},
         {"vjp", "(const rp__vjp *g)"},
     };
-    /* Definitions that a macro makes: RP__SLOPE(name, ...) is rp__vjp_name, RP__UNARY(name, ...) rp__lower_name. */
-    static const char *const macros[][2] = {{"RP__SLOPE(", "vjp"}, {"RP__UNARY(", "lower"}};
+    /* Definitions that a macro makes of its first argument: RP__SLOPE(name, ...) is rp__vjp_name. */
+    static const char *const macros[][2] = {{"RP__SLOPE(", "vjp"},          {"RP__GRAD(", "vjp"},
+                                            {"RP__SLOPES(", "vjp"},         {"RP__UNARY(", "lower"},
+                                            {"RP__UNARY_SAME(", "lower"},   {"RP__BINARY(", "lower"},
+                                            {"RP__BINARY_FLOAT(", "lower"}, {"RP__EXPAND(", "expand"}};
     for (char *line = text; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) {
         const char *at = strncmp(line, "void rp__", 9) == 0         ? line + 9
                          : strncmp(line, "rp_status rp__", 14) == 0 ? line + 14
@@ -831,6 +837,7 @@ static void write_table(const char *dir) {
                 r->rule, r->infer, r->vjp);
         fprintf(f, " .functional = \"%s\", ", r->functional);
         if (*r->functional) fprintf(f, ".functional_op = &rp__row_%s, ", r->functional);
+        if (r->prim) fprintf(f, ".prim = RP__%s, ", r->prim);
         if (r->scalar_operand) fprintf(f, ".scalar_operand = %u, ", r->scalar_operand);
         fprintf(f, ".saves = %uu, .flags = %uu, .index = %zu,\n .schema = ", (unsigned)r->saves, (unsigned)r->flags, i);
         write_schema(f, &r->schema);
