@@ -254,6 +254,12 @@ RP_CALL rp_scalar rp_item(rp_tensor *t);
 RP_CALL double rp_item_f64(rp_tensor *t);
 /* rounds towards zero; infinities, NaN and what does not fit: 0 and RP_ERROR_INVALID_ARGUMENT */
 RP_CALL int64_t rp_item_i64(rp_tensor *t);
+/* Views of all parts of a dim, written to out[0..n_out) (torch.split, split_with_sizes, chunk, unbind). Returns how many there are;
+   what is left of out is NULL. More than n_out: an error, and 0. A trace takes their number for fixed. */
+RP_CALL size_t rp_split(rp_tensor *t, int64_t split_size, int64_t dim, rp_tensor **out, size_t n_out);
+RP_CALL size_t rp_split_with_sizes(rp_tensor *t, const int64_t *sizes, size_t n, int64_t dim, rp_tensor **out);
+RP_CALL size_t rp_chunk(rp_tensor *t, int64_t chunks, int64_t dim, rp_tensor **out, size_t n_out);
+RP_CALL size_t rp_unbind(rp_tensor *t, int64_t dim, rp_tensor **out, size_t n_out);
 /* Writes the tensor as PyTorch's repr does (4 digits, summarised past 1000 elements), NUL-terminated, into buf; returns
    the length it needs without the NUL. */
 RP_CALL size_t rp_format(rp_tensor *t, char *buf, size_t bytes);

@@ -1,7 +1,8 @@
-/* reprise_nn.h - layers, initialisers, losses and optimizers, on top of reprise.h.
+/* reprise_nn.h - layers, modules, initialisers, losses and optimizers, on top of reprise.h.
  *
- * A layer is a plain struct of parameters: no registration, no base class. The program lists its parameters itself.
- * Parameters made here are retained: *_release gives them back. Names, defaults and initial distributions are PyTorch's.
+ * A layer is a plain struct of parameters. rp_x_layer_init makes one by itself: its parameters are retained, and
+ * rp_x_layer_release gives them back. rp_x_add makes one as a child of a module, which then owns its parameters and lists them
+ * by name, with their mode. Names, defaults and initial distributions are PyTorch's.
  */
 #ifndef REPRISE_NN_H
 #define REPRISE_NN_H
@@ -19,6 +20,66 @@ RP_CALL rp_status rp_init_normal(rp_tensor *t, double mean, double std);  /* std
 RP_CALL rp_status rp_init_constant(rp_tensor *t, double value);
 /* Uniform in +-sqrt(6 / ((1 + a^2) fan_in)), fan_in = elements of t[0] (mode fan_in, leaky_relu with slope a). */
 RP_CALL rp_status rp_init_kaiming_uniform(rp_tensor *t, double a);
+/* What "fan" is: of fan-in, elements of t[0]; of fan-out, those of t[:, 0]. */
+typedef enum rp_fan { RP_FAN_IN = 0, RP_FAN_OUT = 1 } rp_fan;
+/* Normal with deviation sqrt(2 / fan) (nonlinearity relu). */
+RP_CALL rp_status rp_init_kaiming_normal(rp_tensor *t, rp_fan fan);
+/* Uniform in +-gain sqrt(6 / (fan-in + fan-out)); normal with deviation gain sqrt(2 / (fan-in + fan-out)). */
+RP_CALL rp_status rp_init_xavier_uniform(rp_tensor *t, double gain);
+RP_CALL rp_status rp_init_xavier_normal(rp_tensor *t, double gain);
+
+/* ---------------------------------------------------------------- modules (torch.nn.Module)
+
+   A module is a named tree over the program's own structs: parameters, buffers (tensors that belong to the state and are not
+   trained), children, and a mode (training at first). It knows where in the program's structs each tensor's handle lies, so a
+   struct that was registered stays where it is, as long as the module lives. Dotted names of the whole are those of PyTorch's
+   state_dict. A tree is used by one thread at a time; functions may be called through rp_call in several. */
+
+typedef struct rp_module rp_module;
+
+/* A root. Never NULL: on failure a module on which every call fails. name is copied; NULL is "". */
+RP_CALL rp_module *rp_module_new(const char *name);
+/* A root with all below it, and its references to their tensors; NULL is ignored. Functions of rp_compile_module are released before. */
+RP_API void rp_module_release(rp_module *m);
+/* A new child, owned by m, borrowed; m's mode is its own. name: not empty, without a dot, of no other child, parameter or buffer
+   of m. */
+RP_CALL rp_module *rp_module_child(rp_module *m, const char *name);
+/* *place is a tensor (or NULL: absent, as a layer without a bias has it) of the program's struct; m retains it. */
+RP_CALL rp_status rp_module_add_parameter(rp_module *m, const char *name,
+                                          rp_tensor **place); /* a leaf of floating type */
+/* persistent: is it part of the state? */
+RP_CALL rp_status rp_module_add_buffer(rp_module *m, const char *name, rp_tensor **place, bool persistent);
+
+/* Of m and all below it. Compiled functions of rp_compile_module keep a specialisation a mode. */
+RP_CALL rp_status rp_module_set_training(rp_module *m, bool training); /* train(), eval() */
+RP_API bool rp_module_training(const rp_module *m);                    /* NULL: true */
+RP_CALL rp_status rp_module_set_requires_grad(rp_module *m, bool requires_grad);
+/* Parameters and buffers of floating type become other tensors of that dtype (gradients too), in their places; what holds the
+   old ones, as optimizers do, is made afterwards. All or, on failure, none. */
+RP_CALL rp_status rp_module_to_dtype(rp_module *m, rp_dtype dtype);
+
+typedef struct rp_named_tensor {
+    const char *name; /* dotted, from the module that was asked */
+    rp_tensor *tensor;
+} rp_named_tensor;
+/* Lists of m and all below it, in order of registration: borrowed, until something is registered, moved to a dtype or released.
+   *n is their length. NULL and 0 on failure. A tensor with two names is once among parameters and buffers, and twice in the state. */
+RP_CALL rp_tensor *const *rp_module_parameters(rp_module *m, size_t *n);
+RP_CALL const rp_named_tensor *rp_module_named_parameters(rp_module *m, size_t *n);
+RP_CALL const rp_named_tensor *rp_module_named_buffers(rp_module *m,
+                                                       size_t *n); /* also those that are not persistent */
+RP_CALL const rp_named_tensor *rp_module_state(rp_module *m,
+                                               size_t *n); /* state_dict: parameters, persistent buffers */
+/* Calls visit for all below m, then for m (Module.apply); path: dotted, "" for m. Another status than RP_OK ends it. */
+typedef rp_status rp_module_visit(void *ctx, rp_module *m, const char *path);
+RP_CALL rp_status rp_module_apply(rp_module *m, rp_module_visit *visit, void *ctx);
+/* A table: names, sizes, types, parameters, bytes. NUL-terminated, cut at `bytes`; returns the length that it needs without the
+   NUL. */
+RP_CALL size_t rp_module_summary(rp_module *m, char *buf, size_t bytes);
+
+/* rp_compile of a function that reads m: its tensors and modes are compared at every call, besides fn.ctx_bytes bytes at fn.ctx.
+   Nothing can be registered below m's root afterwards. */
+RP_CALL rp_compiled *rp_compile_module(rp_module *m, rp_fn fn, const rp_compile_options *options);
 
 /* ---------------------------------------------------------------- layers */
 
@@ -31,6 +92,9 @@ RP_CALL rp_status rp_linear_layer_init(rp_linear_layer *l, int64_t in_features, 
                                        rp_dtype dtype);
 RP_API void rp_linear_layer_release(rp_linear_layer *l);
 RP_CALL rp_tensor *rp_linear_layer_forward(const rp_linear_layer *l, rp_tensor *x);
+/* As a child of m (its dtype float32: rp_module_to_dtype changes the whole). So are the other rp_x_add; on failure m is as before. */
+RP_CALL rp_status rp_linear_add(rp_module *m, const char *name, rp_linear_layer *l, int64_t in_features,
+                                int64_t out_features, bool bias);
 
 typedef struct rp_embedding_layer { /* torch.nn.Embedding */
     rp_tensor *weight;              /* (num_embeddings, embedding_dim), standard normal */
@@ -39,6 +103,8 @@ RP_CALL rp_status rp_embedding_layer_init(rp_embedding_layer *l, int64_t num_emb
                                           rp_dtype dtype);
 RP_API void rp_embedding_layer_release(rp_embedding_layer *l);
 RP_CALL rp_tensor *rp_embedding_layer_forward(const rp_embedding_layer *l, rp_tensor *indices);
+RP_CALL rp_status rp_embedding_add(rp_module *m, const char *name, rp_embedding_layer *l, int64_t num_embeddings,
+                                   int64_t embedding_dim);
 
 typedef struct rp_layer_norm_layer { /* torch.nn.LayerNorm */
     rp_tensor *weight, *bias;        /* normalized_shape, ones and zeros; NULL without elementwise_affine */
@@ -50,6 +116,38 @@ RP_CALL rp_status rp_layer_norm_layer_init(rp_layer_norm_layer *l, const int64_t
                                            double eps, bool elementwise_affine, rp_dtype dtype);
 RP_API void rp_layer_norm_layer_release(rp_layer_norm_layer *l);
 RP_CALL rp_tensor *rp_layer_norm_layer_forward(const rp_layer_norm_layer *l, rp_tensor *x);
+RP_CALL rp_status rp_layer_norm_add(rp_module *m, const char *name, rp_layer_norm_layer *l,
+                                    const int64_t *normalized_shape, size_t n_dims, double eps,
+                                    bool elementwise_affine);
+
+typedef struct rp_batch_norm_options { /* zero is torch.nn.BatchNorm2d's default */
+    size_t struct_size;
+    double eps;      /* 0: 1e-5; negative: 0 */
+    double momentum; /* 0: 0.1; negative: 0 */
+    bool no_affine, no_running_stats;
+    rp_dtype dtype; /* RP_DTYPE_NONE: float32 */
+} rp_batch_norm_options;
+typedef struct rp_batch_norm_layer {       /* torch.nn.BatchNorm1d, 2d, 3d: channels are dim 1 */
+    rp_tensor *weight, *bias;              /* (num_features), ones and zeros; NULL with no_affine */
+    rp_tensor *running_mean, *running_var; /* (num_features), zeros and ones; NULL with no_running_stats */
+    rp_tensor *num_batches_tracked;        /* 0-d int64: calls in training so far */
+    double eps, momentum;
+    const rp_module *module; /* whose mode it has; NULL: training, unless evaluating */
+    bool evaluating;         /* of a layer without a module */
+} rp_batch_norm_layer;
+RP_CALL rp_status rp_batch_norm_layer_init(rp_batch_norm_layer *l, int64_t num_features,
+                                           const rp_batch_norm_options *options);
+RP_API void rp_batch_norm_layer_release(rp_batch_norm_layer *l);
+RP_CALL rp_tensor *rp_batch_norm_layer_forward(const rp_batch_norm_layer *l, rp_tensor *x); /* 2-D or more */
+RP_CALL rp_status rp_batch_norm_add(rp_module *m, const char *name, rp_batch_norm_layer *l, int64_t num_features,
+                                    const rp_batch_norm_options *options);
+
+typedef struct rp_dropout_layer { /* torch.nn.Dropout */
+    double p;
+    const rp_module *module; /* NULL: training */
+} rp_dropout_layer;
+RP_CALL rp_tensor *rp_dropout_layer_forward(const rp_dropout_layer *l, rp_tensor *x);
+RP_CALL rp_status rp_dropout_add(rp_module *m, const char *name, rp_dropout_layer *l, double p); /* 0 <= p <= 1 */
 
 typedef struct rp_conv2d_options { /* zero is torch.nn.Conv2d's default */
     size_t struct_size;
@@ -69,6 +167,9 @@ RP_CALL rp_status rp_conv2d_layer_init(rp_conv2d_layer *l, int64_t in_channels, 
                                        int64_t kernel_height, int64_t kernel_width, const rp_conv2d_options *options);
 RP_API void rp_conv2d_layer_release(rp_conv2d_layer *l);
 RP_CALL rp_tensor *rp_conv2d_layer_forward(const rp_conv2d_layer *l, rp_tensor *x);
+RP_CALL rp_status rp_conv2d_add(rp_module *m, const char *name, rp_conv2d_layer *l, int64_t in_channels,
+                                int64_t out_channels, int64_t kernel_height, int64_t kernel_width,
+                                const rp_conv2d_options *options);
 
 /* ---------------------------------------------------------------- losses (rp_cross_entropy is an op) */
 
@@ -103,6 +204,10 @@ typedef struct rp_sgd_options {
 RP_CALL rp_optimizer *rp_adam(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_adamw(rp_tensor *const *params, size_t n, double lr, const rp_adam_options *options);
 RP_CALL rp_optimizer *rp_sgd(rp_tensor *const *params, size_t n, double lr, const rp_sgd_options *options);
+/* Of all parameters of a module. */
+RP_CALL rp_optimizer *rp_adam_module(rp_module *m, double lr, const rp_adam_options *options);
+RP_CALL rp_optimizer *rp_adamw_module(rp_module *m, double lr, const rp_adam_options *options);
+RP_CALL rp_optimizer *rp_sgd_module(rp_module *m, double lr, const rp_sgd_options *options);
 RP_API void rp_optimizer_release(rp_optimizer *opt); /* NULL is ignored */
 /* One more group with its own options, for an optimizer of that kind (add_param_group). */
 RP_CALL rp_status rp_adam_add_group(rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
@@ -115,6 +220,7 @@ RP_CALL rp_status rp_optimizer_step(rp_optimizer *opt);
 RP_CALL rp_status rp_optimizer_zero_grad(rp_optimizer *opt, bool set_to_none);
 
 RP_API size_t rp_optimizer_group_count(const rp_optimizer *opt);
+RP_CALL size_t rp_optimizer_param_count(const rp_optimizer *opt, size_t group);
 RP_CALL rp_status rp_optimizer_set_lr(rp_optimizer *opt, size_t group, double lr); /* in place: recorded steps see it */
 RP_CALL rp_tensor *rp_optimizer_lr(rp_optimizer *opt, size_t group);               /* the 0-d tensor, borrowed */
 /* State of parameter `index` of a group, borrowed: "step", "exp_avg", "exp_avg_sq" (Adam), "momentum_buffer" (SGD with

@@ -93,8 +93,16 @@ static rp_tensor *view(uint64_t *s, rp_tensor *t) {
     size_t n = rp_ndim(t);
     if (n == 0) return rp_unsqueeze(t, 0);
     int64_t d = (int64_t)below(s, (unsigned)n), size = rp_size(t, d);
-    switch (below(s, 7)) {
+    switch (below(s, 10)) {
     case 0: return rp_transpose(t, d, (int64_t)below(s, (unsigned)n));
+    case 7: {
+        const int64_t other = (int64_t)below(s, (unsigned)n), offset = (int64_t)below(s, 3) - 1;
+        if (other == d || size + (offset < 0 ? offset : 0) < 1 || rp_size(t, other) - (offset > 0 ? offset : 0) < 1)
+            return t;
+        return rp_diagonal(t, offset, d, other);
+    }
+    case 8: return n < 4 && size > 1 ? rp_unfold(t, d, 2, 1 + (int64_t)below(s, 2)) : t;
+    case 9: return rp_movedim(t, &d, 1, RP_DIMS(0));
     case 1: return n < 4 ? rp_unsqueeze(t, d) : t;
     case 2: return size > 1 ? rp_slice(t, d, 1, INT64_MAX, 1 + (int64_t)below(s, 2)) : t;
     case 3: return rp_select(t, d, (int64_t)below(s, (unsigned)size));

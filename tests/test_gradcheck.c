@@ -209,6 +209,16 @@ CASE(f_squeeze, rp_squeeze(x[0], -2))
 CASE(f_squeeze_kept, rp_squeeze(x[0], 0))
 CASE(f_slice_scatter, rp_slice_scatter(x[0], x[1], 1, 0, 3, 2))
 CASE(f_select_scatter, rp_select_scatter(x[0], x[1], 0, 1))
+CASE(f_narrow, rp_narrow(x[0], 1, -3, 2))
+CASE(f_squeeze_dims, rp_squeeze_dims(x[0], RP_DIMS(0, -1)))
+CASE(f_squeeze_all, rp_squeeze_dims(x[0]))
+CASE(f_movedim, rp_movedim(x[0], RP_DIMS(0, -1), RP_DIMS(-1, 0)))
+CASE(f_diagonal, rp_diagonal(x[0], 1, 2, 0))
+CASE(f_diagonal_scatter, rp_diagonal_scatter(x[0], x[1], -1, 0, 1))
+CASE(f_unfold, rp_unfold(x[0], 1, 3, 2))
+CASE(f_unfold_apart, rp_unfold(x[0], 0, 2, 3))
+CASE(f_unfold_scatter, rp_unfold_scatter(x[0], x[1], 0, 2, 3))
+CASE(f_unfold_backward, rp_unfold_backward(x[0], RP_DIMS(2, 6), 1, 3, 2))
 CASE(f_cat, rp_cat(RP_TENSORS(x[0], x[1], x[0]), 1))
 CASE(f_gather, rp_gather(x[0], 1, INDEX_2_3))
 CASE(f_embedding, rp_embedding(x[0], INDEX_2_3))
@@ -378,6 +388,16 @@ static const grad_case written[] = {
     {"squeeze", "2,3", ANY, f_squeeze_kept},
     {"slice_scatter", "2,4;2,2", ANY, f_slice_scatter},
     {"select_scatter", "2,3;3", ANY, f_select_scatter},
+    {"slice", "2,5", ANY, f_narrow},
+    {"squeeze_dims", "1,3,1", ANY, f_squeeze_dims},
+    {"squeeze_dims", "1,3,1", ANY, f_squeeze_all},
+    {"permute", "2,3,2", ANY, f_movedim},
+    {"diagonal", "3,2,2", ANY, f_diagonal},
+    {"diagonal_scatter", "3,4;2", ANY, f_diagonal_scatter},
+    {"unfold", "2,6", ANY, f_unfold},
+    {"unfold", "6", ANY, f_unfold_apart},
+    {"unfold_scatter", "6;2,2", ANY, f_unfold_scatter},
+    {"unfold_backward", "2,2,3", ANY, f_unfold_backward},
     {"cat", "2,3;2,1", ANY, f_cat},
     {"cat", "2,3;2,0", ANY, f_cat},
     {"gather", "2,3", ANY, f_gather},

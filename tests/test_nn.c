@@ -503,9 +503,62 @@ static void every_allocation_fails_once(void **state) {
     assert_true(failures > count / 2);
 }
 
+/* Parameters that were always stepped together have one count. A step without some of them parts them; compiled steps see it. */
+struct pair {
+    rp_tensor *a, *b;
+    rp_optimizer *opt;
+};
+
+static void pair_step(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    struct pair *p = ctx;
+    (void)n_in, (void)n_out;
+    rp_tensor *y = rp_add(rp_sum(rp_mul(p->a, in[0])), rp_sum(rp_mul(p->b, in[0])));
+    rp_tensor *loss = rp_mul(y, y);
+    rp_backward(loss, NULL, NULL);
+    rp_optimizer_step(p->opt);
+    rp_optimizer_zero_grad(p->opt, true);
+    out[0] = rp_detach(loss);
+}
+
+static void pair_run(bool compiled, float values[6], double counts[2]) {
+    struct pair p = {.a = rp_full(RP_DIMS(3), rp_f64(0.5)), .b = rp_full(RP_DIMS(3), rp_f64(0.25))};
+    ok(rp_set_requires_grad(p.a, true));
+    ok(rp_set_requires_grad(p.b, true));
+    p.opt = rp_adam((rp_tensor *[]){p.a, p.b}, 2, 0.1, NULL);
+    rp_tensor *x = rp_full(RP_DIMS(3), rp_f64(1.5)), *out;
+    rp_fn fn = {pair_step, &p, sizeof p, "pair"};
+    rp_compiled *f = compiled ? rp_compile(fn, NULL) : rp_plain(fn);
+    for (int i = 0; i < 8; i++) {
+        if (i == 3 || i == 4) { /* without b */
+            ok(rp_backward(rp_sum(rp_mul(p.a, x)), NULL, NULL));
+            ok(rp_optimizer_step(p.opt));
+            ok(rp_optimizer_zero_grad(p.opt, true));
+        } else {
+            ok(rp_call(f, &x, 1, &out, 1));
+        }
+    }
+    host(p.a, values);
+    host(p.b, values + 3);
+    for (size_t i = 0; i < 2; i++) counts[i] = rp_item_f64(rp_optimizer_state(p.opt, 0, i, "step"));
+    rp_compiled_release(f);
+    rp_optimizer_release(p.opt);
+}
+
+static void compiled_steps_see_counts_that_part(void **state) {
+    (void)state;
+    float eager[6], compiled[6];
+    double counts[2], compiled_counts[2];
+    pair_run(false, eager, counts);
+    pair_run(true, compiled, compiled_counts);
+    assert_true(counts[0] == 8 && counts[1] == 6);
+    assert_memory_equal(counts, compiled_counts, sizeof counts);
+    assert_memory_equal(eager, compiled, sizeof eager);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        TEST(compiled_steps_see_counts_that_part),
         TEST(initial_values),
         TEST(layers_are_their_ops),
         TEST(mean_squared_error),

@@ -49,6 +49,11 @@ static void test_tensors(void **state) {
     SAYS(rp_size(x, 2));
     SAYS(rp_stride(x, -3));
     SAYS(rp_numel(NULL));
+    rp_tensor *parts[4];
+    SAYS(rp_split(x, 0, 0, parts, 4));
+    SAYS(rp_split_with_sizes(x, RP_DIMS(1, 3), 0, parts));
+    SAYS(rp_chunk(x, 0, 0, parts, 4));
+    SAYS(rp_unbind(x, 1, parts, 2));
     SAYS(rp_dtype_of(NULL));
     SAYS_VOID(rp_device_of(NULL));
     SAYS(rp_is_contiguous(NULL));

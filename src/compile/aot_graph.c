@@ -83,10 +83,10 @@ static bool reads_fresh(const rp_ir *ir, const view_state *s, rp__ir_value v) {
     return !rp__ir_is_view(rp__ir_producer(ir, v)) || s->born[v] == s->version[ir->values[v].storage];
 }
 
-static bool is_part(const rp_ir *ir, rp__ir_value v) { /* slices and selections of a tensor, or the tensor */
+static bool is_part(const rp_ir *ir, rp__ir_value v) { /* of a tensor, or the tensor */
     const rp__ir_node *n = rp__ir_producer(ir, v);
     for (; rp__ir_is_view(n); n = rp__ir_producer(ir, n->in[0]))
-        if (!rp__ir_is_op(n, RP__OP(slice)) && !rp__ir_is_op(n, RP__OP(select))) return false;
+        if (!n->op->inverse) return false;
     return true;
 }
 

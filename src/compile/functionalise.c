@@ -17,6 +17,7 @@
 #include "compile/passes.h"
 #include "compile/rewrite.h"
 #include "core/alloc.h"
+#include "ops/view.h"
 
 enum { STALE = UINT32_MAX };
 
@@ -123,44 +124,29 @@ static rp_status emit_reshape(functionaliser *f, rp__ir_block *block, rp__ir_val
 static rp_status invert_view(functionaliser *f, rp__ir_block *block, const rp__ir_node *view, rp__ir_value old,
                              rp__ir_value value, const char *site, rp__ir_value *out) {
     rp_ir *dst = f->w.dst;
-    rp__ir_value both[2] = {old, value};
-    if (rp__ir_is_op(view, RP__OP(detach))) {
-        *out = value;
-        return RP_OK;
+    rp__view map;
+    int64_t order[RP_MAX_DIMS];
+    RP_TRY(rp__ir_view_map(dst, view, old, &map));
+    if (view->op->inverse) {
+        rp__ir_value both[2] = {old, value};
+        if (rp__view_overlaps(&map))
+            return rp__fail(RP_ERROR_UNAVAILABLE,
+                            "an in-place write through overlapping windows is left to the op itself");
+        return emit_like(f, block, view->op->inverse, both, 2, view->attrs, view->n_attrs, old, site, out);
     }
-    if (rp__ir_is_op(view, RP__OP(slice))) {
-        return emit_like(f, block, RP__OP(slice_scatter), both, 2, view->attrs, view->n_attrs, old, site, out);
-    }
-    if (rp__ir_is_op(view, RP__OP(select))) {
-        return emit_like(f, block, RP__OP(select_scatter), both, 2, view->attrs, view->n_attrs, old, site, out);
-    }
-    if (rp__ir_is_op(view, RP__OP(transpose))) {
-        return rp__ir_emit_view(dst, block, view->op, value, view->attrs, view->n_attrs, site, out);
-    }
-    if (rp__ir_is_op(view, RP__OP(permute))) {
-        size_t n = view->attrs[0].n;
-        int64_t inverse[RP_MAX_DIMS];
-        for (size_t d = 0; d < n; d++) {
-            size_t from = 0;
-            RP_TRY(rp__wrap_dim(view->attrs[0].v.ints[d], n, &from));
-            inverse[from] = (int64_t)d;
-        }
-        rp_attr dims = rp__attr_of_ints(inverse, n);
-        return rp__ir_emit_view(dst, block, view->op, value, &dims, 1, site, out);
-    }
-    if (rp__ir_is_op(view, RP__OP(view)) || rp__ir_is_op(view, RP__OP(unsqueeze)) ||
-        rp__ir_is_op(view, RP__OP(squeeze))) {
-        return emit_reshape(f, block, value, old, site, out);
-    }
-    if (rp__ir_is_op(view, RP__OP(expand))) {
+    if (rp__view_repeats(&map)) {
         rp_dim before = rp__numel(dst->values[old].meta.size, dst->values[old].meta.ndim);
         rp_dim after = rp__numel(dst->values[value].meta.size, dst->values[value].meta.ndim);
-        if (rp__dim_is(RP__DIM_EQ, before, after)) return emit_reshape(f, block, value, old, site, out);
         /* Direct writes are an error that the op itself reports when it runs; one element of it may be written. */
-        return rp__fail(RP_ERROR_UNAVAILABLE, "an in-place write through an expanded tensor is left to the op itself");
+        if (!rp__dim_is(RP__DIM_EQ, before, after))
+            return rp__fail(RP_ERROR_UNAVAILABLE,
+                            "an in-place write through an expanded tensor is left to the op itself");
     }
-    return rp__fail(RP_ERROR_UNAVAILABLE, "an in-place write through a view made by %s cannot be compiled",
-                    view->op->name);
+    if (rp__view_order(&map, order)) {
+        rp_attr dims = rp__attr_of_ints(order, map.ndim);
+        RP_TRY(rp__ir_emit_view(dst, block, RP__OP(permute), value, &dims, 1, site, &value));
+    }
+    return emit_reshape(f, block, value, old, site, out);
 }
 
 /* Has each element a place of its own? Strides that are symbols are asked for. */
@@ -287,7 +273,7 @@ static rp_status mark_write(functionaliser *f, rp__ir_block *block, const rp__ir
     size_t n_path = 0;
     for (rp__ir_value at = v; f->places[at].parent != RP__IR_NONE; at = f->places[at].parent) {
         const rp__ir_node *view = &f->w.src->nodes[f->places[at].node];
-        if (!rp__ir_is_op(view, RP__OP(slice)) && !rp__ir_is_op(view, RP__OP(select))) return RP_OK;
+        if (!view->op->inverse) return RP_OK;
         f->path[n_path++] = at;
     }
     rp__ir_value from = f->memories[f->places[v].base].current, made;

@@ -207,22 +207,17 @@ static rp_status run_region(differentiator *d, uint32_t index) {
 static rp_status backward_of_write(differentiator *d, uint32_t index) {
     rp_ir *ir = d->w.dst;
     const rp__ir_node n = ir->nodes[index]; /* by value: recording moves the array */
-    bool select = rp__ir_is_op(&n, RP__OP(select)) || rp__ir_is_op(&n, RP__OP(select_scatter));
-    const rp_attr *a = n.attrs;
+    const rp__call attrs = {.attrs = n.attrs, .n_attrs = n.n_attrs};
     if (!rp__ir_is_view(&n)) {
         rp_tensor *whole = d->whole[n.write] = d->grad[n.out[0]];
         if (!whole || !wants_gradient(ir, n.in[1])) return RP_OK;
-        return add_gradient(d, n.in[1],
-                            select ? rp_select(whole, a[0].v.i, a[1].v.i)
-                                   : rp_slice(whole, a[0].v.i, a[1].v.i, a[2].v.i, a[3].v.i));
+        return add_gradient(d, n.in[1], rp__grad_call(n.op->inverse, &attrs, whole, NULL));
     }
     rp_tensor *whole = d->whole[n.write], *part = d->grad[n.out[0]];
     if (!whole || !wants_gradient(ir, n.in[0])) return RP_OK;
     rp__meta meta = ir->values[n.out[0]].meta;
     if (!part) part = rp__zeros_of(&meta);
-    return add_gradient(d, n.in[0],
-                        select ? rp_select_scatter(whole, part, a[0].v.i, a[1].v.i)
-                               : rp_slice_scatter(whole, part, a[0].v.i, a[1].v.i, a[2].v.i, a[3].v.i));
+    return add_gradient(d, n.in[0], rp__grad_call(n.op->inverse, &attrs, whole, part));
 }
 
 /* A value as the backward of a function was traced on it: row-major. */

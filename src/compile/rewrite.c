@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "ops/view.h"
 
 /* ---- asking */
 
@@ -78,6 +79,19 @@ rp_status rp__ir_emit(rp_ir *ir, rp__ir_block *block, const rp__op *op, const rp
         if (out[k] == RP__IR_NONE) return RP_ERROR_OUT_OF_MEMORY;
     }
     return RP_OK;
+}
+
+rp_status rp__ir_view_map(const rp_ir *ir, const rp__ir_node *view, rp__ir_value whole, rp__view *out) {
+    rp__ir_stand_in stand_in;
+    rp_tensor *operand = rp__ir_stand_in_for(ir, whole, &stand_in);
+    const rp__call call = {.op = view->op,
+                           .site = view->site,
+                           .in = &operand,
+                           .n_in = 1,
+                           .list_begin = {0, 1},
+                           .attrs = view->attrs,
+                           .n_attrs = view->n_attrs};
+    return rp__call_view_map(&call, out);
 }
 
 rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,

@@ -42,6 +42,8 @@ rp_status rp__ir_emit(rp_ir *ir, rp__ir_block *block, const rp__op *op, const rp
 /* A view op: sizes, strides and offset of the result come from the op's view rule. */
 rp_status rp__ir_emit_view(rp_ir *ir, rp__ir_block *block, const rp__op *op, rp__ir_value in, const rp_attr *attrs,
                            uint32_t n_attrs, const char *site, rp__ir_value *out);
+/* The map of a view op, were it applied to `whole`, a value of ir. */
+rp_status rp__ir_view_map(const rp_ir *ir, const rp__ir_node *view, rp__ir_value whole, rp__view *out);
 /* ASSIGN: writes `value` into the memory of `target`. */
 rp_status rp__ir_emit_assign(rp_ir *ir, rp__ir_block *block, rp__ir_value target, rp__ir_value value, const char *site);
 

@@ -11,6 +11,7 @@
 #include "compile/rewrite.h"
 #include "core/alloc.h"
 #include "core/hash.h"
+#include "ops/view.h"
 
 typedef struct simplifier {
     rp__rewrite w;
@@ -64,6 +65,18 @@ static bool lossless(rp_dtype a, rp_dtype b) {
     }
 }
 
+/* Is a permutation of dims undone? */
+static bool takes_back(const rp__view *outer, const rp__view *inner) {
+    if (outer->folds || inner->folds || outer->ndim != inner->ndim) return false;
+    for (int d = 0; d < outer->ndim; d++) {
+        const int k = outer->from[d][0];
+        if (k < 0 || outer->from[d][1] >= 0 || inner->from[k][0] != d || inner->from[k][1] >= 0 ||
+            inner->size[k] != outer->size[d] || inner->step[k] != 1 || inner->start[d] != 0)
+            return false;
+    }
+    return true;
+}
+
 /* The value of dst that stands for out 0 of node n (of src) with operands `in`; RP__IR_NONE: no rule. */
 static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp__ir_value *in) {
     const rp_ir *dst = s->w.dst;
@@ -73,20 +86,13 @@ static rp__ir_value find_identity(simplifier *s, const rp__ir_node *n, const rp_
     const rp__ir_value_info *out = &s->w.src->values[n->out[0]];
     if (op->lowering == RP__VIEW) {
         if (op == RP__OP(detach)) return s->gradients_done ? in[0] : RP__IR_NONE;
-        if (op == RP__OP(slice) || op == RP__OP(select)) {
-            return op == RP__OP(slice) && rp__meta_same_size(&out->meta, &dst->values[in[0]].meta) &&
-                           n->attrs[3].v.i == 1
-                       ? in[0]
-                       : RP__IR_NONE;
-        }
-        if (inner && op == inner && (op == RP__OP(transpose)) &&
-            rp__meta_same_size(&out->meta, &dst->values[producer->in[0]].meta)) {
-            const rp_attr *a = n->attrs, *b = producer->attrs;
-            size_t rank = out->meta.ndim, p[4];
-            const int64_t dims[4] = {a[0].v.i, a[1].v.i, b[0].v.i, b[1].v.i};
-            for (unsigned k = 0; k < 4; k++) p[k] = (size_t)(dims[k] < 0 ? dims[k] + (int64_t)rank : dims[k]);
-            if ((p[0] == p[2] && p[1] == p[3]) || (p[0] == p[3] && p[1] == p[2])) return producer->in[0];
-        }
+        const rp__meta *from = &dst->values[in[0]].meta;
+        rp__view map, under;
+        if (rp__ir_view_map(dst, n, in[0], &map) != RP_OK || rp__view_is_part(&map, from->size, from->ndim))
+            return RP__IR_NONE;
+        if (rp__ir_is_view(producer) && rp__meta_same_size(&out->meta, &dst->values[producer->in[0]].meta) &&
+            rp__ir_view_map(dst, producer, producer->in[0], &under) == RP_OK && takes_back(&map, &under))
+            return producer->in[0];
         /* same sizes, same strides, no offset: the same tensor */
         if (!rp__meta_same_size(&out->meta, &dst->values[in[0]].meta)) return RP__IR_NONE;
         for (unsigned d = 0; d < out->meta.ndim; d++) {

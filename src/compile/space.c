@@ -1,9 +1,10 @@
 /* The space of a group of loop nodes: finds axes on which all members agree, or the reason why there are none (fuse.h). Pure
-   arithmetic over sizes; knows view ops, because their index maps are what it is about, and no other op. */
+   arithmetic over sizes; knows the maps of views, because they are what it is about, and no single op. */
 #include <string.h>
 
 #include "compile/fuse.h"
 #include "core/alloc.h"
+#include "ops/view.h"
 
 typedef struct builder {
     const rp__fusion *f;
@@ -209,54 +210,32 @@ static bool view_map(builder *b, const rp__ir_node *n, int place, rp__axis_map *
     const rp_ir *ir = b->f->ir;
     const rp__meta *from = &ir->values[n->in[0]].meta, *to = &ir->values[n->out[0]].meta;
     const rp__axis_map *m = map_at(b->s, place);
+    rp__view map;
     memset(out, 0, sizeof *out);
-    if (rp__ir_is_op(n, RP__OP(detach))) {
-        *out = *m;
-    } else if (rp__ir_is_op(n, RP__OP(slice)) || rp__ir_is_op(n, RP__OP(select))) {
-        if (rp__ir_is_op(n, RP__OP(select)) || !rp__meta_same_size(from, to)) {
-            b->why = "view-of-part";
-            return false;
-        }
-        *out = *m;
-    } else if (rp__ir_is_op(n, RP__OP(permute))) {
-        for (unsigned d = 0; d < to->ndim; d++) {
-            int64_t k = n->attrs[0].v.ints[d];
-            add_dim(out, m, (unsigned)(k < 0 ? k + to->ndim : k));
-        }
-    } else if (rp__ir_is_op(n, RP__OP(transpose))) {
-        int64_t p = n->attrs[0].v.i, q = n->attrs[1].v.i;
-        if (p < 0) p += to->ndim;
-        if (q < 0) q += to->ndim;
-        for (unsigned d = 0; d < to->ndim; d++) add_dim(out, m, d == p ? (unsigned)q : d == q ? (unsigned)p : d);
-    } else if (rp__ir_is_op(n, RP__OP(expand))) {
-        unsigned lead = (unsigned)(to->ndim - from->ndim);
-        for (unsigned d = 0; d < to->ndim; d++) {
-            if (d < lead || from->size[d - lead] != to->size[d]) {
-                add_empty_dim(out);
-            } else {
-                add_dim(out, m, d - lead);
-            }
-        }
-    } else if (rp__ir_is_op(n, RP__OP(view)) || rp__ir_is_op(n, RP__OP(unsqueeze)) ||
-               rp__ir_is_op(n, RP__OP(squeeze))) {
-        /* Dims of size 1 come and go: where the others stay, broadcast dims may stay too. */
-        unsigned i = 0, j = 0;
-        while (i < from->ndim || j < to->ndim) {
-            if (j < to->ndim && to->size[j] == 1) {
-                add_empty_dim(out);
-                j++;
-            } else if (i < from->ndim && from->size[i] == 1) {
-                i++;
-            } else if (i < from->ndim && j < to->ndim && from->size[i] == to->size[j]) {
-                add_dim(out, m, i);
-                i++, j++;
-            } else {
-                return reshape_map(b, place, from, to, out);
-            }
-        }
-    } else {
-        b->why = "view-without-index-map";
+    if (rp__ir_view_map(ir, n, n->in[0], &map) != RP_OK || rp__view_is_part(&map, from->size, from->ndim)) {
+        b->why = "view-of-part";
         return false;
+    }
+    for (unsigned d = 0; !map.folds && d < to->ndim; d++) {
+        if (map.from[d][0] < 0)
+            add_empty_dim(out);
+        else
+            add_dim(out, m, (unsigned)map.from[d][0]);
+    }
+    /* Dims of size 1 come and go: where the others stay, broadcast dims may stay too. */
+    unsigned i = 0, j = 0;
+    while (map.folds && (i < from->ndim || j < to->ndim)) {
+        if (j < to->ndim && to->size[j] == 1) {
+            add_empty_dim(out);
+            j++;
+        } else if (i < from->ndim && from->size[i] == 1) {
+            i++;
+        } else if (i < from->ndim && j < to->ndim && from->size[i] == to->size[j]) {
+            add_dim(out, m, i);
+            i++, j++;
+        } else {
+            return reshape_map(b, place, from, to, out);
+        }
     }
     return true;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/env.h"
+#include "core/json.h"
 #include "core/text.h"
 #include "device/cuda/libcuda.h"
 #include "device/cuda/libnvrtc.h"
@@ -112,6 +113,7 @@ size_t rp_doctor(char *buf, size_t bytes) {
     add_report(&t, rp__libcuda_report);
     add_report(&t, rp__libnvrtc_report);
     add_report(&t, rp__libcublaslt_report);
+    add_report(&t, rp__json_report);
     add_compiler(&t);
     add_cache(&t);
     rp__text faults = {0};

@@ -67,15 +67,49 @@ rp_status rp_init_constant_at(const char *site, rp_tensor *t, double value) {
     return status;
 }
 
-rp_status rp_init_kaiming_uniform_at(const char *site, rp_tensor *t, double a) {
-    RP__CALLED_FROM(site);
+/* Inputs and outputs of an element of t[0], of t[:, 0]; 0 for a tensor without elements. */
+static rp_status fans(const rp_tensor *t, const char *what, double fan[2]) {
     RP_TRY(rp__tensor_check(t, "initialiser: the tensor"));
     if (t->ndim < 2)
-        return rp__fail(RP_ERROR_SHAPE, "kaiming_uniform: fan-in needs a tensor of two or more dimensions, not %u",
+        return rp__fail(RP_ERROR_SHAPE, "%s: fan-in and fan-out need a tensor of two or more dimensions, not %u", what,
                         t->ndim);
-    int64_t fan_in = 1;
-    for (size_t d = 1; d < t->ndim; d++) fan_in *= t->size[d];
-    if (fan_in == 0 || t->size[0] == 0) return RP_OK;
-    double bound = sqrt(6.0 / ((1.0 + a * a) * (double)fan_in));
-    return rp_init_uniform(t, -bound, bound);
+    double field = 1;
+    for (size_t d = 2; d < t->ndim; d++) field *= (double)t->size[d];
+    bool empty = field == 0 || t->size[0] == 0 || t->size[1] == 0;
+    fan[RP_FAN_IN] = empty ? 0 : (double)t->size[1] * field;
+    fan[RP_FAN_OUT] = empty ? 0 : (double)t->size[0] * field;
+    return RP_OK;
+}
+
+rp_status rp_init_kaiming_uniform_at(const char *site, rp_tensor *t, double a) {
+    RP__CALLED_FROM(site);
+    double fan[2];
+    RP_TRY(fans(t, "kaiming_uniform", fan));
+    double bound = sqrt(6.0 / ((1.0 + a * a) * fan[RP_FAN_IN]));
+    return fan[RP_FAN_IN] == 0 ? RP_OK : rp_init_uniform(t, -bound, bound);
+}
+
+rp_status rp_init_kaiming_normal_at(const char *site, rp_tensor *t, rp_fan which) {
+    RP__CALLED_FROM(site);
+    double fan[2];
+    RP_TRY(fans(t, "kaiming_normal", fan));
+    if (which != RP_FAN_IN && which != RP_FAN_OUT)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "kaiming_normal: there is no fan %d", (int)which);
+    return fan[which] == 0 ? RP_OK : rp_init_normal(t, 0, sqrt(2.0 / fan[which]));
+}
+
+rp_status rp_init_xavier_uniform_at(const char *site, rp_tensor *t, double gain) {
+    RP__CALLED_FROM(site);
+    double fan[2];
+    RP_TRY(fans(t, "xavier_uniform", fan));
+    double bound = fabs(gain) * sqrt(6.0 / (fan[RP_FAN_IN] + fan[RP_FAN_OUT]));
+    return fan[RP_FAN_IN] == 0 ? RP_OK : rp_init_uniform(t, -bound, bound);
+}
+
+rp_status rp_init_xavier_normal_at(const char *site, rp_tensor *t, double gain) {
+    RP__CALLED_FROM(site);
+    double fan[2];
+    RP_TRY(fans(t, "xavier_normal", fan));
+    return fan[RP_FAN_IN] == 0 ? RP_OK
+                               : rp_init_normal(t, 0, fabs(gain) * sqrt(2.0 / (fan[RP_FAN_IN] + fan[RP_FAN_OUT])));
 }

@@ -1,8 +1,9 @@
-/* Layers: structs of parameters with PyTorch's initial values, and the op that each stands for. */
+/* Layers: structs of parameters with PyTorch's initial values, alone or as children of a module, and the op that each stands for. */
 #include "ops/private.h"
 #include <reprise_nn.h>
 
 #include "core/options.h"
+#include "nn/module.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -34,6 +35,11 @@ static rp_tensor *no_layer(const char *site, const char *what) {
     rp__site_pop(outer);
     return rp__tensor_error();
 }
+
+/* As a child of m: what rp_x_layer_init filled. */
+#define ADOPT(m, name, child, ...)                                                                                     \
+    rp__module_adopt((m), (name), (const rp__module_field[]){__VA_ARGS__},                                             \
+                     sizeof((const rp__module_field[]){__VA_ARGS__}) / sizeof(rp__module_field), (child))
 
 static rp_status positive(const char *layer, const char *what, int64_t value) {
     if (value > 0) return RP_OK;
@@ -76,6 +82,13 @@ rp_tensor *rp_linear_layer_forward_at(const char *site, const rp_linear_layer *l
     return rp_linear_at(site, x, l->weight, l->bias);
 }
 
+rp_status rp_linear_add_at(const char *site, rp_module *m, const char *name, rp_linear_layer *l, int64_t in_features,
+                           int64_t out_features, bool bias) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp_linear_layer_init(l, in_features, out_features, bias, RP_DTYPE_NONE));
+    return ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+}
+
 /* ---------------------------------------------------------------- embedding */
 
 rp_status rp_embedding_layer_init_at(const char *site, rp_embedding_layer *l, int64_t num_embeddings,
@@ -98,6 +111,13 @@ void rp_embedding_layer_release(rp_embedding_layer *l) {
 rp_tensor *rp_embedding_layer_forward_at(const char *site, const rp_embedding_layer *l, rp_tensor *indices) {
     if (!l) return no_layer(site, "embedding layer");
     return rp_embedding_at(site, l->weight, indices, -1, false, false);
+}
+
+rp_status rp_embedding_add_at(const char *site, rp_module *m, const char *name, rp_embedding_layer *l,
+                              int64_t num_embeddings, int64_t embedding_dim) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp_embedding_layer_init(l, num_embeddings, embedding_dim, RP_DTYPE_NONE));
+    return ADOPT(m, name, NULL, {"weight", &l->weight, false});
 }
 
 /* ---------------------------------------------------------------- layer norm */
@@ -135,6 +155,112 @@ void rp_layer_norm_layer_release(rp_layer_norm_layer *l) {
 rp_tensor *rp_layer_norm_layer_forward_at(const char *site, const rp_layer_norm_layer *l, rp_tensor *x) {
     if (!l) return no_layer(site, "layer norm layer");
     return rp_layer_norm_at(site, x, l->normalized_shape, l->n_dims, l->weight, l->bias, l->eps, true);
+}
+
+rp_status rp_layer_norm_add_at(const char *site, rp_module *m, const char *name, rp_layer_norm_layer *l,
+                               const int64_t *normalized_shape, size_t n_dims, double eps, bool elementwise_affine) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp_layer_norm_layer_init(l, normalized_shape, n_dims, eps, elementwise_affine, RP_DTYPE_NONE));
+    return ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
+}
+
+/* ---------------------------------------------------------------- batch norm */
+
+/* As parameter_new, of a value, and without a gradient. */
+static rp_tensor *buffer_new(rp_tensor *value) { return rp__tensor_is_error(value) ? NULL : rp_retain(value); }
+
+static double given_or(double value, double otherwise) { return value > 0 ? value : value < 0 ? 0 : otherwise; }
+
+static rp_status batch_norm_fill(rp_batch_norm_layer *l, int64_t n, const rp_batch_norm_options *o) {
+    rp_dtype dtype = o->dtype == RP_DTYPE_NONE ? RP_F32 : o->dtype;
+    RP_TRY(positive("batch norm layer", "num_features", n));
+    l->eps = given_or(o->eps, 1e-5);
+    l->momentum = given_or(o->momentum, 0.1);
+    if (!o->no_affine) {
+        l->weight = parameter_new(RP_DIMS(n), dtype);
+        l->bias = l->weight ? parameter_new(RP_DIMS(n), dtype) : NULL;
+        if (!l->bias) return rp_error_status();
+        RP_TRY(rp_init_constant(l->weight, 1.0));
+        RP_TRY(rp_init_constant(l->bias, 0.0));
+    }
+    if (o->no_running_stats) return RP_OK;
+    rp_scope scope = rp__scope_begin();
+    if (!scope.id) return rp_error_status();
+    l->running_mean = buffer_new(rp_zeros(RP_DIMS(n), RP_OPTIONS(rp_zeros_options, .dtype = dtype)));
+    l->running_var = buffer_new(rp_ones(RP_DIMS(n), RP_OPTIONS(rp_ones_options, .dtype = dtype)));
+    l->num_batches_tracked = buffer_new(rp_zeros(RP_NO_DIMS, RP_OPTIONS(rp_zeros_options, .dtype = RP_I64)));
+    rp__scope_end(scope, NULL, 0);
+    return l->running_mean && l->running_var && l->num_batches_tracked ? RP_OK : rp_error_status();
+}
+
+rp_status rp_batch_norm_layer_init_at(const char *site, rp_batch_norm_layer *l, int64_t num_features,
+                                      const rp_batch_norm_options *options) {
+    RP__CALLED_FROM(site);
+    rp_batch_norm_options o;
+    RP_TRY(need(l, "batch norm layer"));
+    memset(l, 0, sizeof *l);
+    RP_TRY(rp__options_read("batch norm layer", options, sizeof o, &o));
+    rp_status status = batch_norm_fill(l, num_features, &o);
+    if (status != RP_OK) rp_batch_norm_layer_release(l);
+    return status;
+}
+
+void rp_batch_norm_layer_release(rp_batch_norm_layer *l) {
+    if (!l) return;
+    parameter_release(&l->weight);
+    parameter_release(&l->bias);
+    parameter_release(&l->running_mean);
+    parameter_release(&l->running_var);
+    parameter_release(&l->num_batches_tracked);
+}
+
+static rp_status count_batch(rp_tensor *tracked) {
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_status status = rp__tensor_is_error(rp_add_scalar_(tracked, rp_i64(1))) ? rp_error_status() : RP_OK;
+    (void)rp_set_grad_enabled(grad_mode);
+    return status;
+}
+
+rp_tensor *rp_batch_norm_layer_forward_at(const char *site, const rp_batch_norm_layer *l, rp_tensor *x) {
+    if (!l) return no_layer(site, "batch norm layer");
+    bool training = l->module ? rp_module_training(l->module) : !l->evaluating;
+    rp__site_frame outer = rp__site_push(site, "batch_norm");
+    rp_status status = training && l->num_batches_tracked ? count_batch(l->num_batches_tracked) : RP_OK;
+    rp__site_pop(outer);
+    if (status != RP_OK) return rp__tensor_error();
+    return rp_batch_norm_at(site, x, l->weight, l->bias, l->running_mean, l->running_var, training || !l->running_mean,
+                            l->momentum, l->eps, true);
+}
+
+rp_status rp_batch_norm_add_at(const char *site, rp_module *m, const char *name, rp_batch_norm_layer *l,
+                               int64_t num_features, const rp_batch_norm_options *options) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp_batch_norm_layer_init(l, num_features, options));
+    rp_module *child;
+    RP_TRY(ADOPT(m, name, &child, {"weight", &l->weight, false}, {"bias", &l->bias, false},
+                 {"running_mean", &l->running_mean, true}, {"running_var", &l->running_var, true},
+                 {"num_batches_tracked", &l->num_batches_tracked, true}));
+    l->module = child;
+    return RP_OK;
+}
+
+/* ---------------------------------------------------------------- dropout */
+
+rp_tensor *rp_dropout_layer_forward_at(const char *site, const rp_dropout_layer *l, rp_tensor *x) {
+    if (!l) return no_layer(site, "dropout layer");
+    return rp_dropout_at(site, x, l->p, rp_module_training(l->module), NULL);
+}
+
+rp_status rp_dropout_add_at(const char *site, rp_module *m, const char *name, rp_dropout_layer *l, double p) {
+    RP__CALLED_FROM(site);
+    RP_TRY(need(l, "dropout layer"));
+    *l = (rp_dropout_layer){.p = p};
+    if (!(p >= 0 && p <= 1))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "dropout layer: the probability must be from 0 to 1, not %g", p);
+    rp_module *child;
+    RP_TRY(rp__module_adopt(m, name, NULL, 0, &child));
+    l->module = child;
+    return RP_OK;
 }
 
 /* ---------------------------------------------------------------- convolution */
@@ -186,4 +312,12 @@ void rp_conv2d_layer_release(rp_conv2d_layer *l) {
 rp_tensor *rp_conv2d_layer_forward_at(const char *site, const rp_conv2d_layer *l, rp_tensor *x) {
     if (!l) return no_layer(site, "conv2d layer");
     return rp_conv2d_at(site, x, l->weight, l->bias, l->stride, 2, l->padding, 2, l->dilation, 2, l->groups);
+}
+
+rp_status rp_conv2d_add_at(const char *site, rp_module *m, const char *name, rp_conv2d_layer *l, int64_t in_channels,
+                           int64_t out_channels, int64_t kernel_height, int64_t kernel_width,
+                           const rp_conv2d_options *options) {
+    RP__CALLED_FROM(site);
+    RP_TRY(rp_conv2d_layer_init(l, in_channels, out_channels, kernel_height, kernel_width, options));
+    return ADOPT(m, name, NULL, {"weight", &l->weight, false}, {"bias", &l->bias, false});
 }

@@ -4,13 +4,14 @@
    parameters of a group therefore form classes: two are in one class as long as they were always stepped together. Classes
    only ever split. Every parameter has a 0-d count of its own (a view of one vector); a class uses that of its first member,
    and a new class starts from a copy. Nothing is allocated after construction, and which op runs on which memory depends on
-   the set of parameters with a gradient alone: that is what a trace guards. A class with more members than a call of an op has
-   operands takes several calls. */
+   the set of parameters with a gradient and on the classes: that is what a trace guards. A class with more members than a call
+   of an op has operands takes several calls. */
 #include "ops/private.h"
 #include <reprise_nn.h>
 
 #include "core/alloc.h"
 #include "core/options.h"
+#include "nn/optimizer.h"
 #include "ops/ops.h"
 
 #include <string.h>
@@ -42,6 +43,8 @@ struct rp_optimizer {
     kind kind;
     group **groups;
     size_t n, capacity;
+    uint64_t
+        classes; /* another number whenever a class was split; compiled steps compare it, in memory that outlives us */
 };
 
 static rp_optimizer failed_optimizer; /* returned when there is no memory for one */
@@ -187,6 +190,11 @@ static rp_status sgd_settings(const rp_sgd_options *options, settings *s) {
     return RP_OK;
 }
 
+static uint64_t classes_id(void) {
+    static _Atomic uint64_t last;
+    return atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+}
+
 static rp_optimizer *optimizer_new(kind k) {
     rp_optimizer *opt = rp__handle_new("optimizer", sizeof *opt);
     if (!opt) {
@@ -194,6 +202,7 @@ static rp_optimizer *optimizer_new(kind k) {
         return &failed_optimizer;
     }
     opt->kind = k;
+    opt->classes = classes_id();
     return opt;
 }
 
@@ -222,6 +231,28 @@ rp_optimizer *rp_sgd_at(const char *site, rp_tensor *const *params, size_t n, do
     rp_optimizer *opt = optimizer_new(SGD);
     if (opt != &failed_optimizer) (void)rp_sgd_add_group(opt, params, n, lr, options);
     return opt;
+}
+
+/* A module that has none is told as an empty list. */
+rp_optimizer *rp_adam_module_at(const char *site, rp_module *m, double lr, const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
+    size_t n;
+    rp_tensor *const *params = rp_module_parameters(m, &n);
+    return adam_new(ADAM, params, n, lr, options);
+}
+
+rp_optimizer *rp_adamw_module_at(const char *site, rp_module *m, double lr, const rp_adam_options *options) {
+    RP__CALLED_FROM(site);
+    size_t n;
+    rp_tensor *const *params = rp_module_parameters(m, &n);
+    return adam_new(ADAMW, params, n, lr, options);
+}
+
+rp_optimizer *rp_sgd_module_at(const char *site, rp_module *m, double lr, const rp_sgd_options *options) {
+    RP__CALLED_FROM(site);
+    size_t n;
+    rp_tensor *const *params = rp_module_parameters(m, &n);
+    return rp_sgd(params, n, lr, options);
 }
 
 rp_status rp_adam_add_group_at(const char *site, rp_optimizer *opt, rp_tensor *const *params, size_t n, double lr,
@@ -257,7 +288,7 @@ void rp_optimizer_release(rp_optimizer *opt) {
 static rp_tensor *grad_of(const member *m) { return rp_grad_of(m->param); }
 
 /* Members that a step passes over while their leader is stepped (or the other way round) leave the class. */
-static rp_status classes_split(group *g) {
+static rp_status classes_split(rp_optimizer *opt, group *g) {
     for (size_t lead = 0; lead < g->n; lead++) {
         if (g->members[lead].leader != lead) continue;
         size_t fresh = g->n; /* leader of those that differ */
@@ -266,6 +297,7 @@ static rp_status classes_split(group *g) {
             if (m->leader != lead || !grad_of(m) == !grad_of(&g->members[lead])) continue;
             if (fresh == g->n) {
                 fresh = i;
+                opt->classes = classes_id();
                 if (rp__tensor_is_error(rp_copy_(m->step, g->members[lead].step))) return rp_error_status();
             }
             m->leader = fresh;
@@ -318,10 +350,11 @@ rp_status rp_optimizer_step_at(const char *site, rp_optimizer *opt) {
     rp__site_frame frame = rp__site_push(site, "optimizer_step");
     bool grad_mode = rp_set_grad_enabled(false);
     rp_scope scope = rp__scope_begin();
-    rp_status status = scope.id ? RP_OK : rp_error_status();
+    /* As they are before a split, whose copy of a count is for this step alone. */
+    rp_status status = scope.id ? rp_guard_bytes(&opt->classes, sizeof opt->classes) : rp_error_status();
     for (size_t k = 0; k < opt->n && status == RP_OK; k++) {
         group *g = opt->groups[k];
-        status = classes_split(g);
+        status = classes_split(opt, g);
         for (size_t i = 0; i < g->n && status == RP_OK; i++)
             if (g->members[i].leader == i && grad_of(&g->members[i])) status = class_step(opt, g, i);
     }
@@ -365,6 +398,12 @@ static group *group_at(const rp_optimizer *opt, size_t index, const char *functi
     return NULL;
 }
 
+size_t rp_optimizer_param_count_at(const char *site, const rp_optimizer *opt, size_t index) {
+    RP__CALLED_FROM(site);
+    const group *g = group_at(opt, index, "rp_optimizer_param_count");
+    return g ? g->n : 0;
+}
+
 rp_status rp_optimizer_set_lr_at(const char *site, rp_optimizer *opt, size_t index, double lr) {
     RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_set_lr");
@@ -378,19 +417,64 @@ rp_tensor *rp_optimizer_lr_at(const char *site, rp_optimizer *opt, size_t index)
     return g ? g->lr : NULL;
 }
 
+static rp_tensor *kept(const rp_optimizer *opt, const group *g, size_t param, const char *name) {
+    if (param >= g->n || !name) return NULL;
+    const member *m = &g->members[param];
+    if (strcmp(name, "step") == 0) return g->members[m->leader].step;
+    if (strcmp(name, opt->kind == SGD ? "momentum_buffer" : "exp_avg") == 0) return m->first;
+    return strcmp(name, "exp_avg_sq") == 0 ? m->second : NULL;
+}
+
 rp_tensor *rp_optimizer_state_at(const char *site, rp_optimizer *opt, size_t index, size_t param, const char *name) {
     RP__CALLED_FROM(site);
     group *g = group_at(opt, index, "rp_optimizer_state");
     if (!g) return NULL;
-    rp_tensor *t = NULL;
-    if (param < g->n && name) {
-        member *m = &g->members[param];
-        if (strcmp(name, "step") == 0) t = g->members[m->leader].step;
-        if (strcmp(name, opt->kind == SGD ? "momentum_buffer" : "exp_avg") == 0) t = m->first;
-        if (strcmp(name, "exp_avg_sq") == 0) t = m->second;
-    }
+    rp_tensor *t = kept(opt, g, param, name);
     if (!t)
         (void)rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_optimizer_state: group %zu has no state `%s` for parameter %zu",
                        index, name ? name : "NULL", param);
     return t;
+}
+
+/* ---------------------------------------------------------------- saving and loading */
+
+const char *rp__optimizer_kind(const rp_optimizer *opt) {
+    static const char *const names[] = {[ADAM] = "adam", [ADAMW] = "adamw", [SGD] = "sgd"};
+    return optimizer_check(opt, "optimizer") == RP_OK ? names[opt->kind] : NULL;
+}
+
+rp_tensor *rp__optimizer_state(rp_optimizer *opt, size_t index, size_t param, const char *name) {
+    return kept(opt, opt->groups[index], param, name);
+}
+
+rp_status rp__optimizer_counts(rp_optimizer *opt, size_t index, float *counts) {
+    const group *g = opt->groups[index];
+    for (size_t i = 0; i < g->n; i++) {
+        const member *m = &g->members[i];
+        if (m->leader != i)
+            counts[i] = counts[m->leader];
+        else
+            RP_TRY(rp_to_host(m->step, &counts[i], sizeof *counts));
+    }
+    return RP_OK;
+}
+
+rp_status rp__optimizer_set_counts(rp_optimizer *opt, size_t index, const float *counts) {
+    group *g = opt->groups[index];
+    bool parted = false;
+    for (size_t lead = 0; lead < g->n; lead++) {
+        for (size_t fresh = 0; g->members[lead].leader == lead && fresh < g->n;) {
+            fresh = g->n; /* leader of those with another count, one count a round */
+            for (size_t i = lead + 1; i < g->n; i++) {
+                if (g->members[i].leader != lead || counts[i] == counts[lead]) continue;
+                if (fresh == g->n) fresh = i;
+                if (counts[i] == counts[fresh]) g->members[i].leader = fresh;
+                parted = true;
+            }
+        }
+    }
+    if (parted) opt->classes = classes_id();
+    for (size_t i = 0; i < g->n; i++)
+        if (g->members[i].leader == i) RP_TRY(rp_init_constant(g->members[i].step, counts[i]));
+    return RP_OK;
 }

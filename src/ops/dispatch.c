@@ -9,6 +9,7 @@
 #include "ops/execute.h"
 #include "ops/repeat.h"
 #include "ops/rules.h"
+#include "ops/view.h"
 
 /* ---- layers */
 
@@ -333,7 +334,8 @@ static inline rp_status check_result(const rp__call *call, uint32_t k, const rp_
 
 rp_status rp__op_view(const rp__call *call, rp__meta *out, rp__view *view) {
     uint64_t failures = rp__error_count();
-    RP_TRY(call->op->rule.view(call, view));
+    RP_TRY(rp__call_view_map(call, view));
+    RP_TRY(rp__call_view_place(call, view));
     const rp_tensor *base = call->in[0];
     out->dtype = (rp_dtype)base->dtype;
     out->device = base->device;

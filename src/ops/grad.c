@@ -40,6 +40,19 @@ rp_tensor *rp__zero_like(const rp_tensor *t) {
     return rp__zeros_of(&one);
 }
 
+rp_tensor *rp__grad_call(const rp__op *op, const rp__call *like, rp_tensor *a, rp_tensor *b) {
+    rp_tensor *in[2] = {a, b}, *out = NULL;
+    rp__call call = {.op = op,
+                     .in = in,
+                     .n_in = b ? 2 : 1,
+                     .list_begin = {0, 1, 2},
+                     .attrs = like->attrs,
+                     .n_attrs = like->n_attrs,
+                     .out = &out,
+                     .n_out = 1};
+    return rp__dispatch(&call) == RP_OK ? out : rp__tensor_error();
+}
+
 rp_tensor *rp__wide(rp_tensor *t) { return t->dtype == RP_F16 || t->dtype == RP_BF16 ? rp_to_dtype(t, RP_F32) : t; }
 
 size_t rp__attr_dim(int64_t dim, size_t ndim) {

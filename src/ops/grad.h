@@ -15,6 +15,8 @@ rp_tensor *rp__to_device_of(rp_tensor *t, const rp__meta *meta); /* t itself, or
 rp_tensor *rp__zeros_of(const rp__meta *meta);
 rp_tensor *rp__zeros_expanded(const rp__meta *meta);
 rp_tensor *rp__zero_like(const rp_tensor *t); /* 0-d, dtype and device of t */
+/* op with the attributes of `like`, over a and, unless it is NULL, b. */
+rp_tensor *rp__grad_call(const rp__op *op, const rp__call *like, rp_tensor *a, rp_tensor *b);
 /* f16 and bf16 as f32: formulas of several ops are computed in f32 and rounded once, by rp__grad_run, as one kernel would. */
 rp_tensor *rp__wide(rp_tensor *t);
 /* rp_set_grad_enabled as the library itself calls it: a trace does not take it for the function's wish. The tape has it. */

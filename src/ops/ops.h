@@ -9,9 +9,11 @@
      .rule      of which op's rule it computes (rp__lower_, rp__view_, rp__run_ or rp__expand_NAME); its own unless said
      .prim      a primitive of src/kernel/prims.def that computes it of the operands in their promoted floating type: no rule is written
      .infer     whose type and shape rule it has (rp__infer_NAME)
-     .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form
+     .vjp       whose derivative (rp__vjp_NAME); NONE: not differentiable. Ops in place have that of their functional form, views
+                without one of their own that which follows from their rule
      .saves     what the derivative reads: IN(k) | OUT(k) | CROSS
-     .forms     INPLACE: also `name_`, which computes into self. SCALAR: also `name_scalar`, whose second operand is a number (and
+     .forms     INPLACE: also `name_`, which computes into self. SCATTER, of a view: also `name_scatter`, a copy of self with src in
+                place of the view; what a gradient of the view and a write through it become. SCALAR: also `name_scalar`, whose second operand is a number (and
                 `name_scalar_`): type rule and lowering are the same and get operand 1, tensor or number; the derivative is
                 rp__vjp_NAME_scalar
      .scalar    the schema of the Scalar form, where more than the operand differs; .scalar_saves: what its derivative reads
@@ -119,10 +121,21 @@ static inline bool rp__attr_bool(const rp__call *c, unsigned k) { return c->attr
 /* ---- rules of a row */
 /* Type and shape rule: fills out[0..n_out). Written over rp_dim. Errors through rp__op_error. */
 typedef rp_status rp__infer_fn(const rp__call *call, rp__meta *out);
-/* View rule: sizes, strides and offset (elements) of the result over in[0]'s storage. */
+/* View rule: the sizes of the result, and which dims of in[0] its dims walk; it reads sizes and attributes, no strides. All that is
+   done with a view follows from this: where it lies in memory (rp__op_view), its derivative, what a write through it makes of the
+   whole, and on which loop axes it is fused.
+
+   Element (i0, i1, ..) of the result is the element of in[0] whose place along dim p is start[p] plus the sum of step[d] * i_d over
+   the dims d that come from p. */
 typedef struct rp__view {
     uint8_t ndim;
-    rp_dim size[RP_MAX_DIMS], stride[RP_MAX_DIMS], offset;
+    rp_dim size[RP_MAX_DIMS];
+    int8_t from[RP_MAX_DIMS][2]; /* dims of in[0]; -1: none. Neither: of one element, or repeated. Both: a diagonal */
+    int64_t step[RP_MAX_DIMS];   /* > 0. Of two dims from one (windows) the first has the larger one, the second 1 */
+    rp_dim start[RP_MAX_DIMS];   /* for each dim of in[0] */
+    bool folds;                  /* the elements of in[0] in row-major order with other dims: no dim comes from one */
+    /* rp__op_view: elements over in[0]'s storage */
+    rp_dim stride[RP_MAX_DIMS], offset;
 } rp__view;
 typedef rp_status rp__view_fn(const rp__call *call, rp__view *out);
 /* Loop lowering: builds the DAG and says how operands walk the iteration space (lower.h). */
@@ -181,6 +194,7 @@ struct rp__op {
     const char *functional; /* in-place ops: the name of the out-of-place op with the same parameters; "" otherwise */
     const rp__op *functional_op; /* the row of that name; NULL for ops that are not in place */
     uint8_t prim;                /* rp__prim of rows with .prim */
+    const rp__op *inverse;       /* of a view its SCATTER form, of that the view; NULL */
     uint8_t scalar_operand; /* a Scalar form: the operand of the rules that the first attribute stands for; 0: none */
     uint32_t saves, flags;
     rp__schema schema; /* parsed at build time by genops, at registration for user ops */
@@ -200,8 +214,7 @@ const rp__op *rp__op_table_at(size_t index);
 extern const rp__op rp__row_abs, rp__row_add_scalar, rp__row_bmm, rp__row_cat, rp__row_clone, rp__row_conv2d,
     rp__row_copy, rp__row_copy_, rp__row_detach, rp__row_div_scalar, rp__row_empty, rp__row_expand, rp__row_fill,
     rp__row_full, rp__row_linear, rp__row_lt_scalar, rp__row_mul, rp__row_mul_scalar, rp__row_native_dropout,
-    rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_select, rp__row_select_scatter, rp__row_slice,
-    rp__row_slice_scatter, rp__row_squeeze, rp__row_to_dtype, rp__row_transpose, rp__row_unsqueeze, rp__row_view;
+    rp__row_neg, rp__row_permute, rp__row_rand, rp__row_relu, rp__row_to_dtype, rp__row_view;
 size_t rp__op_builtin_count(void); /* of the table: those of the user follow */
 
 /* ---- dispatch */

@@ -29,8 +29,9 @@ typedef struct row {
     unsigned line; /* where it is written */
     const char *name, *schema_text, *lowering, *rule, *prim, *infer, *vjp, *functional, *doc;
     uint32_t saves, flags;
-    bool inplace_form, scalar_form; /* .forms */
-    const char *scalar_schema;      /* of the Scalar form, where its arguments differ in more than the one */
+    bool inplace_form, scalar_form, scatter_form; /* .forms */
+    const char *inverse;                          /* of a view and its SCATTER form: the other one */
+    const char *scalar_schema; /* of the Scalar form, where its arguments differ in more than the one */
     uint32_t scalar_saves;
     unsigned scalar_operand; /* of a Scalar form: the operand that its first attribute stands for */
     rp__schema schema;
@@ -225,10 +226,13 @@ static uint32_t flag_bit(const char *name, unsigned long k) {
     return strcmp(name, "DATA_SIZE") == 0 ? RP__OP_DATA_SIZE : 0;
 }
 
-enum { FORM_INPLACE = 1, FORM_SCALAR = 2 };
+enum { FORM_INPLACE = 1, FORM_SCALAR = 2, FORM_SCATTER = 4 };
 static uint32_t form_bit(const char *name, unsigned long k) {
     (void)k;
-    return strcmp(name, "INPLACE") == 0 ? FORM_INPLACE : strcmp(name, "SCALAR") == 0 ? FORM_SCALAR : 0;
+    return strcmp(name, "INPLACE") == 0   ? FORM_INPLACE
+           : strcmp(name, "SCALAR") == 0  ? FORM_SCALAR
+           : strcmp(name, "SCATTER") == 0 ? FORM_SCATTER
+                                          : 0;
 }
 
 static void read_field(cursor *c, row *r) {
@@ -255,6 +259,7 @@ static void read_field(cursor *c, row *r) {
         uint32_t forms = bits(c, r, form_bit);
         r->inplace_form = forms & FORM_INPLACE;
         r->scalar_form = forms & FORM_SCALAR;
+        r->scatter_form = forms & FORM_SCATTER;
     } else
         die_row(r, "a row has no field '%s'", field);
 }
@@ -387,9 +392,14 @@ static void complete(row *r) {
     for (unsigned k = 0; k < r->schema.n_params; k++) writes = writes || r->schema.params[k].written;
     unsigned k = lowering_of(r);
     const char *member = kinds_of_lowering[k].member, *own = r->name;
-    if (*r->functional || r->scalar_operand) return; /* a derived row has its rules */
+    if (*r->functional || r->scalar_operand || r->inverse) return; /* a derived row has its rules */
+    const bool view = strcmp(member, "view") == 0;
+    if (r->scatter_form && !view) die_row(r, "only a view has a SCATTER form");
     if (writes) r->flags |= RP_OP_INPLACE;
-    if (strcmp(member, "view") == 0) r->flags |= RP_OP_VIEW;
+    if (view) {
+        r->flags |= RP_OP_VIEW;
+        if (!r->vjp && !find_rule("vjp", own)) r->vjp = "any_view";
+    }
     r->rule = use_rule(r, member, r->rule, own, false);
     if (!kinds_of_lowering[k].infers && r->infer) die_row(r, "%s ops have no type and shape rule", r->lowering);
     r->infer = kinds_of_lowering[k].infers ? use_rule(r, "infer", r->infer, own, false) : "NULL";
@@ -827,6 +837,8 @@ static void write_schema(FILE *f, const rp__schema *s) {
 static void write_table(const char *dir) {
     FILE *f = create(dir, "ops_table.inc");
     fputs("/* Generated: the rows of the op table, in the order of the families' files. */\n", f);
+    for (size_t i = 0; i < ROWS; i++)
+        if (rows[i].inverse) fprintf(f, "extern const rp__op rp__row_%s;\n", rows[i].name);
     for (size_t i = 0; i < ROWS; i++) {
         const row *r = &rows[i];
         unsigned k = lowering_of(r);
@@ -838,6 +850,7 @@ static void write_table(const char *dir) {
         fprintf(f, " .functional = \"%s\", ", r->functional);
         if (*r->functional) fprintf(f, ".functional_op = &rp__row_%s, ", r->functional);
         if (r->prim) fprintf(f, ".prim = RP__%s, ", r->prim);
+        if (r->inverse) fprintf(f, ".inverse = &rp__row_%s, ", r->inverse);
         if (r->scalar_operand) fprintf(f, ".scalar_operand = %u, ", r->scalar_operand);
         fprintf(f, ".saves = %uu, .flags = %uu, .index = %zu,\n .schema = ", (unsigned)r->saves, (unsigned)r->flags, i);
         write_schema(f, &r->schema);
@@ -1046,8 +1059,27 @@ static size_t derive_scalar(size_t from) {
     return (size_t)(r - rows);
 }
 
+/* <view>_scatter: a copy of self with src in place of the view. All three rules ask the view's. */
+static void derive_scatter(size_t from) {
+    row *r = new_row();
+    *r = rows[from];
+    r->inverse = rows[from].name;
+    r->name = rows[from].inverse = keep_format("%s_scatter", rows[from].name);
+    r->schema_text = keep_format("%s%s", r->name, rows[from].schema_text + strlen(rows[from].name));
+    r->schema_text = replaced(r, r->schema_text, "(Tensor(a) self", "(Tensor self, Tensor src");
+    r->schema_text = replaced(r, r->schema_text, "-> Tensor(a)", "-> Tensor");
+    r->doc = keep_format("a copy of self with src in place of: %s", r->doc);
+    r->lowering = "INDEXED";
+    r->flags &= ~(uint32_t)RP_OP_VIEW;
+    const char **rule_of_kind[] = {&r->infer, &r->rule, &r->vjp};
+    static const char *const kinds[] = {"infer", "lower", "vjp"};
+    for (unsigned k = 0; k < 3; k++) *rule_of_kind[k] = use_rule(r, kinds[k], "scatter", r->name, false);
+    complete(r);
+}
+
 static void derive_forms(void) {
     for (size_t i = 0, n = ROWS; i < n; i++) {
+        if (rows[i].scatter_form) derive_scatter(i);
         if (rows[i].inplace_form) derive_inplace(i);
         size_t scalar = rows[i].scalar_form ? derive_scalar(i) : 0;
         if (scalar && rows[i].inplace_form) derive_inplace(scalar);

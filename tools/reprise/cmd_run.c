@@ -2,7 +2,6 @@
  * backend gets the same inputs and the same random numbers, in calls enough that what is compared was played back. */
 #include "cli.h"
 #include "graph_file.h"
-#include "npy.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -78,11 +77,11 @@ static rp_status run_backend(const struct run_options *o, const char *backend, b
         if (!status) status = rp_call(f, in, g->n_in, out, g->n_out);
         for (size_t k = 0; k < g->n_out && !status && i + 1 == CALLS; k++) {
             status = keep(&results[k], out[k]);
-            char why[256];
             if (status || !write || k >= o->n_outputs || !strcmp(o->outputs[k], "_")) continue;
-            if (out[k] && cli_npy_write(o->outputs[k], out[k], why, sizeof why)) continue;
+            if (out[k] && rp_npy_save(o->outputs[k], out[k]) == RP_OK) continue;
             fprintf(stderr, "reprise run: --output %s: %s\n", cli_shown(o->outputs[k]),
-                    out[k] ? why : "the graph has no such result");
+                    out[k] ? rp_error_message() : "the graph has no such result");
+            rp_error_take();
             *code = CLI_FAILED;
         }
         rp_scope_end(scope, NULL, 0);
@@ -302,11 +301,9 @@ static int run(int argc, char **argv) {
     }
     struct result *expected = results ? results + MAX_BACKENDS * n_out : NULL;
     for (size_t k = 0; k < o.n_expected && !status; k++) {
-        char why[256];
-        rp_tensor *t = strcmp(o.expected[k], "_") ? cli_npy_read(o.expected[k], why, sizeof why) : NULL;
         if (!strcmp(o.expected[k], "_")) continue;
-        if (!t) fprintf(stderr, "reprise run: --expect %s: %s\n", cli_shown(o.expected[k]), why);
-        status = t ? keep(&expected[k], t) : RP_ERROR_INVALID_ARGUMENT;
+        rp_tensor *t = rp_npy_load(o.expected[k]);
+        status = rp_is_error(t) ? rp_error_status() : keep(&expected[k], t);
         if (status) code = cli_graph_failed(&o.graph, "run", status);
     }
     json_t *list = o.common.json ? json_array() : NULL, *differences = o.common.json ? json_array() : NULL;

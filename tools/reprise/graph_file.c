@@ -4,8 +4,6 @@
 
 #include <reprise_ir.h>
 
-#include "npy.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,10 +185,10 @@ static rp_tensor *make_input(const struct cli_input *given, const struct cli_inp
         if (is_real(dtype)) return rp_randn(sizes->size, sizes->ndim, RP_OPTIONS(rp_randn_options, .dtype = dtype));
         return rp_to_dtype(rp_randint(0, 2, sizes->size, sizes->ndim), dtype);
     }
-    char fault[256];
-    rp_tensor *t = cli_npy_read(given->file, fault, sizeof fault);
-    if (!t) {
-        snprintf(why, why_bytes, "%s: %s", given->file, fault);
+    rp_tensor *t = rp_npy_load(given->file);
+    if (rp_is_error(t)) {
+        snprintf(why, why_bytes, "%s", rp_error_message());
+        rp_error_take();
         return NULL;
     }
     bool fits = given->dtype == RP_DTYPE_NONE || rp_dtype_of(t) == given->dtype;

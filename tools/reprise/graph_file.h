@@ -5,7 +5,7 @@
 
 #include "cli.h"
 
-#include <reprise.h>
+#include <reprise_io.h>
 
 enum { CLI_GRAPH_BYTES = 64 << 20, CLI_MAX_GRAPH_INPUTS = 64 };
 

@@ -1,7 +1,7 @@
 /* Names and symbols of the CUDA driver for dynlib.c. Override: REPRISE_LIBCUDA names a file. */
 #include "libcuda.h"
 
-#include "dynlib.h"
+#include "core/dynlib.h"
 
 enum { REQUIRED = 0, OPTIONAL = 1 };
 

@@ -1,7 +1,7 @@
 /* Names and symbols of NVRTC for dynlib.c. Override: REPRISE_LIBNVRTC names a file. */
 #include "libnvrtc.h"
 
-#include "dynlib.h"
+#include "core/dynlib.h"
 
 enum { REQUIRED = 0, OPTIONAL = 1 };
 

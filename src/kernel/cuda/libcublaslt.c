@@ -1,7 +1,7 @@
-/* Names and symbols of cuBLASLt for src/device/cuda/dynlib.c. Override: REPRISE_LIBCUBLASLT names a file. */
+/* Names and symbols of cuBLASLt for src/core/dynlib.c. Override: REPRISE_LIBCUBLASLT names a file. */
 #include "libcublaslt.h"
 
-#include "../../device/cuda/dynlib.h"
+#include "core/dynlib.h"
 
 enum { REQUIRED = 0, OPTIONAL = 1 };
 

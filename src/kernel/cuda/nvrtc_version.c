@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 
 #include "core/alloc.h"
+#include "core/dynlib.h"
 #include "core/env.h"
 #include "core/thread.h"
-#include "device/cuda/dynlib.h"
 #include "kernel/disk_cache.h"
 
 typedef struct note {

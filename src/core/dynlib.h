@@ -2,8 +2,8 @@
  * libcuda.c, libnvrtc.c and src/kernel/cuda/libcublaslt.c describe a library as a rp__dynlib_spec and call
  * rp__dynlib_open; `doctor` prints rp__dynlib_report. Nothing here knows CUDA, and nothing here allocates: a library
  * that is absent costs no memory and the reasons survive an out-of-memory process. */
-#ifndef RP_DEVICE_CUDA_DYNLIB_H
-#define RP_DEVICE_CUDA_DYNLIB_H
+#ifndef RP_CORE_DYNLIB_H
+#define RP_CORE_DYNLIB_H
 
 #include <pthread.h>
 #include <stdbool.h>

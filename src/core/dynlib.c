@@ -5,7 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1 /* dlinfo */
 #endif
-#include "dynlib.h"
+#include "core/dynlib.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

@@ -1,0 +1,92 @@
+/* reprise_io.h - files: safetensors and npy, and the state of a training program, on top of reprise_nn.h.
+ *
+ * What is read is checked before it is believed, and a failed read changes nothing. What is written lies beside its target until it
+ * is whole and on disk, then takes its place: a torn file never replaces a good one. Errors are RP_ERROR_IO with the file's name.
+ */
+#ifndef REPRISE_IO_H
+#define REPRISE_IO_H
+
+#include "reprise_nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------- safetensors (github.com/huggingface/safetensors)
+
+   Reading needs the library Jansson (package libjansson4), opened at run time. */
+
+typedef struct rp_safetensors rp_safetensors;
+
+/* A file, or an index (model.safetensors.index.json) with the files that it names beside it. Never NULL: on failure an object without
+   tensors, on which every call fails. The files are mapped: whoever cuts one shorter meanwhile kills the process. */
+RP_CALL rp_safetensors *rp_safetensors_open(const char *path);
+RP_API void rp_safetensors_release(rp_safetensors *f); /* its tensors stay; NULL is ignored */
+RP_API size_t rp_safetensors_count(const rp_safetensors *f);
+
+typedef struct rp_file_tensor {
+    const char *name;  /* borrowed from f */
+    const char *dtype; /* as the file calls it: "F32", "BF16", "F8_E4M3" */
+    rp_dtype type;     /* RP_DTYPE_NONE: of a type that Reprise does not have */
+    int64_t size[RP_MAX_DIMS];
+    size_t ndim;
+    uint64_t bytes;
+} rp_file_tensor;
+/* Tensor `index`, in order of names. */
+RP_CALL rp_status rp_safetensors_info(const rp_safetensors *f, size_t index, rp_file_tensor *info);
+RP_CALL bool rp_safetensors_has(const rp_safetensors *f, const char *name);
+/* A tensor on the default device. On the CPU it lies in the mapped file, if its place is aligned to its elements: writing to it writes a
+   copy of its pages, never the file. An error if there is none of that name or its type is not one of Reprise's. */
+RP_CALL rp_tensor *rp_safetensors_tensor(const rp_safetensors *f, const char *name);
+/* The text of a key of the file's metadata, borrowed; NULL: none. */
+RP_API const char *rp_safetensors_metadata(const rp_safetensors *f, const char *key);
+/* n tensors of any device, and n_metadata pairs key, text. */
+RP_CALL rp_status rp_safetensors_save(const char *path, const rp_named_tensor *tensors, size_t n,
+                                      const char *const (*metadata)[2], size_t n_metadata);
+
+/* ---------------------------------------------------------------- npy (numpy.load, numpy.save): one tensor, versions 1.0 to 3.0 */
+
+/* A new tensor on the default device; elements in Fortran order are put in order. */
+RP_CALL rp_tensor *rp_npy_load(const char *path);
+/* bfloat16, which numpy does not have, is written as float32. */
+RP_CALL rp_status rp_npy_save(const char *path, rp_tensor *t);
+
+/* ---------------------------------------------------------------- state of a program
+
+   A safetensors file with the module's tensors under the names of rp_module_state; what belongs to the optimizer and to generators
+   has names that begin with "reprise/". So any reader of safetensors reads a model that was saved here, and rp_load reads one that
+   PyTorch saved. */
+
+typedef struct rp_save_options {
+    size_t struct_size;
+    rp_optimizer *optimizer; /* NULL: none */
+    bool random;             /* the default generators of all devices in use */
+    const char *const (*metadata)[2];
+    size_t n_metadata;
+} rp_save_options;
+RP_CALL rp_status rp_save(const char *path, rp_module *m, const rp_save_options *options);
+
+typedef struct rp_load_options {
+    size_t struct_size;
+    rp_optimizer *
+        optimizer; /* of the kind, groups and parameters that were saved; NULL: what is in the file of it is passed over */
+    bool random;        /* as saved; an error if the file has none */
+    bool partial;       /* names that only the file or only the module has are passed over (strict=False) */
+    const char *prefix; /* of the names in the file that are meant, left out: "model."; NULL: none */
+    const char *const (
+        *renames)[2]; /* pairs: a name that begins with the first (after the prefix) begins with the second instead */
+    size_t n_renames;
+    char *
+        report; /* for report_bytes: missing, unexpected and misfitting names, a line each; NULL: the error alone has the first */
+    size_t report_bytes;
+} rp_load_options;
+/* Copies into the module's tensors, converting types as copy_ does; sizes must be equal. All or, on failure, nothing. */
+RP_CALL rp_status rp_load(const char *path, rp_module *m, const rp_load_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+
+#include "reprise_io_calls.h"
+
+#endif

@@ -1,0 +1,380 @@
+/* The state of a training program in one safetensors file: the module under its own names; "reprise/optimizer/GROUP/PARAMETER/NAME",
+   "reprise/optimizer/GROUP/lr" and "reprise/optimizer/GROUP/steps" (of each parameter); generators as metadata "reprise/random/DEVICE" = "SEED OFFSET". A load looks at everything and
+   makes every tensor before it writes to one. */
+#include "ops/private.h"
+#include <reprise_io.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/options.h"
+#include "core/text.h"
+#include "device/device.h"
+#include "nn/optimizer.h"
+#include "tensor/tensor.h"
+
+#define OURS "reprise/"
+enum { NAME = 96, MAX_NOTES = 2 + RP__DEVICE_SLOTS };
+
+/* ---------------------------------------------------------------- lists that grow */
+
+typedef struct tensors {
+    rp_named_tensor *items;
+    size_t n, capacity;
+    char (*names)[NAME]; /* of those that the optimizer has */
+    size_t n_names;
+} tensors;
+
+static void tensors_free(tensors *t) {
+    rp__free(t->items);
+    rp__free(t->names);
+}
+
+static rp_status add(tensors *t, const char *name, rp_tensor *tensor) {
+    if (!RP__GROW(&t->items, &t->capacity, t->n + 1)) return RP__OOM("the state of a program");
+    t->items[t->n++] = (rp_named_tensor){name, tensor};
+    return RP_OK;
+}
+
+/* The steps of all parameters of a group, as the file has them. */
+static rp_tensor *counts_of(rp_optimizer *opt, size_t group) {
+    size_t n = rp_optimizer_param_count(opt, group);
+    float *counts = rp__calloc(n + 1, sizeof *counts);
+    if (!counts) {
+        (void)RP__OOM("the state of an optimizer");
+        return rp__tensor_error();
+    }
+    rp_device device = rp_default_device();
+    rp_tensor *t = rp__tensor_error();
+    if (rp__optimizer_counts(opt, group, counts) == RP_OK && rp_set_default_device(rp_cpu()) == RP_OK) {
+        t = rp_from_data(counts, RP_DIMS((int64_t)n), RP_F32);
+        if (rp_set_default_device(device) != RP_OK) t = rp__tensor_error();
+    }
+    rp__free(counts);
+    return t;
+}
+
+/* Every tensor of an optimizer, in an order of its own. Counts of steps are copies. */
+static rp_status add_optimizer(tensors *t, rp_optimizer *opt) {
+    static const char *const kinds[] = RP__OPTIMIZER_STATES;
+    size_t groups = rp_optimizer_group_count(opt), all = 0;
+    for (size_t g = 0; g < groups; g++) all += 2 + rp_optimizer_param_count(opt, g) * (sizeof kinds / sizeof *kinds);
+    t->names = rp__calloc(all + 1, sizeof *t->names);
+    if (!t->names) return RP__OOM("the state of an optimizer");
+    for (size_t g = 0; g < groups; g++) {
+        char *name = t->names[t->n_names++];
+        snprintf(name, NAME, OURS "optimizer/%zu/lr", g);
+        RP_TRY(add(t, name, rp_optimizer_lr(opt, g)));
+        rp_tensor *counts = counts_of(opt, g);
+        if (rp__tensor_is_error(counts)) return rp_error_status();
+        name = t->names[t->n_names++];
+        snprintf(name, NAME, OURS "optimizer/%zu/steps", g);
+        RP_TRY(add(t, name, counts));
+        for (size_t i = 0; i < rp_optimizer_param_count(opt, g); i++) {
+            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+                rp_tensor *state = rp__optimizer_state(opt, g, i, kinds[k]);
+                if (!state) continue;
+                name = t->names[t->n_names++];
+                snprintf(name, NAME, OURS "optimizer/%zu/%zu/%s", g, i, kinds[k]);
+                RP_TRY(add(t, name, state));
+            }
+        }
+    }
+    return RP_OK;
+}
+
+/* ---------------------------------------------------------------- saving */
+
+typedef struct notes {
+    const char *(*pairs)[2];
+    size_t n;
+    char keys[MAX_NOTES][48], texts[MAX_NOTES][64];
+    size_t own;
+} notes;
+
+static void note(notes *all, const char *key, const char *text) {
+    snprintf(all->keys[all->own], sizeof *all->keys, OURS "%s", key);
+    snprintf(all->texts[all->own], sizeof *all->texts, "%s", text);
+    all->pairs[all->n][0] = all->keys[all->own];
+    all->pairs[all->n++][1] = all->texts[all->own++];
+}
+
+static rp_status note_random(notes *all) {
+    for (rp__device *d = NULL; (d = rp__device_next_open(d));) {
+        uint64_t seed, offset;
+        char key[40], text[64], name[24];
+        RP_TRY(rp_generator_get(rp_default_generator(d->id), &seed, &offset));
+        snprintf(key, sizeof key, "random/%s", rp__device_text(d->id, name));
+        snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64, seed, offset);
+        note(all, key, text);
+    }
+    return RP_OK;
+}
+
+static rp_status save(const char *path, rp_module *m, const rp_save_options *o) {
+    size_t n;
+    const rp_named_tensor *state = rp_module_state(m, &n);
+    if (!state && rp_failed()) return rp_error_status();
+    tensors t = {0};
+    notes extra = {.pairs = rp__calloc(o->n_metadata + MAX_NOTES, sizeof *extra.pairs)};
+    rp_status status = extra.pairs ? RP_OK : RP__OOM("the state of a program");
+    for (size_t i = 0; i < n && status == RP_OK; i++) {
+        if (strncmp(state[i].name, OURS, sizeof OURS - 1) == 0)
+            status =
+                rp__fail(RP_ERROR_INVALID_ARGUMENT,
+                         "rp_save: names that begin with " OURS ", as `%s` does, are not the module's", state[i].name);
+        else
+            status = add(&t, state[i].name, state[i].tensor);
+    }
+    for (size_t i = 0; i < o->n_metadata && status == RP_OK; i++) {
+        extra.pairs[extra.n][0] = o->metadata[i][0];
+        extra.pairs[extra.n++][1] = o->metadata[i][1];
+    }
+    const char *kind = status == RP_OK && o->optimizer ? rp__optimizer_kind(o->optimizer) : NULL;
+    if (status == RP_OK && o->optimizer && !kind) status = rp_error_status();
+    if (status == RP_OK && o->optimizer) {
+        note(&extra, "optimizer", kind);
+        status = add_optimizer(&t, o->optimizer);
+    }
+    if (status == RP_OK && o->random) status = note_random(&extra);
+    if (status == RP_OK)
+        status = rp_safetensors_save(path, t.items, t.n, (const char *const(*)[2])extra.pairs, extra.n);
+    rp__free(extra.pairs);
+    tensors_free(&t);
+    return status;
+}
+
+rp_status rp_save_at(const char *site, const char *path, rp_module *m, const rp_save_options *options) {
+    RP__CALLED_FROM(site);
+    rp_save_options o;
+    RP_TRY(rp__options_read("rp_save", options, sizeof o, &o));
+    if (o.n_metadata && !o.metadata)
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_save: the list of metadata is NULL");
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = scope.id ? save(path, m, &o) : rp_error_status();
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    return status;
+}
+
+/* ---------------------------------------------------------------- loading */
+
+typedef struct load {
+    const rp_load_options *o;
+    rp_safetensors *file;
+    rp__text report;
+    size_t faults, missing, unexpected;
+    char first[200];
+    rp_tensor **to, **from; /* n pairs */
+    size_t n;
+} load;
+
+static void tell(load *l, const char *format, const char *name, const char *detail) {
+    char shown[120], line[200];
+    rp__printable(shown, sizeof shown, name);
+    snprintf(line, sizeof line, format, shown, detail);
+    if (!l->faults++) memcpy(l->first, line, sizeof line);
+    rp__text_add(&l->report, "%s\n", line);
+}
+
+/* The module's name of one of the file; NULL: it is not meant. `room` is given back by the caller. */
+static rp_status module_name(const load *l, const char *name, char **out) {
+    const rp_load_options *o = l->o;
+    *out = NULL;
+    if (strncmp(name, OURS, sizeof OURS - 1) == 0) return RP_OK;
+    size_t prefix = o->prefix ? strlen(o->prefix) : 0;
+    if (prefix && strncmp(name, o->prefix, prefix) != 0) return RP_OK;
+    name += prefix;
+    const char *instead = "";
+    for (size_t i = 0; i < o->n_renames; i++) {
+        size_t n = strlen(o->renames[i][0]);
+        if (strncmp(name, o->renames[i][0], n) != 0) continue;
+        instead = o->renames[i][1];
+        name += n;
+        break;
+    }
+    *out = rp__alloc(strlen(instead) + strlen(name) + 1);
+    if (!*out) return RP__OOM("rp_load");
+    strcpy(*out, instead);
+    strcat(*out, name);
+    return RP_OK;
+}
+
+static void sizes_text(const int64_t *size, size_t n, char out[64]) {
+    size_t at = (size_t)snprintf(out, 64, "(");
+    for (size_t d = 0; d < n && at < 64; d++)
+        at += (size_t)snprintf(out + at, 64 - at, "%s%lld", d ? ", " : "", (long long)size[d]);
+    if (at < 64) snprintf(out + at, 64 - at, ")");
+}
+
+/* Element `index` of the file goes into `to`, if it fits. */
+static rp_status take(load *l, const rp_file_tensor *info, rp_tensor *to) {
+    bool fits = to->ndim == info->ndim && memcmp(to->size, info->size, info->ndim * sizeof *info->size) == 0;
+    if (!fits || info->type == RP_DTYPE_NONE) {
+        char have[64], want[64], detail[160];
+        sizes_text(info->size, info->ndim, have);
+        sizes_text(to->size, to->ndim, want);
+        snprintf(detail, sizeof detail, "%s %s in the file, %s in the program", info->dtype, have, want);
+        tell(l, "%s: %s", info->name, detail);
+        return RP_OK;
+    }
+    rp_device device = rp_default_device();
+    RP_TRY(rp_set_default_device(to->device));
+    rp_tensor *from = rp_safetensors_tensor(l->file, info->name);
+    RP_TRY(rp_set_default_device(device));
+    if (rp__tensor_is_error(from)) return rp_error_status();
+    l->to[l->n] = to;
+    l->from[l->n++] = from;
+    return RP_OK;
+}
+
+/* The module's tensors; `taken` says which of them the file has. */
+static rp_status take_module(load *l, const rp_named_tensor *state, size_t n, bool *taken) {
+    for (size_t i = 0; i < rp_safetensors_count(l->file); i++) {
+        rp_file_tensor info;
+        char *name;
+        RP_TRY(rp_safetensors_info(l->file, i, &info));
+        RP_TRY(module_name(l, info.name, &name));
+        if (!name) continue;
+        size_t k = 0;
+        while (k < n && strcmp(state[k].name, name) != 0) k++;
+        rp__free(name);
+        if (k == n) {
+            l->unexpected++;
+            if (!l->o->partial) tell(l, "%s: %s", info.name, "only in the file");
+        } else if (taken[k]) {
+            tell(l, "%s: %s", state[k].name, "two tensors of the file have this name, after renames");
+        } else {
+            taken[k] = true;
+            RP_TRY(take(l, &info, state[k].tensor));
+        }
+    }
+    for (size_t k = 0; k < n; k++) {
+        if (taken[k]) continue;
+        l->missing++;
+        if (!l->o->partial) tell(l, "%s: %s", state[k].name, "only in the module");
+    }
+    return RP_OK;
+}
+
+static rp_status take_optimizer(load *l, tensors *t) {
+    const char *kind = rp_safetensors_metadata(l->file, OURS "optimizer"), *own = rp__optimizer_kind(l->o->optimizer);
+    if (!own) return rp_error_status();
+    if (!kind || strcmp(kind, own) != 0) {
+        tell(l, "%s: %s", "optimizer", kind ? kind : "the file has none");
+        return RP_OK;
+    }
+    RP_TRY(add_optimizer(t, l->o->optimizer));
+    size_t ours = 0;
+    for (size_t i = 0; i < rp_safetensors_count(l->file); i++) {
+        rp_file_tensor info;
+        RP_TRY(rp_safetensors_info(l->file, i, &info));
+        if (strncmp(info.name, OURS "optimizer/", sizeof OURS "optimizer/" - 1) != 0) continue;
+        ours++;
+        size_t k = 0;
+        while (k < t->n && strcmp(t->items[k].name, info.name) != 0) k++;
+        if (k == t->n)
+            tell(l, "%s: %s", info.name, "only in the file");
+        else
+            RP_TRY(take(l, &info, t->items[k].tensor));
+    }
+    if (ours < t->n) tell(l, "%s: %s", "optimizer", "the file has fewer parameters or groups");
+    return RP_OK;
+}
+
+typedef struct generator {
+    rp_generator *g;
+    uint64_t seed, offset;
+} generator;
+
+static rp_status take_random(load *l, generator *out, size_t *n) {
+    for (rp__device *d = NULL; (d = rp__device_next_open(d));) {
+        char key[64], name[24];
+        snprintf(key, sizeof key, OURS "random/%s", rp__device_text(d->id, name));
+        const char *text = rp_safetensors_metadata(l->file, key);
+        generator *g = &out[*n];
+        if (!text) continue;
+        if (sscanf(text, "%" SCNu64 " %" SCNu64, &g->seed, &g->offset) != 2) {
+            tell(l, "%s: %s", key, "it is not a seed and an offset");
+            continue;
+        }
+        g->g = rp_default_generator(d->id);
+        ++*n;
+    }
+    if (*n == 0) tell(l, "%s: %s", "random", "the file has no state of a generator");
+    return RP_OK;
+}
+
+static rp_status write_all(load *l) {
+    for (size_t i = 0; i < l->n; i++)
+        if (rp__tensor_is_error(rp_copy_(l->to[i], l->from[i]))) return rp_error_status();
+    return RP_OK;
+}
+
+/* Counts were copied into copies; from there they go to the optimizer, which parts what no longer goes together. */
+static rp_status write_counts(load *l, const tensors *t) {
+    size_t group = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const char *end = strrchr(t->items[i].name, '/');
+        if (!end || strcmp(end, "/steps") != 0) continue;
+        size_t bytes = (size_t)rp_numel(t->items[i].tensor) * sizeof(float);
+        float *counts = rp__alloc(bytes + 1);
+        if (!counts) return RP__OOM("rp_load");
+        rp_status status = rp_to_host(t->items[i].tensor, counts, bytes);
+        if (status == RP_OK) status = rp__optimizer_set_counts(l->o->optimizer, group++, counts);
+        rp__free(counts);
+        RP_TRY(status);
+    }
+    return RP_OK;
+}
+
+static rp_status load_file(load *l, const char *path, rp_module *m) {
+    size_t n, n_random = 0;
+    const rp_named_tensor *state = rp_module_state(m, &n);
+    if (!state && rp_failed()) return rp_error_status();
+    l->file = rp_safetensors_open(path);
+    if (rp_safetensors_count(l->file) == 0 && rp_failed()) return rp_error_status();
+    tensors optimizer = {0};
+    generator random[RP__DEVICE_SLOTS + 1];
+    size_t all = rp_safetensors_count(l->file);
+    bool *taken = rp__calloc(n + 1, sizeof *taken);
+    l->to = rp__calloc(all + 1, sizeof *l->to);
+    l->from = rp__calloc(all + 1, sizeof *l->from);
+    rp_status status = taken && l->to && l->from ? take_module(l, state, n, taken) : RP__OOM("rp_load");
+    if (status == RP_OK && l->o->optimizer) status = take_optimizer(l, &optimizer);
+    if (status == RP_OK && l->o->random) status = take_random(l, random, &n_random);
+    if (status == RP_OK && l->faults)
+        status = rp__fail(RP_ERROR_IO, "rp_load: %s: %s%s", path, l->first, l->faults > 1 ? " (and more)" : "");
+    if (status == RP_OK) status = write_all(l);
+    if (status == RP_OK && l->o->optimizer) status = write_counts(l, &optimizer);
+    for (size_t i = 0; i < n_random && status == RP_OK; i++)
+        status = rp_generator_set(random[i].g, random[i].seed, random[i].offset);
+    tensors_free(&optimizer);
+    rp__free(taken);
+    rp__free(l->to);
+    rp__free(l->from);
+    return status;
+}
+
+rp_status rp_load_at(const char *site, const char *path, rp_module *m, const rp_load_options *options) {
+    RP__CALLED_FROM(site);
+    rp_load_options o;
+    RP_TRY(rp__options_read("rp_load", options, sizeof o, &o));
+    if (o.n_renames && !o.renames) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_load: the list of renames is NULL");
+    for (size_t i = 0; i < o.n_renames; i++)
+        if (!o.renames[i][0] || !o.renames[i][1])
+            return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_load: pair %zu of the renames is not whole", i);
+    load l = {.o = &o};
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = scope.id ? load_file(&l, path, m) : rp_error_status();
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    rp_safetensors_release(l.file);
+    if (o.report && o.report_bytes) snprintf(o.report, o.report_bytes, "%s", l.report.data ? l.report.data : "");
+    rp__text_free(&l.report);
+    return status;
+}

@@ -1,0 +1,527 @@
+/* Modules: a tree of names over handles that lie in the program's own structs. The root owns all memory of the tree; lists that a
+   program asked for, and what compiled functions compare, are made from the tree and forgotten when it changes. */
+#include "ops/private.h"
+#include <reprise_nn.h>
+
+#include "core/alloc.h"
+#include "core/handle.h"
+#include "core/text.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef enum part { PARAMETER, BUFFER, BUFFER_OF_NO_STATE } part;
+
+typedef struct entry {
+    char *name;
+    part part;
+    rp_tensor **place; /* of the program */
+    rp_tensor *tensor; /* retained; NULL: absent, for good */
+} entry;
+
+typedef enum list_kind { PARAMETERS, BUFFERS, STATE, LISTS } list_kind;
+
+typedef struct list {
+    rp_named_tensor *items; /* names belong to the list */
+    rp_tensor **tensors;    /* the same, without names */
+    size_t n;
+    bool made;
+} list;
+
+/* A function of rp_compile_module: what it needs at a call. */
+typedef struct compiled {
+    struct compiled *next;
+    rp_module *root;
+    rp_fn fn;
+} compiled;
+
+struct rp_module {
+    rp__handle handle;
+    char *name;
+    rp_module *parent; /* NULL: a root */
+    rp_module **children;
+    entry *entries;
+    size_t n_children, children_capacity, n_entries, entries_capacity;
+    bool training;
+    list lists[LISTS];
+    /* of a root */
+    compiled *functions; /* not NULL: nothing is registered any more */
+    rp_tensor **watched; /* handles of the whole tree, then a bool for each module: what functions compare */
+    size_t watched_bytes;
+};
+
+static rp_module failed_module; /* returned when there is no memory for one */
+
+static rp_status module_check(const rp_module *m, const char *call) {
+    if (RP__LIKELY(m && m != &failed_module && rp__handle_is_live(&m->handle))) return RP_OK;
+    return rp__handle_refuse(m ? &m->handle : NULL, call, "module");
+}
+
+static rp_module *root_of(rp_module *m) {
+    while (m->parent) m = m->parent;
+    return m;
+}
+
+/* ---------------------------------------------------------------- the tree */
+
+static void name_free(const char *name) {
+    union {
+        const char *given;
+        char *own;
+    } it = {name};
+    rp__free(it.own);
+}
+
+static void lists_free(rp_module *m) {
+    for (int k = 0; k < LISTS; k++) {
+        for (size_t i = 0; i < m->lists[k].n; i++) name_free(m->lists[k].items[i].name);
+        rp__free(m->lists[k].items);
+        rp__free(m->lists[k].tensors);
+        m->lists[k] = (list){0};
+    }
+}
+
+/* What lies below m changed. */
+static void lists_forget(rp_module *m) {
+    for (; m; m = m->parent) lists_free(m);
+}
+
+static void module_free(rp_module *m) {
+    for (size_t i = 0; i < m->n_children; i++) module_free(m->children[i]);
+    lists_free(m);
+    for (size_t i = 0; i < m->n_entries; i++) {
+        rp__free(m->entries[i].name);
+        if (m->entries[i].tensor) rp_release(m->entries[i].tensor);
+    }
+    for (compiled *c = m->functions, *next; c; c = next) {
+        next = c->next;
+        rp__free(c);
+    }
+    rp__free(m->watched);
+    rp__free(m->children);
+    rp__free(m->entries);
+    rp__free(m->name);
+    rp__handle_free(m);
+}
+
+static rp_module *module_make(const char *name) {
+    rp_module *m = rp__handle_new("module", sizeof *m);
+    if (!m) return NULL;
+    m->training = true;
+    m->name = rp__strdup(name ? name : "");
+    if (m->name) return m;
+    rp__handle_free(m);
+    return NULL;
+}
+
+rp_module *rp_module_new_at(const char *site, const char *name) {
+    RP__CALLED_FROM(site);
+    rp_module *m = module_make(name);
+    if (m) return m;
+    (void)RP__OOM("a module");
+    return &failed_module;
+}
+
+void rp_module_release(rp_module *m) {
+    if (!m || m == &failed_module) return;
+    if (rp__handle_is_live(&m->handle) && m->parent) {
+        (void)rp__fail(RP_ERROR_STATE, "rp_module_release: `%s` is a child, which goes with its root", m->name);
+        return;
+    }
+    if (rp__handle_give_up(&m->handle, "rp_module_release")) module_free(m);
+}
+
+/* May `name` be given below m? */
+static rp_status name_check(rp_module *m, const char *call, const char *name) {
+    RP_TRY(module_check(m, call));
+    if (root_of(m)->functions)
+        return rp__fail(RP_ERROR_STATE,
+                        "%s: module `%s` has a compiled function; register everything before rp_compile_module", call,
+                        root_of(m)->name);
+    if (!name || !*name || strchr(name, '.'))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: a name has at least one character and no dot, not \"%s\"", call,
+                        name ? name : "NULL");
+    bool taken = false;
+    for (size_t i = 0; i < m->n_children; i++) taken = taken || strcmp(m->children[i]->name, name) == 0;
+    for (size_t i = 0; i < m->n_entries; i++) taken = taken || strcmp(m->entries[i].name, name) == 0;
+    if (taken) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: module `%s` has a `%s` already", call, m->name, name);
+    return RP_OK;
+}
+
+static rp_status child_new(rp_module *m, const char *name, rp_module **out) {
+    RP_TRY(name_check(m, "rp_module_child", name));
+    rp_module *child = RP__GROW(&m->children, &m->children_capacity, m->n_children + 1) ? module_make(name) : NULL;
+    if (!child) return RP__OOM("a module");
+    child->parent = m;
+    child->training = m->training;
+    m->children[m->n_children++] = *out = child;
+    return RP_OK;
+}
+
+rp_module *rp_module_child_at(const char *site, rp_module *m, const char *name) {
+    RP__CALLED_FROM(site);
+    rp_module *child = &failed_module;
+    (void)child_new(m, name, &child);
+    return child;
+}
+
+static rp_status entry_add(rp_module *m, const char *call, const char *name, rp_tensor **place, part p) {
+    RP_TRY(name_check(m, call, name));
+    if (!place) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: the place of `%s` is NULL", call, name);
+    rp_tensor *t = *place;
+    if (t) RP_TRY(rp__tensor_check(t, name));
+    if (t && p == PARAMETER && !(rp_is_leaf(t) && rp__dtype_is_float((rp_dtype)t->dtype)))
+        return rp__fail(RP_ERROR_INVALID_ARGUMENT, "%s: `%s` must be a leaf of a floating type; it is %s of type %s",
+                        call, name, rp_is_leaf(t) ? "one" : "a result of an op", rp_dtype_name((rp_dtype)t->dtype));
+    char *copy = RP__GROW(&m->entries, &m->entries_capacity, m->n_entries + 1) ? rp__strdup(name) : NULL;
+    if (!copy) return RP__OOM("a module");
+    m->entries[m->n_entries++] = (entry){copy, p, place, t ? rp_retain(t) : NULL};
+    lists_forget(m);
+    return RP_OK;
+}
+
+rp_status rp_module_add_parameter_at(const char *site, rp_module *m, const char *name, rp_tensor **place) {
+    RP__CALLED_FROM(site);
+    return entry_add(m, "rp_module_add_parameter", name, place, PARAMETER);
+}
+
+rp_status rp_module_add_buffer_at(const char *site, rp_module *m, const char *name, rp_tensor **place,
+                                  bool persistent) {
+    RP__CALLED_FROM(site);
+    return entry_add(m, "rp_module_add_buffer", name, place, persistent ? BUFFER : BUFFER_OF_NO_STATE);
+}
+
+rp_status rp__module_adopt(rp_module *m, const char *name, const rp__module_field *fields, size_t n,
+                           rp_module **child) {
+    rp_module *c = NULL;
+    rp_status status = child_new(m, name, &c);
+    for (size_t i = 0; i < n && status == RP_OK; i++)
+        status =
+            entry_add(c, "rp_module_child", fields[i].name, fields[i].place, fields[i].buffer ? BUFFER : PARAMETER);
+    for (size_t i = 0; i < n; i++) {
+        if (*fields[i].place) rp_release(*fields[i].place);
+        if (status != RP_OK) *fields[i].place = NULL;
+    }
+    if (status != RP_OK && c) {
+        m->n_children--;
+        module_free(c);
+        lists_forget(m);
+    }
+    if (status == RP_OK && child) *child = c;
+    return status;
+}
+
+/* Calls visit for every module of the tree, a parent before its children. */
+static void walk(rp_module *m, void (*visit)(void *ctx, rp_module *m), void *ctx) {
+    visit(ctx, m);
+    for (size_t i = 0; i < m->n_children; i++) walk(m->children[i], visit, ctx);
+}
+
+/* ---------------------------------------------------------------- lists */
+
+/* A name of the whole: path of the modules, dot, name. */
+static char *joined(const char *path, const char *name) {
+    size_t n = strlen(path), k = strlen(name);
+    char *s = rp__alloc(n + k + 2);
+    if (!s) return NULL;
+    memcpy(s, path, n);
+    if (n) s[n++] = '.';
+    memcpy(s + n, name, k + 1);
+    return s;
+}
+
+static rp_status list_fill(list *l, list_kind kind, rp_module *m, const char *path, size_t *capacity) {
+    for (size_t i = 0; i < m->n_entries; i++) {
+        const entry *e = &m->entries[i];
+        bool wanted = kind == PARAMETERS ? e->part == PARAMETER
+                      : kind == BUFFERS  ? e->part != PARAMETER
+                                         : e->part != BUFFER_OF_NO_STATE;
+        if (*e->place != e->tensor)
+            return rp__fail(
+                RP_ERROR_STATE,
+                "module: `%s%s%s` is not the tensor that was registered: write into a parameter with rp_copy_", path,
+                *path ? "." : "", e->name);
+        if (!wanted || !e->tensor) continue;
+        bool known = false;
+        for (size_t k = 0; kind != STATE && k < l->n && !known; k++) known = l->items[k].tensor == e->tensor;
+        if (known) continue;
+        if (!RP__GROW(&l->items, capacity, l->n + 1)) return RP__OOM("a list of a module's tensors");
+        char *name = joined(path, e->name);
+        if (!name) return RP__OOM("a list of a module's tensors");
+        l->items[l->n++] = (rp_named_tensor){name, e->tensor};
+    }
+    for (size_t i = 0; i < m->n_children; i++) {
+        char *below = joined(path, m->children[i]->name);
+        if (!below) return RP__OOM("a list of a module's tensors");
+        rp_status status = list_fill(l, kind, m->children[i], below, capacity);
+        rp__free(below);
+        RP_TRY(status);
+    }
+    return RP_OK;
+}
+
+static const list *list_of(rp_module *m, list_kind kind, const char *call, size_t *n) {
+    if (n) *n = 0;
+    if (module_check(m, call) != RP_OK) return NULL;
+    list *l = &m->lists[kind];
+    if (!l->made) {
+        size_t capacity = 0;
+        rp_status status = list_fill(l, kind, m, "", &capacity);
+        if (status == RP_OK) {
+            l->tensors = rp__calloc(l->n + 1, sizeof *l->tensors);
+            if (!l->tensors) status = RP__OOM("a list of a module's tensors");
+        }
+        if (status != RP_OK) {
+            lists_forget(m);
+            return NULL;
+        }
+        for (size_t i = 0; i < l->n; i++) l->tensors[i] = l->items[i].tensor;
+        l->made = true;
+    }
+    if (n) *n = l->n;
+    return l;
+}
+
+rp_tensor *const *rp_module_parameters_at(const char *site, rp_module *m, size_t *n) {
+    RP__CALLED_FROM(site);
+    const list *l = list_of(m, PARAMETERS, "rp_module_parameters", n);
+    return l ? l->tensors : NULL;
+}
+
+static const rp_named_tensor *named(rp_module *m, list_kind kind, const char *call, size_t *n) {
+    const list *l = list_of(m, kind, call, n);
+    return l ? l->items : NULL;
+}
+
+const rp_named_tensor *rp_module_named_parameters_at(const char *site, rp_module *m, size_t *n) {
+    RP__CALLED_FROM(site);
+    return named(m, PARAMETERS, "rp_module_named_parameters", n);
+}
+
+const rp_named_tensor *rp_module_named_buffers_at(const char *site, rp_module *m, size_t *n) {
+    RP__CALLED_FROM(site);
+    return named(m, BUFFERS, "rp_module_named_buffers", n);
+}
+
+const rp_named_tensor *rp_module_state_at(const char *site, rp_module *m, size_t *n) {
+    RP__CALLED_FROM(site);
+    return named(m, STATE, "rp_module_state", n);
+}
+
+static rp_status apply(rp_module *m, const char *path, rp_module_visit *visit, void *ctx) {
+    for (size_t i = 0; i < m->n_children; i++) {
+        char *below = joined(path, m->children[i]->name);
+        if (!below) return RP__OOM("rp_module_apply");
+        rp_status status = apply(m->children[i], below, visit, ctx);
+        rp__free(below);
+        RP_TRY(status);
+    }
+    return visit(ctx, m, path);
+}
+
+rp_status rp_module_apply_at(const char *site, rp_module *m, rp_module_visit *visit, void *ctx) {
+    RP__CALLED_FROM(site);
+    RP_TRY(module_check(m, "rp_module_apply"));
+    if (!visit) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_module_apply: the function is NULL");
+    return apply(m, "", visit, ctx);
+}
+
+/* ---------------------------------------------------------------- what compiled functions compare */
+
+typedef struct tally {
+    size_t tensors, modules;
+    rp_tensor **handles; /* NULL: only counts */
+    bool *modes;
+} tally;
+
+static void watch(void *ctx, rp_module *m) {
+    tally *t = ctx;
+    for (size_t i = 0; i < m->n_entries; i++, t->tensors++)
+        if (t->handles) t->handles[t->tensors] = m->entries[i].tensor;
+    if (t->modes) t->modes[t->modules] = m->training;
+    t->modules++;
+}
+
+/* Brings the root's bytes up to date, if a function compares them. */
+static void watched_update(rp_module *m) {
+    rp_module *root = root_of(m);
+    if (!root->watched) return;
+    tally count = {0};
+    walk(root, watch, &count);
+    tally fill = {.handles = root->watched, .modes = (bool *)(root->watched + count.tensors)};
+    walk(root, watch, &fill);
+}
+
+static rp_status watched_make(rp_module *root) {
+    if (root->watched) return RP_OK;
+    tally count = {0};
+    walk(root, watch, &count);
+    size_t bytes = count.tensors * sizeof(rp_tensor *) + count.modules * sizeof(bool);
+    root->watched = rp__calloc(1, bytes);
+    if (!root->watched) return RP__OOM("a compiled function of a module");
+    root->watched_bytes = bytes;
+    watched_update(root);
+    return RP_OK;
+}
+
+static void call_compiled(void *ctx, rp_tensor *const *in, size_t n_in, rp_tensor **out, size_t n_out) {
+    const compiled *c = ctx;
+    (void)rp_guard_bytes(c->root->watched, c->root->watched_bytes);
+    if (c->fn.ctx_bytes) (void)rp_guard_bytes(c->fn.ctx, c->fn.ctx_bytes);
+    c->fn.body(c->fn.ctx, in, n_in, out, n_out);
+}
+
+static rp_status compiled_new(rp_module *m, rp_fn fn, compiled **out) {
+    RP_TRY(module_check(m, "rp_compile_module"));
+    if (!fn.body) return rp__fail(RP_ERROR_INVALID_ARGUMENT, "rp_compile_module: the function has no body");
+    rp_module *root = root_of(m);
+    RP_TRY(watched_make(root));
+    compiled *c = rp__calloc(1, sizeof *c);
+    if (!c) return RP__OOM("a compiled function of a module");
+    c->next = root->functions;
+    c->root = root;
+    c->fn = fn;
+    root->functions = *out = c;
+    return RP_OK;
+}
+
+rp_compiled *rp_compile_module_at(const char *site, rp_module *m, rp_fn fn, const rp_compile_options *options) {
+    RP__CALLED_FROM(site);
+    compiled *c = NULL;
+    if (compiled_new(m, fn, &c) != RP_OK)
+        return rp_compile((rp_fn){0}, options); /* the object that stands for a failure */
+    return rp_compile((rp_fn){call_compiled, c, sizeof *c, fn.name ? fn.name : root_of(m)->name}, options);
+}
+
+/* ---------------------------------------------------------------- mode, gradients, dtype */
+
+static void mode_set(void *ctx, rp_module *m) { m->training = *(const bool *)ctx; }
+
+rp_status rp_module_set_training_at(const char *site, rp_module *m, bool training) {
+    RP__CALLED_FROM(site);
+    RP_TRY(module_check(m, "rp_module_set_training"));
+    walk(m, mode_set, &training);
+    watched_update(m);
+    return RP_OK;
+}
+
+bool rp_module_training(const rp_module *m) { return !m || m->training; }
+
+rp_status rp_module_set_requires_grad_at(const char *site, rp_module *m, bool requires_grad) {
+    RP__CALLED_FROM(site);
+    size_t n;
+    const list *l = list_of(m, PARAMETERS, "rp_module_set_requires_grad", &n);
+    if (!l) return rp_error_status();
+    for (size_t i = 0; i < n; i++) RP_TRY(rp_set_requires_grad(l->tensors[i], requires_grad));
+    return RP_OK;
+}
+
+/* A tensor of another dtype in the place of `old`, with its gradient; retained. NULL and a sticky error on failure. */
+static rp_tensor *converted(rp_tensor *old, rp_dtype dtype) {
+    rp_tensor *t = rp_to_dtype(old, dtype), *grad = rp_grad_of(old);
+    if (rp__tensor_is_error(t) || (rp_requires_grad(old) && rp_set_requires_grad(t, true) != RP_OK)) return NULL;
+    if (grad && rp_set_grad(t, rp_to_dtype(grad, dtype)) != RP_OK) return NULL;
+    return rp_retain(t);
+}
+
+typedef struct move {
+    rp_tensor *from, *to;
+} move;
+typedef struct moves { /* tensors that change */
+    move *all;
+    size_t n;
+} moves;
+
+static void move_entries(void *ctx, rp_module *m) {
+    const moves *moved = ctx;
+    for (size_t i = 0; i < m->n_entries; i++) {
+        entry *e = &m->entries[i];
+        for (size_t k = 0; e->tensor && k < moved->n; k++) {
+            if (e->tensor != moved->all[k].from) continue;
+            *e->place = rp_retain(moved->all[k].to);
+            rp_release(e->tensor);
+            e->tensor = *e->place;
+            lists_forget(m);
+            break;
+        }
+    }
+}
+
+static rp_status moves_make(moves *moved, rp_tensor *const *tensors, size_t n, rp_dtype dtype) {
+    for (size_t i = 0; i < n; i++) {
+        rp_tensor *t = tensors[i], *to = t;
+        if (!rp__dtype_is_float((rp_dtype)t->dtype) || (rp_dtype)t->dtype == dtype) continue;
+        if (!(to = converted(t, dtype))) return rp_error_status();
+        moved->all[moved->n++] = (move){rp_retain(t), to};
+    }
+    return RP_OK;
+}
+
+rp_status rp_module_to_dtype_at(const char *site, rp_module *m, rp_dtype dtype) {
+    RP__CALLED_FROM(site);
+    size_t np, nb;
+    const list *p = list_of(m, PARAMETERS, "rp_module_to_dtype", &np),
+               *b = p ? list_of(m, BUFFERS, "rp_module_to_dtype", &nb) : NULL;
+    if (!b) return rp_error_status();
+    if (!rp__dtype_is_float(dtype))
+        return rp__fail(RP_ERROR_DTYPE, "rp_module_to_dtype: %s is not a floating type", rp_dtype_name(dtype));
+    moves moved = {rp__calloc(np + nb + 1, sizeof *moved.all), 0};
+    if (!moved.all) return RP__OOM("rp_module_to_dtype");
+    bool grad_mode = rp_set_grad_enabled(false);
+    rp_scope scope = rp__scope_begin();
+    rp_status status = scope.id ? moves_make(&moved, p->tensors, np, dtype) : rp_error_status();
+    if (status == RP_OK) status = moves_make(&moved, b->tensors, nb, dtype);
+    rp__scope_end(scope, NULL, 0);
+    (void)rp_set_grad_enabled(grad_mode);
+    if (status == RP_OK) {
+        walk(root_of(m), move_entries, &moved); /* a tensor may have names outside of m, too */
+        watched_update(m);
+    }
+    for (size_t i = 0; i < moved.n; i++) {
+        rp_release(moved.all[i].from);
+        rp_release(moved.all[i].to);
+    }
+    rp__free(moved.all);
+    return status;
+}
+
+/* ---------------------------------------------------------------- summary */
+
+static void size_text(const rp_tensor *t, char *out, size_t bytes) {
+    size_t n = (size_t)snprintf(out, bytes, "(");
+    for (size_t d = 0; d < t->ndim && n < bytes; d++)
+        n += (size_t)snprintf(out + n, bytes - n, "%s%lld", d ? ", " : "", (long long)t->size[d]);
+    if (n < bytes) snprintf(out + n, bytes - n, ")");
+}
+
+size_t rp_module_summary_at(const char *site, rp_module *m, char *buf, size_t bytes) {
+    RP__CALLED_FROM(site);
+    if (buf && bytes) *buf = 0;
+    size_t n, np;
+    const rp_named_tensor *all = named(m, STATE, "rp_module_summary", &n);
+    const list *parameters = all ? list_of(m, PARAMETERS, "rp_module_summary", &np) : NULL;
+    if (!parameters) return 0;
+    size_t width = 4;
+    for (size_t i = 0; i < n; i++) width = strlen(all[i].name) > width ? strlen(all[i].name) : width;
+    rp__text text = {0};
+    char size[256];
+    rp__text_add(&text, "%-*s  %-20s %-8s %13s %13s\n", (int)width, "name", "size", "type", "elements", "bytes");
+    for (size_t i = 0; i < n; i++) {
+        const rp_tensor *t = all[i].tensor;
+        size_text(t, size, sizeof size);
+        rp__text_add(&text, "%-*s  %-20s %-8s %13lld %13lld\n", (int)width, all[i].name, size,
+                     rp_dtype_name((rp_dtype)t->dtype), (long long)rp_numel(t),
+                     (long long)rp_numel(t) * (long long)rp_dtype_size((rp_dtype)t->dtype));
+    }
+    long long trained = 0, kept = 0;
+    for (size_t i = 0; i < np; i++)
+        *(rp_requires_grad(parameters->tensors[i]) ? &trained : &kept) += rp_numel(parameters->tensors[i]);
+    rp__text_add(&text, "%lld parameters, %lld of them trained\n", trained + kept, trained);
+    if (text.failed) (void)RP__OOM("rp_module_summary");
+    size_t length = text.length;
+    if (buf && bytes && text.data && !text.failed) snprintf(buf, bytes, "%s", text.data);
+    rp__text_free(&text);
+    return length;
+}
