@@ -25,6 +25,7 @@ typedef enum range {
     POSITIVE,
     APART,  /* no two values near each other */
     UNIT,   /* between -1 and 1 */
+    STEP,   /* slope 0 between steps */
     ABOVE,  /* above 1 */
     INSIDE, /* between 0 and 1 */
     INTS,
@@ -134,6 +135,15 @@ static rp_tensor *f_view_twice(rp_tensor **x) {
     return rp_mul(a, a);
 }
 
+CASE(f_amin, rp_amin(x[0], RP_DIMS(1)))
+CASE(f_std, rp_std(x[0], RP_DIMS(1)))
+CASE(f_nansum, rp_nansum(rp_mul(x[0], x[0]), RP_DIMS(0)))
+CASE(f_nanmean, rp_nanmean(rp_mul(x[0], x[0]), RP_DIMS(1), true))
+CASE(f_logsumexp, rp_logsumexp(x[0], RP_DIMS(1)))
+CASE(f_norm, rp_linalg_vector_norm(x[0]))
+CASE(f_norm_3, rp_linalg_vector_norm(x[0], rp_i64(3), RP_DIMS(1), true))
+CASE(f_norm_1, rp_linalg_vector_norm(x[0], rp_i64(1), RP_DIMS(0)))
+CASE(f_norm_inf, rp_linalg_vector_norm(x[0], rp_f64(INFINITY), RP_DIMS(1)))
 CASE(f_prod, rp_prod(rp_sin(x[0]), 1, true))
 CASE(f_prod_all, rp_prod(x[0]))
 CASE(f_var, rp_var(x[0], RP_DIMS(1)))
@@ -199,6 +209,7 @@ CASE(f_flatten, rp_flatten(rp_transpose(x[0], 0, 1), 0, 1))
 CASE(f_unflatten, rp_unflatten(x[0], 1, RP_DIMS(3, -1)))
 CASE(f_reshape, rp_reshape(rp_transpose(x[0], 0, 1), RP_DIMS(-1)))
 CASE(f_permute, rp_permute(x[0], RP_DIMS(2, 0, -2)))
+CASE(f_swapaxes, rp_swapaxes(x[0], 0, -1))
 CASE(f_transpose, rp_transpose(x[0], 0, -1))
 CASE(f_expand, rp_mul(rp_expand(x[0], RP_DIMS(2, 4, 3)), rp_expand(x[1], RP_DIMS(2, 4, -1))))
 CASE(f_slice, rp_slice(x[0], 1, 0, INT64_MAX, 2))
@@ -295,6 +306,7 @@ static const grad_case written[] = {
     {"nan_to_num", "2,3", ANY, by_name},
     {"elu", "2,3", ANY, f_elu},
     {"softshrink", "2,3", ANY, f_softshrink},
+    {"threshold", "2,3", ANY, by_name},
     {"add", "2,3;3", ANY, f_add},
     {"add", "2,1,3;4,1", ANY, f_add},
     {"add", "-;2,2", ANY, f_add},
@@ -337,6 +349,15 @@ static const grad_case written[] = {
     {"copy_", "2,3", ANY, f_view_copy_into_plain},
     {"mul_", "2,3", ANY, f_base_then_view},
     {"sin_", "2,3", ANY, f_view_twice},
+    {"amin", "2,3", APART, f_amin},
+    {"std", "2,3", ANY, f_std},
+    {"nansum", "2,3", ANY, f_nansum},
+    {"nanmean", "2,3", ANY, f_nanmean},
+    {"logsumexp", "2,3", ANY, f_logsumexp},
+    {"linalg_vector_norm", "2,3", ANY, f_norm},
+    {"linalg_vector_norm", "2,3", ANY, f_norm_3},
+    {"linalg_vector_norm", "2,3", ANY, f_norm_1},
+    {"linalg_vector_norm", "2,3", APART, f_norm_inf},
     {"prod", "2,3", ANY, f_prod},
     {"prod", "2,2", ANY, f_prod_all},
     {"var", "2,3", ANY, f_var},
@@ -379,6 +400,7 @@ static const grad_case written[] = {
     {"unflatten", "2,6", ANY, f_unflatten},
     {"permute", "2,3,2", ANY, f_permute},
     {"transpose", "2,3,2", ANY, f_transpose},
+    {"swapaxes", "2,3,2", ANY, f_swapaxes},
     {"expand", "4,1;2,1,3", ANY, f_expand},
     {"slice", "2,5", ANY, f_slice},
     {"slice", "2,4", ANY, f_slice_negative},

@@ -50,12 +50,14 @@ static const sample written[] = {
 #define SAMPLE_ANY "f(n,4)"
 #define SAMPLE_POSITIVE "p(n,4)"
 #define SAMPLE_UNIT "f(n,4)"
+#define SAMPLE_STEP "f(n,4)"
 #define SAMPLE_ABOVE "a(n,4)"
 #define SAMPLE_INSIDE "o(n,4)"
 #define SAMPLE_NO_SLOPE "f(n,4)"
 #define FLAGS_ANY 0
 #define FLAGS_POSITIVE 0
 #define FLAGS_UNIT 0
+#define FLAGS_STEP FIRST
 #define FLAGS_ABOVE 0
 #define FLAGS_INSIDE 0
 #define FLAGS_APART 0
@@ -84,6 +86,7 @@ static const sample written[] = {
     {"prelu", "f(n,4) f(4)", "", 1, 0},
     {"glu", "f(n,4)", "", 1, 0},
     {"nan_to_num", "f(n,4)", "", 1, 0},
+    {"threshold", "f(n,4)", "s0.25 s-2.0", 1, 0},
     {"bitwise_not", "i7(n,4)", "", 1, NO_GRAD},
     {"add", "f(n,4) f(4)", "s1.5", 1, 0},
     {"sub", "f(n,4) f(4)", "s1.5", 1, 0},
@@ -116,6 +119,14 @@ static const sample written[] = {
     {"ones_like", "f(n,4)", "", 1, NO_GRAD},
     {"arange", "!f(n)", "s0 sn s1 ti64", 1, NO_GRAD},
     {"prod", "p(n,4)", "i1", 1, 0},
+    {"amin", "f(n,4)", "[1] b0", 1, 0},
+    {"argmin", "f(n,4)", "i1", 1, NO_GRAD},
+    {"logsumexp", "f(n,4)", "[1] b0", 1, 0},
+    {"nansum", "f(n,4)", "[1]", 1, 0},
+    {"nanmean", "f(n,4)", "[1]", 1, 0},
+    {"count_nonzero", "f(n,4)", "[1]", 1, NO_GRAD},
+    {"std", "f(n,4)", "[1]", 1, 0},
+    {"linalg_vector_norm", "f(n,4)", "s3 [1]", 1, 0},
     {"any", "b(n,4)", "[1]", 1, NO_GRAD},
     {"all", "b(n,4)", "[1]", 1, NO_GRAD},
     {"var", "f(n,4)", "[1]", 1, 0},
@@ -145,6 +156,7 @@ static const sample written[] = {
     {"unflatten", "f(n,4)", "i1 [2,-1]", 1, IS_VIEW},
     {"permute", "f(n,4)", "[1,0]", 1, IS_VIEW},
     {"transpose", "f(n,4)", "i0 i1", 1, IS_VIEW},
+    {"swapaxes", "f(n,4)", "i0 i1", 1, IS_VIEW},
     {"expand", "f(n,1)", "[-1,4]", 1, IS_VIEW},
     {"slice", "f(n,4)", "i0 i1 i1000000 i2", 1, IS_VIEW},
     {"select", "f(n,4)", "i1 i2", 1, IS_VIEW},
@@ -205,7 +217,7 @@ static void derive_samples(void) {
             char *in = calloc(2, 64), *attrs = in + 64;
             size_t first = number ? strcspn(s->in, " ") : strlen(s->in);
             (void)snprintf(in, 64, "%s%.*s", inplace ? "*" : "", (int)first, s->in);
-            (void)snprintf(attrs, 64, "%s%s", number ? "s0.75 " : "", s->attrs);
+            (void)snprintf(attrs, 64, "%s%s", !number ? "" : *s->in == 'i' ? "s2 " : "s0.75 ", s->attrs);
             samples[SAMPLES++] = (sample){op->name, in, attrs, 1, s->flags};
         }
     }

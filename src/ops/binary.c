@@ -175,12 +175,11 @@ RP__BINARY(fmin, beside_nan(lw, RP__MIN, a, b, compute))
 /* f16 and bf16 have their own neighbours: those of the bits in 16, not in 32. */
 static rp__val next_after(rp__lower *lw, rp__val a, rp__val b, rp_dtype type, rp_dtype compute) {
     if (type == RP_F32 || type == RP_F64) return PRIM(NEXTAFTER, a, b);
-    /* the step at a: the last place of its binade, of a number at the lower end of one downwards half of it */
-    const double tiny = type == RP_F16 ? 0x1p-24 : 0x1p-133, shift = type == RP_F16 ? 0x1p-11 : 0x1p-8;
-    const rp__val size = ABS(a), up = LT(a, b), away = NE(up, LT(a, NUM(0)));
-    /* a number within half a step of the next one rounds to it */
-    const rp__val far = MAX(ADD(size, MUL(size, NUM(shift * 1.01))), ADD(size, NUM(tiny)));
-    const rp__val near = MIN(SUB(size, MUL(size, NUM(shift * 0.505))), SUB(size, NUM(tiny)));
+    /* The last place of a is 1 to 2 times size * 2^-11 (f16): 1.25 times that rounds to the next number, also downwards from a power
+       of two, where places are half as wide. Subnormals are `tiny` apart. */
+    const double tiny = type == RP_F16 ? 0x1p-24 : 0x1p-133, place = type == RP_F16 ? 0x1p-11 : 0x1p-8;
+    const rp__val size = ABS(a), up = LT(a, b), away = NE(up, LT(a, NUM(0))), by = MUL(size, NUM(place * 1.25));
+    const rp__val far = MAX(ADD(size, by), ADD(size, NUM(tiny))), near = MIN(SUB(size, by), SUB(size, NUM(tiny)));
     const rp__val moved = PRIM(COPYSIGN, WHERE(away, far, near), WHERE(EQ(a, NUM(0)), b, a));
     const rp__val step = WHERE(EQ(a, NUM(0)), PRIM(COPYSIGN, NUM(tiny), b), moved);
     (void)compute;

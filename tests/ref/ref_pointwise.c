@@ -82,7 +82,7 @@ static bool binary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     if (op->flags & TO_FLOAT) type = float_of(type);
     if (op->flags & TO_F64) type = RP_F64;
     if (op->flags & DIVIDES && !ref_is_float(type)) {
-        for (int64_t i = 0; i < b->n; i++) b->v[i] = b->v[i] == 0 ? 3 : b->v[i];
+        for (int64_t i = 0; i < b->n; i++) b->v[i] = b->v[i] != 0 ? b->v[i] : b->dtype == RP_BOOL ? 1 : 3;
     }
     rp_dtype result = op->flags & BOOL_RESULT ? RP_BOOL : type;
     if (((op->flags & INPLACE) && (!same || !castable(result, d) || (c->layout == REF_EXPANDED))) || refused) {
@@ -104,6 +104,7 @@ static bool binary(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
         unravel(y, i, at);
         double u = ref_round(type, broadcast_at(a, at, n)), v = ref_round(type, broadcast_at(b, at, n));
         double r = op->f2(u, type == RP_BOOL ? (alpha != 0) * v : alpha * v);
+        if (!ref_is_float(type) && isinf(r)) r = 0; /* 0 ** -1 of integers */
         if (type == RP_BOOL && !(op->flags & BOOL_RESULT)) r = r != 0;
         y->v[i] = ref_round(result, r);
         y->mag[i] = op->flags & ALPHA ? fabs(u) + fabs(alpha * v) : op->flags & NEAR ? fmax(1, fabs(r)) : fabs(r);
@@ -537,6 +538,16 @@ static bool nan_to_num_op(const ref_op *op, rp_dtype d, int variant, ref_case *c
     return true;
 }
 
+static bool threshold_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
+    if (variant >= SHAPES || d == RP_BOOL || ((op->flags & INPLACE) && c->layout == REF_EXPANDED)) return false;
+    ref_value *x = input(c, d, shapes[variant].size, shapes[variant].ndim), *y = output(c, d, x->size, x->ndim);
+    add_scalar(c, rp_i64(1));
+    add_scalar(c, rp_i64(7));
+    for (int64_t i = 0; i < x->n; i++) y->v[i] = x->v[i] <= 1 ? 7 : x->v[i];
+    c->exact = true;
+    return true;
+}
+
 static double f_not_bits(double x) { return -x - 1; }
 static bool bitwise_not_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     if (variant >= SHAPES || ref_is_float(d) || ((op->flags & INPLACE) && c->layout == REF_EXPANDED)) return false;
@@ -571,6 +582,7 @@ static const ref_op ops[] = {
     {"prelu", prelu_op, .flags = 0},
     {"glu", glu_op, .flags = 0},
     {"nan_to_num", nan_to_num_op, .flags = 0},
+    {"threshold", threshold_op, .flags = 0},
     {"bitwise_not", bitwise_not_op, .flags = 0},
     {"add", binary, .f2 = f_add, .flags = ALPHA},
     {"sub", binary, .f2 = f_sub, .flags = ALPHA | NO_BOOL},

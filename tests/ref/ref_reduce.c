@@ -60,7 +60,21 @@ static bool reduction(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
 }
 
 /* Reductions of which op->row says one value: attributes are the dim (a number, or a list), a correction, keepdim. */
-enum { DIM_LIST = 1, CORRECTION = 2, LOGICAL = 4, TO_I64 = 8, COUNTS = 16, FLOATS = 32, NO_EMPTY = 64, NOT_BOOL = 128 };
+enum {
+    DIM_LIST = 1,
+    CORRECTION = 2,
+    LOGICAL = 4,
+    TO_I64 = 8,
+    COUNTS = 16,
+    FLOATS = 32,
+    NO_EMPTY = 64,
+    NOT_BOOL = 128,
+    TO_F32 = 256,
+    WITH_NAN = 512,
+    NO_KEEP = 1024,
+    ORDER = 2048
+};
+static double norm_order; /* of the case that is being made */
 static bool rows_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     static const struct {
         int shape, dim; /* -100: all */
@@ -74,24 +88,31 @@ static bool rows_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
     int64_t dim = cases[variant].dim, kept[RP_MAX_DIMS], size[RP_MAX_DIMS], length = 1;
     int n = 0, at_dim = dim == -100 ? -1 : dim < 0 ? (int)dim + s->ndim : (int)dim;
     ref_value *x = input(c, d, s->size, s->ndim);
+    if ((op->flags & WITH_NAN) && ref_is_float(d) && x->n > 1) x->v[1] = NAN;
+    settle(c, x);
     for (int k = 0; k < s->ndim; k++) {
         bool reduced = at_dim < 0 || k == at_dim;
         kept[k] = reduced ? 1 : s->size[k];
         length *= reduced ? s->size[k] : 1;
         if (!reduced || cases[variant].keep) size[n++] = kept[k];
     }
-    if ((op->flags & NO_EMPTY) && length == 0) {
+    static const double orders[] = {2, 1, 3, INFINITY, -INFINITY, 0, 2.5, 2, 0.5, -1};
+    norm_order = orders[variant];
+    bool empty = (op->flags & NO_EMPTY) || ((op->flags & ORDER) && (norm_order < 0 || isinf(norm_order)));
+    if ((empty && length == 0) || ((op->flags & NO_KEEP) && cases[variant].keep)) {
         c->passed_over = true;
         return true;
     }
+    if (op->flags & ORDER) add_scalar(c, rp_f64(norm_order));
     if (op->flags & DIM_LIST)
         add_ints(c, &dim, dim != -100);
     else
         add_int(c, dim == -100 ? INT64_MIN : dim);
     if ((op->flags & DIM_LIST) && dim == -100) c->attrs[c->n_attrs - 1].v.ints = NULL; /* None */
     if (op->flags & CORRECTION) add_scalar(c, rp_none());
-    add_bool(c, cases[variant].keep);
+    if (!(op->flags & NO_KEEP)) add_bool(c, cases[variant].keep);
     rp_dtype type = op->flags & COUNTS                         ? RP_I64
+                    : (op->flags & TO_F32) && !ref_is_float(d) ? RP_F32
                     : (op->flags & LOGICAL)                    ? d == RP_U8 ? RP_U8 : RP_BOOL
                     : (op->flags & TO_I64) && !ref_is_float(d) ? RP_I64
                                                                : d;
@@ -108,7 +129,11 @@ static bool rows_op(const ref_op *op, rp_dtype d, int variant, ref_case *c) {
         }
         y->v[o] = ref_round(type, op->row(row, taken));
         for (int64_t i = 0; i < taken; i++) y->mag[o] += op->flags & CORRECTION ? row[i] * row[i] : 0;
+        if (strcmp(op->name, "std") == 0) y->mag[o] = sqrt(y->mag[o]);
+        if (op->flags & WITH_NAN)
+            for (int64_t i = 0; i < taken; i++) y->mag[o] += row[i] == row[i] ? fabs(row[i]) : 0;
         y->mag[o] = fmax(y->mag[o], fabs(y->v[o]));
+        if (op->flags & TO_F32) y->mag[o] = fmax(1, y->mag[o]);
     }
     free(row);
     c->exact = !ref_is_float(type);
@@ -270,7 +295,53 @@ static double r_argmax(const double *v, int64_t n) {
     return (double)best;
 }
 
+static double r_argmin(const double *v, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++) best = v[i] < v[best] ? i : best;
+    return (double)best;
+}
+static double r_min(const double *v, int64_t n) { return v[(int64_t)r_argmin(v, n)]; }
+static double r_std(const double *v, int64_t n) { return sqrt(r_var(v, n)); }
+static double r_count(const double *v, int64_t n) {
+    double count = 0;
+    for (int64_t i = 0; i < n; i++) count += v[i] != 0;
+    return count;
+}
+static double r_nansum(const double *v, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += v[i] == v[i] ? v[i] : 0;
+    return sum;
+}
+static double r_nanmean(const double *v, int64_t n) {
+    double count = 0;
+    for (int64_t i = 0; i < n; i++) count += v[i] == v[i];
+    return r_nansum(v, n) / count;
+}
+static double r_logsumexp(const double *v, int64_t n) {
+    double high = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++) high = fmax(high, v[i]);
+    for (int64_t i = 0; i < n; i++) sum += exp(v[i] - high);
+    return n ? high + log(sum) : -INFINITY;
+}
+static double r_norm(const double *v, int64_t n) {
+    double sum = 0, most = 0, least = INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        sum += norm_order == 0 ? v[i] != 0 : pow(fabs(v[i]), norm_order);
+        most = fmax(most, fabs(v[i]));
+        least = fmin(least, fabs(v[i]));
+    }
+    return norm_order == 0 ? sum : isinf(norm_order) ? (norm_order > 0 ? most : least) : pow(sum, 1 / norm_order);
+}
+
 static const ref_op ops[] = {
+    {"argmin", rows_op, .row = r_argmin, .flags = COUNTS | NO_EMPTY | NOT_BOOL},
+    {"amin", rows_op, .row = r_min, .flags = DIM_LIST | NO_EMPTY},
+    {"std", rows_op, .row = r_std, .flags = DIM_LIST | CORRECTION | FLOATS},
+    {"count_nonzero", rows_op, .row = r_count, .flags = DIM_LIST | COUNTS | NO_KEEP},
+    {"nansum", rows_op, .row = r_nansum, .flags = DIM_LIST | TO_I64 | WITH_NAN},
+    {"nanmean", rows_op, .row = r_nanmean, .flags = DIM_LIST | FLOATS | WITH_NAN},
+    {"logsumexp", rows_op, .row = r_logsumexp, .flags = DIM_LIST | TO_F32},
+    {"linalg_vector_norm", rows_op, .row = r_norm, .flags = DIM_LIST | FLOATS | ORDER},
     {"argmax", rows_op, .row = r_argmax, .flags = COUNTS | NO_EMPTY | NOT_BOOL},
     {"var", rows_op, .row = r_var, .flags = DIM_LIST | CORRECTION | FLOATS},
     {"any", rows_op, .row = r_any, .flags = DIM_LIST | LOGICAL},
